@@ -1,0 +1,172 @@
+"""Quantities with units, "450 GB/s", to plain numbers and back; no other module converts.
+
+Prefixes are decimal (k, M, G, T, P) or, for bytes, binary (Ki, Mi, Gi, Ti, Pi); B is a byte and b a bit, so
+"100 Gb/s" is 12.5 GB/s. Plain numbers are bytes, bytes/s, seconds and hertz; the engine counts time in femtoseconds.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from fractions import Fraction
+
+from weft.errors import UnitError, join_or
+
+FS_PER_S = 10**15
+"""Femtoseconds in a second."""
+
+
+class Dimension(StrEnum):
+    """What a quantity measures; the value names the base unit of its plain number."""
+
+    BYTES = "bytes"
+    BYTES_PER_SECOND = "bytes/s"
+    SECONDS = "seconds"
+    HERTZ = "hertz"
+    COUNT = "count"
+
+
+_DECIMAL = {"": Fraction(1), "k": Fraction(10**3), "M": Fraction(10**6), "G": Fraction(10**9)}
+_DECIMAL |= {"T": Fraction(10**12), "P": Fraction(10**15)}
+_BINARY = {f"{letter}i": Fraction(1024 ** (power + 1)) for power, letter in enumerate("KMGTP")}
+_SMALL = {"": Fraction(1), "m": Fraction(1, 10**3), "u": Fraction(1, 10**6), "n": Fraction(1, 10**9)}
+_SMALL |= {"p": Fraction(1, 10**12), "f": Fraction(1, FS_PER_S)}
+
+_BYTE_UNITS = {f"{prefix}B": factor for prefix, factor in (_DECIMAL | _BINARY).items()}
+_BIT_UNITS = {f"{prefix}b": factor / 8 for prefix, factor in (_DECIMAL | _BINARY).items()}
+
+_UNITS: Mapping[Dimension, Mapping[str, Fraction]] = {
+    Dimension.BYTES: _BYTE_UNITS | _BIT_UNITS,
+    Dimension.BYTES_PER_SECOND: {f"{unit}/s": factor for unit, factor in (_BYTE_UNITS | _BIT_UNITS).items()},
+    Dimension.SECONDS: {f"{prefix}s": factor for prefix, factor in _SMALL.items()} | {"µs": _SMALL["u"]},
+    Dimension.HERTZ: {f"{prefix}Hz": factor for prefix, factor in _DECIMAL.items()},
+    Dimension.COUNT: {"": Fraction(1)},
+}
+_EXAMPLES: Mapping[Dimension, str] = {
+    Dimension.BYTES: "16 MiB",
+    Dimension.BYTES_PER_SECOND: "450 GB/s",
+    Dimension.SECONDS: "500 ns",
+    Dimension.HERTZ: "1.4 GHz",
+    Dimension.COUNT: "80",
+}
+# A capacity is shown with a binary prefix when it is a whole number of these parts of it ("1.5 KiB", "16 MiB").
+_BINARY_PARTS = 4
+_QUANTITY = re.compile(r"\s*([+-]?(?:\d+(?:_\d+)*\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?)\s*([^\s\d]\S*)?\s*")
+
+
+def example(dimension: Dimension) -> str:
+    """A well-formed quantity of `dimension`, for messages and help texts."""
+    return _EXAMPLES[dimension]
+
+
+def parse(text: str, dimension: Dimension | str) -> float:
+    """The plain number of a quantity such as "450 GB/s" [base unit of `dimension`], correctly rounded.
+
+    Raises UnitError if `text` is no quantity, lacks a unit, or has a unit of another dimension.
+    """
+    wanted = Dimension(dimension)
+    match = _QUANTITY.fullmatch(text)
+    if match is None:
+        raise UnitError(f"'{text}' is not a quantity in {wanted}; write it like '{example(wanted)}'")
+    number, unit = match[1], match[2] or ""
+    factor = _UNITS[wanted].get(unit)
+    if factor is None:
+        raise UnitError(_unit_problem(text, unit, wanted))
+    return _to_float(Fraction(number) * factor, text, wanted)
+
+
+def _to_float(exact: Fraction, text: str, dimension: Dimension) -> float:
+    try:
+        return float(exact)
+    except OverflowError:
+        raise UnitError(f"'{text}' is too large for a quantity in {dimension}") from None
+
+
+def _unit_problem(text: str, unit: str, wanted: Dimension) -> str:
+    shown = example(wanted)
+    if not unit:
+        return f"'{text}' has no unit, but {wanted} are expected; write it like '{shown}'"
+    if wanted is Dimension.COUNT:
+        return f"'{text}' has a unit, but a bare count is expected; write it like '{shown}'"
+    for other, units in _UNITS.items():
+        if unit in units:
+            return f"'{text}' is in {other}, but {wanted} are expected; write it like '{shown}'"
+    alike = _alike(unit, wanted)
+    hint = f"did you mean {join_or(alike)}?" if alike else f"write it like '{shown}'"
+    return f"'{text}' has the unknown unit '{unit}', but {wanted} are expected; {hint}"
+
+
+def _alike(unit: str, wanted: Dimension) -> list[str]:
+    """Known units that differ from `unit` only in case, in the binary i, or as "Gbps" does from "Gb/s"."""
+    plain = re.sub(r"(?<=b)ps$", "/s", unit.lower().replace("bit", "b"))
+    same = [known for known in _UNITS[wanted] if known.lower().replace("i", "") == plain]
+    return [known for known in same if ("B" in known) == ("B" in unit)] or same
+
+
+def format(value: float, dimension: Dimension | str, digits: int = 15) -> str:
+    """`value` [base unit of `dimension`] as text with the prefix that suits it; `digits` are significant digits.
+
+    With the default digits, parse(format(x)) equals x to 1 part in 10^12.
+    """
+    wanted = Dimension(dimension)
+    if wanted is Dimension.BYTES:
+        return format_bytes(value, digits)
+    if wanted is Dimension.BYTES_PER_SECOND:
+        return format_rate(value, digits)
+    if wanted is Dimension.SECONDS:
+        return format_time(value, digits)
+    if wanted is Dimension.HERTZ:
+        return format_frequency(value, digits)
+    return _number(value, digits)
+
+
+def format_bytes(value: float, digits: int = 15) -> str:
+    """A capacity [bytes]: binary prefix where that is exact ("16 MiB"), else decimal ("16 MB")."""
+    decimal = {f"{prefix}B": factor for prefix, factor in _DECIMAL.items()}
+    binary = {f"{prefix}B": factor for prefix, factor in _BINARY.items() if factor <= abs(value)}
+    if binary and math.isfinite(value):
+        unit, factor = max(binary.items(), key=lambda item: item[1])
+        if (Fraction(value) / factor * _BINARY_PARTS).denominator == 1:
+            return _scaled(value, {unit: factor}, digits)
+    return _scaled(value, decimal, digits)
+
+
+def format_rate(value: float, digits: int = 15) -> str:
+    """A data rate [bytes/s] with a decimal prefix: "1.024 TB/s"."""
+    return _scaled(value, {f"{prefix}B/s": factor for prefix, factor in _DECIMAL.items()}, digits)
+
+
+def format_time(value: float, digits: int = 15) -> str:
+    """A duration [seconds] with the prefix that suits it: "143 ns"."""
+    return _scaled(value, {f"{prefix}s": factor for prefix, factor in _SMALL.items()}, digits)
+
+
+def format_frequency(value: float, digits: int = 15) -> str:
+    """A frequency [hertz] with a decimal prefix: "1.4 GHz"."""
+    return _scaled(value, {f"{prefix}Hz": factor for prefix, factor in _DECIMAL.items()}, digits)
+
+
+def _scaled(value: float, units: Mapping[str, Fraction], digits: int) -> str:
+    if value == 0 or not math.isfinite(value):
+        base = next(unit for unit, factor in units.items() if factor == 1)
+        return f"{_number(value, digits)} {base}"
+    unit, factor = _fitting(abs(value), units.items())
+    return f"{_number(float(Fraction(value) / factor), digits)} {unit}"
+
+
+def _fitting(magnitude: float, units: Iterable[tuple[str, Fraction]]) -> tuple[str, Fraction]:
+    """The largest unit not above `magnitude` (allowing for rounding), or the smallest of all."""
+    ordered = sorted(units, key=lambda item: item[1])
+    not_above = [item for item in ordered if float(item[1]) <= magnitude * (1 + 1e-14)]
+    return not_above[-1] if not_above else ordered[0]
+
+
+def _number(value: float, digits: int) -> str:
+    return f"{value:.{digits}g}"
+
+
+def to_fs(seconds: float) -> int:
+    """A duration [seconds] in whole femtoseconds, halves to the even neighbour."""
+    return round(Fraction(seconds) * FS_PER_S)
