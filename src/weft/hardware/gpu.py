@@ -1,0 +1,134 @@
+"""One GPU, every value with its provenance, changed only through validated copies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any, Self
+
+from pydantic import BaseModel, Field, ValidationError
+
+from weft.errors import ConfigError, InputError, UnitError
+from weft.hardware.fields import Quantity
+from weft.hardware.parts import Arbiter, Cache, Compute, Dma, Link, Memory, Part, Tracker
+from weft.hardware.sourced import Leaf, Provenance, translated, unknown_key
+
+
+class Gpu(Part):
+    """A GPU: what it computes with, its cache, memory, arbiter, tracker, DMA engines and link to the next GPU.
+
+    `provenance` explains each value by its path, such as "memory.timing.rcd". Raises ConfigError for values
+    that break a rule.
+    """
+
+    name: str
+    title: str
+    description: str
+    compute: Compute
+    cache: Cache
+    memory: Memory
+    arbiter: Arbiter
+    tracker: Tracker
+    dma: Dma
+    link: Link
+    provenance: Mapping[str, Provenance] = Field(default_factory=dict, repr=False)
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise translated(error, type(self).paths()) from None
+
+    def __hash__(self) -> int:
+        return hash((self.name, tuple(self.value(path) for path in self.paths())))
+
+    @classmethod
+    def paths(cls) -> tuple[str, ...]:
+        """Every settable path, in the order of the fields."""
+        return tuple(quantities())
+
+    def value(self, path: str) -> float:
+        """The plain number at `path` [base unit]; ConfigError names the nearest path if there is none."""
+        if path not in quantities():
+            raise unknown_key(path, self.paths())
+        found: Any = self
+        for part in path.split("."):
+            found = getattr(found, part)
+        return float(found) if isinstance(found, float) else int(found)
+
+    def text(self, path: str) -> str:
+        """The value at `path` with its unit."""
+        value = self.value(path)
+        return quantities()[path].format(value)
+
+    def with_values(self, values: Mapping[str, str | float]) -> Self:
+        """A copy with the values at the given paths replaced, such as {"memory.bandwidth": "2 TB/s"}.
+
+        Raises ConfigError for an unknown path (naming the nearest), a missing unit, or a broken rule.
+        """
+        fields = self.model_dump()
+        for path, raw in values.items():
+            _place(fields, path, _parsed(path, raw))
+            fields["provenance"][path] = Provenance(
+                text=str(raw), kind="set by user", source="set by the user"
+            )
+        return type(self)(**fields)
+
+    @classmethod
+    def from_leaves(cls, about: Mapping[str, str], leaves: Mapping[str, Leaf], file: str) -> Self:
+        """A GPU from name, title, description and the leaves of a file; ConfigError says what is missing or wrong."""
+        fields: dict[str, Any] = {
+            **about,
+            "provenance": {path: leaf.provenance for path, leaf in leaves.items()},
+        }
+        for path, quantity in quantities().items():
+            if path not in leaves:
+                example = f'{{ value = "{quantity.example}", kind = "published", source = "data sheet" }}'
+                raise ConfigError(f"this value is missing; add it, like {example}", file, path)
+            _place(fields, path, _parsed(path, leaves[path].value, file))
+        try:
+            return cls(**fields)
+        except ConfigError as error:
+            raise ConfigError(error.message, file, error.key) from None
+
+
+@cache
+def quantities() -> Mapping[str, Quantity]:
+    """The rule of every settable path of a Gpu."""
+    return dict(_quantities_of(Gpu, ""))
+
+
+def _quantities_of(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, Quantity]]:
+    for name, field in model.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from _quantities_of(field.annotation, f"{prefix}{name}.")
+        for rule in field.metadata:
+            if isinstance(rule, Quantity):
+                yield f"{prefix}{name}", rule
+
+
+def _parsed(path: str, raw: object, file: str | None = None) -> float:
+    if path not in quantities():
+        raise unknown_key(path, quantities(), file)
+    try:
+        return quantities()[path].parse(raw)
+    except UnitError as error:
+        raise ConfigError(str(error), file, path) from None
+
+
+def _place(fields: dict[str, Any], path: str, value: float) -> None:
+    *tables, name = path.split(".")
+    for table in tables:
+        fields = fields.setdefault(table, {})
+    fields[name] = value
+
+
+def parse_assignment(text: str) -> tuple[str, str]:
+    """The path and the value of 'memory.bandwidth="2 TB/s"' (quotes may be absent); InputError if malformed."""
+    path, equals, value = (part.strip() for part in text.partition("="))
+    bare = value.strip("\"'").strip()
+    if not (path and equals and bare):
+        raise InputError(
+            f"'{text}' does not assign a value to a path; write it like 'memory.bandwidth=\"2 TB/s\"'"
+        )
+    return path, bare

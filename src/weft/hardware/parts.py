@@ -1,0 +1,225 @@
+"""The parts of a GPU as frozen descriptions: plain numbers in base units [bytes, bytes/s, seconds, hertz, counts]."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic_core import PydanticCustomError
+
+from weft.hardware.fields import Bytes, BytesPerSecond, Count, Hertz, Seconds, Share
+from weft.units import format_bytes, format_time
+
+ACCESS_BYTES = 64
+"""The finest request to memory, and the unit in which queues are counted [bytes]."""
+
+
+def _rule(sentence: str) -> PydanticCustomError:
+    return PydanticCustomError("rule", "{sentence}", {"sentence": sentence})
+
+
+def _multiple(name: str, value: int, of_name: str, of: int) -> None:
+    if value % of:
+        raise _rule(f"{name} ({format_bytes(value)}) must be a multiple of {of_name} ({format_bytes(of)})")
+
+
+def _ascending(names: tuple[str, ...], values: tuple[float, ...]) -> None:
+    if any(low > high for low, high in zip(values, values[1:], strict=False)):
+        shown = ", ".join(f"{value:g}" for value in values)
+        raise _rule(f"{' <= '.join(names)} must hold, but they are {shown}")
+
+
+class Part(BaseModel):
+    """Base of the parts: immutable, and without unknown fields."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Compute(Part):
+    """The compute units (CUs), what each can hold and how fast it computes and moves data."""
+
+    compute_units: Count
+    clock: Hertz
+    matrix_flops_per_clock: Count
+    vector_flops_per_clock: Count
+    threads_per_cu: Count
+    registers_per_cu: Bytes
+    lds_per_cu: Bytes
+    wavefront_size: Count
+    max_workgroups_per_cu: Count
+    port_bytes_per_clock: Count
+    launch_latency: Seconds
+
+    @property
+    def matrix_rate(self) -> float:
+        """Peak rate of the matrix units of all CUs [FLOP/s]."""
+        return self.compute_units * self.clock * self.matrix_flops_per_clock
+
+    @property
+    def vector_rate(self) -> float:
+        """Peak rate of the vector units of all CUs [FLOP/s]."""
+        return self.compute_units * self.clock * self.vector_flops_per_clock
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.threads_per_cu % self.wavefront_size:
+            raise _rule(
+                f"threads_per_cu ({self.threads_per_cu}) must be a multiple of wavefront_size ({self.wavefront_size})"
+            )
+        return self
+
+
+class Cache(Part):
+    """The last-level cache, shared by all compute units."""
+
+    capacity: Bytes
+    ways: Count
+    banks: Count
+    bytes_per_clock_per_bank: Count
+    latency: Seconds
+    clock: Hertz
+
+    @property
+    def bandwidth(self) -> float:
+        """Peak rate of all banks together [bytes/s]."""
+        return self.banks * self.bytes_per_clock_per_bank * self.clock
+
+    @property
+    def sets(self) -> int:
+        """Number of sets of `ways` lines of 64 B."""
+        return self.capacity // (self.ways * ACCESS_BYTES)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        _multiple(
+            "capacity", self.capacity, f"{self.ways} ways of {ACCESS_BYTES} B", self.ways * ACCESS_BYTES
+        )
+        return self
+
+
+class Timing(Part):
+    """Delays between the commands of a DRAM bank, in the JEDEC names without their t [seconds]."""
+
+    rrd: Seconds
+    rcd: Seconds
+    ras: Seconds
+    rp: Seconds
+    rc: Seconds
+    cl: Seconds
+    wl: Seconds
+    cdlr: Seconds
+    wr: Seconds
+    rtp: Seconds
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for small, large in (("rcd", "ras"), ("ras", "rc")):
+            if getattr(self, small) > getattr(self, large):
+                small_text, large_text = (format_time(getattr(self, name)) for name in (small, large))
+                raise _rule(f"{small} ({small_text}) must be at most {large} ({large_text})")
+        return self
+
+
+class Memory(Part):
+    """The DRAM: channels of banks in bank groups, behind one bounded queue per channel."""
+
+    bandwidth: BytesPerSecond
+    channels: Count
+    banks: Count
+    bank_groups: Count
+    row_bytes: Bytes
+    interleave: Bytes
+    burst_bytes: Bytes
+    burst_clocks: Count
+    bytes_per_clock: Count
+    queue_entries: Count
+    latency: Seconds
+    ccd: Count
+    ccd_long: Count
+    ccd_update: Count
+    timing: Timing
+
+    @property
+    def clock(self) -> float:
+        """Memory clock that gives `bandwidth` [hertz]; the delays in `timing` do not follow it."""
+        return self.bandwidth / (self.channels * self.bytes_per_clock)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.banks % self.bank_groups:
+            raise _rule(f"banks ({self.banks}) must be a multiple of bank_groups ({self.bank_groups})")
+        _multiple("interleave", self.interleave, "one access", ACCESS_BYTES)
+        small, large = sorted((self.row_bytes, self.interleave))
+        if large % small:
+            raise _rule(
+                f"row_bytes ({format_bytes(self.row_bytes)}) must be a multiple of interleave "
+                f"({format_bytes(self.interleave)}), or the other way round"
+            )
+        self._check_burst()
+        return self
+
+    def _check_burst(self) -> None:
+        if self.burst_bytes != self.burst_clocks * self.bytes_per_clock:
+            raise _rule(
+                f"burst_bytes ({format_bytes(self.burst_bytes)}) must be burst_clocks x bytes_per_clock "
+                f"({self.burst_clocks} x {self.bytes_per_clock} B); change them together"
+            )
+        if ACCESS_BYTES % self.burst_bytes:
+            raise _rule(
+                f"burst_bytes ({format_bytes(self.burst_bytes)}) must divide one access of {ACCESS_BYTES} B"
+            )
+        columns = (self.burst_clocks, self.ccd, self.ccd_long)
+        _ascending(("burst_clocks", "ccd", "ccd_long"), columns)
+        _ascending(("ccd", "ccd_update"), (self.ccd, self.ccd_update))
+
+
+class Arbiter(Part):
+    """Communication-aware arbitration: by the memory intensity of a kernel, how full a queue may be for communication.
+
+    Above `intensity_high` [fraction of peak bandwidth] the limit is `threshold_high` [64-B accesses], then
+    `threshold_medium` above `intensity_medium`, then `threshold_low` above `intensity_low`; below that, none.
+    """
+
+    threshold_high: Count
+    threshold_medium: Count
+    threshold_low: Count
+    intensity_high: Share
+    intensity_medium: Share
+    intensity_low: Share
+    starvation_limit: Seconds
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        thresholds = ("threshold_high", "threshold_medium", "threshold_low")
+        intensities = ("intensity_low", "intensity_medium", "intensity_high")
+        for names in (thresholds, intensities):
+            _ascending(names, tuple(getattr(self, name) for name in names))
+        return self
+
+
+class Tracker(Part):
+    """The table beside the memory controller that counts the updates of every output tile."""
+
+    sets: Count
+    ways: Count
+    spill_bytes: Bytes
+
+
+class Dma(Part):
+    """The engines that move blocks between GPUs without compute units."""
+
+    engines: Count
+    setup: Seconds
+    window: Bytes
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        _multiple("window", self.window, "one access", ACCESS_BYTES)
+        return self
+
+
+class Link(Part):
+    """The connection to the next GPU, in one direction."""
+
+    bandwidth: BytesPerSecond
+    latency: Seconds
