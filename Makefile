@@ -1,0 +1,66 @@
+# The chores. Each one is a command that a person or continuous integration runs as it is.
+# Needs only python3 (3.11 or later) and make; everything else goes into .venv inside this checkout.
+
+PYTHON ?= python3
+BIN    := .venv/bin
+
+.PHONY: help demo test lint docs bench clean
+
+help:
+	@echo "make demo    run the T3 study and write its report to out/t3/report.html"
+	@echo "make test    run every check: style, types, imports, documentation, tests"
+	@echo "make lint    run the checks of style, types and imports only"
+	@echo "make docs    build the documentation into out/docs"
+	@echo "make bench   measure the simulator's speed, beside its peers"
+	@echo "make clean   remove .venv, out and all caches"
+
+demo: .venv/ready-to-use
+	@echo "== study: T3"
+	@$(BIN)/weft study t3 --out out/t3 --json out/t3/t3.json
+	@echo "== the report is out/t3/report.html, its figures are in out/t3/t3.json"
+
+test: lint docs
+	@echo "== tests"
+	@$(BIN)/pytest -q -n 2 --dist loadfile
+
+lint: .venv/ready-to-develop
+	@echo "== style"
+	@$(BIN)/ruff check --quiet
+	@echo "== format"
+	@$(BIN)/ruff format --quiet --check
+	@echo "== types"
+	@$(BIN)/mypy --no-error-summary
+	@echo "== imports"
+	@$(BIN)/lint-imports --no-logo
+
+docs: .venv/ready-to-develop
+	@echo "== documentation"
+	@$(BIN)/sphinx-build -q -W --keep-going -j 2 -d out/docs-cache docs out/docs
+
+bench: .venv/ready-to-develop
+	@echo "== speed"
+	@$(BIN)/python benchmarks/run.py
+
+clean:
+	rm -rf .venv out build dist docs/reference/api .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	find src tests docs -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The environments. A stamp older than pyproject.toml means that the dependencies may have changed.
+
+.venv/ready-to-use: .venv/made pyproject.toml
+	@echo "== setting up .venv to use Weft"
+	@$(BIN)/python -m pip install --quiet --editable .
+	@touch $@
+
+.venv/ready-to-develop: .venv/made pyproject.toml
+	@echo "== setting up .venv to develop Weft"
+	@$(BIN)/python -m pip install --quiet --editable ".[dev]"
+	@touch .venv/ready-to-use $@
+
+.venv/made:
+	@command -v $(PYTHON) >/dev/null || { echo "Weft needs $(PYTHON) on the PATH: install Python 3.11 or later."; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "Weft needs Python 3.11 or later and found $$($(PYTHON) --version); try: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
+	@$(PYTHON) -m venv .venv || { \
+	  echo "$(PYTHON) cannot make a virtual environment: install its venv package (Debian and Ubuntu: python3-venv)."; exit 1; }
+	@touch $@

@@ -1,0 +1,59 @@
+"""A command group that imports a command only when it is run, so that `weft --help` is instant."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from weft.errors import UnknownNameError
+
+
+@dataclass(frozen=True)
+class LazyCommand:
+    """Where a command lives ("package.module:attribute") and what the list of commands says about it."""
+
+    home: str
+    short_help: str
+
+    def load(self) -> click.Command:
+        """The command itself, imported now."""
+        module, attribute = self.home.split(":")
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+
+class LazyGroup(click.Group):
+    """A click group over `LazyCommand`s; its help is written without importing any of them."""
+
+    def __init__(self, *args: Any, lazy: Mapping[str, LazyCommand], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.lazy = lazy
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names of all commands, in the order in which they were given."""
+        return list(self.lazy)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of that name, or None if there is none."""
+        return self.lazy[cmd_name].load() if cmd_name in self.lazy else None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that the arguments name, and what is left of them.
+
+        Raises:
+            UnknownNameError: no command has that name.
+        """
+        if args[0] not in self.lazy and not args[0].startswith("-") and not ctx.resilient_parsing:
+            raise UnknownNameError("command", args[0], self.lazy)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands from their short helps."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, command.short_help) for name, command in self.lazy.items()])

@@ -1,0 +1,68 @@
+"""The `weft` command: its list of commands, and how errors end."""
+
+from __future__ import annotations
+
+import sys
+from typing import NoReturn
+
+import click
+
+from weft import __version__
+from weft.cli.lazy import LazyCommand, LazyGroup
+from weft.errors import WeftError
+
+EXIT_BAD_INPUT = 2
+EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+
+COMMANDS = {
+    "study": LazyCommand("weft.cli.study:study", "Repeat a paper's study and stand beside its figures."),
+    "simulate": LazyCommand("weft.cli.simulate:simulate", "Simulate one sub-layer on one machine."),
+    "hardware": LazyCommand(
+        "weft.cli.hardware:hardware", "List and show machines, each value with its source."
+    ),
+    "models": LazyCommand("weft.cli.models:models", "List and show models and their sub-layers."),
+    "overlaps": LazyCommand(
+        "weft.cli.overlaps:overlaps", "List the ways to overlap compute and communication."
+    ),
+}
+
+
+@click.command(
+    cls=LazyGroup,
+    lazy=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Start with: weft study t3 --out out/t3",
+)
+@click.version_option(__version__, prog_name="weft", message="%(prog)s %(version)s")
+def weft() -> None:
+    """Simulate what compute and communication cost each other on the GPUs that they share."""
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Run the command line (of the process, or the given one) and exit; errors are one sentence on stderr."""
+    try:
+        status = weft.main(arguments, prog_name="weft", standalone_mode=False)
+    except WeftError as error:
+        _leave(str(error), EXIT_BAD_INPUT)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()  # a group by itself: its help, and the exit status of bad input
+        sys.exit(error.exit_code)
+    except click.UsageError as error:
+        _leave(_usage_sentence(error), error.exit_code)
+    except click.ClickException as error:
+        _leave(error.format_message(), error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        _leave("interrupted; nothing was left half-written", EXIT_INTERRUPTED)
+    # Outside of click's own mode, --help and --version come back as their exit status.
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+def _usage_sentence(error: click.UsageError) -> str:
+    path = error.ctx.command_path if error.ctx else "weft"
+    message = error.format_message().rstrip(".")
+    return f"{message[:1].lower()}{message[1:]}; see '{path} --help'"
+
+
+def _leave(sentence: str, status: int) -> NoReturn:
+    click.echo(f"weft: {sentence}", err=True)
+    sys.exit(status)
