@@ -1,4 +1,4 @@
-"""The exceptions that Weft raises on purpose; the command line shows them as one sentence, without a traceback."""
+"""The exceptions that Weft raises on purpose; the command line shows each as one sentence."""
 
 from __future__ import annotations
 

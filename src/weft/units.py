@@ -1,7 +1,7 @@
 """Quantities with units, "450 GB/s", to plain numbers and back; no other module converts.
 
 Prefixes are decimal (k, M, G, T, P) or, for bytes, binary (Ki, Mi, Gi, Ti, Pi); B is a byte and b a bit, so
-"100 Gb/s" is 12.5 GB/s. Plain numbers are bytes, bytes/s, seconds and hertz; the engine counts time in femtoseconds.
+"100 Gb/s" is 12.5 GB/s. Plain numbers are bytes, bytes/s, seconds, hertz; the engine counts in femtoseconds.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _EXAMPLES: Mapping[Dimension, str] = {
     Dimension.HERTZ: "1.4 GHz",
     Dimension.COUNT: "80",
 }
-# A capacity is shown with a binary prefix when it is a whole number of these parts of it ("1.5 KiB", "16 MiB").
+# A capacity gets a binary prefix when it is a whole number of quarters of it ("1.5 KiB", "16 MiB").
 _BINARY_PARTS = 4
 _QUANTITY = re.compile(r"\s*([+-]?(?:\d+(?:_\d+)*\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?)\s*([^\s\d]\S*)?\s*")
 
@@ -106,7 +106,7 @@ def _alike(unit: str, wanted: Dimension) -> list[str]:
 
 
 def format(value: float, dimension: Dimension | str, digits: int = 15) -> str:
-    """`value` [base unit of `dimension`] as text with the prefix that suits it; `digits` are significant digits.
+    """`value` [base unit of `dimension`] with the prefix that suits it, to `digits` significant digits.
 
     With the default digits, parse(format(x)) equals x to 1 part in 10^12.
     """

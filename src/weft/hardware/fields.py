@@ -1,4 +1,4 @@
-"""Types of the fields of a hardware description: plain numbers that know their dimension and parse "450 GB/s"."""
+"""Types of the fields of a hardware description: numbers that know their dimension and parse "450 GB/s"."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class Quantity:
         return "0.5" if self.at_most == 1 else units.example(self.dimension)
 
     def parse(self, raw: object) -> float:
-        """The plain number of what a user wrote; a bare number is refused where a unit belongs (UnitError)."""
+        """The plain number of what a user wrote; UnitError for a bare number where a unit belongs."""
         if isinstance(raw, bool) or not isinstance(raw, str | int | float):
             raise UnitError(f"{raw!r} is not a quantity; write it like '{self.example}'")
         return self.check(units.parse(str(raw), self.dimension), str(raw))
 
     def check(self, value: float, text: str) -> float:
-        """`value` as int or float if it obeys the rule; `text` is how it was written (UnitError otherwise)."""
+        """`value` as int or float if it obeys the rule, else UnitError; `text` is how it was written."""
         if not value >= 0 or (value == 0 and not self.zero_allowed):
             rule = "zero or more" if self.zero_allowed else "greater than zero"
             raise UnitError(f"'{text}' must be {rule}; write it like '{self.example}'")

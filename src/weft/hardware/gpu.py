@@ -11,11 +11,11 @@ from pydantic import BaseModel, Field, ValidationError
 from weft.errors import ConfigError, InputError, UnitError
 from weft.hardware.fields import Quantity
 from weft.hardware.parts import Arbiter, Cache, Compute, Dma, Link, Memory, Part, Tracker
-from weft.hardware.sourced import Leaf, Provenance, translated, unknown_key
+from weft.hardware.sourced import Leaf, Provenance, set_by_user, translated, unknown_key
 
 
 class Gpu(Part):
-    """A GPU: what it computes with, its cache, memory, arbiter, tracker, DMA engines and link to the next GPU.
+    """A GPU: compute units, cache, memory, arbiter, tracker, DMA engines and the link to the next GPU.
 
     `provenance` explains each value by its path, such as "memory.timing.rcd". Raises ConfigError for values
     that break a rule.
@@ -69,14 +69,12 @@ class Gpu(Part):
         fields = self.model_dump()
         for path, raw in values.items():
             _place(fields, path, _parsed(path, raw))
-            fields["provenance"][path] = Provenance(
-                text=str(raw), kind="set by user", source="set by the user"
-            )
+            fields["provenance"][path] = set_by_user(str(raw))
         return type(self)(**fields)
 
     @classmethod
     def from_leaves(cls, about: Mapping[str, str], leaves: Mapping[str, Leaf], file: str) -> Self:
-        """A GPU from name, title, description and the leaves of a file; ConfigError says what is missing or wrong."""
+        """A GPU from its name, title, description and the leaves of a file; ConfigError if one is missing."""
         fields: dict[str, Any] = {
             **about,
             "provenance": {path: leaf.provenance for path, leaf in leaves.items()},
@@ -124,7 +122,7 @@ def _place(fields: dict[str, Any], path: str, value: float) -> None:
 
 
 def parse_assignment(text: str) -> tuple[str, str]:
-    """The path and the value of 'memory.bandwidth="2 TB/s"' (quotes may be absent); InputError if malformed."""
+    """The path and the value of 'memory.bandwidth="2 TB/s"', quotes or not; InputError if malformed."""
     path, equals, value = (part.strip() for part in text.partition("="))
     bare = value.strip("\"'").strip()
     if not (path and equals and bare):

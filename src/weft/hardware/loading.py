@@ -28,24 +28,24 @@ def names() -> list[str]:
 def load(name_or_path: str | Path) -> Gpu:
     """The GPU of the catalogue with that name, or the one that a TOML file describes.
 
-    A file that says extends = "t3-paper" states only what differs. Raises UnknownNameError, InputError or ConfigError.
+    A file that says extends = "t3-paper" states only what differs. Raises UnknownNameError, InputError or
+    ConfigError.
     """
     file = find("GPU", name_or_path, resources.files("weft.hardware") / "catalog")
-    found = _describe(file, Path(), ())
+    found = _describe(file, ())
     return Gpu.from_leaves(found.about, found.leaves, file_label(file))
 
 
 def names_in(folder: Traversable) -> list[str]:
     """Names of the TOML files of a packaged folder, sorted."""
-    return sorted(
-        entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml")
-    )
+    files = [entry.name for entry in folder.iterdir()]
+    return sorted(name.removesuffix(".toml") for name in files if name.endswith(".toml"))
 
 
 def find(
     kind: str, name_or_path: str | Path, folder: Traversable, beside: Path = Path()
 ) -> Path | Traversable:
-    """The packaged file with that name, or the path (relative to `beside`); UnknownNameError lists the names."""
+    """The packaged file with that name, or the path (from `beside`); UnknownNameError if it is neither."""
     text = str(name_or_path)
     if isinstance(name_or_path, Path) or text.endswith(".toml") or "/" in text:
         return beside / text
@@ -59,7 +59,7 @@ def file_label(file: Path | Traversable) -> str:
     return str(file) if isinstance(file, Path) and not file.is_absolute() else file.name
 
 
-def _describe(file: Path | Traversable, beside: Path, seen: tuple[str, ...]) -> _Description:
+def _describe(file: Path | Traversable, seen: tuple[str, ...]) -> _Description:
     label = str(file)
     if label in seen:
         raise ConfigError("this file extends itself; remove one 'extends'", label, "extends")
@@ -79,7 +79,7 @@ def _base(extends: object, file: Path | Traversable, seen: tuple[str, ...]) -> _
         )
     beside = file.parent if isinstance(file, Path) else Path()
     base = find("GPU", extends, resources.files("weft.hardware") / "catalog", beside)
-    return _describe(base, beside, seen)
+    return _describe(base, seen)
 
 
 def _about(document: dict[str, Any], file: Path | Traversable, complete: bool) -> dict[str, str]:

@@ -1,7 +1,8 @@
-"""The parts of a GPU as frozen descriptions: plain numbers in base units [bytes, bytes/s, seconds, hertz, counts]."""
+"""The parts of a GPU as frozen descriptions: plain numbers in base units [bytes, bytes/s, seconds, hertz]."""
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
@@ -24,7 +25,7 @@ def _multiple(name: str, value: int, of_name: str, of: int) -> None:
 
 
 def _ascending(names: tuple[str, ...], values: tuple[float, ...]) -> None:
-    if any(low > high for low, high in zip(values, values[1:], strict=False)):
+    if any(low > high for low, high in pairwise(values)):
         shown = ", ".join(f"{value:g}" for value in values)
         raise _rule(f"{' <= '.join(names)} must hold, but they are {shown}")
 
@@ -64,7 +65,8 @@ class Compute(Part):
     def _check(self) -> Self:
         if self.threads_per_cu % self.wavefront_size:
             raise _rule(
-                f"threads_per_cu ({self.threads_per_cu}) must be a multiple of wavefront_size ({self.wavefront_size})"
+                f"threads_per_cu ({self.threads_per_cu}) must be a multiple of wavefront_size "
+                f"({self.wavefront_size})"
             )
         return self
 
@@ -174,10 +176,11 @@ class Memory(Part):
 
 
 class Arbiter(Part):
-    """Communication-aware arbitration: by the memory intensity of a kernel, how full a queue may be for communication.
+    """Communication-aware arbitration: how full a queue may be for communication to enter it.
 
-    Above `intensity_high` [fraction of peak bandwidth] the limit is `threshold_high` [64-B accesses], then
-    `threshold_medium` above `intensity_medium`, then `threshold_low` above `intensity_low`; below that, none.
+    Beside a kernel of at least `intensity_high` [fraction of peak bandwidth] the limit is `threshold_high`
+    [64-B accesses]; from `intensity_medium` on `threshold_medium`, from `intensity_low` on `threshold_low`;
+    below that there is none. The scheme is T3's (ASPLOS 2024); its numbers are not published.
     """
 
     threshold_high: Count

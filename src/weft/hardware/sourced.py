@@ -22,7 +22,7 @@ _FILE_KINDS = tuple(kind for kind in get_args(Kind) if kind != "set by user")
 
 
 class Provenance(BaseModel):
-    """Where one value comes from: its text as written, its kind, its source, and its plausible range as texts."""
+    """Where a value comes from: its text as written, its kind, its source, its plausible range as texts."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -31,6 +31,11 @@ class Provenance(BaseModel):
     source: str
     low: str | None = None
     high: str | None = None
+
+
+def set_by_user(text: str, where: str = "") -> Provenance:
+    """The provenance of a value that the user changed."""
+    return Provenance(text=text, kind="set by user", source=f"set by the user{where}")
 
 
 class Leaf(NamedTuple):
@@ -45,9 +50,7 @@ def read_toml(file: Path | Traversable) -> dict[str, Any]:
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise InputError(
-            f"the file '{file}' does not exist; give a path that does, or a known name"
-        ) from None
+        raise InputError(f"the file '{file}' does not exist; check the path or give a known name") from None
     except OSError as error:
         raise InputError(
             f"the file '{file}' cannot be read ({error.strerror}); check it and its rights"
@@ -85,18 +88,18 @@ def _walk(
 
 def unknown_key(path: str, known: Collection[str], file: str | None = None) -> ConfigError:
     """The error for a key that no rule knows, naming the nearest known keys."""
-    close = nearest(path, known)
-    hint = (
-        f"did you mean {join_or(close)}?"
-        if close
-        else f"known keys run from '{min(known)}' to '{max(known)}'"
-    )
+    inside = [name for name in known if name.startswith(f"{path}.")]
+    if inside:
+        return ConfigError(f"this is a table; name one of its values, like '{inside[0]}'", file, path)
+    same_name = [name for name in known if name.endswith(f".{path}")]
+    close = same_name or nearest(path, known)[:1]
+    hint = f"did you mean {join_or(close)}?" if close else f"known keys: {', '.join(known)}"
     return ConfigError(f"unknown key; {hint}", file, path)
 
 
 def _leaf(raw: Any, quantity: Quantity | None, path: str, file: str) -> Leaf:
     if not isinstance(raw, Mapping):
-        leaf = Leaf(raw, Provenance(text=_text(raw), kind="set by user", source=f"set by the user in {file}"))
+        leaf = Leaf(raw, set_by_user(_text(raw), f" in {file}"))
     else:
         leaf = _full_leaf(raw, path, file)
     if quantity is not None:
@@ -145,4 +148,7 @@ def translated(error: ValidationError, known: Collection[str], file: str | None 
         return unknown_key(path, known, file)
     if problem["type"] == "missing":
         return ConfigError("this value is missing; add it", file, path)
-    return ConfigError(problem["msg"].removeprefix("Value error, "), file, path)
+    if problem["type"] in ("rule", "quantity"):
+        return ConfigError(problem["msg"], file, path)
+    rule = problem["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
+    return ConfigError(f"{problem['input']!r} cannot be used; it should be {rule}", file, path)

@@ -17,7 +17,8 @@ from weft.hardware.sourced import translated
 class System(Part):
     """A machine: `gpus` GPUs in a ring, equal unless `variants` gives a GPU of its own to some ranks.
 
-    `start` gives ranks that begin late their delay [seconds]. Raises ConfigError for values that break a rule.
+    `start` gives ranks that begin late their delay [seconds]. Raises ConfigError for values that break
+    a rule.
     """
 
     gpu: Gpu
