@@ -32,7 +32,7 @@ _EXAMPLES = {
     "hidden": '{ value = 4096, kind = "published", source = "model card" }',
     "layers": '{ value = 32, kind = "published", source = "model card" }',
     "sequence_length": '{ value = 2048, kind = "published", source = "model card" }',
-    "batch": '{ value = 4, kind = "assumed", low = 1, high = 8, source = "assumed: fits the memory" }',
+    "batch": '{ value = 4, kind = "assumed", low = 1, high = 8, source = "fits the memory" }',
     "tensor_parallel": '{ value = [8], kind = "published", source = "model card" }',
 }
 

@@ -1,0 +1,76 @@
+"""`weft models`: which models there are, their dimensions, and the sub-layers that they are studied with."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from weft import units, workload
+from weft.cli.tables import print_sourced, print_table
+from weft.parallel import ShardedSubLayer, sublayer
+from weft.workload import SUBLAYERS, Transformer
+
+_DIMENSIONS = ("hidden", "layers", "sequence_length", "batch", "ffn_multiple")
+
+
+@click.group()
+def models() -> None:
+    """List and show models and their sub-layers."""
+
+
+@models.command("list", epilog="Example: weft models list")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+def list_models(as_json: bool) -> None:
+    """List the models of the catalogue."""
+    known = [workload.load_model(name) for name in workload.model_names()]
+    if as_json:
+        click.echo(json.dumps([_dimensions(model) for model in known], indent=2))
+        return
+    columns = ["name", "title", "hidden", "layers", "tokens", "TP"]
+    rows = [[m.name, m.title, f"{m.hidden}", f"{m.layers}", f"{m.tokens}", _degrees(m)] for m in known]
+    print_table("Models", columns, rows, numbers="hidden layers tokens TP")
+
+
+@models.command("show", epilog="Example: weft models show t-nlg")
+@click.argument("name", metavar="NAME|FILE")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
+def show_model(name: str, as_json: bool) -> None:
+    """Show a model's dimensions with their sources, and its sub-layers as one GPU computes them."""
+    model = workload.load_model(name)
+    layers = [sublayer(model, kind, tp) for tp in model.tensor_parallel for kind in SUBLAYERS]
+    if as_json:
+        click.echo(json.dumps(_as_json(model, layers), indent=2))
+        return
+    values = {key: str(getattr(model, key)) for key in _DIMENSIONS} | {"tensor_parallel": _degrees(model)}
+    print_sourced(f"{model.name}: {model.title}", "dimension", values, model.provenance)
+    columns = ["TP", "sub-layer", "what", "M", "N", "K", "GFLOP", "payload"]
+    numbers = "TP M N K GFLOP payload"
+    print_table("Sub-layers, on each GPU", columns, [_row(layer) for layer in layers], numbers)
+
+
+def _row(layer: ShardedSubLayer) -> list[str]:
+    gemm = layer.gemm
+    shape = [str(gemm.m), str(gemm.n), str(gemm.k)]
+    payload = units.format_bytes(layer.payload_bytes, digits=4)
+    return [str(layer.tp), layer.name, layer.title, *shape, f"{gemm.flops / 1e9:.1f}", payload]
+
+
+def _degrees(model: Transformer) -> str:
+    return ", ".join(map(str, model.tensor_parallel))
+
+
+def _dimensions(model: Transformer) -> dict[str, Any]:
+    return model.model_dump(mode="json", exclude={"provenance"}) | {"tokens": model.tokens}
+
+
+def _as_json(model: Transformer, layers: list[ShardedSubLayer]) -> dict[str, Any]:
+    provenance = {key: found.model_dump() for key, found in model.provenance.items()}
+    return _dimensions(model) | {"provenance": provenance, "sublayers": [_layer(layer) for layer in layers]}
+
+
+def _layer(layer: ShardedSubLayer) -> dict[str, Any]:
+    gemm = layer.gemm
+    shape = {"m": gemm.m, "n": gemm.n, "k": gemm.k, "dtype": gemm.dtype, "flops": gemm.flops}
+    return {"tp": layer.tp, "name": layer.name, **shape, "payload_bytes": layer.payload_bytes}

@@ -1,0 +1,75 @@
+"""Tables for the terminal; rich is imported when the first one is printed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from weft.hardware import Provenance
+
+# Below this width [columns] sources would be a column of a few letters: they become numbered notes instead.
+_ROOM_FOR_SOURCES = 130
+# Width of tables that go to a file or a pipe [columns].
+_WIDTH_OF_FILES = 160
+
+
+def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], numbers: str = "") -> None:
+    """Print a table; `numbers` names the columns that are aligned to the right, separated by blanks."""
+    _print_table(_console(), title, columns, rows, numbers)
+
+
+def print_sourced(
+    title: str, name: str, values: Mapping[str, str], provenance: Mapping[str, Provenance]
+) -> None:
+    """Print values by what `name` calls their key, each with its kind, plausible range and source."""
+    console = _console()
+    known = [(key, text, provenance.get(key)) for key, text in values.items()]
+    columns = [name, "value", "kind", "plausible range", "source"]
+    rows = [[key, text, from_.kind if from_ else "", _range(from_)] for key, text, from_ in known]
+    sources = [from_.source if from_ else "" for _, _, from_ in known]
+    if console.width >= _ROOM_FOR_SOURCES:
+        _print_table(
+            console, title, columns, [[*row, source] for row, source in zip(rows, sources, strict=True)]
+        )
+        return
+    notes = {
+        source: str(number) for number, source in enumerate(filter(None, dict.fromkeys(sources)), start=1)
+    }
+    marks = [notes.get(source, "") for source in sources]
+    _print_table(
+        console, title, columns, [[*row, mark] for row, mark in zip(rows, marks, strict=True)], "source"
+    )
+    _print_table(console, "Sources", ["", ""], [[mark, source] for source, mark in notes.items()])
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    console = Console(markup=False, highlight=False, emoji=False)
+    if not console.is_terminal:
+        console.width = _WIDTH_OF_FILES
+    return console
+
+
+def _print_table(
+    console: Console, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], numbers: str = ""
+) -> None:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, show_header=any(columns))
+    for position, column in enumerate(columns):
+        side: Literal["left", "right"] = "right" if column in numbers.split() else "left"
+        table.add_column(column, justify=side, overflow="fold", no_wrap=position == 0)
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+
+
+def _range(provenance: Provenance | None) -> str:
+    if provenance is None or provenance.low is None:
+        return ""
+    return f"{provenance.low} to {provenance.high}"
