@@ -150,5 +150,5 @@ def translated(error: ValidationError, known: Collection[str], file: str | None 
         return ConfigError("this value is missing; add it", file, path)
     if problem["type"] in ("rule", "quantity"):
         return ConfigError(problem["msg"], file, path)
-    rule = problem["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
+    rule = problem["msg"].removeprefix("Input should be ").replace("greater than or equal to", "at least")
     return ConfigError(f"{problem['input']!r} cannot be used; it should be {rule}", file, path)

@@ -1,0 +1,72 @@
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from weft.cli.hardware import hardware
+from weft.cli.models import models
+from weft.errors import UnknownNameError
+
+
+def run(group, *arguments):
+    result = CliRunner().invoke(group, arguments, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_the_lists_name_what_can_be_shown():
+    assert "t3-paper" in run(hardware, "list")
+    for name in ("gpt-3", "mega-gpt-2", "mt-nlg", "palm", "t-nlg"):
+        assert name in run(models, "list")
+
+
+def test_a_machine_is_shown_with_units_ranges_and_sources():
+    shown = run(hardware, "show", "t3-paper")
+    row = next(line for line in shown.splitlines() if "memory.timing.rcd" in line)
+    for word in ("12 ns", "assumed", "12 ns to 14 ns", "GPGPU-Sim"):
+        assert word in row
+
+
+def test_a_machine_as_json_holds_every_value_in_base_units():
+    gpu = json.loads(run(hardware, "show", "t3-paper", "--json"))
+    values = {value["path"]: value for value in gpu["values"]}
+    assert values["memory.bandwidth"]["value"] == 1.024e12
+    assert values["memory.bandwidth"]["unit"] == "bytes/s"
+    assert values["memory.bandwidth"]["text"] == "1.024 TB/s"
+    assert all(value["source"] for value in values.values())
+
+
+def test_a_model_is_shown_with_its_sublayers_on_each_gpu():
+    shown = run(models, "show", "t-nlg")
+    assert "4256" in shown
+    row = next(line for line in shown.splitlines() if "fc2" in line)
+    assert row.split() == ["8", "fc2", "FC-2", "(forward)", "8192", "4256", "2128", "148.4", "66.5", "MiB"]
+
+
+def test_models_as_json_are_plain_data():
+    model = json.loads(run(models, "show", "gpt-3", "--json"))
+    assert model["hidden"] == 12288
+    assert model["provenance"]["batch"]["kind"] == "assumed"
+    assert [layer["name"] for layer in model["sublayers"]] == ["op", "fc2", "fc1", "ip"]
+    assert [entry["name"] for entry in json.loads(run(models, "list", "--json"))][-1] == "t-nlg"
+    assert json.loads(run(hardware, "list", "--json"))[0]["name"] == "t3-paper"
+
+
+def test_a_narrow_terminal_gets_numbered_sources(monkeypatch):
+    monkeypatch.setattr("weft.cli.tables._WIDTH_OF_FILES", 80)
+    shown = run(hardware, "show", "t3-paper")
+    assert "Sources" in shown
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "bytes_per_clock_per_bank" in shown
+
+
+@pytest.mark.parametrize("group", [hardware, models])
+def test_an_unknown_name_is_left_to_the_root_command_to_say(group):
+    with pytest.raises(UnknownNameError):
+        CliRunner().invoke(group, ["show", "nothing"], catch_exceptions=False)
+
+
+@pytest.mark.parametrize("group", [hardware, models])
+@pytest.mark.parametrize("command", ["list", "show"])
+def test_every_help_has_an_example(group, command):
+    assert "Example: weft " in run(group, command, "--help")

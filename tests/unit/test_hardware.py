@@ -1,0 +1,305 @@
+import pickle
+from pathlib import Path
+
+import pytest
+
+from weft import hardware
+from weft.errors import ConfigError, InputError, UnknownNameError
+from weft.hardware import Gpu, System
+
+
+@pytest.fixture(scope="module")
+def gpu() -> Gpu:
+    return hardware.load("t3-paper")
+
+
+@pytest.fixture
+def write(tmp_path: Path):
+    def write_file(text: str, name: str = "mine.toml") -> Path:
+        path = tmp_path / name
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write_file
+
+
+EXTENDS = 'extends = "t3-paper"\n'
+
+
+# The catalogue
+
+
+def test_the_paper_machine_has_the_published_values(gpu):
+    assert gpu.compute.compute_units == 80
+    assert gpu.compute.clock == 1.4e9
+    assert gpu.cache.capacity == 16 * 2**20
+    assert gpu.memory.bandwidth == 1.024e12
+    assert gpu.memory.bank_groups == 4
+    assert gpu.memory.ccd_update == 2 * gpu.memory.ccd_long
+    assert gpu.link.bandwidth == 150e9
+    assert gpu.link.latency == 500e-9
+    assert gpu.tracker.sets == 256
+
+
+def test_derived_figures_follow_from_the_values(gpu):
+    assert gpu.compute.matrix_rate == pytest.approx(114.7e12, rel=1e-3)
+    assert gpu.compute.vector_rate == pytest.approx(28.7e12, rel=1e-2)
+    assert gpu.cache.bandwidth == pytest.approx(64 * 64 * 1.4e9)
+    assert gpu.cache.sets * gpu.cache.ways * 64 == gpu.cache.capacity
+
+
+def test_the_memory_clock_follows_the_bandwidth_and_the_timings_do_not(gpu):
+    assert gpu.memory.clock == pytest.approx(1e9)
+    faster = gpu.with_values({"memory.bandwidth": "2.048 TB/s"})
+    assert faster.memory.clock == pytest.approx(2e9)
+    assert faster.memory.timing == gpu.memory.timing
+
+
+@pytest.mark.parametrize("name", hardware.names())
+def test_every_value_of_the_catalogue_says_where_it_comes_from(name):
+    gpu = hardware.load(name)
+    assert gpu.name == name
+    assert set(gpu.provenance) == set(gpu.paths())
+    for path, provenance in gpu.provenance.items():
+        assert provenance.kind != "set by user"
+        assert provenance.source, path
+
+
+@pytest.mark.parametrize("name", hardware.names())
+def test_both_ends_of_every_plausible_range_make_a_machine_of_their_own(name):
+    gpu = hardware.load(name)
+    # Values that a rule ties to another one cannot go to the end of their range alone.
+    tied = {"memory.timing.ras", "memory.timing.rc"}
+    for path, provenance in gpu.provenance.items():
+        for end in (provenance.low, provenance.high):
+            if end is not None and path not in tied:
+                changed = gpu.with_values({path: end})
+                assert changed.value(path) == hardware.quantities()[path].parse(end)
+
+
+def test_an_unknown_machine_lists_the_known_ones():
+    with pytest.raises(
+        UnknownNameError, match=r"unknown GPU 't3-papr'; known: .*t3-paper.*did you mean 't3-paper'"
+    ):
+        hardware.load("t3-papr")
+
+
+# Values by path
+
+
+def test_paths_values_and_texts_belong_together(gpu):
+    assert "memory.timing.rcd" in gpu.paths()
+    assert gpu.value("memory.timing.rcd") == 12e-9
+    assert gpu.text("memory.timing.rcd") == "12 ns"
+    assert gpu.text("cache.capacity") == "16 MiB"
+    assert isinstance(gpu.value("memory.banks"), int)
+
+
+def test_the_text_of_every_value_sets_it_again(gpu):
+    assert gpu.with_values({path: gpu.text(path) for path in gpu.paths()}).model_dump(
+        exclude={"provenance"}
+    ) == gpu.model_dump(exclude={"provenance"})
+
+
+def test_a_changed_copy_says_that_the_user_set_the_value(gpu):
+    changed = gpu.with_values({"memory.bandwidth": "2 TB/s", "memory.queue_entries": 32})
+    assert changed.memory.bandwidth == 2e12
+    assert changed.provenance["memory.bandwidth"].kind == "set by user"
+    assert changed.provenance["memory.bandwidth"].text == "2 TB/s"
+    assert changed.memory.queue_entries == 32
+    assert gpu.memory.bandwidth == 1.024e12
+    assert gpu.provenance["memory.bandwidth"].kind == "published"
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        ("memory.bandwith", "2 TB/s", ["unknown key", "'memory.bandwidth'"]),
+        ("bandwidth", "2 TB/s", ["unknown key", "'memory.bandwidth' or 'link.bandwidth'"]),
+        ("memory", "2 TB/s", ["is a table", "'memory.bandwidth'"]),
+        ("memory.bandwidth", "2", ["no unit", "450 GB/s"]),
+        ("memory.bandwidth", 2e12, ["no unit", "450 GB/s"]),
+        ("memory.bandwidth", "-2 TB/s", ["greater than zero"]),
+        ("memory.bandwidth", "0 B/s", ["greater than zero"]),
+        ("memory.bandwidth", "2 us", ["seconds", "bytes/s"]),
+        ("memory.banks", "18", ["banks (18)", "multiple of bank_groups (4)"]),
+        ("memory.banks", "16.5", ["whole number"]),
+        ("memory.banks", True, ["not a quantity"]),
+        ("memory.interleave", "96 B", ["interleave (96 B)", "64 B"]),
+        ("memory.interleave", "768 B", ["row_bytes (2 KiB)", "interleave (768 B)"]),
+        ("memory.burst_bytes", "64 B", ["burst_clocks x bytes_per_clock"]),
+        ("memory.ccd", "3", ["ccd <= ccd_long"]),
+        ("memory.ccd_update", "0", ["greater than zero"]),
+        ("memory.timing.ras", "3 ns", ["rcd (12 ns)", "ras (3 ns)"]),
+        ("cache.capacity", "1000 B", ["capacity (1 kB)", "1 KiB"]),
+        ("arbiter.threshold_low", 3, ["threshold_medium <= threshold_low", "5, 10, 3"]),
+        ("arbiter.intensity_high", 1.5, ["at most 1"]),
+        ("arbiter.intensity_high", 0.1, ["intensity_medium <= intensity_high"]),
+        ("compute.threads_per_cu", 100, ["threads_per_cu (100)", "wavefront_size (64)"]),
+        ("dma.window", "100 B", ["window (100 B)"]),
+    ],
+)
+def test_a_value_that_breaks_a_rule_names_itself_and_the_rule(gpu, path, value, words):
+    with pytest.raises(ConfigError) as caught:
+        gpu.with_values({path: value})
+    sentence = str(caught.value)
+    assert sentence.startswith(path.split(".", maxsplit=1)[0])
+    assert "\n" not in sentence
+    for word in words:
+        assert word in sentence
+
+
+def test_a_burst_must_divide_one_access(gpu):
+    with pytest.raises(ConfigError, match=r"burst_bytes \(96 B\) must divide one access of 64 B"):
+        gpu.with_values({"memory.burst_bytes": "96 B", "memory.bytes_per_clock": 96})
+
+
+def test_a_value_asked_by_an_unknown_path_names_the_nearest(gpu):
+    with pytest.raises(ConfigError, match=r"did you mean 'link.latency'"):
+        gpu.value("link.latnecy")
+
+
+def test_a_description_cannot_be_changed_in_place(gpu):
+    with pytest.raises(ValueError, match="frozen"):
+        gpu.memory.banks = 8
+
+
+def test_machines_are_equal_and_hashable_by_value_and_cross_process_borders(gpu):
+    again = hardware.load("t3-paper")
+    assert again == gpu
+    assert hash(again) == hash(gpu)
+    assert pickle.loads(pickle.dumps(gpu)) == gpu
+    assert gpu.with_values({"memory.banks": 32}) != gpu
+
+
+@pytest.mark.parametrize(
+    ("text", "pair"),
+    [
+        ('memory.bandwidth="2 TB/s"', ("memory.bandwidth", "2 TB/s")),
+        ("memory.bandwidth=2 TB/s", ("memory.bandwidth", "2 TB/s")),
+        (" cache.ways = 8 ", ("cache.ways", "8")),
+    ],
+)
+def test_an_assignment_on_the_command_line_is_a_path_and_a_text(text, pair):
+    assert hardware.parse_assignment(text) == pair
+
+
+@pytest.mark.parametrize("text", ["memory.bandwidth", "=2 TB/s", "memory.bandwidth=", 'memory.bandwidth=""'])
+def test_a_malformed_assignment_shows_a_good_one(text):
+    with pytest.raises(InputError, match=r"does not assign.*memory\.bandwidth=\"2 TB/s\""):
+        hardware.parse_assignment(text)
+
+
+# Files
+
+
+def test_a_file_that_extends_another_states_only_what_differs(gpu, write):
+    mine = hardware.load(
+        write(
+            EXTENDS
+            + '[memory]\nbandwidth = { value = "2 TB/s", kind = "published", source = "data sheet" }\n'
+            "[memory.timing]\nrcd = '13 ns'\n"
+        )
+    )
+    assert mine.name == "mine"
+    assert mine.memory.bandwidth == 2e12
+    assert mine.provenance["memory.bandwidth"].source == "data sheet"
+    assert mine.memory.timing.rcd == 13e-9
+    assert mine.provenance["memory.timing.rcd"].kind == "set by user"
+    assert mine.cache == gpu.cache
+    assert mine.provenance["cache.capacity"] == gpu.provenance["cache.capacity"]
+
+
+def test_a_file_may_extend_another_file_beside_it(write):
+    write(EXTENDS + "name = 'base'\n[cache]\nways = 8\n", "base.toml")
+    mine = hardware.load(write('extends = "base.toml"\n[memory]\nqueue_entries = 32\n'))
+    assert (mine.cache.ways, mine.memory.queue_entries) == (8, 32)
+
+
+def test_a_path_is_found_with_or_without_quotes_of_pathlib(write):
+    path = write(EXTENDS)
+    assert hardware.load(str(path)) == hardware.load(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (EXTENDS + "[memory]\nbandwith = '2 TB/s'", ["memory.bandwith", "did you mean 'memory.bandwidth'"]),
+        (EXTENDS + "memory = 3", ["memory", "must be a table"]),
+        (EXTENDS + "[memory]\nbandwidth = 2", ["memory.bandwidth", "no unit"]),
+        (EXTENDS + "[memory]\nbandwidth = '-2 TB/s'", ["memory.bandwidth", "greater than zero"]),
+        (EXTENDS + "[memory]\nbanks = 18", ["banks (18) must be a multiple of bank_groups"]),
+        (EXTENDS + "[memory]\nbanks = { value = 8 }", ["memory.banks", "'kind' is missing", "source ="]),
+        (
+            EXTENDS + "[memory]\nbanks = { value = 8, kind = 'known', source = 'x' }",
+            ["kind 'known'", "measured"],
+        ),
+        (
+            EXTENDS + "[memory]\nbanks = { value = 8, kinds = 'peak', source = 'x' }",
+            ["kinds", "did you mean 'kind'"],
+        ),
+        (EXTENDS + "[memory]\nbanks = { value = 8, kind = 'assumed', source = 'x' }", ["plausible range"]),
+        (
+            EXTENDS + "[memory]\nbanks = { value = 8, kind = 'assumed', source = 'x', low = 16, high = 32 }",
+            ["outside its own range", "16 to 32"],
+        ),
+        (EXTENDS + "title = 3", ["title", "text in quotes"]),
+        ("extends = 3", ["extends", "no name or path"]),
+        ("extends = 'mine.toml'", ["extends itself"]),
+        ("extends = 'nothing'", ["unknown GPU 'nothing'", "t3-paper"]),
+        ("extends = 'absent.toml'", ["absent.toml", "does not exist"]),
+        ("title = 'x'", ["description", "missing"]),
+        ("title = 'x'\ndescription = 'y'", ["compute.compute_units", "missing", "value = "]),
+        ("title = ", ["no valid TOML"]),
+    ],
+)
+def test_a_file_that_breaks_a_rule_is_named_with_the_rule(write, text, words):
+    with pytest.raises(InputError) as caught:
+        hardware.load(write(text))
+    sentence = str(caught.value)
+    assert "\n" not in sentence
+    for word in words:
+        assert word in sentence
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path):
+    with pytest.raises(InputError, match=r"none\.toml' does not exist"):
+        hardware.load(tmp_path / "none.toml")
+    with pytest.raises(InputError, match="cannot be read"):
+        hardware.load(tmp_path)
+
+
+# Systems
+
+
+def test_a_system_is_uniform_unless_a_rank_differs_or_starts_late(gpu):
+    slow = gpu.with_values({"compute.clock": "1 GHz"})
+    assert System(gpu=gpu, gpus=8).uniform
+    assert System(gpu=gpu, gpus=8, variants={1: gpu}, start={2: 0.0}).uniform
+    assert not System(gpu=gpu, gpus=8, variants={1: slow}).uniform
+    assert not System(gpu=gpu, gpus=8, start={3: "10 us"}).uniform
+
+
+def test_ranks_have_their_own_gpu_and_start_if_given(gpu):
+    slow = gpu.with_values({"compute.clock": "1 GHz"})
+    system = System(gpu=gpu, gpus=4, variants={1: slow}, start={3: "10 us"})
+    assert (system.gpu_of(0), system.gpu_of(1)) == (gpu, slow)
+    assert (system.start_of(0), system.start_of(3)) == (0.0, 10e-6)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"gpus": 1}, ["gpus", "at least 2"]),
+        ({"gpus": "many"}, ["gpus", "'many'"]),
+        ({"gpus": 4, "topology": "mesh"}, ["topology", "'mesh'", "'ring'"]),
+        ({"gpus": 4, "start": {4: 0.1}}, ["start names rank 4", "0 to 3"]),
+        ({"gpus": 4, "start": {1: "-1 us"}}, ["start.1", "zero or more"]),
+        ({"gpus": 4, "variant": {}}, ["unknown key", "'variants'"]),
+    ],
+)
+def test_an_impossible_system_is_refused_in_one_sentence(gpu, values, words):
+    with pytest.raises(ConfigError) as caught:
+        System(gpu=gpu, **values)
+    for word in words:
+        assert word in str(caught.value)

@@ -1,0 +1,147 @@
+import pickle
+
+import pytest
+
+from weft import workload
+from weft.errors import ConfigError, InputError, UnknownNameError
+from weft.workload import SUBLAYERS, Gemm, SubLayer, Transformer, load_model, model_names, sublayer
+
+FIELDS = {
+    "name": "'m'",
+    "title": "'M'",
+    "hidden": "4096",
+    "layers": "32",
+    "sequence_length": "2048",
+    "batch": "4",
+    "tensor_parallel": "[8]",
+}
+
+
+def model_file(tmp_path, **changes):
+    fields = {**FIELDS, **changes}
+    path = tmp_path / "model.toml"
+    path.write_text("".join(f"{key} = {value}\n" for key, value in fields.items() if value), encoding="utf-8")
+    return path
+
+
+def test_a_gemm_counts_a_multiply_add_as_two_and_each_matrix_once():
+    gemm = Gemm(m=4, n=3, k=5)
+    assert gemm.flops == 2 * 4 * 3 * 5
+    assert gemm.bytes == 2 * (4 * 5 + 5 * 3 + 4 * 3)
+    assert gemm.output_bytes == 2 * 4 * 3
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.5, True])
+def test_a_gemm_dimension_must_be_a_whole_number_above_zero(value):
+    with pytest.raises(InputError, match=f"dimension K is {value}.*above zero"):
+        Gemm(1, 1, value)
+
+
+def test_an_unknown_dtype_lists_the_known_ones():
+    with pytest.raises(UnknownNameError, match="unknown dtype 'fp17'; known: fp16, bf16"):
+        Gemm(1, 1, 1, "fp17")
+
+
+@pytest.mark.parametrize(
+    ("name", "hidden", "layers", "tokens", "degrees"),
+    [
+        ("mega-gpt-2", 3072, 74, 16384, (8, 16)),
+        ("t-nlg", 4256, 78, 8192, (8, 16)),
+        ("gpt-3", 12288, 96, 4096, (32,)),
+        ("palm", 18432, 118, 4096, (32,)),
+        ("mt-nlg", 20480, 105, 4096, (32,)),
+    ],
+)
+def test_the_models_of_the_paper_have_its_dimensions(name, hidden, layers, tokens, degrees):
+    model = load_model(name)
+    assert (model.name, model.hidden, model.layers, model.tokens) == (name, hidden, layers, tokens)
+    assert model.tensor_parallel == degrees
+
+
+def test_the_catalogue_holds_exactly_the_five_models():
+    assert model_names() == ["gpt-3", "mega-gpt-2", "mt-nlg", "palm", "t-nlg"]
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_every_dimension_of_a_catalogue_model_says_where_it_comes_from(name):
+    model = load_model(name)
+    about = {"name", "title", "provenance"}
+    assert set(model.provenance) == set(type(model).model_fields) - about
+    assert all(found.kind != "set by user" for found in model.provenance.values())
+    assert pickle.loads(pickle.dumps(model)) == model
+
+
+@pytest.mark.parametrize(("name", "multiple"), [("op", 1), ("fc2", 4), ("fc1", 4), ("ip", 3)])
+def test_a_sublayer_makes_tokens_by_hidden_from_a_multiple_of_hidden(name, multiple):
+    layer = sublayer("t-nlg", name)
+    assert layer.gemm == Gemm(m=8192, n=4256, k=multiple * 4256)
+    assert (layer.model, layer.name, layer.title) == ("t-nlg", name, SUBLAYERS[name].title)
+
+
+def test_feed_forward_sublayers_follow_the_models_own_multiple(tmp_path):
+    model = load_model(model_file(tmp_path, ffn_multiple="3"))
+    assert sublayer(model, "fc2").gemm.k == 3 * 4096
+    assert sublayer(model, "ip").gemm.k == 3 * 4096
+    assert sublayer(model, "op").gemm.k == 4096
+
+
+def test_a_sublayer_of_ones_own_needs_only_its_dimensions():
+    assert SubLayer.custom(128, 256, 512).gemm == Gemm(128, 256, 512)
+
+
+def test_unknown_models_and_sublayers_list_the_known_ones():
+    with pytest.raises(UnknownNameError, match=r"unknown model 'gpt3'; known: gpt-3, .*did you mean 'gpt-3'"):
+        load_model("gpt3")
+    with pytest.raises(UnknownNameError, match=r"unknown sub-layer 'fc3'; known: op, fc2, fc1, ip"):
+        workload.sublayer("t-nlg", "fc3")
+
+
+def test_a_model_file_may_give_bare_values(tmp_path):
+    model = load_model(model_file(tmp_path))
+    assert model == load_model(str(model_file(tmp_path)))
+    assert (model.tokens, model.ffn_multiple, model.tensor_parallel) == (8192, 4, (8,))
+    assert model.provenance["hidden"].kind == "set by user"
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_a_model_file_with_a_missing_field_names_file_field_and_example(tmp_path, field):
+    with pytest.raises(ConfigError) as caught:
+        load_model(model_file(tmp_path, **{field: ""}))
+    assert str(caught.value).startswith(
+        f"model.toml: {field}: this field is missing; add a line like {field} = "
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"hiden": "3"}, ["hiden", "did you mean 'hidden'"]),
+        ({"hidden": "-3"}, ["hidden", "greater than zero"]),
+        ({"hidden": "'3 B'"}, ["hidden", "bare count"]),
+        ({"tensor_parallel": "8"}, ["tensor_parallel", "[8, 16]"]),
+        ({"tensor_parallel": "[1]"}, ["tensor_parallel", "above 1"]),
+        ({"tensor_parallel": "[]"}, ["tensor_parallel", "above 1"]),
+        ({"title": "3"}, ["title", "string"]),
+    ],
+)
+def test_a_model_file_that_breaks_a_rule_is_named_with_the_rule(tmp_path, changes, words):
+    with pytest.raises(ConfigError) as caught:
+        load_model(model_file(tmp_path, **changes))
+    for word in ["model.toml", *words]:
+        assert word in str(caught.value)
+
+
+def test_a_model_can_be_described_in_python():
+    model = Transformer(
+        name="m", title="M", hidden=64, layers=2, sequence_length=8, batch=2, tensor_parallel=(2, 4)
+    )
+    assert sublayer(model, "fc2").gemm == Gemm(16, 64, 256)
+    assert hash(model) == hash(model.model_copy())
+    with pytest.raises(ConfigError, match="hidden: '-1' must be greater than zero"):
+        Transformer(
+            name="m", title="M", hidden=-1, layers=2, sequence_length=8, batch=2, tensor_parallel=(2,)
+        )
+
+
+def test_a_gemm_shows_its_shape_as_the_field_writes_it():
+    assert str(Gemm(128, 256, 512)) == "128 x 256 x 512 fp16"
