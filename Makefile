@@ -35,6 +35,7 @@ lint: .venv/ready-to-develop
 
 docs: .venv/ready-to-develop
 	@echo "== documentation"
+	@rm -rf docs/reference/api
 	@$(BIN)/sphinx-build -q -W --keep-going -j 2 -d out/docs-cache docs out/docs
 
 bench: .venv/ready-to-develop

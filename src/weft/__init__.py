@@ -3,7 +3,10 @@
 >>> import weft
 >>> gpu = weft.load_gpu("t3-paper")
 >>> layer = weft.sublayer("t-nlg", "fc2", tp=8)
->>> comparison = weft.compare(layer, gpu, ["sequential", "t3", "t3-mca"])  # doctest: +SKIP
+>>> layer.gemm
+Gemm(m=8192, n=4256, k=2128, dtype='fp16')
+
+`weft.compare(layer, gpu, ["sequential", "t3", "t3-mca"])` then simulates the sub-layer under three overlaps.
 """
 
 from __future__ import annotations

@@ -1,0 +1,53 @@
+"""Makes tests of the examples in README.md, docs/ and src/ (the rules: tests/docs/doc_blocks.py)."""
+
+import contextlib
+import os
+import tempfile
+from doctest import ELLIPSIS, NORMALIZE_WHITESPACE
+from pathlib import Path
+from typing import Any
+
+from doc_blocks import FILE_LANGUAGES, ConsoleParser, FileParser, PythonParser
+from sybil import Sybil
+from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
+from sybil.parsers.rest import DocTestParser
+
+DOCTEST = ELLIPSIS | NORMALIZE_WHITESPACE
+_STACK = "_leaves_the_temporary_folder"
+
+
+class DoctestBlockParser(PythonCodeBlockParser):
+    """Python blocks that are doctests; the plain ones are PythonParser's."""
+
+    def __call__(self, document: Any) -> Any:
+        return (region for region in super().__call__(document) if not isinstance(region.parsed, str))
+
+
+def enter_temporary_folder(namespace: dict[str, Any]) -> None:
+    stack = contextlib.ExitStack()
+    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="weft-docs-"))
+    stack.callback(os.chdir, Path.cwd())
+    os.chdir(folder)
+    namespace[_STACK] = stack
+
+
+def leave_temporary_folder(namespace: dict[str, Any]) -> None:
+    namespace[_STACK].close()
+
+
+pages = Sybil(
+    name="pages",
+    parsers=[
+        SkipParser(),
+        DoctestBlockParser(doctest_optionflags=DOCTEST),
+        PythonParser(),
+        ConsoleParser(),
+        *(FileParser(language) for language in FILE_LANGUAGES),
+    ],
+    pattern="*.md",
+    setup=enter_temporary_folder,
+    teardown=leave_temporary_folder,
+)
+docstrings = Sybil(name="docstrings", path="src", parsers=[DocTestParser(DOCTEST)], pattern="*.py")
+
+pytest_collect_file = (pages + docstrings).pytest()

@@ -1,0 +1,96 @@
+from pathlib import Path
+
+import click
+import pytest
+
+from weft.cli import main as cli
+from weft.cli.lazy import LazyCommand
+from weft.cli.output import writable_file, writable_folder
+from weft.errors import SimulationError
+
+
+@click.command()
+@click.option("--how", default="well")
+@click.option("--json", "json_file", type=click.Path(path_type=Path), callback=writable_file)
+@click.option("--out", "folder", type=click.Path(path_type=Path), callback=writable_folder)
+def probe(how: str, json_file: Path | None, folder: Path | None) -> None:
+    if how == "badly":
+        raise SimulationError("tile 3 waits for rank 1")
+    if how == "interrupted":
+        raise KeyboardInterrupt
+    click.echo("done")
+
+
+def run(capsys, monkeypatch, *arguments):
+    """Exit status, output and error output of `weft ARGUMENTS`, with `probe` among the commands."""
+    monkeypatch.setitem(cli.COMMANDS, "probe", LazyCommand(f"{__name__}:probe", "Try something."))
+    with pytest.raises(SystemExit) as left:
+        cli.main(list(arguments))
+    return left.value.code, *capsys.readouterr()
+
+
+def test_success_exits_with_0(capsys, monkeypatch):
+    assert run(capsys, monkeypatch, "probe") == (0, "done\n", "")
+
+
+@pytest.mark.parametrize("flag", ["--help", "-h", "--version"])
+def test_help_and_version_exit_with_0(capsys, monkeypatch, flag):
+    status, out, err = run(capsys, monkeypatch, flag)
+    assert (status, err) == (0, "")
+    assert out
+
+
+def test_help_lists_every_command_without_importing_it(capsys, monkeypatch):
+    monkeypatch.setitem(cli.COMMANDS, "broken", LazyCommand("weft.no_such_module:nothing", "Never imported."))
+    _, out, _ = run(capsys, monkeypatch, "--help")
+    for name, command in cli.COMMANDS.items():
+        assert name in out
+        assert command.short_help in out
+
+
+def test_no_command_shows_the_help_and_exits_with_2(capsys, monkeypatch):
+    status, out, err = run(capsys, monkeypatch)
+    assert status == 2
+    assert "Commands:" in out + err
+
+
+def test_an_error_is_one_sentence_without_a_traceback(capsys, monkeypatch):
+    assert run(capsys, monkeypatch, "probe", "--how", "badly") == (2, "", "weft: tile 3 waits for rank 1\n")
+
+
+def test_an_interrupt_says_that_nothing_is_half_written(capsys, monkeypatch):
+    status, _, err = run(capsys, monkeypatch, "probe", "--how", "interrupted")
+    assert status == 130
+    assert err.strip() == "weft: interrupted; nothing was left half-written"
+
+
+def test_an_unknown_command_lists_the_known_and_the_nearest(capsys, monkeypatch):
+    status, _, err = run(capsys, monkeypatch, "simulat")
+    assert status == 2
+    assert err.startswith("weft: unknown command 'simulat'; known: study, simulate,")
+    assert "did you mean 'simulate'" in err
+
+
+def test_an_unknown_option_points_to_the_help_of_its_command(capsys, monkeypatch):
+    status, _, err = run(capsys, monkeypatch, "probe", "--hwo", "x")
+    assert status == 2
+    assert err.startswith("weft: no such option")
+    assert err.endswith("see 'weft probe --help'\n")
+    assert err.count("\n") == 1
+
+
+def test_an_unwritable_output_is_refused_before_the_work(capsys, monkeypatch, tmp_path):
+    status, out, err = run(capsys, monkeypatch, "probe", "--json", str(tmp_path))
+    assert (status, out) == (2, "")
+    assert err == f"weft: cannot write the file '{tmp_path}': it is a folder; add a file name\n"
+    (tmp_path / "file").write_text("")
+    status, out, err = run(capsys, monkeypatch, "probe", "--out", str(tmp_path / "file"))
+    assert (status, out) == (2, "")
+    assert "name a folder" in err
+
+
+@pytest.mark.parametrize("name", [*cli.COMMANDS])
+def test_every_command_exists_and_helps(capsys, monkeypatch, name):
+    status, out, _ = run(capsys, monkeypatch, name, "--help")
+    assert status == 0
+    assert out.startswith(f"Usage: weft {name}")

@@ -1,0 +1,38 @@
+"""Starting is instant: what a command does not need is not imported (modules are counted, not seconds)."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = {"jinja2", "llvmlite", "matplotlib", "numba", "numpy", "pydantic", "rich"}
+
+
+def heavy_modules_after(code: str) -> set[str]:
+    script = f"import json, sys\n{code}\nprint(json.dumps(sorted(sys.modules)), file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return HEAVY & set(json.loads(done.stderr.splitlines()[-1]))
+
+
+def command_line(*arguments: str) -> str:
+    return f"""
+from weft.cli.main import main
+try:
+    main({list(arguments)!r})
+except SystemExit:
+    pass"""
+
+
+def test_import_weft_imports_no_heavy_library():
+    assert heavy_modules_after("import weft; dir(weft)") == set()
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], [], ["no-such-command"]], ids=str)
+def test_the_root_command_imports_no_heavy_library(arguments):
+    assert heavy_modules_after(command_line(*arguments)) == set()
+
+
+def test_loading_a_machine_imports_no_compiler_and_no_pictures():
+    loaded = heavy_modules_after("import weft; weft.load_gpu('t3-paper')")
+    assert loaded & {"numba", "llvmlite", "matplotlib", "rich", "jinja2"} == set()
