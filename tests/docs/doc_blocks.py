@@ -7,7 +7,7 @@ The rules, for who writes a page:
 * A `console` block holds `$ weft ...` commands (also `$ python ...`), each followed by what it must print;
   nothing shown, nothing compared. A command must succeed, unless an error, "weft: ...", is shown.
 * In shown output, `...` stands for anything within a line; alone on a line, for any number of lines.
-* A block of any of the languages in `FILE_LANGUAGES` whose first line is `# file: NAME` is saved as that file.
+* A block in one of `FILE_LANGUAGES`, or in python, whose first line is `# file: NAME` is saved as that file.
 * `<!--- skip: next "why" -->` leaves the next block out, for a stated reason.
 """
 
