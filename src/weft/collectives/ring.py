@@ -1,0 +1,82 @@
+"""The ring: every GPU sends to one neighbour; a chunk visits all GPUs on its way.
+
+Chunks are named by *position*: the order in which a GPU deals with them. GPU g produces chunk g + 1 first and its own
+chunk g last, so that position p of one GPU is position p + 1 of the neighbour it sends to.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from weft.program import Cause, ChunkRule, DmaMap, RemoteMap
+from weft.program.rules import CACHED_STORE, PLAIN_STORE
+
+
+@dataclass(frozen=True)
+class Ring:
+    """A ring of `gpus` GPUs, and the address maps with which it moves chunks."""
+
+    gpus: int
+
+    def neighbour(self, gpu: int) -> int:
+        """The GPU that `gpu` sends to."""
+        return (gpu - 1) % self.gpus
+
+    def reduced_chunk(self, gpu: int, position: int) -> int:
+        """The chunk that `gpu` produces, or reduces, at a position of the reduce-scatter."""
+        return (gpu + 1 + position) % self.gpus
+
+    def gathered_chunk(self, gpu: int, position: int) -> int:
+        """The chunk that `gpu` holds after `position` steps of the all-gather."""
+        return (gpu + position) % self.gpus
+
+    # -- address maps ----------------------------------------------------------------------------------------------
+
+    def stored_output(self) -> tuple[ChunkRule, ...]:
+        """The producer's output when a later kernel reduces it: ordinary stores that allocate in the cache."""
+        return (CACHED_STORE,) * self.gpus
+
+    def received(self) -> tuple[ChunkRule, ...]:
+        """Receive buffers of the reduce-scatter kernel: a store at position p goes to p + 1 of the neighbour."""
+        return self._forwarded("received", Cause.RS_WRITE)
+
+    def gathered(self) -> tuple[ChunkRule, ...]:
+        """Receive buffers of the all-gather kernel: a store at position p goes to p + 1 of the neighbour."""
+        return self._forwarded("gathered", Cause.AG_WRITE)
+
+    def _forwarded(self, buffer: str, cause: Cause) -> tuple[ChunkRule, ...]:
+        steps = range(1, self.gpus)
+        return (*(ChunkRule(remote=RemoteMap(buffer, p, update=False, cause=cause)) for p in steps), PLAIN_STORE)
+
+    def fused_reduce_scatter(self) -> tuple[ChunkRule, ...]:
+        """T3's map of the producer's output (ASPLOS 2024, arXiv:2401.16677).
+
+        The first chunk is `remote_map`ped: the producer's own stores are updates of the neighbour's memory. Later
+        ones are updated here, by the producer and by the neighbour, and `dma_map`ped: complete blocks are sent on as
+        updates. The last one stays.
+        """
+        return (
+            ChunkRule(remote=RemoteMap("output", 1, update=True, cause=Cause.RS_UPDATE)),
+            *self._forwarding(range(1, self.gpus - 1), updates=2),
+            ChunkRule(update=True, updates_per_element=2),
+        )
+
+    def near_memory_reduce_scatter(self) -> tuple[ChunkRule, ...]:
+        """A reduce-scatter of data that lies ready: DMA engines send, the neighbour's memory adds."""
+        first = DmaMap("output", 1, True, Cause.RS_READ, Cause.RS_UPDATE, at_start=True)
+        return (
+            ChunkRule(dma=first),
+            *self._forwarding(range(1, self.gpus - 1), updates=1),
+            ChunkRule(update=True, updates_per_element=1),
+        )
+
+    @staticmethod
+    def _forwarding(positions: range, updates: int) -> list[ChunkRule]:
+        return [
+            ChunkRule(
+                update=True,
+                updates_per_element=updates,
+                dma=DmaMap("output", p + 1, True, Cause.RS_READ, Cause.RS_UPDATE),
+            )
+            for p in positions
+        ]

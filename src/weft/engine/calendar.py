@@ -1,0 +1,66 @@
+"""The calendar: events in the order of time, then kind, then index. A 4-ary heap of two integers per event."""
+
+from __future__ import annotations
+
+from weft.engine import layout as y
+from weft.engine.jit import block, shared
+from weft.engine.state import Machine
+
+KIND_SHIFT = 40
+INDEX_MASK = (1 << KIND_SHIFT) - 1
+
+
+@shared
+def _sift_up(heap, position, time, code):  # type: ignore[no-untyped-def]
+    while position > 0:
+        parent = (position - 1) >> 2
+        if heap[parent, 0] < time or (heap[parent, 0] == time and heap[parent, 1] <= code):
+            break
+        heap[position, 0] = heap[parent, 0]
+        heap[position, 1] = heap[parent, 1]
+        position = parent
+    heap[position, 0] = time
+    heap[position, 1] = code
+
+
+@shared
+def _sift_down(heap, size, time, code):  # type: ignore[no-untyped-def]
+    position = 0
+    while True:
+        child = (position << 2) + 1
+        if child >= size:
+            break
+        least = child
+        least_time = heap[child, 0]
+        least_code = heap[child, 1]
+        for other in range(child + 1, min(child + 4, size)):
+            t = heap[other, 0]
+            if t < least_time or (t == least_time and heap[other, 1] < least_code):
+                least, least_time, least_code = other, t, heap[other, 1]
+        if time < least_time or (time == least_time and code <= least_code):
+            break
+        heap[position, 0] = least_time
+        heap[position, 1] = least_code
+        position = least
+    heap[position, 0] = time
+    heap[position, 1] = code
+
+
+@block
+def schedule(m: Machine, time: int, kind: int, index: int) -> None:
+    """Enter an event; the loop keeps enough free rows for all that one event can enter."""
+    size = m.clock[y.C_HEAP]
+    m.clock[y.C_HEAP] = size + 1
+    _sift_up(m.heap, size, time, (kind << KIND_SHIFT) | index)
+
+
+@block
+def take(m: Machine) -> int:
+    """Remove the first event: its time goes to the clock, its code is returned."""
+    m.clock[y.C_NOW] = m.heap[0, 0]
+    code = m.heap[0, 1]
+    size = m.clock[y.C_HEAP] - 1
+    m.clock[y.C_HEAP] = size
+    if size > 0:
+        _sift_down(m.heap, size, m.heap[size, 0], m.heap[size, 1])
+    return code  # type: ignore[no-any-return]

@@ -1,0 +1,196 @@
+"""The dispatcher: kernels become ready, their workgroups go to compute units in kernel order, as many as fit."""
+
+from __future__ import annotations
+
+from weft.engine import layout as y
+from weft.engine.cache import release
+from weft.engine.calendar import schedule
+from weft.engine.jit import block, shared
+from weft.engine.state import Machine
+
+
+@block
+def consider_launches(m: Machine, g: int, now: int) -> None:
+    """Launch every kernel whose predecessor has ended and whose counter has been reached."""
+    for k in range(m.shape[y.S_KERNELS]):
+        if m.kernel_run[g, k, y.KR_READY] != 0:
+            continue
+        after = m.kernel[g, k, y.K_AFTER]
+        if after != y.NONE and m.kernel_run[g, after, y.KR_END] == y.NONE:
+            continue
+        counter = m.kernel[g, k, y.K_AFTER_COUNTER]
+        if counter != y.NONE and m.counter[g, counter, y.N_VALUE] < m.kernel[g, k, y.K_AFTER_VALUE]:
+            target = min(m.counter[g, counter, y.N_TARGET], m.kernel[g, k, y.K_AFTER_VALUE])
+            m.counter[g, counter, y.N_TARGET] = target
+            continue
+        m.kernel_run[g, k, y.KR_READY] = 1
+        m.kernel_run[g, k, y.KR_START] = now
+        schedule(m, now + m.kernel[g, k, y.K_LAUNCH], y.EV_LAUNCH, g * m.shape[y.S_KERNELS] + k)
+
+
+@block
+def launch(m: Machine, index: int, now: int) -> None:
+    """The launch latency of a kernel has passed: its workgroups may go to the compute units."""
+    g, k = index // m.shape[y.S_KERNELS], index % m.shape[y.S_KERNELS]
+    m.kernel_run[g, k, y.KR_READY] = 2
+    m.kernel_run[g, k, y.KR_FIRST_START] = now
+    if m.kernel[g, k, y.K_MONITOR] == 1:
+        m.flow[g, y.F_MONITOR_START] = now
+        m.flow[g, y.F_MONITOR_BYTES] = 0
+    dispatch(m, g, now)
+
+
+@block
+def _fits(m: Machine, u: int, g: int, k: int) -> bool:
+    return (  # type: ignore[no-any-return]
+        m.unit_mask[g, k, u - g * m.shape[y.S_CUS]] == 1
+        and m.unit[u, y.U_PLACES] > 0
+        and m.unit[u, y.U_THREADS] >= m.kernel[g, k, y.K_THREADS]
+        and m.unit[u, y.U_REGISTERS] >= m.kernel[g, k, y.K_REGISTERS]
+        and m.unit[u, y.U_LDS] >= m.kernel[g, k, y.K_LDS]
+    )
+
+
+@shared
+def _emptiest_unit(m: Machine, g: int, k: int) -> int:
+    """The allowed compute unit with the most free places, the lowest number among equals; NONE if none fits."""
+    best, places = y.NONE, 0
+    units = m.shape[y.S_CUS]
+    for u in range(g * units, (g + 1) * units):
+        if m.unit[u, y.U_PLACES] > places and _fits(m, u, g, k):
+            best, places = u, m.unit[u, y.U_PLACES]
+    return best  # type: ignore[no-any-return]
+
+
+@block
+def _next_kernel(m: Machine, g: int, refused: int) -> int:
+    """The launched kernel of highest priority that has workgroups left; the first among equals."""
+    best, priority = y.NONE, -1
+    for k in range(m.shape[y.S_KERNELS]):
+        if m.kernel_run[g, k, y.KR_READY] != 2 or refused & (1 << k):
+            continue
+        left = m.kernel[g, k, y.K_WORKGROUPS] - m.kernel_run[g, k, y.KR_NEXT]
+        if left > 0 and m.kernel[g, k, y.K_PRIORITY] > priority:
+            best, priority = k, m.kernel[g, k, y.K_PRIORITY]
+    return best
+
+
+@shared
+def dispatch(m: Machine, g: int, now: int) -> None:
+    """Place workgroups until no kernel has one that fits."""
+    refused = 0
+    while True:
+        k = _next_kernel(m, g, refused)
+        if k == y.NONE:
+            return
+        u = _emptiest_unit(m, g, k)
+        if u == y.NONE:
+            refused |= 1 << k
+            continue
+        _place(m, g, k, u, now)
+
+
+@block
+def _place(m: Machine, g: int, k: int, u: int, now: int) -> None:
+    places = m.shape[y.S_RESIDENT]
+    w = u * places
+    while m.resident[w, y.W_KERNEL] != y.NONE:
+        w += 1
+    m.unit[u, y.U_PLACES] -= 1
+    m.unit[u, y.U_THREADS] -= m.kernel[g, k, y.K_THREADS]
+    m.unit[u, y.U_REGISTERS] -= m.kernel[g, k, y.K_REGISTERS]
+    m.unit[u, y.U_LDS] -= m.kernel[g, k, y.K_LDS]
+    s = m.resident
+    s[w, y.W_KERNEL] = k
+    s[w, y.W_INDEX] = m.kernel_run[g, k, y.KR_NEXT]
+    s[w, y.W_UNIT] = u
+    s[w, y.W_GPU] = g
+    s[w, y.W_PHASE] = 0
+    s[w, y.W_WAITING] = 0
+    s[w, y.W_LAST] = now
+    s[w, y.W_START] = now
+    m.kernel_run[g, k, y.KR_NEXT] += 1
+    log = m.kernel[g, k, y.K_FIRST_WORK] + s[w, y.W_INDEX]
+    m.work_log[g, log, y.WL_START] = now
+    m.work_log[g, log, y.WL_UNIT] = u - g * m.shape[y.S_CUS]
+    schedule(m, now, y.EV_PHASE, w)
+
+
+@block
+def retire(m: Machine, w: int, now: int) -> None:
+    """A workgroup's script is over: free its place, end its kernel after the last one, dispatch the next."""
+    s = m.resident
+    g, k, u = s[w, y.W_GPU], s[w, y.W_KERNEL], s[w, y.W_UNIT]
+    m.work_log[g, m.kernel[g, k, y.K_FIRST_WORK] + s[w, y.W_INDEX], y.WL_END] = now
+    s[w, y.W_KERNEL] = y.NONE
+    m.unit[u, y.U_PLACES] += 1
+    m.unit[u, y.U_THREADS] += m.kernel[g, k, y.K_THREADS]
+    m.unit[u, y.U_REGISTERS] += m.kernel[g, k, y.K_REGISTERS]
+    m.unit[u, y.U_LDS] += m.kernel[g, k, y.K_LDS]
+    if m.kernel[g, k, y.K_MONITOR] == 1 and m.flow[g, y.F_INTENSITY] == y.NONE:
+        _choose_threshold(m, g, now)
+    m.kernel_run[g, k, y.KR_DONE] += 1
+    if m.kernel_run[g, k, y.KR_DONE] == m.kernel[g, k, y.K_WORKGROUPS]:
+        writes = release(m, g, now) if m.kernel[g, k, y.K_RELEASE] == 1 else 0
+        m.kernel_run[g, k, y.KR_RELEASING] = writes
+        if writes == 0:
+            end_kernel(m, g, k, now)
+    dispatch(m, g, now)
+
+
+@block
+def end_kernel(m: Machine, g: int, k: int, now: int) -> None:
+    """A kernel has ended: those that came after it may launch."""
+    m.kernel_run[g, k, y.KR_END] = now
+    m.clock[y.C_UNFINISHED] -= 1
+    consider_launches(m, g, now)
+
+
+@block
+def released(m: Machine, g: int, now: int) -> None:
+    """One dirty line of the kernel that is ending on GPU `g` has been written."""
+    for k in range(m.shape[y.S_KERNELS]):
+        if m.kernel_run[g, k, y.KR_RELEASING] > 0:
+            m.kernel_run[g, k, y.KR_RELEASING] -= 1
+            if m.kernel_run[g, k, y.KR_RELEASING] == 0:
+                end_kernel(m, g, k, now)
+            return
+
+
+@block
+def _choose_threshold(m: Machine, g: int, now: int) -> None:
+    """T3-MCA: the first stage's demand on memory decides how full a queue may be before communication must wait."""
+    p = m.gpu
+    elapsed = max(now - m.flow[g, y.F_MONITOR_START], 1)
+    busy = m.flow[g, y.F_MONITOR_BYTES] // 64 * p[g, y.G_PEAK64]
+    intensity = busy * 1000 // elapsed
+    m.flow[g, y.F_INTENSITY] = intensity
+    if intensity >= p[g, y.G_INTENSITY_HIGH]:
+        threshold = p[g, y.G_THRESHOLD_HIGH]
+    elif intensity >= p[g, y.G_INTENSITY_MEDIUM]:
+        threshold = p[g, y.G_THRESHOLD_MEDIUM]
+    elif intensity >= p[g, y.G_INTENSITY_LOW]:
+        threshold = p[g, y.G_THRESHOLD_LOW]
+    else:
+        threshold = p[g, y.G_QUEUE_BYTES]
+    m.flow[g, y.F_THRESHOLD] = threshold
+
+
+@block
+def count(m: Machine, g: int, counter: int, amount: int, now: int) -> None:
+    """Add to a counter; whoever waits for the value it reaches goes on."""
+    m.counter[g, counter, y.N_VALUE] += amount
+    if m.counter[g, counter, y.N_VALUE] >= m.counter[g, counter, y.N_TARGET]:
+        m.counter[g, counter, y.N_TARGET] = y.NEVER
+        _wake_waiting(m, g, now)
+        consider_launches(m, g, now)
+
+
+@shared
+def _wake_waiting(m: Machine, g: int, now: int) -> None:
+    """Let every waiting workgroup look at its counter again; those too early will wait again."""
+    width = m.shape[y.S_CUS] * m.shape[y.S_RESIDENT]
+    for w in range(g * width, (g + 1) * width):
+        if m.resident[w, y.W_KERNEL] != y.NONE and m.resident[w, y.W_WAITING] == 1:
+            m.resident[w, y.W_WAITING] = 2  # woken once, however many counters move now
+            schedule(m, now, y.EV_PHASE, w)

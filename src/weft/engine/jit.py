@@ -1,0 +1,68 @@
+"""How the engine is compiled: numba, without reference counting, cached on disk under a key of its own sources.
+
+numba's cache looks only at the file of the function that it compiles; the engine lives in several files. The cache
+directory is therefore named after a hash of all of them, so that a changed block never meets stale machine code.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import platform
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numba
+import numpy as np
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_OPTIONS: dict[str, Any] = {"error_model": "numpy", "_nrt": False}
+
+
+def block(function: F) -> F:
+    """Compile a function of the engine's inner loop; it is inlined where it is called."""
+    return numba.njit(forceinline=True, **_OPTIONS)(function)  # type: ignore[no-any-return]
+
+
+def shared(function: F) -> F:
+    """Compile a function of the engine that stays one function: rarely called, or called from many places."""
+    return numba.njit(**_OPTIONS)(function)  # type: ignore[no-any-return]
+
+
+def entry(function: F) -> F:
+    """Compile the engine's entry point, with its machine code kept on disk between runs."""
+    previous = numba.config.CACHE_DIR  # type: ignore[attr-defined]
+    numba.config.CACHE_DIR = str(cache_directory())  # type: ignore[attr-defined]
+    try:
+        return numba.njit(cache=True, **_OPTIONS)(function)  # type: ignore[no-any-return]
+    finally:
+        numba.config.CACHE_DIR = previous  # type: ignore[attr-defined]
+
+
+@functools.cache
+def cache_directory() -> Path:
+    """The directory of this engine's machine code: one per version of its sources and way of compiling them."""
+    root = os.environ.get("WEFT_CACHE") or os.path.join(
+        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "weft"
+    )
+    digest = hashlib.sha256()
+    for source in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(source.name.encode())
+        digest.update(source.read_bytes())
+    config: Any = numba.config
+    for part in (numba.__version__, np.__version__, sys.version, platform.machine(), str(config.BOUNDSCHECK)):
+        digest.update(part.encode())
+    return Path(root) / f"engine-{digest.hexdigest()[:16]}"
+
+
+def is_compiled() -> bool:
+    """Whether machine code for this version of the engine lies on disk already (or none is needed)."""
+    config: Any = numba.config
+    if config.DISABLE_JIT:
+        return True
+    directory = cache_directory()
+    return directory.is_dir() and any(directory.rglob("*.nbc"))

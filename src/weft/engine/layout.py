@@ -1,0 +1,186 @@
+"""The columns of every integer table that the engine reads or writes.
+
+The engine knows arrays and nothing else: a row is a thing (a GPU, a channel, a workgroup), a column is one of
+the constants below. All times are femtoseconds, all sizes bytes, unless a name says otherwise. `X64` columns are
+femtoseconds per 64 bytes, so that a duration is ``bytes * x64 // 64``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+NONE = -1
+
+
+def _columns(count: int) -> Iterator[int]:
+    return iter(range(count))
+
+
+# -- program tables: written by `program`, only read by the engine ------------------------------------------------
+
+# gpu[g, :] — one GPU of the machine, in integers.
+(
+    G_CUS, G_THREADS, G_REGISTERS, G_LDS, G_WORKGROUPS, G_CYCLE, G_PORT64, G_SLICE64, G_CACHE_OUT, G_CACHE_BACK,
+    G_MEMORY_LATENCY, G_QUEUE_BYTES, G_T_BURST, G_T_LONG, G_T_UPDATE, G_T_RRD, G_T_RCD, G_T_RAS, G_T_RP, G_T_RC,
+    G_T_CL, G_T_READ_TO_WRITE, G_T_WRITE_TO_READ, G_T_WRITE_TO_PRECHARGE, G_T_READ_TO_PRECHARGE, G_LINK64,
+    G_LINK_LATENCY, G_NEIGHBOUR, G_DMA_ENGINES, G_DMA_SETUP, G_DMA_WINDOW, G_TRACKER_SETS, G_TRACKER_WAYS,
+    G_SPILL_BYTES, G_THRESHOLD_HIGH, G_THRESHOLD_MEDIUM, G_THRESHOLD_LOW, G_INTENSITY_HIGH, G_INTENSITY_MEDIUM,
+    G_INTENSITY_LOW, G_STARVATION, G_START, G_PEAK64, G_LAUNCH, G_COLUMNS,
+) = _columns(45)  # fmt: skip
+# G_INTENSITY_* are per mille of the peak DRAM bandwidth; G_THRESHOLD_* are bytes of queue; G_PEAK64 is the whole
+# memory's femtoseconds per 64 bytes.
+
+# shape[:] — sizes shared by all GPUs.
+(
+    S_GPUS, S_CUS, S_CHANNELS, S_BANKS, S_GROUPS, S_INTERLEAVE, S_ROW, S_BURST, S_REQUEST, S_SETS, S_WAYS,
+    S_RESIDENT, S_KERNELS, S_REGIONS, S_TILES, S_WAVEFRONTS, S_COUNTERS, S_ENGINES, S_BLOCK_TILES, S_COLUMNS,
+) = _columns(20)  # fmt: skip
+# S_RESIDENT: workgroup places per compute unit; S_BLOCK_TILES: workgroup tiles per DMA command.
+
+# kernel[g, k, :]
+(
+    K_WORKGROUPS, K_FIRST_WORK, K_FIRST_PHASE, K_PHASES, K_THREADS, K_REGISTERS, K_LDS, K_PRIORITY, K_AFTER,
+    K_AFTER_COUNTER, K_AFTER_VALUE, K_LAUNCH, K_RELEASE, K_MONITOR, K_WAVEFRONTS, K_COLUMNS,
+) = _columns(16)  # fmt: skip
+# K_AFTER: the kernel that must have finished (or NONE); K_RELEASE: write dirty lines back and drop all lines when it
+# ends; K_MONITOR: its first stage's memory intensity sets the arbiter's threshold.
+
+# phase[g, p, :] — one pipelined loop of a workgroup script.
+(
+    P_ITERATIONS, P_SHARED, P_SLOTS, P_FIRST_LOAD, P_LOADS, P_CYCLES, P_STORE, P_WAIT_COUNTER, P_WAIT_VALUE,
+    P_COLUMNS,
+) = _columns(10)  # fmt: skip
+# P_SHARED: iterations are dealt round robin to the kernel's workgroups; P_CYCLES: compute-unit cycles per iteration.
+
+# access[g, a, :] — a load or a store of a script; its address follows the workgroup and the iteration.
+(
+    A_BASE, A_ROW_STRIDE, A_COLUMN_STRIDE, A_STEP_STRIDE, A_EXTENT, A_UNIT, A_LAST_UNIT, A_LIMIT, A_CACHED, A_CAUSE,
+    A_REGION, A_COLUMNS,
+) = _columns(12)  # fmt: skip
+# A_REGION: for stores, the first region of the destination buffer. With tiled work (T_REGION >= 0) the workgroup's
+# own region is added, and offset and bytes come from its work row.
+EXTENT_ONE, EXTENT_ROWS, EXTENT_COLUMNS = range(3)
+
+# work[g, w, :] — what one workgroup works on.
+(
+    T_ROW, T_COLUMN, T_ROWS, T_COLUMNS, T_REGION, T_OFFSET, T_BYTES, T_TILE, T_FIELDS,
+) = _columns(9)  # fmt: skip
+
+# region[g, r, :] — the address map: one chunk of one buffer, and what a store into it means.
+(
+    M_BASE, M_SIZE, M_MODE, M_CACHED, M_TO_REGION, M_REMOTE_CAUSE, M_COUNTER, M_TRACKED, M_FIRST_TILE, M_TILES,
+    M_DMA_MODE, M_DMA_REGION, M_DMA_CAUSE, M_DMA_REMOTE_CAUSE, M_DMA_AT_START, M_COLUMNS,
+) = _columns(16)  # fmt: skip
+# M_TRACKED: updates per element that complete a tile (0: untracked); M_TO_REGION: the region at the neighbour for
+# remote modes; M_DMA_*: the pre-programmed command that a complete block triggers (M_DMA_MODE NONE: none).
+LOCAL_STORE, LOCAL_UPDATE, REMOTE_STORE, REMOTE_UPDATE = range(4)
+
+# tile[g, t, :] — the output tiles in run order.
+TI_REGION, TI_OFFSET, TI_BYTES, TI_COLUMNS = _columns(4)
+
+# -- causes of traffic --------------------------------------------------------------------------------------------
+(
+    CAUSE_GEMM_READ, CAUSE_GEMM_WRITE, CAUSE_RS_READ, CAUSE_RS_WRITE, CAUSE_RS_UPDATE, CAUSE_AG_READ, CAUSE_AG_WRITE,
+    CAUSE_TRACKER, CAUSES,
+) = _columns(9)  # fmt: skip
+CAUSE_NAMES = (
+    "gemm_read",
+    "gemm_write",
+    "rs_read",
+    "rs_write",
+    "rs_update",
+    "ag_read",
+    "ag_write",
+    "tracker_spill",
+)
+
+# -- run tables: the engine's own state ---------------------------------------------------------------------------
+
+# clock[:] — scalars of the run.
+(
+    C_NOW, C_HEAP, C_EVENTS, C_REQUESTS, C_FREE_REQUEST, C_FREE_WAITER, C_LIVE_REQUESTS, C_LIVE_WAITERS,
+    C_UNFINISHED, C_STAMP, C_BIN, C_COLUMNS,
+) = _columns(12)  # fmt: skip
+
+# request[i, :]
+(
+    R_NEXT, R_GPU, R_CHANNEL, R_BANK, R_ROW, R_BYTES, R_KIND, R_CAUSE, R_STREAM, R_ARRIVE, R_OWNER_KIND, R_OWNER,
+    R_TILE, R_WAVEFRONT, R_REGION, R_ADDRESS, R_COLUMNS,
+) = _columns(17)  # fmt: skip
+READ, WRITE, UPDATE = range(3)
+COMPUTE_STREAM, COMMUNICATION_STREAM = range(2)
+OWNER_NOBODY, OWNER_LINE, OWNER_SLOT, OWNER_ENGINE, OWNER_RELEASE, OWNER_REMOTE = range(6)
+
+# channel[c, :] — c counts over all GPUs.
+(
+    H_HEAD0, H_TAIL0, H_COUNT0, H_HEAD1, H_TAIL1, H_COUNT1, H_QUEUED, H_QUEUED_BYTES, H_NEXT_COLUMN, H_NEXT_READ,
+    H_NEXT_WRITE, H_NEXT_ACTIVATE, H_WAKE, H_LAST_STREAM, H_BUSY, H_OCCUPANCY, H_OCCUPANCY_SINCE, H_ROW_HITS,
+    H_ACTIVATES, H_TURNAROUNDS, H_LAST_KIND, H_MAX_QUEUED, H_COLUMNS,
+) = _columns(23)  # fmt: skip
+
+# bank[b, :] — b counts over all channels.
+B_ROW, B_READY, B_PRECHARGE, B_ACTIVATED, B_COLUMNS = _columns(5)
+
+# link[g, :] — the egress of one GPU.
+L_HEAD, L_TAIL, L_COUNT, L_BUSY_UNTIL, L_BYTES, L_BUSY, L_COLUMNS = _columns(7)
+
+# unit[u, :] — compute units over all GPUs.
+(
+    U_THREADS, U_REGISTERS, U_LDS, U_PLACES, U_MATRIX_FREE, U_PORT_FREE, U_BUSY, U_COLUMNS,
+) = _columns(8)  # fmt: skip
+
+# resident[w, :] — workgroup places over all compute units.
+(
+    W_KERNEL, W_INDEX, W_UNIT, W_GPU, W_PHASE, W_ITERATIONS, W_FIRST, W_STEP, W_COMPUTED, W_FINISHED, W_COMPUTING,
+    W_WAITING, W_LAST, W_START, W_COLUMNS,
+) = _columns(15)  # fmt: skip
+
+# slot[w * SLOTS + s, :] — one loop iteration in flight.
+SLOTS = 8
+Q_STATE, Q_PENDING, Q_TIME, Q_ITERATION, Q_COLUMNS = _columns(5)
+SLOT_FREE, SLOT_LOADING, SLOT_READY, SLOT_COMPUTING, SLOT_STORING = range(5)
+
+# engine[e, :] — DMA engines over all GPUs.
+E_BLOCK, E_TILE, E_POSITION, E_LEFT, E_UNSENT, E_FLIGHT, E_COLUMNS = _columns(7)
+
+# counter[g, c, :]
+N_VALUE, N_TARGET, N_COLUMNS = _columns(3)
+NEVER = 1 << 62
+
+# flow[g, :] — per-GPU run state.
+(
+    F_DMA_HEAD, F_DMA_TAIL, F_THRESHOLD, F_INTENSITY, F_MONITOR_START, F_MONITOR_BYTES, F_SPILLS, F_REFILLS,
+    F_LIVE_ENTRIES, F_MAX_LIVE, F_HITS, F_MERGES, F_MISSES, F_WRITEBACKS, F_NEXT_UNIT, F_COMPUTE_LATENCY,
+    F_COMPUTE_READS, F_COMMUNICATION_LATENCY, F_COMMUNICATION_READS, F_STARVED, F_COLUMNS,
+) = _columns(21)  # fmt: skip
+
+# kernel_run[g, k, :]
+(
+    KR_READY, KR_NEXT, KR_DONE, KR_START, KR_END, KR_RELEASING, KR_WAIT_LOAD, KR_WAIT_UNIT, KR_WAIT_STORE,
+    KR_WAIT_COUNTER, KR_COMPUTE, KR_FIRST_START, KR_COLUMNS,
+) = _columns(13)  # fmt: skip
+
+# chunk_log[g, r, :] — when a region was first and last written from here and from the neighbour, and sent on.
+(
+    CL_FIRST_LOCAL, CL_LAST_LOCAL, CL_FIRST_REMOTE, CL_LAST_REMOTE, CL_FIRST_SENT, CL_LAST_SENT, CL_COMPLETE,
+    CL_COLUMNS,
+) = _columns(8)  # fmt: skip
+
+# dma_log[g, b, :] — one DMA command.
+DL_READY, DL_START, DL_END, DL_ENGINE, DL_COLUMNS = _columns(5)
+
+# work_log[g, w, :]
+WL_START, WL_END, WL_UNIT, WL_COLUMNS = _columns(4)
+
+# -- events; at equal times the lower kind goes first, then the lower index ----------------------------------------
+(
+    EV_LAUNCH, EV_ARRIVE, EV_READ_DONE, EV_LINK, EV_DMA, EV_PHASE, EV_SLOT, EV_COMPUTED, EV_CHANNEL,
+) = range(9)  # fmt: skip
+EVENT_NAMES = (
+    "launch", "arrive", "read done", "link", "dma", "phase", "slot", "computed", "channel",
+)  # fmt: skip
+
+# -- statuses -----------------------------------------------------------------------------------------------------
+(
+    RUNNING, FINISHED, STUCK, GROW_HEAP, GROW_REQUESTS, GROW_WAITERS, OVERFLOW_SLOTS,
+) = range(7)  # fmt: skip

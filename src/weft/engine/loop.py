@@ -1,0 +1,193 @@
+"""The event loop: take the first event, let its block act, pass on what follows from it."""
+
+from __future__ import annotations
+
+from weft.engine import layout as y
+from weft.engine.cache import release_waiter
+from weft.engine.calendar import INDEX_MASK, KIND_SHIFT, schedule, take
+from weft.engine.dispatcher import consider_launches, count, launch, released, retire
+from weft.engine.dma import block_bytes, departed, forward, pump, trigger
+from weft.engine.jit import block, entry
+from weft.engine.link import arrive, depart
+from weft.engine.memory import admit, free_request, issue, next_look
+from weft.engine.record import record_chunk, record_traffic
+from weft.engine.state import LINE_PENDING, LINE_WAITERS, WT_NEXT, WT_SLOT, Machine
+from weft.engine.tracker import track
+from weft.engine.workgroup import (
+    arrived,
+    begin_iteration,
+    begin_phase,
+    compute_next,
+    finish_iteration,
+    phase_row,
+    store_iteration,
+)
+
+
+@block
+def _on_channel(m: Machine, c: int, now: int, policy) -> None:  # type: ignore[no-untyped-def]
+    if m.channel[c, y.H_WAKE] != now:
+        return  # an earlier look has replaced this one
+    m.channel[c, y.H_WAKE] = y.NONE
+    admit(m, c, now, policy)
+    if m.channel[c, y.H_QUEUED] > 0 and now >= m.channel[c, y.H_NEXT_COLUMN]:
+        _on_issue(m, issue(m, c, now), c, now)
+    next_look(m, c, now)
+
+
+@block
+def _on_issue(m: Machine, i: int, c: int, now: int) -> None:
+    """The DRAM has taken request `i`: a read will bring data, a write or an update is done."""
+    r = m.request
+    g = c // m.shape[y.S_CHANNELS]
+    record_traffic(m, g, r[i, y.R_CAUSE], r[i, y.R_BYTES], now)
+    m.clock[y.C_REQUESTS] += 1
+    if r[i, y.R_STREAM] == y.COMPUTE_STREAM:
+        m.flow[g, y.F_MONITOR_BYTES] += r[i, y.R_BYTES]
+    if r[i, y.R_KIND] == y.READ:
+        schedule(m, r[i, y.R_ARRIVE] + m.gpu[g, y.G_MEMORY_LATENCY], y.EV_READ_DONE, i)
+        return
+    if r[i, y.R_REGION] >= 0:
+        _on_written(m, i, g, now)
+    if r[i, y.R_OWNER_KIND] == y.OWNER_SLOT:
+        arrived(m, r[i, y.R_OWNER], now)
+    elif r[i, y.R_OWNER_KIND] == y.OWNER_RELEASE:
+        released(m, g, now)
+    free_request(m, i)
+
+
+@block
+def _on_written(m: Machine, i: int, g: int, now: int) -> None:
+    """A store or an update of a mapped region: track it, count it, trigger what it completes."""
+    r = m.request
+    region, bytes_ = r[i, y.R_REGION], r[i, y.R_BYTES]
+    remote = r[i, y.R_OWNER_KIND] == y.OWNER_REMOTE
+    record_chunk(m, g, region, y.CL_FIRST_REMOTE if remote else y.CL_FIRST_LOCAL, now)
+    counter = m.region[g, region, y.M_COUNTER]
+    if m.region[g, region, y.M_TRACKED] > 0:
+        lead = track(m, g, region, r[i, y.R_TILE], r[i, y.R_WAVEFRONT], bytes_, now)
+        if lead == y.NONE:
+            return
+        m.chunk_log[g, region, y.CL_COMPLETE] = now
+        if m.region[g, region, y.M_DMA_MODE] != y.NONE:
+            trigger(m, g, lead, now)
+        bytes_ = block_bytes(m, g, lead)
+    elif not remote:
+        return
+    if counter != y.NONE:
+        count(m, g, counter, bytes_, now)
+
+
+@block
+def _on_read_done(m: Machine, i: int, now: int) -> None:
+    r = m.request
+    kind, owner, g = r[i, y.R_OWNER_KIND], r[i, y.R_OWNER], r[i, y.R_GPU]
+    if kind == y.OWNER_ENGINE:
+        forward(m, i, now)
+        return
+    free_request(m, i)
+    if kind == y.OWNER_SLOT:
+        arrived(m, owner, now + m.gpu[g, y.G_CACHE_BACK])
+    elif kind == y.OWNER_LINE:
+        m.line[owner, LINE_PENDING] = 0
+        node = m.line[owner, LINE_WAITERS]
+        m.line[owner, LINE_WAITERS] = y.NONE
+        while node != y.NONE:
+            following = m.waiter[node, WT_NEXT]
+            arrived(m, m.waiter[node, WT_SLOT], now + m.gpu[g, y.G_CACHE_BACK])
+            release_waiter(m, node)
+            node = following
+
+
+@block
+def _on_link(m: Machine, g: int, now: int) -> None:
+    i = depart(m, g, now)
+    owner = m.request[i, y.R_OWNER]
+    if m.request[i, y.R_OWNER_KIND] == y.OWNER_SLOT:
+        arrived(m, owner, now)
+    else:
+        departed(m, owner, m.request[i, y.R_BYTES], now)
+
+
+@block
+def _on_slot(m: Machine, q: int, now: int) -> None:
+    state = m.slot[q, y.Q_STATE]
+    if state == y.SLOT_FREE:
+        begin_iteration(m, q, now)
+    elif state == y.SLOT_LOADING:
+        m.slot[q, y.Q_STATE] = y.SLOT_READY
+        compute_next(m, q // y.SLOTS, now)
+    else:
+        finish_iteration(m, q, now)
+
+
+@block
+def _on_computed(m: Machine, q: int, now: int) -> None:
+    w = q // y.SLOTS
+    m.resident[w, y.W_COMPUTING] = 0
+    m.resident[w, y.W_COMPUTED] += 1
+    if m.phase[m.resident[w, y.W_GPU], phase_row(m, w), y.P_STORE] != y.NONE:
+        store_iteration(m, q, now)
+    else:
+        finish_iteration(m, q, now)
+    compute_next(m, w, now)
+
+
+@block
+def _act(m: Machine, kind: int, index: int, now: int, policy) -> None:  # type: ignore[no-untyped-def]
+    if kind == y.EV_CHANNEL:
+        _on_channel(m, index, now, policy)
+    elif kind == y.EV_READ_DONE:
+        _on_read_done(m, index, now)
+    elif kind == y.EV_SLOT:
+        _on_slot(m, index, now)
+    elif kind == y.EV_COMPUTED:
+        _on_computed(m, index, now)
+    elif kind == y.EV_LINK:
+        _on_link(m, index, now)
+    elif kind == y.EV_ARRIVE:
+        arrive(m, index, now)
+    elif kind == y.EV_DMA:
+        pump(m, index, now)
+    elif kind == y.EV_PHASE:
+        if begin_phase(m, index, now):
+            retire(m, index, now)
+    elif kind == y.EV_LAUNCH:
+        launch(m, index, now)
+
+
+@block
+def _start(m: Machine) -> None:
+    for g in range(m.shape[y.S_GPUS]):
+        now = m.gpu[g, y.G_START]
+        consider_launches(m, g, now)
+        for t in range(m.shape[y.S_TILES]):
+            region = m.tile[g, t, y.TI_REGION]
+            first = t - m.region[g, region, y.M_FIRST_TILE]
+            at_start = m.region[g, region, y.M_DMA_AT_START] == 1
+            if at_start and m.tile[g, t, y.TI_BYTES] > 0 and first % m.shape[y.S_BLOCK_TILES] == 0:
+                trigger(m, g, t, now)
+
+
+@entry
+def run(m: Machine, policy, events: int, spare_events: int, spare_requests: int) -> int:  # type: ignore[no-untyped-def]
+    """Process up to `events` events; returns the status: running, finished or stuck, or which table must grow.
+
+    A first call starts the run. `spare_*` are the rows that any one event may need.
+    """
+    if m.clock[y.C_EVENTS] == 0 and m.clock[y.C_HEAP] == 0:
+        m.clock[y.C_UNFINISHED] = m.shape[y.S_GPUS] * m.shape[y.S_KERNELS]
+        _start(m)
+    for _ in range(events):
+        if m.clock[y.C_HEAP] == 0:
+            return y.FINISHED if m.clock[y.C_UNFINISHED] == 0 else y.STUCK
+        if m.clock[y.C_HEAP] + spare_events > m.heap.shape[0]:
+            return y.GROW_HEAP
+        if m.clock[y.C_LIVE_REQUESTS] + spare_requests > m.request.shape[0]:
+            return y.GROW_REQUESTS
+        if m.clock[y.C_LIVE_WAITERS] + spare_requests > m.waiter.shape[0]:
+            return y.GROW_WAITERS
+        code = take(m)
+        m.clock[y.C_EVENTS] += 1
+        _act(m, code >> KIND_SHIFT, code & INDEX_MASK, m.clock[y.C_NOW], policy)
+    return y.RUNNING

@@ -1,0 +1,248 @@
+"""Workgroups walk their scripts: a script is a row of phases, a phase a software-pipelined loop.
+
+An iteration owns a slot: it loads, waits for its data, computes in order behind its predecessor, stores, and frees the
+slot for the iteration `slots` ahead. A phase may begin by waiting for a counter; the next phase begins when every
+iteration of this one has finished.
+"""
+
+from __future__ import annotations
+
+from weft.engine import layout as y
+from weft.engine.cache import load, store, write_through
+from weft.engine.calendar import schedule
+from weft.engine.jit import block
+from weft.engine.link import new_message, send
+from weft.engine.state import Machine
+
+
+@block
+def phase_row(m: Machine, w: int) -> int:
+    g = m.resident[w, y.W_GPU]
+    row = m.kernel[g, m.resident[w, y.W_KERNEL], y.K_FIRST_PHASE]
+    return row + m.resident[w, y.W_PHASE]  # type: ignore[no-any-return]
+
+
+@block
+def _work_row(m: Machine, w: int) -> int:
+    g = m.resident[w, y.W_GPU]
+    return m.kernel[g, m.resident[w, y.W_KERNEL], y.K_FIRST_WORK] + m.resident[w, y.W_INDEX]  # type: ignore[no-any-return]
+
+
+@block
+def begin_phase(m: Machine, w: int, now: int) -> bool:
+    """Enter the workgroup's current phase, or skip empty ones; returns whether the script is over."""
+    s = m.resident
+    g, k = s[w, y.W_GPU], s[w, y.W_KERNEL]
+    while s[w, y.W_PHASE] < m.kernel[g, k, y.K_PHASES]:
+        p = phase_row(m, w)
+        counter = m.phase[g, p, y.P_WAIT_COUNTER]
+        if counter != y.NONE and m.counter[g, counter, y.N_VALUE] < m.phase[g, p, y.P_WAIT_VALUE]:
+            _wait(m, w, g, counter, m.phase[g, p, y.P_WAIT_VALUE])
+            return False
+        if s[w, y.W_WAITING] != 0:
+            s[w, y.W_WAITING] = 0
+            m.kernel_run[g, k, y.KR_WAIT_COUNTER] += now - s[w, y.W_LAST]
+            s[w, y.W_LAST] = now
+        step, first = 1, 0
+        if m.phase[g, p, y.P_SHARED] == 1:
+            step, first = m.kernel[g, k, y.K_WORKGROUPS], s[w, y.W_INDEX]
+        iterations = (m.phase[g, p, y.P_ITERATIONS] - first + step - 1) // step
+        if iterations > 0:
+            s[w, y.W_ITERATIONS] = iterations
+            s[w, y.W_FIRST] = first
+            s[w, y.W_STEP] = step
+            s[w, y.W_COMPUTED] = 0
+            s[w, y.W_FINISHED] = 0
+            s[w, y.W_COMPUTING] = 0
+            for it in range(min(iterations, m.phase[g, p, y.P_SLOTS])):
+                schedule(m, now, y.EV_SLOT, w * y.SLOTS + it)
+                m.slot[w * y.SLOTS + it, y.Q_STATE] = y.SLOT_FREE
+                m.slot[w * y.SLOTS + it, y.Q_ITERATION] = it
+            return False
+        s[w, y.W_PHASE] += 1
+    return True
+
+
+@block
+def _wait(m: Machine, w: int, g: int, counter: int, value: int) -> None:
+    m.resident[w, y.W_WAITING] = 1
+    m.counter[g, counter, y.N_TARGET] = min(m.counter[g, counter, y.N_TARGET], value)
+
+
+@block
+def begin_iteration(m: Machine, q: int, now: int) -> None:
+    """Issue the loads of the iteration that owns slot `q`."""
+    w = q // y.SLOTS
+    s = m.resident
+    g, u = s[w, y.W_GPU], s[w, y.W_UNIT]
+    p = phase_row(m, w)
+    t = _work_row(m, w)
+    it = s[w, y.W_FIRST] + m.slot[q, y.Q_ITERATION] * s[w, y.W_STEP]
+    m.slot[q, y.Q_STATE] = y.SLOT_LOADING
+    m.slot[q, y.Q_PENDING] = 0
+    m.slot[q, y.Q_TIME] = now
+    first = m.phase[g, p, y.P_FIRST_LOAD]
+    for a in range(first, first + m.phase[g, p, y.P_LOADS]):
+        offset = (
+            m.work[g, t, y.T_ROW] * m.access[g, a, y.A_ROW_STRIDE]
+            + m.work[g, t, y.T_COLUMN] * m.access[g, a, y.A_COLUMN_STRIDE]
+            + it * m.access[g, a, y.A_STEP_STRIDE]
+        )
+        bytes_ = _iteration_bytes(m, g, a, p, t, it, offset)
+        address = m.access[g, a, y.A_BASE] + offset
+        cause = m.access[g, a, y.A_CAUSE]
+        stream = _stream_of(cause)
+        cached = m.access[g, a, y.A_CACHED]
+        request = m.shape[y.S_REQUEST]
+        port = max(m.unit[u, y.U_PORT_FREE], now)
+        for part in range(0, bytes_, request):
+            size = min(request, bytes_ - part)
+            load(m, g, address + part, size, cause, stream, cached, port, q)
+            port += size * m.gpu[g, y.G_PORT64] // 64
+        m.unit[u, y.U_PORT_FREE] = port
+    if m.slot[q, y.Q_PENDING] == 0:
+        schedule(m, m.slot[q, y.Q_TIME], y.EV_SLOT, q)
+
+
+@block
+def _stream_of(cause: int) -> int:
+    return y.COMPUTE_STREAM if cause <= y.CAUSE_GEMM_WRITE else y.COMMUNICATION_STREAM
+
+
+@block
+def _iteration_bytes(m: Machine, g: int, a: int, p: int, t: int, it: int, offset: int) -> int:
+    extent = 1
+    if m.access[g, a, y.A_EXTENT] == y.EXTENT_ROWS:
+        extent = m.work[g, t, y.T_ROWS]
+    elif m.access[g, a, y.A_EXTENT] == y.EXTENT_COLUMNS:
+        extent = m.work[g, t, y.T_COLUMNS]
+    last = it == m.phase[g, p, y.P_ITERATIONS] - 1
+    unit = m.access[g, a, y.A_LAST_UNIT] if last else m.access[g, a, y.A_UNIT]
+    return min(extent * unit, m.access[g, a, y.A_LIMIT] - offset)
+
+
+@block
+def arrived(m: Machine, q: int, time: int) -> None:
+    """One of the things that slot `q` waits for has come; at the last, the slot moves on at `time` or later."""
+    m.slot[q, y.Q_PENDING] -= 1
+    m.slot[q, y.Q_TIME] = max(m.slot[q, y.Q_TIME], time)
+    if m.slot[q, y.Q_PENDING] == 0:
+        schedule(m, m.slot[q, y.Q_TIME], y.EV_SLOT, q)
+
+
+@block
+def compute_next(m: Machine, w: int, now: int) -> None:
+    """Start the next iteration in order, if its data is here and none is computing."""
+    s = m.resident
+    if s[w, y.W_COMPUTING] == 1 or s[w, y.W_COMPUTED] >= s[w, y.W_ITERATIONS]:
+        return
+    g, u = s[w, y.W_GPU], s[w, y.W_UNIT]
+    p = phase_row(m, w)
+    q = w * y.SLOTS + s[w, y.W_COMPUTED] % m.phase[g, p, y.P_SLOTS]
+    if m.slot[q, y.Q_STATE] != y.SLOT_READY:
+        return
+    k = s[w, y.W_KERNEL]
+    start = max(now, m.unit[u, y.U_MATRIX_FREE])
+    duration = m.phase[g, p, y.P_CYCLES] * m.gpu[g, y.G_CYCLE] // 1000
+    ready = max(m.slot[q, y.Q_TIME], s[w, y.W_LAST])
+    m.kernel_run[g, k, y.KR_WAIT_LOAD] += ready - s[w, y.W_LAST]
+    m.kernel_run[g, k, y.KR_WAIT_UNIT] += start - ready
+    m.kernel_run[g, k, y.KR_COMPUTE] += duration
+    if duration > 0:
+        m.unit[u, y.U_MATRIX_FREE] = start + duration
+        m.unit[u, y.U_BUSY] += duration
+    s[w, y.W_LAST] = start + duration
+    s[w, y.W_COMPUTING] = 1
+    m.slot[q, y.Q_STATE] = y.SLOT_COMPUTING
+    schedule(m, start + duration, y.EV_COMPUTED, q)
+
+
+@block
+def store_iteration(m: Machine, q: int, now: int) -> None:
+    """Issue the stores of an iteration; where they go is the address map's matter, not the kernel's."""
+    w = q // y.SLOTS
+    s = m.resident
+    g = s[w, y.W_GPU]
+    p = phase_row(m, w)
+    t = _work_row(m, w)
+    a = m.phase[g, p, y.P_STORE]
+    it = s[w, y.W_FIRST] + m.slot[q, y.Q_ITERATION] * s[w, y.W_STEP]
+    region = m.access[g, a, y.A_REGION]
+    tile = y.NONE
+    m.slot[q, y.Q_STATE] = y.SLOT_STORING
+    m.slot[q, y.Q_PENDING] = 0
+    m.slot[q, y.Q_TIME] = now
+    if m.work[g, t, y.T_REGION] >= 0:
+        region += m.work[g, t, y.T_REGION]
+        tile = m.work[g, t, y.T_TILE]
+        offset = m.work[g, t, y.T_OFFSET]
+        bytes_ = m.work[g, t, y.T_BYTES]
+        part = (bytes_ + m.shape[y.S_WAVEFRONTS] - 1) // m.shape[y.S_WAVEFRONTS]
+    else:
+        offset = it * m.access[g, a, y.A_STEP_STRIDE]
+        bytes_ = _iteration_bytes(m, g, a, p, t, it, offset)
+        part = bytes_
+    _store_range(m, q, a, region, tile, offset, bytes_, part, now)
+    if m.slot[q, y.Q_PENDING] == 0:
+        schedule(m, m.slot[q, y.Q_TIME], y.EV_SLOT, q)
+
+
+@block
+def _store_range(m: Machine, q, a, region, tile, offset, bytes_, part, now) -> None:  # type: ignore[no-untyped-def]
+    w = q // y.SLOTS
+    g, u = m.resident[w, y.W_GPU], m.resident[w, y.W_UNIT]
+    request = m.shape[y.S_REQUEST]
+    port = max(m.unit[u, y.U_PORT_FREE], now)
+    position = 0
+    while position < bytes_:
+        wavefront = position // part
+        size = min(request, min((wavefront + 1) * part, bytes_) - position)
+        _store_one(m, q, g, a, region, tile, wavefront, offset + position, size, port)
+        port += size * m.gpu[g, y.G_PORT64] // 64
+        position += size
+    m.unit[u, y.U_PORT_FREE] = port
+
+
+@block
+def _store_one(m: Machine, q, g, a, region, tile, wavefront, offset, size, time) -> None:  # type: ignore[no-untyped-def]
+    mode = m.region[g, region, y.M_MODE]
+    cause = m.access[g, a, y.A_CAUSE]
+    if mode >= y.REMOTE_STORE:
+        target = m.region[g, region, y.M_TO_REGION]
+        if tile != y.NONE:
+            neighbour = m.gpu[g, y.G_NEIGHBOUR]
+            tile += m.region[neighbour, target, y.M_FIRST_TILE] - m.region[g, region, y.M_FIRST_TILE]
+        i = new_message(
+            m, g, target, offset, size, mode == y.REMOTE_UPDATE, m.region[g, region, y.M_REMOTE_CAUSE],
+            y.OWNER_SLOT, q, tile, wavefront,
+        )  # fmt: skip
+        m.slot[q, y.Q_PENDING] += 1
+        send(m, g, i, time + m.gpu[g, y.G_CACHE_OUT])
+        return
+    address = m.region[g, region, y.M_BASE] + offset
+    if m.region[g, region, y.M_CACHED] == 1:
+        store(m, g, address, size, cause, time, q)
+        return
+    kind = y.UPDATE if mode == y.LOCAL_UPDATE else y.WRITE
+    write_through(
+        m, g, address, size, kind, cause, _stream_of(cause), time + m.gpu[g, y.G_CACHE_OUT], q, region, tile, wavefront
+    )
+
+
+@block
+def finish_iteration(m: Machine, q: int, now: int) -> None:
+    """The slot is free: the iteration `slots` ahead takes it, or, after the last one, the next phase begins."""
+    w = q // y.SLOTS
+    s = m.resident
+    g = s[w, y.W_GPU]
+    s[w, y.W_FINISHED] += 1
+    m.slot[q, y.Q_STATE] = y.SLOT_FREE
+    ahead = m.slot[q, y.Q_ITERATION] + m.phase[g, phase_row(m, w), y.P_SLOTS]
+    if ahead < s[w, y.W_ITERATIONS]:
+        m.slot[q, y.Q_ITERATION] = ahead
+        schedule(m, now, y.EV_SLOT, q)
+    elif s[w, y.W_FINISHED] == s[w, y.W_ITERATIONS]:
+        m.kernel_run[g, s[w, y.W_KERNEL], y.KR_WAIT_STORE] += now - s[w, y.W_LAST]
+        s[w, y.W_LAST] = now
+        s[w, y.W_PHASE] += 1
+        schedule(m, now, y.EV_PHASE, w)

@@ -1,0 +1,124 @@
+"""A tiled GEMM: every workgroup computes one output tile, walking K with a bounded number of steps in flight."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from weft.engine import layout as y
+from weft.hardware import Gpu
+from weft.program import Cause, Extent, Kernel, Load, Phase, Store
+from weft.program.plan import Work
+from weft.workload import Gemm
+
+ACCUMULATOR_BYTES = 4
+"""Partial sums are kept in FP32."""
+OVERHEAD_REGISTERS = 32
+"""Registers per thread beside accumulators and operands: addresses, loop counters, fragments (assumed)."""
+
+
+@dataclass(frozen=True)
+class GemmTiling:
+    """How a GEMM is cut: the tile of a workgroup, its step along K, its threads, and the steps in flight.
+
+    128 x 128 with 256 threads (4 wavefronts) is the workhorse of tuned half-precision libraries on 100-CU-class
+    GPUs. `slots` counts the K steps held at once: the one that computes and those loaded ahead of it. `band` is the
+    number of tile rows that are walked together, row fastest (the libraries' "workgroup mapping").
+    """
+
+    rows: int = 128
+    columns: int = 128
+    step: int = 32
+    threads: int = 256
+    slots: int = 3
+    band: int = 1
+
+    def registers(self, gemm: Gemm) -> int:
+        """Registers of a workgroup: accumulators, one K step of operands, and overhead [bytes]."""
+        operands = (self.rows + self.columns) * self.step * gemm.element_bytes
+        return self.rows * self.columns * ACCUMULATOR_BYTES + operands + OVERHEAD_REGISTERS * self.threads * 4
+
+    def lds(self, gemm: Gemm) -> int:
+        """Local memory of a workgroup: two K steps of both operands (double buffer) [bytes]."""
+        return 2 * (self.rows + self.columns) * self.step * gemm.element_bytes
+
+    def grid(self, gemm: Gemm) -> tuple[int, int]:
+        """Tile rows and tile columns of the output."""
+        return -(-gemm.m // self.rows), -(-gemm.n // self.columns)
+
+
+def gemm_kernel(gemm: Gemm, gpu: Gpu, tiling: GemmTiling) -> Kernel:
+    """The GEMM's kernel: a loop over K that loads a slab of A and of B and multiplies, then one store of the tile.
+
+    Operands lie slab by slab (a tile's rows for one K step are contiguous), as packed or swizzled operands do.
+    """
+    rows, columns = tiling.grid(gemm)
+    steps = -(-gemm.k // tiling.step)
+    element = gemm.element_bytes
+    unit, last = tiling.step * element, (gemm.k - (steps - 1) * tiling.step) * element
+    slab_a, slab_b = tiling.rows * unit, tiling.columns * unit
+    cycles = 2 * tiling.rows * tiling.columns * tiling.step / gpu.compute.matrix_flops_per_clock
+    load_a = Load(
+        "a", 0, unit, last, Cause.GEMM_READ, Extent.ROWS, row_stride=slab_a * steps, step_stride=slab_a, cached=True
+    )
+    load_b = Load(
+        "b", 0, unit, last, Cause.GEMM_READ, Extent.COLUMNS, column_stride=slab_b * steps, step_stride=slab_b,
+        cached=True,
+    )  # fmt: skip
+    return Kernel(
+        name="gemm",
+        workgroups=rows * columns,
+        threads=tiling.threads,
+        registers=tiling.registers(gemm),
+        lds=tiling.lds(gemm),
+        phases=(
+            Phase(iterations=steps, slots=min(tiling.slots, steps), cycles=cycles, loads=(load_a, load_b)),
+            Phase(iterations=1, slots=1, cycles=0, store=Store("output", Cause.GEMM_WRITE)),
+        ),
+        tiled=True,
+    )
+
+
+def operand_sizes(gemm: Gemm, tiling: GemmTiling) -> tuple[int, int]:
+    """The sizes of A and B as they lie in memory, in whole slabs [bytes]."""
+    rows, columns = tiling.grid(gemm)
+    steps = -(-gemm.k // tiling.step)
+    slab = tiling.step * gemm.element_bytes * steps
+    return rows * tiling.rows * slab, columns * tiling.columns * slab
+
+
+def tile_table(gemm: Gemm, tiling: GemmTiling, chunks: int, first_chunk: int = 0) -> Work:
+    """The output tiles in run order, one row each: chunk by chunk, beginning with `first_chunk` (the stagger).
+
+    A chunk is a band of tile rows where they divide evenly, else an equal run of tiles. Within a chunk, bands of
+    `tiling.band` tile rows are walked column by column.
+    """
+    order = _raster(gemm, tiling, chunks)
+    parts = np.array_split(order, chunks)
+    work = [_chunk_rows(gemm, tiling, parts[(first_chunk + p) % chunks], p) for p in range(chunks)]
+    table = np.concatenate(work)
+    table[:, y.T_TILE] = np.arange(len(table))
+    return table
+
+
+def _raster(gemm: Gemm, tiling: GemmTiling, chunks: int) -> Work:
+    rows, columns = tiling.grid(gemm)
+    chunk_rows = rows // chunks if rows % chunks == 0 else rows
+    order = []
+    for chunk in range(0, rows, chunk_rows):
+        for top in range(chunk, chunk + chunk_rows, tiling.band):
+            bottom = min(top + tiling.band, chunk + chunk_rows)
+            order += [(row, column) for column in range(columns) for row in range(top, bottom)]
+    return np.array(order, dtype=np.int64)
+
+
+def _chunk_rows(gemm: Gemm, tiling: GemmTiling, tiles: Work, position: int) -> Work:
+    work = np.zeros((len(tiles), y.T_FIELDS), dtype=np.int64)
+    work[:, y.T_ROW], work[:, y.T_COLUMN] = tiles[:, 0], tiles[:, 1]
+    work[:, y.T_ROWS] = np.minimum(tiling.rows, gemm.m - tiles[:, 0] * tiling.rows)
+    work[:, y.T_COLUMNS] = np.minimum(tiling.columns, gemm.n - tiles[:, 1] * tiling.columns)
+    work[:, y.T_BYTES] = work[:, y.T_ROWS] * work[:, y.T_COLUMNS] * gemm.element_bytes
+    work[:, y.T_OFFSET] = np.cumsum(work[:, y.T_BYTES]) - work[:, y.T_BYTES]
+    work[:, y.T_REGION] = position
+    return work

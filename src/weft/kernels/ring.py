@@ -1,0 +1,87 @@
+"""The kernels of a ring collective on compute units: persistent workgroups that move chunk after chunk.
+
+Every workgroup takes every n-th piece of a chunk; a step begins when the chunk it forwards has fully arrived.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from weft.hardware import Gpu
+from weft.program import Cause, Kernel, Load, Phase, Store, Wait
+
+
+@dataclass(frozen=True)
+class RingTiling:
+    """How a ring kernel is cut: workgroups (None: one per compute unit), threads, the piece of an iteration [bytes],
+    and the iterations in flight per workgroup.
+
+    256 threads x 16 B make 4 KiB; four in flight keep 32 KiB of two operands on their way, more than latency x
+    bandwidth of a compute unit's share (assumed).
+    """
+
+    workgroups: int | None = None
+    threads: int = 256
+    piece: int = 4096
+    slots: int = 4
+    registers_per_thread: int = 64
+
+    def count(self, gpu: Gpu) -> int:
+        """How many workgroups the kernel has."""
+        return gpu.compute.compute_units if self.workgroups is None else self.workgroups
+
+
+def _phase(
+    tiling: RingTiling, gpu: Gpu, sources: tuple[tuple[str, int], ...], cause: Cause, store: Store, wait: Wait | None
+) -> Phase:
+    piece = tiling.piece
+    additions = (len(sources) - 1) * piece // 2
+    return Phase(
+        iterations=None,
+        slots=tiling.slots,
+        cycles=additions / gpu.compute.vector_flops_per_clock,
+        loads=tuple(Load(buffer, position, piece, piece, cause, step_stride=piece) for buffer, position in sources),
+        store=store,
+        wait=wait,
+        shared=True,
+    )
+
+
+def _kernel(name: str, gpu: Gpu, tiling: RingTiling, phases: list[Phase]) -> Kernel:
+    return Kernel(
+        name=name,
+        workgroups=tiling.count(gpu),
+        threads=tiling.threads,
+        registers=tiling.threads * tiling.registers_per_thread * 4,
+        lds=0,
+        phases=tuple(phases),
+    )
+
+
+def reduce_kernel(chunks: int, gpu: Gpu, tiling: RingTiling) -> Kernel:
+    """Ring reduce-scatter of `chunks` chunks on compute units.
+
+    The chunk at position 0 is sent as it is; each later one is added to what was received and sent on; the last one
+    is kept.
+    """
+    phases = []
+    for p in range(chunks):
+        sources = (("output", p),) if p == 0 else (("output", p), ("received", p))
+        buffer, position = ("result", 0) if p == chunks - 1 else ("received", p)
+        store = Store(buffer, Cause.RS_WRITE, position, tiling.piece, tiling.piece)
+        wait = None if p == 0 else Wait("received", p)
+        phases.append(_phase(tiling, gpu, sources, Cause.RS_READ, store, wait))
+    return _kernel("reduce_scatter", gpu, tiling, phases)
+
+
+def gather_kernel(chunks: int, gpu: Gpu, tiling: RingTiling, own: tuple[str, int]) -> Kernel:
+    """Ring all-gather of `chunks` chunks on compute units: send the own one (found at `own`), forward what arrives."""
+    phases = []
+    for p in range(chunks - 1):
+        source = own if p == 0 else ("gathered", p)
+        wait = None if p == 0 else Wait("gathered", p)
+        store = Store("gathered", Cause.AG_WRITE, p, tiling.piece, tiling.piece)
+        phases.append(_phase(tiling, gpu, (source,), Cause.AG_READ, store, wait))
+    # The kernel ends when the last chunk has arrived.
+    phases.append(Phase(0, 1, 0, wait=Wait("gathered", chunks - 1)))
+    return _kernel("all_gather", gpu, tiling, phases)

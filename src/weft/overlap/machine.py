@@ -1,0 +1,139 @@
+"""From a hardware description to the engine's integers: seconds become femtoseconds, rates become time per 64 bytes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from weft.engine import layout as y
+from weft.engine.state import Table
+from weft.errors import InputError
+from weft.hardware import Gpu, System
+from weft.units import format_bytes, to_fs
+
+UNIT = 64
+
+
+def _per_unit(bytes_per_s: float) -> int:
+    """Femtoseconds per 64 bytes at a rate."""
+    return to_fs(UNIT / bytes_per_s)
+
+
+def gpu_row(gpu: Gpu, start: float = 0.0) -> Table:
+    """The engine's row of one GPU that begins at `start` [s]."""
+    row = np.zeros(y.G_COLUMNS, dtype=np.int64)
+    _compute(row, gpu)
+    _memory(row, gpu)
+    _timing(row, gpu)
+    _movers(row, gpu)
+    row[y.G_START] = to_fs(start)
+    return row
+
+
+def _compute(row: Table, gpu: Gpu) -> None:
+    c, cache = gpu.compute, gpu.cache
+    row[y.G_CUS], row[y.G_THREADS] = c.compute_units, c.threads_per_cu
+    row[y.G_REGISTERS], row[y.G_LDS] = c.registers_per_cu, c.lds_per_cu
+    row[y.G_WORKGROUPS], row[y.G_CYCLE] = c.max_workgroups_per_cu, to_fs(1 / c.clock)
+    row[y.G_PORT64] = _per_unit(c.port_bytes_per_clock * c.clock)
+    row[y.G_LAUNCH] = to_fs(c.launch_latency)
+    row[y.G_SLICE64] = _per_unit(cache.bandwidth / gpu.memory.channels)
+    # Half of a hit's latency lies on the way to the cache, half on the way back.
+    row[y.G_CACHE_OUT] = to_fs(cache.latency / 2)
+    row[y.G_CACHE_BACK] = to_fs(cache.latency) - row[y.G_CACHE_OUT]
+
+
+def _memory(row: Table, gpu: Gpu) -> None:
+    m = gpu.memory
+    clock = to_fs(1 / m.clock)
+    row[y.G_MEMORY_LATENCY] = to_fs(m.latency)
+    row[y.G_QUEUE_BYTES] = m.queue_entries * UNIT
+    row[y.G_T_BURST] = max(m.ccd, m.burst_clocks) * clock
+    row[y.G_T_LONG], row[y.G_T_UPDATE] = m.ccd_long * clock, m.ccd_update * clock
+    row[y.G_PEAK64] = _per_unit(m.bandwidth)
+
+
+def _timing(row: Table, gpu: Gpu) -> None:
+    t, burst = gpu.memory.timing, gpu.memory.burst_clocks / gpu.memory.clock
+    row[y.G_T_RRD], row[y.G_T_RCD], row[y.G_T_RAS] = to_fs(t.rrd), to_fs(t.rcd), to_fs(t.ras)
+    row[y.G_T_RP], row[y.G_T_RC], row[y.G_T_CL] = to_fs(t.rp), to_fs(t.rc), to_fs(t.cl)
+    # Command to command, as the data of one must have left the bus before the other's: JEDEC's tRTW, tWTR + WL, tWR.
+    row[y.G_T_READ_TO_WRITE] = to_fs(max(t.cl + burst + 2 / gpu.memory.clock - t.wl, burst))
+    row[y.G_T_WRITE_TO_READ] = to_fs(t.wl + burst + t.cdlr)
+    row[y.G_T_WRITE_TO_PRECHARGE] = to_fs(t.wl + burst + t.wr)
+    row[y.G_T_READ_TO_PRECHARGE] = to_fs(t.rtp)
+
+
+def _movers(row: Table, gpu: Gpu) -> None:
+    row[y.G_LINK64], row[y.G_LINK_LATENCY] = _per_unit(gpu.link.bandwidth), to_fs(gpu.link.latency)
+    row[y.G_DMA_ENGINES], row[y.G_DMA_SETUP] = gpu.dma.engines, to_fs(gpu.dma.setup)
+    row[y.G_DMA_WINDOW] = gpu.dma.window
+    row[y.G_TRACKER_SETS], row[y.G_TRACKER_WAYS] = gpu.tracker.sets, gpu.tracker.ways
+    row[y.G_SPILL_BYTES] = gpu.tracker.spill_bytes
+    a = gpu.arbiter
+    row[y.G_THRESHOLD_HIGH], row[y.G_THRESHOLD_MEDIUM] = a.threshold_high * UNIT, a.threshold_medium * UNIT
+    row[y.G_THRESHOLD_LOW] = a.threshold_low * UNIT
+    row[y.G_INTENSITY_HIGH] = round(a.intensity_high * 1000)
+    row[y.G_INTENSITY_MEDIUM] = round(a.intensity_medium * 1000)
+    row[y.G_INTENSITY_LOW] = round(a.intensity_low * 1000)
+    row[y.G_STARVATION] = to_fs(a.starvation_limit)
+
+
+def machine_tables(system: System, ranks: int, request_bytes: int, residents: int) -> tuple[Table, Table]:
+    """The rows of the simulated GPUs and the sizes they share; `residents` is the most workgroups of a compute unit.
+
+    Raises InputError where GPUs differ in what must be common (channels, banks, cache, matrix rate), or where the
+    request size does not fit the machine.
+    """
+    gpus = [system.gpu_of(rank) for rank in range(ranks)]
+    for rank, gpu in enumerate(gpus):
+        _check_common(system.gpu, gpu, rank)
+    _check_request(system.gpu, request_bytes)
+    rows = np.stack([gpu_row(gpu, system.start_of(rank)) for rank, gpu in enumerate(gpus)])
+    shape = np.zeros(y.S_COLUMNS, dtype=np.int64)
+    memory, cache = system.gpu.memory, system.gpu.cache
+    shape[y.S_CUS] = max(gpu.compute.compute_units for gpu in gpus)
+    shape[y.S_CHANNELS], shape[y.S_BANKS], shape[y.S_GROUPS] = memory.channels, memory.banks, memory.bank_groups
+    shape[y.S_INTERLEAVE], shape[y.S_ROW], shape[y.S_BURST] = memory.interleave, memory.row_bytes, memory.burst_bytes
+    shape[y.S_REQUEST], shape[y.S_WAYS] = request_bytes, cache.ways
+    shape[y.S_SETS] = cache.capacity // (cache.ways * request_bytes)
+    shape[y.S_RESIDENT] = residents
+    shape[y.S_ENGINES] = max(gpu.dma.engines for gpu in gpus)
+    return rows, shape
+
+
+COMMON = (
+    "memory.channels",
+    "memory.banks",
+    "memory.bank_groups",
+    "memory.interleave",
+    "memory.row_bytes",
+    "memory.burst_bytes",
+    "cache.capacity",
+    "cache.ways",
+    "compute.matrix_flops_per_clock",
+    "compute.vector_flops_per_clock",
+)
+"""What the GPUs of one simulated machine must have in common."""
+
+
+def _check_common(first: Gpu, gpu: Gpu, rank: int) -> None:
+    for path in COMMON:
+        if gpu.value(path) != first.value(path):
+            raise InputError(
+                f"GPU {rank} has {path} = {gpu.text(path)}, the others {first.text(path)}; GPUs of one machine may "
+                f"differ in clocks, rates and counts of compute units, but not in {path}"
+            )
+
+
+def _check_request(gpu: Gpu, request_bytes: int) -> None:
+    interleave = gpu.memory.interleave
+    if request_bytes < UNIT or request_bytes % UNIT or interleave % request_bytes:
+        raise InputError(
+            f"the request size is {format_bytes(request_bytes)}; it must be a multiple of {UNIT} B that divides the "
+            f"channel interleave ({format_bytes(interleave)}): try 64 B or {format_bytes(interleave)}"
+        )
+    if gpu.cache.capacity % (gpu.cache.ways * request_bytes):
+        raise InputError(
+            f"a cache of {format_bytes(gpu.cache.capacity)} cannot be cut into {gpu.cache.ways} ways of "
+            f"{format_bytes(request_bytes)} lines; choose a smaller request size or fewer ways"
+        )

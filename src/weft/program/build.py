@@ -1,0 +1,244 @@
+"""From a plan to integer tables: names become rows, chunks get addresses, waits get counters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from weft.engine import layout as y
+from weft.engine.state import Table, Tables
+from weft.program.plan import Buffer, Plan
+from weft.program.rules import ChunkRule
+from weft.program.script import Kernel, Load, Phase, Store, Wait
+
+ALIGNMENT = 1 << 21
+"""Buffers start on multiples of a large page [bytes]."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """The integer tables of a run, and the names of their rows."""
+
+    tables: Tables
+    kernel_names: tuple[str, ...]
+    regions: tuple[tuple[str, int], ...]
+    plan: Plan
+
+    def region(self, buffer: str, position: int) -> int:
+        """The row of a chunk."""
+        return self.regions.index((buffer, position))
+
+
+def build(plan: Plan, gpu_rows: Table, shape: Table) -> Program:
+    """Lower a plan onto GPUs (`gpu_rows[g, :]`) of a common `shape`; both as `engine.layout` names their columns."""
+    return _Builder(plan, gpu_rows, shape).program()
+
+
+class _Builder:
+    def __init__(self, plan: Plan, gpu_rows: Table, shape: Table) -> None:
+        self.plan = plan
+        self.gpus = gpu_rows.shape[0]
+        self.gpu = gpu_rows
+        self.shape = shape.copy()
+        self.buffers = {buffer.name: buffer for buffer in plan.buffers}
+        self.regions = tuple((b.name, p) for b in plan.buffers for p in range(len(b.sizes[0])))
+        self.row = {name: row for row, name in enumerate(self.regions)}
+        self.counter: dict[tuple[str, int], int] = {}
+        self.phases: list[list[list[int]]] = [[] for _ in range(self.gpus)]
+        self.accesses: list[list[list[int]]] = [[] for _ in range(self.gpus)]
+
+    def program(self) -> Program:
+        for placed in self.plan.kernels:
+            for wait in self._waits(placed.kernel, placed.after_chunk):
+                self.counter.setdefault((wait.buffer, wait.position), len(self.counter))
+        region = self._region_table()
+        kernel, work = self._kernel_table(region)
+        tile = self._tile_table(region)
+        self._fill_shape(kernel, tile)
+        tables = Tables(
+            shape=self.shape,
+            gpu=self.gpu,
+            kernel=kernel,
+            phase=_stack(self.phases, y.P_COLUMNS),
+            access=_stack(self.accesses, y.A_COLUMNS),
+            work=work,
+            region=region,
+            tile=tile,
+            unit_mask=self._masks(),
+        )
+        names = tuple(placed.kernel.name for placed in self.plan.kernels)
+        return Program(tables=tables, kernel_names=names, regions=self.regions, plan=self.plan)
+
+    @staticmethod
+    def _waits(kernel: Kernel, after: Wait | None) -> list[Wait]:
+        waits = [phase.wait for phase in kernel.phases if phase.wait is not None]
+        return waits if after is None else [after, *waits]
+
+    # -- regions ---------------------------------------------------------------------------------------------------
+
+    def _region_table(self) -> Table:
+        table = np.zeros((self.gpus, len(self.regions), y.M_COLUMNS), dtype=np.int64)
+        for g in range(self.gpus):
+            address = 0
+            for buffer in self.plan.buffers:
+                for position, size in enumerate(buffer.sizes[g]):
+                    row = self.row[buffer.name, position]
+                    table[g, row] = self._region_row(buffer, position, size, address)
+                    address += size
+                address = -(-address // ALIGNMENT) * ALIGNMENT
+        return table
+
+    def _region_row(self, buffer: Buffer, position: int, size: int, address: int) -> list[int]:
+        rule = buffer.rule(position)
+        row = [y.NONE] * y.M_COLUMNS
+        row[y.M_BASE], row[y.M_SIZE] = address, size
+        row[y.M_MODE], row[y.M_CACHED] = int(rule.mode), int(rule.cached)
+        row[y.M_COUNTER] = self.counter.get((buffer.name, position), y.NONE)
+        row[y.M_TRACKED] = rule.updates_per_element
+        row[y.M_FIRST_TILE] = row[y.M_TILES] = row[y.M_DMA_AT_START] = 0
+        self._link_rule(row, rule)
+        return row
+
+    def _link_rule(self, row: list[int], rule: ChunkRule) -> None:
+        if rule.remote is not None:
+            row[y.M_TO_REGION] = self.row[rule.remote.buffer, rule.remote.position]
+            row[y.M_REMOTE_CAUSE] = int(rule.remote.cause)
+        if rule.dma is not None:
+            row[y.M_DMA_MODE] = y.REMOTE_UPDATE if rule.dma.update else y.REMOTE_STORE
+            row[y.M_DMA_REGION] = self.row[rule.dma.buffer, rule.dma.position]
+            row[y.M_DMA_CAUSE], row[y.M_DMA_REMOTE_CAUSE] = int(rule.dma.read_cause), int(rule.dma.remote_cause)
+            row[y.M_DMA_AT_START] = int(rule.dma.at_start)
+
+    # -- tiles and work --------------------------------------------------------------------------------------------
+
+    def _tile_table(self, region: Table) -> Table:
+        most = max((len(work) for work in self.plan.work), default=0)
+        table = np.zeros((self.gpus, max(most, 1), y.TI_COLUMNS), dtype=np.int64)
+        if most == 0:
+            return table
+        first = self.row[self.plan.tile_buffer, 0]
+        for g, work in enumerate(self.plan.work):
+            table[g, : len(work), y.TI_REGION] = first + work[:, y.T_REGION]
+            table[g, : len(work), y.TI_OFFSET] = work[:, y.T_OFFSET]
+            table[g, : len(work), y.TI_BYTES] = work[:, y.T_BYTES]
+            positions, starts, counts = np.unique(work[:, y.T_REGION], return_index=True, return_counts=True)
+            region[g, first + positions, y.M_FIRST_TILE] = starts
+            region[g, first + positions, y.M_TILES] = counts
+        return table
+
+    def _kernel_table(self, region: Table) -> tuple[Table, Table]:
+        kernels = self.plan.kernels
+        table = np.zeros((self.gpus, len(kernels), y.K_COLUMNS), dtype=np.int64)
+        rows: list[list[Table]] = [[] for _ in range(self.gpus)]
+        for g in range(self.gpus):
+            first_work = 0
+            for k, placed in enumerate(kernels):
+                kernel = placed.kernel
+                first_phase = len(self.phases[g])
+                for phase in kernel.phases:
+                    self._add_phase(g, phase, region)
+                work = self._work_of(g, kernel)
+                rows[g].append(work)
+                table[g, k] = self._kernel_row(g, k, first_work, first_phase, region)
+                first_work += len(work)
+        return table, np.stack([np.concatenate(r) for r in rows]) if kernels else np.zeros(
+            (self.gpus, 0, y.T_FIELDS), dtype=np.int64
+        )
+
+    def _work_of(self, g: int, kernel: Kernel) -> Table:
+        if kernel.tiled:
+            return self.plan.work[g]
+        work = np.zeros((kernel.workgroups, y.T_FIELDS), dtype=np.int64)
+        work[:, y.T_ROW] = np.arange(kernel.workgroups)
+        work[:, y.T_REGION] = y.NONE
+        return work
+
+    def _kernel_row(self, g: int, k: int, first_work: int, first_phase: int, region: Table) -> list[int]:
+        placed = self.plan.kernels[k]
+        kernel = placed.kernel
+        row = [0] * y.K_COLUMNS
+        row[y.K_WORKGROUPS], row[y.K_FIRST_WORK] = kernel.workgroups, first_work
+        row[y.K_FIRST_PHASE], row[y.K_PHASES] = first_phase, len(kernel.phases)
+        row[y.K_THREADS], row[y.K_REGISTERS], row[y.K_LDS] = kernel.threads, kernel.registers, kernel.lds
+        row[y.K_PRIORITY] = placed.priority
+        row[y.K_AFTER] = y.NONE if placed.after is None else placed.after
+        row[y.K_AFTER_COUNTER] = y.NONE
+        if placed.after_chunk is not None:
+            row[y.K_AFTER_COUNTER], row[y.K_AFTER_VALUE] = self._counter(g, placed.after_chunk, region)
+        row[y.K_LAUNCH] = int(self.gpu[g, y.G_LAUNCH])
+        row[y.K_RELEASE], row[y.K_MONITOR] = int(placed.release), int(placed.monitor)
+        return row
+
+    def _counter(self, g: int, wait: Wait, region: Table) -> tuple[int, int]:
+        size = region[g, self.row[wait.buffer, wait.position], y.M_SIZE]
+        return self.counter[wait.buffer, wait.position], int(size)
+
+    # -- scripts ---------------------------------------------------------------------------------------------------
+
+    def _add_phase(self, g: int, phase: Phase, region: Table) -> None:
+        row = [y.NONE] * y.P_COLUMNS
+        row[y.P_ITERATIONS] = self._iterations(g, phase, region)
+        row[y.P_SHARED], row[y.P_SLOTS] = int(phase.shared), phase.slots
+        row[y.P_FIRST_LOAD], row[y.P_LOADS] = len(self.accesses[g]), len(phase.loads)
+        row[y.P_CYCLES] = round(phase.cycles * 1000)
+        self.accesses[g] += [self._load_row(g, load, region) for load in phase.loads]
+        if phase.store is not None:
+            row[y.P_STORE] = len(self.accesses[g])
+            self.accesses[g].append(self._store_row(g, phase.store, region))
+        if phase.wait is not None:
+            row[y.P_WAIT_COUNTER], row[y.P_WAIT_VALUE] = self._counter(g, phase.wait, region)
+        self.phases[g].append(row)
+
+    def _iterations(self, g: int, phase: Phase, region: Table) -> int:
+        if phase.iterations is not None:
+            return phase.iterations
+        load = phase.loads[0]
+        size = int(region[g, self.row[load.buffer, load.position], y.M_SIZE])
+        return -(-size // load.unit_bytes)
+
+    def _load_row(self, g: int, load: Load, region: Table) -> list[int]:
+        chunk = region[g, self.row[load.buffer, load.position]]
+        row = [y.NONE] * y.A_COLUMNS
+        row[y.A_BASE], row[y.A_LIMIT] = int(chunk[y.M_BASE]), int(chunk[y.M_SIZE])
+        row[y.A_ROW_STRIDE], row[y.A_COLUMN_STRIDE] = load.row_stride, load.column_stride
+        row[y.A_STEP_STRIDE], row[y.A_EXTENT] = load.step_stride, int(load.extent)
+        row[y.A_UNIT], row[y.A_LAST_UNIT] = load.unit_bytes, load.last_unit_bytes
+        row[y.A_CACHED], row[y.A_CAUSE] = int(load.cached), int(load.cause)
+        return row
+
+    def _store_row(self, g: int, store: Store, region: Table) -> list[int]:
+        first = self.row[store.buffer, store.position]
+        row = [0] * y.A_COLUMNS
+        row[y.A_LIMIT] = int(region[g, first, y.M_SIZE])
+        row[y.A_STEP_STRIDE], row[y.A_UNIT], row[y.A_LAST_UNIT] = store.step_stride, store.unit_bytes, store.unit_bytes
+        row[y.A_CAUSE], row[y.A_REGION] = int(store.cause), first
+        return row
+
+    # -- shape -----------------------------------------------------------------------------------------------------
+
+    def _fill_shape(self, kernel: Table, tile: Table) -> None:
+        s = self.shape
+        s[y.S_GPUS], s[y.S_KERNELS], s[y.S_REGIONS] = self.gpus, kernel.shape[1], len(self.regions)
+        s[y.S_TILES] = tile.shape[1] if self.plan.work else 0
+        s[y.S_WAVEFRONTS], s[y.S_BLOCK_TILES] = self.plan.wavefronts, self.plan.block_tiles
+        s[y.S_COUNTERS] = len(self.counter)
+        for g, neighbour in enumerate(self.plan.neighbour):
+            self.gpu[g, y.G_NEIGHBOUR] = neighbour
+
+    def _masks(self) -> Table:
+        units = int(self.shape[y.S_CUS])
+        mask = np.ones((self.gpus, len(self.plan.kernels), units), dtype=np.int64)
+        for k, placed in enumerate(self.plan.kernels):
+            if placed.compute_units is not None:
+                mask[:, k, :] = 0
+                mask[:, k, list(placed.compute_units)] = 1
+        return mask
+
+
+def _stack(rows: list[list[list[int]]], columns: int) -> Table:
+    table = np.zeros((len(rows), max(len(rows[0]), 1), columns), dtype=np.int64)
+    for g, of_gpu in enumerate(rows):
+        if of_gpu:
+            table[g] = of_gpu
+    return table

@@ -1,0 +1,59 @@
+"""A plan: the kernels, buffers and address map of a run, still in Python objects."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from weft.program.rules import PLAIN_STORE, ChunkRule
+from weft.program.script import Kernel, Wait
+
+Work = npt.NDArray[np.int64]
+"""One row per workgroup: row, column, rows, columns, chunk position, offset in the chunk, bytes, tile number."""
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A buffer in chunks: `sizes[g][p]` bytes at GPU g and position p, each chunk with its rule."""
+
+    name: str
+    sizes: tuple[tuple[int, ...], ...]
+    rules: tuple[ChunkRule, ...] = ()
+
+    def rule(self, position: int) -> ChunkRule:
+        """The rule of a chunk; ordinary uncached stores where none is given."""
+        return self.rules[position] if self.rules else PLAIN_STORE
+
+
+@dataclass(frozen=True)
+class PlacedKernel:
+    """A kernel in a plan: what it follows, its priority, and whether its results are released to other readers."""
+
+    kernel: Kernel
+    after: int | None = None
+    after_chunk: Wait | None = None
+    priority: int = 0
+    release: bool = False
+    monitor: bool = False
+    compute_units: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that one run does, for every simulated GPU.
+
+    `work[g]` are the output tiles of GPU g in run order (empty if nothing is tiled); `block_tiles` of them make one
+    DMA command; `wavefronts` is the number of wavefront tiles in a tile; `neighbour[g]` receives what g sends.
+    """
+
+    kernels: tuple[PlacedKernel, ...]
+    buffers: tuple[Buffer, ...]
+    work: tuple[Work, ...]
+    neighbour: tuple[int, ...]
+    wavefronts: int = 4
+    block_tiles: int = 1
+    tile_buffer: str = "output"
+    counters: Mapping[tuple[str, int], int] = field(default_factory=dict)

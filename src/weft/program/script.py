@@ -1,0 +1,98 @@
+"""Workgroup scripts: what every workgroup of a kernel does, without saying where its stores go."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from weft.engine import layout as y
+
+
+class Cause(IntEnum):
+    """Why bytes move; the names are those of the result."""
+
+    GEMM_READ = y.CAUSE_GEMM_READ
+    GEMM_WRITE = y.CAUSE_GEMM_WRITE
+    RS_READ = y.CAUSE_RS_READ
+    RS_WRITE = y.CAUSE_RS_WRITE
+    RS_UPDATE = y.CAUSE_RS_UPDATE
+    AG_READ = y.CAUSE_AG_READ
+    AG_WRITE = y.CAUSE_AG_WRITE
+    TRACKER_SPILL = y.CAUSE_TRACKER
+
+
+class Extent(IntEnum):
+    """What the bytes of a load are per: the whole, a row of the workgroup's tile, or a column of it."""
+
+    ONE = y.EXTENT_ONE
+    ROWS = y.EXTENT_ROWS
+    COLUMNS = y.EXTENT_COLUMNS
+
+
+@dataclass(frozen=True)
+class Load:
+    """A load of one iteration: address = chunk base + row, column and step strides [bytes] times their index.
+
+    It moves `unit_bytes` per unit of `extent` (`last_unit_bytes` in the last iteration), never past the chunk's end.
+    """
+
+    buffer: str
+    position: int
+    unit_bytes: int
+    last_unit_bytes: int
+    cause: Cause
+    extent: Extent = Extent.ONE
+    row_stride: int = 0
+    column_stride: int = 0
+    step_stride: int = 0
+    cached: bool = False
+
+
+@dataclass(frozen=True)
+class Store:
+    """A store of one iteration into a buffer: into the workgroup's own tile if the kernel's work is tiled (then
+    `position` is its chunk's), else `unit_bytes` at `step_stride` [bytes] times the iteration."""
+
+    buffer: str
+    cause: Cause
+    position: int = 0
+    unit_bytes: int = 0
+    step_stride: int = 0
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Begin only when a chunk is complete: fully received, or fully reduced."""
+
+    buffer: str
+    position: int
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A software-pipelined loop: `slots` iterations in flight, `cycles` of a compute unit each, in order.
+
+    With `shared`, iteration i belongs to workgroup i modulo the number of workgroups. Where `iterations` is None,
+    there are as many as cover the chunk of the first load.
+    """
+
+    iterations: int | None
+    slots: int
+    cycles: float
+    loads: tuple[Load, ...] = ()
+    store: Store | None = None
+    wait: Wait | None = None
+    shared: bool = False
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel: how many workgroups, what each needs of a compute unit, and the script that all of them run."""
+
+    name: str
+    workgroups: int
+    threads: int
+    registers: int
+    lds: int
+    phases: tuple[Phase, ...]
+    tiled: bool = False
