@@ -21,7 +21,7 @@ demo: .venv/ready-to-use
 
 test: lint docs
 	@echo "== tests"
-	@$(BIN)/pytest -q -n 2 --dist loadfile
+	@$(BIN)/pytest -q -n 2
 
 lint: .venv/ready-to-develop
 	@echo "== style"
