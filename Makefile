@@ -43,7 +43,7 @@ bench: .venv/ready-to-develop
 	@$(BIN)/python benchmarks/run.py
 
 clean:
-	rm -rf .venv out build dist docs/reference/api .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf .venv out build dist docs/reference/api docs/reference/catalogue.md .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 	find src tests docs -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The environments. A stamp older than pyproject.toml means that the dependencies may have changed.

@@ -1,6 +1,11 @@
 """How Sphinx builds this documentation: Markdown pages, and a reference made from docstrings."""
 
+import sys
+from pathlib import Path
+
 from weft import __version__
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 project = "Weft"
 author = "The Weft authors"
@@ -12,6 +17,7 @@ extensions = [
     "sphinx.ext.autosummary",
     "sphinx.ext.napoleon",
     "sphinx_click",
+    "catalogue",
 ]
 exclude_patterns = ["_build", "_templates"]
 templates_path = ["_templates"]

@@ -1,0 +1,58 @@
+"""Writes reference/catalogue.md when the documentation is built: every machine and model, value by value."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from weft import hardware, workload
+from weft.hardware import Provenance
+
+INTRODUCTION = """# Machines and models
+
+What Weft knows, made from `src/weft/hardware/catalog` and `src/weft/workload/models`. A *published* value is
+the paper's or the maker's, a *measured* one somebody's measurement, a *derived* one follows from others, and
+an *assumed* one is plausible within its range. `--set PATH=VALUE` and `Gpu.with_values` change a machine's
+values by path.
+"""
+COLUMNS = ("value", "kind", "plausible range", "source")
+
+
+def setup(app: Any) -> dict[str, bool]:
+    """What Sphinx calls: the page is written before the pages are read."""
+    app.connect("builder-inited", lambda app: write(Path(app.srcdir) / "reference" / "catalogue.md"))
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
+
+
+def write(page: Path) -> None:
+    text = INTRODUCTION + "\n".join([*machines(), *models()]) + "\n"
+    if not page.exists() or page.read_text() != text:  # else Sphinx would read it again
+        page.write_text(text)
+
+
+def machines() -> Iterator[str]:
+    for name in hardware.names():
+        gpu = hardware.load(name)
+        yield f"\n## Machine `{name}`\n\n{gpu.title}. {gpu.description}\n"
+        yield from table("path", {path: gpu.text(path) for path in gpu.paths()}, gpu.provenance)
+
+
+def models() -> Iterator[str]:
+    for name in workload.model_names():
+        model = workload.load_model(name)
+        yield f"\n## Model `{name}`\n\n{model.title}.\n"
+        yield from table(
+            "dimension", {key: known.text for key, known in model.provenance.items()}, model.provenance
+        )
+
+
+def table(key: str, values: Mapping[str, str], provenance: Mapping[str, Provenance]) -> Iterator[str]:
+    yield row([key, *COLUMNS])
+    yield row(["---"] * (1 + len(COLUMNS)))
+    for name, value in values.items():
+        known = provenance.get(name)
+        reach = f"{known.low} to {known.high}" if known and known.low is not None else ""
+        yield row([f"`{name}`", value, known.kind if known else "", reach, known.source if known else ""])
+
+
+def row(cells: list[str]) -> str:
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
