@@ -4,6 +4,10 @@
 PYTHON ?= python3
 BIN    := .venv/bin
 
+# What Weft and matplotlib keep between runs stays inside the checkout, too.
+export WEFT_CACHE   := $(CURDIR)/.venv/cache
+export MPLCONFIGDIR := $(CURDIR)/.venv/matplotlib
+
 .PHONY: help demo test lint docs bench clean
 
 help:
