@@ -51,32 +51,25 @@ class Ring:
     def fused_reduce_scatter(self) -> tuple[ChunkRule, ...]:
         """T3's map of the producer's output (ASPLOS 2024, arXiv:2401.16677).
 
-        The first chunk is `remote_map`ped: the producer's own stores are updates of the neighbour's memory. Later
-        ones are updated here, by the producer and by the neighbour, and `dma_map`ped: complete blocks are sent on as
-        updates. The last one stays.
+        The first chunk has a ``remote_map``: the producer's own stores are updates of the neighbour's memory. Later
+        ones are updated here, by the producer and by the neighbour, and have a ``dma_map``: complete blocks are sent
+        on as updates. The last one stays.
         """
         return (
             ChunkRule(remote=RemoteMap("output", 1, update=True, cause=Cause.RS_UPDATE)),
-            *self._forwarding(range(1, self.gpus - 1), updates=2),
+            *(self._forwarding(p) for p in range(1, self.gpus - 1)),
             ChunkRule(update=True, updates_per_element=2),
         )
 
-    def near_memory_reduce_scatter(self) -> tuple[ChunkRule, ...]:
-        """A reduce-scatter of data that lies ready: DMA engines send, the neighbour's memory adds."""
-        first = DmaMap("output", 1, True, Cause.RS_READ, Cause.RS_UPDATE, at_start=True)
+    def updated_output(self) -> tuple[ChunkRule, ...]:
+        """The output when a reduce-scatter kernel sends it on as near-memory updates of the neighbour's."""
+        steps = range(1, self.gpus)
         return (
-            ChunkRule(dma=first),
-            *self._forwarding(range(1, self.gpus - 1), updates=1),
-            ChunkRule(update=True, updates_per_element=1),
+            *(ChunkRule(remote=RemoteMap("output", p, update=True, cause=Cause.RS_UPDATE)) for p in steps),
+            PLAIN_STORE,
         )
 
     @staticmethod
-    def _forwarding(positions: range, updates: int) -> list[ChunkRule]:
-        return [
-            ChunkRule(
-                update=True,
-                updates_per_element=updates,
-                dma=DmaMap("output", p + 1, True, Cause.RS_READ, Cause.RS_UPDATE),
-            )
-            for p in positions
-        ]
+    def _forwarding(position: int) -> ChunkRule:
+        dma = DmaMap("output", position + 1, True, Cause.RS_READ, Cause.RS_UPDATE)
+        return ChunkRule(update=True, updates_per_element=2, dma=dma)

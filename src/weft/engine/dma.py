@@ -53,6 +53,7 @@ def start_next(m: Machine, g: int, e: int, now: int) -> None:
     m.engine[e, y.E_UNSENT] = bytes_
     m.engine[e, y.E_FLIGHT] = 0
     m.dma_log[g, lead, y.DL_START] = now
+    m.dma_log[g, lead, y.DL_BYTES] = bytes_
     m.dma_log[g, lead, y.DL_ENGINE] = e - g * m.shape[y.S_ENGINES]
     schedule(m, now + m.gpu[g, y.G_DMA_SETUP], y.EV_DMA, e)
 

@@ -159,14 +159,7 @@ def _act(m: Machine, kind: int, index: int, now: int, policy) -> None:  # type: 
 @block
 def _start(m: Machine) -> None:
     for g in range(m.shape[y.S_GPUS]):
-        now = m.gpu[g, y.G_START]
-        consider_launches(m, g, now)
-        for t in range(m.shape[y.S_TILES]):
-            region = m.tile[g, t, y.TI_REGION]
-            first = t - m.region[g, region, y.M_FIRST_TILE]
-            at_start = m.region[g, region, y.M_DMA_AT_START] == 1
-            if at_start and m.tile[g, t, y.TI_BYTES] > 0 and first % m.shape[y.S_BLOCK_TILES] == 0:
-                trigger(m, g, t, now)
+        consider_launches(m, g, m.gpu[g, y.G_START])
 
 
 @entry

@@ -47,9 +47,11 @@ def _take_entry(m: Machine, g: int, key: int, now: int) -> None:
         if m.entry[s, w] == y.NONE:
             free = w
             break
-    if free == y.NONE:  # the youngest makes room: the oldest tile is the next to complete
+    if free == y.NONE:  # first in, first out: the tile being written now is about to be written again
+        _spill(m, g, m.entry[s, 0], now)
+        for w in range(ways - 1):
+            m.entry[s, w] = m.entry[s, w + 1]
         free = ways - 1
-        _spill(m, g, m.entry[s, free], now)
     m.entry[s, free] = key
     m.flow[g, y.F_LIVE_ENTRIES] += 1
     m.flow[g, y.F_MAX_LIVE] = max(m.flow[g, y.F_MAX_LIVE], m.flow[g, y.F_LIVE_ENTRIES])

@@ -1,6 +1,15 @@
 """How one operator runs on one GPU: tiles and their order, workgroup scripts, what a workgroup needs."""
 
-from weft.kernels.gemm import GemmTiling, gemm_kernel, tile_table
-from weft.kernels.ring import gather_kernel, reduce_kernel
+from weft.kernels.gemm import GemmTiling, gemm_kernel, operand_sizes, tile_table
+from weft.kernels.ring import RingTiling, gather_kernel, near_memory_reduce_kernel, reduce_kernel
 
-__all__ = ["GemmTiling", "gather_kernel", "gemm_kernel", "reduce_kernel", "tile_table"]
+__all__ = [
+    "GemmTiling",
+    "RingTiling",
+    "gather_kernel",
+    "gemm_kernel",
+    "near_memory_reduce_kernel",
+    "operand_sizes",
+    "reduce_kernel",
+    "tile_table",
+]

@@ -31,8 +31,8 @@ class GemmTiling:
     columns: int = 128
     step: int = 32
     threads: int = 256
-    slots: int = 3
-    band: int = 1
+    slots: int = 2
+    band: int = 8
 
     def registers(self, gemm: Gemm) -> int:
         """Registers of a workgroup: accumulators, one K step of operands, and overhead [bytes]."""
@@ -42,6 +42,10 @@ class GemmTiling:
     def lds(self, gemm: Gemm) -> int:
         """Local memory of a workgroup: two K steps of both operands (double buffer) [bytes]."""
         return 2 * (self.rows + self.columns) * self.step * gemm.element_bytes
+
+    def wavefronts(self, gpu: Gpu) -> int:
+        """Wavefronts, and so wavefront tiles, of a workgroup."""
+        return -(-self.threads // gpu.compute.wavefront_size)
 
     def grid(self, gemm: Gemm) -> tuple[int, int]:
         """Tile rows and tile columns of the output."""

@@ -74,6 +74,17 @@ def reduce_kernel(chunks: int, gpu: Gpu, tiling: RingTiling) -> Kernel:
     return _kernel("reduce_scatter", gpu, tiling, phases)
 
 
+def near_memory_reduce_kernel(chunks: int, gpu: Gpu, tiling: RingTiling) -> Kernel:
+    """Ring reduce-scatter of `chunks` chunks whose additions the memory makes: read a complete chunk, send updates."""
+    phases = []
+    for p in range(chunks - 1):
+        wait = None if p == 0 else Wait("output", p)
+        store = Store("output", Cause.RS_UPDATE, p, tiling.piece, tiling.piece)
+        phases.append(_phase(tiling, gpu, (("output", p),), Cause.RS_READ, store, wait))
+    phases.append(Phase(0, 1, 0, wait=Wait("output", chunks - 1)))
+    return _kernel("reduce_scatter", gpu, tiling, phases)
+
+
 def gather_kernel(chunks: int, gpu: Gpu, tiling: RingTiling, own: tuple[str, int]) -> Kernel:
     """Ring all-gather of `chunks` chunks on compute units: send the own one (found at `own`), forward what arrives."""
     phases = []

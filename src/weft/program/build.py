@@ -96,7 +96,7 @@ class _Builder:
         row[y.M_MODE], row[y.M_CACHED] = int(rule.mode), int(rule.cached)
         row[y.M_COUNTER] = self.counter.get((buffer.name, position), y.NONE)
         row[y.M_TRACKED] = rule.updates_per_element
-        row[y.M_FIRST_TILE] = row[y.M_TILES] = row[y.M_DMA_AT_START] = 0
+        row[y.M_FIRST_TILE] = row[y.M_TILES] = 0
         self._link_rule(row, rule)
         return row
 
@@ -108,7 +108,6 @@ class _Builder:
             row[y.M_DMA_MODE] = y.REMOTE_UPDATE if rule.dma.update else y.REMOTE_STORE
             row[y.M_DMA_REGION] = self.row[rule.dma.buffer, rule.dma.position]
             row[y.M_DMA_CAUSE], row[y.M_DMA_REMOTE_CAUSE] = int(rule.dma.read_cause), int(rule.dma.remote_cause)
-            row[y.M_DMA_AT_START] = int(rule.dma.at_start)
 
     # -- tiles and work --------------------------------------------------------------------------------------------
 

@@ -33,17 +33,13 @@ class RemoteMap:
 
 @dataclass(frozen=True)
 class DmaMap:
-    """When every element of a block has had `updates` updates, an engine sends the block to the neighbour.
-
-    `at_start` marks commands that the host triggers at the start of the run.
-    """
+    """When every element of a block has had `updates` updates, an engine sends the block to the neighbour."""
 
     buffer: str
     position: int
     update: bool
     read_cause: Cause
     remote_cause: Cause
-    at_start: bool = False
 
 
 @dataclass(frozen=True)

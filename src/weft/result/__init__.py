@@ -1,0 +1,15 @@
+"""What happened: times, bytes by cause, traffic over time, stages, chunks and DMA commands of a run."""
+
+from weft.result.comparison import Comparison
+from weft.result.result import ChunkSpan, DmaSpan, KernelSpan, Result, RunConfig, Series, StageSpan
+
+__all__ = [
+    "ChunkSpan",
+    "Comparison",
+    "DmaSpan",
+    "KernelSpan",
+    "Result",
+    "RunConfig",
+    "Series",
+    "StageSpan",
+]

@@ -1,0 +1,199 @@
+"""From the engine's final state to a Result: rows become names, bins become series."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from weft.engine import layout as y
+from weft.engine.state import Machine
+from weft.overlap import PhaseTimes
+from weft.program import Program
+from weft.result.result import (
+    ChunkSpan,
+    DmaSpan,
+    Ints,
+    KernelSpan,
+    Result,
+    RunConfig,
+    Series,
+    StageSpan,
+)
+
+WAITS = {
+    "compute": y.KR_COMPUTE,
+    "memory": y.KR_WAIT_LOAD,
+    "matrix_unit": y.KR_WAIT_UNIT,
+    "store": y.KR_WAIT_STORE,
+    "chunk": y.KR_WAIT_COUNTER,
+}
+
+
+def collect(config: RunConfig, program: Program, machine: Machine, wall_s: float) -> Result:
+    """The result of a finished run."""
+    kernels = _kernels(program, machine)
+    chunks = _chunks(program, machine)
+    gpus = int(machine.shape[y.S_GPUS])
+    return Result(
+        config=config,
+        times=_times(machine, kernels, chunks),
+        bytes={
+            name: int(machine.traffic[:, cause].sum()) // gpus
+            for cause, name in enumerate(y.CAUSE_NAMES)
+            if machine.traffic[:, cause].any()
+        },
+        counters=_counters(machine),
+        kernels=kernels,
+        stages=_stages(program, machine),
+        chunks=chunks,
+        dmas=_dmas(machine),
+        series=_series(machine),
+        events=int(machine.clock[y.C_EVENTS]),
+        requests=int(machine.clock[y.C_REQUESTS]),
+        wall_s=wall_s,
+    )
+
+
+def _gpus(machine: Machine) -> range:
+    return range(int(machine.shape[y.S_GPUS]))
+
+
+def _kernels(program: Program, m: Machine) -> tuple[KernelSpan, ...]:
+    return tuple(
+        KernelSpan(
+            gpu=g,
+            name=name,
+            start_fs=int(m.kernel_run[g, k, y.KR_START]),
+            first_workgroup_fs=int(m.kernel_run[g, k, y.KR_FIRST_START]),
+            end_fs=int(m.kernel_run[g, k, y.KR_END]),
+            workgroups=int(m.kernel[g, k, y.K_WORKGROUPS]),
+            waits={what: int(m.kernel_run[g, k, column]) for what, column in WAITS.items()},
+        )
+        for g in _gpus(m)
+        for k, name in enumerate(program.kernel_names)
+    )
+
+
+def _stages(program: Program, m: Machine) -> tuple[StageSpan, ...]:
+    spans = []
+    for g in _gpus(m):
+        for k, name in enumerate(program.kernel_names):
+            first, count = int(m.kernel[g, k, y.K_FIRST_WORK]), int(m.kernel[g, k, y.K_WORKGROUPS])
+            log = m.work_log[g, first : first + count]
+            # What the GPU holds at once: the workgroups placed before any had ended.
+            wave = max(int((log[:, y.WL_START] < log[:, y.WL_END].min()).sum()), 1)
+            for stage in range(-(-count // wave)):
+                part = log[stage * wave : (stage + 1) * wave]
+                start, end = int(part[:, y.WL_START].min()), int(part[:, y.WL_END].max())
+                spans.append(StageSpan(g, name, stage, len(part), start, end))
+    return tuple(spans)
+
+
+def _moment(value: int) -> int | None:
+    return None if value == y.NONE else int(value)
+
+
+def _chunks(program: Program, m: Machine) -> tuple[ChunkSpan, ...]:
+    spans = []
+    for g in _gpus(m):
+        for row, (buffer, position) in enumerate(program.regions):
+            log = m.chunk_log[g, row]
+            if (log == y.NONE).all():
+                continue
+            spans.append(
+                ChunkSpan(
+                    gpu=g,
+                    buffer=buffer,
+                    position=position,
+                    bytes=int(m.region[g, row, y.M_SIZE]),
+                    first_local_fs=_moment(log[y.CL_FIRST_LOCAL]),
+                    last_local_fs=_moment(log[y.CL_LAST_LOCAL]),
+                    first_remote_fs=_moment(log[y.CL_FIRST_REMOTE]),
+                    last_remote_fs=_moment(log[y.CL_LAST_REMOTE]),
+                    first_sent_fs=_moment(log[y.CL_FIRST_SENT]),
+                    last_sent_fs=_moment(log[y.CL_LAST_SENT]),
+                    complete_fs=_moment(log[y.CL_COMPLETE]),
+                )
+            )
+    return tuple(spans)
+
+
+def _dmas(m: Machine) -> tuple[DmaSpan, ...]:
+    spans = []
+    for g in _gpus(m):
+        for tile in np.flatnonzero(m.dma_log[g, :, y.DL_END] != y.NONE):
+            log = m.dma_log[g, tile]
+            region = m.tile[g, tile, y.TI_REGION]
+            spans.append(
+                DmaSpan(
+                    gpu=g,
+                    engine=int(log[y.DL_ENGINE]),
+                    tile=int(tile),
+                    position=int(m.work[g, tile, y.T_REGION]) if m.work.shape[1] > tile else int(region),
+                    bytes=int(log[y.DL_BYTES]),
+                    ready_fs=int(log[y.DL_READY]),
+                    start_fs=int(log[y.DL_START]),
+                    end_fs=int(log[y.DL_END]),
+                )
+            )
+    return tuple(spans)
+
+
+def _series(m: Machine) -> Series:
+    used = int(np.flatnonzero(m.series.any(axis=(0, 1)) | m.link_series.any(axis=0)).max(initial=0)) + 1
+    traffic: dict[str, Ints] = {
+        name: m.series[:, cause, :used].copy()
+        for cause, name in enumerate(y.CAUSE_NAMES)
+        if m.series[:, cause].any()
+    }
+    return Series(bin_fs=int(m.clock[y.C_BIN]), traffic=traffic, link=m.link_series[:, :used].copy())
+
+
+def _counters(m: Machine) -> dict[str, float]:
+    flow, channel = m.flow, m.channel
+    now = max(int(m.clock[y.C_NOW]), 1)
+    counters: dict[str, float] = {
+        "cache_hits": int(flow[:, y.F_HITS].sum()),
+        "cache_merged_misses": int(flow[:, y.F_MERGES].sum()),
+        "cache_misses": int(flow[:, y.F_MISSES].sum()),
+        "cache_write_backs": int(flow[:, y.F_WRITEBACKS].sum()),
+        "tracker_most_live": int(flow[:, y.F_MAX_LIVE].max()),
+        "tracker_spills": int(flow[:, y.F_SPILLS].sum()),
+        "tracker_refills": int(flow[:, y.F_REFILLS].sum()),
+        "dram_activations": int(channel[:, y.H_ACTIVATES].sum()),
+        "dram_turnarounds": int(channel[:, y.H_TURNAROUNDS].sum()),
+        "dram_bus_utilization": float(channel[:, y.H_BUSY].mean() / now),
+        "dram_queue_mean_accesses": float(channel[:, y.H_OCCUPANCY].mean() * 1000 / now / 64),
+        "dram_queue_most_accesses": int(channel[:, y.H_MAX_QUEUED].max()) // 64,
+        "arbiter_starved": int(flow[:, y.F_STARVED].sum()),
+        "link_bytes": int(m.link[:, y.L_BYTES].sum()),
+        "link_utilization": float(m.link[:, y.L_BUSY].mean() / now),
+    }
+    if (flow[:, y.F_INTENSITY] != y.NONE).any():
+        counters["arbiter_intensity"] = float(flow[0, y.F_INTENSITY]) / 1000
+        counters["arbiter_threshold_accesses"] = int(flow[0, y.F_THRESHOLD]) // 64
+    return counters
+
+
+def _times(m: Machine, kernels: tuple[KernelSpan, ...], chunks: tuple[ChunkSpan, ...]) -> PhaseTimes:
+    """Kernel durations (the longest GPU's); a fused reduce-scatter runs from its first byte sent to its last reduced."""
+    longest: dict[str, int] = {}
+    for kernel in kernels:
+        longest[kernel.name] = max(longest.get(kernel.name, 0), kernel.end_fs - kernel.start_fs)
+    begin = min(int(start) for start in m.gpu[:, y.G_START])
+    end = max((kernel.end_fs for kernel in kernels), default=int(m.clock[y.C_NOW]))
+    reduce_scatter = longest.get("reduce_scatter")
+    if reduce_scatter is None:
+        reduce_scatter = max((_fused_time(chunks, g) for g in _gpus(m)), default=0)
+    return PhaseTimes(
+        gemm=longest.get("gemm", 0) * 1e-15,
+        reduce_scatter=reduce_scatter * 1e-15,
+        all_gather=longest.get("all_gather", 0) * 1e-15,
+        total=(end - begin) * 1e-15,
+    )
+
+
+def _fused_time(chunks: tuple[ChunkSpan, ...], gpu: int) -> int:
+    output = [chunk for chunk in chunks if chunk.gpu == gpu and chunk.buffer == "output"]
+    starts = [chunk.first_remote_fs for chunk in output if chunk.first_remote_fs is not None]
+    ends = [chunk.complete_fs for chunk in output if chunk.complete_fs is not None]
+    return max(ends) - min(starts) if starts and ends else 0

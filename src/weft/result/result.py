@@ -1,0 +1,186 @@
+"""The result of a run: everything that a table, a plot or a trace shows is computed from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from weft.overlap import PhaseTimes
+from weft.units import format_bytes, format_time
+
+FS_PER_US = 1_000_000_000
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """What was run: sub-layer, machine, overlap and how it was simulated.
+
+    `mode` is "mirrored" (one GPU stands for all) or "explicit" (all `tp` are simulated).
+    """
+
+    model: str
+    sublayer: str
+    tp: int
+    m: int
+    n: int
+    k: int
+    dtype: str
+    gpu: str
+    overlap: str
+    arbiter: str
+    request_bytes: int
+    mode: str
+    changed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class KernelSpan:
+    """A kernel on a GPU: requested, first workgroup, end [fs]; its workgroups' time by what they did or awaited [fs].
+
+    `waits` keys: compute, memory (loads), matrix_unit (busy with another workgroup), store, chunk.
+    """
+
+    gpu: int
+    name: str
+    start_fs: int
+    first_workgroup_fs: int
+    end_fs: int
+    workgroups: int
+    waits: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class StageSpan:
+    """One wave of a kernel's workgroups: as many as the GPU holds at once [fs]."""
+
+    gpu: int
+    kernel: str
+    index: int
+    workgroups: int
+    start_fs: int
+    end_fs: int
+
+
+@dataclass(frozen=True)
+class ChunkSpan:
+    """One chunk of a buffer on a GPU: when it was written from here, from the neighbour, sent by DMA, and complete [fs].
+
+    Each is None if it never happened. `position` is the order in which the GPU deals with its chunks.
+    """
+
+    gpu: int
+    buffer: str
+    position: int
+    bytes: int
+    first_local_fs: int | None
+    last_local_fs: int | None
+    first_remote_fs: int | None
+    last_remote_fs: int | None
+    first_sent_fs: int | None
+    last_sent_fs: int | None
+    complete_fs: int | None
+
+
+@dataclass(frozen=True)
+class DmaSpan:
+    """One DMA command: triggered, taken by an engine, last byte gone [fs]."""
+
+    gpu: int
+    engine: int
+    tile: int
+    position: int
+    bytes: int
+    ready_fs: int
+    start_fs: int
+    end_fs: int
+
+
+@dataclass(frozen=True)
+class Series:
+    """Bytes per time bin: DRAM traffic by cause and egress link traffic, arrays of shape (gpus, bins)."""
+
+    bin_fs: int
+    traffic: Mapping[str, Ints]
+    link: Ints
+
+    @property
+    def time_us(self) -> npt.NDArray[np.float64]:
+        """Start of each bin [us]."""
+        return np.arange(self.link.shape[1]) * (self.bin_fs / FS_PER_US)
+
+    def rate(self, cause: str, gpu: int = 0) -> npt.NDArray[np.float64]:
+        """DRAM traffic of a cause over time [bytes/s]."""
+        return self.traffic[cause][gpu] / (self.bin_fs * 1e-15)
+
+
+@dataclass(frozen=True)
+class Result:
+    """One run, or an ideal put together from the runs in `parts`.
+
+    `bytes` is DRAM traffic by cause [bytes], of one GPU (the mean if several were simulated). `counters` holds what
+    blocks counted (cache hits, tracker spills, DRAM activations, queue occupancy, ...). `wall_s` is how long the
+    simulation took.
+    """
+
+    config: RunConfig
+    times: PhaseTimes
+    bytes: Mapping[str, int]
+    counters: Mapping[str, float] = field(default_factory=dict)
+    kernels: tuple[KernelSpan, ...] = ()
+    stages: tuple[StageSpan, ...] = ()
+    chunks: tuple[ChunkSpan, ...] = ()
+    dmas: tuple[DmaSpan, ...] = ()
+    series: Series | None = None
+    events: int = 0
+    requests: int = 0
+    wall_s: float = 0.0
+    parts: tuple[Result, ...] = ()
+
+    @property
+    def total_us(self) -> float:
+        """The whole sub-layer [us]."""
+        return self.times.total * 1e6
+
+    @property
+    def total_bytes(self) -> int:
+        """DRAM traffic of all causes [bytes]."""
+        return sum(self.bytes.values())
+
+    def speedup_over(self, baseline: Result) -> float:
+        """How many times faster than `baseline`."""
+        return baseline.times.total / self.times.total
+
+    def record(self, baseline: Result | None = None) -> dict[str, Any]:
+        """The run as plain data for JSON; with a baseline, its speedup too."""
+        c, t = self.config, self.times
+        return {
+            "model": c.model,
+            "tp": c.tp,
+            "sublayer": c.sublayer,
+            "overlap": c.overlap,
+            "gpu": c.gpu,
+            "gemm_us": t.gemm * 1e6,
+            "rs_us": t.reduce_scatter * 1e6,
+            "ag_us": t.all_gather * 1e6,
+            "total_us": t.total * 1e6,
+            "speedup": None if baseline is None else self.speedup_over(baseline),
+            "bytes": dict(self.bytes),
+            "events": self.events,
+            "requests": self.requests,
+            "wall_s": self.wall_s,
+            "counters": dict(self.counters),
+            "config": asdict(c),
+        }
+
+    def __str__(self) -> str:
+        c, t = self.config, self.times
+        return (
+            f"{c.model} {c.sublayer}, TP {c.tp}, on {c.gpu} under {c.overlap}: {format_time(t.total, digits=4)} "
+            f"(GEMM {format_time(t.gemm, digits=4)}, RS {format_time(t.reduce_scatter, digits=4)}, "
+            f"AG {format_time(t.all_gather, digits=4)}), {format_bytes(self.total_bytes, digits=4)} of DRAM traffic"
+        )

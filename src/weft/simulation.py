@@ -1,0 +1,281 @@
+"""Run a sub-layer on a machine under an overlap: `simulate` one, `compare` several."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from weft.engine import layout as y
+from weft.engine.state import Machine
+from weft.errors import InputError, SimulationError, UnknownNameError
+from weft.hardware import Gpu, System
+from weft.hardware import load as load_gpu
+from weft.kernels import GemmTiling
+from weft.overlap import OVERLAPS, ArbiterPolicy, Ideal, Overlap, PhaseTimes, Problem, Simulated
+from weft.overlap.machine import machine_tables
+from weft.parallel.tensor import ShardedSubLayer
+from weft.program import Program, build
+from weft.result import Comparison, Result, RunConfig
+from weft.result.collect import collect
+
+DEFAULT_REQUEST_BYTES = 512
+"""The default request: eight 64-B accesses that share a DRAM row; within 2 % of 64-B requests (docs: model)."""
+FIRST_BIN_FS = 100_000_000
+EXPLICIT_LIMIT = 16
+
+Watch = Callable[[int, int], None]
+
+
+def simulate(
+    layer: ShardedSubLayer,
+    machine: Gpu | System | str,
+    overlap: str | Overlap = "t3-mca",
+    *,
+    arbiter: ArbiterPolicy | None = None,
+    tiling: GemmTiling | None = None,
+    request_bytes: int = DEFAULT_REQUEST_BYTES,
+    mode: str = "auto",
+    event_budget: int | None = None,
+    watch: Watch | None = None,
+) -> Result:
+    """What happens when `layer` runs on `machine` (a GPU, a system, or a catalog name) under `overlap`.
+
+    `arbiter` replaces the overlap's memory arbitration. `request_bytes` is the granularity of memory requests (64 is
+    exact, the default faster). `mode` is "mirrored" (one GPU stands for all), "explicit" (all are simulated), or
+    "auto": mirrored wherever all GPUs are alike. `event_budget` ends a run that takes more events. `watch(events,
+    now_fs)` is called about every million events.
+
+    Raises UnknownNameError for an unknown overlap, InputError for what cannot be simulated, SimulationError for a run
+    that cannot finish, saying which tile waits for what.
+    """
+    chosen = find_overlap(overlap)
+    runner = _Runner(layer, machine, arbiter, tiling, request_bytes, mode, event_budget, watch)
+    return runner.result(chosen)
+
+
+def compare(
+    layer: ShardedSubLayer,
+    machine: Gpu | System | str,
+    overlaps: Iterable[str | Overlap] = tuple(OVERLAPS),
+    **options: Any,
+) -> Comparison:
+    """`layer` on `machine` under several overlaps, beside the sequential baseline; options are those of `simulate`.
+
+    Runs that ideals share are made once.
+    """
+    chosen = [find_overlap(overlap) for overlap in overlaps]
+    runner = _Runner(layer, machine, **{**_DEFAULTS, **options})
+    baseline = OVERLAPS["sequential"]
+    return Comparison({o.name: runner.result(o) for o in dict.fromkeys((baseline, *chosen))})
+
+
+_DEFAULTS: dict[str, Any] = {
+    "arbiter": None,
+    "tiling": None,
+    "request_bytes": DEFAULT_REQUEST_BYTES,
+    "mode": "auto",
+    "event_budget": None,
+    "watch": None,
+}
+
+
+def find_overlap(overlap: str | Overlap) -> Overlap:
+    """An overlap by name; UnknownNameError lists the known ones."""
+    if isinstance(overlap, Overlap):
+        return overlap
+    if overlap not in OVERLAPS:
+        raise UnknownNameError("overlap", overlap, OVERLAPS)
+    return OVERLAPS[overlap]
+
+
+class _Runner:
+    """Simulates overlaps of one sub-layer on one machine, each run at most once."""
+
+    def __init__(
+        self,
+        layer: ShardedSubLayer,
+        machine: Gpu | System | str,
+        arbiter: ArbiterPolicy | None,
+        tiling: GemmTiling | None,
+        request_bytes: int,
+        mode: str,
+        event_budget: int | None,
+        watch: Watch | None,
+    ) -> None:
+        self.layer = layer
+        self.system = _system(machine, layer)
+        self.arbiter = arbiter
+        self.request_bytes = request_bytes
+        self.event_budget = event_budget
+        self.watch = watch
+        mirrored = Problem(layer, self.system, 1, tiling or GemmTiling())
+        self.mode = _mode(mode, self.system, mirrored)
+        self.problem = (
+            mirrored if self.mode == "mirrored" else Problem(layer, self.system, layer.tp, mirrored.tiling)
+        )
+        self.done: dict[str, Result] = {}
+
+    def result(self, overlap: Overlap) -> Result:
+        if overlap.name not in self.done:
+            if isinstance(overlap, Ideal):
+                self.done[overlap.name] = self._ideal(overlap)
+            elif isinstance(overlap, Simulated):
+                self.done[overlap.name] = self._simulated(overlap)
+        return self.done[overlap.name]
+
+    def _config(self, overlap: Overlap, policy: str) -> RunConfig:
+        gemm, gpu = self.layer.gemm, self.system.gpu
+        changed = tuple(f"{path} = {p.text}" for path, p in gpu.provenance.items() if p.kind == "set by user")
+        return RunConfig(
+            model=self.layer.model,
+            sublayer=self.layer.name,
+            tp=self.layer.tp,
+            m=gemm.m,
+            n=gemm.n,
+            k=gemm.k,
+            dtype=gemm.dtype,
+            gpu=gpu.name,
+            overlap=overlap.name,
+            arbiter=policy,
+            request_bytes=self.request_bytes,
+            mode=self.mode,
+            changed=changed,
+        )
+
+    def _ideal(self, overlap: Ideal) -> Result:
+        parts = tuple(self.result(needed) for needed in overlap.needs)
+        times = overlap.combine({part.config.overlap: part.times for part in parts})
+        return Result(
+            config=self._config(overlap, "none"),
+            times=times,
+            bytes=_ideal_bytes(parts),
+            events=sum(part.events for part in parts),
+            requests=sum(part.requests for part in parts),
+            wall_s=sum(part.wall_s for part in parts),
+            parts=parts,
+        )
+
+    def _simulated(self, overlap: Simulated) -> Result:
+        from weft.engine.run import execute
+
+        policy = self.arbiter or overlap.policy
+        program = self._program(overlap)
+        begin = time.perf_counter()
+        announce_compilation()
+        status, machine = execute(program.tables, policy.compiled, FIRST_BIN_FS, self.event_budget, self.watch)
+        if status != y.FINISHED:
+            raise SimulationError(explain(status, program, machine, policy.name))
+        return collect(self._config(overlap, policy.name), program, machine, time.perf_counter() - begin)
+
+    def _program(self, overlap: Simulated) -> Program:
+        plan = overlap.plan(self.problem)
+        gpu = self.system.gpu
+        residents = min(
+            gpu.compute.max_workgroups_per_cu,
+            sum(
+                min(
+                    gpu.compute.threads_per_cu // placed.kernel.threads,
+                    gpu.compute.registers_per_cu // placed.kernel.registers,
+                    gpu.compute.lds_per_cu // max(placed.kernel.lds, 1),
+                )
+                for placed in plan.kernels
+            ),
+        )
+        rows, shape = machine_tables(self.system, self.problem.ranks, self.request_bytes, residents)
+        return build(plan, rows, shape)
+
+
+def announce_compilation() -> None:
+    """Say on stderr that the engine is being compiled, if its machine code is not there yet."""
+    from weft.engine.jit import is_compiled
+    from weft.engine.loop import run
+
+    if not is_compiled() and not getattr(run, "signatures", None):
+        print("weft: compiling the engine, once, under a minute ...", file=sys.stderr, flush=True)
+
+
+def _system(machine: Gpu | System | str, layer: ShardedSubLayer) -> System:
+    if isinstance(machine, System):
+        if machine.gpus != layer.tp:
+            raise InputError(
+                f"the system has {machine.gpus} GPUs, but the sub-layer is split over TP {layer.tp}; make them equal"
+            )
+        return machine
+    gpu = load_gpu(machine) if isinstance(machine, str) else machine
+    return System(gpu=gpu, gpus=layer.tp)
+
+
+def _mode(mode: str, system: System, problem: Problem) -> str:
+    alike = system.uniform and len(set(problem.chunk_bytes[0])) == 1
+    if mode == "auto":
+        mode = "mirrored" if alike else "explicit"
+    if mode == "mirrored" and not alike:
+        why = "their chunks differ in size" if system.uniform else "they differ"
+        raise InputError(f"one GPU cannot stand for all {system.gpus}, because {why}; choose mode 'explicit'")
+    if mode not in ("mirrored", "explicit"):
+        raise UnknownNameError("mode", mode, ("auto", "mirrored", "explicit"))
+    if mode == "explicit" and system.gpus > EXPLICIT_LIMIT:
+        raise InputError(
+            f"{system.gpus} GPUs are too many to simulate each (the most is {EXPLICIT_LIMIT}); "
+            "choose mode 'mirrored' or a smaller TP"
+        )
+    return mode
+
+
+def _ideal_bytes(parts: tuple[Result, ...]) -> dict[str, int]:
+    """The first part's traffic, with its reduce-scatter replaced by that of a later part that has one."""
+    moved = dict(parts[0].bytes)
+    for part in parts[1:]:
+        moved = {cause: n for cause, n in moved.items() if not cause.startswith("rs_")} | dict(part.bytes)
+    return moved
+
+
+def explain(status: int, program: Program, m: Machine, policy: str) -> str:
+    """Why a run did not finish, in a sentence that names the GPU, the kernel, the tile and what it waits for."""
+    now = f"at {m.clock[y.C_NOW] / 1e9:.3f} us, after {m.clock[y.C_EVENTS]} events"
+    if status == y.RUNNING:
+        return f"the event budget is exhausted {now}; raise it, or make the problem smaller"
+    for w in range(m.resident.shape[0]):
+        if m.resident[w, y.W_KERNEL] != y.NONE:
+            return f"the run is stuck {now}: {_waiting(program, m, w)}; arbiter policy '{policy}'"
+    for g in range(int(m.shape[y.S_GPUS])):
+        for k, name in enumerate(program.kernel_names):
+            if m.kernel_run[g, k, y.KR_READY] == 0:
+                return f"the run is stuck {now}: on GPU {g}, {name} never started; {_unfinished(program, m, g)}"
+            if m.kernel_run[g, k, y.KR_NEXT] < m.kernel[g, k, y.K_WORKGROUPS]:
+                return f"the run is stuck {now}: no compute unit of GPU {g} can hold a workgroup of {name}"
+    return f"the run is stuck {now}"
+
+
+def _waiting(program: Program, m: Machine, w: int) -> str:
+    g, k = int(m.resident[w, y.W_GPU]), int(m.resident[w, y.W_KERNEL])
+    index, phase = int(m.resident[w, y.W_INDEX]), int(m.resident[w, y.W_PHASE])
+    who = f"workgroup {index} of {program.kernel_names[k]} on GPU {g}"
+    row = m.phase[g, m.kernel[g, k, y.K_FIRST_PHASE] + phase]
+    counter = int(row[y.P_WAIT_COUNTER])
+    if m.resident[w, y.W_WAITING] and counter != y.NONE:
+        return f"{who} waits for {_chunk_of(program, m, g, counter, int(row[y.P_WAIT_VALUE]))}"
+    tile = m.work[g, m.kernel[g, k, y.K_FIRST_WORK] + index]
+    pending = m.slot[w * y.SLOTS : (w + 1) * y.SLOTS, y.Q_PENDING].sum()
+    return f"{who} (tile row {tile[y.T_ROW]}, column {tile[y.T_COLUMN]}) waits for {pending} memory requests"
+
+
+def _chunk_of(program: Program, m: Machine, g: int, counter: int, value: int) -> str:
+    region = int((m.region[g, :, y.M_COUNTER] == counter).argmax())
+    buffer, position = program.regions[region]
+    return f"chunk {position} of {buffer}, which has {m.counter[g, counter, y.N_VALUE]} of {value} bytes"
+
+
+def _unfinished(program: Program, m: Machine, g: int) -> str:
+    for tile in range(m.tile.shape[1]):
+        region = int(m.tile[g, tile, y.TI_REGION])
+        if m.region[g, region, y.M_TRACKED] > 0 and m.block_left[g, tile] > 0:
+            buffer, position = program.regions[region]
+            missing = int(m.block_left[g, tile])
+            return f"tile {tile} in chunk {position} of {buffer} waits for updates of {missing} wavefront tiles"
+    return "no tile is unfinished"
+
+
+__all__ = ["PhaseTimes", "compare", "find_overlap", "simulate"]
