@@ -5,6 +5,7 @@ from __future__ import annotations
 from weft.engine import layout as y
 from weft.engine.cache import read_memory
 from weft.engine.calendar import schedule
+from weft.engine.dispatcher import count
 from weft.engine.jit import block
 from weft.engine.link import address_message, send
 from weft.engine.record import record_chunk
@@ -110,9 +111,12 @@ def departed(m: Machine, e: int, bytes_: int, now: int) -> None:
     g = e // m.shape[y.S_ENGINES]
     m.engine[e, y.E_FLIGHT] -= bytes_
     m.engine[e, y.E_UNSENT] -= bytes_
-    if m.engine[e, y.E_UNSENT] == 0:
-        lead = m.engine[e, y.E_BLOCK]
-        m.dma_log[g, lead, y.DL_END] = now
-        start_next(m, g, e, now)
-    else:
+    if m.engine[e, y.E_UNSENT] > 0:
         pump(m, e, now)
+        return
+    lead = m.engine[e, y.E_BLOCK]
+    m.dma_log[g, lead, y.DL_END] = now
+    counter = m.region[g, m.tile[g, lead, y.TI_REGION], y.M_SENT_COUNTER]
+    if counter != y.NONE:
+        count(m, g, counter, m.dma_log[g, lead, y.DL_BYTES], now)
+    start_next(m, g, e, now)

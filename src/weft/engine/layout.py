@@ -69,10 +69,11 @@ EXTENT_ONE, EXTENT_ROWS, EXTENT_COLUMNS = range(3)
 # region[g, r, :] — the address map: one chunk of one buffer, and what a store into it means.
 (
     M_BASE, M_SIZE, M_MODE, M_CACHED, M_TO_REGION, M_REMOTE_CAUSE, M_COUNTER, M_TRACKED, M_FIRST_TILE, M_TILES,
-    M_DMA_MODE, M_DMA_REGION, M_DMA_CAUSE, M_DMA_REMOTE_CAUSE, M_COLUMNS,
-) = _columns(15)  # fmt: skip
+    M_DMA_MODE, M_DMA_REGION, M_DMA_CAUSE, M_DMA_REMOTE_CAUSE, M_SENT_COUNTER, M_COLUMNS,
+) = _columns(16)  # fmt: skip
 # M_TRACKED: updates per element that complete a tile (0: untracked); M_TO_REGION: the region at the neighbour for
 # remote modes; M_DMA_*: the pre-programmed command that a complete block triggers (M_DMA_MODE NONE: none).
+# M_COUNTER counts bytes received or reduced, M_SENT_COUNTER bytes that DMA commands have sent on.
 LOCAL_STORE, LOCAL_UPDATE, REMOTE_STORE, REMOTE_UPDATE = range(4)
 
 # tile[g, t, :] — the output tiles in run order.

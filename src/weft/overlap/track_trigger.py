@@ -12,7 +12,7 @@ class TrackTrigger(Simulated):
     """Track and trigger: the same GEMM kernel under T3's address map, then the all-gather.
 
     Stores are near-memory updates, the tracker counts them, complete tiles leave by DMA. The all-gather begins when
-    the GPU's own chunk is fully reduced.
+    the GPU's part of the reduce-scatter is over.
     """
 
     def __init__(self, name: str, title: str, policy: ArbiterPolicy) -> None:
@@ -24,12 +24,15 @@ class TrackTrigger(Simulated):
     def plan(self, problem: Problem) -> Plan:
         """Two kernels; the reduce-scatter is in the address map."""
         chunks, gpu, ring = problem.layer.tp, problem.gpu, problem.ring
-        own = Wait("output", chunks - 1)
-        gather = gather_kernel(chunks, gpu, problem.ring_tiling, own=(own.buffer, own.position))
+        gather = gather_kernel(chunks, gpu, problem.ring_tiling, own=("output", chunks - 1))
+        # The reduce-scatter is over on a GPU when its own chunk is reduced and the last one for others has left.
+        over = [Wait("output", chunks - 1)]
+        if chunks > 2:
+            over.append(Wait("output", chunks - 2, sent=True))
         return Plan(
             kernels=(
                 PlacedKernel(problem.gemm, monitor=True),
-                PlacedKernel(gather, after=0, after_chunk=own),
+                PlacedKernel(gather, after=0, after_chunks=tuple(over)),
             ),
             buffers=(*problem.operands(), problem.output(ring.fused_reduce_scatter()), problem.gathered()),
             work=problem.work,

@@ -44,14 +44,12 @@ class _Builder:
         self.buffers = {buffer.name: buffer for buffer in plan.buffers}
         self.regions = tuple((b.name, p) for b in plan.buffers for p in range(len(b.sizes[0])))
         self.row = {name: row for row, name in enumerate(self.regions)}
-        self.counter: dict[tuple[str, int], int] = {}
+        self.counter: dict[Wait, int] = {}
         self.phases: list[list[list[int]]] = [[] for _ in range(self.gpus)]
         self.accesses: list[list[list[int]]] = [[] for _ in range(self.gpus)]
 
     def program(self) -> Program:
-        for placed in self.plan.kernels:
-            for wait in self._waits(placed.kernel, placed.after_chunk):
-                self.counter.setdefault((wait.buffer, wait.position), len(self.counter))
+        self._number_counters()
         region = self._region_table()
         kernel, work = self._kernel_table(region)
         tile = self._tile_table(region)
@@ -70,10 +68,14 @@ class _Builder:
         names = tuple(placed.kernel.name for placed in self.plan.kernels)
         return Program(tables=tables, kernel_names=names, regions=self.regions, plan=self.plan)
 
-    @staticmethod
-    def _waits(kernel: Kernel, after: Wait | None) -> list[Wait]:
-        waits = [phase.wait for phase in kernel.phases if phase.wait is not None]
-        return waits if after is None else [after, *waits]
+    def _number_counters(self) -> None:
+        """A counter per chunk that is awaited; chunks that a kernel awaits together share one."""
+        for placed in self.plan.kernels:
+            groups = [(phase.wait,) for phase in placed.kernel.phases if phase.wait is not None]
+            for group in (placed.after_chunks, *groups):
+                number = max(self.counter.values(), default=-1) + 1
+                for wait in group:
+                    self.counter.setdefault(wait, number)
 
     # -- regions ---------------------------------------------------------------------------------------------------
 
@@ -94,7 +96,8 @@ class _Builder:
         row = [y.NONE] * y.M_COLUMNS
         row[y.M_BASE], row[y.M_SIZE] = address, size
         row[y.M_MODE], row[y.M_CACHED] = int(rule.mode), int(rule.cached)
-        row[y.M_COUNTER] = self.counter.get((buffer.name, position), y.NONE)
+        row[y.M_COUNTER] = self.counter.get(Wait(buffer.name, position), y.NONE)
+        row[y.M_SENT_COUNTER] = self.counter.get(Wait(buffer.name, position, sent=True), y.NONE)
         row[y.M_TRACKED] = rule.updates_per_element
         row[y.M_FIRST_TILE] = row[y.M_TILES] = 0
         self._link_rule(row, rule)
@@ -163,15 +166,16 @@ class _Builder:
         row[y.K_PRIORITY] = placed.priority
         row[y.K_AFTER] = y.NONE if placed.after is None else placed.after
         row[y.K_AFTER_COUNTER] = y.NONE
-        if placed.after_chunk is not None:
-            row[y.K_AFTER_COUNTER], row[y.K_AFTER_VALUE] = self._counter(g, placed.after_chunk, region)
+        if placed.after_chunks:
+            row[y.K_AFTER_COUNTER] = self.counter[placed.after_chunks[0]]
+            row[y.K_AFTER_VALUE] = sum(self._counter(g, wait, region)[1] for wait in placed.after_chunks)
         row[y.K_LAUNCH] = int(self.gpu[g, y.G_LAUNCH])
         row[y.K_RELEASE], row[y.K_MONITOR] = int(placed.release), int(placed.monitor)
         return row
 
     def _counter(self, g: int, wait: Wait, region: Table) -> tuple[int, int]:
         size = region[g, self.row[wait.buffer, wait.position], y.M_SIZE]
-        return self.counter[wait.buffer, wait.position], int(size)
+        return self.counter[wait], int(size)
 
     # -- scripts ---------------------------------------------------------------------------------------------------
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -30,11 +29,11 @@ class Buffer:
 
 @dataclass(frozen=True)
 class PlacedKernel:
-    """A kernel in a plan: what it follows, its priority, and whether its results are released to other readers."""
+    """A kernel in a plan: what it follows (a kernel's end and chunks), its priority, and whether its results are released to other readers."""
 
     kernel: Kernel
     after: int | None = None
-    after_chunk: Wait | None = None
+    after_chunks: tuple[Wait, ...] = ()
     priority: int = 0
     release: bool = False
     monitor: bool = False
@@ -56,4 +55,3 @@ class Plan:
     wavefronts: int = 4
     block_tiles: int = 1
     tile_buffer: str = "output"
-    counters: Mapping[tuple[str, int], int] = field(default_factory=dict)

@@ -62,10 +62,11 @@ class Store:
 
 @dataclass(frozen=True)
 class Wait:
-    """Begin only when a chunk is complete: fully received, or fully reduced."""
+    """Begin only when a chunk is complete (fully received or reduced), or, if `sent`, when DMA has sent it on."""
 
     buffer: str
     position: int
+    sent: bool = False
 
 
 @dataclass(frozen=True)
