@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from weft.engine import layout as y
-from weft.engine.jit import block
+from weft.engine.jit import block, shared
 from weft.engine.memory import channel_of, enqueue, new_request
 from weft.engine.state import (
     LINE_BYTES,
@@ -47,7 +47,7 @@ def _touch(m: Machine, line: int) -> None:
     m.stamp[line] = m.clock[y.C_STAMP]
 
 
-@block
+@shared
 def write_back(m: Machine, g: int, line: int, time: int, owner_kind: int) -> None:
     """Send a dirty line to memory; it is clean afterwards."""
     i = new_request(m)
@@ -109,32 +109,29 @@ def read_memory(  # type: ignore[no-untyped-def]
 def load(m: Machine, g, address, bytes_, cause, stream, cached, time, slot) -> None:  # type: ignore[no-untyped-def]
     """Load for `slot`: a hit has its time at once, a miss or a bypass adds to what the slot waits for."""
     start = _slice_time(m, g, address, bytes_, time)
-    if cached == 0:
+    owner_kind, owner = y.OWNER_SLOT, slot
+    if cached == 1:
+        line_address = address // m.shape[y.S_REQUEST]
+        line = _find(m, g, line_address)
+        if line >= 0:
+            _touch(m, line)
+            if m.line[line, LINE_PENDING] == 1:
+                m.flow[g, y.F_MERGES] += 1
+                _await_line(m, line, slot)
+            else:
+                m.flow[g, y.F_HITS] += 1
+                m.slot[slot, y.Q_TIME] = max(m.slot[slot, y.Q_TIME], start + m.gpu[g, y.G_CACHE_BACK])
+            return
+        m.flow[g, y.F_MISSES] += 1
+        if line != y.NONE:  # else every line of the set is on its way: go past the cache
+            owner_kind, owner = y.OWNER_LINE, -2 - line
+            _claim(m, g, owner, line_address, start)
+            _touch(m, owner)
+            m.line[owner, LINE_PENDING] = 1
+            _await_line(m, owner, slot)
+    if owner_kind == y.OWNER_SLOT:
         m.slot[slot, y.Q_PENDING] += 1
-        read_memory(m, g, address, bytes_, cause, stream, start, y.OWNER_SLOT, slot)
-        return
-    line_address = address // m.shape[y.S_REQUEST]
-    line = _find(m, g, line_address)
-    if line >= 0:
-        _touch(m, line)
-        if m.line[line, LINE_PENDING] == 1:
-            m.flow[g, y.F_MERGES] += 1
-            _await_line(m, line, slot)
-        else:
-            m.flow[g, y.F_HITS] += 1
-            m.slot[slot, y.Q_TIME] = max(m.slot[slot, y.Q_TIME], start + m.gpu[g, y.G_CACHE_BACK])
-        return
-    m.flow[g, y.F_MISSES] += 1
-    if line == y.NONE:  # every line of the set is on its way: go past the cache
-        m.slot[slot, y.Q_PENDING] += 1
-        read_memory(m, g, address, bytes_, cause, stream, start, y.OWNER_SLOT, slot)
-        return
-    line = -2 - line
-    _claim(m, g, line, line_address, start)
-    _touch(m, line)
-    m.line[line, LINE_PENDING] = 1
-    _await_line(m, line, slot)
-    read_memory(m, g, address, bytes_, cause, stream, start, y.OWNER_LINE, line)
+    read_memory(m, g, address, bytes_, cause, stream, start, owner_kind, owner)
 
 
 @block
@@ -159,7 +156,7 @@ def store(m: Machine, g, address, bytes_, cause, time, slot) -> None:  # type: i
     m.line[line, LINE_BYTES] = min(m.line[line, LINE_BYTES] + bytes_, m.shape[y.S_REQUEST])
 
 
-@block
+@shared
 def write_through(  # type: ignore[no-untyped-def]
     m: Machine, g, address, bytes_, kind, cause, stream, time, slot, region, tile, wavefront
 ) -> None:
@@ -178,7 +175,7 @@ def write_through(  # type: ignore[no-untyped-def]
     enqueue(m, i, g, address, time)
 
 
-@block
+@shared
 def release(m: Machine, g: int, time: int) -> int:
     """End of a kernel whose results others will read: write dirty lines back, forget all lines; returns the writes."""
     sets, ways = m.shape[y.S_SETS], m.shape[y.S_WAYS]

@@ -9,7 +9,7 @@ from weft.engine.jit import block, shared
 from weft.engine.state import Machine
 
 
-@block
+@shared
 def consider_launches(m: Machine, g: int, now: int) -> None:
     """Launch every kernel whose predecessor has ended and whose counter has been reached."""
     for k in range(m.shape[y.S_KERNELS]):
@@ -28,7 +28,7 @@ def consider_launches(m: Machine, g: int, now: int) -> None:
         schedule(m, now + m.kernel[g, k, y.K_LAUNCH], y.EV_LAUNCH, g * m.shape[y.S_KERNELS] + k)
 
 
-@block
+@shared
 def launch(m: Machine, index: int, now: int) -> None:
     """The launch latency of a kernel has passed: its workgroups may go to the compute units."""
     g, k = index // m.shape[y.S_KERNELS], index % m.shape[y.S_KERNELS]
@@ -116,7 +116,7 @@ def _place(m: Machine, g: int, k: int, u: int, now: int) -> None:
     schedule(m, now, y.EV_PHASE, w)
 
 
-@block
+@shared
 def retire(m: Machine, w: int, now: int) -> None:
     """A workgroup's script is over: free its place, end its kernel after the last one, dispatch the next."""
     s = m.resident
@@ -138,7 +138,7 @@ def retire(m: Machine, w: int, now: int) -> None:
     dispatch(m, g, now)
 
 
-@block
+@shared
 def end_kernel(m: Machine, g: int, k: int, now: int) -> None:
     """A kernel has ended: those that came after it may launch."""
     m.kernel_run[g, k, y.KR_END] = now
@@ -146,7 +146,7 @@ def end_kernel(m: Machine, g: int, k: int, now: int) -> None:
     consider_launches(m, g, now)
 
 
-@block
+@shared
 def released(m: Machine, g: int, now: int) -> None:
     """One dirty line of the kernel that is ending on GPU `g` has been written."""
     for k in range(m.shape[y.S_KERNELS]):

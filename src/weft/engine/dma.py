@@ -6,14 +6,14 @@ from weft.engine import layout as y
 from weft.engine.cache import read_memory
 from weft.engine.calendar import schedule
 from weft.engine.dispatcher import count
-from weft.engine.jit import block
+from weft.engine.jit import block, shared
 from weft.engine.link import address_message, send
 from weft.engine.record import record_chunk
 from weft.engine.state import Machine
 from weft.engine.tracker import wavefront_bytes
 
 
-@block
+@shared
 def trigger(m: Machine, g: int, lead: int, now: int) -> None:
     """Mark the command of the block that starts with tile `lead` as ready."""
     m.dma_log[g, lead, y.DL_READY] = now
@@ -37,7 +37,7 @@ def block_bytes(m: Machine, g: int, lead: int) -> int:
     return bytes_
 
 
-@block
+@shared
 def start_next(m: Machine, g: int, e: int, now: int) -> None:
     """Let an idle engine take the next ready command; its set-up begins."""
     head = m.flow[g, y.F_DMA_HEAD]
@@ -59,7 +59,7 @@ def start_next(m: Machine, g: int, e: int, now: int) -> None:
     schedule(m, now + m.gpu[g, y.G_DMA_SETUP], y.EV_DMA, e)
 
 
-@block
+@shared
 def pump(m: Machine, e: int, now: int) -> None:
     """Read on while the engine's window has room. A request never crosses a wavefront tile."""
     g = e // m.shape[y.S_ENGINES]

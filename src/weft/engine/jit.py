@@ -21,16 +21,18 @@ import numpy as np
 F = TypeVar("F", bound=Callable[..., Any])
 
 _OPTIONS: dict[str, Any] = {"error_model": "numpy", "_nrt": False}
+# Only the entry point is called from Python: the others need no wrappers, which would take most of the compile time.
+_INNER: dict[str, Any] = {**_OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
 def block(function: F) -> F:
     """Compile a function of the engine's inner loop; it is inlined where it is called."""
-    return numba.njit(forceinline=True, **_OPTIONS)(function)  # type: ignore[no-any-return]
+    return numba.njit(forceinline=True, **_INNER)(function)  # type: ignore[no-any-return]
 
 
 def shared(function: F) -> F:
     """Compile a function of the engine that stays one function: rarely called, or called from many places."""
-    return numba.njit(**_OPTIONS)(function)  # type: ignore[no-any-return]
+    return numba.njit(**_INNER)(function)  # type: ignore[no-any-return]
 
 
 def entry(function: F) -> F:

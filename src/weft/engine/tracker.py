@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from weft.engine import layout as y
 from weft.engine.cache import read_memory
-from weft.engine.jit import block
+from weft.engine.jit import block, shared
 from weft.engine.memory import enqueue, new_request
 from weft.engine.state import Machine
 
@@ -23,7 +23,7 @@ def _set_of(m: Machine, g: int, key: int) -> int:
     return g * width + key // m.shape[y.S_WAVEFRONTS] % sets  # type: ignore[no-any-return]
 
 
-@block
+@shared
 def _spill(m: Machine, g: int, key: int, now: int) -> None:
     m.spilled[g, key] = 1
     m.flow[g, y.F_SPILLS] += 1
@@ -38,7 +38,7 @@ def _spill(m: Machine, g: int, key: int, now: int) -> None:
     enqueue(m, i, g, SPILL_BASE + key * m.gpu[g, y.G_SPILL_BYTES], now)
 
 
-@block
+@shared
 def _take_entry(m: Machine, g: int, key: int, now: int) -> None:
     s = _set_of(m, g, key)
     ways = m.gpu[g, y.G_TRACKER_WAYS]
@@ -57,7 +57,7 @@ def _take_entry(m: Machine, g: int, key: int, now: int) -> None:
     m.flow[g, y.F_MAX_LIVE] = max(m.flow[g, y.F_MAX_LIVE], m.flow[g, y.F_LIVE_ENTRIES])
 
 
-@block
+@shared
 def _leave_entry(m: Machine, g: int, key: int) -> None:
     s = _set_of(m, g, key)
     ways = m.gpu[g, y.G_TRACKER_WAYS]

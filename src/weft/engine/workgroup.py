@@ -10,7 +10,7 @@ from __future__ import annotations
 from weft.engine import layout as y
 from weft.engine.cache import load, store, write_through
 from weft.engine.calendar import schedule
-from weft.engine.jit import block
+from weft.engine.jit import block, shared
 from weft.engine.link import new_message, send
 from weft.engine.state import Machine
 
@@ -28,7 +28,7 @@ def _work_row(m: Machine, w: int) -> int:
     return m.kernel[g, m.resident[w, y.W_KERNEL], y.K_FIRST_WORK] + m.resident[w, y.W_INDEX]  # type: ignore[no-any-return]
 
 
-@block
+@shared
 def begin_phase(m: Machine, w: int, now: int) -> bool:
     """Enter the workgroup's current phase, or skip empty ones; returns whether the script is over."""
     s = m.resident
