@@ -1,8 +1,15 @@
-"""Writes reference/catalogue.md when the documentation is built: every machine and model, value by value."""
+"""Writes reference/catalogue.md when the documentation is built: every machine and model, value by value.
+
+Also makes the directive `assumed-values`: a table of the values of a machine that are assumed.
+"""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+from docutils import nodes
+from docutils.statemachine import StringList
+from sphinx.util.docutils import SphinxDirective
 
 from weft import hardware, workload
 from weft.hardware import Provenance
@@ -17,8 +24,21 @@ values by path.
 COLUMNS = ("value", "kind", "plausible range", "source")
 
 
+class AssumedValues(SphinxDirective):
+    """The assumed values of a machine, with their ranges and reasons."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        found = nodes.Element()
+        lines = StringList(list(assumed(self.arguments[0])), source="the catalogue")
+        self.state.nested_parse(lines, self.content_offset, found)
+        return found.children
+
+
 def setup(app: Any) -> dict[str, bool]:
     """What Sphinx calls: the page is written before the pages are read."""
+    app.add_directive("assumed-values", AssumedValues)
     app.connect("builder-inited", lambda app: write(Path(app.srcdir) / "reference" / "catalogue.md"))
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
@@ -36,6 +56,15 @@ def machines() -> Iterator[str]:
         yield from table("path", {path: gpu.text(path) for path in gpu.paths()}, gpu.provenance)
 
 
+def assumed(name: str) -> Iterator[str]:
+    """A table of what is assumed about a machine."""
+    gpu = hardware.load(name)
+    known = {path: about for path, about in gpu.provenance.items() if about.kind == "assumed"}
+    yield from table(
+        "path", {path: gpu.text(path) for path in gpu.paths() if path in known}, known, without="kind"
+    )
+
+
 def models() -> Iterator[str]:
     for name in workload.model_names():
         model = workload.load_model(name)
@@ -45,13 +74,18 @@ def models() -> Iterator[str]:
         )
 
 
-def table(key: str, values: Mapping[str, str], provenance: Mapping[str, Provenance]) -> Iterator[str]:
-    yield row([key, *COLUMNS])
-    yield row(["---"] * (1 + len(COLUMNS)))
+def table(
+    key: str, values: Mapping[str, str], provenance: Mapping[str, Provenance], without: str = ""
+) -> Iterator[str]:
+    columns = [column for column in COLUMNS if column != without]
+    yield row([key, *columns])
+    yield row(["---"] * (1 + len(columns)))
     for name, value in values.items():
         known = provenance.get(name)
         reach = f"{known.low} to {known.high}" if known and known.low is not None else ""
-        yield row([f"`{name}`", value, known.kind if known else "", reach, known.source if known else ""])
+        about = (value, known.kind, reach, known.source) if known else (value, "", "", "")
+        shown = dict(zip(COLUMNS, about, strict=True))
+        yield row([f"`{name}`", *(shown[column] for column in columns)])
 
 
 def row(cells: list[str]) -> str:

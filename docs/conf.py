@@ -20,6 +20,7 @@ extensions = [
     "catalogue",
 ]
 exclude_patterns = ["_build", "_templates"]
+html_static_path = ["_static"]
 templates_path = ["_templates"]
 
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
