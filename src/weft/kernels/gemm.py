@@ -23,8 +23,8 @@ class GemmTiling:
     """How a GEMM is cut: the tile of a workgroup, its step along K, its threads, and the steps in flight.
 
     128 x 128 with 256 threads (4 wavefronts) is the workhorse of tuned half-precision libraries on 100-CU-class
-    GPUs. `slots` counts the K steps held at once: the one that computes and those loaded ahead of it. `band` is the
-    number of tile rows that are walked together, row fastest (the libraries' "workgroup mapping").
+    GPUs. `slots` counts the K steps held at once: the one that computes and those loaded ahead of it. `band` is how
+    many lines of tiles are walked together (Tensile's "workgroup mapping", whose usual value is 8).
     """
 
     rows: int = 128
@@ -95,11 +95,10 @@ def operand_sizes(gemm: Gemm, tiling: GemmTiling) -> tuple[int, int]:
 def tile_table(gemm: Gemm, tiling: GemmTiling, chunks: int, first_chunk: int = 0) -> Work:
     """The output tiles in run order, one row each: chunk by chunk, beginning with `first_chunk` (the stagger).
 
-    A chunk is a band of tile rows where they divide evenly, else an equal run of tiles. Within a chunk, bands of
-    `tiling.band` tile rows are walked column by column.
+    Chunks cut the longer side of the tile grid, so that a chunk is as square as can be and its operands are reused in
+    the cache; they are equal runs of tiles in raster order.
     """
-    order = _raster(gemm, tiling, chunks)
-    parts = np.array_split(order, chunks)
+    parts = np.array_split(_raster(gemm, tiling, chunks), chunks)
     work = [_chunk_rows(gemm, tiling, parts[(first_chunk + p) % chunks], p) for p in range(chunks)]
     table = np.concatenate(work)
     table[:, y.T_TILE] = np.arange(len(table))
@@ -107,14 +106,22 @@ def tile_table(gemm: Gemm, tiling: GemmTiling, chunks: int, first_chunk: int = 0
 
 
 def _raster(gemm: Gemm, tiling: GemmTiling, chunks: int) -> Work:
+    """All (row, column) pairs: bands of `tiling.band` lines of the longer side, walked across line by line.
+
+    Bands do not straddle chunks where the chunks divide the longer side evenly.
+    """
     rows, columns = tiling.grid(gemm)
-    chunk_rows = rows // chunks if rows % chunks == 0 else rows
-    order = []
-    for chunk in range(0, rows, chunk_rows):
-        for top in range(chunk, chunk + chunk_rows, tiling.band):
-            bottom = min(top + tiling.band, chunk + chunk_rows)
-            order += [(row, column) for column in range(columns) for row in range(top, bottom)]
-    return np.array(order, dtype=np.int64)
+    long, short = max(rows, columns), min(rows, columns)
+    part = long // chunks if long % chunks == 0 else long
+    order = [
+        (line, across)
+        for chunk in range(0, long, part)
+        for top in range(chunk, chunk + part, tiling.band)
+        for across in range(short)
+        for line in range(top, min(top + tiling.band, chunk + part))
+    ]
+    pairs = np.array(order, dtype=np.int64)
+    return pairs if rows >= columns else pairs[:, ::-1]
 
 
 def _chunk_rows(gemm: Gemm, tiling: GemmTiling, tiles: Work, position: int) -> Work:
