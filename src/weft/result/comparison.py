@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from weft.files import write_atomically
+from weft.result.html import comparison_html
 from weft.result.result import Result
 
 
@@ -16,7 +18,8 @@ from weft.result.result import Result
 class Comparison:
     """Results by overlap, the baseline being "sequential".
 
-    Iterates over the results; prints as a table; `save` writes JSON; `plot` draws (see weft.report).
+    Iterates over the results; prints as a table; `save` writes JSON; `plot` draws (weft.report.plots has
+    more).
     """
 
     results: Mapping[str, Result]
@@ -50,6 +53,14 @@ class Comparison:
     def save(self, path: str | Path) -> Path:
         """Write the records as JSON; OutputError if the path cannot be written."""
         return write_atomically(path, json.dumps(self.rows(), indent=1) + "\n")
+
+    def plot(self) -> Any:
+        """A matplotlib Figure of when each overlap computes and communicates (weft.report.plots has more)."""
+        # By name: results know nothing of pictures, and a table must not wait for a plotting library.
+        return import_module("weft.report.plots").sub_layer_times(self)
+
+    def _repr_html_(self) -> str:
+        return comparison_html(self)
 
     def __str__(self) -> str:
         first = self.baseline.config
