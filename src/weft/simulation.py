@@ -141,6 +141,8 @@ class _Runner:
             arbiter=policy,
             request_bytes=self.request_bytes,
             mode=self.mode,
+            dram_bytes_per_s=gpu.memory.bandwidth,
+            link_bytes_per_s=gpu.link.bandwidth,
             changed=changed,
         )
 

@@ -183,5 +183,5 @@ EVENT_NAMES = (
 
 # -- statuses -----------------------------------------------------------------------------------------------------
 (
-    RUNNING, FINISHED, STUCK, GROW_HEAP, GROW_REQUESTS, GROW_WAITERS, OVERFLOW_SLOTS,
-) = range(7)  # fmt: skip
+    RUNNING, FINISHED, STUCK, GROW_HEAP, GROW_REQUESTS, GROW_WAITERS,
+) = range(6)  # fmt: skip

@@ -247,10 +247,12 @@ def next_look(m: Machine, c: int, now: int) -> None:
     for stream in range(2):
         head = h[c, y.H_HEAD0 + 3 * stream]
         if head != y.NONE:
-            arrive = r[head, y.R_ARRIVE]
-            if arrive <= now:  # refused by the policy: ask again when the starvation limit has passed
-                arrive += m.gpu[g, y.G_STARVATION] + 1
-            if arrive > now:
-                soonest = min(soonest, arrive)
+            again = r[head, y.R_ARRIVE]
+            if again <= now and now < h[c, y.H_NEXT_COLUMN]:  # refused beside a request that has now been issued
+                again = h[c, y.H_NEXT_COLUMN]
+            elif again <= now:  # refused by an empty queue: ask again when the starvation limit has passed
+                again += m.gpu[g, y.G_STARVATION] + 1
+            if again > now:
+                soonest = min(soonest, again)
     if soonest != y.NEVER:
         wake(m, c, soonest)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from weft.engine import layout as y
+from weft.errors import InputError
 from weft.hardware import Gpu
 from weft.program import Cause, Extent, Kernel, Load, Phase, Store
 from weft.program.plan import Work
@@ -33,6 +34,11 @@ class GemmTiling:
     threads: int = 256
     slots: int = 2
     band: int = 8
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if not isinstance(value, int) or value < 1:
+                raise InputError(f"GEMM tiling: {name} is {value!r}; it must be a whole number above zero")
 
     def registers(self, gemm: Gemm) -> int:
         """Registers of a workgroup: accumulators, one K step of operands, and overhead [bytes]."""

@@ -93,6 +93,8 @@ class Problem:
 
 
 def _check_fit(problem: Problem) -> None:
+    _check_slots(problem.tiling.slots, "GEMM tiling")
+    _check_slots(problem.ring_tiling.slots, "ring tiling")
     tiling, gemm, gpu = problem.tiling, problem.layer.gemm, problem.gpu
     step = (tiling.rows + tiling.columns) * tiling.step * gemm.element_bytes
     name = f"a tile of {tiling.rows} x {tiling.columns} with K steps of {tiling.step}"
@@ -112,6 +114,11 @@ def _check_fit(problem: Problem) -> None:
             f"the output of {gemm} has {tiles} tiles of {tiling.rows} x {tiling.columns}, fewer than the "
             f"{problem.layer.tp} GPUs that reduce it; choose a smaller tile, fewer GPUs or a larger GEMM"
         )
+
+
+def _check_slots(slots: int, where: str) -> None:
+    if not 1 <= slots <= y.SLOTS:
+        raise InputError(f"{where}: slots is {slots}; a workgroup has between 1 and {y.SLOTS} iterations in flight")
 
 
 @dataclass(frozen=True)

@@ -164,7 +164,7 @@ def _counters(m: Machine) -> dict[str, float]:
         "dram_bus_utilization": float(channel[:, y.H_BUSY].mean() / now),
         "dram_queue_mean_accesses": float(channel[:, y.H_OCCUPANCY].mean() * 1000 / now / 64),
         "dram_queue_most_accesses": int(channel[:, y.H_MAX_QUEUED].max()) // 64,
-        "arbiter_starved": int(flow[:, y.F_STARVED].sum()),
+        "communication_waited_past_limit": int(flow[:, y.F_STARVED].sum()),
         "link_bytes": int(m.link[:, y.L_BYTES].sum()),
         "link_utilization": float(m.link[:, y.L_BUSY].mean() / now),
     }

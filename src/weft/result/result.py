@@ -20,7 +20,8 @@ Ints = npt.NDArray[np.int64]
 class RunConfig:
     """What was run: sub-layer, machine, overlap and how it was simulated.
 
-    `mode` is "mirrored" (one GPU stands for all) or "explicit" (all `tp` are simulated).
+    `mode` is "mirrored" (one GPU stands for all) or "explicit" (all `tp` are simulated). The peak rates of memory and
+    link [bytes/s] are those of the first GPU; `changed` are the values that the user set.
     """
 
     model: str
@@ -35,6 +36,8 @@ class RunConfig:
     arbiter: str
     request_bytes: int
     mode: str
+    dram_bytes_per_s: float
+    link_bytes_per_s: float
     changed: tuple[str, ...] = ()
 
 
@@ -176,6 +179,11 @@ class Result:
             "counters": dict(self.counters),
             "config": asdict(c),
         }
+
+    def _repr_html_(self) -> str:
+        from weft.result.html import result_html
+
+        return result_html(self)
 
     def __str__(self) -> str:
         c, t = self.config, self.times
