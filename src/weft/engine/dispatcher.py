@@ -143,6 +143,8 @@ def end_kernel(m: Machine, g: int, k: int, now: int) -> None:
     """A kernel has ended: those that came after it may launch."""
     m.kernel_run[g, k, y.KR_END] = now
     m.clock[y.C_UNFINISHED] -= 1
+    if m.kernel[g, k, y.K_MONITOR] == 1:  # nothing left to protect from communication
+        m.flow[g, y.F_THRESHOLD] = m.gpu[g, y.G_QUEUE_BYTES]
     consider_launches(m, g, now)
 
 
@@ -174,6 +176,7 @@ def _choose_threshold(m: Machine, g: int, now: int) -> None:
     else:
         threshold = p[g, y.G_QUEUE_BYTES]
     m.flow[g, y.F_THRESHOLD] = threshold
+    m.flow[g, y.F_CHOSEN] = threshold
 
 
 @block

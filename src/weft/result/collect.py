@@ -170,7 +170,7 @@ def _counters(m: Machine) -> dict[str, float]:
     }
     if (flow[:, y.F_INTENSITY] != y.NONE).any():
         counters["arbiter_intensity"] = float(flow[0, y.F_INTENSITY]) / 1000
-        counters["arbiter_threshold_accesses"] = int(flow[0, y.F_THRESHOLD]) // 64
+        counters["arbiter_threshold_accesses"] = int(flow[0, y.F_CHOSEN]) // 64
     return counters
 
 
