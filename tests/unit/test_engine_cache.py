@@ -1,0 +1,169 @@
+"""The last-level cache, access by access."""
+
+import pytest
+from interpreted import PLAIN
+from machines import NS, bare, gpu
+
+from weft.engine import layout as y
+from weft.engine.state import LINE_BYTES, LINE_DIRTY, LINE_PENDING
+
+LINE = 512
+
+
+class CacheBench:
+    """A small cache (two ways, 16 sets) above one channel; loads and stores of one slot."""
+
+    def __init__(self):
+        small = gpu(memory__channels=1, memory__bandwidth="32 GB/s", cache__capacity="16 KiB", cache__ways=2)
+        self.m = bare(small)
+        self.same_set = [
+            a * LINE for a in range(4096) if PLAIN._find(self.m, 0, a) == PLAIN._find(self.m, 0, 0)
+        ]
+
+    def load(self, address, at=0, cached=1):
+        self.m.slot[0, y.Q_TIME] = at
+        PLAIN.load(self.m, 0, address, LINE, y.CAUSE_GEMM_READ, y.COMPUTE_STREAM, cached, at, 0)
+
+    def store(self, address, at=0, bytes_=LINE):
+        PLAIN.store(self.m, 0, address, bytes_, y.CAUSE_GEMM_WRITE, at, 0)
+
+    def fill(self):
+        """Let every line that is on its way arrive."""
+        self.m.line[:, LINE_PENDING] = 0
+        self.m.slot[0, y.Q_PENDING] = 0
+
+    def count(self, what):
+        return int(self.m.flow[0, what])
+
+    def waiting(self):
+        """Requests to memory so far: (kind, cause, bytes, address)."""
+        found, i = [], int(self.m.channel[0, y.H_HEAD0])
+        while i != y.NONE:
+            r = self.m.request[i]
+            found.append(tuple(int(r[c]) for c in (y.R_KIND, y.R_CAUSE, y.R_BYTES, y.R_ADDRESS)))
+            i = int(r[y.R_NEXT])
+        return found
+
+
+@pytest.fixture
+def cache():
+    return CacheBench()
+
+
+def test_a_miss_asks_memory_once_and_later_a_hit_asks_nothing(cache):
+    cache.load(0)
+    assert cache.waiting() == [(y.READ, y.CAUSE_GEMM_READ, LINE, 0)]
+    cache.fill()
+    cache.load(0, at=1000 * NS)
+    assert len(cache.waiting()) == 1
+    assert (cache.count(y.F_MISSES), cache.count(y.F_HITS)) == (1, 1)
+
+
+def test_a_hit_takes_the_way_there_and_back(cache):
+    cache.load(0)
+    cache.fill()
+    cache.load(0, at=1000 * NS)
+    latency = int(cache.m.gpu[0, y.G_CACHE_OUT] + cache.m.gpu[0, y.G_CACHE_BACK])
+    assert cache.m.slot[0, y.Q_TIME] == 1000 * NS + latency
+    assert latency == 143 * NS
+
+
+def test_hits_share_the_bandwidth_of_their_slice(cache):
+    cache.load(0)
+    cache.fill()
+    for _ in range(3):
+        cache.load(0, at=1000 * NS)
+    one = LINE * int(cache.m.gpu[0, y.G_SLICE64]) // 64
+    assert cache.m.slot[0, y.Q_TIME] == 1000 * NS + 143 * NS + 2 * one
+
+
+def test_misses_to_a_line_in_flight_merge(cache):
+    for _ in range(3):
+        cache.load(0)
+    assert len(cache.waiting()) == 1
+    assert (cache.count(y.F_MISSES), cache.count(y.F_MERGES)) == (1, 2)
+    assert cache.m.slot[0, y.Q_PENDING] == 3
+
+
+def test_the_least_recently_used_line_of_a_set_goes(cache):
+    first, second, third = cache.same_set[:3]
+    for address in (first, second):
+        cache.load(address)
+        cache.fill()
+    cache.load(first)  # now `second` is the older one
+    cache.load(third)
+    cache.fill()
+    cache.load(first)
+    assert cache.count(y.F_MISSES) == 3
+    cache.load(second)
+    assert cache.count(y.F_MISSES) == 4
+
+
+def test_a_line_in_flight_is_never_the_victim_and_a_full_set_is_passed_by(cache):
+    first, second, third = cache.same_set[:3]
+    for address in (first, second, third):
+        cache.load(address)
+    assert [request[3] for request in cache.waiting()] == [first, second, third]
+    assert set(cache.m.tag[cache.m.tag != y.NONE]) == {first // LINE, second // LINE}
+    assert cache.m.slot[0, y.Q_PENDING] == 3
+
+
+def test_a_store_allocates_without_a_fetch_and_a_dirty_victim_is_written_back(cache):
+    first, second, third = cache.same_set[:3]
+    cache.store(first)
+    assert cache.waiting() == []
+    cache.load(second)
+    cache.fill()
+    cache.load(third)
+    assert (y.WRITE, y.CAUSE_GEMM_WRITE, LINE, first) in cache.waiting()
+    assert cache.count(y.F_WRITEBACKS) == 1
+
+
+def test_a_clean_victim_is_dropped_silently(cache):
+    for address in cache.same_set[:3]:
+        cache.load(address)
+        cache.fill()
+    assert cache.count(y.F_WRITEBACKS) == 0
+    assert all(kind == y.READ for kind, *_ in cache.waiting())
+
+
+def test_a_load_finds_what_was_stored(cache):
+    cache.store(0)
+    cache.load(0)
+    assert cache.waiting() == []
+    assert cache.count(y.F_HITS) == 1
+
+
+def test_parts_of_a_line_are_written_back_together(cache):
+    cache.store(0, bytes_=128)
+    cache.store(128, bytes_=128)
+    line = int((cache.m.line[:, LINE_DIRTY] == 1).argmax())
+    assert cache.m.line[line, LINE_BYTES] == 256
+
+
+def test_an_uncached_load_goes_past_the_cache(cache):
+    for _ in range(2):
+        cache.load(0, cached=0)
+    assert len(cache.waiting()) == 2
+    assert (cache.m.tag == y.NONE).all()
+    assert cache.count(y.F_MISSES) == 0
+
+
+def test_a_bypassing_store_leaves_the_cache_alone(cache):
+    PLAIN.write_through(
+        cache.m, 0, 0, LINE, y.UPDATE, y.CAUSE_GEMM_WRITE, y.COMPUTE_STREAM, 0, 0, y.NONE, y.NONE, y.NONE
+    )
+    assert cache.waiting() == [(y.UPDATE, y.CAUSE_GEMM_WRITE, LINE, 0)]
+    assert (cache.m.tag == y.NONE).all()
+    assert cache.m.slot[0, y.Q_PENDING] == 1
+
+
+def test_release_writes_dirty_lines_back_once_and_forgets_all(cache):
+    cache.store(0)
+    cache.store(LINE)
+    cache.load(4 * LINE)
+    cache.fill()
+    assert PLAIN.release(cache.m, 0, 0) == 2
+    assert sorted(request[3] for request in cache.waiting() if request[0] == y.WRITE) == [0, LINE]
+    assert (cache.m.tag == y.NONE).all()
+    assert PLAIN.release(cache.m, 0, 0) == 0
