@@ -21,7 +21,9 @@ from weft.result import Comparison, Result, RunConfig
 from weft.result.collect import collect
 
 DEFAULT_REQUEST_BYTES = 512
-"""The default request: eight 64-B accesses that share a DRAM row; within 2 % of 64-B requests (docs: model)."""
+"""The default request: eight 64-B accesses that share a DRAM row; within 2 % of 64-B requests (docs:
+model).
+"""
 FIRST_BIN_FS = 100_000_000
 EXPLICIT_LIMIT = 16
 
@@ -42,13 +44,15 @@ def simulate(
 ) -> Result:
     """What happens when `layer` runs on `machine` (a GPU, a system, or a catalog name) under `overlap`.
 
-    `arbiter` replaces the overlap's memory arbitration. `request_bytes` is the granularity of memory requests (64 is
-    exact, the default faster). `mode` is "mirrored" (one GPU stands for all), "explicit" (all are simulated), or
-    "auto": mirrored wherever all GPUs are alike. `event_budget` ends a run that takes more events. `watch(events,
-    now_fs)` is called about every million events.
+    `arbiter` replaces the overlap's memory arbitration. `request_bytes` is the granularity of memory
+    requests (64 is
+    exact, the default faster). `mode` is "mirrored" (one GPU stands for all), "explicit" (all are
+    simulated), or
+    "auto": mirrored wherever all GPUs are alike. `event_budget` ends a run that takes more events.
+    `watch(events, now_fs)` is called about every million events.
 
-    Raises UnknownNameError for an unknown overlap, InputError for what cannot be simulated, SimulationError for a run
-    that cannot finish, saying which tile waits for what.
+    Raises UnknownNameError for an unknown overlap, InputError for what cannot be simulated, SimulationError
+    for a run that cannot finish, saying which tile waits for what.
     """
     chosen = find_overlap(overlap)
     runner = _Runner(layer, machine, arbiter, tiling, request_bytes, mode, event_budget, watch)
@@ -61,7 +65,8 @@ def compare(
     overlaps: Iterable[str | Overlap] = tuple(OVERLAPS),
     **options: Any,
 ) -> Comparison:
-    """`layer` on `machine` under several overlaps, beside the sequential baseline; options are those of `simulate`.
+    """`layer` on `machine` under several overlaps, beside the sequential baseline; options are those of
+    `simulate`.
 
     Runs that ideals share are made once.
     """
@@ -166,7 +171,9 @@ class _Runner:
         program = self._program(overlap)
         begin = time.perf_counter()
         announce_compilation()
-        status, machine = execute(program.tables, policy.compiled, FIRST_BIN_FS, self.event_budget, self.watch)
+        status, machine = execute(
+            program.tables, policy.compiled, FIRST_BIN_FS, self.event_budget, self.watch
+        )
         if status != y.FINISHED:
             raise SimulationError(explain(status, program, machine, policy.name))
         return collect(self._config(overlap, policy.name), program, machine, time.perf_counter() - begin)
@@ -195,7 +202,8 @@ def announce_compilation() -> None:
     from weft.engine.loop import run
 
     if not is_compiled() and not getattr(run, "signatures", None):
-        print("weft: compiling the engine, once, under a minute ...", file=sys.stderr, flush=True)
+        sys.stderr.write("weft: compiling the engine, once, under a minute ...\n")
+        sys.stderr.flush()
 
 
 def _system(machine: Gpu | System | str, layer: ShardedSubLayer) -> System:
@@ -235,7 +243,9 @@ def _ideal_bytes(parts: tuple[Result, ...]) -> dict[str, int]:
 
 
 def explain(status: int, program: Program, m: Machine, policy: str) -> str:
-    """Why a run did not finish, in a sentence that names the GPU, the kernel, the tile and what it waits for."""
+    """Why a run did not finish, in a sentence that names the GPU, the kernel, the tile and what it waits
+    for.
+    """
     now = f"at {m.clock[y.C_NOW] / 1e9:.3f} us, after {m.clock[y.C_EVENTS]} events"
     if status == y.RUNNING:
         return f"the event budget is exhausted {now}; raise it, or make the problem smaller"
@@ -245,7 +255,9 @@ def explain(status: int, program: Program, m: Machine, policy: str) -> str:
     for g in range(int(m.shape[y.S_GPUS])):
         for k, name in enumerate(program.kernel_names):
             if m.kernel_run[g, k, y.KR_READY] == 0:
-                return f"the run is stuck {now}: on GPU {g}, {name} never started; {_unfinished(program, m, g)}"
+                return (
+                    f"the run is stuck {now}: on GPU {g}, {name} never started; {_unfinished(program, m, g)}"
+                )
             if m.kernel_run[g, k, y.KR_NEXT] < m.kernel[g, k, y.K_WORKGROUPS]:
                 return f"the run is stuck {now}: no compute unit of GPU {g} can hold a workgroup of {name}"
     return f"the run is stuck {now}"
@@ -276,7 +288,9 @@ def _unfinished(program: Program, m: Machine, g: int) -> str:
         if m.region[g, region, y.M_TRACKED] > 0 and m.block_left[g, tile] > 0:
             buffer, position = program.regions[region]
             missing = int(m.block_left[g, tile])
-            return f"tile {tile} in chunk {position} of {buffer} waits for updates of {missing} wavefront tiles"
+            return (
+                f"tile {tile} in chunk {position} of {buffer} waits for updates of {missing} wavefront tiles"
+            )
     return "no tile is unfinished"
 
 

@@ -1,7 +1,7 @@
 """The ring: every GPU sends to one neighbour; a chunk visits all GPUs on its way.
 
-Chunks are named by *position*: the order in which a GPU deals with them. GPU g produces chunk g + 1 first and its own
-chunk g last, so that position p of one GPU is position p + 1 of the neighbour it sends to.
+Chunks are named by *position*: the order in which a GPU deals with them. GPU g produces chunk g + 1 first
+and its own chunk g last, so that position p of one GPU is position p + 1 of the neighbour it sends to.
 """
 
 from __future__ import annotations
@@ -30,14 +30,19 @@ class Ring:
         """The chunk that `gpu` holds after `position` steps of the all-gather."""
         return (gpu + position) % self.gpus
 
-    # -- address maps ----------------------------------------------------------------------------------------------
+    # -- address maps
+    # ----------------------------------------------------------------------------------------------
 
     def stored_output(self) -> tuple[ChunkRule, ...]:
-        """The producer's output when a later kernel reduces it: ordinary stores that allocate in the cache."""
+        """The producer's output when a later kernel reduces it: ordinary stores that allocate in the
+        cache.
+        """
         return (CACHED_STORE,) * self.gpus
 
     def received(self) -> tuple[ChunkRule, ...]:
-        """Receive buffers of the reduce-scatter kernel: a store at position p goes to p + 1 of the neighbour."""
+        """Receive buffers of the reduce-scatter kernel: a store at position p goes to p + 1 of the
+        neighbour.
+        """
         return self._forwarded("received", Cause.RS_WRITE)
 
     def gathered(self) -> tuple[ChunkRule, ...]:
@@ -46,14 +51,18 @@ class Ring:
 
     def _forwarded(self, buffer: str, cause: Cause) -> tuple[ChunkRule, ...]:
         steps = range(1, self.gpus)
-        return (*(ChunkRule(remote=RemoteMap(buffer, p, update=False, cause=cause)) for p in steps), PLAIN_STORE)
+        return (
+            *(ChunkRule(remote=RemoteMap(buffer, p, update=False, cause=cause)) for p in steps),
+            PLAIN_STORE,
+        )
 
     def fused_reduce_scatter(self) -> tuple[ChunkRule, ...]:
         """T3's map of the producer's output (ASPLOS 2024, arXiv:2401.16677).
 
-        The first chunk has a ``remote_map``: the producer's own stores are updates of the neighbour's memory. Later
-        ones are updated here, by the producer and by the neighbour, and have a ``dma_map``: complete blocks are sent
-        on as updates. The last one stays.
+        The first chunk has a ``remote_map``: the producer's own stores are updates of the neighbour's
+        memory. Later
+        ones are updated here, by the producer and by the neighbour, and have a ``dma_map``: complete blocks
+        are sent on as updates. The last one stays.
         """
         return (
             ChunkRule(remote=RemoteMap("output", 1, update=True, cause=Cause.RS_UPDATE)),

@@ -1,1 +1,3 @@
-"""The clock: a deterministic, event-driven, request-level machine. It knows arrays of integers and nothing else."""
+"""The clock: a deterministic, event-driven, request-level machine. It knows arrays of integers and nothing
+else.
+"""

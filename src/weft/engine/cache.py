@@ -1,4 +1,6 @@
-"""The last-level cache: set-associative, true LRU in a set, merged misses; a slice belongs to each memory channel."""
+"""The last-level cache: set-associative, true LRU in a set, merged misses; a slice belongs to each memory
+channel.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +30,14 @@ def _slice_time(m: Machine, g: int, address: int, bytes_: int, time: int) -> int
 
 @block
 def _find(m: Machine, g: int, line_address: int) -> int:
-    """The line that holds `line_address`, else the least recently used free-to-go line as -2 - line, else -1."""
+    """The line that holds `line_address`, else the least recently used free-to-go line as -2 - line, else
+    -1.
+    """
     sets, ways = m.shape[y.S_SETS], m.shape[y.S_WAYS]
     first = (g * sets + (line_address ^ (line_address >> 7) ^ (line_address >> 15)) % sets) * ways
     for w in range(first, first + ways):
         if m.tag[w] == line_address:
-            return w  # type: ignore[no-any-return]
+            return w
     victim, oldest = y.NONE, y.NEVER
     for w in range(first, first + ways):
         if m.stamp[w] < oldest and m.line[w, LINE_PENDING] == 0:
@@ -142,7 +146,9 @@ def store(m: Machine, g, address, bytes_, cause, time, slot) -> None:  # type: i
     line_address = address // m.shape[y.S_REQUEST]
     line = _find(m, g, line_address)
     if line == y.NONE:
-        write_through(m, g, address, bytes_, y.WRITE, cause, y.COMPUTE_STREAM, start, slot, y.NONE, y.NONE, y.NONE)
+        write_through(
+            m, g, address, bytes_, y.WRITE, cause, y.COMPUTE_STREAM, start, slot, y.NONE, y.NONE, y.NONE
+        )
         return
     if line < 0:
         line = -2 - line
@@ -177,7 +183,9 @@ def write_through(  # type: ignore[no-untyped-def]
 
 @shared
 def release(m: Machine, g: int, time: int) -> int:
-    """End of a kernel whose results others will read: write dirty lines back, forget all lines; returns the writes."""
+    """End of a kernel whose results others will read: write dirty lines back, forget all lines; returns the
+    writes.
+    """
     sets, ways = m.shape[y.S_SETS], m.shape[y.S_WAYS]
     writes = 0
     for line in range(g * sets * ways, (g + 1) * sets * ways):

@@ -1,17 +1,19 @@
-"""The calendar: events in the order of time, then kind, then index. A 4-ary heap of two integers per event."""
+"""The calendar: events in the order of time, then kind, then index. A 4-ary heap of two integers per
+event.
+"""
 
 from __future__ import annotations
 
 from weft.engine import layout as y
 from weft.engine.jit import block, shared
-from weft.engine.state import Machine
+from weft.engine.state import Machine, Table
 
 KIND_SHIFT = 40
 INDEX_MASK = (1 << KIND_SHIFT) - 1
 
 
 @shared
-def _sift_up(heap, position, time, code):  # type: ignore[no-untyped-def]
+def _sift_up(heap: Table, position: int, time: int, code: int) -> None:
     while position > 0:
         parent = (position - 1) >> 2
         if heap[parent, 0] < time or (heap[parent, 0] == time and heap[parent, 1] <= code):
@@ -24,7 +26,7 @@ def _sift_up(heap, position, time, code):  # type: ignore[no-untyped-def]
 
 
 @shared
-def _sift_down(heap, size, time, code):  # type: ignore[no-untyped-def]
+def _sift_down(heap: Table, size: int, time: int, code: int) -> None:
     position = 0
     while True:
         child = (position << 2) + 1

@@ -1,4 +1,6 @@
-"""DMA engines: pre-programmed commands that read a block here and store it, or update with it, at the neighbour."""
+"""DMA engines: pre-programmed commands that read a block here and store it, or update with it, at the
+neighbour.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def trigger(m: Machine, g: int, lead: int, now: int) -> None:
 def block_bytes(m: Machine, g: int, lead: int) -> int:
     """The bytes of the DMA block that starts with tile `lead`."""
     region = m.tile[g, lead, y.TI_REGION]
-    last = min(lead + m.shape[y.S_BLOCK_TILES], m.region[g, region, y.M_FIRST_TILE] + m.region[g, region, y.M_TILES])
+    last = min(
+        lead + m.shape[y.S_BLOCK_TILES], m.region[g, region, y.M_FIRST_TILE] + m.region[g, region, y.M_TILES]
+    )
     bytes_ = 0
     for t in range(lead, last):
         bytes_ += m.tile[g, t, y.TI_BYTES]
@@ -74,7 +78,15 @@ def pump(m: Machine, e: int, now: int) -> None:
         address = m.region[g, region, y.M_BASE] + m.tile[g, tile, y.TI_OFFSET] + position
         i = m.clock[y.C_FREE_REQUEST]  # the row that read_memory takes next
         read_memory(
-            m, g, address, bytes_, m.region[g, region, y.M_DMA_CAUSE], y.COMMUNICATION_STREAM, now, y.OWNER_ENGINE, e
+            m,
+            g,
+            address,
+            bytes_,
+            m.region[g, region, y.M_DMA_CAUSE],
+            y.COMMUNICATION_STREAM,
+            now,
+            y.OWNER_ENGINE,
+            e,
         )
         m.request[i, y.R_REGION] = region
         m.request[i, y.R_TILE] = tile

@@ -1,8 +1,8 @@
 """The columns of every integer table that the engine reads or writes.
 
 The engine knows arrays and nothing else: a row is a thing (a GPU, a channel, a workgroup), a column is one of
-the constants below. All times are femtoseconds, all sizes bytes, unless a name says otherwise. `X64` columns are
-femtoseconds per 64 bytes, so that a duration is ``bytes * x64 // 64``.
+the constants below. All times are femtoseconds, all sizes bytes, unless a name says otherwise. `X64` columns
+are femtoseconds per 64 bytes, so that a duration is ``bytes * x64 // 64``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ def _columns(count: int) -> Iterator[int]:
     return iter(range(count))
 
 
-# -- program tables: written by `program`, only read by the engine ------------------------------------------------
+# -- program tables: written by `program`, only read by the engine
+# ------------------------------------------------
 
 # gpu[g, :] — one GPU of the machine, in integers.
 (
@@ -27,7 +28,8 @@ def _columns(count: int) -> Iterator[int]:
     G_SPILL_BYTES, G_THRESHOLD_HIGH, G_THRESHOLD_MEDIUM, G_THRESHOLD_LOW, G_INTENSITY_HIGH, G_INTENSITY_MEDIUM,
     G_INTENSITY_LOW, G_STARVATION, G_START, G_PEAK64, G_LAUNCH, G_COLUMNS,
 ) = _columns(45)  # fmt: skip
-# G_INTENSITY_* are per mille of the peak DRAM bandwidth; G_THRESHOLD_* are bytes of queue; G_PEAK64 is the whole
+# G_INTENSITY_* are per mille of the peak DRAM bandwidth; G_THRESHOLD_* are bytes of queue; G_PEAK64 is the
+# whole
 # memory's femtoseconds per 64 bytes.
 
 # shape[:] — sizes shared by all GPUs.
@@ -42,7 +44,8 @@ def _columns(count: int) -> Iterator[int]:
     K_WORKGROUPS, K_FIRST_WORK, K_FIRST_PHASE, K_PHASES, K_THREADS, K_REGISTERS, K_LDS, K_PRIORITY, K_AFTER,
     K_AFTER_COUNTER, K_AFTER_VALUE, K_LAUNCH, K_RELEASE, K_MONITOR, K_WAVEFRONTS, K_COLUMNS,
 ) = _columns(16)  # fmt: skip
-# K_AFTER: the kernel that must have finished (or NONE); K_RELEASE: write dirty lines back and drop all lines when it
+# K_AFTER: the kernel that must have finished (or NONE); K_RELEASE: write dirty lines back and drop all lines
+# when it
 # ends; K_MONITOR: its first stage's memory intensity sets the arbiter's threshold.
 
 # phase[g, p, :] — one pipelined loop of a workgroup script.
@@ -50,14 +53,16 @@ def _columns(count: int) -> Iterator[int]:
     P_ITERATIONS, P_SHARED, P_SLOTS, P_FIRST_LOAD, P_LOADS, P_CYCLES, P_STORE, P_WAIT_COUNTER, P_WAIT_VALUE,
     P_COLUMNS,
 ) = _columns(10)  # fmt: skip
-# P_SHARED: iterations are dealt round robin to the kernel's workgroups; P_CYCLES: compute-unit cycles per iteration.
+# P_SHARED: iterations are dealt round robin to the kernel's workgroups; P_CYCLES: compute-unit cycles per
+# iteration.
 
 # access[g, a, :] — a load or a store of a script; its address follows the workgroup and the iteration.
 (
     A_BASE, A_ROW_STRIDE, A_COLUMN_STRIDE, A_STEP_STRIDE, A_EXTENT, A_UNIT, A_LAST_UNIT, A_LIMIT, A_CACHED, A_CAUSE,
     A_REGION, A_COLUMNS,
 ) = _columns(12)  # fmt: skip
-# A_REGION: for stores, the first region of the destination buffer. With tiled work (T_REGION >= 0) the workgroup's
+# A_REGION: for stores, the first region of the destination buffer. With tiled work (T_REGION >= 0) the
+# workgroup's
 # own region is added, and offset and bytes come from its work row.
 EXTENT_ONE, EXTENT_ROWS, EXTENT_COLUMNS = range(3)
 
@@ -71,7 +76,8 @@ EXTENT_ONE, EXTENT_ROWS, EXTENT_COLUMNS = range(3)
     M_BASE, M_SIZE, M_MODE, M_CACHED, M_TO_REGION, M_REMOTE_CAUSE, M_COUNTER, M_TRACKED, M_FIRST_TILE, M_TILES,
     M_DMA_MODE, M_DMA_REGION, M_DMA_CAUSE, M_DMA_REMOTE_CAUSE, M_SENT_COUNTER, M_COLUMNS,
 ) = _columns(16)  # fmt: skip
-# M_TRACKED: updates per element that complete a tile (0: untracked); M_TO_REGION: the region at the neighbour for
+# M_TRACKED: updates per element that complete a tile (0: untracked); M_TO_REGION: the region at the
+# neighbour for
 # remote modes; M_DMA_*: the pre-programmed command that a complete block triggers (M_DMA_MODE NONE: none).
 # M_COUNTER counts bytes received or reduced, M_SENT_COUNTER bytes that DMA commands have sent on.
 LOCAL_STORE, LOCAL_UPDATE, REMOTE_STORE, REMOTE_UPDATE = range(4)
@@ -79,7 +85,8 @@ LOCAL_STORE, LOCAL_UPDATE, REMOTE_STORE, REMOTE_UPDATE = range(4)
 # tile[g, t, :] — the output tiles in run order.
 TI_REGION, TI_OFFSET, TI_BYTES, TI_COLUMNS = _columns(4)
 
-# -- causes of traffic --------------------------------------------------------------------------------------------
+# -- causes of traffic
+# --------------------------------------------------------------------------------------------
 (
     CAUSE_GEMM_READ, CAUSE_GEMM_WRITE, CAUSE_RS_READ, CAUSE_RS_WRITE, CAUSE_RS_UPDATE, CAUSE_AG_READ, CAUSE_AG_WRITE,
     CAUSE_TRACKER, CAUSES,
@@ -95,7 +102,8 @@ CAUSE_NAMES = (
     "tracker_spill",
 )
 
-# -- run tables: the engine's own state ---------------------------------------------------------------------------
+# -- run tables: the engine's own state
+# ---------------------------------------------------------------------------
 
 # clock[:] — scalars of the run.
 (
@@ -173,7 +181,8 @@ DL_READY, DL_START, DL_END, DL_ENGINE, DL_BYTES, DL_COLUMNS = _columns(6)
 # work_log[g, w, :]
 WL_START, WL_END, WL_UNIT, WL_COLUMNS = _columns(4)
 
-# -- events; at equal times the lower kind goes first, then the lower index ----------------------------------------
+# -- events; at equal times the lower kind goes first, then the lower index
+# ----------------------------------------
 (
     EV_LAUNCH, EV_ARRIVE, EV_READ_DONE, EV_LINK, EV_DMA, EV_PHASE, EV_SLOT, EV_COMPUTED, EV_CHANNEL,
 ) = range(9)  # fmt: skip
@@ -181,7 +190,8 @@ EVENT_NAMES = (
     "launch", "arrive", "read done", "link", "dma", "phase", "slot", "computed", "channel",
 )  # fmt: skip
 
-# -- statuses -----------------------------------------------------------------------------------------------------
+# -- statuses
+# -----------------------------------------------------------------------------------------------------
 (
     RUNNING, FINISHED, STUCK, GROW_HEAP, GROW_REQUESTS, GROW_WAITERS,
 ) = range(6)  # fmt: skip

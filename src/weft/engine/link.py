@@ -1,4 +1,6 @@
-"""The egress link of a GPU: messages leave one after another, arrive a latency later, and become memory requests."""
+"""The egress link of a GPU: messages leave one after another, arrive a latency later, and become memory
+requests.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +79,7 @@ def new_message(  # type: ignore[no-untyped-def]
     m.request[i, y.R_BYTES] = bytes_
     m.request[i, y.R_OWNER_KIND] = owner_kind
     m.request[i, y.R_OWNER] = owner
-    return i  # type: ignore[no-any-return]
+    return i
 
 
 @block

@@ -164,7 +164,8 @@ def _start(m: Machine) -> None:
 
 @entry
 def run(m: Machine, policy, events: int, spare_events: int, spare_requests: int) -> int:  # type: ignore[no-untyped-def]
-    """Process up to `events` events; returns the status: running, finished or stuck, or which table must grow.
+    """Process up to `events` events; returns the status: running, finished or stuck, or which table must
+    grow.
 
     A first call starts the run. `spare_*` are the rows that any one event may need.
     """

@@ -1,14 +1,16 @@
-"""What the engine writes down for the reader of the result: traffic by cause over time, chunk and link activity."""
+"""What the engine writes down for the reader of the result: traffic by cause over time, chunk and link
+activity.
+"""
 
 from __future__ import annotations
 
 from weft.engine import layout as y
 from weft.engine.jit import block, shared
-from weft.engine.state import SERIES_BINS, Machine
+from weft.engine.state import SERIES_BINS, Machine, Table
 
 
 @shared
-def _fold(series, link_series):  # type: ignore[no-untyped-def]
+def _fold(series: Table, link_series: Table) -> None:
     for g in range(series.shape[0]):
         for b in range(SERIES_BINS // 2):
             for cause in range(series.shape[1]):

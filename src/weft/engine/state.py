@@ -137,7 +137,9 @@ def allocate(tables: Tables, bin_fs: int) -> Machine:
 def margin_events(shape: Table) -> int:
     """The most events that one event can enter: a wake-up of every workgroup and channel."""
     gpus = int(shape[y.S_GPUS])
-    return gpus * int(shape[y.S_CUS] * shape[y.S_RESIDENT] + 2 * shape[y.S_CHANNELS] + shape[y.S_ENGINES]) + 1024
+    return (
+        gpus * int(shape[y.S_CUS] * shape[y.S_RESIDENT] + 2 * shape[y.S_CHANNELS] + shape[y.S_ENGINES]) + 1024
+    )
 
 
 def margin_requests(shape: Table) -> int:

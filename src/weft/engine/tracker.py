@@ -1,8 +1,9 @@
 """T3's tracker: a set-associative table of wavefront tiles that await updates, beside the memory controller.
 
-The set is the low bits of the workgroup's tile number, the tag the rest and the wavefront. An entry lives from a
-tile's first update to its last. When a set is full, one entry is spilled to memory and fetched back when its tile is
-next updated; both cost a small memory access, both are counted.
+The set is the low bits of the workgroup's tile number, the tag the rest and the wavefront. An entry lives
+from a
+tile's first update to its last. When a set is full, one entry is spilled to memory and fetched back when its
+tile is next updated; both cost a small memory access, both are counted.
 """
 
 from __future__ import annotations
@@ -90,7 +91,15 @@ def track(m: Machine, g: int, region: int, tile: int, wavefront: int, bytes_: in
         m.flow[g, y.F_REFILLS] += 1
         spill = m.gpu[g, y.G_SPILL_BYTES]
         read_memory(
-            m, g, SPILL_BASE + key * spill, spill, y.CAUSE_TRACKER, y.COMMUNICATION_STREAM, now, y.OWNER_NOBODY, g
+            m,
+            g,
+            SPILL_BASE + key * spill,
+            spill,
+            y.CAUSE_TRACKER,
+            y.COMMUNICATION_STREAM,
+            now,
+            y.OWNER_NOBODY,
+            g,
         )
         _take_entry(m, g, key, now)
     m.seen[g, key] += bytes_
@@ -101,4 +110,4 @@ def track(m: Machine, g: int, region: int, tile: int, wavefront: int, bytes_: in
     size = m.shape[y.S_BLOCK_TILES]
     lead = first + (tile - first) // size * size
     m.block_left[g, lead] -= 1
-    return lead if m.block_left[g, lead] == 0 else y.NONE  # type: ignore[no-any-return]
+    return lead if m.block_left[g, lead] == 0 else y.NONE

@@ -1,8 +1,9 @@
 """Workgroups walk their scripts: a script is a row of phases, a phase a software-pipelined loop.
 
-An iteration owns a slot: it loads, waits for its data, computes in order behind its predecessor, stores, and frees the
-slot for the iteration `slots` ahead. A phase may begin by waiting for a counter; the next phase begins when every
-iteration of this one has finished.
+An iteration owns a slot: it loads, waits for its data, computes in order behind its predecessor, stores, and
+frees the
+slot for the iteration `slots` ahead. A phase may begin by waiting for a counter; the next phase begins when
+every iteration of this one has finished.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from weft.engine.state import Machine
 
 @block
 def phase_row(m: Machine, w: int) -> int:
+    """The row of the phase that the workgroup in place `w` is in."""
     g = m.resident[w, y.W_GPU]
     row = m.kernel[g, m.resident[w, y.W_KERNEL], y.K_FIRST_PHASE]
     return row + m.resident[w, y.W_PHASE]  # type: ignore[no-any-return]
@@ -118,12 +120,14 @@ def _iteration_bytes(m: Machine, g: int, a: int, p: int, t: int, it: int, offset
         extent = m.work[g, t, y.T_COLUMNS]
     last = it == m.phase[g, p, y.P_ITERATIONS] - 1
     unit = m.access[g, a, y.A_LAST_UNIT] if last else m.access[g, a, y.A_UNIT]
-    return min(extent * unit, m.access[g, a, y.A_LIMIT] - offset)
+    return min(extent * unit, m.access[g, a, y.A_LIMIT] - offset)  # type: ignore[no-any-return]
 
 
 @block
 def arrived(m: Machine, q: int, time: int) -> None:
-    """One of the things that slot `q` waits for has come; at the last, the slot moves on at `time` or later."""
+    """One of the things that slot `q` waits for has come; at the last, the slot moves on at `time` or
+    later.
+    """
     m.slot[q, y.Q_PENDING] -= 1
     m.slot[q, y.Q_TIME] = max(m.slot[q, y.Q_TIME], time)
     if m.slot[q, y.Q_PENDING] == 0:
@@ -225,13 +229,26 @@ def _store_one(m: Machine, q, g, a, region, tile, wavefront, offset, size, time)
         return
     kind = y.UPDATE if mode == y.LOCAL_UPDATE else y.WRITE
     write_through(
-        m, g, address, size, kind, cause, _stream_of(cause), time + m.gpu[g, y.G_CACHE_OUT], q, region, tile, wavefront
+        m,
+        g,
+        address,
+        size,
+        kind,
+        cause,
+        _stream_of(cause),
+        time + m.gpu[g, y.G_CACHE_OUT],
+        q,
+        region,
+        tile,
+        wavefront,
     )
 
 
 @block
 def finish_iteration(m: Machine, q: int, now: int) -> None:
-    """The slot is free: the iteration `slots` ahead takes it, or, after the last one, the next phase begins."""
+    """The slot is free: the iteration `slots` ahead takes it, or, after the last one, the next phase
+    begins.
+    """
     w = q // y.SLOTS
     s = m.resident
     g = s[w, y.W_GPU]

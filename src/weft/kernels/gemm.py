@@ -1,4 +1,6 @@
-"""A tiled GEMM: every workgroup computes one output tile, walking K with a bounded number of steps in flight."""
+"""A tiled GEMM: every workgroup computes one output tile, walking K with a bounded number of steps in
+flight.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +25,10 @@ OVERHEAD_REGISTERS = 32
 class GemmTiling:
     """How a GEMM is cut: the tile of a workgroup, its step along K, its threads, and the steps in flight.
 
-    128 x 128 with 256 threads (4 wavefronts) is the workhorse of tuned half-precision libraries on 100-CU-class
-    GPUs. `slots` counts the K steps held at once: the one that computes and those loaded ahead of it. `band` is how
-    many lines of tiles are walked together (Tensile's "workgroup mapping", whose usual value is 8).
+    128 x 128 with 256 threads (4 wavefronts) is the workhorse of tuned half-precision libraries on
+    100-CU-class
+    GPUs. `slots` counts the K steps held at once: the one that computes and those loaded ahead of it. `band`
+    is how many lines of tiles are walked together (Tensile's "workgroup mapping", whose usual value is 8).
     """
 
     rows: int = 128
@@ -59,9 +62,11 @@ class GemmTiling:
 
 
 def gemm_kernel(gemm: Gemm, gpu: Gpu, tiling: GemmTiling) -> Kernel:
-    """The GEMM's kernel: a loop over K that loads a slab of A and of B and multiplies, then one store of the tile.
+    """The GEMM's kernel: a loop over K that loads a slab of A and of B and multiplies, then one store of the
+    tile.
 
-    Operands lie slab by slab (a tile's rows for one K step are contiguous), as packed or swizzled operands do.
+    Operands lie slab by slab (a tile's rows for one K step are contiguous), as packed or swizzled operands
+    do.
     """
     rows, columns = tiling.grid(gemm)
     steps = -(-gemm.k // tiling.step)
@@ -70,7 +75,15 @@ def gemm_kernel(gemm: Gemm, gpu: Gpu, tiling: GemmTiling) -> Kernel:
     slab_a, slab_b = tiling.rows * unit, tiling.columns * unit
     cycles = 2 * tiling.rows * tiling.columns * tiling.step / gpu.compute.matrix_flops_per_clock
     load_a = Load(
-        "a", 0, unit, last, Cause.GEMM_READ, Extent.ROWS, row_stride=slab_a * steps, step_stride=slab_a, cached=True
+        "a",
+        0,
+        unit,
+        last,
+        Cause.GEMM_READ,
+        Extent.ROWS,
+        row_stride=slab_a * steps,
+        step_stride=slab_a,
+        cached=True,
     )
     load_b = Load(
         "b", 0, unit, last, Cause.GEMM_READ, Extent.COLUMNS, column_stride=slab_b * steps, step_stride=slab_b,
@@ -99,10 +112,11 @@ def operand_sizes(gemm: Gemm, tiling: GemmTiling) -> tuple[int, int]:
 
 
 def tile_table(gemm: Gemm, tiling: GemmTiling, chunks: int, first_chunk: int = 0) -> Work:
-    """The output tiles in run order, one row each: chunk by chunk, beginning with `first_chunk` (the stagger).
+    """The output tiles in run order, one row each: chunk by chunk, beginning with `first_chunk` (the
+    stagger).
 
-    Chunks cut the longer side of the tile grid, so that a chunk is as square as can be and its operands are reused in
-    the cache; they are equal runs of tiles in raster order.
+    Chunks cut the longer side of the tile grid, so that a chunk is as square as can be and its operands are
+    reused in the cache; they are equal runs of tiles in raster order.
     """
     parts = np.array_split(_raster(gemm, tiling, chunks), chunks)
     work = [_chunk_rows(gemm, tiling, parts[(first_chunk + p) % chunks], p) for p in range(chunks)]

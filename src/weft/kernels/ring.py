@@ -13,11 +13,11 @@ from weft.program import Cause, Kernel, Load, Phase, Store, Wait
 
 @dataclass(frozen=True)
 class RingTiling:
-    """How a ring kernel is cut: workgroups (None: one per compute unit), threads, the piece of an iteration [bytes],
-    and the iterations in flight per workgroup.
+    """How a ring kernel is cut: workgroups (None: one per compute unit), threads, the piece of an iteration
+    [bytes], and the iterations in flight per workgroup.
 
-    256 threads x 16 B make 4 KiB; four in flight keep 32 KiB of two operands on their way, more than latency x
-    bandwidth of a compute unit's share (assumed).
+    256 threads x 16 B make 4 KiB; four in flight keep 32 KiB of two operands on their way, more than latency
+    x bandwidth of a compute unit's share (assumed).
     """
 
     workgroups: int | None = None
@@ -32,7 +32,12 @@ class RingTiling:
 
 
 def _phase(
-    tiling: RingTiling, gpu: Gpu, sources: tuple[tuple[str, int], ...], cause: Cause, store: Store, wait: Wait | None
+    tiling: RingTiling,
+    gpu: Gpu,
+    sources: tuple[tuple[str, int], ...],
+    cause: Cause,
+    store: Store,
+    wait: Wait | None,
 ) -> Phase:
     piece = tiling.piece
     additions = (len(sources) - 1) * piece // 2
@@ -40,7 +45,9 @@ def _phase(
         iterations=None,
         slots=tiling.slots,
         cycles=additions / gpu.compute.vector_flops_per_clock,
-        loads=tuple(Load(buffer, position, piece, piece, cause, step_stride=piece) for buffer, position in sources),
+        loads=tuple(
+            Load(buffer, position, piece, piece, cause, step_stride=piece) for buffer, position in sources
+        ),
         store=store,
         wait=wait,
         shared=True,
@@ -61,8 +68,8 @@ def _kernel(name: str, gpu: Gpu, tiling: RingTiling, phases: list[Phase]) -> Ker
 def reduce_kernel(chunks: int, gpu: Gpu, tiling: RingTiling) -> Kernel:
     """Ring reduce-scatter of `chunks` chunks on compute units.
 
-    The chunk at position 0 is sent as it is; each later one is added to what was received and sent on; the last one
-    is kept.
+    The chunk at position 0 is sent as it is; each later one is added to what was received and sent on; the
+    last one is kept.
     """
     phases = []
     for p in range(chunks):
@@ -75,7 +82,9 @@ def reduce_kernel(chunks: int, gpu: Gpu, tiling: RingTiling) -> Kernel:
 
 
 def near_memory_reduce_kernel(chunks: int, gpu: Gpu, tiling: RingTiling) -> Kernel:
-    """Ring reduce-scatter of `chunks` chunks whose additions the memory makes: read a complete chunk, send updates."""
+    """Ring reduce-scatter of `chunks` chunks whose additions the memory makes: read a complete chunk, send
+    updates.
+    """
     phases = []
     for p in range(chunks - 1):
         wait = None if p == 0 else Wait("output", p)
@@ -86,7 +95,9 @@ def near_memory_reduce_kernel(chunks: int, gpu: Gpu, tiling: RingTiling) -> Kern
 
 
 def gather_kernel(chunks: int, gpu: Gpu, tiling: RingTiling, own: tuple[str, int]) -> Kernel:
-    """Ring all-gather of `chunks` chunks on compute units: send the own one (found at `own`), forward what arrives."""
+    """Ring all-gather of `chunks` chunks on compute units: send the own one (found at `own`), forward what
+    arrives.
+    """
     phases = []
     for p in range(chunks - 1):
         source = own if p == 0 else ("gathered", p)

@@ -1,6 +1,7 @@
 """What an overlap is, and the problem that it is given.
 
-An overlap is either *simulated*: `plan` is called once per run and returns kernels, buffers and address map; or
+An overlap is either *simulated*: `plan` is called once per run and returns kernels, buffers and address map;
+or
 *ideal*: it names simulated runs whose isolated times `combine` puts together. Neither changes its problem.
 """
 
@@ -12,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from weft.collectives import Ring
+from weft.engine import layout as y
 from weft.errors import InputError
 from weft.hardware import Gpu, System
 from weft.kernels import GemmTiling, RingTiling, gemm_kernel, operand_sizes, tile_table
@@ -19,13 +21,14 @@ from weft.overlap.arbiters import ROUND_ROBIN, ArbiterPolicy
 from weft.parallel.tensor import ShardedSubLayer
 from weft.program import Buffer, ChunkRule, Kernel, Plan
 from weft.program.plan import Work
-from weft.engine import layout as y
 from weft.units import format_bytes
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A sub-layer on a system, and how its kernels are cut; `ranks` GPUs are simulated (1: one stands for all)."""
+    """A sub-layer on a system, and how its kernels are cut; `ranks` GPUs are simulated (1: one stands for
+    all).
+    """
 
     layer: ShardedSubLayer
     system: System
@@ -118,7 +121,9 @@ def _check_fit(problem: Problem) -> None:
 
 def _check_slots(slots: int, where: str) -> None:
     if not 1 <= slots <= y.SLOTS:
-        raise InputError(f"{where}: slots is {slots}; a workgroup has between 1 and {y.SLOTS} iterations in flight")
+        raise InputError(
+            f"{where}: slots is {slots}; a workgroup has between 1 and {y.SLOTS} iterations in flight"
+        )
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,6 @@
-"""From a hardware description to the engine's integers: seconds become femtoseconds, rates become time per 64 bytes."""
+"""From a hardware description to the engine's integers: seconds become femtoseconds, rates become time per
+64 bytes.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,8 @@ def _timing(row: Table, gpu: Gpu) -> None:
     t, burst = gpu.memory.timing, gpu.memory.burst_clocks / gpu.memory.clock
     row[y.G_T_RRD], row[y.G_T_RCD], row[y.G_T_RAS] = to_fs(t.rrd), to_fs(t.rcd), to_fs(t.ras)
     row[y.G_T_RP], row[y.G_T_RC], row[y.G_T_CL] = to_fs(t.rp), to_fs(t.rc), to_fs(t.cl)
-    # Command to command, as the data of one must have left the bus before the other's: JEDEC's tRTW, tWTR + WL, tWR.
+    # Command to command, as the data of one must have left the bus before the other's: JEDEC's tRTW, tWTR +
+    # WL, tWR.
     row[y.G_T_READ_TO_WRITE] = to_fs(max(t.cl + burst + 2 / gpu.memory.clock - t.wl, burst))
     row[y.G_T_WRITE_TO_READ] = to_fs(t.wl + burst + t.cdlr)
     row[y.G_T_WRITE_TO_PRECHARGE] = to_fs(t.wl + burst + t.wr)
@@ -79,10 +82,11 @@ def _movers(row: Table, gpu: Gpu) -> None:
 
 
 def machine_tables(system: System, ranks: int, request_bytes: int, residents: int) -> tuple[Table, Table]:
-    """The rows of the simulated GPUs and the sizes they share; `residents` is the most workgroups of a compute unit.
+    """The rows of the simulated GPUs and the sizes they share; `residents` is the most workgroups of a
+    compute unit.
 
-    Raises InputError where GPUs differ in what must be common (channels, banks, cache, matrix rate), or where the
-    request size does not fit the machine.
+    Raises InputError where GPUs differ in what must be common (channels, banks, cache, matrix rate), or
+    where the request size does not fit the machine.
     """
     gpus = [system.gpu_of(rank) for rank in range(ranks)]
     for rank, gpu in enumerate(gpus):
@@ -92,8 +96,16 @@ def machine_tables(system: System, ranks: int, request_bytes: int, residents: in
     shape = np.zeros(y.S_COLUMNS, dtype=np.int64)
     memory, cache = system.gpu.memory, system.gpu.cache
     shape[y.S_CUS] = max(gpu.compute.compute_units for gpu in gpus)
-    shape[y.S_CHANNELS], shape[y.S_BANKS], shape[y.S_GROUPS] = memory.channels, memory.banks, memory.bank_groups
-    shape[y.S_INTERLEAVE], shape[y.S_ROW], shape[y.S_BURST] = memory.interleave, memory.row_bytes, memory.burst_bytes
+    shape[y.S_CHANNELS], shape[y.S_BANKS], shape[y.S_GROUPS] = (
+        memory.channels,
+        memory.banks,
+        memory.bank_groups,
+    )
+    shape[y.S_INTERLEAVE], shape[y.S_ROW], shape[y.S_BURST] = (
+        memory.interleave,
+        memory.row_bytes,
+        memory.burst_bytes,
+    )
     shape[y.S_REQUEST], shape[y.S_WAYS] = request_bytes, cache.ways
     shape[y.S_SETS] = cache.capacity // (cache.ways * request_bytes)
     shape[y.S_RESIDENT] = residents

@@ -11,21 +11,24 @@ from weft.program import PlacedKernel, Plan, Wait
 class TrackTrigger(Simulated):
     """Track and trigger: the same GEMM kernel under T3's address map, then the all-gather.
 
-    Stores are near-memory updates, the tracker counts them, complete tiles leave by DMA. The all-gather begins when
-    the GPU's part of the reduce-scatter is over.
+    Stores are near-memory updates, the tracker counts them, complete tiles leave by DMA. The all-gather
+    begins when the GPU's part of the reduce-scatter is over.
     """
 
     def __init__(self, name: str, title: str, policy: ArbiterPolicy) -> None:
         self.name = name
         self.title = title
         self.policy = policy
-        self.summary = f"GEMM fused with the reduce-scatter by track and trigger; memory arbitration: {policy.name}"
+        self.summary = (
+            f"GEMM fused with the reduce-scatter by track and trigger; memory arbitration: {policy.name}"
+        )
 
     def plan(self, problem: Problem) -> Plan:
         """Two kernels; the reduce-scatter is in the address map."""
         chunks, gpu, ring = problem.layer.tp, problem.gpu, problem.ring
         gather = gather_kernel(chunks, gpu, problem.ring_tiling, own=("output", chunks - 1))
-        # The reduce-scatter is over on a GPU when its own chunk is reduced and the last one for others has left.
+        # The reduce-scatter is over on a GPU when its own chunk is reduced and the last one for others has
+        # left.
         over = [Wait("output", chunks - 1)]
         if chunks > 2:
             over.append(Wait("output", chunks - 2, sent=True))

@@ -31,7 +31,9 @@ class Program:
 
 
 def build(plan: Plan, gpu_rows: Table, shape: Table) -> Program:
-    """Lower a plan onto GPUs (`gpu_rows[g, :]`) of a common `shape`; both as `engine.layout` names their columns."""
+    """Lower a plan onto GPUs (`gpu_rows[g, :]`) of a common `shape`; both as `engine.layout` names their
+    columns.
+    """
     return _Builder(plan, gpu_rows, shape).program()
 
 
@@ -77,7 +79,8 @@ class _Builder:
                 for wait in group:
                     self.counter.setdefault(wait, number)
 
-    # -- regions ---------------------------------------------------------------------------------------------------
+    # -- regions
+    # ---------------------------------------------------------------------------------------------------
 
     def _region_table(self) -> Table:
         table = np.zeros((self.gpus, len(self.regions), y.M_COLUMNS), dtype=np.int64)
@@ -110,9 +113,13 @@ class _Builder:
         if rule.dma is not None:
             row[y.M_DMA_MODE] = y.REMOTE_UPDATE if rule.dma.update else y.REMOTE_STORE
             row[y.M_DMA_REGION] = self.row[rule.dma.buffer, rule.dma.position]
-            row[y.M_DMA_CAUSE], row[y.M_DMA_REMOTE_CAUSE] = int(rule.dma.read_cause), int(rule.dma.remote_cause)
+            row[y.M_DMA_CAUSE], row[y.M_DMA_REMOTE_CAUSE] = (
+                int(rule.dma.read_cause),
+                int(rule.dma.remote_cause),
+            )
 
-    # -- tiles and work --------------------------------------------------------------------------------------------
+    # -- tiles and work
+    # --------------------------------------------------------------------------------------------
 
     def _tile_table(self, region: Table) -> Table:
         most = max((len(work) for work in self.plan.work), default=0)
@@ -177,7 +184,8 @@ class _Builder:
         size = region[g, self.row[wait.buffer, wait.position], y.M_SIZE]
         return self.counter[wait], int(size)
 
-    # -- scripts ---------------------------------------------------------------------------------------------------
+    # -- scripts
+    # ---------------------------------------------------------------------------------------------------
 
     def _add_phase(self, g: int, phase: Phase, region: Table) -> None:
         row = [y.NONE] * y.P_COLUMNS
@@ -214,11 +222,16 @@ class _Builder:
         first = self.row[store.buffer, store.position]
         row = [0] * y.A_COLUMNS
         row[y.A_LIMIT] = int(region[g, first, y.M_SIZE])
-        row[y.A_STEP_STRIDE], row[y.A_UNIT], row[y.A_LAST_UNIT] = store.step_stride, store.unit_bytes, store.unit_bytes
+        row[y.A_STEP_STRIDE], row[y.A_UNIT], row[y.A_LAST_UNIT] = (
+            store.step_stride,
+            store.unit_bytes,
+            store.unit_bytes,
+        )
         row[y.A_CAUSE], row[y.A_REGION] = int(store.cause), first
         return row
 
-    # -- shape -----------------------------------------------------------------------------------------------------
+    # -- shape
+    # -----------------------------------------------------------------------------------------------------
 
     def _fill_shape(self, kernel: Table, tile: Table) -> None:
         s = self.shape

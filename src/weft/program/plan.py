@@ -11,7 +11,9 @@ from weft.program.rules import PLAIN_STORE, ChunkRule
 from weft.program.script import Kernel, Wait
 
 Work = npt.NDArray[np.int64]
-"""One row per workgroup: row, column, rows, columns, chunk position, offset in the chunk, bytes, tile number."""
+"""One row per workgroup: row, column, rows, columns, chunk position, offset in the chunk, bytes, tile
+number.
+"""
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,9 @@ class Buffer:
 
 @dataclass(frozen=True)
 class PlacedKernel:
-    """A kernel in a plan: what it follows (a kernel's end and chunks), its priority, and whether its results are released to other readers."""
+    """A kernel in a plan: what it follows (a kernel's end and chunks), its priority, and whether its results
+    are released to other readers.
+    """
 
     kernel: Kernel
     after: int | None = None
@@ -44,8 +48,10 @@ class PlacedKernel:
 class Plan:
     """Everything that one run does, for every simulated GPU.
 
-    `work[g]` are the output tiles of GPU g in run order (empty if nothing is tiled); `block_tiles` of them make one
-    DMA command; `wavefronts` is the number of wavefront tiles in a tile; `neighbour[g]` receives what g sends.
+    `work[g]` are the output tiles of GPU g in run order (empty if nothing is tiled); `block_tiles` of them
+    make one
+    DMA command; `wavefronts` is the number of wavefront tiles in a tile; `neighbour[g]` receives what g
+    sends.
     """
 
     kernels: tuple[PlacedKernel, ...]

@@ -33,7 +33,8 @@ class Extent(IntEnum):
 class Load:
     """A load of one iteration: address = chunk base + row, column and step strides [bytes] times their index.
 
-    It moves `unit_bytes` per unit of `extent` (`last_unit_bytes` in the last iteration), never past the chunk's end.
+    It moves `unit_bytes` per unit of `extent` (`last_unit_bytes` in the last iteration), never past the
+    chunk's end.
     """
 
     buffer: str
@@ -50,8 +51,10 @@ class Load:
 
 @dataclass(frozen=True)
 class Store:
-    """A store of one iteration into a buffer: into the workgroup's own tile if the kernel's work is tiled (then
-    `position` is its chunk's), else `unit_bytes` at `step_stride` [bytes] times the iteration."""
+    """A store of one iteration into a buffer: into the workgroup's own tile if the kernel's work is tiled
+    (then
+    `position` is its chunk's), else `unit_bytes` at `step_stride` [bytes] times the iteration.
+    """
 
     buffer: str
     cause: Cause
@@ -62,7 +65,9 @@ class Store:
 
 @dataclass(frozen=True)
 class Wait:
-    """Begin only when a chunk is complete (fully received or reduced), or, if `sent`, when DMA has sent it on."""
+    """Begin only when a chunk is complete (fully received or reduced), or, if `sent`, when DMA has sent it
+    on.
+    """
 
     buffer: str
     position: int
@@ -73,8 +78,8 @@ class Wait:
 class Phase:
     """A software-pipelined loop: `slots` iterations in flight, `cycles` of a compute unit each, in order.
 
-    With `shared`, iteration i belongs to workgroup i modulo the number of workgroups. Where `iterations` is None,
-    there are as many as cover the chunk of the first load.
+    With `shared`, iteration i belongs to workgroup i modulo the number of workgroups. Where `iterations` is
+    None, there are as many as cover the chunk of the first load.
     """
 
     iterations: int | None
@@ -88,7 +93,9 @@ class Phase:
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel: how many workgroups, what each needs of a compute unit, and the script that all of them run."""
+    """A kernel: how many workgroups, what each needs of a compute unit, and the script that all of them
+    run.
+    """
 
     name: str
     workgroups: int

@@ -175,7 +175,9 @@ def _counters(m: Machine) -> dict[str, float]:
 
 
 def _times(m: Machine, kernels: tuple[KernelSpan, ...], chunks: tuple[ChunkSpan, ...]) -> PhaseTimes:
-    """Kernel durations (the longest GPU's); a fused reduce-scatter runs from its first byte sent to its last reduced."""
+    """Kernel durations (the longest GPU's); a fused reduce-scatter runs from its first byte sent to its last
+    reduced.
+    """
     longest: dict[str, int] = {}
     for kernel in kernels:
         longest[kernel.name] = max(longest.get(kernel.name, 0), kernel.end_fs - kernel.start_fs)

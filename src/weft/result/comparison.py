@@ -64,8 +64,9 @@ class Comparison:
 
     def __str__(self) -> str:
         first = self.baseline.config
+        shape = f"{first.m} x {first.n} x {first.k} {first.dtype}"
         lines = [
-            f"{first.model} {first.sublayer}, TP {first.tp}, {first.m} x {first.n} x {first.k} {first.dtype} on {first.gpu}",
+            f"{first.model} {first.sublayer}, TP {first.tp}, {shape} on {first.gpu}",
             f"{'overlap':<14} {'GEMM us':>9} {'RS us':>9} {'AG us':>9} {'total us':>9} {'speedup':>8} {'DRAM MB':>9}",
         ]
         for result in self:

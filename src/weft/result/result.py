@@ -20,8 +20,8 @@ Ints = npt.NDArray[np.int64]
 class RunConfig:
     """What was run: sub-layer, machine, overlap and how it was simulated.
 
-    `mode` is "mirrored" (one GPU stands for all) or "explicit" (all `tp` are simulated). The peak rates of memory and
-    link [bytes/s] are those of the first GPU; `changed` are the values that the user set.
+    `mode` is "mirrored" (one GPU stands for all) or "explicit" (all `tp` are simulated). The peak rates of
+    memory and link [bytes/s] are those of the first GPU; `changed` are the values that the user set.
     """
 
     model: str
@@ -43,7 +43,8 @@ class RunConfig:
 
 @dataclass(frozen=True)
 class KernelSpan:
-    """A kernel on a GPU: requested, first workgroup, end [fs]; its workgroups' time by what they did or awaited [fs].
+    """A kernel on a GPU: requested, first workgroup, end [fs]; its workgroups' time by what they did or
+    awaited [fs].
 
     `waits` keys: compute, memory (loads), matrix_unit (busy with another workgroup), store, chunk.
     """
@@ -71,7 +72,8 @@ class StageSpan:
 
 @dataclass(frozen=True)
 class ChunkSpan:
-    """One chunk of a buffer on a GPU: when it was written from here, from the neighbour, sent by DMA, and complete [fs].
+    """One chunk of a buffer on a GPU: when it was written from here, from the neighbour, sent by DMA, and
+    complete [fs].
 
     Each is None if it never happened. `position` is the order in which the GPU deals with its chunks.
     """
@@ -114,20 +116,21 @@ class Series:
     @property
     def time_us(self) -> npt.NDArray[np.float64]:
         """Start of each bin [us]."""
-        return np.arange(self.link.shape[1]) * (self.bin_fs / FS_PER_US)
+        return np.arange(self.link.shape[1], dtype=np.float64) * np.float64(self.bin_fs / FS_PER_US)
 
     def rate(self, cause: str, gpu: int = 0) -> npt.NDArray[np.float64]:
         """DRAM traffic of a cause over time [bytes/s]."""
-        return self.traffic[cause][gpu] / (self.bin_fs * 1e-15)
+        return np.asarray(self.traffic[cause][gpu] / (self.bin_fs * 1e-15), dtype=np.float64)
 
 
 @dataclass(frozen=True)
 class Result:
     """One run, or an ideal put together from the runs in `parts`.
 
-    `bytes` is DRAM traffic by cause [bytes], of one GPU (the mean if several were simulated). `counters` holds what
-    blocks counted (cache hits, tracker spills, DRAM activations, queue occupancy, ...). `wall_s` is how long the
-    simulation took.
+    `bytes` is DRAM traffic by cause [bytes], of one GPU (the mean if several were simulated). `counters`
+    holds what
+    blocks counted (cache hits, tracker spills, DRAM activations, queue occupancy, ...). `wall_s` is how long
+    the simulation took.
     """
 
     config: RunConfig
