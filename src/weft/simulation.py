@@ -21,9 +21,7 @@ from weft.result import Comparison, Result, RunConfig
 from weft.result.collect import collect
 
 DEFAULT_REQUEST_BYTES = 512
-"""The default request: eight 64-B accesses that share a DRAM row; within 2 % of 64-B requests (docs:
-model).
-"""
+"""The default request: eight 64-B accesses that share a DRAM row; within 2 % of 64-B requests (docs: model)."""
 FIRST_BIN_FS = 100_000_000
 EXPLICIT_LIMIT = 16
 
@@ -44,8 +42,7 @@ def simulate(
 ) -> Result:
     """What happens when `layer` runs on `machine` (a GPU, a system, or a catalog name) under `overlap`.
 
-    `arbiter` replaces the overlap's memory arbitration. `request_bytes` is the granularity of memory
-    requests (64 is
+    `arbiter` replaces the overlap's memory arbitration. `request_bytes` is the granularity of memory requests (64 is
     exact, the default faster). `mode` is "mirrored" (one GPU stands for all), "explicit" (all are
     simulated), or
     "auto": mirrored wherever all GPUs are alike. `event_budget` ends a run that takes more events.
@@ -243,9 +240,7 @@ def _ideal_bytes(parts: tuple[Result, ...]) -> dict[str, int]:
 
 
 def explain(status: int, program: Program, m: Machine, policy: str) -> str:
-    """Why a run did not finish, in a sentence that names the GPU, the kernel, the tile and what it waits
-    for.
-    """
+    """Why a run did not finish, in a sentence that names the GPU, the kernel, the tile and what it waits for."""
     now = f"at {m.clock[y.C_NOW] / 1e9:.3f} us, after {m.clock[y.C_EVENTS]} events"
     if status == y.RUNNING:
         return f"the event budget is exhausted {now}; raise it, or make the problem smaller"

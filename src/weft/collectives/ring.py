@@ -34,15 +34,11 @@ class Ring:
     # ----------------------------------------------------------------------------------------------
 
     def stored_output(self) -> tuple[ChunkRule, ...]:
-        """The producer's output when a later kernel reduces it: ordinary stores that allocate in the
-        cache.
-        """
+        """The producer's output when a later kernel reduces it: ordinary stores that allocate in the cache."""
         return (CACHED_STORE,) * self.gpus
 
     def received(self) -> tuple[ChunkRule, ...]:
-        """Receive buffers of the reduce-scatter kernel: a store at position p goes to p + 1 of the
-        neighbour.
-        """
+        """Receive buffers of the reduce-scatter kernel: a store at position p goes to p + 1 of the neighbour."""
         return self._forwarded("received", Cause.RS_WRITE)
 
     def gathered(self) -> tuple[ChunkRule, ...]:
@@ -59,8 +55,7 @@ class Ring:
     def fused_reduce_scatter(self) -> tuple[ChunkRule, ...]:
         """T3's map of the producer's output (ASPLOS 2024, arXiv:2401.16677).
 
-        The first chunk has a ``remote_map``: the producer's own stores are updates of the neighbour's
-        memory. Later
+        The first chunk has a ``remote_map``: the producer's own stores are updates of the neighbour's memory. Later
         ones are updated here, by the producer and by the neighbour, and have a ``dma_map``: complete blocks
         are sent on as updates. The last one stays.
         """

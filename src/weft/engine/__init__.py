@@ -1,3 +1,1 @@
-"""The clock: a deterministic, event-driven, request-level machine. It knows arrays of integers and nothing
-else.
-"""
+"""The clock: a deterministic, event-driven, request-level machine. It knows arrays of integers and nothing else."""

@@ -1,6 +1,4 @@
-"""The last-level cache: set-associative, true LRU in a set, merged misses; a slice belongs to each memory
-channel.
-"""
+"""The last-level cache: set-associative, true LRU in a set, merged misses; a slice belongs to each memory channel."""
 
 from __future__ import annotations
 
@@ -30,9 +28,7 @@ def _slice_time(m: Machine, g: int, address: int, bytes_: int, time: int) -> int
 
 @block
 def _find(m: Machine, g: int, line_address: int) -> int:
-    """The line that holds `line_address`, else the least recently used free-to-go line as -2 - line, else
-    -1.
-    """
+    """The line that holds `line_address`, else the least recently used free-to-go line as -2 - line, else -1."""
     sets, ways = m.shape[y.S_SETS], m.shape[y.S_WAYS]
     first = (g * sets + (line_address ^ (line_address >> 7) ^ (line_address >> 15)) % sets) * ways
     for w in range(first, first + ways):
@@ -183,9 +179,7 @@ def write_through(  # type: ignore[no-untyped-def]
 
 @shared
 def release(m: Machine, g: int, time: int) -> int:
-    """End of a kernel whose results others will read: write dirty lines back, forget all lines; returns the
-    writes.
-    """
+    """End of a kernel whose results others will read: write dirty lines back, forget all lines; returns the writes."""
     sets, ways = m.shape[y.S_SETS], m.shape[y.S_WAYS]
     writes = 0
     for line in range(g * sets * ways, (g + 1) * sets * ways):

@@ -1,6 +1,4 @@
-"""The calendar: events in the order of time, then kind, then index. A 4-ary heap of two integers per
-event.
-"""
+"""The calendar: events in the order of time, then kind, then index. A 4-ary heap of two integers per event."""
 
 from __future__ import annotations
 

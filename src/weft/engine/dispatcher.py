@@ -1,6 +1,4 @@
-"""The dispatcher: kernels become ready, their workgroups go to compute units in kernel order, as many as
-fit.
-"""
+"""The dispatcher: kernels become ready, their workgroups go to compute units in kernel order, as many as fit."""
 
 from __future__ import annotations
 
@@ -55,9 +53,7 @@ def _fits(m: Machine, u: int, g: int, k: int) -> bool:
 
 @shared
 def _emptiest_unit(m: Machine, g: int, k: int) -> int:
-    """The allowed compute unit with the most free places, the lowest number among equals; NONE if none
-    fits.
-    """
+    """The allowed compute unit with the most free places, the lowest number among equals; NONE if none fits."""
     best, places = y.NONE, 0
     units = m.shape[y.S_CUS]
     for u in range(g * units, (g + 1) * units):
@@ -165,9 +161,7 @@ def released(m: Machine, g: int, now: int) -> None:
 
 @block
 def _choose_threshold(m: Machine, g: int, now: int) -> None:
-    """T3-MCA: the first stage's demand on memory decides how full a queue may be before communication must
-    wait.
-    """
+    """T3-MCA: the first stage's demand on memory decides how full a queue may be before communication must wait."""
     p = m.gpu
     elapsed = max(now - m.flow[g, y.F_MONITOR_START], 1)
     busy = m.flow[g, y.F_MONITOR_BYTES] // 64 * p[g, y.G_PEAK64]

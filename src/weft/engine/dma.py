@@ -1,6 +1,4 @@
-"""DMA engines: pre-programmed commands that read a block here and store it, or update with it, at the
-neighbour.
-"""
+"""DMA engines: pre-programmed commands that read a block here and store it, or update with it, at the neighbour."""
 
 from __future__ import annotations
 

@@ -1,10 +1,7 @@
-"""How the engine is compiled: numba, without reference counting, cached on disk under a key of its own
-sources.
+"""How the engine is compiled: numba, without reference counting, cached on disk under a key of its own sources.
 
-numba's cache looks only at the file of the function that it compiles; the engine lives in several files. The
-cache
-directory is therefore named after a hash of all of them, so that a changed block never meets stale machine
-code.
+numba's cache looks only at the file of the function that it compiles; the engine lives in several files. The cache
+directory is therefore named after a hash of all of them, so that a changed block never meets stale machine code.
 """
 
 from __future__ import annotations
@@ -24,8 +21,7 @@ import numpy as np
 F = TypeVar("F", bound=Callable[..., Any])
 
 _OPTIONS: dict[str, Any] = {"error_model": "numpy", "_nrt": False}
-# Only the entry point is called from Python: the others need no wrappers, which would take most of the
-# compile time.
+# Only the entry point is called from Python: the others need no wrappers, which would take most of the compile time.
 _INNER: dict[str, Any] = {**_OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
@@ -51,9 +47,7 @@ def entry(function: F) -> F:
 
 @functools.cache
 def cache_directory() -> Path:
-    """The directory of this engine's machine code: one per version of its sources and way of compiling
-    them.
-    """
+    """The directory of this engine's machine code: one per version of its sources and way of compiling them."""
     caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     root = Path(os.environ.get("WEFT_CACHE") or caches / "weft")
     digest = hashlib.sha256()

@@ -28,8 +28,7 @@ def _columns(count: int) -> Iterator[int]:
     G_SPILL_BYTES, G_THRESHOLD_HIGH, G_THRESHOLD_MEDIUM, G_THRESHOLD_LOW, G_INTENSITY_HIGH, G_INTENSITY_MEDIUM,
     G_INTENSITY_LOW, G_STARVATION, G_START, G_PEAK64, G_LAUNCH, G_COLUMNS,
 ) = _columns(45)  # fmt: skip
-# G_INTENSITY_* are per mille of the peak DRAM bandwidth; G_THRESHOLD_* are bytes of queue; G_PEAK64 is the
-# whole
+# G_INTENSITY_* are per mille of the peak DRAM bandwidth; G_THRESHOLD_* are bytes of queue; G_PEAK64 is the whole
 # memory's femtoseconds per 64 bytes.
 
 # shape[:] — sizes shared by all GPUs.
@@ -44,8 +43,7 @@ def _columns(count: int) -> Iterator[int]:
     K_WORKGROUPS, K_FIRST_WORK, K_FIRST_PHASE, K_PHASES, K_THREADS, K_REGISTERS, K_LDS, K_PRIORITY, K_AFTER,
     K_AFTER_COUNTER, K_AFTER_VALUE, K_LAUNCH, K_RELEASE, K_MONITOR, K_WAVEFRONTS, K_COLUMNS,
 ) = _columns(16)  # fmt: skip
-# K_AFTER: the kernel that must have finished (or NONE); K_RELEASE: write dirty lines back and drop all lines
-# when it
+# K_AFTER: the kernel that must have finished (or NONE); K_RELEASE: write dirty lines back and drop all lines when it
 # ends; K_MONITOR: its first stage's memory intensity sets the arbiter's threshold.
 
 # phase[g, p, :] — one pipelined loop of a workgroup script.
@@ -53,16 +51,14 @@ def _columns(count: int) -> Iterator[int]:
     P_ITERATIONS, P_SHARED, P_SLOTS, P_FIRST_LOAD, P_LOADS, P_CYCLES, P_STORE, P_WAIT_COUNTER, P_WAIT_VALUE,
     P_COLUMNS,
 ) = _columns(10)  # fmt: skip
-# P_SHARED: iterations are dealt round robin to the kernel's workgroups; P_CYCLES: compute-unit cycles per
-# iteration.
+# P_SHARED: iterations are dealt round robin to the kernel's workgroups; P_CYCLES: compute-unit cycles per iteration.
 
 # access[g, a, :] — a load or a store of a script; its address follows the workgroup and the iteration.
 (
     A_BASE, A_ROW_STRIDE, A_COLUMN_STRIDE, A_STEP_STRIDE, A_EXTENT, A_UNIT, A_LAST_UNIT, A_LIMIT, A_CACHED, A_CAUSE,
     A_REGION, A_COLUMNS,
 ) = _columns(12)  # fmt: skip
-# A_REGION: for stores, the first region of the destination buffer. With tiled work (T_REGION >= 0) the
-# workgroup's
+# A_REGION: for stores, the first region of the destination buffer. With tiled work (T_REGION >= 0) the workgroup's
 # own region is added, and offset and bytes come from its work row.
 EXTENT_ONE, EXTENT_ROWS, EXTENT_COLUMNS = range(3)
 
@@ -76,8 +72,7 @@ EXTENT_ONE, EXTENT_ROWS, EXTENT_COLUMNS = range(3)
     M_BASE, M_SIZE, M_MODE, M_CACHED, M_TO_REGION, M_REMOTE_CAUSE, M_COUNTER, M_TRACKED, M_FIRST_TILE, M_TILES,
     M_DMA_MODE, M_DMA_REGION, M_DMA_CAUSE, M_DMA_REMOTE_CAUSE, M_SENT_COUNTER, M_COLUMNS,
 ) = _columns(16)  # fmt: skip
-# M_TRACKED: updates per element that complete a tile (0: untracked); M_TO_REGION: the region at the
-# neighbour for
+# M_TRACKED: updates per element that complete a tile (0: untracked); M_TO_REGION: the region at the neighbour for
 # remote modes; M_DMA_*: the pre-programmed command that a complete block triggers (M_DMA_MODE NONE: none).
 # M_COUNTER counts bytes received or reduced, M_SENT_COUNTER bytes that DMA commands have sent on.
 LOCAL_STORE, LOCAL_UPDATE, REMOTE_STORE, REMOTE_UPDATE = range(4)

@@ -1,6 +1,4 @@
-"""The egress link of a GPU: messages leave one after another, arrive a latency later, and become memory
-requests.
-"""
+"""The egress link of a GPU: messages leave one after another, arrive a latency later, and become memory requests."""
 
 from __future__ import annotations
 

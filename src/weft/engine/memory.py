@@ -1,7 +1,6 @@
 """A memory channel: two request streams, an arbiter, a bounded command queue, FR-FCFS, and DRAM with banks.
 
-A request is a run of bursts in one row of one bank. Column commands of requests in different bank groups
-interleave
+A request is a run of bursts in one row of one bank. Column commands of requests in different bank groups interleave
 on the data bus, so a request takes its bursts' share of the bus (`G_T_BURST` each) and keeps its own bank
 group for as long as its column delay asks (`G_T_LONG`, or `G_T_UPDATE` for a near-memory update).
 """
@@ -34,9 +33,7 @@ def free_request(m: Machine, i: int) -> None:
 
 @block
 def channel_of(m: Machine, address: int) -> int:
-    """The channel, within its GPU, that owns an address: stripes go round, each round shifted against the
-    last.
-    """
+    """The channel, within its GPU, that owns an address: stripes go round, each round shifted against the last."""
     channels = m.shape[y.S_CHANNELS]
     stripe = address // m.shape[y.S_INTERLEAVE]
     lap = stripe // channels
@@ -45,9 +42,7 @@ def channel_of(m: Machine, address: int) -> int:
 
 @block
 def enqueue(m: Machine, i: int, g: int, address: int, arrive: int) -> None:
-    """Put request `i` (kind, bytes, cause, stream, owner set) into its channel's stream, there from `arrive`
-    on.
-    """
+    """Put request `i` (kind, bytes, cause, stream, owner set) into its channel's stream, there from `arrive` on."""
     channels, banks = m.shape[y.S_CHANNELS], m.shape[y.S_BANKS]
     interleave = m.shape[y.S_INTERLEAVE]
     local = channel_of(m, address)
@@ -150,9 +145,7 @@ def _account_occupancy(m: Machine, c: int, now: int) -> None:
 
 @block
 def _activate_rows(m: Machine, c: int, g: int, now: int) -> None:
-    """Open the rows that queued requests need, oldest first, never closing a row that a queued request still
-    uses.
-    """
+    """Open the rows that queued requests need, oldest first, never closing a row that a queued request still uses."""
     h, r, b = m.channel, m.request, m.bank
     first_bank = c * m.shape[y.S_BANKS]
     in_use = 0

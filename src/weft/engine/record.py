@@ -1,6 +1,4 @@
-"""What the engine writes down for the reader of the result: traffic by cause over time, chunk and link
-activity.
-"""
+"""What the engine writes down for the reader of the result: traffic by cause over time, chunk and link activity."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The engine from outside: run a program to its end, in slices that can be watched, interrupted and
-resumed.
-"""
+"""The engine from outside: run a program to its end, in slices that can be watched, interrupted and resumed."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """T3's tracker: a set-associative table of wavefront tiles that await updates, beside the memory controller.
 
-The set is the low bits of the workgroup's tile number, the tag the rest and the wavefront. An entry lives
-from a
+The set is the low bits of the workgroup's tile number, the tag the rest and the wavefront. An entry lives from a
 tile's first update to its last. When a set is full, one entry is spilled to memory and fetched back when its
 tile is next updated; both cost a small memory access, both are counted.
 """

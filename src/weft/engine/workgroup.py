@@ -1,7 +1,6 @@
 """Workgroups walk their scripts: a script is a row of phases, a phase a software-pipelined loop.
 
-An iteration owns a slot: it loads, waits for its data, computes in order behind its predecessor, stores, and
-frees the
+An iteration owns a slot: it loads, waits for its data, computes in order behind its predecessor, stores, and frees the
 slot for the iteration `slots` ahead. A phase may begin by waiting for a counter; the next phase begins when
 every iteration of this one has finished.
 """
@@ -125,9 +124,7 @@ def _iteration_bytes(m: Machine, g: int, a: int, p: int, t: int, it: int, offset
 
 @block
 def arrived(m: Machine, q: int, time: int) -> None:
-    """One of the things that slot `q` waits for has come; at the last, the slot moves on at `time` or
-    later.
-    """
+    """One of the things that slot `q` waits for has come; at the last, the slot moves on at `time` or later."""
     m.slot[q, y.Q_PENDING] -= 1
     m.slot[q, y.Q_TIME] = max(m.slot[q, y.Q_TIME], time)
     if m.slot[q, y.Q_PENDING] == 0:
@@ -246,9 +243,7 @@ def _store_one(m: Machine, q, g, a, region, tile, wavefront, offset, size, time)
 
 @block
 def finish_iteration(m: Machine, q: int, now: int) -> None:
-    """The slot is free: the iteration `slots` ahead takes it, or, after the last one, the next phase
-    begins.
-    """
+    """The slot is free: the iteration `slots` ahead takes it, or, after the last one, the next phase begins."""
     w = q // y.SLOTS
     s = m.resident
     g = s[w, y.W_GPU]

@@ -1,6 +1,4 @@
-"""A tiled GEMM: every workgroup computes one output tile, walking K with a bounded number of steps in
-flight.
-"""
+"""A tiled GEMM: every workgroup computes one output tile, walking K with a bounded number of steps in flight."""
 
 from __future__ import annotations
 
@@ -25,8 +23,7 @@ OVERHEAD_REGISTERS = 32
 class GemmTiling:
     """How a GEMM is cut: the tile of a workgroup, its step along K, its threads, and the steps in flight.
 
-    128 x 128 with 256 threads (4 wavefronts) is the workhorse of tuned half-precision libraries on
-    100-CU-class
+    128 x 128 with 256 threads (4 wavefronts) is the workhorse of tuned half-precision libraries on 100-CU-class
     GPUs. `slots` counts the K steps held at once: the one that computes and those loaded ahead of it. `band`
     is how many lines of tiles are walked together (Tensile's "workgroup mapping", whose usual value is 8).
     """
@@ -65,8 +62,7 @@ def gemm_kernel(gemm: Gemm, gpu: Gpu, tiling: GemmTiling) -> Kernel:
     """The GEMM's kernel: a loop over K that loads a slab of A and of B and multiplies, then one store of the
     tile.
 
-    Operands lie slab by slab (a tile's rows for one K step are contiguous), as packed or swizzled operands
-    do.
+    Operands lie slab by slab (a tile's rows for one K step are contiguous), as packed or swizzled operands do.
     """
     rows, columns = tiling.grid(gemm)
     steps = -(-gemm.k // tiling.step)

@@ -82,9 +82,7 @@ def reduce_kernel(chunks: int, gpu: Gpu, tiling: RingTiling) -> Kernel:
 
 
 def near_memory_reduce_kernel(chunks: int, gpu: Gpu, tiling: RingTiling) -> Kernel:
-    """Ring reduce-scatter of `chunks` chunks whose additions the memory makes: read a complete chunk, send
-    updates.
-    """
+    """Ring reduce-scatter of `chunks` chunks whose additions the memory makes: read a complete chunk, send updates."""
     phases = []
     for p in range(chunks - 1):
         wait = None if p == 0 else Wait("output", p)
@@ -95,9 +93,7 @@ def near_memory_reduce_kernel(chunks: int, gpu: Gpu, tiling: RingTiling) -> Kern
 
 
 def gather_kernel(chunks: int, gpu: Gpu, tiling: RingTiling, own: tuple[str, int]) -> Kernel:
-    """Ring all-gather of `chunks` chunks on compute units: send the own one (found at `own`), forward what
-    arrives.
-    """
+    """Ring all-gather of `chunks` chunks on compute units: send the own one (found at `own`), forward what arrives."""
     phases = []
     for p in range(chunks - 1):
         source = own if p == 0 else ("gathered", p)

@@ -16,8 +16,7 @@ class ArbiterView(NamedTuple):
     """What a policy sees when a channel asks it who goes next.
 
     `now` [fs]; `compute` and `communication`: requests that wait in each stream; `occupancy`, `capacity` and
-    `threshold` of the command queue [64-B accesses], the threshold being the one that the kernel's first
-    stage chose;
+    `threshold` of the command queue [64-B accesses], the threshold being the one that the kernel's first stage chose;
     `last`: the stream served before; `waited`: how long the first communication request has waited, `limit`:
     the starvation limit [fs].
     """
@@ -98,9 +97,7 @@ def _communication_first(view: ArbiterView) -> int:
 ROUND_ROBIN = ArbiterPolicy("round-robin", _round_robin)
 """The streams take turns; each goes alone when the other is empty."""
 COMPUTE_FIRST = ArbiterPolicy("compute-first", _compute_first)
-"""T3-MCA: compute always goes first; communication enters only a queue below the threshold, or when it
-starves.
-"""
+"""T3-MCA: compute always goes first; communication enters only a queue below the threshold, or when it starves."""
 COMMUNICATION_FIRST = ArbiterPolicy("communication-first", _communication_first)
 """Communication always goes first."""
 

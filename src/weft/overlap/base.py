@@ -1,7 +1,6 @@
 """What an overlap is, and the problem that it is given.
 
-An overlap is either *simulated*: `plan` is called once per run and returns kernels, buffers and address map;
-or
+An overlap is either *simulated*: `plan` is called once per run and returns kernels, buffers and address map; or
 *ideal*: it names simulated runs whose isolated times `combine` puts together. Neither changes its problem.
 """
 
@@ -26,9 +25,7 @@ from weft.units import format_bytes
 
 @dataclass(frozen=True)
 class Problem:
-    """A sub-layer on a system, and how its kernels are cut; `ranks` GPUs are simulated (1: one stands for
-    all).
-    """
+    """A sub-layer on a system, and how its kernels are cut; `ranks` GPUs are simulated (1: one stands for all)."""
 
     layer: ShardedSubLayer
     system: System

@@ -1,6 +1,4 @@
-"""From a hardware description to the engine's integers: seconds become femtoseconds, rates become time per
-64 bytes.
-"""
+"""From a hardware description to the engine's integers: seconds become femtoseconds, rates become time per 64 bytes."""
 
 from __future__ import annotations
 
@@ -58,8 +56,7 @@ def _timing(row: Table, gpu: Gpu) -> None:
     t, burst = gpu.memory.timing, gpu.memory.burst_clocks / gpu.memory.clock
     row[y.G_T_RRD], row[y.G_T_RCD], row[y.G_T_RAS] = to_fs(t.rrd), to_fs(t.rcd), to_fs(t.ras)
     row[y.G_T_RP], row[y.G_T_RC], row[y.G_T_CL] = to_fs(t.rp), to_fs(t.rc), to_fs(t.cl)
-    # Command to command, as the data of one must have left the bus before the other's: JEDEC's tRTW, tWTR +
-    # WL, tWR.
+    # Command to command, as the data of one must have left the bus before the other's: JEDEC's tRTW, tWTR + WL, tWR.
     row[y.G_T_READ_TO_WRITE] = to_fs(max(t.cl + burst + 2 / gpu.memory.clock - t.wl, burst))
     row[y.G_T_WRITE_TO_READ] = to_fs(t.wl + burst + t.cdlr)
     row[y.G_T_WRITE_TO_PRECHARGE] = to_fs(t.wl + burst + t.wr)

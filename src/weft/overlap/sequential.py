@@ -15,9 +15,7 @@ class Sequential(Simulated):
     summary = "GEMM, then ring reduce-scatter, then ring all-gather on the compute units: the baseline"
 
     def plan(self, problem: Problem) -> Plan:
-        """Three kernels in a row; the output is stored through the cache and written back before others read
-        it.
-        """
+        """Three kernels in a row; the output is stored through the cache and written back before others read it."""
         chunks, gpu, ring = problem.layer.tp, problem.gpu, problem.ring
         reduce = reduce_kernel(chunks, gpu, problem.ring_tiling)
         gather = gather_kernel(chunks, gpu, problem.ring_tiling, own=("result", 0))
@@ -41,9 +39,7 @@ class Sequential(Simulated):
 
 
 class NearMemoryReduceScatter(Simulated):
-    """The reduce-scatter alone, with its additions made by the memory: what `ideal-rs-nmc` takes its time
-    from.
-    """
+    """The reduce-scatter alone, with its additions made by the memory: what `ideal-rs-nmc` takes its time from."""
 
     name = "rs-nmc"
     title = "RS + NMC"

@@ -27,8 +27,7 @@ class TrackTrigger(Simulated):
         """Two kernels; the reduce-scatter is in the address map."""
         chunks, gpu, ring = problem.layer.tp, problem.gpu, problem.ring
         gather = gather_kernel(chunks, gpu, problem.ring_tiling, own=("output", chunks - 1))
-        # The reduce-scatter is over on a GPU when its own chunk is reduced and the last one for others has
-        # left.
+        # The reduce-scatter is over on a GPU when its own chunk is reduced and the last one for others has left.
         over = [Wait("output", chunks - 1)]
         if chunks > 2:
             over.append(Wait("output", chunks - 2, sent=True))

@@ -31,9 +31,7 @@ class Program:
 
 
 def build(plan: Plan, gpu_rows: Table, shape: Table) -> Program:
-    """Lower a plan onto GPUs (`gpu_rows[g, :]`) of a common `shape`; both as `engine.layout` names their
-    columns.
-    """
+    """Lower a plan onto GPUs (`gpu_rows[g, :]`) of a common `shape`; both as `engine.layout` names their columns."""
     return _Builder(plan, gpu_rows, shape).program()
 
 

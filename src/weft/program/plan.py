@@ -11,9 +11,7 @@ from weft.program.rules import PLAIN_STORE, ChunkRule
 from weft.program.script import Kernel, Wait
 
 Work = npt.NDArray[np.int64]
-"""One row per workgroup: row, column, rows, columns, chunk position, offset in the chunk, bytes, tile
-number.
-"""
+"""One row per workgroup: row, column, rows, columns, chunk position, offset in the chunk, bytes, tile number."""
 
 
 @dataclass(frozen=True)
@@ -48,10 +46,8 @@ class PlacedKernel:
 class Plan:
     """Everything that one run does, for every simulated GPU.
 
-    `work[g]` are the output tiles of GPU g in run order (empty if nothing is tiled); `block_tiles` of them
-    make one
-    DMA command; `wavefronts` is the number of wavefront tiles in a tile; `neighbour[g]` receives what g
-    sends.
+    `work[g]` are the output tiles of GPU g in run order (empty if nothing is tiled); `block_tiles` of them make one
+    DMA command; `wavefronts` is the number of wavefront tiles in a tile; `neighbour[g]` receives what g sends.
     """
 
     kernels: tuple[PlacedKernel, ...]

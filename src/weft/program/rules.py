@@ -1,5 +1,4 @@
-"""The address map, T3's interface to software: per chunk, what a store into it means and what its completion
-triggers.
+"""The address map, T3's interface to software: per chunk, what a store into it means and what its completion triggers.
 
 `RemoteMap` and `DmaMap` are T3's `remote_map` and `dma_map` (ASPLOS 2024, arXiv:2401.16677).
 """

@@ -33,8 +33,7 @@ class Extent(IntEnum):
 class Load:
     """A load of one iteration: address = chunk base + row, column and step strides [bytes] times their index.
 
-    It moves `unit_bytes` per unit of `extent` (`last_unit_bytes` in the last iteration), never past the
-    chunk's end.
+    It moves `unit_bytes` per unit of `extent` (`last_unit_bytes` in the last iteration), never past the chunk's end.
     """
 
     buffer: str
@@ -65,9 +64,7 @@ class Store:
 
 @dataclass(frozen=True)
 class Wait:
-    """Begin only when a chunk is complete (fully received or reduced), or, if `sent`, when DMA has sent it
-    on.
-    """
+    """Begin only when a chunk is complete (fully received or reduced), or, if `sent`, when DMA has sent it on."""
 
     buffer: str
     position: int
@@ -93,9 +90,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel: how many workgroups, what each needs of a compute unit, and the script that all of them
-    run.
-    """
+    """A kernel: how many workgroups, what each needs of a compute unit, and the script that all of them run."""
 
     name: str
     workgroups: int

@@ -18,8 +18,7 @@ from weft.result.result import Result
 class Comparison:
     """Results by overlap, the baseline being "sequential".
 
-    Iterates over the results; prints as a table; `save` writes JSON; `plot` draws (weft.report.plots has
-    more).
+    Iterates over the results; prints as a table; `save` writes JSON; `plot` draws (weft.report.plots has more).
     """
 
     results: Mapping[str, Result]
