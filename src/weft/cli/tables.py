@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -16,8 +16,10 @@ _ROOM_FOR_SOURCES = 130
 _WIDTH_OF_FILES = 160
 
 
-def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], numbers: str = "") -> None:
-    """Print a table; `numbers` names the columns that are aligned to the right, separated by blanks."""
+def print_table(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], numbers: str | Collection[str] = ""
+) -> None:
+    """Print a table; `numbers` names the columns that are aligned to the right (a text is split)."""
     _print_table(_console(), title, columns, rows, numbers)
 
 
@@ -55,17 +57,24 @@ def _console() -> Console:
 
 
 def _print_table(
-    console: Console, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], numbers: str = ""
+    console: Console,
+    title: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    numbers: str | Collection[str] = "",
 ) -> None:
     from rich import box
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, show_header=any(columns))
+    table = Table(box=box.SIMPLE_HEAD, show_header=any(columns))
+    right = numbers.split() if isinstance(numbers, str) else numbers
     for position, column in enumerate(columns):
-        side: Literal["left", "right"] = "right" if column in numbers.split() else "left"
+        side: Literal["left", "right"] = "right" if column in right else "left"
         table.add_column(column, justify=side, overflow="fold", no_wrap=position == 0)
     for row in rows:
         table.add_row(*row)
+    # Not the table's own title, which would be broken at the table's width.
+    console.print(title, style="italic")
     console.print(table)
 
 

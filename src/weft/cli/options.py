@@ -1,0 +1,79 @@
+"""Options that several commands share: which machine, how it is changed, how fine it is simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from weft.hardware import Gpu
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def comma_list(context: click.Context, option: click.Parameter, text: str | None) -> tuple[str, ...] | None:
+    """The names in "a,b,c" (None stays None); a list without a name is refused."""
+    if text is None:
+        return None
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    if not names:
+        raise click.BadParameter(f"'{text}' names nothing; write names with commas between", context, option)
+    return names
+
+
+def whole_numbers(
+    context: click.Context, option: click.Parameter, text: str | None
+) -> tuple[int, ...] | None:
+    """The whole numbers in "8,16" (None stays None)."""
+    names = comma_list(context, option, text)
+    if names is None:
+        return None
+    for name in names:
+        if not name.isdecimal():
+            raise click.BadParameter(
+                f"'{name}' is no whole number; write numbers with commas between, like 8,16", context, option
+            )
+    return tuple(map(int, names))
+
+
+def machine_options(command: F) -> F:
+    """Add --gpu, --set and --request-bytes."""
+    options = (
+        click.option(
+            "--gpu",
+            default="t3-paper",
+            show_default=True,
+            metavar="NAME|FILE",
+            help="The GPU: a name from 'weft hardware list', or a TOML file.",
+        ),
+        click.option(
+            "--set",
+            "assignments",
+            multiple=True,
+            metavar="PATH=VALUE",
+            help='Change a value of the GPU, like memory.bandwidth="2 TB/s"; repeatable.',
+        ),
+        click.option(
+            "--request-bytes",
+            type=int,
+            metavar="BYTES",
+            help="Size of a memory request: 64 is exact, the default of 512 faster.",
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def machine(gpu: str, assignments: tuple[str, ...]) -> Gpu:
+    """The GPU with the values that --set changes; InputError for a name, path or value that cannot be."""
+    from weft.hardware import load, parse_assignment
+
+    return load(gpu).with_values(dict(map(parse_assignment, assignments)))
+
+
+def given(**options: Any) -> dict[str, Any]:
+    """The options that are not None: the others keep their defaults in Python."""
+    return {name: value for name, value in options.items() if value is not None}

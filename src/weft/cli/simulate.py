@@ -1,0 +1,196 @@
+"""`weft simulate`: one sub-layer on one machine, under one overlap or several side by side."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from weft.cli import show
+from weft.cli.options import comma_list, given, machine, machine_options, whole_numbers
+from weft.cli.output import writable_file, writable_folder, write_atomically
+from weft.errors import InputError, UnknownNameError
+
+if TYPE_CHECKING:
+    from weft.overlap import ArbiterPolicy
+    from weft.parallel import ShardedSubLayer
+    from weft.result import Comparison, Result
+
+_DEFAULT_MODEL, _DEFAULT_SUBLAYER = "t-nlg", "fc2"
+
+
+@click.command(epilog="Example: weft simulate --model t-nlg --sublayer fc2 --tp 8 --compare sequential,t3")
+@click.option(
+    "--model", metavar="NAME|FILE", help=f"A model, see 'weft models list'.  [default: {_DEFAULT_MODEL}]"
+)
+@click.option("--sublayer", metavar="NAME", help=f"op, fc2, fc1 or ip.  [default: {_DEFAULT_SUBLAYER}]")
+@click.option(
+    "--gemm",
+    callback=whole_numbers,
+    metavar="M,N,K",
+    help="A GEMM of your own instead of a model's; K is that of all GPUs together.",
+)
+@click.option(
+    "--tp", type=int, default=8, show_default=True, metavar="N", help="GPUs that share the sub-layer."
+)
+@click.option(
+    "--overlap",
+    default="t3-mca",
+    show_default=True,
+    metavar="NAME",
+    help="How compute and communication overlap, see 'weft overlaps list'.",
+)
+@click.option("--compare", callback=comma_list, metavar="A,B", help="Other overlaps to set beside it.")
+@click.option(
+    "--arbiter",
+    metavar="NAME",
+    help="Memory arbitration of every run: round-robin, compute-first or communication-first.",
+)
+@click.option(
+    "--mode",
+    type=click.Choice(["auto", "mirrored", "explicit"]),
+    default="auto",
+    show_default=True,
+    help="One GPU stands for all, or each is simulated.",
+)
+@machine_options
+@click.option(
+    "--json",
+    "json_file",
+    type=click.Path(path_type=Path),
+    callback=writable_file,
+    metavar="FILE",
+    help="Write every run as JSON.",
+)
+@click.option(
+    "--trace",
+    "trace_file",
+    type=click.Path(path_type=Path),
+    callback=writable_file,
+    metavar="FILE",
+    help="Write a trace of --overlap for Perfetto and HolisticTraceAnalysis, one file per rank.",
+)
+@click.option(
+    "--out",
+    "folder",
+    type=click.Path(path_type=Path),
+    callback=writable_folder,
+    metavar="DIR",
+    help="Write report.html with the pictures to this folder.",
+)
+def simulate(
+    model: str | None,
+    sublayer: str | None,
+    gemm: tuple[int, ...] | None,
+    tp: int,
+    overlap: str,
+    compare: tuple[str, ...] | None,
+    arbiter: str | None,
+    mode: str,
+    gpu: str,
+    assignments: tuple[str, ...],
+    request_bytes: int | None,
+    json_file: Path | None,
+    trace_file: Path | None,
+    folder: Path | None,
+) -> None:
+    """Simulate one sub-layer: how long its parts take, where the time goes, what memory moves.
+
+    --compare sets other overlaps beside it and shows speedups over 'sequential', which is simulated for them.
+    """
+    import weft
+
+    layer = _layer(model, sublayer, gemm, tp)
+    _check_overlaps(overlap, compare or (), traced=trace_file is not None)
+    chosen = machine(gpu, assignments)
+    options = given(arbiter=_policy(arbiter), mode=mode, request_bytes=request_bytes)
+    answer: Result | Comparison
+    with _status() as watch:
+        if compare is None:
+            answer = result = weft.simulate(layer, chosen, overlap, watch=watch, **options)
+        else:
+            answer = weft.compare(layer, chosen, (*compare, overlap), watch=watch, **options)
+            result = answer[overlap]
+    show.print_answer(answer)
+    _write(answer, result, json_file, trace_file, folder)
+
+
+def _layer(model: str | None, name: str | None, gemm: tuple[int, ...] | None, tp: int) -> ShardedSubLayer:
+    """The sub-layer that the options name; InputError if they name two, or a GEMM that lacks dimensions."""
+    from weft.parallel import sublayer
+    from weft.parallel.tensor import split
+    from weft.workload import SubLayer
+
+    if gemm is None:
+        return sublayer(model or _DEFAULT_MODEL, name or _DEFAULT_SUBLAYER, tp=tp)
+    if model is not None or name is not None:
+        raise InputError("--gemm replaces --model and --sublayer; give one or the other")
+    if len(gemm) != 3:
+        raise InputError(f"--gemm has {len(gemm)} dimensions; write M,N,K, like 8192,4256,17024")
+    return split(SubLayer.custom(*gemm), tp)
+
+
+def _check_overlaps(overlap: str, compared: tuple[str, ...], traced: bool) -> None:
+    from weft.overlap import Ideal
+    from weft.simulation import find_overlap
+
+    for name in compared:
+        find_overlap(name)
+    if isinstance(find_overlap(overlap), Ideal) and traced:
+        raise InputError(
+            f"'{overlap}' is computed, not simulated: it has no trace; choose another --overlap, like t3-mca"
+        )
+
+
+def _policy(name: str | None) -> ArbiterPolicy | None:
+    from weft.overlap import POLICIES
+
+    if name is not None and name not in POLICIES:
+        raise UnknownNameError("arbiter", name, POLICIES)
+    return None if name is None else POLICIES[name]
+
+
+@contextmanager
+def _status() -> Iterator[Callable[[int, int], None] | None]:
+    """What to call with events and time during a run: a line on stderr on a terminal, else nothing."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    with console.status("simulating") as line:
+        yield lambda events, now_fs: line.update(
+            f"simulating: {events / 1e6:.0f} million events, {now_fs / 1e9:.0f} us"
+        )
+
+
+def _write(
+    answer: Result | Comparison,
+    result: Result,
+    json_file: Path | None,
+    trace_file: Path | None,
+    folder: Path | None,
+) -> None:
+    if json_file is not None:
+        write_atomically(json_file, json.dumps(_as_json(answer), indent=1) + "\n")
+        click.echo(f"figures: {json_file}")
+    if trace_file is not None:
+        from weft.report.trace import write_trace
+
+        for path in write_trace(result, trace_file):
+            click.echo(f"trace:   {path}")
+    if folder is not None:
+        from weft.report import run_report
+
+        click.echo(f"report:  {run_report(answer, folder)}")
+
+
+def _as_json(answer: Result | Comparison) -> dict[str, Any]:
+    from weft.result import Result
+
+    return {"runs": [answer.record()] if isinstance(answer, Result) else answer.rows()}

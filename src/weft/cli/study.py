@@ -1,0 +1,150 @@
+"""`weft study`: a paper's study as one command, its published figures beside Weft's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from weft.cli.options import comma_list, given, machine, machine_options, whole_numbers
+from weft.cli.output import writable_file, writable_folder
+from weft.cli.tables import print_table
+
+if TYPE_CHECKING:
+    from weft.result import Comparison
+    from weft.studies.headline import HeadlineRow
+    from weft.studies.t3 import Progress, T3Study
+
+
+@click.group()
+def study() -> None:
+    """Repeat a paper's study and stand beside its figures."""
+
+
+@study.command("t3", epilog="Example: weft study t3 --models t-nlg --tp 8 --out out/t3")
+@click.option(
+    "--json",
+    "json_file",
+    type=click.Path(path_type=Path),
+    callback=writable_file,
+    metavar="FILE",
+    help="Write the headline and every run as JSON.",
+)
+@click.option(
+    "--out",
+    "folder",
+    type=click.Path(path_type=Path),
+    callback=writable_folder,
+    metavar="DIR",
+    help="Write report.html with the pictures, and t3.json, to this folder.",
+)
+@click.option("--models", callback=comma_list, metavar="A,B", help="Only these models of the study.")
+@click.option(
+    "--tp", "tps", callback=whole_numbers, metavar="8,16", help="Only these degrees of tensor parallelism."
+)
+@click.option(
+    "--jobs",
+    type=click.IntRange(min=1),
+    default=2,
+    show_default=True,
+    metavar="N",
+    help="Processes that simulate at the same time.",
+)
+@machine_options
+def t3(
+    json_file: Path | None,
+    folder: Path | None,
+    models: tuple[str, ...] | None,
+    tps: tuple[int, ...] | None,
+    jobs: int,
+    gpu: str,
+    assignments: tuple[str, ...],
+    request_bytes: int | None,
+) -> None:
+    """T3 (ASPLOS 2024): sub-layer speedups and data movement of five models under five configurations.
+
+    The whole study simulates 28 sub-layers; --models and --tp choose some of them.
+    """
+    from weft.studies import t3 as paper
+
+    chosen = machine(gpu, assignments)
+    with _progress_bar("T3 study") as progress:
+        done = paper.run(models, tps, jobs, progress, gpu=chosen, **given(request_bytes=request_bytes))
+    _print_sublayers(done)
+    _print_headline(done.headline())
+    if json_file is not None:
+        done.save(json_file)
+        click.echo(f"figures: {json_file}")
+    if folder is not None:
+        _write_report(done, folder)
+
+
+def _write_report(done: T3Study, folder: Path) -> None:
+    from weft.report import study_report
+
+    click.echo(f"figures: {done.save(folder / 't3.json')}")
+    click.echo(f"report:  {study_report(done, folder)}")
+
+
+@contextmanager
+def _progress_bar(title: str) -> Iterator[Progress]:
+    """A progress bar on stderr, or a line per step where stderr is no terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda done, total, what: click.echo(f"{title}: {done} of {total}, {what}", err=True)
+        return
+    columns = (
+        TextColumn(title),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}"),
+    )
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("starting", total=None)
+        yield lambda done, total, what: bar.update(task, completed=done, total=total, description=what)
+
+
+def _print_sublayers(done: T3Study) -> None:
+    first = next(iter(done.comparisons.values()))
+    faster = [result.config.overlap for result in first if result.config.overlap != "sequential"]
+    columns = ["model", "TP", "sub-layer", "GEMM us", "RS us", "AG us", "total us", *faster]
+    rows = [
+        [
+            model,
+            str(tp),
+            name,
+            *_sequential_times(comparison),
+            *(f"{comparison.speedup(o):.3f}" for o in faster),
+        ]
+        for (model, tp, name), comparison in done.comparisons.items()
+    ]
+    changed = "".join(f", {change}" for change in done.changed)
+    title = f"Sub-layers on {done.gpu}{changed}: times under sequential, speedups over it"
+    print_table(title, columns, rows, numbers=set(columns) - {"model", "sub-layer"})
+
+
+def _sequential_times(comparison: Comparison) -> list[str]:
+    t = comparison.baseline.times
+    return [f"{seconds * 1e6:.1f}" for seconds in (t.gemm, t.reduce_scatter, t.all_gather, t.total)]
+
+
+def _print_headline(rows: list[HeadlineRow]) -> None:
+    columns = ["figure", "what", "published", "weft", "difference"]
+    cells = [[row.id, row.what, *map(str, _figures(row))] for row in rows]
+    print_table(
+        "Published figures beside Weft's", columns, cells, numbers={"published", "weft", "difference"}
+    )
+
+
+def _figures(row: HeadlineRow) -> tuple[str, str, str]:
+    """Published, Weft's and the difference: ratios as such, fractions in percent and percentage points."""
+    if row.unit == "fraction":
+        return f"{row.published:+.0%}", f"{row.weft:+.1%}", f"{row.difference * 100:+.1f} pp"
+    return f"{row.published:.2f}x", f"{row.weft:.3f}x", f"{row.difference:+.3f}"

@@ -1,0 +1,304 @@
+"""T3's sub-layer study: the paper's models, degrees and configurations, and its figures beside Weft's.
+
+Published: S. Pati, S. Aga, M. Islam, N. Jayasena, M. D. Sinclair, "T3: Transparent Tracking & Triggering for
+Fine-grained Overlap of Compute & Collectives", ASPLOS 2024, arXiv:2401.16677. The abstract states the geomean
+and the maximum of T3-MCA's speedup and of the traffic that it saves; the section on results, the others.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from weft.errors import InputError, UnknownNameError
+from weft.files import write_atomically
+from weft.hardware import Gpu
+from weft.hardware import load as load_gpu
+from weft.parallel import ShardedSubLayer, sublayer
+from weft.result import Comparison, Result
+from weft.simulation import DEFAULT_REQUEST_BYTES
+from weft.studies.headline import (
+    Case,
+    Claim,
+    HeadlineRow,
+    geomean_speedup,
+    largest_saving,
+    largest_speedup,
+    reduce_scatter_gain,
+    times_fewer,
+    traffic_change,
+)
+from weft.studies.pool import Job, run_jobs
+from weft.workload import SUBLAYERS
+
+OVERLAPS = ("sequential", "t3", "t3-mca", "ideal-overlap", "ideal-rs-nmc")
+"""The paper's configurations, the baseline first."""
+MAIN = {"mega-gpt-2": (8, 16), "t-nlg": (8, 16)}
+"""The models of the main figures, with their degrees of tensor parallelism."""
+LARGE = {"gpt-3": (32,), "palm": (32,), "mt-nlg": (32,)}
+"""The large models."""
+
+Progress = Callable[[int, int, str], None]
+
+
+def _cases(models: Mapping[str, tuple[int, ...]]) -> tuple[Case, ...]:
+    return tuple((model, tp, name) for model, tps in models.items() for tp in tps for name in SUBLAYERS)
+
+
+MAIN_CASES = _cases(MAIN)
+"""The 16 sub-layers of the main figures."""
+LARGE_CASES = _cases(LARGE)
+"""The 12 sub-layers of the large models."""
+
+
+def _at(tp: int) -> tuple[Case, ...]:
+    return tuple(case for case in MAIN_CASES if case[1] == tp)
+
+
+CLAIMS = (
+    Claim("t3.speedup.geomean", "T3, speedup, geomean", 1.20, "ratio", MAIN_CASES, geomean_speedup("t3")),
+    Claim("t3.speedup.max", "T3, speedup, largest", 1.39, "ratio", MAIN_CASES, largest_speedup("t3")),
+    Claim(
+        "t3_mca.speedup.geomean",
+        "T3-MCA, speedup, geomean",
+        1.30,
+        "ratio",
+        MAIN_CASES,
+        geomean_speedup("t3-mca"),
+    ),
+    Claim(
+        "t3_mca.speedup.max", "T3-MCA, speedup, largest", 1.47, "ratio", MAIN_CASES, largest_speedup("t3-mca")
+    ),
+    Claim(
+        "ideal_overlap.speedup.geomean",
+        "ideal overlap of GEMM and RS, speedup, geomean",
+        1.35,
+        "ratio",
+        MAIN_CASES,
+        geomean_speedup("ideal-overlap"),
+    ),
+    Claim(
+        "ideal_overlap.speedup.max",
+        "ideal overlap of GEMM and RS, speedup, largest",
+        1.50,
+        "ratio",
+        MAIN_CASES,
+        largest_speedup("ideal-overlap"),
+    ),
+    Claim(
+        "ideal_rs_nmc.rs_gain.tp8",
+        "RS faster by near-memory reduction, TP 8, mean",
+        0.07,
+        "fraction",
+        _at(8),
+        reduce_scatter_gain("ideal-rs-nmc"),
+    ),
+    Claim(
+        "ideal_rs_nmc.rs_gain.tp16",
+        "RS faster by near-memory reduction, TP 16, mean",
+        0.03,
+        "fraction",
+        _at(16),
+        reduce_scatter_gain("ideal-rs-nmc"),
+    ),
+    Claim(
+        "large.t3_mca.speedup.geomean",
+        "large models, T3-MCA, speedup, geomean",
+        1.29,
+        "ratio",
+        LARGE_CASES,
+        geomean_speedup("t3-mca"),
+    ),
+    Claim(
+        "large.t3_mca.speedup.max",
+        "large models, T3-MCA, speedup, largest",
+        1.35,
+        "ratio",
+        LARGE_CASES,
+        largest_speedup("t3-mca"),
+    ),
+    Claim(
+        "traffic.total.geomean",
+        "DRAM traffic, T3-MCA against sequential, geomean",
+        -0.22,
+        "fraction",
+        MAIN_CASES,
+        traffic_change("t3-mca"),
+    ),
+    Claim(
+        "traffic.total.max",
+        "DRAM traffic, T3-MCA against sequential, largest saving",
+        -0.36,
+        "fraction",
+        MAIN_CASES,
+        largest_saving("t3-mca"),
+    ),
+    Claim(
+        "traffic.rs_reads.tp8",
+        "DRAM reads of RS, TP 8, times fewer",
+        2.5,
+        "ratio",
+        _at(8),
+        times_fewer("t3-mca", "rs_read"),
+    ),
+    Claim(
+        "traffic.rs_reads.tp16",
+        "DRAM reads of RS, TP 16, times fewer",
+        2.2,
+        "ratio",
+        _at(16),
+        times_fewer("t3-mca", "rs_read"),
+    ),
+    Claim(
+        "traffic.gemm_rs_writes.geomean",
+        "DRAM writes and updates of GEMM and RS, geomean",
+        -0.10,
+        "fraction",
+        MAIN_CASES,
+        traffic_change("t3-mca", "gemm_write", "rs_write", "rs_update"),
+    ),
+    Claim(
+        "traffic.gemm_reads.geomean",
+        "DRAM reads of the GEMM, times fewer, geomean",
+        1.56,
+        "ratio",
+        MAIN_CASES,
+        times_fewer("t3-mca", "gemm_read"),
+    ),
+)
+"""Every published figure that the study stands beside."""
+
+
+@dataclass(frozen=True)
+class T3Study:
+    """What the study simulated: a comparison of all configurations per (model, TP, sub-layer).
+
+    `changed` lists the machine's values that the user set; `wall_s` is the time that the study took [s].
+    """
+
+    comparisons: Mapping[Case, Comparison]
+    gpu: str
+    changed: tuple[str, ...]
+    request_bytes: int
+    wall_s: float
+
+    def headline(self) -> list[HeadlineRow]:
+        """Published figures beside Weft's; one whose cases were not simulated is left out."""
+        rows = (claim.row(self.comparisons) for claim in CLAIMS)
+        return [row for row in rows if row is not None]
+
+    def runs(self) -> list[dict[str, Any]]:
+        """One plain record per sub-layer and configuration."""
+        return [record for comparison in self.comparisons.values() for record in comparison.rows()]
+
+    def as_json(self) -> dict[str, Any]:
+        """The study as plain data: what was run, the headline and every run."""
+        return {
+            "study": "t3",
+            "published": "ASPLOS 2024, arXiv:2401.16677",
+            "gpu": self.gpu,
+            "changed": list(self.changed),
+            "request_bytes": self.request_bytes,
+            "wall_s": self.wall_s,
+            "headline": [row.as_json() for row in self.headline()],
+            "runs": self.runs(),
+        }
+
+    def save(self, path: str | Path) -> Path:
+        """Write the study as JSON; OutputError if the path cannot be written."""
+        return write_atomically(path, json.dumps(self.as_json(), indent=1) + "\n")
+
+    def __str__(self) -> str:
+        title = f"T3 study, {len(self.comparisons)} sub-layers on {self.gpu}"
+        head = f"{'figure':<32} {'published':>9} {'weft':>7} {'difference':>10}"
+        rows = (
+            f"{row.id:<32} {row.published:9.2f} {row.weft:7.3f} {row.difference:+10.3f}"
+            for row in self.headline()
+        )
+        return "\n".join((title, head, *rows))
+
+
+def select(models: Iterable[str] | None = None, tps: Iterable[int] | None = None) -> list[Case]:
+    """The study's cases of the given models and degrees (None: all).
+
+    Raises UnknownNameError for a model that is not in the study, InputError for such a degree or if no case
+    is left.
+    """
+    studied = {**MAIN, **LARGE}
+    wanted = list(studied) if models is None else list(models)
+    degrees = sorted({tp for all_of in studied.values() for tp in all_of})
+    chosen = degrees if tps is None else list(tps)
+    for model in wanted:
+        if model not in studied:
+            raise UnknownNameError("model of the T3 study", model, studied)
+    for tp in chosen:
+        if tp not in degrees:
+            listed = ", ".join(map(str, degrees))
+            raise InputError(f"the T3 study has no TP {tp}; its degrees are {listed}")
+    cases = [case for case in (*MAIN_CASES, *LARGE_CASES) if case[0] in wanted and case[1] in chosen]
+    if not cases:
+        pairs = "; ".join(f"{model} at TP {', '.join(map(str, studied[model]))}" for model in wanted)
+        raise InputError(
+            f"the T3 study has none of these models at TP {', '.join(map(str, chosen))}: {pairs}"
+        )
+    return cases
+
+
+def run(
+    models: Iterable[str] | None = None,
+    tps: Iterable[int] | None = None,
+    jobs: int = 2,
+    progress: Progress | None = None,
+    *,
+    gpu: Gpu | str = "t3-paper",
+    request_bytes: int = DEFAULT_REQUEST_BYTES,
+) -> T3Study:
+    """Simulate the study, or its cases of some models and degrees, on `jobs` processes.
+
+    `progress(done, all, what)` is called at the start and after every simulated sub-layer. FC-1 and FC-2 of a
+    model are the same GEMM: equal shapes are simulated once, and both carry the result (its wall time, too).
+    A script that asks for more than one job calls this below `if __name__ == "__main__":`.
+
+    Raises what `select` and `weft.compare` raise.
+    """
+    begin = time.perf_counter()
+    machine = load_gpu(gpu) if isinstance(gpu, str) else gpu
+    layers = {case: sublayer(case[0], case[2], tp=case[1]) for case in select(models, tps)}
+    # One job per shape; the first layer that has it stands for all.
+    shapes = {_shape(layer): layer for layer in reversed(layers.values())}
+    todo = [Job(layer, machine, OVERLAPS, request_bytes) for layer in shapes.values()]
+    _report(progress, 0, len(todo), "starting")
+    made: dict[tuple[str, int, str], Comparison] = {}
+    for job, comparison in run_jobs(todo, jobs):
+        made[_shape(job.layer)] = comparison
+        _report(progress, len(made), len(todo), f"{job.layer.model} {job.layer.name}, TP {job.layer.tp}")
+    comparisons = {case: _labelled(made[_shape(layer)], layer) for case, layer in layers.items()}
+    first = next(iter(comparisons.values())).baseline.config
+    return T3Study(comparisons, first.gpu, first.changed, request_bytes, time.perf_counter() - begin)
+
+
+def _report(progress: Progress | None, done: int, total: int, what: str) -> None:
+    if progress is not None:
+        progress(done, total, what)
+
+
+def _shape(layer: ShardedSubLayer) -> tuple[str, int, str]:
+    return layer.model, layer.tp, str(layer.gemm)
+
+
+def _labelled(comparison: Comparison, layer: ShardedSubLayer) -> Comparison:
+    """The comparison of an equal shape under this layer's name."""
+    if comparison.baseline.config.sublayer == layer.name:
+        return comparison
+    results = {name: _renamed(result, layer.name) for name, result in comparison.results.items()}
+    return replace(comparison, results=results)
+
+
+def _renamed(result: Result, sublayer_name: str) -> Result:
+    config = replace(result.config, sublayer=sublayer_name)
+    parts = tuple(_renamed(part, sublayer_name) for part in result.parts)
+    return replace(result, config=config, parts=parts)
