@@ -1,0 +1,60 @@
+"""What a report needs to know of a study: its comparisons and its headline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from weft.result import Comparison
+
+CaseKey = tuple[str, int, str]
+"""Model, degree of tensor parallelism, sub-layer."""
+
+
+class HeadlineRow(Protocol):
+    """A published figure beside Weft's."""
+
+    @property
+    def id(self) -> str:
+        """A stable name such as "t3.speedup.geomean"."""
+
+    @property
+    def what(self) -> str:
+        """What the figure says, for people."""
+
+    @property
+    def published(self) -> float:
+        """The published figure."""
+
+    @property
+    def weft(self) -> float:
+        """Weft's figure."""
+
+    @property
+    def unit(self) -> str:
+        """The unit of all three figures."""
+
+    @property
+    def difference(self) -> float:
+        """Weft's figure minus the published one."""
+
+
+class Study(Protocol):
+    """Sub-layers compared under several overlaps, with published figures to stand beside."""
+
+    @property
+    def comparisons(self) -> Mapping[CaseKey, Comparison]:
+        """One comparison per model, degree and sub-layer."""
+
+    def headline(self) -> Sequence[HeadlineRow]:
+        """Published figures beside Weft's."""
+
+
+def published_means(rows: Sequence[HeadlineRow], prefix: str = "") -> dict[str, float]:
+    """Published geometric means of speedups by overlap, of the rows whose ids begin with `prefix`."""
+    means = {}
+    for row in rows:
+        parts = row.id.removeprefix(prefix).split(".")
+        if row.id.startswith(prefix) and parts[1:] == ["speedup", "geomean"]:
+            means[parts[0].replace("_", "-")] = row.published
+    return means

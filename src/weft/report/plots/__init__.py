@@ -1,0 +1,27 @@
+"""Pictures of results: each function takes results and returns a matplotlib Figure that a notebook shows.
+
+>>> from weft.report import plots
+>>> plots.merged([(0, 1), (1.1, 2), (5, 6)], gap=0.5)
+[(0, 2), (5, 1)]
+"""
+
+from weft.report.plots.speedups import geometric_mean, speedups
+from weft.report.plots.style import Picture
+from weft.report.plots.timeline import merged, timeline
+from weft.report.plots.times import fused_reduce_scatter, phases, sub_layer_times, waits
+from weft.report.plots.traffic import busiest_stages, traffic_by_cause, traffic_over_time
+
+__all__ = [
+    "Picture",
+    "busiest_stages",
+    "fused_reduce_scatter",
+    "geometric_mean",
+    "merged",
+    "phases",
+    "speedups",
+    "sub_layer_times",
+    "timeline",
+    "traffic_by_cause",
+    "traffic_over_time",
+    "waits",
+]

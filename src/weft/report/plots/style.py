@@ -1,0 +1,164 @@
+"""How every picture looks: colours that the colour-blind can tell apart, hatches for grey print, one font."""
+
+from __future__ import annotations
+
+import functools
+import io
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, ParamSpec
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from weft.result import Comparison
+
+P = ParamSpec("P")
+_PATH = re.compile(r' d="[^"]*"')
+_DECIMALS = re.compile(r"(\.\d\d)\d+")
+
+
+class Look(NamedTuple):
+    """A name for people, a colour of Okabe and Ito's palette (2008) and a hatch."""
+
+    label: str
+    color: str
+    hatch: str = ""
+
+
+CAUSES: Mapping[str, Look] = {
+    "gemm_read": Look("GEMM reads", "#0072B2"),
+    "gemm_write": Look("GEMM writes", "#56B4E9"),
+    "rs_read": Look("RS reads", "#D55E00", "////"),
+    "rs_write": Look("RS writes", "#E69F00", "\\\\\\\\"),
+    "rs_update": Look("RS updates near memory", "#F0E442", "xxxx"),
+    "ag_read": Look("AG reads", "#009E73", ".."),
+    "ag_write": Look("AG writes", "#CC79A7", "----"),
+    "tracker_spill": Look("tracker spills", "#000000"),
+}
+"""DRAM traffic by cause: compute is blue and plain, communication warm and hatched."""
+
+OVERLAPS: Mapping[str, Look] = {
+    "sequential": Look("sequential", "#999999"),
+    "t3": Look("t3", "#E69F00"),
+    "t3-mca": Look("t3-mca", "#D55E00", "////"),
+    "ideal-overlap": Look("ideal-overlap", "#56B4E9", ".."),
+    "ideal-rs-nmc": Look("ideal-rs-nmc", "#0072B2", "xxxx"),
+}
+
+PHASES: Mapping[str, Look] = {
+    "gemm": Look("GEMM", "#0072B2"),
+    "reduce_scatter": Look("reduce-scatter (RS)", "#E69F00", "////"),
+    "all_gather": Look("all-gather (AG)", "#009E73", ".."),
+}
+
+WAITS: Mapping[str, Look] = {
+    "compute": Look("computing", "#0072B2"),
+    "matrix_unit": Look("matrix unit taken by a neighbour", "#56B4E9", ".."),
+    "memory": Look("loads", "#D55E00", "////"),
+    "store": Look("stores", "#E69F00", "\\\\\\\\"),
+    "chunk": Look("a chunk from the ring", "#CC79A7", "xxxx"),
+}
+
+_SPARE = ("#CC79A7", "#009E73", "#F0E442", "#000000")
+_SUBLAYERS = {"op": "OP", "fc1": "FC-1", "fc2": "FC-2", "ip": "IP"}
+_RC: Any = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans", "Arial", "Helvetica", "sans-serif"],
+    "font.size": 9,
+    "axes.titlesize": 10,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "axes.grid": False,
+    "grid.color": "#dddddd",
+    "grid.linewidth": 0.6,
+    "hatch.linewidth": 0.5,
+    "hatch.color": "#444444",
+    "legend.frameon": False,
+    "legend.fontsize": 8.5,
+    "patch.linewidth": 0.4,
+    "figure.titlesize": 10,
+    "figure.titleweight": "bold",
+    "svg.fonttype": "none",
+    "svg.hashsalt": "weft",
+}
+
+
+class Picture(Figure):
+    """A matplotlib Figure that shows itself in a notebook without pyplot."""
+
+    def svg(self) -> str:
+        """The picture as an SVG element; the same picture gives the same text."""
+        with mpl.rc_context(_RC):
+            buffer = io.StringIO()
+            self.savefig(buffer, format="svg", metadata={"Date": None})
+        text = buffer.getvalue()
+        return _PATH.sub(_rounded, text[text.index("<svg") :])
+
+    def _repr_svg_(self) -> str:
+        return self.svg()
+
+
+def _rounded(path: re.Match[str]) -> str:
+    """A path with hundredths of a point, half the size and the same to the eye."""
+    return _DECIMALS.sub(r"\1", path.group())
+
+
+def styled(draw: Callable[P, Picture]) -> Callable[P, Picture]:
+    """Draw in Weft's style and leave the user's own settings as they were."""
+
+    @functools.wraps(draw)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> Picture:
+        with mpl.rc_context(_RC):
+            return draw(*args, **kwargs)
+
+    return wrapped
+
+
+def picture(width: float, height: float) -> Picture:
+    """An empty picture of that size [inch] whose parts are laid out so that nothing overlaps."""
+    return Picture(figsize=(width, height), layout="constrained")
+
+
+def overlap_look(name: str, index: int = 0) -> Look:
+    """The look of an overlap; ones that Weft does not know get a spare colour."""
+    return OVERLAPS.get(name, Look(name, _SPARE[index % len(_SPARE)], "++"))
+
+
+def cause_look(name: str) -> Look:
+    """The look of a cause of traffic."""
+    return CAUSES.get(name, Look(name, "#999999"))
+
+
+def sublayer_label(name: str) -> str:
+    """A sub-layer as the field writes it: fc2 is FC-2."""
+    return _SUBLAYERS.get(name, name)
+
+
+def handle(look: Look, **options: Any) -> Patch:
+    """What a legend shows for a look."""
+    return Patch(facecolor=look.color, hatch=look.hatch, edgecolor="#444444", label=look.label, **options)
+
+
+def grid(ax: Axes, axis: str = "y") -> None:
+    """Faint lines to read values from one axis."""
+    ax.grid(visible=True, axis="x" if axis == "x" else "y")
+    ax.tick_params(length=2)
+
+
+def group_labels(ax: Axes, cases: Sequence[Comparison]) -> None:
+    """Model and degree once under the sub-layers that share them, parted by a thin line."""
+    keys = [(case.baseline.config.model or "custom", case.baseline.config.tp) for case in cases]
+    ends = [at for at in range(1, len(keys) + 1) if at == len(keys) or keys[at] != keys[at - 1]]
+    for start, end in zip([0, *ends], ends, strict=False):
+        model, tp = keys[start]
+        ax.annotate(
+            f"{model}\nTP {tp}", ((start + end - 1) / 2, 0), (0, -19), ha="center", va="top", fontsize=8,
+            xycoords=("data", "axes fraction"), textcoords="offset points", annotation_clip=False,
+        )  # fmt: skip
+        ax.axvline(end - 0.5, color="#aaaaaa", linewidth=0.6)

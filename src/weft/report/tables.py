@@ -1,0 +1,118 @@
+"""The tables of a report as rows of ready-made texts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from weft.hardware import Gpu
+from weft.report.headline import HeadlineRow
+from weft.result import Comparison
+
+_PHASES = ("GEMM", "RS", "AG", "sequential")
+
+
+@dataclass(frozen=True)
+class Table:
+    """Column heads and rows; the first `text_columns` columns are text, the others numbers."""
+
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    text_columns: int = 1
+
+
+def headline_table(rows: Sequence[HeadlineRow]) -> Table:
+    """Published figure, Weft's, and the difference."""
+    return Table(
+        ("what", "published", "Weft", "difference"),
+        [
+            (r.what, amount(r.published, r.unit), amount(r.weft, r.unit), gap(r.difference, r.unit))
+            for r in rows
+        ],
+    )
+
+
+def amount(value: float, unit: str) -> str:
+    """A headline figure as text: fractions as percent, ratios with two digits."""
+    if unit in ("fraction", "%"):
+        return f"{value:+.1%}"
+    return f"{value:.2f}×" if unit in ("ratio", "x", "×", "") else f"{value:.4g} {unit}"
+
+
+def gap(value: float, unit: str) -> str:
+    """A difference of headline figures as text, with its sign; fractions in percentage points."""
+    if unit in ("fraction", "%"):
+        return f"{value * 100:+.1f} points"
+    return f"{value:+.2f}"
+
+
+def sub_layer_table(comparisons: Sequence[Comparison]) -> Table:
+    """Times of the sequential run and every overlap's speedup, sub-layer by sub-layer."""
+    names = [name for name in comparisons[0].results if name != "sequential"]
+    rows = []
+    for case in comparisons:
+        c, t = case.baseline.config, case.baseline.times
+        times = (t.gemm, t.reduce_scatter, t.all_gather, t.total)
+        speedups = (f"{case.speedup(name):.3f}" for name in names)
+        rows.append(
+            (
+                c.model or "custom",
+                c.sublayer,
+                str(c.tp),
+                f"{c.m}×{c.n}×{c.k}",
+                *(f"{s * 1e6:,.0f}" for s in times),
+                *speedups,
+            )
+        )
+    heads = ("model", "sub-layer", "TP", "M×N×K", *(f"{phase} [µs]" for phase in _PHASES), *names)
+    return Table(heads, rows, text_columns=4)
+
+
+def overlap_table(comparison: Comparison) -> Table:
+    """Times, speedup and DRAM traffic of each overlap of one sub-layer."""
+    with_speedup = "sequential" in comparison.results
+    rows = []
+    for result in comparison:
+        t = result.times
+        times = (f"{s * 1e6:,.1f}" for s in (t.gemm, t.reduce_scatter, t.all_gather, t.total))
+        speedup = (f"{comparison.speedup(result.config.overlap):.3f}",) if with_speedup else ()
+        rows.append((result.config.overlap, *times, *speedup, f"{result.total_bytes / 1e6:,.1f}"))
+    heads = ("overlap", *(f"{phase} [µs]" for phase in ("GEMM", "RS", "AG", "total")))
+    return Table((*heads, *(("speedup",) if with_speedup else ()), "DRAM traffic [MB]"), rows)
+
+
+def counter_table(comparison: Comparison) -> Table:
+    """What the blocks of the machine counted in every simulated run."""
+    runs = [result for result in comparison if not result.parts]
+    names = dict.fromkeys(name for run in runs for name in run.counters)
+    rows = [
+        (name.replace("_", " "), *(_count(name, run.counters.get(name)) for run in runs)) for name in names
+    ]
+    rows.append(("simulated events", *(f"{run.events:,}" for run in runs)))
+    rows.append(("memory requests", *(f"{run.requests:,}" for run in runs)))
+    rows.append(("time to simulate [s]", *(f"{run.wall_s:.2f}" for run in runs)))
+    return Table(("counter", *(run.config.overlap for run in runs)), rows)
+
+
+def machine_table(gpu: Gpu, kinds: Sequence[str] = ("published", "peak", "measured", "set by user")) -> Table:
+    """The machine's values of those kinds with their sources."""
+    rows = [(path, p.text, p.kind, p.source) for path, p in gpu.provenance.items() if p.kind in kinds]
+    return Table(("value", "is", "kind", "source"), rows, text_columns=4)
+
+
+def assumed_table(gpu: Gpu) -> Table:
+    """The machine's assumed values, each with its plausible range and the reason."""
+    rows = [
+        (path, p.text, f"{p.low} to {p.high}", p.source)
+        for path, p in gpu.provenance.items()
+        if p.kind == "assumed"
+    ]
+    return Table(("value", "is", "plausible range", "reason"), rows, text_columns=4)
+
+
+def _count(name: str, value: float | None) -> str:
+    if value is None:
+        return "–"
+    if name.endswith(("utilization", "intensity")):
+        return f"{value:.1%}"
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.2f}"

@@ -1,0 +1,162 @@
+"""Pages: self-contained, complete, and written whole or not at all."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+import weft
+from weft.errors import OutputError
+from weft.parallel.tensor import split
+from weft.report import run_report, study_report
+from weft.report.headline import published_means
+from weft.report.page import machine_of
+from weft.report.study import telling_case
+from weft.report.tables import amount, gap
+from weft.result import Comparison, Result
+from weft.result.html import comparison_html, result_html
+from weft.workload import SubLayer
+
+
+@functools.cache
+def small() -> Comparison:
+    return weft.compare(split(SubLayer.custom(1024, 1024, 512), 4), "t3-paper")
+
+
+@dataclass(frozen=True)
+class Row:
+    id: str
+    what: str
+    published: float
+    weft: float
+    unit: str
+
+    @property
+    def difference(self) -> float:
+        return self.weft - self.published
+
+
+class SmallStudy:
+    comparisons: Mapping[tuple[str, int, str], Comparison] = {}
+
+    def headline(self) -> Sequence[Row]:
+        return [
+            Row("t3_mca.speedup.geomean", "T3-MCA <speedup>", 1.30, 1.26, "ratio"),
+            Row("large.t3_mca.speedup.geomean", "large models", 1.29, 1.31, "ratio"),
+            Row("traffic.total.geomean", "DRAM traffic", -0.22, -0.225, "fraction"),
+        ]
+
+
+def small_study() -> SmallStudy:
+    study = SmallStudy()
+    study.comparisons = {("m", 4, "op"): labelled("m", "op", 4), ("l", 32, "fc2"): labelled("l", "fc2", 32)}
+    return study
+
+
+def labelled(model: str, sublayer: str, tp: int) -> Comparison:
+    def label(result: Result) -> Result:
+        return replace(result, config=replace(result.config, model=model, sublayer=sublayer, tp=tp))
+
+    return Comparison({name: label(result) for name, result in small().results.items()})
+
+
+class Balanced(HTMLParser):
+    """Fails unless every tag that must be closed is."""
+
+    VOID = frozenset({"meta", "br", "img", "link", "input", "hr"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.links: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.links += [value or "" for name, value in attrs if name in ("src", "href", "xlink:href")]
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.links += [value or "" for name, value in attrs if name in ("src", "href", "xlink:href")]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def checked(page: str) -> str:
+    parser = Balanced()
+    parser.feed(page)
+    assert parser.open == []
+    assert all(link.startswith("#") for link in parser.links), "the page must need nothing but itself"
+    assert not re.search(r"url\((?!#)", page)
+    return page
+
+
+def test_a_study_page_is_self_contained_and_has_table_pictures_and_machine(tmp_path: Path) -> None:
+    path = study_report(small_study(), tmp_path / "new")
+    page = checked(path.read_text())
+    assert path == tmp_path / "new" / "report.html"
+    assert page.count("<svg") == 6
+    for part in ("1.30×", "1.26×", "-0.04", "-22.0%", "-0.5 points", "plausible range", "memory.bandwidth"):
+        assert part in page
+    assert "T3-MCA &lt;speedup&gt;" in page
+
+
+def test_a_run_page_is_self_contained_and_counts_what_blocks_counted(tmp_path: Path) -> None:
+    page = checked(run_report(small(), tmp_path).read_text())
+    for part in ("dram activations", "ideal-overlap", "speedup", "What do workgroups wait for?"):
+        assert part in page
+
+
+def test_one_run_without_a_baseline_has_a_page_too(tmp_path: Path) -> None:
+    assert "speedup" not in checked(run_report(small()["t3"], tmp_path).read_text())
+
+
+def test_a_page_does_not_change_between_writings(tmp_path: Path) -> None:
+    first, second = (run_report(small(), tmp_path / name).read_bytes() for name in ("a", "b"))
+    assert first == second
+
+
+def test_a_page_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("mine")
+    with pytest.raises(OutputError, match="it is a file"):
+        run_report(small(), tmp_path / "taken")
+    assert (tmp_path / "taken").read_text() == "mine"
+
+
+def test_a_machine_is_found_with_what_the_user_changed_or_not_at_all() -> None:
+    config = small().baseline.config
+    changed = machine_of(replace(config, changed=("memory.bandwidth = 2 TB/s",)))
+    assert changed is not None
+    assert changed.memory.bandwidth == 2e12
+    assert machine_of(replace(config, gpu="my-own")) is None
+
+
+def test_published_means_are_found_by_their_ids() -> None:
+    rows = small_study().headline()
+    assert published_means(rows) == {"t3-mca": 1.30}
+    assert published_means(rows, "large.") == {"t3-mca": 1.29}
+
+
+def test_the_case_that_tells_is_a_mid_size_fc2_where_arbitration_gains_most() -> None:
+    cases = [labelled("m", "op", 8), labelled("m", "fc2", 8), labelled("l", "fc2", 32)]
+    assert telling_case(cases) is cases[1]
+
+
+def test_headline_figures_are_written_in_their_units() -> None:
+    assert amount(1.3, "ratio") == "1.30×"
+    assert amount(-0.22, "fraction") == "-22.0%"
+    assert gap(-0.005, "fraction") == "-0.5 points"
+    assert gap(0.04, "ratio") == "+0.04"
+
+
+def test_results_show_themselves_as_tables_in_a_notebook() -> None:
+    page = checked(comparison_html(small()))
+    assert page.count("<tr>") == 1 + len(small())
+    assert small()._repr_html_() == page
+    assert "rs update" in checked(result_html(small()["t3"]))

@@ -1,0 +1,131 @@
+"""Traces: what Perfetto and HolisticTraceAnalysis rely on."""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import json
+import re
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import weft
+from weft.errors import InputError, OutputError
+from weft.parallel.tensor import split
+from weft.report import write_trace
+from weft.result import Comparison, Result
+from weft.workload import SubLayer
+
+HTA_COMMUNICATION = re.compile(r"^nccl.*Kernel")
+
+
+@functools.cache
+def small() -> Comparison:
+    return weft.compare(split(SubLayer.custom(1024, 1024, 512), 4), "t3-paper", ["t3", "ideal-overlap"])
+
+
+@functools.cache
+def explicit() -> Result:
+    return weft.simulate(split(SubLayer.custom(512, 512, 256), 2), "t3-paper", "t3-mca", mode="explicit")
+
+
+def read(result: Result, folder: Path) -> dict[str, Any]:
+    (path,) = write_trace(result, folder / "trace.json")
+    data: dict[str, Any] = json.loads(path.read_text())
+    return data
+
+
+def spans(data: dict[str, Any], category: str) -> list[dict[str, Any]]:
+    return [e for e in data["traceEvents"] if e["ph"] == "X" and e["cat"] == category]
+
+
+def test_the_rank_is_where_readers_look_for_it(tmp_path: Path) -> None:
+    (path,) = write_trace(small()["t3"], tmp_path / "t.json")
+    data = json.loads(path.read_text())
+    assert data["distributedInfo"] == {"backend": "nccl", "rank": 0, "world_size": 4}
+    # HolisticTraceAnalysis finds it with this expression, in the first line that matches.
+    assert re.search(r'"rank":\s+(\d+)', path.read_text().splitlines()[0])
+
+
+@pytest.mark.parametrize("overlap", ["sequential", "t3"])
+def test_kernels_have_streams_and_only_communication_is_called_nccl(overlap: str, tmp_path: Path) -> None:
+    kernels = spans(read(small()[overlap], tmp_path), "kernel")
+    names = {kernel["name"] for kernel in kernels}
+    communication = {name for name in names if HTA_COMMUNICATION.match(name)}
+    assert len(communication) == 2
+    assert names - communication == {"gemm_fp16_1024x1024x128"}
+    assert all(kernel["args"]["stream"] >= 0 for kernel in kernels)
+
+
+def test_the_fused_reduce_scatter_overlaps_the_gemm_on_a_stream_of_its_own(tmp_path: Path) -> None:
+    kernels = {k["name"]: k for k in spans(read(small()["t3"], tmp_path), "kernel")}
+    gemm, fused = kernels["gemm_fp16_1024x1024x128"], kernels["ncclTrackTriggerKernel_ReduceScatter"]
+    assert fused["ts"] < gemm["ts"] + gemm["dur"]
+    assert len({kernel["args"]["stream"] for kernel in kernels.values()}) == 3
+
+
+def test_every_kernel_is_tied_to_its_launch(tmp_path: Path) -> None:
+    data = read(small()["sequential"], tmp_path)
+    launches = {e["args"]["correlation"]: e for e in spans(data, "cuda_runtime")}
+    for kernel in spans(data, "kernel"):
+        launch = launches[kernel["args"]["correlation"]]
+        assert launch["ts"] + launch["dur"] == pytest.approx(kernel["ts"])
+
+
+def test_times_are_microseconds_and_end_with_the_run(tmp_path: Path) -> None:
+    run = small()["t3"]
+    ends = [e["ts"] + e["dur"] for e in spans(read(run, tmp_path), "kernel")]
+    assert max(ends) == pytest.approx(run.total_us)
+
+
+def test_spans_of_one_track_never_overlap(tmp_path: Path) -> None:
+    tracks: dict[tuple[int, int], list[tuple[float, float]]] = {}
+    for event in read(small()["t3"], tmp_path)["traceEvents"]:
+        if event["ph"] == "X":
+            tracks.setdefault((event["pid"], event["tid"]), []).append(
+                (event["ts"], event["ts"] + event["dur"])
+            )
+    for track in tracks.values():
+        for before, after in pairwise(sorted(track)):
+            assert before[1] <= after[0] + 1e-6
+
+
+def test_every_dma_command_and_every_complete_chunk_is_there(tmp_path: Path) -> None:
+    run = small()["t3"]
+    data = read(run, tmp_path)
+    assert len(spans(data, "dma")) == len(run.dmas) > 0
+    complete = [e for e in data["traceEvents"] if e["ph"] == "i"]
+    assert len(complete) == sum(chunk.complete_fs is not None for chunk in run.chunks) > 0
+
+
+def test_counters_integrate_to_the_bytes_of_the_run(tmp_path: Path) -> None:
+    run = small()["t3"]
+    counters = [e for e in read(run, tmp_path)["traceEvents"] if e["ph"] == "C"]
+    for cause, amount in run.bytes.items():
+        name = f"DRAM {cause.replace('_', ' ')} [GB/s]"
+        points = [(e["ts"], e["args"]["value"]) for e in counters if e["name"] == name]
+        assert points[-1][1] == 0
+        total = sum(value * (after - at) * 1e3 for (at, value), (after, _) in pairwise(points))
+        assert total == pytest.approx(amount, rel=1e-3)
+
+
+def test_several_gpus_make_a_file_per_rank(tmp_path: Path) -> None:
+    paths = write_trace(explicit(), tmp_path / "t.json.gz")
+    assert [path.name for path in paths] == ["t_rank0.json.gz", "t_rank1.json.gz"]
+    ranks = [json.loads(gzip.decompress(path.read_bytes()))["distributedInfo"]["rank"] for path in paths]
+    assert ranks == [0, 1]
+
+
+def test_an_ideal_has_no_trace_and_says_so(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="'ideal-overlap' has no trace"):
+        write_trace(small()["ideal-overlap"], tmp_path / "t.json")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_trace_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(OutputError):
+        write_trace(small()["t3"], tmp_path / "file" / "t.json")
