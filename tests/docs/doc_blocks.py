@@ -30,6 +30,8 @@ from sybil.parsers.markdown import CodeBlockParser
 FILE_LANGUAGES = ("toml", "json")
 COMMANDS = {"weft": [sys.executable, "-m", "weft"], "python": [sys.executable]}
 TIMEOUT_S = 300
+NOTICE = re.compile(r"^weft: compiling .*\n", re.MULTILINE)
+"""What the first run ever says, and no later one: not part of what a page shows."""
 
 _FILE = re.compile(r"# file: (?P<name>[\w./-]+)\n")
 _OUTPUT_AFTER = re.compile(r"[ \t]*\n\s*```text\n(?P<output>.*?)^```", re.DOTALL | re.MULTILINE)
@@ -93,17 +95,17 @@ def run(command: str, shown: str) -> str | None:
     plain = os.environ | {"COLUMNS": "120", "NO_COLOR": "1", "TERM": "dumb"}
     done = subprocess.run(
         [*COMMANDS[program], *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        capture_output=True,
         text=True,
         env=plain,
         timeout=TIMEOUT_S,
         check=False,
     )
+    printed = done.stdout + NOTICE.sub("", done.stderr)
     should_fail = shown.startswith("weft: ")
     if (done.returncode != 0) != should_fail:
-        return f"ended with status {done.returncode} and printed:\n{done.stdout}"
-    return difference(shown, done.stdout) if shown else None
+        return f"ended with status {done.returncode} and printed:\n{printed}"
+    return difference(shown, printed) if shown else None
 
 
 def difference(shown: str, printed: str) -> str | None:

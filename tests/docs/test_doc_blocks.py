@@ -56,6 +56,11 @@ def test_a_command_must_succeed_unless_its_error_is_shown():
     assert run("weft --version", shown="weft: no such option...") is not None
 
 
+def test_the_notice_of_the_first_compilation_is_not_compared():
+    talkative = "python -c 'import sys; print(\"weft: compiling the engine ...\", file=sys.stderr); print(1)'"
+    assert run(talkative, shown="1") is None
+
+
 def test_a_command_of_another_program_is_refused():
     assert "not run here" in (run("rm -rf nowhere", shown="") or "")
 
