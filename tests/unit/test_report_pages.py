@@ -118,7 +118,7 @@ def test_one_run_without_a_baseline_has_a_page_too(tmp_path: Path) -> None:
 
 
 def test_a_page_does_not_change_between_writings(tmp_path: Path) -> None:
-    first, second = (run_report(small(), tmp_path / name).read_bytes() for name in ("a", "b"))
+    first, second = (run_report(small()["t3"], tmp_path / name).read_bytes() for name in ("a", "b"))
     assert first == second
 
 
@@ -160,3 +160,7 @@ def test_results_show_themselves_as_tables_in_a_notebook() -> None:
     assert page.count("<tr>") == 1 + len(small())
     assert small()._repr_html_() == page
     assert "rs update" in checked(result_html(small()["t3"]))
+
+
+def test_a_custom_sub_layer_is_named_once() -> None:
+    assert ">custom, TP 4," in comparison_html(small())

@@ -7,6 +7,7 @@ from pathlib import Path
 from weft.hardware import Gpu
 from weft.report import plots
 from weft.report.page import Figure, machine_of, write_page
+from weft.report.plots.style import case_label
 from weft.report.tables import assumed_table, counter_table, machine_table, overlap_table
 from weft.result import Comparison, Result
 
@@ -25,6 +26,7 @@ def run_report(comparison: Comparison | Result, out_dir: str | Path, gpu: Gpu | 
         "run.html.j2",
         out_dir,
         config=results[0].config,
+        name=case_label(results[0].config),
         figures=_figures(comparison),
         overlaps=overlap_table(comparison),
         counters=counter_table(comparison),

@@ -9,6 +9,7 @@ from weft.hardware import Gpu
 from weft.report import plots
 from weft.report.headline import HeadlineRow, Study, published_means
 from weft.report.page import Figure, machine_of, write_page
+from weft.report.plots.style import case_label
 from weft.report.run import timeline_caption
 from weft.report.tables import Table, assumed_table, headline_table, machine_table, sub_layer_table
 from weft.result import Comparison
@@ -96,7 +97,7 @@ def _traffic_figures(case: Comparison) -> list[Figure]:
     return [
         Figure(
             plots.traffic_over_time(runs, plots.busiest_stages(runs[0])),
-            f"{_name(case)}: one GPU's DRAM traffic. The GEMM's traffic is blue, the reduce-scatter's warm "
+            f"{case_label(case.baseline.config)}: DRAM traffic of a GPU. The GEMM's is blue, the reduce-scatter's warm "
             f"and hatched. Below, the shaded stages bin by bin. The GEMM's time against alone: {slower}.",
         )
     ]
@@ -115,13 +116,11 @@ def _cause_figures(cases: list[Comparison]) -> list[Figure]:
 def _timeline_figures(case: Comparison) -> list[Figure]:
     names = [name for name in ("t3-mca", "sequential") if name in case.results]
     return [
-        Figure(plots.timeline(case[name]), f"{_name(case)}. {timeline_caption(case[name])}") for name in names
+        Figure(
+            plots.timeline(case[name]), f"{case_label(case.baseline.config)}. {timeline_caption(case[name])}"
+        )
+        for name in names
     ]
-
-
-def _name(case: Comparison) -> str:
-    config = case.baseline.config
-    return f"{config.model or 'custom'} {config.sublayer}, TP {config.tp}"
 
 
 def _work(cases: Sequence[Comparison]) -> Table:

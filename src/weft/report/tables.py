@@ -94,7 +94,9 @@ def counter_table(comparison: Comparison) -> Table:
     return Table(("counter", *(run.config.overlap for run in runs)), rows)
 
 
-def machine_table(gpu: Gpu, kinds: Sequence[str] = ("published", "peak", "measured", "set by user")) -> Table:
+def machine_table(
+    gpu: Gpu, kinds: Sequence[str] = ("published", "peak", "measured", "derived", "set by user")
+) -> Table:
     """The machine's values of those kinds with their sources."""
     rows = [(path, p.text, p.kind, p.source) for path, p in gpu.provenance.items() if p.kind in kinds]
     return Table(("value", "is", "kind", "source"), rows, text_columns=4)

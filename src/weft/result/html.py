@@ -43,7 +43,7 @@ def result_html(result: Result) -> str:
 def caption(result: Result) -> str:
     """What was run, in a line."""
     c = result.config
-    name = " ".join(filter(None, (c.model, c.sublayer)))
+    name = " ".join(dict.fromkeys(filter(None, (c.model, c.sublayer))))
     return f"{name}, TP {c.tp}, {c.m} × {c.n} × {c.k} {c.dtype} on {c.gpu}"
 
 

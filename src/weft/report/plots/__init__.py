@@ -5,7 +5,7 @@
 [(0, 2), (5, 1)]
 """
 
-from weft.report.plots.speedups import geometric_mean, speedups
+from weft.report.plots.speedups import speedups
 from weft.report.plots.style import Picture
 from weft.report.plots.timeline import merged, timeline
 from weft.report.plots.times import fused_reduce_scatter, phases, sub_layer_times, waits
@@ -15,7 +15,6 @@ __all__ = [
     "Picture",
     "busiest_stages",
     "fused_reduce_scatter",
-    "geometric_mean",
     "merged",
     "phases",
     "speedups",

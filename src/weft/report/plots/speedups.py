@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import geometric_mean
 
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
@@ -24,7 +24,6 @@ from weft.result import Comparison
 
 _ROOM = 0.84
 _PER_ROW = 16
-_MEANS = 3.0
 _WHITE = {"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.8}
 _DASHES = (0, (5, 2))
 
@@ -57,23 +56,20 @@ def speedups(
     return figure
 
 
-def geometric_mean(values: Sequence[float]) -> float:
-    """The geometric mean of positive numbers."""
-    return math.exp(math.fsum(map(math.log, values)) / len(values))
-
-
 def _bars(ax: Axes, cases: list[Comparison], names: list[str], means: Mapping[str, float]) -> None:
     """A group of bars per sub-layer; the group of means is wider, so that its values can be written on it."""
+    room = min(max(3 * len(cases) / _PER_ROW, 1.0), 3.0)
+    middle = len(cases) - 0.2 + room / 2
     for i, name in enumerate(names):
         look = overlap_look(name, i)
         _row_of_bars(ax, look, [case.speedup(name) for case in cases], range(len(cases)), i, len(names), 1.0)
         if means:
-            x = _row_of_bars(ax, look, [means[name]], [len(cases) + _MEANS / 2], i, len(names), _MEANS)
+            x = _row_of_bars(ax, look, [means[name]], [middle], i, len(names), room)
             ax.annotate(
                 f"{means[name]:.2f}", (x[0], max(means[name], 1)), (0, 3), textcoords="offset points",
                 ha="center", va="bottom", fontsize=7, bbox=_WHITE, zorder=4,
             )  # fmt: skip
-    places = [*range(len(cases)), *([len(cases) + _MEANS / 2] if means else [])]
+    places = [*range(len(cases)), *([middle] if means else [])]
     labels = [sublayer_label(case.baseline.config.sublayer) for case in cases]
     ax.set_xticks(places, labels + (["geometric mean"] if means else []))
     group_labels(ax, cases)

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from weft.result import Comparison
+from weft.result import Comparison, RunConfig
 
 P = ParamSpec("P")
 _PATH = re.compile(r' d="[^"]*"')
@@ -56,7 +56,7 @@ PHASES: Mapping[str, Look] = {
 
 WAITS: Mapping[str, Look] = {
     "compute": Look("computing", "#0072B2"),
-    "matrix_unit": Look("matrix unit taken by a neighbour", "#56B4E9", ".."),
+    "matrix_unit": Look("matrix unit taken by another workgroup", "#56B4E9", ".."),
     "memory": Look("loads", "#D55E00", "////"),
     "store": Look("stores", "#E69F00", "\\\\\\\\"),
     "chunk": Look("a chunk from the ring", "#CC79A7", "xxxx"),
@@ -138,6 +138,11 @@ def cause_look(name: str) -> Look:
 def sublayer_label(name: str) -> str:
     """A sub-layer as the field writes it: fc2 is FC-2."""
     return _SUBLAYERS.get(name, name)
+
+
+def case_label(config: RunConfig) -> str:
+    """The sub-layer that was run, in a few words."""
+    return f"{' '.join(dict.fromkeys(filter(None, (config.model, config.sublayer))))}, TP {config.tp}"
 
 
 def handle(look: Look, **options: Any) -> Patch:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from matplotlib.axes import Axes
 
 from weft.errors import InputError
-from weft.report.plots.style import PHASES, Look, Picture, grid, handle, picture, styled
+from weft.report.plots.style import PHASES, Look, Picture, case_label, grid, handle, picture, styled
 from weft.result import ChunkSpan, Result
 
 Bars = list[tuple[float, float]]
@@ -40,7 +40,9 @@ def timeline(result: Result, gpu: int = 0) -> Picture:
     _chunks(axes[1], chunks)
     if engines:
         _engines(axes[2], result, gpu, engines)
-    axes[0].set_title(f"What happens when under {result.config.overlap}? {_case(result, gpu)}")
+    axes[0].set_title(
+        f"What happens when under {result.config.overlap}? ({case_label(result.config)}, GPU {gpu})"
+    )
     axes[-1].set_xlabel("time [µs]")
     axes[-1].set_xlim(0, result.total_us)
     looks = [LOCAL, ARRIVING, *([LEAVING] if engines else [])]
@@ -61,11 +63,6 @@ def merged(spans: Iterable[tuple[float, float]], gap: float) -> Bars:
         else:
             bars.append([start, end])
     return [(start, end - start) for start, end in bars]
-
-
-def _case(result: Result, gpu: int) -> str:
-    c = result.config
-    return f"({' '.join(filter(None, (c.model, c.sublayer)))}, TP {c.tp}, GPU {gpu})"
 
 
 def _stages(ax: Axes, result: Result, gpu: int) -> None:

@@ -62,8 +62,8 @@ def traffic_over_time(
             ha="left",
         )
     grid_of_axes[0][0].set_xlim(0, max(run.total_us for run in runs))
-    grid_of_axes[0][0].set_ylim(0, None)
-    present = [name for name in CAUSES if any(_traffic(run, name, gpu).any() for run in runs)]
+    grid_of_axes[0][0].set_ylim(0, 1.12 * max(run.config.dram_bytes_per_s for run in runs) / 1e9)
+    present = [name for name in CAUSES if any(_matters(run, name) for run in runs)]
     figure.legend(
         handles=[handle(cause_look(name)) for name in present],
         loc="outside lower center",
@@ -159,8 +159,8 @@ def _peak(ax: Axes, peak_bytes_per_s: float) -> None:
     peak = peak_bytes_per_s / 1e9
     ax.axhline(peak, color="black", linestyle="--", linewidth=1)
     ax.annotate(
-        f"peak {peak:.0f} GB/s", (1, peak), (-2, -2), xycoords=("axes fraction", "data"), ha="right",
-        va="top", textcoords="offset points", fontsize=8,
+        f"peak {peak:.0f} GB/s", (1, peak), (-2, 2), xycoords=("axes fraction", "data"), ha="right",
+        va="bottom", textcoords="offset points", fontsize=8,
     )  # fmt: skip
 
 
