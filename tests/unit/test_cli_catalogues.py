@@ -5,6 +5,7 @@ from click.testing import CliRunner
 
 from weft.cli.hardware import hardware
 from weft.cli.models import models
+from weft.cli.tables import print_table
 from weft.errors import UnknownNameError
 
 
@@ -70,3 +71,9 @@ def test_an_unknown_name_is_left_to_the_root_command_to_say(group):
 @pytest.mark.parametrize("command", ["list", "show"])
 def test_every_help_has_an_example(group, command):
     assert "Example: weft " in run(group, command, "--help")
+
+
+def test_a_table_that_does_not_fit_loses_no_digits(monkeypatch, capsys):
+    monkeypatch.setattr("weft.cli.tables._WIDTH_OF_FILES", 20)
+    print_table("Times", ["overlap", "total us"], [["ideal-overlap", "123456.789"]], numbers=["total us"])
+    assert "ideal-overlap 123456.789" in capsys.readouterr().out

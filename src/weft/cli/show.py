@@ -20,11 +20,11 @@ _CAUSES = {
     "tracker_spill": "tracker, spilled entries",
 }
 _WAITS = {
-    "compute": "computing",
-    "memory": "for loads",
-    "matrix_unit": "for the matrix unit",
-    "store": "for stores",
-    "chunk": "for chunks",
+    "compute": "computed",
+    "memory": "loads",
+    "matrix_unit": "matrix",
+    "store": "stores",
+    "chunk": "chunks",
 }
 # Counter: how it is called, its unit, and what to multiply it with.
 _COUNTERS = {
@@ -84,7 +84,7 @@ def _print_waits(results: Sequence[Result]) -> None:
         for result in results
         for name in dict.fromkeys(kernel.name for kernel in result.kernels)
     ]
-    print_table("What workgroups did or waited for, in % of their time", columns, rows, numbers=columns[2:])
+    print_table("What workgroups spent their time on, or waited for [%]", columns, rows, numbers=columns[2:])
 
 
 def _wait_shares(spans: Sequence[KernelSpan]) -> list[str]:

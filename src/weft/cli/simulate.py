@@ -16,6 +16,7 @@ from weft.cli.output import writable_file, writable_folder, write_atomically
 from weft.errors import InputError, UnknownNameError
 
 if TYPE_CHECKING:
+    from weft.hardware import Gpu
     from weft.overlap import ArbiterPolicy
     from weft.parallel import ShardedSubLayer
     from weft.result import Comparison, Result
@@ -116,7 +117,7 @@ def simulate(
             answer = weft.compare(layer, chosen, (*compare, overlap), watch=watch, **options)
             result = answer[overlap]
     show.print_answer(answer)
-    _write(answer, result, json_file, trace_file, folder)
+    _write(answer, result, chosen, json_file, trace_file, folder)
 
 
 def _layer(model: str | None, name: str | None, gemm: tuple[int, ...] | None, tp: int) -> ShardedSubLayer:
@@ -172,6 +173,7 @@ def _status() -> Iterator[Callable[[int, int], None] | None]:
 def _write(
     answer: Result | Comparison,
     result: Result,
+    gpu: Gpu,
     json_file: Path | None,
     trace_file: Path | None,
     folder: Path | None,
@@ -187,7 +189,7 @@ def _write(
     if folder is not None:
         from weft.report import run_report
 
-        click.echo(f"report:  {run_report(answer, folder)}")
+        click.echo(f"report:  {run_report(answer, folder, gpu)}")
 
 
 def _as_json(answer: Result | Comparison) -> dict[str, Any]:

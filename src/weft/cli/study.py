@@ -14,6 +14,7 @@ from weft.cli.output import writable_file, writable_folder
 from weft.cli.tables import print_table
 
 if TYPE_CHECKING:
+    from weft.hardware import Gpu
     from weft.result import Comparison
     from weft.studies.headline import HeadlineRow
     from weft.studies.t3 import Progress, T3Study
@@ -79,14 +80,14 @@ def t3(
         done.save(json_file)
         click.echo(f"figures: {json_file}")
     if folder is not None:
-        _write_report(done, folder)
+        _write_report(done, folder, chosen)
 
 
-def _write_report(done: T3Study, folder: Path) -> None:
+def _write_report(done: T3Study, folder: Path, gpu: Gpu) -> None:
     from weft.report import study_report
 
     click.echo(f"figures: {done.save(folder / 't3.json')}")
-    click.echo(f"report:  {study_report(done, folder)}")
+    click.echo(f"report:  {study_report(done, folder, gpu)}")
 
 
 @contextmanager
@@ -114,7 +115,7 @@ def _progress_bar(title: str) -> Iterator[Progress]:
 def _print_sublayers(done: T3Study) -> None:
     first = next(iter(done.comparisons.values()))
     faster = [result.config.overlap for result in first if result.config.overlap != "sequential"]
-    columns = ["model", "TP", "sub-layer", "GEMM us", "RS us", "AG us", "total us", *faster]
+    columns = ["model", "TP", "layer", "GEMM", "RS", "AG", "total", *map(_two_lines, faster)]
     rows = [
         [
             model,
@@ -126,8 +127,13 @@ def _print_sublayers(done: T3Study) -> None:
         for (model, tp, name), comparison in done.comparisons.items()
     ]
     changed = "".join(f", {change}" for change in done.changed)
-    title = f"Sub-layers on {done.gpu}{changed}: times under sequential, speedups over it"
-    print_table(title, columns, rows, numbers=set(columns) - {"model", "sub-layer"})
+    title = f"Sub-layers on {done.gpu}{changed}: times under sequential [us], speedups over it"
+    print_table(title, columns, rows, numbers=set(columns) - {"model", "layer"})
+
+
+def _two_lines(name: str) -> str:
+    """A long name broken at its first hyphen, for a narrow column."""
+    return name.replace("-", "-\n", 1) if len(name) > 8 else name
 
 
 def _sequential_times(comparison: Comparison) -> list[str]:
@@ -136,10 +142,10 @@ def _sequential_times(comparison: Comparison) -> list[str]:
 
 
 def _print_headline(rows: list[HeadlineRow]) -> None:
-    columns = ["figure", "what", "published", "weft", "difference"]
-    cells = [[row.id, row.what, *map(str, _figures(row))] for row in rows]
+    columns = ["figure", "published", "weft", "difference"]
+    cells = [[row.what, *_figures(row)] for row in rows]
     print_table(
-        "Published figures beside Weft's", columns, cells, numbers={"published", "weft", "difference"}
+        "Published figures beside Weft's, all against sequential", columns, cells, numbers=columns[1:]
     )
 
 

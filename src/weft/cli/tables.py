@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
     from weft.hardware import Provenance
 
@@ -70,12 +71,26 @@ def _print_table(
     right = numbers.split() if isinstance(numbers, str) else numbers
     for position, column in enumerate(columns):
         side: Literal["left", "right"] = "right" if column in right else "left"
-        table.add_column(column, justify=side, overflow="fold", no_wrap=position == 0)
+        # A name or a number in two lines would be misread; prose may be broken.
+        whole = side == "right" or not any(" " in row[position] for row in rows)
+        table.add_column(column, justify=side, overflow="fold", no_wrap=whole)
     for row in rows:
         table.add_row(*row)
     # Not the table's own title, which would be broken at the table's width.
     console.print(title, style="italic")
-    console.print(table)
+    _print_fitted(console, table)
+
+
+def _print_fitted(console: Console, table: Table) -> None:
+    """Print a table in less room where there is little, and beyond the edge rather than with digits cut off."""
+    from rich.measure import Measurement
+
+    unlimited = console.options.update(max_width=10_000)
+    if Measurement.get(console, unlimited, table).maximum > console.width:
+        table.padding, table.pad_edge = (0, 0), False
+    needed = Measurement.get(console, unlimited, table).minimum
+    table.width = needed if needed > console.width else None
+    console.print(table, crop=False)
 
 
 def _range(provenance: Provenance | None) -> str:

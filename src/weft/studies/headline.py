@@ -53,7 +53,7 @@ class Claim:
         found = [comparisons[case] for case in self.cases if case in comparisons]
         if not found:
             return None
-        part = "" if len(found) == len(self.cases) else f" ({len(found)} of {len(self.cases)} sub-layers)"
+        part = "" if len(found) == len(self.cases) else f" ({len(found)} of {len(self.cases)})"
         return HeadlineRow(self.id, self.what + part, self.published, self.measure(found), self.unit)
 
 

@@ -14,6 +14,7 @@ from multiprocessing.process import BaseProcess
 
 from weft.errors import InputError, SimulationError
 from weft.hardware import Gpu
+from weft.kernels import GemmTiling
 from weft.parallel import ShardedSubLayer
 from weft.parallel.tensor import split
 from weft.result import Comparison
@@ -23,16 +24,22 @@ from weft.workload import SubLayer
 
 @dataclass(frozen=True)
 class Job:
-    """One sub-layer to compare: on which GPU, under which overlaps, with requests of which size [bytes]."""
+    """One sub-layer to compare: on which GPU, under which overlaps, with requests of which size [bytes].
+
+    `tiling` is how the GEMM is cut (None: as usual).
+    """
 
     layer: ShardedSubLayer
     gpu: Gpu
     overlaps: tuple[str, ...]
     request_bytes: int
+    tiling: GemmTiling | None = None
 
     def run(self) -> Comparison:
         """The comparison, made in this process."""
-        return compare(self.layer, self.gpu, self.overlaps, request_bytes=self.request_bytes)
+        return compare(
+            self.layer, self.gpu, self.overlaps, request_bytes=self.request_bytes, tiling=self.tiling
+        )
 
 
 def run_jobs(jobs: Sequence[Job], processes: int) -> Iterator[tuple[Job, Comparison]]:

@@ -19,6 +19,8 @@ from weft.hardware import load as load_gpu
 from weft.kernels import GemmTiling
 from weft.parallel import sublayer
 from weft.result import Comparison
+from weft.simulation import DEFAULT_REQUEST_BYTES
+from weft.studies.headline import Case
 from weft.studies.pool import Job, run_jobs
 
 CASES = (("t-nlg", 8, "op"), ("t-nlg", 8, "fc2"), ("mega-gpt-2", 8, "ip"), ("mega-gpt-2", 16, "fc2"))
@@ -66,13 +68,14 @@ class SensitivityRow:
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """The rows of the study; the first is the machine as chosen."""
+    """The rows of the study, geomeans over its cases; the first is the machine as chosen."""
 
+    cases: tuple[Case, ...]
     rows: tuple[SensitivityRow, ...]
 
     def save(self, path: str | Path) -> Path:
         """Write the rows as JSON; OutputError if the path cannot be written."""
-        data = {"study": "sensitivity", "cases": CASES, "rows": [asdict(row) for row in self.rows]}
+        data = {"study": "sensitivity", "cases": self.cases, "rows": [asdict(row) for row in self.rows]}
         return write_atomically(path, json.dumps(data, indent=1) + "\n")
 
     def table(self) -> list[list[str]]:
@@ -139,8 +142,11 @@ def run(
     progress: Progress | None = None,
     *,
     gpu: Gpu | str = "t3-paper",
+    cases: Sequence[Case] = CASES,
 ) -> Sensitivity:
     """Move every assumed value (or those at `paths`) to the ends of its range and simulate the cases.
+
+    Without `paths`, ways to cut the GEMM are moved too. `progress(done, all, what)` is called after every case.
 
     Raises UnknownNameError for a path that is not an assumed value, and what `weft.compare` raises.
     """
@@ -149,8 +155,9 @@ def run(
     owner: dict[int, _Variant] = {}
     todo = []
     for variant in variants:
-        for model, tp, name in CASES:
-            job = Job(sublayer(model, name, tp=tp), variant.gpu, OVERLAPS, 512, variant.tiling)
+        for model, tp, name in cases:
+            layer = sublayer(model, name, tp=tp)
+            job = Job(layer, variant.gpu, OVERLAPS, DEFAULT_REQUEST_BYTES, variant.tiling)
             owner[id(job)] = variant
             todo.append(job)
     found: dict[int, list[Comparison]] = {id(variant): [] for variant in variants}
@@ -159,7 +166,7 @@ def run(
         found[id(variant)].append(comparison)
         if progress is not None:
             progress(done, len(todo), f"{variant.what} {variant.setting}")
-    return Sensitivity(tuple(_row(variant, found[id(variant)]) for variant in variants))
+    return Sensitivity(tuple(cases), tuple(_row(variant, found[id(variant)]) for variant in variants))
 
 
 def _row(variant: _Variant, found: list[Comparison]) -> SensitivityRow:

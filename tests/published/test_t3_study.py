@@ -1,0 +1,187 @@
+"""The T3 study on its smallest case, and in whole against the published figures (slow)."""
+
+import json
+
+import pytest
+
+from weft.cli import main as cli
+from weft.errors import InputError, UnknownNameError
+from weft.studies import t3
+
+HEADLINE = {
+    "t3.speedup.geomean": 1.20,
+    "t3.speedup.max": 1.39,
+    "t3_mca.speedup.geomean": 1.30,
+    "t3_mca.speedup.max": 1.47,
+    "ideal_overlap.speedup.geomean": 1.35,
+    "ideal_overlap.speedup.max": 1.50,
+    "ideal_rs_nmc.rs_gain.tp8": 0.07,
+    "ideal_rs_nmc.rs_gain.tp16": 0.03,
+    "large.t3_mca.speedup.geomean": 1.29,
+    "large.t3_mca.speedup.max": 1.35,
+    "traffic.total.geomean": -0.22,
+    "traffic.total.max": -0.36,
+    "traffic.rs_reads.tp8": 2.5,
+    "traffic.rs_reads.tp16": 2.2,
+    "traffic.gemm_rs_writes.geomean": -0.10,
+    "traffic.gemm_reads.geomean": 1.56,
+}
+RUN_KEYS = {
+    *("model", "tp", "sublayer", "overlap", "gpu", "gemm_us", "rs_us", "ag_us", "total_us", "speedup"),
+    *("bytes", "events", "requests", "wall_s"),
+}
+
+
+@pytest.fixture(scope="module")
+def small():
+    return t3.run(["t-nlg"], [8], jobs=1)
+
+
+def weft(*arguments):
+    with pytest.raises(SystemExit) as left:
+        cli.main(list(arguments))
+    return left.value.code
+
+
+def test_every_published_figure_is_claimed():
+    assert {claim.id: claim.published for claim in t3.CLAIMS} == HEADLINE
+
+
+def test_the_study_has_16_main_and_12_large_sublayers():
+    assert len(t3.MAIN_CASES) == 16
+    assert len(t3.LARGE_CASES) == 12
+    assert t3.select() == [*t3.MAIN_CASES, *t3.LARGE_CASES]
+
+
+def test_models_and_degrees_choose_cases():
+    assert t3.select(["t-nlg"], [16]) == [("t-nlg", 16, name) for name in ("op", "fc2", "fc1", "ip")]
+    with pytest.raises(UnknownNameError, match="model of the T3 study 'gpt-2'"):
+        t3.select(["gpt-2"])
+    with pytest.raises(InputError, match="no TP 4; its degrees are 8, 16, 32"):
+        t3.select(None, [4])
+    with pytest.raises(InputError, match="gpt-3 at TP 32"):
+        t3.select(["gpt-3"], [8])
+
+
+def test_a_figure_over_a_part_of_its_cases_says_so_and_one_without_any_is_left_out(small):
+    rows = {row.id: row for row in small.headline()}
+    assert rows["t3.speedup.geomean"].what.endswith("(4 of 16)")
+    assert rows["traffic.rs_reads.tp8"].what.endswith("(4 of 8)")
+    assert not {"traffic.rs_reads.tp16", "large.t3_mca.speedup.max"} & set(rows)
+
+
+def test_differences_are_wefts_figure_less_the_published_one(small):
+    for row in small.as_json()["headline"]:
+        assert set(row) == {"id", "what", "published", "weft", "unit", "difference"}
+        assert row["difference"] == pytest.approx(row["weft"] - row["published"])
+
+
+def test_figures_are_taken_from_the_runs(small):
+    rows = {row.id: row.weft for row in small.headline()}
+    speedups = [comparison.speedup("t3-mca") for comparison in small.comparisons.values()]
+    product = 1.0
+    for speedup in speedups:
+        product *= speedup
+    assert rows["t3_mca.speedup.max"] == max(speedups)
+    assert rows["t3_mca.speedup.geomean"] == pytest.approx(product ** (1 / 4))
+    assert rows["traffic.rs_reads.tp8"] == pytest.approx(15 / 6)
+    assert rows["traffic.gemm_rs_writes.geomean"] == pytest.approx(14 / 16 - 1)
+
+
+def test_equal_shapes_are_simulated_once_and_carry_both_names(small):
+    fc1, fc2 = (small.comparisons["t-nlg", 8, name] for name in ("fc1", "fc2"))
+    assert fc1["t3"].times == fc2["t3"].times
+    assert fc1["t3"].wall_s == fc2["t3"].wall_s
+    assert {result.config.sublayer for result in fc1} == {"fc1"}
+    assert fc1["ideal-overlap"].parts[0].config.sublayer == "fc1"
+
+
+def test_every_run_is_recorded_with_its_keys(small):
+    runs = small.runs()
+    assert len(runs) == 4 * len(t3.OVERLAPS)
+    assert all(set(run) >= RUN_KEYS for run in runs)
+    assert {run["overlap"] for run in runs} == set(t3.OVERLAPS)
+
+
+def test_two_processes_give_what_one_gives(small):
+    seen = []
+    study = t3.run(["t-nlg"], [8], jobs=2, progress=lambda done, total, what: seen.append((done, total)))
+    assert seen == [(0, 3), (1, 3), (2, 3), (3, 3)]
+    assert list(study.comparisons) == list(small.comparisons)
+    for case, comparison in study.comparisons.items():
+        for result in comparison:
+            alone = small.comparisons[case][result.config.overlap]
+            assert (result.times, result.bytes, result.events) == (alone.times, alone.bytes, alone.events)
+
+
+def test_the_command_prints_both_tables_and_writes_what_was_asked(capsys, tmp_path, small, monkeypatch):
+    monkeypatch.setattr(t3, "run", lambda *arguments, **options: small)
+    assert weft("study", "t3", "--json", str(tmp_path / "figures.json"), "--out", str(tmp_path / "out")) == 0
+    out = capsys.readouterr().out
+    assert "Sub-layers on t3-paper" in out
+    assert "Published figures beside Weft's" in out
+    assert f"report:  {tmp_path / 'out' / 'report.html'}" in out
+    written = json.loads((tmp_path / "figures.json").read_text())
+    assert written["study"] == "t3"
+    assert written == json.loads((tmp_path / "out" / "t3.json").read_text())
+    assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == [
+        *("figures.json", "report.html", "t3.json"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--models", "gpt-2"], "unknown model of the T3 study 'gpt-2'"),
+        (["--tp", "9"], "has no TP 9"),
+        (["--tp", "eight"], "'eight' is no whole number"),
+        (["--jobs", "0"], "0 is not in the range"),
+        (["--request-bytes", "100"], "multiple of 64 B"),
+        (["--set", "memory.bandwith=2 TB/s"], "did you mean 'memory.bandwidth'"),
+        (["--gpu", "h100"], "unknown GPU 'h100'"),
+        (["--json", "."], "it is a folder"),
+    ],
+)
+def test_bad_input_is_one_sentence_before_any_long_work(capsys, monkeypatch, arguments, sentence):
+    monkeypatch.setattr("weft.studies.pool.compare", None)  # nothing is simulated in full
+    assert weft("study", "t3", *arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert sentence in err
+    assert sum(line.startswith("weft: ") for line in err.splitlines()) == 1
+
+
+@pytest.fixture(scope="module")
+def whole():
+    return t3.run()
+
+
+# Half-width of the interval in which Weft's figure must lie around the published one.
+TOLERANCES = {
+    "t3_mca.speedup.geomean": 0.03,
+    "t3_mca.speedup.max": 0.04,
+    "ideal_overlap.speedup.geomean": 0.03,
+    "ideal_overlap.speedup.max": 0.03,
+    "ideal_rs_nmc.rs_gain.tp8": 0.015,
+    "ideal_rs_nmc.rs_gain.tp16": 0.015,
+    "large.t3_mca.speedup.geomean": 0.04,
+    "traffic.total.geomean": 0.03,
+    "traffic.total.max": 0.04,
+    "traffic.rs_reads.tp8": 0.05,
+    "traffic.rs_reads.tp16": 0.05,
+    "traffic.gemm_rs_writes.geomean": 0.02,
+    "traffic.gemm_reads.geomean": 0.2,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("figure", TOLERANCES)
+def test_published_figures_are_met(whole, figure):
+    row = next(row for row in whole.headline() if row.id == figure)
+    assert abs(row.difference) <= TOLERANCES[figure]
+
+
+@pytest.mark.slow
+def test_the_whole_study_has_every_figure_and_run(whole):
+    assert {row.id for row in whole.headline()} == set(HEADLINE)
+    assert len(whole.runs()) == 28 * len(t3.OVERLAPS)

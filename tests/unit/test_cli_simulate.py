@@ -1,0 +1,123 @@
+import json
+
+import pytest
+
+from weft.cli import main as cli
+
+SMALL = ("--gemm", "1024,1024,1024", "--tp", "4")
+
+
+@pytest.fixture
+def weft(capsys):
+    """Runs `weft simulate ARGUMENTS`: exit status, output and error output."""
+
+    def run(*arguments):
+        with pytest.raises(SystemExit) as left:
+            cli.main(["simulate", *map(str, arguments)])
+        return left.value.code, *capsys.readouterr()
+
+    return run
+
+
+def test_one_run_shows_times_waits_traffic_and_counters(weft):
+    status, out, _ = weft(*SMALL)
+    assert status == 0
+    for words in (
+        "1024 x 1024 x 256 fp16",
+        "t3-mca",
+        "gemm",
+        "RS, updates near memory",
+        "link in use",
+        "events in",
+    ):
+        assert words in out
+    assert "speedup" not in out
+
+
+def test_comparing_sets_speedups_over_sequential_beside_each_other(weft, tmp_path):
+    status, out, _ = weft(*SMALL, "--compare", "t3,ideal-overlap", "--json", tmp_path / "runs.json")
+    assert status == 0
+    assert "speedup" in out
+    runs = json.loads((tmp_path / "runs.json").read_text())["runs"]
+    assert [run["overlap"] for run in runs] == ["sequential", "t3", "ideal-overlap", "t3-mca"]
+    assert runs[0]["speedup"] == 1
+    assert all(run["total_us"] > 0 for run in runs)
+
+
+def test_a_run_alone_has_no_speedup_in_its_json(weft, tmp_path):
+    weft(*SMALL, "--overlap", "sequential", "--json", tmp_path / "runs.json")
+    (run,) = json.loads((tmp_path / "runs.json").read_text())["runs"]
+    assert run["speedup"] is None
+
+
+def test_a_changed_value_is_named_and_matters(weft, tmp_path):
+    def total_us(*changes):
+        assert weft(*SMALL, *changes, "--json", tmp_path / "runs.json")[0] == 0
+        return json.loads((tmp_path / "runs.json").read_text())["runs"][0]["total_us"]
+
+    _, out, _ = weft(*SMALL, "--set", 'link.bandwidth="75 GB/s"')
+    assert "link.bandwidth = 75 GB/s" in out
+    assert (
+        total_us("--set", "link.bandwidth=75 GB/s")
+        > total_us()
+        > total_us("--set", "link.bandwidth=600 GB/s")
+    )
+
+
+def test_arbiter_mode_and_request_size_are_recorded(weft, tmp_path):
+    chosen = ("--arbiter", "communication-first", "--mode", "explicit", "--request-bytes", 256)
+    assert weft(*SMALL, *chosen, "--json", tmp_path / "runs.json")[0] == 0
+    config = json.loads((tmp_path / "runs.json").read_text())["runs"][0]["config"]
+    assert (config["arbiter"], config["mode"], config["request_bytes"]) == (
+        "communication-first",
+        "explicit",
+        256,
+    )
+
+
+def test_trace_and_report_are_written_and_named(weft, tmp_path):
+    status, out, _ = weft(*SMALL, "--trace", tmp_path / "trace.json", "--out", tmp_path / "out")
+    assert status == 0
+    assert f"trace:   {tmp_path / 'trace.json'}" in out
+    assert f"report:  {tmp_path / 'out' / 'report.html'}" in out
+    assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert "<svg" in (tmp_path / "out" / "report.html").read_text()
+
+
+def test_every_gpu_of_an_explicit_run_has_its_trace(weft, tmp_path):
+    assert weft(*SMALL, "--mode", "explicit", "--trace", tmp_path / "trace.json")[0] == 0
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--model", "t-nlgg"], "unknown model 't-nlgg'"),
+        (["--sublayer", "fc3"], "unknown sub-layer 'fc3'"),
+        (["--tp", "9"], "TP 9 cannot split t-nlg fc2"),
+        (["--gemm", "1024,1024"], "--gemm has 2 dimensions"),
+        (["--gemm", "a,b,c"], "'a' is no whole number"),
+        (["--gemm", "0,8,8"], "GEMM dimension M is 0"),
+        (["--gemm", "512,512,512", "--model", "t-nlg"], "give one or the other"),
+        (["--overlap", "t4"], "unknown overlap 't4'"),
+        (["--compare", "t3,t5"], "unknown overlap 't5'"),
+        (["--compare", ","], "names nothing"),
+        (["--arbiter", "fair"], "unknown arbiter 'fair'; known: round-robin"),
+        (["--mode", "both"], "invalid value for '--mode'"),
+        (["--gpu", "h100"], "unknown GPU 'h100'"),
+        (["--set", "memory.bandwidth"], "does not assign a value"),
+        (["--set", "memory.bandwidth=2"], "'2' has no unit"),
+        (["--set", "memory.bandwidth=-2 TB/s"], "memory.bandwidth"),
+        (["--request-bytes", "100"], "multiple of 64 B"),
+        (["--overlap", "ideal-overlap", "--trace", "trace.json"], "it has no trace"),
+        (["--json", "."], "it is a folder"),
+        (["--out", __file__], "name a folder"),
+    ],
+)
+def test_bad_input_is_one_sentence_before_the_simulation(weft, monkeypatch, arguments, sentence):
+    monkeypatch.setattr("weft.engine.run.execute", None)
+    status, out, err = weft(*arguments)
+    assert (status, out) == (2, "")
+    assert sentence in err
+    assert err.startswith("weft: ")
+    assert err.count("\n") == 1
