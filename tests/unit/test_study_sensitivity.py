@@ -1,0 +1,39 @@
+"""The sensitivity study moves what is assumed, and only that."""
+
+import json
+
+import pytest
+
+from weft.errors import UnknownNameError
+from weft.hardware import load
+from weft.studies import sensitivity
+
+SMALL = (("t-nlg", 16, "op"),)
+
+
+def test_every_assumed_value_is_moved_or_left_out_with_a_reason():
+    gpu = load("t3-paper")
+    all_assumed = {path for path, found in gpu.provenance.items() if found.kind == "assumed"}
+    assert set(sensitivity.assumed(gpu)) == all_assumed - set(sensitivity.LEFT_OUT)
+    assert set(sensitivity.LEFT_OUT) <= all_assumed
+
+
+def test_both_ends_of_every_range_are_machines_that_can_exist():
+    variants = sensitivity._variants(load("t3-paper"), None)
+    assert {variant.end for variant in variants} == {"", "low", "high"}
+    assert len({(variant.what, variant.end) for variant in variants}) == len(variants)
+
+
+def test_a_faster_dma_engine_count_moves_t3_and_not_the_ideal(tmp_path):
+    done = sensitivity.run(["dma.engines"], 1, gpu="t3-paper", cases=SMALL)
+    chosen, low, high = (row.figures for row in done.rows)
+    assert low["t3"] < chosen["t3"] < high["t3"]
+    assert low["ideal_overlap"] == chosen["ideal_overlap"] == high["ideal_overlap"]
+    saved = json.loads(done.save(tmp_path / "s.json").read_text())
+    assert [row["what"] for row in saved["rows"]] == ["chosen", "dma.engines", "dma.engines"]
+    assert done.table()[1][1] == "2 / 16"
+
+
+def test_a_published_value_is_not_moved():
+    with pytest.raises(UnknownNameError, match=r"memory\.bandwidth"):
+        sensitivity.run(["memory.bandwidth"], 1)
