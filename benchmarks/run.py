@@ -1,0 +1,160 @@
+"""Measure Weft's speed: the engine, a sub-layer, compilation, start-up, memory, and SimPy on the same toy beside it.
+
+Run it with `make bench`, or `python benchmarks/run.py --json FILE` to keep the figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+STANDARD = ("t-nlg", "fc2", 8)
+LARGEST = ("mt-nlg", "fc2", 32)
+
+
+def median_of(times: int, measure: Callable[[], float]) -> float:
+    """The median of several measurements."""
+    return statistics.median(measure() for _ in range(times))
+
+
+def in_new_process(code: str, **environment: str) -> tuple[float, str]:
+    """How long a fresh Python takes to run `code` [s], and what it prints."""
+    begin = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return time.perf_counter() - begin, done.stdout
+
+
+def engine_speed(repeats: int) -> dict[str, float]:
+    """Events per second on one core and wall time of the standard T3 sub-layer."""
+    from weft.parallel import sublayer
+    from weft.simulation import simulate
+
+    layer = sublayer(*STANDARD)
+    simulate(layer, "t3-paper", "t3-mca")
+    runs = [simulate(layer, "t3-paper", "t3-mca") for _ in range(repeats)]
+    begin = time.perf_counter()
+    simulate(layer, "t3-paper", "t3-mca")
+    whole = time.perf_counter() - begin
+    return {
+        "events": runs[0].events,
+        "events_per_s": statistics.median(run.events / run.wall_s for run in runs),
+        "sublayer_s": statistics.median(run.wall_s for run in runs),
+        "sublayer_with_lowering_s": whole,
+    }
+
+
+def first_compile() -> dict[str, float]:
+    """What the first simulation of all costs: the engine is compiled into an empty cache."""
+    code = (
+        "from weft.workload import SubLayer\nfrom weft.parallel import split\nfrom weft.simulation import simulate\n"
+        "simulate(split(SubLayer.custom(256, 256, 64), 2), 't3-paper')"
+    )
+    with tempfile.TemporaryDirectory(prefix="weft-bench-") as folder:
+        first, _ = in_new_process(code, WEFT_CACHE=folder)
+        second, _ = in_new_process(code, WEFT_CACHE=folder)
+    return {"first_compile_s": first - second, "first_run_s": first, "second_run_s": second}
+
+
+def start_up(repeats: int) -> dict[str, float]:
+    """How long `import weft` and `weft --help` take, with Python's own start."""
+    help_code = "import sys; sys.argv = ['weft', '--help']; from weft.cli.main import main; main()"
+    return {
+        "python_s": median_of(repeats, lambda: in_new_process("pass")[0]),
+        "import_weft_s": median_of(repeats, lambda: in_new_process("import weft")[0]),
+        "weft_help_s": median_of(repeats, lambda: in_new_process(help_code)[0]),
+    }
+
+
+def peak_memory() -> dict[str, float]:
+    """The most memory that the largest sub-layer of the study keeps resident [MiB]."""
+    code = (
+        "import resource\nfrom weft.parallel import sublayer\nfrom weft.simulation import simulate\n"
+        f"simulate(sublayer(*{LARGEST!r}), 't3-paper', 't3-mca')\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    )
+    wall, printed = in_new_process(code)
+    return {"largest_mib": int(printed.split()[-1]) / 1024, "largest_s": wall}
+
+
+def peer(repeats: int) -> dict[str, float]:
+    """The same channels and ring in SimPy and in Weft's engine; both must end at the same femtosecond."""
+    from toy import Toy, in_simpy, in_weft
+
+    toy = Toy()
+    in_weft(toy)
+    simpy_runs = [in_simpy(toy) for _ in range(repeats)]
+    weft_runs = [in_weft(toy) for _ in range(repeats)]
+    ends = {run.end for run in (*simpy_runs, *weft_runs)}
+    if len(ends) != 1:
+        raise SystemExit(f"the toy ends at {sorted(ends)} fs: SimPy and Weft disagree")
+    slow, fast = (statistics.median(run.wall_s for run in runs) for runs in (simpy_runs, weft_runs))
+    return {
+        "toy_events": toy.events,
+        "toy_end_us": ends.pop() / 1e9,
+        "simpy_events_per_s": toy.events / slow,
+        "weft_events_per_s": toy.events / fast,
+        "ratio": slow / fast,
+        "simpy_calendar_events": simpy_runs[0].own_events,
+        "weft_calendar_events": weft_runs[0].own_events,
+    }
+
+
+MEASUREMENTS: dict[str, Callable[[int], dict[str, float]]] = {
+    "engine": engine_speed,
+    "compile": lambda _: first_compile(),
+    "start_up": start_up,
+    "memory": lambda _: peak_memory(),
+    "peer": peer,
+}
+
+
+def sentences(found: dict[str, Any]) -> list[str]:
+    """The figures as lines that a person reads."""
+    e, c, s, m, p = (found[name] for name in MEASUREMENTS)
+    return [
+        f"engine    {e['events_per_s'] / 1e6:8.2f} million events/s on one core ({e['events']:,} events of t-nlg fc2 TP 8)",
+        f"sub-layer {e['sublayer_s']:8.2f} s under t3-mca ({e['sublayer_with_lowering_s']:.2f} s with lowering)",
+        f"compile   {c['first_compile_s']:8.1f} s, once ({c['second_run_s']:.2f} s for the next process)",
+        f"start-up  {s['import_weft_s']:8.2f} s import weft, {s['weft_help_s']:.2f} s weft --help "
+        f"(Python alone: {s['python_s']:.2f} s)",
+        f"memory    {m['largest_mib']:8.0f} MiB resident at most (mt-nlg fc2 TP 32, {m['largest_s']:.1f} s)",
+        f"peer      {p['ratio']:8.1f} times SimPy on the same channels and ring: "
+        f"{p['weft_events_per_s'] / 1e6:.2f} against {p['simpy_events_per_s'] / 1e6:.3f} million events/s; "
+        f"both end at {p['toy_end_us']:.6f} us",
+    ]
+
+
+def main() -> None:
+    """Measure, print, and keep the figures where asked."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
+    parser.add_argument(
+        "--repeats", type=int, default=5, metavar="N", help="measurements per median (default 5)"
+    )
+    chosen = parser.parse_args()
+    found = {name: measure(chosen.repeats) for name, measure in MEASUREMENTS.items()}
+    print("\n".join(sentences(found)))
+    if chosen.json:
+        chosen.json.parent.mkdir(parents=True, exist_ok=True)
+        chosen.json.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

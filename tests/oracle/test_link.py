@@ -1,0 +1,76 @@
+"""The egress link beside a SimPy resource: when each message has left and when it arrives."""
+
+from __future__ import annotations
+
+import numpy as np
+import simpy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from interpreted import PLAIN
+from machines import NS, bare, gpu, steps
+
+from weft.engine import layout as y
+
+messages = st.lists(
+    st.tuples(st.integers(0, 100_000), st.sampled_from([64, 96, 256, 512])), min_size=1, max_size=30
+)
+
+
+def by_engine(sent: list[tuple[int, int]], machine) -> tuple[list[int], list[int]]:
+    m = bare(machine, gpus=2)
+    m.engine[:, y.E_UNSENT] = 1 << 60  # a DMA engine that never finishes owns the messages
+    m.region[:, :, y.M_COUNTER] = y.NONE
+    numbers = {}
+    for n, (at, bytes_) in enumerate(sent):
+        i = PLAIN.new_message(m, 0, 0, 0, bytes_, False, y.CAUSE_AG_WRITE, y.OWNER_ENGINE, 0, y.NONE, y.NONE)
+        PLAIN.send(m, 0, i, at)
+        numbers[int(i)] = n
+    left, arrived = [0] * len(sent), [0] * len(sent)
+    for time, kind, index in steps(m):
+        if kind == y.EV_LINK:
+            left[numbers[int(m.link[0, y.L_HEAD])]] = time
+        elif kind == y.EV_ARRIVE:
+            arrived[numbers[index]] = time
+    assert m.link[0, y.L_BYTES] == sum(bytes_ for _, bytes_ in sent)
+    return left, arrived
+
+
+def by_oracle(sent: list[tuple[int, int]], per_unit: int, latency: int) -> tuple[list[int], list[int]]:
+    env = simpy.Environment()
+    link = simpy.Resource(env, capacity=1)
+    left, arrived = [0] * len(sent), [0] * len(sent)
+
+    def message(n: int, at: int, bytes_: int):
+        yield env.timeout(at)
+        with link.request() as turn:
+            yield turn
+            yield env.timeout(bytes_ * per_unit // 64)
+        left[n] = env.now
+        yield env.timeout(latency)
+        arrived[n] = env.now
+
+    for n, (at, bytes_) in enumerate(sent):
+        env.process(message(n, at, bytes_))
+    env.run()
+    return left, arrived
+
+
+@settings(max_examples=40, deadline=None)
+@given(messages=messages, rate=st.sampled_from([10, 150, 900]), latency=st.integers(1, 2000))
+def test_every_message_leaves_and_arrives_when_the_oracle_says(messages, rate, latency):
+    sent = sorted(((at * 1000, bytes_) for at, bytes_ in messages), key=lambda message: message[0])
+    machine = gpu(link__bandwidth=f"{rate} GB/s", link__latency=f"{latency} ns")
+    per_unit = int(bare(machine).gpu[0, y.G_LINK64])
+    assert by_engine(sent, machine) == by_oracle(sent, per_unit, latency * NS)
+
+
+def test_a_lone_message_takes_its_bytes_over_the_bandwidth_and_the_latency():
+    left, arrived = by_engine([(5 * NS, 512)], gpu(link__bandwidth="64 GB/s", link__latency="500 ns"))
+    assert left == [5 * NS + 8 * NS]
+    assert arrived == [left[0] + 500 * NS]
+
+
+def test_messages_that_wait_keep_their_order():
+    left, _ = by_engine([(0, 512)] * 5, gpu())
+    assert left == sorted(left)
+    assert len(set(np.diff(left))) == 1
