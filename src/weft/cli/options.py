@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+from weft.cli.output import writable_file, writable_folder
 
 if TYPE_CHECKING:
     from weft.hardware import Gpu
@@ -65,6 +68,37 @@ def machine_options(command: F) -> F:
     for option in reversed(options):
         command = option(command)
     return command
+
+
+def file_option(flag: str, name: str, help_text: str) -> Callable[[F], F]:
+    """An option that takes a file to write; a path that cannot be written is refused before any work."""
+    return click.option(
+        flag, name, type=click.Path(path_type=Path), callback=writable_file, metavar="FILE", help=help_text
+    )
+
+
+def folder_option(help_text: str) -> Callable[[F], F]:
+    """The option --out, a folder to write to; one that cannot be written is refused before any work."""
+    return click.option(
+        "--out",
+        "folder",
+        type=click.Path(path_type=Path),
+        callback=writable_folder,
+        metavar="DIR",
+        help=help_text,
+    )
+
+
+def jobs_option(command: F) -> F:
+    """Add --jobs."""
+    return click.option(
+        "--jobs",
+        type=click.IntRange(min=1),
+        default=2,
+        show_default=True,
+        metavar="N",
+        help="Processes that simulate at the same time.",
+    )(command)
 
 
 def machine(gpu: str, assignments: tuple[str, ...]) -> Gpu:

@@ -11,8 +11,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from weft.cli import show
-from weft.cli.options import comma_list, given, machine, machine_options, whole_numbers
-from weft.cli.output import writable_file, writable_folder, write_atomically
+from weft.cli.options import (
+    comma_list,
+    file_option,
+    folder_option,
+    given,
+    machine,
+    machine_options,
+    whole_numbers,
+)
+from weft.cli.output import write_atomically
 from weft.errors import InputError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -59,30 +67,13 @@ _DEFAULT_MODEL, _DEFAULT_SUBLAYER = "t-nlg", "fc2"
     help="One GPU stands for all, or each is simulated.",
 )
 @machine_options
-@click.option(
-    "--json",
-    "json_file",
-    type=click.Path(path_type=Path),
-    callback=writable_file,
-    metavar="FILE",
-    help="Write every run as JSON.",
-)
-@click.option(
+@file_option("--json", "json_file", "Write every run as JSON.")
+@file_option(
     "--trace",
     "trace_file",
-    type=click.Path(path_type=Path),
-    callback=writable_file,
-    metavar="FILE",
-    help="Write a trace of --overlap for Perfetto and HolisticTraceAnalysis, one file per rank.",
+    "Write a trace of --overlap for Perfetto and HolisticTraceAnalysis, one file per rank.",
 )
-@click.option(
-    "--out",
-    "folder",
-    type=click.Path(path_type=Path),
-    callback=writable_folder,
-    metavar="DIR",
-    help="Write report.html with the pictures to this folder.",
-)
+@folder_option("Write report.html with the pictures to this folder.")
 def simulate(
     model: str | None,
     sublayer: str | None,

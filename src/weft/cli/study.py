@@ -9,8 +9,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from weft.cli.options import comma_list, given, machine, machine_options, whole_numbers
-from weft.cli.output import writable_file, writable_folder
+from weft.cli.options import (
+    comma_list,
+    file_option,
+    folder_option,
+    given,
+    jobs_option,
+    machine,
+    machine_options,
+    whole_numbers,
+)
 from weft.cli.tables import print_table
 
 if TYPE_CHECKING:
@@ -26,34 +34,13 @@ def study() -> None:
 
 
 @study.command("t3", epilog="Example: weft study t3 --models t-nlg --tp 8 --out out/t3")
-@click.option(
-    "--json",
-    "json_file",
-    type=click.Path(path_type=Path),
-    callback=writable_file,
-    metavar="FILE",
-    help="Write the headline and every run as JSON.",
-)
-@click.option(
-    "--out",
-    "folder",
-    type=click.Path(path_type=Path),
-    callback=writable_folder,
-    metavar="DIR",
-    help="Write report.html with the pictures, and t3.json, to this folder.",
-)
+@file_option("--json", "json_file", "Write the headline and every run as JSON.")
+@folder_option("Write report.html with the pictures, and t3.json, to this folder.")
 @click.option("--models", callback=comma_list, metavar="A,B", help="Only these models of the study.")
 @click.option(
     "--tp", "tps", callback=whole_numbers, metavar="8,16", help="Only these degrees of tensor parallelism."
 )
-@click.option(
-    "--jobs",
-    type=click.IntRange(min=1),
-    default=2,
-    show_default=True,
-    metavar="N",
-    help="Processes that simulate at the same time.",
-)
+@jobs_option
 @machine_options
 def t3(
     json_file: Path | None,
@@ -157,23 +144,9 @@ def _figures(row: HeadlineRow) -> tuple[str, str, str]:
 
 
 @study.command("sensitivity", epilog="Example: weft study sensitivity --values memory.latency,dma.engines")
-@click.option(
-    "--json",
-    "json_file",
-    type=click.Path(path_type=Path),
-    callback=writable_file,
-    metavar="FILE",
-    help="Write every row as JSON.",
-)
+@file_option("--json", "json_file", "Write every row as JSON.")
 @click.option("--values", callback=comma_list, metavar="PATH,PATH", help="Only these assumed values.")
-@click.option(
-    "--jobs",
-    type=click.IntRange(min=1),
-    default=2,
-    show_default=True,
-    metavar="N",
-    help="Processes that simulate at the same time.",
-)
+@jobs_option
 def sensitivity(json_file: Path | None, values: tuple[str, ...] | None, jobs: int) -> None:
     """Move each assumed value of the T3 paper's machine to both ends of its plausible range.
 
