@@ -129,15 +129,19 @@ def sentences(found: dict[str, Any]) -> list[str]:
     """The figures as lines that a person reads."""
     e, c, s, m, p = (found[name] for name in MEASUREMENTS)
     return [
-        f"engine    {e['events_per_s'] / 1e6:8.2f} million events/s on one core ({e['events']:,} events of t-nlg fc2 TP 8)",
+        f"engine    {e['events_per_s'] / 1e6:8.2f} million events/s on one core ({e['events']:,} events)",
         f"sub-layer {e['sublayer_s']:8.2f} s under t3-mca ({e['sublayer_with_lowering_s']:.2f} s with lowering)",
         f"compile   {c['first_compile_s']:8.1f} s, once ({c['second_run_s']:.2f} s for the next process)",
-        f"start-up  {s['import_weft_s']:8.2f} s import weft, {s['weft_help_s']:.2f} s weft --help "
-        f"(Python alone: {s['python_s']:.2f} s)",
+        (
+            f"start-up  {s['import_weft_s']:8.2f} s import weft, {s['weft_help_s']:.2f} s weft --help "
+            f"(Python alone: {s['python_s']:.2f} s)"
+        ),
         f"memory    {m['largest_mib']:8.0f} MiB resident at most (mt-nlg fc2 TP 32, {m['largest_s']:.1f} s)",
-        f"peer      {p['ratio']:8.1f} times SimPy on the same channels and ring: "
-        f"{p['weft_events_per_s'] / 1e6:.2f} against {p['simpy_events_per_s'] / 1e6:.3f} million events/s; "
-        f"both end at {p['toy_end_us']:.6f} us",
+        (
+            f"peer      {p['ratio']:8.1f} times SimPy on the same channels and ring: "
+            f"{p['weft_events_per_s'] / 1e6:.2f} against {p['simpy_events_per_s'] / 1e6:.3f} million events/s; "
+            f"both end at {p['toy_end_us']:.6f} us"
+        ),
     ]
 
 

@@ -1,8 +1,9 @@
 """One toy in SimPy and in Weft's engine: pieces read from memory channels, sent round a ring, written at the neighbour.
 
-A chunk makes `steps` hops. At each hop a workgroup reads the chunk piece by piece (`slots` pieces in flight), every piece
-spread over the channels, and sends it on; the next hop begins when the whole chunk has arrived. A channel serves one
-request after another, each in the same time; the link carries one message after another and delivers it a latency later.
+A chunk makes `steps` hops. At each hop a workgroup reads the chunk piece by piece (`slots` pieces in flight), every
+piece spread over the channels, and sends it on; the next hop begins when the whole chunk has arrived. A channel serves
+one request after another, each in the same time; the link carries one message after another and delivers it a
+latency later.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Toy:
 
     @property
     def events(self) -> int:
-        """What happens in the toy, however it is simulated: requests enter and are served, messages leave and arrive."""
+        """What happens, however it is simulated: requests enter and are served, messages leave and arrive."""
         return 2 * self.requests + self.requests
 
 

@@ -1,0 +1,214 @@
+"""What `simulate` promises beyond figures: refusals in one sentence, runs that end, unequal GPUs that wait."""
+
+import pytest
+from machines import gpu, interpret, layer, program
+
+from weft.errors import InputError, SimulationError, UnknownNameError
+from weft.hardware import System
+from weft.kernels import GemmTiling
+from weft.overlap import OVERLAPS, arbiter
+from weft.simulation import compare, simulate
+
+LAYER = layer(m=512, n=512, k=256, tp=4)
+GPU = gpu()
+ENGINE_RUNS = ["sequential", "t3", "t3-mca"]
+
+
+# -- bad input ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "says"),
+    [
+        ({"overlap": "t4"}, UnknownNameError, "unknown overlap 't4'; known: sequential"),
+        ({"mode": "both"}, UnknownNameError, "unknown mode 'both'; known: auto, mirrored, explicit"),
+        ({"request_bytes": 100}, InputError, "request size is 100 B; it must be a multiple of 64 B"),
+        ({"request_bytes": 0}, InputError, "request size is 0 B"),
+        ({"request_bytes": 1024}, InputError, "divides the channel interleave"),
+        ({"request_bytes": 192}, InputError, "divides the channel interleave"),
+        ({"tiling": GemmTiling(rows=512, columns=512)}, InputError, "choose a smaller tile"),
+        ({"tiling": GemmTiling(rows=512, columns=256, step=8)}, InputError, "of registers"),
+        ({"tiling": GemmTiling(rows=32, columns=32, step=1024)}, InputError, "choose a smaller tile"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_simulated_is_refused_in_one_sentence(options, error, says):
+    with pytest.raises(error) as caught:
+        simulate(LAYER, GPU, **{"overlap": "t3", **options})
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unknown_gpu_lists_the_known_ones():
+    with pytest.raises(UnknownNameError, match="t3-paper"):
+        simulate(LAYER, "t3-papre")
+
+
+def test_an_output_with_fewer_tiles_than_gpus_is_refused():
+    with pytest.raises(InputError, match="1 tiles of 128 x 128, fewer than the 4 GPUs"):
+        simulate(layer(m=128, n=128, k=64, tp=4), GPU)
+
+
+def test_a_system_of_another_size_than_the_split_is_refused():
+    with pytest.raises(InputError, match="the system has 8 GPUs, but the sub-layer is split over TP 4"):
+        simulate(LAYER, System(gpu=GPU, gpus=8))
+
+
+def test_too_many_gpus_to_simulate_each_are_refused_before_any_work():
+    wide = layer(m=1024, n=1024, k=128, tp=32)
+    with pytest.raises(InputError, match="32 GPUs are too many to simulate each"):
+        simulate(wide, GPU, mode="explicit")
+
+
+def test_one_gpu_cannot_stand_for_unequal_ones():
+    slow = System(gpu=GPU, gpus=4, variants={1: GPU.with_values({"link.bandwidth": "50 GB/s"})})
+    with pytest.raises(InputError, match="choose mode 'explicit'"):
+        simulate(LAYER, slow, mode="mirrored")
+
+
+def test_gpus_of_one_machine_share_their_channels():
+    other = GPU.with_values({"memory.channels": "16"})
+    with pytest.raises(InputError, match=r"GPU 2 has memory\.channels = 16, the others 32"):
+        simulate(LAYER, System(gpu=GPU, gpus=4, variants={2: other}))
+
+
+# -- runs that cannot finish ---------------------------------------------------------------------------------------
+
+
+def test_a_policy_that_never_lets_communication_pass_ends_in_a_sentence_not_in_a_hang():
+    @arbiter
+    def never(view):
+        return 0 if view.compute > 0 else -1
+
+    with pytest.raises(SimulationError) as caught:
+        simulate(LAYER, GPU, "t3", arbiter=never)
+    sentence = str(caught.value)
+    assert "the run is stuck at" in sentence
+    assert "tile" in sentence
+    assert "chunk" in sentence
+    assert "GPU 0" in sentence
+
+
+def test_a_policy_that_lets_nothing_pass_names_itself_and_who_waits():
+    @arbiter
+    def nothing(view):
+        return -1
+
+    with pytest.raises(
+        SimulationError, match=r"workgroup 0 of gemm on GPU 0 .* waits for .* memory requests"
+    ):
+        simulate(LAYER, GPU, "t3", arbiter=nothing)
+
+
+@pytest.mark.parametrize("budget", [0, 1, 1000])
+def test_an_exhausted_event_budget_says_so(budget):
+    with pytest.raises(
+        SimulationError, match=rf"event budget is exhausted .* after {budget} events; raise it"
+    ):
+        simulate(LAYER, GPU, "t3", event_budget=budget)
+
+
+def test_a_budget_that_suffices_changes_nothing():
+    free = simulate(LAYER, GPU, "t3")
+    bounded = simulate(LAYER, GPU, "t3", event_budget=free.events + 1)
+    assert bounded.times == free.times
+
+
+@pytest.mark.xfail(strict=True, raises=IndexError, reason="the command queue counts bytes, not requests")
+def test_requests_smaller_than_a_burst_stay_within_the_queue():
+    narrow = gpu(memory__channels=1, memory__bandwidth="32 GB/s")
+    tiny = program(layer(m=64, n=64, k=32, tp=2), "t3", narrow, tiling=GemmTiling(rows=4, columns=4))
+    interpret(tiny)  # in plain Python an index out of bounds is an error
+
+
+# -- several GPUs --------------------------------------------------------------------------------------------------
+
+
+def explicit(overlap="t3", variants=None, start=None, tp=4, base=GPU):
+    shared = layer(m=512, n=512, k=64 * tp, tp=tp)
+    system = System(gpu=base, gpus=tp, variants=variants or {}, start=start or {})
+    return simulate(shared, system, overlap, mode="explicit")
+
+
+@pytest.mark.parametrize("overlap", ENGINE_RUNS)
+@pytest.mark.parametrize(
+    "change",
+    [{"link.bandwidth": "30 GB/s"}, {"compute.clock": "0.2 GHz"}, {"link.latency": "5 us"}],
+    ids=lambda change: next(iter(change)),
+)
+def test_one_slower_gpu_makes_all_wait(overlap, change):
+    alike, uneven = explicit(overlap), explicit(overlap, variants={2: GPU.with_values(change)})
+    assert uneven.times.total > 1.05 * alike.times.total
+    for gpu_ in range(4):
+        ends = [
+            max(kernel.end_fs for kernel in result.kernels if kernel.gpu == gpu_)
+            for result in (alike, uneven)
+        ]
+        assert ends[1] > ends[0]
+    assert dict(uneven.bytes) == dict(alike.bytes) | {"gemm_read": uneven.bytes["gemm_read"]}
+
+
+@pytest.mark.parametrize("overlap", ENGINE_RUNS)
+def test_a_late_start_delays_everybody_by_little_more_than_itself(overlap):
+    late = 30e-6
+    alike, uneven = explicit(overlap), explicit(overlap, start={1: late})
+    assert alike.times.total < uneven.times.total <= alike.times.total + late * 1.05
+    starts = {kernel.gpu: kernel.start_fs for kernel in uneven.kernels if kernel.name == "gemm"}
+    assert starts == {0: 0, 1: round(late * 1e15), 2: 0, 3: 0}
+    waits = [sum(k.waits["chunk"] for k in result.kernels if k.gpu != 1) for result in (alike, uneven)]
+    fused = [max(k.start_fs for k in result.kernels if k.name == "all_gather") for result in (alike, uneven)]
+    assert waits[1] > waits[0] or fused[1] > fused[0]
+
+
+@pytest.mark.parametrize("overlap", ENGINE_RUNS)
+@pytest.mark.parametrize("tp", [2, 4])
+def test_equal_gpus_agree_with_the_one_that_stands_for_all(overlap, tp):
+    shared = layer(m=1024, n=1024, k=256 * tp, tp=tp)
+    one, all_ = (simulate(shared, GPU, overlap, mode=mode) for mode in ("mirrored", "explicit"))
+    assert all_.times.total == pytest.approx(one.times.total, rel=0.02)  # small: a few requests are 1 %
+    assert dict(all_.bytes) == dict(one.bytes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("overlap", ENGINE_RUNS)
+@pytest.mark.parametrize(("m", "n", "k", "tp"), [(4096, 2048, 4096, 4), (8192, 3072, 3072, 8)])
+def test_at_the_size_of_real_sub_layers_they_agree_within_half_a_percent(m, n, k, tp, overlap):
+    shared = layer(m, n, k, tp)
+    one, all_ = (simulate(shared, GPU, overlap, mode=mode) for mode in ("mirrored", "explicit"))
+    assert all_.times.total == pytest.approx(one.times.total, rel=0.005)
+
+
+def test_equal_gpus_end_at_the_same_time_in_a_ring():
+    ends = {k.gpu: k.end_fs for k in explicit("sequential").kernels if k.name == "reduce_scatter"}
+    assert max(ends.values()) == pytest.approx(min(ends.values()), rel=0.01)
+
+
+# -- fidelity --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("overlap", ENGINE_RUNS)
+@pytest.mark.parametrize("shape", [(2048, 1536, 1536, 4), (4096, 1024, 2048, 8)], ids=str)
+def test_default_requests_stay_near_exact_ones(overlap, shape):
+    exact, default = (simulate(layer(*shape), GPU, overlap, request_bytes=size) for size in (64, 512))
+    assert default.times.total == pytest.approx(exact.times.total, rel=0.03)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("overlap", ENGINE_RUNS)
+@pytest.mark.parametrize(
+    ("model", "name", "tp"),
+    [("t-nlg", "op", 8), ("t-nlg", "fc2", 8), ("mega-gpt-2", "op", 16), ("mega-gpt-2", "fc2", 16)],
+)
+def test_default_requests_are_within_two_percent_of_exact_ones(model, name, tp, overlap):
+    from weft.parallel import sublayer
+
+    shared = sublayer(model, name, tp)
+    exact, default = (simulate(shared, GPU, overlap, request_bytes=size) for size in (64, 512))
+    assert default.times.total == pytest.approx(exact.times.total, rel=0.02)
+
+
+def test_compare_stands_every_overlap_beside_the_baseline():
+    comparison = compare(LAYER, GPU)
+    assert [result.config.overlap for result in comparison] == list(OVERLAPS)
+    assert comparison.speedup("sequential") == 1
+    assert comparison["ideal-overlap"].times.total <= comparison["sequential"].times.total

@@ -1,0 +1,131 @@
+"""Workgroups with bounded slots on a compute unit beside a SimPy model of the same, above a memory of fixed latency."""
+
+from __future__ import annotations
+
+import pytest
+import simpy
+from hypothesis import Phase, example, given, settings
+from hypothesis import strategies as st
+from machines import finish, gpu, layer, program
+
+from weft.engine import layout as y
+from weft.kernels import GemmTiling
+from weft.program import Program
+
+FREE = (
+    y.G_PORT64, y.G_SLICE64, y.G_T_BURST, y.G_T_LONG, y.G_T_UPDATE, y.G_T_RRD, y.G_T_RCD, y.G_T_RAS, y.G_T_RP,
+    y.G_T_RC, y.G_T_CL, y.G_T_READ_TO_WRITE, y.G_T_WRITE_TO_READ, y.G_T_WRITE_TO_PRECHARGE,
+    y.G_T_READ_TO_PRECHARGE,
+)  # fmt: skip
+"""Constants that are zero in a memory without contention: only latency remains."""
+
+
+def uncontended(units: int, places: int, slots: int, steps: int, columns: int, latency: int) -> Program:
+    """A GEMM of 2 x `columns` tiles whose every load takes the same time."""
+    tiling = GemmTiling(rows=128, columns=128, step=32, slots=slots)
+    machine = gpu(compute__compute_units=units, compute__max_workgroups_per_cu=places)
+    lowered = program(layer(m=256, n=128 * columns, k=64 * steps, tp=2), "t3", machine, tiling=tiling)
+    tables = lowered.tables
+    tables.gpu[:, FREE] = 0
+    tables.kernel[:, :, y.K_LAUNCH] = 0
+    tables.gpu[:, y.G_MEMORY_LATENCY] = latency
+    tables.access[:, :, y.A_CACHED] = 0
+    return lowered
+
+
+def by_oracle(lowered: Program) -> tuple[list[int], int]:
+    """The ends of all K loops, sorted, and the time that compute units were busy."""
+    tables = lowered.tables
+    g = tables.gpu[0]
+    kernel, phase = tables.kernel[0, 0], tables.phase[0, tables.kernel[0, 0, y.K_FIRST_PHASE]]
+    load_time = int(g[y.G_CACHE_OUT] + g[y.G_MEMORY_LATENCY] + g[y.G_CACHE_BACK])
+    compute_time = int(phase[y.P_CYCLES] * g[y.G_CYCLE] // 1000)
+    iterations, slots = int(phase[y.P_ITERATIONS]), int(phase[y.P_SLOTS])
+    fitting = min(
+        int(g[y.G_WORKGROUPS]),
+        int(g[y.G_THREADS] // kernel[y.K_THREADS]),
+        int(g[y.G_REGISTERS] // kernel[y.K_REGISTERS]),
+        int(g[y.G_LDS] // max(kernel[y.K_LDS], 1)),
+    )
+    env = simpy.Environment()
+    matrix = [simpy.Resource(env, capacity=1) for _ in range(int(g[y.G_CUS]))]
+    places = simpy.FilterStore(env)
+    places.items = [unit for _ in range(fitting) for unit in range(int(g[y.G_CUS]))]
+    ends: list[int] = []
+    busy = 0
+
+    def iteration(unit: int, slot: simpy.Resource, before: simpy.Event, done: simpy.Event):
+        nonlocal busy
+        with slot.request() as turn:
+            yield turn
+            yield env.timeout(load_time)
+            yield before
+            with matrix[unit].request() as computing:
+                yield computing
+                yield env.timeout(compute_time)
+                busy += compute_time
+        done.succeed()
+
+    def workgroup():
+        unit = yield places.get()
+        slot = simpy.Resource(env, capacity=slots)
+        before = env.event().succeed()
+        for _ in range(iterations):
+            done = env.event()
+            env.process(iteration(unit, slot, before, done))
+            before = done
+        yield before
+        ends.append(env.now)
+        yield env.timeout(int(g[y.G_CACHE_OUT]))  # the tile is on its way to memory, which takes it at once
+        places.put(unit)
+
+    for _ in range(int(kernel[y.K_WORKGROUPS])):
+        env.process(workgroup())
+    env.run()
+    return sorted(ends), busy
+
+
+@pytest.mark.xfail(strict=True, reason="a step without computation waits for the matrix unit all the same")
+@settings(max_examples=25, deadline=None, phases=[Phase.explicit, Phase.generate])
+@given(
+    units=st.integers(1, 3),
+    places=st.integers(1, 2),
+    slots=st.integers(1, 6),
+    steps=st.integers(1, 9),
+    columns=st.integers(1, 4),
+    latency=st.integers(1_000, 3_000_000_000),
+)
+@example(units=1, places=2, slots=1, steps=1, columns=1, latency=1_000)
+@example(units=1, places=1, slots=2, steps=5, columns=1, latency=1_000_000_000)
+def test_the_gemm_takes_as_long_as_the_oracle_says(units, places, slots, steps, columns, latency):
+    lowered = uncontended(units, places, slots, steps, columns, latency)
+    # All stores stay here, so that nothing but the script decides.
+    tables = lowered.tables
+    first = lowered.region("output", 0)
+    tables.region[:, first : first + 2, y.M_MODE] = y.LOCAL_STORE
+    tables.region[:, first : first + 2, y.M_TRACKED] = 0
+    tables.kernel[:, 1, y.K_AFTER_COUNTER] = y.NONE
+    machine = finish(lowered)
+    ends, busy = by_oracle(lowered)
+    stored = int(tables.gpu[0, y.G_CACHE_OUT])
+    workgroups = int(tables.kernel[0, 0, y.K_WORKGROUPS])
+    assert sorted(machine.work_log[0, :workgroups, y.WL_END].tolist()) == [end + stored for end in ends]
+    assert machine.kernel_run[0, 0, y.KR_COMPUTE] == busy
+
+
+def test_with_enough_slots_the_unit_never_waits_after_the_first_load():
+    lowered = uncontended(units=1, places=1, slots=8, steps=8, columns=1, latency=1_000)
+    tables = lowered.tables
+    compute = int(tables.phase[0, 0, y.P_CYCLES] * tables.gpu[0, y.G_CYCLE] // 1000)
+    machine = finish(lowered)
+    assert machine.kernel_run[0, 0, y.KR_COMPUTE] == 2 * 8 * compute
+    load = int(tables.gpu[0, y.G_CACHE_OUT] + 1_000 + tables.gpu[0, y.G_CACHE_BACK])
+    assert machine.kernel_run[0, 0, y.KR_WAIT_LOAD] == 2 * load
+
+
+def test_with_one_slot_every_step_pays_the_whole_latency():
+    latency = 700_000_000
+    lowered = uncontended(units=1, places=1, slots=1, steps=6, columns=1, latency=latency)
+    tables = lowered.tables
+    load = int(tables.gpu[0, y.G_CACHE_OUT] + latency + tables.gpu[0, y.G_CACHE_BACK])
+    assert finish(lowered).kernel_run[0, 0, y.KR_WAIT_LOAD] == 2 * 6 * load
