@@ -161,7 +161,6 @@ def test_sizes_that_fit_neither_tiles_nor_cache_lines_lose_no_byte(m, n, tp, nam
     assert moved["gemm_write"] * tp == m * n * 2 * (tp - 1)
 
 
-@pytest.mark.xfail(strict=True, reason="parts of a cache line that two tiles share are written back once")
 @pytest.mark.parametrize(("m", "n", "tp"), [(300, 400, 2), (260, 264, 4), (1000, 136, 4)])
 def test_cached_stores_of_tiles_that_share_lines_lose_no_byte(m, n, tp):
     assert simulate(layer(m, n, 16 * tp, tp), GPU, "sequential").bytes["gemm_write"] == m * n * 2

@@ -110,11 +110,10 @@ def test_an_exhausted_event_budget_says_so(budget):
 
 def test_a_budget_that_suffices_changes_nothing():
     free = simulate(LAYER, GPU, "t3")
-    bounded = simulate(LAYER, GPU, "t3", event_budget=free.events + 1)
+    bounded = simulate(LAYER, GPU, "t3", event_budget=free.events)
     assert bounded.times == free.times
 
 
-@pytest.mark.xfail(strict=True, raises=IndexError, reason="the command queue counts bytes, not requests")
 def test_requests_smaller_than_a_burst_stay_within_the_queue():
     narrow = gpu(memory__channels=1, memory__bandwidth="32 GB/s")
     tiny = program(layer(m=64, n=64, k=32, tp=2), "t3", narrow, tiling=GemmTiling(rows=4, columns=4))

@@ -85,7 +85,6 @@ def by_oracle(lowered: Program) -> tuple[list[int], int]:
     return sorted(ends), busy
 
 
-@pytest.mark.xfail(strict=True, reason="a step without computation waits for the matrix unit all the same")
 @settings(max_examples=25, deadline=None, phases=[Phase.explicit, Phase.generate])
 @given(
     units=st.integers(1, 3),

@@ -71,7 +71,7 @@ _DEFAULT_MODEL, _DEFAULT_SUBLAYER = "t-nlg", "fc2"
 @file_option(
     "--trace",
     "trace_file",
-    "Write a trace of --overlap for Perfetto and HolisticTraceAnalysis, one file per rank.",
+    "Write a trace of --overlap for Perfetto and HTA, one file per rank.",
 )
 @folder_option("Write report.html with the pictures to this folder.")
 def simulate(

@@ -174,7 +174,7 @@ def run(m: Machine, policy, events: int, spare_events: int, spare_requests: int)
         _start(m)
     for _ in range(events):
         if m.clock[y.C_HEAP] == 0:
-            return y.FINISHED if m.clock[y.C_UNFINISHED] == 0 else y.STUCK
+            break
         if m.clock[y.C_HEAP] + spare_events > m.heap.shape[0]:
             return y.GROW_HEAP
         if m.clock[y.C_LIVE_REQUESTS] + spare_requests > m.request.shape[0]:
@@ -184,4 +184,6 @@ def run(m: Machine, policy, events: int, spare_events: int, spare_requests: int)
         code = take(m)
         m.clock[y.C_EVENTS] += 1
         _act(m, code >> KIND_SHIFT, code & INDEX_MASK, m.clock[y.C_NOW], policy)
-    return y.RUNNING
+    if m.clock[y.C_HEAP] > 0:
+        return y.RUNNING
+    return y.FINISHED if m.clock[y.C_UNFINISHED] == 0 else y.STUCK

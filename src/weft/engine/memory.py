@@ -114,6 +114,8 @@ def admit(m: Machine, c: int, now: int, policy) -> None:  # type: ignore[no-unty
             break
         if h[c, y.H_QUEUED] > 0 and h[c, y.H_QUEUED_BYTES] + r[i, y.R_BYTES] > capacity:
             break
+        if h[c, y.H_QUEUED] == m.queue.shape[1]:  # of requests smaller than a burst there can be too many
+            break
         if stream == y.COMMUNICATION_STREAM and waited > m.gpu[g, y.G_STARVATION]:
             m.flow[g, y.F_STARVED] += 1
         _move_to_queue(m, c, i, stream, now)

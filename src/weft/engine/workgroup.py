@@ -143,8 +143,8 @@ def compute_next(m: Machine, w: int, now: int) -> None:
     if m.slot[q, y.Q_STATE] != y.SLOT_READY:
         return
     k = s[w, y.W_KERNEL]
-    start = max(now, m.unit[u, y.U_MATRIX_FREE])
     duration = m.phase[g, p, y.P_CYCLES] * m.gpu[g, y.G_CYCLE] // 1000
+    start = max(now, m.unit[u, y.U_MATRIX_FREE]) if duration > 0 else now
     ready = max(m.slot[q, y.Q_TIME], s[w, y.W_LAST])
     m.kernel_run[g, k, y.KR_WAIT_LOAD] += ready - s[w, y.W_LAST]
     m.kernel_run[g, k, y.KR_WAIT_UNIT] += start - ready
@@ -197,7 +197,9 @@ def _store_range(m: Machine, q, a, region, tile, offset, bytes_, part, now) -> N
     position = 0
     while position < bytes_:
         wavefront = position // part
-        size = min(request, min((wavefront + 1) * part, bytes_) - position)
+        # Cut at cache lines, so that every byte has one line, and at wavefront tiles.
+        in_line = request - (offset + position) % request
+        size = min(in_line, min((wavefront + 1) * part, bytes_) - position)
         _store_one(m, q, g, a, region, tile, wavefront, offset + position, size, port)
         port += size * m.gpu[g, y.G_PORT64] // 64
         position += size

@@ -14,6 +14,8 @@ from weft.program.script import Kernel, Load, Phase, Store, Wait
 
 ALIGNMENT = 1 << 21
 """Buffers start on multiples of a large page [bytes]."""
+CHUNK_ALIGNMENT = 1 << 12
+"""Chunks start on multiples of a page, and so of every request size [bytes]."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ class _Builder:
                 for position, size in enumerate(buffer.sizes[g]):
                     row = self.row[buffer.name, position]
                     table[g, row] = self._region_row(buffer, position, size, address)
-                    address += size
+                    address += -(-size // CHUNK_ALIGNMENT) * CHUNK_ALIGNMENT
                 address = -(-address // ALIGNMENT) * ALIGNMENT
         return table
 
