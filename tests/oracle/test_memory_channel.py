@@ -48,6 +48,7 @@ class Oracle:
     open_row: dict[int, int] = field(default_factory=dict)
     served: int = 0
     last_stream: int = 0
+    communicated: int = 0
     bell: simpy.Event | None = None
 
     def moment(self, delay: int = 0) -> simpy.Event:
@@ -90,7 +91,7 @@ class Oracle:
         while any(self.waiting):
             compute, communication = self.waiting
             used = sum(r.bytes for r in self.queue)
-            waited = self.env.now - communication[0].at if communication else 0
+            waited = self.env.now - max(communication[0].at, self.communicated) if communication else 0
             view = ArbiterView(
                 self.env.now,
                 len(compute),
@@ -109,6 +110,8 @@ class Oracle:
                 return
             self.queue.append(self.waiting[stream].popleft())
             self.last_stream = stream
+            if stream == 1:
+                self.communicated = self.env.now
 
     def serve(self) -> None:
         self.open_rows()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import simpy
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st

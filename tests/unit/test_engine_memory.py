@@ -1,6 +1,7 @@
 """DRAM timing, one rule at a time: a command begins at its earliest moment, not before."""
 
 import pytest
+from interpreted import PLAIN
 from machines import NS, MemoryBench
 
 from weft.engine import layout as y
@@ -176,3 +177,27 @@ def test_the_address_map_gives_every_byte_one_place_and_every_channel_the_same(c
         places.add((bank, row, lane))
         per_channel[channel] += 1
     assert len(set(per_channel)) == 1
+
+
+def stream_order(arrivals):
+    """The order in which requests that are entered ahead of their time stand in their stream."""
+    m = MemoryBench().machine
+    entered = []
+    for at in arrivals:
+        i = int(PLAIN.new_request(m))
+        m.request[i, y.R_BYTES], m.request[i, y.R_REGION] = 32, y.NONE
+        PLAIN.enqueue(m, i, 0, 0, at)
+        entered.append(i)
+    order, i = [], int(m.channel[0, y.H_HEAD0])
+    while i != y.NONE:
+        order.append(entered.index(i))
+        i = int(m.request[i, y.R_NEXT])
+    return order
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "order"),
+    [((1, 2, 3), [0, 1, 2]), ((3, 1, 2), [1, 2, 0]), ((5, 5, 1), [2, 0, 1]), ((2, 9, 4), [0, 2, 1])],
+)
+def test_a_stream_is_served_in_the_order_of_arrival_however_early_requests_are_entered(arrivals, order):
+    assert stream_order(arrivals) == order

@@ -57,16 +57,33 @@ def enqueue(m: Machine, i: int, g: int, address: int, arrive: int) -> None:
     r[i, y.R_ROW] = row
     r[i, y.R_ADDRESS] = address
     r[i, y.R_ARRIVE] = arrive
-    r[i, y.R_NEXT] = y.NONE
+    _join_stream(m, c, i, y.H_HEAD0 + 3 * r[i, y.R_STREAM])
     h = m.channel
-    base = y.H_HEAD0 + 3 * r[i, y.R_STREAM]
-    if h[c, base] == y.NONE:
-        h[c, base] = i
-    else:
-        r[h[c, base + 1], y.R_NEXT] = i
-    h[c, base + 1] = i
-    h[c, base + 2] += 1
     wake(m, c, arrive if h[c, y.H_QUEUED] == 0 else max(arrive, h[c, y.H_NEXT_COLUMN]))
+
+
+@block
+def _join_stream(m: Machine, c: int, i: int, head: int) -> None:
+    """Put request `i` into the stream whose first column is `head`, by its time of arrival.
+
+    Requests may be entered ahead of their time; those that arrive earlier then overtake them.
+    """
+    h, r = m.channel, m.request
+    before = h[c, head + 1]
+    while before != y.NONE and r[before, y.R_ARRIVE] > r[i, y.R_ARRIVE]:
+        before = r[before, y.R_PREVIOUS]
+    after = h[c, head] if before == y.NONE else r[before, y.R_NEXT]
+    r[i, y.R_PREVIOUS] = before
+    r[i, y.R_NEXT] = after
+    if before == y.NONE:
+        h[c, head] = i
+    else:
+        r[before, y.R_NEXT] = i
+    if after == y.NONE:
+        h[c, head + 1] = i
+    else:
+        r[after, y.R_PREVIOUS] = i
+    h[c, head + 2] += 1
 
 
 @block
@@ -87,6 +104,12 @@ def _head_ready(m: Machine, c: int, stream: int, now: int) -> int:
 
 
 @block
+def _unserved_since(m: Machine, c: int, head: int) -> int:
+    """Since when communication has not been served: its first request's arrival, or when the last one went."""
+    return max(m.request[head, y.R_ARRIVE], m.channel[c, y.H_SERVED])  # type: ignore[no-any-return]
+
+
+@block
 def admit(m: Machine, c: int, now: int, policy) -> None:  # type: ignore[no-untyped-def]
     """Let the arbiter move requests from the two streams into the command queue while there is room."""
     h, r = m.channel, m.request
@@ -97,7 +120,7 @@ def admit(m: Machine, c: int, now: int, policy) -> None:  # type: ignore[no-unty
         communication = _head_ready(m, c, y.COMMUNICATION_STREAM, now)
         if compute == y.NONE and communication == y.NONE:
             break
-        waited = 0 if communication == y.NONE else now - r[communication, y.R_ARRIVE]
+        waited = 0 if communication == y.NONE else now - _unserved_since(m, c, communication)
         stream = policy(
             now,
             0 if compute == y.NONE else h[c, y.H_COUNT0],
@@ -128,7 +151,11 @@ def _move_to_queue(m: Machine, c: int, i: int, stream: int, now: int) -> None:
     h[c, base] = r[i, y.R_NEXT]
     if h[c, base] == y.NONE:
         h[c, base + 1] = y.NONE
+    else:
+        r[h[c, base], y.R_PREVIOUS] = y.NONE
     h[c, base + 2] -= 1
+    if stream == y.COMMUNICATION_STREAM:
+        h[c, y.H_SERVED] = now
     _account_occupancy(m, c, now)
     m.queue[c, h[c, y.H_QUEUED]] = i
     h[c, y.H_QUEUED] += 1
@@ -255,7 +282,7 @@ def next_look(m: Machine, c: int, now: int) -> None:
             ):  # refused beside a request that has now been issued
                 again = h[c, y.H_NEXT_COLUMN]
             elif again <= now:  # refused by an empty queue: ask again when the starvation limit has passed
-                again += m.gpu[g, y.G_STARVATION] + 1
+                again = max(again, h[c, y.H_SERVED]) + m.gpu[g, y.G_STARVATION] + 1
             if again > now:
                 soonest = min(soonest, again)
     if soonest != y.NEVER:

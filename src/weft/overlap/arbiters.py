@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from weft.errors import InputError
+
 COMPUTE = 0
 COMMUNICATION = 1
 NOBODY = -1
@@ -17,8 +19,9 @@ class ArbiterView(NamedTuple):
 
     `now` [fs]; `compute` and `communication`: requests that wait in each stream; `occupancy`, `capacity` and
     `threshold` of the command queue [64-B accesses], the threshold being the one that the kernel's first stage chose;
-    `last`: the stream served before; `waited`: how long the first communication request has waited, `limit`:
-    the starvation limit [fs].
+    `last`: the stream served before; `waited`: for how long communication has waited since it was last served,
+    `limit`: the starvation limit [fs]. A policy that refuses an empty queue is asked again when `waited` passes
+    `limit`; one that refuses even then stops the run.
     """
 
     now: int
@@ -44,8 +47,22 @@ class ArbiterPolicy:
 
     @functools.cached_property
     def compiled(self) -> Any:
-        """What the engine calls: machine code, or the plain function when compilation is switched off."""
-        return _compile(self.rule)
+        """What the engine calls: machine code, or the plain function when compilation is switched off.
+
+        Raises InputError if numba cannot compile the rule.
+        """
+        from numba.core.errors import NumbaError
+
+        try:
+            return _compile(self.rule)
+        except NumbaError as error:
+            reason = next(
+                (line.strip() for line in str(error).splitlines() if line.strip()), "no reason given"
+            )
+            raise InputError(
+                f"arbiter policy '{self.name}' cannot be compiled by numba: {reason}; use only numbers, comparisons, "
+                "loops and the fields of the view, and return 0, 1 or -1"
+            ) from error
 
 
 def arbiter(rule: Rule) -> ArbiterPolicy:

@@ -77,6 +77,8 @@ class _Builder:
             for group in (placed.after_chunks, *groups):
                 number = max(self.counter.values(), default=-1) + 1
                 for wait in group:
+                    if len(group) > 1 and wait in self.counter:
+                        raise ValueError(f"{wait} is awaited alone and together with others")
                     self.counter.setdefault(wait, number)
 
     # -- regions

@@ -165,6 +165,7 @@ def _counters(m: Machine) -> dict[str, float]:
         "dram_queue_mean_accesses": float(channel[:, y.H_OCCUPANCY].mean() * 1000 / now / 64),
         "dram_queue_most_accesses": int(channel[:, y.H_MAX_QUEUED].max()) // 64,
         "communication_waited_past_limit": int(flow[:, y.F_STARVED].sum()),
+        "compute_unit_utilization": float(m.unit[:, y.U_BUSY].mean() / now),
         "link_bytes": int(m.link[:, y.L_BYTES].sum()),
         "link_utilization": float(m.link[:, y.L_BUSY].mean() / now),
     }

@@ -128,8 +128,8 @@ class Result:
     """One run, or an ideal put together from the runs in `parts`.
 
     `bytes` is DRAM traffic by cause [bytes], of one GPU (the mean if several were simulated). `counters` holds what
-    blocks counted (cache hits, tracker spills, DRAM activations, queue occupancy, ...). `wall_s` is how long
-    the simulation took.
+    blocks counted (cache hits, tracker spills, DRAM activations, queue occupancy, ...), and `requests` and `events`
+    are counts too: over all simulated GPUs. `wall_s` is how long the simulation took.
     """
 
     config: RunConfig
