@@ -211,3 +211,12 @@ def test_compare_stands_every_overlap_beside_the_baseline():
     assert [result.config.overlap for result in comparison] == list(OVERLAPS)
     assert comparison.speedup("sequential") == 1
     assert comparison["ideal-overlap"].times.total <= comparison["sequential"].times.total
+
+
+def test_a_policy_that_numba_cannot_compile_is_refused_in_one_sentence():
+    @arbiter
+    def broken(view):
+        return view.nonsense
+
+    with pytest.raises(InputError, match="'broken' cannot be compiled by numba: Unknown attribute 'nonsense'"):
+        simulate(LAYER, GPU, "t3", arbiter=broken)

@@ -56,9 +56,8 @@ class ArbiterPolicy:
         try:
             return _compile(self.rule)
         except NumbaError as error:
-            reason = next(
-                (line.strip() for line in str(error).splitlines() if line.strip()), "no reason given"
-            )
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            reason = next((line for line in lines if not line.startswith("Failed in")), "no reason given")
             raise InputError(
                 f"arbiter policy '{self.name}' cannot be compiled by numba: {reason}; use only numbers, comparisons, "
                 "loops and the fields of the view, and return 0, 1 or -1"
