@@ -218,5 +218,7 @@ def test_a_policy_that_numba_cannot_compile_is_refused_in_one_sentence():
     def broken(view):
         return view.nonsense
 
-    with pytest.raises(InputError, match="'broken' cannot be compiled by numba: Unknown attribute 'nonsense'"):
+    with pytest.raises(
+        InputError, match="'broken' cannot be compiled by numba: Unknown attribute 'nonsense'"
+    ):
         simulate(LAYER, GPU, "t3", arbiter=broken)
