@@ -20,7 +20,7 @@ help:
 
 demo: .venv/ready-to-use
 	@echo "== study: T3"
-	@$(BIN)/weft study t3 --out out/t3 --json out/t3/t3.json
+	@$(BIN)/weft study t3 --out out/t3
 	@echo "== the report is out/t3/report.html, its figures are in out/t3/t3.json"
 
 test: lint docs

@@ -50,7 +50,7 @@ def test_models_as_json_are_plain_data():
     assert model["provenance"]["batch"]["kind"] == "assumed"
     assert [layer["name"] for layer in model["sublayers"]] == ["op", "fc2", "fc1", "ip"]
     assert [entry["name"] for entry in json.loads(run(models, "list", "--json"))][-1] == "t-nlg"
-    assert json.loads(run(hardware, "list", "--json"))[0]["name"] == "t3-paper"
+    assert "t3-paper" in [entry["name"] for entry in json.loads(run(hardware, "list", "--json"))]
 
 
 def test_a_narrow_terminal_gets_numbered_sources(monkeypatch):

@@ -108,7 +108,7 @@ def test_a_changed_copy_says_that_the_user_set_the_value(gpu):
     assert changed.provenance["memory.bandwidth"].text == "2 TB/s"
     assert changed.memory.queue_entries == 32
     assert gpu.memory.bandwidth == 1.024e12
-    assert gpu.provenance["memory.bandwidth"].kind == "published"
+    assert gpu.provenance["memory.bandwidth"].kind == "derived"
 
 
 @pytest.mark.parametrize(
@@ -303,3 +303,18 @@ def test_an_impossible_system_is_refused_in_one_sentence(gpu, values, words):
         System(gpu=gpu, **values)
     for word in words:
         assert word in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("link.bandwidth", "1 B/s"),
+        ("memory.bandwidth", "1e-300 B/s"),
+        ("memory.latency", "1e9 s"),
+        ("compute.clock", "1 Hz"),
+        ("cache.capacity", "1e40 GiB"),
+    ],
+)
+def test_values_that_no_run_could_hold_are_refused(path, value):
+    with pytest.raises(ConfigError, match=f"{path}.*cannot be simulated; it must lie between"):
+        hardware.load("t3-paper").with_values({path: value})

@@ -13,6 +13,16 @@ from weft.errors import UnitError
 from weft.units import Dimension
 
 
+# Beyond these, whole runs no longer fit into 64-bit femtoseconds, or tables into memory [base units].
+_SIMULATED = {
+    Dimension.BYTES: (1.0, 2.0**50),
+    Dimension.BYTES_PER_SECOND: (1e6, 1e18),
+    Dimension.SECONDS: (1e-15, 1.0),
+    Dimension.HERTZ: (1e6, 1e13),
+    Dimension.COUNT: (0.0, 1e6),
+}
+
+
 @dataclass(frozen=True)
 class Quantity:
     """The rule of a numeric field: its dimension, whether it is whole, and its bounds [base unit]."""
@@ -40,6 +50,10 @@ class Quantity:
             raise UnitError(f"'{text}' must be {rule}; write it like '{self.example}'")
         if self.at_most is not None and value > self.at_most:
             raise UnitError(f"'{text}' must be at most {self.at_most:g}; write it like '{self.example}'")
+        low, high = _SIMULATED.get(self.dimension, (0.0, float("inf")))
+        if value > high or 0 < value < low:
+            shown = (units.format(bound, self.dimension) for bound in (low, high))
+            raise UnitError(f"'{text}' cannot be simulated; it must lie between {' and '.join(shown)}")
         if self.whole and value != int(value):
             raise UnitError(
                 f"'{text}' must be a whole number ({self.dimension}); write it like '{self.example}'"

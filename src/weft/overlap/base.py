@@ -92,6 +92,10 @@ class Problem:
         return Buffer("gathered", self.gathered_bytes, self.ring.gathered())
 
 
+MOST_TILES = 1_000_000
+"""Tiles of one GEMM's output; their tables then take some hundred megabytes."""
+
+
 def _check_fit(problem: Problem) -> None:
     _check_slots(problem.tiling.slots, "GEMM tiling")
     _check_slots(problem.ring_tiling.slots, "ring tiling")
@@ -109,6 +113,11 @@ def _check_fit(problem: Problem) -> None:
                 f"{name} needs {format_bytes(need)} of {what}, but {holder} {format_bytes(have)}; choose a smaller tile"
             )
     tiles = tiling.grid(gemm)[0] * tiling.grid(gemm)[1]
+    if tiles > MOST_TILES:
+        raise InputError(
+            f"the output of {gemm} has {tiles} tiles of {tiling.rows} x {tiling.columns}, more than the {MOST_TILES} "
+            "that a run can hold; choose a larger tile or a smaller GEMM"
+        )
     if tiles < problem.layer.tp:
         raise InputError(
             f"the output of {gemm} has {tiles} tiles of {tiling.rows} x {tiling.columns}, fewer than the "
