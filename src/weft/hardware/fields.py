@@ -12,7 +12,6 @@ from weft import units
 from weft.errors import UnitError
 from weft.units import Dimension
 
-
 # Beyond these, whole runs no longer fit into 64-bit femtoseconds, or tables into memory [base units].
 _SIMULATED = {
     Dimension.BYTES: (1.0, 2.0**50),
