@@ -1,0 +1,1 @@
+"""Measurements of the GPU at hand, written in the schema that validation reads."""

@@ -1,0 +1,1 @@
+"""The models against measurements: errors per machine, and parameters fitted to a machine's own rows."""
