@@ -31,6 +31,28 @@ def test_a_gemm_counts_a_multiply_add_as_two_and_each_matrix_once():
     assert gemm.output_bytes == 2 * 4 * 3
 
 
+@pytest.mark.parametrize(
+    ("dtype", "operand", "output", "accumulator"),
+    [
+        ("fp64", 8, ("fp64", 8), 8),
+        ("fp32", 4, ("fp32", 4), 4),
+        ("tf32", 4, ("fp32", 4), 4),
+        ("fp16", 2, ("fp16", 2), 4),
+        ("bf16", 2, ("bf16", 2), 4),
+        ("fp8", 1, ("bf16", 2), 4),
+        ("int8", 1, ("bf16", 2), 4),
+    ],
+)
+def test_a_gemm_reads_its_operands_format_and_writes_8_bit_products_as_bf16(
+    dtype, operand, output, accumulator
+):
+    gemm = Gemm(m=4, n=3, k=5, dtype=dtype)
+    assert gemm.element_bytes == operand
+    assert (gemm.output_dtype, gemm.output_element_bytes) == output
+    assert gemm.accumulator_bytes == accumulator
+    assert gemm.bytes == operand * (4 * 5 + 5 * 3) + output[1] * 4 * 3
+
+
 @pytest.mark.parametrize("value", [0, -1, 1.5, True])
 def test_a_gemm_dimension_must_be_a_whole_number_above_zero(value):
     with pytest.raises(InputError, match=f"dimension K is {value}.*above zero"):
@@ -83,6 +105,12 @@ def test_feed_forward_sublayers_follow_the_models_own_multiple(tmp_path):
     assert sublayer(model, "fc2").gemm.k == 3 * 4096
     assert sublayer(model, "ip").gemm.k == 3 * 4096
     assert sublayer(model, "op").gemm.k == 4096
+
+
+def test_a_models_sublayer_takes_any_dtype():
+    assert sublayer("t-nlg", "fc2", "fp8").gemm.dtype == "fp8"
+    with pytest.raises(UnknownNameError, match="unknown dtype 'fp9'"):
+        sublayer("t-nlg", "fc2", "fp9")
 
 
 def test_a_sublayer_of_ones_own_needs_only_its_dimensions():

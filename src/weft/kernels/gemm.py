@@ -13,8 +13,6 @@ from weft.program import Cause, Extent, Kernel, Load, Phase, Store
 from weft.program.plan import Work
 from weft.workload import Gemm
 
-ACCUMULATOR_BYTES = 4
-"""Partial sums are kept in FP32."""
 OVERHEAD_REGISTERS = 32
 """Registers per thread beside accumulators and operands: addresses, loop counters, fragments (assumed)."""
 
@@ -43,7 +41,11 @@ class GemmTiling:
     def registers(self, gemm: Gemm) -> int:
         """Registers of a workgroup: accumulators, one K step of operands, and overhead [bytes]."""
         operands = (self.rows + self.columns) * self.step * gemm.element_bytes
-        return self.rows * self.columns * ACCUMULATOR_BYTES + operands + OVERHEAD_REGISTERS * self.threads * 4
+        return (
+            self.rows * self.columns * gemm.accumulator_bytes
+            + operands
+            + OVERHEAD_REGISTERS * self.threads * 4
+        )
 
     def lds(self, gemm: Gemm) -> int:
         """Local memory of a workgroup: two K steps of both operands (double buffer) [bytes]."""
@@ -145,7 +147,7 @@ def _chunk_rows(gemm: Gemm, tiling: GemmTiling, tiles: Work, position: int) -> W
     work[:, y.T_ROW], work[:, y.T_COLUMN] = tiles[:, 0], tiles[:, 1]
     work[:, y.T_ROWS] = np.minimum(tiling.rows, gemm.m - tiles[:, 0] * tiling.rows)
     work[:, y.T_COLUMNS] = np.minimum(tiling.columns, gemm.n - tiles[:, 1] * tiling.columns)
-    work[:, y.T_BYTES] = work[:, y.T_ROWS] * work[:, y.T_COLUMNS] * gemm.element_bytes
+    work[:, y.T_BYTES] = work[:, y.T_ROWS] * work[:, y.T_COLUMNS] * gemm.output_element_bytes
     work[:, y.T_OFFSET] = np.cumsum(work[:, y.T_BYTES]) - work[:, y.T_BYTES]
     work[:, y.T_REGION] = position
     return work

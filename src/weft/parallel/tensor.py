@@ -41,15 +41,15 @@ def split(sublayer: SubLayer, tp: int) -> ShardedSubLayer:
     )
 
 
-def sublayer(model: Transformer | str | Path, name: str, tp: int) -> ShardedSubLayer:
+def sublayer(model: Transformer | str | Path, name: str, tp: int, dtype: str = "fp16") -> ShardedSubLayer:
     """A GPU's share of a model's sub-layer.
 
-    Raises UnknownNameError for an unknown model or sub-layer, InputError for a degree that does not fit.
+    Raises UnknownNameError for an unknown model, sub-layer or dtype, InputError for a degree that does not fit.
 
     >>> sublayer("t-nlg", "fc2", tp=8).gemm
     Gemm(m=8192, n=4256, k=2128, dtype='fp16')
     """
-    return split(unsplit(model, name), tp)
+    return split(unsplit(model, name, dtype), tp)
 
 
 def legal_degrees(sublayer: SubLayer) -> list[int]:

@@ -54,7 +54,7 @@ class SubLayer:
         return cls(model="custom", name=name, title=f"{name} ({m} x {n} x {k})", gemm=Gemm(m, n, k, dtype))
 
 
-def sublayer(model: Transformer | str | Path, name: str) -> SubLayer:
+def sublayer(model: Transformer | str | Path, name: str, dtype: str = "fp16") -> SubLayer:
     """A sub-layer of a model (given itself, by name or by file), unsplit; UnknownNameError if there is none.
 
     >>> sublayer("t-nlg", "fc2").gemm
@@ -64,7 +64,6 @@ def sublayer(model: Transformer | str | Path, name: str) -> SubLayer:
         raise UnknownNameError("sub-layer", name, SUBLAYERS)
     transformer = model if isinstance(model, Transformer) else load_model(model)
     kind = SUBLAYERS[name]
-    gemm = Gemm(
-        m=transformer.tokens, n=transformer.hidden, k=kind.k_multiple(transformer) * transformer.hidden
-    )
+    k = kind.k_multiple(transformer) * transformer.hidden
+    gemm = Gemm(m=transformer.tokens, n=transformer.hidden, k=k, dtype=dtype)
     return SubLayer(model=transformer.name, name=name, title=kind.title, gemm=gemm)
