@@ -54,7 +54,8 @@ def t3(
 ) -> None:
     """T3 (ASPLOS 2024): sub-layer speedups and data movement of five models under five configurations.
 
-    The whole study simulates 28 sub-layers; --models and --tp choose some of them.
+    The whole study simulates 28 sub-layers; --models and --tp choose some of them. On the paper's machine, Weft's
+    figures stand beside the published ones; --gpu says what T3 would buy on another.
     """
     from weft.studies import t3 as paper
 
@@ -62,7 +63,7 @@ def t3(
     with _progress_bar("T3 study") as progress:
         done = paper.run(models, tps, jobs, progress, gpu=chosen, **given(request_bytes=request_bytes))
     _print_sublayers(done)
-    _print_headline(done.headline())
+    _print_headline(done)
     if json_file is not None:
         done.save(json_file)
         click.echo(f"figures: {json_file}")
@@ -128,19 +129,23 @@ def _sequential_times(comparison: Comparison) -> list[str]:
     return [f"{seconds * 1e6:.1f}" for seconds in (t.gemm, t.reduce_scatter, t.all_gather, t.total)]
 
 
-def _print_headline(rows: list[HeadlineRow]) -> None:
-    columns = ["figure", "published", "weft", "difference"]
-    cells = [[row.what, *_figures(row)] for row in rows]
-    print_table(
-        "Published figures beside Weft's, all against sequential", columns, cells, numbers=columns[1:]
-    )
+def _print_headline(done: T3Study) -> None:
+    columns = ["figure", "published", "weft", "difference"] if done.comparable else ["figure", "weft"]
+    title = "Published figures beside Weft's" if done.comparable else f"What T3 would buy on {done.gpu}"
+    cells = [[row.what, *_figures(row)] for row in done.headline()]
+    print_table(f"{title}, all against sequential", columns, cells, numbers=columns[1:])
 
 
-def _figures(row: HeadlineRow) -> tuple[str, str, str]:
+def _figures(row: HeadlineRow) -> tuple[str, ...]:
     """Published, Weft's and the difference: ratios as such, fractions in percent and percentage points."""
-    if row.unit == "fraction":
-        return f"{row.published:+.0%}", f"{row.weft:+.1%}", f"{row.difference * 100:+.1f} pp"
-    return f"{row.published:.2f}x", f"{row.weft:.3f}x", f"{row.difference:+.3f}"
+    fraction = row.unit == "fraction"
+    weft = f"{row.weft:+.1%}" if fraction else f"{row.weft:.3f}x"
+    if row.published is None:
+        return (weft,)
+    difference = row.weft - row.published
+    if fraction:
+        return f"{row.published:+.0%}", weft, f"{difference * 100:+.1f} pp"
+    return f"{row.published:.2f}x", weft, f"{difference:+.3f}"
 
 
 @study.command("sensitivity", epilog="Example: weft study sensitivity --values memory.latency,dma.engines")

@@ -12,7 +12,7 @@ CaseKey = tuple[str, int, str]
 
 
 class HeadlineRow(Protocol):
-    """A published figure beside Weft's."""
+    """A figure of Weft's, beside a published one if there is one for the machine."""
 
     @property
     def id(self) -> str:
@@ -23,7 +23,7 @@ class HeadlineRow(Protocol):
         """What the figure says, for people."""
 
     @property
-    def published(self) -> float:
+    def published(self) -> float | None:
         """The published figure."""
 
     @property
@@ -35,7 +35,7 @@ class HeadlineRow(Protocol):
         """The unit of all three figures."""
 
     @property
-    def difference(self) -> float:
+    def difference(self) -> float | None:
         """Weft's figure minus the published one."""
 
 
@@ -47,7 +47,7 @@ class Study(Protocol):
         """One comparison per model, degree and sub-layer."""
 
     def headline(self) -> Sequence[HeadlineRow]:
-        """Published figures beside Weft's."""
+        """Weft's figures, beside published ones if there are any for the machine."""
 
 
 def published_means(rows: Sequence[HeadlineRow], prefix: str = "") -> dict[str, float]:
@@ -55,6 +55,6 @@ def published_means(rows: Sequence[HeadlineRow], prefix: str = "") -> dict[str, 
     means = {}
     for row in rows:
         parts = row.id.removeprefix(prefix).split(".")
-        if row.id.startswith(prefix) and parts[1:] == ["speedup", "geomean"]:
+        if row.published is not None and row.id.startswith(prefix) and parts[1:] == ["speedup", "geomean"]:
             means[parts[0].replace("_", "-")] = row.published
     return means

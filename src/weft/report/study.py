@@ -1,8 +1,8 @@
-"""The page of a study: published figures beside Weft's, and the pictures that explain them."""
+"""The page of a study: Weft's figures, published ones beside them, and the pictures that explain them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from weft.hardware import Gpu
@@ -11,7 +11,7 @@ from weft.report.headline import HeadlineRow, Study, published_means
 from weft.report.page import Figure, machine_of, write_page
 from weft.report.plots.style import case_label
 from weft.report.run import timeline_caption
-from weft.report.tables import Table, assumed_table, headline_table, machine_table, sub_layer_table
+from weft.report.tables import Table, amount, assumed_table, headline_table, machine_table, sub_layer_table
 from weft.result import Comparison
 
 LARGE_TP = 32
@@ -33,6 +33,7 @@ def study_report(study: Study, out_dir: str | Path, gpu: Gpu | None = None) -> P
         out_dir,
         config=config,
         cases=len(cases),
+        comparable=any(row.published is not None for row in rows),
         summary=summary(rows),
         headline=headline_table(rows),
         sections=[
@@ -58,8 +59,12 @@ def summary(rows: Sequence[HeadlineRow]) -> list[str]:
         "large.t3_mca.speedup.geomean",
         "traffic.total.geomean",
     )
-    table = headline_table([by_id[name] for name in wanted if name in by_id])
-    return [f"{what}: {weft} simulated, {published} published" for what, published, weft, _ in table.rows]
+    found = [by_id[name] for name in wanted if name in by_id]
+    return [f"{row.what}: {amount(row.weft, row.unit)} simulated{_published(row)}" for row in found]
+
+
+def _published(row: HeadlineRow) -> str:
+    return "" if row.published is None else f", {amount(row.published, row.unit)} published"
 
 
 def telling_case(cases: Sequence[Comparison]) -> Comparison:
@@ -76,16 +81,18 @@ def _speedup_figures(cases: list[Comparison], rows: Sequence[HeadlineRow]) -> li
         ("large.", "Large models", [case for case in cases if case.baseline.config.tp >= LARGE_TP]),
     )
     return [
-        Figure(
-            plots.speedups(
-                group, published_means(rows, prefix), f"{title}: how much faster than sequential?"
-            ),
-            f"{title}. Bars are simulated sub-layers; dashed lines are the published geometric means, to be "
-            "compared with the last group of bars.",
-        )
+        _speedup_figure(title, group, published_means(rows, prefix))
         for prefix, title, group in groups
         if group
     ]
+
+
+def _speedup_figure(title: str, cases: list[Comparison], published: Mapping[str, float]) -> Figure:
+    lines = "; dashed lines are the published geometric means, to be compared with the last group of bars"
+    return Figure(
+        plots.speedups(cases, published, f"{title}: how much faster than sequential?"),
+        f"{title}. Bars are simulated sub-layers{lines if published else ''}.",
+    )
 
 
 def _traffic_figures(case: Comparison) -> list[Figure]:

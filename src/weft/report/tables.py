@@ -22,14 +22,15 @@ class Table:
 
 
 def headline_table(rows: Sequence[HeadlineRow]) -> Table:
-    """Published figure, Weft's, and the difference."""
-    return Table(
-        ("what", "published", "Weft", "difference"),
-        [
-            (r.what, amount(r.published, r.unit), amount(r.weft, r.unit), gap(r.difference, r.unit))
-            for r in rows
-        ],
-    )
+    """Published figure, Weft's, and the difference; Weft's alone where nothing is published."""
+    beside = [
+        (r.what, amount(r.published, r.unit), amount(r.weft, r.unit), gap(r.weft - r.published, r.unit))
+        for r in rows
+        if r.published is not None
+    ]
+    if beside:
+        return Table(("what", "published", "Weft", "difference"), beside)
+    return Table(("what", "Weft"), [(r.what, amount(r.weft, r.unit)) for r in rows])
 
 
 def amount(value: float, unit: str) -> str:

@@ -1,4 +1,4 @@
-"""A published figure beside Weft's own: how it is stated, measured on comparisons, and shown."""
+"""A study's figure, and the published one beside it where it holds: how it is stated, measured and shown."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ Measure = Callable[[Sequence[Comparison]], float]
 
 @dataclass(frozen=True)
 class HeadlineRow:
-    """A published figure and Weft's; `difference` is Weft's minus the published one, both in `unit`."""
+    """Weft's figure and the published one, both in `unit`; None where nothing is published for the machine."""
 
     id: str
     what: str
-    published: float
+    published: float | None
     weft: float
     unit: str
 
     @property
-    def difference(self) -> float:
-        """How far Weft's figure lies above the published one."""
-        return self.weft - self.published
+    def difference(self) -> float | None:
+        """How far Weft's figure lies above the published one; None without one."""
+        return None if self.published is None else self.weft - self.published
 
     def as_json(self) -> dict[str, Any]:
         """The row as plain data."""
@@ -48,13 +48,17 @@ class Claim:
     cases: tuple[Case, ...]
     measure: Measure
 
-    def row(self, comparisons: Mapping[Case, Comparison]) -> HeadlineRow | None:
-        """The claim beside what was simulated, saying so if that is a part of its cases; None without any."""
+    def row(self, comparisons: Mapping[Case, Comparison], comparable: bool = True) -> HeadlineRow | None:
+        """The claim beside what was simulated, saying so if that is a part of its cases; None without any.
+
+        Where the machine is not the published one (not `comparable`), Weft's figure stands alone.
+        """
         found = [comparisons[case] for case in self.cases if case in comparisons]
         if not found:
             return None
         part = "" if len(found) == len(self.cases) else f" ({len(found)} of {len(self.cases)})"
-        return HeadlineRow(self.id, self.what + part, self.published, self.measure(found), self.unit)
+        published = self.published if comparable else None
+        return HeadlineRow(self.id, self.what + part, published, self.measure(found), self.unit)
 
 
 def geomean_speedup(overlap: str) -> Measure:

@@ -42,6 +42,9 @@ MAIN = {"mega-gpt-2": (8, 16), "t-nlg": (8, 16)}
 LARGE = {"gpt-3": (32,), "palm": (32,), "mt-nlg": (32,)}
 """The large models."""
 
+PAPER_MACHINE = "t3-paper"
+"""The machine that the published figures hold for."""
+
 Progress = Callable[[int, int, str], None]
 
 
@@ -186,9 +189,14 @@ class T3Study:
     request_bytes: int
     wall_s: float
 
+    @property
+    def comparable(self) -> bool:
+        """Whether the published figures hold for the machine that was simulated."""
+        return self.gpu == PAPER_MACHINE
+
     def headline(self) -> list[HeadlineRow]:
-        """Published figures beside Weft's; one whose cases were not simulated is left out."""
-        rows = (claim.row(self.comparisons) for claim in CLAIMS)
+        """Weft's figures, beside the published ones on the paper's machine; without its cases, one is left out."""
+        rows = (claim.row(self.comparisons, self.comparable) for claim in CLAIMS)
         return [row for row in rows if row is not None]
 
     def runs(self) -> list[dict[str, Any]]:
@@ -214,12 +222,13 @@ class T3Study:
 
     def __str__(self) -> str:
         title = f"T3 study, {len(self.comparisons)} sub-layers on {self.gpu}"
-        head = f"{'figure':<32} {'published':>9} {'weft':>7} {'difference':>10}"
-        rows = (
-            f"{row.id:<32} {row.published:9.2f} {row.weft:7.3f} {row.difference:+10.3f}"
-            for row in self.headline()
-        )
-        return "\n".join((title, head, *rows))
+        beside = f" {'published':>9} {'difference':>10}" if self.comparable else ""
+        return "\n".join((title, f"{'figure':<32} {'weft':>7}{beside}", *map(_line, self.headline())))
+
+
+def _line(row: HeadlineRow) -> str:
+    beside = "" if row.published is None else f" {row.published:9.2f} {row.weft - row.published:+10.3f}"
+    return f"{row.id:<32} {row.weft:7.3f}{beside}"
 
 
 def select(models: Iterable[str] | None = None, tps: Iterable[int] | None = None) -> list[Case]:
@@ -254,7 +263,7 @@ def run(
     jobs: int = 2,
     progress: Progress | None = None,
     *,
-    gpu: Gpu | str = "t3-paper",
+    gpu: Gpu | str = PAPER_MACHINE,
     request_bytes: int = DEFAULT_REQUEST_BYTES,
 ) -> T3Study:
     """Simulate the study, or its cases of some models and degrees, on `jobs` processes.
