@@ -1,0 +1,288 @@
+"""Named physical parameters fitted to measured rows: a few, within plausible bounds, with confidence intervals.
+
+The fit minimises log(predicted / measured) under the soft-l1 loss of `scipy.optimize.least_squares`, so that a
+few odd rows pull little; parameters vary by their logarithm where they must stay positive. Confidence intervals
+are linear: the inverse of the weighted normal matrix times the residual variance, at Student's t.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from weft.errors import InputError
+from weft.predict import Parameter
+
+FloatArray = npt.NDArray[np.float64]
+Model = Callable[[Mapping[str, float]], FloatArray]
+"""Predicted seconds of every row for the values of some parameters, by path [base units]."""
+
+SOFTNESS = 0.1
+"""Residuals above this [ln units] pull less than by their square: rows 10 % off are still trusted in full."""
+CONFIDENCE = 0.95
+_STEP = 0.02  # of a parameter's logarithm: wide enough to see past the steps that whole tiles and waves make
+_FELT = 0.02  # a row speaks about a parameter if its logarithm moves by this share of the parameter's
+_AT_BOUND = 0.01  # of the range between the bounds
+_EVALUATIONS = 30  # of the Jacobian, at most
+_SINGULAR = 1e-9  # of the scaled normal matrix: directions that the rows do not determine
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A parameter after the fit: value, 95 % confidence interval, and what to know about it [base unit].
+
+    `state` is "fitted", "at low bound", "at high bound", "too few rows" (kept at its start) or
+    "not determined" (the rows do not tell it from the others); `rows` is how many rows feel it.
+    """
+
+    parameter: Parameter
+    start: float
+    value: float
+    low: float
+    high: float
+    rows: int
+    state: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """The parameter as plain data."""
+        return {
+            "path": self.parameter.path,
+            "unit": self.parameter.unit,
+            "about": self.parameter.about,
+            "start": self.start,
+            "value": self.value,
+            "low": self.low,
+            "high": self.high,
+            "bounds": [self.parameter.low, self.parameter.high],
+            "rows": self.rows,
+            "needs_rows": self.parameter.needs_rows,
+            "state": self.state,
+        }
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The outcome of a fit: every parameter of the closed list, and the sum that was minimised before and after."""
+
+    parameters: tuple[Fitted, ...]
+    cost_before: float
+    cost_after: float
+
+    def values(self) -> dict[str, float]:
+        """The values that the rows determined, by path [base units]."""
+        kept = ("too few rows", "not determined")
+        return {found.parameter.path: found.value for found in self.parameters if found.state not in kept}
+
+
+def split(strata: Sequence[str], share: float, seed: int) -> npt.NDArray[np.bool_]:
+    """Which rows are held out: a random `share` of each stratum, the same for the same seed.
+
+    Raises InputError unless 0 < share < 1.
+    """
+    if not 0 < share < 1:
+        raise InputError(
+            f"a share of {share:g} of the rows cannot be held out; write one between 0 and 1, like 0.3"
+        )
+    names = np.asarray(strata)
+    random = np.random.default_rng(seed)
+    held: npt.NDArray[np.bool_] = np.zeros(len(names), dtype=np.bool_)
+    for name in np.unique(names):
+        members = np.flatnonzero(names == name)
+        held[random.permutation(members)[: round(share * len(members))]] = True
+    return held
+
+
+def sample(strata: Sequence[str], most: int, seed: int) -> npt.NDArray[np.int64]:
+    """Positions of at most `most` random rows of each stratum, in their order."""
+    names = np.asarray(strata)
+    random = np.random.default_rng(seed)
+    chosen = [random.permutation(np.flatnonzero(names == name))[:most] for name in np.unique(names)]
+    positions: npt.NDArray[np.int64] = (
+        np.sort(np.concatenate(chosen)) if chosen else np.zeros(0, dtype=np.int64)
+    )
+    return positions
+
+
+def fit(
+    model: Model, measured: FloatArray, parameters: Sequence[Parameter], start: Mapping[str, float]
+) -> Fit:
+    """Fit `parameters` so that the model's seconds meet the `measured` ones, beginning at `start` by path.
+
+    A parameter that fewer rows feel than it needs keeps its start. Raises InputError if none can be fitted.
+    """
+    space = _Space(parameters, start)
+    residuals = _Residuals(model, measured, space)
+    slopes = residuals.jacobian(space.begin)
+    felt = (np.abs(slopes) * space.per_log > _FELT).sum(axis=0)
+    free = [i for i, parameter in enumerate(parameters) if felt[i] >= parameter.needs_rows]
+    if not free:
+        raise InputError(_too_few(len(measured), parameters, felt))
+    found = _solve(residuals, space, free)
+    at = space.begin.copy()
+    at[free] = found.x
+    spread = _spread(found, len(measured))
+    rows = {index: position for position, index in enumerate(free)}
+    fitted = tuple(
+        _fitted(space, i, at[i], spread[rows[i]] if i in rows else None, int(felt[i]))
+        for i in range(len(parameters))
+    )
+    return Fit(fitted, _cost(residuals(space.begin)), _cost(residuals(at)))
+
+
+class _Space:
+    """Where the search moves: logarithms of the parameters that must be positive, others as they are."""
+
+    def __init__(self, parameters: Sequence[Parameter], start: Mapping[str, float]) -> None:
+        self.parameters = parameters
+        self.logarithmic = np.array([parameter.low > 0 for parameter in parameters])
+        self.low = self._inside(np.array([parameter.low for parameter in parameters], dtype=np.float64))
+        self.high = self._inside(np.array([parameter.high for parameter in parameters], dtype=np.float64))
+        given = np.array([start[parameter.path] for parameter in parameters], dtype=np.float64)
+        bounded = np.clip(given, [p.low for p in parameters], [p.high for p in parameters])
+        self.start = given
+        self.begin = self._inside(bounded)
+
+    @property
+    def step(self) -> FloatArray:
+        """How far to move for a slope."""
+        return np.where(self.logarithmic, _STEP, _STEP * (self.high - self.low))
+
+    @property
+    def per_log(self) -> FloatArray:
+        """What turns a slope into one per logarithm, or per width of the bounds, of the parameter."""
+        return np.where(self.logarithmic, 1.0, self.high - self.low)
+
+    def values(self, at: FloatArray) -> dict[str, float]:
+        """The parameters at a point, by path [base unit]."""
+        plain = self.plain(at)
+        return {parameter.path: float(value) for parameter, value in zip(self.parameters, plain, strict=True)}
+
+    def plain(self, at: FloatArray) -> FloatArray:
+        """The parameters at a point, kept within their bounds to the last bit [base unit]."""
+        values = np.where(self.logarithmic, np.exp(np.where(self.logarithmic, at, 0)), at)
+        clipped: FloatArray = np.clip(
+            values, [p.low for p in self.parameters], [p.high for p in self.parameters]
+        )
+        return clipped
+
+    def _inside(self, values: FloatArray) -> FloatArray:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            inside: FloatArray = np.where(self.logarithmic, np.log(values), values)
+        return inside
+
+
+class _Residuals:
+    """log(predicted / measured) of every row, and its slopes by central differences."""
+
+    def __init__(self, model: Model, measured: FloatArray, space: _Space) -> None:
+        self.model, self.space = model, space
+        self.goal = np.log(measured)
+
+    def __call__(self, at: FloatArray) -> FloatArray:
+        result: FloatArray = np.log(self.model(self.space.values(at))) - self.goal
+        return result
+
+    def jacobian(self, at: FloatArray, free: Sequence[int] | None = None) -> FloatArray:
+        chosen = range(len(at)) if free is None else free
+        slopes: FloatArray = np.stack([self._slope(at, index) for index in chosen], axis=1)
+        return slopes
+
+    def _slope(self, at: FloatArray, index: int) -> FloatArray:
+        """Central where both sides are within bounds, else one-sided."""
+        above, below = at.copy(), at.copy()
+        above[index] = min(at[index] + self.space.step[index], self.space.high[index])
+        below[index] = max(at[index] - self.space.step[index], self.space.low[index])
+        slope: FloatArray = (self(above) - self(below)) / (above[index] - below[index])
+        return slope
+
+
+def _solve(residuals: _Residuals, space: _Space, free: Sequence[int]) -> Any:
+    from scipy.optimize import least_squares
+
+    def whole(part: FloatArray) -> FloatArray:
+        at = space.begin.copy()
+        at[free] = part
+        return at
+
+    def differences(part: FloatArray) -> FloatArray:
+        return residuals(whole(part))
+
+    def slopes(part: FloatArray) -> FloatArray:
+        return residuals.jacobian(whole(part), free)
+
+    # scipy moves a start on a bound inside by a share of the range; move it as little as possible instead.
+    low, high = space.low[free], space.high[free]
+    begin = np.clip(space.begin[free], low + 1e-6 * (high - low), high - 1e-6 * (high - low))
+    return least_squares(
+        differences,
+        begin,
+        jac=slopes,
+        bounds=(low, high),
+        loss="soft_l1",
+        f_scale=SOFTNESS,
+        x_scale="jac",
+        max_nfev=_EVALUATIONS,
+        ftol=1e-5,
+        xtol=1e-5,
+        gtol=1e-8,
+    )
+
+
+def _spread(found: Any, rows: int) -> FloatArray:
+    """Half the confidence interval of each free parameter in the space of the search; infinite if undetermined.
+
+    The sandwich of an M-estimator: it asks of the residuals neither one variance nor a normal distribution.
+    """
+    from scipy.stats import t as student
+
+    bent = 1 + (found.fun / SOFTNESS) ** 2
+    curvature, pull = bent**-1.5, found.fun * bent**-0.5
+    slopes = (
+        found.jac / np.sqrt(curvature)[:, None]
+    )  # scipy hands back slopes weighed by the loss's curvature
+    scale = np.sqrt((found.jac**2).sum(axis=0))
+    scale = np.where(scale > 0, scale, 1.0)
+    values, vectors = np.linalg.eigh((found.jac / scale).T @ (found.jac / scale))
+    lost = values <= _SINGULAR
+    inverse = (vectors[:, ~lost] / values[~lost]) @ vectors[:, ~lost].T
+    scores = (slopes / scale) * pull[:, None]
+    covariance = inverse @ (scores.T @ scores) @ inverse * rows / max(rows - len(found.x), 1)
+    quantile = student.ppf((1 + CONFIDENCE) / 2, max(rows - len(found.x), 1))
+    undetermined = (vectors[:, lost] ** 2 > 1e-6).any(axis=1)
+    spread: FloatArray = np.where(undetermined, np.inf, quantile * np.sqrt(np.diag(covariance)) / scale)
+    return spread
+
+
+def _fitted(space: _Space, index: int, at: float, spread: float | None, felt: int) -> Fitted:
+    parameter, start = space.parameters[index], float(space.start[index])
+    if spread is None:
+        return Fitted(parameter, start, start, parameter.low, parameter.high, felt, "too few rows")
+    ends = np.repeat(space.begin[None, :], 3, axis=0)
+    ends[:, index] = at - spread, at, at + spread
+    low, value, high = (float(space.plain(end)[index]) for end in ends)
+    width = space.high[index] - space.low[index]
+    if spread >= width:
+        return Fitted(parameter, start, value, low, high, felt, "not determined")
+    near_low, near_high = (
+        at - space.low[index] < _AT_BOUND * width,
+        space.high[index] - at < _AT_BOUND * width,
+    )
+    state = "at low bound" if near_low else "at high bound" if near_high else "fitted"
+    return Fitted(parameter, start, value, low, high, felt, state)
+
+
+def _cost(residuals: FloatArray) -> float:
+    """The soft-l1 sum that the fit minimises."""
+    return float(SOFTNESS**2 * (np.sqrt(1 + (residuals / SOFTNESS) ** 2) - 1).sum())
+
+
+def _too_few(rows: int, parameters: Sequence[Parameter], felt: npt.NDArray[np.int64]) -> str:
+    needs = "; ".join(
+        f"'{parameter.path}' needs {parameter.needs_rows} rows that depend on it and has {count}"
+        for parameter, count in zip(parameters, felt, strict=True)
+    )
+    return f"{rows} rows are too few to fit any parameter: {needs}; measure more cases"

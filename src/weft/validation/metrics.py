@@ -1,0 +1,81 @@
+"""Errors of predictions, per group and per class of size."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Errors:
+    """How far predictions are from measurements: |predicted / measured - 1| over some rows; `bias` keeps the sign.
+
+    `geomean_err` is exp(mean |ln(predicted / measured)|) - 1, which weighs half and double alike.
+    """
+
+    rows: int
+    mean_abs_err: float
+    median_abs_err: float
+    p90_abs_err: float
+    bias: float
+    geomean_err: float
+    max_abs_err: float
+
+    def to_dict(self) -> dict[str, float | int]:
+        """The errors as plain data."""
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+
+def errors_of(predicted: FloatArray, measured: FloatArray) -> Errors:
+    """The errors of predicted times against measured ones (same unit, same shape, at least one row)."""
+    relative = predicted / measured - 1
+    size = np.abs(relative)
+    return Errors(
+        rows=len(size),
+        mean_abs_err=float(size.mean()),
+        median_abs_err=float(np.median(size)),
+        p90_abs_err=float(np.quantile(size, 0.9)),
+        bias=float(relative.mean()),
+        geomean_err=float(np.expm1(np.abs(np.log(predicted / measured)).mean())),
+        max_abs_err=float(size.max()),
+    )
+
+
+@dataclass(frozen=True)
+class Group:
+    """Rows that belong together, named by `keys` such as kind, gpu, dtype, and their errors."""
+
+    keys: Mapping[str, Any]
+    errors: Errors
+
+    def to_dict(self) -> dict[str, Any]:
+        """Keys and errors in one plain dictionary."""
+        return {**self.keys, **self.errors.to_dict()}
+
+
+def grouped(
+    predicted: FloatArray, measured: FloatArray, labels: Mapping[str, Sequence[Any] | npt.NDArray[Any]]
+) -> list[Group]:
+    """The errors of each combination of `labels` that occurs, in the order of the labels."""
+    columns = [np.asarray(column).tolist() for column in labels.values()]
+    members: dict[tuple[Hashable, ...], list[int]] = {}
+    for position, key in enumerate(zip(*columns, strict=True)):
+        members.setdefault(key, []).append(position)
+    order = sorted(members, key=lambda key: [(str(type(part)), part) for part in key])
+    return [
+        Group(dict(zip(labels, key, strict=True)), errors_of(predicted[members[key]], measured[members[key]]))
+        for key in order
+    ]
+
+
+def worst(predicted: FloatArray, measured: FloatArray, count: int) -> npt.NDArray[np.int64]:
+    """Positions of the `count` rows with the largest ratio either way, worst first."""
+    order: npt.NDArray[np.int64] = np.argsort(-np.abs(np.log(predicted / measured)), kind="stable")
+    return order[:count]

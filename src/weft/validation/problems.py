@@ -1,0 +1,83 @@
+"""What is wrong with measured rows, by file and line, in one sentence each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+_LINES_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A rule that rows of a file break: the lines, the column, the first value, the rule, and what to do.
+
+    `lines` is empty if the whole file is meant; the header is line 1. `used` says whether the rows count
+    nevertheless.
+    """
+
+    file: str
+    lines: tuple[int, ...]
+    column: str
+    value: str
+    rule: str
+    used: bool = False
+
+    def __str__(self) -> str:
+        what = f"{self.column} '{self.value}'" if self.column else f"'{self.value}'"
+        return f"{self.file}{self._place()}: {what}: {self.rule}{self._fate()}"
+
+    def to_dict(self) -> dict[str, object]:
+        """The problem as plain data for JSON."""
+        return {
+            "file": self.file,
+            "line": self.lines[0] if self.lines else None,
+            "lines": list(self.lines),
+            "rows": len(self.lines),
+            "column": self.column,
+            "value": self.value,
+            "rule": self.rule,
+            "used": self.used,
+            "message": str(self),
+        }
+
+    def _place(self) -> str:
+        if not self.lines:
+            return ""
+        shown = ", ".join(map(str, self.lines[:_LINES_SHOWN]))
+        more = len(self.lines) - _LINES_SHOWN
+        return f" line{'s' if len(self.lines) > 1 else ''} {shown}{f' and {more} more' if more > 0 else ''}"
+
+    def _fate(self) -> str:
+        if not self.lines:
+            return "; the file is left out"
+        if self.used:
+            return ""
+        return "; the row is left out" if len(self.lines) == 1 else "; these rows are left out"
+
+
+def gathered(problems: Iterable[Problem]) -> list[Problem]:
+    """The same problems with those of one file, column, rule and fate told once; the first value is shown."""
+    groups: dict[tuple[object, ...], list[Problem]] = {}
+    for problem in problems:
+        key = (problem.file, problem.column, problem.rule, problem.used, not problem.lines)
+        groups.setdefault(key, []).append(problem)
+    return [_merged(group) for group in groups.values()]
+
+
+def _merged(group: Sequence[Problem]) -> Problem:
+    first = group[0]
+    lines = tuple(sorted({line for problem in group for line in problem.lines}))
+    values = dict.fromkeys(problem.value for problem in group)
+    value = first.value if len(values) == 1 else f"{first.value}' to '{group[-1].value}"
+    return Problem(first.file, lines, first.column, value, first.rule, first.used)
+
+
+def left_out(problems: Iterable[Problem], lines: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Which of the rows at `lines` no problem excludes."""
+    bad = [line for problem in problems if not problem.used for line in problem.lines]
+    keep: npt.NDArray[np.bool_] = ~np.isin(lines, np.array(bad, dtype=np.int64))
+    return keep
