@@ -173,3 +173,12 @@ def test_a_model_can_be_described_in_python():
 
 def test_a_gemm_shows_its_shape_as_the_field_writes_it():
     assert str(Gemm(128, 256, 512)) == "128 x 256 x 512 fp16"
+
+
+def test_a_model_without_its_number_of_heads_has_heads_of_128():
+    assert load_model("gpt-3").attention_heads == 96
+    nameless = Transformer(
+        name="m", title="M", hidden=4096, layers=2, sequence_length=8, batch=1, tensor_parallel=[2]
+    )
+    assert nameless.heads is None
+    assert nameless.attention_heads == 32

@@ -43,7 +43,8 @@ def show_model(name: str, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(_as_json(model, layers), indent=2))
         return
-    values = {key: str(getattr(model, key)) for key in _DIMENSIONS} | {"tensor_parallel": _degrees(model)}
+    values = {key: str(getattr(model, key)) for key in _DIMENSIONS}
+    values |= {"heads": str(model.attention_heads), "tensor_parallel": _degrees(model)}
     print_sourced(f"{model.name}: {model.title}", "dimension", values, model.provenance)
     columns = ["TP", "sub-layer", "what", "M", "N", "K", "GFLOP", "payload"]
     numbers = "TP M N K GFLOP payload"

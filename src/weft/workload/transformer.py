@@ -24,8 +24,11 @@ _LEAVES: Mapping[str, Quantity | None] = {
     "sequence_length": _NUMBER,
     "batch": _NUMBER,
     "ffn_multiple": _NUMBER,
+    "heads": _NUMBER,
     "tensor_parallel": None,
 }
+# Elements of an attention head where a model does not say: what most large models have.
+_HEAD = 128
 _EXAMPLES = {
     "name": '"my-model"',
     "title": '"My model"',
@@ -40,7 +43,8 @@ _EXAMPLES = {
 class Transformer(Part):
     """A Transformer's dimensions: hidden size H, layers, tokens per step, studied tensor-parallel degrees.
 
-    `provenance` explains each value. Raises ConfigError for values that break a rule.
+    The attention heads span H together; without their number, they have 128 elements each. `provenance`
+    explains each value. Raises ConfigError for values that break a rule.
     """
 
     name: str
@@ -50,6 +54,7 @@ class Transformer(Part):
     sequence_length: Count
     batch: Count
     ffn_multiple: Count = 4
+    heads: Count | None = None
     tensor_parallel: tuple[int, ...]
     provenance: Mapping[str, Provenance] = Field(default_factory=dict, repr=False)
 
@@ -66,6 +71,11 @@ class Transformer(Part):
     def tokens(self) -> int:
         """Tokens per step: sequence length x batch."""
         return self.sequence_length * self.batch
+
+    @property
+    def attention_heads(self) -> int:
+        """Number of attention heads."""
+        return self.heads or max(self.hidden // _HEAD, 1)
 
     @field_validator("tensor_parallel", mode="before")
     @classmethod
