@@ -6,7 +6,7 @@ CHANGES: list[dict[str, str | float]] = [
     {},
     {"memory.bandwidth": "2 TB/s"},
     {"link.bandwidth": "300 GB/s"},
-    {"compute.matrix_flops_per_clock": 2048},
+    {"rates.fp16": 2048},
     {"memory.ccd_update": 2},  # near-memory updates as fast as writes
 ]
 

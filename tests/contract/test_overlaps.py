@@ -25,7 +25,7 @@ def results():
 @pytest.mark.parametrize("name", OVERLAPS)
 def test_no_run_beats_the_matrix_units_the_link_or_the_memory(results, name):
     times = results[name].times
-    roofline = LAYER.gemm.flops / GPU.compute.matrix_rate
+    roofline = LAYER.gemm.flops / GPU.matrix_rate("fp16", "boost")
     link = (TP - 1) * CHUNK / GPU.link.bandwidth
     assert times.gemm >= roofline
     assert times.all_gather >= link + (TP - 1) * GPU.link.latency

@@ -79,6 +79,9 @@ _SECONDS = Quantity(Dimension.SECONDS)
 _DELAY = Quantity(Dimension.SECONDS, zero_allowed=True)
 _HERTZ = Quantity(Dimension.HERTZ)
 _COUNT = Quantity(Dimension.COUNT, whole=True)
+_BYTES_OR_NONE = Quantity(Dimension.BYTES, whole=True, zero_allowed=True)
+_RATE_OR_NONE = Quantity(Dimension.BYTES_PER_SECOND, zero_allowed=True)
+_COUNT_OR_NONE = Quantity(Dimension.COUNT, whole=True, zero_allowed=True)
 _SHARE = Quantity(Dimension.COUNT, at_most=1)
 
 Bytes = Annotated[int, _BYTES, BeforeValidator(_BYTES)]
@@ -95,3 +98,9 @@ Count = Annotated[int, _COUNT, BeforeValidator(_COUNT)]
 """A number of things, whole and positive."""
 Share = Annotated[float, _SHARE, BeforeValidator(_SHARE)]
 """A fraction of a whole, above 0 and at most 1."""
+BytesOrNone = Annotated[int, _BYTES_OR_NONE, BeforeValidator(_BYTES_OR_NONE)]
+"""A capacity, whole, 0 for none [bytes]."""
+BytesPerSecondOrNone = Annotated[float, _RATE_OR_NONE, BeforeValidator(_RATE_OR_NONE)]
+"""A data rate, 0 for none [bytes/s]."""
+CountOrNone = Annotated[int, _COUNT_OR_NONE, BeforeValidator(_COUNT_OR_NONE)]
+"""A number of things, whole, 0 for none."""

@@ -4,18 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, Field, ValidationError
 
 from weft.errors import ConfigError, InputError, UnitError
+from weft.hardware.achieved import Achieved
 from weft.hardware.fields import Quantity
-from weft.hardware.parts import Arbiter, Cache, Compute, Dma, Link, Memory, Part, Tracker
+from weft.hardware.parts import (
+    Arbiter,
+    Cache,
+    Compute,
+    Dma,
+    Host,
+    Launch,
+    Link,
+    Memory,
+    MemoryCache,
+    Part,
+    Tracker,
+)
+from weft.hardware.rates import DTYPES, Clocks, ClockState, Rates
 from weft.hardware.sourced import Leaf, Provenance, set_by_user, translated, unknown_key
+
+Vendor = Literal["nvidia", "amd", "none"]
+"""Who makes a GPU, and so whose libraries run on it."""
+Architecture = Literal["ampere", "ada", "hopper", "blackwell", "cdna1", "cdna2", "cdna3", "cdna4", "t3"]
+"""The generation of a GPU: it decides which kernels its libraries have."""
 
 
 class Gpu(Part):
-    """A GPU: compute units, cache, memory, arbiter, tracker, DMA engines and the link to the next GPU.
+    """A GPU: compute units, caches, memory, arbiter, tracker, DMA engines and links, and what it reaches.
 
     `provenance` explains each value by its path, such as "memory.timing.rcd". Raises ConfigError for values
     that break a rule.
@@ -24,13 +43,22 @@ class Gpu(Part):
     name: str
     title: str
     description: str
+    vendor: Vendor
+    architecture: Architecture
+    aliases: tuple[str, ...] = ()
     compute: Compute
+    rates: Rates
+    clocks: Clocks
     cache: Cache
+    memory_cache: MemoryCache
     memory: Memory
     arbiter: Arbiter
     tracker: Tracker
     dma: Dma
     link: Link
+    host: Host
+    launch: Launch
+    achieved: Achieved
     provenance: Mapping[str, Provenance] = Field(default_factory=dict, repr=False)
 
     def __init__(self, **values: Any) -> None:
@@ -41,6 +69,28 @@ class Gpu(Part):
 
     def __hash__(self) -> int:
         return hash((self.name, tuple(self.value(path) for path in self.paths())))
+
+    def supports(self, dtype: str) -> bool:
+        """Whether the GPU multiplies matrices of that data type."""
+        return dtype in DTYPES and bool(getattr(self.rates, dtype))
+
+    def matrix_rate(self, dtype: str, clock: ClockState = "peak") -> float:
+        """Dense rate of a matrix product at a clock [FLOP/s]; InputError names the data types that there are.
+
+        The data sheet's "peak" uses `clocks.matrix_peak` for the types of the matrix units, and the boost clock
+        for fp32 and fp64.
+        """
+        if not self.supports(dtype):
+            known = ", ".join(name for name in DTYPES if self.supports(name))
+            raise InputError(f"{self.name} has no matrix rate for '{dtype}'; it has {known}")
+        return self.compute.compute_units * int(getattr(self.rates, dtype)) * self._clock(dtype, clock)
+
+    def _clock(self, dtype: str, clock: ClockState) -> float:
+        if clock == "sustained":
+            return self.clocks.sustained
+        if clock == "peak" and dtype not in ("fp32", "fp64"):
+            return self.clocks.matrix_peak
+        return self.compute.clock
 
     @classmethod
     def paths(cls) -> tuple[str, ...]:
@@ -73,8 +123,8 @@ class Gpu(Part):
         return type(self)(**fields)
 
     @classmethod
-    def from_leaves(cls, about: Mapping[str, str], leaves: Mapping[str, Leaf], file: str) -> Self:
-        """A GPU from its name, title, description and the leaves of a file; ConfigError if one is missing."""
+    def from_leaves(cls, about: Mapping[str, Any], leaves: Mapping[str, Leaf], file: str) -> Self:
+        """A GPU from its name and other texts and the leaves of a file; ConfigError if one is missing."""
         fields: dict[str, Any] = {
             **about,
             "provenance": {path: leaf.provenance for path, leaf in leaves.items()},

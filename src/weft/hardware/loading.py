@@ -12,11 +12,11 @@ from weft.errors import ConfigError, UnknownNameError
 from weft.hardware.gpu import Gpu, quantities
 from weft.hardware.sourced import Leaf, read_leaves, read_toml
 
-_ABOUT = ("name", "title", "description")
+_ABOUT = ("name", "title", "description", "vendor", "architecture")
 
 
 class _Description(NamedTuple):
-    about: Mapping[str, str]
+    about: Mapping[str, Any]
     leaves: Mapping[str, Leaf]
 
 
@@ -65,7 +65,8 @@ def _describe(file: Path | Traversable, seen: tuple[str, ...]) -> _Description:
         raise ConfigError("this file extends itself; remove one 'extends'", label, "extends")
     document = read_toml(file)
     base = _base(document.pop("extends", None), file, (*seen, label))
-    about = {**base.about, **_about(document, file, complete=not base.leaves)}
+    aliases = _aliases(document.pop("aliases", []), file)
+    about = {**base.about, **_about(document, file, complete=not base.leaves), "aliases": aliases}
     leaves = read_leaves(document, quantities(), file_label(file))
     return _Description(about, {**base.leaves, **leaves})
 
@@ -80,6 +81,15 @@ def _base(extends: object, file: Path | Traversable, seen: tuple[str, ...]) -> _
     beside = file.parent if isinstance(file, Path) else Path()
     base = find("GPU", extends, resources.files("weft.hardware") / "catalog", beside)
     return _describe(base, seen)
+
+
+def _aliases(found: object, file: Path | Traversable) -> tuple[str, ...]:
+    """Other names of a GPU; an extending file does not inherit them."""
+    if not isinstance(found, list) or not all(isinstance(alias, str) for alias in found):
+        raise ConfigError(
+            f'{found!r} must be a list of names, like ["A100-SXM4-80GB"]', file_label(file), "aliases"
+        )
+    return tuple(found)
 
 
 def _about(document: dict[str, Any], file: Path | Traversable, complete: bool) -> dict[str, str]:

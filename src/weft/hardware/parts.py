@@ -8,7 +8,18 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict, model_validator
 from pydantic_core import PydanticCustomError
 
-from weft.hardware.fields import Bytes, BytesPerSecond, Count, Hertz, Seconds, Share
+from weft.hardware.fields import (
+    Bytes,
+    BytesOrNone,
+    BytesPerSecond,
+    BytesPerSecondOrNone,
+    Count,
+    CountOrNone,
+    Delay,
+    Hertz,
+    Seconds,
+    Share,
+)
 from weft.units import format_bytes, format_time
 
 ACCESS_BYTES = 64
@@ -37,11 +48,10 @@ class Part(BaseModel):
 
 
 class Compute(Part):
-    """The compute units (CUs), what each can hold and how fast it computes and moves data."""
+    """The compute units (CUs), what each can hold and how fast it moves data; `clock` is the highest boost."""
 
     compute_units: Count
     clock: Hertz
-    matrix_flops_per_clock: Count
     vector_flops_per_clock: Count
     threads_per_cu: Count
     registers_per_cu: Bytes
@@ -50,11 +60,6 @@ class Compute(Part):
     max_workgroups_per_cu: Count
     port_bytes_per_clock: Count
     launch_latency: Seconds
-
-    @property
-    def matrix_rate(self) -> float:
-        """Peak rate of the matrix units of all CUs [FLOP/s]."""
-        return self.compute_units * self.clock * self.matrix_flops_per_clock
 
     @property
     def vector_rate(self) -> float:
@@ -72,7 +77,10 @@ class Compute(Part):
 
 
 class Cache(Part):
-    """The last-level cache, shared by all compute units."""
+    """The last-level cache of the compute units, in `partitions` that each serve a part of them.
+
+    `efficiency` is the measured fraction of peak bandwidth, `far_latency` that of a hit in another partition.
+    """
 
     capacity: Bytes
     ways: Count
@@ -80,6 +88,9 @@ class Cache(Part):
     bytes_per_clock_per_bank: Count
     latency: Seconds
     clock: Hertz
+    partitions: Count
+    efficiency: Share
+    far_latency: Seconds
 
     @property
     def bandwidth(self) -> float:
@@ -97,6 +108,14 @@ class Cache(Part):
             "capacity", self.capacity, f"{self.ways} ways of {ACCESS_BYTES} B", self.ways * ACCESS_BYTES
         )
         return self
+
+
+class MemoryCache(Part):
+    """A cache on the memory's side, such as AMD's Infinity Cache; a capacity of 0 means that there is none."""
+
+    capacity: BytesOrNone
+    bandwidth: BytesPerSecondOrNone
+    latency: Delay
 
 
 class Timing(Part):
@@ -123,9 +142,16 @@ class Timing(Part):
 
 
 class Memory(Part):
-    """The DRAM: channels of banks in bank groups, behind one bounded queue per channel."""
+    """The DRAM: channels of banks in bank groups, behind one bounded queue per channel.
+
+    `read_efficiency` and `copy_efficiency` are the fractions of peak that long reads and copies were measured
+    to reach.
+    """
 
     bandwidth: BytesPerSecond
+    capacity: Bytes
+    read_efficiency: Share
+    copy_efficiency: Share
     channels: Count
     banks: Count
     bank_groups: Count
@@ -222,7 +248,27 @@ class Dma(Part):
 
 
 class Link(Part):
-    """The connection to the next GPU, in one direction."""
+    """The connection to other GPUs: `bandwidth` is what the whole GPU can send, in one direction.
+
+    With `links` = 0 there are none of its own: peers are reached over PCIe. `kernel_efficiency` is the payload
+    share when compute units store to peers, `dma_efficiency` that of copy engines.
+    """
 
     bandwidth: BytesPerSecond
     latency: Seconds
+    links: CountOrNone
+    kernel_efficiency: Share
+    dma_efficiency: Share
+
+
+class Host(Part):
+    """The connection to the host, in one direction."""
+
+    bandwidth: BytesPerSecond
+
+
+class Launch(Part):
+    """Launch periods beside `compute.launch_latency`: within a graph, and launch plus synchronise."""
+
+    graph: Seconds
+    sync: Seconds

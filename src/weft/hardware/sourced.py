@@ -13,8 +13,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from weft.errors import ConfigError, InputError, UnitError, join_or, nearest
 from weft.hardware.fields import Quantity
 
-Kind = Literal["peak", "published", "assumed", "derived", "measured", "set by user"]
-"""How a value is known; "assumed" values carry a plausible range."""
+Kind = Literal["peak", "published", "achieved", "measured", "derived", "assumed", "calibrated", "set by user"]
+"""How a value is known: "peak" is a data sheet's, "achieved" what others measured under load, "calibrated"
+fitted to measurements; "assumed" values carry a plausible range."""
 
 _LEAF_EXAMPLE = '{ value = "450 GB/s", kind = "published", source = "data sheet" }'
 _LEAF_KEYS = ("value", "kind", "source", "low", "high")

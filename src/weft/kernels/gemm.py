@@ -71,7 +71,7 @@ def gemm_kernel(gemm: Gemm, gpu: Gpu, tiling: GemmTiling) -> Kernel:
     element = gemm.element_bytes
     unit, last = tiling.step * element, (gemm.k - (steps - 1) * tiling.step) * element
     slab_a, slab_b = tiling.rows * unit, tiling.columns * unit
-    cycles = 2 * tiling.rows * tiling.columns * tiling.step / gpu.compute.matrix_flops_per_clock
+    cycles = 2 * tiling.rows * tiling.columns * tiling.step / gpu.rates.fp16
     load_a = Load(
         "a",
         0,

@@ -119,7 +119,7 @@ COMMON = (
     "memory.burst_bytes",
     "cache.capacity",
     "cache.ways",
-    "compute.matrix_flops_per_clock",
+    "rates.fp16",
     "compute.vector_flops_per_clock",
 )
 """What the GPUs of one simulated machine must have in common."""
