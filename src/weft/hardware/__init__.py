@@ -2,6 +2,7 @@
 
 from weft.hardware.achieved import Achieved
 from weft.hardware.fields import Quantity
+from weft.hardware.finding import find_gpu
 from weft.hardware.gpu import Architecture, Gpu, Vendor, parse_assignment, quantities
 from weft.hardware.loading import load, names
 from weft.hardware.parts import (
@@ -45,6 +46,7 @@ __all__ = [
     "Timing",
     "Tracker",
     "Vendor",
+    "find_gpu",
     "load",
     "names",
     "parse_assignment",
