@@ -22,7 +22,9 @@ def by_engine(sent: list[tuple[int, int]], machine) -> tuple[list[int], list[int
     m.region[:, :, y.M_COUNTER] = y.NONE
     numbers = {}
     for n, (at, bytes_) in enumerate(sent):
-        i = PLAIN.new_message(m, 0, 0, 0, bytes_, False, y.CAUSE_AG_WRITE, y.OWNER_ENGINE, 0, y.NONE, y.NONE)
+        i = PLAIN.new_message(
+            m, 0, 1, 0, 0, bytes_, False, y.CAUSE_AG_WRITE, y.OWNER_ENGINE, 0, y.NONE, y.NONE
+        )
         PLAIN.send(m, 0, i, at)
         numbers[int(i)] = n
     left, arrived = [0] * len(sent), [0] * len(sent)

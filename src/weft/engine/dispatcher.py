@@ -29,9 +29,8 @@ def consider_launches(m: Machine, g: int, now: int) -> None:
 
 
 @shared
-def launch(m: Machine, index: int, now: int) -> None:
+def launch(m: Machine, g: int, k: int, now: int) -> None:
     """The launch latency of a kernel has passed: its workgroups may go to the compute units."""
-    g, k = index // m.shape[y.S_KERNELS], index % m.shape[y.S_KERNELS]
     m.kernel_run[g, k, y.KR_READY] = 2
     m.kernel_run[g, k, y.KR_FIRST_START] = now
     if m.kernel[g, k, y.K_MONITOR] == 1:
@@ -44,6 +43,7 @@ def launch(m: Machine, index: int, now: int) -> None:
 def _fits(m: Machine, u: int, g: int, k: int) -> bool:
     return (  # type: ignore[no-any-return]
         m.unit_mask[g, k, u - g * m.shape[y.S_CUS]] == 1
+        and m.unit[u, y.U_HELD] != m.clock[y.C_TICKET]
         and m.unit[u, y.U_PLACES] > 0
         and m.unit[u, y.U_THREADS] >= m.kernel[g, k, y.K_THREADS]
         and m.unit[u, y.U_REGISTERS] >= m.kernel[g, k, y.K_REGISTERS]
@@ -63,29 +63,42 @@ def _emptiest_unit(m: Machine, g: int, k: int) -> int:
 
 
 @block
-def _next_kernel(m: Machine, g: int, refused: int) -> int:
-    """The launched kernel of highest priority that has workgroups left; the first among equals."""
-    best, priority = y.NONE, -1
+def _next_kernel(m: Machine, g: int) -> int:
+    """Of the launched kernels with workgroups left the one of highest priority; among equals the first launched."""
+    best, priority, since = y.NONE, -1, y.NEVER
     for k in range(m.shape[y.S_KERNELS]):
-        if m.kernel_run[g, k, y.KR_READY] != 2 or refused & (1 << k):
+        if m.kernel_run[g, k, y.KR_READY] != 2 or m.kernel_run[g, k, y.KR_REFUSED] == m.clock[y.C_TICKET]:
             continue
-        left = m.kernel[g, k, y.K_WORKGROUPS] - m.kernel_run[g, k, y.KR_NEXT]
-        if left > 0 and m.kernel[g, k, y.K_PRIORITY] > priority:
-            best, priority = k, m.kernel[g, k, y.K_PRIORITY]
+        if m.kernel_run[g, k, y.KR_NEXT] >= m.kernel[g, k, y.K_WORKGROUPS]:
+            continue
+        rank, launched = m.kernel[g, k, y.K_PRIORITY], m.kernel_run[g, k, y.KR_FIRST_START]
+        if rank > priority or (rank == priority and launched < since):
+            best, priority, since = k, rank, launched
     return best
+
+
+@block
+def _refuse(m: Machine, g: int, k: int) -> None:
+    """No unit can take a workgroup of kernel `k` now; a strict dispatcher keeps its units free for it."""
+    m.kernel_run[g, k, y.KR_REFUSED] = m.clock[y.C_TICKET]
+    if m.gpu[g, y.G_STRICT] == 1:
+        units = m.shape[y.S_CUS]
+        for u in range(units):
+            if m.unit_mask[g, k, u] == 1:
+                m.unit[g * units + u, y.U_HELD] = m.clock[y.C_TICKET]
 
 
 @shared
 def dispatch(m: Machine, g: int, now: int) -> None:
     """Place workgroups until no kernel has one that fits."""
-    refused = 0
+    m.clock[y.C_TICKET] += 1
     while True:
-        k = _next_kernel(m, g, refused)
+        k = _next_kernel(m, g)
         if k == y.NONE:
             return
         u = _emptiest_unit(m, g, k)
         if u == y.NONE:
-            refused |= 1 << k
+            _refuse(m, g, k)
             continue
         _place(m, g, k, u, now)
 

@@ -1,13 +1,13 @@
-"""DMA engines: pre-programmed commands that read a block here and store it, or update with it, at the neighbour."""
+"""DMA engines: commands that read a block here and store it, or update with it, at another GPU."""
 
 from __future__ import annotations
 
 from weft.engine import layout as y
 from weft.engine.cache import read_memory
 from weft.engine.calendar import schedule
-from weft.engine.dispatcher import count
+from weft.engine.dispatcher import count, end_kernel
 from weft.engine.jit import block, shared
-from weft.engine.link import address_message, send
+from weft.engine.link import address_message, peer, send
 from weft.engine.record import record_chunk
 from weft.engine.state import Machine
 from weft.engine.tracker import wavefront_bytes
@@ -106,12 +106,11 @@ def forward(m: Machine, i: int, now: int) -> None:
     offset = r[i, y.R_ADDRESS] - m.region[g, region, y.M_BASE]
     update = m.region[g, region, y.M_DMA_MODE] == y.REMOTE_UPDATE
     target = m.region[g, region, y.M_DMA_REGION]
-    neighbour = m.gpu[g, y.G_NEIGHBOUR]
-    tile = r[i, y.R_TILE] - m.region[g, region, y.M_FIRST_TILE] + m.region[neighbour, target, y.M_FIRST_TILE]
+    receiver = peer(m, g, m.region[g, region, y.M_HOPS])
+    tile = r[i, y.R_TILE] - m.region[g, region, y.M_FIRST_TILE] + m.region[receiver, target, y.M_FIRST_TILE]
     record_chunk(m, g, region, y.CL_FIRST_SENT, now)
-    address_message(
-        m, i, g, target, offset, update, m.region[g, region, y.M_DMA_REMOTE_CAUSE], tile, r[i, y.R_WAVEFRONT]
-    )
+    cause = m.region[g, region, y.M_DMA_REMOTE_CAUSE]
+    address_message(m, i, g, receiver, target, offset, update, cause, tile, r[i, y.R_WAVEFRONT])
     send(m, g, i, now)
 
 
@@ -130,3 +129,21 @@ def departed(m: Machine, e: int, bytes_: int, now: int) -> None:
     if counter != y.NONE:
         count(m, g, counter, m.dma_log[g, lead, y.DL_BYTES], now)
     start_next(m, g, e, now)
+    if m.tile[g, lead, y.TI_COPY] > 0:
+        _copied(m, g, m.tile[g, lead, y.TI_COPY] - 1, now)
+
+
+@shared
+def start_copies(m: Machine, g: int, k: int, now: int) -> None:
+    """A kernel whose work is copies has been launched: give its commands to the engines."""
+    first = m.kernel[g, k, y.K_FIRST_COPY]
+    for lead in range(first, first + m.kernel[g, k, y.K_COPIES]):
+        trigger(m, g, lead, now)
+
+
+@block
+def _copied(m: Machine, g: int, k: int, now: int) -> None:
+    """The last byte of a copy has left; after the last copy its kernel is over."""
+    m.kernel_run[g, k, y.KR_DONE] += 1
+    if m.kernel_run[g, k, y.KR_DONE] == m.kernel[g, k, y.K_COPIES]:
+        end_kernel(m, g, k, now)

@@ -26,10 +26,11 @@ def _columns(count: int) -> Iterator[int]:
     G_T_CL, G_T_READ_TO_WRITE, G_T_WRITE_TO_READ, G_T_WRITE_TO_PRECHARGE, G_T_READ_TO_PRECHARGE, G_LINK64,
     G_LINK_LATENCY, G_NEIGHBOUR, G_DMA_ENGINES, G_DMA_SETUP, G_DMA_WINDOW, G_TRACKER_SETS, G_TRACKER_WAYS,
     G_SPILL_BYTES, G_THRESHOLD_HIGH, G_THRESHOLD_MEDIUM, G_THRESHOLD_LOW, G_INTENSITY_HIGH, G_INTENSITY_MEDIUM,
-    G_INTENSITY_LOW, G_STARVATION, G_START, G_PEAK64, G_LAUNCH, G_COLUMNS,
-) = _columns(45)  # fmt: skip
+    G_INTENSITY_LOW, G_STARVATION, G_START, G_PEAK64, G_LAUNCH, G_DMA_LINK64, G_STRICT, G_COLUMNS,
+) = _columns(47)  # fmt: skip
 # G_INTENSITY_* are per mille of the peak DRAM bandwidth; G_THRESHOLD_* are bytes of queue; G_PEAK64 is the whole
-# memory's femtoseconds per 64 bytes.
+# memory's femtoseconds per 64 bytes. G_LINK64 is what stores by compute units get of the link, G_DMA_LINK64 what DMA
+# engines get. G_STRICT: workgroups of a later kernel wait until the earlier ones are placed.
 
 # shape[:] — sizes shared by all GPUs.
 (
@@ -41,44 +42,49 @@ def _columns(count: int) -> Iterator[int]:
 # kernel[g, k, :]
 (
     K_WORKGROUPS, K_FIRST_WORK, K_FIRST_PHASE, K_PHASES, K_THREADS, K_REGISTERS, K_LDS, K_PRIORITY, K_AFTER,
-    K_AFTER_COUNTER, K_AFTER_VALUE, K_LAUNCH, K_RELEASE, K_MONITOR, K_COLUMNS,
-) = _columns(15)  # fmt: skip
+    K_AFTER_COUNTER, K_AFTER_VALUE, K_LAUNCH, K_RELEASE, K_MONITOR, K_FIRST_COPY, K_COPIES, K_COLUMNS,
+) = _columns(17)  # fmt: skip
 # K_AFTER: the kernel that must have finished (or NONE); K_RELEASE: write dirty lines back and drop all lines when it
-# ends; K_MONITOR: its first stage's memory intensity sets the arbiter's threshold.
+# ends; K_MONITOR: its first stage's memory intensity sets the arbiter's threshold; K_COPIES: DMA commands that its
+# launch triggers, from the tile row K_FIRST_COPY on.
 
 # phase[g, p, :] — one pipelined loop of a workgroup script.
 (
     P_ITERATIONS, P_SHARED, P_SLOTS, P_FIRST_LOAD, P_LOADS, P_CYCLES, P_STORE, P_WAIT_COUNTER, P_WAIT_VALUE,
-    P_COLUMNS,
-) = _columns(10)  # fmt: skip
-# P_SHARED: iterations are dealt round robin to the kernel's workgroups; P_CYCLES: compute-unit cycles per iteration.
+    P_STORES, P_LANED, P_DELAY, P_COLUMNS,
+) = _columns(13)  # fmt: skip
+# P_SHARED: iterations are dealt round robin to the kernel's workgroups; P_CYCLES: compute-unit cycles per iteration;
+# P_STORES: stores of an iteration, from the access row P_STORE on; P_LANED: the counter is that of the workgroup's own
+# lane (T_LANE; NONE: nothing to wait for); P_DELAY: from the end of the wait to the first iteration.
 
 # access[g, a, :] — a load or a store of a script; its address follows the workgroup and the iteration.
 (
     A_BASE, A_ROW_STRIDE, A_COLUMN_STRIDE, A_STEP_STRIDE, A_EXTENT, A_UNIT, A_LAST_UNIT, A_LIMIT, A_CACHED, A_CAUSE,
     A_REGION, A_COLUMNS,
 ) = _columns(12)  # fmt: skip
-# A_REGION: for stores, the first region of the destination buffer. With tiled work (T_REGION >= 0) the workgroup's
-# own region is added, and offset and bytes come from its work row.
+# A_REGION: for stores, the first region of the destination buffer (and A_BASE is an offset in it). With tiled work
+# (T_REGION >= 0) the workgroup's own region is added, and offset and bytes come from its work row.
 EXTENT_ONE, EXTENT_ROWS, EXTENT_COLUMNS = range(3)
 
 # work[g, w, :] — what one workgroup works on.
 (
-    T_ROW, T_COLUMN, T_ROWS, T_COLUMNS, T_REGION, T_OFFSET, T_BYTES, T_TILE, T_FIELDS,
-) = _columns(9)  # fmt: skip
+    T_ROW, T_COLUMN, T_ROWS, T_COLUMNS, T_REGION, T_OFFSET, T_BYTES, T_TILE, T_LANE, T_FIELDS,
+) = _columns(10)  # fmt: skip
 
 # region[g, r, :] — the address map: one chunk of one buffer, and what a store into it means.
 (
     M_BASE, M_SIZE, M_MODE, M_CACHED, M_TO_REGION, M_REMOTE_CAUSE, M_COUNTER, M_TRACKED, M_FIRST_TILE, M_TILES,
-    M_DMA_MODE, M_DMA_REGION, M_DMA_CAUSE, M_DMA_REMOTE_CAUSE, M_SENT_COUNTER, M_COLUMNS,
-) = _columns(16)  # fmt: skip
+    M_DMA_MODE, M_DMA_REGION, M_DMA_CAUSE, M_DMA_REMOTE_CAUSE, M_SENT_COUNTER, M_LANED, M_HOPS, M_COLUMNS,
+) = _columns(18)  # fmt: skip
 # M_TRACKED: updates per element that complete a tile (0: untracked); M_TO_REGION: the region at the neighbour for
 # remote modes; M_DMA_*: the pre-programmed command that a complete block triggers (M_DMA_MODE NONE: none).
-# M_COUNTER counts bytes received or reduced, M_SENT_COUNTER bytes that DMA commands have sent on.
+# M_COUNTER counts bytes received or reduced (M_LANED: one counter per lane from there on), M_SENT_COUNTER bytes that
+# DMA commands have sent on. M_HOPS: how many neighbours away the receiver of stores and commands is.
 LOCAL_STORE, LOCAL_UPDATE, REMOTE_STORE, REMOTE_UPDATE = range(4)
 
-# tile[g, t, :] — the output tiles in run order.
-TI_REGION, TI_OFFSET, TI_BYTES, TI_COLUMNS = _columns(4)
+# tile[g, t, :] — the output tiles in run order, then the copies. TI_COPY: one more than the kernel that is over when
+# its copies are (0: none).
+TI_REGION, TI_OFFSET, TI_BYTES, TI_COPY, TI_COLUMNS = _columns(5)
 
 # -- causes of traffic
 # --------------------------------------------------------------------------------------------
@@ -103,8 +109,8 @@ CAUSE_NAMES = (
 # clock[:] — scalars of the run.
 (
     C_NOW, C_HEAP, C_EVENTS, C_REQUESTS, C_FREE_REQUEST, C_FREE_WAITER, C_LIVE_REQUESTS, C_LIVE_WAITERS,
-    C_UNFINISHED, C_STAMP, C_BIN, C_COLUMNS,
-) = _columns(12)  # fmt: skip
+    C_UNFINISHED, C_STAMP, C_BIN, C_TICKET, C_COLUMNS,
+) = _columns(13)  # fmt: skip
 
 # request[i, :]
 (
@@ -130,8 +136,8 @@ L_HEAD, L_TAIL, L_COUNT, L_BUSY_UNTIL, L_BYTES, L_BUSY, L_COLUMNS = _columns(7)
 
 # unit[u, :] — compute units over all GPUs.
 (
-    U_THREADS, U_REGISTERS, U_LDS, U_PLACES, U_MATRIX_FREE, U_PORT_FREE, U_BUSY, U_COLUMNS,
-) = _columns(8)  # fmt: skip
+    U_THREADS, U_REGISTERS, U_LDS, U_PLACES, U_MATRIX_FREE, U_PORT_FREE, U_BUSY, U_HELD, U_COLUMNS,
+) = _columns(9)  # fmt: skip
 
 # resident[w, :] — workgroup places over all compute units.
 (
@@ -161,8 +167,8 @@ NEVER = 1 << 62
 # kernel_run[g, k, :]
 (
     KR_READY, KR_NEXT, KR_DONE, KR_START, KR_END, KR_RELEASING, KR_WAIT_LOAD, KR_WAIT_UNIT, KR_WAIT_STORE,
-    KR_WAIT_COUNTER, KR_COMPUTE, KR_FIRST_START, KR_COLUMNS,
-) = _columns(13)  # fmt: skip
+    KR_WAIT_COUNTER, KR_COMPUTE, KR_FIRST_START, KR_REFUSED, KR_COLUMNS,
+) = _columns(14)  # fmt: skip
 
 # chunk_log[g, r, :] — when a region was first and last written from here and from the neighbour, and sent on.
 (

@@ -31,7 +31,8 @@ def _start(m: Machine, g: int, now: int) -> None:
     i = m.link[g, y.L_HEAD]
     bytes_ = m.request[i, y.R_BYTES]
     start = max(now, m.request[i, y.R_ARRIVE], m.link[g, y.L_BUSY_UNTIL])
-    duration = bytes_ * m.gpu[g, y.G_LINK64] // 64
+    by_engine = m.request[i, y.R_OWNER_KIND] == y.OWNER_ENGINE
+    duration = bytes_ * (m.gpu[g, y.G_DMA_LINK64] if by_engine else m.gpu[g, y.G_LINK64]) // 64
     m.link[g, y.L_BUSY_UNTIL] = start + duration
     m.link[g, y.L_BUSY] += duration
     m.link[g, y.L_BYTES] += bytes_
@@ -56,10 +57,9 @@ def depart(m: Machine, g: int, now: int) -> int:
 
 @block
 def arrive(m: Machine, i: int, now: int) -> None:
-    """A message reaches the neighbour: a store or an update of its memory, on the communication stream."""
+    """A message reaches its receiver: a store or an update of its memory, on the communication stream."""
     r = m.request
-    source = r[i, y.R_GPU]
-    g = m.gpu[source, y.G_NEIGHBOUR]
+    g = r[i, y.R_CHANNEL]
     region = r[i, y.R_REGION]
     offset = r[i, y.R_ADDRESS]
     r[i, y.R_STREAM] = y.COMMUNICATION_STREAM
@@ -68,12 +68,20 @@ def arrive(m: Machine, i: int, now: int) -> None:
 
 
 @block
+def peer(m: Machine, g: int, hops: int) -> int:
+    """The GPU that is `hops` neighbours away from GPU `g`."""
+    for _ in range(hops):
+        g = m.gpu[g, y.G_NEIGHBOUR]
+    return g
+
+
+@block
 def new_message(  # type: ignore[no-untyped-def]
-    m: Machine, g, region, offset, bytes_, update, cause, owner_kind, owner, tile, wavefront
+    m: Machine, g, receiver, region, offset, bytes_, update, cause, owner_kind, owner, tile, wavefront
 ) -> int:
-    """Make a message from GPU `g` to `region` (at its neighbour), `offset` bytes into it."""
+    """Make a message from GPU `g` to `region` of GPU `receiver`, `offset` bytes into it."""
     i = new_request(m)
-    address_message(m, i, g, region, offset, update, cause, tile, wavefront)
+    address_message(m, i, g, receiver, region, offset, update, cause, tile, wavefront)
     m.request[i, y.R_BYTES] = bytes_
     m.request[i, y.R_OWNER_KIND] = owner_kind
     m.request[i, y.R_OWNER] = owner
@@ -82,10 +90,11 @@ def new_message(  # type: ignore[no-untyped-def]
 
 @block
 def address_message(  # type: ignore[no-untyped-def]
-    m: Machine, i, g, region, offset, update, cause, tile, wavefront
+    m: Machine, i, g, receiver, region, offset, update, cause, tile, wavefront
 ) -> None:
     """Write where message `i` goes and what it does there."""
     m.request[i, y.R_GPU] = g
+    m.request[i, y.R_CHANNEL] = receiver  # until it arrives and has a channel there
     m.request[i, y.R_KIND] = y.UPDATE if update else y.WRITE
     m.request[i, y.R_CAUSE] = cause
     m.request[i, y.R_REGION] = region

@@ -6,7 +6,7 @@ from weft.engine import layout as y
 from weft.engine.cache import release_waiter
 from weft.engine.calendar import INDEX_MASK, KIND_SHIFT, schedule, take
 from weft.engine.dispatcher import consider_launches, count, launch, released, retire
-from weft.engine.dma import block_bytes, departed, forward, pump, trigger
+from weft.engine.dma import block_bytes, departed, forward, pump, start_copies, trigger
 from weft.engine.jit import block, entry
 from weft.engine.link import arrive, depart
 from weft.engine.memory import admit, free_request, issue, next_look
@@ -64,6 +64,8 @@ def _on_written(m: Machine, i: int, g: int, now: int) -> None:
     remote = r[i, y.R_OWNER_KIND] == y.OWNER_REMOTE
     record_chunk(m, g, region, y.CL_FIRST_REMOTE if remote else y.CL_FIRST_LOCAL, now)
     counter = m.region[g, region, y.M_COUNTER]
+    if counter != y.NONE and m.region[g, region, y.M_LANED] == 1:
+        counter += r[i, y.R_TILE]
     if m.region[g, region, y.M_TRACKED] > 0:
         lead = track(m, g, region, r[i, y.R_TILE], r[i, y.R_WAVEFRONT], bytes_, now)
         if lead == y.NONE:
@@ -134,6 +136,14 @@ def _on_computed(m: Machine, q: int, now: int) -> None:
 
 
 @block
+def _on_launch(m: Machine, index: int, now: int) -> None:
+    g, k = index // m.shape[y.S_KERNELS], index % m.shape[y.S_KERNELS]
+    launch(m, g, k, now)
+    if m.kernel[g, k, y.K_COPIES] > 0:
+        start_copies(m, g, k, now)
+
+
+@block
 def _act(m: Machine, kind: int, index: int, now: int, policy) -> None:  # type: ignore[no-untyped-def]
     if kind == y.EV_CHANNEL:
         _on_channel(m, index, now, policy)
@@ -153,7 +163,7 @@ def _act(m: Machine, kind: int, index: int, now: int, policy) -> None:  # type: 
         if begin_phase(m, index, now):
             retire(m, index, now)
     elif kind == y.EV_LAUNCH:
-        launch(m, index, now)
+        _on_launch(m, index, now)
 
 
 @block

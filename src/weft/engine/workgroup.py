@@ -11,7 +11,7 @@ from weft.engine import layout as y
 from weft.engine.cache import load, store, write_through
 from weft.engine.calendar import schedule
 from weft.engine.jit import block, shared
-from weft.engine.link import new_message, send
+from weft.engine.link import new_message, peer, send
 from weft.engine.state import Machine
 
 
@@ -36,7 +36,7 @@ def begin_phase(m: Machine, w: int, now: int) -> bool:
     g, k = s[w, y.W_GPU], s[w, y.W_KERNEL]
     while s[w, y.W_PHASE] < m.kernel[g, k, y.K_PHASES]:
         p = phase_row(m, w)
-        counter = m.phase[g, p, y.P_WAIT_COUNTER]
+        counter = _awaited(m, g, p, w)
         if counter != y.NONE and m.counter[g, counter, y.N_VALUE] < m.phase[g, p, y.P_WAIT_VALUE]:
             _wait(m, w, g, counter, m.phase[g, p, y.P_WAIT_VALUE])
             return False
@@ -44,6 +44,10 @@ def begin_phase(m: Machine, w: int, now: int) -> bool:
             s[w, y.W_WAITING] = 0
             m.kernel_run[g, k, y.KR_WAIT_COUNTER] += now - s[w, y.W_LAST]
             s[w, y.W_LAST] = now
+        start = now + m.phase[g, p, y.P_DELAY]
+        if start > now:
+            m.kernel_run[g, k, y.KR_WAIT_COUNTER] += start - now
+            s[w, y.W_LAST] = start
         step, first = 1, 0
         if m.phase[g, p, y.P_SHARED] == 1:
             step, first = m.kernel[g, k, y.K_WORKGROUPS], s[w, y.W_INDEX]
@@ -56,12 +60,22 @@ def begin_phase(m: Machine, w: int, now: int) -> bool:
             s[w, y.W_FINISHED] = 0
             s[w, y.W_COMPUTING] = 0
             for it in range(min(iterations, m.phase[g, p, y.P_SLOTS])):
-                schedule(m, now, y.EV_SLOT, w * y.SLOTS + it)
+                schedule(m, start, y.EV_SLOT, w * y.SLOTS + it)
                 m.slot[w * y.SLOTS + it, y.Q_STATE] = y.SLOT_FREE
                 m.slot[w * y.SLOTS + it, y.Q_ITERATION] = it
             return False
         s[w, y.W_PHASE] += 1
     return True
+
+
+@block
+def _awaited(m: Machine, g: int, p: int, w: int) -> int:
+    """The counter that phase `p` of the workgroup in place `w` waits for, or NONE."""
+    counter = m.phase[g, p, y.P_WAIT_COUNTER]
+    if counter == y.NONE or m.phase[g, p, y.P_LANED] == 0:
+        return counter  # type: ignore[no-any-return]
+    lane = m.work[g, _work_row(m, w), y.T_LANE]
+    return counter + lane if lane >= 0 else y.NONE  # type: ignore[no-any-return]
 
 
 @block
@@ -166,24 +180,29 @@ def store_iteration(m: Machine, q: int, now: int) -> None:
     g = s[w, y.W_GPU]
     p = phase_row(m, w)
     t = _work_row(m, w)
-    a = m.phase[g, p, y.P_STORE]
     it = s[w, y.W_FIRST] + m.slot[q, y.Q_ITERATION] * s[w, y.W_STEP]
-    region = m.access[g, a, y.A_REGION]
-    tile = y.NONE
     m.slot[q, y.Q_STATE] = y.SLOT_STORING
     m.slot[q, y.Q_PENDING] = 0
     m.slot[q, y.Q_TIME] = now
-    if m.work[g, t, y.T_REGION] >= 0:
-        region += m.work[g, t, y.T_REGION]
-        tile = m.work[g, t, y.T_TILE]
-        offset = m.work[g, t, y.T_OFFSET]
-        bytes_ = m.work[g, t, y.T_BYTES]
-        part = (bytes_ + m.shape[y.S_WAVEFRONTS] - 1) // m.shape[y.S_WAVEFRONTS]
-    else:
-        offset = it * m.access[g, a, y.A_STEP_STRIDE]
-        bytes_ = _iteration_bytes(m, g, a, p, t, it, offset)
-        part = bytes_
-    _store_range(m, q, a, region, tile, offset, bytes_, part, now)
+    first_store = m.phase[g, p, y.P_STORE]
+    for a in range(first_store, first_store + m.phase[g, p, y.P_STORES]):
+        region = m.access[g, a, y.A_REGION]
+        if m.work[g, t, y.T_REGION] >= 0:
+            region += m.work[g, t, y.T_REGION]
+            tile = m.work[g, t, y.T_TILE]
+            offset = m.work[g, t, y.T_OFFSET]
+            bytes_ = m.work[g, t, y.T_BYTES]
+            part = (bytes_ + m.shape[y.S_WAVEFRONTS] - 1) // m.shape[y.S_WAVEFRONTS]
+        else:
+            tile = m.work[g, t, y.T_LANE] if m.region[g, region, y.M_LANED] == 1 else y.NONE
+            offset = (
+                m.access[g, a, y.A_BASE]
+                + m.work[g, t, y.T_ROW] * m.access[g, a, y.A_ROW_STRIDE]
+                + it * m.access[g, a, y.A_STEP_STRIDE]
+            )
+            bytes_ = _iteration_bytes(m, g, a, p, t, it, offset)
+            part = bytes_
+        _store_range(m, q, a, region, tile, offset, bytes_, part, now)
     if m.slot[q, y.Q_PENDING] == 0:
         schedule(m, m.slot[q, y.Q_TIME], y.EV_SLOT, q)
 
@@ -212,11 +231,11 @@ def _store_one(m: Machine, q, g, a, region, tile, wavefront, offset, size, time)
     cause = m.access[g, a, y.A_CAUSE]
     if mode >= y.REMOTE_STORE:
         target = m.region[g, region, y.M_TO_REGION]
-        if tile != y.NONE:
-            neighbour = m.gpu[g, y.G_NEIGHBOUR]
-            tile += m.region[neighbour, target, y.M_FIRST_TILE] - m.region[g, region, y.M_FIRST_TILE]
+        receiver = peer(m, g, m.region[g, region, y.M_HOPS])
+        if tile != y.NONE and m.region[g, region, y.M_LANED] == 0:
+            tile += m.region[receiver, target, y.M_FIRST_TILE] - m.region[g, region, y.M_FIRST_TILE]
         i = new_message(
-            m, g, target, offset, size, mode == y.REMOTE_UPDATE, m.region[g, region, y.M_REMOTE_CAUSE],
+            m, g, receiver, target, offset, size, mode == y.REMOTE_UPDATE, m.region[g, region, y.M_REMOTE_CAUSE],
             y.OWNER_SLOT, q, tile, wavefront,
         )  # fmt: skip
         m.slot[q, y.Q_PENDING] += 1

@@ -35,7 +35,7 @@ def _compute(row: Table, gpu: Gpu) -> None:
     row[y.G_REGISTERS], row[y.G_LDS] = c.registers_per_cu, c.lds_per_cu
     row[y.G_WORKGROUPS], row[y.G_CYCLE] = c.max_workgroups_per_cu, to_fs(1 / c.clock)
     row[y.G_PORT64] = _per_unit(c.port_bytes_per_clock * c.clock)
-    row[y.G_LAUNCH] = to_fs(c.launch_latency)
+    row[y.G_LAUNCH], row[y.G_STRICT] = to_fs(c.launch_latency), int(gpu.vendor == "nvidia")
     row[y.G_SLICE64] = _per_unit(cache.bandwidth / gpu.memory.channels)
     # Half of a hit's latency lies on the way to the cache, half on the way back.
     row[y.G_CACHE_OUT] = to_fs(cache.latency / 2)
@@ -64,7 +64,12 @@ def _timing(row: Table, gpu: Gpu) -> None:
 
 
 def _movers(row: Table, gpu: Gpu) -> None:
-    row[y.G_LINK64], row[y.G_LINK_LATENCY] = _per_unit(gpu.link.bandwidth), to_fs(gpu.link.latency)
+    link = gpu.link
+    row[y.G_LINK64], row[y.G_LINK_LATENCY] = (
+        _per_unit(link.bandwidth * link.kernel_efficiency),
+        to_fs(link.latency),
+    )
+    row[y.G_DMA_LINK64] = _per_unit(link.bandwidth * link.dma_efficiency)
     row[y.G_DMA_ENGINES], row[y.G_DMA_SETUP] = gpu.dma.engines, to_fs(gpu.dma.setup)
     row[y.G_DMA_WINDOW] = gpu.dma.window
     row[y.G_TRACKER_SETS], row[y.G_TRACKER_WAYS] = gpu.tracker.sets, gpu.tracker.ways

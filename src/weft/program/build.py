@@ -47,6 +47,7 @@ class _Builder:
         self.regions = tuple((b.name, p) for b in plan.buffers for p in range(len(b.sizes[0])))
         self.row = {name: row for row, name in enumerate(self.regions)}
         self.counter: dict[Wait, int] = {}
+        self.counters = 0
         self.phases: list[list[list[int]]] = [[] for _ in range(self.gpus)]
         self.accesses: list[list[list[int]]] = [[] for _ in range(self.gpus)]
 
@@ -75,11 +76,12 @@ class _Builder:
         for placed in self.plan.kernels:
             groups = [(phase.wait,) for phase in placed.kernel.phases if phase.wait is not None]
             for group in (placed.after_chunks, *groups):
-                number = max(self.counter.values(), default=-1) + 1
+                number = self.counters
                 for wait in group:
                     if len(group) > 1 and wait in self.counter:
                         raise ValueError(f"{wait} is awaited alone and together with others")
-                    self.counter.setdefault(wait, number)
+                    if self.counter.setdefault(wait, number) == number:
+                        self.counters = number + max(self.buffers[wait.buffer].lanes, 1)
 
     # -- regions
     # ---------------------------------------------------------------------------------------------------
@@ -91,6 +93,10 @@ class _Builder:
             for buffer in self.plan.buffers:
                 for position, size in enumerate(buffer.sizes[g]):
                     row = self.row[buffer.name, position]
+                    if buffer.within is not None:
+                        base = int(table[g, self.row[buffer.within], y.M_BASE])
+                        table[g, row] = self._region_row(buffer, position, size, base)
+                        continue
                     table[g, row] = self._region_row(buffer, position, size, address)
                     address += -(-size // CHUNK_ALIGNMENT) * CHUNK_ALIGNMENT
                 address = -(-address // ALIGNMENT) * ALIGNMENT
@@ -105,6 +111,7 @@ class _Builder:
         row[y.M_SENT_COUNTER] = self.counter.get(Wait(buffer.name, position, sent=True), y.NONE)
         row[y.M_TRACKED] = rule.updates_per_element
         row[y.M_FIRST_TILE] = row[y.M_TILES] = 0
+        row[y.M_LANED], row[y.M_HOPS] = int(buffer.lanes > 0), rule.hops
         self._link_rule(row, rule)
         return row
 
@@ -124,8 +131,10 @@ class _Builder:
     # --------------------------------------------------------------------------------------------
 
     def _tile_table(self, region: Table) -> Table:
-        most = max((len(work) for work in self.plan.work), default=0)
-        table = np.zeros((self.gpus, max(most, 1), y.TI_COLUMNS), dtype=np.int64)
+        most = self._most_tiles()
+        copies = [copy for placed in self.plan.kernels for copy in placed.kernel.copies]
+        table = np.zeros((self.gpus, max(most + len(copies), 1), y.TI_COLUMNS), dtype=np.int64)
+        self._add_copies(table, region)
         if most == 0:
             return table
         first = self.row[self.plan.tile_buffer, 0]
@@ -138,12 +147,26 @@ class _Builder:
             region[g, first + positions, y.M_TILES] = counts
         return table
 
+    def _most_tiles(self) -> int:
+        return max((len(work) for work in self.plan.work), default=0)
+
+    def _add_copies(self, table: Table, region: Table) -> None:
+        """A row behind the tiles for every copy; its chunk is its tile."""
+        tile = self._most_tiles()
+        for k, placed in enumerate(self.plan.kernels):
+            for copy in placed.kernel.copies:
+                row = self.row[copy]
+                table[:, tile, y.TI_REGION], table[:, tile, y.TI_COPY] = row, k + 1
+                table[:, tile, y.TI_BYTES] = region[:, row, y.M_SIZE]
+                region[:, row, y.M_FIRST_TILE], region[:, row, y.M_TILES] = tile, 1
+                tile += 1
+
     def _kernel_table(self, region: Table) -> tuple[Table, Table]:
         kernels = self.plan.kernels
         table = np.zeros((self.gpus, len(kernels), y.K_COLUMNS), dtype=np.int64)
         rows: list[list[Table]] = [[] for _ in range(self.gpus)]
         for g in range(self.gpus):
-            first_work = 0
+            first_work, first_copy = 0, self._most_tiles()
             for k, placed in enumerate(kernels):
                 kernel = placed.kernel
                 first_phase = len(self.phases[g])
@@ -152,16 +175,18 @@ class _Builder:
                 work = self._work_of(g, kernel)
                 rows[g].append(work)
                 table[g, k] = self._kernel_row(g, k, first_work, first_phase, region)
+                table[g, k, y.K_FIRST_COPY], table[g, k, y.K_COPIES] = first_copy, len(kernel.copies)
                 first_work += len(work)
+                first_copy += len(kernel.copies)
         return table, np.stack([np.concatenate(r) for r in rows]) if kernels else np.zeros(
             (self.gpus, 0, y.T_FIELDS), dtype=np.int64
         )
 
     def _work_of(self, g: int, kernel: Kernel) -> Table:
         if kernel.tiled:
-            return self.plan.work[g]
+            return self.plan.work[g] if kernel.part is None else self.plan.work[g][slice(*kernel.part)]
         work = np.zeros((kernel.workgroups, y.T_FIELDS), dtype=np.int64)
-        work[:, y.T_ROW] = np.arange(kernel.workgroups)
+        work[:, y.T_ROW] = work[:, y.T_LANE] = np.arange(kernel.workgroups)
         work[:, y.T_REGION] = y.NONE
         return work
 
@@ -183,7 +208,7 @@ class _Builder:
         return row
 
     def _counter(self, g: int, wait: Wait, region: Table) -> tuple[int, int]:
-        size = region[g, self.row[wait.buffer, wait.position], y.M_SIZE]
+        size = region[g, self.row[wait.buffer, wait.position], y.M_SIZE] if wait.bytes is None else wait.bytes
         return self.counter[wait], int(size)
 
     # -- scripts
@@ -196,9 +221,12 @@ class _Builder:
         row[y.P_FIRST_LOAD], row[y.P_LOADS] = len(self.accesses[g]), len(phase.loads)
         row[y.P_CYCLES] = round(phase.cycles * 1000)
         self.accesses[g] += [self._load_row(g, load, region) for load in phase.loads]
-        if phase.store is not None:
+        stores = [store for store in (phase.store, phase.also) if store is not None]
+        row[y.P_STORES], row[y.P_DELAY] = len(stores), phase.delay_fs
+        row[y.P_LANED] = int(phase.wait is not None and self.buffers[phase.wait.buffer].lanes > 0)
+        if stores:
             row[y.P_STORE] = len(self.accesses[g])
-            self.accesses[g].append(self._store_row(g, phase.store, region))
+            self.accesses[g] += [self._store_row(g, store, region) for store in stores]
         if phase.wait is not None:
             row[y.P_WAIT_COUNTER], row[y.P_WAIT_VALUE] = self._counter(g, phase.wait, region)
         self.phases[g].append(row)
@@ -207,13 +235,19 @@ class _Builder:
         if phase.iterations is not None:
             return phase.iterations
         load = phase.loads[0]
-        size = int(region[g, self.row[load.buffer, load.position], y.M_SIZE])
-        return -(-size // load.unit_bytes)
+        return -(-self._extent(g, load.buffer, load.position, region)[1] // load.unit_bytes)
+
+    def _extent(self, g: int, buffer: str, position: int | None, region: Table) -> tuple[int, int]:
+        """Address and size of a chunk, or of a whole buffer [bytes]."""
+        first = last = region[g, self.row[buffer, position or 0]]
+        if position is None:
+            last = region[g, self.row[buffer, len(self.buffers[buffer].sizes[g]) - 1]]
+        return int(first[y.M_BASE]), int(last[y.M_BASE] + last[y.M_SIZE] - first[y.M_BASE])
 
     def _load_row(self, g: int, load: Load, region: Table) -> list[int]:
-        chunk = region[g, self.row[load.buffer, load.position]]
+        base, size = self._extent(g, load.buffer, load.position, region)
         row = [y.NONE] * y.A_COLUMNS
-        row[y.A_BASE], row[y.A_LIMIT] = int(chunk[y.M_BASE]), int(chunk[y.M_SIZE])
+        row[y.A_BASE], row[y.A_LIMIT] = base + load.offset, size - load.offset
         row[y.A_ROW_STRIDE], row[y.A_COLUMN_STRIDE] = load.row_stride, load.column_stride
         row[y.A_STEP_STRIDE], row[y.A_EXTENT] = load.step_stride, int(load.extent)
         row[y.A_UNIT], row[y.A_LAST_UNIT] = load.unit_bytes, load.last_unit_bytes
@@ -223,12 +257,9 @@ class _Builder:
     def _store_row(self, g: int, store: Store, region: Table) -> list[int]:
         first = self.row[store.buffer, store.position]
         row = [0] * y.A_COLUMNS
-        row[y.A_LIMIT] = int(region[g, first, y.M_SIZE])
-        row[y.A_STEP_STRIDE], row[y.A_UNIT], row[y.A_LAST_UNIT] = (
-            store.step_stride,
-            store.unit_bytes,
-            store.unit_bytes,
-        )
+        row[y.A_BASE], row[y.A_LIMIT] = store.offset, int(region[g, first, y.M_SIZE])
+        row[y.A_ROW_STRIDE], row[y.A_STEP_STRIDE] = store.row_stride, store.step_stride
+        row[y.A_UNIT], row[y.A_LAST_UNIT] = store.unit_bytes, store.last_unit_bytes or store.unit_bytes
         row[y.A_CAUSE], row[y.A_REGION] = int(store.cause), first
         return row
 
@@ -238,9 +269,9 @@ class _Builder:
     def _fill_shape(self, kernel: Table, tile: Table) -> None:
         s = self.shape
         s[y.S_GPUS], s[y.S_KERNELS], s[y.S_REGIONS] = self.gpus, kernel.shape[1], len(self.regions)
-        s[y.S_TILES] = tile.shape[1] if self.plan.work else 0
+        s[y.S_TILES] = tile.shape[1] if tile.any() else 0
         s[y.S_WAVEFRONTS], s[y.S_BLOCK_TILES] = self.plan.wavefronts, self.plan.block_tiles
-        s[y.S_COUNTERS] = len(self.counter)
+        s[y.S_COUNTERS] = self.counters
         for g, neighbour in enumerate(self.plan.neighbour):
             self.gpu[g, y.G_NEIGHBOUR] = neighbour
 

@@ -11,16 +11,22 @@ from weft.program.rules import PLAIN_STORE, ChunkRule
 from weft.program.script import Kernel, Wait
 
 Work = npt.NDArray[np.int64]
-"""One row per workgroup: row, column, rows, columns, chunk position, offset in the chunk, bytes, tile number."""
+"""One row per workgroup: row, column, rows, columns, chunk position, offset in the chunk, bytes, tile number, lane."""
 
 
 @dataclass(frozen=True)
 class Buffer:
-    """A buffer in chunks: `sizes[g][p]` bytes at GPU g and position p, each chunk with its rule."""
+    """A buffer in chunks: `sizes[g][p]` bytes at GPU g and position p, each chunk with its rule.
+
+    With `lanes`, what arrives is counted for every workgroup of the sending kernel on its own. With `within`, the
+    chunks are other names of that chunk (buffer, position), so that it can be sent to several GPUs.
+    """
 
     name: str
     sizes: tuple[tuple[int, ...], ...]
     rules: tuple[ChunkRule, ...] = ()
+    lanes: int = 0
+    within: tuple[str, int] | None = None
 
     def rule(self, position: int) -> ChunkRule:
         """The rule of a chunk; ordinary uncached stores where none is given."""

@@ -23,23 +23,27 @@ class Mode(IntEnum):
 
 @dataclass(frozen=True)
 class RemoteMap:
-    """Stores into the chunk go to a chunk of the neighbour instead."""
+    """Stores into the chunk go to a chunk of the neighbour instead, or of the GPU `hops` neighbours away."""
 
     buffer: str
     position: int
     update: bool
     cause: Cause
+    hops: int = 1
 
 
 @dataclass(frozen=True)
 class DmaMap:
-    """When every element of a block has had `updates` updates, an engine sends the block to the neighbour."""
+    """When every element of a block has had its updates, an engine sends the block to the neighbour, or to the GPU
+    `hops` neighbours away.
+    """
 
     buffer: str
     position: int
     update: bool
     read_cause: Cause
     remote_cause: Cause
+    hops: int = 1
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,11 @@ class ChunkRule:
     updates_per_element: int = 0
     remote: RemoteMap | None = None
     dma: DmaMap | None = None
+
+    @property
+    def hops(self) -> int:
+        """How many neighbours away the GPU is that stores or commands go to."""
+        return self.remote.hops if self.remote is not None else self.dma.hops if self.dma is not None else 1
 
     @property
     def mode(self) -> Mode:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 from weft.engine import layout as y
@@ -34,10 +34,11 @@ class Load:
     """A load of one iteration: address = chunk base + row, column and step strides [bytes] times their index.
 
     It moves `unit_bytes` per unit of `extent` (`last_unit_bytes` in the last iteration), never past the chunk's end.
+    `offset` [bytes] shifts the base. With position None it reads the buffer as a whole, whose chunks lie in a row.
     """
 
     buffer: str
-    position: int
+    position: int | None
     unit_bytes: int
     last_unit_bytes: int
     cause: Cause
@@ -46,13 +47,15 @@ class Load:
     column_stride: int = 0
     step_stride: int = 0
     cached: bool = False
+    offset: int = 0
 
 
 @dataclass(frozen=True)
 class Store:
     """A store of one iteration into a buffer: into the workgroup's own tile if the kernel's work is tiled
     (then
-    `position` is its chunk's), else `unit_bytes` at `step_stride` [bytes] times the iteration.
+    `position` is its chunk's), else `unit_bytes` (`last_unit_bytes` in the last iteration, 0: the same) at `offset` +
+    `row_stride` times the workgroup + `step_stride` times the iteration [bytes].
     """
 
     buffer: str
@@ -60,15 +63,23 @@ class Store:
     position: int = 0
     unit_bytes: int = 0
     step_stride: int = 0
+    last_unit_bytes: int = 0
+    row_stride: int = 0
+    offset: int = 0
 
 
 @dataclass(frozen=True)
 class Wait:
-    """Begin only when a chunk is complete (fully received or reduced), or, if `sent`, when DMA has sent it on."""
+    """Begin only when a chunk is complete (fully received or reduced), or, if `sent`, when DMA has sent it on.
+
+    With `bytes`, that many must have come instead of the whole chunk: into the workgroup's own lane, if the
+    buffer has lanes.
+    """
 
     buffer: str
     position: int
     sent: bool = False
+    bytes: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -76,7 +87,8 @@ class Phase:
     """A software-pipelined loop: `slots` iterations in flight, `cycles` of a compute unit each, in order.
 
     With `shared`, iteration i belongs to workgroup i modulo the number of workgroups. Where `iterations` is
-    None, there are as many as cover the chunk of the first load.
+    None, there are as many as cover the chunk of the first load. An iteration may store a second time (`also`).
+    `delay_fs` [fs] passes between the end of the wait and the first iteration.
     """
 
     iterations: int | None
@@ -86,11 +98,17 @@ class Phase:
     store: Store | None = None
     wait: Wait | None = None
     shared: bool = False
+    also: Store | None = None
+    delay_fs: int = 0
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel: how many workgroups, what each needs of a compute unit, and the script that all of them run."""
+    """A kernel: how many workgroups, what each needs of a compute unit, and the script that all of them run.
+
+    A `tiled` kernel computes the plan's tiles, or those in the rows `part` (first, one past the last). A kernel without
+    workgroups has DMA engines send the chunks `copies`, (buffer, position) each, by their address map.
+    """
 
     name: str
     workgroups: int
@@ -99,3 +117,5 @@ class Kernel:
     lds: int
     phases: tuple[Phase, ...]
     tiled: bool = False
+    part: tuple[int, int] | None = None
+    copies: tuple[tuple[str, int], ...] = ()

@@ -45,7 +45,7 @@ def collect(config: RunConfig, program: Program, machine: Machine, wall_s: float
         kernels=kernels,
         stages=_stages(program, machine),
         chunks=chunks,
-        dmas=_dmas(machine),
+        dmas=_dmas(program, machine),
         series=_series(machine),
         events=int(machine.clock[y.C_EVENTS]),
         requests=int(machine.clock[y.C_REQUESTS]),
@@ -78,6 +78,8 @@ def _stages(program: Program, m: Machine) -> tuple[StageSpan, ...]:
     for g in _gpus(m):
         for k, name in enumerate(program.kernel_names):
             first, count = int(m.kernel[g, k, y.K_FIRST_WORK]), int(m.kernel[g, k, y.K_WORKGROUPS])
+            if count == 0:  # copies by DMA engines
+                continue
             log = m.work_log[g, first : first + count]
             # What the GPU holds at once: the workgroups placed before any had ended.
             wave = max(int((log[:, y.WL_START] < log[:, y.WL_END].min()).sum()), 1)
@@ -117,7 +119,7 @@ def _chunks(program: Program, m: Machine) -> tuple[ChunkSpan, ...]:
     return tuple(spans)
 
 
-def _dmas(m: Machine) -> tuple[DmaSpan, ...]:
+def _dmas(program: Program, m: Machine) -> tuple[DmaSpan, ...]:
     spans = []
     for g in _gpus(m):
         for tile in np.flatnonzero(m.dma_log[g, :, y.DL_END] != y.NONE):
@@ -128,7 +130,7 @@ def _dmas(m: Machine) -> tuple[DmaSpan, ...]:
                     gpu=g,
                     engine=int(log[y.DL_ENGINE]),
                     tile=int(tile),
-                    position=int(m.work[g, tile, y.T_REGION]) if m.work.shape[1] > tile else int(region),
+                    position=program.regions[int(region)][1],
                     bytes=int(log[y.DL_BYTES]),
                     ready_fs=int(log[y.DL_READY]),
                     start_fs=int(log[y.DL_START]),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from weft.engine import layout as y
 from weft.engine.state import Machine
 from weft.program import Program
@@ -32,6 +34,8 @@ def _waiting(program: Program, m: Machine, w: int) -> str:
     who = f"workgroup {index} of {program.kernel_names[k]} on GPU {g}"
     row = m.phase[g, m.kernel[g, k, y.K_FIRST_PHASE] + phase]
     counter = int(row[y.P_WAIT_COUNTER])
+    if row[y.P_LANED]:
+        counter += int(m.work[g, m.kernel[g, k, y.K_FIRST_WORK] + index, y.T_LANE])
     if m.resident[w, y.W_WAITING] and counter != y.NONE:
         return f"{who} waits for {_chunk_of(program, m, g, counter, int(row[y.P_WAIT_VALUE]))}"
     tile = m.work[g, m.kernel[g, k, y.K_FIRST_WORK] + index]
@@ -40,7 +44,8 @@ def _waiting(program: Program, m: Machine, w: int) -> str:
 
 
 def _chunk_of(program: Program, m: Machine, g: int, counter: int, value: int) -> str:
-    region = int((m.region[g, :, y.M_COUNTER] == counter).argmax())
+    counters = m.region[g, :, y.M_COUNTER]
+    region = int(np.where(counters <= counter, counters, y.NONE).argmax())
     buffer, position = program.regions[region]
     return f"chunk {position} of {buffer}, which has {m.counter[g, counter, y.N_VALUE]} of {value} bytes"
 
