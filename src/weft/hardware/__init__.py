@@ -2,9 +2,10 @@
 
 from weft.hardware.achieved import Achieved
 from weft.hardware.fields import Quantity
-from weft.hardware.finding import find_gpu
+from weft.hardware.finding import SystemMatch, find_gpu, find_system
 from weft.hardware.gpu import Architecture, Gpu, Vendor, parse_assignment, quantities
-from weft.hardware.loading import load, names
+from weft.hardware.loading import load, load_system, names, system_names
+from weft.hardware.machine import Machine, Network, Topology
 from weft.hardware.parts import (
     Arbiter,
     Cache,
@@ -37,18 +38,25 @@ __all__ = [
     "Host",
     "Launch",
     "Link",
+    "Machine",
     "Memory",
     "MemoryCache",
+    "Network",
     "Provenance",
     "Quantity",
     "Rates",
     "System",
+    "SystemMatch",
     "Timing",
+    "Topology",
     "Tracker",
     "Vendor",
     "find_gpu",
+    "find_system",
     "load",
+    "load_system",
     "names",
     "parse_assignment",
     "quantities",
+    "system_names",
 ]

@@ -143,13 +143,18 @@ class Gpu(Part):
 @cache
 def quantities() -> Mapping[str, Quantity]:
     """The rule of every settable path of a Gpu."""
-    return dict(_quantities_of(Gpu, ""))
+    return dict(quantities_of(Gpu, ""))
 
 
-def _quantities_of(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, Quantity]]:
+def quantities_of(
+    model: type[BaseModel], prefix: str, skip: tuple[str, ...] = ()
+) -> Iterator[tuple[str, Quantity]]:
+    """The dotted paths of the numeric fields of a model and its parts, each with its rule."""
     for name, field in model.model_fields.items():
+        if name in skip:
+            continue
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            yield from _quantities_of(field.annotation, f"{prefix}{name}.")
+            yield from quantities_of(field.annotation, f"{prefix}{name}.")
         for rule in field.metadata:
             if isinstance(rule, Quantity):
                 yield f"{prefix}{name}", rule

@@ -1,4 +1,4 @@
-"""GPU descriptions from the catalogue or from a user's file, which may extend another one."""
+"""Descriptions of GPUs and machines, from the catalogue or from a user's file, which may extend another one."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from weft.errors import ConfigError, UnknownNameError
+from weft.hardware.fields import Quantity
 from weft.hardware.gpu import Gpu, quantities
+from weft.hardware.machine import Machine, machine_paths
 from weft.hardware.sourced import Leaf, read_leaves, read_toml
-
-_ABOUT = ("name", "title", "description", "vendor", "architecture")
 
 
 class _Description(NamedTuple):
@@ -20,9 +20,37 @@ class _Description(NamedTuple):
     leaves: Mapping[str, Leaf]
 
 
+class _Kind(NamedTuple):
+    """What is described: its noun, the folder of its files, the texts each must have, and its paths."""
+
+    noun: str
+    folder: str
+    texts: tuple[str, ...]
+    paths: Mapping[str, Quantity | None]
+    example: str
+
+    @property
+    def files(self) -> Traversable:
+        return resources.files("weft.hardware") / self.folder
+
+
+def _gpus() -> _Kind:
+    texts = ("name", "title", "description", "vendor", "architecture")
+    return _Kind("GPU", "catalog", texts, quantities(), "t3-paper")
+
+
+def _machines() -> _Kind:
+    return _Kind("system", "systems", ("name", "title", "description", "gpu"), machine_paths(), "dgx-h100")
+
+
 def names() -> list[str]:
     """The GPUs of the catalogue."""
-    return names_in(resources.files("weft.hardware") / "catalog")
+    return names_in(_gpus().files)
+
+
+def system_names() -> list[str]:
+    """The machines of the catalogue."""
+    return names_in(_machines().files)
 
 
 def load(name_or_path: str | Path) -> Gpu:
@@ -31,9 +59,23 @@ def load(name_or_path: str | Path) -> Gpu:
     A file that says extends = "t3-paper" states only what differs. Raises UnknownNameError, InputError or
     ConfigError.
     """
-    file = find("GPU", name_or_path, resources.files("weft.hardware") / "catalog")
-    found = _describe(file, ())
+    file = find("GPU", name_or_path, _gpus().files)
+    found = _describe(_gpus(), file, ())
     return Gpu.from_leaves(found.about, found.leaves, file_label(file))
+
+
+def load_system(name_or_path: str | Path) -> Machine:
+    """The machine of the catalogue with that name, or the one that a TOML file describes.
+
+    Its `gpu` is a name of the catalogue or a path beside the file. Raises UnknownNameError, InputError or
+    ConfigError.
+    """
+    file = find("system", name_or_path, _machines().files)
+    found = _describe(_machines(), file, ())
+    about = dict(found.about)
+    gpu = about.pop("gpu")
+    beside = file.parent if isinstance(file, Path) and gpu.endswith(".toml") else None
+    return Machine.from_leaves(about, load(beside / gpu if beside else gpu), found.leaves, file_label(file))
 
 
 def names_in(folder: Traversable) -> list[str]:
@@ -59,47 +101,48 @@ def file_label(file: Path | Traversable) -> str:
     return str(file) if isinstance(file, Path) and not file.is_absolute() else file.name
 
 
-def _describe(file: Path | Traversable, seen: tuple[str, ...]) -> _Description:
+def _describe(kind: _Kind, file: Path | Traversable, seen: tuple[str, ...]) -> _Description:
     label = str(file)
     if label in seen:
         raise ConfigError("this file extends itself; remove one 'extends'", label, "extends")
     document = read_toml(file)
-    base = _base(document.pop("extends", None), file, (*seen, label))
-    aliases = _aliases(document.pop("aliases", []), file)
-    about = {**base.about, **_about(document, file, complete=not base.leaves), "aliases": aliases}
-    leaves = read_leaves(document, quantities(), file_label(file))
+    base = _base(kind, document.pop("extends", None), file, (*seen, label))
+    own = _own(document, file)
+    inherited = {key: value for key, value in base.about.items() if key in kind.texts}
+    about = {**inherited, **_about(kind, document, file, complete=not base.leaves), **own}
+    leaves = read_leaves(document, kind.paths, file_label(file))
     return _Description(about, {**base.leaves, **leaves})
 
 
-def _base(extends: object, file: Path | Traversable, seen: tuple[str, ...]) -> _Description:
+def _base(kind: _Kind, extends: object, file: Path | Traversable, seen: tuple[str, ...]) -> _Description:
     if extends is None:
         return _Description({}, {})
     if not isinstance(extends, str):
         raise ConfigError(
-            f'{extends!r} is no name or path; write it like "t3-paper"', file_label(file), "extends"
+            f'{extends!r} is no name or path; write it like "{kind.example}"', file_label(file), "extends"
         )
     beside = file.parent if isinstance(file, Path) else Path()
-    base = find("GPU", extends, resources.files("weft.hardware") / "catalog", beside)
-    return _describe(base, seen)
+    return _describe(kind, find(kind.noun, extends, kind.files, beside), seen)
 
 
-def _aliases(found: object, file: Path | Traversable) -> tuple[str, ...]:
-    """Other names of a GPU; an extending file does not inherit them."""
-    if not isinstance(found, list) or not all(isinstance(alias, str) for alias in found):
+def _own(document: dict[str, Any], file: Path | Traversable) -> dict[str, Any]:
+    """What an extending file does not inherit: other names, and being what a GPU's bare name means."""
+    aliases, usual = document.pop("aliases", []), document.pop("usual", False)
+    if not isinstance(aliases, list) or not all(isinstance(alias, str) for alias in aliases):
         raise ConfigError(
-            f'{found!r} must be a list of names, like ["A100-SXM4-80GB"]', file_label(file), "aliases"
+            f'{aliases!r} must be a list of names, like ["A100-SXM4-80GB"]', file_label(file), "aliases"
         )
-    return tuple(found)
+    return {"aliases": tuple(aliases)} | ({"usual": True} if usual is True else {})
 
 
-def _about(document: dict[str, Any], file: Path | Traversable, complete: bool) -> dict[str, str]:
-    """Takes name, title and description out of the document; without them a file is named after itself."""
+def _about(kind: _Kind, document: dict[str, Any], file: Path | Traversable, complete: bool) -> dict[str, str]:
+    """Takes the texts out of the document; without a name, a file is named after itself."""
     about = {"name": file.name.removesuffix(".toml")}
-    about |= {key: document.pop(key) for key in _ABOUT if key in document}
+    about |= {key: document.pop(key) for key in kind.texts if key in document}
     for key, value in about.items():
         if not isinstance(value, str):
             raise ConfigError(f"{value!r} must be text in quotes", file_label(file), key)
-    missing = [key for key in _ABOUT if key not in about]
+    missing = [key for key in kind.texts if key not in about]
     if complete and missing:
         raise ConfigError(
             f'this text is missing; add a line like {missing[0]} = "..."', file_label(file), missing[0]
