@@ -9,11 +9,13 @@ if TYPE_CHECKING:
     from weft.report.run import run_report
     from weft.report.study import study_report
     from weft.report.trace import write_trace
+    from weft.report.validation import validation_report
 
-__all__ = ["run_report", "study_report", "write_trace"]
+__all__ = ["run_report", "study_report", "validation_report", "write_trace"]
 
 # A trace needs no plotting library, so each name's module is imported when the name is first used.
 _HOMES = {"run_report": "run", "study_report": "study", "write_trace": "trace"}
+_HOMES |= {"validation_report": "validation"}
 
 
 def __getattr__(name: str) -> object:

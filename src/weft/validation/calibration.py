@@ -21,6 +21,8 @@ FloatArray = npt.NDArray[np.float64]
 Model = Callable[[Mapping[str, float]], FloatArray]
 """Predicted seconds of every row for the values of some parameters, by path [base units]."""
 
+FITTED, AT_LOW, AT_HIGH = "fitted", "at low bound", "at high bound"
+NO_ROWS, TOO_FEW, UNDETERMINED = "no rows", "too few rows", "not determined"
 SOFTNESS = 0.1
 """Residuals above this [ln units] pull less than by their square: rows 10 % off are still trusted in full."""
 CONFIDENCE = 0.95
@@ -35,8 +37,8 @@ _SINGULAR = 1e-9  # of the scaled normal matrix: directions that the rows do not
 class Fitted:
     """A parameter after the fit: value, 95 % confidence interval, and what to know about it [base unit].
 
-    `state` is "fitted", "at low bound", "at high bound", "too few rows" (kept at its start) or
-    "not determined" (the rows do not tell it from the others); `rows` is how many rows feel it.
+    `state` is "fitted", "at low bound", "at high bound", "no rows", "too few rows" or "not determined" (the rows
+    do not tell it from the others); in the last three it keeps its start. `rows` is how many rows feel it.
     """
 
     parameter: Parameter
@@ -72,10 +74,13 @@ class Fit:
     cost_before: float
     cost_after: float
 
+    def determined(self) -> list[Fitted]:
+        """The parameters that the rows determined."""
+        return [found for found in self.parameters if found.state in (FITTED, AT_LOW, AT_HIGH)]
+
     def values(self) -> dict[str, float]:
         """The values that the rows determined, by path [base units]."""
-        kept = ("too few rows", "not determined")
-        return {found.parameter.path: found.value for found in self.parameters if found.state not in kept}
+        return {found.parameter.path: found.value for found in self.determined()}
 
 
 def split(strata: Sequence[str], share: float, seed: int) -> npt.NDArray[np.bool_]:
@@ -121,16 +126,32 @@ def fit(
     free = [i for i, parameter in enumerate(parameters) if felt[i] >= parameter.needs_rows]
     if not free:
         raise InputError(_too_few(len(measured), parameters, felt))
-    found = _solve(residuals, space, free)
-    at = space.begin.copy()
-    at[free] = found.x
-    spread = _spread(found, len(measured))
-    rows = {index: position for position, index in enumerate(free)}
+    at, spread = _determined(residuals, space, free)
     fitted = tuple(
-        _fitted(space, i, at[i], spread[rows[i]] if i in rows else None, int(felt[i]))
-        for i in range(len(parameters))
+        _fitted(space, i, at[i], spread[i], int(felt[i]), i in free) for i in range(len(parameters))
     )
     return Fit(fitted, _cost(residuals(space.begin)), _cost(residuals(at)))
+
+
+def _determined(residuals: _Residuals, space: _Space, free: Sequence[int]) -> tuple[FloatArray, FloatArray]:
+    """The best point and half its confidence intervals, without those parameters that the rows leave open.
+
+    These go back to their start, the most open one first, and the others are fitted again; their interval is
+    infinite.
+    """
+    spread = np.full(len(space.begin), np.inf)
+    left = list(free)
+    while left:
+        at = space.begin.copy()
+        found = _solve(residuals, space, left)
+        at[left] = found.x
+        spread[:] = np.inf
+        spread[left] = _spread(found, len(found.fun))
+        share = spread[left] / (space.high - space.low)[left]
+        if share.max() < 1:
+            return at, spread
+        left.pop(int(share.argmax()))
+    return space.begin, spread
 
 
 class _Space:
@@ -257,21 +278,20 @@ def _spread(found: Any, rows: int) -> FloatArray:
     return spread
 
 
-def _fitted(space: _Space, index: int, at: float, spread: float | None, felt: int) -> Fitted:
+def _fitted(space: _Space, index: int, at: float, spread: float, felt: int, free: bool) -> Fitted:
     parameter, start = space.parameters[index], float(space.start[index])
-    if spread is None:
-        return Fitted(parameter, start, start, parameter.low, parameter.high, felt, "too few rows")
+    if np.isinf(spread):
+        state = UNDETERMINED if free else TOO_FEW if felt else NO_ROWS
+        return Fitted(parameter, start, start, parameter.low, parameter.high, felt, state)
     ends = np.repeat(space.begin[None, :], 3, axis=0)
     ends[:, index] = at - spread, at, at + spread
     low, value, high = (float(space.plain(end)[index]) for end in ends)
     width = space.high[index] - space.low[index]
-    if spread >= width:
-        return Fitted(parameter, start, value, low, high, felt, "not determined")
     near_low, near_high = (
         at - space.low[index] < _AT_BOUND * width,
         space.high[index] - at < _AT_BOUND * width,
     )
-    state = "at low bound" if near_low else "at high bound" if near_high else "fitted"
+    state = AT_LOW if near_low else AT_HIGH if near_high else FITTED
     return Fitted(parameter, start, value, low, high, felt, state)
 
 

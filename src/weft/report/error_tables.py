@@ -1,0 +1,67 @@
+"""Errors, demands and the worst rows of a validation as tables, from its plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from weft.report.tables import Table
+
+Row = Mapping[str, Any]
+
+STATISTICS = ("rows", "mean_abs_err", "median_abs_err", "p90_abs_err", "bias", "geomean_err", "max_abs_err")
+_ALSO = ("machine", *STATISTICS)
+_CASE = ("gpu", "system", "collective", "pattern", "op", "ranks", "bytes", "dtype", "m", "n", "k")
+
+
+def errors_table(groups: Sequence[Row]) -> Table:
+    """Groups and their errors; what no group is told apart by has no column."""
+    names = [
+        name for name in dict.fromkeys(name for group in groups for name in group) if _tells(groups, name)
+    ]
+    rows = [
+        (
+            *("" if group.get(name) is None else str(group[name]) for name in names),
+            f"{group['rows']:,}",
+            *(f"{group[f'{statistic}_abs_err']:.1%}" for statistic in ("mean", "median", "p90")),
+            f"{group['bias']:+.1%}",
+            f"{group['geomean_err']:.1%}",
+        )
+        for group in groups
+    ]
+    return Table((*names, "rows", "mean", "median", "p90", "bias", "geomean"), rows, text_columns=len(names))
+
+
+def _tells(groups: Sequence[Row], name: str) -> bool:
+    return name not in _ALSO and any(group.get(name) is not None for group in groups)
+
+
+def bar_table(lines: Sequence[Row]) -> Table:
+    """Each demand with its limit, what was reached, and the verdict."""
+    rows = [
+        (
+            line["what"],
+            line["protocol"],
+            f"{line['statistic']} {'>=' if line['at_least'] else '<='} {line['limit']:.1%}",
+            "–" if line["reached"] is None else f"{line['reached']:.1%}",
+            f"{line['rows']:,}",
+            line["verdict"],
+        )
+        for line in lines
+    ]
+    return Table(("what", "rows counted", "must be", "is", "rows", "verdict"), rows, text_columns=3)
+
+
+def worst_table(worst: Sequence[Row]) -> Table:
+    """The rows that are furthest off, with their place in the file."""
+    rows = [
+        (
+            f"{row['file']}:{row['line']}",
+            " ".join(str(row[name]) for name in _CASE if row.get(name) not in (None, "")),
+            f"{row['measured_s'] * 1e6:,.4g}",
+            f"{row['predicted_s'] * 1e6:,.4g}",
+            f"{row['error']:+.0%}",
+        )
+        for row in worst
+    ]
+    return Table(("row", "case", "measured [µs]", "predicted [µs]", "error"), rows, text_columns=2)

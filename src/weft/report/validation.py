@@ -1,0 +1,78 @@
+"""The page of a validation: how far off the models are, machine by machine, and where."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from weft.report.error_tables import bar_table, errors_table, worst_table
+from weft.report.page import Figure, write_page
+from weft.report.plots.errors import Cloud, error_against_size, predicted_against_measured
+from weft.report.tables import Table
+
+TITLES = {
+    "gemm": "GEMMs",
+    "collective": "Collectives",
+    "layer": "A Transformer layer",
+    "overlap": "Overlapped GEMMs and collectives",
+    "contention": "A GEMM beside a collective",
+    "ring": "Ring reduce-scatter, simulated",
+}
+_PICTURED = 24  # clouds in one picture: those with most rows
+
+
+class Findings(Protocol):
+    """What a page needs of a validation: its plain data, its rows as clouds of points, and what was wrong."""
+
+    def to_dict(self) -> Mapping[str, Any]:
+        """Groups, ranges, overall errors, worst rows and counts of rows."""
+
+    def clouds(self) -> Mapping[str, Sequence[Cloud]]:
+        """The rows of each kind."""
+
+    def complaints(self) -> Sequence[str]:
+        """Every problem of rows as a sentence, alike ones together."""
+
+
+def validation_report(
+    findings: Findings, out_dir: str | Path, lines: Sequence[Mapping[str, Any]] = ()
+) -> Path:
+    """Write `report.html` on a validation to a folder and return its path; OutputError if that fails.
+
+    `lines` are the demands on the models, with what was reached.
+    """
+    data = findings.to_dict()
+    return write_page(
+        "validation.html.j2",
+        out_dir,
+        rows=f"{data['rows_used']:,} of {data['rows_read']:,}",
+        overall=errors_table(data["overall"]),
+        bar=bar_table(lines) if lines else None,
+        sections=[_section(data, kind, clouds) for kind, clouds in findings.clouds().items()],
+        worst=worst_table(data["worst"]),
+        problems=findings.complaints(),
+    )
+
+
+def _section(
+    data: Mapping[str, Any], kind: str, clouds: Sequence[Cloud]
+) -> tuple[str, Table, Table, list[Figure]]:
+    groups, ranges = (
+        errors_table([group for group in data[name] if group["kind"] == kind])
+        for name in ("groups", "ranges")
+    )
+    return TITLES.get(kind, kind), groups, ranges, list(figures(kind, clouds))
+
+
+def figures(kind: str, clouds: Sequence[Cloud]) -> Iterator[Figure]:
+    """The pictures of one kind: predicted against measured, and the error against size."""
+    fullest = sorted(clouds, key=lambda cloud: -len(cloud.measured))[:_PICTURED]
+    shown = [cloud for cloud in clouds if any(cloud is one for one in fullest)]
+    title = TITLES.get(kind, kind)
+    if shown:
+        yield Figure(
+            predicted_against_measured(shown),
+            f"{title}: predicted against measured time. A point is a row; the bands are 10 % and 20 %.",
+        )
+        yield Figure(error_against_size(shown), f"{title}: the error of each row against its size.")

@@ -1,0 +1,119 @@
+"""How errors are found honestly: on rows that the fit did not see, and on machines that it did not see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from weft.errors import InputError
+from weft.validation.calibration import Fit, fit, sample, split
+from weft.validation.metrics import Errors, errors_of
+from weft.validation.subjects import Predicted, Progress, Subject, predicted
+
+HOLDOUT = 0.3
+"""The share of rows that a fit does not see."""
+MOST_ROWS = 1000
+"""The most rows per group that a fit uses; errors are found on all rows held out."""
+SEED = 0
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """A subject fitted to part of its rows: the fit, and the errors on rows it did not see, before and after."""
+
+    subject: Subject
+    fit: Fit
+    fitted_rows: int
+    held_out: Predicted
+    before: Errors
+    after: Errors
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fit and its errors as plain data."""
+        return {
+            "kind": self.subject.kind,
+            "machine": self.subject.machine,
+            "fitted_rows": self.fitted_rows,
+            "held_out_rows": len(self.held_out.subject),
+            "parameters": [found.to_dict() for found in self.fit.parameters],
+            "held_out_before": self.before.to_dict(),
+            "held_out_after": self.after.to_dict(),
+        }
+
+
+def calibrated(
+    subject: Subject, holdout: float = HOLDOUT, seed: int = SEED, most_rows: int = MOST_ROWS
+) -> Calibrated:
+    """Fit a subject's parameters to a random part of its rows and find the errors on the rest.
+
+    The same share of every group is held out. Raises InputError if the rows are too few.
+    """
+    held = split(subject.strata(), holdout, seed)
+    if held.all() or not held.any():
+        raise InputError(
+            f"{len(subject)} rows of {subject.machine} are too few to hold {holdout:.0%} of them out; measure more"
+        )
+    seen, unseen = subject.take(~held), subject.take(held)
+    seen = seen.take(sample(seen.strata(), most_rows, seed))
+    found = fit(seen.model(), seen.measured, subject.parameters, subject.start)
+    after = predicted(unseen, found.values())
+    before = errors_of(predicted(unseen).seconds, unseen.measured)
+    return Calibrated(subject, found, len(seen), after, before, errors_of(after.seconds, unseen.measured))
+
+
+def hold_out(
+    subjects: Sequence[Subject], progress: Progress | None = None, seed: int = SEED
+) -> list[Calibrated]:
+    """Every subject with enough rows, fitted to 70 % of its rows at random and tried on the other 30 %."""
+    return list(_each(subjects, progress, lambda subject: calibrated(subject, seed=seed)))
+
+
+def leave_one_out(subjects: Sequence[Subject], fits: Mapping[str, Mapping[str, float]]) -> list[Predicted]:
+    """Every subject predicted from its data sheet and what was fitted on the others (`fits`, by their names).
+
+    A parameter is the geometric mean over the other machines of the vendor, or over all others if there is none.
+    """
+    result = []
+    for subject in subjects:
+        values = borrowed(subject, subjects, fits)
+        if values:
+            result.append(predicted(subject, values))
+    return result
+
+
+def borrowed(
+    subject: Subject, subjects: Sequence[Subject], fits: Mapping[str, Mapping[str, float]]
+) -> dict[str, float]:
+    """The parameters that the other machines' fits suggest for a subject, by path; empty if there are none."""
+    others = [other for other in subjects if other.machine != subject.machine and other.kind == subject.kind]
+    relatives = [other for other in others if other.vendor == subject.vendor] or others
+    values = {}
+    for parameter in subject.parameters:
+        known = [
+            fits[other.name][parameter.path]
+            for other in relatives
+            if parameter.path in fits.get(other.name, {})
+        ]
+        if known:
+            mean = float(np.exp(np.log(known).mean())) if min(known) > 0 else float(np.mean(known))
+            values[parameter.path] = mean
+    return values
+
+
+def _each(
+    subjects: Sequence[Subject], progress: Progress | None, step: Callable[[Subject], Calibrated]
+) -> list[Calibrated]:
+    done = []
+    for position, subject in enumerate(subjects):
+        if progress:
+            progress(position, len(subjects), f"{subject.kind} {subject.machine}")
+        try:
+            done.append(step(subject))
+        except (
+            InputError
+        ):  # too few rows to fit: the machine keeps its catalogue values and is not in this table
+            continue
+    return done

@@ -1,0 +1,168 @@
+"""Measurements are read by their columns, and whatever is wrong with a file or a row is named with its line."""
+
+import math
+
+import pytest
+
+from weft.errors import InputError
+from weft.validation.data import SCHEMAS, data_folder, layer_times, read_file, read_folder
+from weft.validation.problems import Problem, gathered
+
+HEAD = "gpu,dtype,m,n,k,time_us,source,notes"
+
+
+def write(folder, text, name="gemm.csv"):
+    file = folder / name
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def problems_of(folder, *rows):
+    _, problems = read_file(write(folder, "\n".join([HEAD, *rows, ""])))
+    return [str(problem) for problem in problems]
+
+
+def test_rows_are_read_with_their_lines(tmp_path):
+    rows, problems = read_file(
+        write(tmp_path, f"{HEAD}\nh100-sxm,bf16,1024,512,256,9.5,here,\n\nb200,fp8,1,2,3,4,,x\n")
+    )
+    assert not problems
+    assert rows.kind == "gemm"
+    assert rows.line.tolist() == [2, 4]
+    assert rows.texts["gpu"].tolist() == ["h100-sxm", "b200"]
+    assert rows.numbers["k"].tolist() == [256, 3]
+    assert rows.seconds.tolist() == pytest.approx([9.5e-6, 4e-6])
+
+
+def test_columns_may_stand_in_any_order_and_beside_others(tmp_path):
+    rows, problems = read_file(
+        write(tmp_path, "time_us,power,k,n,m,dtype,gpu\n7,400,3,2,1,fp16,mi210\n", "anything.csv")
+    )
+    assert not problems
+    assert [rows.numbers[name][0] for name in ("m", "n", "k", "time_us")] == [1, 2, 3, 7]
+    assert rows.texts["notes"].tolist() == [""]
+
+
+def test_a_byte_order_mark_and_spaces_in_the_header_do_no_harm(tmp_path):
+    rows, problems = read_file(write(tmp_path, "\ufeffgpu, dtype ,m,n,k,time_us\nb200,bf16,1,2,3,4\n"))
+    assert not problems
+    assert len(rows) == 1
+
+
+@pytest.mark.parametrize(
+    ("cell", "rule"),
+    [
+        ("-3", "must be greater than zero"),
+        ("0", "must be greater than zero"),
+        ("nan", "no finite number"),
+        ("inf", "no finite number"),
+        ("12 us", "no number; write it plainly"),
+        ("", "a number is missing"),
+    ],
+)
+def test_an_impossible_time_is_named_with_line_value_and_rule(tmp_path, cell, rule):
+    told = problems_of(tmp_path, "b200,bf16,64,64,64,5,,", f"b200,bf16,64,64,64,{cell},,")
+    assert len(told) == 1
+    assert told[0].startswith(f"gemm.csv line 3: time_us '{cell}'")
+    assert rule in told[0]
+    assert told[0].endswith("the row is left out")
+
+
+def test_a_size_that_is_not_whole_is_named(tmp_path):
+    assert (
+        "line 2: m '6.5': this must be a whole number" in problems_of(tmp_path, "b200,bf16,6.5,64,64,5,,")[0]
+    )
+
+
+def test_a_row_with_too_few_or_too_many_cells_is_named(tmp_path):
+    told = problems_of(tmp_path, "b200,bf16,64,64,64", "b200,bf16,64,64,64,5,,,one,two")
+    assert "line 2: cells '5': this row has 5 cells, but the header has 8" in told[0]
+    assert "line 3: cells '10'" in told[1]
+
+
+def test_lines_are_those_of_the_file_even_after_a_cell_with_a_line_break(tmp_path):
+    told = problems_of(tmp_path, 'b200,bf16,64,64,64,5,,"two\nlines"', "b200,bf16,64,64,64,-1,,")
+    assert "gemm.csv line 4:" in told[0]
+
+
+def test_a_missing_column_is_a_problem_of_the_file_and_names_one_alike(tmp_path):
+    rows, problems = read_file(write(tmp_path, "gpu,dtype,m,n,k,time\nb200,bf16,1,1,1,1\n"))
+    assert rows is None
+    assert str(problems[0]) == (
+        "gemm.csv: column 'time_us': this column is missing; is it 'time'?; the file is left out"
+    )
+
+
+def test_a_file_of_no_kind_says_which_kinds_there_are(tmp_path):
+    rows, problems = read_file(write(tmp_path, "a,b\n1,2\n", "other.csv"))
+    assert rows is None
+    assert "no kind of file has these" in str(problems[0])
+    assert "time_us" in str(problems[0])
+
+
+def test_a_file_with_only_a_header_or_not_in_utf8_is_a_problem(tmp_path):
+    assert "header only" in str(read_file(write(tmp_path, HEAD + "\n"))[1][0])
+    binary = tmp_path / "bad.csv"
+    binary.write_bytes(b"gpu,\xff\xfe\n")
+    assert "no text in UTF-8" in str(read_file(binary)[1][0])
+
+
+@pytest.mark.parametrize("kind", [kind for kind in SCHEMAS if kind != "layer"])
+def test_every_kind_is_known_by_its_columns(tmp_path, kind):
+    columns = SCHEMAS[kind].columns
+    cells = ["x" if cell == "text" else "4" for cell in columns.values()]
+    rows, problems = read_file(write(tmp_path, f"{','.join(columns)}\n{','.join(cells)}\n", "measured.csv"))
+    assert not problems
+    assert rows.kind == kind
+
+
+def test_a_layers_columns_say_phase_batch_and_length(tmp_path):
+    text = "system,op,prefill_bs8_seq2048_s,decode_bs4_ctx3072_s,source\n4xA100,Softmax,2e-3,1e-5,\n"
+    rows, problems = read_file(write(tmp_path, text, "gpt3_layer_tp4.csv"))
+    assert not problems
+    found = [(phase, batch, length, seconds.tolist()) for phase, batch, length, seconds in layer_times(rows)]
+    assert found == [("prefill", 8, 2048, [2e-3]), ("decode", 4, 3072, [1e-5])]
+
+
+def test_blank_optional_numbers_read_as_nan(tmp_path):
+    columns = SCHEMAS["overlap"].columns
+    cells = ["" if cell.startswith("maybe") else "x" for cell in columns.values()]
+    rows, problems = read_file(write(tmp_path, f"{','.join(columns)}\n{','.join(cells)}\n", "overlap.csv"))
+    assert not problems
+    assert math.isnan(rows.numbers["overlap_us"][0])
+
+
+def test_any_subset_of_files_is_read_and_kinds_choose_among_them(tmp_path):
+    write(tmp_path, f"{HEAD}\nb200,bf16,1,1,1,5,,\n")
+    write(tmp_path, "system,collective,ranks,bytes,time_us\n8xH100,all_reduce,8,1024,9\n", "collectives.csv")
+    assert {rows.kind for rows in read_folder(tmp_path)[0]} == {"gemm", "collective"}
+    assert [rows.kind for rows in read_folder(tmp_path, ["gemm"])[0]] == ["gemm"]
+
+
+def test_a_folder_without_usable_files_is_refused_with_the_reason(tmp_path):
+    with pytest.raises(InputError, match=r"has no \.csv file"):
+        read_folder(tmp_path)
+    write(tmp_path, "gpu,dtype,m,n,k,time\n")
+    with pytest.raises(InputError, match="this column is missing"):
+        read_folder(tmp_path)
+
+
+def test_the_folder_is_the_given_one_else_the_environments(tmp_path, monkeypatch):
+    monkeypatch.setenv("WEFT_DATA", str(tmp_path))
+    assert data_folder() == tmp_path
+    with pytest.raises(
+        InputError, match=r"'nowhere' does not exist; put measurements .* docs/howto/validate\.md"
+    ):
+        data_folder("nowhere")
+
+
+def test_alike_problems_are_told_once_with_their_first_lines():
+    alike = [
+        Problem("gemm.csv", (line,), "time_us", str(-line), "this must be greater than zero")
+        for line in range(2, 42)
+    ]
+    (told,) = gathered(alike)
+    assert str(told) == (
+        "gemm.csv lines 2, 3, 4, 5, 6 and 35 more: time_us '-2' to '-41': this must be greater than zero; "
+        "these rows are left out"
+    )

@@ -1,0 +1,87 @@
+"""Errors per group, demands on them, and what one machine may borrow from others."""
+
+import numpy as np
+import pytest
+
+from weft.predict import Parameter
+from weft.validation.bar import Demand, where
+from weft.validation.data import Rows
+from weft.validation.metrics import errors_of, grouped, worst
+from weft.validation.protocols import borrowed, calibrated, leave_one_out
+from weft.validation.subjects import Predicted, Subject, predicted
+
+PACE = Parameter("pace", 0.1, 10.0, "", 5, "seconds per unit of work")
+
+
+def subject(machine, pace, vendor="nvidia", count=60, dtype="bf16"):
+    work = np.linspace(1, 50, count)
+    rows = Rows("gemm", "gemm.csv", np.arange(2, count + 2), {"m": work}, {})
+    return Subject(
+        kind="gemm",
+        machine=machine,
+        rows=rows,
+        measured=pace * work,
+        labels={"gpu": np.full(count, machine), "dtype": np.full(count, dtype)},
+        ranges={"long": work > 25},
+        predict=lambda some, values: values.get("pace", 1.0) * some.numbers["m"],
+        parameters=(PACE,),
+        start={"pace": 1.0},
+        vendor=vendor,
+    )
+
+
+def test_errors_are_relative_to_the_measurement():
+    found = errors_of(np.array([1.1, 0.8, 2.0]), np.array([1.0, 1.0, 2.0]))
+    assert found.rows == 3
+    assert found.mean_abs_err == pytest.approx(0.1)
+    assert found.median_abs_err == pytest.approx(0.1)
+    assert found.bias == pytest.approx(-0.1 / 3)
+    assert found.p90_abs_err == pytest.approx(0.18)
+    assert found.geomean_err == pytest.approx((1.1 / 0.8) ** (1 / 3) - 1)
+
+
+def test_groups_are_disjoint_and_cover_all_rows():
+    ones = np.ones(4)
+    found = grouped(ones, ones, {"gpu": ["a", "b", "a", "b"], "dtype": ["x", "x", "x", "y"]})
+    assert [(group.keys["gpu"], group.keys["dtype"], group.errors.rows) for group in found] == [
+        ("a", "x", 2), ("b", "x", 1), ("b", "y", 1),
+    ]  # fmt: skip
+
+
+def test_the_worst_rows_are_those_with_the_largest_ratio_either_way():
+    assert worst(np.array([1.0, 0.2, 3.0]), np.ones(3), 2).tolist() == [1, 2]
+
+
+def test_calibration_lowers_the_error_on_rows_that_it_did_not_see():
+    done = calibrated(subject("a", 2.0))
+    assert done.before.mean_abs_err == pytest.approx(0.5)
+    assert done.after.mean_abs_err < 1e-3
+    assert (done.fitted_rows, len(done.held_out.subject)) == (42, 18)
+    assert done.fit.values()["pace"] == pytest.approx(2, rel=1e-3)
+
+
+def test_a_machine_left_out_borrows_the_geometric_mean_of_its_vendors_others():
+    machines = [subject("a", 1), subject("b", 2), subject("c", 8), subject("d", 5, vendor="amd")]
+    fits = {f"gemm {name}": {"pace": pace} for name, pace in (("a", 1), ("b", 2), ("c", 8), ("d", 5))}
+    assert borrowed(machines[0], machines, fits) == pytest.approx({"pace": 4})
+    assert borrowed(machines[3], machines, fits) == pytest.approx({"pace": 16 ** (1 / 3)})
+    left = leave_one_out(machines, fits)
+    assert left[0].seconds == pytest.approx(4 * machines[0].rows.numbers["m"])
+
+
+def test_a_demand_counts_only_its_rows_and_says_whether_it_holds():
+    parts = [predicted(subject("a", 1.05)), predicted(subject("b", 2.0))]
+    near = Demand(
+        "near", "gemm", "held out", {"mean": 0.1, "p90": 0.01}, where(("a",), "long", dtype=("bf16",))
+    )
+    first, second = near.lines(parts)
+    assert (first.rows, first.verdict, second.verdict) == (31, "pass", "MISS")
+    assert first.reached == pytest.approx(1 - 1 / 1.05)
+    nobody = Demand("none", "gemm", "held out", {"mean": 0.1}, where(("z",)))
+    assert nobody.lines(parts)[0].verdict == "no rows"
+
+
+def test_taking_rows_takes_them_everywhere():
+    half = subject("a", 1.0).take(np.arange(60) < 30)
+    assert len(half) == len(half.measured) == len(half.labels["gpu"]) == len(half.ranges["long"]) == 30
+    assert isinstance(predicted(half), Predicted)
