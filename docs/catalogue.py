@@ -16,10 +16,11 @@ from weft.hardware import Provenance
 
 INTRODUCTION = """# Machines and models
 
-What Weft knows, made from `src/weft/hardware/catalog` and `src/weft/workload/models`. A *published* value is
-the paper's or the maker's, a *measured* one somebody's measurement, a *derived* one follows from others, and
-an *assumed* one is plausible within its range. `--set PATH=VALUE` and `Gpu.with_values` change a machine's
-values by path.
+What Weft knows, made from `src/weft/hardware/catalog`, `src/weft/hardware/systems` and
+`src/weft/workload/models`. A *peak* value is a data sheet's, a *published* one a paper's or the maker's, an
+*achieved* or *measured* one somebody's measurement, a *calibrated* one fitted to measurements, a *derived* one
+follows from others, and an *assumed* one is plausible within its range. `--set PATH=VALUE` and
+`Gpu.with_values` change a GPU's values by path.
 """
 COLUMNS = ("value", "kind", "plausible range", "source")
 
@@ -52,8 +53,20 @@ def write(page: Path) -> None:
 def machines() -> Iterator[str]:
     for name in hardware.names():
         gpu = hardware.load(name)
-        yield f"\n## Machine `{name}`\n\n{gpu.title}. {gpu.description}\n"
+        yield f"\n## GPU `{name}`\n\n{gpu.title}. {gpu.description}{also_known(gpu.aliases)}\n"
         yield from table("path", {path: gpu.text(path) for path in gpu.paths()}, gpu.provenance)
+    for name in hardware.system_names():
+        system = hardware.load_system(name)
+        about = (
+            f"{system.title}. {system.description} Its GPU: `{system.gpu.name}`.{also_known(system.aliases)}"
+        )
+        yield f"\n## System `{name}`\n\n{about}\n"
+        yield from table("path", {path: system.text(path) for path in system.provenance}, system.provenance)
+
+
+def also_known(aliases: tuple[str, ...]) -> str:
+    """A sentence with the other names of a machine."""
+    return f" Also known as {', '.join(f'`{alias}`' for alias in aliases)}." if aliases else ""
 
 
 def assumed(name: str) -> Iterator[str]:

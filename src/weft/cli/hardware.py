@@ -1,54 +1,140 @@
-"""`weft hardware`: which machines there are, and where each of their values comes from."""
+"""`weft hardware`: which GPUs and systems there are, and where each of their values comes from."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import click
 
 from weft import hardware as machines
 from weft.cli.tables import print_sourced, print_table
-from weft.hardware import Gpu, Provenance
+from weft.errors import UnknownNameError
+from weft.hardware import Gpu, Machine, Provenance
+from weft.units import Dimension, format_bytes, format_rate
+
+_GPU_COLUMNS = ("name", "title", "units", "bf16 TFLOP/s", "memory", "memory rate", "cache", "links, one way")
+_SYSTEM_COLUMNS = ("name", "title", "GPU", "GPUs", "joined by", "network per GPU")
 
 
-@click.group()
+@click.group(epilog="Example: weft hardware show h100-sxm")
 def hardware() -> None:
-    """List and show GPUs, each value with its unit and source."""
+    """List and show GPUs and systems, each value with its unit and source."""
 
 
 @hardware.command("list", epilog="Example: weft hardware list")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 def list_machines(as_json: bool) -> None:
-    """List the GPUs of the catalogue."""
+    """List the GPUs of the catalogue and the systems that they sit in."""
     gpus = [machines.load(name) for name in machines.names()]
+    systems = [machines.load_system(name) for name in machines.system_names()]
     if as_json:
-        about = [{"name": gpu.name, "title": gpu.title, "description": gpu.description} for gpu in gpus]
+        about = [*map(_gpu_entry, gpus), *map(_system_entry, systems)]
         click.echo(json.dumps(about, indent=2))
         return
-    print_table("GPUs", ["name", "description"], [[gpu.name, gpu.description] for gpu in gpus])
+    print_table("GPUs", _GPU_COLUMNS, [_gpu_row(gpu) for gpu in gpus], numbers=_GPU_COLUMNS[2:])
+    print_table("Systems", _SYSTEM_COLUMNS, [_system_row(system) for system in systems], numbers={"GPUs"})
 
 
 @hardware.command("show", epilog="Example: weft hardware show t3-paper")
 @click.argument("name", metavar="NAME|FILE")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def show_machine(name: str, as_json: bool) -> None:
-    """Show every value of a GPU: its path (for --set), unit, kind, plausible range and source."""
-    gpu = machines.load(name)
+    """Show every value of a GPU or system: its path (for --set), unit, kind, plausible range and source.
+
+    A "peak" value is a data sheet's, an "achieved" one was measured under load, a "calibrated" one was fitted.
+    """
+    found = _find(name)
     if as_json:
-        click.echo(json.dumps(gpu_as_json(gpu), indent=2))
+        click.echo(json.dumps(_as_json(found), indent=2))
         return
-    values = {path: gpu.text(path) for path in gpu.paths()}
-    print_sourced(f"{gpu.name}: {gpu.description}", "path", values, gpu.provenance)
+    print_sourced(_headline(found), "path", _texts(found), found.provenance)
 
 
-def gpu_as_json(gpu: Gpu) -> dict[str, Any]:
-    """A GPU as plain data, every value with its base unit and provenance."""
-    values = [_value_as_json(gpu, path, gpu.provenance.get(path)) for path in gpu.paths()]
-    return {"name": gpu.name, "title": gpu.title, "description": gpu.description, "values": values}
+def _find(name: str) -> Gpu | Machine:
+    """The GPU or system of that name or file; UnknownNameError names the nearest of both."""
+    if name in machines.system_names() or (name.endswith(".toml") and machines.describes_system(name)):
+        return machines.load_system(name)
+    try:
+        return machines.load(name)
+    except UnknownNameError as error:
+        if error.kind != "GPU" or error.name != name:
+            raise
+        raise UnknownNameError("GPU or system", name, [*machines.names(), *machines.system_names()]) from None
 
 
-def _value_as_json(gpu: Gpu, path: str, provenance: Provenance | None) -> dict[str, Any]:
+def _headline(found: Gpu | Machine) -> str:
+    also = f" Also known as {', '.join(found.aliases)}." if found.aliases else ""
+    gpu = f" Its GPU: {found.gpu.name}." if isinstance(found, Machine) else ""
+    return f"{found.name}: {found.description}{gpu}{also}"
+
+
+def _gpu_row(gpu: Gpu) -> list[str]:
+    link = f"{gpu.link.links} x, " if gpu.link.links else "PCIe, "
+    return [
+        gpu.name,
+        gpu.title,
+        str(gpu.compute.compute_units),
+        f"{gpu.matrix_rate('bf16') / 1e12:.0f}",
+        format_bytes(gpu.memory.capacity),
+        format_rate(gpu.memory.bandwidth, 3),
+        format_bytes(gpu.cache.capacity),
+        link + format_rate(gpu.link.bandwidth, 3),
+    ]
+
+
+def _system_row(system: Machine) -> list[str]:
+    joined = system.topology + (", which reduces" if system.switch_reduces else "")
+    network = f"{format_rate(system.network.bandwidth, 3)}, {system.network.kind}"
+    return [system.name, system.title, system.gpu.name, str(system.gpus_per_node), joined, network]
+
+
+def _gpu_entry(gpu: Gpu) -> dict[str, Any]:
+    about = {"kind": "gpu", "name": gpu.name, "title": gpu.title, "description": gpu.description}
+    return {
+        **about,
+        "aliases": list(gpu.aliases),
+        "vendor": gpu.vendor,
+        "architecture": gpu.architecture,
+        "compute_units": gpu.compute.compute_units,
+        "peak_flops": {dtype: gpu.matrix_rate(dtype) for dtype in machines.DTYPES if gpu.supports(dtype)},
+        "memory_bytes": gpu.memory.capacity,
+        "memory_bandwidth": gpu.memory.bandwidth,
+        "cache_bytes": gpu.cache.capacity,
+        "links": gpu.link.links,
+        "link_bandwidth": gpu.link.bandwidth,
+    }
+
+
+def _system_entry(system: Machine) -> dict[str, Any]:
+    about = {"kind": "system", "name": system.name, "title": system.title, "description": system.description}
+    return {
+        **about,
+        "aliases": list(system.aliases),
+        "gpu": system.gpu.name,
+        "gpus_per_node": system.gpus_per_node,
+        "topology": system.topology,
+        "switch_reduces": system.switch_reduces,
+        "network": system.network.model_dump(),
+    }
+
+
+def _texts(found: Gpu | Machine) -> Mapping[str, str]:
+    if isinstance(found, Gpu):
+        return {path: found.text(path) for path in found.paths()}
+    return {path: found.text(path) for path in found.provenance}
+
+
+def _as_json(found: Gpu | Machine) -> dict[str, Any]:
+    """A GPU or system as plain data, every value with its base unit and provenance."""
+    entry = _gpu_entry(found) if isinstance(found, Gpu) else _system_entry(found)
+    values = [_value_as_json(found, path, found.provenance.get(path)) for path in _texts(found)]
+    return {**entry, "values": values}
+
+
+def _value_as_json(found: Gpu | Machine, path: str, provenance: Provenance | None) -> dict[str, Any]:
     known = provenance.model_dump(exclude={"text"}) if provenance else {}
-    unit = machines.quantities()[path].dimension.value
-    return {"path": path, "value": gpu.value(path), "unit": unit, "text": gpu.text(path), **known}
+    rule = machines.quantities()[path] if isinstance(found, Gpu) else machines.machine_paths()[path]
+    unit = (rule.dimension if rule else Dimension.COUNT).value
+    return {"path": path, "value": found.value(path), "unit": unit, "text": found.text(path), **known}

@@ -4,8 +4,8 @@ from weft.hardware.achieved import Achieved
 from weft.hardware.fields import Quantity
 from weft.hardware.finding import SystemMatch, find_gpu, find_system
 from weft.hardware.gpu import Architecture, Gpu, Vendor, parse_assignment, quantities
-from weft.hardware.loading import load, load_system, names, system_names
-from weft.hardware.machine import Machine, Network, Topology
+from weft.hardware.loading import describes_system, load, load_system, names, system_names
+from weft.hardware.machine import Machine, Network, Topology, machine_paths
 from weft.hardware.parts import (
     Arbiter,
     Cache,
@@ -51,10 +51,12 @@ __all__ = [
     "Topology",
     "Tracker",
     "Vendor",
+    "describes_system",
     "find_gpu",
     "find_system",
     "load",
     "load_system",
+    "machine_paths",
     "names",
     "parse_assignment",
     "quantities",

@@ -43,17 +43,17 @@ def _gpu_names() -> dict[frozenset[str], str]:
     return found
 
 
+def gpu_named(text: str) -> str | None:
+    """The name in the catalogue of the GPU that a text means, if it means one."""
+    return _gpu_names().get(gpu_key(text))
+
+
 def find_gpu(text: str) -> Gpu:
     """The GPU that a name means, such as "A100-SXM4-80GB", "gfx90a-104cu", "b200_sxm" or "my-gpu.toml".
 
     Raises UnknownNameError, which names the nearest, for a GPU that the catalogue does not have.
     """
-    if text.endswith(".toml"):
-        return load(text)
-    name = _gpu_names().get(gpu_key(text))
-    if name is None:
-        raise UnknownNameError("GPU", text, names())
-    return load(name)
+    return load(text)
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ def _gpu_of(text: str, hints: Sequence[str]) -> str | None:
     """The name of the GPU that is meant; "PCIe" in brackets tells the card from the module."""
     bare = " ".join(word for word in words(text) if word not in _BUILT_IN)
     tries = [f"{bare} {hint}" for hint in hints if "pcie" in words(hint)] or [bare]
-    return next((name for one in tries if (name := _gpu_names().get(gpu_key(one)))), None)
+    return next((name for one in tries if (name := gpu_named(one))), None)
 
 
 def _hinted(hints: Sequence[str], gpu: str) -> tuple[int | None, Machine | None]:

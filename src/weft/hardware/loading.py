@@ -54,14 +54,32 @@ def system_names() -> list[str]:
 
 
 def load(name_or_path: str | Path) -> Gpu:
-    """The GPU of the catalogue with that name, or the one that a TOML file describes.
+    """The GPU of the catalogue with that name or alias, or the one that a TOML file describes.
 
     A file that says extends = "t3-paper" states only what differs. Raises UnknownNameError, InputError or
     ConfigError.
     """
-    file = find("GPU", name_or_path, _gpus().files)
+    file = find("GPU", _proper(name_or_path), _gpus().files)
     found = _describe(_gpus(), file, ())
     return Gpu.from_leaves(found.about, found.leaves, file_label(file))
+
+
+def _proper(name: str | Path) -> str | Path:
+    """The name in the catalogue of a GPU that goes by another one; anything else as it is."""
+    if isinstance(name, Path) or name in names() or name.endswith(".toml") or "/" in name:
+        return name
+    from weft.hardware.finding import gpu_named
+
+    return gpu_named(name) or name
+
+
+def describes_system(file: str | Path) -> bool:
+    """Whether a TOML file describes a system rather than a GPU: it names its GPU, or extends a system."""
+    document = read_toml(Path(file))
+    base = document.get("extends")
+    if "gpu" in document or base in system_names():
+        return True
+    return isinstance(base, str) and base.endswith(".toml") and describes_system(Path(file).parent / base)
 
 
 def load_system(name_or_path: str | Path) -> Machine:

@@ -13,7 +13,7 @@ from weft.errors import ConfigError, InputError, UnitError
 from weft.hardware.fields import BytesPerSecond, Count, CountOrNone, Quantity, Seconds
 from weft.hardware.gpu import Gpu, quantities_of
 from weft.hardware.parts import Part
-from weft.hardware.sourced import Leaf, Provenance, translated
+from weft.hardware.sourced import Leaf, Provenance, translated, unknown_key
 from weft.hardware.system import System
 
 Topology = Literal["ring", "switch", "mesh", "hybrid", "pcie"]
@@ -60,6 +60,22 @@ class Machine(Part):
 
     def __hash__(self) -> int:
         return hash((self.name, self.gpu, self.gpus_per_node, self.topology, self.network))
+
+    def value(self, path: str) -> Any:
+        """The plain number, text or list at `path` [base unit]; ConfigError names the nearest path."""
+        if path not in machine_paths():
+            raise unknown_key(path, machine_paths())
+        found: Any = self
+        for part in path.split("."):
+            found = getattr(found, part)
+        return found
+
+    def text(self, path: str) -> str:
+        """The value at `path` as a user would write it."""
+        value, rule = self.value(path), machine_paths().get(path)
+        if rule is not None:
+            return rule.format(value)
+        return "; ".join(" ".join(map(str, row)) for row in value) if isinstance(value, tuple) else str(value)
 
     @property
     def link_bandwidth(self) -> float:

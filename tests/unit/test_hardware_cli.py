@@ -1,0 +1,65 @@
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from weft import hardware as machines
+from weft.cli.hardware import hardware
+from weft.errors import UnknownNameError
+
+
+def run(*arguments):
+    result = CliRunner().invoke(hardware, arguments, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_the_list_shows_every_gpu_and_system_in_a_row():
+    lines = run("list").splitlines()
+    for name in (*machines.names(), *machines.system_names()):
+        assert any(line.split()[:1] == [name] for line in lines), name
+    row = next(line for line in lines if line.split()[:1] == ["h100-sxm"])
+    for word in ("132", "989", "80 GB", "3.35 TB/s", "50 MiB", "18 x, 450 GB/s"):
+        assert word in row
+
+
+def test_the_list_as_json_holds_base_units():
+    entries = {entry["name"]: entry for entry in json.loads(run("list", "--json"))}
+    assert entries["mi300x"]["kind"] == "gpu"
+    assert entries["mi300x"]["peak_flops"]["bf16"] == pytest.approx(1307.4e12, rel=1e-3)
+    assert "fp8" not in entries["mi210"]["peak_flops"]
+    assert entries["p4de"]["kind"] == "system"
+    assert entries["p4de"]["network"]["bandwidth"] == 6.25e9
+
+
+def test_a_system_is_shown_with_its_gpu_links_and_sources():
+    shown = run("show", "mi250x-x8")
+    assert "Its GPU: mi250x-gcd" in shown
+    assert "0 1 4; 2 3 4" in shown
+    assert "Slingshot 11" in shown
+
+
+def test_a_system_as_json_is_plain_data():
+    system = json.loads(run("show", "dgx-h100", "--json"))
+    values = {value["path"]: value for value in system["values"]}
+    assert (values["network.bandwidth"]["value"], values["network.bandwidth"]["unit"]) == (50e9, "bytes/s")
+    assert values["switch_reduces"]["value"] is True
+    assert all(value["source"] for value in values.values())
+
+
+def test_a_gpu_is_shown_by_its_other_names():
+    assert run("show", "A100-SXM4-80GB").startswith("a100-sxm-80gb: ")
+
+
+def test_a_file_is_shown_as_what_it_describes(tmp_path):
+    (tmp_path / "gpu.toml").write_text("extends = 'h100-sxm'\n")
+    (tmp_path / "node.toml").write_text("extends = 'dgx-h100'\ngpus_per_node = 4\n")
+    (tmp_path / "again.toml").write_text("extends = 'node.toml'\n")
+    assert "compute.compute_units" in run("show", str(tmp_path / "gpu.toml"))
+    for name in ("node", "again"):
+        assert "gpus_per_node" in run("show", str(tmp_path / f"{name}.toml"))
+
+
+def test_an_unknown_name_is_compared_with_gpus_and_systems():
+    with pytest.raises(UnknownNameError, match=r"unknown GPU or system 'dgx-h101'.*did you mean 'dgx-h100'"):
+        CliRunner().invoke(hardware, ["show", "dgx-h101"], catch_exceptions=False)
