@@ -1,0 +1,291 @@
+"""Profiles of collective libraries: the fitted latencies and efficiencies of NCCL and RCCL on a GPU generation.
+
+Rates are shares of the rate that the library itself counts on, so that a profile carries over to another GPU's data
+sheet; latencies are what the library's own steps take.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+from weft.errors import ConfigError, UnitError, UnknownNameError
+from weft.hardware.fields import Quantity
+from weft.hardware.loading import file_label, find, names_in
+from weft.hardware.sourced import Provenance, read_leaves, read_toml, set_by_user, unknown_key
+from weft.units import Dimension
+
+_TIME = Quantity(Dimension.SECONDS, zero_allowed=True)
+_RATIO = Quantity(Dimension.COUNT, zero_allowed=True)
+
+
+class Value(NamedTuple):
+    """A value that a profile may hold: its rule, the range in which it is plausible [base unit], what it says."""
+
+    rule: Quantity
+    low: float
+    high: float
+    about: str
+
+
+def _launch(about: str) -> Value:
+    return Value(_TIME, 1e-6, 100e-6, about)
+
+
+def _hop(about: str) -> Value:
+    return Value(_TIME, 0.1e-6, 30e-6, about)
+
+
+def _ramp(about: str) -> Value:
+    return Value(_TIME, 0.01e-6, 20e-6, about)
+
+
+def _rate(about: str) -> Value:
+    return Value(_RATIO, 0.1, 1.2, f"{about}, as a share of the library's link figure")
+
+
+def _weight(about: str) -> Value:
+    return Value(_RATIO, 0.001, 4.0, about)
+
+
+def _exponent(about: str) -> Value:
+    return Value(_RATIO, 0.3, 4.0, about)
+
+
+_RING = {
+    "ll_launch": _launch("launch of a collective that flags every 8 B"),
+    "ll_step": _hop("one hop of it"),
+    "ll_ramp": _ramp("how much longer a hop takes once a workgroup is full"),
+    "ll_efficiency": _rate("its rate with all workgroups"),
+    "ll_copy": _weight("weight of its local copies against a link transfer"),
+    "ll128_launch": _launch("launch of a collective that flags every 128 B"),
+    "ll128_step": _hop("one hop of it"),
+    "ll128_efficiency": _rate("its rate"),
+    "simple_launch": _launch("launch of a collective that synchronises per slice"),
+    "simple_step": _hop("one hop of it, with its fence"),
+    "simple_efficiency": _rate("its rate"),
+    "simple_copy": _weight("weight of its local copies against a link transfer"),
+    "simple_overlap": _exponent("how hops and transfer combine: below 1 slow start, 1 in turn, large hidden"),
+}
+_PAIRS = {
+    "ll_launch": _launch("launch of send and receive that flags every 8 B"),
+    "ll_peer": _ramp("what each peer adds to it"),
+    "ll_ramp": _ramp("how much longer it takes at 64 KiB per peer than at 4 KiB"),
+    "ll_efficiency": _rate("its rate"),
+    "simple_launch": _launch("launch of send and receive that synchronises per slice"),
+    "simple_peer": _ramp("what each peer adds to it"),
+    "simple_ramp": _ramp("how much longer it takes at 64 KiB per peer than at 16 KiB"),
+    "step_efficiency": _rate("rate while a peer's share is one buffer step"),
+    "efficiency": _rate("rate beyond"),
+    "self_copy": _weight("weight of the local copy against a transfer"),
+}
+_NVLS = {
+    "launch": _launch("launch of a collective that the switch reduces"),
+    "efficiency": Value(
+        _RATIO, 0.8, 2.0, "bus rate as a share of the library's link figure; the switch halves what travels"
+    ),
+    "overlap": _exponent("how launch and transfer combine"),
+}
+_DIRECT = {
+    "ll_launch": _launch("launch of the all-pairs all-reduce that flags every 8 B"),
+    "ll_efficiency": _rate("its bus rate"),
+    "simple_launch": _launch("launch of the all-pairs all-reduce that synchronises per slice"),
+    "simple_efficiency": _rate("its bus rate"),
+}
+_NETWORK = {
+    "launch": Value(_TIME, 1e-6, 400e-6, "what crossing nodes adds to the launch"),
+    "step": Value(_TIME, 0.1e-6, 100e-6, "one hop between nodes beyond the network's latency"),
+    "efficiency": Value(_RATIO, 0.3, 1.0, "share of the network's line rate in long transfers"),
+    "fill": Value(Quantity(Dimension.BYTES), 1e4, 1e9, "bytes of a node that fill the pipeline of a tree"),
+}
+_HOST = {
+    "launch": Value(_TIME, 1e-6, 200e-6, "what the call of a framework adds"),
+    "floor": Value(
+        _TIME, 1e-6, 200e-6, "how often a framework can call: no rank finishes before the last one begins"
+    ),
+    "list": Value(_TIME, 1e-6, 400e-6, "what packing a list of tensors adds"),
+    "gather_tensor": Value(_TIME, 1e-6, 200e-6, "what each tensor of an all-gather's list adds"),
+    "scatter_tensor": Value(_TIME, 1e-6, 200e-6, "what each tensor of a reduce-scatter's list adds"),
+    "exchange_tensor": Value(_TIME, 1e-6, 200e-6, "what each tensor of an all-to-all's list adds"),
+    "copies": Value(
+        _RATIO, 0.5, 6.0, "how often packing an all-gather's or reduce-scatter's list copies the buffer"
+    ),
+}
+_TABLES = {
+    "reduce_scatter": _RING,
+    "all_gather": _RING,
+    "all_reduce": _RING,
+    "all_to_all": _PAIRS,
+    "nvls": _NVLS,
+    "direct": _DIRECT,
+    "network": _NETWORK,
+    "host": _HOST,
+}
+_ABOUT = ("name", "title", "description", "library", "version", "architecture")
+
+
+@cache
+def values() -> Mapping[str, Value]:
+    """Every value that a profile may hold, by its path."""
+    return {f"{table}.{key}": value for table, rules in _TABLES.items() for key, value in rules.items()}
+
+
+@cache
+def quantities() -> Mapping[str, Quantity]:
+    """The rule of every value that a profile may hold, by its path."""
+    return {path: value.rule for path, value in values().items()}
+
+
+@dataclass(frozen=True)
+class Profile:
+    """How a library performs on a generation of GPUs: latencies [s] and shares, by path such as "all_reduce.ll_step".
+
+    `gpus` names the GPUs that it was fitted on, `architecture` the generations that it serves as well; `version` is the
+    library's.
+    """
+
+    name: str
+    title: str
+    description: str
+    library: str
+    version: str
+    architecture: str
+    gpus: tuple[str, ...]
+    values: Mapping[str, float]
+    provenance: Mapping[str, Provenance] = field(default_factory=dict, repr=False, compare=False)
+
+    def value(self, path: str) -> float:
+        """The number at `path` [seconds, bytes or a ratio]; ConfigError names the nearest path if there is none."""
+        if path not in self.values:
+            if path in quantities():
+                raise ConfigError(f"the profile has no such value; add {path} to it", self.name, path)
+            raise unknown_key(path, tuple(self.values), self.name)
+        return self.values[path]
+
+    def text(self, path: str) -> str:
+        """The value at `path` with its unit."""
+        return quantities()[path].format(self.value(path))
+
+    def with_values(self, values: Mapping[str, str | float]) -> Self:
+        """A copy with the values at the given paths replaced: text with a unit, or plain numbers [base unit].
+
+        Raises ConfigError for an unknown path or a broken rule.
+        """
+        parsed = {path: _parsed(path, raw, self.name) for path, raw in values.items()}
+        sources = {path: set_by_user(str(raw)) for path, raw in values.items()}
+        return replace(self, values={**self.values, **parsed}, provenance={**self.provenance, **sources})
+
+
+def _parsed(path: str, raw: object, file: str) -> float:
+    if path not in quantities():
+        raise unknown_key(path, tuple(quantities()), file)
+    rule = quantities()[path]
+    try:
+        return rule.check(raw, str(raw)) if isinstance(raw, float) else rule.parse(raw)
+    except UnitError as error:
+        raise ConfigError(str(error), file, path) from None
+
+
+def _folder() -> Traversable:
+    return resources.files("weft.hardware") / "libraries"
+
+
+def library_names() -> list[str]:
+    """The library profiles of the catalogue."""
+    return names_in(_folder())
+
+
+def load_library(name_or_path: str | Path) -> Profile:
+    """The profile with that name, or the one that a TOML file describes; a file may extend another one.
+
+    Raises UnknownNameError, InputError or ConfigError.
+    """
+    return _load(find("library profile", name_or_path, _folder()), ())
+
+
+@cache
+def _packaged(name: str) -> Profile:
+    return load_library(name)
+
+
+def _load(file: Path | Traversable, seen: tuple[str, ...]) -> Profile:
+    label = file_label(file)
+    if str(file) in seen:
+        raise ConfigError("this file extends itself; remove one 'extends'", label, "extends")
+    document = read_toml(file)
+    extends = document.pop("extends", None)
+    base: dict[str, Any] = {"values": {}, "provenance": {}, "gpus": ()}
+    if extends is not None:
+        beside = file.parent if isinstance(file, Path) else Path()
+        found = find("library profile", str(extends), _folder(), beside)
+        base = dict(vars(_load(found, (*seen, str(file)))))
+    base |= {"name": file.name.removesuffix(".toml"), **_texts(document, label)}
+    leaves = read_leaves(document, quantities(), label)
+    base["values"] = {**base["values"], **{p: _parsed(p, leaf.value, label) for p, leaf in leaves.items()}}
+    base["provenance"] = {**base["provenance"], **{p: leaf.provenance for p, leaf in leaves.items()}}
+    missing = [key for key in _ABOUT if key not in base]
+    if missing:
+        raise ConfigError(f'this text is missing; add a line like {missing[0]} = "..."', label, missing[0])
+    return Profile(**base)
+
+
+def _texts(document: dict[str, Any], label: str) -> dict[str, Any]:
+    texts: dict[str, Any] = {key: document.pop(key) for key in _ABOUT if key in document}
+    gpus = document.pop("gpus", ())
+    for key, value in texts.items():
+        if not isinstance(value, str):
+            raise ConfigError(f"{value!r} must be text in quotes", label, key)
+    if not isinstance(gpus, list | tuple) or not all(isinstance(name, str) for name in gpus):
+        raise ConfigError(f'{gpus!r} must be a list of names, like ["a100-sxm-80gb"]', label, "gpus")
+    return {**texts, "gpus": tuple(gpus)}
+
+
+def profile_for(gpu: str, architecture: str, library: str, *, without: Sequence[str] = ()) -> Profile:
+    """The profile for a GPU: its own, else its architecture's, else the mean of all profiles of the library.
+
+    Profiles fitted on a GPU in `without` are left out, which predicts that GPU from the others. Raises
+    UnknownNameError if no profile of the library is left.
+    """
+    known = [_packaged(name) for name in library_names()]
+    known = [profile for profile in known if profile.library == library]
+    left = [profile for profile in known if not set(without) & set(profile.gpus)]
+    if not left:
+        raise UnknownNameError(
+            "collective library", library, sorted({_packaged(n).library for n in library_names()})
+        )
+    own = [profile for profile in left if gpu in profile.gpus]
+    alike = [profile for profile in left if architecture in profile.architecture.split()]
+    return (own or alike or [blend(left)])[0]
+
+
+def blend(profiles: Sequence[Profile]) -> Profile:
+    """The geometric mean of several profiles, value by value: what one expects of a GPU that none was fitted on."""
+    if len(profiles) == 1:
+        return profiles[0]
+    paths = {path for profile in profiles for path in profile.values}
+    values = {}
+    for path in sorted(paths):
+        found = [profile.values[path] for profile in profiles if path in profile.values]
+        positive = [value for value in found if value > 0]
+        values[path] = (
+            math.exp(sum(map(math.log, positive)) / len(positive))
+            if len(positive) == len(found)
+            else sum(found) / len(found)
+        )
+    names = " and ".join(profile.name for profile in profiles)
+    source = Provenance(text="", kind="derived", source=f"geometric mean of {names}")
+    return replace(
+        profiles[0],
+        name=f"{profiles[0].library} mean",
+        title=f"Mean of {names}",
+        architecture="",
+        gpus=(),
+        values=values,
+        provenance=dict.fromkeys(values, source),
+    )

@@ -1,0 +1,156 @@
+"""The time of one collective inside one node, by algorithm and protocol: launch, hops, link and local copies.
+
+Every form takes the bytes of the whole buffer as nccl-tests counts them, and returns its parts [s], which add up to
+the time. `k` passes over the ring (2 for all-reduce) make k(n-1) hops and move k(n-1)/n of the buffer over each link;
+local copies count as `copy` further shares of 1/n.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from weft.collectives.library import P2P_LL_BYTES, KiB, MiB, Protocol, steps, volume
+from weft.hardware.libraries import Profile
+from weft.predict.prediction import FloatArray
+
+Parts = Mapping[str, FloatArray]
+
+# In a ring step of LL every thread of a workgroup has one line of 8 B of data, and there are 512 of them
+# (NCCL src/device/prims_ll.h); the smallest workgroup has 64.
+_LL_BYTES_PER_WORKGROUP = 4 * KiB
+_LL_BYTES_PER_WARP_STEP = 512
+_P2P_FLAT = 64 * KiB
+_P2P_FIRST_STEP = 2 * MiB
+_P2P_SECOND_STEP = 16 * MiB
+"""Parts beyond one 512-KiB buffer step let send and receive overlap: 32 channels x 512 KiB."""
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Who takes part, and at which rate: the library's figure per GPU and direction [bytes/s], and its workgroups."""
+
+    count: int
+    figure: float
+    workgroups: int
+
+
+def ring(collective: str, protocol: Protocol, size: FloatArray, ranks: Ranks, profile: Profile) -> Parts:
+    """A ring collective with one protocol."""
+    if protocol is Protocol.LL:
+        return _ring_ll(collective, size, ranks, profile)
+    if protocol is Protocol.LL128:
+        return _ring_ll128(collective, size, ranks, profile)
+    return _ring_simple(collective, size, ranks, profile)
+
+
+def _table(collective: str) -> str:
+    return collective if collective in ("all_reduce", "reduce_scatter") else "all_gather"
+
+
+def _ring_ll(collective: str, size: FloatArray, ranks: Ranks, profile: Profile) -> Parts:
+    """Workgroups are added in proportion to the size, so that time stays flat until all of them work."""
+    table, n, hops = _table(collective), ranks.count, steps(collective, ranks.count)
+    fill = np.clip(np.log(np.maximum(size, 1) / (_LL_BYTES_PER_WARP_STEP * n)) / np.log(8), 0, 1)
+    full = ranks.workgroups * _LL_BYTES_PER_WORKGROUP * n
+    beyond = size * np.maximum(1 - full / np.maximum(size, 1), 0)
+    rate = profile.value(f"{table}.ll_efficiency") * ranks.figure
+    return {
+        "launch": np.full_like(size, profile.value(f"{table}.ll_launch")),
+        "latency": hops * (profile.value(f"{table}.ll_step") + profile.value(f"{table}.ll_ramp") * fill),
+        "link": beyond * volume(collective, n) / rate,
+        "copy": beyond * profile.value(f"{table}.ll_copy") / n / rate,
+    }
+
+
+def _ring_ll128(collective: str, size: FloatArray, ranks: Ranks, profile: Profile) -> Parts:
+    table, n = _table(collective), ranks.count
+    rate = profile.value(f"{table}.ll128_efficiency") * ranks.figure
+    hops = steps(collective, n) * profile.value(f"{table}.ll128_step")
+    return {
+        "launch": np.full_like(size, profile.value(f"{table}.ll128_launch")),
+        "latency": np.full_like(size, hops),
+        "link": size * volume(collective, n) / rate,
+        "copy": size * profile.value(f"{table}.ll_copy") / n / rate,
+    }
+
+
+def _ring_simple(collective: str, size: FloatArray, ranks: Ranks, profile: Profile) -> Parts:
+    table, n = _table(collective), ranks.count
+    rate = profile.value(f"{table}.simple_efficiency") * ranks.figure
+    moved, copied = volume(collective, n), profile.value(f"{table}.simple_copy") / n
+    hops = np.full_like(size, steps(collective, n) * profile.value(f"{table}.simple_step"))
+    latency, transfer = together(
+        hops, size * (moved + copied) / rate, profile.value(f"{table}.simple_overlap")
+    )
+    share = moved / (moved + copied)
+    return {
+        "launch": np.full_like(size, profile.value(f"{table}.simple_launch")),
+        "latency": latency,
+        "link": transfer * share,
+        "copy": transfer * (1 - share),
+    }
+
+
+def together(one: FloatArray, other: FloatArray, exponent: float) -> tuple[FloatArray, FloatArray]:
+    """Two times that are neither hidden nor added: (a^p + b^p)^(1/p), dealt out in the ratio a^p : b^p."""
+    a, b = np.maximum(one, 1e-15) ** exponent, np.maximum(other, 1e-15) ** exponent
+    total = (a + b) ** (1 / exponent)
+    return total * (a / (a + b)), total * (b / (a + b))
+
+
+def nvls(collective: str, size: FloatArray, ranks: Ranks, profile: Profile) -> Parts:
+    """A collective that the switch reduces or copies out (NVLS): for all-reduce, half of a ring's bytes per link."""
+    n = ranks.count
+    moved = volume(collective, n) if collective == "all_reduce" else 2 * (1 + 1 / n)
+    transfer = size * moved / (profile.value("nvls.efficiency") * ranks.figure)
+    launch = np.full_like(size, profile.value("nvls.launch"))
+    latency, link = together(launch, transfer, profile.value("nvls.overlap"))
+    return {"launch": latency, "latency": np.zeros_like(size), "link": link, "copy": np.zeros_like(size)}
+
+
+def direct(protocol: Protocol, size: FloatArray, ranks: Ranks, profile: Profile) -> Parts:
+    """The all-pairs all-reduce of a full mesh: every rank reduces its share of all others', then hands it out."""
+    kind = "ll" if protocol is Protocol.LL else "simple"
+    rate = profile.value(f"direct.{kind}_efficiency") * ranks.figure
+    return {
+        "launch": np.full_like(size, profile.value(f"direct.{kind}_launch")),
+        "latency": np.zeros_like(size),
+        "link": size * volume("all_reduce", ranks.count) / rate,
+        "copy": np.zeros_like(size),
+    }
+
+
+def pairwise(
+    protocol: Protocol, size: FloatArray, ranks: Ranks, profile: Profile, *, local: bool = True
+) -> Parts:
+    """Send and receive between all pairs at once: `size` is what a rank sends in all, its own part included."""
+    n = ranks.count
+    part = np.maximum(size / n, 1)
+    if protocol is Protocol.LL:
+        return _pairwise_ll(part, n, ranks.figure, profile)
+    ramp = np.clip(np.log2(part / P2P_LL_BYTES) / 2, 0, 1) * profile.value("all_to_all.simple_ramp")
+    first = np.maximum(np.minimum(size, _P2P_SECOND_STEP) - _P2P_FIRST_STEP, 0)
+    later = np.maximum(size - _P2P_SECOND_STEP, 0)
+    slow, fast = profile.value("all_to_all.step_efficiency"), profile.value("all_to_all.efficiency")
+    time = (first / slow + later / fast) / ranks.figure
+    copied = profile.value("all_to_all.self_copy") if local else 0.0
+    return {
+        "launch": np.full_like(size, profile.value("all_to_all.simple_launch")),
+        "latency": (n - 1) * profile.value("all_to_all.simple_peer") + ramp,
+        "link": time * (n - 1) / n,
+        "copy": time * copied / n,
+    }
+
+
+def _pairwise_ll(part: FloatArray, n: int, figure: float, profile: Profile) -> Parts:
+    ramp = np.clip(np.log2(part / (4 * KiB)) / 4, 0, 1) * profile.value("all_to_all.ll_ramp")
+    beyond = np.maximum(part - _P2P_FLAT, 0)
+    return {
+        "launch": np.full_like(part, profile.value("all_to_all.ll_launch")),
+        "latency": (n - 1) * profile.value("all_to_all.ll_peer") + ramp,
+        "link": beyond * (n - 1) / (profile.value("all_to_all.ll_efficiency") * figure),
+        "copy": np.zeros_like(part),
+    }

@@ -1,0 +1,135 @@
+"""Collectives that cross nodes: hops through the network, and the share of the network's rate that each node has.
+
+A flat ring carries all of its bytes through every node's adapters. Trees, and rings within the nodes with one exchange
+between them, carry less: of an all-reduce over h nodes 2(h-1)/h of the buffer.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from weft.collectives.fabric import Fabric
+from weft.collectives.library import Algorithm, Protocol, steps, volume
+from weft.hardware.libraries import Profile
+from weft.predict.collective_forms import Parts, Ranks, pairwise, together
+from weft.predict.prediction import FloatArray
+
+_TREE_STAGES = 4
+"""Times that a tree holds a chunk on its way: up and down, in one node and in the other."""
+
+
+def across(
+    name: str,
+    algorithm: Algorithm,
+    protocol: Protocol,
+    size: FloatArray,
+    ranks: int,
+    nodes: int,
+    fabric: Fabric,
+    profile: Profile,
+) -> Parts:
+    """A collective of `ranks` GPUs on `nodes` nodes."""
+    local = ranks // nodes
+    network = fabric.nic * local * profile.value("network.efficiency")
+    if algorithm is Algorithm.PAIRWISE:
+        return _pairwise(protocol, size, ranks, nodes, fabric, profile)
+    if algorithm is Algorithm.NVLS_TREE:
+        return _switched_tree(size, ranks, nodes, fabric, profile, network)
+    if algorithm is Algorithm.TREE:
+        return _tree(protocol, size, ranks, nodes, fabric, profile, network)
+    return _ring(name, protocol, size, ranks, nodes, fabric, profile, network)
+
+
+def _hop(fabric: Fabric, profile: Profile) -> float:
+    return fabric.nic_latency + profile.value("network.step")
+
+
+def _payload(protocol: Protocol) -> float:
+    return {Protocol.LL: 0.5, Protocol.LL128: 0.9375}.get(protocol, 1.0)
+
+
+def _tree(
+    protocol: Protocol,
+    size: FloatArray,
+    ranks: int,
+    nodes: int,
+    fabric: Fabric,
+    profile: Profile,
+    network: float,
+) -> Parts:
+    """Up and down a chain in each node and a double binary tree between them; long messages fill a pipeline first."""
+    local = ranks // nodes
+    kind = "ll" if protocol is Protocol.LL else "simple"
+    between = 2 * np.ceil(np.log2(nodes))
+    latency = 2 * (local - 1) * profile.value(f"all_reduce.{kind}_step") + between * _hop(fabric, profile)
+    rate = network * _payload(protocol)
+    inside = (
+        fabric.figure(max(local, 2)) * profile.value("all_reduce.simple_efficiency") * _payload(protocol) / 2
+    )
+    fill = profile.value("network.fill")
+    carried = size * 2 * (nodes - 1) / nodes
+    filling = fill * -np.expm1(-_TREE_STAGES * size / fill)
+    limit = np.maximum(carried / rate, size / inside if local > 1 else 0.0)
+    return {
+        "launch": np.full_like(size, profile.value("network.launch")),
+        "latency": latency + filling / rate,
+        "network": limit,
+    }
+
+
+def _switched_tree(
+    size: FloatArray, ranks: int, nodes: int, fabric: Fabric, profile: Profile, network: float
+) -> Parts:
+    """The switch reduces in each node, a tree joins the nodes (NVLS-Tree)."""
+    local = ranks // nodes
+    hops = 2 * np.ceil(np.log2(nodes)) * _hop(fabric, profile)
+    start = np.full_like(size, profile.value("network.launch") + hops)
+    inside = size * volume("all_reduce", local) / (profile.value("nvls.efficiency") * fabric.figure(local))
+    outside = size * 2 * (nodes - 1) / nodes / network
+    latency, transfer = together(start, np.maximum(inside, outside), profile.value("nvls.overlap"))
+    return {"latency": latency, **_side(transfer, outside > inside)}
+
+
+def _side(transfer: FloatArray, outside: npt.NDArray[np.bool_]) -> Parts:
+    return {"network": np.where(outside, transfer, 0.0), "link": np.where(outside, 0.0, transfer)}
+
+
+def _ring(
+    name: str,
+    protocol: Protocol,
+    size: FloatArray,
+    ranks: int,
+    nodes: int,
+    fabric: Fabric,
+    profile: Profile,
+    network: float,
+) -> Parts:
+    table = name if name in ("all_reduce", "reduce_scatter") else "all_gather"
+    kind = "ll" if protocol is Protocol.LL else "simple"
+    local, hops = ranks // nodes, steps(name, ranks)
+    between = hops // (ranks - 1) * (nodes - 1) if ranks > 1 else 0
+    latency = (hops - between) * profile.value(f"{table}.{kind}_step") + between * _hop(fabric, profile)
+    inside = fabric.figure(max(local, 2)) * profile.value(f"{table}.simple_efficiency") * _payload(protocol)
+    rate = min(inside, network * _payload(protocol)) if local > 1 else network * _payload(protocol)
+    transfer = size * volume(name, ranks) / rate
+    side = np.full(size.shape, rate < inside or local == 1)
+    return {
+        "launch": np.full_like(size, profile.value("network.launch")),
+        "latency": np.full_like(size, latency),
+        **_side(transfer, side),
+    }
+
+
+def _pairwise(
+    protocol: Protocol, size: FloatArray, ranks: int, nodes: int, fabric: Fabric, profile: Profile
+) -> Parts:
+    """All pairs at once: what leaves the node shares each GPU's adapter, the rest the links within."""
+    local = ranks // nodes
+    outside = size * (ranks - local) / ranks / (fabric.nic * profile.value("network.efficiency"))
+    hop = profile.value("network.launch") + _hop(fabric, profile)
+    if local < 2:
+        return {"launch": np.full_like(size, hop), "network": outside}
+    inside = pairwise(protocol, size * local / ranks, Ranks(local, fabric.pair_figure(local), 0), profile)
+    lacking = np.maximum(outside - inside["link"], 0)
+    return {**inside, "latency": inside["latency"] + hop, "network": lacking}
