@@ -104,7 +104,7 @@ def test_every_gpu_of_an_explicit_run_has_its_trace(weft, tmp_path):
         (["--compare", ","], "names nothing"),
         (["--arbiter", "fair"], "unknown arbiter 'fair'; known: round-robin"),
         (["--mode", "both"], "invalid value for '--mode'"),
-        (["--gpu", "h100"], "unknown GPU 'h100'"),
+        (["--gpu", "v100"], "unknown GPU 'v100'"),
         (["--set", "memory.bandwidth"], "does not assign a value"),
         (["--set", "memory.bandwidth=2"], "'2' has no unit"),
         (["--set", "memory.bandwidth=-2 TB/s"], "memory.bandwidth"),
