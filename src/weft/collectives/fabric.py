@@ -90,8 +90,9 @@ class Fabric:
 
 
 # Where RCCL lays fewer rings over MI200's graph than it has room for, in links: a GCD reaches its sister over four
-# links at 120 GB/s (the pass mark of Azure's node check), that is 3.33 at RCCL's 36 GB/s; two modules share one ring.
-_MI200_LANES = {2: 3.33, 4: 1.0}
+# links at 120 GB/s (the pass mark of Azure's node check), that is 3.33 at RCCL's 36 GB/s; two modules share one
+# ring and four modules two, by what microsoft/nnscaler measured.
+_MI200_LANES = {2: 3.33, 4: 1.0, 8: 2.0}
 _COPY_SHARE = 2  # a copy reads and writes
 
 

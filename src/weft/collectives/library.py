@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from weft.collectives.fabric import Fabric
 from weft.errors import InputError, UnknownNameError
+from weft.hardware.libraries import numbers
 
 KiB = 1024
 MiB = 1024 * KiB
@@ -154,21 +155,22 @@ def choose(
     nodes: int = 1,
     floating: bool = True,
     msccl: bool = True,
-    long_ll: bool = False,
+    version: str = "",
 ) -> tuple[IntArray, IntArray]:
     """The `Algorithm` and `Protocol` that the library takes for each size [bytes, of the whole buffer].
 
     `floating` says whether the data are of a floating type, which alone the switch can reduce; `msccl` whether RCCL
-    brings the all-pairs all-reduce of ROCm 6 along; `long_ll` whether NCCL is 2.27 or older, where send and receive
-    use LL longer.
+    brings the all-pairs all-reduce of ROCm 6 along. `version` is NCCL's: to 2.27 send and receive use LL longer, and
+    to 2.18 two nodes are no special case of a tree.
     """
     name, size = canonical(collective), np.asarray(bytes, dtype=np.float64)
     if name in ("all_to_all", "send_recv"):
         peer = size / ranks if name == "all_to_all" else size
-        limit = P2P_LL_BYTES_OLD if long_ll else P2P_LL_BYTES
+        limit = P2P_LL_BYTES_OLD if older(version, (2, 28)) else P2P_LL_BYTES
         protocol = np.where(peer <= limit, int(Protocol.LL), int(Protocol.SIMPLE))
         return np.full(size.shape, int(Algorithm.PAIRWISE)), protocol
-    keys, times = estimates(name, size, ranks, fabric, nodes=nodes, floating=floating)
+    halved = older(version, (2, 19))
+    keys, times = estimates(name, size, ranks, fabric, nodes=nodes, floating=floating, halved_tree=halved)
     best = np.argmin(times, axis=0)
     table = np.array(keys, dtype=np.int64)[best]
     algorithm, protocol = table[..., 0], table[..., 1]
@@ -177,6 +179,11 @@ def choose(
         algorithm = np.where(direct, int(Algorithm.DIRECT), int(Algorithm.RING))
         protocol = np.where(size <= _MSCCL_LIMITS[0], int(Protocol.LL), int(Protocol.SIMPLE))
     return algorithm, protocol
+
+
+def older(version: str, than: tuple[int, ...]) -> bool:
+    """Whether a version such as "2.27.3" is known and comes before another."""
+    return bool(numbers(version)) and numbers(version) < than
 
 
 def _has_msccl(fabric: Fabric, ranks: int) -> bool:
@@ -191,10 +198,14 @@ def estimates(
     *,
     nodes: int = 1,
     floating: bool = True,
+    halved_tree: bool = False,
 ) -> tuple[list[tuple[Algorithm, Protocol]], FloatArray]:
-    """The library's own estimate of every candidate [s]: the candidates, and one row of times for each."""
+    """The library's own estimate of every candidate [s]: the candidates, and one row of times for each.
+
+    With `halved_tree` a tree of two nodes counts as one of many, which halves its rate.
+    """
     size = np.asarray(bytes, dtype=np.float64)
-    candidates = list(_candidates(collective, ranks, fabric, nodes, floating))
+    candidates = list(_candidates(collective, ranks, fabric, nodes, floating, halved_tree))
     rows = []
     for algorithm, protocol, latency, rate in candidates:
         factor = _tree_factor(size, protocol) if algorithm is Algorithm.TREE else 1.0
@@ -216,13 +227,13 @@ class _Candidate(NamedTuple):
 
 
 def _candidates(
-    collective: str, ranks: int, fabric: Fabric, nodes: int, floating: bool
+    collective: str, ranks: int, fabric: Fabric, nodes: int, floating: bool, halved: bool
 ) -> Iterator[_Candidate]:
     protocols = [p for p in Protocol if p is not Protocol.LL128 or _has_ll128(fabric)]
     for protocol in protocols:
         yield _ring(collective, ranks, fabric, nodes, protocol)
         if collective == "all_reduce" and fabric.vendor != "amd":
-            yield _tree(ranks, fabric, nodes, protocol)
+            yield _tree(ranks, fabric, nodes, protocol, halved)
     reduced = collective in ("all_reduce", "reduce_scatter") and floating
     if fabric.multicast and (reduced or collective == "all_gather"):
         yield from _nvls(collective, ranks, fabric, nodes)
@@ -257,10 +268,13 @@ def _ring(collective: str, ranks: int, fabric: Fabric, nodes: int, protocol: Pro
     return _Candidate(Algorithm.RING, protocol, latency, rate / volume(collective, ranks))
 
 
-def _tree(ranks: int, fabric: Fabric, nodes: int, protocol: Protocol) -> _Candidate:
+def _tree(ranks: int, fabric: Fabric, nodes: int, protocol: Protocol, halved: bool) -> _Candidate:
     limits = _LIMITS.get(fabric.architecture, _VOLTA)
-    rate, rings = _bus_rate(ranks, fabric, nodes), fabric.rings(ranks)
+    rate, rings = fabric.ring_rate(max(2, ranks // nodes)), fabric.rings(ranks)
     rate = min(0.92 * rate, rings * limits.simple_tree * _GB)
+    if nodes > 1 and fabric.nic:
+        twice = 1 if halved else nodes / (nodes - 1)
+        rate = min(rate, fabric.nic * (ranks // nodes) * twice)
     if protocol is Protocol.LL:
         rate = min(rate / 3.8, limits.ll * _GB)
     elif protocol is Protocol.LL128:

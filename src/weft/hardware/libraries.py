@@ -61,7 +61,8 @@ def _exponent(about: str) -> Value:
 _RING = {
     "ll_launch": _launch("launch of a collective that flags every 8 B"),
     "ll_step": _hop("one hop of it"),
-    "ll_ramp": _ramp("how much longer a hop takes once a workgroup is full"),
+    "ll_join": _ramp("what more than one workgroup adds to the launch"),
+    "ll_ramp": _ramp("what more than one workgroup adds to a hop"),
     "ll_efficiency": _rate("its rate with all workgroups"),
     "ll_copy": _weight("weight of its local copies against a link transfer"),
     "ll128_launch": _launch("launch of a collective that flags every 128 B"),
@@ -102,7 +103,7 @@ _NETWORK = {
     "launch": Value(_TIME, 1e-6, 400e-6, "what crossing nodes adds to the launch"),
     "step": Value(_TIME, 0.1e-6, 100e-6, "one hop between nodes beyond the network's latency"),
     "efficiency": Value(_RATIO, 0.3, 1.0, "share of the network's line rate in long transfers"),
-    "fill": Value(Quantity(Dimension.BYTES), 1e4, 1e9, "bytes of a node that fill the pipeline of a tree"),
+    "fill": Value(_TIME, 1e-6, 2e-3, "how long the pipeline of a tree takes to fill"),
 }
 _HOST = {
     "launch": Value(_TIME, 1e-6, 200e-6, "what the call of a framework adds"),
@@ -246,22 +247,38 @@ def _texts(document: dict[str, Any], label: str) -> dict[str, Any]:
     return {**texts, "gpus": tuple(gpus)}
 
 
-def profile_for(gpu: str, architecture: str, library: str, *, without: Sequence[str] = ()) -> Profile:
+def profile_for(
+    gpu: str, architecture: str, library: str, *, version: str = "", without: Sequence[str] = ()
+) -> Profile:
     """The profile for a GPU: its own, else its architecture's, else the mean of all profiles of the library.
 
-    Profiles fitted on a GPU in `without` are left out, which predicts that GPU from the others. Raises
-    UnknownNameError if no profile of the library is left.
+    With a `version`, the oldest profile that is not older; without, the newest. Profiles fitted on a GPU in `without`
+    are left out, which predicts that GPU from the others. Raises UnknownNameError if no profile of the library is left.
     """
     known = [_packaged(name) for name in library_names()]
-    known = [profile for profile in known if profile.library == library]
-    left = [profile for profile in known if not set(without) & set(profile.gpus)]
+    left = [
+        profile for profile in known if profile.library == library and not set(without) & set(profile.gpus)
+    ]
     if not left:
-        raise UnknownNameError(
-            "collective library", library, sorted({_packaged(n).library for n in library_names()})
-        )
+        raise UnknownNameError("collective library", library, sorted({profile.library for profile in known}))
     own = [profile for profile in left if gpu in profile.gpus]
     alike = [profile for profile in left if architecture in profile.architecture.split()]
-    return (own or alike or [blend(left)])[0]
+    if own or alike:
+        return _of_version(own or alike, version)
+    fitted_on = {profile.gpus: profile for profile in sorted(left, key=lambda p: numbers(p.version))}
+    return blend(list(fitted_on.values()))
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """A version such as "2.27.3" as numbers that compare; empty if it is none."""
+    return tuple(int(part) for part in version.split(".") if part.isdigit())
+
+
+def _of_version(profiles: Sequence[Profile], version: str) -> Profile:
+    ordered = sorted(profiles, key=lambda profile: numbers(profile.version))
+    wanted = numbers(version)[:2]
+    fitting = [profile for profile in ordered if wanted and numbers(profile.version)[:2] >= wanted]
+    return fitting[0] if fitting else ordered[-1]
 
 
 def blend(profiles: Sequence[Profile]) -> Profile:

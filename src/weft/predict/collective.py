@@ -8,6 +8,7 @@ input of a reduce-scatter, what one rank sends in an all-to-all, its own part in
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -50,6 +51,7 @@ def collective(
     dtype: str = "fp16",
     version: str | None = None,
     host: str = "",
+    nic: float | None = None,
     profile: Profile | None = None,
 ) -> Prediction:
     """How long a collective of `ranks` GPUs takes for each number of `bytes` [s], and what bounds it.
@@ -57,11 +59,15 @@ def collective(
     `name` is all_reduce, reduce_scatter, all_gather, all_to_all, broadcast or send_recv; `system` a machine or a GPU,
     by description or name ("dgx-h100", "8xMI300X"). `algorithm` "auto" takes the library's choice, or names one
     ("ring", "nvls", "direct", "tree") or one with a protocol ("ring-ll128"). `version` is the library's, `host` who
-    calls it. Raises InputError or UnknownNameError for what no machine can do.
+    calls it; `nic` is the network's rate per GPU where it differs from the machine's [bytes/s]. Raises InputError or UnknownNameError for what no machine can do.
     """
     collective_name, fabric = canonical(name), fabric_of(system)
     size = _sizes(bytes)
-    known = profile or profile_for(fabric.gpu, fabric.architecture, _library(library, fabric))
+    known = profile or profile_for(
+        fabric.gpu, fabric.architecture, _library(library, fabric), version=version or ""
+    )
+    if nic is not None:
+        fabric = replace(fabric, nic=nic)
     if nodes is None and isinstance(system, SystemMatch) and system.gpus == ranks:
         nodes = system.nodes
     across = _nodes(nodes, ranks, fabric)
@@ -122,7 +128,7 @@ def _chosen(
         fabric,
         nodes=nodes,
         floating=dtype in _FLOATS,
-        long_ll=_older(version or profile.version, (2, 28)) and profile.library == "nccl",
+        version=(version or profile.version) if profile.library == "nccl" else "",
     )
     if wanted == "auto":
         return algorithm, protocol
@@ -133,11 +139,6 @@ def _chosen(
         raise UnknownNameError("algorithm", wanted, ["auto", *(a.name.lower() for a in Algorithm)])
     algorithm = np.full(size.shape, int(Algorithm[first]))
     return algorithm, np.full(size.shape, int(Protocol[second])) if second else protocol
-
-
-def _older(version: str, than: tuple[int, ...]) -> bool:
-    numbers = tuple(int(part) for part in version.split(".") if part.isdigit())
-    return bool(numbers) and numbers < than
 
 
 def _dealt(

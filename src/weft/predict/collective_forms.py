@@ -19,9 +19,8 @@ from weft.predict.prediction import FloatArray
 Parts = Mapping[str, FloatArray]
 
 # In a ring step of LL every thread of a workgroup has one line of 8 B of data, and there are 512 of them
-# (NCCL src/device/prims_ll.h); the smallest workgroup has 64.
+# (NCCL src/device/prims_ll.h).
 _LL_BYTES_PER_WORKGROUP = 4 * KiB
-_LL_BYTES_PER_WARP_STEP = 512
 _P2P_FLAT = 64 * KiB
 _P2P_FIRST_STEP = 2 * MiB
 _P2P_SECOND_STEP = 16 * MiB
@@ -51,15 +50,17 @@ def _table(collective: str) -> str:
 
 
 def _ring_ll(collective: str, size: FloatArray, ranks: Ranks, profile: Profile) -> Parts:
-    """Workgroups are added in proportion to the size, so that time stays flat until all of them work."""
+    """Workgroups are added in proportion to the size: time rises as the first is full and a second joins it (from half
+    to twice its chunk), and then stays flat until all of them work.
+    """
     table, n, hops = _table(collective), ranks.count, steps(collective, ranks.count)
-    fill = np.clip(np.log(np.maximum(size, 1) / (_LL_BYTES_PER_WARP_STEP * n)) / np.log(8), 0, 1)
     full = ranks.workgroups * _LL_BYTES_PER_WORKGROUP * n
+    joined = np.clip(np.log2(2 * size / n / _LL_BYTES_PER_WORKGROUP) / 2, 0, 1)
     beyond = size * np.maximum(1 - full / np.maximum(size, 1), 0)
     rate = profile.value(f"{table}.ll_efficiency") * ranks.figure
     return {
-        "launch": np.full_like(size, profile.value(f"{table}.ll_launch")),
-        "latency": hops * (profile.value(f"{table}.ll_step") + profile.value(f"{table}.ll_ramp") * fill),
+        "launch": profile.value(f"{table}.ll_launch") + profile.value(f"{table}.ll_join") * joined,
+        "latency": hops * (profile.value(f"{table}.ll_step") + profile.value(f"{table}.ll_ramp") * joined),
         "link": beyond * volume(collective, n) / rate,
         "copy": beyond * profile.value(f"{table}.ll_copy") / n / rate,
     }

@@ -18,6 +18,9 @@ from weft.predict.prediction import FloatArray
 _TREE_STAGES = 4
 """Times that a tree holds a chunk on its way: up and down, in one node and in the other."""
 
+_TWO_STAGES = 3.0
+"""Exponent at which the links inside a node and the network between nodes, stages of one pipeline, combine."""
+
 
 def across(
     name: str,
@@ -69,11 +72,11 @@ def _tree(
     )
     fill = profile.value("network.fill")
     carried = size * 2 * (nodes - 1) / nodes
-    filling = fill * -np.expm1(-_TREE_STAGES * size / fill)
+    filling = fill * -np.expm1(-_TREE_STAGES * size / rate / fill)
     limit = np.maximum(carried / rate, size / inside if local > 1 else 0.0)
     return {
         "launch": np.full_like(size, profile.value("network.launch")),
-        "latency": latency + filling / rate,
+        "latency": latency + filling,
         "network": limit,
     }
 
@@ -87,7 +90,8 @@ def _switched_tree(
     start = np.full_like(size, profile.value("network.launch") + hops)
     inside = size * volume("all_reduce", local) / (profile.value("nvls.efficiency") * fabric.figure(local))
     outside = size * 2 * (nodes - 1) / nodes / network
-    latency, transfer = together(start, np.maximum(inside, outside), profile.value("nvls.overlap"))
+    both = np.sum(together(inside, outside, _TWO_STAGES), axis=0)
+    latency, transfer = together(start, both, profile.value("nvls.overlap"))
     return {"latency": latency, **_side(transfer, outside > inside)}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Any
 
 _DTYPES = {"half": "fp16", "float": "fp32", "fp16": "fp16", "bf16": "bf16", "int8": "int8", "fp8": "fp8"}
 _OTHERS = {
@@ -16,6 +17,9 @@ _OTHERS = {
 }
 # PyTorch 2.1, the release at the time of these profiles, carries NCCL 2.18.
 _VERSIONS = {"vidur": "2.18"}
+# Rates through the network that are far from the adapters' [bytes/s], per GPU and per node: two ranks on two nodes
+# reach 5.9 GB/s and eight 21 GB/s in microsoft/vidur's rows, as without direct access of the adapter to GPU memory.
+_NETWORKS = {"vidur": (6.3e9, 22e9)}
 
 
 @dataclass(frozen=True)
@@ -23,7 +27,8 @@ class Rig:
     """The library and its version ("" if not said), the data type, who called, and whether the input is the output.
 
     `host` is what `collective` takes: "torch" where a framework packs lists of tensors, "profiler" where its kernels
-    were timed, which wait for the last rank to begin.
+    were timed, which wait for the last rank to begin. `network` holds the rates per GPU and per node that the rig's
+    network reaches where they are far from its adapters' [bytes/s].
     """
 
     library: str
@@ -31,6 +36,17 @@ class Rig:
     dtype: str = "fp16"
     host: str = ""
     in_place: bool = False
+    network: tuple[float, float] | None = None
+
+    def options(self, ranks: int, nodes: int) -> dict[str, Any]:
+        """The keyword arguments with which `collective` predicts a row of `ranks` GPUs on `nodes` nodes."""
+        options: dict[str, Any] = {"dtype": self.dtype, "host": self.host, "nodes": nodes}
+        if self.version:
+            options["version"] = self.version
+        if self.network and nodes > 1:
+            each, node = self.network
+            options["nic"] = min(each, node * nodes / ranks)
+        return options
 
     @property
     def modelled(self) -> bool:
@@ -47,6 +63,7 @@ def rig_of(system: str, notes: str, source: str) -> Rig:
         dtype=_dtype(text),
         host=_host(text),
         in_place="in-place" in text,
+        network=next((rates for name, rates in _NETWORKS.items() if name in text), None),
     )
 
 
