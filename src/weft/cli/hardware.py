@@ -12,7 +12,7 @@ from weft import hardware as machines
 from weft.cli.tables import print_sourced, print_table
 from weft.errors import UnknownNameError
 from weft.hardware import Gpu, Machine, Provenance
-from weft.units import Dimension, format_bytes, format_rate
+from weft.units import format_bytes, format_rate
 
 _GPU_COLUMNS = ("name", "title", "units", "bf16 TFLOP/s", "memory", "memory rate", "cache", "links, one way")
 _SYSTEM_COLUMNS = ("name", "title", "GPU", "GPUs", "joined by", "network per GPU")
@@ -136,5 +136,5 @@ def _as_json(found: Gpu | Machine) -> dict[str, Any]:
 def _value_as_json(found: Gpu | Machine, path: str, provenance: Provenance | None) -> dict[str, Any]:
     known = provenance.model_dump(exclude={"text"}) if provenance else {}
     rule = machines.quantities()[path] if isinstance(found, Gpu) else machines.machine_paths()[path]
-    unit = (rule.dimension if rule else Dimension.COUNT).value
+    unit = rule.dimension.value if rule else ""
     return {"path": path, "value": found.value(path), "unit": unit, "text": found.text(path), **known}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -59,7 +60,16 @@ def load(name_or_path: str | Path) -> Gpu:
     A file that says extends = "t3-paper" states only what differs. Raises UnknownNameError, InputError or
     ConfigError.
     """
-    file = find("GPU", _proper(name_or_path), _gpus().files)
+    known = _proper(name_or_path)
+    return _load_known(known) if known in names() else _load_file(find("GPU", known, _gpus().files))
+
+
+@cache
+def _load_known(name: str | Path) -> Gpu:
+    return _load_file(find("GPU", name, _gpus().files))
+
+
+def _load_file(file: Path | Traversable) -> Gpu:
     found = _describe(_gpus(), file, ())
     return Gpu.from_leaves(found.about, found.leaves, file_label(file))
 
