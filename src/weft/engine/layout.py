@@ -60,10 +60,12 @@ def _columns(count: int) -> Iterator[int]:
 # access[g, a, :] — a load or a store of a script; its address follows the workgroup and the iteration.
 (
     A_BASE, A_ROW_STRIDE, A_COLUMN_STRIDE, A_STEP_STRIDE, A_EXTENT, A_UNIT, A_LAST_UNIT, A_LIMIT, A_CACHED, A_CAUSE,
-    A_REGION, A_COLUMNS,
-) = _columns(12)  # fmt: skip
+    A_REGION, A_SHARE, A_COLUMNS,
+) = _columns(13)  # fmt: skip
 # A_REGION: for stores, the first region of the destination buffer (and A_BASE is an offset in it). With tiled work
-# (T_REGION >= 0) the workgroup's own region is added, and offset and bytes come from its work row.
+# (T_REGION >= 0) the workgroup's own region is added, and offset and bytes come from its work row. A_SHARE: the
+# workgroups of that many neighbouring rows of tiles (below zero: columns) fetch a load together, a part each; 0 and 1:
+# each fetches all of it.
 EXTENT_ONE, EXTENT_ROWS, EXTENT_COLUMNS = range(3)
 
 # work[g, w, :] — what one workgroup works on.

@@ -75,7 +75,7 @@ def _awaited(m: Machine, g: int, p: int, w: int) -> int:
     if counter == y.NONE or m.phase[g, p, y.P_LANED] == 0:
         return counter  # type: ignore[no-any-return]
     lane = m.work[g, _work_row(m, w), y.T_LANE]
-    return counter + lane if lane >= 0 else y.NONE  # type: ignore[no-any-return]
+    return counter + lane if lane >= 0 else y.NONE
 
 
 @block
@@ -104,6 +104,12 @@ def begin_iteration(m: Machine, q: int, now: int) -> None:
             + it * m.access[g, a, y.A_STEP_STRIDE]
         )
         bytes_ = _iteration_bytes(m, g, a, p, t, it, offset)
+        share = m.access[g, a, y.A_SHARE]
+        if share > 1 or share < -1:
+            member = m.work[g, t, y.T_ROW if share > 1 else y.T_COLUMN] % abs(share)
+            part = (bytes_ + abs(share) - 1) // abs(share)
+            bytes_ = min(part, bytes_ - member * part)
+            offset += member * part
         address = m.access[g, a, y.A_BASE] + offset
         cause = m.access[g, a, y.A_CAUSE]
         stream = _stream_of(cause)

@@ -38,9 +38,10 @@ def _phase(
     cause: Cause,
     store: Store,
     wait: Wait | None,
+    element_bytes: int = 2,
 ) -> Phase:
     piece = tiling.piece
-    additions = (len(sources) - 1) * piece // 2
+    additions = (len(sources) - 1) * piece // element_bytes
     return Phase(
         iterations=None,
         slots=tiling.slots,
@@ -65,8 +66,8 @@ def _kernel(name: str, gpu: Gpu, tiling: RingTiling, phases: list[Phase]) -> Ker
     )
 
 
-def reduce_kernel(chunks: int, gpu: Gpu, tiling: RingTiling) -> Kernel:
-    """Ring reduce-scatter of `chunks` chunks on compute units.
+def reduce_kernel(chunks: int, gpu: Gpu, tiling: RingTiling, element_bytes: int = 2) -> Kernel:
+    """Ring reduce-scatter of `chunks` chunks, of elements of `element_bytes`, on compute units.
 
     The chunk at position 0 is sent as it is; each later one is added to what was received and sent on; the
     last one is kept.
@@ -77,7 +78,7 @@ def reduce_kernel(chunks: int, gpu: Gpu, tiling: RingTiling) -> Kernel:
         buffer, position = ("result", 0) if p == chunks - 1 else ("received", p)
         store = Store(buffer, Cause.RS_WRITE, position, tiling.piece, tiling.piece)
         wait = None if p == 0 else Wait("received", p)
-        phases.append(_phase(tiling, gpu, sources, Cause.RS_READ, store, wait))
+        phases.append(_phase(tiling, gpu, sources, Cause.RS_READ, store, wait, element_bytes))
     return _kernel("reduce_scatter", gpu, tiling, phases)
 
 

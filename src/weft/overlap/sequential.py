@@ -17,7 +17,7 @@ class Sequential(Simulated):
     def plan(self, problem: Problem) -> Plan:
         """Three kernels in a row; the output is stored through the cache and written back before others read it."""
         chunks, gpu, ring = problem.layer.tp, problem.gpu, problem.ring
-        reduce = reduce_kernel(chunks, gpu, problem.ring_tiling)
+        reduce = reduce_kernel(chunks, gpu, problem.ring_tiling, problem.layer.gemm.output_element_bytes)
         gather = gather_kernel(chunks, gpu, problem.ring_tiling, own=("result", 0))
         return Plan(
             kernels=(

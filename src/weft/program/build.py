@@ -77,11 +77,20 @@ class _Builder:
             groups = [(phase.wait,) for phase in placed.kernel.phases if phase.wait is not None]
             for group in (placed.after_chunks, *groups):
                 number = self.counters
+                if group and group[0].position is None:
+                    self._number_chunks(group[0].buffer)
+                    continue
                 for wait in group:
                     if len(group) > 1 and wait in self.counter:
                         raise ValueError(f"{wait} is awaited alone and together with others")
                     if self.counter.setdefault(wait, number) == number:
                         self.counters = number + max(self.buffers[wait.buffer].lanes, 1)
+
+    def _number_chunks(self, buffer: str) -> None:
+        """Counters in a row for the chunks of a buffer of which every workgroup awaits its own."""
+        for position in range(len(self.buffers[buffer].sizes[0])):
+            if self.counter.setdefault(Wait(buffer, position), self.counters) == self.counters:
+                self.counters += 1
 
     # -- regions
     # ---------------------------------------------------------------------------------------------------
@@ -208,8 +217,13 @@ class _Builder:
         return row
 
     def _counter(self, g: int, wait: Wait, region: Table) -> tuple[int, int]:
-        size = region[g, self.row[wait.buffer, wait.position], y.M_SIZE] if wait.bytes is None else wait.bytes
-        return self.counter[wait], int(size)
+        first = wait if wait.position is not None else Wait(wait.buffer, 0)
+        size = (
+            region[g, self.row[wait.buffer, first.position or 0], y.M_SIZE]
+            if wait.bytes is None
+            else wait.bytes
+        )
+        return self.counter[first], int(size)
 
     # -- scripts
     # ---------------------------------------------------------------------------------------------------
@@ -223,7 +237,8 @@ class _Builder:
         self.accesses[g] += [self._load_row(g, load, region) for load in phase.loads]
         stores = [store for store in (phase.store, phase.also) if store is not None]
         row[y.P_STORES], row[y.P_DELAY] = len(stores), phase.delay_fs
-        row[y.P_LANED] = int(phase.wait is not None and self.buffers[phase.wait.buffer].lanes > 0)
+        if phase.wait is not None:
+            row[y.P_LANED] = int(phase.wait.position is None or self.buffers[phase.wait.buffer].lanes > 0)
         if stores:
             row[y.P_STORE] = len(self.accesses[g])
             self.accesses[g] += [self._store_row(g, store, region) for store in stores]
@@ -252,6 +267,8 @@ class _Builder:
         row[y.A_STEP_STRIDE], row[y.A_EXTENT] = load.step_stride, int(load.extent)
         row[y.A_UNIT], row[y.A_LAST_UNIT] = load.unit_bytes, load.last_unit_bytes
         row[y.A_CACHED], row[y.A_CAUSE] = int(load.cached), int(load.cause)
+        rows, columns = load.shared_by_rows, load.shared_by_columns
+        row[y.A_SHARE] = rows if rows > 1 else -columns if columns > 1 else 1
         return row
 
     def _store_row(self, g: int, store: Store, region: Table) -> list[int]:

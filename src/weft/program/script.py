@@ -35,6 +35,7 @@ class Load:
 
     It moves `unit_bytes` per unit of `extent` (`last_unit_bytes` in the last iteration), never past the chunk's end.
     `offset` [bytes] shifts the base. With position None it reads the buffer as a whole, whose chunks lie in a row.
+    Workgroups of so many neighbouring rows or columns of tiles may fetch it together, a part each (clusters).
     """
 
     buffer: str
@@ -48,6 +49,8 @@ class Load:
     step_stride: int = 0
     cached: bool = False
     offset: int = 0
+    shared_by_rows: int = 1
+    shared_by_columns: int = 1
 
 
 @dataclass(frozen=True)
@@ -73,11 +76,11 @@ class Wait:
     """Begin only when a chunk is complete (fully received or reduced), or, if `sent`, when DMA has sent it on.
 
     With `bytes`, that many must have come instead of the whole chunk: into the workgroup's own lane, if the
-    buffer has lanes.
+    buffer has lanes. With position None it is the chunk that the workgroup's work names as its lane.
     """
 
     buffer: str
-    position: int
+    position: int | None
     sent: bool = False
     bytes: int | None = field(default=None, compare=False)
 
