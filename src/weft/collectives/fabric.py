@@ -26,7 +26,8 @@ class Fabric:
     control, which leave the share `payload` of it; `links` is how many a GPU has. `nic` is the network's rate per GPU
     and direction [bytes/s], `nic_latency` what a message through it takes [s]. `multicast` says whether the switch
     reduces (NVLS), `lanes` how many links wide the rings are from a number of ranks on, where the topology is
-    irregular; `copy_rate` is what a GPU copies in its own memory [bytes/s].
+    irregular; `copy_rate` is what a GPU copies in its own memory [bytes/s], `engines` how many copies its copy engines
+    make at once, each at `dma_efficiency` of the line rate.
     """
 
     vendor: str
@@ -40,6 +41,8 @@ class Fabric:
     nic: float = 0.0
     nic_latency: float = 0.0
     copy_rate: float = 0.0
+    engines: int = 1
+    dma_efficiency: float = 0.9
     lanes: tuple[tuple[int, float], ...] = ()
     gpu: str = ""
 
@@ -154,5 +157,7 @@ def _joined(gpu: Gpu, count: int, topology: Topology, links: int, rate: float) -
         topology=topology,
         payload=gpu.link.kernel_efficiency,
         copy_rate=gpu.memory.bandwidth * gpu.memory.copy_efficiency / _COPY_SHARE,
+        engines=gpu.dma.engines,
+        dma_efficiency=gpu.link.dma_efficiency,
         gpu=gpu.name,
     )

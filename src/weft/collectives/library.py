@@ -33,6 +33,7 @@ class Algorithm(IntEnum):
     NVLS_TREE = 3
     DIRECT = 4
     PAIRWISE = 5
+    ONESHOT = 6
 
 
 class Protocol(IntEnum):

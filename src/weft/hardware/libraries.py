@@ -17,7 +17,8 @@ from typing import Any, NamedTuple, Self
 
 from weft.errors import ConfigError, UnitError, UnknownNameError
 from weft.hardware.fields import Quantity
-from weft.hardware.loading import file_label, find, names_in
+from weft.hardware.loading import file_label, find, load, names_in
+from weft.hardware.loading import names as gpu_names
 from weft.hardware.sourced import Provenance, read_leaves, read_toml, set_by_user, unknown_key
 from weft.units import Dimension
 
@@ -99,6 +100,14 @@ _DIRECT = {
     "simple_launch": _launch("launch of the all-pairs all-reduce that synchronises per slice"),
     "simple_efficiency": _rate("its bus rate"),
 }
+_ONESHOT = {
+    "launch": _launch("launch of an all-reduce in which every GPU reads all others' buffers at once"),
+    "efficiency": _rate("its rate"),
+}
+_DMA = {
+    "setup": Value(_TIME, 0.1e-6, 50e-6, "what the host takes to hand copies to the copy engines"),
+    "copy": Value(_TIME, 0.1e-6, 20e-6, "the least that a copy takes"),
+}
 _NETWORK = {
     "launch": Value(_TIME, 1e-6, 400e-6, "what crossing nodes adds to the launch"),
     "step": Value(_TIME, 0.1e-6, 100e-6, "one hop between nodes beyond the network's latency"),
@@ -125,6 +134,8 @@ _TABLES = {
     "all_to_all": _PAIRS,
     "nvls": _NVLS,
     "direct": _DIRECT,
+    "oneshot": _ONESHOT,
+    "dma": _DMA,
     "network": _NETWORK,
     "host": _HOST,
 }
@@ -266,7 +277,7 @@ def profile_for(
     if own or alike:
         return _of_version(own or alike, version)
     fitted_on = {profile.gpus: profile for profile in sorted(left, key=lambda p: numbers(p.version))}
-    return blend(list(fitted_on.values()))
+    return blend(list(fitted_on.values()), gpu)
 
 
 def numbers(version: str) -> tuple[int, ...]:
@@ -281,28 +292,46 @@ def _of_version(profiles: Sequence[Profile], version: str) -> Profile:
     return fitting[0] if fitting else ordered[-1]
 
 
-def blend(profiles: Sequence[Profile]) -> Profile:
-    """The geometric mean of several profiles, value by value: what one expects of a GPU that none was fitted on."""
+def blend(profiles: Sequence[Profile], gpu: str = "") -> Profile:
+    """The geometric mean of several profiles, value by value: what one expects of a GPU that none was fitted on.
+
+    The code of a collective runs at the clock of the compute units, so times of a GPU of the catalogue scale with the
+    clocks of the GPUs that the profiles were fitted on.
+    """
     if len(profiles) == 1:
         return profiles[0]
-    paths = {path for profile in profiles for path in profile.values}
-    values = {}
-    for path in sorted(paths):
-        found = [profile.values[path] for profile in profiles if path in profile.values]
-        positive = [value for value in found if value > 0]
-        values[path] = (
-            math.exp(sum(map(math.log, positive)) / len(positive))
-            if len(positive) == len(found)
-            else sum(found) / len(found)
-        )
+    scales = [_slowdown(profile, gpu) for profile in profiles]
+    paths = sorted({path for profile in profiles for path in profile.values})
+    mean = {}
+    for path in paths:
+        times = quantities()[path] is _TIME
+        found = [
+            profile.values[path] * (scale if times else 1)
+            for profile, scale in zip(profiles, scales, strict=True)
+            if path in profile.values
+        ]
+        mean[path] = math.prod(found) ** (1 / len(found))
     names = " and ".join(profile.name for profile in profiles)
-    source = Provenance(text="", kind="derived", source=f"geometric mean of {names}")
+    source = Provenance(text="", kind="derived", source=f"geometric mean of {names}, times by the clocks")
     return replace(
         profiles[0],
         name=f"{profiles[0].library} mean",
         title=f"Mean of {names}",
         architecture="",
         gpus=(),
-        values=values,
-        provenance=dict.fromkeys(values, source),
+        values=mean,
+        provenance=dict.fromkeys(mean, source),
     )
+
+
+def _slowdown(profile: Profile, gpu: str) -> float:
+    """How much longer a GPU takes for the code of a profile, by its clock; 1 where a GPU is not of the catalogue."""
+    known = gpu_names()
+    if gpu not in known or not profile.gpus or profile.gpus[0] not in known:
+        return 1.0
+    return _clock(profile.gpus[0]) / _clock(gpu)
+
+
+@cache
+def _clock(gpu: str) -> float:
+    return load(gpu).compute.clock

@@ -14,17 +14,18 @@ import numpy as np
 import numpy.typing as npt
 
 from weft.collectives.fabric import Fabric, fabric_of
-from weft.collectives.library import PAYLOAD, Algorithm, Protocol, canonical, choose, volume
+from weft.collectives.library import PAYLOAD, Algorithm, MiB, Protocol, canonical, choose, volume
 from weft.errors import InputError, UnknownNameError
 from weft.hardware import Gpu
 from weft.hardware.finding import SystemMatch
 from weft.hardware.libraries import Profile, profile_for
 from weft.hardware.machine import Machine
-from weft.predict.collective_forms import Parts, Ranks, direct, nvls, pairwise, ring
+from weft.predict.collective_dma import copied
+from weft.predict.collective_forms import Parts, Ranks, direct, nvls, oneshot, pairwise, ring
 from weft.predict.collective_nodes import across as between_nodes
 from weft.predict.prediction import Bound, FloatArray, IntArray, Prediction
 
-LIBRARIES = ("nccl", "rccl")
+LIBRARIES = ("nccl", "rccl", "trtllm-custom")
 HOSTS = ("", "framework", "torch", "profiler")
 """Who calls: the library's own test; a framework; one that packs lists of tensors; one whose kernels are timed, which
 wait for the last rank to begin."""
@@ -36,6 +37,8 @@ _BOUND_OF = {
     "network": Bound.LINK,
     "copy": Bound.MEMORY,
 }
+_ONESHOT_BYTES = 8 * MiB
+"""What the buffers of TensorRT-LLM's own all-reduce hold."""
 _FLOATS = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8")
 
 
@@ -52,6 +55,7 @@ def collective(
     version: str | None = None,
     host: str = "",
     nic: float | None = None,
+    dma: bool = False,
     profile: Profile | None = None,
 ) -> Prediction:
     """How long a collective of `ranks` GPUs takes for each number of `bytes` [s], and what bounds it.
@@ -59,20 +63,24 @@ def collective(
     `name` is all_reduce, reduce_scatter, all_gather, all_to_all, broadcast or send_recv; `system` a machine or a GPU,
     by description or name ("dgx-h100", "8xMI300X"). `algorithm` "auto" takes the library's choice, or names one
     ("ring", "nvls", "direct", "tree") or one with a protocol ("ring-ll128"). `version` is the library's, `host` who
-    calls it; `nic` is the network's rate per GPU where it differs from the machine's [bytes/s]. Raises InputError or UnknownNameError for what no machine can do.
+    calls it, `dma` has copy engines carry it out; `nic` is the network's rate per GPU where it differs from the machine's [bytes/s]. Raises InputError or
+    UnknownNameError for what no machine can do.
     """
     collective_name, fabric = canonical(name), fabric_of(system)
     size = _sizes(bytes)
-    known = profile or profile_for(
-        fabric.gpu, fabric.architecture, _library(library, fabric), version=version or ""
-    )
+    base = _library(library, fabric)
+    known = profile or profile_for(fabric.gpu, fabric.architecture, base, version=version or "")
     if nic is not None:
         fabric = replace(fabric, nic=nic)
     if nodes is None and isinstance(system, SystemMatch) and system.gpus == ranks:
         nodes = system.nodes
     across = _nodes(nodes, ranks, fabric)
+    if dma:
+        return _prediction(_copied(collective_name, size, ranks, across, fabric, known))
     chosen = _chosen(collective_name, size, ranks, fabric, known, (algorithm, across, dtype, version))
     parts = _dealt(collective_name, size, ranks, across, fabric, known, chosen)
+    if library == "trtllm-custom" and collective_name == "all_reduce" and across == 1:
+        parts = _or_oneshot(parts, size, ranks, fabric, known)
     if host:
         parts = {**parts, "host": _host(collective_name, parts, size, ranks, fabric, known, host)}
     return _prediction(parts)
@@ -92,11 +100,11 @@ def _sizes(bytes: npt.ArrayLike) -> FloatArray:
 
 
 def _library(library: str | None, fabric: Fabric) -> str:
-    if library is None:
-        return "rccl" if fabric.vendor == "amd" else "nccl"
-    if library not in LIBRARIES:
+    if library is not None and library not in LIBRARIES:
         raise UnknownNameError("collective library", library, LIBRARIES)
-    return library
+    if library in (None, "trtllm-custom"):
+        return "rccl" if fabric.vendor == "amd" else "nccl"
+    return str(library)
 
 
 def _nodes(nodes: int | None, ranks: int, fabric: Fabric) -> int:
@@ -204,9 +212,26 @@ def _form(
         return pairwise(protocol, size, Ranks(ranks, fabric.pair_figure(ranks), seen.workgroups), profile)
     if algorithm in (Algorithm.NVLS, Algorithm.NVLS_TREE):
         return nvls(name, size, seen, profile)
+    if algorithm is Algorithm.ONESHOT:
+        return oneshot(size, seen, profile)
     if algorithm is Algorithm.DIRECT:
         return direct(protocol, size, seen, profile)
     return ring(name, protocol, size, seen, profile)
+
+
+def _copied(name: str, size: FloatArray, ranks: int, nodes: int, fabric: Fabric, profile: Profile) -> Parts:
+    if nodes > 1:
+        raise InputError(
+            f"copy engines reach no further than a node of {fabric.gpus_per_node} GPUs; give at most as many ranks"
+        )
+    return copied(name, size, ranks, fabric, profile)
+
+
+def _or_oneshot(parts: Parts, size: FloatArray, ranks: int, fabric: Fabric, profile: Profile) -> Parts:
+    """The one-shot all-reduce where it is faster and its buffers hold the data, else what the library takes."""
+    shot = oneshot(size, Ranks(ranks, fabric.figure(ranks), 0), profile)
+    faster = (size <= _ONESHOT_BYTES) & (_total(shot) < _total(parts))
+    return {part: np.where(faster, shot[part], parts[part]) for part in shot}
 
 
 def _host(

@@ -115,11 +115,23 @@ def nvls(collective: str, size: FloatArray, ranks: Ranks, profile: Profile) -> P
 def direct(protocol: Protocol, size: FloatArray, ranks: Ranks, profile: Profile) -> Parts:
     """The all-pairs all-reduce of a full mesh: every rank reduces its share of all others', then hands it out."""
     kind = "ll" if protocol is Protocol.LL else "simple"
-    rate = profile.value(f"direct.{kind}_efficiency") * ranks.figure
+    table = "direct" if f"direct.{kind}_launch" in profile.values else "all_reduce"
+    rate = profile.value(f"{table}.{kind}_efficiency") * ranks.figure
     return {
-        "launch": np.full_like(size, profile.value(f"direct.{kind}_launch")),
+        "launch": np.full_like(size, profile.value(f"{table}.{kind}_launch")),
         "latency": np.zeros_like(size),
         "link": size * volume("all_reduce", ranks.count) / rate,
+        "copy": np.zeros_like(size),
+    }
+
+
+def oneshot(size: FloatArray, ranks: Ranks, profile: Profile) -> Parts:
+    """The all-reduce of inference libraries: every GPU reads all others' buffers, and adds them up by itself."""
+    rate = profile.value("oneshot.efficiency") * ranks.figure
+    return {
+        "launch": np.full_like(size, profile.value("oneshot.launch")),
+        "latency": np.zeros_like(size),
+        "link": size * (ranks.count - 1) / rate,
         "copy": np.zeros_like(size),
     }
 

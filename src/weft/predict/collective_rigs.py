@@ -40,8 +40,13 @@ class Rig:
 
     def options(self, ranks: int, nodes: int) -> dict[str, Any]:
         """The keyword arguments with which `collective` predicts a row of `ranks` GPUs on `nodes` nodes."""
-        options: dict[str, Any] = {"dtype": self.dtype, "host": self.host, "nodes": nodes}
-        if self.version:
+        options: dict[str, Any] = {
+            "library": self.library,
+            "dtype": self.dtype,
+            "host": self.host,
+            "nodes": nodes,
+        }
+        if self.version and self.library == "nccl":
             options["version"] = self.version
         if self.network and nodes > 1:
             each, node = self.network
@@ -51,7 +56,7 @@ class Rig:
     @property
     def modelled(self) -> bool:
         """Whether `collective` knows the library; rows of others are reported apart."""
-        return self.library in ("nccl", "rccl")
+        return self.library in ("nccl", "rccl", "trtllm-custom")
 
 
 def rig_of(system: str, notes: str, source: str) -> Rig:
