@@ -14,6 +14,13 @@ def test_every_gpu_is_found_by_name_title_and_alias(name):
         assert find_gpu(text) == gpu
 
 
+def test_no_name_means_two_machines():
+    gpus = [hardware.load(name) for name in hardware.names()]
+    for described in (gpus, [load_system(name) for name in system_names()]):
+        every = [text for one in described for text in {one.name, *one.aliases}]
+        assert len(every) == len(set(every))
+
+
 @pytest.mark.parametrize(
     ("text", "name"),
     [
@@ -202,6 +209,8 @@ def test_a_calibrated_gpu_goes_into_a_machine():
         ("extends = 'dgx-h100'\ntopology = 'hybrid'", ["edges must list"]),
         ("extends = 'mi250x-x8'\nedges = [[0, 8, 1]]", ["[0, 8, 1]", "from 0 to 7"]),
         ("extends = 'mi250x-x8'\nedges = [[0, 1]]", ["edges"]),
+        ("extends = 'dgx-h100'\nusual = 'yes'", ["usual", "'yes'", "true or false"]),
+        ("extends = 'dgx-h100'\naliases = 'x'", ["aliases", "list of names"]),
         ("extends = 'dgx'", ["unknown system 'dgx'"]),
     ],
 )

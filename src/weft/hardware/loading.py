@@ -160,7 +160,9 @@ def _own(document: dict[str, Any], file: Path | Traversable) -> dict[str, Any]:
         raise ConfigError(
             f'{aliases!r} must be a list of names, like ["A100-SXM4-80GB"]', file_label(file), "aliases"
         )
-    return {"aliases": tuple(aliases)} | ({"usual": True} if usual is True else {})
+    if not isinstance(usual, bool):
+        raise ConfigError(f"{usual!r} must be true or false", file_label(file), "usual")
+    return {"aliases": tuple(aliases), **({"usual": True} if usual else {})}
 
 
 def _about(kind: _Kind, document: dict[str, Any], file: Path | Traversable, complete: bool) -> dict[str, str]:

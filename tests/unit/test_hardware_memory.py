@@ -1,0 +1,20 @@
+"""The DRAM of the catalogue in the engine: no efficiency goes in, the measured one should come out."""
+
+import pytest
+
+import weft
+from weft.parallel import split
+from weft.workload import SubLayer
+
+# Nothing but memory slows an all-gather over such links.
+FREE = {"link.bandwidth": "100 TB/s", "host.bandwidth": "100 TB/s", "link.latency": "1 ns"}
+
+
+@pytest.mark.parametrize("name", ["a100-sxm-80gb", "h100-sxm", "l40s", "mi100", "mi210", "mi300x"])
+def test_timings_and_channels_give_about_the_copy_bandwidth_that_others_measured(name):
+    gpu = weft.load_gpu(name)
+    layer = split(SubLayer.custom(m=4096, n=8192, k=256, name="copy"), tp=2)
+    result = weft.simulate(layer, gpu.with_values(FREE), "sequential", request_bytes=512)
+    # Half of the output is read, half is written.
+    copied = layer.payload_bytes / result.times.all_gather
+    assert copied / gpu.memory.bandwidth == pytest.approx(gpu.memory.copy_efficiency, rel=0.12)
