@@ -59,6 +59,10 @@ def _exponent(about: str) -> Value:
     return Value(_RATIO, 0.3, 4.0, about)
 
 
+def _ratio(about: str) -> Value:
+    return Value(_RATIO, 0.3, 3.0, f"{about}: this release against the profile's, as a ratio")
+
+
 _RING = {
     "ll_launch": _launch("launch of a collective that flags every 8 B"),
     "ll_step": _hop("one hop of it"),
@@ -114,6 +118,13 @@ _NETWORK = {
     "efficiency": Value(_RATIO, 0.3, 1.0, "share of the network's line rate in long transfers"),
     "fill": Value(_TIME, 1e-6, 2e-3, "how long the pipeline of a tree takes to fill"),
 }
+_RELEASE = {
+    "ll_launch": _ratio("launches that flag every 8 B"),
+    "ll_step": _ratio("their hops"),
+    "ll_join": _ratio("what more than one workgroup adds to them"),
+    "ll128_efficiency": _ratio("the rate of those that flag every 128 B"),
+    "simple_step": _ratio("hops that synchronise per slice"),
+}
 _HOST = {
     "launch": Value(_TIME, 1e-6, 200e-6, "what the call of a framework adds"),
     "floor": Value(
@@ -138,7 +149,11 @@ _TABLES = {
     "dma": _DMA,
     "network": _NETWORK,
     "host": _HOST,
+    "release_2_26": _RELEASE,
+    "release_2_18": _RELEASE | {"nvls_launch": _ratio("launches that the switch reduces")},
 }
+_CALLS = {"trtllm-custom": "nccl"}
+"""Libraries that add something of their own to another one, whose profile holds both."""
 _ABOUT = ("name", "title", "description", "library", "version", "architecture")
 
 
@@ -192,6 +207,31 @@ class Profile:
         parsed = {path: _parsed(path, raw, self.name) for path, raw in values.items()}
         sources = {path: set_by_user(str(raw)) for path, raw in values.items()}
         return replace(self, values={**self.values, **parsed}, provenance={**self.provenance, **sources})
+
+
+def of_release(profile: Profile, version: str) -> Profile:
+    """The profile as an older release of its library performs, by the ratios of its table "release_..." if it has one.
+
+    A table holds for its own release and those before, down to the next table.
+    """
+    wanted = numbers(version)[:2]
+    tables = sorted({path.partition(".")[0] for path in profile.values if path.startswith("release_")})
+    covering = [table for table in tables if wanted and wanted <= tuple(map(int, table.split("_")[1:]))]
+    if not covering or profile.library != "nccl":
+        return profile
+    ratios = {
+        path.partition(".")[2]: value
+        for path, value in profile.values.items()
+        if path.startswith(covering[0])
+    }
+    changed = {path: value * ratios.get(_key(path), 1.0) for path, value in profile.values.items()}
+    return replace(profile, values=changed)
+
+
+def _key(path: str) -> str:
+    """How a table of ratios names a value: those of rings by the value alone; send and receive did not change."""
+    table, _, key = path.partition(".")
+    return key if table in ("all_reduce", "reduce_scatter", "all_gather") else f"{table}_{key}"
 
 
 def _parsed(path: str, raw: object, file: str) -> float:
@@ -258,38 +298,27 @@ def _texts(document: dict[str, Any], label: str) -> dict[str, Any]:
     return {**texts, "gpus": tuple(gpus)}
 
 
-def profile_for(
-    gpu: str, architecture: str, library: str, *, version: str = "", without: Sequence[str] = ()
-) -> Profile:
+def profile_for(gpu: str, architecture: str, library: str, *, without: Sequence[str] = ()) -> Profile:
     """The profile for a GPU: its own, else its architecture's, else the mean of all profiles of the library.
 
-    With a `version`, the oldest profile that is not older; without, the newest. Profiles fitted on a GPU in `without`
-    are left out, which predicts that GPU from the others. Raises UnknownNameError if no profile of the library is left.
+    Profiles fitted on a GPU in `without` are left out, which predicts that GPU from the others. Raises
+    UnknownNameError if no profile of the library is left.
     """
     known = [_packaged(name) for name in library_names()]
+    served = _CALLS.get(library, library)
     left = [
-        profile for profile in known if profile.library == library and not set(without) & set(profile.gpus)
+        profile for profile in known if profile.library == served and not set(without) & set(profile.gpus)
     ]
     if not left:
         raise UnknownNameError("collective library", library, sorted({profile.library for profile in known}))
     own = [profile for profile in left if gpu in profile.gpus]
     alike = [profile for profile in left if architecture in profile.architecture.split()]
-    if own or alike:
-        return _of_version(own or alike, version)
-    fitted_on = {profile.gpus: profile for profile in sorted(left, key=lambda p: numbers(p.version))}
-    return blend(list(fitted_on.values()), gpu)
+    return (own or alike or [blend(left, gpu)])[0]
 
 
 def numbers(version: str) -> tuple[int, ...]:
     """A version such as "2.27.3" as numbers that compare; empty if it is none."""
     return tuple(int(part) for part in version.split(".") if part.isdigit())
-
-
-def _of_version(profiles: Sequence[Profile], version: str) -> Profile:
-    ordered = sorted(profiles, key=lambda profile: numbers(profile.version))
-    wanted = numbers(version)[:2]
-    fitting = [profile for profile in ordered if wanted and numbers(profile.version)[:2] >= wanted]
-    return fitting[0] if fitting else ordered[-1]
 
 
 def blend(profiles: Sequence[Profile], gpu: str = "") -> Profile:

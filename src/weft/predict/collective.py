@@ -18,7 +18,7 @@ from weft.collectives.library import PAYLOAD, Algorithm, MiB, Protocol, canonica
 from weft.errors import InputError, UnknownNameError
 from weft.hardware import Gpu
 from weft.hardware.finding import SystemMatch
-from weft.hardware.libraries import Profile, profile_for
+from weft.hardware.libraries import Profile, of_release, profile_for
 from weft.hardware.machine import Machine
 from weft.predict.collective_dma import copied
 from weft.predict.collective_forms import Parts, Ranks, direct, nvls, oneshot, pairwise, ring
@@ -63,13 +63,13 @@ def collective(
     `name` is all_reduce, reduce_scatter, all_gather, all_to_all, broadcast or send_recv; `system` a machine or a GPU,
     by description or name ("dgx-h100", "8xMI300X"). `algorithm` "auto" takes the library's choice, or names one
     ("ring", "nvls", "direct", "tree") or one with a protocol ("ring-ll128"). `version` is the library's, `host` who
-    calls it, `dma` has copy engines carry it out; `nic` is the network's rate per GPU where it differs from the machine's [bytes/s]. Raises InputError or
-    UnknownNameError for what no machine can do.
+    calls it, `dma` has copy engines carry it out. `nic` is the rate per GPU of a network that differs from the
+    machine's [bytes/s]. Raises InputError or UnknownNameError for what no machine can do.
     """
     collective_name, fabric = canonical(name), fabric_of(system)
     size = _sizes(bytes)
     base = _library(library, fabric)
-    known = profile or profile_for(fabric.gpu, fabric.architecture, base, version=version or "")
+    known = of_release(profile or profile_for(fabric.gpu, fabric.architecture, base), version or "")
     if nic is not None:
         fabric = replace(fabric, nic=nic)
     if nodes is None and isinstance(system, SystemMatch) and system.gpus == ranks:
@@ -102,9 +102,7 @@ def _sizes(bytes: npt.ArrayLike) -> FloatArray:
 def _library(library: str | None, fabric: Fabric) -> str:
     if library is not None and library not in LIBRARIES:
         raise UnknownNameError("collective library", library, LIBRARIES)
-    if library in (None, "trtllm-custom"):
-        return "rccl" if fabric.vendor == "amd" else "nccl"
-    return str(library)
+    return library or ("rccl" if fabric.vendor == "amd" else "nccl")
 
 
 def _nodes(nodes: int | None, ranks: int, fabric: Fabric) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from weft.collectives.library import canonical
 from weft.hardware.fields import Quantity
 from weft.hardware.libraries import Profile, values
 from weft.predict.prediction import Parameter
@@ -11,16 +12,22 @@ _NEEDS_ROWS = 4
 
 
 def collective_parameters(profile: Profile, *collectives: str) -> tuple[Parameter, ...]:
-    """The parameters that a profile holds, all of them or those that the given collectives depend on.
-
-    An all-reduce also depends on "nvls" and "direct"; "network" and "host" are named by themselves.
-    """
-    tables = set(collectives) | ({"nvls", "direct"} if "all_reduce" in collectives else set())
+    """The parameters that a profile holds, all of them or those that the given collectives depend on."""
+    tables = {table for collective in collectives for table in tables_of(collective)}
     return tuple(
         Parameter(path, value.low, value.high, _unit(value.rule), _NEEDS_ROWS, value.about)
         for path, value in values().items()
         if path in profile.values and (not collectives or path.partition(".")[0] in tables)
     )
+
+
+def tables_of(collective: str) -> tuple[str, ...]:
+    """The tables of a profile that the time of a collective may depend on."""
+    name = canonical(collective)
+    own = {"send_recv": "all_to_all", "broadcast": "all_gather"}.get(name, name)
+    switch = ("nvls",) if name in ("all_reduce", "reduce_scatter", "all_gather") else ()
+    reduced = ("direct", "oneshot") if name == "all_reduce" else ()
+    return (own, *switch, *reduced, "network", "host", "dma", "release_2_26", "release_2_18")
 
 
 def _unit(rule: Quantity) -> str:
