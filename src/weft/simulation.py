@@ -5,15 +5,17 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 from weft.engine import layout as y
 from weft.errors import InputError, SimulationError, UnknownNameError
-from weft.hardware import Gpu, System
-from weft.hardware import load as load_gpu
+from weft.hardware import Gpu, Machine, System
 from weft.kernels import GemmTiling
 from weft.overlap import OVERLAPS, ArbiterPolicy, Ideal, Overlap, Problem, Simulated
 from weft.overlap.machine import machine_tables
+from weft.overlap.nodes import system_for
+from weft.overlap.tile import tiling_for
 from weft.parallel.tensor import ShardedSubLayer
 from weft.program import Program, build
 from weft.result import Comparison, Result, RunConfig
@@ -30,35 +32,39 @@ Watch = Callable[[int, int], None]
 
 def simulate(
     layer: ShardedSubLayer,
-    machine: Gpu | System | str,
+    machine: Gpu | Machine | System | str,
     overlap: str | Overlap = "t3-mca",
     *,
     arbiter: ArbiterPolicy | None = None,
     tiling: GemmTiling | None = None,
     request_bytes: int = DEFAULT_REQUEST_BYTES,
+    clock: str = "sustained",
     mode: str = "auto",
     event_budget: int | None = None,
     watch: Watch | None = None,
 ) -> Result:
     """What happens when `layer` runs on `machine` (a GPU, a system, or a catalog name) under `overlap`.
 
-    `arbiter` replaces the overlap's memory arbitration. `request_bytes` is the granularity of memory requests (64 is
-    exact, the default faster). `mode` is "mirrored" (one GPU stands for all), "explicit" (all are
-    simulated), or
-    "auto": mirrored wherever all GPUs are alike. `event_budget` ends a run that takes more events.
-    `watch(events, now_fs)` is called about every million events.
+    A GPU of the catalogue stands for the machine that it is usually sold in, with as many nodes as the layer needs.
+    `arbiter` replaces the overlap's memory arbitration, `tiling` the tile that the GPU's library would choose.
+    `request_bytes` is the granularity of memory requests (64 is exact, the default faster). `clock` is what the compute
+    units run at: "short" (the highest clock) or "sustained" (what long runs hold at the power limit).
+
+    `mode` is "mirrored" (one GPU stands for all), "explicit" (all are simulated), or "auto": mirrored wherever all
+    GPUs are alike. `event_budget` ends a run that takes more events. `watch(events, now_fs)` is called about every
+    million events.
 
     Raises UnknownNameError for an unknown overlap, InputError for what cannot be simulated, SimulationError
     for a run that cannot finish, saying which tile waits for what.
     """
     chosen = find_overlap(overlap)
-    runner = _Runner(layer, machine, arbiter, tiling, request_bytes, mode, event_budget, watch)
+    runner = _Runner(layer, machine, arbiter, tiling, request_bytes, clock, mode, event_budget, watch)
     return runner.result(chosen)
 
 
 def compare(
     layer: ShardedSubLayer,
-    machine: Gpu | System | str,
+    machine: Gpu | Machine | System | str,
     overlaps: Iterable[str | Overlap] = tuple(OVERLAPS),
     **options: Any,
 ) -> Comparison:
@@ -77,6 +83,7 @@ _DEFAULTS: dict[str, Any] = {
     "arbiter": None,
     "tiling": None,
     "request_bytes": DEFAULT_REQUEST_BYTES,
+    "clock": "sustained",
     "mode": "auto",
     "event_budget": None,
     "watch": None,
@@ -98,10 +105,11 @@ class _Runner:
     def __init__(
         self,
         layer: ShardedSubLayer,
-        machine: Gpu | System | str,
+        machine: Gpu | Machine | System | str,
         arbiter: ArbiterPolicy | None,
         tiling: GemmTiling | None,
         request_bytes: int,
+        clock: str,
         mode: str,
         event_budget: int | None,
         watch: Watch | None,
@@ -112,11 +120,10 @@ class _Runner:
         self.request_bytes = request_bytes
         self.event_budget = event_budget
         self.watch = watch
-        mirrored = Problem(layer, self.system, 1, tiling or GemmTiling())
+        self.clock = clock
+        mirrored = Problem(layer, self.system, 1, tiling or tiling_for(layer.gemm, self.system.gpu, clock))
         self.mode = _mode(mode, self.system, mirrored)
-        self.problem = (
-            mirrored if self.mode == "mirrored" else Problem(layer, self.system, layer.tp, mirrored.tiling)
-        )
+        self.problem = mirrored if self.mode == "mirrored" else replace(mirrored, ranks=layer.tp)
         self.done: dict[str, Result] = {}
 
     def result(self, overlap: Overlap) -> Result:
@@ -189,7 +196,9 @@ class _Runner:
                 for placed in plan.kernels
             ),
         )
-        rows, shape = machine_tables(self.system, self.problem.ranks, self.request_bytes, residents)
+        rows, shape = machine_tables(
+            self.system, self.problem.ranks, self.request_bytes, residents, self.clock
+        )
         return build(plan, rows, shape)
 
 
@@ -203,15 +212,14 @@ def announce_compilation() -> None:
         sys.stderr.flush()
 
 
-def _system(machine: Gpu | System | str, layer: ShardedSubLayer) -> System:
-    if isinstance(machine, System):
-        if machine.gpus != layer.tp:
-            raise InputError(
-                f"the system has {machine.gpus} GPUs, but the sub-layer is split over TP {layer.tp}; make them equal"
-            )
-        return machine
-    gpu = load_gpu(machine) if isinstance(machine, str) else machine
-    return System(gpu=gpu, gpus=layer.tp)
+def _system(machine: Gpu | Machine | System | str, layer: ShardedSubLayer) -> System:
+    if not isinstance(machine, System):
+        return system_for(machine, layer.tp)
+    if machine.gpus != layer.tp:
+        raise InputError(
+            f"the system has {machine.gpus} GPUs, but the sub-layer is split over TP {layer.tp}; make them equal"
+        )
+    return machine
 
 
 def _mode(mode: str, system: System, problem: Problem) -> str:

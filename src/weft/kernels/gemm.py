@@ -24,6 +24,8 @@ class GemmTiling:
     128 x 128 with 256 threads (4 wavefronts) is the workhorse of tuned half-precision libraries on 100-CU-class
     GPUs. `slots` counts the K steps held at once: the one that computes and those loaded ahead of it. `band`
     is how many lines of tiles are walked together (Tensile's "workgroup mapping", whose usual value is 8).
+    `stages` K steps lie in local memory; `registers_per_thread` is what the kernel was compiled to use (0: what
+    accumulators, a K step of operands and some overhead take).
     """
 
     rows: int = 128
@@ -32,14 +34,18 @@ class GemmTiling:
     threads: int = 256
     slots: int = 2
     band: int = 8
+    stages: int = 2
+    registers_per_thread: int = 0
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            if not isinstance(value, int) or value < 1:
+            if not isinstance(value, int) or value < (name != "registers_per_thread"):
                 raise InputError(f"GEMM tiling: {name} is {value!r}; it must be a whole number above zero")
 
     def registers(self, gemm: Gemm) -> int:
-        """Registers of a workgroup: accumulators, one K step of operands, and overhead [bytes]."""
+        """Registers of a workgroup: accumulators, one K step of operands, and overhead, or as compiled [bytes]."""
+        if self.registers_per_thread:
+            return self.registers_per_thread * self.threads * 4
         operands = (self.rows + self.columns) * self.step * gemm.element_bytes
         return (
             self.rows * self.columns * gemm.accumulator_bytes
@@ -48,8 +54,8 @@ class GemmTiling:
         )
 
     def lds(self, gemm: Gemm) -> int:
-        """Local memory of a workgroup: two K steps of both operands (double buffer) [bytes]."""
-        return 2 * (self.rows + self.columns) * self.step * gemm.element_bytes
+        """Local memory of a workgroup: `stages` K steps of both operands [bytes]."""
+        return self.stages * (self.rows + self.columns) * self.step * gemm.element_bytes
 
     def wavefronts(self, gpu: Gpu) -> int:
         """Wavefronts, and so wavefront tiles, of a workgroup."""
@@ -71,7 +77,7 @@ def gemm_kernel(gemm: Gemm, gpu: Gpu, tiling: GemmTiling) -> Kernel:
     element = gemm.element_bytes
     unit, last = tiling.step * element, (gemm.k - (steps - 1) * tiling.step) * element
     slab_a, slab_b = tiling.rows * unit, tiling.columns * unit
-    cycles = 2 * tiling.rows * tiling.columns * tiling.step / gpu.rates.fp16
+    cycles = 2 * tiling.rows * tiling.columns * tiling.step / main_loop_rate(gemm, gpu)
     load_a = Load(
         "a",
         0,
@@ -99,6 +105,17 @@ def gemm_kernel(gemm: Gemm, gpu: Gpu, tiling: GemmTiling) -> Kernel:
         ),
         tiled=True,
     )
+
+
+def main_loop_rate(gemm: Gemm, gpu: Gpu) -> float:
+    """Operations per clock and compute unit that the main loop reaches in the GEMM's dtype [FLOP].
+
+    Raises InputError if the GPU does not multiply in it. fp64, of which nothing is measured, is taken to reach what
+    fp32 does.
+    """
+    gpu.matrix_rate(gemm.dtype)
+    share = getattr(gpu.achieved, f"matrix_{gemm.dtype}", gpu.achieved.matrix_fp32)
+    return float(getattr(gpu.rates, gemm.dtype) * share)
 
 
 def operand_sizes(gemm: Gemm, tiling: GemmTiling) -> tuple[int, int]:

@@ -1,16 +1,37 @@
-"""From a hardware description to the engine's integers: seconds become femtoseconds, rates become time per 64 bytes."""
+"""From a hardware description to the engine's integers: seconds become femtoseconds, rates become time per 64 bytes.
+
+Rates are those that a machine reaches: the cache's and the link's measured shares of their peaks, and the clock that
+compute units run at. DRAM has its timing instead.
+"""
 
 from __future__ import annotations
+
+from typing import Literal
 
 import numpy as np
 
 from weft.engine import layout as y
 from weft.engine.state import Table
-from weft.errors import InputError
+from weft.errors import InputError, UnknownNameError
 from weft.hardware import Gpu, System
 from weft.units import format_bytes, to_fs
 
 UNIT = 64
+
+RunningClock = Literal["short", "sustained"]
+"""The clock of the compute units: the highest, as in a short run, or what a long one holds at the power limit."""
+
+
+def running_clock(gpu: Gpu, clock: str) -> float:
+    """The compute units' clock in a short or a sustained run [hertz]; UnknownNameError for another word.
+
+    A machine without a vendor is a model that knows no power limit.
+    """
+    limit = gpu.compute.clock if gpu.vendor == "none" else gpu.clocks.sustained
+    clocks = {"short": gpu.compute.clock, "sustained": min(gpu.compute.clock, limit)}
+    if clock not in clocks:
+        raise UnknownNameError("clock", clock, clocks)
+    return clocks[clock]
 
 
 def _per_unit(bytes_per_s: float) -> int:
@@ -18,10 +39,11 @@ def _per_unit(bytes_per_s: float) -> int:
     return to_fs(UNIT / bytes_per_s)
 
 
-def gpu_row(gpu: Gpu, start: float = 0.0) -> Table:
-    """The engine's row of one GPU that begins at `start` [s]."""
+def gpu_row(gpu: Gpu, start: float = 0.0, clock: str = "sustained") -> Table:
+    """The engine's row of one GPU that begins at `start` [s] and runs at a `RunningClock`."""
     row = np.zeros(y.G_COLUMNS, dtype=np.int64)
-    _compute(row, gpu)
+    _compute(row, gpu, running_clock(gpu, clock))
+    _cache(row, gpu)
     _memory(row, gpu)
     _timing(row, gpu)
     _movers(row, gpu)
@@ -29,23 +51,39 @@ def gpu_row(gpu: Gpu, start: float = 0.0) -> Table:
     return row
 
 
-def _compute(row: Table, gpu: Gpu) -> None:
-    c, cache = gpu.compute, gpu.cache
+def _compute(row: Table, gpu: Gpu, clock: float) -> None:
+    c = gpu.compute
     row[y.G_CUS], row[y.G_THREADS] = c.compute_units, c.threads_per_cu
     row[y.G_REGISTERS], row[y.G_LDS] = c.registers_per_cu, c.lds_per_cu
-    row[y.G_WORKGROUPS], row[y.G_CYCLE] = c.max_workgroups_per_cu, to_fs(1 / c.clock)
-    row[y.G_PORT64] = _per_unit(c.port_bytes_per_clock * c.clock)
+    row[y.G_WORKGROUPS], row[y.G_CYCLE] = c.max_workgroups_per_cu, to_fs(1 / clock)
+    row[y.G_PORT64] = _per_unit(c.port_bytes_per_clock * clock)
     row[y.G_LAUNCH], row[y.G_STRICT] = to_fs(c.launch_latency), int(gpu.vendor == "nvidia")
-    row[y.G_SLICE64] = _per_unit(cache.bandwidth / gpu.memory.channels)
-    # Half of a hit's latency lies on the way to the cache, half on the way back.
+
+
+def _cache(row: Table, gpu: Gpu) -> None:
+    cache = gpu.cache
+    row[y.G_SLICE64] = _per_unit(cache.bandwidth * cache.efficiency / gpu.memory.channels)
+    # Half of a near hit's latency lies on the way to the cache, half on the way back.
     row[y.G_CACHE_OUT] = to_fs(cache.latency / 2)
-    row[y.G_CACHE_BACK] = to_fs(cache.latency) - row[y.G_CACHE_OUT]
+    row[y.G_CACHE_BACK] = to_fs(cache.latency) - row[y.G_CACHE_OUT] + to_fs(far_share(gpu))
+
+
+def far_share(gpu: Gpu) -> float:
+    """What hits in other partitions add to the mean latency of a hit [s]: addresses are spread over all alike.
+
+    The partitions of an AMD GPU are caches of their own, which nobody else reads.
+    """
+    cache = gpu.cache
+    if cache.partitions == 1 or gpu.vendor == "amd":
+        return 0.0
+    return (cache.far_latency - cache.latency) * (cache.partitions - 1) / cache.partitions
 
 
 def _memory(row: Table, gpu: Gpu) -> None:
     m = gpu.memory
     clock = to_fs(1 / m.clock)
-    row[y.G_MEMORY_LATENCY] = to_fs(m.latency)
+    # A load from memory was measured over near and far partitions together: what hits add is part of it.
+    row[y.G_MEMORY_LATENCY] = max(to_fs(m.latency) - to_fs(far_share(gpu)), 0)
     row[y.G_QUEUE_BYTES] = m.queue_entries * UNIT
     row[y.G_T_BURST] = max(m.ccd, m.burst_clocks) * clock
     row[y.G_T_LONG], row[y.G_T_UPDATE] = m.ccd_long * clock, m.ccd_update * clock
@@ -83,9 +121,11 @@ def _movers(row: Table, gpu: Gpu) -> None:
     row[y.G_STARVATION] = to_fs(a.starvation_limit)
 
 
-def machine_tables(system: System, ranks: int, request_bytes: int, residents: int) -> tuple[Table, Table]:
+def machine_tables(
+    system: System, ranks: int, request_bytes: int, residents: int, clock: str = "sustained"
+) -> tuple[Table, Table]:
     """The rows of the simulated GPUs and the sizes they share; `residents` is the most workgroups of a
-    compute unit.
+    compute unit, `clock` a `RunningClock`.
 
     Raises InputError where GPUs differ in what must be common (channels, banks, cache, matrix rate), or
     where the request size does not fit the machine.
@@ -94,7 +134,7 @@ def machine_tables(system: System, ranks: int, request_bytes: int, residents: in
     for rank, gpu in enumerate(gpus):
         _check_common(system.gpu, gpu, rank)
     _check_request(system.gpu, request_bytes)
-    rows = np.stack([gpu_row(gpu, system.start_of(rank)) for rank, gpu in enumerate(gpus)])
+    rows = np.stack([gpu_row(gpu, system.start_of(rank), clock) for rank, gpu in enumerate(gpus)])
     shape = np.zeros(y.S_COLUMNS, dtype=np.int64)
     memory, cache = system.gpu.memory, system.gpu.cache
     shape[y.S_CUS] = max(gpu.compute.compute_units for gpu in gpus)
@@ -124,8 +164,8 @@ COMMON = (
     "memory.burst_bytes",
     "cache.capacity",
     "cache.ways",
-    "rates.fp16",
     "compute.vector_flops_per_clock",
+    *(path for path in Gpu.paths() if path.startswith(("rates.", "achieved."))),
 )
 """What the GPUs of one simulated machine must have in common."""
 
