@@ -202,3 +202,27 @@ def _fused_time(chunks: tuple[ChunkSpan, ...], gpu: int) -> int:
     starts = [chunk.first_remote_fs for chunk in output if chunk.first_remote_fs is not None]
     ends = [chunk.complete_fs for chunk in output if chunk.complete_fs is not None]
     return max(ends) - min(starts) if starts and ends else 0
+
+
+def loop_times(program: Program, machine: Machine, name: str) -> tuple[list[float], dict[str, float]]:
+    """When each kernel of the loop `name` ended [s], and what a workgroup of one of them waited for on average [s]."""
+    rows = [k for k, kernel in enumerate(program.kernel_names) if kernel.rpartition(" ")[0] == name]
+    ends = [float(machine.kernel_run[:, k, y.KR_END].max()) * 1e-15 for k in rows]
+    waits = [waited for k in rows if (waited := _workgroup_waits(machine, k))]
+    keys = waits[0] if waits else ()
+    return ends, {key: float(np.mean([waited[key] for waited in waits])) for key in keys}
+
+
+def _workgroup_waits(m: Machine, k: int) -> dict[str, float]:
+    """Where the time of a workgroup of kernel `k` went on GPU 0, all that ran in its place counted as one [s]."""
+    first, count = int(m.kernel[0, k, y.K_FIRST_WORK]), int(m.kernel[0, k, y.K_WORKGROUPS])
+    if count == 0:
+        return {}
+    run, log = m.kernel_run[0, k], m.work_log[0, first : first + count]
+    launched, duration = run[y.KR_FIRST_START], run[y.KR_END] - run[y.KR_FIRST_START]
+    resident = max(float((log[:, y.WL_END] - log[:, y.WL_START]).sum()) / max(int(duration), 1), 1e-9)
+    wave = np.sort(log[:, y.WL_START])[: min(count, int(m.gpu[0, y.G_CUS]))]
+    waits = {
+        name: float(run[column]) / resident * 1e-15 for name, column in WAITS.items() if name != "matrix_unit"
+    }
+    return {"dispatch": float((wave - launched).mean()) * 1e-15, **waits}

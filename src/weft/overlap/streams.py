@@ -1,0 +1,101 @@
+"""Independent streams: a loop of GEMMs beside a loop of collectives that does not depend on it.
+
+Kernels of one stream follow each other; between the streams only the dispatcher, the memory and the link decide. A
+collective is driven by compute units (a library's ring kernel) or by DMA engines.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from weft.hardware import Gpu
+from weft.kernels import GemmTiling, gemm_kernel, operand_sizes, tile_table
+from weft.kernels.channels import ChannelRing
+from weft.kernels.copies import DmaGather
+from weft.program import Buffer, PlacedKernel, Plan
+from weft.program.plan import Work
+from weft.program.rules import CACHED_STORE
+from weft.workload import Gemm
+
+Collective = ChannelRing | DmaGather
+
+
+@dataclass(frozen=True)
+class GemmLoop:
+    """The same GEMM, `count` times in a row."""
+
+    gemm: Gemm
+    tiling: GemmTiling
+    count: int
+
+
+@dataclass(frozen=True)
+class CollectiveLoop:
+    """The same collective, `count` times in a row."""
+
+    collective: Collective
+    count: int
+
+
+@dataclass(frozen=True)
+class Streams:
+    """What runs on every GPU: a stream of GEMMs, a stream of collectives, or both side by side.
+
+    `first` names the stream whose first kernel the host launches first; both begin at once. `gpus` are simulated (one
+    stands for all where they are equal).
+    """
+
+    gemms: GemmLoop | None
+    collectives: CollectiveLoop | None
+    first: str = "collective"
+
+    def plan(self, gpu: Gpu, gpus: int = 1) -> Plan:
+        """The kernels of both streams, their buffers and tiles."""
+        gemms = self._gemm_kernels(gpu, gpus)
+        collectives = self._collective_kernels(gpu)
+        streams = (gemms, collectives) if self.first == "gemm" else (collectives, gemms)
+        buffers: list[Buffer] = []
+        work: tuple[Work, ...] = ()
+        if self.gemms is not None:
+            buffers += self._gemm_buffers(gpus)
+            work = (tile_table(self.gemms.gemm, self.gemms.tiling, 1),) * gpus
+        if self.collectives is not None:
+            buffers += self.collectives.collective.buffers(gpus)
+        return Plan(
+            kernels=_in_order(*streams),
+            buffers=tuple(buffers),
+            work=work,
+            neighbour=tuple((rank - 1) % gpus for rank in range(gpus)),
+            wavefronts=1 if self.gemms is None else self.gemms.tiling.wavefronts(gpu),
+        )
+
+    def _gemm_kernels(self, gpu: Gpu, gpus: int) -> list[PlacedKernel]:
+        if self.gemms is None:
+            return []
+        kernel = gemm_kernel(self.gemms.gemm, gpu, self.gemms.tiling)
+        return [PlacedKernel(replace(kernel, name=f"gemm {i}")) for i in range(self.gemms.count)]
+
+    def _collective_kernels(self, gpu: Gpu) -> list[PlacedKernel]:
+        if self.collectives is None:
+            return []
+        collective, count = self.collectives.collective, self.collectives.count
+        return [PlacedKernel(collective.kernel(gpu, f"{collective.collective} {i}", i)) for i in range(count)]
+
+    def _gemm_buffers(self, gpus: int) -> list[Buffer]:
+        assert self.gemms is not None
+        sizes = operand_sizes(self.gemms.gemm, self.gemms.tiling)
+        gemm = self.gemms.gemm
+        output = gemm.m * gemm.n * gemm.output_bytes
+        return [
+            *(Buffer(name, ((size,),) * gpus) for name, size in zip(("a", "b"), sizes, strict=True)),
+            Buffer("output", ((output,),) * gpus, (CACHED_STORE,)),
+        ]
+
+
+def _in_order(*streams: list[PlacedKernel]) -> tuple[PlacedKernel, ...]:
+    """The kernels of all streams in one row, each after the one before it in its own stream."""
+    placed: list[PlacedKernel] = []
+    for stream in streams:
+        for number, kernel in enumerate(stream):
+            placed.append(replace(kernel, after=len(placed) - 1 if number else None))
+    return tuple(placed)

@@ -1,0 +1,131 @@
+"""What a GEMM and a collective that do not depend on each other cost each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from weft.result.result import Result
+from weft.units import format_bytes, format_time
+
+REASONS = {
+    "dispatch": "no compute unit free",
+    "memory": "loads from memory",
+    "store": "stores and the link",
+    "chunk": "data from another GPU",
+    "compute": "computing",
+}
+"""What a workgroup does or waits for, in words."""
+
+
+@dataclass(frozen=True)
+class LoopTimes:
+    """A loop of `count` equal kernels: one of them alone and beside the other loop, on average, and when it ended [s].
+
+    `waits` and `waits_alone` say how long a workgroup of one of them waited for what, on average [s]; keys as in
+    `REASONS`.
+    """
+
+    name: str
+    count: int
+    alone: float
+    concurrent: float
+    end: float
+    waits: Mapping[str, float]
+    waits_alone: Mapping[str, float]
+
+    @property
+    def slowdown(self) -> float:
+        """How many times longer one takes beside the other loop than alone."""
+        return self.concurrent / self.alone
+
+    def record(self) -> dict[str, Any]:
+        """The loop as plain data for JSON, in microseconds."""
+        return {
+            "name": self.name,
+            "count": self.count,
+            "alone_us": self.alone * 1e6,
+            "concurrent_us": self.concurrent * 1e6,
+            "slowdown": self.slowdown,
+            "end_us": self.end * 1e6,
+            "waits_us": {reason: wait * 1e6 for reason, wait in self.waits.items()},
+            "waits_alone_us": {reason: wait * 1e6 for reason, wait in self.waits_alone.items()},
+        }
+
+
+@dataclass(frozen=True)
+class Concurrency:
+    """A loop of GEMMs beside a loop of collectives on every one of `ranks` GPUs, and each loop alone.
+
+    `driver` says what moves the collective's data: "cu" or "dma". `run` is the concurrent run, `gemm_alone` and
+    `collective_alone` the isolated ones.
+    """
+
+    gpu: str
+    ranks: int
+    driver: str
+    first: str
+    gemm: LoopTimes
+    collective: LoopTimes
+    makespan: float
+    run: Result
+    gemm_alone: Result
+    collective_alone: Result
+
+    @property
+    def serial(self) -> float:
+        """Both loops one after the other [s]."""
+        return self.gemm.alone * self.gemm.count + self.collective.alone * self.collective.count
+
+    @property
+    def speedup(self) -> float:
+        """How many times faster than both loops one after the other."""
+        return self.serial / self.makespan
+
+    @property
+    def ideal_speedup(self) -> float:
+        """The same if neither slowed the other: serial over the longer loop."""
+        longer = max(self.gemm.alone * self.gemm.count, self.collective.alone * self.collective.count)
+        return self.serial / longer
+
+    @property
+    def share_of_ideal(self) -> float:
+        """(speedup - 1) / (ideal speedup - 1): how much of what overlap could save it saves."""
+        return (self.speedup - 1) / (self.ideal_speedup - 1)
+
+    def record(self) -> dict[str, Any]:
+        """The answer as plain data for JSON."""
+        config = self.run.config
+        return {
+            "gpu": self.gpu,
+            "ranks": self.ranks,
+            "m": config.m,
+            "n": config.n,
+            "k": config.k,
+            "dtype": config.dtype,
+            "driver": self.driver,
+            "first": self.first,
+            "gemm": self.gemm.record(),
+            "collective": self.collective.record(),
+            "makespan_us": self.makespan * 1e6,
+            "serial_us": self.serial * 1e6,
+            "speedup": self.speedup,
+            "ideal_speedup": self.ideal_speedup,
+            "share_of_ideal": self.share_of_ideal,
+            "bytes": dict(self.run.bytes),
+            "events": self.run.events,
+            "wall_s": self.run.wall_s + self.gemm_alone.wall_s + self.collective_alone.wall_s,
+            "request_bytes": config.request_bytes,
+        }
+
+    def __str__(self) -> str:
+        loops = "; ".join(
+            f"{loop.count} x {loop.name}: {format_time(loop.alone, digits=4)} alone, "
+            f"{format_time(loop.concurrent, digits=4)} beside the other ({loop.slowdown:.2f}x)"
+            for loop in (self.gemm, self.collective)
+        )
+        return (
+            f"{loops}; together {format_time(self.makespan, digits=4)} instead of "
+            f"{format_time(self.serial, digits=4)} one after the other, {format_bytes(self.run.total_bytes, digits=4)} of DRAM traffic on {self.gpu}"
+        )
