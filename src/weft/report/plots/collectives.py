@@ -1,0 +1,97 @@
+"""Predicted collectives: time and bandwidth against size, and where the time goes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter, PercentFormatter
+
+from weft.predict.prediction import FloatArray, Prediction
+from weft.report.plots.style import Look, Picture, grid, handle, picture, styled
+from weft.units import format_bytes
+
+PARTS: Mapping[str, Look] = {
+    "launch": Look("launch", "#999999"),
+    "host": Look("host", "#000000"),
+    "latency": Look("latency of the steps", "#CC79A7", "xxxx"),
+    "link": Look("links of the node", "#0072B2"),
+    "network": Look("network between nodes", "#56B4E9", ".."),
+    "copy": Look("copies on the GPU", "#E69F00", "////"),
+}
+_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
+_MARKERS = "osD^vP*X"
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A collective on one system: bytes of the whole buffer, prediction, and bus bandwidth [bytes/s] of each size."""
+
+    label: str
+    size: FloatArray
+    prediction: Prediction
+    bus_bandwidth: FloatArray
+
+
+@styled
+def collective_times(curves: Sequence[Curve]) -> Picture:
+    """Time [us] and bus bandwidth [GB/s] of each size, a line for each system."""
+    figure = picture(10, 4.2)
+    times, rates = figure.subplots(1, 2)
+    for index, curve in enumerate(curves):
+        style = {
+            "color": _COLORS[index % len(_COLORS)],
+            "marker": _MARKERS[index % len(_MARKERS)],
+            "markersize": 4,
+        }
+        order = np.argsort(curve.size)
+        size = curve.size[order]
+        times.plot(size, 1e6 * curve.prediction.seconds[order], label=curve.label, **style)
+        rates.plot(size, 1e-9 * curve.bus_bandwidth[order], label=curve.label, **style)
+    times.set_yscale("log")
+    times.set_ylabel("time [µs]")
+    times.set_title("How long does it take?")
+    rates.set_ylim(bottom=0)
+    rates.set_ylabel("bus bandwidth [GB/s]")
+    rates.set_title("Which bandwidth does it reach?")
+    for ax in (times, rates):
+        _size_axis(ax)
+    rates.legend()
+    return figure
+
+
+@styled
+def collective_parts(curve: Curve) -> Picture:
+    """Where the time of each size goes, as shares [%]."""
+    figure = picture(10, 3.4)
+    ax = figure.subplots()
+    order = np.argsort(curve.size)
+    size, seconds = curve.size[order], curve.prediction.seconds[order]
+    names = [name for name, part in curve.prediction.parts.items() if np.any(part > 0)]
+    looks = [PARTS.get(name, Look(name, "#F0E442")) for name in names]
+    shares = [curve.prediction.parts[name][order] / seconds for name in names]
+    places, bottom = np.arange(size.size), np.zeros(size.size)
+    for look, share in zip(looks, shares, strict=True):
+        ax.bar(
+            places, share, bottom=bottom, color=look.color, hatch=look.hatch, edgecolor="#444444", width=0.8
+        )
+        bottom = bottom + share
+    every = max(1, -(-size.size // 14))
+    ax.set_xticks(places[::every], [format_bytes(value, digits=3) for value in size[::every]])
+    ax.yaxis.set_major_formatter(PercentFormatter(1))
+    ax.set_ylim(0, 1)
+    ax.set_xlabel("size of the buffer")
+    ax.set_ylabel("share of the time [%]")
+    ax.set_title(f"Where does the time go, on {curve.label}?")
+    figure.legend(handles=[handle(look) for look in looks], loc="outside lower center", ncols=len(looks) or 1)
+    return figure
+
+
+def _size_axis(ax: Axes) -> None:
+    ax.set_xscale("log", base=2)
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_bytes(value, digits=3)))
+    ax.tick_params(axis="x", rotation=30)
+    ax.set_xlabel("size of the buffer")
+    grid(ax)
