@@ -13,9 +13,9 @@ _FIELDS = {"clocks.sm": "sm_mhz", "power.draw": "power_w"}
 
 
 class StateLog:
-    """Samples since the last question; without nvidia-smi there are none."""
+    """Samples since the last question of the GPU that nvidia-smi calls `name`; without nvidia-smi there are none."""
 
-    def __init__(self, index: int = 0) -> None:
+    def __init__(self, name: str = "0") -> None:
         self._samples: list[Mapping[str, float]] = []
         self._lock = Lock()
         self._process: subprocess.Popen[str] | None = None
@@ -23,7 +23,7 @@ class StateLog:
         if program is None:
             return
         query = f"--query-gpu={','.join(_FIELDS)}"
-        command = [program, query, "--format=csv,noheader,nounits", f"-lms={_PERIOD_MS}", f"--id={index}"]
+        command = [program, query, "--format=csv,noheader,nounits", f"-lms={_PERIOD_MS}", f"--id={name}"]
         self._process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )

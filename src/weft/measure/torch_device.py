@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import time
 from collections.abc import Callable, Mapping
 from threading import Thread
@@ -21,6 +22,11 @@ _DTYPES = {
     "fp8": "float8_e4m3fn",
     "int8": "int8",
 }
+
+WEIGHTS = 6
+"""Weights that take turns in a loop of GEMMs, as in public inference harnesses (ai-dynamo/aiconfigurator): layers of a
+model do not find each other's weights in the cache."""
+MOST_WEIGHT_BYTES = 2**33
 
 
 def open_device(kind: str = "cuda", name: str | None = None) -> TorchDevice:
@@ -51,27 +57,30 @@ class TorchDevice:
         self.title = torch.cuda.get_device_name() if self._gpu else "CPU"
         self.name = name or _catalogue_name(self.title)
         self.about = _versions(torch, self.title, gpu=self._gpu)
-        self._log = StateLog(torch.cuda.current_device()) if self._gpu else None
+        self._log = StateLog(_smi_name(torch)) if self._gpu else None
         self._recorded: tuple[Work, int, Callable[[], object]] | None = None
 
     def gemm(self, m: int, n: int, k: int, dtype: str, inputs: str = "random") -> Work:
-        """`torch.matmul`, B as a weight (stored N x K); 8-bit types by the scaled and integer products."""
-        self._torch.set_float32_matmul_precision("high" if dtype == "tf32" else "highest")
-        a, b = self._filled((m, k), dtype, inputs), self._filled((n, k), dtype, inputs).t()
+        """`torch.matmul` with weights (stored N x K) in turn; 8-bit types by the scaled and the integer product."""
+        torch = self._torch
+        torch.set_float32_matmul_precision("high" if dtype == "tf32" else "highest")
+        a = self._filled((m, k), dtype, inputs)
+        turns = max(1, min(WEIGHTS, int(MOST_WEIGHT_BYTES / (a.element_size() * n * k))))
+        weights = itertools.cycle([self._filled((n, k), dtype, inputs).t() for _ in range(turns)])
+        product, how = self._product(a, n, dtype)
+        return self._tried(lambda: product(next(weights)), f"{how}; {turns} weights in turn")
+
+    def _product(self, a: Any, n: int, dtype: str) -> tuple[Callable[[Any], object], str]:
+        """What multiplies `a` by a matrix of `n` columns, and how."""
+        torch = self._torch
         if dtype == "fp8":
-            return self._fp8(a, b)
+            one = torch.ones((), dtype=torch.float32, device=self._kind)
+            how = "torch._scaled_mm, one scale per tensor, bf16 written"
+            return lambda b: torch._scaled_mm(a, b, one, one, out_dtype=torch.bfloat16), how
         if dtype == "int8":
-            return self._tried(lambda: self._torch._int_mm(a, b), "torch._int_mm, int32 sums written")
-        out = self._torch.empty((m, n), dtype=a.dtype, device=self._kind)
-        return self._tried(lambda: self._torch.matmul(a, b, out=out), "torch.matmul, B transposed")
-
-    def _fp8(self, a: Any, b: Any) -> Work:
-        one = self._torch.ones((), dtype=self._torch.float32, device=self._kind)
-
-        def product() -> object:
-            return self._torch._scaled_mm(a, b, one, one, out_dtype=self._torch.bfloat16)
-
-        return self._tried(product, "torch._scaled_mm, one scale per tensor, bf16 written")
+            return lambda b: torch._int_mm(a, b), "torch._int_mm, int32 sums written"
+        out = torch.empty((a.shape[0], n), dtype=a.dtype, device=self._kind)
+        return lambda b: torch.matmul(a, b, out=out), "torch.matmul, B transposed"
 
     def operator(self, name: str, dtype: str, shape: Mapping[str, int]) -> Work:
         """The function of `torch.nn.functional` or `torch.optim` that does the operator eagerly."""
@@ -268,6 +277,12 @@ def _catalogue_name(title: str) -> str:
         return find_gpu(title).name
     except UnknownNameError:
         return title.lower().replace(" ", "-")
+
+
+def _smi_name(torch: Any) -> str:
+    """What nvidia-smi calls the current GPU, whichever of them are visible here."""
+    uuid = getattr(torch.cuda.get_device_properties(torch.cuda.current_device()), "uuid", None)
+    return f"GPU-{uuid}" if uuid else str(torch.cuda.current_device())
 
 
 def _versions(torch: Any, title: str, *, gpu: bool) -> str:
