@@ -218,6 +218,7 @@ def test_the_device_of_pytorch_runs_the_quick_plan(tmp_path):
     device = open_device("cpu", "this-cpu")
     done = measure(device, tmp_path, ["copy"], source="a test", quick=True, gemms=(Gemm(64, 64, 64),))
     assert done.added == {"copy": 12}
+    assert done.refused == {"a copy to a peer needs a second GPU": 3}
     shape = {"rows": 8, "columns": 64}
     for name in ("softmax", "layernorm", "rmsnorm"):
         assert time_work(device, device.operator(name, "fp32", shape), least=1e-4).seconds > 0

@@ -37,7 +37,7 @@ class Device(Protocol):
         """An operator that `weft.predict` declares, as the library offers it."""
 
     def copy(self, kind: str, size: int) -> Work:
-        """A copy of `size` bytes: by a "kernel", the library's "memcpy", or an engine, "to_host" or "from_host"."""
+        """A copy of `size` bytes: by a "kernel", the library's "memcpy", or an engine ("to_host" and others)."""
 
     def stream(self, reads: int, writes: int, size: int) -> Work:
         """A kernel that reads `reads` and writes `writes` arrays of `size` bytes each."""

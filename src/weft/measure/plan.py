@@ -11,8 +11,8 @@ from weft.workload import Gemm
 MiB = 2**20
 DTYPES = ("bf16", "fp16", "fp8", "fp32", "tf32", "int8")
 """Data types of the measured GEMMs, as far as the device has them."""
-COPIES = ("kernel", "memcpy", "to_host", "from_host")
-"""Who copies: compute units, whatever the library chooses, a copy engine to or from the host."""
+COPIES = ("kernel", "memcpy", "to_host", "from_host", "to_peer")
+"""Who copies: compute units, whatever the library chooses, a copy engine to or from the host or to a second GPU."""
 
 # N and K of the projections of models with H = 4096, 8192 and 12288, split over 1 to 8 GPUs.
 _LAYERS = (

@@ -11,6 +11,7 @@ from typing import Any
 
 from weft.errors import InputError, UnknownNameError
 from weft.measure.device import Unsupported, Work
+from weft.measure.plan import COPIES
 from weft.measure.state import StateLog
 
 _DTYPES = {
@@ -91,7 +92,7 @@ class TorchDevice:
         return self._tried(OPERATORS[name](self._torch, self._filled, dtype, shape), "PyTorch, eager")
 
     def copy(self, kind: str, size: int) -> Work:
-        """A copy by a kernel (a function of each element), by `copy_` on the device, or from and to pinned memory."""
+        """By a kernel (a function of each element), by `copy_` on the device, to and from pinned memory, to a peer."""
         here = self._bytes(size)
         if kind == "kernel":
             other = self._bytes(size)
@@ -99,8 +100,11 @@ class TorchDevice:
         if kind == "memcpy":
             other = self._bytes(size)
             return self._tried(lambda: other.copy_(here), "Tensor.copy_ on the device")
-        if kind not in ("to_host", "from_host"):
-            raise UnknownNameError("copy", kind, ("kernel", "memcpy", "to_host", "from_host"))
+        if kind == "to_peer":
+            peer = self._on_peer(size)
+            return self._tried(lambda: peer.copy_(here, non_blocking=True), "to the second GPU, copy engine")
+        if kind not in COPIES:
+            raise UnknownNameError("copy", kind, COPIES)
         host = self._torch.empty(size // 4, dtype=self._torch.int32, pin_memory=self._gpu)
         target, source = (host, here) if kind == "to_host" else (here, host)
         return self._tried(lambda: target.copy_(source, non_blocking=True), "pinned host memory, copy engine")
@@ -247,6 +251,11 @@ class TorchDevice:
             return self._torch.zeros(size // 4, dtype=self._torch.int32, device=self._kind)
         except RuntimeError as error:
             raise Unsupported(str(error).splitlines()[0]) from None
+
+    def _on_peer(self, size: int) -> Any:
+        if not self._gpu or self._torch.cuda.device_count() < 2:
+            raise Unsupported("a copy to a peer needs a second GPU")
+        return self._torch.empty(size // 4, dtype=self._torch.int32, device="cuda:1")
 
 
 def _run(work: Work, repeats: int) -> None:
