@@ -13,6 +13,7 @@ LEAST_SECONDS = 0.02
 SAMPLES = 5
 MOST_REPEATS = 2000
 _WARM_UP = 3
+_GUESSES = 3
 
 
 @dataclass(frozen=True)
@@ -32,12 +33,13 @@ class Timing:
 def time_work(device: Device, work: Work, *, least: float = LEAST_SECONDS, graph: bool = True) -> Timing:
     """The time of one run after a warm-up, each sample at least `least` seconds long (or `MOST_REPEATS` runs)."""
     device.seconds(work, _WARM_UP, graph=False)
-    repeats = 1
-    once = device.seconds(work, repeats, graph=graph)
-    while once < least / 10 and repeats < MOST_REPEATS:
-        # A short first guess is mostly overhead: close in on the number of repeats tenfold at a time.
+    repeats, once = 1, 0.0
+    while True:
+        # The shortest of a few: a hiccup in a guess would leave the samples too short.
+        once = min(device.seconds(work, repeats, graph=graph) for _ in range(_GUESSES))
+        if once >= least / 10 or repeats == MOST_REPEATS:
+            break
         repeats = min(repeats * 10, MOST_REPEATS)
-        once = device.seconds(work, repeats, graph=graph)
     repeats = max(1, min(math.ceil(least * repeats / max(once, 1e-9)), MOST_REPEATS))
     samples = [device.seconds(work, repeats, graph=graph) / repeats for _ in range(SAMPLES)]
     median = statistics.median(samples)
