@@ -1,15 +1,12 @@
-"""Run a sub-layer on a machine under an overlap: `simulate` one, `compare` several."""
+"""Run a sub-layer on a machine under an overlap (`simulate` one, `compare` several), or streams `beside` each other."""
 
 from __future__ import annotations
 
-import sys
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from weft.engine import layout as y
-from weft.errors import InputError, SimulationError, UnknownNameError
+from weft.errors import InputError, UnknownNameError
 from weft.hardware import Gpu, Machine, System
 from weft.kernels import GemmTiling
 from weft.overlap import OVERLAPS, ArbiterPolicy, Ideal, Overlap, Problem, Simulated
@@ -20,11 +17,11 @@ from weft.parallel.tensor import ShardedSubLayer
 from weft.program import Program, build
 from weft.result import Comparison, Result, RunConfig
 from weft.result.collect import collect
-from weft.result.unfinished import explain
+from weft.simulation.execution import most_resident, run_program
+from weft.simulation.streams import beside, ring_collective
 
 DEFAULT_REQUEST_BYTES = 512
 """The default request: eight 64-B accesses that share a DRAM row; within 2 % of 64-B requests (docs: model)."""
-FIRST_BIN_FS = 100_000_000
 EXPLICIT_LIMIT = 16
 
 Watch = Callable[[int, int], None]
@@ -169,47 +166,19 @@ class _Runner:
         )
 
     def _simulated(self, overlap: Simulated) -> Result:
-        from weft.engine.run import execute
-
         policy = self.arbiter or overlap.policy
         program = self._program(overlap)
-        begin = time.perf_counter()
-        announce_compilation()
-        status, machine = execute(
-            program.tables, policy.compiled, FIRST_BIN_FS, self.event_budget, self.watch
-        )
-        if status != y.FINISHED:
-            raise SimulationError(explain(status, program, machine, policy.name))
-        return collect(self._config(overlap, policy.name), program, machine, time.perf_counter() - begin)
+        machine, wall = run_program(program, policy, self.event_budget, self.watch)
+        return collect(self._config(overlap, policy.name), program, machine, wall)
 
     def _program(self, overlap: Simulated) -> Program:
         plan = overlap.plan(self.problem)
         gpu = self.system.gpu
-        residents = min(
-            gpu.compute.max_workgroups_per_cu,
-            sum(
-                min(
-                    gpu.compute.threads_per_cu // placed.kernel.threads,
-                    gpu.compute.registers_per_cu // placed.kernel.registers,
-                    gpu.compute.lds_per_cu // max(placed.kernel.lds, 1),
-                )
-                for placed in plan.kernels
-            ),
-        )
+        residents = most_resident(plan, gpu)
         rows, shape = machine_tables(
             self.system, self.problem.ranks, self.request_bytes, residents, self.clock
         )
         return build(plan, rows, shape)
-
-
-def announce_compilation() -> None:
-    """Say on stderr that the engine is being compiled, if its machine code is not there yet."""
-    from weft.engine.jit import is_compiled
-    from weft.engine.loop import run
-
-    if not is_compiled() and not getattr(run, "signatures", None):
-        sys.stderr.write("weft: compiling the engine, once, under a minute ...\n")
-        sys.stderr.flush()
 
 
 def _system(machine: Gpu | Machine | System | str, layer: ShardedSubLayer) -> System:
@@ -247,4 +216,4 @@ def _ideal_bytes(parts: tuple[Result, ...]) -> dict[str, int]:
     return moved
 
 
-__all__ = ["compare", "find_overlap", "simulate"]
+__all__ = ["beside", "compare", "find_overlap", "ring_collective", "simulate"]

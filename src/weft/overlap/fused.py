@@ -1,0 +1,186 @@
+"""GEMM and collective as one: tiles that wait for their rows to arrive, tiles that go straight to their owners.
+
+`GatherGemm` is an all-gather before a GEMM, `GemmScatter` a reduce-scatter behind one, as Flux (arXiv:2406.06858) does
+them: the all-gather's chunks are copied by DMA engines, nearest peer first, and a tile begins when its chunk is there;
+a finished tile is stored into its owner's memory, who adds up what came from all GPUs at the end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from weft.engine import layout as y
+from weft.errors import InputError
+from weft.hardware import Gpu
+from weft.kernels import GemmTiling, RingTiling, gemm_kernel, operand_sizes, tile_table
+from weft.program import (
+    Buffer,
+    Cause,
+    ChunkRule,
+    DmaMap,
+    Kernel,
+    Load,
+    Phase,
+    PlacedKernel,
+    Plan,
+    RemoteMap,
+    Store,
+    Wait,
+)
+from weft.program.plan import Work
+from weft.program.rules import CACHED_STORE, PLAIN_STORE
+from weft.workload import Gemm
+
+
+def chunked_tiles(gemm: Gemm, tiling: GemmTiling, ranks: int) -> Work:
+    """The output tiles, chunk of rows by chunk of rows; a tile's lane is its chunk.
+
+    Raises InputError where the rows do not make `ranks` equal chunks of whole tiles.
+    """
+    if gemm.m % ranks or gemm.m // ranks % tiling.rows:
+        raise InputError(
+            f"{gemm.m} rows over {ranks} GPUs are not chunks of whole tiles of {tiling.rows} rows; "
+            "choose a smaller tile or other dimensions"
+        )
+    part = tile_table(replace(gemm, m=gemm.m // ranks), tiling, 1)
+    work = np.concatenate([part] * ranks)
+    chunk = np.repeat(np.arange(ranks), len(part))
+    work[:, y.T_ROW] += chunk * (gemm.m // ranks // tiling.rows)
+    work[:, y.T_TILE] = np.arange(len(work))
+    work[:, y.T_LANE] = chunk
+    return work
+
+
+def fitting(gemm: Gemm, tiling: GemmTiling, ranks: int) -> GemmTiling:
+    """The tiling, turned on its side or halved in rows until its tiles cut a GPU's share of the rows evenly."""
+    rows, columns = tiling.rows, tiling.columns
+    if gemm.m // ranks % rows and gemm.m // ranks % columns == 0:
+        rows, columns = columns, rows
+    while gemm.m // ranks % rows and rows > 16:
+        rows //= 2
+    return replace(tiling, rows=rows, columns=columns)
+
+
+@dataclass(frozen=True)
+class GatherGemm:
+    """C = gather(A) x B: every GPU holds 1/`ranks` of A's rows; copies bring the others' while the GEMM runs.
+
+    `gemm` is what one GPU computes.
+    """
+
+    gemm: Gemm
+    tiling: GemmTiling
+    ranks: int
+
+    def plan(self, gpu: Gpu, gpus: int = 1) -> Plan:
+        """The copies in one stream, the waiting GEMM in another."""
+        work = chunked_tiles(self.gemm, self.tiling, self.ranks)
+        work[work[:, y.T_LANE] == 0, y.T_LANE] = y.NONE  # one's own rows are there from the beginning
+        work[:, y.T_OFFSET] = np.cumsum(work[:, y.T_BYTES]) - work[:, y.T_BYTES]
+        copies = [
+            PlacedKernel(copy_kernel("sends", hops - 1), after=hops - 2 if hops > 1 else None)
+            for hops in range(1, self.ranks)
+        ]
+        return Plan(
+            kernels=(*copies, PlacedKernel(self._waiting(gpu))),
+            buffers=self._buffers(gpus),
+            work=(work,) * gpus,
+            neighbour=tuple((rank - 1) % gpus for rank in range(gpus)),
+            wavefronts=self.tiling.wavefronts(gpu),
+        )
+
+    def _waiting(self, gpu: Gpu) -> Kernel:
+        kernel = gemm_kernel(self.gemm, gpu, self.tiling)
+        main, *rest = kernel.phases
+        load_a, load_b = main.loads
+        loads = (replace(load_a, position=None), load_b)
+        return replace(kernel, phases=(replace(main, loads=loads, wait=Wait("a", None)), *rest))
+
+    def _buffers(self, gpus: int) -> tuple[Buffer, ...]:
+        size_a, size_b = operand_sizes(self.gemm, self.tiling)
+        chunk = size_a // self.ranks
+        pushes = tuple(
+            ChunkRule(dma=DmaMap("a", hops, False, Cause.AG_READ, Cause.AG_WRITE, hops))
+            for hops in range(1, self.ranks)
+        )
+        return (
+            Buffer("a", ((chunk,) * self.ranks,) * gpus),
+            Buffer("b", ((size_b,),) * gpus),
+            Buffer("output", ((self.gemm.output_bytes,),) * gpus, (CACHED_STORE,)),
+            Buffer("sends", ((chunk,) * (self.ranks - 1),) * gpus, pushes, within=("a", 0)),
+        )
+
+
+@dataclass(frozen=True)
+class GemmScatter:
+    """C = scatter(sum of A x B over GPUs): tiles are stored at the GPU that owns their rows, which then adds them up.
+
+    `gemm` is what one GPU computes; its rows are dealt to `ranks` owners, its own last.
+    """
+
+    gemm: Gemm
+    tiling: GemmTiling
+    ranks: int
+    adding: RingTiling = field(default_factory=RingTiling)
+
+    def plan(self, gpu: Gpu, gpus: int = 1) -> Plan:
+        """The GEMM whose stores leave, then the kernel that adds."""
+        work = chunked_tiles(self.gemm, self.tiling, self.ranks)
+        work[:, y.T_REGION] = work[:, y.T_LANE]
+        part = len(work) // self.ranks
+        offsets = np.cumsum(work[:part, y.T_BYTES]) - work[:part, y.T_BYTES]
+        work[:, y.T_OFFSET] = np.tile(offsets, self.ranks)
+        peers = range(self.ranks - 1)
+        arrivals = tuple(Wait("partials", position) for position in peers)
+        return Plan(
+            kernels=(
+                PlacedKernel(gemm_kernel(self.gemm, gpu, self.tiling)),
+                PlacedKernel(self._adding(gpu), after=0, after_chunks=arrivals),
+            ),
+            buffers=self._buffers(gpus),
+            work=(work,) * gpus,
+            neighbour=tuple((rank - 1) % gpus for rank in range(gpus)),
+            wavefronts=self.tiling.wavefronts(gpu),
+        )
+
+    @property
+    def _chunk(self) -> int:
+        return self.gemm.output_bytes // self.ranks
+
+    def _buffers(self, gpus: int) -> tuple[Buffer, ...]:
+        peers = range(self.ranks - 1)
+        stores = (
+            *(ChunkRule(remote=RemoteMap("partials", p, False, Cause.RS_WRITE, p + 1)) for p in peers),
+            PLAIN_STORE,
+        )
+        sizes = operand_sizes(self.gemm, self.tiling)
+        return (
+            *(Buffer(name, ((size,),) * gpus) for name, size in zip(("a", "b"), sizes, strict=True)),
+            Buffer("output", ((self._chunk,) * self.ranks,) * gpus, stores),
+            Buffer("partials", ((self._chunk,) * (self.ranks - 1),) * gpus),
+            Buffer("result", ((self._chunk,),) * gpus),
+        )
+
+    def _adding(self, gpu: Gpu) -> Kernel:
+        """One piece after another: load it from every partial result, add, store."""
+        piece, element = self.adding.piece, self.gemm.output_element_bytes
+        sources = [("output", self.ranks - 1), *(("partials", p) for p in range(self.ranks - 1))]
+        phase = Phase(
+            iterations=None,
+            slots=self.adding.slots,
+            cycles=(len(sources) - 1) * piece / element / gpu.compute.vector_flops_per_clock,
+            loads=tuple(
+                Load(buffer, p, piece, piece, Cause.RS_READ, step_stride=piece) for buffer, p in sources
+            ),
+            store=Store("result", Cause.RS_WRITE, 0, piece, piece),
+            shared=True,
+        )
+        registers = self.adding.threads * self.adding.registers_per_thread * 4
+        return Kernel("add", self.adding.count(gpu), self.adding.threads, registers, 0, (phase,))
+
+
+def copy_kernel(buffer: str, position: int) -> Kernel:
+    """One chunk sent by a DMA engine, as an entry of a stream."""
+    return Kernel(f"copy {position}", 0, 0, 0, 0, (), copies=((buffer, position),))

@@ -1,0 +1,64 @@
+"""Run a program on the engine: compile it once, say why it did not finish."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+
+from weft.engine import layout as y
+from weft.engine.state import Machine
+from weft.errors import SimulationError
+from weft.hardware import Gpu
+from weft.overlap import ArbiterPolicy
+from weft.program import Kernel, Plan, Program
+from weft.result.unfinished import explain
+
+FIRST_BIN_FS = 100_000_000
+"""Width of the first bins of the series [fs]; they merge as time goes on."""
+
+
+def run_program(
+    program: Program,
+    policy: ArbiterPolicy,
+    event_budget: int | None = None,
+    watch: Callable[[int, int], None] | None = None,
+) -> tuple[Machine, float]:
+    """The final state of a run, and how long it took [s]; SimulationError if it did not finish."""
+    from weft.engine.run import execute
+
+    begin = time.perf_counter()
+    announce_compilation()
+    status, machine = execute(program.tables, policy.compiled, FIRST_BIN_FS, event_budget, watch)
+    if status != y.FINISHED:
+        raise SimulationError(explain(status, program, machine, policy.name))
+    return machine, time.perf_counter() - begin
+
+
+def most_resident(plan: Plan, gpu: Gpu) -> int:
+    """The most workgroups of a plan's kernels that a compute unit can hold at once; kernels of a loop count once."""
+    needs = {(k.threads, k.registers, k.lds): _held(k, gpu) for k in _kernels(plan)}
+    return min(gpu.compute.max_workgroups_per_cu, max(sum(needs.values()), 1))
+
+
+def _kernels(plan: Plan) -> list[Kernel]:
+    return [placed.kernel for placed in plan.kernels if placed.kernel.workgroups > 0]
+
+
+def _held(kernel: Kernel, gpu: Gpu) -> int:
+    compute = gpu.compute
+    return min(
+        compute.threads_per_cu // kernel.threads,
+        compute.registers_per_cu // kernel.registers,
+        compute.lds_per_cu // max(kernel.lds, 1),
+    )
+
+
+def announce_compilation() -> None:
+    """Say on stderr that the engine is being compiled, if its machine code is not there yet."""
+    from weft.engine.jit import is_compiled
+    from weft.engine.loop import run
+
+    if not is_compiled() and not getattr(run, "signatures", None):
+        sys.stderr.write("weft: compiling the engine, once, under a minute ...\n")
+        sys.stderr.flush()
