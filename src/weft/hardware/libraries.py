@@ -35,88 +35,81 @@ class Value(NamedTuple):
     about: str
 
 
-def _launch(about: str) -> Value:
-    return Value(_TIME, 1e-6, 100e-6, about)
+def _time(low: float, high: float, about: str) -> Value:
+    return Value(_TIME, low * 1e-6, high * 1e-6, about)
 
 
-def _hop(about: str) -> Value:
-    return Value(_TIME, 0.1e-6, 30e-6, about)
-
-
-def _ramp(about: str) -> Value:
-    return Value(_TIME, 0.01e-6, 20e-6, about)
-
-
-def _rate(about: str) -> Value:
-    return Value(_RATIO, 0.1, 1.2, f"{about}, as a share of the library's link figure")
-
-
-def _weight(about: str) -> Value:
-    return Value(_RATIO, 0.001, 4.0, about)
+def _rate(low: float, high: float, about: str) -> Value:
+    return Value(_RATIO, low, high, f"{about}, as a share of the library's link figure")
 
 
 def _exponent(about: str) -> Value:
-    return Value(_RATIO, 0.3, 4.0, about)
+    return Value(_RATIO, 0.4, 2.5, about)
 
 
 def _ratio(about: str) -> Value:
-    return Value(_RATIO, 0.3, 3.0, f"{about}: this release against the profile's, as a ratio")
+    return Value(_RATIO, 0.5, 2.5, f"{about}: this release against the profile's, as a ratio")
 
 
 _RING = {
-    "ll_launch": _launch("launch of a collective that flags every 8 B"),
-    "ll_step": _hop("one hop of it"),
-    "ll_join": _ramp("what more than one workgroup adds to the launch"),
-    "ll_ramp": _ramp("what more than one workgroup adds to a hop"),
-    "ll_efficiency": _rate("its rate with all workgroups"),
-    "ll_copy": _weight("weight of its local copies against a link transfer"),
-    "ll128_launch": _launch("launch of a collective that flags every 128 B"),
-    "ll128_step": _hop("one hop of it"),
-    "ll128_efficiency": _rate("its rate"),
-    "simple_launch": _launch("launch of a collective that synchronises per slice"),
-    "simple_step": _hop("one hop of it, with its fence"),
-    "simple_efficiency": _rate("its rate"),
-    "simple_copy": _weight("weight of its local copies against a link transfer"),
+    "ll_launch": _time(2, 25, "launch of a collective that flags every 8 B"),
+    "ll_step": _time(0.3, 2.5, "one hop of it"),
+    "ll_join": _time(0.2, 5, "what more than one workgroup adds to the launch"),
+    "ll_ramp": _time(0.05, 4, "what more than one workgroup adds to a hop"),
+    "ll_efficiency": _rate(0.15, 0.7, "its rate with all workgroups"),
+    "ll_copy": Value(_RATIO, 0.1, 4, "weight of its local copies against a link transfer"),
+    "ll128_launch": _time(6, 30, "launch of a collective that flags every 128 B"),
+    "ll128_step": _time(0.8, 8, "one hop of it"),
+    "ll128_efficiency": _rate(0.25, 1.3, "its rate"),
+    "simple_launch": _time(5, 40, "launch of a collective that synchronises per slice"),
+    "simple_step": _time(0.8, 16, "one hop of it, with its fence"),
+    "simple_efficiency": _rate(0.7, 1.2, "its rate"),
+    "simple_copy": Value(_RATIO, 0.005, 2, "weight of its local copies against a link transfer"),
     "simple_overlap": _exponent("how hops and transfer combine: below 1 slow start, 1 in turn, large hidden"),
 }
+_ADDING = _RING | {
+    "bytewise_efficiency": Value(
+        _RATIO, 0.8, 1.05, "rate with one-byte integers against wider elements, as a ratio"
+    )
+}
 _PAIRS = {
-    "ll_launch": _launch("launch of send and receive that flags every 8 B"),
-    "ll_peer": _ramp("what each peer adds to it"),
-    "ll_ramp": _ramp("how much longer it takes at 64 KiB per peer than at 4 KiB"),
-    "ll_efficiency": _rate("its rate"),
-    "simple_launch": _launch("launch of send and receive that synchronises per slice"),
-    "simple_peer": _ramp("what each peer adds to it"),
-    "simple_ramp": _ramp("how much longer it takes at 64 KiB per peer than at 16 KiB"),
-    "step_efficiency": _rate("rate while a peer's share is one buffer step"),
-    "efficiency": _rate("rate beyond"),
-    "self_copy": _weight("weight of the local copy against a transfer"),
+    "ll_launch": _time(3, 25, "launch of send and receive that flags every 8 B"),
+    "ll_peer": _time(0.05, 3, "what each peer adds to it"),
+    "ll_ramp": _time(0.5, 12, "how much longer it takes at 64 KiB per peer than at 4 KiB"),
+    "ll_efficiency": _rate(0.15, 0.7, "its rate"),
+    "simple_launch": _time(4, 40, "launch of send and receive that synchronises per slice"),
+    "simple_peer": _time(0.05, 4, "what each peer adds to it"),
+    "simple_ramp": _time(0.5, 15, "how much longer it takes at 64 KiB per peer than at 16 KiB"),
+    "step_efficiency": _rate(0.3, 1.0, "rate while a peer's share is one buffer step"),
+    "efficiency": _rate(0.6, 1.1, "rate beyond"),
+    "self_copy": Value(_RATIO, 0.01, 2, "weight of the local copy against a transfer"),
 }
 _NVLS = {
-    "launch": _launch("launch of a collective that the switch reduces"),
+    "launch": _time(6, 40, "launch of a collective that the switch reduces"),
     "efficiency": Value(
-        _RATIO, 0.8, 2.0, "bus rate as a share of the library's link figure; the switch halves what travels"
+        _RATIO, 1.0, 1.8, "bus rate as a share of the library's link figure; the switch halves what travels"
     ),
-    "overlap": _exponent("how launch and transfer combine"),
+    "overlap": Value(_RATIO, 0.3, 1.5, "how launch and transfer combine, as in simple_overlap"),
 }
 _DIRECT = {
-    "ll_launch": _launch("launch of the all-pairs all-reduce that flags every 8 B"),
-    "ll_efficiency": _rate("its bus rate"),
-    "simple_launch": _launch("launch of the all-pairs all-reduce that synchronises per slice"),
-    "simple_efficiency": _rate("its bus rate"),
+    "ll_launch": _time(6, 30, "launch of the all-pairs all-reduce that flags every 8 B"),
+    "ll_efficiency": _rate(0.2, 0.7, "its bus rate"),
+    "simple_launch": _time(8, 40, "launch of the all-pairs all-reduce that synchronises per slice"),
+    "simple_efficiency": _rate(0.4, 1.0, "its bus rate"),
 }
 _ONESHOT = {
-    "launch": _launch("launch of an all-reduce in which every GPU reads all others' buffers at once"),
-    "efficiency": _rate("its rate"),
+    "launch": _time(1.5, 15, "launch of an all-reduce in which every GPU reads all others' buffers at once"),
+    "efficiency": _rate(0.3, 1.0, "its rate"),
 }
 _DMA = {
-    "setup": Value(_TIME, 0.1e-6, 50e-6, "what the host takes to hand copies to the copy engines"),
-    "copy": Value(_TIME, 0.1e-6, 20e-6, "the least that a copy takes"),
+    "setup": _time(1, 20, "what the host takes to hand copies to the copy engines"),
+    "copy": _time(0.5, 10, "the least that a copy takes"),
 }
 _NETWORK = {
-    "launch": Value(_TIME, 1e-6, 400e-6, "what crossing nodes adds to the launch"),
-    "step": Value(_TIME, 0.1e-6, 100e-6, "one hop between nodes beyond the network's latency"),
-    "efficiency": Value(_RATIO, 0.3, 1.0, "share of the network's line rate in long transfers"),
-    "fill": Value(_TIME, 1e-6, 2e-3, "how long the pipeline of a tree takes to fill"),
+    "launch": _time(5, 120, "what crossing nodes adds to the launch"),
+    "step": _time(1, 80, "one hop between nodes beyond the network's latency"),
+    "efficiency": Value(_RATIO, 0.5, 1.0, "share of the network's line rate in long transfers"),
+    "fill": _time(10, 1500, "how long the pipeline of a tree takes to fill"),
 }
 _RELEASE = {
     "ll_launch": _ratio("launches that flag every 8 B"),
@@ -126,22 +119,20 @@ _RELEASE = {
     "simple_step": _ratio("hops that synchronise per slice"),
 }
 _HOST = {
-    "launch": Value(_TIME, 1e-6, 200e-6, "what the call of a framework adds"),
-    "floor": Value(
-        _TIME, 1e-6, 200e-6, "how often a framework can call: no rank finishes before the last one begins"
-    ),
-    "list": Value(_TIME, 1e-6, 400e-6, "what packing a list of tensors adds"),
-    "gather_tensor": Value(_TIME, 1e-6, 200e-6, "what each tensor of an all-gather's list adds"),
-    "scatter_tensor": Value(_TIME, 1e-6, 200e-6, "what each tensor of a reduce-scatter's list adds"),
-    "exchange_tensor": Value(_TIME, 1e-6, 200e-6, "what each tensor of an all-to-all's list adds"),
+    "launch": _time(1, 150, "what the call of a framework adds"),
+    "floor": _time(10, 100, "how often a framework can call: no rank finishes before the last one begins"),
+    "list": _time(5, 200, "what packing a list of tensors adds"),
+    "gather_tensor": _time(5, 100, "what each tensor of an all-gather's list adds"),
+    "scatter_tensor": _time(5, 100, "what each tensor of a reduce-scatter's list adds"),
+    "exchange_tensor": _time(5, 100, "what each tensor of an all-to-all's list adds"),
     "copies": Value(
-        _RATIO, 0.5, 6.0, "how often packing an all-gather's or reduce-scatter's list copies the buffer"
+        _RATIO, 1, 5, "how often packing an all-gather's or reduce-scatter's list copies the buffer"
     ),
 }
 _TABLES = {
-    "reduce_scatter": _RING,
+    "reduce_scatter": _ADDING,
     "all_gather": _RING,
-    "all_reduce": _RING,
+    "all_reduce": _ADDING,
     "all_to_all": _PAIRS,
     "nvls": _NVLS,
     "direct": _DIRECT,

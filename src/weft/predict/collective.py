@@ -78,7 +78,8 @@ def collective(
     if dma:
         return _prediction(_copied(collective_name, size, ranks, across, fabric, known))
     chosen = _chosen(collective_name, size, ranks, fabric, known, (algorithm, across, dtype, version))
-    parts = _dealt(collective_name, size, ranks, across, fabric, known, chosen)
+    narrow = dtype == "int8"
+    parts = _dealt(collective_name, size, ranks, across, fabric, known, chosen, narrow)
     if library == "trtllm-custom" and collective_name == "all_reduce" and across == 1:
         parts = _or_oneshot(parts, size, ranks, fabric, known)
     if host:
@@ -155,6 +156,7 @@ def _dealt(
     fabric: Fabric,
     profile: Profile,
     chosen: tuple[IntArray, IntArray],
+    bytewise: bool,
 ) -> Parts:
     """The parts of every size, each from the form of its algorithm and protocol."""
     algorithm, protocol = chosen
@@ -165,7 +167,7 @@ def _dealt(
         if nodes > 1:
             found = between_nodes(name, Algorithm(a), Protocol(p), size[mask], ranks, nodes, fabric, profile)
         else:
-            found = _form(name, Algorithm(a), Protocol(p), size[mask], ranks, fabric, profile)
+            found = _form(name, Algorithm(a), Protocol(p), size[mask], ranks, fabric, profile, bytewise)
             found = _no_faster_than_the_wire(
                 found, name, Algorithm(a), Protocol(p), size[mask], ranks, fabric
             )
@@ -201,8 +203,9 @@ def _form(
     ranks: int,
     fabric: Fabric,
     profile: Profile,
+    bytewise: bool,
 ) -> Parts:
-    seen = Ranks(ranks, fabric.figure(ranks), fabric.workgroups(ranks))
+    seen = Ranks(ranks, fabric.figure(ranks), fabric.workgroups(ranks), bytewise)
     if algorithm is Algorithm.PAIRWISE:
         if name == "send_recv":
             pair = Ranks(2, fabric.pair_figure(2), fabric.workgroups(2))

@@ -29,11 +29,15 @@ _P2P_SECOND_STEP = 16 * MiB
 
 @dataclass(frozen=True)
 class Ranks:
-    """Who takes part, and at which rate: the library's figure per GPU and direction [bytes/s], and its workgroups."""
+    """Who takes part, and at which rate: the library's figure per GPU and direction [bytes/s], and its workgroups.
+
+    `bytewise` says that the elements are one-byte integers, which take more instructions to add up.
+    """
 
     count: int
     figure: float
     workgroups: int
+    bytewise: bool = False
 
 
 def ring(collective: str, protocol: Protocol, size: FloatArray, ranks: Ranks, profile: Profile) -> Parts:
@@ -81,6 +85,8 @@ def _ring_ll128(collective: str, size: FloatArray, ranks: Ranks, profile: Profil
 def _ring_simple(collective: str, size: FloatArray, ranks: Ranks, profile: Profile) -> Parts:
     table, n = _table(collective), ranks.count
     rate = profile.value(f"{table}.simple_efficiency") * ranks.figure
+    if ranks.bytewise and table != "all_gather":
+        rate *= profile.value(f"{table}.bytewise_efficiency")
     moved, copied = volume(collective, n), profile.value(f"{table}.simple_copy") / n
     hops = np.full_like(size, steps(collective, n) * profile.value(f"{table}.simple_step"))
     latency, transfer = together(
