@@ -18,6 +18,7 @@ from weft.program import Program, build
 from weft.result import Comparison, Result, RunConfig
 from weft.result.collect import collect
 from weft.simulation.execution import most_resident, run_program
+from weft.simulation.overlapped import overlapped
 from weft.simulation.streams import beside, ring_collective
 
 DEFAULT_REQUEST_BYTES = 512
@@ -216,4 +217,4 @@ def _ideal_bytes(parts: tuple[Result, ...]) -> dict[str, int]:
     return moved
 
 
-__all__ = ["beside", "compare", "find_overlap", "ring_collective", "simulate"]
+__all__ = ["beside", "compare", "find_overlap", "overlapped", "ring_collective", "simulate"]
