@@ -51,7 +51,7 @@ def print_answer(answer: Result | Comparison) -> None:
     simulated = [result for result in results if not result.parts]
     if simulated:
         _print_waits(simulated)
-    _print_traffic(results)
+    print_traffic(results)
     if simulated:
         _print_counters(simulated)
     _print_effort(results)
@@ -94,7 +94,8 @@ def _wait_shares(spans: Sequence[KernelSpan]) -> list[str]:
     return [f"{duration / 1e9:.1f}", *(f"{time / whole:.1%}".rstrip("%") for time in spent.values())]
 
 
-def _print_traffic(results: Sequence[Result]) -> None:
+def print_traffic(results: Sequence[Result]) -> None:
+    """Print what DRAM moved, by cause, a column per run."""
     found = _in_order((cause for result in results for cause in result.bytes), _CAUSES)
     columns = ["cause", *(result.config.overlap for result in results)]
     rows = [

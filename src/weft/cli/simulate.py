@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from weft.cli import show
+from weft.cli.beside import beside_options, print_concurrency, simulate_beside, write_concurrency
 from weft.cli.options import (
     comma_list,
     file_option,
@@ -32,7 +33,10 @@ if TYPE_CHECKING:
 _DEFAULT_MODEL, _DEFAULT_SUBLAYER = "t-nlg", "fc2"
 
 
-@click.command(epilog="Example: weft simulate --model t-nlg --sublayer fc2 --tp 8 --compare sequential,t3")
+@click.command(
+    epilog="Examples: weft simulate --model t-nlg --sublayer fc2 --tp 8 --compare sequential,t3; "
+    "weft simulate --gemm 8192,8192,8192 --dtype bf16 --beside all_reduce:256MiB --ranks 4 --gpu a100-sxm-80gb"
+)
 @click.option(
     "--model", metavar="NAME|FILE", help=f"A model, see 'weft models list'.  [default: {_DEFAULT_MODEL}]"
 )
@@ -42,6 +46,13 @@ _DEFAULT_MODEL, _DEFAULT_SUBLAYER = "t-nlg", "fc2"
     callback=whole_numbers,
     metavar="M,N,K",
     help="A GEMM of your own instead of a model's; K is that of all GPUs together.",
+)
+@click.option(
+    "--dtype",
+    default="fp16",
+    show_default=True,
+    metavar="NAME",
+    help="Data type: fp64, fp32, tf32, fp16, bf16, fp8 or int8.",
 )
 @click.option(
     "--tp", type=int, default=8, show_default=True, metavar="N", help="GPUs that share the sub-layer."
@@ -66,6 +77,7 @@ _DEFAULT_MODEL, _DEFAULT_SUBLAYER = "t-nlg", "fc2"
     show_default=True,
     help="One GPU stands for all, or each is simulated.",
 )
+@beside_options
 @machine_options
 @file_option("--json", "json_file", "Write every run as JSON.")
 @file_option(
@@ -78,11 +90,17 @@ def simulate(
     model: str | None,
     sublayer: str | None,
     gemm: tuple[int, ...] | None,
+    dtype: str,
     tp: int,
     overlap: str,
     compare: tuple[str, ...] | None,
     arbiter: str | None,
     mode: str,
+    beside: str | None,
+    ranks: int,
+    loops: tuple[int, ...] | None,
+    driver: str,
+    first: str,
     gpu: str,
     assignments: tuple[str, ...],
     request_bytes: int | None,
@@ -93,10 +111,22 @@ def simulate(
     """Simulate one sub-layer: how long its parts take, where the time goes, what memory moves.
 
     --compare sets other overlaps beside it and shows speedups over 'sequential', which is simulated for them.
+    --beside instead runs --gemm (what one GPU computes) and a collective in two independent streams, and shows what
+    each costs the other.
     """
     import weft
 
-    layer = _layer(model, sublayer, gemm, tp)
+    if beside is not None:
+        _refuse_with_beside(model=model, sublayer=sublayer, compare=compare)
+        on = machine(gpu, assignments)
+        with _status() as watch:
+            extra = given(arbiter=_policy(arbiter), request_bytes=request_bytes, watch=watch)
+            options = {"ranks": ranks, "driver": driver, "first": first, **extra}
+            concurrency = simulate_beside(gemm, dtype, beside, on, loops, options)
+        print_concurrency(concurrency)
+        write_concurrency(concurrency, on, json_file, trace_file, folder)
+        return
+    layer = _layer(model, sublayer, gemm, tp, dtype)
     _check_overlaps(overlap, compare or (), traced=trace_file is not None)
     chosen = machine(gpu, assignments)
     options = given(arbiter=_policy(arbiter), mode=mode, request_bytes=request_bytes)
@@ -111,19 +141,27 @@ def simulate(
     _write(answer, result, chosen, json_file, trace_file, folder)
 
 
-def _layer(model: str | None, name: str | None, gemm: tuple[int, ...] | None, tp: int) -> ShardedSubLayer:
+def _refuse_with_beside(**others: object) -> None:
+    for name, value in others.items():
+        if value is not None:
+            raise InputError(f"--beside takes no --{name}; it runs --gemm and the collective alone")
+
+
+def _layer(
+    model: str | None, name: str | None, gemm: tuple[int, ...] | None, tp: int, dtype: str
+) -> ShardedSubLayer:
     """The sub-layer that the options name; InputError if they name two, or a GEMM that lacks dimensions."""
     from weft.parallel import sublayer
     from weft.parallel.tensor import split
     from weft.workload import SubLayer
 
     if gemm is None:
-        return sublayer(model or _DEFAULT_MODEL, name or _DEFAULT_SUBLAYER, tp=tp)
+        return sublayer(model or _DEFAULT_MODEL, name or _DEFAULT_SUBLAYER, tp=tp, dtype=dtype)
     if model is not None or name is not None:
         raise InputError("--gemm replaces --model and --sublayer; give one or the other")
     if len(gemm) != 3:
         raise InputError(f"--gemm has {len(gemm)} dimensions; write M,N,K, like 8192,4256,17024")
-    return split(SubLayer.custom(*gemm), tp)
+    return split(SubLayer.custom(*gemm, dtype), tp)
 
 
 def _check_overlaps(overlap: str, compared: tuple[str, ...], traced: bool) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from weft.collectives.fabric import Fabric, fabric_of
 from weft.collectives.library import Algorithm, Protocol, canonical, estimates
-from weft.errors import InputError, UnknownNameError
+from weft.errors import InputError, UnknownNameError, join_or
 from weft.hardware import Gpu, Machine
 from weft.kernels.channels import ChannelRing, ChannelTiling
 from weft.kernels.copies import DmaGather
@@ -110,10 +110,12 @@ def library_ring(
 
 
 def dma_collective(collective: str, bytes_: int, ranks: int) -> DmaGather:
-    """The collective driven by DMA engines; UnknownNameError for one that has to add."""
+    """The collective driven by DMA engines; InputError for one that has to add, or that they have no plan for."""
     name = canonical(collective)
     if name not in PUSHES:
-        raise UnknownNameError("collective by DMA engines, which cannot add", collective, PUSHES)
+        raise InputError(
+            f"DMA engines cannot drive {name}: they copy and cannot add; choose {join_or(PUSHES)}, or compute units"
+        )
     _check(bytes_, ranks)
     return DmaGather(name, bytes_, ranks)
 
