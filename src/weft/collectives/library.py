@@ -287,6 +287,12 @@ def _tree(ranks: int, fabric: Fabric, nodes: int, protocol: Protocol, halved: bo
     return _Candidate(Algorithm.TREE, protocol, float(latency), rate / 2)
 
 
+def switch_rate(ranks: int, fabric: Fabric) -> float:
+    """What the library counts on per GPU and direction when the switch reduces [bytes/s]; 0 where none does."""
+    share = _LIMITS.get(fabric.architecture, _VOLTA).nvls
+    return fabric.ring_rate(ranks) * share if fabric.multicast else 0.0
+
+
 def _nvls(collective: str, ranks: int, fabric: Fabric, nodes: int) -> Iterator[_Candidate]:
     share = _LIMITS.get(fabric.architecture, _VOLTA).nvls
     local = ranks // nodes

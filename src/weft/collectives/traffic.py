@@ -1,4 +1,4 @@
-"""What a collective moves: bytes over each GPU's links, bytes read and written in its memory, and by how many workgroups.
+"""What a collective moves: bytes over links, bytes read and written in memory, and by how many workgroups.
 
 Per rank, for `bytes` of the whole buffer. A staged ring passes every chunk through a buffer in the neighbour's memory,
 which makes about three bytes of memory traffic of one on the link (from the steps of NCCL src/device/all_gather.h,

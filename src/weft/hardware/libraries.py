@@ -102,7 +102,7 @@ _ONESHOT = {
     "efficiency": _rate(0.3, 1.0, "its rate"),
 }
 _DMA = {
-    "setup": _time(1, 20, "what the host takes to hand copies to the copy engines"),
+    "setup": _time(1, 20, "what the host takes to hand a copy to a copy engine"),
     "copy": _time(0.5, 10, "the least that a copy takes"),
 }
 _NETWORK = {

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from weft.collectives.fabric import Fabric, fabric_of
-from weft.collectives.library import PAYLOAD, Algorithm, MiB, Protocol, canonical, choose, volume
+from weft.collectives.library import PAYLOAD, Algorithm, MiB, Protocol, canonical, choose, switch_rate, volume
 from weft.errors import InputError, UnknownNameError
 from weft.hardware import Gpu
 from weft.hardware.finding import SystemMatch
@@ -205,7 +205,7 @@ def _form(
     profile: Profile,
     bytewise: bool,
 ) -> Parts:
-    seen = Ranks(ranks, fabric.figure(ranks), fabric.workgroups(ranks), bytewise)
+    seen = Ranks(ranks, fabric.figure(ranks), fabric.workgroups(ranks), bytewise, switch_rate(ranks, fabric))
     if algorithm is Algorithm.PAIRWISE:
         if name == "send_recv":
             pair = Ranks(2, fabric.pair_figure(2), fabric.workgroups(2))

@@ -1,7 +1,8 @@
 """Collectives that copy engines carry out: every GPU pushes its parts to all peers at once, and no compute unit works.
 
-Copy engines cannot reduce, so there are all-gather, all-to-all, broadcast and send. The host sets a copy up for
-microseconds, and an engine takes some time for the smallest copy (AMD-DMA-Latte, arXiv:2511.06605).
+Copy engines cannot reduce, so there are all-gather, all-to-all, broadcast and send. The host sets up one copy after the
+other, for microseconds each, and an engine takes some time for the smallest one; both make small collectives several
+times slower than by compute units (AMD-DMA-Latte, arXiv:2511.06605).
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def copied(name: str, size: FloatArray, ranks: int, fabric: Fabric, profile: Pro
     rate = fabric.pair_figure(peers + 1) / fabric.payload * fabric.dma_efficiency
     sent = peers if name == "broadcast" else volume(name, ranks)
     return {
-        "launch": np.full_like(size, profile.value("dma.setup")),
+        "launch": np.full_like(size, peers * profile.value("dma.setup")),
         "latency": np.full_like(size, turns * profile.value("dma.copy")),
         "link": size * sent / rate,
     }

@@ -31,13 +31,15 @@ _P2P_SECOND_STEP = 16 * MiB
 class Ranks:
     """Who takes part, and at which rate: the library's figure per GPU and direction [bytes/s], and its workgroups.
 
-    `bytewise` says that the elements are one-byte integers, which take more instructions to add up.
+    `bytewise` says that the elements are one-byte integers, which take more instructions to add up; `switch` is the
+    rate per direction at most when the switch reduces [bytes/s].
     """
 
     count: int
     figure: float
     workgroups: int
     bytewise: bool = False
+    switch: float = 0.0
 
 
 def ring(collective: str, protocol: Protocol, size: FloatArray, ranks: Ranks, profile: Profile) -> Parts:
@@ -115,6 +117,8 @@ def nvls(collective: str, size: FloatArray, ranks: Ranks, profile: Profile) -> P
     transfer = size * moved / (profile.value("nvls.efficiency") * ranks.figure)
     launch = np.full_like(size, profile.value("nvls.launch"))
     latency, link = together(launch, transfer, profile.value("nvls.overlap"))
+    if ranks.switch:
+        link = np.maximum(link, size * (1 + 1 / n) / ranks.switch - latency)
     return {"launch": latency, "latency": np.zeros_like(size), "link": link, "copy": np.zeros_like(size)}
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from weft.collectives.fabric import Fabric
-from weft.collectives.library import Algorithm, Protocol, steps, volume
+from weft.collectives.library import Algorithm, Protocol, steps, switch_rate, volume
 from weft.hardware.libraries import Profile
 from weft.predict.collective_forms import Parts, Ranks, pairwise, together
 from weft.predict.prediction import FloatArray
@@ -92,6 +92,7 @@ def _switched_tree(
     outside = size * 2 * (nodes - 1) / nodes / network
     both = np.sum(together(inside, outside, _TWO_STAGES), axis=0)
     latency, transfer = together(start, both, profile.value("nvls.overlap"))
+    transfer = np.maximum(transfer, size * (1 + 1 / local) / switch_rate(local, fabric) - latency)
     return {"latency": latency, **_side(transfer, outside > inside)}
 
 

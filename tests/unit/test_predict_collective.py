@@ -1,0 +1,293 @@
+import numpy as np
+import pytest
+
+from weft import hardware
+from weft.collectives.fabric import fabric_of
+from weft.errors import ConfigError, InputError, UnknownNameError
+from weft.hardware.libraries import (
+    blend,
+    library_names,
+    load_library,
+    of_release,
+    profile_for,
+    quantities,
+    values,
+)
+from weft.predict import Bound, bus_factor, collective, collective_parameters, rig_of
+from weft.predict.collective_parameters import tables_of
+
+SIZES = 2.0 ** np.arange(10, 33)
+NAMES = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "send_recv")
+MACHINES = ("dgx-a100", "dgx-h100", "hgx-b200", "mi300x-x8", "mi250x-x16", "pcie-l40s")
+CASES = [(name, machine) for name in NAMES for machine in MACHINES]
+
+
+def busbw(name: str, size: float, ranks: int, system, **options) -> float:
+    return size * bus_factor(name, ranks) / float(collective(name, size, ranks, system, **options).seconds)
+
+
+# What every collective must do
+
+
+@pytest.mark.parametrize(("name", "machine"), CASES)
+def test_the_parts_add_up_to_the_time(name, machine):
+    found = collective(name, SIZES, 8, machine)
+    assert sum(found.parts.values()) == pytest.approx(found.seconds)
+    assert all(np.all(part >= 0) for part in found.parts.values())
+
+
+@pytest.mark.parametrize(("name", "machine"), CASES)
+def test_more_bytes_take_no_less_time_within_an_algorithm(name, machine):
+    pairs = name in ("all_to_all", "send_recv")
+    for algorithm in (
+        ("pairwise-ll", "pairwise-simple") if pairs else ("ring-ll", "ring-ll128", "ring-simple")
+    ):
+        seconds = collective(name, np.geomspace(1e3, 1e10, 300), 8, machine, algorithm=algorithm).seconds
+        assert np.all(np.diff(seconds) >= -0.02 * seconds[:-1])
+
+
+@pytest.mark.parametrize(("name", "machine"), [case for case in CASES if case[0] != "all_reduce"])
+def test_no_collective_is_faster_than_the_links(name, machine):
+    fabric = fabric_of(machine)
+    peak = max(fabric.figure(8), fabric.pair_figure(8)) / fabric.payload
+    assert all(busbw(name, size, 8, machine) <= peak * 1.0001 for size in SIZES)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_a_ring_all_reduce_takes_longer_than_a_reduce_scatter(machine):
+    both = [collective(name, SIZES, 8, machine, algorithm="ring-simple").seconds for name in NAMES[:2]]
+    assert np.all(both[0][SIZES >= 2**24] > both[1][SIZES >= 2**24])
+
+
+def test_small_ones_are_bound_by_latency_and_large_ones_by_links():
+    found = collective("all_gather", [1024, 2**30], 8, "dgx-h100")
+    assert [Bound(code) for code in found.bound] == [Bound.LATENCY, Bound.LINK]
+
+
+def test_a_scalar_size_gives_a_scalar_time():
+    assert collective("all_reduce", 2**20, 8, "dgx-h100").seconds.shape == ()
+
+
+# What is known of machines
+
+
+@pytest.mark.parametrize(
+    ("system", "name", "ranks", "size", "gb_per_s"),
+    [
+        # rccl-tests of 8 x MI300X (ROCm/rocm-blogs mi300x-rccl-xgmi), mori PR 200, nccl-tests of GB200 trays
+        ("mi300x-x8", "all_reduce", 8, 2**34, 319),
+        ("mi355x-x8", "reduce_scatter", 8, 2**30, 326),
+        ("gb200-nvl72", "reduce_scatter", 4, 2**29, 554),
+        ("gb200-nvl72", "all_gather", 4, 2**29, 571),
+    ],
+)
+def test_published_bus_bandwidths(system, name, ranks, size, gb_per_s):
+    assert busbw(name, size, ranks, system) / 1e9 == pytest.approx(gb_per_s, rel=0.03)
+
+
+def test_a_switch_that_reduces_beats_every_ring():
+    auto, ring = (
+        collective("all_reduce", 2.0**30, 8, "dgx-h100", algorithm=a) for a in ("auto", "ring-simple")
+    )
+    assert auto.seconds < 0.85 * ring.seconds
+
+
+def test_two_gpus_of_a_mesh_have_one_link():
+    pair, all_of_them = (busbw("all_gather", 2**32, n, "mi300x-x8") for n in (2, 8))
+    assert all_of_them / pair == pytest.approx(7, rel=0.02)
+
+
+def test_four_gcds_fall_onto_one_link_between_modules():
+    rates = {n: busbw("all_reduce", 2**29, n, "mi250x-x16") for n in (2, 4, 8, 16)}
+    assert rates[4] < rates[8] < rates[2] < rates[16]
+
+
+def test_fewer_links_take_longer_in_proportion():
+    full, cut = (float(collective("all_gather", 2.0**30, 8, gpu).seconds) for gpu in ("h100-sxm", "h800"))
+    assert 2.0 < cut / full < 2.3
+
+
+def test_one_byte_integers_are_added_more_slowly_and_not_by_the_switch():
+    half, byte = (collective("all_reduce", 2.0**29, 8, "dgx-h100", dtype=d).seconds for d in ("fp16", "int8"))
+    assert byte > 1.2 * half
+
+
+# Several nodes
+
+
+def test_nodes_are_bound_by_their_adapters():
+    found = collective("reduce_scatter", 2.0**32, 16, "p4de")
+    assert found.parts["network"] > 0.9 * found.seconds
+    assert busbw("reduce_scatter", 2.0**32, 16, "p4de") <= 50e9
+
+
+def test_a_tree_between_nodes_carries_half_of_a_rings_bytes():
+    tree, ring = (
+        float(collective("all_reduce", 2.0**33, 16, "p4de", algorithm=a).seconds)
+        for a in ("tree-simple", "ring-simple")
+    )
+    assert ring / tree == pytest.approx(1.875, rel=0.05)
+
+
+def test_a_slower_network_counts():
+    slow, fast = (collective("all_reduce", 2.0**30, 16, "p4de", nic=nic).seconds for nic in (1e9, 6.25e9))
+    assert slow > 5 * fast
+
+
+def test_a_system_with_its_number_of_gpus_knows_its_nodes():
+    assert "network" in collective("all_reduce", 2**20, 16, hardware.find_system("16xH100 (2 nodes)")).parts
+
+
+# Copy engines, inference libraries, frameworks
+
+
+def test_copy_engines_are_faster_with_large_messages_only():
+    sizes = [2.0**16, 2.0**31]
+    engines, units = (
+        collective("all_gather", sizes, 8, "mi300x-x8", dma=dma).seconds for dma in (True, False)
+    )
+    assert engines[0] > 2 * units[0]
+    assert engines[1] < units[1]
+
+
+def test_one_shot_is_taken_where_it_is_faster():
+    small, large = 2.0**16, 2.0**27
+    custom = collective("all_reduce", [small, large], 8, "dgx-h100", library="trtllm-custom").seconds
+    nccl = collective("all_reduce", [small, large], 8, "dgx-h100").seconds
+    assert custom[0] < 0.5 * nccl[0]
+    assert custom[1] == nccl[1]
+
+
+def test_a_framework_adds_its_packing_of_lists():
+    bare, packed = (collective("all_gather", 2.0**20, 8, "mi250x-x16", host=host) for host in ("", "torch"))
+    assert packed.parts["host"] == pytest.approx(packed.seconds - bare.seconds)
+    assert packed.parts["host"] > 200e-6
+
+
+# Profiles
+
+
+@pytest.mark.parametrize("name", library_names())
+def test_every_profile_lies_in_its_plausible_ranges_and_says_why(name):
+    profile = load_library(name)
+    for path, value in profile.values.items():
+        assert values()[path].low <= value <= values()[path].high, path
+        assert profile.provenance[path].source
+
+
+def test_a_profile_may_extend_another(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text('extends = "nccl-h100"\n[nvls]\nlaunch = "20 us"\n', encoding="utf-8")
+    profile = load_library(path)
+    assert profile.value("nvls.launch") == 20e-6
+    assert profile.value("all_reduce.ll_launch") == load_library("nccl-h100").value("all_reduce.ll_launch")
+
+
+def test_a_gpu_without_a_profile_gets_the_mean_of_the_others():
+    mean = profile_for("a100-sxm-80gb", "ampere", "nccl", without=["a100-sxm-80gb"])
+    rates = [load_library(name).value("all_gather.simple_efficiency") for name in ("nccl-h100", "nccl-b200")]
+    assert min(rates) <= mean.value("all_gather.simple_efficiency") <= max(rates)
+
+
+def test_times_of_the_mean_follow_the_clock():
+    profiles = [load_library("nccl-h100"), load_library("nccl-b200")]
+    slow, fast = (blend(profiles, gpu).value("all_gather.ll_step") for gpu in ("a100-sxm-80gb", "h100-sxm"))
+    assert slow / fast == pytest.approx(1980 / 1410)
+
+
+def test_an_older_release_is_a_ratio_of_the_profile():
+    profile = load_library("nccl-h100")
+    for version, table in (("2.29.2", None), ("2.23", "release_2_26"), ("2.18.5", "release_2_18")):
+        ratio = profile.value(f"{table}.ll_step") if table else 1.0
+        changed = of_release(profile, version)
+        assert changed.value("all_reduce.ll_step") == pytest.approx(
+            ratio * profile.value("all_reduce.ll_step")
+        )
+
+
+def test_parameters_are_the_closed_list_of_a_profile():
+    profile = load_library("nccl-a100")
+    paths = {parameter.path for parameter in collective_parameters(profile)}
+    assert paths == set(profile.values) <= set(quantities())
+    few = {parameter.path.partition(".")[0] for parameter in collective_parameters(profile, "all_to_all")}
+    assert few <= set(tables_of("all_to_all"))
+    assert "reduce_scatter" not in few
+
+
+# Rigs
+
+
+@pytest.mark.parametrize(
+    ("system", "notes", "source", "expected"),
+    [
+        (
+            "8xA100-SXM4-80GB",
+            "nccl-tests, dtype int8, NCCL 2.27.3",
+            "x",
+            ("nccl", "2.27.3", "int8", "", False),
+        ),
+        (
+            "16xMI200-GCD",
+            "torch.distributed over RCCL; bytes = ...",
+            "x",
+            ("rccl", "", "fp16", "torch", False),
+        ),
+        ("8xH100", "torch.distributed NCCL, includes launch", "x", ("nccl", "", "fp16", "framework", False)),
+        ("16xH100", "in-place, float", "nccl-tests", ("nccl", "", "fp32", "", True)),
+        ("8xA100", "mscclpp-test kernel 1", "microsoft/mscclpp", ("mscclpp", "", "fp16", "", False)),
+        ("8xH100", "TRT-LLM 1.0.0 auto strategy, bf16", "x", ("trtllm-custom", "", "bf16", "", False)),
+        (
+            "4xA100",
+            "time from the PyTorch profiler, fp16",
+            "microsoft/vidur data",
+            ("nccl", "2.18", "fp16", "profiler", False),
+        ),
+    ],
+)
+def test_notes_tell_the_rig(system, notes, source, expected):
+    rig = rig_of(system, notes, source)
+    assert (rig.library, rig.version, rig.dtype, rig.host, rig.in_place) == expected
+
+
+def test_options_of_a_rig_are_what_a_prediction_takes():
+    rig = rig_of("16xA100-SXM", "PyTorch profiler", "microsoft/vidur data")
+    options = rig.options(16, 2)
+    assert options["nic"] < 6e9
+    assert collective("all_reduce", 2**26, 16, "dgx-a100", **options).seconds > 1e-3
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "says"),
+    [
+        ({"name": "all_sum"}, UnknownNameError, "unknown collective 'all_sum'"),
+        ({"bytes": -1}, InputError, "-1 bytes cannot be timed; give sizes above zero"),
+        ({"bytes": float("nan")}, InputError, "nan bytes cannot be timed"),
+        ({"ranks": 1}, InputError, "at least 2 ranks, not 1"),
+        ({"ranks": 9}, InputError, "9 ranks cannot be spread evenly over 2 nodes"),
+        ({"ranks": 16, "nodes": 1}, InputError, "more than the 8 GPUs of a node; give more nodes"),
+        ({"system": "dgx-h10"}, UnknownNameError, "unknown system 'dgx-h10'"),
+        ({"algorithm": "cube"}, UnknownNameError, "unknown algorithm 'cube'"),
+        ({"library": "gloo"}, UnknownNameError, "unknown collective library 'gloo'"),
+        ({"host": "nobody"}, UnknownNameError, "unknown host 'nobody'"),
+        ({"dma": True}, InputError, "copy engines cannot reduce"),
+        (
+            {"name": "all_gather", "dma": True, "ranks": 16},
+            InputError,
+            "copy engines reach no further than a node",
+        ),
+    ],
+)
+def test_what_no_machine_can_do_is_refused_in_a_sentence(call, error, says):
+    given = {"name": "all_reduce", "bytes": 2**20, "ranks": 8, "system": "dgx-h100"} | call
+    with pytest.raises(error, match=says):
+        collective(**given)
+
+
+def test_a_profile_that_lacks_a_value_says_which():
+    with pytest.raises(ConfigError, match=r"nvls\.launch"):
+        load_library("rccl-mi300x").value("nvls.launch")
+    with pytest.raises(ConfigError, match="unknown key"):
+        load_library("rccl-mi300x").value("nvls.lunch")
