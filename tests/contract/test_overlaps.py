@@ -52,8 +52,11 @@ def test_every_overlap_moves_the_bytes_that_its_protocol_needs(results, name):
         "rs_read": (TP - 2) * CHUNK,
         "rs_update": (TP - 1) * CHUNK,
     }
+    scattered = {"gemm_write": CHUNK, "rs_read": TP * CHUNK, "rs_write": TP * CHUNK}
     near_memory = {"gemm_write": TP * CHUNK, "rs_read": (TP - 1) * CHUNK, "rs_update": (TP - 1) * CHUNK}
-    expected = {"t3": fused, "t3-mca": fused, "ideal-rs-nmc": near_memory}.get(name, on_units)
+    expected = {"t3": fused, "t3-mca": fused, "ideal-rs-nmc": near_memory, "fused-scatter": scattered}.get(
+        name, on_units
+    )
     assert moved == expected | gather
 
 

@@ -87,6 +87,9 @@ def test_every_byte_is_moved_exactly_as_often_as_its_protocol_says(problem):
         assert moved["rs_write"] == total
         assert moved["gemm_write"] == total
         assert moved["rs_read"] == 2 * total - first
+    elif overlap == "fused-scatter":
+        assert moved["gemm_write"] == last
+        assert moved["rs_write"] == moved["rs_read"] == total
     elif overlap == "rs-nmc":
         assert (moved["rs_read"], moved["rs_update"]) == (total - last, total - first)
     else:

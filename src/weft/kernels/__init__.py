@@ -1,7 +1,7 @@
 """How one operator runs on one GPU: tiles and their order, workgroup scripts, what a workgroup needs."""
 
-from weft.kernels.gemm import GemmTiling, gemm_kernel, operand_sizes, tile_table
-from weft.kernels.ring import RingTiling, gather_kernel, near_memory_reduce_kernel, reduce_kernel
+from weft.kernels.gemm import GemmTiling, gemm_kernel, operand_sizes, running_clock, tile_table
+from weft.kernels.ring import RingTiling, gather_kernel, near_memory_reduce_kernel, reduce_kernel, sum_kernel
 
 __all__ = [
     "GemmTiling",
@@ -11,5 +11,7 @@ __all__ = [
     "near_memory_reduce_kernel",
     "operand_sizes",
     "reduce_kernel",
+    "running_clock",
+    "sum_kernel",
     "tile_table",
 ]

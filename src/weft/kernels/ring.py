@@ -104,3 +104,13 @@ def gather_kernel(chunks: int, gpu: Gpu, tiling: RingTiling, own: tuple[str, int
     # The kernel ends when the last chunk has arrived.
     phases.append(Phase(0, 1, 0, wait=Wait("gathered", chunks - 1)))
     return _kernel("all_gather", gpu, tiling, phases)
+
+
+def sum_kernel(
+    name: str, sources: tuple[tuple[str, int], ...], gpu: Gpu, tiling: RingTiling, element_bytes: int = 2
+) -> Kernel:
+    """The sum of chunks of equal size (buffer, position), stored as the result: a local kernel."""
+    store = Store("result", Cause.RS_WRITE, 0, tiling.piece, tiling.piece)
+    return _kernel(
+        name, gpu, tiling, [_phase(tiling, gpu, sources, Cause.RS_READ, store, None, element_bytes)]
+    )

@@ -13,6 +13,7 @@ from weft.overlap.arbiters import (
     arbiter,
 )
 from weft.overlap.base import Ideal, Overlap, PhaseTimes, Problem, Simulated
+from weft.overlap.fused_scatter import FusedScatter
 from weft.overlap.ideal import IdealOverlap, IdealReduceScatter
 from weft.overlap.sequential import NearMemoryReduceScatter, Sequential
 from weft.overlap.track_trigger import TrackTrigger
@@ -21,6 +22,7 @@ OVERLAPS: dict[str, Overlap] = {
     overlap.name: overlap
     for overlap in (
         Sequential(),
+        FusedScatter(),
         TrackTrigger("t3", "T3", ROUND_ROBIN),
         TrackTrigger("t3-mca", "T3-MCA", COMPUTE_FIRST),
         IdealOverlap(),
@@ -40,6 +42,7 @@ __all__ = [
     "ROUND_ROBIN",
     "ArbiterPolicy",
     "ArbiterView",
+    "FusedScatter",
     "Ideal",
     "IdealOverlap",
     "IdealReduceScatter",

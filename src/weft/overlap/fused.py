@@ -14,21 +14,8 @@ import numpy as np
 from weft.engine import layout as y
 from weft.errors import InputError
 from weft.hardware import Gpu
-from weft.kernels import GemmTiling, RingTiling, gemm_kernel, operand_sizes, tile_table
-from weft.program import (
-    Buffer,
-    Cause,
-    ChunkRule,
-    DmaMap,
-    Kernel,
-    Load,
-    Phase,
-    PlacedKernel,
-    Plan,
-    RemoteMap,
-    Store,
-    Wait,
-)
+from weft.kernels import GemmTiling, RingTiling, gemm_kernel, operand_sizes, sum_kernel, tile_table
+from weft.program import Buffer, Cause, ChunkRule, DmaMap, Kernel, PlacedKernel, Plan, RemoteMap, Wait
 from weft.program.plan import Work
 from weft.program.rules import CACHED_STORE, PLAIN_STORE
 from weft.workload import Gemm
@@ -134,10 +121,12 @@ class GemmScatter:
         work[:, y.T_OFFSET] = np.tile(offsets, self.ranks)
         peers = range(self.ranks - 1)
         arrivals = tuple(Wait("partials", position) for position in peers)
+        sources = (("output", self.ranks - 1), *(("partials", p) for p in peers))
+        add = sum_kernel("add", sources, gpu, self.adding, self.gemm.output_element_bytes)
         return Plan(
             kernels=(
                 PlacedKernel(gemm_kernel(self.gemm, gpu, self.tiling)),
-                PlacedKernel(self._adding(gpu), after=0, after_chunks=arrivals),
+                PlacedKernel(add, after=0, after_chunks=arrivals),
             ),
             buffers=self._buffers(gpus),
             work=(work,) * gpus,
@@ -162,23 +151,6 @@ class GemmScatter:
             Buffer("partials", ((self._chunk,) * (self.ranks - 1),) * gpus),
             Buffer("result", ((self._chunk,),) * gpus),
         )
-
-    def _adding(self, gpu: Gpu) -> Kernel:
-        """One piece after another: load it from every partial result, add, store."""
-        piece, element = self.adding.piece, self.gemm.output_element_bytes
-        sources = [("output", self.ranks - 1), *(("partials", p) for p in range(self.ranks - 1))]
-        phase = Phase(
-            iterations=None,
-            slots=self.adding.slots,
-            cycles=(len(sources) - 1) * piece / element / gpu.compute.vector_flops_per_clock,
-            loads=tuple(
-                Load(buffer, p, piece, piece, Cause.RS_READ, step_stride=piece) for buffer, p in sources
-            ),
-            store=Store("result", Cause.RS_WRITE, 0, piece, piece),
-            shared=True,
-        )
-        registers = self.adding.threads * self.adding.registers_per_thread * 4
-        return Kernel("add", self.adding.count(gpu), self.adding.threads, registers, 0, (phase,))
 
 
 def copy_kernel(buffer: str, position: int) -> Kernel:

@@ -125,7 +125,9 @@ class Concurrency:
             f"{format_time(loop.concurrent, digits=4)} beside the other ({loop.slowdown:.2f}x)"
             for loop in (self.gemm, self.collective)
         )
+        together, serial = format_time(self.makespan, digits=4), format_time(self.serial, digits=4)
+        moved = format_bytes(self.run.total_bytes, digits=4)
         return (
-            f"{loops}; together {format_time(self.makespan, digits=4)} instead of "
-            f"{format_time(self.serial, digits=4)} one after the other, {format_bytes(self.run.total_bytes, digits=4)} of DRAM traffic on {self.gpu}"
+            f"{loops}; together {together} instead of {serial} one after the other, "
+            f"{moved} of DRAM traffic on {self.gpu}"
         )

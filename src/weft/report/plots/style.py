@@ -42,6 +42,7 @@ CAUSES: Mapping[str, Look] = {
 
 OVERLAPS: Mapping[str, Look] = {
     "sequential": Look("sequential", "#999999"),
+    "fused-scatter": Look("fused-scatter", "#CC79A7", "----"),
     "t3": Look("t3", "#E69F00"),
     "t3-mca": Look("t3-mca", "#D55E00", "////"),
     "ideal-overlap": Look("ideal-overlap", "#56B4E9", ".."),
