@@ -1,0 +1,68 @@
+"""`weft simulate --beside`: tables, JSON, trace and page of a GEMM beside a collective, and bad input."""
+
+import json
+
+import pytest
+
+from weft.cli import main as cli
+
+BESIDE = ["simulate", "--gemm", "2048,2048,1024", "--dtype", "bf16", "--gpu", "a100-sxm-80gb", "--ranks", "4"]
+RUN = [*BESIDE, "--beside", "all_reduce:16MiB", "--loops", "3,2"]
+
+
+@pytest.fixture
+def weft(capsys):
+    """Runs `weft ARGUMENTS`: exit status, output and error output."""
+
+    def run(*arguments):
+        with pytest.raises(SystemExit) as left:
+            cli.main(list(map(str, arguments)))
+        return left.value.code, *capsys.readouterr()
+
+    return run
+
+
+def test_both_slowdowns_the_makespan_and_the_waits_are_shown_and_written(weft, tmp_path):
+    file, trace, folder = tmp_path / "runs.json", tmp_path / "trace.json", tmp_path / "page"
+    status, out, _ = weft(*RUN, "--json", file, "--trace", trace, "--out", folder)
+    assert status == 0
+    for words in (
+        "slowdown",
+        "one after the other",
+        "no compute unit free",
+        "data from another GPU",
+        "RS, writes",
+    ):
+        assert words in out
+    (run,) = json.loads(file.read_text())["runs"]
+    assert (run["gemm"]["count"], run["collective"]["count"]) == (3, 2)
+    assert run["makespan_us"] >= run["gemm"]["end_us"]
+    assert run["serial_us"] == pytest.approx(3 * run["gemm"]["alone_us"] + 2 * run["collective"]["alone_us"])
+    assert run["speedup"] == pytest.approx(run["serial_us"] / run["makespan_us"])
+    assert list(tmp_path.glob("trace*"))
+    assert (folder / "report.html").exists()
+
+
+def test_copy_engines_drive_a_gather(weft):
+    status, out, _ = weft(*BESIDE, "--beside", "all_gather:16MiB", "--driver", "dma", "--loops", "2")
+    assert status == 0
+    assert "by DMA engines" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ([*BESIDE, "--beside", "all_reduce"], "write it like all_reduce:256MiB"),
+        ([*BESIDE, "--beside", "all_reduc:1MiB"], "did you mean 'all_reduce'"),
+        ([*BESIDE, "--beside", "all_reduce:1 furlong"], "furlong"),
+        ([*BESIDE, "--beside", "all_reduce:1MiB", "--driver", "dma"], "cannot add"),
+        ([*BESIDE, "--beside", "all_reduce:1MiB", "--loops", "1,2,3"], "--loops has 3 numbers"),
+        ([*BESIDE, "--beside", "all_reduce:1MiB", "--compare", "t3"], "--beside takes no --compare"),
+        (["simulate", "--beside", "all_reduce:1MiB"], "give --gemm M,N,K"),
+    ],
+)
+def test_bad_input_is_one_sentence(weft, arguments, sentence):
+    status, out, err = weft(*arguments)
+    assert (status, out) == (2, "")
+    assert sentence in err
+    assert err.count("\n") == 1

@@ -1,0 +1,258 @@
+"""A GEMM and a collective that do not depend on each other: who gets compute units, who waits, what moves."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from machines import finish, gpu, interpret
+
+from weft.engine import layout as y
+from weft.errors import InputError, UnknownNameError
+from weft.hardware import System, load
+from weft.kernels import GemmTiling
+from weft.kernels.channels import ChannelRing, ChannelTiling
+from weft.kernels.copies import DmaGather
+from weft.overlap.library_ring import library_ring
+from weft.overlap.machine import machine_tables
+from weft.overlap.streams import CollectiveLoop, GemmLoop, Streams
+from weft.program import build
+from weft.simulation import beside, overlapped, ring_collective
+from weft.simulation.execution import most_resident
+from weft.workload import Gemm
+
+KIB = 1024
+GEMM = Gemm(512, 512, 256, "fp16")
+SMALL = ChannelTiling(
+    channels=2, threads=256, chunk=32 * KIB, in_flight=16 * KIB, sync=1e-6, start=2e-6, lds=0
+)
+
+
+def machine(strict=True, **changes):
+    """A small GPU whose dispatcher places kernels strictly in order, as NVIDIA's does, or not."""
+    small = gpu(compute__compute_units=8, memory__channels=8, memory__bandwidth="256 GB/s", **changes)
+    return small.model_copy(update={"vendor": "nvidia" if strict else "none"})
+
+
+def ring(collective="all_reduce", bytes_=256 * KIB, ranks=4, tiling=SMALL):
+    return ChannelRing(collective, bytes_, ranks, tiling)
+
+
+def lowered(streams, on, gpus=1, ranks=4):
+    plan = streams.plan(on, gpus)
+    rows, shape = machine_tables(System(gpu=on, gpus=ranks), gpus, 512, most_resident(plan, on))
+    return build(plan, rows, shape)
+
+
+def span(built, m, name):
+    k = built.kernel_names.index(name)
+    first, count = m.kernel[0, k, y.K_FIRST_WORK], m.kernel[0, k, y.K_WORKGROUPS]
+    log = m.work_log[0, first : first + count]
+    run = m.kernel_run[0, k]
+    return int(run[y.KR_FIRST_START]), int(run[y.KR_END]), log
+
+
+def full():
+    """A tiling whose workgroup leaves no registers for a ring kernel's."""
+    return GemmTiling(64, 64, 32, threads=1536)
+
+
+def test_a_collective_launched_during_a_gemm_waits_until_the_gemms_last_workgroup_is_placed():
+    on = machine()
+    built = lowered(Streams(GemmLoop(GEMM, full(), 2), CollectiveLoop(ring(), 1), first="gemm"), on)
+    m = finish(built)
+    _, _, gemm = span(built, m, "gemm 0")
+    launched, _, workgroups = span(built, m, "all_reduce 0")
+    assert launched < gemm[:, y.WL_START].max()
+    assert workgroups[:, y.WL_START].min() >= gemm[:, y.WL_START].max()
+
+
+def test_without_strict_order_a_collective_takes_what_fits_beside_the_gemm():
+    half = GemmTiling(
+        64, 64, 32, threads=1024
+    )  # leaves no room for a second of its kind, but for a ring kernel's
+    for strict in (False, True):
+        built = lowered(
+            Streams(GemmLoop(GEMM, half, 1), CollectiveLoop(ring(), 1), first="gemm"), machine(strict)
+        )
+        m = finish(built)
+        launched, _, workgroups = span(built, m, "all_reduce 0")
+        assert (workgroups[:, y.WL_START].max() == launched) is not strict
+
+
+def test_a_collective_that_came_first_keeps_its_units_until_it_ends():
+    built = lowered(Streams(GemmLoop(GEMM, full(), 1), CollectiveLoop(ring(), 1)), machine())
+    m = finish(built)
+    _, ends, workgroups = span(built, m, "all_reduce 0")
+    _, _, gemm = span(built, m, "gemm 0")
+    taken = set(workgroups[:, y.WL_UNIT].tolist())
+    early = gemm[gemm[:, y.WL_START] < workgroups[:, y.WL_END].min()]
+    assert len(taken) == SMALL.channels
+    assert taken.isdisjoint(early[:, y.WL_UNIT].tolist())
+    assert ends == workgroups[:, y.WL_END].max()
+
+
+def test_kernels_of_one_stream_follow_each_other():
+    built = lowered(Streams(GemmLoop(GEMM, full(), 3), CollectiveLoop(ring(), 3)), machine())
+    m = finish(built)
+    launch = int(m.kernel[0, 0, y.K_LAUNCH])
+    for name in ("gemm", "all_reduce"):
+        for number in range(2):
+            _, ended, _ = span(built, m, f"{name} {number}")
+            begun, _, _ = span(built, m, f"{name} {number + 1}")
+            assert begun == ended + launch
+
+
+@pytest.mark.parametrize("collective", ["all_reduce", "reduce_scatter", "all_gather"])
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize("wire", [1.0, 16 / 15, 2.0])
+def test_a_ring_kernel_moves_what_its_collective_needs(collective, ranks, wire):
+    tiling = replace(SMALL, wire=wire, slices=1 if wire > 1 else 2, depth=8 if wire > 1 else 4)
+    kernel = ring(collective, 96 * KIB * ranks, ranks, tiling)
+    m = finish(lowered(Streams(None, CollectiveLoop(kernel, 2)), machine(), ranks=ranks))
+    data, hops = kernel.share, ranks - 1
+    sent = {"all_reduce": 2 * hops, "reduce_scatter": hops, "all_gather": hops}[collective] * data
+    assert m.link[0, y.L_BYTES] == 2 * kernel.link_bytes()
+    assert kernel.link_bytes() == pytest.approx(sent * wire, rel=1e-4)
+    moved = dict(zip(y.CAUSE_NAMES, (m.traffic[0] / 2).tolist(), strict=True))
+    kept = {"all_reduce": ranks, "reduce_scatter": 1, "all_gather": ranks}[collective] * data
+    written = moved["rs_write"] + moved["ag_write"]
+    assert written == pytest.approx(kernel.link_bytes() + kept)
+    own = {"all_reduce": ranks, "reduce_scatter": ranks, "all_gather": 1}[collective] * data
+    assert moved["rs_read"] + moved["ag_read"] == pytest.approx(kernel.link_bytes() + own)
+
+
+def test_a_channel_waits_for_its_own_data_only():
+    """One channel that starts late holds back nobody but itself."""
+    on = machine()
+    built = lowered(Streams(None, CollectiveLoop(ring("reduce_scatter"), 1)), on)
+    alone = finish(built)
+    busy = lowered(Streams(GemmLoop(GEMM, full(), 1), CollectiveLoop(ring("reduce_scatter"), 1), "gemm"), on)
+    m = finish(busy)
+    _, _, log = span(busy, m, "reduce_scatter 0")
+    _, _, quick = span(built, alone, "reduce_scatter 0")
+    lives = log[:, y.WL_END] - log[:, y.WL_START]
+    assert lives.max() < 3 * (quick[:, y.WL_END] - quick[:, y.WL_START]).max()
+
+
+def test_a_copy_takes_no_compute_unit_and_ends_when_its_last_byte_has_left():
+    on = machine()
+    gather = DmaGather("all_gather", 1024 * KIB, 4)
+    built = lowered(Streams(None, CollectiveLoop(gather, 1)), on)
+    m = finish(built)
+    begun, ended, log = span(built, m, "all_gather 0")
+    assert len(log) == 0
+    assert m.link[0, y.L_BYTES] == gather.link_bytes() == 3 * 256 * KIB
+    assert (ended - begun) * 1e-15 >= gather.link_bytes() / (on.link.bandwidth * on.link.dma_efficiency)
+    assert m.traffic[0, y.CAUSE_AG_READ] == m.traffic[0, y.CAUSE_AG_WRITE] == gather.link_bytes()
+
+
+def test_copies_reach_the_gpu_that_is_as_many_neighbours_away_as_they_say():
+    gather = DmaGather("all_gather", 256 * KIB, 4)
+    built = lowered(Streams(None, CollectiveLoop(gather, 1)), machine(), gpus=4)
+    m = finish(built)
+    rows = [r for r, (name, _) in enumerate(built.regions) if name == "collected"]
+    assert (m.chunk_log[:, rows, y.CL_LAST_REMOTE] > 0).all()
+    assert (m.link[:, y.L_BYTES] == gather.link_bytes()).all()
+
+
+@pytest.mark.parametrize("driver", ["ring", "dma"])
+def test_one_gpu_for_all_and_each_for_itself_take_the_same_time(driver):
+    moved = ring("all_gather") if driver == "ring" else DmaGather("all_gather", 256 * KIB, 4)
+    streams = Streams(GemmLoop(GEMM, full(), 1), CollectiveLoop(moved, 2))
+    ends = [finish(lowered(streams, machine(), gpus)).kernel_run[:, :, y.KR_END].max() for gpus in (1, 4)]
+    assert ends[1] == pytest.approx(ends[0], rel=0.02)
+
+
+def test_compiled_and_interpreted_are_the_same_machine():
+    streams = Streams(
+        GemmLoop(Gemm(128, 128, 64, "fp16"), full(), 2), CollectiveLoop(ring("all_reduce", 64 * KIB), 2)
+    )
+    built = lowered(streams, machine())
+    for one, other in zip(finish(built), interpret(built), strict=True):
+        assert np.array_equal(one, other)
+
+
+def test_nothing_is_left_over_with_several_kernels_resident():
+    moved = (ring(), ring("all_gather"), DmaGather("all_to_all", 512 * KIB, 4))
+    for collective in moved:
+        for first in ("gemm", "collective"):
+            streams = Streams(GemmLoop(GEMM, GemmTiling(64, 64, 32), 2), CollectiveLoop(collective, 3), first)
+            m = finish(lowered(streams, machine()))
+            assert m.clock[y.C_LIVE_REQUESTS] == m.clock[y.C_LIVE_WAITERS] == 0
+            assert not m.link[:, y.L_COUNT].any()
+            assert (m.resident[:, y.W_KERNEL] == y.NONE).all()
+            assert (m.unit[:, y.U_PLACES] == m.unit[0, y.U_PLACES]).all()
+
+
+def test_the_library_takes_the_protocol_of_its_own_cost_model():
+    small, large = (library_ring("reduce_scatter", size << 20, 8, "dgx-a100") for size in (8, 16))
+    assert small.tiling.wire == pytest.approx(16 / 15)
+    assert large.tiling.chunk == 2 << 20
+    assert large.tiling.channels == 24
+
+
+def test_larger_collectives_take_longer_and_never_beat_the_link():
+    times = [ring_collective("all_gather", size << 20, "dgx-h100", ranks=8) for size in (16, 64, 256)]
+    assert times == sorted(times)
+    assert all(t > (size << 20) * 7 / 8 / 450e9 for t, size in zip(times, (16, 64, 256), strict=True))
+
+
+def test_what_each_costs_the_other_is_at_least_nothing_and_at_most_everything():
+    shape = Gemm(4096, 4096, 1024, "bf16")
+    answer = beside(shape, "all_reduce", 16 << 20, "h100-sxm", ranks=4, gemms=6, collectives=4, first="gemm")
+    longest = max(answer.gemm.alone * answer.gemm.count, answer.collective.alone * answer.collective.count)
+    assert 0.95 * longest <= answer.makespan
+    assert 1 < answer.gemm.slowdown < 3
+    assert answer.collective.slowdown > 1
+    assert answer.record()["makespan_us"] == pytest.approx(answer.makespan * 1e6)
+    assert answer.collective.waits["dispatch"] > 0 == answer.collective.waits_alone["dispatch"]
+    assert "all_reduce" in str(answer)
+
+
+def test_copy_engines_slow_a_gemm_less_than_a_ring_kernel_does():
+    shape = Gemm(4096, 4096, 2048, "bf16")
+    by = {
+        driver: beside(shape, "all_gather", 64 << 20, "dgx-a100", gemms=3, driver=driver)
+        for driver in ("cu", "dma")
+    }
+    assert by["dma"].gemm.slowdown < by["cu"].gemm.slowdown
+    assert by["dma"].speedup > by["cu"].speedup
+
+
+@pytest.mark.parametrize("pattern", ["ag_gemm", "gemm_rs"])
+@pytest.mark.parametrize("method", ["fused", "chunked"])
+def test_an_overlapped_gemm_is_no_faster_than_its_parts_allow(pattern, method):
+    answer = overlapped(pattern, 2048, 4096, 4096, "dgx-a100", method=method)
+    link = 7 / 8 * 2048 * 4096 * 2 / load("a100-sxm-80gb").link.bandwidth
+    assert answer.overlapped > max(0.8 * answer.gemm, link)
+    assert answer.overlapped < 2 * answer.sequential
+    assert answer.record()["speedup"] == pytest.approx(answer.sequential / answer.overlapped)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "sentence"),
+    [
+        (
+            lambda: beside(GEMM, "all_reduc", 1 << 20, "h100-sxm"),
+            UnknownNameError,
+            "did you mean 'all_reduce'",
+        ),
+        (lambda: beside(GEMM, "all_reduce", 1 << 20, "h100-sxm", driver="dma"), InputError, "cannot add"),
+        (lambda: beside(GEMM, "all_reduce", 1 << 20, "h100-sxm", driver="gpu"), UnknownNameError, "driver"),
+        (lambda: beside(GEMM, "all_reduce", 1 << 20, "h100-sxm", gemms=0), InputError, "between 1 and 1000"),
+        (lambda: beside(GEMM, "all_reduce", 100, "h100-sxm"), InputError, "less than 1 KiB each"),
+        (lambda: overlapped("gemm_ar", 64, 64, 64, "h100-sxm"), UnknownNameError, "pattern"),
+        (lambda: overlapped("gemm_rs", 64, 64, 65, "h100-sxm"), InputError, "K is 65"),
+    ],
+)
+def test_what_cannot_be_is_said_in_a_sentence(call, error, sentence):
+    with pytest.raises(error, match=sentence):
+        call()
+
+
+def test_a_real_gpu_places_kernels_strictly_in_order_where_its_vendor_does():
+    rows = {
+        name: machine_tables(System(gpu=load(name), gpus=2), 1, 1024, 1)[0] for name in ("h100-sxm", "mi300x")
+    }
+    assert rows["h100-sxm"][0, y.G_STRICT] == 1
+    assert rows["mi300x"][0, y.G_STRICT] == 0
