@@ -27,7 +27,7 @@ class Fabric:
     and direction [bytes/s], `nic_latency` what a message through it takes [s]. `multicast` says whether the switch
     reduces (NVLS), `lanes` how many links wide the rings are from a number of ranks on, where the topology is
     irregular; `copy_rate` is what a GPU copies in its own memory [bytes/s], `engines` how many copies its copy engines
-    make at once, each at `dma_efficiency` of the line rate.
+    make at once, each at `dma_efficiency` of the line rate, `clock` that of the compute units [hertz].
     """
 
     vendor: str
@@ -45,6 +45,7 @@ class Fabric:
     dma_efficiency: float = 0.9
     lanes: tuple[tuple[int, float], ...] = ()
     gpu: str = ""
+    clock: float = 1.98e9
 
     def width(self, ranks: int) -> float:
         """How many links of each GPU a collective of `ranks` GPUs of one node keeps busy."""
@@ -160,4 +161,5 @@ def _joined(gpu: Gpu, count: int, topology: Topology, links: int, rate: float) -
         engines=gpu.dma.engines,
         dma_efficiency=gpu.link.dma_efficiency,
         gpu=gpu.name,
+        clock=gpu.compute.clock,
     )

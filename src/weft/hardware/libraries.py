@@ -1,7 +1,8 @@
 """Profiles of collective libraries: the fitted latencies and efficiencies of NCCL and RCCL on a GPU generation.
 
 Rates are shares of the rate that the library itself counts on, so that a profile carries over to another GPU's data
-sheet; latencies are what the library's own steps take.
+sheet; latencies are what the library's own steps take on compute units at `REFERENCE_CLOCK`, since that is where its
+code runs.
 """
 
 from __future__ import annotations
@@ -17,8 +18,7 @@ from typing import Any, NamedTuple, Self
 
 from weft.errors import ConfigError, UnitError, UnknownNameError
 from weft.hardware.fields import Quantity
-from weft.hardware.loading import file_label, find, load, names_in
-from weft.hardware.loading import names as gpu_names
+from weft.hardware.loading import file_label, find, names_in
 from weft.hardware.sourced import Provenance, read_leaves, read_toml, set_by_user, unknown_key
 from weft.units import Dimension
 
@@ -143,6 +143,10 @@ _TABLES = {
     "release_2_26": _RELEASE,
     "release_2_18": _RELEASE | {"nvls_launch": _ratio("launches that the switch reduces")},
 }
+REFERENCE_CLOCK = 1.98e9
+"""The clock for which profiles state the times of code on compute units: H100's boost clock [hertz]."""
+_ELSEWHERE = ("network", "host", "dma")
+"""Tables of times that the clock of the compute units does not change."""
 _CALLS = {"trtllm-custom": "nccl"}
 """Libraries that add something of their own to another one, whose profile holds both."""
 _ABOUT = ("name", "title", "description", "library", "version", "architecture")
@@ -164,8 +168,8 @@ def quantities() -> Mapping[str, Quantity]:
 class Profile:
     """How a library performs on a generation of GPUs: latencies [s] and shares, by path such as "all_reduce.ll_step".
 
-    `gpus` names the GPUs that it was fitted on, `architecture` the generations that it serves as well; `version` is the
-    library's.
+    `gpus` names the GPUs that it was fitted on, its own first; `architecture` the generations that it serves as well;
+    `version` is the library's.
     """
 
     name: str
@@ -302,9 +306,10 @@ def profile_for(gpu: str, architecture: str, library: str, *, without: Sequence[
     ]
     if not left:
         raise UnknownNameError("collective library", library, sorted({profile.library for profile in known}))
-    own = [profile for profile in left if gpu in profile.gpus]
+    own = [profile for profile in left if gpu in profile.gpus[:1]]
     alike = [profile for profile in left if architecture in profile.architecture.split()]
-    return (own or alike or [blend(left, gpu)])[0]
+    each = {profile.architecture: profile for profile in reversed(left)}
+    return (own or alike or [blend(list(each.values()))])[0]
 
 
 def numbers(version: str) -> tuple[int, ...]:
@@ -312,27 +317,16 @@ def numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".") if part.isdigit())
 
 
-def blend(profiles: Sequence[Profile], gpu: str = "") -> Profile:
-    """The geometric mean of several profiles, value by value: what one expects of a GPU that none was fitted on.
-
-    The code of a collective runs at the clock of the compute units, so times of a GPU of the catalogue scale with the
-    clocks of the GPUs that the profiles were fitted on.
-    """
+def blend(profiles: Sequence[Profile]) -> Profile:
+    """The geometric mean of several profiles, value by value: what one expects of a GPU that none was fitted on."""
     if len(profiles) == 1:
         return profiles[0]
-    scales = [_slowdown(profile, gpu) for profile in profiles]
-    paths = sorted({path for profile in profiles for path in profile.values})
     mean = {}
-    for path in paths:
-        times = quantities()[path] is _TIME
-        found = [
-            profile.values[path] * (scale if times else 1)
-            for profile, scale in zip(profiles, scales, strict=True)
-            if path in profile.values
-        ]
+    for path in sorted({path for profile in profiles for path in profile.values}):
+        found = [profile.values[path] for profile in profiles if path in profile.values]
         mean[path] = math.prod(found) ** (1 / len(found))
     names = " and ".join(profile.name for profile in profiles)
-    source = Provenance(text="", kind="derived", source=f"geometric mean of {names}, times by the clocks")
+    source = Provenance(text="", kind="derived", source=f"geometric mean of {names}")
     return replace(
         profiles[0],
         name=f"{profiles[0].library} mean",
@@ -344,14 +338,13 @@ def blend(profiles: Sequence[Profile], gpu: str = "") -> Profile:
     )
 
 
-def _slowdown(profile: Profile, gpu: str) -> float:
-    """How much longer a GPU takes for the code of a profile, by its clock; 1 where a GPU is not of the catalogue."""
-    known = gpu_names()
-    if gpu not in known or not profile.gpus or profile.gpus[0] not in known:
-        return 1.0
-    return _clock(profile.gpus[0]) / _clock(gpu)
-
-
-@cache
-def _clock(gpu: str) -> float:
-    return load(gpu).compute.clock
+def at_clock(profile: Profile, clock: float) -> Profile:
+    """The profile of a GPU whose compute units run at `clock` [hertz]: times of their code scale with it."""
+    if clock == REFERENCE_CLOCK:
+        return profile
+    scaled = {
+        path: value * REFERENCE_CLOCK / clock
+        for path, value in profile.values.items()
+        if quantities()[path] is _TIME and path.partition(".")[0] not in _ELSEWHERE
+    }
+    return replace(profile, values={**profile.values, **scaled})

@@ -18,7 +18,7 @@ from weft.collectives.library import PAYLOAD, Algorithm, MiB, Protocol, canonica
 from weft.errors import InputError, UnknownNameError
 from weft.hardware import Gpu
 from weft.hardware.finding import SystemMatch
-from weft.hardware.libraries import Profile, of_release, profile_for
+from weft.hardware.libraries import Profile, at_clock, of_release, profile_for
 from weft.hardware.machine import Machine
 from weft.predict.collective_dma import copied
 from weft.predict.collective_forms import Parts, Ranks, direct, nvls, oneshot, pairwise, ring
@@ -69,7 +69,8 @@ def collective(
     collective_name, fabric = canonical(name), fabric_of(system)
     size = _sizes(bytes)
     base = _library(library, fabric)
-    known = of_release(profile or profile_for(fabric.gpu, fabric.architecture, base), version or "")
+    known = profile or profile_for(fabric.gpu, fabric.architecture, base)
+    known = at_clock(of_release(known, version or ""), fabric.clock)
     if nic is not None:
         fabric = replace(fabric, nic=nic)
     if nodes is None and isinstance(system, SystemMatch) and system.gpus == ranks:
