@@ -3,15 +3,21 @@
 from weft.predict.collective import bus_factor, collective
 from weft.predict.collective_parameters import collective_parameters
 from weft.predict.collective_rigs import Rig, rig_of
+from weft.predict.gemm import GemmPlan, gemm, gemm_plan
+from weft.predict.gemm_parameters import GEMM_PARAMETERS
 from weft.predict.prediction import Bound, Parameter, Prediction
 
 __all__ = [
+    "GEMM_PARAMETERS",
     "Bound",
+    "GemmPlan",
     "Parameter",
     "Prediction",
     "Rig",
     "bus_factor",
     "collective",
     "collective_parameters",
+    "gemm",
+    "gemm_plan",
     "rig_of",
 ]

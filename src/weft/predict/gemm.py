@@ -1,0 +1,221 @@
+"""How long C = A x B takes on a GPU, in closed form: launch, tiles in waves, cache and memory traffic, split K."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from weft.errors import InputError
+from weft.hardware import Gpu
+from weft.kernels.gemm import GemmTiling
+from weft.kernels.library import Candidate, candidates
+from weft.predict import gemm_kernel
+from weft.predict.prediction import Bound, FloatArray, IntArray, Prediction
+from weft.workload.gemm import DTYPE_BYTES, OUTPUT_DTYPES
+
+Clock = Literal["short", "sustained"]
+"""Whether a run is too short to reach the power limit, or goes on at it."""
+
+ROTATION = 6.0
+"""Weights that take turns in a timing loop, as the public inference harnesses do (ai-dynamo/aiconfigurator)."""
+MAIN_LOOP = 0.94
+"""Share of the matrix rate at the running clock in a long run (ROCm/rocm-blogs, MI300X and MI325X bf16)."""
+
+_COMPILE_FROM = 2000  # shapes: beyond them, loading or making machine code pays
+_CACHE_BOUND = 0.05  # share of a compute unit's time spent waiting for the cache, from which it is the bound
+_UNHASHED = ("cdna1", "cdna2")  # memory channels follow the address bits
+_TOTAL, _COLUMNS, _SPLITS, _UNITS, _MEMORY, _MATRIX, _CACHE, _LATENCY, _SPLIT = range(9)
+
+
+@dataclass(frozen=True)
+class GemmPlan:
+    """The kernel that the model takes a library to choose for one GEMM: which, how wide, K in how many parts."""
+
+    candidate: Candidate
+    columns: int
+    splits: int
+
+    @property
+    def tiling(self) -> GemmTiling:
+        """The plan's tile as the engine runs it."""
+        return self.candidate.tiling(self.columns)
+
+
+def gemm(
+    m: npt.ArrayLike,
+    n: npt.ArrayLike,
+    k: npt.ArrayLike,
+    dtype: str,
+    gpu: Gpu,
+    *,
+    clock: Clock = "short",
+    rotation: float = ROTATION,
+    quantize: bool = False,
+) -> Prediction:
+    """The time of C[m,n] = A[m,k] B[k,n], and where it goes; m, n and k may be arrays that broadcast.
+
+    The library's kernel is the one with the least estimated time. `rotation` is how many B matrices take turns
+    (infinite: B always comes from memory); A and C are in the cache if they fit beside B. `quantize` adds the
+    conversion of a 16-bit A to scaled 8-bit rows. Parts [s]: launch, convert, compute (the matrix units at their
+    achieved rate), tail (units idle or computing padding), cache, latency, fill (begin and end of workgroups), memory
+    (what the DRAM adds), split. Raises InputError for impossible sizes and data types that the GPU lacks.
+
+    >>> from weft.hardware import load
+    >>> float(gemm(8192, 8192, 8192, "bf16", load("h100-sxm")).seconds) < 2e-3
+    True
+    """
+    shapes = _shapes(m, n, k)
+    library = _library(dtype, gpu, quantize)
+    machine = effective_rates(dtype, gpu, clock, rotation)
+    _, times = _run(shapes, library, machine)
+    parts = _parts(shapes, times, machine)
+    parts["launch"] = np.full(len(times), gpu.achieved.gemm_launch)
+    if quantize:
+        parts["convert"] = _conversion(shapes, gpu, machine)
+    shape = np.broadcast_shapes(np.shape(m), np.shape(n), np.shape(k))
+    seconds = np.sum(list(parts.values()), axis=0)
+    bound = _bounds(times, parts, seconds)
+    return Prediction(
+        seconds.reshape(shape),
+        bound.reshape(shape),
+        {name: part.reshape(shape) for name, part in parts.items()},
+    )
+
+
+def gemm_plan(
+    m: int, n: int, k: int, dtype: str, gpu: Gpu, *, rotation: float = ROTATION, quantize: bool = False
+) -> GemmPlan:
+    """The kernel with the least estimated time for one GEMM; raises InputError as `gemm` does."""
+    library = _library(dtype, gpu, quantize)
+    chosen, times = _run(_shapes(m, n, k), library, effective_rates(dtype, gpu, "short", rotation))
+    return GemmPlan(library[int(chosen[0])], int(times[0, _COLUMNS]), int(times[0, _SPLITS]))
+
+
+def _shapes(
+    m: npt.ArrayLike, n: npt.ArrayLike, k: npt.ArrayLike
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """The sizes as flat arrays of one length; InputError for one that is no whole number above zero."""
+    sizes = []
+    for name, given in (("m", m), ("n", n), ("k", k)):
+        values = np.asarray(given, dtype=np.float64)
+        wrong = ~((values >= 1) & (values == np.floor(values)) & np.isfinite(values))
+        if wrong.any():
+            first = values[wrong].flat[0] if values.ndim else float(values)
+            raise InputError(f"GEMM dimension {name} is {first:g}; it must be a whole number above zero")
+        sizes.append(values)
+    rows, columns, depth = np.broadcast_arrays(*sizes)
+    return np.ravel(rows), np.ravel(columns), np.ravel(depth)
+
+
+def _library(dtype: str, gpu: Gpu, quantize: bool) -> tuple[Candidate, ...]:
+    gpu.matrix_rate(dtype)  # an InputError that names the data types, where there is none
+    if quantize and DTYPE_BYTES[dtype] != 1:
+        raise InputError(f"operands of {dtype} are not converted; quantize goes with fp8 or int8")
+    return candidates(gpu.architecture, dtype, scaled=quantize)
+
+
+def effective_rates(dtype: str, gpu: Gpu, clock: Clock, rotation: float) -> gemm_kernel.Machine:
+    """The GPU's effective rates and costs for a data type."""
+    achieved = gpu.achieved
+    per_clock = float(getattr(gpu.rates, dtype))
+    share = float(getattr(achieved, f"matrix_{dtype}", achieved.matrix_fp32))
+    unit_flops = per_clock * gpu.compute.clock * share
+    if clock == "sustained":
+        unit_flops = min(unit_flops, per_clock * gpu.clocks.sustained * MAIN_LOOP)
+    elif clock != "short":
+        raise InputError(f"clock is '{clock}'; it must be 'short' or 'sustained'")
+    if not rotation >= 1:
+        raise InputError(f"rotation is {rotation:g}; at least one B takes part, so it must be 1 or more")
+    unhashed = gpu.architecture in _UNHASHED
+    return gemm_kernel.Machine(
+        units=float(gpu.compute.compute_units),
+        unit_flops=unit_flops,
+        cache_rate=gpu.cache.bandwidth * achieved.gemm_cache,
+        memory_rate=gpu.memory.bandwidth * achieved.gemm_memory,
+        resident=(gpu.cache.capacity + gpu.memory_cache.capacity) * achieved.gemm_resident,
+        issue=achieved.gemm_issue / gpu.compute.clock,
+        latency=achieved.gemm_latency,
+        fill=achieved.gemm_fill,
+        split=achieved.gemm_split,
+        element=float(DTYPE_BYTES[dtype]),
+        output=float(DTYPE_BYTES[OUTPUT_DTYPES.get(dtype, dtype)]),
+        rotation=min(float(rotation), 1e9),
+        channels=float(gpu.cache.banks) if unhashed else 0.0,
+        interleave=float(gpu.memory.interleave),
+    )
+
+
+_seen = 0
+
+
+def _run(
+    shapes: tuple[FloatArray, ...], library: tuple[Candidate, ...], machine: gemm_kernel.Machine
+) -> tuple[IntArray, FloatArray]:
+    """The chosen candidate of every shape, and the fields of its Attempt."""
+    global _seen  # noqa: PLW0603 - how much was asked in this process decides whether machine code pays
+    count = len(shapes[0])
+    _seen += count
+    run: Any = gemm_kernel.run
+    if _seen > _COMPILE_FROM:
+        from weft.predict import gemm_compiled
+
+        run = gemm_compiled.run
+    chosen = np.empty(count, dtype=np.int64)
+    times = np.empty((count, len(gemm_kernel.Attempt._fields)))
+    run(*shapes, _table(library), machine, chosen, times)
+    return chosen, times
+
+
+def _table(library: tuple[Candidate, ...]) -> FloatArray:
+    return np.array(
+        [[float(getattr(one, field)) for field in gemm_kernel.Tile._fields] for one in library],
+        dtype=np.float64,
+    )
+
+
+def _parts(
+    shapes: tuple[FloatArray, FloatArray, FloatArray], times: FloatArray, machine: gemm_kernel.Machine
+) -> dict[str, FloatArray]:
+    m, n, k = shapes
+    units, matrix = times[:, _UNITS], times[:, _MATRIX]
+    compute = 2 * m * n * k / (machine.units * machine.unit_flops)
+    return {
+        "compute": compute,
+        "tail": matrix - compute,
+        "cache": times[:, _CACHE],
+        "latency": times[:, _LATENCY],
+        "fill": units - matrix - times[:, _CACHE] - times[:, _LATENCY],
+        "memory": times[:, _TOTAL] - times[:, _SPLIT] - units,
+        "split": times[:, _SPLIT],
+    }
+
+
+def _conversion(
+    shapes: tuple[FloatArray, FloatArray, FloatArray], gpu: Gpu, machine: gemm_kernel.Machine
+) -> FloatArray:
+    """A kernel before the GEMM: each row of A is read twice, for its largest value and to be scaled, and written.
+
+    A workgroup per row, two at a time on a compute unit, with two trips to memory each.
+    """
+    m, _, k = shapes
+    moved = m * k * (2 * DTYPE_BYTES["bf16"] + machine.element)
+    seconds: FloatArray = (
+        gpu.achieved.gemm_launch
+        + machine.fill
+        + moved / machine.memory_rate
+        + m / machine.units * machine.latency
+    )
+    return seconds
+
+
+def _bounds(times: FloatArray, parts: dict[str, FloatArray], seconds: FloatArray) -> IntArray:
+    units = times[:, _UNITS]
+    bound = np.full(len(times), int(Bound.COMPUTE), dtype=np.int64)
+    bound[parts["latency"] + parts["fill"] + parts["split"] > times[:, _MATRIX]] = int(Bound.LATENCY)
+    bound[parts["cache"] > np.maximum(_CACHE_BOUND * units, parts["latency"])] = int(Bound.CACHE)
+    bound[times[:, _MEMORY] > units] = int(Bound.MEMORY)
+    bound[2 * parts["launch"] > seconds] = int(Bound.LAUNCH)
+    return bound
