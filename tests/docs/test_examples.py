@@ -12,6 +12,7 @@ SHOWS = {
     "02_change_the_machine.py": ["as in the paper", "link.bandwidth = 300 GB/s"],
     "03_own_arbiter.py": ["round-robin", "half_queue"],
     "04_unequal_gpus.py": ["all alike", "GPU 2 starts 50 us late"],
+    "05_layer_across_systems.py": ["TP 8, decode", "in all-reduces"],
 }
 
 

@@ -17,6 +17,7 @@ EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 COMMANDS = {
     "study": LazyCommand("weft.cli.study:study", "Repeat a paper's study and stand beside its figures."),
     "simulate": LazyCommand("weft.cli.simulate:simulate", "Simulate one sub-layer on one machine."),
+    "predict": LazyCommand("weft.cli.predict:predict", "Predict GEMMs, collectives, operators and layers."),
     "measure": LazyCommand("weft.cli.measure:measure", "Time the GPU at hand and write tables of it."),
     "hardware": LazyCommand(
         "weft.cli.hardware:hardware", "List and show machines, each value with its source."

@@ -5,12 +5,16 @@ from weft.predict.collective_parameters import collective_parameters
 from weft.predict.collective_rigs import Rig, rig_of
 from weft.predict.gemm import GemmPlan, gemm, gemm_plan
 from weft.predict.gemm_parameters import GEMM_PARAMETERS
+from weft.predict.layer import LayerPrediction, layer
+from weft.predict.operators import OPERATORS, least_bytes, operator
 from weft.predict.prediction import Bound, Parameter, Prediction
 
 __all__ = [
     "GEMM_PARAMETERS",
+    "OPERATORS",
     "Bound",
     "GemmPlan",
+    "LayerPrediction",
     "Parameter",
     "Prediction",
     "Rig",
@@ -19,5 +23,8 @@ __all__ = [
     "collective_parameters",
     "gemm",
     "gemm_plan",
+    "layer",
+    "least_bytes",
+    "operator",
     "rig_of",
 ]

@@ -1,0 +1,256 @@
+"""`weft predict`: closed-form times of GEMMs, collectives, operators and whole layers, and where they go."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from weft.cli.options import comma_list, file_option, folder_option, given, machine, whole_numbers
+from weft.cli.output import write_atomically
+from weft.cli.tables import print_table
+from weft.errors import InputError
+
+if TYPE_CHECKING:
+    from weft.hardware import Gpu
+
+_CLOCK_HELP = "short: at the boost clock; sustained: at the clock of a long run at the power limit."
+
+
+@click.group()
+def predict() -> None:
+    """Predict times in closed form: vectorised, with the bound that was hit and where the time goes."""
+
+
+_gpus = click.option(
+    "--gpu",
+    "names",
+    default="h100-sxm",
+    show_default=True,
+    callback=comma_list,
+    metavar="A,B",
+    help="GPUs to set side by side: names from 'weft hardware list', or TOML files.",
+)
+_set = click.option(
+    "--set",
+    "assignments",
+    multiple=True,
+    metavar="PATH=VALUE",
+    help='Change a value of every GPU, like memory.bandwidth="2 TB/s"; repeatable.',
+)
+_clock = click.option(
+    "--clock",
+    type=click.Choice(["short", "sustained"]),
+    default="short",
+    show_default=True,
+    help=_CLOCK_HELP,
+)
+_json = file_option("--json", "json_file", "Write the predictions as JSON.")
+
+
+@predict.command(
+    "gemm",
+    epilog="Examples: weft predict gemm 8192,8192,8192 --gpu h100-sxm,mi300x | "
+    "weft predict gemm --shapes shapes.csv --csv times.csv",
+)
+@click.argument("shape", required=False, callback=whole_numbers, metavar="M,N,K")
+@click.option("--dtype", default="bf16", show_default=True, metavar="NAME", help="Data type of A and B.")
+@click.option(
+    "--batch", type=click.IntRange(min=1), default=1, show_default=True, help="GEMMs in one launch."
+)
+@click.option(
+    "--shapes",
+    "shapes_file",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    metavar="FILE",
+    help="A CSV file with the columns m, n and k (also batch and dtype) instead of M,N,K.",
+)
+@_gpus
+@_set
+@_clock
+@_json
+@file_option("--csv", "csv_file", "Write the predictions as CSV.")
+def gemm(
+    shape: tuple[int, ...] | None,
+    dtype: str,
+    batch: int,
+    shapes_file: Path | None,
+    names: tuple[str, ...],
+    assignments: tuple[str, ...],
+    clock: Any,
+    json_file: Path | None,
+    csv_file: Path | None,
+) -> None:
+    """Predict C[M,N] = A[M,K] B[K,N] on one or several GPUs, for one shape or a file of them."""
+    from weft.cli import predictions
+
+    if shape is not None and len(shape) != 3:
+        raise InputError(f"the shape has {len(shape)} dimensions; write M,N,K, like 8192,8192,8192")
+    if shapes_file is not None and shape is None:
+        shapes = predictions.read_shapes(shapes_file, batch, dtype)
+    elif shapes_file is None and shape is not None:
+        shapes = predictions.one_shape(shape, batch, dtype)
+    else:
+        raise InputError("give either a shape, like 8192,8192,8192, or --shapes FILE")
+    done = [predictions.predict_gemms(gpu, shapes, clock) for gpu in _machines(names, assignments)]
+    predictions.print_gemms(done)
+    _write(json_file, lambda: predictions.as_json(done), "figures")
+    _write(csv_file, lambda: predictions.as_csv(done), "table")
+
+
+@predict.command(
+    "collective",
+    epilog="Examples: weft predict collective all_reduce:256MiB --ranks 8 --system dgx-h100 | "
+    "weft predict collective reduce_scatter:1MiB..1GiB --ranks 8 --system dgx-a100 --out out/rs",
+)
+@click.argument("what", metavar="NAME:SIZES")
+@click.option("--ranks", type=click.IntRange(min=2), required=True, metavar="N", help="GPUs that take part.")
+@click.option(
+    "--system",
+    "systems",
+    required=True,
+    callback=comma_list,
+    metavar="A,B",
+    help="Systems to set side by side, see 'weft hardware list'.",
+)
+@click.option(
+    "--algorithm",
+    metavar="NAME",
+    help="One algorithm instead of the library's choice, perhaps with its protocol: ring, nvls, ring-ll128.",
+)
+@click.option("--dma", is_flag=True, help="By copy engines instead of compute units (without reduction).")
+@_json
+@folder_option("Write report.html with a plot of time and bandwidth to this folder.")
+def collective(
+    what: str,
+    ranks: int,
+    systems: tuple[str, ...],
+    algorithm: str | None,
+    dma: bool,
+    json_file: Path | None,
+    folder: Path | None,
+) -> None:
+    """Predict a collective for one size or many: all_reduce:256MiB, all_gather:1MiB,8MiB, all_reduce:1MiB..1GiB.
+
+    A size is the whole buffer, as nccl-tests counts it; a range takes every power of two.
+    """
+    from weft.cli import predictions
+
+    name, sizes = predictions.collective_sizes(what)
+    options = given(algorithm=algorithm, dma=dma)
+    done = [predictions.predict_collectives(name, sizes, ranks, system, options) for system in systems]
+    predictions.print_collectives(done)
+    _write(json_file, lambda: predictions.as_json(done), "figures")
+    if folder is not None:
+        click.echo(f"report:  {predictions.write_collective_report(done, folder)}")
+
+
+@predict.command(
+    "op", epilog="Example: weft predict op softmax --shape rows=16384,columns=4096 --gpu a100-sxm-80gb"
+)
+@click.argument("name", metavar="NAME")
+@click.option(
+    "--shape",
+    callback=comma_list,
+    metavar="A=1,B=2",
+    help="Its dimensions, see 'weft predict ops'.",
+)
+@click.option("--dtype", default="fp16", show_default=True, metavar="NAME", help="Data type of its tensors.")
+@_gpus
+@_set
+@_clock
+@_json
+def operator(
+    name: str,
+    shape: tuple[str, ...] | None,
+    dtype: str,
+    names: tuple[str, ...],
+    assignments: tuple[str, ...],
+    clock: Any,
+    json_file: Path | None,
+) -> None:
+    """Predict a memory-bound operator or attention; 'weft predict ops' lists them."""
+    from weft.cli import predictions
+
+    sizes = predictions.dimensions(shape or ())
+    done = [
+        predictions.predict_operator(name, gpu, dtype, clock, sizes) for gpu in _machines(names, assignments)
+    ]
+    predictions.print_operators(done)
+    _write(json_file, lambda: predictions.as_json(done), "figures")
+
+
+@predict.command("ops", epilog="Example: weft predict ops")
+def operators() -> None:
+    """List the operators and their dimensions."""
+    from weft.predict.operators import OPERATORS
+
+    rows = [[entry.name, ", ".join(entry.dimensions), entry.about] for entry in OPERATORS.values()]
+    print_table("Operators", ["name", "dimensions", "what it is"], rows)
+
+
+@predict.command(
+    "layer",
+    epilog="Example: weft predict layer --model gpt-3 --tp 4 --batch 8 --sequence 2048 --system hgx-a100-4",
+)
+@click.option("--model", required=True, metavar="NAME|FILE", help="A model, see 'weft models list'.")
+@click.option("--system", required=True, metavar="NAME", help="A system, see 'weft hardware list'.")
+@click.option(
+    "--tp", type=click.IntRange(min=1), default=1, show_default=True, metavar="N", help="GPUs that share it."
+)
+@click.option(
+    "--batch", type=click.IntRange(min=1), default=1, show_default=True, metavar="N", help="Sequences."
+)
+@click.option(
+    "--sequence",
+    type=click.IntRange(min=1),
+    default=2048,
+    show_default=True,
+    metavar="N",
+    help="Tokens of each sequence (decode: tokens that are looked back at).",
+)
+@click.option("--phase", type=click.Choice(["prefill", "decode"]), default="prefill", show_default=True)
+@click.option("--attention", type=click.Choice(["batched", "fused"]), default="batched", show_default=True)
+@click.option("--dtype", default="fp16", show_default=True, metavar="NAME", help="Data type of its tensors.")
+@_clock
+@_json
+def layer(
+    model: str,
+    system: str,
+    tp: int,
+    batch: int,
+    sequence: int,
+    phase: Any,
+    attention: Any,
+    dtype: str,
+    clock: Any,
+    json_file: Path | None,
+) -> None:
+    """Predict one layer's forward pass, operator by operator, on each GPU of a tensor-parallel group."""
+    from weft.cli import predictions
+    from weft.predict.layer import layer as predict_layer
+
+    done = predict_layer(
+        model,
+        system,
+        tp,
+        batch=batch,
+        sequence=sequence,
+        phase=phase,
+        dtype=dtype,
+        attention=attention,
+        clock=clock,
+    )
+    predictions.print_layer(done)
+    _write(json_file, lambda: predictions.layer_json(done), "figures")
+
+
+def _machines(names: tuple[str, ...], assignments: tuple[str, ...]) -> list[Gpu]:
+    return [machine(name, assignments) for name in names]
+
+
+def _write(file: Path | None, content: Any, what: str) -> None:
+    if file is not None:
+        write_atomically(file, content())
+        click.echo(f"{what + ':':<9}{file}")

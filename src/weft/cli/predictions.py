@@ -1,0 +1,295 @@
+"""What `weft predict` predicts, prints and writes: cases as columns, beside their predictions."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from weft.cli.tables import print_table
+from weft.errors import InputError
+from weft.hardware import Gpu
+from weft.predict.gemm import Clock
+from weft.predict.prediction import FloatArray, Prediction
+from weft.units import Dimension, format_bytes, format_time, parse
+
+_SHOWN = 40
+"""Rows that a table shows; files hold all."""
+_GLYPHS = "█▓▒░"
+_BAR = 20
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """Predictions for one machine: the cases as `columns`, and the `rates` that they reach, by their heads."""
+
+    machine: str
+    columns: Mapping[str, Any]
+    prediction: Prediction
+    rates: Mapping[str, FloatArray] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return self.prediction.seconds.size
+
+    def table(self) -> dict[str, list[Any]]:
+        """Every column as a list: case, time [us], bound, rates, and parts [us]."""
+        count = len(self)
+        times = {"time_us": 1e6 * self.prediction.seconds, "bound": self.prediction.bound_names()}
+        parts = {f"{name}_us": 1e6 * part for name, part in self.prediction.parts.items()}
+        columns = {**self.columns, **times, **self.rates, **parts}
+        return {name: np.broadcast_to(np.ravel(column), count).tolist() for name, column in columns.items()}
+
+
+Shapes = Mapping[str, Any]
+"""GEMMs as columns: m, n, k, batch [whole numbers] and dtype."""
+
+
+def one_shape(shape: Sequence[int], batch: int, dtype: str) -> Shapes:
+    """A single GEMM as columns."""
+    m, n, k = (np.array([size]) for size in shape)
+    return {"m": m, "n": n, "k": k, "batch": np.array([batch]), "dtype": np.array([dtype])}
+
+
+def read_shapes(path: Path, batch: int, dtype: str) -> Shapes:
+    """The GEMMs of a CSV file with the columns m, n, k and perhaps batch and dtype; others are left out.
+
+    Raises InputError that names the file, and the line of a row that is no GEMM.
+    """
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = csv.DictReader(file)
+        missing = [name for name in ("m", "n", "k") if name not in (rows.fieldnames or ())]
+        if missing:
+            raise InputError(
+                f"{path} has no column '{missing[0]}'; its first line must name m, n and k, like m,n,k"
+            )
+        found = [_row(path, rows.line_num, row, batch, dtype) for row in rows]
+    if not found:
+        raise InputError(f"{path} has no rows; give each GEMM a line, like 8192,8192,8192")
+    columns = list(zip(*found, strict=True))
+    sizes = {name: np.array(columns[index]) for index, name in enumerate(("m", "n", "k", "batch"))}
+    return {**sizes, "dtype": np.array(columns[4])}
+
+
+def _row(
+    path: Path, line: int, row: Mapping[str, str], batch: int, dtype: str
+) -> tuple[int, int, int, int, str]:
+    texts = [row["m"], row["n"], row["k"], row.get("batch") or str(batch)]
+    for name, text in zip(("m", "n", "k", "batch"), texts, strict=True):
+        if not (text or "").strip().isdecimal() or int(text) < 1:
+            raise InputError(f"{path}, line {line}: {name} is '{text}'; it must be a whole number above zero")
+    m, n, k, count = map(int, texts)
+    return m, n, k, count, row.get("dtype") or dtype
+
+
+def predict_gemms(gpu: Gpu, shapes: Shapes, clock: Clock) -> Predicted:
+    """The GEMMs on a GPU, with the rate that they reach [TFLOP/s]."""
+    from weft.predict.batched import batched_gemm
+
+    dtypes = shapes["dtype"]
+    seconds, bound = np.empty(dtypes.size), np.empty(dtypes.size, dtype=np.int64)
+    parts: dict[str, FloatArray] = {}
+    for dtype in dict.fromkeys(dtypes.tolist()):
+        chosen = dtypes == dtype
+        m, n, k, batch = (shapes[name][chosen] for name in ("m", "n", "k", "batch"))
+        found = batched_gemm(batch, m, n, k, dtype, gpu, clock)
+        seconds[chosen], bound[chosen] = found.seconds, found.bound
+        for name, part in found.parts.items():
+            parts.setdefault(name, np.zeros(dtypes.size))[chosen] = part
+    flops = 2.0 * shapes["m"] * shapes["n"] * shapes["k"] * shapes["batch"]
+    columns = {"gpu": gpu.name, **shapes, "clock": clock}
+    return Predicted(gpu.name, columns, Prediction(seconds, bound, parts), {"tflops": flops / seconds / 1e12})
+
+
+def print_gemms(done: Sequence[Predicted]) -> None:
+    """Print the GEMMs, machine beside machine."""
+    rows = []
+    for found in done:
+        table = found.table()
+        for index in range(min(len(found), _SHOWN)):
+            case = {name: column[index] for name, column in table.items()}
+            shape = f"{case['m']} x {case['n']} x {case['k']}" + (
+                f" x {case['batch']}" if case["batch"] > 1 else ""
+            )
+            rate = f"{case['tflops']:.4g}"
+            rows.append(
+                [found.machine, shape, case["dtype"], *_answer(found, index), rate, where(found, index)]
+            )
+    columns = ["GPU", "M x N x K", "dtype", "time", "bound", "TFLOP/s", "where the time goes"]
+    print_table("GEMMs", columns, rows, numbers=("time", "TFLOP/s"))
+    _say_more(done)
+
+
+def collective_sizes(text: str) -> tuple[str, FloatArray]:
+    """Name and sizes [bytes] of "all_reduce:256MiB", of a list "1MiB,8MiB" or a range "1MiB..1GiB".
+
+    A range holds its first size and every doubling up to its last. Raises InputError for anything else.
+    """
+    name, colon, sizes = text.partition(":")
+    if not (name and colon and sizes):
+        raise InputError(f"'{text}' is no collective with a size; write it like all_reduce:256MiB")
+    found: list[float] = []
+    for part in sizes.split(","):
+        first, dots, last = part.partition("..")
+        start = parse(first, Dimension.BYTES)
+        end = parse(last, Dimension.BYTES) if dots else start
+        if not 1 <= start <= end:
+            raise InputError(f"'{part}' is no range of sizes; write the smaller first, like 1MiB..1GiB")
+        found += [start * 2**power for power in range(int(np.log2(end / start)) + 1)]
+    return name.strip(), np.array(found)
+
+
+def predict_collectives(
+    name: str, sizes: FloatArray, ranks: int, system: str, options: Mapping[str, Any]
+) -> Predicted:
+    """A collective on a system, with the bandwidth that it reaches as nccl-tests counts it [GB/s]."""
+    from weft.hardware import find_system
+    from weft.predict.collective import bus_factor, collective
+
+    found = find_system(system)
+    prediction = collective(name, sizes, ranks, found, **options)
+    algorithm = sizes / prediction.seconds / 1e9
+    rates = {"algbw_gbs": algorithm, "busbw_gbs": algorithm * bus_factor(name, ranks)}
+    columns = {"system": system, "collective": name, "ranks": ranks, "bytes": sizes.astype(np.int64)}
+    return Predicted(system, columns, prediction, rates)
+
+
+def print_collectives(done: Sequence[Predicted]) -> None:
+    """Print the collectives, system beside system."""
+    rows = []
+    for found in done:
+        table = found.table()
+        for index in range(min(len(found), _SHOWN)):
+            case = {name: column[index] for name, column in table.items()}
+            rates = [f"{case['algbw_gbs']:.4g}", f"{case['busbw_gbs']:.4g}"]
+            size = format_bytes(case["bytes"], digits=4)
+            rows.append([found.machine, size, *_answer(found, index), *rates, where(found, index)])
+    columns = ["system", "size", "time", "bound", "algbw GB/s", "busbw GB/s", "where the time goes"]
+    print_table(
+        _collective_title(done[0]), columns, rows, numbers=("size", "time", "algbw GB/s", "busbw GB/s")
+    )
+    _say_more(done)
+
+
+def write_collective_report(done: Sequence[Predicted], folder: Path) -> Path:
+    """Write the page of the collectives to a folder and return its path."""
+    from weft.report.collective import collective_report
+    from weft.report.plots.collectives import Curve
+
+    curves = [
+        Curve(
+            found.machine,
+            found.columns["bytes"].astype(np.float64),
+            found.prediction,
+            1e9 * found.rates["busbw_gbs"],
+        )
+        for found in done
+    ]
+    return collective_report(_collective_title(done[0]), curves, folder)
+
+
+def _collective_title(found: Predicted) -> str:
+    return f"{found.columns['collective']} over {found.columns['ranks']} GPUs"
+
+
+def dimensions(assignments: Sequence[str]) -> dict[str, int]:
+    """The dimensions in ("rows=4096", "columns=2048"); InputError for what is no assignment of a whole number."""
+    sizes = {}
+    for text in assignments:
+        name, equals, value = (part.strip() for part in text.partition("="))
+        if not (name and equals and value.isdecimal()):
+            raise InputError(
+                f"'{text}' gives no dimension a whole number; write it like rows=4096,columns=2048"
+            )
+        sizes[name] = int(value)
+    return sizes
+
+
+def predict_operator(name: str, gpu: Gpu, dtype: str, clock: Clock, sizes: Mapping[str, int]) -> Predicted:
+    """An operator on a GPU, with its least traffic in its time [GB/s]."""
+    from weft.predict.operators import least_bytes, operator
+
+    shape: dict[str, Any] = {key: np.array([size]) for key, size in sizes.items()}
+    found = operator(name, gpu, dtype=dtype, clock=clock, **shape)
+    rate = least_bytes(name, dtype, **shape) / found.seconds / 1e9
+    columns = {"gpu": gpu.name, "operator": name, "dtype": dtype, **sizes, "clock": clock}
+    return Predicted(gpu.name, columns, found, {"gbs": rate})
+
+
+def print_operators(done: Sequence[Predicted]) -> None:
+    """Print an operator on each GPU."""
+    rows = [
+        [found.machine, *_answer(found, 0), f"{found.rates['gbs'][0]:.4g}", where(found, 0)] for found in done
+    ]
+    case = done[0].columns
+    shape = ", ".join(f"{key} {value}" for key, value in case.items() if isinstance(value, int))
+    columns = ["GPU", "time", "bound", "GB/s", "where the time goes"]
+    print_table(f"{case['operator']}, {shape}, {case['dtype']}", columns, rows, numbers=("time", "GB/s"))
+
+
+def print_layer(layer: Any) -> None:
+    """Print a layer operator by operator, with each one's share."""
+    rows = []
+    for entry in layer.operators:
+        one = Predicted(entry.name, {}, entry.prediction)
+        share = f"{entry.seconds / layer.seconds:.1%}"
+        rows.append([entry.name, entry.about, *_answer(one, 0), share, where(one, 0)])
+    rows.append(["total", "", format_time(layer.seconds, digits=4), "", "", ""])
+    columns = ["operator", "what", "time", "bound", "share", "where the time goes"]
+    print_table(layer.title, columns, rows, numbers=("time", "share"))
+
+
+def where(found: Predicted, index: int) -> str:
+    """Where the time of a case goes: a bar of its largest parts, then their shares in words."""
+    total = float(np.ravel(found.prediction.seconds)[index])
+    parts = {name: float(np.ravel(part)[index]) / total for name, part in found.prediction.parts.items()}
+    largest = sorted(parts.items(), key=lambda item: -item[1])[: len(_GLYPHS)]
+    shown = [(name, share) for name, share in largest if share >= 0.005]
+    bar = "".join(glyph * round(_BAR * share) for glyph, (_, share) in zip(_GLYPHS, shown, strict=False))
+    words = ", ".join(f"{name} {share:.0%}" for name, share in shown)
+    return f"{bar[:_BAR]:<{_BAR}} {words}"
+
+
+def _answer(found: Predicted, index: int) -> list[str]:
+    seconds = float(np.ravel(found.prediction.seconds)[index])
+    return [format_time(seconds, digits=4), str(np.ravel(found.prediction.bound_names())[index])]
+
+
+def _say_more(done: Sequence[Predicted]) -> None:
+    import click
+
+    hidden = sum(max(len(found) - _SHOWN, 0) for found in done)
+    if hidden:
+        click.echo(f"{hidden} more rows; --json or --csv writes them all")
+
+
+def as_json(done: Sequence[Predicted]) -> str:
+    """Every case as an object, parts [us] beside its time."""
+    rows = []
+    for found in done:
+        table = found.table()
+        rows += [dict(zip(table, values, strict=True)) for values in zip(*table.values(), strict=True)]
+    return json.dumps({"predictions": rows}, indent=1) + "\n"
+
+
+def as_csv(done: Sequence[Predicted]) -> str:
+    """Every case as a row; a part that a machine lacks is empty."""
+    tables = [found.table() for found in done]
+    names = list(dict.fromkeys(name for table in tables for name in table))
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(names)
+    for found, table in zip(done, tables, strict=True):
+        blank = [""] * len(found)
+        writer.writerows(zip(*(table.get(name, blank) for name in names), strict=True))
+    return text.getvalue()
+
+
+def layer_json(layer: Any) -> str:
+    """A layer's table as JSON."""
+    return json.dumps(layer.record(), indent=1) + "\n"

@@ -1,0 +1,224 @@
+"""The declared operators, memory-bound ones and attention: dimensions, checks, and which model tells their time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from weft.errors import InputError, UnknownNameError
+from weft.predict.attention import fused_attention
+from weft.predict.gemm import Clock
+from weft.predict.memory_bound import (
+    ERF,
+    RANDOM,
+    STATE_BYTES,
+    Model,
+    Shape,
+    adam,
+    batched,
+    elementwise,
+    embedding,
+    lamb,
+    normalised,
+    simple,
+    softmax,
+)
+from weft.predict.prediction import FloatArray, Prediction
+from weft.workload import DTYPE_BYTES
+
+if TYPE_CHECKING:
+    from weft.hardware import Gpu
+
+
+@dataclass(frozen=True)
+class Operator:
+    """A declared operator: what it is, its dimensions with their meaning, and those that have a default.
+
+    `least_bytes` is the traffic that cannot be avoided, inputs read and outputs written once.
+    """
+
+    name: str
+    about: str
+    dimensions: Mapping[str, str]
+    model: Model
+    least_bytes: Callable[[Shape, int], FloatArray]
+    defaults: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def example(self) -> str:
+        """Its dimensions as a user would give them."""
+        return ", ".join(
+            f"{name}={_EXAMPLES.get(name, 1)}" for name in self.dimensions if name not in self.defaults
+        )
+
+
+_EXAMPLES = {
+    "elements": 16777216,
+    "rows": 4096,
+    "columns": 4096,
+    "parameters": 100000000,
+    "tokens": 8192,
+    "hidden": 4096,
+    "batch": 8,
+    "heads": 32,
+    "query": 2048,
+    "keys": 2048,
+    "head": 128,
+}
+
+
+def operator(
+    name: str, gpu: Gpu, *, dtype: str = "fp16", clock: Clock = "short", **shape: npt.ArrayLike
+) -> Prediction:
+    """The time of a declared operator on `gpu`; dimensions are whole numbers or arrays that broadcast.
+
+    Operands that fit into the last-level cache are taken to be there. `clock` is "short" or "sustained", as for GEMMs.
+    Raises UnknownNameError for an unknown operator or dtype, InputError for dimensions that are missing, unknown or no
+    whole numbers above zero.
+    """
+    if name not in OPERATORS:
+        raise UnknownNameError("operator", name, OPERATORS)
+    if dtype not in DTYPE_BYTES:
+        raise UnknownNameError("dtype", dtype, DTYPE_BYTES)
+    declared = OPERATORS[name]
+    return declared.model(_checked(declared, shape), gpu, dtype, clock)
+
+
+def least_bytes(name: str, dtype: str, **shape: npt.ArrayLike) -> FloatArray:
+    """What a declared operator must move at least, inputs read and outputs written once [bytes]; errors as there."""
+    if name not in OPERATORS:
+        raise UnknownNameError("operator", name, OPERATORS)
+    declared = OPERATORS[name]
+    return declared.least_bytes(_checked(declared, shape), DTYPE_BYTES[dtype])
+
+
+def _checked(declared: Operator, given: Mapping[str, npt.ArrayLike]) -> dict[str, FloatArray]:
+    """Every dimension as an array of whole numbers of one shape; InputError if one is missing, unknown or no such."""
+    unknown = [key for key in given if key not in declared.dimensions]
+    missing = [key for key in declared.dimensions if key not in given and key not in declared.defaults]
+    if unknown or missing:
+        problem = f"has no dimension '{unknown[0]}'" if unknown else f"lacks its dimension '{missing[0]}'"
+        raise InputError(f"operator '{declared.name}' {problem}; give it like {declared.example}")
+    values = [_whole(declared, key, {**declared.defaults, **given}[key]) for key in declared.dimensions]
+    try:
+        return dict(zip(declared.dimensions, np.broadcast_arrays(*values), strict=True))
+    except ValueError:
+        sizes = ", ".join(
+            f"{key} {value.shape}" for key, value in zip(declared.dimensions, values, strict=True)
+        )
+        raise InputError(
+            f"the dimensions of operator '{declared.name}' do not fit together: {sizes}"
+        ) from None
+
+
+def _whole(declared: Operator, key: str, value: npt.ArrayLike) -> FloatArray:
+    try:
+        array = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError(
+            f"{key} of operator '{declared.name}' is {value!r}; it must be a whole number"
+        ) from None
+    low = 0 if key in declared.defaults else 1
+    wrong = array[~(np.isfinite(array) & (array == np.floor(array)) & (array >= low))]
+    if wrong.size:
+        raise InputError(
+            f"{key} of operator '{declared.name}' is {wrong.flat[0]:g}; it must be a whole number of at least {low}, "
+            f"like {declared.example}"
+        )
+    return array
+
+
+def _attention_bytes(shape: Shape, size: int) -> FloatArray:
+    """Queries and outputs, keys and values; the scores need not leave the chip."""
+    kv_heads = shape.get("kv_heads", np.zeros(()))
+    kv = np.where(kv_heads > 0, kv_heads, shape["heads"])
+    return 2 * size * shape["batch"] * shape["head"] * (shape["heads"] * shape["query"] + kv * shape["keys"])
+
+
+def _per(key: str, tensors: int, extra: int = 0) -> Callable[[Shape, int], FloatArray]:
+    """So many tensors of `shape[key]` elements, and `extra` bytes beside each element."""
+    return lambda shape, size: (tensors * size + extra) * shape[key]
+
+
+def _rows_bytes(shape: Shape, size: int) -> FloatArray:
+    return 2 * size * shape["rows"] * shape["columns"]
+
+
+_ELEMENTS = {"elements": "elements of each tensor"}
+_ROWS = {"rows": "rows, each normalised by itself", "columns": "elements of a row"}
+_PARAMETERS = {"parameters": "parameters updated on this GPU"}
+_TOKENS = {"tokens": "rows gathered", "hidden": "elements of a row"}
+_ATTENTION = {
+    "batch": "sequences",
+    "heads": "query heads on this GPU",
+    "query": "tokens that ask, per sequence",
+    "keys": "tokens that are looked at, per sequence",
+    "head": "elements per head",
+}
+_DECLARED = (
+    Operator(
+        "elementwise",
+        "A function of `inputs` tensors that makes `outputs` tensors.",
+        _ELEMENTS | {"inputs": "tensors read", "outputs": "tensors written"},
+        elementwise,
+        lambda shape, size: size * (shape["inputs"] + shape["outputs"]) * shape["elements"],
+        {"inputs": 1, "outputs": 1},
+    ),
+    Operator("gelu", "GeLU by the error function.", _ELEMENTS, simple(1, 1, 5 + ERF, 1), _per("elements", 2)),
+    Operator(
+        "bias_gelu", "A bias added, then GeLU.", _ELEMENTS, simple(1, 1, 6 + ERF, 1), _per("elements", 2)
+    ),
+    Operator(
+        "dropout",
+        "Random zeros, with a mask of a byte per element.",
+        _ELEMENTS,
+        simple(1, 1, 2 + RANDOM, 0, 1),
+        _per("elements", 2, 1),
+    ),
+    Operator("residual_add", "The sum of two tensors.", _ELEMENTS, simple(2, 1, 1), _per("elements", 3)),
+    Operator("softmax", "Softmax over rows, fp32 inside.", _ROWS, softmax, _rows_bytes),
+    Operator("layernorm", "LayerNorm with scale and shift.", _ROWS, normalised(8, 4, 2), _rows_bytes),
+    Operator("rmsnorm", "RMSNorm with scale.", _ROWS, normalised(2, 3, 1), _rows_bytes),
+    Operator(
+        "adam",
+        "An Adam step: fp32 master weights and moments, gradients and a copy of the weights in the dtype.",
+        _PARAMETERS,
+        adam,
+        _per("parameters", 1, 2 * STATE_BYTES),
+    ),
+    Operator(
+        "lamb",
+        "A LAMB step: as Adam, with the norms of weights and update between its two kernels.",
+        _PARAMETERS,
+        lamb,
+        _per("parameters", 1, 2 * STATE_BYTES),
+    ),
+    Operator(
+        "embedding",
+        "Rows gathered from a table.",
+        _TOKENS,
+        embedding,
+        lambda shape, size: 2 * size * shape["tokens"] * shape["hidden"] + 8 * shape["tokens"],
+    ),
+    Operator(
+        "attention_batched",
+        "Attention as two batched GEMMs with a softmax between: three kernels.",
+        _ATTENTION,
+        batched,
+        _attention_bytes,
+    ),
+    Operator(
+        "attention_fused",
+        "Attention as one kernel that keeps the scores on chip.",
+        _ATTENTION | {"kv_heads": "key and value heads (0: as many as query heads)", "causal": "1: masked"},
+        fused_attention,
+        _attention_bytes,
+        {"kv_heads": 0, "causal": 0},
+    ),
+)
+OPERATORS: Mapping[str, Operator] = {entry.name: entry for entry in _DECLARED}
+"""The declared operators by name."""

@@ -1,0 +1,182 @@
+"""The `predict` commands: what they print and write, for one case and for many."""
+
+import csv
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from weft.cli.measure import measure
+from weft.cli.predict import predict
+from weft.cli.predictions import collective_sizes
+from weft.errors import InputError, UnitError, UnknownNameError
+
+
+def run(*arguments, group=predict):
+    result = CliRunner().invoke(group, [str(word) for word in arguments], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_gpus_are_set_side_by_side_with_bound_rate_and_where_the_time_goes():
+    shown = run("gemm", "8192,8192,8192", "--gpu", "h100-sxm,mi300x")
+    rows = [line for line in shown.splitlines() if "8192 x 8192 x 8192" in line]
+    assert [row.split()[0] for row in rows] == ["h100-sxm", "mi300x"]
+    assert all("compute" in row and "█" in row and "%" in row for row in rows)
+
+
+def test_json_holds_the_case_and_parts_that_add_up(tmp_path):
+    run("gemm", "4096,4096,4096", "--dtype", "fp8", "--json", tmp_path / "g.json")
+    (row,) = json.loads((tmp_path / "g.json").read_text())["predictions"]
+    assert (row["gpu"], row["m"], row["dtype"], row["clock"]) == ("h100-sxm", 4096, "fp8", "short")
+    parts = {name: value for name, value in row.items() if name.endswith("_us") and name != "time_us"}
+    assert sum(parts.values()) == pytest.approx(row["time_us"])
+    assert row["tflops"] == pytest.approx(2 * 4096**3 / row["time_us"] / 1e6)
+
+
+def test_a_file_of_shapes_gives_a_row_each(tmp_path):
+    shapes = tmp_path / "shapes.csv"
+    shapes.write_text("k,m,n,dtype,other\n64,128,256,bf16,x\n4096,1,4096,fp16,y\n")
+    run("gemm", "--shapes", shapes, "--gpu", "a100-sxm-80gb,b200", "--csv", tmp_path / "t.csv")
+    with (tmp_path / "t.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["gpu"], row["m"], row["dtype"]) for row in rows] == [
+        ("a100-sxm-80gb", "128", "bf16"),
+        ("a100-sxm-80gb", "1", "fp16"),
+        ("b200", "128", "bf16"),
+        ("b200", "1", "fp16"),
+    ]
+    alone = tmp_path / "alone.json"
+    run("gemm", "1,4096,4096", "--dtype", "fp16", "--gpu", "b200", "--json", alone)
+    (one,) = json.loads(alone.read_text())["predictions"]
+    assert float(rows[3]["time_us"]) == pytest.approx(one["time_us"])
+
+
+def test_a_long_file_shows_its_beginning_and_says_how_many_more(tmp_path):
+    shapes = tmp_path / "shapes.csv"
+    shapes.write_text("m,n,k\n" + "512,512,512\n" * 50)
+    assert "10 more rows; --json or --csv writes them all" in run("gemm", "--shapes", shapes)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("m,n\n1,2\n", "has no column 'k'"),
+        ("m,n,k\n", "has no rows"),
+        ("m,n,k\n1,2,3\n1,x,3\n", "line 3: n is 'x'; it must be a whole number above zero"),
+        ("m,n,k\n1,0,3\n", "line 2: n is '0'"),
+    ],
+)
+def test_a_wrong_file_of_shapes_is_named_with_its_line(tmp_path, text, message):
+    (tmp_path / "s.csv").write_text(text)
+    with pytest.raises(InputError, match=message):
+        run("gemm", "--shapes", tmp_path / "s.csv")
+
+
+def test_a_change_of_the_machine_changes_the_time(tmp_path):
+    for name, change in (("plain", ()), ("slow", ("--set", "memory.bandwidth=1 TB/s"))):
+        run("op", "gelu", "--shape", "elements=268435456", *change, "--json", tmp_path / f"{name}.json")
+    plain, slow = (
+        json.loads((tmp_path / f"{name}.json").read_text())["predictions"][0]["time_us"]
+        for name in ("plain", "slow")
+    )
+    assert slow == pytest.approx(3.35 * plain, rel=0.02)
+
+
+def test_collectives_over_sizes_and_systems_with_a_page(tmp_path):
+    shown = run(
+        "collective",
+        "all_reduce:1MiB..8MiB",
+        "--ranks",
+        8,
+        "--system",
+        "dgx-h100,dgx-a100",
+        "--out",
+        tmp_path,
+    )
+    assert len([line for line in shown.splitlines() if " MiB " in line]) == 8
+    assert "all_reduce over 8 GPUs" in shown
+    page = (tmp_path / "report.html").read_text()
+    assert page.count("<svg") == 3
+    assert "bus bandwidth" in page
+
+
+def test_collective_json_holds_bytes_and_bandwidths(tmp_path):
+    run(
+        "collective",
+        "reduce_scatter:64MiB",
+        "--ranks",
+        4,
+        "--system",
+        "hgx-a100-4",
+        "--json",
+        tmp_path / "c.json",
+    )
+    (row,) = json.loads((tmp_path / "c.json").read_text())["predictions"]
+    assert row["bytes"] == 64 * 2**20
+    assert row["busbw_gbs"] == pytest.approx(0.75 * row["algbw_gbs"])
+    assert row["algbw_gbs"] == pytest.approx(row["bytes"] / row["time_us"] / 1e3)
+
+
+def test_sizes_are_one_a_list_or_every_doubling():
+    assert collective_sizes("all_reduce:256MiB")[1].tolist() == [2**28]
+    name, sizes = collective_sizes("all_gather:1MiB,3MB,1KiB..5KiB")
+    assert name == "all_gather"
+    assert sizes.tolist() == [2**20, 3e6, 1024, 2048, 4096]
+
+
+@pytest.mark.parametrize("text", ["all_reduce", ":1MiB", "all_reduce:", "all_reduce:2MiB..1MiB"])
+def test_a_collective_without_sizes_is_refused_with_an_example(text):
+    with pytest.raises(InputError, match="write "):
+        collective_sizes(text)
+    with pytest.raises(UnitError, match="no unit"):
+        collective_sizes("all_reduce:256")
+
+
+def test_operators_are_listed_and_shown_with_bandwidth():
+    listed = run("ops")
+    assert "layernorm" in listed
+    assert "rows, columns" in listed
+    shown = run("op", "layernorm", "--shape", "rows=16384,columns=4096", "--gpu", "a100-sxm-80gb")
+    row = next(line for line in shown.splitlines() if "a100-sxm-80gb" in line)
+    assert "memory" in row
+
+
+def test_a_shape_that_is_no_assignment_is_refused():
+    with pytest.raises(InputError, match="'rows' gives no dimension a whole number"):
+        run("op", "softmax", "--shape", "rows")
+
+
+def test_a_layer_shows_each_operator_and_the_total(tmp_path):
+    shown = run(
+        "layer", "--model", "gpt-3", "--tp", 4, "--batch", 8, "--sequence", 2048, "--system", "hgx-a100-4",
+        "--json", tmp_path / "l.json",
+    )  # fmt: skip
+    for word in ("Q_K_V", "AllReduce_FFN", "total", "share"):
+        assert word in shown
+    record = json.loads((tmp_path / "l.json").read_text())
+    assert len(record["operators"]) == 12
+
+
+@pytest.mark.parametrize("arguments", [["gemm"], ["gemm", "1,2"], ["gemm", "1,2,3", "--shapes", __file__]])
+def test_a_gemm_needs_one_shape_or_one_file(arguments):
+    with pytest.raises(InputError, match="8192,8192,8192"):
+        run(*arguments)
+
+
+@pytest.mark.parametrize("command", ["gemm", "collective", "op", "ops", "layer"])
+def test_every_help_has_an_example(command):
+    assert "weft predict " in run(command, "--help")
+
+
+def test_unknown_names_are_left_to_the_root_command_to_say():
+    with pytest.raises(UnknownNameError):
+        run("op", "sofmax")
+    with pytest.raises(UnknownNameError):
+        run("collective", "all_reduc:1MiB", "--ranks", 8, "--system", "dgx-h100")
+
+
+def test_measuring_refuses_half_a_gemm_before_it_looks_for_a_gpu(tmp_path):
+    with pytest.raises(InputError, match="--gemm has 2 dimensions"):
+        run("--gemm", "1,2", "--out", tmp_path, group=measure)
+    assert "Example: weft measure" in run("--help", group=measure)

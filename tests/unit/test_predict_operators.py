@@ -1,0 +1,158 @@
+"""Memory-bound operators: what each must move and compute, and the laws that every one obeys."""
+
+import numpy as np
+import pytest
+
+from weft.errors import InputError, UnknownNameError
+from weft.hardware import load, names
+from weft.predict.kernel import Kernel, Sweep, idle_latency, kernel_time, memory_seconds, vector_lanes
+from weft.predict.operators import OPERATORS, operator
+
+A100 = load("a100-sxm-80gb")
+SIZES = {
+    "elements": 2**26,
+    "rows": 16384,
+    "columns": 4096,
+    "parameters": 10**8,
+    "tokens": 16384,
+    "hidden": 4096,
+    "batch": 8,
+    "heads": 32,
+    "query": 2048,
+    "keys": 2048,
+    "head": 128,
+}
+
+
+def sizes_of(name, **changes):
+    declared = OPERATORS[name]
+    return {key: SIZES[key] for key in declared.dimensions if key not in declared.defaults} | changes
+
+
+@pytest.mark.parametrize("gpu", names())
+@pytest.mark.parametrize("name", OPERATORS)
+def test_parts_add_up_and_nothing_is_faster_than_its_bytes_at_peak(name, gpu):
+    machine = load(gpu)
+    found = operator(name, machine, **sizes_of(name))
+    assert sum(found.parts.values()) == pytest.approx(found.seconds)
+    assert machine.compute.launch_latency < found.seconds < 1
+    assert str(found.bound_names()) in {"compute", "cache", "memory"}
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_more_work_never_takes_less_time(name):
+    for key in sizes_of(name):
+        found = operator(name, A100, **sizes_of(name, **{key: SIZES[key] // 8 * np.arange(1, 33)}))
+        assert np.all(np.diff(found.seconds) >= -1e-3 * found.seconds[1:]), key
+
+
+def test_a_long_copy_runs_at_the_measured_copy_rate():
+    elements = 2**30
+    found = operator("elementwise", A100, dtype="fp16", elements=elements)
+    rate = 2 * 2 * elements / float(found.seconds)
+    assert rate == pytest.approx(A100.memory.copy_efficiency * A100.memory.bandwidth, rel=0.01)
+    assert str(found.bound_names()) == "memory"
+
+
+def test_reads_alone_run_at_the_read_rate_and_every_write_beside_them_costs_a_turnaround():
+    read = memory_seconds(A100, np.float64(1e9), np.float64(0))
+    assert read == pytest.approx(1e9 / (A100.memory.read_efficiency * A100.memory.bandwidth))
+    mixed = memory_seconds(A100, np.float64(3e9), np.float64(1e9))
+    assert 4 * read < mixed < 4e9 / (A100.memory.copy_efficiency * A100.memory.bandwidth)
+
+
+def test_a_working_set_that_fits_the_cache_is_faster_than_memory():
+    small = operator("elementwise", A100, elements=4 * 2**20)  # 16 MiB of 40
+    assert 16 * 2**20 / float(small.seconds - small.parts["launch"]) > A100.memory.bandwidth
+    large = operator("elementwise", A100, elements=64 * 2**20)
+    assert 256 * 2**20 / float(large.seconds) < A100.memory.bandwidth
+
+
+def test_an_empty_kernel_costs_a_launch_and_a_tiny_one_little_more():
+    tiny = operator("elementwise", A100, elements=1)
+    assert A100.compute.launch_latency < tiny.seconds < A100.compute.launch_latency + 2 * idle_latency(A100)
+    assert str(tiny.bound_names()) == "launch"
+
+
+def test_one_row_cannot_fill_memory():
+    one = operator("layernorm", A100, rows=1, columns=2**20)
+    all_units = operator("layernorm", A100, rows=A100.compute.compute_units, columns=2**20)
+    assert all_units.seconds < 3 * one.seconds
+    assert str(one.bound_names()) == "latency"
+
+
+def test_rows_that_outgrow_the_cache_are_read_twice():
+    fits = operator("layernorm", A100, rows=2**18, columns=1024)
+    misses = operator("layernorm", A100, rows=2**14, columns=2**14)
+    assert misses.seconds / fits.seconds == pytest.approx(1.5, rel=0.08)
+
+
+def test_long_softmax_rows_are_limited_by_exponentials_where_lanes_are_few():
+    long = operator("softmax", A100, rows=2**18, columns=2048)
+    assert str(long.bound_names()) == "compute"
+    assert vector_lanes(A100) == 64
+    assert vector_lanes(load("h100-sxm")) == 128
+    assert vector_lanes(load("mi300x")) == 64
+
+
+def test_sweeps_follow_each_other_and_within_one_the_slowest_sets_the_pace():
+    bytes_, operations = np.float64(4e9), np.float64(2e10)
+    both = kernel_time(Kernel((Sweep(reads=bytes_, operations=operations),), 1e6, 256), A100)
+    parted = kernel_time(Kernel((Sweep(reads=bytes_), Sweep(operations=operations)), 1e6, 256), A100)
+    assert both.parts["memory"] * both.parts["compute"] == 0
+    assert min(parted.parts["memory"], parted.parts["compute"]) > 0
+    assert parted.seconds > 1.5 * both.seconds
+
+
+def test_batched_attention_is_its_three_kernels_and_fused_beats_it():
+    shape = sizes_of("attention_batched")
+    batched = operator("attention_batched", A100, **shape)
+    fused = operator("attention_fused", A100, **shape)
+    masked = operator("attention_fused", A100, **shape, causal=1)
+    softmax = operator("softmax", A100, rows=8 * 32 * 2048, columns=2048)
+    assert softmax.seconds < batched.seconds
+    assert 0.5 * fused.seconds < masked.seconds < 0.6 * fused.seconds
+    assert fused.seconds < 0.7 * batched.seconds
+
+
+def test_one_query_reads_keys_and_values_at_the_rate_of_memory():
+    found = operator("attention_fused", A100, batch=64, heads=32, query=1, keys=4096, head=128)
+    read = 2 * 64 * 32 * 4096 * 128 * 2
+    assert read / float(found.seconds) > 0.8 * A100.memory.bandwidth
+    shared = operator("attention_fused", A100, batch=64, heads=32, query=1, keys=4096, head=128, kv_heads=8)
+    assert shared.seconds < 0.4 * found.seconds
+
+
+def test_shapes_are_arrays_as_well_as_numbers():
+    columns = np.array([64, 1024, 4096])
+    found = operator("softmax", A100, rows=np.array([[8], [4096]]), columns=columns)
+    assert found.seconds.shape == found.bound.shape == (2, 3)
+    alone = operator("softmax", A100, rows=4096, columns=1024)
+    assert found.seconds[1, 1] == pytest.approx(float(alone.seconds))
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "message"),
+    [
+        ("softmax", {"rows": 4}, "lacks its dimension 'columns'; give it like rows=4096, columns=4096"),
+        ("softmax", {"rows": 4, "columns": 4, "cols": 4}, "has no dimension 'cols'"),
+        (
+            "gelu",
+            {"elements": 0},
+            "elements of operator 'gelu' is 0; it must be a whole number of at least 1",
+        ),
+        ("gelu", {"elements": 2.5}, "is 2.5; it must be a whole number"),
+        ("gelu", {"elements": "many"}, "is 'many'; it must be a whole number"),
+        ("softmax", {"rows": [1, 2], "columns": [1, 2, 3]}, "do not fit together"),
+    ],
+)
+def test_a_wrong_shape_is_named_with_an_example(name, shape, message):
+    with pytest.raises(InputError, match=message):
+        operator(name, A100, **shape)
+
+
+def test_an_unknown_operator_or_dtype_names_the_known():
+    with pytest.raises(UnknownNameError, match="did you mean 'softmax'"):
+        operator("softmx", A100, rows=1, columns=1)
+    with pytest.raises(UnknownNameError, match="unknown dtype 'fp17'"):
+        operator("gelu", A100, dtype="fp17", elements=1)
