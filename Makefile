@@ -8,15 +8,16 @@ BIN    := .venv/bin
 export WEFT_CACHE   := $(CURDIR)/.venv/cache
 export MPLCONFIGDIR := $(CURDIR)/.venv/matplotlib
 
-.PHONY: help demo test lint docs bench clean
+.PHONY: help demo test lint docs validate bench clean
 
 help:
-	@echo "make demo    run the T3 study and write its report to out/t3/report.html"
-	@echo "make test    run every check: style, types, imports, documentation, tests"
-	@echo "make lint    run the checks of style, types and imports only"
-	@echo "make docs    build the documentation into out/docs"
-	@echo "make bench   measure the simulator's speed, beside its peers"
-	@echo "make clean   remove .venv, out and all caches"
+	@echo "make demo      run the T3 study and write its report to out/t3/report.html"
+	@echo "make test      run every check: style, types, imports, documentation, tests"
+	@echo "make lint      run the checks of style, types and imports only"
+	@echo "make docs      build the documentation into out/docs"
+	@echo "make validate  set the models beside public measurements, and write the page of today's errors"
+	@echo "make bench     measure the simulator's speed, beside its peers"
+	@echo "make clean     remove .venv, out and all caches"
 
 demo: .venv/ready-to-use
 	@echo "== study: T3"
@@ -41,6 +42,13 @@ docs: .venv/ready-to-develop
 	@echo "== documentation"
 	@rm -rf docs/reference/api
 	@$(BIN)/sphinx-build -q -W --keep-going -j 2 -d out/docs-cache docs out/docs
+
+# The measurements are no part of the project: WEFT_DATA names their folder (docs/howto/validate.md).
+validate: .venv/ready-to-develop
+	@echo "== validation"
+	@$(BIN)/weft validate --bar --out out/validate
+	@$(BIN)/python docs/errors.py out/validate
+	@echo "== the page is out/validate/report.html; docs/explanation/errors.md and its pictures were written anew"
 
 bench: .venv/ready-to-develop
 	@echo "== speed"

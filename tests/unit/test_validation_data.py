@@ -163,6 +163,6 @@ def test_alike_problems_are_told_once_with_their_first_lines():
     ]
     (told,) = gathered(alike)
     assert str(told) == (
-        "gemm.csv lines 2, 3, 4, 5, 6 and 35 more: time_us '-2' to '-41': this must be greater than zero; "
-        "these rows are left out"
+        "gemm.csv lines 2, 3, 4, 5, 6 and 35 more: time_us '-2', '-3', '-4' and 37 more: "
+        "this must be greater than zero; these rows are left out"
     )

@@ -18,6 +18,8 @@ COMMANDS = {
     "study": LazyCommand("weft.cli.study:study", "Repeat a paper's study and stand beside its figures."),
     "simulate": LazyCommand("weft.cli.simulate:simulate", "Simulate one sub-layer on one machine."),
     "predict": LazyCommand("weft.cli.predict:predict", "Predict GEMMs, collectives, operators and layers."),
+    "validate": LazyCommand("weft.cli.validate:validate", "Set the models beside measured times."),
+    "calibrate": LazyCommand("weft.cli.calibrate:calibrate", "Fit a machine to its own measurements."),
     "measure": LazyCommand("weft.cli.measure:measure", "Time the GPU at hand and write tables of it."),
     "hardware": LazyCommand(
         "weft.cli.hardware:hardware", "List and show machines, each value with its source."

@@ -10,6 +10,7 @@ from weft.report.tables import Table
 Row = Mapping[str, Any]
 
 STATISTICS = ("rows", "mean_abs_err", "median_abs_err", "p90_abs_err", "bias", "geomean_err", "max_abs_err")
+_CLOSE = 0.001
 _ALSO = ("machine", *STATISTICS)
 _CASE = ("gpu", "system", "collective", "pattern", "op", "ranks", "bytes", "dtype", "m", "n", "k")
 
@@ -43,13 +44,21 @@ def bar_table(lines: Sequence[Row]) -> Table:
             line["what"],
             line["protocol"],
             f"{line['statistic']} {'>=' if line['at_least'] else '<='} {line['limit']:.1%}",
-            "–" if line["reached"] is None else f"{line['reached']:.1%}",
+            _reached(line),
             f"{line['rows']:,}",
             line["verdict"],
         )
         for line in lines
     ]
     return Table(("what", "rows counted", "must be", "is", "rows", "verdict"), rows, text_columns=3)
+
+
+def _reached(line: Row) -> str:
+    """What was reached, with the digits that tell it from the limit."""
+    if line["reached"] is None:
+        return "–"
+    close = abs(line["reached"] - line["limit"]) < _CLOSE
+    return f"{line['reached']:.{2 if close else 1}%}"
 
 
 def worst_table(worst: Sequence[Row]) -> Table:

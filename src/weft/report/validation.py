@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from weft.files import write_atomically
 from weft.report.error_tables import bar_table, errors_table, worst_table
 from weft.report.page import Figure, write_page
 from weft.report.plots.errors import Cloud, error_against_size, predicted_against_measured
@@ -19,6 +20,8 @@ TITLES = {
     "contention": "A GEMM beside a collective",
     "ring": "Ring reduce-scatter, simulated",
 }
+PICTURES = ("predicted", "error")
+"""The pictures of each kind: predicted against measured time, and the error against size."""
 _PICTURED = 24  # clouds in one picture: those with most rows
 
 
@@ -40,29 +43,34 @@ def validation_report(
 ) -> Path:
     """Write `report.html` on a validation to a folder and return its path; OutputError if that fails.
 
-    `lines` are the demands on the models, with what was reached.
+    `lines` are the demands on the models, with what was reached. The pictures are also written by themselves, like
+    gemm-predicted.svg and gemm-error.svg.
     """
     data = findings.to_dict()
+    pictures = {kind: list(figures(kind, clouds)) for kind, clouds in findings.clouds().items()}
+    for kind, drawn in pictures.items():
+        for name, figure in zip(PICTURES, drawn, strict=False):
+            write_atomically(Path(out_dir) / f"{kind}-{name}.svg", figure.picture.svg())
     return write_page(
         "validation.html.j2",
         out_dir,
         rows=f"{data['rows_used']:,} of {data['rows_read']:,}",
         overall=errors_table(data["overall"]),
         bar=bar_table(lines) if lines else None,
-        sections=[_section(data, kind, clouds) for kind, clouds in findings.clouds().items()],
+        sections=[_section(data, kind, drawn) for kind, drawn in pictures.items()],
         worst=worst_table(data["worst"]),
         problems=findings.complaints(),
     )
 
 
 def _section(
-    data: Mapping[str, Any], kind: str, clouds: Sequence[Cloud]
+    data: Mapping[str, Any], kind: str, drawn: list[Figure]
 ) -> tuple[str, Table, Table, list[Figure]]:
     groups, ranges = (
         errors_table([group for group in data[name] if group["kind"] == kind])
         for name in ("groups", "ranges")
     )
-    return TITLES.get(kind, kind), groups, ranges, list(figures(kind, clouds))
+    return TITLES.get(kind, kind), groups, ranges, drawn
 
 
 def figures(kind: str, clouds: Sequence[Cloud]) -> Iterator[Figure]:

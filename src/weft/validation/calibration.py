@@ -1,8 +1,9 @@
 """Named physical parameters fitted to measured rows: a few, within plausible bounds, with confidence intervals.
 
 The fit minimises log(predicted / measured) under the soft-l1 loss of `scipy.optimize.least_squares`, so that a
-few odd rows pull little; parameters vary by their logarithm where they must stay positive. Confidence intervals
-are linear: the inverse of the weighted normal matrix times the residual variance, at Student's t.
+few odd rows pull little; parameters vary by their logarithm where they must stay positive. What the rows leave open
+stays near its start: the plausible range counts as one more observation, whose two standard deviations reach from
+the middle of the range to its ends. Confidence intervals are linear, at Student's t.
 """
 
 from __future__ import annotations
@@ -22,23 +23,25 @@ Model = Callable[[Mapping[str, float]], FloatArray]
 """Predicted seconds of every row for the values of some parameters, by path [base units]."""
 
 FITTED, AT_LOW, AT_HIGH = "fitted", "at low bound", "at high bound"
-NO_ROWS, TOO_FEW, UNDETERMINED = "no rows", "too few rows", "not determined"
+WEAK, NO_ROWS, TOO_FEW = "weak", "no rows", "too few rows"
 SOFTNESS = 0.1
 """Residuals above this [ln units] pull less than by their square: rows 10 % off are still trusted in full."""
 CONFIDENCE = 0.95
 _STEP = 0.02  # of a parameter's logarithm: wide enough to see past the steps that whole tiles and waves make
 _FELT = 0.02  # a row speaks about a parameter if its logarithm moves by this share of the parameter's
 _AT_BOUND = 0.01  # of the range between the bounds
-_EVALUATIONS = 30  # of the Jacobian, at most
-_SINGULAR = 1e-9  # of the scaled normal matrix: directions that the rows do not determine
+_EVALUATIONS = 25  # of the Jacobian, at most
+_TYPICAL = 0.05  # deviation of a good row [ln units], against which the plausible range is weighed
+_INFORMED = 0.6  # share of what is known of a parameter that must come from rows
+_NAMED = 4  # parameters in a message
 
 
 @dataclass(frozen=True)
 class Fitted:
     """A parameter after the fit: value, 95 % confidence interval, and what to know about it [base unit].
 
-    `state` is "fitted", "at low bound", "at high bound", "no rows", "too few rows" or "not determined" (the rows
-    do not tell it from the others); in the last three it keeps its start. `rows` is how many rows feel it.
+    `state` is "fitted", "at low bound", "at high bound", "weak" (the rows say less of it than its plausible range
+    does), "too few rows" or "no rows"; in the last two it keeps its start. `rows` is how many rows feel it.
     """
 
     parameter: Parameter
@@ -75,12 +78,17 @@ class Fit:
     cost_after: float
 
     def determined(self) -> list[Fitted]:
-        """The parameters that the rows determined."""
-        return [found for found in self.parameters if found.state in (FITTED, AT_LOW, AT_HIGH)]
+        """The parameters that took part in the fit."""
+        return [found for found in self.parameters if found.state not in (NO_ROWS, TOO_FEW)]
 
     def values(self) -> dict[str, float]:
-        """The values that the rows determined, by path [base units]."""
-        return {found.parameter.path: found.value for found in self.determined()}
+        """The value of every parameter, by path [base units]."""
+        return {found.parameter.path: found.value for found in self.parameters}
+
+    def firm(self) -> dict[str, float]:
+        """The values that the rows, not their start, decided, by path [base units]."""
+        states = (FITTED, AT_LOW, AT_HIGH)
+        return {found.parameter.path: found.value for found in self.parameters if found.state in states}
 
 
 def split(strata: Sequence[str], share: float, seed: int) -> npt.NDArray[np.bool_]:
@@ -126,32 +134,16 @@ def fit(
     free = [i for i, parameter in enumerate(parameters) if felt[i] >= parameter.needs_rows]
     if not free:
         raise InputError(_too_few(len(measured), parameters, felt))
-    at, spread = _determined(residuals, space, free)
+    found = _solve(residuals, space, free)
+    at, spread = space.begin.copy(), np.full(len(space.begin), np.inf)
+    informed = np.zeros(len(space.begin))
+    at[free] = found.x
+    spread[free], informed[free] = _spread(found, space, free, len(measured))
     fitted = tuple(
-        _fitted(space, i, at[i], spread[i], int(felt[i]), i in free) for i in range(len(parameters))
+        _fitted(space, i, at[i], spread[i], int(felt[i]), bool(informed[i] >= _INFORMED))
+        for i in range(len(parameters))
     )
     return Fit(fitted, _cost(residuals(space.begin)), _cost(residuals(at)))
-
-
-def _determined(residuals: _Residuals, space: _Space, free: Sequence[int]) -> tuple[FloatArray, FloatArray]:
-    """The best point and half its confidence intervals, without those parameters that the rows leave open.
-
-    These go back to their start, the most open one first, and the others are fitted again; their interval is
-    infinite.
-    """
-    spread = np.full(len(space.begin), np.inf)
-    left = list(free)
-    while left:
-        at = space.begin.copy()
-        found = _solve(residuals, space, left)
-        at[left] = found.x
-        spread[:] = np.inf
-        spread[left] = _spread(found, len(found.fun))
-        share = spread[left] / (space.high - space.low)[left]
-        if share.max() < 1:
-            return at, spread
-        left.pop(int(share.argmax()))
-    return space.begin, spread
 
 
 class _Space:
@@ -166,6 +158,11 @@ class _Space:
         bounded = np.clip(given, [p.low for p in parameters], [p.high for p in parameters])
         self.start = given
         self.begin = self._inside(bounded)
+
+    @property
+    def firmness(self) -> FloatArray:
+        """By what a parameter's distance from its start counts beside the rows' residuals."""
+        return _TYPICAL * 4 / (self.high - self.low)
 
     @property
     def step(self) -> FloatArray:
@@ -222,7 +219,10 @@ class _Residuals:
 
 
 def _solve(residuals: _Residuals, space: _Space, free: Sequence[int]) -> Any:
+    """The best point: residuals of the rows, then how far each parameter is from its start."""
     from scipy.optimize import least_squares
+
+    firm = space.firmness[free]
 
     def whole(part: FloatArray) -> FloatArray:
         at = space.begin.copy()
@@ -230,10 +230,10 @@ def _solve(residuals: _Residuals, space: _Space, free: Sequence[int]) -> Any:
         return at
 
     def differences(part: FloatArray) -> FloatArray:
-        return residuals(whole(part))
+        return np.concatenate([residuals(whole(part)), firm * (part - space.begin[free])])
 
     def slopes(part: FloatArray) -> FloatArray:
-        return residuals.jacobian(whole(part), free)
+        return np.concatenate([residuals.jacobian(whole(part), free), np.diag(firm)])
 
     # scipy moves a start on a bound inside by a share of the range; move it as little as possible instead.
     low, high = space.low[free], space.high[free]
@@ -253,35 +253,33 @@ def _solve(residuals: _Residuals, space: _Space, free: Sequence[int]) -> Any:
     )
 
 
-def _spread(found: Any, rows: int) -> FloatArray:
-    """Half the confidence interval of each free parameter in the space of the search; infinite if undetermined.
+def _spread(found: Any, space: _Space, free: Sequence[int], rows: int) -> tuple[FloatArray, FloatArray]:
+    """Half the confidence interval of each free parameter, and which share of what is known of it the rows gave.
 
-    The sandwich of an M-estimator: it asks of the residuals neither one variance nor a normal distribution.
+    The sandwich of an M-estimator, which asks of the residuals neither one variance nor a normal distribution; the
+    plausible range counts with the variance of the rows.
     """
     from scipy.stats import t as student
 
-    bent = 1 + (found.fun / SOFTNESS) ** 2
-    curvature, pull = bent**-1.5, found.fun * bent**-0.5
+    bent = 1 + (found.fun[:rows] / SOFTNESS) ** 2
+    curvature, pull = bent**-1.5, found.fun[:rows] * bent**-0.5
     slopes = (
-        found.jac / np.sqrt(curvature)[:, None]
-    )  # scipy hands back slopes weighed by the loss's curvature
-    scale = np.sqrt((found.jac**2).sum(axis=0))
-    scale = np.where(scale > 0, scale, 1.0)
-    values, vectors = np.linalg.eigh((found.jac / scale).T @ (found.jac / scale))
-    lost = values <= _SINGULAR
-    inverse = (vectors[:, ~lost] / values[~lost]) @ vectors[:, ~lost].T
-    scores = (slopes / scale) * pull[:, None]
-    covariance = inverse @ (scores.T @ scores) @ inverse * rows / max(rows - len(found.x), 1)
-    quantile = student.ppf((1 + CONFIDENCE) / 2, max(rows - len(found.x), 1))
-    undetermined = (vectors[:, lost] ** 2 > 1e-6).any(axis=1)
-    spread: FloatArray = np.where(undetermined, np.inf, quantile * np.sqrt(np.diag(covariance)) / scale)
-    return spread
+        found.jac[:rows] / np.sqrt(curvature)[:, None]
+    )  # scipy hands them back weighed by the loss's curvature
+    freedom = max(rows - len(free), 1)
+    firm = np.diag(space.firmness[free] ** 2)
+    inverse = np.linalg.inv((slopes * curvature[:, None]).T @ slopes + firm)
+    scores = slopes * pull[:, None]
+    variance = float((pull**2).sum() / freedom)
+    covariance = inverse @ (scores.T @ scores * rows / freedom + firm * variance) @ inverse
+    quantile = student.ppf((1 + CONFIDENCE) / 2, freedom)
+    return quantile * np.sqrt(np.diag(covariance)), 1 - np.diag(inverse) * np.diag(firm)
 
 
-def _fitted(space: _Space, index: int, at: float, spread: float, felt: int, free: bool) -> Fitted:
+def _fitted(space: _Space, index: int, at: float, spread: float, felt: int, informed: bool) -> Fitted:
     parameter, start = space.parameters[index], float(space.start[index])
     if np.isinf(spread):
-        state = UNDETERMINED if free else TOO_FEW if felt else NO_ROWS
+        state = TOO_FEW if felt else NO_ROWS
         return Fitted(parameter, start, start, parameter.low, parameter.high, felt, state)
     ends = np.repeat(space.begin[None, :], 3, axis=0)
     ends[:, index] = at - spread, at, at + spread
@@ -291,7 +289,7 @@ def _fitted(space: _Space, index: int, at: float, spread: float, felt: int, free
         at - space.low[index] < _AT_BOUND * width,
         space.high[index] - at < _AT_BOUND * width,
     )
-    state = AT_LOW if near_low else AT_HIGH if near_high else FITTED
+    state = AT_LOW if near_low else AT_HIGH if near_high else FITTED if informed else WEAK
     return Fitted(parameter, start, value, low, high, felt, state)
 
 
@@ -301,8 +299,11 @@ def _cost(residuals: FloatArray) -> float:
 
 
 def _too_few(rows: int, parameters: Sequence[Parameter], felt: npt.NDArray[np.int64]) -> str:
+    """Which parameters are nearest to having enough rows."""
+    nearest = sorted(zip(parameters, felt.tolist(), strict=True), key=lambda pair: -pair[1])[:_NAMED]
     needs = "; ".join(
         f"'{parameter.path}' needs {parameter.needs_rows} rows that depend on it and has {count}"
-        for parameter, count in zip(parameters, felt, strict=True)
+        for parameter, count in nearest
     )
-    return f"{rows} rows are too few to fit any parameter: {needs}; measure more cases"
+    more = f"; {len(parameters) - _NAMED} more need as many" if len(parameters) > _NAMED else ""
+    return f"{rows} rows are too few to fit any parameter: {needs}{more}; measure more cases"

@@ -30,6 +30,8 @@ class Cloud:
 def clouds_of(part: Predicted) -> Iterator[Cloud]:
     """One cloud for each data type, collective or method of a subject."""
     subject = part.subject
+    if set(subject.labels.get("quantity", np.array(["time"])).tolist()) != {"time"}:
+        return  # ratios: a picture of times would say nothing
     told = _TOLD.get(subject.kind, _TOLD_OTHERWISE)
     columns = [subject.labels[name].astype(np.str_).tolist() for name in told if name in subject.labels]
     titles = np.array([" ".join(parts) for parts in zip(*columns, strict=True)], dtype=np.str_)

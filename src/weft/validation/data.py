@@ -7,7 +7,7 @@ import io
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,17 +31,17 @@ _ENVIRONMENT = "WEFT_DATA"
 _ALIKE = 0.5  # a file with this share of a kind's columns is meant to be of that kind
 
 
+def _cells(cell: Cell, *names: str) -> dict[str, Cell]:
+    return dict.fromkeys(names, cell)
+
+
 @dataclass(frozen=True)
 class Schema:
-    """The columns that a kind of file must have, what they hold, and its customary file name."""
+    """The columns that a kind of file must have and may have, what they hold, and its customary file name."""
 
     file: str
     columns: Mapping[str, Cell]
-    optional: tuple[str, ...] = ("source", "notes")
-
-
-def _cells(cell: Cell, *names: str) -> dict[str, Cell]:
-    return dict.fromkeys(names, cell)
+    optional: Mapping[str, Cell] = field(default_factory=lambda: _cells("text", "source", "notes"))
 
 
 _SHAPE: dict[str, Cell] = _cells("count", "m", "n", "k")
@@ -59,6 +59,7 @@ SCHEMAS: Mapping[Kind, Schema] = {
         _cells("text", "system", "collective", "pattern", "dtype")
         | _cells("maybe count", "ranks", "m", "n", "k")
         | _cells("maybe positive", *_OVERLAP_TIMES),
+        {**_cells("text", "source", "notes"), "speedup": "maybe positive"},
     ),
     "contention": Schema(
         "contention.csv",
@@ -73,7 +74,7 @@ SCHEMAS: Mapping[Kind, Schema] = {
 _LAYER_TIME = re.compile(r"(prefill|decode)_bs(\d+)_(?:seq|ctx)(\d+)_s")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Rows:
     """Rows of one file by column: numbers as floats (NaN if blank), texts as they stand; `line` counts from 1."""
 
@@ -197,7 +198,7 @@ def _missing(file: str, name: str, head: Sequence[str]) -> Problem:
 def _read(
     kind: Kind, file: str, head: Sequence[str], columns: Mapping[str, Cell], lines: Any
 ) -> tuple[Rows | None, list[Problem]]:
-    wanted = {**columns, **_cells("text", *(name for name in SCHEMAS[kind].optional if name in head))}
+    wanted = {**columns, **{name: cell for name, cell in SCHEMAS[kind].optional.items() if name in head}}
     at = {name: head.index(name) for name in wanted}
     cells: dict[str, list[str | float]] = {name: [] for name in wanted}
     numbers: list[int] = []
@@ -219,8 +220,11 @@ def _read(
     floats = {
         name: np.array(cells[name], dtype=np.float64) for name, cell in wanted.items() if cell != "text"
     }
-    for name in SCHEMAS[kind].optional:
-        texts.setdefault(name, np.full(len(numbers), "", dtype="<U1"))
+    for name, cell in SCHEMAS[kind].optional.items():
+        if cell == "text":
+            texts.setdefault(name, np.full(len(numbers), "", dtype="<U1"))
+        else:
+            floats.setdefault(name, np.full(len(numbers), np.nan))
     return Rows(kind, file, np.array(numbers, dtype=np.int64), floats, texts), problems
 
 

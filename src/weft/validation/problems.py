@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 _LINES_SHOWN = 5
+_VALUES_SHOWN = 3
 
 
 @dataclass(frozen=True)
@@ -16,7 +17,7 @@ class Problem:
     """A rule that rows of a file break: the lines, the column, the first value, the rule, and what to do.
 
     `lines` is empty if the whole file is meant; the header is line 1. `used` says whether the rows count
-    nevertheless.
+    nevertheless; `more` how many further values a problem of many rows has.
     """
 
     file: str
@@ -25,10 +26,11 @@ class Problem:
     value: str
     rule: str
     used: bool = False
+    more: str = ""
 
     def __str__(self) -> str:
         what = f"{self.column} '{self.value}'" if self.column else f"'{self.value}'"
-        return f"{self.file}{self._place()}: {what}: {self.rule}{self._fate()}"
+        return f"{self.file}{self._place()}: {what}{self.more}: {self.rule}{self._fate()}"
 
     def to_dict(self) -> dict[str, object]:
         """The problem as plain data for JSON."""
@@ -71,9 +73,10 @@ def gathered(problems: Iterable[Problem]) -> list[Problem]:
 def _merged(group: Sequence[Problem]) -> Problem:
     first = group[0]
     lines = tuple(sorted({line for problem in group for line in problem.lines}))
-    values = dict.fromkeys(problem.value for problem in group)
-    value = first.value if len(values) == 1 else f"{first.value}' to '{group[-1].value}"
-    return Problem(first.file, lines, first.column, value, first.rule, first.used)
+    values = list(dict.fromkeys(problem.value for problem in group))
+    more = f" and {len(values) - _VALUES_SHOWN} more" if len(values) > _VALUES_SHOWN else ""
+    value = "', '".join(values[:_VALUES_SHOWN])
+    return Problem(first.file, lines, first.column, value, first.rule, first.used, more)
 
 
 def left_out(problems: Iterable[Problem], lines: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:

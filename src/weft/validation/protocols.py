@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -56,51 +56,65 @@ def calibrated(
         raise InputError(
             f"{len(subject)} rows of {subject.machine} are too few to hold {holdout:.0%} of them out; measure more"
         )
-    seen, unseen = subject.take(~held), subject.take(held)
+    seen, kept = subject.take(~held), subject.take(held)
     seen = seen.take(sample(seen.strata(), most_rows, seed))
     found = fit(seen.model(), seen.measured, subject.parameters, subject.start)
-    after = predicted(unseen, found.values())
-    before = errors_of(predicted(unseen).seconds, unseen.measured)
-    return Calibrated(subject, found, len(seen), after, before, errors_of(after.seconds, unseen.measured))
+    after = predicted(kept, found.values())
+    before = errors_of(predicted(kept, subject.start).seconds, kept.measured)
+    return Calibrated(subject, found, len(seen), after, before, errors_of(after.seconds, kept.measured))
+
+
+def unseen(subject: Subject, subjects: Sequence[Subject]) -> Subject:
+    """The subject as if the catalogue had never seen its rows: it starts from what the other machines' values say.
+
+    Where no other machine has a parameter, it starts from the middle of its plausible range.
+    """
+    middle = {one.path: _mean([one.low, one.high]) for one in subject.parameters}
+    return replace(subject, start={**middle, **borrowed(subject, subjects, {})})
 
 
 def hold_out(
     subjects: Sequence[Subject], progress: Progress | None = None, seed: int = SEED
 ) -> list[Calibrated]:
-    """Every subject with enough rows, fitted to 70 % of its rows at random and tried on the other 30 %."""
-    return list(_each(subjects, progress, lambda subject: calibrated(subject, seed=seed)))
+    """Every subject with enough rows, fitted to 70 % of its rows at random and tried on the other 30 %.
+
+    The catalogue's own values, fitted to all rows, are not used.
+    """
+    return _each(subjects, progress, lambda subject: calibrated(unseen(subject, subjects), seed=seed))
 
 
 def leave_one_out(subjects: Sequence[Subject], fits: Mapping[str, Mapping[str, float]]) -> list[Predicted]:
-    """Every subject predicted from its data sheet and what was fitted on the others (`fits`, by their names).
-
-    A parameter is the geometric mean over the other machines of the vendor, or over all others if there is none.
-    """
-    result = []
-    for subject in subjects:
-        values = borrowed(subject, subjects, fits)
-        if values:
-            result.append(predicted(subject, values))
-    return result
+    """Every subject predicted from its data sheet and what is known of the others; `fits` are by their names."""
+    pairs = ((subject, borrowed(subject, subjects, fits)) for subject in subjects)
+    return [predicted(subject, values) for subject, values in pairs if values]
 
 
 def borrowed(
     subject: Subject, subjects: Sequence[Subject], fits: Mapping[str, Mapping[str, float]]
 ) -> dict[str, float]:
-    """The parameters that the other machines' fits suggest for a subject, by path; empty if there are none."""
-    others = [other for other in subjects if other.machine != subject.machine and other.kind == subject.kind]
-    relatives = [other for other in others if other.vendor == subject.vendor] or others
+    """The parameters that the other machines suggest for a subject, by path; empty if there are no others.
+
+    A parameter is the geometric mean of what was fitted on the vendor's other machines; else on all others; else of
+    what the catalogue says of these. Its own value for the subject, fitted to all its rows, never counts.
+    """
+    others = [other for other in subjects if other.name != subject.name and other.kind == subject.kind]
+    relatives = [other for other in others if other.vendor == subject.vendor]
+    ranked = (
+        [fits.get(other.name, {}) for other in relatives],
+        [fits.get(other.name, {}) for other in others],
+        [other.start for other in relatives],
+        [other.start for other in others],
+    )
     values = {}
     for parameter in subject.parameters:
-        known = [
-            fits[other.name][parameter.path]
-            for other in relatives
-            if parameter.path in fits.get(other.name, {})
-        ]
-        if known:
-            mean = float(np.exp(np.log(known).mean())) if min(known) > 0 else float(np.mean(known))
-            values[parameter.path] = mean
+        known = ([one[parameter.path] for one in rank if parameter.path in one] for rank in ranked)
+        if found := next(filter(None, known), None):
+            values[parameter.path] = _mean(found)
     return values
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(np.exp(np.log(values).mean())) if min(values) > 0 else float(np.mean(values))
 
 
 def _each(

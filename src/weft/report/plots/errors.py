@@ -15,8 +15,8 @@ from weft.report.plots.style import Picture, grid, picture, styled
 
 _COLUMNS = 3
 _INK = "#0072B2"
-_BANDS = ((0.2, "#dddddd"), (0.1, "#bbbbbb"))
-_MARK: dict[str, Any] = {"s": 2, "linewidths": 0, "color": _INK, "alpha": 0.35, "rasterized": True}
+_BANDS = ((0.2, "#eeeeee"), (0.1, "#d8d8d8"))
+_MANY = 1000  # points, from which each is drawn as small and faint as can still be seen
 _WIDEST_ERROR = 1.0
 
 
@@ -55,7 +55,7 @@ def predicted_against_measured(clouds: Sequence[Cloud]) -> Picture:
         for width, color in _BANDS:
             ax.fill_between(ends, ends * (1 - width), ends * (1 + width), color=color, linewidth=0)
         ax.plot(ends, ends, color="#444444", linewidth=0.6)
-        ax.scatter(measured, predicted, **_MARK)
+        ax.scatter(measured, predicted, **_mark(cloud))
         ax.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
         ax.set_title(_titled(cloud), fontsize=8)
     figure.supxlabel("measured [µs]")
@@ -71,7 +71,7 @@ def error_against_size(clouds: Sequence[Cloud]) -> Picture:
         error = cloud.predicted / cloud.measured - 1
         for width, color in _BANDS:
             ax.axhspan(-width, width, color=color, linewidth=0)
-        ax.scatter(cloud.size, np.clip(error, -_WIDEST_ERROR, _WIDEST_ERROR), **_MARK)
+        ax.scatter(cloud.size, np.clip(error, -_WIDEST_ERROR, _WIDEST_ERROR), **_mark(cloud))
         ax.set_xscale("log")
         ax.set_ylim(-1.05 * _widest(error), 1.05 * _widest(error))
         ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
@@ -80,6 +80,12 @@ def error_against_size(clouds: Sequence[Cloud]) -> Picture:
         grid(ax)
     figure.supylabel("predicted / measured - 1")
     return figure
+
+
+def _mark(cloud: Cloud) -> dict[str, Any]:
+    """How a point looks: large and dark where there are few; drawn as pixels, or the file would be large."""
+    few = max(0.0, 1 - len(cloud.measured) / _MANY)
+    return {"s": 2 + 8 * few, "alpha": 0.35 + 0.4 * few, "linewidths": 0, "color": _INK, "rasterized": True}
 
 
 def _widest(error: npt.NDArray[np.float64]) -> float:

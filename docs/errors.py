@@ -1,0 +1,84 @@
+"""Writes explanation/errors.md, the page of today's errors, from what `weft validate --bar --out` wrote.
+
+Use: python docs/errors.py out/validate (`make validate` does). Needs nothing but Weft.
+"""
+
+import json
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from weft.report.error_tables import bar_table, errors_table
+from weft.report.tables import Table
+from weft.report.validation import PICTURES, TITLES
+
+HERE = Path(__file__).parent / "explanation"
+FIGURES = "errors"
+DRAWN = ("gemm", "collective")
+INTRODUCTION = """# How far off Weft is today
+
+<!--- Made by `make validate`: change docs/errors.py, not this page. -->
+
+This page is made from `weft validate` on public measurements of GEMMs, collectives, overlapped GEMMs and a Transformer
+layer: {rows}. An error is predicted / measured - 1; mean, median and p90 are of its
+absolute value, the bias keeps the sign, and the geometric mean weighs half and double alike. To see the errors on your
+own machine: [set the models beside measurements](../howto/validate.md).
+
+The rows come from ai-dynamo/aiconfigurator, microsoft/vidur, sitar-lab/NeuSight, ROCm/hipBLASLt, ROCm/rccl,
+Azure/AI-benchmarking-guide, aws-samples/awsome-distributed-training, oracle-quickstart/oci-hpc, microsoft/nnscaler,
+microsoft/mscclpp, openfabric-systems/simllm, PrincetonUniversity/LLMCompass, bytedance/flux and others; they belong to
+their authors and are not part of Weft.
+"""
+BAR = """
+## What must be reached
+
+*Held out*: fitted to a random 70 % of a machine's rows, starting from what the other machines say, and judged on the
+other 30 %, over three such splits. *Leave one out*: predicted from the data sheet and the other machines' fits.
+*As shipped*: the catalogue as it is. Why a line is missed, where one is: [deviations](../deviations.md).
+"""
+
+
+def main(folder: Path) -> None:
+    data = json.loads((folder / "validation.json").read_text())
+    kinds = list(dict.fromkeys(group["kind"] for group in data["groups"]))
+    copy_pictures(folder)
+    (HERE / "errors.md").write_text("\n".join([*lines(data, kinds), ""]))
+
+
+def lines(data: Mapping[str, Any], kinds: Sequence[str]) -> Iterator[str]:
+    yield INTRODUCTION.format(rows=f"{data['rows_used']:,} of {data['rows_read']:,} rows have a prediction")
+    yield from markdown(errors_table(data["overall"]))
+    if data.get("bar"):
+        yield BAR
+        yield from markdown(bar_table(data["bar"]))
+    yield "\n## Machine by machine, as shipped"
+    for kind in kinds:
+        yield f"\n### {TITLES.get(kind, kind)}\n"
+        told = [
+            {k: v for k, v in one.items() if k != "kind"} for one in data["summary"] if one["kind"] == kind
+        ]
+        yield from markdown(errors_table(told))
+        for name in PICTURES if kind in DRAWN else ():
+            yield f"\n![{TITLES[kind]}, {name}]({FIGURES}/{kind}-{name}.svg)"
+
+
+def markdown(table: Table) -> Iterator[str]:
+    yield f"| {' | '.join(table.heads)} |"
+    sides = ["---" if at < table.text_columns else "---:" for at in range(len(table.heads))]
+    yield f"| {' | '.join(sides)} |"
+    yield from (f"| {' | '.join(row)} |" for row in table.rows)
+
+
+def copy_pictures(folder: Path) -> None:
+    (HERE / FIGURES).mkdir(exist_ok=True)
+    for kind in DRAWN:
+        for name in PICTURES:
+            picture = folder / f"{kind}-{name}.svg"
+            if picture.exists():
+                shutil.copyfile(picture, HERE / FIGURES / picture.name)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,136 @@
+"""`weft calibrate`: a machine's physical parameters fitted to its own measurements."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from weft.cli.options import file_option
+from weft.cli.output import write_atomically
+from weft.cli.tables import print_table
+
+if TYPE_CHECKING:
+    from weft.validation.calibration import Fitted
+    from weft.validation.catalog import Target
+    from weft.validation.metrics import Errors
+    from weft.validation.protocols import Calibrated
+
+
+@click.command("calibrate", epilog="Example: weft calibrate --data gemm.csv --gpu h100-sxm --out my-gpu.toml")
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path),
+    metavar="FILE|DIR",
+    help="Measurements in the documented columns; else WEFT_DATA, else ../shared/data beside the project.",
+)
+@click.option("--gpu", metavar="NAME|FILE", help="Fit this GPU to its GEMMs.")
+@click.option(
+    "--system", metavar="NAME", help="Fit the collective library of this system to its collectives."
+)
+@click.option(
+    "--holdout",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    default=0.3,
+    show_default=True,
+    metavar="SHARE",
+    help="Share of the rows that the fit does not see.",
+)
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Which rows are held out."
+)
+@file_option("--out", "out", "Write the fitted GPU or library profile to this TOML file.")
+@file_option("--json", "json_file", "Write the parameters and the errors as JSON.")
+def calibrate(
+    data: Path | None,
+    gpu: str | None,
+    system: str | None,
+    holdout: float,
+    seed: int,
+    out: Path | None,
+    json_file: Path | None,
+) -> None:
+    """Fit the few named physical parameters of a machine to measured rows, and say how far off it then is.
+
+    What may be fitted is a closed list with plausible bounds; whatever ends at a bound is told. Errors are those
+    on rows that the fit did not see, before and after.
+    """
+    from weft.validation import catalog
+    from weft.validation.data import data_folder
+    from weft.validation.protocols import calibrated
+
+    if (gpu is None) == (system is None):
+        raise click.UsageError("name either a --gpu or a --system to calibrate")
+    place = data_folder(data)
+    target = catalog.gpu_target(place, gpu) if gpu else catalog.library_target(place, str(system))
+    done = calibrated(target.subject, holdout, seed)
+    _print_parameters(done)
+    _print_errors(done)
+    for problem in target.complaints:
+        click.echo(f"problem: {problem}")
+    _write(done, target, out, json_file, f"{place.name}, seed {seed}")
+
+
+def _write(done: Calibrated, target: Target, out: Path | None, json_file: Path | None, data: str) -> None:
+    if json_file is not None:
+        click.echo(f"fit: {write_atomically(json_file, json.dumps(done.to_dict(), indent=1))}")
+    if out is not None:
+        click.echo(f"fitted: {write_atomically(out, target.text(done, out, data))}")
+
+
+def _print_parameters(done: Calibrated) -> None:
+    told = [found for found in done.fit.parameters if found.state != "no rows"]
+    columns = ["parameter", "start", "fitted", "95 % low", "high", "bounds", "rows", "state", "what it is"]
+    title = f"{done.subject.machine}: {done.fitted_rows} rows fitted, {len(done.held_out.subject)} held out"
+    print_table(
+        title, columns, [_row(found) for found in told], ["start", "fitted", "95 % low", "high", "rows"]
+    )
+    silent = [found.parameter.path for found in done.fit.parameters if found.state == "no rows"]
+    if silent:
+        click.echo(f"no row depends on {', '.join(silent)}: kept as they were")
+
+
+def _row(found: Fitted) -> list[str]:
+    from weft.validation.catalog import shown
+
+    unit = found.parameter.unit
+    start, value, low, high = (shown(v, unit) for v in (found.start, found.value, found.low, found.high))
+    bounds = f"{shown(found.parameter.low, unit)} to {shown(found.parameter.high, unit)}"
+    if found.state == "too few rows":
+        state = (
+            f"{found.state}, needs {found.parameter.needs_rows}"
+            if found.state == "too few rows"
+            else found.state
+        )
+        low = high = value = "–"
+    else:
+        state = found.state
+    return [
+        found.parameter.path,
+        start,
+        value,
+        low,
+        high,
+        bounds,
+        f"{found.rows:,}",
+        state,
+        found.parameter.about,
+    ]
+
+
+def _print_errors(done: Calibrated) -> None:
+    rows = [["before", *_texts(done.before)], ["after", *_texts(done.after)]]
+    columns = ["rows held out", "rows", "mean", "median", "p90", "bias", "geomean"]
+    print_table("Errors on the rows that the fit did not see", columns, rows, columns[1:])
+
+
+def _texts(errors: Errors) -> list[str]:
+    sizes = (errors.mean_abs_err, errors.median_abs_err, errors.p90_abs_err)
+    return [
+        f"{errors.rows:,}",
+        *(f"{size:.1%}" for size in sizes),
+        f"{errors.bias:+.1%}",
+        f"{errors.geomean_err:.1%}",
+    ]

@@ -1,0 +1,141 @@
+"""`weft validate`: the models against measured rows, one's own or public ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from weft.cli.options import comma_list, file_option, folder_option
+from weft.cli.progress import Progress, progress_bar
+from weft.cli.tables import print_table
+
+if TYPE_CHECKING:
+    from weft.report.tables import Table
+    from weft.validation.bar import Line
+    from weft.validation.data import Kind
+    from weft.validation.run import Validation
+
+KINDS = ("gemm", "collective", "overlap", "contention", "layer")
+_PROBLEMS_SHOWN = 20
+
+
+@click.command(
+    "validate", epilog="Example: weft validate --data measurements --gpu h100-sxm --out out/validate"
+)
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path),
+    metavar="DIR|FILE",
+    help="Measurements in the documented columns; else WEFT_DATA, else ../shared/data beside the project.",
+)
+@click.option(
+    "--gpu", "gpus", callback=comma_list, metavar="A,B", help="Only rows of these GPUs: names or TOML files."
+)
+@click.option(
+    "--library",
+    "libraries",
+    callback=comma_list,
+    metavar="FILE,...",
+    help="Profiles of collective libraries, as 'weft calibrate --system' writes them.",
+)
+@click.option(
+    "--kinds",
+    callback=comma_list,
+    metavar="A,B",
+    help=f"Only these kinds of measurements, of {', '.join(KINDS)}.",
+)
+@click.option(
+    "--bar",
+    is_flag=True,
+    help="Also fit to 70 % of the rows and to the other machines, and say line by line what holds.",
+)
+@file_option("--json", "json_file", "Write the errors, the worst rows and every problem as JSON.")
+@folder_option("Write report.html with the pictures, and validation.json, to this folder.")
+def validate(
+    data: Path | None,
+    gpus: tuple[str, ...] | None,
+    libraries: tuple[str, ...] | None,
+    kinds: tuple[str, ...] | None,
+    bar: bool,
+    json_file: Path | None,
+    folder: Path | None,
+) -> None:
+    """How far the models are off: predictions of the catalogue's machines against measured rows.
+
+    Errors are told per GPU and data type, and per system and collective, over every row that can be true; rows
+    that cannot are named and left out.
+    """
+    from weft.validation import run
+
+    with progress_bar("validation") as progress:
+        done = run.validate(
+            data, gpus=gpus or (), libraries=libraries or (), kinds=_kinds(kinds), progress=progress
+        )
+        lines = _bar_lines(done, progress) if bar else []
+    _print_errors(done)
+    _print_problems(done)
+    if lines:
+        _print_bar(lines)
+    _save(done, lines, json_file, folder)
+
+
+def _save(done: Validation, lines: Sequence[Line], json_file: Path | None, folder: Path | None) -> None:
+    told = [line.to_dict() for line in lines]
+    more = {"bar": told} if told else {}
+    if json_file is not None:
+        click.echo(f"errors: {done.save(json_file, **more)}")
+    if folder is not None:
+        from weft.report import validation_report
+
+        click.echo(f"errors: {done.save(folder / 'validation.json', **more)}")
+        click.echo(f"report: {validation_report(done, folder, told)}")
+
+
+def _kinds(names: tuple[str, ...] | None) -> list[Kind] | None:
+    from weft.errors import UnknownNameError
+    from weft.validation.data import SCHEMAS
+
+    known = {str(kind): kind for kind in SCHEMAS}
+    for name in names or ():
+        if name not in known:
+            raise UnknownNameError("kind of measurement", name, known)
+    return None if names is None else [known[name] for name in names]
+
+
+def _bar_lines(done: Validation, progress: Progress) -> list[Line]:
+    from weft.validation.judge import judged
+
+    return judged(done, progress)
+
+
+def _print_errors(done: Validation) -> None:
+    from weft.report.error_tables import errors_table, worst_table
+
+    data = done.to_dict()
+    _print(f"{done.rows_used:,} of {done.rows_read:,} rows have a prediction", errors_table(data["overall"]))
+    _print(
+        "Errors of each group: |predicted / measured - 1|, and the bias with its sign",
+        errors_table(data["groups"]),
+    )
+    _print("Rows that are furthest off", worst_table(data["worst"]))
+
+
+def _print_problems(done: Validation) -> None:
+    found = done.complaints()
+    for problem in found[:_PROBLEMS_SHOWN]:
+        click.echo(f"problem: {problem}")
+    if len(found) > _PROBLEMS_SHOWN:
+        click.echo(f"and {len(found) - _PROBLEMS_SHOWN} more problems; --json lists them all")
+
+
+def _print_bar(lines: Sequence[Line]) -> None:
+    from weft.report.error_tables import bar_table
+
+    _print("What must be reached", bar_table([line.to_dict() for line in lines]))
+
+
+def _print(title: str, table: Table) -> None:
+    print_table(title, table.heads, table.rows, table.heads[table.text_columns :])

@@ -1,0 +1,253 @@
+"""Measured collectives as subjects: one per GPU, with the library profile that serves it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from weft import predict
+from weft.collectives.library import canonical
+from weft.errors import InputError
+from weft.hardware import Gpu, SystemMatch, find_system
+from weft.hardware.libraries import Profile
+from weft.predict.collective_parameters import collective_parameters
+from weft.predict.collective_rigs import Rig, rig_of
+from weft.validation.checks import beyond_physics, collective_floor, duplicates, unknown_names
+from weft.validation.data import Rows
+from weft.validation.machines import Machines
+from weft.validation.problems import Problem, left_out
+from weft.validation.subjects import Subject
+
+FloatArray = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
+
+LARGE, MEDIUM, ALL = ">= 16 MiB", ">= 1 MiB", "all sizes"
+_MiB = 2.0**20
+_OF_ONE = ("reduce_scatter", "all_gather", "all_reduce", "all_to_all")
+_TABLE = {"send_recv": "all_to_all", "broadcast": "all_gather"}
+"""The tables of a profile that serve one collective, and those that serve another one as well."""
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """Rows that differ in bytes alone: where they are, and what they were run on and with."""
+
+    positions: npt.NDArray[np.int64]
+    collective: str
+    ranks: int
+    match: SystemMatch
+    rig: Rig
+
+    @property
+    def gpu(self) -> Gpu:
+        """The GPU of the system."""
+        return self.match.gpu
+
+    def seconds(self, size: FloatArray, profile: Profile) -> FloatArray:
+        """Predicted times for some numbers of bytes [s]."""
+        return predict.collective(
+            self.collective,
+            size,
+            self.ranks,
+            self.match,
+            profile=profile,
+            **self.rig.options(self.ranks, self.match.nodes),
+        ).seconds
+
+    def feels(self, path: str) -> bool:
+        """Whether its times may depend on a value of a profile: any but those of the other collectives."""
+        table = path.partition(".")[0]
+        return table not in _OF_ONE or table == _TABLE.get(self.collective, self.collective)
+
+
+def collective_subjects(rows: Rows, machines: Machines) -> tuple[list[Subject], list[Problem]]:
+    """The rows of a collectives file by GPU, without those that cannot be true, and what is wrong with them.
+
+    Rows of libraries without a model are told and left out.
+    """
+    rows = _of_chosen(rows, machines)
+    problems = [
+        *duplicates(rows),
+        *unknown_names(rows, "system", find_system),
+        *unknown_names(rows, "collective", canonical),
+    ]
+    kept = rows.take(left_out(problems, rows.line))
+    wrong = [*_impossible_ranks(kept), *_without_model(kept)]
+    kept = kept.take(left_out(wrong, kept.line))
+    problems += wrong
+    subjects = []
+    for gpu, members in _by_gpu(kept):
+        profile = machines.profile(gpu, cases_of(members)[0].rig.library)
+        believable, wrong = _believable(members, gpu, profile)
+        problems += wrong
+        if len(believable):
+            subjects.append(_subject(believable, gpu, profile))
+    return subjects, problems
+
+
+@lru_cache(maxsize=256)
+def cases_of(rows: Rows) -> tuple[Case, ...]:
+    """The rows grouped by everything but their bytes."""
+    texts = [rows.texts[name].tolist() for name in ("system", "collective", "source", "notes")]
+    keys = zip(*texts, rows.numbers["ranks"].astype(int).tolist(), strict=True)
+    members: dict[tuple[SystemMatch, str, int, Rig], list[int]] = {}
+    for position, (system, name, source, notes, ranks) in enumerate(keys):
+        match, rig = _match(system, ranks), _rig(system, notes, source)
+        members.setdefault((match, canonical(name), ranks, rig), []).append(position)
+    return tuple(
+        Case(np.array(positions), name, ranks, match, rig)
+        for (match, name, ranks, rig), positions in members.items()
+    )
+
+
+@lru_cache(maxsize=1024)
+def _match(system: str, ranks: int) -> SystemMatch:
+    """The machine that runs `ranks` ranks: what the text says, or another number of its GPUs."""
+    match = find_system(system)
+    return match if match.gpus == ranks else match.with_ranks(ranks)
+
+
+@lru_cache(maxsize=4096)
+def _rig(system: str, notes: str, source: str) -> Rig:
+    return rig_of(system, notes, source)
+
+
+@dataclass
+class _Model:
+    """Times of a GPU's rows under changed parameters; cases that a change does not reach are not computed again."""
+
+    profile: Profile
+    known: dict[tuple[object, ...], FloatArray] = field(default_factory=dict)
+
+    def __call__(self, rows: Rows, values: Mapping[str, float]) -> FloatArray:
+        profile = self.profile.with_values(dict(values)) if values else self.profile
+        seconds = np.empty(len(rows))
+        for case in cases_of(rows):
+            seconds[case.positions] = self._seconds(rows, case, profile, values)
+        return seconds
+
+    def _seconds(self, rows: Rows, case: Case, profile: Profile, values: Mapping[str, float]) -> FloatArray:
+        felt = tuple(value for path, value in values.items() if case.feels(path))
+        key = (case, felt)
+        if key not in self.known:
+            if len(self.known) > _REMEMBERED:
+                self.known.clear()
+            self.known[key] = case.seconds(rows.numbers["bytes"][case.positions], profile)
+        return self.known[key]
+
+
+_REMEMBERED = 20_000
+
+
+def _subject(rows: Rows, gpu: Gpu, profile: Profile) -> Subject:
+    size = rows.numbers["bytes"]
+    parameters = collective_parameters(profile)
+    return Subject(
+        kind="collective",
+        machine=gpu.name,
+        rows=rows,
+        measured=rows.seconds,
+        labels=_labels(rows),
+        ranges={LARGE: size >= 16 * _MiB, MEDIUM: size >= _MiB, ALL: np.ones(len(rows), dtype=np.bool_)},
+        predict=_Model(profile),
+        parameters=parameters,
+        start={parameter.path: profile.value(parameter.path) for parameter in parameters},
+        vendor=gpu.vendor,
+    )
+
+
+def _labels(rows: Rows) -> dict[str, npt.NDArray[np.object_]]:
+    names = ("system", "dtype", "ranks", "collective", "library", "host", "nodes")
+    columns = {name: np.empty(len(rows), dtype=np.object_) for name in names}
+    columns["system"][:] = rows.texts["system"].tolist()
+    for case in cases_of(rows):
+        told = (
+            case.rig.dtype,
+            case.ranks,
+            case.collective,
+            case.rig.library,
+            case.rig.host,
+            case.match.nodes,
+        )
+        for name, value in zip(names[1:], told, strict=True):
+            columns[name][case.positions] = value
+    return columns
+
+
+def _of_chosen(rows: Rows, machines: Machines) -> Rows:
+    """The rows whose system has a chosen GPU; all of them if none was chosen."""
+    if not machines.chosen:
+        return rows
+    wanted = {gpu.name for gpu in machines.chosen}
+    names = rows.texts["system"]
+    mine = [name for name in np.unique(names).tolist() if _gpu_name(name) in wanted]
+    return rows.take(np.isin(names, mine))
+
+
+def _gpu_name(system: str) -> str | None:
+    try:
+        return find_system(system).gpu.name
+    except InputError:
+        return None
+
+
+def _impossible_ranks(rows: Rows) -> list[Problem]:
+    problems = []
+    columns = (rows.line, rows.texts["system"], rows.numbers["ranks"].astype(int))
+    for line, system, ranks in zip(*(column.tolist() for column in columns), strict=True):
+        try:
+            _match(system, ranks)
+        except InputError as error:
+            problems.append(Problem(rows.file, (line,), "ranks", str(ranks), str(error)))
+            continue
+        if ranks < 2:
+            problems.append(
+                Problem(rows.file, (line,), "ranks", str(ranks), "a collective needs at least two ranks")
+            )
+    return problems
+
+
+def _without_model(rows: Rows) -> list[Problem]:
+    """Rows of libraries that Weft has no model of, told once for each library."""
+    columns = (rows.texts[name].tolist() for name in ("system", "notes", "source"))
+    rigs = [_rig(*texts) for texts in zip(*columns, strict=True)]
+    others = {rig.library for rig in rigs if not rig.modelled}
+    return [
+        Problem(
+            rows.file,
+            tuple(line for line, rig in zip(rows.line.tolist(), rigs, strict=True) if rig.library == library),
+            "library",
+            library,
+            "Weft has no model of this library",
+        )
+        for library in sorted(others)
+    ]
+
+
+def _by_gpu(rows: Rows) -> Iterator[tuple[Gpu, Rows]]:
+    gpus: dict[str, Gpu] = {}
+    of = np.empty(len(rows), dtype=np.object_)
+    for case in cases_of(rows):
+        gpus.setdefault(case.gpu.name, case.gpu)
+        of[case.positions] = case.gpu.name
+    for name, gpu in gpus.items():
+        yield gpu, rows.take(of == name)
+
+
+def _believable(rows: Rows, gpu: Gpu, profile: Profile) -> tuple[Rows, list[Problem]]:
+    floor, expected = np.empty(len(rows)), np.empty(len(rows))
+    link = max(gpu.link.bandwidth, gpu.host.bandwidth)
+    size = rows.numbers["bytes"]
+    for case in cases_of(rows):
+        of = case.positions
+        reduces = case.match.machine.switch_reduces
+        floor[of] = collective_floor(
+            case.collective, np.full(len(of), float(case.ranks)), size[of], link, reduces
+        )
+        expected[of] = case.seconds(size[of], profile)
+    wrong = beyond_physics(rows, floor, expected, gpu.name)
+    return rows.take(left_out(wrong, rows.line)), wrong

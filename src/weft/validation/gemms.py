@@ -1,0 +1,135 @@
+"""Measured GEMMs as subjects: one per GPU, with its rows checked against what the GPU can do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from weft import predict
+from weft.hardware import Gpu, quantities
+from weft.validation.checks import DTYPE_BYTES, beyond_physics, duplicates, gemm_floor, unknown_names
+from weft.validation.data import Rows
+from weft.validation.machines import Machines
+from weft.validation.problems import Problem, left_out
+from weft.validation.subjects import Subject
+
+FloatArray = npt.NDArray[np.float64]
+
+LONG = ">= 20 us"
+SHORT = "< 20 us"
+_LONG_SECONDS = 20e-6
+
+
+def gemm_subjects(rows: Rows, machines: Machines) -> tuple[list[Subject], list[Problem]]:
+    """The rows of a GEMM file by GPU, without those that cannot be true, and what is wrong with them."""
+    rows = machines.of_chosen(rows, "gpu")
+    problems = [*duplicates(rows), *unknown_names(rows, "gpu", machines.find)]
+    kept = rows.take(left_out(problems, rows.line))
+    subjects = []
+    for gpu, members in _by_gpu(kept, machines):
+        believable, wrong = _believable(members, gpu)
+        problems += wrong
+        if len(believable):
+            subjects.append(_subject(believable, gpu))
+    return subjects, problems
+
+
+def _believable(rows: Rows, gpu: Gpu) -> tuple[Rows, list[Problem]]:
+    """The rows that the GPU can run at all, and in the measured time."""
+    unsupported = _unsupported(rows, gpu)
+    runnable = rows.take(left_out(unsupported, rows.line))
+    if not len(runnable):
+        return runnable, unsupported
+    expected = gemm_seconds(runnable, gpu)
+    wrong = beyond_physics(runnable, gemm_floors(runnable, gpu), expected, gpu.name)
+    return runnable.take(left_out(wrong, runnable.line)), unsupported + wrong
+
+
+def gemm_seconds(rows: Rows, gpu: Gpu) -> FloatArray:
+    """The closed form's time of each row on one GPU [s]."""
+    seconds = np.empty(len(rows))
+    converts = quantizing(rows)
+    for of, quantize in ((converts, True), (~converts, False)):
+        seconds[of] = _seconds(rows.take(of), gpu, quantize)
+    return seconds
+
+
+def _seconds(rows: Rows, gpu: Gpu, quantize: bool) -> FloatArray:
+    def of_dtype(m: FloatArray, n: FloatArray, k: FloatArray, dtype: str) -> FloatArray:
+        return predict.gemm(m, n, k, dtype, gpu, quantize=quantize).seconds
+
+    return _per_dtype(rows, of_dtype)
+
+
+def quantizing(rows: Rows) -> npt.NDArray[np.bool_]:
+    """Which rows measured a linear layer that first quantizes its 16-bit input: vLLM's LinearKernels."""
+    return np.strings.find(rows.texts["notes"], "LinearKernel") >= 0
+
+
+def gemm_floors(rows: Rows, gpu: Gpu) -> FloatArray:
+    """The least time that each row can take on one GPU [s]."""
+    return _per_dtype(rows, lambda m, n, k, dtype: gemm_floor(m, n, k, dtype, gpu))
+
+
+def changed(gpu: Gpu, values: Mapping[str, float]) -> Gpu:
+    """The GPU with values at some paths replaced, given as plain numbers [base units]."""
+    if not values:
+        return gpu
+    return gpu.with_values({path: quantities()[path].format(value) for path, value in values.items()})
+
+
+def _per_dtype(
+    rows: Rows, seconds: Callable[[FloatArray, FloatArray, FloatArray, str], FloatArray]
+) -> FloatArray:
+    result = np.empty(len(rows))
+    shapes = [rows.numbers[name] for name in ("m", "n", "k")]
+    dtypes = rows.texts["dtype"]
+    for dtype in np.unique(dtypes).tolist():
+        of = dtypes == dtype
+        m, n, k = (column[of] for column in shapes)
+        result[of] = seconds(m, n, k, dtype)
+    return result
+
+
+def _by_gpu(rows: Rows, machines: Machines) -> Iterator[tuple[Gpu, Rows]]:
+    names = rows.texts["gpu"]
+    found = {name: machines.find(name) for name in np.unique(names).tolist()}
+    for gpu in {gpu.name: gpu for gpu in found.values()}.values():
+        mine = [name for name, machine in found.items() if machine.name == gpu.name]
+        yield gpu, rows.take(np.isin(names, mine))
+
+
+def _unsupported(rows: Rows, gpu: Gpu) -> list[Problem]:
+    dtypes = rows.texts["dtype"]
+    bad = [
+        dtype for dtype in np.unique(dtypes).tolist() if dtype not in DTYPE_BYTES or not gpu.supports(dtype)
+    ]
+    known = ", ".join(dtype for dtype in DTYPE_BYTES if gpu.supports(dtype))
+    return [
+        Problem(
+            rows.file,
+            tuple(rows.line[dtypes == dtype].tolist()),
+            "dtype",
+            dtype,
+            f"{gpu.name} does not multiply matrices of this type; it has {known}",
+        )
+        for dtype in bad
+    ]
+
+
+def _subject(rows: Rows, gpu: Gpu) -> Subject:
+    measured = rows.seconds
+    return Subject(
+        kind="gemm",
+        machine=gpu.name,
+        rows=rows,
+        measured=measured,
+        labels={"gpu": rows.texts["gpu"], "dtype": rows.texts["dtype"]},
+        ranges={LONG: measured >= _LONG_SECONDS, SHORT: measured < _LONG_SECONDS},
+        predict=lambda some, values: gemm_seconds(some, changed(gpu, values)),
+        parameters=predict.GEMM_PARAMETERS,
+        start={parameter.path: gpu.value(parameter.path) for parameter in predict.GEMM_PARAMETERS},
+        vendor=gpu.vendor,
+    )

@@ -1,0 +1,125 @@
+"""`weft validate` and `weft calibrate`: what they print, what they write, and how bad input ends."""
+
+import json
+
+import numpy as np
+import pytest
+
+from weft import predict
+from weft.cli import main as cli
+from weft.cli.validate import KINDS
+from weft.hardware import load
+from weft.validation.data import SCHEMAS
+
+SLOWER = {"achieved.matrix_bf16": 0.7, "achieved.gemm_memory": 0.6}
+
+
+@pytest.fixture
+def weft(capsys):
+    """Runs `weft ARGUMENTS`: exit status, output and error output."""
+
+    def run(*arguments):
+        with pytest.raises(SystemExit) as left:
+            cli.main([*map(str, arguments)])
+        return left.value.code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def measurements(tmp_path):
+    """GEMMs of a slower H100, which the model of it predicts but for 3 % of noise."""
+    random = np.random.default_rng(3)
+    gpu = load("h100-sxm").with_values({path: str(value) for path, value in SLOWER.items()})
+    m, n, k = (2 ** random.integers(6, 14, 240) for _ in range(3))
+    seconds = predict.gemm(m, n, k, "bf16", gpu).seconds * np.exp(random.normal(0, 0.03, 240))
+    lines = [f"h100-sxm,bf16,{a},{b},{c},{t * 1e6:.6g}" for a, b, c, t in zip(m, n, k, seconds, strict=True)]
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / "gemm.csv").write_text("\n".join(["gpu,dtype,m,n,k,time_us", *dict.fromkeys(lines), ""]))
+    return folder
+
+
+def test_the_kinds_in_the_help_are_those_that_there_are():
+    assert set(KINDS) == set(SCHEMAS)
+
+
+def test_validate_prints_groups_worst_rows_and_problems(weft, measurements):
+    with (measurements / "gemm.csv").open("a") as file:
+        file.write("h100-sxm,bf16,64,64,64,-5\n")
+    status, out, _ = weft("validate", "--data", measurements)
+    assert status == 0
+    for words in ("rows have a prediction", "h100-sxm   bf16", "Rows that are furthest off", "gemm.csv:"):
+        assert words in out
+    assert "time_us '-5': this must be greater than zero; the row is left out" in out
+
+
+def test_validate_writes_json_a_page_and_pictures(weft, measurements, tmp_path):
+    out = tmp_path / "out"
+    status, _, _ = weft("validate", "--data", measurements, "--json", tmp_path / "v.json", "--out", out)
+    assert status == 0
+    data = json.loads((tmp_path / "v.json").read_text())
+    assert data["groups"][0]["gpu"] == "h100-sxm"
+    assert {file.name for file in out.iterdir()} == {
+        "report.html", "validation.json", "gemm-predicted.svg", "gemm-error.svg",
+    }  # fmt: skip
+    assert "Weft's models against measurements" in (out / "report.html").read_text()
+
+
+def test_calibrate_finds_the_machine_behind_the_rows_and_its_file_serves(weft, measurements, tmp_path):
+    file, fit = tmp_path / "mine.toml", tmp_path / "fit.json"
+    status, out, _ = weft(
+        "calibrate", "--data", measurements / "gemm.csv", "--gpu", "h100-sxm", "--out", file, "--json", fit
+    )
+    assert status == 0
+    assert "Errors on the rows that the fit did not see" in out
+    found = json.loads(fit.read_text())
+    for one in found["parameters"]:
+        if one["path"] in SLOWER:
+            assert one["value"] == pytest.approx(SLOWER[one["path"]], rel=0.05)
+    assert found["held_out_after"]["mean_abs_err"] < 0.05 < found["held_out_before"]["mean_abs_err"]
+    own = load(str(file))
+    assert own.provenance["achieved.matrix_bf16"].kind == "calibrated"
+    assert "rows held out the mean error is" in own.provenance["achieved.matrix_bf16"].source
+    status, out, _ = weft("validate", "--data", measurements, "--gpu", file)
+    assert status == 0
+    assert "240" in out or "rows have a prediction" in out
+
+
+def test_calibrate_is_reproducible(weft, measurements, tmp_path):
+    texts = []
+    for name in ("one.toml", "two.toml"):
+        assert (
+            weft("calibrate", "--data", measurements, "--gpu", "h100-sxm", "--out", tmp_path / name)[0] == 0
+        )
+        texts.append((tmp_path / name).read_text().replace("two", "one"))
+    assert texts[0] == texts[1]
+
+
+def test_too_few_rows_say_how_many_are_needed(weft, measurements):
+    file = measurements / "gemm.csv"
+    file.write_text("\n".join(file.read_text().splitlines()[:9]) + "\n")
+    status, _, err = weft("calibrate", "--data", file, "--gpu", "h100-sxm")
+    assert status == 2
+    assert "rows are too few to fit any parameter: 'achieved." in err
+    assert "rows that depend on it and has" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("validate", "--data", "nowhere"), "the folder of measurements 'nowhere' does not exist"),
+        (("validate", "--kinds", "gems"), "unknown kind of measurement 'gems'; known: gemm"),
+        (("validate", "--gpu", "h100-smx"), "unknown GPU 'h100-smx'"),
+        (("calibrate",), "name either a --gpu or a --system to calibrate"),
+        (("calibrate", "--gpu", "b200", "--system", "dgx-h100"), "name either a --gpu or a --system"),
+        (("calibrate", "--gpu", "b200", "--holdout", "30"), "'--holdout': 30.0 is not in the range 0<x<1"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_bad_input_ends_in_one_sentence(weft, measurements, monkeypatch, arguments, sentence):
+    monkeypatch.setenv("WEFT_DATA", str(measurements))
+    status, _, err = weft(*arguments)
+    assert status == 2
+    assert sentence in err
+    assert len(err.splitlines()) == 1
