@@ -118,6 +118,27 @@ def test_collective_json_holds_bytes_and_bandwidths(tmp_path):
     assert row["algbw_gbs"] == pytest.approx(row["bytes"] / row["time_us"] / 1e3)
 
 
+def test_ranks_on_more_nodes_go_through_the_network(tmp_path):
+    times = []
+    for nodes in (1, 2):
+        file = tmp_path / f"{nodes}.json"
+        run(
+            "collective",
+            "all_reduce:64MiB",
+            "--ranks",
+            8,
+            "--system",
+            "dgx-h100",
+            "--nodes",
+            nodes,
+            "--json",
+            file,
+        )
+        times.append(json.loads(file.read_text())["predictions"][0])
+    assert times[1]["time_us"] > times[0]["time_us"]
+    assert times[1]["network_us"] > 0
+
+
 def test_sizes_are_one_a_list_or_every_doubling():
     assert collective_sizes("all_reduce:256MiB")[1].tolist() == [2**28]
     name, sizes = collective_sizes("all_gather:1MiB,3MB,1KiB..5KiB")

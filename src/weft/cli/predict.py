@@ -119,6 +119,12 @@ def gemm(
     metavar="NAME",
     help="One algorithm instead of the library's choice, perhaps with its protocol: ring, nvls, ring-ll128.",
 )
+@click.option(
+    "--nodes",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Nodes that they stand on.  [default: as few as hold them]",
+)
 @click.option("--dma", is_flag=True, help="By copy engines instead of compute units (without reduction).")
 @_json
 @folder_option("Write report.html with a plot of time and bandwidth to this folder.")
@@ -127,6 +133,7 @@ def collective(
     ranks: int,
     systems: tuple[str, ...],
     algorithm: str | None,
+    nodes: int | None,
     dma: bool,
     json_file: Path | None,
     folder: Path | None,
@@ -138,7 +145,7 @@ def collective(
     from weft.cli import predictions
 
     name, sizes = predictions.collective_sizes(what)
-    options = given(algorithm=algorithm, dma=dma)
+    options = given(algorithm=algorithm, nodes=nodes, dma=dma)
     done = [predictions.predict_collectives(name, sizes, ranks, system, options) for system in systems]
     predictions.print_collectives(done)
     _write(json_file, lambda: predictions.as_json(done), "figures")
