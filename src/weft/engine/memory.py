@@ -47,8 +47,10 @@ def enqueue(m: Machine, i: int, g: int, address: int, arrive: int) -> None:
     interleave = m.shape[y.S_INTERLEAVE]
     local = channel_of(m, address)
     c = g * channels + local
-    # The channel's own linear address decides row and bank; successive rows walk over the bank groups.
-    row_index = (address // interleave // channels * interleave + address % interleave) // m.shape[y.S_ROW]
+    # The channel's own linear address decides row and bank; successive rows walk over the bank groups. A request larger
+    # than a row counts as one: its rows are opened in banks of one group, as if they were one long row.
+    span = max(m.shape[y.S_ROW], m.shape[y.S_REQUEST])
+    row_index = (address // interleave // channels * interleave + address % interleave) // span
     row = row_index // banks
     r = m.request
     r[i, y.R_GPU] = g

@@ -53,19 +53,27 @@ _SHAPES = {
 
 
 class _Cost(NamedTuple):
-    """From a kernel's launch to its first load, and from a slice's arrival to the next one's first load [us]."""
+    """From a kernel's launch to its first load, from a slice's arrival to the next one's first load [us], and how much
+    a workgroup has on its way, if less than its threads could [bytes].
+    """
 
     start: float
     sync: float
+    in_flight: int = 1 << 20
 
 
 # Calibrated on reduce-scatters of 8 to 128 MiB, half and int8, 2 and 8 GPUs (ai-dynamo/aiconfigurator @095f58a,
-# nccl_perf of a100_sxm 2.27.3 and h100_sxm 2.23 and 2.29.2; Blackwell and LL: intercepts and steps of the same
-# tables). Ampere pulls data from its neighbour and pays a round trip per slice (NCCL src/graph/paths.cc), later
-# generations push. AMD: the base and step latencies of RCCL's tuning tables, assumed to be two slices a step.
+# nccl_perf of a100_sxm 2.27.3 and h100_sxm 2.23 and 2.29.2); Blackwell and LL: intercepts and steps of the same
+# tables. Plausible: start 1 to 20 us, sync 0 to 8 us, 16 to 128 KiB on their way. Ampere pulls data from its
+# neighbour and pays a round trip per slice (NCCL src/graph/paths.cc), later generations push. AMD: base and step
+# latencies of RCCL's tuning tables, two slices a step (assumed).
 _COSTS = {
-    "ampere": {Protocol.LL: _Cost(5.5, 0.1), Protocol.LL128: _Cost(12, 3.0), Protocol.SIMPLE: _Cost(14, 5.5)},
-    "hopper": {Protocol.LL: _Cost(2.5, 0.0), Protocol.LL128: _Cost(8, 0.7), Protocol.SIMPLE: _Cost(12, 1.7)},
+    "ampere": {Protocol.LL: _Cost(6.3, 0.1), Protocol.LL128: _Cost(14, 3.0), Protocol.SIMPLE: _Cost(14, 6.0)},
+    "hopper": {
+        Protocol.LL: _Cost(3.0, 0.0),
+        Protocol.LL128: _Cost(6, 1.2),
+        Protocol.SIMPLE: _Cost(11, 1.7, 32 * 1024),
+    },
     "blackwell": {
         Protocol.LL: _Cost(5.5, 0.9),
         Protocol.LL128: _Cost(15, 2.0),
@@ -101,7 +109,7 @@ def library_ring(
         chunk=shape.chunk,
         slices=shape.slices,
         depth=shape.depth,
-        in_flight=shape.in_flight,
+        in_flight=min(shape.in_flight, cost.in_flight),
         wire=wire,
         sync=cost.sync * 1e-6,
         start=cost.start * 1e-6,
