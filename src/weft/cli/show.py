@@ -8,6 +8,7 @@ import click
 
 from weft.cli.tables import print_table
 from weft.result import Comparison, KernelSpan, Result
+from weft.units import format_rate
 
 _CAUSES = {
     "gemm_read": "GEMM, reads",
@@ -132,6 +133,8 @@ def _print_effort(results: Iterable[Result]) -> None:
     runs = {id(run): run for result in results for run in (result.parts or (result,))}.values()
     events, wall_s = sum(run.events for run in runs), sum(run.wall_s for run in runs)
     mode, size = next(iter(runs)).config.mode, next(iter(runs)).config.request_bytes
+    if note := next(iter(runs)).config.link_note:
+        click.echo(f"link: {format_rate(next(iter(runs)).config.link_bytes_per_s, 4)}, {note}")
     click.echo(f"{events / 1e6:.1f} million events in {wall_s:.1f} s; mode {mode}, requests of {size} B")
 
 

@@ -64,6 +64,9 @@ def t3(
         done = paper.run(models, tps, jobs, progress, gpu=chosen, **given(request_bytes=request_bytes))
     _print_sublayers(done)
     _print_headline(done)
+    for note in dict.fromkeys(case.baseline.config.link_note for case in done.comparisons.values()):
+        if note:
+            click.echo(f"link: {note}")
     if json_file is not None:
         done.save(json_file)
         click.echo(f"figures: {json_file}")

@@ -1,11 +1,12 @@
 """How one operator runs on one GPU: tiles and their order, workgroup scripts, what a workgroup needs."""
 
-from weft.kernels.gemm import GemmTiling, gemm_kernel, operand_sizes, running_clock, tile_table
+from weft.kernels.gemm import GemmTiling, claims, gemm_kernel, operand_sizes, running_clock, tile_table
 from weft.kernels.ring import RingTiling, gather_kernel, near_memory_reduce_kernel, reduce_kernel, sum_kernel
 
 __all__ = [
     "GemmTiling",
     "RingTiling",
+    "claims",
     "gather_kernel",
     "gemm_kernel",
     "near_memory_reduce_kernel",

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from weft.engine import layout as y
-from weft.errors import InputError
+from weft.errors import InputError, UnknownNameError
 from weft.hardware import Gpu
 from weft.program import Cause, Extent, Kernel, Load, Phase, Store
 from weft.program.plan import Work
 from weft.workload import Gemm
 
+LONG_RUN = 0.94
+"""Share of the matrix rate at the sustained clock (ROCm/rocm-blogs: MI300X 0.942, MI325X 0.936, bf16)."""
 OVERHEAD_REGISTERS = 32
 """Registers per thread beside accumulators and operands: addresses, loop counters, fragments (assumed)."""
 
@@ -24,8 +26,9 @@ class GemmTiling:
     128 x 128 with 256 threads (4 wavefronts) is the workhorse of tuned half-precision libraries on 100-CU-class
     GPUs. `slots` counts the K steps held at once: the one that computes and those loaded ahead of it. `band`
     is how many lines of tiles are walked together (Tensile's "workgroup mapping", whose usual value is 8).
-    `stages` K steps lie in local memory; `registers_per_thread` is what the kernel was compiled to use (0: what
-    accumulators, a K step of operands and some overhead take).
+    `stages` K steps lie in local memory. `resident` workgroups share a compute unit (0: as many as fit). A is
+    fetched together by `share_columns` workgroups next to each other in a row of tiles, B by `share_rows` in a column
+    (clusters that multicast, pairs that compute together).
     """
 
     rows: int = 128
@@ -35,17 +38,17 @@ class GemmTiling:
     slots: int = 2
     band: int = 8
     stages: int = 2
-    registers_per_thread: int = 0
+    resident: int = 0
+    share_rows: int = 1
+    share_columns: int = 1
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            if not isinstance(value, int) or value < (name != "registers_per_thread"):
+            if not isinstance(value, int) or value < (name != "resident"):
                 raise InputError(f"GEMM tiling: {name} is {value!r}; it must be a whole number above zero")
 
     def registers(self, gemm: Gemm) -> int:
-        """Registers of a workgroup: accumulators, one K step of operands, and overhead, or as compiled [bytes]."""
-        if self.registers_per_thread:
-            return self.registers_per_thread * self.threads * 4
+        """Registers of a workgroup: accumulators, one K step of operands, and overhead [bytes]."""
         operands = (self.rows + self.columns) * self.step * gemm.element_bytes
         return (
             self.rows * self.columns * gemm.accumulator_bytes
@@ -66,18 +69,19 @@ class GemmTiling:
         return -(-gemm.m // self.rows), -(-gemm.n // self.columns)
 
 
-def gemm_kernel(gemm: Gemm, gpu: Gpu, tiling: GemmTiling) -> Kernel:
+def gemm_kernel(gemm: Gemm, gpu: Gpu, tiling: GemmTiling, clock: str = "sustained") -> Kernel:
     """The GEMM's kernel: a loop over K that loads a slab of A and of B and multiplies, then one store of the
     tile.
 
-    Operands lie slab by slab (a tile's rows for one K step are contiguous), as packed or swizzled operands do.
+    Operands lie slab by slab (a tile's rows for one K step are contiguous), as packed or swizzled operands do. `clock`
+    is what the compute units run at, "short" or "sustained".
     """
     rows, columns = tiling.grid(gemm)
     steps = -(-gemm.k // tiling.step)
     element = gemm.element_bytes
     unit, last = tiling.step * element, (gemm.k - (steps - 1) * tiling.step) * element
     slab_a, slab_b = tiling.rows * unit, tiling.columns * unit
-    cycles = 2 * tiling.rows * tiling.columns * tiling.step / main_loop_rate(gemm, gpu)
+    cycles = step_cycles(gemm, gpu, tiling, clock)
     load_a = Load(
         "a",
         0,
@@ -88,34 +92,89 @@ def gemm_kernel(gemm: Gemm, gpu: Gpu, tiling: GemmTiling) -> Kernel:
         row_stride=slab_a * steps,
         step_stride=slab_a,
         cached=True,
+        shared_by_columns=min(tiling.share_columns, columns),
     )
     load_b = Load(
         "b", 0, unit, last, Cause.GEMM_READ, Extent.COLUMNS, column_stride=slab_b * steps, step_stride=slab_b,
-        cached=True,
+        cached=True, shared_by_rows=min(tiling.share_rows, rows),
     )  # fmt: skip
+    registers, lds = claims(gemm, gpu, tiling)
     return Kernel(
         name="gemm",
         workgroups=rows * columns,
         threads=tiling.threads,
-        registers=tiling.registers(gemm),
-        lds=tiling.lds(gemm),
+        registers=registers,
+        lds=lds,
         phases=(
-            Phase(iterations=steps, slots=min(tiling.slots, steps), cycles=cycles, loads=(load_a, load_b)),
+            Phase(
+                iterations=steps,
+                slots=min(tiling.slots, steps),
+                cycles=cycles,
+                loads=(load_a, load_b),
+                delay_fs=round(_begin(gpu, slab_a + slab_b, clock) * 1e15),
+            ),
             Phase(iterations=1, slots=1, cycles=0, store=Store("output", Cause.GEMM_WRITE)),
         ),
         tiled=True,
     )
 
 
-def main_loop_rate(gemm: Gemm, gpu: Gpu) -> float:
-    """Operations per clock and compute unit that the main loop reaches in the GEMM's dtype [FLOP].
+def running_clock(gpu: Gpu, clock: str) -> float:
+    """The compute units' clock in a "short" or a "sustained" run [hertz]; UnknownNameError for another word.
 
-    Raises InputError if the GPU does not multiply in it. fp64, of which nothing is measured, is taken to reach what
-    fp32 does.
+    A machine without a vendor is a model that knows no power limit.
     """
-    gpu.matrix_rate(gemm.dtype)
-    share = getattr(gpu.achieved, f"matrix_{gemm.dtype}", gpu.achieved.matrix_fp32)
-    return float(getattr(gpu.rates, gemm.dtype) * share)
+    limit = gpu.compute.clock if gpu.vendor == "none" else gpu.clocks.sustained
+    clocks = {"short": gpu.compute.clock, "sustained": min(gpu.compute.clock, limit)}
+    if clock not in clocks:
+        raise UnknownNameError("clock", clock, clocks)
+    return clocks[clock]
+
+
+def main_loop_flops(dtype: str, gpu: Gpu, clock: str) -> float:
+    """What the main loop of a tuned GEMM reaches on one compute unit [FLOP/s]; InputError without that dtype.
+
+    In a short run that is a measured share of the rate at the boost clock, in which a falling clock is contained; in a
+    long one no more than LONG_RUN of the rate at the sustained clock.
+    """
+    gpu.matrix_rate(dtype)
+    rate = float(getattr(gpu.rates, dtype))
+    # Nothing is measured of fp64: it is taken to reach the share that fp32 does.
+    reached = (
+        rate * gpu.compute.clock * float(getattr(gpu.achieved, f"matrix_{dtype}", gpu.achieved.matrix_fp32))
+    )
+    running = running_clock(gpu, clock)
+    return reached if running >= gpu.compute.clock else min(reached, rate * running * LONG_RUN)
+
+
+def step_cycles(gemm: Gemm, gpu: Gpu, tiling: GemmTiling, clock: str) -> float:
+    """Cycles that one K step of a workgroup takes of its compute unit: its products, and its share of the issue cost.
+
+    The workgroups of a compute unit hide each other's issue, so that it is paid once for all of them.
+    """
+    products = 2 * tiling.rows * tiling.columns * tiling.step / main_loop_flops(gemm.dtype, gpu, clock)
+    issue = gpu.achieved.gemm_issue / gpu.compute.clock / max(tiling.resident, 1)
+    return (products + issue) * running_clock(gpu, clock)
+
+
+def _begin(gpu: Gpu, slabs: int, clock: str) -> float:
+    """What a workgroup takes to begin and end beside the fetch of its first `slabs` bytes [s]."""
+    fetch = slabs / (gpu.compute.port_bytes_per_clock * running_clock(gpu, clock))
+    return max(0.0, gpu.achieved.gemm_fill - gpu.cache.latency - gpu.memory.latency - fetch)
+
+
+def claims(gemm: Gemm, gpu: Gpu, tiling: GemmTiling) -> tuple[int, int]:
+    """Registers and local memory that a workgroup claims, so that `tiling.resident` of them share a compute unit."""
+    registers, lds = tiling.registers(gemm), tiling.lds(gemm)
+    if not tiling.resident:
+        return registers, lds
+    c, each = gpu.compute, tiling.resident
+    registers, lds = min(registers, c.registers_per_cu // each), min(lds, c.lds_per_cu // each)
+    if (
+        min(c.registers_per_cu // registers, c.lds_per_cu // lds) > each
+    ):  # libraries reserve local memory for that
+        lds = c.lds_per_cu // (each + 1) + 1
+    return registers, lds
 
 
 def operand_sizes(gemm: Gemm, tiling: GemmTiling) -> tuple[int, int]:

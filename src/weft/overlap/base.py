@@ -15,7 +15,7 @@ from weft.collectives import Ring
 from weft.engine import layout as y
 from weft.errors import InputError
 from weft.hardware import Gpu, System
-from weft.kernels import GemmTiling, RingTiling, gemm_kernel, operand_sizes, tile_table
+from weft.kernels import GemmTiling, RingTiling, claims, gemm_kernel, operand_sizes, tile_table
 from weft.overlap.arbiters import ROUND_ROBIN, ArbiterPolicy
 from weft.parallel.tensor import ShardedSubLayer
 from weft.program import Buffer, ChunkRule, Kernel, Plan
@@ -25,13 +25,17 @@ from weft.units import format_bytes
 
 @dataclass(frozen=True)
 class Problem:
-    """A sub-layer on a system, and how its kernels are cut; `ranks` GPUs are simulated (1: one stands for all)."""
+    """A sub-layer on a system, and how its kernels are cut; `ranks` GPUs are simulated (1: one stands for all).
+
+    `clock` is what the compute units run at: "short" or "sustained".
+    """
 
     layer: ShardedSubLayer
     system: System
     ranks: int = 1
     tiling: GemmTiling = field(default_factory=GemmTiling)
     ring_tiling: RingTiling = field(default_factory=RingTiling)
+    clock: str = "sustained"
 
     def __post_init__(self) -> None:
         _check_fit(self)
@@ -49,7 +53,7 @@ class Problem:
     @functools.cached_property
     def gemm(self) -> Kernel:
         """The producer's kernel: one object, whatever the overlap."""
-        return gemm_kernel(self.layer.gemm, self.gpu, self.tiling)
+        return gemm_kernel(self.layer.gemm, self.gpu, self.tiling, self.clock)
 
     @functools.cached_property
     def work(self) -> tuple[Work, ...]:
@@ -100,11 +104,12 @@ def _check_fit(problem: Problem) -> None:
     _check_slots(problem.tiling.slots, "GEMM tiling")
     _check_slots(problem.ring_tiling.slots, "ring tiling")
     tiling, gemm, gpu = problem.tiling, problem.layer.gemm, problem.gpu
+    registers, lds = claims(gemm, gpu, tiling)
     step = (tiling.rows + tiling.columns) * tiling.step * gemm.element_bytes
     name = f"a tile of {tiling.rows} x {tiling.columns} with K steps of {tiling.step}"
     needs = (
-        ("registers", tiling.registers(gemm), gpu.compute.registers_per_cu, "a compute unit has"),
-        ("local memory", tiling.lds(gemm), gpu.compute.lds_per_cu, "a compute unit has"),
+        ("registers", registers, gpu.compute.registers_per_cu, "a compute unit has"),
+        ("local memory", lds, gpu.compute.lds_per_cu, "a compute unit has"),
         ("cache for one K step", step, gpu.cache.capacity, "the last-level cache holds"),
     )
     for what, need, have, holder in needs:

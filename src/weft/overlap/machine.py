@@ -6,32 +6,18 @@ compute units run at. DRAM has its timing instead.
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
 
 from weft.engine import layout as y
 from weft.engine.state import Table
-from weft.errors import InputError, UnknownNameError
+from weft.errors import InputError
 from weft.hardware import Gpu, System
+from weft.kernels import running_clock
 from weft.units import format_bytes, to_fs
 
 UNIT = 64
-
-RunningClock = Literal["short", "sustained"]
-"""The clock of the compute units: the highest, as in a short run, or what a long one holds at the power limit."""
-
-
-def running_clock(gpu: Gpu, clock: str) -> float:
-    """The compute units' clock in a short or a sustained run [hertz]; UnknownNameError for another word.
-
-    A machine without a vendor is a model that knows no power limit.
-    """
-    limit = gpu.compute.clock if gpu.vendor == "none" else gpu.clocks.sustained
-    clocks = {"short": gpu.compute.clock, "sustained": min(gpu.compute.clock, limit)}
-    if clock not in clocks:
-        raise UnknownNameError("clock", clock, clocks)
-    return clocks[clock]
+QUEUED_REQUESTS = 4
+"""Requests that a channel's queue holds at least: one for each bank group of HBM."""
 
 
 def _per_unit(bytes_per_s: float) -> int:
@@ -40,7 +26,7 @@ def _per_unit(bytes_per_s: float) -> int:
 
 
 def gpu_row(gpu: Gpu, start: float = 0.0, clock: str = "sustained") -> Table:
-    """The engine's row of one GPU that begins at `start` [s] and runs at a `RunningClock`."""
+    """The engine's row of one GPU that begins at `start` [s] and runs a "short" or a "sustained" time."""
     row = np.zeros(y.G_COLUMNS, dtype=np.int64)
     _compute(row, gpu, running_clock(gpu, clock))
     _cache(row, gpu)
@@ -62,7 +48,7 @@ def _compute(row: Table, gpu: Gpu, clock: float) -> None:
 
 def _cache(row: Table, gpu: Gpu) -> None:
     cache = gpu.cache
-    row[y.G_SLICE64] = _per_unit(cache.bandwidth * cache.efficiency / gpu.memory.channels)
+    row[y.G_SLICE64] = _per_unit(cache.bandwidth * gpu.achieved.gemm_cache / gpu.memory.channels)
     # Half of a near hit's latency lies on the way to the cache, half on the way back.
     row[y.G_CACHE_OUT] = to_fs(cache.latency / 2)
     row[y.G_CACHE_BACK] = to_fs(cache.latency) - row[y.G_CACHE_OUT] + to_fs(far_share(gpu))
@@ -125,7 +111,7 @@ def machine_tables(
     system: System, ranks: int, request_bytes: int, residents: int, clock: str = "sustained"
 ) -> tuple[Table, Table]:
     """The rows of the simulated GPUs and the sizes they share; `residents` is the most workgroups of a
-    compute unit, `clock` a `RunningClock`.
+    compute unit, `clock` is "short" or "sustained".
 
     Raises InputError where GPUs differ in what must be common (channels, banks, cache, matrix rate), or
     where the request size does not fit the machine.
@@ -135,6 +121,8 @@ def machine_tables(
         _check_common(system.gpu, gpu, rank)
     _check_request(system.gpu, request_bytes)
     rows = np.stack([gpu_row(gpu, system.start_of(rank), clock) for rank, gpu in enumerate(gpus)])
+    # A queue of a few coarse requests stands for one of many fine ones: less would leave the banks idle.
+    rows[:, y.G_QUEUE_BYTES] = np.maximum(rows[:, y.G_QUEUE_BYTES], QUEUED_REQUESTS * request_bytes)
     shape = np.zeros(y.S_COLUMNS, dtype=np.int64)
     memory, cache = system.gpu.memory, system.gpu.cache
     shape[y.S_CUS] = max(gpu.compute.compute_units for gpu in gpus)
@@ -144,7 +132,7 @@ def machine_tables(
         memory.bank_groups,
     )
     shape[y.S_INTERLEAVE], shape[y.S_ROW], shape[y.S_BURST] = (
-        memory.interleave,
+        stripe(system.gpu, request_bytes),
         memory.row_bytes,
         memory.burst_bytes,
     )
@@ -153,6 +141,21 @@ def machine_tables(
     shape[y.S_RESIDENT] = residents
     shape[y.S_ENGINES] = max(gpu.dma.engines for gpu in gpus)
     return rows, shape
+
+
+FINE_STRIPE = 512
+"""The stripe of a channel where GPUs leave a choice: they stripe at 256 B to 4 KiB [bytes]."""
+
+
+def stripe(gpu: Gpu, request_bytes: int) -> int:
+    """Bytes in a row that the engine leaves in one channel: as fine as requests allow, at most `memory.interleave`.
+
+    Coarse stripes let the workgroups that share operands crowd on few channels and slices of the cache, which
+    the address hashes of real GPUs prevent.
+    """
+    fine = max(request_bytes, FINE_STRIPE)
+    coarse = gpu.memory.interleave
+    return fine if fine < coarse and coarse % fine == 0 else coarse
 
 
 COMMON = (

@@ -55,16 +55,22 @@ def ring_over(match: SystemMatch) -> System:
     inside = machine.bandwidth_among(each) if each > 1 else 0.0
     if match.nodes == 1:
         bandwidth, latency = inside, machine.gpu.link.latency
-        how = f"{match.gpus} of {machine.gpus_per_node} GPUs of {machine.name}"
+        how = f"ring of {match.gpus} of the {machine.gpus_per_node} GPUs of {machine.name}"
     else:
         out = each * match.network.bandwidth
         bandwidth = min(inside, out) if each > 1 else out
         latency = ((each - 1) * machine.gpu.link.latency + match.network.latency) / each
         how = (
-            f"ring through {match.nodes} nodes of {each} GPUs in {machine.name}: links of {format_rate(inside)} a GPU, "
-            f"{each} adapters of {format_rate(match.network.bandwidth)} a node"
+            f"ring of {match.gpus} GPUs through {match.nodes} nodes of {machine.name}: {format_rate(inside)} of link a "
+            f"GPU, {each} x {format_rate(match.network.bandwidth)} of network a node"
         )
     return System(gpu=_with_link(machine.gpu, bandwidth, latency, how), gpus=match.gpus)
+
+
+def ring_note(system: System) -> str:
+    """What the ring makes of the link of a GPU, in words; empty where it is the GPU's own."""
+    found = system.gpu.provenance.get("link.bandwidth")
+    return found.source if found is not None and found.source.startswith("ring of ") else ""
 
 
 def _with_link(gpu: Gpu, bandwidth: float, latency: float, how: str) -> Gpu:

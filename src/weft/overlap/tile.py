@@ -1,48 +1,34 @@
-"""Which tile a GEMM is cut into on a GPU: the vendor's library chooses it, the engine and the closed form share it."""
+"""Which tile a GEMM is cut into on a GPU: what its library would choose, and the closed form expects."""
 
 from __future__ import annotations
 
+import numpy as np
+
+from weft.engine import layout as y
 from weft.hardware import Gpu
-from weft.kernels import GemmTiling
-from weft.overlap.machine import running_clock
+from weft.kernels import GemmTiling, tile_table
+from weft.predict.gemm_plans import ranked_plans
 from weft.workload import Gemm
 
-_ADA = (GemmTiling(256, 128, 32, 256, 3, 8, 3), GemmTiling(128, 128, 32, 256, 4, 8, 4))
-_CDNA2 = (GemmTiling(256, 128, 64, 256, 2, 8, 1), GemmTiling(128, 128, 64, 256, 2, 8, 1))
-_CDNA3 = (GemmTiling(256, 256, 64, 256, 2, 8, 1), GemmTiling(128, 128, 64, 256, 2, 8, 1))
-_CANDIDATES = {
-    "ampere": (
-        GemmTiling(256, 128, 32, 256, 3, 8, 3),
-        GemmTiling(128, 256, 64, 256, 3, 8, 3),
-        GemmTiling(128, 128, 32, 256, 4, 8, 4),
-    ),
-    "ada": _ADA,
-    "hopper": (
-        GemmTiling(128, 256, 64, 384, 4, 8, 4, 168),
-        GemmTiling(256, 128, 64, 384, 4, 8, 4, 168),
-        GemmTiling(128, 128, 64, 384, 6, 8, 6, 168),
-    ),
-    "blackwell": (
-        GemmTiling(256, 256, 64, 256, 4, 8, 3),
-        GemmTiling(128, 256, 64, 256, 6, 8, 4),
-        GemmTiling(128, 128, 64, 256, 7, 8, 7),
-    ),
-    "cdna1": _CDNA2,
-    "cdna2": _CDNA2,
-    "cdna3": _CDNA3,
-    "cdna4": _CDNA3,
-}
 
+def tiling_for(gemm: Gemm, gpu: Gpu, clock: str = "sustained", chunks: int = 1) -> GemmTiling:
+    """The tile that is fastest in closed form, of those that cut the output into `chunks` chunks of one size.
 
-def tiling_for(gemm: Gemm, gpu: Gpu, clock: str = "sustained") -> GemmTiling:
-    """The tile that the GPU's library would choose for a GEMM; the paper's machine has one."""
-    running_clock(gpu, clock)
-    found = _CANDIDATES.get(gpu.architecture)
-    if found is None:
+    Where none does, the fastest of all; the paper's machine has one tile. Raises InputError for a dtype that
+    the GPU lacks.
+    """
+    if gpu.vendor == "none":
         return GemmTiling()
+    plans = ranked_plans(gemm, gpu, clock)
+    even = (plan.tiling for plan in plans if chunks == 1 or _even(gemm, plan.tiling, chunks))
+    return next(even, plans[0].tiling)
 
-    def cost(tiling: GemmTiling) -> int:
-        rows, columns = tiling.grid(gemm)
-        return -(-rows * columns // gpu.compute.compute_units) * tiling.rows * tiling.columns
 
-    return min(found, key=cost)
+def _even(gemm: Gemm, tiling: GemmTiling, chunks: int) -> bool:
+    """Whether every chunk of the output has the same size."""
+    rows, columns = tiling.grid(gemm)
+    if rows * columns % chunks:
+        return False
+    work = tile_table(gemm, tiling, chunks)
+    sizes = np.bincount(work[:, y.T_REGION], weights=work[:, y.T_BYTES])
+    return bool((sizes == sizes[0]).all())

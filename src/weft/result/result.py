@@ -21,7 +21,8 @@ class RunConfig:
     """What was run: sub-layer, machine, overlap and how it was simulated.
 
     `mode` is "mirrored" (one GPU stands for all) or "explicit" (all `tp` are simulated). The peak rates of
-    memory and link [bytes/s] are those of the first GPU; `changed` are the values that the user set.
+    memory and link [bytes/s] are those of the first GPU, and `link_note` says what the machine's ring made of the
+    link; `changed` are the values that the user set.
     """
 
     model: str
@@ -39,6 +40,7 @@ class RunConfig:
     dram_bytes_per_s: float
     link_bytes_per_s: float
     changed: tuple[str, ...] = ()
+    link_note: str = ""
 
 
 @dataclass(frozen=True)

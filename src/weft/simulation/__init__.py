@@ -11,7 +11,7 @@ from weft.hardware import Gpu, Machine, System
 from weft.kernels import GemmTiling
 from weft.overlap import OVERLAPS, ArbiterPolicy, Ideal, Overlap, Problem, Simulated
 from weft.overlap.machine import machine_tables
-from weft.overlap.nodes import system_for
+from weft.overlap.nodes import ring_note, system_for
 from weft.overlap.tile import tiling_for
 from weft.parallel.tensor import ShardedSubLayer
 from weft.program import Program, build
@@ -119,7 +119,8 @@ class _Runner:
         self.event_budget = event_budget
         self.watch = watch
         self.clock = clock
-        mirrored = Problem(layer, self.system, 1, tiling or tiling_for(layer.gemm, self.system.gpu, clock))
+        chosen = tiling or tiling_for(layer.gemm, self.system.gpu, clock, layer.tp)
+        mirrored = Problem(layer, self.system, 1, chosen, clock=clock)
         self.mode = _mode(mode, self.system, mirrored)
         self.problem = mirrored if self.mode == "mirrored" else replace(mirrored, ranks=layer.tp)
         self.done: dict[str, Result] = {}
@@ -150,6 +151,7 @@ class _Runner:
             mode=self.mode,
             dram_bytes_per_s=gpu.memory.bandwidth,
             link_bytes_per_s=gpu.link.bandwidth,
+            link_note=ring_note(self.system),
             changed=changed,
         )
 

@@ -1,0 +1,101 @@
+"""The engine beside the closed form: one tile plan, two models of how it runs."""
+
+import statistics
+
+import numpy as np
+import pytest
+
+from weft.collectives import Ring
+from weft.engine import layout as y
+from weft.engine.run import execute
+from weft.errors import InputError, UnknownNameError
+from weft.hardware import System, load
+from weft.kernels import gemm_kernel, operand_sizes, tile_table
+from weft.kernels.gemm import main_loop_flops
+from weft.overlap import ROUND_ROBIN
+from weft.overlap.machine import machine_tables, stripe
+from weft.overlap.tile import tiling_for
+from weft.predict.gemm_plans import ranked_plans
+from weft.program import Buffer, PlacedKernel, Plan, build
+from weft.workload import Gemm
+
+GPUS = ("a100-sxm-80gb", "h100-sxm", "h200-sxm", "b200", "mi210", "mi250x-gcd", "mi300x", "l40s")
+SHAPES = ((8192, 8192, 2048), (4096, 4096, 4096), (8192, 4256, 2128), (2048, 6144, 1536), (16384, 3072, 1536))
+
+
+def in_the_engine(gemm, gpu, tiling, clock="short", request=512):
+    """The time of the GEMM alone, without its launch [s]."""
+    sizes = operand_sizes(gemm, tiling)
+    buffers = [Buffer(name, ((size,),)) for name, size in zip("ab", sizes, strict=True)]
+    output = Buffer("output", ((gemm.output_bytes,),), Ring(2).stored_output()[:1])
+    plan = Plan(
+        kernels=(PlacedKernel(gemm_kernel(gemm, gpu, tiling, clock)),),
+        buffers=(*buffers, output),
+        work=(tile_table(gemm, tiling, 1),),
+        neighbour=(0,),
+    )
+    rows, shape = machine_tables(System(gpu=gpu, gpus=2), 1, request, 8, clock)
+    status, machine = execute(build(plan, rows, shape).tables, ROUND_ROBIN.compiled, 10**8)
+    assert status == y.FINISHED
+    run = machine.kernel_run[0, 0]
+    return float(run[y.KR_END] - run[y.KR_FIRST_START]) * 1e-15
+
+
+def difference(gpu, shape, dtype="bf16", clock="short"):
+    gemm = Gemm(*shape, dtype)
+    plan = ranked_plans(gemm, gpu, clock)[0]
+    return in_the_engine(gemm, gpu, plan.tiling, clock) / plan.seconds - 1
+
+
+def test_both_are_within_5_percent_in_the_median_over_shapes_and_machines():
+    found = [difference(load(name), shape) for name in GPUS for shape in SHAPES]
+    assert statistics.median(map(abs, found)) <= 0.05
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "fp8", "int8", "fp32", "tf32"])
+def test_other_dtypes_run_in_the_engine_near_the_closed_form(dtype):
+    assert abs(difference(load("h100-sxm"), (4096, 4096, 4096), dtype)) <= 0.15
+
+
+def test_a_sustained_run_is_slower_than_a_short_one_and_below_the_rate_at_its_clock():
+    gpu, gemm = load("mi300x"), Gemm(8192, 8192, 4096, "bf16")
+    times = {}
+    for clock in ("short", "sustained"):
+        tiling = ranked_plans(gemm, gpu, clock)[0].tiling
+        times[clock] = in_the_engine(gemm, gpu, tiling, clock)
+    assert times["sustained"] > 1.3 * times["short"]
+    assert gemm.flops / times["sustained"] < gpu.matrix_rate("bf16", "sustained")
+
+
+def test_plans_come_fastest_first_and_store_every_tile_once():
+    plans = ranked_plans(Gemm(8192, 4256, 2128, "bf16"), load("h100-sxm"))
+    assert [plan.seconds for plan in plans] == sorted(plan.seconds for plan in plans)
+    assert all(1 <= plan.tiling.slots <= y.SLOTS for plan in plans)
+
+
+@pytest.mark.parametrize("gpu", ["h100-sxm", "b200", "mi300x", "mi355x"])
+@pytest.mark.parametrize("chunks", [2, 8, 16])
+def test_a_tile_is_chosen_that_cuts_the_output_into_equal_chunks(gpu, chunks):
+    gemm = Gemm(4096, 12288, 1536, "bf16")
+    work = tile_table(gemm, tiling_for(gemm, load(gpu), chunks=chunks), chunks)
+    sizes = np.bincount(work[:, y.T_REGION], weights=work[:, y.T_BYTES])
+    assert len(set(sizes)) == 1
+
+
+def test_the_papers_machine_keeps_its_tile_and_knows_no_power_limit():
+    gpu = load("t3-paper")
+    assert tiling_for(Gemm(8192, 8192, 8192), gpu) == tiling_for(Gemm(128, 128, 64), gpu)
+    slower = gpu.with_values({"compute.clock": "1 GHz"})
+    assert main_loop_flops("fp16", slower, "sustained") == pytest.approx(1024e9)
+
+
+def test_what_a_gpu_cannot_do_is_said():
+    with pytest.raises(InputError, match="a100-sxm-80gb has no matrix rate for 'fp8'; it has fp64"):
+        tiling_for(Gemm(512, 512, 512, "fp8"), load("a100-sxm-80gb"))
+    with pytest.raises(UnknownNameError, match="unknown clock 'boost'; known: short, sustained"):
+        tiling_for(Gemm(512, 512, 512), load("h100-sxm"), "boost")
+
+
+def test_channels_are_striped_as_finely_as_requests_allow():
+    assert [stripe(load("h100-sxm"), size) for size in (64, 512, 1024, 4096)] == [512, 512, 1024, 4096]
+    assert stripe(load("t3-paper"), 64) == 512
