@@ -227,6 +227,14 @@ def test_the_device_of_pytorch_runs_the_quick_plan(tmp_path):
     assert device.kernels(device.gemm(8, 8, 8, "fp32"))
 
 
+def test_without_triton_a_pointer_chase_is_refused(monkeypatch):
+    from weft.measure import torch_chase
+
+    monkeypatch.setattr(torch_chase, "triton", None)
+    with pytest.raises(Unsupported, match="needs Triton"):
+        torch_chase.chase_kernel(None, 2**20, 10)
+
+
 def test_without_pytorch_the_message_says_what_to_do(monkeypatch):
     from weft.measure import torch_device
 

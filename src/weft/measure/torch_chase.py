@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 from collections.abc import Callable
 from typing import Any
 
-import triton  # type: ignore[import-not-found, unused-ignore]
-import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
+from weft.measure.device import Unsupported
 
 _LINE = 128
+_HERE = importlib.util.find_spec("triton") is not None
+triton: Any = importlib.import_module("triton") if _HERE else None
+tl: Any = importlib.import_module("triton.language") if _HERE else None
 
 
-@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def _follow(table: Any, out: Any, steps: Any) -> None:
-    at = tl.zeros((), dtype=tl.int64)
+    """Each load's value is the next one's place; the last one is stored, so that none can be left out."""
+    at = tl.full((), 0, tl.int64)
     for _ in range(steps):
         at = tl.load(table + at, cache_modifier=".cg")
     tl.store(out, at)
 
 
 def chase_kernel(torch: Any, size: int, steps: int) -> Callable[[], object]:
-    """What runs `steps` dependent loads over `size` bytes, in the order of one random cycle of 128-B lines."""
+    """What runs `steps` dependent loads over `size` bytes, in the order of one random cycle of 128-B lines.
+
+    Raises Unsupported without Triton, which comes with PyTorch for GPUs.
+    """
+    if triton is None:
+        raise Unsupported("a pointer chase needs Triton, which is not installed")
     lines, words = size // _LINE, _LINE // 8
     order = torch.randperm(lines, device="cuda")
     table = torch.zeros(lines * words, dtype=torch.int64, device="cuda")
     table[order * words] = order.roll(-1) * words
     out = torch.zeros(1, dtype=torch.int64, device="cuda")
-    return lambda: _follow[(1,)](table, out, steps, num_warps=1)
+    kernel = triton.jit(_follow)
+    return lambda: kernel[(1,)](table, out, steps, num_warps=1)

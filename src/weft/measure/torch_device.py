@@ -130,10 +130,8 @@ class TorchDevice:
         """A Triton kernel of one thread that follows a random cycle of 128-B lines, past the first-level cache."""
         if not self._gpu:
             raise Unsupported("a pointer chase needs a GPU")
-        try:
-            from weft.measure.torch_chase import chase_kernel
-        except ImportError as error:
-            raise Unsupported(f"a pointer chase needs Triton: {error}") from None
+        from weft.measure.torch_chase import chase_kernel
+
         return self._tried(chase_kernel(self._torch, size, steps), "one thread, random cycle of 128-B lines")
 
     def seconds(self, work: Work, repeats: int, *, graph: bool = True) -> float:
