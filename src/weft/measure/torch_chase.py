@@ -15,7 +15,8 @@ triton: Any = importlib.import_module("triton") if _HERE else None
 tl: Any = importlib.import_module("triton.language") if _HERE else None
 
 
-def _follow(table: Any, out: Any, steps: Any) -> None:
+# Without annotations, which Triton would compile as well.
+def _follow(table, out, steps):  # type: ignore[no-untyped-def]
     """Each load's value is the next one's place; the last one is stored, so that none can be left out."""
     at = tl.full((), 0, tl.int64)
     for _ in range(steps):
