@@ -31,7 +31,7 @@ _STEP = 0.02  # of a parameter's logarithm: wide enough to see past the steps th
 _FELT = 0.02  # a row speaks about a parameter if its logarithm moves by this share of the parameter's
 _AT_BOUND = 0.01  # of the range between the bounds
 _EVALUATIONS = 25  # of the Jacobian, at most
-_TYPICAL = 0.05  # deviation of a good row [ln units], against which the plausible range is weighed
+_TYPICAL = 0.02  # deviation of a good row [ln units], against which the plausible range is weighed
 _INFORMED = 0.6  # share of what is known of a parameter that must come from rows
 _NAMED = 4  # parameters in a message
 

@@ -1,0 +1,94 @@
+"""Rows that the engine answers: contention cells, overlapped GEMMs and ring reduce-scatters."""
+
+import numpy as np
+import pytest
+
+from weft.validation.contentions import QUANTITIES
+from weft.validation.overlaps import right_signs
+from weft.validation.run import validate
+
+CELL = "{system},{dtype},{collective},1024,1024,1024,2,1048576,3,10,{beside},20,25,90,here"
+
+
+def contention(folder, **changes):
+    known = {"system": "4xA100-SXM4-80GB", "dtype": "bf16", "collective": "all_reduce", "beside": "12"}
+    columns = "system,dtype,collective,m,n,k,gemms,bytes,collectives,gemm_alone_us,gemm_concurrent_us"
+    head = f"{columns},collective_alone_us,collective_concurrent_us,makespan_us,source"
+    good, bad = CELL.format(**known), CELL.format(**{**known, **changes})
+    (folder / "contention.csv").write_text("\n".join([head, good, bad.replace("here", "there"), ""]))
+    return validate(folder)
+
+
+def test_a_cell_is_compared_in_both_slowdowns_and_the_makespan(tmp_path):
+    done = contention(tmp_path)
+    assert not done.problems
+    measured = {
+        str(part.subject.labels["quantity"][0]): part.subject.measured[0] for part in done.predictions
+    }
+    assert measured == pytest.approx(dict(zip(QUANTITIES, (1.2, 1.25, 90e-6), strict=True)))
+    predicted = {str(part.subject.labels["quantity"][0]): part.seconds[0] for part in done.predictions}
+    assert predicted["GEMM slowdown"] > 0.95
+    assert 1e-6 < predicted["makespan"] < 1e-2
+    assert done.rows_used == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "rule"),
+    [
+        ({"system": "4xQ7"}, "Weft knows no such system"),
+        ({"collective": "all_gossip"}, "collective 'all_gossip'"),
+        ({"dtype": "fp8"}, "does not multiply matrices of this type"),
+        ({"beside": "4"}, "nothing runs faster beside something else"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_a_cell_that_cannot_be_is_named_and_left_out(tmp_path, changes, rule):
+    done = contention(tmp_path, **changes)
+    (problem,) = done.problems
+    assert problem.lines == (3,)
+    assert rule in str(problem)
+    assert done.rows_used == 1
+
+
+OVERLAP = "system,ranks,collective,pattern,m,n,k,dtype,gemm_us,comm_us,sequential_us,overlap_us,speedup,source,notes"
+
+
+def overlap(folder, *rows):
+    (folder / "overlap.csv").write_text("\n".join([OVERLAP, *rows, ""]))
+    return validate(folder)
+
+
+def flux(time, speedup, by="flux", notes="shape=global"):
+    shape = "8xA100-80GB-SXM4,8,reduce_scatter,gemm_rs,4096,12288,49152,bf16"
+    return f"{shape},,,2701,{time},{speedup},Flux paper,system={by}; {notes}"
+
+
+def test_overlapped_times_and_mere_speedups_are_compared_apart(tmp_path):
+    done = overlap(tmp_path, flux(2384, 1.13), flux("", 1.13, by="Triton-distributed"))
+    by_method = {
+        (str(part.subject.labels["method"][0]), str(part.subject.labels["quantity"][0])): part.seconds[0]
+        for part in done.predictions
+    }
+    assert set(by_method) == {("sequential", "time"), ("flux", "time"), ("Triton-distributed", "speedup")}
+    assert by_method["flux", "time"] == pytest.approx(2384e-6, rel=0.3)
+    assert 0.5 < by_method["Triton-distributed", "speedup"] < 2
+    assert right_signs(done.predictions) == (1, 1)
+
+
+def test_a_way_to_overlap_without_a_model_is_told_where_nothing_else_can_be_compared(tmp_path):
+    row = flux("", 1.2, by="Megakernel").replace("2701", "")
+    done = overlap(tmp_path, flux(2384, 1.13), row)
+    (problem,) = done.problems
+    assert "system in notes 'Megakernel': Weft has no model of this way to overlap" in str(problem)
+
+
+def test_ring_reduce_scatters_of_the_librarys_test_are_simulated_as_well(tmp_path):
+    head = "system,collective,ranks,bytes,time_us,source,notes"
+    row = "8xA100-SXM4-80GB,reduce_scatter,8,16777216,132.0,here,nccl-tests"
+    (tmp_path / "collectives.csv").write_text(
+        f"{head}\n{row}\n{row.replace('16777216', '1024').replace('132.0', '15.1')}\n"
+    )
+    done = validate(tmp_path)
+    rings = [part for part in done.predictions if part.subject.kind == "ring"]
+    assert [len(part.subject) for part in rings] == [1]
+    assert np.all(np.abs(rings[0].seconds / rings[0].subject.measured - 1) < 0.3)
