@@ -181,7 +181,7 @@ def test_a_profile_may_extend_another(tmp_path):
     path.write_text('extends = "nccl-h100"\n[nvls]\nlaunch = "20 us"\n', encoding="utf-8")
     profile = load_library(path)
     assert profile.value("nvls.launch") == 20e-6
-    assert profile.value("all_reduce.ll_launch") == load_library("nccl-h100").value("all_reduce.ll_launch")
+    assert profile.value("ring.ll_launch") == load_library("nccl-h100").value("ring.ll_launch")
 
 
 def test_a_gpu_without_a_profile_gets_the_mean_of_the_others():
@@ -193,7 +193,7 @@ def test_a_gpu_without_a_profile_gets_the_mean_of_the_others():
 def test_code_of_a_collective_takes_longer_at_a_slower_clock():
     profile = blend([load_library("nccl-h100"), load_library("nccl-b200")])
     slow, fast = (at_clock(profile, clock) for clock in (0.99e9, 1.98e9))
-    assert slow.value("all_gather.ll_step") == pytest.approx(2 * fast.value("all_gather.ll_step"))
+    assert slow.value("ring.ll_step") == pytest.approx(2 * fast.value("ring.ll_step"))
     assert slow.value("network.step") == fast.value("network.step")
     assert slow.value("all_gather.simple_efficiency") == fast.value("all_gather.simple_efficiency")
 
@@ -203,9 +203,7 @@ def test_an_older_release_is_a_ratio_of_the_profile():
     for version, table in (("2.29.2", None), ("2.23", "release_2_26"), ("2.18.5", "release_2_18")):
         ratio = profile.value(f"{table}.ll_step") if table else 1.0
         changed = of_release(profile, version)
-        assert changed.value("all_reduce.ll_step") == pytest.approx(
-            ratio * profile.value("all_reduce.ll_step")
-        )
+        assert changed.value("ring.ll_step") == pytest.approx(ratio * profile.value("ring.ll_step"))
 
 
 def test_parameters_are_the_closed_list_of_a_profile():

@@ -51,18 +51,21 @@ def _ratio(about: str) -> Value:
     return Value(_RATIO, 0.5, 2.5, f"{about}: this release against the profile's, as a ratio")
 
 
-_RING = {
-    "ll_launch": _time(2, 25, "launch of a collective that flags every 8 B"),
+_EVERY_RING = {
+    "ll_launch": _time(2, 25, "launch of a ring collective that flags every 8 B"),
     "ll_step": _time(0.3, 2.5, "one hop of it"),
-    "ll_join": _time(0.2, 5, "what more than one workgroup adds to the launch"),
-    "ll_ramp": _time(0.05, 4, "what more than one workgroup adds to a hop"),
+    "ll128_launch": _time(6, 30, "launch of a ring collective that flags every 128 B"),
+    "ll128_step": _time(0.8, 8, "one hop of it"),
+    "simple_launch": _time(5, 40, "launch of a ring collective that synchronises per slice"),
+}
+_RING = {
+    "ll_step": _time(0.3, 2.5, "one hop with a flag every 8 B, where it differs from other rings'"),
+    "ll_join": _time(0.2, 5, "what more than one workgroup adds to the launch of one that flags every 8 B"),
+    "ll_ramp": _time(0.05, 4, "what more than one workgroup adds to a hop of it"),
     "ll_efficiency": _rate(0.15, 0.7, "its rate with all workgroups"),
     "ll_copy": Value(_RATIO, 0.1, 4, "weight of its local copies against a link transfer"),
-    "ll128_launch": _time(6, 30, "launch of a collective that flags every 128 B"),
-    "ll128_step": _time(0.8, 8, "one hop of it"),
-    "ll128_efficiency": _rate(0.25, 1.3, "its rate"),
-    "simple_launch": _time(5, 40, "launch of a collective that synchronises per slice"),
-    "simple_step": _time(0.8, 16, "one hop of it, with its fence"),
+    "ll128_efficiency": _rate(0.25, 1.3, "rate of one that flags every 128 B"),
+    "simple_step": _time(0.8, 16, "one hop of one that synchronises per slice, with its fence"),
     "simple_efficiency": _rate(0.7, 1.2, "its rate"),
     "simple_copy": Value(_RATIO, 0.005, 2, "weight of its local copies against a link transfer"),
     "simple_overlap": _exponent("how hops and transfer combine: below 1 slow start, 1 in turn, large hidden"),
@@ -130,6 +133,7 @@ _HOST = {
     ),
 }
 _TABLES = {
+    "ring": _EVERY_RING,
     "reduce_scatter": _ADDING,
     "all_gather": _RING,
     "all_reduce": _ADDING,
@@ -226,7 +230,7 @@ def of_release(profile: Profile, version: str) -> Profile:
 def _key(path: str) -> str:
     """How a table of ratios names a value: those of rings by the value alone; send and receive did not change."""
     table, _, key = path.partition(".")
-    return key if table in ("all_reduce", "reduce_scatter", "all_gather") else f"{table}_{key}"
+    return key if table in ("ring", "all_reduce", "reduce_scatter", "all_gather") else f"{table}_{key}"
 
 
 def _parsed(path: str, raw: object, file: str) -> float:

@@ -65,19 +65,25 @@ def _ring_ll(collective: str, size: FloatArray, ranks: Ranks, profile: Profile) 
     beyond = size * np.maximum(1 - full / np.maximum(size, 1), 0)
     rate = profile.value(f"{table}.ll_efficiency") * ranks.figure
     return {
-        "launch": profile.value(f"{table}.ll_launch") + profile.value(f"{table}.ll_join") * joined,
-        "latency": hops * (profile.value(f"{table}.ll_step") + profile.value(f"{table}.ll_ramp") * joined),
+        "launch": profile.value("ring.ll_launch") + profile.value(f"{table}.ll_join") * joined,
+        "latency": hops * (_hop(table, profile) + profile.value(f"{table}.ll_ramp") * joined),
         "link": beyond * volume(collective, n) / rate,
         "copy": beyond * profile.value(f"{table}.ll_copy") / n / rate,
     }
 
 
+def _hop(table: str, profile: Profile) -> float:
+    """One hop with flags: a collective's own, if the profile says so, else every ring's."""
+    own = f"{table}.ll_step"
+    return profile.value(own if own in profile.values else "ring.ll_step")
+
+
 def _ring_ll128(collective: str, size: FloatArray, ranks: Ranks, profile: Profile) -> Parts:
     table, n = _table(collective), ranks.count
     rate = profile.value(f"{table}.ll128_efficiency") * ranks.figure
-    hops = steps(collective, n) * profile.value(f"{table}.ll128_step")
+    hops = steps(collective, n) * profile.value("ring.ll128_step")
     return {
-        "launch": np.full_like(size, profile.value(f"{table}.ll128_launch")),
+        "launch": np.full_like(size, profile.value("ring.ll128_launch")),
         "latency": np.full_like(size, hops),
         "link": size * volume(collective, n) / rate,
         "copy": size * profile.value(f"{table}.ll_copy") / n / rate,
@@ -96,7 +102,7 @@ def _ring_simple(collective: str, size: FloatArray, ranks: Ranks, profile: Profi
     )
     share = moved / (moved + copied)
     return {
-        "launch": np.full_like(size, profile.value(f"{table}.simple_launch")),
+        "launch": np.full_like(size, profile.value("ring.simple_launch")),
         "latency": latency,
         "link": transfer * share,
         "copy": transfer * (1 - share),
@@ -125,10 +131,10 @@ def nvls(collective: str, size: FloatArray, ranks: Ranks, profile: Profile) -> P
 def direct(protocol: Protocol, size: FloatArray, ranks: Ranks, profile: Profile) -> Parts:
     """The all-pairs all-reduce of a full mesh: every rank reduces its share of all others', then hands it out."""
     kind = "ll" if protocol is Protocol.LL else "simple"
-    table = "direct" if f"direct.{kind}_launch" in profile.values else "all_reduce"
-    rate = profile.value(f"{table}.{kind}_efficiency") * ranks.figure
+    known = f"direct.{kind}_launch" in profile.values
+    rate = profile.value(f"{'direct' if known else 'all_reduce'}.{kind}_efficiency") * ranks.figure
     return {
-        "launch": np.full_like(size, profile.value(f"{table}.{kind}_launch")),
+        "launch": np.full_like(size, profile.value(f"{'direct' if known else 'ring'}.{kind}_launch")),
         "latency": np.zeros_like(size),
         "link": size * volume("all_reduce", ranks.count) / rate,
         "copy": np.zeros_like(size),

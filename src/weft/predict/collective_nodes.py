@@ -48,6 +48,10 @@ def _hop(fabric: Fabric, profile: Profile) -> float:
     return fabric.nic_latency + profile.value("network.step")
 
 
+def _local_hop(table: str, protocol: Protocol, profile: Profile) -> float:
+    return profile.value("ring.ll_step" if protocol is Protocol.LL else f"{table}.simple_step")
+
+
 def _payload(protocol: Protocol) -> float:
     return {Protocol.LL: 0.5, Protocol.LL128: 0.9375}.get(protocol, 1.0)
 
@@ -63,9 +67,8 @@ def _tree(
 ) -> Parts:
     """Up and down a chain in each node and a double binary tree between them; long messages fill a pipeline first."""
     local = ranks // nodes
-    kind = "ll" if protocol is Protocol.LL else "simple"
     between = 2 * np.ceil(np.log2(nodes))
-    latency = 2 * (local - 1) * profile.value(f"all_reduce.{kind}_step") + between * _hop(fabric, profile)
+    latency = 2 * (local - 1) * _local_hop("all_reduce", protocol, profile) + between * _hop(fabric, profile)
     rate = network * _payload(protocol)
     inside = (
         fabric.figure(max(local, 2)) * profile.value("all_reduce.simple_efficiency") * _payload(protocol) / 2
@@ -111,10 +114,9 @@ def _ring(
     network: float,
 ) -> Parts:
     table = name if name in ("all_reduce", "reduce_scatter") else "all_gather"
-    kind = "ll" if protocol is Protocol.LL else "simple"
     local, hops = ranks // nodes, steps(name, ranks)
     between = hops // (ranks - 1) * (nodes - 1) if ranks > 1 else 0
-    latency = (hops - between) * profile.value(f"{table}.{kind}_step") + between * _hop(fabric, profile)
+    latency = (hops - between) * _local_hop(table, protocol, profile) + between * _hop(fabric, profile)
     inside = fabric.figure(max(local, 2)) * profile.value(f"{table}.simple_efficiency") * _payload(protocol)
     rate = min(inside, network * _payload(protocol)) if local > 1 else network * _payload(protocol)
     transfer = size * volume(name, ranks) / rate

@@ -27,7 +27,8 @@ def tables_of(collective: str) -> tuple[str, ...]:
     own = {"send_recv": "all_to_all", "broadcast": "all_gather"}.get(name, name)
     switch = ("nvls",) if name in ("all_reduce", "reduce_scatter", "all_gather") else ()
     reduced = ("direct", "oneshot") if name == "all_reduce" else ()
-    return (own, *switch, *reduced, "network", "host", "dma", "release_2_26", "release_2_18")
+    ring = () if own == "all_to_all" else ("ring",)
+    return (own, *ring, *switch, *reduced, "network", "host", "dma", "release_2_26", "release_2_18")
 
 
 def _unit(rule: Quantity) -> str:
