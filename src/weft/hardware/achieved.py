@@ -19,11 +19,12 @@ class Achieved(Part):
     """What tuned GEMM kernels reach on the machine.
 
     `matrix_*` is the share of the matrix rate in the main loop of a product of that type, in short runs near
-    the boost clock. `gemm_cache` and `gemm_memory` are the shares of the peak bandwidths of the last-level cache and
-    the DRAM, `gemm_resident` the share of the cache that holds operands between uses. `gemm_issue` is what a
+    the boost clock. `gemm_cache` and `gemm_memory` are the shares of the peak bandwidths of the last-level cache
+    and the DRAM, `gemm_resident` the share of the cache that holds operands between uses. `gemm_issue` is what a
     K step costs beside the matrix instructions [cycles]. Times [s]: `gemm_latency` from asking for a K step's
     operands to having them, loaded; `gemm_fill` to begin and end a workgroup; `gemm_split` to add up the partial
-    sums of a split K; `gemm_launch` from one kernel to the next where nothing else is done.
+    sums of a split K; `gemm_launch` from one kernel to the next where nothing else is done; `gemm_host` the same
+    where the host issues each kernel and waits for it.
     """
 
     matrix_fp16: Share
@@ -40,3 +41,4 @@ class Achieved(Part):
     gemm_fill: Delay
     gemm_split: Delay
     gemm_launch: Delay
+    gemm_host: Delay

@@ -8,6 +8,8 @@ from functools import cache
 
 from weft.kernels.gemm import GemmTiling
 
+_MOST_SLOTS = 8  # K steps that a workgroup of the engine can have in flight
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -28,12 +30,18 @@ class Candidate:
 
     def tiling(self, columns: int | None = None) -> GemmTiling:
         """The candidate as the engine runs it, with fewer `columns` where the library has that kernel."""
+        width = columns or self.columns
+        by_columns = self.rows >= width  # the longer slab is the one that is shared
         return GemmTiling(
             rows=self.rows,
-            columns=columns or self.columns,
+            columns=width,
             step=self.step,
             threads=self.threads,
-            slots=self.stages,
+            slots=min(self.stages, _MOST_SLOTS),
+            stages=self.stages,
+            resident=self.resident,
+            share_rows=1 if by_columns else self.cluster,
+            share_columns=self.cluster if by_columns else 1,
         )
 
 
@@ -101,6 +109,15 @@ _TILES = {
         (64, 32, 64, 10, 2, 8),
         (64, 8, 64, 16, 2),
     ),
+    "cdna3": (
+        (256, 256, 64, 3, 1, 16),
+        (256, 128, 64, 3, 1, 16),
+        (128, 128, 64, 3, 1, 16),
+        (64, 128, 64, 3, 1, 16),
+        (64, 64, 64, 3, 2, 16),
+        (32, 64, 64, 3, 2, 16),
+        (16, 64, 64, 3, 2, 16),
+    ),
     "cdna": (
         (256, 256, 32, 2, 1, 16),
         (256, 128, 64, 2, 1, 16),
@@ -136,6 +153,8 @@ _TILES_FP32 = {
 # vLLM's CUTLASS kernels for FP8 with a scale per row and column, by how many rows there are.
 _SCALED = ((128, 128, 128, 5, 1, 0, 2), (64, 128, 128, 6, 1, 0, 2), (64, 64, 128, 8, 1, 0, 4))
 
+# CDNA3 and 4 hold two K steps in LDS and one more in registers.
+_FAMILIES = {"cdna1": "cdna", "cdna2": "cdna", "cdna4": "cdna3", "t3": "cdna"}
 _BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "fp8": 1, "int8": 1}
 
 
@@ -144,7 +163,7 @@ def _candidates(architecture: str, dtype: str) -> tuple[Candidate, ...]:
     amd = architecture.startswith("cdna") or architecture == "t3"
     if dtype in ("fp32", "fp64"):
         return _mirrored([Candidate(*entry) for entry in _TILES_FP32["amd" if amd else "nvidia"]])
-    entries = _TILES["cdna" if amd else architecture]
+    entries = _TILES[_FAMILIES.get(architecture, architecture)]
     size = _BYTES.get(dtype, 2)
     found = [Candidate(entry[0], entry[1], entry[2] * 2 // size, *entry[3:]) for entry in entries]
     return _mirrored(found)

@@ -3,7 +3,7 @@
 from weft.predict.collective import bus_factor, collective
 from weft.predict.collective_parameters import collective_parameters
 from weft.predict.collective_rigs import Rig, rig_of
-from weft.predict.gemm import GemmPlan, gemm, gemm_plan
+from weft.predict.gemm import GemmPlan, gemm, gemm_options, gemm_plan
 from weft.predict.gemm_parameters import GEMM_PARAMETERS
 from weft.predict.layer import LayerPrediction, layer
 from weft.predict.operators import OPERATORS, least_bytes, operator
@@ -22,6 +22,7 @@ __all__ = [
     "collective",
     "collective_parameters",
     "gemm",
+    "gemm_options",
     "gemm_plan",
     "layer",
     "least_bytes",

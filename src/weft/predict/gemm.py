@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from weft.errors import InputError
 from weft.hardware import Gpu
-from weft.kernels.gemm import GemmTiling
+from weft.kernels.gemm import GemmTiling, main_loop_flops
 from weft.kernels.library import Candidate, candidates
 from weft.predict import gemm_kernel
 from weft.predict.prediction import Bound, FloatArray, IntArray, Prediction
@@ -19,11 +19,13 @@ from weft.workload.gemm import DTYPE_BYTES, OUTPUT_DTYPES
 Clock = Literal["short", "sustained"]
 """Whether a run is too short to reach the power limit, or goes on at it."""
 
+Timed = Literal["device", "host"]
+"""Whether kernels follow each other on the device, or the host issues each and waits for it."""
+Shapes = tuple[FloatArray, FloatArray, FloatArray, FloatArray]
+"""Rows, columns, depth and batch of each case."""
+
 ROTATION = 6.0
 """Weights that take turns in a timing loop, as the public inference harnesses do (ai-dynamo/aiconfigurator)."""
-MAIN_LOOP = 0.94
-"""Share of the matrix rate at the running clock in a long run (ROCm/rocm-blogs, MI300X and MI325X bf16)."""
-
 _COMPILE_FROM = 2000  # shapes: beyond them, loading or making machine code pays
 _CACHE_BOUND = 0.05  # share of a compute unit's time spent waiting for the cache, from which it is the bound
 _UNHASHED = ("cdna1", "cdna2")  # memory channels follow the address bits
@@ -51,15 +53,18 @@ def gemm(
     dtype: str,
     gpu: Gpu,
     *,
+    batch: npt.ArrayLike = 1,
     clock: Clock = "short",
+    timed: Timed = "device",
     rotation: float = ROTATION,
     quantize: bool = False,
 ) -> Prediction:
-    """The time of C[m,n] = A[m,k] B[k,n], and where it goes; m, n and k may be arrays that broadcast.
+    """The time of C[m,n] = A[m,k] B[k,n], and where it goes; m, n, k and batch may be arrays that broadcast.
 
-    The library's kernel is the one with the least estimated time. `rotation` is how many B matrices take turns
-    (infinite: B always comes from memory); A and C are in the cache if they fit beside B. `quantize` adds the
-    conversion of a 16-bit A to scaled 8-bit rows. Parts [s]: launch, convert, compute (the matrix units at their
+    The library's kernel is the one with the least estimated time. `batch` GEMMs share one launch. `timed` says whether
+    kernels follow each other on the device, or the host issues each and waits for it. `rotation` is how many B matrices
+    take turns (infinite: B always comes from memory); A and C are in the cache if they fit beside B. `quantize` adds
+    the conversion of a 16-bit A to scaled 8-bit rows. Parts [s]: launch, convert, compute (the matrix units at their
     achieved rate), tail (units idle or computing padding), cache, latency, fill (begin and end of workgroups), memory
     (what the DRAM adds), split. Raises InputError for impossible sizes and data types that the GPU lacks.
 
@@ -67,15 +72,15 @@ def gemm(
     >>> float(gemm(8192, 8192, 8192, "bf16", load("h100-sxm")).seconds) < 2e-3
     True
     """
-    shapes = _shapes(m, n, k)
+    shapes = _shapes(m, n, k, batch)
     library = _library(dtype, gpu, quantize)
     machine = effective_rates(dtype, gpu, clock, rotation)
     _, times = _run(shapes, library, machine)
     parts = _parts(shapes, times, machine)
-    parts["launch"] = np.full(len(times), gpu.achieved.gemm_launch)
+    parts["launch"] = np.full(len(times), _launch(gpu, timed))
     if quantize:
         parts["convert"] = _conversion(shapes, gpu, machine)
-    shape = np.broadcast_shapes(np.shape(m), np.shape(n), np.shape(k))
+    shape = np.broadcast_shapes(np.shape(m), np.shape(n), np.shape(k), np.shape(batch))
     seconds = np.sum(list(parts.values()), axis=0)
     bound = _bounds(times, parts, seconds)
     return Prediction(
@@ -90,24 +95,40 @@ def gemm_plan(
 ) -> GemmPlan:
     """The kernel with the least estimated time for one GEMM; raises InputError as `gemm` does."""
     library = _library(dtype, gpu, quantize)
-    chosen, times = _run(_shapes(m, n, k), library, effective_rates(dtype, gpu, "short", rotation))
+    chosen, times = _run(_shapes(m, n, k, 1), library, effective_rates(dtype, gpu, "short", rotation))
     return GemmPlan(library[int(chosen[0])], int(times[0, _COLUMNS]), int(times[0, _SPLITS]))
 
 
-def _shapes(
-    m: npt.ArrayLike, n: npt.ArrayLike, k: npt.ArrayLike
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """The sizes as flat arrays of one length; InputError for one that is no whole number above zero."""
+def gemm_options(notes: str, source: str) -> dict[str, Any]:
+    """How a measured row was taken, as options of `gemm`, from its notes and source.
+
+    vLLM's linear layers in 8 bits quantize their 16-bit input first; tuning tables of hipBLASLt, NeuSight's torch
+    layers and LLMCompass's runs are timed from the host, as their least times of 30 us and more show. (Those of
+    hipBLASLt for operands in the order NN are not.)
+    """
+    tuned = "hipBLASLt" in source and "layout NN" not in notes
+    hosted = tuned or any(name in source for name in ("NeuSight", "LLMCompass"))
+    return {"quantize": "LinearKernel" in notes, "timed": "host" if hosted else "device"}
+
+
+def _shapes(*given: npt.ArrayLike) -> Shapes:
+    """Sizes and batch as flat arrays of one length; InputError for one that is no whole number above zero."""
     sizes = []
-    for name, given in (("m", m), ("n", n), ("k", k)):
-        values = np.asarray(given, dtype=np.float64)
-        wrong = ~((values >= 1) & (values == np.floor(values)) & np.isfinite(values))
-        if wrong.any():
-            first = values[wrong].flat[0] if values.ndim else float(values)
+    for name, raw in zip(("m", "n", "k", "batch"), given, strict=True):
+        values = np.asarray(raw, dtype=np.float64)
+        right = (values >= 1) & (values == np.floor(values)) & np.isfinite(values)
+        if not right.all():
+            first = float(values[~right].flat[0] if values.ndim else values)
             raise InputError(f"GEMM dimension {name} is {first:g}; it must be a whole number above zero")
         sizes.append(values)
-    rows, columns, depth = np.broadcast_arrays(*sizes)
-    return np.ravel(rows), np.ravel(columns), np.ravel(depth)
+    m, n, k, batch = (np.ravel(size) for size in np.broadcast_arrays(*sizes))
+    return m, n, k, batch
+
+
+def _launch(gpu: Gpu, timed: Timed) -> float:
+    if timed not in get_args(Timed):
+        raise InputError(f"timed is '{timed}'; it must be 'device' or 'host'")
+    return gpu.achieved.gemm_host if timed == "host" else gpu.achieved.gemm_launch
 
 
 def _library(dtype: str, gpu: Gpu, quantize: bool) -> tuple[Candidate, ...]:
@@ -120,19 +141,12 @@ def _library(dtype: str, gpu: Gpu, quantize: bool) -> tuple[Candidate, ...]:
 def effective_rates(dtype: str, gpu: Gpu, clock: Clock, rotation: float) -> gemm_kernel.Machine:
     """The GPU's effective rates and costs for a data type."""
     achieved = gpu.achieved
-    per_clock = float(getattr(gpu.rates, dtype))
-    share = float(getattr(achieved, f"matrix_{dtype}", achieved.matrix_fp32))
-    unit_flops = per_clock * gpu.compute.clock * share
-    if clock == "sustained":
-        unit_flops = min(unit_flops, per_clock * gpu.clocks.sustained * MAIN_LOOP)
-    elif clock != "short":
-        raise InputError(f"clock is '{clock}'; it must be 'short' or 'sustained'")
     if not rotation >= 1:
         raise InputError(f"rotation is {rotation:g}; at least one B takes part, so it must be 1 or more")
     unhashed = gpu.architecture in _UNHASHED
     return gemm_kernel.Machine(
         units=float(gpu.compute.compute_units),
-        unit_flops=unit_flops,
+        unit_flops=main_loop_flops(dtype, gpu, clock),
         cache_rate=gpu.cache.bandwidth * achieved.gemm_cache,
         memory_rate=gpu.memory.bandwidth * achieved.gemm_memory,
         resident=(gpu.cache.capacity + gpu.memory_cache.capacity) * achieved.gemm_resident,
@@ -152,7 +166,7 @@ _seen = 0
 
 
 def _run(
-    shapes: tuple[FloatArray, ...], library: tuple[Candidate, ...], machine: gemm_kernel.Machine
+    shapes: Shapes, library: tuple[Candidate, ...], machine: gemm_kernel.Machine
 ) -> tuple[IntArray, FloatArray]:
     """The chosen candidate of every shape, and the fields of its Attempt."""
     global _seen  # noqa: PLW0603 - how much was asked in this process decides whether machine code pays
@@ -176,12 +190,10 @@ def _table(library: tuple[Candidate, ...]) -> FloatArray:
     )
 
 
-def _parts(
-    shapes: tuple[FloatArray, FloatArray, FloatArray], times: FloatArray, machine: gemm_kernel.Machine
-) -> dict[str, FloatArray]:
-    m, n, k = shapes
+def _parts(shapes: Shapes, times: FloatArray, machine: gemm_kernel.Machine) -> dict[str, FloatArray]:
+    m, n, k, batch = shapes
     units, matrix = times[:, _UNITS], times[:, _MATRIX]
-    compute = 2 * m * n * k / (machine.units * machine.unit_flops)
+    compute = 2 * m * n * k * batch / (machine.units * machine.unit_flops)
     return {
         "compute": compute,
         "tail": matrix - compute,
@@ -193,20 +205,18 @@ def _parts(
     }
 
 
-def _conversion(
-    shapes: tuple[FloatArray, FloatArray, FloatArray], gpu: Gpu, machine: gemm_kernel.Machine
-) -> FloatArray:
+def _conversion(shapes: Shapes, gpu: Gpu, machine: gemm_kernel.Machine) -> FloatArray:
     """A kernel before the GEMM: each row of A is read twice, for its largest value and to be scaled, and written.
 
     A workgroup per row, two at a time on a compute unit, with two trips to memory each.
     """
-    m, _, k = shapes
-    moved = m * k * (2 * DTYPE_BYTES["bf16"] + machine.element)
+    m, _, k, batch = shapes
+    moved = batch * m * k * (2 * DTYPE_BYTES["bf16"] + machine.element)
     seconds: FloatArray = (
         gpu.achieved.gemm_launch
         + machine.fill
         + moved / machine.memory_rate
-        + m / machine.units * machine.latency
+        + batch * m / machine.units * machine.latency
     )
     return seconds
 

@@ -10,7 +10,17 @@ import numba
 
 from weft.predict import gemm_kernel
 
-_INNER = ("_held", "crowding", "fitted_columns", "memory_bytes", "attempt", "best")
+_INNER = (
+    "_held",
+    "crowding",
+    "fitted_columns",
+    "memory_bytes",
+    "split_cost",
+    "attempt",
+    "wasteful",
+    "under",
+    "best",
+)
 
 
 def _compiled() -> Callable[..., None]:

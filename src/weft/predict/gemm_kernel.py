@@ -14,8 +14,17 @@ SPLIT_STEPS = 4
 """K steps that a part has at least."""
 SPLIT_WAVES = 3
 """A split fills the GPU once, twice or three times over."""
+SMALL = 32
+"""Rows or columns of a tile that is tried for however small a matrix."""
+LARGE = 128 * 128
+"""Elements of a tile from which it is tried for however large a matrix."""
+MANY_WAVES = 12
+"""Waves of tiles from which only large tiles are tried."""
 RAMP = 0.7
-"""Share of the usable cache from which operands begin to be lost before they are used again (assumed)."""
+"""Cache over footprint from which on some of the operands are still there when they are used again (assumed)."""
+
+
+_PARTIAL_BYTES = 8  # a partial sum is written and read
 
 
 class Machine(NamedTuple):
@@ -25,7 +34,7 @@ class Machine(NamedTuple):
     unit_flops: float  # of one compute unit [FLOP/s]
     cache_rate: float  # [bytes/s]
     memory_rate: float  # [bytes/s]
-    resident: float  # cache that holds operands [bytes]
+    resident: float  # cache that holds operands between uses [bytes]
     issue: float  # per K step
     latency: float
     fill: float
@@ -35,6 +44,15 @@ class Machine(NamedTuple):
     rotation: float  # sets of B that take turns in the cache
     channels: float  # memory channels that interleave without a hash; 0 = hashed
     interleave: float  # [bytes]
+
+
+class Shape(NamedTuple):
+    """`batch` GEMMs of one shape in one launch."""
+
+    m: float
+    n: float
+    k: float
+    batch: float
 
 
 class Tile(NamedTuple):
@@ -74,26 +92,31 @@ def fitted_columns(n: float, grid_rows: float, tile: Tile, units: float) -> floa
 
 
 def memory_bytes(
-    m: float, n: float, k: float, rows: float, columns: float, at_once: float, on: Machine
+    shape: Shape,
+    rows: float,
+    columns: float,
+    at_once: float,
+    grid_rows: float,
+    grid_columns: float,
+    on: Machine,
 ) -> float:
     """Bytes moved to and from DRAM: operands once, again where the cache loses them between waves, and C.
 
     `at_once` tiles run together, as a block as square as the grid allows. A and C are taken to be in the cache
-    when they fit beside one B; B only if `rotation` of them fit.
+    when they fit beside one B; B only if `rotation` of them fit. Nothing is shared between the GEMMs of a batch.
     """
+    m, n, k, batch = shape
     a, b, c = m * k * on.element, n * k * on.element, m * n * on.output
-    grid_rows, grid_columns = math.ceil(m / rows), math.ceil(n / columns)
-    tiles = grid_rows * grid_columns
     high = math.sqrt(at_once * rows * columns) / rows
     high = min(max(high, at_once / grid_columns), grid_rows)
     wide = at_once / high
     per_wave = (high * rows + wide * columns) * k * on.element
     kept = min(1.0, on.resident / (a + b))
-    again = max(0.0, (1 - kept) * (tiles / at_once * per_wave - a - b))
-    near = _held(on.resident / (a + b + c))
-    far = _held(on.resident / (a + on.rotation * b + c))
+    again = max(0.0, (1 - kept) * (grid_rows * grid_columns / at_once * per_wave - a - b))
+    near = _held(on.resident / (batch * (a + b + c)))
+    far = _held(on.resident / (batch * (a + on.rotation * b + c)))
     crowd = crowding(n * on.element, wide * columns * on.element, on)
-    return (a + c) * (1 - near) + again / 2 + (b * (1 - far) + again / 2) * crowd
+    return batch * ((a + c) * (1 - near) + again / 2 + (b * (1 - far) + again / 2) * crowd)
 
 
 def crowding(stride: float, span: float, on: Machine) -> float:
@@ -118,15 +141,18 @@ def _held(ratio: float) -> float:
     return min(1.0, max(0.0, (ratio - RAMP) / (1 - RAMP)))
 
 
-def attempt(m: float, n: float, k: float, tile: Tile, columns: float, splits: float, on: Machine) -> Attempt:
+def attempt(
+    shape: Shape, tile: Tile, columns: float, splits: float, memory_time: float, on: Machine
+) -> Attempt:
     """One shape under one candidate: rounds of resident workgroups on every unit, beside the memory's time.
 
     A round of x workgroups per unit takes, per K step, the longest of: x matrix products, x slabs through the unit's
     share of the cache's bandwidth, and the latency over the steps in flight. Units and memory overlap: the time is the
     root of the sum of their squares.
     """
+    m, n, k, batch = shape
     grid = math.ceil(m / tile.rows) * math.ceil(n / columns)
-    work = grid * splits
+    work = grid * splits * batch
     slots = on.units * tile.resident
     steps = math.ceil(math.ceil(k / tile.step) / splits)
     matrix = 2 * tile.rows * columns * tile.step / on.unit_flops
@@ -151,43 +177,90 @@ def attempt(m: float, n: float, k: float, tile: Tile, columns: float, splits: fl
             cache_time += count * steps * (step - deep * matrix)
         else:
             latency_time += count * steps * (step - deep * matrix)
-    memory_time = memory_bytes(m, n, k, tile.rows, columns, min(slots, grid), on) / on.memory_rate
-    split_time = 0.0
-    if splits > 1:
-        split_time = on.split + m * n * 8 * splits / on.cache_rate
+    split_time = split_cost(shape, splits, on)
     total = math.sqrt(units_time * units_time + memory_time * memory_time) + split_time
     return Attempt(
         total, columns, splits, units_time, memory_time, matrix_time, cache_time, latency_time, split_time
     )
 
 
-def best(m: float, n: float, k: float, tiles: Any, on: Machine) -> tuple[int, Attempt]:
+def split_cost(shape: Shape, splits: float, on: Machine) -> float:
+    """To write the partial sums of a split K through the cache and add them up; nothing without a split."""
+    if splits == 1:
+        return 0.0
+    return on.split + shape.batch * shape.m * shape.n * _PARTIAL_BYTES * splits / on.cache_rate
+
+
+def wasteful(shape: Shape, tile: Tile, on: Machine) -> bool:
+    """Whether a library would not try the tile: three quarters of it are padding, or it is small for many waves."""
+    if (tile.rows > SMALL and tile.rows >= 4 * shape.m) or (
+        tile.columns > SMALL and tile.columns >= 4 * shape.n
+    ):
+        return True
+    area = tile.rows * tile.columns
+    return area < LARGE and shape.m * shape.n * shape.batch > MANY_WAVES * area * on.units * tile.resident
+
+
+def under(shape: Shape, tile: Tile, found: Attempt, on: Machine) -> Attempt:
+    """The better of `found` and the best way to run the shape with one candidate, K in one part or several.
+
+    What cannot be faster than `found`, because the matrix units alone would take as long, is not looked at.
+    """
+    m, n, k, batch = shape
+    if found.total < math.inf and wasteful(shape, tile, on):
+        return found
+    grid_rows = math.ceil(m / tile.rows)
+    columns = fitted_columns(n, grid_rows * batch, tile, on.units)
+    grid_columns = math.ceil(n / columns)
+    grid = grid_rows * grid_columns
+    slots = on.units * tile.resident
+    depth = math.ceil(k / tile.step)
+    least = grid * batch * tile.rows * columns * depth * tile.step * 2 / (on.unit_flops * on.units)
+    if least >= found.total:
+        return found
+    at_once = min(slots, grid)
+    memory_time = (
+        memory_bytes(shape, tile.rows, columns, at_once, grid_rows, grid_columns, on) / on.memory_rate
+    )
+    least = math.sqrt(least * least + memory_time * memory_time)
+    most = min(MAX_SPLIT, max(1.0, math.floor(depth / SPLIT_STEPS)))
+    before = 0.0
+    for waves in range(SPLIT_WAVES + 1):
+        splits = 1.0
+        if waves > 0:
+            splits = min(most, max(1.0, math.floor(waves * slots / (grid * batch))))
+        if splits > before and least + split_cost(shape, splits, on) < found.total:
+            now = attempt(shape, tile, columns, splits, memory_time, on)
+            if now.total < found.total:
+                found = now
+        before = max(before, splits)
+    return found
+
+
+def whole(shape: Shape, tile: Tile, columns: float, on: Machine) -> Attempt:
+    """The shape under one candidate of so many columns, K in one part."""
+    grid_rows, grid_columns = math.ceil(shape.m / tile.rows), math.ceil(shape.n / columns)
+    at_once = min(on.units * tile.resident, grid_rows * grid_columns)
+    moved = memory_bytes(shape, tile.rows, columns, at_once, grid_rows, grid_columns, on)
+    return attempt(shape, tile, columns, 1.0, moved / on.memory_rate, on)
+
+
+def best(shape: Shape, tiles: Any, on: Machine) -> tuple[int, Attempt]:
     """The fastest candidate and its times; among equals the first."""
     chosen, found = -1, Attempt(math.inf, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
     for index in range(len(tiles)):
         row = tiles[index]
         tile = Tile(row[0], row[1], row[2], row[3], row[4], row[5], row[6])
-        grid_rows = math.ceil(m / tile.rows)
-        columns = fitted_columns(n, grid_rows, tile, on.units)
-        grid = grid_rows * math.ceil(n / columns)
-        most = min(MAX_SPLIT, max(1.0, math.floor(math.ceil(k / tile.step) / SPLIT_STEPS)))
-        before = 0.0
-        for waves in range(SPLIT_WAVES + 1):
-            splits = 1.0
-            if waves > 0:
-                splits = min(most, max(1.0, math.floor(waves * on.units * tile.resident / grid)))
-            if splits > before:
-                now = attempt(m, n, k, tile, columns, splits, on)
-                if now.total < found.total:
-                    chosen, found = index, now
-            before = max(before, splits)
+        now = under(shape, tile, found, on)
+        if now.total < found.total:
+            chosen, found = index, now
     return chosen, found
 
 
-def run(m: Any, n: Any, k: Any, tiles: Any, on: Machine, chosen: Any, times: Any) -> None:
+def run(m: Any, n: Any, k: Any, batch: Any, tiles: Any, on: Machine, chosen: Any, times: Any) -> None:
     """Fill `chosen` and a row of `times` (the fields of Attempt) for every shape."""
     for i in range(len(m)):
-        index, found = best(m[i], n[i], k[i], tiles, on)
+        index, found = best(Shape(m[i], n[i], k[i], batch[i]), tiles, on)
         chosen[i] = index
         times[i, 0], times[i, 1], times[i, 2] = found.total, found.columns, found.splits
         times[i, 3], times[i, 4], times[i, 5] = found.units_time, found.memory_time, found.matrix_time

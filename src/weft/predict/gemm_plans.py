@@ -41,7 +41,8 @@ def _plan(gemm: Gemm, one: Candidate, machine: gemm_kernel.Machine) -> RankedPla
     fields = gemm_kernel.Tile._fields
     tile = gemm_kernel.Tile(*(float(getattr(one, field)) for field in fields))
     columns = gemm_kernel.fitted_columns(gemm.n, -(-gemm.m // one.rows), tile, machine.units)
-    found = gemm_kernel.attempt(gemm.m, gemm.n, gemm.k, tile, columns, 1.0, machine)
+    shape = gemm_kernel.Shape(gemm.m, gemm.n, gemm.k, 1)
+    found = gemm_kernel.whole(shape, tile, columns, machine)
     return RankedPlan(engine_tiling(one, int(columns)), found.total)
 
 
