@@ -96,8 +96,8 @@ def test_a_missing_column_is_a_problem_of_the_file_and_names_one_alike(tmp_path)
 def test_a_file_of_no_kind_says_which_kinds_there_are(tmp_path):
     rows, problems = read_file(write(tmp_path, "a,b\n1,2\n", "other.csv"))
     assert rows is None
-    assert "no kind of file has these" in str(problems[0])
-    assert "time_us" in str(problems[0])
+    assert "no kind of measurements has these columns" in str(problems[0])
+    assert "gemm.csv, collectives.csv" in str(problems[0])
 
 
 def test_a_file_with_only_a_header_or_not_in_utf8_is_a_problem(tmp_path):

@@ -1,1 +1,26 @@
-"""The models against measurements: errors per machine, and parameters fitted to a machine's own rows."""
+"""The models against measurements: errors per machine, and parameters fitted to a machine's own rows.
+
+`validate` sets every measured row of a folder beside its prediction; `calibrated` fits a machine to part of its rows
+and finds the errors on the others. `weft validate` and `weft calibrate` are the same on the command line.
+"""
+
+from weft.validation.calibration import Fit, Fitted, fit
+from weft.validation.data import data_folder
+from weft.validation.protocols import Calibrated, calibrated, hold_out, leave_one_out
+from weft.validation.run import Validation, validate
+from weft.validation.subjects import Predicted, Subject
+
+__all__ = [
+    "Calibrated",
+    "Fit",
+    "Fitted",
+    "Predicted",
+    "Subject",
+    "Validation",
+    "calibrated",
+    "data_folder",
+    "fit",
+    "hold_out",
+    "leave_one_out",
+    "validate",
+]

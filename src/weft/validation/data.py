@@ -153,10 +153,9 @@ def read_file(file: Path) -> tuple[Rows | None, list[Problem]]:
     head = [cell.strip() for cell in next(lines, [])]
     kind = _kind_of(head, file.name)
     if kind is None:
-        known = "; ".join(f"{name}: {', '.join(schema.columns)}" for name, schema in SCHEMAS.items())
-        return None, [
-            Problem(file.name, (), "columns", ",".join(head), f"no kind of file has these; known: {known}")
-        ]
+        files = ", ".join(schema.file for schema in SCHEMAS.values())
+        rule = f"no kind of measurements has these columns; docs/howto/validate.md says which {files} have"
+        return None, [Problem(file.name, (), "columns", ",".join(head), rule)]
     columns = _columns_of(kind, head)
     missing = [name for name in columns if name not in head]
     if missing:

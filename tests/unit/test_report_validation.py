@@ -1,0 +1,90 @@
+"""The page and pictures of a validation, from plain data."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from weft.report import validation_report
+from weft.report.error_tables import bar_table, errors_table
+from weft.report.plots.errors import error_against_size, predicted_against_measured
+
+GROUP = {
+    "kind": "gemm", "gpu": "h100-sxm", "system": None, "machine": "h100-sxm", "rows": 1200, "mean_abs_err": 0.05,
+    "median_abs_err": 0.04, "p90_abs_err": 0.1, "bias": -0.01, "geomean_err": 0.051, "max_abs_err": 0.4,
+}  # fmt: skip
+LINE = {
+    "what": "GEMM", "protocol": "held out", "statistic": "mean", "limit": 0.08, "reached": 0.0801, "rows": 40,
+    "at_least": False, "verdict": "MISS",
+}  # fmt: skip
+WORST = {
+    "file": "gemm.csv",
+    "line": 7,
+    "gpu": "h100-sxm",
+    "m": 8,
+    "measured_s": 1e-5,
+    "predicted_s": 2e-5,
+    "error": 1.0,
+}
+
+
+@dataclass(frozen=True)
+class Points:
+    title: str
+    predicted: np.ndarray
+    measured: np.ndarray
+    size: np.ndarray
+    size_label: str = "buffer [bytes]"
+
+
+def points(title="h100-sxm bf16", count=50):
+    measured = np.geomspace(1e-5, 1e-2, count)
+    return Points(title, measured * 1.07, measured, measured * 1e9)
+
+
+class Findings:
+    def to_dict(self):
+        return {
+            "groups": [GROUP], "ranges": [{**GROUP, "range": ">= 20 us"}], "overall": [GROUP], "worst": [WORST],
+            "rows_read": 1300, "rows_used": 1200,
+        }  # fmt: skip
+
+    def clouds(self):
+        return {"gemm": [points(), points("b200 bf16")], "contention": []}
+
+    def complaints(self):
+        return ["gemm.csv line 9: <odd>"]
+
+
+def test_keys_that_tell_no_group_apart_have_no_column():
+    table = errors_table([GROUP])
+    assert tuple(table.heads) == ("kind", "gpu", "rows", "mean", "median", "p90", "bias", "geomean")
+    assert table.rows[0] == ("gemm", "h100-sxm", "1,200", "5.0%", "4.0%", "10.0%", "-1.0%", "5.1%")
+
+
+def test_a_verdict_close_to_its_limit_shows_the_digits_that_decide():
+    assert bar_table([LINE]).rows[0] == ("GEMM", "held out", "mean <= 8.0%", "8.01%", "40", "MISS")
+    assert bar_table([{**LINE, "reached": None, "verdict": "no rows"}]).rows[0][3] == "–"
+
+
+@pytest.mark.parametrize("draw", [predicted_against_measured, error_against_size])
+def test_pictures_name_each_cloud_with_its_rows_and_mean_error(draw):
+    svg = draw([points(), points("b200 bf16", 2000)]).svg()
+    assert "h100-sxm bf16" in svg
+    assert "2,000 rows, mean 7.0%" in svg
+    assert svg == draw([points(), points("b200 bf16", 2000)]).svg()
+
+
+def test_the_page_holds_tables_pictures_verdicts_and_problems(tmp_path):
+    page = validation_report(Findings(), tmp_path, [LINE]).read_text()
+    for words in (
+        "1,200 of 1,300 rows",
+        "What must be reached",
+        "8.01%",
+        "gemm.csv:7",
+        "&lt;odd&gt;",
+        "By class of size",
+    ):
+        assert words in page
+    assert (tmp_path / "gemm-predicted.svg").exists()
+    assert (tmp_path / "gemm-error.svg").exists()
