@@ -23,7 +23,7 @@ class StateLog:
         if program is None:
             return
         query = f"--query-gpu={','.join(_FIELDS)}"
-        command = [program, query, "--format=csv,noheader,nounits", f"-lms={_PERIOD_MS}", f"--id={name}"]
+        command = [program, query, "--format=csv,noheader,nounits", f"--loop-ms={_PERIOD_MS}", f"--id={name}"]
         self._process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )

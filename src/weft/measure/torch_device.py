@@ -189,9 +189,8 @@ class TorchDevice:
             work.enqueue()
             if self._gpu:
                 self._torch.cuda.synchronize()
-        return [
-            event.name for event in seen.events() if not event.name.startswith(("cuda", "hip", "aten::empty"))
-        ]
+        events = [event for event in seen.events() if not self._gpu or "CUDA" in str(event.device_type)]
+        return [event.name for event in events if not event.name.startswith("aten::empty")]
 
     def close(self) -> None:
         """End the sampling of clock and power."""
