@@ -56,6 +56,7 @@ _EVERY_RING = {
     "ll_step": _time(0.3, 2.5, "one hop of it"),
     "ll128_launch": _time(6, 30, "launch of a ring collective that flags every 128 B"),
     "ll128_step": _time(0.8, 8, "one hop of it"),
+    "ll128_efficiency": _rate(0.25, 1.3, "its rate"),
     "simple_launch": _time(5, 40, "launch of a ring collective that synchronises per slice"),
 }
 _RING = {
@@ -64,7 +65,6 @@ _RING = {
     "ll_ramp": _time(0.05, 4, "what more than one workgroup adds to a hop of it"),
     "ll_efficiency": _rate(0.15, 0.7, "its rate with all workgroups"),
     "ll_copy": Value(_RATIO, 0.1, 4, "weight of its local copies against a link transfer"),
-    "ll128_efficiency": _rate(0.25, 1.3, "rate of one that flags every 128 B"),
     "simple_step": _time(0.8, 16, "one hop of one that synchronises per slice, with its fence"),
     "simple_efficiency": _rate(0.7, 1.2, "its rate"),
     "simple_copy": Value(_RATIO, 0.005, 2, "weight of its local copies against a link transfer"),

@@ -80,7 +80,7 @@ def _hop(table: str, profile: Profile) -> float:
 
 def _ring_ll128(collective: str, size: FloatArray, ranks: Ranks, profile: Profile) -> Parts:
     table, n = _table(collective), ranks.count
-    rate = profile.value(f"{table}.ll128_efficiency") * ranks.figure
+    rate = profile.value("ring.ll128_efficiency") * ranks.figure
     hops = steps(collective, n) * profile.value("ring.ll128_step")
     return {
         "launch": np.full_like(size, profile.value("ring.ll128_launch")),

@@ -9,13 +9,15 @@ from weft.predict.prediction import Parameter
 from weft.units import Dimension
 
 _NEEDS_ROWS = 4
+_NEEDS_ROWS_OF_LL128 = 2
+"""A library uses LL128 for few sizes; without these rows nothing tells its rate."""
 
 
 def collective_parameters(profile: Profile, *collectives: str) -> tuple[Parameter, ...]:
     """The parameters that a profile holds, all of them or those that the given collectives depend on."""
     tables = {table for collective in collectives for table in tables_of(collective)}
     return tuple(
-        Parameter(path, value.low, value.high, _unit(value.rule), _NEEDS_ROWS, value.about)
+        Parameter(path, value.low, value.high, _unit(value.rule), _rows(path), value.about)
         for path, value in values().items()
         if path in profile.values and (not collectives or path.partition(".")[0] in tables)
     )
@@ -29,6 +31,10 @@ def tables_of(collective: str) -> tuple[str, ...]:
     reduced = ("direct", "oneshot") if name == "all_reduce" else ()
     ring = () if own == "all_to_all" else ("ring",)
     return (own, *ring, *switch, *reduced, "network", "host", "dma", "release_2_26", "release_2_18")
+
+
+def _rows(path: str) -> int:
+    return _NEEDS_ROWS_OF_LL128 if "ll128" in path else _NEEDS_ROWS
 
 
 def _unit(rule: Quantity) -> str:
