@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -48,24 +50,32 @@ def _believable(rows: Rows, gpu: Gpu) -> tuple[Rows, list[Problem]]:
 
 
 def gemm_seconds(rows: Rows, gpu: Gpu) -> FloatArray:
-    """The closed form's time of each row on one GPU [s]."""
+    """The closed form's time of each row on one GPU, as the row says it was measured [s]."""
     seconds = np.empty(len(rows))
-    converts = quantizing(rows)
-    for of, quantize in ((converts, True), (~converts, False)):
-        seconds[of] = _seconds(rows.take(of), gpu, quantize)
+    for options, positions in _by_options(rows):
+        seconds[positions] = _seconds(rows.take(positions), gpu, dict(options))
     return seconds
 
 
-def _seconds(rows: Rows, gpu: Gpu, quantize: bool) -> FloatArray:
+Options = tuple[tuple[str, Any], ...]
+
+
+@lru_cache(maxsize=256)
+def _by_options(rows: Rows) -> tuple[tuple[Options, npt.NDArray[np.int64]], ...]:
+    """The rows by what their notes and source say of how they were measured, as options of the closed form."""
+    members: dict[Options, list[int]] = {}
+    pairs = zip(rows.texts["notes"].tolist(), rows.texts["source"].tolist(), strict=True)
+    for position, (notes, source) in enumerate(pairs):
+        options = tuple(sorted(predict.gemm_options(notes, source).items()))
+        members.setdefault(options, []).append(position)
+    return tuple((options, np.array(positions, dtype=np.int64)) for options, positions in members.items())
+
+
+def _seconds(rows: Rows, gpu: Gpu, options: dict[str, Any]) -> FloatArray:
     def of_dtype(m: FloatArray, n: FloatArray, k: FloatArray, dtype: str) -> FloatArray:
-        return predict.gemm(m, n, k, dtype, gpu, quantize=quantize).seconds
+        return predict.gemm(m, n, k, dtype, gpu, **options).seconds
 
     return _per_dtype(rows, of_dtype)
-
-
-def quantizing(rows: Rows) -> npt.NDArray[np.bool_]:
-    """Which rows measured a linear layer that first quantizes its 16-bit input: vLLM's LinearKernels."""
-    return np.strings.find(rows.texts["notes"], "LinearKernel") >= 0
 
 
 def gemm_floors(rows: Rows, gpu: Gpu) -> FloatArray:
