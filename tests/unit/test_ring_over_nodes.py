@@ -16,8 +16,19 @@ def test_through_nodes_the_slower_of_links_and_a_nodes_adapters_paces():
     assert system.gpus == 16
     assert system.gpu.link.bandwidth == pytest.approx(8 * 50e9)
     assert system.gpu.link.latency == pytest.approx((7 * 500e-9 + 2e-6) / 8)
+    link = system.gpu.link
+    assert (
+        link.kernel_efficiency == link.dma_efficiency == pytest.approx(0.92)
+    )  # 371 GB/s of stores within a node
     assert "2 nodes of dgx-h100" in ring_note(system)
     assert system.gpu.provenance["link.bandwidth"].kind == "derived"
+
+
+def test_slow_links_pace_where_the_network_is_faster():
+    system = system_for("h800", 16)
+    own = load("h800").link
+    assert system.gpu.link.bandwidth == own.bandwidth
+    assert system.gpu.link.kernel_efficiency == own.kernel_efficiency
 
 
 def test_a_large_node_needs_no_network():

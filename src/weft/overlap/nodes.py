@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from weft.errors import UnknownNameError
 from weft.hardware import Gpu, Machine, Provenance, System, SystemMatch, find_gpu, find_system
-from weft.units import format_rate, format_time
+from weft.units import format_rate
+
+NETWORK_EFFICIENCY = 0.92
+"""Payload share of the network between nodes, whoever sends (assumed; 0.85 to 0.97)."""
 
 
 def system_for(machine: Gpu | Machine | str, gpus: int) -> System:
@@ -48,23 +53,27 @@ def ring_over(match: SystemMatch) -> System:
 
     Collective libraries run as many rings at once as a node has adapters, and let each leave the node at another GPU.
     So of what a GPU sends, one ring's share leaves by its adapter and the rest by its links, side by side, and the
-    slower of the two paces: bandwidth = min(links, adapters of a node). A piece meets one adapter per node on
-    its way: latency = the mean over the hops of a node.
+    slower of the two paces: bandwidth = min(links, adapters of a node), each with its own share of payload. A piece
+    meets one adapter per node on its way: latency = the mean over the hops of a node.
     """
     machine, each = match.machine, match.gpus_per_node
-    inside = machine.bandwidth_among(each) if each > 1 else 0.0
+    link, inside = machine.gpu.link, machine.bandwidth_among(each) if each > 1 else float("inf")
     if match.nodes == 1:
-        bandwidth, latency = inside, machine.gpu.link.latency
         how = f"ring of {match.gpus} of the {machine.gpus_per_node} GPUs of {machine.name}"
-    else:
-        out = each * match.network.bandwidth
-        bandwidth = min(inside, out) if each > 1 else out
-        latency = ((each - 1) * machine.gpu.link.latency + match.network.latency) / each
-        how = (
-            f"ring of {match.gpus} GPUs through {match.nodes} nodes of {machine.name}: {format_rate(inside)} of link a "
-            f"GPU, {each} x {format_rate(match.network.bandwidth)} of network a node"
-        )
-    return System(gpu=_with_link(machine.gpu, bandwidth, latency, how), gpus=match.gpus)
+        return System(gpu=_with_link(machine.gpu, {"bandwidth": inside}, how), gpus=match.gpus)
+    out = each * match.network.bandwidth
+    bandwidth = min(inside, out)
+    how = (
+        f"ring of {match.gpus} GPUs through {match.nodes} nodes of {machine.name}: {each} x "
+        f"{format_rate(match.network.bandwidth)} of network a node"
+    )
+    values = {
+        "bandwidth": bandwidth,
+        "latency": ((each - 1) * link.latency + match.network.latency) / each,
+        "kernel_efficiency": min(inside * link.kernel_efficiency, out * NETWORK_EFFICIENCY) / bandwidth,
+        "dma_efficiency": min(inside * link.dma_efficiency, out * NETWORK_EFFICIENCY) / bandwidth,
+    }
+    return System(gpu=_with_link(machine.gpu, values, how), gpus=match.gpus)
 
 
 def ring_note(system: System) -> str:
@@ -73,11 +82,14 @@ def ring_note(system: System) -> str:
     return found.source if found is not None and found.source.startswith("ring of ") else ""
 
 
-def _with_link(gpu: Gpu, bandwidth: float, latency: float, how: str) -> Gpu:
+def _with_link(gpu: Gpu, values: Mapping[str, float], how: str) -> Gpu:
     """The GPU with what the ring gives it for a link; unchanged where that is its own."""
-    if (bandwidth, latency) == (gpu.link.bandwidth, gpu.link.latency):
+    changed = {name: value for name, value in values.items() if value != getattr(gpu.link, name)}
+    if not changed:
         return gpu
-    link = gpu.link.model_copy(update={"bandwidth": bandwidth, "latency": latency})
-    shown = {"link.bandwidth": format_rate(bandwidth), "link.latency": format_time(latency)}
-    derived = {path: Provenance(text=text, kind="derived", source=how) for path, text in shown.items()}
-    return gpu.model_copy(update={"link": link, "provenance": {**gpu.provenance, **derived}})
+    new = gpu.model_copy(update={"link": gpu.link.model_copy(update=changed)})
+    derived = {
+        path: Provenance(text=new.text(path), kind="derived", source=how)
+        for path in (f"link.{name}" for name in ("bandwidth", *changed))
+    }
+    return new.model_copy(update={"provenance": {**gpu.provenance, **derived}})
