@@ -4,7 +4,6 @@ import pytest
 
 from weft.errors import InputError, UnknownNameError
 from weft.hardware import load
-from weft.predict.batched import batched_gemm
 from weft.predict.collective import collective
 from weft.predict.gemm import gemm
 from weft.predict.layer import layer
@@ -106,15 +105,3 @@ def test_sizes_that_do_not_fit_are_named(changes, message):
 def test_unknown_choices_list_the_known(changes):
     with pytest.raises(UnknownNameError, match=r"unknown .*; known: "):
         gpt3(**changes)
-
-
-def test_a_batch_of_gemms_takes_the_tiles_of_one_tall_one_and_the_memory_of_all():
-    one, many = (
-        batched_gemm(1, 2048, 2048, 128, "fp16", A100),
-        batched_gemm(64, 2048, 2048, 128, "fp16", A100),
-    )
-    assert float(one.seconds) == pytest.approx(float(gemm(2048, 2048, 128, "fp16", A100).seconds))
-    assert one.seconds < many.seconds < 64 * one.seconds
-    thin = batched_gemm(512, 1, 4096, 128, "fp16", A100)
-    assert sum(thin.parts.values()) == pytest.approx(thin.seconds)
-    assert 512 * 4096 * 128 * 2 / float(thin.seconds) < A100.memory.bandwidth

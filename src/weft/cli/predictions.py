@@ -89,7 +89,7 @@ def _row(
 
 def predict_gemms(gpu: Gpu, shapes: Shapes, clock: Clock) -> Predicted:
     """The GEMMs on a GPU, with the rate that they reach [TFLOP/s]."""
-    from weft.predict.batched import batched_gemm
+    from weft.predict import gemm
 
     dtypes = shapes["dtype"]
     seconds, bound = np.empty(dtypes.size), np.empty(dtypes.size, dtype=np.int64)
@@ -97,7 +97,7 @@ def predict_gemms(gpu: Gpu, shapes: Shapes, clock: Clock) -> Predicted:
     for dtype in dict.fromkeys(dtypes.tolist()):
         chosen = dtypes == dtype
         m, n, k, batch = (shapes[name][chosen] for name in ("m", "n", "k", "batch"))
-        found = batched_gemm(batch, m, n, k, dtype, gpu, clock)
+        found = gemm(m, n, k, dtype, gpu, batch=batch, clock=clock)
         seconds[chosen], bound[chosen] = found.seconds, found.bound
         for name, part in found.parts.items():
             parts.setdefault(name, np.zeros(dtypes.size))[chosen] = part

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from weft.predict.batched import batched_gemm
-from weft.predict.gemm import Clock, effective_rates
+from weft.predict.gemm import Clock, effective_rates, gemm
 from weft.predict.kernel import (
     SPECIALS_PER_CLOCK,
     Amount,
@@ -45,14 +44,14 @@ def scores_gemm(
     count: Amount, query: Amount, keys: Amount, head: Amount, dtype: str, gpu: Gpu, clock: Clock
 ) -> Prediction:
     """Queries times keys: `count` GEMMs of query x keys x head in one launch."""
-    return batched_gemm(count, query, keys, head, dtype, gpu, clock)
+    return gemm(query, keys, head, dtype, gpu, batch=count, clock=clock)
 
 
 def values_gemm(
     count: Amount, query: Amount, keys: Amount, head: Amount, dtype: str, gpu: Gpu, clock: Clock
 ) -> Prediction:
     """Scores times values: `count` GEMMs of query x head x keys in one launch."""
-    return batched_gemm(count, query, head, keys, dtype, gpu, clock)
+    return gemm(query, head, keys, dtype, gpu, batch=count, clock=clock)
 
 
 def batched_attention(
