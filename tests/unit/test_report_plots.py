@@ -110,3 +110,18 @@ def test_timeline_waits_and_traffic_by_cause_name_what_they_show() -> None:
 def test_a_picture_shows_itself_in_a_notebook() -> None:
     assert plots.waits(simulated()[0])._repr_svg_().startswith("<svg")
     assert small().plot()._repr_svg_().startswith("<svg")
+
+
+def test_streams_show_who_ran_who_waited_and_why(tmp_path):
+    from weft.report import concurrency_report
+    from weft.report.plots import stream_waits, streams
+    from weft.simulation import beside
+    from weft.workload import Gemm
+
+    gemm = Gemm(2048, 2048, 1024, "bf16")
+    for name, driver in (("all_reduce", "cu"), ("all_gather", "dma")):
+        answer = beside(gemm, name, 16 << 20, "a100-sxm-80gb", ranks=4, gemms=2, collectives=2, driver=driver)
+        assert name in streams(answer).svg()
+        assert "compute" in stream_waits(answer).svg()
+        page = concurrency_report(answer, tmp_path / name).read_text()
+        assert "one after the other" in page

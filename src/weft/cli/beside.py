@@ -157,6 +157,6 @@ def write_concurrency(
         for path in write_trace(answer.run, trace_file):
             click.echo(f"trace:   {path}")
     if folder is not None:
-        from weft.report import run_report
+        from weft.report import concurrency_report
 
-        click.echo(f"report:  {run_report(answer.run, folder, gpu)}")
+        click.echo(f"report:  {concurrency_report(answer, folder, gpu)}")

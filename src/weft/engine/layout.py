@@ -149,7 +149,7 @@ L_HEAD, L_TAIL, L_COUNT, L_BUSY_UNTIL, L_BYTES, L_BUSY, L_COLUMNS = _columns(7)
 
 # slot[w * SLOTS + s, :] — one loop iteration in flight.
 SLOTS = 8
-Q_STATE, Q_PENDING, Q_TIME, Q_ITERATION, Q_COLUMNS = _columns(5)
+Q_STATE, Q_PENDING, Q_TIME, Q_ITERATION, Q_ISSUED, Q_COLUMNS = _columns(6)
 SLOT_FREE, SLOT_LOADING, SLOT_READY, SLOT_COMPUTING, SLOT_STORING = range(5)
 
 # engine[e, :] — DMA engines over all GPUs.

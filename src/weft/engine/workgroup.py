@@ -96,6 +96,7 @@ def begin_iteration(m: Machine, q: int, now: int) -> None:
     m.slot[q, y.Q_STATE] = y.SLOT_LOADING
     m.slot[q, y.Q_PENDING] = 0
     m.slot[q, y.Q_TIME] = now
+    m.slot[q, y.Q_ISSUED] = now
     first = m.phase[g, p, y.P_FIRST_LOAD]
     for a in range(first, first + m.phase[g, p, y.P_LOADS]):
         offset = (
@@ -166,7 +167,10 @@ def compute_next(m: Machine, w: int, now: int) -> None:
     duration = m.phase[g, p, y.P_CYCLES] * m.gpu[g, y.G_CYCLE] // 1000
     start = max(now, m.unit[u, y.U_MATRIX_FREE]) if duration > 0 else now
     ready = max(m.slot[q, y.Q_TIME], s[w, y.W_LAST])
-    m.kernel_run[g, k, y.KR_WAIT_LOAD] += ready - s[w, y.W_LAST]
+    # Until its loads were issued, the slot was taken by the stores of an earlier iteration.
+    stored = max(s[w, y.W_LAST], min(m.slot[q, y.Q_ISSUED], ready))
+    m.kernel_run[g, k, y.KR_WAIT_STORE] += stored - s[w, y.W_LAST]
+    m.kernel_run[g, k, y.KR_WAIT_LOAD] += ready - stored
     m.kernel_run[g, k, y.KR_WAIT_UNIT] += start - ready
     m.kernel_run[g, k, y.KR_COMPUTE] += duration
     if duration > 0:

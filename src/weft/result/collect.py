@@ -219,7 +219,7 @@ def _workgroup_waits(m: Machine, k: int) -> dict[str, float]:
     if count == 0:
         return {}
     run, log = m.kernel_run[0, k], m.work_log[0, first : first + count]
-    launched, duration = run[y.KR_FIRST_START], run[y.KR_END] - run[y.KR_FIRST_START]
+    launched, duration = run[y.KR_FIRST_START], run[y.KR_END] - log[:, y.WL_START].min()
     resident = max(float((log[:, y.WL_END] - log[:, y.WL_START]).sum()) / max(int(duration), 1), 1e-9)
     wave = np.sort(log[:, y.WL_START])[: min(count, int(m.gpu[0, y.G_CUS]))]
     waits = {

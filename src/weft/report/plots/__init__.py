@@ -6,6 +6,7 @@
 """
 
 from weft.report.plots.speedups import speedups
+from weft.report.plots.streams import stream_waits, streams
 from weft.report.plots.style import Picture
 from weft.report.plots.timeline import merged, timeline
 from weft.report.plots.times import fused_reduce_scatter, phases, sub_layer_times, waits
@@ -18,6 +19,8 @@ __all__ = [
     "merged",
     "phases",
     "speedups",
+    "stream_waits",
+    "streams",
     "sub_layer_times",
     "timeline",
     "traffic_by_cause",

@@ -1,0 +1,115 @@
+"""A GEMM beside a collective: who runs when, what memory and link carry, what workgroups wait for."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib.axes import Axes
+
+from weft.report.plots.style import Look, Picture, grid, handle, picture, styled
+from weft.result import KernelSpan, Result
+from weft.result.concurrent import REASONS, Concurrency
+
+GEMM = Look("GEMM", "#0072B2")
+COLLECTIVE = Look("collective", "#E69F00", "////")
+WAITING = Look("launched, but no compute unit is free", "#FFFFFF", "....")
+LINK = Look("link", "#009E73")
+_LOOKS = {
+    "dispatch": WAITING,
+    "memory": Look(REASONS["memory"], "#D55E00", "////"),
+    "store": Look(REASONS["store"], "#F0E442", "\\\\\\\\"),
+    "chunk": Look(REASONS["chunk"], "#CC79A7", "xxxx"),
+    "compute": Look(REASONS["compute"], "#56B4E9"),
+}
+_US = 1e-9
+_TERA = 1e-12
+
+
+@styled
+def streams(answer: Concurrency) -> Picture:
+    """When each kernel of both streams ran or waited for compute units [us]; what DRAM and link carried [TB/s]."""
+    figure = picture(10, 4.2)
+    lanes, rates = figure.subplots(2, 1, sharex=True, height_ratios=(1, 1.5))
+    for row, (loop, look) in enumerate(((answer.gemm, GEMM), (answer.collective, COLLECTIVE))):
+        _lane(lanes, row, answer.run, loop.name, look)
+    lanes.set_yticks((0, 1), ("GEMM", answer.collective.name))
+    lanes.set_ylim(1.5, -0.5)
+    lanes.set_title(f"GEMM beside {answer.collective.name}, one of {answer.ranks} x {answer.gpu}")
+    grid(lanes, "x")
+    _rates(rates, answer.run)
+    rates.set_xlim(0, answer.makespan * 1e6)
+    figure.legend(
+        handles=[handle(look) for look in (GEMM, COLLECTIVE, WAITING, LINK)],
+        loc="outside lower center",
+        ncols=4,
+    )
+    return figure
+
+
+def _lane(ax: Axes, row: int, run: Result, name: str, look: Look) -> None:
+    """The kernels of one stream as bars, every second one lighter."""
+    placed = {stage.kernel: stage.start_fs for stage in run.stages if stage.gpu == 0 and stage.index == 0}
+    kernels = [k for k in run.kernels if k.gpu == 0 and k.name.rpartition(" ")[0] == name]
+    for number, kernel in enumerate(kernels):
+        start = placed.get(kernel.name, kernel.first_workgroup_fs)
+        _bar(ax, row, kernel.first_workgroup_fs, start, WAITING, 1.0)
+        _bar(ax, row, start, kernel.end_fs, look, 1.0 if number % 2 == 0 else 0.55)
+        _number(ax, row, number, start, kernel, run.total_us)
+
+
+def _bar(ax: Axes, row: int, start: int, end: int, look: Look, alpha: float) -> None:
+    ax.broken_barh(
+        [(start * _US, (end - start) * _US)], (row - 0.36, 0.72),
+        facecolor=look.color, hatch=look.hatch, edgecolor="#444444", linewidth=0.3, alpha=alpha,
+    )  # fmt: skip
+
+
+def _number(ax: Axes, row: int, number: int, start: int, kernel: KernelSpan, total_us: float) -> None:
+    if (kernel.end_fs - start) * _US > total_us / 60:
+        ax.text((start + kernel.end_fs) / 2 * _US, row, str(number), ha="center", va="center", fontsize=7)
+
+
+def _rates(ax: Axes, run: Result) -> None:
+    series = run.series
+    assert series is not None  # a simulated run has one
+    per_s = 1 / (series.bin_fs * 1e-15) * _TERA
+    gemm, rest = (_traffic(run, of_gemm) * per_s for of_gemm in (True, False))
+    time = series.time_us
+    ax.stackplot(time, gemm, rest, colors=(GEMM.color, COLLECTIVE.color), step="post", linewidth=0)
+    ax.step(time, series.link[0] * per_s, where="post", color=LINK.color, linewidth=1)
+    ax.axhline(run.config.dram_bytes_per_s * _TERA, color="#444444", linewidth=0.6, linestyle=":")
+    ax.set_ylabel("DRAM and link [TB/s]")
+    ax.set_xlabel("time [µs]")
+    ax.set_ylim(0, run.config.dram_bytes_per_s * _TERA * 1.05)
+    grid(ax)
+
+
+def _traffic(run: Result, of_gemm: bool) -> npt.NDArray[np.float64]:
+    """Bytes per bin that the GEMMs, or the collectives, caused on GPU 0."""
+    assert run.series is not None
+    rows = [bins[0] for cause, bins in run.series.traffic.items() if cause.startswith("gemm") is of_gemm]
+    return np.sum(rows, axis=0, dtype=np.float64) if rows else np.zeros(run.series.link.shape[1])
+
+
+@styled
+def stream_waits(answer: Concurrency) -> Picture:
+    """What a workgroup of one GEMM, and of one collective, did or waited for, alone and beside the other [us]."""
+    bars = [
+        (f"{loop.name}, {how}", waits)
+        for loop in (answer.gemm, answer.collective)
+        for how, waits in (("alone", loop.waits_alone), ("beside", loop.waits))
+        if waits
+    ]
+    figure = picture(10, 0.9 + 0.35 * len(bars))
+    ax = figure.subplots()
+    left = np.zeros(len(bars))
+    for reason, look in _LOOKS.items():
+        widths = np.array([waits[reason] * 1e6 for _, waits in bars])
+        ax.barh(range(len(bars)), widths, 0.7, left, color=look.color, hatch=look.hatch, edgecolor="#444444")
+        left += widths
+    ax.set_yticks(range(len(bars)), [name for name, _ in bars])
+    ax.invert_yaxis()
+    ax.set_xlabel("time of a workgroup [µs]")
+    grid(ax, "x")
+    figure.legend(handles=[handle(look) for look in _LOOKS.values()], loc="outside lower center", ncols=3)
+    return figure
