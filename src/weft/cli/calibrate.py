@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from weft.validation.protocols import Calibrated
 
 
+_MOST_ROWS = 5000  # of each group: more would make the fit slow and change nothing
+
+
 @click.command("calibrate", epilog="Example: weft calibrate --data gemm.csv --gpu h100-sxm --out my-gpu.toml")
 @click.option(
     "--data",
@@ -65,7 +68,7 @@ def calibrate(
         raise click.UsageError("name either a --gpu or a --system to calibrate")
     place = data_folder(data)
     target = catalog.gpu_target(place, gpu) if gpu else catalog.library_target(place, str(system))
-    done = calibrated(target.subject, holdout, seed)
+    done = calibrated(target.subject, holdout, seed, _MOST_ROWS)
     _print_parameters(done)
     _print_errors(done)
     for problem in target.complaints:
