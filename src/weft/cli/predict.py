@@ -219,8 +219,21 @@ def operators() -> None:
 )
 @click.option("--phase", type=click.Choice(["prefill", "decode"]), default="prefill", show_default=True)
 @click.option("--attention", type=click.Choice(["batched", "fused"]), default="batched", show_default=True)
+@click.option(
+    "--timed",
+    type=click.Choice(["device", "host"]),
+    default="device",
+    show_default=True,
+    help="Kernels follow each other on the device, or the host waits for each.",
+)
 @click.option("--dtype", default="fp16", show_default=True, metavar="NAME", help="Data type of its tensors.")
-@_clock
+@click.option(
+    "--clock",
+    type=click.Choice(["short", "sustained", "boost"]),
+    default="short",
+    show_default=True,
+    help="As for GEMMs; boost: held throughout, where power allows it.",
+)
 @_json
 def layer(
     model: str,
@@ -230,6 +243,7 @@ def layer(
     sequence: int,
     phase: Any,
     attention: Any,
+    timed: Any,
     dtype: str,
     clock: Any,
     json_file: Path | None,
@@ -248,6 +262,7 @@ def layer(
         dtype=dtype,
         attention=attention,
         clock=clock,
+        timed=timed,
     )
     predictions.print_layer(done)
     _write(json_file, lambda: predictions.layer_json(done), "figures")
