@@ -14,7 +14,7 @@ SPLIT_STEPS = 4
 """K steps that a part has at least."""
 SPLIT_WAVES = 3
 """A split fills the GPU once, twice or three times over."""
-SMALL = 32
+SMALL = 64
 """Rows or columns of a tile that is tried for however small a matrix."""
 LARGE = 128 * 128
 """Elements of a tile from which it is tried for however large a matrix."""
