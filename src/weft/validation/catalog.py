@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from weft.hardware import Gpu, find_gpu, find_system, quantities
-from weft.hardware.libraries import profile_for, values
+from weft.hardware.libraries import values
 from weft.units import Dimension
 from weft.units import format as format_quantity
 from weft.validation.calibration import Fitted
@@ -89,7 +89,7 @@ def library_target(place: Path, name: str) -> Target:
     match = find_system(name)
     subjects, problems, _ = subjects_of(place, Machines((match.gpu,)), ("collective",))
     subject = subjects[0]
-    profile = profile_for(match.gpu.name, match.gpu.architecture, str(subject.labels["library"][0]))
+    profile = Machines().profile(match.gpu)
     return Target(
         subject,
         profile.name,

@@ -81,7 +81,7 @@ def collective_subjects(rows: Rows, machines: Machines) -> tuple[list[Subject], 
     problems += wrong
     subjects = []
     for gpu, members in _by_gpu(kept):
-        profile = machines.profile(gpu, cases_of(members)[0].rig.library)
+        profile = machines.profile(gpu)
         believable, wrong = _believable(members, gpu, profile)
         problems += wrong
         if len(believable):
@@ -239,6 +239,8 @@ def _by_gpu(rows: Rows) -> Iterator[tuple[Gpu, Rows]]:
 
 
 def _believable(rows: Rows, gpu: Gpu, profile: Profile) -> tuple[Rows, list[Problem]]:
+    wrong = list(_unpredictable(rows, profile))
+    rows = rows.take(left_out(wrong, rows.line))
     floor, expected = np.empty(len(rows)), np.empty(len(rows))
     link = max(gpu.link.bandwidth, gpu.host.bandwidth)
     size = rows.numbers["bytes"]
@@ -249,5 +251,15 @@ def _believable(rows: Rows, gpu: Gpu, profile: Profile) -> tuple[Rows, list[Prob
             case.collective, np.full(len(of), float(case.ranks)), size[of], link, reduces
         )
         expected[of] = case.seconds(size[of], profile)
-    wrong = beyond_physics(rows, floor, expected, gpu.name)
-    return rows.take(left_out(wrong, rows.line)), wrong
+    impossible = beyond_physics(rows, floor, expected, gpu.name)
+    return rows.take(left_out(impossible, rows.line)), [*wrong, *impossible]
+
+
+def _unpredictable(rows: Rows, profile: Profile) -> Iterator[Problem]:
+    """Cases that the model refuses, such as ranks that no algorithm serves."""
+    for case in cases_of(rows):
+        try:
+            case.seconds(rows.numbers["bytes"][case.positions], profile)
+        except InputError as error:
+            lines = tuple(rows.line[case.positions].tolist())
+            yield Problem(rows.file, lines, "collective", case.collective, str(error))

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from weft import predict
+from weft.errors import InputError
 from weft.hardware import Gpu, quantities
 from weft.validation.checks import DTYPE_BYTES, beyond_physics, duplicates, gemm_floor, unknown_names
 from weft.validation.data import Rows
@@ -44,7 +45,12 @@ def _believable(rows: Rows, gpu: Gpu) -> tuple[Rows, list[Problem]]:
     runnable = rows.take(left_out(unsupported, rows.line))
     if not len(runnable):
         return runnable, unsupported
-    expected = gemm_seconds(runnable, gpu)
+    try:
+        expected = gemm_seconds(runnable, gpu)
+    except InputError as error:
+        lines = tuple(runnable.line.tolist())
+        refused = Problem(rows.file, lines, "gpu", gpu.name, str(error))
+        return runnable.take(left_out([refused], runnable.line)), [*unsupported, refused]
     wrong = beyond_physics(runnable, gemm_floors(runnable, gpu), expected, gpu.name)
     return runnable.take(left_out(wrong, runnable.line)), unsupported + wrong
 

@@ -30,8 +30,9 @@ class Machines:
         """Only these GPUs; all of them if there is no name. Raises UnknownNameError, InputError or ConfigError."""
         return cls(tuple(map(find_gpu, names)), tuple(map(load_library, libraries)))
 
-    def profile(self, gpu: Gpu, library: str) -> Profile:
-        """How a collective library performs on a GPU: the user's profile if one names it, else the catalogue's."""
+    def profile(self, gpu: Gpu) -> Profile:
+        """How the vendor's collective library performs on a GPU, by the user's profile if one names it."""
+        library = "rccl" if gpu.vendor == "amd" else "nccl"
         own = [
             profile for profile in self.libraries if gpu.name in profile.gpus and profile.library == library
         ]
