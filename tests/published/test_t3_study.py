@@ -138,7 +138,7 @@ def test_the_command_prints_both_tables_and_writes_what_was_asked(capsys, tmp_pa
         (["--jobs", "0"], "0 is not in the range"),
         (["--request-bytes", "100"], "multiple of 64 B"),
         (["--set", "memory.bandwith=2 TB/s"], "did you mean 'memory.bandwidth'"),
-        (["--gpu", "h100"], "unknown GPU 'h100'"),
+        (["--gpu", "h1000"], "unknown GPU 'h1000'"),
         (["--json", "."], "it is a folder"),
     ],
 )
@@ -149,6 +149,36 @@ def test_bad_input_is_one_sentence_before_any_long_work(capsys, monkeypatch, arg
     assert out == ""
     assert sentence in err
     assert sum(line.startswith("weft: ") for line in err.splitlines()) == 1
+
+
+@pytest.fixture(scope="module")
+def elsewhere():
+    return t3.run(["t-nlg"], [8, 16], jobs=1, gpu="h100-sxm")
+
+
+def test_nothing_published_stands_beside_another_machine(elsewhere, capsys, tmp_path, monkeypatch):
+    assert elsewhere.headline()
+    assert {row.published for row in elsewhere.headline()} == {None}
+    assert {row["difference"] for row in elsewhere.as_json()["headline"]} == {None}
+    monkeypatch.setattr(t3, "run", lambda *arguments, **options: elsewhere)
+    assert weft("study", "t3", "--gpu", "h100-sxm", "--out", str(tmp_path)) == 0
+    out = capsys.readouterr().out
+    assert "What T3 would buy on h100-sxm, all against sequential" in out
+    assert "Published figures" not in out
+    assert "ring of 16 GPUs through 2 nodes of dgx-h100" in out
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "What T3 would buy on NVIDIA H100 SXM5 80 GB" in page
+    assert "Nothing is published for this machine" in page
+
+
+def test_on_a_real_gpu_the_parts_are_near_what_its_rates_allow(elsewhere):
+    for comparison in elsewhere.comparisons.values():
+        run = comparison.baseline
+        c, times = run.config, run.times
+        link = (c.tp - 1) / c.tp * c.m * c.n * 2 / times.reduce_scatter
+        assert 0.65 < link / c.link_bytes_per_s < 0.9
+        assert 2 * c.m * c.n * c.k / times.gemm < 132 * 4096 * 1.56e9
+        assert 1 < comparison.speedup("t3-mca") < 2
 
 
 @pytest.fixture(scope="module")

@@ -77,6 +77,13 @@ _DEFAULT_MODEL, _DEFAULT_SUBLAYER = "t-nlg", "fc2"
     show_default=True,
     help="One GPU stands for all, or each is simulated.",
 )
+@click.option(
+    "--clock",
+    type=click.Choice(["sustained", "short"]),
+    default="sustained",
+    show_default=True,
+    help="The clock that compute units run at: what a long run holds, or the highest.",
+)
 @beside_options
 @machine_options
 @file_option("--json", "json_file", "Write every run as JSON.")
@@ -96,6 +103,7 @@ def simulate(
     compare: tuple[str, ...] | None,
     arbiter: str | None,
     mode: str,
+    clock: str,
     beside: str | None,
     ranks: int,
     loops: tuple[int, ...] | None,
@@ -120,7 +128,7 @@ def simulate(
         _refuse_with_beside(model=model, sublayer=sublayer, compare=compare)
         on = machine(gpu, assignments)
         with _status() as watch:
-            extra = given(arbiter=_policy(arbiter), request_bytes=request_bytes, watch=watch)
+            extra = given(arbiter=_policy(arbiter), request_bytes=request_bytes, clock=clock, watch=watch)
             options = {"ranks": ranks, "driver": driver, "first": first, **extra}
             concurrency = simulate_beside(gemm, dtype, beside, on, loops, options)
         print_concurrency(concurrency)
@@ -129,7 +137,7 @@ def simulate(
     layer = _layer(model, sublayer, gemm, tp, dtype)
     _check_overlaps(overlap, compare or (), traced=trace_file is not None)
     chosen = machine(gpu, assignments)
-    options = given(arbiter=_policy(arbiter), mode=mode, request_bytes=request_bytes)
+    options = given(arbiter=_policy(arbiter), mode=mode, clock=clock, request_bytes=request_bytes)
     answer: Result | Comparison
     with _status() as watch:
         if compare is None:
