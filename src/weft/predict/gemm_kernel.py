@@ -204,7 +204,7 @@ def wasteful(shape: Shape, tile: Tile, on: Machine) -> bool:
 def under(shape: Shape, tile: Tile, found: Attempt, on: Machine) -> Attempt:
     """The better of `found` and the best way to run the shape with one candidate, K in one part or several.
 
-    What cannot be faster than `found`, because the matrix units alone would take as long, is not looked at.
+    What cannot be faster than `found`, by its matrix instructions, its steps' pace or the memory, is not looked at.
     """
     m, n, k, batch = shape
     if found.total < math.inf and wasteful(shape, tile, on):
@@ -215,21 +215,29 @@ def under(shape: Shape, tile: Tile, found: Attempt, on: Machine) -> Attempt:
     grid = grid_rows * grid_columns
     slots = on.units * tile.resident
     depth = math.ceil(k / tile.step)
-    least = grid * batch * tile.rows * columns * depth * tile.step * 2 / (on.unit_flops * on.units)
-    if least >= found.total:
+    most = min(MAX_SPLIT, max(1.0, math.floor(depth / SPLIT_STEPS)))
+    matrix = 2 * tile.rows * columns * tile.step / on.unit_flops
+    pace = max(matrix + on.issue, on.latency / (tile.stages - 1))
+    all_matrix = grid * batch * depth * matrix / on.units
+    least = on.fill + min(depth * pace, depth / most * pace + on.split)
+    if max(least, all_matrix) >= found.total:
         return found
     at_once = min(slots, grid)
     memory_time = (
         memory_bytes(shape, tile.rows, columns, at_once, grid_rows, grid_columns, on) / on.memory_rate
     )
-    least = math.sqrt(least * least + memory_time * memory_time)
-    most = min(MAX_SPLIT, max(1.0, math.floor(depth / SPLIT_STEPS)))
     before = 0.0
     for waves in range(SPLIT_WAVES + 1):
         splits = 1.0
         if waves > 0:
             splits = min(most, max(1.0, math.floor(waves * slots / (grid * batch))))
-        if splits > before and least + split_cost(shape, splits, on) < found.total:
+        if splits > before:
+            busy = max(all_matrix, on.fill + depth / splits * pace)
+            if (
+                math.sqrt(busy * busy + memory_time * memory_time) + split_cost(shape, splits, on)
+                >= found.total
+            ):
+                continue
             now = attempt(shape, tile, columns, splits, memory_time, on)
             if now.total < found.total:
                 found = now
