@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from weft.errors import WeftError
-    from weft.hardware import System
+    from weft.hardware import System, find_gpu, find_system
     from weft.hardware import load as load_gpu
     from weft.overlap import arbiter
     from weft.parallel import sublayer
     from weft.result import Comparison, Result
-    from weft.simulation import compare, simulate
+    from weft.simulation import beside, compare, simulate
     from weft.workload import load_model
 
 __version__ = "0.1.0"
@@ -33,7 +33,10 @@ __all__ = [
     "WeftError",
     "__version__",
     "arbiter",
+    "beside",
     "compare",
+    "find_gpu",
+    "find_system",
     "load_gpu",
     "load_model",
     "simulate",
@@ -48,7 +51,10 @@ _HOMES = {
     "System": ("weft.hardware", "System"),
     "WeftError": ("weft.errors", "WeftError"),
     "arbiter": ("weft.overlap", "arbiter"),
+    "beside": ("weft.simulation", "beside"),
     "compare": ("weft.simulation", "compare"),
+    "find_gpu": ("weft.hardware", "find_gpu"),
+    "find_system": ("weft.hardware", "find_system"),
     "load_gpu": ("weft.hardware", "load"),
     "load_model": ("weft.workload", "load_model"),
     "simulate": ("weft.simulation", "simulate"),

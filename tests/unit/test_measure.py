@@ -11,7 +11,7 @@ from weft.measure import KINDS, Work, measure, plan, time_work
 from weft.measure.device import Unsupported
 from weft.measure.probes import PROBES
 from weft.measure.state import parse_sample
-from weft.measure.table import Table
+from weft.measure.table import RowFile
 from weft.measure.timing import MOST_REPEATS, SAMPLES
 from weft.workload import Gemm
 
@@ -186,14 +186,14 @@ def test_an_unknown_kind_names_the_known(tmp_path):
 
 
 def test_a_table_is_written_whole_when_flushed(tmp_path):
-    table = Table(tmp_path / "t.csv", ("a", "b"), ("a",))
+    table = RowFile(tmp_path / "t.csv", ("a", "b"), ("a",))
     table.add({"a": 1, "b": "x, y"})
     assert {"a": "1"} in table
     assert {"a": 2} not in table
     assert not table.path.exists()
     table.flush()
     assert rows_of(table.path) == [{"a": "1", "b": "x, y"}]
-    assert len(Table(table.path, ("a", "b"), ("a",))) == 1
+    assert len(RowFile(table.path, ("a", "b"), ("a",))) == 1
 
 
 def test_the_plan_covers_what_validation_needs():

@@ -209,7 +209,7 @@ class Profile:
 
 
 def of_release(profile: Profile, version: str) -> Profile:
-    """The profile as an older release of its library performs, by the ratios of its table "release_..." if it has one.
+    """The profile as an older release of its library performs, by the ratios of its table of releases if it has one.
 
     A table holds for its own release and those before, down to the next table.
     """

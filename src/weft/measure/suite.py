@@ -11,7 +11,7 @@ from weft.errors import UnknownNameError
 from weft.measure import plan
 from weft.measure.device import Device, Unsupported
 from weft.measure.probes import PROBES
-from weft.measure.table import Table
+from weft.measure.table import RowFile
 from weft.measure.timing import LEAST_SECONDS, Timing, time_work
 from weft.workload import Gemm
 
@@ -103,11 +103,11 @@ def measure(
     return summary
 
 
-def _table(folder: Path, kind: Kind) -> Table:
-    return Table(folder / kind.file, kind.columns, kind.case)
+def _table(folder: Path, kind: Kind) -> RowFile:
+    return RowFile(folder / kind.file, kind.columns, kind.case)
 
 
-def _fill(name: str, table: Table, cases: list[Case], summary: Summary, watch: Watch | None) -> None:
+def _fill(name: str, table: RowFile, cases: list[Case], summary: Summary, watch: Watch | None) -> None:
     summary.added.setdefault(name, 0)
     for number, case in enumerate(cases, start=1):
         if watch is not None:

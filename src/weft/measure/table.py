@@ -14,7 +14,7 @@ from weft.files import write_atomically
 _FLUSH_SECONDS = 5.0
 
 
-class Table:
+class RowFile:
     """Rows of `columns`; those of `case` tell one row from another. The file is replaced whole, or not at all."""
 
     def __init__(self, path: Path, columns: tuple[str, ...], case: tuple[str, ...]) -> None:

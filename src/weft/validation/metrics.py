@@ -15,9 +15,9 @@ BoolArray = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Errors:
-    """How far predictions are from measurements: |predicted / measured - 1| over some rows; `bias` keeps the sign.
+    """How far predictions are from measurements: abs(predicted / measured - 1) over some rows; `bias` keeps the sign.
 
-    `geomean_err` is exp(mean |ln(predicted / measured)|) - 1, which weighs half and double alike.
+    `geomean_err` is exp(mean abs ln(predicted / measured)) - 1, which weighs half and double alike.
     """
 
     rows: int
