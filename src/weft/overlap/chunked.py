@@ -49,6 +49,7 @@ class ChunkedGather:
     gemm: Gemm
     tiling: GemmTiling
     ranks: int
+    clock: str = "sustained"
 
     def plan(self, gpu: Gpu, gpus: int = 1) -> Plan:
         """A stream of copies around the ring and `STREAMS` streams of chunk GEMMs."""
@@ -81,7 +82,7 @@ class ChunkedGather:
         ]
 
     def _gemms(self, gpu: Gpu, tiles: int) -> list[PlacedKernel]:
-        kernel = gemm_kernel(self.gemm, gpu, self.tiling)
+        kernel = gemm_kernel(self.gemm, gpu, self.tiling, self.clock)
         main, *rest = kernel.phases
         whole = replace(main, loads=(replace(main.loads[0], position=None), main.loads[1]))
         placed, copies = [], self.ranks - 1
@@ -113,6 +114,7 @@ class ChunkedScatter:
     gemm: Gemm
     tiling: GemmTiling
     ranks: int
+    clock: str = "sustained"
     piece: int = 16 * 1024
 
     def plan(self, gpu: Gpu, gpus: int = 1) -> Plan:
@@ -132,7 +134,7 @@ class ChunkedScatter:
         )
 
     def _kernels(self, gpu: Gpu, tiles: int) -> list[PlacedKernel]:
-        kernel = gemm_kernel(self.gemm, gpu, self.tiling)
+        kernel = gemm_kernel(self.gemm, gpu, self.tiling, self.clock)
         placed = []
         for p in range(SPLITS):
             part = replace(kernel, name=f"gemm {p}", workgroups=tiles, part=(p * tiles, (p + 1) * tiles))

@@ -54,12 +54,13 @@ def fitting(gemm: Gemm, tiling: GemmTiling, ranks: int) -> GemmTiling:
 class GatherGemm:
     """C = gather(A) x B: every GPU holds 1/`ranks` of A's rows; copies bring the others' while the GEMM runs.
 
-    `gemm` is what one GPU computes.
+    `gemm` is what one GPU computes, at the clock of a "short" or a "sustained" run.
     """
 
     gemm: Gemm
     tiling: GemmTiling
     ranks: int
+    clock: str = "sustained"
 
     def plan(self, gpu: Gpu, gpus: int = 1) -> Plan:
         """The copies in one stream, the waiting GEMM in another."""
@@ -79,7 +80,7 @@ class GatherGemm:
         )
 
     def _waiting(self, gpu: Gpu) -> Kernel:
-        kernel = gemm_kernel(self.gemm, gpu, self.tiling)
+        kernel = gemm_kernel(self.gemm, gpu, self.tiling, self.clock)
         main, *rest = kernel.phases
         load_a, load_b = main.loads
         loads = (replace(load_a, position=None), load_b)
@@ -110,6 +111,7 @@ class GemmScatter:
     gemm: Gemm
     tiling: GemmTiling
     ranks: int
+    clock: str = "sustained"
     adding: RingTiling = field(default_factory=RingTiling)
 
     def plan(self, gpu: Gpu, gpus: int = 1) -> Plan:
@@ -125,7 +127,7 @@ class GemmScatter:
         add = sum_kernel("add", sources, gpu, self.adding, self.gemm.output_element_bytes)
         return Plan(
             kernels=(
-                PlacedKernel(gemm_kernel(self.gemm, gpu, self.tiling)),
+                PlacedKernel(gemm_kernel(self.gemm, gpu, self.tiling, self.clock)),
                 PlacedKernel(add, after=0, after_chunks=arrivals),
             ),
             buffers=self._buffers(gpus),

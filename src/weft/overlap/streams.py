@@ -22,11 +22,12 @@ Collective = ChannelRing | DmaGather
 
 @dataclass(frozen=True)
 class GemmLoop:
-    """The same GEMM, `count` times in a row."""
+    """The same GEMM, `count` times in a row; compute units run at the clock of a "short" or a "sustained" run."""
 
     gemm: Gemm
     tiling: GemmTiling
     count: int
+    clock: str = "sustained"
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class Streams:
     def _gemm_kernels(self, gpu: Gpu, gpus: int) -> list[PlacedKernel]:
         if self.gemms is None:
             return []
-        kernel = gemm_kernel(self.gemms.gemm, gpu, self.gemms.tiling)
+        kernel = gemm_kernel(self.gemms.gemm, gpu, self.gemms.tiling, self.gemms.clock)
         return [PlacedKernel(replace(kernel, name=f"gemm {i}")) for i in range(self.gemms.count)]
 
     def _collective_kernels(self, gpu: Gpu) -> list[PlacedKernel]:

@@ -125,12 +125,12 @@ def _planned(
 ) -> GatherGemm | GemmScatter | ChunkedGather | ChunkedScatter:
     if method == "fused":
         tiling = fitting(gemm, tiling_for(gemm, gpu, clock), ranks)
-        return (GatherGemm if pattern == "ag_gemm" else GemmScatter)(gemm, tiling, ranks)
+        return (GatherGemm if pattern == "ag_gemm" else GemmScatter)(gemm, tiling, ranks, clock)
     if pattern == "ag_gemm":
         chunk = replace(gemm, m=gemm.m // ranks)
-        return ChunkedGather(gemm, fitting(gemm, tiling_for(chunk, gpu, clock), ranks), ranks)
+        return ChunkedGather(gemm, fitting(gemm, tiling_for(chunk, gpu, clock), ranks), ranks, clock)
     part = replace(gemm, m=-(-gemm.m // SPLITS))
-    return ChunkedScatter(gemm, tiling_for(part, gpu, clock), ranks)
+    return ChunkedScatter(gemm, tiling_for(part, gpu, clock), ranks, clock)
 
 
 def _gemm_time(gemm: Gemm, gpu: Gpu, clock: str) -> float:

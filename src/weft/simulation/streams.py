@@ -64,7 +64,7 @@ def beside(
     _check(driver, first, gemms, collectives)
     system = _one_node(machine, ranks)
     moved = _collective(collective, bytes_, machine, ranks, gemm.dtype, driver)
-    loop = GemmLoop(gemm, tiling or tiling_for(gemm, system.gpu, clock), gemms)
+    loop = GemmLoop(gemm, tiling or tiling_for(gemm, system.gpu, clock), gemms, clock)
     grain = request_bytes or system.gpu.memory.interleave
     runner = _Runner(system, arbiter, grain, clock, event_budget, watch)
     return runner.concurrency(loop, moved, collectives, first, driver)
