@@ -34,7 +34,7 @@ def errors_table(groups: Sequence[Row]) -> Table:
 
 
 def _tells(groups: Sequence[Row], name: str) -> bool:
-    return name not in _ALSO and any(group.get(name) is not None for group in groups)
+    return name not in _ALSO and any(group.get(name) not in (None, "") for group in groups)
 
 
 def bar_table(lines: Sequence[Row]) -> Table:

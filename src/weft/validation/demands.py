@@ -52,6 +52,9 @@ def _collectives() -> Iterator[Demand]:
         for size, limit in SIZES.items():
             rows = where((), size, **one_node, **only)
             yield Demand(f"NCCL, one node, {who}, {size}", "collective", "held out", {"mean": limit}, rows)
+    yield Demand(
+        "NCCL, one node, every row", "collective", "leave one out", {"mean": 0.20}, where((), "", **one_node)
+    )
     for gpu in _NCCL_GPUS:
         rows = where((gpu,), "", **one_node)
         yield Demand(f"NCCL, one node, {gpu}", "collective", "held out", {"mean": 0.06}, rows)
