@@ -238,6 +238,7 @@ def test_an_overlapped_gemm_is_no_faster_than_its_parts_allow(pattern, method):
             "did you mean 'all_reduce'",
         ),
         (lambda: beside(GEMM, "all_reduce", 1 << 20, "h100-sxm", driver="dma"), InputError, "cannot add"),
+        (lambda: beside(GEMM, "all_to_all", 1 << 20, "h100-sxm"), InputError, "DMA engines can"),
         (lambda: beside(GEMM, "all_reduce", 1 << 20, "h100-sxm", driver="gpu"), UnknownNameError, "driver"),
         (lambda: beside(GEMM, "all_reduce", 1 << 20, "h100-sxm", gemms=0), InputError, "between 1 and 1000"),
         (lambda: beside(GEMM, "all_reduce", 100, "h100-sxm"), InputError, "less than 1 KiB each"),

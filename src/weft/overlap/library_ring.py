@@ -12,7 +12,7 @@ import numpy as np
 
 from weft.collectives.fabric import Fabric, fabric_of
 from weft.collectives.library import Algorithm, Protocol, canonical, estimates
-from weft.errors import InputError, UnknownNameError, join_or
+from weft.errors import InputError, join_or
 from weft.hardware import Gpu, Machine
 from weft.kernels.channels import ChannelRing, ChannelTiling
 from weft.kernels.copies import DmaGather
@@ -92,11 +92,14 @@ def library_ring(
     """The ring kernel that the machine's library runs for a collective of `bytes_` [bytes of the whole buffer].
 
     Where the library would take another algorithm (a tree, the switch), it is its best ring. Raises UnknownNameError
-    for a collective without a ring, InputError for sizes and ranks that make none.
+    for an unknown collective, InputError for one without a ring and for sizes and ranks that make none.
     """
     name = canonical(collective)
     if name not in RINGS:
-        raise UnknownNameError("ring collective", collective, RINGS)
+        instead = "DMA engines can" if name in PUSHES else "it has no ring"
+        raise InputError(
+            f"no ring kernel drives {name} ({instead}); by compute units choose {join_or(RINGS)}"
+        )
     _check(bytes_, ranks)
     fabric = fabric_of(machine)
     protocol = _protocol(name, bytes_, ranks, fabric)
