@@ -21,7 +21,8 @@ class Sequential(Simulated):
         gather = gather_kernel(chunks, gpu, problem.ring_tiling, own=("result", 0))
         return Plan(
             kernels=(
-                PlacedKernel(problem.gemm, release=True),
+                # AMD's caches are written back at a kernel's end; NVIDIA's L2, where all SMs meet, keeps its lines.
+                PlacedKernel(problem.gemm, release=gpu.vendor != "nvidia"),
                 PlacedKernel(reduce, after=0),
                 PlacedKernel(gather, after=1),
             ),
