@@ -14,7 +14,7 @@ FREE = {"link.bandwidth": "100 TB/s", "host.bandwidth": "100 TB/s", "link.latenc
 def test_timings_and_channels_give_about_the_copy_bandwidth_that_others_measured(name):
     gpu = weft.load_gpu(name)
     layer = split(SubLayer.custom(m=4096, n=8192, k=256, name="copy"), tp=2)
-    result = weft.simulate(layer, gpu.with_values(FREE), "sequential", request_bytes=512)
+    result = weft.simulate(layer, gpu.with_values(FREE), "sequential", request_bytes=64)
     # Half of the output is read, half is written.
     copied = layer.payload_bytes / result.times.all_gather
     assert copied / gpu.memory.bandwidth == pytest.approx(gpu.memory.copy_efficiency, rel=0.12)
