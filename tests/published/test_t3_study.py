@@ -166,6 +166,8 @@ def test_nothing_published_stands_beside_another_machine(elsewhere, capsys, tmp_
     assert "What T3 would buy on h100-sxm, all against sequential" in out
     assert "Published figures" not in out
     assert "ring of 16 GPUs through 2 nodes of dgx-h100" in out
+    assert "their values here are hypothetical" in out
+    assert "by closed form the library's own reduce-scatter and all-gather take" in out
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "What T3 would buy on NVIDIA H100 SXM5 80 GB" in page
     assert "Nothing is published for this machine" in page

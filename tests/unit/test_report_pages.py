@@ -45,6 +45,8 @@ class Row:
 class SmallStudy:
     comparisons: Mapping[tuple[str, int, str], Comparison] = {}
 
+    notes = ("what must be known",)
+
     def headline(self) -> Sequence[Row]:
         return [
             Row("t3_mca.speedup.geomean", "T3-MCA <speedup>", 1.30, 1.26, "ratio"),

@@ -67,6 +67,8 @@ def t3(
     for note in dict.fromkeys(case.baseline.config.link_note for case in done.comparisons.values()):
         if note:
             click.echo(f"link: {note}")
+    for note in done.notes:
+        click.echo(f"note: {note}")
     if json_file is not None:
         done.save(json_file)
         click.echo(f"figures: {json_file}")

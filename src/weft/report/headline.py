@@ -46,6 +46,10 @@ class Study(Protocol):
     def comparisons(self) -> Mapping[CaseKey, Comparison]:
         """One comparison per model, degree and sub-layer."""
 
+    @property
+    def notes(self) -> Sequence[str]:
+        """What must be known to read the figures."""
+
     def headline(self) -> Sequence[HeadlineRow]:
         """Weft's figures, beside published ones if there are any for the machine."""
 

@@ -36,6 +36,7 @@ def study_report(study: Study, out_dir: str | Path, gpu: Gpu | None = None) -> P
         comparable=any(row.published is not None for row in rows),
         summary=summary(rows),
         headline=headline_table(rows),
+        notes=[f"{note[:1].upper()}{note[1:]}." for note in study.notes],
         sections=[
             ("Speedup", _speedup_figures(cases, rows)),
             ("Contention in memory", _traffic_figures(shown)),

@@ -12,13 +12,15 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 from weft.errors import InputError, UnknownNameError
 from weft.files import write_atomically
-from weft.hardware import Gpu
+from weft.hardware import Gpu, find_system
 from weft.hardware import load as load_gpu
 from weft.parallel import ShardedSubLayer, sublayer
+from weft.predict import collective
 from weft.result import Comparison, Result
 from weft.simulation import DEFAULT_REQUEST_BYTES
 from weft.studies.headline import (
@@ -33,7 +35,7 @@ from weft.studies.headline import (
     traffic_change,
 )
 from weft.studies.pool import Job, run_jobs
-from weft.workload import SUBLAYERS
+from weft.workload import SUBLAYERS, Gemm
 
 OVERLAPS = ("sequential", "t3", "t3-mca", "ideal-overlap", "ideal-rs-nmc")
 """The paper's configurations, the baseline first."""
@@ -44,6 +46,10 @@ LARGE = {"gpt-3": (32,), "palm": (32,), "mt-nlg": (32,)}
 
 PAPER_MACHINE = "t3-paper"
 """The machine that the published figures hold for."""
+HYPOTHETICAL = (
+    "no GPU has a tracker, near-memory updates and copies that it starts; their values here are hypothetical"
+)
+"""What must be said beside figures for a machine that can be bought."""
 
 Progress = Callable[[int, int, str], None]
 
@@ -194,6 +200,25 @@ class T3Study:
         """Whether the published figures hold for the machine that was simulated."""
         return self.gpu == PAPER_MACHINE
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What must be known to read the figures; nothing on the paper's machine."""
+        if self.comparable:
+            return ()
+        longer = self.library_factor()
+        baseline = () if longer is None else (_about_baseline(longer),)
+        return (HYPOTHETICAL, *baseline)
+
+    def library_factor(self) -> float | None:
+        """How many times longer than `sequential`'s the library's own reduce-scatter and all-gather take.
+
+        The geometric mean over the cases within one node, the library by its closed form; None where there is no
+        such case or the catalogue has no system of the GPU.
+        """
+        factors = [_library_factor(case.baseline) for case in self.comparisons.values()]
+        known = [factor for factor in factors if factor is not None]
+        return geometric_mean(known) if known else None
+
     def headline(self) -> list[HeadlineRow]:
         """Weft's figures, beside the published ones on the paper's machine; without its cases, one is left out."""
         rows = (claim.row(self.comparisons, self.comparable) for claim in CLAIMS)
@@ -210,6 +235,7 @@ class T3Study:
             "published": "ASPLOS 2024, arXiv:2401.16677",
             "gpu": self.gpu,
             "changed": list(self.changed),
+            "notes": list(self.notes),
             "request_bytes": self.request_bytes,
             "wall_s": self.wall_s,
             "headline": [row.as_json() for row in self.headline()],
@@ -224,6 +250,27 @@ class T3Study:
         title = f"T3 study, {len(self.comparisons)} sub-layers on {self.gpu}"
         beside = f" {'published':>9} {'difference':>10}" if self.comparable else ""
         return "\n".join((title, f"{'figure':<32} {'weft':>7}{beside}", *map(_line, self.headline())))
+
+
+def _library_factor(baseline: Result) -> float | None:
+    config = baseline.config
+    try:
+        machine = find_system(config.gpu).machine
+        if config.tp > machine.gpus_per_node:
+            return None
+        bytes_ = Gemm(config.m, config.n, config.k, config.dtype).output_bytes
+        found = [collective(name, bytes_, config.tp, machine) for name in ("reduce_scatter", "all_gather")]
+    except (InputError, UnknownNameError):
+        return None
+    simulated = baseline.times.reduce_scatter + baseline.times.all_gather
+    return float(sum(prediction.seconds.item() for prediction in found)) / simulated
+
+
+def _about_baseline(longer: float) -> str:
+    return (
+        "sequential's ring kernel uses every compute unit and no staging buffers; by closed form the library's own "
+        f"reduce-scatter and all-gather take {longer:.2f} times as long as that kernel's (geomean within one node)"
+    )
 
 
 def _line(row: HeadlineRow) -> str:
