@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -81,7 +82,7 @@ def gemm(
     if quantize:
         parts["convert"] = _conversion(shapes, gpu, machine)
     shape = np.broadcast_shapes(np.shape(m), np.shape(n), np.shape(k), np.shape(batch))
-    seconds = np.sum(list(parts.values()), axis=0)
+    seconds = reduce(np.add, parts.values())
     bound = _bounds(times, parts, seconds)
     return Prediction(
         seconds.reshape(shape),
