@@ -130,6 +130,27 @@ def test_a_tree_between_nodes_carries_half_of_a_rings_bytes():
     assert ring / tree == pytest.approx(1.875, rel=0.05)
 
 
+@pytest.mark.parametrize("machine", ["dgx-a100", "dgx-h100", "hgx-b200", "gb200-nvl72", "mi300x-x8"])
+@pytest.mark.parametrize("name", ["reduce_scatter", "all_gather", "all_reduce"])
+def test_a_change_of_protocol_across_nodes_is_no_larger_a_jump_than_any_measured(machine, name):
+    fabric = fabric_of(machine)
+    for nodes in (2, 4, 8):
+        ranks = nodes * fabric.gpus_per_node
+        seconds = collective(name, np.geomspace(2**12, 2**34, 450), ranks, machine).seconds
+        assert np.max(seconds[1:] / seconds[:-1]) < 2.4
+
+
+def test_lines_of_128_bytes_cross_a_node_at_their_own_hop():
+    profile = load_library("nccl-b200")
+    kinds = ("ring-ll128", "ring-simple")
+    fast, slow = (collective("reduce_scatter", 4096, 16, "hgx-b200", algorithm=kind) for kind in kinds)
+    hops = profile.value("reduce_scatter.simple_step") - profile.value("ring.ll128_step")
+    clock = fabric_of("hgx-b200").clock
+    assert slow.parts["latency"] - fast.parts["latency"] == pytest.approx(
+        14 * hops * 1.98e9 / clock, rel=0.01
+    )
+
+
 def test_a_slower_network_counts():
     slow, fast = (collective("all_reduce", 2.0**30, 16, "p4de", nic=nic).seconds for nic in (1e9, 6.25e9))
     assert slow > 5 * fast
