@@ -29,6 +29,7 @@ _INNER = (
     "wasteful",
     "most_parts",
     "least_time",
+    "quick_time",
     "under",
     "_under",
     "best",

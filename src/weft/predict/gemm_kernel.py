@@ -82,6 +82,8 @@ class Costs(NamedTuple):
     wait_share: float  # the wait over the workgroups of a round
     issue_share: float  # a step's issue over the workgroups of a round
     unit_share: float  # one over the units
+    column: float  # the least that a column's K step adds to the time of all units
+    pace: float  # the least K step of a workgroup
 
 
 class Traffic(NamedTuple):
@@ -183,9 +185,13 @@ def costs(tile: Tile, on: Machine) -> Costs:
     slots = on.units * tile.resident
     slab = tile.step * on.element / on.cache_rate
     wait = on.latency / (tile.stages - 1)
+    matrix = 2 * tile.rows * tile.step / on.unit_flops
+    fed = (max(tile.rows, tile.columns) / tile.cluster + min(tile.rows, tile.columns)) * slab
+    turn = max(matrix * tile.columns / on.units + on.issue / slots, wait / slots)
+    narrow = tile.columns / 2 if tile.granule > 0 else tile.columns
     return Costs(
         slots,
-        2 * tile.rows * tile.step / on.unit_flops,
+        matrix,
         slab,
         slab / tile.cluster,
         tile.rows * on.output / on.cache_rate,
@@ -193,6 +199,8 @@ def costs(tile: Tile, on: Machine) -> Costs:
         wait / slots,
         on.issue / slots,
         1 / on.units,
+        max(turn, fed) / tile.columns,
+        max(matrix * narrow + on.issue, wait),
     )
 
 
@@ -298,6 +306,14 @@ def least_time(
     return least
 
 
+def quick_time(shape: Shape, tile: Tile, depth: float, cost: Costs, on: Machine) -> float:
+    """A time that the units cannot beat under one candidate, however wide it is; quicker to tell still."""
+    columns = ceil(shape.m / tile.rows) * shape.n * shape.batch
+    least = on.fill + columns * (depth * cost.column + cost.store)
+    parts = max(1.0, min(MAX_SPLIT, depth / SPLIT_STEPS))
+    return max(least, on.fill + min(depth * cost.pace, depth / parts * cost.pace + on.split))
+
+
 def most_parts(depth: float, grid: float, cost: Costs) -> float:
     """The most parts that K is cut into: of some steps each, and no more than fill the GPU a few times."""
     most = min(MAX_SPLIT, floor(depth / SPLIT_STEPS), floor(SPLIT_WAVES * cost.slots / grid))
@@ -312,23 +328,24 @@ def fitted(shape: Shape, tile: Tile, on: Machine) -> tuple[float, float, float]:
 
 
 def under(
-    shape: Shape, moved: Traffic, tile: Tile, cost: Costs, least: float, limit: float, on: Machine
+    shape: Shape, moved: Traffic, tile: Tile, cost: Costs, limit: float, on: Machine
 ) -> tuple[float, float, float, float]:
     """The best way to run the shape with one candidate: time, columns, parts of K, the memory's time.
 
-    Ways that cannot be as fast as `limit` are left out; with none left, the time is infinite. `least` is the square
-    of the candidate's least time.
+    Ways that cannot be as fast as `limit` are left out; with none left, the time is infinite.
     """
     columns, grid_rows, grid_columns = fitted(shape, tile, on)
     grid = grid_rows * grid_columns
-    bytes_moved = memory_bytes(shape, moved, tile, columns, grid_rows, grid_columns, on)
-    memory_time = bytes_moved / on.memory_rate
-    found, parts, before = inf, 1.0, 0.0
-    memory_squared = memory_time * memory_time
-    if least + memory_squared > limit * limit:
-        return found, columns, parts, memory_time
     work = grid * shape.batch
     depth = ceil(shape.k / tile.step)
+    found, parts, before, memory_time = inf, 1.0, 0.0, 0.0
+    least = least_time(shape, tile, work, depth, columns, cost, on)
+    if least > limit:
+        return found, columns, parts, memory_time
+    memory_time = memory_bytes(shape, moved, tile, columns, grid_rows, grid_columns, on) / on.memory_rate
+    memory_squared = memory_time * memory_time
+    if least * least + memory_squared > limit * limit:
+        return found, columns, parts, memory_time
     fed = feed(tile, columns, grid == 1, cost)
     pace = max(cost.matrix * columns + on.issue, cost.wait)
     most = most_parts(depth, work, cost)
@@ -372,20 +389,18 @@ def best(shape: Shape, tiles: Any, prepared: Any, least: Any, on: Machine) -> tu
         least[index] = inf
         if index > 0 and wasteful(shape, tile, on):
             continue
-        columns, grid_rows, grid_columns = fitted(shape, tile, on)
         if tile.step != step:
             step, depth = tile.step, ceil(shape.k / tile.step)
-        grid = grid_rows * grid_columns * shape.batch
-        time = least_time(shape, tile, grid, depth, columns, cost, on)
+        time = quick_time(shape, tile, depth, cost, on)
         least[index] = time * time
         if least[index] < least[first]:
             first = index
-    chosen, found = first, _under(shape, moved, tiles, prepared, least, first, inf, on)
+    chosen, found = first, _under(shape, moved, tiles, prepared, first, inf, on)
     for index in range(len(tiles)):
         limit = SAME * found[0]
         if index == first or least[index] + memory * memory > limit * limit:
             continue
-        now = _under(shape, moved, tiles, prepared, least, index, limit, on)
+        now = _under(shape, moved, tiles, prepared, index, limit, on)
         if now[0] * SAME < found[0] or (now[0] <= limit and index < chosen):
             chosen, found = index, now
     return chosen, attempt(shape, _tile(tiles[chosen]), found[1], found[2], found[3], on)
@@ -396,23 +411,24 @@ def _tile(row: Any) -> Tile:
 
 
 def _costs(row: Any) -> Costs:
-    return Costs(row[0], row[1], row[2], row[3], row[4], row[5], row[6], row[7], row[8])
+    return Costs(row[0], row[1], row[2], row[3], row[4], row[5], row[6], row[7], row[8], row[9], row[10])
 
 
 def _under(
-    shape: Shape, moved: Traffic, tiles: Any, prepared: Any, least: Any, index: int, limit: float, on: Machine
+    shape: Shape, moved: Traffic, tiles: Any, prepared: Any, index: int, limit: float, on: Machine
 ) -> tuple[float, float, float, float]:
-    return under(shape, moved, _tile(tiles[index]), _costs(prepared[index]), least[index], limit, on)
+    return under(shape, moved, _tile(tiles[index]), _costs(prepared[index]), limit, on)
 
 
 def run(m: Any, n: Any, k: Any, batch: Any, tiles: Any, on: Machine, chosen: Any, times: Any) -> None:
     """Fill `chosen` and a row of `times` (the fields of Attempt) for every shape."""
-    prepared, least = np.empty((len(tiles), 9)), np.empty(len(tiles))
+    prepared, least = np.empty((len(tiles), 11)), np.empty(len(tiles))
     for i in range(len(tiles)):
         cost = costs(_tile(tiles[i]), on)
         prepared[i, 0], prepared[i, 1], prepared[i, 2] = cost.slots, cost.matrix, cost.slab
         prepared[i, 3], prepared[i, 4], prepared[i, 5] = cost.shared_slab, cost.store, cost.wait
         prepared[i, 6], prepared[i, 7], prepared[i, 8] = cost.wait_share, cost.issue_share, cost.unit_share
+        prepared[i, 9], prepared[i, 10] = cost.column, cost.pace
     for i in range(len(m)):
         index, found = best(Shape(m[i], n[i], k[i], batch[i]), tiles, prepared, least, on)
         chosen[i] = index
