@@ -1,6 +1,7 @@
 """`weft validate` and `weft calibrate`: what they print, what they write, and how bad input ends."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -84,6 +85,39 @@ def test_calibrate_finds_the_machine_behind_the_rows_and_its_file_serves(weft, m
     status, out, _ = weft("validate", "--data", measurements, "--gpu", file)
     assert status == 0
     assert "240" in out or "rows have a prediction" in out
+
+
+def test_a_fit_never_replaces_the_file_that_it_extends(weft, measurements, tmp_path):
+    file = tmp_path / "mine.toml"
+    file.write_text("extends = 'h100-sxm'\naliases = ['h100-sxm']\ntitle = 'Mine, calibrated'\n")
+    before = file.read_text()
+    status, _, err = weft("calibrate", "--data", measurements, "--gpu", file, "--out", file)
+    assert status == 2
+    assert "is the file of --gpu, which the fitted file extends; write to another file" in err
+    assert file.read_text() == before
+    other = tmp_path / "other.toml"
+    assert weft("calibrate", "--data", measurements, "--gpu", file, "--out", other)[0] == 0
+    assert load(str(other)).title == "Mine, calibrated"
+
+
+def test_calibrate_says_when_the_start_was_fitted_before_and_when_the_fit_made_it_worse(
+    weft, measurements, monkeypatch
+):
+    from weft.validation import protocols
+
+    whole = protocols.calibrated
+
+    def worse(*arguments):
+        done = whole(*arguments)
+        return replace(done, before=done.after, after=replace(done.before, mean_abs_err=0.9))
+
+    _, out, _ = weft("calibrate", "--data", measurements, "--gpu", "h100-sxm")
+    assert "values of h100-sxm were calibrated before" in out
+    assert "further off" not in out
+    monkeypatch.setattr(protocols, "calibrated", worse)
+    _, out, _ = weft("calibrate", "--data", measurements, "--gpu", "h100-sxm")
+    assert "after the fit the rows held out are further off" in out
+    assert "90.0% after): keep h100-sxm as it is" in out
 
 
 def test_calibrate_is_reproducible(weft, measurements, tmp_path):

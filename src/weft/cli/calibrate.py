@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -66,14 +67,41 @@ def calibrate(
 
     if (gpu is None) == (system is None):
         raise click.UsageError("name either a --gpu or a --system to calibrate")
+    _check_place(gpu, out)
     place = data_folder(data)
     target = catalog.gpu_target(place, gpu) if gpu else catalog.library_target(place, str(system))
     done = calibrated(target.subject, holdout, seed, _MOST_ROWS)
     _print_parameters(done)
     _print_errors(done)
+    for note in _notes(done, target):
+        click.echo(f"note: {note}")
     for problem in target.complaints:
         click.echo(f"problem: {problem}")
     _write(done, target, out, json_file, f"{place.name}, seed {seed}")
+
+
+def _check_place(gpu: str | None, out: Path | None) -> None:
+    """The fitted file extends the file that it starts from, so it cannot take its place."""
+    if gpu is None or out is None or not gpu.endswith(".toml") or Path(gpu).resolve() != out.resolve():
+        return
+    raise click.BadParameter(
+        f"'{out}' is the file of --gpu, which the fitted file extends; write to another file",
+        param_hint="'--out'",
+    )
+
+
+def _notes(done: Calibrated, target: Target) -> Iterator[str]:
+    """What the errors alone do not say."""
+    if done.after.mean_abs_err > done.before.mean_abs_err:
+        yield (
+            f"after the fit the rows held out are further off ({done.before.mean_abs_err:.1%} before, "
+            f"{done.after.mean_abs_err:.1%} after): keep {target.extends} as it is, or fit more rows"
+        )
+    if target.fitted_before:
+        yield (
+            f"values of {target.extends} were calibrated before, perhaps to these very rows: 'before' need not "
+            "be the error on rows that nothing has seen"
+        )
 
 
 def _write(done: Calibrated, target: Target, out: Path | None, json_file: Path | None, data: str) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from weft.hardware import Gpu, find_gpu, find_system, quantities
+from weft.hardware import Gpu, Provenance, find_gpu, find_system, quantities
 from weft.hardware.libraries import values
 from weft.units import Dimension
 from weft.units import format as format_quantity
@@ -33,7 +33,8 @@ _UNITS = {
 class Target:
     """What is calibrated: the rows with their model, and how its file begins.
 
-    `others` are the names in rows for which the fitted machine stands, under the key `others_key`.
+    `others` are the names in rows for which the fitted machine stands, under the key `others_key`; `fitted_before` says
+    whether a parameter starts from a value that was itself calibrated.
     """
 
     subject: Subject
@@ -44,6 +45,7 @@ class Target:
     others: Sequence[str]
     dimensions: dict[str, Dimension]
     complaints: Sequence[str]
+    fitted_before: bool
 
     def text(self, done: Calibrated, out: Path, data: str) -> str:
         """The TOML text of a fit, to be written to `out`; `data` names the rows.
@@ -81,7 +83,17 @@ def gpu_target(place: Path, name: str) -> Target:
     dimensions = {parameter.path: quantities()[parameter.path].dimension for parameter in subject.parameters}
     told = [str(problem) for problem in gathered(problems)]
     description = f"{gpu.description} Calibrated to measurements of {', '.join(names)}."
-    return Target(subject, name, f"{gpu.title}, calibrated", description, "aliases", names, dimensions, told)
+    return Target(
+        subject,
+        name,
+        _title(gpu.title),
+        description,
+        "aliases",
+        names,
+        dimensions,
+        told,
+        _calibrated_before(subject, gpu.provenance),
+    )
 
 
 def library_target(place: Path, name: str) -> Target:
@@ -93,13 +105,23 @@ def library_target(place: Path, name: str) -> Target:
     return Target(
         subject,
         profile.name,
-        f"{profile.title}, calibrated",
+        _title(profile.title),
         f"{profile.description} Calibrated to measurements on {match.gpu.name}.",
         "gpus",
         [match.gpu.name],
         {parameter.path: values()[parameter.path].rule.dimension for parameter in subject.parameters},
         [str(problem) for problem in gathered(problems)],
+        _calibrated_before(subject, profile.provenance),
     )
+
+
+def _title(title: str) -> str:
+    return title if title.endswith(", calibrated") else f"{title}, calibrated"
+
+
+def _calibrated_before(subject: Subject, provenance: Mapping[str, Provenance]) -> bool:
+    starts = (provenance.get(parameter.path) for parameter in subject.parameters)
+    return any(start is not None and start.kind == "calibrated" for start in starts)
 
 
 def shown(value: float, unit: str) -> str:
