@@ -14,6 +14,7 @@ from weft.hardware.libraries import (
     quantities,
     values,
 )
+from weft.hardware.rigs import known_rigs
 from weft.predict import Bound, bus_factor, collective, collective_parameters, rig_of
 from weft.predict.collective_parameters import tables_of
 
@@ -276,6 +277,15 @@ def test_options_of_a_rig_are_what_a_prediction_takes():
     options = rig.options(16, 2)
     assert options["nic"] < 6e9
     assert collective("all_reduce", 2**26, 16, "dgx-a100", **options).seconds > 1e-3
+
+
+def test_a_network_that_was_read_from_the_rows_says_so():
+    rig = rig_of("16xA100-SXM", "PyTorch profiler", "microsoft/vidur data")
+    (known,) = (each for each in known_rigs() if each.word == "vidur")
+    assert rig.network_from_rows
+    assert known.provenance["network.per_node"].kind == "calibrated"
+    assert "read from the rows" in known.provenance["network.per_gpu"].source
+    assert not rig_of("16xA100-SXM", "nccl-tests", "aws-samples").network_from_rows
 
 
 # Bad input

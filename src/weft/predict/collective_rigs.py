@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from weft.hardware.rigs import known_rigs
+
 _DTYPES = {"half": "fp16", "float": "fp32", "fp16": "fp16", "bf16": "bf16", "int8": "int8", "fp8": "fp8"}
 _OTHERS = {
     "trt-llm": "trtllm-custom",
@@ -15,11 +17,6 @@ _OTHERS = {
     "triton-distributed double_tree": "triton-distributed",
     "sdma": "copy-engine",
 }
-# PyTorch 2.1, the release at the time of these profiles, carries NCCL 2.18.
-_VERSIONS = {"vidur": "2.18"}
-# Rates through the network that are far from the adapters' [bytes/s], per GPU and per node: two ranks on two nodes
-# reach 5.9 GB/s and eight 21 GB/s in microsoft/vidur's rows, as without direct access of the adapter to GPU memory.
-_NETWORKS = {"vidur": (6.3e9, 22e9)}
 
 
 @dataclass(frozen=True)
@@ -28,7 +25,8 @@ class Rig:
 
     `host` is what `collective` takes: "torch" where a framework packs lists of tensors, "profiler" where its kernels
     were timed, which wait for the last rank to begin. `network` holds the rates per GPU and per node that the rig's
-    network reaches where they are far from its adapters' [bytes/s].
+    network reaches where they are far from its adapters' [bytes/s]; `network_from_rows` says that they were read from
+    the rig's own rows, which then say little of how well the model predicts.
     """
 
     library: str
@@ -37,6 +35,7 @@ class Rig:
     host: str = ""
     in_place: bool = False
     network: tuple[float, float] | None = None
+    network_from_rows: bool = False
 
     def options(self, ranks: int, nodes: int) -> dict[str, Any]:
         """The keyword arguments with which `collective` predicts a row of `ranks` GPUs on `nodes` nodes."""
@@ -62,13 +61,15 @@ class Rig:
 def rig_of(system: str, notes: str, source: str) -> Rig:
     """What a measured row was run with; where nothing is said, the library's own test."""
     text = f"{source} {notes}".lower()
+    known = next((rig for rig in known_rigs() if rig.word in text), None)
     return Rig(
         library=_library(system, text),
-        version=_version(text),
+        version=_version(text) or (known.version if known else ""),
         dtype=_dtype(text),
         host=_host(text),
         in_place="in-place" in text,
-        network=next((rates for name, rates in _NETWORKS.items() if name in text), None),
+        network=known.network if known else None,
+        network_from_rows=known is not None and known.network_from_rows,
     )
 
 
@@ -81,9 +82,8 @@ def _library(system: str, text: str) -> str:
 
 
 def _version(text: str) -> str:
-    if found := re.search(r"n?ccl (\d+(?:\.\d+)+)", text):
-        return found[1]
-    return next((version for name, version in _VERSIONS.items() if name in text), "")
+    found = re.search(r"n?ccl (\d+(?:\.\d+)+)", text)
+    return found[1] if found else ""
 
 
 def _dtype(text: str) -> str:

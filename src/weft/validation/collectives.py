@@ -26,6 +26,8 @@ FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 
 LARGE, MEDIUM, ALL = ">= 16 MiB", ">= 1 MiB", "all sizes"
+FROM_ROWS, FROM_MACHINE = "read from the rows", "the machine's"
+"""Where the rate of the network comes from with which a row is predicted."""
 _MiB = 2.0**20
 _OF_ONE = ("reduce_scatter", "all_gather", "all_reduce", "all_to_all")
 _TABLE = {"send_recv": "all_to_all", "broadcast": "all_gather"}
@@ -161,7 +163,7 @@ def _subject(rows: Rows, gpu: Gpu, profile: Profile) -> Subject:
 
 
 def _labels(rows: Rows) -> dict[str, npt.NDArray[np.object_]]:
-    names = ("system", "dtype", "ranks", "collective", "library", "host", "nodes")
+    names = ("system", "dtype", "ranks", "collective", "library", "host", "nodes", "network")
     columns = {name: np.empty(len(rows), dtype=np.object_) for name in names}
     columns["system"][:] = rows.texts["system"].tolist()
     for case in cases_of(rows):
@@ -172,6 +174,7 @@ def _labels(rows: Rows) -> dict[str, npt.NDArray[np.object_]]:
             case.rig.library,
             case.rig.host,
             case.match.nodes,
+            FROM_ROWS if case.rig.network_from_rows else FROM_MACHINE,
         )
         for name, value in zip(names[1:], told, strict=True):
             columns[name][case.positions] = value

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from weft.validation.bar import Demand, where
+from weft.validation.collectives import FROM_MACHINE
 from weft.validation.contentions import QUANTITIES
 from weft.validation.gemms import LONG, SHORT
 from weft.validation.layers import TOTAL
@@ -66,6 +67,9 @@ def _collectives() -> Iterator[Demand]:
     yield Demand("RCCL, MI300X", "collective", "as shipped", {"mean": 0.07}, rows)
     many = where((), "", nodes=tuple(range(2, 1000)), library=("nccl", "rccl"))
     yield Demand("two nodes and more", "collective", "held out", {"mean": 0.20}, many)
+    rows = where((), "", nodes=tuple(range(2, 1000)), library=("nccl", "rccl"), network=(FROM_MACHINE,))
+    what = "two nodes and more, networks not read from the rows"
+    yield Demand(what, "collective", "held out", {"mean": 0.20}, rows)
 
 
 def _layers() -> Iterator[Demand]:
