@@ -1,4 +1,4 @@
-"""Measure Weft's speed: the engine, a sub-layer, compilation, start-up, memory, and SimPy on the same toy beside it.
+"""Measure Weft's speed: engine, sub-layer, closed form, compilation, start-up, memory, and SimPy on the same toy.
 
 Run it with `make bench`, or `python benchmarks/run.py --json FILE` to keep the figures.
 """
@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 STANDARD = ("t-nlg", "fc2", 8)
 LARGEST = ("mt-nlg", "fc2", 32)
+SHAPES = 1_000_000
 
 
 def median_of(times: int, measure: Callable[[], float]) -> float:
@@ -58,6 +60,29 @@ def engine_speed(repeats: int) -> dict[str, float]:
         "sublayer_s": statistics.median(run.wall_s for run in runs),
         "sublayer_with_lowering_s": whole,
     }
+
+
+def closed_form(repeats: int) -> dict[str, Any]:
+    """GEMM shapes per second on one core, for the GPU of the catalog where they take longest and where least."""
+    import numpy as np
+
+    from weft.hardware import load, names
+    from weft.predict import gemm
+
+    random = np.random.default_rng(0)
+    ranges = ((1, 16384), (64, 28672), (64, 28672))
+    m, n, k = (np.floor(np.exp(random.uniform(np.log(a), np.log(b + 1), SHAPES))) for a, b in ranges)
+    gpus = [gpu for gpu in map(load, names()) if gpu.supports("bf16")]
+
+    def measure(gpu: Any) -> float:
+        begin = time.process_time()
+        gemm(m, n, k, "bf16", gpu)
+        return SHAPES / (time.process_time() - begin)
+
+    measure(gpus[0])  # makes or loads the machine code
+    found = {gpu.name: median_of(repeats, partial(measure, gpu)) for gpu in gpus}
+    slowest, fastest = min(found, key=found.__getitem__), max(found, key=found.__getitem__)
+    return {"shapes_per_s": found, "slowest": slowest, "fastest": fastest}
 
 
 def first_compile() -> dict[str, float]:
@@ -116,8 +141,9 @@ def peer(repeats: int) -> dict[str, float]:
     }
 
 
-MEASUREMENTS: dict[str, Callable[[int], dict[str, float]]] = {
+MEASUREMENTS: dict[str, Callable[[int], dict[str, Any]]] = {
     "engine": engine_speed,
+    "closed_form": closed_form,
     "compile": lambda _: first_compile(),
     "start_up": start_up,
     "memory": lambda _: peak_memory(),
@@ -127,10 +153,14 @@ MEASUREMENTS: dict[str, Callable[[int], dict[str, float]]] = {
 
 def sentences(found: dict[str, Any]) -> list[str]:
     """The figures as lines that a person reads."""
-    e, c, s, m, p = (found[name] for name in MEASUREMENTS)
+    e, g, c, s, m, p = (found[name] for name in MEASUREMENTS)
     return [
         f"engine    {e['events_per_s'] / 1e6:8.2f} million events/s on one core ({e['events']:,} events)",
         f"sub-layer {e['sublayer_s']:8.2f} s under t3-mca ({e['sublayer_with_lowering_s']:.2f} s with lowering)",
+        (
+            f"closed form: {g['shapes_per_s'][g['slowest']] / 1e6:.2f} million GEMM shapes/s on one core "
+            f"({g['slowest']}; {g['shapes_per_s'][g['fastest']] / 1e6:.2f} on {g['fastest']})"
+        ),
         f"compile   {c['first_compile_s']:8.1f} s, once ({c['second_run_s']:.2f} s for the next process)",
         (
             f"start-up  {s['import_weft_s']:8.2f} s import weft, {s['weft_help_s']:.2f} s weft --help "
