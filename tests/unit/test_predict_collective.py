@@ -152,6 +152,16 @@ def test_lines_of_128_bytes_cross_a_node_at_their_own_hop():
     )
 
 
+def test_the_latency_of_a_network_belongs_to_the_network():
+    """Both generations of GPU wait alike for InfiniBand; AWS's first EFA takes longer on the same GPUs."""
+    a100, h100, efa = (
+        float(collective("reduce_scatter", 4096, 64, machine).seconds)
+        for machine in ("dgx-a100", "dgx-h100", "p4de")
+    )
+    assert a100 == pytest.approx(h100, rel=0.1)
+    assert efa > 2 * a100
+
+
 def test_a_slower_network_counts():
     slow, fast = (collective("all_reduce", 2.0**30, 16, "p4de", nic=nic).seconds for nic in (1e9, 6.25e9))
     assert slow > 5 * fast

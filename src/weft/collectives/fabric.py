@@ -24,7 +24,7 @@ class Fabric:
 
     `link_figure` is what the library counts on per link and direction [bytes/s]: the line rate less headers and flow
     control, which leave the share `payload` of it; `links` is how many a GPU has. `nic` is the network's rate per GPU
-    and direction [bytes/s], `nic_latency` what a message through it takes [s]. `multicast` says whether the switch
+    and direction [bytes/s], `nic_latency` what a message through it takes [s], `nic_launch` what it adds to a launch. `multicast` says whether the switch
     reduces (NVLS), `lanes` how many links wide the rings are from a number of ranks on, where the topology is
     irregular; `copy_rate` is what a GPU copies in its own memory [bytes/s], `engines` how many copies its copy engines
     make at once, each at `dma_efficiency` of the line rate, `clock` that of the compute units [hertz].
@@ -40,6 +40,7 @@ class Fabric:
     multicast: bool = False
     nic: float = 0.0
     nic_latency: float = 0.0
+    nic_launch: float = 0.0
     copy_rate: float = 0.0
     engines: int = 1
     dma_efficiency: float = 0.9
@@ -144,6 +145,7 @@ def _of_machine(machine: Machine) -> Fabric:
         multicast=machine.switch_reduces,
         nic=machine.network.bandwidth,
         nic_latency=machine.network.latency,
+        nic_launch=machine.network.launch,
         lanes=tuple(sorted(lanes.items())),
     )
 

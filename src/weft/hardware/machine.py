@@ -10,7 +10,7 @@ from pydantic import Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from weft.errors import ConfigError, InputError, UnitError
-from weft.hardware.fields import BytesPerSecond, Count, CountOrNone, Quantity, Seconds
+from weft.hardware.fields import BytesPerSecond, Count, CountOrNone, Delay, Quantity, Seconds
 from weft.hardware.gpu import Gpu, quantities_of
 from weft.hardware.parts import Part
 from weft.hardware.sourced import Leaf, Provenance, translated, unknown_key
@@ -21,11 +21,15 @@ Topology = Literal["ring", "switch", "mesh", "hybrid", "pcie"]
 
 
 class Network(Part):
-    """The network between nodes: what each GPU has of it in one direction, and its latency."""
+    """The network between nodes: what each GPU has of it in one direction, and its latency.
+
+    `launch` is what its transport adds to the start of a collective beyond what a library takes on InfiniBand.
+    """
 
     kind: str
     bandwidth: BytesPerSecond
     latency: Seconds
+    launch: Delay = 0.0
 
 
 class Machine(Part):

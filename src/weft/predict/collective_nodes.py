@@ -48,6 +48,10 @@ def _hop(fabric: Fabric, profile: Profile) -> float:
     return fabric.nic_latency + profile.value("network.step")
 
 
+def _launch(fabric: Fabric, profile: Profile) -> float:
+    return fabric.nic_launch + profile.value("network.launch")
+
+
 def _local_hop(table: str, protocol: Protocol, profile: Profile) -> float:
     flagged = {Protocol.LL: "ring.ll_step", Protocol.LL128: "ring.ll128_step"}
     return profile.value(flagged.get(protocol, f"{table}.simple_step"))
@@ -92,7 +96,7 @@ def _tree(
     limit = np.maximum(carried / rate, size / inside if local > 1 else 0.0)
     latency, moving = _combined("all_reduce", protocol, np.full_like(size, hops), limit, profile)
     return {
-        "launch": np.full_like(size, profile.value("network.launch")),
+        "launch": np.full_like(size, _launch(fabric, profile)),
         "latency": latency + filling,
         "network": moving,
     }
@@ -104,7 +108,7 @@ def _switched_tree(
     """The switch reduces in each node, a tree joins the nodes (NVLS-Tree)."""
     local = ranks // nodes
     hops = 2 * np.ceil(np.log2(nodes)) * _hop(fabric, profile)
-    start = np.full_like(size, profile.value("network.launch") + hops)
+    start = np.full_like(size, _launch(fabric, profile) + hops)
     inside = size * volume("all_reduce", local) / (profile.value("nvls.efficiency") * fabric.figure(local))
     outside = size * 2 * (nodes - 1) / nodes / network
     both = np.sum(together(inside, outside, _TWO_STAGES), axis=0)
@@ -137,7 +141,7 @@ def _ring(
     side = np.full(size.shape, rate < inside or local == 1)
     waiting, moving = _combined(table, protocol, np.full_like(size, latency), transfer, profile)
     return {
-        "launch": np.full_like(size, profile.value("network.launch")),
+        "launch": np.full_like(size, _launch(fabric, profile)),
         "latency": waiting,
         **_side(moving, side),
     }
@@ -149,7 +153,7 @@ def _pairwise(
     """All pairs at once: what leaves the node shares each GPU's adapter, the rest the links within."""
     local = ranks // nodes
     outside = size * (ranks - local) / ranks / (fabric.nic * profile.value("network.efficiency"))
-    hop = profile.value("network.launch") + _hop(fabric, profile)
+    hop = _launch(fabric, profile) + _hop(fabric, profile)
     if local < 2:
         return {"launch": np.full_like(size, hop), "network": outside}
     inside = pairwise(protocol, size * local / ranks, Ranks(local, fabric.pair_figure(local), 0), profile)
