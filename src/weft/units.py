@@ -16,6 +16,8 @@ from weft.errors import UnitError, join_or
 
 FS_PER_S = 10**15
 """Femtoseconds in a second."""
+LARGEST_COUNT = 2**31 - 1
+"""Largest dimension of a product or a layer that a user may give: what libraries index with 32 bits."""
 
 
 class Dimension(StrEnum):

@@ -8,8 +8,7 @@ from click.testing import CliRunner
 
 from weft.cli.measure import measure
 from weft.cli.predict import predict
-from weft.cli.predictions import collective_sizes
-from weft.errors import InputError, UnitError, UnknownNameError
+from weft.errors import InputError, UnknownNameError
 
 
 def run(*arguments, group=predict):
@@ -56,21 +55,6 @@ def test_a_long_file_shows_its_beginning_and_says_how_many_more(tmp_path):
     shapes = tmp_path / "shapes.csv"
     shapes.write_text("m,n,k\n" + "512,512,512\n" * 50)
     assert "10 more rows; --json or --csv writes them all" in run("gemm", "--shapes", shapes)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("m,n\n1,2\n", "has no column 'k'"),
-        ("m,n,k\n", "has no rows"),
-        ("m,n,k\n1,2,3\n1,x,3\n", "line 3: n is 'x'; it must be a whole number above zero"),
-        ("m,n,k\n1,0,3\n", "line 2: n is '0'"),
-    ],
-)
-def test_a_wrong_file_of_shapes_is_named_with_its_line(tmp_path, text, message):
-    (tmp_path / "s.csv").write_text(text)
-    with pytest.raises(InputError, match=message):
-        run("gemm", "--shapes", tmp_path / "s.csv")
 
 
 def test_a_change_of_the_machine_changes_the_time(tmp_path):
@@ -137,21 +121,6 @@ def test_ranks_on_more_nodes_go_through_the_network(tmp_path):
         times.append(json.loads(file.read_text())["predictions"][0])
     assert times[1]["time_us"] > times[0]["time_us"]
     assert times[1]["network_us"] > 0
-
-
-def test_sizes_are_one_a_list_or_every_doubling():
-    assert collective_sizes("all_reduce:256MiB")[1].tolist() == [2**28]
-    name, sizes = collective_sizes("all_gather:1MiB,3MB,1KiB..5KiB")
-    assert name == "all_gather"
-    assert sizes.tolist() == [2**20, 3e6, 1024, 2048, 4096]
-
-
-@pytest.mark.parametrize("text", ["all_reduce", ":1MiB", "all_reduce:", "all_reduce:2MiB..1MiB"])
-def test_a_collective_without_sizes_is_refused_with_an_example(text):
-    with pytest.raises(InputError, match="write "):
-        collective_sizes(text)
-    with pytest.raises(UnitError, match="no unit"):
-        collective_sizes("all_reduce:256")
 
 
 def test_operators_are_listed_and_shown_with_bandwidth():

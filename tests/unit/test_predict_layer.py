@@ -111,6 +111,7 @@ def test_the_record_is_plain_data():
         ({"tp": 97}, "TP 97 cannot split gpt-3: it has 96 attention heads; choose at most 96"),
         ({"batch": 0}, "batch is 0"),
         ({"sequence": -1}, "sequence is -1"),
+        ({"batch": 2**20, "sequence": 2**12}, "too many tokens; give at most 2147483647"),
     ],
 )
 def test_sizes_that_do_not_fit_are_named(changes, message):

@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from weft.cli.output import writable_file, writable_folder
+from weft.units import LARGEST_COUNT
 
 if TYPE_CHECKING:
     from weft.hardware import Gpu
 
 F = TypeVar("F", bound=Callable[..., Any])
+SIZE = click.IntRange(1, LARGEST_COUNT)
+"""A size or count: a whole number from 1 to the largest that a library indexes with 32 bits."""
 
 
 def comma_list(context: click.Context, option: click.Parameter, text: str | None) -> tuple[str, ...] | None:
@@ -36,9 +39,18 @@ def whole_numbers(
     for name in names:
         if not name.isdecimal():
             raise click.BadParameter(
-                f"'{name}' is no whole number; write numbers with commas between, like 8,16", context, option
+                f"'{name}' is no whole number; write numbers with commas between, like {_example(option)}",
+                context,
+                option,
             )
+        if len(name) > len(str(LARGEST_COUNT)) or int(name) > LARGEST_COUNT:
+            shown = name if len(name) < 24 else f"{name[:8]}... ({len(name)} digits)"
+            raise click.BadParameter(f"{shown} is too large; give at most {LARGEST_COUNT}", context, option)
     return tuple(map(int, names))
+
+
+def _example(option: click.Parameter) -> str:
+    return "8192,8192,8192" if option.metavar == "M,N,K" else "8,16"
 
 
 def machine_options(command: F) -> F:

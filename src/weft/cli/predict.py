@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from weft.cli.options import comma_list, file_option, folder_option, given, machine, whole_numbers
+from weft.cli.options import SIZE, comma_list, file_option, folder_option, given, machine, whole_numbers
 from weft.cli.output import write_atomically
 from weft.cli.tables import print_table
 from weft.errors import InputError
@@ -56,9 +56,7 @@ _json = file_option("--json", "json_file", "Write the predictions as JSON.")
 )
 @click.argument("shape", required=False, callback=whole_numbers, metavar="M,N,K")
 @click.option("--dtype", default="bf16", show_default=True, metavar="NAME", help="Data type of A and B.")
-@click.option(
-    "--batch", type=click.IntRange(min=1), default=1, show_default=True, help="GEMMs in one launch."
-)
+@click.option("--batch", type=SIZE, default=1, show_default=True, metavar="N", help="GEMMs in one launch.")
 @click.option(
     "--shapes",
     "shapes_file",
@@ -83,14 +81,14 @@ def gemm(
     csv_file: Path | None,
 ) -> None:
     """Predict C[M,N] = A[M,K] B[K,N] on one or several GPUs, for one shape or a file of them."""
-    from weft.cli import predictions
+    from weft.cli import cases, predictions
 
     if shape is not None and len(shape) != 3:
         raise InputError(f"the shape has {len(shape)} dimensions; write M,N,K, like 8192,8192,8192")
     if shapes_file is not None and shape is None:
-        shapes = predictions.read_shapes(shapes_file, batch, dtype)
+        shapes = cases.read_shapes(shapes_file, batch, dtype)
     elif shapes_file is None and shape is not None:
-        shapes = predictions.one_shape(shape, batch, dtype)
+        shapes = cases.one_shape(shape, batch, dtype)
     else:
         raise InputError("give either a shape, like 8192,8192,8192, or --shapes FILE")
     done = [predictions.predict_gemms(gpu, shapes, clock) for gpu in _machines(names, assignments)]
@@ -105,7 +103,9 @@ def gemm(
     "weft predict collective reduce_scatter:1MiB..1GiB --ranks 8 --system dgx-a100 --out out/rs",
 )
 @click.argument("what", metavar="NAME:SIZES")
-@click.option("--ranks", type=click.IntRange(min=2), required=True, metavar="N", help="GPUs that take part.")
+@click.option(
+    "--ranks", type=click.IntRange(2, SIZE.max), required=True, metavar="N", help="GPUs that take part."
+)
 @click.option(
     "--system",
     "systems",
@@ -121,7 +121,7 @@ def gemm(
 )
 @click.option(
     "--nodes",
-    type=click.IntRange(min=1),
+    type=SIZE,
     metavar="N",
     help="Nodes that they stand on.  [default: as few as hold them]",
 )
@@ -140,11 +140,12 @@ def collective(
 ) -> None:
     """Predict a collective for one size or many: all_reduce:256MiB, all_gather:1MiB,8MiB, all_reduce:1MiB..1GiB.
 
-    A size is the whole buffer, as nccl-tests counts it; a range takes every power of two.
+    A size is the whole buffer, as nccl-tests counts it; a range takes its first size, every doubling of it, and
+    its last.
     """
-    from weft.cli import predictions
+    from weft.cli import cases, predictions
 
-    name, sizes = predictions.collective_sizes(what)
+    name, sizes = cases.collective_sizes(what)
     options = given(algorithm=algorithm, nodes=nodes, dma=dma)
     done = [predictions.predict_collectives(name, sizes, ranks, system, options) for system in systems]
     predictions.print_collectives(done)
@@ -178,9 +179,9 @@ def operator(
     json_file: Path | None,
 ) -> None:
     """Predict a memory-bound operator or attention; 'weft predict ops' lists them."""
-    from weft.cli import predictions
+    from weft.cli import cases, predictions
 
-    sizes = predictions.dimensions(shape or ())
+    sizes = cases.dimensions(shape or ())
     done = [
         predictions.predict_operator(name, gpu, dtype, clock, sizes) for gpu in _machines(names, assignments)
     ]
@@ -203,15 +204,11 @@ def operators() -> None:
 )
 @click.option("--model", required=True, metavar="NAME|FILE", help="A model, see 'weft models list'.")
 @click.option("--system", required=True, metavar="NAME", help="A system, see 'weft hardware list'.")
-@click.option(
-    "--tp", type=click.IntRange(min=1), default=1, show_default=True, metavar="N", help="GPUs that share it."
-)
-@click.option(
-    "--batch", type=click.IntRange(min=1), default=1, show_default=True, metavar="N", help="Sequences."
-)
+@click.option("--tp", type=SIZE, default=1, show_default=True, metavar="N", help="GPUs that share it.")
+@click.option("--batch", type=SIZE, default=1, show_default=True, metavar="N", help="Sequences.")
 @click.option(
     "--sequence",
-    type=click.IntRange(min=1),
+    type=SIZE,
     default=2048,
     show_default=True,
     metavar="N",

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from weft.cli.cases import Shapes
 from weft.cli.tables import print_table
-from weft.errors import InputError
 from weft.hardware import Gpu
 from weft.predict.gemm import Clock
 from weft.predict.prediction import FloatArray, Prediction
-from weft.units import Dimension, format_bytes, format_time, parse
+from weft.units import format_bytes, format_time
 
 _SHOWN = 40
 """Rows that a table shows; files hold all."""
@@ -44,47 +44,6 @@ class Predicted:
         parts = {f"{name}_us": 1e6 * part for name, part in self.prediction.parts.items()}
         columns = {**self.columns, **times, **self.rates, **parts}
         return {name: np.broadcast_to(np.ravel(column), count).tolist() for name, column in columns.items()}
-
-
-Shapes = Mapping[str, Any]
-"""GEMMs as columns: m, n, k, batch [whole numbers] and dtype."""
-
-
-def one_shape(shape: Sequence[int], batch: int, dtype: str) -> Shapes:
-    """A single GEMM as columns."""
-    m, n, k = (np.array([size]) for size in shape)
-    return {"m": m, "n": n, "k": k, "batch": np.array([batch]), "dtype": np.array([dtype])}
-
-
-def read_shapes(path: Path, batch: int, dtype: str) -> Shapes:
-    """The GEMMs of a CSV file with the columns m, n, k and perhaps batch and dtype; others are left out.
-
-    Raises InputError that names the file, and the line of a row that is no GEMM.
-    """
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = csv.DictReader(file)
-        missing = [name for name in ("m", "n", "k") if name not in (rows.fieldnames or ())]
-        if missing:
-            raise InputError(
-                f"{path} has no column '{missing[0]}'; its first line must name m, n and k, like m,n,k"
-            )
-        found = [_row(path, rows.line_num, row, batch, dtype) for row in rows]
-    if not found:
-        raise InputError(f"{path} has no rows; give each GEMM a line, like 8192,8192,8192")
-    columns = list(zip(*found, strict=True))
-    sizes = {name: np.array(columns[index]) for index, name in enumerate(("m", "n", "k", "batch"))}
-    return {**sizes, "dtype": np.array(columns[4])}
-
-
-def _row(
-    path: Path, line: int, row: Mapping[str, str], batch: int, dtype: str
-) -> tuple[int, int, int, int, str]:
-    texts = [row["m"], row["n"], row["k"], row.get("batch") or str(batch)]
-    for name, text in zip(("m", "n", "k", "batch"), texts, strict=True):
-        if not (text or "").strip().isdecimal() or int(text) < 1:
-            raise InputError(f"{path}, line {line}: {name} is '{text}'; it must be a whole number above zero")
-    m, n, k, count = map(int, texts)
-    return m, n, k, count, row.get("dtype") or dtype
 
 
 def predict_gemms(gpu: Gpu, shapes: Shapes, clock: Clock) -> Predicted:
@@ -123,25 +82,6 @@ def print_gemms(done: Sequence[Predicted]) -> None:
     columns = ["GPU", "M x N x K", "dtype", "time", "bound", "TFLOP/s", "where the time goes"]
     print_table("GEMMs", columns, rows, numbers=("time", "TFLOP/s"))
     _say_more(done)
-
-
-def collective_sizes(text: str) -> tuple[str, FloatArray]:
-    """Name and sizes [bytes] of "all_reduce:256MiB", of a list "1MiB,8MiB" or a range "1MiB..1GiB".
-
-    A range holds its first size and every doubling up to its last. Raises InputError for anything else.
-    """
-    name, colon, sizes = text.partition(":")
-    if not (name and colon and sizes):
-        raise InputError(f"'{text}' is no collective with a size; write it like all_reduce:256MiB")
-    found: list[float] = []
-    for part in sizes.split(","):
-        first, dots, last = part.partition("..")
-        start = parse(first, Dimension.BYTES)
-        end = parse(last, Dimension.BYTES) if dots else start
-        if not 1 <= start <= end:
-            raise InputError(f"'{part}' is no range of sizes; write the smaller first, like 1MiB..1GiB")
-        found += [start * 2**power for power in range(int(np.log2(end / start)) + 1)]
-    return name.strip(), np.array(found)
 
 
 def predict_collectives(
@@ -195,19 +135,6 @@ def write_collective_report(done: Sequence[Predicted], folder: Path) -> Path:
 
 def _collective_title(found: Predicted) -> str:
     return f"{found.columns['collective']} over {found.columns['ranks']} GPUs"
-
-
-def dimensions(assignments: Sequence[str]) -> dict[str, int]:
-    """The dimensions in ("rows=4096", "columns=2048"); InputError for what is no assignment of a whole number."""
-    sizes = {}
-    for text in assignments:
-        name, equals, value = (part.strip() for part in text.partition("="))
-        if not (name and equals and value.isdecimal()):
-            raise InputError(
-                f"'{text}' gives no dimension a whole number; write it like rows=4096,columns=2048"
-            )
-        sizes[name] = int(value)
-    return sizes
 
 
 def predict_operator(name: str, gpu: Gpu, dtype: str, clock: Clock, sizes: Mapping[str, int]) -> Predicted:

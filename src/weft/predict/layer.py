@@ -17,7 +17,7 @@ from weft.predict.gemm import Clock, Timed, gemm
 from weft.predict.memory_bound import softmax_time
 from weft.predict.operators import operator
 from weft.predict.prediction import Bound, Prediction
-from weft.units import format_bytes
+from weft.units import LARGEST_COUNT, format_bytes
 from weft.workload import DTYPE_BYTES, Transformer, load_model
 
 Phase = Literal["prefill", "decode"]
@@ -178,6 +178,10 @@ def _check_sizes(model: Transformer, sizes: Mapping[str, int]) -> None:
     for name, value in sizes.items():
         if value < 1:
             raise InputError(f"{name} is {value}; it must be at least 1")
+    if sizes["batch"] * sizes["sequence"] > LARGEST_COUNT:
+        raise InputError(
+            f"batch {sizes['batch']:.4g} x sequence {sizes['sequence']:.4g} are too many tokens; give at most {LARGEST_COUNT}"
+        )
     tp = sizes["TP"]
     most = min(model.attention_heads, model.hidden)
     if tp > most:

@@ -56,6 +56,8 @@ class Operator:
         )
 
 
+_LARGEST = 1e15
+"""Largest dimension of an operator: up to here whole numbers and their neighbours differ as floats."""
 _EXAMPLES = {
     "elements": 16777216,
     "rows": 4096,
@@ -118,10 +120,16 @@ def _checked(declared: Operator, given: Mapping[str, npt.ArrayLike]) -> dict[str
 def _whole(declared: Operator, key: str, value: npt.ArrayLike) -> FloatArray:
     try:
         array = np.asarray(value, dtype=np.float64)
+    except OverflowError:
+        raise InputError(f"{key} of operator '{declared.name}' must be at most {_LARGEST:.0f}") from None
     except (TypeError, ValueError):
         raise InputError(
             f"{key} of operator '{declared.name}' is {value!r}; it must be a whole number"
         ) from None
+    if np.any(array > _LARGEST):
+        raise InputError(
+            f"{key} of operator '{declared.name}' is {np.max(array):.4g}; it must be at most {_LARGEST:.0f}"
+        )
     low = 0 if key in declared.defaults else 1
     wrong = array[~(np.isfinite(array) & (array == np.floor(array)) & (array >= low))]
     if wrong.size:

@@ -1,0 +1,135 @@
+"""The cases that `weft predict` is given, as people write them: shapes, files of shapes, sizes, dimensions."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from weft.errors import InputError, UnknownNameError
+from weft.predict.prediction import FloatArray
+from weft.units import LARGEST_COUNT, Dimension, parse
+from weft.workload import DTYPE_BYTES
+
+_SIZES = ("m", "n", "k", "batch")
+_LARGEST_BUFFER = 2.0**50
+"""Largest buffer of a collective [bytes]: 1 PiB, more than any GPU will hold."""
+
+Shapes = Mapping[str, Any]
+"""GEMMs as columns: m, n, k, batch [whole numbers] and dtype."""
+
+
+def one_shape(shape: Sequence[int], batch: int, dtype: str) -> Shapes:
+    """A single GEMM as columns."""
+    m, n, k = (np.array([size]) for size in shape)
+    return {"m": m, "n": n, "k": k, "batch": np.array([batch]), "dtype": np.array([dtype])}
+
+
+def read_shapes(path: Path, batch: int, dtype: str) -> Shapes:
+    """The GEMMs of a CSV file with the columns m, n, k and perhaps batch and dtype; others are left out.
+
+    Raises InputError that names the file, and the line of a row that is no GEMM.
+    """
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        rows = csv.DictReader(file, skipinitialspace=True)
+        rows.fieldnames = [name.strip().lower() for name in rows.fieldnames or ()]
+        _check_columns(path, rows.fieldnames)
+        found = [_row(path, rows.line_num, row, batch, dtype) for row in rows]
+    if not found:
+        raise InputError(f"{path} has no rows; give each GEMM a line, like 8192,8192,8192")
+    columns = list(zip(*found, strict=True))
+    sizes = {name: np.array(columns[index]) for index, name in enumerate(_SIZES)}
+    return {**sizes, "dtype": np.array(columns[4])}
+
+
+def _check_columns(path: Path, names: Sequence[str]) -> None:
+    if not names:
+        raise InputError(f"{path} is empty; its first line must name the columns, like m,n,k")
+    missing = [name for name in ("m", "n", "k") if name not in names]
+    if missing:
+        raise InputError(
+            f"{path} has no column '{missing[0]}'; its first line must name m, n and k, like m,n,k"
+        )
+
+
+def _row(
+    path: Path, line: int, row: Mapping[str, str | None], batch: int, dtype: str
+) -> tuple[int, int, int, int, str]:
+    texts = {name: (row.get(name) or "").strip() for name in (*_SIZES, "dtype")}
+    texts["batch"] = texts["batch"] or str(batch)
+    sizes = [_size(f"{path}, line {line}: {name}", texts[name]) for name in _SIZES]
+    named = (texts["dtype"] or dtype).lower()
+    if named not in DTYPE_BYTES:
+        raise InputError(f"{path}, line {line}: {UnknownNameError('dtype', named, DTYPE_BYTES)}")
+    m, n, k, count = sizes
+    return m, n, k, count, named
+
+
+def _size(what: str, text: str) -> int:
+    if not text:
+        raise InputError(f"{what} is missing; each row needs m, n and k, like 8192,8192,8192")
+    if not text.isdecimal() or not text.strip("0"):
+        raise InputError(f"{what} is '{text}'; it must be a whole number above zero")
+    if len(text) > len(str(LARGEST_COUNT)) or int(text) > LARGEST_COUNT:
+        raise InputError(f"{what} is {_short(text)}; it must be at most {LARGEST_COUNT}")
+    return int(text)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 24 else f"{text[:8]}... ({len(text)} digits)"
+
+
+def collective_sizes(text: str) -> tuple[str, FloatArray]:
+    """Name and sizes [bytes] of "all_reduce:256MiB", of a list "1MiB,8MiB" or a range "1MiB..1GiB".
+
+    A range holds its first size, every doubling of it, and its last. Raises InputError for anything else.
+    """
+    name, colon, sizes = text.partition(":")
+    if not (name.strip() and colon and sizes.strip()):
+        raise InputError(f"'{text}' is no collective with a size; write it like all_reduce:256MiB")
+    return name.strip(), np.array([size for part in sizes.split(",") for size in _range(part.strip())])
+
+
+def _range(text: str) -> Iterator[float]:
+    first, dots, last = text.partition("..")
+    if last.startswith(".") or ".." in last:
+        raise InputError(f"'{text}' is no range of sizes; write it with two dots, like 1MiB..1GiB")
+    start = _buffer(first)
+    end = _buffer(last) if dots else start
+    if start > end:
+        raise InputError(f"'{text}' is no range of sizes; write the smaller first, like 1MiB..1GiB")
+    while start < end:
+        yield start
+        start *= 2
+    yield end
+
+
+def _buffer(text: str) -> float:
+    size = parse(text, Dimension.BYTES)
+    if size < 1:
+        raise InputError(f"'{text.strip()}' is too small; a size must be at least 1 B")
+    if size > _LARGEST_BUFFER:
+        raise InputError(f"'{text.strip()}' is too large; a size must be at most 1 PiB")
+    if size != int(size):
+        raise InputError(f"'{text.strip()}' is {size:.10g} bytes; a size must be a whole number of them")
+    return size
+
+
+def dimensions(assignments: Sequence[str]) -> dict[str, int]:
+    """The dimensions in ("rows=4096", "columns=2048"); InputError for what is no assignment of a whole number."""
+    sizes: dict[str, int] = {}
+    for text in assignments:
+        name, equals, value = (part.strip() for part in text.partition("="))
+        if not (name and equals and value.isdecimal()):
+            raise InputError(
+                f"'{text}' gives no dimension a whole number; write it like rows=4096,columns=2048"
+            )
+        if len(value) > 15:
+            raise InputError(f"{name} is {_short(value)}; it must have at most 15 digits")
+        if name in sizes:
+            raise InputError(f"{name} is given twice; give each dimension once")
+        sizes[name] = int(value)
+    return sizes
