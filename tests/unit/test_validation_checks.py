@@ -96,11 +96,12 @@ def test_duplicates_are_left_out_and_repeats_are_told_but_count(tmp_path):
     done = validated(tmp_path, *rows, rows[2], again)
     first, second = map(str, done.problems)
     assert first.startswith(
-        "gemm.csv line 7: line '4': this row is a duplicate: every cell is that of the earlier"
+        "gemm.csv line 7: earlier line '4': this row is a duplicate: every cell is that of the earlier"
     )
     assert first.endswith("the row is left out")
     assert (
-        second == "gemm.csv line 8: line '2': this row measures the case of an earlier line again; both count"
+        second
+        == "gemm.csv line 8: earlier line '2': this row measures the case of an earlier line again, and counts as well"
     )
     assert done.rows_used == len(SHAPES) + 1
 
@@ -112,6 +113,14 @@ def test_an_unknown_gpu_is_told_once_with_the_number_of_its_rows(tmp_path):
     assert "gemm.csv lines 7, 8, 9, 10, 11: gpu 'h100-smx9': Weft knows no such gpu" in str(problem)
     assert "did you mean" in str(problem)
     assert problem.to_dict()["rows"] == len(SHAPES)
+
+
+def test_an_unknown_collective_is_told_with_those_that_there_are(tmp_path):
+    rows = [collective_row(500.0), collective_row(500.0, name="gossip")]
+    done = validated(tmp_path, *rows, head=COLLECTIVE_HEAD, name="collectives.csv")
+    assert "collective 'gossip': Weft knows no such collective; it knows all_reduce, reduce_scatter" in str(
+        done.problems[0]
+    )
 
 
 def test_a_data_type_that_the_gpu_lacks_is_named(tmp_path):

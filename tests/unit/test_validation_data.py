@@ -6,7 +6,7 @@ import pytest
 
 from weft.errors import InputError
 from weft.validation.data import SCHEMAS, data_folder, layer_times, read_file, read_folder
-from weft.validation.problems import Problem, gathered
+from weft.validation.problems import Problem, consistent, gathered
 
 HEAD = "gpu,dtype,m,n,k,time_us,source,notes"
 
@@ -76,8 +76,8 @@ def test_a_size_that_is_not_whole_is_named(tmp_path):
 
 def test_a_row_with_too_few_or_too_many_cells_is_named(tmp_path):
     told = problems_of(tmp_path, "b200,bf16,64,64,64", "b200,bf16,64,64,64,5,,,one,two")
-    assert "line 2: cells '5': this row has 5 cells, but the header has 8" in told[0]
-    assert "line 3: cells '10'" in told[1]
+    assert "line 2: this row has 5 cells, but the header has 8" in told[0]
+    assert "line 3: this row has 10 cells" in told[1]
 
 
 def test_lines_are_those_of_the_file_even_after_a_cell_with_a_line_break(tmp_path):
@@ -104,7 +104,42 @@ def test_a_file_with_only_a_header_or_not_in_utf8_is_a_problem(tmp_path):
     assert "header only" in str(read_file(write(tmp_path, HEAD + "\n"))[1][0])
     binary = tmp_path / "bad.csv"
     binary.write_bytes(b"gpu,\xff\xfe\n")
-    assert "no text in UTF-8" in str(read_file(binary)[1][0])
+    assert "bad.csv: this is no text in UTF-8" in str(read_file(binary)[1][0])
+    assert "gemm.csv: this file is empty; write" in str(read_file(write(tmp_path, "\n"))[1][0])
+
+
+@pytest.mark.parametrize(("sign", "words"), [(";", "semicolons"), ("\t", "tabs")])
+def test_a_file_without_commas_says_what_parts_its_cells(tmp_path, sign, words):
+    text = f"{HEAD}\nb200,bf16,1,1,1,5,,\n".replace(",", sign)
+    rows, problems = read_file(write(tmp_path, text))
+    assert rows is None
+    assert f"the cells of this file are parted by {words}; export it with commas" in str(problems[0])
+
+
+def test_data_types_may_be_in_capitals(tmp_path):
+    rows, problems = read_file(write(tmp_path, f"{HEAD}\nb200,BF16,1,1,1,5,,\n"))
+    assert not problems
+    assert rows.texts["dtype"].tolist() == ["bf16"]
+
+
+def test_a_file_of_another_kind_than_asked_for_says_which_columns_are_needed(tmp_path):
+    write(tmp_path, f"{HEAD}\nb200,bf16,1,1,1,5,,\n")
+    with pytest.raises(
+        InputError, match="holds gemm rows only; collective rows need the columns system, coll"
+    ):
+        read_folder(tmp_path, ["collective"])
+
+
+def test_problems_are_told_in_the_order_of_the_lines_and_no_row_both_counts_and_does_not():
+    late = Problem("a.csv", (9,), "m", "x", "this is no number")
+    again = Problem("a.csv", (5,), "earlier line", "3", "again", used=True)
+    early = Problem("a.csv", (4,), "n", "x", "this is no number")
+    out = Problem("a.csv", (5,), "time_us", "1", "too fast")
+    other = Problem("b.csv", (2,), "m", "x", "this is no number")
+    told = consistent([late, again, early, out, other])
+    assert again not in told
+    assert again in consistent([late, again])
+    assert [problem.lines for problem in gathered(told)] == [(4,), (5,), (9,), (2,)]
 
 
 @pytest.mark.parametrize("kind", [kind for kind in SCHEMAS if kind != "layer"])

@@ -24,6 +24,7 @@ DTYPE_BYTES: Mapping[str, float] = {
 
 _TIMING_ERROR = 1.02  # clocks and timers are this far off at most before "faster than the peak" is impossible
 _UNIT = 1000.0
+_FEW = 12  # names that a sentence can list
 _UNIT_ERROR = 200.0  # times this far off are rather in another unit than so slow or fast
 
 
@@ -39,10 +40,10 @@ def duplicates(rows: Rows) -> list[Problem]:
     for line, key, value in zip(rows.line.tolist(), case, time, strict=True):
         if (key, value) in seen:
             rule = "this row is a duplicate: every cell is that of the earlier line"
-            problems.append(Problem(rows.file, (line,), "line", str(first[key]), rule))
+            problems.append(Problem(rows.file, (line,), "earlier line", str(first[key]), rule))
         elif key in first:
-            rule = "this row measures the case of an earlier line again; both count"
-            problems.append(Problem(rows.file, (line,), "line", str(first[key]), rule, used=True))
+            rule = "this row measures the case of an earlier line again, and counts as well"
+            problems.append(Problem(rows.file, (line,), "earlier line", str(first[key]), rule, used=True))
         first.setdefault(key, line)
         seen.add((key, value))
     return problems
@@ -62,11 +63,13 @@ def unknown_names(rows: Rows, column: str, find: Callable[[str], object]) -> lis
 
 
 def _unknown(column: str, error: InputError) -> str:
-    """The rule without the list of all known names, so that alike problems can be told together."""
+    """The rule; names are listed where they are few, else alike problems can be told together."""
     if not isinstance(error, UnknownNameError):
         return str(error)
     close = nearest(error.name, error.known)
     hint = f", did you mean {join_or(close)}?" if close else ""
+    if len(error.known) <= _FEW:
+        return f"Weft knows no such {column}; it knows {', '.join(error.known)}"
     return f"Weft knows no such {column}; see 'weft hardware list'{hint}"
 
 

@@ -125,16 +125,25 @@ def read_folder(place: Path, kinds: Sequence[Kind] | None = None) -> tuple[list[
         raise InputError(f"the folder '{place}' has no .csv file; {HOW_TO_GET_DATA}")
     found: list[Rows] = []
     problems: list[Problem] = []
+    others: dict[Kind, None] = {}
     for file in files:
         rows, wrong = read_file(file)
         if rows is not None and kinds and rows.kind not in kinds:
+            others[rows.kind] = None
             continue
         problems += wrong
         found += [rows] if rows is not None else []
+    if not found and others and kinds:
+        raise InputError(_other_kinds(place, list(others), kinds))
     if not found:
         reason = f": {problems[0]}" if problems else ""
         raise InputError(f"'{place}' holds no measurements that can be used{reason}; {HOW_TO_GET_DATA}")
     return found, problems
+
+
+def _other_kinds(place: Path, found: Sequence[Kind], wanted: Sequence[Kind]) -> str:
+    needs = "; ".join(f"{kind} rows need the columns {', '.join(SCHEMAS[kind].columns)}" for kind in wanted)
+    return f"'{place}' holds {' and '.join(found)} rows only; {needs}"
 
 
 def read_file(file: Path) -> tuple[Rows | None, list[Problem]]:
@@ -142,15 +151,22 @@ def read_file(file: Path) -> tuple[Rows | None, list[Problem]]:
     try:
         text = file.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
-        return None, [
-            Problem(file.name, (), "", file.name, "this is no text in UTF-8; export it as CSV in UTF-8")
-        ]
+        return None, [Problem(file.name, (), "", "", "this is no text in UTF-8; export it as CSV in UTF-8")]
     except OSError as error:
         raise InputError(
             f"the file '{file}' cannot be read ({error.strerror}); check it and its rights"
         ) from None
+    if not text.strip():
+        return None, [
+            Problem(file.name, (), "", "", "this file is empty; write a line of column names and rows")
+        ]
     lines = csv.reader(io.StringIO(text, newline=""))
     head = [cell.strip() for cell in next(lines, [])]
+    if separator := _wrong_separator(head):
+        rule = (
+            f"the cells of this file are parted by {separator}; export it with commas, and points in numbers"
+        )
+        return None, [Problem(file.name, (), "", "", rule)]
     kind = _kind_of(head, file.name)
     if kind is None:
         files = ", ".join(schema.file for schema in SCHEMAS.values())
@@ -161,6 +177,12 @@ def read_file(file: Path) -> tuple[Rows | None, list[Problem]]:
     if missing:
         return None, [_missing(file.name, name, head) for name in missing]
     return _read(kind, file.name, head, columns, lines)
+
+
+def _wrong_separator(head: Sequence[str]) -> str:
+    """What parts the columns of a header that has no commas, in words; empty if nothing known does."""
+    names = {";": "semicolons", "\t": "tabs", "|": "bars"}
+    return next((name for sign, name in names.items() if len(head) == 1 and sign in head[0]), "")
 
 
 def _kind_of(head: Sequence[str], name: str) -> Kind | None:
@@ -214,7 +236,7 @@ def _read(
         for name, value in parsed.items():
             cells[name].append(value)
     if not numbers and not problems:
-        return None, [Problem(file, (), "rows", "none", "this file has a header only; add rows")]
+        return None, [Problem(file, (), "", "", "this file has a header only; add rows")]
     texts = {name: np.array(cells[name], dtype=np.str_) for name, cell in wanted.items() if cell == "text"}
     floats = {
         name: np.array(cells[name], dtype=np.float64) for name, cell in wanted.items() if cell != "text"
@@ -232,14 +254,15 @@ def _parsed(
 ) -> tuple[Problem | None, dict[str, str | float]]:
     if len(line) != width:
         rule = f"this row has {len(line)} cells, but the header has {width}; quote commas inside cells"
-        return Problem(file, (number,), "cells", str(len(line)), rule), {}
+        return Problem(file, (number,), "", "", rule), {}
     values: dict[str, str | float] = {}
     for name, cell in wanted.items():
         text = line[at[name]].strip()
         value, rule = _value(text, cell)
         if rule:
             return Problem(file, (number,), name, text, rule), {}
-        values[name] = value
+        # Data types are told apart by their letters, not by their case.
+        values[name] = text.lower() if name == "dtype" else value
     return None, values
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +16,8 @@ _VALUES_SHOWN = 3
 class Problem:
     """A rule that rows of a file break: the lines, the column, the first value, the rule, and what to do.
 
-    `lines` is empty if the whole file is meant; the header is line 1. `used` says whether the rows count
-    nevertheless; `more` how many further values a problem of many rows has.
+    `lines` is empty if the whole file is meant; the header is line 1. `column` is empty if the rule says it all.
+    `used` says whether the rows count nevertheless; `more` how many further values a problem of many rows has.
     """
 
     file: str
@@ -29,8 +29,8 @@ class Problem:
     more: str = ""
 
     def __str__(self) -> str:
-        what = f"{self.column} '{self.value}'" if self.column else f"'{self.value}'"
-        return f"{self.file}{self._place()}: {what}{self.more}: {self.rule}{self._fate()}"
+        what = f" {self.column} '{self.value}'{self.more}:" if self.column else ""
+        return f"{self.file}{self._place()}:{what} {self.rule}{self._fate()}"
 
     def to_dict(self) -> dict[str, object]:
         """The problem as plain data for JSON."""
@@ -62,12 +62,28 @@ class Problem:
 
 
 def gathered(problems: Iterable[Problem]) -> list[Problem]:
-    """The same problems with those of one file, column, rule and fate told once; the first value is shown."""
+    """The same problems with those of one file, column, rule and fate told once, in the order of files and lines."""
     groups: dict[tuple[object, ...], list[Problem]] = {}
     for problem in problems:
         key = (problem.file, problem.column, problem.rule, problem.used, not problem.lines)
         groups.setdefault(key, []).append(problem)
-    return [_merged(group) for group in groups.values()]
+    files = list(dict.fromkeys(str(key[0]) for key in groups))
+    merged = map(_merged, groups.values())
+    return sorted(merged, key=lambda problem: (files.index(problem.file), problem.lines[:1]))
+
+
+def consistent(problems: Iterable[Problem]) -> list[Problem]:
+    """The problems without saying that a row counts which another problem leaves out."""
+    problems = list(problems)
+    out = {(problem.file, line) for problem in problems if not problem.used for line in problem.lines}
+    kept = []
+    for problem in problems:
+        lines = tuple(line for line in problem.lines if (problem.file, line) not in out)
+        if not problem.used:
+            kept.append(problem)
+        elif lines:
+            kept.append(replace(problem, lines=lines))
+    return kept
 
 
 def _merged(group: Sequence[Problem]) -> Problem:

@@ -18,7 +18,7 @@ from weft.validation.data import Kind, Rows, data_folder, read_folder
 from weft.validation.kinds import READERS
 from weft.validation.machines import Machines
 from weft.validation.metrics import Group, errors_of, grouped, worst
-from weft.validation.problems import Problem, gathered
+from weft.validation.problems import Problem, consistent, gathered
 from weft.validation.subjects import Predicted, Progress, Subject, joined, predicted
 
 KEYS = ("kind", "gpu", "system", "dtype", "ranks", "collective")
@@ -144,7 +144,7 @@ def subjects_of(
         problems += wrong
     if not subjects:
         raise InputError(_nothing(place, machines, files, problems))
-    return subjects, problems, sum(map(len, files)) + _unread(problems, files)
+    return subjects, consistent(problems), sum(map(len, files)) + _unread(problems, files)
 
 
 def _unread(problems: Sequence[Problem], files: Sequence[Rows]) -> int:
