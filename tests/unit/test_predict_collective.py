@@ -109,6 +109,17 @@ def test_fewer_links_take_longer_in_proportion():
     assert 2.0 < cut / full < 2.3
 
 
+@pytest.mark.parametrize("name", ["reduce_scatter", "all_gather", "all_to_all"])
+def test_slower_links_do_not_slow_a_local_copy(name):
+    full, cut = (float(collective(name, 2.0**30, 8, gpu).parts["copy"]) for gpu in ("h100-sxm", "h800"))
+    assert cut == pytest.approx(full, rel=0.02)
+
+
+def test_a_mean_knows_on_whose_links_it_was_fitted():
+    mean = blend([load_library("nccl-h100"), load_library("nccl-a100")])
+    assert mean.fitted_on == ("h100-sxm", "a100-sxm-80gb")
+
+
 def test_one_byte_integers_are_added_more_slowly_and_not_by_the_switch():
     half, byte = (collective("all_reduce", 2.0**29, 8, "dgx-h100", dtype=d).seconds for d in ("fp16", "int8"))
     assert byte > 1.2 * half

@@ -24,7 +24,8 @@ class Fabric:
 
     `link_figure` is what the library counts on per link and direction [bytes/s]: the line rate less headers and flow
     control, which leave the share `payload` of it; `links` is how many a GPU has. `nic` is the network's rate per GPU
-    and direction [bytes/s], `nic_latency` what a message through it takes [s], `nic_launch` what it adds to a launch. `multicast` says whether the switch
+    and direction [bytes/s], `nic_latency` what a message through it takes [s], `nic_launch` what it adds to a
+    launch. `multicast` says whether the switch
     reduces (NVLS), `lanes` how many links wide the rings are from a number of ranks on, where the topology is
     irregular; `copy_rate` is what a GPU copies in its own memory [bytes/s], `engines` how many copies its copy engines
     make at once, each at `dma_efficiency` of the line rate, `clock` that of the compute units [hertz].

@@ -173,7 +173,7 @@ class Profile:
     """How a library performs on a generation of GPUs: latencies [s] and shares, by path such as "all_reduce.ll_step".
 
     `gpus` names the GPUs that it was fitted on, its own first; `architecture` the generations that it serves as well;
-    `version` is the library's.
+    `version` is the library's. `blended` names the GPUs of the profiles that it is the mean of, if it is one.
     """
 
     name: str
@@ -185,6 +185,12 @@ class Profile:
     gpus: tuple[str, ...]
     values: Mapping[str, float]
     provenance: Mapping[str, Provenance] = field(default_factory=dict, repr=False, compare=False)
+    blended: tuple[str, ...] = ()
+
+    @property
+    def fitted_on(self) -> tuple[str, ...]:
+        """The GPU on whose links its shares were fitted; for a mean, one for each of its profiles."""
+        return self.gpus[:1] or self.blended
 
     def value(self, path: str) -> float:
         """The number at `path` [seconds, bytes or a ratio]; ConfigError names the nearest path if there is none."""
@@ -337,6 +343,7 @@ def blend(profiles: Sequence[Profile]) -> Profile:
         title=f"Mean of {names}",
         architecture="",
         gpus=(),
+        blended=tuple(gpu for profile in profiles for gpu in profile.fitted_on),
         values=mean,
         provenance=dict.fromkeys(mean, source),
     )

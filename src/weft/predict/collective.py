@@ -22,7 +22,9 @@ from weft.hardware.libraries import Profile, at_clock, of_release, profile_for
 from weft.hardware.machine import Machine
 from weft.predict.collective_dma import copied
 from weft.predict.collective_forms import Parts, Ranks, direct, nvls, oneshot, pairwise, ring
+from weft.predict.collective_home import home_figure
 from weft.predict.collective_nodes import across as between_nodes
+from weft.predict.collective_nodes import pairs
 from weft.predict.prediction import Bound, FloatArray, IntArray, Prediction
 
 LIBRARIES = ("nccl", "rccl", "trtllm-custom")
@@ -206,12 +208,13 @@ def _form(
     profile: Profile,
     bytewise: bool,
 ) -> Parts:
-    seen = Ranks(ranks, fabric.figure(ranks), fabric.workgroups(ranks), bytewise, switch_rate(ranks, fabric))
     if algorithm is Algorithm.PAIRWISE:
         if name == "send_recv":
-            pair = Ranks(2, fabric.pair_figure(2), fabric.workgroups(2))
-            return pairwise(protocol, 2 * size, pair, profile, local=False)
-        return pairwise(protocol, size, Ranks(ranks, fabric.pair_figure(ranks), seen.workgroups), profile)
+            return pairwise(protocol, 2 * size, pairs(2, fabric, profile), profile, local=False)
+        return pairwise(protocol, size, pairs(ranks, fabric, profile), profile)
+    home = home_figure(ranks, fabric, profile)
+    at_most = switch_rate(ranks, fabric)
+    seen = Ranks(ranks, fabric.figure(ranks), fabric.workgroups(ranks), home, bytewise, at_most)
     if algorithm in (Algorithm.NVLS, Algorithm.NVLS_TREE):
         return nvls(name, size, seen, profile)
     if algorithm is Algorithm.ONESHOT:
@@ -231,7 +234,8 @@ def _copied(name: str, size: FloatArray, ranks: int, nodes: int, fabric: Fabric,
 
 def _or_oneshot(parts: Parts, size: FloatArray, ranks: int, fabric: Fabric, profile: Profile) -> Parts:
     """The one-shot all-reduce where it is faster and its buffers hold the data, else what the library takes."""
-    shot = oneshot(size, Ranks(ranks, fabric.figure(ranks), 0), profile)
+    figure = fabric.figure(ranks)
+    shot = oneshot(size, Ranks(ranks, figure, 0, figure), profile)
     faster = (size <= _ONESHOT_BYTES) & (_total(shot) < _total(parts))
     return {part: np.where(faster, shot[part], parts[part]) for part in shot}
 

@@ -31,13 +31,15 @@ _P2P_SECOND_STEP = 16 * MiB
 class Ranks:
     """Who takes part, and at which rate: the library's figure per GPU and direction [bytes/s], and its workgroups.
 
-    `bytewise` says that the elements are one-byte integers, which take more instructions to add up; `switch` is the
-    rate per direction at most when the switch reduces [bytes/s].
+    `home` is that figure where the profile was fitted: local copies go at a share of it, since slower links do not
+    slow a GPU's memory down. `bytewise` says that the elements are one-byte integers, which take more instructions to
+    add up; `switch` is the rate per direction at most when the switch reduces [bytes/s].
     """
 
     count: int
     figure: float
     workgroups: int
+    home: float
     bytewise: bool = False
     switch: float = 0.0
 
@@ -68,7 +70,7 @@ def _ring_ll(collective: str, size: FloatArray, ranks: Ranks, profile: Profile) 
         "launch": profile.value("ring.ll_launch") + profile.value(f"{table}.ll_join") * joined,
         "latency": hops * (_hop(table, profile) + profile.value(f"{table}.ll_ramp") * joined),
         "link": beyond * volume(collective, n) / rate,
-        "copy": beyond * profile.value(f"{table}.ll_copy") / n / rate,
+        "copy": beyond * profile.value(f"{table}.ll_copy") / n / rate * ranks.figure / ranks.home,
     }
 
 
@@ -86,7 +88,7 @@ def _ring_ll128(collective: str, size: FloatArray, ranks: Ranks, profile: Profil
         "launch": np.full_like(size, profile.value("ring.ll128_launch")),
         "latency": np.full_like(size, hops),
         "link": size * volume(collective, n) / rate,
-        "copy": size * profile.value(f"{table}.ll_copy") / n / rate,
+        "copy": size * profile.value(f"{table}.ll_copy") / n / rate * ranks.figure / ranks.home,
     }
 
 
@@ -95,7 +97,8 @@ def _ring_simple(collective: str, size: FloatArray, ranks: Ranks, profile: Profi
     rate = profile.value(f"{table}.simple_efficiency") * ranks.figure
     if ranks.bytewise and table != "all_gather":
         rate *= profile.value(f"{table}.bytewise_efficiency")
-    moved, copied = volume(collective, n), profile.value(f"{table}.simple_copy") / n
+    moved = volume(collective, n)
+    copied = profile.value(f"{table}.simple_copy") / n * ranks.figure / ranks.home
     hops = np.full_like(size, steps(collective, n) * profile.value(f"{table}.simple_step"))
     latency, transfer = together(
         hops, size * (moved + copied) / rate, profile.value(f"{table}.simple_overlap")
@@ -165,7 +168,7 @@ def pairwise(
     later = np.maximum(size - _P2P_SECOND_STEP, 0)
     slow, fast = profile.value("all_to_all.step_efficiency"), profile.value("all_to_all.efficiency")
     time = (first / slow + later / fast) / ranks.figure
-    copied = profile.value("all_to_all.self_copy") if local else 0.0
+    copied = profile.value("all_to_all.self_copy") * ranks.figure / ranks.home if local else 0.0
     return {
         "launch": np.full_like(size, profile.value("all_to_all.simple_launch")),
         "latency": (n - 1) * profile.value("all_to_all.simple_peer") + ramp,

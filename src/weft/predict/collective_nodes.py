@@ -13,6 +13,7 @@ from weft.collectives.fabric import Fabric
 from weft.collectives.library import Algorithm, Protocol, steps, switch_rate, volume
 from weft.hardware.libraries import Profile
 from weft.predict.collective_forms import Parts, Ranks, pairwise, together
+from weft.predict.collective_home import home_pair_figure
 from weft.predict.prediction import FloatArray
 
 _TREE_STAGES = 4
@@ -156,6 +157,12 @@ def _pairwise(
     hop = _launch(fabric, profile) + _hop(fabric, profile)
     if local < 2:
         return {"launch": np.full_like(size, hop), "network": outside}
-    inside = pairwise(protocol, size * local / ranks, Ranks(local, fabric.pair_figure(local), 0), profile)
+    inside = pairwise(protocol, size * local / ranks, pairs(local, fabric, profile), profile)
     lacking = np.maximum(outside - inside["link"], 0)
     return {**inside, "latency": inside["latency"] + hop, "network": lacking}
+
+
+def pairs(ranks: int, fabric: Fabric, profile: Profile) -> Ranks:
+    """Ranks of one node that all send to each other."""
+    home = home_pair_figure(ranks, fabric, profile)
+    return Ranks(ranks, fabric.pair_figure(ranks), fabric.workgroups(ranks), home)
