@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from weft.report.error_tables import bar_table, errors_table
+from weft.report.error_tables import bar_table, errors_table, without_rows
 from weft.report.tables import Table
 from weft.report.validation import PICTURES, TITLES
 
@@ -63,6 +63,8 @@ def lines(data: Mapping[str, Any], kinds: Sequence[str]) -> Iterator[str]:
     if data.get("bar"):
         yield BAR
         yield from markdown(bar_table(data["bar"]))
+        if silent := without_rows(data["bar"]):
+            yield f"\n{silent}."
     yield "\n## Machine by machine, as shipped"
     for kind in kinds:
         yield f"\n### {TITLES.get(kind, kind)}\n"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from weft.report import validation_report
-from weft.report.error_tables import bar_table, errors_table
+from weft.report.error_tables import bar_table, errors_table, without_rows
 from weft.report.plots.errors import error_against_size, predicted_against_measured
 
 GROUP = {
@@ -64,7 +64,14 @@ def test_keys_that_tell_no_group_apart_have_no_column():
 
 def test_a_verdict_close_to_its_limit_shows_the_digits_that_decide():
     assert bar_table([LINE]).rows[0] == ("GEMM", "held out", "mean <= 8.0%", "8.01%", "40", "MISS")
-    assert bar_table([{**LINE, "reached": None, "verdict": "no rows"}]).rows[0][3] == "–"
+
+
+def test_demands_that_no_row_is_about_are_counted_and_not_told(tmp_path):
+    lines = [LINE, {**LINE, "reached": None, "rows": 0, "verdict": "no rows"}]
+    assert len(bar_table(lines).rows) == 1
+    assert without_rows(lines) == "1 of 2 demands is not told: no row is about it"
+    assert without_rows([LINE]) == ""
+    assert without_rows(lines) in validation_report(Findings(), tmp_path, lines).read_text()
 
 
 @pytest.mark.parametrize("draw", [predicted_against_measured, error_against_size])

@@ -132,9 +132,12 @@ def _print_problems(done: Validation) -> None:
 
 
 def _print_bar(lines: Sequence[Line]) -> None:
-    from weft.report.error_tables import bar_table
+    from weft.report.error_tables import bar_table, without_rows
 
-    _print("What must be reached", bar_table([line.to_dict() for line in lines]))
+    told = [line.to_dict() for line in lines]
+    _print("What must be reached", bar_table(told))
+    if silent := without_rows(told):
+        click.echo(silent)
 
 
 def _print(title: str, table: Table) -> None:

@@ -37,8 +37,17 @@ def _tells(groups: Sequence[Row], name: str) -> bool:
     return name not in _ALSO and any(group.get(name) not in (None, "") for group in groups)
 
 
+def without_rows(lines: Sequence[Row]) -> str:
+    """How many demands the table leaves out, as a sentence; empty if none."""
+    silent = sum(not line["rows"] for line in lines)
+    if not silent:
+        return ""
+    which = "are not told: no row is about them" if silent > 1 else "is not told: no row is about it"
+    return f"{silent} of {len(lines)} demands {which}"
+
+
 def bar_table(lines: Sequence[Row]) -> Table:
-    """Each demand with its limit, what was reached, and the verdict."""
+    """Each demand that rows are about, with its limit, what was reached, and the verdict."""
     rows = [
         (
             line["what"],
@@ -49,14 +58,13 @@ def bar_table(lines: Sequence[Row]) -> Table:
             line["verdict"],
         )
         for line in lines
+        if line["rows"]
     ]
     return Table(("what", "rows counted", "must be", "is", "rows", "verdict"), rows, text_columns=3)
 
 
 def _reached(line: Row) -> str:
     """What was reached, with the digits that tell it from the limit."""
-    if line["reached"] is None:
-        return "–"
     close = abs(line["reached"] - line["limit"]) < _CLOSE
     return f"{line['reached']:.{2 if close else 1}%}"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from weft.files import write_atomically
-from weft.report.error_tables import bar_table, errors_table, worst_table
+from weft.report.error_tables import bar_table, errors_table, without_rows, worst_table
 from weft.report.page import Figure, write_page
 from weft.report.plots.errors import Cloud, error_against_size, predicted_against_measured
 from weft.report.tables import Table
@@ -57,6 +57,7 @@ def validation_report(
         rows=f"{data['rows_used']:,} of {data['rows_read']:,}",
         overall=errors_table(data["overall"]),
         bar=bar_table(lines) if lines else None,
+        silent=without_rows(lines),
         sections=[_section(data, kind, drawn) for kind, drawn in pictures.items()],
         worst=worst_table(data["worst"]),
         problems=findings.complaints(),
