@@ -139,6 +139,30 @@ def test_too_few_rows_say_how_many_are_needed(weft, measurements):
     assert "rows that depend on it and has" in err
 
 
+def test_a_gpu_of_a_file_goes_by_its_own_name_in_groups(weft, measurements, tmp_path):
+    (tmp_path / "mine.toml").write_text("extends = 'h100-sxm'\naliases = ['h100-sxm']\n")
+    (tmp_path / "same.toml").write_text("extends = 'h100-sxm'\nname = 'h100-sxm'\n")
+    for file, label in (("mine.toml", "mine "), ("same.toml", "h100-sxm (same.toml)")):
+        _, out, _ = weft("validate", "--data", measurements, "--gpu", tmp_path / file)
+        groups = out[out.index("Errors of each group") : out.index("Rows that are furthest off")]
+        assert f" {label}" in groups
+        assert ("h100-sxm  " in groups) is False
+
+
+def test_a_gpus_file_is_no_library_and_measurements_are_no_gpu(weft, measurements, tmp_path):
+    gpu, data = tmp_path / "mine.toml", measurements / "gemm.csv"
+    gpu.write_text("extends = 'h100-sxm'\n")
+    status, _, err = weft("validate", "--data", data, "--library", gpu)
+    assert status == 2
+    assert "mine.toml' describes a GPU, not a library profile; name it with --gpu" in err
+    status, _, err = weft("validate", "--data", data, "--gpu", data)
+    assert status == 2
+    assert "gemm.csv' is no GPU: a file that describes one ends in .toml" in err
+    status, _, err = weft("validate", "--data", data, "--library", tmp_path / "none.toml")
+    assert status == 2
+    assert "none.toml" in err
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

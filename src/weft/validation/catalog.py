@@ -79,7 +79,7 @@ def gpu_target(place: Path, name: str) -> Target:
     gpu: Gpu = find_gpu(name)
     subjects, problems, _ = subjects_of(place, Machines.of((name,)), ("gemm",))
     subject = subjects[0]
-    names = sorted(set(subject.labels["gpu"].tolist()))
+    names = sorted(set(subject.rows.texts["gpu"].tolist()))
     dimensions = {parameter.path: quantities()[parameter.path].dimension for parameter in subject.parameters}
     told = [str(problem) for problem in gathered(problems)]
     description = f"{gpu.description} Calibrated to measurements of {', '.join(names)}."

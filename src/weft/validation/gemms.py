@@ -35,7 +35,7 @@ def gemm_subjects(rows: Rows, machines: Machines) -> tuple[list[Subject], list[P
         believable, wrong = _believable(members, gpu)
         problems += wrong
         if len(believable):
-            subjects.append(_subject(believable, gpu))
+            subjects.append(_subject(believable, gpu, machines))
     return subjects, problems
 
 
@@ -135,14 +135,14 @@ def _unsupported(rows: Rows, gpu: Gpu) -> list[Problem]:
     ]
 
 
-def _subject(rows: Rows, gpu: Gpu) -> Subject:
+def _subject(rows: Rows, gpu: Gpu, machines: Machines) -> Subject:
     measured = rows.seconds
     return Subject(
         kind="gemm",
         machine=gpu.name,
         rows=rows,
         measured=measured,
-        labels={"gpu": rows.texts["gpu"], "dtype": rows.texts["dtype"]},
+        labels={"gpu": machines.labels(gpu, rows.texts["gpu"]), "dtype": rows.texts["dtype"]},
         ranges={LONG: measured >= _LONG_SECONDS, SHORT: measured < _LONG_SECONDS},
         predict=lambda some, values: gemm_seconds(some, changed(gpu, values)),
         parameters=predict.GEMM_PARAMETERS,

@@ -2,15 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
-from weft.errors import UnknownNameError
-from weft.hardware import Gpu, find_gpu
+from weft.errors import InputError, UnknownNameError
+from weft.hardware import Gpu, find_gpu, load, names
 from weft.hardware.libraries import Profile, load_library, profile_for
 from weft.validation.data import Rows
+
+
+def _gpu(name: str) -> Gpu:
+    if name.endswith(".csv"):
+        raise InputError(
+            f"'{name}' is no GPU: a file that describes one ends in .toml; name measurements with --data"
+        )
+    return find_gpu(name)
+
+
+def _library(name: str) -> Profile:
+    """The profile of that name or file; InputError says so if the file describes a GPU."""
+    try:
+        return load_library(name)
+    except InputError:
+        if not _is_gpu(name):
+            raise
+        raise InputError(
+            f"'{name}' describes a GPU, not a library profile; name it with --gpu (weft calibrate --system "
+            "writes library profiles)"
+        ) from None
+
+
+def _is_gpu(name: str) -> bool:
+    try:
+        load(name)
+    except InputError:
+        return False
+    return True
 
 
 @dataclass(frozen=True)
@@ -18,17 +49,31 @@ class Machines:
     """The GPUs that rows may mean: those of the catalogue, or only the `chosen` ones, by name or TOML file.
 
     A file's GPU stands for rows that give its name or one of its aliases. `libraries` are profiles that take the
-    place of the catalogue's for the GPUs that they name.
+    place of the catalogue's for the GPUs that they name. `files` says of which file a chosen GPU is, by its name.
     """
 
     chosen: tuple[Gpu, ...] = ()
     libraries: tuple[Profile, ...] = ()
+    files: Mapping[str, str] = field(default_factory=dict)
     _known: dict[str, Gpu] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
-    def of(cls, names: Sequence[str], libraries: Sequence[str] = ()) -> Machines:
+    def of(cls, gpus: Sequence[str], libraries: Sequence[str] = ()) -> Machines:
         """Only these GPUs; all of them if there is no name. Raises UnknownNameError, InputError or ConfigError."""
-        return cls(tuple(map(find_gpu, names)), tuple(map(load_library, libraries)))
+        chosen = tuple(map(_gpu, gpus))
+        files = {
+            gpu.name: Path(name).name
+            for gpu, name in zip(chosen, gpus, strict=True)
+            if name.endswith(".toml")
+        }
+        return cls(chosen, tuple(map(_library, libraries)), files)
+
+    def labels(self, gpu: Gpu, texts: npt.NDArray[np.str_]) -> npt.NDArray[np.str_]:
+        """What the rows of a GPU are called in groups: as they say, but a file's GPU goes by its own name."""
+        if gpu.name not in self.files:
+            return texts
+        name = f"{gpu.name} ({self.files[gpu.name]})" if gpu.name in names() else gpu.name
+        return np.full(len(texts), name)
 
     def profile(self, gpu: Gpu) -> Profile:
         """How the vendor's collective library performs on a GPU, by the user's profile if one names it."""
