@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 from machines import finish, gpu, interpret
 
+import weft.overlap.library_ring
+from weft.collectives.library import Protocol
 from weft.engine import layout as y
 from weft.errors import InputError, UnknownNameError
 from weft.hardware import System, load
+from weft.hardware.ring_kernels import ring_cost, ring_costs
 from weft.kernels import GemmTiling
 from weft.kernels.channels import ChannelRing, ChannelTiling
 from weft.kernels.copies import DmaGather
@@ -207,6 +210,36 @@ def test_what_each_costs_the_other_is_at_least_nothing_and_at_most_everything():
     assert answer.record()["makespan_us"] == pytest.approx(answer.makespan * 1e6)
     assert answer.collective.waits["dispatch"] > 0 == answer.collective.waits_alone["dispatch"]
     assert "all_reduce" in str(answer)
+
+
+@pytest.mark.parametrize("gpu_name", ["a100-sxm-80gb", "h800", "b200", "mi300x"])
+def test_an_all_reduce_takes_a_reduce_scatter_and_an_all_gather_in_one_kernel(gpu_name, monkeypatch):
+    for protocol in (Protocol.LL, Protocol.LL128, Protocol.SIMPLE):
+        monkeypatch.setattr(weft.overlap.library_ring, "_protocol", lambda *_, which=protocol: which)
+        scatter, gather, both = (
+            ring_collective(name, 8 << 20, gpu_name)
+            for name in ("reduce_scatter", "all_gather", "all_reduce")
+        )
+        vendor, architecture = load(gpu_name).vendor, load(gpu_name).architecture
+        start = ring_cost(vendor, architecture, protocol.name.lower()).start
+        # One launch instead of two, and one step that ends the one and begins the other.
+        assert 0.85 * (scatter + gather - start) < both < scatter + gather
+
+
+def test_every_cost_of_a_ring_kernel_has_a_source_and_bounds():
+    for cost in ring_costs().values():
+        for value in cost.provenance.values():
+            assert value.source
+            assert value.kind in ("calibrated", "derived", "assumed")
+            assert value.low is not None
+            assert value.high is not None
+
+
+def test_stores_below_the_links_rate_leave_the_memorys_traffic_as_it_is():
+    slow = library_ring("reduce_scatter", 64 << 20, 8, "dgx-h100")
+    assert slow.tiling.wire == 1
+    assert slow.tiling.link < 1
+    assert slow.link_bytes() == pytest.approx(7 / 8 * (64 << 20), rel=0.01)
 
 
 def test_copy_engines_slow_a_gemm_less_than_a_ring_kernel_does():

@@ -30,8 +30,9 @@ class ChannelTiling:
 
     `channels` workgroups of `threads` threads have `in_flight` bytes each on their way. A step moves at most `chunk`
     bytes of a channel's data in `slices` slices; the buffer at the receiver holds `depth` slices. `wire` bytes are
-    stored and sent per byte of data (flags between the data take the rest). `sync` [s] passes from the arrival of a
-    slice until its receiver goes on, `start` [s] from a kernel's launch to its first load.
+    stored and sent per byte of data (flags between the data take the rest), at the share `link` of the link's payload
+    rate. `sync` [s] passes from the arrival of a slice until its receiver goes on, `start` [s] from a kernel's launch
+    to its first load.
     """
 
     channels: int
@@ -43,6 +44,7 @@ class ChannelTiling:
     depth: int = 4
     in_flight: int = 64 * 1024
     wire: float = 1.0
+    link: float = 1.0
     sync: float = 1e-6
     start: float = 5e-6
 

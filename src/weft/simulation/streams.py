@@ -10,6 +10,7 @@ from weft.engine.state import Machine as State
 from weft.errors import InputError, UnknownNameError
 from weft.hardware import Gpu, Machine, System
 from weft.kernels import GemmTiling
+from weft.kernels.channels import ChannelRing
 from weft.overlap import ROUND_ROBIN, ArbiterPolicy, PhaseTimes
 from weft.overlap.library_ring import dma_collective, library_ring
 from weft.overlap.machine import machine_tables
@@ -66,7 +67,7 @@ def beside(
     moved = _collective(collective, bytes_, machine, ranks, gemm.dtype, driver)
     loop = GemmLoop(gemm, tiling or tiling_for(gemm, system.gpu, clock), gemms, clock)
     grain = request_bytes or system.gpu.memory.interleave
-    runner = _Runner(system, arbiter, grain, clock, event_budget, watch)
+    runner = _Runner(_paced(system, moved), arbiter, grain, clock, event_budget, watch)
     return runner.concurrency(loop, moved, collectives, first, driver)
 
 
@@ -87,7 +88,7 @@ def ring_collective(
     system = _one_node(machine, ranks)
     ring = _collective(collective, bytes_, machine, ranks, dtype, "cu")
     grain = min(request_bytes, system.gpu.memory.interleave)
-    runner = _Runner(system, ROUND_ROBIN, grain, clock, None, None)
+    runner = _Runner(_paced(system, ring), ROUND_ROBIN, grain, clock, None, None)
     return runner.loop(Streams(None, CollectiveLoop(ring, 1)), ring.collective).period
 
 
@@ -117,6 +118,14 @@ def _collective(
         return dma_collective(name, bytes_, ranks)
     whole = machine.gpu if isinstance(machine, System) else machine
     return library_ring(name, bytes_, ranks, whole, dtype)
+
+
+def _paced(system: System, moved: Collective) -> System:
+    """The system with a link at the rate that the collective's stores reach."""
+    share = moved.tiling.link if isinstance(moved, ChannelRing) else 1.0
+    link = system.gpu.link
+    slower = link.model_copy(update={"kernel_efficiency": link.kernel_efficiency * share})
+    return system.model_copy(update={"gpu": system.gpu.model_copy(update={"link": slower})})
 
 
 @dataclass(frozen=True)
