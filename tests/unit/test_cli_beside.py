@@ -28,6 +28,7 @@ def test_both_slowdowns_the_makespan_and_the_waits_are_shown_and_written(weft, t
     assert status == 0
     for words in (
         "slowdown",
+        "while both run",
         "one after the other",
         "no compute unit free",
         "data from another GPU",

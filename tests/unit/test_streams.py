@@ -212,6 +212,18 @@ def test_what_each_costs_the_other_is_at_least_nothing_and_at_most_everything():
     assert "all_reduce" in str(answer)
 
 
+def test_what_both_cost_while_both_run_does_not_depend_on_what_is_left_over():
+    shape = Gemm(4096, 4096, 1024, "bf16")
+    few, many = (
+        beside(shape, "all_reduce", 16 << 20, "h100-sxm", ranks=4, gemms=4, collectives=count)
+        for count in (6, 20)
+    )
+    assert many.collective.slowdown < few.collective.slowdown < few.collective.slowdown_both
+    assert many.collective.slowdown_both == pytest.approx(few.collective.slowdown_both)
+    assert many.gemm.slowdown_both == pytest.approx(many.gemm.slowdown)
+    assert many.record()["collective"]["while_both_run_us"] == pytest.approx(many.collective.both * 1e6)
+
+
 @pytest.mark.parametrize("gpu_name", ["a100-sxm-80gb", "h800", "b200", "mi300x"])
 def test_an_all_reduce_takes_a_reduce_scatter_and_an_all_gather_in_one_kernel(gpu_name, monkeypatch):
     for protocol in (Protocol.LL, Protocol.LL128, Protocol.SIMPLE):

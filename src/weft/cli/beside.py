@@ -100,7 +100,7 @@ def print_concurrency(answer: Concurrency) -> None:
         f"GEMM {c.m} x {c.n} x {c.k} {c.dtype} beside {answer.collective.name} ({_DRIVERS[answer.driver]}) on each of "
         f"{answer.ranks} x {answer.gpu}{changed}"
     )
-    columns = ["loop", "count", "alone us", "beside us", "slowdown", "ends at us"]
+    columns = ["loop", "count", "alone us", "beside us", "slowdown", "while both run", "ends at us"]
     rows = [_row(loop) for loop in (answer.gemm, answer.collective)]
     print_table(title, columns, rows, numbers=columns[1:])
     _print_waits(answer)
@@ -115,9 +115,9 @@ _DRIVERS = {"cu": "by compute units", "dma": "by DMA engines"}
 
 
 def _row(loop: LoopTimes) -> list[str]:
-    times = (loop.alone, loop.concurrent)
-    end = f"{loop.end * 1e6:.1f}"
-    return [loop.name, str(loop.count), *(f"{t * 1e6:.1f}" for t in times), f"{loop.slowdown:.3f}x", end]
+    times = (f"{t * 1e6:.1f}" for t in (loop.alone, loop.concurrent))
+    slowdowns = (f"{loop.slowdown:.3f}x", f"{loop.slowdown_both:.3f}x")
+    return [loop.name, str(loop.count), *times, *slowdowns, f"{loop.end * 1e6:.1f}"]
 
 
 def _print_waits(answer: Concurrency) -> None:

@@ -21,8 +21,11 @@ REASONS = {
 
 @dataclass(frozen=True)
 class LoopTimes:
-    """A loop of `count` equal kernels: one of them alone and beside the other loop, on average, and when it ended [s].
+    """A loop of `count` equal kernels: one of them alone and in the concurrent run, on average, and when it ended [s].
 
+    `concurrent` is the mean over the whole loop, as measurements report it: iterations that were left when the other
+    loop had ended count, so it depends on the numbers of iterations. `both` is the mean over those that ended
+    while the other loop still ran; where none did, it is that of the first.
     `waits` and `waits_alone` say how long a workgroup of one of them waited for what, on average [s]; keys as in
     `REASONS`.
     """
@@ -31,14 +34,20 @@ class LoopTimes:
     count: int
     alone: float
     concurrent: float
+    both: float
     end: float
     waits: Mapping[str, float]
     waits_alone: Mapping[str, float]
 
     @property
     def slowdown(self) -> float:
-        """How many times longer one takes beside the other loop than alone."""
+        """How many times longer one takes in the concurrent run than alone, on average over the whole loop."""
         return self.concurrent / self.alone
+
+    @property
+    def slowdown_both(self) -> float:
+        """How many times longer one takes than alone while both loops run."""
+        return self.both / self.alone
 
     def record(self) -> dict[str, Any]:
         """The loop as plain data for JSON, in microseconds."""
@@ -48,6 +57,8 @@ class LoopTimes:
             "alone_us": self.alone * 1e6,
             "concurrent_us": self.concurrent * 1e6,
             "slowdown": self.slowdown,
+            "while_both_run_us": self.both * 1e6,
+            "slowdown_while_both_run": self.slowdown_both,
             "end_us": self.end * 1e6,
             "waits_us": {reason: wait * 1e6 for reason, wait in self.waits.items()},
             "waits_alone_us": {reason: wait * 1e6 for reason, wait in self.waits_alone.items()},

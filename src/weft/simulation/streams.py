@@ -163,7 +163,7 @@ class _Runner:
         if collectives is None:
             collectives = max(1, round(gemms.count * gemm.period / alone.period))
         result, program, state = self._run(Streams(gemms, CollectiveLoop(moved, collectives), first))
-        loops = (_times(program, state, "gemm", gemm), _times(program, state, name, alone))
+        loops = _times(program, state, ("gemm", gemm), (name, alone))
         return Concurrency(
             gpu=self.system.gpu.name,
             ranks=self.system.gpus,
@@ -216,17 +216,32 @@ class _Runner:
         )
 
 
-def _times(program: Program, state: State, name: str, alone: _Loop) -> LoopTimes:
-    ends, waits = loop_times(program, state, name)
-    return LoopTimes(
-        name=name,
-        count=len(ends),
-        alone=alone.period,
-        concurrent=ends[-1] / len(ends),
-        end=ends[-1],
-        waits=waits,
-        waits_alone=alone.waits,
+def _times(
+    program: Program, state: State, first: tuple[str, _Loop], second: tuple[str, _Loop]
+) -> tuple[LoopTimes, LoopTimes]:
+    """Both loops, each by its name and what it takes alone."""
+    found = [(name, alone, *loop_times(program, state, name)) for name, alone in (first, second)]
+    last = [ends[-1] for _, _, ends, _ in found]
+    one, other = (
+        LoopTimes(
+            name=name,
+            count=len(ends),
+            alone=alone.period,
+            concurrent=ends[-1] / len(ends),
+            both=_beside(ends, until),
+            end=ends[-1],
+            waits=waits,
+            waits_alone=alone.waits,
+        )
+        for (name, alone, ends, waits), until in zip(found, reversed(last), strict=True)
     )
+    return one, other
+
+
+def _beside(ends: list[float], until: float) -> float:
+    """The mean time of the iterations that ended while the other loop ran, which was `until`; else of the first [s]."""
+    beside = max(1, sum(end <= until for end in ends))
+    return ends[beside - 1] / beside
 
 
 def _phase_times(program: Program, state: State, streams: Streams) -> PhaseTimes:
