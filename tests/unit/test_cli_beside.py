@@ -44,6 +44,14 @@ def test_both_slowdowns_the_makespan_and_the_waits_are_shown_and_written(weft, t
     assert (folder / "report.html").exists()
 
 
+def test_what_the_library_would_take_instead_of_the_ring_is_said(weft):
+    shape = ("simulate", "--gemm", "1024,1024,1024", "--gpu", "h100-sxm", "--loops", "1,1")
+    for size, said in (("64MiB", True), ("1MiB", False)):
+        status, out, _ = weft(*shape, "--beside", f"all_reduce:{size}")
+        assert status == 0
+        assert ("the library would take the switch's reduction (nvls)" in out) is said
+
+
 def test_copy_engines_drive_a_gather(weft):
     status, out, _ = weft(*BESIDE, "--beside", "all_gather:16MiB", "--driver", "dma", "--loops", "2")
     assert status == 0

@@ -224,6 +224,21 @@ def test_what_both_cost_while_both_run_does_not_depend_on_what_is_left_over():
     assert many.record()["collective"]["while_both_run_us"] == pytest.approx(many.collective.both * 1e6)
 
 
+def test_a_ring_in_the_place_of_the_switchs_reduction_is_told():
+    shape = Gemm(1024, 1024, 1024, "bf16")
+    nvls, ring_ = (
+        beside(shape, name, 64 << 20, "h100-sxm", gemms=1) for name in ("all_reduce", "all_gather")
+    )
+    assert nvls.differs
+    assert nvls.record()["library_algorithm"] == "nvls"
+    assert nvls.choice.seconds < nvls.collective.alone
+    assert ring_.record()["library_algorithm"] == "ring"
+    assert not ring_.differs
+    copied = beside(shape, "all_gather", 64 << 20, "h100-sxm", gemms=1, driver="dma")
+    assert copied.record()["library_algorithm"] is None
+    assert beside(shape, "all_reduce", 16 << 20, "t3-paper", gemms=1).choice is None
+
+
 @pytest.mark.parametrize("gpu_name", ["a100-sxm-80gb", "h800", "b200", "mi300x"])
 def test_an_all_reduce_takes_a_reduce_scatter_and_an_all_gather_in_one_kernel(gpu_name, monkeypatch):
     for protocol in (Protocol.LL, Protocol.LL128, Protocol.SIMPLE):

@@ -103,6 +103,10 @@ def print_concurrency(answer: Concurrency) -> None:
     columns = ["loop", "count", "alone us", "beside us", "slowdown", "while both run", "ends at us"]
     rows = [_row(loop) for loop in (answer.gemm, answer.collective)]
     print_table(title, columns, rows, numbers=columns[1:])
+    if answer.choice is not None and answer.differs:
+        taken = _ALGORITHMS.get(answer.choice.algorithm, answer.choice.algorithm)
+        alone = f"{answer.choice.seconds * 1e6:.1f} us alone, in closed form"
+        click.echo(f"simulated as a ring; the library would take {taken} ({alone})")
     _print_waits(answer)
     _print_whole(answer)
     show.print_traffic([answer.run])
@@ -112,6 +116,12 @@ def print_concurrency(answer: Concurrency) -> None:
 
 
 _DRIVERS = {"cu": "by compute units", "dma": "by DMA engines"}
+_ALGORITHMS = {
+    "tree": "a tree",
+    "nvls": "the switch's reduction (nvls)",
+    "nvls_tree": "the switch's reduction and a tree (nvls_tree)",
+    "direct": "all pairs (direct)",
+}
 
 
 def _row(loop: LoopTimes) -> list[str]:

@@ -66,11 +66,20 @@ class LoopTimes:
 
 
 @dataclass(frozen=True)
+class Choice:
+    """How a collective is carried out: the algorithm ("ring", "tree", "nvls", "direct"), and how long alone [s]."""
+
+    algorithm: str
+    seconds: float
+
+
+@dataclass(frozen=True)
 class Concurrency:
     """A loop of GEMMs beside a loop of collectives on every one of `ranks` GPUs, and each loop alone.
 
     `driver` says what moves the collective's data: "cu" or "dma". `run` is the concurrent run, `gemm_alone` and
-    `collective_alone` the isolated ones.
+    `collective_alone` the isolated ones. `choice` is what the library would take for a collective by compute units,
+    in closed form; the engine runs a ring. It is None where no library is known, or DMA engines drive it.
     """
 
     gpu: str
@@ -83,6 +92,12 @@ class Concurrency:
     run: Result
     gemm_alone: Result
     collective_alone: Result
+    choice: Choice | None = None
+
+    @property
+    def differs(self) -> bool:
+        """Whether the library would take another algorithm than the one that was simulated."""
+        return self.choice is not None and self.choice.algorithm != "ring"
 
     @property
     def serial(self) -> float:
@@ -117,6 +132,9 @@ class Concurrency:
             "dtype": config.dtype,
             "driver": self.driver,
             "first": self.first,
+            "algorithm": "ring" if self.driver == "cu" else "copies",
+            "library_algorithm": None if self.choice is None else self.choice.algorithm,
+            "library_alone_us": None if self.choice is None else self.choice.seconds * 1e6,
             "gemm": self.gemm.record(),
             "collective": self.collective.record(),
             "makespan_us": self.makespan * 1e6,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from weft.collectives.fabric import fabric_of
+from weft.collectives.library import Algorithm, choose
 from weft.engine import layout as y
 from weft.engine.state import Machine as State
 from weft.errors import InputError, UnknownNameError
@@ -17,10 +19,11 @@ from weft.overlap.machine import machine_tables
 from weft.overlap.nodes import system_for
 from weft.overlap.streams import Collective, CollectiveLoop, GemmLoop, Streams
 from weft.overlap.tile import tiling_for
+from weft.predict import collective as closed_form
 from weft.program import Program, build
 from weft.result import Result, RunConfig
 from weft.result.collect import collect, loop_times
-from weft.result.concurrent import Concurrency, LoopTimes
+from weft.result.concurrent import Choice, Concurrency, LoopTimes
 from weft.simulation.execution import most_resident, run_program
 from weft.workload import Gemm
 
@@ -68,7 +71,8 @@ def beside(
     loop = GemmLoop(gemm, tiling or tiling_for(gemm, system.gpu, clock), gemms, clock)
     grain = request_bytes or system.gpu.memory.interleave
     runner = _Runner(_paced(system, moved), arbiter, grain, clock, event_budget, watch)
-    return runner.concurrency(loop, moved, collectives, first, driver)
+    answer = runner.concurrency(loop, moved, collectives, first, driver)
+    return answer if driver == "dma" else replace(answer, choice=_choice(moved, machine, gemm.dtype))
 
 
 def ring_collective(
@@ -118,6 +122,23 @@ def _collective(
         return dma_collective(name, bytes_, ranks)
     whole = machine.gpu if isinstance(machine, System) else machine
     return library_ring(name, bytes_, ranks, whole, dtype)
+
+
+def _choice(moved: Collective, machine: Gpu | Machine | System | str, dtype: str) -> Choice | None:
+    """What the machine's library would take for a collective; None for a machine that no library is known of."""
+    fabric = fabric_of(machine.gpu if isinstance(machine, System) else machine)
+    if fabric.vendor == "none":
+        return None
+    algorithm, _ = choose(
+        moved.collective,
+        moved.bytes_,
+        moved.ranks,
+        fabric,
+        nodes=-(-moved.ranks // fabric.gpus_per_node),
+        floating=dtype != "int8",
+    )
+    taken = closed_form(moved.collective, moved.bytes_, moved.ranks, fabric, dtype=dtype)
+    return Choice(Algorithm(int(algorithm)).name.lower(), float(taken.seconds))
 
 
 def _paced(system: System, moved: Collective) -> System:
