@@ -130,6 +130,15 @@ def test_operators_are_listed_and_shown_with_bandwidth():
     shown = run("op", "layernorm", "--shape", "rows=16384,columns=4096", "--gpu", "a100-sxm-80gb")
     row = next(line for line in shown.splitlines() if "a100-sxm-80gb" in line)
     assert "memory" in row
+    assert "[kv_heads=0], [causal=0]" in " ".join(listed.split())
+
+
+def test_attention_shows_the_rate_at_which_it_multiplies(tmp_path):
+    shape = "batch=8,heads=32,query=2048,keys=2048,head=128"
+    shown = run("op", "attention_fused", "--shape", shape, "--json", tmp_path / "a.json")
+    assert "TFLOP/s" in shown
+    (row,) = json.loads((tmp_path / "a.json").read_text())["predictions"]
+    assert row["tflops"] == pytest.approx(4 * 8 * 32 * 2048 * 2048 * 128 / row["time_us"] / 1e6)
 
 
 def test_a_shape_that_is_no_assignment_is_refused():

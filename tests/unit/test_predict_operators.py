@@ -6,7 +6,7 @@ import pytest
 from weft.errors import InputError, UnknownNameError
 from weft.hardware import load, names
 from weft.predict.kernel import Kernel, Sweep, idle_latency, kernel_time, memory_seconds, vector_lanes
-from weft.predict.operators import OPERATORS, operator
+from weft.predict.operators import OPERATORS, matrix_flops, operator
 
 A100 = load("a100-sxm-80gb")
 SIZES = {
@@ -22,6 +22,7 @@ SIZES = {
     "keys": 2048,
     "head": 128,
 }
+ASKED = {key: SIZES[key] for key in ("batch", "heads", "query", "keys", "head")}
 
 
 def sizes_of(name, **changes):
@@ -123,6 +124,39 @@ def test_one_query_reads_keys_and_values_at_the_rate_of_memory():
     assert shared.seconds < 0.4 * found.seconds
 
 
+@pytest.mark.parametrize("gpu", ["a100-sxm-80gb", "h100-sxm", "mi300x"])
+def test_query_heads_that_share_keys_read_them_once_from_memory(gpu):
+    machine = load(gpu)
+    grouped = operator(
+        "attention_fused", machine, batch=64, heads=64, query=1, keys=32768, head=128, kv_heads=8
+    )
+    read = 2 * 64 * 8 * 32768 * 128 * 2
+    assert str(grouped.bound_names()) == "memory"
+    assert read / float(grouped.seconds) > 0.75 * machine.memory.bandwidth
+    own = operator("attention_fused", machine, batch=64, heads=8, query=1, keys=32768, head=128)
+    assert grouped.seconds < 1.05 * own.seconds
+
+
+def test_grouping_long_queries_changes_nothing_that_computes():
+    shape = {"batch": 4, "heads": 64, "query": 4096, "keys": 4096, "head": 128, "causal": 1}
+    alone, grouped = (operator("attention_fused", A100, **shape, kv_heads=count) for count in (64, 8))
+    assert str(grouped.bound_names()) == "compute"
+    assert grouped.seconds == pytest.approx(float(alone.seconds), rel=0.01)
+
+
+def test_attention_counts_the_products_that_its_mask_leaves():
+    shape = {"batch": 2, "heads": 4, "query": 128, "keys": 128, "head": 64}
+    assert matrix_flops("attention_batched", **shape) == 4 * 2 * 4 * 128 * 128 * 64
+    assert matrix_flops("attention_fused", **shape, causal=1) == 4 * 2 * 4 * (128 * 129 / 2) * 64
+    assert matrix_flops("softmax", rows=1, columns=1) is None
+
+
+def test_a_dtype_that_the_gpu_lacks_is_refused():
+    with pytest.raises(InputError, match="a100-sxm-80gb does not compute in fp8; choose one of"):
+        operator("gelu", A100, dtype="fp8", elements=1)
+    assert operator("gelu", load("h100-sxm"), dtype="fp8", elements=1).seconds > 0
+
+
 def test_shapes_are_arrays_as_well_as_numbers():
     columns = np.array([64, 1024, 4096])
     found = operator("softmax", A100, rows=np.array([[8], [4096]]), columns=columns)
@@ -134,7 +168,7 @@ def test_shapes_are_arrays_as_well_as_numbers():
 @pytest.mark.parametrize(
     ("name", "shape", "message"),
     [
-        ("softmax", {"rows": 4}, "lacks its dimension 'columns'; give it like rows=4096, columns=4096"),
+        ("softmax", {"rows": 4}, "lacks its dimension 'columns'; give it like rows=4096,columns=4096"),
         ("softmax", {"rows": 4, "columns": 4, "cols": 4}, "has no dimension 'cols'"),
         (
             "gelu",
@@ -145,6 +179,11 @@ def test_shapes_are_arrays_as_well_as_numbers():
         ("gelu", {"elements": 10**400}, "must be at most 1000000000000000"),
         ("gelu", {"elements": 1e20}, "is 1e+20; it must be at most 1000000000000000".replace("+", "[+]")),
         ("gelu", {"elements": "many"}, "is 'many'; it must be a whole number"),
+        ("elementwise", {"elements": 8, "inputs": 0, "outputs": 0}, "has neither inputs nor outputs"),
+        ("elementwise", {"elements": 8, "inputs": -1}, "at least 0, like elements=16777216,inputs=1"),
+        ("attention_fused", ASKED | {"kv_heads": 3}, "kv_heads is 3; it must divide the 32 query heads"),
+        ("attention_fused", ASKED | {"kv_heads": 64}, "kv_heads is 64; it must divide the 32 query heads"),
+        ("attention_fused", ASKED | {"causal": 2}, "causal is 2; it must be 0"),
         ("softmax", {"rows": [1, 2], "columns": [1, 2, 3]}, "do not fit together"),
     ],
 )

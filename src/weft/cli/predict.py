@@ -191,10 +191,10 @@ def operator(
 
 @predict.command("ops", epilog="Example: weft predict ops")
 def operators() -> None:
-    """List the operators and their dimensions."""
+    """List the operators and their dimensions, in brackets those that have a default."""
     from weft.predict.operators import OPERATORS
 
-    rows = [[entry.name, ", ".join(entry.dimensions), entry.about] for entry in OPERATORS.values()]
+    rows = [[entry.name, entry.usage, entry.about] for entry in OPERATORS.values()]
     print_table("Operators", ["name", "dimensions", "what it is"], rows)
 
 

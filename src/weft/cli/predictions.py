@@ -138,25 +138,35 @@ def _collective_title(found: Predicted) -> str:
 
 
 def predict_operator(name: str, gpu: Gpu, dtype: str, clock: Clock, sizes: Mapping[str, int]) -> Predicted:
-    """An operator on a GPU, with its least traffic in its time [GB/s]."""
-    from weft.predict.operators import least_bytes, operator
+    """An operator on a GPU, with its least traffic in its time [GB/s], and what it computes if it multiplies."""
+    from weft.predict.operators import least_bytes, matrix_flops, operator
 
     shape: dict[str, Any] = {key: np.array([size]) for key, size in sizes.items()}
     found = operator(name, gpu, dtype=dtype, clock=clock, **shape)
-    rate = least_bytes(name, dtype, **shape) / found.seconds / 1e9
+    rates = {"gbs": least_bytes(name, dtype, **shape) / found.seconds / 1e9}
+    if (flops := matrix_flops(name, **shape)) is not None:
+        rates["tflops"] = flops / found.seconds / 1e12
     columns = {"gpu": gpu.name, "operator": name, "dtype": dtype, **sizes, "clock": clock}
-    return Predicted(gpu.name, columns, found, {"gbs": rate})
+    return Predicted(gpu.name, columns, found, rates)
 
 
 def print_operators(done: Sequence[Predicted]) -> None:
     """Print an operator on each GPU."""
+    heads = {"gbs": "GB/s", "tflops": "TFLOP/s"}
+    rates = [heads[name] for name in done[0].rates]
     rows = [
-        [found.machine, *_answer(found, 0), f"{found.rates['gbs'][0]:.4g}", where(found, 0)] for found in done
+        [
+            found.machine,
+            *_answer(found, 0),
+            *(f"{rate[0]:.4g}" for rate in found.rates.values()),
+            where(found, 0),
+        ]
+        for found in done
     ]
     case = done[0].columns
     shape = ", ".join(f"{key} {value}" for key, value in case.items() if isinstance(value, int))
-    columns = ["GPU", "time", "bound", "GB/s", "where the time goes"]
-    print_table(f"{case['operator']}, {shape}, {case['dtype']}", columns, rows, numbers=("time", "GB/s"))
+    columns = ["GPU", "time", "bound", *rates, "where the time goes"]
+    print_table(f"{case['operator']}, {shape}, {case['dtype']}", columns, rows, numbers=("time", *rates))
 
 
 def print_layer(layer: Any) -> None:

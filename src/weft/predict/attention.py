@@ -71,15 +71,17 @@ def fused_attention(shape: Mapping[str, FloatArray], gpu: Gpu, dtype: str, clock
     """One kernel in the manner of FlashAttention: a workgroup per tile of queries, the scores never in memory.
 
     Masked attention skips the tiles above the diagonal, half of them in the limit. With few queries the keys are
-    split among workgroups until every compute unit has some.
+    split among workgroups until every compute unit has some. Query heads that share keys and values share tiles, and so
+    read them together (packed GQA, as in FlashAttention-3 and FlashInfer).
     """
     units = gpu.compute.compute_units
     query, keys, head = shape["query"], shape["keys"], shape["head"]
     count = shape["batch"] * shape["heads"]
     kv_count = shape["batch"] * np.where(shape["kv_heads"] > 0, shape["kv_heads"], shape["heads"])
-    tiles = count * np.ceil(query / QUERY_TILE)
+    packed = query * count / kv_count
+    tiles = kv_count * np.ceil(packed / QUERY_TILE)
     splits = np.clip(np.floor(units / tiles), 1, np.ceil(keys / LEAST_SPLIT))
-    per_tile = np.minimum(query, QUERY_TILE)
+    per_tile = np.minimum(packed, QUERY_TILE)
     seen = np.where(shape["causal"] > 0, _causal_share(query, keys), 1.0)
     scores = tiles * np.ceil(keys / KEY_TILE) * KEY_TILE * seen
     rows = np.ceil(per_tile / 16) * 16  # what a matrix instruction takes at least

@@ -180,7 +180,8 @@ def _check_sizes(model: Transformer, sizes: Mapping[str, int]) -> None:
             raise InputError(f"{name} is {value}; it must be at least 1")
     if sizes["batch"] * sizes["sequence"] > LARGEST_COUNT:
         raise InputError(
-            f"batch {sizes['batch']:.4g} x sequence {sizes['sequence']:.4g} are too many tokens; give at most {LARGEST_COUNT}"
+            f"batch {sizes['batch']} x sequence {sizes['sequence']} are too many tokens; "
+            f"give at most {LARGEST_COUNT}"
         )
     tp = sizes["TP"]
     most = min(model.attention_heads, model.hidden)

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from weft.errors import InputError, UnknownNameError
+from weft.hardware.rates import DTYPES
 from weft.predict.attention import fused_attention
 from weft.predict.gemm import Clock
 from weft.predict.memory_bound import (
@@ -38,7 +39,8 @@ if TYPE_CHECKING:
 class Operator:
     """A declared operator: what it is, its dimensions with their meaning, and those that have a default.
 
-    `least_bytes` is the traffic that cannot be avoided, inputs read and outputs written once.
+    `least_bytes` is the traffic that cannot be avoided, inputs read and outputs written once; `flops` what its products
+    compute, if it has any.
     """
 
     name: str
@@ -47,13 +49,25 @@ class Operator:
     model: Model
     least_bytes: Callable[[Shape, int], FloatArray]
     defaults: Mapping[str, int] = field(default_factory=dict)
+    flops: Callable[[Shape], FloatArray] | None = None
 
     @property
     def example(self) -> str:
         """Its dimensions as a user would give them."""
-        return ", ".join(
-            f"{name}={_EXAMPLES.get(name, 1)}" for name in self.dimensions if name not in self.defaults
+        return self.example_with()
+
+    def example_with(self, *optional: str) -> str:
+        """Its dimensions as a user would give them, with some of those that have a default."""
+        shown = [name for name in self.dimensions if name not in self.defaults or name in optional]
+        return ",".join(f"{name}={_EXAMPLES.get(name, 1)}" for name in shown)
+
+    @property
+    def usage(self) -> str:
+        """Its dimensions, in brackets those that may be left out, with their defaults."""
+        marked = (
+            f"[{name}={self.defaults[name]}]" if name in self.defaults else name for name in self.dimensions
         )
+        return ", ".join(marked)
 
 
 _LARGEST = 1e15
@@ -70,6 +84,7 @@ _EXAMPLES = {
     "query": 2048,
     "keys": 2048,
     "head": 128,
+    "kv_heads": 8,
 }
 
 
@@ -79,13 +94,16 @@ def operator(
     """The time of a declared operator on `gpu`; dimensions are whole numbers or arrays that broadcast.
 
     Operands that fit into the last-level cache are taken to be there. `clock` is "short" or "sustained", as for GEMMs.
-    Raises UnknownNameError for an unknown operator or dtype, InputError for dimensions that are missing, unknown or no
-    whole numbers above zero.
+    Raises UnknownNameError for an unknown operator or dtype, InputError for a dtype that the GPU lacks and for
+    dimensions that are missing, unknown, no whole numbers above zero or at odds with each other.
     """
     if name not in OPERATORS:
         raise UnknownNameError("operator", name, OPERATORS)
     if dtype not in DTYPE_BYTES:
         raise UnknownNameError("dtype", dtype, DTYPE_BYTES)
+    if dtype == "fp8" and not gpu.supports(dtype):
+        known = ", ".join(one for one in DTYPES if gpu.supports(one))
+        raise InputError(f"{gpu.name} does not compute in fp8; choose one of {known}")
     declared = OPERATORS[name]
     return declared.model(_checked(declared, shape), gpu, dtype, clock)
 
@@ -98,6 +116,14 @@ def least_bytes(name: str, dtype: str, **shape: npt.ArrayLike) -> FloatArray:
     return declared.least_bytes(_checked(declared, shape), DTYPE_BYTES[dtype])
 
 
+def matrix_flops(name: str, **shape: npt.ArrayLike) -> FloatArray | None:
+    """What the products of a declared operator compute, masked parts left out [FLOP]; None if it has no products."""
+    if name not in OPERATORS:
+        raise UnknownNameError("operator", name, OPERATORS)
+    declared = OPERATORS[name]
+    return declared.flops(_checked(declared, shape)) if declared.flops else None
+
+
 def _checked(declared: Operator, given: Mapping[str, npt.ArrayLike]) -> dict[str, FloatArray]:
     """Every dimension as an array of whole numbers of one shape; InputError if one is missing, unknown or no such."""
     unknown = [key for key in given if key not in declared.dimensions]
@@ -107,7 +133,7 @@ def _checked(declared: Operator, given: Mapping[str, npt.ArrayLike]) -> dict[str
         raise InputError(f"operator '{declared.name}' {problem}; give it like {declared.example}")
     values = [_whole(declared, key, {**declared.defaults, **given}[key]) for key in declared.dimensions]
     try:
-        return dict(zip(declared.dimensions, np.broadcast_arrays(*values), strict=True))
+        shape = dict(zip(declared.dimensions, np.broadcast_arrays(*values), strict=True))
     except ValueError:
         sizes = ", ".join(
             f"{key} {value.shape}" for key, value in zip(declared.dimensions, values, strict=True)
@@ -115,6 +141,28 @@ def _checked(declared: Operator, given: Mapping[str, npt.ArrayLike]) -> dict[str
         raise InputError(
             f"the dimensions of operator '{declared.name}' do not fit together: {sizes}"
         ) from None
+    _check_together(declared, shape)
+    return shape
+
+
+def _check_together(declared: Operator, shape: Shape) -> None:
+    """Raise InputError for a switch that is neither on nor off, heads that cannot be grouped, and nothing to move."""
+    if "causal" in shape and np.any(shape["causal"] > 1):
+        raise InputError(
+            f"causal is {np.max(shape['causal']):g}; it must be 0 (every key is seen) or 1 (masked)"
+        )
+    if "kv_heads" in shape:
+        heads, kv_heads = shape["heads"], shape["kv_heads"]
+        odd = (kv_heads > 0) & (heads % np.maximum(kv_heads, 1) != 0)
+        if np.any(odd):
+            raise InputError(
+                f"kv_heads is {kv_heads[odd][0]:g}; it must divide the {heads[odd][0]:g} query heads, "
+                f"like {declared.example_with('kv_heads')}"
+            )
+    if "inputs" in shape and np.any(shape["inputs"] + shape["outputs"] == 0):
+        raise InputError(
+            f"operator '{declared.name}' has neither inputs nor outputs; give at least one of them a tensor"
+        )
 
 
 def _whole(declared: Operator, key: str, value: npt.ArrayLike) -> FloatArray:
@@ -135,7 +183,7 @@ def _whole(declared: Operator, key: str, value: npt.ArrayLike) -> FloatArray:
     if wrong.size:
         raise InputError(
             f"{key} of operator '{declared.name}' is {wrong.flat[0]:g}; it must be a whole number of at least {low}, "
-            f"like {declared.example}"
+            f"like {declared.example_with(key)}"
         )
     return array
 
@@ -145,6 +193,14 @@ def _attention_bytes(shape: Shape, size: int) -> FloatArray:
     kv_heads = shape.get("kv_heads", np.zeros(()))
     kv = np.where(kv_heads > 0, kv_heads, shape["heads"])
     return 2 * size * shape["batch"] * shape["head"] * (shape["heads"] * shape["query"] + kv * shape["keys"])
+
+
+def _attention_flops(shape: Shape) -> FloatArray:
+    """Two products for each pair of a query and a key that it sees; with a mask, the last query sees every key."""
+    asking = np.minimum(shape["query"], shape["keys"])
+    masked = asking * (shape["keys"] - (asking - 1) / 2)
+    pairs = np.where(shape.get("causal", np.zeros(())) > 0, masked, shape["query"] * shape["keys"])
+    return 4 * shape["batch"] * shape["heads"] * pairs * shape["head"]
 
 
 def _per(key: str, tensors: int, extra: int = 0) -> Callable[[Shape, int], FloatArray]:
@@ -218,6 +274,7 @@ _DECLARED = (
         _ATTENTION,
         batched,
         _attention_bytes,
+        flops=_attention_flops,
     ),
     Operator(
         "attention_fused",
@@ -226,6 +283,7 @@ _DECLARED = (
         fused_attention,
         _attention_bytes,
         {"kv_heads": 0, "causal": 0},
+        _attention_flops,
     ),
 )
 OPERATORS: Mapping[str, Operator] = {entry.name: entry for entry in _DECLARED}
