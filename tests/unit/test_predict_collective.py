@@ -120,6 +120,11 @@ def test_a_mean_knows_on_whose_links_it_was_fitted():
     assert mean.fitted_on == ("h100-sxm", "a100-sxm-80gb")
 
 
+def test_a_switch_on_fewer_links_is_slower_in_proportion_and_not_in_whole_rings():
+    full, cut = (float(collective("all_reduce", 2.0**32, 8, gpu).seconds) for gpu in ("h100-sxm", "h800"))
+    assert cut / full == pytest.approx(18 / 8, rel=0.02)
+
+
 def test_one_byte_integers_are_added_more_slowly_and_not_by_the_switch():
     half, byte = (collective("all_reduce", 2.0**29, 8, "dgx-h100", dtype=d).seconds for d in ("fp16", "int8"))
     assert byte > 1.2 * half

@@ -288,7 +288,7 @@ def _tree(ranks: int, fabric: Fabric, nodes: int, protocol: Protocol, halved: bo
 
 
 def switch_rate(ranks: int, fabric: Fabric) -> float:
-    """What the library counts on per GPU and direction when the switch reduces [bytes/s]; 0 where none does."""
+    """What the library counts on per GPU and direction when the switch reduces, in whole rings [bytes/s]; else 0."""
     share = _LIMITS.get(fabric.architecture, _VOLTA).nvls
     return fabric.ring_rate(ranks) * share if fabric.multicast else 0.0
 

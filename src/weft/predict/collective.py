@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from weft.collectives.fabric import Fabric, fabric_of
-from weft.collectives.library import PAYLOAD, Algorithm, MiB, Protocol, canonical, choose, switch_rate, volume
+from weft.collectives.library import PAYLOAD, Algorithm, MiB, Protocol, canonical, choose, volume
 from weft.errors import InputError, UnknownNameError
 from weft.hardware import Gpu
 from weft.hardware.finding import SystemMatch
@@ -22,7 +22,7 @@ from weft.hardware.libraries import Profile, at_clock, of_release, profile_for
 from weft.hardware.machine import Machine
 from weft.predict.collective_dma import copied
 from weft.predict.collective_forms import Parts, Ranks, direct, nvls, oneshot, pairwise, ring
-from weft.predict.collective_home import home_figure
+from weft.predict.collective_home import home_figure, switch_limit
 from weft.predict.collective_nodes import across as between_nodes
 from weft.predict.collective_nodes import pairs
 from weft.predict.prediction import Bound, FloatArray, IntArray, Prediction
@@ -213,7 +213,7 @@ def _form(
             return pairwise(protocol, 2 * size, pairs(2, fabric, profile), profile, local=False)
         return pairwise(protocol, size, pairs(ranks, fabric, profile), profile)
     home = home_figure(ranks, fabric, profile)
-    at_most = switch_rate(ranks, fabric)
+    at_most = switch_limit(ranks, fabric, profile)
     seen = Ranks(ranks, fabric.figure(ranks), fabric.workgroups(ranks), home, bytewise, at_most)
     if algorithm in (Algorithm.NVLS, Algorithm.NVLS_TREE):
         return nvls(name, size, seen, profile)

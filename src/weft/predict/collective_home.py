@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from functools import cache
 
 from weft.collectives.fabric import Fabric, fabric_of
+from weft.collectives.library import switch_rate
 from weft.errors import UnknownNameError
 from weft.hardware.libraries import Profile
 
@@ -24,6 +25,19 @@ def home_pair_figure(ranks: int, fabric: Fabric, profile: Profile) -> float:
     """The same when every GPU sends to all others at once [bytes/s]."""
     figures = [home.pair_figure(_within(ranks, home)) for home in _homes(profile)]
     return _mean(figures) or fabric.pair_figure(ranks)
+
+
+def switch_limit(ranks: int, fabric: Fabric, profile: Profile) -> float:
+    """The rate per GPU and direction at most when the switch reduces [bytes/s]; 0 where none does.
+
+    The library's search rounds to whole rings, which is right where the profile was fitted, and elsewhere only for what
+    it chooses: the rate scales with the links.
+    """
+    if not fabric.multicast:
+        return 0.0
+    homes = [home for home in _homes(profile) if home.multicast]
+    shares = [switch_rate(n, home) / home.figure(n) for home in homes if (n := _within(ranks, home))]
+    return _mean(shares) * fabric.figure(ranks) if shares else switch_rate(ranks, fabric)
 
 
 def _within(ranks: int, home: Fabric) -> int:

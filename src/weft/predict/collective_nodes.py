@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from weft.collectives.fabric import Fabric
-from weft.collectives.library import Algorithm, Protocol, steps, switch_rate, volume
+from weft.collectives.library import Algorithm, Protocol, steps, volume
 from weft.hardware.libraries import Profile
 from weft.predict.collective_forms import Parts, Ranks, pairwise, together
-from weft.predict.collective_home import home_pair_figure
+from weft.predict.collective_home import home_pair_figure, switch_limit
 from weft.predict.prediction import FloatArray
 
 _TREE_STAGES = 4
@@ -114,7 +114,7 @@ def _switched_tree(
     outside = size * 2 * (nodes - 1) / nodes / network
     both = np.sum(together(inside, outside, _TWO_STAGES), axis=0)
     latency, transfer = together(start, both, profile.value("nvls.overlap"))
-    transfer = np.maximum(transfer, size * (1 + 1 / local) / switch_rate(local, fabric) - latency)
+    transfer = np.maximum(transfer, size * (1 + 1 / local) / switch_limit(local, fabric, profile) - latency)
     return {"latency": latency, **_side(transfer, outside > inside)}
 
 
