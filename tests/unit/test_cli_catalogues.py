@@ -77,3 +77,37 @@ def test_a_table_that_does_not_fit_loses_no_digits(monkeypatch, capsys):
     monkeypatch.setattr("weft.cli.tables._WIDTH_OF_FILES", 20)
     print_table("Times", ["overlap", "total us"], [["ideal-overlap", "123456.789"]], numbers=["total us"])
     assert "ideal-overlap 123456.789" in capsys.readouterr().out
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """Sets the width of what is printed."""
+    return lambda width: monkeypatch.setattr("weft.cli.tables._WIDTH_OF_FILES", width)
+
+
+def test_the_list_of_machines_leaves_titles_out_where_there_is_no_room(terminal):
+    terminal(80)
+    lines = run(hardware, "list").splitlines()
+    assert max(map(len, lines)) <= 80
+    rows = [line for line in lines if line.startswith(" h100-sxm ")]
+    assert rows == [" h100-sxm         132          989  80 GB   3.35 TB/s  50 MiB  18 x, 450 GB/s "]
+    assert lines.count("no room for title: widen the terminal to see more") == 2
+    terminal(200)
+    assert "NVIDIA H100 SXM5 80 GB" in run(hardware, "list")
+    assert "no room" not in run(hardware, "list")
+
+
+def test_a_last_column_of_prose_that_would_be_a_few_letters_wide_is_a_table_of_its_own(terminal, capsys):
+    rows = [["one of the cases", "12.5 us", "compute 50 %, memory 30 %, launch 20 %"]]
+    columns = ["case", "time", "where it goes"]
+    terminal(50)
+    print_table("Times", columns, rows, numbers="time")
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 50
+    times, prose = out.split("where it goes")
+    assert "one of the cases   12.5 us" in times
+    assert "compute" not in times
+    assert "one of the cases compute 50 %, memory 30 %," in prose
+    terminal(100)
+    print_table("Times", columns, rows, numbers="time")
+    assert "12.5 us   compute 50 %" in capsys.readouterr().out

@@ -16,6 +16,7 @@ from weft.units import format_bytes, format_rate
 
 _GPU_COLUMNS = ("name", "title", "units", "bf16 TFLOP/s", "memory", "memory rate", "cache", "links, one way")
 _SYSTEM_COLUMNS = ("name", "title", "GPU", "GPUs", "joined by", "network per GPU")
+_SPARE = ("title", "cache", "memory rate")  # the first to go where there is little room
 
 
 @click.group(epilog="Example: weft hardware show h100-sxm")
@@ -33,8 +34,10 @@ def list_machines(as_json: bool) -> None:
         about = [*map(_gpu_entry, gpus), *map(_system_entry, systems)]
         click.echo(json.dumps(about, indent=2))
         return
-    print_table("GPUs", _GPU_COLUMNS, [_gpu_row(gpu) for gpu in gpus], numbers=_GPU_COLUMNS[2:])
-    print_table("Systems", _SYSTEM_COLUMNS, [_system_row(system) for system in systems], numbers={"GPUs"})
+    rows = [_gpu_row(gpu) for gpu in gpus]
+    print_table("GPUs", _GPU_COLUMNS, rows, numbers=_GPU_COLUMNS[2:], spare=_SPARE)
+    rows = [_system_row(system) for system in systems]
+    print_table("Systems", _SYSTEM_COLUMNS, rows, numbers={"GPUs"}, spare=("title",))
 
 
 @hardware.command("show", epilog="Example: weft hardware show t3-paper")

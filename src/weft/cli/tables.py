@@ -13,15 +13,76 @@ if TYPE_CHECKING:
 
 # Below this width [columns] sources would be a column of a few letters: they become numbered notes instead.
 _ROOM_FOR_SOURCES = 130
+# A last column of prose with less room than this [columns] becomes a table of its own.
+_LEAST_PROSE = 30
 # Width of tables that go to a file or a pipe [columns].
 _WIDTH_OF_FILES = 160
 
 
 def print_table(
-    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], numbers: str | Collection[str] = ""
+    title: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    numbers: str | Collection[str] = "",
+    spare: Sequence[str] = (),
 ) -> None:
-    """Print a table; `numbers` names the columns that are aligned to the right (a text is split)."""
-    _print_table(_console(), title, columns, rows, numbers)
+    """Print a table; `numbers` names the columns that are aligned to the right (a text is split).
+
+    Where there is little room, `spare` columns are left out, first the first, and told. A last column of prose that
+    would be a few letters wide becomes a table of its own.
+    """
+    console = _console()
+    right = numbers.split() if isinstance(numbers, str) else numbers
+    dropped = _to_drop(console.width, columns, rows, spare)
+    kept = [position for position, name in enumerate(columns) if name not in dropped]
+    columns, rows = [columns[i] for i in kept], [[row[i] for i in kept] for row in rows]
+    if _is_narrow(console.width, columns, rows, right):
+        lead = next((i for i, name in enumerate(columns) if name in right), 1)
+        _print_table(console, title, columns[:-1], [row[:-1] for row in rows], right)
+        _print_table(
+            console, columns[-1], [*columns[:lead], ""], [[*row[:lead], row[-1]] for row in rows], right
+        )
+    else:
+        _print_table(console, title, columns, rows, right)
+    if dropped:
+        console.print(f"no room for {', '.join(dropped)}: widen the terminal to see more", soft_wrap=True)
+
+
+def _to_drop(
+    width: int, columns: Sequence[str], rows: Sequence[Sequence[str]], spare: Sequence[str]
+) -> list[str]:
+    """The spare columns that must go so that no other is broken."""
+    widths = _widths(columns, rows)
+    dropped: list[str] = []
+    for name in (name for name in spare if name in widths):
+        if _needed(widths.values()) <= width:
+            break
+        dropped.append(name)
+        del widths[name]
+    return dropped
+
+
+def _is_narrow(
+    width: int, columns: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[str]
+) -> bool:
+    """Whether the last column is prose and would be broken into a few letters a line."""
+    widths = _widths(columns, rows)
+    if len(columns) < 3 or columns[-1] in right or not any(" " in row[-1] for row in rows):
+        return False
+    prose = widths[columns[-1]]
+    room = width - _needed(widths.values()) + prose
+    return room < min(prose, _LEAST_PROSE)
+
+
+def _widths(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> dict[str, int]:
+    """The width that each column would like [columns of the terminal]."""
+    cells = {name: [name, *(row[i] for row in rows)] for i, name in enumerate(columns)}
+    return {name: max(len(line) for cell in of for line in cell.split("\n")) for name, of in cells.items()}
+
+
+def _needed(widths: Collection[int]) -> int:
+    """The width of a table without padding: a space between columns and at both edges."""
+    return sum(widths) + len(widths) + 1
 
 
 def print_sourced(
