@@ -259,7 +259,7 @@ def _ring(collective: str, ranks: int, fabric: Fabric, nodes: int, protocol: Pro
     if protocol is Protocol.LL:
         rate = rate / 2 if amd else min(limits.ll * _GB, rate / 2)
     elif protocol is Protocol.LL128:
-        rate = min(0.92 * rate, fabric.rings(ranks) * limits.ll128_ring * _GB) if not amd else 0.875 * rate
+        rate = _ll128(rate, ranks, fabric)
     between = (count // (ranks - 1)) * (nodes - 1) if nodes > 1 else 0
     latency = (
         base[protocol] + (count - between) * step[protocol] + between * _NET_STEP[Algorithm.RING][protocol]
@@ -291,6 +291,18 @@ def switch_rate(ranks: int, fabric: Fabric) -> float:
     """What the library counts on per GPU and direction when the switch reduces, in whole rings [bytes/s]; else 0."""
     share = _LIMITS.get(fabric.architecture, _VOLTA).nvls
     return fabric.ring_rate(ranks) * share if fabric.multicast else 0.0
+
+
+def ll128_rate(ranks: int, fabric: Fabric) -> float:
+    """What the library counts on per GPU for a ring with LL128 on one node [bytes/s]."""
+    return _ll128(fabric.ring_rate(ranks), ranks, fabric)
+
+
+def _ll128(rate: float, ranks: int, fabric: Fabric) -> float:
+    if fabric.vendor == "amd":
+        return 0.875 * rate
+    per_ring = _LIMITS.get(fabric.architecture, _VOLTA).ll128_ring * _GB
+    return min(0.92 * rate, fabric.rings(ranks) * per_ring)
 
 
 def _nvls(collective: str, ranks: int, fabric: Fabric, nodes: int) -> Iterator[_Candidate]:

@@ -14,6 +14,7 @@ import numpy as np
 
 from weft.collectives.library import P2P_LL_BYTES, KiB, MiB, Protocol, steps, volume
 from weft.hardware.libraries import Profile
+from weft.predict.collective_home import ll128_share
 from weft.predict.prediction import FloatArray
 
 Parts = Mapping[str, FloatArray]
@@ -82,7 +83,7 @@ def _hop(table: str, profile: Profile) -> float:
 
 def _ring_ll128(collective: str, size: FloatArray, ranks: Ranks, profile: Profile) -> Parts:
     table, n = _table(collective), ranks.count
-    rate = profile.value("ring.ll128_efficiency") * ranks.figure
+    rate = ll128_share(n, profile) * ranks.figure
     hops = steps(collective, n) * profile.value("ring.ll128_step")
     return {
         "launch": np.full_like(size, profile.value("ring.ll128_launch")),

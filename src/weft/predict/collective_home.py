@@ -11,19 +11,24 @@ from collections.abc import Sequence
 from functools import cache
 
 from weft.collectives.fabric import Fabric, fabric_of
-from weft.collectives.library import switch_rate
+from weft.collectives.library import ll128_rate, switch_rate
 from weft.errors import UnknownNameError
 from weft.hardware.libraries import Profile
+
+_MEASURED_RANKS = 8
+"""The most ranks of which LL128 was measured inside one node."""
 
 
 def home_figure(ranks: int, fabric: Fabric, profile: Profile) -> float:
     """The library's figure per GPU among as many ranks of the profile's own machine [bytes/s]; a mean's is a mean."""
-    return _mean([home.figure(_within(ranks, home)) for home in _homes(profile)]) or fabric.figure(ranks)
+    return _mean([home.figure(_within(ranks, home)) for home in _homes(profile, fabric)]) or fabric.figure(
+        ranks
+    )
 
 
 def home_pair_figure(ranks: int, fabric: Fabric, profile: Profile) -> float:
     """The same when every GPU sends to all others at once [bytes/s]."""
-    figures = [home.pair_figure(_within(ranks, home)) for home in _homes(profile)]
+    figures = [home.pair_figure(_within(ranks, home)) for home in _homes(profile, fabric)]
     return _mean(figures) or fabric.pair_figure(ranks)
 
 
@@ -35,9 +40,24 @@ def switch_limit(ranks: int, fabric: Fabric, profile: Profile) -> float:
     """
     if not fabric.multicast:
         return 0.0
-    homes = [home for home in _homes(profile) if home.multicast]
+    homes = [home for home in _homes(profile, fabric) if home.multicast]
     shares = [switch_rate(n, home) / home.figure(n) for home in homes if (n := _within(ranks, home))]
     return _mean(shares) * fabric.figure(ranks) if shares else switch_rate(ranks, fabric)
+
+
+def ll128_share(ranks: int, profile: Profile) -> float:
+    """The rate of a ring with LL128 as a share of the library's figure: as fitted, up to the ranks of the fit.
+
+    The library takes LL128 for few sizes, on Blackwell for a single one of 2 MiB per rank, where it is slow. Beyond the
+    ranks that were measured it counts as no slower than the library expects: an extrapolation.
+    """
+    fitted = profile.value("ring.ll128_efficiency")
+    if ranks <= _MEASURED_RANKS:
+        return fitted
+    counted = [
+        ll128_rate(n, home) / home.figure(n) for home in _homes(profile) if (n := _within(ranks, home))
+    ]
+    return max(fitted, _mean(counted))
 
 
 def _within(ranks: int, home: Fabric) -> int:
@@ -48,8 +68,13 @@ def _mean(values: Sequence[float]) -> float:
     return math.prod(values) ** (1 / len(values)) if values else 0.0
 
 
-def _homes(profile: Profile) -> tuple[Fabric, ...]:
-    return _fabrics(profile.fitted_on)
+def _homes(profile: Profile, fabric: Fabric | None = None) -> tuple[Fabric, ...]:
+    """The machines that the profile's GPUs are usually sold in; `fabric` itself if it is one, of whatever size."""
+    found = _fabrics(profile.fitted_on)
+    return tuple(
+        fabric if fabric and (fabric.gpu, fabric.topology) == (home.gpu, home.topology) else home
+        for home in found
+    )
 
 
 @cache
