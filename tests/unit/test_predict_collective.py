@@ -138,6 +138,22 @@ def test_lines_of_128_bytes_are_not_extrapolated_as_slow_as_the_one_size_that_wa
     assert eight.parts["link"] == pytest.approx(2.0**24 * 7 / 8 / fitted)
 
 
+def test_a_pair_of_pcie_cards_takes_its_bridge():
+    pair, all_of_them = (busbw("reduce_scatter", 2.0**32, n, "pcie-a100") for n in (2, 8))
+    assert pair == pytest.approx(busbw("reduce_scatter", 2.0**32, 2, "dgx-a100"), rel=0.05)
+    assert all_of_them < 32e9
+
+
+@pytest.mark.parametrize(("protocol", "ratio"), [("ll", 1.0 / 0.6), ("simple", 5.7 / 3.4)])
+def test_a_hop_over_pcie_takes_longer_by_the_librarys_own_constants(protocol, ratio):
+    nvlink, pcie = fabric_of("dgx-a100"), fabric_of("pcie-a100")
+    found = [
+        collective("all_gather", 1024, 8, fabric, algorithm=f"ring-{protocol}") for fabric in (nvlink, pcie)
+    ]
+    hops = [float(each.parts["latency"]) for each in found]
+    assert hops[1] / hops[0] == pytest.approx(ratio * nvlink.clock / pcie.clock, rel=0.05)
+
+
 def test_one_byte_integers_are_added_more_slowly_and_not_by_the_switch():
     half, byte = (collective("all_reduce", 2.0**29, 8, "dgx-h100", dtype=d).seconds for d in ("fp16", "int8"))
     assert byte > 1.2 * half

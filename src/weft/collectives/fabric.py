@@ -28,7 +28,8 @@ class Fabric:
     launch. `multicast` says whether the switch
     reduces (NVLS), `lanes` how many links wide the rings are from a number of ranks on, where the topology is
     irregular; `copy_rate` is what a GPU copies in its own memory [bytes/s], `engines` how many copies its copy engines
-    make at once, each at `dma_efficiency` of the line rate, `clock` that of the compute units [hertz].
+    make at once, each at `dma_efficiency` of the line rate, `clock` that of the compute units [hertz]. `bridge` is the
+    number of links that join pairs of GPUs of a PCIe machine, and the library's figure of each [bytes/s].
     """
 
     vendor: str
@@ -48,6 +49,14 @@ class Fabric:
     lanes: tuple[tuple[int, float], ...] = ()
     gpu: str = ""
     clock: float = 1.98e9
+    bridge: tuple[int, float] = (0, 0.0)
+
+    def among(self, ranks: int) -> Fabric:
+        """The fabric that `ranks` GPUs of one node see: two of a PCIe machine take the bridge that joins them."""
+        links, figure = self.bridge
+        if self.topology != "pcie" or ranks != 2 or not links:
+            return self
+        return replace(self, topology="switch", links=links, link_figure=figure)
 
     def width(self, ranks: int) -> float:
         """How many links of each GPU a collective of `ranks` GPUs of one node keeps busy."""
@@ -144,11 +153,18 @@ def _of_machine(machine: Machine) -> Fabric:
     return replace(
         fabric,
         multicast=machine.switch_reduces,
+        bridge=_bridge(machine),
         nic=machine.network.bandwidth,
         nic_latency=machine.network.latency,
         nic_launch=machine.network.launch,
         lanes=tuple(sorted(lanes.items())),
     )
+
+
+def _bridge(machine: Machine) -> tuple[int, float]:
+    if machine.topology != "pcie" or machine.gpus_per_node < 2:
+        return 0, 0.0
+    return machine.links_between(0, 1), machine.link_bandwidth * machine.gpu.link.kernel_efficiency
 
 
 def _joined(gpu: Gpu, count: int, topology: Topology, links: int, rate: float) -> Fabric:

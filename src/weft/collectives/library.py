@@ -165,6 +165,7 @@ def choose(
     to 2.18 two nodes are no special case of a tree.
     """
     name, size = canonical(collective), np.asarray(bytes, dtype=np.float64)
+    fabric = fabric.among(ranks // nodes)
     if name in ("all_to_all", "send_recv"):
         peer = size / ranks if name == "all_to_all" else size
         limit = P2P_LL_BYTES_OLD if older(version, (2, 28)) else P2P_LL_BYTES
@@ -291,6 +292,13 @@ def switch_rate(ranks: int, fabric: Fabric) -> float:
     """What the library counts on per GPU and direction when the switch reduces, in whole rings [bytes/s]; else 0."""
     share = _LIMITS.get(fabric.architecture, _VOLTA).nvls
     return fabric.ring_rate(ranks) * share if fabric.multicast else 0.0
+
+
+def step_ratio(protocol: Protocol, fabric: Fabric) -> float:
+    """How much longer the library counts a hop of a ring over these links than over NVLink."""
+    if fabric.vendor == "amd" or fabric.topology != "pcie":
+        return 1.0
+    return _PCIE_STEP[Algorithm.RING][protocol] / _NVLINK_STEP[Algorithm.RING][protocol]
 
 
 def ll128_rate(ranks: int, fabric: Fabric) -> float:

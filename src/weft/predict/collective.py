@@ -22,7 +22,7 @@ from weft.hardware.libraries import Profile, at_clock, of_release, profile_for
 from weft.hardware.machine import Machine
 from weft.predict.collective_dma import copied
 from weft.predict.collective_forms import Parts, Ranks, direct, nvls, oneshot, pairwise, ring
-from weft.predict.collective_home import home_figure, switch_limit
+from weft.predict.collective_home import home_figure, over_links, switch_limit
 from weft.predict.collective_nodes import across as between_nodes
 from weft.predict.collective_nodes import pairs
 from weft.predict.prediction import Bound, FloatArray, IntArray, Prediction
@@ -78,6 +78,8 @@ def collective(
     if nodes is None and isinstance(system, SystemMatch) and system.gpus == ranks:
         nodes = system.nodes
     across = _nodes(nodes, ranks, fabric)
+    fabric = fabric.among(ranks // across)
+    known = over_links(known, fabric)
     if dma:
         return _prediction(_copied(collective_name, size, ranks, across, fabric, known))
     chosen = _chosen(collective_name, size, ranks, fabric, known, (algorithm, across, dtype, version))

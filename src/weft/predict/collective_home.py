@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 
 from weft.collectives.fabric import Fabric, fabric_of
-from weft.collectives.library import ll128_rate, switch_rate
+from weft.collectives.library import Protocol, ll128_rate, step_ratio, switch_rate
 from weft.errors import UnknownNameError
 from weft.hardware.libraries import Profile
 
+_STEPS = {"ll_step": Protocol.LL, "ll128_step": Protocol.LL128, "simple_step": Protocol.SIMPLE}
 _MEASURED_RANKS = 8
 """The most ranks of which LL128 was measured inside one node."""
 
@@ -43,6 +45,17 @@ def switch_limit(ranks: int, fabric: Fabric, profile: Profile) -> float:
     homes = [home for home in _homes(profile, fabric) if home.multicast]
     shares = [switch_rate(n, home) / home.figure(n) for home in homes if (n := _within(ranks, home))]
     return _mean(shares) * fabric.figure(ranks) if shares else switch_rate(ranks, fabric)
+
+
+def over_links(profile: Profile, fabric: Fabric) -> Profile:
+    """The profile with the hops of this kind of link: over PCIe longer by the ratio of the library's own constants."""
+    if any(home.topology == fabric.topology for home in _homes(profile)):
+        return profile
+    ratios = {step: step_ratio(protocol, fabric) for step, protocol in _STEPS.items()}
+    values = {
+        path: value * ratios.get(path.rpartition(".")[2], 1.0) for path, value in profile.values.items()
+    }
+    return replace(profile, values=values)
 
 
 def ll128_share(ranks: int, profile: Profile) -> float:
