@@ -79,6 +79,7 @@ def test_a_scalar_size_gives_a_scalar_time():
         # rccl-tests of 8 x MI300X (ROCm/rocm-blogs mi300x-rccl-xgmi), mori PR 200, nccl-tests of GB200 trays
         ("mi300x-x8", "all_reduce", 8, 2**34, 319),
         ("mi355x-x8", "reduce_scatter", 8, 2**30, 326),
+        ("mi355x-x8", "all_gather", 8, 2**30, 333),
         ("gb200-nvl72", "reduce_scatter", 4, 2**29, 554),
         ("gb200-nvl72", "all_gather", 4, 2**29, 571),
     ],
@@ -97,6 +98,12 @@ def test_a_switch_that_reduces_beats_every_ring():
 def test_two_gpus_of_a_mesh_have_one_link():
     pair, all_of_them = (busbw("all_gather", 2**32, n, "mi300x-x8") for n in (2, 8))
     assert all_of_them / pair == pytest.approx(7, rel=0.02)
+
+
+@pytest.mark.parametrize("name", ["reduce_scatter", "all_gather"])
+def test_a_ring_uses_the_links_of_mi300x_as_well_in_one_pass_as_in_two(name):
+    assert busbw(name, 2.0**34, 8, "mi300x-x8") / 1e9 == pytest.approx(316, rel=0.03)
+    assert 44 < busbw(name, 2.0**32, 2, "mi300x-x8") / 1e9 < 48
 
 
 def test_four_gcds_fall_onto_one_link_between_modules():
