@@ -54,7 +54,7 @@ def test_a_file_of_shapes_gives_a_row_each(tmp_path):
 def test_a_long_file_shows_its_beginning_and_says_how_many_more(tmp_path):
     shapes = tmp_path / "shapes.csv"
     shapes.write_text("m,n,k\n" + "512,512,512\n" * 50)
-    assert "10 more rows; --json or --csv writes them all" in run("gemm", "--shapes", shapes)
+    assert "10 more rows; --json FILE or --csv FILE writes them all" in run("gemm", "--shapes", shapes)
 
 
 def test_a_change_of_the_machine_changes_the_time(tmp_path):
@@ -83,6 +83,63 @@ def test_collectives_over_sizes_and_systems_with_a_page(tmp_path):
     page = (tmp_path / "report.html").read_text()
     assert page.count("<svg") == 3
     assert "bus bandwidth" in page
+    assert "direct-simple" not in page
+    assert "nvls" in page
+
+
+def test_every_size_says_by_which_algorithm_and_files_do_too(tmp_path):
+    shown = run(
+        "collective",
+        "allreduce:1MiB,64MiB",
+        "--ranks",
+        8,
+        "--system",
+        "dgx-h100",
+        "--csv",
+        tmp_path / "c.csv",
+    )
+    assert "all_reduce over 8 GPUs" in shown
+    with (tmp_path / "c.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["by"] for row in rows] == ["ring-ll", "nvls"]
+    assert all(row["by"] in shown for row in rows)
+    assert "copy engines" in run(
+        "collective", "all_gather:1MiB", "--ranks", 8, "--system", "mi300x-x8", "--dma"
+    )
+
+
+def test_a_profile_of_the_library_may_come_from_a_file(tmp_path):
+    profile = tmp_path / "mine.toml"
+    slow = '{ value = "900 us", kind = "assumed", low = "1 us", high = "1 ms", source = "a test" }'
+    extended = f'extends = "nccl-h100"\n[nvls]\nlaunch = {slow}\n'
+    profile.write_text(extended)
+    times = []
+    for given in ([], ["--library", profile]):
+        run(
+            "collective",
+            "all_reduce:64MiB",
+            "--ranks",
+            8,
+            "--system",
+            "dgx-h100",
+            *given,
+            "--json",
+            tmp_path / "c",
+        )
+        times.append(json.loads((tmp_path / "c").read_text())["predictions"][0]["time_us"])
+    assert times[1] > times[0] + 500
+
+
+def test_a_bound_that_is_not_the_largest_part_is_explained_under_the_table():
+    small = run("gemm", "128,128,128", "--gpu", "mi300x")
+    assert "bound latency: latency, fill and split together" in small
+    assert "bound " not in run("gemm", "8192,8192,8192").replace("  bound  ", "")
+
+
+def test_operators_are_written_as_csv_as_well(tmp_path):
+    run("op", "gelu", "--shape", "elements=1048576", "--gpu", "h100-sxm,mi300x", "--csv", tmp_path / "o.csv")
+    with (tmp_path / "o.csv").open(newline="") as file:
+        assert [row["gpu"] for row in csv.DictReader(file)] == ["h100-sxm", "mi300x"]
 
 
 def test_collective_json_holds_bytes_and_bandwidths(tmp_path):

@@ -47,6 +47,7 @@ _clock = click.option(
     help=_CLOCK_HELP,
 )
 _json = file_option("--json", "json_file", "Write the predictions as JSON.")
+_csv = file_option("--csv", "csv_file", "Write the predictions as CSV.")
 
 
 @predict.command(
@@ -68,7 +69,7 @@ _json = file_option("--json", "json_file", "Write the predictions as JSON.")
 @_set
 @_clock
 @_json
-@file_option("--csv", "csv_file", "Write the predictions as CSV.")
+@_csv
 def gemm(
     shape: tuple[int, ...] | None,
     dtype: str,
@@ -125,8 +126,15 @@ def gemm(
     metavar="N",
     help="Nodes that they stand on.  [default: as few as hold them]",
 )
+@click.option(
+    "--library",
+    "profile",
+    metavar="NAME|FILE",
+    help="A profile of the library, as 'weft calibrate --system' writes it.  [default: by the system]",
+)
 @click.option("--dma", is_flag=True, help="By copy engines instead of compute units (without reduction).")
 @_json
+@_csv
 @folder_option("Write report.html with a plot of time and bandwidth to this folder.")
 def collective(
     what: str,
@@ -134,8 +142,10 @@ def collective(
     systems: tuple[str, ...],
     algorithm: str | None,
     nodes: int | None,
+    profile: str | None,
     dma: bool,
     json_file: Path | None,
+    csv_file: Path | None,
     folder: Path | None,
 ) -> None:
     """Predict a collective for one size or many: all_reduce:256MiB, all_gather:1MiB,8MiB, all_reduce:1MiB..1GiB.
@@ -146,10 +156,11 @@ def collective(
     from weft.cli import cases, predictions
 
     name, sizes = cases.collective_sizes(what)
-    options = given(algorithm=algorithm, nodes=nodes, dma=dma)
+    options = given(algorithm=algorithm, nodes=nodes, dma=dma, profile=_profile(profile))
     done = [predictions.predict_collectives(name, sizes, ranks, system, options) for system in systems]
     predictions.print_collectives(done)
     _write(json_file, lambda: predictions.as_json(done), "figures")
+    _write(csv_file, lambda: predictions.as_csv(done), "table")
     if folder is not None:
         click.echo(f"report:  {predictions.write_collective_report(done, folder)}")
 
@@ -169,6 +180,7 @@ def collective(
 @_set
 @_clock
 @_json
+@_csv
 def operator(
     name: str,
     shape: tuple[str, ...] | None,
@@ -177,6 +189,7 @@ def operator(
     assignments: tuple[str, ...],
     clock: Any,
     json_file: Path | None,
+    csv_file: Path | None,
 ) -> None:
     """Predict a memory-bound operator or attention; 'weft predict ops' lists them."""
     from weft.cli import cases, predictions
@@ -187,6 +200,7 @@ def operator(
     ]
     predictions.print_operators(done)
     _write(json_file, lambda: predictions.as_json(done), "figures")
+    _write(csv_file, lambda: predictions.as_csv(done), "table")
 
 
 @predict.command("ops", epilog="Example: weft predict ops")
@@ -267,6 +281,12 @@ def layer(
 
 def _machines(names: tuple[str, ...], assignments: tuple[str, ...]) -> list[Gpu]:
     return [machine(name, assignments) for name in names]
+
+
+def _profile(name: str | None) -> Any:
+    from weft.hardware.libraries import load_library
+
+    return None if name is None else load_library(name)
 
 
 def _write(file: Path | None, content: Any, what: str) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from weft.cli.bounds import notes
 from weft.cli.cases import Shapes
 from weft.cli.tables import print_table
 from weft.hardware import Gpu
@@ -21,6 +22,7 @@ from weft.units import format_bytes, format_time
 
 _SHOWN = 40
 """Rows that a table shows; files hold all."""
+_CLOCKS = {"short": "short runs at the boost clock", "sustained": "long runs at the power limit"}
 _GLYPHS = "█▓▒░"
 _BAR = 20
 
@@ -80,23 +82,32 @@ def print_gemms(done: Sequence[Predicted]) -> None:
                 [found.machine, shape, case["dtype"], *_answer(found, index), rate, where(found, index)]
             )
     columns = ["GPU", "M x N x K", "dtype", "time", "bound", "TFLOP/s", "where the time goes"]
-    print_table("GEMMs", columns, rows, numbers=("time", "TFLOP/s"))
+    title = f"GEMMs, {_CLOCKS[done[0].columns['clock']]}"
+    print_table(title, columns, rows, numbers=("time", "TFLOP/s"))
     _say_more(done)
 
 
 def predict_collectives(
     name: str, sizes: FloatArray, ranks: int, system: str, options: Mapping[str, Any]
 ) -> Predicted:
-    """A collective on a system, with the bandwidth that it reaches as nccl-tests counts it [GB/s]."""
+    """A collective on a system, who carries it out, and its bandwidth as nccl-tests counts it [GB/s]."""
+    from weft.collectives.choice import profile_of, taken
+    from weft.collectives.library import canonical
     from weft.hardware import find_system
     from weft.predict.collective import bus_factor, collective
 
-    found = find_system(system)
-    prediction = collective(name, sizes, ranks, found, **options)
-    algorithm = sizes / prediction.seconds / 1e9
-    rates = {"algbw_gbs": algorithm, "busbw_gbs": algorithm * bus_factor(name, ranks)}
-    columns = {"system": system, "collective": name, "ranks": ranks, "bytes": sizes.astype(np.int64)}
-    return Predicted(system, columns, prediction, rates)
+    found, proper = find_system(system), canonical(name)
+    profile = options.get("profile") or profile_of(found)
+    if options.get("dma"):
+        by = ["copy engines"]
+    else:
+        choice = {key: options[key] for key in ("algorithm", "nodes") if key in options}
+        by = taken(proper, sizes, ranks, found, profile, **choice)
+    prediction = collective(proper, sizes, ranks, found, **options)
+    rate = sizes / prediction.seconds / 1e9
+    rates = {"algbw_gbs": rate, "busbw_gbs": rate * bus_factor(proper, ranks)}
+    columns = {"system": system, "collective": proper, "ranks": ranks, "bytes": sizes.astype(np.int64)}
+    return Predicted(system, {**columns, "by": np.array(by)}, prediction, rates)
 
 
 def print_collectives(done: Sequence[Predicted]) -> None:
@@ -108,8 +119,9 @@ def print_collectives(done: Sequence[Predicted]) -> None:
             case = {name: column[index] for name, column in table.items()}
             rates = [f"{case['algbw_gbs']:.4g}", f"{case['busbw_gbs']:.4g}"]
             size = format_bytes(case["bytes"], digits=4)
-            rows.append([found.machine, size, *_answer(found, index), *rates, where(found, index)])
-    columns = ["system", "size", "time", "bound", "algbw GB/s", "busbw GB/s", "where the time goes"]
+            answer = _answer(found, index)
+            rows.append([found.machine, size, case["by"], *answer, *rates, where(found, index)])
+    columns = ["system", "size", "by", "time", "bound", "algbw GB/s", "busbw GB/s", "where the time goes"]
     print_table(
         _collective_title(done[0]), columns, rows, numbers=("size", "time", "algbw GB/s", "busbw GB/s")
     )
@@ -127,6 +139,7 @@ def write_collective_report(done: Sequence[Predicted], folder: Path) -> Path:
             found.columns["bytes"].astype(np.float64),
             found.prediction,
             1e9 * found.rates["busbw_gbs"],
+            found.table()["by"],
         )
         for found in done
     ]
@@ -167,6 +180,7 @@ def print_operators(done: Sequence[Predicted]) -> None:
     shape = ", ".join(f"{key} {value}" for key, value in case.items() if isinstance(value, int))
     columns = ["GPU", "time", "bound", *rates, "where the time goes"]
     print_table(f"{case['operator']}, {shape}, {case['dtype']}", columns, rows, numbers=("time", *rates))
+    _say_more(done)
 
 
 def print_layer(layer: Any) -> None:
@@ -198,11 +212,17 @@ def _answer(found: Predicted, index: int) -> list[str]:
 
 
 def _say_more(done: Sequence[Predicted]) -> None:
+    """What the table does not show: rows that only files hold, and what a bound beside the bar means."""
     import click
 
+    shown = [(found.prediction, index) for found in done for index in range(min(len(found), _SHOWN))]
+    for line in notes(shown):
+        click.echo(line)
     hidden = sum(max(len(found) - _SHOWN, 0) for found in done)
     if hidden:
-        click.echo(f"{hidden} more rows; --json or --csv writes them all")
+        click.echo(
+            f"{hidden} more {'row' if hidden == 1 else 'rows'}; --json FILE or --csv FILE writes them all"
+        )
 
 
 def as_json(done: Sequence[Predicted]) -> str:

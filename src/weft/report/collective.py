@@ -37,14 +37,22 @@ def collective_report(title: str, curves: Sequence[Curve], out_dir: str | Path) 
 
 def _table(curves: Sequence[Curve]) -> Table:
     rows = [
-        (curve.label, format_bytes(size, digits=4), str(bound), f"{1e6 * seconds:.4g}", f"{1e-9 * rate:.4g}")
+        (
+            curve.label,
+            format_bytes(size, digits=4),
+            by,
+            str(bound),
+            f"{1e6 * seconds:.4g}",
+            f"{1e-9 * rate:.4g}",
+        )
         for curve in curves
-        for size, bound, seconds, rate in zip(
+        for size, by, bound, seconds, rate in zip(
             curve.size,
+            curve.by,
             np.ravel(curve.prediction.bound_names()),
             np.ravel(curve.prediction.seconds),
             curve.bus_bandwidth,
             strict=True,
         )
     ]
-    return Table(("system", "size", "bound", "time [µs]", "bus bandwidth [GB/s]"), rows, text_columns=3)
+    return Table(("system", "size", "by", "bound", "time [µs]", "bus bandwidth [GB/s]"), rows, text_columns=4)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, PercentFormatter
+from matplotlib.ticker import FuncFormatter, NullFormatter, PercentFormatter
 
 from weft.predict.prediction import FloatArray, Prediction
 from weft.report.plots.style import Look, Picture, grid, handle, picture, styled
@@ -27,12 +27,16 @@ _MARKERS = "osD^vP*X"
 
 @dataclass(frozen=True)
 class Curve:
-    """A collective on one system: bytes of the whole buffer, prediction, and bus bandwidth [bytes/s] of each size."""
+    """A collective on one system: bytes of the whole buffer, prediction, bus bandwidth [bytes/s] of each size.
+
+    `by` names the algorithm and protocol of each.
+    """
 
     label: str
     size: FloatArray
     prediction: Prediction
     bus_bandwidth: FloatArray
+    by: Sequence[str]
 
 
 @styled
@@ -51,6 +55,8 @@ def collective_times(curves: Sequence[Curve]) -> Picture:
         times.plot(size, 1e6 * curve.prediction.seconds[order], label=curve.label, **style)
         rates.plot(size, 1e-9 * curve.bus_bandwidth[order], label=curve.label, **style)
     times.set_yscale("log")
+    times.yaxis.set_major_formatter(_plain)
+    times.yaxis.set_minor_formatter(NullFormatter())
     times.set_ylabel("time [µs]")
     times.set_title("How long does it take?")
     rates.set_ylim(bottom=0)
@@ -87,6 +93,12 @@ def collective_parts(curve: Curve) -> Picture:
     ax.set_title(f"Where does the time go, on {curve.label}?")
     figure.legend(handles=[handle(look) for look in looks], loc="outside lower center", ncols=len(looks) or 1)
     return figure
+
+
+@FuncFormatter
+def _plain(value: float, _: int) -> str:
+    """A tick as a plain number, 1000 instead of a power of ten."""
+    return f"{value:,.10g}"
 
 
 def _size_axis(ax: Axes) -> None:
