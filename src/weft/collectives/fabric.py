@@ -70,9 +70,9 @@ class Fabric:
     def pair_figure(self, ranks: int) -> float:
         """Rate per GPU and direction when every GPU sends to all others at once [bytes/s].
 
-        Without a switch, each peer is reached over one link.
+        On a mesh, each peer is reached over the links between the two; where the graph is irregular, over one.
         """
-        if self.topology in ("mesh", "hybrid"):
+        if self.topology == "hybrid":
             return self.link_figure * (min(ranks, self.gpus_per_node) - 1)
         return self.figure(ranks)
 
