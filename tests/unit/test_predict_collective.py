@@ -100,6 +100,22 @@ def test_two_gpus_of_a_mesh_have_one_link():
     assert all_of_them / pair == pytest.approx(7, rel=0.02)
 
 
+def test_peers_of_a_mesh_are_reached_over_all_links_between_them():
+    fabric = fabric_of("hgx-a100-4")
+    assert fabric.pair_figure(2) == pytest.approx(4 * fabric.link_figure)
+    assert fabric.pair_figure(4) == pytest.approx(12 * fabric.link_figure)
+    assert fabric_of("mi300x-x8").pair_figure(2) == fabric_of("mi300x-x8").link_figure
+
+
+@pytest.mark.parametrize("machine", ["pcie-a100", "hgx-a800", "hgx-a100-4", "pcie-l40s", "hgx-h800"])
+def test_a_change_of_protocol_between_pairs_is_no_larger_a_jump_than_any_measured(machine):
+    for name, ranks in (("all_to_all", fabric_of(machine).gpus_per_node), ("send_recv", 2)):
+        seconds = collective(name, np.geomspace(2**12, 2**34, 450), ranks, machine).seconds
+        ratio = seconds[1:] / seconds[:-1]
+        assert 1 / 2.4 < np.min(ratio)
+        assert np.max(ratio) < 2.4
+
+
 @pytest.mark.parametrize("name", ["reduce_scatter", "all_gather"])
 def test_a_ring_uses_the_links_of_mi300x_as_well_in_one_pass_as_in_two(name):
     assert busbw(name, 2.0**34, 8, "mi300x-x8") / 1e9 == pytest.approx(316, rel=0.03)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from weft.collectives.library import P2P_LL_BYTES, KiB, MiB, Protocol, steps, volume
+from weft.collectives.library import P2P_LL_BYTES, PAYLOAD, KiB, MiB, Protocol, steps, volume
 from weft.hardware.libraries import Profile
 from weft.predict.collective_home import ll128_share
 from weft.predict.prediction import FloatArray
@@ -163,7 +163,7 @@ def pairwise(
     n = ranks.count
     part = np.maximum(size / n, 1)
     if protocol is Protocol.LL:
-        return _pairwise_ll(part, n, ranks.figure, profile)
+        return _pairwise_ll(part, ranks, profile)
     ramp = np.clip(np.log2(part / P2P_LL_BYTES) / 2, 0, 1) * profile.value("all_to_all.simple_ramp")
     first = np.maximum(np.minimum(size, _P2P_SECOND_STEP) - _P2P_FIRST_STEP, 0)
     later = np.maximum(size - _P2P_SECOND_STEP, 0)
@@ -178,12 +178,17 @@ def pairwise(
     }
 
 
-def _pairwise_ll(part: FloatArray, n: int, figure: float, profile: Profile) -> Parts:
+def _pairwise_ll(part: FloatArray, ranks: Ranks, profile: Profile) -> Parts:
+    """With few workgroups they limit the rate, not the links; slower links do so only where they are slower still."""
+    n, share = ranks.count, profile.value("all_to_all.ll_efficiency")
+    rate = share * ranks.figure
+    if share < PAYLOAD[Protocol.LL]:
+        rate = max(rate, min(share * ranks.home, PAYLOAD[Protocol.LL] * ranks.figure))
     ramp = np.clip(np.log2(part / (4 * KiB)) / 4, 0, 1) * profile.value("all_to_all.ll_ramp")
     beyond = np.maximum(part - _P2P_FLAT, 0)
     return {
         "launch": np.full_like(part, profile.value("all_to_all.ll_launch")),
         "latency": (n - 1) * profile.value("all_to_all.ll_peer") + ramp,
-        "link": beyond * (n - 1) / (profile.value("all_to_all.ll_efficiency") * figure),
+        "link": beyond * (n - 1) / rate,
         "copy": np.zeros_like(part),
     }
