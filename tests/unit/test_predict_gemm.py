@@ -134,6 +134,27 @@ def test_machine_code_and_plain_python_agree() -> None:
     assert np.allclose(results[0][1], results[1][1], rtol=1e-9)
 
 
+@pytest.mark.parametrize("name", ["h100-sxm", "mi210", "l40s"])
+def test_what_is_left_out_untimed_is_never_the_best(name: str) -> None:
+    gpu = load(name)
+    on = effective_rates("bf16", gpu, "short", 6.0)
+    fields = gemm_kernel.Tile._fields
+    tiles = [
+        gemm_kernel.Tile(*(float(getattr(one, f)) for f in fields))
+        for one in candidates(gpu.architecture, "bf16")
+    ]
+    for m, n, k in zip(*random_shapes(100, seed=4), strict=True):
+        shape = gemm_kernel.Shape(m, n, k, 1.0)
+        moved = gemm_kernel.traffic(shape, on)
+        tried = [tiles[0], *(tile for tile in tiles[1:] if not gemm_kernel.wasteful(shape, tile, on))]
+        every = [
+            gemm_kernel.under(shape, moved, tile, gemm_kernel.costs(tile, on), np.inf, on)[0]
+            for tile in tried
+        ]
+        found = predict.gemm(m, n, k, "bf16", gpu)
+        assert np.isclose(found.seconds - found.parts["launch"], min(every), rtol=1e-9)
+
+
 def test_the_plan_is_the_kernel_that_the_model_timed() -> None:
     gpu = load("h100-sxm")
     plan = predict.gemm_plan(8192, 8192, 8192, "bf16", gpu)

@@ -1,4 +1,4 @@
-"""The loop over shapes of `gemm_kernel` as machine code: same source, same results, a million shapes a second and more."""
+"""The loop over shapes of `gemm_kernel` as machine code: same source, same results, over a million shapes a second."""
 
 from __future__ import annotations
 
