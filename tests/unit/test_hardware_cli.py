@@ -5,7 +5,10 @@ from click.testing import CliRunner
 
 from weft import hardware as machines
 from weft.cli.hardware import hardware
-from weft.errors import UnknownNameError
+from weft.cli.measure import measure
+from weft.cli.options import machine
+from weft.cli.simulate import simulate
+from weft.errors import InputError, UnknownNameError
 
 
 def run(*arguments):
@@ -63,3 +66,26 @@ def test_a_file_is_shown_as_what_it_describes(tmp_path):
 def test_an_unknown_name_is_compared_with_gpus_and_systems():
     with pytest.raises(UnknownNameError, match=r"unknown GPU or system 'dgx-h101'.*did you mean 'dgx-h100'"):
         CliRunner().invoke(hardware, ["show", "dgx-h101"], catch_exceptions=False)
+
+
+def test_a_system_is_shown_by_what_rows_call_it():
+    assert run("show", "8xH100").startswith("dgx-h100: ")
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("dgx-h100", "'dgx-h100' is a system, not a GPU; its GPU is h100-sxm"),
+        ("gemm.csv", "'gemm.csv' is no GPU; a file that describes one ends in .toml"),
+        ("h100-smx", "unknown GPU 'h100-smx'"),
+    ],
+)
+def test_what_is_no_gpu_is_told_as_what_it_is(name, sentence):
+    with pytest.raises(InputError, match=sentence):
+        machine(name, ())
+
+
+@pytest.mark.parametrize("command", [simulate, measure])
+def test_a_data_type_may_be_in_capitals(command, tmp_path):
+    context = command.make_context("weft", ["--dtype", "BF16", "--out", str(tmp_path)])
+    assert context.params["dtype"] == "bf16"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import click
 
 from weft import hardware as machines
 from weft.cli.tables import print_sourced, print_table
-from weft.errors import UnknownNameError
+from weft.errors import InputError, UnknownNameError
 from weft.hardware import Gpu, Machine, Provenance
 from weft.units import format_bytes, format_rate
 
@@ -56,7 +57,7 @@ def show_machine(name: str, as_json: bool) -> None:
 
 
 def _find(name: str) -> Gpu | Machine:
-    """The GPU or system of that name or file; UnknownNameError names the nearest of both."""
+    """The GPU or system of that name or file, or the system that "8xH100" means; UnknownNameError names the nearest."""
     if name in machines.system_names() or (name.endswith(".toml") and machines.describes_system(name)):
         return machines.load_system(name)
     try:
@@ -64,6 +65,8 @@ def _find(name: str) -> Gpu | Machine:
     except UnknownNameError as error:
         if error.kind != "GPU" or error.name != name:
             raise
+        with suppress(InputError):
+            return machines.find_system(name).machine
         raise UnknownNameError("GPU or system", name, [*machines.names(), *machines.system_names()]) from None
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from weft import __version__
-from weft.cli.options import comma_list, whole_numbers
+from weft.cli.options import comma_list, lower_case, whole_numbers
 from weft.cli.output import writable_folder
 
 if TYPE_CHECKING:
@@ -37,7 +37,14 @@ if TYPE_CHECKING:
 @click.option(
     "--gemm", callback=whole_numbers, metavar="M,N,K", help="One GEMM instead of the planned shapes."
 )
-@click.option("--dtype", default="bf16", show_default=True, metavar="NAME", help="Data type of --gemm.")
+@click.option(
+    "--dtype",
+    callback=lower_case,
+    default="bf16",
+    show_default=True,
+    metavar="NAME",
+    help="Data type of --gemm.",
+)
 @click.option(
     "--device",
     type=click.Choice(["cuda", "cpu"]),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from weft.cli.output import writable_file, writable_folder
+from weft.errors import InputError, UnknownNameError
 from weft.units import LARGEST_COUNT
 
 if TYPE_CHECKING:
@@ -47,6 +48,11 @@ def whole_numbers(
             shown = name if len(name) < 24 else f"{name[:8]}... ({len(name)} digits)"
             raise click.BadParameter(f"{shown} is too large; give at most {LARGEST_COUNT}", context, option)
     return tuple(map(int, names))
+
+
+def lower_case(context: click.Context, option: click.Parameter, text: str | None) -> str | None:
+    """The name in lower case (None stays None): "BF16" is bf16."""
+    return None if text is None else text.lower()
 
 
 def _example(option: click.Parameter) -> str:
@@ -115,9 +121,27 @@ def jobs_option(command: F) -> F:
 
 def machine(gpu: str, assignments: tuple[str, ...]) -> Gpu:
     """The GPU with the values that --set changes; InputError for a name, path or value that cannot be."""
-    from weft.hardware import load, parse_assignment
+    from weft.hardware import parse_assignment
 
-    return load(gpu).with_values(dict(map(parse_assignment, assignments)))
+    return _named(gpu).with_values(dict(map(parse_assignment, assignments)))
+
+
+def _named(gpu: str) -> Gpu:
+    """The GPU of that name or file; what is rather a system, or a table, is told as that."""
+    from weft.hardware import find_system, load
+
+    if gpu.lower().endswith((".csv", ".json")):
+        raise InputError(f"'{gpu}' is no GPU; a file that describes one ends in .toml")
+    try:
+        return load(gpu)
+    except UnknownNameError:
+        try:
+            system = find_system(gpu)
+        except InputError:
+            system = None
+        if system is None:
+            raise
+    raise InputError(f"'{gpu}' is a system, not a GPU; its GPU is {system.gpu.name}")
 
 
 def given(**options: Any) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from weft.cli.options import (
     file_option,
     folder_option,
     given,
+    lower_case,
     machine,
     machine_options,
     whole_numbers,
@@ -49,6 +50,7 @@ _DEFAULT_MODEL, _DEFAULT_SUBLAYER = "t-nlg", "fc2"
 )
 @click.option(
     "--dtype",
+    callback=lower_case,
     default="fp16",
     show_default=True,
     metavar="NAME",
