@@ -317,3 +317,16 @@ def test_a_real_gpu_places_kernels_strictly_in_order_where_its_vendor_does():
     }
     assert rows["h100-sxm"][0, y.G_STRICT] == 1
     assert rows["mi300x"][0, y.G_STRICT] == 0
+
+
+def test_a_gemm_of_too_many_tiles_is_refused_before_anything_is_simulated():
+    huge = Gemm(65536 * 4, 65536 * 4, 64, "bf16")
+    with pytest.raises(InputError, match=r"tiles of .* x .*, more than the 1000000 that a run can hold"):
+        beside(huge, "all_reduce", 2**20, "h100-sxm", gemms=1)
+
+
+def test_the_output_of_a_gemm_takes_its_own_bytes_and_no_more():
+    gemm = Gemm(512, 256, 64, "bf16")
+    plan = Streams(GemmLoop(gemm, GemmTiling(), 1), None).plan(load("h100-sxm"))
+    output = next(buffer for buffer in plan.buffers if buffer.name == "output")
+    assert output.sizes == ((512 * 256 * 2,),)

@@ -21,6 +21,7 @@ from weft.parallel.tensor import ShardedSubLayer
 from weft.program import Buffer, ChunkRule, Kernel, Plan
 from weft.program.plan import Work
 from weft.units import format_bytes
+from weft.workload import Gemm
 
 
 @dataclass(frozen=True)
@@ -117,17 +118,23 @@ def _check_fit(problem: Problem) -> None:
             raise InputError(
                 f"{name} needs {format_bytes(need)} of {what}, but {holder} {format_bytes(have)}; choose a smaller tile"
             )
-    tiles = tiling.grid(gemm)[0] * tiling.grid(gemm)[1]
-    if tiles > MOST_TILES:
-        raise InputError(
-            f"the output of {gemm} has {tiles} tiles of {tiling.rows} x {tiling.columns}, more than the {MOST_TILES} "
-            "that a run can hold; choose a larger tile or a smaller GEMM"
-        )
+    tiles = check_tiles(gemm, tiling)
     if tiles < problem.layer.tp:
         raise InputError(
             f"the output of {gemm} has {tiles} tiles of {tiling.rows} x {tiling.columns}, fewer than the "
             f"{problem.layer.tp} GPUs that reduce it; choose a smaller tile, fewer GPUs or a larger GEMM"
         )
+
+
+def check_tiles(gemm: Gemm, tiling: GemmTiling) -> int:
+    """The number of output tiles; InputError if a run cannot hold so many."""
+    rows, columns = tiling.grid(gemm)
+    if rows * columns > MOST_TILES:
+        raise InputError(
+            f"the output of {gemm} has {rows * columns} tiles of {tiling.rows} x {tiling.columns}, more than the "
+            f"{MOST_TILES} that a run can hold; choose a larger tile or a smaller GEMM"
+        )
+    return rows * columns
 
 
 def _check_slots(slots: int, where: str) -> None:

@@ -12,6 +12,7 @@ from weft.hardware import Gpu
 from weft.kernels import GemmTiling, gemm_kernel, operand_sizes, tile_table
 from weft.kernels.channels import ChannelRing
 from weft.kernels.copies import DmaGather
+from weft.overlap.base import check_tiles
 from weft.program import Buffer, PlacedKernel, Plan
 from weft.program.plan import Work
 from weft.program.rules import CACHED_STORE
@@ -22,12 +23,18 @@ Collective = ChannelRing | DmaGather
 
 @dataclass(frozen=True)
 class GemmLoop:
-    """The same GEMM, `count` times in a row; compute units run at the clock of a "short" or a "sustained" run."""
+    """The same GEMM, `count` times in a row; compute units run at the clock of a "short" or a "sustained" run.
+
+    Raises InputError for a GEMM of more tiles than a run can hold.
+    """
 
     gemm: Gemm
     tiling: GemmTiling
     count: int
     clock: str = "sustained"
+
+    def __post_init__(self) -> None:
+        check_tiles(self.gemm, self.tiling)
 
 
 @dataclass(frozen=True)
@@ -85,11 +92,9 @@ class Streams:
     def _gemm_buffers(self, gpus: int) -> list[Buffer]:
         assert self.gemms is not None
         sizes = operand_sizes(self.gemms.gemm, self.gemms.tiling)
-        gemm = self.gemms.gemm
-        output = gemm.m * gemm.n * gemm.output_bytes
         return [
             *(Buffer(name, ((size,),) * gpus) for name, size in zip(("a", "b"), sizes, strict=True)),
-            Buffer("output", ((output,),) * gpus, (CACHED_STORE,)),
+            Buffer("output", ((self.gemms.gemm.output_bytes,),) * gpus, (CACHED_STORE,)),
         ]
 
 
