@@ -52,6 +52,13 @@ def test_what_the_library_would_take_instead_of_the_ring_is_said(weft):
         assert ("the library would take the switch's reduction (nvls)" in out) is said
 
 
+def test_traffic_of_a_collective_that_reduces_and_gathers_nothing_has_its_name(weft):
+    status, out, _ = weft(*BESIDE, "--beside", "all_to_all:4MiB", "--driver", "dma", "--loops", "1,1")
+    assert status == 0
+    assert "all_to_all, reads" in out
+    assert "AG, " not in out
+
+
 def test_copy_engines_drive_a_gather(weft):
     status, out, _ = weft(*BESIDE, "--beside", "all_gather:16MiB", "--driver", "dma", "--loops", "2")
     assert status == 0

@@ -11,7 +11,7 @@ import weft
 from weft.errors import InputError
 from weft.parallel.tensor import split
 from weft.report import plots
-from weft.report.plots.style import CAUSES, OVERLAPS
+from weft.report.plots.style import CAUSES, OVERLAPS, cause_look
 from weft.result import Comparison, Result
 from weft.workload import SubLayer
 
@@ -125,3 +125,9 @@ def test_streams_show_who_ran_who_waited_and_why(tmp_path):
         assert "compute" in stream_waits(answer).svg()
         page = concurrency_report(answer, tmp_path / name).read_text()
         assert "one after the other" in page
+
+
+def test_rs_and_ag_go_by_the_name_of_another_collective() -> None:
+    assert cause_look("ag_read").label == "AG reads"
+    assert cause_look("ag_read", "all_to_all").label == "all_to_all reads"
+    assert cause_look("gemm_read", "all_to_all").label == "GEMM reads"

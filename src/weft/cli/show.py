@@ -100,11 +100,19 @@ def print_traffic(results: Sequence[Result]) -> None:
     found = _in_order((cause for result in results for cause in result.bytes), _CAUSES)
     columns = ["cause", *(result.config.overlap for result in results)]
     rows = [
-        [_CAUSES.get(cause, cause), *(_megabytes(result.bytes.get(cause, 0)) for result in results)]
+        [_cause(cause, results), *(_megabytes(result.bytes.get(cause, 0)) for result in results)]
         for cause in found
     ]
     rows.append(["all", *(_megabytes(result.total_bytes) for result in results)])
     print_table("DRAM traffic of a GPU by cause [MB = 10^6 bytes]", columns, rows, numbers=columns[1:])
+
+
+def _cause(cause: str, results: Sequence[Result]) -> str:
+    """A cause in words; RS and AG stand for another collective where that is what runs."""
+    words = _CAUSES.get(cause, cause)
+    others = {result.config.lone_collective for result in results}
+    name = others.pop() if len(others) == 1 else ""
+    return f"{name}{words[2:]}" if name and cause.startswith(("rs_", "ag_")) else words
 
 
 def _megabytes(count: int) -> str:

@@ -42,6 +42,15 @@ class RunConfig:
     changed: tuple[str, ...] = ()
     link_note: str = ""
 
+    @property
+    def lone_collective(self) -> str:
+        """The collective of streams that is no reduce-scatter, all-gather or both; else empty.
+
+        Its traffic is counted where theirs is, but goes by its own name.
+        """
+        name = self.sublayer.rpartition(" beside ")[2] if self.overlap == "streams" else ""
+        return "" if name in ("GEMM", "reduce_scatter", "all_gather", "all_reduce") else name
+
 
 @dataclass(frozen=True)
 class KernelSpan:

@@ -131,9 +131,12 @@ def overlap_look(name: str, index: int = 0) -> Look:
     return OVERLAPS.get(name, Look(name, _SPARE[index % len(_SPARE)], "++"))
 
 
-def cause_look(name: str) -> Look:
-    """The look of a cause of traffic."""
-    return CAUSES.get(name, Look(name, "#999999"))
+def cause_look(name: str, collective: str = "") -> Look:
+    """The look of a cause of traffic; RS and AG go by the name of another `collective` where that is what runs."""
+    look = CAUSES.get(name, Look(name, "#999999"))
+    if not collective or not name.startswith(("rs_", "ag_")):
+        return look
+    return look._replace(label=f"{collective}{look.label[2:]}")
 
 
 def sublayer_label(name: str) -> str:

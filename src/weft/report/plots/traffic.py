@@ -65,7 +65,7 @@ def traffic_over_time(
     grid_of_axes[0][0].set_ylim(0, 1.12 * max(run.config.dram_bytes_per_s for run in runs) / 1e9)
     present = [name for name in CAUSES if any(_matters(run, name) for run in runs)]
     figure.legend(
-        handles=[handle(cause_look(name)) for name in present],
+        handles=[handle(cause_look(name, runs[0].config.lone_collective)) for name in present],
         loc="outside lower center",
         ncols=min(len(present), 6),
     )
