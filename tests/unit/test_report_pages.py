@@ -109,6 +109,18 @@ def test_a_study_page_is_self_contained_and_has_table_pictures_and_machine(tmp_p
     assert "T3-MCA &lt;speedup&gt;" in page
 
 
+def test_a_study_page_says_what_stands_for_the_links(tmp_path: Path) -> None:
+    study = small_study()
+    for number, (key, case) in enumerate(study.comparisons.items()):
+        noted = {
+            name: replace(result, config=replace(result.config, link_note=f"{number} rails stand for it"))
+            for name, result in case.results.items()
+        }
+        study.comparisons = {**study.comparisons, key: Comparison(noted)}
+    page = study_report(study, tmp_path).read_text()
+    assert [page.count(f"Link: {number} rails stand for it.") for number in range(2)] == [1, 1]
+
+
 def test_a_run_page_is_self_contained_and_counts_what_blocks_counted(tmp_path: Path) -> None:
     page = checked(run_report(small(), tmp_path).read_text())
     for part in ("dram activations", "ideal-overlap", "speedup", "What do workgroups wait for?"):

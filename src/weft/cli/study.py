@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,13 +17,14 @@ from weft.cli.options import (
     machine_options,
     whole_numbers,
 )
+from weft.cli.progress import progress_bar
 from weft.cli.tables import print_table
 
 if TYPE_CHECKING:
     from weft.hardware import Gpu
     from weft.result import Comparison
     from weft.studies.headline import HeadlineRow
-    from weft.studies.t3 import Progress, T3Study
+    from weft.studies.t3 import T3Study
 
 
 @click.group()
@@ -60,7 +59,7 @@ def t3(
     from weft.studies import t3 as paper
 
     chosen = machine(gpu, assignments)
-    with _progress_bar("T3 study") as progress:
+    with progress_bar("T3 study") as progress:
         done = paper.run(models, tps, jobs, progress, gpu=chosen, **given(request_bytes=request_bytes))
     _print_sublayers(done)
     _print_headline(done)
@@ -81,28 +80,6 @@ def _write_report(done: T3Study, folder: Path, gpu: Gpu) -> None:
 
     click.echo(f"figures: {done.save(folder / 't3.json')}")
     click.echo(f"report:  {study_report(done, folder, gpu)}")
-
-
-@contextmanager
-def _progress_bar(title: str) -> Iterator[Progress]:
-    """A progress bar on stderr, or a line per step where stderr is no terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda done, total, what: click.echo(f"{title}: {done} of {total}, {what}", err=True)
-        return
-    columns = (
-        TextColumn(title),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.description}"),
-    )
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("starting", total=None)
-        yield lambda done, total, what: bar.update(task, completed=done, total=total, description=what)
 
 
 def _print_sublayers(done: T3Study) -> None:
@@ -164,7 +141,7 @@ def sensitivity(json_file: Path | None, values: tuple[str, ...] | None, jobs: in
     """
     from weft.studies import sensitivity as moved
 
-    with _progress_bar("sensitivity") as progress:
+    with progress_bar("sensitivity") as progress:
         done = moved.run(values, jobs, progress)
     columns = ["assumed value", "low / high", *moved.FIGURES]
     print_table("What the figures become at either end of each range", columns, done.table())

@@ -36,7 +36,7 @@ def study_report(study: Study, out_dir: str | Path, gpu: Gpu | None = None) -> P
         comparable=any(row.published is not None for row in rows),
         summary=summary(rows),
         headline=headline_table(rows),
-        notes=[f"{note[:1].upper()}{note[1:]}." for note in study.notes],
+        notes=[f"{note[:1].upper()}{note[1:]}." for note in (*study.notes, *_link_notes(cases))],
         sections=[
             ("Speedup", _speedup_figures(cases, rows)),
             ("Contention in memory", _traffic_figures(shown)),
@@ -49,6 +49,12 @@ def study_report(study: Study, out_dir: str | Path, gpu: Gpu | None = None) -> P
         machine=machine_table(gpu) if gpu else None,
         assumed=assumed_table(gpu) if gpu else None,
     )
+
+
+def _link_notes(cases: Sequence[Comparison]) -> list[str]:
+    """What stands for the links of cases other than the first, whose note stands with the machine; each once."""
+    _, *others = dict.fromkeys(case.baseline.config.link_note for case in cases)
+    return [f"Link: {note}" for note in others if note]
 
 
 def summary(rows: Sequence[HeadlineRow]) -> list[str]:
