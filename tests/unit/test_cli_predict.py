@@ -214,6 +214,36 @@ def test_a_layer_shows_each_operator_and_the_total(tmp_path):
     assert len(record["operators"]) == 12
 
 
+def test_layers_on_several_systems_are_one_table_each(tmp_path):
+    files = ("--json", tmp_path / "l.json", "--csv", tmp_path / "l.csv")
+    shown = run("layer", "--model", "gpt-3", "--tp", 8, "--system", "dgx-a100,dgx-h100", *files)
+    assert shown.count("total") == 2
+    layers = json.loads((tmp_path / "l.json").read_text())["layers"]
+    assert [one["system"] for one in layers] == ["dgx-a100", "dgx-h100"]
+    assert layers[1]["time_us"] < layers[0]["time_us"]
+    with (tmp_path / "l.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["system"] for row in rows] == 12 * ["dgx-a100"] + 12 * ["dgx-h100"]
+
+
+def test_a_layer_takes_another_gpu_in_the_place_of_the_systems_own(tmp_path):
+    slow = tmp_path / "slow.toml"
+    leaf = '{value = "1 TB/s", kind = "assumed", source = "a test", low = "1 TB/s", high = "2 TB/s"}'
+    slow.write_text(f'extends = "h100-sxm"\n[memory]\nbandwidth = {leaf}\n')
+    times = []
+    for given in ([], ["--gpu", slow], ["--set", "memory.bandwidth=1 TB/s"]):
+        case = ("--model", "gpt-3", "--tp", 8, "--system", "dgx-h100", "--phase", "decode")
+        run("layer", *case, *given, "--json", tmp_path / "l.json")
+        times.append(json.loads((tmp_path / "l.json").read_text())["time_us"])
+    assert times[1] > 1.5 * times[0]
+    assert times[2] == pytest.approx(times[1])
+
+
+def test_heads_that_do_not_divide_are_said_under_the_table():
+    shown = run("layer", "--model", "t-nlg", "--tp", 8, "--system", "mi300x-x8")
+    assert "note: 28 heads do not divide by TP 8: the times are those of a GPU with 4" in shown
+
+
 @pytest.mark.parametrize("arguments", [["gemm"], ["gemm", "1,2"], ["gemm", "1,2,3", "--shapes", __file__]])
 def test_a_gemm_needs_one_shape_or_one_file(arguments):
     with pytest.raises(InputError, match="8192,8192,8192"):

@@ -217,7 +217,20 @@ def operators() -> None:
     epilog="Example: weft predict layer --model gpt-3 --tp 4 --batch 8 --sequence 2048 --system hgx-a100-4",
 )
 @click.option("--model", required=True, metavar="NAME|FILE", help="A model, see 'weft models list'.")
-@click.option("--system", required=True, metavar="NAME", help="A system, see 'weft hardware list'.")
+@click.option(
+    "--system",
+    "systems",
+    required=True,
+    callback=comma_list,
+    metavar="A,B",
+    help="Systems, a table each, see 'weft hardware list'.",
+)
+@click.option(
+    "--gpu",
+    metavar="NAME|FILE",
+    help="Another GPU in the place of the systems' own, such as a calibrated one.",
+)
+@_set
 @click.option("--tp", type=SIZE, default=1, show_default=True, metavar="N", help="GPUs that share it.")
 @click.option("--batch", type=SIZE, default=1, show_default=True, metavar="N", help="Sequences.")
 @click.option(
@@ -246,9 +259,12 @@ def operators() -> None:
     help="As for GEMMs; boost: held throughout, where power allows it.",
 )
 @_json
+@_csv
 def layer(
     model: str,
-    system: str,
+    systems: tuple[str, ...],
+    gpu: str | None,
+    assignments: tuple[str, ...],
     tp: int,
     batch: int,
     sequence: int,
@@ -258,25 +274,21 @@ def layer(
     dtype: str,
     clock: Any,
     json_file: Path | None,
+    csv_file: Path | None,
 ) -> None:
     """Predict one layer's forward pass, operator by operator, on each GPU of a tensor-parallel group."""
-    from weft.cli import predictions
+    from weft.cli import layers
     from weft.predict.layer import layer as predict_layer
 
-    done = predict_layer(
-        model,
-        system,
-        tp,
-        batch=batch,
-        sequence=sequence,
-        phase=phase,
-        dtype=dtype,
-        attention=attention,
-        clock=clock,
-        timed=timed,
-    )
-    predictions.print_layer(done)
-    _write(json_file, lambda: predictions.layer_json(done), "figures")
+    how: Any = {"batch": batch, "sequence": sequence, "phase": phase, "dtype": dtype}
+    how |= {"attention": attention, "clock": clock, "timed": timed}
+    done = {
+        name: predict_layer(model, layers.system_with(name, gpu, assignments), tp, **how) for name in systems
+    }
+    for found in done.values():
+        layers.print_layer(found)
+    _write(json_file, lambda: layers.as_json(done), "figures")
+    _write(csv_file, lambda: layers.as_csv(done), "table")
 
 
 def _machines(names: tuple[str, ...], assignments: tuple[str, ...]) -> list[Gpu]:

@@ -79,7 +79,7 @@ def print_gemms(done: Sequence[Predicted]) -> None:
             )
             rate = f"{case['tflops']:.4g}"
             rows.append(
-                [found.machine, shape, case["dtype"], *_answer(found, index), rate, where(found, index)]
+                [found.machine, shape, case["dtype"], *answer(found, index), rate, where(found, index)]
             )
     columns = ["GPU", "M x N x K", "dtype", "time", "bound", "TFLOP/s", "where the time goes"]
     title = f"GEMMs, {_CLOCKS[done[0].columns['clock']]}"
@@ -119,8 +119,8 @@ def print_collectives(done: Sequence[Predicted]) -> None:
             case = {name: column[index] for name, column in table.items()}
             rates = [f"{case['algbw_gbs']:.4g}", f"{case['busbw_gbs']:.4g}"]
             size = format_bytes(case["bytes"], digits=4)
-            answer = _answer(found, index)
-            rows.append([found.machine, size, case["by"], *answer, *rates, where(found, index)])
+            told = answer(found, index)
+            rows.append([found.machine, size, case["by"], *told, *rates, where(found, index)])
     columns = ["system", "size", "by", "time", "bound", "algbw GB/s", "busbw GB/s", "where the time goes"]
     print_table(
         _collective_title(done[0]), columns, rows, numbers=("size", "time", "algbw GB/s", "busbw GB/s")
@@ -170,7 +170,7 @@ def print_operators(done: Sequence[Predicted]) -> None:
     rows = [
         [
             found.machine,
-            *_answer(found, 0),
+            *answer(found, 0),
             *(f"{rate[0]:.4g}" for rate in found.rates.values()),
             where(found, 0),
         ]
@@ -181,18 +181,6 @@ def print_operators(done: Sequence[Predicted]) -> None:
     columns = ["GPU", "time", "bound", *rates, "where the time goes"]
     print_table(f"{case['operator']}, {shape}, {case['dtype']}", columns, rows, numbers=("time", *rates))
     _say_more(done)
-
-
-def print_layer(layer: Any) -> None:
-    """Print a layer operator by operator, with each one's share."""
-    rows = []
-    for entry in layer.operators:
-        one = Predicted(entry.name, {}, entry.prediction)
-        share = f"{entry.seconds / layer.seconds:.1%}"
-        rows.append([entry.name, entry.about, *_answer(one, 0), share, where(one, 0)])
-    rows.append(["total", "", format_time(layer.seconds, digits=4), "", "", ""])
-    columns = ["operator", "what", "time", "bound", "share", "where the time goes"]
-    print_table(layer.title, columns, rows, numbers=("time", "share"))
 
 
 def where(found: Predicted, index: int) -> str:
@@ -206,7 +194,8 @@ def where(found: Predicted, index: int) -> str:
     return f"{bar[:_BAR]:<{_BAR}} {words}"
 
 
-def _answer(found: Predicted, index: int) -> list[str]:
+def answer(found: Predicted, index: int) -> list[str]:
+    """Time and bound of a case in words."""
     seconds = float(np.ravel(found.prediction.seconds)[index])
     return [format_time(seconds, digits=4), str(np.ravel(found.prediction.bound_names())[index])]
 
@@ -245,8 +234,3 @@ def as_csv(done: Sequence[Predicted]) -> str:
         blank = [""] * len(found)
         writer.writerows(zip(*(table.get(name, blank) for name in names), strict=True))
     return text.getvalue()
-
-
-def layer_json(layer: Any) -> str:
-    """A layer's table as JSON."""
-    return json.dumps(layer.record(), indent=1) + "\n"

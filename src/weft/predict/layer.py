@@ -47,10 +47,11 @@ class LayerOperator:
 
 @dataclass(frozen=True)
 class LayerPrediction:
-    """The operators of a layer in the order in which they run, each after the other."""
+    """The operators of a layer in the order in which they run, each after the other; `notes` say what was assumed."""
 
     title: str
     operators: tuple[LayerOperator, ...]
+    notes: tuple[str, ...] = ()
 
     @property
     def seconds(self) -> float:
@@ -69,7 +70,8 @@ class LayerPrediction:
             }
             for entry in self.operators
         ]
-        return {"title": self.title, "time_us": 1e6 * self.seconds, "operators": rows}
+        notes = {"notes": list(self.notes)} if self.notes else {}
+        return {"title": self.title, "time_us": 1e6 * self.seconds, "operators": rows, **notes}
 
 
 @dataclass(frozen=True)
@@ -136,7 +138,7 @@ def layer(
     operators = _operators(case, group, attention)
     if timed == "host":
         operators = (_waited_for(entry, found.gpu) for entry in operators)
-    return LayerPrediction(_title(case, found.name, phase), tuple(operators))
+    return LayerPrediction(_title(case, found.name, phase, clock), tuple(operators), tuple(_notes(case)))
 
 
 def held_at_boost(gpu: Gpu, dtype: str) -> Gpu:
@@ -160,11 +162,23 @@ def _waited_for(entry: LayerOperator, gpu: Gpu) -> LayerOperator:
     return replace(entry, prediction=Prediction(seconds, bound, parts))
 
 
-def _title(case: _Case, system: str, phase: str) -> str:
+def _notes(case: _Case) -> Iterator[str]:
+    """What does not divide by the degree of tensor parallelism, so that one GPU has more of it than others."""
+    heads, wide = case.model.attention_heads, case.model.ffn_multiple * case.model.hidden
+    if heads % case.tp:
+        yield (
+            f"{heads} heads do not divide by TP {case.tp}: the times are those of a GPU with {case.heads}, "
+            f"others have fewer"
+        )
+    if wide % case.tp:
+        yield f"{wide} feed-forward columns do not divide by TP {case.tp}: a GPU with {-(-wide // case.tp)} counts"
+
+
+def _title(case: _Case, system: str, phase: str, clock: str) -> str:
     what = "tokens" if phase == "prefill" else "tokens of context"
     return (
         f"{case.model.name}, one layer, {phase}, TP {case.tp}, batch {case.batch} x {case.keys} {what}, "
-        f"{case.dtype} on {system}"
+        f"{case.dtype} on {system}, {clock} clock"
     )
 
 
