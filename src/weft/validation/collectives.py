@@ -174,7 +174,7 @@ def _labels(rows: Rows) -> dict[str, npt.NDArray[np.object_]]:
             case.rig.library,
             case.rig.host,
             case.match.nodes,
-            FROM_ROWS if case.rig.network_from_rows else FROM_MACHINE,
+            FROM_ROWS if case.rig.network_from_rows and case.match.nodes > 1 else FROM_MACHINE,
         )
         for name, value in zip(names[1:], told, strict=True):
             columns[name][case.positions] = value
