@@ -186,12 +186,12 @@ def test_a_gpu_without_rows_is_refused_with_those_that_have_some(tmp_path):
         validated(tmp_path, *good_rows(), gpus=["mi300x"])
 
 
-def test_a_users_own_machine_stands_for_rows_that_give_its_alias(tmp_path):
+def test_a_users_own_machine_stands_for_rows_that_give_its_alias_under_its_own_name(tmp_path):
     own = tmp_path / "own.toml"
     own.write_text('extends = "h100-sxm"\naliases = ["rack-7"]\n[compute]\nlaunch_latency = "2 us"\n')
     done = validated(tmp_path, gemm_row(SHAPES[0], predicted_us(SHAPES[0]), gpu="rack-7"), gpus=[str(own)])
     (group,) = done.groups()
-    assert (group.keys["gpu"], group.keys["machine"]) == ("rack-7", "own")
+    assert (group.keys["gpu"], group.keys["machine"]) == ("own", "own")
 
 
 def test_json_has_the_documented_groups(tmp_path):

@@ -158,6 +158,7 @@ def test_a_gpus_file_is_no_library_and_measurements_are_no_gpu(weft, measurement
     status, _, err = weft("validate", "--data", data, "--gpu", data)
     assert status == 2
     assert "gemm.csv' is no GPU: a file that describes one ends in .toml" in err
+    assert "gemm.csv' is no GPU" in weft("calibrate", "--data", data, "--gpu", data)[2]
     status, _, err = weft("validate", "--data", data, "--library", tmp_path / "none.toml")
     assert status == 2
     assert "none.toml" in err

@@ -135,7 +135,9 @@ def _print_bar(lines: Sequence[Line]) -> None:
     from weft.report.error_tables import bar_table, without_rows
 
     told = [line.to_dict() for line in lines]
-    _print("What must be reached", bar_table(told))
+    table = bar_table(told)
+    if table.rows:
+        _print("What must be reached", table)
     if silent := without_rows(told):
         click.echo(silent)
 

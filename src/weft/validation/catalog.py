@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from weft.hardware import Gpu, Provenance, find_gpu, find_system, quantities
+from weft.hardware import Provenance, find_system, quantities
 from weft.hardware.libraries import values
 from weft.units import Dimension
 from weft.units import format as format_quantity
@@ -76,8 +76,9 @@ class Target:
 
 def gpu_target(place: Path, name: str) -> Target:
     """A GPU, by name or TOML file, and its GEMMs among the measurements; InputError if there are none."""
-    gpu: Gpu = find_gpu(name)
-    subjects, problems, _ = subjects_of(place, Machines.of((name,)), ("gemm",))
+    machines = Machines.of((name,))
+    (gpu,) = machines.chosen
+    subjects, problems, _ = subjects_of(place, machines, ("gemm",))
     subject = subjects[0]
     names = sorted(set(subject.rows.texts["gpu"].tolist()))
     dimensions = {parameter.path: quantities()[parameter.path].dimension for parameter in subject.parameters}
