@@ -56,6 +56,17 @@ class UnknownNameError(InputError):
         return f"{len(self.known)} are known, from '{self.known[0]}' to '{self.known[-1]}'"
 
 
+class SystemNamedError(UnknownNameError):
+    """A GPU is wanted, but the name is a system's; the message says which GPU that has."""
+
+    def __init__(self, name: str, gpu: str) -> None:
+        super().__init__("GPU", name, (gpu,))
+        self.args = (name, gpu)
+
+    def __str__(self) -> str:
+        return f"'{self.name}' is a system, not a GPU; its GPU is {self.known[0]}"
+
+
 class ConfigError(InputError):
     """A configuration (a file, or values set by path) breaks a rule; `file` and `key` say where."""
 

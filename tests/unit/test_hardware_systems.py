@@ -1,7 +1,9 @@
+import pickle
+
 import pytest
 
 from weft import hardware
-from weft.errors import InputError, UnknownNameError
+from weft.errors import InputError, SystemNamedError, UnknownNameError
 from weft.hardware import SystemMatch, find_gpu, find_system, load_system, system_names
 
 # Names
@@ -284,3 +286,14 @@ def test_an_unsupported_data_type_names_the_supported_ones():
         InputError, match=r"mi210 has no matrix rate for 'fp8'; it has fp64, fp32, fp16, bf16, int8"
     ):
         gpu.matrix_rate("fp8")
+
+
+@pytest.mark.parametrize("text", ["dgx-h100", "8xH100"])
+def test_a_system_where_a_gpu_is_wanted_says_which_gpu_it_has(text):
+    with pytest.raises(
+        SystemNamedError, match=f"'{text}' is a system, not a GPU; its GPU is h100-sxm"
+    ) as caught:
+        hardware.load(text)
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+    with pytest.raises(UnknownNameError, match="unknown GPU 'h10'"):
+        hardware.load("h10")

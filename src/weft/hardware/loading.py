@@ -9,7 +9,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from weft.errors import ConfigError, UnknownNameError
+from weft.errors import ConfigError, InputError, SystemNamedError, UnknownNameError
 from weft.hardware.fields import Quantity
 from weft.hardware.gpu import Gpu, quantities
 from weft.hardware.machine import Machine, machine_paths
@@ -57,11 +57,17 @@ def system_names() -> list[str]:
 def load(name_or_path: str | Path) -> Gpu:
     """The GPU of the catalogue with that name or alias, or the one that a TOML file describes.
 
-    A file that says extends = "t3-paper" states only what differs. Raises UnknownNameError, InputError or
-    ConfigError.
+    A file that says extends = "t3-paper" states only what differs. Raises UnknownNameError (SystemNamedError for a
+    system's name), InputError or ConfigError.
     """
     known = _proper(name_or_path)
-    return _load_known(known) if known in names() else _load_file(find("GPU", known, _gpus().files))
+    if known in names():
+        return _load_known(known)
+    try:
+        file = find("GPU", known, _gpus().files)
+    except UnknownNameError as error:
+        raise _system_named(str(known)) or error from None
+    return _load_file(file)
 
 
 @cache
@@ -81,6 +87,16 @@ def _proper(name: str | Path) -> str | Path:
     from weft.hardware.finding import gpu_named
 
     return gpu_named(name) or name
+
+
+def _system_named(text: str) -> SystemNamedError | None:
+    """The error that tells that a text is a system's name, such as "8xH100", if it is one."""
+    from weft.hardware.finding import find_system
+
+    try:
+        return SystemNamedError(text, find_system(text).gpu.name)
+    except InputError:
+        return None
 
 
 def describes_system(file: str | Path) -> bool:
