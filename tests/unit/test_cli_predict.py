@@ -239,6 +239,18 @@ def test_a_layer_takes_another_gpu_in_the_place_of_the_systems_own(tmp_path):
     assert times[2] == pytest.approx(times[1])
 
 
+@pytest.mark.parametrize(
+    "case",
+    [
+        ("gemm", "8,8,8"),
+        ("op", "gelu", "--shape", "elements=8"),
+        ("layer", "--model", "gpt-3", "--system", "h100"),
+    ],
+)
+def test_a_data_type_may_be_written_in_capitals(case):
+    assert "bf16" in run(*case, "--dtype", "BF16").replace("BF16", "")
+
+
 def test_heads_that_do_not_divide_are_said_under_the_table():
     shown = run("layer", "--model", "t-nlg", "--tp", 8, "--system", "mi300x-x8")
     assert "note: 28 heads do not divide by TP 8: the times are those of a GPU with 4" in shown

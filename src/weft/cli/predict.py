@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,17 @@ _CLOCK_HELP = "short: at the boost clock; sustained: at the clock of a long run 
 @click.group()
 def predict() -> None:
     """Predict times in closed form: vectorised, with the bound that was hit and where the time goes."""
+
+
+def _lower(context: click.Context, option: click.Parameter, text: str) -> str:
+    return text.strip().lower()
+
+
+def _dtype(default: str, help_text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The option --dtype; "BF16" is bf16."""
+    return click.option(
+        "--dtype", default=default, show_default=True, callback=_lower, metavar="NAME", help=help_text
+    )
 
 
 _gpus = click.option(
@@ -56,7 +68,7 @@ _csv = file_option("--csv", "csv_file", "Write the predictions as CSV.")
     "weft predict gemm --shapes shapes.csv --csv times.csv",
 )
 @click.argument("shape", required=False, callback=whole_numbers, metavar="M,N,K")
-@click.option("--dtype", default="bf16", show_default=True, metavar="NAME", help="Data type of A and B.")
+@_dtype("bf16", "Data type of A and B.")
 @click.option("--batch", type=SIZE, default=1, show_default=True, metavar="N", help="GEMMs in one launch.")
 @click.option(
     "--shapes",
@@ -175,7 +187,7 @@ def collective(
     metavar="A=1,B=2",
     help="Its dimensions, see 'weft predict ops'.",
 )
-@click.option("--dtype", default="fp16", show_default=True, metavar="NAME", help="Data type of its tensors.")
+@_dtype("fp16", "Data type of its tensors.")
 @_gpus
 @_set
 @_clock
@@ -250,7 +262,7 @@ def operators() -> None:
     show_default=True,
     help="Kernels follow each other on the device, or the host waits for each.",
 )
-@click.option("--dtype", default="fp16", show_default=True, metavar="NAME", help="Data type of its tensors.")
+@_dtype("fp16", "Data type of its tensors.")
 @click.option(
     "--clock",
     type=click.Choice(["short", "sustained", "boost"]),
