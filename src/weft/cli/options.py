@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from weft.cli.output import writable_file, writable_folder
-from weft.errors import InputError, UnknownNameError
+from weft.errors import InputError
 from weft.units import LARGEST_COUNT
 
 if TYPE_CHECKING:
@@ -127,21 +127,12 @@ def machine(gpu: str, assignments: tuple[str, ...]) -> Gpu:
 
 
 def _named(gpu: str) -> Gpu:
-    """The GPU of that name or file; what is rather a system, or a table, is told as that."""
-    from weft.hardware import find_system, load
+    """The GPU of that name or file; a table is told as no GPU."""
+    from weft.hardware import load
 
     if gpu.lower().endswith((".csv", ".json")):
         raise InputError(f"'{gpu}' is no GPU; a file that describes one ends in .toml")
-    try:
-        return load(gpu)
-    except UnknownNameError:
-        try:
-            system = find_system(gpu)
-        except InputError:
-            system = None
-        if system is None:
-            raise
-    raise InputError(f"'{gpu}' is a system, not a GPU; its GPU is {system.gpu.name}")
+    return load(gpu)
 
 
 def given(**options: Any) -> dict[str, Any]:
