@@ -146,19 +146,21 @@ _REMEMBERED = 20_000
 
 
 def _subject(rows: Rows, gpu: Gpu, profile: Profile) -> Subject:
-    size = rows.numbers["bytes"]
+    size, labels = rows.numbers["bytes"], _labels(rows)
     parameters = collective_parameters(profile)
     return Subject(
         kind="collective",
         machine=gpu.name,
         rows=rows,
         measured=rows.seconds,
-        labels=_labels(rows),
+        labels=labels,
         ranges={LARGE: size >= 16 * _MiB, MEDIUM: size >= _MiB, ALL: np.ones(len(rows), dtype=np.bool_)},
         predict=_Model(profile),
         parameters=parameters,
         start={parameter.path: profile.value(parameter.path) for parameter in parameters},
         vendor=gpu.vendor,
+        # A network that was read from its rows leaves them nothing to say of the library.
+        teaches=labels["network"] != FROM_ROWS,
     )
 
 

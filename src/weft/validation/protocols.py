@@ -56,7 +56,7 @@ def calibrated(
         raise InputError(
             f"{len(subject)} rows of {subject.machine} are too few to hold {holdout:.0%} of them out; measure more"
         )
-    seen, kept = subject.take(~held), subject.take(held)
+    seen, kept = subject.take(~held).teaching(), subject.take(held)
     seen = seen.take(sample(seen.strata(), most_rows, seed))
     found = fit(seen.model(), seen.measured, subject.parameters, subject.start)
     after = predicted(kept, found.values())

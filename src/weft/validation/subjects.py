@@ -26,6 +26,7 @@ class Subject:
 
     `ranges` maps a class of size, such as ">= 20 us", to the rows in it. `start` holds the parameters' values in
     the catalog. `vendor` says whose other machines are relatives; a `slow` subject is simulated, request by request.
+    `teaches` marks the rows that a fit may learn from (None: all); the others are only predicted.
     """
 
     kind: str
@@ -39,6 +40,7 @@ class Subject:
     start: Mapping[str, float] = field(default_factory=dict)
     vendor: str = "none"
     slow: bool = False
+    teaches: BoolArray | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -56,7 +58,12 @@ class Subject:
             measured=self.measured[which],
             labels={name: column[which] for name, column in self.labels.items()},
             ranges={name: mask[which] for name, mask in self.ranges.items()},
+            teaches=None if self.teaches is None else self.teaches[which],
         )
+
+    def teaching(self) -> Subject:
+        """The subject with the rows that a fit may learn from."""
+        return self if self.teaches is None else self.take(self.teaches)
 
     def model(self) -> Callable[[Mapping[str, float]], FloatArray]:
         """The seconds of its rows as a function of the parameters alone."""
