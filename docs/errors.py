@@ -75,7 +75,7 @@ def lines(data: Mapping[str, Any], kinds: Sequence[str]) -> Iterator[str]:
         ]
         yield from markdown(errors_table(told))
         for name in PICTURES if kind in DRAWN else ():
-            yield f"\n![{TITLES[kind]}, {name}]({FIGURES}/{kind}-{name}.svg)"
+            yield f"\n![{TITLES[kind]}, {name}]({FIGURES}/{kind}-{name}.png)"
 
 
 def markdown(table: Table) -> Iterator[str]:
@@ -89,7 +89,7 @@ def copy_pictures(folder: Path) -> None:
     (HERE / FIGURES).mkdir(exist_ok=True)
     for kind in DRAWN:
         for name in PICTURES:
-            picture = folder / f"{kind}-{name}.svg"
+            picture = folder / f"{kind}-{name}.png"
             if picture.exists():
                 shutil.copyfile(picture, HERE / FIGURES / picture.name)
 

@@ -93,5 +93,5 @@ def test_the_page_holds_tables_pictures_verdicts_and_problems(tmp_path):
         "By class of size",
     ):
         assert words in page
-    assert (tmp_path / "gemm-predicted.svg").exists()
-    assert (tmp_path / "gemm-error.svg").exists()
+    assert (tmp_path / "gemm-predicted.png").exists()
+    assert (tmp_path / "gemm-error.png").exists()

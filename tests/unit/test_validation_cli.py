@@ -62,7 +62,7 @@ def test_validate_writes_json_a_page_and_pictures(weft, measurements, tmp_path):
     data = json.loads((tmp_path / "v.json").read_text())
     assert data["groups"][0]["gpu"] == "h100-sxm"
     assert {file.name for file in out.iterdir()} == {
-        "report.html", "validation.json", "gemm-predicted.svg", "gemm-error.svg",
+        "report.html", "validation.json", "gemm-predicted.png", "gemm-error.png",
     }  # fmt: skip
     assert "Weft's models against measurements" in (out / "report.html").read_text()
 

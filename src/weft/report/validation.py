@@ -44,13 +44,13 @@ def validation_report(
     """Write `report.html` on a validation to a folder and return its path; OutputError if that fails.
 
     `lines` are the demands on the models, with what was reached. The pictures are also written by themselves, like
-    gemm-predicted.svg and gemm-error.svg.
+    gemm-predicted.png and gemm-error.png: as pixels, which give no measured row away.
     """
     data = findings.to_dict()
     pictures = {kind: list(figures(kind, clouds)) for kind, clouds in findings.clouds().items()}
     for kind, drawn in pictures.items():
         for name, figure in zip(PICTURES, drawn, strict=False):
-            write_atomically(Path(out_dir) / f"{kind}-{name}.svg", figure.picture.svg())
+            write_atomically(Path(out_dir) / f"{kind}-{name}.png", figure.picture.png())
     return write_page(
         "validation.html.j2",
         out_dir,

@@ -101,6 +101,13 @@ class Picture(Figure):
         text = buffer.getvalue()
         return _PATH.sub(_rounded, text[text.index("<svg") :])
 
+    def png(self, dots_per_inch: int = 80) -> bytes:
+        """The picture as a PNG file."""
+        with mpl.rc_context(_RC):
+            buffer = io.BytesIO()
+            self.savefig(buffer, format="png", dpi=dots_per_inch, metadata={"Software": None})
+        return buffer.getvalue()
+
     def _repr_svg_(self) -> str:
         return self.svg()
 
