@@ -20,7 +20,8 @@ _TREE_STAGES = 4
 """Times that a tree holds a chunk on its way: up and down, in one node and in the other."""
 
 _TWO_STAGES = 3.0
-"""Exponent at which the links inside a node and the network between nodes, stages of one pipeline, combine."""
+"""Exponent at which the links inside a node and the network between nodes, stages of one pipeline, combine
+[assumed; 1 is one after the other, infinity the slower alone]."""
 
 
 def across(

@@ -28,7 +28,9 @@ Shapes = tuple[FloatArray, FloatArray, FloatArray, FloatArray]
 ROTATION = 6.0
 """Weights that take turns in a timing loop, as the public inference harnesses do (ai-dynamo/aiconfigurator)."""
 _COMPILE_FROM = 2000  # shapes: beyond them, loading or making machine code pays
-_CACHE_BOUND = 0.05  # share of a compute unit's time spent waiting for the cache, from which it is the bound
+_CACHE_BOUND = (
+    0.05  # share of its time that a unit waits for the cache, from which that is the bound (assumed)
+)
 _UNHASHED = ("cdna1", "cdna2")  # memory channels follow the address bits
 _TOTAL, _COLUMNS, _SPLITS, _UNITS, _MEMORY, _MATRIX, _CACHE, _LATENCY, _SPLIT = range(9)
 

@@ -11,17 +11,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 MAX_SPLIT = 64
-"""Parts that K may be cut into, at most."""
+"""Parts that K may be cut into, at most [assumed]."""
 SPLIT_STEPS = 4
-"""K steps that a part has at least."""
+"""K steps that a part has at least [assumed]."""
 SPLIT_WAVES = 3
-"""A split fills the GPU once, twice or three times over."""
+"""A split fills the GPU once, twice or three times over [assumed]."""
 SMALL = 64
-"""Rows or columns of a tile that is tried for however small a matrix."""
+"""Rows or columns of a tile that is tried for however small a matrix [assumed]."""
 LARGE = 128 * 128
-"""Elements of a tile from which it is tried for however large a matrix."""
+"""Elements of a tile from which it is tried for however large a matrix [assumed]."""
 MANY_WAVES = 12
-"""Waves of tiles from which only large tiles are tried."""
+"""Waves of tiles from which only large tiles are tried [assumed]."""
 RAMP = 0.7
 """Cache over footprint from which on some of the operands are still there when they are used again (assumed)."""
 SAME = 1 + 1e-12
