@@ -53,14 +53,14 @@ def test_what_the_library_would_take_instead_of_the_ring_is_said(weft):
 
 
 def test_traffic_of_a_collective_that_reduces_and_gathers_nothing_has_its_name(weft):
-    status, out, _ = weft(*BESIDE, "--beside", "all_to_all:4MiB", "--driver", "dma", "--loops", "1,1")
+    status, out, _ = weft(*BESIDE, "--beside", "all_to_all:4MiB", "--overlap", "dma", "--loops", "1,1")
     assert status == 0
     assert "all_to_all, reads" in out
     assert "AG, " not in out
 
 
 def test_copy_engines_drive_a_gather(weft):
-    status, out, _ = weft(*BESIDE, "--beside", "all_gather:16MiB", "--driver", "dma", "--loops", "2")
+    status, out, _ = weft(*BESIDE, "--beside", "all_gather:16MiB", "--overlap", "dma", "--loops", "2")
     assert status == 0
     assert "by DMA engines" in out
 
@@ -71,7 +71,7 @@ def test_copy_engines_drive_a_gather(weft):
         ([*BESIDE, "--beside", "all_reduce"], "write it like all_reduce:256MiB"),
         ([*BESIDE, "--beside", "all_reduc:1MiB"], "did you mean 'all_reduce'"),
         ([*BESIDE, "--beside", "all_reduce:1 furlong"], "furlong"),
-        ([*BESIDE, "--beside", "all_reduce:1MiB", "--driver", "dma"], "cannot add"),
+        ([*BESIDE, "--beside", "all_reduce:1MiB", "--overlap", "dma"], "cannot add"),
         ([*BESIDE, "--beside", "all_reduce:1MiB", "--loops", "1,2,3"], "--loops has 3 numbers"),
         ([*BESIDE, "--beside", "all_reduce:1MiB", "--compare", "t3"], "--beside takes no --compare"),
         (["simulate", "--beside", "all_reduce:1MiB"], "give --gemm M,N,K"),

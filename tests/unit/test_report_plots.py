@@ -119,8 +119,10 @@ def test_streams_show_who_ran_who_waited_and_why(tmp_path):
     from weft.workload import Gemm
 
     gemm = Gemm(2048, 2048, 1024, "bf16")
-    for name, driver in (("all_reduce", "cu"), ("all_gather", "dma")):
-        answer = beside(gemm, name, 16 << 20, "a100-sxm-80gb", ranks=4, gemms=2, collectives=2, driver=driver)
+    for name, strategy in (("all_reduce", "streams"), ("all_gather", "dma")):
+        answer = beside(
+            gemm, name, 16 << 20, "a100-sxm-80gb", ranks=4, gemms=2, collectives=2, strategy=strategy
+        )
         assert name in streams(answer).svg()
         assert "compute" in stream_waits(answer).svg()
         page = concurrency_report(answer, tmp_path / name).read_text()

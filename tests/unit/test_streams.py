@@ -234,7 +234,7 @@ def test_a_ring_in_the_place_of_the_switchs_reduction_is_told():
     assert nvls.choice.seconds < nvls.collective.alone
     assert ring_.record()["library_algorithm"] == "ring"
     assert not ring_.differs
-    copied = beside(shape, "all_gather", 64 << 20, "h100-sxm", gemms=1, driver="dma")
+    copied = beside(shape, "all_gather", 64 << 20, "h100-sxm", gemms=1, strategy="dma")
     assert copied.record()["library_algorithm"] is None
     assert beside(shape, "all_reduce", 16 << 20, "t3-paper", gemms=1).choice is None
 
@@ -272,11 +272,11 @@ def test_stores_below_the_links_rate_leave_the_memorys_traffic_as_it_is():
 def test_copy_engines_slow_a_gemm_less_than_a_ring_kernel_does():
     shape = Gemm(4096, 4096, 2048, "bf16")
     by = {
-        driver: beside(shape, "all_gather", 64 << 20, "dgx-a100", gemms=3, driver=driver)
-        for driver in ("cu", "dma")
+        strategy: beside(shape, "all_gather", 64 << 20, "dgx-a100", gemms=3, strategy=strategy)
+        for strategy in ("streams", "dma")
     }
-    assert by["dma"].gemm.slowdown < by["cu"].gemm.slowdown
-    assert by["dma"].speedup > by["cu"].speedup
+    assert by["dma"].gemm.slowdown < by["streams"].gemm.slowdown
+    assert by["dma"].speedup > by["streams"].speedup
 
 
 @pytest.mark.parametrize("pattern", ["ag_gemm", "gemm_rs"])
@@ -297,9 +297,13 @@ def test_an_overlapped_gemm_is_no_faster_than_its_parts_allow(pattern, method):
             UnknownNameError,
             "did you mean 'all_reduce'",
         ),
-        (lambda: beside(GEMM, "all_reduce", 1 << 20, "h100-sxm", driver="dma"), InputError, "cannot add"),
+        (lambda: beside(GEMM, "all_reduce", 1 << 20, "h100-sxm", strategy="dma"), InputError, "cannot add"),
         (lambda: beside(GEMM, "all_to_all", 1 << 20, "h100-sxm"), InputError, "DMA engines can"),
-        (lambda: beside(GEMM, "all_reduce", 1 << 20, "h100-sxm", driver="gpu"), UnknownNameError, "driver"),
+        (
+            lambda: beside(GEMM, "all_reduce", 1 << 20, "h100-sxm", strategy="gpu"),
+            UnknownNameError,
+            "strategy",
+        ),
         (lambda: beside(GEMM, "all_reduce", 1 << 20, "h100-sxm", gemms=0), InputError, "between 1 and 1000"),
         (lambda: beside(GEMM, "all_reduce", 100, "h100-sxm"), InputError, "less than 1 KiB each"),
         (lambda: overlapped("gemm_ar", 64, 64, 64, "h100-sxm"), UnknownNameError, "pattern"),

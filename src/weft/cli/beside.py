@@ -40,11 +40,10 @@ def beside_options(command: F) -> F:
             help="GEMMs and collectives of --beside.  [default: 4, and as many collectives as last as long]",
         ),
         click.option(
-            "--driver",
-            type=click.Choice(["cu", "dma"]),
-            default="cu",
-            show_default=True,
-            help="What moves the data of --beside: compute units or DMA engines.",
+            "--split",
+            metavar="GEMM-COLL",
+            help="Compute units of the GEMM and those set apart, for the partitioned overlaps of --beside, like "
+            "272-32.  [default: as many as the collective can use, or 8 beside DMA engines]",
         ),
         click.option(
             "--first",
@@ -65,6 +64,7 @@ def simulate_beside(
     text: str,
     gpu: Gpu,
     loops: tuple[int, ...] | None,
+    split: str | None,
     options: dict[str, Any],
 ) -> Concurrency:
     """Simulate what the options of --beside say; InputError for what they leave open or cannot mean."""
@@ -77,7 +77,43 @@ def simulate_beside(
         raise InputError(f"--loops has {len(loops)} numbers; write GEMMs,collectives, like 8,20")
     name, bytes_ = parse_collective(text)
     counts: dict[str, Any] = dict(zip(("gemms", "collectives"), loops or (), strict=False))
-    return beside(Gemm(*gemm, dtype), name, bytes_, gpu, **counts, **options)
+    units = None if split is None else parse_split(split, gpu)
+    return beside(Gemm(*gemm, dtype), name, bytes_, gpu, units=units, **counts, **options)
+
+
+def check_strategy(name: str) -> str:
+    """The name of a strategy; InputError for an overlap of a sub-layer, which --beside has none of."""
+    from weft.overlap import OVERLAPS, find_strategy
+
+    if name in OVERLAPS:
+        raise InputError(
+            f"overlap '{name}' joins a GEMM with the collective of its own output, but those of --beside do not depend "
+            "on each other; choose streams, priority, partition, priority-partition, dma or dma-partition"
+        )
+    return find_strategy(name).name
+
+
+def refuse_strategy(name: str) -> None:
+    """Raise InputError for a strategy where there is nothing independent to run beside the GEMM."""
+    from weft.overlap import STRATEGIES
+
+    if name in STRATEGIES:
+        raise InputError(
+            f"overlap '{name}' shares a GPU between kernels that do not depend on each other, but those of a sub-layer "
+            f"do; give --gemm M,N,K --beside all_gather:896MiB --overlap {name}"
+        )
+
+
+def parse_split(text: str, gpu: Gpu) -> int:
+    """The compute units set apart in "272-32"; InputError unless both sides add up to those of the GPU."""
+    from weft.overlap.strategies import apart_of
+
+    gemm, dash, apart = (part.strip() for part in text.partition("-"))
+    if not (dash and gemm.isdecimal() and apart.isdecimal()):
+        raise InputError(
+            f"'{text}' is no split; write the compute units of the GEMM and those set apart, like 272-32"
+        )
+    return apart_of(int(gemm), int(apart), gpu)
 
 
 def parse_collective(text: str) -> tuple[str, int]:
@@ -96,8 +132,9 @@ def print_concurrency(answer: Concurrency) -> None:
 
     c = answer.run.config
     changed = "".join(f", {change}" for change in c.changed)
+    driver = _DRIVERS[answer.strategy.driver]
     title = (
-        f"GEMM {c.m} x {c.n} x {c.k} {c.dtype} beside {answer.collective.name} ({_DRIVERS[answer.driver]}) on each of "
+        f"GEMM {c.m} x {c.n} x {c.k} {c.dtype} beside {answer.collective.name} ({driver}) on each of "
         f"{answer.ranks} x {answer.gpu}{changed}"
     )
     columns = ["loop", "count", "alone us", "beside us", "slowdown", "while both run", "ends at us"]

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from weft.cli import show
-from weft.cli.beside import beside_options, print_concurrency, simulate_beside, write_concurrency
+from weft.cli.beside import (
+    beside_options,
+    check_strategy,
+    print_concurrency,
+    refuse_strategy,
+    simulate_beside,
+    write_concurrency,
+)
 from weft.cli.options import (
     comma_list,
     file_option,
@@ -61,10 +68,8 @@ _DEFAULT_MODEL, _DEFAULT_SUBLAYER = "t-nlg", "fc2"
 )
 @click.option(
     "--overlap",
-    default="t3-mca",
-    show_default=True,
     metavar="NAME",
-    help="How compute and communication overlap, see 'weft overlaps list'.",
+    help="How compute and communication overlap, see 'weft overlaps list'.  [default: t3-mca, with --beside streams]",
 )
 @click.option("--compare", callback=comma_list, metavar="A,B", help="Other overlaps to set beside it.")
 @click.option(
@@ -101,7 +106,7 @@ def simulate(
     gemm: tuple[int, ...] | None,
     dtype: str,
     tp: int,
-    overlap: str,
+    overlap: str | None,
     compare: tuple[str, ...] | None,
     arbiter: str | None,
     mode: str,
@@ -109,7 +114,7 @@ def simulate(
     beside: str | None,
     ranks: int,
     loops: tuple[int, ...] | None,
-    driver: str,
+    split: str | None,
     first: str,
     gpu: str,
     assignments: tuple[str, ...],
@@ -128,14 +133,17 @@ def simulate(
 
     if beside is not None:
         _refuse_with_beside(model=model, sublayer=sublayer, compare=compare)
+        strategy = check_strategy(overlap or "streams")
         on = machine(gpu, assignments)
         with _status() as watch:
             extra = given(arbiter=_policy(arbiter), request_bytes=request_bytes, clock=clock, watch=watch)
-            options = {"ranks": ranks, "driver": driver, "first": first, **extra}
-            concurrency = simulate_beside(gemm, dtype, beside, on, loops, options)
+            options = {"ranks": ranks, "strategy": strategy, "first": first, **extra}
+            concurrency = simulate_beside(gemm, dtype, beside, on, loops, split, options)
         print_concurrency(concurrency)
         write_concurrency(concurrency, on, json_file, trace_file, folder)
         return
+    overlap = overlap or "t3-mca"
+    refuse_strategy(overlap)
     layer = _layer(model, sublayer, gemm, tp, dtype)
     _check_overlaps(overlap, compare or (), traced=trace_file is not None)
     chosen = machine(gpu, assignments)

@@ -16,6 +16,7 @@ from weft.overlap.base import Ideal, Overlap, PhaseTimes, Problem, Simulated
 from weft.overlap.fused_scatter import FusedScatter
 from weft.overlap.ideal import IdealOverlap, IdealReduceScatter
 from weft.overlap.sequential import NearMemoryReduceScatter, Sequential
+from weft.overlap.strategies import STRATEGIES, Strategy, find_strategy
 from weft.overlap.track_trigger import TrackTrigger
 
 OVERLAPS: dict[str, Overlap] = {
@@ -40,6 +41,7 @@ __all__ = [
     "OVERLAPS",
     "POLICIES",
     "ROUND_ROBIN",
+    "STRATEGIES",
     "ArbiterPolicy",
     "ArbiterView",
     "FusedScatter",
@@ -52,6 +54,8 @@ __all__ = [
     "Problem",
     "Sequential",
     "Simulated",
+    "Strategy",
     "TrackTrigger",
     "arbiter",
+    "find_strategy",
 ]

@@ -13,6 +13,7 @@ from weft.kernels import GemmTiling, gemm_kernel, operand_sizes, tile_table
 from weft.kernels.channels import ChannelRing
 from weft.kernels.copies import DmaGather
 from weft.overlap.base import check_tiles
+from weft.overlap.strategies import Strategy, split_units
 from weft.program import Buffer, PlacedKernel, Plan
 from weft.program.plan import Work
 from weft.program.rules import CACHED_STORE
@@ -49,13 +50,17 @@ class CollectiveLoop:
 class Streams:
     """What runs on every GPU: a stream of GEMMs, a stream of collectives, or both side by side.
 
-    `first` names the stream whose first kernel the host launches first; both begin at once. `gpus` are simulated (one
-    stands for all where they are equal).
+    `first` names the stream whose first kernel the host launches first; both begin at once. With `priority`, waiting
+    workgroups of collectives go before those of GEMMs. `gemm_units` and `collective_units` mask the compute units that
+    a stream may use (None: all). `gpus` are simulated (one stands for all where they are equal).
     """
 
     gemms: GemmLoop | None
     collectives: CollectiveLoop | None
     first: str = "collective"
+    priority: bool = False
+    gemm_units: tuple[int, ...] | None = None
+    collective_units: tuple[int, ...] | None = None
 
     def plan(self, gpu: Gpu, gpus: int = 1) -> Plan:
         """The kernels of both streams, their buffers and tiles."""
@@ -81,13 +86,23 @@ class Streams:
         if self.gemms is None:
             return []
         kernel = gemm_kernel(self.gemms.gemm, gpu, self.gemms.tiling, self.gemms.clock)
-        return [PlacedKernel(replace(kernel, name=f"gemm {i}")) for i in range(self.gemms.count)]
+        return [
+            PlacedKernel(replace(kernel, name=f"gemm {i}"), compute_units=self.gemm_units)
+            for i in range(self.gemms.count)
+        ]
 
     def _collective_kernels(self, gpu: Gpu) -> list[PlacedKernel]:
         if self.collectives is None:
             return []
         collective, count = self.collectives.collective, self.collectives.count
-        return [PlacedKernel(collective.kernel(gpu, f"{collective.collective} {i}", i)) for i in range(count)]
+        return [
+            PlacedKernel(
+                collective.kernel(gpu, f"{collective.collective} {i}", i),
+                priority=int(self.priority),
+                compute_units=self.collective_units,
+            )
+            for i in range(count)
+        ]
 
     def _gemm_buffers(self, gpus: int) -> list[Buffer]:
         assert self.gemms is not None
@@ -96,6 +111,21 @@ class Streams:
             *(Buffer(name, ((size,),) * gpus) for name, size in zip(("a", "b"), sizes, strict=True)),
             Buffer("output", ((self.gemms.gemm.output_bytes,),) * gpus, (CACHED_STORE,)),
         ]
+
+
+def arranged(
+    strategy: Strategy, gpu: Gpu, gemms: GemmLoop, collectives: CollectiveLoop, units: int | None, first: str
+) -> Streams:
+    """Both streams as a strategy arranges them; `units` are set apart where it partitions, `first` is launched first.
+
+    Raises InputError for units that leave one side without any.
+    """
+    streams = Streams(gemms, collectives, first, strategy.priority)
+    if not strategy.partition or units is None:
+        return streams
+    split = split_units(gpu, units)
+    apart = split.apart if strategy.driver == "cu" else None
+    return replace(streams, gemm_units=split.gemm, collective_units=apart)
 
 
 def _in_order(*streams: list[PlacedKernel]) -> tuple[PlacedKernel, ...]:

@@ -2,6 +2,7 @@
 
 from weft.result.comparison import Comparison
 from weft.result.result import ChunkSpan, DmaSpan, KernelSpan, Result, RunConfig, Series, StageSpan
+from weft.result.stream_run import StreamRun
 
 __all__ = [
     "ChunkSpan",
@@ -12,4 +13,5 @@ __all__ = [
     "RunConfig",
     "Series",
     "StageSpan",
+    "StreamRun",
 ]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from weft.overlap.strategies import Strategy
 from weft.result.result import Result
 from weft.units import format_bytes, format_time
 
@@ -77,14 +78,18 @@ class Choice:
 class Concurrency:
     """A loop of GEMMs beside a loop of collectives on every one of `ranks` GPUs, and each loop alone.
 
-    `driver` says what moves the collective's data: "cu" or "dma". `run` is the concurrent run, `gemm_alone` and
-    `collective_alone` the isolated ones. `choice` is what the library would take for a collective by compute units,
-    in closed form; the engine runs a ring. It is None where no library is known, or DMA engines drive it.
+    `strategy` says how they shared the GPU; `units` is on how many compute units each of "gemm" and "collective" ran,
+    `apart` how many were set apart (None: the strategy sets none apart), `first` what the host launched first. `run`
+    is the concurrent run, `gemm_alone` and `collective_alone` the isolated ones. `choice` is what the library would
+    take for a collective by compute units, in closed form; the engine runs a ring. It is None where no library is
+    known, or DMA engines drive it.
     """
 
     gpu: str
     ranks: int
-    driver: str
+    strategy: Strategy
+    units: Mapping[str, int]
+    apart: int | None
     first: str
     gemm: LoopTimes
     collective: LoopTimes
@@ -130,9 +135,12 @@ class Concurrency:
             "n": config.n,
             "k": config.k,
             "dtype": config.dtype,
-            "driver": self.driver,
+            "strategy": self.strategy.name,
+            "driver": self.strategy.driver,
+            "units_apart": self.apart,
+            "units_held": dict(self.units),
             "first": self.first,
-            "algorithm": "ring" if self.driver == "cu" else "copies",
+            "algorithm": "ring" if self.strategy.driver == "cu" else "copies",
             "library_algorithm": None if self.choice is None else self.choice.algorithm,
             "library_alone_us": None if self.choice is None else self.choice.seconds * 1e6,
             "gemm": self.gemm.record(),

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from weft.overlap import PhaseTimes
+from weft.overlap.strategies import STRATEGIES
 from weft.units import format_bytes, format_time
 
 FS_PER_US = 1_000_000_000
@@ -48,7 +49,7 @@ class RunConfig:
 
         Its traffic is counted where theirs is, but goes by its own name.
         """
-        name = self.sublayer.rpartition(" beside ")[2] if self.overlap == "streams" else ""
+        name = self.sublayer.rpartition(" beside ")[2] if self.overlap in STRATEGIES else ""
         return "" if name in ("GEMM", "reduce_scatter", "all_gather", "all_reduce") else name
 
 

@@ -17,6 +17,7 @@ from weft.parallel.tensor import ShardedSubLayer
 from weft.program import Program, build
 from weft.result import Comparison, Result, RunConfig
 from weft.result.collect import collect
+from weft.simulation.concurrent import isolated_collective, isolated_gemm, saturating_units, together
 from weft.simulation.execution import most_resident, run_program
 from weft.simulation.overlapped import overlapped
 from weft.simulation.streams import beside, ring_collective
@@ -219,4 +220,15 @@ def _ideal_bytes(parts: tuple[Result, ...]) -> dict[str, int]:
     return moved
 
 
-__all__ = ["beside", "compare", "find_overlap", "overlapped", "ring_collective", "simulate"]
+__all__ = [
+    "beside",
+    "compare",
+    "find_overlap",
+    "isolated_collective",
+    "isolated_gemm",
+    "overlapped",
+    "ring_collective",
+    "saturating_units",
+    "simulate",
+    "together",
+]

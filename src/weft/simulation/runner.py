@@ -1,0 +1,124 @@
+"""One machine on which streams are run: the plan lowered, the engine started, the state read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from weft.engine import layout as y
+from weft.engine.state import Machine as State
+from weft.errors import InputError
+from weft.hardware import Gpu, Machine, System
+from weft.kernels.channels import ChannelRing
+from weft.overlap import ROUND_ROBIN, ArbiterPolicy, PhaseTimes
+from weft.overlap.library_ring import dma_collective, library_ring
+from weft.overlap.machine import machine_tables
+from weft.overlap.nodes import system_for
+from weft.overlap.streams import Collective, Streams
+from weft.program import Program, build
+from weft.result import Result, RunConfig
+from weft.result.collect import collect, loop_times
+from weft.simulation.execution import most_resident, run_program
+
+Watch = Callable[[int, int], None]
+Where = Gpu | Machine | System | str
+
+
+def one_node(machine: Where, ranks: int) -> System:
+    """The system of `ranks` GPUs that a machine is; InputError for a system of another number."""
+    system = machine if isinstance(machine, System) else system_for(machine, ranks)
+    if system.gpus != ranks:
+        raise InputError(
+            f"the system has {system.gpus} GPUs, but the collective has {ranks} ranks; make them equal"
+        )
+    return system
+
+
+def whole(machine: Where) -> Gpu | Machine | str:
+    """What a collective library knows a machine by."""
+    return machine.gpu if isinstance(machine, System) else machine
+
+
+def collective_on(
+    machine: Where, name: str, bytes_: int, ranks: int, dtype: str, driver: str, units: int | None = None
+) -> Collective:
+    """The collective as its driver carries it out: by `units` workgroups (None: the library's number), or by copies.
+
+    Raises UnknownNameError for an unknown collective, InputError for one that its driver cannot carry out.
+    """
+    if driver == "dma":
+        return dma_collective(name, bytes_, ranks)
+    ring = library_ring(name, bytes_, ranks, whole(machine), dtype)
+    return ring if units is None else replace(ring, tiling=replace(ring.tiling, channels=units))
+
+
+def paced(system: System, moved: Collective | None) -> System:
+    """The system with a link at the rate that the collective's stores reach."""
+    share = moved.tiling.link if isinstance(moved, ChannelRing) else 1.0
+    link = system.gpu.link
+    slower = link.model_copy(update={"kernel_efficiency": link.kernel_efficiency * share})
+    return system.model_copy(update={"gpu": system.gpu.model_copy(update={"link": slower})})
+
+
+class Run(NamedTuple):
+    """A finished run: its result, and what it is computed from."""
+
+    result: Result
+    program: Program
+    state: State
+
+
+@dataclass(frozen=True)
+class Runner:
+    """Runs streams on a system, one GPU standing for all; `request_bytes` is the grain of memory requests."""
+
+    system: System
+    request_bytes: int
+    clock: str = "sustained"
+    arbiter: ArbiterPolicy = ROUND_ROBIN
+    event_budget: int | None = None
+    watch: Watch | None = None
+
+    def run(self, streams: Streams, overlap: str = "streams") -> Run:
+        """Run the streams to their end; SimulationError if they cannot."""
+        gpu = self.system.gpu
+        plan = streams.plan(gpu)
+        rows, shape = machine_tables(self.system, 1, self.request_bytes, most_resident(plan, gpu), self.clock)
+        program = build(plan, rows, shape)
+        state, wall = run_program(program, self.arbiter, self.event_budget, self.watch)
+        result = collect(self._config(streams, overlap), program, state, wall)
+        return Run(replace(result, times=_phase_times(program, state, streams)), program, state)
+
+    def _config(self, streams: Streams, overlap: str) -> RunConfig:
+        gpu, gemms, loop = self.system.gpu, streams.gemms, streams.collectives
+        names = ("" if gemms is None else "GEMM", "" if loop is None else loop.collective.collective)
+        changed = tuple(f"{path} = {p.text}" for path, p in gpu.provenance.items() if p.kind == "set by user")
+        return RunConfig(
+            model="",
+            sublayer=" beside ".join(filter(None, names)),
+            tp=self.system.gpus,
+            m=0 if gemms is None else gemms.gemm.m,
+            n=0 if gemms is None else gemms.gemm.n,
+            k=0 if gemms is None else gemms.gemm.k,
+            dtype="bytes" if gemms is None else gemms.gemm.dtype,
+            gpu=gpu.name,
+            overlap=overlap,
+            arbiter=self.arbiter.name,
+            request_bytes=self.request_bytes,
+            mode="mirrored",
+            dram_bytes_per_s=gpu.memory.bandwidth,
+            link_bytes_per_s=gpu.link.bandwidth,
+            changed=changed,
+        )
+
+
+def _phase_times(program: Program, state: State, streams: Streams) -> PhaseTimes:
+    """Until when the GEMMs ran, until when the collectives, and both [s]."""
+    name = "" if streams.collectives is None else streams.collectives.collective.collective
+    gemm = max(loop_times(program, state, "gemm")[0], default=0.0)
+    moved = max(loop_times(program, state, name)[0], default=0.0)
+    gathers = name == "all_gather"
+    return PhaseTimes(
+        gemm, 0.0 if gathers else moved, moved if gathers else 0.0, int(state.clock[y.C_NOW]) * 1e-15
+    )
