@@ -45,11 +45,15 @@ def entry(function: F) -> F:
         numba.config.CACHE_DIR = previous  # type: ignore[attr-defined]
 
 
+def cache_root() -> Path:
+    """The folder of everything that Weft keeps for later: $WEFT_CACHE, or `weft` among the user's caches."""
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return Path(os.environ.get("WEFT_CACHE") or caches / "weft")
+
+
 @functools.cache
 def cache_directory() -> Path:
     """The directory of this engine's machine code: one per version of its sources and way of compiling them."""
-    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    root = Path(os.environ.get("WEFT_CACHE") or caches / "weft")
     digest = hashlib.sha256()
     for source in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(source.name.encode())
@@ -57,7 +61,7 @@ def cache_directory() -> Path:
     config: Any = numba.config
     for part in (numba.__version__, np.__version__, sys.version, platform.machine(), str(config.BOUNDSCHECK)):
         digest.update(part.encode())
-    return root / f"engine-{digest.hexdigest()[:16]}"
+    return cache_root() / f"engine-{digest.hexdigest()[:16]}"
 
 
 def is_compiled() -> bool:

@@ -1,0 +1,112 @@
+"""Tasks on several processes: heaviest first, one answer at a time, kept as soon as made, a clean end on Ctrl-C."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
+
+from weft.errors import OutputError, SimulationError
+from weft.sweep.fingerprint import fingerprint
+from weft.sweep.store import Store
+from weft.sweep.task import Question, Record, Task, answer
+
+
+@dataclass(frozen=True)
+class Order:
+    """A task to run, and its question."""
+
+    task: Task
+    asked: Question
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A record, and why it could not be kept (empty: it was, or nobody wanted it)."""
+
+    record: Record
+    complaint: str = ""
+
+
+def answers(orders: Sequence[Order], processes: int, store: Store | None) -> Iterator[tuple[Order, Answer]]:
+    """Every order with its answer, as they end; with one process, or one order, all in this process.
+
+    Raises SimulationError if a process dies, and what the tasks raise.
+    """
+    heaviest_first = sorted(orders, key=lambda order: order.task.weight, reverse=True)
+    if processes == 1 or len(heaviest_first) <= 1:
+        return ((order, _answer(order, store)) for order in heaviest_first)
+    return _in_processes(heaviest_first, min(processes, len(heaviest_first)), store)
+
+
+def _answer(order: Order, store: Store | None) -> Answer:
+    """The answer to an order: kept by another process meanwhile, or made here and kept."""
+    if store is None or not store.keeps:
+        return Answer(answer(order.task))
+    found = store.get(order.asked)
+    if found is not None:
+        return Answer(found)
+    made = answer(order.task)
+    if fingerprint(type(order.task)) != order.asked.code:
+        return Answer(made, "Weft's own sources changed since the sweep began")
+    try:
+        store.put(order.asked, made)
+    except OutputError as error:
+        return Answer(made, str(error))
+    return Answer(made)
+
+
+def _in_processes(
+    orders: Sequence[Order], processes: int, store: Store | None
+) -> Iterator[tuple[Order, Answer]]:
+    _compile_once()
+    # Started afresh, not forked: a fork would copy the threads and locks of whatever the caller has running.
+    context = multiprocessing.get_context("spawn")
+    others = set(multiprocessing.active_children())
+    executor = ProcessPoolExecutor(processes, mp_context=context, initializer=_prepare_worker)
+    try:
+        waiting = {executor.submit(_answer, order, store): order for order in orders}
+        for future in as_completed(waiting):
+            yield waiting.pop(future), future.result()
+    except BrokenProcessPool as error:
+        raise SimulationError(
+            "a process of the sweep ended by itself: out of memory, or started from a script without "
+            "'if __name__ == \"__main__\":'; try it with 1 job"
+        ) from error
+    finally:
+        # On an error or Ctrl-C nobody needs what is still running; on success nothing is.
+        for child in set(multiprocessing.active_children()) - others:
+            child.terminate()
+        executor.shutdown(wait=True, cancel_futures=True)
+
+
+def _compile_once() -> None:
+    """Compile the engine here, unless its machine code lies on disk: or every process would."""
+    from weft.engine.jit import is_compiled
+
+    if not is_compiled():
+        from weft.hardware import load
+        from weft.parallel import split
+        from weft.simulation import simulate
+        from weft.workload import SubLayer
+
+        simulate(split(SubLayer.custom(512, 512, 128), 2), load("t3-paper"), "sequential")
+
+
+def _prepare_worker() -> None:
+    """Leave Ctrl-C to the parent, and do not outlive it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+
+
+def _end_with(parent: BaseProcess) -> None:
+    parent.join()
+    os._exit(1)
