@@ -114,7 +114,7 @@ def test_a_picture_shows_itself_in_a_notebook() -> None:
 
 def test_streams_show_who_ran_who_waited_and_why(tmp_path):
     from weft.report import concurrency_report
-    from weft.report.plots import stream_waits, streams
+    from weft.report.plots import channel_owners, held_units, stream_waits
     from weft.simulation import beside
     from weft.workload import Gemm
 
@@ -123,7 +123,8 @@ def test_streams_show_who_ran_who_waited_and_why(tmp_path):
         answer = beside(
             gemm, name, 16 << 20, "a100-sxm-80gb", ranks=4, gemms=2, collectives=2, strategy=strategy
         )
-        assert name in streams(answer).svg()
+        assert name in held_units(answer).svg()
+        assert "GEMM reads" in channel_owners(answer).svg()
         assert "compute" in stream_waits(answer).svg()
         page = concurrency_report(answer, tmp_path / name).read_text()
         assert "one after the other" in page

@@ -85,6 +85,11 @@ class Split(NamedTuple):
     apart: tuple[int, ...]
 
 
+def partitions(gpu: Gpu) -> int:
+    """In how many parts, each with a cache of its own, the compute units of a GPU lie: the XCDs of an AMD GPU."""
+    return gpu.cache.partitions if gpu.vendor == "amd" else 1
+
+
 def split_units(gpu: Gpu, apart: int) -> Split:
     """The compute units of a GPU, with `apart` of them set apart.
 
@@ -98,7 +103,7 @@ def split_units(gpu: Gpu, apart: int) -> Split:
             f"{apart} of {units} compute units cannot be set apart on {gpu.name}: each side needs at least one; "
             f"choose 1 to {units - 1}"
         )
-    parts = gpu.cache.partitions if gpu.vendor == "amd" else 1
+    parts = partitions(gpu)
     chosen = tuple(unit for part in range(parts) for unit in _last(units, parts, part, apart))
     taken = set(chosen)
     return Split(tuple(unit for unit in range(units) if unit not in taken), chosen)

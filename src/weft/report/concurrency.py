@@ -60,10 +60,16 @@ def _loops(answer: Concurrency) -> Table:
 def _figures(answer: Concurrency) -> list[Figure]:
     figures = [
         Figure(
-            plots.streams(answer),
-            "Above, both streams: a kernel that is launched while the other has workgroups to place waits for compute "
-            "units. Below, what the DRAM of one GPU moved for whom, its peak dotted, and what its link carried.",
-        )
+            plots.held_units(answer),
+            "Who held which compute unit when. Above, both streams: a kernel that is launched while the other has "
+            "workgroups to place waits for compute units. Below, a line per compute unit; kernels of a loop take turns "
+            "in two shades, white is idle.",
+        ),
+        Figure(
+            plots.channel_owners(answer),
+            "Whose bytes passed when: what the DRAM of one GPU moved for whom, its peak dotted, and what its link "
+            "carried.",
+        ),
     ]
     if answer.gemm.waits:
         figures.append(

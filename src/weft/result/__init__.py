@@ -1,7 +1,7 @@
 """What happened: times, bytes by cause, traffic over time, stages, chunks and DMA commands of a run."""
 
 from weft.result.comparison import Comparison
-from weft.result.result import ChunkSpan, DmaSpan, KernelSpan, Result, RunConfig, Series, StageSpan
+from weft.result.result import ChunkSpan, DmaSpan, KernelSpan, Residency, Result, RunConfig, Series, StageSpan
 from weft.result.stream_run import StreamRun
 
 __all__ = [
@@ -9,6 +9,7 @@ __all__ = [
     "Comparison",
     "DmaSpan",
     "KernelSpan",
+    "Residency",
     "Result",
     "RunConfig",
     "Series",

@@ -13,6 +13,7 @@ from weft.result.result import (
     DmaSpan,
     Ints,
     KernelSpan,
+    Residency,
     Result,
     RunConfig,
     Series,
@@ -226,3 +227,15 @@ def _workgroup_waits(m: Machine, k: int) -> dict[str, float]:
         name: float(run[column]) / resident * 1e-15 for name, column in WAITS.items() if name != "matrix_unit"
     }
     return {"dispatch": float((wave - launched).mean()) * 1e-15, **waits}
+
+
+def residency(program: Program, m: Machine) -> Residency:
+    """Who held which compute unit when."""
+    rows = []
+    for g in _gpus(m):
+        for k in range(len(program.kernel_names)):
+            first, count = int(m.kernel[g, k, y.K_FIRST_WORK]), int(m.kernel[g, k, y.K_WORKGROUPS])
+            log = m.work_log[g, first : first + count]
+            about = np.tile(np.array([g, k], dtype=np.int64), (count, 1))
+            rows.append(np.column_stack([about, log[:, (y.WL_UNIT, y.WL_START, y.WL_END)]]))
+    return Residency(program.kernel_names, np.concatenate(rows), int(m.gpu[0, y.G_CUS]))

@@ -80,7 +80,9 @@ class Concurrency:
 
     `strategy` says how they shared the GPU; `units` is on how many compute units each of "gemm" and "collective" ran,
     `apart` how many were set apart (None: the strategy sets none apart), `first` what the host launched first. `run`
-    is the concurrent run, `gemm_alone` and `collective_alone` the isolated ones. `choice` is what the library would
+    is the concurrent run, `gemm_alone` and `collective_alone` the isolated ones. `library_alone` is one collective by
+    compute units alone [s], as a library runs it: with what overlap is compared, whoever drives the collective in it
+    (where compute units cannot, by DMA engines). `choice` is what the library would
     take for a collective by compute units, in closed form; the engine runs a ring. It is None where no library is
     known, or DMA engines drive it.
     """
@@ -93,6 +95,7 @@ class Concurrency:
     first: str
     gemm: LoopTimes
     collective: LoopTimes
+    library_alone: float
     makespan: float
     run: Result
     gemm_alone: Result
@@ -105,9 +108,13 @@ class Concurrency:
         return self.choice is not None and self.choice.algorithm != "ring"
 
     @property
+    def _parts(self) -> tuple[float, float]:
+        return self.gemm.alone * self.gemm.count, self.library_alone * self.collective.count
+
+    @property
     def serial(self) -> float:
-        """Both loops one after the other [s]."""
-        return self.gemm.alone * self.gemm.count + self.collective.alone * self.collective.count
+        """Both loops one after the other, the collectives by compute units [s]."""
+        return sum(self._parts)
 
     @property
     def speedup(self) -> float:
@@ -117,8 +124,7 @@ class Concurrency:
     @property
     def ideal_speedup(self) -> float:
         """The same if neither slowed the other: serial over the longer loop."""
-        longer = max(self.gemm.alone * self.gemm.count, self.collective.alone * self.collective.count)
-        return self.serial / longer
+        return self.serial / max(self._parts)
 
     @property
     def share_of_ideal(self) -> float:
@@ -145,6 +151,7 @@ class Concurrency:
             "library_alone_us": None if self.choice is None else self.choice.seconds * 1e6,
             "gemm": self.gemm.record(),
             "collective": self.collective.record(),
+            "collective_by_units_alone_us": self.library_alone * 1e6,
             "makespan_us": self.makespan * 1e6,
             "serial_us": self.serial * 1e6,
             "speedup": self.speedup,
@@ -168,3 +175,24 @@ class Concurrency:
             f"{loops}; together {together} instead of {serial} one after the other, "
             f"{moved} of DRAM traffic on {self.gpu}"
         )
+
+
+@dataclass(frozen=True)
+class Strategies:
+    """One GEMM loop beside one loop of collectives under several strategies, by name, and why others cannot be."""
+
+    answers: Mapping[str, Concurrency]
+    refused: Mapping[str, str]
+
+    @property
+    def best(self) -> Concurrency:
+        """The answer of the strategy that takes least time."""
+        return min(self.answers.values(), key=lambda answer: answer.makespan)
+
+    def record(self) -> dict[str, Any]:
+        """The answers as plain data for JSON."""
+        return {
+            "best": self.best.strategy.name,
+            "runs": [answer.record() for answer in self.answers.values()],
+            "refused": dict(self.refused),
+        }

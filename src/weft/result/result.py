@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -23,7 +23,7 @@ class RunConfig:
 
     `mode` is "mirrored" (one GPU stands for all) or "explicit" (all `tp` are simulated). The peak rates of
     memory and link [bytes/s] are those of the first GPU, and `link_note` says what the machine's ring made of the
-    link; `changed` are the values that the user set.
+    link; `changed` are the values that the user set. The compute units lie in `partitions` equal parts (XCDs).
     """
 
     model: str
@@ -42,6 +42,7 @@ class RunConfig:
     link_bytes_per_s: float
     changed: tuple[str, ...] = ()
     link_note: str = ""
+    partitions: int = 1
 
     @property
     def lone_collective(self) -> str:
@@ -136,12 +137,30 @@ class Series:
 
 
 @dataclass(frozen=True)
+class Residency:
+    """Who held which compute unit when: per workgroup its GPU, kernel (of `kernels`), unit, start and end [fs].
+
+    `rows` has the shape (workgroups, 5); each GPU has `units` compute units, numbered from 0.
+    """
+
+    kernels: tuple[str, ...]
+    rows: Ints
+    units: int
+
+    def of(self, gpu: int, kernels: Collection[str]) -> tuple[Ints, Ints, Ints]:
+        """Unit, start and end [fs] of the workgroups of some kernels on a GPU."""
+        wanted = [k for k, name in enumerate(self.kernels) if name in kernels]
+        found = self.rows[(self.rows[:, 0] == gpu) & np.isin(self.rows[:, 1], wanted)]
+        return found[:, 2], found[:, 3], found[:, 4]
+
+
+@dataclass(frozen=True)
 class Result:
     """One run, or an ideal put together from the runs in `parts`.
 
     `bytes` is DRAM traffic by cause [bytes], of one GPU (the mean if several were simulated). `counters` holds what
     blocks counted (cache hits, tracker spills, DRAM activations, queue occupancy, ...), and `requests` and `events`
-    are counts too: over all simulated GPUs. `wall_s` is how long the simulation took.
+    are counts too: over all simulated GPUs. `residency` is there where streams share a GPU. `wall_s` is how long the simulation took.
     """
 
     config: RunConfig
@@ -153,6 +172,7 @@ class Result:
     chunks: tuple[ChunkSpan, ...] = ()
     dmas: tuple[DmaSpan, ...] = ()
     series: Series | None = None
+    residency: Residency | None = None
     events: int = 0
     requests: int = 0
     wall_s: float = 0.0

@@ -20,7 +20,7 @@ from weft.result.collect import collect
 from weft.simulation.concurrent import isolated_collective, isolated_gemm, saturating_units, together
 from weft.simulation.execution import most_resident, run_program
 from weft.simulation.overlapped import overlapped
-from weft.simulation.streams import beside, ring_collective
+from weft.simulation.streams import beside, beside_all, ring_collective
 
 DEFAULT_REQUEST_BYTES = 512
 """The default request: eight 64-B accesses that share a DRAM row; within 2 % of 64-B requests (docs: model)."""
@@ -222,6 +222,7 @@ def _ideal_bytes(parts: tuple[Result, ...]) -> dict[str, int]:
 
 __all__ = [
     "beside",
+    "beside_all",
     "compare",
     "find_overlap",
     "isolated_collective",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from weft.collectives.fabric import fabric_of
 from weft.collectives.library import Algorithm, choose
@@ -10,14 +11,14 @@ from weft.engine.state import Machine as State
 from weft.errors import InputError
 from weft.kernels import GemmTiling
 from weft.overlap import ROUND_ROBIN, ArbiterPolicy
-from weft.overlap.strategies import Strategy, find_strategy
+from weft.overlap.strategies import STRATEGIES, Strategy, find_strategy
 from weft.overlap.streams import Collective, CollectiveLoop, GemmLoop, Streams, arranged
 from weft.overlap.tile import tiling_for
 from weft.predict import collective as closed_form
 from weft.program import Program
 from weft.result import Result
-from weft.result.collect import loop_times
-from weft.result.concurrent import Choice, Concurrency, LoopTimes
+from weft.result.collect import loop_times, residency
+from weft.result.concurrent import Choice, Concurrency, LoopTimes, Strategies
 from weft.simulation.concurrent import check_first, units_for, units_held
 from weft.simulation.runner import Runner, Watch, Where, collective_on, one_node, paced, whole
 from weft.workload import Gemm
@@ -54,45 +55,145 @@ def beside(
     `collective` moves `bytes_` (the whole buffer). `gemms` and `collectives` count iterations; by default the
     loop of collectives lasts about as long as that of the GEMMs. `first` is what the host launches first:
     "collective" (unless given) or "gemm". `request_bytes` is the channel interleave unless given. One GPU
-    stands for all. The loops alone, with which both are compared, have the whole GPU and the library's own collective
-    by compute units, or copies where that is what the strategy takes.
+    stands for all.
 
     Raises UnknownNameError for unknown names, InputError for what cannot be simulated, SimulationError for a run that
     cannot finish.
     """
     chosen = find_strategy(strategy)
-    check_first(first)
-    _check_counts(gemms, collectives)
-    system = one_node(machine, ranks)
-    moved = collective_on(machine, collective, bytes_, ranks, gemm.dtype, chosen.driver)
-    units = units_for(chosen, units, collective, bytes_, machine, ranks=ranks, clock=clock)
-    loop = GemmLoop(gemm, tiling or tiling_for(gemm, system.gpu, clock), gemms, clock)
-    grain = request_bytes or system.gpu.memory.interleave
-    runner = Runner(paced(system, moved), grain, clock, arbiter, event_budget, watch)
-    gemm_alone = _loop(runner, Streams(replace(loop, count=min(gemms, ALONE)), None), "gemm")
-    moved_alone = _loop(runner, Streams(None, CollectiveLoop(moved, ALONE)), moved.collective)
-    count = collectives or max(1, round(gemms * gemm_alone.period / moved_alone.period))
-    if chosen.partition and chosen.driver == "cu":
-        moved = collective_on(machine, collective, bytes_, ranks, gemm.dtype, "cu", units)
-    first = first or "collective"
-    streams = arranged(chosen, system.gpu, loop, CollectiveLoop(moved, count), units, first)
-    run = runner.run(streams, chosen.name)
-    both = _times(run.program, run.state, ("gemm", gemm_alone), (moved.collective, moved_alone))
-    return Concurrency(
-        gpu=system.gpu.name,
-        ranks=ranks,
-        strategy=chosen,
-        units={"gemm": units_held(run, "gemm"), "collective": units_held(run, moved.collective)},
-        apart=units,
-        first=first,
-        gemm=both[0],
-        collective=both[1],
-        makespan=max(times.end for times in both),
-        run=run.result,
-        gemm_alone=gemm_alone.result,
-        collective_alone=moved_alone.result,
-        choice=None if chosen.driver == "dma" else _choice(moved, machine, gemm.dtype),
+    options = _Options(
+        ranks, gemms, collectives, first, arbiter, tiling, request_bytes, clock, event_budget, watch
     )
+    return _Bench(gemm, collective, bytes_, machine, options).answer(chosen, units)
+
+
+def beside_all(
+    gemm: Gemm,
+    collective: str,
+    bytes_: int,
+    machine: Where,
+    *,
+    units: int | None = None,
+    **options: Any,
+) -> Strategies:
+    """What `beside` answers under every strategy that can carry out the collective; options are those of `beside`.
+
+    `units` are the compute units set apart for a collective by compute units. Loops alone are run once. Raises as
+    `beside` does, InputError if no strategy can carry out the collective.
+    """
+    bench = _Bench(gemm, collective, bytes_, machine, replace(_DEFAULTS, **options))
+    answers: dict[str, Concurrency] = {}
+    refused: dict[str, InputError] = {}
+    for strategy in STRATEGIES.values():
+        apart = units if strategy.partition and strategy.driver == "cu" else None
+        try:
+            bench.moved(strategy.driver)
+        except InputError as error:
+            refused[strategy.name] = error
+        else:
+            answers[strategy.name] = bench.answer(strategy, apart)
+    if not answers:
+        raise next(iter(refused.values()))
+    return Strategies(answers, {name: str(error) for name, error in refused.items()})
+
+
+@dataclass(frozen=True)
+class _Options:
+    """How `beside` runs its loops."""
+
+    ranks: int = 8
+    gemms: int = 4
+    collectives: int | None = None
+    first: str | None = None
+    arbiter: ArbiterPolicy = ROUND_ROBIN
+    tiling: GemmTiling | None = None
+    request_bytes: int | None = None
+    clock: str = "sustained"
+    event_budget: int | None = None
+    watch: Watch | None = None
+
+    def __post_init__(self) -> None:
+        check_first(self.first)
+        for what, count in (("gemms", self.gemms), ("collectives", self.collectives)):
+            if count is not None and not 1 <= count <= 1000:
+                raise InputError(f"{what} is {count}; a loop has between 1 and 1000 iterations")
+
+
+_DEFAULTS = _Options()
+
+
+class _Bench:
+    """A GEMM and a collective on a machine: each loop alone once, then both under any strategy."""
+
+    def __init__(self, gemm: Gemm, collective: str, bytes_: int, machine: Where, options: _Options) -> None:
+        self.collective, self.bytes_, self.machine, self.options = collective, bytes_, machine, options
+        self.system = one_node(machine, options.ranks)
+        tiling = options.tiling or tiling_for(gemm, self.system.gpu, options.clock)
+        self.loop = GemmLoop(gemm, tiling, options.gemms, options.clock)
+        self.alone: dict[str, _Loop] = {}
+
+    def moved(self, driver: str, units: int | None = None) -> Collective:
+        """The collective as a driver carries it out."""
+        ranks, dtype = self.options.ranks, self.loop.gemm.dtype
+        return collective_on(self.machine, self.collective, self.bytes_, ranks, dtype, driver, units)
+
+    def answer(self, strategy: Strategy, units: int | None) -> Concurrency:
+        """Both loops under a strategy, beside each alone."""
+        o = self.options
+        whole_ = self.moved(strategy.driver)
+        apart = units_for(
+            strategy, units, self.collective, self.bytes_, self.machine, ranks=o.ranks, clock=o.clock
+        )
+        gemm, alone = self._gemm_alone(), self._moved_alone(strategy.driver)
+        library = self._moved_alone(self._library_driver())
+        count = o.collectives or max(1, round(o.gemms * gemm.period / library.period))
+        moved = self.moved("cu", apart) if strategy.partition and strategy.driver == "cu" else whole_
+        first = o.first or "collective"
+        streams = arranged(strategy, self.system.gpu, self.loop, CollectiveLoop(moved, count), apart, first)
+        run = self._runner(moved).run(streams, strategy.name)
+        both = _times(run.program, run.state, ("gemm", gemm), (moved.collective, alone))
+        return Concurrency(
+            gpu=self.system.gpu.name,
+            ranks=o.ranks,
+            strategy=strategy,
+            units={"gemm": units_held(run, "gemm"), "collective": units_held(run, moved.collective)},
+            apart=apart,
+            first=first,
+            gemm=both[0],
+            collective=both[1],
+            library_alone=library.period,
+            makespan=max(times.end for times in both),
+            run=replace(run.result, residency=residency(run.program, run.state)),
+            gemm_alone=gemm.result,
+            collective_alone=alone.result,
+            choice=None if strategy.driver == "dma" else _choice(moved, self.machine, self.loop.gemm.dtype),
+        )
+
+    def _library_driver(self) -> str:
+        """What a library drives the collective by: compute units, where they can."""
+        try:
+            self.moved("cu")
+        except InputError:
+            return "dma"
+        return "cu"
+
+    def _gemm_alone(self) -> _Loop:
+        streams = Streams(replace(self.loop, count=min(self.loop.count, ALONE)), None)
+        if "gemm" not in self.alone:
+            self.alone["gemm"] = _loop(self._runner(None), streams, "gemm")
+        return self.alone["gemm"]
+
+    def _moved_alone(self, driver: str) -> _Loop:
+        if driver not in self.alone:
+            moved = self.moved(driver)
+            streams = Streams(None, CollectiveLoop(moved, ALONE))
+            self.alone[driver] = _loop(self._runner(moved), streams, moved.collective)
+        return self.alone[driver]
+
+    def _runner(self, moved: Collective | None) -> Runner:
+        o, system = self.options, self.system
+        grain = o.request_bytes or system.gpu.memory.interleave
+        return Runner(paced(system, moved), grain, o.clock, o.arbiter, o.event_budget, o.watch)
 
 
 def ring_collective(
@@ -113,12 +214,6 @@ def ring_collective(
     ring = collective_on(machine, collective, bytes_, ranks, dtype, "cu")
     runner = Runner(paced(system, ring), min(request_bytes, system.gpu.memory.interleave), clock)
     return _loop(runner, Streams(None, CollectiveLoop(ring, 1)), ring.collective).period
-
-
-def _check_counts(gemms: int, collectives: int | None) -> None:
-    for what, count in (("gemms", gemms), ("collectives", collectives)):
-        if count is not None and not 1 <= count <= 1000:
-            raise InputError(f"{what} is {count}; a loop has between 1 and 1000 iterations")
 
 
 def _choice(moved: Collective, machine: Where, dtype: str) -> Choice | None:

@@ -5,8 +5,9 @@
 [(0, 2), (5, 1)]
 """
 
+from weft.report.plots.sharing import channel_owners, held_units
 from weft.report.plots.speedups import speedups
-from weft.report.plots.streams import stream_waits, streams
+from weft.report.plots.streams import stream_waits
 from weft.report.plots.style import Picture
 from weft.report.plots.timeline import merged, timeline
 from weft.report.plots.times import fused_reduce_scatter, phases, sub_layer_times, waits
@@ -15,12 +16,13 @@ from weft.report.plots.traffic import busiest_stages, traffic_by_cause, traffic_
 __all__ = [
     "Picture",
     "busiest_stages",
+    "channel_owners",
     "fused_reduce_scatter",
+    "held_units",
     "merged",
     "phases",
     "speedups",
     "stream_waits",
-    "streams",
     "sub_layer_times",
     "timeline",
     "traffic_by_cause",

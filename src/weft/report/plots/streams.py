@@ -1,9 +1,8 @@
-"""A GEMM beside a collective: who runs when, what memory and link carry, what workgroups wait for."""
+"""A GEMM beside a collective: who runs when, what workgroups wait for."""
 
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 from matplotlib.axes import Axes
 
 from weft.report.plots.style import Look, Picture, grid, handle, picture, styled
@@ -22,28 +21,18 @@ _LOOKS = {
     "compute": Look(REASONS["compute"], "#56B4E9"),
 }
 _US = 1e-9
-_TERA = 1e-12
 
 
-@styled
-def streams(answer: Concurrency) -> Picture:
-    """When each kernel of both streams ran or waited for compute units [us]; what DRAM and link carried [TB/s]."""
-    figure = picture(10, 4.2)
-    lanes, rates = figure.subplots(2, 1, sharex=True, height_ratios=(1, 1.5))
+def lanes(ax: Axes, answer: Concurrency) -> None:
+    """When each kernel of both streams ran or waited for compute units [us]."""
     for row, (loop, look) in enumerate(((answer.gemm, GEMM), (answer.collective, COLLECTIVE))):
-        _lane(lanes, row, answer.run, loop.name, look)
-    lanes.set_yticks((0, 1), ("GEMM", answer.collective.name))
-    lanes.set_ylim(1.5, -0.5)
-    lanes.set_title(f"GEMM beside {answer.collective.name}, one of {answer.ranks} x {answer.gpu}")
-    grid(lanes, "x")
-    _rates(rates, answer.run)
-    rates.set_xlim(0, answer.makespan * 1e6)
-    figure.legend(
-        handles=[handle(look) for look in (GEMM, COLLECTIVE, WAITING, LINK)],
-        loc="outside lower center",
-        ncols=4,
+        _lane(ax, row, answer.run, loop.name, look)
+    ax.set_yticks((0, 1), ("GEMM", answer.collective.name))
+    ax.set_ylim(1.5, -0.5)
+    ax.set_title(
+        f"GEMM beside {answer.collective.name} ({answer.strategy.name}), one of {answer.ranks} x {answer.gpu}"
     )
-    return figure
+    grid(ax, "x")
 
 
 def _lane(ax: Axes, row: int, run: Result, name: str, look: Look) -> None:
@@ -67,28 +56,6 @@ def _bar(ax: Axes, row: int, start: int, end: int, look: Look, alpha: float) -> 
 def _number(ax: Axes, row: int, number: int, start: int, kernel: KernelSpan, total_us: float) -> None:
     if (kernel.end_fs - start) * _US > total_us / 60:
         ax.text((start + kernel.end_fs) / 2 * _US, row, str(number), ha="center", va="center", fontsize=7)
-
-
-def _rates(ax: Axes, run: Result) -> None:
-    series = run.series
-    assert series is not None  # a simulated run has one
-    per_s = 1 / (series.bin_fs * 1e-15) * _TERA
-    gemm, rest = (_traffic(run, of_gemm) * per_s for of_gemm in (True, False))
-    time = series.time_us
-    ax.stackplot(time, gemm, rest, colors=(GEMM.color, COLLECTIVE.color), step="post", linewidth=0)
-    ax.step(time, series.link[0] * per_s, where="post", color=LINK.color, linewidth=1)
-    ax.axhline(run.config.dram_bytes_per_s * _TERA, color="#444444", linewidth=0.6, linestyle=":")
-    ax.set_ylabel("DRAM and link [TB/s]")
-    ax.set_xlabel("time [µs]")
-    ax.set_ylim(0, run.config.dram_bytes_per_s * _TERA * 1.05)
-    grid(ax)
-
-
-def _traffic(run: Result, of_gemm: bool) -> npt.NDArray[np.float64]:
-    """Bytes per bin that the GEMMs, or the collectives, caused on GPU 0."""
-    assert run.series is not None
-    rows = [bins[0] for cause, bins in run.series.traffic.items() if cause.startswith("gemm") is of_gemm]
-    return np.sum(rows, axis=0, dtype=np.float64) if rows else np.zeros(run.series.link.shape[1])
 
 
 @styled
