@@ -1,0 +1,212 @@
+"""How a GEMM and a collective should share a GPU, in microseconds: arithmetic on slowdown tables, nothing simulated.
+
+Each way to share is timed as two stretches: while both run, each is slowed by what the other takes; when one has ended,
+the other goes on alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import ceil
+from typing import NamedTuple
+
+from weft.errors import InputError
+from weft.tuning.profile import GemmProfile, last_start
+from weft.tuning.tables import CollectiveTable, SlowdownTables, between, interpolate
+from weft.workload import Gemm
+
+DMA_SPLITS = 3
+"""So many of the smallest splits are tried off the GEMM where DMA engines drive the collective."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How to share a GPU between a GEMM and a collective, and what that is expected to bring.
+
+    `units` compute units are set apart, None where the strategy sets none apart. `speedup` is over running both one
+    after the other with the library's own kernel, between `low` and `high` for what the tables are known to be off.
+    `share` is that of the ideal (neither slows the other); times are in seconds.
+    """
+
+    strategy: str
+    units: int | None
+    speedup: float
+    share: float
+    low: float
+    high: float
+    serial_s: float
+    makespan_s: float
+
+
+class Forecast(NamedTuple):
+    """The expected makespan of a strategy with `units` set apart [s]."""
+
+    strategy: str
+    units: int | None
+    makespan_s: float
+
+
+def choose(
+    gemm: Gemm,
+    collective: str,
+    bytes_: int,
+    tables: SlowdownTables,
+    *,
+    gemm_s: float | None = None,
+    collective_s: float | None = None,
+) -> Choice:
+    """The best way to share a GPU between `gemm` and a collective of `bytes_` (the whole buffer), by the tables.
+
+    `gemm_s` and `collective_s` are what each takes alone, the collective by the library's own kernel, if the caller has
+    measured that [s]. A shape's tiles are worked out when it is first seen; from then on an answer takes microseconds.
+    Raises UnknownNameError for a collective that the tables lack, InputError for a size that is not above zero.
+    """
+    case = case_of(gemm, collective, bytes_, tables, gemm_s=gemm_s, collective_s=collective_s)
+    best = min(forecasts(case), key=lambda one: one.makespan_s)
+    return choice_of(best, case, tables.error(None not in (gemm_s, collective_s)))
+
+
+def choice_of(forecast: Forecast, case: Case, error: float) -> Choice:
+    """A forecast as a choice, its speedup off by the share `error` of the makespan either way."""
+    serial, ideal = case.gemm_s + case.collective_s, case.ideal
+    speedup = serial / forecast.makespan_s
+    return Choice(
+        forecast.strategy,
+        forecast.units,
+        speedup,
+        (speedup - 1) / (ideal - 1),
+        speedup / (1 + error),
+        speedup / (1 - error),
+        serial,
+        forecast.makespan_s,
+    )
+
+
+class Case(NamedTuple):
+    """A GEMM beside a collective, everything looked up: alone they take `gemm_s` and `collective_s` [s].
+
+    `place` is that of the size in the collective's table. `scale_g` and `scale_c` are measured over tabulated times,
+    where the caller measured. `slow` is by driver what both cost each other while both run (the GEMM's factor, the
+    collective's, the rate at which that holds).
+    """
+
+    profile: GemmProfile
+    table: CollectiveTable
+    parts: int
+    bytes_: int
+    place: tuple[int, float]
+    gemm_s: float
+    collective_s: float
+    scale_g: float
+    scale_c: float
+    slow: Mapping[str, tuple[float, float, float]]
+
+    @property
+    def ideal(self) -> float:
+        """Speedup if neither slowed the other."""
+        return (self.gemm_s + self.collective_s) / max(self.gemm_s, self.collective_s)
+
+    def slowdowns(self, driver: str, alone_s: float) -> tuple[float, float]:
+        """How much longer the GEMM and the collective take while both run, the collective taking `alone_s` alone."""
+        gemm, moved, rate = self.slow[driver]
+        demand = min(1.0, self.bytes_ / (alone_s * rate))
+        return 1 + (gemm - 1) * demand, 1 + (moved - 1) * demand
+
+
+def case_of(
+    gemm: Gemm,
+    collective: str,
+    bytes_: int,
+    tables: SlowdownTables,
+    *,
+    gemm_s: float | None = None,
+    collective_s: float | None = None,
+) -> Case:
+    """What `choose` works on, looked up once."""
+    if bytes_ < 1:
+        raise InputError(f"a collective of {bytes_} bytes moves nothing; give a size above zero")
+    table, profile = tables.collective(collective), tables.profile(gemm)
+    place, boundness = table.place(bytes_), profile.boundness[0]
+    g, c = profile.seconds[0], between(table.library, *place)
+    scale_g = 1.0 if gemm_s is None else gemm_s / g
+    scale_c = 1.0 if collective_s is None else collective_s / c
+    slow = dict.fromkeys(("cu", "dma"), (1.0, 1.0, 1.0))
+    for driver in slow:
+        found = tables.interference.get((collective, driver))
+        if found is not None:
+            slow[driver] = (*found.at(boundness), found.rate)
+    return Case(profile, table, tables.parts, bytes_, place, g * scale_g, c * scale_c, scale_g, scale_c, slow)
+
+
+def forecasts(case: Case) -> Iterator[Forecast]:
+    """Every way to share that the tables know, the plainest first."""
+    table, place = case.table, case.place
+    yield Forecast("streams", None, _gemm_first(case))
+    yield Forecast("priority", None, _collective_first(case))
+    for units, column in table.units.items():
+        alone = between(column, *place) * case.scale_c
+        yield Forecast("partition", units, _apart(case, units, alone, "cu"))
+    if table.dma:
+        alone = between(table.dma, *place)
+        yield Forecast("dma", None, _apart(case, 0, alone, "dma"))
+        for units in list(table.units)[:DMA_SPLITS]:
+            yield Forecast("dma-partition", units, _apart(case, units, alone, "dma"))
+
+
+def _apart(case: Case, units: int, alone: float, driver: str) -> float:
+    """The makespan with `units` taken off the GEMM for good, the collective taking `alone` on what it has [s]."""
+    gemm = case.profile.seconds[units] * case.scale_g
+    slow_g, slow_c = case.slowdowns(driver, alone)
+    return both(gemm * slow_g, alone * slow_c, gemm, alone)
+
+
+def both(gemm_beside: float, moved_beside: float, gemm_after: float, moved_after: float) -> float:
+    """The makespan of two that take so long beside each other, and so long when the other has ended [s]."""
+    if moved_beside <= gemm_beside:
+        return moved_beside + (1 - moved_beside / gemm_beside) * gemm_after
+    return gemm_beside + (1 - gemm_beside / moved_beside) * moved_after
+
+
+def _collective_first(case: Case) -> float:
+    """The makespan if the collective's workgroups come first, and the GEMM gets their units when it has ended [s]."""
+    profile, held = case.profile, case.table.library_units
+    slow_g, slow_c = case.slowdowns("cu", case.collective_s)
+    whole, less = case.gemm_s, profile.seconds[held] * case.scale_g
+    moved = case.collective_s * slow_c
+    tiles, slots = _tiles(case)
+    places = min(ceil(held / case.parts) * profile.resident, slots - 1)
+    tile_s = less / ceil(tiles / (slots - places))
+    end = last_start(tiles, slots, places, tile_s, moved) + tile_s
+    end = min(max(end, whole), less) + min(moved, whole) * (1 - 1 / slow_g)
+    # What is left of the collective when the GEMM ends is no longer slowed.
+    return max(end, moved if moved <= end else end + (moved - end) / slow_c)
+
+
+def _gemm_first(case: Case) -> float:
+    """The makespan if the GEMM takes every unit and the collective gets what the last wave leaves free [s]."""
+    profile, wanted = case.profile, case.table.library_units
+    tiles, slots = _tiles(case)
+    waves = ceil(tiles / slots)
+    tail = case.gemm_s / waves
+    free = min(wanted, int((waves * slots - tiles) / profile.resident * case.parts))
+    if not free:
+        return case.gemm_s + case.collective_s
+    alone = _with_units(case, free)
+    slow_g, slow_c = case.slowdowns("cu", alone)
+    # Every workgroup has its own part of the data: those that find no place move nothing yet.
+    moved = min(free / wanted, tail / (alone * slow_c))
+    slowed = min(tail, alone * slow_c) * (1 - 1 / slow_g)
+    return case.gemm_s + slowed + (1 - moved) * case.collective_s
+
+
+def _tiles(case: Case) -> tuple[int, float]:
+    """Tiles and places of the part of the GPU that gets the most tiles: an XCD of an AMD GPU, or all of it."""
+    profile = case.profile
+    return ceil(profile.tiles / case.parts), profile.units / case.parts * profile.resident
+
+
+def _with_units(case: Case, units: int) -> float:
+    """The collective's time by so many units: between those of the table, at most as slow as by the fewest [s]."""
+    times = [between(column, *case.place) for column in case.table.units.values()]
+    return interpolate(tuple(case.table.units), times, units) * case.scale_c

@@ -1,0 +1,258 @@
+"""Makes the slowdown tables of a machine from a few hundred short simulations, each made once and kept on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from math import log
+from statistics import fmean
+from typing import Any
+
+from weft.collectives.fabric import fabric_of
+from weft.errors import InputError
+from weft.hardware import Gpu, find_gpu
+from weft.overlap.library_ring import PUSHES
+from weft.result.stream_run import StreamRun
+from weft.sweep import Store, sweep
+from weft.sweep.streams import CollectiveAlone, GemmAlone, Setting, Together
+from weft.tuning.heuristics import case_of, forecasts
+from weft.tuning.profile import profile_of
+from weft.tuning.tables import (
+    GIVEN,
+    LOOKED_UP,
+    CollectiveTable,
+    Curve,
+    GemmTable,
+    Interference,
+    SlowdownTables,
+)
+from weft.workload import Gemm
+
+MIB = 1 << 20
+SIZES = tuple(size * MIB for size in (1, 4, 16, 64, 256, 1024))
+"""Sizes at which collectives are simulated [bytes]: straight lines join them."""
+COLLECTIVES = ("all_gather", "reduce_scatter", "all_reduce")
+ROWS = (64, 256, 512, 1024, 8192)
+"""Rows of the GEMMs that are simulated: from bound by memory to bound by compute. N and K are `WIDE`."""
+WIDE = 8192
+CHECKS = ((384, 14336, 8192), (4096, 10240, 8192))
+"""GEMMs in no table, with which the answers are checked."""
+CHECKED = ("all_gather", "reduce_scatter")
+"""Collectives beside which they are checked."""
+Progress = Callable[[int, int, str], None]
+Probe = GemmAlone | CollectiveAlone | Together
+Runs = Mapping[Probe, StreamRun]
+
+
+def tables_for(
+    machine: Gpu | str,
+    *,
+    ranks: int = 8,
+    clock: str = "sustained",
+    request_bytes: int | None = None,
+    jobs: int = 1,
+    progress: Progress | None = None,
+    store: Store | None = None,
+) -> SlowdownTables:
+    """The slowdown tables of `ranks` equal GPUs, simulated on `jobs` processes; what `store` holds is not run again.
+
+    Raises InputError for a machine that no collective library is known for, and what its simulations raise.
+    """
+    gpu = find_gpu(machine) if isinstance(machine, str) else machine
+    if fabric_of(gpu).vendor == "none":
+        raise InputError(
+            f"no collective library is known for {gpu.name}, so nothing can be said of what it shares; "
+            "choose a real GPU (weft hardware list)"
+        )
+    return _Probes(Setting(gpu, ranks, clock, request_bytes), jobs, progress, store).tables()
+
+
+def splits_of(gpu: Gpu) -> tuple[int, ...]:
+    """Compute units worth setting apart: doubling from one per XCD, or four, to less than half of the GPU."""
+    first = max(4, gpu.cache.partitions if gpu.vendor == "amd" else 1)
+    most = 0.45 * gpu.compute.compute_units
+    return tuple(first << power for power in range(5) if first << power <= most)
+
+
+class _Probes:
+    """The simulations behind the tables of one machine."""
+
+    def __init__(self, setting: Setting, jobs: int, progress: Progress | None, store: Store | None) -> None:
+        self.setting, self.jobs, self.progress, self.store = setting, jobs, progress, store
+        self.gpu = setting.gpu
+        self.splits = splits_of(self.gpu)
+        self.dtype = "bf16" if self.gpu.supports("bf16") else "fp16"
+        self.probes = [Gemm(rows, WIDE, WIDE, self.dtype) for rows in ROWS]
+        self.checks = [Gemm(*shape, self.dtype) for shape in CHECKS]
+
+    def tables(self) -> SlowdownTables:
+        """Everything alone first, then pairs whose sizes were chosen to last about as long as each other."""
+        alone = self._run(self._alone())
+        collectives = {name: self._collective(name, alone) for name in COLLECTIVES}
+        gemm = self._gemm(alone)
+        bare = SlowdownTables(self.gpu, self.setting.ranks, self.setting.clock, gemm, collectives, {})
+        checks = [check for pair in self._checks(bare) for check in (pair, *self._both_alone(pair))]
+        pairs = self._run([*self._pairs(bare), *checks])
+        interference = {
+            (name, driver): self._interference(name, driver, bare, alone, pairs)
+            for name in COLLECTIVES
+            for driver in ("cu", "dma")
+            if driver == "cu" or name in PUSHES
+        }
+        tables = replace(bare, interference=interference)
+        return replace(tables, errors=self._errors(tables, pairs))
+
+    def _run(self, tasks: Sequence[Probe]) -> Runs:
+        found = sweep(tasks, jobs=self.jobs, progress=self.progress, store=self.store)
+        return {task: StreamRun.from_record(record) for task, record in found}
+
+    def _alone(self) -> list[Probe]:
+        sizes = [(name, size) for name in COLLECTIVES for size in SIZES]
+        columns: list[dict[str, Any]] = [{}, *({"units": units} for units in self.splits)]
+        tasks: list[Probe] = [
+            CollectiveAlone(name, size, self.setting, dtype=self.dtype, **column)
+            for name, size in sizes
+            for column in columns
+        ]
+        tasks += [
+            CollectiveAlone(name, size, self.setting, driver="dma", dtype=self.dtype)
+            for name, size in sizes
+            if name in PUSHES
+        ]
+        return tasks + [self._gemm_alone(gemm, units) for gemm in self.probes for units in (0, *self.splits)]
+
+    def _gemm_alone(self, gemm: Gemm, taken: int) -> GemmAlone:
+        return GemmAlone(gemm, self.setting, self.gpu.compute.compute_units - taken if taken else None)
+
+    def _collective(self, name: str, alone: Runs) -> CollectiveTable:
+        def column(**how: Any) -> tuple[float, ...]:
+            tasks = [CollectiveAlone(name, size, self.setting, dtype=self.dtype, **how) for size in SIZES]
+            return tuple(alone[task].makespan_s for task in tasks)
+
+        largest = alone[CollectiveAlone(name, SIZES[-1], self.setting, dtype=self.dtype)]
+        return CollectiveTable(
+            SIZES,
+            largest.units["collective"],
+            column(),
+            {units: column(units=units) for units in self.splits},
+            column(driver="dma") if name in PUSHES else (),
+        )
+
+    def _gemm(self, alone: Runs) -> GemmTable:
+        """What the simulation adds to the closed form: more in one wave, whose tiles ask memory all at once."""
+        one: list[tuple[float, float]] = []
+        more: list[tuple[float, float]] = []
+        for gemm in self.probes:
+            plain = profile_of(gemm, self.gpu, self.splits, self.setting.clock)
+            for units, seconds in plain.seconds.items():
+                ratio = alone[self._gemm_alone(gemm, units)].makespan_s / seconds
+                (one if plain.waves(units) == 1 else more).append((plain.boundness[units], ratio))
+        return GemmTable(_curve(one or more), _curve(more or one))
+
+    def _pairs(self, tables: SlowdownTables) -> dict[Probe, tuple[str, str]]:
+        """The pairs of the interference table, each with its collective and driver."""
+        return {
+            self._pair(gemm, name, driver, tables): (name, driver)
+            for gemm in self.probes
+            for name in COLLECTIVES
+            for driver in ("cu", "dma")
+            if driver == "cu" or name in PUSHES
+        }
+
+    def _pair(self, gemm: Gemm, name: str, driver: str, tables: SlowdownTables) -> Together:
+        table = tables.collective(name)
+        units = self._saturating(table)
+        column = table.units[units] if driver == "cu" else table.dma
+        lasts = tables.profile(gemm).seconds[units if driver == "cu" else 0]
+        size = min(SIZES, key=lambda size: abs(log(table.seconds(column, size) / lasts)))
+        if driver == "dma":
+            return Together(gemm, name, size, self.setting, "dma")
+        return Together(gemm, name, size, self.setting, "partition", units)
+
+    def _saturating(self, table: CollectiveTable) -> int:
+        """The smallest split with which the largest size takes at most 5 % longer than with the best."""
+        best = min(column[-1] for column in table.units.values())
+        return next(units for units, column in table.units.items() if column[-1] <= 1.05 * best)
+
+    def _interference(
+        self, name: str, driver: str, tables: SlowdownTables, alone: Runs, pairs: Runs
+    ) -> Interference:
+        rows = []
+        for gemm in self.probes:
+            pair = self._pair(gemm, name, driver, tables)
+            moved = CollectiveAlone(
+                name, pair.bytes_, self.setting, driver=driver, units=pair.units, dtype=self.dtype
+            )
+            moved_s = alone[moved].makespan_s
+            gemm_s = alone[self._gemm_alone(gemm, pair.units or 0)].makespan_s
+            slowed = slowdowns(pairs[pair], gemm_s, moved_s)
+            rows.append((tables.profile(gemm).boundness[0], *slowed, pair.bytes_ / moved_s))
+        rows.sort()
+        boundness, of_gemm, of_collective, rates = zip(*rows, strict=True)
+        rate = max(rates)
+        return Interference(
+            boundness, _at_rate(of_gemm, rates, rate), _at_rate(of_collective, rates, rate), rate
+        )
+
+    def _checks(self, tables: SlowdownTables) -> list[Together]:
+        """Pairs that no table has seen, under every strategy."""
+        middle = self.splits[len(self.splits) // 2]
+        return [
+            Together(gemm, name, size, self.setting, one.strategy, one.units, _first(one.strategy))
+            for gemm in self.checks
+            for name in CHECKED
+            for size in [self._pair(gemm, name, "cu", tables).bytes_ * 3 // 4]
+            for one in forecasts(case_of(gemm, name, size, tables))
+            if one.units in (None, middle)
+        ]
+
+    def _both_alone(self, pair: Together) -> tuple[GemmAlone, CollectiveAlone]:
+        moved = CollectiveAlone(pair.collective, pair.bytes_, self.setting, dtype=self.dtype)
+        return GemmAlone(pair.gemm, self.setting), moved
+
+    def _errors(self, tables: SlowdownTables, runs: Runs) -> dict[str, tuple[float, ...]]:
+        """Predicted over simulated makespans less one, with the times alone given and looked up."""
+        found: dict[str, list[float]] = {GIVEN: [], LOOKED_UP: []}
+        for pair in self._checks(tables):
+            gemm, moved = (runs[task].makespan_s for task in self._both_alone(pair))
+            times = {GIVEN: {"gemm_s": gemm, "collective_s": moved}, LOOKED_UP: {}}
+            for how, given in times.items():
+                case = case_of(pair.gemm, pair.collective, pair.bytes_, tables, **given)
+                asked = (pair.strategy, pair.units)
+                predicted = next(one for one in forecasts(case) if (one.strategy, one.units) == asked)
+                found[how].append(predicted.makespan_s / runs[pair].makespan_s - 1)
+        return {how: tuple(errors) for how, errors in found.items()}
+
+
+def _first(strategy: str) -> str | None:
+    """What the host launches first: without order or places of its own, a collective waits behind the GEMM."""
+    return "gemm" if strategy == "streams" else None
+
+
+def slowdowns(beside: StreamRun, gemm_s: float, collective_s: float) -> tuple[float, float]:
+    """How many times longer the GEMM and the collective took while both ran, from when each ended and takes alone.
+
+    What was left of the one that ended last ran at its pace alone.
+    """
+    gemm_end, moved_end = beside.gemm_s or 0.0, beside.collective_s or 0.0
+    if moved_end <= gemm_end:
+        return _while_both(moved_end, gemm_end, gemm_s), moved_end / collective_s
+    return gemm_end / gemm_s, _while_both(gemm_end, moved_end, collective_s)
+
+
+def _while_both(until: float, end: float, alone: float) -> float:
+    done = 1 - (end - until) / alone
+    return until / alone / done if done > 0 else 1.0
+
+
+def _at_rate(slowed: Sequence[float], rates: Sequence[float], rate: float) -> tuple[float, ...]:
+    """Slowdowns as they would be beside a collective that moves `rate`."""
+    return tuple(1 + (factor - 1) * rate / own for factor, own in zip(slowed, rates, strict=True))
+
+
+def _curve(points: Sequence[tuple[float, float]]) -> Curve:
+    """The means of points that lie together, in rising order."""
+    groups: dict[float, list[float]] = {}
+    for place, value in sorted(points):
+        groups.setdefault(round(place, 2), []).append(value)
+    return Curve(tuple(groups), tuple(fmean(values) for values in groups.values()))

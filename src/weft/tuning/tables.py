@@ -1,0 +1,246 @@
+"""Slowdown tables of a machine: what GEMMs and collectives take, alone and beside each other, as a runtime needs it.
+
+The numbers come from Weft's own simulations (`weft.tuning.probes`); here they are only kept, looked up and saved.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self
+
+from weft.errors import ConfigError, InputError, UnknownNameError
+from weft.files import write_atomically
+from weft.hardware import Gpu
+from weft.tuning.profile import GemmProfile, profile_of
+from weft.workload import Gemm
+
+SCHEMA = 1
+"""Version of the file that tables are saved in."""
+KIND = "weft slowdown tables"
+GIVEN, LOOKED_UP = "given", "looked up"
+"""Where the times of a GEMM and a collective alone come from: the caller, or the tables."""
+
+
+@dataclass(frozen=True)
+class CollectiveTable:
+    """A collective alone: seconds for every size of `bytes`, by what drives it.
+
+    `library` is with the library's own number of workgroups, which is `library_units`; `units[u]` with `u` compute
+    units, `dma` by DMA engines (empty where they cannot).
+    """
+
+    bytes: tuple[int, ...]
+    library_units: int
+    library: tuple[float, ...]
+    units: Mapping[int, tuple[float, ...]]
+    dma: tuple[float, ...] = ()
+
+    def place(self, bytes_: float) -> tuple[int, float]:
+        """Between which sizes `bytes_` lies: the index of the upper one, and how far from the lower, as a share.
+
+        Beyond the largest size the last line goes on; below the smallest it is level, as latency rules there.
+        """
+        sizes = self.bytes
+        right = min(max(1, bisect_right(sizes, bytes_)), len(sizes) - 1)
+        return right, max(0.0, (bytes_ - sizes[right - 1]) / (sizes[right] - sizes[right - 1]))
+
+    def seconds(self, column: Sequence[float], bytes_: float) -> float:
+        """The time of `bytes_` in one column [s]."""
+        return between(column, *self.place(bytes_))
+
+
+def between(column: Sequence[float], right: int, share: float) -> float:
+    """The value at a share of the way to the place `right` from the one before."""
+    return column[right - 1] + share * (column[right] - column[right - 1])
+
+
+@dataclass(frozen=True)
+class Interference:
+    """What a GEMM and a collective cost each other while both run, neither lacking compute units.
+
+    For each `boundness` of a GEMM: how many times longer the GEMM (`gemm`) and the collective (`collective`) take.
+    `rate` is what the collective moved alone when this was found [bytes of its buffer/s]; slower ones disturb less.
+    """
+
+    boundness: tuple[float, ...]
+    gemm: tuple[float, ...]
+    collective: tuple[float, ...]
+    rate: float
+
+    def at(self, boundness: float) -> tuple[float, float]:
+        """Both slowdowns at a boundness, along straight lines between those that were simulated."""
+        return interpolate(self.boundness, self.gemm, boundness), interpolate(
+            self.boundness, self.collective, boundness
+        )
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Values at rising places; straight lines join them, and the ends go on level."""
+
+    places: tuple[float, ...]
+    values: tuple[float, ...]
+
+    def at(self, place: float) -> float:
+        """The value at a place."""
+        return interpolate(self.places, self.values, place)
+
+
+@dataclass(frozen=True)
+class GemmTable:
+    """Simulated over closed form by the boundness of a GEMM: where its tiles run in `one` wave, or in `more`."""
+
+    one: Curve
+    more: Curve
+
+
+@dataclass(frozen=True)
+class SlowdownTables:
+    """Everything that `choose` looks up for a machine: `ranks` equal GPUs at a clock.
+
+    `collectives` and `gemm` say what each takes alone, `interference` what they cost each other, by collective and
+    driver, like ("all_gather", "cu"). `errors` are predicted over simulated makespans less one, for pairs that are in no
+    table: where the times of both alone are given ("given"), and where they come from the tables, too ("looked up").
+    """
+
+    gpu: Gpu
+    ranks: int
+    clock: str
+    gemm: GemmTable
+    collectives: Mapping[str, CollectiveTable]
+    interference: Mapping[tuple[str, str], Interference]
+    errors: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    _profiles: dict[Gemm, GemmProfile] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def splits(self) -> tuple[int, ...]:
+        """Compute units that may be set apart for a collective."""
+        return tuple(next(iter(self.collectives.values())).units)
+
+    @property
+    def parts(self) -> int:
+        """Into how many parts workgroups are dealt: the XCDs of an AMD GPU."""
+        return self.gpu.cache.partitions if self.gpu.vendor == "amd" else 1
+
+    def error(self, given: bool) -> float:
+        """By how much a predicted makespan is off, as the mean over what checked it, the times alone `given` or not."""
+        found = self.errors.get(GIVEN if given else LOOKED_UP, ())
+        return sum(map(abs, found)) / len(found) if found else 0.0
+
+    def collective(self, name: str) -> CollectiveTable:
+        """The table of a collective; UnknownNameError for one that is not there."""
+        if name not in self.collectives:
+            raise UnknownNameError("collective", name, self.collectives)
+        return self.collectives[name]
+
+    def profile(self, gemm: Gemm) -> GemmProfile:
+        """The GEMM with its times as the simulation would give them; made once per shape and kept."""
+        if gemm not in self._profiles:
+            taken = {*self.splits, *(table.library_units for table in self.collectives.values())}
+            plain = profile_of(gemm, self.gpu, sorted(taken), self.clock)
+            seconds = {units: time * self._ratio(plain, units) for units, time in plain.seconds.items()}
+            self._profiles[gemm] = replace(plain, seconds=seconds)
+        return self._profiles[gemm]
+
+    def _ratio(self, plain: GemmProfile, units: int) -> float:
+        curve = self.gemm.one if plain.waves(units) == 1 else self.gemm.more
+        return curve.at(plain.boundness[units])
+
+    def save(self, path: str | Path) -> Path:
+        """Write the tables as JSON, whole or not at all; OutputError if the file cannot be written."""
+        return write_atomically(path, json.dumps(self.record(), indent=1) + "\n")
+
+    def record(self) -> dict[str, Any]:
+        """The tables as plain data; `from_record` makes equal tables of it."""
+        return {
+            "kind": KIND,
+            "schema": SCHEMA,
+            "gpu": self.gpu.model_dump(mode="json"),
+            "ranks": self.ranks,
+            "clock": self.clock,
+            "gemm": asdict(self.gemm),
+            "collectives": {name: asdict(table) for name, table in self.collectives.items()},
+            "interference": [
+                {"of": name, "driver": driver, **asdict(found)}
+                for (name, driver), found in self.interference.items()
+            ],
+            "errors": {how: list(found) for how, found in self.errors.items()},
+        }
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any], file: str | None = None) -> Self:
+        """The tables that `record` was made of; ConfigError for anything else."""
+        if record.get("kind") != KIND or record.get("schema") != SCHEMA:
+            raise ConfigError(
+                f"these are no {KIND} of version {SCHEMA}; make them again with weft advise", file
+            )
+        try:
+            return cls(
+                gpu=Gpu(**record["gpu"]),
+                ranks=record["ranks"],
+                clock=record["clock"],
+                gemm=GemmTable(*(_curve(record["gemm"][waves]) for waves in ("one", "more"))),
+                collectives={name: _collective(table) for name, table in record["collectives"].items()},
+                interference={
+                    (found["of"], found["driver"]): Interference(
+                        tuple(found["boundness"]),
+                        tuple(found["gemm"]),
+                        tuple(found["collective"]),
+                        found["rate"],
+                    )
+                    for found in record["interference"]
+                },
+                errors={how: tuple(found) for how, found in record["errors"].items()},
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConfigError(
+                f"the tables are damaged ({error}); make them again with weft advise", file
+            ) from error
+
+
+def load_tables(path: str | Path) -> SlowdownTables:
+    """The tables in a file; InputError if it cannot be read, ConfigError if it holds something else."""
+    try:
+        record = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(
+            f"cannot read the tables '{path}': {(error.strerror or str(error)).lower()}"
+        ) from error
+    except ValueError as error:
+        raise ConfigError("this is no JSON; make the tables again with weft advise", str(path)) from error
+    if not isinstance(record, dict):
+        raise ConfigError(f"these are no {KIND}; make them with weft advise", str(path))
+    return SlowdownTables.from_record(record, str(path))
+
+
+def interpolate(known: Sequence[float], values: Sequence[float], at: float) -> float:
+    """The value at a place, along straight lines between rising known places; the ends go on level."""
+    if at <= known[0]:
+        return values[0]
+    if at >= known[-1]:
+        return values[-1]
+    right = bisect_right(known, at)
+    share = (at - known[right - 1]) / (known[right] - known[right - 1])
+    return values[right - 1] + share * (values[right] - values[right - 1])
+
+
+def _curve(plain: Mapping[str, Sequence[float]]) -> Curve:
+    return Curve(tuple(plain["places"]), tuple(plain["values"]))
+
+
+def _by_units(plain: Mapping[str, Sequence[float]]) -> dict[int, tuple[float, ...]]:
+    return {int(units): tuple(values) for units, values in plain.items()}
+
+
+def _collective(plain: Mapping[str, Any]) -> CollectiveTable:
+    return CollectiveTable(
+        tuple(plain["bytes"]),
+        plain["library_units"],
+        tuple(plain["library"]),
+        _by_units(plain["units"]),
+        tuple(plain["dma"]),
+    )
