@@ -25,7 +25,7 @@ def by_engine(sent: list[tuple[int, int]], machine) -> tuple[list[int], list[int
         i = PLAIN.new_message(
             m, 0, 1, 0, 0, bytes_, False, y.CAUSE_AG_WRITE, y.OWNER_ENGINE, 0, y.NONE, y.NONE
         )
-        PLAIN.send(m, 0, i, at)
+        PLAIN.send(m, 0, 0, i, at)
         numbers[int(i)] = n
     left, arrived = [0] * len(sent), [0] * len(sent)
     for time, kind, index in steps(m):

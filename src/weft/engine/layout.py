@@ -26,27 +26,33 @@ def _columns(count: int) -> Iterator[int]:
     G_T_CL, G_T_READ_TO_WRITE, G_T_WRITE_TO_READ, G_T_WRITE_TO_PRECHARGE, G_T_READ_TO_PRECHARGE, G_LINK64,
     G_LINK_LATENCY, G_NEIGHBOUR, G_DMA_ENGINES, G_DMA_SETUP, G_DMA_WINDOW, G_TRACKER_SETS, G_TRACKER_WAYS,
     G_SPILL_BYTES, G_THRESHOLD_HIGH, G_THRESHOLD_MEDIUM, G_THRESHOLD_LOW, G_INTENSITY_HIGH, G_INTENSITY_MEDIUM,
-    G_INTENSITY_LOW, G_STARVATION, G_START, G_PEAK64, G_LAUNCH, G_DMA_LINK64, G_STRICT, G_COLUMNS,
-) = _columns(47)  # fmt: skip
+    G_INTENSITY_LOW, G_STARVATION, G_START, G_PEAK64, G_LAUNCH, G_DMA_LINK64, G_STRICT, G_PEER64, G_DMA_PEER64,
+    G_DMA_RATE64, G_COLUMNS,
+) = _columns(50)  # fmt: skip
 # G_INTENSITY_* are per mille of the peak DRAM bandwidth; G_THRESHOLD_* are bytes of queue; G_PEAK64 is the whole
 # memory's femtoseconds per 64 bytes. G_LINK64 is what stores by compute units get of the link, G_DMA_LINK64 what DMA
-# engines get. G_STRICT: workgroups of a later kernel wait until the earlier ones are placed.
+# engines get; G_PEER64 and G_DMA_PEER64 are the same for the link to one peer alone. G_DMA_RATE64: what one engine
+# takes for its own part (0: nothing). G_STRICT: workgroups of a later kernel wait until the earlier ones are placed.
 
 # shape[:] — sizes shared by all GPUs.
 (
     S_GPUS, S_CUS, S_CHANNELS, S_BANKS, S_GROUPS, S_INTERLEAVE, S_ROW, S_BURST, S_REQUEST, S_SETS, S_WAYS,
-    S_RESIDENT, S_KERNELS, S_REGIONS, S_TILES, S_WAVEFRONTS, S_COUNTERS, S_ENGINES, S_BLOCK_TILES, S_COLUMNS,
-) = _columns(20)  # fmt: skip
-# S_RESIDENT: workgroup places per compute unit; S_BLOCK_TILES: workgroup tiles per DMA command.
+    S_RESIDENT, S_KERNELS, S_REGIONS, S_TILES, S_WAVEFRONTS, S_COUNTERS, S_ENGINES, S_BLOCK_TILES, S_PORTS,
+    S_COLUMNS,
+) = _columns(21)  # fmt: skip
+# S_RESIDENT: workgroup places per compute unit; S_BLOCK_TILES: workgroup tiles per DMA command; S_PORTS: links
+# of a GPU, the whole egress as one link first, then the links to the GPUs 1, 2, ... neighbours away.
 
 # kernel[g, k, :]
 (
     K_WORKGROUPS, K_FIRST_WORK, K_FIRST_PHASE, K_PHASES, K_THREADS, K_REGISTERS, K_LDS, K_PRIORITY, K_AFTER,
-    K_AFTER_COUNTER, K_AFTER_VALUE, K_LAUNCH, K_RELEASE, K_MONITOR, K_FIRST_COPY, K_COPIES, K_COLUMNS,
-) = _columns(17)  # fmt: skip
+    K_AFTER_COUNTER, K_AFTER_VALUE, K_LAUNCH, K_RELEASE, K_MONITOR, K_FIRST_COPY, K_COPIES, K_COMPLETION,
+    K_COLUMNS,
+) = _columns(18)  # fmt: skip
 # K_AFTER: the kernel that must have finished (or NONE); K_RELEASE: write dirty lines back and drop all lines when it
 # ends; K_MONITOR: its first stage's memory intensity sets the arbiter's threshold; K_COPIES: DMA commands that its
-# launch triggers, from the tile row K_FIRST_COPY on.
+# launch triggers, from the tile row K_FIRST_COPY on; K_COMPLETION: from the departure of their last byte to the
+# kernel's end.
 
 # phase[g, p, :] — one pipelined loop of a workgroup script.
 (
@@ -76,17 +82,21 @@ EXTENT_ONE, EXTENT_ROWS, EXTENT_COLUMNS = range(3)
 # region[g, r, :] — the address map: one chunk of one buffer, and what a store into it means.
 (
     M_BASE, M_SIZE, M_MODE, M_CACHED, M_TO_REGION, M_REMOTE_CAUSE, M_COUNTER, M_TRACKED, M_FIRST_TILE, M_TILES,
-    M_DMA_MODE, M_DMA_REGION, M_DMA_CAUSE, M_DMA_REMOTE_CAUSE, M_SENT_COUNTER, M_LANED, M_HOPS, M_COLUMNS,
-) = _columns(18)  # fmt: skip
+    M_DMA_MODE, M_DMA_REGION, M_DMA_CAUSE, M_DMA_REMOTE_CAUSE, M_SENT_COUNTER, M_LANED, M_HOPS, M_PORT,
+    M_ALSO_REGION, M_ALSO_HOPS, M_ALSO_PORT, M_SOURCE, M_COLUMNS,
+) = _columns(23)  # fmt: skip
 # M_TRACKED: updates per element that complete a tile (0: untracked); M_TO_REGION: the region at the neighbour for
 # remote modes; M_DMA_*: the pre-programmed command that a complete block triggers (M_DMA_MODE NONE: none).
 # M_COUNTER counts bytes received or reduced (M_LANED: one counter per lane from there on), M_SENT_COUNTER bytes that
-# DMA commands have sent on. M_HOPS: how many neighbours away the receiver of stores and commands is.
+# DMA commands have sent on. M_HOPS: how many neighbours away the receiver of stores and commands is; M_PORT: the link
+# that they leave by. M_ALSO_*: a second receiver of a command's bytes (M_ALSO_REGION NONE: there is none). M_SOURCE:
+# how many neighbours away the GPU is that a command reads from (0: here), whose neighbours and links count then.
 LOCAL_STORE, LOCAL_UPDATE, REMOTE_STORE, REMOTE_UPDATE = range(4)
 
-# tile[g, t, :] — the output tiles in run order, then the copies. TI_COPY: one more than the kernel that is over when
-# its copies are (0: none).
-TI_REGION, TI_OFFSET, TI_BYTES, TI_COPY, TI_COLUMNS = _columns(5)
+# tile[g, t, :] — the output tiles in run order, then the copies: TI_ROWS rows for each command, whose first one says
+# the rest. TI_COPY: one more than the kernel that is over when its copies are (0: none); TI_AFTER: from the kernel's
+# launch until the command is ready; TI_ENGINE: one more than the engine that takes it (0: any).
+TI_REGION, TI_OFFSET, TI_BYTES, TI_COPY, TI_ROWS, TI_AFTER, TI_ENGINE, TI_COLUMNS = _columns(8)
 
 # -- causes of traffic
 # --------------------------------------------------------------------------------------------
@@ -133,7 +143,7 @@ OWNER_NOBODY, OWNER_LINE, OWNER_SLOT, OWNER_ENGINE, OWNER_RELEASE, OWNER_REMOTE 
 # bank[b, :] — b counts over all channels.
 B_ROW, B_READY, B_PRECHARGE, B_ACTIVATED, B_COLUMNS = _columns(5)
 
-# link[g, :] — the egress of one GPU.
+# link[g * S_PORTS + p, :] — the egress of one GPU: port 0 is all of it, the others lead to one peer each.
 L_HEAD, L_TAIL, L_COUNT, L_BUSY_UNTIL, L_BYTES, L_BUSY, L_COLUMNS = _columns(7)
 
 # unit[u, :] — compute units over all GPUs.
@@ -152,8 +162,9 @@ SLOTS = 8
 Q_STATE, Q_PENDING, Q_TIME, Q_ITERATION, Q_ISSUED, Q_COLUMNS = _columns(6)
 SLOT_FREE, SLOT_LOADING, SLOT_READY, SLOT_COMPUTING, SLOT_STORING = range(5)
 
-# engine[e, :] — DMA engines over all GPUs.
-E_BLOCK, E_TILE, E_POSITION, E_LEFT, E_UNSENT, E_FLIGHT, E_COLUMNS = _columns(7)
+# engine[e, :] — DMA engines over all GPUs. E_FREE: when its own part takes the next request; E_WAKE: whether it will be
+# woken then.
+E_BLOCK, E_TILE, E_POSITION, E_LEFT, E_UNSENT, E_FLIGHT, E_FREE, E_WAKE, E_COLUMNS = _columns(9)
 
 # counter[g, c, :]
 N_VALUE, N_TARGET, N_COLUMNS = _columns(3)
@@ -188,9 +199,11 @@ WL_START, WL_END, WL_UNIT, WL_COLUMNS = _columns(4)
 # ----------------------------------------
 (
     EV_LAUNCH, EV_ARRIVE, EV_READ_DONE, EV_LINK, EV_DMA, EV_PHASE, EV_SLOT, EV_COMPUTED, EV_CHANNEL,
-) = range(9)  # fmt: skip
+    EV_COMMAND, EV_COMPLETE,
+) = range(11)  # fmt: skip
 EVENT_NAMES = (
     "launch", "arrive", "read done", "link", "dma", "phase", "slot", "computed", "channel",
+    "command", "complete",
 )  # fmt: skip
 
 # -- statuses

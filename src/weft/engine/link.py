@@ -1,4 +1,4 @@
-"""The egress link of a GPU: messages leave one after another, arrive a latency later, and become memory requests."""
+"""The egress links of a GPU: messages leave one after another, arrive a latency later, and become memory requests."""
 
 from __future__ import annotations
 
@@ -11,47 +11,51 @@ from weft.engine.state import Machine
 
 
 @block
-def send(m: Machine, g: int, i: int, time: int) -> None:
-    """Queue message `i`, ready at `time`, for the link of GPU `g`."""
-    k = m.link
+def send(m: Machine, g: int, port: int, i: int, time: int) -> None:
+    """Queue message `i`, ready at `time`, for a link of GPU `g`: all of its egress (port 0) or that to one peer."""
+    n, k = m.link, g * m.shape[y.S_PORTS] + port
     m.request[i, y.R_ARRIVE] = time
     m.request[i, y.R_NEXT] = y.NONE
-    if k[g, y.L_HEAD] == y.NONE:
-        k[g, y.L_HEAD] = i
-        k[g, y.L_TAIL] = i
-        _start(m, g, time)
+    if n[k, y.L_HEAD] == y.NONE:
+        n[k, y.L_HEAD] = i
+        n[k, y.L_TAIL] = i
+        _start(m, k, time)
     else:
-        m.request[k[g, y.L_TAIL], y.R_NEXT] = i
-        k[g, y.L_TAIL] = i
-    k[g, y.L_COUNT] += 1
+        m.request[n[k, y.L_TAIL], y.R_NEXT] = i
+        n[k, y.L_TAIL] = i
+    n[k, y.L_COUNT] += 1
 
 
 @block
-def _start(m: Machine, g: int, now: int) -> None:
-    i = m.link[g, y.L_HEAD]
+def _start(m: Machine, k: int, now: int) -> None:
+    i, g = m.link[k, y.L_HEAD], k // m.shape[y.S_PORTS]
     bytes_ = m.request[i, y.R_BYTES]
-    start = max(now, m.request[i, y.R_ARRIVE], m.link[g, y.L_BUSY_UNTIL])
-    by_engine = m.request[i, y.R_OWNER_KIND] == y.OWNER_ENGINE
-    duration = bytes_ * (m.gpu[g, y.G_DMA_LINK64] if by_engine else m.gpu[g, y.G_LINK64]) // 64
-    m.link[g, y.L_BUSY_UNTIL] = start + duration
-    m.link[g, y.L_BUSY] += duration
-    m.link[g, y.L_BYTES] += bytes_
+    start = max(now, m.request[i, y.R_ARRIVE], m.link[k, y.L_BUSY_UNTIL])
+    whole = k == g * m.shape[y.S_PORTS]
+    if m.request[i, y.R_OWNER_KIND] == y.OWNER_ENGINE:
+        per_unit = m.gpu[g, y.G_DMA_LINK64] if whole else m.gpu[g, y.G_DMA_PEER64]
+    else:
+        per_unit = m.gpu[g, y.G_LINK64] if whole else m.gpu[g, y.G_PEER64]
+    duration = bytes_ * per_unit // 64
+    m.link[k, y.L_BUSY_UNTIL] = start + duration
+    m.link[k, y.L_BUSY] += duration
+    m.link[k, y.L_BYTES] += bytes_
     record_link(m, g, bytes_, start)
-    schedule(m, start + duration, y.EV_LINK, g)
+    schedule(m, start + duration, y.EV_LINK, k)
 
 
 @block
-def depart(m: Machine, g: int, now: int) -> int:
-    """The head message has left: it will arrive; the next one starts. Returns the departed message."""
-    k = m.link
-    i = k[g, y.L_HEAD]
-    k[g, y.L_HEAD] = m.request[i, y.R_NEXT]
-    k[g, y.L_COUNT] -= 1
-    if k[g, y.L_HEAD] == y.NONE:
-        k[g, y.L_TAIL] = y.NONE
+def depart(m: Machine, k: int, now: int) -> int:
+    """The head message of link `k` has left: it will arrive; the next one starts. Returns the departed message."""
+    n = m.link
+    i = n[k, y.L_HEAD]
+    n[k, y.L_HEAD] = m.request[i, y.R_NEXT]
+    n[k, y.L_COUNT] -= 1
+    if n[k, y.L_HEAD] == y.NONE:
+        n[k, y.L_TAIL] = y.NONE
     else:
-        _start(m, g, now)
-    schedule(m, now + m.gpu[g, y.G_LINK_LATENCY], y.EV_ARRIVE, i)
+        _start(m, k, now)
+    schedule(m, now + m.gpu[k // m.shape[y.S_PORTS], y.G_LINK_LATENCY], y.EV_ARRIVE, i)
     return i  # type: ignore[no-any-return]
 
 

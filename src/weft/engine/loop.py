@@ -5,7 +5,7 @@ from __future__ import annotations
 from weft.engine import layout as y
 from weft.engine.cache import release_waiter
 from weft.engine.calendar import INDEX_MASK, KIND_SHIFT, schedule, take
-from weft.engine.dispatcher import consider_launches, count, launch, released, retire
+from weft.engine.dispatcher import consider_launches, count, end_kernel, launch, released, retire
 from weft.engine.dma import block_bytes, departed, forward, pump, start_copies, trigger
 from weft.engine.jit import block, entry
 from weft.engine.link import arrive, depart
@@ -102,8 +102,8 @@ def _on_read_done(m: Machine, i: int, now: int) -> None:
 
 
 @block
-def _on_link(m: Machine, g: int, now: int) -> None:
-    i = depart(m, g, now)
+def _on_link(m: Machine, k: int, now: int) -> None:
+    i = depart(m, k, now)
     owner = m.request[i, y.R_OWNER]
     if m.request[i, y.R_OWNER_KIND] == y.OWNER_SLOT:
         arrived(m, owner, now)
@@ -164,6 +164,10 @@ def _act(m: Machine, kind: int, index: int, now: int, policy) -> None:  # type: 
             retire(m, index, now)
     elif kind == y.EV_LAUNCH:
         _on_launch(m, index, now)
+    elif kind == y.EV_COMMAND:
+        trigger(m, index // m.shape[y.S_TILES], index % m.shape[y.S_TILES], now)
+    elif kind == y.EV_COMPLETE:
+        end_kernel(m, index // m.shape[y.S_KERNELS], index % m.shape[y.S_KERNELS], now)
 
 
 @block

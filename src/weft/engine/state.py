@@ -110,7 +110,7 @@ def allocate(tables: Tables, bin_fs: int) -> Machine:
         tag=table(lines, fill=y.NONE),
         stamp=table(lines),
         line=table(lines, LINE_COLUMNS),
-        link=table(gpus, y.L_COLUMNS),
+        link=table(gpus * int(s[y.S_PORTS]), y.L_COLUMNS),
         unit=table(gpus * units, y.U_COLUMNS),
         resident=table(places, y.W_COLUMNS),
         slot=table(places * y.SLOTS, y.Q_COLUMNS),

@@ -249,7 +249,7 @@ def _store_one(m: Machine, q, g, a, region, tile, wavefront, offset, size, time)
             y.OWNER_SLOT, q, tile, wavefront,
         )  # fmt: skip
         m.slot[q, y.Q_PENDING] += 1
-        send(m, g, i, time + m.gpu[g, y.G_CACHE_OUT])
+        send(m, g, m.region[g, region, y.M_PORT], i, time + m.gpu[g, y.G_CACHE_OUT])
         return
     address = m.region[g, region, y.M_BASE] + offset
     if m.region[g, region, y.M_CACHED] == 1:

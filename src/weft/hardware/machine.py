@@ -86,6 +86,11 @@ class Machine(Part):
         """What one link of a GPU carries in one direction, by its data sheet [bytes/s]; 0 without links."""
         return self.gpu.link.bandwidth / self.gpu.link.links if self.gpu.link.links else 0.0
 
+    @property
+    def peer_bandwidth(self) -> float:
+        """What leads from a GPU to one peer alone, in one direction [bytes/s]; 0 but in a mesh."""
+        return self.link_bandwidth * self.links_per_pair if self.topology == "mesh" else 0.0
+
     def links_between(self, first: int, second: int) -> int:
         """How many links join two GPUs of a node directly; behind a switch, all that a GPU has."""
         self._check_rank(first)
@@ -130,6 +135,7 @@ class Machine(Part):
         return System(
             gpu=self.gpu if same else self.gpu.with_values({"link.bandwidth": f"{bandwidth!r} B/s"}),
             gpus=gpus,
+            peer_bandwidth=self.peer_bandwidth,
         )
 
     def with_gpu(self, gpu: Gpu) -> Self:

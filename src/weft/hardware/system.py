@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
-from weft.hardware.fields import Delay
+from weft.hardware.fields import BytesPerSecondOrNone, Delay
 from weft.hardware.gpu import Gpu
 from weft.hardware.parts import Part
 from weft.hardware.sourced import translated
@@ -17,8 +17,9 @@ from weft.hardware.sourced import translated
 class System(Part):
     """A machine: `gpus` GPUs in a ring, equal unless `variants` gives a GPU of its own to some ranks.
 
-    `start` gives ranks that begin late their delay [seconds]. Raises ConfigError for values that break
-    a rule.
+    `start` gives ranks that begin late their delay [seconds]; `peer_bandwidth` is what leads to one peer alone where
+    every pair of GPUs has links of its own [bytes/s], 0 where there are none. Raises ConfigError for values that
+    break a rule.
     """
 
     gpu: Gpu
@@ -26,6 +27,7 @@ class System(Part):
     topology: Literal["ring"] = "ring"
     variants: Mapping[int, Gpu] = Field(default_factory=dict)
     start: Mapping[int, Delay] = Field(default_factory=dict)
+    peer_bandwidth: BytesPerSecondOrNone = 0.0
 
     def __init__(self, **values: Any) -> None:
         try:

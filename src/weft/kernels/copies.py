@@ -1,26 +1,83 @@
-"""Collectives by DMA engines: copies from GPU to GPU that take no compute unit; engines cannot add."""
+"""Collectives by DMA engines: copies from GPU to GPU that take no compute unit; engines cannot add.
+
+A thread of the host drives the engines, as in the public implementation for MI300X (AMDResearch/AMD-DMA-Latte @e01a685
+src/sdmaCollective.cpp, arXiv:2511.06605): it writes an engine's commands, rings its doorbell, goes on to the next
+engine and the next GPU, and at the end waits for one completion per engine. The GPU that is simulated is the one that
+its thread comes to last.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
+from weft.errors import InputError
 from weft.hardware import Gpu
-from weft.program import Buffer, Cause, ChunkRule, DmaMap, Kernel
+from weft.program import Buffer, Cause, ChunkRule, Command, DmaMap, Kernel
 from weft.program.script import Wait
+from weft.units import to_fs
 
 ALIGNMENT = 4096
+
+
+class Piece(NamedTuple):
+    """What one leg of a command moves: `bytes_` to the GPU `hops` away, and to the one `also` away unless that is 0.
+
+    They are read here, or at the GPU `source` away, from where the hops count then. `part` numbers the pieces that a
+    peer's data is cut into.
+    """
+
+    hops: int
+    bytes_: int
+    part: int = 0
+    also: int = 0
+    source: int = 0
 
 
 @dataclass(frozen=True)
 class DmaGather:
     """An all-gather of `bytes_` (the whole output), or an all-to-all of as much, by DMA over `ranks` GPUs.
 
-    Every GPU pushes its share, or every peer's part of its data, straight to each of its peers in one step.
+    Every GPU pushes its share, or every peer's part of its data, straight to each of its peers in one step: a command
+    per peer, each on an engine of its own. `engines_per_peer` cuts a peer's data into so many commands, `engines` lets
+    so many engines take all commands in turn. With `broadcast` a command of an all-gather writes to two peers; with
+    `swap` one of an all-to-all exchanges both directions' data with a peer. `prelaunched` commands were enqueued before
+    and wait for a flag. `threads` of the host share the GPUs; by default NVIDIA's have one each, AMD's one for all.
+
+    Raises InputError for options that do not go together.
     """
 
     collective: str
     bytes_: int
     ranks: int
+    engines: int | None = None
+    engines_per_peer: int = 1
+    broadcast: bool = False
+    swap: bool = False
+    prelaunched: bool = False
+    threads: int | None = None
+
+    def __post_init__(self) -> None:
+        for option, taken, only in (
+            ("broadcast", self.broadcast, "all_gather"),
+            ("swap", self.swap, "all_to_all"),
+        ):
+            if taken and self.collective != only:
+                raise InputError(f"only an {only} has commands that {option}, not an {self.collective}")
+            if taken and self.engines_per_peer > 1:
+                raise InputError(f"with {option} a peer's data is not cut; leave engines_per_peer at 1")
+        for name in ("engines", "engines_per_peer", "threads"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InputError(f"{name} is {value}; it must be at least 1")
+        if self.share < self.engines_per_peer * ALIGNMENT:
+            raise InputError(
+                f"{self.share} B for each peer cannot be cut for {self.engines_per_peer} engines; a part has at least "
+                f"{ALIGNMENT} B"
+            )
+        if self.threads is not None and self.ranks % self.threads:
+            raise InputError(f"{self.threads} threads cannot share {self.ranks} GPUs evenly")
 
     @property
     def share(self) -> int:
@@ -31,28 +88,151 @@ class DmaGather:
         """What each GPU sends [bytes]."""
         return (self.ranks - 1) * self.share
 
-    def buffers(self, gpus: int) -> tuple[Buffer, ...]:
-        """The own data, under one name per peer, and where the peers' data arrive."""
-        peers = range(1, self.ranks)
-        rules = tuple(self._push(hops) for hops in peers)
-        sizes = ((self.share,) * (self.ranks - 1),) * gpus
-        if self.collective == "all_to_all":
-            return (Buffer("sends", sizes, rules), Buffer("collected", sizes))
-        return (
-            Buffer("data", ((self.share,),) * gpus),
-            Buffer("sends", sizes, rules, within=("data", 0)),
-            Buffer("collected", sizes),
+    @cached_property
+    def commands(self) -> tuple[tuple[Piece, ...], ...]:
+        """What every command of a GPU moves, leg by leg."""
+        if self.broadcast:
+            return tuple(
+                (Piece(hops, self.share, also=hops + 1 if hops + 1 < self.ranks else 0),)
+                for hops in range(1, self.ranks, 2)
+            )
+        if self.swap:
+            return self._swaps()
+        return tuple(
+            (Piece(hops, bytes_, part),)
+            for hops in range(1, self.ranks)
+            for part, bytes_ in enumerate(_cut(self.share, self.engines_per_peer))
         )
 
-    def _push(self, hops: int) -> ChunkRule:
-        dma = DmaMap("collected", hops - 1, False, Cause.AG_READ, Cause.AG_WRITE, hops)
-        return ChunkRule(dma=dma)
+    def _swaps(self) -> tuple[tuple[Piece, ...], ...]:
+        """One exchange per pair of GPUs; with the GPU opposite each does one half, so that all do alike."""
+        found: list[tuple[Piece, ...]] = [
+            (Piece(hops, self.share), Piece(self.ranks - hops, self.share, source=hops))
+            for hops in range(1, (self.ranks + 1) // 2)
+        ]
+        if self.ranks % 2 == 0:
+            opposite = self.ranks // 2
+            sent, fetched = _cut(self.share, 2) if self.share > ALIGNMENT else (self.share, 0)
+            legs = Piece(opposite, sent), Piece(opposite, fetched, 1, source=opposite)
+            found.append(legs if fetched else legs[:1])
+        return tuple(found)
+
+    @cached_property
+    def _parts(self) -> tuple[tuple[Piece, ...], ...]:
+        """The pieces by their part of a peer's data."""
+        pieces = [piece for legs in self.commands for piece in legs]
+        return tuple(
+            tuple(piece for piece in pieces if piece.part == part)
+            for part in range(1 + max(piece.part for piece in pieces))
+        )
+
+    def buffers(self, gpus: int) -> tuple[Buffer, ...]:
+        """The own data, under one name per peer, and where the peers' data arrive; parts have buffers of their own."""
+        found: list[Buffer] = []
+        gathers = self.collective == "all_gather"
+        if gathers:
+            sizes = tuple(pieces[0].bytes_ for pieces in self._parts)
+            found.append(Buffer("data", (sizes,) * gpus))
+        for part, pieces in enumerate(self._parts):
+            rules = tuple(self._push(piece) for piece in pieces)
+            sizes = tuple(piece.bytes_ for piece in pieces)
+            whole = ("data", part) if gathers else None
+            found.append(Buffer(_named("sends", part), (sizes,) * gpus, rules, within=whole))
+            arriving = tuple(bytes_ for _, bytes_ in self._arriving(part))
+            found.append(Buffer(_named("collected", part), (arriving,) * gpus))
+        return tuple(found)
+
+    def _arriving(self, part: int) -> list[tuple[int, int]]:
+        """Who sends what for a part, as (hops, bytes); a position of `collected` each."""
+        return [
+            (hops, piece.bytes_) for piece in self._parts[part] for hops in (piece.hops, piece.also) if hops
+        ]
+
+    def _push(self, piece: Piece) -> ChunkRule:
+        where = [hops for hops, _ in self._arriving(piece.part)]
+        also = (where.index(piece.also), piece.also) if piece.also else None
+        return ChunkRule(
+            dma=DmaMap(
+                _named("collected", piece.part),
+                where.index(piece.hops),
+                False,
+                Cause.AG_READ,
+                Cause.AG_WRITE,
+                piece.hops,
+                direct=True,
+                also=also,
+                source=piece.source,
+            )
+        )
 
     def kernel(self, gpu: Gpu, name: str | None = None, earlier: int = 0) -> Kernel:
-        """The copies, as one entry of a stream."""
-        copies = tuple(("sends", position) for position in range(self.ranks - 1))
-        return Kernel(name or self.collective, 0, 0, 0, 0, (), copies=copies)
+        """The copies, as one entry of a stream.
+
+        Raises InputError for more engines than the GPU has.
+        """
+        ready = self.ready(gpu)
+        copies = tuple(
+            Command(self._chunks(numbers), to_fs(when), engine)
+            for engine, (numbers, when) in enumerate(zip(self.dealt(gpu), ready, strict=True))
+        )
+        completion = to_fs(self.completion(gpu))
+        return Kernel(name or self.collective, 0, 0, 0, 0, (), copies=copies, completion_fs=completion)
+
+    def _chunks(self, numbers: list[int]) -> tuple[tuple[str, int], ...]:
+        """What the commands of these numbers send, leg by leg."""
+        return tuple(
+            (_named("sends", piece.part), self._parts[piece.part].index(piece))
+            for number in numbers
+            for piece in self.commands[number]
+        )
+
+    def dealt(self, gpu: Gpu) -> list[list[int]]:
+        """The numbers of the commands that each engine carries out, in order."""
+        if self.engines is not None and self.engines > gpu.dma.engines:
+            raise InputError(
+                f"{self.engines} engines are asked for, but {gpu.name} has {gpu.dma.engines}; take fewer"
+            )
+        count = min(self.engines or gpu.dma.engines, len(self.commands))
+        return [list(range(engine, len(self.commands), count)) for engine in range(count)]
+
+    def ready(self, gpu: Gpu) -> list[float]:
+        """When each engine begins with its commands, from the moment on when the host begins or sets the flag [s]."""
+        dma, dealt = gpu.dma, self.dealt(gpu)
+        if self.prelaunched:
+            return [dma.trigger] * len(dealt)
+        costs = [len(numbers) * dma.enqueue + dma.doorbell for numbers in dealt]
+        others = (self._driven(gpu) - 1) * sum(costs)
+        return [others + sum(costs[: engine + 1]) + dma.fetch for engine in range(len(dealt))]
+
+    def completion(self, gpu: Gpu) -> float:
+        """From the departure of a GPU's last byte until the host knows that all is done [s].
+
+        Commands that began together end together, and the thread looks at all their signals; else it has seen those
+        of the other GPUs before.
+        """
+        signals = len(self.dealt(gpu)) * (self._driven(gpu) if self.prelaunched else 1)
+        return gpu.dma.drain + gpu.dma.sync + signals * gpu.dma.signal
+
+    def _driven(self, gpu: Gpu) -> int:
+        """GPUs that a thread of the host drives."""
+        threads = self.threads or (self.ranks if gpu.vendor == "nvidia" else 1)
+        return self.ranks // threads
 
     def arrivals(self) -> tuple[Wait, ...]:
         """What a reader of the result waits for."""
-        return tuple(Wait("collected", position) for position in range(self.ranks - 1))
+        return tuple(
+            Wait(_named("collected", part), position)
+            for part in range(len(self._parts))
+            for position in range(len(self._arriving(part)))
+        )
+
+
+def _named(buffer: str, part: int) -> str:
+    return f"{buffer} {part}" if part else buffer
+
+
+def _cut(bytes_: int, parts: int) -> tuple[int, ...]:
+    """`bytes_` in parts of whole pages, the last one with what is left."""
+    pages = bytes_ // ALIGNMENT
+    counts = [pages // parts + (part < pages % parts) for part in range(parts)]
+    return tuple(count * ALIGNMENT for count in counts)

@@ -15,7 +15,18 @@ from weft.engine import layout as y
 from weft.errors import InputError
 from weft.hardware import Gpu
 from weft.kernels import GemmTiling, RingTiling, gemm_kernel, operand_sizes, sum_kernel, tile_table
-from weft.program import Buffer, Cause, ChunkRule, DmaMap, Kernel, PlacedKernel, Plan, RemoteMap, Wait
+from weft.program import (
+    Buffer,
+    Cause,
+    ChunkRule,
+    Command,
+    DmaMap,
+    Kernel,
+    PlacedKernel,
+    Plan,
+    RemoteMap,
+    Wait,
+)
 from weft.program.plan import Work
 from weft.program.rules import CACHED_STORE, PLAIN_STORE
 from weft.workload import Gemm
@@ -157,4 +168,4 @@ class GemmScatter:
 
 def copy_kernel(buffer: str, position: int) -> Kernel:
     """One chunk sent by a DMA engine, as an entry of a stream."""
-    return Kernel(f"copy {position}", 0, 0, 0, 0, (), copies=((buffer, position),))
+    return Kernel(f"copy {position}", 0, 0, 0, 0, (), copies=(Command(((buffer, position),)),))

@@ -96,6 +96,7 @@ def _movers(row: Table, gpu: Gpu) -> None:
     row[y.G_DMA_LINK64] = _per_unit(link.bandwidth * link.dma_efficiency)
     row[y.G_DMA_ENGINES], row[y.G_DMA_SETUP] = gpu.dma.engines, to_fs(gpu.dma.setup)
     row[y.G_DMA_WINDOW] = gpu.dma.window
+    row[y.G_DMA_RATE64] = _per_unit(gpu.dma.bandwidth) if gpu.dma.bandwidth else 0
     row[y.G_TRACKER_SETS], row[y.G_TRACKER_WAYS] = gpu.tracker.sets, gpu.tracker.ways
     row[y.G_SPILL_BYTES] = gpu.tracker.spill_bytes
     a = gpu.arbiter
@@ -105,6 +106,13 @@ def _movers(row: Table, gpu: Gpu) -> None:
     row[y.G_INTENSITY_MEDIUM] = round(a.intensity_medium * 1000)
     row[y.G_INTENSITY_LOW] = round(a.intensity_low * 1000)
     row[y.G_STARVATION] = to_fs(a.starvation_limit)
+
+
+def _peers(rows: Table, gpus: list[Gpu], bandwidth: float) -> None:
+    """What stores and engines get of a link that leads to one peer alone."""
+    for row, gpu in zip(rows, gpus, strict=True):
+        row[y.G_PEER64] = _per_unit(bandwidth * gpu.link.kernel_efficiency)
+        row[y.G_DMA_PEER64] = _per_unit(bandwidth * gpu.link.dma_efficiency)
 
 
 def machine_tables(
@@ -121,6 +129,8 @@ def machine_tables(
         _check_common(system.gpu, gpu, rank)
     _check_request(system.gpu, request_bytes)
     rows = np.stack([gpu_row(gpu, system.start_of(rank), clock) for rank, gpu in enumerate(gpus)])
+    if system.peer_bandwidth:
+        _peers(rows, gpus, system.peer_bandwidth)
     # A queue of a few coarse requests stands for one of many fine ones: less would leave the banks idle.
     rows[:, y.G_QUEUE_BYTES] = np.maximum(rows[:, y.G_QUEUE_BYTES], QUEUED_REQUESTS * request_bytes)
     shape = np.zeros(y.S_COLUMNS, dtype=np.int64)
@@ -139,7 +149,7 @@ def machine_tables(
     shape[y.S_REQUEST], shape[y.S_WAYS] = request_bytes, cache.ways
     shape[y.S_SETS] = cache.capacity // (cache.ways * request_bytes)
     shape[y.S_RESIDENT] = residents
-    shape[y.S_ENGINES] = max(gpu.dma.engines for gpu in gpus)
+    shape[y.S_ENGINES], shape[y.S_PORTS] = max(gpu.dma.engines for gpu in gpus), 1
     return rows, shape
 
 

@@ -60,7 +60,11 @@ def ring_over(match: SystemMatch) -> System:
     link, inside = machine.gpu.link, machine.bandwidth_among(each) if each > 1 else float("inf")
     if match.nodes == 1:
         how = f"ring of {match.gpus} of the {machine.gpus_per_node} GPUs of {machine.name}"
-        return System(gpu=_with_link(machine.gpu, {"bandwidth": inside}, how), gpus=match.gpus)
+        return System(
+            gpu=_with_link(machine.gpu, {"bandwidth": inside}, how),
+            gpus=match.gpus,
+            peer_bandwidth=machine.peer_bandwidth,
+        )
     out = each * match.network.bandwidth
     bandwidth = min(inside, out)
     how = (

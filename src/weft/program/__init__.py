@@ -3,12 +3,13 @@
 from weft.program.build import Program, build
 from weft.program.plan import Buffer, PlacedKernel, Plan
 from weft.program.rules import ChunkRule, DmaMap, Mode, RemoteMap
-from weft.program.script import Cause, Extent, Kernel, Load, Phase, Store, Wait
+from weft.program.script import Cause, Command, Extent, Kernel, Load, Phase, Store, Wait
 
 __all__ = [
     "Buffer",
     "Cause",
     "ChunkRule",
+    "Command",
     "DmaMap",
     "Extent",
     "Kernel",

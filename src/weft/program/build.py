@@ -8,8 +8,8 @@ import numpy as np
 
 from weft.engine import layout as y
 from weft.engine.state import Table, Tables
-from weft.program.plan import Buffer, Plan
-from weft.program.rules import ChunkRule
+from weft.program.plan import Buffer, PlacedKernel, Plan
+from weft.program.rules import ChunkRule, DmaMap, RemoteMap
 from weft.program.script import Kernel, Load, Phase, Store, Wait
 
 ALIGNMENT = 1 << 21
@@ -56,7 +56,7 @@ class _Builder:
         region = self._region_table()
         kernel, work = self._kernel_table(region)
         tile = self._tile_table(region)
-        self._fill_shape(kernel, tile)
+        self._fill_shape(kernel, tile, region)
         tables = Tables(
             shape=self.shape,
             gpu=self.gpu,
@@ -121,6 +121,7 @@ class _Builder:
         row[y.M_TRACKED] = rule.updates_per_element
         row[y.M_FIRST_TILE] = row[y.M_TILES] = 0
         row[y.M_LANED], row[y.M_HOPS] = int(buffer.lanes > 0), rule.hops
+        row[y.M_PORT], row[y.M_SOURCE] = self._port(rule.way, rule.hops), 0
         self._link_rule(row, rule)
         return row
 
@@ -135,13 +136,22 @@ class _Builder:
                 int(rule.dma.read_cause),
                 int(rule.dma.remote_cause),
             )
+            row[y.M_SOURCE] = rule.dma.source
+            if rule.dma.also is not None:
+                position, hops = rule.dma.also
+                row[y.M_ALSO_REGION], row[y.M_ALSO_HOPS] = self.row[rule.dma.buffer, position], hops
+                row[y.M_ALSO_PORT] = self._port(rule.dma, hops)
+
+    def _port(self, way: RemoteMap | DmaMap | None, hops: int) -> int:
+        """The link that leads to the GPU `hops` neighbours away: 0, the whole egress, unless GPUs have one for each."""
+        return hops if way is not None and way.direct and self.gpu[0, y.G_PEER64] > 0 else 0
 
     # -- tiles and work
     # --------------------------------------------------------------------------------------------
 
     def _tile_table(self, region: Table) -> Table:
         most = self._most_tiles()
-        copies = [copy for placed in self.plan.kernels for copy in placed.kernel.copies]
+        copies = [chunk for chunks in map(_chunks, self.plan.kernels) for chunk in chunks]
         table = np.zeros((self.gpus, max(most + len(copies), 1), y.TI_COLUMNS), dtype=np.int64)
         self._add_copies(table, region)
         if most == 0:
@@ -160,15 +170,18 @@ class _Builder:
         return max((len(work) for work in self.plan.work), default=0)
 
     def _add_copies(self, table: Table, region: Table) -> None:
-        """A row behind the tiles for every copy; its chunk is its tile."""
+        """Rows behind the tiles for every copy, one per chunk; a chunk is its tile."""
         tile = self._most_tiles()
         for k, placed in enumerate(self.plan.kernels):
             for copy in placed.kernel.copies:
-                row = self.row[copy]
-                table[:, tile, y.TI_REGION], table[:, tile, y.TI_COPY] = row, k + 1
-                table[:, tile, y.TI_BYTES] = region[:, row, y.M_SIZE]
-                region[:, row, y.M_FIRST_TILE], region[:, row, y.M_TILES] = tile, 1
-                tile += 1
+                table[:, tile, y.TI_ROWS], table[:, tile, y.TI_AFTER] = len(copy.chunks), copy.after_fs
+                table[:, tile, y.TI_ENGINE] = 0 if copy.engine is None else copy.engine + 1
+                for chunk in copy.chunks:
+                    row = self.row[chunk]
+                    table[:, tile, y.TI_REGION], table[:, tile, y.TI_COPY] = row, k + 1
+                    table[:, tile, y.TI_BYTES] = region[:, row, y.M_SIZE]
+                    region[:, row, y.M_FIRST_TILE], region[:, row, y.M_TILES] = tile, 1
+                    tile += 1
 
     def _kernel_table(self, region: Table) -> tuple[Table, Table]:
         kernels = self.plan.kernels
@@ -186,7 +199,7 @@ class _Builder:
                 table[g, k] = self._kernel_row(g, k, first_work, first_phase, region)
                 table[g, k, y.K_FIRST_COPY], table[g, k, y.K_COPIES] = first_copy, len(kernel.copies)
                 first_work += len(work)
-                first_copy += len(kernel.copies)
+                first_copy += len(_chunks(placed))
         return table, np.stack([np.concatenate(r) for r in rows]) if kernels else np.zeros(
             (self.gpus, 0, y.T_FIELDS), dtype=np.int64
         )
@@ -212,7 +225,9 @@ class _Builder:
         if placed.after_chunks:
             row[y.K_AFTER_COUNTER] = self.counter[placed.after_chunks[0]]
             row[y.K_AFTER_VALUE] = sum(self._counter(g, wait, region)[1] for wait in placed.after_chunks)
-        row[y.K_LAUNCH] = int(self.gpu[g, y.G_LAUNCH])
+        driven = kernel.completion_fs is not None
+        row[y.K_LAUNCH] = placed.delay_fs + (0 if driven else int(self.gpu[g, y.G_LAUNCH]))
+        row[y.K_COMPLETION] = kernel.completion_fs or 0
         row[y.K_RELEASE], row[y.K_MONITOR] = int(placed.release), int(placed.monitor)
         return row
 
@@ -283,12 +298,13 @@ class _Builder:
     # -- shape
     # -----------------------------------------------------------------------------------------------------
 
-    def _fill_shape(self, kernel: Table, tile: Table) -> None:
+    def _fill_shape(self, kernel: Table, tile: Table, region: Table) -> None:
         s = self.shape
         s[y.S_GPUS], s[y.S_KERNELS], s[y.S_REGIONS] = self.gpus, kernel.shape[1], len(self.regions)
         s[y.S_TILES] = tile.shape[1] if tile.any() else 0
         s[y.S_WAVEFRONTS], s[y.S_BLOCK_TILES] = self.plan.wavefronts, self.plan.block_tiles
         s[y.S_COUNTERS] = self.counters
+        s[y.S_PORTS] = 1 + int(region[:, :, [y.M_PORT, y.M_ALSO_PORT]].max(initial=0))
         for g, neighbour in enumerate(self.plan.neighbour):
             self.gpu[g, y.G_NEIGHBOUR] = neighbour
 
@@ -300,6 +316,11 @@ class _Builder:
                 mask[:, k, :] = 0
                 mask[:, k, list(placed.compute_units)] = 1
         return mask
+
+
+def _chunks(placed: PlacedKernel) -> list[tuple[str, int]]:
+    """The chunks that a kernel's commands send, in order."""
+    return [chunk for copy in placed.kernel.copies for chunk in copy.chunks]
 
 
 def _stack(rows: list[list[list[int]]], columns: int) -> Table:

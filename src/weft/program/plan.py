@@ -37,6 +37,9 @@ class Buffer:
 class PlacedKernel:
     """A kernel in a plan: what it follows (a kernel's end and chunks), its priority, and whether its results
     are released to other readers.
+
+    Of kernels that wait for compute units, the higher priority is served first, then the earlier launch; those that run
+    stay. The host launches it `delay_fs` [fs] after it might, as one thread launches streams one after another.
     """
 
     kernel: Kernel
@@ -46,6 +49,7 @@ class PlacedKernel:
     release: bool = False
     monitor: bool = False
     compute_units: tuple[int, ...] | None = None
+    delay_fs: int = 0
 
 
 @dataclass(frozen=True)

@@ -23,19 +23,26 @@ class Mode(IntEnum):
 
 @dataclass(frozen=True)
 class RemoteMap:
-    """Stores into the chunk go to a chunk of the neighbour instead, or of the GPU `hops` neighbours away."""
+    """Stores into the chunk go to a chunk of the neighbour instead, or of the GPU `hops` neighbours away.
+
+    They take the whole egress, or with `direct` the link to that GPU alone where GPUs are fully connected.
+    """
 
     buffer: str
     position: int
     update: bool
     cause: Cause
     hops: int = 1
+    direct: bool = False
 
 
 @dataclass(frozen=True)
 class DmaMap:
-    """When every element of a block has had its updates, an engine sends the block to the neighbour, or to the GPU
-    `hops` neighbours away.
+    """When every element of a block has had its updates, or a copy's command is ready, an engine sends the block to the
+    neighbour, or to the GPU `hops` neighbours away; `direct` as in `RemoteMap`.
+
+    `also` names a second receiver, (position, hops), of the same bytes. With `source`, the chunk is read in the memory
+    of the GPU that many neighbours away, and the rest is meant as seen from there.
     """
 
     buffer: str
@@ -44,6 +51,9 @@ class DmaMap:
     read_cause: Cause
     remote_cause: Cause
     hops: int = 1
+    direct: bool = False
+    also: tuple[int, int] | None = None
+    source: int = 0
 
 
 @dataclass(frozen=True)
@@ -59,7 +69,12 @@ class ChunkRule:
     @property
     def hops(self) -> int:
         """How many neighbours away the GPU is that stores or commands go to."""
-        return self.remote.hops if self.remote is not None else self.dma.hops if self.dma is not None else 1
+        return 1 if self.way is None else self.way.hops
+
+    @property
+    def way(self) -> RemoteMap | DmaMap | None:
+        """What says where stores or commands go; None where they stay."""
+        return self.remote if self.remote is not None else self.dma
 
     @property
     def mode(self) -> Mode:

@@ -106,11 +106,24 @@ class Phase:
 
 
 @dataclass(frozen=True)
+class Command:
+    """DMA commands handed over as one: an engine sends chunks, (buffer, position) each, in order by their address map.
+
+    They are ready `after_fs` [fs] after its kernel's launch and wait for their `engine` (None: whichever is idle).
+    """
+
+    chunks: tuple[tuple[str, int], ...]
+    after_fs: int = 0
+    engine: int | None = None
+
+
+@dataclass(frozen=True)
 class Kernel:
     """A kernel: how many workgroups, what each needs of a compute unit, and the script that all of them run.
 
     A `tiled` kernel computes the plan's tiles, or those in the rows `part` (first, one past the last). A kernel without
-    workgroups has DMA engines send the chunks `copies`, (buffer, position) each, by their address map.
+    workgroups has DMA engines carry out `copies`. With `completion_fs` the host drives them: there is no launch on the
+    GPU, and the kernel is over so long after the last byte has left [fs]; None: they are launched as kernels are.
     """
 
     name: str
@@ -121,4 +134,5 @@ class Kernel:
     phases: tuple[Phase, ...]
     tiled: bool = False
     part: tuple[int, int] | None = None
-    copies: tuple[tuple[str, int], ...] = ()
+    copies: tuple[Command, ...] = ()
+    completion_fs: int | None = None

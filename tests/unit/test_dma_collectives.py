@@ -1,0 +1,210 @@
+"""Collectives by DMA engines: what the host, the engines and the links each take, beside public measurements."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from machines import finish, gpu, interpret, layer, program
+
+from weft.engine import layout as y
+from weft.errors import InputError
+from weft.hardware import System
+from weft.kernels.copies import DmaGather
+from weft.overlap.machine import machine_tables
+from weft.overlap.nodes import system_for
+from weft.overlap.streams import CollectiveLoop, Streams
+from weft.program import Program, build
+
+KIB, MIB, US = 1 << 10, 1 << 20, 1e-9
+MI300X = system_for("mi300x", 8)
+OPTIONS = (
+    {},
+    {"prelaunched": True},
+    {"engines": 1},
+    {"engines": 3},
+    {"engines_per_peer": 2},
+    {"broadcast": True},
+    {"swap": True},
+)
+
+
+def built(moved: DmaGather, system: System = MI300X, count: int = 1, gpus: int = 1) -> Program:
+    plan = Streams(None, CollectiveLoop(moved, count)).plan(system.gpu, gpus)
+    rows, shape = machine_tables(system, gpus, system.gpu.memory.interleave, 1)
+    return build(plan, rows, shape)
+
+
+def microseconds(moved: DmaGather, system: System = MI300X) -> float:
+    return float(finish(built(moved, system)).kernel_run[0, 0, y.KR_END] * US)
+
+
+def gather(bytes_: int, **options: object) -> DmaGather:
+    collective = "all_to_all" if options.get("swap") else "all_gather"
+    return DmaGather(collective, bytes_, 8, **options)  # type: ignore[arg-type]
+
+
+# Beside public measurements
+
+
+@pytest.mark.parametrize("kib", [1, 64, 1024, 65536])
+def test_one_copy_on_mi300x_takes_seven_microseconds_and_its_bytes_at_56_gb_per_s(kib):
+    pair = DmaGather("all_gather", 2 * kib * KIB, 2, threads=2)
+    measured = 5.0 + 2.1 + kib * KIB / 56e3
+    assert microseconds(pair, system_for("mi300x", 2)) == pytest.approx(measured, rel=0.05)
+
+
+@pytest.mark.parametrize("kib", [64, 1024, 65536])
+def test_one_copy_on_mi355x_takes_284_microseconds_from_the_doorbell_on_and_its_bytes_at_61_gb_per_s(kib):
+    pair, system = DmaGather("all_gather", 2 * kib * KIB, 2, threads=2), system_for("mi355x", 2)
+    dma = system.gpu.dma
+    by_host = (dma.enqueue + dma.doorbell + dma.sync + dma.signal) * 1e6
+    measured = 2.84 + kib * KIB / 60.9e3
+    assert microseconds(pair, system) - by_host == pytest.approx(measured, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("options", "faster"),
+    [
+        ({"prelaunched": True}, 2.9),
+        ({"broadcast": True}, 1.65),
+        ({"broadcast": True, "prelaunched": True}, 3.8),
+        ({"engines": 1}, 2.6),
+        ({"engines": 1, "prelaunched": True}, 4.2),
+        ({"swap": True}, 1.8),
+        ({"swap": True, "prelaunched": True}, 3.9),
+    ],
+)
+def test_fewer_commands_and_commands_that_wait_make_small_collectives_as_much_faster_as_measured(
+    options, faster
+):
+    plain = gather(16 * KIB, swap=False)
+    if options.get("swap"):
+        plain = DmaGather("all_to_all", 16 * KIB, 8)
+    gain = microseconds(plain) / microseconds(gather(16 * KIB, **options))
+    assert gain == pytest.approx(faster, rel=0.25)
+
+
+def test_one_engine_for_seven_peers_is_as_slow_as_measured():
+    ratio = microseconds(gather(256 * MIB)) / microseconds(gather(256 * MIB, engines=1))
+    assert ratio == pytest.approx(0.15, abs=0.01)
+
+
+def test_commands_for_two_peers_or_two_directions_are_bound_by_the_engine():
+    plain = microseconds(gather(256 * MIB))
+    for option in ("broadcast", "swap"):
+        assert plain / microseconds(gather(256 * MIB, **{option: True})) == pytest.approx(0.52, abs=0.05)
+
+
+# Links and engines
+
+
+def test_copies_to_seven_peers_take_as_long_as_one():
+    one = DmaGather("all_gather", 2 * 8 * MIB, 2, threads=2)
+    seven = DmaGather("all_gather", 8 * 8 * MIB, 8, threads=8)
+    alone, together = microseconds(one, system_for("mi300x", 2)), microseconds(seven)
+    host = MI300X.gpu.dma
+    later = 6 * (host.enqueue + host.doorbell + host.signal) * 1e6
+    assert together == pytest.approx(alone + later, rel=0.02)
+
+
+def test_a_copy_never_exceeds_the_link_to_its_peer():
+    m = finish(built(gather(64 * MIB, engines_per_peer=2)))
+    span = m.dma_log[0, :, y.DL_END].max() - m.dma_log[0, 0, y.DL_START]
+    bytes_ = m.link[:, y.L_BYTES]
+    assert bytes_[0] == 0
+    assert (bytes_[1:] == 8 * MIB).all()
+    assert (bytes_ / (span * 1e-15) <= 64e9 * MI300X.gpu.link.dma_efficiency).all()
+
+
+def test_where_gpus_share_a_switch_all_copies_share_the_egress():
+    m = finish(built(gather(64 * MIB), system_for("h100-sxm", 8)))
+    assert m.link.shape[0] == 1
+    assert m.link[0, y.L_BYTES] == 7 * 8 * MIB
+
+
+def test_a_small_window_bounds_an_engine_by_its_round_trip():
+    def rate(window: str) -> float:
+        narrow = MI300X.gpu.with_values({"dma.window": window})
+        return 8 * MIB / microseconds(gather(64 * MIB, threads=8), MI300X.model_copy(update={"gpu": narrow}))
+
+    assert rate("8 KiB") == pytest.approx(2 * rate("4 KiB"), rel=0.1)
+    assert rate("1 MiB") == pytest.approx(rate("128 KiB"), rel=0.02)
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_every_byte_is_sent_once_and_arrives_once(options):
+    moved = gather(2 * MIB, **options)
+    m = finish(built(moved, count=2))
+    assert m.link[:, y.L_BYTES].sum() == 2 * moved.link_bytes() == m.traffic[0, y.CAUSE_AG_WRITE]
+    reads = 4 / 7 if moved.broadcast else 1
+    assert m.traffic[0, y.CAUSE_AG_READ] == reads * 2 * moved.link_bytes()
+    assert m.clock[y.C_LIVE_REQUESTS] == 0
+    assert (m.engine[:, y.E_BLOCK] == y.NONE).all()
+    assert not m.engine[:, [y.E_LEFT, y.E_UNSENT, y.E_FLIGHT]].any()
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_one_gpu_for_all_and_each_for_itself_are_alike(options):
+    one, each = (finish(built(gather(256 * KIB, **options), gpus=gpus)) for gpus in (1, 8))
+    ends = each.kernel_run[:, 0, y.KR_END]
+    assert (ends == ends[0]).all()
+    assert ends[0] == pytest.approx(one.kernel_run[0, 0, y.KR_END], rel=0.05)
+    assert (each.link[:, y.L_BYTES].reshape(8, -1) == one.link[:, y.L_BYTES]).all()
+
+
+def test_every_peer_gets_what_is_meant_for_it_when_data_is_swapped():
+    program = built(gather(256 * KIB, swap=True), gpus=8)
+    m = finish(program)
+    rows = [row for row, (name, _) in enumerate(program.regions) if name.startswith("collected")]
+    assert (m.chunk_log[:, rows, y.CL_LAST_REMOTE] > 0).all()
+    assert m.region[0, rows, y.M_SIZE].sum() == 7 * 32 * KIB
+
+
+def test_compiled_and_interpreted_engines_agree_on_every_kind_of_command():
+    for options in ({"broadcast": True}, {"swap": True}, {"engines": 2}):
+        program = built(gather(64 * KIB, **options))
+        for one, other in zip(finish(program), interpret(program), strict=True):
+            assert np.array_equal(one, other)
+
+
+# The host
+
+
+def test_a_thread_for_every_gpu_hands_commands_over_sooner_than_one_for_all():
+    one, eight = (microseconds(gather(64 * KIB, threads=threads)) for threads in (1, 8))
+    dma = MI300X.gpu.dma
+    assert one - eight == pytest.approx(7 * 7 * (dma.enqueue + dma.doorbell) * 1e6, rel=0.02)
+
+
+def test_commands_begin_in_the_order_in_which_the_host_hands_them_over():
+    m = finish(built(gather(64 * KIB)))
+    ready = m.dma_log[0, :7, y.DL_READY]
+    steps = np.diff(ready)
+    dma = MI300X.gpu.dma
+    assert (steps == steps[0]).all()
+    assert steps[0] * 1e-15 == pytest.approx(dma.enqueue + dma.doorbell)
+
+
+def test_commands_that_a_tracker_triggers_pay_nothing_to_the_host():
+    late = gpu(
+        dma__enqueue="1 ms", dma__doorbell="1 ms", dma__fetch="1 ms", dma__sync="1 ms", dma__drain="1 ms"
+    )
+    ends = [finish(program(layer(), "t3", on)).clock[y.C_NOW] for on in (gpu(), late)]
+    assert ends[0] == ends[1]
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: DmaGather("all_to_all", MIB, 8, broadcast=True), "only an all_gather"),
+        (lambda: DmaGather("all_gather", MIB, 8, swap=True), "only an all_to_all"),
+        (lambda: gather(MIB, broadcast=True, engines_per_peer=2), "not cut"),
+        (lambda: gather(MIB, engines=0), "engines is 0"),
+        (lambda: gather(8 * 4096, engines_per_peer=2), "cannot be cut"),
+        (lambda: gather(MIB, threads=3), "cannot share 8 GPUs"),
+        (lambda: gather(MIB, engines=17).kernel(MI300X.gpu), "has 16"),
+    ],
+)
+def test_options_that_do_not_go_together_are_told(make, says):
+    with pytest.raises(InputError, match=says):
+        make()
