@@ -142,8 +142,7 @@ def test_the_command_prints_both_tables_and_writes_what_was_asked(capsys, tmp_pa
         (["--json", "."], "it is a folder"),
     ],
 )
-def test_bad_input_is_one_sentence_before_any_long_work(capsys, monkeypatch, arguments, sentence):
-    monkeypatch.setattr("weft.studies.pool.compare", None)  # nothing is simulated in full
+def test_bad_input_is_one_sentence_before_any_long_work(capsys, arguments, sentence):
     assert weft("study", "t3", *arguments) == 2
     out, err = capsys.readouterr()
     assert out == ""

@@ -19,7 +19,7 @@ def tasks():
 
 
 def records(tasks, **options):
-    return {task: record for task, record in sweep(tasks, **options)}
+    return dict(sweep(tasks, **options))
 
 
 def test_the_heaviest_task_comes_first(tasks):

@@ -14,6 +14,7 @@ from weft.units import LARGEST_COUNT
 
 if TYPE_CHECKING:
     from weft.hardware import Gpu
+    from weft.sweep.store import Store
 
 F = TypeVar("F", bound=Callable[..., Any])
 SIZE = click.IntRange(1, LARGEST_COUNT)
@@ -117,6 +118,23 @@ def jobs_option(command: F) -> F:
         metavar="N",
         help="Processes that simulate at the same time.",
     )(command)
+
+
+def store_option(command: F) -> F:
+    """Add --no-cache; the command's `store` is the user's store of runs, or None."""
+    return click.option(
+        "--no-cache",
+        "store",
+        is_flag=True,
+        callback=_store,
+        help="Simulate everything anew, and keep nothing.",
+    )(command)
+
+
+def _store(context: click.Context, option: click.Parameter, without: bool) -> Store | None:
+    from weft.sweep.store import Store
+
+    return None if without else Store()
 
 
 def machine(gpu: str, assignments: tuple[str, ...]) -> Gpu:

@@ -34,15 +34,17 @@ def headline_table(rows: Sequence[HeadlineRow]) -> Table:
 
 
 def amount(value: float, unit: str) -> str:
-    """A headline figure as text: fractions as percent, ratios with two digits."""
+    """A headline figure as text: fractions and shares as percent, ratios with two digits."""
     if unit in ("fraction", "%"):
         return f"{value:+.1%}"
+    if unit == "share":
+        return f"{value:.1%}"
     return f"{value:.2f}×" if unit in ("ratio", "x", "×", "") else f"{value:.4g} {unit}"
 
 
 def gap(value: float, unit: str) -> str:
-    """A difference of headline figures as text, with its sign; fractions in percentage points."""
-    if unit in ("fraction", "%"):
+    """A difference of headline figures as text, with its sign; fractions and shares in percentage points."""
+    if unit in ("fraction", "share", "%"):
         return f"{value * 100:+.1f} points"
     return f"{value:+.2f}"
 

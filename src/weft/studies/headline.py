@@ -16,7 +16,10 @@ Measure = Callable[[Sequence[Comparison]], float]
 
 @dataclass(frozen=True)
 class HeadlineRow:
-    """Weft's figure and the published one, both in `unit`; None where nothing is published for the machine."""
+    """Weft's figure and the published one, both in `unit`; None where nothing is published for the machine.
+
+    `unit` is "ratio", "fraction" (a change, told with its sign), "share" (of a whole), or what is counted ("CUs").
+    """
 
     id: str
     what: str

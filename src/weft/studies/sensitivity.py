@@ -21,7 +21,8 @@ from weft.parallel import sublayer
 from weft.result import Comparison
 from weft.simulation import DEFAULT_REQUEST_BYTES
 from weft.studies.headline import Case
-from weft.studies.pool import Job, run_jobs
+from weft.sweep import Progress, Store, sweep
+from weft.sweep.sublayers import Compared
 
 CASES = (("t-nlg", 8, "op"), ("t-nlg", 8, "fc2"), ("mega-gpt-2", 8, "ip"), ("mega-gpt-2", 16, "fc2"))
 """The sub-layers that stand for the study: GEMM-bound and RS-bound, in and out of the cache."""
@@ -52,8 +53,6 @@ FIGURES: Mapping[str, Callable[[Sequence[Comparison]], float]] = {
     "traffic": lambda found: _geomean([c["t3-mca"].total_bytes / c.baseline.total_bytes for c in found]) - 1,
 }
 """What is watched: geomeans over the cases."""
-
-Progress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True)
@@ -106,6 +105,11 @@ class _Variant:
     gpu: Gpu
     tiling: GemmTiling | None = None
 
+    @property
+    def about(self) -> str:
+        """The variant in a few words."""
+        return f"{self.what} {self.setting}".strip()
+
 
 def assumed(gpu: Gpu) -> list[str]:
     """The paths of the machine's assumed values that the study moves."""
@@ -143,30 +147,29 @@ def run(
     *,
     gpu: Gpu | str = "t3-paper",
     cases: Sequence[Case] = CASES,
+    store: Store | None = None,
 ) -> Sensitivity:
     """Move every assumed value (or those at `paths`) to the ends of its range and simulate the cases.
 
-    Without `paths`, ways to cut the GEMM are moved too. `progress(done, all, what)` is called after every case.
+    Without `paths`, ways to cut the GEMM are moved too. `progress(done, all, what)` is called after every case. What
+    `store` holds is not simulated again.
 
     Raises UnknownNameError for a path that is not an assumed value, and what `weft.compare` raises.
     """
     machine = load_gpu(gpu) if isinstance(gpu, str) else gpu
     variants = _variants(machine, paths)
-    owner: dict[int, _Variant] = {}
-    todo = []
-    for variant in variants:
-        for model, tp, name in cases:
-            layer = sublayer(model, name, tp=tp)
-            job = Job(layer, variant.gpu, OVERLAPS, DEFAULT_REQUEST_BYTES, variant.tiling)
-            owner[id(job)] = variant
-            todo.append(job)
-    found: dict[int, list[Comparison]] = {id(variant): [] for variant in variants}
-    for done, (job, comparison) in enumerate(run_jobs(todo, jobs), start=1):
-        variant = owner[id(job)]
-        found[id(variant)].append(comparison)
-        if progress is not None:
-            progress(done, len(todo), f"{variant.what} {variant.setting}")
-    return Sensitivity(tuple(cases), tuple(_row(variant, found[id(variant)]) for variant in variants))
+    todo = {variant: [_task(variant, model, tp, name) for model, tp, name in cases] for variant in variants}
+    every = [task for tasks in todo.values() for task in tasks]
+    made = {task: task.comparison(record) for task, record in sweep(every, jobs, progress, store)}
+    rows = (_row(variant, [made[task] for task in tasks]) for variant, tasks in todo.items())
+    return Sensitivity(tuple(cases), tuple(rows))
+
+
+def _task(variant: _Variant, model: str, tp: int, name: str) -> Compared:
+    layer = sublayer(model, name, tp=tp)
+    return Compared(
+        layer, variant.gpu, OVERLAPS, DEFAULT_REQUEST_BYTES, variant.tiling, spans=False, about=variant.about
+    )
 
 
 def _row(variant: _Variant, found: list[Comparison]) -> SensitivityRow:

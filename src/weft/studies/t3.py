@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import geometric_mean
@@ -34,7 +34,8 @@ from weft.studies.headline import (
     times_fewer,
     traffic_change,
 )
-from weft.studies.pool import Job, run_jobs
+from weft.sweep import Progress, Store, sweep
+from weft.sweep.sublayers import Compared
 from weft.workload import SUBLAYERS, Gemm
 
 OVERLAPS = ("sequential", "t3", "t3-mca", "ideal-overlap", "ideal-rs-nmc")
@@ -50,8 +51,6 @@ HYPOTHETICAL = (
     "no GPU has a tracker, near-memory updates and copies that it starts; their values here are hypothetical"
 )
 """What must be said beside figures for a machine that can be bought."""
-
-Progress = Callable[[int, int, str], None]
 
 
 def _cases(models: Mapping[str, tuple[int, ...]]) -> tuple[Case, ...]:
@@ -312,11 +311,13 @@ def run(
     *,
     gpu: Gpu | str = PAPER_MACHINE,
     request_bytes: int = DEFAULT_REQUEST_BYTES,
+    store: Store | None = None,
 ) -> T3Study:
     """Simulate the study, or its cases of some models and degrees, on `jobs` processes.
 
     `progress(done, all, what)` is called at the start and after every simulated sub-layer. FC-1 and FC-2 of a
-    model are the same GEMM: equal shapes are simulated once, and both carry the result (its wall time, too).
+    model are the same GEMM: equal shapes are simulated once, and both carry the result (its wall time, too). What
+    `store` holds is not simulated again.
     A script that asks for more than one job calls this below `if __name__ == "__main__":`.
 
     Raises what `select` and `weft.compare` raise.
@@ -324,22 +325,15 @@ def run(
     begin = time.perf_counter()
     machine = load_gpu(gpu) if isinstance(gpu, str) else gpu
     layers = {case: sublayer(case[0], case[2], tp=case[1]) for case in select(models, tps)}
-    # One job per shape; the first layer that has it stands for all.
+    # One task per shape; the first layer that has it stands for all.
     shapes = {_shape(layer): layer for layer in reversed(layers.values())}
-    todo = [Job(layer, machine, OVERLAPS, request_bytes) for layer in shapes.values()]
-    _report(progress, 0, len(todo), "starting")
-    made: dict[tuple[str, int, str], Comparison] = {}
-    for job, comparison in run_jobs(todo, jobs):
-        made[_shape(job.layer)] = comparison
-        _report(progress, len(made), len(todo), f"{job.layer.model} {job.layer.name}, TP {job.layer.tp}")
+    todo = [Compared(layer, machine, OVERLAPS, request_bytes) for layer in shapes.values()]
+    made = {
+        _shape(task.layer): task.comparison(record) for task, record in sweep(todo, jobs, progress, store)
+    }
     comparisons = {case: _labelled(made[_shape(layer)], layer) for case, layer in layers.items()}
     first = next(iter(comparisons.values())).baseline.config
     return T3Study(comparisons, first.gpu, first.changed, request_bytes, time.perf_counter() - begin)
-
-
-def _report(progress: Progress | None, done: int, total: int, what: str) -> None:
-    if progress is not None:
-        progress(done, total, what)
 
 
 def _shape(layer: ShardedSubLayer) -> tuple[str, int, str]:

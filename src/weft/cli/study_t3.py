@@ -1,0 +1,100 @@
+"""`weft study t3`: the T3 paper's study as one command, its published figures beside Weft's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from weft.cli.options import comma_list, given, machine, machine_options, whole_numbers
+from weft.cli.progress import progress_bar
+from weft.cli.studies import examples, print_headline, print_notes, study_options, write_study
+from weft.cli.tables import print_table
+
+if TYPE_CHECKING:
+    from weft.hardware import Gpu
+    from weft.result import Comparison
+    from weft.studies.t3 import T3Study
+    from weft.sweep import Store
+
+
+@click.command(
+    "t3",
+    epilog=examples(
+        "weft study t3 --models t-nlg --tp 8 --out out/t3",
+        "weft study t3 --gpu h100-sxm --json h100.json",
+    ),
+)
+@study_options("t3")
+@click.option("--models", callback=comma_list, metavar="A,B", help="Only these models of the study.")
+@click.option(
+    "--tp", "tps", callback=whole_numbers, metavar="8,16", help="Only these degrees of tensor parallelism."
+)
+@machine_options
+def t3(
+    json_file: Path | None,
+    folder: Path | None,
+    models: tuple[str, ...] | None,
+    tps: tuple[int, ...] | None,
+    jobs: int,
+    store: Store | None,
+    gpu: str,
+    assignments: tuple[str, ...],
+    request_bytes: int | None,
+) -> None:
+    """T3 (ASPLOS 2024): sub-layer speedups and data movement of five models under five configurations.
+
+    The whole study simulates 28 sub-layers; --models and --tp choose some of them. On the paper's machine, Weft's
+    figures stand beside the published ones; --gpu says what T3 would buy on another.
+    """
+    from weft.studies import t3 as paper
+
+    chosen = machine(gpu, assignments)
+    with progress_bar("T3 study") as progress:
+        done = paper.run(
+            models, tps, jobs, progress, gpu=chosen, store=store, **given(request_bytes=request_bytes)
+        )
+    _print_sublayers(done)
+    title = "Published figures beside Weft's" if done.comparable else f"What T3 would buy on {done.gpu}"
+    print_headline(f"{title}, all against sequential", done.headline())
+    for note in dict.fromkeys(case.baseline.config.link_note for case in done.comparisons.values()):
+        if note:
+            click.echo(f"link: {note}")
+    print_notes(done.notes)
+    write_study("t3", done, json_file, folder, lambda where: _report(done, where, chosen))
+
+
+def _report(done: T3Study, folder: Path, gpu: Gpu) -> Path:
+    from weft.report import study_report
+
+    return study_report(done, folder, gpu)
+
+
+def _print_sublayers(done: T3Study) -> None:
+    first = next(iter(done.comparisons.values()))
+    faster = [result.config.overlap for result in first if result.config.overlap != "sequential"]
+    columns = ["model", "TP", "layer", "GEMM", "RS", "AG", "total", *map(_two_lines, faster)]
+    rows = [
+        [
+            model,
+            str(tp),
+            name,
+            *_sequential_times(comparison),
+            *(f"{comparison.speedup(o):.3f}" for o in faster),
+        ]
+        for (model, tp, name), comparison in done.comparisons.items()
+    ]
+    changed = "".join(f", {change}" for change in done.changed)
+    title = f"Sub-layers on {done.gpu}{changed}: times under sequential [us], speedups over it"
+    print_table(title, columns, rows, numbers=set(columns) - {"model", "layer"})
+
+
+def _two_lines(name: str) -> str:
+    """A long name broken at its first hyphen, for a narrow column."""
+    return name.replace("-", "-\n", 1) if len(name) > 8 else name
+
+
+def _sequential_times(comparison: Comparison) -> list[str]:
+    t = comparison.baseline.times
+    return [f"{seconds * 1e6:.1f}" for seconds in (t.gemm, t.reduce_scatter, t.all_gather, t.total)]
