@@ -1,0 +1,104 @@
+"""Run independent GEMMs on one GPU, one after another or together, as plain data for studies and tuners to compose."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from weft.engine import layout as y
+from weft.engine.state import Machine as State
+from weft.errors import InputError
+from weft.hardware import Gpu, System
+from weft.overlap import ROUND_ROBIN
+from weft.overlap.gemms import ConcurrentGemms, TiledGemm, occupancy
+from weft.overlap.machine import machine_tables
+from weft.program import build
+from weft.result import RunConfig
+from weft.result.collect import WAITS, collect
+from weft.result.gemms_run import GemmsRun
+from weft.simulation.execution import most_resident, run_program
+
+COUNTERS = (
+    "cache_hits",
+    "cache_merged_misses",
+    "cache_misses",
+    "cache_write_backs",
+    "compute_unit_utilization",
+    "dram_bus_utilization",
+)
+"""Counters of a result that say how GEMMs shared the GPU."""
+WORDS = {"chunk": "fill"}
+"""A GEMM waits for no other GPU's data: what is counted there is the time to begin and end a workgroup."""
+
+
+def concurrent_gemms(
+    gemms: Sequence[TiledGemm],
+    gpu: Gpu,
+    *,
+    queues: int | None = None,
+    units: int | None = None,
+    clock: str = "sustained",
+    request_bytes: int | None = None,
+) -> GemmsRun:
+    """What GEMMs that do not depend on each other take on one GPU, dealt to `queues` queues (None: one for each).
+
+    `units` bounds the compute units that they may use (None: all), `clock` is "short" or "sustained", requests are as
+    large as the channel interleave unless given. Raises InputError for what cannot be simulated.
+    """
+    planned = ConcurrentGemms(
+        tuple(gemms), len(gemms) if queues is None else queues, clock, _first_units(gpu, units)
+    )
+    grain = request_bytes or gpu.memory.interleave
+    plan = planned.plan(gpu)
+    # A system has two GPUs at least; one of them is simulated.
+    rows, shape = machine_tables(System(gpu=gpu, gpus=2), 1, grain, most_resident(plan, gpu), clock)
+    program = build(plan, rows, shape)
+    state, wall = run_program(program, ROUND_ROBIN)
+    result = collect(_config(gpu, grain), program, state, wall)
+    return GemmsRun(
+        makespan_s=int(state.clock[y.C_NOW]) * 1e-15,
+        ends_s=tuple(int(end) * 1e-15 for end in state.kernel_run[0, :, y.KR_END]),
+        waits=_shares(state),
+        bytes=dict(result.bytes),
+        counters={name: result.counters[name] for name in COUNTERS},
+        workgroups=tuple(placed.kernel.workgroups for placed in plan.kernels),
+        held=tuple(occupancy(placed.kernel, gpu) for placed in plan.kernels),
+        events=result.events,
+    )
+
+
+def _first_units(gpu: Gpu, units: int | None) -> tuple[int, ...] | None:
+    if units is None:
+        return None
+    most = gpu.compute.compute_units
+    if not 1 <= units <= most:
+        raise InputError(
+            f"{units} compute units are asked for, but {gpu.name} has {most}; choose 1 to {most}"
+        )
+    return tuple(range(units))
+
+
+def _shares(state: State) -> dict[str, float]:
+    spent = {
+        WORDS.get(name, name): float(state.kernel_run[0, :, column].sum()) for name, column in WAITS.items()
+    }
+    whole = max(sum(spent.values()), 1.0)
+    return {name: value / whole for name, value in spent.items()}
+
+
+def _config(gpu: Gpu, request_bytes: int) -> RunConfig:
+    return RunConfig(
+        model="",
+        sublayer="GEMMs",
+        tp=1,
+        m=0,
+        n=0,
+        k=0,
+        dtype="",
+        gpu=gpu.name,
+        overlap="streams",
+        arbiter=ROUND_ROBIN.name,
+        request_bytes=request_bytes,
+        mode="mirrored",
+        dram_bytes_per_s=gpu.memory.bandwidth,
+        link_bytes_per_s=gpu.link.bandwidth,
+    )
