@@ -7,6 +7,7 @@ import pytest
 from weft.cli import main as cli
 
 BESIDE = ["simulate", "--gemm", "2048,2048,1024", "--dtype", "bf16", "--gpu", "a100-sxm-80gb", "--ranks", "4"]
+PARTED = [*BESIDE, "--beside", "all_gather:1MiB", "--overlap", "partition"]
 RUN = [*BESIDE, "--beside", "all_reduce:16MiB", "--loops", "3,2"]
 
 
@@ -32,7 +33,7 @@ def test_both_slowdowns_the_makespan_and_the_waits_are_shown_and_written(weft, t
         "one after the other",
         "no compute unit free",
         "data from another GPU",
-        "RS, writes",
+        "RS writes",
     ):
         assert words in out
     (run,) = json.loads(file.read_text())["runs"]
@@ -55,14 +56,40 @@ def test_what_the_library_would_take_instead_of_the_ring_is_said(weft):
 def test_traffic_of_a_collective_that_reduces_and_gathers_nothing_has_its_name(weft):
     status, out, _ = weft(*BESIDE, "--beside", "all_to_all:4MiB", "--overlap", "dma", "--loops", "1,1")
     assert status == 0
-    assert "all_to_all, reads" in out
-    assert "AG, " not in out
+    assert "all_to_all reads" in out
+    assert "AG " not in out
 
 
 def test_copy_engines_drive_a_gather(weft):
     status, out, _ = weft(*BESIDE, "--beside", "all_gather:16MiB", "--overlap", "dma", "--loops", "2")
     assert status == 0
     assert "by DMA engines" in out
+
+
+def test_a_split_gives_each_side_its_compute_units(weft, tmp_path):
+    file = tmp_path / "runs.json"
+    size = "all_gather:16MiB"
+    arguments = [*BESIDE, "--beside", size, "--overlap", "partition", "--split", "92-16", "--loops", "1,1"]
+    status, out, _ = weft(*arguments, "--json", file)
+    assert status == 0
+    assert "16 compute units apart" in out
+    (run,) = json.loads(file.read_text())["runs"]
+    assert run["units_apart"] == run["units_held"]["collective"] == 16
+    assert run["units_held"]["gemm"] <= 92
+
+
+def test_every_strategy_stands_beside_the_others_or_is_left_out_with_a_reason(weft, tmp_path):
+    file, folder = tmp_path / "runs.json", tmp_path / "page"
+    for collective, count in (("all_gather", 6), ("all_reduce", 4)):
+        arguments = [*BESIDE, "--beside", f"{collective}:4MiB", "--overlap", "all", "--loops", "1,1"]
+        status, out, _ = weft(*arguments, "--json", file, "--out", folder)
+        assert status == 0
+        found = json.loads(file.read_text())
+        assert len(found["runs"]) == count
+        assert len(found["refused"]) == 6 - count
+        assert f"least time: {found['best']}" in out
+        assert ("left out: dma, dma-partition: DMA engines cannot drive all_reduce" in out) is (count == 4)
+        assert "of the ideal" in (folder / "report.html").read_text()
 
 
 @pytest.mark.parametrize(
@@ -75,6 +102,21 @@ def test_copy_engines_drive_a_gather(weft):
         ([*BESIDE, "--beside", "all_reduce:1MiB", "--loops", "1,2,3"], "--loops has 3 numbers"),
         ([*BESIDE, "--beside", "all_reduce:1MiB", "--compare", "t3"], "--beside takes no --compare"),
         (["simulate", "--beside", "all_reduce:1MiB"], "give --gemm M,N,K"),
+        (
+            [*BESIDE, "--beside", "all_gather:1MiB", "--overlap", "t3"],
+            "joins a GEMM with the collective of its own",
+        ),
+        ([*BESIDE, "--beside", "all_gather:1MiB", "--overlap", "streamz"], "did you mean 'streams'"),
+        ([*PARTED, "--split", "100-32"], "has 132 compute units, but a100-sxm-80gb has 108; write 76-32"),
+        ([*PARTED, "--split", "108-0"], "each side needs at least one"),
+        ([*PARTED, "--split", "0-108"], "each side needs at least one"),
+        ([*PARTED, "--split", "32"], "write the compute units of the GEMM and those set apart, like 272-32"),
+        (
+            [*BESIDE, "--beside", "all_gather:1MiB", "--split", "76-32"],
+            "needs an overlap that sets compute units apart",
+        ),
+        (["simulate", "--overlap", "partition"], "those of a sub-layer do; give --gemm M,N,K --beside"),
+        (["simulate", "--split", "76-32"], "which is missing; add it"),
     ],
 )
 def test_bad_input_is_one_sentence(weft, arguments, sentence):

@@ -3,7 +3,7 @@ import json
 from click.testing import CliRunner
 
 from weft.cli.overlaps import overlaps
-from weft.overlap import OVERLAPS
+from weft.overlap import OVERLAPS, STRATEGIES
 
 
 def run(*arguments):
@@ -20,9 +20,17 @@ def test_every_overlap_is_listed_with_its_title_and_arbiter():
     assert "compute-first" in shown
 
 
+def test_every_strategy_is_listed_with_its_driver():
+    shown = run("list")
+    for name, strategy in STRATEGIES.items():
+        row = next(line for line in shown.splitlines() if line.split()[:1] == [name])
+        assert f" {strategy.driver} " in row
+        assert (" yes " in row) is strategy.partition
+
+
 def test_overlaps_as_json_say_which_are_simulated():
     listed = {entry["name"]: entry for entry in json.loads(run("list", "--json"))}
-    assert list(listed) == list(OVERLAPS)
+    assert list(listed) == [*OVERLAPS, *STRATEGIES]
     assert listed["t3-mca"]["kind"] == "simulated"
     assert listed["t3-mca"]["arbiter"] == "compute-first"
     assert listed["ideal-overlap"]["kind"] == "ideal"

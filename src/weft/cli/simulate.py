@@ -11,14 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from weft.cli import show
-from weft.cli.beside import (
-    beside_options,
-    check_strategy,
-    print_concurrency,
-    refuse_strategy,
-    simulate_beside,
-    write_concurrency,
-)
+from weft.cli.beside import beside_options, check_strategy, refuse_strategy, simulate_beside
 from weft.cli.options import (
     comma_list,
     file_option,
@@ -30,6 +23,7 @@ from weft.cli.options import (
     whole_numbers,
 )
 from weft.cli.output import write_atomically
+from weft.cli.show_beside import print_beside, write_beside
 from weft.errors import InputError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -43,7 +37,9 @@ _DEFAULT_MODEL, _DEFAULT_SUBLAYER = "t-nlg", "fc2"
 
 @click.command(
     epilog="Examples: weft simulate --model t-nlg --sublayer fc2 --tp 8 --compare sequential,t3; "
-    "weft simulate --gemm 8192,8192,8192 --dtype bf16 --beside all_reduce:256MiB --ranks 4 --gpu a100-sxm-80gb"
+    "weft simulate --gemm 8192,8192,8192 --dtype bf16 --beside all_reduce:256MiB --ranks 4 --gpu a100-sxm-80gb; "
+    "weft simulate --gemm 8192,8192,8192 --dtype bf16 --beside all_gather:896MiB --overlap partition --split 272-32 "
+    "--gpu mi300x"
 )
 @click.option(
     "--model", metavar="NAME|FILE", help=f"A model, see 'weft models list'.  [default: {_DEFAULT_MODEL}]"
@@ -69,7 +65,8 @@ _DEFAULT_MODEL, _DEFAULT_SUBLAYER = "t-nlg", "fc2"
 @click.option(
     "--overlap",
     metavar="NAME",
-    help="How compute and communication overlap, see 'weft overlaps list'.  [default: t3-mca, with --beside streams]",
+    help="How compute and communication overlap, see 'weft overlaps list'; with --beside also 'all'.  "
+    "[default: t3-mca, with --beside streams]",
 )
 @click.option("--compare", callback=comma_list, metavar="A,B", help="Other overlaps to set beside it.")
 @click.option(
@@ -127,23 +124,23 @@ def simulate(
 
     --compare sets other overlaps beside it and shows speedups over 'sequential', which is simulated for them.
     --beside instead runs --gemm (what one GPU computes) and a collective in two independent streams, and shows what
-    each costs the other.
+    each costs the other; --overlap then says how they share the GPU.
     """
     import weft
 
     if beside is not None:
         _refuse_with_beside(model=model, sublayer=sublayer, compare=compare)
-        strategy = check_strategy(overlap or "streams")
+        strategy = check_strategy(overlap or "streams", split)
         on = machine(gpu, assignments)
         with _status() as watch:
             extra = given(arbiter=_policy(arbiter), request_bytes=request_bytes, clock=clock, watch=watch)
-            options = {"ranks": ranks, "strategy": strategy, "first": first, **extra}
-            concurrency = simulate_beside(gemm, dtype, beside, on, loops, split, options)
-        print_concurrency(concurrency)
-        write_concurrency(concurrency, on, json_file, trace_file, folder)
+            options = {"ranks": ranks, "first": first, **extra}
+            found = simulate_beside(gemm, dtype, beside, on, loops, strategy, split, options)
+        print_beside(found)
+        write_beside(found, on, json_file, trace_file, folder)
         return
     overlap = overlap or "t3-mca"
-    refuse_strategy(overlap)
+    refuse_strategy(overlap, split)
     layer = _layer(model, sublayer, gemm, tp, dtype)
     _check_overlaps(overlap, compare or (), traced=trace_file is not None)
     chosen = machine(gpu, assignments)

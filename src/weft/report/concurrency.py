@@ -9,27 +9,86 @@ from weft.report import plots
 from weft.report.page import Figure, machine_of, write_page
 from weft.report.tables import Table, assumed_table, counter_table, machine_table
 from weft.result import Comparison
-from weft.result.concurrent import Concurrency
+from weft.result.concurrent import Concurrency, Strategies
 
 
-def concurrency_report(answer: Concurrency, out_dir: str | Path, gpu: Gpu | None = None) -> Path:
+def concurrency_report(answer: Concurrency | Strategies, out_dir: str | Path, gpu: Gpu | None = None) -> Path:
     """Write `report.html` on what a GEMM and a collective cost each other to a folder and return its path.
 
-    `gpu` is the machine if the catalogue does not know it. Raises OutputError if the folder cannot be written to.
+    Of several strategies the page compares all and shows the runs of the first and of the best one. `gpu` is the
+    machine if the catalogue does not know it. Raises OutputError if the folder cannot be written to.
     """
-    gpu = gpu or machine_of(answer.run.config)
+    shown = _shown(answer)
+    config = shown[0].run.config
+    gpu = gpu or machine_of(config)
+    single = isinstance(answer, Concurrency)
     return write_page(
-        "run.html.j2",
+        "beside.html.j2",
         out_dir,
-        config=answer.run.config,
-        name=f"GEMM beside {answer.collective.name}, {answer.ranks} GPUs",
+        config=config,
+        name=f"GEMM beside {shown[0].collective.name}, {shown[0].ranks} GPUs",
+        how=_how(shown[0]) if single else "Strategies side by side.",
+        refused=[] if isinstance(answer, Concurrency) else sorted(set(answer.refused.values())),
+        overview=_loops(answer) if isinstance(answer, Concurrency) else _strategies(answer),
         figures=_figures(answer),
-        overlaps=_loops(answer),
-        counters=counter_table(Comparison({answer.run.config.overlap: answer.run})),
+        traffic=[(one.strategy.title, _traffic(one)) for one in shown],
+        counters=counter_table(Comparison({one.run.config.overlap: one.run for one in shown})),
         gpu=gpu,
         machine=machine_table(gpu) if gpu else None,
         assumed=assumed_table(gpu) if gpu else None,
     )
+
+
+def _shown(answer: Concurrency | Strategies) -> list[Concurrency]:
+    """The answers whose runs are shown: the only one, or the first strategy's and the best one's."""
+    if isinstance(answer, Concurrency):
+        return [answer]
+    first = next(iter(answer.answers.values()))
+    return [first] if answer.best is first else [first, answer.best]
+
+
+def _how(answer: Concurrency) -> str:
+    apart = "" if answer.apart is None else f", {answer.apart} compute units apart"
+    return f"{answer.strategy.title}: {answer.strategy.summary}{apart}; {answer.first} launched first."
+
+
+def _strategies(found: Strategies) -> Table:
+    """Every strategy by row: slowdowns, makespan, share of the ideal, what was waited for."""
+    heads = (
+        "strategy",
+        "waited for",
+        "units apart",
+        "GEMM",
+        "collective",
+        "both [µs]",
+        "speedup",
+        "of the ideal",
+    )
+    return Table(heads, [_strategy_row(one) for one in found.answers.values()], text_columns=2)
+
+
+def _strategy_row(one: Concurrency) -> tuple[str, ...]:
+    roles = (("GEMM", one.gemm), ("collective", one.collective))
+    return (
+        one.strategy.name,
+        "; ".join(f"{who}: {loop.added}" for who, loop in roles if loop.added),
+        "–" if one.apart is None else str(one.apart),
+        f"{one.gemm.slowdown:.3f}×",
+        f"{one.collective.slowdown:.3f}×",
+        f"{one.makespan * 1e6:,.1f}",
+        f"{one.speedup:.3f}×",
+        f"{one.share_of_ideal:.0%}",
+    )
+
+
+def _traffic(answer: Concurrency) -> Table:
+    """What passed caches, DRAM and link, alone and side by side."""
+    heads = ("what [MB]", "GEMM alone", "collective alone", "both alone", "side by side")
+    rows = [
+        (words, *(f"{amount:,.1f}" if amount else "–" for amount in (one, other, one + other, both)))
+        for words, (one, other, both) in answer.traffic().items()
+    ]
+    return Table(heads, rows)
 
 
 def _loops(answer: Concurrency) -> Table:
@@ -46,18 +105,26 @@ def _loops(answer: Concurrency) -> Table:
         )
         for loop in (answer.gemm, answer.collective)
     ]
-    both = (
-        "both, one after the other",
-        "",
-        f"{answer.serial * 1e6:,.1f}",
-        "",
-        f"{answer.speedup:.3f}× faster",
-        "",
+    whole = (
+        ("both, side by side", f"{answer.makespan * 1e6:,.1f}", ""),
+        ("both, one after the other", f"{answer.serial * 1e6:,.1f}", f"{answer.speedup:.3f}× faster"),
+        ("share of the ideal", "", f"{answer.share_of_ideal:.0%} of {answer.ideal_speedup:.3f}×"),
     )
-    return Table(heads, [*rows, (*both, f"{answer.makespan * 1e6:,.1f}")])
+    return Table(heads, [*rows, *((what, "", "", "", said, "", at) for what, at, said in whole)])
 
 
-def _figures(answer: Concurrency) -> list[Figure]:
+def _figures(answer: Concurrency | Strategies) -> list[Figure]:
+    if isinstance(answer, Concurrency):
+        return _run_figures(answer)
+    compared = Figure(
+        plots.strategies(answer),
+        "When the GEMMs and the collectives had ended under each strategy. One after the other takes until the dotted "
+        "line, with the collective on compute units; the dashed one is the ideal, in which neither slows the other.",
+    )
+    return [compared, *(figure for one in _shown(answer) for figure in _run_figures(one))]
+
+
+def _run_figures(answer: Concurrency) -> list[Figure]:
     figures = [
         Figure(
             plots.held_units(answer),

@@ -20,6 +20,10 @@ REASONS = {
 """What a workgroup does or waits for, in words."""
 
 
+_SHOWS = 0.01
+"""Share of a loop's time alone from which on an added wait is worth a word."""
+
+
 @dataclass(frozen=True)
 class LoopTimes:
     """A loop of `count` equal kernels: one of them alone and in the concurrent run, on average, and when it ended [s].
@@ -49,6 +53,15 @@ class LoopTimes:
     def slowdown_both(self) -> float:
         """How many times longer one takes than alone while both loops run."""
         return self.both / self.alone
+
+    @property
+    def added(self) -> str:
+        """What a workgroup waited for longer than alone, most of all, in words; empty if for nothing that shows."""
+        more = {why: wait - self.waits_alone.get(why, 0.0) for why, wait in self.waits.items()}
+        more.pop("compute", None)
+        if not more or max(more.values()) < _SHOWS * self.alone:
+            return ""
+        return REASONS[max(more, key=lambda why: more[why])]
 
     def record(self) -> dict[str, Any]:
         """The loop as plain data for JSON, in microseconds."""
@@ -131,6 +144,20 @@ class Concurrency:
         """(speedup - 1) / (ideal speedup - 1): how much of what overlap could save it saves."""
         return (self.speedup - 1) / (self.ideal_speedup - 1)
 
+    def traffic(self) -> dict[str, tuple[float, float, float]]:
+        """What passed caches, DRAM (also by cause) and link: all GEMMs alone, all collectives alone, side by side [MB].
+
+        Of one GPU; what passed a cache is counted in whole requests.
+        """
+        parts = [_moved(run, loop.name, loop.count) for run, loop in self._alone()]
+        both = _moved(self.run, "", 0)
+        names = dict.fromkeys(name for moved in (*parts, both) for name in moved)
+        found = {name: [moved.get(name, 0.0) for moved in (*parts, both)] for name in names}
+        return {name: (row[0], row[1], row[2]) for name, row in found.items() if any(row)}
+
+    def _alone(self) -> tuple[tuple[Result, LoopTimes], tuple[Result, LoopTimes]]:
+        return (self.gemm_alone, self.gemm), (self.collective_alone, self.collective)
+
     def record(self) -> dict[str, Any]:
         """The answer as plain data for JSON."""
         config = self.run.config
@@ -158,6 +185,10 @@ class Concurrency:
             "ideal_speedup": self.ideal_speedup,
             "share_of_ideal": self.share_of_ideal,
             "bytes": dict(self.run.bytes),
+            "traffic_mb": {
+                name: {"gemm_alone": one, "collective_alone": other, "side_by_side": both}
+                for name, (one, other, both) in self.traffic().items()
+            },
             "events": self.run.events,
             "wall_s": self.run.wall_s + self.gemm_alone.wall_s + self.collective_alone.wall_s,
             "request_bytes": config.request_bytes,
@@ -175,6 +206,35 @@ class Concurrency:
             f"{loops}; together {together} instead of {serial} one after the other, "
             f"{moved} of DRAM traffic on {self.gpu}"
         )
+
+
+_COUNTED = {
+    "L2 hits": "cache_hits",
+    "L2 misses that another one's request served": "cache_merged_misses",
+    "L2 misses": "cache_misses",
+    "memory-side cache hits": "memory_cache_hits",
+}
+"""What caches counted, in words: requests."""
+
+
+def _moved(run: Result, loop: str, count: int) -> dict[str, float]:
+    """What passed in a run [MB]; of a loop that ran alone, scaled to `count` iterations."""
+    ran = sum(k.gpu == 0 and k.name.rpartition(" ")[0] == loop for k in run.kernels) if loop else 1
+    scale = (count / ran if loop else 1.0) / 1e6
+    request = run.config.request_bytes
+    return {
+        **{words: run.counters.get(name, 0) * request * scale for words, name in _COUNTED.items()},
+        "DRAM": run.total_bytes * scale,
+        **{f"DRAM, {_words(cause, run)}": amount * scale for cause, amount in run.bytes.items()},
+        "link out": run.counters.get("link_bytes", 0) * scale,
+    }
+
+
+def _words(cause: str, run: Result) -> str:
+    """A cause of traffic in words, such as "RS writes"; by the collective's own name where it has another."""
+    owner, _, kind = cause.partition("_")
+    other = run.config.lone_collective if owner in ("rs", "ag") else ""
+    return f"{other or owner.upper()} {kind}s"
 
 
 @dataclass(frozen=True)

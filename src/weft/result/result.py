@@ -160,7 +160,8 @@ class Result:
 
     `bytes` is DRAM traffic by cause [bytes], of one GPU (the mean if several were simulated). `counters` holds what
     blocks counted (cache hits, tracker spills, DRAM activations, queue occupancy, ...), and `requests` and `events`
-    are counts too: over all simulated GPUs. `residency` is there where streams share a GPU. `wall_s` is how long the simulation took.
+    are counts too: over all simulated GPUs. `residency` is there where streams share a GPU. `wall_s` is how long the
+    simulation took.
     """
 
     config: RunConfig

@@ -78,8 +78,9 @@ def beside_all(
 ) -> Strategies:
     """What `beside` answers under every strategy that can carry out the collective; options are those of `beside`.
 
-    `units` are the compute units set apart for a collective by compute units. Loops alone are run once. Raises as
-    `beside` does, InputError if no strategy can carry out the collective.
+    `units` are the compute units set apart for a collective by compute units. Unless `first` is given, the host
+    launches the collective first where it has priority, else the GEMM. Loops alone are run once. Raises as `beside`
+    does, InputError if no strategy can carry out the collective.
     """
     bench = _Bench(gemm, collective, bytes_, machine, replace(_DEFAULTS, **options))
     answers: dict[str, Concurrency] = {}
@@ -91,7 +92,9 @@ def beside_all(
         except InputError as error:
             refused[strategy.name] = error
         else:
-            answers[strategy.name] = bench.answer(strategy, apart)
+            answers[strategy.name] = bench.answer(
+                strategy, apart, "collective" if strategy.priority else "gemm"
+            )
     if not answers:
         raise next(iter(refused.values()))
     return Strategies(answers, {name: str(error) for name, error in refused.items()})
@@ -137,8 +140,8 @@ class _Bench:
         ranks, dtype = self.options.ranks, self.loop.gemm.dtype
         return collective_on(self.machine, self.collective, self.bytes_, ranks, dtype, driver, units)
 
-    def answer(self, strategy: Strategy, units: int | None) -> Concurrency:
-        """Both loops under a strategy, beside each alone."""
+    def answer(self, strategy: Strategy, units: int | None, usual: str = "collective") -> Concurrency:
+        """Both loops under a strategy, beside each alone; `usual` is launched first unless the options say."""
         o = self.options
         whole_ = self.moved(strategy.driver)
         apart = units_for(
@@ -148,7 +151,7 @@ class _Bench:
         library = self._moved_alone(self._library_driver())
         count = o.collectives or max(1, round(o.gemms * gemm.period / library.period))
         moved = self.moved("cu", apart) if strategy.partition and strategy.driver == "cu" else whole_
-        first = o.first or "collective"
+        first = o.first or usual
         streams = arranged(strategy, self.system.gpu, self.loop, CollectiveLoop(moved, count), apart, first)
         run = self._runner(moved).run(streams, strategy.name)
         both = _times(run.program, run.state, ("gemm", gemm), (moved.collective, alone))

@@ -7,7 +7,7 @@
 
 from weft.report.plots.sharing import channel_owners, held_units
 from weft.report.plots.speedups import speedups
-from weft.report.plots.streams import stream_waits
+from weft.report.plots.streams import strategies, stream_waits
 from weft.report.plots.style import Picture
 from weft.report.plots.timeline import merged, timeline
 from weft.report.plots.times import fused_reduce_scatter, phases, sub_layer_times, waits
@@ -22,6 +22,7 @@ __all__ = [
     "merged",
     "phases",
     "speedups",
+    "strategies",
     "stream_waits",
     "sub_layer_times",
     "timeline",

@@ -1,6 +1,8 @@
-"""Two kernels on one GPU: who held which compute unit when, whose bytes passed the memory channels and the link when."""
+"""Two kernels on one GPU: who held which compute unit when, whose bytes passed the memory channels when."""
 
 from __future__ import annotations
+
+import itertools
 
 import numpy as np
 import numpy.typing as npt
@@ -92,7 +94,7 @@ def _parts(ax: Axes, units: int, parts: int) -> None:
         ax.axhline(edge, color="#222222", linewidth=0.6)
     if parts <= _PARTS_LABELLED:
         right = ax.secondary_yaxis("right")
-        right.set_yticks([(a + b) / 2 for a, b in zip(edges, edges[1:], strict=False)])
+        right.set_yticks([(a + b) / 2 for a, b in itertools.pairwise(edges)])
         right.set_yticklabels([f"XCD {part}" for part in range(parts)], fontsize=7)
         right.tick_params(length=0)
 

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 
 from weft.report.plots.style import Look, Picture, grid, handle, picture, styled
 from weft.result import KernelSpan, Result
-from weft.result.concurrent import REASONS, Concurrency
+from weft.result.concurrent import REASONS, Concurrency, Strategies
 
 GEMM = Look("GEMM", "#0072B2")
 COLLECTIVE = Look("collective", "#E69F00", "////")
@@ -79,4 +79,39 @@ def stream_waits(answer: Concurrency) -> Picture:
     ax.set_xlabel("time of a workgroup [µs]")
     grid(ax, "x")
     figure.legend(handles=[handle(look) for look in _LOOKS.values()], loc="outside lower center", ncols=3)
+    return figure
+
+
+@styled
+def strategies(found: Strategies) -> Picture:
+    """When GEMMs and collectives had ended under each strategy [us], serial execution and the ideal beside them."""
+    answers = list(found.answers.values())
+    one = answers[0]
+    serial = one.serial * 1e6
+    figure = picture(10, 1.2 + 0.45 * len(answers))
+    ax = figure.subplots()
+    for row, answer in enumerate(answers):
+        for offset, loop, look in ((-0.19, answer.gemm, GEMM), (0.19, answer.collective, COLLECTIVE)):
+            end = loop.end * 1e6
+            ax.barh(
+                row + offset,
+                end,
+                0.36,
+                color=look.color,
+                hatch=look.hatch,
+                edgecolor="#444444",
+                linewidth=0.3,
+            )
+        said = f" {answer.speedup:.2f}x, {answer.share_of_ideal:.0%} of the ideal"
+        ax.text(answer.makespan * 1e6, row, said, va="center", fontsize=8)
+    ax.axvline(serial, color="#444444", linewidth=1, linestyle=":")
+    ax.axvline(serial / one.ideal_speedup, color="#444444", linewidth=1, linestyle="--")
+    ax.set_xlim(0, max(serial, *(answer.makespan * 1e6 for answer in answers)) * 1.25)
+    ax.set_yticks(range(len(answers)), [answer.strategy.name for answer in answers])
+    ax.invert_yaxis()
+    ax.set_xlabel("time [µs]")
+    counts = f"{one.gemm.count} GEMM beside {one.collective.count} {one.collective.name}"
+    ax.set_title(f"{counts}, {one.ranks} x {one.gpu}")
+    grid(ax, "x")
+    figure.legend(handles=[handle(look) for look in (GEMM, COLLECTIVE)], loc="outside lower center", ncols=2)
     return figure
