@@ -28,6 +28,7 @@ COMMANDS = {
     "overlaps": LazyCommand(
         "weft.cli.overlaps:overlaps", "List the ways to overlap compute and communication."
     ),
+    "cache": LazyCommand("weft.cli.cache:cache", "Show and clear what Weft keeps for later."),
 }
 
 

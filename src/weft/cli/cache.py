@@ -1,0 +1,92 @@
+"""`weft cache`: what Weft keeps for later, and how to be rid of it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+import click
+
+from weft.cli.studies import examples
+from weft.cli.tables import print_table
+from weft.units import format_bytes
+
+_SECONDS = {"h": 3600, "d": 86400, "w": 7 * 86400}
+
+
+class Age(click.ParamType):
+    """A time like 30d, 12h or 4w [s]."""
+
+    name = "age"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The seconds; a clear refusal of anything else."""
+        found = re.fullmatch(r"(\d{1,6})([hdw])", str(value).strip())
+        if found is None:
+            self.fail(f"'{value}' is no age; write hours, days or weeks, like 12h, 30d or 4w", param, ctx)
+        return float(found[1]) * _SECONDS[found[2]]
+
+
+@click.group(epilog=examples("weft cache show", "weft cache clear --older-than 30d"))
+def cache() -> None:
+    """Show and clear what Weft keeps for later: simulated runs, and the engine's machine code.
+
+    A run is kept under everything that decides it: its inputs, Weft's sources and data, and the libraries. Whatever
+    changes, the run is made anew; what was kept before is never used for it, and stays until it is cleared. The
+    folder is $WEFT_CACHE, or 'weft' among the user's caches.
+    """
+
+
+@cache.command("show")
+def show() -> None:
+    """Say where the cache is, what it holds and how large it is."""
+    from weft.engine.jit import cache_root
+    from weft.sweep import Store
+
+    runs = Store().contents()
+    engines = _engines()
+    idle = f"{runs.idle_s / 86400:.0f} days" if runs.entries else ""
+    rows = [
+        ["simulated runs", str(runs.entries), format_bytes(runs.bytes, 3), idle],
+        ["engine, compiled", str(len(engines)), format_bytes(sum(map(_size, engines)), 3), ""],
+    ]
+    print_table(
+        str(cache_root()), ["what", "entries", "size", "longest unused"], rows, numbers="entries size"
+    )
+
+
+@cache.command("clear", epilog=examples("weft cache clear --older-than 30d", "weft cache clear --engine"))
+@click.option(
+    "--older-than", "age", type=Age(), default="0h", metavar="AGE", help="Only runs unused for 12h, 30d, 4w."
+)
+@click.option("--engine", is_flag=True, help="The engine's machine code too; the next run compiles it again.")
+def clear(age: float, engine: bool) -> None:
+    """Remove the simulated runs that are kept; they are made again when they are needed."""
+    from weft.sweep import Store
+
+    removed = Store().clear(age)
+    click.echo(f"removed {removed.entries} runs, {format_bytes(removed.bytes, 3)}")
+    if engine:
+        folders = _engines()
+        size = sum(map(_size, folders))
+        for folder in folders:
+            shutil.rmtree(folder, ignore_errors=True)
+        click.echo(f"removed {len(folders)} compiled engines, {format_bytes(size, 3)}")
+
+
+def _engines() -> list[Path]:
+    """The folders of machine code, of all versions."""
+    from weft.engine.jit import cache_root
+
+    return sorted(cache_root().glob("engine-*"))
+
+
+def _size(folder: Path) -> int:
+    """What the files of a folder hold [bytes]."""
+    total = 0
+    for path in folder.rglob("*"):
+        with suppress(OSError):  # gone since
+            total += path.stat().st_size if path.is_file() else 0
+    return total

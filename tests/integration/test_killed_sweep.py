@@ -1,0 +1,92 @@
+"""A sweep that is killed goes on where it stopped: nothing is run twice but what was in flight."""
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from sweep_script import SIZES
+
+from weft.sweep import Store
+
+SCRIPT = Path(__file__).parents[1] / "support" / "sweep_script.py"
+PROCESSES = 2
+
+
+def begin(folder, name):
+    arguments = [folder / "runs", folder / "log", folder / f"{name}.json"]
+    return subprocess.Popen([sys.executable, SCRIPT, *arguments], start_new_session=True)
+
+
+def lines(folder, what):
+    log = folder / "log"
+    return [line for line in log.read_text().splitlines() if line.startswith(what)] if log.exists() else []
+
+
+def kept(folder):
+    files = sorted((folder / "runs").glob("??/*.json.gz"))
+    return [json.loads(gzip.decompress(path.read_bytes()))["inputs"]["k"] for path in files]
+
+
+def wait_for(true, seconds=60):
+    until = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole")
+    assert begin(folder, "answers").wait() == 0
+    assert len(lines(folder, "begin")) == len(SIZES)
+    return (folder / "answers.json").read_bytes()
+
+
+@pytest.mark.parametrize("victim", ["everything", "the parent alone"])
+def test_what_was_done_before_a_kill_is_not_done_again(tmp_path, uninterrupted, victim):
+    first = begin(tmp_path, "first")
+    wait_for(lambda: len(lines(tmp_path, "end")) >= 3)
+    if victim == "everything":
+        os.killpg(first.pid, signal.SIGKILL)
+    else:
+        first.kill()
+    first.wait()
+    wait_for(lambda: not group_lives(first.pid))
+    before = kept(tmp_path)
+    assert 0 < len(before) < len(SIZES)
+    assert not (tmp_path / "first.json").exists()
+
+    assert begin(tmp_path, "second").wait() == 0
+    assert (tmp_path / "second.json").read_bytes() == uninterrupted
+    times = Counter(int(line.split()[1]) for line in lines(tmp_path, "begin"))
+    assert set(times) == set(SIZES)
+    assert {k for k in before if times[k] > 1} == set()
+    assert sum(times.values()) <= len(SIZES) + PROCESSES
+    assert Store(tmp_path / "runs").contents().entries == len(SIZES)
+
+
+def test_two_processes_share_a_store(tmp_path, uninterrupted):
+    both = [begin(tmp_path, name) for name in ("one", "two")]
+    assert [process.wait() for process in both] == [0, 0]
+    assert {(tmp_path / f"{name}.json").read_bytes() for name in ("one", "two")} == {uninterrupted}
+    assert sorted(kept(tmp_path)) == sorted(SIZES)
+    assert not list((tmp_path / "runs").rglob("*.part"))
+
+
+def group_lives(group):
+    """Whether a process of the group still runs; killed ones that nobody has waited for do not count."""
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, its_group = status.read_text().rpartition(")")[2].split()[:3]
+        except (OSError, ValueError):
+            continue
+        if int(its_group) == group and state != "Z":
+            return True
+    return False

@@ -1,0 +1,18 @@
+"""A study to be killed: `python sweep_script.py FOLDER LOG ANSWERS` sweeps small runs and writes their records."""
+
+import json
+import sys
+from pathlib import Path
+
+from sweep_tasks import SmallRun
+
+from weft.sweep import Store, sweep
+
+SIZES = tuple(range(1024, 1024 + 12 * 128, 128))
+ROWS = 1024
+
+if __name__ == "__main__":
+    folder, log, answers = sys.argv[1:]
+    tasks = [SmallRun(k, log, ROWS) for k in SIZES]
+    found = {task.k: record for task, record in sweep(tasks, jobs=2, store=Store(Path(folder)))}
+    Path(answers).write_text(json.dumps(found, sort_keys=True))
