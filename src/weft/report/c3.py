@@ -34,6 +34,14 @@ class Case(Protocol):
     def best_s(self) -> float:
         """The fastest run [s]."""
 
+    @property
+    def chosen(self) -> tuple[str, int | None]:
+        """The same of what the heuristics choose."""
+
+    @property
+    def heuristic_loss(self) -> float:
+        """How much longer that takes than the fastest run."""
+
 
 class Study(Protocol):
     """What the page needs to know of the study."""
@@ -127,8 +135,8 @@ def _summary(study: Study, rows: Sequence[HeadlineRow]) -> list[str]:
     wanted = ("c3.base", "c3.priority", "c3.dma_partition", "c3.max_speedup")
     found = {row.id: row for row in rows}
     return [
-        f"{row.what}: {amount(row.weft, row.unit).lstrip('+')} simulated"
-        + ("" if row.published is None else f", {amount(row.published, row.unit).lstrip('+')} published")
+        f"{row.what}: {amount(row.weft, row.unit)} simulated"
+        + ("" if row.published is None else f", {amount(row.published, row.unit)} published")
         for row in (found[name] for name in wanted if name in found)
     ]
 
@@ -222,6 +230,11 @@ def _scenario_table(study: Study) -> Table:
         "best found",
     )
     return Table(heads, rows, text_columns=4)
+
+
+def _way(chosen: tuple[str, int | None]) -> str:
+    """A strategy and the compute units that it sets apart."""
+    return chosen[0] if chosen[1] is None else f"{chosen[0]} {chosen[1]}"
 
 
 def _wait_table(study: Study) -> Table:

@@ -12,6 +12,7 @@ from typing import Any
 from weft.hardware import Gpu
 from weft.kernels import GemmTiling
 from weft.simulation.concurrent import isolated_collective, isolated_gemm, together
+from weft.sweep.inputs import gpu_inputs, tiling_inputs
 from weft.units import format_bytes
 from weft.workload import Gemm
 
@@ -33,11 +34,8 @@ class Setting:
 
     def inputs(self) -> dict[str, Any]:
         """Everything of the setting that decides a run's answer."""
-        gpu = self.gpu
-        about = {"name": gpu.name, "vendor": gpu.vendor, "architecture": gpu.architecture}
-        values = {path: gpu.value(path) for path in gpu.paths()}
         return {
-            "gpu": {**about, **values},
+            **gpu_inputs(self.gpu),
             "ranks": self.ranks,
             "clock": self.clock,
             "request_bytes": self.request_bytes,
@@ -73,7 +71,7 @@ class GemmAlone:
             "run": "isolated_gemm",
             "gemm": asdict(self.gemm),
             "units": self.units,
-            "tiling": None if self.tiling is None else asdict(self.tiling),
+            "tiling": tiling_inputs(self.tiling),
             **self.setting.inputs(),
         }
 
@@ -158,7 +156,7 @@ class Together:
             "strategy": self.strategy,
             "units": self.units,
             "first": self.first,
-            "tiling": None if self.tiling is None else asdict(self.tiling),
+            "tiling": tiling_inputs(self.tiling),
             **self.setting.inputs(),
         }
 

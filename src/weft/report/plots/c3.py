@@ -93,8 +93,7 @@ def slowdowns(cases: Sequence[Sharing]) -> Picture:
         ax.set_axis_off()
     figure.supxlabel("time until the GEMM ends, over its time alone", fontsize=9)
     figure.supylabel("time until the collective ends, over its time alone", fontsize=9)
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3)
+    axes[0].legend(fontsize=7)
     return figure
 
 

@@ -25,7 +25,9 @@ from weft.studies.c3.runs import (
     Progress,
     Run,
     Runs,
+    both,
     collective_alone,
+    gemm_alone,
     scenario_runs,
     search,
     sharing,
@@ -35,6 +37,7 @@ from weft.studies.c3.scenarios import Scenario, Suite, declared_suite
 from weft.studies.headline import HeadlineRow
 from weft.sweep import Store
 from weft.sweep.streams import CollectiveAlone, GemmAlone, Setting, Together
+from weft.tuning import choose, tables_for
 from weft.workload import Gemm
 
 PUBLISHED_GPU = "mi300x"
@@ -57,15 +60,14 @@ FAST_GPU = "mi355x"
 SQUARE = Gemm(16384, 16384, 16384, "bf16")
 GATHERED = 1 << 30
 """The published run on eight MI355X: this GEMM beside an all-gather of 128 MiB per GPU [bytes of the whole buffer]."""
-LOW_SPEED = 0.01
-"""Speedups of the ideal below this leave nothing to share."""
 
 
 @dataclass(frozen=True)
 class Case:
     """A scenario, what the published way of each strategy makes of it, and the best of all that were searched.
 
-    `best` names the strategy and the compute units set apart of the fastest run, `best_s` is its time [s].
+    `best` names the strategy and the compute units set apart of the fastest run, `best_s` is its time [s]; `chosen` and
+    `chosen_s` are what the heuristics choose, and how long that takes.
     """
 
     scenario: Scenario
@@ -73,6 +75,13 @@ class Case:
     dma_alone_s: float
     best: tuple[str, int | None]
     best_s: float
+    chosen: tuple[str, int | None]
+    chosen_s: float
+
+    @property
+    def heuristic_loss(self) -> float:
+        """How much longer what the heuristics choose takes than the best of the search."""
+        return self.chosen_s / self.best_s - 1
 
     @property
     def declared(self) -> bool:
@@ -85,7 +94,12 @@ class Case:
         scenario["declared_class"] = scenario.pop("class")
         best = {"strategy": self.best[0], "units": self.best[1], "makespan_us": self.best_s * 1e6}
         alone = {"collective_alone_by_dma_us": self.dma_alone_s * 1e6}
-        return {**scenario, **alone, **self.sharing.as_json(), "best": best}
+        chosen = {
+            "strategy": self.chosen[0],
+            "units": self.chosen[1],
+            "makespan_us": self.chosen_s * 1e6,
+        }
+        return {**scenario, **alone, **self.sharing.as_json(), "best": best, "heuristics": chosen}
 
 
 @dataclass(frozen=True)
@@ -125,6 +139,7 @@ class C3Study:
         )
         return (
             "a collective's size is that of the whole buffer, of which each GPU holds an equal part",
+            "the heuristics are judged by the best of what was searched: every strategy, up to 128 CUs set apart",
             "the baseline is the GEMM, then the library's collective on compute units",
             *out_of_class,
         )
@@ -171,7 +186,7 @@ def _headline(study: C3Study) -> Iterator[HeadlineRow]:
         found = study.share(strategy)
         if found is not None:
             what = f"{STRATEGIES[strategy].title}, mean share of the ideal"
-            yield _row(study, f"c3.{_ID[strategy]}", what, published, found, "fraction")
+            yield _row(study, f"c3.{_ID[strategy]}", what, published, found, "share")
     yield _row(study, "c3.max_speedup", "largest speedup", 1.67, _largest(study), "ratio")
     for bound, lost, published in (("compute", 32, 0.17), ("compute", 64, 0.27), ("memory", 8, -0.05)):
         slower = study.curves.mean_slowdown(bound, lost)
@@ -186,6 +201,10 @@ def _headline(study: C3Study) -> Iterator[HeadlineRow]:
     small = study.curves.small_slowdown()
     yield _row(
         study, "c3.dma_small_slowdown", "DMA engines below 32 MB, times longer than CUs", 4, small, "ratio"
+    )
+    loss = fmean(case.heuristic_loss for case in study.cases)
+    yield HeadlineRow(
+        "c3.heuristic_loss", "the heuristics' choice, longer than the best by", None, loss, "fraction"
     )
     if study.square is not None:
         for name, strategy, published in (("dma", "dma", 1.41), ("cu", "streams", 1.23)):
@@ -226,11 +245,13 @@ def run(
     whole = setting.gpu.name == PUBLISHED_GPU and suite == declared_suite()
     runs = simulate(_all_runs(suite.scenarios, setting, whole), jobs, progress, store)
     drawn = curves(suite.scenarios, setting, runs)
+    chosen = _chosen(suite.scenarios, setting, runs, jobs, progress, store)
+    runs |= simulate(chosen.values(), jobs, progress, store)
     saturation = {name: drawn.saturation(name) for name in drawn.bandwidth}
     changed = (f"{path} = {p.text}" for path, p in setting.gpu.provenance.items() if p.kind == "set by user")
     return C3Study(
         suite=suite,
-        cases=[_case(scenario, setting, runs, saturation) for scenario in suite.scenarios],
+        cases=[_case(s, setting, runs, saturation, chosen[s]) for s in suite.scenarios],
         curves=drawn,
         square=_square(runs) if whole else None,
         gpu=setting.gpu.name,
@@ -252,7 +273,41 @@ def _all_runs(scenarios: Sequence[Scenario], setting: Setting, whole: bool) -> I
         yield from _square_runs().values()
 
 
-def _case(scenario: Scenario, setting: Setting, runs: Runs, saturation: Mapping[str, int]) -> Case:
+def _chosen(
+    scenarios: Sequence[Scenario],
+    setting: Setting,
+    runs: Runs,
+    jobs: int,
+    progress: Progress | None,
+    store: Store | None,
+) -> dict[Scenario, Together]:
+    """What the heuristics choose for each scenario, from the machine's slowdown tables and both times alone."""
+    tables = tables_for(
+        setting.gpu,
+        **setting.options(),
+        jobs=jobs,
+        progress=progress,
+        store=store,
+    )
+    chosen = {}
+    for scenario in scenarios:
+        gemm_s = runs[gemm_alone(scenario, setting)].makespan_s
+        collective_s = runs[collective_alone(scenario, setting)].makespan_s
+        choice = choose(
+            scenario.product,
+            scenario.collective,
+            scenario.size,
+            tables,
+            gemm_s=gemm_s,
+            collective_s=collective_s,
+        )
+        chosen[scenario] = both(scenario, setting, choice.strategy, choice.units)
+    return chosen
+
+
+def _case(
+    scenario: Scenario, setting: Setting, runs: Runs, saturation: Mapping[str, int], chosen: Together
+) -> Case:
     best = min(search(scenario, setting), key=lambda task: runs[task].makespan_s)
     return Case(
         scenario=scenario,
@@ -260,6 +315,8 @@ def _case(scenario: Scenario, setting: Setting, runs: Runs, saturation: Mapping[
         dma_alone_s=runs[collective_alone(scenario, setting, "dma")].makespan_s,
         best=(best.strategy, best.units),
         best_s=runs[best].makespan_s,
+        chosen=(chosen.strategy, chosen.units),
+        chosen_s=runs[chosen].makespan_s,
     )
 
 

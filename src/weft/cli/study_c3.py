@@ -1,0 +1,149 @@
+"""`weft study c3`: a GEMM beside a collective under six strategies, published figures beside Weft's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from weft.cli.options import given, machine
+from weft.cli.progress import progress_bar
+from weft.cli.studies import examples, print_headline, print_notes, study_options, write_study
+from weft.cli.tables import print_table
+from weft.units import format_bytes
+
+if TYPE_CHECKING:
+    from weft.studies.c3 import C3Study
+    from weft.studies.c3.sensitivity import Sensitivity
+    from weft.sweep import Store
+
+_SHOWN = {"G-long": "GEMM is longer", "GC-equal": "both alike", "C-long": "collective is longer"}
+
+
+@click.command(
+    "c3",
+    epilog=examples("weft study c3 --out out/c3", "weft study c3 --scenarios mine.toml --gpu mi355x"),
+)
+@study_options("c3")
+@click.option(
+    "--scenarios",
+    "file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="A TOML file with scenarios of your own instead of the declared 30.",
+)
+@click.option("--gpu", default="mi300x", show_default=True, metavar="NAME|FILE", help="The GPU.")
+@click.option(
+    "--set", "assignments", multiple=True, metavar="PATH=VALUE", help="Change a value of the GPU; repeatable."
+)
+@click.option(
+    "--ranks", type=click.IntRange(2), metavar="N", help="GPUs that the collectives join.  [default: 8]"
+)
+@click.option(
+    "--request-bytes", type=int, metavar="BYTES", help="Size of a memory request.  [default: 32768]"
+)
+@click.option("--sensitivity", is_flag=True, help="Move assumed values to both ends of their ranges instead.")
+def c3(
+    json_file: Path | None,
+    folder: Path | None,
+    file: Path | None,
+    gpu: str,
+    assignments: tuple[str, ...],
+    ranks: int | None,
+    request_bytes: int | None,
+    sensitivity: bool,
+    jobs: int,
+    store: Store | None,
+) -> None:
+    """C3 and ConCCL (ISPASS 2025): what a GEMM and a collective cost each other, and which strategy costs least.
+
+    30 declared scenarios of Llama-70B and -405B GEMMs beside all-gathers and all-to-alls on eight MI300X: streams,
+    priority, partition of compute units, both, and DMA engines, with the curves that explain them. What has been
+    simulated before comes from the cache.
+    """
+    from weft.studies import c3 as paper
+
+    chosen = machine(gpu, assignments)
+    suite = paper.load_suite(file) if file is not None else paper.declared_suite()
+    options = given(ranks=ranks, request_bytes=request_bytes)
+    if sensitivity:
+        from weft.studies.c3 import sensitivity as moved
+
+        with progress_bar("C3 sensitivity") as progress:
+            rows = moved.run(suite, jobs, progress, gpu=chosen, store=store, **options)
+        _print_sensitivity(rows, json_file)
+        return
+    with progress_bar("C3 study") as progress:
+        done = paper.run(suite, jobs, progress, gpu=chosen, store=store, **options)
+    _print_scenarios(done)
+    _print_classes(done)
+    print_headline("Published figures beside Weft's, against serial execution", done.headline())
+    print_notes(done.notes)
+
+    def report(to: Path) -> Path:
+        from weft.report.c3 import c3_report
+
+        return c3_report(done, to, chosen)
+
+    write_study("c3", done, json_file, folder, report)
+
+
+def _print_scenarios(done: C3Study) -> None:
+    names = list(done.cases[0].sharing.runs)
+    columns = [
+        "GEMM",
+        "collective",
+        "size",
+        "class",
+        "G us",
+        "C us",
+        "ideal",
+        *map(_two_lines, names),
+        "best",
+    ]
+    rows = [
+        [
+            "x".join(map(str, case.scenario.gemm)),
+            case.scenario.collective,
+            format_bytes(case.scenario.size, 4),
+            case.sharing.kind,
+            f"{case.sharing.gemm_s * 1e6:.0f}",
+            f"{case.sharing.collective_s * 1e6:.0f}",
+            f"{case.sharing.ideal:.2f}",
+            *(f"{case.sharing.speedup(name):.2f}" for name in names),
+            f"{case.best[0]}{'' if case.best[1] is None else f' {case.best[1]}'}",
+        ]
+        for case in done.cases
+    ]
+    title = f"{done.suite.title}: {done.ranks} x {done.gpu}, times alone [us], speedups over serial execution"
+    print_table(title, columns, rows, numbers=columns[4:-1])
+
+
+def _two_lines(name: str) -> str:
+    return name.replace("-", "-\n", 1)
+
+
+def _print_classes(done: C3Study) -> None:
+    names = list(done.cases[0].sharing.runs)
+    rows = [
+        [name, _percent(done.share(name)), *(_percent(done.share(name, kind)) for kind in _SHOWN)]
+        for name in names
+    ]
+    print_table(
+        "Mean share of the ideal speedup",
+        ["strategy", "all", *_SHOWN.values()],
+        rows,
+        numbers=["all", *_SHOWN.values()],
+    )
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{value:.0%}"
+
+
+def _print_sensitivity(rows: Sensitivity, json_file: Path | None) -> None:
+    columns, cells = rows.table()
+    print_table("What the shares become at either end of each range", columns, cells)
+    if json_file is not None:
+        click.echo(f"figures: {rows.save(json_file)}")
