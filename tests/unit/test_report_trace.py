@@ -17,7 +17,8 @@ from weft.errors import InputError, OutputError
 from weft.parallel.tensor import split
 from weft.report import write_trace
 from weft.result import Comparison, Result
-from weft.workload import SubLayer
+from weft.simulation import beside
+from weft.workload import Gemm, SubLayer
 
 HTA_COMMUNICATION = re.compile(r"^nccl.*Kernel")
 
@@ -129,3 +130,48 @@ def test_a_trace_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     with pytest.raises(OutputError):
         write_trace(small()["t3"], tmp_path / "file" / "t.json")
+
+
+@functools.cache
+def beside_run(strategy: str) -> Result:
+    gemm = Gemm(2048, 2048, 1024, "bf16")
+    return beside(gemm, "all_gather", 16 << 20, "mi300x", strategy=strategy, gemms=2, collectives=1).run
+
+
+def test_collectives_beside_gemms_go_by_the_name_of_what_drives_them(tmp_path: Path) -> None:
+    for strategy, category, name in (
+        ("streams", "kernel", "ncclDevKernel_AllGather_RING"),
+        ("dma", "gpu_memcpy", "Memcpy PtoP (all_gather by DMA engines)"),
+    ):
+        data = read(beside_run(strategy), tmp_path)
+        found = {event["name"] for event in spans(data, category)} - {"gemm_bf16_2048x2048x1024"}
+        assert found == {name}
+
+
+def test_who_held_how_many_units_of_each_xcd_is_counted_at_every_change(tmp_path: Path) -> None:
+    run = beside_run("priority")
+    assert run.residency is not None
+    events = [e for e in read(run, tmp_path)["traceEvents"] if e["name"] == "XCD 3: held units"]
+    for owner, kernels in (("gemm", ("gemm 0", "gemm 1")), ("collective", ("all_gather 0",))):
+        units, starts, ends = run.residency.of(0, kernels)
+        mine = (units >= 3 * 38) & (units < 4 * 38)
+        for event, later in list(pairwise(events))[::7]:
+            if later["ts"] - event["ts"] < 1e-3:  # times are whole picoseconds
+                continue
+            now = (event["ts"] + later["ts"]) / 2 * 1e9
+            there = mine & (starts <= now) & (ends > now)
+            assert event["args"][owner] == len(set(units[there].tolist()))
+    assert max(event["args"]["gemm"] for event in events) > 0 == events[-1]["args"]["gemm"]
+
+
+def test_what_dram_moves_for_each_owner_adds_up_to_what_it_moves_by_cause(tmp_path: Path) -> None:
+    run = beside_run("priority")
+    data = read(run, tmp_path)
+    for owner, part in (("gemm", "gemm"), ("collective", "ag")):
+        total = 0.0
+        events = [e for e in data["traceEvents"] if e["name"] == f"DRAM for {owner} [GB/s]"]
+        for one, other in pairwise(events):
+            total += one["args"]["value"] * (other["ts"] - one["ts"]) * 1e3
+        assert total == pytest.approx(
+            sum(n for cause, n in run.bytes.items() if cause.startswith(part)), rel=1e-3
+        )

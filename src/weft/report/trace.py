@@ -13,10 +13,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from weft.errors import InputError
 from weft.files import check_writable, write_atomically
+from weft.report.trace_sharing import changes, sharing_counters
 from weft.result import KernelSpan, Result
 
 Event = dict[str, Any]
@@ -29,6 +28,8 @@ _FIRST_CORRELATION = 1 << 20
 _KERNELS = {
     "reduce_scatter": "ncclDevKernel_ReduceScatter_RING",
     "all_gather": "ncclDevKernel_AllGather_RING",
+    "all_reduce": "ncclDevKernel_AllReduce_RING",
+    "all_to_all": "ncclDevKernel_SendRecv",
 }
 FUSED = "ncclTrackTriggerKernel_ReduceScatter"
 """The reduce-scatter that track-and-trigger runs without a kernel of its own."""
@@ -72,6 +73,7 @@ def trace(result: Result, gpu: int = 0) -> dict[str, Any]:
         *_chunks(result, gpu, tracks),
         *_dmas(result, gpu, tracks),
         *_counters(result, gpu),
+        *sharing_counters(result, gpu),
     ]
     return {
         "schemaVersion": 1,
@@ -145,11 +147,12 @@ def _kernels(result: Result, gpu: int) -> Iterator[Event]:
     """Every kernel from its first workgroup to its end, and its launch, tied by their correlation."""
     mine = [kernel for kernel in result.kernels if kernel.gpu == gpu]
     for correlation, kernel in enumerate(mine, start=_FIRST_CORRELATION):
-        stream = COMMUNICATION_STREAM if kernel.name in _KERNELS else COMPUTE_STREAM
+        stream = COMMUNICATION_STREAM if _base(kernel) in _KERNELS else COMPUTE_STREAM
         args = {"stream": stream, "device": gpu, "context": 1, "correlation": correlation}
         begin = kernel.first_workgroup_fs
+        category = "kernel" if kernel.workgroups else "gpu_memcpy"
         yield _span(
-            _kernel_name(result, kernel), "kernel", gpu, stream, begin, kernel.end_fs, **args,
+            _kernel_name(result, kernel), category, gpu, stream, begin, kernel.end_fs, **args,
             workgroups=kernel.workgroups,
         )  # fmt: skip
         yield _span(
@@ -157,13 +160,21 @@ def _kernels(result: Result, gpu: int) -> Iterator[Event]:
             correlation=correlation,
         )  # fmt: skip
     yield from _thread(gpu, COMPUTE_STREAM, f"stream {COMPUTE_STREAM}: compute")
-    if any(kernel.name in _KERNELS for kernel in mine):
+    if any(_base(kernel) in _KERNELS for kernel in mine):
         yield from _thread(gpu, COMMUNICATION_STREAM, f"stream {COMMUNICATION_STREAM}: communication")
 
 
+def _base(kernel: KernelSpan) -> str:
+    """A kernel's name without its number in a loop."""
+    base, _, number = kernel.name.rpartition(" ")
+    return base if number.isdecimal() and base else kernel.name
+
+
 def _kernel_name(result: Result, kernel: KernelSpan) -> str:
-    c = result.config
-    return _KERNELS.get(kernel.name, f"{kernel.name}_{c.dtype}_{c.m}x{c.n}x{c.k}")
+    c, base = result.config, _base(kernel)
+    if base in _KERNELS and not kernel.workgroups:
+        return f"Memcpy PtoP ({base} by DMA engines)"
+    return _KERNELS.get(base, f"{base}_{c.dtype}_{c.m}x{c.n}x{c.k}")
 
 
 def _fused(result: Result, gpu: int) -> Iterator[Event]:
@@ -232,9 +243,4 @@ def _counters(result: Result, gpu: int) -> Iterator[Event]:
     rates = {f"DRAM {cause.replace('_', ' ')} [GB/s]": series.rate(cause, gpu) for cause in series.traffic}
     rates["link out [GB/s]"] = series.link[gpu] / (series.bin_fs * 1e-15)
     for name, rate in rates.items():
-        values = np.append(np.round(rate / 1e9, 3), 0.0)
-        for at in np.flatnonzero(np.diff(values, prepend=-1.0)):
-            yield {
-                "ph": "C", "name": name, "pid": gpu, "tid": 0, "ts": _us(int(at) * series.bin_fs),
-                "args": {"value": float(values[at])},
-            }  # fmt: skip
+        yield from changes(name, gpu, rate / 1e9, series.bin_fs)

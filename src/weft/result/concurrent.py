@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from weft.overlap.strategies import Strategy
 from weft.result.result import Result
 from weft.units import format_bytes, format_time
@@ -228,6 +231,17 @@ def _moved(run: Result, loop: str, count: int) -> dict[str, float]:
         **{f"DRAM, {_words(cause, run)}": amount * scale for cause, amount in run.bytes.items()},
         "link out": run.counters.get("link_bytes", 0) * scale,
     }
+
+
+def owned_bytes(run: Result, owner: str, writes: bool, gpu: int = 0) -> npt.NDArray[np.float64]:
+    """Bytes per bin of a run's series that the GEMMs ("gemm") or the collectives read, or wrote, in DRAM."""
+    assert run.series is not None  # a simulated run has one
+    rows = [
+        bins[gpu]
+        for cause, bins in run.series.traffic.items()
+        if cause.startswith("gemm") is (owner == "gemm") and cause.endswith("read") is not writes
+    ]
+    return np.sum(rows, axis=0, dtype=np.float64) if rows else np.zeros(run.series.link.shape[1])
 
 
 def _words(cause: str, run: Result) -> str:

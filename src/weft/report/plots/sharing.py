@@ -11,8 +11,8 @@ from matplotlib.colors import ListedColormap
 
 from weft.report.plots.streams import COLLECTIVE, GEMM, LINK, WAITING, lanes
 from weft.report.plots.style import Look, Picture, grid, handle, picture, styled
-from weft.result import Residency, Result
-from weft.result.concurrent import Concurrency
+from weft.result import Residency
+from weft.result.concurrent import Concurrency, owned_bytes
 
 COLUMNS = 1200
 """Moments of the map of compute units."""
@@ -140,14 +140,3 @@ def channel_owners(answer: Concurrency) -> Picture:
         ncols=5,
     )
     return figure
-
-
-def owned_bytes(run: Result, owner: str, writes: bool) -> npt.NDArray[np.float64]:
-    """Bytes per bin that the GEMMs, or the collectives, read or wrote in the DRAM of GPU 0."""
-    assert run.series is not None
-    rows = [
-        bins[0]
-        for cause, bins in run.series.traffic.items()
-        if cause.startswith("gemm") is (owner == "gemm") and cause.endswith("read") is not writes
-    ]
-    return np.sum(rows, axis=0, dtype=np.float64) if rows else np.zeros(run.series.link.shape[1])
