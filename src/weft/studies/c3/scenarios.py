@@ -13,7 +13,7 @@ from weft.errors import ConfigError, InputError
 from weft.hardware.fields import Bytes
 from weft.hardware.sourced import read_toml, translated, unknown_key
 from weft.overlap.library_ring import PUSHES
-from weft.units import format_bytes
+from weft.units import Dimension, format_bytes, parse
 from weft.workload import Gemm
 
 Bound = Literal["compute", "memory"]
@@ -99,6 +99,8 @@ def _scenario(row: Any, number: int, file: str) -> Scenario:
     if not isinstance(row, dict):
         raise ConfigError(f"this must be a table of values, not {row!r}", place)
     try:
+        if "size" in row:
+            parse(str(row["size"]), Dimension.BYTES)
         scenario = Scenario(**row)
         _ = scenario.product
         collective = canonical(scenario.collective)

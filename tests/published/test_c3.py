@@ -1,0 +1,80 @@
+"""The C3 study on a small suite of one's own, and in whole against the published figures (slow)."""
+
+import json
+
+import pytest
+
+from weft.cli import main as cli
+from weft.studies import c3
+from weft.sweep import Store
+
+PUBLISHED = {
+    "c3.base": 0.21,
+    "c3.priority": 0.42,
+    "c3.partition": 0.41,
+    "c3.priority_partition": 0.42,
+    "c3.dma": 0.66,
+    "c3.dma_partition": 0.72,
+    "c3.max_speedup": 1.67,
+    "c3.gemm_slowdown.compute_bound.minus32": 0.17,
+    "c3.gemm_slowdown.compute_bound.minus64": 0.27,
+    "c3.gemm_slowdown.memory_bound.minus8": -0.05,
+    "c3.saturation.all_gather": 32,
+    "c3.saturation.all_to_all": 64,
+    "c3.dma_small_slowdown": 4,
+    "c3.mi355x.dma": 1.41,
+    "c3.mi355x.cu": 1.23,
+}
+SUITE = """
+title = "small"
+
+[[scenario]]
+layer = "square"
+gemm = [2048, 2048, 1024]
+bound = "compute"
+collective = "all_gather"
+size = "32 MiB"
+"""
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("c3")
+    file = folder / "small.toml"
+    file.write_text(SUITE)
+    status = None
+    try:
+        cli.main(["study", "c3", "--scenarios", str(file), "--jobs", "1", "--out", str(folder / "out")])
+    except SystemExit as left:
+        status = left.code
+    assert status == 0
+    return folder / "out"
+
+
+def test_a_suite_of_ones_own_gives_every_strategy_and_no_published_figure(small):
+    study = json.loads((small / "c3.json").read_text())
+    (case,) = study["scenarios"]
+    assert set(case["strategies"]) == {
+        "streams", "priority", "partition", "priority-partition", "dma", "dma-partition",
+    }  # fmt: skip
+    assert all(row["published"] is None for row in study["headline"])
+    assert case["best"]["makespan_us"] <= min(s["makespan_us"] for s in case["strategies"].values())
+    assert case["heuristics"]["makespan_us"] >= case["best"]["makespan_us"] * 0.999
+
+
+def test_the_page_shows_every_part_of_the_study(small):
+    page = (small / "report.html").read_text()
+    for title in ("Headline", "How much of the ideal", "What each costs the other", "Why", "Every scenario"):
+        assert f"<h2>{title}</h2>" in page
+    assert page.count("<svg") == 4
+
+
+@pytest.mark.slow
+def test_the_whole_study_stands_beside_every_published_figure():
+    done = c3.run(jobs=2, store=Store())
+    rows = {row.id: row for row in done.headline()}
+    assert {id_: row.published for id_, row in rows.items() if row.published is not None} == PUBLISHED
+    assert all(case.declared for case in done.cases)
+    assert rows["c3.base"].weft < min(rows["c3.priority"].weft, rows["c3.partition"].weft)
+    assert max(rows["c3.priority"].weft, rows["c3.partition"].weft) < rows["c3.dma"].weft
+    assert rows["c3.heuristic_loss"].weft <= 0.03

@@ -1,0 +1,80 @@
+"""Suites of scenarios: the declared one, and what is said of a suite of one's own that cannot be used."""
+
+from collections import Counter
+
+import pytest
+
+from weft.errors import ConfigError, InputError
+from weft.hardware import load
+from weft.predict import gemm
+from weft.studies.c3 import declared_suite, load_suite
+
+GOOD = """
+[[scenario]]
+layer = "mine"
+gemm = [1024, 1024, 512]
+collective = "all_gather"
+size = "16 MiB"
+"""
+
+
+def suite(tmp_path, text):
+    file = tmp_path / "mine.toml"
+    file.write_text(f'title = "mine"\n{text}')
+    return load_suite(file)
+
+
+def test_the_declared_suite_fills_classes_collectives_and_bounds_evenly():
+    scenarios = declared_suite().scenarios
+    assert len(scenarios) == 30
+    assert set(Counter(s.kind for s in scenarios).values()) == {10}
+    assert set(Counter((s.kind, s.collective) for s in scenarios).values()) == {5}
+    assert Counter(s.bound for s in scenarios) == {"compute": 18, "memory": 12}
+
+
+def test_what_the_declared_suite_calls_memory_bound_is_so_by_the_closed_form():
+    gpu = load("mi300x")
+    for scenario in declared_suite().scenarios:
+        found = gemm(*scenario.gemm, scenario.dtype, gpu, clock="sustained").bound_names()
+        assert scenario.bound in str(found)
+
+
+def test_sizes_of_the_declared_suite_are_layers_of_the_two_models():
+    weights = [(10240, 8192), (8192, 8192), (57344, 8192), (8192, 28672)]
+    weights += [(18432, 16384), (16384, 16384), (106496, 16384), (16384, 53248)]
+    assert {s.size for s in declared_suite().scenarios} <= {n * k * 2 for n, k in weights}
+    assert {s.gemm[1:] for s in declared_suite().scenarios} <= set(weights)
+
+
+def test_a_suite_of_ones_own_needs_neither_bound_nor_class(tmp_path):
+    (scenario,) = suite(tmp_path, GOOD).scenarios
+    assert (scenario.size, scenario.bound, scenario.kind) == (16 << 20, None, None)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("[1024, 1024, 512]", "[1024, 0, 512]", r"mine.toml: scenario 1: GEMM dimension N is 0"),
+        ("[1024, 1024, 512]", "[1024, 512]", r"scenario 1: gemm"),
+        ('"16 MiB"', '"0 B"', r"scenario 1: .*'0 B' must be greater than zero"),
+        ('"16 MiB"', "16", r"scenario 1: '16' has no unit, but bytes are expected"),
+        ('"16 MiB"', '"16 MHz"', r"hertz, but bytes are expected"),
+        ("all_gather", "all_gahter", r"scenario 1: unknown collective 'all_gahter'.*did you mean 'all_gather'"),
+        ("all_gather", "all_reduce", r"all_reduce has to add, which DMA engines cannot.*all_gather or all_to_all"),
+        ("layer", "lyer", r"scenario 1: .*layer"),
+        ("[[scenario]]", "[[scenarios]]", r"there is no scenario; add one below a line \[\[scenario\]\]"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_suite_is_said_with_its_place(tmp_path, old, new, said):
+    with pytest.raises(ConfigError, match=said):
+        suite(tmp_path, GOOD.replace(old, new))
+
+
+def test_a_class_that_there_is_not_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="class"):
+        suite(tmp_path, GOOD + 'class = "G-short"\n')
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(InputError, match=r"nothing\.toml' does not exist"):
+        load_suite(tmp_path / "nothing.toml")
