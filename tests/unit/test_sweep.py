@@ -83,6 +83,12 @@ def test_an_answer_that_is_no_plain_data_is_refused():
         sweep([Echo(1, asked=object())])
 
 
+def test_a_task_that_stands_in_no_file_is_refused():
+    found = type("Typed", (Echo,), {"__module__": "nowhere"})
+    with pytest.raises(InputError, match="the task 'Typed' stands in no file"):
+        sweep([found(1)])
+
+
 def test_no_process_is_left_when_a_sweep_is_interrupted(tasks):
     def interrupted():
         for _ in sweep(tasks, jobs=2):

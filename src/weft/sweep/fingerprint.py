@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
+from weft.errors import InputError
+
 PACKAGE = Path(__file__).parents[1]
 ROOMS_ABOVE = ("cli", "report", "studies", "validation", "measure", "tuning", "sweep")
 """Rooms that no simulation enters."""
@@ -24,12 +26,24 @@ LIBRARIES = ("numpy", "numba", "llvmlite", "scipy")
 
 @functools.cache
 def fingerprint(kind: type) -> str:
-    """A digest of everything but its inputs that decides what a task of that class answers."""
+    """A digest of everything but its inputs that decides what a task of that class answers.
+
+    Raises InputError for a class that stands in no file.
+    """
     digest = hashlib.sha256(_base().encode())
-    for source in sorted(_reached(Path(inspect.getfile(kind)))):
+    for source in sorted(_reached(_home(kind))):
         digest.update(source.name.encode())
         digest.update(source.read_bytes())
     return digest.hexdigest()
+
+
+def _home(kind: type) -> Path:
+    try:
+        return Path(inspect.getfile(kind))
+    except (TypeError, OSError) as error:
+        raise InputError(
+            f"the task '{kind.__name__}' stands in no file, so other processes cannot find it; define it in a module"
+        ) from error
 
 
 @functools.cache

@@ -14,7 +14,7 @@ import time
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,16 +43,16 @@ def runs_folder() -> Path:
     return cache_root() / "runs"
 
 
-@dataclass
 class Store:
-    """Records by their questions, below `folder`.
+    """Records by their questions, below `folder` (None: the user's cache); `keeps` says whether it still takes any.
 
     What is damaged is told on stderr and answered anew. Where nothing can be written, that is told once, and work
     goes on without keeping anything.
     """
 
-    folder: Path = field(default_factory=runs_folder)
-    keeps: bool = True
+    def __init__(self, folder: str | Path | None = None) -> None:
+        self.folder = runs_folder() if folder is None else Path(folder)
+        self.keeps = True
 
     def path(self, asked: Question) -> Path:
         """The file of an answer."""
