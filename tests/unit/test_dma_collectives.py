@@ -13,6 +13,7 @@ from weft.kernels.copies import DmaGather
 from weft.overlap.machine import machine_tables
 from weft.overlap.nodes import system_for
 from weft.overlap.streams import CollectiveLoop, Streams
+from weft.predict import collective
 from weft.program import Program, build
 
 KIB, MIB, US = 1 << 10, 1 << 20, 1e-9
@@ -93,6 +94,25 @@ def test_commands_for_two_peers_or_two_directions_are_bound_by_the_engine():
     plain = microseconds(gather(256 * MIB))
     for option in ("broadcast", "swap"):
         assert plain / microseconds(gather(256 * MIB, **{option: True})) == pytest.approx(0.52, abs=0.05)
+
+
+@pytest.mark.parametrize("machine", ["mi300x", "mi355x", "h100-sxm"])
+@pytest.mark.parametrize("name", ["all_gather", "all_to_all"])
+def test_the_closed_form_and_the_engine_agree(machine, name):
+    system = system_for(machine, 8)
+    for size in (64 * KIB, 4 * MIB, 256 * MIB):
+        closed = float(collective(name, size, 8, machine, dma=True).seconds) * 1e6
+        assert microseconds(DmaGather(name, size, 8), system) == pytest.approx(closed, rel=0.05)
+
+
+def test_engines_beat_compute_units_with_large_collectives_and_lose_with_small_ones_as_measured():
+    def ratio(name: str, size: float) -> float:
+        by_engines, by_units = (collective(name, size, 8, "mi300x", dma=dma).seconds for dma in (True, False))
+        return float(by_engines / by_units)
+
+    assert 1 / ratio("all_gather", 2.0**28) == pytest.approx(1.16, abs=0.08)
+    assert ratio("all_to_all", 2.0**18) == pytest.approx(2.5, rel=0.25)
+    assert ratio("all_gather", 2.0**18) > 2
 
 
 # Links and engines

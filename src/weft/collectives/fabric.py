@@ -9,6 +9,7 @@ from weft.errors import UnknownNameError
 from weft.hardware import Gpu, load, names
 from weft.hardware.finding import SystemMatch, find_system
 from weft.hardware.machine import Machine
+from weft.hardware.parts import Dma
 
 Topology = Literal["ring", "switch", "mesh", "hybrid", "pcie"]
 
@@ -25,11 +26,11 @@ class Fabric:
     `link_figure` is what the library counts on per link and direction [bytes/s]: the line rate less headers and flow
     control, which leave the share `payload` of it; `links` is how many a GPU has. `nic` is the network's rate per GPU
     and direction [bytes/s], `nic_latency` what a message through it takes [s], `nic_launch` what it adds to a
-    launch. `multicast` says whether the switch
-    reduces (NVLS), `lanes` how many links wide the rings are from a number of ranks on, where the topology is
-    irregular; `copy_rate` is what a GPU copies in its own memory [bytes/s], `engines` how many copies its copy engines
-    make at once, each at `dma_efficiency` of the line rate, `clock` that of the compute units [hertz]. `bridge` is the
-    number of links that join pairs of GPUs of a PCIe machine, and the library's figure of each [bytes/s].
+    launch. `multicast` says whether the switch reduces (NVLS), `lanes` how many links wide the rings are from a number
+    of ranks on, where the topology is irregular; `copy_rate` is what a GPU copies in its own memory [bytes/s], `dma`
+    its copy engines (None: it has none), which reach `dma_efficiency` of the line rate, `clock` that of the compute
+    units [hertz]. `bridge` is the number of links that join pairs of GPUs of a PCIe machine, and the library's figure of
+    each [bytes/s].
     """
 
     vendor: str
@@ -44,7 +45,7 @@ class Fabric:
     nic_latency: float = 0.0
     nic_launch: float = 0.0
     copy_rate: float = 0.0
-    engines: int = 1
+    dma: Dma | None = None
     dma_efficiency: float = 0.9
     lanes: tuple[tuple[int, float], ...] = ()
     gpu: str = ""
@@ -177,7 +178,7 @@ def _joined(gpu: Gpu, count: int, topology: Topology, links: int, rate: float) -
         topology=topology,
         payload=gpu.link.kernel_efficiency,
         copy_rate=gpu.memory.bandwidth * gpu.memory.copy_efficiency / _COPY_SHARE,
-        engines=gpu.dma.engines,
+        dma=gpu.dma,
         dma_efficiency=gpu.link.dma_efficiency,
         gpu=gpu.name,
         clock=gpu.compute.clock,

@@ -104,10 +104,6 @@ _ONESHOT = {
     "launch": _time(1.5, 15, "launch of an all-reduce in which every GPU reads all others' buffers at once"),
     "efficiency": _rate(0.3, 1.0, "its rate"),
 }
-_DMA = {
-    "setup": _time(1, 20, "what the host takes to hand a copy to a copy engine"),
-    "copy": _time(0.5, 10, "the least that a copy takes"),
-}
 _NETWORK = {
     "launch": _time(5, 120, "what crossing nodes adds to the launch"),
     "step": _time(1, 80, "one hop between nodes beyond the network's latency"),
@@ -141,7 +137,6 @@ _TABLES = {
     "nvls": _NVLS,
     "direct": _DIRECT,
     "oneshot": _ONESHOT,
-    "dma": _DMA,
     "network": _NETWORK,
     "host": _HOST,
     "release_2_26": _RELEASE,
@@ -149,7 +144,7 @@ _TABLES = {
 }
 REFERENCE_CLOCK = 1.98e9
 """The clock for which profiles state the times of code on compute units: H100's boost clock [hertz]."""
-_ELSEWHERE = ("network", "host", "dma")
+_ELSEWHERE = ("network", "host")
 """Tables of times that the clock of the compute units does not change."""
 _CALLS = {"trtllm-custom": "nccl"}
 """Libraries that add something of their own to another one, whose profile holds both."""

@@ -81,7 +81,7 @@ def collective(
     fabric = fabric.among(ranks // across)
     known = over_links(known, fabric)
     if dma:
-        return _prediction(_copied(collective_name, size, ranks, across, fabric, known))
+        return _prediction(_copied(collective_name, size, ranks, across, fabric))
     chosen = _chosen(collective_name, size, ranks, fabric, known, (algorithm, across, dtype, version))
     narrow = dtype == "int8"
     parts = _dealt(collective_name, size, ranks, across, fabric, known, chosen, narrow)
@@ -226,12 +226,12 @@ def _form(
     return ring(name, protocol, size, seen, profile)
 
 
-def _copied(name: str, size: FloatArray, ranks: int, nodes: int, fabric: Fabric, profile: Profile) -> Parts:
+def _copied(name: str, size: FloatArray, ranks: int, nodes: int, fabric: Fabric) -> Parts:
     if nodes > 1:
         raise InputError(
             f"copy engines reach no further than a node of {fabric.gpus_per_node} GPUs; give at most as many ranks"
         )
-    return copied(name, size, ranks, fabric, profile)
+    return copied(name, size, ranks, fabric)
 
 
 def _or_oneshot(parts: Parts, size: FloatArray, ranks: int, fabric: Fabric, profile: Profile) -> Parts:

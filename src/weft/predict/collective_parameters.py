@@ -30,7 +30,7 @@ def tables_of(collective: str) -> tuple[str, ...]:
     switch = ("nvls",) if name in ("all_reduce", "reduce_scatter", "all_gather") else ()
     reduced = ("direct", "oneshot") if name == "all_reduce" else ()
     ring = () if own == "all_to_all" else ("ring",)
-    return (own, *ring, *switch, *reduced, "network", "host", "dma", "release_2_26", "release_2_18")
+    return (own, *ring, *switch, *reduced, "network", "host", "release_2_26", "release_2_18")
 
 
 def _rows(path: str) -> int:
