@@ -8,11 +8,12 @@ from collections.abc import Callable
 
 from weft.engine import layout as y
 from weft.engine.state import Machine
-from weft.errors import SimulationError
+from weft.errors import InputError, SimulationError
 from weft.hardware import Gpu
 from weft.overlap import ArbiterPolicy
 from weft.program import Kernel, Plan, Program
 from weft.result.unfinished import explain
+from weft.units import format_bytes
 
 FIRST_BIN_FS = 100_000_000
 """Width of the first bins of the series [fs]; they merge as time goes on."""
@@ -39,6 +40,21 @@ def most_resident(plan: Plan, gpu: Gpu) -> int:
     """The most workgroups of a plan's kernels that a compute unit can hold at once; kernels of a loop count once."""
     needs = {(k.threads, k.registers, k.lds): _held(k, gpu) for k in _kernels(plan)}
     return min(gpu.compute.max_workgroups_per_cu, max(sum(needs.values()), 1))
+
+
+def check_fit(plan: Plan, gpu: Gpu) -> None:
+    """Raise InputError for a kernel of which a compute unit cannot hold a single workgroup."""
+    compute = gpu.compute
+    for kernel in _kernels(plan):
+        for what, need, have in (
+            ("registers", kernel.registers, compute.registers_per_cu),
+            ("local memory", kernel.lds, compute.lds_per_cu),
+        ):
+            if need > have:
+                raise InputError(
+                    f"a workgroup of {kernel.name} needs {format_bytes(need)} of {what}, but a compute unit of "
+                    f"{gpu.name} has {format_bytes(have)}; choose a smaller tile"
+                )
 
 
 def _kernels(plan: Plan) -> list[Kernel]:

@@ -20,7 +20,7 @@ from weft.overlap.streams import Collective, Streams
 from weft.program import Program, build
 from weft.result import Result, RunConfig
 from weft.result.collect import collect, loop_times
-from weft.simulation.execution import most_resident, run_program
+from weft.simulation.execution import check_fit, most_resident, run_program
 
 Watch = Callable[[int, int], None]
 Where = Gpu | Machine | System | str
@@ -85,6 +85,7 @@ class Runner:
         """Run the streams to their end; SimulationError if they cannot."""
         gpu = self.system.gpu
         plan = streams.plan(gpu)
+        check_fit(plan, gpu)
         rows, shape = machine_tables(self.system, 1, self.request_bytes, most_resident(plan, gpu), self.clock)
         program = build(plan, rows, shape)
         state, wall = run_program(program, self.arbiter, self.event_budget, self.watch)

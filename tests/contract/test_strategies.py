@@ -1,0 +1,225 @@
+"""What every strategy of sharing a GPU promises, with every collective that it can carry out."""
+
+import functools
+from dataclasses import replace
+
+import pytest
+
+from weft.errors import InputError, UnknownNameError
+from weft.hardware import load
+from weft.kernels import GemmTiling
+from weft.overlap import STRATEGIES
+from weft.overlap.strategies import apart_of, partitions, split_units
+from weft.overlap.tile import tiling_for
+from weft.result import StreamRun
+from weft.simulation import (
+    beside,
+    beside_all,
+    isolated_collective,
+    isolated_gemm,
+    saturating_units,
+    simulate,
+    together,
+)
+from weft.workload import Gemm
+
+GPU = "mi300x"
+GEMM = Gemm(4096, 4096, 1024, "bf16")
+SIZE = 64 << 20
+UNITS = 32
+EPS = 0.03
+"""A run beside another is at most this much faster than alone: a neighbour breaks the lockstep of a collective's
+channels, whose bursts otherwise queue for the link together (more so for small collectives)."""
+COLLECTIVES = ("all_gather", "all_to_all", "all_reduce")
+PAIRS = [
+    (name, collective)
+    for name, strategy in STRATEGIES.items()
+    for collective in COLLECTIVES
+    if collective != {"cu": "all_to_all", "dma": "all_reduce"}[strategy.driver]
+]
+every_pair = pytest.mark.parametrize(("name", "collective"), PAIRS)
+
+
+def units_of(name):
+    return UNITS if STRATEGIES[name].partition else None
+
+
+@functools.cache
+def shared(name, collective):
+    return together(GEMM, collective, SIZE, GPU, strategy=name, units=units_of(name))
+
+
+@functools.cache
+def answer(name, collective):
+    return beside(GEMM, collective, SIZE, GPU, strategy=name, units=units_of(name), gemms=2, collectives=1)
+
+
+@functools.cache
+def gemm_alone(units=None):
+    return isolated_gemm(GEMM, GPU, units=units)
+
+
+@functools.cache
+def collective_alone(collective, driver, units=None):
+    return isolated_collective(collective, SIZE, GPU, driver=driver, units=units)
+
+
+def left(name):
+    """The compute units that a strategy leaves the GEMM; None: all."""
+    return load(GPU).compute.compute_units - UNITS if STRATEGIES[name].partition else None
+
+
+def held(name):
+    """The compute units that a strategy gives a collective on compute units; None: as it likes."""
+    return UNITS if STRATEGIES[name].partition and STRATEGIES[name].driver == "cu" else None
+
+
+@every_pair
+def test_neither_is_faster_than_alone_with_what_the_strategy_leaves_it(name, collective):
+    run = shared(name, collective)
+    moved = collective_alone(collective, STRATEGIES[name].driver, held(name))
+    assert run.gemm_s >= gemm_alone(left(name)).gemm_s * (1 - EPS)
+    assert run.collective_s >= moved.collective_s * (1 - EPS)
+    assert run.makespan_s == max(run.gemm_s, run.collective_s)
+
+
+@every_pair
+def test_side_by_side_takes_no_longer_than_one_after_the_other(name, collective):
+    moved = collective_alone(collective, STRATEGIES[name].driver, held(name))
+    assert shared(name, collective).makespan_s <= gemm_alone(left(name)).makespan_s + moved.makespan_s
+
+
+@every_pair
+def test_the_link_carries_what_the_collective_needs_and_nothing_for_the_gemm(name, collective):
+    alone = collective_alone(collective, STRATEGIES[name].driver, held(name)).counters["link_bytes"]
+    payload = SIZE * 7 / 8 * (2 if collective == "all_reduce" else 1)
+    assert shared(name, collective).counters["link_bytes"] == alone >= payload * 0.999
+    assert gemm_alone().counters["link_bytes"] == 0
+
+
+@every_pair
+def test_a_run_is_the_same_every_time_and_as_plain_data(name, collective):
+    again = together(GEMM, collective, SIZE, GPU, strategy=name, units=units_of(name))
+    one, other = shared(name, collective).record(), again.record()
+    assert {**one, "wall_s": 0} == {**other, "wall_s": 0}
+    assert StreamRun.from_record(one) == shared(name, collective)
+
+
+@every_pair
+def test_nobody_runs_outside_its_mask(name, collective):
+    found = answer(name, collective)
+    units, _, _ = found.run.residency.of(0, ("gemm 0", "gemm 1"))
+    moved, _, _ = found.run.residency.of(0, (f"{collective} 0",))
+    assert len(set(units.tolist())) == found.units["gemm"]
+    assert len(set(moved.tolist())) == found.units["collective"]
+    if STRATEGIES[name].driver == "dma":
+        assert found.units["collective"] == 0
+    if STRATEGIES[name].partition:
+        split = split_units(load(GPU), UNITS)
+        assert set(units.tolist()) <= set(split.gemm)
+        assert set(moved.tolist()) <= set(split.apart)
+
+
+@every_pair
+def test_a_slowdown_has_a_reason(name, collective):
+    found = answer(name, collective)
+    for loop in (found.gemm, found.collective):
+        assert loop.slowdown >= 1 - EPS
+        if loop.slowdown > 1.1 and loop.waits:
+            assert loop.added or units_of(name)
+    assert found.gemm.slowdown_both <= found.gemm.slowdown * 1.5
+    ideal = max(found.gemm.alone * found.gemm.count, found.library_alone * found.collective.count)
+    assert found.serial / found.ideal_speedup == pytest.approx(ideal)
+
+
+@every_pair
+def test_priority_lets_the_collective_find_compute_units_at_once(name, collective):
+    if STRATEGIES[name].priority:
+        assert shared(name, collective).waits["collective"]["dispatch"] == 0
+
+
+@pytest.mark.parametrize("collective", ["all_gather", "all_reduce"])
+def test_behind_a_gemm_a_collective_waits_for_the_tail_or_with_priority_for_the_next_free_units(collective):
+    waves = replace(tiling_for(GEMM, load(GPU)), columns=112)
+
+    def waited(name):
+        options = {"strategy": name, "units": units_of(name), "first": "gemm", "tiling": waves}
+        return together(GEMM, collective, SIZE, GPU, **options).waits["collective"]["dispatch"]
+
+    assert waited("streams") > 0.5 * isolated_gemm(GEMM, GPU, tiling=waves).gemm_s
+    assert 0 < waited("priority") < 0.8 * waited("streams")
+    assert waited("partition") == 0
+
+
+@pytest.mark.parametrize("collective", ["all_gather", "all_to_all"])
+def test_copies_leave_the_gemm_its_compute_units_and_its_cache(collective):
+    run, alone = shared("dma", collective), gemm_alone()
+    assert run.units["gemm"] == alone.units["gemm"]
+    assert run.counters["cache_misses"] == pytest.approx(alone.counters["cache_misses"], rel=0.02)
+
+
+@pytest.mark.parametrize("apart", [1, 4, 8, 20, 32, 64, 303])
+def test_units_are_set_apart_alike_in_every_xcd(apart):
+    gpu = load(GPU)
+    split = split_units(gpu, apart)
+    assert sorted(split.gemm + split.apart) == list(range(304))
+    assert len(split.apart) == apart
+    each = [sum(unit * partitions(gpu) // 304 == part for unit in split.apart) for part in range(8)]
+    assert max(each) - min(each) <= 1
+
+
+def test_where_there_are_no_xcds_the_last_units_are_set_apart():
+    assert split_units(load("h100-sxm"), 12).apart == tuple(range(120, 132))
+
+
+def test_all_strategies_side_by_side_are_those_that_can_carry_the_collective_out():
+    small = Gemm(1024, 1024, 1024, "bf16")
+    found = beside_all(small, "all_reduce", 4 << 20, GPU, gemms=1, collectives=1)
+    assert list(found.answers) == [name for name, one in STRATEGIES.items() if one.driver == "cu"]
+    assert all("cannot add" in reason for reason in found.refused.values())
+    assert found.best.makespan == min(one.makespan for one in found.answers.values())
+    assert found.answers["streams"].first == "gemm"
+    alone = beside(small, "all_reduce", 4 << 20, GPU, gemms=1, collectives=1, strategy="priority")
+    assert found.answers["priority"].makespan == alone.makespan
+
+
+def test_the_units_that_saturate_a_collective_are_a_power_of_two_that_few_more_would_not_better():
+    units = saturating_units("all_gather", SIZE, GPU)
+    assert units & (units - 1) == 0
+    assert isolated_collective("all_gather", SIZE, GPU, units=units).makespan_s <= 1.06 * min(
+        isolated_collective("all_gather", SIZE, GPU, units=more).makespan_s for more in (units, 2 * units)
+    )
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "sentence"),
+    [
+        (lambda: together(GEMM, "all_reduce", SIZE, GPU, strategy="dma"), InputError, "cannot add; choose"),
+        (lambda: together(GEMM, "all_gather", SIZE, GPU, strategy="stream"), UnknownNameError, "'streams'"),
+        (lambda: together(GEMM, "all_gather", SIZE, GPU, units=8), InputError, "sets no compute units apart"),
+        (lambda: together(GEMM, "all_gather", SIZE, GPU, strategy="partition", units=304), InputError, "at least one"),
+        (lambda: together(GEMM, "all_gather", SIZE, GPU, strategy="dma-partition", units=0), InputError, "one"),
+        (lambda: together(GEMM, "all_gather", SIZE, GPU, first="host"), UnknownNameError, "first stream"),
+        (lambda: isolated_gemm(GEMM, GPU, units=0), InputError, "choose 1 to 304"),
+        (lambda: isolated_gemm(GEMM, GPU, units=305), InputError, "choose 1 to 304"),
+        (lambda: isolated_collective("all_gather", SIZE, GPU, units=305), InputError, "choose 1 to 304"),
+        (lambda: isolated_collective("all_gather", SIZE, GPU, driver="dma", units=4), InputError, "no compute units"),
+        (lambda: isolated_collective("all_gather", SIZE, GPU, driver="gpu"), UnknownNameError, "driver"),
+        (lambda: isolated_gemm(GEMM, GPU, tiling=GemmTiling(512, 512, 64)), InputError, "of registers, but a compute"),
+        (lambda: apart_of(272, 30, load(GPU)), InputError, "has 302 compute units, but mi300x has 304"),
+        (lambda: apart_of(0, 304, load(GPU)), InputError, "each side needs at least one"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_shared_is_refused_in_one_sentence(call, error, sentence):
+    with pytest.raises(error) as refused:
+        call()
+    assert sentence in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_sub_layer_has_no_strategy():
+    from weft.parallel import split
+    from weft.workload import SubLayer
+
+    with pytest.raises(UnknownNameError, match="unknown overlap 'partition'"):
+        simulate(split(SubLayer.custom(512, 512, 256), 4), "t3-paper", "partition")
