@@ -1,0 +1,68 @@
+"""`weft cache` on a folder of its own; studies use it unless they are told not to."""
+
+import os
+
+import click
+import pytest
+from sweep_tasks import Echo
+
+from weft.cli import main as cli
+from weft.cli.options import store_option
+from weft.sweep import Store
+from weft.sweep.task import question
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("WEFT_CACHE", str(tmp_path))
+    return tmp_path
+
+
+def weft(*arguments):
+    with pytest.raises(SystemExit) as left:
+        cli.main(list(arguments))
+    return left.value.code
+
+
+def test_show_says_where_and_how_much(folder, capsys):
+    assert weft("cache", "show") == 0
+    Store().put(question(Echo(1)), {"value": 1})
+    (folder / "engine-0123").mkdir()
+    (folder / "engine-0123" / "code.nbc").write_bytes(b"0" * 2000)
+    assert weft("cache", "show") == 0
+    empty, full = capsys.readouterr().out.split(str(folder))[1:]
+    assert "simulated runs" in empty
+    assert [line.split()[2] for line in full.splitlines() if "simulated" in line] == ["1"]
+    assert "2 kB" in full
+
+
+def test_clear_removes_what_lay_longer_than_asked(folder, capsys):
+    store = Store()
+    for value, age_s in ((1, 0), (2, 40 * 86400)):
+        asked = question(Echo(value, asked=value))
+        store.put(asked, {"value": value})
+        used = store.path(asked).stat().st_mtime - age_s
+        os.utime(store.path(asked), (used, used))
+    assert weft("cache", "clear", "--older-than", "30d") == 0
+    assert store.contents().entries == 1
+    (folder / "engine-0123").mkdir()
+    assert weft("cache", "clear", "--engine") == 0
+    assert store.contents().entries == 0
+    assert not (folder / "engine-0123").exists()
+    assert "removed 1 runs" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("age", ["30", "soon", "-1d", "1 year"])
+def test_an_age_without_a_unit_is_refused(folder, capsys, age):
+    assert weft("cache", "clear", "--older-than", age) == 2
+    assert "is no age; write hours, days or weeks" in capsys.readouterr().err
+
+
+def test_no_cache_leaves_a_study_without_a_store(folder):
+    @click.command()
+    @store_option
+    def command(store):
+        return store
+
+    assert command.main([], standalone_mode=False).folder == folder / "runs"
+    assert command.main(["--no-cache"], standalone_mode=False) is None

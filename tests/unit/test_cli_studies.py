@@ -1,0 +1,64 @@
+"""What all studies show: figures with their units, notes, files."""
+
+import pytest
+
+from weft.cli import main as cli
+from weft.cli.studies import print_headline, print_notes, write_study
+from weft.cli.study import STUDIES
+from weft.studies.headline import HeadlineRow
+
+ROWS = [
+    HeadlineRow("a", "a speedup", 1.2, 1.3174, "ratio"),
+    HeadlineRow("b", "a change", -0.1, -0.0941, "fraction"),
+    HeadlineRow("c", "a share", 0.66, 0.7, "share"),
+    HeadlineRow("d", "a count", 32, 64, "CUs"),
+    HeadlineRow("e", "nobody published this", None, 0.021, "fraction"),
+]
+
+
+def lines(text):
+    return {line.strip()[:8].strip(): " ".join(line.split()) for line in text.splitlines()}
+
+
+def test_published_figures_stand_beside_with_their_differences(capsys):
+    print_headline("Beside", ROWS)
+    found = lines(capsys.readouterr().out)
+    assert found["a speedu"] == "a speedup 1.20x 1.317x +0.117"
+    assert found["a change"] == "a change -10% -9.4% +0.6 pp"
+    assert found["a share"] == "a share 66% 70.0% +4.0 pp"
+    assert found["a count"] == "a count 32 CUs 64 CUs +32"
+    assert found["nobody p"] == "nobody published this +2.1%"
+
+
+def test_where_nothing_is_published_there_is_one_column(capsys):
+    print_headline("Alone", ROWS[-1:])
+    assert "published  " not in capsys.readouterr().out
+
+
+def test_files_are_written_where_asked_and_named(tmp_path, capsys):
+    class Done:
+        def save(self, path):
+            path.parent.mkdir(exist_ok=True)
+            path.write_text("{}")
+            return path
+
+    def page(folder):
+        return folder / "report.html"
+
+    write_study("c3", Done(), tmp_path / "all.json", tmp_path / "out", page)
+    print_notes(["one thing"])
+    assert capsys.readouterr().out.splitlines() == [
+        f"figures: {tmp_path / 'all.json'}",
+        f"figures: {tmp_path / 'out' / 'c3.json'}",
+        f"report:  {tmp_path / 'out' / 'report.html'}",
+        "note: one thing",
+    ]
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_study_takes_what_all_take_and_shows_how(name, capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["study", name, "--help"])
+    told = capsys.readouterr().out
+    wanted = ("--json", "--jobs", "--no-cache", "Example") + (() if name == "sensitivity" else ("--out",))
+    assert [option for option in wanted if option not in told] == []
