@@ -5,7 +5,7 @@ from interpreted import PLAIN
 from machines import NS, bare, gpu
 
 from weft.engine import layout as y
-from weft.engine.state import LINE_BYTES, LINE_DIRTY, LINE_PENDING
+from weft.engine.state import LINE_BYTES, LINE_COMING, LINE_DIRTY, LINE_HERE, LINE_PENDING
 
 LINE = 512
 
@@ -17,19 +17,21 @@ class CacheBench:
         small = gpu(memory__channels=1, memory__bandwidth="32 GB/s", cache__capacity="16 KiB", cache__ways=2)
         self.m = bare(small)
         self.same_set = [
-            a * LINE for a in range(4096) if PLAIN._find(self.m, 0, a) == PLAIN._find(self.m, 0, 0)
+            a * LINE for a in range(4096) if PLAIN._find(self.m, 0, 0, a) == PLAIN._find(self.m, 0, 0, 0)
         ]
 
-    def load(self, address, at=0, cached=1):
+    def load(self, address, at=0, cached=1, bytes_=LINE):
         self.m.slot[0, y.Q_TIME] = at
-        PLAIN.load(self.m, 0, address, LINE, y.CAUSE_GEMM_READ, y.COMPUTE_STREAM, cached, at, 0)
+        PLAIN.load(self.m, 0, 0, address, bytes_, y.CAUSE_GEMM_READ, y.COMPUTE_STREAM, cached, at, 0)
 
     def store(self, address, at=0, bytes_=LINE):
-        PLAIN.store(self.m, 0, address, bytes_, y.CAUSE_GEMM_WRITE, at, 0)
+        PLAIN.store(self.m, 0, 0, address, bytes_, y.CAUSE_GEMM_WRITE, at, 0)
 
     def fill(self):
         """Let every line that is on its way arrive."""
         self.m.line[:, LINE_PENDING] = 0
+        self.m.line[:, LINE_HERE] |= self.m.line[:, LINE_COMING]
+        self.m.line[:, LINE_COMING] = 0
         self.m.slot[0, y.Q_PENDING] = 0
 
     def count(self, what):
@@ -163,7 +165,7 @@ def test_release_writes_dirty_lines_back_once_and_forgets_all(cache):
     cache.store(LINE)
     cache.load(4 * LINE)
     cache.fill()
-    assert PLAIN.release(cache.m, 0, 0) == 2
+    assert PLAIN.release(cache.m, 0, 0, 0) == 2
     assert sorted(request[3] for request in cache.waiting() if request[0] == y.WRITE) == [0, LINE]
     assert (cache.m.tag == y.NONE).all()
-    assert PLAIN.release(cache.m, 0, 0) == 0
+    assert PLAIN.release(cache.m, 0, 0, 0) == 0

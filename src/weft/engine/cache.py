@@ -1,16 +1,24 @@
-"""The last-level cache: set-associative, true LRU in a set, merged misses; a slice belongs to each memory channel."""
+"""The last-level cache: set-associative, true LRU in a set, merged misses; one, or one per partition of compute units.
+
+A line is as long as a request. Kernels may ask for less: a line then holds some of its sectors, and those it lacks are
+fetched when they are asked for.
+"""
 
 from __future__ import annotations
 
 from weft.engine import layout as y
 from weft.engine.jit import block, shared
-from weft.engine.memory import channel_of, enqueue, new_request
+from weft.engine.memory import channel_of, new_request
+from weft.engine.memory_cache import find, reach, sectors
 from weft.engine.state import (
     LINE_BYTES,
     LINE_CAUSE,
+    LINE_COMING,
     LINE_DIRTY,
+    LINE_HERE,
     LINE_PENDING,
     LINE_WAITERS,
+    WT_NEED,
     WT_NEXT,
     WT_SLOT,
     Machine,
@@ -18,27 +26,22 @@ from weft.engine.state import (
 
 
 @block
-def _slice_time(m: Machine, g: int, address: int, bytes_: int, time: int) -> int:
-    """When the slice that owns `address` starts on a request that leaves its compute unit at `time`."""
-    c = g * m.shape[y.S_CHANNELS] + channel_of(m, address)
+def _slice_time(m: Machine, g: int, part: int, address: int, bytes_: int, time: int) -> int:
+    """When the slice that owns `address` in partition `part` starts on a request that leaves its unit at `time`."""
+    slices = m.shape[y.S_SLICES]
+    c = (g * m.shape[y.S_PARTITIONS] + part) * slices + channel_of(m, address) % slices
     start = max(time + m.gpu[g, y.G_CACHE_OUT], m.slice_free[c])
     m.slice_free[c] = start + bytes_ * m.gpu[g, y.G_SLICE64] // 64
     return start  # type: ignore[no-any-return]
 
 
 @block
-def _find(m: Machine, g: int, line_address: int) -> int:
+def _find(m: Machine, g: int, part: int, line_address: int) -> int:
     """The line that holds `line_address`, else the least recently used free-to-go line as -2 - line, else -1."""
     sets, ways = m.shape[y.S_SETS], m.shape[y.S_WAYS]
-    first = (g * sets + (line_address ^ (line_address >> 7) ^ (line_address >> 15)) % sets) * ways
-    for w in range(first, first + ways):
-        if m.tag[w] == line_address:
-            return w
-    victim, oldest = y.NONE, y.NEVER
-    for w in range(first, first + ways):
-        if m.stamp[w] < oldest and m.line[w, LINE_PENDING] == 0:
-            victim, oldest = w, m.stamp[w]
-    return -2 - victim if victim != y.NONE else y.NONE
+    row = (line_address ^ (line_address >> 7) ^ (line_address >> 15)) % sets
+    first = ((g * m.shape[y.S_PARTITIONS] + part) * sets + row) * ways
+    return find(m, first, ways, line_address)
 
 
 @block
@@ -48,7 +51,7 @@ def _touch(m: Machine, line: int) -> None:
 
 
 @shared
-def write_back(m: Machine, g: int, line: int, time: int, owner_kind: int) -> None:
+def write_back(m: Machine, g: int, line: int, time: int, owner_kind: int, owner: int) -> None:
     """Send a dirty line to memory; it is clean afterwards."""
     i = new_request(m)
     m.request[i, y.R_KIND] = y.WRITE
@@ -56,26 +59,28 @@ def write_back(m: Machine, g: int, line: int, time: int, owner_kind: int) -> Non
     m.request[i, y.R_CAUSE] = m.line[line, LINE_CAUSE]
     m.request[i, y.R_STREAM] = y.COMPUTE_STREAM
     m.request[i, y.R_OWNER_KIND] = owner_kind
-    m.request[i, y.R_OWNER] = g
+    m.request[i, y.R_OWNER] = owner
     m.request[i, y.R_REGION] = y.NONE
     m.line[line, LINE_DIRTY] = 0
     m.flow[g, y.F_WRITEBACKS] += 1
-    enqueue(m, i, g, m.tag[line] * m.shape[y.S_REQUEST], time)
+    reach(m, i, g, m.tag[line] * m.shape[y.S_REQUEST], time)
 
 
 @block
 def _claim(m: Machine, g: int, line: int, line_address: int, time: int) -> None:
     if m.line[line, LINE_DIRTY] == 1:
-        write_back(m, g, line, time, y.OWNER_NOBODY)
+        write_back(m, g, line, time, y.OWNER_NOBODY, y.NONE)
     m.tag[line] = line_address
+    m.line[line, LINE_HERE] = 0
 
 
 @block
-def _await_line(m: Machine, line: int, slot: int) -> None:
+def _await_line(m: Machine, line: int, need: int, slot: int) -> None:
     node = m.clock[y.C_FREE_WAITER]
     m.clock[y.C_FREE_WAITER] = m.waiter[node, WT_NEXT]
     m.clock[y.C_LIVE_WAITERS] += 1
     m.waiter[node, WT_SLOT] = slot
+    m.waiter[node, WT_NEED] = need
     m.waiter[node, WT_NEXT] = m.line[line, LINE_WAITERS]
     m.line[line, LINE_WAITERS] = node
     m.slot[slot, y.Q_PENDING] += 1
@@ -102,45 +107,76 @@ def read_memory(  # type: ignore[no-untyped-def]
     m.request[i, y.R_OWNER_KIND] = owner_kind
     m.request[i, y.R_OWNER] = owner
     m.request[i, y.R_REGION] = y.NONE
-    enqueue(m, i, g, address, time)
+    reach(m, i, g, address, time)
 
 
 @block
-def load(m: Machine, g, address, bytes_, cause, stream, cached, time, slot) -> None:  # type: ignore[no-untyped-def]
+def load(m: Machine, g, part, address, bytes_, cause, stream, cached, time, slot) -> None:  # type: ignore[no-untyped-def]
     """Load for `slot`: a hit has its time at once, a miss or a bypass adds to what the slot waits for."""
-    start = _slice_time(m, g, address, bytes_, time)
+    start = _slice_time(m, g, part, address, bytes_, time)
     owner_kind, owner = y.OWNER_SLOT, slot
     if cached == 1:
         line_address = address // m.shape[y.S_REQUEST]
-        line = _find(m, g, line_address)
+        need = sectors(m, address, bytes_)
+        line = _find(m, g, part, line_address)
         if line >= 0:
             _touch(m, line)
-            if m.line[line, LINE_PENDING] == 1:
-                m.flow[g, y.F_MERGES] += 1
-                _await_line(m, line, slot)
-            else:
+            if m.line[line, LINE_HERE] & need == need:
                 m.flow[g, y.F_HITS] += 1
+                m.served[g, y.LEVEL_HIT, cause] += bytes_
                 m.slot[slot, y.Q_TIME] = max(m.slot[slot, y.Q_TIME], start + m.gpu[g, y.G_CACHE_BACK])
-            return
+                return
+            if (m.line[line, LINE_HERE] | m.line[line, LINE_COMING]) & need == need:
+                m.flow[g, y.F_MERGES] += 1
+                m.served[g, y.LEVEL_MERGED, cause] += bytes_
+                _await_line(m, line, need, slot)
+                return
+        elif line != y.NONE:
+            line = -2 - line
+            _claim(m, g, line, line_address, start)
+            _touch(m, line)
         m.flow[g, y.F_MISSES] += 1
         if line != y.NONE:  # else every line of the set is on its way: go past the cache
-            owner_kind, owner = y.OWNER_LINE, -2 - line
-            _claim(m, g, owner, line_address, start)
-            _touch(m, owner)
-            m.line[owner, LINE_PENDING] = 1
-            _await_line(m, owner, slot)
+            owner_kind, owner = y.OWNER_LINE, line
+            m.line[line, LINE_PENDING] += 1
+            m.line[line, LINE_COMING] |= need
+            _await_line(m, line, need, slot)
     if owner_kind == y.OWNER_SLOT:
         m.slot[slot, y.Q_PENDING] += 1
     read_memory(m, g, address, bytes_, cause, stream, start, owner_kind, owner)
 
 
 @block
-def store(m: Machine, g, address, bytes_, cause, time, slot) -> None:  # type: ignore[no-untyped-def]
-    """Store full lines into the cache (allocated without a fetch); the slot gets the time of acceptance."""
-    start = _slice_time(m, g, address, bytes_, time)
+def filled(m: Machine, i: int) -> int:
+    """The read that fills a line is back: returns the first of those who waited for the line, in a chain."""
+    line, r = m.request[i, y.R_OWNER], m.request
+    came = sectors(m, r[i, y.R_ADDRESS], r[i, y.R_BYTES])
+    m.line[line, LINE_PENDING] -= 1
+    m.line[line, LINE_HERE] |= came
+    m.line[line, LINE_COMING] &= ~came
+    node = m.line[line, LINE_WAITERS]
+    m.line[line, LINE_WAITERS] = y.NONE
+    return node  # type: ignore[no-any-return]
+
+
+@block
+def still_waits(m: Machine, line: int, node: int) -> bool:
+    """Whether a waiter lacks sectors yet; it then joins those who wait for the line."""
+    need = m.waiter[node, WT_NEED]
+    if m.line[line, LINE_HERE] & need == need:
+        return False
+    m.waiter[node, WT_NEXT] = m.line[line, LINE_WAITERS]
+    m.line[line, LINE_WAITERS] = node
+    return True
+
+
+@block
+def store(m: Machine, g, part, address, bytes_, cause, time, slot) -> None:  # type: ignore[no-untyped-def]
+    """Store into the cache (allocated without a fetch); the slot gets the time of acceptance."""
+    start = _slice_time(m, g, part, address, bytes_, time)
     m.slot[slot, y.Q_TIME] = max(m.slot[slot, y.Q_TIME], start)
     line_address = address // m.shape[y.S_REQUEST]
-    line = _find(m, g, line_address)
+    line = _find(m, g, part, line_address)
     if line == y.NONE:
         write_through(
             m, g, address, bytes_, y.WRITE, cause, y.COMPUTE_STREAM, start, slot, y.NONE, y.NONE, y.NONE
@@ -149,12 +185,12 @@ def store(m: Machine, g, address, bytes_, cause, time, slot) -> None:  # type: i
     if line < 0:
         line = -2 - line
         _claim(m, g, line, line_address, start)
-        m.line[line, LINE_BYTES] = 0
     _touch(m, line)
     if m.line[line, LINE_DIRTY] == 0:
         m.line[line, LINE_BYTES] = 0
     m.line[line, LINE_DIRTY] = 1
     m.line[line, LINE_CAUSE] = cause
+    m.line[line, LINE_HERE] |= sectors(m, address, bytes_)
     m.line[line, LINE_BYTES] = min(m.line[line, LINE_BYTES] + bytes_, m.shape[y.S_REQUEST])
 
 
@@ -174,17 +210,17 @@ def write_through(  # type: ignore[no-untyped-def]
     m.request[i, y.R_REGION] = region
     m.request[i, y.R_TILE] = tile
     m.request[i, y.R_WAVEFRONT] = wavefront
-    enqueue(m, i, g, address, time)
+    reach(m, i, g, address, time)
 
 
 @shared
-def release(m: Machine, g: int, time: int) -> int:
-    """End of a kernel whose results others will read: write dirty lines back, forget all lines; returns the writes."""
-    sets, ways = m.shape[y.S_SETS], m.shape[y.S_WAYS]
+def release(m: Machine, g: int, k: int, time: int) -> int:
+    """Kernel `k` ends, others will read its results: write dirty lines back, forget all lines; returns the writes."""
+    lines = m.shape[y.S_PARTITIONS] * m.shape[y.S_SETS] * m.shape[y.S_WAYS]
     writes = 0
-    for line in range(g * sets * ways, (g + 1) * sets * ways):
+    for line in range(g * lines, (g + 1) * lines):
         if m.line[line, LINE_DIRTY] == 1:
-            write_back(m, g, line, time, y.OWNER_RELEASE)
+            write_back(m, g, line, time, y.OWNER_RELEASE, k)
             writes += 1
         if m.line[line, LINE_PENDING] == 0:
             m.tag[line] = y.NONE

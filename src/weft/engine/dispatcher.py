@@ -33,6 +33,7 @@ def launch(m: Machine, g: int, k: int, now: int) -> None:
     """The launch latency of a kernel has passed: its workgroups may go to the compute units."""
     m.kernel_run[g, k, y.KR_READY] = 2
     m.kernel_run[g, k, y.KR_FIRST_START] = now
+    _deal(m, g, k)
     if m.kernel[g, k, y.K_MONITOR] == 1:
         m.flow[g, y.F_MONITOR_START] = now
         m.flow[g, y.F_MONITOR_BYTES] = 0
@@ -51,25 +52,49 @@ def _fits(m: Machine, u: int, g: int, k: int) -> bool:
     )
 
 
+@block
+def first_unit(m: Machine, g: int, part: int) -> int:
+    """The first compute unit of a partition, within its GPU: unit u lies in partition u * partitions // units."""
+    partitions = m.shape[y.S_PARTITIONS]
+    return (part * m.gpu[g, y.G_CUS] + partitions - 1) // partitions  # type: ignore[no-any-return]
+
+
 @shared
-def _emptiest_unit(m: Machine, g: int, k: int) -> int:
+def _deal(m: Machine, g: int, k: int) -> None:
+    """Deal the workgroups of kernel `k` round robin to the partitions in which its mask leaves it a compute unit."""
+    partitions = m.shape[y.S_PARTITIONS]
+    dealt = 0
+    for part in range(partitions):
+        m.dealt[g, k, part] = y.NEVER
+        for u in range(first_unit(m, g, part), first_unit(m, g, part + 1)):
+            if m.unit_mask[g, k, u] == 1:
+                m.dealt[g, k, part] = dealt
+                dealt += 1
+                break
+    m.kernel_run[g, k, y.KR_STRIDE] = dealt
+
+
+@shared
+def _emptiest_unit(m: Machine, g: int, part: int, k: int) -> int:
     """The allowed compute unit with the most free places, the lowest number among equals; NONE if none fits."""
     best, places = y.NONE, 0
-    units = m.shape[y.S_CUS]
-    for u in range(g * units, (g + 1) * units):
+    base = g * m.shape[y.S_CUS]
+    for u in range(base + first_unit(m, g, part), base + first_unit(m, g, part + 1)):
         if m.unit[u, y.U_PLACES] > places and _fits(m, u, g, k):
             best, places = u, m.unit[u, y.U_PLACES]
     return best
 
 
 @block
-def _next_kernel(m: Machine, g: int) -> int:
-    """Of the launched kernels with workgroups left the one of highest priority; among equals the first launched."""
+def _next_kernel(m: Machine, g: int, part: int) -> int:
+    """Of the launched kernels with workgroups left for a partition the one of highest priority; among equals the first
+    launched.
+    """
     best, priority, since = y.NONE, -1, y.NEVER
     for k in range(m.shape[y.S_KERNELS]):
         if m.kernel_run[g, k, y.KR_READY] != 2 or m.kernel_run[g, k, y.KR_REFUSED] == m.clock[y.C_TICKET]:
             continue
-        if m.kernel_run[g, k, y.KR_NEXT] >= m.kernel[g, k, y.K_WORKGROUPS]:
+        if m.dealt[g, k, part] >= m.kernel[g, k, y.K_WORKGROUPS]:
             continue
         rank, launched = m.kernel[g, k, y.K_PRIORITY], m.kernel_run[g, k, y.KR_FIRST_START]
         if rank > priority or (rank == priority and launched < since):
@@ -88,23 +113,30 @@ def _refuse(m: Machine, g: int, k: int) -> None:
                 m.unit[g * units + u, y.U_HELD] = m.clock[y.C_TICKET]
 
 
-@shared
+@block
 def dispatch(m: Machine, g: int, now: int) -> None:
-    """Place workgroups until no kernel has one that fits."""
+    """Place workgroups in every partition until no kernel has one that fits."""
+    for part in range(m.shape[y.S_PARTITIONS]):
+        dispatch_in(m, g, part, now)
+
+
+@shared
+def dispatch_in(m: Machine, g: int, part: int, now: int) -> None:
+    """Place workgroups in a partition until no kernel has one that fits there."""
     m.clock[y.C_TICKET] += 1
     while True:
-        k = _next_kernel(m, g)
+        k = _next_kernel(m, g, part)
         if k == y.NONE:
             return
-        u = _emptiest_unit(m, g, k)
+        u = _emptiest_unit(m, g, part, k)
         if u == y.NONE:
             _refuse(m, g, k)
             continue
-        _place(m, g, k, u, now)
+        _place(m, g, part, k, u, now)
 
 
 @block
-def _place(m: Machine, g: int, k: int, u: int, now: int) -> None:
+def _place(m: Machine, g: int, part: int, k: int, u: int, now: int) -> None:
     places = m.shape[y.S_RESIDENT]
     w = u * places
     while m.resident[w, y.W_KERNEL] != y.NONE:
@@ -115,13 +147,14 @@ def _place(m: Machine, g: int, k: int, u: int, now: int) -> None:
     m.unit[u, y.U_LDS] -= m.kernel[g, k, y.K_LDS]
     s = m.resident
     s[w, y.W_KERNEL] = k
-    s[w, y.W_INDEX] = m.kernel_run[g, k, y.KR_NEXT]
+    s[w, y.W_INDEX] = m.dealt[g, k, part]
     s[w, y.W_UNIT] = u
     s[w, y.W_GPU] = g
     s[w, y.W_PHASE] = 0
     s[w, y.W_WAITING] = 0
     s[w, y.W_LAST] = now
     s[w, y.W_START] = now
+    m.dealt[g, k, part] += m.kernel_run[g, k, y.KR_STRIDE]
     m.kernel_run[g, k, y.KR_NEXT] += 1
     log = m.kernel[g, k, y.K_FIRST_WORK] + s[w, y.W_INDEX]
     m.work_log[g, log, y.WL_START] = now
@@ -144,11 +177,11 @@ def retire(m: Machine, w: int, now: int) -> None:
         _choose_threshold(m, g, now)
     m.kernel_run[g, k, y.KR_DONE] += 1
     if m.kernel_run[g, k, y.KR_DONE] == m.kernel[g, k, y.K_WORKGROUPS]:
-        writes = release(m, g, now) if m.kernel[g, k, y.K_RELEASE] == 1 else 0
+        writes = release(m, g, k, now) if m.kernel[g, k, y.K_RELEASE] == 1 else 0
         m.kernel_run[g, k, y.KR_RELEASING] = writes
         if writes == 0:
             end_kernel(m, g, k, now)
-    dispatch(m, g, now)
+    dispatch_in(m, g, m.unit[u, y.U_PARTITION], now)
 
 
 @shared
@@ -162,14 +195,11 @@ def end_kernel(m: Machine, g: int, k: int, now: int) -> None:
 
 
 @shared
-def released(m: Machine, g: int, now: int) -> None:
-    """One dirty line of the kernel that is ending on GPU `g` has been written."""
-    for k in range(m.shape[y.S_KERNELS]):
-        if m.kernel_run[g, k, y.KR_RELEASING] > 0:
-            m.kernel_run[g, k, y.KR_RELEASING] -= 1
-            if m.kernel_run[g, k, y.KR_RELEASING] == 0:
-                end_kernel(m, g, k, now)
-            return
+def released(m: Machine, g: int, k: int, now: int) -> None:
+    """One of the dirty lines that kernel `k` writes back as it ends on GPU `g` has been written."""
+    m.kernel_run[g, k, y.KR_RELEASING] -= 1
+    if m.kernel_run[g, k, y.KR_RELEASING] == 0:
+        end_kernel(m, g, k, now)
 
 
 @block

@@ -27,21 +27,24 @@ def _columns(count: int) -> Iterator[int]:
     G_LINK_LATENCY, G_NEIGHBOUR, G_DMA_ENGINES, G_DMA_SETUP, G_DMA_WINDOW, G_TRACKER_SETS, G_TRACKER_WAYS,
     G_SPILL_BYTES, G_THRESHOLD_HIGH, G_THRESHOLD_MEDIUM, G_THRESHOLD_LOW, G_INTENSITY_HIGH, G_INTENSITY_MEDIUM,
     G_INTENSITY_LOW, G_STARVATION, G_START, G_PEAK64, G_LAUNCH, G_DMA_LINK64, G_STRICT, G_PEER64, G_DMA_PEER64,
-    G_DMA_RATE64, G_COLUMNS,
-) = _columns(50)  # fmt: skip
+    G_DMA_RATE64, G_SIDE64, G_SIDE_LATENCY, G_COLUMNS,
+) = _columns(52)  # fmt: skip
 # G_INTENSITY_* are per mille of the peak DRAM bandwidth; G_THRESHOLD_* are bytes of queue; G_PEAK64 is the whole
 # memory's femtoseconds per 64 bytes. G_LINK64 is what stores by compute units get of the link, G_DMA_LINK64 what DMA
 # engines get; G_PEER64 and G_DMA_PEER64 are the same for the link to one peer alone. G_DMA_RATE64: what one engine
 # takes for its own part (0: nothing). G_STRICT: workgroups of a later kernel wait until the earlier ones are placed.
+# G_SIDE64 is one slice of the memory-side cache, G_SIDE_LATENCY what a hit there adds to the way through the cache.
 
 # shape[:] — sizes shared by all GPUs.
 (
     S_GPUS, S_CUS, S_CHANNELS, S_BANKS, S_GROUPS, S_INTERLEAVE, S_ROW, S_BURST, S_REQUEST, S_SETS, S_WAYS,
     S_RESIDENT, S_KERNELS, S_REGIONS, S_TILES, S_WAVEFRONTS, S_COUNTERS, S_ENGINES, S_BLOCK_TILES, S_PORTS,
-    S_COLUMNS,
-) = _columns(21)  # fmt: skip
+    S_PARTITIONS, S_SLICES, S_SIDE_SETS, S_SIDE_WAYS, S_COLUMNS,
+) = _columns(25)  # fmt: skip
 # S_RESIDENT: workgroup places per compute unit; S_BLOCK_TILES: workgroup tiles per DMA command; S_PORTS: links
-# of a GPU, the whole egress as one link first, then the links to the GPUs 1, 2, ... neighbours away.
+# of a GPU, the whole egress as one link first, then the links to the GPUs 1, 2, ... neighbours away. S_PARTITIONS:
+# groups of compute units with a cache of their own each, of S_SETS sets in S_SLICES slices. S_SIDE_SETS: sets that a
+# channel has in the memory-side cache (0: there is none).
 
 # kernel[g, k, :]
 (
@@ -127,8 +130,9 @@ CAUSE_NAMES = (
 # request[i, :]
 (
     R_NEXT, R_PREVIOUS, R_GPU, R_CHANNEL, R_BANK, R_ROW, R_BYTES, R_KIND, R_CAUSE, R_STREAM, R_ARRIVE,
-    R_OWNER_KIND, R_OWNER, R_TILE, R_WAVEFRONT, R_REGION, R_ADDRESS, R_COLUMNS,
-) = _columns(18)  # fmt: skip
+    R_OWNER_KIND, R_OWNER, R_TILE, R_WAVEFRONT, R_REGION, R_ADDRESS, R_FILLS, R_COLUMNS,
+) = _columns(19)  # fmt: skip
+# R_FILLS: the line of the memory-side cache that a read fills, or NONE.
 READ, WRITE, UPDATE = range(3)
 COMPUTE_STREAM, COMMUNICATION_STREAM = range(2)
 OWNER_NOBODY, OWNER_LINE, OWNER_SLOT, OWNER_ENGINE, OWNER_RELEASE, OWNER_REMOTE = range(6)
@@ -148,8 +152,8 @@ L_HEAD, L_TAIL, L_COUNT, L_BUSY_UNTIL, L_BYTES, L_BUSY, L_COLUMNS = _columns(7)
 
 # unit[u, :] — compute units over all GPUs.
 (
-    U_THREADS, U_REGISTERS, U_LDS, U_PLACES, U_MATRIX_FREE, U_PORT_FREE, U_BUSY, U_HELD, U_COLUMNS,
-) = _columns(9)  # fmt: skip
+    U_THREADS, U_REGISTERS, U_LDS, U_PLACES, U_MATRIX_FREE, U_PORT_FREE, U_BUSY, U_HELD, U_PARTITION, U_COLUMNS,
+) = _columns(10)  # fmt: skip
 
 # resident[w, :] — workgroup places over all compute units.
 (
@@ -173,15 +177,20 @@ NEVER = 1 << 62
 # flow[g, :] — per-GPU run state.
 (
     F_DMA_HEAD, F_DMA_TAIL, F_THRESHOLD, F_INTENSITY, F_MONITOR_START, F_MONITOR_BYTES, F_SPILLS, F_REFILLS,
-    F_LIVE_ENTRIES, F_MAX_LIVE, F_HITS, F_MERGES, F_MISSES, F_WRITEBACKS, F_CHOSEN, F_STARVED,
-    F_COLUMNS,
-) = _columns(17)  # fmt: skip
+    F_LIVE_ENTRIES, F_MAX_LIVE, F_HITS, F_MERGES, F_MISSES, F_WRITEBACKS, F_CHOSEN, F_STARVED, F_SIDE_HITS,
+    F_SIDE_MERGES, F_SIDE_MISSES, F_SIDE_WRITES, F_SIDE_WRITEBACKS, F_COLUMNS,
+) = _columns(22)  # fmt: skip
 
 # kernel_run[g, k, :]
 (
     KR_READY, KR_NEXT, KR_DONE, KR_START, KR_END, KR_RELEASING, KR_WAIT_LOAD, KR_WAIT_UNIT, KR_WAIT_STORE,
-    KR_WAIT_COUNTER, KR_COMPUTE, KR_FIRST_START, KR_REFUSED, KR_COLUMNS,
-) = _columns(14)  # fmt: skip
+    KR_WAIT_COUNTER, KR_COMPUTE, KR_FIRST_START, KR_REFUSED, KR_STRIDE, KR_COLUMNS,
+) = _columns(15)  # fmt: skip
+# KR_NEXT: workgroups placed so far; KR_STRIDE: partitions among which they are dealt.
+
+# served[g, level, cause]: bytes by where a request was served. Hits and merged misses of the caches; what was written
+# into the memory-side cache. The rest is DRAM's traffic.
+LEVEL_HIT, LEVEL_MERGED, LEVEL_SIDE_HIT, LEVEL_SIDE_MERGED, LEVEL_SIDE_WRITTEN, LEVELS = _columns(6)
 
 # chunk_log[g, r, :] — when a region was first and last written from here and from the neighbour, and sent on.
 (
@@ -199,11 +208,11 @@ WL_START, WL_END, WL_UNIT, WL_COLUMNS = _columns(4)
 # ----------------------------------------
 (
     EV_LAUNCH, EV_ARRIVE, EV_READ_DONE, EV_LINK, EV_DMA, EV_PHASE, EV_SLOT, EV_COMPUTED, EV_CHANNEL,
-    EV_COMMAND, EV_COMPLETE,
-) = range(11)  # fmt: skip
+    EV_COMMAND, EV_COMPLETE, EV_TAKEN,
+) = range(12)  # fmt: skip
 EVENT_NAMES = (
     "launch", "arrive", "read done", "link", "dma", "phase", "slot", "computed", "channel",
-    "command", "complete",
+    "command", "complete", "taken",
 )  # fmt: skip
 
 # -- statuses

@@ -5,7 +5,8 @@ from __future__ import annotations
 from weft.engine import layout as y
 from weft.engine.calendar import schedule
 from weft.engine.jit import block
-from weft.engine.memory import enqueue, new_request
+from weft.engine.memory import new_request
+from weft.engine.memory_cache import reach
 from weft.engine.record import record_link
 from weft.engine.state import Machine
 
@@ -68,7 +69,7 @@ def arrive(m: Machine, i: int, now: int) -> None:
     offset = r[i, y.R_ADDRESS]
     r[i, y.R_STREAM] = y.COMMUNICATION_STREAM
     r[i, y.R_OWNER_KIND] = y.OWNER_REMOTE
-    enqueue(m, i, g, m.region[g, region, y.M_BASE] + offset, now)
+    reach(m, i, g, m.region[g, region, y.M_BASE] + offset, now)
 
 
 @block

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from weft.engine import layout as y
-from weft.engine.cache import release_waiter
+from weft.engine.cache import filled, release_waiter, still_waits
 from weft.engine.calendar import INDEX_MASK, KIND_SHIFT, schedule, take
 from weft.engine.dispatcher import consider_launches, count, end_kernel, launch, released, retire
 from weft.engine.dma import block_bytes, departed, forward, pump, start_copies, trigger
 from weft.engine.jit import block, entry
 from weft.engine.link import arrive, depart
 from weft.engine.memory import admit, free_request, issue, next_look
+from weft.engine.memory_cache import fill
 from weft.engine.record import record_chunk, record_traffic
-from weft.engine.state import LINE_PENDING, LINE_WAITERS, WT_NEXT, WT_SLOT, Machine
+from weft.engine.state import WT_NEXT, WT_SLOT, Machine
 from weft.engine.tracker import track
 from weft.engine.workgroup import (
     arrived,
@@ -25,34 +26,49 @@ from weft.engine.workgroup import (
 
 
 @block
-def _on_channel(m: Machine, c: int, now: int, policy) -> None:  # type: ignore[no-untyped-def]
-    if m.channel[c, y.H_WAKE] != now:
-        return  # an earlier look has replaced this one
-    m.channel[c, y.H_WAKE] = y.NONE
-    admit(m, c, now, policy)
-    if m.channel[c, y.H_QUEUED] > 0 and now >= m.channel[c, y.H_NEXT_COLUMN]:
-        _on_issue(m, issue(m, c, now), c, now)
-    next_look(m, c, now)
+def _on_memory(m: Machine, kind: int, index: int, now: int, policy) -> None:  # type: ignore[no-untyped-def]
+    """A channel looks for work, or the memory-side cache has taken a write."""
+    taken = index
+    if kind == y.EV_CHANNEL:
+        if m.channel[index, y.H_WAKE] != now:
+            return  # an earlier look has replaced this one
+        m.channel[index, y.H_WAKE] = y.NONE
+        admit(m, index, now, policy)
+        taken = y.NONE
+        if m.channel[index, y.H_QUEUED] > 0 and now >= m.channel[index, y.H_NEXT_COLUMN]:
+            taken = _served(m, issue(m, index, now), now)
+    if taken != y.NONE:
+        _on_taken(m, taken, now)
+    if kind == y.EV_CHANNEL:
+        next_look(m, index, now)
 
 
 @block
-def _on_issue(m: Machine, i: int, c: int, now: int) -> None:
-    """The DRAM has taken request `i`: a read will bring data, a write or an update is done."""
+def _served(m: Machine, i: int, now: int) -> int:
+    """The DRAM has taken request `i`: a read will bring data; a write or an update is done and returned."""
     r = m.request
-    g = c // m.shape[y.S_CHANNELS]
+    g = r[i, y.R_GPU]
     record_traffic(m, g, r[i, y.R_CAUSE], r[i, y.R_BYTES], now)
     m.clock[y.C_REQUESTS] += 1
     if r[i, y.R_STREAM] == y.COMPUTE_STREAM:
         m.flow[g, y.F_MONITOR_BYTES] += r[i, y.R_BYTES]
-    if r[i, y.R_KIND] == y.READ:
-        schedule(m, r[i, y.R_ARRIVE] + m.gpu[g, y.G_MEMORY_LATENCY], y.EV_READ_DONE, i)
-        return
+    if r[i, y.R_KIND] != y.READ:
+        return i
+    schedule(m, r[i, y.R_ARRIVE] + m.gpu[g, y.G_MEMORY_LATENCY], y.EV_READ_DONE, i)
+    return y.NONE
+
+
+@block
+def _on_taken(m: Machine, i: int, now: int) -> None:
+    """Memory has taken a write or an update: who waited for that goes on."""
+    r = m.request
+    g = r[i, y.R_GPU]
     if r[i, y.R_REGION] >= 0:
         _on_written(m, i, g, now)
     if r[i, y.R_OWNER_KIND] == y.OWNER_SLOT:
         arrived(m, r[i, y.R_OWNER], now)
     elif r[i, y.R_OWNER_KIND] == y.OWNER_RELEASE:
-        released(m, g, now)
+        released(m, g, r[i, y.R_OWNER], now)
     free_request(m, i)
 
 
@@ -84,6 +100,8 @@ def _on_written(m: Machine, i: int, g: int, now: int) -> None:
 def _on_read_done(m: Machine, i: int, now: int) -> None:
     r = m.request
     kind, owner, g = r[i, y.R_OWNER_KIND], r[i, y.R_OWNER], r[i, y.R_GPU]
+    if m.shape[y.S_SIDE_SETS] > 0 and r[i, y.R_FILLS] != y.NONE:
+        fill(m, i, now)
     if kind == y.OWNER_ENGINE:
         forward(m, i, now)
         return
@@ -91,13 +109,12 @@ def _on_read_done(m: Machine, i: int, now: int) -> None:
     if kind == y.OWNER_SLOT:
         arrived(m, owner, now + m.gpu[g, y.G_CACHE_BACK])
     elif kind == y.OWNER_LINE:
-        m.line[owner, LINE_PENDING] = 0
-        node = m.line[owner, LINE_WAITERS]
-        m.line[owner, LINE_WAITERS] = y.NONE
+        node = filled(m, i)
         while node != y.NONE:
             following = m.waiter[node, WT_NEXT]
-            arrived(m, m.waiter[node, WT_SLOT], now + m.gpu[g, y.G_CACHE_BACK])
-            release_waiter(m, node)
+            if not still_waits(m, owner, node):
+                arrived(m, m.waiter[node, WT_SLOT], now + m.gpu[g, y.G_CACHE_BACK])
+                release_waiter(m, node)
             node = following
 
 
@@ -145,8 +162,8 @@ def _on_launch(m: Machine, index: int, now: int) -> None:
 
 @block
 def _act(m: Machine, kind: int, index: int, now: int, policy) -> None:  # type: ignore[no-untyped-def]
-    if kind == y.EV_CHANNEL:
-        _on_channel(m, index, now, policy)
+    if kind == y.EV_CHANNEL or kind == y.EV_TAKEN:
+        _on_memory(m, kind, index, now, policy)
     elif kind == y.EV_READ_DONE:
         _on_read_done(m, index, now)
     elif kind == y.EV_SLOT:

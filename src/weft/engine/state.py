@@ -51,8 +51,10 @@ class Machine(NamedTuple):
     counter: Table
     flow: Table
     kernel_run: Table
+    dealt: Table
     # What is kept for the reader of the result.
     traffic: Table
+    served: Table
     series: Table
     link_series: Table
     chunk_log: Table
@@ -60,10 +62,16 @@ class Machine(NamedTuple):
     work_log: Table
 
 
-# line[l, :]
-LINE_DIRTY, LINE_PENDING, LINE_WAITERS, LINE_CAUSE, LINE_BYTES, LINE_COLUMNS = range(6)
+# line[l, :], the caches' lines, then those of the memory-side cache. LINE_PENDING: reads on their way; LINE_HERE,
+# LINE_COMING: sectors that are there or on their way, a bit each; LINE_WAITERS: waiters of a cache's line, requests of
+# a memory-side line.
+(
+    LINE_DIRTY, LINE_PENDING, LINE_WAITERS, LINE_CAUSE, LINE_BYTES, LINE_HERE, LINE_COMING, LINE_COLUMNS,
+) = range(8)  # fmt: skip
+SECTORS = 32
+"""Parts of a cache line that can be there or not."""
 # waiter[i, :]
-WT_NEXT, WT_SLOT, WT_COLUMNS = range(3)
+WT_NEXT, WT_SLOT, WT_NEED, WT_COLUMNS = range(4)
 SERIES_BINS = 4096
 
 
@@ -85,7 +93,9 @@ def allocate(tables: Tables, bin_fs: int) -> Machine:
     """Make the empty state of a run of `tables`; series start with bins of `bin_fs` femtoseconds."""
     s = tables.shape
     gpus, units, channels = int(s[y.S_GPUS]), int(s[y.S_CUS]), int(s[y.S_CHANNELS])
-    lines = gpus * int(s[y.S_SETS]) * int(s[y.S_WAYS])
+    partitions = int(s[y.S_PARTITIONS])
+    lines = gpus * partitions * int(s[y.S_SETS]) * int(s[y.S_WAYS])
+    lines += gpus * channels * int(s[y.S_SIDE_SETS]) * int(s[y.S_SIDE_WAYS])
     places = gpus * units * int(s[y.S_RESIDENT])
     tiles, wavefronts = max(int(s[y.S_TILES]), 1), int(s[y.S_WAVEFRONTS])
     sets = int(tables.gpu[:, y.G_TRACKER_SETS].max())
@@ -106,7 +116,7 @@ def allocate(tables: Tables, bin_fs: int) -> Machine:
         queue=table(gpus * channels, _queue_rows(tables)),
         bank=table(gpus * channels * int(s[y.S_BANKS]), y.B_COLUMNS),
         group=table(gpus * channels * int(s[y.S_GROUPS])),
-        slice_free=table(gpus * channels),
+        slice_free=table(gpus * (partitions * int(s[y.S_SLICES]) + channels)),
         tag=table(lines, fill=y.NONE),
         stamp=table(lines),
         line=table(lines, LINE_COLUMNS),
@@ -123,7 +133,9 @@ def allocate(tables: Tables, bin_fs: int) -> Machine:
         counter=table(gpus, max(int(s[y.S_COUNTERS]), 1), y.N_COLUMNS),
         flow=table(gpus, y.F_COLUMNS),
         kernel_run=table(gpus, int(s[y.S_KERNELS]), y.KR_COLUMNS),
+        dealt=table(gpus, int(s[y.S_KERNELS]), partitions),
         traffic=table(gpus, y.CAUSES),
+        served=table(gpus, y.LEVELS, y.CAUSES),
         series=table(gpus, y.CAUSES, SERIES_BINS),
         link_series=table(gpus, SERIES_BINS),
         chunk_log=table(gpus, int(s[y.S_REGIONS]), y.CL_COLUMNS, fill=y.NONE),
@@ -135,16 +147,16 @@ def allocate(tables: Tables, bin_fs: int) -> Machine:
 
 
 def margin_events(shape: Table) -> int:
-    """The most events that one event can enter: a wake-up of every workgroup and channel."""
+    """The most events that one event can enter: a wake-up of every workgroup and channel, every write of a release."""
     gpus = int(shape[y.S_GPUS])
-    return (
-        gpus * int(shape[y.S_CUS] * shape[y.S_RESIDENT] + 2 * shape[y.S_CHANNELS] + shape[y.S_ENGINES]) + 1024
-    )
+    each = shape[y.S_CUS] * shape[y.S_RESIDENT] + 2 * shape[y.S_CHANNELS] + shape[y.S_ENGINES]
+    released = shape[y.S_PARTITIONS] * shape[y.S_SETS] * shape[y.S_WAYS] if shape[y.S_SIDE_SETS] else 0
+    return gpus * int(each) + int(released) + 1024
 
 
 def margin_requests(shape: Table) -> int:
-    """The most requests that one event can make: a cache that writes all its lines back."""
-    return int(shape[y.S_SETS] * shape[y.S_WAYS]) + 8192
+    """The most requests that one event can make: caches that write all their lines back, each pushing out another."""
+    return int(2 * shape[y.S_PARTITIONS] * shape[y.S_SETS] * shape[y.S_WAYS]) + 16384
 
 
 def _queue_rows(tables: Tables) -> int:
@@ -176,7 +188,11 @@ def _initialise(m: Machine, bin_fs: int) -> None:
         m.unit[rows, y.U_REGISTERS] = m.gpu[g, y.G_REGISTERS]
         m.unit[rows, y.U_LDS] = m.gpu[g, y.G_LDS]
         m.unit[rows, y.U_PLACES] = m.gpu[g, y.G_WORKGROUPS]
-        m.unit[g * units + int(m.gpu[g, y.G_CUS]) : (g + 1) * units, y.U_PLACES] = 0
+        own = int(m.gpu[g, y.G_CUS])
+        m.unit[g * units + own : (g + 1) * units, y.U_PLACES] = 0
+        m.unit[g * units : g * units + own, y.U_PARTITION] = (
+            np.arange(own) * int(m.shape[y.S_PARTITIONS]) // own
+        )
     _count_blocks(m)
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 from weft.engine import layout as y
 from weft.engine.cache import read_memory
 from weft.engine.jit import block, shared
-from weft.engine.memory import enqueue, new_request
+from weft.engine.memory import new_request
+from weft.engine.memory_cache import reach
 from weft.engine.state import Machine
 
 SPILL_BASE = 1 << 44
@@ -35,7 +36,7 @@ def _spill(m: Machine, g: int, key: int, now: int) -> None:
     m.request[i, y.R_STREAM] = y.COMMUNICATION_STREAM
     m.request[i, y.R_OWNER_KIND] = y.OWNER_NOBODY
     m.request[i, y.R_REGION] = y.NONE
-    enqueue(m, i, g, SPILL_BASE + key * m.gpu[g, y.G_SPILL_BYTES], now)
+    reach(m, i, g, SPILL_BASE + key * m.gpu[g, y.G_SPILL_BYTES], now)
 
 
 @shared

@@ -97,6 +97,7 @@ def begin_iteration(m: Machine, q: int, now: int) -> None:
     m.slot[q, y.Q_PENDING] = 0
     m.slot[q, y.Q_TIME] = now
     m.slot[q, y.Q_ISSUED] = now
+    partition = m.unit[u, y.U_PARTITION]
     first = m.phase[g, p, y.P_FIRST_LOAD]
     for a in range(first, first + m.phase[g, p, y.P_LOADS]):
         offset = (
@@ -117,10 +118,15 @@ def begin_iteration(m: Machine, q: int, now: int) -> None:
         cached = m.access[g, a, y.A_CACHED]
         request = m.shape[y.S_REQUEST]
         port = max(m.unit[u, y.U_PORT_FREE], now)
-        for part in range(0, bytes_, request):
-            size = min(request, bytes_ - part)
-            load(m, g, address + part, size, cause, stream, cached, port, q)
+        in_lines = cached == 1 or m.shape[y.S_SIDE_SETS] > 0
+        position = 0
+        while position < bytes_:
+            size = min(request, bytes_ - position)
+            if in_lines:  # cut at cache lines, so that every byte has one line
+                size = min(size, request - (address + position) % request)
+            load(m, g, partition, address + position, size, cause, stream, cached, port, q)
             port += size * m.gpu[g, y.G_PORT64] // 64
+            position += size
         m.unit[u, y.U_PORT_FREE] = port
     if m.slot[q, y.Q_PENDING] == 0:
         schedule(m, m.slot[q, y.Q_TIME], y.EV_SLOT, q)
@@ -253,7 +259,8 @@ def _store_one(m: Machine, q, g, a, region, tile, wavefront, offset, size, time)
         return
     address = m.region[g, region, y.M_BASE] + offset
     if m.region[g, region, y.M_CACHED] == 1:
-        store(m, g, address, size, cause, time, q)
+        partition = m.unit[m.resident[q // y.SLOTS, y.W_UNIT], y.U_PARTITION]
+        store(m, g, partition, address, size, cause, time, q)
         return
     kind = y.UPDATE if mode == y.LOCAL_UPDATE else y.WRITE
     write_through(

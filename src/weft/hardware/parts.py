@@ -111,11 +111,16 @@ class Cache(Part):
 
 
 class MemoryCache(Part):
-    """A cache on the memory's side, such as AMD's Infinity Cache; a capacity of 0 means that there is none."""
+    """A cache on the memory's side, such as AMD's Infinity Cache; a capacity of 0 means that there is none.
+
+    `efficiency` is the measured fraction of peak bandwidth, `latency` that of a load that hits there.
+    """
 
     capacity: BytesOrNone
     bandwidth: BytesPerSecondOrNone
     latency: Delay
+    ways: Count
+    efficiency: Share
 
 
 class Timing(Part):

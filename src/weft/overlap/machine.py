@@ -18,6 +18,10 @@ from weft.units import format_bytes, to_fs
 UNIT = 64
 QUEUED_REQUESTS = 4
 """Requests that a channel's queue holds at least: one for each bank group of HBM."""
+FEWEST_CHANNELS = 4
+"""Channels that ganging leaves at least, so that requests still meet in some and pass in others."""
+COARSEST = 64 * 1024
+"""The largest request [bytes]: beyond it, a machine would be left with a handful of channels."""
 
 
 def _per_unit(bytes_per_s: float) -> int:
@@ -48,10 +52,21 @@ def _compute(row: Table, gpu: Gpu, clock: float) -> None:
 
 def _cache(row: Table, gpu: Gpu) -> None:
     cache = gpu.cache
-    row[y.G_SLICE64] = _per_unit(cache.bandwidth * gpu.achieved.gemm_cache / gpu.memory.channels)
+    slices = partitions_of(gpu) * slices_of(gpu, gpu.memory.channels)
+    row[y.G_SLICE64] = _per_unit(cache.bandwidth * gpu.achieved.gemm_cache / slices)
     # Half of a near hit's latency lies on the way to the cache, half on the way back.
     row[y.G_CACHE_OUT] = to_fs(cache.latency / 2)
     row[y.G_CACHE_BACK] = to_fs(cache.latency) - row[y.G_CACHE_OUT] + to_fs(far_share(gpu))
+
+
+def partitions_of(gpu: Gpu) -> int:
+    """How many groups of compute units have a cache of their own: an AMD GPU's dies; others share one cache."""
+    return gpu.cache.partitions if gpu.vendor == "amd" else 1
+
+
+def slices_of(gpu: Gpu, channels: int) -> int:
+    """Slices of the cache of one partition, above `channels` memory channels."""
+    return max(channels // partitions_of(gpu), 1)
 
 
 def far_share(gpu: Gpu) -> float:
@@ -74,6 +89,10 @@ def _memory(row: Table, gpu: Gpu) -> None:
     row[y.G_T_BURST] = max(m.ccd, m.burst_clocks) * clock
     row[y.G_T_LONG], row[y.G_T_UPDATE] = m.ccd_long * clock, m.ccd_update * clock
     row[y.G_PEAK64] = _per_unit(m.bandwidth)
+    side = gpu.memory_cache
+    if side.capacity:
+        row[y.G_SIDE64] = _per_unit(side.bandwidth * side.efficiency / m.channels)
+        row[y.G_SIDE_LATENCY] = max(to_fs(side.latency) - to_fs(gpu.cache.latency), 0)
 
 
 def _timing(row: Table, gpu: Gpu) -> None:
@@ -131,23 +150,31 @@ def machine_tables(
     rows = np.stack([gpu_row(gpu, system.start_of(rank), clock) for rank, gpu in enumerate(gpus)])
     if system.peer_bandwidth:
         _peers(rows, gpus, system.peer_bandwidth)
-    # A queue of a few coarse requests stands for one of many fine ones: less would leave the banks idle.
-    rows[:, y.G_QUEUE_BYTES] = np.maximum(rows[:, y.G_QUEUE_BYTES], QUEUED_REQUESTS * request_bytes)
-    shape = np.zeros(y.S_COLUMNS, dtype=np.int64)
     memory, cache = system.gpu.memory, system.gpu.cache
+    gang = ganged(system.gpu, request_bytes)
+    # A queue of a few coarse requests stands for one of many fine ones: less would leave the banks idle.
+    rows[:, y.G_QUEUE_BYTES] = np.maximum(rows[:, y.G_QUEUE_BYTES] * gang, QUEUED_REQUESTS * request_bytes)
+    rows[:, y.G_SIDE64] //= gang
+    partitions, slices = partitions_of(system.gpu), slices_of(system.gpu, memory.channels // gang)
+    rows[:, y.G_SLICE64] = rows[:, y.G_SLICE64] * slices // slices_of(system.gpu, memory.channels)
+    shape = np.zeros(y.S_COLUMNS, dtype=np.int64)
     shape[y.S_CUS] = max(gpu.compute.compute_units for gpu in gpus)
     shape[y.S_CHANNELS], shape[y.S_BANKS], shape[y.S_GROUPS] = (
-        memory.channels,
+        memory.channels // gang,
         memory.banks,
         memory.bank_groups,
     )
     shape[y.S_INTERLEAVE], shape[y.S_ROW], shape[y.S_BURST] = (
         stripe(system.gpu, request_bytes),
-        memory.row_bytes,
-        memory.burst_bytes,
+        memory.row_bytes * gang,
+        memory.burst_bytes * gang,
     )
     shape[y.S_REQUEST], shape[y.S_WAYS] = request_bytes, cache.ways
-    shape[y.S_SETS] = cache.capacity // (cache.ways * request_bytes)
+    shape[y.S_PARTITIONS], shape[y.S_SLICES] = partitions, slices
+    shape[y.S_SETS] = cache.capacity // (partitions * cache.ways * request_bytes)
+    side = system.gpu.memory_cache
+    shape[y.S_SIDE_WAYS] = side.ways
+    shape[y.S_SIDE_SETS] = side.capacity // (side.ways * request_bytes * (memory.channels // gang))
     shape[y.S_RESIDENT] = residents
     shape[y.S_ENGINES], shape[y.S_PORTS] = max(gpu.dma.engines for gpu in gpus), 1
     return rows, shape
@@ -164,8 +191,22 @@ def stripe(gpu: Gpu, request_bytes: int) -> int:
     the address hashes of real GPUs prevent.
     """
     fine = max(request_bytes, FINE_STRIPE)
-    coarse = gpu.memory.interleave
+    coarse = max(gpu.memory.interleave, request_bytes)
     return fine if fine < coarse and coarse % fine == 0 else coarse
+
+
+def ganged(gpu: Gpu, request_bytes: int) -> int:
+    """How many channels serve one request together: more than one where a request exceeds the interleave.
+
+    As many as the bytes would be striped over as finely as GPUs do. Channels that go in step keep all their times: each
+    command moves the bytes of all of them.
+    """
+    least = request_bytes // gpu.memory.interleave
+    if least <= 1:
+        return 1
+    channels = gpu.memory.channels
+    most = min(request_bytes // FINE_STRIPE, channels // FEWEST_CHANNELS)
+    return max((gang for gang in range(least, most + 1) if channels % gang == 0), default=least)
 
 
 COMMON = (
@@ -177,6 +218,9 @@ COMMON = (
     "memory.burst_bytes",
     "cache.capacity",
     "cache.ways",
+    "cache.partitions",
+    "memory_cache.capacity",
+    "memory_cache.ways",
     "compute.vector_flops_per_clock",
     *(path for path in Gpu.paths() if path.startswith(("rates.", "achieved."))),
 )
@@ -194,10 +238,22 @@ def _check_common(first: Gpu, gpu: Gpu, rank: int) -> None:
 
 def _check_request(gpu: Gpu, request_bytes: int) -> None:
     interleave = gpu.memory.interleave
-    if request_bytes < UNIT or request_bytes % UNIT or interleave % request_bytes:
+    shown = f"the request size is {format_bytes(request_bytes)}"
+    if (
+        request_bytes < UNIT
+        or request_bytes % UNIT
+        or max(interleave, request_bytes) % min(interleave, request_bytes)
+    ):
         raise InputError(
-            f"the request size is {format_bytes(request_bytes)}; it must be a multiple of {UNIT} B that divides the "
-            f"channel interleave ({format_bytes(interleave)}): try 64 B or {format_bytes(interleave)}"
+            f"{shown}; it must be a multiple of {UNIT} B that divides the channel interleave "
+            f"({format_bytes(interleave)}) or is a multiple of it: try {format_bytes(interleave)}"
+        )
+    gang = ganged(gpu, request_bytes)
+    if gang > 1 and (request_bytes > COARSEST or gpu.memory.channels % gang):
+        raise InputError(
+            f"{shown}; above the channel interleave ({format_bytes(interleave)}) it may be at most "
+            f"{format_bytes(COARSEST)}, and its {gang} channels must divide the {gpu.memory.channels} of "
+            f"{gpu.name}: try {format_bytes(interleave)}"
         )
     if gpu.cache.capacity % (gpu.cache.ways * request_bytes):
         raise InputError(

@@ -8,6 +8,7 @@ import numpy as np
 
 from weft.engine import layout as y
 from weft.engine.state import Table, Tables
+from weft.errors import InputError
 from weft.program.plan import Buffer, PlacedKernel, Plan
 from weft.program.rules import ChunkRule, DmaMap, RemoteMap
 from weft.program.script import Kernel, Load, Phase, Store, Wait
@@ -15,7 +16,7 @@ from weft.program.script import Kernel, Load, Phase, Store, Wait
 ALIGNMENT = 1 << 21
 """Buffers start on multiples of a large page [bytes]."""
 CHUNK_ALIGNMENT = 1 << 12
-"""Chunks start on multiples of a page, and so of every request size [bytes]."""
+"""Chunks start on multiples of a page, and of the request size where that is larger [bytes]."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,7 @@ class _Builder:
 
     def _region_table(self) -> Table:
         table = np.zeros((self.gpus, len(self.regions), y.M_COLUMNS), dtype=np.int64)
+        grain = max(CHUNK_ALIGNMENT, int(self.shape[y.S_REQUEST]))
         for g in range(self.gpus):
             address = 0
             for buffer in self.plan.buffers:
@@ -107,7 +109,7 @@ class _Builder:
                         table[g, row] = self._region_row(buffer, position, size, base)
                         continue
                     table[g, row] = self._region_row(buffer, position, size, address)
-                    address += -(-size // CHUNK_ALIGNMENT) * CHUNK_ALIGNMENT
+                    address += -(-size // grain) * grain
                 address = -(-address // ALIGNMENT) * ALIGNMENT
         return table
 
@@ -313,9 +315,21 @@ class _Builder:
         mask = np.ones((self.gpus, len(self.plan.kernels), units), dtype=np.int64)
         for k, placed in enumerate(self.plan.kernels):
             if placed.compute_units is not None:
+                self._check_mask(placed)
                 mask[:, k, :] = 0
                 mask[:, k, list(placed.compute_units)] = 1
         return mask
+
+    def _check_mask(self, placed: PlacedKernel) -> None:
+        units, fewest = placed.compute_units or (), int(self.gpu[:, y.G_CUS].min())
+        shown = f"the mask of kernel '{placed.kernel.name}'"
+        if not units:
+            raise InputError(f"{shown} leaves it no compute unit; give it at least one of {fewest}")
+        if min(units) < 0 or max(units) >= fewest:
+            raise InputError(
+                f"{shown} names compute unit {min(units) if min(units) < 0 else max(units)}; the GPU has {fewest}, "
+                f"counted from 0 to {fewest - 1}"
+            )
 
 
 def _chunks(placed: PlacedKernel) -> list[tuple[str, int]]:

@@ -1,0 +1,177 @@
+"""The memory-side cache: all that goes to memory passes it, whoever asks. Each channel has its own part of it."""
+
+from __future__ import annotations
+
+from weft.engine import layout as y
+from weft.engine.calendar import schedule
+from weft.engine.jit import block, shared
+from weft.engine.memory import channel_of, enqueue, new_request
+from weft.engine.state import (
+    LINE_BYTES,
+    LINE_CAUSE,
+    LINE_COMING,
+    LINE_DIRTY,
+    LINE_HERE,
+    LINE_PENDING,
+    LINE_WAITERS,
+    SECTORS,
+    Machine,
+)
+
+
+@block
+def find(m: Machine, first: int, ways: int, line_address: int) -> int:
+    """In the set from row `first` on: the line of `line_address`, else the oldest one that is not awaited as
+    -2 - line, else -1.
+    """
+    for w in range(first, first + ways):
+        if m.tag[w] == line_address:
+            return w
+    victim, oldest = y.NONE, y.NEVER
+    for w in range(first, first + ways):
+        if m.stamp[w] < oldest and m.line[w, LINE_PENDING] == 0:
+            victim, oldest = w, m.stamp[w]
+    return -2 - victim if victim != y.NONE else y.NONE
+
+
+@block
+def sectors(m: Machine, address: int, bytes_: int) -> int:
+    """The sectors of its line that a request touches, a bit each."""
+    request = m.shape[y.S_REQUEST]
+    first = address % request
+    last = min(first + bytes_, request)
+    low = first * SECTORS // request
+    high = (last * SECTORS + request - 1) // request
+    return (1 << high) - (1 << low)  # type: ignore[no-any-return]
+
+
+@block
+def reach(m: Machine, i: int, g: int, address: int, arrive: int) -> None:
+    """Bring request `i` (kind, bytes, cause, stream, owner set) to the memory of GPU `g`, there from `arrive` on."""
+    if m.shape[y.S_SIDE_SETS] > 0:
+        arrive = _look_up(m, i, g, address, arrive)
+    if arrive != y.NONE:
+        enqueue(m, i, g, address, arrive)
+
+
+@shared
+def _look_up(m: Machine, i: int, g: int, address: int, arrive: int) -> int:
+    """Serve a request from the memory-side cache, else return when it goes on to the DRAM."""
+    r = m.request
+    c = g * m.shape[y.S_CHANNELS] + channel_of(m, address)
+    # The slices stand behind those of the caches, as the lines do.
+    own = m.shape[y.S_GPUS] * m.shape[y.S_PARTITIONS] * m.shape[y.S_SLICES] + c
+    start = max(arrive, m.slice_free[own])
+    m.slice_free[own] = start + r[i, y.R_BYTES] * m.gpu[g, y.G_SIDE64] // 64
+    r[i, y.R_GPU] = g
+    r[i, y.R_CHANNEL] = c
+    r[i, y.R_ADDRESS] = address
+    r[i, y.R_FILLS] = y.NONE
+    line = _line_of(m, c, address)
+    if r[i, y.R_KIND] == y.UPDATE:  # happens at the banks: the line goes there first, and is forgotten
+        if line >= 0:
+            _write_back(m, g, line, start)
+            m.line[line, LINE_HERE] = 0
+        return start  # type: ignore[no-any-return]
+    if line == y.NONE:  # every line of the set is on its way: go past the cache
+        return start  # type: ignore[no-any-return]
+    if line < 0:
+        line = -2 - line
+        _write_back(m, g, line, start)
+        m.tag[line] = address // m.shape[y.S_REQUEST]
+        m.line[line, LINE_HERE] = 0
+    m.clock[y.C_STAMP] += 1
+    m.stamp[line] = m.clock[y.C_STAMP]
+    need = sectors(m, address, r[i, y.R_BYTES])
+    if r[i, y.R_KIND] == y.READ:
+        return _read(m, i, g, line, need, start)
+    _write(m, i, g, line, need, start)
+    return y.NONE
+
+
+@block
+def _line_of(m: Machine, c: int, address: int) -> int:
+    sets, ways, request = m.shape[y.S_SIDE_SETS], m.shape[y.S_SIDE_WAYS], m.shape[y.S_REQUEST]
+    stripe = m.shape[y.S_INTERLEAVE]
+    lap = address // stripe // m.shape[y.S_CHANNELS]
+    own = lap * (stripe // request) + address % stripe // request  # counts the lines of this channel
+    caches = m.shape[y.S_GPUS] * m.shape[y.S_PARTITIONS] * m.shape[y.S_SETS] * m.shape[y.S_WAYS]
+    first = caches + (c * sets + (own ^ (own >> 5) ^ (own >> 11)) % sets) * ways
+    return find(m, first, ways, address // request)
+
+
+@shared
+def _write_back(m: Machine, g: int, line: int, time: int) -> None:
+    """Send a line to the DRAM if it is dirty; it is clean afterwards."""
+    if m.line[line, LINE_DIRTY] == 0:
+        return
+    i = new_request(m)
+    cause = m.line[line, LINE_CAUSE]
+    m.request[i, y.R_KIND] = y.WRITE
+    m.request[i, y.R_BYTES] = m.line[line, LINE_BYTES]
+    m.request[i, y.R_CAUSE] = cause
+    m.request[i, y.R_STREAM] = y.COMPUTE_STREAM if cause <= y.CAUSE_GEMM_WRITE else y.COMMUNICATION_STREAM
+    m.request[i, y.R_OWNER_KIND] = y.OWNER_NOBODY
+    m.request[i, y.R_OWNER] = y.NONE
+    m.request[i, y.R_REGION] = y.NONE
+    m.line[line, LINE_DIRTY] = 0
+    m.flow[g, y.F_SIDE_WRITEBACKS] += 1
+    enqueue(m, i, g, m.tag[line] * m.shape[y.S_REQUEST], time)
+
+
+@block
+def _read(m: Machine, i: int, g: int, line: int, need: int, start: int) -> int:
+    cause, bytes_ = m.request[i, y.R_CAUSE], m.request[i, y.R_BYTES]
+    if m.line[line, LINE_HERE] & need == need:
+        m.flow[g, y.F_SIDE_HITS] += 1
+        m.served[g, y.LEVEL_SIDE_HIT, cause] += bytes_
+        schedule(m, start + m.gpu[g, y.G_SIDE_LATENCY], y.EV_READ_DONE, i)
+        return y.NONE
+    if (m.line[line, LINE_HERE] | m.line[line, LINE_COMING]) & need == need:
+        m.flow[g, y.F_SIDE_MERGES] += 1
+        m.served[g, y.LEVEL_SIDE_MERGED, cause] += bytes_
+        m.request[i, y.R_NEXT] = m.line[line, LINE_WAITERS]
+        m.line[line, LINE_WAITERS] = i
+        return y.NONE
+    m.flow[g, y.F_SIDE_MISSES] += 1
+    m.line[line, LINE_PENDING] += 1
+    m.line[line, LINE_COMING] |= need
+    m.request[i, y.R_FILLS] = line
+    return start
+
+
+@block
+def _write(m: Machine, i: int, g: int, line: int, need: int, start: int) -> None:
+    """Sectors are allocated without a fetch; that the cache has them ends the write."""
+    bytes_, cause = m.request[i, y.R_BYTES], m.request[i, y.R_CAUSE]
+    if m.line[line, LINE_DIRTY] == 0:
+        m.line[line, LINE_BYTES] = 0
+    m.line[line, LINE_DIRTY] = 1
+    m.line[line, LINE_CAUSE] = cause
+    m.line[line, LINE_HERE] |= need
+    m.line[line, LINE_BYTES] = min(m.line[line, LINE_BYTES] + bytes_, m.shape[y.S_REQUEST])
+    m.flow[g, y.F_SIDE_WRITES] += 1
+    m.served[g, y.LEVEL_SIDE_WRITTEN, cause] += bytes_
+    schedule(m, start, y.EV_TAKEN, i)
+
+
+@block
+def fill(m: Machine, i: int, now: int) -> None:
+    """A read from the DRAM is back: its line has what came, and those who waited for that have it, too."""
+    r, lines = m.request, m.line
+    line = r[i, y.R_FILLS]
+    came = sectors(m, r[i, y.R_ADDRESS], r[i, y.R_BYTES])
+    lines[line, LINE_PENDING] -= 1
+    lines[line, LINE_HERE] |= came
+    lines[line, LINE_COMING] &= ~came
+    j = lines[line, LINE_WAITERS]
+    lines[line, LINE_WAITERS] = y.NONE
+    while j != y.NONE:
+        following = r[j, y.R_NEXT]
+        need = sectors(m, r[j, y.R_ADDRESS], r[j, y.R_BYTES])
+        if lines[line, LINE_HERE] & need == need:
+            schedule(m, now, y.EV_READ_DONE, j)
+        else:
+            r[j, y.R_NEXT] = lines[line, LINE_WAITERS]
+            lines[line, LINE_WAITERS] = j
+        j = following
