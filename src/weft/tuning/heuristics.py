@@ -6,7 +6,7 @@ the other goes on alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import NamedTuple
@@ -18,6 +18,8 @@ from weft.workload import Gemm
 
 DMA_SPLITS = 3
 """So many of the smallest splits are tried off the GEMM where DMA engines drive the collective."""
+TIE = 0.002
+"""Of ways whose makespans differ by no more than this share, the plainest is taken."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +65,13 @@ def choose(
     Raises UnknownNameError for a collective that the tables lack, InputError for a size that is not above zero.
     """
     case = case_of(gemm, collective, bytes_, tables, gemm_s=gemm_s, collective_s=collective_s)
-    best = min(forecasts(case), key=lambda one: one.makespan_s)
-    return choice_of(best, case, tables.error(None not in (gemm_s, collective_s)))
+    return choice_of(plainest(list(forecasts(case))), case, tables.error(None not in (gemm_s, collective_s)))
+
+
+def plainest(ways: Sequence[Forecast]) -> Forecast:
+    """The first way that is as good as the fastest: no more than `TIE` slower."""
+    fastest = min(one.makespan_s for one in ways)
+    return next(one for one in ways if one.makespan_s <= (1 + TIE) * fastest)
 
 
 def choice_of(forecast: Forecast, case: Case, error: float) -> Choice:
@@ -86,9 +93,9 @@ def choice_of(forecast: Forecast, case: Case, error: float) -> Choice:
 class Case(NamedTuple):
     """A GEMM beside a collective, everything looked up: alone they take `gemm_s` and `collective_s` [s].
 
-    `place` is that of the size in the collective's table. `scale_g` and `scale_c` are measured over tabulated times,
-    where the caller measured. `slow` is by driver what both cost each other while both run (the GEMM's factor, the
-    collective's, the rate at which that holds).
+    `place` is that of the size in the collective's table. The scales are measured over tabulated times, of the GEMM and
+    of the collective by compute units and by DMA engines. `slow` is by driver what both cost each other while both run:
+    the GEMM's factor, the collective's, and the rate at which that holds.
     """
 
     profile: GemmProfile
@@ -100,12 +107,23 @@ class Case(NamedTuple):
     collective_s: float
     scale_g: float
     scale_c: float
+    scale_dma: float
     slow: Mapping[str, tuple[float, float, float]]
 
     @property
     def ideal(self) -> float:
         """Speedup if neither slowed the other."""
         return (self.gemm_s + self.collective_s) / max(self.gemm_s, self.collective_s)
+
+    def off(self, gemm: float, collective: float) -> Case:
+        """The same pair if a GEMM and a collective alone took so many times longer than is thought."""
+        return self._replace(
+            gemm_s=self.gemm_s * gemm,
+            collective_s=self.collective_s * collective,
+            scale_g=self.scale_g * gemm,
+            scale_c=self.scale_c * collective,
+            scale_dma=self.scale_dma * collective,
+        )
 
     def slowdowns(self, driver: str, alone_s: float) -> tuple[float, float]:
         """How much longer the GEMM and the collective take while both run, the collective taking `alone_s` alone."""
@@ -136,7 +154,9 @@ def case_of(
         found = tables.interference.get((collective, driver))
         if found is not None:
             slow[driver] = (*found.at(boundness), found.rate)
-    return Case(profile, table, tables.parts, bytes_, place, g * scale_g, c * scale_c, scale_g, scale_c, slow)
+    return Case(
+        profile, table, tables.parts, bytes_, place, g * scale_g, c * scale_c, scale_g, scale_c, 1.0, slow
+    )
 
 
 def forecasts(case: Case) -> Iterator[Forecast]:
@@ -148,7 +168,7 @@ def forecasts(case: Case) -> Iterator[Forecast]:
         alone = between(column, *place) * case.scale_c
         yield Forecast("partition", units, _apart(case, units, alone, "cu"))
     if table.dma:
-        alone = between(table.dma, *place)
+        alone = between(table.dma, *place) * case.scale_dma
         yield Forecast("dma", None, _apart(case, 0, alone, "dma"))
         for units in list(table.units)[:DMA_SPLITS]:
             yield Forecast("dma-partition", units, _apart(case, units, alone, "dma"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import log
 from statistics import fmean
@@ -13,7 +13,7 @@ from weft.errors import InputError
 from weft.hardware import Gpu, find_gpu
 from weft.overlap.library_ring import PUSHES
 from weft.result.stream_run import StreamRun
-from weft.sweep import Store, sweep
+from weft.sweep import Progress, Store, sweep
 from weft.sweep.streams import CollectiveAlone, GemmAlone, Setting, Together
 from weft.tuning.heuristics import case_of, forecasts
 from weft.tuning.profile import profile_of
@@ -39,7 +39,6 @@ CHECKS = ((384, 14336, 8192), (4096, 10240, 8192))
 """GEMMs in no table, with which the answers are checked."""
 CHECKED = ("all_gather", "reduce_scatter")
 """Collectives beside which they are checked."""
-Progress = Callable[[int, int, str], None]
 Probe = GemmAlone | CollectiveAlone | Together
 Runs = Mapping[Probe, StreamRun]
 
@@ -198,7 +197,7 @@ class _Probes:
         """Pairs that no table has seen, under every strategy."""
         middle = self.splits[len(self.splits) // 2]
         return [
-            Together(gemm, name, size, self.setting, one.strategy, one.units, _first(one.strategy))
+            Together(gemm, name, size, self.setting, one.strategy, one.units, first_of(one.strategy))
             for gemm in self.checks
             for name in CHECKED
             for size in [self._pair(gemm, name, "cu", tables).bytes_ * 3 // 4]
@@ -224,7 +223,7 @@ class _Probes:
         return {how: tuple(errors) for how, errors in found.items()}
 
 
-def _first(strategy: str) -> str | None:
+def first_of(strategy: str) -> str | None:
     """What the host launches first: without order or places of its own, a collective waits behind the GEMM."""
     return "gemm" if strategy == "streams" else None
 

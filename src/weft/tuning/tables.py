@@ -103,8 +103,8 @@ class SlowdownTables:
     """Everything that `choose` looks up for a machine: `ranks` equal GPUs at a clock.
 
     `collectives` and `gemm` say what each takes alone, `interference` what they cost each other, by collective and
-    driver, like ("all_gather", "cu"). `errors` are predicted over simulated makespans less one, for pairs that are in no
-    table: where the times of both alone are given ("given"), and where they come from the tables, too ("looked up").
+    driver, like ("all_gather", "cu"). `errors` are predicted over simulated makespans less one, for pairs that are in
+    no table: where the times of both alone are given, and where they are looked up, too.
     """
 
     gpu: Gpu

@@ -1,0 +1,156 @@
+"""`weft advise`: how a GEMM and a collective should share a GPU, what that brings, and what to set."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from weft.cli.beside import parse_collective
+from weft.cli.options import (
+    file_option,
+    folder_option,
+    given,
+    jobs_option,
+    lower_case,
+    machine,
+    store_option,
+    whole_numbers,
+)
+from weft.cli.output import write_atomically
+from weft.cli.progress import progress_bar
+from weft.cli.studies import examples
+from weft.cli.tables import print_table
+from weft.errors import InputError
+
+if TYPE_CHECKING:
+    from weft.sweep import Store
+    from weft.tuning.advice import Advice, Option
+
+_EXAMPLES = examples(
+    "weft advise --gemm 8192,8192,8192 --beside all_gather:896MiB --gpu mi300x",
+    "weft advise --gemm 4096,14336,4096 --beside reduce_scatter:128MiB --gpu h100-sxm --out out/advice",
+)
+
+
+@click.command(epilog=_EXAMPLES)
+@click.option(
+    "--gemm", required=True, callback=whole_numbers, metavar="M,N,K", help="The GEMM that each GPU computes."
+)
+@click.option(
+    "--beside",
+    required=True,
+    metavar="COLLECTIVE:SIZE",
+    help="The collective, which does not depend on it, like all_gather:896MiB; SIZE is that of the whole buffer.",
+)
+@click.option(
+    "--gpu",
+    required=True,
+    metavar="NAME|FILE",
+    help="The GPU: a name from the catalogue, or a TOML file.",
+)
+@click.option(
+    "--set",
+    "assignments",
+    multiple=True,
+    metavar="PATH=VALUE",
+    help='Change a value of the GPU, like memory.bandwidth="2 TB/s"; repeatable.',
+)
+@click.option(
+    "--dtype",
+    default="bf16",
+    show_default=True,
+    callback=lower_case,
+    metavar="DTYPE",
+    help="Data type of the GEMM.",
+)
+@click.option("--ranks", type=int, default=8, show_default=True, metavar="N", help="GPUs of the collective.")
+@click.option(
+    "--clock",
+    type=click.Choice(["sustained", "short"]),
+    default="sustained",
+    show_default=True,
+    help="What the compute units run at: as in long runs at the power limit, or as in short ones.",
+)
+@click.option("--request-bytes", type=int, metavar="BYTES", help="Size of a memory request.")
+@click.option("--quick", is_flag=True, help="Leave out what the assumed values of the machine could change.")
+@file_option("--json", "json_file", "Write the advice and every number behind it as JSON.")
+@folder_option(
+    "Write report.html with the pictures, and tables.json that a runtime can choose from, to this folder."
+)
+@jobs_option
+@store_option
+def advise(
+    gemm: tuple[int, ...],
+    beside: str,
+    gpu: str,
+    assignments: tuple[str, ...],
+    dtype: str,
+    ranks: int,
+    clock: str,
+    request_bytes: int | None,
+    quick: bool,
+    json_file: Path | None,
+    folder: Path | None,
+    jobs: int,
+    store: Store | None,
+) -> None:
+    """Say how a GEMM and a collective should share a GPU: which strategy, how many compute units, what gain.
+
+    The machine's slowdown tables are simulated when it is first asked about, and kept; then the best choices are
+    simulated to confirm them.
+    """
+    from weft.tuning.advice import advise as ask
+    from weft.workload import Gemm
+
+    if len(gemm) != 3:
+        raise InputError(f"--gemm has {len(gemm)} numbers; write M,N,K, like 8192,8192,8192")
+    name, bytes_ = parse_collective(beside)
+    shape, where = Gemm(*gemm, dtype), machine(gpu, assignments)
+    with progress_bar("advise") as progress:
+        advice = ask(
+            shape, name, bytes_, where, ranks=ranks, clock=clock, spread=not quick, jobs=jobs, progress=progress,
+            store=store, **given(request_bytes=request_bytes),
+        )  # fmt: skip
+    _print(advice)
+    if json_file is not None:
+        write_atomically(json_file, json.dumps(advice.as_json(), indent=1) + "\n")
+        click.echo(f"figures: {json_file}")
+    if folder is not None:
+        from weft.report import advice_report
+
+        click.echo(f"tables:  {advice.tables.save(folder / 'tables.json')}")
+        click.echo(f"report:  {advice_report(advice, folder)}")
+
+
+def _print(advice: Advice) -> None:
+    from weft.units import format_bytes
+
+    g = advice.gemm
+    title = (
+        f"GEMM {g.m} x {g.n} x {g.k} {g.dtype} beside {advice.collective} of {format_bytes(advice.bytes_, 4)} "
+        f"on each of {advice.tables.ranks} x {advice.gpu.name}"
+    )
+    columns = ["way to share", "CUs apart", "expected us", "simulated us", "speedup", "of the ideal"]
+    ranked = sorted(advice.options, key=advice.speedup_of, reverse=True)
+    print_table(title, columns, [_row(advice, option) for option in ranked], numbers=columns[1:])
+    for sentence in advice.sentences:
+        click.echo(sentence)
+    print_table("What to set", ["what", "says"], [list(knob) for knob in advice.knobs])
+    columns = ["the speedup if", "low", "high"]
+    rows = [[doubt.why, f"{doubt.low:.2f}x", f"{doubt.high:.2f}x"] for doubt in advice.doubts]
+    print_table("How sure that is", columns, rows, numbers=columns[1:])
+
+
+def _row(advice: Advice, option: Option) -> list[str]:
+    run = option.run
+    return [
+        option.strategy,
+        "" if option.units is None else str(option.units),
+        f"{option.forecast_s * 1e6:.0f}",
+        "" if run is None else f"{run.makespan_s * 1e6:.0f}",
+        f"{advice.speedup_of(option):.2f}x",
+        f"{advice.share_of(option):.0%}",
+    ]

@@ -1,0 +1,129 @@
+"""Why a GEMM and a collective should share a GPU in one way: what each way takes, and what compute units buy."""
+
+from __future__ import annotations
+
+from matplotlib.axes import Axes
+
+from weft.report.plots.streams import COLLECTIVE, GEMM
+from weft.report.plots.style import Look, Picture, grid, handle, picture, styled
+from weft.tuning.advice import Advice, Option
+from weft.units import format_bytes
+
+_BOTH = Look("both", "#4D4D4D")
+_LINES = (("partition", "#D55E00", "o", "-"), ("dma-partition", "#009E73", "s", "--"))
+_LEVELS = (("streams", "#999999"), ("priority", "#E69F00"), ("dma", "#0072B2"))
+_MIB = 1 << 20
+
+
+@styled
+def ways_to_share(advice: Advice) -> Picture:
+    """When only the GEMM, both, or only the collective ran under every way that was simulated [us]."""
+    alone = advice.alone
+    rows = [("one after the other", alone.gemm_s, 0.0, alone.collective_s)]
+    rows += [(one.label, *_stretches(one)) for one in sorted(advice.simulated, key=advice.speedup_of)]
+    shorter = min(alone.gemm_s, alone.collective_s)
+    rows.append(("ideal", alone.gemm_s - shorter, shorter, alone.collective_s - shorter))
+    figure = picture(10, 1.1 + 0.34 * len(rows))
+    ax = figure.subplots()
+    for at, (_, gemm, both, collective) in enumerate(rows):
+        left = 0.0
+        for look, width in ((GEMM, gemm), (_BOTH, both), (COLLECTIVE, collective)):
+            ax.barh(at, width * 1e6, 0.7, left * 1e6, color=look.color, hatch=look.hatch, edgecolor="#444444")
+            left += width
+        ax.annotate(
+            f"{alone.serial_s / left:.2f}x",
+            (left * 1e6, at),
+            (4, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=8,
+        )
+    ax.set_yticks(range(len(rows)), [name for name, *_ in rows])
+    ax.invert_yaxis()
+    ax.margins(x=0.08)
+    ax.set_xlabel("time [µs]")
+    grid(ax, "x")
+    looks = (GEMM._replace(label="GEMM only"), _BOTH, COLLECTIVE._replace(label="collective only"))
+    figure.legend(handles=[handle(look) for look in looks], loc="outside lower center", ncols=3)
+    return figure
+
+
+def _stretches(option: Option) -> tuple[float, float, float]:
+    """How long only the GEMM, both, and only the collective ran; a collective that waits for units does not run."""
+    run = option.run
+    assert run is not None
+    assert run.gemm_s is not None
+    assert run.collective_s is not None
+    waited = run.waits.get("collective", {}).get("dispatch", 0.0)
+    first_end = min(run.gemm_s, run.collective_s)
+    before = min(waited, first_end)
+    after = max(0.0, run.gemm_s - run.collective_s)
+    return before + after, first_end - before, max(0.0, run.collective_s - run.gemm_s)
+
+
+@styled
+def gain_against_units(advice: Advice) -> Picture:
+    """The speedup against the compute units set apart: as the tables expect it, and as simulated (marks)."""
+    figure = picture(7.2, 3.6)
+    ax = figure.subplots()
+    for strategy, color, mark, line in _LINES:
+        found = [one for one in advice.options if one.strategy == strategy and one.units is not None]
+        if found:
+            units = [one.units or 0 for one in found]
+            expected = [advice.alone.serial_s / one.forecast_s for one in found]
+            ax.plot(units, expected, line, color=color, marker=mark, fillstyle="none", label=strategy)
+            done = [one for one in found if one.run is not None]
+            ax.plot(
+                [one.units or 0 for one in done], [advice.speedup_of(one) for one in done], mark, color=color
+            )
+    for strategy, color in _LEVELS:
+        for one in (one for one in advice.options if one.strategy == strategy):
+            ax.axhline(advice.speedup_of(one), color=color, linestyle=":", label=strategy)
+    ax.axhline(advice.alone.ideal, color="#000000", linewidth=0.8, label="ideal")
+    splits = sorted({one.units for one in advice.options if one.units is not None})
+    ax.set_xscale("log", base=2)
+    ax.set_xticks(splits, [str(units) for units in splits])
+    ax.minorticks_off()
+    ax.set_xlabel("compute units set apart")
+    ax.set_ylabel("speedup over one after the other")
+    grid(ax)
+    figure.legend(loc="outside right upper")
+    return figure
+
+
+@styled
+def collective_times(advice: Advice) -> Picture:
+    """The collective alone against its size: by the library's kernel, by few compute units, by DMA engines [us]."""
+    table = advice.tables.collective(advice.collective)
+    figure = picture(7.2, 3.4)
+    ax = figure.subplots()
+    fewest = min(table.units)
+    lines = [(f"library, {table.library_units} CUs", table.library, "#E69F00", "o-")]
+    lines.append((f"{fewest} CUs", table.units[fewest], "#D55E00", "^-"))
+    if table.dma:
+        lines.append(("DMA engines", table.dma, "#009E73", "s--"))
+    for label, seconds, color, style in lines:
+        ax.plot(
+            [size / _MIB for size in table.bytes], [s * 1e6 for s in seconds], style, color=color, label=label
+        )
+    _mark(ax, advice.bytes_, "this one")
+    if advice.crossover is not None and advice.crossover > table.bytes[0]:
+        _mark(ax, advice.crossover, "DMA is faster")
+    ax.set_xscale("log", base=2)
+    ax.set_yscale("log")
+    ax.set_xticks([size / _MIB for size in table.bytes], [format_bytes(size, 2) for size in table.bytes])
+    ax.minorticks_off()
+    ax.set_xlabel("size of the whole buffer")
+    ax.set_ylabel(f"{advice.collective} alone [µs]")
+    grid(ax)
+    figure.legend(loc="outside right upper")
+    return figure
+
+
+def _mark(ax: Axes, size: int, words: str) -> None:
+    """A vertical line at a size, named at its foot."""
+    ax.axvline(size / _MIB, color="#444444", linewidth=0.8, linestyle=":")
+    ax.annotate(
+        words, (size / _MIB, 0.02), (3, 0), xycoords=("data", "axes fraction"), textcoords="offset points",
+        rotation=90, fontsize=8, va="bottom",
+    )  # fmt: skip
