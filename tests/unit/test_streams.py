@@ -298,7 +298,7 @@ def test_an_overlapped_gemm_is_no_faster_than_its_parts_allow(pattern, method):
             "did you mean 'all_reduce'",
         ),
         (lambda: beside(GEMM, "all_reduce", 1 << 20, "h100-sxm", strategy="dma"), InputError, "cannot add"),
-        (lambda: beside(GEMM, "all_to_all", 1 << 20, "h100-sxm"), InputError, "DMA engines can"),
+        (lambda: library_ring("all_to_all", 1 << 20, 8, "h100-sxm"), InputError, "no ring kernel drives"),
         (
             lambda: beside(GEMM, "all_reduce", 1 << 20, "h100-sxm", strategy="gpu"),
             UnknownNameError,

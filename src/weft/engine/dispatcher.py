@@ -150,13 +150,14 @@ def _place(m: Machine, g: int, part: int, k: int, u: int, now: int) -> None:
     s[w, y.W_INDEX] = m.dealt[g, k, part]
     s[w, y.W_UNIT] = u
     s[w, y.W_GPU] = g
-    s[w, y.W_PHASE] = 0
     s[w, y.W_WAITING] = 0
     s[w, y.W_LAST] = now
     s[w, y.W_START] = now
     m.dealt[g, k, part] += m.kernel_run[g, k, y.KR_STRIDE]
     m.kernel_run[g, k, y.KR_NEXT] += 1
     log = m.kernel[g, k, y.K_FIRST_WORK] + s[w, y.W_INDEX]
+    s[w, y.W_PHASE] = m.work[g, log, y.T_SCRIPT] * m.kernel[g, k, y.K_PHASES]
+    s[w, y.W_END] = s[w, y.W_PHASE] + m.kernel[g, k, y.K_PHASES]
     m.work_log[g, log, y.WL_START] = now
     m.work_log[g, log, y.WL_UNIT] = u - g * m.shape[y.S_CUS]
     schedule(m, now, y.EV_PHASE, w)

@@ -52,6 +52,7 @@ def _columns(count: int) -> Iterator[int]:
     K_AFTER_COUNTER, K_AFTER_VALUE, K_LAUNCH, K_RELEASE, K_MONITOR, K_FIRST_COPY, K_COPIES, K_COMPLETION,
     K_COLUMNS,
 ) = _columns(18)  # fmt: skip
+# K_PHASES: phases of one script; a kernel may have several, one behind the other, and each workgroup runs its own.
 # K_AFTER: the kernel that must have finished (or NONE); K_RELEASE: write dirty lines back and drop all lines when it
 # ends; K_MONITOR: its first stage's memory intensity sets the arbiter's threshold; K_COPIES: DMA commands that its
 # launch triggers, from the tile row K_FIRST_COPY on; K_COMPLETION: from the departure of their last byte to the
@@ -79,8 +80,9 @@ EXTENT_ONE, EXTENT_ROWS, EXTENT_COLUMNS = range(3)
 
 # work[g, w, :] — what one workgroup works on.
 (
-    T_ROW, T_COLUMN, T_ROWS, T_COLUMNS, T_REGION, T_OFFSET, T_BYTES, T_TILE, T_LANE, T_FIELDS,
-) = _columns(10)  # fmt: skip
+    T_ROW, T_COLUMN, T_ROWS, T_COLUMNS, T_REGION, T_OFFSET, T_BYTES, T_TILE, T_LANE, T_SCRIPT, T_FIELDS,
+) = _columns(11)  # fmt: skip
+# T_SCRIPT: which of its kernel's scripts the workgroup runs.
 
 # region[g, r, :] — the address map: one chunk of one buffer, and what a store into it means.
 (
@@ -158,8 +160,9 @@ L_HEAD, L_TAIL, L_COUNT, L_BUSY_UNTIL, L_BYTES, L_BUSY, L_COLUMNS = _columns(7)
 # resident[w, :] — workgroup places over all compute units.
 (
     W_KERNEL, W_INDEX, W_UNIT, W_GPU, W_PHASE, W_ITERATIONS, W_FIRST, W_STEP, W_COMPUTED, W_FINISHED, W_COMPUTING,
-    W_WAITING, W_LAST, W_START, W_COLUMNS,
-) = _columns(15)  # fmt: skip
+    W_WAITING, W_LAST, W_START, W_END, W_COLUMNS,
+) = _columns(16)  # fmt: skip
+# W_PHASE: counted over all scripts of the kernel; W_END: one past the last of the workgroup's own.
 
 # slot[w * SLOTS + s, :] — one loop iteration in flight.
 SLOTS = 8

@@ -34,7 +34,7 @@ def begin_phase(m: Machine, w: int, now: int) -> bool:
     """Enter the workgroup's current phase, or skip empty ones; returns whether the script is over."""
     s = m.resident
     g, k = s[w, y.W_GPU], s[w, y.W_KERNEL]
-    while s[w, y.W_PHASE] < m.kernel[g, k, y.K_PHASES]:
+    while s[w, y.W_PHASE] < s[w, y.W_END]:
         p = phase_row(m, w)
         counter = _awaited(m, g, p, w)
         if counter != y.NONE and m.counter[g, counter, y.N_VALUE] < m.phase[g, p, y.P_WAIT_VALUE]:

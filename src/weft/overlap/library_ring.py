@@ -1,4 +1,4 @@
-"""A collective library's ring kernel on a machine: protocol by the library's own choice, channels, and their cost.
+"""A collective library's kernels on a machine: protocol by the library's own choice, channels, and their cost.
 
 Structure and constants are the libraries' own (NCCL and RCCL, public sources). What they do not say stands with its
 sources in `hardware/ring_kernels.toml`.
@@ -11,18 +11,21 @@ from typing import NamedTuple
 import numpy as np
 
 from weft.collectives.fabric import Fabric, fabric_of
-from weft.collectives.library import Algorithm, Protocol, canonical, estimates
+from weft.collectives.library import Algorithm, Protocol, canonical, choose, estimates
 from weft.errors import InputError, join_or
 from weft.hardware import Gpu, Machine
 from weft.hardware.ring_kernels import ring_cost
 from weft.kernels.channels import ChannelRing, ChannelTiling
 from weft.kernels.copies import DmaGather
+from weft.kernels.exchange import GRAIN, ChannelExchange
 from weft.units import format_bytes
 
 RINGS = ("all_reduce", "reduce_scatter", "all_gather")
 """Collectives that compute units drive around a ring."""
 PUSHES = ("all_gather", "all_to_all")
 """Collectives that DMA engines can drive: they cannot add."""
+BY_UNITS = (*RINGS, "all_to_all")
+"""Collectives that compute units drive."""
 MIB = 1 << 20
 
 
@@ -52,27 +55,124 @@ _SHAPES = {
 }
 
 
+class _Pairs(NamedTuple):
+    """How sends and receives are dealt: channels in all, channels to a peer, bytes in flight per direction, and the
+    slice of each protocol [bytes].
+    """
+
+    channels: int
+    per_peer: int
+    in_flight: int
+    slices: dict[Protocol, int]
+
+
+# NVIDIA: channels rounded up to a power of two, every round at once, half of 512 threads x 8 x 16 B. AMD, on a full
+# mesh: 64 channels, 8 to a peer (RCCL src/graph/paths.cc, ncclTopoComputeP2pChannels), one round at a time in each
+# (NCCL_MAX_DEV_WORK_P2P_PER_BATCH is 1: ROCm/rccl #1760); half of 256 threads x 4 x 2 x 16 B (src/device/sendrecv.h,
+# whose unroll of 4 reduceCopy doubles for copies from one source to one destination).
+_PAIRS = {
+    "nvidia": _Pairs(64, 64, 32 * 1024, {Protocol.LL: 16 * 1024, Protocol.SIMPLE: MIB // 2}),
+    "amd": _Pairs(64, 8, 16 * 1024, {Protocol.LL: 8 * 1024, Protocol.SIMPLE: MIB // 2}),
+}
+_LARGEST_PART = 32
+"""Slices beyond which a part is cut further, as far as a peer's channels go (NCCL enqueue.cc, addP2pToPlan)."""
+
+
+def cu_collective(
+    collective: str,
+    bytes_: int,
+    ranks: int,
+    machine: str | Gpu | Machine | Fabric,
+    dtype: str = "bf16",
+    units: int | None = None,
+) -> ChannelRing | ChannelExchange:
+    """The kernel by which the machine's library drives a collective with compute units: a ring, or sends and receives.
+
+    `bytes_` counts the whole buffer [bytes]: a reduction's input, an all-gather's output, what a GPU has for an
+    all-to-all with its own part included. `units` is the most workgroups that it may have, each on a compute unit of
+    its own (None: the library's own number). Raises UnknownNameError for an unknown collective, InputError for one that
+    compute units have no kernel for here and for sizes, ranks and units that make none.
+    """
+    name = canonical(collective)
+    if units is not None and units < 1:
+        raise InputError(
+            f"a collective with {units} workgroups moves nothing; give it at least 1 compute unit"
+        )
+    if name != "all_to_all":
+        return library_ring(name, bytes_, ranks, machine, dtype, units)
+    _check(bytes_, ranks)
+    fabric = fabric_of(machine)
+    chosen = choose(name, [bytes_], ranks, fabric)[1]
+    return _exchange(bytes_, ranks, fabric, Protocol(int(chosen[0])), units)
+
+
+def _exchange(
+    bytes_: int, ranks: int, fabric: Fabric, protocol: Protocol, units: int | None
+) -> ChannelExchange:
+    vendor = "amd" if fabric.vendor == "amd" else "nvidia"
+    pairs, shape = _PAIRS[vendor], _SHAPES[vendor][protocol]
+    cost = ring_cost(fabric.vendor, fabric.architecture, protocol.name.lower())
+    own = min(_power_of_two(fabric.workgroups(ranks) - 1) * 2, pairs.channels)
+    channels = own if units is None else min(_power_of_two(units), own)
+    slice_ = pairs.slices[protocol]
+    parts = _parts(bytes_ // ranks, ranks, channels, pairs.per_peer, slice_)
+    tiling = ChannelTiling(
+        channels=min(ranks * parts, channels),
+        threads=shape.threads,
+        chunk=slice_,
+        slices=1,
+        depth=8,
+        in_flight=pairs.in_flight if protocol is Protocol.SIMPLE else cost.in_flight // 2,
+        wire=shape.wire,
+        link=cost.link,
+        sync=cost.sync,
+        start=cost.start,
+    )
+    return ChannelExchange(bytes_, ranks, tiling, parts)
+
+
+def _parts(peer: int, ranks: int, channels: int, per_peer: int, slice_: int) -> int:
+    """In how many parts what goes to a peer is cut: one channel for all rounds of a part, unless parts are too long."""
+    most = min(per_peer, channels)
+    parts = most
+    while parts * ranks > channels and parts > 1:
+        parts //= 2
+    while peer > parts * slice_ * _LARGEST_PART and 2 * parts <= most:
+        parts *= 2
+    while parts > 1 and peer < parts * GRAIN:
+        parts //= 2
+    return parts
+
+
+def _power_of_two(number: int) -> int:
+    """The largest power of two that is no larger."""
+    return 1 << (max(number, 1).bit_length() - 1)
+
+
 def library_ring(
-    collective: str, bytes_: int, ranks: int, machine: str | Gpu | Machine | Fabric, dtype: str = "bf16"
+    collective: str,
+    bytes_: int,
+    ranks: int,
+    machine: str | Gpu | Machine | Fabric,
+    dtype: str = "bf16",
+    units: int | None = None,
 ) -> ChannelRing:
     """The ring kernel that the machine's library runs for a collective of `bytes_` [bytes of the whole buffer].
 
-    Where the library would take another algorithm (a tree, the switch), it is its best ring. Raises UnknownNameError
-    for an unknown collective, InputError for one without a ring and for sizes and ranks that make none.
+    Where the library would take another algorithm (a tree, the switch), it is its best ring. `units` is the most
+    workgroups that it may have (None: the library's own number). Raises UnknownNameError for an unknown collective,
+    InputError for one without a ring and for sizes and ranks that make none.
     """
     name = canonical(collective)
     if name not in RINGS:
-        instead = "DMA engines can" if name in PUSHES else "it has no ring"
-        raise InputError(
-            f"no ring kernel drives {name} ({instead}); by compute units choose {join_or(RINGS)}"
-        )
+        raise InputError(f"no ring kernel drives {name}; by compute units choose {join_or(BY_UNITS)}")
     _check(bytes_, ranks)
     fabric = fabric_of(machine)
     protocol = _protocol(name, bytes_, ranks, fabric)
     shape = _SHAPES["amd" if fabric.vendor == "amd" else "nvidia"][protocol]
     cost = ring_cost(fabric.vendor, fabric.architecture, protocol.name.lower())
     tiling = ChannelTiling(
-        channels=_channels(fabric, ranks, bytes_, shape.threads, protocol),
+        channels=_channels(units or fabric.workgroups(ranks), ranks, bytes_, shape.threads, protocol),
         threads=shape.threads,
         chunk=shape.chunk,
         slices=shape.slices,
@@ -112,7 +212,7 @@ def _protocol(collective: str, bytes_: int, ranks: int, fabric: Fabric) -> Proto
     return min(rings)[1]
 
 
-def _channels(fabric: Fabric, ranks: int, bytes_: int, threads: int, protocol: Protocol) -> int:
-    """Workgroups: all of the library's, fewer while there is too little for each thread (NCCL enqueue.cc)."""
+def _channels(most: int, ranks: int, bytes_: int, threads: int, protocol: Protocol) -> int:
+    """Workgroups: as many as there may be, fewer while there is too little for each thread (NCCL enqueue.cc)."""
     least = {Protocol.LL: 8 * ranks, Protocol.LL128: 8, Protocol.SIMPLE: 64}[protocol] * threads
-    return max(1, min(fabric.workgroups(ranks), bytes_ // least))
+    return max(1, min(most, bytes_ // least))

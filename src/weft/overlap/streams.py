@@ -12,6 +12,7 @@ from weft.hardware import Gpu
 from weft.kernels import GemmTiling, gemm_kernel, operand_sizes, tile_table
 from weft.kernels.channels import ChannelRing
 from weft.kernels.copies import DmaGather
+from weft.kernels.exchange import ChannelExchange
 from weft.overlap.base import check_tiles
 from weft.overlap.strategies import Strategy, split_units
 from weft.program import Buffer, PlacedKernel, Plan
@@ -19,7 +20,7 @@ from weft.program.plan import Work
 from weft.program.rules import CACHED_STORE
 from weft.workload import Gemm
 
-Collective = ChannelRing | DmaGather
+Collective = ChannelRing | ChannelExchange | DmaGather
 
 
 @dataclass(frozen=True)

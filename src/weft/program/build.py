@@ -212,6 +212,7 @@ class _Builder:
         work = np.zeros((kernel.workgroups, y.T_FIELDS), dtype=np.int64)
         work[:, y.T_ROW] = work[:, y.T_LANE] = np.arange(kernel.workgroups)
         work[:, y.T_REGION] = y.NONE
+        work[:, y.T_SCRIPT] = kernel.script_of or 0
         return work
 
     def _kernel_row(self, g: int, k: int, first_work: int, first_phase: int, region: Table) -> list[int]:
@@ -219,7 +220,7 @@ class _Builder:
         kernel = placed.kernel
         row = [0] * y.K_COLUMNS
         row[y.K_WORKGROUPS], row[y.K_FIRST_WORK] = kernel.workgroups, first_work
-        row[y.K_FIRST_PHASE], row[y.K_PHASES] = first_phase, len(kernel.phases)
+        row[y.K_FIRST_PHASE], row[y.K_PHASES] = first_phase, kernel.script_length
         row[y.K_THREADS], row[y.K_REGISTERS], row[y.K_LDS] = kernel.threads, kernel.registers, kernel.lds
         row[y.K_PRIORITY] = placed.priority
         row[y.K_AFTER] = y.NONE if placed.after is None else placed.after

@@ -124,6 +124,8 @@ class Kernel:
     A `tiled` kernel computes the plan's tiles, or those in the rows `part` (first, one past the last). A kernel without
     workgroups has DMA engines carry out `copies`. With `completion_fs` the host drives them: there is no launch on the
     GPU, and the kernel is over so long after the last byte has left [fs]; None: they are launched as kernels are.
+    Where workgroups run scripts of their own, `phases` holds these one behind the other, all of one length (`scripts`
+    pads them), and `script_of` says which one each workgroup runs.
     """
 
     name: str
@@ -136,3 +138,15 @@ class Kernel:
     part: tuple[int, int] | None = None
     copies: tuple[Command, ...] = ()
     completion_fs: int | None = None
+    script_of: tuple[int, ...] = ()
+
+    @property
+    def script_length(self) -> int:
+        """Phases of one script."""
+        return len(self.phases) // (max(self.script_of, default=0) + 1)
+
+
+def scripts(*each: tuple[Phase, ...]) -> tuple[Phase, ...]:
+    """Several scripts one behind the other, the shorter ones padded with phases that do nothing."""
+    longest = max(len(script) for script in each)
+    return tuple(phase for script in each for phase in (*script, *[Phase(0, 1, 0)] * (longest - len(script))))

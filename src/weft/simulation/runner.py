@@ -10,9 +10,9 @@ from weft.engine import layout as y
 from weft.engine.state import Machine as State
 from weft.errors import InputError
 from weft.hardware import Gpu, Machine, System
-from weft.kernels.channels import ChannelRing
+from weft.kernels.copies import DmaGather
 from weft.overlap import ROUND_ROBIN, ArbiterPolicy, PhaseTimes
-from weft.overlap.library_ring import dma_collective, library_ring
+from weft.overlap.library_ring import cu_collective, dma_collective
 from weft.overlap.machine import machine_tables
 from weft.overlap.nodes import system_for
 from weft.overlap.strategies import partitions
@@ -50,13 +50,12 @@ def collective_on(
     """
     if driver == "dma":
         return dma_collective(name, bytes_, ranks)
-    ring = library_ring(name, bytes_, ranks, whole(machine), dtype)
-    return ring if units is None else replace(ring, tiling=replace(ring.tiling, channels=units))
+    return cu_collective(name, bytes_, ranks, whole(machine), dtype, units)
 
 
 def paced(system: System, moved: Collective | None) -> System:
     """The system with a link at the rate that the collective's stores reach."""
-    share = moved.tiling.link if isinstance(moved, ChannelRing) else 1.0
+    share = 1.0 if moved is None or isinstance(moved, DmaGather) else moved.tiling.link
     link = system.gpu.link
     slower = link.model_copy(update={"kernel_efficiency": link.kernel_efficiency * share})
     return system.model_copy(update={"gpu": system.gpu.model_copy(update={"link": slower})})

@@ -1,0 +1,233 @@
+"""The all-to-all of a collective library by compute units: sends and receives between all pairs, dealt to channels.
+
+Every round pairs each GPU with the one `round` places ahead, to which it sends, and with the one as far behind, from
+which it receives. A pair's data is cut in parts, each a channel's, and a channel serves the rounds that fall to it one
+after another. Half of a workgroup's threads load the user's data and store it into a buffer in the peer's memory, the
+other half load what has arrived and store it into the result: all bytes are staged. The scheme is that of NCCL and RCCL
+(public sources: enqueue.cc, device.h, sendrecv.h).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from weft.hardware import Gpu
+from weft.kernels.channels import ChannelTiling
+from weft.program import Buffer, Cause, ChunkRule, Kernel, Load, Phase, RemoteMap, Store, Wait
+from weft.program.rules import PLAIN_STORE
+from weft.program.script import scripts
+from weft.units import to_fs
+
+_Access = TypeVar("_Access", Load, Store)
+GRAIN = 4096
+"""Parts are multiples of this [bytes] (NCCL device.h, ncclP2pPartBounds)."""
+BEHIND = 2
+"""Slices that receiving lies behind sending: a part's halves do not wait for each other."""
+
+
+@dataclass(frozen=True)
+class ChannelExchange:
+    """An all-to-all in which each of `ranks` GPUs has `bytes_` (the whole buffer, its own part included).
+
+    `tiling.channels` workgroups share the rounds; `parts` of them, at most, serve one peer at a time. A slice is
+    `tiling.chunk` bytes at most; `tiling.in_flight` bytes are on their way in either direction.
+    """
+
+    bytes_: int
+    ranks: int
+    tiling: ChannelTiling
+    parts: int
+
+    @property
+    def collective(self) -> str:
+        """The collective's name."""
+        return "all_to_all"
+
+    @property
+    def stride(self) -> int:
+        """How many rounds are served at the same time, and so how many scripts there are."""
+        return self.tiling.channels // self.parts
+
+    @property
+    def slices(self) -> int:
+        """Slices in a part."""
+        return -(-self._least // self.tiling.chunk)
+
+    @property
+    def slice(self) -> int:
+        """Data in a slice [bytes]."""
+        each = -(-self._least // self.slices)
+        grain = GRAIN * self.stride
+        return -(-each // grain) * grain if each > grain else -(-each // self.stride) * self.stride
+
+    @property
+    def part(self) -> int:
+        """What one channel sends to one peer [bytes]."""
+        return self.slices * self.slice
+
+    @property
+    def share(self) -> int:
+        """What goes to each peer [bytes]."""
+        return self.parts * self.part
+
+    @property
+    def fifo(self) -> int:
+        """A channel's buffer at a peer [bytes]."""
+        return self.tiling.depth * self._slot
+
+    @property
+    def _slot(self) -> int:
+        return -(-self.tiling.on_wire(self.slice) // GRAIN) * GRAIN
+
+    @property
+    def _least(self) -> int:
+        """A part before it is rounded up to whole slices [bytes]."""
+        return -(-self.bytes_ // (self.ranks * self.parts))
+
+    def link_bytes(self) -> int:
+        """What each GPU sends [bytes]."""
+        return (self.ranks - 1) * self.parts * self.slices * self.tiling.on_wire(self.slice)
+
+    # -- buffers
+    # ----------------------------------------------------------------------------------------------
+
+    def buffers(self, gpus: int) -> tuple[Buffer, ...]:
+        """The data, the result, and at every peer a receive buffer per channel, each of `gpus` simulated GPUs."""
+        whole = ((self.share * self.ranks,),) * gpus
+        peers = range(1, self.ranks)
+        fifos = ((self.fifo * self.tiling.channels,) * len(peers),) * gpus
+        rules = tuple(
+            ChunkRule(remote=RemoteMap("staged", hops - 1, False, Cause.AG_WRITE, hops, direct=True))
+            for hops in peers
+        )
+        return (
+            Buffer("data", whole),
+            Buffer("collected", whole, (PLAIN_STORE,)),
+            Buffer("staged", fifos, rules, self.tiling.channels),
+        )
+
+    # -- the scripts
+    # ---------------------------------------------------------------------------------------------
+
+    def kernel(self, gpu: Gpu, name: str | None = None, earlier: int = 0) -> Kernel:
+        """The kernel, as the one after `earlier` others through the same buffers."""
+        tiling, stride = self.tiling, self.stride
+        return Kernel(
+            name=name or self.collective,
+            workgroups=tiling.channels,
+            threads=tiling.threads,
+            registers=tiling.threads * tiling.registers_per_thread * 4,
+            lds=tiling.lds,
+            phases=scripts(*(tuple(self._script(place, earlier)) for place in range(stride))),
+            script_of=tuple(channel % stride for channel in range(tiling.channels)),
+        )
+
+    def _script(self, place: int, earlier: int) -> Iterator[Phase]:
+        """What the channels do whose number is `place` modulo the stride: their rounds, one after another."""
+        delay = self.tiling.start
+        for turn in range(place, self.ranks, self.stride):
+            if turn == 0:
+                yield self._copy(place, delay)
+            else:
+                yield from self._round(turn, place, earlier, delay)
+            delay = self.tiling.sync
+
+    def _copy(self, place: int, delay: float) -> Phase:
+        """One's own part goes straight from the data to the result, by all threads."""
+        piece = min(2 * self._piece, self.part)
+        load = Load("data", 0, piece, self._last(self.part, piece), Cause.AG_READ, step_stride=piece)
+        store = Store("collected", Cause.AG_WRITE, 0, piece, piece, self._last(self.part, piece))
+        return self._phase(
+            self.part, piece, (self._of(load, 0, place),), (self._of(store, 0, place),), None, delay
+        )
+
+    def _round(self, turn: int, place: int, earlier: int, delay: float) -> Iterator[Phase]:
+        """Send to the peer `turn` places ahead, receive from the one as far behind, slice after slice."""
+        wire = self.tiling.on_wire(self.slice)
+        behind = min(BEHIND, self.slices)
+        for number in range(self.slices + behind):
+            loads: list[Load] = []
+            stores: list[Store] = []
+            wait = None
+            if number < self.slices:
+                loads.append(self._own(turn, place, number))
+                stores.append(self._send(turn, number))
+            if number >= behind:
+                came = earlier * self.slices + number - behind + 1
+                wait = Wait("staged", turn - 1, bytes=came * wire)
+                loads.append(self._arrived(turn, number - behind))
+                stores.append(self._keep(turn, place, number - behind))
+            yield self._phase(self.slice, self._piece, tuple(loads), tuple(stores), wait, delay)
+            delay = self.tiling.sync
+
+    def _phase(
+        self,
+        data: int,
+        piece: int,
+        loads: tuple[Load, ...],
+        stores: tuple[Store, ...],
+        wait: Wait | None,
+        delay: float,
+    ) -> Phase:
+        return Phase(
+            iterations=-(-data // piece),
+            slots=4,
+            cycles=0,
+            loads=loads,
+            store=stores[0],
+            also=stores[1] if len(stores) > 1 else None,
+            wait=wait,
+            delay_fs=to_fs(delay),
+        )
+
+    @property
+    def _piece(self) -> int:
+        """What each of the four wavefronts moves at a time in either direction [bytes]."""
+        return min(self.tiling.in_flight // 4, self.slice)
+
+    def _own(self, turn: int, place: int, number: int) -> Load:
+        piece = self._piece
+        load = Load("data", 0, piece, self._last(self.slice, piece), Cause.AG_READ, step_stride=piece)
+        return self._of(load, turn, place, number)
+
+    def _keep(self, turn: int, place: int, number: int) -> Store:
+        piece = self._piece
+        store = Store("collected", Cause.AG_WRITE, 0, piece, piece, self._last(self.slice, piece))
+        return self._of(store, turn, place, number)
+
+    def _arrived(self, turn: int, number: int) -> Load:
+        unit, last = self._wired()
+        offset = number % self.tiling.depth * self._slot
+        return Load(
+            "staged",
+            turn - 1,
+            unit,
+            last,
+            Cause.AG_READ,
+            row_stride=self.fifo,
+            step_stride=unit,
+            offset=offset,
+        )
+
+    def _send(self, turn: int, number: int) -> Store:
+        unit, last = self._wired()
+        offset = number % self.tiling.depth * self._slot
+        return Store("staged", Cause.AG_WRITE, turn - 1, unit, unit, last, self.fifo, offset)
+
+    def _wired(self) -> tuple[int, int]:
+        unit = self.tiling.on_wire(self._piece)
+        return unit, self.tiling.on_wire(self.slice) - (-(-self.slice // self._piece) - 1) * unit
+
+    def _last(self, data: int, piece: int) -> int:
+        return data - (-(-data // piece) - 1) * piece
+
+    def _of(self, access: _Access, turn: int, place: int, number: int = 0) -> _Access:
+        """An access to user data, moved to a peer's share, the channel's part of it and a slice of that.
+
+        Channel c has the part c // stride: a row's stride is a part over the stride, less what `place` adds to it.
+        """
+        row = self.part // self.stride
+        offset = turn * self.share + number * self.slice - place * row
+        return replace(access, row_stride=row, offset=offset)

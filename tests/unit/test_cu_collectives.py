@@ -1,0 +1,144 @@
+"""Collectives that compute units drive: how many workgroups they have, what they move, and when links are full."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from machines import finish, gpu
+
+from weft.engine import layout as y
+from weft.errors import InputError
+from weft.hardware import System, load
+from weft.kernels.channels import ChannelTiling
+from weft.kernels.exchange import ChannelExchange
+from weft.overlap.library_ring import cu_collective
+from weft.overlap.machine import machine_tables
+from weft.overlap.streams import CollectiveLoop, Streams
+from weft.program import build
+from weft.program.script import Phase, scripts
+from weft.simulation.concurrent import isolated_collective
+from weft.simulation.execution import most_resident
+
+KIB, MIB = 1024, 1 << 20
+TILING = ChannelTiling(
+    channels=8, threads=256, chunk=16 * KIB, slices=1, depth=8, in_flight=8 * KIB, lds=0, sync=0, start=0
+)
+
+
+def exchange(bytes_=1024 * KIB, ranks=4, channels=8, parts=2, **changes):
+    return ChannelExchange(bytes_, ranks, replace(TILING, channels=channels, **changes), parts)
+
+
+def run(kernel, count=1, units=8):
+    on = gpu(compute__compute_units=units, memory__channels=8, memory__bandwidth="256 GB/s")
+    plan = Streams(None, CollectiveLoop(kernel, count)).plan(on)
+    rows, shape = machine_tables(System(gpu=on, gpus=kernel.ranks), 1, 512, most_resident(plan, on))
+    return finish(build(plan, rows, shape))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "channels", "parts"), [(2, 2, 1), (4, 8, 2), (4, 4, 2), (4, 2, 2), (3, 6, 2)]
+)
+@pytest.mark.parametrize("count", [1, 2])
+def test_an_all_to_all_stages_every_byte_but_its_own(ranks, channels, parts, count):
+    kernel = exchange(96 * KIB * ranks, ranks, channels, parts)
+    m = run(kernel, count)
+    sent, kept = (ranks - 1) * kernel.share, kernel.share
+    assert m.link[:, y.L_BYTES].sum() == count * sent == count * kernel.link_bytes()
+    # What is sent is read here, written and read in the buffer at the peer, and written there; one's own is copied.
+    assert m.traffic[0, y.CAUSE_AG_READ] == count * (2 * sent + kept)
+    assert m.traffic[0, y.CAUSE_AG_WRITE] == count * (2 * sent + kept)
+
+
+def test_flags_between_the_data_take_half_of_the_link_and_of_the_buffers():
+    plain, flagged = exchange(), exchange(wire=2.0)
+    assert flagged.link_bytes() == 2 * plain.link_bytes()
+    assert run(flagged).link[:, y.L_BYTES].sum() == 2 * run(plain).link[:, y.L_BYTES].sum()
+
+
+def test_every_pair_is_served_by_as_many_channels_as_there_are_parts():
+    """RCCL on eight MI300X: 64 channels serve all peers at once, eight each; 32 serve them in two turns."""
+    large = 896 * MIB
+    for units, channels, rounds in (
+        (64, 64, 1),
+        (32, 32, 2),
+        (16, 16, 4),
+        (None, 64, 1),
+        (128, 64, 1),
+        (40, 32, 2),
+    ):
+        kernel = cu_collective("all_to_all", large, 8, "mi300x", units=units)
+        assert (kernel.tiling.channels, kernel.parts, 8 // kernel.stride) == (channels, 8, rounds)
+
+
+def test_small_all_to_alls_are_not_cut_for_more_channels_than_serve_all_peers_at_once():
+    assert cu_collective("all_to_all", 64 * MIB, 8, "mi300x", units=32).parts == 4
+    assert cu_collective("all_to_all", 64 * KIB, 8, "mi300x").parts == 2
+
+
+def test_workgroups_of_a_kernel_may_run_scripts_of_their_own():
+    long, short = (Phase(1, 1, 700), Phase(1, 1, 700)), (Phase(1, 1, 700),)
+    kernel = exchange().kernel(gpu())
+    own = replace(kernel, phases=scripts(long, short), script_of=tuple(i % 2 for i in range(8)))
+    assert own.script_length == 2
+
+    class Scripted(ChannelExchange):
+        def kernel(self, gpu, name=None, earlier=0):
+            return own
+
+    m = run(Scripted(1024 * KIB, 4, TILING, 2))
+    lives = m.work_log[0, :8, y.WL_END] - m.work_log[0, :8, y.WL_START]
+    assert np.array_equal(lives[::2], np.full(4, 2 * lives[1]))
+
+
+def test_a_workgroups_share_of_the_data_is_loaded_and_stored_once():
+    """The slices of all channels and rounds cover the data: no byte twice, none left out."""
+    kernel = exchange(256 * KIB, 4, 4, 2)
+    covered = []
+    compiled = kernel.kernel(gpu())
+    for channel, script in enumerate(compiled.script_of):
+        length = compiled.script_length
+        for phase in compiled.phases[script * length : (script + 1) * length]:
+            for part in phase.loads:
+                if part.buffer == "data":
+                    first = part.offset + channel * part.row_stride
+                    size = (phase.iterations - 1) * part.unit_bytes + part.last_unit_bytes
+                    covered.append((first, first + size))
+    covered.sort()
+    assert covered[0][0] == 0
+    assert covered[-1][1] == kernel.ranks * kernel.share
+    assert all(end == begin for (_, end), (begin, _) in pairwise(covered))
+
+
+@pytest.mark.parametrize("collective", ["all_gather", "reduce_scatter", "all_reduce"])
+def test_bandwidth_grows_with_workgroups_until_the_links_are_full(collective):
+    seconds = [
+        isolated_collective(collective, 32 * MIB, "mi300x", units=units).collective_s for units in (4, 8, 32)
+    ]
+    assert seconds[0] > 1.7 * seconds[1] > 1.7 * seconds[2]
+    link = load("mi300x").link
+    sent = 7 / 8 * 32 * MIB * (2 if collective == "all_reduce" else 1)
+    assert seconds[2] > sent / (link.bandwidth * link.kernel_efficiency)
+
+
+def test_a_library_takes_no_more_workgroups_than_it_is_given():
+    assert cu_collective("all_reduce", 64 * MIB, 8, "mi300x").tiling.channels == 56
+    assert cu_collective("all_reduce", 64 * MIB, 8, "mi300x", units=12).tiling.channels == 12
+    assert cu_collective("all_gather", 64 * KIB, 8, "mi300x", units=12).tiling.channels < 12
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda: cu_collective("all_gather", MIB, 8, "mi300x", units=0), "at least 1 compute unit"),
+        (lambda: cu_collective("broadcast", MIB, 8, "mi300x"), "choose 'all_reduce'"),
+        (lambda: cu_collective("all_to_all", 100, 8, "mi300x"), "less than 1 KiB each"),
+        (lambda: cu_collective("all_to_all", MIB, 1, "mi300x"), "take at least 2"),
+    ],
+)
+def test_what_no_kernel_can_do_is_said_in_a_sentence(call, sentence):
+    with pytest.raises(InputError, match=sentence):
+        call()
