@@ -21,7 +21,12 @@ PROCESSES = 2
 
 def begin(folder, name):
     arguments = [folder / "runs", folder / "log", folder / f"{name}.json"]
-    return subprocess.Popen([sys.executable, SCRIPT, *arguments], start_new_session=True)
+    return subprocess.Popen(
+        [sys.executable, SCRIPT, *arguments],
+        start_new_session=True,
+        stderr=subprocess.DEVNULL,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # tests in the background ignore it
+    )
 
 
 def lines(folder, what):
@@ -49,20 +54,21 @@ def uninterrupted(tmp_path_factory):
     return (folder / "answers.json").read_bytes()
 
 
-@pytest.mark.parametrize("victim", ["everything", "the parent alone"])
-def test_what_was_done_before_a_kill_is_not_done_again(tmp_path, uninterrupted, victim):
-    first = begin(tmp_path, "first")
-    wait_for(lambda: len(lines(tmp_path, "end")) >= 3)
-    if victim == "everything":
-        os.killpg(first.pid, signal.SIGKILL)
-    else:
-        first.kill()
-    first.wait()
+def stopped(folder, stop):
+    """What the store holds of a sweep that was stopped by `stop` in the middle, once nothing of it runs any more."""
+    first = begin(folder, "first")
+    wait_for(lambda: len(lines(folder, "end")) >= 3)
+    stop(first)
+    assert first.wait() != 0
     wait_for(lambda: not group_lives(first.pid))
-    before = kept(tmp_path)
-    assert 0 < len(before) < len(SIZES)
-    assert not (tmp_path / "first.json").exists()
+    assert not (folder / "first.json").exists()
+    held = kept(folder)
+    assert 0 < len(held) < len(SIZES)
+    return held
 
+
+def test_what_was_done_before_a_kill_is_not_done_again(tmp_path, uninterrupted):
+    before = stopped(tmp_path, lambda first: os.killpg(first.pid, signal.SIGKILL))
     assert begin(tmp_path, "second").wait() == 0
     assert (tmp_path / "second.json").read_bytes() == uninterrupted
     times = Counter(int(line.split()[1]) for line in lines(tmp_path, "begin"))
@@ -70,6 +76,15 @@ def test_what_was_done_before_a_kill_is_not_done_again(tmp_path, uninterrupted, 
     assert {k for k in before if times[k] > 1} == set()
     assert sum(times.values()) <= len(SIZES) + PROCESSES
     assert Store(tmp_path / "runs").contents().entries == len(SIZES)
+
+
+def test_processes_end_with_the_one_that_began_them(tmp_path):
+    stopped(tmp_path, lambda first: first.kill())
+
+
+def test_an_interrupt_ends_all_and_leaves_whole_entries(tmp_path):
+    stopped(tmp_path, lambda first: os.killpg(first.pid, signal.SIGINT))
+    assert not list((tmp_path / "runs").rglob("*.part"))
 
 
 def test_two_processes_share_a_store(tmp_path, uninterrupted):
