@@ -25,7 +25,6 @@ def begin(folder, name):
         [sys.executable, SCRIPT, *arguments],
         start_new_session=True,
         stderr=subprocess.DEVNULL,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # tests in the background ignore it
     )
 
 

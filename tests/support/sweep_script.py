@@ -1,6 +1,7 @@
 """A study to be killed: `python sweep_script.py FOLDER LOG ANSWERS` sweeps small runs and writes their records."""
 
 import json
+import signal
 import sys
 from pathlib import Path
 
@@ -12,6 +13,7 @@ SIZES = tuple(range(1024, 1024 + 12 * 128, 128))
 ROWS = 1024
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background may ignore it
     folder, log, answers = sys.argv[1:]
     tasks = [SmallRun(k, log, ROWS) for k in SIZES]
     found = {task.k: record for task, record in sweep(tasks, jobs=2, store=Store(Path(folder)))}
