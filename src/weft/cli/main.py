@@ -18,6 +18,7 @@ COMMANDS = {
     "study": LazyCommand("weft.cli.study:study", "Repeat a paper's study and stand beside its figures."),
     "simulate": LazyCommand("weft.cli.simulate:simulate", "Simulate one sub-layer on one machine."),
     "advise": LazyCommand("weft.cli.advise:advise", "Say how a GEMM and a collective should share a GPU."),
+    "tune": LazyCommand("weft.cli.tune:tune", "Tune independent GEMMs that share a GPU."),
     "predict": LazyCommand("weft.cli.predict:predict", "Predict GEMMs, collectives, operators and layers."),
     "validate": LazyCommand("weft.cli.validate:validate", "Set the models beside measured times."),
     "calibrate": LazyCommand("weft.cli.calibrate:calibrate", "Fit a machine to its own measurements."),

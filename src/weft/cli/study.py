@@ -14,6 +14,9 @@ STUDIES = {
     "c3": LazyCommand(
         "weft.cli.study_c3:c3", "C3 and ConCCL (ISPASS 2025): a GEMM beside an independent collective."
     ),
+    "goldyloc": LazyCommand(
+        "weft.cli.study_goldyloc:goldyloc", "GOLDYLOC (TACO 2025): independent GEMMs together on one GPU."
+    ),
     "sensitivity": LazyCommand(
         "weft.cli.study_sensitivity:sensitivity", "What assumed values decide of the T3 figures."
     ),

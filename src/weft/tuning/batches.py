@@ -22,7 +22,8 @@ _FLOPS_PER_WEIGHT = 1e9
 class Batch:
     """GEMMs that are launched together on a GPU, each in a queue of its own, on `units` compute units (None: all).
 
-    `clock` is "short" or "sustained"; without `request_bytes` requests are as large as the channel interleave.
+    With `queues` they are dealt to fewer of them in turn. `clock` is "short" or "sustained"; without `request_bytes`
+    requests are as large as the channel interleave.
     """
 
     gpu: Gpu
@@ -30,6 +31,7 @@ class Batch:
     units: int | None = None
     clock: str = "sustained"
     request_bytes: int | None = None
+    queues: int | None = None
 
     @property
     def title(self) -> str:
@@ -52,6 +54,7 @@ class Batch:
             **gpu_inputs(self.gpu),
             "gemms": [{"gemm": asdict(one.gemm), "tiling": tiling_inputs(one.tiling)} for one in self.gemms],
             "units": self.units,
+            "queues": self.queues,
             "clock": self.clock,
             "request_bytes": self.request_bytes,
         }
@@ -61,6 +64,7 @@ class Batch:
         return concurrent_gemms(
             self.gemms,
             self.gpu,
+            queues=None if self.queues is None else min(self.queues, len(self.gemms)),
             units=self.units,
             clock=self.clock,
             request_bytes=self.request_bytes,

@@ -90,6 +90,25 @@ def _parts(gemms: Sequence[Gemm], degree: int) -> Iterator[Sequence[Gemm]]:
         first += size
 
 
+@dataclass(frozen=True)
+class Plans:
+    """A queue in batches, each begun when the one before it has ended: one after another, all at once, as chosen."""
+
+    sequential: tuple[Batch, ...]
+    default: tuple[Batch, ...]
+    goldyloc: tuple[Batch, ...]
+
+    def batches(self) -> Iterator[Batch]:
+        """Everything that has to be simulated."""
+        yield from (*self.sequential, *self.default, *self.goldyloc)
+
+
+def plans(queue: Queue, degree: int, kernels: Kernels, bench: Bench) -> Plans:
+    """How a queue runs with the kernels that are fastest alone, and with GO-kernels at a degree."""
+    alone = tuple(bench.batch((kernels[gemm].tiled(1),)) for gemm in queue.gemms)
+    return Plans(alone, (default_batch(queue, kernels, bench),), planned(queue, degree, kernels, bench))
+
+
 def needed(queue: Queue, kernels: Kernels, bench: Bench) -> Iterator[Batch]:
     """Every batch that has to be simulated to judge a queue: default concurrency, each degree, each set of kernels."""
     yield default_batch(queue, kernels, bench)

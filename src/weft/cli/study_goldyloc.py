@@ -1,0 +1,132 @@
+"""`weft study goldyloc`: independent GEMMs on one GPU, published figures beside Weft's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from weft.cli.options import machine
+from weft.cli.progress import progress_bar
+from weft.cli.studies import examples, print_headline, print_notes, study_options, write_study
+from weft.cli.tables import print_table
+
+if TYPE_CHECKING:
+    from weft.hardware import Gpu
+    from weft.studies.goldyloc import Case, GoldylocStudy
+    from weft.sweep import Store
+
+
+@click.command(
+    "goldyloc",
+    epilog=examples("weft study goldyloc --jobs 2 --out out/goldyloc", "weft study goldyloc --gpu mi300x"),
+)
+@study_options("goldyloc")
+@click.option(
+    "--suite",
+    "file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="A TOML file with GEMMs of your own instead of the declared ones.",
+)
+@click.option("--gpu", default="mi100", show_default=True, metavar="NAME|FILE", help="The GPU.")
+@click.option(
+    "--set", "assignments", multiple=True, metavar="PATH=VALUE", help="Change a value of the GPU; repeatable."
+)
+@click.option(
+    "--clock",
+    type=click.Choice(("short", "sustained")),
+    default="sustained",
+    show_default=True,
+    help="The clock of a short run, or the one that a GPU keeps up.",
+)
+@click.option("--sensitivity", is_flag=True, help="Move assumed values to both ends of their ranges instead.")
+def goldyloc(
+    json_file: Path | None,
+    folder: Path | None,
+    jobs: int,
+    store: Store | None,
+    file: Path | None,
+    gpu: str,
+    assignments: tuple[str, ...],
+    clock: str,
+    sensitivity: bool,
+) -> None:
+    """GOLDYLOC (TACO 2025): independent GEMMs together on one GPU, with kernels for the share they get.
+
+    A declared suite of GEMMs of seven networks on MI100: one after another, all at once with the kernels that are
+    fastest alone, with GO-kernels at fixed degrees, with the degree that a predictor chooses, and the best of all.
+    What has been simulated before comes from the cache.
+    """
+    from weft.studies import goldyloc as paper
+
+    chosen = machine(gpu, assignments)
+    suite = paper.load_suite(file) if file is not None else paper.declared_suite()
+    with progress_bar("GOLDYLOC study") as progress:
+        done = paper.run(suite, jobs, progress, gpu=chosen, clock=clock, store=store)
+    if sensitivity:
+        _print_sensitivity(done, chosen, jobs, store, json_file)
+        return
+    _print_cases(done)
+    title = "Published figures beside Weft's" if done.comparable else f"Figures for {done.gpu}"
+    print_headline(title, done.headline())
+    print_notes(done.notes)
+    write_study("goldyloc", done, json_file, folder, lambda out: _report(done, out, chosen))
+
+
+def _report(done: GoldylocStudy, folder: Path, gpu: Gpu) -> Path:
+    from weft.report.goldyloc import goldyloc_report
+
+    return goldyloc_report(done, folder, gpu)
+
+
+def _print_cases(done: GoldylocStudy) -> None:
+    columns = [
+        "network",
+        "layer",
+        "GEMM",
+        "queued",
+        "sequential",
+        "default",
+        "degree",
+        "GOLDYLOC",
+        "over\ndefault",
+        "over\nsequential",
+        "of oracle",
+    ]
+    rows = [
+        [
+            case.network,
+            case.layer,
+            _shape(case),
+            str(len(case.judged.queue.gemms)),
+            f"{case.judged.sequential * 1e6:.1f}",
+            f"{case.judged.default * 1e6:.1f}",
+            str(case.degree),
+            f"{case.goldyloc * 1e6:.1f}",
+            f"{case.over_default:.2f}",
+            f"{case.over_sequential:.2f}",
+            f"{case.of_oracle:.1%}",
+        ]
+        for case in done.cases
+    ]
+    print_table(f"{done.suite.title}: {done.gpu}, times [us]", columns, rows, numbers=columns[3:])
+
+
+def _shape(case: Case) -> str:
+    gemm = case.judged.queue.gemms[0]
+    return "mixed" if case.mixed else f"{gemm.m}x{gemm.n}x{gemm.k}"
+
+
+def _print_sensitivity(
+    done: GoldylocStudy, gpu: Gpu, jobs: int, store: Store | None, json_file: Path | None
+) -> None:
+    from weft.studies.goldyloc import sensitivity as moved
+
+    with progress_bar("GOLDYLOC sensitivity") as progress:
+        rows = moved.run(done, gpu, jobs, progress, store=store)
+    columns, cells = rows.table()
+    print_table("What the figures become at either end of each range, kernels unchanged", columns, cells)
+    if json_file is not None:
+        click.echo(f"figures: {rows.save(json_file)}")

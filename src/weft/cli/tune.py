@@ -1,0 +1,100 @@
+"""`weft tune`: how many independent GEMMs to run together on a GPU, and with which kernels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from weft.cli.options import file_option, jobs_option, machine, store_option
+from weft.cli.progress import progress_bar
+from weft.cli.studies import examples
+from weft.cli.tables import print_table
+
+if TYPE_CHECKING:
+    from weft.sweep import Store
+    from weft.tuning.tune import Gain, Tuned
+
+
+@click.command(
+    epilog=examples("weft tune gemms.csv --gpu mi100", "weft tune gemms.csv --gpu mi300x --out kernels.json")
+)
+@click.argument("gemms", type=click.Path(path_type=Path), metavar="FILE")
+@click.option(
+    "--gpu", required=True, metavar="NAME|FILE", help="The GPU: a name from the catalogue, or a TOML file."
+)
+@click.option(
+    "--set", "assignments", multiple=True, metavar="PATH=VALUE", help="Change a value of the GPU; repeatable."
+)
+@click.option(
+    "--clock",
+    type=click.Choice(("short", "sustained")),
+    default="sustained",
+    show_default=True,
+    help="The clock of a short run, or the one that a GPU keeps up.",
+)
+@file_option("--out", "library_file", "Write the kernel library, for a runtime to load, to this JSON file.")
+@file_option("--json", "json_file", "Write every line's degree, kernel and gains as JSON.")
+@jobs_option
+@store_option
+def tune(
+    gemms: Path,
+    gpu: str,
+    assignments: tuple[str, ...],
+    clock: str,
+    library_file: Path | None,
+    json_file: Path | None,
+    jobs: int,
+    store: Store | None,
+) -> None:
+    """Tune independent GEMMs for a GPU that runs several of them together.
+
+    FILE is a CSV with the columns m, n, k, dtype, count and maybe name: so many GEMMs of a shape are queued together.
+    For each line: how many to run at once, with which kernel, and the gain over all at once with the kernel that is
+    fastest alone and over one after another, with its range where uncertain values of the machine take their ends.
+    """
+    from weft.tuning.batches import Bench, Workshop
+    from weft.tuning.gemm_list import read_gemms
+    from weft.tuning.tune import tune_list
+
+    wanted, chosen = read_gemms(gemms), machine(gpu, assignments)
+    with progress_bar("tuning") as progress:
+        done = tune_list(wanted, Bench(chosen, clock), Workshop(jobs, store, progress))
+    columns = [
+        "GEMM",
+        "count",
+        "together",
+        "kernel",
+        "alone",
+        "time\n[us]",
+        "over all at once",
+        "over one by one",
+    ]
+    title = f"Independent GEMMs on {done.gpu}: how many together, and with which tile"
+    print_table(
+        title, columns, [_cells(row) for row in done.rows], numbers=["count", "together", *columns[5:]]
+    )
+    if library_file is not None:
+        click.echo(f"kernels: {done.library.save(library_file)}")
+    if json_file is not None:
+        click.echo(f"figures: {done.save(json_file)}")
+
+
+def _cells(row: Tuned) -> list[str]:
+    kernel, alone, gemm = row.kernel, row.kernels.isolated, row.wanted.gemm
+    named = "" if row.wanted.name == f"{gemm.m}x{gemm.n}x{gemm.k}" else f"{row.wanted.name}: "
+    return [
+        f"{named}{gemm}",
+        str(row.wanted.count),
+        str(row.degree),
+        f"{kernel.rows} x {kernel.columns} x {kernel.step}",
+        "the same" if kernel == alone else f"{alone.rows} x {alone.columns} x {alone.step}",
+        f"{row.judged.at_degree[row.degree] * 1e6:.1f}",
+        _gain(row.over_default),
+        _gain(row.over_sequential),
+    ]
+
+
+def _gain(gain: Gain) -> str:
+    return f"{gain.value:.2f}x ({gain.low:.2f} to {gain.high:.2f})"

@@ -1,0 +1,333 @@
+"""The GOLDYLOC study: a suite of independent GEMMs on MI100, with published figures beside Weft's.
+
+Published: S. Pati, S. Aga, N. Jayasena, M. D. Sinclair, "Global Optimizations & Lightweight Dynamic Logic for
+Concurrency", ACM TACO 2025, arXiv:2409.02227.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean, geometric_mean
+from typing import Any
+
+from weft.files import write_atomically
+from weft.hardware import Gpu
+from weft.hardware import load as load_gpu
+from weft.kernels import GemmTiling
+from weft.result.gemms_run import GemmsRun
+from weft.studies.goldyloc.shares import ShareLosses, share_losses, share_runs
+from weft.studies.goldyloc.suite import Entry, Mixed, Suite, declared_suite
+from weft.studies.headline import HeadlineRow
+from weft.sweep import Progress, Store
+from weft.tuning.batches import Bench, Workshop
+from weft.tuning.degree import Judged, Plans, asked_degrees, judge, needed, plans
+from weft.tuning.kernels import DEGREES, GoKernels, tune
+from weft.tuning.predictor import Example, Predictor, example, features, train, train_without
+from weft.workload import Gemm
+
+PUBLISHED_GPU = "mi100"
+"""The GPU that the published figures hold for."""
+PUBLISHED: Mapping[str, float] = {
+    "over_default.geomean": 1.18,
+    "over_default.max": 2.0,
+    "over_sequential.geomean": 1.43,
+    "over_sequential.max": 2.5,
+}
+"""The abstract's figures."""
+HALF_LOSS, QUARTER_LOSS, CHANGED = 0.091, 0.123, 8 / 9
+"""An independent measurement of nine GEMMs in bf16 on a GPU of 188 multiprocessors: medians, and tiles that change."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A queue of a network, judged, and the `degree` that a predictor chooses which has never seen the network.
+
+    `plans` are the batches in which it runs.
+    """
+
+    network: str
+    layer: str
+    judged: Judged
+    degree: int
+    plans: Plans
+
+    @property
+    def mixed(self) -> bool:
+        """Whether GEMMs of several shapes are queued."""
+        return not self.judged.queue.alike
+
+    @property
+    def goldyloc(self) -> float:
+        """GO-kernels at the chosen degree [s]."""
+        return self.judged.at_degree[self.degree]
+
+    @property
+    def over_default(self) -> float:
+        """How many times faster than default concurrency."""
+        return self.judged.default / self.goldyloc
+
+    @property
+    def over_sequential(self) -> float:
+        """How many times faster than one after another."""
+        return self.judged.sequential / self.goldyloc
+
+    @property
+    def of_oracle(self) -> float:
+        """Share of the oracle's performance."""
+        return self.judged.oracle / self.goldyloc
+
+    @property
+    def title(self) -> str:
+        """The queue in a few words."""
+        gemms = self.judged.queue.gemms
+        shape = "mixed shapes" if self.mixed else f"{gemms[0].m}x{gemms[0].n}x{gemms[0].k}"
+        return f"{self.network} {self.layer}: {len(gemms)} of {shape}"
+
+    def as_json(self) -> dict[str, Any]:
+        """The case as plain data, times in microseconds."""
+        judged = self.judged
+        return {
+            "network": self.network,
+            "layer": self.layer,
+            "gemms": [[one.m, one.n, one.k] for one in judged.queue.gemms],
+            "sequential_us": judged.sequential * 1e6,
+            "default_us": judged.default * 1e6,
+            "go_kernels_us": {str(degree): s * 1e6 for degree, s in judged.at_degree.items()},
+            "oracle_us": judged.oracle * 1e6,
+            "best_degree": judged.best_degree,
+            "degree": self.degree,
+            "goldyloc_us": self.goldyloc * 1e6,
+            "over_default": self.over_default,
+            "over_sequential": self.over_sequential,
+            "of_oracle": self.of_oracle,
+        }
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a GO-kernel changes: copies of one GEMM that run together, with the isolated and with the GO-kernel."""
+
+    network: str
+    layer: str
+    gemm: Gemm
+    degree: int
+    isolated: GemmTiling
+    go: GemmTiling
+    before: GemmsRun
+    after: GemmsRun
+
+    @property
+    def faster(self) -> float:
+        """How many times faster the GO-kernel is."""
+        return self.before.makespan_s / self.after.makespan_s
+
+    def as_json(self) -> dict[str, Any]:
+        """The change as plain data."""
+        return {
+            "network": self.network,
+            "layer": self.layer,
+            "gemm": [self.gemm.m, self.gemm.n, self.gemm.k],
+            "degree": self.degree,
+            "isolated": {"tiling": asdict(self.isolated), "run": self.before.record()},
+            "go_kernel": {"tiling": asdict(self.go), "run": self.after.record()},
+            "faster": self.faster,
+        }
+
+
+@dataclass(frozen=True)
+class GoldylocStudy:
+    """What the study simulated: every queue, what GO-kernels change, the loss on parts of the GPU, the predictor.
+
+    `predictor` has seen the whole suite; cases were judged by ones that had not seen their network. `units` is the
+    number of compute units, `wall_s` what the study took [s], `changed` the values that the user set.
+    """
+
+    suite: Suite
+    cases: Sequence[Case]
+    changes: Sequence[Change]
+    losses: ShareLosses
+    predictor: Predictor
+    gpu: str
+    units: int
+    clock: str
+    changed: tuple[str, ...]
+    runs: int
+    events: int
+    wall_s: float
+
+    @property
+    def comparable(self) -> bool:
+        """Whether the published figures hold for what was simulated."""
+        return self.gpu == PUBLISHED_GPU and self.suite.title == declared_suite().title
+
+    @property
+    def accuracy(self) -> float:
+        """How often the degree that a predictor chose was the best one."""
+        return fmean(case.degree == case.judged.best_degree for case in self.cases)
+
+    def at_degree(self, degree: int) -> float:
+        """GO-kernels at a fixed degree over default concurrency, geometric mean."""
+        return geometric_mean(case.judged.default / case.judged.at(degree) for case in self.cases)
+
+    def headline(self) -> list[HeadlineRow]:
+        """Weft's figures, beside the published ones where those hold."""
+        return list(_headline(self))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What must be known to read the figures."""
+        blind = (
+            "the degree was chosen by predictors that had not seen the network; "
+            f"{self.accuracy:.0%} of them name the best degree"
+        )
+        whole = "kernels that cut K into parts are not simulated: small GEMMs alone may be faster than here"
+        return (
+            "sequential and default concurrency use the kernel that is fastest alone; caches are cold, launches count",
+            blind,
+            *((whole,) if self.comparable else ()),
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """The study as plain data."""
+        return {
+            "study": "goldyloc",
+            "suite": self.suite.title,
+            "gpu": self.gpu,
+            "changed": list(self.changed),
+            "clock": self.clock,
+            "headline": [row.as_json() for row in self.headline()],
+            "fixed_degrees": {str(degree): self.at_degree(degree) for degree in DEGREES},
+            "accuracy": self.accuracy,
+            "predictor": self.predictor.record(),
+            "cases": [case.as_json() for case in self.cases],
+            "changes": [change.as_json() for change in self.changes],
+            "losses": [
+                {"gemm": [row.gemm.m, row.gemm.n, row.gemm.k], "share": row.share, "loss": row.loss}
+                for row in self.losses.rows
+            ],
+            "runs": self.runs,
+            "events": self.events,
+            "wall_s": self.wall_s,
+        }
+
+    def save(self, path: str | Path) -> Path:
+        """Write the study as JSON; OutputError if the path cannot be written."""
+        return write_atomically(path, json.dumps(self.as_json(), indent=1) + "\n")
+
+
+def _headline(done: GoldylocStudy) -> Iterator[HeadlineRow]:
+    published = PUBLISHED if done.comparable else {}
+    for name, what in (("default", "default concurrency"), ("sequential", "one after another")):
+        speedups = [getattr(case, f"over_{name}") for case in done.cases]
+        for id_, how, value in (
+            ("geomean", "geomean", geometric_mean(speedups)),
+            ("max", "largest", max(speedups)),
+        ):
+            key = f"over_{name}.{id_}"
+            yield HeadlineRow(
+                f"goldyloc.{key}", f"GOLDYLOC over {what}, {how}", published.get(key), value, "ratio"
+            )
+    known = PUBLISHED["over_sequential.geomean"] / PUBLISHED["over_default.geomean"]
+    default = geometric_mean(case.judged.sequential / case.judged.default for case in done.cases)
+    yield HeadlineRow(
+        "goldyloc.default_over_sequential.geomean",
+        "default concurrency over one after another, geomean",
+        known if done.comparable else None,
+        default,
+        "ratio",
+    )
+    oracle = geometric_mean(case.of_oracle for case in done.cases)
+    yield HeadlineRow(
+        "goldyloc.of_oracle", "share of the oracle's performance, unseen networks", None, oracle, "share"
+    )
+    other = "; published for another GPU" if done.comparable else ""
+    for id_, what, share, measured in (
+        ("half", "half", 2, HALF_LOSS),
+        ("quarter", "a quarter", 4, QUARTER_LOSS),
+    ):
+        yield HeadlineRow(
+            f"goldyloc.loss_on_{id_}",
+            f"the whole GPU's best kernel on {what} of the CUs, median loss{other}",
+            measured if done.comparable else None,
+            done.losses.median(share),
+            "fraction",
+        )
+    yield HeadlineRow(
+        "goldyloc.changed_tiles",
+        f"GEMMs whose best tile changes there{other}",
+        CHANGED if done.comparable else None,
+        done.losses.changed,
+        "share",
+    )
+
+
+def run(
+    suite: Suite | None = None,
+    jobs: int = 1,
+    progress: Progress | None = None,
+    *,
+    gpu: Gpu | None = None,
+    clock: str = "sustained",
+    store: Store | None = None,
+) -> GoldylocStudy:
+    """Simulate a suite (None: the declared one) on a GPU (None: the published one) in `jobs` processes.
+
+    Raises InputError for what cannot be simulated, such as a data type that the GPU lacks.
+    """
+    begin = time.perf_counter()
+    suite, gpu = suite or declared_suite(), gpu or load_gpu(PUBLISHED_GPU)
+    bench, workshop = Bench(gpu, clock), Workshop(jobs, store, progress)
+    queues = [(entry, queue) for entry in suite.entries for queue in entry.queues()]
+    # The parts of the GPU first: their runs share candidates with the kernels that are tuned next.
+    parts = workshop.simulate(share_runs(suite.shapes, bench))
+    kernels = tune(asked_degrees([queue for _, queue in queues]), bench, workshop)
+    runs = workshop.simulate(batch for _, queue in queues for batch in needed(queue, kernels, bench))
+    judged = [(entry, judge(queue, kernels, bench, runs)) for entry, queue in queues]
+    cases, predictor = _choose(judged, kernels, bench)
+    tuned = [one for each in kernels.values() for tried in each.runs.values() for one in tried.values()]
+    everything = [*parts.values(), *tuned, *runs.values()]
+    return GoldylocStudy(
+        suite=suite,
+        cases=cases,
+        changes=[_change(entry, kernels) for entry in suite.entries if isinstance(entry, Entry)],
+        losses=share_losses(suite.shapes, bench, parts),
+        predictor=predictor,
+        gpu=gpu.name,
+        units=gpu.compute.compute_units,
+        clock=clock,
+        changed=tuple(f"{path} = {p.text}" for path, p in gpu.provenance.items() if p.kind == "set by user"),
+        runs=len(everything),
+        events=sum(one.events for one in everything),
+        wall_s=time.perf_counter() - begin,
+    )
+
+
+def _choose(
+    judged: Sequence[tuple[Entry | Mixed, Judged]], kernels: Mapping[Gemm, GoKernels], bench: Bench
+) -> tuple[list[Case], Predictor]:
+    """Every queue with the degree that a predictor chooses which has seen all networks but the queue's."""
+    seen: dict[str, list[Example]] = {}
+    for entry, one in judged:
+        seen.setdefault(entry.network, []).append(example(one, kernels, bench.gpu))
+    several = len(seen) > 1
+    blind = {name: train_without(seen, name) if several else train(seen[name]) for name in seen}
+    cases = []
+    for entry, one in judged:
+        known = features(one.queue, kernels, bench.gpu)
+        degree = blind[entry.network].choose(known, one.queue.degrees)
+        chosen = plans(one.queue, degree, kernels, bench)
+        cases.append(Case(entry.network, entry.layer, one, degree, chosen))
+    return cases, train([one for group in seen.values() for one in group])
+
+
+def _change(entry: Entry, kernels: Mapping[Gemm, GoKernels]) -> Change:
+    """What the GO-kernel changes where the most copies of an entry run together."""
+    gemm = Gemm(*entry.gemm, entry.dtype)
+    tuned, degree = kernels[gemm], max(entry.queued)
+    runs = tuned.runs[degree]
+    isolated, go = tuned.isolated, tuned.best(degree)
+    return Change(entry.network, entry.layer, gemm, degree, isolated, go, runs[isolated], runs[go])

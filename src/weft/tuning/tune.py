@@ -1,0 +1,157 @@
+"""Tune a list of independent GEMMs for a GPU: how many of each to run together, with which kernels, for what gain."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from weft.files import write_atomically
+from weft.kernels import GemmTiling
+from weft.tuning.assumptions import variants
+from weft.tuning.batches import Batch, Bench, Runs, Workshop
+from weft.tuning.degree import Judged, Plans, Queue, asked_degrees, judge, needed, plans
+from weft.tuning.gemm_list import Wanted
+from weft.tuning.kernels import GoKernels, tune
+from weft.tuning.library_file import KernelLibrary, library_of
+from weft.workload import Gemm
+
+
+@dataclass(frozen=True)
+class Gain:
+    """How many times faster, and between which bounds where each uncertain value of the machine takes its ends."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """One line of a list, tuned: the best degree, its kernel, and the gains over the usual ways to run it.
+
+    `degrees` is the degree by how many are queued, up to the line's count.
+    """
+
+    wanted: Wanted
+    judged: Judged
+    kernels: GoKernels
+    degrees: Mapping[int, int]
+    over_default: Gain
+    over_sequential: Gain
+
+    @property
+    def degree(self) -> int:
+        """How many to run together where all of the line are queued."""
+        return self.judged.best_degree
+
+    @property
+    def kernel(self) -> GemmTiling:
+        """The GO-kernel of that degree."""
+        return self.kernels.best(self.degree)
+
+    def record(self) -> dict[str, Any]:
+        """The line as plain data, times in microseconds."""
+        gemm = self.wanted.gemm
+        return {
+            "name": self.wanted.name,
+            "m": gemm.m,
+            "n": gemm.n,
+            "k": gemm.k,
+            "dtype": gemm.dtype,
+            "count": self.wanted.count,
+            "degree": self.degree,
+            "kernel": asdict(self.kernel),
+            "alone": asdict(self.kernels.isolated),
+            "sequential_us": self.judged.sequential * 1e6,
+            "default_us": self.judged.default * 1e6,
+            "tuned_us": self.judged.at_degree[self.degree] * 1e6,
+            "over_default": asdict(self.over_default),
+            "over_sequential": asdict(self.over_sequential),
+        }
+
+
+@dataclass(frozen=True)
+class TunedList:
+    """A tuned list and the machine that it is tuned for."""
+
+    gpu: str
+    clock: str
+    rows: Sequence[Tuned]
+
+    @property
+    def library(self) -> KernelLibrary:
+        """The kernels as a runtime loads them."""
+        each = ((row.wanted.name, row.kernels, row.degrees) for row in self.rows)
+        return library_of(self.gpu, self.clock, each)
+
+    def save(self, path: str | Path) -> Path:
+        """Write everything as JSON; OutputError if the path cannot be written."""
+        rows = [row.record() for row in self.rows]
+        data = {"gpu": self.gpu, "clock": self.clock, "gemms": rows}
+        return write_atomically(path, json.dumps(data, indent=1) + "\n")
+
+
+def tune_list(wanted: Sequence[Wanted], bench: Bench, workshop: Workshop | None = None) -> TunedList:
+    """Tune every line on its own; lines are taken to be queued apart from each other.
+
+    Raises InputError for a data type that the GPU lacks, and what the simulations raise.
+    """
+    shop = workshop or Workshop()
+    queues = {line: _queues(line) for line in wanted}
+    every = [queue for each in queues.values() for queue in each]
+    kernels = tune(asked_degrees(every), bench, shop)
+    runs = shop.simulate(batch for queue in every for batch in needed(queue, kernels, bench))
+    judged = {line: [judge(queue, kernels, bench, runs) for queue in each] for line, each in queues.items()}
+    chosen = {
+        line: plans(each[-1].queue, each[-1].best_degree, kernels, bench) for line, each in judged.items()
+    }
+    moved = {line: _moved(plan, line.gemm, bench) for line, plan in chosen.items()}
+    again = shop.simulate(batch for each in moved.values() for plan in each for batch in plan.batches())
+    rows = [
+        Tuned(
+            line,
+            judged[line][-1],
+            kernels[line.gemm],
+            {len(one.queue.gemms): one.best_degree for one in judged[line]},
+            *_gains(judged[line][-1], moved[line], again),
+        )
+        for line in wanted
+    ]
+    return TunedList(bench.gpu.name, bench.clock, rows)
+
+
+def _queues(line: Wanted) -> list[Queue]:
+    """One GEMM of the line queued, two, ... up to all of them."""
+    return [Queue((line.gemm,) * count) for count in range(1, line.count + 1)]
+
+
+def _moved(plan: Plans, gemm: Gemm, bench: Bench) -> list[Plans]:
+    """The same kernels on machines whose uncertain values lie at their ends."""
+
+    def on(part: Sequence[Batch], other: Bench) -> tuple[Batch, ...]:
+        return tuple(other.batch(batch.gemms) for batch in part)
+
+    return [
+        Plans(on(plan.sequential, other), on(plan.default, other), on(plan.goldyloc, other))
+        for other in (
+            Bench(variant.gpu, bench.clock, bench.request_bytes)
+            for variant in variants(bench.gpu, gemm.dtype)
+        )
+    ]
+
+
+def _gains(judged: Judged, moved: Sequence[Plans], runs: Runs) -> tuple[Gain, Gain]:
+    def seconds(part: Sequence[Batch]) -> float:
+        return sum(runs[batch].makespan_s for batch in part)
+
+    best = judged.at_degree[judged.best_degree]
+    default = [seconds(plan.default) / seconds(plan.goldyloc) for plan in moved]
+    sequential = [seconds(plan.sequential) / seconds(plan.goldyloc) for plan in moved]
+    return _gain(judged.default / best, default), _gain(judged.sequential / best, sequential)
+
+
+def _gain(value: float, moved: Sequence[float]) -> Gain:
+    return Gain(value, min([value, *moved]), max([value, *moved]))
