@@ -35,11 +35,11 @@ class Case(Protocol):
         """The fastest run [s]."""
 
     @property
-    def chosen(self) -> tuple[str, int | None]:
-        """The same of what the heuristics choose."""
+    def chosen(self) -> tuple[str, int | None] | None:
+        """The same of what the heuristics choose; None where they were not asked."""
 
     @property
-    def heuristic_loss(self) -> float:
+    def heuristic_loss(self) -> float | None:
         """How much longer that takes than the fastest run."""
 
 
@@ -230,6 +230,13 @@ def _scenario_table(study: Study) -> Table:
         "best found",
     )
     return Table(heads, rows, text_columns=4)
+
+
+def _heuristics(case: Case) -> str:
+    """What the heuristics choose, and what it loses."""
+    if case.chosen is None or case.heuristic_loss is None:
+        return "–"
+    return f"{_way(case.chosen)}, {case.heuristic_loss:+.1%}"
 
 
 def _way(chosen: tuple[str, int | None]) -> str:

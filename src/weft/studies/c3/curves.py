@@ -21,9 +21,9 @@ LOST = (0, 8, 16, 32, 64, 96, 128)
 GIVEN = (4, 8, 16, 32, 64, 128)
 """Compute units given to a collective."""
 GIVEN_BYTES = 896 * MIB
-"""The size of the collectives whose bandwidth is compared: the gate and up weights of a 70B layer [bytes]."""
+"""The size of the collectives whose bandwidth is compared, if the suite has such large ones: a 70B layer's [bytes]."""
 SIZES = (*(64 * KIB * 4**i for i in range(8)), 3328 * MIB)
-"""Sizes of the collectives that DMA engines are compared on, 64 KiB to 3.25 GiB [bytes]."""
+"""Sizes of the collectives that DMA engines are compared on, up to the suite's largest, 64 KiB to 3.25 GiB [bytes]."""
 SMALL = 32 * 10**6
 """Below it collectives by DMA engines are published to lose [bytes]."""
 FINE = 4 * KIB
@@ -86,6 +86,16 @@ def collectives_of(scenarios: Sequence[Scenario]) -> tuple[str, ...]:
     return tuple(sorted({scenario.collective for scenario in scenarios}))
 
 
+def largest(scenarios: Sequence[Scenario]) -> int:
+    """The size of the largest collective of a suite [bytes]."""
+    return max(scenario.size for scenario in scenarios)
+
+
+def sizes(scenarios: Sequence[Scenario]) -> list[int]:
+    """The sizes that DMA engines are compared on: none above the suite's largest, but at least one [bytes]."""
+    return [size for size in SIZES if size <= max(largest(scenarios), SIZES[0])]
+
+
 def curve_runs(scenarios: Sequence[Scenario], setting: Setting) -> Iterator[Run]:
     """What the curves need."""
     for gemm in gemms_of(scenarios):
@@ -93,7 +103,7 @@ def curve_runs(scenarios: Sequence[Scenario], setting: Setting) -> Iterator[Run]
             yield _with_less(gemm, setting, lost)
     yield from given_runs(scenarios, setting)
     for collective in collectives_of(scenarios):
-        for size in SIZES:
+        for size in sizes(scenarios):
             for driver in ("cu", "dma"):
                 yield _sized(collective, size, setting, driver)
 
@@ -102,31 +112,31 @@ def given_runs(scenarios: Sequence[Scenario], setting: Setting) -> Iterator[Coll
     """What the curves of bandwidth against compute units need."""
     for collective in collectives_of(scenarios):
         for units in _givable(setting):
-            yield CollectiveAlone(collective, GIVEN_BYTES, setting, units=units)
+            yield _given(collective, units, scenarios, setting)
+
+
+def _given(collective: str, units: int, scenarios: Sequence[Scenario], setting: Setting) -> CollectiveAlone:
+    return CollectiveAlone(collective, min(GIVEN_BYTES, largest(scenarios)), setting, units=units)
 
 
 def curves(scenarios: Sequence[Scenario], setting: Setting, runs: Runs) -> Curves:
     """The curves from what was simulated."""
-    names = collectives_of(scenarios)
     return Curves(
         slowdown={str(gemm): _slowdown(gemm, setting, runs) for gemm in gemms_of(scenarios)},
         boundness={str(gemm): scenario.bound for gemm, scenario in gemms_of(scenarios).items()},
-        bandwidth=bandwidths(names, setting, runs),
-        cu_s=_times("cu", names, setting, runs),
-        dma_s=_times("dma", names, setting, runs),
+        bandwidth=_bandwidths(scenarios, setting, runs),
+        cu_s=_times("cu", scenarios, setting, runs),
+        dma_s=_times("dma", scenarios, setting, runs),
     )
 
 
-def bandwidths(names: Iterable[str], setting: Setting, runs: Runs) -> dict[str, dict[int, float]]:
+def _bandwidths(scenarios: Sequence[Scenario], setting: Setting, runs: Runs) -> dict[str, dict[int, float]]:
     """By collective and compute units given: bytes of the whole buffer per second."""
-    return {
-        collective: {
-            units: GIVEN_BYTES
-            / runs[CollectiveAlone(collective, GIVEN_BYTES, setting, units=units)].makespan_s
-            for units in _givable(setting)
-        }
-        for collective in names
-    }
+    found: dict[str, dict[int, float]] = {}
+    for collective in collectives_of(scenarios):
+        tasks = {units: _given(collective, units, scenarios, setting) for units in _givable(setting)}
+        found[collective] = {units: task.bytes_ / runs[task].makespan_s for units, task in tasks.items()}
+    return found
 
 
 def _slowdown(gemm: Gemm, setting: Setting, runs: Runs) -> dict[int, float]:
@@ -134,10 +144,14 @@ def _slowdown(gemm: Gemm, setting: Setting, runs: Runs) -> dict[int, float]:
     return {lost: runs[_with_less(gemm, setting, lost)].makespan_s / whole for lost in _losable(setting)}
 
 
-def _times(driver: str, names: Iterable[str], setting: Setting, runs: Runs) -> dict[str, dict[int, float]]:
+def _times(
+    driver: str, scenarios: Sequence[Scenario], setting: Setting, runs: Runs
+) -> dict[str, dict[int, float]]:
     return {
-        collective: {size: runs[_sized(collective, size, setting, driver)].makespan_s for size in SIZES}
-        for collective in names
+        collective: {
+            size: runs[_sized(collective, size, setting, driver)].makespan_s for size in sizes(scenarios)
+        }
+        for collective in collectives_of(scenarios)
     }
 
 

@@ -67,7 +67,7 @@ class Case:
     """A scenario, what the published way of each strategy makes of it, and the best of all that were searched.
 
     `best` names the strategy and the compute units set apart of the fastest run, `best_s` is its time [s]; `chosen` and
-    `chosen_s` are what the heuristics choose, and how long that takes.
+    `chosen_s` are what the heuristics choose, and how long that takes; None where they were not asked.
     """
 
     scenario: Scenario
@@ -75,13 +75,13 @@ class Case:
     dma_alone_s: float
     best: tuple[str, int | None]
     best_s: float
-    chosen: tuple[str, int | None]
-    chosen_s: float
+    chosen: tuple[str, int | None] | None = None
+    chosen_s: float | None = None
 
     @property
-    def heuristic_loss(self) -> float:
+    def heuristic_loss(self) -> float | None:
         """How much longer what the heuristics choose takes than the best of the search."""
-        return self.chosen_s / self.best_s - 1
+        return None if self.chosen_s is None else self.chosen_s / self.best_s - 1
 
     @property
     def declared(self) -> bool:
@@ -94,12 +94,12 @@ class Case:
         scenario["declared_class"] = scenario.pop("class")
         best = {"strategy": self.best[0], "units": self.best[1], "makespan_us": self.best_s * 1e6}
         alone = {"collective_alone_by_dma_us": self.dma_alone_s * 1e6}
-        chosen = {
-            "strategy": self.chosen[0],
-            "units": self.chosen[1],
-            "makespan_us": self.chosen_s * 1e6,
-        }
-        return {**scenario, **alone, **self.sharing.as_json(), "best": best, "heuristics": chosen}
+        return {**scenario, **alone, **self.sharing.as_json(), "best": best, "heuristics": self._heuristics()}
+
+    def _heuristics(self) -> dict[str, Any] | None:
+        if self.chosen is None or self.chosen_s is None:
+            return None
+        return {"strategy": self.chosen[0], "units": self.chosen[1], "makespan_us": self.chosen_s * 1e6}
 
 
 @dataclass(frozen=True)
@@ -202,10 +202,10 @@ def _headline(study: C3Study) -> Iterator[HeadlineRow]:
     yield _row(
         study, "c3.dma_small_slowdown", "DMA engines below 32 MB, times longer than CUs", 4, small, "ratio"
     )
-    loss = fmean(case.heuristic_loss for case in study.cases)
-    yield HeadlineRow(
-        "c3.heuristic_loss", "the heuristics' choice, longer than the best by", None, loss, "fraction"
-    )
+    losses = [case.heuristic_loss for case in study.cases if case.heuristic_loss is not None]
+    if losses:
+        what = "the heuristics' choice, longer than the best by"
+        yield HeadlineRow("c3.heuristic_loss", what, None, fmean(losses), "fraction")
     if study.square is not None:
         for name, strategy, published in (("dma", "dma", 1.41), ("cu", "streams", 1.23)):
             what = f"16384^3 beside 1 GiB all-gather on 8 x {FAST_GPU}, by {name.upper()}"
@@ -233,9 +233,11 @@ def run(
     ranks: int = RANKS,
     request_bytes: int = REQUEST_BYTES,
     store: Store | None = None,
+    heuristics: bool = True,
 ) -> C3Study:
     """Simulate a suite (None: the declared one) on `ranks` GPUs, with `jobs` processes.
 
+    With `heuristics` these are judged by the best of the search, which takes the machine's slowdown tables.
     `progress(done, all, what)` is called after every run; what `store` holds is not simulated again. A script that asks
     for more than one job calls this below `if __name__ == "__main__":`. Raises what the simulations raise.
     """
@@ -245,13 +247,13 @@ def run(
     whole = setting.gpu.name == PUBLISHED_GPU and suite == declared_suite()
     runs = simulate(_all_runs(suite.scenarios, setting, whole), jobs, progress, store)
     drawn = curves(suite.scenarios, setting, runs)
-    chosen = _chosen(suite.scenarios, setting, runs, jobs, progress, store)
+    chosen = _chosen(suite.scenarios, setting, runs, jobs, progress, store) if heuristics else {}
     runs |= simulate(chosen.values(), jobs, progress, store)
     saturation = {name: drawn.saturation(name) for name in drawn.bandwidth}
     changed = (f"{path} = {p.text}" for path, p in setting.gpu.provenance.items() if p.kind == "set by user")
     return C3Study(
         suite=suite,
-        cases=[_case(s, setting, runs, saturation, chosen[s]) for s in suite.scenarios],
+        cases=[_case(s, setting, runs, saturation, chosen.get(s)) for s in suite.scenarios],
         curves=drawn,
         square=_square(runs) if whole else None,
         gpu=setting.gpu.name,
@@ -306,7 +308,7 @@ def _chosen(
 
 
 def _case(
-    scenario: Scenario, setting: Setting, runs: Runs, saturation: Mapping[str, int], chosen: Together
+    scenario: Scenario, setting: Setting, runs: Runs, saturation: Mapping[str, int], chosen: Together | None
 ) -> Case:
     best = min(search(scenario, setting), key=lambda task: runs[task].makespan_s)
     return Case(
@@ -315,8 +317,8 @@ def _case(
         dma_alone_s=runs[collective_alone(scenario, setting, "dma")].makespan_s,
         best=(best.strategy, best.units),
         best_s=runs[best].makespan_s,
-        chosen=(chosen.strategy, chosen.units),
-        chosen_s=runs[chosen].makespan_s,
+        chosen=None if chosen is None else (chosen.strategy, chosen.units),
+        chosen_s=None if chosen is None else runs[chosen].makespan_s,
     )
 
 
