@@ -29,8 +29,8 @@ class Fabric:
     launch. `multicast` says whether the switch reduces (NVLS), `lanes` how many links wide the rings are from a number
     of ranks on, where the topology is irregular; `copy_rate` is what a GPU copies in its own memory [bytes/s], `dma`
     its copy engines (None: it has none), which reach `dma_efficiency` of the line rate, `clock` that of the compute
-    units [hertz]. `bridge` is the number of links that join pairs of GPUs of a PCIe machine, and the library's figure of
-    each [bytes/s].
+    units [hertz]. `bridge` is the number of links that join pairs of GPUs of a PCIe machine, and the library's figure
+    of each [bytes/s].
     """
 
     vendor: str

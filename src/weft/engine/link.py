@@ -31,13 +31,16 @@ def send(m: Machine, g: int, port: int, i: int, time: int) -> None:
 def _start(m: Machine, k: int, now: int) -> None:
     i, g = m.link[k, y.L_HEAD], k // m.shape[y.S_PORTS]
     bytes_ = m.request[i, y.R_BYTES]
+    by_engine = m.request[i, y.R_OWNER_KIND] == y.OWNER_ENGINE
     start = max(now, m.request[i, y.R_ARRIVE], m.link[k, y.L_BUSY_UNTIL])
-    whole = k == g * m.shape[y.S_PORTS]
-    if m.request[i, y.R_OWNER_KIND] == y.OWNER_ENGINE:
-        per_unit = m.gpu[g, y.G_DMA_LINK64] if whole else m.gpu[g, y.G_DMA_PEER64]
-    else:
-        per_unit = m.gpu[g, y.G_LINK64] if whole else m.gpu[g, y.G_PEER64]
-    duration = bytes_ * per_unit // 64
+    whole = g * m.shape[y.S_PORTS]
+    if k == whole:
+        duration = bytes_ * (m.gpu[g, y.G_DMA_LINK64] if by_engine else m.gpu[g, y.G_LINK64]) // 64
+    else:  # all links together carry less than each of them alone
+        start = max(start, m.link[whole, y.L_BUSY_UNTIL])
+        part = bytes_ * (m.gpu[g, y.G_DMA_ALL64] if by_engine else m.gpu[g, y.G_ALL64]) // 64
+        m.link[whole, y.L_BUSY_UNTIL] = start + part
+        duration = bytes_ * (m.gpu[g, y.G_DMA_PEER64] if by_engine else m.gpu[g, y.G_PEER64]) // 64
     m.link[k, y.L_BUSY_UNTIL] = start + duration
     m.link[k, y.L_BUSY] += duration
     m.link[k, y.L_BYTES] += bytes_

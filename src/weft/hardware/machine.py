@@ -136,6 +136,7 @@ class Machine(Part):
             gpu=self.gpu if same else self.gpu.with_values({"link.bandwidth": f"{bandwidth!r} B/s"}),
             gpus=gpus,
             peer_bandwidth=self.peer_bandwidth,
+            egress=self.gpu.link.bandwidth if self.peer_bandwidth else 0.0,
         )
 
     def with_gpu(self, gpu: Gpu) -> Self:

@@ -271,7 +271,7 @@ class Link(Part):
     """The connection to other GPUs: `bandwidth` is what the whole GPU can send, in one direction.
 
     With `links` = 0 there are none of its own: peers are reached over PCIe. `kernel_efficiency` is the payload
-    share when compute units store to peers, `dma_efficiency` that of copy engines.
+    share when compute units store to peers, `dma_efficiency` that of copy engines, with all links busy.
     """
 
     bandwidth: BytesPerSecond

@@ -18,8 +18,8 @@ class System(Part):
     """A machine: `gpus` GPUs in a ring, equal unless `variants` gives a GPU of its own to some ranks.
 
     `start` gives ranks that begin late their delay [seconds]; `peer_bandwidth` is what leads to one peer alone where
-    every pair of GPUs has links of its own [bytes/s], 0 where there are none. Raises ConfigError for values that
-    break a rule.
+    every pair of GPUs has links of its own, `egress` what all links of a GPU carry, also those to GPUs that take no
+    part [bytes/s]; 0 where there are none. Raises ConfigError for values that break a rule.
     """
 
     gpu: Gpu
@@ -28,6 +28,7 @@ class System(Part):
     variants: Mapping[int, Gpu] = Field(default_factory=dict)
     start: Mapping[int, Delay] = Field(default_factory=dict)
     peer_bandwidth: BytesPerSecondOrNone = 0.0
+    egress: BytesPerSecondOrNone = 0.0
 
     def __init__(self, **values: Any) -> None:
         try:

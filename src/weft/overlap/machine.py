@@ -127,11 +127,15 @@ def _movers(row: Table, gpu: Gpu) -> None:
     row[y.G_STARVATION] = to_fs(a.starvation_limit)
 
 
-def _peers(rows: Table, gpus: list[Gpu], bandwidth: float) -> None:
-    """What stores and engines get of a link that leads to one peer alone."""
+def _peers(rows: Table, gpus: list[Gpu], system: System) -> None:
+    """What stores and engines get of a link that leads to one peer alone, and of all links of a GPU together."""
+    bandwidth = system.peer_bandwidth
     for row, gpu in zip(rows, gpus, strict=True):
         row[y.G_PEER64] = _per_unit(bandwidth * gpu.link.kernel_efficiency)
-        row[y.G_DMA_PEER64] = _per_unit(bandwidth * gpu.link.dma_efficiency)
+        alone = min(bandwidth, gpu.dma.bandwidth or bandwidth * gpu.link.dma_efficiency)
+        row[y.G_DMA_PEER64] = _per_unit(alone)
+        row[y.G_ALL64] = _per_unit(system.egress * gpu.link.kernel_efficiency)
+        row[y.G_DMA_ALL64] = _per_unit(system.egress * gpu.link.dma_efficiency)
 
 
 def machine_tables(
@@ -149,7 +153,7 @@ def machine_tables(
     _check_request(system.gpu, request_bytes)
     rows = np.stack([gpu_row(gpu, system.start_of(rank), clock) for rank, gpu in enumerate(gpus)])
     if system.peer_bandwidth:
-        _peers(rows, gpus, system.peer_bandwidth)
+        _peers(rows, gpus, system)
     memory, cache = system.gpu.memory, system.gpu.cache
     gang = ganged(system.gpu, request_bytes)
     # A queue of a few coarse requests stands for one of many fine ones: less would leave the banks idle.

@@ -64,6 +64,7 @@ def ring_over(match: SystemMatch) -> System:
             gpu=_with_link(machine.gpu, {"bandwidth": inside}, how),
             gpus=match.gpus,
             peer_bandwidth=machine.peer_bandwidth,
+            egress=link.bandwidth if machine.peer_bandwidth else 0.0,
         )
     out = each * match.network.bandwidth
     bandwidth = min(inside, out)

@@ -54,7 +54,9 @@ def _transfer(
     first: all share the egress, an engine's commands take turns.
     """
     egress = fabric.pair_figure(peers + 1) / fabric.payload * fabric.dma_efficiency
-    lane = egress / peers if fabric.topology == "mesh" else egress
-    if dma.bandwidth:
-        lane = min(lane, dma.bandwidth)
+    lane = min(egress, dma.bandwidth or egress)
+    if fabric.topology == "mesh":
+        others = fabric.gpus_per_node - 1
+        lane = egress / peers / (fabric.dma_efficiency if dma.bandwidth else 1.0)
+        lane, egress = min(lane, dma.bandwidth or lane), egress / peers * others
     return np.maximum(each * peers / egress - earlier, each * turns / lane)

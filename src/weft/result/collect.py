@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from weft.engine import layout as y
-from weft.engine.state import Machine
+from weft.engine.state import Machine, Table
 from weft.overlap import PhaseTimes
 from weft.program import Program
 from weft.result.result import (
@@ -151,6 +151,12 @@ def _series(m: Machine) -> Series:
     return Series(bin_fs=int(m.clock[y.C_BIN]), traffic=traffic, link=m.link_series[:, :used].copy())
 
 
+def _busy_links(m: Machine) -> Table:
+    """How long each link was busy [fs]: those to one peer each if they are used, else the whole egress of a GPU."""
+    busy = m.link[:, y.L_BUSY].reshape(int(m.shape[y.S_GPUS]), -1)
+    return busy[:, 1:] if busy[:, 1:].any() else busy[:, :1]
+
+
 def _counters(m: Machine) -> dict[str, float]:
     flow, channel = m.flow, m.channel
     now = max(int(m.clock[y.C_NOW]), 1)
@@ -170,7 +176,7 @@ def _counters(m: Machine) -> dict[str, float]:
         "communication_waited_past_limit": int(flow[:, y.F_STARVED].sum()),
         "compute_unit_utilization": float(m.unit[:, y.U_BUSY].mean() / now),
         "link_bytes": int(m.link[:, y.L_BYTES].sum()),
-        "link_utilization": float(m.link[:, y.L_BUSY].mean() / now),
+        "link_utilization": float(_busy_links(m).mean() / now),
     }
     if (flow[:, y.F_INTENSITY] != y.NONE).any():
         counters["arbiter_intensity"] = float(flow[0, y.F_INTENSITY]) / 1000
