@@ -16,7 +16,7 @@ from weft.sweep.streams import CollectiveAlone, GemmAlone, Setting, Together
 from weft.tuning.heuristics import TIE, Case, Choice, Forecast, case_of, choose, forecasts, plainest
 from weft.tuning.knobs import Knob, knobs_for
 from weft.tuning.model_errors import CONTENTION, collective_error, gemm_error
-from weft.tuning.probes import first_of, tables_for
+from weft.tuning.probes import REQUEST_BYTES, first_of, tables_for
 from weft.tuning.tables import SlowdownTables
 from weft.units import format_bytes
 from weft.workload import Gemm
@@ -214,7 +214,7 @@ def advise(
     *,
     ranks: int = 8,
     clock: str = "sustained",
-    request_bytes: int | None = None,
+    request_bytes: int | None = REQUEST_BYTES,
     spread: bool = True,
     jobs: int = 1,
     progress: Progress | None = None,

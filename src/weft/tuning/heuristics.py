@@ -18,6 +18,7 @@ from weft.workload import Gemm
 
 DMA_SPLITS = 3
 """So many of the smallest splits are tried off the GEMM where DMA engines drive the collective."""
+_UNDISTURBED = (1.0, 1.0, 1.0)
 TIE = 0.002
 """Of ways whose makespans differ by no more than this share, the plainest is taken."""
 
@@ -94,8 +95,8 @@ class Case(NamedTuple):
     """A GEMM beside a collective, everything looked up: alone they take `gemm_s` and `collective_s` [s].
 
     `place` is that of the size in the collective's table. The scales are measured over tabulated times, of the GEMM and
-    of the collective by compute units and by DMA engines. `slow` is by driver what both cost each other while both run:
-    the GEMM's factor, the collective's, and the rate at which that holds.
+    of the collective by compute units and by DMA engines. `slow` is, by the collective's units (0: DMA engines), what
+    both cost each other while both run: the GEMM's factor, the collective's, and the rate at which that holds.
     """
 
     profile: GemmProfile
@@ -108,7 +109,7 @@ class Case(NamedTuple):
     scale_g: float
     scale_c: float
     scale_dma: float
-    slow: Mapping[str, tuple[float, float, float]]
+    slow: Mapping[int, tuple[float, float, float]]
 
     @property
     def ideal(self) -> float:
@@ -125,9 +126,9 @@ class Case(NamedTuple):
             scale_dma=self.scale_dma * collective,
         )
 
-    def slowdowns(self, driver: str, alone_s: float) -> tuple[float, float]:
+    def slowdowns(self, units: int, alone_s: float) -> tuple[float, float]:
         """How much longer the GEMM and the collective take while both run, the collective taking `alone_s` alone."""
-        gemm, moved, rate = self.slow[driver]
+        gemm, moved, rate = self.slow.get(units, _UNDISTURBED)
         demand = min(1.0, self.bytes_ / (alone_s * rate))
         return 1 + (gemm - 1) * demand, 1 + (moved - 1) * demand
 
@@ -149,11 +150,11 @@ def case_of(
     g, c = profile.seconds[0], between(table.library, *place)
     scale_g = 1.0 if gemm_s is None else gemm_s / g
     scale_c = 1.0 if collective_s is None else collective_s / c
-    slow = dict.fromkeys(("cu", "dma"), (1.0, 1.0, 1.0))
-    for driver in slow:
-        found = tables.interference.get((collective, driver))
-        if found is not None:
-            slow[driver] = (*found.at(boundness), found.rate)
+    slow = {
+        units: (*found.at(boundness), found.rate)
+        for units in (0, *table.units)
+        if (found := tables.interference.get((collective, units))) is not None
+    }
     return Case(
         profile, table, tables.parts, bytes_, place, g * scale_g, c * scale_c, scale_g, scale_c, 1.0, slow
     )
@@ -166,18 +167,18 @@ def forecasts(case: Case) -> Iterator[Forecast]:
     yield Forecast("priority", None, _collective_first(case))
     for units, column in table.units.items():
         alone = between(column, *place) * case.scale_c
-        yield Forecast("partition", units, _apart(case, units, alone, "cu"))
+        yield Forecast("partition", units, _apart(case, units, alone, units))
     if table.dma:
         alone = between(table.dma, *place) * case.scale_dma
-        yield Forecast("dma", None, _apart(case, 0, alone, "dma"))
+        yield Forecast("dma", None, _apart(case, 0, alone, 0))
         for units in list(table.units)[:DMA_SPLITS]:
-            yield Forecast("dma-partition", units, _apart(case, units, alone, "dma"))
+            yield Forecast("dma-partition", units, _apart(case, units, alone, 0))
 
 
-def _apart(case: Case, units: int, alone: float, driver: str) -> float:
-    """The makespan with `units` taken off the GEMM for good, the collective taking `alone` on what it has [s]."""
+def _apart(case: Case, units: int, alone: float, moving: int) -> float:
+    """The makespan with `units` taken off the GEMM for good, the collective by `moving` taking `alone` [s]."""
     gemm = case.profile.seconds[units] * case.scale_g
-    slow_g, slow_c = case.slowdowns(driver, alone)
+    slow_g, slow_c = case.slowdowns(moving, alone)
     return both(gemm * slow_g, alone * slow_c, gemm, alone)
 
 
@@ -191,7 +192,7 @@ def both(gemm_beside: float, moved_beside: float, gemm_after: float, moved_after
 def _collective_first(case: Case) -> float:
     """The makespan if the collective's workgroups come first, and the GEMM gets their units when it has ended [s]."""
     profile, held = case.profile, case.table.library_units
-    slow_g, slow_c = case.slowdowns("cu", case.collective_s)
+    slow_g, slow_c = case.slowdowns(_nearest(case, held), case.collective_s)
     whole, less = case.gemm_s, profile.seconds[held] * case.scale_g
     moved = case.collective_s * slow_c
     tiles, slots = _tiles(case)
@@ -213,11 +214,16 @@ def _gemm_first(case: Case) -> float:
     if not free:
         return case.gemm_s + case.collective_s
     alone = _with_units(case, free)
-    slow_g, slow_c = case.slowdowns("cu", alone)
+    slow_g, slow_c = case.slowdowns(_nearest(case, free), alone)
     # Every workgroup has its own part of the data: those that find no place move nothing yet.
     moved = min(free / wanted, tail / (alone * slow_c))
     slowed = min(tail, alone * slow_c) * (1 - 1 / slow_g)
     return case.gemm_s + slowed + (1 - moved) * case.collective_s
+
+
+def _nearest(case: Case, units: int) -> int:
+    """The split of the tables that is nearest to so many units."""
+    return min(case.table.units, key=lambda known: abs(known - units))
 
 
 def _tiles(case: Case) -> tuple[int, float]:

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import log
 from statistics import fmean
-from typing import Any
 
 from weft.collectives.fabric import fabric_of
 from weft.errors import InputError
@@ -31,12 +30,14 @@ from weft.workload import Gemm
 MIB = 1 << 20
 SIZES = tuple(size * MIB for size in (1, 4, 16, 64, 256, 1024))
 """Sizes at which collectives are simulated [bytes]: straight lines join them."""
-COLLECTIVES = ("all_gather", "reduce_scatter", "all_reduce")
+COLLECTIVES = ("all_gather", "all_to_all", "reduce_scatter", "all_reduce")
 ROWS = (64, 256, 512, 1024, 8192)
 """Rows of the GEMMs that are simulated: from bound by memory to bound by compute. N and K are `WIDE`."""
 WIDE = 8192
 CHECKS = ((384, 14336, 8192), (4096, 10240, 8192))
 """GEMMs in no table, with which the answers are checked."""
+REQUEST_BYTES = 32 << 10
+"""Requests are coarse: within a percent of fine ones for GEMMs and collectives of many MiB, and many times faster."""
 CHECKED = ("all_gather", "reduce_scatter")
 """Collectives beside which they are checked."""
 Probe = GemmAlone | CollectiveAlone | Together
@@ -48,7 +49,7 @@ def tables_for(
     *,
     ranks: int = 8,
     clock: str = "sustained",
-    request_bytes: int | None = None,
+    request_bytes: int | None = REQUEST_BYTES,
     jobs: int = 1,
     progress: Progress | None = None,
     store: Store | None = None,
@@ -93,10 +94,8 @@ class _Probes:
         checks = [check for pair in self._checks(bare) for check in (pair, *self._both_alone(pair))]
         pairs = self._run([*self._pairs(bare), *checks])
         interference = {
-            (name, driver): self._interference(name, driver, bare, alone, pairs)
-            for name in COLLECTIVES
-            for driver in ("cu", "dma")
-            if driver == "cu" or name in PUSHES
+            (name, units): self._interference(name, units, bare, alone, pairs)
+            for name, units in self._movers()
         }
         tables = replace(bare, interference=interference)
         return replace(tables, errors=self._errors(tables, pairs))
@@ -106,17 +105,12 @@ class _Probes:
         return {task: StreamRun.from_record(record) for task, record in found}
 
     def _alone(self) -> list[Probe]:
-        sizes = [(name, size) for name in COLLECTIVES for size in SIZES]
-        columns: list[dict[str, Any]] = [{}, *({"units": units} for units in self.splits)]
         tasks: list[Probe] = [
-            CollectiveAlone(name, size, self.setting, dtype=self.dtype, **column)
-            for name, size in sizes
-            for column in columns
-        ]
-        tasks += [
-            CollectiveAlone(name, size, self.setting, driver="dma", dtype=self.dtype)
-            for name, size in sizes
-            if name in PUSHES
+            self._moved(name, size, units)
+            for name in COLLECTIVES
+            for size in SIZES
+            for units in (None, 0, *self.splits)
+            if units != 0 or name in PUSHES
         ]
         return tasks + [self._gemm_alone(gemm, units) for gemm in self.probes for units in (0, *self.splits)]
 
@@ -124,17 +118,15 @@ class _Probes:
         return GemmAlone(gemm, self.setting, self.gpu.compute.compute_units - taken if taken else None)
 
     def _collective(self, name: str, alone: Runs) -> CollectiveTable:
-        def column(**how: Any) -> tuple[float, ...]:
-            tasks = [CollectiveAlone(name, size, self.setting, dtype=self.dtype, **how) for size in SIZES]
-            return tuple(alone[task].makespan_s for task in tasks)
+        def column(units: int | None) -> tuple[float, ...]:
+            return tuple(alone[self._moved(name, size, units)].makespan_s for size in SIZES)
 
-        largest = alone[CollectiveAlone(name, SIZES[-1], self.setting, dtype=self.dtype)]
         return CollectiveTable(
             SIZES,
-            largest.units["collective"],
-            column(),
-            {units: column(units=units) for units in self.splits},
-            column(driver="dma") if name in PUSHES else (),
+            alone[self._moved(name, SIZES[-1], None)].units["collective"],
+            column(None),
+            {units: column(units) for units in self.splits},
+            column(0) if name in PUSHES else (),
         )
 
     def _gemm(self, alone: Runs) -> GemmTable:
@@ -148,42 +140,32 @@ class _Probes:
                 (one if plain.waves(units) == 1 else more).append((plain.boundness[units], ratio))
         return GemmTable(_curve(one or more), _curve(more or one))
 
-    def _pairs(self, tables: SlowdownTables) -> dict[Probe, tuple[str, str]]:
-        """The pairs of the interference table, each with its collective and driver."""
-        return {
-            self._pair(gemm, name, driver, tables): (name, driver)
-            for gemm in self.probes
-            for name in COLLECTIVES
-            for driver in ("cu", "dma")
-            if driver == "cu" or name in PUSHES
-        }
+    def _movers(self) -> list[tuple[str, int]]:
+        """Every collective with everything that may drive it: so many compute units, or 0 for DMA engines."""
+        every = [(name, units) for name in COLLECTIVES for units in (0, *self.splits)]
+        return [(name, units) for name, units in every if units or name in PUSHES]
 
-    def _pair(self, gemm: Gemm, name: str, driver: str, tables: SlowdownTables) -> Together:
+    def _pairs(self, tables: SlowdownTables) -> list[Together]:
+        """The pairs of the interference tables."""
+        return [self._pair(gemm, *mover, tables) for gemm in self.probes for mover in self._movers()]
+
+    def _pair(self, gemm: Gemm, name: str, units: int, tables: SlowdownTables) -> Together:
+        """A GEMM beside a collective of the size that lasts about as long."""
         table = tables.collective(name)
-        units = self._saturating(table)
-        column = table.units[units] if driver == "cu" else table.dma
-        lasts = tables.profile(gemm).seconds[units if driver == "cu" else 0]
+        column = table.units[units] if units else table.dma
+        lasts = tables.profile(gemm).seconds[units]
         size = min(SIZES, key=lambda size: abs(log(table.seconds(column, size) / lasts)))
-        if driver == "dma":
-            return Together(gemm, name, size, self.setting, "dma")
-        return Together(gemm, name, size, self.setting, "partition", units)
-
-    def _saturating(self, table: CollectiveTable) -> int:
-        """The smallest split with which the largest size takes at most 5 % longer than with the best."""
-        best = min(column[-1] for column in table.units.values())
-        return next(units for units, column in table.units.items() if column[-1] <= 1.05 * best)
+        strategy = "partition" if units else "dma"
+        return Together(gemm, name, size, self.setting, strategy, units or None)
 
     def _interference(
-        self, name: str, driver: str, tables: SlowdownTables, alone: Runs, pairs: Runs
+        self, name: str, units: int, tables: SlowdownTables, alone: Runs, pairs: Runs
     ) -> Interference:
         rows = []
         for gemm in self.probes:
-            pair = self._pair(gemm, name, driver, tables)
-            moved = CollectiveAlone(
-                name, pair.bytes_, self.setting, driver=driver, units=pair.units, dtype=self.dtype
-            )
-            moved_s = alone[moved].makespan_s
-            gemm_s = alone[self._gemm_alone(gemm, pair.units or 0)].makespan_s
+            pair = self._pair(gemm, name, units, tables)
+            moved_s = alone[self._moved(name, pair.bytes_, units)].makespan_s
+            gemm_s = alone[self._gemm_alone(gemm, units)].makespan_s
             slowed = slowdowns(pairs[pair], gemm_s, moved_s)
             rows.append((tables.profile(gemm).boundness[0], *slowed, pair.bytes_ / moved_s))
         rows.sort()
@@ -193,6 +175,11 @@ class _Probes:
             boundness, _at_rate(of_gemm, rates, rate), _at_rate(of_collective, rates, rate), rate
         )
 
+    def _moved(self, name: str, size: int, units: int | None) -> CollectiveAlone:
+        """A collective alone: by so many units, by DMA engines (0), or as the library does it (None)."""
+        driver = "dma" if units == 0 else "cu"
+        return CollectiveAlone(name, size, self.setting, driver=driver, units=units or None, dtype=self.dtype)
+
     def _checks(self, tables: SlowdownTables) -> list[Together]:
         """Pairs that no table has seen, under every strategy."""
         middle = self.splits[len(self.splits) // 2]
@@ -200,14 +187,13 @@ class _Probes:
             Together(gemm, name, size, self.setting, one.strategy, one.units, first_of(one.strategy))
             for gemm in self.checks
             for name in CHECKED
-            for size in [self._pair(gemm, name, "cu", tables).bytes_ * 3 // 4]
+            for size in [self._pair(gemm, name, middle, tables).bytes_ * 3 // 4]
             for one in forecasts(case_of(gemm, name, size, tables))
             if one.units in (None, middle)
         ]
 
     def _both_alone(self, pair: Together) -> tuple[GemmAlone, CollectiveAlone]:
-        moved = CollectiveAlone(pair.collective, pair.bytes_, self.setting, dtype=self.dtype)
-        return GemmAlone(pair.gemm, self.setting), moved
+        return GemmAlone(pair.gemm, self.setting), self._moved(pair.collective, pair.bytes_, None)
 
     def _errors(self, tables: SlowdownTables, runs: Runs) -> dict[str, tuple[float, ...]]:
         """Predicted over simulated makespans less one, with the times alone given and looked up."""

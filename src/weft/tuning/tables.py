@@ -103,8 +103,8 @@ class SlowdownTables:
     """Everything that `choose` looks up for a machine: `ranks` equal GPUs at a clock.
 
     `collectives` and `gemm` say what each takes alone, `interference` what they cost each other, by collective and
-    driver, like ("all_gather", "cu"). `errors` are predicted over simulated makespans less one, for pairs that are in
-    no table: where the times of both alone are given, and where they are looked up, too.
+    its compute units, like ("all_gather", 32), or 0 for DMA engines. `errors` are predicted over simulated makespans
+    less one, for pairs that are in no table: where the times of both alone are given, and where they are looked up.
     """
 
     gpu: Gpu
@@ -112,7 +112,7 @@ class SlowdownTables:
     clock: str
     gemm: GemmTable
     collectives: Mapping[str, CollectiveTable]
-    interference: Mapping[tuple[str, str], Interference]
+    interference: Mapping[tuple[str, int], Interference]
     errors: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     _profiles: dict[Gemm, GemmProfile] = field(default_factory=dict, repr=False, compare=False)
 
@@ -165,8 +165,8 @@ class SlowdownTables:
             "gemm": asdict(self.gemm),
             "collectives": {name: asdict(table) for name, table in self.collectives.items()},
             "interference": [
-                {"of": name, "driver": driver, **asdict(found)}
-                for (name, driver), found in self.interference.items()
+                {"of": name, "units": units, **asdict(found)}
+                for (name, units), found in self.interference.items()
             ],
             "errors": {how: list(found) for how, found in self.errors.items()},
         }
@@ -186,7 +186,7 @@ class SlowdownTables:
                 gemm=GemmTable(*(_curve(record["gemm"][waves]) for waves in ("one", "more"))),
                 collectives={name: _collective(table) for name, table in record["collectives"].items()},
                 interference={
-                    (found["of"], found["driver"]): Interference(
+                    (found["of"], found["units"]): Interference(
                         tuple(found["boundness"]),
                         tuple(found["gemm"]),
                         tuple(found["collective"]),

@@ -19,15 +19,15 @@ _MIB = 1 << 20
 def ways_to_share(advice: Advice) -> Picture:
     """When only the GEMM, both, or only the collective ran under every way that was simulated [us]."""
     alone = advice.alone
-    rows = [("one after the other", alone.gemm_s, 0.0, alone.collective_s)]
+    rows = [("one after the other", alone.gemm_s, 0.0, 0.0, alone.collective_s)]
     rows += [(one.label, *_stretches(one)) for one in sorted(advice.simulated, key=advice.speedup_of)]
     shorter = min(alone.gemm_s, alone.collective_s)
-    rows.append(("ideal", alone.gemm_s - shorter, shorter, alone.collective_s - shorter))
+    rows.append(("ideal", 0.0, shorter, alone.gemm_s - shorter, alone.collective_s - shorter))
     figure = picture(10, 1.1 + 0.34 * len(rows))
     ax = figure.subplots()
-    for at, (_, gemm, both, collective) in enumerate(rows):
+    for at, (_, *widths) in enumerate(rows):
         left = 0.0
-        for look, width in ((GEMM, gemm), (_BOTH, both), (COLLECTIVE, collective)):
+        for look, width in zip((GEMM, _BOTH, GEMM, COLLECTIVE), widths, strict=True):
             ax.barh(at, width * 1e6, 0.7, left * 1e6, color=look.color, hatch=look.hatch, edgecolor="#444444")
             left += width
         ax.annotate(
@@ -48,8 +48,8 @@ def ways_to_share(advice: Advice) -> Picture:
     return figure
 
 
-def _stretches(option: Option) -> tuple[float, float, float]:
-    """How long only the GEMM, both, and only the collective ran; a collective that waits for units does not run."""
+def _stretches(option: Option) -> tuple[float, float, float, float]:
+    """How long the GEMM ran before the collective had a unit, then both, then what was left of either."""
     run = option.run
     assert run is not None
     assert run.gemm_s is not None
@@ -57,8 +57,8 @@ def _stretches(option: Option) -> tuple[float, float, float]:
     waited = run.waits.get("collective", {}).get("dispatch", 0.0)
     first_end = min(run.gemm_s, run.collective_s)
     before = min(waited, first_end)
-    after = max(0.0, run.gemm_s - run.collective_s)
-    return before + after, first_end - before, max(0.0, run.collective_s - run.gemm_s)
+    left = run.gemm_s - run.collective_s
+    return before, first_end - before, max(0.0, left), max(0.0, -left)
 
 
 @styled
@@ -111,7 +111,7 @@ def collective_times(advice: Advice) -> Picture:
         _mark(ax, advice.crossover, "DMA is faster")
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")
-    ax.set_xticks([size / _MIB for size in table.bytes], [format_bytes(size, 2) for size in table.bytes])
+    ax.set_xticks([size / _MIB for size in table.bytes], [format_bytes(size, 4) for size in table.bytes])
     ax.minorticks_off()
     ax.set_xlabel("size of the whole buffer")
     ax.set_ylabel(f"{advice.collective} alone [µs]")
