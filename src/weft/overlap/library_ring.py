@@ -6,7 +6,7 @@ sources in `hardware/ring_kernels.toml`.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -186,15 +186,19 @@ def library_ring(
     return ChannelRing(name, bytes_, ranks, tiling, element_bytes=1 if dtype == "int8" else 2)
 
 
-def dma_collective(collective: str, bytes_: int, ranks: int) -> DmaGather:
-    """The collective driven by DMA engines; InputError for one that has to add, or that they have no plan for."""
+def dma_collective(collective: str, bytes_: int, ranks: int, **options: Any) -> DmaGather:
+    """The collective driven by DMA engines, with the options of `DmaGather`.
+
+    Raises InputError for a collective that has to add, and for options that do not go together.
+    """
     name = canonical(collective)
     if name not in PUSHES:
         raise InputError(
-            f"DMA engines cannot drive {name}: they copy and cannot add; choose {join_or(PUSHES)}, or compute units"
+            f"DMA engines cannot drive {name}: they copy and cannot add; choose {join_or(PUSHES)}, or let compute "
+            "units drive it"
         )
     _check(bytes_, ranks)
-    return DmaGather(name, bytes_, ranks)
+    return DmaGather(name, bytes_, ranks, **options)
 
 
 def _check(bytes_: int, ranks: int) -> None:
