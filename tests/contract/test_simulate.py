@@ -24,7 +24,7 @@ ENGINE_RUNS = ["sequential", "t3", "t3-mca"]
         ({"mode": "both"}, UnknownNameError, "unknown mode 'both'; known: auto, mirrored, explicit"),
         ({"request_bytes": 100}, InputError, "request size is 100 B; it must be a multiple of 64 B"),
         ({"request_bytes": 0}, InputError, "request size is 0 B"),
-        ({"request_bytes": 1024}, InputError, "divides the channel interleave"),
+        ({"request_bytes": 768}, InputError, "divides the channel interleave"),
         ({"request_bytes": 192}, InputError, "divides the channel interleave"),
         ({"tiling": GemmTiling(rows=512, columns=512)}, InputError, "choose a smaller tile"),
         ({"tiling": GemmTiling(rows=512, columns=256, step=8)}, InputError, "of registers"),

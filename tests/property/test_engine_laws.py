@@ -6,15 +6,26 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from machines import BIN, SIMULATED, bare, finish, gpu, interpret, layer, program
+from machines import BIN, SIMULATED, bare, chiplets, finish, gpu, interpret, layer, program, streams_program
 
 from weft.engine import layout as y
 from weft.engine.loop import run
 from weft.engine.run import execute
-from weft.engine.state import allocate, margin_events, margin_requests
+from weft.engine.state import (
+    LINE_BYTES,
+    LINE_COMING,
+    LINE_DIRTY,
+    LINE_PENDING,
+    allocate,
+    margin_events,
+    margin_requests,
+)
 from weft.hardware import System
 from weft.kernels import GemmTiling
+from weft.kernels.channels import ChannelRing, ChannelTiling
 from weft.overlap import COMMUNICATION_FIRST, COMPUTE_FIRST, POLICIES, ROUND_ROBIN
+from weft.overlap.streams import CollectiveLoop, GemmLoop, Streams
+from weft.workload import Gemm
 
 laws = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -219,3 +230,134 @@ def test_a_bare_machine_does_nothing():
     m = bare(System(gpu=gpu(), gpus=2).gpu)
     assert run(m, ROUND_ROBIN.compiled, 10, margin_events(m.shape), margin_requests(m.shape)) == y.FINISHED
     assert m.clock[y.C_NOW] == m.clock[y.C_EVENTS] == 0
+
+
+# -- several kernels at once, on GPUs of several dies
+
+
+@st.composite
+def die_machines(draw):
+    dies = draw(st.sampled_from([1, 2, 4]))
+    return chiplets(
+        compute__compute_units=draw(st.integers(4, 9)),
+        compute__max_workgroups_per_cu=draw(st.integers(1, 4)),
+        cache__partitions=dies,
+        cache__capacity=f"{dies * draw(st.sampled_from([32, 128]))} KiB",
+        memory_cache__capacity=draw(st.sampled_from(["0 B", "256 KiB", "1 MiB"])),
+        memory__channels=draw(st.sampled_from([4, 8])),
+        memory__queue_entries=draw(st.sampled_from([8, 64])),
+        link__latency=f"{draw(st.integers(1, 2000))} ns",
+    )
+
+
+@st.composite
+def shared_gpus(draw):
+    """A machine, a loop of GEMMs beside a loop of collectives on it, masks and priority, and the size of requests."""
+    machine = draw(die_machines())
+    units = machine.compute.compute_units
+    gemm = Gemm(
+        16 * draw(st.integers(1, 20)), 8 * draw(st.integers(1, 20)), 8 * draw(st.integers(1, 9)), "bf16"
+    )
+    tiling = GemmTiling(rows=32, columns=32, step=16, resident=draw(st.integers(0, 2)))
+    ring = ChannelTiling(draw(st.integers(1, 6)), threads=256, in_flight=16384, chunk=65536)
+    collective = draw(st.sampled_from(["all_gather", "reduce_scatter", "all_reduce"]))
+    masks = [
+        draw(st.none() | st.sets(st.integers(0, units - 1), min_size=1).map(lambda mask: tuple(sorted(mask))))
+        for _ in range(2)
+    ]
+    streams = Streams(
+        GemmLoop(gemm, tiling, draw(st.integers(1, 2))),
+        CollectiveLoop(ChannelRing(collective, draw(st.integers(1, 60)) * 4096, 4, ring), 1),
+        draw(st.sampled_from(["gemm", "collective"])),
+        draw(st.booleans()),
+        *masks,
+    )
+    return machine, streams, draw(st.sampled_from([512, 4096, 8192]))
+
+
+def run_shared(problem):
+    machine, streams, request = problem
+    return finish(streams_program(streams, machine, request))
+
+
+def kernels_of(m):
+    """Of every kernel its row, its log and the dies that its mask leaves it."""
+    for k in range(int(m.shape[y.S_KERNELS])):
+        first, count = m.kernel[0, k, [y.K_FIRST_WORK, y.K_WORKGROUPS]]
+        dies = np.unique(m.unit[np.flatnonzero(m.unit_mask[0, k]), y.U_PARTITION])
+        yield k, m.work_log[0, first : first + count], dies
+
+
+@laws
+@given(shared_gpus())
+def test_every_byte_asked_for_is_served_by_one_level(problem):
+    _, streams, _ = problem
+    m = run_shared(problem)
+    gemm, count = streams.gemms.gemm, streams.gemms.count
+    tiles = m.work[0][m.work[0, :, y.T_REGION] >= 0]  # of all GEMMs
+    asked = int((tiles[:, y.T_ROWS] + tiles[:, y.T_COLUMNS]).sum()) * gemm.k * gemm.element_bytes
+    served, dram = m.served[0], m.traffic[0]
+    reads = served[: y.LEVEL_SIDE_WRITTEN].sum(axis=0) + dram
+    assert reads[y.CAUSE_GEMM_READ] == asked
+    # What was stored has been written beside the DRAM, or by it, or is still in a die's cache.
+    own = int(m.shape[y.S_PARTITIONS] * m.shape[y.S_SETS] * m.shape[y.S_WAYS])
+    dirty = m.line[:own, LINE_BYTES][m.line[:own, LINE_DIRTY] == 1].sum()
+    if m.shape[y.S_SIDE_SETS] == 0 and count == 1:
+        assert dram[y.CAUSE_GEMM_WRITE] + dirty == gemm.output_bytes
+    elif count == 1:
+        assert served[y.LEVEL_SIDE_WRITTEN, y.CAUSE_GEMM_WRITE] + dirty >= gemm.output_bytes
+    assert m.link[:, y.L_BYTES].sum() == streams.collectives.collective.link_bytes()
+
+
+@laws
+@given(shared_gpus())
+def test_masks_and_dies_are_respected(problem):
+    m = run_shared(problem)
+    for k, log, dies in kernels_of(m):
+        units = log[:, y.WL_UNIT]
+        assert m.unit_mask[0, k, units].all()
+        assert np.array_equal(m.unit[units, y.U_PARTITION], dies[np.arange(len(log)) % len(dies)])
+
+
+@laws
+@given(shared_gpus())
+def test_no_compute_unit_ever_holds_more_than_it_has(problem):
+    m = run_shared(problem)
+    needs = {
+        "threads": (y.K_THREADS, y.G_THREADS),
+        "registers": (y.K_REGISTERS, y.G_REGISTERS),
+        "lds": (y.K_LDS, y.G_LDS),
+    }
+    events = sorted(
+        (int(moment), sign, int(unit), k)
+        for k, log, _ in kernels_of(m)
+        for column, sign in ((y.WL_START, 1), (y.WL_END, -1))
+        for moment, unit in log[:, [column, y.WL_UNIT]]
+    )
+    held = {name: np.zeros(int(m.shape[y.S_CUS]), dtype=np.int64) for name in ("places", *needs)}
+    for _, sign, unit, k in events:
+        held["places"][unit] += sign
+        assert held["places"][unit] <= m.gpu[0, y.G_WORKGROUPS]
+        for name, (need, have) in needs.items():
+            held[name][unit] += sign * m.kernel[0, k, need]
+            assert held[name][unit] <= m.gpu[0, have], name
+
+
+@laws
+@given(shared_gpus())
+def test_streams_leave_nothing_behind_and_repeat_to_the_bit(problem):
+    m = run_shared(problem)
+    assert m.clock[y.C_LIVE_REQUESTS] == m.clock[y.C_LIVE_WAITERS] == m.clock[y.C_HEAP] == 0
+    assert not m.line[:, [LINE_PENDING, LINE_COMING]].any()
+    assert (m.resident[:, y.W_KERNEL] == y.NONE).all()
+    assert digest(m) == digest(run_shared(problem))
+
+
+@settings(laws, max_examples=4)
+@given(shared_gpus())
+def test_compiled_and_interpreted_dies_are_the_same_machine(problem):
+    machine, streams, request = problem
+    built = streams_program(streams, machine, request)
+    compiled, interpreted = finish(built), interpret(built)
+    for name, one, other in zip(compiled._fields, compiled, interpreted, strict=True):
+        assert np.array_equal(one, other), name

@@ -24,6 +24,7 @@ from weft.overlap import (
     Simulated,
 )
 from weft.overlap.machine import machine_tables
+from weft.overlap.streams import Streams
 from weft.parallel import ShardedSubLayer, split
 from weft.program import Program, build
 from weft.workload import SubLayer
@@ -41,6 +42,33 @@ SIMULATED: dict[str, Simulated] = {
 def gpu(**changes: Any) -> Gpu:
     """The paper's GPU, with changes whose dots are written as double underscores."""
     return load("t3-paper").with_values({path.replace("__", "."): value for path, value in changes.items()})
+
+
+def chiplets(**changes: Any) -> Gpu:
+    """A small GPU of four dies of two compute units, with a memory-side cache, as far as not changed."""
+    small = {
+        "compute.compute_units": 8,
+        "cache.partitions": 4,
+        "cache.capacity": "512 KiB",
+        "cache.ways": 4,
+        "cache.banks": 16,
+        "memory.channels": 8,
+        "memory.bandwidth": "166 GB/s",
+        "memory_cache.capacity": "1 MiB",
+        "memory_cache.ways": 4,
+        "memory_cache.bandwidth": "537 GB/s",
+        "link.bandwidth": "32 GB/s",
+    }
+    given = {path.replace("__", "."): value for path, value in changes.items()}
+    return load("mi300x").with_values({**small, **given})
+
+
+def streams_program(streams: Streams, machine: Gpu, request: int = 512) -> Program:
+    """The lowered program of independent streams on one GPU."""
+    plan = streams.plan(machine)
+    system = System(gpu=machine, gpus=4)
+    rows, shape = machine_tables(system, 1, request, machine.compute.max_workgroups_per_cu)
+    return build(plan, rows, shape)
 
 
 def layer(m: int = 512, n: int = 512, k: int = 128, tp: int = 4) -> ShardedSubLayer:

@@ -5,7 +5,7 @@ from interpreted import PLAIN
 from machines import NS, bare, gpu
 
 from weft.engine import layout as y
-from weft.engine.state import LINE_BYTES, LINE_COMING, LINE_DIRTY, LINE_HERE, LINE_PENDING
+from weft.engine.state import LINE_BYTES, LINE_COMING, LINE_DIRTY, LINE_HERE, LINE_PENDING, WT_NEXT
 
 LINE = 512
 
@@ -169,3 +169,46 @@ def test_release_writes_dirty_lines_back_once_and_forgets_all(cache):
     assert sorted(request[3] for request in cache.waiting() if request[0] == y.WRITE) == [0, LINE]
     assert (cache.m.tag == y.NONE).all()
     assert PLAIN.release(cache.m, 0, 0, 0) == 0
+
+
+def test_a_half_of_a_line_says_nothing_about_the_other(cache):
+    cache.load(0, bytes_=LINE // 2)
+    cache.fill()
+    cache.load(LINE // 2, bytes_=LINE // 2)
+    cache.load(0, bytes_=LINE // 2)
+    assert [request[2] for request in cache.waiting()] == [LINE // 2, LINE // 2]
+    assert (cache.count(y.F_MISSES), cache.count(y.F_HITS)) == (2, 1)
+
+
+def test_a_load_waits_only_for_the_sectors_that_it_asked_for(cache):
+    for half in (0, LINE // 2):
+        cache.load(half, bytes_=LINE // 2)
+    requests = [i for i in range(8) if cache.m.request[i, y.R_OWNER_KIND] == y.OWNER_LINE][:2]
+    line = int(cache.m.request[requests[0], y.R_OWNER])
+    node, satisfied = PLAIN.filled(cache.m, requests[0]), []
+    while node != y.NONE:
+        following = int(cache.m.waiter[node, WT_NEXT])
+        satisfied.append(not PLAIN.still_waits(cache.m, line, node))
+        node = following
+    assert sorted(satisfied) == [False, True]
+    assert cache.m.line[line, LINE_PENDING] == 1
+
+
+def test_a_line_of_which_a_part_is_on_its_way_is_never_the_victim(cache):
+    first, second, third = cache.same_set[:3]
+    cache.load(first, bytes_=LINE // 2)
+    cache.load(first + LINE // 2, bytes_=LINE // 2)
+    cache.load(second)
+    line = int((cache.m.tag == first // LINE).argmax())
+    PLAIN.filled(cache.m, next(i for i in range(8) if cache.m.request[i, y.R_ADDRESS] == first))
+    cache.load(third)
+    assert cache.m.tag[line] == first // LINE
+
+
+def test_bytes_by_level_follow_hits_and_merged_misses(cache):
+    for _ in range(2):
+        cache.load(0)
+    cache.fill()
+    cache.load(0)
+    served = cache.m.served[0, :, y.CAUSE_GEMM_READ]
+    assert (served[y.LEVEL_HIT], served[y.LEVEL_MERGED]) == (LINE, LINE)

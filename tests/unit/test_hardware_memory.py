@@ -6,8 +6,13 @@ import weft
 from weft.parallel import split
 from weft.workload import SubLayer
 
-# Nothing but memory slows an all-gather over such links.
-FREE = {"link.bandwidth": "100 TB/s", "host.bandwidth": "100 TB/s", "link.latency": "1 ns"}
+# Nothing but DRAM slows an all-gather over such links, with no cache beside it.
+FREE = {
+    "link.bandwidth": "100 TB/s",
+    "host.bandwidth": "100 TB/s",
+    "link.latency": "1 ns",
+    "memory_cache.capacity": "0 B",
+}
 
 
 @pytest.mark.parametrize("name", ["a100-sxm-80gb", "h100-sxm", "l40s", "mi100", "mi210", "mi300x"])

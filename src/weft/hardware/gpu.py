@@ -70,6 +70,14 @@ class Gpu(Part):
     def __hash__(self) -> int:
         return hash((self.name, tuple(self.value(path) for path in self.paths())))
 
+    @property
+    def dies(self) -> int:
+        """Groups of compute units with a cache of their own, the XCDs of an AMD GPU; others share one cache: 1.
+
+        Compute unit u lies in group u * dies // compute_units.
+        """
+        return self.cache.partitions if self.vendor == "amd" else 1
+
     def supports(self, dtype: str) -> bool:
         """Whether the GPU multiplies matrices of that data type."""
         return dtype in DTYPES and bool(getattr(self.rates, dtype))

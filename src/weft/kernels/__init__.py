@@ -1,6 +1,14 @@
 """How one operator runs on one GPU: tiles and their order, workgroup scripts, what a workgroup needs."""
 
-from weft.kernels.gemm import GemmTiling, claims, gemm_kernel, operand_sizes, running_clock, tile_table
+from weft.kernels.gemm import (
+    GemmTiling,
+    claims,
+    gemm_kernel,
+    operand_sizes,
+    over_dies,
+    running_clock,
+    tile_table,
+)
 from weft.kernels.ring import RingTiling, gather_kernel, near_memory_reduce_kernel, reduce_kernel, sum_kernel
 
 __all__ = [
@@ -11,6 +19,7 @@ __all__ = [
     "gemm_kernel",
     "near_memory_reduce_kernel",
     "operand_sizes",
+    "over_dies",
     "reduce_kernel",
     "running_clock",
     "sum_kernel",

@@ -199,6 +199,24 @@ def tile_table(gemm: Gemm, tiling: GemmTiling, chunks: int, first_chunk: int = 0
     return table
 
 
+def over_dies(work: Work, gpu: Gpu) -> Work:
+    """The tiles of `tile_table` as tuned kernels take them on a GPU of several dies: neighbours on one die.
+
+    Workgroups are dealt to the dies round robin. Of as many workgroups as there are compute units, a die's workgroups
+    therefore take a run of neighbouring tiles, which share operands in its cache (Tensile's workgroup mapping across
+    XCCs; ROCm's Triton and IREE renumber likewise).
+    """
+    if gpu.dies == 1:
+        return work
+    window, order = gpu.compute.compute_units, np.arange(len(work))
+    for first in range(0, len(work), window):
+        these = np.arange(first, min(first + window, len(work)))
+        order[these[np.argsort(these % gpu.dies, kind="stable")]] = these
+    found = work[order]
+    found[:, y.T_TILE] = work[:, y.T_TILE]
+    return found
+
+
 def _raster(gemm: Gemm, tiling: GemmTiling, chunks: int) -> Work:
     """All (row, column) pairs: bands of `tiling.band` lines of the longer side, walked across line by line.
 

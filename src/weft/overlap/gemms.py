@@ -10,7 +10,7 @@ import numpy as np
 from weft.engine import layout as y
 from weft.errors import InputError
 from weft.hardware import Gpu
-from weft.kernels import GemmTiling, claims, gemm_kernel, operand_sizes, tile_table
+from weft.kernels import GemmTiling, claims, gemm_kernel, operand_sizes, over_dies, tile_table
 from weft.overlap.base import MOST_TILES, check_tiles
 from weft.program import Buffer, Kernel, PlacedKernel, Plan
 from weft.program.plan import Work
@@ -72,7 +72,7 @@ class ConcurrentGemms:
 
     def plan(self, gpu: Gpu, gpus: int = 1) -> Plan:
         """A kernel for each GEMM, its operands, and its chunk of the buffer of outputs."""
-        tables = [tile_table(one.gemm, one.tiling, 1) for one in self.gemms]
+        tables = [over_dies(tile_table(one.gemm, one.tiling, 1), gpu) for one in self.gemms]
         ends = np.cumsum([len(table) for table in tables])
         launch = to_fs(gpu.compute.launch_latency)
         return Plan(

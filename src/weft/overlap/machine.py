@@ -52,21 +52,16 @@ def _compute(row: Table, gpu: Gpu, clock: float) -> None:
 
 def _cache(row: Table, gpu: Gpu) -> None:
     cache = gpu.cache
-    slices = partitions_of(gpu) * slices_of(gpu, gpu.memory.channels)
+    slices = gpu.dies * slices_of(gpu, gpu.memory.channels)
     row[y.G_SLICE64] = _per_unit(cache.bandwidth * gpu.achieved.gemm_cache / slices)
     # Half of a near hit's latency lies on the way to the cache, half on the way back.
     row[y.G_CACHE_OUT] = to_fs(cache.latency / 2)
     row[y.G_CACHE_BACK] = to_fs(cache.latency) - row[y.G_CACHE_OUT] + to_fs(far_share(gpu))
 
 
-def partitions_of(gpu: Gpu) -> int:
-    """How many groups of compute units have a cache of their own: an AMD GPU's dies; others share one cache."""
-    return gpu.cache.partitions if gpu.vendor == "amd" else 1
-
-
 def slices_of(gpu: Gpu, channels: int) -> int:
     """Slices of the cache of one partition, above `channels` memory channels."""
-    return max(channels // partitions_of(gpu), 1)
+    return max(channels // gpu.dies, 1)
 
 
 def far_share(gpu: Gpu) -> float:
@@ -75,7 +70,7 @@ def far_share(gpu: Gpu) -> float:
     The partitions of an AMD GPU are caches of their own, which nobody else reads.
     """
     cache = gpu.cache
-    if cache.partitions == 1 or gpu.vendor == "amd":
+    if cache.partitions == gpu.dies:
         return 0.0
     return (cache.far_latency - cache.latency) * (cache.partitions - 1) / cache.partitions
 
@@ -159,7 +154,7 @@ def machine_tables(
     # A queue of a few coarse requests stands for one of many fine ones: less would leave the banks idle.
     rows[:, y.G_QUEUE_BYTES] = np.maximum(rows[:, y.G_QUEUE_BYTES] * gang, QUEUED_REQUESTS * request_bytes)
     rows[:, y.G_SIDE64] //= gang
-    partitions, slices = partitions_of(system.gpu), slices_of(system.gpu, memory.channels // gang)
+    partitions, slices = system.gpu.dies, slices_of(system.gpu, memory.channels // gang)
     rows[:, y.G_SLICE64] = rows[:, y.G_SLICE64] * slices // slices_of(system.gpu, memory.channels)
     shape = np.zeros(y.S_COLUMNS, dtype=np.int64)
     shape[y.S_CUS] = max(gpu.compute.compute_units for gpu in gpus)
@@ -259,8 +254,16 @@ def _check_request(gpu: Gpu, request_bytes: int) -> None:
             f"{format_bytes(COARSEST)}, and its {gang} channels must divide the {gpu.memory.channels} of "
             f"{gpu.name}: try {format_bytes(interleave)}"
         )
-    if gpu.cache.capacity % (gpu.cache.ways * request_bytes):
+    _check_cut(gpu, "cache", gpu.cache.capacity, gpu.cache.ways, gpu.dies, request_bytes)
+    side = gpu.memory_cache
+    _check_cut(gpu, "memory_cache", side.capacity, side.ways, gpu.memory.channels // gang, request_bytes)
+
+
+def _check_cut(gpu: Gpu, part: str, capacity: int, ways: int, parts: int, request_bytes: int) -> None:
+    """A cache must be so many equal parts of whole sets of lines as long as a request."""
+    if capacity % (parts * ways * request_bytes):
+        each = f"{parts} parts of " if parts > 1 else ""
         raise InputError(
-            f"a cache of {format_bytes(gpu.cache.capacity)} cannot be cut into {gpu.cache.ways} ways of "
+            f"{part}.capacity of {gpu.name} is {format_bytes(capacity)}; it cannot be cut into {each}{ways} ways of "
             f"{format_bytes(request_bytes)} lines; choose a smaller request size or fewer ways"
         )

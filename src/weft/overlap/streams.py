@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from weft.hardware import Gpu
-from weft.kernels import GemmTiling, gemm_kernel, operand_sizes, tile_table
+from weft.kernels import GemmTiling, gemm_kernel, operand_sizes, over_dies, tile_table
 from weft.kernels.channels import ChannelRing
 from weft.kernels.copies import DmaGather
 from weft.kernels.exchange import ChannelExchange
@@ -72,7 +72,7 @@ class Streams:
         work: tuple[Work, ...] = ()
         if self.gemms is not None:
             buffers += self._gemm_buffers(gpus)
-            work = (tile_table(self.gemms.gemm, self.gemms.tiling, 1),) * gpus
+            work = (over_dies(tile_table(self.gemms.gemm, self.gemms.tiling, 1), gpu),) * gpus
         if self.collectives is not None:
             buffers += self.collectives.collective.buffers(gpus)
         return Plan(
