@@ -229,13 +229,13 @@ def advise(
     tables = tables_for(
         machine,
         ranks=ranks,
+        collectives=(collective,),
         clock=clock,
         request_bytes=request_bytes,
         jobs=jobs,
         progress=progress,
         store=store,
     )
-    tables.collective(collective)
     setting = Setting(tables.gpu, ranks, clock, request_bytes)
     return _Advisor(gemm, collective, bytes_, tables, setting, jobs, progress, store).advice(spread)
 

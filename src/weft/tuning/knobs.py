@@ -19,7 +19,7 @@ class Knob(NamedTuple):
 
 def knobs_for(gpu: Gpu, strategy: str, units: int | None, collective: str) -> tuple[Knob, ...]:
     """What to set for a strategy with `units` set apart; nothing for a vendor that no library is known of."""
-    parts = gpu.cache.partitions if gpu.vendor == "amd" else 1
+    parts = gpu.dies
     apart = units or 0
     # Rings and trees have channels of their own, sends and receives others (NVIDIA/nccl issue 1598).
     channels = "NCCL_MAX_P2P_NCHANNELS" if collective == "all_to_all" else _CHANNELS.get(gpu.vendor, "")

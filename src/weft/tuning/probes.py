@@ -8,7 +8,7 @@ from math import log
 from statistics import fmean
 
 from weft.collectives.fabric import fabric_of
-from weft.errors import InputError
+from weft.errors import InputError, UnknownNameError
 from weft.hardware import Gpu, find_gpu
 from weft.overlap.library_ring import PUSHES
 from weft.result.stream_run import StreamRun
@@ -30,7 +30,7 @@ from weft.workload import Gemm
 MIB = 1 << 20
 SIZES = tuple(size * MIB for size in (1, 4, 16, 64, 256, 1024))
 """Sizes at which collectives are simulated [bytes]: straight lines join them."""
-COLLECTIVES = ("all_gather", "all_to_all", "reduce_scatter", "all_reduce")
+COLLECTIVES: tuple[str, ...] = ("all_gather", "all_to_all", "reduce_scatter", "all_reduce")
 ROWS = (64, 256, 512, 1024, 8192)
 """Rows of the GEMMs that are simulated: from bound by memory to bound by compute. N and K are `WIDE`."""
 WIDE = 8192
@@ -38,8 +38,6 @@ CHECKS = ((384, 14336, 8192), (4096, 10240, 8192))
 """GEMMs in no table, with which the answers are checked."""
 REQUEST_BYTES = 32 << 10
 """Requests are coarse: within a percent of fine ones for GEMMs and collectives of many MiB, and many times faster."""
-CHECKED = ("all_gather", "reduce_scatter")
-"""Collectives beside which they are checked."""
 Probe = GemmAlone | CollectiveAlone | Together
 Runs = Mapping[Probe, StreamRun]
 
@@ -48,28 +46,34 @@ def tables_for(
     machine: Gpu | str,
     *,
     ranks: int = 8,
+    collectives: Sequence[str] = COLLECTIVES,
     clock: str = "sustained",
     request_bytes: int | None = REQUEST_BYTES,
     jobs: int = 1,
     progress: Progress | None = None,
     store: Store | None = None,
 ) -> SlowdownTables:
-    """The slowdown tables of `ranks` equal GPUs, simulated on `jobs` processes; what `store` holds is not run again.
+    """The slowdown tables of `ranks` equal GPUs for some collectives, simulated on `jobs` processes.
 
-    Raises InputError for a machine that no collective library is known for, and what its simulations raise.
+    What `store` holds is not run again. Raises InputError for a machine that no collective library is known for,
+    UnknownNameError for an unknown GPU or collective, and what the simulations raise.
     """
+    for name in collectives:
+        if name not in COLLECTIVES:
+            raise UnknownNameError("collective", name, COLLECTIVES)
     gpu = find_gpu(machine) if isinstance(machine, str) else machine
     if fabric_of(gpu).vendor == "none":
         raise InputError(
             f"no collective library is known for {gpu.name}, so nothing can be said of what it shares; "
             "choose a real GPU (weft hardware list)"
         )
-    return _Probes(Setting(gpu, ranks, clock, request_bytes), jobs, progress, store).tables()
+    setting = Setting(gpu, ranks, clock, request_bytes)
+    return _Probes(setting, tuple(collectives), jobs, progress, store).tables()
 
 
 def splits_of(gpu: Gpu) -> tuple[int, ...]:
     """Compute units worth setting apart: doubling from one per XCD, or four, to less than half of the GPU."""
-    first = max(4, gpu.cache.partitions if gpu.vendor == "amd" else 1)
+    first = max(4, gpu.dies)
     most = 0.45 * gpu.compute.compute_units
     return tuple(first << power for power in range(5) if first << power <= most)
 
@@ -77,7 +81,15 @@ def splits_of(gpu: Gpu) -> tuple[int, ...]:
 class _Probes:
     """The simulations behind the tables of one machine."""
 
-    def __init__(self, setting: Setting, jobs: int, progress: Progress | None, store: Store | None) -> None:
+    def __init__(
+        self,
+        setting: Setting,
+        names: tuple[str, ...],
+        jobs: int,
+        progress: Progress | None,
+        store: Store | None,
+    ) -> None:
+        self.names = names
         self.setting, self.jobs, self.progress, self.store = setting, jobs, progress, store
         self.gpu = setting.gpu
         self.splits = splits_of(self.gpu)
@@ -88,7 +100,7 @@ class _Probes:
     def tables(self) -> SlowdownTables:
         """Everything alone first, then pairs whose sizes were chosen to last about as long as each other."""
         alone = self._run(self._alone())
-        collectives = {name: self._collective(name, alone) for name in COLLECTIVES}
+        collectives = {name: self._collective(name, alone) for name in self.names}
         gemm = self._gemm(alone)
         bare = SlowdownTables(self.gpu, self.setting.ranks, self.setting.clock, gemm, collectives, {})
         checks = [check for pair in self._checks(bare) for check in (pair, *self._both_alone(pair))]
@@ -107,7 +119,7 @@ class _Probes:
     def _alone(self) -> list[Probe]:
         tasks: list[Probe] = [
             self._moved(name, size, units)
-            for name in COLLECTIVES
+            for name in self.names
             for size in SIZES
             for units in (None, 0, *self.splits)
             if units != 0 or name in PUSHES
@@ -142,7 +154,7 @@ class _Probes:
 
     def _movers(self) -> list[tuple[str, int]]:
         """Every collective with everything that may drive it: so many compute units, or 0 for DMA engines."""
-        every = [(name, units) for name in COLLECTIVES for units in (0, *self.splits)]
+        every = [(name, units) for name in self.names for units in (0, *self.splits)]
         return [(name, units) for name, units in every if units or name in PUSHES]
 
     def _pairs(self, tables: SlowdownTables) -> list[Together]:
@@ -186,7 +198,7 @@ class _Probes:
         return [
             Together(gemm, name, size, self.setting, one.strategy, one.units, first_of(one.strategy))
             for gemm in self.checks
-            for name in CHECKED
+            for name in self.names
             for size in [self._pair(gemm, name, middle, tables).bytes_ * 3 // 4]
             for one in forecasts(case_of(gemm, name, size, tables))
             if one.units in (None, middle)

@@ -71,6 +71,9 @@ def last_start(tiles: int, slots: float, held: float, tile_s: float, until: floa
 
     Free places start tiles at multiples of `tile_s`, those that were held at the same distances from `until` on.
     """
+    without = (ceil(tiles / (slots - held)) - 1) * tile_s
+    if without <= until:
+        return without
     fluid = ((tiles + held * until / tile_s) / slots - 1) * tile_s  # no start can come before
     first = max(0, ceil(fluid / tile_s - _ROUNDING)) * tile_s
     second = until + max(0, ceil((fluid - until) / tile_s - _ROUNDING)) * tile_s

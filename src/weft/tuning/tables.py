@@ -123,8 +123,8 @@ class SlowdownTables:
 
     @property
     def parts(self) -> int:
-        """Into how many parts workgroups are dealt: the XCDs of an AMD GPU."""
-        return self.gpu.cache.partitions if self.gpu.vendor == "amd" else 1
+        """Into how many parts workgroups are dealt: the dies of an AMD GPU."""
+        return self.gpu.dies
 
     def error(self, given: bool) -> float:
         """By how much a predicted makespan is off, as the mean over what checked it, the times alone `given` or not."""

@@ -1,0 +1,173 @@
+"""Tables made of small simulations, and the advice that `weft advise` gives from them."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from weft.cli.advise import advise as command
+from weft.errors import InputError, UnknownNameError
+from weft.hardware import load
+from weft.report import advice_report
+from weft.result.stream_run import StreamRun
+from weft.sweep import Store
+from weft.tuning import load_tables, probes, splits_of, tables_for
+from weft.tuning.advice import Advice, advise, assumed_ends
+from weft.tuning.knobs import knobs_for
+from weft.tuning.model_errors import COLLECTIVE, GEMM, collective_error, gemm_error
+from weft.workload import Gemm
+
+MIB = 1 << 20
+SHAPE = Gemm(1024, 2048, 1024, "bf16")
+ERRORS = Path(__file__).parents[2] / "docs/explanation/errors.md"
+
+
+@pytest.fixture(scope="module")
+def small():
+    """Probes that take seconds: small GEMMs, small collectives."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(probes, "SIZES", (MIB, 4 * MIB, 16 * MIB))
+        patch.setattr(probes, "ROWS", (64, 1024))
+        patch.setattr(probes, "WIDE", 1024)
+        patch.setattr(probes, "CHECKS", ((512, 1024, 2048),))
+        yield
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    return Store(tmp_path_factory.mktemp("runs"))
+
+
+@pytest.fixture(scope="module")
+def gathered(small, store) -> Advice:
+    return advise(SHAPE, "all_gather", 8 * MIB, "h100-sxm", store=store)
+
+
+def test_nothing_is_simulated_twice(gathered, store):
+    seen = []
+    again = advise(
+        SHAPE,
+        "all_gather",
+        8 * MIB,
+        "h100-sxm",
+        store=store,
+        progress=lambda done, total, what: seen.append((done, total)),
+    )
+    assert all(done == total for done, total in seen)
+    assert again.as_json() == gathered.as_json()
+
+
+def test_the_advice_is_the_best_of_what_was_simulated_and_lies_within_its_doubts(gathered):
+    assert gathered.speedup >= max(map(gathered.speedup_of, gathered.simulated)) / 1.003
+    assert gathered.low <= gathered.speedup <= gathered.high
+    assert gathered.loss >= -0.003
+    assert {one.strategy for one in gathered.simulated} >= {"streams", "priority", "partition", "dma"}
+
+
+def test_every_strategy_is_confirmed_near_to_what_the_tables_expect(gathered):
+    off = [one.forecast_s / one.run.makespan_s - 1 for one in gathered.simulated if one.run]
+    assert max(map(abs, off)) < 0.35
+
+
+def test_assumed_values_of_dma_engines_matter_only_where_these_copy():
+    gpu = load("h100-sxm")
+    assert not any("dma" in path for low, _ in assumed_ends(gpu, "partition").values() for path in low)
+    assert any("dma" in path for low, _ in assumed_ends(gpu, "dma").values() for path in low)
+
+
+def test_a_reducing_collective_is_told_why_dma_engines_are_left_out(small, store):
+    advice = advise(SHAPE, "reduce_scatter", 8 * MIB, "h100-sxm", store=store, spread=False)
+    assert "cannot add" in advice.why_no_dma
+    assert advice.why_no_dma in advice.sentences
+    assert not any(one.strategy.startswith("dma") for one in advice.options)
+    assert advice.crossover is None
+
+
+def test_the_page_says_what_to_take_and_what_to_set(gathered, tmp_path):
+    page = advice_report(gathered, tmp_path).read_text()
+    assert gathered.best.label in page
+    assert gathered.knobs[0].source in page
+    assert page.count("<svg") == 3
+
+
+def test_the_command_writes_the_advice_and_tables_that_choose_the_same(small, store, tmp_path, monkeypatch):
+    monkeypatch.setenv("WEFT_CACHE", str(tmp_path / "cache"))
+    shape = f"{SHAPE.m},{SHAPE.n},{SHAPE.k}"
+    asked = ["--gemm", shape, "--beside", "all_gather:8MiB", "--gpu", "h100-sxm", "--jobs", "1", "--quick"]
+    done = CliRunner().invoke(
+        command, [*asked, "--json", str(tmp_path / "a.json"), "--out", str(tmp_path / "out")]
+    )
+    assert done.exit_code == 0, done.output
+    found = json.loads((tmp_path / "a.json").read_text())
+    assert f"Take {found['best']['strategy']}" in done.output
+    tables = load_tables(tmp_path / "out/tables.json")
+    assert tables.collectives["all_gather"].bytes == (MIB, 4 * MIB, 16 * MIB)
+    assert (tmp_path / "out/report.html").exists()
+
+
+def test_a_gemm_without_three_sizes_and_an_unknown_collective_are_refused():
+    runner = CliRunner()
+    two = runner.invoke(command, ["--gemm", "8,8", "--beside", "all_gather:1MiB", "--gpu", "h100-sxm"])
+    assert isinstance(two.exception, InputError)
+    with pytest.raises(UnknownNameError, match="all_gather, all_to_all"):
+        advise(SHAPE, "all_scatter", MIB, "h100-sxm")
+
+
+def test_a_machine_without_a_collective_library_is_refused():
+    with pytest.raises(InputError, match="no collective library is known for t3-paper"):
+        tables_for("t3-paper")
+
+
+def test_splits_take_as_many_units_of_every_die():
+    assert splits_of(load("mi300x")) == (8, 16, 32, 64, 128)
+    assert splits_of(load("h100-sxm")) == (4, 8, 16, 32)
+
+
+def test_slowdowns_are_read_from_when_both_ended():
+    # The collective (2 s alone) ends at 3 s, the GEMM (4 s alone) at 6 s: by 3 s it had done 1 s of its work.
+    found = probes.slowdowns(StreamRun(6.0, 3.0, 6.0), gemm_s=4.0, collective_s=2.0)
+    assert found == pytest.approx((3.0, 1.5))
+    assert probes.slowdowns(StreamRun(4.0, 2.0, 4.0), gemm_s=4.0, collective_s=2.0) == pytest.approx(
+        (1.0, 1.0)
+    )
+
+
+@pytest.mark.parametrize("gpu", ["mi300x", "h100-sxm"])
+@pytest.mark.parametrize("strategy", ["streams", "priority", "partition", "dma", "dma-partition"])
+def test_every_strategy_says_what_to_set_and_who_says_so(gpu, strategy):
+    found = knobs_for(load(gpu), strategy, 16 if "partition" in strategy else None, "all_gather")
+    assert found
+    assert all(knob.text and knob.source and "{" not in knob.text for knob in found)
+
+
+def test_the_units_of_a_partition_stand_in_what_to_set():
+    rings, mask = knobs_for(load("mi300x"), "partition", 32, "all_gather")
+    assert "NCCL_MAX_NCHANNELS=32" in rings.text
+    assert "4 CUs of each XCD" in mask.text
+    assert "272" in mask.text
+    sends = knobs_for(load("mi300x"), "partition", 32, "all_to_all")[0]
+    assert "NCCL_MAX_P2P_NCHANNELS=32" in sends.text
+
+
+def test_known_errors_are_those_of_the_page_that_validation_makes():
+    rows = [
+        line.strip("| ").split(" | ") for line in ERRORS.read_text().splitlines() if line.startswith("| ")
+    ]
+    gemms = {row[0]: row[3] for row in rows if len(row) == 8 and row[1] == "bf16"}
+    for gpu, error in GEMM.items():
+        if gpu in gemms:
+            assert gemms[gpu] == f"{error:.1%}"
+    moved = {(row[0], row[2]): row[4] for row in rows if len(row) == 9 and row[1] in ("nccl", "rccl")}
+    for gpu, by_name in COLLECTIVE.items():
+        for name, error in by_name.items():
+            assert moved[gpu, name] == f"{error:.1%}"
+
+
+def test_a_gpu_without_measurements_is_doubted_as_much_as_the_worst_known():
+    assert gemm_error("mi300x") == (max(GEMM.values()), False)
+    assert gemm_error("h100-sxm") == (0.073, True)
+    error, here = collective_error("mi300x", "all_to_all")
+    assert (error, here) == (0.094, False)
+    assert re.match(r"0\.\d+", str(error))
