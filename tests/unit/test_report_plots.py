@@ -125,7 +125,7 @@ def test_streams_show_who_ran_who_waited_and_why(tmp_path):
         )
         assert name in held_units(answer).svg()
         assert "GEMM reads" in channel_owners(answer).svg()
-        assert "compute" in stream_waits(answer).svg()
+        assert "computing" in stream_waits(answer).svg()
         page = concurrency_report(answer, tmp_path / name).read_text()
         assert "one after the other" in page
 

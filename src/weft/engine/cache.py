@@ -111,6 +111,14 @@ def read_memory(  # type: ignore[no-untyped-def]
 
 
 @block
+def _cached(m: Machine, slot: int, time: int) -> None:
+    """The cache has done its part for `slot` at `time`."""
+    if time >= m.slot[slot, y.Q_TIME]:
+        m.slot[slot, y.Q_TIME] = time
+        m.slot[slot, y.Q_FROM] = y.FROM_CACHE
+
+
+@block
 def load(m: Machine, g, part, address, bytes_, cause, stream, cached, time, slot) -> None:  # type: ignore[no-untyped-def]
     """Load for `slot`: a hit has its time at once, a miss or a bypass adds to what the slot waits for."""
     start = _slice_time(m, g, part, address, bytes_, time)
@@ -124,7 +132,7 @@ def load(m: Machine, g, part, address, bytes_, cause, stream, cached, time, slot
             if m.line[line, LINE_HERE] & need == need:
                 m.flow[g, y.F_HITS] += 1
                 m.served[g, y.LEVEL_HIT, cause] += bytes_
-                m.slot[slot, y.Q_TIME] = max(m.slot[slot, y.Q_TIME], start + m.gpu[g, y.G_CACHE_BACK])
+                _cached(m, slot, start + m.gpu[g, y.G_CACHE_BACK])
                 return
             if (m.line[line, LINE_HERE] | m.line[line, LINE_COMING]) & need == need:
                 m.flow[g, y.F_MERGES] += 1
@@ -174,7 +182,7 @@ def still_waits(m: Machine, line: int, node: int) -> bool:
 def store(m: Machine, g, part, address, bytes_, cause, time, slot) -> None:  # type: ignore[no-untyped-def]
     """Store into the cache (allocated without a fetch); the slot gets the time of acceptance."""
     start = _slice_time(m, g, part, address, bytes_, time)
-    m.slot[slot, y.Q_TIME] = max(m.slot[slot, y.Q_TIME], start)
+    _cached(m, slot, start)
     line_address = address // m.shape[y.S_REQUEST]
     line = _find(m, g, part, line_address)
     if line == y.NONE:

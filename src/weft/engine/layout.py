@@ -133,9 +133,9 @@ CAUSE_NAMES = (
 # request[i, :]
 (
     R_NEXT, R_PREVIOUS, R_GPU, R_CHANNEL, R_BANK, R_ROW, R_BYTES, R_KIND, R_CAUSE, R_STREAM, R_ARRIVE,
-    R_OWNER_KIND, R_OWNER, R_TILE, R_WAVEFRONT, R_REGION, R_ADDRESS, R_FILLS, R_COLUMNS,
-) = _columns(19)  # fmt: skip
-# R_FILLS: the line of the memory-side cache that a read fills, or NONE.
+    R_OWNER_KIND, R_OWNER, R_TILE, R_WAVEFRONT, R_REGION, R_ADDRESS, R_FILLS, R_FROM, R_COLUMNS,
+) = _columns(20)  # fmt: skip
+# R_FILLS: the line of the memory-side cache that a read fills, or NONE. R_FROM: who serves it, the DRAM or that cache.
 READ, WRITE, UPDATE = range(3)
 COMPUTE_STREAM, COMMUNICATION_STREAM = range(2)
 OWNER_NOBODY, OWNER_LINE, OWNER_SLOT, OWNER_ENGINE, OWNER_RELEASE, OWNER_REMOTE = range(6)
@@ -167,7 +167,9 @@ L_HEAD, L_TAIL, L_COUNT, L_BUSY_UNTIL, L_BYTES, L_BUSY, L_COLUMNS = _columns(7)
 
 # slot[w * SLOTS + s, :] — one loop iteration in flight.
 SLOTS = 8
-Q_STATE, Q_PENDING, Q_TIME, Q_ITERATION, Q_ISSUED, Q_COLUMNS = _columns(6)
+Q_STATE, Q_PENDING, Q_TIME, Q_ITERATION, Q_ISSUED, Q_FROM, Q_STORED, Q_COLUMNS = _columns(8)
+# Q_FROM: what the slot waited for last of all; Q_STORED: the same of the stores before its loads.
+FROM_MEMORY, FROM_SIDE, FROM_CACHE, FROM_LINK = range(4)
 SLOT_FREE, SLOT_LOADING, SLOT_READY, SLOT_COMPUTING, SLOT_STORING = range(5)
 
 # engine[e, :] — DMA engines over all GPUs. E_FREE: when its own part takes the next request; E_WAKE: whether it will be
@@ -188,8 +190,11 @@ NEVER = 1 << 62
 # kernel_run[g, k, :]
 (
     KR_READY, KR_NEXT, KR_DONE, KR_START, KR_END, KR_RELEASING, KR_WAIT_LOAD, KR_WAIT_UNIT, KR_WAIT_STORE,
-    KR_WAIT_COUNTER, KR_COMPUTE, KR_FIRST_START, KR_REFUSED, KR_STRIDE, KR_COLUMNS,
-) = _columns(15)  # fmt: skip
+    KR_WAIT_COUNTER, KR_COMPUTE, KR_FIRST_START, KR_REFUSED, KR_STRIDE, KR_WAIT_SIDE, KR_WAIT_CACHE, KR_WAIT_LINK,
+    KR_COLUMNS,
+) = _columns(18)  # fmt: skip
+# KR_WAIT_SIDE, KR_WAIT_CACHE: the parts of KR_WAIT_LOAD in which the last to come came from the memory-side cache, or
+# was a hit; KR_WAIT_LINK: that of KR_WAIT_STORE in which the last to go went over a link.
 # KR_NEXT: workgroups placed so far; KR_STRIDE: partitions among which they are dealt.
 
 # served[g, level, cause]: bytes by where a request was served. Hits and merged misses of the caches; what was written

@@ -66,7 +66,7 @@ def _on_taken(m: Machine, i: int, now: int) -> None:
     if r[i, y.R_REGION] >= 0:
         _on_written(m, i, g, now)
     if r[i, y.R_OWNER_KIND] == y.OWNER_SLOT:
-        arrived(m, r[i, y.R_OWNER], now)
+        arrived(m, r[i, y.R_OWNER], now, y.FROM_MEMORY)
     elif r[i, y.R_OWNER_KIND] == y.OWNER_RELEASE:
         released(m, g, r[i, y.R_OWNER], now)
     free_request(m, i)
@@ -105,15 +105,16 @@ def _on_read_done(m: Machine, i: int, now: int) -> None:
     if kind == y.OWNER_ENGINE:
         forward(m, i, now)
         return
+    came_from = r[i, y.R_FROM]
     free_request(m, i)
     if kind == y.OWNER_SLOT:
-        arrived(m, owner, now + m.gpu[g, y.G_CACHE_BACK])
+        arrived(m, owner, now + m.gpu[g, y.G_CACHE_BACK], came_from)
     elif kind == y.OWNER_LINE:
         node = filled(m, i)
         while node != y.NONE:
             following = m.waiter[node, WT_NEXT]
             if not still_waits(m, owner, node):
-                arrived(m, m.waiter[node, WT_SLOT], now + m.gpu[g, y.G_CACHE_BACK])
+                arrived(m, m.waiter[node, WT_SLOT], now + m.gpu[g, y.G_CACHE_BACK], came_from)
                 release_waiter(m, node)
             node = following
 
@@ -123,7 +124,7 @@ def _on_link(m: Machine, k: int, now: int) -> None:
     i = depart(m, k, now)
     owner = m.request[i, y.R_OWNER]
     if m.request[i, y.R_OWNER_KIND] == y.OWNER_SLOT:
-        arrived(m, owner, now)
+        arrived(m, owner, now, y.FROM_LINK)
     else:
         departed(m, owner, m.request[i, y.R_BYTES], now)
 

@@ -67,6 +67,7 @@ def _look_up(m: Machine, i: int, g: int, address: int, arrive: int) -> int:
     r[i, y.R_CHANNEL] = c
     r[i, y.R_ADDRESS] = address
     r[i, y.R_FILLS] = y.NONE
+    r[i, y.R_FROM] = y.FROM_MEMORY
     line = _line_of(m, c, address)
     if r[i, y.R_KIND] == y.UPDATE:  # happens at the banks: the line goes there first, and is forgotten
         if line >= 0:
@@ -125,6 +126,7 @@ def _read(m: Machine, i: int, g: int, line: int, need: int, start: int) -> int:
     if m.line[line, LINE_HERE] & need == need:
         m.flow[g, y.F_SIDE_HITS] += 1
         m.served[g, y.LEVEL_SIDE_HIT, cause] += bytes_
+        m.request[i, y.R_FROM] = y.FROM_SIDE
         schedule(m, start + m.gpu[g, y.G_SIDE_LATENCY], y.EV_READ_DONE, i)
         return y.NONE
     if (m.line[line, LINE_HERE] | m.line[line, LINE_COMING]) & need == need:

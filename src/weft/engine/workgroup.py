@@ -97,6 +97,7 @@ def begin_iteration(m: Machine, q: int, now: int) -> None:
     m.slot[q, y.Q_PENDING] = 0
     m.slot[q, y.Q_TIME] = now
     m.slot[q, y.Q_ISSUED] = now
+    m.slot[q, y.Q_STORED] = m.slot[q, y.Q_FROM]
     partition = m.unit[u, y.U_PARTITION]
     first = m.phase[g, p, y.P_FIRST_LOAD]
     for a in range(first, first + m.phase[g, p, y.P_LOADS]):
@@ -150,10 +151,12 @@ def _iteration_bytes(m: Machine, g: int, a: int, p: int, t: int, it: int, offset
 
 
 @block
-def arrived(m: Machine, q: int, time: int) -> None:
+def arrived(m: Machine, q: int, time: int, came_from: int) -> None:
     """One of the things that slot `q` waits for has come; at the last, the slot moves on at `time` or later."""
     m.slot[q, y.Q_PENDING] -= 1
-    m.slot[q, y.Q_TIME] = max(m.slot[q, y.Q_TIME], time)
+    if time >= m.slot[q, y.Q_TIME]:
+        m.slot[q, y.Q_TIME] = time
+        m.slot[q, y.Q_FROM] = came_from
     if m.slot[q, y.Q_PENDING] == 0:
         schedule(m, m.slot[q, y.Q_TIME], y.EV_SLOT, q)
 
@@ -175,8 +178,12 @@ def compute_next(m: Machine, w: int, now: int) -> None:
     ready = max(m.slot[q, y.Q_TIME], s[w, y.W_LAST])
     # Until its loads were issued, the slot was taken by the stores of an earlier iteration.
     stored = max(s[w, y.W_LAST], min(m.slot[q, y.Q_ISSUED], ready))
-    m.kernel_run[g, k, y.KR_WAIT_STORE] += stored - s[w, y.W_LAST]
+    _stored(m, g, k, stored - s[w, y.W_LAST], m.slot[q, y.Q_STORED])
     m.kernel_run[g, k, y.KR_WAIT_LOAD] += ready - stored
+    if m.slot[q, y.Q_FROM] == y.FROM_SIDE:
+        m.kernel_run[g, k, y.KR_WAIT_SIDE] += ready - stored
+    elif m.slot[q, y.Q_FROM] == y.FROM_CACHE:
+        m.kernel_run[g, k, y.KR_WAIT_CACHE] += ready - stored
     m.kernel_run[g, k, y.KR_WAIT_UNIT] += start - ready
     m.kernel_run[g, k, y.KR_COMPUTE] += duration
     if duration > 0:
@@ -186,6 +193,14 @@ def compute_next(m: Machine, w: int, now: int) -> None:
     s[w, y.W_COMPUTING] = 1
     m.slot[q, y.Q_STATE] = y.SLOT_COMPUTING
     schedule(m, start + duration, y.EV_COMPUTED, q)
+
+
+@block
+def _stored(m: Machine, g: int, k: int, waited: int, went: int) -> None:
+    """A workgroup of kernel `k` waited for stores, the last of which went to memory or over a link."""
+    m.kernel_run[g, k, y.KR_WAIT_STORE] += waited
+    if went == y.FROM_LINK:
+        m.kernel_run[g, k, y.KR_WAIT_LINK] += waited
 
 
 @block
@@ -292,7 +307,7 @@ def finish_iteration(m: Machine, q: int, now: int) -> None:
         m.slot[q, y.Q_ITERATION] = ahead
         schedule(m, now, y.EV_SLOT, q)
     elif s[w, y.W_FINISHED] == s[w, y.W_ITERATIONS]:
-        m.kernel_run[g, s[w, y.W_KERNEL], y.KR_WAIT_STORE] += now - s[w, y.W_LAST]
+        _stored(m, g, s[w, y.W_KERNEL], now - s[w, y.W_LAST], m.slot[q, y.Q_FROM])
         s[w, y.W_LAST] = now
         s[w, y.W_PHASE] += 1
         schedule(m, now, y.EV_PHASE, w)

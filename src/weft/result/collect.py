@@ -43,6 +43,7 @@ def collect(config: RunConfig, program: Program, machine: Machine, wall_s: float
             if machine.traffic[:, cause].any()
         },
         counters=_counters(machine),
+        levels=_levels(machine),
         kernels=kernels,
         stages=_stages(program, machine),
         chunks=chunks,
@@ -52,6 +53,25 @@ def collect(config: RunConfig, program: Program, machine: Machine, wall_s: float
         requests=int(machine.clock[y.C_REQUESTS]),
         wall_s=wall_s,
     )
+
+
+LEVELS = {
+    "cache_hit": y.LEVEL_HIT,
+    "cache_merged": y.LEVEL_MERGED,
+    "memory_cache_hit": y.LEVEL_SIDE_HIT,
+    "memory_cache_merged": y.LEVEL_SIDE_MERGED,
+    "memory_cache_written": y.LEVEL_SIDE_WRITTEN,
+}
+
+
+def _levels(m: Machine) -> dict[str, dict[str, int]]:
+    """What caches served, by level and cause, of one GPU (the mean if several were simulated) [bytes]."""
+    served = m.served.sum(axis=0) // int(m.shape[y.S_GPUS])
+    return {
+        name: {y.CAUSE_NAMES[cause]: int(served[level, cause]) for cause in np.flatnonzero(served[level])}
+        for name, level in LEVELS.items()
+        if served[level].any()
+    }
 
 
 def _gpus(machine: Machine) -> range:
@@ -178,6 +198,14 @@ def _counters(m: Machine) -> dict[str, float]:
         "link_bytes": int(m.link[:, y.L_BYTES].sum()),
         "link_utilization": float(_busy_links(m).mean() / now),
     }
+    if m.shape[y.S_SIDE_SETS] > 0:
+        counters |= {
+            "memory_cache_hits": int(flow[:, y.F_SIDE_HITS].sum()),
+            "memory_cache_merged_misses": int(flow[:, y.F_SIDE_MERGES].sum()),
+            "memory_cache_misses": int(flow[:, y.F_SIDE_MISSES].sum()),
+            "memory_cache_writes": int(flow[:, y.F_SIDE_WRITES].sum()),
+            "memory_cache_write_backs": int(flow[:, y.F_SIDE_WRITEBACKS].sum()),
+        }
     if (flow[:, y.F_INTENSITY] != y.NONE).any():
         counters["arbiter_intensity"] = float(flow[0, y.F_INTENSITY]) / 1000
         counters["arbiter_threshold_accesses"] = int(flow[0, y.F_CHOSEN]) // 64
@@ -229,10 +257,23 @@ def _workgroup_waits(m: Machine, k: int) -> dict[str, float]:
     launched, duration = run[y.KR_FIRST_START], run[y.KR_END] - log[:, y.WL_START].min()
     resident = max(float((log[:, y.WL_END] - log[:, y.WL_START]).sum()) / max(int(duration), 1), 1e-9)
     wave = np.sort(log[:, y.WL_START])[: min(count, int(m.gpu[0, y.G_CUS]))]
-    waits = {
-        name: float(run[column]) / resident * 1e-15 for name, column in WAITS.items() if name != "matrix_unit"
-    }
+    waits = {name: float(spent) / resident * 1e-15 for name, spent in _split_waits(run).items()}
     return {"dispatch": float((wave - launched).mean()) * 1e-15, **waits}
+
+
+def _split_waits(run: Ints) -> dict[str, int]:
+    """What a kernel's workgroups did or waited for [fs]: loads by who brought the last part, stores by where to."""
+    load, side, cache = (int(run[column]) for column in (y.KR_WAIT_LOAD, y.KR_WAIT_SIDE, y.KR_WAIT_CACHE))
+    store, link = int(run[y.KR_WAIT_STORE]), int(run[y.KR_WAIT_LINK])
+    return {
+        "cache": cache,
+        "memory_cache": side,
+        "memory": load - side - cache,
+        "store": store - link,
+        "link": link,
+        "chunk": int(run[y.KR_WAIT_COUNTER]),
+        "compute": int(run[y.KR_COMPUTE]),
+    }
 
 
 def residency(program: Program, m: Machine) -> Residency:

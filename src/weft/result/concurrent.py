@@ -15,8 +15,11 @@ from weft.units import format_bytes, format_time
 
 REASONS = {
     "dispatch": "no compute unit free",
-    "memory": "loads from memory",
-    "store": "stores and the link",
+    "cache": "loads that hit the L2 cache",
+    "memory_cache": "loads that hit the memory-side cache",
+    "memory": "loads from DRAM",
+    "store": "stores into memory",
+    "link": "stores over the link",
     "chunk": "data from another GPU",
     "compute": "computing",
 }
@@ -150,7 +153,7 @@ class Concurrency:
     def traffic(self) -> dict[str, tuple[float, float, float]]:
         """What passed caches, DRAM (also by cause) and link: all GEMMs alone, all collectives alone, side by side [MB].
 
-        Of one GPU; what passed a cache is counted in whole requests.
+        Of one GPU.
         """
         parts = [_moved(run, loop.name, loop.count) for run, loop in self._alone()]
         both = _moved(self.run, "", 0)
@@ -211,22 +214,22 @@ class Concurrency:
         )
 
 
-_COUNTED = {
-    "L2 hits": "cache_hits",
-    "L2 misses that another one's request served": "cache_merged_misses",
-    "L2 misses": "cache_misses",
-    "memory-side cache hits": "memory_cache_hits",
+_LEVELS = {
+    "L2: hits": "cache_hit",
+    "L2: on their way for another": "cache_merged",
+    "memory-side cache: hits": "memory_cache_hit",
+    "memory-side cache: on their way for another": "memory_cache_merged",
+    "memory-side cache: writes": "memory_cache_written",
 }
-"""What caches counted, in words: requests."""
+"""What caches served, in words."""
 
 
 def _moved(run: Result, loop: str, count: int) -> dict[str, float]:
     """What passed in a run [MB]; of a loop that ran alone, scaled to `count` iterations."""
     ran = sum(k.gpu == 0 and k.name.rpartition(" ")[0] == loop for k in run.kernels) if loop else 1
     scale = (count / ran if loop else 1.0) / 1e6
-    request = run.config.request_bytes
     return {
-        **{words: run.counters.get(name, 0) * request * scale for words, name in _COUNTED.items()},
+        **{words: sum(run.levels.get(name, {}).values()) * scale for words, name in _LEVELS.items()},
         "DRAM": run.total_bytes * scale,
         **{f"DRAM, {_words(cause, run)}": amount * scale for cause, amount in run.bytes.items()},
         "link out": run.counters.get("link_bytes", 0) * scale,

@@ -158,10 +158,11 @@ class Residency:
 class Result:
     """One run, or an ideal put together from the runs in `parts`.
 
-    `bytes` is DRAM traffic by cause [bytes], of one GPU (the mean if several were simulated). `counters` holds what
-    blocks counted (cache hits, tracker spills, DRAM activations, queue occupancy, ...), and `requests` and `events`
-    are counts too: over all simulated GPUs. `residency` is there where streams share a GPU. `wall_s` is how long the
-    simulation took.
+    `bytes` is DRAM traffic by cause [bytes], of one GPU (the mean if several were simulated), and `levels` what caches
+    served, by level and cause: "cache_hit" and "cache_merged" (on its way for another) in the last-level cache, and
+    "memory_cache_hit", "_merged" and "_written" where there is one. `counters` holds what blocks counted (cache hits,
+    tracker spills, DRAM activations, queue occupancy, ...), and `requests` and `events` are counts too: over all
+    simulated GPUs. `residency` is there where streams share a GPU. `wall_s` is how long the simulation took.
     """
 
     config: RunConfig
@@ -172,6 +173,7 @@ class Result:
     stages: tuple[StageSpan, ...] = ()
     chunks: tuple[ChunkSpan, ...] = ()
     dmas: tuple[DmaSpan, ...] = ()
+    levels: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     series: Series | None = None
     residency: Residency | None = None
     events: int = 0

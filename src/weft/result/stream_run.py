@@ -14,7 +14,8 @@ class StreamRun:
     `gemm_s` and `collective_s` are when each ended, None where it did not run, `makespan_s` when both had [s].
     `waits` says for each of "gemm" and "collective" how long one of its workgroups waited for what, on average [s],
     with keys as in `result.concurrent.REASONS` (empty for copies by DMA engines). `bytes` is DRAM traffic by cause
-    [bytes]; `counters` is what caches, memory and link counted. `units` is on how many compute units each one ran.
+    [bytes], `levels` what caches served, by level and cause [bytes] (as in `Result`); `counters` is what caches, memory
+    and link counted. `units` is on how many compute units each one ran.
     `wall_s` is how long the simulation took [s].
     """
 
@@ -24,6 +25,7 @@ class StreamRun:
     waits: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     bytes: Mapping[str, int] = field(default_factory=dict)
     counters: Mapping[str, float] = field(default_factory=dict)
+    levels: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     units: Mapping[str, int] = field(default_factory=dict)
     events: int = 0
     wall_s: float = 0.0

@@ -204,6 +204,7 @@ def _stream_run(run: Run, moved: Collective | None) -> StreamRun:
         waits={role: waits for role, (_, waits) in found.items() if waits},
         bytes=dict(run.result.bytes),
         counters=dict(run.result.counters),
+        levels=dict(run.result.levels),
         units={role: held for role, name in loops.items() if (held := units_held(run, name))},
         events=run.result.events,
         wall_s=run.result.wall_s,

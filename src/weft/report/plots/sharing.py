@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,8 @@ from weft.result.concurrent import Concurrency, owned_bytes
 
 COLUMNS = 1200
 """Moments of the map of compute units."""
+BINS = 300
+"""Moments of the traffic: finer ones would show single bursts."""
 _IDLE, _GEMM, _NEXT_GEMM, _COLLECTIVE, _NEXT_COLLECTIVE, _BOTH = range(6)
 _COLORS = ("#FFFFFF", GEMM.color, "#5FA3CF", COLLECTIVE.color, "#F3C766", "#4D4D4D")
 _BOTH_LOOK = Look("both on one compute unit", _COLORS[_BOTH])
@@ -104,13 +107,15 @@ def channel_owners(answer: Concurrency) -> Picture:
     """Whose bytes passed the DRAM of one GPU when [TB/s], its peak dotted, and what its link carried [GB/s]."""
     run = answer.run
     assert run.series is not None  # a simulated run has one
+    every = max(1, -(-run.series.link.shape[1] // BINS))
+    time = run.series.time_us[::every]
     figure = picture(10, 4.2)
     dram, link = figure.subplots(2, 1, sharex=True, height_ratios=(2.2, 1))
-    per_s = 1 / (run.series.bin_fs * 1e-15)
-    rates = {key: owned_bytes(run, *key) * per_s * _TERA for key in _TRAFFIC}
+    per_s = 1 / (run.series.bin_fs * every * 1e-15)
+    rates = {key: _merged(owned_bytes(run, *key), every) * per_s * _TERA for key in _TRAFFIC}
     shown = {key: rate for key, rate in rates.items() if rate.any()}
     areas = dram.stackplot(
-        run.series.time_us,
+        time,
         *shown.values(),
         colors=[_TRAFFIC[key].color for key in shown],
         step="post",
@@ -125,7 +130,7 @@ def channel_owners(answer: Concurrency) -> Picture:
     dram.set_ylabel("DRAM [TB/s]")
     dram.set_title(f"Whose bytes passed the memory channels and the link of one {run.config.gpu}")
     link.step(
-        run.series.time_us, run.series.link[0] * per_s / 1e9, where="post", color=LINK.color, linewidth=1
+        time, _merged(run.series.link[0], every) * per_s / 1e9, where="post", color=LINK.color, linewidth=1
     )
     link.axhline(run.config.link_bytes_per_s / 1e9, color="#444444", linewidth=0.6, linestyle=":")
     link.set_ylim(0, run.config.link_bytes_per_s / 1e9 * 1.1)
@@ -140,3 +145,8 @@ def channel_owners(answer: Concurrency) -> Picture:
         ncols=5,
     )
     return figure
+
+
+def _merged(bins: npt.NDArray[Any], every: int) -> npt.NDArray[np.float64]:
+    """The sums of so many bins in a row."""
+    return np.add.reduceat(bins.astype(np.float64), np.arange(0, len(bins), every))

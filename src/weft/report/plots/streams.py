@@ -15,8 +15,11 @@ WAITING = Look("launched, but no compute unit is free", "#FFFFFF", "....")
 LINK = Look("link", "#009E73")
 _LOOKS = {
     "dispatch": WAITING,
+    "cache": Look(REASONS["cache"], "#F5B9A0"),
+    "memory_cache": Look(REASONS["memory_cache"], "#E08A5C", "...."),
     "memory": Look(REASONS["memory"], "#D55E00", "////"),
     "store": Look(REASONS["store"], "#F0E442", "\\\\\\\\"),
+    "link": Look(REASONS["link"], LINK.color, "----"),
     "chunk": Look(REASONS["chunk"], "#CC79A7", "xxxx"),
     "compute": Look(REASONS["compute"], "#56B4E9"),
 }
@@ -70,15 +73,16 @@ def stream_waits(answer: Concurrency) -> Picture:
     figure = picture(10, 0.9 + 0.35 * len(bars))
     ax = figure.subplots()
     left = np.zeros(len(bars))
-    for reason, look in _LOOKS.items():
-        widths = np.array([waits[reason] * 1e6 for _, waits in bars])
+    shown = {why: look for why, look in _LOOKS.items() if any(waits.get(why) for _, waits in bars)}
+    for reason, look in shown.items():
+        widths = np.array([waits.get(reason, 0.0) * 1e6 for _, waits in bars])
         ax.barh(range(len(bars)), widths, 0.7, left, color=look.color, hatch=look.hatch, edgecolor="#444444")
         left += widths
     ax.set_yticks(range(len(bars)), [name for name, _ in bars])
     ax.invert_yaxis()
     ax.set_xlabel("time of a workgroup [µs]")
     grid(ax, "x")
-    figure.legend(handles=[handle(look) for look in _LOOKS.values()], loc="outside lower center", ncols=3)
+    figure.legend(handles=[handle(look) for look in shown.values()], loc="outside lower center", ncols=3)
     return figure
 
 
