@@ -25,6 +25,7 @@ from weft.studies.c3.runs import (
     Progress,
     Run,
     Runs,
+    as_published,
     both,
     collective_alone,
     gemm_alone,
@@ -247,9 +248,11 @@ def run(
     whole = setting.gpu.name == PUBLISHED_GPU and suite == declared_suite()
     runs = simulate(_all_runs(suite.scenarios, setting, whole), jobs, progress, store)
     drawn = curves(suite.scenarios, setting, runs)
-    chosen = _chosen(suite.scenarios, setting, runs, jobs, progress, store) if heuristics else {}
-    runs |= simulate(chosen.values(), jobs, progress, store)
     saturation = {name: drawn.saturation(name) for name in drawn.bandwidth}
+    chosen = _chosen(suite.scenarios, setting, runs, jobs, progress, store) if heuristics else {}
+    published = [as_published(s, setting, name, saturation) for s in suite.scenarios for name in STRATEGIES]
+    rest = {task for task in (*published, *chosen.values()) if task not in runs}
+    runs |= simulate(rest, jobs, progress, store)
     changed = (f"{path} = {p.text}" for path, p in setting.gpu.provenance.items() if p.kind == "set by user")
     return C3Study(
         suite=suite,
