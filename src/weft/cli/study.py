@@ -14,6 +14,10 @@ STUDIES = {
     "c3": LazyCommand(
         "weft.cli.study_c3:c3", "C3 and ConCCL (ISPASS 2025): a GEMM beside an independent collective."
     ),
+    "cu-split": LazyCommand(
+        "weft.cli.study_cu_split:cu_split",
+        "T3's motivation: compute units split between a GEMM and an all-reduce.",
+    ),
     "goldyloc": LazyCommand(
         "weft.cli.study_goldyloc:goldyloc", "GOLDYLOC (TACO 2025): independent GEMMs together on one GPU."
     ),

@@ -5,10 +5,11 @@ Every workgroup takes every n-th piece of a chunk; a step begins when the chunk 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from weft.hardware import Gpu
-from weft.program import Cause, Kernel, Load, Phase, Store, Wait
+from weft.program import Buffer, Cause, ChunkRule, Kernel, Load, Phase, RemoteMap, Store, Wait
+from weft.program.rules import PLAIN_STORE
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,11 @@ class RingTiling:
     piece: int = 4096
     slots: int = 4
     registers_per_thread: int = 64
+
+    @property
+    def link(self) -> float:
+        """The share of the link's payload rate that its stores reach."""
+        return 1.0
 
     def count(self, gpu: Gpu) -> int:
         """How many workgroups the kernel has."""
@@ -66,15 +72,17 @@ def _kernel(name: str, gpu: Gpu, tiling: RingTiling, phases: list[Phase]) -> Ker
     )
 
 
-def reduce_kernel(chunks: int, gpu: Gpu, tiling: RingTiling, element_bytes: int = 2) -> Kernel:
-    """Ring reduce-scatter of `chunks` chunks, of elements of `element_bytes`, on compute units.
+def reduce_kernel(
+    chunks: int, gpu: Gpu, tiling: RingTiling, element_bytes: int = 2, source: str = "output"
+) -> Kernel:
+    """Ring reduce-scatter of `chunks` chunks of the buffer `source`, of elements of `element_bytes`, on compute units.
 
     The chunk at position 0 is sent as it is; each later one is added to what was received and sent on; the
     last one is kept.
     """
     phases = []
     for p in range(chunks):
-        sources = (("output", p),) if p == 0 else (("output", p), ("received", p))
+        sources = ((source, p),) if p == 0 else ((source, p), ("received", p))
         buffer, position = ("result", 0) if p == chunks - 1 else ("received", p)
         store = Store(buffer, Cause.RS_WRITE, position, tiling.piece, tiling.piece)
         wait = None if p == 0 else Wait("received", p)
@@ -114,3 +122,57 @@ def sum_kernel(
     return _kernel(
         name, gpu, tiling, [_phase(tiling, gpu, sources, Cause.RS_READ, store, None, element_bytes)]
     )
+
+
+@dataclass(frozen=True)
+class WholeRing:
+    """A ring all-reduce of `bytes_` (the whole buffer) over `ranks` in one kernel: reduce-scatter, then all-gather.
+
+    A step begins when the chunk that it forwards has fully arrived, as in `reduce_kernel` and `gather_kernel`. Where it
+    adds, a workgroup has half of `tiling.piece` on its way in an iteration: the two operands share its registers.
+    """
+
+    bytes_: int
+    ranks: int
+    tiling: RingTiling
+    element_bytes: int = 2
+
+    @property
+    def collective(self) -> str:
+        """The collective's name."""
+        return "all_reduce"
+
+    @property
+    def chunk(self) -> int:
+        """One GPU's share of the data [bytes], rounded up to whole pieces."""
+        return -(-self.bytes_ // (self.ranks * self.tiling.piece)) * self.tiling.piece
+
+    def link_bytes(self) -> int:
+        """What each GPU sends [bytes]."""
+        return 2 * (self.ranks - 1) * self.chunk
+
+    def buffers(self, gpus: int) -> tuple[Buffer, ...]:
+        """The data, what arrives of it, the reduced chunk, and the result, of each of `gpus` simulated GPUs."""
+        chunks = ((self.chunk,) * self.ranks,) * gpus
+        return (
+            Buffer("data", chunks),
+            Buffer("received", chunks, self._forwarded("received", Cause.RS_WRITE)),
+            Buffer("result", ((self.chunk,),) * gpus),
+            Buffer("gathered", chunks, self._forwarded("gathered", Cause.AG_WRITE)),
+        )
+
+    def _forwarded(self, buffer: str, cause: Cause) -> tuple[ChunkRule, ...]:
+        steps = range(1, self.ranks)
+        return (*(ChunkRule(remote=RemoteMap(buffer, p, False, cause)) for p in steps), PLAIN_STORE)
+
+    def kernel(self, gpu: Gpu, name: str | None = None, earlier: int = 0) -> Kernel:
+        """The kernel, as the one after `earlier` others through the same buffers."""
+        halved = replace(self.tiling, piece=self.tiling.piece // 2)
+        reduce = reduce_kernel(self.ranks, gpu, halved, self.element_bytes, source="data")
+        gather = gather_kernel(self.ranks, gpu, self.tiling, own=("result", 0))
+        came = (earlier + 1) * self.chunk
+        phases = (
+            phase if phase.wait is None else replace(phase, wait=replace(phase.wait, bytes=came))
+            for phase in (*reduce.phases, *gather.phases)
+        )
+        return replace(reduce, name=name or self.collective, phases=tuple(phases))

@@ -13,6 +13,7 @@ from weft.kernels import GemmTiling, gemm_kernel, operand_sizes, over_dies, tile
 from weft.kernels.channels import ChannelRing
 from weft.kernels.copies import DmaGather
 from weft.kernels.exchange import ChannelExchange
+from weft.kernels.ring import WholeRing
 from weft.overlap.base import check_tiles
 from weft.overlap.strategies import Strategy, split_units
 from weft.program import Buffer, PlacedKernel, Plan
@@ -20,7 +21,7 @@ from weft.program.plan import Work
 from weft.program.rules import CACHED_STORE
 from weft.workload import Gemm
 
-Collective = ChannelRing | ChannelExchange | DmaGather
+Collective = ChannelRing | ChannelExchange | WholeRing | DmaGather
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,374 @@
+"""The split of compute units: a GEMM beside a whole ring all-reduce, each on units of its own, on the T3 machine.
+
+Published: S. Pati et al., "T3", ASPLOS 2024, arXiv:2401.16677, which motivates T3 by it. The paper does not say which
+sub-layers its figures are means of; here they are all 16 of its main study, and the geometric mean.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import geometric_mean
+from typing import Any
+
+from weft.errors import InputError
+from weft.files import write_atomically
+from weft.hardware import Gpu
+from weft.hardware import load as load_gpu
+from weft.overlap.strategies import apart_of
+from weft.parallel import sublayer
+from weft.simulation import DEFAULT_REQUEST_BYTES
+from weft.simulation.split import IN_FLIGHT, ring_alone, split_run
+from weft.studies.headline import Case, HeadlineRow
+from weft.studies.t3 import MAIN, MAIN_CASES, PAPER_MACHINE, select
+from weft.sweep import Progress, Store, Task, sweep
+from weft.sweep.streams import GemmAlone, Setting
+from weft.workload import Gemm
+
+SPLITS = (8, 16)
+"""Compute units that the paper gives the all-reduce."""
+CURVE = (4, 8, 16, 32)
+"""Compute units given to the all-reduce for the curves of slowdowns."""
+PUBLISHED: Mapping[str, float] = {
+    "cu_split.72_8.ar_slowdown": 0.41,
+    "cu_split.72_8.speedup": 1.18,
+    "cu_split.64_16.ar_slowdown": 0.07,
+    "cu_split.64_16.gemm_slowdown": 0.21,
+    "cu_split.64_16.speedup": 1.49,
+    "cu_split.ideal.speedup": 1.67,
+}
+"""Every published figure by its id."""
+
+
+@dataclass(frozen=True)
+class RingTask:
+    """An all-reduce of `bytes_` alone, on `units` compute units (None: all)."""
+
+    bytes_: int
+    units: int | None
+    in_flight: int
+    setting: Setting
+
+    @property
+    def title(self) -> str:
+        """The run in a few words."""
+        return f"all-reduce on {'all' if self.units is None else self.units} units"
+
+    @property
+    def weight(self) -> float:
+        """How long the run takes beside others, roughly."""
+        return self.bytes_ / 1e6
+
+    def inputs(self) -> Mapping[str, Any]:
+        """Everything that decides the answer."""
+        own = {"bytes": self.bytes_, "units": self.units, "in_flight": self.in_flight}
+        return {"run": "ring_alone", **own, **self.setting.inputs()}
+
+    def run(self) -> dict[str, Any]:
+        """When it ended."""
+        s = self.setting
+        return ring_alone(
+            self.bytes_, s.gpu, ranks=s.ranks, units=self.units, in_flight=self.in_flight,
+            request_bytes=s.request_bytes,
+        )._asdict()  # fmt: skip
+
+
+@dataclass(frozen=True)
+class SplitTask:
+    """A GEMM beside an all-reduce of its output's size, which has `apart` compute units."""
+
+    gemm: Gemm
+    apart: int
+    in_flight: int
+    setting: Setting
+
+    @property
+    def title(self) -> str:
+        """The run in a few words."""
+        return f"GEMM {self.gemm} beside an all-reduce on {self.apart} units"
+
+    @property
+    def weight(self) -> float:
+        """How long the run takes beside others, roughly."""
+        return self.gemm.flops / 1e9 + self.gemm.output_bytes / 1e6
+
+    def inputs(self) -> Mapping[str, Any]:
+        """Everything that decides the answer."""
+        own = {"gemm": asdict(self.gemm), "apart": self.apart, "in_flight": self.in_flight}
+        return {"run": "split_run", **own, **self.setting.inputs()}
+
+    def run(self) -> dict[str, Any]:
+        """When both ended."""
+        s = self.setting
+        return split_run(
+            self.gemm, s.gpu, self.apart, ranks=s.ranks, in_flight=self.in_flight, request_bytes=s.request_bytes
+        )._asdict()  # fmt: skip
+
+
+@dataclass(frozen=True)
+class SplitCase:
+    """A sub-layer's GEMM and its all-reduce: times alone by the units that the all-reduce has (0: each has all) [s].
+
+    `both` are the ends of both where they ran at once, by the same key [s].
+    """
+
+    case: Case
+    gemm: Gemm
+    gemm_s: Mapping[int, float]
+    ring_s: Mapping[int, float]
+    both: Mapping[int, tuple[float, float]]
+
+    @property
+    def serial(self) -> float:
+        """One after the other, each on all units [s]."""
+        return self.gemm_s[0] + self.ring_s[0]
+
+    def gemm_slowdown(self, apart: int) -> float:
+        """How much longer the GEMM takes with `apart` units fewer."""
+        return self.gemm_s[apart] / self.gemm_s[0] - 1
+
+    def ring_slowdown(self, apart: int) -> float:
+        """How much longer the all-reduce takes on `apart` units."""
+        return self.ring_s[apart] / self.ring_s[0] - 1
+
+    def speedup(self, apart: int) -> float:
+        """What overlap could gain over serial execution, from the times of each alone on its units (0: on all)."""
+        return self.serial / max(self.gemm_s[apart], self.ring_s[apart])
+
+    def simulated(self, apart: int) -> float:
+        """What it gains where both run at once, and memory and cache are shared as well."""
+        return self.serial / max(self.both[apart])
+
+    def record(self) -> dict[str, Any]:
+        """The case as plain data."""
+        model, tp, name = self.case
+        return {
+            "model": model,
+            "tp": tp,
+            "sublayer": name,
+            "gemm": asdict(self.gemm),
+            "gemm_us": {str(k): v * 1e6 for k, v in sorted(self.gemm_s.items())},
+            "all_reduce_us": {str(k): v * 1e6 for k, v in sorted(self.ring_s.items())},
+            "together_us": {str(k): [end * 1e6 for end in v] for k, v in sorted(self.both.items())},
+            "ideal_speedup": self.speedup(0),
+            "speedup": {str(k): self.speedup(k) for k in sorted(self.both)},
+            "simulated_speedup": {str(k): self.simulated(k) for k in sorted(self.both)},
+        }
+
+
+@dataclass(frozen=True)
+class CuSplitStudy:
+    """What the study found; `splits` and `curve` count the units of the all-reduce, `wall_s` is its own time [s]."""
+
+    cases: tuple[SplitCase, ...]
+    splits: tuple[int, ...]
+    curve: tuple[int, ...]
+    gpu: str
+    units: int
+    changed: tuple[str, ...]
+    in_flight: int
+    request_bytes: int
+    wall_s: float
+
+    @property
+    def comparable(self) -> bool:
+        """Whether the published figures hold for the machine that was simulated."""
+        return self.gpu == PAPER_MACHINE and not self.changed
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What must be known to read the figures."""
+        if not self.comparable:
+            return ()
+        all_of = len(self.cases) == len(MAIN_CASES)
+        which = "all 16 of its main study" if all_of else f"{len(self.cases)} of the 16 of its main study"
+        return (
+            f"the paper does not state which sub-layers its figures are means of: here {which}, geometric means",
+        )
+
+    def name(self, apart: int) -> str:
+        """A split as it is written: the GEMM's units, then the all-reduce's."""
+        return f"{self.units - apart}-{apart}"
+
+    def mean(self, measure: Callable[[SplitCase], float]) -> float:
+        """The geometric mean of a ratio over all cases."""
+        return geometric_mean([measure(case) for case in self.cases])
+
+    def ring_slowdown(self, apart: int) -> float:
+        """How much longer the all-reduce takes on `apart` units, in the mean."""
+        return self.mean(lambda case: 1 + case.ring_slowdown(apart)) - 1
+
+    def gemm_slowdown(self, apart: int) -> float:
+        """How much longer the GEMM takes with `apart` units fewer, in the mean."""
+        return self.mean(lambda case: 1 + case.gemm_slowdown(apart)) - 1
+
+    def headline(self) -> list[HeadlineRow]:
+        """Weft's figures of the splits that were simulated, beside the published ones on the paper's machine."""
+        found: list[HeadlineRow] = []
+        for apart in self.splits:
+            key, name = f"cu_split.{self.units - apart}_{apart}", self.name(apart)
+            found += [
+                self._row(
+                    f"{key}.ar_slowdown", f"{name}: all-reduce slower", self.ring_slowdown(apart), "fraction"
+                ),
+                self._row(
+                    f"{key}.gemm_slowdown", f"{name}: GEMM slower", self.gemm_slowdown(apart), "fraction"
+                ),
+                self._row(f"{key}.speedup", f"{name}: potential speedup", self._speedup(apart), "ratio"),
+                self._row(
+                    f"{key}.simulated", f"{name}: speedup, both at once", self._simulated(apart), "ratio"
+                ),
+            ]
+        ideal = self._row(
+            "cu_split.ideal.speedup", "ideal, nothing shared: speedup", self._speedup(0), "ratio"
+        )
+        return [*found, ideal]
+
+    def _speedup(self, apart: int) -> float:
+        return self.mean(lambda case: case.speedup(apart))
+
+    def _simulated(self, apart: int) -> float:
+        return self.mean(lambda case: case.simulated(apart))
+
+    def _row(self, key: str, what: str, value: float, unit: str) -> HeadlineRow:
+        known = PUBLISHED.get(key) if self.comparable else None
+        return HeadlineRow(key, what, known, value, unit)
+
+    def as_json(self) -> dict[str, Any]:
+        """The study as plain data: what was run, the headline and every case."""
+        return {
+            "study": "cu-split",
+            "published": "ASPLOS 2024, arXiv:2401.16677",
+            "gpu": self.gpu,
+            "changed": list(self.changed),
+            "splits": [self.name(apart) for apart in self.splits],
+            "notes": list(self.notes),
+            "in_flight_bytes": self.in_flight,
+            "request_bytes": self.request_bytes,
+            "wall_s": self.wall_s,
+            "headline": [row.as_json() for row in self.headline()],
+            "curve": [
+                {"units": u, "all_reduce_slowdown": self.ring_slowdown(u), "gemm_slowdown": self.gemm_slowdown(u)}
+                for u in self.curve
+            ],
+            "cases": [case.record() for case in self.cases],
+        }  # fmt: skip
+
+    def save(self, path: str | Path) -> Path:
+        """Write the study as JSON; OutputError if the path cannot be written."""
+        return write_atomically(path, json.dumps(self.as_json(), indent=1) + "\n")
+
+
+def parse_split(text: str, gpu: Gpu) -> int:
+    """The all-reduce's units of a split such as "72-8"; InputError where it does not add up to those of the GPU."""
+    units = gpu.compute.compute_units
+    one, _, other = text.strip().partition("-")
+    if not (one.isdecimal() and other.isdecimal()):
+        raise InputError(
+            f"'{text}' is no split; write the GEMM's units and the all-reduce's, like {units - 8}-8"
+        )
+    return apart_of(int(one), int(other), gpu)
+
+
+def run(
+    models: Iterable[str] | None = None,
+    tps: Iterable[int] | None = None,
+    jobs: int = 2,
+    progress: Progress | None = None,
+    *,
+    gpu: Gpu | str = PAPER_MACHINE,
+    splits: Sequence[str] | None = None,
+    in_flight: int = IN_FLIGHT,
+    request_bytes: int = DEFAULT_REQUEST_BYTES,
+    store: Store | None = None,
+) -> CuSplitStudy:
+    """Simulate the study, or its cases of some models and degrees, on `jobs` processes.
+
+    `splits` are texts such as "72-8" (None: 8 and 16 units for the all-reduce). `in_flight` is what a workgroup of the
+    all-reduce has on its way, half of it where it adds [bytes]. What `store` holds is not simulated again. A script
+    that asks for more than one job calls this below `if __name__ == "__main__":`.
+
+    Raises InputError for a split that does not add up, and what `weft.studies.t3.select` raises.
+    """
+    begin = time.perf_counter()
+    machine = load_gpu(gpu) if isinstance(gpu, str) else gpu
+    units = machine.compute.compute_units
+    apart = _splits(splits, machine)
+    curve = tuple(sorted({u for u in (*CURVE, *apart) if u < units}))
+    chosen = select(list(MAIN) if models is None else models, tps)
+    cases = [case for case in chosen if case in MAIN_CASES]
+    if not cases:
+        raise InputError(
+            f"the CU-split study has the models {', '.join(MAIN)} at TP 8 and 16; choose one of these"
+        )
+    plans = [_Plan(case, machine, apart, curve, in_flight, request_bytes) for case in cases]
+    todo = list(dict.fromkeys(task for plan in plans for task in plan.tasks()))
+    found = dict(sweep(todo, jobs, progress, store))
+    changed = tuple(f"{path} = {p.text}" for path, p in machine.provenance.items() if p.kind == "set by user")
+    return CuSplitStudy(
+        cases=tuple(plan.case_of(found) for plan in plans),
+        splits=apart,
+        curve=curve,
+        gpu=machine.name,
+        units=units,
+        changed=changed,
+        in_flight=in_flight,
+        request_bytes=request_bytes,
+        wall_s=time.perf_counter() - begin,
+    )
+
+
+def _splits(texts: Sequence[str] | None, gpu: Gpu) -> tuple[int, ...]:
+    if texts is not None:
+        return tuple(dict.fromkeys(parse_split(text, gpu) for text in texts))
+    fitting = tuple(apart for apart in SPLITS if apart < gpu.compute.compute_units)
+    if not fitting:
+        raise InputError(f"{gpu.name} has {gpu.compute.compute_units} compute units; give splits of your own")
+    return fitting
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """The runs of one case."""
+
+    case: Case
+    gpu: Gpu
+    splits: tuple[int, ...]
+    curve: tuple[int, ...]
+    in_flight: int
+    request_bytes: int
+
+    @property
+    def gemm(self) -> Gemm:
+        model, tp, name = self.case
+        return sublayer(model, name, tp=tp).gemm
+
+    @property
+    def setting(self) -> Setting:
+        return Setting(self.gpu, ranks=self.case[1], request_bytes=self.request_bytes)
+
+    def gemm_task(self, apart: int) -> GemmAlone:
+        return GemmAlone(self.gemm, self.setting, self.gpu.compute.compute_units - apart if apart else None)
+
+    def ring_task(self, apart: int) -> RingTask:
+        return RingTask(self.gemm.output_bytes, apart or None, self.in_flight, self.setting)
+
+    def split_task(self, apart: int) -> SplitTask:
+        return SplitTask(self.gemm, apart, self.in_flight, self.setting)
+
+    def tasks(self) -> list[Task]:
+        alone = [make(apart) for apart in (0, *self.curve) for make in (self.gemm_task, self.ring_task)]
+        return [*alone, *(self.split_task(apart) for apart in self.splits)]
+
+    def case_of(self, found: Mapping[Task, Mapping[str, Any]]) -> SplitCase:
+        both = {apart: found[self.split_task(apart)] for apart in self.splits}
+        return SplitCase(
+            case=self.case,
+            gemm=self.gemm,
+            gemm_s={apart: found[self.gemm_task(apart)]["gemm_s"] for apart in (0, *self.curve)},
+            ring_s={apart: found[self.ring_task(apart)]["ring_s"] for apart in (0, *self.curve)},
+            both={apart: (record["gemm_s"], record["ring_s"]) for apart, record in both.items()},
+        )
