@@ -80,8 +80,8 @@ class KernelLibrary(_Plain):
     def choose(self, gemm: Gemm, queued: int) -> tuple[int, GemmTiling]:
         """How many of the queued copies of a GEMM to run together, and with which kernel.
 
-        More than were tuned for are run as the most that were. Raises InputError for a GEMM that the library does not
-        hold, and for an empty queue.
+        What was tuned for the next smaller queue holds for one that was not tuned. Raises InputError for a GEMM that
+        the library does not hold, and for an empty queue.
         """
         if queued < 1:
             raise InputError(f"{queued} GEMMs are queued; at least one must be")
@@ -90,7 +90,7 @@ class KernelLibrary(_Plain):
             raise InputError(
                 f"the library for {self.gpu} has no {gemm}; tune it with 'weft tune' and load that file"
             )
-        degree = entry.degrees[min(queued, max(entry.degrees))]
+        degree = entry.degrees[max(known for known in entry.degrees if known <= queued)]
         return degree, entry.kernels[degree].tile.tiling
 
     def save(self, path: str | Path) -> Path:

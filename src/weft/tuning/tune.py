@@ -14,7 +14,7 @@ from weft.tuning.assumptions import variants
 from weft.tuning.batches import Batch, Bench, Runs, Workshop
 from weft.tuning.degree import Judged, Plans, Queue, asked_degrees, judge, needed, plans
 from weft.tuning.gemm_list import Wanted
-from weft.tuning.kernels import GoKernels, tune
+from weft.tuning.kernels import GoKernels, degrees_up_to, tune
 from weft.tuning.library_file import KernelLibrary, library_of
 from weft.workload import Gemm
 
@@ -32,7 +32,7 @@ class Gain:
 class Tuned:
     """One line of a list, tuned: the best degree, its kernel, and the gains over the usual ways to run it.
 
-    `degrees` is the degree by how many are queued, up to the line's count.
+    `degrees` is the degree by how many are queued: powers of two, and the line's count.
     """
 
     wanted: Wanted
@@ -124,8 +124,8 @@ def tune_list(wanted: Sequence[Wanted], bench: Bench, workshop: Workshop | None 
 
 
 def _queues(line: Wanted) -> list[Queue]:
-    """One GEMM of the line queued, two, ... up to all of them."""
-    return [Queue((line.gemm,) * count) for count in range(1, line.count + 1)]
+    """One GEMM of the line queued, two, four, ... and all of them."""
+    return [Queue((line.gemm,) * count) for count in degrees_up_to(line.count)]
 
 
 def _moved(plan: Plans, gemm: Gemm, bench: Bench) -> list[Plans]:

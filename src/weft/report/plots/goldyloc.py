@@ -14,7 +14,7 @@ _MARKS = {
     "sequential": ("one after another", "#999999", "s"),
     "oracle": ("oracle", "#D55E00", "|"),
 }
-_DEGREES = "#009E73"
+_DEGREES = "#222222"
 _ROW = 0.3
 
 
@@ -25,7 +25,7 @@ def ways_to_run(cases: Sequence[Any]) -> Picture:
     ax = figure.subplots()
     for row, case in enumerate(cases):
         judged = case.judged
-        ax.barh(row, case.over_default, height=0.62, color=GOLDYLOC.color, alpha=0.55)
+        ax.barh(row, case.over_default, height=0.62, color=GOLDYLOC.color, alpha=0.35)
         for name, seconds in (("sequential", judged.sequential), ("oracle", judged.oracle)):
             _, color, mark = _MARKS[name]
             ax.plot(judged.default / seconds, row, mark, color=color, markersize=11 if mark == "|" else 4)
@@ -85,7 +85,8 @@ def fixed_degrees(speeds: Sequence[tuple[str, float]]) -> Picture:
     """Geometric means over default concurrency: GO-kernels at each fixed degree, GOLDYLOC, the oracle."""
     figure = picture(6, 2.6)
     ax = figure.subplots()
-    ax.bar([name for name, _ in speeds], [value for _, value in speeds], color=GOLDYLOC.color, width=0.6)
+    colors = ["#999999" if name.startswith("degree") else GOLDYLOC.color for name, _ in speeds]
+    ax.bar([name for name, _ in speeds], [value for _, value in speeds], color=colors, width=0.6)
     for at, (_, value) in enumerate(speeds):
         ax.annotate(f"{value:.2f}", (at, value), (0, 2), textcoords="offset points", ha="center", fontsize=8)
     ax.axhline(1, color="#222222", linewidth=0.8)
