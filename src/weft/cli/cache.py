@@ -16,17 +16,14 @@ from weft.units import format_bytes
 _SECONDS = {"h": 3600, "d": 86400, "w": 7 * 86400}
 
 
-class Age(click.ParamType):
-    """A time like 30d, 12h or 4w [s]."""
-
-    name = "age"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The seconds; a clear refusal of anything else."""
-        found = re.fullmatch(r"(\d{1,6})([hdw])", str(value).strip())
-        if found is None:
-            self.fail(f"'{value}' is no age; write hours, days or weeks, like 12h, 30d or 4w", param, ctx)
-        return float(found[1]) * _SECONDS[found[2]]
+def _seconds(context: click.Context, option: click.Parameter, text: str) -> float:
+    """An age like 30d, 12h or 4w [s]; anything else is refused."""
+    found = re.fullmatch(r"(\d{1,6})([hdw])", text.strip())
+    if found is None:
+        raise click.BadParameter(
+            f"'{text}' is no age; write hours, days or weeks, like 12h, 30d or 4w", context, option
+        )
+    return float(found[1]) * _SECONDS[found[2]]
 
 
 @click.group(epilog=examples("weft cache show", "weft cache clear --older-than 30d"))
@@ -59,7 +56,12 @@ def show() -> None:
 
 @cache.command("clear", epilog=examples("weft cache clear --older-than 30d", "weft cache clear --engine"))
 @click.option(
-    "--older-than", "age", type=Age(), default="0h", metavar="AGE", help="Only runs unused for 12h, 30d, 4w."
+    "--older-than",
+    "age",
+    callback=_seconds,
+    default="0h",
+    metavar="AGE",
+    help="Only runs unused for 12h, 30d, 4w.",
 )
 @click.option("--engine", is_flag=True, help="The engine's machine code too; the next run compiles it again.")
 def clear(age: float, engine: bool) -> None:

@@ -11,6 +11,7 @@ import hashlib
 import os
 import platform
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -36,7 +37,9 @@ def shared(function: F) -> F:
 
 
 def entry(function: F) -> F:
-    """Compile the engine's entry point, with its machine code kept on disk between runs."""
+    """Compile the engine's entry point, with its machine code kept on disk between runs where that is possible."""
+    if not keeps_code():
+        return numba.njit(**_OPTIONS)(function)  # type: ignore[no-any-return]
     previous = numba.config.CACHE_DIR  # type: ignore[attr-defined]
     numba.config.CACHE_DIR = str(cache_directory())  # type: ignore[attr-defined]
     try:
@@ -64,10 +67,23 @@ def cache_directory() -> Path:
     return cache_root() / f"engine-{digest.hexdigest()[:16]}"
 
 
+@functools.cache
+def keeps_code() -> bool:
+    """Whether machine code can be kept in its directory.
+
+    Left to itself, numba would then keep it beside the sources, where a changed block meets stale machine code.
+    """
+    try:
+        cache_directory().mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=cache_directory()):
+            return True
+    except OSError:
+        return False
+
+
 def is_compiled() -> bool:
     """Whether machine code for this version of the engine lies on disk already (or none is needed)."""
     config: Any = numba.config
     if config.DISABLE_JIT:
         return True
-    directory = cache_directory()
-    return directory.is_dir() and any(directory.rglob("*.nbc"))
+    return keeps_code() and any(cache_directory().rglob("*.nbc"))

@@ -72,9 +72,11 @@ def _held(kernel: Kernel, gpu: Gpu) -> int:
 
 def announce_compilation() -> None:
     """Say on stderr that the engine is being compiled, if its machine code is not there yet."""
-    from weft.engine.jit import is_compiled
+    from weft.engine.jit import cache_root, is_compiled, keeps_code
     from weft.engine.loop import run
 
     if not is_compiled() and not getattr(run, "signatures", None):
-        sys.stderr.write("weft: compiling the engine, once, under a minute ...\n")
+        alone = f" for this process alone, as the cache '{cache_root()}' cannot be written"
+        how = ", once" if keeps_code() else alone
+        sys.stderr.write(f"weft: compiling the engine{how}, under a minute ...\n")
         sys.stderr.flush()

@@ -87,10 +87,10 @@ def _in_processes(
 
 
 def _compile_once() -> None:
-    """Compile the engine here, unless its machine code lies on disk: or every process would."""
-    from weft.engine.jit import is_compiled
+    """Compile the engine here, unless its machine code lies on disk (or cannot): every process would."""
+    from weft.engine.jit import is_compiled, keeps_code
 
-    if not is_compiled():
+    if keeps_code() and not is_compiled():
         from weft.hardware import load
         from weft.parallel import split
         from weft.simulation import simulate

@@ -116,9 +116,6 @@ class Store:
             except OSError as error:
                 reason = (error.strerror or str(error)).lower()
                 raise OutputError(f"cannot remove '{path}': {reason}; change its permissions") from error
-        for folder in {path.parent for path, _ in removed}:
-            with suppress(OSError):  # not empty: another process writes there
-                folder.rmdir()
         idle = max((time.time() - stat.st_mtime for _, stat in removed), default=0.0)
         return Contents(len(removed), sum(stat.st_size for _, stat in removed), idle)
 
