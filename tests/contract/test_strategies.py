@@ -9,7 +9,7 @@ from weft.errors import InputError, UnknownNameError
 from weft.hardware import load
 from weft.kernels import GemmTiling
 from weft.overlap import STRATEGIES
-from weft.overlap.strategies import apart_of, partitions, split_units
+from weft.overlap.strategies import apart_of, split_units
 from weft.overlap.tile import tiling_for
 from weft.result import StreamRun
 from weft.simulation import (
@@ -28,14 +28,16 @@ GEMM = Gemm(4096, 4096, 1024, "bf16")
 SIZE = 64 << 20
 UNITS = 32
 EPS = 0.03
-"""A run beside another is at most this much faster than alone: a neighbour breaks the lockstep of a collective's
-channels, whose bursts otherwise queue for the link together (more so for small collectives)."""
+"""A GEMM beside another kernel is at most this much faster than alone: its requests meet other rows and queues."""
+LOCKSTEP = 0.11
+"""The same of a collective: alone, the channels of a ring go in lockstep and queue for memory and link together, which
+a neighbour breaks; so with collectives of some 100 us, no more with those of milliseconds."""
 COLLECTIVES = ("all_gather", "all_to_all", "all_reduce")
 PAIRS = [
     (name, collective)
     for name, strategy in STRATEGIES.items()
     for collective in COLLECTIVES
-    if collective != {"cu": "all_to_all", "dma": "all_reduce"}[strategy.driver]
+    if strategy.driver == "cu" or collective != "all_reduce"
 ]
 every_pair = pytest.mark.parametrize(("name", "collective"), PAIRS)
 
@@ -79,7 +81,7 @@ def test_neither_is_faster_than_alone_with_what_the_strategy_leaves_it(name, col
     run = shared(name, collective)
     moved = collective_alone(collective, STRATEGIES[name].driver, held(name))
     assert run.gemm_s >= gemm_alone(left(name)).gemm_s * (1 - EPS)
-    assert run.collective_s >= moved.collective_s * (1 - EPS)
+    assert run.collective_s >= moved.collective_s * (1 - LOCKSTEP)
     assert run.makespan_s == max(run.gemm_s, run.collective_s)
 
 
@@ -123,8 +125,8 @@ def test_nobody_runs_outside_its_mask(name, collective):
 @every_pair
 def test_a_slowdown_has_a_reason(name, collective):
     found = answer(name, collective)
-    for loop in (found.gemm, found.collective):
-        assert loop.slowdown >= 1 - EPS
+    for loop, faster in ((found.gemm, EPS), (found.collective, LOCKSTEP)):
+        assert loop.slowdown >= 1 - faster
         if loop.slowdown > 1.1 and loop.waits:
             assert loop.added or units_of(name)
     assert found.gemm.slowdown_both <= found.gemm.slowdown * 1.5
@@ -138,7 +140,7 @@ def test_priority_lets_the_collective_find_compute_units_at_once(name, collectiv
         assert shared(name, collective).waits["collective"]["dispatch"] == 0
 
 
-@pytest.mark.parametrize("collective", ["all_gather", "all_reduce"])
+@pytest.mark.parametrize("collective", COLLECTIVES)
 def test_behind_a_gemm_a_collective_waits_for_the_tail_or_with_priority_for_the_next_free_units(collective):
     waves = replace(tiling_for(GEMM, load(GPU)), columns=112)
 
@@ -164,7 +166,7 @@ def test_units_are_set_apart_alike_in_every_xcd(apart):
     split = split_units(gpu, apart)
     assert sorted(split.gemm + split.apart) == list(range(304))
     assert len(split.apart) == apart
-    each = [sum(unit * partitions(gpu) // 304 == part for unit in split.apart) for part in range(8)]
+    each = [sum(unit * gpu.dies // 304 == part for unit in split.apart) for part in range(8)]
     assert max(each) - min(each) <= 1
 
 

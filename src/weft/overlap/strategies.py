@@ -85,16 +85,11 @@ class Split(NamedTuple):
     apart: tuple[int, ...]
 
 
-def partitions(gpu: Gpu) -> int:
-    """In how many parts, each with a cache of its own, the compute units of a GPU lie: the XCDs of an AMD GPU."""
-    return gpu.cache.partitions if gpu.vendor == "amd" else 1
-
-
 def split_units(gpu: Gpu, apart: int) -> Split:
     """The compute units of a GPU, with `apart` of them set apart.
 
     On AMD GPUs each XCD gives as many as the others (the first ones one more where `apart` is no multiple), so that
-    none of them lags behind; unit u lies in XCD u * partitions // units. Elsewhere they are the last ones.
+    none of them lags behind; unit u lies in XCD u * XCDs // units. Elsewhere they are the last ones.
     Raises InputError if either side has no unit.
     """
     units = gpu.compute.compute_units
@@ -103,7 +98,7 @@ def split_units(gpu: Gpu, apart: int) -> Split:
             f"{apart} of {units} compute units cannot be set apart on {gpu.name}: each side needs at least one; "
             f"choose 1 to {units - 1}"
         )
-    parts = partitions(gpu)
+    parts = gpu.dies
     chosen = tuple(unit for part in range(parts) for unit in _last(units, parts, part, apart))
     taken = set(chosen)
     return Split(tuple(unit for unit in range(units) if unit not in taken), chosen)

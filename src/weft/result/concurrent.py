@@ -15,8 +15,8 @@ from weft.units import format_bytes, format_time
 
 REASONS = {
     "dispatch": "no compute unit free",
-    "cache": "loads that hit the L2 cache",
-    "memory_cache": "loads that hit the memory-side cache",
+    "cache": "loads from L2",
+    "memory_cache": "loads from memory-side cache",
     "memory": "loads from DRAM",
     "store": "stores into memory",
     "link": "stores over the link",

@@ -15,7 +15,6 @@ from weft.overlap import ROUND_ROBIN, ArbiterPolicy, PhaseTimes
 from weft.overlap.library_ring import cu_collective, dma_collective
 from weft.overlap.machine import machine_tables
 from weft.overlap.nodes import system_for
-from weft.overlap.strategies import partitions
 from weft.overlap.streams import Collective, Streams
 from weft.program import Program, build
 from weft.result import Result, RunConfig
@@ -111,7 +110,7 @@ class Runner:
             dram_bytes_per_s=gpu.memory.bandwidth,
             link_bytes_per_s=gpu.link.bandwidth,
             changed=changed,
-            partitions=partitions(gpu),
+            partitions=gpu.dies,
         )
 
 
