@@ -105,6 +105,13 @@ def test_a_degree_that_the_queue_does_not_allow_gives_way_to_the_next_below():
     assert predictor.choose((0.0,) * len(FEATURES), (1, 2, 4)) == 4
 
 
+def test_a_small_rest_runs_with_the_others():
+    predictor = train(examples(4))
+    nothing = (0.0,) * len(FEATURES)
+    assert predictor.choose(nothing, (1, 2, 4, 5)) == 5
+    assert predictor.choose(nothing, (1, 2, 4, 8)) == 4
+
+
 def test_a_network_that_is_left_out_teaches_nothing():
     groups = {"seen": examples(2, 4), "unseen": examples(16)}
     assert train_without(groups, "unseen").degrees == (2, 4)

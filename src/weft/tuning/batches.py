@@ -38,7 +38,8 @@ class Batch:
         """The run in a few words."""
         first = self.gemms[0]
         tile = f"{first.tiling.rows} x {first.tiling.columns}"
-        return f"{len(self.gemms)} GEMMs, the first {first.gemm} in tiles of {tile}"
+        many = "" if len(self.gemms) == 1 else f"{len(self.gemms)} GEMMs, the first "
+        return f"{many}{first.gemm} in tiles of {tile}"
 
     @property
     def weight(self) -> float:

@@ -60,12 +60,16 @@ class Predictor:
     intercepts: tuple[float, ...]
 
     def choose(self, features: Sequence[float], allowed: Iterable[int]) -> int:
-        """The degree of the largest score; if it is not allowed, the next below that is."""
+        """The degree of the largest score; if it is not allowed, the next below that is.
+
+        Where fewer than two batches of it are queued, all run together: a small rest would have the GPU to itself.
+        """
         scaled = (np.asarray(features) - self.mean) / self.scale
         scores = np.asarray(self.coefficients) @ scaled + self.intercepts
         wanted = self.degrees[int(np.argmax(scores))]
         known = tuple(allowed)
-        return max((one for one in known if one <= wanted), default=min(known))
+        degree = max((one for one in known if one <= wanted), default=min(known))
+        return max(known) if degree > 1 and max(known) < 2 * degree else degree
 
     def record(self) -> dict[str, Any]:
         """The predictor as plain data for JSON."""
