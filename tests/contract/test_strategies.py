@@ -225,3 +225,28 @@ def test_a_sub_layer_has_no_strategy():
 
     with pytest.raises(UnknownNameError, match="unknown overlap 'partition'"):
         simulate(split(SubLayer.custom(512, 512, 256), 4), "t3-paper", "partition")
+
+
+def test_waits_for_loads_and_stores_add_up_over_who_was_waited_for():
+    found = answer("streams", "all_gather")
+    (kernel,) = [kernel for kernel in found.run.kernels if kernel.name == "all_gather 0"]
+    loads = sum(found.collective.waits[why] for why in ("cache", "memory_cache", "memory"))
+    stores = sum(found.collective.waits[why] for why in ("store", "link"))
+    assert loads / stores == pytest.approx(kernel.waits["memory"] / kernel.waits["store"])
+    assert found.collective.waits["link"] > 0
+
+
+def test_only_a_gpu_with_a_memory_side_cache_waits_for_it_or_is_served_by_it():
+    for gpu, there in ((GPU, True), ("a100-sxm-80gb", False)):
+        run = together(GEMM, "all_gather", 16 << 20, gpu, ranks=4 if gpu != GPU else 8, strategy="priority")
+        assert (run.waits["collective"]["memory_cache"] > 0) is there
+        assert any(level.startswith("memory_cache") for level in run.levels) is there
+        assert run.levels["cache_hit"]["gemm_read"] > 0
+
+
+def test_what_passes_is_told_for_both_alone_and_side_by_side():
+    traffic = answer("dma", "all_gather").traffic()
+    gemm, collective, both = traffic["link out"]
+    assert gemm == 0 < collective == pytest.approx(both)
+    gemm, collective, both = traffic["L2: hits"]
+    assert collective == 0 < gemm == pytest.approx(both, rel=0.05)
