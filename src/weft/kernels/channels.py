@@ -32,7 +32,8 @@ class ChannelTiling:
     bytes of a channel's data in `slices` slices; the buffer at the receiver holds `depth` slices. `wire` bytes are
     stored and sent per byte of data (flags between the data take the rest), at the share `link` of the link's payload
     rate. `sync` [s] passes from the arrival of a slice until its receiver goes on, `start` [s] from a kernel's launch
-    to its first load.
+    to its first load. What is in flight are `slots` pieces; where a workgroup only copies from one place to one other,
+    `copying` bytes are (None: as many).
     """
 
     channels: int
@@ -47,6 +48,8 @@ class ChannelTiling:
     link: float = 1.0
     sync: float = 1e-6
     start: float = 5e-6
+    slots: int = 4
+    copying: int | None = None
 
     def slice_data(self, chunk: int) -> int:
         """The most data in one slice of a chunk of `chunk` bytes."""
@@ -208,8 +211,10 @@ class ChannelRing:
         target: tuple[str, int] | None,
     ) -> Phase:
         """One slice: load what has arrived and what is one's own, add, store to the next GPU and into the result."""
-        piece = min(self.tiling.in_flight // 4, part.data)
         own = part.position == 0 or self._adds(part.position)
+        copies = own != (source is not None) and self._keeps(part.position) != (target is not None)
+        in_flight = (copies and self.tiling.copying) or self.tiling.in_flight
+        piece = min(in_flight // self.tiling.slots, part.data)
         cause = Cause.RS_READ if self._adds(part.position) else Cause.AG_READ
         loads = []
         if own:
@@ -225,7 +230,7 @@ class ChannelRing:
         rate = gpu.compute.vector_flops_per_clock if self.element_bytes > 1 else BYTE_ADDS_PER_CLOCK
         return Phase(
             iterations=-(-part.data // piece),
-            slots=4,
+            slots=self.tiling.slots,
             cycles=adds / rate,
             loads=tuple(loads),
             store=stores[0],
