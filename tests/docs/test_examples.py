@@ -13,6 +13,7 @@ SHOWS = {
     "03_own_arbiter.py": ["round-robin", "half_queue"],
     "04_unequal_gpus.py": ["all alike", "GPU 2 starts 50 us late"],
     "05_layer_across_systems.py": ["TP 8, decode", "in all-reduces"],
+    "06_choose_a_split.py": ["8192 rows beside 512 MiB: dma", "chosen in"],
 }
 
 

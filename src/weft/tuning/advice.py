@@ -18,7 +18,6 @@ from weft.tuning.knobs import Knob, knobs_for
 from weft.tuning.model_errors import CONTENTION, collective_error, gemm_error
 from weft.tuning.probes import REQUEST_BYTES, first_of, tables_for
 from weft.tuning.tables import SlowdownTables
-from weft.units import format_bytes
 from weft.workload import Gemm
 
 CONFIRMED = 3
@@ -35,6 +34,7 @@ ASSUMED = {
     "how much an engine has on its way": ("dma.window",),
 }  # fmt: skip
 """Values of a GPU that may move the answer; those that are assumed are moved together, to each end of their ranges."""
+_MIB = 1 << 20
 GRID = 8
 """Sizes per doubling at which a crossover is looked for."""
 
@@ -407,7 +407,7 @@ def _since(size: int | None, smallest: int) -> str:
     """From which size on, in words."""
     if size is None:
         return "at no size"
-    return "at every size" if size <= 1.1 * smallest else f"from {format_bytes(size, 2)} on"
+    return "at every size" if size <= 1.1 * smallest else f"from {size / _MIB:.0f} MiB on"
 
 
 def _makespan(option: Option) -> float:
