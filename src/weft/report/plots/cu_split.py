@@ -14,11 +14,8 @@ _BARS = (
     Look("", "#E69F00", "////"),
     Look("", "#009E73", ".."),
     Look("", "#CC79A7", "xxxx"),
-<<<<<<< HEAD
     Look("", "#F0E442", "----"),
     Look("", "#999999"),
-=======
->>>>>>> main
 )
 
 
@@ -71,7 +68,6 @@ def speedups(labels: Sequence[tuple[str, int, str]], series: Mapping[str, Sequen
         at = [place - 0.42 + (index + 0.5) * width for place in range(len(labels))]
         ax.bar(at, values, width, color=look.color, hatch=look.hatch, edgecolor="#444444")
     ax.axhline(1, color="black", linewidth=0.8)
-<<<<<<< HEAD
     ax.set_xticks(range(len(labels)), [sublayer_label(name) for _, _, name in labels])
     groups = [(model, tp) for model, tp, _ in labels]
     for model, tp in dict.fromkeys(groups):
@@ -83,13 +79,6 @@ def speedups(labels: Sequence[tuple[str, int, str]], series: Mapping[str, Sequen
         if first:
             ax.axvline(first - 0.5, color="#aaaaaa", linewidth=0.6)
     ax.set_xlabel(" ")
-=======
-    ax.set_xticks(
-        range(len(labels)),
-        [f"{sublayer_label(name)}\n{model}\nTP {tp}" for model, tp, name in labels],
-        fontsize=7,
-    )
->>>>>>> main
     ax.set_ylabel("speedup over serial execution")
     ax.set_title("What can overlap gain in each sub-layer?")
     grid(ax)
