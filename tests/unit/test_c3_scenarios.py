@@ -7,7 +7,7 @@ import pytest
 from weft.errors import ConfigError, InputError
 from weft.hardware import load
 from weft.predict import gemm
-from weft.studies.c3 import declared_suite, load_suite
+from weft.studies.c3 import choosing, declared_suite, load_suite
 
 GOOD = """
 [[scenario]]
@@ -39,11 +39,18 @@ def test_what_the_declared_suite_calls_memory_bound_is_so_by_the_closed_form():
         assert scenario.bound in str(found)
 
 
-def test_sizes_of_the_declared_suite_are_layers_of_the_two_models():
-    weights = [(10240, 8192), (8192, 8192), (57344, 8192), (8192, 28672)]
-    weights += [(18432, 16384), (16384, 16384), (106496, 16384), (16384, 53248)]
-    assert {s.size for s in declared_suite().scenarios} <= {n * k * 2 for n, k in weights}
-    assert {s.gemm[1:] for s in declared_suite().scenarios} <= set(weights)
+def test_gemms_and_sizes_of_the_declared_suite_are_those_of_its_rule():
+    for scenario in declared_suite().scenarios:
+        assert choosing.LAYERS[scenario.layer] == scenario.gemm[1:]
+        assert scenario.gemm[0] in choosing.ROWS[scenario.bound]
+        assert scenario.size in choosing.SIZES
+    assert declared_suite().rule == choosing.RULE
+
+
+def test_a_suite_that_is_written_down_reads_as_the_same(tmp_path):
+    file = tmp_path / "again.toml"
+    file.write_text(choosing.toml(declared_suite()))
+    assert load_suite(file) == declared_suite()
 
 
 def test_a_suite_of_ones_own_needs_neither_bound_nor_class(tmp_path):
