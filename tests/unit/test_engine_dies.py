@@ -98,9 +98,16 @@ def test_hits_in_different_dies_do_not_share_a_slice():
     for part in (0, 1):
         miss(m, part)
     out = int(m.gpu[0, y.G_CACHE_OUT])
-    later = 1_000_000_000
+    m.clock[y.C_NOW] = later = 1_000_000_000
     starts = [PLAIN._slice_time(m, 0, part, 0, LINE, later) - out for part in (0, 1, 0)]
     assert starts == [later, later, later + LINE * int(m.gpu[0, y.G_SLICE64]) // 64]
+
+
+def test_a_request_entered_ahead_of_its_time_leaves_the_gap_before_it_to_others():
+    m = bare(chiplets())
+    out, service = int(m.gpu[0, y.G_CACHE_OUT]), LINE * int(m.gpu[0, y.G_SLICE64]) // 64
+    assert PLAIN._slice_time(m, 0, 0, 0, LINE, 1_000_000_000) == 1_000_000_000 + out
+    assert PLAIN._slice_time(m, 0, 0, 0, LINE, 0) == out + service
 
 
 def test_the_slices_of_all_dies_together_have_the_bandwidth_of_the_cache():

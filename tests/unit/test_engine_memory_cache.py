@@ -111,7 +111,7 @@ def test_a_set_of_lines_on_their_way_is_passed_by(bench):
 def test_requests_share_the_bandwidth_of_their_slice(bench):
     bench.ask(y.READ, 0)
     bench.run()
-    at = 100_000 * NS
+    bench.m.clock[y.C_NOW] = at = 100_000 * NS
     asked = [bench.ask(y.READ, 0, at=at) for _ in range(3)]
     came = bench.run()
     one = LINE * int(bench.m.gpu[0, y.G_SIDE64]) // 64

@@ -1,4 +1,4 @@
-"""The DRAM of the catalogue in the engine: no efficiency goes in, the measured one should come out."""
+"""The DRAM of the catalogue in the engine: reads have their measured share, copies should come out as measured."""
 
 import pytest
 

@@ -30,9 +30,12 @@ def _slice_time(m: Machine, g: int, part: int, address: int, bytes_: int, time: 
     """When the slice that owns `address` in partition `part` starts on a request that leaves its unit at `time`."""
     slices = m.shape[y.S_SLICES]
     c = (g * m.shape[y.S_PARTITIONS] + part) * slices + channel_of(m, address) % slices
-    start = max(time + m.gpu[g, y.G_CACHE_OUT], m.slice_free[c])
-    m.slice_free[c] = start + bytes_ * m.gpu[g, y.G_SLICE64] // 64
-    return start  # type: ignore[no-any-return]
+    # Requests are entered ahead of their time. The few slices of a die take their work in from now on, so that a gap
+    # before a later one is not lost to others; the many of a common cache from when it comes.
+    begin = time if m.shape[y.S_PARTITIONS] == 1 else m.clock[y.C_NOW]
+    free = max(begin + m.gpu[g, y.G_CACHE_OUT], m.slice_free[c])
+    m.slice_free[c] = free + bytes_ * m.gpu[g, y.G_SLICE64] // 64
+    return max(time + m.gpu[g, y.G_CACHE_OUT], free)  # type: ignore[no-any-return]
 
 
 @block

@@ -27,14 +27,16 @@ def _columns(count: int) -> Iterator[int]:
     G_LINK_LATENCY, G_NEIGHBOUR, G_DMA_ENGINES, G_DMA_SETUP, G_DMA_WINDOW, G_TRACKER_SETS, G_TRACKER_WAYS,
     G_SPILL_BYTES, G_THRESHOLD_HIGH, G_THRESHOLD_MEDIUM, G_THRESHOLD_LOW, G_INTENSITY_HIGH, G_INTENSITY_MEDIUM,
     G_INTENSITY_LOW, G_STARVATION, G_START, G_PEAK64, G_LAUNCH, G_DMA_LINK64, G_STRICT, G_PEER64, G_DMA_PEER64,
-    G_ALL64, G_DMA_ALL64, G_DMA_RATE64, G_SIDE64, G_SIDE_LATENCY, G_COLUMNS,
-) = _columns(54)  # fmt: skip
+    G_ALL64, G_DMA_ALL64, G_DMA_RATE64, G_SIDE64, G_SIDE_LATENCY, G_T_PATH, G_PATH_SLACK,
+    G_COLUMNS,
+) = _columns(56)  # fmt: skip
 # G_INTENSITY_* are per mille of the peak DRAM bandwidth; G_THRESHOLD_* are bytes of queue; G_PEAK64 is the whole
 # memory's femtoseconds per 64 bytes. G_LINK64 is what stores by compute units get of the link, G_DMA_LINK64 what DMA
 # engines get; G_PEER64 and G_DMA_PEER64 are the same for the link to one peer alone, G_ALL64 and G_DMA_ALL64 for all
 # links that lead to one peer each. G_DMA_RATE64: what one engine takes for its own part (0: nothing). G_STRICT:
 # workgroups of a later kernel wait until the earlier ones are placed. G_SIDE64 is one slice of the memory-side cache,
 # G_SIDE_LATENCY what a hit there adds to the way through the cache.
+# G_T_PATH: what a burst takes on the path from a channel to the rest of the chip; it may lag by G_PATH_SLACK behind.
 
 # shape[:] — sizes shared by all GPUs.
 (
@@ -144,8 +146,9 @@ OWNER_NOBODY, OWNER_LINE, OWNER_SLOT, OWNER_ENGINE, OWNER_RELEASE, OWNER_REMOTE 
 (
     H_HEAD0, H_TAIL0, H_COUNT0, H_HEAD1, H_TAIL1, H_COUNT1, H_QUEUED, H_QUEUED_BYTES, H_NEXT_COLUMN, H_NEXT_READ,
     H_NEXT_WRITE, H_NEXT_ACTIVATE, H_WAKE, H_LAST_STREAM, H_BUSY, H_OCCUPANCY, H_OCCUPANCY_SINCE, H_SERVED,
-    H_ACTIVATES, H_TURNAROUNDS, H_LAST_KIND, H_MAX_QUEUED, H_COLUMNS,
-) = _columns(23)  # fmt: skip
+    H_ACTIVATES, H_TURNAROUNDS, H_LAST_KIND, H_MAX_QUEUED, H_PATH,
+    H_COLUMNS,
+) = _columns(24)  # fmt: skip
 
 # bank[b, :] — b counts over all channels.
 B_ROW, B_READY, B_PRECHARGE, B_ACTIVATED, B_COLUMNS = _columns(5)

@@ -2,7 +2,8 @@
 
 A request is a run of bursts in one row of one bank. Column commands of requests in different bank groups interleave
 on the data bus, so a request takes its bursts' share of the bus (`G_T_BURST` each) and keeps its own bank
-group for as long as its column delay asks (`G_T_LONG`, or `G_T_UPDATE` for a near-memory update).
+group for as long as its column delay asks (`G_T_LONG`, or `G_T_UPDATE` for a near-memory update). Between the channel
+and the rest of the chip lies a path that may be slower than the bus; it goes on while the bus turns round.
 """
 
 from __future__ import annotations
@@ -208,7 +209,8 @@ def _earliest(m: Machine, c: int, i: int, now: int) -> int:
     h, k = m.channel, m.request[i, y.R_BANK]
     turn = h[c, y.H_NEXT_READ] if m.request[i, y.R_KIND] == y.READ else h[c, y.H_NEXT_WRITE]
     group = c * m.shape[y.S_GROUPS] + k % m.shape[y.S_GROUPS]
-    return max(now, h[c, y.H_NEXT_COLUMN], turn, m.bank[k, y.B_READY], m.group[group])  # type: ignore[no-any-return]
+    path = h[c, y.H_PATH] - m.gpu[m.request[i, y.R_GPU], y.G_PATH_SLACK]
+    return max(now, h[c, y.H_NEXT_COLUMN], turn, m.bank[k, y.B_READY], m.group[group], path)  # type: ignore[no-any-return]
 
 
 @block
@@ -250,6 +252,7 @@ def _commit(m: Machine, c: int, g: int, i: int, start: int) -> None:
     last = start + (bursts - 1) * gap
     h[c, y.H_NEXT_COLUMN] = start + bursts * p[g, y.G_T_BURST]
     h[c, y.H_BUSY] += bursts * p[g, y.G_T_BURST]
+    h[c, y.H_PATH] = max(h[c, y.H_PATH], start) + bursts * p[g, y.G_T_PATH]
     m.group[c * m.shape[y.S_GROUPS] + k % m.shape[y.S_GROUPS]] = last + gap
     if kind == y.READ:
         h[c, y.H_NEXT_WRITE] = max(h[c, y.H_NEXT_WRITE], last + p[g, y.G_T_READ_TO_WRITE])

@@ -61,8 +61,11 @@ def _look_up(m: Machine, i: int, g: int, address: int, arrive: int) -> int:
     c = g * m.shape[y.S_CHANNELS] + channel_of(m, address)
     # The slices stand behind those of the caches, as the lines do.
     own = m.shape[y.S_GPUS] * m.shape[y.S_PARTITIONS] * m.shape[y.S_SLICES] + c
-    start = max(arrive, m.slice_free[own])
-    m.slice_free[own] = start + r[i, y.R_BYTES] * m.gpu[g, y.G_SIDE64] // 64
+    free = max(
+        m.clock[y.C_NOW], m.slice_free[own]
+    )  # requests come ahead of their time; no gap is lost to others
+    m.slice_free[own] = free + r[i, y.R_BYTES] * m.gpu[g, y.G_SIDE64] // 64
+    start = max(arrive, free)
     r[i, y.R_GPU] = g
     r[i, y.R_CHANNEL] = c
     r[i, y.R_ADDRESS] = address

@@ -1,7 +1,7 @@
 """From a hardware description to the engine's integers: seconds become femtoseconds, rates become time per 64 bytes.
 
-Rates are those that a machine reaches: the cache's and the link's measured shares of their peaks, and the clock that
-compute units run at. DRAM has its timing instead.
+Rates are those that a machine reaches: the measured shares of their peaks of the caches, the link and the path from
+memory, and the clock that compute units run at. What DRAM loses by rows and turns of its bus is its timing's matter.
 """
 
 from __future__ import annotations
@@ -83,6 +83,8 @@ def _memory(row: Table, gpu: Gpu) -> None:
     row[y.G_QUEUE_BYTES] = m.queue_entries * UNIT
     row[y.G_T_BURST] = max(m.ccd, m.burst_clocks) * clock
     row[y.G_T_LONG], row[y.G_T_UPDATE] = m.ccd_long * clock, m.ccd_update * clock
+    # The bus could carry more than the longest reads get: the path to the rest of the chip is what holds them up.
+    row[y.G_T_PATH] = round(row[y.G_T_BURST] / m.read_efficiency)
     row[y.G_PEAK64] = _per_unit(m.bandwidth)
     side = gpu.memory_cache
     if side.capacity:
@@ -154,6 +156,7 @@ def machine_tables(
     # A queue of a few coarse requests stands for one of many fine ones: less would leave the banks idle.
     rows[:, y.G_QUEUE_BYTES] = np.maximum(rows[:, y.G_QUEUE_BYTES] * gang, QUEUED_REQUESTS * request_bytes)
     rows[:, y.G_SIDE64] //= gang
+    rows[:, y.G_PATH_SLACK] = rows[:, y.G_QUEUE_BYTES] // (memory.burst_bytes * gang) * rows[:, y.G_T_BURST]
     partitions, slices = system.gpu.dies, slices_of(system.gpu, memory.channels // gang)
     rows[:, y.G_SLICE64] = rows[:, y.G_SLICE64] * slices // slices_of(system.gpu, memory.channels)
     shape = np.zeros(y.S_COLUMNS, dtype=np.int64)
@@ -177,6 +180,17 @@ def machine_tables(
     shape[y.S_RESIDENT] = residents
     shape[y.S_ENGINES], shape[y.S_PORTS] = max(gpu.dma.engines for gpu in gpus), 1
     return rows, shape
+
+
+CHIPLET_REQUEST = 32 * 1024
+"""Requests on GPUs of several dies, unless asked for otherwise [bytes]: as exact as 512 B at a tenth of the cost."""
+
+
+def default_request_bytes(gpu: Gpu) -> int:
+    """The size of requests on a GPU unless another one is asked for [bytes]: the channel interleave, or coarser where
+    there are so many channels that few requests of that size would leave most of them idle.
+    """
+    return CHIPLET_REQUEST if gpu.dies > 1 else gpu.memory.interleave
 
 
 FINE_STRIPE = 512

@@ -11,6 +11,7 @@ from weft.engine import layout as y
 from weft.errors import InputError, UnknownNameError
 from weft.hardware import Gpu, System
 from weft.kernels import GemmTiling
+from weft.overlap.machine import default_request_bytes
 from weft.overlap.strategies import DMA_UNITS, Strategy, find_strategy, split_units
 from weft.overlap.streams import Collective, CollectiveLoop, GemmLoop, Streams, arranged
 from weft.overlap.tile import tiling_for
@@ -156,7 +157,7 @@ def saturating_units(
             ranks=ranks,
             units=units,
             clock=clock,
-            request_bytes=gpu.memory.interleave,
+            request_bytes=default_request_bytes(gpu),
         ).makespan_s
         for units in tried
     ]
@@ -189,7 +190,7 @@ def _left(gpu: Gpu, units: int) -> tuple[int, ...] | None:
 
 
 def _runner(system: System, moved: Collective | None, request_bytes: int | None, clock: str) -> Runner:
-    return Runner(paced(system, moved), request_bytes or system.gpu.memory.interleave, clock)
+    return Runner(paced(system, moved), request_bytes or default_request_bytes(system.gpu), clock)
 
 
 def _stream_run(run: Run, moved: Collective | None) -> StreamRun:

@@ -10,7 +10,7 @@ from weft.errors import InputError
 from weft.hardware import Gpu, System
 from weft.overlap import ROUND_ROBIN
 from weft.overlap.gemms import ConcurrentGemms, TiledGemm, occupancy
-from weft.overlap.machine import machine_tables
+from weft.overlap.machine import default_request_bytes, machine_tables
 from weft.program import build
 from weft.result import RunConfig
 from weft.result.collect import WAITS, collect
@@ -42,12 +42,12 @@ def concurrent_gemms(
     """What GEMMs that do not depend on each other take on one GPU, dealt to `queues` queues (None: one for each).
 
     `units` bounds the compute units that they may use (None: all), `clock` is "short" or "sustained", requests are as
-    large as the channel interleave unless given. Raises InputError for what cannot be simulated.
+    large as suits the GPU unless given. Raises InputError for what cannot be simulated.
     """
     planned = ConcurrentGemms(
         tuple(gemms), len(gemms) if queues is None else queues, clock, _first_units(gpu, units)
     )
-    grain = request_bytes or gpu.memory.interleave
+    grain = request_bytes or default_request_bytes(gpu)
     plan = planned.plan(gpu)
     # A system has two GPUs at least; one of them is simulated.
     rows, shape = machine_tables(System(gpu=gpu, gpus=2), 1, grain, most_resident(plan, gpu), clock)

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from weft.errors import InputError
 from weft.kernels.ring import RingTiling, WholeRing
+from weft.overlap.machine import default_request_bytes
 from weft.overlap.strategies import split_units
 from weft.overlap.streams import CollectiveLoop, GemmLoop, Streams
 from weft.overlap.tile import tiling_for
@@ -46,7 +47,7 @@ def ring_alone(
     if units is not None and units < system.gpu.compute.compute_units:
         split_units(system.gpu, units)
     ring = _ring(bytes_, ranks, units, in_flight)
-    run = Runner(system, request_bytes or system.gpu.memory.interleave).run(
+    run = Runner(system, request_bytes or default_request_bytes(system.gpu)).run(
         Streams(None, CollectiveLoop(ring, 1))
     )
     return SplitTimes(None, _end(run, ring.collective))
@@ -70,7 +71,7 @@ def split_run(
     ring = _ring(gemm.output_bytes, ranks, apart, in_flight)
     loop = GemmLoop(gemm, tiling_for(gemm, system.gpu, "sustained"), 1)
     streams = Streams(loop, CollectiveLoop(ring, 1), gemm_units=split.gemm, collective_units=split.apart)
-    run = Runner(system, request_bytes or system.gpu.memory.interleave).run(streams)
+    run = Runner(system, request_bytes or default_request_bytes(system.gpu)).run(streams)
     return SplitTimes(_end(run, "gemm"), _end(run, ring.collective))
 
 

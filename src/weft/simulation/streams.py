@@ -11,6 +11,7 @@ from weft.engine.state import Machine as State
 from weft.errors import InputError
 from weft.kernels import GemmTiling
 from weft.overlap import ROUND_ROBIN, ArbiterPolicy
+from weft.overlap.machine import default_request_bytes
 from weft.overlap.strategies import STRATEGIES, Strategy, find_strategy
 from weft.overlap.streams import Collective, CollectiveLoop, GemmLoop, Streams, arranged
 from weft.overlap.tile import tiling_for
@@ -54,7 +55,7 @@ def beside(
     units are set apart where it partitions (None: where the collective's bandwidth saturates, or 8 beside DMA engines).
     `collective` moves `bytes_` (the whole buffer). `gemms` and `collectives` count iterations; by default the
     loop of collectives lasts about as long as that of the GEMMs. `first` is what the host launches first:
-    "collective" (unless given) or "gemm". `request_bytes` is the channel interleave unless given. One GPU
+    "collective" (unless given) or "gemm". `request_bytes` suits the GPU unless given. One GPU
     stands for all.
 
     Raises UnknownNameError for unknown names, InputError for what cannot be simulated, SimulationError for a run that
@@ -195,7 +196,7 @@ class _Bench:
 
     def _runner(self, moved: Collective | None) -> Runner:
         o, system = self.options, self.system
-        grain = o.request_bytes or system.gpu.memory.interleave
+        grain = o.request_bytes or default_request_bytes(system.gpu)
         return Runner(paced(system, moved), grain, o.clock, o.arbiter, o.event_budget, o.watch)
 
 

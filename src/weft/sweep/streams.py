@@ -24,7 +24,7 @@ _BYTES_PER_WEIGHT = 1e6
 class Setting:
     """Where and how runs are made: `ranks` equal GPUs, the clock ("short", "sustained"), the request size [bytes].
 
-    Without `request_bytes` requests are as large as the channel interleave.
+    Without `request_bytes` requests are as large as suits the GPU.
     """
 
     gpu: Gpu

@@ -23,7 +23,7 @@ class Batch:
     """GEMMs that are launched together on a GPU, each in a queue of its own, on `units` compute units (None: all).
 
     With `queues` they are dealt to fewer of them in turn. `clock` is "short" or "sustained"; without `request_bytes`
-    requests are as large as the channel interleave.
+    requests are as large as suits the GPU.
     """
 
     gpu: Gpu
