@@ -53,6 +53,14 @@ def test_what_the_library_would_take_instead_of_the_ring_is_said(weft):
         assert ("the library would take the switch's reduction (nvls)" in out) is said
 
 
+def test_an_all_to_all_by_compute_units_is_what_the_library_runs(weft, tmp_path):
+    file = tmp_path / "runs.json"
+    status, out, _ = weft(*BESIDE, "--beside", "all_to_all:4MiB", "--loops", "1,1", "--json", file)
+    assert status == 0
+    assert "the library would take" not in out
+    assert json.loads(file.read_text())["runs"][0]["algorithm"] == "pairwise"
+
+
 def test_traffic_of_a_collective_that_reduces_and_gathers_nothing_has_its_name(weft):
     status, out, _ = weft(*BESIDE, "--beside", "all_to_all:4MiB", "--overlap", "dma", "--loops", "1,1")
     assert status == 0

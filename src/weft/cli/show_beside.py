@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 _DRIVERS = {"cu": "by compute units", "dma": "by DMA engines"}
 _ALGORITHMS = {
+    "ring": "a ring",
+    "pairwise": "sends and receives of each pair",
     "tree": "a tree",
     "nvls": "the switch's reduction (nvls)",
     "nvls_tree": "the switch's reduction and a tree (nvls_tree)",
@@ -81,8 +83,9 @@ def _row(loop: LoopTimes) -> list[str]:
 def _print_choice(answer: Concurrency) -> None:
     if answer.choice is not None and answer.differs:
         taken = _ALGORITHMS.get(answer.choice.algorithm, answer.choice.algorithm)
+        simulated = _ALGORITHMS.get(answer.algorithm, answer.algorithm)
         alone = f"{answer.choice.seconds * 1e6:.1f} us alone, in closed form"
-        click.echo(f"simulated as a ring; the library would take {taken} ({alone})")
+        click.echo(f"simulated as {simulated}; the library would take {taken} ({alone})")
 
 
 def _print_waits(answer: Concurrency) -> None:

@@ -102,7 +102,7 @@ class Concurrency:
     is the concurrent run, `gemm_alone` and `collective_alone` the isolated ones. `library_alone` is one collective by
     compute units alone [s], as a library runs it: with what overlap is compared, whoever drives the collective in it
     (where compute units cannot, by DMA engines). `choice` is what the library would
-    take for a collective by compute units, in closed form; the engine runs a ring. It is None where no library is
+    take for a collective by compute units, in closed form. It is None where no library is
     known, or DMA engines drive it.
     """
 
@@ -122,9 +122,16 @@ class Concurrency:
     choice: Choice | None = None
 
     @property
+    def algorithm(self) -> str:
+        """How the collective was simulated: "copies" by DMA engines, "pairwise" sends and receives, or a "ring"."""
+        if self.strategy.driver == "dma":
+            return "copies"
+        return "pairwise" if self.collective.name == "all_to_all" else "ring"
+
+    @property
     def differs(self) -> bool:
         """Whether the library would take another algorithm than the one that was simulated."""
-        return self.choice is not None and self.choice.algorithm != "ring"
+        return self.choice is not None and self.choice.algorithm != self.algorithm
 
     @property
     def _parts(self) -> tuple[float, float]:
@@ -179,7 +186,7 @@ class Concurrency:
             "units_apart": self.apart,
             "units_held": dict(self.units),
             "first": self.first,
-            "algorithm": "ring" if self.strategy.driver == "cu" else "copies",
+            "algorithm": self.algorithm,
             "library_algorithm": None if self.choice is None else self.choice.algorithm,
             "library_alone_us": None if self.choice is None else self.choice.seconds * 1e6,
             "gemm": self.gemm.record(),
