@@ -25,13 +25,11 @@ from weft.workload import Gemm
 
 GPU = "mi300x"
 GEMM = Gemm(4096, 4096, 1024, "bf16")
-SIZE = 64 << 20
+SIZE = 128 << 20
 UNITS = 32
 EPS = 0.03
-"""A GEMM beside another kernel is at most this much faster than alone: its requests meet other rows and queues."""
-LOCKSTEP = 0.11
-"""The same of a collective: alone, the channels of a ring go in lockstep and queue for memory and link together, which
-a neighbour breaks; so with collectives of some 100 us, no more with those of milliseconds."""
+"""A run beside another is at most this much faster than alone: its requests meet other rows and queues, and a neighbour
+breaks the lockstep in which channels of a ring queue for a link (12 % at 64 MiB, where their parts are small)."""
 COLLECTIVES = ("all_gather", "all_to_all", "all_reduce")
 PAIRS = [
     (name, collective)
@@ -81,7 +79,7 @@ def test_neither_is_faster_than_alone_with_what_the_strategy_leaves_it(name, col
     run = shared(name, collective)
     moved = collective_alone(collective, STRATEGIES[name].driver, held(name))
     assert run.gemm_s >= gemm_alone(left(name)).gemm_s * (1 - EPS)
-    assert run.collective_s >= moved.collective_s * (1 - LOCKSTEP)
+    assert run.collective_s >= moved.collective_s * (1 - EPS)
     assert run.makespan_s == max(run.gemm_s, run.collective_s)
 
 
@@ -125,8 +123,8 @@ def test_nobody_runs_outside_its_mask(name, collective):
 @every_pair
 def test_a_slowdown_has_a_reason(name, collective):
     found = answer(name, collective)
-    for loop, faster in ((found.gemm, EPS), (found.collective, LOCKSTEP)):
-        assert loop.slowdown >= 1 - faster
+    for loop in (found.gemm, found.collective):
+        assert loop.slowdown >= 1 - EPS
         if loop.slowdown > 1.1 and loop.waits:
             assert loop.added or units_of(name)
     assert found.gemm.slowdown_both <= found.gemm.slowdown * 1.5
