@@ -34,6 +34,8 @@ ASSUMED = {
     "how much an engine has on its way": ("dma.window",),
 }  # fmt: skip
 """Values of a GPU that may move the answer; those that are assumed are moved together, to each end of their ranges."""
+AS_FAST = 1.05
+"""DMA engines are as fast as compute units if they take at most so many times as long."""
 _MIB = 1 << 20
 GRID = 8
 """Sizes per doubling at which a crossover is looked for."""
@@ -67,7 +69,7 @@ class Advice:
 
     `options` are all ways, the plainest first; `choice` is what the tables alone choose, knowing what both take
     alone. `doubts` say what the speedup of the best option would be for another reason each. `crossover` is the size
-    from which DMA engines gather or exchange faster than compute units alone, `pays` from which a DMA strategy is the
+    from which DMA engines gather or exchange as fast as compute units alone, `pays` from which a DMA strategy is the
     best beside this GEMM [bytes]; None where there is none.
     """
 
@@ -166,7 +168,7 @@ class Advice:
     def _dma_pays(self) -> str:
         smallest = self.tables.collective(self.collective).bytes[0]
         alone, beside = (_since(size, smallest) for size in (self.crossover, self.pays))
-        return f"DMA engines alone beat compute units alone {alone}; beside this GEMM they are the best way {beside}."
+        return f"DMA engines alone are as fast as compute units alone {alone}; beside this GEMM they are the best way {beside}."
 
     def as_json(self) -> dict[str, Any]:
         """Everything as plain data; times in seconds."""
@@ -369,12 +371,13 @@ def assumed_ends(gpu: Gpu, strategy: str) -> dict[str, tuple[dict[str, str], dic
 
 
 def crossover(tables: SlowdownTables, collective: str) -> int | None:
-    """The size from which DMA engines are never slower than the library's kernel, both alone; None if there is none."""
+    """The size from which DMA engines are as fast as the library's kernel, both alone; None if there is none."""
     table = tables.collective(collective)
     if not table.dma:
         return None
     return _from(
-        table.bytes, lambda size: table.seconds(table.dma, size) <= table.seconds(table.library, size)
+        table.bytes,
+        lambda size: table.seconds(table.dma, size) <= AS_FAST * table.seconds(table.library, size),
     )
 
 

@@ -108,7 +108,7 @@ def collective_times(advice: Advice) -> Picture:
         )
     _mark(ax, advice.bytes_, "this one")
     if advice.crossover is not None and advice.crossover > table.bytes[0]:
-        _mark(ax, advice.crossover, "DMA is faster")
+        _mark(ax, advice.crossover, "DMA as fast")
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")
     ax.set_xticks([size / _MIB for size in table.bytes], [format_bytes(size, 4) for size in table.bytes])
