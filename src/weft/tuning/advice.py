@@ -168,7 +168,10 @@ class Advice:
     def _dma_pays(self) -> str:
         smallest = self.tables.collective(self.collective).bytes[0]
         alone, beside = (_since(size, smallest) for size in (self.crossover, self.pays))
-        return f"DMA engines alone are as fast as compute units alone {alone}; beside this GEMM they are the best way {beside}."
+        return (
+            f"DMA engines alone are as fast as compute units alone {alone}; "
+            f"beside this GEMM they are the best way {beside}."
+        )
 
     def as_json(self) -> dict[str, Any]:
         """Everything as plain data; times in seconds."""
