@@ -7,10 +7,12 @@ from dataclasses import asdict, dataclass, replace
 from math import hypot
 from typing import Any, NamedTuple
 
-from weft.hardware import Gpu
+from weft.hardware import Gpu, find_gpu
 from weft.overlap.library_ring import PUSHES
+from weft.overlap.tile import tiling_for
 from weft.result.sharing import Sharing
 from weft.result.stream_run import StreamRun
+from weft.simulation.runner import collective_on
 from weft.sweep import Progress, Store, sweep
 from weft.sweep.streams import CollectiveAlone, GemmAlone, Setting, Together
 from weft.tuning.heuristics import TIE, Case, Choice, Forecast, case_of, choose, forecasts, plainest
@@ -231,8 +233,12 @@ def advise(
     simulated, and the best of them again with each assumed value of the machine at both ends of its range (`spread`).
     Raises UnknownNameError for an unknown GPU or collective, InputError for what no library or matrix unit can do.
     """
+    gpu = find_gpu(machine) if isinstance(machine, str) else machine
+    # What cannot be run is refused before the tables' minute of work.
+    tiling_for(gemm, gpu, clock)
+    collective_on(gpu, collective, bytes_, ranks, gemm.dtype, "cu")
     tables = tables_for(
-        machine,
+        gpu,
         ranks=ranks,
         collectives=(collective,),
         clock=clock,
