@@ -32,7 +32,7 @@ title = "small"
 
 [[scenario]]
 layer = "square"
-gemm = [2048, 2048, 1024]
+gemm = [8192, 8192, 2048]
 bound = "compute"
 collective = "all_gather"
 size = "32 MiB"
