@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from weft.engine import layout as y
 from weft.engine.state import Machine as State
@@ -11,9 +12,9 @@ from weft.hardware import Gpu, System
 from weft.overlap import ROUND_ROBIN
 from weft.overlap.gemms import ConcurrentGemms, TiledGemm, occupancy
 from weft.overlap.machine import default_request_bytes, machine_tables
-from weft.program import build
-from weft.result import RunConfig
-from weft.result.collect import WAITS, collect
+from weft.program import Plan, Program, build
+from weft.result import Result, RunConfig
+from weft.result.collect import WAITS, collect, residency
 from weft.result.gemms_run import GemmsRun
 from weft.simulation.execution import most_resident, run_program
 
@@ -44,16 +45,7 @@ def concurrent_gemms(
     `units` bounds the compute units that they may use (None: all), `clock` is "short" or "sustained", requests are as
     large as suits the GPU unless given. Raises InputError for what cannot be simulated.
     """
-    planned = ConcurrentGemms(
-        tuple(gemms), len(gemms) if queues is None else queues, clock, _first_units(gpu, units)
-    )
-    grain = request_bytes or default_request_bytes(gpu)
-    plan = planned.plan(gpu)
-    # A system has two GPUs at least; one of them is simulated.
-    rows, shape = machine_tables(System(gpu=gpu, gpus=2), 1, grain, most_resident(plan, gpu), clock)
-    program = build(plan, rows, shape)
-    state, wall = run_program(program, ROUND_ROBIN)
-    result = collect(_config(gpu, grain), program, state, wall)
+    plan, result, _, state = _run(gemms, gpu, queues, units, clock, request_bytes)
     return GemmsRun(
         makespan_s=int(state.clock[y.C_NOW]) * 1e-15,
         ends_s=tuple(int(end) * 1e-15 for end in state.kernel_run[0, :, y.KR_END]),
@@ -64,6 +56,42 @@ def concurrent_gemms(
         held=tuple(occupancy(placed.kernel, gpu) for placed in plan.kernels),
         events=result.events,
     )
+
+
+def watched_gemms(
+    gemms: Sequence[TiledGemm],
+    gpu: Gpu,
+    *,
+    queues: int | None = None,
+    clock: str = "sustained",
+    request_bytes: int | None = None,
+) -> Result:
+    """The run with everything that happened in it: who held which compute unit when, for pictures and traces.
+
+    Raises as `concurrent_gemms` does.
+    """
+    _, result, program, state = _run(gemms, gpu, queues, None, clock, request_bytes)
+    return replace(result, residency=residency(program, state))
+
+
+def _run(
+    gemms: Sequence[TiledGemm],
+    gpu: Gpu,
+    queues: int | None,
+    units: int | None,
+    clock: str,
+    request_bytes: int | None,
+) -> tuple[Plan, Result, Program, State]:
+    planned = ConcurrentGemms(
+        tuple(gemms), len(gemms) if queues is None else queues, clock, _first_units(gpu, units)
+    )
+    grain = request_bytes or default_request_bytes(gpu)
+    plan = planned.plan(gpu)
+    # A system has two GPUs at least; one of them is simulated.
+    rows, shape = machine_tables(System(gpu=gpu, gpus=2), 1, grain, most_resident(plan, gpu), clock)
+    program = build(plan, rows, shape)
+    state, wall = run_program(program, ROUND_ROBIN)
+    return plan, collect(_config(gpu, grain), program, state, wall), program, state
 
 
 def _first_units(gpu: Gpu, units: int | None) -> tuple[int, ...] | None:
@@ -101,4 +129,5 @@ def _config(gpu: Gpu, request_bytes: int) -> RunConfig:
         mode="mirrored",
         dram_bytes_per_s=gpu.memory.bandwidth,
         link_bytes_per_s=gpu.link.bandwidth,
+        partitions=gpu.dies,
     )

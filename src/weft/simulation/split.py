@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from weft.errors import InputError
@@ -10,7 +11,8 @@ from weft.overlap.machine import default_request_bytes
 from weft.overlap.strategies import split_units
 from weft.overlap.streams import CollectiveLoop, GemmLoop, Streams
 from weft.overlap.tile import tiling_for
-from weft.result.collect import loop_times
+from weft.result import Result
+from weft.result.collect import loop_times, residency
 from weft.simulation.runner import Run, Runner, Where, one_node
 from weft.units import format_bytes
 from weft.workload import Gemm
@@ -66,13 +68,36 @@ def split_run(
 
     Raises InputError for a split that leaves either without a unit, and for what cannot be simulated.
     """
+    run = _both(gemm, machine, apart, ranks, in_flight, request_bytes)
+    return SplitTimes(_end(run, "gemm"), _end(run, "all_reduce"))
+
+
+def watched_split(
+    gemm: Gemm,
+    machine: Where,
+    apart: int,
+    *,
+    ranks: int,
+    in_flight: int = IN_FLIGHT,
+    request_bytes: int | None = None,
+) -> Result:
+    """The run with everything that happened in it: who held which compute unit when, for pictures and traces.
+
+    Raises as `split_run` does.
+    """
+    run = _both(gemm, machine, apart, ranks, in_flight, request_bytes)
+    return replace(run.result, residency=residency(run.program, run.state))
+
+
+def _both(
+    gemm: Gemm, machine: Where, apart: int, ranks: int, in_flight: int, request_bytes: int | None
+) -> Run:
     system = one_node(machine, ranks)
     split = split_units(system.gpu, apart)
     ring = _ring(gemm.output_bytes, ranks, apart, in_flight)
     loop = GemmLoop(gemm, tiling_for(gemm, system.gpu, "sustained"), 1)
     streams = Streams(loop, CollectiveLoop(ring, 1), gemm_units=split.gemm, collective_units=split.apart)
-    run = Runner(system, request_bytes or default_request_bytes(system.gpu)).run(streams)
-    return SplitTimes(_end(run, "gemm"), _end(run, ring.collective))
+    return Runner(system, request_bytes or default_request_bytes(system.gpu)).run(streams, "partition")
 
 
 def _ring(bytes_: int, ranks: int, units: int | None, in_flight: int) -> WholeRing:
