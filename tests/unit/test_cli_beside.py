@@ -8,6 +8,7 @@ from weft.cli import main as cli
 
 BESIDE = ["simulate", "--gemm", "2048,2048,1024", "--dtype", "bf16", "--gpu", "a100-sxm-80gb", "--ranks", "4"]
 PARTED = [*BESIDE, "--beside", "all_gather:1MiB", "--overlap", "partition"]
+COPIED = [*BESIDE, "--beside", "all_gather:1MiB", "--overlap", "dma"]
 RUN = [*BESIDE, "--beside", "all_reduce:16MiB", "--loops", "3,2"]
 
 
@@ -74,6 +75,20 @@ def test_copy_engines_drive_a_gather(weft):
     assert "by DMA engines" in out
 
 
+def test_copies_take_the_options_of_their_engines(weft, tmp_path):
+    file = tmp_path / "runs.json"
+    driven = [*BESIDE, "--beside", "all_gather:1MiB", "--overlap", "dma", "--loops", "1,1", "--json", file]
+    ends = {}
+    for copies in ("prelaunched", "engines=1"):
+        status, out, _ = weft(*driven, "--copies", copies)
+        assert status == 0
+        assert f"by DMA engines, {copies.replace('=', ' = ')}" in out
+        (run,) = json.loads(file.read_text())["runs"]
+        ends[copies] = run["collective"]["end_us"]
+    assert run["copies"] == {"engines": 1}
+    assert ends["prelaunched"] < ends["engines=1"]
+
+
 def test_a_split_gives_each_side_its_compute_units(weft, tmp_path):
     file = tmp_path / "runs.json"
     size = "all_gather:16MiB"
@@ -125,6 +140,13 @@ def test_every_strategy_stands_beside_the_others_or_is_left_out_with_a_reason(we
         ),
         (["simulate", "--overlap", "partition"], "those of a sub-layer do; give --gemm M,N,K --beside"),
         (["simulate", "--split", "76-32"], "which is missing; add it"),
+        (["simulate", "--copies", "swap"], "which is missing; add it"),
+        ([*COPIED, "--copies", "engines"], "needs a whole number; write it like engines=2"),
+        ([*COPIED, "--copies", "swap=2"], "only engines, engines_per_peer and threads take a number"),
+        ([*COPIED, "--copies", "swap"], "only an all_to_all has commands that swap"),
+        ([*COPIED, "--copies", "engines=0"], "engines is 0; it must be at least 1"),
+        ([*COPIED, "--copies", "prelaunch"], "did you mean 'prelaunched'"),
+        ([*PARTED, "--copies", "prelaunched"], "choose dma or dma-partition, or leave them out"),
     ],
 )
 def test_bad_input_is_one_sentence(weft, arguments, sentence):

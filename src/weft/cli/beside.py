@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from weft.cli.options import whole_numbers
+from weft.cli.options import comma_list, whole_numbers
 from weft.errors import InputError, join_or
 
 if TYPE_CHECKING:
@@ -42,6 +42,13 @@ def beside_options(command: F) -> F:
             metavar="GEMM-COLL",
             help="Compute units of the GEMM and those set apart, for the partitioned overlaps of --beside, like "
             "272-32.  [default: as many as the collective can use, or 8 beside DMA engines]",
+        ),
+        click.option(
+            "--copies",
+            callback=comma_list,
+            metavar="A,B=N",
+            help="How DMA engines copy where they move the data of --beside: prelaunched, broadcast (all_gather), "
+            "swap (all_to_all), engines=N, engines_per_peer=N, threads=N.",
         ),
         click.option(
             "--first",
@@ -82,6 +89,21 @@ def simulate_beside(
     return beside(shape, name, bytes_, gpu, strategy=strategy, units=units, **counts, **options)
 
 
+def parse_copies(parts: tuple[str, ...]) -> dict[str, int | bool]:
+    """The options of DMA engines in ("prelaunched", "engines=2"); InputError for a number too many or too few."""
+    return dict(map(_copy_option, parts))
+
+
+def _copy_option(text: str) -> tuple[str, int | bool]:
+    name, equals, number = (part.strip() for part in text.partition("="))
+    counted = name in ("engines", "engines_per_peer", "threads")
+    if counted and not number.isdecimal():
+        raise InputError(f"--copies {name} needs a whole number; write it like {name}=2")
+    if equals and not counted:
+        raise InputError(f"--copies {text}: only engines, engines_per_peer and threads take a number")
+    return name, int(number) if counted else True
+
+
 def check_strategy(name: str, split: str | None) -> str:
     """The name of a strategy, or "all"; InputError for an overlap of a sub-layer, or a split that it has no use for."""
     from weft.overlap import OVERLAPS, STRATEGIES, find_strategy
@@ -102,8 +124,8 @@ def check_strategy(name: str, split: str | None) -> str:
     return chosen.name
 
 
-def refuse_strategy(name: str, split: str | None) -> None:
-    """Raise InputError for a strategy or a split where there is nothing independent to run beside the GEMM."""
+def refuse_strategy(name: str, split: str | None, copies: tuple[str, ...] | None) -> None:
+    """Raise InputError for a strategy, a split or copies where nothing independent is to run beside the GEMM."""
     from weft.overlap import STRATEGIES
 
     if name in (*STRATEGIES, ALL):
@@ -114,6 +136,10 @@ def refuse_strategy(name: str, split: str | None) -> None:
     if split is not None:
         raise InputError(
             f"--split {split} shares compute units with --beside, which is missing; add it or leave it out"
+        )
+    if copies is not None:
+        raise InputError(
+            "--copies says how to move the data of --beside, which is missing; add it or leave it out"
         )
 
 

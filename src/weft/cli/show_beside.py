@@ -71,7 +71,10 @@ def _problem(answer: Concurrency) -> str:
 
 def _how(answer: Concurrency) -> str:
     apart = "" if answer.apart is None else f", {answer.apart} compute units apart"
-    return f"{answer.strategy.name}: {_DRIVERS[answer.strategy.driver]}{apart}, {answer.first} first"
+    driver = _DRIVERS[answer.strategy.driver] + "".join(
+        f", {name}" if value is True else f", {name} = {value}" for name, value in answer.copies.items()
+    )
+    return f"{answer.strategy.name}: {driver}{apart}, {answer.first} first"
 
 
 def _row(loop: LoopTimes) -> list[str]:

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from weft.cli import show
-from weft.cli.beside import beside_options, check_strategy, refuse_strategy, simulate_beside
+from weft.cli.beside import (
+    beside_options,
+    check_strategy,
+    parse_copies,
+    refuse_strategy,
+    simulate_beside,
+)
 from weft.cli.options import (
     comma_list,
     file_option,
@@ -112,6 +118,7 @@ def simulate(
     ranks: int,
     loops: tuple[int, ...] | None,
     split: str | None,
+    copies: tuple[str, ...] | None,
     first: str,
     gpu: str,
     assignments: tuple[str, ...],
@@ -134,13 +141,13 @@ def simulate(
         on = machine(gpu, assignments)
         with _status() as watch:
             extra = given(arbiter=_policy(arbiter), request_bytes=request_bytes, clock=clock, watch=watch)
-            options = {"ranks": ranks, "first": first, **extra}
+            options = {"ranks": ranks, "first": first, "copies": parse_copies(copies or ()), **extra}
             found = simulate_beside(gemm, dtype, beside, on, loops, strategy, split, options)
         print_beside(found)
         write_beside(found, on, json_file, trace_file, folder)
         return
     overlap = overlap or "t3-mca"
-    refuse_strategy(overlap, split)
+    refuse_strategy(overlap, split, copies)
     layer = _layer(model, sublayer, gemm, tp, dtype)
     _check_overlaps(overlap, compare or (), traced=trace_file is not None)
     chosen = machine(gpu, assignments)

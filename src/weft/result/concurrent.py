@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -103,7 +103,7 @@ class Concurrency:
     compute units alone [s], as a library runs it: with what overlap is compared, whoever drives the collective in it
     (where compute units cannot, by DMA engines). `choice` is what the library would
     take for a collective by compute units, in closed form. It is None where no library is
-    known, or DMA engines drive it.
+    known, or DMA engines drive it; `copies` are the options that those were given.
     """
 
     gpu: str
@@ -120,6 +120,7 @@ class Concurrency:
     gemm_alone: Result
     collective_alone: Result
     choice: Choice | None = None
+    copies: Mapping[str, int | bool] = field(default_factory=dict)
 
     @property
     def algorithm(self) -> str:
@@ -186,6 +187,7 @@ class Concurrency:
             "units_apart": self.apart,
             "units_held": dict(self.units),
             "first": self.first,
+            "copies": dict(self.copies),
             "algorithm": self.algorithm,
             "library_algorithm": None if self.choice is None else self.choice.algorithm,
             "library_alone_us": None if self.choice is None else self.choice.seconds * 1e6,

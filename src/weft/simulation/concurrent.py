@@ -17,13 +17,15 @@ from weft.overlap.streams import Collective, CollectiveLoop, GemmLoop, Streams, 
 from weft.overlap.tile import tiling_for
 from weft.result.collect import loop_times
 from weft.result.stream_run import StreamRun
-from weft.simulation.runner import Run, Runner, Where, collective_on, one_node, paced
+from weft.simulation.runner import Copies, Run, Runner, Where, check_copies, collective_on, one_node, paced
 from weft.workload import Gemm
 
 SATURATED = 0.95
 """Share of the best bandwidth at which a collective counts as saturated."""
 LARGEST_PROBE = 256 << 20
 """Collectives are probed for saturation with at most so much [bytes]: beyond it latencies no longer show."""
+LARGEST_EXCHANGE = 1 << 30
+"""All-to-alls with at most so much: libraries cut large ones into more rounds, which few workgroups do in turn."""
 STREAMS = ("collective", "gemm")
 
 
@@ -85,6 +87,7 @@ def together(
     strategy: str | Strategy = "streams",
     units: int | None = None,
     first: str | None = None,
+    copies: Copies | None = None,
     tiling: GemmTiling | None = None,
     clock: str = "sustained",
     request_bytes: int | None = None,
@@ -93,14 +96,16 @@ def together(
 
     `units` are the compute units set apart by strategies that partition: for the collective, or just off the GEMM where
     DMA engines drive it (None: where its bandwidth saturates, and 8). `first` is what the host launches first,
-    "collective" unless given. Raises UnknownNameError for unknown names, InputError for what cannot be simulated.
+    "collective" unless given. `copies` are options of DMA engines (`weft.kernels.copies.DmaGather`) where those drive
+    the collective. Raises UnknownNameError for unknown names, InputError for what cannot be simulated.
     """
     chosen = find_strategy(strategy)
     system = one_node(machine, ranks)
     units = units_for(chosen, units, collective, bytes_, machine, ranks=ranks, clock=clock)
     check_first(first)
+    check_copies(copies, chosen)
     held = units if chosen.driver == "cu" else None
-    moved = collective_on(machine, collective, bytes_, ranks, gemm.dtype, chosen.driver, held)
+    moved = collective_on(machine, collective, bytes_, ranks, gemm.dtype, chosen.driver, held, copies)
     loop = GemmLoop(gemm, tiling or tiling_for(gemm, system.gpu, clock), 1, clock)
     streams = arranged(chosen, system.gpu, loop, CollectiveLoop(moved, 1), units, first or STREAMS[0])
     return _stream_run(_runner(system, moved, request_bytes, clock).run(streams, chosen.name), moved)
@@ -148,7 +153,7 @@ def saturating_units(
     gpu = one_node(machine, ranks).gpu
     most = min(max(gpu.compute.compute_units // 2, 1), 128)
     tried = [1 << power for power in range(most.bit_length())]
-    probe = min(bytes_, LARGEST_PROBE)
+    probe = min(bytes_, LARGEST_EXCHANGE if collective == "all_to_all" else LARGEST_PROBE)
     times = [
         isolated_collective(
             collective,

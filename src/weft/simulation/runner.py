@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from weft.engine import layout as y
 from weft.engine.state import Machine as State
-from weft.errors import InputError
+from weft.errors import InputError, UnknownNameError
 from weft.hardware import Gpu, Machine, System
 from weft.kernels.copies import DmaGather
 from weft.overlap import ROUND_ROBIN, ArbiterPolicy, PhaseTimes
 from weft.overlap.library_ring import cu_collective, dma_collective
 from weft.overlap.machine import machine_tables
 from weft.overlap.nodes import system_for
+from weft.overlap.strategies import Strategy
 from weft.overlap.streams import Collective, Streams
 from weft.program import Program, build
 from weft.result import Result, RunConfig
@@ -23,6 +24,9 @@ from weft.simulation.execution import check_fit, most_resident, run_program
 
 Watch = Callable[[int, int], None]
 Where = Gpu | Machine | System | str
+Copies = Mapping[str, int | bool]
+"""Options of copies by DMA engines, as `weft.kernels.copies.DmaGather` describes them."""
+COPY_OPTIONS = ("engines", "engines_per_peer", "broadcast", "swap", "prelaunched", "threads")
 
 
 def one_node(machine: Where, ranks: int) -> System:
@@ -41,15 +45,34 @@ def whole(machine: Where) -> Gpu | Machine | str:
 
 
 def collective_on(
-    machine: Where, name: str, bytes_: int, ranks: int, dtype: str, driver: str, units: int | None = None
+    machine: Where,
+    name: str,
+    bytes_: int,
+    ranks: int,
+    dtype: str,
+    driver: str,
+    units: int | None = None,
+    copies: Copies | None = None,
 ) -> Collective:
     """The collective as its driver carries it out: by `units` workgroups (None: the library's number), or by copies.
 
     Raises UnknownNameError for an unknown collective, InputError for one that its driver cannot carry out.
     """
     if driver == "dma":
-        return dma_collective(name, bytes_, ranks)
+        return dma_collective(name, bytes_, ranks, **(copies or {}))
     return cu_collective(name, bytes_, ranks, whole(machine), dtype, units)
+
+
+def check_copies(copies: Copies | None, strategy: Strategy | None = None) -> None:
+    """Raise UnknownNameError for options that copies do not have, InputError where compute units move the data."""
+    for name in copies or ():
+        if name not in COPY_OPTIONS:
+            raise UnknownNameError("option of DMA engines", name, COPY_OPTIONS)
+    if copies and strategy is not None and strategy.driver != "dma":
+        raise InputError(
+            f"strategy '{strategy.name}' moves the data by compute units and has no use for options of DMA engines "
+            f"({', '.join(copies)}); choose dma or dma-partition, or leave them out"
+        )
 
 
 def paced(system: System, moved: Collective | None) -> System:

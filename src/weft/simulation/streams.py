@@ -21,7 +21,17 @@ from weft.result import Result
 from weft.result.collect import loop_times, residency
 from weft.result.concurrent import Choice, Concurrency, LoopTimes, Strategies
 from weft.simulation.concurrent import check_first, units_for, units_held
-from weft.simulation.runner import Runner, Watch, Where, collective_on, one_node, paced, whole
+from weft.simulation.runner import (
+    Copies,
+    Runner,
+    Watch,
+    Where,
+    check_copies,
+    collective_on,
+    one_node,
+    paced,
+    whole,
+)
 from weft.workload import Gemm
 
 RING_REQUEST_BYTES = 1024
@@ -42,6 +52,7 @@ def beside(
     gemms: int = 4,
     collectives: int | None = None,
     first: str | None = None,
+    copies: Copies | None = None,
     arbiter: ArbiterPolicy = ROUND_ROBIN,
     tiling: GemmTiling | None = None,
     request_bytes: int | None = None,
@@ -55,15 +66,17 @@ def beside(
     units are set apart where it partitions (None: where the collective's bandwidth saturates, or 8 beside DMA engines).
     `collective` moves `bytes_` (the whole buffer). `gemms` and `collectives` count iterations; by default the
     loop of collectives lasts about as long as that of the GEMMs. `first` is what the host launches first:
-    "collective" (unless given) or "gemm". `request_bytes` suits the GPU unless given. One GPU
-    stands for all.
+    "collective" (unless given) or "gemm". `copies` are options of DMA engines where those drive the collective, such as
+    {"prelaunched": True} (`weft.kernels.copies.DmaGather`). `request_bytes` suits the GPU unless given. One GPU stands
+    for all.
 
     Raises UnknownNameError for unknown names, InputError for what cannot be simulated, SimulationError for a run that
     cannot finish.
     """
     chosen = find_strategy(strategy)
+    check_copies(copies, chosen)
     options = _Options(
-        ranks, gemms, collectives, first, arbiter, tiling, request_bytes, clock, event_budget, watch
+        ranks, gemms, collectives, first, copies, arbiter, tiling, request_bytes, clock, event_budget, watch
     )
     return _Bench(gemm, collective, bytes_, machine, options).answer(chosen, units)
 
@@ -109,6 +122,7 @@ class _Options:
     gemms: int = 4
     collectives: int | None = None
     first: str | None = None
+    copies: Copies | None = None
     arbiter: ArbiterPolicy = ROUND_ROBIN
     tiling: GemmTiling | None = None
     request_bytes: int | None = None
@@ -118,6 +132,7 @@ class _Options:
 
     def __post_init__(self) -> None:
         check_first(self.first)
+        check_copies(self.copies)
         for what, count in (("gemms", self.gemms), ("collectives", self.collectives)):
             if count is not None and not 1 <= count <= 1000:
                 raise InputError(f"{what} is {count}; a loop has between 1 and 1000 iterations")
@@ -138,8 +153,10 @@ class _Bench:
 
     def moved(self, driver: str, units: int | None = None) -> Collective:
         """The collective as a driver carries it out."""
-        ranks, dtype = self.options.ranks, self.loop.gemm.dtype
-        return collective_on(self.machine, self.collective, self.bytes_, ranks, dtype, driver, units)
+        o, dtype = self.options, self.loop.gemm.dtype
+        return collective_on(
+            self.machine, self.collective, self.bytes_, o.ranks, dtype, driver, units, o.copies
+        )
 
     def answer(self, strategy: Strategy, units: int | None, usual: str = "collective") -> Concurrency:
         """Both loops under a strategy, beside each alone; `usual` is launched first unless the options say."""
@@ -163,6 +180,7 @@ class _Bench:
             units={"gemm": units_held(run, "gemm"), "collective": units_held(run, moved.collective)},
             apart=apart,
             first=first,
+            copies=(o.copies or {}) if strategy.driver == "dma" else {},
             gemm=both[0],
             collective=both[1],
             library_alone=library.period,
