@@ -5,6 +5,7 @@ import pytest
 from weft.cli import main as cli
 from weft.cli.studies import print_headline, print_notes, write_study
 from weft.cli.study import STUDIES
+from weft.report.tables import headline_table
 from weft.studies.headline import HeadlineRow
 
 ROWS = [
@@ -13,6 +14,8 @@ ROWS = [
     HeadlineRow("c", "a share", 0.66, 0.7, "share"),
     HeadlineRow("d", "a count", 32, 64, "CUs"),
     HeadlineRow("e", "nobody published this", None, 0.021, "fraction"),
+    HeadlineRow("f", "in its range", (-0.1, 0.0), -0.04, "fraction"),
+    HeadlineRow("g", "out of its range", (-0.1, 0.0), 0.016, "fraction"),
 ]
 
 
@@ -28,10 +31,21 @@ def test_published_figures_stand_beside_with_their_differences(capsys):
     assert found["a share"] == "a share 66% 70.0% +4.0 pp"
     assert found["a count"] == "a count 32 CUs 64 CUs +32"
     assert found["nobody p"] == "nobody published this +2.1%"
+    assert found["in its r"] == "in its range -10% to +0% -4.0% +0.0 pp"
+    assert found["out of i"] == "out of its range -10% to +0% +1.6% +1.6 pp"
+
+
+def test_page_and_console_tell_every_figure_alike(capsys):
+    """No row is lost where some have nothing published beside them."""
+    table = headline_table(ROWS)
+    assert [row[0] for row in table.rows] == [row.what for row in ROWS]
+    print_headline("Beside", ROWS)
+    shown = " ".join(capsys.readouterr().out.split())
+    assert all(" ".join(" ".join(row).split()) in shown for row in table.rows)
 
 
 def test_where_nothing_is_published_there_is_one_column(capsys):
-    print_headline("Alone", ROWS[-1:])
+    print_headline("Alone", ROWS[4:5])
     assert "published  " not in capsys.readouterr().out
 
 

@@ -104,7 +104,7 @@ def test_a_study_page_is_self_contained_and_has_table_pictures_and_machine(tmp_p
     page = checked(path.read_text())
     assert path == tmp_path / "new" / "report.html"
     assert page.count("<svg") == 6
-    for part in ("1.30×", "1.26×", "-0.04", "-22.0%", "-0.5 points", "plausible range", "memory.bandwidth"):
+    for part in ("1.30x", "1.260x", "-0.040", "-22.5%", "-0.5 pp", "plausible range", "memory.bandwidth"):
         assert part in page
     assert "T3-MCA &lt;speedup&gt;" in page
 
@@ -163,10 +163,12 @@ def test_the_case_that_tells_is_a_mid_size_fc2_where_arbitration_gains_most() ->
 
 
 def test_headline_figures_are_written_in_their_units() -> None:
-    assert amount(1.3, "ratio") == "1.30×"
-    assert amount(-0.22, "fraction") == "-22.0%"
-    assert gap(-0.005, "fraction") == "-0.5 points"
-    assert gap(0.04, "ratio") == "+0.04"
+    assert amount(1.3, "ratio") == "1.30x"
+    assert amount(-0.22, "fraction") == "-22%"
+    assert amount(0.091, "fraction") == "+9.1%"
+    assert amount((-0.1, 0.0), "fraction") == "-10% to +0%"
+    assert gap(-0.005, "fraction") == "-0.5 pp"
+    assert gap(0.04, "ratio") == "+0.040"
 
 
 def test_results_show_themselves_as_tables_in_a_notebook() -> None:

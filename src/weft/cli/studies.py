@@ -48,31 +48,10 @@ def study_options(name: str) -> Callable[[F], F]:
 
 def print_headline(title: str, rows: Sequence[HeadlineRow]) -> None:
     """Print Weft's figures, beside the published ones where there are any."""
-    beside = any(row.published is not None for row in rows)
-    columns = ["figure", "published", "weft", "difference"] if beside else ["figure", "weft"]
-    cells = [[row.what, *(_beside(row) if beside else [_amount(row.weft, row.unit, 1)])] for row in rows]
-    print_table(title, columns, cells, numbers=columns[1:])
+    from weft.report.tables import headline_table
 
-
-def _beside(row: HeadlineRow) -> list[str]:
-    """Published, Weft's and the difference: fractions and shares in percent and percentage points."""
-    weft = _amount(row.weft, row.unit, 1)
-    if row.published is None:
-        return ["", weft, ""]
-    difference = row.weft - row.published
-    if row.unit in ("fraction", "share"):
-        return [_amount(row.published, row.unit, 0), weft, f"{difference * 100:+.1f} pp"]
-    shown = f"{difference:+.3f}" if row.unit == "ratio" else f"{difference:+.4g}"
-    return [_amount(row.published, row.unit, 0), weft, shown]
-
-
-def _amount(value: float, unit: str, more: int) -> str:
-    """A figure with its unit; `more` is how many digits more than a published one has."""
-    if unit == "fraction":
-        return f"{value:+.{more}%}"
-    if unit == "share":
-        return f"{value:.{more}%}"
-    return f"{value:.{2 + more}f}x" if unit == "ratio" else f"{value:.4g} {unit}"
+    table = headline_table(rows)
+    print_table(title, table.heads, table.rows, numbers=table.heads[1:])
 
 
 def print_notes(notes: Sequence[str]) -> None:

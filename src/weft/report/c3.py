@@ -143,7 +143,7 @@ def _summary(study: Study, rows: Sequence[HeadlineRow]) -> list[str]:
 
 def _published(rows: Sequence[HeadlineRow], names: Sequence[str]) -> dict[str, float]:
     """Published shares by strategy."""
-    by_id = {row.id.removeprefix("c3."): row.published for row in rows}
+    by_id = {row.id.removeprefix("c3."): row.published for row in rows if isinstance(row.published, float)}
     ids = {name: "base" if name == "streams" else name.replace("-", "_") for name in names}
     return {name: value for name, id_ in ids.items() if (value := by_id.get(id_)) is not None}
 

@@ -9,6 +9,8 @@ from weft.result import Comparison
 
 CaseKey = tuple[str, int, str]
 """Model, degree of tensor parallelism, sub-layer."""
+Published = float | tuple[float, float]
+"""A published figure, or the range that is published, low and high end."""
 
 
 class HeadlineRow(Protocol):
@@ -23,8 +25,8 @@ class HeadlineRow(Protocol):
         """What the figure says, for people."""
 
     @property
-    def published(self) -> float | None:
-        """The published figure."""
+    def published(self) -> Published | None:
+        """The published figure or range."""
 
     @property
     def weft(self) -> float:
@@ -36,7 +38,7 @@ class HeadlineRow(Protocol):
 
     @property
     def difference(self) -> float | None:
-        """Weft's figure minus the published one."""
+        """Weft's figure minus the published one, or the nearer end of a range that it lies outside of."""
 
 
 class Study(Protocol):
@@ -59,6 +61,10 @@ def published_means(rows: Sequence[HeadlineRow], prefix: str = "") -> dict[str, 
     means = {}
     for row in rows:
         parts = row.id.removeprefix(prefix).split(".")
-        if row.published is not None and row.id.startswith(prefix) and parts[1:] == ["speedup", "geomean"]:
+        if (
+            isinstance(row.published, float)
+            and row.id.startswith(prefix)
+            and parts[1:] == ["speedup", "geomean"]
+        ):
             means[parts[0].replace("_", "-")] = row.published
     return means

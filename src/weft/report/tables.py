@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from weft.hardware import Gpu
-from weft.report.headline import HeadlineRow
+from weft.report.headline import HeadlineRow, Published
 from weft.result import Comparison
 
 _PHASES = ("GEMM", "RS", "AG", "sequential")
+_PERCENT = ("fraction", "share")
 
 
 @dataclass(frozen=True)
@@ -22,31 +23,39 @@ class Table:
 
 
 def headline_table(rows: Sequence[HeadlineRow]) -> Table:
-    """Published figure, Weft's, and the difference; Weft's alone where nothing is published."""
-    beside = [
-        (r.what, amount(r.published, r.unit), amount(r.weft, r.unit), gap(r.weft - r.published, r.unit))
-        for r in rows
-        if r.published is not None
-    ]
-    if beside:
-        return Table(("what", "published", "Weft", "difference"), beside)
-    return Table(("what", "Weft"), [(r.what, amount(r.weft, r.unit)) for r in rows])
+    """Published figure, Weft's, and the difference, for every row; Weft's alone where nothing is published."""
+    cells = [(row.what, *headline_cells(row)) for row in rows]
+    if any(row.published is not None for row in rows):
+        return Table(("figure", "published", "weft", "difference"), cells)
+    return Table(("figure", "weft"), [(what, weft) for what, _, weft, _ in cells])
 
 
-def amount(value: float, unit: str) -> str:
-    """A headline figure as text: fractions and shares as percent, ratios with two digits."""
-    if unit in ("fraction", "%"):
-        return f"{value:+.1%}"
-    if unit == "share":
-        return f"{value:.1%}"
-    return f"{value:.2f}×" if unit in ("ratio", "x", "×", "") else f"{value:.4g} {unit}"
+def headline_cells(row: HeadlineRow) -> tuple[str, str, str]:
+    """Published figure, Weft's with a digit more, and the difference; blank where nothing is published."""
+    weft = amount(row.weft, row.unit, more=True)
+    if row.published is None or row.difference is None:
+        return "", weft, ""
+    return amount(row.published, row.unit), weft, gap(row.difference, row.unit)
+
+
+def amount(value: Published, unit: str, more: bool = False) -> str:
+    """A headline figure, or a range of it, with its unit: fractions and shares in percent.
+
+    `more` tells as many digits as a simulated figure deserves, instead of those of a published one.
+    """
+    if isinstance(value, tuple):
+        return " to ".join(amount(end, unit, more) for end in value)
+    if unit in _PERCENT:
+        sign = "+" if unit == "fraction" else ""
+        return f"{100 * value:{sign}{'.1f' if more else '.3g'}}%"
+    return f"{value:.{3 if more else 2}f}x" if unit == "ratio" else f"{value:.4g} {unit}"
 
 
 def gap(value: float, unit: str) -> str:
-    """A difference of headline figures as text, with its sign; fractions and shares in percentage points."""
-    if unit in ("fraction", "share", "%"):
-        return f"{value * 100:+.1f} points"
-    return f"{value:+.2f}"
+    """A difference of headline figures as text, with its sign; of fractions and shares in percentage points."""
+    if unit in _PERCENT:
+        return f"{100 * value:+.1f} pp"
+    return f"{value:+.3f}" if unit == "ratio" else f"{value:+.4g}"
 
 
 def sub_layer_table(comparisons: Sequence[Comparison]) -> Table:

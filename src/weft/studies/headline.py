@@ -16,21 +16,24 @@ Measure = Callable[[Sequence[Comparison]], float]
 
 @dataclass(frozen=True)
 class HeadlineRow:
-    """Weft's figure and the published one, both in `unit`; None where nothing is published for the machine.
+    """Weft's figure and the published one or range, both in `unit`; None where nothing is published for the machine.
 
     `unit` is "ratio", "fraction" (a change, told with its sign), "share" (of a whole), or what is counted ("CUs").
     """
 
     id: str
     what: str
-    published: float | None
+    published: float | tuple[float, float] | None
     weft: float
     unit: str
 
     @property
     def difference(self) -> float | None:
-        """How far Weft's figure lies above the published one; None without one."""
-        return None if self.published is None else self.weft - self.published
+        """How far Weft's figure lies above the published one, or outside of the range; None without one."""
+        if self.published is None:
+            return None
+        low, high = self.published if isinstance(self.published, tuple) else (self.published, self.published)
+        return self.weft - min(max(self.weft, low), high)
 
     def as_json(self) -> dict[str, Any]:
         """The row as plain data."""

@@ -273,7 +273,9 @@ def _about_baseline(longer: float) -> str:
 
 
 def _line(row: HeadlineRow) -> str:
-    beside = "" if row.published is None else f" {row.published:9.2f} {row.weft - row.published:+10.3f}"
+    if not isinstance(row.published, float):
+        return f"{row.id:<32} {row.weft:7.3f}"
+    beside = f" {row.published:9.2f} {row.difference:+10.3f}"
     return f"{row.id:<32} {row.weft:7.3f}{beside}"
 
 
