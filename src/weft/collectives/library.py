@@ -176,7 +176,7 @@ def choose(
     best = np.argmin(times, axis=0)
     table = np.array(keys, dtype=np.int64)[best]
     algorithm, protocol = table[..., 0], table[..., 1]
-    if msccl and name == "all_reduce" and nodes == 1 and _has_msccl(fabric, ranks):
+    if msccl and name == "all_reduce" and nodes == 1 and has_msccl(fabric, ranks):
         direct = size <= _MSCCL_LIMITS[1]
         algorithm = np.where(direct, int(Algorithm.DIRECT), int(Algorithm.RING))
         protocol = np.where(size <= _MSCCL_LIMITS[0], int(Protocol.LL), int(Protocol.SIMPLE))
@@ -188,7 +188,8 @@ def older(version: str, than: tuple[int, ...]) -> bool:
     return bool(numbers(version)) and numbers(version) < than
 
 
-def _has_msccl(fabric: Fabric, ranks: int) -> bool:
+def has_msccl(fabric: Fabric, ranks: int) -> bool:
+    """Whether RCCL of ROCm 6 brings kernels of its own along for these GPUs."""
     return fabric.architecture == "cdna3" and fabric.topology == "mesh" and ranks == fabric.gpus_per_node == 8
 
 

@@ -18,6 +18,9 @@ from weft.units import Dimension
 
 PROTOCOLS = ("ll", "ll128", "simple")
 GENERATIONS = ("ampere", "hopper", "blackwell", "cdna")
+DIRECT = ("cdna.direct_ll", "cdna.direct_simple")
+"""The kernels that push to all peers in one step."""
+_TABLES = (*(f"{generation}.{protocol}" for generation in GENERATIONS for protocol in PROTOCOLS), *DIRECT)
 _RULES = {
     "start": Quantity(Dimension.SECONDS, zero_allowed=True),
     "sync": Quantity(Dimension.SECONDS, zero_allowed=True),
@@ -43,7 +46,7 @@ class RingCost:
 
 
 def ring_cost(vendor: str, architecture: str, protocol: str) -> RingCost:
-    """The costs of a protocol ("ll", "ll128" or "simple") on GPUs of an architecture.
+    """The costs of a protocol ("ll", "ll128" or "simple"; "direct_ll", "direct_simple") on GPUs of an architecture.
 
     All of AMD's are served by "cdna", NVIDIA's and others that the catalogue does not know by "ampere".
     """
@@ -55,16 +58,11 @@ def ring_cost(vendor: str, architecture: str, protocol: str) -> RingCost:
 def ring_costs() -> Mapping[str, RingCost]:
     """Every cost of the catalogue, by generation and protocol, such as "hopper.simple"; ConfigError for a bad file."""
     leaves = read_leaves(read_toml(resources.files("weft.hardware") / _FILE), _quantities(), _FILE)
-    return {
-        f"{generation}.{protocol}": _cost(leaves, f"{generation}.{protocol}")
-        for generation in GENERATIONS
-        for protocol in PROTOCOLS
-    }
+    return {table: _cost(leaves, table) for table in _TABLES}
 
 
 def _quantities() -> dict[str, Quantity]:
-    tables = (f"{generation}.{protocol}" for generation in GENERATIONS for protocol in PROTOCOLS)
-    return {f"{table}.{key}": rule for table in tables for key, rule in _RULES.items()}
+    return {f"{table}.{key}": rule for table in _TABLES for key, rule in _RULES.items()}
 
 
 def _cost(leaves: Mapping[str, Leaf], table: str) -> RingCost:

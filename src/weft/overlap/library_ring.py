@@ -17,7 +17,9 @@ from weft.hardware import Gpu, Machine
 from weft.hardware.ring_kernels import ring_cost
 from weft.kernels.channels import ChannelRing, ChannelTiling
 from weft.kernels.copies import DmaGather
+from weft.kernels.direct import DirectExchange
 from weft.kernels.exchange import GRAIN, ChannelExchange
+from weft.overlap.library_direct import direct_exchange
 from weft.units import format_bytes
 
 RINGS = ("all_reduce", "reduce_scatter", "all_gather")
@@ -89,8 +91,9 @@ def cu_collective(
     machine: str | Gpu | Machine | Fabric,
     dtype: str = "bf16",
     units: int | None = None,
-) -> ChannelRing | ChannelExchange:
-    """The kernel by which the machine's library drives a collective with compute units: a ring, or sends and receives.
+) -> ChannelRing | ChannelExchange | DirectExchange:
+    """The kernel by which the machine's library drives a collective with compute units: a ring, sends and receives, or
+    one step to all peers.
 
     `bytes_` counts the whole buffer [bytes]: a reduction's input, an all-gather's output, what a GPU has for an
     all-to-all with its own part included. `units` is the most workgroups that it may have, each on a compute unit of
@@ -102,10 +105,13 @@ def cu_collective(
         raise InputError(
             f"a collective with {units} workgroups moves nothing; give it at least 1 compute unit"
         )
-    if name != "all_to_all":
-        return library_ring(name, bytes_, ranks, machine, dtype, units)
     _check(bytes_, ranks)
     fabric = fabric_of(machine)
+    direct = direct_exchange(name, bytes_, ranks, fabric, units)
+    if direct is not None:
+        return direct
+    if name != "all_to_all":
+        return library_ring(name, bytes_, ranks, machine, dtype, units)
     chosen = choose(name, [bytes_], ranks, fabric)[1]
     return _exchange(bytes_, ranks, fabric, Protocol(int(chosen[0])), units)
 

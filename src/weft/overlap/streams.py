@@ -12,6 +12,7 @@ from weft.hardware import Gpu
 from weft.kernels import GemmTiling, gemm_kernel, operand_sizes, over_dies, tile_table
 from weft.kernels.channels import ChannelRing
 from weft.kernels.copies import DmaGather
+from weft.kernels.direct import DirectExchange
 from weft.kernels.exchange import ChannelExchange
 from weft.kernels.ring import WholeRing
 from weft.overlap.base import check_tiles
@@ -21,7 +22,7 @@ from weft.program.plan import Work
 from weft.program.rules import CACHED_STORE
 from weft.workload import Gemm
 
-Collective = ChannelRing | ChannelExchange | WholeRing | DmaGather
+Collective = ChannelRing | ChannelExchange | DirectExchange | WholeRing | DmaGather
 
 
 @dataclass(frozen=True)

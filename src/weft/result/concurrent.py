@@ -103,7 +103,8 @@ class Concurrency:
     compute units alone [s], as a library runs it: with what overlap is compared, whoever drives the collective in it
     (where compute units cannot, by DMA engines). `choice` is what the library would
     take for a collective by compute units, in closed form. It is None where no library is
-    known, or DMA engines drive it; `copies` are the options that those were given.
+    known, or DMA engines drive it; `copies` are the options that those were given. With `direct`, the library's
+    kernel pushes to all peers in one step, and `choice` is None, too.
     """
 
     gpu: str
@@ -121,12 +122,17 @@ class Concurrency:
     collective_alone: Result
     choice: Choice | None = None
     copies: Mapping[str, int | bool] = field(default_factory=dict)
+    direct: bool = False
 
     @property
     def algorithm(self) -> str:
-        """How the collective was simulated: "copies" by DMA engines, "pairwise" sends and receives, or a "ring"."""
+        """How the collective was simulated: "copies" by DMA engines, "direct" to all peers in one step, "pairwise"
+        sends and receives, or a "ring".
+        """
         if self.strategy.driver == "dma":
             return "copies"
+        if self.direct:
+            return "direct"
         return "pairwise" if self.collective.name == "all_to_all" else "ring"
 
     @property

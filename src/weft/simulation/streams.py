@@ -10,7 +10,9 @@ from weft.collectives.library import Algorithm, choose
 from weft.engine.state import Machine as State
 from weft.errors import InputError
 from weft.kernels import GemmTiling
+from weft.kernels.direct import DirectExchange
 from weft.overlap import ROUND_ROBIN, ArbiterPolicy
+from weft.overlap.library_ring import library_ring
 from weft.overlap.machine import default_request_bytes
 from weft.overlap.strategies import STRATEGIES, Strategy, find_strategy
 from weft.overlap.streams import Collective, CollectiveLoop, GemmLoop, Streams, arranged
@@ -189,6 +191,7 @@ class _Bench:
             gemm_alone=gemm.result,
             collective_alone=alone.result,
             choice=None if strategy.driver == "dma" else _choice(moved, self.machine, self.loop.gemm.dtype),
+            direct=isinstance(moved, DirectExchange),
         )
 
     def _library_driver(self) -> str:
@@ -233,15 +236,17 @@ def ring_collective(
     Raises as `beside` does.
     """
     system = one_node(machine, ranks)
-    ring = collective_on(machine, collective, bytes_, ranks, dtype, "cu")
+    ring = library_ring(collective, bytes_, ranks, whole(machine), dtype)
     runner = Runner(paced(system, ring), min(request_bytes, system.gpu.memory.interleave), clock)
     return _loop(runner, Streams(None, CollectiveLoop(ring, 1)), ring.collective).period
 
 
 def _choice(moved: Collective, machine: Where, dtype: str) -> Choice | None:
-    """What the machine's library would take for a collective; None for a machine that no library is known of."""
+    """What the machine's library would take for a collective; None for a machine that no library is known of, and for
+    a kernel that has no closed form.
+    """
     fabric = fabric_of(whole(machine))
-    if fabric.vendor == "none":
+    if fabric.vendor == "none" or isinstance(moved, DirectExchange):
         return None
     algorithm, _ = choose(
         moved.collective,
