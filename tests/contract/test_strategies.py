@@ -21,6 +21,7 @@ from weft.simulation import (
     simulate,
     together,
 )
+from weft.sweep.streams import Setting, Together
 from weft.workload import Gemm
 
 GPU = "mi300x"
@@ -149,6 +150,19 @@ def test_behind_a_gemm_a_collective_waits_for_the_tail_or_with_priority_for_the_
     assert waited("streams") > 0.5 * isolated_gemm(GEMM, GPU, tiling=waves).gemm_s
     assert 0 < waited("priority") < 0.8 * waited("streams")
     assert waited("partition") == 0
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_the_host_launches_the_gemm_first_unless_the_collective_has_priority(name):
+    first = "collective" if STRATEGIES[name].priority else "gemm"
+    usual, said = (
+        Together(GEMM, "all_gather", SIZE, Setting(load(GPU)), name, units_of(name), which)
+        for which in (None, first)
+    )
+    assert usual.inputs() == said.inputs()
+    assert answer(name, "all_gather").first == first
+    launched = together(GEMM, "all_gather", SIZE, GPU, strategy=name, units=units_of(name), first=first)
+    assert shared(name, "all_gather").makespan_s == launched.makespan_s
 
 
 @pytest.mark.parametrize("collective", ["all_gather", "all_to_all"])

@@ -53,8 +53,8 @@ def beside_options(command: F) -> F:
         click.option(
             "--first",
             type=click.Choice(["collective", "gemm"]),
-            help="Which loop of --beside the host launches first.  [default: collective; with --overlap all the GEMM "
-            "where the collective has no priority]",
+            help="Which loop of --beside the host launches first.  [default: the collective where it has priority, "
+            "else the GEMM]",
         ),
     )
     for option in reversed(options):

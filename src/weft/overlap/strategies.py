@@ -16,6 +16,9 @@ from weft.hardware import Gpu
 Driver = Literal["cu", "dma"]
 DRIVERS: tuple[Driver, ...] = ("cu", "dma")
 """What moves a collective's data: compute units or DMA engines."""
+Launched = Literal["collective", "gemm"]
+LAUNCHED: tuple[Launched, ...] = ("collective", "gemm")
+"""Which of both streams the host launches first."""
 DMA_UNITS = 8
 """Compute units that `dma-partition` takes off the GEMM unless told otherwise: one of each XCD of an MI300X."""
 
@@ -35,6 +38,11 @@ class Strategy:
     driver: Driver
     priority: bool
     partition: bool
+
+    @property
+    def first(self) -> Launched:
+        """What the host launches first unless told otherwise: the collective if it has priority, else the GEMM."""
+        return "collective" if self.priority else "gemm"
 
 
 STRATEGIES: Mapping[str, Strategy] = {

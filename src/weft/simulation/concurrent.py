@@ -12,7 +12,14 @@ from weft.errors import InputError, UnknownNameError
 from weft.hardware import Gpu, System
 from weft.kernels import GemmTiling
 from weft.overlap.machine import default_request_bytes
-from weft.overlap.strategies import DMA_UNITS, Strategy, find_strategy, split_units
+from weft.overlap.strategies import (
+    DMA_UNITS,
+    DRIVERS,
+    LAUNCHED,
+    Strategy,
+    find_strategy,
+    split_units,
+)
 from weft.overlap.streams import Collective, CollectiveLoop, GemmLoop, Streams, arranged
 from weft.overlap.tile import tiling_for
 from weft.result.collect import loop_times
@@ -26,7 +33,6 @@ LARGEST_PROBE = 256 << 20
 """Collectives are probed for saturation with at most so much [bytes]: beyond it latencies no longer show."""
 LARGEST_EXCHANGE = 1 << 30
 """All-to-alls with at most so much: libraries cut large ones into more rounds, which few workgroups do in turn."""
-STREAMS = ("collective", "gemm")
 
 
 def isolated_gemm(
@@ -96,8 +102,10 @@ def together(
 
     `units` are the compute units set apart by strategies that partition: for the collective, or just off the GEMM where
     DMA engines drive it (None: where its bandwidth saturates, and 8). `first` is what the host launches first,
-    "collective" unless given. `copies` are options of DMA engines (`weft.kernels.copies.DmaGather`) where those drive
-    the collective. Raises UnknownNameError for unknown names, InputError for what cannot be simulated.
+    "collective" or "gemm" (None: as the strategy says). `copies` are options of DMA engines
+    (`weft.kernels.copies.DmaGather`) where those drive the collective.
+
+    Raises UnknownNameError for unknown names, InputError for what cannot be simulated.
     """
     chosen = find_strategy(strategy)
     system = one_node(machine, ranks)
@@ -107,7 +115,7 @@ def together(
     held = units if chosen.driver == "cu" else None
     moved = collective_on(machine, collective, bytes_, ranks, gemm.dtype, chosen.driver, held, copies)
     loop = GemmLoop(gemm, tiling or tiling_for(gemm, system.gpu, clock), 1, clock)
-    streams = arranged(chosen, system.gpu, loop, CollectiveLoop(moved, 1), units, first or STREAMS[0])
+    streams = arranged(chosen, system.gpu, loop, CollectiveLoop(moved, 1), units, first or chosen.first)
     return _stream_run(_runner(system, moved, request_bytes, clock).run(streams, chosen.name), moved)
 
 
@@ -171,14 +179,14 @@ def saturating_units(
 
 def check_driver(driver: str) -> None:
     """Raise UnknownNameError for a driver that there is not."""
-    if driver not in ("cu", "dma"):
-        raise UnknownNameError("driver of a collective", driver, ("cu", "dma"))
+    if driver not in DRIVERS:
+        raise UnknownNameError("driver of a collective", driver, DRIVERS)
 
 
 def check_first(first: str | None) -> None:
     """Raise UnknownNameError for a stream that there is not."""
-    if first is not None and first not in STREAMS:
-        raise UnknownNameError("first stream", first, STREAMS)
+    if first is not None and first not in LAUNCHED:
+        raise UnknownNameError("first stream", first, LAUNCHED)
 
 
 def check_units(units: int, gpu: Gpu) -> None:

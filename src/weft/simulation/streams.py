@@ -68,9 +68,9 @@ def beside(
     units are set apart where it partitions (None: where the collective's bandwidth saturates, or 8 beside DMA engines).
     `collective` moves `bytes_` (the whole buffer). `gemms` and `collectives` count iterations; by default the
     loop of collectives lasts about as long as that of the GEMMs. `first` is what the host launches first:
-    "collective" (unless given) or "gemm". `copies` are options of DMA engines where those drive the collective, such as
-    {"prelaunched": True} (`weft.kernels.copies.DmaGather`). `request_bytes` suits the GPU unless given. One GPU stands
-    for all.
+    "collective" or "gemm" (None: as the strategy says). `copies` are options of DMA engines where those drive the
+    collective, such as {"prelaunched": True} (`weft.kernels.copies.DmaGather`). `request_bytes` suits the GPU unless
+    given. One GPU stands for all.
 
     Raises UnknownNameError for unknown names, InputError for what cannot be simulated, SimulationError for a run that
     cannot finish.
@@ -94,9 +94,8 @@ def beside_all(
 ) -> Strategies:
     """What `beside` answers under every strategy that can carry out the collective; options are those of `beside`.
 
-    `units` are the compute units set apart for a collective by compute units. Unless `first` is given, the host
-    launches the collective first where it has priority, else the GEMM. Loops alone are run once. Raises as `beside`
-    does, InputError if no strategy can carry out the collective.
+    `units` are the compute units set apart for a collective by compute units. Loops alone are run once. Raises as
+    `beside` does, InputError if no strategy can carry out the collective.
     """
     bench = _Bench(gemm, collective, bytes_, machine, replace(_DEFAULTS, **options))
     answers: dict[str, Concurrency] = {}
@@ -108,9 +107,7 @@ def beside_all(
         except InputError as error:
             refused[strategy.name] = error
         else:
-            answers[strategy.name] = bench.answer(
-                strategy, apart, "collective" if strategy.priority else "gemm"
-            )
+            answers[strategy.name] = bench.answer(strategy, apart)
     if not answers:
         raise next(iter(refused.values()))
     return Strategies(answers, {name: str(error) for name, error in refused.items()})
@@ -160,8 +157,8 @@ class _Bench:
             self.machine, self.collective, self.bytes_, o.ranks, dtype, driver, units, o.copies
         )
 
-    def answer(self, strategy: Strategy, units: int | None, usual: str = "collective") -> Concurrency:
-        """Both loops under a strategy, beside each alone; `usual` is launched first unless the options say."""
+    def answer(self, strategy: Strategy, units: int | None) -> Concurrency:
+        """Both loops under a strategy, beside each alone."""
         o = self.options
         whole_ = self.moved(strategy.driver)
         apart = units_for(
@@ -171,7 +168,7 @@ class _Bench:
         library = self._moved_alone(self._library_driver())
         count = o.collectives or max(1, round(o.gemms * gemm.period / library.period))
         moved = self.moved("cu", apart) if strategy.partition and strategy.driver == "cu" else whole_
-        first = o.first or usual
+        first = o.first or strategy.first
         streams = arranged(strategy, self.system.gpu, self.loop, CollectiveLoop(moved, count), apart, first)
         run = self._runner(moved).run(streams, strategy.name)
         both = _times(run.program, run.state, ("gemm", gemm), (moved.collective, alone))

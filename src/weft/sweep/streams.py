@@ -11,6 +11,7 @@ from typing import Any
 
 from weft.hardware import Gpu
 from weft.kernels import GemmTiling
+from weft.overlap.strategies import find_strategy
 from weft.simulation.concurrent import isolated_collective, isolated_gemm, together
 from weft.sweep.inputs import gpu_inputs, tiling_inputs
 from weft.units import format_bytes
@@ -124,7 +125,10 @@ class CollectiveAlone:
 
 @dataclass(frozen=True)
 class Together:
-    """A GEMM and a collective of `bytes_` under a strategy, `units` compute units set apart where it partitions."""
+    """A GEMM and a collective of `bytes_` under a strategy, `units` compute units set apart where it partitions.
+
+    `first` is what the host launches first (None: as the strategy says).
+    """
 
     gemm: Gemm
     collective: str
@@ -155,7 +159,7 @@ class Together:
             "bytes": self.bytes_,
             "strategy": self.strategy,
             "units": self.units,
-            "first": self.first,
+            "first": self.first or find_strategy(self.strategy).first,
             "tiling": tiling_inputs(self.tiling),
             **self.setting.inputs(),
         }

@@ -18,7 +18,7 @@ from weft.sweep.streams import CollectiveAlone, GemmAlone, Setting, Together
 from weft.tuning.heuristics import TIE, Case, Choice, Forecast, case_of, choose, forecasts, plainest
 from weft.tuning.knobs import Knob, knobs_for
 from weft.tuning.model_errors import CONTENTION, collective_error, gemm_error
-from weft.tuning.probes import REQUEST_BYTES, first_of, tables_for
+from weft.tuning.probes import REQUEST_BYTES, tables_for
 from weft.tuning.tables import SlowdownTables
 from weft.workload import Gemm
 
@@ -303,8 +303,7 @@ class _Advisor:
         return GemmAlone(self.gemm, setting), moved
 
     def _together(self, strategy: str, units: int | None, setting: Setting) -> Together:
-        first = first_of(strategy)
-        return Together(self.gemm, self.collective, self.bytes_, setting, strategy, units, first)
+        return Together(self.gemm, self.collective, self.bytes_, setting, strategy, units)
 
     def _options(self, case: Case) -> tuple[Option, ...]:
         """Every way to share; the best few, and the best of each strategy, simulated."""

@@ -196,7 +196,7 @@ class _Probes:
         """Pairs that no table has seen, under every strategy."""
         middle = self.splits[len(self.splits) // 2]
         return [
-            Together(gemm, name, size, self.setting, one.strategy, one.units, first_of(one.strategy))
+            Together(gemm, name, size, self.setting, one.strategy, one.units)
             for gemm in self.checks
             for name in self.names
             for size in [self._pair(gemm, name, middle, tables).bytes_ * 3 // 4]
@@ -219,11 +219,6 @@ class _Probes:
                 predicted = next(one for one in forecasts(case) if (one.strategy, one.units) == asked)
                 found[how].append(predicted.makespan_s / runs[pair].makespan_s - 1)
         return {how: tuple(errors) for how, errors in found.items()}
-
-
-def first_of(strategy: str) -> str | None:
-    """What the host launches first: without order or places of its own, a collective waits behind the GEMM."""
-    return "gemm" if strategy == "streams" else None
 
 
 def slowdowns(beside: StreamRun, gemm_s: float, collective_s: float) -> tuple[float, float]:
