@@ -88,9 +88,14 @@ def test_both_at_once_keep_to_their_own_units_and_share_the_rest():
     assert both.gemm_s > 0
 
 
-def test_the_page_shows_both_pictures(tmp_path):
-    page = cu_split_report(study(), tmp_path, load("t3-paper")).read_text()
+def test_the_page_shows_its_pictures(tmp_path):
+    machine = load("t3-paper")
+    page = cu_split_report(study(), tmp_path, machine).read_text()
     assert page.count("<svg") == 2
+    name, runs = study().watch(machine)
+    shown = cu_split_report(study(), tmp_path, machine, (name, runs)).read_text()
+    assert shown.count("<svg") == 3
+    assert "t-nlg op, TP 8, both at once" in shown
     assert "72-8, both at once" in page
 
 

@@ -65,9 +65,18 @@ def test_fixed_degrees_and_losses_come_from_the_same_runs(done):
 
 def test_the_study_is_written_whole(done, tmp_path):
     assert '"goldyloc.of_oracle"' in done.save(tmp_path / "goldyloc.json").read_text()
-    page = goldyloc_report(done, tmp_path, small_mi100()).read_text()
-    assert page.count("<svg") == 4
+    page = goldyloc_report(done, tmp_path, small_mi100(), done.watch()).read_text()
+    assert page.count("<svg") == 5
     assert "Every queue" in page
+
+
+def test_a_queue_that_is_watched_takes_what_was_judged(done):
+    queue = done.watch()
+    case = next(case for case in done.cases if case.title == queue.title)
+    for runs, seconds in ((queue.default, case.judged.default), (queue.chosen, case.goldyloc)):
+        ends = [run.residency.rows[:, 4].max() * 1e-15 for run in runs]
+        assert sum(ends) == pytest.approx(seconds, rel=0.01)
+    assert sum(queue.sizes) == len(queue.names) == len(case.judged.queue.gemms)
 
 
 def test_the_longest_queue_of_an_entry_stands_for_it(done):

@@ -130,6 +130,21 @@ def test_streams_show_who_ran_who_waited_and_why(tmp_path):
         assert "one after the other" in page
 
 
+def test_workgroups_share_the_lines_of_their_unit_and_leave_none_to_nobody():
+    import numpy as np
+
+    from weft.report.plots.units import COLUMNS, unit_map
+    from weft.result import Residency
+
+    half = COLUMNS // 2
+    rows = np.array([[0, 0, 0, 0, COLUMNS], [0, 1, 0, half, COLUMNS], [0, 1, 1, 0, half]])
+    image = unit_map(Residency(("gemm 0", "all_gather 0"), rows, 2), [["gemm 0"], ["all_gather 0"]], COLUMNS)
+    assert image.shape == (4, COLUMNS)
+    assert image[:, 0].tolist() == [1, 1, 2, 2]
+    assert image[:, -1].tolist() == [1, 2, 0, 0]
+    assert (image[:2] == 0).sum() == 0
+
+
 def test_rs_and_ag_go_by_the_name_of_another_collective() -> None:
     assert cause_look("ag_read").label == "AG reads"
     assert cause_look("ag_read", "all_to_all").label == "all_to_all reads"

@@ -79,7 +79,7 @@ def cu_split(
     def report(to: Path) -> Path:
         from weft.report.cu_split import cu_split_report
 
-        return cu_split_report(done, to, chosen)
+        return cu_split_report(done, to, chosen, done.watch(chosen))
 
     write_study("cu-split", done, json_file, folder, report)
 

@@ -78,7 +78,7 @@ def goldyloc(
 def _report(done: GoldylocStudy, folder: Path, gpu: Gpu) -> Path:
     from weft.report.goldyloc import goldyloc_report
 
-    return goldyloc_report(done, folder, gpu)
+    return goldyloc_report(done, folder, gpu, done.watch())
 
 
 def _print_cases(done: GoldylocStudy) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from weft.hardware import Gpu
 from weft.report.headline import HeadlineRow
 from weft.report.page import Figure, write_page
+from weft.report.plots import Way, units_by_way
 from weft.report.plots import cu_split as plots
+from weft.report.plots.streams import COLLECTIVE, GEMM
 from weft.report.tables import Table, amount, assumed_table, headline_table, machine_table
+from weft.result import Result
 
 
 class Case(Protocol):
@@ -85,8 +88,16 @@ class Study(Protocol):
         """Weft's figures beside published ones."""
 
 
-def cu_split_report(study: Study, out_dir: str | Path, gpu: Gpu) -> Path:
-    """Write `report.html` on the study to a folder and return its path; OutputError if it cannot be written."""
+Runs = Mapping[int, Result]
+
+
+def cu_split_report(
+    study: Study, out_dir: str | Path, gpu: Gpu, watched: tuple[str, Runs] | None = None
+) -> Path:
+    """Write `report.html` on the study to a folder and return its path; OutputError if it cannot be written.
+
+    `watched` is a sub-layer's name and its run under every split, by the units of the all-reduce.
+    """
     rows = study.headline()
     return write_page(
         "cu_split.html.j2",
@@ -94,7 +105,7 @@ def cu_split_report(study: Study, out_dir: str | Path, gpu: Gpu) -> Path:
         study=study,
         summary=_summary(rows),
         headline=headline_table(rows),
-        figures=_figures(study, rows),
+        figures=[*_figures(study, rows), *([] if watched is None else [_held(study, *watched)])],
         cases=_case_table(study),
         gpu=gpu,
         machine=machine_table(gpu),
@@ -122,7 +133,7 @@ def _summary(rows: Sequence[HeadlineRow]) -> list[str]:
 
 
 def _figures(study: Study, rows: Sequence[HeadlineRow]) -> list[Figure]:
-    known = {row.id: row.published for row in rows}
+    known = {row.id: row.published for row in rows if isinstance(row.published, float)}
     published = {
         apart: tuple(
             known.get(f"cu_split.{study.name(apart).replace('-', '_')}.{who}_slowdown")
@@ -147,6 +158,24 @@ def _figures(study: Study, rows: Sequence[HeadlineRow]) -> list[Figure]:
             "By the times of each alone, nothing but compute units is shared; at once, memory and cache are too.",
         ),
     ]
+
+
+def _held(study: Study, name: str, runs: Runs) -> Figure:
+    """Who held which compute unit under every split."""
+    ways = [
+        Way(
+            study.name(apart),
+            [run],
+            [[int(not kernel.startswith("gemm")) for kernel in run.residency.kernels]],
+        )
+        for apart, run in runs.items()
+        if run.residency is not None
+    ]
+    return Figure(
+        units_by_way(ways, [GEMM, COLLECTIVE._replace(label="all-reduce", hatch="")]),
+        f"{name}, both at once: who held which compute unit when; white is idle. What one leaves at its end stays "
+        "idle: the masks hold for the other.",
+    )
 
 
 def _case_table(study: Study) -> Table:

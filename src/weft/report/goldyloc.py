@@ -74,8 +74,11 @@ class Study(Protocol):
         """Weft's figures beside published ones."""
 
 
-def goldyloc_report(study: Study, out_dir: str | Path, gpu: Gpu) -> Path:
-    """Write `report.html` on the study to a folder and return its path; OutputError if it cannot be written."""
+def goldyloc_report(study: Study, out_dir: str | Path, gpu: Gpu, queue: Any = None) -> Path:
+    """Write `report.html` on the study to a folder and return its path; OutputError if it cannot be written.
+
+    `queue` is one whose runs are shown, a `weft.tuning.watched.Watched`.
+    """
     return write_page(
         "goldyloc.html.j2",
         out_dir,
@@ -83,7 +86,7 @@ def goldyloc_report(study: Study, out_dir: str | Path, gpu: Gpu) -> Path:
         comparable=study.comparable,
         summary=_summary(study),
         headline=headline_table(study.headline()),
-        sections=_sections(study),
+        sections=_sections(study, queue),
         cases=_case_table(study),
         changes=_change_table(study),
         gpu=gpu,
@@ -119,7 +122,17 @@ def _summary(study: Study) -> list[str]:
     return [gain, blind]
 
 
-def _sections(study: Study) -> list[tuple[str, list[Figure]]]:
+def held_figure(queue: Any) -> Figure:
+    """Who held which compute unit when, as a queue ran all at once and as chosen."""
+    return Figure(
+        plots.held_by_gemms(queue),
+        f"{queue.title}: which GEMM held which compute unit when. A line per unit, shared by all workgroups that it "
+        "holds at a time; white is idle. Older GEMMs are served first, and the next one takes what they leave. "
+        "Dotted lines part batches.",
+    )
+
+
+def _sections(study: Study, queue: Any) -> list[tuple[str, list[Figure]]]:
     longest = list({(case.network, case.layer): case for case in study.cases}.values())
     return [
         (
@@ -133,6 +146,7 @@ def _sections(study: Study) -> list[tuple[str, list[Figure]]]:
                 Figure(plots.fixed_degrees(_speeds(study)), "Geometric means over all queues."),
             ],
         ),
+        ("One queue, compute unit by compute unit", [] if queue is None else [held_figure(queue)]),
         (
             "What GO-kernels change",
             [

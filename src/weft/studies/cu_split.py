@@ -6,7 +6,6 @@ sub-layers its figures are means of; here they are all 16 of its main study, and
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -15,14 +14,15 @@ from statistics import geometric_mean
 from typing import Any
 
 from weft.errors import InputError
-from weft.files import write_atomically
+from weft.files import write_json
 from weft.hardware import Gpu
 from weft.hardware import load as load_gpu
 from weft.overlap.strategies import apart_of
 from weft.parallel import sublayer
+from weft.result import Result
 from weft.simulation import DEFAULT_REQUEST_BYTES
-from weft.simulation.split import IN_FLIGHT, ring_alone, split_run
-from weft.studies.headline import Case, HeadlineRow
+from weft.simulation.split import IN_FLIGHT, ring_alone, split_run, watched_split
+from weft.studies.headline import Case, HeadlineRow, stated, unlike
 from weft.studies.t3 import MAIN, MAIN_CASES, PAPER_MACHINE, select
 from weft.sweep import Progress, Store, Task, sweep
 from weft.sweep.streams import GemmAlone, Setting
@@ -176,13 +176,14 @@ class CuSplitStudy:
     @property
     def comparable(self) -> bool:
         """Whether the published figures hold for the machine that was simulated."""
-        return self.gpu == PAPER_MACHINE and not self.changed
+        return unlike(self.gpu, PAPER_MACHINE, self.changed) is None
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What must be known to read the figures."""
-        if not self.comparable:
-            return ()
+        why = unlike(self.gpu, PAPER_MACHINE, self.changed)
+        if why is not None:
+            return (why,)
         all_of = len(self.cases) == len(MAIN_CASES)
         which = "all 16 of its main study" if all_of else f"{len(self.cases)} of the 16 of its main study"
         return (
@@ -204,6 +205,19 @@ class CuSplitStudy:
     def gemm_slowdown(self, apart: int) -> float:
         """How much longer the GEMM takes with `apart` units fewer, in the mean."""
         return self.mean(lambda case: 1 + case.gemm_slowdown(apart)) - 1
+
+    def watch(self, machine: Gpu) -> tuple[str, dict[int, Result]]:
+        """The sub-layer whose ideal is the largest, and its run under every split; `machine` is that of the study."""
+        case = max(self.cases, key=lambda case: case.speedup(0))
+        runs = {
+            apart: watched_split(
+                case.gemm, machine, apart, ranks=case.case[1], in_flight=self.in_flight,
+                request_bytes=self.request_bytes,
+            )
+            for apart in self.splits
+        }  # fmt: skip
+        model, tp, name = case.case
+        return f"{model} {name}, TP {tp}", runs
 
     def headline(self) -> list[HeadlineRow]:
         """Weft's figures of the splits that were simulated, beside the published ones on the paper's machine."""
@@ -240,16 +254,9 @@ class CuSplitStudy:
     def as_json(self) -> dict[str, Any]:
         """The study as plain data: what was run, the headline and every case."""
         return {
-            "study": "cu-split",
-            "published": "ASPLOS 2024, arXiv:2401.16677",
-            "gpu": self.gpu,
-            "changed": list(self.changed),
+            **stated(self, "cu-split", "ASPLOS 2024, arXiv:2401.16677"),
             "splits": [self.name(apart) for apart in self.splits],
-            "notes": list(self.notes),
             "in_flight_bytes": self.in_flight,
-            "request_bytes": self.request_bytes,
-            "wall_s": self.wall_s,
-            "headline": [row.as_json() for row in self.headline()],
             "curve": [
                 {"units": u, "all_reduce_slowdown": self.ring_slowdown(u), "gemm_slowdown": self.gemm_slowdown(u)}
                 for u in self.curve
@@ -259,7 +266,7 @@ class CuSplitStudy:
 
     def save(self, path: str | Path) -> Path:
         """Write the study as JSON; OutputError if the path cannot be written."""
-        return write_atomically(path, json.dumps(self.as_json(), indent=1) + "\n")
+        return write_json(path, self.as_json())
 
 
 def parse_split(text: str, gpu: Gpu) -> int:
@@ -307,14 +314,13 @@ def run(
     plans = [_Plan(case, machine, apart, curve, in_flight, request_bytes) for case in cases]
     todo = list(dict.fromkeys(task for plan in plans for task in plan.tasks()))
     found = dict(sweep(todo, jobs, progress, store))
-    changed = tuple(f"{path} = {p.text}" for path, p in machine.provenance.items() if p.kind == "set by user")
     return CuSplitStudy(
         cases=tuple(plan.case_of(found) for plan in plans),
         splits=apart,
         curve=curve,
         gpu=machine.name,
         units=units,
-        changed=changed,
+        changed=machine.changes,
         in_flight=in_flight,
         request_bytes=request_bytes,
         wall_s=time.perf_counter() - begin,

@@ -12,9 +12,11 @@ from weft.report.plots.style import Picture
 from weft.report.plots.timeline import merged, timeline
 from weft.report.plots.times import fused_reduce_scatter, phases, sub_layer_times, waits
 from weft.report.plots.traffic import busiest_stages, traffic_by_cause, traffic_over_time
+from weft.report.plots.units import Way, units_by_way
 
 __all__ = [
     "Picture",
+    "Way",
     "busiest_stages",
     "channel_owners",
     "fused_reduce_scatter",
@@ -28,5 +30,6 @@ __all__ = [
     "timeline",
     "traffic_by_cause",
     "traffic_over_time",
+    "units_by_way",
     "waits",
 ]

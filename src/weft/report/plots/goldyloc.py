@@ -8,6 +8,7 @@ from typing import Any
 from matplotlib.lines import Line2D
 
 from weft.report.plots.style import Look, Picture, grid, handle, picture, styled
+from weft.report.plots.units import Way, units_by_way
 
 GOLDYLOC = Look("GOLDYLOC", "#0072B2")
 _MARKS = {
@@ -15,6 +16,11 @@ _MARKS = {
     "oracle": ("oracle", "#D55E00", "|"),
 }
 _DEGREES = "#222222"
+_HUES = (
+    "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#F0E442", "#666666",
+    "#7FB8D8", "#F2CF80", "#7FCEB9", "#EAAE7F", "#E5BCD3", "#ABD9F4", "#F7F1A0", "#B2B2B2",
+)  # fmt: skip
+"""One for each GEMM of a queue: the palette, and the same lighter."""
 _ROW = 0.3
 
 
@@ -54,6 +60,26 @@ def ways_to_run(cases: Sequence[Any]) -> Picture:
     return figure
 
 
+def held_by_gemms(queue: Any) -> Picture:
+    """Which GEMM of a queue held which compute unit when: all at once, and in the chosen batches (a `Watched`)."""
+    first = [sum(queue.sizes[:number]) for number in range(len(queue.sizes))]
+    ways = (
+        Way("all at once, kernels tuned alone", queue.default, [range(len(queue.names))]),
+        Way(
+            f"GOLDYLOC, {_batches(queue.sizes)}",
+            queue.chosen,
+            [range(start, start + size) for start, size in zip(first, queue.sizes, strict=True)],
+        ),
+    )
+    looks = [Look(f"{number}: {name}", _HUES[number % len(_HUES)]) for number, name in enumerate(queue.names)]
+    return units_by_way(ways, looks)
+
+
+def _batches(sizes: Sequence[int]) -> str:
+    sizes = list(sizes)
+    return f"{sizes[0]} together" if len(sizes) == 1 else f"batches of {', '.join(map(str, sizes))}"
+
+
 @styled
 def what_changes(changes: Sequence[Any]) -> Picture:
     """GO-kernels against those tuned alone: speed over loads from the cache, and over misses."""
@@ -83,7 +109,7 @@ def _misses(run: Any) -> float:
 @styled
 def fixed_degrees(speeds: Sequence[tuple[str, float]]) -> Picture:
     """Geometric means over default concurrency: GO-kernels at each fixed degree, GOLDYLOC, the oracle."""
-    figure = picture(6, 2.6)
+    figure = picture(9, 2.6)
     ax = figure.subplots()
     colors = ["#999999" if name.startswith("degree") else GOLDYLOC.color for name, _ in speeds]
     ax.bar([name for name, _ in speeds], [value for _, value in speeds], color=colors, width=0.6)
@@ -98,7 +124,7 @@ def fixed_degrees(speeds: Sequence[tuple[str, float]]) -> Picture:
 @styled
 def losses(rows: Sequence[Any]) -> Picture:
     """What the whole GPU's best kernel loses on a half and a quarter of the compute units, GEMM by GEMM, sorted."""
-    figure = picture(6, 2.8)
+    figure = picture(9, 2.8)
     ax = figure.subplots()
     for share, name, color in ((2, "half", "#56B4E9"), (4, "a quarter", "#D55E00")):
         values = sorted(100 * row.loss for row in rows if row.share == share)

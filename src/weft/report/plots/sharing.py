@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from matplotlib.axes import Axes
-from matplotlib.colors import ListedColormap
 
 from weft.report.plots.streams import COLLECTIVE, GEMM, LINK, WAITING, lanes
 from weft.report.plots.style import Look, Picture, grid, handle, picture, styled
+from weft.report.plots.units import draw_units, mark_parts, unit_map
 from weft.result import Residency
 from weft.result.concurrent import Concurrency, owned_bytes
 
-COLUMNS = 1200
-"""Moments of the map of compute units."""
 BINS = 300
 """Moments of the traffic: finer ones would show single bursts."""
-_IDLE, _GEMM, _NEXT_GEMM, _COLLECTIVE, _NEXT_COLLECTIVE, _BOTH = range(6)
-_COLORS = ("#FFFFFF", GEMM.color, "#5FA3CF", COLLECTIVE.color, "#F3C766", "#4D4D4D")
-_BOTH_LOOK = Look("both on one compute unit", _COLORS[_BOTH])
+_COLORS = (GEMM.color, "#5FA3CF", COLLECTIVE.color, "#F3C766")
+"""Kernels of a loop take turns in two shades."""
 _TRAFFIC = {
     ("gemm", False): Look("GEMM reads", GEMM.color),
     ("gemm", True): Look("GEMM writes", "#56B4E9"),
@@ -30,7 +25,6 @@ _TRAFFIC = {
 }
 _US = 1e-9
 _TERA = 1e-12
-_PARTS_LABELLED = 16
 
 
 @styled
@@ -43,63 +37,28 @@ def held_units(answer: Concurrency) -> Picture:
     above, units = figure.subplots(2, 1, sharex=True, height_ratios=(1, 3.2))
     lanes(above, answer)
     end = answer.makespan * 1e6
-    image = unit_map(held, answer, round(answer.makespan * 1e15))
-    units.imshow(
-        image, cmap=ListedColormap(_COLORS), vmin=0, vmax=len(_COLORS) - 1, aspect="auto",
-        interpolation="nearest", origin="lower", extent=(0, end, 0, held.units),
-    )  # fmt: skip
-    _parts(units, held.units, run.config.partitions)
+    image = unit_map(held, _owners(held, answer), round(answer.makespan * 1e15))
+    draw_units(units, image, held, _COLORS, (0, end))
+    mark_parts(units, held.units, run.config.partitions)
     units.set_xlim(0, end)
-    units.set_ylabel("compute unit")
     units.set_xlabel("time [µs]")
-    looks = (GEMM, COLLECTIVE, WAITING, *((_BOTH_LOOK,) if (image == _BOTH).any() else ()))
-    figure.legend(handles=[handle(look) for look in looks], loc="outside lower center", ncols=4)
+    figure.legend(
+        handles=[handle(look) for look in (GEMM, COLLECTIVE, WAITING)], loc="outside lower center", ncols=3
+    )
     return figure
 
 
-def unit_map(held: Residency, answer: Concurrency, end_fs: int) -> npt.NDArray[np.uint8]:
-    """Who holds each unit of GPU 0 (rows) at `COLUMNS` moments up to `end_fs`; kernels of a loop take turns."""
-    image = np.zeros((held.units, COLUMNS), dtype=np.uint8)
-    for loop, colors in (
-        (answer.gemm.name, (_GEMM, _NEXT_GEMM)),
-        (answer.collective.name, (_COLLECTIVE, _NEXT_COLLECTIVE)),
-    ):
-        for name in (name for name in held.kernels if name.rpartition(" ")[0] == loop):
-            color = colors[int(name.rpartition(" ")[2]) % 2]
-            _paint(image, held.of(0, (name,)), color, end_fs)
-    return image
-
-
-def _paint(
-    image: npt.NDArray[np.uint8], spans: tuple[npt.NDArray[np.int64], ...], color: int, end: int
-) -> None:
-    """Colour the moments at which workgroups held their units; a unit with workgroups of both kinds says so."""
-    units, starts, ends = spans
-    # A moment is the middle of its column.
-    begin, over = (np.ceil(t / max(end, 1) * COLUMNS - 0.5).astype(np.int64) for t in (starts, ends))
-    gemm = color in (_GEMM, _NEXT_GEMM)
-    for unit, a, b in zip(units.tolist(), begin.tolist(), over.tolist(), strict=True):
-        part = image[unit, a:b]
-        meets = part != _IDLE
-        if not gemm and meets.any():
-            part[meets & (part <= _NEXT_GEMM)] = _BOTH
-            part[~meets] = color
-        else:
-            part[:] = color
-
-
-def _parts(ax: Axes, units: int, parts: int) -> None:
-    """Lines between the XCDs, and their names."""
-    if parts == 1:
-        return
-    edges = [part * units / parts for part in range(parts + 1)]
-    for edge in edges[1:-1]:
-        ax.axhline(edge, color="#222222", linewidth=0.6)
-    if parts <= _PARTS_LABELLED:
-        right = ax.secondary_yaxis("right")
-        right.set_yticks([(a + b) / 2 for a, b in itertools.pairwise(edges)])
-        right.set_yticklabels([f"XCD {part}" for part in range(parts)], fontsize=7)
-        right.tick_params(length=0)
+def _owners(held: Residency, answer: Concurrency) -> list[list[str]]:
+    """The kernels of GEMMs and of collectives, those of a loop in turn."""
+    return [
+        [
+            name
+            for name in held.kernels
+            if name.rpartition(" ")[0] == loop.name and int(name.rpartition(" ")[2]) % 2 == turn
+        ]
+        for loop in (answer.gemm, answer.collective)
+        for turn in (0, 1)
+    ]
 
 
 @styled

@@ -6,7 +6,6 @@ Concurrency", ACM TACO 2025, arXiv:2409.02227.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -14,19 +13,21 @@ from pathlib import Path
 from statistics import fmean, geometric_mean
 from typing import Any
 
-from weft.files import write_atomically
+from weft.files import write_json
 from weft.hardware import Gpu
 from weft.hardware import load as load_gpu
 from weft.kernels import GemmTiling
+from weft.overlap.machine import default_request_bytes
 from weft.result.gemms_run import GemmsRun
 from weft.studies.goldyloc.shares import ShareLosses, share_losses, share_runs
 from weft.studies.goldyloc.suite import Entry, Mixed, Suite, declared_suite
-from weft.studies.headline import HeadlineRow
+from weft.studies.headline import HeadlineRow, stated, unlike
 from weft.sweep import Progress, Store
 from weft.tuning.batches import Bench, Workshop
 from weft.tuning.degree import Judged, Plans, asked_degrees, judge, needed, plans
 from weft.tuning.kernels import DEGREES, GoKernels, tune
 from weft.tuning.predictor import Example, Predictor, example, features, train, train_without
+from weft.tuning.watched import Watched, watched
 from weft.workload import Gemm
 
 PUBLISHED_GPU = "mi100"
@@ -143,7 +144,8 @@ class GoldylocStudy:
     """What the study simulated: every queue, what GO-kernels change, the loss on parts of the GPU, the predictor.
 
     `predictor` has seen the whole suite; cases were judged by ones that had not seen their network. `units` is the
-    number of compute units, `wall_s` what the study took [s], `changed` the values that the user set.
+    number of compute units, `wall_s` what the study took [s], `changed` the values that the
+    user set, `request_bytes` the size of memory requests.
     """
 
     suite: Suite
@@ -154,6 +156,7 @@ class GoldylocStudy:
     gpu: str
     units: int
     clock: str
+    request_bytes: int
     changed: tuple[str, ...]
     runs: int
     events: int
@@ -162,7 +165,12 @@ class GoldylocStudy:
     @property
     def comparable(self) -> bool:
         """Whether the published figures hold for what was simulated."""
-        return self.gpu == PUBLISHED_GPU and self.suite.title == declared_suite().title
+        return self._unlike is None
+
+    @property
+    def _unlike(self) -> str | None:
+        """Why published figures do not hold."""
+        return unlike(self.gpu, PUBLISHED_GPU, self.changed, self.suite == declared_suite())
 
     @property
     def accuracy(self) -> float:
@@ -172,6 +180,12 @@ class GoldylocStudy:
     def at_degree(self, degree: int) -> float:
         """GO-kernels at a fixed degree over default concurrency, geometric mean."""
         return geometric_mean(case.judged.default / case.judged.at(degree) for case in self.cases)
+
+    def watch(self) -> Watched:
+        """The queue that gains most over default concurrency, one of mixed shapes if there is any, run once more."""
+        mixed = [case for case in self.cases if case.mixed]
+        case = max(mixed or self.cases, key=lambda case: case.over_default)
+        return watched(case.title, case.plans)
 
     def headline(self) -> list[HeadlineRow]:
         """Weft's figures, beside the published ones where those hold."""
@@ -184,22 +198,20 @@ class GoldylocStudy:
             "the degree was chosen by predictors that had not seen the network; "
             f"{self.accuracy:.0%} of them name the best degree"
         )
+        why = self._unlike
         whole = "kernels that cut K into parts are not simulated: small GEMMs alone may be faster than here"
         return (
             "sequential and default concurrency use the kernel that is fastest alone; caches are cold, launches count",
             blind,
-            *((whole,) if self.comparable else ()),
+            whole if why is None else why,
         )
 
     def as_json(self) -> dict[str, Any]:
         """The study as plain data."""
         return {
-            "study": "goldyloc",
+            **stated(self, "goldyloc", "ACM TACO 2025, arXiv:2409.02227"),
             "suite": self.suite.title,
-            "gpu": self.gpu,
-            "changed": list(self.changed),
             "clock": self.clock,
-            "headline": [row.as_json() for row in self.headline()],
             "fixed_degrees": {str(degree): self.at_degree(degree) for degree in DEGREES},
             "accuracy": self.accuracy,
             "predictor": self.predictor.record(),
@@ -211,12 +223,11 @@ class GoldylocStudy:
             ],
             "runs": self.runs,
             "events": self.events,
-            "wall_s": self.wall_s,
         }
 
     def save(self, path: str | Path) -> Path:
         """Write the study as JSON; OutputError if the path cannot be written."""
-        return write_atomically(path, json.dumps(self.as_json(), indent=1) + "\n")
+        return write_json(path, self.as_json())
 
 
 def _headline(done: GoldylocStudy) -> Iterator[HeadlineRow]:
@@ -299,7 +310,8 @@ def run(
         gpu=gpu.name,
         units=gpu.compute.compute_units,
         clock=clock,
-        changed=tuple(f"{path} = {p.text}" for path, p in gpu.provenance.items() if p.kind == "set by user"),
+        request_bytes=bench.request_bytes or default_request_bytes(gpu),
+        changed=gpu.changes,
         runs=len(everything),
         events=sum(one.events for one in everything),
         wall_s=time.perf_counter() - begin,
