@@ -6,8 +6,10 @@ much it keeps on its way and what share of the link its stores reach, they do no
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import resources
 
@@ -51,7 +53,21 @@ def ring_cost(vendor: str, architecture: str, protocol: str) -> RingCost:
     All of AMD's are served by "cdna", NVIDIA's and others that the catalogue does not know by "ampere".
     """
     generation = "cdna" if vendor == "amd" else architecture if architecture in GENERATIONS else "ampere"
-    return ring_costs()[f"{generation}.{protocol}"]
+    name = f"{generation}.{protocol}"
+    return _moved.get().get(name) or ring_costs()[name]
+
+
+@contextmanager
+def in_flight_moved(name: str, in_flight: int) -> Iterator[None]:
+    """Within it a workgroup of the rings of `name`, such as "cdna.simple", keeps `in_flight` bytes on their way."""
+    mark = _moved.set({**_moved.get(), name: replace(ring_costs()[name], in_flight=in_flight)})
+    try:
+        yield
+    finally:
+        _moved.reset(mark)
+
+
+_moved: ContextVar[Mapping[str, RingCost]] = ContextVar("moved", default={})  # noqa: B039 - never changed in place
 
 
 @cache
