@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from weft.errors import OutputError
 
@@ -30,6 +32,11 @@ def write_atomically(path: str | os.PathLike[str], data: str | bytes) -> Path:
     except OSError as error:
         raise _cannot_write("the file", target, error) from error
     return target
+
+
+def write_json(path: str | os.PathLike[str], data: Any) -> Path:
+    """Write plain data as JSON that people can read, whole or not at all, and return the path; else OutputError."""
+    return write_atomically(path, json.dumps(data, indent=1) + "\n")
 
 
 def check_writable(path: str | os.PathLike[str]) -> Path:

@@ -56,7 +56,11 @@ def t3(
             models, tps, jobs, progress, gpu=chosen, store=store, **given(request_bytes=request_bytes)
         )
     _print_sublayers(done)
-    title = "Published figures beside Weft's" if done.comparable else f"What T3 would buy on {done.gpu}"
+    title = (
+        "Published figures beside Weft's"
+        if done.comparable
+        else f"What T3 would buy on {', '.join((done.gpu, *done.changed))}"
+    )
     print_headline(f"{title}, all against sequential", done.headline())
     for note in dict.fromkeys(case.baseline.config.link_note for case in done.comparisons.values()):
         if note:

@@ -119,6 +119,11 @@ class Gpu(Part):
         value = self.value(path)
         return quantities()[path].format(value)
 
+    @property
+    def changes(self) -> tuple[str, ...]:
+        """What the user set, as texts such as "memory.bandwidth = 2 TB/s"."""
+        return tuple(f"{path} = {p.text}" for path, p in self.provenance.items() if p.kind == "set by user")
+
     def with_values(self, values: Mapping[str, str | float]) -> Self:
         """A copy with the values at the given paths replaced, such as {"memory.bandwidth": "2 TB/s"}.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean, geometric_mean
-from typing import Any
+from typing import Any, Protocol
 
 from weft.result import Comparison, Result
 
@@ -38,6 +38,62 @@ class HeadlineRow:
     def as_json(self) -> dict[str, Any]:
         """The row as plain data."""
         return {**asdict(self), "difference": self.difference}
+
+
+class Stated(Protocol):
+    """What every study says of itself."""
+
+    @property
+    def gpu(self) -> str:
+        """The GPU's name."""
+
+    @property
+    def changed(self) -> Sequence[str]:
+        """The machine's values that the user set."""
+
+    @property
+    def request_bytes(self) -> int:
+        """Size of a memory request [bytes]."""
+
+    @property
+    def wall_s(self) -> float:
+        """What the study took [s]."""
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What must be known to read the figures."""
+
+    def headline(self) -> Sequence[HeadlineRow]:
+        """Weft's figures, beside the published ones where those hold."""
+
+
+def stated(study: Stated, name: str, published: str) -> dict[str, Any]:
+    """How the JSON of every study begins: what was run, where the published figures stand, notes and headline."""
+    return {
+        "study": name,
+        "published": published,
+        "gpu": study.gpu,
+        "changed": list(study.changed),
+        "notes": list(study.notes),
+        "request_bytes": study.request_bytes,
+        "wall_s": study.wall_s,
+        "headline": [row.as_json() for row in study.headline()],
+    }
+
+
+def unlike(
+    gpu: str, published_gpu: str, changed: Sequence[str] = (), declared_suite: bool = True
+) -> str | None:
+    """Why published figures cannot stand beside those of such a run, as a note; None where they can."""
+    if gpu != published_gpu:
+        why = f"the published ones are of {published_gpu}, these of {gpu}"
+    elif changed:
+        why = f"the machine was changed ({', '.join(changed)})"
+    elif not declared_suite:
+        why = "the suite is not the declared one"
+    else:
+        return None
+    return f"no published figures stand beside these: {why}"
 
 
 @dataclass(frozen=True)

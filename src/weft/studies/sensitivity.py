@@ -5,7 +5,6 @@ Values that must change together are moved together; values that no simulated bl
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.errors import UnknownNameError
-from weft.files import write_atomically
+from weft.files import write_json
 from weft.hardware import Gpu
 from weft.hardware import load as load_gpu
 from weft.kernels import GemmTiling
@@ -75,7 +74,7 @@ class Sensitivity:
     def save(self, path: str | Path) -> Path:
         """Write the rows as JSON; OutputError if the path cannot be written."""
         data = {"study": "sensitivity", "cases": self.cases, "rows": [asdict(row) for row in self.rows]}
-        return write_atomically(path, json.dumps(data, indent=1) + "\n")
+        return write_json(path, data)
 
     def table(self) -> list[list[str]]:
         """Per assumed value: its range, and low / high of each figure, as text."""

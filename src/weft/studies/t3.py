@@ -7,7 +7,6 @@ and the maximum of T3-MCA's speedup and of the traffic that it saves; the sectio
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -16,7 +15,7 @@ from statistics import geometric_mean
 from typing import Any
 
 from weft.errors import InputError, UnknownNameError
-from weft.files import write_atomically
+from weft.files import write_json
 from weft.hardware import Gpu, find_system
 from weft.hardware import load as load_gpu
 from weft.parallel import ShardedSubLayer, sublayer
@@ -31,8 +30,10 @@ from weft.studies.headline import (
     largest_saving,
     largest_speedup,
     reduce_scatter_gain,
+    stated,
     times_fewer,
     traffic_change,
+    unlike,
 )
 from weft.sweep import Progress, Store, sweep
 from weft.sweep.sublayers import Compared
@@ -197,16 +198,17 @@ class T3Study:
     @property
     def comparable(self) -> bool:
         """Whether the published figures hold for the machine that was simulated."""
-        return self.gpu == PAPER_MACHINE
+        return unlike(self.gpu, PAPER_MACHINE, self.changed) is None
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What must be known to read the figures; nothing on the paper's machine."""
-        if self.comparable:
+        why = unlike(self.gpu, PAPER_MACHINE, self.changed)
+        if why is None:
             return ()
         longer = self.library_factor()
         baseline = () if longer is None else (_about_baseline(longer),)
-        return (HYPOTHETICAL, *baseline)
+        return (why, *(() if self.gpu == PAPER_MACHINE else (HYPOTHETICAL,)), *baseline)
 
     def library_factor(self) -> float | None:
         """How many times longer than `sequential`'s the library's own reduce-scatter and all-gather take.
@@ -230,20 +232,13 @@ class T3Study:
     def as_json(self) -> dict[str, Any]:
         """The study as plain data: what was run, the headline and every run."""
         return {
-            "study": "t3",
-            "published": "ASPLOS 2024, arXiv:2401.16677",
-            "gpu": self.gpu,
-            "changed": list(self.changed),
-            "notes": list(self.notes),
-            "request_bytes": self.request_bytes,
-            "wall_s": self.wall_s,
-            "headline": [row.as_json() for row in self.headline()],
+            **stated(self, "t3", "ASPLOS 2024, arXiv:2401.16677"),
             "runs": self.runs(),
         }
 
     def save(self, path: str | Path) -> Path:
         """Write the study as JSON; OutputError if the path cannot be written."""
-        return write_atomically(path, json.dumps(self.as_json(), indent=1) + "\n")
+        return write_json(path, self.as_json())
 
     def __str__(self) -> str:
         title = f"T3 study, {len(self.comparisons)} sub-layers on {self.gpu}"

@@ -5,13 +5,12 @@ Kernels and degrees stay as they were chosen. The longest queue of each entry of
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import geometric_mean
 
-from weft.files import write_atomically
+from weft.files import write_json
 from weft.hardware import Gpu
 from weft.studies.goldyloc.study import Case, GoldylocStudy
 from weft.sweep import Progress, Store
@@ -57,7 +56,7 @@ class Sensitivity:
             "cases": self.cases,
             "rows": [asdict(row) for row in self.rows],
         }
-        return write_atomically(path, json.dumps(data, indent=1) + "\n")
+        return write_json(path, data)
 
 
 def _on(plans: Plans, bench: Bench, queues: int | None) -> Plans:
