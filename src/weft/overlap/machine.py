@@ -183,12 +183,15 @@ def machine_tables(
 
 
 CHIPLET_REQUEST = 32 * 1024
-"""Requests on GPUs of several dies, unless asked for otherwise [bytes]: as exact as 512 B at a tenth of the cost."""
+"""Requests on GPUs of several dies, unless asked for otherwise [bytes]: a tenth of the cost of 512 B.
+
+Within 2 % of it for GEMMs bound by compute and for collectives; a GEMM of 36 us that memory bounds comes out 9 % faster.
+"""
 
 
 def default_request_bytes(gpu: Gpu) -> int:
-    """The size of requests on a GPU unless another one is asked for [bytes]: the channel interleave, or coarser where
-    there are so many channels that few requests of that size would leave most of them idle.
+    """The size of requests on a GPU unless another one is asked for [bytes]: the channel interleave, on GPUs of several
+    dies `CHIPLET_REQUEST`, as what lies whole in one of their many channels takes too long there.
     """
     return CHIPLET_REQUEST if gpu.dies > 1 else gpu.memory.interleave
 

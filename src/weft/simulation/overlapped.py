@@ -11,7 +11,7 @@ from weft.hardware import Gpu, Machine
 from weft.overlap import ROUND_ROBIN
 from weft.overlap.chunked import SPLITS, ChunkedGather, ChunkedScatter
 from weft.overlap.fused import GatherGemm, GemmScatter, fitting
-from weft.overlap.machine import machine_tables
+from weft.overlap.machine import default_request_bytes, machine_tables
 from weft.overlap.nodes import system_for
 from weft.overlap.tile import tiling_for
 from weft.program import build
@@ -83,7 +83,7 @@ def overlapped(
     `pattern` "ag_gemm" gathers A's rows before each GPU multiplies them with its columns of B; "gemm_rs" adds up what
     every GPU made of its part of K and leaves each its rows. `method` "fused": tiles wait for their rows, or go to
     their owners (Flux); "chunked": GEMMs of chunks on streams (TransformerEngine's userbuffers). `clock` is what
-    the compute units run at: "short" (the highest) or "sustained".
+    the compute units run at: "short" (the highest) or "sustained"; requests are as large as suits the GPU unless given.
 
     Raises UnknownNameError for unknown names, InputError for dimensions that `ranks` does not divide, SimulationError
     for a run that cannot finish.
@@ -94,7 +94,7 @@ def overlapped(
     gemm = local_gemm(pattern, m, n, k, ranks, dtype)
     system = system_for(machine, ranks)
     plan = _planned(pattern, method, gemm, system.gpu, ranks, clock).plan(system.gpu)
-    grain = request_bytes or system.gpu.memory.interleave
+    grain = request_bytes or default_request_bytes(system.gpu)
     rows, shape = machine_tables(system, 1, grain, most_resident(plan, system.gpu), clock)
     state, wall = run_program(build(plan, rows, shape), ROUND_ROBIN)
     return Overlapped(

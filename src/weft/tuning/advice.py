@@ -18,7 +18,7 @@ from weft.sweep.streams import CollectiveAlone, GemmAlone, Setting, Together
 from weft.tuning.heuristics import TIE, Case, Choice, Forecast, case_of, choose, forecasts, plainest
 from weft.tuning.knobs import Knob, knobs_for
 from weft.tuning.model_errors import CONTENTION, collective_error, gemm_error
-from weft.tuning.probes import REQUEST_BYTES, tables_for
+from weft.tuning.probes import tables_for
 from weft.tuning.tables import SlowdownTables
 from weft.workload import Gemm
 
@@ -221,7 +221,7 @@ def advise(
     *,
     ranks: int = 8,
     clock: str = "sustained",
-    request_bytes: int | None = REQUEST_BYTES,
+    request_bytes: int | None = None,
     spread: bool = True,
     jobs: int = 1,
     progress: Progress | None = None,

@@ -36,8 +36,6 @@ ROWS = (64, 256, 512, 1024, 8192)
 WIDE = 8192
 CHECKS = ((384, 14336, 8192), (4096, 10240, 8192))
 """GEMMs in no table, with which the answers are checked."""
-REQUEST_BYTES = 32 << 10
-"""Requests are coarse: within a percent of fine ones for GEMMs and collectives of many MiB, and many times faster."""
 Probe = GemmAlone | CollectiveAlone | Together
 Runs = Mapping[Probe, StreamRun]
 
@@ -48,14 +46,14 @@ def tables_for(
     ranks: int = 8,
     collectives: Sequence[str] = COLLECTIVES,
     clock: str = "sustained",
-    request_bytes: int | None = REQUEST_BYTES,
+    request_bytes: int | None = None,
     jobs: int = 1,
     progress: Progress | None = None,
     store: Store | None = None,
 ) -> SlowdownTables:
     """The slowdown tables of `ranks` equal GPUs for some collectives, simulated on `jobs` processes.
 
-    What `store` holds is not run again. Raises InputError for a machine that no collective library is known for,
+    Requests are as large as suits the GPU unless `request_bytes` says. What `store` holds is not run again. Raises InputError for a machine that no collective library is known for,
     UnknownNameError for an unknown GPU or collective, and what the simulations raise.
     """
     for name in collectives:
