@@ -185,7 +185,7 @@ def machine_tables(
 CHIPLET_REQUEST = 32 * 1024
 """Requests on GPUs of several dies, unless asked for otherwise [bytes]: a tenth of the cost of 512 B.
 
-Within 2 % of it for GEMMs bound by compute and for collectives; a GEMM of 36 us that memory bounds comes out 9 % faster.
+Within 2 % of it for GEMMs bound by compute and for collectives; a GEMM of 36 us that memory bounds is 9 % faster.
 """
 
 

@@ -53,8 +53,10 @@ def tables_for(
 ) -> SlowdownTables:
     """The slowdown tables of `ranks` equal GPUs for some collectives, simulated on `jobs` processes.
 
-    Requests are as large as suits the GPU unless `request_bytes` says. What `store` holds is not run again. Raises InputError for a machine that no collective library is known for,
-    UnknownNameError for an unknown GPU or collective, and what the simulations raise.
+    Requests are as large as suits the GPU unless `request_bytes` says. What `store` holds is not run again.
+
+    Raises InputError for a machine that no collective library is known for, UnknownNameError for an unknown GPU or
+    collective, and what the simulations raise.
     """
     for name in collectives:
         if name not in COLLECTIVES:
