@@ -102,23 +102,9 @@ MOST_TILES = 1_000_000
 
 
 def _check_fit(problem: Problem) -> None:
-    _check_slots(problem.tiling.slots, "GEMM tiling")
     _check_slots(problem.ring_tiling.slots, "ring tiling")
-    tiling, gemm, gpu = problem.tiling, problem.layer.gemm, problem.gpu
-    registers, lds = claims(gemm, gpu, tiling)
-    step = (tiling.rows + tiling.columns) * tiling.step * gemm.element_bytes
-    name = f"a tile of {tiling.rows} x {tiling.columns} with K steps of {tiling.step}"
-    needs = (
-        ("registers", registers, gpu.compute.registers_per_cu, "a compute unit has"),
-        ("local memory", lds, gpu.compute.lds_per_cu, "a compute unit has"),
-        ("cache for one K step", step, gpu.cache.capacity, "the last-level cache holds"),
-    )
-    for what, need, have, holder in needs:
-        if need > have:
-            raise InputError(
-                f"{name} needs {format_bytes(need)} of {what}, but {holder} {format_bytes(have)}; choose a smaller tile"
-            )
-    tiles = check_tiles(gemm, tiling)
+    tiling, gemm = problem.tiling, problem.layer.gemm
+    tiles = check_tile(gemm, tiling, problem.gpu)
     if tiles < problem.layer.tp:
         raise InputError(
             f"the output of {gemm} has {tiles} tiles of {tiling.rows} x {tiling.columns}, fewer than the "
@@ -126,8 +112,31 @@ def _check_fit(problem: Problem) -> None:
         )
 
 
+def check_tile(gemm: Gemm, tiling: GemmTiling, gpu: Gpu) -> int:
+    """The number of output tiles of a GEMM on a GPU.
+
+    InputError if its compute units and cache cannot hold one, or a run so many.
+    """
+    registers, lds = claims(gemm, gpu, tiling)
+    step = (tiling.rows + tiling.columns) * tiling.step * gemm.element_bytes
+    compute_unit = f"a compute unit of {gpu.name} has"
+    needs = (
+        ("registers", registers, gpu.compute.registers_per_cu, compute_unit),
+        ("local memory", lds, gpu.compute.lds_per_cu, compute_unit),
+        ("cache for one K step", step, gpu.cache.capacity, f"the last-level cache of {gpu.name} holds"),
+    )
+    for what, need, have, holder in needs:
+        if need > have:
+            raise InputError(
+                f"a tile of {tiling.rows} x {tiling.columns} with K steps of {tiling.step} needs {format_bytes(need)} "
+                f"of {what}, but {holder} {format_bytes(have)}; choose a smaller tile"
+            )
+    return check_tiles(gemm, tiling)
+
+
 def check_tiles(gemm: Gemm, tiling: GemmTiling) -> int:
-    """The number of output tiles; InputError if a run cannot hold so many."""
+    """The number of output tiles; InputError if no workgroup, on any GPU, or no run can hold so much."""
+    _check_slots(tiling.slots, "GEMM tiling")
     rows, columns = tiling.grid(gemm)
     if rows * columns > MOST_TILES:
         raise InputError(

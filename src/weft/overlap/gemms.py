@@ -10,12 +10,12 @@ import numpy as np
 from weft.engine import layout as y
 from weft.errors import InputError
 from weft.hardware import Gpu
-from weft.kernels import GemmTiling, claims, gemm_kernel, operand_sizes, over_dies, tile_table
-from weft.overlap.base import MOST_TILES, check_tiles
+from weft.kernels import GemmTiling, gemm_kernel, operand_sizes, over_dies, tile_table
+from weft.overlap.base import MOST_TILES, check_tile, check_tiles
 from weft.program import Buffer, Kernel, PlacedKernel, Plan
 from weft.program.plan import Work
 from weft.program.rules import CACHED_STORE
-from weft.units import format_bytes, to_fs
+from weft.units import to_fs
 from weft.workload import Gemm
 
 MOST_QUEUED = 256
@@ -24,17 +24,12 @@ MOST_QUEUED = 256
 
 @dataclass(frozen=True)
 class TiledGemm:
-    """A GEMM and how its kernel cuts it; InputError for a tile that no compute unit can hold, or too many tiles."""
+    """A GEMM and how its kernel cuts it; InputError for too many K steps in flight, or too many tiles."""
 
     gemm: Gemm
     tiling: GemmTiling
 
     def __post_init__(self) -> None:
-        if not 1 <= self.tiling.slots <= y.SLOTS:
-            raise InputError(
-                f"GEMM tiling: slots is {self.tiling.slots}; a workgroup has between 1 and {y.SLOTS} iterations "
-                "in flight"
-            )
         check_tiles(self.gemm, self.tiling)
 
 
@@ -93,7 +88,7 @@ class ConcurrentGemms:
 
     def _kernel(self, gpu: Gpu, number: int, first: int, end: int) -> Kernel:
         one = self.gemms[number]
-        check_claims(one.gemm, one.tiling, gpu)
+        check_tile(one.gemm, one.tiling, gpu)
         kernel = gemm_kernel(one.gemm, gpu, one.tiling, self.clock)
         main, *rest = kernel.phases
         loads = tuple(replace(load, buffer=f"{load.buffer} {number}") for load in main.loads)
@@ -108,21 +103,6 @@ class ConcurrentGemms:
         ]
         outputs = tuple(one.gemm.output_bytes for one in self.gemms)
         return (*operands, Buffer("output", (outputs,) * gpus, (CACHED_STORE,) * len(outputs)))
-
-
-def check_claims(gemm: Gemm, tiling: GemmTiling, gpu: Gpu) -> None:
-    """Raise InputError for a tile that needs more registers or local memory than a compute unit has."""
-    registers, lds = claims(gemm, gpu, tiling)
-    needs = (
-        ("registers", registers, gpu.compute.registers_per_cu),
-        ("local memory", lds, gpu.compute.lds_per_cu),
-    )
-    for what, need, have in needs:
-        if need > have:
-            raise InputError(
-                f"a tile of {tiling.rows} x {tiling.columns} with K steps of {tiling.step} needs {format_bytes(need)} "
-                f"of {what}, but a compute unit of {gpu.name} has {format_bytes(have)}; choose a smaller tile"
-            )
 
 
 def occupancy(kernel: Kernel, gpu: Gpu) -> int:

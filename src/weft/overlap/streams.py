@@ -15,7 +15,7 @@ from weft.kernels.copies import DmaGather
 from weft.kernels.direct import DirectExchange
 from weft.kernels.exchange import ChannelExchange
 from weft.kernels.ring import WholeRing
-from weft.overlap.base import check_tiles
+from weft.overlap.base import check_tile, check_tiles
 from weft.overlap.strategies import Strategy, split_units
 from weft.program import Buffer, PlacedKernel, Plan
 from weft.program.plan import Work
@@ -29,7 +29,7 @@ Collective = ChannelRing | ChannelExchange | DirectExchange | WholeRing | DmaGat
 class GemmLoop:
     """The same GEMM, `count` times in a row; compute units run at the clock of a "short" or a "sustained" run.
 
-    Raises InputError for a GEMM of more tiles than a run can hold.
+    Raises InputError for a GEMM of more tiles, or K steps in flight, than a run can hold.
     """
 
     gemm: Gemm
@@ -66,8 +66,8 @@ class Streams:
     collective_units: tuple[int, ...] | None = None
 
     def plan(self, gpu: Gpu, gpus: int = 1) -> Plan:
-        """The kernels of both streams, their buffers and tiles."""
-        gemms = self._gemm_kernels(gpu, gpus)
+        """The kernels of both streams, their buffers and tiles; InputError for a tile that the GPU cannot hold."""
+        gemms = self._gemm_kernels(gpu)
         collectives = self._collective_kernels(gpu)
         streams = (gemms, collectives) if self.first == "gemm" else (collectives, gemms)
         buffers: list[Buffer] = []
@@ -85,9 +85,10 @@ class Streams:
             wavefronts=1 if self.gemms is None else self.gemms.tiling.wavefronts(gpu),
         )
 
-    def _gemm_kernels(self, gpu: Gpu, gpus: int) -> list[PlacedKernel]:
+    def _gemm_kernels(self, gpu: Gpu) -> list[PlacedKernel]:
         if self.gemms is None:
             return []
+        check_tile(self.gemms.gemm, self.gemms.tiling, gpu)
         kernel = gemm_kernel(self.gemms.gemm, gpu, self.gemms.tiling, self.gemms.clock)
         return [
             PlacedKernel(replace(kernel, name=f"gemm {i}"), compute_units=self.gemm_units)
