@@ -30,8 +30,12 @@ def test_a_faster_dma_engine_count_moves_t3_and_not_the_ideal(tmp_path):
     assert low["t3"] < chosen["t3"] < high["t3"]
     assert low["ideal_overlap"] == chosen["ideal_overlap"] == high["ideal_overlap"]
     saved = json.loads(done.save(tmp_path / "s.json").read_text())
-    assert [row["what"] for row in saved["rows"]] == ["chosen", "dma.engines", "dma.engines"]
-    assert done.table()[1][1] == "2 / 16"
+    assert [row["what"] for row in saved["rows"]] == ["as chosen", "dma.engines", "dma.engines"]
+    heads, (first, moved) = done.table()
+    assert heads == ["value", "low / high", *sensitivity.FIGURES]
+    assert first[:2] == ["as chosen", ""]
+    assert moved[:2] == ["dma.engines", "2 / 16"]
+    assert moved[2] == f"{low['t3']:.3f} / {high['t3']:.3f}"
 
 
 def test_a_published_value_is_not_moved():

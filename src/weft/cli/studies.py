@@ -17,11 +17,25 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+sensitivity_option = click.option(
+    "--sensitivity",
+    is_flag=True,
+    help="Move assumed values to both ends of their ranges instead; --out then writes sensitivity.json.",
+)
+
+
 class Saved(Protocol):
     """A study that can be written as JSON."""
 
     def save(self, path: str | Path) -> Path:
         """Write the study and return the path; OutputError if that cannot be done."""
+
+
+class Moved(Saved, Protocol):
+    """What a study's figures become when values are moved."""
+
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """Heads and rows of text."""
 
 
 def examples(*commands: str) -> str:
@@ -69,3 +83,12 @@ def write_study(
     if folder is not None:
         click.echo(f"figures: {done.save(folder / f'{name}.json')}")
         click.echo(f"report:  {report(folder)}")
+
+
+def show_sensitivity(title: str, moved: Moved, json_file: Path | None, folder: Path | None = None) -> None:
+    """Print what the figures become, and write it to where --json and --out say."""
+    columns, cells = moved.table()
+    print_table(title, columns, cells)
+    for path in (json_file, folder and folder / "sensitivity.json"):
+        if path is not None:
+            click.echo(f"figures: {moved.save(path)}")

@@ -9,7 +9,15 @@ import click
 
 from weft.cli.options import machine
 from weft.cli.progress import progress_bar
-from weft.cli.studies import examples, print_headline, print_notes, study_options, write_study
+from weft.cli.studies import (
+    examples,
+    print_headline,
+    print_notes,
+    sensitivity_option,
+    show_sensitivity,
+    study_options,
+    write_study,
+)
 from weft.cli.tables import print_table
 
 if TYPE_CHECKING:
@@ -41,7 +49,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="The clock of a short run, or the one that a GPU keeps up.",
 )
-@click.option("--sensitivity", is_flag=True, help="Move assumed values to both ends of their ranges instead.")
+@sensitivity_option
 def goldyloc(
     json_file: Path | None,
     folder: Path | None,
@@ -63,11 +71,17 @@ def goldyloc(
 
     chosen = machine(gpu, assignments)
     suite = paper.load_suite(file) if file is not None else paper.declared_suite()
+    if sensitivity:
+        from weft.studies.goldyloc import sensitivity as moving
+
+        with progress_bar("GOLDYLOC sensitivity") as progress:
+            moved = moving.run(suite, jobs, progress, gpu=chosen, clock=clock, store=store)
+        show_sensitivity(
+            "What the figures become at either end of each range, kernels unchanged", moved, json_file, folder
+        )
+        return
     with progress_bar("GOLDYLOC study") as progress:
         done = paper.run(suite, jobs, progress, gpu=chosen, clock=clock, store=store)
-    if sensitivity:
-        _print_sensitivity(done, chosen, jobs, store, json_file)
-        return
     _print_cases(done)
     title = "Published figures beside Weft's" if done.comparable else f"Figures for {done.gpu}"
     print_headline(title, done.headline())
@@ -117,16 +131,3 @@ def _print_cases(done: GoldylocStudy) -> None:
 def _shape(case: Case) -> str:
     gemm = case.judged.queue.gemms[0]
     return "mixed" if case.mixed else f"{gemm.m}x{gemm.n}x{gemm.k}"
-
-
-def _print_sensitivity(
-    done: GoldylocStudy, gpu: Gpu, jobs: int, store: Store | None, json_file: Path | None
-) -> None:
-    from weft.studies.goldyloc import sensitivity as moved
-
-    with progress_bar("GOLDYLOC sensitivity") as progress:
-        rows = moved.run(done, gpu, jobs, progress, store=store)
-    columns, cells = rows.table()
-    print_table("What the figures become at either end of each range, kernels unchanged", columns, cells)
-    if json_file is not None:
-        click.echo(f"figures: {rows.save(json_file)}")

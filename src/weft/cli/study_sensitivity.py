@@ -9,8 +9,7 @@ import click
 
 from weft.cli.options import comma_list, file_option, jobs_option, store_option
 from weft.cli.progress import progress_bar
-from weft.cli.studies import examples
-from weft.cli.tables import print_table
+from weft.cli.studies import examples, show_sensitivity
 
 if TYPE_CHECKING:
     from weft.sweep import Store
@@ -35,7 +34,4 @@ def sensitivity(
 
     with progress_bar("sensitivity") as progress:
         done = moved.run(values, jobs, progress, store=store)
-    columns = ["assumed value", "low / high", *moved.FIGURES]
-    print_table("What the figures become at either end of each range", columns, done.table())
-    if json_file is not None:
-        click.echo(f"figures: {done.save(json_file)}")
+    show_sensitivity("What the figures become at either end of each range", done, json_file)

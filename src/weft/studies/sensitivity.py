@@ -7,12 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
 
 from weft.errors import UnknownNameError
-from weft.files import write_json
 from weft.hardware import Gpu
 from weft.hardware import load as load_gpu
 from weft.kernels import GemmTiling
@@ -20,6 +17,7 @@ from weft.parallel import sublayer
 from weft.result import Comparison
 from weft.simulation import DEFAULT_REQUEST_BYTES
 from weft.studies.headline import Case
+from weft.studies.moved import Row, Sensitivity
 from weft.sweep import Progress, Store, sweep
 from weft.sweep.sublayers import Compared
 
@@ -52,44 +50,7 @@ FIGURES: Mapping[str, Callable[[Sequence[Comparison]], float]] = {
     "traffic": lambda found: _geomean([c["t3-mca"].total_bytes / c.baseline.total_bytes for c in found]) - 1,
 }
 """What is watched: geomeans over the cases."""
-
-
-@dataclass(frozen=True)
-class SensitivityRow:
-    """One assumed value, or the chosen machine ("chosen"): its setting and the figures that it gives."""
-
-    what: str
-    end: str
-    setting: str
-    figures: Mapping[str, float]
-
-
-@dataclass(frozen=True)
-class Sensitivity:
-    """The rows of the study, geomeans over its cases; the first is the machine as chosen."""
-
-    cases: tuple[Case, ...]
-    rows: tuple[SensitivityRow, ...]
-
-    def save(self, path: str | Path) -> Path:
-        """Write the rows as JSON; OutputError if the path cannot be written."""
-        data = {"study": "sensitivity", "cases": self.cases, "rows": [asdict(row) for row in self.rows]}
-        return write_json(path, data)
-
-    def table(self) -> list[list[str]]:
-        """Per assumed value: its range, and low / high of each figure, as text."""
-        chosen = self.rows[0].figures
-        lines = [["chosen", "", *(_shown(name, value) for name, value in chosen.items())]]
-        for what in dict.fromkeys(row.what for row in self.rows[1:]):
-            ends = [row for row in self.rows if row.what == what]
-            settings = " / ".join(row.setting for row in ends)
-            moved = [" / ".join(_shown(name, row.figures[name]) for row in ends) for name in chosen]
-            lines.append([what, settings, *moved])
-        return lines
-
-
-def _shown(name: str, value: float) -> str:
-    return f"{value:+.1%}" if name == "traffic" else f"{value:.3f}"
+FORMATS = {name: "+.1%" if name == "traffic" else ".3f" for name in FIGURES}
 
 
 def _geomean(values: Sequence[float]) -> float:
@@ -124,7 +85,7 @@ def _variants(gpu: Gpu, paths: Sequence[str] | None) -> list[_Variant]:
     for path in paths or ():
         if path not in moved:
             raise UnknownNameError("assumed value", path, moved)
-    variants = [_Variant("chosen", "", "", gpu)]
+    variants = [_Variant("as chosen", "", "", gpu)]
     for path in moved if paths is None else paths:
         ends = (("low", gpu.provenance[path].low), ("high", gpu.provenance[path].high))
         for end, text in ends:
@@ -161,7 +122,7 @@ def run(
     every = [task for tasks in todo.values() for task in tasks]
     made = {task: task.comparison(record) for task, record in sweep(every, jobs, progress, store)}
     rows = (_row(variant, [made[task] for task in tasks]) for variant, tasks in todo.items())
-    return Sensitivity(tuple(cases), tuple(rows))
+    return Sensitivity("t3", tuple(cases), tuple(rows), FORMATS)
 
 
 def _task(variant: _Variant, model: str, tp: int, name: str) -> Compared:
@@ -171,6 +132,6 @@ def _task(variant: _Variant, model: str, tp: int, name: str) -> Compared:
     )
 
 
-def _row(variant: _Variant, found: list[Comparison]) -> SensitivityRow:
-    figures: dict[str, Any] = {name: figure(found) for name, figure in FIGURES.items()}
-    return SensitivityRow(variant.what, variant.end, variant.setting, figures)
+def _row(variant: _Variant, found: list[Comparison]) -> Row:
+    figures = {name: figure(found) for name, figure in FIGURES.items()}
+    return Row(variant.what, variant.setting, figures)

@@ -5,14 +5,16 @@ Kernels and degrees stay as they were chosen. The longest queue of each entry of
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from statistics import geometric_mean
 
-from weft.files import write_json
 from weft.hardware import Gpu
-from weft.studies.goldyloc.study import Case, GoldylocStudy
+from weft.hardware import load as load_gpu
+from weft.studies.goldyloc.study import PUBLISHED_GPU
+from weft.studies.goldyloc.study import run as study
+from weft.studies.goldyloc.suite import Suite, declared_suite
+from weft.studies.moved import Row, Sensitivity
 from weft.sweep import Progress, Store
 from weft.tuning.assumptions import variants
 from weft.tuning.batches import Batch, Bench, Runs, Workshop
@@ -21,42 +23,6 @@ from weft.tuning.degree import Plans
 FIGURES = ("over default", "over sequential", "default over sequential")
 HARDWARE_QUEUES = 4
 """Hardware queues that ROCm's HIP runtime spreads streams over unless told otherwise (GPU_MAX_HW_QUEUES)."""
-
-
-@dataclass(frozen=True)
-class Row:
-    """One value at one end of its range, and the geometric means; the first row is as chosen."""
-
-    what: str
-    setting: str
-    figures: Mapping[str, float]
-
-
-@dataclass(frozen=True)
-class Sensitivity:
-    """The rows, and the queues that they are means over."""
-
-    cases: tuple[str, ...]
-    rows: tuple[Row, ...]
-
-    def table(self) -> tuple[list[str], list[list[str]]]:
-        """Heads and rows of text: per value its range, and the figures at both ends."""
-        chosen = self.rows[0].figures
-        cells = [["as chosen", "", *(f"{value:.2f}" for value in chosen.values())]]
-        for what in dict.fromkeys(row.what for row in self.rows[1:]):
-            ends = [row for row in self.rows if row.what == what]
-            moved = [" / ".join(f"{row.figures[name]:.2f}" for row in ends) for name in chosen]
-            cells.append([what, " / ".join(row.setting for row in ends), *moved])
-        return ["value", "low / high", *chosen], cells
-
-    def save(self, path: str | Path) -> Path:
-        """Write the rows as JSON; OutputError if the path cannot be written."""
-        data = {
-            "study": "goldyloc sensitivity",
-            "cases": self.cases,
-            "rows": [asdict(row) for row in self.rows],
-        }
-        return write_json(path, data)
 
 
 def _on(plans: Plans, bench: Bench, queues: int | None) -> Plans:
@@ -69,41 +35,42 @@ def _on(plans: Plans, bench: Bench, queues: int | None) -> Plans:
 
 
 def run(
-    done: GoldylocStudy,
-    gpu: Gpu,
+    suite: Suite | None = None,
     jobs: int = 1,
     progress: Progress | None = None,
     *,
+    gpu: Gpu | None = None,
+    clock: str = "sustained",
     store: Store | None = None,
 ) -> Sensitivity:
-    """Move the machine's assumed values, its clock and its queues; `gpu` is the one that the study ran on.
+    """Move the machine's assumed values, its clock and its queues; arguments as of the study.
 
     Raises what the simulations raise.
     """
-    chosen = representatives(done.cases)
-    dtype = chosen[0].judged.queue.gemms[0].dtype
-    bench = Bench(gpu, done.clock)
-    plans = [case.plans for case in chosen]
-    settings: list[tuple[str, str, Bench, int | None]] = [("as chosen", "", bench, None)]
-    settings += [(v.path, v.setting, Bench(v.gpu, done.clock), None) for v in variants(gpu, dtype)]
-    other = "short" if done.clock == "sustained" else "sustained"
-    settings.append(("clock", other, Bench(gpu, other), None))
-    settings.append(("hardware queues of default concurrency", str(HARDWARE_QUEUES), bench, HARDWARE_QUEUES))
+    gpu = gpu or load_gpu(PUBLISHED_GPU)
+    cases = study(
+        (suite or declared_suite()).longest(), jobs, progress, gpu=gpu, clock=clock, store=store
+    ).cases
+    settings = list(_settings(gpu, clock, cases[0].judged.queue.gemms[0].dtype))
     moved = [
-        (what, text, [_on(plan, where, queues) for plan in plans]) for what, text, where, queues in settings
+        (what, text, [_on(case.plans, bench, queues) for case in cases])
+        for what, text, bench, queues in settings
     ]
     batches = (batch for _, _, each in moved for plan in each for batch in plan.batches())
     runs = Workshop(jobs, store, progress).simulate(batches)
-    rows = [Row(what, text, _figures(each, runs)) for what, text, each in moved]
-    return Sensitivity(tuple(case.title for case in chosen), tuple(rows))
+    rows = tuple(Row(what, text, _figures(each, runs)) for what, text, each in moved)
+    return Sensitivity("goldyloc", tuple(case.title for case in cases), rows, dict.fromkeys(FIGURES, ".2f"))
 
 
-def representatives(cases: Sequence[Case]) -> list[Case]:
-    """The longest queue of each entry of the suite."""
-    longest: dict[tuple[str, str, bool], Case] = {}
-    for case in cases:
-        longest[case.network, case.layer, case.mixed] = case
-    return list(longest.values())
+def _settings(gpu: Gpu, clock: str, dtype: str) -> Iterator[tuple[str, str, Bench, int | None]]:
+    """What is moved, to where, the bench then, and the hardware queues of default concurrency (None: enough)."""
+    bench = Bench(gpu, clock)
+    yield "as chosen", "", bench, None
+    for moved in variants(gpu, dtype):
+        yield moved.path, moved.setting, Bench(moved.gpu, clock), None
+    other = "short" if clock == "sustained" else "sustained"
+    yield "clock", other, Bench(gpu, other), None
+    yield "hardware queues of default concurrency", str(HARDWARE_QUEUES), bench, HARDWARE_QUEUES
 
 
 def _figures(plans: Sequence[Plans], runs: Runs) -> dict[str, float]:

@@ -66,6 +66,14 @@ class Suite(BaseModel):
         alike = (Gemm(*entry.gemm, entry.dtype) for entry in self.entries if isinstance(entry, Entry))
         return tuple(dict.fromkeys(alike))
 
+    def longest(self) -> Suite:
+        """The suite with each entry's longest queue only."""
+        entries = (
+            entry.model_copy(update={"queued": (max(entry.queued),)}) if isinstance(entry, Entry) else entry
+            for entry in self.entries
+        )
+        return self.model_copy(update={"entries": tuple(entries)})
+
 
 def declared_suite() -> Suite:
     """The suite of `weft study goldyloc`, as declared in suite.toml."""
