@@ -115,7 +115,11 @@ def test_a_spoiled_library_is_refused(tuned, tmp_path):
 def test_the_command_prints_a_line_and_writes_the_library(listed, tmp_path):
     file, out = listed(HEADS + "head,64,64,64,fp16,2\n"), tmp_path / "kernels.json"
     command = ["tune", str(file), "--gpu", "mi100", "--set", "compute.compute_units=8", "--jobs", "1"]
-    done = CliRunner().invoke(weft, [*command, "--no-cache", "--out", str(out)], catch_exceptions=False)
+    command += ["--no-cache", "--out", str(out), "--page", str(tmp_path / "page")]
+    done = CliRunner().invoke(weft, command, catch_exceptions=False)
     assert done.exit_code == 0
     assert "head: 64 x 64 x 64 fp16" in done.output
     assert load_library(out).gpu == "mi100"
+    page = (tmp_path / "page" / "report.html").read_text()
+    assert "head: 2 of 64 x 64 x 64 fp16" in page
+    assert page.count("<svg") == 1

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from weft.cli.options import file_option, jobs_option, machine, store_option
+from weft.cli.output import writable_folder
 from weft.cli.progress import progress_bar
 from weft.cli.studies import examples
 from weft.cli.tables import print_table
@@ -18,7 +19,10 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    epilog=examples("weft tune gemms.csv --gpu mi100", "weft tune gemms.csv --gpu mi300x --out kernels.json")
+    epilog=examples(
+        "weft tune gemms.csv --gpu mi100",
+        "weft tune gemms.csv --gpu mi300x --page out/tune",
+    )
 )
 @click.argument("gemms", type=click.Path(path_type=Path), metavar="FILE")
 @click.option(
@@ -35,6 +39,14 @@ if TYPE_CHECKING:
     help="The clock of a short run, or the one that a GPU keeps up.",
 )
 @file_option("--out", "library_file", "Write the kernel library, for a runtime to load, to this JSON file.")
+@click.option(
+    "--page",
+    "folder",
+    type=click.Path(path_type=Path),
+    callback=writable_folder,
+    metavar="DIR",
+    help="Write report.html, with who held which compute unit when, to this folder.",
+)
 @file_option("--json", "json_file", "Write every line's degree, kernel and gains as JSON.")
 @jobs_option
 @store_option
@@ -44,6 +56,7 @@ def tune(
     assignments: tuple[str, ...],
     clock: str,
     library_file: Path | None,
+    folder: Path | None,
     json_file: Path | None,
     jobs: int,
     store: Store | None,
@@ -79,6 +92,10 @@ def tune(
         click.echo(f"kernels: {done.library.save(library_file)}")
     if json_file is not None:
         click.echo(f"figures: {done.save(json_file)}")
+    if folder is not None:
+        from weft.report.tune import tune_report
+
+        click.echo(f"report:  {tune_report(done, folder, chosen, done.watch())}")
 
 
 def _cells(row: Tuned) -> list[str]:

@@ -16,6 +16,7 @@ from weft.tuning.degree import Judged, Plans, Queue, asked_degrees, judge, neede
 from weft.tuning.gemm_list import Wanted
 from weft.tuning.kernels import GoKernels, degrees_up_to, tune
 from weft.tuning.library_file import KernelLibrary, library_of
+from weft.tuning.watched import Watched, watched
 from weft.workload import Gemm
 
 
@@ -32,7 +33,8 @@ class Gain:
 class Tuned:
     """One line of a list, tuned: the best degree, its kernel, and the gains over the usual ways to run it.
 
-    `degrees` is the degree by how many are queued: powers of two, and the line's count.
+    `degrees` is the degree by how many are queued: powers of two, and the line's count. `plans` are the batches in
+    which all of the line run.
     """
 
     wanted: Wanted
@@ -41,6 +43,7 @@ class Tuned:
     degrees: Mapping[int, int]
     over_default: Gain
     over_sequential: Gain
+    plans: Plans
 
     @property
     def degree(self) -> int:
@@ -81,6 +84,15 @@ class TunedList:
     clock: str
     rows: Sequence[Tuned]
 
+    def watch(self, most: int = 4) -> list[Watched]:
+        """The lines that gain most over all at once, run once more: who held which compute unit when."""
+        several = [row for row in self.rows if row.wanted.count > 1]
+        telling = sorted(several, key=lambda row: row.over_default.value, reverse=True)[:most]
+        return [
+            watched(f"{row.wanted.name}: {row.wanted.count} of {row.wanted.gemm}", row.plans)
+            for row in telling
+        ]
+
     @property
     def library(self) -> KernelLibrary:
         """The kernels as a runtime loads them."""
@@ -117,6 +129,7 @@ def tune_list(wanted: Sequence[Wanted], bench: Bench, workshop: Workshop | None 
             kernels[line.gemm],
             {len(one.queue.gemms): one.best_degree for one in judged[line]},
             *_gains(judged[line][-1], moved[line], again),
+            plans=chosen[line],
         )
         for line in wanted
     ]

@@ -24,6 +24,8 @@ _LOOKS = {
     "compute": Look(REASONS["compute"], "#56B4E9"),
 }
 _US = 1e-9
+_PLAIN = {"facecolor": "white", "edgecolor": "none", "pad": 1}
+"""Under words that lines would cross."""
 
 
 def lanes(ax: Axes, answer: Concurrency) -> None:
@@ -107,7 +109,7 @@ def strategies(found: Strategies) -> Picture:
                 linewidth=0.3,
             )
         said = f" {answer.speedup:.2f}x, {answer.share_of_ideal:.0%} of the ideal"
-        ax.text(answer.makespan * 1e6, row, said, va="center", fontsize=8)
+        ax.text(answer.makespan * 1e6, row, said, va="center", fontsize=8, bbox=_PLAIN)
     ax.axvline(serial, color="#444444", linewidth=1, linestyle=":")
     ax.axvline(serial / one.ideal_speedup, color="#444444", linewidth=1, linestyle="--")
     ax.set_xlim(0, max(serial, *(answer.makespan * 1e6 for answer in answers)) * 1.25)
