@@ -115,7 +115,8 @@ def test_a_spoiled_library_is_refused(tuned, tmp_path):
 def test_the_command_prints_a_line_and_writes_the_library(listed, tmp_path):
     file, out = listed(HEADS + "head,64,64,64,fp16,2\n"), tmp_path / "kernels.json"
     command = ["tune", str(file), "--gpu", "mi100", "--set", "compute.compute_units=8", "--jobs", "1"]
-    command += ["--no-cache", "--out", str(out), "--page", str(tmp_path / "page")]
+    trace = tmp_path / "trace.json"
+    command += ["--no-cache", "--out", str(out), "--page", str(tmp_path / "page"), "--trace", str(trace)]
     done = CliRunner().invoke(weft, command, catch_exceptions=False)
     assert done.exit_code == 0
     assert "head: 64 x 64 x 64 fp16" in done.output
@@ -123,3 +124,12 @@ def test_the_command_prints_a_line_and_writes_the_library(listed, tmp_path):
     page = (tmp_path / "page" / "report.html").read_text()
     assert "head: 2 of 64 x 64 x 64 fp16" in page
     assert page.count("<svg") == 1
+    spans = [event for event in json.loads(trace.read_text())["traceEvents"] if event.get("cat") == "kernel"]
+    assert len({span["tid"] for span in spans}) == len(spans) > 0
+    assert {span["name"] for span in spans} <= {"gemm_0", "gemm_1"}
+
+
+def test_a_trace_of_what_runs_alone_is_refused(listed, tmp_path):
+    command = ["tune", str(listed(HEADS + "head,64,64,64,fp16,1\n")), "--gpu", "mi100", "--trace"]
+    with pytest.raises(InputError, match="a count of 2 or more"):
+        CliRunner().invoke(weft, [*command, str(tmp_path / "t.json")], catch_exceptions=False)

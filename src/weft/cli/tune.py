@@ -12,10 +12,11 @@ from weft.cli.output import writable_folder
 from weft.cli.progress import progress_bar
 from weft.cli.studies import examples
 from weft.cli.tables import print_table
+from weft.errors import InputError
 
 if TYPE_CHECKING:
     from weft.sweep import Store
-    from weft.tuning.tune import Gain, Tuned
+    from weft.tuning.tune import Gain, Tuned, TunedList
 
 
 @click.command(
@@ -47,6 +48,11 @@ if TYPE_CHECKING:
     metavar="DIR",
     help="Write report.html, with who held which compute unit when, to this folder.",
 )
+@file_option(
+    "--trace",
+    "trace_file",
+    "Write a trace for Perfetto of the line that gains most: the first batch that runs together.",
+)
 @file_option("--json", "json_file", "Write every line's degree, kernel and gains as JSON.")
 @jobs_option
 @store_option
@@ -57,6 +63,7 @@ def tune(
     clock: str,
     library_file: Path | None,
     folder: Path | None,
+    trace_file: Path | None,
     json_file: Path | None,
     jobs: int,
     store: Store | None,
@@ -72,6 +79,8 @@ def tune(
     from weft.tuning.tune import tune_list
 
     wanted, chosen = read_gemms(gemms), machine(gpu, assignments)
+    if trace_file is not None and all(line.count < 2 for line in wanted):
+        raise InputError("--trace needs a line with a count of 2 or more: nothing else runs together")
     with progress_bar("tuning") as progress:
         done = tune_list(wanted, Bench(chosen, clock), Workshop(jobs, store, progress))
     columns = [
@@ -79,7 +88,7 @@ def tune(
         "count",
         "together",
         "kernel",
-        "alone",
+        "kernel\nalone",
         "time\n[us]",
         "over all at once",
         "over one by one",
@@ -92,10 +101,20 @@ def tune(
         click.echo(f"kernels: {done.library.save(library_file)}")
     if json_file is not None:
         click.echo(f"figures: {done.save(json_file)}")
+    if trace_file is not None:
+        _trace(done, trace_file)
     if folder is not None:
         from weft.report.tune import tune_report
 
         click.echo(f"report:  {tune_report(done, folder, chosen, done.watch())}")
+
+
+def _trace(done: TunedList, file: Path) -> None:
+    from weft.report.trace import write_trace
+
+    (queue,) = done.watch(most=1)
+    for path in write_trace(queue.chosen[0], file):
+        click.echo(f"trace:   {path} ({queue.title})")
 
 
 def _cells(row: Tuned) -> list[str]:

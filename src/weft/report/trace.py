@@ -23,6 +23,8 @@ Event = dict[str, Any]
 US_PER_FS = 1e-9
 HOST_PID = 100_000
 COMPUTE_STREAM, COMMUNICATION_STREAM, FUSED_STREAM = 7, 20, 24
+_FIRST_QUEUE, _QUEUES = 30, 64
+"""Streams of independent GEMMs: each has its own, as far as there are any."""
 _FIRST_TRACK = 100
 _FIRST_CORRELATION = 1 << 20
 _KERNELS = {
@@ -147,7 +149,7 @@ def _kernels(result: Result, gpu: int) -> Iterator[Event]:
     """Every kernel from its first workgroup to its end, and its launch, tied by their correlation."""
     mine = [kernel for kernel in result.kernels if kernel.gpu == gpu]
     for correlation, kernel in enumerate(mine, start=_FIRST_CORRELATION):
-        stream = COMMUNICATION_STREAM if _base(kernel) in _KERNELS else COMPUTE_STREAM
+        stream = _stream(result, kernel)
         args = {"stream": stream, "device": gpu, "context": 1, "correlation": correlation}
         begin = kernel.first_workgroup_fs
         category = "kernel" if kernel.workgroups else "gpu_memcpy"
@@ -159,9 +161,22 @@ def _kernels(result: Result, gpu: int) -> Iterator[Event]:
             "cudaLaunchKernel", "cuda_runtime", HOST_PID + gpu, 1, kernel.start_fs, begin, cbid=211,
             correlation=correlation,
         )  # fmt: skip
-    yield from _thread(gpu, COMPUTE_STREAM, f"stream {COMPUTE_STREAM}: compute")
-    if any(_base(kernel) in _KERNELS for kernel in mine):
-        yield from _thread(gpu, COMMUNICATION_STREAM, f"stream {COMMUNICATION_STREAM}: communication")
+    for stream in sorted({_stream(result, kernel) for kernel in mine} or {COMPUTE_STREAM}):
+        what = "communication" if stream == COMMUNICATION_STREAM else "compute"
+        yield from _thread(gpu, stream, f"stream {stream}: {what}")
+
+
+def _stream(result: Result, kernel: KernelSpan) -> int:
+    if _base(kernel) in _KERNELS:
+        return COMMUNICATION_STREAM
+    if not _queued(result):
+        return COMPUTE_STREAM
+    return _FIRST_QUEUE + int(kernel.name.rpartition(" ")[2]) % _QUEUES
+
+
+def _queued(result: Result) -> bool:
+    """Whether independent GEMMs ran, each with a shape and a queue of its own."""
+    return result.config.m == 0 and all(_base(kernel) == "gemm" for kernel in result.kernels)
 
 
 def _base(kernel: KernelSpan) -> str:
@@ -174,6 +189,8 @@ def _kernel_name(result: Result, kernel: KernelSpan) -> str:
     c, base = result.config, _base(kernel)
     if base in _KERNELS and not kernel.workgroups:
         return f"Memcpy PtoP ({base} by DMA engines)"
+    if _queued(result):
+        return kernel.name.replace(" ", "_")
     return _KERNELS.get(base, f"{base}_{c.dtype}_{c.m}x{c.n}x{c.k}")
 
 
