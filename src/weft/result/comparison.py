@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from weft.files import write_atomically
+from weft.files import write_json
 from weft.result.html import comparison_html
 from weft.result.result import Result
 
@@ -51,7 +50,7 @@ class Comparison:
 
     def save(self, path: str | Path) -> Path:
         """Write the records as JSON; OutputError if the path cannot be written."""
-        return write_atomically(path, json.dumps(self.rows(), indent=1) + "\n")
+        return write_json(path, self.rows())
 
     def plot(self) -> Any:
         """A matplotlib Figure of when each overlap computes and communicates (weft.report.plots has more)."""

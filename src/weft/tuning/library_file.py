@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from weft.errors import ConfigError, InputError
-from weft.files import write_atomically
+from weft.files import write_json
 from weft.hardware.sourced import translated
 from weft.kernels import GemmTiling
 from weft.tuning.kernels import GoKernels
@@ -95,7 +95,7 @@ class KernelLibrary(_Plain):
 
     def save(self, path: str | Path) -> Path:
         """Write the library as JSON; OutputError if the path cannot be written."""
-        return write_atomically(path, json.dumps(self.model_dump(mode="json"), indent=1) + "\n")
+        return write_json(path, self.model_dump(mode="json"))
 
 
 def library_of(

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from weft.errors import ConfigError, InputError, UnknownNameError
-from weft.files import write_atomically
+from weft.files import write_json
 from weft.hardware import Gpu
 from weft.tuning.profile import GemmProfile, profile_of
 from weft.workload import Gemm
@@ -152,7 +152,7 @@ class SlowdownTables:
 
     def save(self, path: str | Path) -> Path:
         """Write the tables as JSON, whole or not at all; OutputError if the file cannot be written."""
-        return write_atomically(path, json.dumps(self.record(), indent=1) + "\n")
+        return write_json(path, self.record())
 
     def record(self) -> dict[str, Any]:
         """The tables as plain data; `from_record` makes equal tables of it."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from weft.errors import InputError
-from weft.files import write_atomically
+from weft.files import write_json
 from weft.validation.clouds import Cloud, clouds_of
 from weft.validation.data import Kind, Rows, data_folder, read_folder
 from weft.validation.kinds import READERS
@@ -99,7 +98,7 @@ class Validation:
 
     def save(self, file: str | os.PathLike[str], **more: Any) -> Path:
         """Write the errors as JSON, whole or not at all, with `more` beside them; OutputError if that fails."""
-        return write_atomically(file, json.dumps({**self.to_dict(), **more}, indent=1) + "\n")
+        return write_json(file, {**self.to_dict(), **more})
 
     def _parts(self, kind: str) -> list[Predicted]:
         return [part for part in self.predictions if part.subject.kind == kind]
