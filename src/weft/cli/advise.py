@@ -102,7 +102,7 @@ def advise(
     The machine's slowdown tables are simulated when it is first asked about, and kept; then the best choices are
     simulated to confirm them.
     """
-    from weft.tuning.advice import advise as ask
+    from weft.tuning import advise as ask
     from weft.workload import Gemm
 
     if len(gemm) != 3:
@@ -133,9 +133,15 @@ def _print(advice: Advice) -> None:
         f"GEMM {g.m} x {g.n} x {g.k} {g.dtype} beside {advice.collective} of {format_bytes(advice.bytes_, 4)} "
         f"on each of {advice.tables.ranks} x {advice.gpu.name}"
     )
-    columns = ["way to share", "CUs apart", "expected us", "simulated us", "speedup", "of the ideal"]
-    ranked = sorted(advice.options, key=advice.speedup_of, reverse=True)
-    print_table(title, columns, [_row(advice, option) for option in ranked], numbers=columns[1:])
+    columns = [
+        "way to share",
+        f"{advice.units_word} apart",
+        "expected us",
+        "simulated us",
+        "speedup",
+        "of the ideal",
+    ]
+    print_table(title, columns, [_row(advice, option) for option in advice.ranked], numbers=columns[1:])
     for sentence in advice.sentences:
         click.echo(sentence)
     print_table("What to set", ["what", "says"], [list(knob) for knob in advice.knobs])

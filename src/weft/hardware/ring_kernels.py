@@ -52,9 +52,18 @@ def ring_cost(vendor: str, architecture: str, protocol: str) -> RingCost:
 
     All of AMD's are served by "cdna", NVIDIA's and others that the catalogue does not know by "ampere".
     """
-    generation = "cdna" if vendor == "amd" else architecture if architecture in GENERATIONS else "ampere"
-    name = f"{generation}.{protocol}"
+    name = f"{_generation(vendor, architecture)}.{protocol}"
     return _moved.get().get(name) or ring_costs()[name]
+
+
+def costs_of(vendor: str, architecture: str) -> Mapping[str, RingCost]:
+    """All kernels of the library on GPUs of an architecture, by name, such as "hopper.simple"."""
+    begin = f"{_generation(vendor, architecture)}."
+    return {name: cost for name, cost in ring_costs().items() if name.startswith(begin)}
+
+
+def _generation(vendor: str, architecture: str) -> str:
+    return "cdna" if vendor == "amd" else architecture if architecture in GENERATIONS else "ampere"
 
 
 @contextmanager

@@ -43,8 +43,7 @@ def _options(advice: Advice) -> Table:
         "GEMM ends",
         "collective ends",
     )
-    ranked = sorted(advice.options, key=advice.speedup_of, reverse=True)
-    return Table(heads, [_option(advice, one) for one in ranked])
+    return Table(heads, [_option(advice, one) for one in advice.ranked])
 
 
 def _option(advice: Advice, option: Option) -> tuple[str, ...]:
@@ -54,7 +53,7 @@ def _option(advice: Advice, option: Option) -> tuple[str, ...]:
         found = (run.makespan_s, run.gemm_s or 0.0, run.collective_s or 0.0)
         times = tuple(f"{seconds * 1e6:,.0f}" for seconds in found)  # type: ignore[assignment]
     return (
-        option.label,
+        advice.name_of(option),
         f"{option.forecast_s * 1e6:,.0f}",
         times[0],
         f"{advice.speedup_of(option):.2f}×",
@@ -67,7 +66,7 @@ def _figures(advice: Advice) -> list[Figure]:
     return [
         Figure(
             plots.ways_to_share(advice),
-            "Every way to share that was simulated, from the slowest to the ideal, with its speedup.",
+            "Every way to share that was simulated, the best last but for the ideal, with its speedup.",
         ),
         Figure(
             plots.gain_against_units(advice),
@@ -75,6 +74,7 @@ def _figures(advice: Advice) -> list[Figure]:
         ),
         Figure(
             plots.collective_times(advice),
-            "The collective alone: few compute units move large buffers slower, DMA engines start small ones later.",
+            "The collective alone: few compute units move large buffers slower"
+            + ("." if advice.why_no_dma else ", DMA engines start small ones later."),
         ),
     ]

@@ -1,46 +1,25 @@
-"""Advice for one GEMM beside one collective: what the tables choose, what simulation says of it, how sure that is."""
+"""Advice for one GEMM beside one collective: every way to share with what it brings, and how sure the best one is."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from math import hypot
 from typing import Any, NamedTuple
 
-from weft.hardware import Gpu, find_gpu
+from weft.hardware import Gpu
 from weft.overlap.library_ring import PUSHES
-from weft.overlap.tile import tiling_for
 from weft.result.sharing import Sharing
 from weft.result.stream_run import StreamRun
-from weft.simulation.runner import collective_on
-from weft.sweep import Progress, Store, sweep
-from weft.sweep.streams import CollectiveAlone, GemmAlone, Setting, Together
-from weft.tuning.heuristics import TIE, Case, Choice, Forecast, case_of, choose, forecasts, plainest
+from weft.tuning.heuristics import TIE, Choice
 from weft.tuning.knobs import Knob, knobs_for
-from weft.tuning.model_errors import CONTENTION, collective_error, gemm_error
-from weft.tuning.probes import tables_for
 from weft.tuning.tables import SlowdownTables
+from weft.units import format_bytes
 from weft.workload import Gemm
 
-CONFIRMED = 3
-"""So many of the best forecasts are simulated, whatever their strategy; and the best of each strategy."""
-ASSUMED = {
-    "the clock of long runs": ("clocks.sustained",),
-    "how much of its bandwidth the cache reaches": ("cache.efficiency",),
-    "the latency of the memory-side cache": ("memory_cache.latency",),
-    "the queues of the memory": ("memory.queue_entries",),
-    "the latency of a link": ("link.latency",),
-    "what a copy costs host and engine": (
-        "dma.setup", "dma.enqueue", "dma.doorbell", "dma.fetch", "dma.trigger", "dma.drain", "dma.sync", "dma.signal",
-    ),
-    "how much an engine has on its way": ("dma.window",),
-}  # fmt: skip
-"""Values of a GPU that may move the answer; those that are assumed are moved together, to each end of their ranges."""
-AS_FAST = 1.05
-"""DMA engines are as fast as compute units if they take at most so many times as long."""
-_MIB = 1 << 20
-GRID = 8
-"""Sizes per doubling at which a crossover is looked for."""
+ALIKE = 0.01
+"""Ways that differ by no more than this share are named together."""
+NOTED = 0.03
+"""A collective that is so much faster alone than the library's is worth a word."""
 
 
 class Option(NamedTuple):
@@ -51,18 +30,22 @@ class Option(NamedTuple):
     forecast_s: float
     run: StreamRun | None
 
-    @property
-    def label(self) -> str:
-        """The way in a few words."""
-        return label(self.strategy, self.units)
-
 
 class Doubt(NamedTuple):
-    """A reason to doubt a speedup, and what it would be if that were so."""
+    """A reason to doubt a speedup, and between what it would then lie."""
 
     why: str
     low: float
     high: float
+    copies: bool = False
+    """Whether it concerns DMA engines alone, so that ways without them stay as good."""
+
+
+class LibraryChoice(NamedTuple):
+    """What the library takes instead of the ring that is simulated: its name, and its time alone in closed form [s]."""
+
+    name: str
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -72,7 +55,7 @@ class Advice:
     `options` are all ways, the plainest first; `choice` is what the tables alone choose, knowing what both take
     alone. `doubts` say what the speedup of the best option would be for another reason each. `crossover` is the size
     from which DMA engines gather or exchange as fast as compute units alone, `pays` from which a DMA strategy is the
-    best beside this GEMM [bytes]; None where there is none.
+    best beside this GEMM [bytes]; None where there is none. `library` is what it would take instead, if anything.
     """
 
     gemm: Gemm
@@ -85,6 +68,7 @@ class Advice:
     doubts: tuple[Doubt, ...]
     crossover: int | None
     pays: int | None
+    library: LibraryChoice | None = None
 
     @property
     def gpu(self) -> Gpu:
@@ -94,8 +78,8 @@ class Advice:
     @property
     def best(self) -> Option:
         """The fastest option that was simulated; of those that are as good as it, the plainest."""
-        fastest = min(map(_makespan, self.simulated))
-        return next(one for one in self.simulated if _makespan(one) <= (1 + TIE) * fastest)
+        fastest = min(map(makespan_of, self.simulated))
+        return next(one for one in self.simulated if makespan_of(one) <= (1 + TIE) * fastest)
 
     @property
     def simulated(self) -> tuple[Option, ...]:
@@ -109,7 +93,7 @@ class Advice:
 
     def speedup_of(self, option: Option) -> float:
         """Serial time over that of an option: simulated, or else as forecast."""
-        return self.alone.serial_s / _makespan(option)
+        return self.alone.serial_s / makespan_of(option)
 
     def share_of(self, option: Option) -> float:
         """How much of what the ideal saves an option saves."""
@@ -123,11 +107,14 @@ class Advice:
             for one in self.simulated
             if (one.strategy, one.units) == (self.choice.strategy, self.choice.units)
         )
-        return _makespan(chosen) / _makespan(self.best) - 1
+        return makespan_of(chosen) / makespan_of(self.best) - 1
 
     @property
     def low(self) -> float:
-        """The speedup if doubts come true, each by itself and against the user, as the root of their squares."""
+        """The speedup if doubts come true, against the user: each by itself, as the root of their squares.
+
+        No bound: errors of the models are means, so that about every third answer lies further off.
+        """
         return self.speedup - hypot(*(max(0.0, self.speedup - doubt.low) for doubt in self.doubts))
 
     @property
@@ -151,29 +138,131 @@ class Advice:
         )
 
     @property
+    def units_word(self) -> str:
+        """What the vendor calls compute units: CUs, or SMs."""
+        return "SMs" if self.gpu.vendor == "nvidia" else "CUs"
+
+    @property
+    def most_apart(self) -> int:
+        """Compute units of the best partition that was simulated, or the fewest there are."""
+        tried = [one for one in self.simulated if one.strategy == "partition" and one.units]
+        return max(tried, key=self.speedup_of).units or 0 if tried else self.tables.splits[0]
+
+    def name_of(self, option: Option) -> str:
+        """A way in a few words."""
+        return label(option.strategy, option.units, self.units_word)
+
+    @property
+    def alike(self) -> tuple[Option, ...]:
+        """What was simulated and is as good as the best but for a percent, the best left out."""
+        limit = (1 + ALIKE) * makespan_of(self.best)
+        return tuple(one for one in self.simulated if one != self.best and makespan_of(one) <= limit)
+
+    @property
+    def ranked(self) -> list[Option]:
+        """Every way, the best first and then by what it gains."""
+        return sorted(self.options, key=lambda one: (one == self.best, self.speedup_of(one)), reverse=True)
+
+    @property
     def sentences(self) -> list[str]:
         """The advice in words: what to take, what both take alone, how good the tables are, where DMA engines pay."""
-        alone, choice = self.alone, self.choice
-        take = (
-            f"Take {self.best.label}: {self.speedup:.2f}x over one after the other, {self.low:.2f}x to "
-            f"{self.high:.2f}x with all doubts; the ideal is {alone.ideal:.2f}x."
-        )
-        if self.speedup < 1:
-            take = f"Run one after the other: the best way to share is {1 / self.speedup - 1:.0%} slower."
+        alone = self.alone
         times = f"Alone the GEMM takes {alone.gemm_s * 1e6:.0f} us, the collective {alone.collective_s * 1e6:.0f} us."
-        chosen = label(choice.strategy, choice.units)
-        tables = (
+        found = [
+            self._take,
+            times,
+            self._faster_alone,
+            self._library,
+            self._tiles,
+            self._chosen,
+            self._unsafe,
+        ]
+        return [*filter(None, found), self.why_no_dma or self._dma_pays()]
+
+    @property
+    def _take(self) -> str:
+        if self.speedup < 1:
+            return f"Run one after the other: the best way to share is {1 / self.speedup - 1:.0%} slower."
+        others = ", ".join(self.name_of(one) for one in self.alike)
+        return (
+            f"Take {self.name_of(self.best)}: {self.speedup:.2f}x over one after the other, typically "
+            f"{self.low:.2f}x to {self.high:.2f}x; the ideal is {self.alone.ideal:.2f}x."
+            + (f" As good within {ALIKE:.0%}: {others}." if others else "")
+        )
+
+    @property
+    def _faster_alone(self) -> str:
+        """That a part of the gain is no overlap, where the collective is faster alone than by the library's kernel."""
+        table, best = self.tables.collective(self.collective), self.best
+        by_dma = best.strategy.startswith("dma")
+        column = table.dma if by_dma else table.units.get(best.units or 0)
+        if not column:
+            return ""
+        library = table.seconds(table.library, self.bytes_)
+        faster = library / table.seconds(column, self.bytes_) - 1
+        if faster < NOTED:
+            return ""
+        who = "DMA engines" if by_dma else f"{best.units} workgroups"
+        return (
+            f"{who} alone are {faster:.0%} faster than the library's {table.library_units} workgroups: this part of "
+            "the gain is no overlap, and counts above the ideal."
+        )
+
+    @property
+    def _library(self) -> str:
+        if self.library is None:
+            return ""
+        return (
+            f"A ring is simulated; the library would take {self.library.name} ({self.library.seconds * 1e6:.0f} us "
+            "alone, in closed form)."
+        )
+
+    @property
+    def _tiles(self) -> str:
+        """That the GEMM keeps its tile, where taking the fewest units off it costs a wave."""
+        profile, fewest = self.tables.profile(self.gemm), self.tables.splits[0]
+        here, less = profile.waves(0), profile.waves(fewest)
+        if here == less:
+            return ""
+        return (
+            f"The GEMM's {profile.tiles} tiles run in {here} {'wave' if here == 1 else 'waves'} on all {self.units_word}, "
+            f"in {less} with {fewest} fewer; a library that is told of fewer may choose another tile: not tried."
+        )
+
+    @property
+    def _chosen(self) -> str:
+        chosen = label(self.choice.strategy, self.choice.units, self.units_word)
+        if chosen == self.name_of(self.best):
+            return "The tables alone choose the same."
+        if self.loss < TIE:
+            return f"The tables alone choose {chosen}, which is as good."
+        return (
             f"The tables alone choose {chosen}, which takes {self.loss:.1%} longer than the best simulated."
         )
-        return [take, times, tables, self.why_no_dma or self._dma_pays()]
+
+    @property
+    def _unsafe(self) -> str:
+        """What would be better if a doubt of DMA engines came true, where that is so."""
+        others = [one for one in self.simulated if not one.strategy.startswith("dma")]
+        other = max(others, key=self.speedup_of)
+        doubts = [d for d in self.doubts if d.copies and d.low < self.speedup_of(other)]
+        if not doubts:
+            return ""
+        worst = min(doubts, key=lambda doubt: doubt.low)
+        return (
+            f"Not for sure: if {worst.why}, it may be {worst.low:.2f}x, and {self.name_of(other)} is better "
+            f"({self.speedup_of(other):.2f}x)."
+        )
 
     def _dma_pays(self) -> str:
-        smallest = self.tables.collective(self.collective).bytes[0]
-        alone, beside = (_since(size, smallest) for size in (self.crossover, self.pays))
-        return (
-            f"DMA engines alone are as fast as compute units alone {alone}; "
-            f"beside this GEMM they are the best way {beside}."
-        )
+        sizes = self.tables.collective(self.collective).bytes
+        alone = f"DMA engines alone are as fast as compute units alone {_since(self.crossover, sizes)}"
+        best = self.best.strategy.startswith("dma")
+        if best != (self.pays is not None and self.bytes_ >= self.pays):
+            # At this size it is known better than by the tables, or the sizes that pay are no interval.
+            here = "are" if best else "are not"
+            return f"{alone}; beside this GEMM it depends on the size, and at this one they {here} best."
+        return f"{alone}; beside this GEMM they are the best way {_since(self.pays, sizes)}."
 
     def as_json(self) -> dict[str, Any]:
         """Everything as plain data; times in seconds."""
@@ -197,6 +286,7 @@ class Advice:
             "dma_pays_from_bytes": self.pays,
             "set": [knob._asdict() for knob in self.knobs],
             "why_no_dma": self.why_no_dma,
+            "library_takes": None if self.library is None else self.library._asdict(),
         }
 
     def _option(self, option: Option) -> dict[str, Any]:
@@ -213,227 +303,19 @@ class Advice:
         }
 
 
-def advise(
-    gemm: Gemm,
-    collective: str,
-    bytes_: int,
-    machine: Gpu | str,
-    *,
-    ranks: int = 8,
-    clock: str = "sustained",
-    request_bytes: int | None = None,
-    spread: bool = True,
-    jobs: int = 1,
-    progress: Progress | None = None,
-    store: Store | None = None,
-) -> Advice:
-    """How `gemm` and a collective of `bytes_` (the whole buffer) should share each of `ranks` equal GPUs.
-
-    The machine's slowdown tables are made first, unless `store` holds their runs. The tables' best choices are then
-    simulated, and the best of them again with each assumed value of the machine at both ends of its range (`spread`).
-    Raises UnknownNameError for an unknown GPU or collective, InputError for what no library or matrix unit can do.
-    """
-    gpu = find_gpu(machine) if isinstance(machine, str) else machine
-    # What cannot be run is refused before the tables' minute of work.
-    tiling_for(gemm, gpu, clock)
-    collective_on(gpu, collective, bytes_, ranks, gemm.dtype, "cu")
-    tables = tables_for(
-        gpu,
-        ranks=ranks,
-        collectives=(collective,),
-        clock=clock,
-        request_bytes=request_bytes,
-        jobs=jobs,
-        progress=progress,
-        store=store,
-    )
-    setting = Setting(tables.gpu, ranks, clock, request_bytes)
-    return _Advisor(gemm, collective, bytes_, tables, setting, jobs, progress, store).advice(spread)
-
-
-class _Advisor:
-    """Simulates what one piece of advice rests on."""
-
-    def __init__(
-        self,
-        gemm: Gemm,
-        collective: str,
-        bytes_: int,
-        tables: SlowdownTables,
-        setting: Setting,
-        jobs: int,
-        progress: Progress | None,
-        store: Store | None,
-    ) -> None:
-        self.gemm, self.collective, self.bytes_ = gemm, collective, bytes_
-        self.tables, self.setting = tables, setting
-        self.jobs, self.progress, self.store = jobs, progress, store
-
-    def advice(self, spread: bool) -> Advice:
-        """Both alone, the best ways to share, and the doubts."""
-        gemm, moved = self._run(self._both_alone(self.setting))
-        given = {"gemm_s": gemm.makespan_s, "collective_s": moved.makespan_s}
-        case = case_of(self.gemm, self.collective, self.bytes_, self.tables, **given)
-        options = self._options(case)
-        runs = {
-            f"{one.strategy} {one.units or ''}".strip(): one.run for one in options if one.run is not None
-        }
-        advice = Advice(
-            gemm=self.gemm,
-            collective=self.collective,
-            bytes_=self.bytes_,
-            tables=self.tables,
-            alone=Sharing(gemm, moved, runs),
-            choice=choose(self.gemm, self.collective, self.bytes_, self.tables, **given),
-            options=options,
-            doubts=(),
-            crossover=crossover(self.tables, self.collective),
-            pays=pays_from(self.gemm, self.tables, self.collective),
-        )
-        doubts = self._model_doubts(case, advice)
-        return replace(advice, doubts=(*doubts, *(self._assumed_doubts(advice) if spread else ())))
-
-    def _run(self, tasks: Sequence[Any]) -> list[StreamRun]:
-        """The runs of the tasks, in their order."""
-        found = dict(sweep(tasks, jobs=self.jobs, progress=self.progress, store=self.store))
-        return [StreamRun.from_record(found[task]) for task in tasks]
-
-    def _both_alone(self, setting: Setting) -> tuple[GemmAlone, CollectiveAlone]:
-        moved = CollectiveAlone(self.collective, self.bytes_, setting, dtype=self.gemm.dtype)
-        return GemmAlone(self.gemm, setting), moved
-
-    def _together(self, strategy: str, units: int | None, setting: Setting) -> Together:
-        return Together(self.gemm, self.collective, self.bytes_, setting, strategy, units)
-
-    def _options(self, case: Case) -> tuple[Option, ...]:
-        """Every way to share; the best few, and the best of each strategy, simulated."""
-        every = tuple(forecasts(case))
-        ranked = sorted(every, key=lambda one: one.makespan_s)
-        best: dict[str, Forecast] = {}
-        for one in ranked:
-            best.setdefault(one.strategy, one)
-        confirmed = [*dict.fromkeys([*ranked[:CONFIRMED], *best.values(), plainest(every)])]
-        runs = self._run([self._together(one.strategy, one.units, self.setting) for one in confirmed])
-        found = dict(zip(confirmed, runs, strict=True))
-        return tuple(Option(*one, found.get(one)) for one in every)
-
-    def _model_doubts(self, case: Case, advice: Advice) -> list[Doubt]:
-        """What the known errors of the models would make of the speedup."""
-        gpu, best = self.tables.gpu.name, advice.best
-        of_gemm, here_g = gemm_error(gpu)
-        of_moved, here_c = collective_error(gpu, self.collective)
-        factors = {
-            f"GEMMs are predicted within {of_gemm:.1%}{_where(here_g, gpu)}": [
-                (1 + off, 1.0) for off in (-of_gemm, of_gemm)
-            ],
-            f"{self.collective} is predicted within {of_moved:.1%}{_where(here_c, gpu)}": [
-                (1.0, 1 + off) for off in (-of_moved, of_moved)
-            ],
-        }
-        doubts = [
-            _doubt(why, [self._speedup_if(case, best, *pair) for pair in pairs])
-            for why, pairs in factors.items()
-        ]
-        both = [advice.speedup / (1 + off) for off in (-CONTENTION, CONTENTION)]
-        return [*doubts, _doubt(f"both side by side within {CONTENTION:.1%}, as on four A100", both)]
-
-    def _speedup_if(self, case: Case, best: Option, gemm: float, collective: float) -> float:
-        """The best option's speedup if both alone took other times, as the tables forecast the change."""
-        other = case.off(gemm, collective)
-        makespan = next(one.makespan_s for one in forecasts(other) if one[:2] == best[:2])
-        return (other.gemm_s + other.collective_s) / (makespan * _makespan(best) / best.forecast_s)
-
-    def _assumed_doubts(self, advice: Advice) -> list[Doubt]:
-        """What each assumed value would make of the speedup at both ends of its range: simulated."""
-        best = advice.best
-        ends = {
-            f"{what}, assumed ({_listed(low)})": [
-                replace(self.setting, gpu=self.tables.gpu.with_values(values)) for values in (low, high)
-            ]
-            for what, (low, high) in assumed_ends(self.tables.gpu, best.strategy).items()
-        }
-        tasks = [
-            task
-            for settings in ends.values()
-            for at in settings
-            for task in (*self._both_alone(at), self._together(best.strategy, best.units, at))
-        ]
-        times = iter(run.makespan_s for run in self._run(tasks))
-        return [
-            _doubt(why, [(next(times) + next(times)) / next(times) for _ in settings])
-            for why, settings in ends.items()
-        ]
-
-
-def assumed_ends(gpu: Gpu, strategy: str) -> dict[str, tuple[dict[str, str], dict[str, str]]]:
-    """What is assumed of a GPU and may move a strategy's speedup: the low and the high end of each value, by path."""
-    found = {}
-    for what, paths in ASSUMED.items():
-        known = {path: gpu.provenance[path] for path in paths if path in gpu.provenance}
-        if strategy.startswith("dma") or not any(path.startswith("dma.") for path in paths):
-            assumed = {path: p for path, p in known.items() if p.kind == "assumed" and p.low is not None}
-            if assumed:
-                low = {path: str(p.low) for path, p in assumed.items()}
-                found[what] = low, {path: str(p.high) for path, p in assumed.items()}
-    return found
-
-
-def crossover(tables: SlowdownTables, collective: str) -> int | None:
-    """The size from which DMA engines are as fast as the library's kernel, both alone; None if there is none."""
-    table = tables.collective(collective)
-    if not table.dma:
-        return None
-    return _from(
-        table.bytes,
-        lambda size: table.seconds(table.dma, size) <= AS_FAST * table.seconds(table.library, size),
-    )
-
-
-def pays_from(gemm: Gemm, tables: SlowdownTables, collective: str) -> int | None:
-    """The size from which a DMA strategy is the best one beside a GEMM, as forecast; None if there is none."""
-
-    def pays(size: int) -> bool:
-        return choose(gemm, collective, size, tables).strategy.startswith("dma")
-
-    table = tables.collective(collective)
-    return _from(table.bytes, pays) if table.dma else None
-
-
-def _from(sizes: Sequence[int], holds: Callable[[int], bool]) -> int | None:
-    """The least size of a grid from which on a claim holds for every size."""
-    found = None
-    size = float(sizes[-1])
-    while size >= sizes[0] and holds(round(size)):
-        found = round(size)
-        size /= 2 ** (1 / GRID)
-    return found
-
-
-def label(strategy: str, units: int | None) -> str:
+def label(strategy: str, units: int | None, word: str = "CUs") -> str:
     """A way to share in a few words."""
-    return strategy if units is None else f"{strategy} with {units} CUs"
+    return strategy if units is None else f"{strategy} with {units} {word}"
 
 
-def _since(size: int | None, smallest: int) -> str:
-    """From which size on, in words."""
+def _since(size: int | None, sizes: tuple[int, ...]) -> str:
+    """From which of the tables' sizes on, in words."""
     if size is None:
-        return "at no size"
-    return "at every size" if size <= 1.1 * smallest else f"from {size / _MIB:.0f} MiB on"
+        return f"at no size up to {format_bytes(sizes[-1], 3)}"
+    least = ", the least in the tables" if size <= 1.1 * sizes[0] else ""
+    return f"from {format_bytes(size, 3)} on{least}"
 
 
-def _makespan(option: Option) -> float:
+def makespan_of(option: Option) -> float:
+    """What both take [s]: as simulated, or else as forecast."""
     return option.forecast_s if option.run is None else option.run.makespan_s
-
-
-def _doubt(why: str, speedups: Sequence[float]) -> Doubt:
-    return Doubt(why, min(speedups), max(speedups))
-
-
-def _listed(paths: Iterable[str]) -> str:
-    """The paths, or their table where there are several."""
-    names = list(paths)
-    return names[0] if len(names) == 1 else f"{names[0].partition('.')[0]}, {len(names)} values"
-
-
-def _where(here: bool, gpu: str) -> str:
-    return f" on {gpu}" if here else f" at worst where they were measured, which was not on {gpu}"

@@ -5,13 +5,13 @@ from __future__ import annotations
 from matplotlib.axes import Axes
 
 from weft.report.plots.streams import COLLECTIVE, GEMM
-from weft.report.plots.style import Look, Picture, grid, handle, picture, styled
+from weft.report.plots.style import STRATEGIES, Look, Picture, grid, handle, picture, styled
 from weft.tuning.advice import Advice, Option
 from weft.units import format_bytes
 
 _BOTH = Look("both", "#4D4D4D")
-_LINES = (("partition", "#D55E00", "o", "-"), ("dma-partition", "#009E73", "s", "--"))
-_LEVELS = (("streams", "#999999"), ("priority", "#E69F00"), ("dma", "#0072B2"))
+_LINES = (("partition", "o", "-"), ("dma-partition", "s", "--"))
+_LEVELS = ("streams", "priority", "dma")
 _MIB = 1 << 20
 
 
@@ -20,7 +20,9 @@ def ways_to_share(advice: Advice) -> Picture:
     """When only the GEMM, both, or only the collective ran under every way that was simulated [us]."""
     alone = advice.alone
     rows = [("one after the other", alone.gemm_s, 0.0, 0.0, alone.collective_s)]
-    rows += [(one.label, *_stretches(one)) for one in sorted(advice.simulated, key=advice.speedup_of)]
+    rows += [
+        (advice.name_of(one), *_stretches(one)) for one in sorted(advice.simulated, key=advice.speedup_of)
+    ]
     shorter = min(alone.gemm_s, alone.collective_s)
     rows.append(("ideal", 0.0, shorter, alone.gemm_s - shorter, alone.collective_s - shorter))
     figure = picture(10, 1.1 + 0.34 * len(rows))
@@ -42,6 +44,7 @@ def ways_to_share(advice: Advice) -> Picture:
     ax.invert_yaxis()
     ax.margins(x=0.08)
     ax.set_xlabel("time [µs]")
+    ax.set_title("What runs when?")
     grid(ax, "x")
     looks = (GEMM._replace(label="GEMM only"), _BOTH, COLLECTIVE._replace(label="collective only"))
     figure.legend(handles=[handle(look) for look in looks], loc="outside lower center", ncols=3)
@@ -66,7 +69,8 @@ def gain_against_units(advice: Advice) -> Picture:
     """The speedup against the compute units set apart: as the tables expect it, and as simulated (marks)."""
     figure = picture(7.2, 3.6)
     ax = figure.subplots()
-    for strategy, color, mark, line in _LINES:
+    for strategy, mark, line in _LINES:
+        color = STRATEGIES[strategy].color
         found = [one for one in advice.options if one.strategy == strategy and one.units is not None]
         if found:
             units = [one.units or 0 for one in found]
@@ -76,16 +80,20 @@ def gain_against_units(advice: Advice) -> Picture:
             ax.plot(
                 [one.units or 0 for one in done], [advice.speedup_of(one) for one in done], mark, color=color
             )
-    for strategy, color in _LEVELS:
-        for one in (one for one in advice.options if one.strategy == strategy):
-            ax.axhline(advice.speedup_of(one), color=color, linestyle=":", label=strategy)
     ax.axhline(advice.alone.ideal, color="#000000", linewidth=0.8, label="ideal")
+    for strategy in _LEVELS:
+        for one in (one for one in advice.options if one.strategy == strategy):
+            ax.axhline(
+                advice.speedup_of(one), color=STRATEGIES[strategy].color, linewidth=2.4, linestyle=(0, (1.5, 1.5)),
+                label=strategy,
+            )  # fmt: skip
     splits = sorted({one.units for one in advice.options if one.units is not None})
     ax.set_xscale("log", base=2)
     ax.set_xticks(splits, [str(units) for units in splits])
     ax.minorticks_off()
-    ax.set_xlabel("compute units set apart")
+    ax.set_xlabel(f"{advice.units_word} set apart")
     ax.set_ylabel("speedup over one after the other")
+    ax.set_title(f"How many {advice.units_word} should the collective have?")
     grid(ax)
     figure.legend(loc="outside right upper")
     return figure
@@ -97,16 +105,19 @@ def collective_times(advice: Advice) -> Picture:
     table = advice.tables.collective(advice.collective)
     figure = picture(7.2, 3.4)
     ax = figure.subplots()
-    fewest = min(table.units)
-    lines = [(f"library, {table.library_units} CUs", table.library, "#E69F00", "o-")]
-    lines.append((f"{fewest} CUs", table.units[fewest], "#D55E00", "^-"))
+    word = advice.units_word
+    lines = [(f"library, {table.library_units} {word}", table.library, STRATEGIES["priority"].color, "o-")]
+    shown = sorted({min(table.units), advice.most_apart})
+    looks = zip(shown, ("#0072B2", STRATEGIES["partition"].color), ("v-", "^-"), strict=False)
+    lines += [(f"{units} {word}", table.units[units], color, style) for units, color, style in looks]
     if table.dma:
-        lines.append(("DMA engines", table.dma, "#009E73", "s--"))
+        lines.append(("DMA engines", table.dma, STRATEGIES["dma"].color, "s--"))
     for label, seconds, color, style in lines:
         ax.plot(
             [size / _MIB for size in table.bytes], [s * 1e6 for s in seconds], style, color=color, label=label
         )
-    _mark(ax, advice.bytes_, "this one")
+    outside = advice.bytes_ < table.bytes[0] or advice.bytes_ > table.bytes[-1]
+    _mark(ax, advice.bytes_, "this one, not in the tables" if outside else "this one")
     if advice.crossover is not None and advice.crossover > table.bytes[0]:
         _mark(ax, advice.crossover, "DMA as fast")
     ax.set_xscale("log", base=2)
@@ -115,6 +126,7 @@ def collective_times(advice: Advice) -> Picture:
     ax.minorticks_off()
     ax.set_xlabel("size of the whole buffer")
     ax.set_ylabel(f"{advice.collective} alone [µs]")
+    ax.set_title(f"What does the {advice.collective} take alone?")
     grid(ax)
     figure.legend(loc="outside right upper")
     return figure
@@ -125,5 +137,5 @@ def _mark(ax: Axes, size: int, words: str) -> None:
     ax.axvline(size / _MIB, color="#444444", linewidth=0.8, linestyle=":")
     ax.annotate(
         words, (size / _MIB, 0.02), (3, 0), xycoords=("data", "axes fraction"), textcoords="offset points",
-        rotation=90, fontsize=8, va="bottom",
+        rotation=90, fontsize=8, va="bottom", bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},
     )  # fmt: skip

@@ -9,19 +9,10 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, PercentFormatter
 
-from weft.report.plots.style import Look, Picture, grid, handle, picture, styled
+from weft.report.plots.style import STRATEGIES, Picture, grid, handle, picture, styled
 from weft.result.sharing import CLASSES, Sharing
 from weft.units import format_bytes
 
-STRATEGIES: Mapping[str, Look] = {
-    "streams": Look("streams", "#999999"),
-    "priority": Look("priority", "#E69F00", "////"),
-    "partition": Look("partition", "#56B4E9", ".."),
-    "priority-partition": Look("priority-partition", "#0072B2", "xxxx"),
-    "dma": Look("dma", "#009E73", "\\\\\\\\"),
-    "dma-partition": Look("dma-partition", "#D55E00", "----"),
-}
-"""How each strategy looks."""
 _LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
 _MARKERS = {"G-long": "^", "GC-equal": "o", "C-long": "v"}
 _KINDS = {"G-long": "GEMM is longer", "GC-equal": "both alike", "C-long": "collective is longer"}

@@ -49,6 +49,16 @@ OVERLAPS: Mapping[str, Look] = {
     "ideal-rs-nmc": Look("ideal-rs-nmc", "#0072B2", "xxxx"),
 }
 
+STRATEGIES: Mapping[str, Look] = {
+    "streams": Look("streams", "#999999"),
+    "priority": Look("priority", "#E69F00", "////"),
+    "partition": Look("partition", "#56B4E9", ".."),
+    "priority-partition": Look("priority-partition", "#0072B2", "xxxx"),
+    "dma": Look("dma", "#009E73", "\\\\\\\\"),
+    "dma-partition": Look("dma-partition", "#D55E00", "----"),
+}
+"""Ways for a GEMM and a collective to share a GPU."""
+
 PHASES: Mapping[str, Look] = {
     "gemm": Look("GEMM", "#0072B2"),
     "reduce_scatter": Look("reduce-scatter (RS)", "#E69F00", "////"),
