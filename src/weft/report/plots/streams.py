@@ -108,8 +108,16 @@ def strategies(found: Strategies) -> Picture:
                 edgecolor="#444444",
                 linewidth=0.3,
             )
-        said = f" {answer.speedup:.2f}x, {answer.share_of_ideal:.0%} of the ideal"
-        ax.text(answer.makespan * 1e6, row, said, va="center", fontsize=8, bbox=_PLAIN)
+        said = f"{answer.speedup:.2f}x, {answer.share_of_ideal:.0%} of the ideal"
+        ax.annotate(
+            said,
+            (answer.makespan * 1e6, row),
+            (5, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=8,
+            bbox=_PLAIN,
+        )
     ax.axvline(serial, color="#444444", linewidth=1, linestyle=":")
     ax.axvline(serial / one.ideal_speedup, color="#444444", linewidth=1, linestyle="--")
     ax.set_xlim(0, max(serial, *(answer.makespan * 1e6 for answer in answers)) * 1.25)
