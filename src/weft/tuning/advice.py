@@ -226,8 +226,8 @@ class Advice:
             return ""
         return (
             f"The GEMM's {profile.tiles} tiles run in {here} {'wave' if here == 1 else 'waves'} on all "
-            f"{self.units_word}, in {less} with {fewest} fewer; a library that is told of fewer may choose another tile, "
-            "which is not tried."
+            f"{self.units_word}, in {less} with {fewest} fewer; a library that is told of fewer may choose another "
+            "tile, which is not tried."
         )
 
     @property
