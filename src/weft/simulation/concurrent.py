@@ -24,7 +24,8 @@ from weft.overlap.streams import Collective, CollectiveLoop, GemmLoop, Streams, 
 from weft.overlap.tile import tiling_for
 from weft.result.collect import loop_times
 from weft.result.stream_run import StreamRun
-from weft.simulation.runner import Copies, Run, Runner, Where, check_copies, collective_on, one_node, paced
+from weft.simulation.execution import Run
+from weft.simulation.runner import Copies, Runner, Where, check_copies, collective_on, one_node, paced
 from weft.workload import Gemm
 
 SATURATED = 0.95

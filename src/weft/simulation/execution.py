@@ -1,29 +1,92 @@
-"""Run a program on the engine: compile it once, say why it did not finish."""
+"""From a plan to what happened: lower it onto a machine, compile the engine once, run, say why a run did not finish."""
 
 from __future__ import annotations
 
 import sys
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 from weft.engine import layout as y
 from weft.engine.state import Machine
 from weft.errors import InputError, SimulationError
-from weft.hardware import Gpu
-from weft.overlap import ArbiterPolicy
-from weft.program import Kernel, Plan, Program
+from weft.hardware import Gpu, System
+from weft.overlap import ROUND_ROBIN, ArbiterPolicy
+from weft.overlap.machine import machine_tables
+from weft.program import Kernel, Plan, Program, build
+from weft.result import Result, RunConfig
+from weft.result.collect import collect
 from weft.result.unfinished import explain
 from weft.units import format_bytes
 
 FIRST_BIN_FS = 100_000_000
 """Width of the first bins of the series [fs]; they merge as time goes on."""
+Watch = Callable[[int, int], None]
+"""Called with events and time [fs] about every million events."""
+
+
+class Run(NamedTuple):
+    """A finished run: its result, and what it is computed from."""
+
+    result: Result
+    program: Program
+    state: Machine
+
+
+def run_plan(
+    plan: Plan,
+    system: System,
+    config: RunConfig,
+    *,
+    ranks: int = 1,
+    clock: str = "sustained",
+    policy: ArbiterPolicy = ROUND_ROBIN,
+    event_budget: int | None = None,
+    watch: Watch | None = None,
+) -> Run:
+    """Run a plan on the first `ranks` GPUs of a system to its end; `config` says what it is, and the request size.
+
+    Raises InputError for a kernel that no compute unit can hold and for requests that do not fit the machine,
+    SimulationError for a run that cannot finish.
+    """
+    check_fit(plan, system.gpu)
+    residents = most_resident(plan, system.gpu)
+    rows, shape = machine_tables(system, ranks, config.request_bytes, residents, clock)
+    program = build(plan, rows, shape)
+    state, wall = run_program(program, policy, event_budget, watch)
+    return Run(collect(config, program, state, wall), program, state)
+
+
+def config_of(
+    system: System, request_bytes: int, overlap: str, sublayer: str, policy: ArbiterPolicy = ROUND_ROBIN
+) -> RunConfig:
+    """What is run where one GPU stands for all and no sub-layer is split; `sublayer` is a name for all kernels."""
+    gpu = system.gpu
+    return RunConfig(
+        model="",
+        sublayer=sublayer,
+        tp=system.gpus,
+        m=0,
+        n=0,
+        k=0,
+        dtype="",
+        gpu=gpu.name,
+        overlap=overlap,
+        arbiter=policy.name,
+        request_bytes=request_bytes,
+        mode="mirrored",
+        dram_bytes_per_s=gpu.memory.bandwidth,
+        link_bytes_per_s=gpu.link.bandwidth,
+        changed=gpu.changes,
+        partitions=gpu.dies,
+    )
 
 
 def run_program(
     program: Program,
     policy: ArbiterPolicy,
     event_budget: int | None = None,
-    watch: Callable[[int, int], None] | None = None,
+    watch: Watch | None = None,
 ) -> tuple[Machine, float]:
     """The final state of a run, and how long it took [s]; SimulationError if it did not finish."""
     from weft.engine.run import execute

@@ -9,14 +9,12 @@ from weft.engine import layout as y
 from weft.engine.state import Machine as State
 from weft.errors import InputError
 from weft.hardware import Gpu, System
-from weft.overlap import ROUND_ROBIN
 from weft.overlap.gemms import ConcurrentGemms, TiledGemm, occupancy
-from weft.overlap.machine import default_request_bytes, machine_tables
-from weft.program import Plan, Program, build
-from weft.result import Result, RunConfig
-from weft.result.collect import WAITS, collect, residency
+from weft.overlap.machine import default_request_bytes
+from weft.result import Result
+from weft.result.collect import WAITS, residency
 from weft.result.gemms_run import GemmsRun
-from weft.simulation.execution import most_resident, run_program
+from weft.simulation.execution import Run, config_of, run_plan
 
 COUNTERS = (
     "cache_hits",
@@ -45,15 +43,16 @@ def concurrent_gemms(
     `units` bounds the compute units that they may use (None: all), `clock` is "short" or "sustained", requests are as
     large as suits the GPU unless given. Raises InputError for what cannot be simulated.
     """
-    plan, result, _, state = _run(gemms, gpu, queues, units, clock, request_bytes)
+    result, program, state = _run(gemms, gpu, queues, units, clock, request_bytes)
+    kernels = [placed.kernel for placed in program.plan.kernels]
     return GemmsRun(
         makespan_s=int(state.clock[y.C_NOW]) * 1e-15,
         ends_s=tuple(int(end) * 1e-15 for end in state.kernel_run[0, :, y.KR_END]),
         waits=_shares(state),
         bytes=dict(result.bytes),
         counters={name: result.counters[name] for name in COUNTERS},
-        workgroups=tuple(placed.kernel.workgroups for placed in plan.kernels),
-        held=tuple(occupancy(placed.kernel, gpu) for placed in plan.kernels),
+        workgroups=tuple(kernel.workgroups for kernel in kernels),
+        held=tuple(occupancy(kernel, gpu) for kernel in kernels),
         events=result.events,
     )
 
@@ -70,7 +69,7 @@ def watched_gemms(
 
     Raises as `concurrent_gemms` does.
     """
-    _, result, program, state = _run(gemms, gpu, queues, None, clock, request_bytes)
+    result, program, state = _run(gemms, gpu, queues, None, clock, request_bytes)
     return replace(result, residency=residency(program, state))
 
 
@@ -81,17 +80,14 @@ def _run(
     units: int | None,
     clock: str,
     request_bytes: int | None,
-) -> tuple[Plan, Result, Program, State]:
+) -> Run:
     planned = ConcurrentGemms(
         tuple(gemms), len(gemms) if queues is None else queues, clock, _first_units(gpu, units)
     )
+    system = System(gpu=gpu, gpus=2)  # a system has two GPUs at least; one of them is simulated
     grain = request_bytes or default_request_bytes(gpu)
-    plan = planned.plan(gpu)
-    # A system has two GPUs at least; one of them is simulated.
-    rows, shape = machine_tables(System(gpu=gpu, gpus=2), 1, grain, most_resident(plan, gpu), clock)
-    program = build(plan, rows, shape)
-    state, wall = run_program(program, ROUND_ROBIN)
-    return plan, collect(_config(gpu, grain), program, state, wall), program, state
+    config = replace(config_of(system, grain, "streams", "GEMMs"), tp=1)
+    return run_plan(planned.plan(gpu), system, config, clock=clock)
 
 
 def _first_units(gpu: Gpu, units: int | None) -> tuple[int, ...] | None:
@@ -111,23 +107,3 @@ def _shares(state: State) -> dict[str, float]:
     }
     whole = max(sum(spent.values()), 1.0)
     return {name: value / whole for name, value in spent.items()}
-
-
-def _config(gpu: Gpu, request_bytes: int) -> RunConfig:
-    return RunConfig(
-        model="",
-        sublayer="GEMMs",
-        tp=1,
-        m=0,
-        n=0,
-        k=0,
-        dtype="",
-        gpu=gpu.name,
-        overlap="streams",
-        arbiter=ROUND_ROBIN.name,
-        request_bytes=request_bytes,
-        mode="mirrored",
-        dram_bytes_per_s=gpu.memory.bandwidth,
-        link_bytes_per_s=gpu.link.bandwidth,
-        partitions=gpu.dies,
-    )

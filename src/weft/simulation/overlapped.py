@@ -8,14 +8,12 @@ from typing import Any
 from weft.engine import layout as y
 from weft.errors import InputError, UnknownNameError
 from weft.hardware import Gpu, Machine
-from weft.overlap import ROUND_ROBIN
 from weft.overlap.chunked import SPLITS, ChunkedGather, ChunkedScatter
 from weft.overlap.fused import GatherGemm, GemmScatter, fitting
-from weft.overlap.machine import default_request_bytes, machine_tables
+from weft.overlap.machine import default_request_bytes
 from weft.overlap.nodes import system_for
 from weft.overlap.tile import tiling_for
-from weft.program import build
-from weft.simulation.execution import most_resident, run_program
+from weft.simulation.execution import config_of, run_plan
 from weft.workload import Gemm
 
 PATTERNS = {"ag_gemm": "all_gather", "gemm_rs": "reduce_scatter"}
@@ -95,8 +93,7 @@ def overlapped(
     system = system_for(machine, ranks)
     plan = _planned(pattern, method, gemm, system.gpu, ranks, clock).plan(system.gpu)
     grain = request_bytes or default_request_bytes(system.gpu)
-    rows, shape = machine_tables(system, 1, grain, most_resident(plan, system.gpu), clock)
-    state, wall = run_program(build(plan, rows, shape), ROUND_ROBIN)
+    result, _, state = run_plan(plan, system, config_of(system, grain, method, pattern), clock=clock)
     return Overlapped(
         pattern=pattern,
         method=method,
@@ -104,8 +101,8 @@ def overlapped(
         gemm=_gemm_time(gemm, system.gpu, clock),
         collective=_collective_time(pattern, gemm, machine, ranks),
         overlapped=float(state.kernel_run[:, :, y.KR_END].max()) * 1e-15,
-        events=int(state.clock[y.C_EVENTS]),
-        wall_s=wall,
+        events=result.events,
+        wall_s=result.wall_s,
     )
 
 

@@ -1,10 +1,9 @@
-"""One machine on which streams are run: the plan lowered, the engine started, the state read."""
+"""One machine on which streams are run, and the collective that runs there."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from weft.engine import layout as y
 from weft.engine.state import Machine as State
@@ -13,16 +12,14 @@ from weft.hardware import Gpu, Machine, System
 from weft.kernels.copies import DmaGather
 from weft.overlap import ROUND_ROBIN, ArbiterPolicy, PhaseTimes
 from weft.overlap.library_ring import cu_collective, dma_collective
-from weft.overlap.machine import machine_tables
 from weft.overlap.nodes import system_for
 from weft.overlap.strategies import Strategy
 from weft.overlap.streams import Collective, Streams
-from weft.program import Program, build
-from weft.result import Result, RunConfig
-from weft.result.collect import collect, loop_times
-from weft.simulation.execution import check_fit, most_resident, run_program
+from weft.program import Program
+from weft.result import RunConfig
+from weft.result.collect import loop_times
+from weft.simulation.execution import Run, Watch, config_of, run_plan
 
-Watch = Callable[[int, int], None]
 Where = Gpu | Machine | System | str
 Copies = Mapping[str, int | bool]
 """Options of copies by DMA engines, as `weft.kernels.copies.DmaGather` describes them."""
@@ -83,14 +80,6 @@ def paced(system: System, moved: Collective | None) -> System:
     return system.model_copy(update={"gpu": system.gpu.model_copy(update={"link": slower})})
 
 
-class Run(NamedTuple):
-    """A finished run: its result, and what it is computed from."""
-
-    result: Result
-    program: Program
-    state: State
-
-
 @dataclass(frozen=True)
 class Runner:
     """Runs streams on a system, one GPU standing for all; `request_bytes` is the grain of memory requests."""
@@ -104,37 +93,28 @@ class Runner:
 
     def run(self, streams: Streams, overlap: str = "streams") -> Run:
         """Run the streams to their end; SimulationError if they cannot."""
-        gpu = self.system.gpu
-        plan = streams.plan(gpu)
-        check_fit(plan, gpu)
-        rows, shape = machine_tables(self.system, 1, self.request_bytes, most_resident(plan, gpu), self.clock)
-        program = build(plan, rows, shape)
-        state, wall = run_program(program, self.arbiter, self.event_budget, self.watch)
-        result = collect(self._config(streams, overlap), program, state, wall)
-        return Run(replace(result, times=_phase_times(program, state, streams)), program, state)
+        plan, config = streams.plan(self.system.gpu), self._config(streams, overlap)
+        run = run_plan(
+            plan,
+            self.system,
+            config,
+            clock=self.clock,
+            policy=self.arbiter,
+            event_budget=self.event_budget,
+            watch=self.watch,
+        )
+        times = _phase_times(run.program, run.state, streams)
+        return run._replace(result=replace(run.result, times=times))
 
     def _config(self, streams: Streams, overlap: str) -> RunConfig:
-        gpu, gemms, loop = self.system.gpu, streams.gemms, streams.collectives
+        gemms, loop = streams.gemms, streams.collectives
         names = ("" if gemms is None else "GEMM", "" if loop is None else loop.collective.collective)
-        changed = tuple(f"{path} = {p.text}" for path, p in gpu.provenance.items() if p.kind == "set by user")
-        return RunConfig(
-            model="",
-            sublayer=" beside ".join(filter(None, names)),
-            tp=self.system.gpus,
-            m=0 if gemms is None else gemms.gemm.m,
-            n=0 if gemms is None else gemms.gemm.n,
-            k=0 if gemms is None else gemms.gemm.k,
-            dtype="bytes" if gemms is None else gemms.gemm.dtype,
-            gpu=gpu.name,
-            overlap=overlap,
-            arbiter=self.arbiter.name,
-            request_bytes=self.request_bytes,
-            mode="mirrored",
-            dram_bytes_per_s=gpu.memory.bandwidth,
-            link_bytes_per_s=gpu.link.bandwidth,
-            changed=changed,
-            partitions=gpu.dies,
-        )
+        name = " beside ".join(filter(None, names))
+        config = config_of(self.system, self.request_bytes, overlap, name, self.arbiter)
+        if gemms is None:
+            return replace(config, dtype="bytes")
+        gemm = gemms.gemm
+        return replace(config, m=gemm.m, n=gemm.n, k=gemm.k, dtype=gemm.dtype)
 
 
 def _phase_times(program: Program, state: State, streams: Streams) -> PhaseTimes:

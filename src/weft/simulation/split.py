@@ -13,7 +13,8 @@ from weft.overlap.streams import CollectiveLoop, GemmLoop, Streams
 from weft.overlap.tile import tiling_for
 from weft.result import Result
 from weft.result.collect import loop_times, residency
-from weft.simulation.runner import Run, Runner, Where, one_node
+from weft.simulation.execution import Run
+from weft.simulation.runner import Runner, Where, one_node
 from weft.units import format_bytes
 from weft.workload import Gemm
 

@@ -23,10 +23,10 @@ from weft.result import Result
 from weft.result.collect import loop_times, residency
 from weft.result.concurrent import Choice, Concurrency, LoopTimes, Strategies
 from weft.simulation.concurrent import check_first, units_for, units_held
+from weft.simulation.execution import Watch
 from weft.simulation.runner import (
     Copies,
     Runner,
-    Watch,
     Where,
     check_copies,
     collective_on,
