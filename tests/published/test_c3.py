@@ -8,6 +8,7 @@ from weft.hardware import load
 from weft.overlap.strategies import STRATEGIES
 from weft.report.c3 import c3_report
 from weft.studies import c3
+from weft.studies.c3.timeline import SHOWN, timelines
 from weft.sweep import Store
 
 PUBLISHED = {
@@ -67,10 +68,24 @@ def test_copies_by_dma_engines_leave_the_gemm_its_compute_units(small):
 
 
 def test_the_page_shows_every_part_of_the_study(small, tmp_path):
-    page = c3_report(small, tmp_path, load("mi300x")).read_text()
-    for title in ("Headline", "How much of the ideal", "What each costs the other", "Why", "Every scenario"):
+    gpu = load("mi300x")
+    page = c3_report(small, tmp_path, gpu, timelines(small, gpu)).read_text()
+    for title in (
+        "Headline",
+        "How much of the ideal",
+        "What each costs the other",
+        "Why",
+        "Who held which compute unit",
+        "Every scenario",
+    ):
         assert f"<h2>{title}</h2>" in page
-    assert page.count("<svg") == 4
+    assert page.count("<svg") == 4 + len(SHOWN)
+
+
+def test_timelines_repeat_what_the_study_simulated(small):
+    runs = small.cases[0].sharing.runs
+    for name, drawn in timelines(small, load("mi300x")).items():
+        assert drawn.makespan == pytest.approx(runs[name].makespan_s)
 
 
 @pytest.mark.slow

@@ -6,8 +6,10 @@ import pytest
 
 from weft.errors import ConfigError, InputError
 from weft.hardware import load
-from weft.predict import gemm
+from weft.predict import collective, gemm
 from weft.studies.c3 import choosing, declared_suite, load_suite
+from weft.sweep import Store
+from weft.sweep.streams import Setting
 
 GOOD = """
 [[scenario]]
@@ -45,6 +47,42 @@ def test_gemms_and_sizes_of_the_declared_suite_are_those_of_its_rule():
         assert scenario.gemm[0] in choosing.ROWS[scenario.bound]
         assert scenario.size in choosing.SIZES
     assert declared_suite().rule == choosing.RULE
+
+
+def test_gemms_of_the_declared_suite_are_among_the_candidates_of_its_rule():
+    candidates = list(choosing.candidates(load("mi300x")))
+    assert {(s.layer, s.gemm, s.bound) for s in declared_suite().scenarios} <= set(candidates)
+    assert all(gemm[0] >= 8192 for _, gemm, bound in candidates if bound == "compute")
+
+
+def test_the_rule_fills_every_class_by_closed_forms_too():
+    """The declared suite is picked by simulated times; closed forms are near enough to fill every cell."""
+    gpu = load("mi300x")
+    collectives = {
+        (name, size): float(collective(name, size, 8, gpu).seconds)
+        for name in choosing.COLLECTIVES
+        for size in choosing.SIZES
+    }
+    pairs = [
+        choosing.Pair(
+            s,
+            float(gemm(*s.gemm, s.dtype, gpu, clock="sustained").seconds) / collectives[s.collective, s.size],
+        )
+        for s in choosing.possible_scenarios(gpu)
+    ]
+    found = list(choosing.picked(pairs))
+    ratios = {(p.scenario.gemm, p.scenario.collective, p.scenario.size): p.ratio for p in pairs}
+    assert len({(s.gemm, s.collective, s.size) for s in found}) == len(found) == 30
+    for s in found:
+        ratio = ratios[s.gemm, s.collective, s.size]
+        assert s.kind == ("G-long" if ratio > 1.15 else "C-long" if ratio < 1 / 1.15 else "GC-equal")
+        assert not any(bound / 1.02 < ratio < bound * 1.02 for bound in (1.15, 1 / 1.15))
+    assert max(Counter(s.kind for s in found if s.size == choosing.SIZES[-1]).values()) == 1
+
+
+@pytest.mark.slow
+def test_the_declared_suite_is_what_its_rule_gives_on_simulated_times():
+    assert choosing.chosen_suite(Setting(load("mi300x")), store=Store()) == declared_suite()
 
 
 def test_a_suite_that_is_written_down_reads_as_the_same(tmp_path):

@@ -9,13 +9,19 @@ import click
 
 from weft.cli.options import given, machine
 from weft.cli.progress import progress_bar
-from weft.cli.studies import examples, print_headline, print_notes, study_options, write_study
+from weft.cli.studies import (
+    examples,
+    print_headline,
+    print_notes,
+    show_sensitivity,
+    study_options,
+    write_study,
+)
 from weft.cli.tables import print_table
 from weft.units import format_bytes
 
 if TYPE_CHECKING:
     from weft.studies.c3 import C3Study
-    from weft.studies.c3.sensitivity import Sensitivity
     from weft.sweep import Store
 
 _SHOWN = {"G-long": "GEMM is longer", "GC-equal": "both alike", "C-long": "collective is longer"}
@@ -41,9 +47,13 @@ _SHOWN = {"G-long": "GEMM is longer", "GC-equal": "both alike", "C-long": "colle
     "--ranks", type=click.IntRange(2), metavar="N", help="GPUs that the collectives join.  [default: 8]"
 )
 @click.option(
-    "--request-bytes", type=int, metavar="BYTES", help="Size of a memory request.  [default: 32768]"
+    "--request-bytes", type=int, metavar="BYTES", help="Size of a memory request (else as suits the GPU)."
 )
-@click.option("--sensitivity", is_flag=True, help="Move assumed values to both ends of their ranges instead.")
+@click.option(
+    "--sensitivity",
+    is_flag=True,
+    help="Move assumed values to both ends of their ranges instead: figures only, no page.",
+)
 def c3(
     json_file: Path | None,
     folder: Path | None,
@@ -72,19 +82,23 @@ def c3(
 
         with progress_bar("C3 sensitivity") as progress:
             rows = moved.run(suite, jobs, progress, gpu=chosen, store=store, **options)
-        _print_sensitivity(rows, json_file)
+        show_sensitivity("What the shares become at either end of each range", rows, json_file, folder)
         return
     with progress_bar("C3 study") as progress:
         done = paper.run(suite, jobs, progress, gpu=chosen, store=store, **options)
     _print_scenarios(done)
     _print_classes(done)
-    print_headline("Published figures beside Weft's, against serial execution", done.headline())
+    title = "Published figures beside Weft's" if done.comparable else f"Figures for {done.ranks} x {done.gpu}"
+    print_headline(f"{title}, against serial execution", done.headline())
     print_notes(done.notes)
 
     def report(to: Path) -> Path:
         from weft.report.c3 import c3_report
+        from weft.studies.c3.timeline import timelines
 
-        return c3_report(done, to, chosen)
+        with progress_bar("C3 page") as progress:
+            shown = timelines(done, chosen, progress)
+        return c3_report(done, to, chosen, shown)
 
     write_study("c3", done, json_file, folder, report)
 
@@ -140,10 +154,3 @@ def _print_classes(done: C3Study) -> None:
 
 def _percent(value: float | None) -> str:
     return "" if value is None else f"{value:.0%}"
-
-
-def _print_sensitivity(rows: Sensitivity, json_file: Path | None) -> None:
-    columns, cells = rows.table()
-    print_table("What the shares become at either end of each range", columns, cells)
-    if json_file is not None:
-        click.echo(f"figures: {rows.save(json_file)}")

@@ -10,7 +10,9 @@ from weft.hardware import Gpu
 from weft.report.headline import HeadlineRow
 from weft.report.page import Figure, write_page
 from weft.report.plots import c3 as plots
+from weft.report.plots import held_units
 from weft.report.tables import Table, amount, assumed_table, headline_table, machine_table
+from weft.result.concurrent import Concurrency
 from weft.result.sharing import CLASSES, Sharing
 from weft.units import format_bytes
 
@@ -101,8 +103,13 @@ class Study(Protocol):
         """Weft's figures beside published ones."""
 
 
-def c3_report(study: Study, out_dir: str | Path, gpu: Gpu) -> Path:
-    """Write `report.html` on the study to a folder and return its path; OutputError if it cannot be written."""
+def c3_report(
+    study: Study, out_dir: str | Path, gpu: Gpu, timelines: Mapping[str, Concurrency] | None = None
+) -> Path:
+    """Write `report.html` on the study to a folder and return its path; OutputError if it cannot be written.
+
+    `timelines` are one scenario's runs by strategy, drawn as who held which compute unit when.
+    """
     rows = study.headline()
     return write_page(
         "c3.html.j2",
@@ -112,6 +119,10 @@ def c3_report(study: Study, out_dir: str | Path, gpu: Gpu) -> Path:
         summary=_summary(study, rows),
         headline=headline_table(rows),
         sections=_sections(study, rows),
+        timelines=_timelines(timelines or {}),
+        drawn=next(
+            (f"{run.gemm.name} beside {run.collective.name}" for run in (timelines or {}).values()), ""
+        ),
         classes=_class_table(study),
         scenarios=_scenario_table(study),
         waits=_wait_table(study),
@@ -188,6 +199,21 @@ def _sections(study: Study, rows: Sequence[HeadlineRow]) -> list[tuple[str, list
             ],
         ),
     ]
+
+
+def _timelines(runs: Mapping[str, Concurrency]) -> list[Figure]:
+    """Who held which compute unit under each strategy."""
+    return [Figure(held_units(run), _seen(name, run)) for name, run in runs.items()]
+
+
+def _seen(name: str, run: Concurrency) -> str:
+    """What to see in a strategy's picture."""
+    ends = ", ".join(
+        f"the {what} ends at {loop.end * 1e6:,.0f} µs ({loop.end / loop.alone:.2f} × its time alone)"
+        for what, loop in (("GEMM", run.gemm), ("collective", run.collective))
+    )
+    apart = "" if run.apart is None else f", {run.apart} compute units apart"
+    return f"{name}{apart}: {ends}; {run.share_of_ideal:.0%} of the ideal."
 
 
 def _class_table(study: Study) -> Table:

@@ -5,16 +5,16 @@ The paper's own table of scenarios is not public. `chosen_suite` makes one in it
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from math import inf
+from itertools import product
 
 from weft.hardware import Gpu
 from weft.predict import gemm as closed_form
-from weft.result.sharing import CLASSES, LONGER, Sharing
-from weft.studies.c3.runs import Progress, Runs, collective_alone, gemm_alone, simulate
-from weft.studies.c3.scenarios import Bound, Scenario, Suite
+from weft.result.sharing import CLASSES, LONGER
+from weft.studies.c3.runs import Progress, Run, Runs, collective_alone, gemm_alone, simulate
+from weft.studies.c3.scenarios import Bound, Kind, Scenario, Suite
 from weft.sweep import Store
 from weft.sweep.streams import Setting
 from weft.units import format_bytes
@@ -23,24 +23,38 @@ DTYPE = "bf16"
 LAYERS = {
     "Llama-70B QKV": (10240, 8192),
     "Llama-70B O": (8192, 8192),
-    "Llama-70B gate+up": (57344, 8192),
+    "Llama-70B gate": (28672, 8192),
     "Llama-70B down": (8192, 28672),
     "Llama-70B LM head": (128256, 8192),
     "Llama-405B QKV": (18432, 16384),
     "Llama-405B O": (16384, 16384),
-    "Llama-405B gate+up": (106496, 16384),
+    "Llama-405B gate": (53248, 16384),
     "Llama-405B down": (16384, 53248),
     "Llama-405B LM head": (128256, 16384),
 }
-"""Layers by name: N and K of their weights (Llama 3, arXiv:2407.21783)."""
-ROWS: dict[Bound, tuple[int, ...]] = {"compute": (4096, 8192, 16384), "memory": (16, 32, 64)}
+"""Layers by name: N and K of their weights (Llama 3, arXiv:2407.21783); gate and up are GEMMs of their own."""
+ONE_ROW = ("Llama-70B LM head", "Llama-405B LM head")
+"""Layers that prefill needs for the last row of a sequence alone: never bound by compute."""
+ROWS: dict[Bound, tuple[int, ...]] = {"compute": (8192, 16384), "memory": (16, 32, 64)}
 """M of compute-bound GEMMs, as training and prefill have it, and of memory-bound ones, as decoding has it."""
-SIZES = sorted({2 * n * k for name, (n, k) in LAYERS.items() if "LM head" not in name})
-"""Sizes of collectives: the weights of a layer, as sharded data parallelism gathers them [bytes]."""
+_TOGETHER = (("QKV", "O"), ("gate", "gate"), ("gate", "gate", "down"))
+_MOST_BYTES = 3328 << 20
+SIZES = sorted(
+    {
+        size
+        for model in ("Llama-70B", "Llama-405B")
+        for layers in (*((name,) for name in ("QKV", "O", "gate", "down")), *_TOGETHER)
+        if (size := sum(2 * n * k for n, k in (LAYERS[f"{model} {name}"] for name in layers))) <= _MOST_BYTES
+    }
+)
+"""Sizes of collectives, 128 MiB to 3.25 GiB: the weights of a layer, or of some that run one after the other [bytes].
+
+Those are QKV and O, gate and up (as large as gate), and both with down.
+"""
 COLLECTIVES = ("all_gather", "all_to_all")
 PICKED: dict[Bound, int] = {"compute": 3, "memory": 2}
 """Scenarios of each class and collective, by what bounds the GEMM."""
-LONGEST = 12.5e-3
+LONGEST = 25e-3
 """GEMMs that take longer by the closed form are left out: they cost most to simulate [s]."""
 WIDEST = 3.5
 """Times alone differ at most so many times: beyond, there is little to hide."""
@@ -49,32 +63,42 @@ MARGIN = 1.02
 LEAST_BOUND = 2.0
 """How many times longer reading a memory-bound GEMM's weights takes than multiplying."""
 RULE = """\
-GEMMs are layers of Llama-70B and Llama-405B in bf16: compute-bound with M = 4096, 8192 or 16384 rows, at most 12.5 ms
-long by the closed form; memory-bound with 16, 32 or 64 rows, as decoding has them, where reading the weights takes at
-least twice as long as multiplying. Collectives move the weights of one layer but the LM head, as sharded data
-parallelism gathers them; the size is that of the whole buffer. Pairs whose times alone differ at most 3.5 times, and
-whose ratio is not within 2 % of a class's bound, fall into three classes. Of each class and collective, 3 pairs with a
-compute-bound GEMM and 2 with a memory-bound one are taken, from evenly spaced places in the order of that ratio; layers
-and sizes that were taken least go before others, and the largest size comes once in a class, as it costs most to
-simulate. Nothing but times alone decides.
+GEMMs are layers of Llama-70B and Llama-405B in bf16, gate and up each on its own: compute-bound with M = 8192 or 16384
+rows, at most 25 ms long by the closed form, and no LM head, of which prefill needs one row; memory-bound with 16, 32 or
+64 rows, as decoding has them, where reading the weights takes at least twice as long as multiplying. Collectives move
+the weights of one layer but the LM head, or of several of a block, QKV and O, gate and up, or these with down, up to
+3.25 GiB, as sharded data parallelism gathers them; the size is that of the whole buffer. Pairs whose times alone differ
+at most 3.5 times, and whose ratio is not within 2 % of a class's bound, fall into three classes. Of each class and
+collective, 3 pairs with a compute-bound GEMM and 2 with a memory-bound one are taken, from evenly spaced places in the
+order of that ratio; layers and sizes that were taken least go before others, and the largest size comes once in a
+class, as it costs most to simulate. Nothing but times alone decides.
 """
 
 
 @dataclass(frozen=True)
-class _Pair:
+class Pair:
+    """A scenario, and how many times as long as the collective its GEMM takes, each alone."""
+
     scenario: Scenario
     ratio: float
+
+    @property
+    def bound(self) -> Bound:
+        """What limits the GEMM."""
+        return self.scenario.bound or "compute"
 
 
 def chosen_suite(
     setting: Setting, jobs: int = 2, progress: Progress | None = None, store: Store | None = None
 ) -> Suite:
     """The suite that the rule gives on a machine, as its times alone are simulated; arguments as of the study."""
-    possible = list(_possible(setting.gpu))
-    tasks = [task for s in possible for task in (gemm_alone(s, setting), collective_alone(s, setting))]
+    possible = list(possible_scenarios(setting.gpu))
+    tasks: list[Run] = [
+        task for s in possible for task in (gemm_alone(s, setting), collective_alone(s, setting))
+    ]
     runs = simulate(tasks, jobs, progress, store)
     return Suite(
-        title="C3 on 8 x MI300X", rule=RULE, scenarios=tuple(_picked(_pairs(possible, setting, runs)))
+        title="C3 on 8 x MI300X", rule=RULE, scenarios=tuple(picked(_pairs(possible, setting, runs)))
     )
 
 
@@ -90,17 +114,20 @@ def toml(suite: Suite) -> str:
     return "".join(parts)
 
 
-def _possible(gpu: Gpu) -> Iterator[Scenario]:
-    """Every GEMM that is bound as the rule has it, with every collective and size."""
+def candidates(gpu: Gpu) -> Iterator[tuple[str, tuple[int, int, int], Bound]]:
+    """Every GEMM of the rule: its layer, M x N x K, and what bounds it on a GPU."""
     for bound, rows in ROWS.items():
         for layer, (n, k) in LAYERS.items():
-            for m in rows:
-                if _bound(m, n, k, gpu) == bound:
-                    for collective in COLLECTIVES:
-                        for size in SIZES:
-                            yield Scenario(
-                                layer=layer, gemm=(m, n, k), bound=bound, collective=collective, size=size
-                            )
+            if bound == "memory" or layer not in ONE_ROW:
+                yield from ((layer, (m, n, k), bound) for m in rows if _bound(m, n, k, gpu) == bound)
+
+
+def possible_scenarios(gpu: Gpu) -> Iterator[Scenario]:
+    """Every GEMM of the rule with every collective and size."""
+    for layer, gemm, bound in candidates(gpu):
+        for collective in COLLECTIVES:
+            for size in SIZES:
+                yield Scenario(layer=layer, gemm=gemm, bound=bound, collective=collective, size=size)
 
 
 def _bound(m: int, n: int, k: int, gpu: Gpu) -> Bound | None:
@@ -115,43 +142,54 @@ def _bound(m: int, n: int, k: int, gpu: Gpu) -> Bound | None:
     return "compute" if multiplying >= LEAST_BOUND * reading else None
 
 
-def _pairs(possible: Sequence[Scenario], setting: Setting, runs: Runs) -> Iterator[_Pair]:
-    """The scenarios in their classes, with the ratio of their times; without those at a bound or far apart."""
-    bounds = (LONGER, 1 / LONGER)
+def _pairs(possible: Sequence[Scenario], setting: Setting, runs: Runs) -> Iterator[Pair]:
+    """The scenarios with the ratio of their times alone."""
     for s in possible:
-        alone = Sharing(runs[gemm_alone(s, setting)], runs[collective_alone(s, setting)], {})
-        ratio = alone.gemm_s / alone.collective_s
-        near = any(bound / MARGIN < ratio < bound * MARGIN for bound in bounds)
-        if 1 / WIDEST <= ratio <= WIDEST and not near:
-            yield _Pair(s.model_copy(update={"kind": alone.kind}), ratio)
+        yield Pair(s, runs[gemm_alone(s, setting)].makespan_s / runs[collective_alone(s, setting)].makespan_s)
 
 
-def _picked(pairs: Iterator[_Pair]) -> Iterator[Scenario]:
-    """Of each class, collective and bound as many as the rule says."""
-    left = sorted(pairs, key=lambda p: (p.ratio, p.scenario.gemm, p.scenario.size))
-    gemms: Counter[tuple[int, ...]] = Counter()
-    sizes: Counter[tuple[str, int]] = Counter()
-    largest: Counter[str | None] = Counter()
-    for kind in CLASSES:
-        for collective in COLLECTIVES:
-            for bound, wanted in PICKED.items():
-                cell = [
-                    pair.scenario
-                    for pair in left
-                    if (pair.scenario.kind, pair.scenario.collective, pair.scenario.bound)
-                    == (kind, collective, bound)
-                ]
-                places = [(i + 0.5) / wanted * len(cell) for i in range(wanted)]
-                for place in places:
-                    best, at = None, (inf, inf, inf)
-                    for j, s in enumerate(cell):
-                        rank = (gemms[s.gemm], sizes[collective, s.size], abs(j + 0.5 - place))
-                        if rank < at and not (s.size == SIZES[-1] and largest[kind]):
-                            best, at = s, rank
-                    if best is None:
-                        break
-                    cell.remove(best)
-                    gemms[best.gemm] += 1
-                    sizes[collective, best.size] += 1
-                    largest[kind] += best.size == SIZES[-1]
-                    yield best
+def picked(pairs: Iterable[Pair]) -> Iterator[Scenario]:
+    """Of each class, collective and bound as many as the rule says, in their classes."""
+    cells: defaultdict[tuple[str, str, Bound], list[Scenario]] = defaultdict(list)
+    for pair in sorted(pairs, key=lambda p: (p.ratio, p.scenario.gemm, p.scenario.size)):
+        near = any(bound / MARGIN < pair.ratio < bound * MARGIN for bound in (LONGER, 1 / LONGER))
+        if 1 / WIDEST <= pair.ratio <= WIDEST and not near:
+            s = pair.scenario
+            known = s.model_copy(update={"kind": _kind(pair.ratio)})
+            cells[_kind(pair.ratio), s.collective, pair.bound].append(known)
+    taken = _Taken()
+    for cell in ((kind, *rest) for kind in CLASSES for rest in product(COLLECTIVES, PICKED)):
+        yield from taken.take(cells[cell], PICKED[cell[-1]])
+
+
+def _kind(ratio: float) -> Kind:
+    """The class of a ratio of times."""
+    if ratio > LONGER:
+        return "G-long"
+    return "C-long" if ratio < 1 / LONGER else "GC-equal"
+
+
+class _Taken:
+    """How often GEMMs and sizes have been taken."""
+
+    def __init__(self) -> None:
+        self.gemms: Counter[tuple[int, ...]] = Counter()
+        self.sizes: Counter[tuple[str, int]] = Counter()
+        self.largest: Counter[str | None] = Counter()
+
+    def take(self, cell: list[Scenario], wanted: int) -> Iterator[Scenario]:
+        """So many of a cell, in the order of ratios, from evenly spaced places."""
+        for place in [(i + 0.5) / wanted * len(cell) for i in range(wanted)]:
+            allowed = [s for s in cell if s.size < SIZES[-1] or not self.largest[s.kind]]
+            if not allowed:
+                return
+            places = {id(s): j + 0.5 for j, s in enumerate(cell)}
+            best = min(allowed, key=lambda s: self._rank(s, abs(places[id(s)] - place)))
+            cell.remove(best)
+            self.gemms[best.gemm] += 1
+            self.sizes[best.collective, best.size] += 1
+            self.largest[best.kind] += best.size == SIZES[-1]
+            yield best
+
+    def _rank(self, s: Scenario, far: float) -> tuple[int, int, float]:
+        return self.gemms[s.gemm], self.sizes[s.collective, s.size], far

@@ -6,7 +6,7 @@ And what a collective by DMA engines takes beside one by compute units, over its
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import fmean, geometric_mean
 
 from weft.simulation.concurrent import SATURATED
@@ -21,14 +21,11 @@ LOST = (0, 8, 16, 32, 64, 96, 128)
 GIVEN = (4, 8, 16, 32, 64, 128)
 """Compute units given to a collective."""
 GIVEN_BYTES = 896 * MIB
-"""The size of the collectives whose bandwidth is compared, if the suite has such large ones: a 70B layer's [bytes]."""
+"""The size of the collectives whose bandwidth is compared, or the suite's largest: gate and up of 70B [bytes]."""
 SIZES = (*(64 * KIB * 4**i for i in range(8)), 3328 * MIB)
 """Sizes of the collectives that DMA engines are compared on, up to the suite's largest, 64 KiB to 3.25 GiB [bytes]."""
 SMALL = 32 * 10**6
 """Below it collectives by DMA engines are published to lose [bytes]."""
-FINE = 4 * KIB
-"""Requests of collectives up to FINE_UP_TO: as small as the pieces that such collectives move [bytes]."""
-FINE_UP_TO = 64 * MIB
 
 
 @dataclass(frozen=True)
@@ -36,15 +33,21 @@ class Curves:
     """The curves as plain numbers.
 
     `slowdown` holds, by GEMM and compute units lost, the GEMM's time over that on all; `boundness` says what limits
-    each of them. `bandwidth` holds, by collective and compute units given, bytes of the whole buffer per second.
-    `cu_s` and `dma_s` hold, by collective and size [bytes], the time by either driver [s].
+    each of them. `bandwidth` holds, by collective and compute units given, bytes of the whole buffer per second, and
+    `bandwidth_bytes` how large that is. `cu_s` and `dma_s` hold, by collective and size [bytes], the time by either
+    driver [s].
     """
 
     slowdown: Mapping[str, Mapping[int, float]]
     boundness: Mapping[str, str | None]
     bandwidth: Mapping[str, Mapping[int, float]]
+    bandwidth_bytes: int
     cu_s: Mapping[str, Mapping[int, float]]
     dma_s: Mapping[str, Mapping[int, float]]
+
+    def gemms(self, bound: str) -> int:
+        """How many GEMMs of that boundness there are."""
+        return sum(found == bound for found in self.boundness.values())
 
     def mean_slowdown(self, bound: str, lost: int) -> float | None:
         """How much longer GEMMs of that boundness take on average with so many compute units less; None without any."""
@@ -76,9 +79,13 @@ class Curves:
         return min(later, default=None)
 
 
-def gemms_of(scenarios: Sequence[Scenario]) -> dict[Gemm, Scenario]:
-    """Every GEMM once, with the first scenario that has it."""
-    return {s.product: s for s in reversed(scenarios)}
+Gemms = Mapping[Gemm, str | None]
+"""GEMMs and what limits each."""
+
+
+def gemms_of(scenarios: Sequence[Scenario]) -> dict[Gemm, str | None]:
+    """Every GEMM once, and what limits it."""
+    return {s.product: s.bound for s in reversed(scenarios)}
 
 
 def collectives_of(scenarios: Sequence[Scenario]) -> tuple[str, ...]:
@@ -96,9 +103,9 @@ def sizes(scenarios: Sequence[Scenario]) -> list[int]:
     return [size for size in SIZES if size <= max(largest(scenarios), SIZES[0])]
 
 
-def curve_runs(scenarios: Sequence[Scenario], setting: Setting) -> Iterator[Run]:
-    """What the curves need."""
-    for gemm in gemms_of(scenarios):
+def curve_runs(scenarios: Sequence[Scenario], setting: Setting, gemms: Gemms) -> Iterator[Run]:
+    """What the curves need, those of slowdowns for `gemms`."""
+    for gemm in gemms:
         for lost in _losable(setting):
             yield _with_less(gemm, setting, lost)
     yield from given_runs(scenarios, setting)
@@ -116,15 +123,20 @@ def given_runs(scenarios: Sequence[Scenario], setting: Setting) -> Iterator[Coll
 
 
 def _given(collective: str, units: int, scenarios: Sequence[Scenario], setting: Setting) -> CollectiveAlone:
-    return CollectiveAlone(collective, min(GIVEN_BYTES, largest(scenarios)), setting, units=units)
+    return CollectiveAlone(collective, _given_bytes(scenarios), setting, units=units)
 
 
-def curves(scenarios: Sequence[Scenario], setting: Setting, runs: Runs) -> Curves:
-    """The curves from what was simulated."""
+def _given_bytes(scenarios: Sequence[Scenario]) -> int:
+    return min(GIVEN_BYTES, largest(scenarios))
+
+
+def curves(scenarios: Sequence[Scenario], setting: Setting, gemms: Gemms, runs: Runs) -> Curves:
+    """The curves from what was simulated, those of slowdowns for `gemms`."""
     return Curves(
-        slowdown={str(gemm): _slowdown(gemm, setting, runs) for gemm in gemms_of(scenarios)},
-        boundness={str(gemm): scenario.bound for gemm, scenario in gemms_of(scenarios).items()},
+        slowdown={str(gemm): _slowdown(gemm, setting, runs) for gemm in gemms},
+        boundness={str(gemm): bound for gemm, bound in gemms.items()},
         bandwidth=_bandwidths(scenarios, setting, runs),
+        bandwidth_bytes=_given_bytes(scenarios),
         cu_s=_times("cu", scenarios, setting, runs),
         dma_s=_times("dma", scenarios, setting, runs),
     )
@@ -168,9 +180,4 @@ def _with_less(gemm: Gemm, setting: Setting, lost: int) -> GemmAlone:
 
 
 def _sized(collective: str, size: int, setting: Setting, driver: str) -> CollectiveAlone:
-    finer = (
-        replace(setting, request_bytes=min(FINE, setting.gpu.memory.interleave))
-        if size <= FINE_UP_TO
-        else setting
-    )
-    return CollectiveAlone(collective, size, finer, driver)
+    return CollectiveAlone(collective, size, setting, driver)

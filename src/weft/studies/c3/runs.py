@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TypeVar
 
 from weft.overlap.strategies import DMA_UNITS, STRATEGIES
 from weft.result.sharing import Sharing
 from weft.result.stream_run import StreamRun
 from weft.studies.c3.scenarios import Scenario
-from weft.sweep import Store, sweep
+from weft.sweep import Store, Task, sweep
 from weft.sweep.streams import CollectiveAlone, GemmAlone, Setting, Together
 
+T = TypeVar("T", bound=Task)
 Run = GemmAlone | CollectiveAlone | Together
 Runs = Mapping[Run, StreamRun]
 """What was simulated, by task."""
@@ -23,12 +25,12 @@ SEARCHED: Mapping[str, tuple[int | None, ...]] = {
     "dma": (None,),
     "dma-partition": (8, 16, 32),
 }
-"""Compute units set apart that the exhaustive search tries, by strategy; between masks nobody comes first."""
+"""Compute units set apart that the exhaustive search tries, by strategy; priority-partition runs as partition does."""
 
 
 def simulate(
-    tasks: Iterable[Run], jobs: int, progress: Progress | None, store: Store | None
-) -> dict[Run, StreamRun]:
+    tasks: Iterable[T], jobs: int, progress: Progress | None, store: Store | None
+) -> dict[T, StreamRun]:
     """Simulate every task once, on `jobs` processes."""
     unique = list(dict.fromkeys(tasks))
     return {
@@ -48,12 +50,8 @@ def collective_alone(scenario: Scenario, setting: Setting, driver: str = "cu") -
 
 
 def both(scenario: Scenario, setting: Setting, strategy: str, units: int | None = None) -> Together:
-    """The scenario under a strategy.
-
-    Without priority the host launches the GEMM first, with it the collective, as the strategy's name says.
-    """
-    first = "collective" if STRATEGIES[strategy].priority else "gemm"
-    return Together(scenario.product, scenario.collective, scenario.size, setting, strategy, units, first)
+    """The scenario under a strategy."""
+    return Together(scenario.product, scenario.collective, scenario.size, setting, strategy, units)
 
 
 def published_units(scenario: Scenario, strategy: str, saturation: Mapping[str, int]) -> int | None:
