@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 
 from weft.errors import OutputError, SimulationError
+from weft.sweep.code import cache_at, compile_here, is_shared, stand_in
 from weft.sweep.fingerprint import fingerprint
 from weft.sweep.store import Store
 from weft.sweep.task import Question, Record, Task, answer
@@ -37,10 +38,13 @@ class Answer:
 def answers(orders: Sequence[Order], processes: int, store: Store | None) -> Iterator[tuple[Order, Answer]]:
     """Every order with its answer, as they end; with one process, or one order, all in this process.
 
+    So it is, too, where each process would have to compile the engine for itself.
+
     Raises SimulationError if a process dies, and what the tasks raise.
     """
     heaviest_first = sorted(orders, key=lambda order: order.task.weight, reverse=True)
-    if processes == 1 or len(heaviest_first) <= 1:
+    # One order joins the others' machine code if that is not this process's own.
+    if processes == 1 or not orders or not is_shared() or (len(orders) == 1 and stand_in() is None):
         return ((order, _answer(order, store)) for order in heaviest_first)
     return _in_processes(heaviest_first, min(processes, len(heaviest_first)), store)
 
@@ -65,13 +69,18 @@ def _answer(order: Order, store: Store | None) -> Answer:
 def _in_processes(
     orders: Sequence[Order], processes: int, store: Store | None
 ) -> Iterator[tuple[Order, Answer]]:
-    _compile_once()
+    folder = stand_in()
+    if folder is None:
+        compile_here()
     # Started afresh, not forked: a fork would copy the threads and locks of whatever the caller has running.
     context = multiprocessing.get_context("spawn")
     others = set(multiprocessing.active_children())
     executor = ProcessPoolExecutor(processes, mp_context=context, initializer=_prepare_worker)
     try:
-        waiting = {executor.submit(_answer, order, store): order for order in orders}
+        with cache_at(folder):
+            if folder is not None:
+                executor.submit(compile_here).result()  # by the first process, before there are others
+            waiting = {executor.submit(_answer, order, store): order for order in orders}
         for future in as_completed(waiting):
             yield waiting.pop(future), future.result()
     except BrokenProcessPool as error:
@@ -84,19 +93,6 @@ def _in_processes(
         for child in set(multiprocessing.active_children()) - others:
             child.terminate()
         executor.shutdown(wait=True, cancel_futures=True)
-
-
-def _compile_once() -> None:
-    """Compile the engine here, unless its machine code lies on disk (or cannot): every process would."""
-    from weft.engine.jit import is_compiled, keeps_code
-
-    if keeps_code() and not is_compiled():
-        from weft.hardware import load
-        from weft.parallel import split
-        from weft.simulation import simulate
-        from weft.workload import SubLayer
-
-        simulate(split(SubLayer.custom(512, 512, 128), 2), load("t3-paper"), "sequential")
 
 
 def _prepare_worker() -> None:
