@@ -52,6 +52,28 @@ def test_clear_removes_what_lay_longer_than_asked(folder, capsys):
     assert "removed 1 runs" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("command", ["show", "clear"])
+def test_a_cache_that_cannot_be_is_told_instead_of_shown_empty(tmp_path, monkeypatch, capsys, command):
+    blocked = tmp_path / "file"
+    blocked.write_text("in the way")
+    for place, words in (
+        (blocked, "cannot be used: it is a file"),
+        (blocked / "weft", "does not exist and cannot be made"),
+    ):
+        monkeypatch.setenv("WEFT_CACHE", str(place))
+        assert weft("cache", command) == 2
+        told = capsys.readouterr()
+        assert told.err == f"weft: the cache '{place}' {words}; set WEFT_CACHE to a folder of yours\n"
+        assert told.out == ""
+
+
+def test_a_cache_that_is_not_there_yet_is_empty_and_not_made(folder, monkeypatch, capsys):
+    monkeypatch.setenv("WEFT_CACHE", str(folder / "later"))
+    assert weft("cache", "show") == 0
+    assert "simulated runs" in capsys.readouterr().out
+    assert not (folder / "later").exists()
+
+
 @pytest.mark.parametrize("age", ["30", "soon", "-1d", "1 year"])
 def test_an_age_without_a_unit_is_refused(folder, capsys, age):
     assert weft("cache", "clear", "--older-than", age) == 2

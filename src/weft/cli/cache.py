@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from contextlib import suppress
@@ -11,6 +12,8 @@ import click
 
 from weft.cli.studies import examples
 from weft.cli.tables import print_table
+from weft.errors import OutputError
+from weft.files import check_out_dir
 from weft.units import format_bytes
 
 _SECONDS = {"h": 3600, "d": 86400, "w": 7 * 86400}
@@ -39,9 +42,9 @@ def cache() -> None:
 @cache.command("show")
 def show() -> None:
     """Say where the cache is, what it holds and how large it is."""
-    from weft.engine.jit import cache_root
     from weft.sweep import Store
 
+    root = _root()
     runs = Store().contents()
     engines = _engines()
     idle = f"{runs.idle_s / 86400:.0f} days" if runs.entries else ""
@@ -49,9 +52,7 @@ def show() -> None:
         ["simulated runs", str(runs.entries), format_bytes(runs.bytes, 3), idle],
         ["engine, compiled", str(len(engines)), format_bytes(sum(map(_size, engines)), 3), ""],
     ]
-    print_table(
-        str(cache_root()), ["what", "entries", "size", "longest unused"], rows, numbers="entries size"
-    )
+    print_table(str(root), ["what", "entries", "size", "longest unused"], rows, numbers="entries size")
 
 
 @cache.command("clear", epilog=examples("weft cache clear --older-than 30d", "weft cache clear --engine"))
@@ -68,6 +69,7 @@ def clear(age: float, engine: bool) -> None:
     """Remove the simulated runs that are kept; they are made again when they are needed."""
     from weft.sweep import Store
 
+    _root()
     removed = Store().clear(age)
     click.echo(f"removed {removed.entries} runs, {format_bytes(removed.bytes, 3)}")
     if engine:
@@ -76,6 +78,32 @@ def clear(age: float, engine: bool) -> None:
         for folder in folders:
             shutil.rmtree(folder, ignore_errors=True)
         click.echo(f"removed {len(folders)} compiled engines, {format_bytes(size, 3)}")
+
+
+def _root() -> Path:
+    """The cache's folder, which may not be there yet; OutputError if it can be neither read nor made."""
+    from weft.engine.jit import cache_root
+
+    root = cache_root()
+    fault = _fault(root)
+    if fault:
+        raise OutputError(f"the cache '{root}' {fault}; set WEFT_CACHE to a folder of yours")
+    return root
+
+
+def _fault(root: Path) -> str:
+    """Why that folder can be no cache (empty: it can)."""
+    try:
+        if root.is_dir():
+            return "" if os.access(root, os.R_OK | os.X_OK) else "cannot be read: its permissions forbid it"
+        if root.exists():
+            return "cannot be used: it is a file"
+        check_out_dir(root)
+    except OutputError:
+        return "does not exist and cannot be made"
+    except OSError as error:
+        return f"cannot be reached: {(error.strerror or str(error)).lower()}"
+    return ""
 
 
 def _engines() -> list[Path]:
