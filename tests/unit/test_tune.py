@@ -33,6 +33,11 @@ def test_a_list_is_read_with_names_or_without(listed):
     assert second.name == "64x64x64"
 
 
+def test_heads_may_be_capitals_in_any_order(listed):
+    (only,) = read_gemms(listed("Count, DType, M, N, K\n2, bf16, 64, 128, 256\n"))
+    assert (only.gemm, only.count) == (Gemm(64, 128, 256, "bf16"), 2)
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -40,7 +45,10 @@ def test_a_list_is_read_with_names_or_without(listed):
         (HEADS + "a,64,64,64,fp16,2\nb,64,6.5,64,fp16,2\n", "line 3: n is '6.5'"),
         (HEADS + "a,64,64,64,fp12,2\n", "line 2: unknown dtype 'fp12'"),
         (HEADS + "a,64,64,64,fp16,99\n", "line 2: count is 99; at most 16"),
-        (HEADS + "a,64,64,64,fp16\n", "line 2: the line has not one cell"),
+        (HEADS + "a,64,64,64,fp16\n", "line 2: the line has 5 cells, the heads are 6"),
+        (HEADS + "a,64,64,64,,2\n", "line 2: dtype is empty; write name,m,n,k,dtype,count"),
+        ("M;N;K;dtype;count\n64;64;64;fp16;2\n", "line 1: the list is separated by semicolons"),
+        ("m,n,k,dtype,count,M\n", "line 1: the list has the column 'm' twice"),
         ("m,n,k,count\n", "line 1: the list misses dtype"),
         ("m,n,k,dtype,count,colour\n", "line 1: the list has the unknown column 'colour'"),
         (HEADS, "there is no GEMM below the heads"),
