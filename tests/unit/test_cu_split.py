@@ -6,6 +6,7 @@ import pytest
 from click.testing import CliRunner
 from machines import finish, gpu
 
+from weft.cli.options import parse_split
 from weft.cli.study_cu_split import cu_split
 from weft.engine import layout as y
 from weft.errors import InputError, UnknownNameError
@@ -17,7 +18,7 @@ from weft.program import build
 from weft.report.cu_split import cu_split_report
 from weft.simulation.execution import most_resident
 from weft.simulation.split import ring_alone, split_run
-from weft.studies.cu_split import CuSplitStudy, SplitCase, parse_split, run
+from weft.studies.cu_split import CuSplitStudy, SplitCase, run
 from weft.workload import Gemm
 
 MIB = 1 << 20
@@ -109,6 +110,7 @@ def test_the_page_shows_its_pictures(tmp_path):
         ),
         (lambda: parse_split("80-0", load("t3-paper")), InputError, "each side needs at least one"),
         (lambda: parse_split("half", load("t3-paper")), InputError, "like 72-8"),
+        (lambda: run(splits=[80]), InputError, "each side needs at least one"),
         (lambda: run(["gpt-3"]), InputError, "has the models"),
         (lambda: run(["gpt-9"]), UnknownNameError, "model of the T3 study"),
         (lambda: ring_alone(MIB, "t3-paper", ranks=4, in_flight=1000), InputError, "multiple of 512 B"),

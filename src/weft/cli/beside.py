@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from weft.cli.options import comma_list, whole_numbers
+from weft.cli.options import comma_list, parse_split, whole_numbers
 from weft.errors import InputError, join_or
 
 if TYPE_CHECKING:
@@ -141,18 +141,6 @@ def refuse_strategy(name: str, split: str | None, copies: tuple[str, ...] | None
         raise InputError(
             "--copies says how to move the data of --beside, which is missing; add it or leave it out"
         )
-
-
-def parse_split(text: str, gpu: Gpu) -> int:
-    """The compute units set apart in "272-32"; InputError unless both sides add up to those of the GPU."""
-    from weft.overlap.strategies import apart_of
-
-    gemm, dash, apart = (part.strip() for part in text.partition("-"))
-    if not (dash and gemm.isdecimal() and apart.isdecimal()):
-        raise InputError(
-            f"'{text}' is no split; write the compute units of the GEMM and those set apart, like 272-32"
-        )
-    return apart_of(int(gemm), int(apart), gpu)
 
 
 def parse_collective(text: str) -> tuple[str, int]:

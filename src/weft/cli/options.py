@@ -156,3 +156,16 @@ def _named(gpu: str) -> Gpu:
 def given(**options: Any) -> dict[str, Any]:
     """The options that are not None: the others keep their defaults in Python."""
     return {name: value for name, value in options.items() if value is not None}
+
+
+def parse_split(text: str, gpu: Gpu) -> int:
+    """The compute units set apart in a split such as "72-8"; InputError unless it adds up to those of the GPU."""
+    from weft.overlap.strategies import apart_of
+
+    units = gpu.compute.compute_units
+    gemm, dash, apart = (part.strip() for part in text.partition("-"))
+    if not (dash and gemm.isdecimal() and apart.isdecimal()):
+        raise InputError(
+            f"'{text}' is no split; write the GEMM's compute units and those set apart, like {units - 8}-8"
+        )
+    return apart_of(int(gemm), int(apart), gpu)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from weft.cli.options import comma_list, given, machine, machine_options, whole_numbers
+from weft.cli.options import comma_list, given, machine, machine_options, parse_split, whole_numbers
 from weft.cli.progress import progress_bar
 from weft.cli.studies import examples, print_headline, print_notes, study_options, write_study
 from weft.cli.tables import print_table
@@ -65,14 +65,19 @@ def cu_split(
     from weft.studies import cu_split as paper
 
     chosen = machine(gpu, assignments)
+    apart = None if splits is None else [parse_split(split, chosen) for split in splits]
     bytes_ = None if in_flight is None else round(parse(in_flight, Dimension.BYTES))
     with progress_bar("CU-split study") as progress:
         done = paper.run(
-            models, tps, jobs, progress, gpu=chosen, splits=splits, store=store,
+            models, tps, jobs, progress, gpu=chosen, splits=apart, store=store,
             **given(request_bytes=request_bytes, in_flight=bytes_),
         )  # fmt: skip
     _print_cases(done)
-    title = "Published figures beside Weft's" if done.comparable else f"The split on {done.gpu}"
+    title = (
+        "Published figures beside Weft's"
+        if done.comparable
+        else f"The split on {', '.join((done.gpu, *done.changed))}"
+    )
     print_headline(f"{title}, against the GEMM and then the all-reduce on all compute units", done.headline())
     print_notes(done.notes)
 

@@ -17,7 +17,7 @@ from weft.errors import InputError
 from weft.files import write_json
 from weft.hardware import Gpu
 from weft.hardware import load as load_gpu
-from weft.overlap.strategies import apart_of
+from weft.overlap.strategies import split_units
 from weft.parallel import sublayer
 from weft.result import Result
 from weft.simulation import DEFAULT_REQUEST_BYTES
@@ -269,17 +269,6 @@ class CuSplitStudy:
         return write_json(path, self.as_json())
 
 
-def parse_split(text: str, gpu: Gpu) -> int:
-    """The all-reduce's units of a split such as "72-8"; InputError where it does not add up to those of the GPU."""
-    units = gpu.compute.compute_units
-    one, _, other = text.strip().partition("-")
-    if not (one.isdecimal() and other.isdecimal()):
-        raise InputError(
-            f"'{text}' is no split; write the GEMM's units and the all-reduce's, like {units - 8}-8"
-        )
-    return apart_of(int(one), int(other), gpu)
-
-
 def run(
     models: Iterable[str] | None = None,
     tps: Iterable[int] | None = None,
@@ -287,18 +276,18 @@ def run(
     progress: Progress | None = None,
     *,
     gpu: Gpu | str = PAPER_MACHINE,
-    splits: Sequence[str] | None = None,
+    splits: Sequence[int] | None = None,
     in_flight: int = IN_FLIGHT,
     request_bytes: int = DEFAULT_REQUEST_BYTES,
     store: Store | None = None,
 ) -> CuSplitStudy:
     """Simulate the study, or its cases of some models and degrees, on `jobs` processes.
 
-    `splits` are texts such as "72-8" (None: 8 and 16 units for the all-reduce). `in_flight` is what a workgroup of the
+    `splits` are the units of the all-reduce (None: 8 and 16). `in_flight` is what a workgroup of the
     all-reduce has on its way, half of it where it adds [bytes]. What `store` holds is not simulated again. A script
     that asks for more than one job calls this below `if __name__ == "__main__":`.
 
-    Raises InputError for a split that does not add up, and what `weft.studies.t3.select` raises.
+    Raises InputError for a split that leaves either none, and what `weft.studies.t3.select` raises.
     """
     begin = time.perf_counter()
     machine = load_gpu(gpu) if isinstance(gpu, str) else gpu
@@ -327,9 +316,11 @@ def run(
     )
 
 
-def _splits(texts: Sequence[str] | None, gpu: Gpu) -> tuple[int, ...]:
-    if texts is not None:
-        return tuple(dict.fromkeys(parse_split(text, gpu) for text in texts))
+def _splits(wanted: Sequence[int] | None, gpu: Gpu) -> tuple[int, ...]:
+    if wanted is not None:
+        for apart in wanted:
+            split_units(gpu, apart)
+        return tuple(dict.fromkeys(wanted))
     fitting = tuple(apart for apart in SPLITS if apart < gpu.compute.compute_units)
     if not fitting:
         raise InputError(f"{gpu.name} has {gpu.compute.compute_units} compute units; give splits of your own")
