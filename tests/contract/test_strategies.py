@@ -211,6 +211,8 @@ def test_the_units_that_saturate_a_collective_are_a_power_of_two_that_few_more_w
         (lambda: together(GEMM, "all_reduce", SIZE, GPU, strategy="dma"), InputError, "cannot add; choose"),
         (lambda: together(GEMM, "all_gather", SIZE, GPU, strategy="stream"), UnknownNameError, "'streams'"),
         (lambda: together(GEMM, "all_gather", SIZE, GPU, units=8), InputError, "sets no compute units apart"),
+        (lambda: beside(GEMM, "all_gather", SIZE, GPU, ranks=16), InputError, "a node of 8 GPUs"),
+        (lambda: isolated_collective("all_gather", SIZE, GPU, ranks=1), InputError, "at least 2 ranks"),
         (lambda: isolated_gemm(GEMM, GPU, tiling=GemmTiling(slots=9)), InputError, "between 1 and 8 iterations"),
         (lambda: isolated_gemm(GEMM, GPU, tiling=GemmTiling(512, 512)), InputError, "of registers"),
         (lambda: together(GEMM, "all_gather", SIZE, GPU, tiling=GemmTiling(slots=9)), InputError, "iterations"),

@@ -50,7 +50,7 @@ def isolated_gemm(
 
     The tile is the one that suits the whole GPU, unless given. Raises InputError for what cannot be simulated.
     """
-    system = one_node(machine, ranks)
+    system = one_node(machine, ranks, moving=False)
     loop = GemmLoop(gemm, tiling or tiling_for(gemm, system.gpu, clock), 1, clock)
     left = None if units is None else _left(system.gpu, units)
     streams = Streams(loop, None, gemm_units=left)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from weft.collectives.fabric import fabric_of
 from weft.engine import layout as y
 from weft.engine.state import Machine as State
 from weft.errors import InputError, UnknownNameError
@@ -26,14 +27,33 @@ Copies = Mapping[str, int | bool]
 COPY_OPTIONS = ("engines", "engines_per_peer", "broadcast", "swap", "prelaunched", "threads")
 
 
-def one_node(machine: Where, ranks: int) -> System:
-    """The system of `ranks` GPUs that a machine is; InputError for a system of another number."""
+def one_node(machine: Where, ranks: int, moving: bool = True) -> System:
+    """The system of `ranks` GPUs that a machine is; `moving` data among them, they must lie in one node.
+
+    Raises InputError for more GPUs than a node has, or another number than that of a `System`. The paper's machine,
+    of which no product exists, has as many as is said.
+    """
+    if moving:
+        _check_node(machine, ranks)
     system = machine if isinstance(machine, System) else system_for(machine, ranks)
     if system.gpus != ranks:
         raise InputError(
             f"the system has {system.gpus} GPUs, but the collective has {ranks} ranks; make them equal"
         )
     return system
+
+
+def _check_node(machine: Where, ranks: int) -> None:
+    if ranks < 2:
+        raise InputError(f"a collective of {ranks} ranks moves nothing; take at least 2 ranks")
+    if isinstance(machine, System):
+        return
+    node = fabric_of(machine)
+    if node.vendor != "none" and ranks > node.gpus_per_node:
+        raise InputError(
+            f"{ranks} ranks do not fit into a node of {node.gpus_per_node} GPUs, and streams that share GPUs are "
+            f"simulated within one node; take at most {node.gpus_per_node} ranks, or a weft.hardware.System of {ranks}"
+        )
 
 
 def whole(machine: Where) -> Gpu | Machine | str:
