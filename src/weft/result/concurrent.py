@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from weft.overlap.strategies import Strategy
 from weft.result.result import Result
+from weft.result.sharing import ideal_speedup, share_of_ideal
 from weft.units import format_bytes, format_time
 
 REASONS = {
@@ -157,12 +158,12 @@ class Concurrency:
     @property
     def ideal_speedup(self) -> float:
         """The same if neither slowed the other: serial over the longer loop."""
-        return self.serial / max(self._parts)
+        return ideal_speedup(*self._parts)
 
     @property
     def share_of_ideal(self) -> float:
         """(speedup - 1) / (ideal speedup - 1): how much of what overlap could save it saves."""
-        return (self.speedup - 1) / (self.ideal_speedup - 1)
+        return share_of_ideal(self.speedup, self.ideal_speedup)
 
     def traffic(self) -> dict[str, tuple[float, float, float]]:
         """What passed caches, DRAM (also by cause) and link: all GEMMs alone, all collectives alone, side by side [MB].

@@ -18,6 +18,16 @@ CLASSES = ("G-long", "GC-equal", "C-long")
 """Who is the long one: the GEMM, neither, the collective."""
 
 
+def ideal_speedup(gemm_s: float, collective_s: float) -> float:
+    """Over serial execution, if the shorter of both cost nothing."""
+    return (gemm_s + collective_s) / max(gemm_s, collective_s)
+
+
+def share_of_ideal(speedup: float, ideal: float) -> float:
+    """How much of what the ideal saves a speedup saves; below 0 where it loses."""
+    return (speedup - 1) / (ideal - 1)
+
+
 @dataclass(frozen=True)
 class Sharing:
     """A GEMM and a collective alone, `gemm` and `collective` (by compute units), and together by strategy, `runs`."""
@@ -51,7 +61,7 @@ class Sharing:
     @property
     def ideal(self) -> float:
         """The speedup if the shorter one cost nothing."""
-        return self.serial_s / max(self.gemm_s, self.collective_s)
+        return ideal_speedup(self.gemm_s, self.collective_s)
 
     def speedup(self, strategy: str) -> float:
         """How many times faster than serial execution a strategy is."""
@@ -59,7 +69,7 @@ class Sharing:
 
     def share(self, strategy: str) -> float:
         """How much of what the ideal saves a strategy saves; below 0 where it loses."""
-        return (self.speedup(strategy) - 1) / (self.ideal - 1)
+        return share_of_ideal(self.speedup(strategy), self.ideal)
 
     def gemm_slowdown(self, strategy: str) -> float:
         """The GEMM's end from the common start over its time alone."""

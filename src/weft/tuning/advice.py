@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from weft.hardware import Gpu
 from weft.overlap.library_ring import PUSHES
-from weft.result.sharing import Sharing
+from weft.result.sharing import Sharing, share_of_ideal
 from weft.result.stream_run import StreamRun
 from weft.tuning.heuristics import TIE, Choice
 from weft.tuning.knobs import Knob, knobs_for
@@ -97,7 +97,7 @@ class Advice:
 
     def share_of(self, option: Option) -> float:
         """How much of what the ideal saves an option saves."""
-        return (self.speedup_of(option) - 1) / (self.alone.ideal - 1)
+        return share_of_ideal(self.speedup_of(option), self.alone.ideal)
 
     @property
     def loss(self) -> float:
@@ -251,7 +251,7 @@ class Advice:
             return ""
         worst = min(doubts, key=lambda doubt: doubt.low)
         return (
-            f"Not for sure: if {worst.why}, it may be {worst.low:.2f}x, and {self.name_of(other)} is better "
+            f"Not for sure: {worst.why} may make it {worst.low:.2f}x, and {self.name_of(other)} better "
             f"({self.speedup_of(other):.2f}x)."
         )
 

@@ -12,6 +12,7 @@ from math import ceil
 from typing import NamedTuple
 
 from weft.errors import InputError
+from weft.result.sharing import ideal_speedup, share_of_ideal
 from weft.tuning.profile import GemmProfile, last_start
 from weft.tuning.tables import CollectiveTable, SlowdownTables, between, interpolate
 from weft.workload import Gemm
@@ -77,13 +78,13 @@ def plainest(ways: Sequence[Forecast]) -> Forecast:
 
 def choice_of(forecast: Forecast, case: Case, error: float) -> Choice:
     """A forecast as a choice, its speedup off by the share `error` of the makespan either way."""
-    serial, ideal = case.gemm_s + case.collective_s, case.ideal
+    serial = case.gemm_s + case.collective_s
     speedup = serial / forecast.makespan_s
     return Choice(
         forecast.strategy,
         forecast.units,
         speedup,
-        (speedup - 1) / (ideal - 1),
+        share_of_ideal(speedup, case.ideal),
         speedup / (1 + error),
         speedup / (1 - error),
         serial,
@@ -114,7 +115,7 @@ class Case(NamedTuple):
     @property
     def ideal(self) -> float:
         """Speedup if neither slowed the other."""
-        return (self.gemm_s + self.collective_s) / max(self.gemm_s, self.collective_s)
+        return ideal_speedup(self.gemm_s, self.collective_s)
 
     def off(self, gemm: float, collective: float) -> Case:
         """The same pair if a GEMM and a collective alone took so many times longer than is thought."""
