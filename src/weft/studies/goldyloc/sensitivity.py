@@ -11,8 +11,7 @@ from statistics import geometric_mean
 
 from weft.hardware import Gpu
 from weft.hardware import load as load_gpu
-from weft.studies.goldyloc.study import PUBLISHED_GPU
-from weft.studies.goldyloc.study import run as study
+from weft.studies.goldyloc.study import PUBLISHED_GPU, solve
 from weft.studies.goldyloc.suite import Suite, declared_suite
 from weft.studies.moved import Row, Sensitivity
 from weft.sweep import Progress, Store
@@ -48,16 +47,15 @@ def run(
     Raises what the simulations raise.
     """
     gpu = gpu or load_gpu(PUBLISHED_GPU)
-    cases = study(
-        (suite or declared_suite()).longest(), jobs, progress, gpu=gpu, clock=clock, store=store
-    ).cases
+    workshop = Workshop(jobs, store, progress)
+    cases, *_ = solve((suite or declared_suite()).longest(), Bench(gpu, clock), workshop)
     settings = list(_settings(gpu, clock, cases[0].judged.queue.gemms[0].dtype))
     moved = [
         (what, text, [_on(case.plans, bench, queues) for case in cases])
         for what, text, bench, queues in settings
     ]
     batches = (batch for _, _, each in moved for plan in each for batch in plan.batches())
-    runs = Workshop(jobs, store, progress).simulate(batches)
+    runs = workshop.simulate(batches)
     rows = tuple(Row(what, text, _figures(each, runs)) for what, text, each in moved)
     return Sensitivity("goldyloc", tuple(case.title for case in cases), rows, dict.fromkeys(FIGURES, ".2f"))
 

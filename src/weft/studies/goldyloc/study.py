@@ -23,7 +23,7 @@ from weft.studies.goldyloc.shares import ShareLosses, share_losses, share_runs
 from weft.studies.goldyloc.suite import Entry, Mixed, Suite, declared_suite
 from weft.studies.headline import HeadlineRow, stated, unlike
 from weft.sweep import Progress, Store
-from weft.tuning.batches import Bench, Workshop
+from weft.tuning.batches import Bench, Runs, Workshop
 from weft.tuning.degree import Judged, Plans, asked_degrees, judge, needed, plans
 from weft.tuning.kernels import DEGREES, GoKernels, tune
 from weft.tuning.predictor import Example, Predictor, example, features, train, train_without
@@ -292,13 +292,9 @@ def run(
     begin = time.perf_counter()
     suite, gpu = suite or declared_suite(), gpu or load_gpu(PUBLISHED_GPU)
     bench, workshop = Bench(gpu, clock), Workshop(jobs, store, progress)
-    queues = [(entry, queue) for entry in suite.entries for queue in entry.queues()]
     # The parts of the GPU first: their runs share candidates with the kernels that are tuned next.
     parts = workshop.simulate(share_runs(suite.shapes, bench))
-    kernels = tune(asked_degrees([queue for _, queue in queues]), bench, workshop)
-    runs = workshop.simulate(batch for _, queue in queues for batch in needed(queue, kernels, bench))
-    judged = [(entry, judge(queue, kernels, bench, runs)) for entry, queue in queues]
-    cases, predictor = _choose(judged, kernels, bench)
+    cases, predictor, kernels, runs = solve(suite, bench, workshop)
     tuned = [one for each in kernels.values() for tried in each.runs.values() for one in tried.values()]
     everything = [*parts.values(), *tuned, *runs.values()]
     return GoldylocStudy(
@@ -316,6 +312,17 @@ def run(
         events=sum(one.events for one in everything),
         wall_s=time.perf_counter() - begin,
     )
+
+
+def solve(
+    suite: Suite, bench: Bench, workshop: Workshop
+) -> tuple[list[Case], Predictor, Mapping[Gemm, GoKernels], Runs]:
+    """Every queue of a suite judged, the predictor that has seen them all, the kernels, and what was simulated."""
+    queues = [(entry, queue) for entry in suite.entries for queue in entry.queues()]
+    kernels = tune(asked_degrees([queue for _, queue in queues]), bench, workshop)
+    runs = workshop.simulate(batch for _, queue in queues for batch in needed(queue, kernels, bench))
+    judged = [(entry, judge(queue, kernels, bench, runs)) for entry, queue in queues]
+    return *_choose(judged, kernels, bench), kernels, runs
 
 
 def _choose(
