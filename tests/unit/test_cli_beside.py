@@ -123,6 +123,11 @@ def test_every_strategy_stands_beside_the_others_or_is_left_out_with_a_reason(we
         ([*BESIDE, "--beside", "all_reduce:1 furlong"], "furlong"),
         ([*BESIDE, "--beside", "all_reduce:1MiB", "--overlap", "dma"], "cannot add"),
         ([*BESIDE, "--beside", "all_reduce:1MiB", "--loops", "1,2,3"], "--loops has 3 numbers"),
+        ([*BESIDE, "--beside", "all_reduce:1MiB", "--loops", "0,1"], "--loops has 0 in it"),
+        ([*BESIDE, "--beside", "all_reduce:1MiB", "--ranks", "1"], "--ranks is 1"),
+        ([*BESIDE, "--beside", "all_reduce:1MiB", "--ranks", "16"], "a node of 8 GPUs"),
+        ([*BESIDE, "--beside", "all_reduce:-1MiB"], "moves nothing; give a size above zero"),
+        (["simulate", "--gemm", "64,64", "--beside", "all_reduce:1MiB"], "--gemm has 2 dimensions"),
         ([*BESIDE, "--beside", "all_reduce:1MiB", "--compare", "t3"], "--beside takes no --compare"),
         (["simulate", "--beside", "all_reduce:1MiB"], "give --gemm M,N,K"),
         (

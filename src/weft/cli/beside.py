@@ -76,10 +76,11 @@ def simulate_beside(
     from weft.simulation import beside, beside_all
     from weft.workload import Gemm
 
-    if gemm is None or len(gemm) != 3:
+    if gemm is None:
         raise InputError("--beside needs the GEMM of one GPU: give --gemm M,N,K, like 8192,8192,8192")
-    if loops is not None and len(loops) > 2:
-        raise InputError(f"--loops has {len(loops)} numbers; write GEMMs,collectives, like 8,20")
+    if len(gemm) != 3:
+        raise InputError(f"--gemm has {len(gemm)} dimensions; write M,N,K, like 8192,8192,8192")
+    _check_counts(loops, options["ranks"])
     name, bytes_ = parse_collective(text)
     counts: dict[str, Any] = dict(zip(("gemms", "collectives"), loops or (), strict=False))
     units = None if split is None else parse_split(split, gpu)
@@ -87,6 +88,17 @@ def simulate_beside(
     if strategy == ALL:
         return beside_all(shape, name, bytes_, gpu, units=units, **counts, **options)
     return beside(shape, name, bytes_, gpu, strategy=strategy, units=units, **counts, **options)
+
+
+def _check_counts(loops: tuple[int, ...] | None, ranks: int) -> None:
+    if ranks < 2:
+        raise InputError(f"--ranks is {ranks}; a collective needs at least 2 GPUs, like --ranks 8")
+    if loops is None:
+        return
+    if len(loops) > 2:
+        raise InputError(f"--loops has {len(loops)} numbers; write GEMMs,collectives, like 8,20")
+    if min(loops) < 1:
+        raise InputError(f"--loops has {min(loops)} in it; each loop runs at least once, like --loops 8,20")
 
 
 def parse_copies(parts: tuple[str, ...]) -> dict[str, int | bool]:
@@ -144,10 +156,13 @@ def refuse_strategy(name: str, split: str | None, copies: tuple[str, ...] | None
 
 
 def parse_collective(text: str) -> tuple[str, int]:
-    """The name and the size [bytes] in "all_reduce:256MiB"; InputError if either is missing."""
+    """The name and the size [bytes] in "all_reduce:256MiB"; InputError if either is missing, or nothing is moved."""
     from weft import units
 
     name, colon, size = text.partition(":")
     if not (name and colon and size):
         raise InputError(f"'{text}' is no collective with its size; write it like all_reduce:256MiB")
-    return name.strip(), int(units.parse(size, units.Dimension.BYTES))
+    bytes_ = int(units.parse(size, units.Dimension.BYTES))
+    if bytes_ < 1:
+        raise InputError(f"'{text}' moves nothing; give a size above zero, like {name.strip()}:256MiB")
+    return name.strip(), bytes_
