@@ -135,6 +135,12 @@ def test_the_study_is_written_whole(done, tmp_path):
     assert "Every queue" in page
 
 
+def test_the_page_states_the_requests_that_were_used(done, tmp_path):
+    coarse = replace(done, request_bytes=32 << 10)
+    page = goldyloc_report(coarse, tmp_path, small_mi100(), done.watch()).read_text()
+    assert "32 KiB" in page or "32768 B" in page
+
+
 def test_a_queue_that_is_watched_takes_what_was_judged(done):
     queue = done.watch()
     case = next(case for case in done.cases if case.title == queue.title)

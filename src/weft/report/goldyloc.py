@@ -64,6 +64,10 @@ class Study(Protocol):
         """Their events."""
 
     @property
+    def request_bytes(self) -> int:
+        """Size of a memory request [bytes]."""
+
+    @property
     def comparable(self) -> bool:
         """Whether published figures hold."""
 
@@ -92,7 +96,7 @@ def goldyloc_report(study: Study, out_dir: str | Path, gpu: Gpu, queue: Any = No
         gpu=gpu,
         machine=machine_table(gpu),
         assumed=assumed_table(gpu),
-        config=_Config(study.gpu, study.changed, gpu.memory.interleave),
+        config=_Config(study.gpu, study.changed, study.request_bytes),
     )
 
 
