@@ -94,11 +94,11 @@ def c3(
 
     def report(to: Path) -> Path:
         from weft.report.c3 import c3_report
-        from weft.studies.c3.timeline import timelines
+        from weft.studies.c3.timeline import shown_scenario, timelines
 
         with progress_bar("C3 page") as progress:
             shown = timelines(done, chosen, progress)
-        return c3_report(done, to, chosen, shown)
+        return c3_report(done, to, chosen, shown, shown_scenario(done).title)
 
     write_study("c3", done, json_file, folder, report)
 

@@ -104,11 +104,15 @@ class Study(Protocol):
 
 
 def c3_report(
-    study: Study, out_dir: str | Path, gpu: Gpu, timelines: Mapping[str, Concurrency] | None = None
+    study: Study,
+    out_dir: str | Path,
+    gpu: Gpu,
+    timelines: Mapping[str, Concurrency] | None = None,
+    drawn: str = "",
 ) -> Path:
     """Write `report.html` on the study to a folder and return its path; OutputError if it cannot be written.
 
-    `timelines` are one scenario's runs by strategy, drawn as who held which compute unit when.
+    `timelines` are the runs of one scenario, `drawn`, by strategy: who held which compute unit when.
     """
     rows = study.headline()
     return write_page(
@@ -120,9 +124,7 @@ def c3_report(
         headline=headline_table(rows),
         sections=_sections(study, rows),
         timelines=_timelines(timelines or {}),
-        drawn=next(
-            (f"{run.gemm.name} beside {run.collective.name}" for run in (timelines or {}).values()), ""
-        ),
+        drawn=drawn,
         classes=_class_table(study),
         scenarios=_scenario_table(study),
         waits=_wait_table(study),
@@ -240,22 +242,12 @@ def _scenario_table(study: Study) -> Table:
     rows = []
     for case in study.cases:
         s = case.sharing
-        shares = (f"{s.speedup(name):.2f} ({s.share(name):.0%})" for name in names)
+        shares = (f"{s.share(name):.0%}" for name in names)
         times = (f"{s.gemm_s * 1e6:,.0f}", f"{s.collective_s * 1e6:,.0f}", f"{s.ideal:.2f}")
         best = f"{case.best[0]}{'' if case.best[1] is None else f' {case.best[1]}'}"
-        rows.append((*_name(case), s.kind, *times, *shares, f"{best}, {s.serial_s / case.best_s:.2f}"))
-    heads = (
-        "layer",
-        "GEMM",
-        "beside",
-        "class",
-        "GEMM [µs]",
-        "collective [µs]",
-        "ideal",
-        *names,
-        "best found",
-    )
-    return Table(heads, rows, text_columns=4)
+        rows.append((*_name(case)[1:], s.kind, *times, *shares, f"{s.serial_s / case.best_s:.2f}, {best}"))
+    heads = ("GEMM", "beside", "class", "GEMM [µs]", "collective [µs]", "ideal", *names, "fastest")
+    return Table(heads, rows, text_columns=3)
 
 
 def _heuristics(case: Case) -> str:

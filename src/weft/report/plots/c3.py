@@ -23,13 +23,12 @@ def shares(cases: Sequence[Sharing], published: Mapping[str, float] | None = Non
     """Mean share of the ideal speedup of each strategy, over all scenarios and by class; `published` as lines."""
     figure = picture(10, 3.8)
     ax = figure.subplots()
-    groups = {"all": list(cases)} | {kind: [case for case in cases if case.kind == kind] for kind in CLASSES}
+    by_class = {kind: [case for case in cases if case.kind == kind] for kind in CLASSES}
+    groups = {"all": list(cases)} | {kind: members for kind, members in by_class.items() if members}
     names = [name for name in STRATEGIES if name in cases[0].runs]
     width = 0.84 / len(names)
     for place, (kind, members) in enumerate(groups.items()):
         for index, name in enumerate(names):
-            if not members:
-                continue
             look, at = STRATEGIES[name], place - 0.42 + (index + 0.5) * width
             value = fmean(case.share(name) for case in members)
             ax.bar(at, value, width, color=look.color, hatch=look.hatch, edgecolor="#444444")
