@@ -1,12 +1,15 @@
 """What all studies show: figures with their units, notes, files."""
 
+import json
+
 import pytest
 
 from weft.cli import main as cli
-from weft.cli.studies import print_headline, print_notes, write_study
+from weft.cli.studies import print_headline, print_notes, show_sensitivity, write_study
 from weft.cli.study import STUDIES
 from weft.report.tables import headline_table
 from weft.studies.headline import HeadlineRow
+from weft.studies.moved import Row, Sensitivity
 
 ROWS = [
     HeadlineRow("a", "a speedup", 1.2, 1.3174, "ratio"),
@@ -67,6 +70,25 @@ def test_files_are_written_where_asked_and_named(tmp_path, capsys):
         f"report:  {tmp_path / 'out' / 'report.html'}",
         "note: one thing",
     ]
+
+
+def test_sensitivity_is_shown_and_written_where_asked(tmp_path, capsys):
+    rows = (
+        Row("as chosen", "", {"gain": 1.2, "traffic": -0.2}),
+        Row("memory.latency", "150 ns", {"gain": 1.25, "traffic": -0.21}),
+        Row("memory.latency", "300 ns", {"gain": 1.1, "traffic": -0.18}),
+    )
+    moved = Sensitivity("t3", ("one",), rows, {"gain": ".2f", "traffic": "+.0%"})
+    show_sensitivity("Moved", moved, tmp_path / "all.json", tmp_path / "out")
+    told = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert "as chosen 1.20 -20%" in told
+    assert "memory.latency 150 ns / 300 ns 1.25 / 1.10 -21% / -18%" in told
+    assert told[-2:] == [
+        f"figures: {tmp_path / 'all.json'}",
+        f"figures: {tmp_path / 'out' / 'sensitivity.json'}",
+    ]
+    written = json.loads((tmp_path / "out" / "sensitivity.json").read_text())
+    assert written["rows"][1] == {"what": "memory.latency", "setting": "150 ns", "figures": rows[1].figures}
 
 
 @pytest.mark.parametrize("name", STUDIES)

@@ -57,7 +57,10 @@ def test_published_figures_stand_beside_the_papers_machine_only():
         "cu_split.64_16.speedup": 1.49,
         "cu_split.ideal.speedup": 1.67,
     }
-    assert not any(row.published for row in study(changed=("memory.channels = 16",)).headline())
+    changed = study(changed=("memory.channels = 16",))
+    assert not any(row.published for row in changed.headline())
+    assert "the machine was changed (memory.channels = 16)" in changed.notes[0]
+    assert "the published ones are of t3-paper, these of mi100" in study(gpu="mi100").notes[0]
     assert "1 of the 16" in study().notes[0]
 
 
