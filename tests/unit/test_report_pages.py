@@ -123,7 +123,7 @@ def test_a_study_page_says_what_stands_for_the_links(tmp_path: Path) -> None:
 
 def test_a_run_page_is_self_contained_and_counts_what_blocks_counted(tmp_path: Path) -> None:
     page = checked(run_report(small(), tmp_path).read_text())
-    for part in ("dram activations", "ideal-overlap", "speedup", "What do workgroups wait for?"):
+    for part in ("DRAM: rows opened", "ideal-overlap", "speedup", "What do workgroups wait for?"):
         assert part in page
 
 

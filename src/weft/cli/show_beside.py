@@ -53,6 +53,7 @@ def _print_one(answer: Concurrency) -> None:
         [*_row(loop), str(held)] for loop, held in zip((answer.gemm, answer.collective), units, strict=True)
     ]
     print_table(f"{_problem(answer)} ({_how(answer)})", columns, rows, numbers=columns[1:])
+    click.echo(f"GEMM: {answer.grid}")
     _print_choice(answer)
     _print_waits(answer)
     _print_whole(answer)
@@ -101,7 +102,7 @@ def _print_waits(answer: Concurrency) -> None:
         for reason, words in REASONS.items()
         if any(reason in side for side in sides)
     ]
-    title = "What a workgroup of one GEMM, or of one collective, did or waited for [us]"
+    title = "What a workgroup's place did or waited for in one GEMM, or one collective, wave after wave [us]"
     print_table(title, columns, rows, numbers=columns[1:])
 
 
@@ -126,7 +127,8 @@ def _print_traffic(answer: Concurrency) -> None:
         [words, *(f"{amount:,.2f}" if amount else "-" for amount in (one, other, one + other, both))]
         for words, (one, other, both) in answer.traffic().items()
     ]
-    print_table("What passed, of one GPU [MB = 10^6 bytes]", columns, rows, numbers=columns[1:])
+    title = "What passed, of one GPU [MB = 10^6 bytes; RS: reduce-scatter, AG: all-gather]"
+    print_table(title, columns, rows, numbers=columns[1:])
 
 
 def _print_effort(runs: list[Result]) -> None:
@@ -141,18 +143,19 @@ def _print_all(found: Strategies) -> None:
         "overlap",
         "first",
         "CUs apart",
-        "GEMM",
-        "collective",
+        "GEMM slowdown",
+        "collective slowdown",
         "us",
         "speedup",
         "share of ideal",
-        "most waited for",
+        "longer by",
     ]
     answers = list(found.answers.values())
     one = answers[0]
     title = f"{_problem(one)}, {one.gemm.count} and {one.collective.count} in a row"
     rows = [_strategy_row(answer) for answer in answers]
     print_table(title, columns, rows, numbers=columns[2:-1])
+    _print_grids(answers)
     _print_choice(one)
     for driver in dict.fromkeys(answer.strategy.driver for answer in answers):
         alone = next(answer for answer in answers if answer.strategy.driver == driver).collective.alone
@@ -170,12 +173,13 @@ def _print_all(found: Strategies) -> None:
     _print_effort([*loops.values(), *(answer.run for answer in answers)])
 
 
+def _print_grids(answers: list[Concurrency]) -> None:
+    """How the GEMM's tiles fill the GPU, once for each number of compute units that it may use."""
+    for said in dict.fromkeys(str(answer.grid) for answer in answers if answer.apart is not None):
+        click.echo(f"GEMM: {said}")
+
+
 def _strategy_row(answer: Concurrency) -> list[str]:
-    waits = "; ".join(
-        f"{who}: {reason}"
-        for who, loop in (("GEMM", answer.gemm), ("collective", answer.collective))
-        if (reason := loop.added)
-    )
     return [
         answer.strategy.name,
         answer.first,
@@ -185,7 +189,7 @@ def _strategy_row(answer: Concurrency) -> list[str]:
         f"{answer.makespan * 1e6:.1f}",
         f"{answer.speedup:.3f}x",
         f"{answer.share_of_ideal:.0%}",
-        waits,
+        answer.causes,
     ]
 
 

@@ -28,8 +28,10 @@ def concurrency_report(answer: Concurrency | Strategies, out_dir: str | Path, gp
         config=config,
         name=f"GEMM beside {shown[0].collective.name}, {shown[0].ranks} GPUs",
         how=_how(shown[0]) if single else "Strategies side by side.",
+        grids=list(dict.fromkeys(str(one.grid) for one in _all(answer))),
         refused=[] if isinstance(answer, Concurrency) else sorted(set(answer.refused.values())),
         overview=_loops(answer) if isinstance(answer, Concurrency) else _strategies(answer),
+        whole=_whole(answer) if isinstance(answer, Concurrency) else None,
         figures=_figures(answer),
         traffic=[(one.strategy.title, _traffic(one)) for one in shown],
         counters=counter_table(Comparison({one.run.config.overlap: one.run for one in shown})),
@@ -37,6 +39,10 @@ def concurrency_report(answer: Concurrency | Strategies, out_dir: str | Path, gp
         machine=machine_table(gpu) if gpu else None,
         assumed=assumed_table(gpu) if gpu else None,
     )
+
+
+def _all(answer: Concurrency | Strategies) -> list[Concurrency]:
+    return [answer] if isinstance(answer, Concurrency) else list(answer.answers.values())
 
 
 def _shown(answer: Concurrency | Strategies) -> list[Concurrency]:
@@ -56,10 +62,10 @@ def _strategies(found: Strategies) -> Table:
     """Every strategy by row: slowdowns, makespan, share of the ideal, what was waited for."""
     heads = (
         "strategy",
-        "waited for",
+        "longer by",
         "units apart",
-        "GEMM",
-        "collective",
+        "GEMM slowdown",
+        "collective slowdown",
         "both [µs]",
         "speedup",
         "of the ideal",
@@ -68,10 +74,9 @@ def _strategies(found: Strategies) -> Table:
 
 
 def _strategy_row(one: Concurrency) -> tuple[str, ...]:
-    roles = (("GEMM", one.gemm), ("collective", one.collective))
     return (
         one.strategy.name,
-        "; ".join(f"{who}: {loop.added}" for who, loop in roles if loop.added),
+        one.causes,
         "–" if one.apart is None else str(one.apart),
         f"{one.gemm.slowdown:.3f}×",
         f"{one.collective.slowdown:.3f}×",
@@ -105,12 +110,23 @@ def _loops(answer: Concurrency) -> Table:
         )
         for loop in (answer.gemm, answer.collective)
     ]
-    whole = (
-        ("both, side by side", f"{answer.makespan * 1e6:,.1f}", ""),
-        ("both, one after the other", f"{answer.serial * 1e6:,.1f}", f"{answer.speedup:.3f}× faster"),
-        ("share of the ideal", "", f"{answer.share_of_ideal:.0%} of {answer.ideal_speedup:.3f}×"),
+    return Table(heads, rows)
+
+
+def _whole(answer: Concurrency) -> Table:
+    """Both loops side by side against one after the other."""
+    ideal = answer.serial / answer.ideal_speedup
+    rows = (
+        ("one after the other", f"{answer.serial * 1e6:,.1f}", "1.000×", "0%"),
+        (
+            "side by side",
+            f"{answer.makespan * 1e6:,.1f}",
+            f"{answer.speedup:.3f}×",
+            f"{answer.share_of_ideal:.0%}",
+        ),
+        ("ideal: neither slows the other", f"{ideal * 1e6:,.1f}", f"{answer.ideal_speedup:.3f}×", "100%"),
     )
-    return Table(heads, [*rows, *((what, "", "", "", said, "", at) for what, at, said in whole)])
+    return Table(("both", "time [µs]", "speedup", "of the ideal gain"), rows)
 
 
 def _figures(answer: Concurrency | Strategies) -> list[Figure]:
@@ -142,7 +158,8 @@ def _run_figures(answer: Concurrency) -> list[Figure]:
         figures.append(
             Figure(
                 plots.stream_waits(answer),
-                "Where the time of one workgroup's place went, on average over the iterations of a loop.",
+                "Where the time of a place for one workgroup went, on average over the iterations of a loop. Waves of "
+                "workgroups in one place add up: a GEMM that needs a wave more on fewer compute units computes longer.",
             )
         )
     return figures

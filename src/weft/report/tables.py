@@ -11,6 +11,33 @@ from weft.result import Comparison
 
 _PHASES = ("GEMM", "RS", "AG", "sequential")
 _PERCENT = ("fraction", "share")
+_RARE = ("tracker_", "communication_waited_past_limit")
+"""What only T3's tracker and arbiter count: left out where no run did."""
+_COUNTERS = {
+    "cache_hits": "L2: hits [requests]",
+    "cache_merged_misses": "L2: joined a load under way [requests]",
+    "cache_misses": "L2: misses [requests]",
+    "cache_write_backs": "L2: lines written back",
+    "memory_cache_hits": "memory-side cache: hits [requests]",
+    "memory_cache_merged_misses": "memory-side cache: joined a load under way [requests]",
+    "memory_cache_misses": "memory-side cache: misses [requests]",
+    "memory_cache_writes": "memory-side cache: writes [requests]",
+    "memory_cache_write_backs": "memory-side cache: lines written back",
+    "tracker_most_live": "tracker: most entries in use",
+    "tracker_spills": "tracker: entries spilled",
+    "tracker_refills": "tracker: entries fetched again",
+    "dram_activations": "DRAM: rows opened",
+    "dram_turnarounds": "DRAM: changes between reading and writing",
+    "dram_bus_utilization": "DRAM: time that channels moved data",
+    "dram_queue_mean_accesses": "DRAM: queue of a channel, mean [64 B accesses]",
+    "dram_queue_most_accesses": "DRAM: queue of a channel, longest [64 B accesses]",
+    "communication_waited_past_limit": "DRAM: communication let through after its longest wait [requests]",
+    "compute_unit_utilization": "compute units: time that matrix units computed",
+    "link_bytes": "link: sent [B]",
+    "link_utilization": "link: time that it was busy",
+    "arbiter_intensity": "arbiter: memory intensity seen",
+    "arbiter_threshold_accesses": "arbiter: threshold chosen [64 B accesses]",
+}
 
 
 @dataclass(frozen=True)
@@ -98,7 +125,9 @@ def counter_table(comparison: Comparison) -> Table:
     runs = [result for result in comparison if not result.parts]
     names = dict.fromkeys(name for run in runs for name in run.counters)
     rows = [
-        (name.replace("_", " "), *(_count(name, run.counters.get(name)) for run in runs)) for name in names
+        (_COUNTERS.get(name, name.replace("_", " ")), *(_count(name, run.counters.get(name)) for run in runs))
+        for name in names
+        if not name.startswith(_RARE) or any(run.counters.get(name) for run in runs)
     ]
     rows.append(("simulated events", *(f"{run.events:,}" for run in runs)))
     rows.append(("memory requests", *(f"{run.requests:,}" for run in runs)))

@@ -256,9 +256,17 @@ def _workgroup_waits(m: Machine, k: int) -> dict[str, float]:
     run, log = m.kernel_run[0, k], m.work_log[0, first : first + count]
     launched, duration = run[y.KR_FIRST_START], run[y.KR_END] - log[:, y.WL_START].min()
     resident = max(float((log[:, y.WL_END] - log[:, y.WL_START]).sum()) / max(int(duration), 1), 1e-9)
-    wave = np.sort(log[:, y.WL_START])[: min(count, int(m.gpu[0, y.G_CUS]))]
+    wave = np.sort(log[:, y.WL_START])[: min(count, int(m.unit_mask[0, k].sum()))]
     waits = {name: float(spent) / resident * 1e-15 for name, spent in _split_waits(run).items()}
+    if not _awaits_data(m, k):
+        waits["begin"] = waits.pop("chunk")
     return {"dispatch": float((wave - launched).mean()) * 1e-15, **waits}
+
+
+def _awaits_data(m: Machine, k: int) -> bool:
+    """Whether workgroups of kernel `k` wait for data of other GPUs; else they only take time to begin and end."""
+    first, count = int(m.kernel[0, k, y.K_FIRST_PHASE]), int(m.kernel[0, k, y.K_PHASES])
+    return bool((m.phase[0, first : first + count, y.P_WAIT_COUNTER] != y.NONE).any())
 
 
 def _split_waits(run: Ints) -> dict[str, int]:

@@ -22,13 +22,49 @@ REASONS = {
     "store": "stores into memory",
     "link": "stores over the link",
     "chunk": "data from another GPU",
+    "begin": "beginning and ending workgroups",
     "compute": "computing",
 }
-"""What a workgroup does or waits for, in words."""
+"""What a workgroup does or waits for, in words; one that ends and the next in its place count as one."""
 
 
 _SHOWS = 0.01
 """Share of a loop's time alone from which on an added wait is worth a word."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """How a GEMM fills a GPU: tiles of `rows` x `columns`, `tiles` of them, `resident` at once on a compute unit.
+
+    The GPU has `units`, of which the strategy leaves the GEMM `given`.
+    """
+
+    rows: int
+    columns: int
+    tiles: int
+    resident: int
+    units: int
+    given: int
+
+    def waves(self, units: int) -> int:
+        """How many times over the tiles fill so many compute units."""
+        return -(-self.tiles // (units * self.resident))
+
+    def record(self) -> dict[str, int]:
+        """Tile, number of tiles and waves as plain data for JSON."""
+        waves = {"waves_on_all": self.waves(self.units), "waves_on_given": self.waves(self.given)}
+        return {**vars(self), **waves}
+
+    def __str__(self) -> str:
+        each = f", {self.resident} at once on a compute unit" if self.resident > 1 else ""
+        waves = f"{_waves(self.waves(self.units))} on all {self.units} compute units"
+        if self.given != self.units:
+            waves += f", {self.waves(self.given)} on the {self.given} that it is left"
+        return f"{self.tiles:,} tiles of {self.rows} x {self.columns}{each}: {waves}"
+
+
+def _waves(count: int) -> str:
+    return f"{count} wave" + "s" * (count != 1)
 
 
 @dataclass(frozen=True)
@@ -99,9 +135,10 @@ class Concurrency:
     """A loop of GEMMs beside a loop of collectives on every one of `ranks` GPUs, and each loop alone.
 
     `strategy` says how they shared the GPU; `units` is on how many compute units each of "gemm" and "collective" ran,
-    `apart` how many were set apart (None: the strategy sets none apart), `first` what the host launched first. `run`
-    is the concurrent run, `gemm_alone` and `collective_alone` the isolated ones. `library_alone` is one collective by
-    compute units alone [s], as a library runs it: with what overlap is compared, whoever drives the collective in it
+    `apart` how many were set apart (None: the strategy sets none apart), `grid` says how the GEMM's tiles fill those
+    that it may use, `first` is what the host launched first. `run` is the concurrent run, `gemm_alone` and
+    `collective_alone` the isolated ones. `library_alone` is one collective by compute units alone [s], as a library
+    runs it: with what overlap is compared, whoever drives the collective in it
     (where compute units cannot, by DMA engines). `choice` is what the library would
     take for a collective by compute units, in closed form. It is None where no library is
     known, or DMA engines drive it; `copies` are the options that those were given. With `direct`, the library's
@@ -113,6 +150,7 @@ class Concurrency:
     strategy: Strategy
     units: Mapping[str, int]
     apart: int | None
+    grid: Grid
     first: str
     gemm: LoopTimes
     collective: LoopTimes
@@ -165,6 +203,17 @@ class Concurrency:
         """(speedup - 1) / (ideal speedup - 1): how much of what overlap could save it saves."""
         return share_of_ideal(self.speedup, self.ideal_speedup)
 
+    @property
+    def causes(self) -> str:
+        """What most lengthened each side, in words: a GEMM's waves on fewer compute units, and what was waited for."""
+        grid = self.grid
+        before, after = grid.waves(grid.units), grid.waves(grid.given)
+        waves = f"GEMM: {_waves(after)} of tiles instead of {before}" if after > before else ""
+        sides = (("GEMM", self.gemm), ("collective", self.collective))
+        return "; ".join(
+            filter(None, (waves, *(f"{who}: {loop.added}" for who, loop in sides if loop.added)))
+        )
+
     def traffic(self) -> dict[str, tuple[float, float, float]]:
         """What passed caches, DRAM (also by cause) and link: all GEMMs alone, all collectives alone, side by side [MB].
 
@@ -193,6 +242,7 @@ class Concurrency:
             "driver": self.strategy.driver,
             "units_apart": self.apart,
             "units_held": dict(self.units),
+            "grid": self.grid.record(),
             "first": self.first,
             "copies": dict(self.copies),
             "algorithm": self.algorithm,
@@ -232,9 +282,9 @@ class Concurrency:
 
 _LEVELS = {
     "L2: hits": "cache_hit",
-    "L2: on their way for another": "cache_merged",
+    "L2: joined a load under way": "cache_merged",
     "memory-side cache: hits": "memory_cache_hit",
-    "memory-side cache: on their way for another": "memory_cache_merged",
+    "memory-side cache: joined a load under way": "memory_cache_merged",
     "memory-side cache: writes": "memory_cache_written",
 }
 """What caches served, in words."""

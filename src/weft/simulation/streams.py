@@ -11,7 +11,9 @@ from weft.engine.state import Machine as State
 from weft.errors import InputError
 from weft.kernels import GemmTiling
 from weft.kernels.direct import DirectExchange
+from weft.kernels.gemm import gemm_kernel
 from weft.overlap import ROUND_ROBIN, ArbiterPolicy
+from weft.overlap.gemms import occupancy
 from weft.overlap.library_ring import library_ring
 from weft.overlap.machine import default_request_bytes
 from weft.overlap.strategies import STRATEGIES, Strategy, find_strategy
@@ -21,7 +23,7 @@ from weft.predict import collective as closed_form
 from weft.program import Program
 from weft.result import Result
 from weft.result.collect import loop_times, residency
-from weft.result.concurrent import Choice, Concurrency, LoopTimes, Strategies
+from weft.result.concurrent import Choice, Concurrency, Grid, LoopTimes, Strategies
 from weft.simulation.concurrent import check_first, units_for, units_held
 from weft.simulation.execution import Watch
 from weft.simulation.runner import (
@@ -178,6 +180,7 @@ class _Bench:
             strategy=strategy,
             units={"gemm": units_held(run, "gemm"), "collective": units_held(run, moved.collective)},
             apart=apart,
+            grid=self._grid(streams.gemm_units),
             first=first,
             copies=(o.copies or {}) if strategy.driver == "dma" else {},
             gemm=both[0],
@@ -190,6 +193,15 @@ class _Bench:
             choice=None if strategy.driver == "dma" else _choice(moved, self.machine, self.loop.gemm.dtype),
             direct=isinstance(moved, DirectExchange),
         )
+
+    def _grid(self, left: tuple[int, ...] | None) -> Grid:
+        """How the GEMM's tiles fill the compute units that it may use (None: all)."""
+        gpu, tiling = self.system.gpu, self.loop.tiling
+        rows, columns = tiling.grid(self.loop.gemm)
+        resident = occupancy(gemm_kernel(self.loop.gemm, gpu, tiling, self.loop.clock), gpu)
+        have = gpu.compute.compute_units
+        given = have if left is None else len(left)
+        return Grid(tiling.rows, tiling.columns, rows * columns, resident, have, given)
 
     def _library_driver(self) -> str:
         """What a library drives the collective by: compute units, where they can."""

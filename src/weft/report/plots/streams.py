@@ -21,9 +21,12 @@ _LOOKS = {
     "store": Look(REASONS["store"], "#F0E442", "\\\\\\\\"),
     "link": Look(REASONS["link"], LINK.color, "----"),
     "chunk": Look(REASONS["chunk"], "#CC79A7", "xxxx"),
+    "begin": Look(REASONS["begin"], "#999999"),
     "compute": Look(REASONS["compute"], "#56B4E9"),
 }
 _US = 1e-9
+_SEEN = 0.001
+"""Share of the longest bar below which a wait is too short to be seen."""
 _PLAIN = {"facecolor": "white", "edgecolor": "none", "pad": 1}
 """Under words that lines would cross."""
 
@@ -75,14 +78,15 @@ def stream_waits(answer: Concurrency) -> Picture:
     figure = picture(10, 0.9 + 0.35 * len(bars))
     ax = figure.subplots()
     left = np.zeros(len(bars))
-    shown = {why: look for why, look in _LOOKS.items() if any(waits.get(why) for _, waits in bars)}
+    seen = _SEEN * max(sum(waits.values()) for _, waits in bars)
+    shown = {w: look for w, look in _LOOKS.items() if any(waits.get(w, 0.0) > seen for _, waits in bars)}
     for reason, look in shown.items():
         widths = np.array([waits.get(reason, 0.0) * 1e6 for _, waits in bars])
         ax.barh(range(len(bars)), widths, 0.7, left, color=look.color, hatch=look.hatch, edgecolor="#444444")
         left += widths
     ax.set_yticks(range(len(bars)), [name for name, _ in bars])
     ax.invert_yaxis()
-    ax.set_xlabel("time of a workgroup [µs]")
+    ax.set_xlabel("time of a workgroup's place [µs]")
     grid(ax, "x")
     figure.legend(handles=[handle(look) for look in shown.values()], loc="outside lower center", ncols=3)
     return figure
