@@ -9,14 +9,10 @@ from matplotlib.ticker import FuncFormatter, PercentFormatter
 from weft.report.plots.style import Look, Picture, grid, handle, picture, styled, sublayer_label
 
 GEMM, RING = Look("GEMM", "#0072B2"), Look("all-reduce", "#D55E00")
-_BARS = (
-    Look("", "#56B4E9"),
-    Look("", "#E69F00", "////"),
-    Look("", "#009E73", ".."),
-    Look("", "#CC79A7", "xxxx"),
-    Look("", "#F0E442", "----"),
-    Look("", "#999999"),
-)
+_IDEAL = Look("", "#999999")
+_COLORS = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#F0E442", "#D55E00", "#0072B2")
+_HATCHES = ("////", "....", "xxxx", "----")
+_LEGEND_COLUMNS = 3
 
 
 @styled
@@ -59,11 +55,14 @@ def slowdowns(
 
 @styled
 def speedups(labels: Sequence[tuple[str, int, str]], series: Mapping[str, Sequence[float]]) -> Picture:
-    """The speedup of every sub-layer over serial execution, a bar per series."""
+    """The speedup of every sub-layer over serial execution, a bar per series.
+
+    The first series is the ideal; then every split has two, by the times of each alone and with both at once.
+    """
     figure = picture(10, 3.8)
     ax = figure.subplots()
     width = 0.84 / len(series)
-    looks = [_BARS[index % len(_BARS)]._replace(label=name) for index, name in enumerate(series)]
+    looks = [_look(index, name) for index, name in enumerate(series)]
     for index, (look, values) in enumerate(zip(looks, series.values(), strict=True)):
         at = [place - 0.42 + (index + 0.5) * width for place in range(len(labels))]
         ax.bar(at, values, width, color=look.color, hatch=look.hatch, edgecolor="#444444")
@@ -82,5 +81,18 @@ def speedups(labels: Sequence[tuple[str, int, str]], series: Mapping[str, Sequen
     ax.set_ylabel("speedup over serial execution")
     ax.set_title("What can overlap gain in each sub-layer?")
     grid(ax)
-    figure.legend(handles=[handle(look) for look in looks], loc="outside lower center", ncols=len(looks))
+    columns = min(len(looks), _LEGEND_COLUMNS)
+    figure.legend(handles=[handle(look) for look in looks], loc="outside lower center", ncols=columns)
     return figure
+
+
+def _look(index: int, name: str) -> Look:
+    """A colour for each split, hatched where both run at once; after seven of them colours repeat."""
+    if index == 0:
+        return _IDEAL._replace(label=name)
+    split, at_once = divmod(index - 1, 2)
+    return Look(
+        name,
+        _COLORS[split % len(_COLORS)],
+        _HATCHES[split // len(_COLORS) % len(_HATCHES)] if at_once else "",
+    )
