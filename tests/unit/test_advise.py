@@ -93,7 +93,7 @@ def test_assumed_values_of_dma_engines_matter_only_where_these_copy(gathered, sm
 
 
 def test_every_doubt_of_an_assumed_value_moves_the_speedup(gathered):
-    assumed = [doubt for doubt in gathered.doubts if "another" in doubt.why]
+    assumed = [doubt for doubt in gathered.doubts if "uncertain" in doubt.why]
     assert len(assumed) >= 3
     assert all((doubt.low, doubt.high) != (gathered.speedup,) * 2 for doubt in assumed)
 

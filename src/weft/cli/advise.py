@@ -145,8 +145,8 @@ def _print(advice: Advice) -> None:
     for sentence in advice.sentences:
         click.echo(sentence)
     print_table("What to set", ["what", "says"], [list(knob) for knob in advice.knobs])
-    columns = ["the speedup if", "low", "high"]
-    rows = [[doubt.why, f"{doubt.low:.2f}x", f"{doubt.high:.2f}x"] for doubt in advice.doubts]
+    columns = ["reason to doubt", "low", "high"]
+    rows = [[doubt.why, f"{doubt.low:.2f}x", f"{doubt.high:.2f}x"] for doubt in advice.felt]
     print_table("How sure that is", columns, rows, numbers=columns[1:])
 
 

@@ -25,7 +25,7 @@ def advice_report(advice: Advice, out_dir: str | Path) -> Path:
         figures=_figures(advice),
         doubts=Table(
             ("reason", "low", "high"),
-            [(one.why, f"{one.low:.2f}×", f"{one.high:.2f}×") for one in advice.doubts],
+            [(one.why, f"{one.low:.2f}×", f"{one.high:.2f}×") for one in advice.felt],
         ),
         gpu=gpu,
         machine=machine_table(gpu),

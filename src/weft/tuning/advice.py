@@ -13,11 +13,13 @@ from weft.result.stream_run import StreamRun
 from weft.tuning.heuristics import TIE, Choice
 from weft.tuning.knobs import Knob, knobs_for
 from weft.tuning.tables import SlowdownTables
-from weft.units import format_bytes
 from weft.workload import Gemm
 
+_MIB = 1 << 20
 ALIKE = 0.01
 """Ways that differ by no more than this share are named together."""
+FELT = 0.005
+"""Doubts that move a speedup by less are told as one."""
 NOTED = 0.03
 """A collective that is so much faster alone than the library's is worth a word."""
 
@@ -121,6 +123,19 @@ class Advice:
     def high(self) -> float:
         """The same in the user's favour."""
         return self.speedup + hypot(*(max(0.0, doubt.high - self.speedup) for doubt in self.doubts))
+
+    @property
+    def felt(self) -> list[Doubt]:
+        """The doubts that move the speedup by half a percent or more, and all others as one."""
+        small = [doubt for doubt in self.doubts if self._moved_by(doubt) < FELT]
+        found = [doubt for doubt in self.doubts if doubt not in small]
+        if small:
+            low, high = min(doubt.low for doubt in small), max(doubt.high for doubt in small)
+            found.append(Doubt(f"{len(small)} others, each by itself", low, high))
+        return found
+
+    def _moved_by(self, doubt: Doubt) -> float:
+        return max(abs(end / self.speedup - 1) for end in (doubt.low, doubt.high))
 
     @property
     def knobs(self) -> tuple[Knob, ...]:
@@ -312,9 +327,9 @@ def label(strategy: str, units: int | None, word: str = "CUs") -> str:
 def _since(size: int | None, sizes: tuple[int, ...]) -> str:
     """From which of the tables' sizes on, in words."""
     if size is None:
-        return f"at no size up to {format_bytes(sizes[-1], 3)}"
+        return f"at no size up to {sizes[-1] / _MIB:.0f} MiB"
     least = ", the least in the tables" if size <= 1.1 * sizes[0] else ""
-    return f"from {format_bytes(size, 3)} on{least}"
+    return f"from {size / _MIB:.0f} MiB on{least}"
 
 
 def makespan_of(option: Option) -> float:

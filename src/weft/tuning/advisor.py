@@ -198,9 +198,9 @@ class _Advisor:
                         self._moved(there if one.collective else here),
                         self._together(best.strategy, best.units, there),
                     )
-                    why = f"{one.what} is another ({_listed(values)})"
+                    why = f"{one.what}, uncertain ({_listed(values)})"
                     found.setdefault((why, one.copies), []).append(triple)
-        found["the library's workgroups have fewer or more bytes on their way", False] = [
+        found["how much the library's workgroups have on their way, uncertain", False] = [
             (
                 self._gemm(here),
                 RingMoved(self._moved(here), flight),
