@@ -224,6 +224,20 @@ def test_what_both_cost_while_both_run_does_not_depend_on_what_is_left_over():
     assert many.record()["collective"]["while_both_run_us"] == pytest.approx(many.collective.both * 1e6)
 
 
+def test_a_gemm_of_a_wave_more_says_so_and_waits_neither_for_masked_units_nor_for_another_gpu():
+    shape = Gemm(4096, 4096, 512, "bf16")
+    answer = beside(
+        shape, "all_gather", 1 << 20, "mi300x", gemms=1, collectives=1, strategy="partition", units=32
+    )
+    grid = answer.grid
+    assert (grid.tiles, grid.waves(grid.units), grid.waves(grid.given)) == (304, 1, 2)
+    assert "2 waves of tiles instead of 1" in answer.causes
+    assert answer.record()["grid"]["waves_on_given"] == 2
+    assert answer.gemm.waits["dispatch"] < 0.01 * answer.gemm.alone
+    assert "chunk" not in answer.gemm.waits
+    assert "chunk" in answer.collective.waits
+
+
 def test_a_ring_in_the_place_of_the_switchs_reduction_is_told():
     shape = Gemm(1024, 1024, 1024, "bf16")
     nvls, ring_ = (

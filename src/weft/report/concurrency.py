@@ -28,7 +28,7 @@ def concurrency_report(answer: Concurrency | Strategies, out_dir: str | Path, gp
         config=config,
         name=f"GEMM beside {shown[0].collective.name}, {shown[0].ranks} GPUs",
         how=_how(shown[0]) if single else "Strategies side by side.",
-        grids=list(dict.fromkeys(str(one.grid) for one in _all(answer))),
+        grids=list(dict.fromkeys(str(one.grid) for one in _all(answer) if single or one.apart is not None)),
         refused=[] if isinstance(answer, Concurrency) else sorted(set(answer.refused.values())),
         overview=_loops(answer) if isinstance(answer, Concurrency) else _strategies(answer),
         whole=_whole(answer) if isinstance(answer, Concurrency) else None,
@@ -100,7 +100,7 @@ def _loops(answer: Concurrency) -> Table:
     heads = ("loop", "iterations", "alone [µs]", "beside [µs]", "slowdown", "while both run", "ends at [µs]")
     rows = [
         (
-            loop.name,
+            name,
             str(loop.count),
             f"{loop.alone * 1e6:,.1f}",
             f"{loop.concurrent * 1e6:,.1f}",
@@ -108,7 +108,7 @@ def _loops(answer: Concurrency) -> Table:
             f"{loop.slowdown_both:.3f}×",
             f"{loop.end * 1e6:,.1f}",
         )
-        for loop in (answer.gemm, answer.collective)
+        for name, loop in (("GEMM", answer.gemm), (answer.collective.name, answer.collective))
     ]
     return Table(heads, rows)
 

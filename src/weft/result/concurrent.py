@@ -208,11 +208,12 @@ class Concurrency:
         """What most lengthened each side, in words: a GEMM's waves on fewer compute units, and what was waited for."""
         grid = self.grid
         before, after = grid.waves(grid.units), grid.waves(grid.given)
-        waves = f"GEMM: {_waves(after)} of tiles instead of {before}" if after > before else ""
-        sides = (("GEMM", self.gemm), ("collective", self.collective))
-        return "; ".join(
-            filter(None, (waves, *(f"{who}: {loop.added}" for who, loop in sides if loop.added)))
-        )
+        waves = f"{_waves(after)} of tiles instead of {before}" if after > before else ""
+        sides = {
+            "GEMM": ", ".join(filter(None, (waves, self.gemm.added))),
+            "collective": self.collective.added,
+        }
+        return "; ".join(f"{who}: {why}" for who, why in sides.items() if why)
 
     def traffic(self) -> dict[str, tuple[float, float, float]]:
         """What passed caches, DRAM (also by cause) and link: all GEMMs alone, all collectives alone, side by side [MB].

@@ -70,8 +70,8 @@ def _number(ax: Axes, row: int, number: int, start: int, kernel: KernelSpan, tot
 def stream_waits(answer: Concurrency) -> Picture:
     """What a workgroup of one GEMM, and of one collective, did or waited for, alone and beside the other [us]."""
     bars = [
-        (f"{loop.name}, {how}", waits)
-        for loop in (answer.gemm, answer.collective)
+        (f"{name}, {how}", waits)
+        for name, loop in (("GEMM", answer.gemm), (answer.collective.name, answer.collective))
         for how, waits in (("alone", loop.waits_alone), ("beside", loop.waits))
         if waits
     ]
