@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from weft.engine import layout as y
-from weft.engine.state import Machine
+from weft.engine.state import Machine as State
 from weft.errors import InputError, SimulationError
 from weft.hardware import Gpu, System
 from weft.overlap import ROUND_ROBIN, ArbiterPolicy
@@ -30,7 +30,7 @@ class Run(NamedTuple):
 
     result: Result
     program: Program
-    state: Machine
+    state: State
 
 
 def run_plan(
@@ -87,7 +87,7 @@ def run_program(
     policy: ArbiterPolicy,
     event_budget: int | None = None,
     watch: Watch | None = None,
-) -> tuple[Machine, float]:
+) -> tuple[State, float]:
     """The final state of a run, and how long it took [s]; SimulationError if it did not finish."""
     from weft.engine.run import execute
 
