@@ -8,7 +8,7 @@ BIN    := .venv/bin
 export WEFT_CACHE   := $(CURDIR)/.venv/cache
 export MPLCONFIGDIR := $(CURDIR)/.venv/matplotlib
 
-.PHONY: help demo test lint docs validate bench clean
+.PHONY: help demo test studies lint docs validate bench clean
 
 help:
 	@echo "make demo      run the T3 study and write its report to out/t3/report.html"
@@ -16,6 +16,7 @@ help:
 	@echo "make lint      run the checks of style, types and imports only"
 	@echo "make docs      build the documentation into out/docs"
 	@echo "make validate  set the models beside public measurements, and write the page of today's errors"
+	@echo "make studies   repeat the whole C3 study and hold it to its bars and known gaps (minutes)"
 	@echo "make bench     measure the simulator's speed, beside its peers"
 	@echo "make clean     remove .venv, out and all caches"
 
@@ -26,7 +27,7 @@ demo: .venv/ready-to-use
 
 test: lint docs
 	@echo "== tests"
-	@$(BIN)/pytest -q -n 2
+	@$(BIN)/pytest -q -n 2 -m "not study"
 
 lint: .venv/ready-to-develop
 	@echo "== style"
@@ -42,6 +43,11 @@ docs: .venv/ready-to-develop
 	@echo "== documentation"
 	@rm -rf docs/reference/api
 	@$(BIN)/sphinx-build -q -W --keep-going -j 2 -d out/docs-cache docs out/docs
+
+# A quarter of an hour of one core: too long for every change.
+studies: .venv/ready-to-develop
+	@echo "== whole studies"
+	@$(BIN)/pytest -q -m study
 
 # The measurements are no part of the project: WEFT_DATA names their folder (docs/howto/validate.md).
 validate: .venv/ready-to-develop

@@ -118,7 +118,7 @@ def test_timelines_repeat_what_the_study_simulated(small):
         assert drawn.makespan == pytest.approx(runs[name].makespan_s)
 
 
-@pytest.mark.slow
+@pytest.mark.study
 def test_the_whole_study_stands_beside_every_published_figure():
     done = c3.run(jobs=2, store=Store())
     rows = {row.id: row for row in done.headline()}
