@@ -43,9 +43,9 @@ def test_a_gang_is_as_wide_as_fine_stripes_would_be_and_leaves_four():
     assert ganged(load("a100-sxm-80gb"), 32768) == 20
 
 
-def test_gpus_of_several_dies_run_with_coarse_requests():
+def test_gpus_run_with_coarse_requests_unless_they_are_models():
     sizes = {name: default_request_bytes(load(name)) for name in ("mi300x", "mi210", "h100-sxm", "t3-paper")}
-    assert sizes == {"mi300x": 32768, "mi210": 4096, "h100-sxm": 4096, "t3-paper": 512}
+    assert sizes == {"mi300x": 32768, "mi210": 16384, "h100-sxm": 16384, "t3-paper": 512}
 
 
 @pytest.mark.parametrize(
