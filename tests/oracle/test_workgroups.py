@@ -14,7 +14,7 @@ from weft.program import Program
 FREE = (
     y.G_PORT64, y.G_SLICE64, y.G_T_BURST, y.G_T_LONG, y.G_T_UPDATE, y.G_T_RRD, y.G_T_RCD, y.G_T_RAS, y.G_T_RP,
     y.G_T_RC, y.G_T_CL, y.G_T_READ_TO_WRITE, y.G_T_WRITE_TO_READ, y.G_T_WRITE_TO_PRECHARGE,
-    y.G_T_READ_TO_PRECHARGE,
+    y.G_T_READ_TO_PRECHARGE, y.G_T_PATH,
 )  # fmt: skip
 """Constants that are zero in a memory without contention: only latency remains."""
 
