@@ -79,6 +79,24 @@ def test_rccl_reduces_between_all_pairs_up_to_16_mib_on_a_full_mesh():
     assert list(protocol) == [Protocol.LL, Protocol.SIMPLE, Protocol.SIMPLE, Protocol.SIMPLE]
 
 
+@pytest.mark.parametrize(("name", "last_ll", "last"), [("all_gather", 128, 16), ("all_to_all", 512, 43)])
+def test_rccl_pushes_small_sizes_to_all_peers_in_one_step_on_a_full_mesh(name, last_ll, last):
+    size = np.array([last_ll / 1024, last_ll / 1024 + 0.01, last, last + 0.1]) * MiB
+    algorithm, protocol = choose(name, size, 8, fabric_of("mi300x-x8"))
+    assert list(algorithm[:3]) == [Algorithm.DIRECT] * 3
+    assert algorithm[3] == (Algorithm.RING if name == "all_gather" else Algorithm.PAIRWISE)
+    assert list(protocol[:3]) == [Protocol.LL, Protocol.SIMPLE, Protocol.SIMPLE]
+
+
+@pytest.mark.parametrize(
+    ("system", "ranks", "nodes"), [("mi355x-x8", 8, 1), ("mi300x-x8", 4, 1), ("mi300x-x8", 16, 2)]
+)
+def test_one_step_needs_eight_mi300x_of_one_node(system, ranks, nodes):
+    for name in ("all_reduce", "all_gather", "all_to_all"):
+        algorithm, _ = choose(name, SIZES, ranks, fabric_of(system), nodes=nodes)
+        assert Algorithm.DIRECT not in algorithm
+
+
 def test_flags_per_line_need_nvlink():
     _, protocol = choose("all_gather", SIZES, 4, fabric_of("pcie-l40s"))
     assert Protocol.LL128 not in protocol

@@ -22,15 +22,18 @@ def check(system, wanted, name="all_reduce", ranks=8):
 def test_each_size_names_the_way_that_the_library_takes():
     assert ways("dgx-h100") == ["ring-ll", "nvls"]
     assert ways("mi300x-x8") == ["direct-simple", "ring-simple"]
+    assert ways("mi300x-x8", "all_gather") == ["direct-simple", "ring-simple"]
+    assert ways("mi300x-x8", "all_to_all") == ["direct-simple", "pairwise-simple"]
     assert ways("dgx-h100", "all_to_all")[1] == "pairwise-simple"
     assert ways("dgx-h100", ranks=16)[1] == "nvls-tree"
 
 
+@pytest.mark.parametrize("name", ["all_reduce", "all_gather", "all_to_all"])
 @pytest.mark.parametrize("system", ["dgx-h100", "mi300x-x8", "dgx-a100"])
-def test_the_named_way_takes_as_long_as_the_librarys_choice(system):
+def test_the_named_way_takes_as_long_as_the_librarys_choice(system, name):
     for size in (2**12, 2**20, 2**26):
-        (way,) = ways(system, sizes=[size])
-        auto, asked = (collective("all_reduce", size, 8, system, algorithm=one) for one in ("auto", way))
+        (way,) = ways(system, name, sizes=[size])
+        auto, asked = (collective(name, size, 8, system, algorithm=one) for one in ("auto", way))
         assert asked.seconds == auto.seconds
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from machines import finish, gpu
 
@@ -15,6 +16,7 @@ from weft.kernels.exchange import ChannelExchange
 from weft.overlap.library_ring import cu_collective
 from weft.overlap.machine import machine_tables
 from weft.overlap.streams import CollectiveLoop, Streams
+from weft.predict import collective as closed_form
 from weft.program import build
 from weft.simulation import beside
 from weft.simulation.concurrent import isolated_collective
@@ -110,6 +112,23 @@ def test_small_collectives_by_copy_engines_take_several_times_as_long_as_one_ste
             for driver in ("cu", "dma")
         )
         assert 2.5 < copies.collective_s / units.collective_s < 4.5
+
+
+@pytest.mark.parametrize(
+    ("collective", "sizes"),
+    [
+        ("all_gather", (64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB)),
+        ("all_to_all", (64 * KIB, 512 * KIB, MIB, 4 * MIB, 16 * MIB)),
+    ],
+)
+def test_the_closed_form_of_one_step_is_near_the_engine(collective, sizes):
+    """Within 5 % in the median and 12 % at most: the form knows nothing of slices and of few bytes in flight."""
+    engine = [
+        isolated_collective(collective, size, "mi300x", request_bytes=4 * KIB).collective_s for size in sizes
+    ]
+    off = np.abs(closed_form(collective, sizes, 8, "mi300x-x8").seconds / engine - 1)
+    assert np.median(off) <= 0.05
+    assert off.max() <= 0.12
 
 
 def test_one_step_beats_sends_and_receives_in_rounds():

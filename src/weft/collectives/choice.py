@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from weft.collectives.fabric import Fabric, fabric_of
-from weft.collectives.library import Algorithm, Protocol, canonical, choose, estimates
+from weft.collectives.library import ONE_STEP, Algorithm, Protocol, canonical, choose, estimates
 from weft.errors import InputError, UnknownNameError, join_or
 from weft.hardware.finding import SystemMatch
 from weft.hardware.libraries import Profile, profile_for
@@ -98,9 +98,10 @@ def _across(system: SystemMatch, ranks: int, nodes: int | None) -> int:
 def _possible(name: str, ranks: int, nodes: int, fabric: Fabric, profile: Profile) -> list[Way]:
     """What the library weighs, and what it takes where conditions of its own are met."""
     if name in ("all_to_all", "send_recv"):
-        return [(Algorithm.PAIRWISE, Protocol.LL), (Algorithm.PAIRWISE, Protocol.SIMPLE)]
-    ways = estimates(name, 1.0, ranks, fabric, nodes=nodes)[0]
-    if name == "all_reduce" and nodes == 1 and fabric.topology == "mesh":
+        ways = [(Algorithm.PAIRWISE, Protocol.LL), (Algorithm.PAIRWISE, Protocol.SIMPLE)]
+    else:
+        ways = estimates(name, 1.0, ranks, fabric, nodes=nodes)[0]
+    if name in ONE_STEP and nodes == 1 and fabric.topology == "mesh":
         ways += [(Algorithm.DIRECT, Protocol.LL), (Algorithm.DIRECT, Protocol.SIMPLE)]
     if name == "all_reduce" and nodes == 1 and "oneshot.launch" in profile.values:
         ways.append((Algorithm.ONESHOT, Protocol.SIMPLE))

@@ -29,8 +29,8 @@ class Fabric:
     launch. `multicast` says whether the switch reduces (NVLS), `lanes` how many links wide the rings are from a number
     of ranks on, where the topology is irregular; `copy_rate` is what a GPU copies in its own memory [bytes/s], `dma`
     its copy engines (None: it has none), which reach `dma_efficiency` of the line rate, `clock` that of the compute
-    units [hertz]. `bridge` is the number of links that join pairs of GPUs of a PCIe machine, and the library's figure
-    of each [bytes/s].
+    units [hertz], `hop` what a store takes over a link [s]. `bridge` is the number of links that join pairs of GPUs of
+    a PCIe machine, and the library's figure of each [bytes/s].
     """
 
     vendor: str
@@ -50,6 +50,7 @@ class Fabric:
     lanes: tuple[tuple[int, float], ...] = ()
     gpu: str = ""
     clock: float = 1.98e9
+    hop: float = 500e-9
     bridge: tuple[int, float] = (0, 0.0)
 
     def among(self, ranks: int) -> Fabric:
@@ -182,4 +183,5 @@ def _joined(gpu: Gpu, count: int, topology: Topology, links: int, rate: float) -
         dma_efficiency=gpu.link.dma_efficiency,
         gpu=gpu.name,
         clock=gpu.compute.clock,
+        hop=gpu.link.latency,
     )

@@ -6,7 +6,7 @@ release 2.27 to 2.30; RCCL src/graph/tuning.cc). The estimates err by a fifth an
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -118,7 +118,33 @@ _TREE_FACTOR = np.array(
     ]
 )
 _RING_PLATEAU = 1.4
-_MSCCL_LIMITS = (512 * KiB, 16 * MiB)
+
+
+class OneStep(NamedTuple):
+    """A kernel for buffers of up to so many bytes: its protocol, and how many parts each peer's data are cut in."""
+
+    up_to: int
+    protocol: Protocol
+    parts: int = 1
+
+
+ONE_STEP: Mapping[str, tuple[OneStep, ...]] = {
+    "all_reduce": (OneStep(512 * KiB, Protocol.LL), OneStep(16 * MiB, Protocol.SIMPLE)),
+    "all_gather": (OneStep(128 * KiB, Protocol.LL, 2), OneStep(16 * MiB, Protocol.SIMPLE, 4)),
+    "all_to_all": (
+        OneStep(190 * KiB, Protocol.LL, 2),
+        OneStep(512 * KiB, Protocol.LL, 4),
+        OneStep(7 * MiB, Protocol.SIMPLE, 4),
+        OneStep(43 * MiB, Protocol.SIMPLE, 8),
+    ),
+}
+"""RCCL's MSCCL kernels for eight MI300X, which push to all peers in one step (an all-reduce: in two).
+
+Sizes, protocols and parts are those of ROCm/rccl tools/msccl-algorithms as tuned in PRs #1110 and #1120
+(allgather-8n-8kb-128kb @ee38c4c, -128kb-1mb @ee38c4c, -1mb-16mb @e6987a6; alltoall-8n-9kb-190kb @0f59f1f, -190kb-512kb
+@c2fc1d6, -512kb-7mb and -7mb-43mb @db48bcf). They hold for all-gathers in place and all-to-alls out of place. The
+parts of all-reduces are not needed here.
+"""
 P2P_LL_BYTES = 16 * KiB
 """Bytes per peer up to which send and receive use LL (NCCL 2.28 on)."""
 P2P_LL_BYTES_OLD = 512 * KiB
@@ -155,31 +181,29 @@ def choose(
     *,
     nodes: int = 1,
     floating: bool = True,
-    msccl: bool = True,
     version: str = "",
 ) -> tuple[IntArray, IntArray]:
     """The `Algorithm` and `Protocol` that the library takes for each size [bytes, of the whole buffer].
 
-    `floating` says whether the data are of a floating type, which alone the switch can reduce; `msccl` whether RCCL
-    brings the all-pairs all-reduce of ROCm 6 along. `version` is NCCL's: to 2.27 send and receive use LL longer, and
-    to 2.18 two nodes are no special case of a tree.
+    `floating` says whether the data are of a floating type, which alone the switch can reduce. `version` is NCCL's: to
+    2.27 send and receive use LL longer, and to 2.18 two nodes are no special case of a tree.
     """
     name, size = canonical(collective), np.asarray(bytes, dtype=np.float64)
     fabric = fabric.among(ranks // nodes)
     if name in ("all_to_all", "send_recv"):
         peer = size / ranks if name == "all_to_all" else size
         limit = P2P_LL_BYTES_OLD if older(version, (2, 28)) else P2P_LL_BYTES
+        algorithm = np.full(size.shape, int(Algorithm.PAIRWISE))
         protocol = np.where(peer <= limit, int(Protocol.LL), int(Protocol.SIMPLE))
-        return np.full(size.shape, int(Algorithm.PAIRWISE)), protocol
-    halved = older(version, (2, 19))
-    keys, times = estimates(name, size, ranks, fabric, nodes=nodes, floating=floating, halved_tree=halved)
-    best = np.argmin(times, axis=0)
-    table = np.array(keys, dtype=np.int64)[best]
-    algorithm, protocol = table[..., 0], table[..., 1]
-    if msccl and name == "all_reduce" and nodes == 1 and has_msccl(fabric, ranks):
-        direct = size <= _MSCCL_LIMITS[1]
-        algorithm = np.where(direct, int(Algorithm.DIRECT), int(Algorithm.RING))
-        protocol = np.where(size <= _MSCCL_LIMITS[0], int(Protocol.LL), int(Protocol.SIMPLE))
+    else:
+        halved = older(version, (2, 19))
+        keys, times = estimates(name, size, ranks, fabric, nodes=nodes, floating=floating, halved_tree=halved)
+        table = np.array(keys, dtype=np.int64)[np.argmin(times, axis=0)]
+        algorithm, protocol = table[..., 0], table[..., 1]
+    for kernel in reversed(one_step_kernels(name, ranks, fabric) if nodes == 1 else ()):
+        taken = size <= kernel.up_to
+        algorithm = np.where(taken, int(Algorithm.DIRECT), algorithm)
+        protocol = np.where(taken, int(kernel.protocol), protocol)
     return algorithm, protocol
 
 
@@ -188,9 +212,10 @@ def older(version: str, than: tuple[int, ...]) -> bool:
     return bool(numbers(version)) and numbers(version) < than
 
 
-def has_msccl(fabric: Fabric, ranks: int) -> bool:
-    """Whether RCCL of ROCm 6 brings kernels of its own along for these GPUs."""
-    return fabric.architecture == "cdna3" and fabric.topology == "mesh" and ranks == fabric.gpus_per_node == 8
+def one_step_kernels(collective: str, ranks: int, fabric: Fabric) -> tuple[OneStep, ...]:
+    """The kernels in one step that RCCL of ROCm 6 brings along for a collective of these GPUs, smallest sizes first."""
+    full = fabric.architecture == "cdna3" and fabric.topology == "mesh" and ranks == fabric.gpus_per_node == 8
+    return ONE_STEP.get(collective, ()) if full else ()
 
 
 def estimates(

@@ -20,8 +20,9 @@ from weft.hardware import Gpu
 from weft.hardware.finding import SystemMatch
 from weft.hardware.libraries import Profile, at_clock, of_release, profile_for
 from weft.hardware.machine import Machine
+from weft.hardware.ring_kernels import ring_cost
 from weft.predict.collective_dma import copied
-from weft.predict.collective_forms import Parts, Ranks, direct, nvls, oneshot, pairwise, ring
+from weft.predict.collective_forms import Parts, Ranks, direct, nvls, one_step, oneshot, pairwise, ring
 from weft.predict.collective_home import home_figure, over_links, switch_limit
 from weft.predict.collective_nodes import across as between_nodes
 from weft.predict.collective_nodes import pairs
@@ -221,6 +222,9 @@ def _form(
         return nvls(name, size, seen, profile)
     if algorithm is Algorithm.ONESHOT:
         return oneshot(size, seen, profile)
+    if algorithm is Algorithm.DIRECT and name in ("all_gather", "all_to_all"):
+        cost = ring_cost(fabric.vendor, fabric.architecture, f"direct_{protocol.name.lower()}")
+        return one_step(protocol, size, seen, profile, cost, fabric.hop)
     if algorithm is Algorithm.DIRECT:
         return direct(protocol, size, seen, profile)
     return ring(name, protocol, size, seen, profile)

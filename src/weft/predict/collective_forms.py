@@ -14,6 +14,7 @@ import numpy as np
 
 from weft.collectives.library import P2P_LL_BYTES, PAYLOAD, KiB, MiB, Protocol, steps, volume
 from weft.hardware.libraries import Profile
+from weft.hardware.ring_kernels import RingCost
 from weft.predict.collective_home import ll128_share
 from weft.predict.prediction import FloatArray
 
@@ -134,15 +135,43 @@ def nvls(collective: str, size: FloatArray, ranks: Ranks, profile: Profile) -> P
 
 def direct(protocol: Protocol, size: FloatArray, ranks: Ranks, profile: Profile) -> Parts:
     """The all-pairs all-reduce of a full mesh: every rank reduces its share of all others', then hands it out."""
-    kind = "ll" if protocol is Protocol.LL else "simple"
+    kind = _kind(protocol)
     known = f"direct.{kind}_launch" in profile.values
     rate = profile.value(f"{'direct' if known else 'all_reduce'}.{kind}_efficiency") * ranks.figure
     return {
-        "launch": np.full_like(size, profile.value(f"{'direct' if known else 'ring'}.{kind}_launch")),
+        "launch": np.full_like(size, _direct_launch(kind, profile)),
         "latency": np.zeros_like(size),
         "link": size * volume("all_reduce", ranks.count) / rate,
         "copy": np.zeros_like(size),
     }
+
+
+def one_step(
+    protocol: Protocol, size: FloatArray, ranks: Ranks, profile: Profile, cost: RingCost, hop: float
+) -> Parts:
+    """An all-gather or all-to-all in one step of a full mesh: an all-pairs all-reduce without the second of its two.
+
+    What is left out is the kernel's synchronization and a `hop` over a link [s]. As nothing is added up, stores reach
+    their share of the links.
+    """
+    rate = cost.link * PAYLOAD[protocol] * ranks.figure
+    launch = _direct_launch(_kind(protocol), profile) - cost.sync - hop
+    return {
+        "launch": np.full_like(size, launch),
+        "latency": np.zeros_like(size),
+        "link": size * volume("all_gather", ranks.count) / rate,
+        "copy": np.zeros_like(size),
+    }
+
+
+def _kind(protocol: Protocol) -> str:
+    return "ll" if protocol is Protocol.LL else "simple"
+
+
+def _direct_launch(kind: str, profile: Profile) -> float:
+    """The launch and the two steps of an all-pairs all-reduce; where a profile has none, of a ring."""
+    known = f"direct.{kind}_launch" in profile.values
+    return profile.value(f"{'direct' if known else 'ring'}.{kind}_launch")
 
 
 def oneshot(size: FloatArray, ranks: Ranks, profile: Profile) -> Parts:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weft.collectives.library import canonical
+from weft.collectives.library import ONE_STEP, canonical
 from weft.hardware.fields import Quantity
 from weft.hardware.libraries import Profile, values
 from weft.predict.prediction import Parameter
@@ -28,9 +28,10 @@ def tables_of(collective: str) -> tuple[str, ...]:
     name = canonical(collective)
     own = {"send_recv": "all_to_all", "broadcast": "all_gather"}.get(name, name)
     switch = ("nvls",) if name in ("all_reduce", "reduce_scatter", "all_gather") else ()
-    reduced = ("direct", "oneshot") if name == "all_reduce" else ()
+    direct = ("direct",) if name in ONE_STEP else ()
+    reduced = ("oneshot",) if name == "all_reduce" else ()
     ring = () if own == "all_to_all" else ("ring",)
-    return (own, *ring, *switch, *reduced, "network", "host", "release_2_26", "release_2_18")
+    return (own, *ring, *switch, *direct, *reduced, "network", "host", "release_2_26", "release_2_18")
 
 
 def _rows(path: str) -> int:
