@@ -12,6 +12,7 @@ from weft.engine import layout as y
 from weft.engine.loop import run
 from weft.engine.run import execute
 from weft.engine.state import (
+    EARLIER_BYTES,
     LINE_BYTES,
     LINE_COMING,
     LINE_DIRTY,
@@ -244,6 +245,7 @@ def die_machines(draw):
         cache__partitions=dies,
         cache__capacity=f"{dies * draw(st.sampled_from([32, 128]))} KiB",
         memory_cache__capacity=draw(st.sampled_from(["0 B", "256 KiB", "1 MiB"])),
+        memory_cache__dirty_at_start=draw(st.sampled_from([0, 1])),
         memory__channels=draw(st.sampled_from([4, 8])),
         memory__queue_entries=draw(st.sampled_from([8, 64])),
         link__latency=f"{draw(st.integers(1, 2000))} ns",
@@ -307,6 +309,15 @@ def test_every_byte_asked_for_is_served_by_one_level(problem):
     elif count == 1:
         assert served[y.LEVEL_SIDE_WRITTEN, y.CAUSE_GEMM_WRITE] + dirty >= gemm.output_bytes
     assert m.link[:, y.L_BYTES].sum() == streams.collectives.collective.link_bytes()
+
+
+@laws
+@given(shared_gpus())
+def test_what_earlier_work_left_is_written_back_once_or_still_there(problem):
+    machine, _, _ = problem
+    m = run_shared(problem)
+    left = machine.memory_cache.capacity * machine.memory_cache.dirty_at_start
+    assert m.traffic[0, y.CAUSE_EARLIER] + m.earlier[:, EARLIER_BYTES].sum() == left
 
 
 @laws

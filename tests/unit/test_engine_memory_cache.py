@@ -5,7 +5,7 @@ from interpreted import PLAIN
 from machines import NS, bare, chiplets, steps
 
 from weft.engine import layout as y
-from weft.engine.state import LINE_DIRTY, LINE_PENDING, SECTORS
+from weft.engine.state import EARLIER_ADDRESS, EARLIER_BYTES, LINE_DIRTY, LINE_PENDING, SECTORS
 from weft.hardware import load
 
 LINE = 512
@@ -153,6 +153,78 @@ def test_a_gpu_without_one_goes_straight_to_the_dram():
         straight.run()
     assert straight.dram() == 2 * LINE
     assert not straight.m.served.any()
+
+
+def begun(share, **changes):
+    """A bench whose cache begins with earlier work's lines, that share of them dirty."""
+    bench = Bench(memory_cache__dirty_at_start=share, **changes)
+    PLAIN.begin_used(bench.m)
+    return bench
+
+
+@pytest.mark.parametrize("share", [0, 0.25, 0.5, 1])
+def test_a_run_pays_for_the_dirty_lines_it_pushes_out(share):
+    """As many new lines as the cache holds push out everything that earlier work left."""
+    bench = begun(share)
+    for n in range(4096 // LINE):
+        bench.ask(y.WRITE, n * LINE, at=n * 1000 * NS, cause=REMOTE)
+    bench.run()
+    assert bench.dram(y.CAUSE_EARLIER) == pytest.approx(share * 4096, abs=LINE)
+    assert bench.dram(REMOTE) == 0  # the next work pays for these
+    assert (bench.m.line[:, LINE_DIRTY] == 1).sum() == 4096 // LINE
+
+
+def test_a_line_of_the_run_is_written_back_once_whatever_was_there_before():
+    bench = begun(1)
+    for n in range(2 * 4096 // LINE):
+        bench.ask(y.WRITE, n * LINE, at=n * 1000 * NS, cause=REMOTE)
+    bench.run()
+    assert (bench.dram(y.CAUSE_EARLIER), bench.dram(REMOTE)) == (4096, 4096)
+
+
+def test_half_of_a_line_pushes_out_half_of_what_was_there():
+    bench = begun(1)
+    bench.ask(y.READ, 0, bytes_=LINE // 2)
+    bench.run()
+    assert bench.dram(y.CAUSE_EARLIER) == LINE // 2
+    bench.ask(y.WRITE, LINE // 2, at=10_000 * NS, bytes_=LINE // 2, cause=REMOTE)
+    bench.ask(y.WRITE, LINE // 2, at=20_000 * NS, bytes_=LINE // 2, cause=REMOTE)
+    bench.run()
+    assert bench.dram(y.CAUSE_EARLIER) == LINE
+
+
+def test_a_read_does_not_wait_for_what_it_pushes_out():
+    clean, used = Bench(), begun(1)
+    alone, beside = (bench.run()[first] for bench, first in ((b, b.ask(y.READ, 0)) for b in (clean, used)))
+    assert beside == alone
+
+
+@pytest.mark.parametrize("cause", [GEMM, REMOTE])
+def test_earlier_work_leaves_in_the_stream_of_who_needs_its_place(cause):
+    bench = begun(1)
+    bench.ask(y.WRITE, 0, cause=cause)
+    head = y.H_HEAD0 if cause == GEMM else y.H_HEAD1
+    gone = bench.m.request[bench.m.channel[0, head]]
+    assert (gone[y.R_KIND], gone[y.R_CAUSE], gone[y.R_BYTES]) == (y.WRITE, y.CAUSE_EARLIER, LINE)
+
+
+@pytest.mark.parametrize("capacity", ["1 MiB", "768 KiB"])
+def test_dirty_lines_of_earlier_work_lie_evenly_over_channels_and_ways(capacity):
+    m = bare(chiplets(memory_cache__capacity=capacity, memory_cache__dirty_at_start=0.5))
+    PLAIN.begin_used(m)
+    channels, sets, ways = (int(m.shape[s]) for s in (y.S_CHANNELS, y.S_SIDE_SETS, y.S_SIDE_WAYS))
+    dirty = m.earlier[:, EARLIER_BYTES].reshape(channels, sets, ways) > 0
+    for axes in ((1, 2), (0, 1)):
+        assert dirty.mean(axis=axes) == pytest.approx(0.5, abs=0.1)
+
+
+def test_lines_of_earlier_work_go_back_to_the_channel_whose_cache_held_them():
+    m = bare(chiplets(memory_cache__dirty_at_start=1))
+    PLAIN.begin_used(m)
+    held = m.earlier[:, EARLIER_ADDRESS].reshape(int(m.shape[y.S_CHANNELS]), -1)
+    for channel, addresses in enumerate(held):
+        assert {int(PLAIN.channel_of(m, int(address))) for address in addresses} == {channel}
+    assert len(set(held.ravel())) == held.size
 
 
 def load_latency(m, address, at):

@@ -19,6 +19,7 @@ _CAUSES = {
     "ag_read": "AG, reads",
     "ag_write": "AG, writes",
     "tracker_spill": "tracker, spilled entries",
+    "earlier_write": "earlier work, writes",
 }
 _WAITS = {
     "compute": "computed",

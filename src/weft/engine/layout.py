@@ -27,15 +27,16 @@ def _columns(count: int) -> Iterator[int]:
     G_LINK_LATENCY, G_NEIGHBOUR, G_DMA_ENGINES, G_DMA_SETUP, G_DMA_WINDOW, G_TRACKER_SETS, G_TRACKER_WAYS,
     G_SPILL_BYTES, G_THRESHOLD_HIGH, G_THRESHOLD_MEDIUM, G_THRESHOLD_LOW, G_INTENSITY_HIGH, G_INTENSITY_MEDIUM,
     G_INTENSITY_LOW, G_STARVATION, G_START, G_PEAK64, G_LAUNCH, G_DMA_LINK64, G_STRICT, G_PEER64, G_DMA_PEER64,
-    G_ALL64, G_DMA_ALL64, G_DMA_RATE64, G_SIDE64, G_SIDE_LATENCY, G_T_PATH, G_PATH_SLACK,
+    G_ALL64, G_DMA_ALL64, G_DMA_RATE64, G_SIDE64, G_SIDE_LATENCY, G_SIDE_DIRTY, G_T_PATH, G_PATH_SLACK,
     G_COLUMNS,
-) = _columns(56)  # fmt: skip
+) = _columns(57)  # fmt: skip
 # G_INTENSITY_* are per mille of the peak DRAM bandwidth; G_THRESHOLD_* are bytes of queue; G_PEAK64 is the whole
 # memory's femtoseconds per 64 bytes. G_LINK64 is what stores by compute units get of the link, G_DMA_LINK64 what DMA
 # engines get; G_PEER64 and G_DMA_PEER64 are the same for the link to one peer alone, G_ALL64 and G_DMA_ALL64 for all
 # links that lead to one peer each. G_DMA_RATE64: what one engine takes for its own part (0: nothing). G_STRICT:
 # workgroups of a later kernel wait until the earlier ones are placed. G_SIDE64 is one slice of the memory-side cache,
-# G_SIDE_LATENCY what a hit there adds to the way through the cache.
+# G_SIDE_LATENCY what a hit there adds to the way through the cache, G_SIDE_DIRTY how many of its lines in a thousand
+# hold at the start what earlier work wrote.
 # G_T_PATH: what a burst takes on the path from a channel to the rest of the chip; it may lag by G_PATH_SLACK behind.
 
 # shape[:] — sizes shared by all GPUs.
@@ -110,8 +111,8 @@ TI_REGION, TI_OFFSET, TI_BYTES, TI_COPY, TI_ROWS, TI_AFTER, TI_ENGINE, TI_COLUMN
 # --------------------------------------------------------------------------------------------
 (
     CAUSE_GEMM_READ, CAUSE_GEMM_WRITE, CAUSE_RS_READ, CAUSE_RS_WRITE, CAUSE_RS_UPDATE, CAUSE_AG_READ, CAUSE_AG_WRITE,
-    CAUSE_TRACKER, CAUSES,
-) = _columns(9)  # fmt: skip
+    CAUSE_TRACKER, CAUSE_EARLIER, CAUSES,
+) = _columns(10)  # fmt: skip
 CAUSE_NAMES = (
     "gemm_read",
     "gemm_write",
@@ -121,7 +122,9 @@ CAUSE_NAMES = (
     "ag_read",
     "ag_write",
     "tracker_spill",
+    "earlier_write",
 )
+# CAUSE_EARLIER: what work before the run wrote, and the run pushes out of the memory-side cache.
 
 # -- run tables: the engine's own state
 # ---------------------------------------------------------------------------

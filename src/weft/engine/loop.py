@@ -10,7 +10,7 @@ from weft.engine.dma import block_bytes, departed, forward, pump, start_copies, 
 from weft.engine.jit import block, entry
 from weft.engine.link import arrive, depart
 from weft.engine.memory import admit, free_request, issue, next_look
-from weft.engine.memory_cache import fill
+from weft.engine.memory_cache import begin_used, fill
 from weft.engine.record import record_chunk, record_traffic
 from weft.engine.state import WT_NEXT, WT_SLOT, Machine
 from weft.engine.tracker import track
@@ -190,6 +190,8 @@ def _act(m: Machine, kind: int, index: int, now: int, policy) -> None:  # type: 
 
 @block
 def _start(m: Machine) -> None:
+    if m.shape[y.S_SIDE_SETS] > 0:
+        begin_used(m)
     for g in range(m.shape[y.S_GPUS]):
         consider_launches(m, g, m.gpu[g, y.G_START])
 

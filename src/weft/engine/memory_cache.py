@@ -1,4 +1,8 @@
-"""The memory-side cache: all that goes to memory passes it, whoever asks. Each channel has its own part of it."""
+"""The memory-side cache: all that goes to memory passes it, whoever asks. Each channel has its own part of it.
+
+A run may begin with a cache in which earlier work left dirty lines. Those are pushed out byte for byte as the run takes
+their places: real lines are far shorter than requests.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,8 @@ from weft.engine.calendar import schedule
 from weft.engine.jit import block, shared
 from weft.engine.memory import channel_of, enqueue, new_request
 from weft.engine.state import (
+    EARLIER_ADDRESS,
+    EARLIER_BYTES,
     LINE_BYTES,
     LINE_CAUSE,
     LINE_COMING,
@@ -17,6 +23,43 @@ from weft.engine.state import (
     SECTORS,
     Machine,
 )
+
+_EARLIER_ADDRESS = 1 << 45
+"""Where the data of earlier work lie: far beyond all that a run has."""
+_GOLDEN, _GOLDEN_WHOLE = 618_033_989, 1_000_000_000
+"""The golden section and its whole: multiples of it, modulo the whole, fall evenly into every range."""
+
+
+@shared
+def begin_used(m: Machine) -> None:
+    """Lay one long buffer of earlier work into the cache, in the order of its addresses, some lines of it dirty."""
+    sets, ways, request = m.shape[y.S_SIDE_SETS], m.shape[y.S_SIDE_WAYS], m.shape[y.S_REQUEST]
+    for g in range(m.shape[y.S_GPUS]):
+        if m.gpu[g, y.G_SIDE_DIRTY] == 0:
+            continue
+        for n in range(m.shape[y.S_CHANNELS] * sets * ways):
+            address = _EARLIER_ADDRESS + n * request
+            c = g * m.shape[y.S_CHANNELS] + channel_of(m, address)
+            place = _first_of_set(m, c, address) - _first_line(m)
+            end = place + ways
+            while place < end and m.earlier[place, EARLIER_ADDRESS] != 0:
+                place += 1
+            if place == end:  # with odd numbers of sets or channels some sets get more than they hold
+                continue
+            m.earlier[place, EARLIER_ADDRESS] = address
+            if n * _GOLDEN % _GOLDEN_WHOLE * 1000 < m.gpu[g, y.G_SIDE_DIRTY] * _GOLDEN_WHOLE:
+                m.earlier[place, EARLIER_BYTES] = request
+
+
+@block
+def _push_out(m: Machine, g: int, line: int, bytes_: int, stream: int, time: int) -> None:
+    """Write back what earlier work left in `bytes_` of a line that a request of `stream` takes, after its own read."""
+    place = line - _first_line(m)
+    left = m.earlier[place, EARLIER_BYTES]
+    if left > 0:
+        i = _written(m, min(left, bytes_), y.CAUSE_EARLIER, stream)
+        m.earlier[place, EARLIER_BYTES] = left - m.request[i, y.R_BYTES]
+        enqueue(m, i, g, m.earlier[place, EARLIER_ADDRESS] + m.shape[y.S_REQUEST] - left, time + 1)
 
 
 @block
@@ -94,14 +137,25 @@ def _look_up(m: Machine, i: int, g: int, address: int, arrive: int) -> int:
 
 
 @block
-def _line_of(m: Machine, c: int, address: int) -> int:
+def _first_line(m: Machine) -> int:
+    """Lines stand behind those of the caches."""
+    return m.shape[y.S_GPUS] * m.shape[y.S_PARTITIONS] * m.shape[y.S_SETS] * m.shape[y.S_WAYS]  # type: ignore[no-any-return]
+
+
+@block
+def _first_of_set(m: Machine, c: int, address: int) -> int:
+    """The first line of the set that `address` belongs to, in channel `c` of the machine."""
     sets, ways, request = m.shape[y.S_SIDE_SETS], m.shape[y.S_SIDE_WAYS], m.shape[y.S_REQUEST]
     stripe = m.shape[y.S_INTERLEAVE]
     lap = address // stripe // m.shape[y.S_CHANNELS]
     own = lap * (stripe // request) + address % stripe // request  # counts the lines of this channel
-    caches = m.shape[y.S_GPUS] * m.shape[y.S_PARTITIONS] * m.shape[y.S_SETS] * m.shape[y.S_WAYS]
-    first = caches + (c * sets + (own ^ (own >> 5) ^ (own >> 11)) % sets) * ways
-    return find(m, first, ways, address // request)
+    return _first_line(m) + (c * sets + (own ^ (own >> 5) ^ (own >> 11)) % sets) * ways  # type: ignore[no-any-return]
+
+
+@block
+def _line_of(m: Machine, c: int, address: int) -> int:
+    first = _first_of_set(m, c, address)
+    return find(m, first, m.shape[y.S_SIDE_WAYS], address // m.shape[y.S_REQUEST])
 
 
 @shared
@@ -109,18 +163,26 @@ def _write_back(m: Machine, g: int, line: int, time: int) -> None:
     """Send a line to the DRAM if it is dirty; it is clean afterwards."""
     if m.line[line, LINE_DIRTY] == 0:
         return
-    i = new_request(m)
     cause = m.line[line, LINE_CAUSE]
-    m.request[i, y.R_KIND] = y.WRITE
-    m.request[i, y.R_BYTES] = m.line[line, LINE_BYTES]
-    m.request[i, y.R_CAUSE] = cause
-    m.request[i, y.R_STREAM] = y.COMPUTE_STREAM if cause <= y.CAUSE_GEMM_WRITE else y.COMMUNICATION_STREAM
-    m.request[i, y.R_OWNER_KIND] = y.OWNER_NOBODY
-    m.request[i, y.R_OWNER] = y.NONE
-    m.request[i, y.R_REGION] = y.NONE
+    stream = y.COMPUTE_STREAM if cause <= y.CAUSE_GEMM_WRITE else y.COMMUNICATION_STREAM
+    i = _written(m, m.line[line, LINE_BYTES], cause, stream)
     m.line[line, LINE_DIRTY] = 0
     m.flow[g, y.F_SIDE_WRITEBACKS] += 1
     enqueue(m, i, g, m.tag[line] * m.shape[y.S_REQUEST], time)
+
+
+@block
+def _written(m: Machine, bytes_: int, cause: int, stream: int) -> int:
+    """A write to the DRAM that nobody waits for."""
+    i = new_request(m)
+    m.request[i, y.R_KIND] = y.WRITE
+    m.request[i, y.R_BYTES] = bytes_
+    m.request[i, y.R_CAUSE] = cause
+    m.request[i, y.R_STREAM] = stream
+    m.request[i, y.R_OWNER_KIND] = y.OWNER_NOBODY
+    m.request[i, y.R_OWNER] = y.NONE
+    m.request[i, y.R_REGION] = y.NONE
+    return i
 
 
 @block
@@ -142,6 +204,7 @@ def _read(m: Machine, i: int, g: int, line: int, need: int, start: int) -> int:
     m.line[line, LINE_PENDING] += 1
     m.line[line, LINE_COMING] |= need
     m.request[i, y.R_FILLS] = line
+    _push_out(m, g, line, bytes_, m.request[i, y.R_STREAM], start)
     return start
 
 
@@ -153,6 +216,8 @@ def _write(m: Machine, i: int, g: int, line: int, need: int, start: int) -> None
         m.line[line, LINE_BYTES] = 0
     m.line[line, LINE_DIRTY] = 1
     m.line[line, LINE_CAUSE] = cause
+    if m.line[line, LINE_HERE] & need != need:
+        _push_out(m, g, line, bytes_, m.request[i, y.R_STREAM], start)
     m.line[line, LINE_HERE] |= need
     m.line[line, LINE_BYTES] = min(m.line[line, LINE_BYTES] + bytes_, m.shape[y.S_REQUEST])
     m.flow[g, y.F_SIDE_WRITES] += 1

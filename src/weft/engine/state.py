@@ -38,6 +38,7 @@ class Machine(NamedTuple):
     tag: Table
     stamp: Table
     line: Table
+    earlier: Table
     link: Table
     unit: Table
     resident: Table
@@ -70,6 +71,8 @@ class Machine(NamedTuple):
 ) = range(8)  # fmt: skip
 SECTORS = 32
 """Parts of a cache line that can be there or not."""
+# earlier[l, :] for each line of the memory-side cache: bytes that earlier work left dirty there, and where they belong.
+EARLIER_BYTES, EARLIER_ADDRESS, EARLIER_COLUMNS = range(3)
 # waiter[i, :]
 WT_NEXT, WT_SLOT, WT_NEED, WT_COLUMNS = range(4)
 SERIES_BINS = 4096
@@ -95,7 +98,7 @@ def allocate(tables: Tables, bin_fs: int) -> Machine:
     gpus, units, channels = int(s[y.S_GPUS]), int(s[y.S_CUS]), int(s[y.S_CHANNELS])
     partitions = int(s[y.S_PARTITIONS])
     lines = gpus * partitions * int(s[y.S_SETS]) * int(s[y.S_WAYS])
-    lines += gpus * channels * int(s[y.S_SIDE_SETS]) * int(s[y.S_SIDE_WAYS])
+    side = gpus * channels * int(s[y.S_SIDE_SETS]) * int(s[y.S_SIDE_WAYS])
     places = gpus * units * int(s[y.S_RESIDENT])
     tiles, wavefronts = max(int(s[y.S_TILES]), 1), int(s[y.S_WAVEFRONTS])
     sets = int(tables.gpu[:, y.G_TRACKER_SETS].max())
@@ -117,9 +120,10 @@ def allocate(tables: Tables, bin_fs: int) -> Machine:
         bank=table(gpus * channels * int(s[y.S_BANKS]), y.B_COLUMNS),
         group=table(gpus * channels * int(s[y.S_GROUPS])),
         slice_free=table(gpus * (partitions * int(s[y.S_SLICES]) + channels)),
-        tag=table(lines, fill=y.NONE),
-        stamp=table(lines),
-        line=table(lines, LINE_COLUMNS),
+        tag=table(lines + side, fill=y.NONE),
+        stamp=table(lines + side),
+        line=table(lines + side, LINE_COLUMNS),
+        earlier=table(max(side, 1), EARLIER_COLUMNS),
         link=table(gpus * int(s[y.S_PORTS]), y.L_COLUMNS),
         unit=table(gpus * units, y.U_COLUMNS),
         resident=table(places, y.W_COLUMNS),
@@ -155,8 +159,11 @@ def margin_events(shape: Table) -> int:
 
 
 def margin_requests(shape: Table) -> int:
-    """The most requests that one event can make: caches that write all their lines back, each pushing out another."""
-    return int(2 * shape[y.S_PARTITIONS] * shape[y.S_SETS] * shape[y.S_WAYS]) + 16384
+    """The most requests that one event can make: caches that write all their lines back, each pushing out another one
+    and what earlier work left, where there is a cache behind them.
+    """
+    each = 3 if shape[y.S_SIDE_SETS] > 0 else 2
+    return int(each * shape[y.S_PARTITIONS] * shape[y.S_SETS] * shape[y.S_WAYS]) + 16384
 
 
 def _queue_rows(tables: Tables) -> int:

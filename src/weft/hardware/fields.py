@@ -83,6 +83,7 @@ _BYTES_OR_NONE = Quantity(Dimension.BYTES, whole=True, zero_allowed=True)
 _RATE_OR_NONE = Quantity(Dimension.BYTES_PER_SECOND, zero_allowed=True)
 _COUNT_OR_NONE = Quantity(Dimension.COUNT, whole=True, zero_allowed=True)
 _SHARE = Quantity(Dimension.COUNT, at_most=1)
+_SHARE_OR_NONE = Quantity(Dimension.COUNT, at_most=1, zero_allowed=True)
 
 Bytes = Annotated[int, _BYTES, BeforeValidator(_BYTES)]
 """A capacity or size, whole and positive [bytes]."""
@@ -98,6 +99,8 @@ Count = Annotated[int, _COUNT, BeforeValidator(_COUNT)]
 """A number of things, whole and positive."""
 Share = Annotated[float, _SHARE, BeforeValidator(_SHARE)]
 """A fraction of a whole, above 0 and at most 1."""
+ShareOrNone = Annotated[float, _SHARE_OR_NONE, BeforeValidator(_SHARE_OR_NONE)]
+"""A fraction of a whole, 0 to 1."""
 BytesOrNone = Annotated[int, _BYTES_OR_NONE, BeforeValidator(_BYTES_OR_NONE)]
 """A capacity, whole, 0 for none [bytes]."""
 BytesPerSecondOrNone = Annotated[float, _RATE_OR_NONE, BeforeValidator(_RATE_OR_NONE)]

@@ -19,6 +19,7 @@ from weft.hardware.fields import (
     Hertz,
     Seconds,
     Share,
+    ShareOrNone,
 )
 from weft.units import format_bytes, format_time
 
@@ -113,7 +114,8 @@ class Cache(Part):
 class MemoryCache(Part):
     """A cache on the memory's side, such as AMD's Infinity Cache; a capacity of 0 means that there is none.
 
-    `efficiency` is the measured fraction of peak bandwidth, `latency` that of a load that hits there.
+    `efficiency` is the measured fraction of peak bandwidth, `latency` that of a load that hits there. `dirty_at_start`
+    is the fraction of lines in which a simulated run finds what earlier work wrote, and has to write back.
     """
 
     capacity: BytesOrNone
@@ -121,6 +123,7 @@ class MemoryCache(Part):
     latency: Delay
     ways: Count
     efficiency: Share
+    dirty_at_start: ShareOrNone
 
 
 class Timing(Part):

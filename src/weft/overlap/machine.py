@@ -89,6 +89,7 @@ def _memory(row: Table, gpu: Gpu) -> None:
     side = gpu.memory_cache
     if side.capacity:
         row[y.G_SIDE64] = _per_unit(side.bandwidth * side.efficiency / m.channels)
+        row[y.G_SIDE_DIRTY] = round(1000 * side.dirty_at_start)
         row[y.G_SIDE_LATENCY] = max(to_fs(side.latency) - to_fs(gpu.cache.latency), 0)
 
 

@@ -310,6 +310,7 @@ def owned_bytes(run: Result, owner: str, writes: bool, gpu: int = 0) -> npt.NDAr
         bins[gpu]
         for cause, bins in run.series.traffic.items()
         if cause.startswith("gemm") is (owner == "gemm") and cause.endswith("read") is not writes
+        if cause != "earlier_write"
     ]
     return np.sum(rows, axis=0, dtype=np.float64) if rows else np.zeros(run.series.link.shape[1])
 

@@ -37,6 +37,7 @@ CAUSES: Mapping[str, Look] = {
     "ag_read": Look("AG reads", "#009E73", ".."),
     "ag_write": Look("AG writes", "#CC79A7", "----"),
     "tracker_spill": Look("tracker spills", "#000000"),
+    "earlier_write": Look("writes of earlier work", "#999999"),
 }
 """DRAM traffic by cause: compute is blue and plain, communication warm and hatched."""
 
