@@ -40,6 +40,10 @@ def test_the_named_way_takes_as_long_as_the_librarys_choice(system, name):
 def test_what_is_asked_for_is_what_is_taken():
     assert ways("dgx-h100", algorithm="ring-ll128") == ["ring-ll128", "ring-ll128"]
     assert ways("dgx-h100", algorithm="ring") == ["ring-ll", "ring-simple"]
+    assert ways("mi300x-x8", "all_to_all", sizes=(2**17, 2**18), algorithm="pairwise") == [
+        "pairwise-ll",
+        "pairwise-simple",
+    ]
     assert check("dgx-h100", "nvls") == (Algorithm.NVLS, None)
     assert way_name(Algorithm.NVLS_TREE, Protocol.SIMPLE) == "nvls-tree"
 

@@ -37,10 +37,11 @@ def taken(
     """
     size, across = np.atleast_1d(np.asarray(bytes, dtype=np.float64)), _across(system, ranks, nodes)
     version = profile.version if profile.library == "nccl" else ""
-    chosen = choose(name, size, ranks, fabric_of(system), nodes=across, version=version)
     first, second = (None, None)
     if algorithm not in (None, "auto"):
         first, second = check_way(str(algorithm), name, ranks, system, profile, nodes=nodes)
+    one_step = first in (None, Algorithm.DIRECT)
+    chosen = choose(name, size, ranks, fabric_of(system), nodes=across, one_step=one_step, version=version)
     return [
         way_name(
             Algorithm(int(own)) if first is None else first,

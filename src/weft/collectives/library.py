@@ -181,12 +181,14 @@ def choose(
     *,
     nodes: int = 1,
     floating: bool = True,
+    one_step: bool = True,
     version: str = "",
 ) -> tuple[IntArray, IntArray]:
     """The `Algorithm` and `Protocol` that the library takes for each size [bytes, of the whole buffer].
 
-    `floating` says whether the data are of a floating type, which alone the switch can reduce. `version` is NCCL's: to
-    2.27 send and receive use LL longer, and to 2.18 two nodes are no special case of a tree.
+    `floating` says whether the data are of a floating type, which alone the switch can reduce; `one_step` whether RCCL
+    brings the kernels of `ONE_STEP` along. `version` is NCCL's: to 2.27 send and receive use LL longer, and to 2.18 two
+    nodes are no special case of a tree.
     """
     name, size = canonical(collective), np.asarray(bytes, dtype=np.float64)
     fabric = fabric.among(ranks // nodes)
@@ -200,7 +202,7 @@ def choose(
         keys, times = estimates(name, size, ranks, fabric, nodes=nodes, floating=floating, halved_tree=halved)
         table = np.array(keys, dtype=np.int64)[np.argmin(times, axis=0)]
         algorithm, protocol = table[..., 0], table[..., 1]
-    for kernel in reversed(one_step_kernels(name, ranks, fabric) if nodes == 1 else ()):
+    for kernel in reversed(one_step_kernels(name, ranks, fabric) if one_step and nodes == 1 else ()):
         taken = size <= kernel.up_to
         algorithm = np.where(taken, int(Algorithm.DIRECT), algorithm)
         protocol = np.where(taken, int(kernel.protocol), protocol)

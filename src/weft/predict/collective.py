@@ -141,6 +141,7 @@ def _chosen(
         fabric,
         nodes=nodes,
         floating=dtype in _FLOATS,
+        one_step=wanted.lower().startswith(("auto", "direct")),
         version=(version or profile.version) if profile.library == "nccl" else "",
     )
     if wanted == "auto":
