@@ -113,8 +113,8 @@ def test_engines_beat_compute_units_with_large_collectives_and_lose_with_small_o
     assert ratio("all_gather", 2.0**30) < 1
     assert ratio("all_to_all", 2.0**30) < 1
     assert ratio("all_gather", 2.0**18) > 2
-    # DMA-Latte measured 4.5 for all-gathers and 2.5 for all-to-alls. A known gap: RCCL takes one step with the same bytes
-    # for both here, and both lose alike.
+    # DMA-Latte measured 4.5 for all-gathers and 2.5 for all-to-alls. A known gap: RCCL takes one step with the same
+    # bytes for both here, and both lose alike.
     for name in ("all_gather", "all_to_all"):
         assert ratio(name, 2.0**16) == pytest.approx(3.5, rel=0.05)
 
