@@ -8,7 +8,7 @@ import pytest
 from sweep_tasks import Echo, SmallRun
 
 from weft.errors import InputError
-from weft.sweep import Store, sweep
+from weft.sweep import Store, results, sweep
 
 SIZES = (128, 512, 256)
 
@@ -53,6 +53,15 @@ def test_equal_tasks_are_run_once_and_each_is_answered(tmp_path):
     tasks = [SmallRun(128, str(log)), SmallRun(128, str(log)), SmallRun(64, str(log))]
     assert len(list(sweep(tasks))) == 3
     assert sorted(log.read_text().split("\n")) == ["", "begin 128", "begin 64", "end 128", "end 64"]
+
+
+def test_results_are_read_of_records_in_the_order_of_the_tasks():
+    tasks = [Echo(value, asked=value) for value in (3, 1, 2, 1)]
+    assert list(results(tasks, lambda record: record["value"] * 10).items()) == [
+        (tasks[0], 30),
+        (tasks[1], 10),
+        (tasks[2], 20),
+    ]
 
 
 def test_progress_counts_what_is_kept(tasks, tmp_path):

@@ -35,7 +35,7 @@ from weft.studies.headline import (
     traffic_change,
     unlike,
 )
-from weft.sweep import Progress, Store, sweep
+from weft.sweep import Progress, Store, results
 from weft.sweep.sublayers import Compared
 from weft.workload import SUBLAYERS, Gemm
 
@@ -325,9 +325,7 @@ def run(
     # One task per shape; the first layer that has it stands for all.
     shapes = {_shape(layer): layer for layer in reversed(layers.values())}
     todo = [Compared(layer, machine, OVERLAPS, request_bytes) for layer in shapes.values()]
-    made = {
-        _shape(task.layer): task.comparison(record) for task, record in sweep(todo, jobs, progress, store)
-    }
+    made = dict(zip(shapes, results(todo, Compared.comparison, jobs, progress, store).values(), strict=True))
     comparisons = {case: _labelled(made[_shape(layer)], layer) for case, layer in layers.items()}
     first = next(iter(comparisons.values())).baseline.config
     return T3Study(comparisons, first.gpu, first.changed, request_bytes, time.perf_counter() - begin)

@@ -11,10 +11,11 @@ from weft.sweep.store import Contents, Store
 from weft.sweep.task import Question, Record, Task, question
 
 T = TypeVar("T", bound=Task)
+R = TypeVar("R")
 Progress = Callable[[int, int, str], None]
 """Told how many runs are done, of how many, and which was last."""
 
-__all__ = ["Contents", "Progress", "Record", "Store", "Task", "sweep"]
+__all__ = ["Contents", "Progress", "Record", "Store", "Task", "results", "sweep"]
 
 
 def sweep(
@@ -35,6 +36,19 @@ def sweep(
     for task in tasks:
         alike.setdefault(question(task), []).append(task)
     return _answered(alike, jobs, progress or _nobody, store)
+
+
+def results(
+    tasks: Iterable[T],
+    read: Callable[[Record], R],
+    jobs: int = 1,
+    progress: Progress | None = None,
+    store: Store | None = None,
+) -> dict[T, R]:
+    """Every task with what `read` makes of its record, in the order of the tasks; arguments and errors of `sweep`."""
+    unique = list(dict.fromkeys(tasks))
+    found = {task: read(record) for task, record in sweep(unique, jobs, progress, store)}
+    return {task: found[task] for task in unique}
 
 
 def _answered(

@@ -23,7 +23,6 @@ from weft.result.stream_run import StreamRun
 from weft.studies.c3.choosing import DTYPE, candidates
 from weft.studies.c3.curves import Curves, Gemms, curve_runs, curves, gemms_of
 from weft.studies.c3.runs import (
-    Progress,
     Run,
     Runs,
     as_published,
@@ -33,11 +32,10 @@ from weft.studies.c3.runs import (
     scenario_runs,
     search,
     sharing,
-    simulate,
 )
 from weft.studies.c3.scenarios import Scenario, Suite, declared_suite
 from weft.studies.headline import HeadlineRow, stated, unlike
-from weft.sweep import Store
+from weft.sweep import Progress, Store, results
 from weft.sweep.streams import CollectiveAlone, GemmAlone, Setting, Together
 from weft.tuning import tables_for
 from weft.tuning.heuristics import case_of, forecasts, plainest
@@ -305,14 +303,16 @@ def run(
     setting = Setting(load_gpu(gpu) if isinstance(gpu, str) else gpu, ranks, request_bytes=request_bytes)
     whole = setting.gpu.name == PUBLISHED_GPU and suite == declared_suite()
     gemms = {**gemms_of(suite.scenarios), **(_rule_gemms(setting.gpu) if whole else {})}
-    runs = simulate(_all_runs(suite.scenarios, setting, gemms, whole), jobs, progress, store)
+    runs = results(
+        _all_runs(suite.scenarios, setting, gemms, whole), StreamRun.from_record, jobs, progress, store
+    )
     drawn = curves(suite.scenarios, setting, gemms, runs)
     saturation = {name: drawn.saturation(name) for name in drawn.bandwidth}
     chosen = _chosen(suite.scenarios, setting, runs, jobs, progress, store) if heuristics else {}
     published = [as_published(s, setting, name, saturation) for s in suite.scenarios for name in STRATEGIES]
     ways = [task for pair in chosen.values() for task in pair]
     rest = [task for task in (*published, *ways) if task not in runs]
-    runs |= simulate(rest, jobs, progress, store)
+    runs |= results(rest, StreamRun.from_record, jobs, progress, store)
     return C3Study(
         suite=suite,
         cases=[_case(s, setting, runs, saturation, chosen.get(s)) for s in suite.scenarios],
