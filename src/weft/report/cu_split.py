@@ -14,6 +14,7 @@ from weft.report.plots import cu_split as plots
 from weft.report.plots.streams import COLLECTIVE, GEMM
 from weft.report.tables import Table, amount, assumed_table, headline_table, machine_table
 from weft.result import Result
+from weft.result.loops import is_gemm
 
 
 class Case(Protocol):
@@ -166,7 +167,7 @@ def _held(study: Study, name: str, runs: Runs) -> Figure:
         Way(
             study.name(apart),
             [run],
-            [[int(not kernel.startswith("gemm")) for kernel in run.residency.kernels]],
+            [[int(not is_gemm(kernel)) for kernel in run.residency.kernels]],
         )
         for apart, run in runs.items()
         if run.residency is not None

@@ -12,6 +12,7 @@ from weft.report.plots.style import Look, Picture, grid, handle, picture, styled
 from weft.report.plots.units import draw_units, mark_parts, unit_map
 from weft.result import Residency
 from weft.result.concurrent import Concurrency, owned_bytes
+from weft.result.loops import loop_of, number_of
 
 BINS = 300
 """Moments of the traffic: finer ones would show single bursts."""
@@ -51,11 +52,7 @@ def held_units(answer: Concurrency) -> Picture:
 def _owners(held: Residency, answer: Concurrency) -> list[list[str]]:
     """The kernels of GEMMs and of collectives, those of a loop in turn."""
     return [
-        [
-            name
-            for name in held.kernels
-            if name.rpartition(" ")[0] == loop.name and int(name.rpartition(" ")[2]) % 2 == turn
-        ]
+        [name for name in held.kernels if loop_of(name) == loop.name and number_of(name) % 2 == turn]
         for loop in (answer.gemm, answer.collective)
         for turn in (0, 1)
     ]

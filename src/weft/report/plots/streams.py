@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from weft.report.plots.style import Look, Picture, grid, handle, picture, styled
 from weft.result import KernelSpan, Result
 from weft.result.concurrent import REASONS, Concurrency, Strategies
+from weft.result.loops import loop_of
 
 GEMM = Look("GEMM", "#0072B2")
 COLLECTIVE = Look("collective", "#E69F00", "////")
@@ -46,7 +47,7 @@ def lanes(ax: Axes, answer: Concurrency) -> None:
 def _lane(ax: Axes, row: int, run: Result, name: str, look: Look) -> None:
     """The kernels of one stream as bars, every second one lighter."""
     placed = {stage.kernel: stage.start_fs for stage in run.stages if stage.gpu == 0 and stage.index == 0}
-    kernels = [k for k in run.kernels if k.gpu == 0 and k.name.rpartition(" ")[0] == name]
+    kernels = [k for k in run.kernels if k.gpu == 0 and loop_of(k.name) == name]
     for number, kernel in enumerate(kernels):
         start = placed.get(kernel.name, kernel.first_workgroup_fs)
         _bar(ax, row, kernel.first_workgroup_fs, start, WAITING, 1.0)
