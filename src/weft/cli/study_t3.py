@@ -70,9 +70,9 @@ def t3(
 
 
 def _report(done: T3Study, folder: Path, gpu: Gpu) -> Path:
-    from weft.report import study_report
+    from weft.report import t3_report
 
-    return study_report(done, folder, gpu)
+    return t3_report(done, folder, gpu)
 
 
 def _print_sublayers(done: T3Study) -> None:

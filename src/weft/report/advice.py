@@ -6,7 +6,7 @@ from pathlib import Path
 
 from weft.report.page import Figure, write_page
 from weft.report.plots import advice as plots
-from weft.report.tables import Table, assumed_table, machine_table
+from weft.report.tables import Table
 from weft.tuning.advice import Advice, Option
 from weft.units import format_bytes
 
@@ -28,8 +28,6 @@ def advice_report(advice: Advice, out_dir: str | Path) -> Path:
             [(one.why, f"{one.low:.2f}×", f"{one.high:.2f}×") for one in advice.felt],
         ),
         gpu=gpu,
-        machine=machine_table(gpu),
-        assumed=assumed_table(gpu),
     )
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from weft.hardware import Gpu
-from weft.report.headline import HeadlineRow, Published
 from weft.result import Comparison
+
+if TYPE_CHECKING:
+    from weft.studies.headline import HeadlineRow, Published
 
 _PHASES = ("GEMM", "RS", "AG", "sequential")
 _PERCENT = ("fraction", "share")
