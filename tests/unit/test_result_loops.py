@@ -12,6 +12,7 @@ from weft.result.loops import is_gemm, loop_of, number_of
     [
         ("gemm 12", "gemm", 12, True),
         ("gemm", "gemm", 0, True),
+        ("gemm sum 3", "gemm", 3, True),
         ("all_gather 3", "all_gather", 3, False),
         ("reduce_scatter", "reduce_scatter", 0, False),
         ("some kernel", "some kernel", 0, False),
