@@ -17,7 +17,7 @@ from weft.parallel.tensor import split
 from weft.report import run_report, t3_report
 from weft.report.page import machine_of
 from weft.report.t3 import published_means, telling_case
-from weft.report.tables import amount, gap
+from weft.report.tables import amount, gap, percent
 from weft.result import Comparison, Result
 from weft.result.html import comparison_html, result_html
 from weft.workload import SubLayer
@@ -181,3 +181,7 @@ def test_results_show_themselves_as_tables_in_a_notebook() -> None:
 
 def test_a_custom_sub_layer_is_named_once() -> None:
     assert ">custom, TP 4," in comparison_html(small())
+
+
+def test_a_share_is_a_whole_percent_and_never_minus_nothing() -> None:
+    assert [percent(share) for share in (0.386, -0.12, -0.004, None)] == ["39%", "-12%", "0%", "–"]

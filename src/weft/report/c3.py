@@ -11,7 +11,7 @@ from weft.report.page import Figure
 from weft.report.plots import c3 as plots
 from weft.report.plots import held_units
 from weft.report.study import Section, study_page, told
-from weft.report.tables import Table
+from weft.report.tables import Table, percent
 from weft.result.concurrent import Concurrency
 from weft.result.sharing import CLASSES
 from weft.units import format_bytes
@@ -86,9 +86,10 @@ def _sections(study: C3Study, rows: Sequence[HeadlineRow]) -> list[Section]:
 
 def _timelines(runs: Mapping[str, Concurrency], drawn: str) -> Section:
     """Who held which compute unit under each strategy."""
+    until = max((run.makespan for run in runs.values()), default=None)
     return Section(
         "Who held which compute unit",
-        [Figure(held_units(run), _seen(name, run)) for name, run in runs.items()],
+        [Figure(held_units(run, until), _seen(name, run)) for name, run in runs.items()],
         f"One scenario, {drawn}, on one of the GPUs; both are launched at 0. Above, when each kernel ran and when it "
         "waited for compute units; below, a line per compute unit, white where it was idle.",
     )
@@ -101,20 +102,13 @@ def _seen(name: str, run: Concurrency) -> str:
         for what, loop in (("GEMM", run.gemm), ("collective", run.collective))
     )
     apart = "" if run.apart is None else f", {run.apart} compute units apart"
-    return f"{name}{apart}: {ends}; {run.share_of_ideal:.0%} of the ideal."
+    return f"{name}{apart}: {ends}; {percent(run.share_of_ideal)} of the ideal."
 
 
 def _class_table(study: C3Study) -> Table:
     names = list(study.cases[0].sharing.runs)
-    rows = [
-        (name, _percent(study.share(name)), *(_percent(study.share(name, kind)) for kind in CLASSES))
-        for name in names
-    ]
+    rows = [(name, *(percent(study.share(name, kind)) for kind in (None, *CLASSES))) for name in names]
     return Table(("strategy", "all", *CLASSES), rows)
-
-
-def _percent(value: float | None) -> str:
-    return "–" if value is None else f"{value:.0%}"
 
 
 def _name(case: Case) -> tuple[str, str, str]:
@@ -128,7 +122,7 @@ def _scenario_table(study: C3Study) -> Table:
     rows = []
     for case in study.cases:
         s = case.sharing
-        shares = (f"{s.share(name):.0%}" for name in names)
+        shares = (percent(s.share(name)) for name in names)
         times = (f"{s.gemm_s * 1e6:,.0f}", f"{s.collective_s * 1e6:,.0f}", f"{s.ideal:.2f}")
         best = f"{case.best[0]}{'' if case.best[1] is None else f' {case.best[1]}'}"
         rows.append((*_name(case)[1:], s.kind, *times, *shares, f"{s.serial_s / case.best_s:.2f}, {best}"))

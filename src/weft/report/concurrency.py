@@ -7,7 +7,7 @@ from pathlib import Path
 from weft.hardware import Gpu
 from weft.report import plots
 from weft.report.page import Figure, machine_of, write_page
-from weft.report.tables import Table, counter_table
+from weft.report.tables import Table, counter_table, percent
 from weft.result import Comparison
 from weft.result.concurrent import Concurrency, Strategies
 
@@ -80,7 +80,7 @@ def _strategy_row(one: Concurrency) -> tuple[str, ...]:
         f"{one.collective.slowdown:.3f}×",
         f"{one.makespan * 1e6:,.1f}",
         f"{one.speedup:.3f}×",
-        f"{one.share_of_ideal:.0%}",
+        percent(one.share_of_ideal),
     )
 
 
@@ -120,7 +120,7 @@ def _whole(answer: Concurrency) -> Table:
             "side by side",
             f"{answer.makespan * 1e6:,.1f}",
             f"{answer.speedup:.3f}×",
-            f"{answer.share_of_ideal:.0%}",
+            percent(answer.share_of_ideal),
         ),
         ("ideal: neither slows the other", f"{ideal * 1e6:,.1f}", f"{answer.ideal_speedup:.3f}×", "100%"),
     )

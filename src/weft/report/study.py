@@ -58,15 +58,16 @@ def study_page(
         study=study,
         summary=summary,
         headline=headline_table(study.headline()),
-        notes=[_sentence(note) for note in (*study.notes, *(f"link: {note}" for note in others if note))],
+        notes=[f"{_begun(note)}." for note in (*study.notes, *(f"link: {note}" for note in others if note))],
         sections=sections,
         config=Simulated(study.gpu, study.changed, study.request_bytes, link),
         **own,
     )
 
 
-def _sentence(note: str) -> str:
-    return f"{note[:1].upper()}{note[1:]}."
+def _begun(text: str) -> str:
+    """Words as a sentence begins."""
+    return f"{text[:1].upper()}{text[1:]}"
 
 
 def told(rows: Sequence[HeadlineRow], ids: Collection[str]) -> list[str]:
@@ -77,4 +78,4 @@ def told(rows: Sequence[HeadlineRow], ids: Collection[str]) -> list[str]:
 
 def _told(row: HeadlineRow) -> str:
     published = "" if row.published is None else f", {amount(row.published, row.unit)} published"
-    return f"{row.what}: {amount(row.weft, row.unit)} simulated{published}"
+    return f"{_begun(row.what)}: {amount(row.weft, row.unit)} simulated{published}"

@@ -81,6 +81,11 @@ def amount(value: Published, unit: str, more: bool = False) -> str:
     return f"{value:.{3 if more else 2}f}x" if unit == "ratio" else f"{value:.4g} {unit}"
 
 
+def percent(share: float | None) -> str:
+    """A share in whole percent, never "-0%"; a dash for none."""
+    return "–" if share is None else f"{round(share, 2) + 0:.0%}"
+
+
 def gap(value: float, unit: str) -> str:
     """A difference of headline figures as text, with its sign; of fractions and shares in percentage points."""
     if unit in _PERCENT:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
 from weft.report.plots.style import Look, Picture, grid, handle, picture, styled
 from weft.report.plots.units import Way, units_by_way
@@ -142,6 +143,7 @@ def losses(rows: Sequence[ShareLoss]) -> Picture:
             color=color,
             label=f"on {name} of the units",
         )
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.set_xlabel("GEMMs, the least loss first")
     ax.set_ylabel("longer than the best kernel [%]")
     ax.legend()

@@ -29,8 +29,11 @@ _TERA = 1e-12
 
 
 @styled
-def held_units(answer: Concurrency) -> Picture:
-    """Who held which compute unit of one GPU when [us], a line per unit, below the kernels of both streams."""
+def held_units(answer: Concurrency, until: float | None = None) -> Picture:
+    """Who held which compute unit of one GPU when [us], a line per unit, below the kernels of both streams.
+
+    The time axis ends at `until` [s], for several runs to be compared, else with the run.
+    """
     run = answer.run
     held = run.residency
     assert held is not None  # streams have one
@@ -41,7 +44,7 @@ def held_units(answer: Concurrency) -> Picture:
     image = unit_map(held, _owners(held, answer), round(answer.makespan * 1e15))
     draw_units(units, image, held, _COLORS, (0, end))
     mark_parts(units, held.units, run.config.partitions)
-    units.set_xlim(0, end)
+    units.set_xlim(0, end if until is None else until * 1e6)
     units.set_xlabel("time [µs]")
     figure.legend(
         handles=[handle(look) for look in (GEMM, COLLECTIVE, WAITING)], loc="outside lower center", ncols=3
