@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from weft.cli.options import file_option
+from weft.cli.options import examples, file_option
 from weft.cli.output import write_atomically
 from weft.cli.tables import print_table
 
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 _MOST_ROWS = 5000  # of each group: more would make the fit slow and change nothing
 
 
-@click.command("calibrate", epilog="Example: weft calibrate --data gemm.csv --gpu h100-sxm --out my-gpu.toml")
+@click.command(
+    "calibrate", epilog=examples("weft calibrate --data gemm.csv --gpu h100-sxm --out my-gpu.toml")
+)
 @click.option(
     "--data",
     type=click.Path(path_type=Path),

@@ -19,13 +19,16 @@ from weft.cli.beside import (
     simulate_beside,
 )
 from weft.cli.options import (
+    clock_option,
     comma_list,
+    dtype_option,
+    examples,
     file_option,
     folder_option,
     given,
-    lower_case,
+    gpu_options,
     machine,
-    machine_options,
+    request_option,
     whole_numbers,
 )
 from weft.cli.output import write_atomically
@@ -42,10 +45,11 @@ _DEFAULT_MODEL, _DEFAULT_SUBLAYER = "t-nlg", "fc2"
 
 
 @click.command(
-    epilog="Examples: weft simulate --model t-nlg --sublayer fc2 --tp 8 --compare sequential,t3; "
-    "weft simulate --gemm 8192,8192,8192 --dtype bf16 --beside all_reduce:256MiB --ranks 4 --gpu a100-sxm-80gb; "
-    "weft simulate --gemm 8192,8192,8192 --dtype bf16 --beside all_gather:896MiB --overlap partition --split 272-32 "
-    "--gpu mi300x"
+    epilog=examples(
+        "weft simulate --model t-nlg --sublayer fc2 --tp 8 --compare sequential,t3",
+        "weft simulate --gemm 8192,8192,8192 --beside all_reduce:256MiB --ranks 4 --gpu a100-sxm-80gb",
+        "weft simulate --gemm 8192,8192,8192 --beside all_gather:896MiB --overlap dma --gpu mi300x",
+    )
 )
 @click.option(
     "--model", metavar="NAME|FILE", help=f"A model, see 'weft models list'.  [default: {_DEFAULT_MODEL}]"
@@ -57,14 +61,7 @@ _DEFAULT_MODEL, _DEFAULT_SUBLAYER = "t-nlg", "fc2"
     metavar="M,N,K",
     help="A GEMM of your own instead of a model's; K is that of all GPUs together.",
 )
-@click.option(
-    "--dtype",
-    callback=lower_case,
-    default="fp16",
-    show_default=True,
-    metavar="NAME",
-    help="Data type: fp64, fp32, tf32, fp16, bf16, fp8 or int8.",
-)
+@dtype_option("fp16", "the GEMM")
 @click.option(
     "--tp", type=int, default=8, show_default=True, metavar="N", help="GPUs that share the sub-layer."
 )
@@ -87,15 +84,10 @@ _DEFAULT_MODEL, _DEFAULT_SUBLAYER = "t-nlg", "fc2"
     show_default=True,
     help="One GPU stands for all, or each is simulated.",
 )
-@click.option(
-    "--clock",
-    type=click.Choice(["sustained", "short"]),
-    default="sustained",
-    show_default=True,
-    help="The clock that compute units run at: what a long run holds, or the highest.",
-)
+@clock_option()
 @beside_options
-@machine_options
+@gpu_options("t3-paper")
+@request_option("512, with --beside as suits the GPU")
 @file_option("--json", "json_file", "Write every run as JSON.")
 @file_option(
     "--trace",

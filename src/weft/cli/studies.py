@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
 
-from weft.cli.options import file_option, folder_option, jobs_option, store_option
+from weft.cli.options import file_option, folder_option, jobs_option, store_option, together
 from weft.cli.tables import print_table
 
 if TYPE_CHECKING:
-    from weft.studies.headline import HeadlineRow
+    from weft.studies.headline import Stated
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -38,39 +38,38 @@ class Moved(Saved, Protocol):
         """Heads and rows of text."""
 
 
-def examples(*commands: str) -> str:
-    """The end of a help page: commands to type, one a line."""
-    title = "Example:" if len(commands) == 1 else "Examples:"
-    return "\n".join(("\b", title, *(f"  {command}" for command in commands)))
-
-
 def study_options(name: str) -> Callable[[F], F]:
     """Add --json, --out, --jobs and --no-cache: the command's json_file, folder, jobs and store."""
-
-    def add(command: F) -> F:
-        for option in (
-            store_option,
-            jobs_option,
-            folder_option(f"Write report.html with the pictures, and {name}.json, to this folder."),
-            file_option("--json", "json_file", "Write the headline and every run as JSON."),
-        ):
-            command = option(command)
-        return command
-
-    return add
+    return together(
+        file_option("--json", "json_file", "Write the headline and every run as JSON."),
+        folder_option(f"Write report.html with the pictures, and {name}.json, to this folder."),
+        jobs_option,
+        store_option,
+    )
 
 
-def print_headline(title: str, rows: Sequence[HeadlineRow]) -> None:
-    """Print Weft's figures, beside the published ones where there are any."""
+def suite_option(flag: str, what: str) -> Callable[[F], F]:
+    """Add an option for a TOML file in the place of the declared suite: the command's `file`."""
+    return click.option(
+        flag,
+        "file",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help=f"A TOML file with {what} of your own instead of the declared ones.",
+    )
+
+
+def print_headline(done: Stated, elsewhere: str, against: str = "") -> None:
+    """Print Weft's figures, beside the published ones where those hold, and what must be known to read them.
+
+    `elsewhere` is the table's title where they do not hold; `against` says what the figures are measured against.
+    """
     from weft.report.tables import headline_table
 
-    table = headline_table(rows)
-    print_table(title, table.heads, table.rows, numbers=table.heads[1:])
-
-
-def print_notes(notes: Sequence[str]) -> None:
-    """Print what must be known to read the figures."""
-    for note in notes:
+    table = headline_table(done.headline())
+    title = "Published figures beside Weft's" if done.comparable else elsewhere
+    print_table(f"{title}{against}", table.heads, table.rows, numbers=table.heads[1:])
+    for note in done.notes:
         click.echo(f"note: {note}")
 
 

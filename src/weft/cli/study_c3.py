@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from weft.cli.options import given, machine
+from weft.cli.options import examples, given, gpu_options, machine, request_option
 from weft.cli.progress import progress_bar
 from weft.cli.studies import (
-    examples,
     print_headline,
-    print_notes,
+    sensitivity_option,
     show_sensitivity,
     study_options,
+    suite_option,
     write_study,
 )
 from weft.cli.tables import print_table
@@ -32,28 +32,13 @@ _SHOWN = {"G-long": "GEMM is longer", "GC-equal": "both alike", "C-long": "colle
     epilog=examples("weft study c3 --out out/c3", "weft study c3 --scenarios mine.toml --gpu mi355x"),
 )
 @study_options("c3")
-@click.option(
-    "--scenarios",
-    "file",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="A TOML file with scenarios of your own instead of the declared 30.",
-)
-@click.option("--gpu", default="mi300x", show_default=True, metavar="NAME|FILE", help="The GPU.")
-@click.option(
-    "--set", "assignments", multiple=True, metavar="PATH=VALUE", help="Change a value of the GPU; repeatable."
-)
+@suite_option("--scenarios", "scenarios")
+@gpu_options("mi300x")
 @click.option(
     "--ranks", type=click.IntRange(2), metavar="N", help="GPUs that the collectives join.  [default: 8]"
 )
-@click.option(
-    "--request-bytes", type=int, metavar="BYTES", help="Size of a memory request (else as suits the GPU)."
-)
-@click.option(
-    "--sensitivity",
-    is_flag=True,
-    help="Move assumed values to both ends of their ranges instead: figures only, no page.",
-)
+@request_option()
+@sensitivity_option
 def c3(
     json_file: Path | None,
     folder: Path | None,
@@ -88,9 +73,7 @@ def c3(
         done = paper.run(suite, jobs, progress, gpu=chosen, store=store, **options)
     _print_scenarios(done)
     _print_classes(done)
-    title = "Published figures beside Weft's" if done.comparable else f"Figures for {done.ranks} x {done.gpu}"
-    print_headline(f"{title}, against serial execution", done.headline())
-    print_notes(done.notes)
+    print_headline(done, f"Figures for {done.ranks} x {done.gpu}", ", against serial execution")
 
     def report(to: Path) -> Path:
         from weft.report.c3 import c3_report
@@ -139,18 +122,13 @@ def _two_lines(name: str) -> str:
 
 
 def _print_classes(done: C3Study) -> None:
+    from weft.report.tables import percent
+
     names = list(done.cases[0].sharing.runs)
-    rows = [
-        [name, _percent(done.share(name)), *(_percent(done.share(name, kind)) for kind in _SHOWN)]
-        for name in names
-    ]
+    rows = [[name, *(percent(done.share(name, kind)) for kind in (None, *_SHOWN))] for name in names]
     print_table(
         "Mean share of the ideal speedup",
         ["strategy", "all", *_SHOWN.values()],
         rows,
         numbers=["all", *_SHOWN.values()],
     )
-
-
-def _percent(value: float | None) -> str:
-    return "" if value is None else f"{value:.0%}"

@@ -7,9 +7,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from weft.cli.options import comma_list, given, machine, machine_options, parse_split, whole_numbers
+from weft.cli.options import (
+    comma_list,
+    examples,
+    given,
+    gpu_options,
+    machine,
+    parse_split,
+    request_option,
+    whole_numbers,
+)
 from weft.cli.progress import progress_bar
-from weft.cli.studies import examples, print_headline, print_notes, study_options, write_study
+from weft.cli.studies import print_headline, study_options, write_study
 from weft.cli.tables import print_table
 from weft.units import Dimension, parse
 
@@ -42,7 +51,8 @@ if TYPE_CHECKING:
     metavar="SIZE",
     help="What a workgroup of the all-reduce has on its way, half of it where it adds.  [default: 16 KiB]",
 )
-@machine_options
+@gpu_options("t3-paper")
+@request_option("512")
 def cu_split(
     json_file: Path | None,
     folder: Path | None,
@@ -73,13 +83,11 @@ def cu_split(
             **given(request_bytes=request_bytes, in_flight=bytes_),
         )  # fmt: skip
     _print_cases(done)
-    title = (
-        "Published figures beside Weft's"
-        if done.comparable
-        else f"The split on {', '.join((done.gpu, *done.changed))}"
+    print_headline(
+        done,
+        f"The split on {', '.join((done.gpu, *done.changed))}",
+        ", against the GEMM and then the all-reduce on all compute units",
     )
-    print_headline(f"{title}, against the GEMM and then the all-reduce on all compute units", done.headline())
-    print_notes(done.notes)
 
     def report(to: Path) -> Path:
         from weft.report.cu_split import cu_split_report

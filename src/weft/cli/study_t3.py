@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from weft.cli.options import comma_list, given, machine, machine_options, whole_numbers
+from weft.cli.options import comma_list, examples, given, gpu_options, machine, request_option, whole_numbers
 from weft.cli.progress import progress_bar
-from weft.cli.studies import examples, print_headline, print_notes, study_options, write_study
+from weft.cli.studies import print_headline, study_options, write_study
 from weft.cli.tables import print_table
 
 if TYPE_CHECKING:
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 @click.option(
     "--tp", "tps", callback=whole_numbers, metavar="8,16", help="Only these degrees of tensor parallelism."
 )
-@machine_options
+@gpu_options("t3-paper")
+@request_option("512")
 def t3(
     json_file: Path | None,
     folder: Path | None,
@@ -56,23 +57,19 @@ def t3(
             models, tps, jobs, progress, gpu=chosen, store=store, **given(request_bytes=request_bytes)
         )
     _print_sublayers(done)
-    title = (
-        "Published figures beside Weft's"
-        if done.comparable
-        else f"What T3 would buy on {', '.join((done.gpu, *done.changed))}"
+    print_headline(
+        done, f"What T3 would buy on {', '.join((done.gpu, *done.changed))}", ", all against sequential"
     )
-    print_headline(f"{title}, all against sequential", done.headline())
     for note in dict.fromkeys(case.baseline.config.link_note for case in done.comparisons.values()):
         if note:
             click.echo(f"link: {note}")
-    print_notes(done.notes)
     write_study("t3", done, json_file, folder, lambda where: _report(done, where, chosen))
 
 
 def _report(done: T3Study, folder: Path, gpu: Gpu) -> Path:
-    from weft.report import study_report
+    from weft.report import t3_report
 
-    return study_report(done, folder, gpu)
+    return t3_report(done, folder, gpu)
 
 
 def _print_sublayers(done: T3Study) -> None:

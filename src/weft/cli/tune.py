@@ -7,10 +7,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from weft.cli.options import file_option, jobs_option, machine, store_option
-from weft.cli.output import writable_folder
+from weft.cli.options import (
+    clock_option,
+    examples,
+    file_option,
+    folder_option,
+    gpu_options,
+    jobs_option,
+    machine,
+    store_option,
+)
 from weft.cli.progress import progress_bar
-from weft.cli.studies import examples
 from weft.cli.tables import print_table
 from weft.errors import InputError
 
@@ -26,28 +33,10 @@ if TYPE_CHECKING:
     )
 )
 @click.argument("gemms", type=click.Path(path_type=Path), metavar="FILE")
-@click.option(
-    "--gpu", required=True, metavar="NAME|FILE", help="The GPU: a name from the catalogue, or a TOML file."
-)
-@click.option(
-    "--set", "assignments", multiple=True, metavar="PATH=VALUE", help="Change a value of the GPU; repeatable."
-)
-@click.option(
-    "--clock",
-    type=click.Choice(("short", "sustained")),
-    default="sustained",
-    show_default=True,
-    help="The clock of a short run, or the one that a GPU keeps up.",
-)
+@gpu_options()
+@clock_option()
 @file_option("--out", "library_file", "Write the kernel library, for a runtime to load, to this JSON file.")
-@click.option(
-    "--page",
-    "folder",
-    type=click.Path(path_type=Path),
-    callback=writable_folder,
-    metavar="DIR",
-    help="Write report.html, with who held which compute unit when, to this folder.",
-)
+@folder_option("Write report.html, with who held which compute unit when, to this folder.", flag="--page")
 @file_option(
     "--trace",
     "trace_file",

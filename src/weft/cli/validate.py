@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from weft.cli.options import comma_list, file_option, folder_option
+from weft.cli.options import comma_list, examples, file_option, folder_option
 from weft.cli.progress import Progress, progress_bar
 from weft.cli.tables import print_table
 
@@ -23,7 +23,7 @@ _PROBLEMS_SHOWN = 20
 
 
 @click.command(
-    "validate", epilog="Example: weft validate --data measurements --gpu h100-sxm --out out/validate"
+    "validate", epilog=examples("weft validate --data measurements --gpu h100-sxm --out out/validate")
 )
 @click.option(
     "--data",

@@ -8,6 +8,7 @@ from weft.engine import layout as y
 from weft.engine.state import Machine, Table
 from weft.overlap import PhaseTimes
 from weft.program import Program
+from weft.result.loops import loop_of
 from weft.result.result import (
     ChunkSpan,
     DmaSpan,
@@ -241,7 +242,7 @@ def _fused_time(chunks: tuple[ChunkSpan, ...], gpu: int) -> int:
 
 def loop_times(program: Program, machine: Machine, name: str) -> tuple[list[float], dict[str, float]]:
     """When each kernel of the loop `name` ended [s], and what a workgroup of one of them waited for on average [s]."""
-    rows = [k for k, kernel in enumerate(program.kernel_names) if kernel.rpartition(" ")[0] == name]
+    rows = [k for k, kernel in enumerate(program.kernel_names) if loop_of(kernel) == name]
     ends = [float(machine.kernel_run[:, k, y.KR_END].max()) * 1e-15 for k in rows]
     waits = [waited for k in rows if (waited := _workgroup_waits(machine, k))]
     keys = waits[0] if waits else ()

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from weft.overlap.strategies import Strategy
+from weft.result.loops import loop_of
 from weft.result.result import Result
 from weft.result.sharing import ideal_speedup, share_of_ideal
 from weft.units import format_bytes, format_time
@@ -293,7 +294,7 @@ _LEVELS = {
 
 def _moved(run: Result, loop: str, count: int) -> dict[str, float]:
     """What passed in a run [MB]; of a loop that ran alone, scaled to `count` iterations."""
-    ran = sum(k.gpu == 0 and k.name.rpartition(" ")[0] == loop for k in run.kernels) if loop else 1
+    ran = sum(k.gpu == 0 and loop_of(k.name) == loop for k in run.kernels) if loop else 1
     scale = (count / ran if loop else 1.0) / 1e6
     return {
         **{words: sum(run.levels.get(name, {}).values()) * scale for words, name in _LEVELS.items()},

@@ -27,6 +27,7 @@ from weft.overlap.streams import Collective, CollectiveLoop, GemmLoop, Streams, 
 from weft.overlap.tile import tiling_for
 from weft.result import Result
 from weft.result.collect import loop_times, residency
+from weft.result.loops import loop_of
 from weft.result.stream_run import StreamRun
 from weft.simulation.execution import Run
 from weft.simulation.runner import Copies, Runner, Where, check_copies, collective_on, one_node, paced
@@ -271,7 +272,7 @@ def units_held(run: Run, name: str) -> int:
     """On how many compute units of GPU 0 the workgroups of a loop ran."""
     held: set[int] = set()
     for k, kernel in enumerate(run.program.kernel_names):
-        if kernel.rpartition(" ")[0] == name:
+        if loop_of(kernel) == name:
             row = run.state.kernel[0, k]
             first = int(row[y.K_FIRST_WORK])
             log = run.state.work_log[0, first : first + int(row[y.K_WORKGROUPS])]

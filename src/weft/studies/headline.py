@@ -12,6 +12,8 @@ from weft.result import Comparison, Result
 Case = tuple[str, int, str]
 """Model, degree of tensor parallelism, sub-layer."""
 Measure = Callable[[Sequence[Comparison]], float]
+Published = float | tuple[float, float]
+"""A published figure, or the range that is published, low and high end."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,7 @@ class HeadlineRow:
 
     id: str
     what: str
-    published: float | tuple[float, float] | None
+    published: Published | None
     weft: float
     unit: str
 
@@ -54,6 +56,10 @@ class Stated(Protocol):
     @property
     def request_bytes(self) -> int:
         """Size of a memory request [bytes]."""
+
+    @property
+    def comparable(self) -> bool:
+        """Whether the published figures hold for what was simulated."""
 
     @property
     def wall_s(self) -> float:

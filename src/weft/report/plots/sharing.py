@@ -12,6 +12,7 @@ from weft.report.plots.style import Look, Picture, grid, handle, picture, styled
 from weft.report.plots.units import draw_units, mark_parts, unit_map
 from weft.result import Residency
 from weft.result.concurrent import Concurrency, owned_bytes
+from weft.result.loops import loop_of, number_of
 
 BINS = 300
 """Moments of the traffic: finer ones would show single bursts."""
@@ -28,8 +29,11 @@ _TERA = 1e-12
 
 
 @styled
-def held_units(answer: Concurrency) -> Picture:
-    """Who held which compute unit of one GPU when [us], a line per unit, below the kernels of both streams."""
+def held_units(answer: Concurrency, until: float | None = None) -> Picture:
+    """Who held which compute unit of one GPU when [us], a line per unit, below the kernels of both streams.
+
+    The time axis ends at `until` [s], for several runs to be compared, else with the run.
+    """
     run = answer.run
     held = run.residency
     assert held is not None  # streams have one
@@ -40,7 +44,7 @@ def held_units(answer: Concurrency) -> Picture:
     image = unit_map(held, _owners(held, answer), round(answer.makespan * 1e15))
     draw_units(units, image, held, _COLORS, (0, end))
     mark_parts(units, held.units, run.config.partitions)
-    units.set_xlim(0, end)
+    units.set_xlim(0, end if until is None else until * 1e6)
     units.set_xlabel("time [µs]")
     figure.legend(
         handles=[handle(look) for look in (GEMM, COLLECTIVE, WAITING)], loc="outside lower center", ncols=3
@@ -51,11 +55,7 @@ def held_units(answer: Concurrency) -> Picture:
 def _owners(held: Residency, answer: Concurrency) -> list[list[str]]:
     """The kernels of GEMMs and of collectives, those of a loop in turn."""
     return [
-        [
-            name
-            for name in held.kernels
-            if name.rpartition(" ")[0] == loop.name and int(name.rpartition(" ")[2]) % 2 == turn
-        ]
+        [name for name in held.kernels if loop_of(name) == loop.name and number_of(name) % 2 == turn]
         for loop in (answer.gemm, answer.collective)
         for turn in (0, 1)
     ]

@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from weft.report.plots.style import Look, Picture, grid, handle, picture, styled
 from weft.result import KernelSpan, Result
 from weft.result.concurrent import REASONS, Concurrency, Strategies
+from weft.result.loops import loop_of, number_of
 
 GEMM = Look("GEMM", "#0072B2")
 COLLECTIVE = Look("collective", "#E69F00", "////")
@@ -46,12 +47,14 @@ def lanes(ax: Axes, answer: Concurrency) -> None:
 def _lane(ax: Axes, row: int, run: Result, name: str, look: Look) -> None:
     """The kernels of one stream as bars, every second one lighter."""
     placed = {stage.kernel: stage.start_fs for stage in run.stages if stage.gpu == 0 and stage.index == 0}
-    kernels = [k for k in run.kernels if k.gpu == 0 and k.name.rpartition(" ")[0] == name]
-    for number, kernel in enumerate(kernels):
+    kernels = [k for k in run.kernels if k.gpu == 0 and loop_of(k.name) == name]
+    for kernel in kernels:
+        number = number_of(kernel.name)
         start = placed.get(kernel.name, kernel.first_workgroup_fs)
         _bar(ax, row, kernel.first_workgroup_fs, start, WAITING, 1.0)
         _bar(ax, row, start, kernel.end_fs, look, 1.0 if number % 2 == 0 else 0.55)
-        _number(ax, row, number, start, kernel, run.total_us)
+        if len(kernels) > 1:
+            _number(ax, row, number, start, kernel, run.total_us)
 
 
 def _bar(ax: Axes, row: int, start: int, end: int, look: Look, alpha: float) -> None:
