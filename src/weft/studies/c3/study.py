@@ -161,9 +161,8 @@ class C3Study:
     def notes(self) -> tuple[str, ...]:
         """What must be known to read the figures."""
         moved = [case.scenario.title for case in self.cases if not case.declared]
-        out_of_class = (
-            (f"{len(moved)} scenarios lie outside their declared class: {'; '.join(moved)}",) if moved else ()
-        )
+        lie = "scenario lies" if len(moved) == 1 else "scenarios lie"
+        out_of_class = (f"{len(moved)} {lie} outside the declared class: {'; '.join(moved)}",) if moved else ()
         return (
             "a collective's size is that of the whole buffer, of which each GPU holds an equal part",
             "the baseline is the GEMM, then the library's collective on compute units",
@@ -238,7 +237,9 @@ def _curve_rows(study: C3Study) -> Iterator[HeadlineRow]:
     for bound, lost, published in _SLOWDOWNS:
         slower = curves.mean_slowdown(bound, lost)
         if slower is not None:
-            what = f"{curves.gemms(bound)} {bound}-bound GEMMs with {lost} CUs less, longer by"
+            count = curves.gemms(bound)
+            gemms = "GEMM" if count == 1 else "GEMMs"
+            what = f"{count} {bound}-bound {gemms} with {lost} CUs less, longer by"
             id_ = f"c3.gemm_slowdown.{bound}_bound.minus{lost}"
             yield _row(study, id_, what, published, slower, "fraction")
     size = format_bytes(curves.bandwidth_bytes)
