@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from weft import report
 from weft.cli.options import examples, given, gpu_options, machine, request_option
 from weft.cli.progress import progress_bar
 from weft.cli.studies import (
@@ -21,6 +22,7 @@ from weft.cli.tables import print_table
 from weft.units import format_bytes
 
 if TYPE_CHECKING:
+    from weft.hardware import Gpu
     from weft.studies.c3 import C3Study
     from weft.sweep import Store
 
@@ -74,16 +76,15 @@ def c3(
     _print_scenarios(done)
     _print_classes(done)
     print_headline(done, f"Figures for {done.ranks} x {done.gpu}", ", against serial execution")
+    write_study("c3", done, json_file, folder, lambda to: _page(done, to, chosen))
 
-    def report(to: Path) -> Path:
-        from weft.report.c3 import c3_report
-        from weft.studies.c3.timeline import shown_scenario, timelines
 
-        with progress_bar("C3 page") as progress:
-            shown = timelines(done, chosen, progress)
-        return c3_report(done, to, chosen, shown, shown_scenario(done).title)
+def _page(done: C3Study, folder: Path, gpu: Gpu) -> Path:
+    from weft.studies.c3.timeline import shown_scenario, timelines
 
-    write_study("c3", done, json_file, folder, report)
+    with progress_bar("C3 page") as progress:
+        shown = timelines(done, gpu, progress)
+    return report.c3_report(done, folder, gpu, shown, shown_scenario(done).title)
 
 
 def _print_scenarios(done: C3Study) -> None:
