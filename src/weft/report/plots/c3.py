@@ -10,6 +10,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, PercentFormatter
 
 from weft.report.plots.style import STRATEGIES, Picture, grid, handle, picture, styled
+from weft.report.tables import percent
 from weft.result.sharing import CLASSES, Sharing
 from weft.units import format_bytes
 
@@ -33,7 +34,7 @@ def shares(cases: Sequence[Sharing], published: Mapping[str, float] | None = Non
             value = fmean(case.share(name) for case in members)
             ax.bar(at, value, width, color=look.color, hatch=look.hatch, edgecolor="#444444")
             ax.annotate(
-                f"{value:.0%}",
+                percent(value),
                 (at, max(value, 0)),
                 (0, 2),
                 textcoords="offset points",
