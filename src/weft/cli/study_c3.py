@@ -18,15 +18,13 @@ from weft.cli.studies import (
     suite_option,
     write_study,
 )
-from weft.cli.tables import print_table
+from weft.cli.tables import print_table, two_lines
 from weft.units import format_bytes
 
 if TYPE_CHECKING:
     from weft.hardware import Gpu
     from weft.studies.c3 import C3Study
     from weft.sweep import Store
-
-_SHOWN = {"G-long": "GEMM is longer", "GC-equal": "both alike", "C-long": "collective is longer"}
 
 
 @click.command(
@@ -97,7 +95,7 @@ def _print_scenarios(done: C3Study) -> None:
         "G us",
         "C us",
         "ideal",
-        *map(_two_lines, names),
+        *map(two_lines, names),
         "best",
     ]
     rows = [
@@ -118,18 +116,15 @@ def _print_scenarios(done: C3Study) -> None:
     print_table(title, columns, rows, numbers=columns[4:-1])
 
 
-def _two_lines(name: str) -> str:
-    return name.replace("-", "-\n", 1)
-
-
 def _print_classes(done: C3Study) -> None:
     from weft.report.tables import percent
+    from weft.result.sharing import CLASSES
 
     names = list(done.cases[0].sharing.runs)
-    rows = [[name, *(percent(done.share(name, kind)) for kind in (None, *_SHOWN))] for name in names]
+    rows = [[name, *(percent(done.share(name, kind)) for kind in (None, *CLASSES))] for name in names]
     print_table(
         "Mean share of the ideal speedup",
-        ["strategy", "all", *_SHOWN.values()],
+        ["strategy", "all", *CLASSES.values()],
         rows,
-        numbers=["all", *_SHOWN.values()],
+        numbers=["all", *CLASSES.values()],
     )

@@ -11,7 +11,7 @@ from weft import report
 from weft.cli.options import examples, given, machine
 from weft.cli.progress import progress_bar
 from weft.cli.studies import print_headline, study_options, sub_layer_options, write_study
-from weft.cli.tables import print_table
+from weft.cli.tables import print_table, two_lines
 
 if TYPE_CHECKING:
     from weft.result import Comparison
@@ -64,7 +64,7 @@ def t3(
 def _print_sublayers(done: T3Study) -> None:
     first = next(iter(done.comparisons.values()))
     faster = [result.config.overlap for result in first if result.config.overlap != "sequential"]
-    columns = ["model", "TP", "layer", "GEMM", "RS", "AG", "total", *map(_two_lines, faster)]
+    columns = ["model", "TP", "layer", "GEMM", "RS", "AG", "total", *map(two_lines, faster)]
     rows = [
         [
             model,
@@ -78,11 +78,6 @@ def _print_sublayers(done: T3Study) -> None:
     changed = "".join(f", {change}" for change in done.changed)
     title = f"Sub-layers on {done.gpu}{changed}: times under sequential [us], speedups over it"
     print_table(title, columns, rows, numbers=set(columns) - {"model", "layer"})
-
-
-def _two_lines(name: str) -> str:
-    """A long name broken at its first hyphen, for a narrow column."""
-    return name.replace("-", "-\n", 1) if len(name) > 8 else name
 
 
 def _sequential_times(comparison: Comparison) -> list[str]:
