@@ -3,6 +3,8 @@
 import json
 import math
 import multiprocessing
+import subprocess
+import sys
 
 import pytest
 from sweep_tasks import Echo, SmallRun
@@ -11,6 +13,28 @@ from weft.errors import InputError
 from weft.sweep import Store, results, sweep
 
 SIZES = (128, 512, 256)
+UNGUARDED = """
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from weft.sweep import Store, sweep
+
+folder, log = map(Path, sys.argv[1:])
+log.write_text("")
+
+@dataclass(frozen=True)
+class Square:
+    of: int
+    title = "square"
+    weight = 1.0
+    def inputs(self): return {"of": self.of}
+    def run(self):
+        with log.open("a") as made: made.write("x")
+        return {"is": self.of**2}
+
+found = {task.of: record["is"] for task, record in sweep(map(Square, range(4)), jobs=2, store=Store(folder))}
+print(*(found[of] for of in range(4)), len(log.read_text()))
+"""
 
 
 @pytest.fixture
@@ -113,6 +137,28 @@ def test_an_error_of_a_task_reaches_the_caller_and_leaves_no_process():
     with pytest.raises(InputError, match="cannot be kept as JSON"):
         list(sweep([Echo({1, 2}), Echo(2, asked=1)], jobs=2))
     assert multiprocessing.active_children() == []
+
+
+@pytest.mark.parametrize("end", [GeneratorExit, KeyboardInterrupt])
+def test_tasks_and_answers_longer_than_a_pipe_do_not_keep_a_sweep_from_ending(end):
+    running = sweep([Echo("x" * 300_000, asked=i) for i in range(6)], jobs=2)
+    assert len(next(running)[1]["value"]) == 300_000
+    with pytest.raises(end):
+        running.throw(end)
+    assert multiprocessing.active_children() == []
+
+
+def test_a_script_may_define_its_tasks_and_needs_no_guard(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(UNGUARDED)
+    for made in ("4", "0"):
+        done = subprocess.run(
+            [sys.executable, script, tmp_path / "runs", tmp_path / "log"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert (done.stdout.split(), done.stderr) == (["0", "1", "4", "9", made], "")
 
 
 def test_a_sweep_needs_a_process(tasks):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from weft import report
 from weft.cli.beside import parse_collective
 from weft.cli.options import (
     clock_option,
@@ -23,10 +23,10 @@ from weft.cli.options import (
     store_option,
     whole_numbers,
 )
-from weft.cli.output import write_atomically
 from weft.cli.progress import progress_bar
 from weft.cli.tables import print_table
 from weft.errors import InputError
+from weft.files import write_json
 
 if TYPE_CHECKING:
     from weft.sweep import Store
@@ -94,13 +94,10 @@ def advise(
         )  # fmt: skip
     _print(advice)
     if json_file is not None:
-        write_atomically(json_file, json.dumps(advice.as_json(), indent=1) + "\n")
-        click.echo(f"figures: {json_file}")
+        click.echo(f"figures: {write_json(json_file, advice.as_json())}")
     if folder is not None:
-        from weft.report import advice_report
-
         click.echo(f"tables:  {advice.tables.save(folder / 'tables.json')}")
-        click.echo(f"report:  {advice_report(advice, folder)}")
+        click.echo(f"report:  {report.advice_report(advice, folder)}")
 
 
 def _print(advice: Advice) -> None:

@@ -20,9 +20,9 @@ from weft.cli.options import (
     set_option,
     whole_numbers,
 )
-from weft.cli.output import write_atomically
 from weft.cli.tables import print_table
 from weft.errors import InputError
+from weft.files import write_atomically
 
 if TYPE_CHECKING:
     from weft.hardware import Gpu

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
+from weft import report
 from weft.cli import show
 from weft.cli.beside import (
     beside_options,
@@ -31,12 +31,11 @@ from weft.cli.options import (
     request_option,
     whole_numbers,
 )
-from weft.cli.output import write_atomically
+from weft.cli.output import write_answer
 from weft.cli.show_beside import print_beside, write_beside
 from weft.errors import InputError, UnknownNameError
 
 if TYPE_CHECKING:
-    from weft.hardware import Gpu
     from weft.overlap import ArbiterPolicy
     from weft.parallel import ShardedSubLayer
     from weft.result import Comparison, Result
@@ -148,11 +147,19 @@ def simulate(
     with _status() as watch:
         if compare is None:
             answer = result = weft.simulate(layer, chosen, overlap, watch=watch, **options)
+            runs = [result.record()]
         else:
-            answer = weft.compare(layer, chosen, (*compare, overlap), watch=watch, **options)
-            result = answer[overlap]
+            answer = both = weft.compare(layer, chosen, (*compare, overlap), watch=watch, **options)
+            result, runs = both[overlap], both.rows()
     show.print_answer(answer)
-    _write(answer, result, chosen, json_file, trace_file, folder)
+    write_answer(
+        json_file,
+        {"runs": runs},
+        trace_file,
+        result,
+        folder,
+        lambda to: report.run_report(answer, to, chosen),
+    )
 
 
 def _refuse_with_beside(**others: object) -> None:
@@ -211,31 +218,3 @@ def _status() -> Iterator[Callable[[int, int], None] | None]:
         yield lambda events, now_fs: line.update(
             f"simulating: {events / 1e6:.0f} million events, {now_fs / 1e9:.0f} us"
         )
-
-
-def _write(
-    answer: Result | Comparison,
-    result: Result,
-    gpu: Gpu,
-    json_file: Path | None,
-    trace_file: Path | None,
-    folder: Path | None,
-) -> None:
-    if json_file is not None:
-        write_atomically(json_file, json.dumps(_as_json(answer), indent=1) + "\n")
-        click.echo(f"figures: {json_file}")
-    if trace_file is not None:
-        from weft.report.trace import write_trace
-
-        for path in write_trace(result, trace_file):
-            click.echo(f"trace:   {path}")
-    if folder is not None:
-        from weft.report import run_report
-
-        click.echo(f"report:  {run_report(answer, folder, gpu)}")
-
-
-def _as_json(answer: Result | Comparison) -> dict[str, Any]:
-    from weft.result import Result
-
-    return {"runs": [answer.record()] if isinstance(answer, Result) else answer.rows()}

@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
 
-from weft.cli.options import file_option, folder_option, jobs_option, store_option, together
+from weft.cli.options import (
+    comma_list,
+    file_option,
+    folder_option,
+    gpu_options,
+    jobs_option,
+    request_option,
+    store_option,
+    together,
+    whole_numbers,
+)
 from weft.cli.tables import print_table
 
 if TYPE_CHECKING:
@@ -17,6 +27,19 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+sub_layer_options = together(
+    click.option("--models", callback=comma_list, metavar="A,B", help="Only these models of the study."),
+    click.option(
+        "--tp",
+        "tps",
+        callback=whole_numbers,
+        metavar="8,16",
+        help="Only these degrees of tensor parallelism.",
+    ),
+    gpu_options("t3-paper"),
+    request_option("512"),
+)
+"""Which sub-layers of the T3 paper: the command's models and tps; on which machine: gpu, assignments, request_bytes."""
 sensitivity_option = click.option(
     "--sensitivity",
     is_flag=True,

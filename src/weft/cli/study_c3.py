@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from weft import report
 from weft.cli.options import examples, given, gpu_options, machine, request_option
 from weft.cli.progress import progress_bar
 from weft.cli.studies import (
@@ -17,14 +18,13 @@ from weft.cli.studies import (
     suite_option,
     write_study,
 )
-from weft.cli.tables import print_table
+from weft.cli.tables import print_table, two_lines
 from weft.units import format_bytes
 
 if TYPE_CHECKING:
+    from weft.hardware import Gpu
     from weft.studies.c3 import C3Study
     from weft.sweep import Store
-
-_SHOWN = {"G-long": "GEMM is longer", "GC-equal": "both alike", "C-long": "collective is longer"}
 
 
 @click.command(
@@ -74,16 +74,15 @@ def c3(
     _print_scenarios(done)
     _print_classes(done)
     print_headline(done, f"Figures for {done.ranks} x {done.gpu}", ", against serial execution")
+    write_study("c3", done, json_file, folder, lambda to: _page(done, to, chosen))
 
-    def report(to: Path) -> Path:
-        from weft.report.c3 import c3_report
-        from weft.studies.c3.timeline import shown_scenario, timelines
 
-        with progress_bar("C3 page") as progress:
-            shown = timelines(done, chosen, progress)
-        return c3_report(done, to, chosen, shown, shown_scenario(done).title)
+def _page(done: C3Study, folder: Path, gpu: Gpu) -> Path:
+    from weft.studies.c3.timeline import shown_scenario, timelines
 
-    write_study("c3", done, json_file, folder, report)
+    with progress_bar("C3 page") as progress:
+        shown = timelines(done, gpu, progress)
+    return report.c3_report(done, folder, gpu, shown, shown_scenario(done).title)
 
 
 def _print_scenarios(done: C3Study) -> None:
@@ -96,7 +95,7 @@ def _print_scenarios(done: C3Study) -> None:
         "G us",
         "C us",
         "ideal",
-        *map(_two_lines, names),
+        *map(two_lines, names),
         "best",
     ]
     rows = [
@@ -117,18 +116,15 @@ def _print_scenarios(done: C3Study) -> None:
     print_table(title, columns, rows, numbers=columns[4:-1])
 
 
-def _two_lines(name: str) -> str:
-    return name.replace("-", "-\n", 1)
-
-
 def _print_classes(done: C3Study) -> None:
     from weft.report.tables import percent
+    from weft.result.sharing import CLASSES
 
     names = list(done.cases[0].sharing.runs)
-    rows = [[name, *(percent(done.share(name, kind)) for kind in (None, *_SHOWN))] for name in names]
+    rows = [[name, *(percent(done.share(name, kind)) for kind in (None, *CLASSES))] for name in names]
     print_table(
         "Mean share of the ideal speedup",
-        ["strategy", "all", *_SHOWN.values()],
+        ["strategy", "all", *CLASSES.values()],
         rows,
-        numbers=["all", *_SHOWN.values()],
+        numbers=["all", *CLASSES.values()],
     )

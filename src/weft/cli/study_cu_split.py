@@ -7,18 +7,16 @@ from typing import TYPE_CHECKING
 
 import click
 
+from weft import report
 from weft.cli.options import (
     comma_list,
     examples,
     given,
-    gpu_options,
     machine,
     parse_split,
-    request_option,
-    whole_numbers,
 )
 from weft.cli.progress import progress_bar
-from weft.cli.studies import print_headline, study_options, write_study
+from weft.cli.studies import print_headline, study_options, sub_layer_options, write_study
 from weft.cli.tables import print_table
 from weft.units import Dimension, parse
 
@@ -42,17 +40,12 @@ if TYPE_CHECKING:
     metavar="72-8,64-16",
     help="The GEMM's compute units and the all-reduce's, together all of the GPU's.  [default: 8 and 16 apart]",
 )
-@click.option("--models", callback=comma_list, metavar="A,B", help="Only these models of T3's main study.")
-@click.option(
-    "--tp", "tps", callback=whole_numbers, metavar="8,16", help="Only these degrees of tensor parallelism."
-)
+@sub_layer_options
 @click.option(
     "--in-flight",
     metavar="SIZE",
     help="What a workgroup of the all-reduce has on its way, half of it where it adds.  [default: 16 KiB]",
 )
-@gpu_options("t3-paper")
-@request_option("512")
 def cu_split(
     json_file: Path | None,
     folder: Path | None,
@@ -89,12 +82,13 @@ def cu_split(
         ", against the GEMM and then the all-reduce on all compute units",
     )
 
-    def report(to: Path) -> Path:
-        from weft.report.cu_split import cu_split_report
-
-        return cu_split_report(done, to, chosen, done.watch(chosen))
-
-    write_study("cu-split", done, json_file, folder, report)
+    write_study(
+        "cu-split",
+        done,
+        json_file,
+        folder,
+        lambda to: report.cu_split_report(done, to, chosen, done.watch(chosen)),
+    )
 
 
 def _print_cases(done: CuSplitStudy) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from weft import report
 from weft.cli.options import clock_option, examples, gpu_options, machine
 from weft.cli.progress import progress_bar
 from weft.cli.studies import (
@@ -20,7 +21,6 @@ from weft.cli.studies import (
 from weft.cli.tables import print_table
 
 if TYPE_CHECKING:
-    from weft.hardware import Gpu
     from weft.studies.goldyloc import Case, GoldylocStudy
     from weft.sweep import Store
 
@@ -68,13 +68,9 @@ def goldyloc(
         done = paper.run(suite, jobs, progress, gpu=chosen, clock=clock, store=store)
     _print_cases(done)
     print_headline(done, f"Figures for {done.gpu}")
-    write_study("goldyloc", done, json_file, folder, lambda out: _report(done, out, chosen))
-
-
-def _report(done: GoldylocStudy, folder: Path, gpu: Gpu) -> Path:
-    from weft.report.goldyloc import goldyloc_report
-
-    return goldyloc_report(done, folder, gpu, done.watch())
+    write_study(
+        "goldyloc", done, json_file, folder, lambda to: report.goldyloc_report(done, to, chosen, done.watch())
+    )
 
 
 def _print_cases(done: GoldylocStudy) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from weft import report
 from weft.cli.options import (
     clock_option,
     examples,
@@ -17,6 +18,7 @@ from weft.cli.options import (
     machine,
     store_option,
 )
+from weft.cli.output import write_traces
 from weft.cli.progress import progress_bar
 from weft.cli.tables import print_table
 from weft.errors import InputError
@@ -93,17 +95,12 @@ def tune(
     if trace_file is not None:
         _trace(done, trace_file)
     if folder is not None:
-        from weft.report.tune import tune_report
-
-        click.echo(f"report:  {tune_report(done, folder, chosen, done.watch())}")
+        click.echo(f"report:  {report.tune_report(done, folder, chosen, done.watch())}")
 
 
 def _trace(done: TunedList, file: Path) -> None:
-    from weft.report.trace import write_trace
-
     (queue,) = done.watch(most=1)
-    for path in write_trace(queue.chosen[0], file):
-        click.echo(f"trace:   {path} ({queue.title})")
+    write_traces(queue.chosen[0], file, f" ({queue.title})")
 
 
 def _cells(row: Tuned) -> list[str]:

@@ -129,25 +129,28 @@ def _whole(answer: Concurrency) -> Table:
 
 def _figures(answer: Concurrency | Strategies) -> list[Figure]:
     if isinstance(answer, Concurrency):
-        return _run_figures(answer)
+        return _run_figures(answer, answer.makespan)
     compared = Figure(
         plots.strategies(answer),
         "When the GEMMs and the collectives had ended under each strategy. One after the other takes until the dotted "
         "line, with the collective on compute units; the dashed one is the ideal, in which neither slows the other.",
     )
-    return [compared, *(figure for one in _shown(answer) for figure in _run_figures(one))]
+    shown = _shown(answer)
+    until = max(one.makespan for one in shown)
+    return [compared, *(figure for one in shown for figure in _run_figures(one, until))]
 
 
-def _run_figures(answer: Concurrency) -> list[Figure]:
+def _run_figures(answer: Concurrency, until: float) -> list[Figure]:
+    """The pictures of one run, with a time axis until then [s]."""
     figures = [
         Figure(
-            plots.held_units(answer),
+            plots.held_units(answer, until),
             "Who held which compute unit when. Above, both streams: a kernel that is launched while the other has "
             "workgroups to place waits for compute units. Below, a line per compute unit; kernels of a loop take turns "
             "in two shades, white is idle.",
         ),
         Figure(
-            plots.channel_owners(answer),
+            plots.channel_owners(answer, until),
             "Whose bytes passed when: what the DRAM of one GPU moved for whom, its peak dotted, and what its link "
             "carried.",
         ),

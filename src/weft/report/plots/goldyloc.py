@@ -34,7 +34,7 @@ _ROW = 0.3
 @styled
 def ways_to_run(cases: Sequence[Case]) -> Picture:
     """How many times faster than default concurrency each queue runs: bars GOLDYLOC, marks every other way."""
-    figure = picture(9, 1.4 + _ROW * len(cases))
+    figure = picture(10, 1.4 + _ROW * len(cases))
     ax = figure.subplots()
     for row, case in enumerate(cases):
         judged = case.judged
@@ -90,7 +90,7 @@ def _batches(sizes: Sequence[int]) -> str:
 @styled
 def what_changes(changes: Sequence[Change]) -> Picture:
     """GO-kernels against those tuned alone: speed over loads from the cache, and over misses."""
-    figure = picture(9, 3.2)
+    figure = picture(10, 3.2)
     left, right = figure.subplots(1, 2, sharey=True)
     for ax, measure, label in (
         (left, _requests, "requests to the last-level cache, GO-kernel / kernel tuned alone"),
@@ -116,7 +116,7 @@ def _misses(run: GemmsRun) -> float:
 @styled
 def fixed_degrees(speeds: Sequence[tuple[str, float]]) -> Picture:
     """Geometric means over default concurrency: GO-kernels at each fixed degree, GOLDYLOC, the oracle."""
-    figure = picture(9, 2.6)
+    figure = picture(10, 2.6)
     ax = figure.subplots()
     colors = ["#999999" if name.startswith("degree") else GOLDYLOC.color for name, _ in speeds]
     ax.bar([name for name, _ in speeds], [value for _, value in speeds], color=colors, width=0.6)
@@ -131,7 +131,7 @@ def fixed_degrees(speeds: Sequence[tuple[str, float]]) -> Picture:
 @styled
 def losses(rows: Sequence[ShareLoss]) -> Picture:
     """What the whole GPU's best kernel loses on a half and a quarter of the compute units, GEMM by GEMM, sorted."""
-    figure = picture(9, 2.8)
+    figure = picture(10, 2.8)
     ax = figure.subplots()
     for share, name, color in ((2, "half", "#56B4E9"), (4, "a quarter", "#D55E00")):
         values = sorted(100 * row.loss for row in rows if row.share == share)

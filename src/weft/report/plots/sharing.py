@@ -44,7 +44,7 @@ def held_units(answer: Concurrency, until: float | None = None) -> Picture:
     image = unit_map(held, _owners(held, answer), round(answer.makespan * 1e15))
     draw_units(units, image, held, _COLORS, (0, end))
     mark_parts(units, held.units, run.config.partitions)
-    units.set_xlim(0, end if until is None else until * 1e6)
+    units.set_xlim(0, (until or answer.makespan) * 1e6)
     units.set_xlabel("time [µs]")
     figure.legend(
         handles=[handle(look) for look in (GEMM, COLLECTIVE, WAITING)], loc="outside lower center", ncols=3
@@ -62,8 +62,11 @@ def _owners(held: Residency, answer: Concurrency) -> list[list[str]]:
 
 
 @styled
-def channel_owners(answer: Concurrency) -> Picture:
-    """Whose bytes passed the DRAM of one GPU when [TB/s], its peak dotted, and what its link carried [GB/s]."""
+def channel_owners(answer: Concurrency, until: float | None = None) -> Picture:
+    """Whose bytes passed the DRAM of one GPU when [TB/s], its peak dotted, and what its link carried [GB/s].
+
+    The time axis ends at `until` [s], for several runs to be compared, else with the run.
+    """
     run = answer.run
     assert run.series is not None  # a simulated run has one
     every = max(1, -(-run.series.link.shape[1] // BINS))
@@ -87,7 +90,8 @@ def channel_owners(answer: Concurrency) -> Picture:
     dram.axhline(peak, color="#444444", linewidth=0.6, linestyle=":")
     dram.set_ylim(0, peak * 1.05)
     dram.set_ylabel("DRAM [TB/s]")
-    dram.set_title(f"Whose bytes passed the memory channels and the link of one {run.config.gpu}")
+    where = f"one of {answer.ranks} x {answer.gpu}"
+    dram.set_title(f"Whose bytes passed memory channels and link ({answer.strategy.name}), {where}")
     link.step(
         time, _merged(run.series.link[0], every) * per_s / 1e9, where="post", color=LINK.color, linewidth=1
     )
@@ -95,7 +99,7 @@ def channel_owners(answer: Concurrency) -> Picture:
     link.set_ylim(0, run.config.link_bytes_per_s / 1e9 * 1.1)
     link.set_ylabel("link out [GB/s]")
     link.set_xlabel("time [µs]")
-    link.set_xlim(0, answer.makespan * 1e6)
+    link.set_xlim(0, (until or answer.makespan) * 1e6)
     for ax in (dram, link):
         grid(ax)
     figure.legend(

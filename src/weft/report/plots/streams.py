@@ -6,6 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from weft.report.plots.style import Look, Picture, grid, handle, picture, styled
+from weft.report.tables import percent
 from weft.result import KernelSpan, Result
 from weft.result.concurrent import REASONS, Concurrency, Strategies
 from weft.result.loops import loop_of, number_of
@@ -115,7 +116,7 @@ def strategies(found: Strategies) -> Picture:
                 edgecolor="#444444",
                 linewidth=0.3,
             )
-        said = f"{answer.speedup:.2f}x, {answer.share_of_ideal:.0%} of the ideal"
+        said = f"{answer.speedup:.2f}x, {percent(answer.share_of_ideal)} of the ideal"
         ax.annotate(
             said,
             (answer.makespan * 1e6, row),
@@ -131,7 +132,7 @@ def strategies(found: Strategies) -> Picture:
     ax.set_yticks(range(len(answers)), [answer.strategy.name for answer in answers])
     ax.invert_yaxis()
     ax.set_xlabel("time [µs]")
-    counts = f"{one.gemm.count} GEMM beside {one.collective.count} {one.collective.name}"
+    counts = f"{one.gemm.count} × GEMM beside {one.collective.count} × {one.collective.name}"
     ax.set_title(f"{counts}, {one.ranks} x {one.gpu}")
     grid(ax, "x")
     figure.legend(handles=[handle(look) for look in (GEMM, COLLECTIVE)], loc="outside lower center", ncols=2)
