@@ -162,7 +162,9 @@ class C3Study:
         """What must be known to read the figures."""
         moved = [case.scenario.title for case in self.cases if not case.declared]
         lie = "scenario lies" if len(moved) == 1 else "scenarios lie"
-        out_of_class = (f"{len(moved)} {lie} outside the declared class: {'; '.join(moved)}",) if moved else ()
+        out_of_class = (
+            (f"{len(moved)} {lie} outside the declared class: {'; '.join(moved)}",) if moved else ()
+        )
         return (
             "a collective's size is that of the whole buffer, of which each GPU holds an equal part",
             "the baseline is the GEMM, then the library's collective on compute units",
