@@ -5,14 +5,16 @@ Use: `@click.option("--json", "json_file", type=click.Path(path_type=Path), call
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import csv
+import io
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from weft import report
-from weft.files import check_out_dir, check_writable, write_json
+from weft.files import check_out_dir, check_writable, write_atomically, write_json
 
 if TYPE_CHECKING:
     from weft.result import Result
@@ -26,6 +28,22 @@ def writable_file(context: click.Context, option: click.Parameter, path: Path | 
 def writable_folder(context: click.Context, option: click.Parameter, path: Path | None) -> Path | None:
     """The folder that a command will write to (None stays None), refused at once if that cannot work."""
     return None if path is None else check_out_dir(path)
+
+
+def write_tables(
+    json_file: Path | None, record: Any, csv_file: Path | None, rows: Sequence[Mapping[str, Any]]
+) -> None:
+    """Write what --json and --csv ask for: plain data, and rows as a table; what a row lacks is empty there."""
+    if json_file is not None:
+        click.echo(f"figures: {write_json(json_file, record)}")
+    if csv_file is not None:
+        text = io.StringIO()
+        writer = csv.DictWriter(
+            text, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n"
+        )
+        writer.writeheader()
+        writer.writerows(rows)
+        click.echo(f"table:   {write_atomically(csv_file, text.getvalue())}")
 
 
 def write_answer(

@@ -20,9 +20,9 @@ from weft.cli.options import (
     set_option,
     whole_numbers,
 )
+from weft.cli.output import write_tables
 from weft.cli.tables import print_table
 from weft.errors import InputError
-from weft.files import write_atomically
 
 if TYPE_CHECKING:
     from weft.hardware import Gpu
@@ -94,8 +94,8 @@ def gemm(
         raise InputError("give either a shape, like 8192,8192,8192, or --shapes FILE")
     done = [predictions.predict_gemms(gpu, shapes, clock) for gpu in _machines(names, assignments)]
     predictions.print_gemms(done)
-    _write(json_file, lambda: predictions.as_json(done), "figures")
-    _write(csv_file, lambda: predictions.as_csv(done), "table")
+    rows = predictions.rows(done)
+    write_tables(json_file, {"predictions": rows}, csv_file, rows)
 
 
 @predict.command(
@@ -161,8 +161,8 @@ def collective(
     options = given(algorithm=algorithm, nodes=nodes, dma=dma, profile=_profile(profile))
     done = [predictions.predict_collectives(name, sizes, ranks, system, options) for system in systems]
     predictions.print_collectives(done)
-    _write(json_file, lambda: predictions.as_json(done), "figures")
-    _write(csv_file, lambda: predictions.as_csv(done), "table")
+    rows = predictions.rows(done)
+    write_tables(json_file, {"predictions": rows}, csv_file, rows)
     if folder is not None:
         click.echo(f"report:  {predictions.write_collective_report(done, folder)}")
 
@@ -201,8 +201,8 @@ def operator(
         predictions.predict_operator(name, gpu, dtype, clock, sizes) for gpu in _machines(names, assignments)
     ]
     predictions.print_operators(done)
-    _write(json_file, lambda: predictions.as_json(done), "figures")
-    _write(csv_file, lambda: predictions.as_csv(done), "table")
+    rows = predictions.rows(done)
+    write_tables(json_file, {"predictions": rows}, csv_file, rows)
 
 
 @predict.command("ops", epilog=examples("weft predict ops"))
@@ -283,8 +283,9 @@ def layer(
     }
     for found in done.values():
         layers.print_layer(found)
-    _write(json_file, lambda: layers.as_json(done), "figures")
-    _write(csv_file, lambda: layers.as_csv(done), "table")
+    told = layers.records(done)
+    rows = [{"system": one["system"], **row} for one in told for row in one["operators"]]
+    write_tables(json_file, told[0] if len(told) == 1 else {"layers": told}, csv_file, rows)
 
 
 def _machines(names: tuple[str, ...], assignments: tuple[str, ...]) -> list[Gpu]:
@@ -295,9 +296,3 @@ def _profile(name: str | None) -> Any:
     from weft.hardware.libraries import load_library
 
     return None if name is None else load_library(name)
-
-
-def _write(file: Path | None, content: Any, what: str) -> None:
-    if file is not None:
-        write_atomically(file, content())
-        click.echo(f"{what + ':':<9}{file}")
