@@ -12,7 +12,7 @@ from weft.report.plots import c3 as plots
 from weft.report.plots import held_units
 from weft.report.study import Section, study_page, told
 from weft.report.tables import Table, percent
-from weft.result.concurrent import Concurrency
+from weft.result.concurrent import REASONS, Concurrency
 from weft.result.sharing import CLASSES
 from weft.units import format_bytes
 
@@ -143,32 +143,27 @@ def _way(chosen: tuple[str, int | None]) -> str:
 
 
 def _wait_table(study: C3Study) -> Table:
-    """Every scenario and strategy: slowdowns, and what a workgroup of each waited for most."""
+    """Every scenario and strategy: where most of the time of a workgroup of each went, and slowdowns."""
     rows = [
         (
             *_name(case),
             name,
-            f"{case.sharing.gemm_slowdown(name):.2f}",
-            f"{case.sharing.collective_slowdown(name):.2f}",
             *(_longest(case.sharing.runs[name].waits.get(loop, {})) for loop in ("gemm", "collective")),
+            f"{case.sharing.gemm_slowdown(name):.2f}×",
+            f"{case.sharing.collective_slowdown(name):.2f}×",
         )
         for case in study.cases
         for name in case.sharing.runs
     ]
-    heads = (
-        "layer",
-        "GEMM",
-        "beside",
-        "strategy",
-        "GEMM ×",
-        "collective ×",
-        "GEMM waits",
-        "collective waits",
-    )
-    return Table(heads, rows, text_columns=4)
+    heads = ("layer", "GEMM", "beside", "strategy", "GEMM: most of its time", "collective: most of its time")
+    return Table((*heads, "GEMM", "collective"), rows, text_columns=len(heads))
 
 
 def _longest(waits: Mapping[str, float]) -> str:
-    """The two longest waits in words."""
+    """Where most of the time went, in words: the two longest."""
     longest = sorted(waits.items(), key=lambda item: -item[1])[:2]
-    return ", ".join(f"{why} {seconds * 1e6:,.0f} µs" for why, seconds in longest if seconds > 0)
+    return ", ".join(
+        f"{REASONS.get(why, why)} {seconds * 1e6:,.0f}\N{NO-BREAK SPACE}µs"
+        for why, seconds in longest
+        if seconds > 0
+    )
