@@ -25,7 +25,7 @@ ROWS = [
 class Done:
     """A study that is done."""
 
-    notes = ("one thing",)
+    NAME, notes = "c3", ("one thing",)
 
     def __init__(self, rows=ROWS, comparable=True):
         self.rows, self.comparable = rows, comparable
@@ -77,7 +77,7 @@ def test_files_are_written_where_asked_and_named(tmp_path, capsys):
     def page(folder):
         return folder / "report.html"
 
-    write_study("c3", Done(), tmp_path / "all.json", tmp_path / "out", page)
+    write_study(Done(), tmp_path / "all.json", tmp_path / "out", page)
     assert capsys.readouterr().out.splitlines() == [
         f"figures: {tmp_path / 'all.json'}",
         f"figures: {tmp_path / 'out' / 'c3.json'}",

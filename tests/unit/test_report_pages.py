@@ -45,7 +45,7 @@ class SmallStudy:
     comparisons: Mapping[tuple[str, int, str], Comparison] = {}
 
     gpu, changed, request_bytes = "t3-paper", (), 512
-    comparable = True
+    PAPER, comparable = "ASPLOS 2024", True
     notes = ("what must be known",)
 
     def headline(self) -> Sequence[Row]:

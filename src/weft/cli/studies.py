@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -22,7 +22,8 @@ from weft.cli.options import (
 from weft.cli.tables import print_table
 
 if TYPE_CHECKING:
-    from weft.studies.headline import Stated
+    from weft.studies.headline import PaperStudy
+    from weft.studies.moved import Sensitivity
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -47,20 +48,6 @@ sensitivity_option = click.option(
 )
 
 
-class Saved(Protocol):
-    """A study that can be written as JSON."""
-
-    def save(self, path: str | Path) -> Path:
-        """Write the study and return the path; OutputError if that cannot be done."""
-
-
-class Moved(Saved, Protocol):
-    """What a study's figures become when values are moved."""
-
-    def table(self) -> tuple[list[str], list[list[str]]]:
-        """Heads and rows of text."""
-
-
 def study_options(name: str) -> Callable[[F], F]:
     """Add --json, --out, --jobs and --no-cache: the command's json_file, folder, jobs and store."""
     return together(
@@ -82,7 +69,7 @@ def suite_option(flag: str, what: str) -> Callable[[F], F]:
     )
 
 
-def print_headline(done: Stated, elsewhere: str, against: str = "") -> None:
+def print_headline(done: PaperStudy, elsewhere: str, against: str = "") -> None:
     """Print Weft's figures, beside the published ones where those hold, and what must be known to read them.
 
     `elsewhere` is the table's title where they do not hold; `against` says what the figures are measured against.
@@ -97,17 +84,19 @@ def print_headline(done: Stated, elsewhere: str, against: str = "") -> None:
 
 
 def write_study(
-    name: str, done: Saved, json_file: Path | None, folder: Path | None, report: Callable[[Path], Path]
+    done: PaperStudy, json_file: Path | None, folder: Path | None, page: Callable[[Path], Path]
 ) -> None:
-    """Write the files that --json and --out ask for, and say where they are; `report` writes a page to a folder."""
+    """Write the files that --json and --out ask for, and say where they are; `page` writes a page to a folder."""
     if json_file is not None:
         click.echo(f"figures: {done.save(json_file)}")
     if folder is not None:
-        click.echo(f"figures: {done.save(folder / f'{name}.json')}")
-        click.echo(f"report:  {report(folder)}")
+        click.echo(f"figures: {done.save(folder / f'{done.NAME}.json')}")
+        click.echo(f"report:  {page(folder)}")
 
 
-def show_sensitivity(title: str, moved: Moved, json_file: Path | None, folder: Path | None = None) -> None:
+def show_sensitivity(
+    title: str, moved: Sensitivity, json_file: Path | None, folder: Path | None = None
+) -> None:
     """Print what the figures become, and write it to where --json and --out say."""
     columns, cells = moved.table()
     print_table(title, columns, cells)

@@ -74,7 +74,7 @@ def c3(
     _print_scenarios(done)
     _print_classes(done)
     print_headline(done, f"Figures for {done.ranks} x {done.gpu}", ", against serial execution")
-    write_study("c3", done, json_file, folder, lambda to: _page(done, to, chosen))
+    write_study(done, json_file, folder, lambda to: _page(done, to, chosen))
 
 
 def _page(done: C3Study, folder: Path, gpu: Gpu) -> Path:

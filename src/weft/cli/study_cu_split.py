@@ -83,7 +83,6 @@ def cu_split(
     )
 
     write_study(
-        "cu-split",
         done,
         json_file,
         folder,

@@ -68,9 +68,7 @@ def goldyloc(
         done = paper.run(suite, jobs, progress, gpu=chosen, clock=clock, store=store)
     _print_cases(done)
     print_headline(done, f"Figures for {done.gpu}")
-    write_study(
-        "goldyloc", done, json_file, folder, lambda to: report.goldyloc_report(done, to, chosen, done.watch())
-    )
+    write_study(done, json_file, folder, lambda to: report.goldyloc_report(done, to, chosen, done.watch()))
 
 
 def _print_cases(done: GoldylocStudy) -> None:

@@ -58,7 +58,7 @@ def t3(
     for note in dict.fromkeys(case.baseline.config.link_note for case in done.comparisons.values()):
         if note:
             click.echo(f"link: {note}")
-    write_study("t3", done, json_file, folder, lambda to: report.t3_report(done, to, chosen))
+    write_study(done, json_file, folder, lambda to: report.t3_report(done, to, chosen))
 
 
 def _print_sublayers(done: T3Study) -> None:

@@ -12,7 +12,7 @@ from weft.report.page import Figure, write_page
 from weft.report.tables import amount, headline_table
 
 if TYPE_CHECKING:
-    from weft.studies.headline import HeadlineRow, Stated
+    from weft.studies.headline import HeadlineRow, PaperStudy
 
 
 class Section(NamedTuple):
@@ -36,7 +36,7 @@ class Simulated:
 
 def study_page(
     template: str,
-    study: Stated,
+    study: PaperStudy,
     out_dir: str | Path,
     gpu: Gpu | None,
     *,

@@ -9,12 +9,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
 from weft.errors import InputError
-from weft.files import write_json
 from weft.hardware import Gpu
 from weft.hardware import load as load_gpu
 from weft.overlap.strategies import split_units
@@ -22,7 +20,8 @@ from weft.parallel import sublayer
 from weft.result import Result
 from weft.result.stream_run import StreamRun
 from weft.simulation import DEFAULT_REQUEST_BYTES
-from weft.studies.headline import Case, HeadlineRow, stated, unlike
+from weft.studies.claims import Case
+from weft.studies.headline import HeadlineRow, PaperStudy, unlike
 from weft.studies.t3 import MAIN, MAIN_CASES, PAPER_MACHINE, select
 from weft.sweep import Progress, Store, results
 from weft.sweep.streams import CollectiveAlone, GemmAlone, Setting, Together
@@ -100,28 +99,26 @@ class SplitCase:
 
 
 @dataclass(frozen=True)
-class CuSplitStudy:
-    """What the study found; `splits` and `curve` count the units of the all-reduce, `wall_s` is its own time [s]."""
+class CuSplitStudy(PaperStudy):
+    """What the study found; `splits` and `curve` count the units of the all-reduce."""
+
+    NAME = "cu-split"
+    PAPER = "ASPLOS 2024, arXiv:2401.16677"
 
     cases: tuple[SplitCase, ...]
     splits: tuple[int, ...]
     curve: tuple[int, ...]
-    gpu: str
     units: int
-    changed: tuple[str, ...]
     in_flight: int
-    request_bytes: int
-    wall_s: float
 
     @property
-    def comparable(self) -> bool:
-        """Whether the published figures hold for the machine that was simulated."""
-        return unlike(self.gpu, PAPER_MACHINE, self.changed) is None
+    def _unlike(self) -> str | None:
+        return unlike(self.gpu, PAPER_MACHINE, self.changed)
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What must be known to read the figures."""
-        why = unlike(self.gpu, PAPER_MACHINE, self.changed)
+        why = self._unlike
         if why is not None:
             return (why,)
         all_of = len(self.cases) == len(MAIN_CASES)
@@ -186,10 +183,9 @@ class CuSplitStudy:
         known = PUBLISHED.get(key) if self.comparable else None
         return HeadlineRow(key, what, known, value, unit)
 
-    def as_json(self) -> dict[str, Any]:
-        """The study as plain data: what was run, the headline and every case."""
+    def own(self) -> dict[str, Any]:
+        """Splits, curve and every case as plain data."""
         return {
-            **stated(self, "cu-split", "ASPLOS 2024, arXiv:2401.16677"),
             "splits": [self.name(apart) for apart in self.splits],
             "in_flight_bytes": self.in_flight,
             "curve": [
@@ -198,10 +194,6 @@ class CuSplitStudy:
             ],
             "cases": [case.record() for case in self.cases],
         }  # fmt: skip
-
-    def save(self, path: str | Path) -> Path:
-        """Write the study as JSON; OutputError if the path cannot be written."""
-        return write_json(path, self.as_json())
 
 
 def run(

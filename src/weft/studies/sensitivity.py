@@ -16,7 +16,7 @@ from weft.kernels import GemmTiling
 from weft.parallel import sublayer
 from weft.result import Comparison
 from weft.simulation import DEFAULT_REQUEST_BYTES
-from weft.studies.headline import Case
+from weft.studies.claims import Case
 from weft.studies.moved import Row, Sensitivity
 from weft.sweep import Progress, Store, results
 from weft.sweep.sublayers import Compared

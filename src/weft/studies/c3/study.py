@@ -9,11 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from weft.files import write_json
 from weft.hardware import Gpu
 from weft.hardware import load as load_gpu
 from weft.overlap.machine import default_request_bytes
@@ -34,7 +32,7 @@ from weft.studies.c3.runs import (
     sharing,
 )
 from weft.studies.c3.scenarios import Scenario, Suite, declared_suite
-from weft.studies.headline import HeadlineRow, stated, unlike
+from weft.studies.headline import HeadlineRow, PaperStudy, unlike
 from weft.sweep import Progress, Store, results
 from weft.sweep.streams import CollectiveAlone, GemmAlone, Setting, Together
 from weft.tuning import tables_for
@@ -125,34 +123,26 @@ def _way(chosen: tuple[str, int | None], seconds: float) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class C3Study:
+class C3Study(PaperStudy):
     """What the study simulated: the cases of a suite, the curves, and one published run on another machine.
 
-    `square` is that run by "dma", "priority" and "streams". `simulated_s` is what all runs took on one core, `wall_s`
-    what the study took [s]; `changed` lists the machine's values that the user set.
+    `square` is that run by "dma", "priority" and "streams"; `simulated_s` is what all runs took on one core [s].
     """
+
+    NAME = "c3"
+    PAPER = "ISPASS 2025, arXiv:2412.14335"
 
     suite: Suite
     cases: Sequence[Case]
     curves: Curves
     square: Sharing | None
-    gpu: str
     ranks: int
-    request_bytes: int
-    changed: tuple[str, ...]
     runs: int
     events: int
     simulated_s: float
-    wall_s: float
-
-    @property
-    def comparable(self) -> bool:
-        """Whether the published figures hold for what was simulated."""
-        return self._unlike is None
 
     @property
     def _unlike(self) -> str | None:
-        """Why published figures do not hold."""
         if self.ranks != RANKS:
             return f"no published figures stand beside these: they are of {RANKS} GPUs, these of {self.ranks}"
         return unlike(self.gpu, PUBLISHED_GPU, self.changed, self.suite == declared_suite())
@@ -184,10 +174,9 @@ class C3Study:
         """Weft's figures, beside the published ones where those hold."""
         return list(_headline(self))
 
-    def as_json(self) -> dict[str, Any]:
-        """The study as plain data: what was run, the headline, every case and the curves."""
+    def own(self) -> dict[str, Any]:
+        """Every case and the curves as plain data."""
         return {
-            **stated(self, "c3", "ISPASS 2025, arXiv:2412.14335"),
             "suite": {"title": self.suite.title, "rule": self.suite.rule},
             "ranks": self.ranks,
             "runs": self.runs,
@@ -199,10 +188,6 @@ class C3Study:
             "scenarios": [case.as_json() for case in self.cases],
             "curves": asdict(self.curves),
         }
-
-    def save(self, path: str | Path) -> Path:
-        """Write the study as JSON; OutputError if the path cannot be written."""
-        return write_json(path, self.as_json())
 
 
 def _headline(study: C3Study) -> Iterator[HeadlineRow]:
