@@ -152,7 +152,7 @@ def _change_table(study: GoldylocStudy) -> Table:
 def _kernel_cells(tile: GemmTiling, run: GemmsRun, units: int) -> tuple[str, ...]:
     held = run.held[0]
     return (
-        f"{tile.rows} x {tile.columns} x {tile.step}",
+        str(tile),
         f"{sum(run.workgroups) / (units * held):.2f}",
         str(held),
         f"{run.counters['compute_unit_utilization']:.0%}",

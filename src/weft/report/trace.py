@@ -186,7 +186,8 @@ def _kernel_name(result: Result, kernel: KernelSpan) -> str:
         return f"Memcpy PtoP ({base} by DMA engines)"
     if _queued(result):
         return kernel.name.replace(" ", "_")
-    return _KERNELS.get(base, f"{base}_{c.dtype}_{c.m}x{c.n}x{c.k}")
+    kind = kernel.name.removesuffix(f" {number_of(kernel.name)}").replace(" ", "_")
+    return _KERNELS.get(base, f"{kind}_{c.dtype}_{c.m}x{c.n}x{c.k}")
 
 
 def _fused(result: Result, gpu: int) -> Iterator[Event]:

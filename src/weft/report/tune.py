@@ -37,10 +37,10 @@ def _rows(tuned: TunedList) -> Table:
 
 
 def _row(row: Tuned) -> tuple[str, ...]:
-    tiles = (f"{tile.rows} × {tile.columns} × {tile.step}" for tile in (row.kernel, row.kernels.isolated))
     return (
         row.wanted.name,
-        *tiles,
+        str(row.kernel),
+        str(row.kernels.isolated),
         str(row.wanted.count),
         str(row.degree),
         f"{row.judged.at_degree[row.degree] * 1e6:,.1f}",

@@ -56,7 +56,7 @@ def isolated_gemm(
     The tile is the one that suits the whole GPU, unless given. Raises InputError for what cannot be simulated.
     """
     system = one_node(machine, ranks, moving=False)
-    loop = GemmLoop(gemm, tiling or tiling_for(gemm, system.gpu, clock), 1, clock)
+    loop = GemmLoop(gemm, tiling or tiling_for(gemm, system.gpu, clock, split=True), 1, clock)
     left = None if units is None else _left(system.gpu, units)
     streams = Streams(loop, None, gemm_units=left)
     return _stream_run(_runner(system, None, request_bytes, clock).run(streams), None)
@@ -157,7 +157,7 @@ def _both(
     moved = collective_on(
         machine, collective, bytes_, ranks, gemm.dtype, chosen.driver, held, copies, plain_ring
     )
-    loop = GemmLoop(gemm, tiling or tiling_for(gemm, system.gpu, clock), 1, clock)
+    loop = GemmLoop(gemm, tiling or tiling_for(gemm, system.gpu, clock, split=True), 1, clock)
     streams = arranged(chosen, system.gpu, loop, CollectiveLoop(moved, 1), units, first or chosen.first)
     return _runner(system, moved, request_bytes, clock).run(streams, chosen.name), moved
 

@@ -37,9 +37,8 @@ class Batch:
     def title(self) -> str:
         """The run in a few words."""
         first = self.gemms[0]
-        tile = f"{first.tiling.rows} x {first.tiling.columns}"
         many = "" if len(self.gemms) == 1 else f"{len(self.gemms)} GEMMs, the first "
-        return f"{many}{first.gemm} in tiles of {tile}"
+        return f"{many}{first.gemm} in tiles of {first.tiling}"
 
     @property
     def weight(self) -> float:

@@ -188,13 +188,11 @@ class GoldylocStudy(PaperStudy):
             "the degree was chosen by predictors that had not seen the network; "
             f"{self.accuracy:.0%} of them name the best degree"
         )
-        why = self._unlike
-        whole = "kernels that cut K into parts are not simulated: small GEMMs alone may be faster than here"
-        return (
+        told = (
             "sequential and default concurrency use the kernel that is fastest alone; caches are cold, launches count",
             blind,
-            whole if why is None else why,
         )
+        return told if self._unlike is None else (*told, self._unlike)
 
     def own(self) -> dict[str, Any]:
         """Suite, predictor and every case as plain data."""
