@@ -6,18 +6,17 @@ from weft.sweep import Store
 from weft.tuning import choose, tables_for
 from weft.workload import Gemm
 
-if __name__ == "__main__":
-    # A hundred short simulations; the store keeps them, so the next start takes a second.
-    tables = tables_for("h100-sxm", collectives=("all_gather",), jobs=2, store=Store())
-    for rows in (512, 2048, 8192):
-        gemm = Gemm(rows, 8192, 8192, "bf16")
-        choose(gemm, "all_gather", 1 << 20, tables)  # the first time, the shape's tiles are worked out
-        for mib in (4, 64, 512):
-            begun = perf_counter()
-            choice = choose(gemm, "all_gather", mib << 20, tables)
-            taken = (perf_counter() - begun) * 1e6
-            apart = "" if choice.units is None else f" with {choice.units} SMs"
-            print(
-                f"{rows:5} rows beside {mib:3} MiB: {choice.strategy}{apart}, {choice.speedup:.2f}x "
-                f"({choice.low:.2f} to {choice.high:.2f}), chosen in {taken:.0f} us"
-            )
+# A hundred short simulations; the store keeps them, so the next start takes a second.
+tables = tables_for("h100-sxm", collectives=("all_gather",), jobs=2, store=Store())
+for rows in (512, 2048, 8192):
+    gemm = Gemm(rows, 8192, 8192, "bf16")
+    choose(gemm, "all_gather", 1 << 20, tables)  # the first time, the shape's tiles are worked out
+    for mib in (4, 64, 512):
+        begun = perf_counter()
+        choice = choose(gemm, "all_gather", mib << 20, tables)
+        taken = (perf_counter() - begun) * 1e6
+        apart = "" if choice.units is None else f" with {choice.units} SMs"
+        print(
+            f"{rows:5} rows beside {mib:3} MiB: {choice.strategy}{apart}, {choice.speedup:.2f}x "
+            f"({choice.low:.2f} to {choice.high:.2f}), chosen in {taken:.0f} us"
+        )

@@ -139,6 +139,23 @@ def test_priority_lets_the_collective_find_compute_units_at_once(name, collectiv
         assert shared(name, collective).waits["collective"]["dispatch"] == 0
 
 
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_gemm_whose_k_is_cut_ends_with_its_sums_and_keeps_to_its_mask(name):
+    gemm = Gemm(512, 512, 16384, "bf16")
+    found = beside(
+        gemm, "all_gather", 8 << 20, GPU, strategy=name, units=units_of(name), gemms=2, collectives=1
+    )
+    ends = {kernel.name: kernel.end_fs for kernel in found.run.kernels if kernel.gpu == 0}
+    assert [name for name in ends if "gemm" in name] == ["gemm 0", "gemm sum 0", "gemm 1", "gemm sum 1"]
+    assert found.gemm.end == ends["gemm sum 1"] * 1e-15
+    assert found.gemm.count == 2
+    assert found.gemm.slowdown >= 1 - EPS
+    held, _, _ = found.run.residency.of(0, ("gemm 0", "gemm sum 0", "gemm 1", "gemm sum 1"))
+    assert len(set(held.tolist())) == found.units["gemm"]
+    if STRATEGIES[name].partition:
+        assert set(held.tolist()) <= set(split_units(load(GPU), UNITS).gemm)
+
+
 @pytest.mark.parametrize("collective", COLLECTIVES)
 def test_behind_a_gemm_a_collective_waits_for_the_tail_or_with_priority_for_the_next_free_units(collective):
     waves = replace(tiling_for(GEMM, load(GPU)), columns=112)

@@ -13,10 +13,12 @@ from weft.hardware import System, load
 from weft.kernels import gemm_kernel, operand_sizes, tile_table
 from weft.kernels.gemm import main_loop_flops
 from weft.overlap import ROUND_ROBIN
+from weft.overlap.gemms import TiledGemm
 from weft.overlap.machine import machine_tables, stripe
 from weft.overlap.tile import tiling_for
 from weft.predict.gemm_plans import ranked_plans
 from weft.program import Buffer, PlacedKernel, Plan, build
+from weft.simulation.gemms import concurrent_gemms
 from weft.workload import Gemm
 
 GPUS = ("a100-sxm-80gb", "h100-sxm", "h200-sxm", "b200", "mi210", "mi250x-gcd", "mi300x", "l40s")
@@ -50,6 +52,30 @@ def difference(gpu, shape, dtype="bf16", clock="short"):
 def test_both_are_within_5_percent_in_the_median_over_shapes_and_machines():
     found = [difference(load(name), shape) for name in GPUS for shape in SHAPES]
     assert statistics.median(map(abs, found)) <= 0.05
+
+
+SMALL = ((512, 64, 4096), (128, 512, 2048), (256, 256, 4096), (512, 512, 2048), (512, 1024, 4096))
+
+
+def test_with_k_in_parts_both_are_within_10_percent_in_the_median():
+    found = []
+    for name in ("mi100", "mi210", "mi300x", "a100-sxm-80gb", "h100-sxm"):
+        gpu = load(name)
+        for shape in SMALL:
+            gemm = Gemm(*shape)
+            plan = ranked_plans(gemm, gpu, split=True)[0]
+            if plan.tiling.splits > 1:
+                run = concurrent_gemms([TiledGemm(gemm, plan.tiling)], gpu, clock="short")
+                found.append((run.makespan_s - gpu.compute.launch_latency) / plan.seconds - 1)
+    assert len(found) > 15
+    assert statistics.median(map(abs, found)) <= 0.10
+
+
+def test_k_in_parts_is_never_slower_in_the_plans_than_in_one_piece():
+    gpu = load("h100-sxm")
+    for shape in (*SMALL, *SHAPES):
+        whole, cut = (ranked_plans(Gemm(*shape), gpu, split=split)[0].seconds for split in (False, True))
+        assert cut <= whole * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("dtype", ["fp16", "fp8", "int8", "fp32", "tf32"])

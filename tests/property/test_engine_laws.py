@@ -260,7 +260,8 @@ def shared_gpus(draw):
     gemm = Gemm(
         16 * draw(st.integers(1, 20)), 8 * draw(st.integers(1, 20)), 8 * draw(st.integers(1, 9)), "bf16"
     )
-    tiling = GemmTiling(rows=32, columns=32, step=16, resident=draw(st.integers(0, 2)))
+    parts = draw(st.integers(1, min(4, -(-gemm.k // 16))))
+    tiling = GemmTiling(rows=32, columns=32, step=16, resident=draw(st.integers(0, 2)), splits=parts)
     ring = ChannelTiling(draw(st.integers(1, 6)), threads=256, in_flight=16384, chunk=65536)
     collective = draw(st.sampled_from(["all_gather", "reduce_scatter", "all_reduce"]))
     masks = [
@@ -295,19 +296,21 @@ def kernels_of(m):
 def test_every_byte_asked_for_is_served_by_one_level(problem):
     _, streams, _ = problem
     m = run_shared(problem)
-    gemm, count = streams.gemms.gemm, streams.gemms.count
-    tiles = m.work[0][m.work[0, :, y.T_REGION] >= 0]  # of all GEMMs
+    gemm, count, parts = streams.gemms.gemm, streams.gemms.count, streams.gemms.tiling.splits
+    tiles = m.work[0][(m.work[0, :, y.T_REGION] >= 0) & (m.work[0, :, y.T_SCRIPT] == 0)]  # of all GEMMs
     asked = int((tiles[:, y.T_ROWS] + tiles[:, y.T_COLUMNS]).sum()) * gemm.k * gemm.element_bytes
+    partial = gemm.m * gemm.n * gemm.accumulator_bytes * parts if parts > 1 else 0
+    written = gemm.output_bytes + partial
     served, dram = m.served[0], m.traffic[0]
     reads = served[: y.LEVEL_SIDE_WRITTEN].sum(axis=0) + dram
-    assert reads[y.CAUSE_GEMM_READ] == asked
+    assert reads[y.CAUSE_GEMM_READ] == asked + count * partial
     # What was stored has been written beside the DRAM, or by it, or is still in a die's cache.
     own = int(m.shape[y.S_PARTITIONS] * m.shape[y.S_SETS] * m.shape[y.S_WAYS])
     dirty = m.line[:own, LINE_BYTES][m.line[:own, LINE_DIRTY] == 1].sum()
     if m.shape[y.S_SIDE_SETS] == 0 and count == 1:
-        assert dram[y.CAUSE_GEMM_WRITE] + dirty == gemm.output_bytes
+        assert dram[y.CAUSE_GEMM_WRITE] + dirty == written
     elif count == 1:
-        assert served[y.LEVEL_SIDE_WRITTEN, y.CAUSE_GEMM_WRITE] + dirty >= gemm.output_bytes
+        assert served[y.LEVEL_SIDE_WRITTEN, y.CAUSE_GEMM_WRITE] + dirty >= written
     assert m.link[:, y.L_BYTES].sum() == streams.collectives.collective.link_bytes()
 
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,11 +15,10 @@ from weft.report import advice_report
 from weft.result.stream_run import StreamRun
 from weft.studies.c3.study import SHARES
 from weft.sweep import Store
-from weft.sweep.ring_moved import RingMoved
 from weft.sweep.streams import CollectiveAlone, GemmAlone, Setting, Together
 from weft.tuning import advise, load_tables, probes, splits_of, tables_for
 from weft.tuning.advice import Advice
-from weft.tuning.assumptions import assumptions, ends, flight_ends, moved_to
+from weft.tuning.assumptions import ENDS, Moved, assumptions, ends, flight_ends, moved_settings, moved_to
 from weft.tuning.knobs import knobs_for
 from weft.tuning.model_errors import (
     C3_SPEEDUPS,
@@ -126,13 +126,14 @@ PATHS = [(one, path) for one in assumptions("int8") for path in one.paths]
 def test_each_assumed_value_changes_what_it_is_said_to_change_and_nothing_else(assumption, path, as_it_is):
     path = path.replace("int8", "bf16")
     found = WHERE.gpu.provenance[path]
-    moved = moved_to(WHERE.gpu, {path: found.low or "1100 MHz"})
+    moved = moved_to(WHERE.gpu, {path: found.low or "1100 MHz"}) or moved_to(WHERE.gpu, {path: found.high})
     now = times(Setting(moved, 8))
     changed = {name for name, time in now.items() if time != as_it_is[name]}
     assert changed
-    assert assumption.gemm or "gemm" not in changed
-    assert assumption.collective or not changed & {"collective", "collective, small"}
-    assert not assumption.copies or changed == {"copies"}
+    assert "gemm" in assumption.moves or "gemm" not in changed
+    assert "cu" in assumption.moves or not changed & {"collective", "collective, small"}
+    assert "dma" in assumption.moves or "copies" not in changed
+    assert assumption.moves != {"dma"} or changed == {"copies"}
 
 
 def test_both_limits_of_the_rate_of_copies_are_moved_together():
@@ -143,11 +144,35 @@ def test_both_limits_of_the_rate_of_copies_are_moved_together():
     assert StreamRun.from_record(fast.run()).makespan_s < 0.95 * times(WHERE)["copies"]
 
 
-def test_fewer_bytes_in_flight_make_the_librarys_collectives_slower(as_it_is):
+@pytest.mark.parametrize(
+    ("collective", "bytes_"), [("all_gather", 32 * MIB), ("all_to_all", 64 * MIB)], ids=["ring", "pairs"]
+)
+def test_fewer_bytes_in_flight_make_the_librarys_collectives_slower(collective, bytes_):
     few, many = flight_ends(WHERE.gpu)
-    task = CollectiveAlone("all_gather", 32 * MIB, WHERE)
-    slow, fast = (StreamRun.from_record(RingMoved(task, moved).run()).makespan_s for moved in (few, many))
-    assert fast < as_it_is["collective"] < slow
+    slow, chosen, fast = (
+        CollectiveAlone(collective, bytes_, replace(WHERE, in_flight=flight)).simulate().makespan_s
+        for flight in (few, (), many)
+    )
+    assert fast < chosen < slow
+
+
+def test_a_value_is_moved_only_in_the_runs_that_depend_on_it():
+    gemm, ring = GemmAlone(PRODUCT, WHERE), CollectiveAlone("all_gather", 32 * MIB, WHERE)
+    copies = replace(ring, driver="dma")
+    for moved in moved_settings(WHERE, "bf16"):
+        tasks = {"gemm": gemm, "cu": ring, "dma": copies}
+        assert {name for name, task in tasks.items() if moved.run(task) != task} == moved.moves
+        beside = Together(PRODUCT, "all_gather", 32 * MIB, WHERE, "dma")
+        assert (moved.run(beside) != beside) == bool(moved.moves & {"gemm", "dma"})
+
+
+def test_what_is_moved_is_told_by_its_values_and_the_end():
+    found = {(moved.what, moved.end): moved for moved in moved_settings(WHERE, "bf16", measured=True)}
+    assert {end for _, end in found} == set(ENDS)
+    window = found["how much an engine has on its way", "low"]
+    assert (window.title, window.text) == ("how much an engine has on its way (dma.window)", "32 KiB")
+    assert found["what a copy costs host and engine", "high"].listed == "dma, 7 values"
+    assert isinstance(found["how much the library's workgroups have on their way", "high"], Moved)
 
 
 def test_a_reducing_collective_is_told_why_dma_engines_are_left_out(small, store):

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from weft.cli import main as cli
-from weft.cli.studies import print_headline, print_notes, show_sensitivity, write_study
+from weft.cli.studies import print_headline, show_sensitivity, write_study
 from weft.cli.study import STUDIES
 from weft.report.tables import headline_table
 from weft.studies.headline import HeadlineRow
@@ -22,13 +22,31 @@ ROWS = [
 ]
 
 
+class Done:
+    """A study that is done."""
+
+    NAME, notes = "c3", ("one thing",)
+
+    def __init__(self, rows=ROWS, comparable=True):
+        self.rows, self.comparable = rows, comparable
+
+    def headline(self):
+        return self.rows
+
+    def save(self, path):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("{}")
+        return path
+
+
 def lines(text):
     return {line.strip()[:8].strip(): " ".join(line.split()) for line in text.splitlines()}
 
 
 def test_published_figures_stand_beside_with_their_differences(capsys):
-    print_headline("Beside", ROWS)
+    print_headline(Done(), "Elsewhere", ", against nothing")
     found = lines(capsys.readouterr().out)
+    assert "Published figures beside Weft's, against nothing" in found.values()
     assert found["a speedu"] == "a speedup 1.20x 1.317x +0.117"
     assert found["a change"] == "a change -10% -9.4% +0.6 pp"
     assert found["a share"] == "a share 66% 70.0% +4.0 pp"
@@ -42,33 +60,28 @@ def test_page_and_console_tell_every_figure_alike(capsys):
     """No row is lost where some have nothing published beside them."""
     table = headline_table(ROWS)
     assert [row[0] for row in table.rows] == [row.what for row in ROWS]
-    print_headline("Beside", ROWS)
+    print_headline(Done(), "Elsewhere")
     shown = " ".join(capsys.readouterr().out.split())
     assert all(" ".join(" ".join(row).split()) in shown for row in table.rows)
 
 
 def test_where_nothing_is_published_there_is_one_column(capsys):
-    print_headline("Alone", ROWS[4:5])
-    assert "published  " not in capsys.readouterr().out
+    print_headline(Done(ROWS[4:5], comparable=False), "Alone", ", against nothing")
+    told = capsys.readouterr().out
+    assert "Alone, against nothing" in told
+    assert "published  " not in told
+    assert told.endswith("note: one thing\n")
 
 
 def test_files_are_written_where_asked_and_named(tmp_path, capsys):
-    class Done:
-        def save(self, path):
-            path.parent.mkdir(exist_ok=True)
-            path.write_text("{}")
-            return path
-
     def page(folder):
         return folder / "report.html"
 
-    write_study("c3", Done(), tmp_path / "all.json", tmp_path / "out", page)
-    print_notes(["one thing"])
+    write_study(Done(), tmp_path / "all.json", tmp_path / "out", page)
     assert capsys.readouterr().out.splitlines() == [
         f"figures: {tmp_path / 'all.json'}",
         f"figures: {tmp_path / 'out' / 'c3.json'}",
         f"report:  {tmp_path / 'out' / 'report.html'}",
-        "note: one thing",
     ]
 
 

@@ -16,8 +16,8 @@ from weft.overlap.machine import machine_tables
 from weft.overlap.streams import CollectiveLoop, Streams
 from weft.program import build
 from weft.report.cu_split import cu_split_report
+from weft.simulation import isolated_collective, together
 from weft.simulation.execution import most_resident
-from weft.simulation.split import ring_alone, split_run
 from weft.studies.cu_split import CuSplitStudy, SplitCase, run
 from weft.workload import Gemm
 
@@ -73,23 +73,30 @@ def test_an_all_reduce_sends_each_byte_twice_but_its_own_share_and_may_be_repeat
     assert m.link[:, y.L_BYTES].sum() == 2 * ring.link_bytes() == 2 * 2 * 3 * MIB // 4
 
 
+def ring(bytes_=16 * MIB, units=None, plain_ring=16 * 1024, ranks=4):
+    run = isolated_collective(
+        "all_reduce", bytes_, "t3-paper", ranks=ranks, units=units, plain_ring=plain_ring, request_bytes=512
+    )
+    return run.makespan_s
+
+
 def test_few_workgroups_have_too_little_on_their_way_to_fill_the_link():
     """Twice the workgroups, or twice the bytes in flight of each, take about half the time."""
-    seconds = {
-        units: ring_alone(16 * MIB, "t3-paper", ranks=4, units=units).ring_s for units in (4, 8, 16, None)
-    }
+    seconds = {units: ring(units=units) for units in (4, 8, 16, None)}
     assert seconds[4] > 1.6 * seconds[8]
     assert seconds[8] > 1.15 * seconds[None]
     assert seconds[16] < 1.1 * seconds[None]
-    doubled = ring_alone(16 * MIB, "t3-paper", ranks=4, units=4, in_flight=32768).ring_s
-    assert doubled == pytest.approx(seconds[8], rel=0.15)
+    assert ring(units=4, plain_ring=32768) == pytest.approx(seconds[8], rel=0.15)
 
 
 def test_both_at_once_keep_to_their_own_units_and_share_the_rest():
-    both = split_run(GEMM, "t3-paper", 8, ranks=4)
-    alone = ring_alone(GEMM.output_bytes, "t3-paper", ranks=4, units=8)
-    assert both.ring_s >= 0.999 * alone.ring_s
+    both = together(
+        GEMM, "all_reduce", GEMM.output_bytes, "t3-paper", ranks=4, strategy="partition", units=8,
+        plain_ring=16 * 1024, request_bytes=512,
+    )  # fmt: skip
+    assert both.collective_s >= 0.999 * ring(GEMM.output_bytes, units=8)
     assert both.gemm_s > 0
+    assert both.units == {"gemm": 64, "collective": 8}  # one for each of its tiles
 
 
 def test_the_page_shows_its_pictures(tmp_path):
@@ -116,8 +123,13 @@ def test_the_page_shows_its_pictures(tmp_path):
         (lambda: run(splits=[80]), InputError, "each side needs at least one"),
         (lambda: run(["gpt-3"]), InputError, "has the models"),
         (lambda: run(["gpt-9"]), UnknownNameError, "model of the T3 study"),
-        (lambda: ring_alone(MIB, "t3-paper", ranks=4, in_flight=1000), InputError, "multiple of 512 B"),
-        (lambda: ring_alone(MIB, "t3-paper", ranks=1), InputError, "at least 2"),
+        (lambda: ring(MIB, plain_ring=1000), InputError, "multiple of 512 B"),
+        (lambda: ring(MIB, ranks=1), InputError, "at least 2"),
+        (
+            lambda: isolated_collective("all_gather", MIB, "t3-paper", plain_ring=512),
+            InputError,
+            "a plain ring is an all_reduce by compute units, not all_gather by cu",
+        ),
     ],
 )
 def test_bad_input_is_told_in_a_sentence(call, error, sentence):

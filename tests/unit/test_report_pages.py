@@ -14,11 +14,10 @@ import pytest
 import weft
 from weft.errors import OutputError
 from weft.parallel.tensor import split
-from weft.report import run_report, study_report
-from weft.report.headline import published_means
+from weft.report import run_report, t3_report
 from weft.report.page import machine_of
-from weft.report.study import telling_case
-from weft.report.tables import amount, gap
+from weft.report.t3 import published_means, telling_case
+from weft.report.tables import amount, gap, percent
 from weft.result import Comparison, Result
 from weft.result.html import comparison_html, result_html
 from weft.workload import SubLayer
@@ -45,6 +44,8 @@ class Row:
 class SmallStudy:
     comparisons: Mapping[tuple[str, int, str], Comparison] = {}
 
+    gpu, changed, request_bytes = "t3-paper", (), 512
+    PAPER, comparable = "ASPLOS 2024", True
     notes = ("what must be known",)
 
     def headline(self) -> Sequence[Row]:
@@ -100,7 +101,7 @@ def checked(page: str) -> str:
 
 
 def test_a_study_page_is_self_contained_and_has_table_pictures_and_machine(tmp_path: Path) -> None:
-    path = study_report(small_study(), tmp_path / "new")
+    path = t3_report(small_study(), tmp_path / "new")
     page = checked(path.read_text())
     assert path == tmp_path / "new" / "report.html"
     assert page.count("<svg") == 6
@@ -117,7 +118,7 @@ def test_a_study_page_says_what_stands_for_the_links(tmp_path: Path) -> None:
             for name, result in case.results.items()
         }
         study.comparisons = {**study.comparisons, key: Comparison(noted)}
-    page = study_report(study, tmp_path).read_text()
+    page = t3_report(study, tmp_path).read_text()
     assert [page.count(f"Link: {number} rails stand for it.") for number in range(2)] == [1, 1]
 
 
@@ -180,3 +181,7 @@ def test_results_show_themselves_as_tables_in_a_notebook() -> None:
 
 def test_a_custom_sub_layer_is_named_once() -> None:
     assert ">custom, TP 4," in comparison_html(small())
+
+
+def test_a_share_is_a_whole_percent_and_never_minus_nothing() -> None:
+    assert [percent(share) for share in (0.386, -0.12, -0.004, None)] == ["39%", "-12%", "0%", "–"]

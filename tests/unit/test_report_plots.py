@@ -128,6 +128,9 @@ def test_streams_show_who_ran_who_waited_and_why(tmp_path):
         assert "computing" in stream_waits(answer).svg()
         page = concurrency_report(answer, tmp_path / name).read_text()
         assert "one after the other" in page
+    for drawn in (held_units, channel_owners):  # several runs are compared on one time axis
+        until = 2 * answer.makespan
+        assert {ax.get_xlim()[1] for ax in drawn(answer, until).axes[:2]} == {until * 1e6}
 
 
 def test_workgroups_share_the_lines_of_their_unit_and_leave_none_to_nobody():

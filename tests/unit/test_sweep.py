@@ -3,14 +3,38 @@
 import json
 import math
 import multiprocessing
+import subprocess
+import sys
 
 import pytest
 from sweep_tasks import Echo, SmallRun
 
 from weft.errors import InputError
-from weft.sweep import Store, sweep
+from weft.sweep import Store, results, sweep
 
 SIZES = (128, 512, 256)
+UNGUARDED = """
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from weft.sweep import Store, sweep
+
+folder, log = map(Path, sys.argv[1:])
+log.write_text("")
+
+@dataclass(frozen=True)
+class Square:
+    of: int
+    title = "square"
+    weight = 1.0
+    def inputs(self): return {"of": self.of}
+    def run(self):
+        with log.open("a") as made: made.write("x")
+        return {"is": self.of**2}
+
+found = {task.of: record["is"] for task, record in sweep(map(Square, range(4)), jobs=2, store=Store(folder))}
+print(*(found[of] for of in range(4)), len(log.read_text()))
+"""
 
 
 @pytest.fixture
@@ -53,6 +77,15 @@ def test_equal_tasks_are_run_once_and_each_is_answered(tmp_path):
     tasks = [SmallRun(128, str(log)), SmallRun(128, str(log)), SmallRun(64, str(log))]
     assert len(list(sweep(tasks))) == 3
     assert sorted(log.read_text().split("\n")) == ["", "begin 128", "begin 64", "end 128", "end 64"]
+
+
+def test_results_are_read_of_records_in_the_order_of_the_tasks():
+    tasks = [Echo(value, asked=value) for value in (3, 1, 2, 1)]
+    assert list(results(tasks, lambda record: record["value"] * 10).items()) == [
+        (tasks[0], 30),
+        (tasks[1], 10),
+        (tasks[2], 20),
+    ]
 
 
 def test_progress_counts_what_is_kept(tasks, tmp_path):
@@ -104,6 +137,28 @@ def test_an_error_of_a_task_reaches_the_caller_and_leaves_no_process():
     with pytest.raises(InputError, match="cannot be kept as JSON"):
         list(sweep([Echo({1, 2}), Echo(2, asked=1)], jobs=2))
     assert multiprocessing.active_children() == []
+
+
+@pytest.mark.parametrize("end", [GeneratorExit, KeyboardInterrupt])
+def test_tasks_and_answers_longer_than_a_pipe_do_not_keep_a_sweep_from_ending(end):
+    running = sweep([Echo("x" * 300_000, asked=i) for i in range(6)], jobs=2)
+    assert len(next(running)[1]["value"]) == 300_000
+    with pytest.raises(end):
+        running.throw(end)
+    assert multiprocessing.active_children() == []
+
+
+def test_a_script_may_define_its_tasks_and_needs_no_guard(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(UNGUARDED)
+    for made in ("4", "0"):
+        done = subprocess.run(
+            [sys.executable, script, tmp_path / "runs", tmp_path / "log"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert (done.stdout.split(), done.stderr) == (["0", "1", "4", "9", made], "")
 
 
 def test_a_sweep_needs_a_process(tasks):

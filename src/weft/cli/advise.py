@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from weft import report
 from weft.cli.beside import parse_collective
 from weft.cli.options import (
+    clock_option,
+    dtype_option,
+    examples,
     file_option,
     folder_option,
     given,
+    gpu_options,
     jobs_option,
-    lower_case,
     machine,
+    request_option,
     store_option,
     whole_numbers,
 )
-from weft.cli.output import write_atomically
 from weft.cli.progress import progress_bar
-from weft.cli.studies import examples
 from weft.cli.tables import print_table
 from weft.errors import InputError
+from weft.files import write_json
 
 if TYPE_CHECKING:
     from weft.sweep import Store
@@ -45,36 +48,11 @@ _EXAMPLES = examples(
     metavar="COLLECTIVE:SIZE",
     help="The collective, which does not depend on it, like all_gather:896MiB; SIZE is that of the whole buffer.",
 )
-@click.option(
-    "--gpu",
-    required=True,
-    metavar="NAME|FILE",
-    help="The GPU: a name from the catalogue, or a TOML file.",
-)
-@click.option(
-    "--set",
-    "assignments",
-    multiple=True,
-    metavar="PATH=VALUE",
-    help='Change a value of the GPU, like memory.bandwidth="2 TB/s"; repeatable.',
-)
-@click.option(
-    "--dtype",
-    default="bf16",
-    show_default=True,
-    callback=lower_case,
-    metavar="DTYPE",
-    help="Data type of the GEMM.",
-)
+@gpu_options()
+@dtype_option("bf16", "the GEMM")
 @click.option("--ranks", type=int, default=8, show_default=True, metavar="N", help="GPUs of the collective.")
-@click.option(
-    "--clock",
-    type=click.Choice(["sustained", "short"]),
-    default="sustained",
-    show_default=True,
-    help="What the compute units run at: as in long runs at the power limit, or as in short ones.",
-)
-@click.option("--request-bytes", type=int, metavar="BYTES", help="Size of a memory request.")
+@clock_option()
+@request_option()
 @click.option("--quick", is_flag=True, help="Leave out what the assumed values of the machine could change.")
 @file_option("--json", "json_file", "Write the advice and every number behind it as JSON.")
 @folder_option(
@@ -116,13 +94,10 @@ def advise(
         )  # fmt: skip
     _print(advice)
     if json_file is not None:
-        write_atomically(json_file, json.dumps(advice.as_json(), indent=1) + "\n")
-        click.echo(f"figures: {json_file}")
+        click.echo(f"figures: {write_json(json_file, advice.as_json())}")
     if folder is not None:
-        from weft.report import advice_report
-
         click.echo(f"tables:  {advice.tables.save(folder / 'tables.json')}")
-        click.echo(f"report:  {advice_report(advice, folder)}")
+        click.echo(f"report:  {report.advice_report(advice, folder)}")
 
 
 def _print(advice: Advice) -> None:

@@ -2,64 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from weft.cli.options import comma_list, parse_split, whole_numbers
+from weft.cli.options import comma_list, parse_split, together, whole_numbers
 from weft.errors import InputError, join_or
 
 if TYPE_CHECKING:
     from weft.hardware import Gpu
     from weft.result.concurrent import Concurrency, Strategies
 
-F = TypeVar("F", bound=Callable[..., Any])
 ALL = "all"
 """What --overlap takes for every strategy side by side."""
 
 
-def beside_options(command: F) -> F:
-    """Add --beside and what goes with it."""
-    options = (
-        click.option(
-            "--beside",
-            metavar="COLLECTIVE:SIZE",
-            help="Run --gemm in a loop beside a loop of this collective, which does not depend on it, like "
-            "all_reduce:256MiB; SIZE is that of the whole buffer.",
-        ),
-        click.option(
-            "--ranks", type=int, default=8, show_default=True, metavar="N", help="GPUs of --beside."
-        ),
-        click.option(
-            "--loops",
-            callback=whole_numbers,
-            metavar="G[,C]",
-            help="GEMMs and collectives of --beside.  [default: 4, and as many collectives as last as long]",
-        ),
-        click.option(
-            "--split",
-            metavar="GEMM-COLL",
-            help="Compute units of the GEMM and those set apart, for the partitioned overlaps of --beside, like "
-            "272-32.  [default: as many as the collective can use, or 8 beside DMA engines]",
-        ),
-        click.option(
-            "--copies",
-            callback=comma_list,
-            metavar="A,B=N",
-            help="How DMA engines copy where they move the data of --beside: prelaunched, broadcast (all_gather), "
-            "swap (all_to_all), engines=N, engines_per_peer=N, threads=N.",
-        ),
-        click.option(
-            "--first",
-            type=click.Choice(["collective", "gemm"]),
-            help="Which loop of --beside the host launches first.  [default: the collective where it has priority, "
-            "else the GEMM]",
-        ),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
+beside_options = together(
+    click.option(
+        "--beside",
+        metavar="COLLECTIVE:SIZE",
+        help="Run --gemm in a loop beside a loop of this collective, which does not depend on it, like "
+        "all_reduce:256MiB; SIZE is that of the whole buffer.",
+    ),
+    click.option("--ranks", type=int, default=8, show_default=True, metavar="N", help="GPUs of --beside."),
+    click.option(
+        "--loops",
+        callback=whole_numbers,
+        metavar="G[,C]",
+        help="GEMMs and collectives of --beside.  [default: 4, and as many collectives as last as long]",
+    ),
+    click.option(
+        "--split",
+        metavar="GEMM-COLL",
+        help="Compute units of the GEMM and those set apart, for the partitioned overlaps of --beside, like "
+        "272-32.  [default: as many as the collective can use, or 8 beside DMA engines]",
+    ),
+    click.option(
+        "--copies",
+        callback=comma_list,
+        metavar="A,B=N",
+        help="How DMA engines copy where they move the data of --beside: prelaunched, broadcast (all_gather), "
+        "swap (all_to_all), engines=N, engines_per_peer=N, threads=N.",
+    ),
+    click.option(
+        "--first",
+        type=click.Choice(["collective", "gemm"]),
+        help="Which loop of --beside the host launches first.  [default: the collective where it has priority, "
+        "else the GEMM]",
+    ),
+)
+"""--beside and what goes with it."""
 
 
 def simulate_beside(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from weft.cli.studies import examples
+from weft.cli.options import examples
 from weft.cli.tables import print_table
 from weft.errors import OutputError
 from weft.files import check_out_dir

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from weft.cli.options import file_option
-from weft.cli.output import write_atomically
+from weft.cli.options import examples, file_option
 from weft.cli.tables import print_table
+from weft.files import write_atomically, write_json
 
 if TYPE_CHECKING:
     from weft.validation.calibration import Fitted
@@ -23,7 +22,9 @@ if TYPE_CHECKING:
 _MOST_ROWS = 5000  # of each group: more would make the fit slow and change nothing
 
 
-@click.command("calibrate", epilog="Example: weft calibrate --data gemm.csv --gpu h100-sxm --out my-gpu.toml")
+@click.command(
+    "calibrate", epilog=examples("weft calibrate --data gemm.csv --gpu h100-sxm --out my-gpu.toml")
+)
 @click.option(
     "--data",
     type=click.Path(path_type=Path),
@@ -106,7 +107,7 @@ def _notes(done: Calibrated, target: Target) -> Iterator[str]:
 
 def _write(done: Calibrated, target: Target, out: Path | None, json_file: Path | None, data: str) -> None:
     if json_file is not None:
-        click.echo(f"fit: {write_atomically(json_file, json.dumps(done.to_dict(), indent=1))}")
+        click.echo(f"fit: {write_json(json_file, done.to_dict())}")
     if out is not None:
         click.echo(f"fitted: {write_atomically(out, target.text(done, out, data))}")
 

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from weft import hardware as machines
+from weft.cli.options import examples
 from weft.cli.tables import print_sourced, print_table
 from weft.errors import InputError, UnknownNameError
 from weft.hardware import Gpu, Machine, Provenance
@@ -20,12 +21,12 @@ _SYSTEM_COLUMNS = ("name", "title", "GPU", "GPUs", "joined by", "network per GPU
 _SPARE = ("title", "cache", "memory rate")  # the first to go where there is little room
 
 
-@click.group(epilog="Example: weft hardware show h100-sxm")
+@click.group(epilog=examples("weft hardware show h100-sxm"))
 def hardware() -> None:
     """List and show GPUs and systems, each value with its unit and source."""
 
 
-@hardware.command("list", epilog="Example: weft hardware list")
+@hardware.command("list", epilog=examples("weft hardware list"))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 def list_machines(as_json: bool) -> None:
     """List the GPUs of the catalogue and the systems that they sit in."""
@@ -41,7 +42,7 @@ def list_machines(as_json: bool) -> None:
     print_table("Systems", _SYSTEM_COLUMNS, rows, numbers={"GPUs"}, spare=("title",))
 
 
-@hardware.command("show", epilog="Example: weft hardware show t3-paper")
+@hardware.command("show", epilog=examples("weft hardware show t3-paper"))
 @click.argument("name", metavar="NAME|FILE")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def show_machine(name: str, as_json: bool) -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -44,20 +41,6 @@ def print_layer(layer: LayerPrediction) -> None:
         click.echo(f"note: {note}")
 
 
-def as_json(layers: Mapping[str, LayerPrediction]) -> str:
-    """The record of a layer, or of several with the system of each."""
-    records = [{"system": name, **layer.record()} for name, layer in layers.items()]
-    return json.dumps(records[0] if len(records) == 1 else {"layers": records}, indent=1) + "\n"
-
-
-def as_csv(layers: Mapping[str, LayerPrediction]) -> str:
-    """A row for each operator, with its system; a part that an operator lacks is empty."""
-    rows: list[dict[str, Any]] = [
-        {"system": name, **row} for name, layer in layers.items() for row in layer.record()["operators"]
-    ]
-    text = io.StringIO()
-    columns = list(dict.fromkeys(key for row in rows for key in row))
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
+def records(layers: Mapping[str, LayerPrediction]) -> list[dict[str, Any]]:
+    """The record of each layer with its system."""
+    return [{"system": name, **layer.record()} for name, layer in layers.items()]

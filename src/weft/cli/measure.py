@@ -11,23 +11,14 @@ from typing import TYPE_CHECKING
 import click
 
 from weft import __version__
-from weft.cli.options import comma_list, lower_case, whole_numbers
-from weft.cli.output import writable_folder
+from weft.cli.options import comma_list, dtype_option, examples, folder_option, whole_numbers
 
 if TYPE_CHECKING:
     from weft.measure import Summary
 
 
-@click.command(epilog="Example: weft measure --out data/my-gpu --only gemm,probe")
-@click.option(
-    "--out",
-    "folder",
-    required=True,
-    type=click.Path(path_type=Path),
-    callback=writable_folder,
-    metavar="DIR",
-    help="Folder of the tables; rows already there are kept and not measured again.",
-)
+@click.command(epilog=examples("weft measure --out data/my-gpu --only gemm,probe"))
+@folder_option("Folder of the tables; rows already there are kept and not measured again.", required=True)
 @click.option(
     "--only",
     callback=comma_list,
@@ -37,14 +28,7 @@ if TYPE_CHECKING:
 @click.option(
     "--gemm", callback=whole_numbers, metavar="M,N,K", help="One GEMM instead of the planned shapes."
 )
-@click.option(
-    "--dtype",
-    callback=lower_case,
-    default="bf16",
-    show_default=True,
-    metavar="NAME",
-    help="Data type of --gemm.",
-)
+@dtype_option("bf16", "--gemm")
 @click.option(
     "--device",
     type=click.Choice(["cuda", "cpu"]),

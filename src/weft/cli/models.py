@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from weft import units, workload
+from weft.cli.options import examples
 from weft.cli.tables import print_sourced, print_table
 from weft.parallel import ShardedSubLayer, sublayer
 from weft.workload import SUBLAYERS, Transformer
@@ -20,7 +21,7 @@ def models() -> None:
     """List and show models and their sub-layers."""
 
 
-@models.command("list", epilog="Example: weft models list")
+@models.command("list", epilog=examples("weft models list"))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def list_models(as_json: bool) -> None:
     """List the models of the catalogue."""
@@ -33,7 +34,7 @@ def list_models(as_json: bool) -> None:
     print_table("Models", columns, rows, numbers="hidden layers tokens TP")
 
 
-@models.command("show", epilog="Example: weft models show t-nlg")
+@models.command("show", epilog=examples("weft models show t-nlg"))
 @click.argument("name", metavar="NAME|FILE")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 def show_model(name: str, as_json: bool) -> None:

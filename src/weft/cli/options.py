@@ -1,8 +1,8 @@
-"""Options that several commands share: which machine, how it is changed, how fine it is simulated."""
+"""Options that several commands share: which machine, how it is changed, how fine it is simulated, where it goes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -53,40 +53,86 @@ def whole_numbers(
 
 def lower_case(context: click.Context, option: click.Parameter, text: str | None) -> str | None:
     """The name in lower case (None stays None): "BF16" is bf16."""
-    return None if text is None else text.lower()
+    return None if text is None else text.strip().lower()
 
 
 def _example(option: click.Parameter) -> str:
     return "8192,8192,8192" if option.metavar == "M,N,K" else "8,16"
 
 
-def machine_options(command: F) -> F:
-    """Add --gpu, --set and --request-bytes."""
-    options = (
-        click.option(
-            "--gpu",
-            default="t3-paper",
-            show_default=True,
-            metavar="NAME|FILE",
-            help="The GPU: a name from 'weft hardware list', or a TOML file.",
-        ),
-        click.option(
-            "--set",
-            "assignments",
-            multiple=True,
-            metavar="PATH=VALUE",
-            help='Change a value of the GPU, like memory.bandwidth="2 TB/s"; repeatable.',
-        ),
-        click.option(
-            "--request-bytes",
-            type=int,
-            metavar="BYTES",
-            help="Size of a memory request: 64 is exact, the default of 512 faster.",
-        ),
+def examples(*commands: str) -> str:
+    """The end of a help page: a command to type, or several, one a line."""
+    if len(commands) == 1:
+        return f"Example: {commands[0]}"
+    return "\n".join(("\b", "Examples:", *(f"  {command}" for command in commands)))
+
+
+def together(*options: Callable[[F], F]) -> Callable[[F], F]:
+    """Several options as one, in the order in which the help page lists them."""
+
+    def add(command: F) -> F:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
+def set_option(what: str = "the GPU") -> Callable[[F], F]:
+    """Add --set: the command's `assignments`."""
+    return click.option(
+        "--set",
+        "assignments",
+        multiple=True,
+        metavar="PATH=VALUE",
+        help=f'Change a value of {what}, like memory.bandwidth="2 TB/s"; repeatable.',
     )
-    for option in reversed(options):
-        command = option(command)
-    return command
+
+
+def gpu_options(default: str | None = None) -> Callable[[F], F]:
+    """Add --gpu, which must be given without a default, and --set."""
+    gpu = click.option(
+        "--gpu",
+        required=default is None,
+        default=default,
+        show_default=True,
+        metavar="NAME|FILE",
+        help="The GPU: a name from 'weft hardware list', or a TOML file.",
+    )
+    return together(gpu, set_option())
+
+
+def request_option(default: str = "as suits the GPU") -> Callable[[F], F]:
+    """Add --request-bytes; `default` says what holds without it."""
+    return click.option(
+        "--request-bytes",
+        type=int,
+        metavar="BYTES",
+        help=f"Size of a memory request: 64 is exact, larger ones are faster.  [default: {default}]",
+    )
+
+
+def clock_option(default: str = "sustained", also: Sequence[str] = (), more: str = "") -> Callable[[F], F]:
+    """Add --clock, which takes "short" and "sustained", and what else there is, as `more` explains it."""
+    return click.option(
+        "--clock",
+        type=click.Choice(("short", "sustained", *also)),
+        default=default,
+        show_default=True,
+        help=f"What compute units run at: the boost clock of a short run, or what a long one holds{more}.",
+    )
+
+
+def dtype_option(default: str, of: str) -> Callable[[F], F]:
+    """Add --dtype, the data type `of` something; "BF16" is bf16."""
+    return click.option(
+        "--dtype",
+        default=default,
+        show_default=True,
+        callback=lower_case,
+        metavar="NAME",
+        help=f"Data type of {of}: fp64, fp32, tf32, fp16, bf16, fp8 or int8.",
+    )
 
 
 def file_option(flag: str, name: str, help_text: str) -> Callable[[F], F]:
@@ -96,11 +142,12 @@ def file_option(flag: str, name: str, help_text: str) -> Callable[[F], F]:
     )
 
 
-def folder_option(help_text: str) -> Callable[[F], F]:
-    """The option --out, a folder to write to; one that cannot be written is refused before any work."""
+def folder_option(help_text: str, flag: str = "--out", required: bool = False) -> Callable[[F], F]:
+    """An option that takes a folder to write to; one that cannot be written is refused before any work."""
     return click.option(
-        "--out",
+        flag,
         "folder",
+        required=required,
         type=click.Path(path_type=Path),
         callback=writable_folder,
         metavar="DIR",

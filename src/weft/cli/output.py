@@ -1,17 +1,23 @@
-"""Where a command may write: option callbacks that check while the command line is read, before any work.
+"""Where a command may write, checked while the command line is read; and files that say where they are once written.
 
 Use: `@click.option("--json", "json_file", type=click.Path(path_type=Path), callback=writable_file)`.
 """
 
 from __future__ import annotations
 
+import csv
+import io
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from weft.files import check_out_dir, check_writable, write_atomically
+from weft import report
+from weft.files import check_out_dir, check_writable, write_atomically, write_json
 
-__all__ = ["check_out_dir", "check_writable", "writable_file", "writable_folder", "write_atomically"]
+if TYPE_CHECKING:
+    from weft.result import Result
 
 
 def writable_file(context: click.Context, option: click.Parameter, path: Path | None) -> Path | None:
@@ -22,3 +28,42 @@ def writable_file(context: click.Context, option: click.Parameter, path: Path | 
 def writable_folder(context: click.Context, option: click.Parameter, path: Path | None) -> Path | None:
     """The folder that a command will write to (None stays None), refused at once if that cannot work."""
     return None if path is None else check_out_dir(path)
+
+
+def write_tables(
+    json_file: Path | None, record: Any, csv_file: Path | None, rows: Sequence[Mapping[str, Any]]
+) -> None:
+    """Write what --json and --csv ask for: plain data, and rows as a table; what a row lacks is empty there."""
+    if json_file is not None:
+        click.echo(f"figures: {write_json(json_file, record)}")
+    if csv_file is not None:
+        text = io.StringIO()
+        writer = csv.DictWriter(
+            text, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n"
+        )
+        writer.writeheader()
+        writer.writerows(rows)
+        click.echo(f"table:   {write_atomically(csv_file, text.getvalue())}")
+
+
+def write_answer(
+    json_file: Path | None,
+    record: Any,
+    trace_file: Path | None,
+    traced: Result,
+    folder: Path | None,
+    page: Callable[[Path], Path],
+) -> None:
+    """Write what --json, --trace and --out ask for: plain data, the trace of a run, a page in a folder."""
+    if json_file is not None:
+        click.echo(f"figures: {write_json(json_file, record)}")
+    if trace_file is not None:
+        write_traces(traced, trace_file)
+    if folder is not None:
+        click.echo(f"report:  {page(folder)}")
+
+
+def write_traces(run: Result, file: Path, what: str = "") -> None:
+    """Write the trace of a run, a file for each rank."""
+    for path in report.write_trace(run, file):
+        click.echo(f"trace:   {path}{what}")

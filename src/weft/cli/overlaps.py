@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from weft.cli.options import examples
 from weft.cli.tables import print_table
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ def overlaps() -> None:
     """List the ways to overlap compute and communication."""
 
 
-@overlaps.command("list", epilog="Example: weft overlaps list")
+@overlaps.command("list", epilog=examples("weft overlaps list"))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def list_overlaps(as_json: bool) -> None:
     """List the overlaps of a sub-layer, then those of a GEMM and a collective that do not depend on each other."""

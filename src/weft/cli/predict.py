@@ -2,37 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from weft.cli.options import SIZE, comma_list, file_option, folder_option, given, machine, whole_numbers
-from weft.cli.output import write_atomically
+from weft.cli.options import (
+    SIZE,
+    clock_option,
+    comma_list,
+    dtype_option,
+    examples,
+    file_option,
+    folder_option,
+    given,
+    machine,
+    set_option,
+    whole_numbers,
+)
+from weft.cli.output import write_tables
 from weft.cli.tables import print_table
 from weft.errors import InputError
 
 if TYPE_CHECKING:
     from weft.hardware import Gpu
 
-_CLOCK_HELP = "short: at the boost clock; sustained: at the clock of a long run at the power limit."
-
 
 @click.group()
 def predict() -> None:
     """Predict times in closed form: vectorised, with the bound that was hit and where the time goes."""
-
-
-def _lower(context: click.Context, option: click.Parameter, text: str) -> str:
-    return text.strip().lower()
-
-
-def _dtype(default: str, help_text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The option --dtype; "BF16" is bf16."""
-    return click.option(
-        "--dtype", default=default, show_default=True, callback=_lower, metavar="NAME", help=help_text
-    )
 
 
 _gpus = click.option(
@@ -44,31 +42,21 @@ _gpus = click.option(
     metavar="A,B",
     help="GPUs to set side by side: names from 'weft hardware list', or TOML files.",
 )
-_set = click.option(
-    "--set",
-    "assignments",
-    multiple=True,
-    metavar="PATH=VALUE",
-    help='Change a value of every GPU, like memory.bandwidth="2 TB/s"; repeatable.',
-)
-_clock = click.option(
-    "--clock",
-    type=click.Choice(["short", "sustained"]),
-    default="short",
-    show_default=True,
-    help=_CLOCK_HELP,
-)
+_set = set_option("every GPU")
+_clock = clock_option("short")
 _json = file_option("--json", "json_file", "Write the predictions as JSON.")
 _csv = file_option("--csv", "csv_file", "Write the predictions as CSV.")
 
 
 @predict.command(
     "gemm",
-    epilog="Examples: weft predict gemm 8192,8192,8192 --gpu h100-sxm,mi300x | "
-    "weft predict gemm --shapes shapes.csv --csv times.csv",
+    epilog=examples(
+        "weft predict gemm 8192,8192,8192 --gpu h100-sxm,mi300x",
+        "weft predict gemm --shapes shapes.csv --csv times.csv",
+    ),
 )
 @click.argument("shape", required=False, callback=whole_numbers, metavar="M,N,K")
-@_dtype("bf16", "Data type of A and B.")
+@dtype_option("bf16", "A and B")
 @click.option("--batch", type=SIZE, default=1, show_default=True, metavar="N", help="GEMMs in one launch.")
 @click.option(
     "--shapes",
@@ -106,14 +94,16 @@ def gemm(
         raise InputError("give either a shape, like 8192,8192,8192, or --shapes FILE")
     done = [predictions.predict_gemms(gpu, shapes, clock) for gpu in _machines(names, assignments)]
     predictions.print_gemms(done)
-    _write(json_file, lambda: predictions.as_json(done), "figures")
-    _write(csv_file, lambda: predictions.as_csv(done), "table")
+    rows = predictions.rows(done)
+    write_tables(json_file, {"predictions": rows}, csv_file, rows)
 
 
 @predict.command(
     "collective",
-    epilog="Examples: weft predict collective all_reduce:256MiB --ranks 8 --system dgx-h100 | "
-    "weft predict collective reduce_scatter:1MiB..1GiB --ranks 8 --system dgx-a100 --out out/rs",
+    epilog=examples(
+        "weft predict collective all_reduce:256MiB --ranks 8 --system dgx-h100",
+        "weft predict collective reduce_scatter:1MiB..1GiB --ranks 8 --system dgx-a100 --out out/rs",
+    ),
 )
 @click.argument("what", metavar="NAME:SIZES")
 @click.option(
@@ -171,14 +161,14 @@ def collective(
     options = given(algorithm=algorithm, nodes=nodes, dma=dma, profile=_profile(profile))
     done = [predictions.predict_collectives(name, sizes, ranks, system, options) for system in systems]
     predictions.print_collectives(done)
-    _write(json_file, lambda: predictions.as_json(done), "figures")
-    _write(csv_file, lambda: predictions.as_csv(done), "table")
+    rows = predictions.rows(done)
+    write_tables(json_file, {"predictions": rows}, csv_file, rows)
     if folder is not None:
         click.echo(f"report:  {predictions.write_collective_report(done, folder)}")
 
 
 @predict.command(
-    "op", epilog="Example: weft predict op softmax --shape rows=16384,columns=4096 --gpu a100-sxm-80gb"
+    "op", epilog=examples("weft predict op softmax --shape rows=16384,columns=4096 --gpu a100-sxm-80gb")
 )
 @click.argument("name", metavar="NAME")
 @click.option(
@@ -187,7 +177,7 @@ def collective(
     metavar="A=1,B=2",
     help="Its dimensions, see 'weft predict ops'.",
 )
-@_dtype("fp16", "Data type of its tensors.")
+@dtype_option("fp16", "its tensors")
 @_gpus
 @_set
 @_clock
@@ -211,11 +201,11 @@ def operator(
         predictions.predict_operator(name, gpu, dtype, clock, sizes) for gpu in _machines(names, assignments)
     ]
     predictions.print_operators(done)
-    _write(json_file, lambda: predictions.as_json(done), "figures")
-    _write(csv_file, lambda: predictions.as_csv(done), "table")
+    rows = predictions.rows(done)
+    write_tables(json_file, {"predictions": rows}, csv_file, rows)
 
 
-@predict.command("ops", epilog="Example: weft predict ops")
+@predict.command("ops", epilog=examples("weft predict ops"))
 def operators() -> None:
     """List the operators and their dimensions, in brackets those that have a default."""
     from weft.predict.operators import OPERATORS
@@ -226,7 +216,7 @@ def operators() -> None:
 
 @predict.command(
     "layer",
-    epilog="Example: weft predict layer --model gpt-3 --tp 4 --batch 8 --sequence 2048 --system hgx-a100-4",
+    epilog=examples("weft predict layer --model gpt-3 --tp 4 --batch 8 --sequence 2048 --system hgx-a100-4"),
 )
 @click.option("--model", required=True, metavar="NAME|FILE", help="A model, see 'weft models list'.")
 @click.option(
@@ -262,14 +252,8 @@ def operators() -> None:
     show_default=True,
     help="Kernels follow each other on the device, or the host waits for each.",
 )
-@_dtype("fp16", "Data type of its tensors.")
-@click.option(
-    "--clock",
-    type=click.Choice(["short", "sustained", "boost"]),
-    default="short",
-    show_default=True,
-    help="As for GEMMs; boost: held throughout, where power allows it.",
-)
+@dtype_option("fp16", "its tensors")
+@clock_option("short", ("boost",), "; boost: held throughout, where power allows it")
 @_json
 @_csv
 def layer(
@@ -299,8 +283,9 @@ def layer(
     }
     for found in done.values():
         layers.print_layer(found)
-    _write(json_file, lambda: layers.as_json(done), "figures")
-    _write(csv_file, lambda: layers.as_csv(done), "table")
+    told = layers.records(done)
+    rows = [{"system": one["system"], **row} for one in told for row in one["operators"]]
+    write_tables(json_file, told[0] if len(told) == 1 else {"layers": told}, csv_file, rows)
 
 
 def _machines(names: tuple[str, ...], assignments: tuple[str, ...]) -> list[Gpu]:
@@ -311,9 +296,3 @@ def _profile(name: str | None) -> Any:
     from weft.hardware.libraries import load_library
 
     return None if name is None else load_library(name)
-
-
-def _write(file: Path | None, content: Any, what: str) -> None:
-    if file is not None:
-        write_atomically(file, content())
-        click.echo(f"{what + ':':<9}{file}")

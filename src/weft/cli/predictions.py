@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -214,23 +211,11 @@ def _say_more(done: Sequence[Predicted]) -> None:
         )
 
 
-def as_json(done: Sequence[Predicted]) -> str:
+def rows(done: Sequence[Predicted]) -> list[dict[str, Any]]:
     """Every case as an object, parts [us] beside its time."""
-    rows = []
-    for found in done:
-        table = found.table()
-        rows += [dict(zip(table, values, strict=True)) for values in zip(*table.values(), strict=True)]
-    return json.dumps({"predictions": rows}, indent=1) + "\n"
-
-
-def as_csv(done: Sequence[Predicted]) -> str:
-    """Every case as a row; a part that a machine lacks is empty."""
     tables = [found.table() for found in done]
-    names = list(dict.fromkeys(name for table in tables for name in table))
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(names)
-    for found, table in zip(done, tables, strict=True):
-        blank = [""] * len(found)
-        writer.writerows(zip(*(table.get(name, blank) for name in names), strict=True))
-    return text.getvalue()
+    return [
+        dict(zip(table, values, strict=True))
+        for table in tables
+        for values in zip(*table.values(), strict=True)
+    ]

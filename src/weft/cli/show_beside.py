@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from weft.cli.output import write_atomically
+from weft import report
+from weft.cli.output import write_answer
 from weft.cli.tables import print_table
 
 if TYPE_CHECKING:
@@ -204,17 +204,13 @@ def write_beside(
     from weft.result.concurrent import Concurrency
 
     single = isinstance(answer, Concurrency)
-    if json_file is not None:
-        record: dict[str, Any] = {"runs": [answer.record()]} if single else answer.record()
-        write_atomically(json_file, json.dumps(record, indent=1) + "\n")
-        click.echo(f"figures: {json_file}")
-    if trace_file is not None:
-        from weft.report.trace import write_trace
-
-        traced = answer if isinstance(answer, Concurrency) else answer.best
-        for path in write_trace(traced.run, trace_file):
-            click.echo(f"trace:   {path}")
-    if folder is not None:
-        from weft.report import concurrency_report
-
-        click.echo(f"report:  {concurrency_report(answer, folder, gpu)}")
+    record = {"runs": [answer.record()]} if single else answer.record()
+    shown = answer if isinstance(answer, Concurrency) else answer.best
+    write_answer(
+        json_file,
+        record,
+        trace_file,
+        shown.run,
+        folder,
+        lambda to: report.concurrency_report(answer, to, gpu),
+    )

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
+from weft import report
 from weft.cli import show
 from weft.cli.beside import (
     beside_options,
@@ -19,21 +19,23 @@ from weft.cli.beside import (
     simulate_beside,
 )
 from weft.cli.options import (
+    clock_option,
     comma_list,
+    dtype_option,
+    examples,
     file_option,
     folder_option,
     given,
-    lower_case,
+    gpu_options,
     machine,
-    machine_options,
+    request_option,
     whole_numbers,
 )
-from weft.cli.output import write_atomically
+from weft.cli.output import write_answer
 from weft.cli.show_beside import print_beside, write_beside
 from weft.errors import InputError, UnknownNameError
 
 if TYPE_CHECKING:
-    from weft.hardware import Gpu
     from weft.overlap import ArbiterPolicy
     from weft.parallel import ShardedSubLayer
     from weft.result import Comparison, Result
@@ -42,10 +44,11 @@ _DEFAULT_MODEL, _DEFAULT_SUBLAYER = "t-nlg", "fc2"
 
 
 @click.command(
-    epilog="Examples: weft simulate --model t-nlg --sublayer fc2 --tp 8 --compare sequential,t3; "
-    "weft simulate --gemm 8192,8192,8192 --dtype bf16 --beside all_reduce:256MiB --ranks 4 --gpu a100-sxm-80gb; "
-    "weft simulate --gemm 8192,8192,8192 --dtype bf16 --beside all_gather:896MiB --overlap partition --split 272-32 "
-    "--gpu mi300x"
+    epilog=examples(
+        "weft simulate --model t-nlg --sublayer fc2 --tp 8 --compare sequential,t3",
+        "weft simulate --gemm 8192,8192,8192 --beside all_reduce:256MiB --ranks 4 --gpu a100-sxm-80gb",
+        "weft simulate --gemm 8192,8192,8192 --beside all_gather:896MiB --overlap dma --gpu mi300x",
+    )
 )
 @click.option(
     "--model", metavar="NAME|FILE", help=f"A model, see 'weft models list'.  [default: {_DEFAULT_MODEL}]"
@@ -57,14 +60,7 @@ _DEFAULT_MODEL, _DEFAULT_SUBLAYER = "t-nlg", "fc2"
     metavar="M,N,K",
     help="A GEMM of your own instead of a model's; K is that of all GPUs together.",
 )
-@click.option(
-    "--dtype",
-    callback=lower_case,
-    default="fp16",
-    show_default=True,
-    metavar="NAME",
-    help="Data type: fp64, fp32, tf32, fp16, bf16, fp8 or int8.",
-)
+@dtype_option("fp16", "the GEMM")
 @click.option(
     "--tp", type=int, default=8, show_default=True, metavar="N", help="GPUs that share the sub-layer."
 )
@@ -87,15 +83,10 @@ _DEFAULT_MODEL, _DEFAULT_SUBLAYER = "t-nlg", "fc2"
     show_default=True,
     help="One GPU stands for all, or each is simulated.",
 )
-@click.option(
-    "--clock",
-    type=click.Choice(["sustained", "short"]),
-    default="sustained",
-    show_default=True,
-    help="The clock that compute units run at: what a long run holds, or the highest.",
-)
+@clock_option()
 @beside_options
-@machine_options
+@gpu_options("t3-paper")
+@request_option("512, with --beside as suits the GPU")
 @file_option("--json", "json_file", "Write every run as JSON.")
 @file_option(
     "--trace",
@@ -156,11 +147,19 @@ def simulate(
     with _status() as watch:
         if compare is None:
             answer = result = weft.simulate(layer, chosen, overlap, watch=watch, **options)
+            runs = [result.record()]
         else:
-            answer = weft.compare(layer, chosen, (*compare, overlap), watch=watch, **options)
-            result = answer[overlap]
+            answer = both = weft.compare(layer, chosen, (*compare, overlap), watch=watch, **options)
+            result, runs = both[overlap], both.rows()
     show.print_answer(answer)
-    _write(answer, result, chosen, json_file, trace_file, folder)
+    write_answer(
+        json_file,
+        {"runs": runs},
+        trace_file,
+        result,
+        folder,
+        lambda to: report.run_report(answer, to, chosen),
+    )
 
 
 def _refuse_with_beside(**others: object) -> None:
@@ -219,31 +218,3 @@ def _status() -> Iterator[Callable[[int, int], None] | None]:
         yield lambda events, now_fs: line.update(
             f"simulating: {events / 1e6:.0f} million events, {now_fs / 1e9:.0f} us"
         )
-
-
-def _write(
-    answer: Result | Comparison,
-    result: Result,
-    gpu: Gpu,
-    json_file: Path | None,
-    trace_file: Path | None,
-    folder: Path | None,
-) -> None:
-    if json_file is not None:
-        write_atomically(json_file, json.dumps(_as_json(answer), indent=1) + "\n")
-        click.echo(f"figures: {json_file}")
-    if trace_file is not None:
-        from weft.report.trace import write_trace
-
-        for path in write_trace(result, trace_file):
-            click.echo(f"trace:   {path}")
-    if folder is not None:
-        from weft.report import run_report
-
-        click.echo(f"report:  {run_report(answer, folder, gpu)}")
-
-
-def _as_json(answer: Result | Comparison) -> dict[str, Any]:
-    from weft.result import Result
-
-    return {"runs": [answer.record()] if isinstance(answer, Result) else answer.rows()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from weft.cli.lazy import LazyCommand, LazyGroup
-from weft.cli.studies import examples
+from weft.cli.options import examples
 
 STUDIES = {
     "t3": LazyCommand(

@@ -7,24 +7,24 @@ from typing import TYPE_CHECKING
 
 import click
 
-from weft.cli.options import given, machine
+from weft import report
+from weft.cli.options import examples, given, gpu_options, machine, request_option
 from weft.cli.progress import progress_bar
 from weft.cli.studies import (
-    examples,
     print_headline,
-    print_notes,
+    sensitivity_option,
     show_sensitivity,
     study_options,
+    suite_option,
     write_study,
 )
-from weft.cli.tables import print_table
+from weft.cli.tables import print_table, two_lines
 from weft.units import format_bytes
 
 if TYPE_CHECKING:
+    from weft.hardware import Gpu
     from weft.studies.c3 import C3Study
     from weft.sweep import Store
-
-_SHOWN = {"G-long": "GEMM is longer", "GC-equal": "both alike", "C-long": "collective is longer"}
 
 
 @click.command(
@@ -32,28 +32,13 @@ _SHOWN = {"G-long": "GEMM is longer", "GC-equal": "both alike", "C-long": "colle
     epilog=examples("weft study c3 --out out/c3", "weft study c3 --scenarios mine.toml --gpu mi355x"),
 )
 @study_options("c3")
-@click.option(
-    "--scenarios",
-    "file",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="A TOML file with scenarios of your own instead of the declared 30.",
-)
-@click.option("--gpu", default="mi300x", show_default=True, metavar="NAME|FILE", help="The GPU.")
-@click.option(
-    "--set", "assignments", multiple=True, metavar="PATH=VALUE", help="Change a value of the GPU; repeatable."
-)
+@suite_option("--scenarios", "scenarios")
+@gpu_options("mi300x")
 @click.option(
     "--ranks", type=click.IntRange(2), metavar="N", help="GPUs that the collectives join.  [default: 8]"
 )
-@click.option(
-    "--request-bytes", type=int, metavar="BYTES", help="Size of a memory request (else as suits the GPU)."
-)
-@click.option(
-    "--sensitivity",
-    is_flag=True,
-    help="Move assumed values to both ends of their ranges instead: figures only, no page.",
-)
+@request_option()
+@sensitivity_option
 def c3(
     json_file: Path | None,
     folder: Path | None,
@@ -88,19 +73,16 @@ def c3(
         done = paper.run(suite, jobs, progress, gpu=chosen, store=store, **options)
     _print_scenarios(done)
     _print_classes(done)
-    title = "Published figures beside Weft's" if done.comparable else f"Figures for {done.ranks} x {done.gpu}"
-    print_headline(f"{title}, against serial execution", done.headline())
-    print_notes(done.notes)
+    print_headline(done, f"Figures for {done.ranks} x {done.gpu}", ", against serial execution")
+    write_study(done, json_file, folder, lambda to: _page(done, to, chosen))
 
-    def report(to: Path) -> Path:
-        from weft.report.c3 import c3_report
-        from weft.studies.c3.timeline import shown_scenario, timelines
 
-        with progress_bar("C3 page") as progress:
-            shown = timelines(done, chosen, progress)
-        return c3_report(done, to, chosen, shown, shown_scenario(done).title)
+def _page(done: C3Study, folder: Path, gpu: Gpu) -> Path:
+    from weft.studies.c3.timeline import shown_scenario, timelines
 
-    write_study("c3", done, json_file, folder, report)
+    with progress_bar("C3 page") as progress:
+        shown = timelines(done, gpu, progress)
+    return report.c3_report(done, folder, gpu, shown, shown_scenario(done).title)
 
 
 def _print_scenarios(done: C3Study) -> None:
@@ -113,7 +95,7 @@ def _print_scenarios(done: C3Study) -> None:
         "G us",
         "C us",
         "ideal",
-        *map(_two_lines, names),
+        *map(two_lines, names),
         "best",
     ]
     rows = [
@@ -134,23 +116,15 @@ def _print_scenarios(done: C3Study) -> None:
     print_table(title, columns, rows, numbers=columns[4:-1])
 
 
-def _two_lines(name: str) -> str:
-    return name.replace("-", "-\n", 1)
-
-
 def _print_classes(done: C3Study) -> None:
+    from weft.report.tables import percent
+    from weft.result.sharing import CLASSES
+
     names = list(done.cases[0].sharing.runs)
-    rows = [
-        [name, _percent(done.share(name)), *(_percent(done.share(name, kind)) for kind in _SHOWN)]
-        for name in names
-    ]
+    rows = [[name, *(percent(done.share(name, kind)) for kind in (None, *CLASSES))] for name in names]
     print_table(
         "Mean share of the ideal speedup",
-        ["strategy", "all", *_SHOWN.values()],
+        ["strategy", "all", *CLASSES.values()],
         rows,
-        numbers=["all", *_SHOWN.values()],
+        numbers=["all", *CLASSES.values()],
     )
-
-
-def _percent(value: float | None) -> str:
-    return "" if value is None else f"{value:.0%}"

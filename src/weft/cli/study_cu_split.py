@@ -7,9 +7,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from weft.cli.options import comma_list, given, machine, machine_options, parse_split, whole_numbers
+from weft import report
+from weft.cli.options import (
+    comma_list,
+    examples,
+    given,
+    machine,
+    parse_split,
+)
 from weft.cli.progress import progress_bar
-from weft.cli.studies import examples, print_headline, print_notes, study_options, write_study
+from weft.cli.studies import print_headline, study_options, sub_layer_options, write_study
 from weft.cli.tables import print_table
 from weft.units import Dimension, parse
 
@@ -33,16 +40,12 @@ if TYPE_CHECKING:
     metavar="72-8,64-16",
     help="The GEMM's compute units and the all-reduce's, together all of the GPU's.  [default: 8 and 16 apart]",
 )
-@click.option("--models", callback=comma_list, metavar="A,B", help="Only these models of T3's main study.")
-@click.option(
-    "--tp", "tps", callback=whole_numbers, metavar="8,16", help="Only these degrees of tensor parallelism."
-)
+@sub_layer_options
 @click.option(
     "--in-flight",
     metavar="SIZE",
     help="What a workgroup of the all-reduce has on its way, half of it where it adds.  [default: 16 KiB]",
 )
-@machine_options
 def cu_split(
     json_file: Path | None,
     folder: Path | None,
@@ -73,20 +76,18 @@ def cu_split(
             **given(request_bytes=request_bytes, in_flight=bytes_),
         )  # fmt: skip
     _print_cases(done)
-    title = (
-        "Published figures beside Weft's"
-        if done.comparable
-        else f"The split on {', '.join((done.gpu, *done.changed))}"
+    print_headline(
+        done,
+        f"The split on {', '.join((done.gpu, *done.changed))}",
+        ", against the GEMM and then the all-reduce on all compute units",
     )
-    print_headline(f"{title}, against the GEMM and then the all-reduce on all compute units", done.headline())
-    print_notes(done.notes)
 
-    def report(to: Path) -> Path:
-        from weft.report.cu_split import cu_split_report
-
-        return cu_split_report(done, to, chosen, done.watch(chosen))
-
-    write_study("cu-split", done, json_file, folder, report)
+    write_study(
+        done,
+        json_file,
+        folder,
+        lambda to: report.cu_split_report(done, to, chosen, done.watch(chosen)),
+    )
 
 
 def _print_cases(done: CuSplitStudy) -> None:

@@ -7,21 +7,20 @@ from typing import TYPE_CHECKING
 
 import click
 
-from weft.cli.options import machine
+from weft import report
+from weft.cli.options import clock_option, examples, gpu_options, machine
 from weft.cli.progress import progress_bar
 from weft.cli.studies import (
-    examples,
     print_headline,
-    print_notes,
     sensitivity_option,
     show_sensitivity,
     study_options,
+    suite_option,
     write_study,
 )
 from weft.cli.tables import print_table
 
 if TYPE_CHECKING:
-    from weft.hardware import Gpu
     from weft.studies.goldyloc import Case, GoldylocStudy
     from weft.sweep import Store
 
@@ -31,24 +30,9 @@ if TYPE_CHECKING:
     epilog=examples("weft study goldyloc --jobs 2 --out out/goldyloc", "weft study goldyloc --gpu mi300x"),
 )
 @study_options("goldyloc")
-@click.option(
-    "--suite",
-    "file",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="A TOML file with GEMMs of your own instead of the declared ones.",
-)
-@click.option("--gpu", default="mi100", show_default=True, metavar="NAME|FILE", help="The GPU.")
-@click.option(
-    "--set", "assignments", multiple=True, metavar="PATH=VALUE", help="Change a value of the GPU; repeatable."
-)
-@click.option(
-    "--clock",
-    type=click.Choice(("short", "sustained")),
-    default="sustained",
-    show_default=True,
-    help="The clock of a short run, or the one that a GPU keeps up.",
-)
+@suite_option("--suite", "GEMMs")
+@gpu_options("mi100")
+@clock_option()
 @sensitivity_option
 def goldyloc(
     json_file: Path | None,
@@ -83,16 +67,8 @@ def goldyloc(
     with progress_bar("GOLDYLOC study") as progress:
         done = paper.run(suite, jobs, progress, gpu=chosen, clock=clock, store=store)
     _print_cases(done)
-    title = "Published figures beside Weft's" if done.comparable else f"Figures for {done.gpu}"
-    print_headline(title, done.headline())
-    print_notes(done.notes)
-    write_study("goldyloc", done, json_file, folder, lambda out: _report(done, out, chosen))
-
-
-def _report(done: GoldylocStudy, folder: Path, gpu: Gpu) -> Path:
-    from weft.report.goldyloc import goldyloc_report
-
-    return goldyloc_report(done, folder, gpu, done.watch())
+    print_headline(done, f"Figures for {done.gpu}")
+    write_study(done, json_file, folder, lambda to: report.goldyloc_report(done, to, chosen, done.watch()))
 
 
 def _print_cases(done: GoldylocStudy) -> None:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from weft.cli.options import comma_list, file_option, jobs_option, store_option
+from weft.cli.options import comma_list, examples, file_option, jobs_option, store_option
 from weft.cli.progress import progress_bar
-from weft.cli.studies import examples, show_sensitivity
+from weft.cli.studies import show_sensitivity
 
 if TYPE_CHECKING:
     from weft.sweep import Store

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from weft.cli.options import comma_list, given, machine, machine_options, whole_numbers
+from weft import report
+from weft.cli.options import examples, given, machine
 from weft.cli.progress import progress_bar
-from weft.cli.studies import examples, print_headline, print_notes, study_options, write_study
-from weft.cli.tables import print_table
+from weft.cli.studies import print_headline, study_options, sub_layer_options, write_study
+from weft.cli.tables import print_table, two_lines
 
 if TYPE_CHECKING:
-    from weft.hardware import Gpu
     from weft.result import Comparison
     from weft.studies.t3 import T3Study
     from weft.sweep import Store
@@ -27,11 +27,7 @@ if TYPE_CHECKING:
     ),
 )
 @study_options("t3")
-@click.option("--models", callback=comma_list, metavar="A,B", help="Only these models of the study.")
-@click.option(
-    "--tp", "tps", callback=whole_numbers, metavar="8,16", help="Only these degrees of tensor parallelism."
-)
-@machine_options
+@sub_layer_options
 def t3(
     json_file: Path | None,
     folder: Path | None,
@@ -56,29 +52,19 @@ def t3(
             models, tps, jobs, progress, gpu=chosen, store=store, **given(request_bytes=request_bytes)
         )
     _print_sublayers(done)
-    title = (
-        "Published figures beside Weft's"
-        if done.comparable
-        else f"What T3 would buy on {', '.join((done.gpu, *done.changed))}"
+    print_headline(
+        done, f"What T3 would buy on {', '.join((done.gpu, *done.changed))}", ", all against sequential"
     )
-    print_headline(f"{title}, all against sequential", done.headline())
     for note in dict.fromkeys(case.baseline.config.link_note for case in done.comparisons.values()):
         if note:
             click.echo(f"link: {note}")
-    print_notes(done.notes)
-    write_study("t3", done, json_file, folder, lambda where: _report(done, where, chosen))
-
-
-def _report(done: T3Study, folder: Path, gpu: Gpu) -> Path:
-    from weft.report import study_report
-
-    return study_report(done, folder, gpu)
+    write_study(done, json_file, folder, lambda to: report.t3_report(done, to, chosen))
 
 
 def _print_sublayers(done: T3Study) -> None:
     first = next(iter(done.comparisons.values()))
     faster = [result.config.overlap for result in first if result.config.overlap != "sequential"]
-    columns = ["model", "TP", "layer", "GEMM", "RS", "AG", "total", *map(_two_lines, faster)]
+    columns = ["model", "TP", "layer", "GEMM", "RS", "AG", "total", *map(two_lines, faster)]
     rows = [
         [
             model,
@@ -92,11 +78,6 @@ def _print_sublayers(done: T3Study) -> None:
     changed = "".join(f", {change}" for change in done.changed)
     title = f"Sub-layers on {done.gpu}{changed}: times under sequential [us], speedups over it"
     print_table(title, columns, rows, numbers=set(columns) - {"model", "layer"})
-
-
-def _two_lines(name: str) -> str:
-    """A long name broken at its first hyphen, for a narrow column."""
-    return name.replace("-", "-\n", 1) if len(name) > 8 else name
 
 
 def _sequential_times(comparison: Comparison) -> list[str]:

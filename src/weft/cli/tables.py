@@ -48,6 +48,11 @@ def print_table(
         console.print(f"no room for {', '.join(dropped)}: widen the terminal to see more", soft_wrap=True)
 
 
+def two_lines(name: str) -> str:
+    """A long name broken at its first hyphen, for a narrow column."""
+    return name.replace("-", "-\n", 1) if len(name) > 8 else name
+
+
 def _to_drop(
     width: int, columns: Sequence[str], rows: Sequence[Sequence[str]], spare: Sequence[str]
 ) -> list[str]:

@@ -7,10 +7,19 @@ from typing import TYPE_CHECKING
 
 import click
 
-from weft.cli.options import file_option, jobs_option, machine, store_option
-from weft.cli.output import writable_folder
+from weft import report
+from weft.cli.options import (
+    clock_option,
+    examples,
+    file_option,
+    folder_option,
+    gpu_options,
+    jobs_option,
+    machine,
+    store_option,
+)
+from weft.cli.output import write_traces
 from weft.cli.progress import progress_bar
-from weft.cli.studies import examples
 from weft.cli.tables import print_table
 from weft.errors import InputError
 
@@ -26,28 +35,10 @@ if TYPE_CHECKING:
     )
 )
 @click.argument("gemms", type=click.Path(path_type=Path), metavar="FILE")
-@click.option(
-    "--gpu", required=True, metavar="NAME|FILE", help="The GPU: a name from the catalogue, or a TOML file."
-)
-@click.option(
-    "--set", "assignments", multiple=True, metavar="PATH=VALUE", help="Change a value of the GPU; repeatable."
-)
-@click.option(
-    "--clock",
-    type=click.Choice(("short", "sustained")),
-    default="sustained",
-    show_default=True,
-    help="The clock of a short run, or the one that a GPU keeps up.",
-)
+@gpu_options()
+@clock_option()
 @file_option("--out", "library_file", "Write the kernel library, for a runtime to load, to this JSON file.")
-@click.option(
-    "--page",
-    "folder",
-    type=click.Path(path_type=Path),
-    callback=writable_folder,
-    metavar="DIR",
-    help="Write report.html, with who held which compute unit when, to this folder.",
-)
+@folder_option("Write report.html, with who held which compute unit when, to this folder.", flag="--page")
 @file_option(
     "--trace",
     "trace_file",
@@ -104,17 +95,12 @@ def tune(
     if trace_file is not None:
         _trace(done, trace_file)
     if folder is not None:
-        from weft.report.tune import tune_report
-
-        click.echo(f"report:  {tune_report(done, folder, chosen, done.watch())}")
+        click.echo(f"report:  {report.tune_report(done, folder, chosen, done.watch())}")
 
 
 def _trace(done: TunedList, file: Path) -> None:
-    from weft.report.trace import write_trace
-
     (queue,) = done.watch(most=1)
-    for path in write_trace(queue.chosen[0], file):
-        click.echo(f"trace:   {path} ({queue.title})")
+    write_traces(queue.chosen[0], file, f" ({queue.title})")
 
 
 def _cells(row: Tuned) -> list[str]:
@@ -124,8 +110,8 @@ def _cells(row: Tuned) -> list[str]:
         f"{named}{gemm}",
         str(row.wanted.count),
         str(row.degree),
-        f"{kernel.rows} x {kernel.columns} x {kernel.step}",
-        "the same" if kernel == alone else f"{alone.rows} x {alone.columns} x {alone.step}",
+        str(kernel),
+        "the same" if kernel == alone else str(alone),
         f"{row.judged.at_degree[row.degree] * 1e6:.1f}",
         _gain(row.over_default),
         _gain(row.over_sequential),

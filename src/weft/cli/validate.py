@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from weft.cli.options import comma_list, file_option, folder_option
+from weft import report
+from weft.cli.options import comma_list, examples, file_option, folder_option
 from weft.cli.progress import Progress, progress_bar
 from weft.cli.tables import print_table
 
@@ -23,7 +24,7 @@ _PROBLEMS_SHOWN = 20
 
 
 @click.command(
-    "validate", epilog="Example: weft validate --data measurements --gpu h100-sxm --out out/validate"
+    "validate", epilog=examples("weft validate --data measurements --gpu h100-sxm --out out/validate")
 )
 @click.option(
     "--data",
@@ -88,10 +89,8 @@ def _save(done: Validation, lines: Sequence[Line], json_file: Path | None, folde
     if json_file is not None:
         click.echo(f"errors: {done.save(json_file, **more)}")
     if folder is not None:
-        from weft.report import validation_report
-
         click.echo(f"errors: {done.save(folder / 'validation.json', **more)}")
-        click.echo(f"report: {validation_report(done, folder, told)}")
+        click.echo(f"report: {report.validation_report(done, folder, told)}")
 
 
 def _kinds(names: tuple[str, ...] | None) -> list[Kind] | None:

@@ -6,7 +6,7 @@ much it keeps on its way and what share of the link its stores reach, they do no
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -29,6 +29,7 @@ _RULES = {
     "in_flight": Quantity(Dimension.BYTES, whole=True),
     "link": Quantity(Dimension.COUNT, at_most=1),
 }
+_PAIRS = {f"{generation}.pairs": _RULES["in_flight"] for generation in GENERATIONS}
 _FILE = "ring_kernels.toml"
 
 
@@ -53,13 +54,27 @@ def ring_cost(vendor: str, architecture: str, protocol: str) -> RingCost:
     All of AMD's are served by "cdna", NVIDIA's and others that the catalogue does not know by "ampere".
     """
     name = f"{_generation(vendor, architecture)}.{protocol}"
-    return _moved.get().get(name) or ring_costs()[name]
+    cost = ring_costs()[name]
+    return replace(cost, in_flight=_moved.get().get(name, cost.in_flight))
 
 
-def costs_of(vendor: str, architecture: str) -> Mapping[str, RingCost]:
-    """All kernels of the library on GPUs of an architecture, by name, such as "hopper.simple"."""
+def pairs_in_flight(vendor: str, architecture: str) -> int:
+    """What a workgroup of large sends and receives has on its way in either direction [bytes]."""
+    name = f"{_generation(vendor, architecture)}.pairs"
+    return _moved.get().get(name) or int(_RULES["in_flight"].parse(_leaves()[name].value))
+
+
+def flights_of(vendor: str, architecture: str) -> Mapping[str, Provenance]:
+    """Where the bytes in flight of the library's kernels on an architecture come from, by kernel.
+
+    Such as "hopper.simple"; "hopper.pairs" are those of large sends and receives.
+    """
     begin = f"{_generation(vendor, architecture)}."
-    return {name: cost for name, cost in ring_costs().items() if name.startswith(begin)}
+    return {
+        path.removesuffix(".in_flight"): leaf.provenance
+        for path, leaf in _leaves().items()
+        if path.startswith(begin) and path.endswith((".in_flight", ".pairs"))
+    }
 
 
 def _generation(vendor: str, architecture: str) -> str:
@@ -67,33 +82,36 @@ def _generation(vendor: str, architecture: str) -> str:
 
 
 @contextmanager
-def in_flight_moved(name: str, in_flight: int) -> Iterator[None]:
-    """Within it a workgroup of the rings of `name`, such as "cdna.simple", keeps `in_flight` bytes on their way."""
-    mark = _moved.set({**_moved.get(), name: replace(ring_costs()[name], in_flight=in_flight)})
+def in_flight_moved(moved: Iterable[tuple[str, int]]) -> Iterator[None]:
+    """Within it workgroups of other kernels, such as ("cdna.simple", 4096), keep so many bytes on their way."""
+    mark = _moved.set({**_moved.get(), **dict(moved)})
     try:
         yield
     finally:
         _moved.reset(mark)
 
 
-_moved: ContextVar[Mapping[str, RingCost]] = ContextVar("moved", default={})  # noqa: B039 - never changed in place
+_moved: ContextVar[Mapping[str, int]] = ContextVar("moved", default={})  # noqa: B039 - never changed in place
 
 
 @cache
 def ring_costs() -> Mapping[str, RingCost]:
     """Every cost of the catalogue, by generation and protocol, such as "hopper.simple"; ConfigError for a bad file."""
-    leaves = read_leaves(read_toml(resources.files("weft.hardware") / _FILE), _quantities(), _FILE)
-    return {table: _cost(leaves, table) for table in _TABLES}
+    return {table: _cost(_leaves(), table) for table in _TABLES}
 
 
-def _quantities() -> dict[str, Quantity]:
-    return {f"{table}.{key}": rule for table in _TABLES for key, rule in _RULES.items()}
+@cache
+def _leaves() -> Mapping[str, Leaf]:
+    """Every value as written, none missing."""
+    known = {f"{table}.{key}": rule for table in _TABLES for key, rule in _RULES.items()} | _PAIRS
+    leaves = read_leaves(read_toml(resources.files("weft.hardware") / _FILE), known, _FILE)
+    missing = [path for path in known if path not in leaves]
+    if missing:
+        raise ConfigError("this value is missing; add it", _FILE, missing[0])
+    return leaves
 
 
 def _cost(leaves: Mapping[str, Leaf], table: str) -> RingCost:
-    missing = [f"{table}.{key}" for key in _RULES if f"{table}.{key}" not in leaves]
-    if missing:
-        raise ConfigError("this value is missing; add it", _FILE, missing[0])
     found = {key: leaves[f"{table}.{key}"] for key in _RULES}
     value = {key: _RULES[key].parse(leaf.value) for key, leaf in found.items()}
     return RingCost(

@@ -10,10 +10,12 @@ from weft.kernels.gemm import (
     tile_table,
 )
 from weft.kernels.ring import RingTiling, gather_kernel, near_memory_reduce_kernel, reduce_kernel, sum_kernel
+from weft.kernels.split import adding_kernel, stored_sizes, sums
 
 __all__ = [
     "GemmTiling",
     "RingTiling",
+    "adding_kernel",
     "claims",
     "gather_kernel",
     "gemm_kernel",
@@ -22,6 +24,8 @@ __all__ = [
     "over_dies",
     "reduce_kernel",
     "running_clock",
+    "stored_sizes",
     "sum_kernel",
+    "sums",
     "tile_table",
 ]

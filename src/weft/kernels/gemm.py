@@ -11,6 +11,7 @@ from weft.errors import InputError, UnknownNameError
 from weft.hardware import Gpu
 from weft.program import Cause, Extent, Kernel, Load, Phase, Store
 from weft.program.plan import Work
+from weft.program.script import scripts
 from weft.workload import Gemm
 
 LONG_RUN = 0.94
@@ -28,7 +29,8 @@ class GemmTiling:
     is how many lines of tiles are walked together (Tensile's "workgroup mapping", whose usual value is 8).
     `stages` K steps lie in local memory. `resident` workgroups share a compute unit (0: as many as fit). A is
     fetched together by `share_columns` workgroups next to each other in a row of tiles, B by `share_rows` in a column
-    (clusters that multicast, pairs that compute together).
+    (clusters that multicast, pairs that compute together). K is cut into `splits` parts, each with workgroups of its
+    own, whose sums a second kernel adds up (split-K).
     """
 
     rows: int = 128
@@ -41,11 +43,16 @@ class GemmTiling:
     resident: int = 0
     share_rows: int = 1
     share_columns: int = 1
+    splits: int = 1
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             if not isinstance(value, int) or value < (name != "resident"):
                 raise InputError(f"GEMM tiling: {name} is {value!r}; it must be a whole number above zero")
+
+    def __str__(self) -> str:
+        tile = f"{self.rows} x {self.columns} x {self.step}"
+        return tile if self.splits == 1 else f"{tile}, K in {self.splits} parts"
 
     def registers(self, gemm: Gemm) -> int:
         """Registers of a workgroup: accumulators, one K step of operands, and overhead [bytes]."""
@@ -68,20 +75,51 @@ class GemmTiling:
         """Tile rows and tile columns of the output."""
         return -(-gemm.m // self.rows), -(-gemm.n // self.columns)
 
+    def workgroups(self, gemm: Gemm) -> int:
+        """Workgroups of the kernel: one for each part of K of each output tile."""
+        rows, columns = self.grid(gemm)
+        return rows * columns * self.splits
+
+    def part_steps(self, gemm: Gemm) -> tuple[int, ...]:
+        """The K steps of every part, as even as can be, the longer parts first; InputError for a part without any."""
+        steps = -(-gemm.k // self.step)
+        if steps < self.splits:
+            raise InputError(
+                f"GEMM tiling: splits is {self.splits}, but the K of {gemm} has {steps} steps of {self.step}; "
+                f"cut it into {steps} parts at most"
+            )
+        return tuple(steps // self.splits + (part < steps % self.splits) for part in range(self.splits))
+
 
 def gemm_kernel(gemm: Gemm, gpu: Gpu, tiling: GemmTiling, clock: str = "sustained") -> Kernel:
     """The GEMM's kernel: a loop over K that loads a slab of A and of B and multiplies, then one store of the
-    tile.
+    tile, or of its partial sums where K is cut.
 
-    Operands lie slab by slab (a tile's rows for one K step are contiguous), as packed or swizzled operands do. `clock`
-    is what the compute units run at, "short" or "sustained".
+    Operands lie slab by slab (a tile's rows for one K step are contiguous), as packed or swizzled operands do, part of
+    K by part of K. `clock` is what the compute units run at, "short" or "sustained".
     """
+    registers, lds = claims(gemm, gpu, tiling)
+    parts = range(tiling.splits)
+    return Kernel(
+        name="gemm",
+        workgroups=tiling.workgroups(gemm),
+        threads=tiling.threads,
+        registers=registers,
+        lds=lds,
+        phases=scripts(*(_script(gemm, gpu, tiling, clock, part) for part in parts)),
+        tiled=True,
+        script_of=tuple(parts) if tiling.splits > 1 else (),
+    )
+
+
+def _script(gemm: Gemm, gpu: Gpu, tiling: GemmTiling, clock: str, part: int) -> tuple[Phase, ...]:
+    """What a workgroup does for a part of K."""
     rows, columns = tiling.grid(gemm)
-    steps = -(-gemm.k // tiling.step)
-    element = gemm.element_bytes
-    unit, last = tiling.step * element, (gemm.k - (steps - 1) * tiling.step) * element
+    steps = tiling.part_steps(gemm)
+    unit = tiling.step * gemm.element_bytes
+    short = sum(steps) * tiling.step - gemm.k  # what the last K step of all lacks
+    last = unit - short * gemm.element_bytes if part == tiling.splits - 1 else unit
     slab_a, slab_b = tiling.rows * unit, tiling.columns * unit
-    cycles = step_cycles(gemm, gpu, tiling, clock)
     load_a = Load(
         "a",
         0,
@@ -89,33 +127,24 @@ def gemm_kernel(gemm: Gemm, gpu: Gpu, tiling: GemmTiling, clock: str = "sustaine
         last,
         Cause.GEMM_READ,
         Extent.ROWS,
-        row_stride=slab_a * steps,
+        row_stride=slab_a * steps[0],
         step_stride=slab_a,
         cached=True,
         shared_by_columns=min(tiling.share_columns, columns),
     )
     load_b = Load(
-        "b", 0, unit, last, Cause.GEMM_READ, Extent.COLUMNS, column_stride=slab_b * steps, step_stride=slab_b,
+        "b", 0, unit, last, Cause.GEMM_READ, Extent.COLUMNS, column_stride=slab_b * steps[0], step_stride=slab_b,
         cached=True, shared_by_rows=min(tiling.share_rows, rows),
     )  # fmt: skip
-    registers, lds = claims(gemm, gpu, tiling)
-    return Kernel(
-        name="gemm",
-        workgroups=rows * columns,
-        threads=tiling.threads,
-        registers=registers,
-        lds=lds,
-        phases=(
-            Phase(
-                iterations=steps,
-                slots=min(tiling.slots, steps),
-                cycles=cycles,
-                loads=(load_a, load_b),
-                delay_fs=round(_begin(gpu, slab_a + slab_b, clock) * 1e15),
-            ),
-            Phase(iterations=1, slots=1, cycles=0, store=Store("output", Cause.GEMM_WRITE)),
+    return (
+        Phase(
+            iterations=steps[part],
+            slots=min(tiling.slots, steps[part]),
+            cycles=step_cycles(gemm, gpu, tiling, clock),
+            loads=(load_a, load_b),
+            delay_fs=round(_begin(gpu, slab_a + slab_b, clock) * 1e15),
         ),
-        tiled=True,
+        Phase(iterations=1, slots=1, cycles=0, store=Store("output", Cause.GEMM_WRITE)),
     )
 
 
@@ -178,10 +207,9 @@ def claims(gemm: Gemm, gpu: Gpu, tiling: GemmTiling) -> tuple[int, int]:
 
 
 def operand_sizes(gemm: Gemm, tiling: GemmTiling) -> tuple[int, int]:
-    """The sizes of A and B as they lie in memory, in whole slabs [bytes]."""
+    """The sizes of A and B as they lie in memory, in whole slabs and equal parts of K [bytes]."""
     rows, columns = tiling.grid(gemm)
-    steps = -(-gemm.k // tiling.step)
-    slab = tiling.step * gemm.element_bytes * steps
+    slab = tiling.step * gemm.element_bytes * tiling.part_steps(gemm)[0] * tiling.splits
     return rows * tiling.rows * slab, columns * tiling.columns * slab
 
 
@@ -190,13 +218,29 @@ def tile_table(gemm: Gemm, tiling: GemmTiling, chunks: int, first_chunk: int = 0
     stagger).
 
     Chunks cut the longer side of the tile grid, so that a chunk is as square as can be and its operands are
-    reused in the cache; they are equal runs of tiles in raster order.
+    reused in the cache; they are equal runs of tiles in raster order. Where K is cut, all tiles of one part follow
+    those of the part before, and a part is a chunk of partial sums.
     """
     parts = np.array_split(_raster(gemm, tiling, chunks), chunks)
     work = [_chunk_rows(gemm, tiling, parts[(first_chunk + p) % chunks], p) for p in range(chunks)]
     table = np.concatenate(work)
+    if tiling.splits > 1:
+        table = _part_by_part(table, gemm, tiling)
     table[:, y.T_TILE] = np.arange(len(table))
     return table
+
+
+def _part_by_part(tiles: Work, gemm: Gemm, tiling: GemmTiling) -> Work:
+    """The tiles once for every part of K; a part's slabs lie behind those of the part before."""
+    work = np.concatenate([tiles] * tiling.splits)
+    part = np.repeat(np.arange(tiling.splits), len(tiles))
+    rows, columns = tiling.grid(gemm)
+    work[:, y.T_ROW] += part * rows
+    work[:, y.T_COLUMN] += part * columns
+    work[:, y.T_REGION] = work[:, y.T_SCRIPT] = part
+    for column in (y.T_BYTES, y.T_OFFSET):
+        work[:, column] = work[:, column] // gemm.output_element_bytes * gemm.accumulator_bytes
+    return work
 
 
 def over_dies(work: Work, gpu: Gpu) -> Work:

@@ -28,8 +28,8 @@ class Candidate:
     cluster: int = 1
     threads: int = 256
 
-    def tiling(self, columns: int | None = None) -> GemmTiling:
-        """The candidate as the engine runs it, with fewer `columns` where the library has that kernel."""
+    def tiling(self, columns: int | None = None, splits: int = 1) -> GemmTiling:
+        """The candidate as the engine runs it, with fewer `columns` where the library has them, K in `splits` parts."""
         width = columns or self.columns
         by_columns = self.rows >= width  # the longer slab is the one that is shared
         return GemmTiling(
@@ -42,6 +42,7 @@ class Candidate:
             resident=self.resident,
             share_rows=1 if by_columns else self.cluster,
             share_columns=self.cluster if by_columns else 1,
+            splits=splits,
         )
 
 

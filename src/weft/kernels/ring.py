@@ -7,9 +7,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from weft.errors import InputError
 from weft.hardware import Gpu
 from weft.program import Buffer, Cause, ChunkRule, Kernel, Load, Phase, RemoteMap, Store, Wait
 from weft.program.rules import PLAIN_STORE
+from weft.units import format_bytes
+
+SLOTS = 4
+"""Iterations that a workgroup of a ring kernel has in flight unless told otherwise."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +29,7 @@ class RingTiling:
     workgroups: int | None = None
     threads: int = 256
     piece: int = 4096
-    slots: int = 4
+    slots: int = SLOTS
     registers_per_thread: int = 64
 
     @property
@@ -176,3 +181,18 @@ class WholeRing:
             for phase in (*reduce.phases, *gather.phases)
         )
         return replace(reduce, name=name or self.collective, phases=tuple(phases))
+
+
+def whole_ring(
+    bytes_: int, ranks: int, units: int | None, in_flight: int, element_bytes: int = 2
+) -> WholeRing:
+    """A ring all-reduce by `units` workgroups (None: one per compute unit) with `in_flight` bytes on their way in each.
+
+    Raises InputError for bytes that a workgroup's threads cannot share.
+    """
+    grain = 128 * SLOTS
+    if in_flight < grain or in_flight % grain:
+        raise InputError(
+            f"in_flight is {format_bytes(in_flight)}; a workgroup has a multiple of {grain} B on its way"
+        )
+    return WholeRing(bytes_, ranks, RingTiling(units, piece=in_flight // SLOTS, slots=SLOTS), element_bytes)

@@ -104,6 +104,7 @@ MOST_TILES = 1_000_000
 def _check_fit(problem: Problem) -> None:
     _check_slots(problem.ring_tiling.slots, "ring tiling")
     tiling, gemm = problem.tiling, problem.layer.gemm
+    check_whole(tiling)
     tiles = check_tile(gemm, tiling, problem.gpu)
     if tiles < problem.layer.tp:
         raise InputError(
@@ -135,15 +136,25 @@ def check_tile(gemm: Gemm, tiling: GemmTiling, gpu: Gpu) -> int:
 
 
 def check_tiles(gemm: Gemm, tiling: GemmTiling) -> int:
-    """The number of output tiles; InputError if no workgroup, on any GPU, or no run can hold so much."""
+    """The number of tiles, one per part of K; InputError if no workgroup, on any GPU, or no run can hold so much."""
     _check_slots(tiling.slots, "GEMM tiling")
-    rows, columns = tiling.grid(gemm)
-    if rows * columns > MOST_TILES:
+    tiling.part_steps(gemm)
+    tiles = tiling.workgroups(gemm)
+    if tiles > MOST_TILES:
         raise InputError(
-            f"the output of {gemm} has {rows * columns} tiles of {tiling.rows} x {tiling.columns}, more than the "
+            f"the output of {gemm} has {tiles} tiles of {tiling.rows} x {tiling.columns}, more than the "
             f"{MOST_TILES} that a run can hold; choose a larger tile or a smaller GEMM"
         )
-    return rows * columns
+    return tiles
+
+
+def check_whole(tiling: GemmTiling) -> None:
+    """Raise InputError for a K in parts where tiles are sent on as they are finished: none of them is a sum."""
+    if tiling.splits > 1:
+        raise InputError(
+            f"GEMM tiling: splits is {tiling.splits}, but an overlap that sends finished tiles on needs K in one "
+            "piece; set splits to 1, or run the GEMM beside an independent collective"
+        )
 
 
 def _check_slots(slots: int, where: str) -> None:

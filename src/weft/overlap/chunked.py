@@ -13,6 +13,7 @@ import numpy as np
 from weft.engine import layout as y
 from weft.hardware import Gpu
 from weft.kernels import GemmTiling, gemm_kernel, operand_sizes, tile_table
+from weft.overlap.base import check_whole
 from weft.overlap.fused import chunked_tiles, copy_kernel
 from weft.program import (
     Buffer,
@@ -119,6 +120,7 @@ class ChunkedScatter:
 
     def plan(self, gpu: Gpu, gpus: int = 1) -> Plan:
         """`SPLITS` GEMMs; behind each a kernel that sends and one that adds."""
+        check_whole(self.tiling)
         part = replace(self.gemm, m=-(-self.gemm.m // SPLITS))
         tiles = tile_table(part, self.tiling, 1)
         work = np.concatenate([tiles] * SPLITS)

@@ -15,6 +15,7 @@ from weft.engine import layout as y
 from weft.errors import InputError
 from weft.hardware import Gpu
 from weft.kernels import GemmTiling, RingTiling, gemm_kernel, operand_sizes, sum_kernel, tile_table
+from weft.overlap.base import check_whole
 from weft.program import (
     Buffer,
     Cause,
@@ -35,8 +36,9 @@ from weft.workload import Gemm
 def chunked_tiles(gemm: Gemm, tiling: GemmTiling, ranks: int) -> Work:
     """The output tiles, chunk of rows by chunk of rows; a tile's lane is its chunk.
 
-    Raises InputError where the rows do not make `ranks` equal chunks of whole tiles.
+    Raises InputError where the rows do not make `ranks` equal chunks of whole tiles, or K is cut.
     """
+    check_whole(tiling)
     if gemm.m % ranks or gemm.m // ranks % tiling.rows:
         raise InputError(
             f"{gemm.m} rows over {ranks} GPUs are not chunks of whole tiles of {tiling.rows} rows; "

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import numpy as np
 
 from weft.engine import layout as y
 from weft.errors import InputError
 from weft.hardware import Gpu
-from weft.kernels import GemmTiling, gemm_kernel, operand_sizes, over_dies, tile_table
+from weft.kernels import GemmTiling, gemm_kernel, operand_sizes, over_dies, stored_sizes, sums, tile_table
 from weft.overlap.base import MOST_TILES, check_tile, check_tiles
+from weft.overlap.summed import with_sums
 from weft.program import Buffer, Kernel, PlacedKernel, Plan
 from weft.program.plan import Work
 from weft.program.rules import CACHED_STORE
@@ -66,43 +68,59 @@ class ConcurrentGemms:
             )
 
     def plan(self, gpu: Gpu, gpus: int = 1) -> Plan:
-        """A kernel for each GEMM, its operands, and its chunk of the buffer of outputs."""
+        """The kernels of each GEMM, its operands, and its chunk of the buffer of outputs, or one for each part of K."""
         tables = [over_dies(tile_table(one.gemm, one.tiling, 1), gpu) for one in self.gemms]
-        ends = np.cumsum([len(table) for table in tables])
-        launch = to_fs(gpu.compute.launch_latency)
+        stored = [stored_sizes(one.gemm, one.tiling) for one in self.gemms]
         return Plan(
-            kernels=tuple(
-                PlacedKernel(
-                    self._kernel(gpu, number, int(end) - len(table), int(end)),
-                    after=number - self.queues if number >= self.queues else None,
-                    delay_fs=number * launch if number < self.queues else 0,
-                    compute_units=self.compute_units,
-                )
-                for number, (table, end) in enumerate(zip(tables, ends, strict=True))
-            ),
-            buffers=self._buffers(gpus),
-            work=(_numbered(tables),) * gpus,
+            kernels=self._placed(gpu, _firsts(tables), _firsts(stored)),
+            buffers=self._buffers(stored, gpus),
+            work=(_numbered(tables, _firsts(stored)),) * gpus,
             neighbour=tuple((rank - 1) % gpus for rank in range(gpus)),
             wavefronts=max(one.tiling.wavefronts(gpu) for one in self.gemms),
         )
 
-    def _kernel(self, gpu: Gpu, number: int, first: int, end: int) -> Kernel:
+    def _placed(self, gpu: Gpu, tiles: Sequence[int], chunks: Sequence[int]) -> tuple[PlacedKernel, ...]:
+        """Every GEMM's kernels behind those of the GEMM before it in its queue."""
+        launch = to_fs(gpu.compute.launch_latency)
+        placed: list[PlacedKernel] = []
+        last: list[int] = []
+        for number in range(len(self.gemms)):
+            begins = number < self.queues
+            delay, after = (number * launch, None) if begins else (0, last[number - self.queues])
+            for kernel in self._kernels(gpu, number, tiles[number], chunks[number]):
+                placed.append(replace(kernel, after=after, delay_fs=delay, compute_units=self.compute_units))
+                delay, after = 0, len(placed) - 1
+            last.append(len(placed) - 1)
+        return tuple(placed)
+
+    def _kernels(self, gpu: Gpu, number: int, tile: int, chunk: int) -> tuple[PlacedKernel, ...]:
         one = self.gemms[number]
         check_tile(one.gemm, one.tiling, gpu)
         kernel = gemm_kernel(one.gemm, gpu, one.tiling, self.clock)
-        main, *rest = kernel.phases
-        loads = tuple(replace(load, buffer=f"{load.buffer} {number}") for load in main.loads)
-        phases = (replace(main, loads=loads), *rest)
-        return replace(kernel, name=f"gemm {number}", phases=phases, part=(first, end))
+        phases = tuple(
+            replace(
+                phase,
+                loads=tuple(replace(load, buffer=f"{load.buffer} {number}") for load in phase.loads),
+            )
+            for phase in kernel.phases
+        )
+        part = (tile, tile + kernel.workgroups)
+        kernel = replace(kernel, name=f"gemm {number}", phases=phases, part=part)
+        return with_sums(kernel, one.gemm, gpu, one.tiling, chunk, f"sums {number}")
 
-    def _buffers(self, gpus: int) -> tuple[Buffer, ...]:
+    def _buffers(self, stored: Sequence[Sequence[int]], gpus: int) -> tuple[Buffer, ...]:
         operands = [
             Buffer(f"{name} {number}", ((size,),) * gpus)
             for number, one in enumerate(self.gemms)
             for name, size in zip(("a", "b"), operand_sizes(one.gemm, one.tiling), strict=True)
         ]
-        outputs = tuple(one.gemm.output_bytes for one in self.gemms)
-        return (*operands, Buffer("output", (outputs,) * gpus, (CACHED_STORE,) * len(outputs)))
+        outputs = tuple(size for sizes in stored for size in sizes)
+        added = (
+            sums(one.gemm, f"sums {number}", gpus)
+            for number, one in enumerate(self.gemms)
+            if one.tiling.splits > 1
+        )
+        return (*operands, Buffer("output", (outputs,) * gpus, (CACHED_STORE,) * len(outputs)), *added)
 
 
 def occupancy(kernel: Kernel, gpu: Gpu) -> int:
@@ -116,9 +134,14 @@ def occupancy(kernel: Kernel, gpu: Gpu) -> int:
     )
 
 
-def _numbered(tables: Sequence[Work]) -> Work:
-    """The tiles of all GEMMs in one table: each GEMM is a chunk of the outputs."""
+def _numbered(tables: Sequence[Work], chunks: Sequence[int]) -> Work:
+    """The tiles of all GEMMs in one table, whose chunks of the outputs begin at `chunks`."""
     work = np.concatenate(tables)
-    work[:, y.T_REGION] = np.repeat(np.arange(len(tables)), [len(table) for table in tables])
+    work[:, y.T_REGION] += np.repeat(chunks, [len(table) for table in tables])
     work[:, y.T_TILE] = np.arange(len(work))
     return work
+
+
+def _firsts(rows: Sequence[Sized]) -> list[int]:
+    """Where each one's entries begin, all laid out in a row."""
+    return [0, *accumulate(len(row) for row in rows)][:-1]

@@ -14,7 +14,7 @@ from weft.collectives.fabric import Fabric, fabric_of
 from weft.collectives.library import Algorithm, Protocol, canonical, choose, estimates
 from weft.errors import InputError, join_or
 from weft.hardware import Gpu, Machine
-from weft.hardware.ring_kernels import ring_cost
+from weft.hardware.ring_kernels import pairs_in_flight, ring_cost
 from weft.kernels.channels import ChannelRing, ChannelTiling
 from weft.kernels.copies import DmaGather
 from weft.kernels.direct import DirectExchange
@@ -58,23 +58,19 @@ _SHAPES = {
 
 
 class _Pairs(NamedTuple):
-    """How sends and receives are dealt: channels in all, channels to a peer, bytes in flight per direction, and the
-    slice of each protocol [bytes].
-    """
+    """How sends and receives are dealt: channels in all, channels to a peer, and the slice of each protocol [bytes]."""
 
     channels: int
     per_peer: int
-    in_flight: int
     slices: dict[Protocol, int]
 
 
-# NVIDIA: channels rounded up to a power of two, every round at once, half of 512 threads x 8 x 16 B. AMD, on a full
-# mesh: 64 channels, 8 to a peer (RCCL src/graph/paths.cc, ncclTopoComputeP2pChannels), one round at a time in each
-# (NCCL_MAX_DEV_WORK_P2P_PER_BATCH is 1: ROCm/rccl #1760); half of 256 threads x 4 x 2 x 16 B (src/device/sendrecv.h,
-# whose unroll of 4 reduceCopy doubles for copies from one source to one destination).
+# NVIDIA: channels rounded up to a power of two, every round at once. AMD, on a full mesh: 64 channels, 8 to a peer
+# (RCCL src/graph/paths.cc, ncclTopoComputeP2pChannels), one round at a time in each (NCCL_MAX_DEV_WORK_P2P_PER_BATCH is
+# 1: ROCm/rccl #1760).
 _PAIRS = {
-    "nvidia": _Pairs(64, 64, 32 * 1024, {Protocol.LL: 16 * 1024, Protocol.SIMPLE: MIB // 2}),
-    "amd": _Pairs(64, 8, 16 * 1024, {Protocol.LL: 8 * 1024, Protocol.SIMPLE: MIB // 2}),
+    "nvidia": _Pairs(64, 64, {Protocol.LL: 16 * 1024, Protocol.SIMPLE: MIB // 2}),
+    "amd": _Pairs(64, 8, {Protocol.LL: 8 * 1024, Protocol.SIMPLE: MIB // 2}),
 }
 _LARGEST_PART = 32
 """Slices beyond which a part is cut further, as far as a peer's channels go (NCCL enqueue.cc, addP2pToPlan)."""
@@ -126,13 +122,14 @@ def _exchange(
     channels = own if units is None else min(_power_of_two(units), own)
     slice_ = pairs.slices[protocol]
     parts = _parts(bytes_ // ranks, ranks, channels, pairs.per_peer, slice_)
+    simple = protocol is Protocol.SIMPLE
     tiling = ChannelTiling(
         channels=min(ranks * parts, channels),
         threads=shape.threads,
         chunk=slice_,
         slices=1,
         depth=8,
-        in_flight=pairs.in_flight if protocol is Protocol.SIMPLE else cost.in_flight // 2,
+        in_flight=pairs_in_flight(fabric.vendor, fabric.architecture) if simple else cost.in_flight // 2,
         wire=shape.wire,
         link=cost.link,
         sync=cost.sync,

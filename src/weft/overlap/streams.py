@@ -9,7 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from weft.hardware import Gpu
-from weft.kernels import GemmTiling, gemm_kernel, operand_sizes, over_dies, tile_table
+from weft.kernels import (
+    GemmTiling,
+    gemm_kernel,
+    operand_sizes,
+    over_dies,
+    stored_sizes,
+    sums,
+    tile_table,
+)
 from weft.kernels.channels import ChannelRing
 from weft.kernels.copies import DmaGather
 from weft.kernels.direct import DirectExchange
@@ -17,6 +25,7 @@ from weft.kernels.exchange import ChannelExchange
 from weft.kernels.ring import WholeRing
 from weft.overlap.base import check_tile, check_tiles
 from weft.overlap.strategies import Strategy, split_units
+from weft.overlap.summed import with_sums
 from weft.program import Buffer, PlacedKernel, Plan
 from weft.program.plan import Work
 from weft.program.rules import CACHED_STORE
@@ -88,12 +97,14 @@ class Streams:
     def _gemm_kernels(self, gpu: Gpu) -> list[PlacedKernel]:
         if self.gemms is None:
             return []
-        check_tile(self.gemms.gemm, self.gemms.tiling, gpu)
-        kernel = gemm_kernel(self.gemms.gemm, gpu, self.gemms.tiling, self.gemms.clock)
-        return [
-            PlacedKernel(replace(kernel, name=f"gemm {i}"), compute_units=self.gemm_units)
-            for i in range(self.gemms.count)
-        ]
+        gemm, tiling = self.gemms.gemm, self.gemms.tiling
+        check_tile(gemm, tiling, gpu)
+        main = gemm_kernel(gemm, gpu, tiling, self.gemms.clock)
+        placed = []
+        for i in range(self.gemms.count):
+            kernels = with_sums(replace(main, name=f"gemm {i}"), gemm, gpu, tiling)
+            placed += [replace(kernel, compute_units=self.gemm_units) for kernel in kernels]
+        return placed
 
     def _collective_kernels(self, gpu: Gpu) -> list[PlacedKernel]:
         if self.collectives is None:
@@ -110,10 +121,12 @@ class Streams:
 
     def _gemm_buffers(self, gpus: int) -> list[Buffer]:
         assert self.gemms is not None
-        sizes = operand_sizes(self.gemms.gemm, self.gemms.tiling)
+        gemm, tiling = self.gemms.gemm, self.gemms.tiling
+        sizes, stored = operand_sizes(gemm, tiling), stored_sizes(gemm, tiling)
         return [
             *(Buffer(name, ((size,),) * gpus) for name, size in zip(("a", "b"), sizes, strict=True)),
-            Buffer("output", ((self.gemms.gemm.output_bytes,),) * gpus, (CACHED_STORE,)),
+            Buffer("output", (stored,) * gpus, (CACHED_STORE,) * len(stored)),
+            *([sums(gemm, "sums", gpus)] if tiling.splits > 1 else []),
         ]
 
 

@@ -11,15 +11,21 @@ from weft.predict.gemm_plans import ranked_plans
 from weft.workload import Gemm
 
 
-def tiling_for(gemm: Gemm, gpu: Gpu, clock: str = "sustained", chunks: int = 1) -> GemmTiling:
+def tiling_for(
+    gemm: Gemm, gpu: Gpu, clock: str = "sustained", chunks: int = 1, *, split: bool = False
+) -> GemmTiling:
     """The tile that is fastest in closed form, of those that cut the output into `chunks` chunks of one size.
 
-    Where none does, the fastest of all; the paper's machine has one tile. Raises InputError for a dtype that
-    the GPU lacks.
+    Where none does, the fastest of all; the paper's machine has one tile. With `split`, as GEMMs may whose tiles nobody
+    waits for, K is cut into parts where that is faster, and would be if memory and compute units overlapped in full: no
+    cut quickens the memory. Raises InputError for a dtype that the GPU lacks.
     """
     if gpu.vendor == "none":
         return GemmTiling()
     plans = ranked_plans(gemm, gpu, clock)
+    if split:
+        cut = ranked_plans(gemm, gpu, clock, split=True)[0]
+        return min(cut, plans[0], key=lambda plan: plan.overlapped).tiling
     even = (plan.tiling for plan in plans if chunks == 1 or _even(gemm, plan.tiling, chunks))
     return next(even, plans[0].tiling)
 

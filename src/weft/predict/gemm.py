@@ -46,7 +46,7 @@ class GemmPlan:
     @property
     def tiling(self) -> GemmTiling:
         """The plan's tile as the engine runs it."""
-        return self.candidate.tiling(self.columns)
+        return self.candidate.tiling(self.columns, self.splits)
 
 
 def gemm(

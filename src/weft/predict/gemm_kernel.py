@@ -368,11 +368,11 @@ def under(
     return found, columns, parts, memory_time
 
 
-def whole(shape: Shape, tile: Tile, columns: float, on: Machine) -> Attempt:
-    """The shape under one candidate of so many columns, K in one part."""
+def fixed(shape: Shape, tile: Tile, columns: float, splits: float, on: Machine) -> Attempt:
+    """The shape under one candidate of so many columns, K in so many parts."""
     grid_rows, grid_columns = ceil(shape.m / tile.rows), ceil(shape.n / columns)
     moved = memory_bytes(shape, traffic(shape, on), tile, columns, grid_rows, grid_columns, on)
-    return attempt(shape, tile, columns, 1.0, moved / on.memory_rate, on)
+    return attempt(shape, tile, columns, splits, moved / on.memory_rate, on)
 
 
 def best(shape: Shape, tiles: Any, prepared: Any, least: Any, on: Machine) -> tuple[int, Attempt]:

@@ -125,7 +125,8 @@ class Kernel:
     workgroups has DMA engines carry out `copies`. With `completion_fs` the host drives them: there is no launch on the
     GPU, and the kernel is over so long after the last byte has left [fs]; None: they are launched as kernels are.
     Where workgroups run scripts of their own, `phases` holds these one behind the other, all of one length (`scripts`
-    pads them), and `script_of` says which one each workgroup runs.
+    pads them), and `script_of` says which one each workgroup runs; of a tiled kernel it names the scripts, and the
+    work says which one a tile's workgroup runs.
     """
 
     name: str

@@ -7,29 +7,36 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from weft.report.advice import advice_report
+    from weft.report.c3 import c3_report
+    from weft.report.collective import collective_report
     from weft.report.concurrency import concurrency_report
+    from weft.report.cu_split import cu_split_report
+    from weft.report.goldyloc import goldyloc_report
     from weft.report.run import run_report
-    from weft.report.study import study_report
+    from weft.report.t3 import t3_report
     from weft.report.trace import write_trace
+    from weft.report.tune import tune_report
     from weft.report.validation import validation_report
 
 __all__ = [
     "advice_report",
+    "c3_report",
+    "collective_report",
     "concurrency_report",
+    "cu_split_report",
+    "goldyloc_report",
     "run_report",
-    "study_report",
+    "t3_report",
+    "tune_report",
     "validation_report",
     "write_trace",
 ]
 
-# A trace needs no plotting library, so each name's module is imported when the name is first used.
-_HOMES = {"run_report": "run", "study_report": "study", "write_trace": "trace"}
-_HOMES |= {"advice_report": "advice", "validation_report": "validation", "concurrency_report": "concurrency"}
-
 
 def __getattr__(name: str) -> object:
-    """Import a public function when it is first used."""
-    if name not in _HOMES:
+    """Import a public function when it is first used: a trace, for one, needs no plotting library."""
+    if name not in __all__:
         raise AttributeError(f"module 'weft.report' has no attribute '{name}'; public: {', '.join(__all__)}")
-    value: object = getattr(importlib.import_module(f"weft.report.{_HOMES[name]}"), name)
+    home = "trace" if name == "write_trace" else name.removesuffix("_report")
+    value: object = getattr(importlib.import_module(f"weft.report.{home}"), name)
     return value

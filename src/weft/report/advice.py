@@ -6,7 +6,7 @@ from pathlib import Path
 
 from weft.report.page import Figure, write_page
 from weft.report.plots import advice as plots
-from weft.report.tables import Table, assumed_table, machine_table
+from weft.report.tables import Table, percent
 from weft.tuning.advice import Advice, Option
 from weft.units import format_bytes
 
@@ -28,8 +28,6 @@ def advice_report(advice: Advice, out_dir: str | Path) -> Path:
             [(one.why, f"{one.low:.2f}×", f"{one.high:.2f}×") for one in advice.felt],
         ),
         gpu=gpu,
-        machine=machine_table(gpu),
-        assumed=assumed_table(gpu),
     )
 
 
@@ -57,7 +55,7 @@ def _option(advice: Advice, option: Option) -> tuple[str, ...]:
         f"{option.forecast_s * 1e6:,.0f}",
         times[0],
         f"{advice.speedup_of(option):.2f}×",
-        f"{advice.share_of(option):.0%}",
+        percent(advice.share_of(option)),
         *times[1:],
     )
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from weft.hardware import Gpu
 from weft.report import plots
 from weft.report.page import Figure, machine_of, write_page
-from weft.report.tables import Table, assumed_table, counter_table, machine_table
+from weft.report.tables import Table, counter_table, percent
 from weft.result import Comparison
 from weft.result.concurrent import Concurrency, Strategies
 
@@ -36,8 +36,6 @@ def concurrency_report(answer: Concurrency | Strategies, out_dir: str | Path, gp
         traffic=[(one.strategy.title, _traffic(one)) for one in shown],
         counters=counter_table(Comparison({one.run.config.overlap: one.run for one in shown})),
         gpu=gpu,
-        machine=machine_table(gpu) if gpu else None,
-        assumed=assumed_table(gpu) if gpu else None,
     )
 
 
@@ -82,7 +80,7 @@ def _strategy_row(one: Concurrency) -> tuple[str, ...]:
         f"{one.collective.slowdown:.3f}×",
         f"{one.makespan * 1e6:,.1f}",
         f"{one.speedup:.3f}×",
-        f"{one.share_of_ideal:.0%}",
+        percent(one.share_of_ideal),
     )
 
 
@@ -122,7 +120,7 @@ def _whole(answer: Concurrency) -> Table:
             "side by side",
             f"{answer.makespan * 1e6:,.1f}",
             f"{answer.speedup:.3f}×",
-            f"{answer.share_of_ideal:.0%}",
+            percent(answer.share_of_ideal),
         ),
         ("ideal: neither slows the other", f"{ideal * 1e6:,.1f}", f"{answer.ideal_speedup:.3f}×", "100%"),
     )
@@ -131,25 +129,28 @@ def _whole(answer: Concurrency) -> Table:
 
 def _figures(answer: Concurrency | Strategies) -> list[Figure]:
     if isinstance(answer, Concurrency):
-        return _run_figures(answer)
+        return _run_figures(answer, answer.makespan)
     compared = Figure(
         plots.strategies(answer),
         "When the GEMMs and the collectives had ended under each strategy. One after the other takes until the dotted "
         "line, with the collective on compute units; the dashed one is the ideal, in which neither slows the other.",
     )
-    return [compared, *(figure for one in _shown(answer) for figure in _run_figures(one))]
+    shown = _shown(answer)
+    until = max(one.makespan for one in shown)
+    return [compared, *(figure for one in shown for figure in _run_figures(one, until))]
 
 
-def _run_figures(answer: Concurrency) -> list[Figure]:
+def _run_figures(answer: Concurrency, until: float) -> list[Figure]:
+    """The pictures of one run, with a time axis until then [s]."""
     figures = [
         Figure(
-            plots.held_units(answer),
+            plots.held_units(answer, until),
             "Who held which compute unit when. Above, both streams: a kernel that is launched while the other has "
             "workgroups to place waits for compute units. Below, a line per compute unit; kernels of a loop take turns "
             "in two shades, white is idle.",
         ),
         Figure(
-            plots.channel_owners(answer),
+            plots.channel_owners(answer, until),
             "Whose bytes passed when: what the DRAM of one GPU moved for whom, its peak dotted, and what its link "
             "carried.",
         ),

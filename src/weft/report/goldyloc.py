@@ -2,114 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from statistics import geometric_mean
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 from weft.hardware import Gpu
-from weft.report.headline import HeadlineRow
-from weft.report.page import Figure, write_page
+from weft.kernels import GemmTiling
+from weft.report.page import Figure
 from weft.report.plots import goldyloc as plots
-from weft.report.tables import Table, assumed_table, headline_table, machine_table
+from weft.report.study import Section, study_page
+from weft.report.tables import Table
+from weft.result.gemms_run import GemmsRun
+from weft.tuning.watched import Watched
+
+if TYPE_CHECKING:
+    from weft.studies.goldyloc import GoldylocStudy
 
 _DEGREES = (1, 2, 4, 8, 16)
 
 
-class Study(Protocol):
-    """What the page needs to know of the study."""
-
-    @property
-    def cases(self) -> Sequence[Any]:
-        """Every queue: `title`, `judged`, `degree`, `goldyloc` [s] and its ratios."""
-
-    @property
-    def changes(self) -> Sequence[Any]:
-        """What GO-kernels change."""
-
-    @property
-    def losses(self) -> Any:
-        """What the whole GPU's kernels lose on its parts: `rows`, `median`, `changed`."""
-
-    @property
-    def suite(self) -> Any:
-        """`title`, `rule` and `networks`."""
-
-    @property
-    def notes(self) -> Sequence[str]:
-        """What must be known to read the figures."""
-
-    @property
-    def gpu(self) -> str:
-        """The GPU's name."""
-
-    @property
-    def units(self) -> int:
-        """Its compute units."""
-
-    @property
-    def changed(self) -> tuple[str, ...]:
-        """Values of the machine that the user set."""
-
-    @property
-    def clock(self) -> str:
-        """What the compute units ran at."""
-
-    @property
-    def runs(self) -> int:
-        """How many simulations."""
-
-    @property
-    def events(self) -> int:
-        """Their events."""
-
-    @property
-    def request_bytes(self) -> int:
-        """Size of a memory request [bytes]."""
-
-    @property
-    def comparable(self) -> bool:
-        """Whether published figures hold."""
-
-    def at_degree(self, degree: int) -> float:
-        """GO-kernels at a fixed degree over default concurrency."""
-
-    def headline(self) -> Sequence[HeadlineRow]:
-        """Weft's figures beside published ones."""
-
-
-def goldyloc_report(study: Study, out_dir: str | Path, gpu: Gpu, queue: Any = None) -> Path:
+def goldyloc_report(
+    study: GoldylocStudy, out_dir: str | Path, gpu: Gpu, queue: Watched | None = None
+) -> Path:
     """Write `report.html` on the study to a folder and return its path; OutputError if it cannot be written.
 
-    `queue` is one whose runs are shown, a `weft.tuning.watched.Watched`.
+    `queue` is one whose runs are shown.
     """
-    return write_page(
+    return study_page(
         "goldyloc.html.j2",
+        study,
         out_dir,
-        study=study,
-        comparable=study.comparable,
+        gpu,
         summary=_summary(study),
-        headline=headline_table(study.headline()),
         sections=_sections(study, queue),
         cases=_case_table(study),
         changes=_change_table(study),
-        gpu=gpu,
-        machine=machine_table(gpu),
-        assumed=assumed_table(gpu),
-        config=_Config(study.gpu, study.changed, study.request_bytes),
     )
 
 
-class _Config:
-    """What the page's part on the machine asks for."""
-
-    mode, link_note = "mirrored", ""
-
-    def __init__(self, gpu: str, changed: tuple[str, ...], request_bytes: int) -> None:
-        self.gpu, self.changed, self.request_bytes = gpu, changed, request_bytes
-
-
-def _summary(study: Study) -> list[str]:
+def _summary(study: GoldylocStudy) -> list[str]:
     """What the page says first."""
     speeds = dict(_speeds(study))
     oracle = geometric_mean(case.of_oracle for case in study.cases)
@@ -126,7 +57,7 @@ def _summary(study: Study) -> list[str]:
     return [gain, blind]
 
 
-def held_figure(queue: Any) -> Figure:
+def held_figure(queue: Watched) -> Figure:
     """Who held which compute unit when, as a queue ran all at once and as chosen."""
     return Figure(
         plots.held_by_gemms(queue),
@@ -136,47 +67,39 @@ def held_figure(queue: Any) -> Figure:
     )
 
 
-def _sections(study: Study, queue: Any) -> list[tuple[str, list[Figure]]]:
+def _sections(study: GoldylocStudy, queue: Watched | None) -> list[Section]:
     longest = list({(case.network, case.layer): case for case in study.cases}.values())
+    ways = Figure(
+        plots.ways_to_run(longest),
+        "The longest queue of each layer. Bars: GO-kernels at the chosen degree; numbers: GO-kernels at that fixed "
+        "degree. Right of 1 is faster than all at once with kernels tuned alone.",
+    )
+    degrees = Figure(plots.fixed_degrees(_speeds(study)), "Geometric means over all queues.")
+    changes = Figure(
+        plots.what_changes(study.changes),
+        "Kernels tuned alone cut a GEMM small, to fill the GPU; larger tiles load each operand fewer times and gain "
+        "where other GEMMs fill the GPU anyway.",
+    )
+    losses = Figure(
+        plots.losses(study.losses.rows),
+        f"Of {study.losses.changed:.0%} of the GEMMs the best tile changes on a half or a quarter of the compute "
+        "units.",
+    )
     return [
-        (
-            "Every way to run a queue",
-            [
-                Figure(
-                    plots.ways_to_run(longest),
-                    "The longest queue of each layer. Bars: GO-kernels at the chosen degree; numbers: GO-kernels "
-                    "at that fixed degree. Right of 1 is faster than all at once with kernels tuned alone.",
-                ),
-                Figure(plots.fixed_degrees(_speeds(study)), "Geometric means over all queues."),
-            ],
-        ),
-        ("One queue, compute unit by compute unit", [] if queue is None else [held_figure(queue)]),
-        (
-            "What GO-kernels change",
-            [
-                Figure(
-                    plots.what_changes(study.changes),
-                    "Kernels tuned alone cut a GEMM small, to fill the GPU; larger tiles load each operand fewer times "
-                    "and gain where other GEMMs fill the GPU anyway.",
-                ),
-                Figure(
-                    plots.losses(study.losses.rows),
-                    f"Of {study.losses.changed:.0%} of the GEMMs the best tile changes on a half or a quarter of the "
-                    "compute units.",
-                ),
-            ],
-        ),
+        Section("Every way to run a queue", [ways, degrees]),
+        Section("One queue, compute unit by compute unit", [] if queue is None else [held_figure(queue)]),
+        Section("What GO-kernels change", [changes, losses]),
     ]
 
 
-def _speeds(study: Study) -> list[tuple[str, float]]:
+def _speeds(study: GoldylocStudy) -> list[tuple[str, float]]:
     fixed = [(f"degree {degree}", study.at_degree(degree)) for degree in _DEGREES]
     chosen = geometric_mean(case.over_default for case in study.cases)
     oracle = geometric_mean(case.judged.default / case.judged.oracle for case in study.cases)
     return [*fixed, ("GOLDYLOC", chosen), ("oracle", oracle)]
 
 
-def _case_table(study: Study) -> Table:
+def _case_table(study: GoldylocStudy) -> Table:
     heads = (
         "queue", "sequential [µs]", "default [µs]", *(f"GO {degree} [µs]" for degree in _DEGREES), "degree",
         "GOLDYLOC [µs]", "over default", "over sequential", "of oracle",
@@ -202,7 +125,7 @@ def _us(seconds: float) -> str:
     return f"{seconds * 1e6:,.1f}"
 
 
-def _change_table(study: Study) -> Table:
+def _change_table(study: GoldylocStudy) -> Table:
     heads = (
         "copies",
         "kernel",
@@ -226,10 +149,10 @@ def _change_table(study: Study) -> Table:
     return Table(heads, rows, 3)
 
 
-def _kernel_cells(tile: Any, run: Any, units: int) -> tuple[str, ...]:
+def _kernel_cells(tile: GemmTiling, run: GemmsRun, units: int) -> tuple[str, ...]:
     held = run.held[0]
     return (
-        f"{tile.rows} x {tile.columns} x {tile.step}",
+        str(tile),
         f"{sum(run.workgroups) / (units * held):.2f}",
         str(held),
         f"{run.counters['compute_unit_utilization']:.0%}",

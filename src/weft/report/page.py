@@ -15,6 +15,7 @@ from weft.hardware import Gpu
 from weft.hardware import load as load_gpu
 from weft.hardware.gpu import parse_assignment
 from weft.report.plots import Picture
+from weft.report.tables import assumed_table, machine_table
 from weft.result import RunConfig
 
 REPORT = "report.html"
@@ -36,9 +37,14 @@ class Figure:
         )
 
 
-def write_page(template: str, out_dir: str | Path, **content: Any) -> Path:
-    """Fill a template and write it as `report.html` in a folder, whole or not at all; else OutputError."""
+def write_page(template: str, out_dir: str | Path, gpu: Gpu | None = None, **content: Any) -> Path:
+    """Fill a template and write it as `report.html` in a folder, whole or not at all; else OutputError.
+
+    `gpu` is the machine, whose values the page tells; None where it is unknown or no page of a machine.
+    """
     folder = check_out_dir(out_dir)
+    if gpu is not None:
+        content |= {"machine": machine_table(gpu), "assumed": assumed_table(gpu)}
     environment = Environment(
         loader=PackageLoader("weft.report"),
         autoescape=select_autoescape(default=True),
@@ -46,7 +52,7 @@ def write_page(template: str, out_dir: str | Path, **content: Any) -> Path:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return write_atomically(folder / REPORT, environment.get_template(template).render(**content))
+    return write_atomically(folder / REPORT, environment.get_template(template).render(gpu=gpu, **content))
 
 
 def machine_of(config: RunConfig) -> Gpu | None:

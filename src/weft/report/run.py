@@ -8,7 +8,7 @@ from weft.hardware import Gpu
 from weft.report import plots
 from weft.report.page import Figure, machine_of, write_page
 from weft.report.plots.style import case_label
-from weft.report.tables import assumed_table, counter_table, machine_table, overlap_table
+from weft.report.tables import counter_table, overlap_table
 from weft.result import Comparison, Result
 
 
@@ -31,8 +31,6 @@ def run_report(comparison: Comparison | Result, out_dir: str | Path, gpu: Gpu | 
         overlaps=overlap_table(comparison),
         counters=counter_table(comparison),
         gpu=gpu,
-        machine=machine_table(gpu) if gpu else None,
-        assumed=assumed_table(gpu) if gpu else None,
     )
 
 

@@ -1,158 +1,81 @@
-"""The page of a study: Weft's figures, published ones beside them, and the pictures that explain them."""
+"""What the pages of all studies share: the headline and its summary, notes, sections of pictures, and the machine."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from weft.hardware import Gpu
-from weft.report import plots
-from weft.report.headline import HeadlineRow, Study, published_means
-from weft.report.page import Figure, machine_of, write_page
-from weft.report.plots.style import case_label
-from weft.report.run import timeline_caption
-from weft.report.tables import Table, amount, assumed_table, headline_table, machine_table, sub_layer_table
-from weft.result import Comparison
+from weft.report.page import Figure, write_page
+from weft.report.tables import amount, headline_table
 
-LARGE_TP = 32
-"""The paper's large models run at this degree; their means are published apart from the others'."""
+if TYPE_CHECKING:
+    from weft.studies.headline import HeadlineRow, PaperStudy
 
 
-def study_report(study: Study, out_dir: str | Path, gpu: Gpu | None = None) -> Path:
-    """Write `report.html` on a study to a folder and return its path.
+class Section(NamedTuple):
+    """A part of a page: its title, its pictures, and a sentence before them. Without pictures it is left out."""
 
-    `gpu` is the machine if the catalogue does not know it. Raises OutputError if nothing can be written.
+    title: str
+    figures: Sequence[Figure]
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """How a study simulated its machine, as a `RunConfig` says it of a run: one GPU stands for all."""
+
+    gpu: str
+    changed: Sequence[str]
+    request_bytes: int
+    link_note: str = ""
+    mode: str = "mirrored"
+
+
+def study_page(
+    template: str,
+    study: PaperStudy,
+    out_dir: str | Path,
+    gpu: Gpu | None,
+    *,
+    summary: Sequence[str],
+    sections: Sequence[Section],
+    link_notes: Sequence[str] = (),
+    **own: Any,
+) -> Path:
+    """Write `report.html` on a study to a folder and return its path; OutputError if it cannot be written.
+
+    The template extends "study.html.j2" and is given what is the study's `own`. `gpu` is the machine; None where the
+    catalogue does not know it. `link_notes` say what stands for its links, the first beside the machine.
     """
-    cases = list(study.comparisons.values())
-    rows = study.headline()
-    config = cases[0].baseline.config
-    gpu = gpu or machine_of(config)
-    shown = telling_case(cases)
+    link, *others = link_notes or ("",)
     return write_page(
-        "study.html.j2",
+        template,
         out_dir,
-        config=config,
-        cases=len(cases),
-        comparable=any(row.published is not None for row in rows),
-        summary=summary(rows),
-        headline=headline_table(rows),
-        notes=[f"{note[:1].upper()}{note[1:]}." for note in (*study.notes, *_link_notes(cases))],
-        sections=[
-            ("Speedup", _speedup_figures(cases, rows)),
-            ("Contention in memory", _traffic_figures(shown)),
-            ("Data movement", _cause_figures(cases)),
-            ("What happens when", _timeline_figures(shown)),
-        ],
-        sub_layers=sub_layer_table(cases),
-        work=_work(cases),
-        gpu=gpu,
-        machine=machine_table(gpu) if gpu else None,
-        assumed=assumed_table(gpu) if gpu else None,
+        gpu,
+        study=study,
+        summary=summary,
+        headline=headline_table(study.headline()),
+        notes=[f"{_begun(note)}." for note in (*study.notes, *(f"link: {note}" for note in others if note))],
+        sections=sections,
+        config=Simulated(study.gpu, study.changed, study.request_bytes, link),
+        **own,
     )
 
 
-def _link_notes(cases: Sequence[Comparison]) -> list[str]:
-    """What stands for the links of cases other than the first, whose note stands with the machine; each once."""
-    _, *others = dict.fromkeys(case.baseline.config.link_note for case in cases)
-    return [f"Link: {note}" for note in others if note]
+def _begun(text: str) -> str:
+    """Words as a sentence begins."""
+    return f"{text[:1].upper()}{text[1:]}"
 
 
-def summary(rows: Sequence[HeadlineRow]) -> list[str]:
-    """The headline's geometric means of speedups as sentences, most important first."""
-    by_id = {row.id: row for row in rows}
-    wanted = (
-        "t3_mca.speedup.geomean",
-        "t3.speedup.geomean",
-        "large.t3_mca.speedup.geomean",
-        "traffic.total.geomean",
-    )
-    found = [by_id[name] for name in wanted if name in by_id]
-    return [f"{row.what}: {amount(row.weft, row.unit)} simulated{_published(row)}" for row in found]
+def told(rows: Sequence[HeadlineRow], ids: Collection[str]) -> list[str]:
+    """Those of the headline's figures as sentences, in the order of `ids`; ones that are not there are left out."""
+    found = {row.id: row for row in rows}
+    return [_told(found[name]) for name in ids if name in found]
 
 
-def _published(row: HeadlineRow) -> str:
-    return "" if row.published is None else f", {amount(row.published, row.unit)} published"
-
-
-def telling_case(cases: Sequence[Comparison]) -> Comparison:
-    """The mid-size FC-2 in which arbitration gains most over plain T3: where contention shows if anywhere."""
-    mid_size = [case for case in cases if case.baseline.config.tp < LARGE_TP] or list(cases)
-    candidates = [case for case in mid_size if case.baseline.config.sublayer == "fc2"] or mid_size
-    both = [case for case in candidates if {"t3", "t3-mca"} <= set(case.results)]
-    return max(both or candidates, key=lambda case: case["t3-mca"].speedup_over(case["t3"]) if both else 0)
-
-
-def _speedup_figures(cases: list[Comparison], rows: Sequence[HeadlineRow]) -> list[Figure]:
-    groups = (
-        ("", "Mid-size models", [case for case in cases if case.baseline.config.tp < LARGE_TP]),
-        ("large.", "Large models", [case for case in cases if case.baseline.config.tp >= LARGE_TP]),
-    )
-    return [
-        _speedup_figure(title, group, published_means(rows, prefix))
-        for prefix, title, group in groups
-        if group
-    ]
-
-
-def _speedup_figure(title: str, cases: list[Comparison], published: Mapping[str, float]) -> Figure:
-    lines = "; dashed lines are the published geometric means, to be compared with the last group of bars"
-    return Figure(
-        plots.speedups(cases, published, f"{title}: how much faster than sequential?"),
-        f"{title}. Bars are simulated sub-layers{lines if published else ''}.",
-    )
-
-
-def _traffic_figures(case: Comparison) -> list[Figure]:
-    runs = [case[name] for name in ("t3", "t3-mca") if name in case.results]
-    if not runs:
-        return []
-    alone = case.baseline.times.gemm
-    slower = "; ".join(f"{run.config.overlap} {run.times.gemm / alone - 1:+.1%}" for run in runs)
-    return [
-        Figure(
-            plots.traffic_over_time(runs, plots.busiest_stages(runs[0])),
-            f"{case_label(case.baseline.config)}: DRAM traffic of a GPU. The GEMM's is blue, the reduce-scatter's warm "
-            f"and hatched. Below, the shaded stages bin by bin. The GEMM's time against alone: {slower}.",
-        )
-    ]
-
-
-def _cause_figures(cases: list[Comparison]) -> list[Figure]:
-    if "t3-mca" not in cases[0].results:
-        return []
-    caption = (
-        "Bytes between the memory controllers and DRAM of one GPU: left the sequential run, right t3-mca. "
-        "Reduce-scatter reads shrink most; GEMM reads shrink where outputs no longer push inputs out."
-    )
-    return [Figure(plots.traffic_by_cause(cases), caption)]
-
-
-def _timeline_figures(case: Comparison) -> list[Figure]:
-    names = [name for name in ("t3-mca", "sequential") if name in case.results]
-    return [
-        Figure(
-            plots.timeline(case[name]), f"{case_label(case.baseline.config)}. {timeline_caption(case[name])}"
-        )
-        for name in names
-    ]
-
-
-def _work(cases: Sequence[Comparison]) -> Table:
-    runs = [result for case in cases for result in case if not result.parts]
-    # A sub-layer of the same shape may stand under two names: its runs were made, and count, once.
-    runs = list({(run.config.overlap, run.events, run.wall_s): run for run in runs}.values())
-    seconds = sum(run.wall_s for run in runs)
-    events = sum(run.events for run in runs)
-    return Table(
-        ("simulated runs", "events", "memory requests", "time, one core [s]", "events/s"),
-        [
-            (
-                f"{len(runs)}",
-                f"{events:,}",
-                f"{sum(run.requests for run in runs):,}",
-                f"{seconds:.1f}",
-                f"{events / max(seconds, 1e-9):,.0f}",
-            )
-        ],
-        text_columns=0,
-    )
+def _told(row: HeadlineRow) -> str:
+    published = "" if row.published is None else f", {amount(row.published, row.unit)} published"
+    return f"{_begun(row.what)}: {amount(row.weft, row.unit)} simulated{published}"

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from weft.hardware import Gpu
-from weft.report.headline import HeadlineRow, Published
 from weft.result import Comparison
+
+if TYPE_CHECKING:
+    from weft.studies.headline import HeadlineRow, Published
 
 _PHASES = ("GEMM", "RS", "AG", "sequential")
 _PERCENT = ("fraction", "share")
@@ -76,6 +79,11 @@ def amount(value: Published, unit: str, more: bool = False) -> str:
         sign = "+" if unit == "fraction" else ""
         return f"{100 * value:{sign}{'.1f' if more else '.3g'}}%"
     return f"{value:.{3 if more else 2}f}x" if unit == "ratio" else f"{value:.4g} {unit}"
+
+
+def percent(share: float | None) -> str:
+    """A share in whole percent, never "-0%"; a dash for none."""
+    return "–" if share is None else f"{round(share, 2) + 0:.0%}"
 
 
 def gap(value: float, unit: str) -> str:

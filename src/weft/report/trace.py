@@ -17,6 +17,7 @@ from weft.errors import InputError
 from weft.files import check_writable, write_atomically
 from weft.report.trace_sharing import changes, sharing_counters
 from weft.result import KernelSpan, Result
+from weft.result.loops import is_gemm, loop_of, number_of
 
 Event = dict[str, Any]
 
@@ -167,31 +168,26 @@ def _kernels(result: Result, gpu: int) -> Iterator[Event]:
 
 
 def _stream(result: Result, kernel: KernelSpan) -> int:
-    if _base(kernel) in _KERNELS:
+    if loop_of(kernel.name) in _KERNELS:
         return COMMUNICATION_STREAM
     if not _queued(result):
         return COMPUTE_STREAM
-    return _FIRST_QUEUE + int(kernel.name.rpartition(" ")[2]) % _QUEUES
+    return _FIRST_QUEUE + number_of(kernel.name) % _QUEUES
 
 
 def _queued(result: Result) -> bool:
     """Whether independent GEMMs ran, each with a shape and a queue of its own."""
-    return result.config.m == 0 and all(_base(kernel) == "gemm" for kernel in result.kernels)
-
-
-def _base(kernel: KernelSpan) -> str:
-    """A kernel's name without its number in a loop."""
-    base, _, number = kernel.name.rpartition(" ")
-    return base if number.isdecimal() and base else kernel.name
+    return result.config.m == 0 and all(is_gemm(kernel.name) for kernel in result.kernels)
 
 
 def _kernel_name(result: Result, kernel: KernelSpan) -> str:
-    c, base = result.config, _base(kernel)
+    c, base = result.config, loop_of(kernel.name)
     if base in _KERNELS and not kernel.workgroups:
         return f"Memcpy PtoP ({base} by DMA engines)"
     if _queued(result):
         return kernel.name.replace(" ", "_")
-    return _KERNELS.get(base, f"{base}_{c.dtype}_{c.m}x{c.n}x{c.k}")
+    kind = kernel.name.removesuffix(f" {number_of(kernel.name)}").replace(" ", "_")
+    return _KERNELS.get(base, f"{kind}_{c.dtype}_{c.m}x{c.n}x{c.k}")
 
 
 def _fused(result: Result, gpu: int) -> Iterator[Event]:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from weft.result import Residency, Result
 from weft.result.concurrent import owned_bytes
+from weft.result.loops import GEMM, is_gemm
 
 Event = dict[str, Any]
 Floats = npt.NDArray[np.float64]
@@ -17,7 +18,7 @@ Floats = npt.NDArray[np.float64]
 GROUP = 16
 """Compute units of one counter where a GPU has no parts of its own."""
 _US_PER_FS = 1e-9
-OWNERS = ("gemm", "collective")
+OWNERS = (GEMM, "collective")
 
 
 def sharing_counters(result: Result, gpu: int) -> Iterator[Event]:
@@ -46,8 +47,7 @@ def _count(name: str, gpu: int, fs: int, values: Mapping[str, float]) -> Event:
 
 def _held(held: Residency, parts: int, gpu: int) -> Iterator[Event]:
     """How many compute units of each part of the GPU an owner's workgroups run on, wherever that changes."""
-    of = {"gemm": [name for name in held.kernels if name.startswith("gemm ")]}
-    of["collective"] = [name for name in held.kernels if name not in of["gemm"]]
+    of = {owner: [name for name in held.kernels if is_gemm(name) is (owner == GEMM)] for owner in OWNERS}
     for name, (low, high) in unit_groups(held.units, parts).items():
         found = [_steps(*held.of(gpu, of[owner]), low, high) for owner in OWNERS]
         times = np.unique(np.concatenate([[0], *(moments for moments, _ in found)]))

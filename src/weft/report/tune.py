@@ -8,7 +8,7 @@ from pathlib import Path
 from weft.hardware import Gpu
 from weft.report.goldyloc import held_figure
 from weft.report.page import write_page
-from weft.report.tables import Table, assumed_table, machine_table
+from weft.report.tables import Table
 from weft.tuning.tune import Gain, Tuned, TunedList
 from weft.tuning.watched import Watched
 
@@ -26,8 +26,6 @@ def tune_report(tuned: TunedList, out_dir: str | Path, gpu: Gpu, queues: Iterabl
         rows=_rows(tuned),
         figures=list(map(held_figure, queues)),
         gpu=gpu,
-        machine=machine_table(gpu),
-        assumed=assumed_table(gpu),
     )
 
 
@@ -39,10 +37,10 @@ def _rows(tuned: TunedList) -> Table:
 
 
 def _row(row: Tuned) -> tuple[str, ...]:
-    tiles = (f"{tile.rows} × {tile.columns} × {tile.step}" for tile in (row.kernel, row.kernels.isolated))
     return (
         row.wanted.name,
-        *tiles,
+        str(row.kernel),
+        str(row.kernels.isolated),
         str(row.wanted.count),
         str(row.degree),
         f"{row.judged.at_degree[row.degree] * 1e6:,.1f}",

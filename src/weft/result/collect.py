@@ -8,6 +8,7 @@ from weft.engine import layout as y
 from weft.engine.state import Machine, Table
 from weft.overlap import PhaseTimes
 from weft.program import Program
+from weft.result.loops import loop_of, number_of
 from weft.result.result import (
     ChunkSpan,
     DmaSpan,
@@ -240,12 +241,15 @@ def _fused_time(chunks: tuple[ChunkSpan, ...], gpu: int) -> int:
 
 
 def loop_times(program: Program, machine: Machine, name: str) -> tuple[list[float], dict[str, float]]:
-    """When each kernel of the loop `name` ended [s], and what a workgroup of one of them waited for on average [s]."""
-    rows = [k for k, kernel in enumerate(program.kernel_names) if kernel.rpartition(" ")[0] == name]
-    ends = [float(machine.kernel_run[:, k, y.KR_END].max()) * 1e-15 for k in rows]
-    waits = [waited for k in rows if (waited := _workgroup_waits(machine, k))]
+    """When each iteration of the loop `name` ended [s], and what the workgroups of one waited for on average [s]."""
+    rows: dict[int, list[int]] = {}
+    for k, kernel in enumerate(program.kernel_names):
+        if loop_of(kernel) == name:
+            rows.setdefault(number_of(kernel), []).append(k)
+    ends = [float(machine.kernel_run[:, each, y.KR_END].max()) * 1e-15 for each in rows.values()]
+    waits = [waited for each in rows.values() for k in each if (waited := _workgroup_waits(machine, k))]
     keys = waits[0] if waits else ()
-    return ends, {key: float(np.mean([waited[key] for waited in waits])) for key in keys}
+    return ends, {key: sum(waited[key] for waited in waits) / len(rows) for key in keys}
 
 
 def _workgroup_waits(m: Machine, k: int) -> dict[str, float]:

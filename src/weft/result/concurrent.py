@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from weft.overlap.strategies import Strategy
+from weft.result.loops import loop_of, number_of
 from weft.result.result import Result
 from weft.result.sharing import ideal_speedup, share_of_ideal
 from weft.units import format_bytes, format_time
@@ -36,7 +37,8 @@ _SHOWS = 0.01
 class Grid:
     """How a GEMM fills a GPU: tiles of `rows` x `columns`, `tiles` of them, `resident` at once on a compute unit.
 
-    The GPU has `units`, of which the strategy leaves the GEMM `given`.
+    The GPU has `units`, of which the strategy leaves the GEMM `given`. Where K is cut into `splits` parts, every part
+    of a tile counts as one.
     """
 
     rows: int
@@ -45,6 +47,7 @@ class Grid:
     resident: int
     units: int
     given: int
+    splits: int = 1
 
     def waves(self, units: int) -> int:
         """How many times over the tiles fill so many compute units."""
@@ -60,7 +63,8 @@ class Grid:
         waves = f"{_waves(self.waves(self.units))} on all {self.units} compute units"
         if self.given != self.units:
             waves += f", {self.waves(self.given)} on the {self.given} that it is left"
-        return f"{self.tiles:,} tiles of {self.rows} x {self.columns}{each}: {waves}"
+        parts = f", K in {self.splits} parts" if self.splits > 1 else ""
+        return f"{self.tiles:,} tiles of {self.rows} x {self.columns}{parts}{each}: {waves}"
 
 
 def _waves(count: int) -> str:
@@ -293,7 +297,7 @@ _LEVELS = {
 
 def _moved(run: Result, loop: str, count: int) -> dict[str, float]:
     """What passed in a run [MB]; of a loop that ran alone, scaled to `count` iterations."""
-    ran = sum(k.gpu == 0 and k.name.rpartition(" ")[0] == loop for k in run.kernels) if loop else 1
+    ran = len({number_of(k.name) for k in run.kernels if loop_of(k.name) == loop}) if loop else 1
     scale = (count / ran if loop else 1.0) / 1e6
     return {
         **{words: sum(run.levels.get(name, {}).values()) * scale for words, name in _LEVELS.items()},

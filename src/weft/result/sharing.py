@@ -14,8 +14,8 @@ from weft.result.stream_run import StreamRun
 
 LONGER = 1.15
 """One of both is the long one if it takes more than this many times the other's time alone (arXiv:2412.14335)."""
-CLASSES = ("G-long", "GC-equal", "C-long")
-"""Who is the long one: the GEMM, neither, the collective."""
+CLASSES = {"G-long": "GEMM is longer", "GC-equal": "both alike", "C-long": "collective is longer"}
+"""Which of both is the long one: the paper's names, and words."""
 
 
 def ideal_speedup(gemm_s: float, collective_s: float) -> float:

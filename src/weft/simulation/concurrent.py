@@ -5,6 +5,9 @@ Caches are cold, launches included; one GPU stands for all. Plain values describ
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 
 from weft.engine import layout as y
@@ -22,7 +25,9 @@ from weft.overlap.strategies import (
 )
 from weft.overlap.streams import Collective, CollectiveLoop, GemmLoop, Streams, arranged
 from weft.overlap.tile import tiling_for
-from weft.result.collect import loop_times
+from weft.result import Result
+from weft.result.collect import loop_times, residency
+from weft.result.loops import loop_of
 from weft.result.stream_run import StreamRun
 from weft.simulation.execution import Run
 from weft.simulation.runner import Copies, Runner, Where, check_copies, collective_on, one_node, paced
@@ -51,7 +56,7 @@ def isolated_gemm(
     The tile is the one that suits the whole GPU, unless given. Raises InputError for what cannot be simulated.
     """
     system = one_node(machine, ranks, moving=False)
-    loop = GemmLoop(gemm, tiling or tiling_for(gemm, system.gpu, clock), 1, clock)
+    loop = GemmLoop(gemm, tiling or tiling_for(gemm, system.gpu, clock, split=True), 1, clock)
     left = None if units is None else _left(system.gpu, units)
     streams = Streams(loop, None, gemm_units=left)
     return _stream_run(_runner(system, None, request_bytes, clock).run(streams), None)
@@ -66,12 +71,14 @@ def isolated_collective(
     driver: str = "cu",
     units: int | None = None,
     dtype: str = "bf16",
+    plain_ring: int | None = None,
     clock: str = "sustained",
     request_bytes: int | None = None,
 ) -> StreamRun:
     """A collective of `bytes_` (the whole buffer) alone, by `units` workgroups (None: the library's number) or copies.
 
-    Raises InputError for what cannot be simulated, such as a reduction by DMA engines.
+    `plain_ring` is that of `together`. Raises InputError for what cannot be simulated, such as a reduction by DMA
+    engines.
     """
     check_driver(driver)
     if driver == "dma" and units is not None:
@@ -79,7 +86,7 @@ def isolated_collective(
     system = one_node(machine, ranks)
     if units is not None:
         check_units(units, system.gpu)
-    moved = collective_on(machine, collective, bytes_, ranks, dtype, driver, units)
+    moved = collective_on(machine, collective, bytes_, ranks, dtype, driver, units, plain_ring=plain_ring)
     run = _runner(system, moved, request_bytes, clock).run(Streams(None, CollectiveLoop(moved, 1)))
     return _stream_run(run, moved)
 
@@ -95,6 +102,7 @@ def together(
     units: int | None = None,
     first: str | None = None,
     copies: Copies | None = None,
+    plain_ring: int | None = None,
     tiling: GemmTiling | None = None,
     clock: str = "sustained",
     request_bytes: int | None = None,
@@ -104,20 +112,54 @@ def together(
     `units` are the compute units set apart by strategies that partition: for the collective, or just off the GEMM where
     DMA engines drive it (None: where its bandwidth saturates, and 8). `first` is what the host launches first,
     "collective" or "gemm" (None: as the strategy says). `copies` are options of DMA engines
-    (`weft.kernels.copies.DmaGather`) where those drive the collective.
+    (`weft.kernels.copies.DmaGather`) where those drive the collective. `plain_ring` replaces the library's all-reduce
+    by one ring kernel without slices and staging, with so many bytes of a workgroup on their way.
 
     Raises UnknownNameError for unknown names, InputError for what cannot be simulated.
     """
+    run, moved = _both(
+        gemm, collective, bytes_, machine, ranks, strategy, units, first, copies, plain_ring, tiling, clock,
+        request_bytes,
+    )  # fmt: skip
+    return _stream_run(run, moved)
+
+
+def watched_together(gemm: Gemm, collective: str, bytes_: int, machine: Where, **options: Any) -> Result:
+    """The run of `together`, whose options these are, with all that happened: who held which compute unit when.
+
+    Raises as `together` does.
+    """
+    run, _ = _both(gemm, collective, bytes_, machine, **options)
+    return replace(run.result, residency=residency(run.program, run.state))
+
+
+def _both(
+    gemm: Gemm,
+    collective: str,
+    bytes_: int,
+    machine: Where,
+    ranks: int = 8,
+    strategy: str | Strategy = "streams",
+    units: int | None = None,
+    first: str | None = None,
+    copies: Copies | None = None,
+    plain_ring: int | None = None,
+    tiling: GemmTiling | None = None,
+    clock: str = "sustained",
+    request_bytes: int | None = None,
+) -> tuple[Run, Collective]:
     chosen = find_strategy(strategy)
     system = one_node(machine, ranks)
     units = units_for(chosen, units, collective, bytes_, machine, ranks=ranks, clock=clock)
     check_first(first)
     check_copies(copies, chosen)
     held = units if chosen.driver == "cu" else None
-    moved = collective_on(machine, collective, bytes_, ranks, gemm.dtype, chosen.driver, held, copies)
-    loop = GemmLoop(gemm, tiling or tiling_for(gemm, system.gpu, clock), 1, clock)
+    moved = collective_on(
+        machine, collective, bytes_, ranks, gemm.dtype, chosen.driver, held, copies, plain_ring
+    )
+    loop = GemmLoop(gemm, tiling or tiling_for(gemm, system.gpu, clock, split=True), 1, clock)
     streams = arranged(chosen, system.gpu, loop, CollectiveLoop(moved, 1), units, first or chosen.first)
-    return _stream_run(_runner(system, moved, request_bytes, clock).run(streams, chosen.name), moved)
+    return _runner(system, moved, request_bytes, clock).run(streams, chosen.name), moved
 
 
 def units_for(
@@ -230,7 +272,7 @@ def units_held(run: Run, name: str) -> int:
     """On how many compute units of GPU 0 the workgroups of a loop ran."""
     held: set[int] = set()
     for k, kernel in enumerate(run.program.kernel_names):
-        if kernel.rpartition(" ")[0] == name:
+        if loop_of(kernel) == name:
             row = run.state.kernel[0, k]
             first = int(row[y.K_FIRST_WORK])
             log = run.state.work_log[0, first : first + int(row[y.K_WORKGROUPS])]

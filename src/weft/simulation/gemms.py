@@ -9,11 +9,13 @@ from weft.engine import layout as y
 from weft.engine.state import Machine as State
 from weft.errors import InputError
 from weft.hardware import Gpu, System
+from weft.kernels import gemm_kernel
 from weft.overlap.gemms import ConcurrentGemms, TiledGemm, occupancy
 from weft.overlap.machine import default_request_bytes
 from weft.result import Result
-from weft.result.collect import WAITS, residency
+from weft.result.collect import WAITS, loop_times, residency
 from weft.result.gemms_run import GemmsRun
+from weft.result.loops import GEMM
 from weft.simulation.execution import Run, config_of, run_plan
 
 COUNTERS = (
@@ -44,10 +46,11 @@ def concurrent_gemms(
     large as suits the GPU unless given. Raises InputError for what cannot be simulated.
     """
     result, program, state = _run(gemms, gpu, queues, units, clock, request_bytes)
-    kernels = [placed.kernel for placed in program.plan.kernels]
+    ends, _ = loop_times(program, state, GEMM)
+    kernels = [gemm_kernel(one.gemm, gpu, one.tiling, clock) for one in gemms]
     return GemmsRun(
         makespan_s=int(state.clock[y.C_NOW]) * 1e-15,
-        ends_s=tuple(int(end) * 1e-15 for end in state.kernel_run[0, :, y.KR_END]),
+        ends_s=tuple(ends),
         waits=_shares(state),
         bytes=dict(result.bytes),
         counters={name: result.counters[name] for name in COUNTERS},

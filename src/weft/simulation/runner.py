@@ -11,6 +11,7 @@ from weft.engine.state import Machine as State
 from weft.errors import InputError, UnknownNameError
 from weft.hardware import Gpu, Machine, System
 from weft.kernels.copies import DmaGather
+from weft.kernels.ring import whole_ring
 from weft.overlap import ROUND_ROBIN, ArbiterPolicy, PhaseTimes
 from weft.overlap.library_ring import cu_collective, dma_collective
 from weft.overlap.nodes import system_for
@@ -70,11 +71,20 @@ def collective_on(
     driver: str,
     units: int | None = None,
     copies: Copies | None = None,
+    plain_ring: int | None = None,
 ) -> Collective:
     """The collective as its driver carries it out: by `units` workgroups (None: the library's number), or by copies.
 
-    Raises UnknownNameError for an unknown collective, InputError for one that its driver cannot carry out.
+    With `plain_ring` it is an all-reduce by a ring without a library's slices and staging, with that many bytes of a
+    workgroup on their way. Raises UnknownNameError for an unknown collective, InputError for one that its driver
+    cannot carry out.
     """
+    if plain_ring is not None:
+        if (name, driver) != ("all_reduce", "cu"):
+            raise InputError(
+                f"a plain ring is an all_reduce by compute units, not {name} by {driver}; leave plain_ring out"
+            )
+        return whole_ring(bytes_, ranks, units, plain_ring, 1 if dtype == "int8" else 2)
     if driver == "dma":
         return dma_collective(name, bytes_, ranks, **(copies or {}))
     return cu_collective(name, bytes_, ranks, whole(machine), dtype, units)

@@ -148,7 +148,7 @@ class _Bench:
     def __init__(self, gemm: Gemm, collective: str, bytes_: int, machine: Where, options: _Options) -> None:
         self.collective, self.bytes_, self.machine, self.options = collective, bytes_, machine, options
         self.system = one_node(machine, options.ranks)
-        tiling = options.tiling or tiling_for(gemm, self.system.gpu, options.clock)
+        tiling = options.tiling or tiling_for(gemm, self.system.gpu, options.clock, split=True)
         self.loop = GemmLoop(gemm, tiling, options.gemms, options.clock)
         self.alone: dict[str, _Loop] = {}
 
@@ -197,11 +197,11 @@ class _Bench:
     def _grid(self, left: tuple[int, ...] | None) -> Grid:
         """How the GEMM's tiles fill the compute units that it may use (None: all)."""
         gpu, tiling = self.system.gpu, self.loop.tiling
-        rows, columns = tiling.grid(self.loop.gemm)
+        tiles = tiling.workgroups(self.loop.gemm)
         resident = occupancy(gemm_kernel(self.loop.gemm, gpu, tiling, self.loop.clock), gpu)
         have = gpu.compute.compute_units
         given = have if left is None else len(left)
-        return Grid(tiling.rows, tiling.columns, rows * columns, resident, have, given)
+        return Grid(tiling.rows, tiling.columns, tiles, resident, have, given, tiling.splits)
 
     def _library_driver(self) -> str:
         """What a library drives the collective by: compute units, where they can."""

@@ -7,31 +7,35 @@ sub-layers its figures are means of; here they are all 16 of its main study, and
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
 from weft.errors import InputError
-from weft.files import write_json
 from weft.hardware import Gpu
 from weft.hardware import load as load_gpu
 from weft.overlap.strategies import split_units
 from weft.parallel import sublayer
 from weft.result import Result
+from weft.result.stream_run import StreamRun
 from weft.simulation import DEFAULT_REQUEST_BYTES
-from weft.simulation.split import IN_FLIGHT, ring_alone, split_run, watched_split
-from weft.studies.headline import Case, HeadlineRow, stated, unlike
+from weft.studies.claims import Case
+from weft.studies.headline import HeadlineRow, PaperStudy, unlike
 from weft.studies.t3 import MAIN, MAIN_CASES, PAPER_MACHINE, select
-from weft.sweep import Progress, Store, Task, sweep
-from weft.sweep.streams import GemmAlone, Setting
+from weft.sweep import Progress, Store, results
+from weft.sweep.streams import CollectiveAlone, GemmAlone, Setting, Together
 from weft.workload import Gemm
 
 SPLITS = (8, 16)
 """Compute units that the paper gives the all-reduce."""
 CURVE = (4, 8, 16, 32)
 """Compute units given to the all-reduce for the curves of slowdowns."""
+IN_FLIGHT = 16 * 1024
+"""What a workgroup of the all-reduce has on its way [bytes], half of it where it adds: 256 threads x 4 x 16 B.
+
+RCCL unrolls by 4, and by 2 where it adds, on MI200 (ROCm/rccl src/device/common_kernel.h, reduceCopy).
+"""
 PUBLISHED: Mapping[str, float] = {
     "cu_split.72_8.ar_slowdown": 0.41,
     "cu_split.72_8.speedup": 1.18,
@@ -41,71 +45,6 @@ PUBLISHED: Mapping[str, float] = {
     "cu_split.ideal.speedup": 1.67,
 }
 """Every published figure by its id."""
-
-
-@dataclass(frozen=True)
-class RingTask:
-    """An all-reduce of `bytes_` alone, on `units` compute units (None: all)."""
-
-    bytes_: int
-    units: int | None
-    in_flight: int
-    setting: Setting
-
-    @property
-    def title(self) -> str:
-        """The run in a few words."""
-        return f"all-reduce on {'all' if self.units is None else self.units} units"
-
-    @property
-    def weight(self) -> float:
-        """How long the run takes beside others, roughly."""
-        return self.bytes_ / 1e6
-
-    def inputs(self) -> Mapping[str, Any]:
-        """Everything that decides the answer."""
-        own = {"bytes": self.bytes_, "units": self.units, "in_flight": self.in_flight}
-        return {"run": "ring_alone", **own, **self.setting.inputs()}
-
-    def run(self) -> dict[str, Any]:
-        """When it ended."""
-        s = self.setting
-        return ring_alone(
-            self.bytes_, s.gpu, ranks=s.ranks, units=self.units, in_flight=self.in_flight,
-            request_bytes=s.request_bytes,
-        )._asdict()  # fmt: skip
-
-
-@dataclass(frozen=True)
-class SplitTask:
-    """A GEMM beside an all-reduce of its output's size, which has `apart` compute units."""
-
-    gemm: Gemm
-    apart: int
-    in_flight: int
-    setting: Setting
-
-    @property
-    def title(self) -> str:
-        """The run in a few words."""
-        return f"GEMM {self.gemm} beside an all-reduce on {self.apart} units"
-
-    @property
-    def weight(self) -> float:
-        """How long the run takes beside others, roughly."""
-        return self.gemm.flops / 1e9 + self.gemm.output_bytes / 1e6
-
-    def inputs(self) -> Mapping[str, Any]:
-        """Everything that decides the answer."""
-        own = {"gemm": asdict(self.gemm), "apart": self.apart, "in_flight": self.in_flight}
-        return {"run": "split_run", **own, **self.setting.inputs()}
-
-    def run(self) -> dict[str, Any]:
-        """When both ended."""
-        s = self.setting
-        return split_run(
-            self.gemm, s.gpu, self.apart, ranks=s.ranks, in_flight=self.in_flight, request_bytes=s.request_bytes
-        )._asdict()  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -160,28 +99,26 @@ class SplitCase:
 
 
 @dataclass(frozen=True)
-class CuSplitStudy:
-    """What the study found; `splits` and `curve` count the units of the all-reduce, `wall_s` is its own time [s]."""
+class CuSplitStudy(PaperStudy):
+    """What the study found; `splits` and `curve` count the units of the all-reduce."""
+
+    NAME = "cu-split"
+    PAPER = "ASPLOS 2024, arXiv:2401.16677"
 
     cases: tuple[SplitCase, ...]
     splits: tuple[int, ...]
     curve: tuple[int, ...]
-    gpu: str
     units: int
-    changed: tuple[str, ...]
     in_flight: int
-    request_bytes: int
-    wall_s: float
 
     @property
-    def comparable(self) -> bool:
-        """Whether the published figures hold for the machine that was simulated."""
-        return unlike(self.gpu, PAPER_MACHINE, self.changed) is None
+    def _unlike(self) -> str | None:
+        return unlike(self.gpu, PAPER_MACHINE, self.changed)
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What must be known to read the figures."""
-        why = unlike(self.gpu, PAPER_MACHINE, self.changed)
+        why = self._unlike
         if why is not None:
             return (why,)
         all_of = len(self.cases) == len(MAIN_CASES)
@@ -209,13 +146,8 @@ class CuSplitStudy:
     def watch(self, machine: Gpu) -> tuple[str, dict[int, Result]]:
         """The sub-layer whose ideal is the largest, and its run under every split; `machine` is that of the study."""
         case = max(self.cases, key=lambda case: case.speedup(0))
-        runs = {
-            apart: watched_split(
-                case.gemm, machine, apart, ranks=case.case[1], in_flight=self.in_flight,
-                request_bytes=self.request_bytes,
-            )
-            for apart in self.splits
-        }  # fmt: skip
+        setting = Setting(machine, case.case[1], request_bytes=self.request_bytes)
+        runs = {apart: _both(case.gemm, apart, self.in_flight, setting).watch() for apart in self.splits}
         model, tp, name = case.case
         return f"{model} {name}, TP {tp}", runs
 
@@ -251,10 +183,9 @@ class CuSplitStudy:
         known = PUBLISHED.get(key) if self.comparable else None
         return HeadlineRow(key, what, known, value, unit)
 
-    def as_json(self) -> dict[str, Any]:
-        """The study as plain data: what was run, the headline and every case."""
+    def own(self) -> dict[str, Any]:
+        """Splits, curve and every case as plain data."""
         return {
-            **stated(self, "cu-split", "ASPLOS 2024, arXiv:2401.16677"),
             "splits": [self.name(apart) for apart in self.splits],
             "in_flight_bytes": self.in_flight,
             "curve": [
@@ -263,10 +194,6 @@ class CuSplitStudy:
             ],
             "cases": [case.record() for case in self.cases],
         }  # fmt: skip
-
-    def save(self, path: str | Path) -> Path:
-        """Write the study as JSON; OutputError if the path cannot be written."""
-        return write_json(path, self.as_json())
 
 
 def run(
@@ -301,8 +228,8 @@ def run(
             f"the CU-split study has the models {', '.join(MAIN)} at TP 8 and 16; choose one of these"
         )
     plans = [_Plan(case, machine, apart, curve, in_flight, request_bytes) for case in cases]
-    todo = list(dict.fromkeys(task for plan in plans for task in plan.tasks()))
-    found = dict(sweep(todo, jobs, progress, store))
+    todo = [task for plan in plans for task in plan.tasks()]
+    found = results(todo, StreamRun.from_record, jobs, progress, store)
     return CuSplitStudy(
         cases=tuple(plan.case_of(found) for plan in plans),
         splits=apart,
@@ -350,22 +277,34 @@ class _Plan:
     def gemm_task(self, apart: int) -> GemmAlone:
         return GemmAlone(self.gemm, self.setting, self.gpu.compute.compute_units - apart if apart else None)
 
-    def ring_task(self, apart: int) -> RingTask:
-        return RingTask(self.gemm.output_bytes, apart or None, self.in_flight, self.setting)
+    def ring_task(self, apart: int) -> CollectiveAlone:
+        size, dtype = self.gemm.output_bytes, self.gemm.dtype
+        return CollectiveAlone(
+            "all_reduce", size, self.setting, units=apart or None, dtype=dtype, plain_ring=self.in_flight
+        )
 
-    def split_task(self, apart: int) -> SplitTask:
-        return SplitTask(self.gemm, apart, self.in_flight, self.setting)
+    def split_task(self, apart: int) -> Together:
+        return _both(self.gemm, apart, self.in_flight, self.setting)
 
-    def tasks(self) -> list[Task]:
-        alone = [make(apart) for apart in (0, *self.curve) for make in (self.gemm_task, self.ring_task)]
-        return [*alone, *(self.split_task(apart) for apart in self.splits)]
+    def tasks(self) -> Iterator[GemmAlone | CollectiveAlone | Together]:
+        for apart in (0, *self.curve):
+            yield self.gemm_task(apart)
+            yield self.ring_task(apart)
+        yield from map(self.split_task, self.splits)
 
-    def case_of(self, found: Mapping[Task, Mapping[str, Any]]) -> SplitCase:
+    def case_of(self, found: Mapping[Any, StreamRun]) -> SplitCase:
         both = {apart: found[self.split_task(apart)] for apart in self.splits}
         return SplitCase(
             case=self.case,
             gemm=self.gemm,
-            gemm_s={apart: found[self.gemm_task(apart)]["gemm_s"] for apart in (0, *self.curve)},
-            ring_s={apart: found[self.ring_task(apart)]["ring_s"] for apart in (0, *self.curve)},
-            both={apart: (record["gemm_s"], record["ring_s"]) for apart, record in both.items()},
+            gemm_s={apart: found[self.gemm_task(apart)].makespan_s for apart in (0, *self.curve)},
+            ring_s={apart: found[self.ring_task(apart)].makespan_s for apart in (0, *self.curve)},
+            both={apart: (run.gemm_s or 0.0, run.collective_s or 0.0) for apart, run in both.items()},
         )
+
+
+def _both(gemm: Gemm, apart: int, in_flight: int, setting: Setting) -> Together:
+    """A GEMM beside an all-reduce of its output's size, launched first, with `apart` compute units of its own."""
+    return Together(
+        gemm, "all_reduce", gemm.output_bytes, setting, "partition", apart, "collective", plain_ring=in_flight
+    )

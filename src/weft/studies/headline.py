@@ -1,17 +1,17 @@
-"""A study's figure, and the published one beside it where it holds: how it is stated, measured and shown."""
+"""A paper's study and its headline: Weft's figures, the published ones beside them where those hold."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from statistics import fmean, geometric_mean
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, ClassVar
 
-from weft.result import Comparison, Result
+from weft.files import write_json
 
-Case = tuple[str, int, str]
-"""Model, degree of tensor parallelism, sub-layer."""
-Measure = Callable[[Sequence[Comparison]], float]
+Published = float | tuple[float, float]
+"""A published figure, or the range that is published, low and high end."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class HeadlineRow:
 
     id: str
     what: str
-    published: float | tuple[float, float] | None
+    published: Published | None
     weft: float
     unit: str
 
@@ -40,45 +40,63 @@ class HeadlineRow:
         return {**asdict(self), "difference": self.difference}
 
 
-class Stated(Protocol):
-    """What every study says of itself."""
+@dataclass(frozen=True, kw_only=True)
+class PaperStudy(ABC):
+    """A paper's study that was run on a machine, and its figures beside the published ones.
+
+    `gpu` is the GPU's name, `changed` lists the machine's values that the user set, `request_bytes` is the size of a
+    memory request [bytes], `wall_s` what the study took [s].
+    """
+
+    NAME: ClassVar[str]
+    PAPER: ClassVar[str]
+    """Where the published figures stand."""
+
+    gpu: str
+    changed: tuple[str, ...]
+    request_bytes: int
+    wall_s: float
 
     @property
-    def gpu(self) -> str:
-        """The GPU's name."""
+    def comparable(self) -> bool:
+        """Whether the published figures hold for what was simulated."""
+        return self._unlike is None
 
     @property
-    def changed(self) -> Sequence[str]:
-        """The machine's values that the user set."""
+    @abstractmethod
+    def _unlike(self) -> str | None:
+        """Why they do not, as a note; None where they do."""
 
     @property
-    def request_bytes(self) -> int:
-        """Size of a memory request [bytes]."""
-
-    @property
-    def wall_s(self) -> float:
-        """What the study took [s]."""
-
-    @property
-    def notes(self) -> Sequence[str]:
+    @abstractmethod
+    def notes(self) -> tuple[str, ...]:
         """What must be known to read the figures."""
 
-    def headline(self) -> Sequence[HeadlineRow]:
+    @abstractmethod
+    def headline(self) -> list[HeadlineRow]:
         """Weft's figures, beside the published ones where those hold."""
 
+    @abstractmethod
+    def own(self) -> dict[str, Any]:
+        """What only this study found, as plain data."""
 
-def stated(study: Stated, name: str, published: str) -> dict[str, Any]:
-    """How the JSON of every study begins: what was run, where the published figures stand, notes and headline."""
-    return {
-        "study": name,
-        "published": published,
-        "gpu": study.gpu,
-        "changed": list(study.changed),
-        "notes": list(study.notes),
-        "request_bytes": study.request_bytes,
-        "wall_s": study.wall_s,
-        "headline": [row.as_json() for row in study.headline()],
-    }
+    def as_json(self) -> dict[str, Any]:
+        """The study as plain data: what was run, notes and headline, and what is its own."""
+        return {
+            "study": self.NAME,
+            "published": self.PAPER,
+            "gpu": self.gpu,
+            "changed": list(self.changed),
+            "notes": list(self.notes),
+            "request_bytes": self.request_bytes,
+            "wall_s": self.wall_s,
+            "headline": [row.as_json() for row in self.headline()],
+            **self.own(),
+        }
+
+    def save(self, path: str | Path) -> Path:
+        """Write the study as JSON; OutputError if the path cannot be written."""
+        return write_json(path, self.as_json())
 
 
 def unlike(
@@ -94,69 +112,3 @@ def unlike(
     else:
         return None
     return f"no published figures stand beside these: {why}"
-
-
-@dataclass(frozen=True)
-class Claim:
-    """A published figure: over which cases it was taken, and how it is measured on their comparisons.
-
-    `unit` is "ratio" (1.30: 30 % faster, or that many times fewer) or "fraction" (-0.22: 22 % less).
-    """
-
-    id: str
-    what: str
-    published: float
-    unit: str
-    cases: tuple[Case, ...]
-    measure: Measure
-
-    def row(self, comparisons: Mapping[Case, Comparison], comparable: bool = True) -> HeadlineRow | None:
-        """The claim beside what was simulated, saying so if that is a part of its cases; None without any.
-
-        Where the machine is not the published one (not `comparable`), Weft's figure stands alone.
-        """
-        found = [comparisons[case] for case in self.cases if case in comparisons]
-        if not found:
-            return None
-        part = "" if len(found) == len(self.cases) else f" ({len(found)} of {len(self.cases)})"
-        published = self.published if comparable else None
-        return HeadlineRow(self.id, self.what + part, published, self.measure(found), self.unit)
-
-
-def geomean_speedup(overlap: str) -> Measure:
-    """Geometric mean of the speedups over sequential."""
-    return lambda found: geometric_mean(c.speedup(overlap) for c in found)
-
-
-def largest_speedup(overlap: str) -> Measure:
-    """Largest speedup over sequential."""
-    return lambda found: max(c.speedup(overlap) for c in found)
-
-
-def reduce_scatter_gain(overlap: str) -> Measure:
-    """Mean of how much faster the reduce-scatter is than in sequential: 0.07 is 7 %."""
-    return lambda found: fmean(
-        c.baseline.times.reduce_scatter / c[overlap].times.reduce_scatter - 1 for c in found
-    )
-
-
-def traffic(result: Result, *causes: str) -> int:
-    """DRAM traffic of the given causes, or of all without any [bytes]."""
-    return sum(result.bytes.get(cause, 0) for cause in causes) if causes else result.total_bytes
-
-
-def times_fewer(overlap: str, *causes: str) -> Measure:
-    """Geometric mean of sequential's traffic over the overlap's: 2.5 is 2.5 times fewer."""
-    return lambda found: geometric_mean(
-        traffic(c.baseline, *causes) / traffic(c[overlap], *causes) for c in found
-    )
-
-
-def traffic_change(overlap: str, *causes: str) -> Measure:
-    """Geometric mean of the overlap's traffic over sequential's, less one: -0.22 is 22 % less."""
-    return lambda found: 1 / times_fewer(overlap, *causes)(found) - 1
-
-
-def largest_saving(overlap: str) -> Measure:
-    """The change of all traffic where most is saved, a negative fraction."""
-    return lambda found: min(traffic(c[overlap]) / traffic(c.baseline) - 1 for c in found)

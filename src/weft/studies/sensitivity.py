@@ -16,9 +16,9 @@ from weft.kernels import GemmTiling
 from weft.parallel import sublayer
 from weft.result import Comparison
 from weft.simulation import DEFAULT_REQUEST_BYTES
-from weft.studies.headline import Case
+from weft.studies.claims import Case
 from weft.studies.moved import Row, Sensitivity
-from weft.sweep import Progress, Store, sweep
+from weft.sweep import Progress, Store, results
 from weft.sweep.sublayers import Compared
 
 CASES = (("t-nlg", 8, "op"), ("t-nlg", 8, "fc2"), ("mega-gpt-2", 8, "ip"), ("mega-gpt-2", 16, "fc2"))
@@ -120,7 +120,7 @@ def run(
     variants = _variants(machine, paths)
     todo = {variant: [_task(variant, model, tp, name) for model, tp, name in cases] for variant in variants}
     every = [task for tasks in todo.values() for task in tasks]
-    made = {task: task.comparison(record) for task, record in sweep(every, jobs, progress, store)}
+    made = results(every, Compared.comparison, jobs, progress, store)
     rows = (_row(variant, [made[task] for task in tasks]) for variant, tasks in todo.items())
     return Sensitivity("t3", tuple(cases), tuple(rows), FORMATS)
 

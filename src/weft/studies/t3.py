@@ -10,32 +10,28 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
 from weft.errors import InputError, UnknownNameError
-from weft.files import write_json
 from weft.hardware import Gpu, find_system
 from weft.hardware import load as load_gpu
 from weft.parallel import ShardedSubLayer, sublayer
 from weft.predict import collective
 from weft.result import Comparison, Result
 from weft.simulation import DEFAULT_REQUEST_BYTES
-from weft.studies.headline import (
+from weft.studies.claims import (
     Case,
     Claim,
-    HeadlineRow,
     geomean_speedup,
     largest_saving,
     largest_speedup,
     reduce_scatter_gain,
-    stated,
     times_fewer,
     traffic_change,
-    unlike,
 )
-from weft.sweep import Progress, Store, sweep
+from weft.studies.headline import HeadlineRow, PaperStudy, unlike
+from weft.sweep import Progress, Store, results
 from weft.sweep.sublayers import Compared
 from weft.workload import SUBLAYERS, Gemm
 
@@ -183,27 +179,22 @@ CLAIMS = (
 
 
 @dataclass(frozen=True)
-class T3Study:
-    """What the study simulated: a comparison of all configurations per (model, TP, sub-layer).
+class T3Study(PaperStudy):
+    """What the study simulated: a comparison of all configurations per (model, TP, sub-layer)."""
 
-    `changed` lists the machine's values that the user set; `wall_s` is the time that the study took [s].
-    """
+    NAME = "t3"
+    PAPER = "ASPLOS 2024, arXiv:2401.16677"
 
     comparisons: Mapping[Case, Comparison]
-    gpu: str
-    changed: tuple[str, ...]
-    request_bytes: int
-    wall_s: float
 
     @property
-    def comparable(self) -> bool:
-        """Whether the published figures hold for the machine that was simulated."""
-        return unlike(self.gpu, PAPER_MACHINE, self.changed) is None
+    def _unlike(self) -> str | None:
+        return unlike(self.gpu, PAPER_MACHINE, self.changed)
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What must be known to read the figures; nothing on the paper's machine."""
-        why = unlike(self.gpu, PAPER_MACHINE, self.changed)
+        why = self._unlike
         if why is None:
             return ()
         longer = self.library_factor()
@@ -229,16 +220,9 @@ class T3Study:
         """One plain record per sub-layer and configuration."""
         return [record for comparison in self.comparisons.values() for record in comparison.rows()]
 
-    def as_json(self) -> dict[str, Any]:
-        """The study as plain data: what was run, the headline and every run."""
-        return {
-            **stated(self, "t3", "ASPLOS 2024, arXiv:2401.16677"),
-            "runs": self.runs(),
-        }
-
-    def save(self, path: str | Path) -> Path:
-        """Write the study as JSON; OutputError if the path cannot be written."""
-        return write_json(path, self.as_json())
+    def own(self) -> dict[str, Any]:
+        """Every run as plain data."""
+        return {"runs": self.runs()}
 
     def __str__(self) -> str:
         title = f"T3 study, {len(self.comparisons)} sub-layers on {self.gpu}"
@@ -325,12 +309,16 @@ def run(
     # One task per shape; the first layer that has it stands for all.
     shapes = {_shape(layer): layer for layer in reversed(layers.values())}
     todo = [Compared(layer, machine, OVERLAPS, request_bytes) for layer in shapes.values()]
-    made = {
-        _shape(task.layer): task.comparison(record) for task, record in sweep(todo, jobs, progress, store)
-    }
+    made = dict(zip(shapes, results(todo, Compared.comparison, jobs, progress, store).values(), strict=True))
     comparisons = {case: _labelled(made[_shape(layer)], layer) for case, layer in layers.items()}
     first = next(iter(comparisons.values())).baseline.config
-    return T3Study(comparisons, first.gpu, first.changed, request_bytes, time.perf_counter() - begin)
+    return T3Study(
+        comparisons,
+        gpu=first.gpu,
+        changed=first.changed,
+        request_bytes=request_bytes,
+        wall_s=time.perf_counter() - begin,
+    )
 
 
 def _shape(layer: ShardedSubLayer) -> tuple[str, int, str]:

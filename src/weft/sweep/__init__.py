@@ -6,15 +6,17 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from weft.errors import InputError
+from weft.sweep.fingerprint import home
 from weft.sweep.pool import Order, answers
 from weft.sweep.store import Contents, Store
 from weft.sweep.task import Question, Record, Task, question
 
 T = TypeVar("T", bound=Task)
+R = TypeVar("R")
 Progress = Callable[[int, int, str], None]
 """Told how many runs are done, of how many, and which was last."""
 
-__all__ = ["Contents", "Progress", "Record", "Store", "Task", "sweep"]
+__all__ = ["Contents", "Progress", "Record", "Store", "Task", "results", "sweep"]
 
 
 def sweep(
@@ -23,8 +25,7 @@ def sweep(
     """Every task with its record, in any order, on `jobs` processes; equal tasks are run once.
 
     What `store` holds comes first and is not run; what is run is kept there as soon as it is done, so that a sweep
-    that was interrupted, even killed, goes on where it stopped. Records do not depend on `jobs`. A script that asks
-    for more than one job calls this below `if __name__ == "__main__":`.
+    that was interrupted, even killed, goes on where it stopped. Records do not depend on `jobs`.
 
     Raises InputError for fewer than one process or for a task that is no plain data, SimulationError if a process
     dies, and what the tasks raise.
@@ -37,6 +38,19 @@ def sweep(
     return _answered(alike, jobs, progress or _nobody, store)
 
 
+def results(
+    tasks: Iterable[T],
+    read: Callable[[Record], R],
+    jobs: int = 1,
+    progress: Progress | None = None,
+    store: Store | None = None,
+) -> dict[T, R]:
+    """Every task with what `read` makes of its record, in the order of the tasks; arguments and errors of `sweep`."""
+    unique = list(dict.fromkeys(tasks))
+    found = {task: read(record) for task, record in sweep(unique, jobs, progress, store)}
+    return {task: found[task] for task in unique}
+
+
 def _answered(
     alike: dict[Question, list[T]], jobs: int, progress: Progress, store: Store | None
 ) -> Iterator[tuple[T, Record]]:
@@ -46,7 +60,9 @@ def _answered(
     progress(done, len(alike), f"{done} kept from before" if done else "starting")
     for asked, record in kept.items():
         yield from ((task, record) for task in alike[asked])
-    orders = [Order(same[0], asked) for asked, same in alike.items() if asked not in kept]
+    orders = [
+        Order(same[0], asked, home(type(same[0]))) for asked, same in alike.items() if asked not in kept
+    ]
     for order, answer in answers(orders, jobs, store):
         done += 1
         progress(done, len(alike), order.task.title)

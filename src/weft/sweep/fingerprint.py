@@ -24,20 +24,26 @@ LIBRARIES = ("numpy", "numba", "llvmlite", "scipy")
 """What computes beside Weft."""
 
 
-@functools.cache
 def fingerprint(kind: type) -> str:
     """A digest of everything but its inputs that decides what a task of that class answers.
 
     Raises InputError for a class that stands in no file.
     """
+    return fingerprint_of(home(kind))
+
+
+@functools.cache
+def fingerprint_of(module: Path) -> str:
+    """A digest of everything but its inputs that decides what tasks of that file answer."""
     digest = hashlib.sha256(_base().encode())
-    for source in sorted(_reached(_home(kind))):
+    for source in sorted(_reached(module)):
         digest.update(source.name.encode())
         digest.update(source.read_bytes())
     return digest.hexdigest()
 
 
-def _home(kind: type) -> Path:
+def home(kind: type) -> Path:
+    """The file of a task's class; InputError if it stands in none."""
     try:
         return Path(inspect.getfile(kind))
     except (TypeError, OSError) as error:

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from multiprocessing.process import BaseProcess
+from pathlib import Path
 
 from weft.errors import OutputError, SimulationError
 from weft.sweep.code import cache_at, compile_here, is_shared, stand_in
-from weft.sweep.fingerprint import fingerprint
+from weft.sweep.fingerprint import fingerprint_of
 from weft.sweep.store import Store
 from weft.sweep.task import Question, Record, Task, answer
 
 
 @dataclass(frozen=True)
 class Order:
-    """A task to run, and its question."""
+    """A task to run, its question, and the file of its class, which is another process's when that is a script."""
 
     task: Task
     asked: Question
+    home: Path
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ def _answer(order: Order, store: Store | None) -> Answer:
     if found is not None:
         return Answer(found)
     made = answer(order.task)
-    if fingerprint(type(order.task)) != order.asked.code:
+    if fingerprint_of(order.home) != order.asked.code:
         return Answer(made, "Weft's own sources changed since the sweep began")
     try:
         store.put(order.asked, made)
@@ -72,10 +73,11 @@ def _in_processes(
     folder = stand_in()
     if folder is None:
         compile_here()
-    # Started afresh, not forked: a fork would copy the threads and locks of whatever the caller has running.
-    context = multiprocessing.get_context("spawn")
-    others = set(multiprocessing.active_children())
-    executor = ProcessPoolExecutor(processes, mp_context=context, initializer=_prepare_worker)
+    # Loky's processes are started afresh, not forked, and may be stopped at any time; those of the standard library
+    # leave their executor waiting for ever when one is stopped while it takes a long task or hands in a long answer.
+    from loky import ProcessPoolExecutor
+
+    executor = ProcessPoolExecutor(processes, initializer=_prepare_worker, initargs=(os.getpid(),))
     try:
         with cache_at(folder):
             if folder is not None:
@@ -85,24 +87,20 @@ def _in_processes(
             yield waiting.pop(future), future.result()
     except BrokenProcessPool as error:
         raise SimulationError(
-            "a process of the sweep ended by itself: out of memory, or started from a script without "
-            "'if __name__ == \"__main__\":'; try it with 1 job"
+            "a process of the sweep ended by itself, perhaps out of memory; try it with 1 job"
         ) from error
     finally:
         # On an error or Ctrl-C nobody needs what is still running; on success nothing is.
-        for child in set(multiprocessing.active_children()) - others:
-            child.terminate()
-        executor.shutdown(wait=True, cancel_futures=True)
+        executor.shutdown(wait=True, kill_workers=True)
 
 
-def _prepare_worker() -> None:
+def _prepare_worker(parent: int) -> None:
     """Leave Ctrl-C to the parent, and do not outlive it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
 
 
-def _end_with(parent: BaseProcess) -> None:
-    parent.join()
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(0.1)
     os._exit(1)

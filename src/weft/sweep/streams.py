@@ -5,18 +5,23 @@ Studies and tables that ask for the same run share its record.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from weft.hardware import Gpu
+from weft.hardware.ring_kernels import in_flight_moved
 from weft.kernels import GemmTiling
 from weft.overlap.strategies import find_strategy
-from weft.simulation.concurrent import isolated_collective, isolated_gemm, together
-from weft.sweep.inputs import gpu_inputs, tiling_inputs
+from weft.result import Result
+from weft.result.stream_run import StreamRun
+from weft.simulation.concurrent import isolated_collective, isolated_gemm, together, watched_together
+from weft.sweep.inputs import gpu_inputs
 from weft.units import format_bytes
 from weft.workload import Gemm
 
+T = TypeVar("T")
 _FLOPS_PER_WEIGHT = 1e9
 _BYTES_PER_WEIGHT = 1e6
 
@@ -25,30 +30,56 @@ _BYTES_PER_WEIGHT = 1e6
 class Setting:
     """Where and how runs are made: `ranks` equal GPUs, the clock ("short", "sustained"), the request size [bytes].
 
-    Without `request_bytes` requests are as large as suits the GPU.
+    Without `request_bytes` requests are as large as suits the GPU. `in_flight` are bytes that a workgroup of a
+    library's kernel has on their way where they are not the catalogue's, by kernel, such as ("cdna.simple", 4096).
     """
 
     gpu: Gpu
     ranks: int = 8
     clock: str = "sustained"
     request_bytes: int | None = None
+    in_flight: tuple[tuple[str, int], ...] = ()
 
     def inputs(self) -> dict[str, Any]:
         """Everything of the setting that decides a run's answer."""
-        return {
-            **gpu_inputs(self.gpu),
-            "ranks": self.ranks,
-            "clock": self.clock,
-            "request_bytes": self.request_bytes,
-        }
+        return {**gpu_inputs(self.gpu), **self.options(), "in_flight": dict(self.in_flight)}
 
     def options(self) -> dict[str, Any]:
         """What every function of `simulation.concurrent` takes."""
         return {"ranks": self.ranks, "clock": self.clock, "request_bytes": self.request_bytes}
 
 
+class StreamTask(ABC):
+    """A run of `simulation.concurrent`: its fields, but for `setting`, are what the function takes, by name."""
+
+    setting: Setting
+
+    @abstractmethod
+    def simulate(self) -> StreamRun:
+        """The run, made in this process."""
+
+    def inputs(self) -> Mapping[str, Any]:
+        """Everything that decides the answer."""
+        shapes = (Gemm, GemmTiling)
+        own = {name: asdict(v) if isinstance(v, shapes) else v for name, v in self._own().items()}
+        return {**own, **self.setting.inputs()}
+
+    def run(self) -> dict[str, Any]:
+        """The record of the `StreamRun`."""
+        return self.simulate().record()
+
+    def _through(self, function: Callable[..., T]) -> T:
+        """What a function of `simulation.concurrent` makes of the task."""
+        here = self.setting
+        with in_flight_moved(here.in_flight):
+            return function(machine=here.gpu, **self._own(), **here.options())
+
+    def _own(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "setting"}
+
+
 @dataclass(frozen=True)
-class GemmAlone:
+class GemmAlone(StreamTask):
     """A GEMM on `units` compute units of a GPU (None: all)."""
 
     gemm: Gemm
@@ -66,25 +97,17 @@ class GemmAlone:
         """How long the run takes beside others, roughly."""
         return self.gemm.flops / _FLOPS_PER_WEIGHT
 
-    def inputs(self) -> Mapping[str, Any]:
-        """Everything that decides the answer."""
-        return {
-            "run": "isolated_gemm",
-            "gemm": asdict(self.gemm),
-            "units": self.units,
-            "tiling": tiling_inputs(self.tiling),
-            **self.setting.inputs(),
-        }
-
-    def run(self) -> dict[str, Any]:
-        """The record of the `StreamRun`."""
-        options = {**self.setting.options(), "units": self.units, "tiling": self.tiling}
-        return isolated_gemm(self.gemm, self.setting.gpu, **options).record()
+    def simulate(self) -> StreamRun:
+        """The GEMM alone."""
+        return self._through(isolated_gemm)
 
 
 @dataclass(frozen=True)
-class CollectiveAlone:
-    """A collective of `bytes_` (the whole buffer) by `units` workgroups (None: the library's number) or DMA engines."""
+class CollectiveAlone(StreamTask):
+    """A collective of `bytes_` (the whole buffer) by `units` workgroups (None: the library's number) or DMA engines.
+
+    `plain_ring` is that of `simulation.concurrent.together`.
+    """
 
     collective: str
     bytes_: int
@@ -92,6 +115,7 @@ class CollectiveAlone:
     driver: str = "cu"
     units: int | None = None
     dtype: str = "bf16"
+    plain_ring: int | None = None
 
     @property
     def title(self) -> str:
@@ -105,29 +129,17 @@ class CollectiveAlone:
         """How long the run takes beside others, roughly."""
         return self.bytes_ / _BYTES_PER_WEIGHT
 
-    def inputs(self) -> Mapping[str, Any]:
-        """Everything that decides the answer."""
-        return {
-            "run": "isolated_collective",
-            "collective": self.collective,
-            "bytes": self.bytes_,
-            "driver": self.driver,
-            "units": self.units,
-            "dtype": self.dtype,
-            **self.setting.inputs(),
-        }
-
-    def run(self) -> dict[str, Any]:
-        """The record of the `StreamRun`."""
-        options = {**self.setting.options(), "units": self.units, "dtype": self.dtype, "driver": self.driver}
-        return isolated_collective(self.collective, self.bytes_, self.setting.gpu, **options).record()
+    def simulate(self) -> StreamRun:
+        """The collective alone."""
+        return self._through(isolated_collective)
 
 
 @dataclass(frozen=True)
-class Together:
+class Together(StreamTask):
     """A GEMM and a collective of `bytes_` under a strategy, `units` compute units set apart where it partitions.
 
-    `first` is what the host launches first (None: as the strategy says).
+    `first` is what the host launches first (None: as the strategy says), `plain_ring` that of
+    `simulation.concurrent.together`.
     """
 
     gemm: Gemm
@@ -138,6 +150,7 @@ class Together:
     units: int | None = None
     first: str | None = None
     tiling: GemmTiling | None = None
+    plain_ring: int | None = None
 
     @property
     def title(self) -> str:
@@ -152,23 +165,15 @@ class Together:
 
     def inputs(self) -> Mapping[str, Any]:
         """Everything that decides the answer."""
-        return {
-            "run": "together",
-            "gemm": asdict(self.gemm),
-            "collective": self.collective,
-            "bytes": self.bytes_,
-            "strategy": self.strategy,
-            "units": self.units,
-            "first": self.first or find_strategy(self.strategy).first,
-            "tiling": tiling_inputs(self.tiling),
-            **self.setting.inputs(),
-        }
+        return {**super().inputs(), "first": self.first or find_strategy(self.strategy).first}
 
-    def run(self) -> dict[str, Any]:
-        """The record of the `StreamRun`."""
-        options = {**self.setting.options(), "units": self.units, "tiling": self.tiling}
-        options |= {"strategy": self.strategy, "first": self.first}
-        return together(self.gemm, self.collective, self.bytes_, self.setting.gpu, **options).record()
+    def simulate(self) -> StreamRun:
+        """Both side by side."""
+        return self._through(together)
+
+    def watch(self) -> Result:
+        """The run with all that happened in it: who held which compute unit when, for pictures and traces."""
+        return self._through(watched_together)
 
 
 def _on(units: int | None) -> str:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 from weft.collectives.fabric import fabric_of
 from weft.collectives.library import Algorithm
@@ -17,14 +16,13 @@ from weft.predict import collective as closed_form
 from weft.result.sharing import Sharing
 from weft.result.stream_run import StreamRun
 from weft.simulation.runner import collective_on
-from weft.sweep import Progress, Store, Task, sweep
-from weft.sweep.ring_moved import RingMoved
+from weft.sweep import Progress, Store, results
 from weft.sweep.streams import CollectiveAlone, GemmAlone, Setting, Together
 from weft.tuning.advice import Advice, Doubt, LibraryChoice, Option, makespan_of
-from weft.tuning.assumptions import assumptions, ends, flight_ends, moved_to
+from weft.tuning.assumptions import COPIES, moved_settings
 from weft.tuning.heuristics import Case, Forecast, case_of, choose, forecasts, plainest
 from weft.tuning.model_errors import collective_error, contention_error, gemm_error
-from weft.tuning.probes import tables_for
+from weft.tuning.probes import Probe, tables_for
 from weft.tuning.tables import SlowdownTables
 from weft.workload import Gemm
 
@@ -119,10 +117,10 @@ class _Advisor:
         doubts = [*self._model_doubts(case, advice), *_library_doubt(advice)]
         return replace(advice, doubts=(*doubts, *(self._assumed_doubts(advice) if spread else ())))
 
-    def _run(self, tasks: Sequence[Task]) -> list[StreamRun]:
+    def _run(self, tasks: Sequence[Probe]) -> list[StreamRun]:
         """The runs of the tasks, in their order."""
-        found = dict(sweep(tasks, jobs=self.jobs, progress=self.progress, store=self.store))
-        return [StreamRun.from_record(found[task]) for task in tasks]
+        found = results(tasks, StreamRun.from_record, self.jobs, self.progress, self.store)
+        return [found[task] for task in tasks]
 
     def _gemm(self, setting: Setting) -> GemmAlone:
         return GemmAlone(self.gemm, setting)
@@ -174,42 +172,22 @@ class _Advisor:
 
     def _assumed_doubts(self, advice: Advice) -> Iterator[Doubt]:
         """What each assumed value would make of the speedup at both ends of its range, if anything: simulated."""
-        found = self._assumed_ends(advice.best)
-        tasks = [task for triples in found.values() for triple in triples for task in triple]
-        times = iter(run.makespan_s for run in self._run(tasks))
-        for (why, copies), triples in found.items():
-            speedups = [(next(times) + next(times)) / next(times) for _ in triples]
+        best = advice.best
+        driver = STRATEGIES[best.strategy].driver
+        both = self._together(best.strategy, best.units, self.setting)
+        ends: dict[tuple[str, bool], list[list[StreamRun]]] = {}
+        moved = [
+            m for m in moved_settings(self.setting, self.gemm.dtype) if m.moves - COPIES or driver == "dma"
+        ]
+        alone = self._gemm(self.setting), self._moved(self.setting)
+        runs = iter(self._run([m.run(task) for m in moved for task in (*alone, both)]))
+        for m in moved:
+            why = f"{m.what}, uncertain" + (f" ({m.listed})" if m.paths else "")
+            ends.setdefault((why, m.moves == COPIES), []).append([next(runs) for _ in range(3)])
+        for (why, copies), triples in ends.items():
+            speedups = [(g.makespan_s + c.makespan_s) / b.makespan_s for g, c, b in triples]
             if any(speedup != advice.speedup for speedup in speedups):
                 yield _doubt(why, speedups)._replace(copies=copies)
-
-    def _assumed_ends(self, best: Option) -> Mapping[tuple[str, bool], list[tuple[Task, Task, Task]]]:
-        """By what is assumed, and if of DMA engines alone: a GEMM alone, a collective alone and both, at each end."""
-        here, gpu = self.setting, self.tables.gpu
-        by_dma = STRATEGIES[best.strategy].driver == "dma"
-        found: dict[tuple[str, bool], list[tuple[Task, Task, Task]]] = {}
-        for one in assumptions(self.gemm.dtype):
-            moved = ends(gpu, one) if by_dma or not one.copies else None
-            for values in moved or ():
-                other = moved_to(gpu, values)
-                if other is not None:
-                    there = replace(here, gpu=other)
-                    triple = (
-                        self._gemm(there if one.gemm else here),
-                        self._moved(there if one.collective else here),
-                        self._together(best.strategy, best.units, there),
-                    )
-                    why = f"{one.what}, uncertain ({_listed(values)})"
-                    found.setdefault((why, one.copies), []).append(triple)
-        found["how much the library's workgroups have on their way, uncertain", False] = [
-            (
-                self._gemm(here),
-                RingMoved(self._moved(here), flight),
-                both if by_dma else RingMoved(both, flight),
-            )
-            for both in [self._together(best.strategy, best.units, here)]
-            for flight in flight_ends(gpu)
-        ]
-        return found
 
 
 def library_choice(
@@ -276,12 +254,6 @@ def _from(sizes: Sequence[int], holds: Callable[[int], bool]) -> int | None:
 
 def _doubt(why: str, speedups: Sequence[float]) -> Doubt:
     return Doubt(why, min(speedups), max(speedups))
-
-
-def _listed(values: Mapping[str, Any]) -> str:
-    """The paths, or their table where there are many."""
-    names = list(values)
-    return ", ".join(names) if len(names) < 3 else f"{names[0].partition('.')[0]}, {len(names)} values"
 
 
 def _where(here: bool, gpu: str) -> str:

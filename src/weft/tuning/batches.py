@@ -11,7 +11,7 @@ from weft.kernels import GemmTiling
 from weft.overlap.gemms import TiledGemm
 from weft.result.gemms_run import GemmsRun
 from weft.simulation.gemms import concurrent_gemms
-from weft.sweep import Store, sweep
+from weft.sweep import Store, results
 from weft.sweep.inputs import gpu_inputs, tiling_inputs
 from weft.workload import Gemm
 
@@ -37,9 +37,8 @@ class Batch:
     def title(self) -> str:
         """The run in a few words."""
         first = self.gemms[0]
-        tile = f"{first.tiling.rows} x {first.tiling.columns}"
         many = "" if len(self.gemms) == 1 else f"{len(self.gemms)} GEMMs, the first "
-        return f"{many}{first.gemm} in tiles of {tile}"
+        return f"{many}{first.gemm} in tiles of {first.tiling}"
 
     @property
     def weight(self) -> float:
@@ -101,11 +100,6 @@ class Workshop:
     store: Store | None = None
     progress: Callable[[int, int, str], None] | None = None
 
-    def simulate(self, batches: Iterable[Batch]) -> dict[Batch, GemmsRun]:
+    def simulate(self, batches: Iterable[Batch]) -> Runs:
         """Every batch with what it took; each is simulated once, whatever the number of processes."""
-        unique = list(dict.fromkeys(batches))
-        found = {
-            task: GemmsRun.from_record(record)
-            for task, record in sweep(unique, jobs=self.jobs, progress=self.progress, store=self.store)
-        }
-        return {task: found[task] for task in unique}
+        return results(batches, GemmsRun.from_record, self.jobs, self.progress, self.store)

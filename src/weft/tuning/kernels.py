@@ -25,7 +25,7 @@ DEGREES = (1, 2, 4, 8, 16)
 SHARES = (1, 2, 4)
 """Candidates are ranked for one over so much of the compute units and of the last-level cache."""
 FIRST = 3
-"""Candidates of each ranking that are simulated."""
+"""Candidates of each ranking, with K cut where that is faster and with K in one piece, that are simulated."""
 
 
 @dataclass(frozen=True)
@@ -68,10 +68,17 @@ class GoKernels:
 
 
 def candidates(gemm: Gemm, gpu: Gpu, clock: str = "sustained") -> tuple[GemmTiling, ...]:
-    """The kernels that are worth a try, those for the whole GPU first; raises InputError for a dtype that it lacks."""
+    """The kernels that are worth a try, those for the whole GPU first; raises InputError for a dtype that it lacks.
+
+    Kernels that leave K in one piece are tried beside those that cut it: many GEMMs together fill the GPU without.
+    """
     if gpu.vendor == "none":  # a model of a GPU without a library: one tile
         return (tiling_for(gemm, gpu, clock),)
-    ranked = (ranked_plans(gemm, part_of(gpu, share), clock)[:FIRST] for share in SHARES)
+    ranked = (
+        ranked_plans(gemm, part_of(gpu, share), clock, split=split)[:FIRST]
+        for share in SHARES
+        for split in (True, False)
+    )
     return tuple(dict.fromkeys(plan.tiling for plans in ranked for plan in plans))
 
 

@@ -38,6 +38,7 @@ class Tile(_Plain):
     resident: int
     share_rows: int
     share_columns: int
+    splits: int = 1
 
     @property
     def tiling(self) -> GemmTiling:

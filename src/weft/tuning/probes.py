@@ -12,7 +12,7 @@ from weft.errors import InputError, UnknownNameError
 from weft.hardware import Gpu, find_gpu
 from weft.overlap.library_ring import PUSHES
 from weft.result.stream_run import StreamRun
-from weft.sweep import Progress, Store, sweep
+from weft.sweep import Progress, Store, results
 from weft.sweep.streams import CollectiveAlone, GemmAlone, Setting, Together
 from weft.tuning.heuristics import case_of, forecasts
 from weft.tuning.profile import profile_of
@@ -113,8 +113,7 @@ class _Probes:
         return replace(tables, errors=self._errors(tables, pairs))
 
     def _run(self, tasks: Sequence[Probe]) -> Runs:
-        found = sweep(tasks, jobs=self.jobs, progress=self.progress, store=self.store)
-        return {task: StreamRun.from_record(record) for task, record in found}
+        return results(tasks, StreamRun.from_record, self.jobs, self.progress, self.store)
 
     def _alone(self) -> list[Probe]:
         tasks: list[Probe] = [

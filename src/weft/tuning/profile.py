@@ -9,10 +9,9 @@ from math import ceil, floor
 from weft.hardware import Gpu
 from weft.overlap.tile import tiling_for
 from weft.predict import gemm_kernel
-from weft.predict.gemm import effective_rates
+from weft.predict.gemm_plans import cold_rates
 from weft.workload import Gemm
 
-_COLD = float("inf")  # the operands come from memory
 _ROUNDING = 1e-9
 
 
@@ -40,8 +39,7 @@ def profile_of(gemm: Gemm, gpu: Gpu, taken: Sequence[int], clock: str = "sustain
 
     Raises InputError for a data type that the GPU's matrix units lack.
     """
-    tiling = tiling_for(gemm, gpu, clock)
-    rows, columns = tiling.grid(gemm)
+    tiling = tiling_for(gemm, gpu, clock, split=True)
     tile = gemm_kernel.Tile(
         float(tiling.rows),
         float(tiling.columns),
@@ -52,13 +50,15 @@ def profile_of(gemm: Gemm, gpu: Gpu, taken: Sequence[int], clock: str = "sustain
         float(max(tiling.share_rows, tiling.share_columns)),
     )
     shape = gemm_kernel.Shape(gemm.m, gemm.n, gemm.k, 1)
-    machine = effective_rates(gemm.dtype, gpu, "short" if clock == "short" else "sustained", _COLD)
+    machine = cold_rates(gemm.dtype, gpu, clock)
     found = {
-        units: gemm_kernel.whole(shape, tile, tile.columns, machine._replace(units=machine.units - units))
+        units: gemm_kernel.fixed(
+            shape, tile, tile.columns, tiling.splits, machine._replace(units=machine.units - units)
+        )
         for units in sorted({0, *taken})
     }
     return GemmProfile(
-        tiles=rows * columns,
+        tiles=tiling.workgroups(gemm),
         resident=max(tiling.resident, 1),
         units=gpu.compute.compute_units,
         seconds={units: gpu.compute.launch_latency + one.total for units, one in found.items()},

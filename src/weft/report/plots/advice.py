@@ -67,7 +67,7 @@ def _stretches(option: Option) -> tuple[float, float, float, float]:
 @styled
 def gain_against_units(advice: Advice) -> Picture:
     """The speedup against the compute units set apart: as the tables expect it, and as simulated (marks)."""
-    figure = picture(7.2, 3.6)
+    figure = picture(10, 3.6)
     ax = figure.subplots()
     for strategy, mark, line in _LINES:
         color = STRATEGIES[strategy].color
@@ -103,7 +103,7 @@ def gain_against_units(advice: Advice) -> Picture:
 def collective_times(advice: Advice) -> Picture:
     """The collective alone against its size: by the library's kernel, by few compute units, by DMA engines [us]."""
     table = advice.tables.collective(advice.collective)
-    figure = picture(7.2, 3.4)
+    figure = picture(10, 3.4)
     ax = figure.subplots()
     word = advice.units_word
     lines = [(f"library, {table.library_units} {word}", table.library, STRATEGIES["priority"].color, "o-")]

@@ -10,12 +10,12 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, PercentFormatter
 
 from weft.report.plots.style import STRATEGIES, Picture, grid, handle, picture, styled
+from weft.report.tables import percent
 from weft.result.sharing import CLASSES, Sharing
 from weft.units import format_bytes
 
 _LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
 _MARKERS = {"G-long": "^", "GC-equal": "o", "C-long": "v"}
-_KINDS = {"G-long": "GEMM is longer", "GC-equal": "both alike", "C-long": "collective is longer"}
 
 
 @styled
@@ -33,7 +33,7 @@ def shares(cases: Sequence[Sharing], published: Mapping[str, float] | None = Non
             value = fmean(case.share(name) for case in members)
             ax.bar(at, value, width, color=look.color, hatch=look.hatch, edgecolor="#444444")
             ax.annotate(
-                f"{value:.0%}",
+                percent(value),
                 (at, max(value, 0)),
                 (0, 2),
                 textcoords="offset points",
@@ -43,7 +43,7 @@ def shares(cases: Sequence[Sharing], published: Mapping[str, float] | None = Non
             if kind == "all" and published and name in published:
                 ends = (at - width / 2, at + width / 2)
                 ax.plot(ends, (published[name],) * 2, color="black", linewidth=2.2, zorder=4)
-    labels = [f"{_KINDS.get(kind, 'all scenarios')}\n({len(members)})" for kind, members in groups.items()]
+    labels = [f"{CLASSES.get(kind, 'all scenarios')}\n({len(members)})" for kind, members in groups.items()]
     ax.set_xticks(range(len(groups)), labels)
     ax.axhline(1, color="black", linewidth=0.8, linestyle=(0, (5, 2)))
     ax.axhline(0, color="black", linewidth=0.8)
@@ -64,15 +64,15 @@ def slowdowns(cases: Sequence[Sharing]) -> Picture:
     figure = picture(10, 5.6)
     axes = figure.subplots(2, -(-len(names) // 2), sharex=True, sharey=True, squeeze=False).ravel()
     for ax, name in zip(axes, names, strict=False):
-        for kind in CLASSES:
+        for color, (kind, words) in zip(_LINES, CLASSES.items(), strict=False):
             members = [case for case in cases if case.kind == kind]
             ax.scatter(
                 [case.gemm_slowdown(name) for case in members],
                 [case.collective_slowdown(name) for case in members],
                 s=24,
                 marker=_MARKERS[kind],
-                color=_LINES[CLASSES.index(kind)],
-                label=_KINDS[kind],
+                color=color,
+                label=words,
                 alpha=0.85,
             )
         ax.axvline(1, color="#888888", linewidth=0.7)

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
 from weft.report.plots.style import Look, Picture, grid, handle, picture, styled
 from weft.report.plots.units import Way, units_by_way
+from weft.result.gemms_run import GemmsRun
+from weft.tuning.watched import Watched
+
+if TYPE_CHECKING:
+    from weft.studies.goldyloc import Case, Change
+    from weft.studies.goldyloc.shares import ShareLoss
 
 GOLDYLOC = Look("GOLDYLOC", "#0072B2")
 _MARKS = {
@@ -25,9 +32,9 @@ _ROW = 0.3
 
 
 @styled
-def ways_to_run(cases: Sequence[Any]) -> Picture:
+def ways_to_run(cases: Sequence[Case]) -> Picture:
     """How many times faster than default concurrency each queue runs: bars GOLDYLOC, marks every other way."""
-    figure = picture(9, 1.4 + _ROW * len(cases))
+    figure = picture(10, 1.4 + _ROW * len(cases))
     ax = figure.subplots()
     for row, case in enumerate(cases):
         judged = case.judged
@@ -60,8 +67,8 @@ def ways_to_run(cases: Sequence[Any]) -> Picture:
     return figure
 
 
-def held_by_gemms(queue: Any) -> Picture:
-    """Which GEMM of a queue held which compute unit when: all at once, and in the chosen batches (a `Watched`)."""
+def held_by_gemms(queue: Watched) -> Picture:
+    """Which GEMM of a queue held which compute unit when: all at once, and in the chosen batches."""
     first = [sum(queue.sizes[:number]) for number in range(len(queue.sizes))]
     ways = (
         Way("all at once, kernels tuned alone", queue.default, [range(len(queue.names))]),
@@ -81,9 +88,9 @@ def _batches(sizes: Sequence[int]) -> str:
 
 
 @styled
-def what_changes(changes: Sequence[Any]) -> Picture:
+def what_changes(changes: Sequence[Change]) -> Picture:
     """GO-kernels against those tuned alone: speed over loads from the cache, and over misses."""
-    figure = picture(9, 3.2)
+    figure = picture(10, 3.2)
     left, right = figure.subplots(1, 2, sharey=True)
     for ax, measure, label in (
         (left, _requests, "requests to the last-level cache, GO-kernel / kernel tuned alone"),
@@ -98,18 +105,18 @@ def what_changes(changes: Sequence[Any]) -> Picture:
     return figure
 
 
-def _requests(run: Any) -> float:
+def _requests(run: GemmsRun) -> float:
     return float(sum(run.counters[name] for name in ("cache_hits", "cache_merged_misses", "cache_misses")))
 
 
-def _misses(run: Any) -> float:
+def _misses(run: GemmsRun) -> float:
     return float(run.counters["cache_misses"])
 
 
 @styled
 def fixed_degrees(speeds: Sequence[tuple[str, float]]) -> Picture:
     """Geometric means over default concurrency: GO-kernels at each fixed degree, GOLDYLOC, the oracle."""
-    figure = picture(9, 2.6)
+    figure = picture(10, 2.6)
     ax = figure.subplots()
     colors = ["#999999" if name.startswith("degree") else GOLDYLOC.color for name, _ in speeds]
     ax.bar([name for name, _ in speeds], [value for _, value in speeds], color=colors, width=0.6)
@@ -122,9 +129,9 @@ def fixed_degrees(speeds: Sequence[tuple[str, float]]) -> Picture:
 
 
 @styled
-def losses(rows: Sequence[Any]) -> Picture:
+def losses(rows: Sequence[ShareLoss]) -> Picture:
     """What the whole GPU's best kernel loses on a half and a quarter of the compute units, GEMM by GEMM, sorted."""
-    figure = picture(9, 2.8)
+    figure = picture(10, 2.8)
     ax = figure.subplots()
     for share, name, color in ((2, "half", "#56B4E9"), (4, "a quarter", "#D55E00")):
         values = sorted(100 * row.loss for row in rows if row.share == share)
@@ -136,6 +143,7 @@ def losses(rows: Sequence[Any]) -> Picture:
             color=color,
             label=f"on {name} of the units",
         )
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.set_xlabel("GEMMs, the least loss first")
     ax.set_ylabel("longer than the best kernel [%]")
     ax.legend()

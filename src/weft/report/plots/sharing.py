@@ -12,6 +12,7 @@ from weft.report.plots.style import Look, Picture, grid, handle, picture, styled
 from weft.report.plots.units import draw_units, mark_parts, unit_map
 from weft.result import Residency
 from weft.result.concurrent import Concurrency, owned_bytes
+from weft.result.loops import loop_of, number_of
 
 BINS = 300
 """Moments of the traffic: finer ones would show single bursts."""
@@ -28,8 +29,11 @@ _TERA = 1e-12
 
 
 @styled
-def held_units(answer: Concurrency) -> Picture:
-    """Who held which compute unit of one GPU when [us], a line per unit, below the kernels of both streams."""
+def held_units(answer: Concurrency, until: float | None = None) -> Picture:
+    """Who held which compute unit of one GPU when [us], a line per unit, below the kernels of both streams.
+
+    The time axis ends at `until` [s], for several runs to be compared, else with the run.
+    """
     run = answer.run
     held = run.residency
     assert held is not None  # streams have one
@@ -40,7 +44,7 @@ def held_units(answer: Concurrency) -> Picture:
     image = unit_map(held, _owners(held, answer), round(answer.makespan * 1e15))
     draw_units(units, image, held, _COLORS, (0, end))
     mark_parts(units, held.units, run.config.partitions)
-    units.set_xlim(0, end)
+    units.set_xlim(0, (until or answer.makespan) * 1e6)
     units.set_xlabel("time [µs]")
     figure.legend(
         handles=[handle(look) for look in (GEMM, COLLECTIVE, WAITING)], loc="outside lower center", ncols=3
@@ -51,19 +55,18 @@ def held_units(answer: Concurrency) -> Picture:
 def _owners(held: Residency, answer: Concurrency) -> list[list[str]]:
     """The kernels of GEMMs and of collectives, those of a loop in turn."""
     return [
-        [
-            name
-            for name in held.kernels
-            if name.rpartition(" ")[0] == loop.name and int(name.rpartition(" ")[2]) % 2 == turn
-        ]
+        [name for name in held.kernels if loop_of(name) == loop.name and number_of(name) % 2 == turn]
         for loop in (answer.gemm, answer.collective)
         for turn in (0, 1)
     ]
 
 
 @styled
-def channel_owners(answer: Concurrency) -> Picture:
-    """Whose bytes passed the DRAM of one GPU when [TB/s], its peak dotted, and what its link carried [GB/s]."""
+def channel_owners(answer: Concurrency, until: float | None = None) -> Picture:
+    """Whose bytes passed the DRAM of one GPU when [TB/s], its peak dotted, and what its link carried [GB/s].
+
+    The time axis ends at `until` [s], for several runs to be compared, else with the run.
+    """
     run = answer.run
     assert run.series is not None  # a simulated run has one
     every = max(1, -(-run.series.link.shape[1] // BINS))
@@ -87,7 +90,8 @@ def channel_owners(answer: Concurrency) -> Picture:
     dram.axhline(peak, color="#444444", linewidth=0.6, linestyle=":")
     dram.set_ylim(0, peak * 1.05)
     dram.set_ylabel("DRAM [TB/s]")
-    dram.set_title(f"Whose bytes passed the memory channels and the link of one {run.config.gpu}")
+    where = f"one of {answer.ranks} x {answer.gpu}"
+    dram.set_title(f"Whose bytes passed memory channels and link ({answer.strategy.name}), {where}")
     link.step(
         time, _merged(run.series.link[0], every) * per_s / 1e9, where="post", color=LINK.color, linewidth=1
     )
@@ -95,7 +99,7 @@ def channel_owners(answer: Concurrency) -> Picture:
     link.set_ylim(0, run.config.link_bytes_per_s / 1e9 * 1.1)
     link.set_ylabel("link out [GB/s]")
     link.set_xlabel("time [µs]")
-    link.set_xlim(0, answer.makespan * 1e6)
+    link.set_xlim(0, (until or answer.makespan) * 1e6)
     for ax in (dram, link):
         grid(ax)
     figure.legend(

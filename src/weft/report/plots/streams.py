@@ -6,8 +6,10 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from weft.report.plots.style import Look, Picture, grid, handle, picture, styled
+from weft.report.tables import percent
 from weft.result import KernelSpan, Result
 from weft.result.concurrent import REASONS, Concurrency, Strategies
+from weft.result.loops import loop_of, number_of
 
 GEMM = Look("GEMM", "#0072B2")
 COLLECTIVE = Look("collective", "#E69F00", "////")
@@ -46,12 +48,14 @@ def lanes(ax: Axes, answer: Concurrency) -> None:
 def _lane(ax: Axes, row: int, run: Result, name: str, look: Look) -> None:
     """The kernels of one stream as bars, every second one lighter."""
     placed = {stage.kernel: stage.start_fs for stage in run.stages if stage.gpu == 0 and stage.index == 0}
-    kernels = [k for k in run.kernels if k.gpu == 0 and k.name.rpartition(" ")[0] == name]
-    for number, kernel in enumerate(kernels):
+    kernels = [k for k in run.kernels if k.gpu == 0 and loop_of(k.name) == name]
+    for kernel in kernels:
+        number = number_of(kernel.name)
         start = placed.get(kernel.name, kernel.first_workgroup_fs)
         _bar(ax, row, kernel.first_workgroup_fs, start, WAITING, 1.0)
         _bar(ax, row, start, kernel.end_fs, look, 1.0 if number % 2 == 0 else 0.55)
-        _number(ax, row, number, start, kernel, run.total_us)
+        if len(kernels) > 1:
+            _number(ax, row, number, start, kernel, run.total_us)
 
 
 def _bar(ax: Axes, row: int, start: int, end: int, look: Look, alpha: float) -> None:
@@ -112,7 +116,7 @@ def strategies(found: Strategies) -> Picture:
                 edgecolor="#444444",
                 linewidth=0.3,
             )
-        said = f"{answer.speedup:.2f}x, {answer.share_of_ideal:.0%} of the ideal"
+        said = f"{answer.speedup:.2f}x, {percent(answer.share_of_ideal)} of the ideal"
         ax.annotate(
             said,
             (answer.makespan * 1e6, row),
@@ -128,7 +132,7 @@ def strategies(found: Strategies) -> Picture:
     ax.set_yticks(range(len(answers)), [answer.strategy.name for answer in answers])
     ax.invert_yaxis()
     ax.set_xlabel("time [µs]")
-    counts = f"{one.gemm.count} GEMM beside {one.collective.count} {one.collective.name}"
+    counts = f"{one.gemm.count} × GEMM beside {one.collective.count} × {one.collective.name}"
     ax.set_title(f"{counts}, {one.ranks} x {one.gpu}")
     grid(ax, "x")
     figure.legend(handles=[handle(look) for look in (GEMM, COLLECTIVE)], loc="outside lower center", ncols=2)

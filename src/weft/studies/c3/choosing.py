@@ -13,9 +13,10 @@ from itertools import product
 from weft.hardware import Gpu
 from weft.predict import gemm as closed_form
 from weft.result.sharing import CLASSES, LONGER
-from weft.studies.c3.runs import Progress, Run, Runs, collective_alone, gemm_alone, simulate
+from weft.result.stream_run import StreamRun
+from weft.studies.c3.runs import Run, Runs, collective_alone, gemm_alone
 from weft.studies.c3.scenarios import Bound, Kind, Scenario, Suite
-from weft.sweep import Store
+from weft.sweep import Progress, Store, results
 from weft.sweep.streams import Setting
 from weft.units import format_bytes
 
@@ -96,7 +97,7 @@ def chosen_suite(
     tasks: list[Run] = [
         task for s in possible for task in (gemm_alone(s, setting), collective_alone(s, setting))
     ]
-    runs = simulate(tasks, jobs, progress, store)
+    runs = results(tasks, StreamRun.from_record, jobs, progress, store)
     return Suite(
         title="C3 on 8 x MI300X", rule=RULE, scenarios=tuple(picked(_pairs(possible, setting, runs)))
     )

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TypeVar
+from collections.abc import Iterator, Mapping
 
 from weft.overlap.strategies import DMA_UNITS, STRATEGIES
 from weft.result.sharing import Sharing
 from weft.result.stream_run import StreamRun
 from weft.studies.c3.scenarios import Scenario
-from weft.sweep import Store, Task, sweep
 from weft.sweep.streams import CollectiveAlone, GemmAlone, Setting, Together
 
-T = TypeVar("T", bound=Task)
 Run = GemmAlone | CollectiveAlone | Together
 Runs = Mapping[Run, StreamRun]
 """What was simulated, by task."""
-Progress = Callable[[int, int, str], None]
 
 SEARCHED: Mapping[str, tuple[int | None, ...]] = {
     "streams": (None,),
@@ -26,17 +22,6 @@ SEARCHED: Mapping[str, tuple[int | None, ...]] = {
     "dma-partition": (8, 16, 32),
 }
 """Compute units set apart that the exhaustive search tries, by strategy; priority-partition runs as partition does."""
-
-
-def simulate(
-    tasks: Iterable[T], jobs: int, progress: Progress | None, store: Store | None
-) -> dict[T, StreamRun]:
-    """Simulate every task once, on `jobs` processes."""
-    unique = list(dict.fromkeys(tasks))
-    return {
-        task: StreamRun.from_record(record)
-        for task, record in sweep(unique, jobs=jobs, progress=progress, store=store)
-    }
 
 
 def gemm_alone(scenario: Scenario, setting: Setting, units: int | None = None) -> GemmAlone:

@@ -1,6 +1,6 @@
 """How far the shares of the ideal move when an assumed value goes to either end of its range.
 
-A part of the suite stands for all: of each class the scenario with least to move and multiply, and a memory-bound one.
+A part of the suite stands for all: of each class a compute-bound and a memory-bound GEMM, all-gathers and all-to-alls.
 """
 
 from __future__ import annotations
@@ -9,66 +9,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 
-from weft.errors import InputError
 from weft.hardware import Gpu
 from weft.hardware import load as load_gpu
-from weft.hardware.ring_kernels import ring_costs
 from weft.overlap.strategies import STRATEGIES
 from weft.result.stream_run import StreamRun
-from weft.studies.c3.runs import (
-    Progress,
-    Run,
-    as_published,
-    collective_alone,
-    gemm_alone,
-    sharing,
-    simulate,
-)
+from weft.studies.c3.choosing import DTYPE
+from weft.studies.c3.runs import Run, Runs, as_published, collective_alone, gemm_alone, sharing
 from weft.studies.c3.scenarios import Scenario, Suite, declared_suite
 from weft.studies.c3.study import PUBLISHED_GPU, RANKS, SATURATION
 from weft.studies.moved import Row, Sensitivity
-from weft.sweep import Store
-from weft.sweep.ring_moved import RingMoved
-from weft.sweep.streams import GemmAlone, Setting
-from weft.units import Dimension, parse
-
-MOVED = (
-    "memory_cache.",
-    "memory.queue_entries",
-    "achieved.matrix_bf16",
-    "achieved.gemm_cache",
-    "achieved.gemm_fill",
-    "dma.window",
-    "link.latency",
-)
-"""Paths, or beginnings of paths, of the values that a GEMM beside a collective depends on."""
-TOGETHER = {
-    "rate of copies (engine and link)": ("dma.bandwidth", "link.dma_efficiency"),
-    "costs of a copy beside its bytes": tuple(
-        f"dma.{name}"
-        for name in ("enqueue", "doorbell", "fetch", "trigger", "drain", "sync", "signal", "setup")
-    ),
-}
-"""Values that only count together, moved at once: the lower rate holds, and costs add up."""
-MEASURED = {"memory.read_efficiency": ("0.75", "0.89")}
-"""Spread of public measurements on MI300X where the catalogue has one value: 4.0 to 4.73 of 5.3 TB/s."""
-RING = "cdna.simple"
-"""The library's ring of large collectives on AMD's GPUs, whose bytes in flight are moved, too."""
+from weft.sweep import Progress, Store, results
+from weft.sweep.streams import Setting
+from weft.tuning.assumptions import Moved, moved_settings
 
 
 @dataclass(frozen=True)
 class _Variant:
-    what: str
-    setting: str
-    where: Setting
+    moved: Moved
     units: Mapping[str, int] = field(default_factory=lambda: SATURATION)
-    in_flight: int | None = None
-
-    def moved(self, task: Run) -> Run | RingMoved:
-        """The task as it is run here."""
-        if self.in_flight is None or isinstance(task, GemmAlone):
-            return task
-        return RingMoved(task, ((RING, self.in_flight),))
 
 
 def run(
@@ -87,86 +45,41 @@ def run(
     """
     machine = load_gpu(gpu) if isinstance(gpu, str) else gpu
     chosen = representatives((suite or declared_suite()).scenarios)
-    variants = list(_variants(Setting(machine, ranks, request_bytes=request_bytes)))
-    tasks = [variant.moved(task) for variant in variants for task in _tasks(chosen, variant)]
-    runs = simulate(tasks, jobs, progress, store)
-    rows = [Row(v.what, v.setting, _shares(chosen, v, runs)) for v in variants]
+    here = Setting(machine, ranks, request_bytes=request_bytes)
+    variants = list(_variants(here))
+    tasks = (v.moved.run(task) for v in variants for task in _tasks(chosen, here, v.units))
+    runs = results(tasks, StreamRun.from_record, jobs, progress, store)
+    rows = [Row(v.moved.title, v.moved.text, _shares(chosen, here, v, runs)) for v in variants]
     formats = dict.fromkeys(STRATEGIES, ".0%")
     return Sensitivity("c3", [scenario.title for scenario in chosen], rows, formats)
 
 
 def representatives(scenarios: Sequence[Scenario]) -> list[Scenario]:
-    """Of each class the scenario with least to move and multiply that is not memory-bound, and the least that is."""
-    least: dict[tuple[str | None, ...], Scenario] = {}
+    """Of each class, by what bounds the GEMM, the scenario with least to move and multiply."""
+    least: dict[tuple[str | None, str | None], Scenario] = {}
     for scenario in sorted(scenarios, key=lambda s: (s.size, s.product.flops)):
-        memory = scenario.bound == "memory"
-        least.setdefault(("memory",) if memory else ("compute", scenario.kind), scenario)
+        least.setdefault((scenario.kind, scenario.bound), scenario)
     return list(least.values())
 
 
-def _variants(where: Setting) -> Iterator[_Variant]:
-    gpu = where.gpu
-    yield _Variant("as chosen", "", where)
-    ranges = {
-        path: (found.low, found.high)
-        for path, found in gpu.provenance.items()
-        if path in gpu.paths() and path.startswith(MOVED)
-    }
-    for path, ends in {**ranges, **(MEASURED if gpu.name == PUBLISHED_GPU else {})}.items():
-        for text in filter(None, ends):
-            moved = _moved(gpu, {path: text})
-            if moved is not None:
-                yield _Variant(path, text, replace(where, gpu=moved))
-    yield from _moved_together(where)
-    yield from _rings_moved(where)
-    yield _Variant("clock", "short", replace(where, clock="short"))
+def _variants(here: Setting) -> Iterator[_Variant]:
+    yield _Variant(Moved("as chosen", (), "", "", here))
+    yield from map(_Variant, moved_settings(here, DTYPE, measured=True))
+    yield _Variant(Moved("the clock", (), "short", "short", replace(here, clock="short")))
     for what, times in (("half", 0.5), ("twice", 2.0)):
         units = {name: int(count * times) for name, count in SATURATION.items()}
-        yield _Variant("units set apart for the collective", what, where, units)
+        yield _Variant(Moved("units set apart for the collective", (), what, what, here), units)
 
 
-def _moved_together(where: Setting) -> Iterator[_Variant]:
-    """Every group of values at the low ends of their ranges, and at the high ones."""
-    for what, paths in TOGETHER.items():
-        known = {path: where.gpu.provenance.get(path) for path in paths}
-        for end in ("low", "high"):
-            values = {path: text for path, p in known.items() if p and (text := getattr(p, end))}
-            moved = _moved(where.gpu, values)
-            if moved is not None:
-                yield _Variant(what, end, replace(where, gpu=moved))
-
-
-def _rings_moved(where: Setting) -> Iterator[_Variant]:
-    """The bytes that a workgroup of the library's ring has on their way, at both ends of their range."""
-    if where.gpu.vendor != "amd":
-        return
-    found = ring_costs()[RING].provenance["in_flight"]
-    for text in filter(None, (found.low, found.high)):
-        yield _Variant(
-            "bytes in flight of a ring's workgroup", text, where, in_flight=int(parse(text, Dimension.BYTES))
-        )
-
-
-def _moved(gpu: Gpu, values: Mapping[str, str]) -> Gpu | None:
-    """The GPU with values moved; None where that changes nothing or breaks a rule of the machine."""
-    try:
-        moved = gpu.with_values(values)
-    except InputError:
-        return None
-    return None if all(moved.value(path) == gpu.value(path) for path in values) else moved
-
-
-def _tasks(scenarios: Sequence[Scenario], variant: _Variant) -> Iterator[Run]:
+def _tasks(scenarios: Sequence[Scenario], here: Setting, units: Mapping[str, int]) -> Iterator[Run]:
     for scenario in scenarios:
-        yield gemm_alone(scenario, variant.where)
-        yield collective_alone(scenario, variant.where)
+        yield gemm_alone(scenario, here)
+        yield collective_alone(scenario, here)
         for strategy in STRATEGIES:
-            yield as_published(scenario, variant.where, strategy, variant.units)
+            yield as_published(scenario, here, strategy, units)
 
 
-def _shares(
-    scenarios: Sequence[Scenario], variant: _Variant, done: Mapping[Run | RingMoved, StreamRun]
-) -> dict[str, float]:
-    runs = {task: done[variant.moved(task)] for task in _tasks(scenarios, variant)}
-    found = [sharing(scenario, variant.where, runs, variant.units) for scenario in scenarios]
+def _shares(scenarios: Sequence[Scenario], here: Setting, variant: _Variant, done: Runs) -> dict[str, float]:
+    runs = {task: done[variant.moved.run(task)] for task in _tasks(scenarios, here, variant.units)}
+    found = [sharing(scenario, here, runs, variant.units) for scenario in scenarios]
     return {strategy: fmean(one.share(strategy) for one in found) for strategy in STRATEGIES}

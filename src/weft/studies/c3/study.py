@@ -9,11 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from weft.files import write_json
 from weft.hardware import Gpu
 from weft.hardware import load as load_gpu
 from weft.overlap.machine import default_request_bytes
@@ -23,7 +21,6 @@ from weft.result.stream_run import StreamRun
 from weft.studies.c3.choosing import DTYPE, candidates
 from weft.studies.c3.curves import Curves, Gemms, curve_runs, curves, gemms_of
 from weft.studies.c3.runs import (
-    Progress,
     Run,
     Runs,
     as_published,
@@ -33,11 +30,10 @@ from weft.studies.c3.runs import (
     scenario_runs,
     search,
     sharing,
-    simulate,
 )
 from weft.studies.c3.scenarios import Scenario, Suite, declared_suite
-from weft.studies.headline import HeadlineRow, stated, unlike
-from weft.sweep import Store
+from weft.studies.headline import HeadlineRow, PaperStudy, unlike
+from weft.sweep import Progress, Store, results
 from weft.sweep.streams import CollectiveAlone, GemmAlone, Setting, Together
 from weft.tuning import tables_for
 from weft.tuning.heuristics import case_of, forecasts, plainest
@@ -127,34 +123,26 @@ def _way(chosen: tuple[str, int | None], seconds: float) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class C3Study:
+class C3Study(PaperStudy):
     """What the study simulated: the cases of a suite, the curves, and one published run on another machine.
 
-    `square` is that run by "dma", "priority" and "streams". `simulated_s` is what all runs took on one core, `wall_s`
-    what the study took [s]; `changed` lists the machine's values that the user set.
+    `square` is that run by "dma", "priority" and "streams"; `simulated_s` is what all runs took on one core [s].
     """
+
+    NAME = "c3"
+    PAPER = "ISPASS 2025, arXiv:2412.14335"
 
     suite: Suite
     cases: Sequence[Case]
     curves: Curves
     square: Sharing | None
-    gpu: str
     ranks: int
-    request_bytes: int
-    changed: tuple[str, ...]
     runs: int
     events: int
     simulated_s: float
-    wall_s: float
-
-    @property
-    def comparable(self) -> bool:
-        """Whether the published figures hold for what was simulated."""
-        return self._unlike is None
 
     @property
     def _unlike(self) -> str | None:
-        """Why published figures do not hold."""
         if self.ranks != RANKS:
             return f"no published figures stand beside these: they are of {RANKS} GPUs, these of {self.ranks}"
         return unlike(self.gpu, PUBLISHED_GPU, self.changed, self.suite == declared_suite())
@@ -163,8 +151,9 @@ class C3Study:
     def notes(self) -> tuple[str, ...]:
         """What must be known to read the figures."""
         moved = [case.scenario.title for case in self.cases if not case.declared]
+        lie = "scenario lies" if len(moved) == 1 else "scenarios lie"
         out_of_class = (
-            (f"{len(moved)} scenarios lie outside their declared class: {'; '.join(moved)}",) if moved else ()
+            (f"{len(moved)} {lie} outside the declared class: {'; '.join(moved)}",) if moved else ()
         )
         return (
             "a collective's size is that of the whole buffer, of which each GPU holds an equal part",
@@ -185,10 +174,9 @@ class C3Study:
         """Weft's figures, beside the published ones where those hold."""
         return list(_headline(self))
 
-    def as_json(self) -> dict[str, Any]:
-        """The study as plain data: what was run, the headline, every case and the curves."""
+    def own(self) -> dict[str, Any]:
+        """Every case and the curves as plain data."""
         return {
-            **stated(self, "c3", "ISPASS 2025, arXiv:2412.14335"),
             "suite": {"title": self.suite.title, "rule": self.suite.rule},
             "ranks": self.ranks,
             "runs": self.runs,
@@ -200,10 +188,6 @@ class C3Study:
             "scenarios": [case.as_json() for case in self.cases],
             "curves": asdict(self.curves),
         }
-
-    def save(self, path: str | Path) -> Path:
-        """Write the study as JSON; OutputError if the path cannot be written."""
-        return write_json(path, self.as_json())
 
 
 def _headline(study: C3Study) -> Iterator[HeadlineRow]:
@@ -240,7 +224,9 @@ def _curve_rows(study: C3Study) -> Iterator[HeadlineRow]:
     for bound, lost, published in _SLOWDOWNS:
         slower = curves.mean_slowdown(bound, lost)
         if slower is not None:
-            what = f"{curves.gemms(bound)} {bound}-bound GEMMs with {lost} CUs less, longer by"
+            count = curves.gemms(bound)
+            gemms = "GEMM" if count == 1 else "GEMMs"
+            what = f"{count} {bound}-bound {gemms} with {lost} CUs less, longer by"
             id_ = f"c3.gemm_slowdown.{bound}_bound.minus{lost}"
             yield _row(study, id_, what, published, slower, "fraction")
     size = format_bytes(curves.bandwidth_bytes)
@@ -305,14 +291,16 @@ def run(
     setting = Setting(load_gpu(gpu) if isinstance(gpu, str) else gpu, ranks, request_bytes=request_bytes)
     whole = setting.gpu.name == PUBLISHED_GPU and suite == declared_suite()
     gemms = {**gemms_of(suite.scenarios), **(_rule_gemms(setting.gpu) if whole else {})}
-    runs = simulate(_all_runs(suite.scenarios, setting, gemms, whole), jobs, progress, store)
+    runs = results(
+        _all_runs(suite.scenarios, setting, gemms, whole), StreamRun.from_record, jobs, progress, store
+    )
     drawn = curves(suite.scenarios, setting, gemms, runs)
     saturation = {name: drawn.saturation(name) for name in drawn.bandwidth}
     chosen = _chosen(suite.scenarios, setting, runs, jobs, progress, store) if heuristics else {}
     published = [as_published(s, setting, name, saturation) for s in suite.scenarios for name in STRATEGIES]
     ways = [task for pair in chosen.values() for task in pair]
     rest = [task for task in (*published, *ways) if task not in runs]
-    runs |= simulate(rest, jobs, progress, store)
+    runs |= results(rest, StreamRun.from_record, jobs, progress, store)
     return C3Study(
         suite=suite,
         cases=[_case(s, setting, runs, saturation, chosen.get(s)) for s in suite.scenarios],

@@ -5,9 +5,10 @@ from __future__ import annotations
 from weft.hardware import Gpu
 from weft.result.concurrent import Concurrency
 from weft.simulation import beside
-from weft.studies.c3.runs import Progress, both, published_units
+from weft.studies.c3.runs import both, published_units
 from weft.studies.c3.scenarios import Scenario
 from weft.studies.c3.study import C3Study
+from weft.sweep import Progress
 from weft.sweep.streams import Setting
 
 SHOWN = ("streams", "priority", "partition", "dma")

@@ -9,11 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from statistics import fmean, geometric_mean
 from typing import Any
 
-from weft.files import write_json
 from weft.hardware import Gpu
 from weft.hardware import load as load_gpu
 from weft.kernels import GemmTiling
@@ -21,7 +19,7 @@ from weft.overlap.machine import default_request_bytes
 from weft.result.gemms_run import GemmsRun
 from weft.studies.goldyloc.shares import ShareLosses, share_losses, share_runs
 from weft.studies.goldyloc.suite import Entry, Mixed, Suite, declared_suite
-from weft.studies.headline import HeadlineRow, stated, unlike
+from weft.studies.headline import HeadlineRow, PaperStudy, unlike
 from weft.sweep import Progress, Store
 from weft.tuning.batches import Bench, Runs, Workshop
 from weft.tuning.degree import Judged, Plans, asked_degrees, judge, needed, plans
@@ -140,36 +138,28 @@ class Change:
 
 
 @dataclass(frozen=True)
-class GoldylocStudy:
+class GoldylocStudy(PaperStudy):
     """What the study simulated: every queue, what GO-kernels change, the loss on parts of the GPU, the predictor.
 
     `predictor` has seen the whole suite; cases were judged by ones that had not seen their network. `units` is the
-    number of compute units, `wall_s` what the study took [s], `changed` the values that the
-    user set, `request_bytes` the size of memory requests.
+    number of compute units.
     """
+
+    NAME = "goldyloc"
+    PAPER = "ACM TACO 2025, arXiv:2409.02227"
 
     suite: Suite
     cases: Sequence[Case]
     changes: Sequence[Change]
     losses: ShareLosses
     predictor: Predictor
-    gpu: str
     units: int
     clock: str
-    request_bytes: int
-    changed: tuple[str, ...]
     runs: int
     events: int
-    wall_s: float
-
-    @property
-    def comparable(self) -> bool:
-        """Whether the published figures hold for what was simulated."""
-        return self._unlike is None
 
     @property
     def _unlike(self) -> str | None:
-        """Why published figures do not hold."""
         return unlike(self.gpu, PUBLISHED_GPU, self.changed, self.suite == declared_suite())
 
     @property
@@ -198,18 +188,15 @@ class GoldylocStudy:
             "the degree was chosen by predictors that had not seen the network; "
             f"{self.accuracy:.0%} of them name the best degree"
         )
-        why = self._unlike
-        whole = "kernels that cut K into parts are not simulated: small GEMMs alone may be faster than here"
-        return (
+        told = (
             "sequential and default concurrency use the kernel that is fastest alone; caches are cold, launches count",
             blind,
-            whole if why is None else why,
         )
+        return told if self._unlike is None else (*told, self._unlike)
 
-    def as_json(self) -> dict[str, Any]:
-        """The study as plain data."""
+    def own(self) -> dict[str, Any]:
+        """Suite, predictor and every case as plain data."""
         return {
-            **stated(self, "goldyloc", "ACM TACO 2025, arXiv:2409.02227"),
             "suite": self.suite.title,
             "clock": self.clock,
             "fixed_degrees": {str(degree): self.at_degree(degree) for degree in DEGREES},
@@ -224,10 +211,6 @@ class GoldylocStudy:
             "runs": self.runs,
             "events": self.events,
         }
-
-    def save(self, path: str | Path) -> Path:
-        """Write the study as JSON; OutputError if the path cannot be written."""
-        return write_json(path, self.as_json())
 
 
 def _headline(done: GoldylocStudy) -> Iterator[HeadlineRow]:
