@@ -1,5 +1,6 @@
 """K cut into parts: as much work as in one piece, sums that go out and come back once, and who may do it."""
 
+import json
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -23,9 +24,12 @@ from weft.overlap.gemms import ConcurrentGemms, TiledGemm
 from weft.overlap.tile import tiling_for
 from weft.parallel import split
 from weft.predict.gemm_plans import ranked_plans
+from weft.report.plots.goldyloc import held_by_gemms
+from weft.report.trace import write_trace
 from weft.simulation import isolated_gemm, simulate, together
-from weft.simulation.gemms import concurrent_gemms
+from weft.simulation.gemms import concurrent_gemms, watched_gemms
 from weft.tuning.library_file import Tile
+from weft.tuning.watched import Watched
 from weft.workload import Gemm, SubLayer
 
 GPU = small_mi100()
@@ -166,6 +170,15 @@ def test_a_kernel_library_keeps_the_parts_and_reads_tiles_of_one_piece_without_t
     assert Tile(**written).tiling == CUT
     del written["splits"]
     assert Tile(**written).tiling == TILE
+
+
+def test_pictures_and_traces_show_both_kernels_as_the_gemms_own(tmp_path):
+    run = watched_gemms([TiledGemm(DEEP, CUT), TiledGemm(DEEP, TILE)], GPU)
+    queue = Watched("two", ("in parts", "whole"), (run,), (run,), (2,))
+    assert "in parts" in held_by_gemms(queue).svg()
+    (file, *_) = write_trace(run, tmp_path / "two.json")
+    names = {event["name"] for event in json.loads(file.read_text())["traceEvents"]}
+    assert {"gemm_0", "gemm_sum_0", "gemm_1"} <= names
 
 
 LAYER = split(SubLayer.custom(512, 512, 512), 4)

@@ -10,7 +10,9 @@ from matplotlib.ticker import MaxNLocator
 
 from weft.report.plots.style import Look, Picture, grid, handle, picture, styled
 from weft.report.plots.units import Way, units_by_way
+from weft.result import Result
 from weft.result.gemms_run import GemmsRun
+from weft.result.loops import number_of
 from weft.tuning.watched import Watched
 
 if TYPE_CHECKING:
@@ -71,15 +73,21 @@ def held_by_gemms(queue: Watched) -> Picture:
     """Which GEMM of a queue held which compute unit when: all at once, and in the chosen batches."""
     first = [sum(queue.sizes[:number]) for number in range(len(queue.sizes))]
     ways = (
-        Way("all at once, kernels tuned alone", queue.default, [range(len(queue.names))]),
+        Way("all at once, kernels tuned alone", queue.default, list(map(_owners, queue.default))),
         Way(
             f"GOLDYLOC, {_batches(queue.sizes)}",
             queue.chosen,
-            [range(start, start + size) for start, size in zip(first, queue.sizes, strict=True)],
+            list(map(_owners, queue.chosen, first)),
         ),
     )
     looks = [Look(f"{number}: {name}", _HUES[number % len(_HUES)]) for number, name in enumerate(queue.names)]
     return units_by_way(ways, looks)
+
+
+def _owners(run: Result, first: int = 0) -> list[int]:
+    """Which GEMM of the queue each kernel of a batch belongs to, whose first one is number `first`."""
+    assert run.residency is not None  # watched runs have one
+    return [first + number_of(kernel) for kernel in run.residency.kernels]
 
 
 def _batches(sizes: Sequence[int]) -> str:
