@@ -111,7 +111,7 @@ def test_a_change_of_the_sources_asks_another_question(tmp_path, monkeypatch):
 
     def code():
         sources._base.cache_clear()
-        return sources.fingerprint.__wrapped__(Echo)
+        return sources.fingerprint_of.__wrapped__(sources.home(Echo))
 
     seen = [code()]
     for file, changes in ((report, False), (engine, True), (data, True)):
