@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from weft.cli.options import examples, file_option
+from weft.cli.options import data_option, examples, file_option
 from weft.cli.tables import print_table
 from weft.files import write_atomically, write_json
 
@@ -25,12 +25,7 @@ _MOST_ROWS = 5000  # of each group: more would make the fit slow and change noth
 @click.command(
     "calibrate", epilog=examples("weft calibrate --data gemm.csv --gpu h100-sxm --out my-gpu.toml")
 )
-@click.option(
-    "--data",
-    type=click.Path(path_type=Path),
-    metavar="FILE|DIR",
-    help="Measurements in the documented columns; else WEFT_DATA, else ../shared/data beside the project.",
-)
+@data_option
 @click.option("--gpu", metavar="NAME|FILE", help="Fit this GPU to its GEMMs.")
 @click.option(
     "--system", metavar="NAME", help="Fit the collective library of this system to its collectives."

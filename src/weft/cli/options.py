@@ -135,6 +135,15 @@ def dtype_option(default: str, of: str) -> Callable[[F], F]:
     )
 
 
+data_option = click.option(
+    "--data",
+    type=click.Path(path_type=Path),
+    metavar="DIR|FILE",
+    help="Measurements in the documented columns; else WEFT_DATA, else ../shared/data beside the project.",
+)
+"""Where measured rows stand: the command's `data`."""
+
+
 def file_option(flag: str, name: str, help_text: str) -> Callable[[F], F]:
     """An option that takes a file to write; a path that cannot be written is refused before any work."""
     return click.option(

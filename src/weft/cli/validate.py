@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from weft import report
-from weft.cli.options import comma_list, examples, file_option, folder_option
+from weft.cli.options import comma_list, data_option, examples, file_option, folder_option
 from weft.cli.progress import Progress, progress_bar
 from weft.cli.tables import print_table
 
@@ -26,12 +26,7 @@ _PROBLEMS_SHOWN = 20
 @click.command(
     "validate", epilog=examples("weft validate --data measurements --gpu h100-sxm --out out/validate")
 )
-@click.option(
-    "--data",
-    type=click.Path(path_type=Path),
-    metavar="DIR|FILE",
-    help="Measurements in the documented columns; else WEFT_DATA, else ../shared/data beside the project.",
-)
+@data_option
 @click.option(
     "--gpu", "gpus", callback=comma_list, metavar="A,B", help="Only rows of these GPUs: names or TOML files."
 )
