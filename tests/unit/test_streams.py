@@ -267,6 +267,12 @@ def test_an_all_reduce_takes_a_reduce_scatter_and_an_all_gather_in_one_kernel(gp
         assert 0.85 * (scatter + gather - start) < both < scatter + gather
 
 
+def test_a_one_step_kernel_is_what_the_library_takes_and_as_long_as_its_closed_form():
+    answer = beside(Gemm(512, 512, 512, "bf16"), "all_gather", 2 << 20, "mi300x", gemms=1)
+    assert answer.choice.algorithm == answer.algorithm == "direct"
+    assert answer.choice.seconds == pytest.approx(answer.collective.alone, rel=0.12)
+
+
 def test_every_cost_of_a_ring_kernel_has_a_source_and_bounds():
     for cost in ring_costs().values():
         for value in cost.provenance.values():

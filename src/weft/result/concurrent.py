@@ -145,8 +145,8 @@ class Concurrency:
     runs it: with what overlap is compared, whoever drives the collective in it
     (where compute units cannot, by DMA engines). `choice` is what the library would
     take for a collective by compute units, in closed form. It is None where no library is
-    known, or DMA engines drive it; `copies` are the options that those were given. With `direct`, the library's
-    kernel pushes to all peers in one step, and `choice` is None, too.
+    known, or DMA engines drive it; `copies` are the options that those were given. With `direct`, the
+    library's kernel pushes to all peers in one step.
     """
 
     gpu: str

@@ -5,9 +5,6 @@ Caches are cold, launches included; one GPU stands for all. Plain values describ
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
-
 import numpy as np
 
 from weft.engine import layout as y
@@ -25,8 +22,7 @@ from weft.overlap.strategies import (
 )
 from weft.overlap.streams import Collective, CollectiveLoop, GemmLoop, Streams, arranged
 from weft.overlap.tile import tiling_for
-from weft.result import Result
-from weft.result.collect import loop_times, residency
+from weft.result.collect import loop_times
 from weft.result.loops import loop_of
 from weft.result.stream_run import StreamRun
 from weft.simulation.execution import Run
@@ -117,37 +113,6 @@ def together(
 
     Raises UnknownNameError for unknown names, InputError for what cannot be simulated.
     """
-    run, moved = _both(
-        gemm, collective, bytes_, machine, ranks, strategy, units, first, copies, plain_ring, tiling, clock,
-        request_bytes,
-    )  # fmt: skip
-    return _stream_run(run, moved)
-
-
-def watched_together(gemm: Gemm, collective: str, bytes_: int, machine: Where, **options: Any) -> Result:
-    """The run of `together`, whose options these are, with all that happened: who held which compute unit when.
-
-    Raises as `together` does.
-    """
-    run, _ = _both(gemm, collective, bytes_, machine, **options)
-    return replace(run.result, residency=residency(run.program, run.state))
-
-
-def _both(
-    gemm: Gemm,
-    collective: str,
-    bytes_: int,
-    machine: Where,
-    ranks: int = 8,
-    strategy: str | Strategy = "streams",
-    units: int | None = None,
-    first: str | None = None,
-    copies: Copies | None = None,
-    plain_ring: int | None = None,
-    tiling: GemmTiling | None = None,
-    clock: str = "sustained",
-    request_bytes: int | None = None,
-) -> tuple[Run, Collective]:
     chosen = find_strategy(strategy)
     system = one_node(machine, ranks)
     units = units_for(chosen, units, collective, bytes_, machine, ranks=ranks, clock=clock)
@@ -159,7 +124,7 @@ def _both(
     )
     loop = GemmLoop(gemm, tiling or tiling_for(gemm, system.gpu, clock, split=True), 1, clock)
     streams = arranged(chosen, system.gpu, loop, CollectiveLoop(moved, 1), units, first or chosen.first)
-    return _runner(system, moved, request_bytes, clock).run(streams, chosen.name), moved
+    return _stream_run(_runner(system, moved, request_bytes, clock).run(streams, chosen.name), moved)
 
 
 def units_for(

@@ -57,6 +57,7 @@ def beside(
     collectives: int | None = None,
     first: str | None = None,
     copies: Copies | None = None,
+    plain_ring: int | None = None,
     arbiter: ArbiterPolicy = ROUND_ROBIN,
     tiling: GemmTiling | None = None,
     request_bytes: int | None = None,
@@ -71,8 +72,9 @@ def beside(
     `collective` moves `bytes_` (the whole buffer). `gemms` and `collectives` count iterations; by default the
     loop of collectives lasts about as long as that of the GEMMs. `first` is what the host launches first:
     "collective" or "gemm" (None: as the strategy says). `copies` are options of DMA engines where those drive the
-    collective, such as {"prelaunched": True} (`weft.kernels.copies.DmaGather`). `request_bytes` suits the GPU unless
-    given. One GPU stands for all.
+    collective, such as {"prelaunched": True} (`weft.kernels.copies.DmaGather`). `plain_ring` replaces the library's
+    all-reduce by one ring kernel without slices and staging, with so many bytes of a workgroup on their way.
+    `request_bytes` suits the GPU unless given. One GPU stands for all.
 
     Raises UnknownNameError for unknown names, InputError for what cannot be simulated, SimulationError for a run that
     cannot finish.
@@ -80,8 +82,9 @@ def beside(
     chosen = find_strategy(strategy)
     check_copies(copies, chosen)
     options = _Options(
-        ranks, gemms, collectives, first, copies, arbiter, tiling, request_bytes, clock, event_budget, watch
-    )
+        ranks, gemms, collectives, first, copies, plain_ring, arbiter, tiling, request_bytes, clock, event_budget,
+        watch,
+    )  # fmt: skip
     return _Bench(gemm, collective, bytes_, machine, options).answer(chosen, units)
 
 
@@ -124,6 +127,7 @@ class _Options:
     collectives: int | None = None
     first: str | None = None
     copies: Copies | None = None
+    plain_ring: int | None = None
     arbiter: ArbiterPolicy = ROUND_ROBIN
     tiling: GemmTiling | None = None
     request_bytes: int | None = None
@@ -156,7 +160,15 @@ class _Bench:
         """The collective as a driver carries it out."""
         o, dtype = self.options, self.loop.gemm.dtype
         return collective_on(
-            self.machine, self.collective, self.bytes_, o.ranks, dtype, driver, units, o.copies
+            self.machine,
+            self.collective,
+            self.bytes_,
+            o.ranks,
+            dtype,
+            driver,
+            units,
+            o.copies,
+            o.plain_ring,
         )
 
     def answer(self, strategy: Strategy, units: int | None) -> Concurrency:
@@ -251,11 +263,9 @@ def ring_collective(
 
 
 def _choice(moved: Collective, machine: Where, dtype: str) -> Choice | None:
-    """What the machine's library would take for a collective; None for a machine that no library is known of, and for
-    a kernel that has no closed form.
-    """
+    """What the machine's library would take for a collective; None for a machine that no library is known of."""
     fabric = fabric_of(whole(machine))
-    if fabric.vendor == "none" or isinstance(moved, DirectExchange):
+    if fabric.vendor == "none":
         return None
     algorithm, _ = choose(
         moved.collective,

@@ -19,7 +19,7 @@ from weft.overlap.strategies import split_units
 from weft.parallel import sublayer
 from weft.result import Result
 from weft.result.stream_run import StreamRun
-from weft.simulation import DEFAULT_REQUEST_BYTES
+from weft.simulation import DEFAULT_REQUEST_BYTES, beside
 from weft.studies.claims import Case
 from weft.studies.headline import HeadlineRow, PaperStudy, unlike
 from weft.studies.t3 import MAIN, MAIN_CASES, PAPER_MACHINE, select
@@ -147,7 +147,8 @@ class CuSplitStudy(PaperStudy):
         """The sub-layer whose ideal is the largest, and its run under every split; `machine` is that of the study."""
         case = max(self.cases, key=lambda case: case.speedup(0))
         setting = Setting(machine, case.case[1], request_bytes=self.request_bytes)
-        runs = {apart: _both(case.gemm, apart, self.in_flight, setting).watch() for apart in self.splits}
+        both = {apart: _both(case.gemm, apart, self.in_flight, setting) for apart in self.splits}
+        runs = {apart: beside(**task.options(), gemms=1, collectives=1).run for apart, task in both.items()}
         model, tp, name = case.case
         return f"{model} {name}, TP {tp}", runs
 

@@ -8,20 +8,18 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from weft.hardware import Gpu
 from weft.hardware.ring_kernels import in_flight_moved
 from weft.kernels import GemmTiling
 from weft.overlap.strategies import find_strategy
-from weft.result import Result
 from weft.result.stream_run import StreamRun
-from weft.simulation.concurrent import isolated_collective, isolated_gemm, together, watched_together
+from weft.simulation.concurrent import isolated_collective, isolated_gemm, together
 from weft.sweep.inputs import gpu_inputs
 from weft.units import format_bytes
 from weft.workload import Gemm
 
-T = TypeVar("T")
 _FLOPS_PER_WEIGHT = 1e9
 _BYTES_PER_WEIGHT = 1e6
 
@@ -68,11 +66,13 @@ class StreamTask(ABC):
         """The record of the `StreamRun`."""
         return self.simulate().record()
 
-    def _through(self, function: Callable[..., T]) -> T:
-        """What a function of `simulation.concurrent` makes of the task."""
-        here = self.setting
-        with in_flight_moved(here.in_flight):
-            return function(machine=here.gpu, **self._own(), **here.options())
+    def options(self) -> dict[str, Any]:
+        """What the function takes: the machine, the task's own fields, and the options of the setting."""
+        return {"machine": self.setting.gpu, **self._own(), **self.setting.options()}
+
+    def _through(self, function: Callable[..., StreamRun]) -> StreamRun:
+        with in_flight_moved(self.setting.in_flight):
+            return function(**self.options())
 
     def _own(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "setting"}
@@ -170,10 +170,6 @@ class Together(StreamTask):
     def simulate(self) -> StreamRun:
         """Both side by side."""
         return self._through(together)
-
-    def watch(self) -> Result:
-        """The run with all that happened in it: who held which compute unit when, for pictures and traces."""
-        return self._through(watched_together)
 
 
 def _on(units: int | None) -> str:

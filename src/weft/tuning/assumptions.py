@@ -57,6 +57,7 @@ def assumptions(dtype: str) -> tuple[Assumption, ...]:
         Assumption("what each K step costs", ("achieved.gemm_issue",), GEMM),
         Assumption("how much of its bandwidth the cache reaches", ("achieved.gemm_cache",)),
         Assumption("the latency of the memory-side cache", ("memory_cache.latency",)),
+        Assumption("what earlier work left in the memory-side cache", ("memory_cache.dirty_at_start",)),
         Assumption("the rate of reads", ("memory.read_efficiency",)),
         Assumption("the queues of the memory", ("memory.queue_entries",)),
         Assumption("how often a group of banks can be read", ("memory.ccd_long",)),

@@ -38,8 +38,5 @@ def timelines(study: C3Study, gpu: Gpu, progress: Progress | None = None) -> dic
         if progress is not None:
             progress(number, len(SHOWN), f"who held which unit: {name}")
         task = both(scenario, setting, name, published_units(scenario, name, saturation))
-        found[name] = beside(
-            task.gemm, task.collective, task.bytes_, gpu, strategy=name, units=task.units, first=task.first,
-            gemms=1, collectives=1, **setting.options(),
-        )  # fmt: skip
+        found[name] = beside(**task.options(), gemms=1, collectives=1)
     return found
