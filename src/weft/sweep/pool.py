@@ -81,7 +81,7 @@ def _in_processes(
     try:
         with cache_at(folder):
             if folder is not None:
-                executor.submit(compile_here).result()  # by the first process, before there are others
+                executor.submit(compile_here).result()  # by one process, while the others have nothing to do
             waiting = {executor.submit(_answer, order, store): order for order in orders}
         for future in as_completed(waiting):
             yield waiting.pop(future), future.result()
