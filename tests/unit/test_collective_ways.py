@@ -53,6 +53,7 @@ def test_what_is_asked_for_is_what_is_taken():
     [
         ("mi300x-x8", "nvls", "all_reduce", "mi300x-x8 has no switch that reduces; choose 'ring'"),
         ("dgx-h100", "tree", "all_gather", "'tree' carries out no all_gather on dgx-h100; choose 'ring' or 'nvls'"),
+        ("hgx-a100-4", "direct", "all_gather", "choose 'ring'"),
         ("mi300x-x8", "ring-ll128", "all_reduce", "mi300x-x8 has no 'ring-ll128'; choose 'ring-ll' or"),
     ],
 )  # fmt: skip

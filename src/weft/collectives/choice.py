@@ -102,7 +102,8 @@ def _possible(name: str, ranks: int, nodes: int, fabric: Fabric, profile: Profil
         ways = [(Algorithm.PAIRWISE, Protocol.LL), (Algorithm.PAIRWISE, Protocol.SIMPLE)]
     else:
         ways = estimates(name, 1.0, ranks, fabric, nodes=nodes)[0]
-    if name in ONE_STEP and nodes == 1 and fabric.topology == "mesh":
+    known = name == "all_reduce" or fabric.vendor == "amd"  # NCCL has no kernels of one step to all peers
+    if known and name in ONE_STEP and nodes == 1 and fabric.topology == "mesh":
         ways += [(Algorithm.DIRECT, Protocol.LL), (Algorithm.DIRECT, Protocol.SIMPLE)]
     if name == "all_reduce" and nodes == 1 and "oneshot.launch" in profile.values:
         ways.append((Algorithm.ONESHOT, Protocol.SIMPLE))

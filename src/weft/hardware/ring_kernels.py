@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import resources
 
-from weft.errors import ConfigError
+from weft.errors import ConfigError, InputError
 from weft.hardware.fields import Quantity
 from weft.hardware.sourced import Leaf, Provenance, read_leaves, read_toml
 from weft.units import Dimension
@@ -51,9 +51,15 @@ class RingCost:
 def ring_cost(vendor: str, architecture: str, protocol: str) -> RingCost:
     """The costs of a protocol ("ll", "ll128" or "simple"; "direct_ll", "direct_simple") on GPUs of an architecture.
 
-    All of AMD's are served by "cdna", NVIDIA's and others that the catalogue does not know by "ampere".
+    All of AMD's are served by "cdna", NVIDIA's and others that the catalogue does not know by "ampere". Raises
+    InputError for kernels that their library does not have.
     """
     name = f"{_generation(vendor, architecture)}.{protocol}"
+    if name not in ring_costs():
+        raise InputError(
+            f"no '{name}' kernel is known: libraries push to all peers in one step on AMD's GPUs alone; "
+            "take another algorithm, such as 'ring'"
+        )
     cost = ring_costs()[name]
     return replace(cost, in_flight=_moved.get().get(name, cost.in_flight))
 
