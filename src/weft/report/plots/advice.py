@@ -75,11 +75,11 @@ def gain_against_units(advice: Advice) -> Picture:
         if found:
             units = [one.units or 0 for one in found]
             expected = [advice.alone.serial_s / one.forecast_s for one in found]
-            ax.plot(units, expected, line, color=color, marker=mark, fillstyle="none", label=strategy)
-            done = [one for one in found if one.run is not None]
-            ax.plot(
-                [one.units or 0 for one in done], [advice.speedup_of(one) for one in done], mark, color=color
-            )
+            label = f"{strategy}, expected"
+            ax.plot(units, expected, line, color=color, marker=mark, fillstyle="none", label=label)
+            done = [(one.units, advice.speedup_of(one)) for one in found if one.run is not None]
+            if done:
+                ax.plot(*zip(*done, strict=True), mark, color=color, label=f"{strategy}, simulated")
     ax.axhline(advice.alone.ideal, color="#000000", linewidth=0.8, label="ideal")
     for strategy in _LEVELS:
         for one in (one for one in advice.options if one.strategy == strategy):
