@@ -122,6 +122,12 @@ def test_a_task_that_stands_in_no_file_is_refused():
         sweep([found(1)])
 
 
+def test_a_task_of_a_script_that_was_piped_is_refused(monkeypatch):
+    monkeypatch.setattr(sys.modules[Echo.__module__], "__file__", "<stdin>")
+    with pytest.raises(InputError, match="the task 'Echo' stands in no file"):
+        sweep([Echo(1)])
+
+
 def test_no_process_is_left_when_a_sweep_is_interrupted(tasks):
     def interrupted():
         for _ in sweep(tasks, jobs=2):

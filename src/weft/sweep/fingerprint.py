@@ -6,6 +6,7 @@ All rooms that a simulation can enter count, with their data; of the rooms above
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import hashlib
 import inspect
@@ -43,13 +44,14 @@ def fingerprint_of(module: Path) -> str:
 
 
 def home(kind: type) -> Path:
-    """The file of a task's class; InputError if it stands in none."""
-    try:
-        return Path(inspect.getfile(kind))
-    except (TypeError, OSError) as error:
-        raise InputError(
-            f"the task '{kind.__name__}' stands in no file, so other processes cannot find it; define it in a module"
-        ) from error
+    """The file of a task's class; InputError if it stands in none, as when it was typed at a prompt."""
+    with contextlib.suppress(TypeError, OSError):
+        module = Path(inspect.getfile(kind))
+        if module.is_file():
+            return module
+    raise InputError(
+        f"the task '{kind.__name__}' stands in no file, so other processes cannot find it; define it in a module"
+    )
 
 
 @functools.cache
