@@ -7,7 +7,7 @@ fetched when they are asked for.
 from __future__ import annotations
 
 from weft.engine import layout as y
-from weft.engine.jit import block, shared
+from weft.engine.jit import block, shared, spliced
 from weft.engine.memory import channel_of, new_request
 from weft.engine.memory_cache import find, reach, sectors
 from weft.engine.state import (
@@ -89,7 +89,7 @@ def _await_line(m: Machine, line: int, need: int, slot: int) -> None:
     m.slot[slot, y.Q_PENDING] += 1
 
 
-@block
+@spliced
 def release_waiter(m: Machine, node: int) -> None:
     """Give a waiter's row back to the pool."""
     m.waiter[node, WT_NEXT] = m.clock[y.C_FREE_WAITER]
@@ -121,7 +121,7 @@ def _cached(m: Machine, slot: int, time: int) -> None:
         m.slot[slot, y.Q_FROM] = y.FROM_CACHE
 
 
-@block
+@spliced
 def load(m: Machine, g, part, address, bytes_, cause, stream, cached, time, slot) -> None:  # type: ignore[no-untyped-def]
     """Load for `slot`: a hit has its time at once, a miss or a bypass adds to what the slot waits for."""
     start = _slice_time(m, g, part, address, bytes_, time)
@@ -157,7 +157,7 @@ def load(m: Machine, g, part, address, bytes_, cause, stream, cached, time, slot
     read_memory(m, g, address, bytes_, cause, stream, start, owner_kind, owner)
 
 
-@block
+@spliced
 def filled(m: Machine, i: int) -> int:
     """The read that fills a line is back: returns the first of those who waited for the line, in a chain."""
     line, r = m.request[i, y.R_OWNER], m.request
@@ -170,7 +170,7 @@ def filled(m: Machine, i: int) -> int:
     return node  # type: ignore[no-any-return]
 
 
-@block
+@spliced
 def still_waits(m: Machine, line: int, node: int) -> bool:
     """Whether a waiter lacks sectors yet; it then joins those who wait for the line."""
     need = m.waiter[node, WT_NEED]
@@ -181,7 +181,7 @@ def still_waits(m: Machine, line: int, node: int) -> bool:
     return True
 
 
-@block
+@spliced
 def store(m: Machine, g, part, address, bytes_, cause, time, slot) -> None:  # type: ignore[no-untyped-def]
     """Store into the cache (allocated without a fetch); the slot gets the time of acceptance."""
     start = _slice_time(m, g, part, address, bytes_, time)

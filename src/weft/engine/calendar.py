@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from weft.engine import layout as y
-from weft.engine.jit import block, shared
+from weft.engine.jit import block, shared, spliced
 from weft.engine.state import Machine, Table
 
 KIND_SHIFT = 40
@@ -54,7 +54,7 @@ def schedule(m: Machine, time: int, kind: int, index: int) -> None:
     _sift_up(m.heap, size, time, (kind << KIND_SHIFT) | index)
 
 
-@block
+@spliced
 def take(m: Machine) -> int:
     """Remove the first event: its time goes to the clock, its code is returned."""
     m.clock[y.C_NOW] = m.heap[0, 0]

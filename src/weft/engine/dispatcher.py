@@ -5,7 +5,7 @@ from __future__ import annotations
 from weft.engine import layout as y
 from weft.engine.cache import release
 from weft.engine.calendar import schedule
-from weft.engine.jit import block, shared
+from weft.engine.jit import block, shared, spliced
 from weft.engine.state import Machine
 
 
@@ -40,7 +40,7 @@ def launch(m: Machine, g: int, k: int, now: int) -> None:
     dispatch(m, g, now)
 
 
-@block
+@spliced
 def _fits(m: Machine, u: int, g: int, k: int) -> bool:
     return (  # type: ignore[no-any-return]
         m.unit_mask[g, k, u - g * m.shape[y.S_CUS]] == 1
@@ -85,7 +85,7 @@ def _emptiest_unit(m: Machine, g: int, part: int, k: int) -> int:
     return best
 
 
-@block
+@spliced
 def _next_kernel(m: Machine, g: int, part: int) -> int:
     """Of the launched kernels with workgroups left for a partition the one of highest priority; among equals the first
     launched.
@@ -102,7 +102,7 @@ def _next_kernel(m: Machine, g: int, part: int) -> int:
     return best
 
 
-@block
+@spliced
 def _refuse(m: Machine, g: int, k: int) -> None:
     """No unit can take a workgroup of kernel `k` now; a strict dispatcher keeps its units free for it."""
     m.kernel_run[g, k, y.KR_REFUSED] = m.clock[y.C_TICKET]
@@ -113,7 +113,7 @@ def _refuse(m: Machine, g: int, k: int) -> None:
                 m.unit[g * units + u, y.U_HELD] = m.clock[y.C_TICKET]
 
 
-@block
+@spliced
 def dispatch(m: Machine, g: int, now: int) -> None:
     """Place workgroups in every partition until no kernel has one that fits."""
     for part in range(m.shape[y.S_PARTITIONS]):
@@ -135,7 +135,7 @@ def dispatch_in(m: Machine, g: int, part: int, now: int) -> None:
         _place(m, g, part, k, u, now)
 
 
-@block
+@spliced
 def _place(m: Machine, g: int, part: int, k: int, u: int, now: int) -> None:
     places = m.shape[y.S_RESIDENT]
     w = u * places
@@ -203,7 +203,7 @@ def released(m: Machine, g: int, k: int, now: int) -> None:
         end_kernel(m, g, k, now)
 
 
-@block
+@spliced
 def _choose_threshold(m: Machine, g: int, now: int) -> None:
     """T3-MCA: the first stage's demand on memory decides how full a queue may be before communication must wait."""
     p = m.gpu

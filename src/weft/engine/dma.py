@@ -11,7 +11,7 @@ from weft.engine import layout as y
 from weft.engine.cache import read_memory
 from weft.engine.calendar import schedule
 from weft.engine.dispatcher import count, end_kernel
-from weft.engine.jit import block, shared
+from weft.engine.jit import block, shared, spliced
 from weft.engine.link import address_message, new_message, peer, send
 from weft.engine.record import record_chunk
 from weft.engine.state import Machine
@@ -61,7 +61,7 @@ def _receivers(m: Machine, g: int, tile: int) -> int:
     return 1 if m.region[g, m.tile[g, tile, y.TI_REGION], y.M_ALSO_REGION] == y.NONE else 2
 
 
-@block
+@spliced
 def _sent_bytes(m: Machine, g: int, lead: int) -> int:
     """The bytes that the command of tile `lead` puts on links."""
     bytes_ = 0
@@ -70,7 +70,7 @@ def _sent_bytes(m: Machine, g: int, lead: int) -> int:
     return bytes_
 
 
-@block
+@spliced
 def _next_ready(m: Machine, g: int, e: int) -> int:
     """Take the first ready command that engine `e` may take out of the queue; NONE if there is none."""
     found = y.NONE
@@ -131,7 +131,7 @@ def pump(m: Machine, e: int, now: int) -> None:
                 n[e, y.E_FREE] += m.gpu[g, y.G_DMA_SETUP]
 
 
-@block
+@spliced
 def _wake(m: Machine, e: int) -> None:
     """See to it that a busy engine reads on as soon as its own part is free."""
     if m.engine[e, y.E_WAKE] == 0:
@@ -159,7 +159,7 @@ def _read(m: Machine, g: int, e: int, tile: int, position: int, now: int) -> int
     return bytes_  # type: ignore[no-any-return]
 
 
-@block
+@spliced
 def forward(m: Machine, i: int, now: int) -> None:
     """Data read by an engine goes onto the link, as a store or an update of a region of its receiver, or of both."""
     r = m.request
@@ -185,7 +185,7 @@ def forward(m: Machine, i: int, now: int) -> None:
     send(m, g, m.region[g, region, y.M_PORT], i, now)
 
 
-@block
+@spliced
 def departed(m: Machine, e: int, bytes_: int, now: int) -> None:
     """Bytes of a command have left on the link: read on, or finish the command and take the next."""
     g = e // m.shape[y.S_ENGINES]
@@ -217,7 +217,7 @@ def start_copies(m: Machine, g: int, k: int, now: int) -> None:
         lead += m.tile[g, lead, y.TI_ROWS]
 
 
-@block
+@spliced
 def _copied(m: Machine, g: int, k: int, now: int) -> None:
     """The last byte of a command has left; after the last command its kernel is over, when whoever waits knows."""
     m.kernel_run[g, k, y.KR_DONE] += 1

@@ -18,17 +18,37 @@ from typing import Any, TypeVar
 
 import numba
 import numpy as np
+from numba.core.compiler import Compiler
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_OPTIONS: dict[str, Any] = {"error_model": "numpy", "_nrt": False}
+
+class _Lightly(Compiler):
+    """Numba's compiler at LLVM's first level: higher ones take half as long again and make the engine no faster."""
+
+    def compile_extra(self, function: Any) -> Any:
+        config: Any = numba.config
+        before = config.OPT
+        config.OPT = type(before)(1)
+        try:
+            return super().compile_extra(function)  # type: ignore[no-untyped-call]
+        finally:
+            config.OPT = before
+
+
+_OPTIONS: dict[str, Any] = {"error_model": "numpy", "_nrt": False, "pipeline_class": _Lightly}
 # Only the entry point is called from Python: the others need no wrappers, which would take most of the compile time.
 _INNER: dict[str, Any] = {**_OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
 def block(function: F) -> F:
-    """Compile a function of the engine's inner loop; it is inlined where it is called."""
+    """Compile a function of the engine's inner loop; it is inlined in the several places that call it."""
     return numba.njit(forceinline=True, **_INNER)(function)  # type: ignore[no-any-return]
+
+
+def spliced(function: F) -> F:
+    """Make a function of the inner loop part of the one place that calls it; it is not compiled by itself."""
+    return numba.njit(inline="always", **_INNER)(function)  # type: ignore[no-any-return]
 
 
 def shared(function: F) -> F:

@@ -225,10 +225,6 @@ WL_START, WL_END, WL_UNIT, WL_COLUMNS = _columns(4)
     EV_LAUNCH, EV_ARRIVE, EV_READ_DONE, EV_LINK, EV_DMA, EV_PHASE, EV_SLOT, EV_COMPUTED, EV_CHANNEL,
     EV_COMMAND, EV_COMPLETE, EV_TAKEN,
 ) = range(12)  # fmt: skip
-EVENT_NAMES = (
-    "launch", "arrive", "read done", "link", "dma", "phase", "slot", "computed", "channel",
-    "command", "complete", "taken",
-)  # fmt: skip
 
 # -- statuses
 # -----------------------------------------------------------------------------------------------------

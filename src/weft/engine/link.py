@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from weft.engine import layout as y
 from weft.engine.calendar import schedule
-from weft.engine.jit import block
+from weft.engine.jit import block, spliced
 from weft.engine.memory import new_request
 from weft.engine.memory_cache import reach
 from weft.engine.record import record_link
@@ -48,7 +48,7 @@ def _start(m: Machine, k: int, now: int) -> None:
     schedule(m, start + duration, y.EV_LINK, k)
 
 
-@block
+@spliced
 def depart(m: Machine, k: int, now: int) -> int:
     """The head message of link `k` has left: it will arrive; the next one starts. Returns the departed message."""
     n = m.link

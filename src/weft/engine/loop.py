@@ -7,7 +7,7 @@ from weft.engine.cache import filled, release_waiter, still_waits
 from weft.engine.calendar import INDEX_MASK, KIND_SHIFT, schedule, take
 from weft.engine.dispatcher import consider_launches, count, end_kernel, launch, released, retire
 from weft.engine.dma import block_bytes, departed, forward, pump, start_copies, trigger
-from weft.engine.jit import block, entry
+from weft.engine.jit import block, entry, spliced
 from weft.engine.link import arrive, depart
 from weft.engine.memory import admit, free_request, issue, next_look
 from weft.engine.memory_cache import begin_used, fill
@@ -43,7 +43,7 @@ def _on_memory(m: Machine, kind: int, index: int, now: int, policy) -> None:  # 
         next_look(m, index, now)
 
 
-@block
+@spliced
 def _served(m: Machine, i: int, now: int) -> int:
     """The DRAM has taken request `i`: a read will bring data; a write or an update is done and returned."""
     r = m.request
@@ -58,7 +58,7 @@ def _served(m: Machine, i: int, now: int) -> int:
     return y.NONE
 
 
-@block
+@spliced
 def _on_taken(m: Machine, i: int, now: int) -> None:
     """Memory has taken a write or an update: who waited for that goes on."""
     r = m.request
@@ -72,7 +72,7 @@ def _on_taken(m: Machine, i: int, now: int) -> None:
     free_request(m, i)
 
 
-@block
+@spliced
 def _on_written(m: Machine, i: int, g: int, now: int) -> None:
     """A store or an update of a mapped region: track it, count it, trigger what it completes."""
     r = m.request
@@ -161,7 +161,7 @@ def _on_launch(m: Machine, index: int, now: int) -> None:
         start_copies(m, g, k, now)
 
 
-@block
+@spliced
 def _act(m: Machine, kind: int, index: int, now: int, policy) -> None:  # type: ignore[no-untyped-def]
     if kind == y.EV_CHANNEL or kind == y.EV_TAKEN:
         _on_memory(m, kind, index, now, policy)

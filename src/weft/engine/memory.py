@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from weft.engine import layout as y
 from weft.engine.calendar import schedule
-from weft.engine.jit import block
+from weft.engine.jit import block, spliced
 from weft.engine.state import Machine
 
 
@@ -65,7 +65,7 @@ def enqueue(m: Machine, i: int, g: int, address: int, arrive: int) -> None:
     wake(m, c, arrive if h[c, y.H_QUEUED] == 0 else max(arrive, h[c, y.H_NEXT_COLUMN]))
 
 
-@block
+@spliced
 def _join_stream(m: Machine, c: int, i: int, head: int) -> None:
     """Put request `i` into the stream whose first column is `head`, by its time of arrival.
 
@@ -106,13 +106,13 @@ def _head_ready(m: Machine, c: int, stream: int, now: int) -> int:
     return y.NONE
 
 
-@block
+@spliced
 def _unserved_since(m: Machine, c: int, head: int) -> int:
     """Since when communication has not been served: its first request's arrival, or when the last one went."""
     return max(m.request[head, y.R_ARRIVE], m.channel[c, y.H_SERVED])  # type: ignore[no-any-return]
 
 
-@block
+@spliced
 def admit(m: Machine, c: int, now: int, policy) -> None:  # type: ignore[no-untyped-def]
     """Let the arbiter move requests from the two streams into the command queue while there is room."""
     h, r = m.channel, m.request
@@ -147,7 +147,7 @@ def admit(m: Machine, c: int, now: int, policy) -> None:  # type: ignore[no-unty
         _move_to_queue(m, c, i, stream, now)
 
 
-@block
+@spliced
 def _move_to_queue(m: Machine, c: int, i: int, stream: int, now: int) -> None:
     h, r = m.channel, m.request
     base = y.H_HEAD0 + 3 * stream
@@ -175,7 +175,7 @@ def _account_occupancy(m: Machine, c: int, now: int) -> None:
     h[c, y.H_OCCUPANCY_SINCE] = now
 
 
-@block
+@spliced
 def _activate_rows(m: Machine, c: int, g: int, now: int) -> None:
     """Open the rows that queued requests need, oldest first, never closing a row that a queued request still uses."""
     h, r, b = m.channel, m.request, m.bank
@@ -203,7 +203,7 @@ def _activate_rows(m: Machine, c: int, g: int, now: int) -> None:
         h[c, y.H_ACTIVATES] += 1
 
 
-@block
+@spliced
 def _earliest(m: Machine, c: int, i: int, now: int) -> int:
     """The first moment at which the column commands of a request in an open row may start."""
     h, k = m.channel, m.request[i, y.R_BANK]
@@ -213,7 +213,7 @@ def _earliest(m: Machine, c: int, i: int, now: int) -> int:
     return max(now, h[c, y.H_NEXT_COLUMN], turn, m.bank[k, y.B_READY], m.group[group], path)  # type: ignore[no-any-return]
 
 
-@block
+@spliced
 def issue(m: Machine, c: int, now: int) -> int:
     """Choose the request that is ready first (then the oldest) and commit its commands; returns its row.
 
@@ -242,7 +242,7 @@ def issue(m: Machine, c: int, now: int) -> int:
     return i  # type: ignore[no-any-return]
 
 
-@block
+@spliced
 def _commit(m: Machine, c: int, g: int, i: int, start: int) -> None:
     h, r, p = m.channel, m.request, m.gpu
     k = r[i, y.R_BANK]
@@ -269,7 +269,7 @@ def _commit(m: Machine, c: int, g: int, i: int, start: int) -> None:
         h[c, y.H_LAST_KIND] = direction
 
 
-@block
+@spliced
 def next_look(m: Machine, c: int, now: int) -> None:
     """After a look at the channel: plan the next one."""
     h, r = m.channel, m.request

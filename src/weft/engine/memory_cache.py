@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from weft.engine import layout as y
 from weft.engine.calendar import schedule
-from weft.engine.jit import block, shared
+from weft.engine.jit import block, shared, spliced
 from weft.engine.memory import channel_of, enqueue, new_request
 from weft.engine.state import (
     EARLIER_ADDRESS,
@@ -152,7 +152,7 @@ def _first_of_set(m: Machine, c: int, address: int) -> int:
     return _first_line(m) + (c * sets + (own ^ (own >> 5) ^ (own >> 11)) % sets) * ways  # type: ignore[no-any-return]
 
 
-@block
+@spliced
 def _line_of(m: Machine, c: int, address: int) -> int:
     first = _first_of_set(m, c, address)
     return find(m, first, m.shape[y.S_SIDE_WAYS], address // m.shape[y.S_REQUEST])
@@ -208,7 +208,7 @@ def _read(m: Machine, i: int, g: int, line: int, need: int, start: int) -> int:
     return start
 
 
-@block
+@spliced
 def _write(m: Machine, i: int, g: int, line: int, need: int, start: int) -> None:
     """Sectors are allocated without a fetch; that the cache has them ends the write."""
     bytes_, cause = m.request[i, y.R_BYTES], m.request[i, y.R_CAUSE]
@@ -225,7 +225,7 @@ def _write(m: Machine, i: int, g: int, line: int, need: int, start: int) -> None
     schedule(m, start, y.EV_TAKEN, i)
 
 
-@block
+@spliced
 def fill(m: Machine, i: int, now: int) -> None:
     """A read from the DRAM is back: its line has what came, and those who waited for that have it, too."""
     r, lines = m.request, m.line

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from weft.engine import layout as y
-from weft.engine.jit import block, shared
+from weft.engine.jit import block, shared, spliced
 from weft.engine.state import SERIES_BINS, Machine, Table
 
 
@@ -29,7 +29,7 @@ def _bin(m: Machine, time: int) -> int:
     return b  # type: ignore[no-any-return]
 
 
-@block
+@spliced
 def record_traffic(m: Machine, g: int, cause: int, bytes_: int, time: int) -> None:
     """Count bytes that the DRAM of GPU `g` moved."""
     m.traffic[g, cause] += bytes_

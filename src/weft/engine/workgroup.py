@@ -10,7 +10,7 @@ from __future__ import annotations
 from weft.engine import layout as y
 from weft.engine.cache import load, store, write_through
 from weft.engine.calendar import schedule
-from weft.engine.jit import block, shared
+from weft.engine.jit import block, shared, spliced
 from weft.engine.link import new_message, peer, send
 from weft.engine.state import Machine
 
@@ -68,7 +68,7 @@ def begin_phase(m: Machine, w: int, now: int) -> bool:
     return True
 
 
-@block
+@spliced
 def _awaited(m: Machine, g: int, p: int, w: int) -> int:
     """The counter that phase `p` of the workgroup in place `w` waits for, or NONE."""
     counter = m.phase[g, p, y.P_WAIT_COUNTER]
@@ -78,13 +78,13 @@ def _awaited(m: Machine, g: int, p: int, w: int) -> int:
     return counter + lane if lane >= 0 else y.NONE
 
 
-@block
+@spliced
 def _wait(m: Machine, w: int, g: int, counter: int, value: int) -> None:
     m.resident[w, y.W_WAITING] = 1
     m.counter[g, counter, y.N_TARGET] = min(m.counter[g, counter, y.N_TARGET], value)
 
 
-@block
+@spliced
 def begin_iteration(m: Machine, q: int, now: int) -> None:
     """Issue the loads of the iteration that owns slot `q`."""
     w = q // y.SLOTS
@@ -203,7 +203,7 @@ def _stored(m: Machine, g: int, k: int, waited: int, went: int) -> None:
         m.kernel_run[g, k, y.KR_WAIT_LINK] += waited
 
 
-@block
+@spliced
 def store_iteration(m: Machine, q: int, now: int) -> None:
     """Issue the stores of an iteration; where they go is the address map's matter, not the kernel's."""
     w = q // y.SLOTS
@@ -238,7 +238,7 @@ def store_iteration(m: Machine, q: int, now: int) -> None:
         schedule(m, m.slot[q, y.Q_TIME], y.EV_SLOT, q)
 
 
-@block
+@spliced
 def _store_range(m: Machine, q, a, region, tile, offset, bytes_, part, now) -> None:  # type: ignore[no-untyped-def]
     w = q // y.SLOTS
     g, u = m.resident[w, y.W_GPU], m.resident[w, y.W_UNIT]
@@ -256,7 +256,7 @@ def _store_range(m: Machine, q, a, region, tile, offset, bytes_, part, now) -> N
     m.unit[u, y.U_PORT_FREE] = port
 
 
-@block
+@spliced
 def _store_one(m: Machine, q, g, a, region, tile, wavefront, offset, size, time) -> None:  # type: ignore[no-untyped-def]
     mode = m.region[g, region, y.M_MODE]
     cause = m.access[g, a, y.A_CAUSE]
