@@ -309,6 +309,13 @@ def test_an_overlapped_gemm_is_no_faster_than_its_parts_allow(pattern, method):
     assert answer.record()["speedup"] == pytest.approx(answer.sequential / answer.overlapped)
 
 
+def test_rows_come_over_all_links_at_once_where_each_leads_to_one_peer():
+    answer = overlapped("ag_gemm", 8192, 1024, 4096, "mi308x")
+    link = load("mi308x").link
+    one_by_one = 7 / 8 * 8192 * 4096 * 2 / (link.bandwidth / link.links)
+    assert one_by_one / 7 < answer.overlapped < one_by_one / 3
+
+
 @pytest.mark.parametrize(
     ("call", "error", "sentence"),
     [

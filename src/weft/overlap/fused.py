@@ -67,21 +67,25 @@ def fitting(gemm: Gemm, tiling: GemmTiling, ranks: int) -> GemmTiling:
 class GatherGemm:
     """C = gather(A) x B: every GPU holds 1/`ranks` of A's rows; copies bring the others' while the GEMM runs.
 
-    `gemm` is what one GPU computes, at the clock of a "short" or a "sustained" run.
+    `gemm` is what one GPU computes, at the clock of a "short" or a "sustained" run. `at_once` copies to every peer in a
+    stream of its own, as where a link leads to each (ByteDance-Seed/Triton-distributed @57d36b2 on AMD's GPUs).
     """
 
     gemm: Gemm
     tiling: GemmTiling
     ranks: int
     clock: str = "sustained"
+    at_once: bool = False
 
     def plan(self, gpu: Gpu, gpus: int = 1) -> Plan:
-        """The copies in one stream, the waiting GEMM in another."""
+        """The copies in one stream or in one for each peer, the waiting GEMM in another."""
         work = chunked_tiles(self.gemm, self.tiling, self.ranks)
         work[work[:, y.T_LANE] == 0, y.T_LANE] = y.NONE  # one's own rows are there from the beginning
         work[:, y.T_OFFSET] = np.cumsum(work[:, y.T_BYTES]) - work[:, y.T_BYTES]
         copies = [
-            PlacedKernel(copy_kernel("sends", hops - 1), after=hops - 2 if hops > 1 else None)
+            PlacedKernel(
+                copy_kernel("sends", hops - 1), after=None if self.at_once or hops == 1 else hops - 2
+            )
             for hops in range(1, self.ranks)
         ]
         return Plan(

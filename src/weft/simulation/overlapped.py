@@ -7,7 +7,7 @@ from typing import Any
 
 from weft.engine import layout as y
 from weft.errors import InputError, UnknownNameError
-from weft.hardware import Gpu, Machine
+from weft.hardware import Gpu, Machine, System
 from weft.overlap.chunked import SPLITS, ChunkedGather, ChunkedScatter
 from weft.overlap.fused import GatherGemm, GemmScatter, fitting
 from weft.overlap.machine import default_request_bytes
@@ -91,7 +91,7 @@ def overlapped(
             raise UnknownNameError(what, name, known)
     gemm = local_gemm(pattern, m, n, k, ranks, dtype)
     system = system_for(machine, ranks)
-    plan = _planned(pattern, method, gemm, system.gpu, ranks, clock).plan(system.gpu)
+    plan = _planned(pattern, method, gemm, system, clock).plan(system.gpu)
     # GPUs of one die keep the size that the measured overlaps were compared at.
     usual = default_request_bytes(system.gpu) if system.gpu.dies > 1 else system.gpu.memory.interleave
     grain = request_bytes or usual
@@ -120,11 +120,14 @@ def local_gemm(pattern: str, m: int, n: int, k: int, ranks: int, dtype: str) -> 
 
 
 def _planned(
-    pattern: str, method: str, gemm: Gemm, gpu: Gpu, ranks: int, clock: str
+    pattern: str, method: str, gemm: Gemm, system: System, clock: str
 ) -> GatherGemm | GemmScatter | ChunkedGather | ChunkedScatter:
+    gpu, ranks = system.gpu, system.gpus
     if method == "fused":
         tiling = fitting(gemm, tiling_for(gemm, gpu, clock), ranks)
-        return (GatherGemm if pattern == "ag_gemm" else GemmScatter)(gemm, tiling, ranks, clock)
+        if pattern == "ag_gemm":
+            return GatherGemm(gemm, tiling, ranks, clock, at_once=system.peer_bandwidth > 0)
+        return GemmScatter(gemm, tiling, ranks, clock)
     if pattern == "ag_gemm":
         chunk = replace(gemm, m=gemm.m // ranks)
         return ChunkedGather(gemm, fitting(gemm, tiling_for(chunk, gpu, clock), ranks), ranks, clock)
