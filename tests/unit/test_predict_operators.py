@@ -5,7 +5,7 @@ import pytest
 
 from weft.errors import InputError, UnknownNameError
 from weft.hardware import load, names
-from weft.predict.kernel import Kernel, Sweep, idle_latency, kernel_time, memory_seconds, vector_lanes
+from weft.predict.kernel import Kernel, Sweep, idle_latency, kernel_time, memory_seconds
 from weft.predict.operators import OPERATORS, matrix_flops, operator
 
 A100 = load("a100-sxm-80gb")
@@ -91,9 +91,9 @@ def test_rows_that_outgrow_the_cache_are_read_twice():
 def test_long_softmax_rows_are_limited_by_exponentials_where_lanes_are_few():
     long = operator("softmax", A100, rows=2**18, columns=2048)
     assert str(long.bound_names()) == "compute"
-    assert vector_lanes(A100) == 64
-    assert vector_lanes(load("h100-sxm")) == 128
-    assert vector_lanes(load("mi300x")) == 64
+    assert A100.vector_lanes == 64
+    assert load("h100-sxm").vector_lanes == 128
+    assert load("mi300x").vector_lanes == 64
 
 
 def test_sweeps_follow_each_other_and_within_one_the_slowest_sets_the_pace():

@@ -88,7 +88,7 @@ def test_every_part_has_a_chunk_of_partial_sums_that_its_tiles_fill():
 
 def test_as_much_is_multiplied_as_in_one_piece():
     whole, cut = (busy_cycles(alone(DEEP, tiling)) for tiling in (TILE, CUT))
-    adding = 3 * DEEP.m * DEEP.n / GPU.compute.vector_flops_per_clock
+    adding = 3 * DEEP.m * DEEP.n / GPU.vector_lanes
     assert cut == pytest.approx(whole + adding, rel=0.001)
 
 

@@ -78,6 +78,14 @@ class Gpu(Part):
         """
         return self.cache.partitions if self.vendor == "amd" else 1
 
+    @property
+    def vector_lanes(self) -> float:
+        """Lanes of a compute unit that each do an fp32 multiply-add, or an addition, per clock.
+
+        NVIDIA's fp32 rate is theirs; AMD's vector rate counts a multiply-add as two on packed halves.
+        """
+        return self.rates.fp32 / 2 if self.vendor == "nvidia" else self.compute.vector_flops_per_clock / 4
+
     def supports(self, dtype: str) -> bool:
         """Whether the GPU multiplies matrices of that data type."""
         return dtype in DTYPES and bool(getattr(self.rates, dtype))

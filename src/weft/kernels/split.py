@@ -15,7 +15,7 @@ from weft.workload import Gemm
 THREADS = 256
 """Threads of a workgroup that adds (assumed; 128 to 512)."""
 ELEMENTS = 4
-"""Sums of a thread: one 16-byte load of each part [assumed; 1 to 8]."""
+"""Sums of a thread: one 16-byte load of each part (assumed; 1 to 8)."""
 REGISTERS = 64
 """Registers of a thread that adds (assumed; as many leave room for eight workgroups on a compute unit)."""
 
@@ -44,7 +44,7 @@ def adding_kernel(
     phase = Phase(
         iterations=1,
         slots=1,
-        cycles=(tiling.splits - 1) * elements / gpu.compute.vector_flops_per_clock,
+        cycles=(tiling.splits - 1) * elements / gpu.vector_lanes,
         loads=tuple(
             Load("output", first + part, partial, partial, Cause.GEMM_READ, row_stride=partial, cached=True)
             for part in range(tiling.splits)

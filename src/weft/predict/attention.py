@@ -15,7 +15,6 @@ from weft.predict.kernel import (
     from_parts,
     idle_latency,
     memory_seconds,
-    vector_lanes,
 )
 from weft.predict.prediction import FloatArray, Prediction
 from weft.workload import DTYPE_BYTES
@@ -105,7 +104,7 @@ def _unit_seconds(
     gpu.matrix_rate(dtype)  # an InputError that names the data types, where there is none
     rate = gpu.compute.compute_units * effective_rates(dtype, gpu, clock, 1.0).unit_flops
     matrix = 4 * scores * head / rate
-    clocks = scores * (OPERATIONS_PER_SCORE / vector_lanes(gpu) + 1 / SPECIALS_PER_CLOCK)
+    clocks = scores * (OPERATIONS_PER_SCORE / gpu.vector_lanes + 1 / SPECIALS_PER_CLOCK)
     return matrix, clocks / (gpu.compute.compute_units * gpu.compute.clock)
 
 

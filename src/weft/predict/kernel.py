@@ -86,14 +86,6 @@ def kernel_time(kernel: Kernel, gpu: Gpu) -> Prediction:
     return from_parts(parts)
 
 
-def vector_lanes(gpu: Gpu) -> float:
-    """Lanes of a compute unit that each do an fp32 multiply-add per clock.
-
-    NVIDIA's fp32 rate is theirs; AMD's vector rate counts a multiply-add as two on packed halves.
-    """
-    return gpu.rates.fp32 / 2 if gpu.vendor == "nvidia" else gpu.compute.vector_flops_per_clock / 4
-
-
 def from_parts(parts: dict[str, FloatArray]) -> Prediction:
     """The prediction whose seconds are the sum of `parts`, bound by the largest of them."""
     names = list(parts)
@@ -207,7 +199,7 @@ def _add_sweep(
             moved / (gpu.cache.bandwidth * gpu.cache.efficiency), moved / (at_work.active * port)
         ),
         "latency": moved * latency / at_work.bytes_in_flight,
-        "compute": np.maximum(sweep.operations / vector_lanes(gpu), sweep.specials / SPECIALS_PER_CLOCK)
+        "compute": np.maximum(sweep.operations / gpu.vector_lanes, sweep.specials / SPECIALS_PER_CLOCK)
         * at_work.largest_share
         / gpu.compute.clock,
     }
