@@ -213,6 +213,31 @@ def test_a_gemm_without_three_sizes_and_an_unknown_collective_are_refused():
         advise(SHAPE, "all_scatter", MIB, "h100-sxm")
 
 
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (
+            {"bytes_": 100 << 40},
+            "the buffer of the all_gather is 100 TiB, but the memory of each GPU holds 192 GB",
+        ),
+        ({"ranks": 9}, "9 ranks do not fit into a node of 8 GPUs"),
+        ({"request_bytes": 100}, "the request size is 100 B"),
+    ],
+)
+def test_what_no_machine_can_do_is_refused_before_the_first_run(options, sentence):
+    ran = []
+    given = {"bytes_": 1 << 20, **options}
+    with pytest.raises(InputError, match=sentence):
+        advise(
+            Gemm(512, 512, 512, "bf16"),
+            "all_gather",
+            machine="mi300x",
+            progress=lambda *what: ran.append(what),
+            **given,
+        )
+    assert ran == []
+
+
 def test_a_machine_without_a_collective_library_is_refused():
     with pytest.raises(InputError, match="no collective library is known for t3-paper"):
         tables_for("t3-paper")

@@ -148,7 +148,7 @@ def machine_tables(
     gpus = [system.gpu_of(rank) for rank in range(ranks)]
     for rank, gpu in enumerate(gpus):
         _check_common(system.gpu, gpu, rank)
-    _check_request(system.gpu, request_bytes)
+    check_request(system.gpu, request_bytes)
     rows = np.stack([gpu_row(gpu, system.start_of(rank), clock) for rank, gpu in enumerate(gpus)])
     if system.peer_bandwidth:
         _peers(rows, gpus, system)
@@ -263,7 +263,8 @@ def _check_common(first: Gpu, gpu: Gpu, rank: int) -> None:
             )
 
 
-def _check_request(gpu: Gpu, request_bytes: int) -> None:
+def check_request(gpu: Gpu, request_bytes: int) -> None:
+    """Raise InputError for a request size that the GPU's channels and caches cannot be cut into."""
     interleave = gpu.memory.interleave
     shown = f"the request size is {format_bytes(request_bytes)}"
     if (

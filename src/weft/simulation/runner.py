@@ -9,7 +9,7 @@ from weft.collectives.fabric import fabric_of
 from weft.engine import layout as y
 from weft.engine.state import Machine as State
 from weft.errors import InputError, UnknownNameError
-from weft.hardware import Gpu, Machine, System
+from weft.hardware import Gpu, Machine, System, find_gpu
 from weft.kernels.copies import DmaGather
 from weft.kernels.ring import whole_ring
 from weft.overlap import ROUND_ROBIN, ArbiterPolicy, PhaseTimes
@@ -21,6 +21,7 @@ from weft.program import Program
 from weft.result import RunConfig
 from weft.result.collect import loop_times
 from weft.simulation.execution import Run, Watch, config_of, run_plan
+from weft.units import format_bytes
 
 Where = Gpu | Machine | System | str
 Copies = Mapping[str, int | bool]
@@ -62,6 +63,11 @@ def whole(machine: Where) -> Gpu | Machine | str:
     return machine.gpu if isinstance(machine, System) else machine
 
 
+def _gpu(machine: Where) -> Gpu:
+    gpu = find_gpu(machine) if isinstance(machine, str) else machine
+    return gpu if isinstance(gpu, Gpu) else gpu.gpu
+
+
 def collective_on(
     machine: Where,
     name: str,
@@ -77,8 +83,14 @@ def collective_on(
 
     With `plain_ring` it is an all-reduce by a ring without a library's slices and staging, with that many bytes of a
     workgroup on their way. Raises UnknownNameError for an unknown collective, InputError for one that its driver
-    cannot carry out.
+    cannot carry out or whose buffer no GPU holds.
     """
+    held = _gpu(machine).memory.capacity
+    if bytes_ > held:
+        raise InputError(
+            f"the buffer of the {name} is {format_bytes(bytes_)}, but the memory of each GPU holds "
+            f"{format_bytes(held)}; give a whole buffer of no more than that"
+        )
     if plain_ring is not None:
         if (name, driver) != ("all_reduce", "cu"):
             raise InputError(

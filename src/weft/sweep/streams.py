@@ -13,6 +13,7 @@ from typing import Any
 from weft.hardware import Gpu
 from weft.hardware.ring_kernels import in_flight_moved
 from weft.kernels import GemmTiling
+from weft.overlap.machine import check_request
 from weft.overlap.strategies import find_strategy
 from weft.result.stream_run import StreamRun
 from weft.simulation.concurrent import isolated_collective, isolated_gemm, together
@@ -30,6 +31,7 @@ class Setting:
 
     Without `request_bytes` requests are as large as suits the GPU. `in_flight` are bytes that a workgroup of a
     library's kernel has on their way where they are not the catalogue's, by kernel, such as ("cdna.simple", 4096).
+    Raises InputError for a request size that the GPU cannot have.
     """
 
     gpu: Gpu
@@ -37,6 +39,10 @@ class Setting:
     clock: str = "sustained"
     request_bytes: int | None = None
     in_flight: tuple[tuple[str, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.request_bytes is not None:
+            check_request(self.gpu, self.request_bytes)  # before there are processes and progress
 
     def inputs(self) -> dict[str, Any]:
         """Everything of the setting that decides a run's answer."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from weft.hardware import Gpu
 from weft.kernels import GemmTiling
+from weft.overlap.machine import check_request
 from weft.parallel import ShardedSubLayer
 from weft.result import Comparison
 from weft.result.stored import as_record, from_record
@@ -22,7 +23,7 @@ class Compared:
     """A sub-layer under several overlaps on a GPU, with requests of a size [bytes].
 
     `tiling` is how the GEMM is cut (None: as usual). A record without `spans` has times, bytes and counters only.
-    `about` says what is special, for people.
+    `about` says what is special, for people. Raises InputError for a request size that the GPU cannot have.
     """
 
     layer: ShardedSubLayer
@@ -32,6 +33,9 @@ class Compared:
     tiling: GemmTiling | None = None
     spans: bool = True
     about: str = field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        check_request(self.gpu, self.request_bytes)  # before there are processes and progress
 
     @property
     def title(self) -> str:

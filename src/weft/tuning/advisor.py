@@ -15,7 +15,7 @@ from weft.overlap.tile import tiling_for
 from weft.predict import collective as closed_form
 from weft.result.sharing import Sharing
 from weft.result.stream_run import StreamRun
-from weft.simulation.runner import collective_on
+from weft.simulation.runner import collective_on, one_node
 from weft.sweep import Progress, Store, results
 from weft.sweep.streams import CollectiveAlone, GemmAlone, Setting, Together
 from weft.tuning.advice import Advice, Doubt, LibraryChoice, Option, makespan_of
@@ -57,6 +57,7 @@ def advise(
     gpu = find_gpu(machine) if isinstance(machine, str) else machine
     # What cannot be run is refused before the tables' minute of work.
     tiling_for(gemm, gpu, clock)
+    one_node(gpu, ranks)
     collective_on(gpu, collective, bytes_, ranks, gemm.dtype, "cu")
     tables = tables_for(
         gpu,
