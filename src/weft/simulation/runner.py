@@ -9,7 +9,7 @@ from weft.collectives.fabric import fabric_of
 from weft.engine import layout as y
 from weft.engine.state import Machine as State
 from weft.errors import InputError, UnknownNameError
-from weft.hardware import Gpu, Machine, System, find_gpu
+from weft.hardware import Gpu, Machine, System
 from weft.kernels.copies import DmaGather
 from weft.kernels.ring import whole_ring
 from weft.overlap import ROUND_ROBIN, ArbiterPolicy, PhaseTimes
@@ -63,11 +63,6 @@ def whole(machine: Where) -> Gpu | Machine | str:
     return machine.gpu if isinstance(machine, System) else machine
 
 
-def _gpu(machine: Where) -> Gpu:
-    gpu = find_gpu(machine) if isinstance(machine, str) else machine
-    return gpu if isinstance(gpu, Gpu) else gpu.gpu
-
-
 def collective_on(
     machine: Where,
     name: str,
@@ -85,7 +80,8 @@ def collective_on(
     workgroup on their way. Raises UnknownNameError for an unknown collective, InputError for one that its driver
     cannot carry out or whose buffer no GPU holds.
     """
-    held = _gpu(machine).memory.capacity
+    gpu = system_for(machine, ranks) if isinstance(machine, str) else machine
+    held = (gpu if isinstance(gpu, Gpu) else gpu.gpu).memory.capacity
     if bytes_ > held:
         raise InputError(
             f"the buffer of the {name} is {format_bytes(bytes_)}, but the memory of each GPU holds "
