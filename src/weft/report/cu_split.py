@@ -20,11 +20,12 @@ if TYPE_CHECKING:
     from weft.studies.cu_split import CuSplitStudy
     from weft.studies.headline import HeadlineRow
 
-Runs = Mapping[int, Result]
-
 
 def cu_split_report(
-    study: CuSplitStudy, out_dir: str | Path, gpu: Gpu, watched: tuple[str, Runs] | None = None
+    study: CuSplitStudy,
+    out_dir: str | Path,
+    gpu: Gpu,
+    watched: tuple[str, Mapping[int, Result]] | None = None,
 ) -> Path:
     """Write `report.html` on the study to a folder and return its path; OutputError if it cannot be written.
 
@@ -74,7 +75,7 @@ def _speedups(study: CuSplitStudy) -> Figure:
     )
 
 
-def _held(study: CuSplitStudy, name: str, runs: Runs) -> Figure:
+def _held(study: CuSplitStudy, name: str, runs: Mapping[int, Result]) -> Figure:
     """Who held which compute unit under every split."""
     ways = [
         Way(

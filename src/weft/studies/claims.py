@@ -9,7 +9,7 @@ from statistics import fmean, geometric_mean
 from weft.result import Comparison, Result
 from weft.studies.headline import HeadlineRow
 
-Case = tuple[str, int, str]
+CaseKey = tuple[str, int, str]
 """Model, degree of tensor parallelism, sub-layer."""
 Measure = Callable[[Sequence[Comparison]], float]
 
@@ -25,10 +25,10 @@ class Claim:
     what: str
     published: float
     unit: str
-    cases: tuple[Case, ...]
+    cases: tuple[CaseKey, ...]
     measure: Measure
 
-    def row(self, comparisons: Mapping[Case, Comparison], comparable: bool = True) -> HeadlineRow | None:
+    def row(self, comparisons: Mapping[CaseKey, Comparison], comparable: bool = True) -> HeadlineRow | None:
         """The claim beside what was simulated, saying so if that is a part of its cases; None without any.
 
         Where the machine is not the published one (not `comparable`), Weft's figure stands alone.

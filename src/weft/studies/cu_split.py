@@ -20,7 +20,7 @@ from weft.parallel import sublayer
 from weft.result import Result
 from weft.result.stream_run import StreamRun
 from weft.simulation import DEFAULT_REQUEST_BYTES, beside
-from weft.studies.claims import Case
+from weft.studies.claims import CaseKey
 from weft.studies.headline import HeadlineRow, PaperStudy, unlike
 from weft.studies.t3 import MAIN, MAIN_CASES, PAPER_MACHINE, select
 from weft.sweep import Progress, Store, results
@@ -54,7 +54,7 @@ class SplitCase:
     `both` are the ends of both where they ran at once, by the same key [s].
     """
 
-    case: Case
+    case: CaseKey
     gemm: Gemm
     gemm_s: Mapping[int, float]
     ring_s: Mapping[int, float]
@@ -259,7 +259,7 @@ def _splits(wanted: Sequence[int] | None, gpu: Gpu) -> tuple[int, ...]:
 class _Plan:
     """The runs of one case."""
 
-    case: Case
+    case: CaseKey
     gpu: Gpu
     splits: tuple[int, ...]
     curve: tuple[int, ...]

@@ -16,7 +16,7 @@ from weft.kernels import GemmTiling
 from weft.parallel import sublayer
 from weft.result import Comparison
 from weft.simulation import DEFAULT_REQUEST_BYTES
-from weft.studies.claims import Case
+from weft.studies.claims import CaseKey
 from weft.studies.moved import Row, Sensitivity
 from weft.sweep import Progress, Store, results
 from weft.sweep.sublayers import Compared
@@ -106,7 +106,7 @@ def run(
     progress: Progress | None = None,
     *,
     gpu: Gpu | str = "t3-paper",
-    cases: Sequence[Case] = CASES,
+    cases: Sequence[CaseKey] = CASES,
     store: Store | None = None,
 ) -> Sensitivity:
     """Move every assumed value (or those at `paths`) to the ends of its range and simulate the cases.

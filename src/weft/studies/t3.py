@@ -21,7 +21,7 @@ from weft.predict import collective
 from weft.result import Comparison, Result
 from weft.simulation import DEFAULT_REQUEST_BYTES
 from weft.studies.claims import (
-    Case,
+    CaseKey,
     Claim,
     geomean_speedup,
     largest_saving,
@@ -50,7 +50,7 @@ HYPOTHETICAL = (
 """What must be said beside figures for a machine that can be bought."""
 
 
-def _cases(models: Mapping[str, tuple[int, ...]]) -> tuple[Case, ...]:
+def _cases(models: Mapping[str, tuple[int, ...]]) -> tuple[CaseKey, ...]:
     return tuple((model, tp, name) for model, tps in models.items() for tp in tps for name in SUBLAYERS)
 
 
@@ -60,7 +60,7 @@ LARGE_CASES = _cases(LARGE)
 """The 12 sub-layers of the large models."""
 
 
-def _at(tp: int) -> tuple[Case, ...]:
+def _at(tp: int) -> tuple[CaseKey, ...]:
     return tuple(case for case in MAIN_CASES if case[1] == tp)
 
 
@@ -185,7 +185,7 @@ class T3Study(PaperStudy):
     NAME = "t3"
     PAPER = "ASPLOS 2024, arXiv:2401.16677"
 
-    comparisons: Mapping[Case, Comparison]
+    comparisons: Mapping[CaseKey, Comparison]
 
     @property
     def _unlike(self) -> str | None:
@@ -258,7 +258,7 @@ def _line(row: HeadlineRow) -> str:
     return f"{row.id:<32} {row.weft:7.3f}{beside}"
 
 
-def select(models: Iterable[str] | None = None, tps: Iterable[int] | None = None) -> list[Case]:
+def select(models: Iterable[str] | None = None, tps: Iterable[int] | None = None) -> list[CaseKey]:
     """The study's cases of the given models and degrees (None: all).
 
     Raises UnknownNameError for a model that is not in the study, InputError for such a degree or if no case

@@ -16,7 +16,8 @@ from weft.result.loops import number_of
 from weft.tuning.watched import Watched
 
 if TYPE_CHECKING:
-    from weft.studies.goldyloc import Case, Change
+    from weft.studies.goldyloc import Case as GoldylocCase
+    from weft.studies.goldyloc import Change
     from weft.studies.goldyloc.shares import ShareLoss
 
 GOLDYLOC = Look("GOLDYLOC", "#0072B2")
@@ -34,7 +35,7 @@ _ROW = 0.3
 
 
 @styled
-def ways_to_run(cases: Sequence[Case]) -> Picture:
+def ways_to_run(cases: Sequence[GoldylocCase]) -> Picture:
     """How many times faster than default concurrency each queue runs: bars GOLDYLOC, marks every other way."""
     figure = picture(10, 1.4 + _ROW * len(cases))
     ax = figure.subplots()
