@@ -8,15 +8,18 @@ BIN    := .venv/bin
 export WEFT_CACHE   := $(CURDIR)/.venv/cache
 export MPLCONFIGDIR := $(CURDIR)/.venv/matplotlib
 
-.PHONY: help demo test studies lint docs validate bench clean
+.PHONY: help demo test check slow lint docs engine validate figures golden bench clean
 
 help:
 	@echo "make demo      run the T3 study and write its report to out/t3/report.html"
-	@echo "make test      run every check: style, types, imports, documentation, tests"
+	@echo "make test      run the checks for every change: style, types, imports, documentation, tests"
+	@echo "make check     the same, and what takes longer: whole studies, published figures, measurements"
 	@echo "make lint      run the checks of style, types and imports only"
 	@echo "make docs      build the documentation into out/docs"
 	@echo "make validate  set the models beside public measurements, and write the page of today's errors"
-	@echo "make studies   repeat the whole C3 study and hold it to its bars and known gaps (minutes)"
+	@echo "make slow      only what make check runs beyond make test"
+	@echo "make golden    write the figures of the small golden runs anew"
+	@echo "make figures   repeat all studies, and write their figures into docs/deviations.md"
 	@echo "make bench     measure the simulator's speed, beside its peers"
 	@echo "make clean     remove .venv, out and all caches"
 
@@ -25,9 +28,19 @@ demo: .venv/ready-to-use
 	@$(BIN)/weft study t3 --out out/t3
 	@echo "== the report is out/t3/report.html, its figures are in out/t3/t3.json"
 
-test: lint docs
+# Two cores are enough for the checks, the documentation and the engine's compilation side by side.
+test: .venv/ready-to-develop
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint docs engine
 	@echo "== tests"
-	@$(BIN)/pytest -q -n 2 -m "not study"
+	@$(BIN)/pytest -q -n 2 -m "not slow and not study"
+
+check: test slow
+
+slow: .venv/ready-to-develop
+	@echo "== slow tests and whole studies"
+	@$(BIN)/pytest -q -n 2 -m "slow or study"
+	@echo "== laws, on more examples"
+	@$(BIN)/pytest -q -n 2 --hypothesis-profile=thorough tests/property
 
 lint: .venv/ready-to-develop
 	@echo "== style"
@@ -41,13 +54,7 @@ lint: .venv/ready-to-develop
 
 docs: .venv/ready-to-develop
 	@echo "== documentation"
-	@rm -rf docs/reference/api
-	@$(BIN)/sphinx-build -q -W --keep-going -j 2 -d out/docs-cache docs out/docs
-
-# A quarter of an hour of one core: too long for every change.
-studies: .venv/ready-to-develop
-	@echo "== whole studies"
-	@$(BIN)/pytest -q -m study
+	@$(BIN)/sphinx-build -q -W --keep-going -d out/docs-cache docs out/docs
 
 # The measurements are no part of the project: WEFT_DATA names their folder (docs/howto/validate.md).
 validate: .venv/ready-to-develop
@@ -55,6 +62,22 @@ validate: .venv/ready-to-develop
 	@$(BIN)/weft validate --bar --out out/validate
 	@$(BIN)/python docs/errors.py out/validate
 	@echo "== the page is out/validate/report.html; docs/explanation/errors.md and its pictures were written anew"
+
+# The engine is compiled once, and its small runs take what they took.
+engine: .venv/ready-to-develop
+	@echo "== engine"
+	@$(BIN)/pytest -q tests/golden
+
+# The tables of published figures in docs/deviations.md; what has been simulated before is not simulated again.
+figures: .venv/ready-to-develop
+	@echo "== published figures"
+	@for study in t3 c3 cu-split goldyloc; do $(BIN)/weft study $$study --json out/figures/$$study.json > /dev/null || exit; done
+	@$(BIN)/python docs/figures.py out/figures
+	@echo "== docs/deviations.md was written anew"
+
+golden: .venv/ready-to-develop
+	@echo "== golden runs"
+	@$(BIN)/python tests/golden/runs.py
 
 bench: .venv/ready-to-develop
 	@echo "== speed"
@@ -71,9 +94,9 @@ clean:
 	@$(BIN)/python -m pip install --quiet --editable .
 	@touch $@
 
-.venv/ready-to-develop: .venv/made pyproject.toml
+.venv/ready-to-develop: .venv/made pyproject.toml measure/pyproject.toml
 	@echo "== setting up .venv to develop Weft"
-	@$(BIN)/python -m pip install --quiet --editable ".[dev]"
+	@$(BIN)/python -m pip install --quiet --editable ".[dev]" --editable ./measure
 	@touch .venv/ready-to-use $@
 
 .venv/made:

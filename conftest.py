@@ -7,6 +7,7 @@ from doctest import ELLIPSIS, NORMALIZE_WHITESPACE
 from pathlib import Path
 from typing import Any
 
+import pytest
 from doc_blocks import FILE_LANGUAGES, ConsoleParser, FileParser, PythonParser
 from sybil import Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
@@ -49,5 +50,15 @@ pages = Sybil(
     teardown=leave_temporary_folder,
 )
 docstrings = Sybil(name="docstrings", path="src", parsers=[DocTestParser(DOCTEST)], pattern="*.py")
+
+SLOW_PAGES = {"how-many-cus.md", "own-gemm-suite.md", "other-gpus.md", "advise.md", "calibrate.md"}
+"""Pages whose examples together take longer than about ten seconds: `make check` runs them."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.name in SLOW_PAGES:
+            item.add_marker(pytest.mark.slow)
+
 
 pytest_collect_file = (pages + docstrings).pytest()

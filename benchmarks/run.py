@@ -18,11 +18,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from weft import hardware
+
 sys.path.insert(0, str(Path(__file__).parent))
 
 STANDARD = ("t-nlg", "fc2", 8)
 LARGEST = ("mt-nlg", "fc2", 32)
 SHAPES = 1_000_000
+QUEUED = (32, 1024)
 
 
 def median_of(times: int, measure: Callable[[], float]) -> float:
@@ -46,7 +49,7 @@ def in_new_process(code: str, **environment: str) -> tuple[float, str]:
 def engine_speed(repeats: int) -> dict[str, float]:
     """Events per second on one core and wall time of the standard T3 sub-layer."""
     from weft.parallel import sublayer
-    from weft.simulation import simulate
+    from weft.run import simulate
 
     layer = sublayer(*STANDARD)
     simulate(layer, "t3-paper", "t3-mca")
@@ -62,21 +65,40 @@ def engine_speed(repeats: int) -> dict[str, float]:
     }
 
 
+def queued_gemms(repeats: int) -> dict[str, float]:
+    """Engine time per event [us] where so many GEMMs, each in a queue of its own, wait for one GPU."""
+    from weft.graph import Gemm, gemm_queue
+    from weft.kernels import GemmTiling
+    from weft.run import simulate
+
+    gpu, gemm, tiling = (
+        hardware.gpu("mi100"),
+        Gemm(1024, 1024, 512),
+        GemmTiling(rows=128, columns=128, step=32),
+    )
+
+    def measure(count: int) -> float:
+        run = simulate(gemm_queue([gemm] * count, None, [tiling] * count), gpu)
+        return run.wall_s / run.events * 1e6
+
+    return {f"us_per_event_{count}": median_of(repeats, partial(measure, count)) for count in QUEUED}
+
+
 def closed_form(repeats: int) -> dict[str, Any]:
     """GEMM shapes per second on one core, for the GPU of the catalog where they take longest and where least."""
     import numpy as np
 
-    from weft.hardware import load, names
-    from weft.predict import gemm
+    from weft.estimate import estimate
+    from weft.graph import Gemm
 
     random = np.random.default_rng(0)
     ranges = ((1, 16384), (64, 28672), (64, 28672))
     m, n, k = (np.floor(np.exp(random.uniform(np.log(a), np.log(b + 1), SHAPES))) for a, b in ranges)
-    gpus = [gpu for gpu in map(load, names()) if gpu.supports("bf16")]
+    gpus = [gpu for gpu in map(hardware.gpu, hardware.gpu_names()) if gpu.supports("bf16")]
 
     def measure(gpu: Any) -> float:
         begin = time.process_time()
-        gemm(m, n, k, "bf16", gpu)
+        estimate(Gemm(m, n, k, "bf16"), gpu)
         return SHAPES / (time.process_time() - begin)
 
     measure(gpus[0])  # makes or loads the machine code
@@ -88,7 +110,7 @@ def closed_form(repeats: int) -> dict[str, Any]:
 def first_compile() -> dict[str, float]:
     """What the first simulation of all costs: the engine is compiled into an empty cache."""
     code = (
-        "from weft.workload import SubLayer\nfrom weft.parallel import split\nfrom weft.simulation import simulate\n"
+        "from weft.models import SubLayer\nfrom weft.parallel import split\nfrom weft.run import simulate\n"
         "simulate(split(SubLayer.custom(256, 256, 64), 2), 't3-paper')"
     )
     with tempfile.TemporaryDirectory(prefix="weft-bench-") as folder:
@@ -110,7 +132,7 @@ def start_up(repeats: int) -> dict[str, float]:
 def peak_memory() -> dict[str, float]:
     """The most memory that the largest sub-layer of the study keeps resident [MiB]."""
     code = (
-        "import resource\nfrom weft.parallel import sublayer\nfrom weft.simulation import simulate\n"
+        "import resource\nfrom weft.parallel import sublayer\nfrom weft.run import simulate\n"
         f"simulate(sublayer(*{LARGEST!r}), 't3-paper', 't3-mca')\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
     )
@@ -143,6 +165,7 @@ def peer(repeats: int) -> dict[str, float]:
 
 MEASUREMENTS: dict[str, Callable[[int], dict[str, Any]]] = {
     "engine": engine_speed,
+    "queued": queued_gemms,
     "closed_form": closed_form,
     "compile": lambda _: first_compile(),
     "start_up": start_up,
@@ -153,10 +176,12 @@ MEASUREMENTS: dict[str, Callable[[int], dict[str, Any]]] = {
 
 def sentences(found: dict[str, Any]) -> list[str]:
     """The figures as lines that a person reads."""
-    e, g, c, s, m, p = (found[name] for name in MEASUREMENTS)
+    e, q, g, c, s, m, p = (found[name] for name in MEASUREMENTS)
     return [
         f"engine    {e['events_per_s'] / 1e6:8.2f} million events/s on one core ({e['events']:,} events)",
         f"sub-layer {e['sublayer_s']:8.2f} s under t3-mca ({e['sublayer_with_lowering_s']:.2f} s with lowering)",
+        "queued    "
+        + ", ".join(f"{q[f'us_per_event_{count}']:.2f} us per event with {count:,} GEMMs" for count in QUEUED),
         (
             f"closed form: {g['shapes_per_s'][g['slowest']] / 1e6:.2f} million GEMM shapes/s on one core "
             f"({g['slowest']}; {g['shapes_per_s'][g['fastest']] / 1e6:.2f} on {g['fastest']})"
@@ -179,9 +204,7 @@ def main() -> None:
     """Measure, print, and keep the figures where asked."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
-    parser.add_argument(
-        "--repeats", type=int, default=5, metavar="N", help="measurements per median (default 5)"
-    )
+    parser.add_argument("--repeats", type=int, default=5, metavar="N", help="measurements per median (default 5)")
     chosen = parser.parse_args()
     found = {name: measure(chosen.repeats) for name, measure in MEASUREMENTS.items()}
     print("\n".join(sentences(found)))

@@ -16,13 +16,15 @@ from typing import Any
 import numpy as np
 import simpy
 
+from weft import hardware
 from weft.engine import layout as y
 from weft.engine.run import execute
-from weft.hardware import System, load
+from weft.hardware import System
 from weft.kernels import RingTiling, gather_kernel
-from weft.overlap import COMMUNICATION_FIRST
-from weft.overlap.machine import machine_tables
-from weft.program import Buffer, Cause, ChunkRule, PlacedKernel, Plan, Program, RemoteMap, build
+from weft.lower.machine import machine_tables
+from weft.options import RunOptions
+from weft.program import Buffer, ChunkRule, PlacedKernel, Plan, Program, RemoteMap, build
+from weft.schedule.arbiters import COMMUNICATION_FIRST
 
 REQUEST = 512
 
@@ -120,7 +122,7 @@ def channel_of(toy: Toy, address: int) -> int:
 
 def toy_program(toy: Toy) -> Program:
     """The toy as a program of Weft's engine: an all-gather kernel on a GPU whose every other delay is zero."""
-    gpu = load("t3-paper").with_values(
+    gpu = hardware.gpu("t3-paper").replace(
         {
             "memory.channels": toy.channels,
             "memory.bandwidth": f"{32 * toy.channels} GB/s",
@@ -129,24 +131,24 @@ def toy_program(toy: Toy) -> Program:
     )
     chunks = toy.steps + 1
     tiling = RingTiling(workgroups=1, piece=toy.piece_bytes, slots=toy.slots)
-    rules = tuple(ChunkRule(remote=RemoteMap("gathered", p, False, Cause.AG_WRITE)) for p in range(1, chunks))
+    rules = tuple(ChunkRule(remote=RemoteMap("gathered", p, False, "all_gather")) for p in range(1, chunks))
     plan = Plan(
         kernels=(PlacedKernel(gather_kernel(chunks, gpu, tiling, own=("gathered", 0))),),
         buffers=(Buffer("gathered", ((toy.chunk_bytes,) * chunks,), (*rules, ChunkRule())),),
         work=(),
-        neighbour=(0,),
     )
-    rows, shape = machine_tables(System(gpu=gpu, gpus=2), 1, REQUEST, 1)
-    program = build(plan, rows, shape)
+    program = build(plan, machine_tables(System(gpu=gpu, gpus=2), 1, RunOptions(request_bytes=REQUEST), 1))
+    shape = program.tables.shape
     row = program.tables.gpu[0]
-    row[[*range(y.G_T_BURST, y.G_T_READ_TO_PRECHARGE + 1)]] = 0
-    row[[y.G_PORT64, y.G_SLICE64, y.G_CACHE_OUT, y.G_CACHE_BACK, y.G_MEMORY_LATENCY]] = 0
-    row[[y.G_T_BURST, y.G_T_LONG]] = toy.service * int(shape[y.S_BURST]) // REQUEST
-    program.tables.shape[y.S_ROW] = (
+    row[[*range(y.GPU_T_BURST, y.GPU_T_READ_TO_PRECHARGE + 1)]] = 0
+    row[[y.GPU_PORT64, y.GPU_SLICE64, y.GPU_CACHE_OUT, y.GPU_CACHE_BACK, y.GPU_MEMORY_LATENCY]] = 0
+    row[[y.GPU_T_BURST, y.GPU_T_LONG]] = toy.service * int(shape[y.SIZE_BURST]) // REQUEST
+    program.tables.shape[y.SIZE_ROW] = (
         1 << 40
     )  # one row that holds everything: no activations, first come, first served
-    row[y.G_LINK64], row[y.G_LINK_LATENCY] = toy.message * 64 // REQUEST, toy.latency
-    program.tables.kernel[:, :, y.K_LAUNCH] = 0
+    program.tables.link[:, y.LINK_STORE64] = toy.message * 64 // REQUEST
+    program.tables.route[:-1, y.ROUTE_LATENCY] = toy.latency
+    program.tables.kernel[:, :, y.KERNEL_LAUNCH] = 0
     return program
 
 
@@ -158,4 +160,4 @@ def in_weft(toy: Toy) -> Outcome:
     wall = time.perf_counter() - begin
     if status != y.FINISHED:
         raise RuntimeError(f"the toy did not finish: status {status}")
-    return Outcome(int(np.max(machine.kernel_run[:, :, y.KR_END])), wall, int(machine.clock[y.C_EVENTS]))
+    return Outcome(int(np.max(machine.kernel_run[:, :, y.RUN_END])), wall, int(machine.clock[y.CLOCK_EVENTS]))

@@ -11,17 +11,19 @@ from docutils import nodes
 from docutils.statemachine import StringList
 from sphinx.util.docutils import SphinxDirective
 
-from weft import hardware, workload
+from weft import hardware
 from weft.hardware import Provenance
+from weft.models import load_model, model_names
 
 INTRODUCTION = """# Machines and models
 
-What Weft knows, made from `src/weft/hardware/catalog`, `src/weft/hardware/systems` and
-`src/weft/workload/models`. A *peak* value is a data sheet's, a *published* one a paper's or the maker's, an
+What Weft knows, made from `src/weft/hardware/catalog` and
+`src/weft/models/catalog`. A *peak* value is a data sheet's, a *published* one a paper's or the maker's, an
 *achieved* or *measured* one somebody's measurement, a *calibrated* one fitted to measurements, a *derived* one
-follows from others, and an *assumed* one is plausible within its range. `--set PATH=VALUE` and
-`Gpu.with_values` change a GPU's values by path.
+follows from others, and an *assumed* one is plausible within its range. `--set PATH=VALUE`,
+`Gpu.replace` and `System.replace` change values by path.
 """
+SOURCES = Path(__file__).parents[1]
 COLUMNS = ("value", "kind", "plausible range", "source")
 
 
@@ -41,6 +43,7 @@ def setup(app: Any) -> dict[str, bool]:
     """What Sphinx calls: the page is written before the pages are read."""
     app.add_directive("assumed-values", AssumedValues)
     app.connect("builder-inited", lambda app: write(Path(app.srcdir) / "reference" / "catalogue.md"))
+    app.connect("builder-inited", lambda app: forget_modules(Path(app.srcdir) / "reference" / "api"), priority=1)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 
@@ -50,18 +53,24 @@ def write(page: Path) -> None:
         page.write_text(text)
 
 
+def forget_modules(pages: Path) -> None:
+    """Remove the pages of modules that are no more, before autosummary reads what it wrote the last time."""
+    for page in pages.glob("*.rst"):
+        path = page.stem.replace(".", "/")
+        roots = (SOURCES / room for room in ("src", "measure/src"))
+        if not any((root / f"{path}.py").exists() or (root / path).is_dir() for root in roots):
+            page.unlink()
+
+
 def machines() -> Iterator[str]:
-    for name in hardware.names():
-        gpu = hardware.load(name)
+    for name in hardware.gpu_names():
+        gpu = hardware.gpu(name)
         yield f"\n## GPU `{name}`\n\n{gpu.title}. {gpu.description}{also_known(gpu.aliases)}\n"
-        yield from table("path", {path: gpu.text(path) for path in gpu.paths()}, gpu.provenance)
-    for name in hardware.system_names():
-        system = hardware.load_system(name)
-        about = (
-            f"{system.title}. {system.description} Its GPU: `{system.gpu.name}`.{also_known(system.aliases)}"
-        )
-        yield f"\n## System `{name}`\n\n{about}\n"
-        yield from table("path", {path: system.text(path) for path in system.provenance}, system.provenance)
+        yield from table("path", {path: gpu.text(path) for path in gpu.rules()}, gpu.provenance)
+    for node in hardware.known_nodes():
+        about = f"{node.title}. {node.description} Its GPU: `{node.gpu.name}`.{also_known(node.aliases)}"
+        yield f"\n## System `{node.name}`\n\n{about}\n"
+        yield from table("path", {path: node.text(path) for path in node.provenance}, node.provenance)
 
 
 def also_known(aliases: tuple[str, ...]) -> str:
@@ -71,20 +80,16 @@ def also_known(aliases: tuple[str, ...]) -> str:
 
 def assumed(name: str) -> Iterator[str]:
     """A table of what is assumed about a machine."""
-    gpu = hardware.load(name)
+    gpu = hardware.gpu(name)
     known = {path: about for path, about in gpu.provenance.items() if about.kind == "assumed"}
-    yield from table(
-        "path", {path: gpu.text(path) for path in gpu.paths() if path in known}, known, without="kind"
-    )
+    yield from table("path", {path: gpu.text(path) for path in gpu.rules() if path in known}, known, without="kind")
 
 
 def models() -> Iterator[str]:
-    for name in workload.model_names():
-        model = workload.load_model(name)
+    for name in model_names():
+        model = load_model(name)
         yield f"\n## Model `{name}`\n\n{model.title}.\n"
-        yield from table(
-            "dimension", {key: known.text for key, known in model.provenance.items()}, model.provenance
-        )
+        yield from table("dimension", {key: known.text for key, known in model.provenance.items()}, model.provenance)
 
 
 def table(

@@ -70,9 +70,7 @@ def lines(data: Mapping[str, Any], kinds: Sequence[str]) -> Iterator[str]:
         yield f"\n### {TITLES.get(kind, kind)}\n"
         if kind in NOTES:
             yield f"{NOTES[kind]}\n"
-        told = [
-            {k: v for k, v in one.items() if k != "kind"} for one in data["summary"] if one["kind"] == kind
-        ]
+        told = [{k: v for k, v in one.items() if k != "kind"} for one in data["summary"] if one["kind"] == kind]
         yield from markdown(errors_table(told))
         for name in PICTURES if kind in DRAWN else ():
             yield f"\n![{TITLES[kind]}, {name}]({FIGURES}/{kind}-{name}.png)"

@@ -10,11 +10,11 @@ CHANGES: list[dict[str, str | float]] = [
     {"memory.ccd_update": 2},  # near-memory updates as fast as writes
 ]
 
-gpu = weft.load_gpu("t3-paper")
+gpu = weft.gpu("t3-paper")
 layer = weft.sublayer("t-nlg", "op", tp=8)
 print(f"{'change':<38} {'sequential us':>13} {'t3-mca us':>10} {'speedup':>8}")
 for change in CHANGES:
-    comparison = weft.compare(layer, gpu.with_values(change), ["sequential", "t3-mca"])
+    comparison = weft.compare(layer, gpu.replace(change), ["sequential", "t3-mca"])
     label = ", ".join(f"{path} = {value}" for path, value in change.items()) or "as in the paper"
-    times = [result.total_us for result in comparison]
+    times = [result.seconds * 1e6 for result in comparison]
     print(f"{label:<38} {times[0]:13.1f} {times[1]:10.1f} {comparison.speedup('t3-mca'):8.3f}")

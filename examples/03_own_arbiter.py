@@ -1,7 +1,8 @@
 """Who should go first in a memory channel? An arbitration policy of your own beside the built-in ones."""
 
 import weft
-from weft.overlap import COMMUNICATION, COMPUTE, NOBODY, POLICIES
+from weft.result.metrics import speedup
+from weft.schedule.arbiters import COMMUNICATION, COMPUTE, NOBODY, POLICIES
 
 
 @weft.arbiter
@@ -12,11 +13,12 @@ def half_queue(view):
     return COMPUTE if view.compute > 0 else NOBODY
 
 
-gpu = weft.load_gpu("t3-paper")
+gpu = weft.gpu("t3-paper")
 layer = weft.sublayer("t-nlg", "op", tp=8)
 baseline = weft.simulate(layer, gpu, "sequential")
 print(f"{'arbiter':<20} {'GEMM us':>8} {'RS us':>8} {'total us':>9} {'speedup':>8}")
 for policy in (*POLICIES.values(), half_queue):
-    result = weft.simulate(layer, gpu, "t3", arbiter=policy)
-    times = f"{result.times.gemm * 1e6:8.1f} {result.times.reduce_scatter * 1e6:8.1f} {result.total_us:9.1f}"
-    print(f"{policy.name:<20} {times} {result.speedup_over(baseline):8.3f}")
+    result = weft.simulate(layer, gpu, "t3", weft.RunOptions(arbiter=policy))
+    parts = (result.duration("gemm"), result.duration("reduce_scatter"), result.seconds)
+    times = " ".join(f"{seconds * 1e6:8.1f}" for seconds in parts)
+    print(f"{policy.name:<20} {times}  {speedup(result, baseline):8.3f}")

@@ -1,23 +1,19 @@
 """What does one slow GPU cost the others? Four GPUs, every one of them simulated."""
 
 import weft
+from weft.models import SubLayer
 from weft.parallel import split
-from weft.workload import SubLayer
 
-gpu = weft.load_gpu("t3-paper")
+gpu = weft.gpu("t3-paper")
 layer = split(SubLayer.custom(m=4096, n=2048, k=8192), tp=4)
 machines = {
     "all alike": weft.System(gpu=gpu, gpus=4),
-    "GPU 2 at 1.0 GHz": weft.System(
-        gpu=gpu, gpus=4, variants={2: gpu.with_values({"compute.clock": "1.0 GHz"})}
-    ),
-    "GPU 2 sends at 75 GB/s": weft.System(
-        gpu=gpu, gpus=4, variants={2: gpu.with_values({"link.bandwidth": "75 GB/s"})}
-    ),
+    "GPU 2 at 1.0 GHz": weft.System(gpu=gpu, gpus=4, variants={2: gpu.replace({"compute.clock": "1.0 GHz"})}),
+    "GPU 2 sends at 75 GB/s": weft.System(gpu=gpu, gpus=4, variants={2: gpu.replace({"link.bandwidth": "75 GB/s"})}),
     "GPU 2 starts 50 us late": weft.System(gpu=gpu, gpus=4, start={2: 50e-6}),
 }
 print(f"{'machine':<24} {'total us':>8}   GEMM ends, per GPU [us]")
 for name, machine in machines.items():
-    result = weft.simulate(layer, machine, "t3-mca", mode="explicit")
-    ends = [kernel.end_fs / 1e9 for kernel in result.kernels if kernel.name == "gemm"]
-    print(f"{name:<24} {result.total_us:8.1f}   {'  '.join(f'{end:.1f}' for end in ends)}")
+    result = weft.simulate(layer, machine, "t3-mca", weft.RunOptions(mode="explicit"))
+    ends = [span.end_fs / 1e9 for span in result.spans if span.operator == "gemm"]
+    print(f"{name:<24} {result.seconds * 1e6:8.1f}   {'  '.join(f'{end:.1f}' for end in ends)}")

@@ -2,18 +2,18 @@
 
 from time import perf_counter
 
-from weft.sweep import Store
-from weft.tuning import choose, tables_for
-from weft.workload import Gemm
+from weft.graph import Collective, Gemm
+from weft.run.sweep import Store
+from weft.search import choose, tables_for
 
 # A hundred short simulations; the store keeps them, so the next start takes a second.
 tables = tables_for("h100-sxm", collectives=("all_gather",), jobs=2, store=Store())
 for rows in (512, 2048, 8192):
     gemm = Gemm(rows, 8192, 8192, "bf16")
-    choose(gemm, "all_gather", 1 << 20, tables)  # the first time, the shape's tiles are worked out
+    choose(gemm, Collective("all_gather", 1 << 20, 8), tables)  # the first time, the shape's tiles are worked out
     for mib in (4, 64, 512):
         begun = perf_counter()
-        choice = choose(gemm, "all_gather", mib << 20, tables)
+        choice = choose(gemm, Collective("all_gather", mib << 20, 8), tables)
         taken = (perf_counter() - begun) * 1e6
         apart = "" if choice.units is None else f" with {choice.units} SMs"
         print(

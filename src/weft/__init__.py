@@ -1,12 +1,12 @@
 """Weft: what compute and communication cost each other when they share the GPUs of a machine.
 
 >>> import weft
->>> gpu = weft.load_gpu("t3-paper")
 >>> layer = weft.sublayer("t-nlg", "fc2", tp=8)
->>> layer.gemm
+>>> layer["gemm"].op
 Gemm(m=8192, n=4256, k=2128, dtype='fp16')
 
-`weft.compare(layer, gpu, ["sequential", "t3", "t3-mca"])` then simulates the sub-layer under three overlaps.
+`weft.compare(layer, "t3-paper", ["t3", "t3-mca"])` then simulates the sub-layer under both overlaps, beside the
+baseline; `weft.simulate(weft.concurrent(gemm, collective), "mi300x", "dma")` two streams that share a GPU.
 """
 
 from __future__ import annotations
@@ -16,50 +16,104 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from weft.errors import WeftError
-    from weft.hardware import System, find_gpu, find_system
-    from weft.hardware import load as load_gpu
-    from weft.overlap import arbiter
-    from weft.parallel import sublayer
-    from weft.result import Comparison, Result
-    from weft.simulation import beside, compare, simulate
-    from weft.workload import load_model
+    from weft.estimate import Harness, estimate
+    from weft.graph import (
+        Attention,
+        Collective,
+        Gemm,
+        Graph,
+        Node,
+        Opaque,
+        Streaming,
+        all_gather,
+        all_reduce,
+        all_to_all,
+        concurrent,
+        gemm,
+        gemm_queue,
+        operator,
+        reduce_scatter,
+    )
+    from weft.hardware import System, gpu, system
+    from weft.models import load_model
+    from weft.options import RunOptions
+    from weft.parallel import dependent, sublayer
+    from weft.result import Comparison, Timeline
+    from weft.run import balanced, compare, simulate
+    from weft.schedule.arbiters import arbiter
 
 __version__ = "0.1.0"
-
-__all__ = [
-    "Comparison",
-    "Result",
-    "System",
-    "WeftError",
-    "__version__",
-    "arbiter",
-    "beside",
-    "compare",
-    "find_gpu",
-    "find_system",
-    "load_gpu",
-    "load_model",
-    "simulate",
-    "sublayer",
-]
 
 # Public name -> where it lives. A room is imported when one of its names is first asked for, so that
 # `import weft` costs neither a compiler nor a plotting library.
 _HOMES = {
+    "Attention": ("weft.graph", "Attention"),
+    "Collective": ("weft.graph", "Collective"),
     "Comparison": ("weft.result", "Comparison"),
-    "Result": ("weft.result", "Result"),
+    "Gemm": ("weft.graph", "Gemm"),
+    "Graph": ("weft.graph", "Graph"),
+    "Harness": ("weft.estimate", "Harness"),
+    "Node": ("weft.graph", "Node"),
+    "Opaque": ("weft.graph", "Opaque"),
+    "RunOptions": ("weft.options", "RunOptions"),
+    "Streaming": ("weft.graph", "Streaming"),
     "System": ("weft.hardware", "System"),
+    "Timeline": ("weft.result", "Timeline"),
     "WeftError": ("weft.errors", "WeftError"),
-    "arbiter": ("weft.overlap", "arbiter"),
-    "beside": ("weft.simulation", "beside"),
-    "compare": ("weft.simulation", "compare"),
-    "find_gpu": ("weft.hardware", "find_gpu"),
-    "find_system": ("weft.hardware", "find_system"),
-    "load_gpu": ("weft.hardware", "load"),
-    "load_model": ("weft.workload", "load_model"),
-    "simulate": ("weft.simulation", "simulate"),
+    "all_gather": ("weft.graph", "all_gather"),
+    "all_reduce": ("weft.graph", "all_reduce"),
+    "all_to_all": ("weft.graph", "all_to_all"),
+    "arbiter": ("weft.schedule.arbiters", "arbiter"),
+    "balanced": ("weft.run", "balanced"),
+    "compare": ("weft.run", "compare"),
+    "concurrent": ("weft.graph", "concurrent"),
+    "dependent": ("weft.parallel", "dependent"),
+    "estimate": ("weft.estimate", "estimate"),
+    "gemm": ("weft.graph", "gemm"),
+    "gemm_queue": ("weft.graph", "gemm_queue"),
+    "gpu": ("weft.hardware", "gpu"),
+    "load_model": ("weft.models", "load_model"),
+    "operator": ("weft.graph", "operator"),
+    "reduce_scatter": ("weft.graph", "reduce_scatter"),
+    "simulate": ("weft.run", "simulate"),
     "sublayer": ("weft.parallel", "sublayer"),
+    "system": ("weft.hardware", "system"),
 }
+
+__all__ = [
+    "Attention",
+    "Collective",
+    "Comparison",
+    "Gemm",
+    "Graph",
+    "Harness",
+    "Node",
+    "Opaque",
+    "RunOptions",
+    "Streaming",
+    "System",
+    "Timeline",
+    "WeftError",
+    "__version__",
+    "all_gather",
+    "all_reduce",
+    "all_to_all",
+    "arbiter",
+    "balanced",
+    "compare",
+    "concurrent",
+    "dependent",
+    "estimate",
+    "gemm",
+    "gemm_queue",
+    "gpu",
+    "load_model",
+    "operator",
+    "reduce_scatter",
+    "simulate",
+    "sublayer",
+    "system",
+]
 
 
 def __getattr__(name: str) -> object:
@@ -67,7 +121,9 @@ def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'weft' has no attribute '{name}'; public names: {', '.join(__all__)}")
     room, attribute = _HOMES[name]
-    value: object = getattr(importlib.import_module(room), attribute)
+    module = importlib.import_module(room)
+    # weft.estimate is a room that may be called: the name must mean the same whichever is asked for first.
+    value: object = module if room == f"weft.{name}" else getattr(module, attribute)
     globals()[name] = value
     return value
 

@@ -1,4 +1,4 @@
-"""Writing results so that a file is either whole or absent; every complaint comes before the long work."""
+"""Files of results: written whole or not at all, with every complaint before the long work; read as JSON."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from weft.errors import OutputError
+from weft.errors import ConfigError, InputError, OutputError
 
 
 def write_atomically(path: str | os.PathLike[str], data: str | bytes) -> Path:
@@ -37,6 +37,23 @@ def write_atomically(path: str | os.PathLike[str], data: str | bytes) -> Path:
 def write_json(path: str | os.PathLike[str], data: Any) -> Path:
     """Write plain data as JSON that people can read, whole or not at all, and return the path; else OutputError."""
     return write_atomically(path, json.dumps(data, indent=1) + "\n")
+
+
+def read_json(path: str | os.PathLike[str], what: str, again: str) -> dict[str, Any]:
+    """The object in a JSON file that holds `what`; `again` says how to write one.
+
+    Raises InputError for a file that cannot be read, ConfigError for one that holds no JSON or something else.
+    """
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        raise InputError(f"the file '{path}' cannot be read ({why}); check it and its rights") from None
+    except ValueError:
+        raise ConfigError(f"this is no JSON; {again}", str(path)) from None
+    if not isinstance(content, dict):
+        raise ConfigError(f"this is no {what}; {again}", str(path))
+    return content
 
 
 def check_writable(path: str | os.PathLike[str]) -> Path:
@@ -101,6 +118,4 @@ def _try_folder(what: str, target: Path, folder: Path) -> None:
 
 def _cannot_write(what: str, target: Path, error: OSError) -> OutputError:
     reason = (error.strerror or str(error)).lower()
-    return OutputError(
-        f"cannot write {what} '{target}': {reason}; choose another place or change its permissions"
-    )
+    return OutputError(f"cannot write {what} '{target}': {reason}; choose another place or change its permissions")

@@ -2,18 +2,17 @@
 
 import numpy as np
 import pytest
-from machines import SIMULATED, gpu, layer, program
+from machines import OVERLAPS, SIMULATED, gpu, layer, program
+from runs import run as simulate
 
 from weft.engine import layout as y
-from weft.hardware import System
 from weft.kernels import GemmTiling
-from weft.overlap import OVERLAPS, POLICIES, Problem, arbiter
-from weft.simulation import simulate
+from weft.schedule.arbiters import POLICIES, arbiter
 
 TP = 4
 LAYER = layer(m=1024, n=1024, k=512, tp=TP)
 GPU = gpu()
-CHUNK = LAYER.payload_bytes // TP
+CHUNK = LAYER["gemm"].op.output_bytes // TP
 OUTPUT_CHUNKS = {"sequential": 0, "t3": TP, "t3-mca": TP}
 
 
@@ -24,46 +23,58 @@ def results():
 
 @pytest.mark.parametrize("name", OVERLAPS)
 def test_no_run_beats_the_matrix_units_the_link_or_the_memory(results, name):
-    times = results[name].times
-    roofline = LAYER.gemm.flops / GPU.matrix_rate("fp16", "boost")
+    run = results[name]
+    roofline = LAYER["gemm"].op.flops / GPU.matrix_rate("fp16", "boost")
     link = (TP - 1) * CHUNK / GPU.link.bandwidth
-    assert times.gemm >= roofline
-    assert times.all_gather >= link + (TP - 1) * GPU.link.latency
-    assert times.reduce_scatter >= 0
-    assert times.total >= max(roofline, link) + link
+    assert run.duration("gemm") >= roofline
+    assert run.duration("all_gather") >= link + (TP - 1) * GPU.link.latency
+    assert run.duration("reduce_scatter") >= 0
+    assert run.seconds >= max(roofline, link) + link
     if not name.startswith("ideal"):
-        assert times.total >= results[name].total_bytes / GPU.memory.bandwidth
-        assert times.total >= times.gemm + times.all_gather
+        assert run.seconds >= results[name].total_bytes / GPU.memory.bandwidth
+        assert run.seconds >= run.duration("gemm") + run.duration("all_gather")
 
 
 def test_sequential_is_the_sum_of_its_parts(results):
-    times = results["sequential"].times
-    assert times.total == pytest.approx(times.gemm + times.reduce_scatter + times.all_gather)
-    assert times.reduce_scatter >= (TP - 1) * (CHUNK / GPU.link.bandwidth + GPU.link.latency)
+    run = results["sequential"]
+    assert run.seconds == pytest.approx(
+        run.duration("gemm") + run.duration("reduce_scatter") + run.duration("all_gather")
+    )
+    assert run.duration("reduce_scatter") >= (TP - 1) * (CHUNK / GPU.link.bandwidth + GPU.link.latency)
 
 
 @pytest.mark.parametrize("name", OVERLAPS)
 def test_every_overlap_moves_the_bytes_that_its_protocol_needs(results, name):
-    moved = {cause: n for cause, n in results[name].bytes.items() if cause != "gemm_read"}
-    gather = {"ag_read": (TP - 1) * CHUNK, "ag_write": (TP - 1) * CHUNK}
-    on_units = {"gemm_write": TP * CHUNK, "rs_read": (2 * TP - 1) * CHUNK, "rs_write": TP * CHUNK}
-    fused = {
-        "gemm_write": (TP - 1) * CHUNK,
-        "rs_read": (TP - 2) * CHUNK,
-        "rs_update": (TP - 1) * CHUNK,
+    moved = {cause: n for cause, n in results[name].traffic.items() if cause != ("gemm", "read")}
+    gather = {("all_gather", "read"): (TP - 1) * CHUNK, ("all_gather", "write"): (TP - 1) * CHUNK}
+    on_units = {
+        ("gemm", "write"): TP * CHUNK,
+        ("reduce_scatter", "read"): (2 * TP - 1) * CHUNK,
+        ("reduce_scatter", "write"): TP * CHUNK,
     }
-    scattered = {"gemm_write": CHUNK, "rs_read": TP * CHUNK, "rs_write": TP * CHUNK}
-    near_memory = {"gemm_write": TP * CHUNK, "rs_read": (TP - 1) * CHUNK, "rs_update": (TP - 1) * CHUNK}
-    expected = {"t3": fused, "t3-mca": fused, "ideal-rs-nmc": near_memory, "fused-scatter": scattered}.get(
-        name, on_units
-    )
+    fused = {
+        ("gemm", "update"): (TP - 1) * CHUNK,
+        ("reduce_scatter", "read"): (TP - 2) * CHUNK,
+        ("reduce_scatter", "update"): (TP - 1) * CHUNK,
+    }
+    scattered = {
+        ("gemm", "write"): CHUNK,
+        ("reduce_scatter", "read"): TP * CHUNK,
+        ("reduce_scatter", "write"): TP * CHUNK,
+    }
+    near_memory = {
+        ("gemm", "write"): TP * CHUNK,
+        ("reduce_scatter", "read"): (TP - 1) * CHUNK,
+        ("reduce_scatter", "update"): (TP - 1) * CHUNK,
+    }
+    expected = {"t3": fused, "t3-mca": fused, "ideal-rs-nmc": near_memory, "flux": scattered}.get(name, on_units)
     assert moved == expected | gather
 
 
 @pytest.mark.parametrize("name", OVERLAPS)
 def test_operands_that_fit_the_cache_are_read_once(results, name):
-    gemm = LAYER.gemm
-    assert results[name].bytes["gemm_read"] == (gemm.m + gemm.n) * gemm.k * gemm.element_bytes
+    gemm = LAYER["gemm"].op
+    assert results[name].traffic["gemm", "read"] == (gemm.m + gemm.n) * gemm.k * gemm.element_bytes
 
 
 @pytest.mark.parametrize("name", OUTPUT_CHUNKS)
@@ -89,7 +100,7 @@ def test_the_link_carries_each_step_of_both_collectives_once(results, name):
 @pytest.mark.parametrize("name", ["sequential", "t3", "t3-mca"])
 def test_the_series_add_up_to_the_counters(results, name):
     result = results[name]
-    assert {cause: int(part.sum()) for cause, part in result.series.traffic.items()} == dict(result.bytes)
+    assert {cause: int(part.sum()) for cause, part in result.series.traffic.items()} == dict(result.traffic)
 
 
 @pytest.mark.parametrize("name", SIMULATED)
@@ -99,26 +110,25 @@ def test_a_plan_names_kernels_and_buffers_that_exist(name):
     assert len(lowered.kernel_names) == lowered.tables.kernel.shape[1]
 
 
-def test_the_gemm_kernel_is_the_same_object_in_sequential_and_t3():
-    problem = Problem(LAYER, System(gpu=GPU, gpus=TP))
-    plans = [SIMULATED[name].plan(problem) for name in ("sequential", "t3", "t3-mca")]
-    assert all(plan.kernels[0].kernel is problem.gemm for plan in plans)
-    assert all(plan.work is problem.work for plan in plans)
+def test_the_gemm_kernel_is_the_same_in_sequential_and_t3():
+    plans = [program(LAYER, name, GPU).plan for name in ("sequential", "t3", "t3-mca")]
+    assert all(plan.kernels[0].kernel == plans[0].kernels[0].kernel for plan in plans)
+    assert all(np.array_equal(plan.work[0], plans[0].work[0]) for plan in plans)
 
 
 def test_lowered_the_gemm_differs_only_in_the_address_map():
     sequential, fused = (program(LAYER, name, GPU).tables for name in ("sequential", "t3"))
-    columns = [c for c in range(y.K_COLUMNS) if c not in (y.K_RELEASE, y.K_MONITOR)]
+    columns = [c for c in range(y.KERNEL_COLUMNS) if c not in (y.KERNEL_RELEASE, y.KERNEL_MONITOR)]
     assert np.array_equal(sequential.kernel[0, 0, columns], fused.kernel[0, 0, columns])
-    phases = int(sequential.kernel[0, 0, y.K_PHASES])
+    phases = int(sequential.kernel[0, 0, y.KERNEL_PHASES])
     assert np.array_equal(sequential.phase[0, :phases], fused.phase[0, :phases])
     accesses = 3  # A, B and the output
     assert np.array_equal(sequential.access[0, :accesses], fused.access[0, :accesses])
-    workgroups = int(sequential.kernel[0, 0, y.K_WORKGROUPS])
+    workgroups = int(sequential.kernel[0, 0, y.KERNEL_WORKGROUPS])
     assert np.array_equal(sequential.work[0, :workgroups], fused.work[0, :workgroups])
     assert np.array_equal(sequential.tile, fused.tile)
     regions = 2 + TP
-    same = [y.M_BASE, y.M_SIZE, y.M_FIRST_TILE, y.M_TILES]
+    same = [y.REGION_BASE, y.REGION_SIZE, y.REGION_FIRST_TILE, y.REGION_TILES]
     assert np.array_equal(sequential.region[0, :regions, same], fused.region[0, :regions, same])
     assert not np.array_equal(sequential.region[0, :regions], fused.region[0, :regions])
 
@@ -127,13 +137,13 @@ def test_lowered_the_gemm_differs_only_in_the_address_map():
 @pytest.mark.parametrize("name", ["sequential", "t3"])
 def test_every_policy_serves_everything(results, policy, name):
     result = simulate(LAYER, GPU, name, arbiter=policy)
-    assert dict(result.bytes) == dict(results[name].bytes)
-    assert result.config.arbiter == policy.name
+    assert dict(result.traffic) == dict(results[name].traffic)
+    assert result.arbiter == policy.name
 
 
 def test_without_communication_in_its_way_no_policy_changes_the_baseline(results):
-    totals = {simulate(LAYER, GPU, "sequential", arbiter=p).times.gemm for p in POLICIES.values()}
-    assert totals == {results["sequential"].times.gemm}
+    totals = {simulate(LAYER, GPU, "sequential", arbiter=p).duration("gemm") for p in POLICIES.values()}
+    assert totals == {results["sequential"].duration("gemm")}
 
 
 def test_a_policy_of_ones_own_is_a_function_of_a_few_lines(results):
@@ -144,26 +154,26 @@ def test_a_policy_of_ones_own_is_a_function_of_a_few_lines(results):
         return 0
 
     result = simulate(LAYER, GPU, "t3", arbiter=longest_first)
-    assert result.config.arbiter == "longest_first"
-    assert dict(result.bytes) == dict(results["t3"].bytes)
+    assert result.arbiter == "longest_first"
+    assert dict(result.traffic) == dict(results["t3"].traffic)
 
 
 @pytest.mark.parametrize("name", ["sequential", "t3", "t3-mca"])
 def test_other_tilings_move_the_same_output(name):
     result = simulate(LAYER, GPU, name, tiling=GemmTiling(rows=64, columns=256))
     chunks = TP if name == "sequential" else TP - 1
-    assert result.bytes["gemm_write"] == chunks * CHUNK
+    assert result.bytes("gemm", "write", "update") == chunks * CHUNK
 
 
 @pytest.mark.parametrize(("m", "n", "tp"), [(300, 400, 2), (384, 264, 3), (260, 264, 4), (1000, 136, 4)])
 @pytest.mark.parametrize("name", ["t3"])
 def test_sizes_that_fit_neither_tiles_nor_cache_lines_lose_no_byte(m, n, tp, name):
     odd = layer(m, n, 16 * tp, tp)
-    moved = simulate(odd, GPU, name).bytes
-    assert moved["gemm_read"] == (m + n) * 16 * 2
-    assert moved["gemm_write"] * tp == m * n * 2 * (tp - 1)
+    moved = simulate(odd, GPU, name)
+    assert moved.bytes("gemm", "read") == (m + n) * 16 * 2
+    assert moved.bytes("gemm", "update") * tp == m * n * 2 * (tp - 1)
 
 
 @pytest.mark.parametrize(("m", "n", "tp"), [(300, 400, 2), (260, 264, 4), (1000, 136, 4)])
 def test_cached_stores_of_tiles_that_share_lines_lose_no_byte(m, n, tp):
-    assert simulate(layer(m, n, 16 * tp, tp), GPU, "sequential").bytes["gemm_write"] == m * n * 2
+    assert simulate(layer(m, n, 16 * tp, tp), GPU, "sequential").traffic["gemm", "write"] == m * n * 2

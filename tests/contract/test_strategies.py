@@ -1,28 +1,22 @@
 """What every strategy of sharing a GPU promises, with every collective that it can carry out."""
 
 import functools
+import json
 from dataclasses import replace
 
 import pytest
+from runs import beside, beside_all, isolated_collective, isolated_gemm, run, sharing, together
 
+from weft import hardware
 from weft.errors import InputError, UnknownNameError
-from weft.hardware import load
+from weft.graph import Collective, Gemm, concurrent
 from weft.kernels import GemmTiling
-from weft.overlap import STRATEGIES
-from weft.overlap.strategies import apart_of, split_units
-from weft.overlap.tile import tiling_for
-from weft.result import StreamRun
-from weft.simulation import (
-    beside,
-    beside_all,
-    isolated_collective,
-    isolated_gemm,
-    saturating_units,
-    simulate,
-    together,
-)
-from weft.sweep.streams import Setting, Together
-from weft.workload import Gemm
+from weft.lower.tile import tiling_for
+from weft.options import RunOptions
+from weft.result.stored import as_record, from_record, summary
+from weft.run import saturating_units
+from weft.schedule import SHARING as STRATEGIES
+from weft.schedule.sharing import apart_of, split_units
 
 GPU = "mi300x"
 GEMM = Gemm(4096, 4096, 1024, "bf16")
@@ -67,7 +61,7 @@ def collective_alone(collective, driver, units=None):
 
 def left(name):
     """The compute units that a strategy leaves the GEMM; None: all."""
-    return load(GPU).compute.compute_units - UNITS if STRATEGIES[name].partition else None
+    return hardware.gpu(GPU).compute.compute_units - UNITS if STRATEGIES[name].partition else None
 
 
 def held(name):
@@ -79,15 +73,15 @@ def held(name):
 def test_neither_is_faster_than_alone_with_what_the_strategy_leaves_it(name, collective):
     run = shared(name, collective)
     moved = collective_alone(collective, STRATEGIES[name].driver, held(name))
-    assert run.gemm_s >= gemm_alone(left(name)).gemm_s * (1 - EPS)
-    assert run.collective_s >= moved.collective_s * (1 - EPS)
-    assert run.makespan_s == max(run.gemm_s, run.collective_s)
+    assert run.end("gemm") >= gemm_alone(left(name)).end("gemm") * (1 - EPS)
+    assert run.end(collective) >= moved.end(collective) * (1 - EPS)
+    assert run.makespan == max(run.end("gemm"), run.end(collective))
 
 
 @every_pair
 def test_side_by_side_takes_no_longer_than_one_after_the_other(name, collective):
     moved = collective_alone(collective, STRATEGIES[name].driver, held(name))
-    assert shared(name, collective).makespan_s <= gemm_alone(left(name)).makespan_s + moved.makespan_s
+    assert shared(name, collective).makespan <= gemm_alone(left(name)).makespan + moved.makespan
 
 
 @every_pair
@@ -101,22 +95,22 @@ def test_the_link_carries_what_the_collective_needs_and_nothing_for_the_gemm(nam
 @every_pair
 def test_a_run_is_the_same_every_time_and_as_plain_data(name, collective):
     again = together(GEMM, collective, SIZE, GPU, strategy=name, units=units_of(name))
-    one, other = shared(name, collective).record(), again.record()
-    assert {**one, "wall_s": 0} == {**other, "wall_s": 0}
-    assert StreamRun.from_record(one) == shared(name, collective)
+    one, other = (replace(summary(found), wall_s=0.0) for found in (shared(name, collective), again))
+    assert as_record(one) == as_record(other)
+    assert from_record(json.loads(json.dumps(as_record(one)))) == one
 
 
 @every_pair
 def test_nobody_runs_outside_its_mask(name, collective):
     found = answer(name, collective)
-    units, _, _ = found.run.residency.of(0, ("gemm 0", "gemm 1"))
-    moved, _, _ = found.run.residency.of(0, (f"{collective} 0",))
-    assert len(set(units.tolist())) == found.units["gemm"]
-    assert len(set(moved.tolist())) == found.units["collective"]
+    units, _, _ = found.run.residency.of(0, ("gemm", "gemm.1"))
+    moved, _, _ = found.run.residency.of(0, (collective,))
+    assert len(set(units.tolist())) == found.run.held["gemm"]
+    assert len(set(moved.tolist())) == found.run.held[collective]
     if STRATEGIES[name].driver == "dma":
-        assert found.units["collective"] == 0
+        assert found.run.held[collective] == 0
     if STRATEGIES[name].partition:
-        split = split_units(load(GPU), UNITS)
+        split = split_units(hardware.gpu(GPU), UNITS)
         assert set(units.tolist()) <= set(split.gemm)
         assert set(moved.tolist()) <= set(split.apart)
 
@@ -129,42 +123,40 @@ def test_a_slowdown_has_a_reason(name, collective):
         if loop.slowdown > 1.1 and loop.waits:
             assert loop.added or units_of(name)
     assert found.gemm.slowdown_both <= found.gemm.slowdown * 1.5
-    ideal = max(found.gemm.alone * found.gemm.count, found.library_alone * found.collective.count)
+    ideal = max(found.gemm.alone * found.gemm.count, found.library_alone.period(found.name) * found.collective.count)
     assert found.serial / found.ideal_speedup == pytest.approx(ideal)
 
 
 @every_pair
 def test_priority_lets_the_collective_find_compute_units_at_once(name, collective):
     if STRATEGIES[name].priority:
-        assert shared(name, collective).waits["collective"]["dispatch"] == 0
+        assert shared(name, collective).waits(collective)["dispatch"] == 0
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_a_gemm_whose_k_is_cut_ends_with_its_sums_and_keeps_to_its_mask(name):
     gemm = Gemm(512, 512, 16384, "bf16")
-    found = beside(
-        gemm, "all_gather", 8 << 20, GPU, strategy=name, units=units_of(name), gemms=2, collectives=1
-    )
-    ends = {kernel.name: kernel.end_fs for kernel in found.run.kernels if kernel.gpu == 0}
-    assert [name for name in ends if "gemm" in name] == ["gemm 0", "gemm sum 0", "gemm 1", "gemm sum 1"]
-    assert found.gemm.end == ends["gemm sum 1"] * 1e-15
+    found = beside(gemm, "all_gather", 8 << 20, GPU, strategy=name, units=units_of(name), gemms=2, collectives=1)
+    ends = {span.kernel: span.end_fs for span in found.run.spans if span.gpu == 0}
+    assert [name for name in ends if "gemm" in name] == ["gemm", "gemm sum", "gemm.1", "gemm.1 sum"]
+    assert found.gemm.end == ends["gemm.1 sum"] * 1e-15
     assert found.gemm.count == 2
     assert found.gemm.slowdown >= 1 - EPS
-    held, _, _ = found.run.residency.of(0, ("gemm 0", "gemm sum 0", "gemm 1", "gemm sum 1"))
-    assert len(set(held.tolist())) == found.units["gemm"]
+    held, _, _ = found.run.residency.of(0, ("gemm", "gemm sum", "gemm.1", "gemm.1 sum"))
+    assert len(set(held.tolist())) == found.run.held["gemm"]
     if STRATEGIES[name].partition:
-        assert set(held.tolist()) <= set(split_units(load(GPU), UNITS).gemm)
+        assert set(held.tolist()) <= set(split_units(hardware.gpu(GPU), UNITS).gemm)
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
 def test_behind_a_gemm_a_collective_waits_for_the_tail_or_with_priority_for_the_next_free_units(collective):
-    waves = replace(tiling_for(GEMM, load(GPU)), columns=112)
+    waves = replace(tiling_for(GEMM, hardware.gpu(GPU)), columns=112)
 
     def waited(name):
         options = {"strategy": name, "units": units_of(name), "first": "gemm", "tiling": waves}
-        return together(GEMM, collective, SIZE, GPU, **options).waits["collective"]["dispatch"]
+        return together(GEMM, collective, SIZE, GPU, **options).waits(collective)["dispatch"]
 
-    assert waited("streams") > 0.5 * isolated_gemm(GEMM, GPU, tiling=waves).gemm_s
+    assert waited("streams") > 0.5 * isolated_gemm(GEMM, GPU, tiling=waves).end("gemm")
     assert 0 < waited("priority") < 0.8 * waited("streams")
     assert waited("partition") == 0
 
@@ -172,26 +164,24 @@ def test_behind_a_gemm_a_collective_waits_for_the_tail_or_with_priority_for_the_
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_the_host_launches_the_gemm_first_unless_the_collective_has_priority(name):
     first = "collective" if STRATEGIES[name].priority else "gemm"
-    usual, said = (
-        Together(GEMM, "all_gather", SIZE, Setting(load(GPU)), name, units_of(name), which)
-        for which in (None, first)
-    )
-    assert usual.inputs() == said.inputs()
+    graph = concurrent(GEMM, Collective("all_gather", SIZE, 8, GEMM.dtype))
+    usual, said = (sharing(name, units_of(name), which).apply(graph, hardware.gpu(GPU)) for which in (None, first))
+    assert usual == said
     assert answer(name, "all_gather").first == first
     launched = together(GEMM, "all_gather", SIZE, GPU, strategy=name, units=units_of(name), first=first)
-    assert shared(name, "all_gather").makespan_s == launched.makespan_s
+    assert shared(name, "all_gather").makespan == launched.makespan
 
 
 @pytest.mark.parametrize("collective", ["all_gather", "all_to_all"])
 def test_copies_leave_the_gemm_its_compute_units_and_its_cache(collective):
     run, alone = shared("dma", collective), gemm_alone()
-    assert run.units["gemm"] == alone.units["gemm"]
+    assert run.held["gemm"] == alone.held["gemm"]
     assert run.counters["cache_misses"] == pytest.approx(alone.counters["cache_misses"], rel=0.02)
 
 
 @pytest.mark.parametrize("apart", [1, 4, 8, 20, 32, 64, 303])
 def test_units_are_set_apart_alike_in_every_xcd(apart):
-    gpu = load(GPU)
+    gpu = hardware.gpu(GPU)
     split = split_units(gpu, apart)
     assert sorted(split.gemm + split.apart) == list(range(304))
     assert len(split.apart) == apart
@@ -200,25 +190,25 @@ def test_units_are_set_apart_alike_in_every_xcd(apart):
 
 
 def test_where_there_are_no_xcds_the_last_units_are_set_apart():
-    assert split_units(load("h100-sxm"), 12).apart == tuple(range(120, 132))
+    assert split_units(hardware.gpu("h100-sxm"), 12).apart == tuple(range(120, 132))
 
 
 def test_all_strategies_side_by_side_are_those_that_can_carry_the_collective_out():
     small = Gemm(1024, 1024, 1024, "bf16")
     found = beside_all(small, "all_reduce", 4 << 20, GPU, gemms=1, collectives=1)
-    assert list(found.answers) == [name for name, one in STRATEGIES.items() if one.driver == "cu"]
+    assert list(found.timelines) == [name for name, one in STRATEGIES.items() if one.driver == "cu"]
     assert all("cannot add" in reason for reason in found.refused.values())
-    assert found.best.makespan == min(one.makespan for one in found.answers.values())
-    assert found.answers["streams"].first == "gemm"
+    assert found[found.best].makespan == min(one.makespan for one in found)
+    assert found.corun("streams").first == "gemm"
     alone = beside(small, "all_reduce", 4 << 20, GPU, gemms=1, collectives=1, strategy="priority")
-    assert found.answers["priority"].makespan == alone.makespan
+    assert found["priority"].makespan == alone.makespan
 
 
 def test_the_units_that_saturate_a_collective_are_a_power_of_two_that_few_more_would_not_better():
-    units = saturating_units("all_gather", SIZE, GPU)
+    units = saturating_units(Collective("all_gather", SIZE, 8), hardware.system(GPU), RunOptions())
     assert units & (units - 1) == 0
-    assert isolated_collective("all_gather", SIZE, GPU, units=units).makespan_s <= 1.06 * min(
-        isolated_collective("all_gather", SIZE, GPU, units=more).makespan_s for more in (units, 2 * units)
+    assert isolated_collective("all_gather", SIZE, GPU, units=units).makespan <= 1.06 * min(
+        isolated_collective("all_gather", SIZE, GPU, units=more).makespan for more in (units, 2 * units)
     )
 
 
@@ -229,7 +219,7 @@ def test_the_units_that_saturate_a_collective_are_a_power_of_two_that_few_more_w
         (lambda: together(GEMM, "all_gather", SIZE, GPU, strategy="stream"), UnknownNameError, "'streams'"),
         (lambda: together(GEMM, "all_gather", SIZE, GPU, units=8), InputError, "sets no compute units apart"),
         (lambda: beside(GEMM, "all_gather", SIZE, GPU, ranks=16), InputError, "a node of 8 GPUs"),
-        (lambda: isolated_collective("all_gather", SIZE, GPU, ranks=1), InputError, "at least 2 ranks"),
+        (lambda: isolated_collective("all_gather", SIZE, GPU, ranks=1), InputError, "at least 2"),
         (lambda: isolated_gemm(GEMM, GPU, tiling=GemmTiling(slots=9)), InputError, "between 1 and 8 iterations"),
         (lambda: isolated_gemm(GEMM, GPU, tiling=GemmTiling(512, 512)), InputError, "of registers"),
         (lambda: together(GEMM, "all_gather", SIZE, GPU, tiling=GemmTiling(slots=9)), InputError, "iterations"),
@@ -241,14 +231,14 @@ def test_the_units_that_saturate_a_collective_are_a_power_of_two_that_few_more_w
         (lambda: together(GEMM, "all_gather", SIZE, GPU, strategy="partition", units=304), InputError, "at least one"),
         (lambda: together(GEMM, "all_gather", SIZE, GPU, strategy="dma-partition", units=0), InputError, "one"),
         (lambda: together(GEMM, "all_gather", SIZE, GPU, first="host"), UnknownNameError, "first stream"),
-        (lambda: isolated_gemm(GEMM, GPU, units=0), InputError, "choose 1 to 304"),
-        (lambda: isolated_gemm(GEMM, GPU, units=305), InputError, "choose 1 to 304"),
+        (lambda: isolated_gemm(GEMM, GPU, units=0), InputError, "each side needs at least one"),
+        (lambda: isolated_gemm(GEMM, GPU, units=305), InputError, "each side needs at least one"),
         (lambda: isolated_collective("all_gather", SIZE, GPU, units=305), InputError, "choose 1 to 304"),
         (lambda: isolated_collective("all_gather", SIZE, GPU, driver="dma", units=4), InputError, "no compute units"),
         (lambda: isolated_collective("all_gather", SIZE, GPU, driver="gpu"), UnknownNameError, "driver"),
         (lambda: isolated_gemm(GEMM, GPU, tiling=GemmTiling(512, 512, 64)), InputError, "of registers, but a compute"),
-        (lambda: apart_of(272, 30, load(GPU)), InputError, "has 302 compute units, but mi300x has 304"),
-        (lambda: apart_of(0, 304, load(GPU)), InputError, "each side needs at least one"),
+        (lambda: apart_of(272, 30, hardware.gpu(GPU)), InputError, "has 302 compute units, but mi300x has 304"),
+        (lambda: apart_of(0, 304, hardware.gpu(GPU)), InputError, "each side needs at least one"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_shared_is_refused_in_one_sentence(call, error, sentence):
@@ -259,16 +249,16 @@ def test_what_cannot_be_shared_is_refused_in_one_sentence(call, error, sentence)
 
 
 def test_a_sub_layer_has_no_strategy():
+    from weft.models import SubLayer
     from weft.parallel import split
-    from weft.workload import SubLayer
 
-    with pytest.raises(UnknownNameError, match="unknown overlap 'partition'"):
-        simulate(split(SubLayer.custom(512, 512, 256), 4), "t3-paper", "partition")
+    with pytest.raises(InputError, match="streams that do not wait for each other"):
+        run(split(SubLayer.custom(512, 512, 256), 4), "t3-paper", "partition")
 
 
 def test_waits_for_loads_and_stores_add_up_over_who_was_waited_for():
     found = answer("streams", "all_gather")
-    (kernel,) = [kernel for kernel in found.run.kernels if kernel.name == "all_gather 0"]
+    (kernel,) = [span for span in found.run.spans if span.kernel == "all_gather"]
     loads = sum(found.collective.waits[why] for why in ("cache", "memory_cache", "memory"))
     stores = sum(found.collective.waits[why] for why in ("store", "link"))
     assert loads / stores == pytest.approx(kernel.waits["memory"] / kernel.waits["store"])
@@ -278,9 +268,9 @@ def test_waits_for_loads_and_stores_add_up_over_who_was_waited_for():
 def test_only_a_gpu_with_a_memory_side_cache_waits_for_it_or_is_served_by_it():
     for gpu, there in ((GPU, True), ("a100-sxm-80gb", False)):
         run = together(GEMM, "all_gather", 16 << 20, gpu, ranks=4 if gpu != GPU else 8, strategy="priority")
-        assert (run.waits["collective"]["memory_cache"] > 0) is there
+        assert (run.waits("all_gather")["memory_cache"] > 0) is there
         assert any(level.startswith("memory_cache") for level in run.levels) is there
-        assert run.levels["cache_hit"]["gemm_read"] > 0
+        assert run.levels["cache_hit"]["gemm", "read"] > 0
 
 
 def test_what_passes_is_told_for_both_alone_and_side_by_side():

@@ -81,9 +81,7 @@ def test_an_ellipsis_stands_for_part_of_a_line_or_for_whole_lines(shown, same):
     assert (difference(shown, printed) is None) is same
 
 
-@pytest.mark.parametrize(
-    "page", [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda p: p.name
-)
+@pytest.mark.parametrize("page", [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda p: p.name)
 def test_a_skipped_example_says_why(page):
     bare = re.findall(r"<!--+\s*skip: (?:next|start)\s*--+>", page.read_text())
     assert not bare, f'{page.name}: give the reason, as in <!--- skip: next "needs two GPUs" -->'

@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 from sweep_script import SIZES
 
-from weft.sweep import Store
+from weft.run.sweep import Store
+
+pytestmark = pytest.mark.slow
 
 SCRIPT = Path(__file__).parents[1] / "support" / "sweep_script.py"
 PROCESSES = 2

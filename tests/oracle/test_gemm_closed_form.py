@@ -4,22 +4,23 @@ import statistics
 
 import numpy as np
 import pytest
+from runs import run
 
-from weft.collectives import Ring
+from weft import hardware
 from weft.engine import layout as y
 from weft.engine.run import execute
 from weft.errors import InputError, UnknownNameError
-from weft.hardware import System, load
+from weft.estimate.gemm_plans import ranked_plans
+from weft.graph import Gemm, gemm_queue
+from weft.hardware import System
 from weft.kernels import gemm_kernel, operand_sizes, tile_table
+from weft.kernels.address_map import Ring
 from weft.kernels.gemm import main_loop_flops
-from weft.overlap import ROUND_ROBIN
-from weft.overlap.gemms import TiledGemm
-from weft.overlap.machine import machine_tables, stripe
-from weft.overlap.tile import tiling_for
-from weft.predict.gemm_plans import ranked_plans
+from weft.lower.machine import machine_tables, stripe
+from weft.lower.tile import tiling_for
+from weft.options import RunOptions
 from weft.program import Buffer, PlacedKernel, Plan, build
-from weft.simulation.gemms import concurrent_gemms
-from weft.workload import Gemm
+from weft.schedule.arbiters import ROUND_ROBIN
 
 GPUS = ("a100-sxm-80gb", "h100-sxm", "h200-sxm", "b200", "mi210", "mi250x-gcd", "mi300x", "l40s")
 SHAPES = ((8192, 8192, 2048), (4096, 4096, 4096), (8192, 4256, 2128), (2048, 6144, 1536), (16384, 3072, 1536))
@@ -31,26 +32,26 @@ def in_the_engine(gemm, gpu, tiling, clock="short", request=512):
     buffers = [Buffer(name, ((size,),)) for name, size in zip("ab", sizes, strict=True)]
     output = Buffer("output", ((gemm.output_bytes,),), Ring(2).stored_output()[:1])
     plan = Plan(
-        kernels=(PlacedKernel(gemm_kernel(gemm, gpu, tiling, clock)),),
+        kernels=(PlacedKernel(gemm_kernel(gemm, gpu, tiling, RunOptions(clock))),),
         buffers=(*buffers, output),
         work=(tile_table(gemm, tiling, 1),),
-        neighbour=(0,),
     )
-    rows, shape = machine_tables(System(gpu=gpu, gpus=2), 1, request, 8, clock)
-    status, machine = execute(build(plan, rows, shape).tables, ROUND_ROBIN.compiled, 10**8)
+    built = build(plan, machine_tables(System(gpu=gpu, gpus=2), 1, RunOptions(clock, request), 8))
+    status, machine = execute(built.tables, ROUND_ROBIN.compiled, 10**8)
     assert status == y.FINISHED
     run = machine.kernel_run[0, 0]
-    return float(run[y.KR_END] - run[y.KR_FIRST_START]) * 1e-15
+    return float(run[y.RUN_END] - run[y.RUN_LAUNCHED]) * 1e-15
 
 
 def difference(gpu, shape, dtype="bf16", clock="short"):
     gemm = Gemm(*shape, dtype)
-    plan = ranked_plans(gemm, gpu, clock)[0]
+    plan = ranked_plans(gemm, gpu, RunOptions(clock))[0]
     return in_the_engine(gemm, gpu, plan.tiling, clock) / plan.seconds - 1
 
 
+@pytest.mark.slow
 def test_both_are_within_5_percent_in_the_median_over_shapes_and_machines():
-    found = [difference(load(name), shape) for name in GPUS for shape in SHAPES]
+    found = [difference(hardware.gpu(name), shape) for name in GPUS for shape in SHAPES]
     assert statistics.median(map(abs, found)) <= 0.05
 
 
@@ -60,19 +61,19 @@ SMALL = ((512, 64, 4096), (128, 512, 2048), (256, 256, 4096), (512, 512, 2048), 
 def test_with_k_in_parts_both_are_within_10_percent_in_the_median():
     found = []
     for name in ("mi100", "mi210", "mi300x", "a100-sxm-80gb", "h100-sxm"):
-        gpu = load(name)
+        gpu = hardware.gpu(name)
         for shape in SMALL:
             gemm = Gemm(*shape)
             plan = ranked_plans(gemm, gpu, split=True)[0]
             if plan.tiling.splits > 1:
-                run = concurrent_gemms([TiledGemm(gemm, plan.tiling)], gpu, clock="short")
-                found.append((run.makespan_s - gpu.compute.launch_latency) / plan.seconds - 1)
+                alone = run(gemm_queue([gemm], 1, [plan.tiling]), gpu, "streams", clock="short")
+                found.append((alone.makespan - gpu.compute.launch_latency) / plan.seconds - 1)
     assert len(found) > 15
     assert statistics.median(map(abs, found)) <= 0.10
 
 
 def test_k_in_parts_is_never_slower_in_the_plans_than_in_one_piece():
-    gpu = load("h100-sxm")
+    gpu = hardware.gpu("h100-sxm")
     for shape in (*SMALL, *SHAPES):
         whole, cut = (ranked_plans(Gemm(*shape), gpu, split=split)[0].seconds for split in (False, True))
         assert cut <= whole * (1 + 1e-9)
@@ -80,21 +81,22 @@ def test_k_in_parts_is_never_slower_in_the_plans_than_in_one_piece():
 
 @pytest.mark.parametrize("dtype", ["fp16", "fp8", "int8", "fp32", "tf32"])
 def test_other_dtypes_run_in_the_engine_near_the_closed_form(dtype):
-    assert abs(difference(load("h100-sxm"), (4096, 4096, 4096), dtype)) <= 0.15
+    assert abs(difference(hardware.gpu("h100-sxm"), (4096, 4096, 4096), dtype)) <= 0.15
 
 
+@pytest.mark.slow
 def test_a_sustained_run_is_no_faster_than_a_short_one_and_below_the_rate_at_its_clock():
-    gpu, gemm = load("mi300x"), Gemm(8192, 8192, 4096, "bf16")
+    gpu, gemm = hardware.gpu("mi300x"), Gemm(8192, 8192, 4096, "bf16")
     times = {}
     for clock in ("short", "sustained"):
-        tiling = ranked_plans(gemm, gpu, clock)[0].tiling
+        tiling = ranked_plans(gemm, gpu, RunOptions(clock))[0].tiling
         times[clock] = in_the_engine(gemm, gpu, tiling, clock)
     assert times["sustained"] >= times["short"]
     assert gemm.flops / times["sustained"] < gpu.matrix_rate("bf16", "sustained")
 
 
 def test_plans_come_fastest_first_and_store_every_tile_once():
-    plans = ranked_plans(Gemm(8192, 4256, 2128, "bf16"), load("h100-sxm"))
+    plans = ranked_plans(Gemm(8192, 4256, 2128, "bf16"), hardware.gpu("h100-sxm"))
     assert [plan.seconds for plan in plans] == sorted(plan.seconds for plan in plans)
     assert all(1 <= plan.tiling.slots <= y.SLOTS for plan in plans)
 
@@ -103,25 +105,30 @@ def test_plans_come_fastest_first_and_store_every_tile_once():
 @pytest.mark.parametrize("chunks", [2, 8, 16])
 def test_a_tile_is_chosen_that_cuts_the_output_into_equal_chunks(gpu, chunks):
     gemm = Gemm(4096, 12288, 1536, "bf16")
-    work = tile_table(gemm, tiling_for(gemm, load(gpu), chunks=chunks), chunks)
-    sizes = np.bincount(work[:, y.T_REGION], weights=work[:, y.T_BYTES])
+    work = tile_table(gemm, tiling_for(gemm, hardware.gpu(gpu), chunks=chunks), chunks)
+    sizes = np.bincount(work[:, y.WORK_REGION], weights=work[:, y.WORK_BYTES])
     assert len(set(sizes)) == 1
 
 
 def test_the_papers_machine_keeps_its_tile_and_knows_no_power_limit():
-    gpu = load("t3-paper")
+    gpu = hardware.gpu("t3-paper")
     assert tiling_for(Gemm(8192, 8192, 8192), gpu) == tiling_for(Gemm(128, 128, 64), gpu)
-    slower = gpu.with_values({"compute.clock": "1 GHz"})
-    assert main_loop_flops("fp16", slower, "sustained") == pytest.approx(1024e9)
+    slower = gpu.replace({"compute.clock": "1 GHz"})
+    assert main_loop_flops("fp16", slower, RunOptions("sustained")) == pytest.approx(1024e9)
 
 
 def test_what_a_gpu_cannot_do_is_said():
     with pytest.raises(InputError, match="a100-sxm-80gb has no matrix rate for 'fp8'; it has fp64"):
-        tiling_for(Gemm(512, 512, 512, "fp8"), load("a100-sxm-80gb"))
-    with pytest.raises(UnknownNameError, match="unknown clock 'boost'; known: short, sustained"):
-        tiling_for(Gemm(512, 512, 512), load("h100-sxm"), "boost")
+        tiling_for(Gemm(512, 512, 512, "fp8"), hardware.gpu("a100-sxm-80gb"))
+    with pytest.raises(UnknownNameError, match="unknown clock 'fast'; known: short, sustained"):
+        RunOptions("fast")
 
 
 def test_channels_are_striped_as_finely_as_requests_allow():
-    assert [stripe(load("h100-sxm"), size) for size in (64, 512, 1024, 4096)] == [512, 512, 1024, 4096]
-    assert stripe(load("t3-paper"), 64) == 512
+    assert [stripe(hardware.gpu("h100-sxm"), size) for size in (64, 512, 1024, 4096)] == [
+        512,
+        512,
+        1024,
+        4096,
+    ]
+    assert stripe(hardware.gpu("t3-paper"), 64) == 512

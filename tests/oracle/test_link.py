@@ -7,33 +7,29 @@ import simpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from interpreted import PLAIN
-from machines import NS, bare, gpu, steps
+from machines import GATHER_WRITE, NS, bare, gpu, steps
 
 from weft.engine import layout as y
 
-messages = st.lists(
-    st.tuples(st.integers(0, 100_000), st.sampled_from([64, 96, 256, 512])), min_size=1, max_size=30
-)
+messages = st.lists(st.tuples(st.integers(0, 100_000), st.sampled_from([64, 96, 256, 512])), min_size=1, max_size=30)
 
 
 def by_engine(sent: list[tuple[int, int]], machine) -> tuple[list[int], list[int]]:
     m = bare(machine, gpus=2)
-    m.engine[:, y.E_UNSENT] = 1 << 60  # a DMA engine that never finishes owns the messages
-    m.region[:, :, y.M_COUNTER] = y.NONE
+    m.engine[:, y.DMA_UNSENT] = 1 << 60  # a DMA engine that never finishes owns the messages
+    m.region[:, :, y.REGION_COUNTER] = y.NONE
     numbers = {}
     for n, (at, bytes_) in enumerate(sent):
-        i = PLAIN.new_message(
-            m, 0, 1, 0, 0, bytes_, False, y.CAUSE_AG_WRITE, y.OWNER_ENGINE, 0, y.NONE, y.NONE
-        )
-        PLAIN.send(m, 0, 0, i, at)
+        i = PLAIN.new_message(m, 0, 1, 0, 0, bytes_, False, GATHER_WRITE, y.OWNER_ENGINE, 0, y.NONE, y.NONE)
+        PLAIN.send(m, 0, i, at)
         numbers[int(i)] = n
     left, arrived = [0] * len(sent), [0] * len(sent)
     for time, kind, index in steps(m):
         if kind == y.EV_LINK:
-            left[numbers[int(m.link[0, y.L_HEAD])]] = time
+            left[numbers[int(m.link_run[0, y.LINK_HEAD])]] = time
         elif kind == y.EV_ARRIVE:
             arrived[numbers[index]] = time
-    assert m.link[0, y.L_BYTES] == sum(bytes_ for _, bytes_ in sent)
+    assert m.link_run[0, y.LINK_BYTES] == sum(bytes_ for _, bytes_ in sent)
     return left, arrived
 
 
@@ -62,7 +58,7 @@ def by_oracle(sent: list[tuple[int, int]], per_unit: int, latency: int) -> tuple
 def test_every_message_leaves_and_arrives_when_the_oracle_says(messages, rate, latency):
     sent = sorted(((at * 1000, bytes_) for at, bytes_ in messages), key=lambda message: message[0])
     machine = gpu(link__bandwidth=f"{rate} GB/s", link__latency=f"{latency} ns")
-    per_unit = int(bare(machine).gpu[0, y.G_LINK64])
+    per_unit = int(bare(machine).link[0, y.LINK_STORE64])
     assert by_engine(sent, machine) == by_oracle(sent, per_unit, latency * NS)
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from machines import NS, MemoryBench, gpu
 
 from weft.engine import layout as y
-from weft.overlap import POLICIES, ArbiterView
+from weft.schedule.arbiters import POLICIES, ArbiterView
 
 READ, WRITE, UPDATE = y.READ, y.WRITE, y.UPDATE
 
@@ -167,10 +167,10 @@ class Oracle:
 
 
 CONSTANTS = {
-    "burst": y.G_T_BURST, "long": y.G_T_LONG, "update": y.G_T_UPDATE, "rrd": y.G_T_RRD, "rcd": y.G_T_RCD,
-    "ras": y.G_T_RAS, "rp": y.G_T_RP, "rc": y.G_T_RC, "read_to_write": y.G_T_READ_TO_WRITE,
-    "write_to_read": y.G_T_WRITE_TO_READ, "read_to_precharge": y.G_T_READ_TO_PRECHARGE,
-    "write_to_precharge": y.G_T_WRITE_TO_PRECHARGE, "starvation": y.G_STARVATION,
+    "burst": y.GPU_T_BURST, "long": y.GPU_T_LONG, "update": y.GPU_T_UPDATE, "rrd": y.GPU_T_RRD, "rcd": y.GPU_T_RCD,
+    "ras": y.GPU_T_RAS, "rp": y.GPU_T_RP, "rc": y.GPU_T_RC, "read_to_write": y.GPU_T_READ_TO_WRITE,
+    "write_to_read": y.GPU_T_WRITE_TO_READ, "read_to_precharge": y.GPU_T_READ_TO_PRECHARGE,
+    "write_to_precharge": y.GPU_T_WRITE_TO_PRECHARGE, "starvation": y.GPU_STARVATION,
 }  # fmt: skip
 
 
@@ -180,9 +180,9 @@ def by_oracle(bench: MemoryBench, requests: list[Request], rule: Any) -> list[tu
     oracle = Oracle(
         env,
         {name: bench[column] for name, column in CONSTANTS.items()},
-        groups=int(m.shape[y.S_GROUPS]),
-        capacity=bench[y.G_QUEUE_BYTES],
-        threshold=int(m.flow[0, y.F_THRESHOLD]) // 64,
+        groups=int(m.shape[y.SIZE_GROUPS]),
+        capacity=bench[y.GPU_QUEUE_BYTES],
+        threshold=int(m.flow[0, y.FLOW_THRESHOLD]) // 64,
         rule=rule,
     )
     for request in requests:

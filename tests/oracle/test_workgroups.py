@@ -12,9 +12,10 @@ from weft.kernels import GemmTiling
 from weft.program import Program
 
 FREE = (
-    y.G_PORT64, y.G_SLICE64, y.G_T_BURST, y.G_T_LONG, y.G_T_UPDATE, y.G_T_RRD, y.G_T_RCD, y.G_T_RAS, y.G_T_RP,
-    y.G_T_RC, y.G_T_CL, y.G_T_READ_TO_WRITE, y.G_T_WRITE_TO_READ, y.G_T_WRITE_TO_PRECHARGE,
-    y.G_T_READ_TO_PRECHARGE, y.G_T_PATH,
+    y.GPU_PORT64, y.GPU_SLICE64, y.GPU_T_BURST, y.GPU_T_LONG, y.GPU_T_UPDATE, y.GPU_T_RRD, y.GPU_T_RCD,
+    y.GPU_T_RAS, y.GPU_T_RP,
+    y.GPU_T_RC, y.GPU_T_CL, y.GPU_T_READ_TO_WRITE, y.GPU_T_WRITE_TO_READ, y.GPU_T_WRITE_TO_PRECHARGE,
+    y.GPU_T_READ_TO_PRECHARGE, y.GPU_T_PATH,
 )  # fmt: skip
 """Constants that are zero in a memory without contention: only latency remains."""
 
@@ -26,9 +27,9 @@ def uncontended(units: int, places: int, slots: int, steps: int, columns: int, l
     lowered = program(layer(m=256, n=128 * columns, k=64 * steps, tp=2), "t3", machine, tiling=tiling)
     tables = lowered.tables
     tables.gpu[:, FREE] = 0
-    tables.kernel[:, :, y.K_LAUNCH] = 0
-    tables.gpu[:, y.G_MEMORY_LATENCY] = latency
-    tables.access[:, :, y.A_CACHED] = 0
+    tables.kernel[:, :, y.KERNEL_LAUNCH] = 0
+    tables.gpu[:, y.GPU_MEMORY_LATENCY] = latency
+    tables.access[:, :, y.ACCESS_CACHED] = 0
     return lowered
 
 
@@ -36,20 +37,20 @@ def by_oracle(lowered: Program) -> tuple[list[int], int]:
     """The ends of all K loops, sorted, and the time that compute units were busy."""
     tables = lowered.tables
     g = tables.gpu[0]
-    kernel, phase = tables.kernel[0, 0], tables.phase[0, tables.kernel[0, 0, y.K_FIRST_PHASE]]
-    load_time = int(g[y.G_CACHE_OUT] + g[y.G_MEMORY_LATENCY] + g[y.G_CACHE_BACK])
-    compute_time = int(phase[y.P_CYCLES] * g[y.G_CYCLE] // 1000)
-    iterations, slots = int(phase[y.P_ITERATIONS]), int(phase[y.P_SLOTS])
+    kernel, phase = tables.kernel[0, 0], tables.phase[0, tables.kernel[0, 0, y.KERNEL_FIRST_PHASE]]
+    load_time = int(g[y.GPU_CACHE_OUT] + g[y.GPU_MEMORY_LATENCY] + g[y.GPU_CACHE_BACK])
+    compute_time = int(phase[y.PHASE_CYCLES] * g[y.GPU_CYCLE] // 1000)
+    iterations, slots = int(phase[y.PHASE_ITERATIONS]), int(phase[y.PHASE_SLOTS])
     fitting = min(
-        int(g[y.G_WORKGROUPS]),
-        int(g[y.G_THREADS] // kernel[y.K_THREADS]),
-        int(g[y.G_REGISTERS] // kernel[y.K_REGISTERS]),
-        int(g[y.G_LDS] // max(kernel[y.K_LDS], 1)),
+        int(g[y.GPU_WORKGROUPS]),
+        int(g[y.GPU_THREADS] // kernel[y.KERNEL_THREADS]),
+        int(g[y.GPU_REGISTERS] // kernel[y.KERNEL_REGISTERS]),
+        int(g[y.GPU_LDS] // max(kernel[y.KERNEL_LDS], 1)),
     )
     env = simpy.Environment()
-    matrix = [simpy.Resource(env, capacity=1) for _ in range(int(g[y.G_CUS]))]
+    matrix = [simpy.Resource(env, capacity=1) for _ in range(int(g[y.GPU_CUS]))]
     places = simpy.FilterStore(env)
-    places.items = [unit for _ in range(fitting) for unit in range(int(g[y.G_CUS]))]
+    places.items = [unit for _ in range(fitting) for unit in range(int(g[y.GPU_CUS]))]
     ends: list[int] = []
     busy = 0
 
@@ -75,10 +76,10 @@ def by_oracle(lowered: Program) -> tuple[list[int], int]:
             before = done
         yield before
         ends.append(env.now)
-        yield env.timeout(int(g[y.G_CACHE_OUT]))  # the tile is on its way to memory, which takes it at once
+        yield env.timeout(int(g[y.GPU_CACHE_OUT]))  # the tile is on its way to memory, which takes it at once
         places.put(unit)
 
-    for _ in range(int(kernel[y.K_WORKGROUPS])):
+    for _ in range(int(kernel[y.KERNEL_WORKGROUPS])):
         env.process(workgroup())
     env.run()
     return sorted(ends), busy
@@ -100,30 +101,30 @@ def test_the_gemm_takes_as_long_as_the_oracle_says(units, places, slots, steps, 
     # All stores stay here, so that nothing but the script decides.
     tables = lowered.tables
     first = lowered.region("output", 0)
-    tables.region[:, first : first + 2, y.M_MODE] = y.LOCAL_STORE
-    tables.region[:, first : first + 2, y.M_TRACKED] = 0
-    tables.kernel[:, 1, y.K_AFTER_COUNTER] = y.NONE
+    tables.region[:, first : first + 2, y.REGION_MODE] = y.LOCAL_STORE
+    tables.region[:, first : first + 2, y.REGION_TRACKED] = 0
+    tables.kernel[:, 1, y.KERNEL_AFTER_COUNTER] = y.NONE
     machine = finish(lowered)
     ends, busy = by_oracle(lowered)
-    stored = int(tables.gpu[0, y.G_CACHE_OUT])
-    workgroups = int(tables.kernel[0, 0, y.K_WORKGROUPS])
-    assert sorted(machine.work_log[0, :workgroups, y.WL_END].tolist()) == [end + stored for end in ends]
-    assert machine.kernel_run[0, 0, y.KR_COMPUTE] == busy
+    stored = int(tables.gpu[0, y.GPU_CACHE_OUT])
+    workgroups = int(tables.kernel[0, 0, y.KERNEL_WORKGROUPS])
+    assert sorted(machine.work_log[0, :workgroups, y.WORKLOG_END].tolist()) == [end + stored for end in ends]
+    assert machine.kernel_run[0, 0, y.RUN_COMPUTE] == busy
 
 
 def test_with_enough_slots_the_unit_never_waits_after_the_first_load():
     lowered = uncontended(units=1, places=1, slots=8, steps=8, columns=1, latency=1_000)
     tables = lowered.tables
-    compute = int(tables.phase[0, 0, y.P_CYCLES] * tables.gpu[0, y.G_CYCLE] // 1000)
+    compute = int(tables.phase[0, 0, y.PHASE_CYCLES] * tables.gpu[0, y.GPU_CYCLE] // 1000)
     machine = finish(lowered)
-    assert machine.kernel_run[0, 0, y.KR_COMPUTE] == 2 * 8 * compute
-    load = int(tables.gpu[0, y.G_CACHE_OUT] + 1_000 + tables.gpu[0, y.G_CACHE_BACK])
-    assert machine.kernel_run[0, 0, y.KR_WAIT_LOAD] == 2 * load
+    assert machine.kernel_run[0, 0, y.RUN_COMPUTE] == 2 * 8 * compute
+    load = int(tables.gpu[0, y.GPU_CACHE_OUT] + 1_000 + tables.gpu[0, y.GPU_CACHE_BACK])
+    assert machine.kernel_run[0, 0, y.RUN_WAIT_LOAD] == 2 * load
 
 
 def test_with_one_slot_every_step_pays_the_whole_latency():
     latency = 700_000_000
     lowered = uncontended(units=1, places=1, slots=1, steps=6, columns=1, latency=latency)
     tables = lowered.tables
-    load = int(tables.gpu[0, y.G_CACHE_OUT] + latency + tables.gpu[0, y.G_CACHE_BACK])
-    assert finish(lowered).kernel_run[0, 0, y.KR_WAIT_LOAD] == 2 * 6 * load
+    load = int(tables.gpu[0, y.GPU_CACHE_OUT] + latency + tables.gpu[0, y.GPU_CACHE_BACK])
+    assert finish(lowered).kernel_run[0, 0, y.RUN_WAIT_LOAD] == 2 * 6 * load

@@ -7,6 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from machines import BIN, SIMULATED, bare, chiplets, finish, gpu, interpret, layer, program, streams_program
+from runs import CollectiveLoop, GemmLoop, Streams
+from state import check_drained, moved, now, workgroups
 
 from weft.engine import layout as y
 from weft.engine.loop import run
@@ -21,14 +23,13 @@ from weft.engine.state import (
     margin_events,
     margin_requests,
 )
+from weft.graph import Gemm
 from weft.hardware import System
 from weft.kernels import GemmTiling
 from weft.kernels.channels import ChannelRing, ChannelTiling
-from weft.overlap import COMMUNICATION_FIRST, COMPUTE_FIRST, POLICIES, ROUND_ROBIN
-from weft.overlap.streams import CollectiveLoop, GemmLoop, Streams
-from weft.workload import Gemm
+from weft.schedule.arbiters import COMMUNICATION_FIRST, COMPUTE_FIRST, POLICIES, ROUND_ROBIN
 
-laws = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+laws = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @st.composite
@@ -69,18 +70,16 @@ problems = st.tuples(layers(), machines(), st.sampled_from(list(SIMULATED)), st.
 
 
 def lowered(shared, machine, overlap, explicit=None):
-    tiles = TILING.grid(shared.gemm)[0] * TILING.grid(shared.gemm)[1]
-    if tiles < shared.tp:
-        shared = layer(32 * shared.tp, 32 * shared.tp, shared.gemm.k * shared.tp, shared.tp)
-    uneven = (tiles % shared.tp, shared.gemm.m % 32, shared.gemm.n % 32) != (0, 0, 0)
+    tiles = TILING.grid(shared["gemm"].op)[0] * TILING.grid(shared["gemm"].op)[1]
+    if tiles < shared.ranks:
+        shared = layer(32 * shared.ranks, 32 * shared.ranks, shared["gemm"].op.k * shared.ranks, shared.ranks)
+    uneven = (tiles % shared.ranks, shared["gemm"].op.m % 32, shared["gemm"].op.n % 32) != (0, 0, 0)
     return program(shared, overlap, machine, explicit=uneven if explicit is None else explicit, tiling=TILING)
 
 
 def output_bytes(built):
     """The bytes of all output chunks, and those of the first and the last position, over all GPUs."""
-    region = built.tables.region[
-        :, [r for r, (name, _) in enumerate(built.regions) if name == "output"], y.M_SIZE
-    ]
+    region = built.tables.region[:, [r for r, (name, _) in enumerate(built.regions) if name == "output"], y.REGION_SIZE]
     return int(region.sum()), int(region[:, 0].sum()), int(region[:, -1].sum())
 
 
@@ -91,27 +90,30 @@ def test_every_byte_is_moved_exactly_as_often_as_its_protocol_says(problem):
     built = lowered(shared, machine, overlap)
     m = finish(built, POLICIES[policy])
     total, first, last = output_bytes(built)
-    moved = dict(zip(y.CAUSE_NAMES, m.traffic.sum(axis=0).tolist(), strict=True))
-    gather = total - int(built.tables.region[:, [built.region("output", 0)], y.M_SIZE].sum())
-    spills = int(built.tables.gpu[0, y.G_SPILL_BYTES]) * int((m.flow[:, [y.F_SPILLS, y.F_REFILLS]]).sum())
-    assert moved["tracker_spill"] == spills
+    bytes_ = moved(built, m)
+    gather = total - int(built.tables.region[:, [built.region("output", 0)], y.REGION_SIZE].sum())
+    spills = int(built.tables.gpu[0, y.GPU_SPILL_BYTES]) * int((m.flow[:, [y.FLOW_SPILLS, y.FLOW_REFILLS]]).sum())
+    assert bytes_["tracker", "read"] + bytes_["tracker", "write"] == spills
     if overlap == "sequential":
-        assert moved["rs_write"] == total
-        assert moved["gemm_write"] == total
-        assert moved["rs_read"] == 2 * total - first
+        assert bytes_["reduce_scatter", "write"] == total
+        assert bytes_["gemm", "write"] == total
+        assert bytes_["reduce_scatter", "read"] == 2 * total - first
     elif overlap == "fused-scatter":
-        assert moved["gemm_write"] == last
-        assert moved["rs_write"] == moved["rs_read"] == total
+        assert bytes_["gemm", "write"] == last
+        assert bytes_["reduce_scatter", "write"] == bytes_["reduce_scatter", "read"] == total
     elif overlap == "rs-nmc":
-        assert (moved["rs_read"], moved["rs_update"]) == (total - last, total - first)
+        assert (bytes_["reduce_scatter", "read"], bytes_["reduce_scatter", "update"]) == (
+            total - last,
+            total - first,
+        )
     else:
-        assert moved["gemm_write"] == total - first
-        assert moved["rs_update"] == total - first
-        assert moved["rs_read"] == total - first - last
+        assert bytes_["gemm", "update"] == total - first
+        assert bytes_["reduce_scatter", "update"] == total - first
+        assert bytes_["reduce_scatter", "read"] == total - first - last
     if overlap != "rs-nmc":
-        assert moved["ag_read"] == moved["ag_write"] == gather
-        gemm = shared.gemm
-        assert moved["gemm_read"] >= (gemm.m + gemm.n) * gemm.element_bytes * built.tables.shape[y.S_GPUS]
+        assert bytes_["all_gather", "read"] == bytes_["all_gather", "write"] == gather
+        gemm = shared["gemm"].op
+        assert bytes_["gemm", "read"] >= (gemm.m + gemm.n) * gemm.element_bytes * built.tables.shape[y.SIZE_GPUS]
 
 
 @laws
@@ -119,14 +121,11 @@ def test_every_byte_is_moved_exactly_as_often_as_its_protocol_says(problem):
 def test_nothing_is_left_over_and_every_request_is_served_once(problem):
     shared, machine, overlap, policy = problem
     m = finish(lowered(shared, machine, overlap), POLICIES[policy])
-    assert m.clock[y.C_LIVE_REQUESTS] == m.clock[y.C_LIVE_WAITERS] == m.clock[y.C_HEAP] == 0
-    assert not m.channel[:, [y.H_COUNT0, y.H_COUNT1, y.H_QUEUED, y.H_QUEUED_BYTES]].any()
-    assert not m.link[:, y.L_COUNT].any()
-    assert (m.resident[:, y.W_KERNEL] == y.NONE).all()
+    check_drained(m)
     assert (m.entry == y.NONE).all()
     assert not m.spilled.any()
-    assert not m.flow[:, y.F_LIVE_ENTRIES].any()
-    tracked = np.take_along_axis(m.region[:, :, y.M_TRACKED], m.tile[:, :, y.TI_REGION], axis=1) > 0
+    assert not m.flow[:, y.FLOW_LIVE_ENTRIES].any()
+    tracked = np.take_along_axis(m.region[:, :, y.REGION_TRACKED], m.tile[:, :, y.TILE_REGION], axis=1) > 0
     assert not m.block_left[:, : tracked.shape[1]][tracked].any()
 
 
@@ -135,12 +134,12 @@ def test_nothing_is_left_over_and_every_request_is_served_once(problem):
 def test_every_tracked_tile_gets_exactly_its_updates(shared, machine):
     built = lowered(shared, machine, "t3")
     m = finish(built)
-    updates = m.region[:, :, y.M_TRACKED]
-    wavefronts = int(m.shape[y.S_WAVEFRONTS])
-    for g in range(int(m.shape[y.S_GPUS])):
+    updates = m.region[:, :, y.REGION_TRACKED]
+    wavefronts = int(m.shape[y.SIZE_WAVEFRONTS])
+    for g in range(int(m.shape[y.SIZE_GPUS])):
         tiles = m.tile[g]
         seen = m.seen[g].reshape(-1, wavefronts).sum(axis=1)
-        assert np.array_equal(seen, tiles[:, y.TI_BYTES] * updates[g, tiles[:, y.TI_REGION]])
+        assert np.array_equal(seen, tiles[:, y.TILE_BYTES] * updates[g, tiles[:, y.TILE_REGION]])
 
 
 @laws
@@ -148,17 +147,17 @@ def test_every_tracked_tile_gets_exactly_its_updates(shared, machine):
 def test_no_channel_link_or_compute_unit_exceeds_its_peak(problem):
     shared, machine, overlap, policy = problem
     m = finish(lowered(shared, machine, overlap), POLICIES[policy])
-    now, width = int(m.clock[y.C_NOW]), int(m.clock[y.C_BIN])
-    assert (m.channel[:, y.H_BUSY] <= now).all()
-    assert (m.link[:, y.L_BUSY] <= now).all()
-    assert (m.unit[:, y.U_BUSY] <= now).all()
-    assert (m.channel[:, y.H_MAX_QUEUED] <= np.maximum(m.gpu[0, y.G_QUEUE_BYTES], 512)).all()
+    end, width = now(m), int(m.clock[y.CLOCK_BIN])
+    assert (m.channel[:, y.CHAN_BUSY] <= end).all()
+    assert (m.link_run[:, y.LINK_BUSY] <= end).all()
+    assert (m.unit[:, y.UNIT_BUSY] <= end).all()
+    assert (m.channel[:, y.CHAN_MAX_QUEUED] <= np.maximum(m.gpu[0, y.GPU_QUEUE_BYTES], 512)).all()
     # A request is written down whole in the bin in which it starts.
-    channels, request = int(m.shape[y.S_CHANNELS]), int(m.shape[y.S_REQUEST])
-    per_bin = width * int(m.shape[y.S_BURST]) // int(m.gpu[0, y.G_T_BURST])
+    channels, request = int(m.shape[y.SIZE_CHANNELS]), int(m.shape[y.SIZE_REQUEST])
+    per_bin = width * int(m.shape[y.SIZE_BURST]) // int(m.gpu[0, y.GPU_T_BURST])
     assert m.series.sum(axis=1).max() <= channels * (per_bin + request)
-    assert m.link_series.max() <= width * 64 // int(m.gpu[0, y.G_LINK64]) + request
-    for events in m.dma_log[:, :, [y.DL_READY, y.DL_START, y.DL_END]].reshape(-1, 3):
+    assert m.link_series.max() <= width * 64 // int(m.link[0, y.LINK_STORE64]) + request
+    for events in m.dma_log[:, :, [y.COMMAND_READY, y.COMMAND_START, y.COMMAND_END]].reshape(-1, 3):
         assert list(events) == sorted(events)
 
 
@@ -170,7 +169,7 @@ def test_time_never_runs_back(problem):
     m, compiled, times = allocate(tables, BIN), POLICIES[policy].compiled, [0]
     spare = margin_events(tables.shape), margin_requests(tables.shape)
     while run(m, compiled, 61, *spare) == y.RUNNING:
-        times.append(int(m.clock[y.C_NOW]))
+        times.append(now(m))
     assert times == sorted(times)
 
 
@@ -178,7 +177,7 @@ def digest(machine):
     return hashlib.sha256(b"".join(table.tobytes() for table in machine)).hexdigest()
 
 
-@settings(laws, max_examples=12)
+@laws
 @given(problems)
 def test_the_same_input_gives_the_same_bytes(problem):
     shared, machine, overlap, policy = problem
@@ -192,18 +191,15 @@ def finish_tables(tables, policy):
     return machine
 
 
-@settings(laws, max_examples=12)
+@laws
 @given(layers(), machines(), st.sampled_from(list(SIMULATED)))
 def test_mirrored_and_explicit_move_the_same_bytes(shared, machine, overlap):
-    even = layer(32 * shared.tp * 2, 32 * shared.tp, shared.gemm.k * shared.tp, shared.tp)
-    one, all_ = (
-        finish(lowered(even, machine, overlap, explicit=explicit)).traffic[:, : y.CAUSE_TRACKER]
-        for explicit in (False, True)
-    )
-    protocol = [
-        c for c in range(y.CAUSE_TRACKER) if c != y.CAUSE_GEMM_READ
-    ]  # how well a cache hits may differ
-    assert (all_[:, protocol] == one[:, protocol]).all()
+    even = layer(32 * shared.ranks * 2, 32 * shared.ranks, shared["gemm"].op.k * shared.ranks, shared.ranks)
+    both = [lowered(even, machine, overlap, explicit=explicit) for explicit in (False, True)]
+    one, all_ = (finish(built).traffic[:, y.SYSTEM_OPERATORS * y.KINDS :] for built in both)
+    # How well a cache hits may differ.
+    reads = [both[0].cause("gemm", y.READ) - y.SYSTEM_OPERATORS * y.KINDS] if "gemm" in both[0].operators else []
+    assert (np.delete(all_, reads, axis=1) == np.delete(one, reads, axis=1)).all()
 
 
 @pytest.mark.parametrize("policy", [ROUND_ROBIN, COMPUTE_FIRST, COMMUNICATION_FIRST], ids=lambda p: p.name)
@@ -221,16 +217,16 @@ def test_compiled_and_interpreted_are_the_same_machine(policy, machine, overlap)
 def test_a_fused_run_is_never_faster_than_link_and_matrix_units_allow(machine, tp):
     shared = layer(32 * tp * 2, 32 * tp, 64 * tp, tp)
     m = finish(lowered(shared, machine, "t3", explicit=False))
-    chunk = shared.payload_bytes // tp
-    step = chunk * int(m.gpu[0, y.G_LINK64]) // 64
-    assert m.clock[y.C_NOW] >= 2 * (tp - 1) * step
-    assert m.clock[y.C_NOW] >= shared.gemm.flops / machine.matrix_rate("fp16", "boost") * 1e15 * 0.999
+    chunk = shared["all_reduce"].op.bytes // tp
+    step = chunk * int(m.link[0, y.LINK_STORE64]) // 64
+    assert now(m) >= 2 * (tp - 1) * step
+    assert now(m) >= shared["gemm"].op.flops / machine.matrix_rate("fp16", "boost") * 1e15 * 0.999
 
 
 def test_a_bare_machine_does_nothing():
     m = bare(System(gpu=gpu(), gpus=2).gpu)
     assert run(m, ROUND_ROBIN.compiled, 10, margin_events(m.shape), margin_requests(m.shape)) == y.FINISHED
-    assert m.clock[y.C_NOW] == m.clock[y.C_EVENTS] == 0
+    assert now(m) == m.clock[y.CLOCK_EVENTS] == 0
 
 
 # -- several kernels at once, on GPUs of several dies
@@ -257,9 +253,7 @@ def shared_gpus(draw):
     """A machine, a loop of GEMMs beside a loop of collectives on it, masks and priority, and the size of requests."""
     machine = draw(die_machines())
     units = machine.compute.compute_units
-    gemm = Gemm(
-        16 * draw(st.integers(1, 20)), 8 * draw(st.integers(1, 20)), 8 * draw(st.integers(1, 9)), "bf16"
-    )
+    gemm = Gemm(16 * draw(st.integers(1, 20)), 8 * draw(st.integers(1, 20)), 8 * draw(st.integers(1, 9)), "bf16")
     parts = draw(st.integers(1, min(4, -(-gemm.k // 16))))
     tiling = GemmTiling(rows=32, columns=32, step=16, resident=draw(st.integers(0, 2)), splits=parts)
     ring = ChannelTiling(draw(st.integers(1, 6)), threads=256, in_flight=16384, chunk=65536)
@@ -284,11 +278,10 @@ def run_shared(problem):
 
 
 def kernels_of(m):
-    """Of every kernel its row, its log and the dies that its mask leaves it."""
-    for k in range(int(m.shape[y.S_KERNELS])):
-        first, count = m.kernel[0, k, [y.K_FIRST_WORK, y.K_WORKGROUPS]]
-        dies = np.unique(m.unit[np.flatnonzero(m.unit_mask[0, k]), y.U_PARTITION])
-        yield k, m.work_log[0, first : first + count], dies
+    """Of every kernel its row, its workgroups and the dies that its mask leaves it."""
+    for k in range(int(m.shape[y.SIZE_KERNELS])):
+        dies = np.unique(m.unit[np.flatnonzero(m.unit_mask[0, k]), y.UNIT_PARTITION])
+        yield k, workgroups(m, k), dies
 
 
 @laws
@@ -297,21 +290,22 @@ def test_every_byte_asked_for_is_served_by_one_level(problem):
     _, streams, _ = problem
     m = run_shared(problem)
     gemm, count, parts = streams.gemms.gemm, streams.gemms.count, streams.gemms.tiling.splits
-    tiles = m.work[0][(m.work[0, :, y.T_REGION] >= 0) & (m.work[0, :, y.T_SCRIPT] == 0)]  # of all GEMMs
-    asked = int((tiles[:, y.T_ROWS] + tiles[:, y.T_COLUMNS]).sum()) * gemm.k * gemm.element_bytes
+    tiles = m.work[0][(m.work[0, :, y.WORK_REGION] >= 0) & (m.work[0, :, y.WORK_SCRIPT] == 0)]  # of all GEMMs
+    asked = int((tiles[:, y.WORK_ROWS] + tiles[:, y.WORK_COLUMNS]).sum()) * gemm.k * gemm.element_bytes
     partial = gemm.m * gemm.n * gemm.accumulator_bytes * parts if parts > 1 else 0
     written = gemm.output_bytes + partial
-    served, dram = m.served[0], m.traffic[0]
+    gemms = slice(int(m.shape[y.SIZE_COMPUTE_CAUSE]), None)  # the only operator that computes
+    served, dram = m.served[0, :, gemms], m.traffic[0, gemms]
     reads = served[: y.LEVEL_SIDE_WRITTEN].sum(axis=0) + dram
-    assert reads[y.CAUSE_GEMM_READ] == asked + count * partial
+    assert reads[y.READ] == asked + count * partial
     # What was stored has been written beside the DRAM, or by it, or is still in a die's cache.
-    own = int(m.shape[y.S_PARTITIONS] * m.shape[y.S_SETS] * m.shape[y.S_WAYS])
+    own = int(m.shape[y.SIZE_PARTITIONS] * m.shape[y.SIZE_SETS] * m.shape[y.SIZE_WAYS])
     dirty = m.line[:own, LINE_BYTES][m.line[:own, LINE_DIRTY] == 1].sum()
-    if m.shape[y.S_SIDE_SETS] == 0 and count == 1:
-        assert dram[y.CAUSE_GEMM_WRITE] + dirty == written
+    if m.shape[y.SIZE_SIDE_SETS] == 0 and count == 1:
+        assert dram[y.WRITE] + dirty == written
     elif count == 1:
-        assert served[y.LEVEL_SIDE_WRITTEN, y.CAUSE_GEMM_WRITE] + dirty >= written
-    assert m.link[:, y.L_BYTES].sum() == streams.collectives.collective.link_bytes()
+        assert served[y.LEVEL_SIDE_WRITTEN, y.WRITE] + dirty >= written
+    assert m.link_series.sum() == streams.collectives.collective.link_bytes()
 
 
 @laws
@@ -327,10 +321,10 @@ def test_what_earlier_work_left_is_written_back_once_or_still_there(problem):
 @given(shared_gpus())
 def test_masks_and_dies_are_respected(problem):
     m = run_shared(problem)
-    for k, log, dies in kernels_of(m):
-        units = log[:, y.WL_UNIT]
-        assert m.unit_mask[0, k, units].all()
-        assert np.array_equal(m.unit[units, y.U_PARTITION], dies[np.arange(len(log)) % len(dies)])
+    for k, groups, dies in kernels_of(m):
+        assert m.unit_mask[0, k, groups.unit].all()
+        dealt = dies[np.arange(len(groups.unit)) % len(dies)]
+        assert np.array_equal(m.unit[groups.unit, y.UNIT_PARTITION], dealt)
 
 
 @laws
@@ -338,20 +332,20 @@ def test_masks_and_dies_are_respected(problem):
 def test_no_compute_unit_ever_holds_more_than_it_has(problem):
     m = run_shared(problem)
     needs = {
-        "threads": (y.K_THREADS, y.G_THREADS),
-        "registers": (y.K_REGISTERS, y.G_REGISTERS),
-        "lds": (y.K_LDS, y.G_LDS),
+        "threads": (y.KERNEL_THREADS, y.GPU_THREADS),
+        "registers": (y.KERNEL_REGISTERS, y.GPU_REGISTERS),
+        "lds": (y.KERNEL_LDS, y.GPU_LDS),
     }
     events = sorted(
         (int(moment), sign, int(unit), k)
-        for k, log, _ in kernels_of(m)
-        for column, sign in ((y.WL_START, 1), (y.WL_END, -1))
-        for moment, unit in log[:, [column, y.WL_UNIT]]
+        for k, groups, _ in kernels_of(m)
+        for moments, sign in ((groups.start, 1), (groups.end, -1))
+        for moment, unit in zip(moments, groups.unit, strict=True)
     )
-    held = {name: np.zeros(int(m.shape[y.S_CUS]), dtype=np.int64) for name in ("places", *needs)}
+    held = {name: np.zeros(int(m.shape[y.SIZE_CUS]), dtype=np.int64) for name in ("places", *needs)}
     for _, sign, unit, k in events:
         held["places"][unit] += sign
-        assert held["places"][unit] <= m.gpu[0, y.G_WORKGROUPS]
+        assert held["places"][unit] <= m.gpu[0, y.GPU_WORKGROUPS]
         for name, (need, have) in needs.items():
             held[name][unit] += sign * m.kernel[0, k, need]
             assert held[name][unit] <= m.gpu[0, have], name
@@ -361,9 +355,8 @@ def test_no_compute_unit_ever_holds_more_than_it_has(problem):
 @given(shared_gpus())
 def test_streams_leave_nothing_behind_and_repeat_to_the_bit(problem):
     m = run_shared(problem)
-    assert m.clock[y.C_LIVE_REQUESTS] == m.clock[y.C_LIVE_WAITERS] == m.clock[y.C_HEAP] == 0
+    check_drained(m)
     assert not m.line[:, [LINE_PENDING, LINE_COMING]].any()
-    assert (m.resident[:, y.W_KERNEL] == y.NONE).all()
     assert digest(m) == digest(run_shared(problem))
 
 

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 from sweep_tasks import Echo
 
-from weft.sweep import Store
-from weft.sweep.task import question
+from weft.run.sweep import Store
+from weft.run.sweep.task import question
 
 plain = some.recursive(
     some.none() | some.booleans() | some.integers() | some.floats(allow_nan=False) | some.text(),
@@ -17,7 +17,7 @@ plain = some.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(deadline=None)
 @given(value=plain, asked=plain)
 def test_a_record_comes_back_exactly(value, asked):
     with tempfile.TemporaryDirectory() as folder:
@@ -29,7 +29,7 @@ def test_a_record_comes_back_exactly(value, asked):
     assert json.dumps(again) == json.dumps({"value": value})
 
 
-@settings(max_examples=60, deadline=None)
+@settings(deadline=None)
 @given(one=plain, two=plain)
 def test_two_inputs_are_one_question_just_if_their_content_is_equal(one, two):
     same = json.dumps(one, sort_keys=True) == json.dumps(two, sort_keys=True)

@@ -1,27 +1,27 @@
 """T3's reason for communication-aware arbitration (ASPLOS 2024), where memory is scarce enough to show it."""
 
 import pytest
+from runs import tiled
 
-from weft.hardware import load
+from weft import hardware
 from weft.kernels import GemmTiling
 from weft.parallel import sublayer
-from weft.simulation import compare
+from weft.run import compare
 
 
 @pytest.fixture(scope="module")
 def scarce():
-    machine = load("t3-paper").with_values({"memory.bandwidth": "512 GB/s"})
-    return compare(
-        sublayer("t-nlg", "fc2", tp=8), machine, ["t3", "t3-mca", "ideal-overlap"], tiling=GemmTiling(step=16)
-    )
+    machine = hardware.gpu("t3-paper").replace({"memory.bandwidth": "512 GB/s"})
+    graph = tiled(sublayer("t-nlg", "fc2", tp=8), GemmTiling(step=16))
+    return compare(graph, machine, ["t3", "t3-mca", "ideal-overlap"])
 
 
 def gemm_time(comparison, overlap):
-    return comparison[overlap].times.gemm
+    return comparison[overlap].duration("gemm")
 
 
 def waited_for_memory(comparison, overlap):
-    return comparison[overlap].kernels[0].waits["memory"]
+    return comparison[overlap].spans[0].waits["memory"]
 
 
 def test_without_arbitration_communication_blocks_the_gemms_reads(scarce):

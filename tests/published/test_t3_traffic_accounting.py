@@ -14,40 +14,39 @@ def compared(request):
     return weft.compare(weft.sublayer("t-nlg", "op", tp=request.param), "t3-paper", ("t3", "t3-mca"))
 
 
-def chunks(result, *causes):
-    """Traffic of the causes in chunks: exact, since T-NLG's output is cut in equal chunks."""
-    config = result.config
-    chunk, rest = divmod(2 * config.m * config.n, config.tp)
+def chunks(result, *cause):
+    """Traffic of an operator in chunks: exact, since T-NLG's output is cut in equal chunks."""
+    chunk, rest = divmod(result.gemm.output_bytes, result.graph.ranks)
     assert rest == 0
-    return sum(result.bytes.get(cause, 0) for cause in causes) / chunk
+    return result.bytes(*cause) / chunk
 
 
 def test_the_ring_on_compute_units_reads_2n_less_1_chunks(compared):
-    assert chunks(compared.baseline, "rs_read") == 2 * compared.baseline.config.tp - 1
+    assert chunks(compared.baseline, "reduce_scatter", "read") == 2 * compared.baseline.graph.ranks - 1
 
 
 def test_gemm_and_ring_write_2n_chunks(compared):
     sequential = compared.baseline
-    assert chunks(sequential, "gemm_write") == sequential.config.tp
-    assert chunks(sequential, "rs_write") == sequential.config.tp
-    assert chunks(sequential, "rs_update") == 0
+    assert chunks(sequential, "gemm", "write") == sequential.graph.ranks
+    assert chunks(sequential, "reduce_scatter", "write") == sequential.graph.ranks
+    assert chunks(sequential, "reduce_scatter", "update") == 0
 
 
 @pytest.mark.parametrize("overlap", ["t3", "t3-mca"])
 def test_t3_reads_n_less_2_chunks(compared, overlap):
-    assert chunks(compared[overlap], "rs_read") == compared[overlap].config.tp - 2
+    assert chunks(compared[overlap], "reduce_scatter", "read") == compared[overlap].graph.ranks - 2
 
 
 @pytest.mark.parametrize("overlap", ["t3", "t3-mca"])
 def test_t3_updates_n_less_1_chunks_from_here_and_from_the_neighbour(compared, overlap):
     fused = compared[overlap]
-    assert chunks(fused, "gemm_write") == fused.config.tp - 1
-    assert chunks(fused, "rs_update") == fused.config.tp - 1
-    assert chunks(fused, "rs_write") == 0
+    assert chunks(fused, "gemm", "update") == fused.graph.ranks - 1
+    assert chunks(fused, "reduce_scatter", "update") == fused.graph.ranks - 1
+    assert chunks(fused, "reduce_scatter", "write") == 0
 
 
 def test_the_all_gather_moves_the_same_with_and_without_t3(compared):
-    for cause in ("ag_read", "ag_write"):
-        moved = {result.bytes[cause] for result in compared}
+    for kind in ("read", "write"):
+        moved = {result.bytes("all_gather", kind) for result in compared}
         assert len(moved) == 1
-        assert chunks(compared.baseline, cause) == compared.baseline.config.tp - 1
+        assert chunks(compared.baseline, "all_gather", kind) == compared.baseline.graph.ranks - 1

@@ -10,6 +10,8 @@ from weft.validation.overlaps import right_signs
 from weft.validation.protocols import calibrated, hold_out, leave_one_out, unseen
 from weft.validation.run import validate
 
+pytestmark = pytest.mark.slow
+
 KNOWN_MISSES = {
     ("GEMM bf16/fp16, L40S, >= 20 us", "held out", "mean"),
     ("GEMM bf16/fp16, L40S, >= 20 us", "held out", "p90"),

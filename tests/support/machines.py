@@ -3,45 +3,57 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from interpreted import PLAIN
+from runs import Streams, tiled
 
+from weft import hardware
 from weft.engine import layout as y
 from weft.engine.loop import run
 from weft.engine.run import execute
-from weft.engine.state import Machine, Tables, allocate, margin_events, margin_requests
-from weft.hardware import Gpu, System, load
-from weft.kernels import GemmTiling
-from weft.overlap import (
-    OVERLAPS,
-    ROUND_ROBIN,
-    ArbiterPolicy,
-    ArbiterView,
-    NearMemoryReduceScatter,
-    Problem,
-    Simulated,
+from weft.engine.state import (
+    SERIES_BINS,
+    Machine,
+    Tables,
+    allocate,
+    link_free_list,
+    margin_events,
+    margin_requests,
 )
-from weft.overlap.machine import machine_tables
-from weft.overlap.streams import Streams
-from weft.parallel import ShardedSubLayer, split
+from weft.graph import Graph
+from weft.hardware import Fabric, Gpu, System
+from weft.kernels import GemmTiling
+from weft.lower import lower
+from weft.lower.links import wiring
+from weft.lower.machine import machine_tables
+from weft.models import SubLayer
+from weft.options import RunOptions
+from weft.parallel import split
 from weft.program import Program, build
-from weft.workload import SubLayer
+from weft.schedule import Ideal, Pass, find_pass
+from weft.schedule.arbiters import ROUND_ROBIN, ArbiterPolicy, ArbiterView
+from weft.schedule.sublayer import SUBLAYER_PASSES
 
 NS = 1_000_000
 """Femtoseconds."""
 BIN = 100 * NS
-SIMULATED: dict[str, Simulated] = {
-    **{name: overlap for name, overlap in OVERLAPS.items() if isinstance(overlap, Simulated)},
-    "rs-nmc": NearMemoryReduceScatter(),
-}
-"""Every overlap that the engine runs, also the one that only an ideal uses."""
+# Causes of traffic on a bare machine: one operator communicates, one computes.
+GATHER_READ, GATHER_WRITE = (y.SYSTEM_OPERATORS * y.KINDS + kind for kind in (y.READ, y.WRITE))
+GEMM_READ, GEMM_WRITE, GEMM_UPDATE = ((y.SYSTEM_OPERATORS + 1) * y.KINDS + kind for kind in (y.READ, y.WRITE, y.UPDATE))
+SIMULATED = tuple(
+    one.name for one in SUBLAYER_PASSES if not isinstance(one, Ideal) and one.name not in ("flux", "chunked")
+)
+"""Every way to run a sub-layer by rings, also the one that only an ideal uses."""
+OVERLAPS = tuple(one.name for one in SUBLAYER_PASSES if one.name not in ("chunked", "rs-nmc"))
+"""Every way to overlap a GEMM with its all-reduce."""
 
 
 def gpu(**changes: Any) -> Gpu:
     """The paper's GPU, with changes whose dots are written as double underscores."""
-    return load("t3-paper").with_values({path.replace("__", "."): value for path, value in changes.items()})
+    return hardware.gpu("t3-paper").replace({path.replace("__", "."): value for path, value in changes.items()})
 
 
 def chiplets(**changes: Any) -> Gpu:
@@ -60,24 +72,43 @@ def chiplets(**changes: Any) -> Gpu:
         "link.bandwidth": "32 GB/s",
     }
     given = {path.replace("__", "."): value for path, value in changes.items()}
-    return load("mi300x").with_values({**small, **given})
+    return hardware.gpu("mi300x").replace({**small, **given})
+
+
+def lowered(
+    graph: Graph,
+    overlap: str | Pass,
+    machine: Gpu | System,
+    simulated: int = 1,
+    request: int = 512,
+) -> Program:
+    """The lowered program of a graph under an overlap."""
+    system = machine if isinstance(machine, System) else System(gpu=machine, gpus=max(graph.ranks, 2))
+    made = lower(find_pass(overlap).apply(graph, system.gpu), system, RunOptions(), simulated)
+    hardware_ = machine_tables(
+        system, simulated, RunOptions(request_bytes=request), system.gpu.compute.max_workgroups_per_cu
+    )
+    return build(made.plan, hardware_)
 
 
 def streams_program(streams: Streams, machine: Gpu, request: int = 512) -> Program:
     """The lowered program of independent streams on one GPU."""
-    plan = streams.plan(machine)
-    system = System(gpu=machine, gpus=4)
-    rows, shape = machine_tables(system, 1, request, machine.compute.max_workgroups_per_cu)
-    return build(plan, rows, shape)
+    hardware_ = machine_tables(
+        System(gpu=machine, gpus=4),
+        1,
+        RunOptions(request_bytes=request),
+        machine.compute.max_workgroups_per_cu,
+    )
+    return build(streams.plan(machine), hardware_)
 
 
-def layer(m: int = 512, n: int = 512, k: int = 128, tp: int = 4) -> ShardedSubLayer:
+def layer(m: int = 512, n: int = 512, k: int = 128, tp: int = 4) -> Graph:
     """A sub-layer whose unsplit GEMM is m x n x k."""
     return split(SubLayer.custom(m, n, k), tp)
 
 
 def program(
-    shared: ShardedSubLayer,
+    shared: Graph,
     overlap: str,
     machine: Gpu | System | None = None,
     explicit: bool = False,
@@ -85,24 +116,20 @@ def program(
     tiling: GemmTiling | None = None,
 ) -> Program:
     """The lowered program of a sub-layer under a simulated overlap."""
-    system = (
-        machine if isinstance(machine, System) else System(gpu=machine or load("t3-paper"), gpus=shared.tp)
-    )
-    problem = Problem(shared, system, shared.tp if explicit else 1, tiling or GemmTiling())
-    rows, shape = machine_tables(system, problem.ranks, request, system.gpu.compute.max_workgroups_per_cu)
-    return build(SIMULATED[overlap].plan(problem), rows, shape)
+    system = machine or hardware.gpu("t3-paper")
+    return lowered(tiled(shared, tiling), overlap, system, shared.ranks if explicit else 1, request)
 
 
-def finish(lowered: Program, policy: ArbiterPolicy = ROUND_ROBIN) -> Machine:
+def finish(made: Program, policy: ArbiterPolicy = ROUND_ROBIN) -> Machine:
     """The final state of a run that must finish."""
-    status, machine = execute(lowered.tables, policy.compiled, BIN)
+    status, machine = execute(made.tables, policy.compiled, BIN)
     assert status == y.FINISHED, status
     return machine
 
 
-def interpret(lowered: Program | Tables, policy: ArbiterPolicy = ROUND_ROBIN, engine: Any = PLAIN) -> Machine:
+def interpret(made: Program | Tables, policy: ArbiterPolicy = ROUND_ROBIN, engine: Any = PLAIN) -> Machine:
     """The final state of the same run in plain Python."""
-    tables = lowered.tables if isinstance(lowered, Program) else lowered
+    tables = made.tables if isinstance(made, Program) else made
     status, machine = engine.execute(tables, plain_policy(policy), BIN)
     assert status == y.FINISHED, status
     return machine  # type: ignore[no-any-return]
@@ -115,10 +142,12 @@ def plain_policy(policy: ArbiterPolicy) -> Any:
 
 def bare(machine: Gpu, gpus: int = 1, request: int = 512, regions: int = 1, tiles: int = 0) -> Machine:
     """A machine without kernels: nothing happens but what the test puts in."""
-    rows, shape = machine_tables(System(gpu=machine, gpus=2), gpus, request, 1)
-    shape[y.S_GPUS], shape[y.S_REGIONS], shape[y.S_TILES] = gpus, regions, tiles
-    shape[y.S_WAVEFRONTS] = shape[y.S_BLOCK_TILES] = 1
-    rows[:, y.G_NEIGHBOUR] = (np.arange(gpus) - 1) % gpus
+    rows, shape, wired = machine_tables(
+        System(gpu=machine, gpus=max(gpus, 2)), gpus, RunOptions(request_bytes=request), 1
+    )
+    shape[y.SIZE_GPUS], shape[y.SIZE_REGIONS], shape[y.SIZE_TILES] = gpus, regions, tiles
+    shape[y.SIZE_WAVEFRONTS] = shape[y.SIZE_BLOCK_TILES] = 1
+    shape[y.SIZE_CAUSES], shape[y.SIZE_COMPUTE_CAUSE] = GEMM_READ + y.KINDS, GEMM_READ
 
     def table(*dims: int) -> Any:
         return np.zeros(dims, dtype=np.int64)
@@ -126,22 +155,83 @@ def bare(machine: Gpu, gpus: int = 1, request: int = 512, regions: int = 1, tile
     tables = Tables(
         shape=shape,
         gpu=rows,
-        kernel=table(gpus, 0, y.K_COLUMNS),
-        phase=table(gpus, 1, y.P_COLUMNS),
-        access=table(gpus, 1, y.A_COLUMNS),
-        work=table(gpus, 0, y.T_FIELDS),
-        region=table(gpus, regions, y.M_COLUMNS),
-        tile=table(gpus, max(tiles, 1), y.TI_COLUMNS),
-        unit_mask=table(gpus, 0, int(shape[y.S_CUS])),
+        kernel=table(gpus, 0, y.KERNEL_COLUMNS),
+        successor=table(1),
+        phase=table(gpus, 1, y.PHASE_COLUMNS),
+        access=table(gpus, 1, y.ACCESS_COLUMNS),
+        work=table(gpus, 0, y.WORK_FIELDS),
+        region=table(gpus, regions, y.REGION_COLUMNS),
+        tile=table(gpus, max(tiles, 1), y.TILE_COLUMNS),
+        unit_mask=table(gpus, 0, int(shape[y.SIZE_CUS])),
+        link=wired.link,
+        route=np.array([*wired.routes[0, 1, True], (y.NONE, 0)], dtype=np.int64),
     )
     return allocate(tables, BIN)
+
+
+class LinkBench:
+    """The links of a fabric between the paper's GPUs, under messages of the test's choosing."""
+
+    def __init__(self, fabric: Fabric) -> None:
+        self.fabric, self.number = fabric, dict[int, int]()
+        self.sent: list[tuple[int, int, int, int, bool]] = []
+        wired = wiring(System(gpu=gpu(), gpus=fabric.gpus, fabric=fabric), fabric.gpus)
+        lengths = np.cumsum([0, *(len(hops) + 1 for hops in wired.routes.values())]).tolist()
+        self.hops, self.first = wired.routes, dict(zip(wired.routes, lengths, strict=False))
+        rows = [hop for hops in wired.routes.values() for hop in (*hops, (y.NONE, 0))]
+        self.machine = SimpleNamespace(
+            clock=np.zeros(y.CLOCK_COLUMNS, dtype=np.int64),
+            heap=np.zeros((1 << 14, 2), dtype=np.int64),
+            request=np.zeros((1 << 12, y.REQ_COLUMNS), dtype=np.int64),
+            link=wired.link,
+            route=np.array(rows, dtype=np.int64),
+            link_run=np.zeros((len(wired.link), y.LINK_RUN_COLUMNS), dtype=np.int64),
+            link_series=np.zeros((fabric.gpus, SERIES_BINS), dtype=np.int64),
+        )
+        self.machine.clock[y.CLOCK_BIN] = 1000 * BIN
+        link_free_list(self.machine.request, y.REQ_NEXT, 0)
+        self.machine.link_run[:, y.LINK_HEAD] = self.machine.link_run[:, y.LINK_TAIL] = y.NONE
+
+    def route(self, source: int, target: int, direct: bool = True) -> tuple[int, int, bool]:
+        """The key of a route."""
+        return source, (source - target) % self.fabric.gpus, direct
+
+    def send(self, source: int, target: int, bytes_: int, at: int, direct: bool = True) -> None:
+        """Add a message that a DMA engine of `source` sends at `at` [fs]; calls come in the order of time."""
+        self.sent.append((source, target, bytes_, at, direct))
+
+    def _enter(self, source: int, target: int, bytes_: int, at: int, direct: bool) -> None:
+        m = self.machine
+        i = PLAIN.new_message(m, source, target, 0, 0, bytes_, False, GATHER_WRITE, y.OWNER_ENGINE, 0, -1, -1)
+        self.number[int(i)] = len(self.number)
+        PLAIN.send(m, self.first[self.route(source, target, direct)], i, at)
+
+    def run(self) -> list[int]:
+        """When each message has arrived [fs]."""
+        m, arrived = self.machine, [0] * len(self.sent)
+        while m.clock[y.CLOCK_HEAP] or len(self.number) < len(self.sent):
+            entered = len(self.number)
+            if entered < len(self.sent) and (not m.clock[y.CLOCK_HEAP] or self.sent[entered][3] <= m.heap[0, 0]):
+                m.clock[y.CLOCK_NOW] = self.sent[entered][3]
+                self._enter(*self.sent[entered])
+                continue
+            code = int(PLAIN.take(m))
+            kind, index, now = code >> 40, code & ((1 << 40) - 1), int(m.clock[y.CLOCK_NOW])
+            if kind == y.EV_LINK:
+                PLAIN.depart(m, index, now)
+            elif kind == y.EV_HOP:
+                PLAIN.hop(m, index, now)
+            else:
+                assert kind == y.EV_ARRIVE
+                arrived[self.number[index]] = now
+        return arrived
 
 
 def steps(machine: Machine, policy: ArbiterPolicy = ROUND_ROBIN) -> Iterator[tuple[int, int, int]]:
     """Run the compiled engine event by event: time, kind and index of each, before it acts."""
     compiled = policy.compiled
     spare = margin_events(machine.shape), margin_requests(machine.shape)
-    while machine.clock[y.C_HEAP] > 0:
+    while machine.clock[y.CLOCK_HEAP] > 0:
         time, code = machine.heap[0]
         yield int(time), int(code) >> 40, int(code) & ((1 << 40) - 1)
         status = run(machine, compiled, 1, *spare)
@@ -169,21 +259,21 @@ class MemoryBench:
         kind, at, bank, row, bytes_, stream = self.requests[number]
         m = self.machine
         i = int(PLAIN.new_request(m))
-        m.request[i, y.R_KIND], m.request[i, y.R_BYTES], m.request[i, y.R_STREAM] = kind, bytes_, stream
-        m.request[i, y.R_OWNER_KIND], m.request[i, y.R_REGION] = y.OWNER_NOBODY, y.NONE
+        m.request[i, y.REQ_KIND], m.request[i, y.REQ_BYTES], m.request[i, y.REQ_STREAM] = kind, bytes_, stream
+        m.request[i, y.REQ_OWNER_KIND], m.request[i, y.REQ_REGION] = y.OWNER_NOBODY, y.NONE
         PLAIN.enqueue(m, i, 0, 0, at)
-        m.request[i, y.R_BANK], m.request[i, y.R_ROW] = bank, row
+        m.request[i, y.REQ_BANK], m.request[i, y.REQ_ROW] = bank, row
         self.number[i] = number
 
     def _waiting(self) -> set[int]:
         """The numbers of all requests that the DRAM has not taken."""
         m = self.machine
-        waiting = {int(i) for i in m.queue[0, : m.channel[0, y.H_QUEUED]]}
-        for head in (y.H_HEAD0, y.H_HEAD1):
+        waiting = {int(i) for i in m.queue[0, : m.channel[0, y.CHAN_QUEUED]]}
+        for head in (y.CHAN_COMPUTE_HEAD, y.CHAN_COMMUNICATION_HEAD):
             i = int(m.channel[0, head])
             while i != y.NONE:
                 waiting.add(i)
-                i = int(m.request[i, y.R_NEXT])
+                i = int(m.request[i, y.REQ_NEXT])
         return {self.number[i] for i in waiting}
 
     def run(self, policy: ArbiterPolicy = ROUND_ROBIN) -> list[tuple[int, int, int | None]]:
@@ -193,8 +283,8 @@ class MemoryBench:
         chosen: dict[int, tuple[int, int]] = {}
         returned: dict[int, int] = {}
         entered = 0
-        while m.clock[y.C_HEAP] > 0 or entered < len(self.requests):
-            now, code = m.heap[0] if m.clock[y.C_HEAP] > 0 else (y.NEVER, 0)
+        while m.clock[y.CLOCK_HEAP] > 0 or entered < len(self.requests):
+            now, code = m.heap[0] if m.clock[y.CLOCK_HEAP] > 0 else (y.NEVER, 0)
             if entered < len(self.requests) and self.requests[entered][1] <= now:
                 self._enter(entered)
                 entered += 1
@@ -204,7 +294,7 @@ class MemoryBench:
             before = self._waiting()
             run(m, policy.compiled, 1, *spare)
             for number in before - self._waiting():
-                bursts = -(-self.requests[number][4] // int(m.shape[y.S_BURST]))
-                start = int(m.channel[0, y.H_NEXT_COLUMN]) - bursts * self[y.G_T_BURST]
+                bursts = -(-self.requests[number][4] // int(m.shape[y.SIZE_BURST]))
+                start = int(m.channel[0, y.CHAN_NEXT_COLUMN]) - bursts * self[y.GPU_T_BURST]
                 chosen[number] = (int(now), start)
         return [(*chosen[number], returned.get(number)) for number in range(len(self.requests))]

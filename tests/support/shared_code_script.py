@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from weft.sweep import pool, sweep
+from weft.run.sweep import pool, sweep
 
 
 @dataclass(frozen=True)

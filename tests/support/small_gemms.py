@@ -1,9 +1,9 @@
 """A GPU of eight compute units with MI100's library, and GEMMs that take it microseconds."""
 
-from weft.hardware import Gpu, load
+from weft import hardware
+from weft.graph import Gemm, gemm_queue
+from weft.hardware import Gpu
 from weft.kernels import GemmTiling
-from weft.overlap.gemms import TiledGemm
-from weft.workload import Gemm
 
 TILE = GemmTiling(rows=64, columns=64, step=64, resident=1)
 GEMM = Gemm(128, 128, 256)
@@ -16,9 +16,14 @@ def small_mi100(**changes: str) -> Gpu:
         "compute.compute_units": "8",
         **{path.replace("__", "."): text for path, text in changes.items()},
     }
-    return load("mi100").with_values(values)
+    return hardware.gpu("mi100").replace(values)
 
 
-def tiled(gemm: Gemm = GEMM, tiling: GemmTiling = TILE) -> TiledGemm:
+def tiled(gemm: Gemm = GEMM, tiling: GemmTiling = TILE) -> tuple[Gemm, GemmTiling]:
     """A GEMM in small tiles."""
-    return TiledGemm(gemm, tiling)
+    return gemm, tiling
+
+
+def queue(count: int = 1, tiling: GemmTiling = TILE, queues: int | None = None):
+    """Copies of a GEMM in small tiles."""
+    return gemm_queue([GEMM] * count, queues, [tiling] * count)

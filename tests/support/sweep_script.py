@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sweep_tasks import SmallRun
 
-from weft.sweep import Store, sweep
+from weft.run.sweep import Store, sweep
 
 SIZES = tuple(range(1024, 1024 + 12 * 128, 128))
 ROWS = 1024

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from weft.models import SubLayer
 from weft.parallel import split
-from weft.simulation import simulate
-from weft.workload import SubLayer
+from weft.run import simulate
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class SmallRun:
         self._note("begin")
         result = simulate(split(SubLayer.custom(self.m, 512, self.k), 2), "t3-paper", "t3")
         self._note("end")
-        return {"total_s": result.times.total, "bytes": dict(result.bytes), "events": result.events}
+        return {"total_s": result.seconds, "bytes": result.total_bytes, "events": result.events}
 
     def _note(self, what: str) -> None:
         with Path(self.log).open("a") as log:

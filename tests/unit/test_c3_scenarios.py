@@ -3,14 +3,19 @@
 from collections import Counter
 
 import pytest
+from estimates import gemm
 
+from weft import hardware
 from weft.errors import ConfigError, InputError
-from weft.hardware import load
-from weft.predict import collective, gemm
-from weft.studies.c3 import choosing, declared_suite, load_suite
-from weft.sweep import Store
-from weft.sweep.streams import Setting
+from weft.studies.c3 import candidates, declared_suite, load_suite
 
+TOGETHER = (("QKV",), ("O",), ("gate",), ("down",), ("QKV", "O"), ("gate", "gate"), ("gate", "gate", "down"))
+SIZES = {
+    sum(2 * n * k for n, k in (candidates.LAYERS[f"{model} {layer}"] for layer in layers))
+    for model in ("Llama-70B", "Llama-405B")
+    for layers in TOGETHER
+}
+"""Sizes of collectives of the rule: the weights of a layer, or of some that run one after the other [bytes]."""
 GOOD = """
 [[scenario]]
 layer = "mine"
@@ -35,7 +40,7 @@ def test_the_declared_suite_fills_classes_collectives_and_bounds_evenly():
 
 
 def test_what_the_declared_suite_calls_memory_bound_is_so_by_the_closed_form():
-    gpu = load("mi300x")
+    gpu = hardware.gpu("mi300x")
     for scenario in declared_suite().scenarios:
         found = gemm(*scenario.gemm, scenario.dtype, gpu, clock="sustained").bound_names()
         assert scenario.bound in str(found)
@@ -43,52 +48,15 @@ def test_what_the_declared_suite_calls_memory_bound_is_so_by_the_closed_form():
 
 def test_gemms_and_sizes_of_the_declared_suite_are_those_of_its_rule():
     for scenario in declared_suite().scenarios:
-        assert choosing.LAYERS[scenario.layer] == scenario.gemm[1:]
-        assert scenario.gemm[0] in choosing.ROWS[scenario.bound]
-        assert scenario.size in choosing.SIZES
-    assert declared_suite().rule == choosing.RULE
+        assert candidates.LAYERS[scenario.layer] == scenario.gemm[1:]
+        assert scenario.gemm[0] in candidates.ROWS[scenario.bound]
+        assert scenario.size in SIZES
 
 
 def test_gemms_of_the_declared_suite_are_among_the_candidates_of_its_rule():
-    candidates = list(choosing.candidates(load("mi300x")))
-    assert {(s.layer, s.gemm, s.bound) for s in declared_suite().scenarios} <= set(candidates)
-    assert all(gemm[0] >= 8192 for _, gemm, bound in candidates if bound == "compute")
-
-
-def test_the_rule_fills_every_class_by_closed_forms_too():
-    """The declared suite is picked by simulated times; closed forms are near enough to fill every cell."""
-    gpu = load("mi300x")
-    collectives = {
-        (name, size): float(collective(name, size, 8, gpu).seconds)
-        for name in choosing.COLLECTIVES
-        for size in choosing.SIZES
-    }
-    pairs = [
-        choosing.Pair(
-            s,
-            float(gemm(*s.gemm, s.dtype, gpu, clock="sustained").seconds) / collectives[s.collective, s.size],
-        )
-        for s in choosing.possible_scenarios(gpu)
-    ]
-    found = list(choosing.picked(pairs))
-    ratios = {(p.scenario.gemm, p.scenario.collective, p.scenario.size): p.ratio for p in pairs}
-    assert len({(s.gemm, s.collective, s.size) for s in found}) == len(found) == 30
-    for s in found:
-        ratio = ratios[s.gemm, s.collective, s.size]
-        assert s.kind == ("G-long" if ratio > 1.15 else "C-long" if ratio < 1 / 1.15 else "GC-equal")
-        assert not any(bound / 1.02 < ratio < bound * 1.02 for bound in (1.15, 1 / 1.15))
-    assert max(Counter(s.kind for s in found if s.size == choosing.SIZES[-1]).values()) == 1
-
-
-@pytest.mark.slow
-def test_the_declared_suite_is_what_its_rule_gives_on_simulated_times():
-    assert choosing.chosen_suite(Setting(load("mi300x")), store=Store()) == declared_suite()
-
-
-def test_a_suite_that_is_written_down_reads_as_the_same(tmp_path):
-    file = tmp_path / "again.toml"
-    file.write_text(choosing.toml(declared_suite()))
-    assert load_suite(file) == declared_suite()
+    gemms = list(candidates.candidates(hardware.gpu("mi300x")))
+    assert {(s.layer, s.gemm, s.bound) for s in declared_suite().scenarios} <= set(gemms)
+    assert all(gemm[0] >= 8192 for _, gemm, bound in gemms if bound == "compute")
 
 
 def test_a_suite_of_ones_own_needs_neither_bound_nor_class(tmp_path):

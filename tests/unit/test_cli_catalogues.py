@@ -7,6 +7,7 @@ from weft.cli.hardware import hardware
 from weft.cli.models import models
 from weft.cli.tables import print_table
 from weft.errors import UnknownNameError
+from weft.report.tables import Table
 
 
 def run(group, *arguments):
@@ -75,7 +76,7 @@ def test_every_help_has_an_example(group, command):
 
 def test_a_table_that_does_not_fit_loses_no_digits(monkeypatch, capsys):
     monkeypatch.setattr("weft.cli.tables._WIDTH_OF_FILES", 20)
-    print_table("Times", ["overlap", "total us"], [["ideal-overlap", "123456.789"]], numbers=["total us"])
+    print_table(Table(["overlap", "total us"], [["ideal-overlap", "123456.789"]], title="Times"))
     assert "ideal-overlap 123456.789" in capsys.readouterr().out
 
 
@@ -101,7 +102,7 @@ def test_a_last_column_of_prose_that_would_be_a_few_letters_wide_is_a_table_of_i
     rows = [["one of the cases", "12.5 us", "compute 50 %, memory 30 %, launch 20 %"]]
     columns = ["case", "time", "where it goes"]
     terminal(50)
-    print_table("Times", columns, rows, numbers="time")
+    print_table(Table(columns, rows, title="Times", prose=1))
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= 50
     times, prose = out.split("where it goes")
@@ -109,5 +110,5 @@ def test_a_last_column_of_prose_that_would_be_a_few_letters_wide_is_a_table_of_i
     assert "compute" not in times
     assert "one of the cases compute 50 %, memory 30 %," in prose
     terminal(100)
-    print_table("Times", columns, rows, numbers="time")
+    print_table(Table(columns, rows, title="Times", prose=1))
     assert "12.5 us   compute 50 %" in capsys.readouterr().out

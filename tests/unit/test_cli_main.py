@@ -4,7 +4,7 @@ import click
 import pytest
 
 from weft.cli import main as cli
-from weft.cli.lazy import LazyCommand
+from weft.cli.lazy import LazyCommand, Plugin
 from weft.cli.output import writable_file, writable_folder
 from weft.errors import SimulationError
 
@@ -46,6 +46,14 @@ def test_help_lists_every_command_without_importing_it(capsys, monkeypatch):
     for name, command in cli.COMMANDS.items():
         assert name in out
         assert command.short_help in out
+
+
+def test_a_command_of_a_distribution_that_is_not_installed_says_how_to_install_it(capsys, monkeypatch):
+    monkeypatch.setitem(cli.COMMANDS, "weave", Plugin("weft-weave", "weave", "Weave."))
+    status, out, err = run(capsys, monkeypatch, "weave", "--help")
+    assert (status, out) == (2, "")
+    assert "'weft weave' is in the distribution weft-weave, which is not installed" in err
+    assert "pip install ./weave" in err
 
 
 def test_no_command_shows_the_help_and_exits_with_2(capsys, monkeypatch):

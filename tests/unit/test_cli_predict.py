@@ -6,7 +6,6 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from weft.cli.measure import measure
 from weft.cli.predict import predict
 from weft.errors import InputError, UnknownNameError
 
@@ -61,8 +60,7 @@ def test_a_change_of_the_machine_changes_the_time(tmp_path):
     for name, change in (("plain", ()), ("slow", ("--set", "memory.bandwidth=1 TB/s"))):
         run("op", "gelu", "--shape", "elements=268435456", *change, "--json", tmp_path / f"{name}.json")
     plain, slow = (
-        json.loads((tmp_path / f"{name}.json").read_text())["predictions"][0]["time_us"]
-        for name in ("plain", "slow")
+        json.loads((tmp_path / f"{name}.json").read_text())["predictions"][0]["time_us"] for name in ("plain", "slow")
     )
     assert slow == pytest.approx(3.35 * plain, rel=0.02)
 
@@ -103,9 +101,7 @@ def test_every_size_says_by_which_algorithm_and_files_do_too(tmp_path):
         rows = list(csv.DictReader(file))
     assert [row["by"] for row in rows] == ["ring-ll", "nvls"]
     assert all(row["by"] in shown for row in rows)
-    assert "copy engines" in run(
-        "collective", "all_gather:1MiB", "--ranks", 8, "--system", "mi300x-x8", "--dma"
-    )
+    assert "copy engines" in run("collective", "all_gather:1MiB", "--ranks", 8, "--system", "mi300x-x8", "--dma")
 
 
 def test_a_profile_of_the_library_may_come_from_a_file(tmp_path):
@@ -272,9 +268,3 @@ def test_unknown_names_are_left_to_the_root_command_to_say():
         run("op", "sofmax")
     with pytest.raises(UnknownNameError):
         run("collective", "all_reduc:1MiB", "--ranks", 8, "--system", "dgx-h100")
-
-
-def test_measuring_refuses_half_a_gemm_before_it_looks_for_a_gpu(tmp_path):
-    with pytest.raises(InputError, match="--gemm has 2 dimensions"):
-        run("--gemm", "1,2", "--out", tmp_path, group=measure)
-    assert "Example: weft measure" in run("--help", group=measure)

@@ -26,8 +26,8 @@ def test_one_run_shows_times_waits_traffic_and_counters(weft):
         "1024 x 1024 x 256 fp16",
         "t3-mca",
         "gemm",
-        "RS, updates near memory",
-        "link in use",
+        "RS updates near memory",
+        "link: time that it was busy",
         "events in",
     ):
         assert words in out
@@ -47,7 +47,7 @@ def test_comparing_sets_speedups_over_sequential_beside_each_other(weft, tmp_pat
 def test_a_run_alone_has_no_speedup_in_its_json(weft, tmp_path):
     weft(*SMALL, "--overlap", "sequential", "--json", tmp_path / "runs.json")
     (run,) = json.loads((tmp_path / "runs.json").read_text())["runs"]
-    assert run["speedup"] is None
+    assert "speedup" not in run
 
 
 def test_a_changed_value_is_named_and_matters(weft, tmp_path):
@@ -57,18 +57,14 @@ def test_a_changed_value_is_named_and_matters(weft, tmp_path):
 
     _, out, _ = weft(*SMALL, "--set", 'link.bandwidth="75 GB/s"')
     assert "link.bandwidth = 75 GB/s" in out
-    assert (
-        total_us("--set", "link.bandwidth=75 GB/s")
-        > total_us()
-        > total_us("--set", "link.bandwidth=600 GB/s")
-    )
+    assert total_us("--set", "link.bandwidth=75 GB/s") > total_us() > total_us("--set", "link.bandwidth=600 GB/s")
 
 
 def test_arbiter_mode_and_request_size_are_recorded(weft, tmp_path):
     chosen = ("--arbiter", "communication-first", "--mode", "explicit", "--request-bytes", 256)
     assert weft(*SMALL, *chosen, "--json", tmp_path / "runs.json")[0] == 0
-    config = json.loads((tmp_path / "runs.json").read_text())["runs"][0]["config"]
-    assert (config["arbiter"], config["mode"], config["request_bytes"]) == (
+    run = json.loads((tmp_path / "runs.json").read_text())["runs"][0]
+    assert (run["arbiter"], run["mode"], run["request_bytes"]) == (
         "communication-first",
         "explicit",
         256,

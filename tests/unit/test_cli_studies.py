@@ -5,11 +5,10 @@ import json
 import pytest
 
 from weft.cli import main as cli
-from weft.cli.studies import print_headline, show_sensitivity, write_study
-from weft.cli.study import STUDIES
+from weft.cli.study import print_study, show_sensitivity, study, write_study
 from weft.report.tables import headline_table
+from weft.search.perturb import Row, Sensitivity
 from weft.studies.headline import HeadlineRow
-from weft.studies.moved import Row, Sensitivity
 
 ROWS = [
     HeadlineRow("a", "a speedup", 1.2, 1.3174, "ratio"),
@@ -44,7 +43,7 @@ def lines(text):
 
 
 def test_published_figures_stand_beside_with_their_differences(capsys):
-    print_headline(Done(), "Elsewhere", ", against nothing")
+    print_study([], Done(), "Elsewhere", ", against nothing")
     found = lines(capsys.readouterr().out)
     assert "Published figures beside Weft's, against nothing" in found.values()
     assert found["a speedu"] == "a speedup 1.20x 1.317x +0.117"
@@ -60,13 +59,13 @@ def test_page_and_console_tell_every_figure_alike(capsys):
     """No row is lost where some have nothing published beside them."""
     table = headline_table(ROWS)
     assert [row[0] for row in table.rows] == [row.what for row in ROWS]
-    print_headline(Done(), "Elsewhere")
+    print_study([], Done(), "Elsewhere")
     shown = " ".join(capsys.readouterr().out.split())
     assert all(" ".join(" ".join(row).split()) in shown for row in table.rows)
 
 
 def test_where_nothing_is_published_there_is_one_column(capsys):
-    print_headline(Done(ROWS[4:5], comparable=False), "Alone", ", against nothing")
+    print_study([], Done(ROWS[4:5], comparable=False), "Alone", ", against nothing")
     told = capsys.readouterr().out
     assert "Alone, against nothing" in told
     assert "published  " not in told
@@ -104,7 +103,7 @@ def test_sensitivity_is_shown_and_written_where_asked(tmp_path, capsys):
     assert written["rows"][1] == {"what": "memory.latency", "setting": "150 ns", "figures": rows[1].figures}
 
 
-@pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.parametrize("name", study.commands)
 def test_every_study_takes_what_all_take_and_shows_how(name, capsys):
     with pytest.raises(SystemExit):
         cli.main(["study", name, "--help"])

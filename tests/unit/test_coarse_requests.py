@@ -1,13 +1,15 @@
 """Requests longer than a channel's interleave: ganged channels, what they cost in exactness and save in events."""
 
 import pytest
+from runs import isolated_collective, isolated_gemm, together
 
+from weft import hardware
 from weft.engine import layout as y
 from weft.errors import InputError
-from weft.hardware import System, load, names
-from weft.overlap.machine import default_request_bytes, ganged, machine_tables
-from weft.simulation import isolated_collective, isolated_gemm, together
-from weft.workload import Gemm
+from weft.graph import Gemm
+from weft.hardware import System
+from weft.lower.machine import default_request_bytes, ganged, machine_tables
+from weft.options import RunOptions
 
 FINE, COARSE = 512, 32 * 1024
 SQUARE, FLAT = Gemm(4864, 4096, 2048, "bf16"), Gemm(64, 8192, 8192, "bf16")
@@ -15,57 +17,54 @@ BYTES = 32 << 20
 
 
 def tables(name, request):
-    gpu = load(name)
-    rows, shape = machine_tables(System(gpu=gpu, gpus=8), 1, request, 2)
+    gpu = hardware.gpu(name)
+    rows, shape, _ = machine_tables(System(gpu=gpu, gpus=8), 1, RunOptions(request_bytes=request), 2)
     return rows[0], shape
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", hardware.gpu_names())
 @pytest.mark.parametrize("request_bytes", [4096, 16 * 1024])
 def test_ganged_channels_have_the_bandwidth_of_those_they_stand_for(name, request_bytes):
-    memory = load(name).memory
+    memory = hardware.gpu(name).memory
     row, shape = tables(name, request_bytes)
-    rate = int(shape[y.S_CHANNELS]) * int(shape[y.S_BURST]) / (int(row[y.G_T_BURST]) * 1e-15)
+    rate = int(shape[y.SIZE_CHANNELS]) * int(shape[y.SIZE_BURST]) / (int(row[y.GPU_T_BURST]) * 1e-15)
     bus = memory.burst_bytes / (max(memory.ccd, memory.burst_clocks) / memory.clock) * memory.channels
     assert rate == pytest.approx(bus, rel=1e-4)
-    assert shape[y.S_CHANNELS] >= 4 or request_bytes > 16 * memory.interleave
-    assert row[y.G_QUEUE_BYTES] >= 4 * request_bytes
+    assert shape[y.SIZE_CHANNELS] >= 4 or request_bytes > 16 * memory.interleave
+    assert row[y.GPU_QUEUE_BYTES] >= 4 * request_bytes
 
 
 def test_a_gang_is_as_wide_as_fine_stripes_would_be_and_leaves_four():
-    assert [ganged(load("mi300x"), request) for request in (512, 4096, 8192, 32768, 65536)] == [
+    assert [ganged(hardware.gpu("mi300x"), request) for request in (512, 4096, 8192, 32768, 65536)] == [
         1,
         1,
         16,
         64,
         64,
     ]
-    assert ganged(load("a100-sxm-80gb"), 32768) == 20
+    assert ganged(hardware.gpu("a100-sxm-80gb"), 32768) == 20
 
 
 def test_gpus_run_with_coarse_requests_unless_they_are_models():
-    sizes = {name: default_request_bytes(load(name)) for name in ("mi300x", "mi210", "h100-sxm", "t3-paper")}
+    sizes = {name: default_request_bytes(hardware.gpu(name)) for name in ("mi300x", "mi210", "h100-sxm", "t3-paper")}
     assert sizes == {"mi300x": 32768, "mi210": 16384, "h100-sxm": 16384, "t3-paper": 512}
 
 
-@pytest.mark.parametrize(
-    ("gemm", "within"), [(SQUARE, 0.02), (FLAT, 0.1)], ids=["bound by compute", "bound by memory"]
-)
+@pytest.mark.parametrize(("gemm", "within"), [(SQUARE, 0.02), (FLAT, 0.1)], ids=["bound by compute", "bound by memory"])
 def test_a_gemm_takes_as_long_with_coarse_requests_as_with_fine_ones(gemm, within):
     """A short GEMM that is bound by memory comes out faster: few wide gangs idle less than many single channels."""
     fine, coarse = (isolated_gemm(gemm, "mi300x", request_bytes=size) for size in (FINE, COARSE))
-    assert coarse.gemm_s == pytest.approx(fine.gemm_s, rel=within)
+    assert coarse.makespan == pytest.approx(fine.makespan, rel=within)
     assert coarse.events < fine.events / 5
-    assert coarse.bytes["gemm_read"] == pytest.approx(fine.bytes["gemm_read"], rel=0.02)
+    assert coarse.bytes("gemm", "read") == pytest.approx(fine.bytes("gemm", "read"), rel=0.02)
 
 
 @pytest.mark.parametrize("driver", ["cu", "dma"])
 def test_a_collective_takes_as_long_with_coarse_requests_as_with_fine_ones(driver):
     fine, coarse = (
-        isolated_collective("all_gather", BYTES, "mi300x", driver=driver, request_bytes=size)
-        for size in (FINE, COARSE)
+        isolated_collective("all_gather", BYTES, "mi300x", driver=driver, request_bytes=size) for size in (FINE, COARSE)
     )
-    assert coarse.collective_s == pytest.approx(fine.collective_s, rel=0.02)
+    assert coarse.makespan == pytest.approx(fine.makespan, rel=0.02)
     assert coarse.events < fine.events
 
 
@@ -74,8 +73,8 @@ def test_both_together_take_as_long_with_coarse_requests_as_with_fine_ones():
         together(SQUARE, "all_gather", BYTES, "mi300x", strategy="partition", units=32, request_bytes=size)
         for size in (FINE, COARSE)
     )
-    assert coarse.gemm_s == pytest.approx(fine.gemm_s, rel=0.02)
-    assert coarse.makespan_s == pytest.approx(fine.makespan_s, rel=0.03)
+    assert coarse.makespan == pytest.approx(fine.makespan, rel=0.02)
+    assert coarse.makespan == pytest.approx(fine.makespan, rel=0.03)
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,10 @@
 import numpy as np
 import pytest
 
-from weft.collectives.fabric import fabric_of
-from weft.collectives.library import Algorithm, MiB, Protocol, canonical, choose, estimates, steps
+from weft import hardware
 from weft.errors import InputError, UnknownNameError
+from weft.library.collectives import Algorithm, MiB, Protocol, canonical, choose, estimates, steps
+from weft.library.interconnect import interconnect
 
 SIZES = 2.0 ** np.arange(9, 32)
 SYSTEMS = {"A100": "dgx-a100", "H100": "dgx-h100", "B200": "hgx-b200"}
@@ -11,7 +12,7 @@ SYSTEMS = {"A100": "dgx-a100", "H100": "dgx-h100", "B200": "hgx-b200"}
 
 def switches(system: str, collective: str, ranks: int, **options) -> list[tuple[str, float]]:
     """Where the choice changes between powers of two: what to, and the size in MiB."""
-    algorithm, protocol = choose(collective, SIZES, ranks, fabric_of(SYSTEMS[system]), **options)
+    algorithm, protocol = choose(collective, SIZES, ranks, interconnect(hardware.system(SYSTEMS[system])), **options)
     found, last = [], None
     for size, *codes in zip(SIZES / MiB, algorithm, protocol, strict=True):
         name = "NVLS" if codes[0] == Algorithm.NVLS else Protocol(codes[1]).name
@@ -68,13 +69,13 @@ def test_the_switch_cannot_add_integers():
 @pytest.mark.parametrize(("version", "last_ll"), [("2.27.3", 512), ("2.29.2", 16)])
 def test_send_and_receive_use_flags_longer_in_older_releases(version, last_ll):
     parts = np.array([last_ll * 1024, last_ll * 1024 + 16])
-    _, protocol = choose("all_to_all", parts * 8, 8, fabric_of("dgx-h100"), version=version)
+    _, protocol = choose("all_to_all", parts * 8, 8, interconnect(hardware.system("dgx-h100")), version=version)
     assert list(protocol) == [Protocol.LL, Protocol.SIMPLE]
 
 
 def test_rccl_reduces_between_all_pairs_up_to_16_mib_on_a_full_mesh():
     size = np.array([0.5, 0.51, 16, 16.1]) * MiB
-    algorithm, protocol = choose("all_reduce", size, 8, fabric_of("mi300x-x8"))
+    algorithm, protocol = choose("all_reduce", size, 8, interconnect(hardware.system("mi300x-x8")))
     assert list(algorithm) == [Algorithm.DIRECT] * 3 + [Algorithm.RING]
     assert list(protocol) == [Protocol.LL, Protocol.SIMPLE, Protocol.SIMPLE, Protocol.SIMPLE]
 
@@ -82,35 +83,33 @@ def test_rccl_reduces_between_all_pairs_up_to_16_mib_on_a_full_mesh():
 @pytest.mark.parametrize(("name", "last_ll", "last"), [("all_gather", 128, 16), ("all_to_all", 512, 43)])
 def test_rccl_pushes_small_sizes_to_all_peers_in_one_step_on_a_full_mesh(name, last_ll, last):
     size = np.array([last_ll / 1024, last_ll / 1024 + 0.01, last, last + 0.1]) * MiB
-    algorithm, protocol = choose(name, size, 8, fabric_of("mi300x-x8"))
+    algorithm, protocol = choose(name, size, 8, interconnect(hardware.system("mi300x-x8")))
     assert list(algorithm[:3]) == [Algorithm.DIRECT] * 3
     assert algorithm[3] == (Algorithm.RING if name == "all_gather" else Algorithm.PAIRWISE)
     assert list(protocol[:3]) == [Protocol.LL, Protocol.SIMPLE, Protocol.SIMPLE]
 
 
-@pytest.mark.parametrize(
-    ("system", "ranks", "nodes"), [("mi355x-x8", 8, 1), ("mi300x-x8", 4, 1), ("mi300x-x8", 16, 2)]
-)
+@pytest.mark.parametrize(("system", "ranks", "nodes"), [("mi355x-x8", 8, 1), ("mi300x-x8", 4, 1), ("mi300x-x8", 16, 2)])
 def test_one_step_needs_eight_mi300x_of_one_node(system, ranks, nodes):
     for name in ("all_reduce", "all_gather", "all_to_all"):
-        algorithm, _ = choose(name, SIZES, ranks, fabric_of(system), nodes=nodes)
+        algorithm, _ = choose(name, SIZES, ranks, interconnect(hardware.system(system)), nodes=nodes)
         assert Algorithm.DIRECT not in algorithm
 
 
 def test_flags_per_line_need_nvlink():
-    _, protocol = choose("all_gather", SIZES, 4, fabric_of("pcie-l40s"))
+    _, protocol = choose("all_gather", SIZES, 4, interconnect(hardware.system("pcie-l40s")))
     assert Protocol.LL128 not in protocol
 
 
 def test_nodes_without_a_reducing_switch_are_joined_by_trees():
-    algorithm, _ = choose("all_reduce", SIZES, 16, fabric_of("p4de"), nodes=2)
+    algorithm, _ = choose("all_reduce", SIZES, 16, interconnect(hardware.system("p4de")), nodes=2)
     assert algorithm[-1] == Algorithm.TREE
-    old, _ = choose("all_reduce", SIZES, 16, fabric_of("p4de"), nodes=2, version="2.18")
+    old, _ = choose("all_reduce", SIZES, 16, interconnect(hardware.system("p4de")), nodes=2, version="2.18")
     assert old[-1] == Algorithm.RING
 
 
 def test_the_estimate_is_latency_plus_bytes_by_bandwidth():
-    keys, times = estimates("all_gather", [0.0, 480e9], 2, fabric_of("dgx-a100"))
+    keys, times = estimates("all_gather", [0.0, 480e9], 2, interconnect(hardware.system("dgx-a100")))
     simple = times[keys.index((Algorithm.RING, Protocol.SIMPLE))]
     assert simple == pytest.approx([11.8e-6, 1.0 + 11.8e-6])
 
@@ -124,3 +123,10 @@ def test_names_have_aliases_and_neighbours():
 def test_one_rank_is_no_collective():
     with pytest.raises(InputError, match="at least 2 ranks, not 1"):
         steps("all_reduce", 1)
+
+
+@pytest.mark.parametrize(
+    ("system", "workgroups"), [("dgx-a100", 24), ("dgx-h100", 24), ("hgx-b200", 32), ("mi300x-x8", 56)]
+)
+def test_a_ring_takes_the_librarys_number_of_workgroups(system, workgroups):
+    assert interconnect(hardware.system(system)).workgroups(8) == workgroups

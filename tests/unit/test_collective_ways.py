@@ -1,22 +1,13 @@
 """Algorithms and protocols by name: what the library takes, what may be asked for, and what may not."""
 
 import pytest
+from estimates import collective
 
-from weft.collectives.choice import check_way, profile_of, taken, way_name
-from weft.collectives.library import Algorithm, Protocol
 from weft.errors import InputError, UnknownNameError
-from weft.hardware import find_system
-from weft.predict.collective import collective
 
 
 def ways(system, name="all_reduce", ranks=8, sizes=(2**20, 2**26), **how):
-    found = find_system(system)
-    return taken(name, list(sizes), ranks, found, profile_of(found), **how)
-
-
-def check(system, wanted, name="all_reduce", ranks=8):
-    found = find_system(system)
-    return check_way(wanted, name, ranks, found, profile_of(found))
+    return collective(name, list(sizes), ranks, system, **how).by.tolist()
 
 
 def test_each_size_names_the_way_that_the_library_takes():
@@ -44,8 +35,7 @@ def test_what_is_asked_for_is_what_is_taken():
         "pairwise-ll",
         "pairwise-simple",
     ]
-    assert check("dgx-h100", "nvls") == (Algorithm.NVLS, None)
-    assert way_name(Algorithm.NVLS_TREE, Protocol.SIMPLE) == "nvls-tree"
+    assert ways("dgx-h100", algorithm="nvls") == ["nvls", "nvls"]
 
 
 @pytest.mark.parametrize(
@@ -53,17 +43,18 @@ def test_what_is_asked_for_is_what_is_taken():
     [
         ("mi300x-x8", "nvls", "all_reduce", "mi300x-x8 has no switch that reduces; choose 'ring'"),
         ("dgx-h100", "tree", "all_gather", "'tree' carries out no all_gather on dgx-h100; choose 'ring' or 'nvls'"),
-        ("hgx-a100-4", "direct", "all_gather", "choose 'ring'"),
+        ("dgx-h100", "pairwise", "all_reduce", "'pairwise' carries out no all_reduce on dgx-h100; choose"),
+        ("dgx-a100", "direct", "all_gather", "choose 'ring'"),
         ("mi300x-x8", "ring-ll128", "all_reduce", "mi300x-x8 has no 'ring-ll128'; choose 'ring-ll' or"),
     ],
 )  # fmt: skip
 def test_a_way_that_a_system_cannot_take_is_refused_with_those_it_can(system, wanted, name, message):
     with pytest.raises(InputError, match=message):
-        check(system, wanted, name)
+        collective(name, 2**20, 8, system, algorithm=wanted)
 
 
 def test_unknown_algorithms_and_protocols_list_the_known():
     with pytest.raises(UnknownNameError, match="unknown protocol 'll129'; known: ll, ll128, simple"):
-        check("dgx-h100", "ring-ll129")
+        ways("dgx-h100", algorithm="ring-ll129")
     with pytest.raises(UnknownNameError, match="unknown algorithm 'rings'"):
-        check("dgx-h100", "rings")
+        ways("dgx-h100", algorithm="rings")

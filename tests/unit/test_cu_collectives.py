@@ -8,19 +8,20 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from machines import finish, gpu
+from runs import CollectiveLoop, Streams, isolated_collective
+from state import dram_bytes, workgroups
 
-from weft.engine import layout as y
+from weft import hardware
 from weft.errors import InputError
-from weft.hardware import System, load
+from weft.hardware import System
 from weft.kernels.channels import ChannelTiling
 from weft.kernels.exchange import ChannelExchange
-from weft.overlap.library_ring import cu_collective
-from weft.overlap.machine import machine_tables
-from weft.overlap.streams import CollectiveLoop, Streams
+from weft.lower.collectives import cu_collective
+from weft.lower.fit import most_resident
+from weft.lower.machine import machine_tables
+from weft.options import RunOptions
 from weft.program import build
 from weft.program.script import Phase, scripts
-from weft.simulation.concurrent import isolated_collective
-from weft.simulation.execution import most_resident
 
 KIB, MIB = 1024, 1 << 20
 TILING = ChannelTiling(
@@ -35,28 +36,32 @@ def exchange(bytes_=1024 * KIB, ranks=4, channels=8, parts=2, **changes):
 def run(kernel, count=1, units=8):
     on = gpu(compute__compute_units=units, memory__channels=8, memory__bandwidth="256 GB/s")
     plan = Streams(None, CollectiveLoop(kernel, count)).plan(on)
-    rows, shape = machine_tables(System(gpu=on, gpus=kernel.ranks), 1, 512, most_resident(plan, on))
-    return finish(build(plan, rows, shape))
+    return finish(
+        build(
+            plan,
+            machine_tables(
+                System(gpu=on, gpus=kernel.ranks), 1, RunOptions(request_bytes=512), most_resident(plan, on)
+            ),
+        )
+    )
 
 
-@pytest.mark.parametrize(
-    ("ranks", "channels", "parts"), [(2, 2, 1), (4, 8, 2), (4, 4, 2), (4, 2, 2), (3, 6, 2)]
-)
+@pytest.mark.parametrize(("ranks", "channels", "parts"), [(2, 2, 1), (4, 8, 2), (4, 4, 2), (4, 2, 2), (3, 6, 2)])
 @pytest.mark.parametrize("count", [1, 2])
 def test_an_all_to_all_stages_every_byte_but_its_own(ranks, channels, parts, count):
     kernel = exchange(96 * KIB * ranks, ranks, channels, parts)
     m = run(kernel, count)
     sent, kept = (ranks - 1) * kernel.share, kernel.share
-    assert m.link[:, y.L_BYTES].sum() == count * sent == count * kernel.link_bytes()
+    assert m.link_series.sum() == count * sent == count * kernel.link_bytes()
     # What is sent is read here, written and read in the buffer at the peer, and written there; one's own is copied.
-    assert m.traffic[0, y.CAUSE_AG_READ] == count * (2 * sent + kept)
-    assert m.traffic[0, y.CAUSE_AG_WRITE] == count * (2 * sent + kept)
+    assert dram_bytes(m, "read") == count * (2 * sent + kept)
+    assert dram_bytes(m, "write") == count * (2 * sent + kept)
 
 
 def test_flags_between_the_data_take_half_of_the_link_and_of_the_buffers():
     plain, flagged = exchange(), exchange(wire=2.0)
     assert flagged.link_bytes() == 2 * plain.link_bytes()
-    assert run(flagged).link[:, y.L_BYTES].sum() == 2 * run(plain).link[:, y.L_BYTES].sum()
+    assert run(flagged).link_series.sum() == 2 * run(plain).link_series.sum()
 
 
 def test_every_pair_is_served_by_as_many_channels_as_there_are_parts():
@@ -71,14 +76,14 @@ def test_every_pair_is_served_by_as_many_channels_as_there_are_parts():
         (128, 64, 1),
         (40, 32, 2),
     ):
-        kernel = cu_collective("all_to_all", large, 8, "mi300x", units=units)
+        kernel = cu_collective("all_to_all", large, 8, hardware.system("mi300x"), units=units)
         assert (kernel.tiling.channels, 8 // kernel.stride) == (channels, rounds)
         assert kernel.parts == (8 if channels > 8 else 4)
 
 
 def test_small_all_to_alls_are_not_cut_for_more_channels_than_serve_all_peers_at_once():
-    assert cu_collective("all_to_all", 64 * MIB, 8, "mi300x", units=32).parts == 4
-    assert cu_collective("all_to_all", 64 * KIB, 8, "mi355x").parts == 2
+    assert cu_collective("all_to_all", 64 * MIB, 8, hardware.system("mi300x"), units=32).parts == 4
+    assert cu_collective("all_to_all", 64 * KIB, 8, hardware.system("mi355x")).parts == 2
 
 
 def test_workgroups_of_a_kernel_may_run_scripts_of_their_own():
@@ -91,8 +96,8 @@ def test_workgroups_of_a_kernel_may_run_scripts_of_their_own():
         def kernel(self, gpu, name=None, earlier=0):
             return own
 
-    m = run(Scripted(1024 * KIB, 4, TILING, 2))
-    lives = m.work_log[0, :8, y.WL_END] - m.work_log[0, :8, y.WL_START]
+    groups = workgroups(run(Scripted(1024 * KIB, 4, TILING, 2)), 0)
+    lives = groups.end - groups.start
     assert np.array_equal(lives[::2], np.full(4, 2 * lives[1]))
 
 
@@ -117,28 +122,29 @@ def test_a_workgroups_share_of_the_data_is_loaded_and_stored_once():
 
 @pytest.mark.parametrize("collective", ["all_gather", "reduce_scatter", "all_reduce"])
 def test_bandwidth_grows_with_workgroups_until_the_links_are_full(collective):
-    seconds = [
-        isolated_collective(collective, 32 * MIB, "mi300x", units=units).collective_s for units in (4, 8, 32)
-    ]
+    seconds = [isolated_collective(collective, 32 * MIB, "mi300x", units=units).makespan for units in (4, 8, 32)]
     assert seconds[0] > 1.7 * seconds[1] > 1.7 * seconds[2]
-    link = load("mi300x").link
+    link = hardware.gpu("mi300x").link
     sent = 7 / 8 * 32 * MIB * (2 if collective == "all_reduce" else 1)
     assert seconds[2] > sent / (link.bandwidth * link.kernel_efficiency)
 
 
 def test_a_library_takes_no_more_workgroups_than_it_is_given():
-    assert cu_collective("all_reduce", 64 * MIB, 8, "mi300x").tiling.channels == 56
-    assert cu_collective("all_reduce", 64 * MIB, 8, "mi300x", units=12).tiling.channels == 12
-    assert cu_collective("reduce_scatter", 64 * KIB, 8, "mi300x", units=12).tiling.channels < 12
+    assert cu_collective("all_reduce", 64 * MIB, 8, hardware.system("mi300x")).tiling.channels == 56
+    assert cu_collective("all_reduce", 64 * MIB, 8, hardware.system("mi300x"), units=12).tiling.channels == 12
+    assert cu_collective("reduce_scatter", 64 * KIB, 8, hardware.system("mi300x"), units=12).tiling.channels < 12
 
 
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [
-        (lambda: cu_collective("all_gather", MIB, 8, "mi300x", units=0), "at least 1 compute unit"),
-        (lambda: cu_collective("broadcast", MIB, 8, "mi300x"), "choose 'all_reduce'"),
-        (lambda: cu_collective("all_to_all", 100, 8, "mi300x"), "less than 1 KiB each"),
-        (lambda: cu_collective("all_to_all", MIB, 1, "mi300x"), "take at least 2"),
+        (
+            lambda: cu_collective("all_gather", MIB, 8, hardware.system("mi300x"), units=0),
+            "at least 1 compute unit",
+        ),
+        (lambda: cu_collective("broadcast", MIB, 8, hardware.system("mi300x")), "choose 'all_reduce'"),
+        (lambda: cu_collective("all_to_all", 100, 8, hardware.system("mi300x")), "less than 1 KiB each"),
+        (lambda: cu_collective("all_to_all", MIB, 1, hardware.system("mi300x")), "take at least 2"),
     ],
 )
 def test_what_no_kernel_can_do_is_said_in_a_sentence(call, sentence):
@@ -150,9 +156,7 @@ def test_all_gathers_fill_the_links_with_32_workgroups_and_all_to_alls_with_64()
     """C3 (arXiv:2412.14335) publishes these two on eight MI300X: the least power of two with 95 % of the bandwidth."""
     for collective, enough in (("all_gather", 32), ("all_to_all", 64)):
         half, full, own = (
-            isolated_collective(
-                collective, 896 * MIB, "mi300x", units=units, request_bytes=32 * KIB
-            ).collective_s
+            isolated_collective(collective, 896 * MIB, "mi300x", units=units, request_bytes=32 * KIB).makespan
             for units in (enough // 2, enough, None)
         )
         assert half > own / 0.95

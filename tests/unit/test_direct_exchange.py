@@ -6,27 +6,25 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from estimates import collective as closed_form
 from machines import finish, gpu
+from runs import CollectiveLoop, Streams, beside, isolated_collective
+from state import dram_bytes, workgroups
 
-from weft.engine import layout as y
+from weft import hardware
+from weft.graph import Gemm
 from weft.hardware import System
 from weft.kernels.channels import ChannelTiling
 from weft.kernels.direct import DirectExchange
 from weft.kernels.exchange import ChannelExchange
-from weft.overlap.library_ring import cu_collective
-from weft.overlap.machine import machine_tables
-from weft.overlap.streams import CollectiveLoop, Streams
-from weft.predict import collective as closed_form
+from weft.lower.collectives import cu_collective
+from weft.lower.fit import most_resident
+from weft.lower.machine import machine_tables
+from weft.options import RunOptions
 from weft.program import build
-from weft.simulation import beside
-from weft.simulation.concurrent import isolated_collective
-from weft.simulation.execution import most_resident
-from weft.workload import Gemm
 
 KIB, MIB = 1024, 1 << 20
-TILING = ChannelTiling(
-    channels=1, threads=256, chunk=4 * KIB, slices=1, in_flight=8 * KIB, lds=0, sync=0, start=0
-)
+TILING = ChannelTiling(channels=1, threads=256, chunk=4 * KIB, slices=1, in_flight=8 * KIB, lds=0, sync=0, start=0)
 
 
 def exchange(collective, workgroups=None, bytes_=96 * KIB, ranks=4, parts=2, **changes):
@@ -38,8 +36,14 @@ def exchange(collective, workgroups=None, bytes_=96 * KIB, ranks=4, parts=2, **c
 def run(kernel, count=1):
     on = gpu(compute__compute_units=16, memory__channels=8, memory__bandwidth="256 GB/s")
     plan = Streams(None, CollectiveLoop(kernel, count)).plan(on)
-    rows, shape = machine_tables(System(gpu=on, gpus=kernel.ranks), 1, 512, most_resident(plan, on))
-    return finish(build(plan, rows, shape))
+    return finish(
+        build(
+            plan,
+            machine_tables(
+                System(gpu=on, gpus=kernel.ranks), 1, RunOptions(request_bytes=512), most_resident(plan, on)
+            ),
+        )
+    )
 
 
 @pytest.mark.parametrize("collective", ["all_gather", "all_to_all"])
@@ -50,22 +54,22 @@ def test_every_byte_for_a_peer_is_staged_once_however_few_workgroups_there_are(c
     m = run(kernel, count)
     sent = (kernel.ranks - 1) * kernel.share
     kept = kernel.share if collective == "all_to_all" else 0
-    assert m.link[:, y.L_BYTES].sum() == count * sent == count * kernel.link_bytes()
-    assert m.traffic[0, y.CAUSE_AG_READ] == count * (2 * sent + kept)
-    assert m.traffic[0, y.CAUSE_AG_WRITE] == count * (2 * sent + kept)
+    assert m.link_series.sum() == count * sent == count * kernel.link_bytes()
+    assert dram_bytes(m, "read") == count * (2 * sent + kept)
+    assert dram_bytes(m, "write") == count * (2 * sent + kept)
 
 
 def test_flags_double_what_crosses_the_links():
     plain, flagged = exchange("all_gather"), exchange("all_gather", wire=2.0)
-    assert run(flagged).link[:, y.L_BYTES].sum() == 2 * run(plain).link[:, y.L_BYTES].sum()
+    assert run(flagged).link_series.sum() == 2 * run(plain).link_series.sum()
     assert flagged.link_bytes() == 2 * plain.link_bytes()
 
 
 def test_a_receiver_goes_on_when_data_have_come_and_not_before():
     """What senders lose at the start receivers lose at the end; every slice costs a wait of its own."""
-    early = run(exchange("all_gather")).work_log[0, :12, y.WL_END].max()
-    late = run(exchange("all_gather", start=1e-6)).work_log[0, :12, y.WL_END].max()
-    waited = run(exchange("all_gather", sync=1e-6)).work_log[0, :12, y.WL_END].max()
+    early = workgroups(run(exchange("all_gather")), 0).end.max()
+    late = workgroups(run(exchange("all_gather", start=1e-6)), 0).end.max()
+    waited = workgroups(run(exchange("all_gather", sync=1e-6)), 0).end.max()
     slices = exchange("all_gather").part // TILING.chunk
     assert late - early == 10**9
     assert slices == 3
@@ -83,10 +87,10 @@ def test_a_receiver_goes_on_when_data_have_come_and_not_before():
     ],
 )
 def test_rccl_takes_one_step_for_small_sizes_on_eight_mi300x(collective, bytes_, wire, parts, workgroups):
-    kernel = cu_collective(collective, bytes_, 8, "mi300x")
+    kernel = cu_collective(collective, bytes_, 8, hardware.system("mi300x"))
     assert isinstance(kernel, DirectExchange)
     assert (kernel.tiling.wire, kernel.parts, kernel.tiling.channels) == (wire, parts, workgroups)
-    assert cu_collective(collective, bytes_, 8, "mi300x", units=8).tiling.channels == 8
+    assert cu_collective(collective, bytes_, 8, hardware.system("mi300x"), units=8).tiling.channels == 8
 
 
 @pytest.mark.parametrize(
@@ -101,7 +105,7 @@ def test_rccl_takes_one_step_for_small_sizes_on_eight_mi300x(collective, bytes_,
     ],
 )
 def test_one_step_kernels_are_for_these_sizes_on_eight_mi300x_alone(collective, bytes_, ranks, machine):
-    assert not isinstance(cu_collective(collective, bytes_, ranks, machine), DirectExchange)
+    assert not isinstance(cu_collective(collective, bytes_, ranks, hardware.system(machine)), DirectExchange)
 
 
 def test_small_collectives_by_copy_engines_take_several_times_as_long_as_one_step_kernels():
@@ -111,7 +115,7 @@ def test_small_collectives_by_copy_engines_take_several_times_as_long_as_one_ste
             isolated_collective(collective, 64 * KIB, "mi300x", driver=driver, request_bytes=4 * KIB)
             for driver in ("cu", "dma")
         )
-        assert 2.5 < copies.collective_s / units.collective_s < 4.5
+        assert 2.5 < copies.makespan / units.makespan < 4.5
 
 
 @pytest.mark.parametrize(
@@ -123,19 +127,17 @@ def test_small_collectives_by_copy_engines_take_several_times_as_long_as_one_ste
 )
 def test_the_closed_form_of_one_step_is_near_the_engine(collective, sizes):
     """Within 5 % in the median and 12 % at most: the form knows nothing of slices and of few bytes in flight."""
-    engine = [
-        isolated_collective(collective, size, "mi300x", request_bytes=4 * KIB).collective_s for size in sizes
-    ]
+    engine = [isolated_collective(collective, size, "mi300x", request_bytes=4 * KIB).makespan for size in sizes]
     off = np.abs(closed_form(collective, sizes, 8, "mi300x-x8").seconds / engine - 1)
     assert np.median(off) <= 0.05
     assert off.max() <= 0.12
 
 
 def test_one_step_beats_sends_and_receives_in_rounds():
-    kernel = cu_collective("all_to_all", 64 * KIB, 4, "mi300x")
+    kernel = cu_collective("all_to_all", 64 * KIB, 4, hardware.system("mi300x"))
     assert isinstance(kernel, ChannelExchange)
-    rounds = isolated_collective("all_to_all", 64 * KIB, "mi355x", request_bytes=4 * KIB).collective_s
-    step = isolated_collective("all_to_all", 64 * KIB, "mi300x", request_bytes=4 * KIB).collective_s
+    rounds = isolated_collective("all_to_all", 64 * KIB, "mi355x", request_bytes=4 * KIB).makespan
+    step = isolated_collective("all_to_all", 64 * KIB, "mi300x", request_bytes=4 * KIB).makespan
     assert step < rounds
 
 

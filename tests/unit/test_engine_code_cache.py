@@ -20,9 +20,7 @@ print(jit.keeps_code(), jit.is_compiled(), type(twice._cache).__name__)
 def asked(folder):
     """What a fresh process says whose cache is that folder."""
     environment = {"WEFT_CACHE": str(folder), "PYTHONPATH": ":".join(sys.path), "HOME": str(folder)}
-    done = subprocess.run(
-        [sys.executable, "-c", KEPT], env=environment, capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", KEPT], env=environment, capture_output=True, text=True, check=True)
     return done.stdout.split()
 
 

@@ -30,72 +30,72 @@ def t():
 
 
 def first_column(t):
-    return t[y.G_T_RCD]
+    return t[y.GPU_T_RCD]
 
 
 def test_a_first_access_waits_for_its_row_to_open(t):
-    assert begins(probe=(y.READ, 7, 0, 0)) == 7 + t[y.G_T_RCD]
+    assert begins(probe=(y.READ, 7, 0, 0)) == 7 + t[y.GPU_T_RCD]
 
 
 def test_an_idle_read_returns_after_row_column_burst_and_path(t):
     t.request(y.READ, 0, 0, 0)
     returned = t.run()[0][2]
-    assert returned == t[y.G_T_RCD] + t[y.G_T_CL] + t[y.G_T_BURST] + t[y.G_MEMORY_LATENCY]
+    assert returned == t[y.GPU_T_RCD] + t[y.GPU_T_CL] + t[y.GPU_T_BURST] + t[y.GPU_MEMORY_LATENCY]
 
 
 def test_a_row_hit_in_the_same_bank_group_waits_for_the_long_column_delay(t):
-    assert_earliest([(y.READ, 0, 0, 0)], y.READ, 0, 0, first_column(t) + t[y.G_T_LONG])
+    assert_earliest([(y.READ, 0, 0, 0)], y.READ, 0, 0, first_column(t) + t[y.GPU_T_LONG])
 
 
 def test_a_column_in_another_bank_group_waits_for_the_bus_only(t):
     groups = [(y.READ, 0, 0, 0), (y.READ, 0, 1, 0), (y.READ, LATE, 0, 0)]
-    assert_earliest(groups, y.READ, 1, 0, LATE + t[y.G_T_BURST])
+    assert_earliest(groups, y.READ, 1, 0, LATE + t[y.GPU_T_BURST])
 
 
 def test_an_update_keeps_its_bank_group_for_the_update_delay(t):
-    assert_earliest([(y.UPDATE, 0, 0, 0)], y.UPDATE, 0, 0, first_column(t) + t[y.G_T_UPDATE])
-    assert t[y.G_T_UPDATE] == 2 * t[y.G_T_LONG]
+    assert_earliest([(y.UPDATE, 0, 0, 0)], y.UPDATE, 0, 0, first_column(t) + t[y.GPU_T_UPDATE])
+    assert t[y.GPU_T_UPDATE] == 2 * t[y.GPU_T_LONG]
 
 
 def test_an_update_leaves_other_bank_groups_alone(t):
     opened = [(y.UPDATE, 0, 0, 0), (y.UPDATE, 0, 1, 0), (y.UPDATE, LATE, 0, 0)]
-    assert_earliest(opened, y.UPDATE, 1, 0, LATE + t[y.G_T_BURST])
+    assert_earliest(opened, y.UPDATE, 1, 0, LATE + t[y.GPU_T_BURST])
 
 
 def test_a_write_waits_for_the_turnaround_after_a_read(t):
-    assert_earliest([(y.READ, 0, 0, 0)], y.WRITE, 0, 0, first_column(t) + t[y.G_T_READ_TO_WRITE])
+    assert_earliest([(y.READ, 0, 0, 0)], y.WRITE, 0, 0, first_column(t) + t[y.GPU_T_READ_TO_WRITE])
 
 
 def test_a_read_waits_for_the_turnaround_after_a_write(t):
-    assert_earliest([(y.WRITE, 0, 0, 0)], y.READ, 0, 0, first_column(t) + t[y.G_T_WRITE_TO_READ])
+    assert_earliest([(y.WRITE, 0, 0, 0)], y.READ, 0, 0, first_column(t) + t[y.GPU_T_WRITE_TO_READ])
 
 
 def test_turnaround_concerns_the_whole_channel_not_one_bank(t):
     opened = [(y.READ, 0, 0, 0), (y.READ, 0, 1, 0), (y.READ, LATE, 0, 0)]
-    assert_earliest(opened, y.WRITE, 1, 0, LATE + t[y.G_T_READ_TO_WRITE])
+    assert_earliest(opened, y.WRITE, 1, 0, LATE + t[y.GPU_T_READ_TO_WRITE])
 
 
 def test_a_bank_conflict_closes_the_row_opens_the_other_and_keeps_the_row_cycle(t):
     conflict = begins((y.READ, 0, 0, 0), probe=(y.READ, 0, 0, 1))
-    closing = max(t[y.G_T_RAS], t[y.G_T_RCD] + t[y.G_T_READ_TO_PRECHARGE])
-    assert conflict == max(closing + t[y.G_T_RP], t[y.G_T_RC]) + t[y.G_T_RCD]
+    closing = max(t[y.GPU_T_RAS], t[y.GPU_T_RCD] + t[y.GPU_T_READ_TO_PRECHARGE])
+    assert conflict == max(closing + t[y.GPU_T_RP], t[y.GPU_T_RC]) + t[y.GPU_T_RCD]
 
 
 def test_a_conflict_after_a_write_waits_for_write_recovery(t):
     late = (y.WRITE, LATE, 0, 0)
     conflict = begins((y.WRITE, 0, 0, 0), late, probe=(y.WRITE, LATE, 0, 1))
-    assert conflict == LATE + t[y.G_T_WRITE_TO_PRECHARGE] + t[y.G_T_RP] + t[y.G_T_RCD]
+    assert conflict == LATE + t[y.GPU_T_WRITE_TO_PRECHARGE] + t[y.GPU_T_RP] + t[y.GPU_T_RCD]
 
 
 def test_a_long_idle_row_closes_at_once(t):
-    assert begins((y.READ, 0, 0, 0), probe=(y.READ, LATE, 0, 1)) == LATE + t[y.G_T_RP] + t[y.G_T_RCD]
+    assert begins((y.READ, 0, 0, 0), probe=(y.READ, LATE, 0, 1)) == LATE + t[y.GPU_T_RP] + t[y.GPU_T_RCD]
 
 
 def test_activations_of_different_banks_keep_their_distance(t):
     for request in ((y.READ, 0, 0, 0), (y.READ, 0, 4, 0), (y.READ, 0, 8, 0)):
         t.request(*request)
     starts = [first for _, first, _ in t.run()]
-    assert starts == [t[y.G_T_RCD] + n * t[y.G_T_RRD] for n in range(3)]
+    assert starts == [t[y.GPU_T_RCD] + n * t[y.GPU_T_RRD] for n in range(3)]
 
 
 def test_a_long_request_takes_the_bus_for_its_bursts_and_its_group_for_longer(t):
@@ -103,8 +103,8 @@ def test_a_long_request_takes_the_bus_for_its_bursts_and_its_group_for_longer(t)
     t.request(y.READ, 0, 0, 0)
     t.request(y.READ, 0, 1, 0)
     (_, first, _), (_, same, _), (_, other, _) = t.run()
-    assert other == first + 16 * t[y.G_T_BURST]
-    assert same == first + 16 * t[y.G_T_LONG]
+    assert other == first + 16 * t[y.GPU_T_BURST]
+    assert same == first + 16 * t[y.GPU_T_LONG]
 
 
 def test_a_row_hit_overtakes_an_older_conflict(t):
@@ -131,10 +131,10 @@ def test_round_robin_alternates_between_the_streams():
 
 
 def test_compute_first_lets_communication_into_a_queue_below_the_threshold_only():
-    from weft.overlap import COMPUTE_FIRST
+    from weft.schedule.arbiters import COMPUTE_FIRST
 
     bench = MemoryBench()
-    threshold = int(bench.machine.flow[0, y.F_THRESHOLD]) // 64
+    threshold = int(bench.machine.flow[0, y.FLOW_THRESHOLD]) // 64
     bench.request(y.READ, 0, 0, 0, stream=1)
     computes = [bench.request(y.READ, 0, 0, 0, bytes_=64) for _ in range(threshold + 3)]
     times = bench.run(COMPUTE_FIRST)
@@ -143,17 +143,17 @@ def test_compute_first_lets_communication_into_a_queue_below_the_threshold_only(
 
 
 def test_starving_communication_goes_first():
-    from weft.overlap import COMPUTE_FIRST
+    from weft.schedule.arbiters import COMPUTE_FIRST
 
     bench = MemoryBench()
-    limit = bench[y.G_STARVATION]
+    limit = bench[y.GPU_STARVATION]
     bench.request(y.READ, 0, 0, 0, stream=1)
     # Compute has asked for more than the channel can give in that time.
-    for _ in range(2 * limit // (8 * bench[y.G_T_LONG])):
+    for _ in range(2 * limit // (8 * bench[y.GPU_T_LONG])):
         bench.request(y.READ, 0, 0, 0, bytes_=256)
     times = bench.run(COMPUTE_FIRST)
     assert limit < times[0][0] < limit * 1.2
-    assert bench.machine.flow[0, y.F_STARVED] == 1
+    assert bench.machine.flow[0, y.FLOW_PAST_LIMIT] == 1
 
 
 @pytest.mark.parametrize("channels", [1, 4, 32])
@@ -167,10 +167,10 @@ def test_the_address_map_gives_every_byte_one_place_and_every_channel_the_same(c
     per_channel = [0] * channels
     for stripe in range(stripes):
         i = PLAIN.new_request(m)
-        m.request[i, y.R_STREAM] = 0
+        m.request[i, y.REQ_STREAM] = 0
         PLAIN.enqueue(m, i, 0, stripe * 512, 0)
-        bank, row = int(m.request[i, y.R_BANK]), int(m.request[i, y.R_ROW])
-        channel = int(m.request[i, y.R_CHANNEL])
+        bank, row = int(m.request[i, y.REQ_BANK]), int(m.request[i, y.REQ_ROW])
+        channel = int(m.request[i, y.REQ_CHANNEL])
         assert bank // 16 == channel
         lane = stripe // channels % 4  # a row holds four stripes of its channel
         assert (bank, row, lane) not in places
@@ -185,13 +185,13 @@ def stream_order(arrivals):
     entered = []
     for at in arrivals:
         i = int(PLAIN.new_request(m))
-        m.request[i, y.R_BYTES], m.request[i, y.R_REGION] = 32, y.NONE
+        m.request[i, y.REQ_BYTES], m.request[i, y.REQ_REGION] = 32, y.NONE
         PLAIN.enqueue(m, i, 0, 0, at)
         entered.append(i)
-    order, i = [], int(m.channel[0, y.H_HEAD0])
+    order, i = [], int(m.channel[0, y.CHAN_COMPUTE_HEAD])
     while i != y.NONE:
         order.append(entered.index(i))
-        i = int(m.request[i, y.R_NEXT])
+        i = int(m.request[i, y.REQ_NEXT])
     return order
 
 

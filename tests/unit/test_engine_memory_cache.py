@@ -2,14 +2,14 @@
 
 import pytest
 from interpreted import PLAIN
-from machines import NS, bare, chiplets, steps
+from machines import GATHER_WRITE, GEMM_READ, NS, bare, chiplets, steps
 
+from weft import hardware
 from weft.engine import layout as y
 from weft.engine.state import EARLIER_ADDRESS, EARLIER_BYTES, LINE_DIRTY, LINE_PENDING, SECTORS
-from weft.hardware import load
 
 LINE = 512
-GEMM, REMOTE = y.CAUSE_GEMM_READ, y.CAUSE_AG_WRITE
+GEMM, REMOTE = GEMM_READ, GATHER_WRITE
 
 
 class Bench:
@@ -17,9 +17,7 @@ class Bench:
 
     def __init__(self, **changes):
         changes = {"memory_cache__capacity": "4 KiB", "memory_cache__ways": 2, **changes}
-        self.m = bare(
-            chiplets(memory__channels=1, memory__bandwidth="20 GB/s", cache__partitions=1, **changes)
-        )
+        self.m = bare(chiplets(memory__channels=1, memory__bandwidth="20 GB/s", cache__partitions=1, **changes))
 
     @property
     def same_set(self):
@@ -31,8 +29,13 @@ class Bench:
         m = self.m
         i = int(PLAIN.new_request(m))
         r = m.request[i]
-        r[[y.R_KIND, y.R_BYTES, y.R_CAUSE, y.R_STREAM]] = kind, bytes_, cause, int(cause > y.CAUSE_GEMM_WRITE)
-        r[[y.R_OWNER_KIND, y.R_OWNER, y.R_REGION]] = y.OWNER_NOBODY, y.NONE, y.NONE
+        r[[y.REQ_KIND, y.REQ_BYTES, y.REQ_CAUSE, y.REQ_STREAM]] = (
+            kind,
+            bytes_,
+            cause,
+            int(cause == REMOTE),
+        )
+        r[[y.REQ_OWNER_KIND, y.REQ_OWNER, y.REQ_REGION]] = y.OWNER_NOBODY, y.NONE, y.NONE
         PLAIN.reach(m, i, 0, address, at)
         return i
 
@@ -57,9 +60,9 @@ def test_a_second_read_of_a_line_asks_no_dram(bench):
     bench.run()
     second = bench.ask(y.READ, 0, at=10_000 * NS)
     came = bench.run()
-    assert came[second] == 10_000 * NS + int(bench.m.gpu[0, y.G_SIDE_LATENCY])
+    assert came[second] == 10_000 * NS + int(bench.m.gpu[0, y.GPU_SIDE_LATENCY])
     assert bench.dram() == LINE
-    assert (bench.count(y.F_SIDE_MISSES), bench.count(y.F_SIDE_HITS)) == (1, 1)
+    assert (bench.count(y.FLOW_SIDE_MISSES), bench.count(y.FLOW_SIDE_HITS)) == (1, 1)
 
 
 def test_reads_of_a_line_on_its_way_come_back_with_it(bench):
@@ -67,7 +70,7 @@ def test_reads_of_a_line_on_its_way_come_back_with_it(bench):
     came = bench.run()
     assert came[first] == came[second]
     assert bench.dram() == LINE
-    assert bench.count(y.F_SIDE_MERGES) == 1
+    assert bench.count(y.FLOW_SIDE_MERGES) == 1
 
 
 def test_what_was_written_is_read_without_the_dram_ever_being_asked(bench):
@@ -87,18 +90,18 @@ def test_a_dirty_victim_goes_to_the_dram_under_its_own_cause(bench):
         bench.ask(y.READ, address, at=100_000 * NS)
     bench.run()
     assert (bench.dram(REMOTE), bench.dram()) == (LINE, 2 * LINE)
-    assert bench.count(y.F_SIDE_WRITEBACKS) == 1
+    assert bench.count(y.FLOW_SIDE_WRITEBACKS) == 1
 
 
 def test_the_least_recently_used_line_goes(bench):
     first, second, third = bench.same_set[:3]
     for address in (first, second, first, third):
-        bench.ask(y.READ, address, at=int(bench.m.clock[y.C_NOW]))
+        bench.ask(y.READ, address, at=int(bench.m.clock[y.CLOCK_NOW]))
         bench.run()
-    bench.ask(y.READ, first, at=int(bench.m.clock[y.C_NOW]))
-    assert bench.count(y.F_SIDE_HITS) == 2
-    bench.ask(y.READ, second, at=int(bench.m.clock[y.C_NOW]))
-    assert bench.count(y.F_SIDE_MISSES) == 4
+    bench.ask(y.READ, first, at=int(bench.m.clock[y.CLOCK_NOW]))
+    assert bench.count(y.FLOW_SIDE_HITS) == 2
+    bench.ask(y.READ, second, at=int(bench.m.clock[y.CLOCK_NOW]))
+    assert bench.count(y.FLOW_SIDE_MISSES) == 4
 
 
 def test_a_set_of_lines_on_their_way_is_passed_by(bench):
@@ -111,11 +114,11 @@ def test_a_set_of_lines_on_their_way_is_passed_by(bench):
 def test_requests_share_the_bandwidth_of_their_slice(bench):
     bench.ask(y.READ, 0)
     bench.run()
-    bench.m.clock[y.C_NOW] = at = 100_000 * NS
+    bench.m.clock[y.CLOCK_NOW] = at = 100_000 * NS
     asked = [bench.ask(y.READ, 0, at=at) for _ in range(3)]
     came = bench.run()
-    one = LINE * int(bench.m.gpu[0, y.G_SIDE64]) // 64
-    latency = int(bench.m.gpu[0, y.G_SIDE_LATENCY])
+    one = LINE * int(bench.m.gpu[0, y.GPU_SIDE64]) // 64
+    latency = int(bench.m.gpu[0, y.GPU_SIDE_LATENCY])
     assert [came[i] - at - latency for i in asked] == [0, one, 2 * one]
 
 
@@ -135,13 +138,11 @@ def test_a_half_of_a_line_says_nothing_about_the_other(bench):
     bench.ask(y.READ, LINE // 2, at=100_000 * NS, bytes_=LINE // 2)
     bench.ask(y.READ, 0, at=100_000 * NS, bytes_=LINE // 2)
     bench.run()
-    assert (bench.count(y.F_SIDE_MISSES), bench.count(y.F_SIDE_HITS)) == (2, 1)
+    assert (bench.count(y.FLOW_SIDE_MISSES), bench.count(y.FLOW_SIDE_HITS)) == (2, 1)
     assert bench.dram() == LINE
 
 
-@pytest.mark.parametrize(
-    ("offset", "bytes_", "sectors"), [(0, 512, SECTORS), (0, 1, 1), (511, 1, 1), (15, 2, 2)]
-)
+@pytest.mark.parametrize(("offset", "bytes_", "sectors"), [(0, 512, SECTORS), (0, 1, 1), (511, 1, 1), (15, 2, 2)])
 def test_a_request_touches_the_sectors_that_it_overlaps(bench, offset, bytes_, sectors):
     assert PLAIN.sectors(bench.m, 7 * LINE + offset, bytes_).bit_count() == sectors
 
@@ -203,16 +204,16 @@ def test_a_read_does_not_wait_for_what_it_pushes_out():
 def test_earlier_work_leaves_in_the_stream_of_who_needs_its_place(cause):
     bench = begun(1)
     bench.ask(y.WRITE, 0, cause=cause)
-    head = y.H_HEAD0 if cause == GEMM else y.H_HEAD1
+    head = y.CHAN_COMPUTE_HEAD if cause == GEMM else y.CHAN_COMMUNICATION_HEAD
     gone = bench.m.request[bench.m.channel[0, head]]
-    assert (gone[y.R_KIND], gone[y.R_CAUSE], gone[y.R_BYTES]) == (y.WRITE, y.CAUSE_EARLIER, LINE)
+    assert (gone[y.REQ_KIND], gone[y.REQ_CAUSE], gone[y.REQ_BYTES]) == (y.WRITE, y.CAUSE_EARLIER, LINE)
 
 
 @pytest.mark.parametrize("capacity", ["1 MiB", "768 KiB"])
 def test_dirty_lines_of_earlier_work_lie_evenly_over_channels_and_ways(capacity):
     m = bare(chiplets(memory_cache__capacity=capacity, memory_cache__dirty_at_start=0.5))
     PLAIN.begin_used(m)
-    channels, sets, ways = (int(m.shape[s]) for s in (y.S_CHANNELS, y.S_SIDE_SETS, y.S_SIDE_WAYS))
+    channels, sets, ways = (int(m.shape[s]) for s in (y.SIZE_CHANNELS, y.SIZE_SIDE_SETS, y.SIZE_SIDE_WAYS))
     dirty = m.earlier[:, EARLIER_BYTES].reshape(channels, sets, ways) > 0
     for axes in ((1, 2), (0, 1)):
         assert dirty.mean(axis=axes) == pytest.approx(0.5, abs=0.1)
@@ -221,7 +222,7 @@ def test_dirty_lines_of_earlier_work_lie_evenly_over_channels_and_ways(capacity)
 def test_lines_of_earlier_work_go_back_to_the_channel_whose_cache_held_them():
     m = bare(chiplets(memory_cache__dirty_at_start=1))
     PLAIN.begin_used(m)
-    held = m.earlier[:, EARLIER_ADDRESS].reshape(int(m.shape[y.S_CHANNELS]), -1)
+    held = m.earlier[:, EARLIER_ADDRESS].reshape(int(m.shape[y.SIZE_CHANNELS]), -1)
     for channel, addresses in enumerate(held):
         assert {int(PLAIN.channel_of(m, int(address))) for address in addresses} == {channel}
     assert len(set(held.ravel())) == held.size
@@ -229,25 +230,25 @@ def test_lines_of_earlier_work_go_back_to_the_channel_whose_cache_held_them():
 
 def load_latency(m, address, at):
     """How long a load of a line takes [ns]."""
-    m.slot[0, y.Q_PENDING], m.slot[0, y.Q_TIME] = 0, at
-    PLAIN.load(m, 0, 0, address, 64, y.CAUSE_GEMM_READ, y.COMPUTE_STREAM, 1, at, 0)
-    if m.slot[0, y.Q_PENDING] == 0:
-        return (int(m.slot[0, y.Q_TIME]) - at) / NS
+    m.slot[0, y.SLOT_PENDING], m.slot[0, y.SLOT_TIME] = 0, at
+    PLAIN.load(m, 0, 0, address, 64, GEMM, y.COMPUTE_STREAM, 1, at, 0)
+    if m.slot[0, y.SLOT_PENDING] == 0:
+        return (int(m.slot[0, y.SLOT_TIME]) - at) / NS
     for time, kind, _ in steps(m):
         if kind == y.EV_READ_DONE:
-            back = (time + int(m.gpu[0, y.G_CACHE_BACK]) - at) / NS
+            back = (time + int(m.gpu[0, y.GPU_CACHE_BACK]) - at) / NS
         if kind == y.EV_SLOT:
-            m.clock[y.C_HEAP] = 0
+            m.clock[y.CLOCK_HEAP] = 0
     return back
 
 
 def test_a_load_takes_as_long_as_the_catalogue_says_at_every_level():
     """Measured on MI300X: 85 ns in the die's cache, about 240 in the Infinity Cache, 353 from HBM."""
-    m = bare(load("mi300x").with_values({"memory_cache.capacity": "16 MiB"}))
-    m.resident[0, y.W_KERNEL] = y.NONE
+    m = bare(hardware.gpu("mi300x").replace({"memory_cache.capacity": "16 MiB"}))
+    m.resident[0, y.WG_KERNEL] = y.NONE
     first = load_latency(m, 0, 0)
     again = load_latency(m, 0, 10_000 * NS)
-    m.tag[: int(m.shape[y.S_PARTITIONS] * m.shape[y.S_SETS] * m.shape[y.S_WAYS])] = (
+    m.tag[: int(m.shape[y.SIZE_PARTITIONS] * m.shape[y.SIZE_SETS] * m.shape[y.SIZE_WAYS])] = (
         y.NONE
     )  # the dies' caches only
     beside = load_latency(m, 0, 20_000 * NS)

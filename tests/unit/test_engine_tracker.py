@@ -6,8 +6,12 @@ from itertools import pairwise
 import pytest
 from interpreted import interpreted
 from machines import gpu, interpret, layer, program
+from state import commands, ended, requested
 
 from weft.engine import layout as y
+
+OTHERS = slice(y.OPERATOR_EARLIER * y.KINDS, None)
+"""Causes of traffic but the tracker's."""
 
 
 class Watched:
@@ -37,8 +41,8 @@ class Watched:
 
     def pump(self, original):
         def watched(m, e, now):
-            if m.engine[e, y.E_POSITION] == 0 and m.engine[e, y.E_TILE] == m.engine[e, y.E_BLOCK]:
-                self.reads.append((int(now), int(m.engine[e, y.E_BLOCK])))
+            if m.engine[e, y.DMA_POSITION] == 0 and m.engine[e, y.DMA_TILE] == m.engine[e, y.DMA_BLOCK]:
+                self.reads.append((int(now), int(m.engine[e, y.DMA_BLOCK])))
             original(m, e, now)
 
         return watched
@@ -57,7 +61,7 @@ def run():
 
 
 def part_of(m, tile):
-    return -(-int(m.tile[0, tile, y.TI_BYTES]) // int(m.shape[y.S_WAVEFRONTS]))
+    return -(-int(m.tile[0, tile, y.TILE_BYTES]) // int(m.shape[y.SIZE_WAVEFRONTS]))
 
 
 def test_every_wavefront_tile_gets_exactly_its_two_updates(run):
@@ -65,7 +69,7 @@ def test_every_wavefront_tile_gets_exactly_its_two_updates(run):
     for _, _, tile, wavefront, bytes_, _, _ in run.updates:
         received[tile, wavefront] += bytes_
     tracked = [
-        t for t in range(run.m.tile.shape[1]) if run.m.region[0, run.m.tile[0, t, y.TI_REGION], y.M_TRACKED]
+        t for t in range(run.m.tile.shape[1]) if run.m.region[0, run.m.tile[0, t, y.TILE_REGION], y.REGION_TRACKED]
     ]
     assert {tile for tile, _ in received} == set(tracked)
     for (tile, _), bytes_ in received.items():
@@ -74,7 +78,7 @@ def test_every_wavefront_tile_gets_exactly_its_two_updates(run):
 
 def test_a_tile_waits_for_its_second_update_and_its_entry_lives_exactly_until_then(run):
     received = Counter()
-    wavefronts = int(run.m.shape[y.S_WAVEFRONTS])
+    wavefronts = int(run.m.shape[y.SIZE_WAVEFRONTS])
     for _, _, tile, wavefront, bytes_, _, live in run.updates:
         received[tile, wavefront] += bytes_
         complete = received[tile, wavefront] == 2 * part_of(run.m, tile)
@@ -87,7 +91,7 @@ def test_a_block_is_triggered_at_once_by_the_last_update_of_its_last_wavefront_t
     completed = [(lead, now) for now, _, _, _, _, lead, _ in run.updates if lead != y.NONE]
     assert sorted(tile for tile, _ in completed) == sorted(last)
     assert all(last[tile] == now for tile, now in completed)
-    forwarded = {t for t in last if run.m.region[0, run.m.tile[0, t, y.TI_REGION], y.M_DMA_MODE] != y.NONE}
+    forwarded = {t for t in last if run.m.region[0, run.m.tile[0, t, y.TILE_REGION], y.REGION_DMA_MODE] != y.NONE}
     assert {(lead, now) for now, _, lead in run.triggered} == {(t, last[t]) for t in forwarded}
 
 
@@ -95,72 +99,69 @@ def test_a_dma_reads_nothing_before_its_set_up_is_over(run):
     first = {}
     for now, block in run.reads:
         first.setdefault(block, now)
-    setup = int(run.m.gpu[0, y.G_DMA_SETUP])
+    setup = int(run.m.gpu[0, y.GPU_DMA_SETUP])
     for _, _, lead in run.triggered:
         log = run.m.dma_log[0, lead]
-        assert log[y.DL_READY] <= log[y.DL_START]
-        assert first[lead] == log[y.DL_START] + setup
-        assert log[y.DL_END] > first[lead]
+        assert log[y.COMMAND_READY] <= log[y.COMMAND_START]
+        assert first[lead] == log[y.COMMAND_START] + setup
+        assert log[y.COMMAND_END] > first[lead]
 
 
 def test_commands_start_in_the_order_of_their_triggers(run):
-    starts = [int(run.m.dma_log[0, lead, y.DL_START]) for _, _, lead in run.triggered]
+    starts = [int(run.m.dma_log[0, lead, y.COMMAND_START]) for _, _, lead in run.triggered]
     assert starts == sorted(starts)
 
 
 def test_no_more_commands_run_at_once_than_there_are_engines():
     m = Watched(dma__engines=1).m
-    spans = sorted(
-        (int(log[y.DL_START]), int(log[y.DL_END])) for log in m.dma_log[0] if log[y.DL_END] != y.NONE
-    )
+    log = commands(m)
+    spans = sorted(zip(log.start.tolist(), log.end.tolist(), strict=True))
     assert len(spans) > 2
     assert all(end <= start for (_, end), (start, _) in pairwise(spans))
 
 
 def test_the_all_gather_waits_for_the_whole_own_chunk_and_for_what_was_sent(run):
-    counter = int(run.m.kernel[0, 1, y.K_AFTER_COUNTER])
-    wanted = int(run.m.kernel[0, 1, y.K_AFTER_VALUE])
+    counter = int(run.m.kernel[0, 1, y.KERNEL_AFTER_COUNTER])
+    wanted = int(run.m.kernel[0, 1, y.KERNEL_AFTER_VALUE])
     total = 0
     reached = None
     for now, which, amount in run.counts:
         if which == counter and reached is None:
             total += amount
             reached = now if total >= wanted else None
-    gemm_end = int(run.m.kernel_run[0, 0, y.KR_END])
-    assert run.m.kernel_run[0, 1, y.KR_START] == max(reached, gemm_end)
+    assert requested(run.m, 1) == max(reached, ended(run.m, 0))
 
 
 def test_waiting_workgroups_go_on_at_the_moment_their_chunk_is_complete(run):
     gather = run.m.kernel[0, 1]
-    phases = run.m.phase[0, gather[y.K_FIRST_PHASE] : gather[y.K_FIRST_PHASE] + gather[y.K_PHASES]]
+    phases = run.m.phase[0, gather[y.KERNEL_FIRST_PHASE] : gather[y.KERNEL_FIRST_PHASE] + gather[y.KERNEL_PHASES]]
     last = phases[-1]
     total, moment = 0, None
     for now, which, amount in run.counts:
-        if which == last[y.P_WAIT_COUNTER]:
+        if which == last[y.PHASE_WAIT_COUNTER]:
             total, moment = total + amount, now
-    assert total == last[y.P_WAIT_VALUE]
-    assert run.m.kernel_run[0, 1, y.KR_END] == moment
+    assert total == last[y.PHASE_WAIT_VALUE]
+    assert ended(run.m, 1) == moment
 
 
 def test_an_overflowing_tracker_spills_refills_and_still_completes_every_tile():
     tiny, wide = Watched(tracker__sets=1, tracker__ways=1), Watched()
-    spills, refills = (int(tiny.m.flow[0, column]) for column in (y.F_SPILLS, y.F_REFILLS))
+    spills, refills = (int(tiny.m.flow[0, column]) for column in (y.FLOW_SPILLS, y.FLOW_REFILLS))
     assert spills == refills > 0
-    assert wide.m.flow[0, y.F_SPILLS] == 0
-    spilled = int(tiny.m.gpu[0, y.G_SPILL_BYTES]) * (spills + refills)
-    assert tiny.m.traffic[0, y.CAUSE_TRACKER] == spilled
-    others = [cause for cause in range(y.CAUSES) if cause != y.CAUSE_TRACKER]
-    assert (tiny.m.traffic[0, others] == wide.m.traffic[0, others]).all()
-    assert tiny.m.flow[0, y.F_MAX_LIVE] == 1
+    assert wide.m.flow[0, y.FLOW_SPILLS] == 0
+    spilled = int(tiny.m.gpu[0, y.GPU_SPILL_BYTES]) * (spills + refills)
+    assert tiny.m.traffic[0, [y.CAUSE_SPILL, y.CAUSE_REFILL]].sum() == spilled
+    assert (tiny.m.traffic[0, OTHERS] == wide.m.traffic[0, OTHERS]).all()
+    assert tiny.m.flow[0, y.FLOW_MAX_LIVE] == 1
 
 
 def test_the_set_of_a_tile_is_the_low_part_of_its_workgroup_number():
     run = Watched(tracker__sets=4)
-    m, wavefronts = run.m, int(run.m.shape[y.S_WAVEFRONTS])
+    m, wavefronts = run.m, int(run.m.shape[y.SIZE_WAVEFRONTS])
     seen = defaultdict(set)
     for *_, live in run.updates:
         for key in live:
             seen[key // wavefronts % 4].add(key)
     assert m.entry.shape[0] == 4
-    assert m.flow[0, y.F_MAX_LIVE] <= 4 * m.entry.shape[1]
+    assert m.flow[0, y.FLOW_MAX_LIVE] <= 4 * m.entry.shape[1]
     assert set(seen) == {0, 1, 2, 3}

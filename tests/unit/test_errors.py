@@ -14,9 +14,7 @@ def test_every_error_is_a_weft_error_and_bad_input_is_an_input_error():
 
 def test_an_unknown_name_lists_the_known_ones_and_the_nearest():
     error = errors.UnknownNameError("overlap", "t3-mac", ["sequential", "t3", "t3-mca"])
-    assert str(error).startswith(
-        "unknown overlap 't3-mac'; known: sequential, t3, t3-mca; did you mean 't3-mca'"
-    )
+    assert str(error).startswith("unknown overlap 't3-mac'; known: sequential, t3, t3-mca; did you mean 't3-mca'")
 
 
 def test_a_name_like_no_other_gets_the_list_without_a_guess():

@@ -6,29 +6,29 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from small_gemms import small_mi100
+from small_gemms import TILE, small_mi100
 
+from weft import hardware
 from weft.errors import InputError
-from weft.hardware import load
-from weft.tuning.assumptions import variants
-from weft.tuning.batches import Bench, Workshop
-from weft.tuning.degree import Queue, asked_degrees, batch_sizes, judge, needed
-from weft.tuning.kernels import DEGREES, candidates, degrees_up_to, tune
-from weft.tuning.predictor import FEATURES, Example, example, train, train_without
-from weft.workload import Gemm
+from weft.graph import Gemm
+from weft.search.degree import Queue, asked_degrees, batch_sizes, judge, needed
+from weft.search.kernels import DEGREES, candidates, degrees_up_to, tune
+from weft.search.perturb import gemm_values, moves
+from weft.search.predictor import FEATURES, Example, example, train, train_without
+from weft.search.tasks import Bench, Jobs, Tiled, drained
 
 GPU = small_mi100()
-BENCH = Bench(GPU)
+BENCH = Bench.of(GPU)
 SMALL, OTHER = Gemm(128, 192, 128), Gemm(192, 64, 128)
 
 
 def judged(queue):
     kernels = tune(asked_degrees([queue]), BENCH)
-    return judge(queue, kernels, BENCH, Workshop().simulate(needed(queue, kernels, BENCH))), kernels
+    return judge(queue, kernels, BENCH, Jobs().run(needed(queue, kernels, BENCH))), kernels
 
 
 def test_a_part_of_the_gpu_ranks_larger_tiles_first():
-    mi100 = load("mi100")
+    mi100 = hardware.gpu("mi100")
     gemm = Gemm(1024, 1024, 1024)
     first, *_, last = candidates(gemm, mi100)
     assert last.rows * last.columns > first.rows * first.columns
@@ -36,14 +36,14 @@ def test_a_part_of_the_gpu_ranks_larger_tiles_first():
 
 
 def test_a_machine_without_a_library_has_one_tile():
-    assert len(candidates(SMALL, load("t3-paper"))) == 1
+    assert len(candidates(SMALL, hardware.gpu("t3-paper"))) == 1
 
 
 def test_the_kernel_of_a_degree_is_the_fastest_of_all_that_were_tried():
     kernels = tune({SMALL: [2, 4]}, BENCH)[SMALL]
     assert kernels.degrees == (1, 2, 4)
     for degree in kernels.degrees:
-        assert kernels.seconds(degree) == min(run.makespan_s for run in kernels.runs[degree].values())
+        assert kernels.seconds(degree) == min(drained(run) for run in kernels.runs[degree].values())
     assert kernels.isolated == kernels.best(1)
 
 
@@ -120,8 +120,16 @@ def test_a_network_that_is_left_out_teaches_nothing():
 
 
 def test_every_value_with_a_range_is_moved_to_both_ends():
-    moved = list(variants(GPU, "fp16"))
-    ends = {(one.path, one.setting) for one in moved}
-    low, high = (getattr(GPU.provenance["achieved.matrix_fp16"], end) for end in ("low", "high"))
-    assert {("achieved.matrix_fp16", low), ("achieved.matrix_fp16", high)} <= ends
-    assert all(one.gpu.value(one.path) != GPU.value(one.path) for one in moved)
+    path = "achieved.matrix_fp16"
+    found = {(one.what, one.setting): one for one in moves(BENCH.system, gemm_values("fp16"), measured=True)}
+    low, high = (getattr(GPU.provenance[path], end) for end in ("low", "high"))
+    assert {(path, low), (path, high)} <= set(found)
+    task = BENCH.queue([Tiled(SMALL, TILE)])
+    assert all(move(task).system.gpu.value(what) != GPU.value(what) for (what, _), move in found.items())
+
+
+def test_the_matrix_rate_of_a_data_type_moves_its_gemms_alone():
+    task = BENCH.queue([Tiled(SMALL, TILE)])
+    rates = [one for one in moves(BENCH.system, gemm_values("fp16", "bf16"), measured=True) if "matrix" in one.what]
+    assert {one.what for one in rates if one(task) != task} == {"achieved.matrix_fp16"}
+    assert "achieved.matrix_bf16" in {one.what for one in rates}

@@ -7,12 +7,13 @@ from statistics import geometric_mean
 import pytest
 from small_gemms import small_mi100
 
+from weft import hardware
 from weft.errors import WeftError
+from weft.graph import Gemm
 from weft.kernels import GemmTiling
 from weft.report.goldyloc import goldyloc_report
 from weft.studies.goldyloc import declared_suite, load_suite, run, sensitivity
 from weft.studies.goldyloc.shares import ShareLoss, ShareLosses
-from weft.workload import Gemm
 
 SUITE = """
 title = "tiny"
@@ -65,7 +66,7 @@ def test_published_figures_stand_only_beside_their_own_suite_and_gpu(done):
     assert not done.comparable
     assert all(row.published is None for row in rows.values())
     assert "no published figures stand beside these: the machine was changed" in done.notes[-1]
-    alone = replace(done, gpu="mi100", changed=())
+    alone = replace(done, machine=hardware.gpu("mi100"))
     assert "the suite is not the declared one" in alone.notes[-1]
     renamed = replace(alone, suite=done.suite.model_copy(update={"title": declared_suite().title}))
     assert not renamed.comparable
@@ -130,14 +131,14 @@ def test_sensitivity_moves_values_of_the_longest_queues(done, tmp_path):
 
 def test_the_study_is_written_whole(done, tmp_path):
     assert '"goldyloc.of_oracle"' in done.save(tmp_path / "goldyloc.json").read_text()
-    page = goldyloc_report(done, tmp_path, small_mi100(), done.watch()).read_text()
+    page = goldyloc_report(done, tmp_path, done.watch()).read_text()
     assert page.count("<svg") == 5
     assert "Every queue" in page
 
 
 def test_the_page_states_the_requests_that_were_used(done, tmp_path):
     coarse = replace(done, request_bytes=32 << 10)
-    page = goldyloc_report(coarse, tmp_path, small_mi100(), done.watch()).read_text()
+    page = goldyloc_report(coarse, tmp_path, done.watch()).read_text()
     assert "32 KiB" in page or "32768 B" in page
 
 

@@ -3,8 +3,8 @@
 import pytest
 
 import weft
+from weft.models import SubLayer
 from weft.parallel import split
-from weft.workload import SubLayer
 
 # Nothing but DRAM slows an all-gather over such links, with no cache beside it.
 FREE = {
@@ -15,11 +15,12 @@ FREE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["a100-sxm-80gb", "h100-sxm", "l40s", "mi100", "mi210", "mi300x"])
 def test_timings_and_channels_give_about_the_copy_bandwidth_that_others_measured(name):
-    gpu = weft.load_gpu(name)
+    gpu = weft.gpu(name)
     layer = split(SubLayer.custom(m=4096, n=8192, k=256, name="copy"), tp=2)
-    result = weft.simulate(layer, gpu.with_values(FREE), "sequential", request_bytes=64)
+    result = weft.simulate(layer, gpu.replace(FREE), "sequential", weft.RunOptions(request_bytes=64))
     # Half of the output is read, half is written.
-    copied = layer.payload_bytes / result.times.all_gather
+    copied = layer["all_reduce"].op.bytes / result.duration("all_gather")
     assert copied / gpu.memory.bandwidth == pytest.approx(gpu.memory.copy_efficiency, rel=0.12)

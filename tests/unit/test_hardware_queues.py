@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from machines import finish, gpu
+from state import ended, launched, requested, workgroups
 
-from weft.engine import layout as y
 from weft.engine.state import Machine
 from weft.hardware import System
-from weft.overlap.machine import machine_tables
+from weft.lower.machine import machine_tables
+from weft.options import RunOptions
 from weft.program import Kernel, Phase, PlacedKernel, Plan, build
+from weft.units import to_fs
 
 UNITS, CYCLES = 4, 1000.0
 ON = gpu(compute__compute_units=UNITS)
 WAVE = round(CYCLES * 1e15 / ON.compute.clock)
+LAUNCH = to_fs(ON.compute.launch_latency)
 
 
 def kernel(name: str, workgroups: int) -> Kernel:
@@ -23,14 +28,17 @@ def kernel(name: str, workgroups: int) -> Kernel:
 
 
 def run(*placed: PlacedKernel) -> Machine:
-    rows, shape = machine_tables(System(gpu=ON, gpus=2), 1, 512, 1)
-    return finish(build(Plan(tuple(placed), (), (), (0,)), rows, shape))
+    return finish(
+        build(
+            Plan(tuple(placed), (), ()),
+            machine_tables(System(gpu=ON, gpus=2), 1, RunOptions(request_bytes=512), 1),
+        )
+    )
 
 
 def starts(m: Machine, k: int) -> list[int]:
     """In which wave each workgroup of kernel `k` began."""
-    first, count = m.kernel[0, k, [y.K_FIRST_WORK, y.K_WORKGROUPS]]
-    since = m.work_log[0, first : first + count, y.WL_START] - int(m.gpu[0, y.G_LAUNCH])
+    since = workgroups(m, k).start - LAUNCH
     return [int(wave) for wave in np.round(since / WAVE)]
 
 
@@ -53,21 +61,44 @@ def test_a_higher_priority_is_served_first_however_late_it_is_launched():
     assert starts(m, 0) == [0] * 4 + [1] + [2] * 4 + [3] * 3
 
 
+def test_kernels_of_one_priority_are_served_by_their_launch_however_different():
+    narrow = replace(kernel("narrow", 4), threads=128)
+    late = PlacedKernel(kernel("wide", 4), delay_fs=2)
+    m = run(late, PlacedKernel(kernel("wide", 8)), PlacedKernel(narrow, delay_fs=1))
+    assert [starts(m, k) for k in (1, 2, 0)] == [[0] * 4 + [1] * 4, [2] * 4, [3] * 4]
+
+
 def test_a_priority_drives_nobody_out():
     late = PlacedKernel(kernel("collective", 1), priority=5, delay_fs=WAVE // 2)
     m = run(PlacedKernel(kernel("gemm", 4)), late)
-    lives = m.work_log[0, :4, y.WL_END] - m.work_log[0, :4, y.WL_START]
+    gemm = workgroups(m, 0)
+    lives = gemm.end - gemm.start
     assert (lives == lives[0]).all()
     assert starts(m, 1) == [1]
 
 
 def test_kernels_of_one_stream_follow_each_other_and_pay_a_launch_each():
-    m = run(PlacedKernel(kernel("one", 4)), PlacedKernel(kernel("two", 4), after=0))
-    ended = int(m.kernel_run[0, 0, y.KR_END])
-    assert m.kernel_run[0, 1, y.KR_FIRST_START] == ended + m.gpu[0, y.G_LAUNCH]
+    m = run(PlacedKernel(kernel("one", 4)), PlacedKernel(kernel("two", 4), after=(0,)))
+    assert launched(m, 1) == ended(m, 0) + LAUNCH
+
+
+@pytest.mark.parametrize("after", [(0, 1), (1, 0), (1, 1, 0)])
+def test_a_kernel_follows_the_last_of_its_predecessors(after):
+    m = run(
+        PlacedKernel(kernel("one", 4)),
+        PlacedKernel(kernel("two", 4)),
+        PlacedKernel(kernel("join", 1), after=after),
+    )
+    assert ended(m, 0) < ended(m, 1) == requested(m, 2)
+
+
+def test_every_successor_of_a_kernel_starts_when_it_ends():
+    later = [PlacedKernel(kernel(name, 1), after=(0,)) for name in ("left", "right")]
+    m = run(PlacedKernel(kernel("fork", 4)), *later)
+    assert requested(m, 1) == requested(m, 2) == ended(m, 0)
 
 
 @pytest.mark.parametrize("delay", [0, 1_000_000, WAVE])
 def test_a_kernel_that_the_host_launches_later_starts_so_much_later(delay):
     m = run(PlacedKernel(kernel("late", 1), delay_fs=delay))
-    assert m.work_log[0, 0, y.WL_START] == m.gpu[0, y.G_LAUNCH] + delay
+    assert workgroups(m, 0).start[0] == LAUNCH + delay

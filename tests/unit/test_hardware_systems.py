@@ -4,21 +4,22 @@ import pytest
 
 from weft import hardware
 from weft.errors import InputError, SystemNamedError, UnknownNameError
-from weft.hardware import SystemMatch, find_gpu, find_system, load_system, system_names
+from weft.hardware import System
+from weft.lower.nodes import ring_link
 
 # Names
 
 
-@pytest.mark.parametrize("name", hardware.names())
+@pytest.mark.parametrize("name", hardware.gpu_names())
 def test_every_gpu_is_found_by_name_title_and_alias(name):
-    gpu = hardware.load(name)
+    gpu = hardware.gpu(name)
     for text in (gpu.name, gpu.name.upper().replace("-", "_"), gpu.title, *gpu.aliases):
-        assert find_gpu(text) == gpu
+        assert hardware.gpu(text) == gpu
 
 
 def test_no_name_means_two_machines():
-    gpus = [hardware.load(name) for name in hardware.names()]
-    for described in (gpus, [load_system(name) for name in system_names()]):
+    gpus = [hardware.gpu(name) for name in hardware.gpu_names()]
+    for described in (gpus, hardware.known_nodes()):
         every = [text for one in described for text in {one.name, *one.aliases}]
         assert len(every) == len(set(every))
 
@@ -45,13 +46,13 @@ def test_no_name_means_two_machines():
     ],
 )
 def test_gpus_are_found_by_what_vendors_and_measurements_call_them(text, name):
-    assert find_gpu(text).name == name
+    assert hardware.gpu(text).name == name
 
 
 @pytest.mark.parametrize("text", ["A100-SXM4-40GB", "H100 PCIe", "L20", "V100", ""])
 def test_another_gpu_is_not_taken_for_a_known_one(text):
     with pytest.raises(UnknownNameError, match="unknown GPU"):
-        find_gpu(text)
+        hardware.gpu(text)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +92,7 @@ def test_another_gpu_is_not_taken_for_a_known_one(text):
     ],
 )
 def test_systems_are_found_by_what_measurements_call_them(text, name, gpus, nodes):
-    found = find_system(text)
+    found = hardware.system(text)
     assert (found.name, found.gpus, found.nodes) == (name, gpus, nodes)
     assert found.gpus_per_node == gpus // nodes
 
@@ -106,12 +107,11 @@ def test_systems_are_found_by_what_measurements_call_them(text, name, gpus, node
         "not stated",
         "",
         "dgx-h10",
-        "8xt3-paper",
     ],
 )
 def test_an_unknown_system_lists_the_known_ones(text):
-    with pytest.raises(UnknownNameError, match=r"unknown system .*known: dgx-a100"):
-        find_system(text)
+    with pytest.raises(UnknownNameError, match=r"unknown system .*are known, from 'dgx-a100'"):
+        hardware.system(text)
 
 
 @pytest.mark.parametrize(
@@ -120,12 +120,12 @@ def test_an_unknown_system_lists_the_known_ones(text):
 )
 def test_gpus_that_do_not_fit_are_refused(text, words):
     with pytest.raises(InputError, match=words):
-        find_system(text)
+        hardware.system(text)
 
 
 def test_a_match_takes_another_number_of_ranks():
-    found = find_system("dgx-h100")
-    assert (found.with_ranks(4).nodes, found.with_ranks(32).nodes, found.with_ranks(4, 2).gpus_per_node) == (
+    found = hardware.system("dgx-h100")
+    assert (found.with_gpus(4).nodes, found.with_gpus(32).nodes, found.with_gpus(4, 2).gpus_per_node) == (
         1,
         4,
         2,
@@ -135,29 +135,28 @@ def test_a_match_takes_another_number_of_ranks():
 # Machines
 
 
-@pytest.mark.parametrize("name", system_names())
-def test_every_machine_is_whole_and_says_where_its_values_come_from(name):
-    machine = load_system(name)
-    assert machine.name == name
+@pytest.mark.parametrize("machine", hardware.known_nodes(), ids=lambda node: node.name)
+def test_every_node_is_whole_and_says_where_its_values_come_from(machine):
+    name = machine.name
+    assert name in hardware.node_names()
     assert machine.title
     assert {"gpus_per_node", "topology", "network.bandwidth", "network.latency"} <= set(machine.provenance)
     assert all(found.source for found in machine.provenance.values())
-    assert find_system(name) == SystemMatch(machine, machine.gpus_per_node, 1)
+    found = hardware.system(name)
+    assert (found.gpus, found.nodes, found.gpu) == (machine.gpus_per_node, 1, machine.gpu)
 
 
-@pytest.mark.parametrize("name", [name for name in hardware.names() if name != "t3-paper"])
+@pytest.mark.parametrize("name", [name for name in hardware.gpu_names() if name != "t3-paper"])
 def test_every_real_gpu_has_a_usual_machine(name):
-    assert find_system(f"2x{name}").gpu.name == name
+    assert hardware.system(f"2x{name}").gpu.name == name
 
 
-@pytest.mark.parametrize("name", system_names())
+@pytest.mark.parametrize("name", hardware.node_names())
 def test_no_gpu_has_more_links_than_its_data_sheet(name):
-    machine = load_system(name)
+    machine = hardware.system(name).node
     for rank in range(machine.gpus_per_node):
         joined = sum(
-            machine.links_between(rank, other)
-            for other in range(machine.gpus_per_node)
-            if machine.topology != "switch"
+            machine.links_between(rank, other) for other in range(machine.gpus_per_node) if machine.topology != "switch"
         )
         assert joined <= machine.gpu.link.links
 
@@ -181,21 +180,21 @@ def test_no_gpu_has_more_links_than_its_data_sheet(name):
     ],
 )
 def test_what_gpus_can_send_each_other_follows_the_topology(name, gpus, gigabytes):
-    machine = load_system(name)
-    assert machine.bandwidth_among(gpus) == pytest.approx(gigabytes * 1e9)
-    assert machine.system(gpus).gpu.link.bandwidth == machine.bandwidth_among(gpus)
-    assert machine.system(gpus).gpus == gpus
+    machine = hardware.system(name, gpus)
+    assert machine.node.bandwidth_among(gpus) == pytest.approx(gigabytes * 1e9)
+    assert ring_link(machine).bandwidth == machine.node.bandwidth_among(gpus)
+    assert machine.gpus == gpus
 
 
 @pytest.mark.parametrize("gpus", [1, 9])
 def test_a_node_has_so_many_gpus_and_no_more(gpus):
     with pytest.raises(InputError, match=r"dgx-a100 has 8 GPUs in a node"):
-        load_system("dgx-a100").bandwidth_among(gpus)
+        hardware.system("dgx-a100").node.bandwidth_among(gpus)
 
 
 def test_a_calibrated_gpu_goes_into_a_machine():
-    machine = load_system("dgx-h100")
-    slower = machine.gpu.with_values({"clocks.sustained": "1.4 GHz"})
+    machine = hardware.system("dgx-h100")
+    slower = machine.gpu.replace({"clocks.sustained": "1.4 GHz"})
     assert machine.with_gpu(slower).gpu == slower
 
 
@@ -220,7 +219,7 @@ def test_a_machine_file_that_breaks_a_rule_is_refused_in_one_sentence(tmp_path, 
     file = tmp_path / "mine.toml"
     file.write_text(text)
     with pytest.raises(InputError) as caught:
-        load_system(file)
+        hardware.system(file)
     assert "\n" not in str(caught.value)
     for word in words:
         assert word in str(caught.value)
@@ -229,7 +228,7 @@ def test_a_machine_file_that_breaks_a_rule_is_refused_in_one_sentence(tmp_path, 
 def test_a_machine_file_may_name_a_gpu_file_beside_it(tmp_path):
     (tmp_path / "fast.toml").write_text("extends = 'h100-sxm'\n[link]\nbandwidth = '600 GB/s'\n")
     (tmp_path / "mine.toml").write_text("extends = 'dgx-h100'\ngpu = 'fast.toml'\ngpus_per_node = 4\n")
-    found = find_system(str(tmp_path / "mine.toml"))
+    found = hardware.system(str(tmp_path / "mine.toml"))
     assert (found.name, found.gpus, found.gpu.link.bandwidth) == ("mine", 4, 600e9)
 
 
@@ -257,16 +256,16 @@ PEAKS = {
 
 @pytest.mark.parametrize("name", PEAKS)
 def test_units_times_rate_times_clock_give_the_data_sheets_peak(name):
-    gpu = hardware.load(name)
+    gpu = hardware.gpu(name)
     for dtype, peak in PEAKS[name].items():
         tolerance = 0.05 if (name, dtype) == ("h800", "fp64") else 0.01
         assert gpu.matrix_rate(dtype) == pytest.approx(peak * 1e12, rel=tolerance), dtype
         assert gpu.matrix_rate(dtype, "sustained") <= gpu.matrix_rate(dtype, "boost")
 
 
-@pytest.mark.parametrize("name", [name for name in hardware.names() if name != "t3-paper"])
+@pytest.mark.parametrize("name", [name for name in hardware.gpu_names() if name != "t3-paper"])
 def test_memory_caches_and_links_of_a_real_gpu_belong_together(name):
-    gpu = hardware.load(name)
+    gpu = hardware.gpu(name)
     assert 1e9 < gpu.memory.clock < 2.5e9
     assert gpu.memory.copy_efficiency <= 1.05 * gpu.memory.read_efficiency
     assert gpu.cache.far_latency >= gpu.cache.latency
@@ -278,22 +277,77 @@ def test_memory_caches_and_links_of_a_real_gpu_belong_together(name):
 
 
 def test_an_unsupported_data_type_names_the_supported_ones():
-    gpu = hardware.load("mi210")
+    gpu = hardware.gpu("mi210")
     assert gpu.supports("bf16")
     assert not gpu.supports("fp8")
     assert not gpu.supports("name")
-    with pytest.raises(
-        InputError, match=r"mi210 has no matrix rate for 'fp8'; it has fp64, fp32, fp16, bf16, int8"
-    ):
+    with pytest.raises(InputError, match=r"mi210 has no matrix rate for 'fp8'; it has fp64, fp32, fp16, bf16, int8"):
         gpu.matrix_rate("fp8")
 
 
 @pytest.mark.parametrize("text", ["dgx-h100", "8xH100"])
 def test_a_system_where_a_gpu_is_wanted_says_which_gpu_it_has(text):
-    with pytest.raises(
-        SystemNamedError, match=f"'{text}' is a system, not a GPU; its GPU is h100-sxm"
-    ) as caught:
-        hardware.load(text)
+    with pytest.raises(SystemNamedError, match=f"'{text}' is a system, not a GPU; its GPU is h100-sxm") as caught:
+        hardware.gpu(text)
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
     with pytest.raises(UnknownNameError, match="unknown GPU 'h10'"):
-        hardware.load("h10")
+        hardware.gpu("h10")
+
+
+# Systems by path
+
+
+def test_a_system_moves_values_of_its_gpu_its_node_and_its_library():
+    system = hardware.system("16xH100 (2 nodes)")
+    moved = system.replace(
+        {"link.bandwidth": "300 GB/s", "network.latency": "3 us", "library.simple.in_flight": "8 KiB"}
+    )
+    assert (moved.gpu.link.bandwidth, moved.node.gpu.link.bandwidth) == (300e9, 300e9)
+    assert (moved.node.network.latency, moved.library.simple.in_flight) == (3e-6, 8192)
+    assert (moved.gpus, moved.nodes, moved.name) == (16, 2, "dgx-h100")
+    assert moved.text("library.simple.in_flight") == "8 KiB"
+    assert moved.value("network.latency") == 3e-6
+    assert moved.changes == (
+        "link.bandwidth = 300 GB/s", "network.latency = 3 us", "library.simple.in_flight = 8 KiB"
+    )  # fmt: skip
+    assert pickle.loads(pickle.dumps(moved)) == moved != system
+    assert len({moved, system, hardware.system("16xH100 (2 nodes)")}) == 2
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("network.latncy", ["unknown key", "'network.latency'"]),
+        ("library.simple.inflight", ["unknown key", "'library.simple.in_flight'"]),
+        ("library.pairs", ["no unit"]),
+        ("network", ["is a table", "'network.bandwidth'"]),
+    ],
+)
+def test_a_path_that_a_system_does_not_have_names_the_nearest(path, words):
+    with pytest.raises(InputError) as caught:
+        hardware.system("dgx-h100").replace({path: 3})
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_a_system_without_a_node_has_no_values_of_one():
+    with pytest.raises(InputError, match=r"network.latency: unknown key"):
+        hardware.system("t3-paper").value("network.latency")
+
+
+def test_a_system_file_may_describe_a_gpu_or_a_node(tmp_path):
+    (tmp_path / "gpu.toml").write_text("extends = 'h100-sxm'\nname = 'h100-sxm'\n")
+    (tmp_path / "node.toml").write_text("extends = 'dgx-h100'\ngpus_per_node = 4\n")
+    assert hardware.system(tmp_path / "gpu.toml", 16).nodes == 2
+    assert hardware.system(tmp_path / "node.toml", 16).nodes == 4
+    with pytest.raises(SystemNamedError, match="its GPU is h100-sxm"):
+        hardware.gpu(tmp_path / "node.toml")
+
+
+def test_what_is_a_description_already_is_its_own_answer():
+    system = hardware.system("dgx-h100")
+    assert hardware.system(system) is system
+    assert hardware.gpu(system.gpu) is system.gpu
+    assert hardware.system(system.node) == system
+    with pytest.raises(InputError, match="8 GPUs that differ, but 4 are asked for"):
+        hardware.system(System(node=system.node, gpus=8, start={1: 1e-6}), 4)

@@ -1,18 +1,18 @@
 import pytest
 
 from weft.errors import InputError, UnknownNameError
+from weft.models import SubLayer, load_model, model_names
+from weft.models import sublayer as unsplit
 from weft.parallel import legal_degrees, split, sublayer
-from weft.workload import SubLayer, load_model, model_names
-from weft.workload import sublayer as unsplit
 
 
 def test_splitting_cuts_only_k_and_leaves_the_payload_whole():
     whole = unsplit("t-nlg", "fc2")
     share = split(whole, 8)
-    assert (share.gemm.m, share.gemm.n, share.gemm.k) == (8192, 4256, 4 * 4256 // 8)
-    assert share.payload_bytes == 8192 * 4256 * 2
-    assert (share.model, share.name, share.tp) == ("t-nlg", "fc2", 8)
-    assert share.gemm.flops * 8 == whole.gemm.flops
+    assert (share["gemm"].op.m, share["gemm"].op.n, share["gemm"].op.k) == (8192, 4256, 4 * 4256 // 8)
+    assert share["all_reduce"].op.bytes == 8192 * 4256 * 2
+    assert (share.labels["model"], share.labels["sublayer"], share.ranks) == ("t-nlg", "fc2", 8)
+    assert share["gemm"].op.flops * 8 == whole.gemm.flops
 
 
 def test_a_share_is_made_from_names_in_one_call():
@@ -24,7 +24,7 @@ def test_every_studied_degree_splits_every_sublayer(name):
     model = load_model(name)
     for tp in model.tensor_parallel:
         for kind in ("op", "fc2", "fc1", "ip"):
-            assert sublayer(model, kind, tp).gemm.k * tp == unsplit(model, kind).gemm.k
+            assert sublayer(model, kind, tp)["gemm"].op.k * tp == unsplit(model, kind).gemm.k
 
 
 @pytest.mark.parametrize("tp", [9, 1, 0, -8, 8.0, True, "8"])

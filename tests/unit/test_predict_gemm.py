@@ -4,16 +4,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from estimates import gemm
 
-from weft import predict
-from weft.errors import InputError
-from weft.hardware import load, names
-from weft.kernels.library import candidates
-from weft.predict import Bound, gemm_kernel
-from weft.predict.gemm import effective_rates
-from weft.workload.gemm import DTYPE_BYTES, OUTPUT_DTYPES
+from weft import hardware
+from weft.errors import InputError, UnknownNameError
+from weft.estimate import GEMM_PARAMETERS, Bound, gemm_kernel, ranked_plans
+from weft.estimate.gemm import effective_rates
+from weft.estimate.target import target
+from weft.graph import DTYPE_BYTES, Gemm
+from weft.graph.tensor import OUTPUT_DTYPES
+from weft.library.tiles import candidates
 
-GPUS = [name for name in names() if name != "t3-paper"]
+GPUS = [name for name in hardware.gpu_names() if name != "t3-paper"]
 
 
 def random_shapes(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -24,7 +26,7 @@ def random_shapes(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np
 
 @pytest.mark.parametrize("name", GPUS)
 def test_the_parts_add_up_and_none_is_negative(name: str) -> None:
-    found = predict.gemm(*random_shapes(60), "fp16", load(name))
+    found = gemm(*random_shapes(60), "fp16", hardware.gpu(name))
     assert np.allclose(np.sum(list(found.parts.values()), axis=0), found.seconds, rtol=1e-12)
     for part, seconds in found.parts.items():
         assert (seconds >= -1e-15).all(), part
@@ -33,95 +35,93 @@ def test_the_parts_add_up_and_none_is_negative(name: str) -> None:
 @pytest.mark.parametrize("name", GPUS)
 @pytest.mark.parametrize("dtype", ["bf16", "fp8", "fp32"])
 def test_nothing_is_faster_than_the_matrix_units(name: str, dtype: str) -> None:
-    gpu = load(name)
+    gpu = hardware.gpu(name)
     if not gpu.supports(dtype):
         pytest.skip(f"{name} has no {dtype}")
     m, n, k = random_shapes(60, seed=1)
-    assert (
-        predict.gemm(m, n, k, dtype, gpu).seconds >= 2 * m * n * k / gpu.matrix_rate(dtype, "boost")
-    ).all()
+    assert (gemm(m, n, k, dtype, gpu).seconds >= 2 * m * n * k / gpu.matrix_rate(dtype, "boost")).all()
 
 
 @pytest.mark.parametrize("name", ["a100-sxm-80gb", "h100-sxm", "b200", "l40s", "mi210", "mi300x"])
 def test_cold_operands_come_at_most_at_the_rate_of_the_memory(name: str) -> None:
-    gpu = load(name)
+    gpu = hardware.gpu(name)
     m, n, k = np.array([1.0, 16.0]), np.array([65536.0, 8192.0]), np.array([65536.0, 65536.0])
-    found = predict.gemm(m, n, k, "fp16", gpu, rotation=float("inf"))
+    found = gemm(m, n, k, "fp16", gpu, rotation=float("inf"))
     assert (found.seconds >= 2 * n * k / gpu.memory.bandwidth).all()
     assert (found.bound == Bound.MEMORY).all()
 
 
 @pytest.mark.parametrize("name", GPUS)
 def test_much_more_work_takes_longer(name: str) -> None:
-    gpu = load(name)
+    gpu = hardware.gpu(name)
     m, n, k = random_shapes(40, seed=2)
-    base = predict.gemm(m, n, k, "fp16", gpu).seconds
+    base = gemm(m, n, k, "fp16", gpu).seconds
     # A longer K may be split where a short one is not, and a slower tile be left for a faster one: both save time.
     least = 0.95 if gpu.vendor == "nvidia" else 0.7
     for more in ((4 * m, n, k), (m, 4 * n, k), (m, n, 4 * k)):
-        assert (predict.gemm(*more, "fp16", gpu).seconds >= least * base).all()
+        assert (gemm(*more, "fp16", gpu).seconds >= least * base).all()
 
 
 def test_clear_cases_have_their_bounds() -> None:
-    gpu = load("h100-sxm")
-    assert predict.gemm(16384, 16384, 16384, "bf16", gpu).bound == Bound.COMPUTE
-    assert predict.gemm(1, 32768, 32768, "bf16", gpu).bound == Bound.MEMORY
-    assert predict.gemm(1, 8, 8, "bf16", gpu).bound_names() == "launch"
+    gpu = hardware.gpu("h100-sxm")
+    assert gemm(16384, 16384, 16384, "bf16", gpu).bound == Bound.COMPUTE
+    assert gemm(1, 32768, 32768, "bf16", gpu).bound == Bound.MEMORY
+    assert gemm(1, 8, 8, "bf16", gpu).bound_names() == "launch"
 
 
 def test_one_more_row_than_the_tiles_hold_costs_a_wave() -> None:
-    gpu = load("a100-sxm-80gb")
-    exact, above = predict.gemm([3456, 3457], 4096, 8192, "bf16", gpu).parts["tail"]
+    gpu = hardware.gpu("a100-sxm-80gb")
+    exact, above = gemm([3456, 3457], 4096, 8192, "bf16", gpu).parts["tail"]
     assert above > exact
 
 
 def test_weights_that_take_turns_leave_the_cache() -> None:
-    gpu = load("a100-sxm-80gb")
-    once, many = (predict.gemm(16, 2048, 2048, "bf16", gpu, rotation=turns).seconds for turns in (1, 100))
+    gpu = hardware.gpu("a100-sxm-80gb")
+    once, many = (gemm(16, 2048, 2048, "bf16", gpu, rotation=turns).seconds for turns in (1, 100))
     assert many > 1.1 * once
 
 
 def test_a_long_run_is_no_faster_than_a_short_one() -> None:
     for name in GPUS:
-        gpu = load(name)
-        short = predict.gemm(8192, 8192, 8192, "fp16", gpu)
-        assert predict.gemm(8192, 8192, 8192, "fp16", gpu, clock="sustained").seconds >= short.seconds
+        gpu = hardware.gpu(name)
+        short = gemm(8192, 8192, 8192, "fp16", gpu)
+        assert gemm(8192, 8192, 8192, "fp16", gpu, clock="sustained").seconds >= short.seconds
 
 
 def test_a_batch_fills_the_gpu_that_one_gemm_leaves_idle() -> None:
-    gpu = load("h100-sxm")
-    one, eight = (predict.gemm(256, 256, 1024, "bf16", gpu, batch=count).seconds for count in (1, 8))
+    gpu = hardware.gpu("h100-sxm")
+    one, eight = (gemm(256, 256, 1024, "bf16", gpu, batch=count).seconds for count in (1, 8))
     assert one < eight < 4 * one
 
 
 def test_converting_the_operand_costs_time_in_eight_bits_only() -> None:
-    gpu = load("h100-sxm")
-    plain, converted = (predict.gemm(4096, 4096, 4096, "fp8", gpu, quantize=on) for on in (False, True))
+    gpu = hardware.gpu("h100-sxm")
+    plain, converted = (gemm(4096, 4096, 4096, "fp8", gpu, quantize=on) for on in (False, True))
     assert converted.seconds > plain.seconds
     assert converted.parts["convert"] > 0
     with pytest.raises(InputError, match="quantize goes with fp8"):
-        predict.gemm(64, 64, 64, "bf16", gpu, quantize=True)
+        gemm(64, 64, 64, "bf16", gpu, quantize=True)
 
 
 def test_the_host_adds_its_own_time() -> None:
-    gpu = load("h100-sxm")
-    device, host = (predict.gemm(512, 512, 512, "fp32", gpu, timed=how) for how in ("device", "host"))
+    gpu = hardware.gpu("h100-sxm")
+    device, host = (gemm(512, 512, 512, "fp32", gpu, timed=how) for how in ("device", "host"))
     extra = gpu.achieved.gemm_host - gpu.achieved.gemm_launch
     assert np.isclose(host.seconds - device.seconds, extra)
 
 
 def test_arrays_broadcast_and_agree_with_single_shapes() -> None:
-    gpu = load("b200")
-    grid = predict.gemm(np.array([[64], [512]]), [1024, 2048, 4096], 4096, "bf16", gpu)
+    gpu = hardware.gpu("b200")
+    grid = gemm(np.array([[64], [512]]), [1024, 2048, 4096], 4096, "bf16", gpu)
     assert grid.seconds.shape == grid.bound.shape == (2, 3)
-    assert grid.seconds[1, 2] == predict.gemm(512, 4096, 4096, "bf16", gpu).seconds
+    assert grid.seconds[1, 2] == gemm(512, 4096, 4096, "bf16", gpu).seconds
 
 
 def test_machine_code_and_plain_python_agree() -> None:
-    from weft.predict import gemm_compiled
+    from weft.estimate import gemm_compiled
 
-    gpu = load("a100-sxm-80gb")
-    on = effective_rates("fp16", gpu, "short", 6.0)
+    gpu = hardware.gpu("a100-sxm-80gb")
+    on = effective_rates("fp16", target(gpu))
     library = candidates(gpu.architecture, "fp16")
     tiles = np.array([[float(getattr(one, name)) for name in gemm_kernel.Tile._fields] for one in library])
     shapes = (*random_shapes(200, seed=3), np.ones(200))
@@ -136,74 +136,63 @@ def test_machine_code_and_plain_python_agree() -> None:
 
 @pytest.mark.parametrize("name", ["h100-sxm", "mi210", "l40s"])
 def test_what_is_left_out_untimed_is_never_the_best(name: str) -> None:
-    gpu = load(name)
-    on = effective_rates("bf16", gpu, "short", 6.0)
+    gpu = hardware.gpu(name)
+    on = effective_rates("bf16", target(gpu))
     fields = gemm_kernel.Tile._fields
     tiles = [
-        gemm_kernel.Tile(*(float(getattr(one, f)) for f in fields))
-        for one in candidates(gpu.architecture, "bf16")
+        gemm_kernel.Tile(*(float(getattr(one, f)) for f in fields)) for one in candidates(gpu.architecture, "bf16")
     ]
     for m, n, k in zip(*random_shapes(100, seed=4), strict=True):
         shape = gemm_kernel.Shape(m, n, k, 1.0)
         moved = gemm_kernel.traffic(shape, on)
         tried = [tiles[0], *(tile for tile in tiles[1:] if not gemm_kernel.wasteful(shape, tile, on))]
-        every = [
-            gemm_kernel.under(shape, moved, tile, gemm_kernel.costs(tile, on), np.inf, on)[0]
-            for tile in tried
-        ]
-        found = predict.gemm(m, n, k, "bf16", gpu)
+        every = [gemm_kernel.under(shape, moved, tile, gemm_kernel.costs(tile, on), np.inf, on)[0] for tile in tried]
+        found = gemm(m, n, k, "bf16", gpu)
         assert np.isclose(found.seconds - found.parts["launch"], min(every), rtol=1e-9)
 
 
-def test_the_plan_is_the_kernel_that_the_model_timed() -> None:
-    gpu = load("h100-sxm")
-    plan = predict.gemm_plan(8192, 8192, 8192, "bf16", gpu)
-    assert plan.candidate in candidates("hopper", "bf16")
-    assert (plan.tiling.rows, plan.tiling.columns) == (plan.candidate.rows, plan.columns)
-    assert predict.gemm_plan(64, 512, 65536, "bf16", gpu).splits > 1
+def test_the_fastest_plan_is_a_kernel_of_the_library_and_cuts_k_where_tiles_are_few() -> None:
+    gpu = hardware.gpu("h100-sxm")
+    plan = ranked_plans(Gemm(8192, 8192, 8192, "bf16"), gpu)[0].tiling
+    assert plan.rows in {one.rows for one in candidates("hopper", "bf16")}
+    assert ranked_plans(Gemm(64, 512, 65536, "bf16"), gpu, split=True)[0].tiling.splits > 1
 
 
 def test_rows_in_few_channels_crowd_only_where_addresses_are_not_hashed() -> None:
-    on = effective_rates("fp32", load("mi210"), "short", 6.0)
+    on = effective_rates("fp32", target(hardware.gpu("mi210")))
     assert gemm_kernel.crowding(32768 * 4, 4096, on) == 32
     assert gemm_kernel.crowding(50272 * 4, 4096, on) == 1
-    assert gemm_kernel.crowding(32768 * 4, 4096, effective_rates("fp32", load("h100-sxm"), "short", 6.0)) == 1
-
-
-def test_how_rows_were_taken_is_read_from_their_notes() -> None:
-    vllm = predict.gemm_options("vLLM 0.24.0 CutlassFP8ScaledMMLinearKernel", "ai-dynamo/aiconfigurator")
-    assert vllm == {"quantize": True, "timed": "device"}
-    assert predict.gemm_options("torch linear, FP32", "sitar-lab/NeuSight")["timed"] == "host"
+    assert gemm_kernel.crowding(32768 * 4, 4096, effective_rates("fp32", target(hardware.gpu("h100-sxm")))) == 1
 
 
 @pytest.mark.parametrize("size", [0, -1, 2.5, float("nan"), float("inf")])
 def test_impossible_sizes_are_refused(size: float) -> None:
-    with pytest.raises(InputError, match="GEMM dimension k is"):
-        predict.gemm(64, 64, [64, size], "bf16", load("h100-sxm"))
+    with pytest.raises(InputError, match="GEMM dimension K is"):
+        gemm(64, 64, [64, size], "bf16", hardware.gpu("h100-sxm"))
 
 
 def test_other_bad_input_is_refused_in_a_sentence() -> None:
-    gpu = load("a100-sxm-80gb")
+    gpu = hardware.gpu("a100-sxm-80gb")
     with pytest.raises(InputError, match="no matrix rate for 'fp8'"):
-        predict.gemm(64, 64, 64, "fp8", gpu)
+        gemm(64, 64, 64, "fp8", gpu)
     with pytest.raises(InputError, match="rotation is 0"):
-        predict.gemm(64, 64, 64, "bf16", gpu, rotation=0)
-    with pytest.raises(InputError, match="clock"):
-        predict.gemm(64, 64, 64, "bf16", gpu, clock="fast")  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="timed is 'sundial'"):
-        predict.gemm(64, 64, 64, "bf16", gpu, timed="sundial")  # type: ignore[arg-type]
+        gemm(64, 64, 64, "bf16", gpu, rotation=0)
+    with pytest.raises(UnknownNameError, match="clock"):
+        gemm(64, 64, 64, "bf16", gpu, clock="fast")
+    with pytest.raises(UnknownNameError, match="unknown way of timing 'sundial'; known: device, host"):
+        gemm(64, 64, 64, "bf16", gpu, timed="sundial")
 
 
 def test_every_parameter_is_a_value_of_the_catalog_within_its_bounds() -> None:
     for name in GPUS:
-        gpu = load(name)
-        for parameter in predict.GEMM_PARAMETERS:
+        gpu = hardware.gpu(name)
+        for parameter in GEMM_PARAMETERS:
             assert parameter.low <= gpu.value(parameter.path) <= parameter.high, (name, parameter.path)
 
 
 def test_every_candidate_fits_its_compute_unit() -> None:
     for name in ("a100-sxm-80gb", "l40s", "h100-sxm", "b200", "mi210", "mi355x"):
-        gpu = load(name)
+        gpu = hardware.gpu(name)
         for dtype in ("bf16", "fp32"):
             for one in candidates(gpu.architecture, dtype):
                 buffers = one.stages - (gpu.vendor == "amd")  # AMD's kernels hold one step in registers
@@ -215,6 +204,6 @@ def test_every_candidate_fits_its_compute_unit() -> None:
 
 
 def test_output_formats_are_those_of_the_workload() -> None:
-    on = effective_rates("fp8", load("h100-sxm"), "short", 6.0)
+    on = effective_rates("fp8", target(hardware.gpu("h100-sxm")))
     assert (on.element, on.output) == (1, DTYPE_BYTES[OUTPUT_DTYPES["fp8"]])
     assert replace(candidates("hopper", "bf16")[0], columns=64).tiling().columns == 64

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 import weft
+from weft import report
 
 ROOT = Path(__file__).parents[2]
 
@@ -14,10 +15,18 @@ def test_every_public_name_can_be_used(name):
     assert getattr(weft, name) is not None
 
 
-def test_no_public_name_is_also_a_module():
-    """A module of the same name would take the name's place as soon as it is imported."""
-    for name in weft.__all__:
-        assert importlib.util.find_spec(f"weft.{name}") is None
+@pytest.mark.parametrize("name", report.__all__)
+def test_every_page_and_trace_can_be_used(name):
+    assert callable(getattr(report, name))
+
+
+def test_a_public_name_that_is_also_a_module_can_be_called_whichever_was_imported_first():
+    """A module takes the place of a function of its name as soon as it is imported."""
+    also = [name for name in weft.__all__ if importlib.util.find_spec(f"weft.{name}")]
+    assert also == ["estimate"]
+    assert weft.estimate is importlib.import_module("weft.estimate")
+    gemm = weft.gemm(4096, 4096, 4096, "bf16")
+    assert weft.estimate(gemm, "h100-sxm").seconds == weft.estimate.estimate(gemm, "h100-sxm").seconds
 
 
 def test_an_unknown_name_lists_the_public_ones():

@@ -13,14 +13,13 @@ import pytest
 
 import weft
 from weft.errors import OutputError
-from weft.parallel.tensor import split
+from weft.models import SubLayer
+from weft.parallel import split
 from weft.report import run_report, t3_report
-from weft.report.page import machine_of
 from weft.report.t3 import published_means, telling_case
 from weft.report.tables import amount, gap, percent
-from weft.result import Comparison, Result
-from weft.result.html import comparison_html, result_html
-from weft.workload import SubLayer
+from weft.result import Comparison, Timeline
+from weft.result.html import comparison_html, timeline_html
 
 
 @functools.cache
@@ -45,6 +44,7 @@ class SmallStudy:
     comparisons: Mapping[tuple[str, int, str], Comparison] = {}
 
     gpu, changed, request_bytes = "t3-paper", (), 512
+    machine = weft.gpu("t3-paper")
     PAPER, comparable = "ASPLOS 2024", True
     notes = ("what must be known",)
 
@@ -63,10 +63,11 @@ def small_study() -> SmallStudy:
 
 
 def labelled(model: str, sublayer: str, tp: int) -> Comparison:
-    def label(result: Result) -> Result:
-        return replace(result, config=replace(result.config, model=model, sublayer=sublayer, tp=tp))
+    def label(run: Timeline) -> Timeline:
+        labels = {"model": model, "sublayer": sublayer}
+        return replace(run, graph=replace(run.graph, ranks=tp, labels=labels))
 
-    return Comparison({name: label(result) for name, result in small().results.items()})
+    return Comparison({name: label(run) for name, run in small().timelines.items()})
 
 
 class Balanced(HTMLParser):
@@ -113,13 +114,15 @@ def test_a_study_page_is_self_contained_and_has_table_pictures_and_machine(tmp_p
 def test_a_study_page_says_what_stands_for_the_links(tmp_path: Path) -> None:
     study = small_study()
     for number, (key, case) in enumerate(study.comparisons.items()):
-        noted = {
-            name: replace(result, config=replace(result.config, link_note=f"{number} rails stand for it"))
-            for name, result in case.results.items()
-        }
+        noted = {name: on_rails(run, number) for name, run in case.timelines.items()}
         study.comparisons = {**study.comparisons, key: Comparison(noted)}
     page = t3_report(study, tmp_path).read_text()
-    assert [page.count(f"Link: {number} rails stand for it.") for number in range(2)] == [1, 1]
+    assert [page.count(f"Link: ring of {gpus} GPUs through") for gpus in (16, 32)] == [1, 1]
+
+
+def on_rails(run: Timeline, number: int) -> Timeline:
+    """The run on GPUs whose ring goes through several nodes."""
+    return replace(run, system=weft.system("dgx-h100", gpus=16 * (number + 1)))
 
 
 def test_a_run_page_is_self_contained_and_counts_what_blocks_counted(tmp_path: Path) -> None:
@@ -142,14 +145,6 @@ def test_a_page_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="it is a file"):
         run_report(small(), tmp_path / "taken")
     assert (tmp_path / "taken").read_text() == "mine"
-
-
-def test_a_machine_is_found_with_what_the_user_changed_or_not_at_all() -> None:
-    config = small().baseline.config
-    changed = machine_of(replace(config, changed=("memory.bandwidth = 2 TB/s",)))
-    assert changed is not None
-    assert changed.memory.bandwidth == 2e12
-    assert machine_of(replace(config, gpu="my-own")) is None
 
 
 def test_published_means_are_found_by_their_ids() -> None:
@@ -176,7 +171,7 @@ def test_results_show_themselves_as_tables_in_a_notebook() -> None:
     page = checked(comparison_html(small()))
     assert page.count("<tr>") == 1 + len(small())
     assert small()._repr_html_() == page
-    assert "rs update" in checked(result_html(small()["t3"]))
+    assert "reduce_scatter update" in checked(timeline_html(small()["t3"]))
 
 
 def test_a_custom_sub_layer_is_named_once() -> None:

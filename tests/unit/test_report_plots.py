@@ -5,15 +5,17 @@ from __future__ import annotations
 import functools
 
 import matplotlib as mpl
+import numpy as np
 import pytest
+from matplotlib.collections import PolyCollection
 
 import weft
 from weft.errors import InputError
-from weft.parallel.tensor import split
+from weft.models import SubLayer
+from weft.parallel import split
 from weft.report import plots
 from weft.report.plots.style import CAUSES, OVERLAPS, cause_look
-from weft.result import Comparison, Result
-from weft.workload import SubLayer
+from weft.result import Comparison, Timeline
 
 
 @functools.cache
@@ -25,7 +27,7 @@ def texts(figure: plots.Picture) -> str:
     return figure.svg()
 
 
-def simulated() -> list[Result]:
+def simulated() -> list[Timeline]:
     return [result for result in small() if not result.parts]
 
 
@@ -35,7 +37,9 @@ def test_every_cause_and_overlap_has_its_own_colour_or_hatch() -> None:
 
 
 def test_compute_is_plain_and_ring_traffic_is_hatched_so_that_grey_print_tells_them_apart() -> None:
-    assert all(bool(look.hatch) == name.startswith(("rs_", "ag_")) for name, look in CAUSES.items())
+    assert all(
+        bool(look.hatch) == (operator in ("reduce_scatter", "all_gather")) for (operator, _), look in CAUSES.items()
+    )
 
 
 def test_the_same_result_gives_the_same_picture() -> None:
@@ -51,7 +55,7 @@ def test_a_picture_leaves_the_users_settings_alone() -> None:
 def test_speedups_show_published_means_and_every_overlap() -> None:
     svg = texts(plots.speedups([small()], {"t3": 1.2}))
     assert "t3 1.20" in svg
-    assert all(name in svg for name in small().results if name != "sequential")
+    assert all(name in svg for name in small().timelines if name != "sequential")
     assert "[×]" in svg
 
 
@@ -61,17 +65,26 @@ def test_traffic_over_time_draws_the_peak_of_the_simulated_memory() -> None:
     assert "time [µs]" in svg
 
 
-def test_stacked_traffic_over_time_adds_up_to_the_bytes_of_the_run() -> None:
+def area(drawn: PolyCollection) -> float:
+    """What a filled polygon covers, by the shoelace formula."""
+    (path,) = drawn.get_paths()
+    x, y = path.vertices.T
+    return float(abs(np.dot(x, np.roll(y, 1)) - np.dot(y, np.roll(x, 1)))) / 2
+
+
+def test_stacked_traffic_over_time_covers_the_bytes_of_the_run_by_cause() -> None:
     run = small()["t3"]
-    assert run.series is not None
-    drawn = sum(run.series.rate(cause).sum() for cause in run.series.traffic) * run.series.bin_fs * 1e-15
-    assert drawn == pytest.approx(run.total_bytes)
+    (axes,) = plots.traffic_over_time(run).axes
+    drawn = [area(part) * 1e3 for part in axes.collections if isinstance(part, PolyCollection)]  # GB/s x us = kB
+    moved = [run.traffic[cause] for cause in CAUSES if run.traffic.get(cause)]
+    assert drawn == pytest.approx(moved, rel=1e-9)
+    assert sum(drawn) == pytest.approx(run.total_bytes)
 
 
 def test_the_busiest_stages_are_found_under_t3_and_not_under_sequential() -> None:
     window = plots.busiest_stages(small()["t3"])
     assert window is not None
-    assert 0 <= window[0] < window[1] <= small()["t3"].total_us
+    assert 0 <= window[0] < window[1] <= small()["t3"].seconds * 1e6
     assert plots.busiest_stages(small()["sequential"]) is None
 
 
@@ -113,20 +126,19 @@ def test_a_picture_shows_itself_in_a_notebook() -> None:
 
 
 def test_streams_show_who_ran_who_waited_and_why(tmp_path):
-    from weft.report import concurrency_report
+    from weft.graph import Collective, Gemm
+    from weft.report import corun_report
     from weft.report.plots import channel_owners, held_units, stream_waits
-    from weft.simulation import beside
-    from weft.workload import Gemm
 
     gemm = Gemm(2048, 2048, 1024, "bf16")
-    for name, strategy in (("all_reduce", "streams"), ("all_gather", "dma")):
-        answer = beside(
-            gemm, name, 16 << 20, "a100-sxm-80gb", ranks=4, gemms=2, collectives=2, strategy=strategy
-        )
+    for name, overlap in (("all_reduce", "streams"), ("all_gather", "dma")):
+        graph = weft.concurrent(gemm, Collective(name, 16 << 20, 4), gemms=2, collectives=2)
+        both = weft.compare(graph, "a100-sxm-80gb", [overlap])
+        answer = both.corun()
         assert name in held_units(answer).svg()
         assert "GEMM reads" in channel_owners(answer).svg()
         assert "computing" in stream_waits(answer).svg()
-        page = concurrency_report(answer, tmp_path / name).read_text()
+        page = corun_report(both, tmp_path / name).read_text()
         assert "one after the other" in page
     for drawn in (held_units, channel_owners):  # several runs are compared on one time axis
         until = 2 * answer.makespan
@@ -148,7 +160,8 @@ def test_workgroups_share_the_lines_of_their_unit_and_leave_none_to_nobody():
     assert (image[:2] == 0).sum() == 0
 
 
-def test_rs_and_ag_go_by_the_name_of_another_collective() -> None:
-    assert cause_look("ag_read").label == "AG reads"
-    assert cause_look("ag_read", "all_to_all").label == "all_to_all reads"
-    assert cause_look("gemm_read", "all_to_all").label == "GEMM reads"
+def test_another_collective_has_the_colours_of_an_all_gather_and_its_own_name() -> None:
+    assert cause_look(("all_gather", "read")).label == "AG reads"
+    look = cause_look(("all_to_all", "read"))
+    assert look == cause_look(("all_gather", "read"))._replace(label="all_to_all reads")
+    assert cause_look(("gemm", "read")).label == "GEMM reads"

@@ -14,11 +14,12 @@ import pytest
 
 import weft
 from weft.errors import InputError, OutputError
-from weft.parallel.tensor import split
+from weft.graph import Collective, Gemm
+from weft.models import SubLayer
+from weft.options import RunOptions
+from weft.parallel import split
 from weft.report import write_trace
-from weft.result import Comparison, Result
-from weft.simulation import beside
-from weft.workload import Gemm, SubLayer
+from weft.result import Comparison, Timeline
 
 HTA_COMMUNICATION = re.compile(r"^nccl.*Kernel")
 
@@ -29,11 +30,12 @@ def small() -> Comparison:
 
 
 @functools.cache
-def explicit() -> Result:
-    return weft.simulate(split(SubLayer.custom(512, 512, 256), 2), "t3-paper", "t3-mca", mode="explicit")
+def explicit() -> Timeline:
+    layer = split(SubLayer.custom(512, 512, 256), 2)
+    return weft.simulate(layer, "t3-paper", "t3-mca", RunOptions(mode="explicit"))
 
 
-def read(result: Result, folder: Path) -> dict[str, Any]:
+def read(result: Timeline, folder: Path) -> dict[str, Any]:
     (path,) = write_trace(result, folder / "trace.json")
     data: dict[str, Any] = json.loads(path.read_text())
     return data
@@ -79,16 +81,14 @@ def test_every_kernel_is_tied_to_its_launch(tmp_path: Path) -> None:
 def test_times_are_microseconds_and_end_with_the_run(tmp_path: Path) -> None:
     run = small()["t3"]
     ends = [e["ts"] + e["dur"] for e in spans(read(run, tmp_path), "kernel")]
-    assert max(ends) == pytest.approx(run.total_us)
+    assert max(ends) == pytest.approx(run.seconds * 1e6)
 
 
 def test_spans_of_one_track_never_overlap(tmp_path: Path) -> None:
     tracks: dict[tuple[int, int], list[tuple[float, float]]] = {}
     for event in read(small()["t3"], tmp_path)["traceEvents"]:
         if event["ph"] == "X":
-            tracks.setdefault((event["pid"], event["tid"]), []).append(
-                (event["ts"], event["ts"] + event["dur"])
-            )
+            tracks.setdefault((event["pid"], event["tid"]), []).append((event["ts"], event["ts"] + event["dur"]))
     for track in tracks.values():
         for before, after in pairwise(sorted(track)):
             assert before[1] <= after[0] + 1e-6
@@ -105,8 +105,8 @@ def test_every_dma_command_and_every_complete_chunk_is_there(tmp_path: Path) -> 
 def test_counters_integrate_to_the_bytes_of_the_run(tmp_path: Path) -> None:
     run = small()["t3"]
     counters = [e for e in read(run, tmp_path)["traceEvents"] if e["ph"] == "C"]
-    for cause, amount in run.bytes.items():
-        name = f"DRAM {cause.replace('_', ' ')} [GB/s]"
+    for cause, amount in run.traffic.items():
+        name = f"DRAM {' '.join(cause)} [GB/s]"
         points = [(e["ts"], e["args"]["value"]) for e in counters if e["name"] == name]
         assert points[-1][1] == 0
         total = sum(value * (after - at) * 1e3 for (at, value), (after, _) in pairwise(points))
@@ -133,9 +133,9 @@ def test_a_trace_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
 
 
 @functools.cache
-def beside_run(strategy: str) -> Result:
-    gemm = Gemm(2048, 2048, 1024, "bf16")
-    return beside(gemm, "all_gather", 16 << 20, "mi300x", strategy=strategy, gemms=2, collectives=1).run
+def beside_run(strategy: str) -> Timeline:
+    gemm, gather = Gemm(2048, 2048, 1024, "bf16"), Collective("all_gather", 16 << 20, 8)
+    return weft.simulate(weft.concurrent(gemm, gather, gemms=2), "mi300x", strategy)
 
 
 def test_collectives_beside_gemms_go_by_the_name_of_what_drives_them(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_who_held_how_many_units_of_each_xcd_is_counted_at_every_change(tmp_path
     run = beside_run("priority")
     assert run.residency is not None
     events = [e for e in read(run, tmp_path)["traceEvents"] if e["name"] == "XCD 3: held units"]
-    for owner, kernels in (("gemm", ("gemm 0", "gemm 1")), ("collective", ("all_gather 0",))):
+    for owner, kernels in (("gemm", ("gemm", "gemm.1")), ("collective", ("all_gather",))):
         units, starts, ends = run.residency.of(0, kernels)
         mine = (units >= 3 * 38) & (units < 4 * 38)
         for event, later in list(pairwise(events))[::7]:
@@ -167,11 +167,26 @@ def test_who_held_how_many_units_of_each_xcd_is_counted_at_every_change(tmp_path
 def test_what_dram_moves_for_each_owner_adds_up_to_what_it_moves_by_cause(tmp_path: Path) -> None:
     run = beside_run("priority")
     data = read(run, tmp_path)
-    for owner, part in (("gemm", "gemm"), ("collective", "ag")):
+    for owner, part in (("gemm", "gemm"), ("collective", "all_gather")):
         total = 0.0
         events = [e for e in data["traceEvents"] if e["name"] == f"DRAM for {owner} [GB/s]"]
         for one, other in pairwise(events):
             total += one["args"]["value"] * (other["ts"] - one["ts"]) * 1e3
-        assert total == pytest.approx(
-            sum(n for cause, n in run.bytes.items() if cause.startswith(part)), rel=1e-3
-        )
+        assert total == pytest.approx(run.bytes(part), rel=1e-3)
+
+
+def test_kernels_of_a_loop_share_a_name_and_say_their_iteration(tmp_path: Path) -> None:
+    kernels = [k for k in spans(read(beside_run("streams"), tmp_path), "kernel") if k["name"].startswith("gemm")]
+    assert {kernel["name"] for kernel in kernels} == {"gemm_bf16_2048x2048x1024"}
+    assert [kernel["args"]["iteration"] for kernel in kernels] == [0, 1]
+
+
+def test_queued_gemms_have_a_stream_and_a_name_each(tmp_path: Path) -> None:
+    gemms = [Gemm(512, 512, size, "bf16") for size in (256, 512, 256)]
+    run = weft.simulate(weft.gemm_queue(gemms, queues=2), "mi100")
+    kernels = spans(read(run, tmp_path), "kernel")
+    assert {k["name"]: k["args"]["stream"] for k in kernels} == {
+        "gemm0_bf16_512x512x256": 30,
+        "gemm1_bf16_512x512x512": 31,
+        "gemm2_bf16_512x512x256": 30,
+    }

@@ -5,11 +5,15 @@ from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
+from runs import isolated_gemm, run, together
+from runs import run as simulate
 from small_gemms import small_mi100
 
+from weft import hardware
 from weft.engine import layout as y
 from weft.errors import InputError
-from weft.hardware import load
+from weft.estimate.gemm_plans import ranked_plans
+from weft.graph import Gemm, gemm_queue
 from weft.kernels import (
     GemmTiling,
     gemm_kernel,
@@ -18,19 +22,17 @@ from weft.kernels import (
     stored_sizes,
     tile_table,
 )
-from weft.overlap.chunked import ChunkedGather, ChunkedScatter
-from weft.overlap.fused import GatherGemm, GemmScatter
-from weft.overlap.gemms import ConcurrentGemms, TiledGemm
-from weft.overlap.tile import tiling_for
+from weft.lower import lower
+from weft.lower.chunked import ChunkedGather, ChunkedScatter
+from weft.lower.flux import GatherGemm, GemmScatter
+from weft.lower.tile import tiling_for
+from weft.models import SubLayer
+from weft.options import RunOptions
 from weft.parallel import split
-from weft.predict.gemm_plans import ranked_plans
 from weft.report.plots.goldyloc import held_by_gemms
 from weft.report.trace import write_trace
-from weft.simulation import isolated_gemm, simulate, together
-from weft.simulation.gemms import concurrent_gemms, watched_gemms
-from weft.tuning.library_file import Tile
-from weft.tuning.watched import Watched
-from weft.workload import Gemm, SubLayer
+from weft.search.library_file import Tile
+from weft.search.watched import Watched
 
 GPU = small_mi100()
 DEEP = Gemm(128, 64, 2048)
@@ -40,7 +42,7 @@ CUT = replace(TILE, splits=4)
 
 
 def alone(gemm, tiling, gpu=GPU, **options):
-    return concurrent_gemms([TiledGemm(gemm, tiling)], gpu, **options)
+    return run(gemm_queue([gemm], 1, [tiling]), gpu, "streams", **options)
 
 
 @pytest.mark.parametrize(
@@ -68,10 +70,10 @@ def test_workgroups_of_different_parts_read_different_slabs():
     kernel = gemm_kernel(gemm, GPU, tiling)
     slabs = set()
     for row in work:
-        main = kernel.phases[row[y.T_SCRIPT] * kernel.script_length]
-        first = row[y.T_ROW] * main.loads[0].row_stride
+        main = kernel.phases[row[y.WORK_SCRIPT] * kernel.script_length]
+        first = row[y.WORK_ROW] * main.loads[0].row_stride
         for step in range(main.iterations):
-            slabs.add((first + step * main.loads[0].step_stride, int(row[y.T_COLUMN]) % 2))
+            slabs.add((first + step * main.loads[0].step_stride, int(row[y.WORK_COLUMN]) % 2))
     size, _ = operand_sizes(gemm, tiling)
     tiles, steps = 4 * 2, 8
     assert len(slabs) == tiles * steps
@@ -82,7 +84,7 @@ def test_every_part_has_a_chunk_of_partial_sums_that_its_tiles_fill():
     tiling = replace(TILE, splits=3)
     gemm = Gemm(200, 100, 500)
     work = tile_table(gemm, tiling, 1)
-    sizes = np.bincount(work[:, y.T_REGION], weights=work[:, y.T_BYTES])
+    sizes = np.bincount(work[:, y.WORK_REGION], weights=work[:, y.WORK_BYTES])
     assert tuple(sizes) == stored_sizes(gemm, tiling) == (200 * 100 * 4,) * 3
 
 
@@ -94,75 +96,75 @@ def test_as_much_is_multiplied_as_in_one_piece():
 
 def busy_cycles(run):
     """Of all compute units."""
-    units, clock = GPU.compute.compute_units, running_clock(GPU, "sustained")
-    return run.counters["compute_unit_utilization"] * run.makespan_s * units * clock
+    units, clock = GPU.compute.compute_units, running_clock(GPU, RunOptions())
+    return run.counters["compute_unit_utilization"] * run.makespan * units * clock
 
 
 def test_partial_sums_that_the_cache_cannot_keep_are_written_once():
     gpu = small_mi100(cache__capacity="32 KiB", cache__banks="1")
     gemm = Gemm(256, 256, 2048)
-    whole, cut = (alone(gemm, tiling, gpu, request_bytes=512).bytes for tiling in (TILE, CUT))
-    assert cut["gemm_write"] - whole["gemm_write"] == sum(stored_sizes(gemm, CUT))
+    whole, cut = (alone(gemm, tiling, gpu, request_bytes=512).traffic for tiling in (TILE, CUT))
+    assert cut["gemm0", "write"] - whole["gemm0", "write"] == sum(stored_sizes(gemm, CUT))
 
 
 def test_partial_sums_that_fit_the_cache_do_not_reach_the_memory():
-    whole, cut = (alone(DEEP, tiling).bytes for tiling in (TILE, CUT))
-    assert cut["gemm_read"] == whole["gemm_read"]
+    whole, cut = (alone(DEEP, tiling).traffic for tiling in (TILE, CUT))
+    assert cut["gemm0", "read"] == whole["gemm0", "read"]
 
 
 @pytest.mark.parametrize(("gemm", "faster"), [(DEEP, True), (Gemm(1024, 1024, 512), False)])
 def test_few_deep_tiles_are_faster_in_parts_and_many_are_not(gemm, faster):
-    assert (alone(gemm, CUT).makespan_s < alone(gemm, TILE).makespan_s) is faster
+    assert (alone(gemm, CUT).makespan < alone(gemm, TILE).makespan) is faster
 
 
 def test_the_sums_are_launched_when_all_parts_are_stored():
-    plan = ConcurrentGemms((TiledGemm(DEEP, CUT), TiledGemm(DEEP, TILE)) * 2, queues=2).plan(GPU)
+    plan = lower(gemm_queue([DEEP] * 4, 2, [CUT, TILE] * 2), hardware.system(GPU), RunOptions()).plan
     names = [placed.kernel.name for placed in plan.kernels]
-    assert names == ["gemm 0", "gemm sum 0", "gemm 1", "gemm 2", "gemm sum 2", "gemm 3"]
-    assert [placed.after for placed in plan.kernels] == [None, 0, None, 1, 3, 2]
+    assert names == ["gemm0", "gemm0 sum", "gemm1", "gemm2", "gemm2 sum", "gemm3"]
+    assert [placed.after for placed in plan.kernels] == [(), (0,), (), (1,), (3,), (2,)]
 
 
 def test_a_gemm_ends_with_its_sums():
-    run = alone(DEEP, CUT)
-    assert run.ends_s == (run.makespan_s,)
-    assert run.workgroups == (8,)
+    found = alone(DEEP, CUT)
+    assert found.ends("gemm0") == (found.makespan,)
+    assert found.spans[0].workgroups == 8
 
 
 def test_cut_and_whole_gemms_share_a_run():
-    run = concurrent_gemms([TiledGemm(DEEP, CUT), TiledGemm(DEEP, TILE)], GPU)
-    assert len(run.ends_s) == 2
-    assert run.bytes["gemm_read"] == 2 * (DEEP.m + DEEP.n) * DEEP.k * 2
+    found = run(gemm_queue([DEEP] * 2, 2, [CUT, TILE]), GPU, "streams")
+    assert found.end("gemm1") > 0
+    assert found.bytes("gemm0", "read") + found.bytes("gemm1", "read") == 2 * (DEEP.m + DEEP.n) * DEEP.k * 2
 
 
 def test_dies_meet_in_memory_and_one_cache_does_not():
     for name, released in (("mi300x", [True, False]), ("mi100", [False, False])):
-        gpu = load(name)
-        plan = ConcurrentGemms((TiledGemm(DEEP, CUT),), 1).plan(gpu)
+        gpu = hardware.gpu(name)
+        plan = lower(gemm_queue([DEEP], 1, [CUT]), hardware.system(gpu), RunOptions()).plan
         assert [placed.release for placed in plan.kernels] == released
 
 
 def test_a_library_cuts_k_where_few_tiles_are_deep():
     for name in ("mi100", "mi300x", "h100-sxm"):
-        gpu = load(name)
+        gpu = hardware.gpu(name)
         assert tiling_for(Gemm(256, 256, 4096), gpu, split=True).splits > 1
         assert tiling_for(Gemm(256, 256, 4096), gpu).splits == 1
         assert tiling_for(Gemm(8192, 8192, 4096), gpu, split=True).splits == 1
 
 
 def test_what_memory_bounds_is_left_whole_as_parts_would_only_cost_it_time():
-    gpu, gemm = load("mi300x"), Gemm(16, 8192, 8192, "bf16")
+    gpu, gemm = hardware.gpu("mi300x"), Gemm(16, 8192, 8192, "bf16")
     whole, cut = tiling_for(gemm, gpu, split=True), ranked_plans(gemm, gpu, split=True)[0].tiling
     assert whole.splits == 1 < cut.splits
-    assert isolated_gemm(gemm, gpu).gemm_s < isolated_gemm(gemm, gpu, tiling=cut).gemm_s
+    assert isolated_gemm(gemm, gpu).makespan < isolated_gemm(gemm, gpu, tiling=cut).makespan
 
 
 def test_alone_and_beside_a_collective_k_is_cut_as_the_library_would():
     gemm = Gemm(256, 256, 4096, "bf16")
-    whole = tiling_for(gemm, load("mi300x"))
-    run = isolated_gemm(gemm, "mi300x")
-    assert run.gemm_s < isolated_gemm(gemm, "mi300x", tiling=whole).gemm_s / 2
+    whole = tiling_for(gemm, hardware.gpu("mi300x"))
+    own = isolated_gemm(gemm, "mi300x")
+    assert own.makespan < isolated_gemm(gemm, "mi300x", tiling=whole).makespan / 2
     both = together(gemm, "all_gather", 1 << 20, "mi300x", strategy="dma")
-    assert both.gemm_s == pytest.approx(run.gemm_s, rel=0.2)
+    assert both.end("gemm") == pytest.approx(own.makespan, rel=0.2)
 
 
 def test_a_kernel_library_keeps_the_parts_and_reads_tiles_of_one_piece_without_them():
@@ -173,12 +175,12 @@ def test_a_kernel_library_keeps_the_parts_and_reads_tiles_of_one_piece_without_t
 
 
 def test_pictures_and_traces_show_both_kernels_as_the_gemms_own(tmp_path):
-    run = watched_gemms([TiledGemm(DEEP, CUT), TiledGemm(DEEP, TILE)], GPU)
-    queue = Watched("two", ("in parts", "whole"), (run,), (run,), (2,))
+    found = run(gemm_queue([DEEP] * 2, 2, [CUT, TILE]), GPU, "streams")
+    queue = Watched("two", ("in parts", "whole"), (found,), (found,), (2,))
     assert "in parts" in held_by_gemms(queue).svg()
-    (file, *_) = write_trace(run, tmp_path / "two.json")
+    (file, *_) = write_trace(found, tmp_path / "two.json")
     names = {event["name"] for event in json.loads(file.read_text())["traceEvents"]}
-    assert {"gemm_0", "gemm_sum_0", "gemm_1"} <= names
+    assert {name.split("_fp16")[0] for name in names} >= {"gemm0", "gemm0_sum", "gemm1"}
 
 
 LAYER = split(SubLayer.custom(512, 512, 512), 4)
@@ -188,7 +190,7 @@ IN_TWO = GemmTiling(splits=2)
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: TiledGemm(Gemm(64, 64, 128), CUT), "splits is 4, but the K of 64 x 64 x 128 fp16 has 2 steps of 64"),
+        (lambda: alone(Gemm(64, 64, 128), CUT), "splits is 4, but the K of 64 x 64 x 128 fp16 has 2 steps of 64"),
         (lambda: simulate(LAYER, "t3-paper", "t3", tiling=IN_TWO), "needs K in one piece"),
         (lambda: simulate(LAYER, "t3-paper", "sequential", tiling=IN_TWO), "set splits to 1"),
         (lambda: GatherGemm(DEEP, CUT, 2).plan(GPU), "needs K in one piece"),

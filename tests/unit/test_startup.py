@@ -34,5 +34,5 @@ def test_the_root_command_imports_no_heavy_library(arguments):
 
 
 def test_loading_a_machine_imports_no_compiler_and_no_pictures():
-    loaded = heavy_modules_after("import weft; weft.load_gpu('t3-paper')")
+    loaded = heavy_modules_after("import weft; weft.gpu('t3-paper')")
     assert loaded & {"numba", "llvmlite", "matplotlib", "rich", "jinja2"} == set()

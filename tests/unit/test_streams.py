@@ -5,29 +5,29 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from machines import finish, gpu, interpret
+from runs import CollectiveLoop, GemmLoop, Streams, beside, overlapped, ring_collective
+from state import check_drained, dram_bytes, ended, launched, now, workgroups
 
-import weft.overlap.library_ring
-from weft.collectives.library import Protocol
+import weft.lower.collectives
+from weft import hardware
 from weft.engine import layout as y
 from weft.errors import InputError, UnknownNameError
-from weft.hardware import System, load
-from weft.hardware.ring_kernels import ring_cost, ring_costs
+from weft.graph import Gemm
+from weft.hardware import System
+from weft.hardware.ring_kernels import GENERATIONS, ring_kernels
 from weft.kernels import GemmTiling
 from weft.kernels.channels import ChannelRing, ChannelTiling
 from weft.kernels.copies import DmaGather
-from weft.overlap.library_ring import library_ring
-from weft.overlap.machine import machine_tables
-from weft.overlap.streams import CollectiveLoop, GemmLoop, Streams
+from weft.library.collectives import Protocol
+from weft.lower.collectives import library_ring
+from weft.lower.fit import most_resident
+from weft.lower.machine import machine_tables
+from weft.options import RunOptions
 from weft.program import build
-from weft.simulation import beside, overlapped, ring_collective
-from weft.simulation.execution import most_resident
-from weft.workload import Gemm
 
 KIB = 1024
 GEMM = Gemm(512, 512, 256, "fp16")
-SMALL = ChannelTiling(
-    channels=2, threads=256, chunk=32 * KIB, in_flight=16 * KIB, sync=1e-6, start=2e-6, lds=0
-)
+SMALL = ChannelTiling(channels=2, threads=256, chunk=32 * KIB, in_flight=16 * KIB, sync=1e-6, start=2e-6, lds=0)
 
 
 def machine(strict=True, **changes):
@@ -42,16 +42,16 @@ def ring(collective="all_reduce", bytes_=256 * KIB, ranks=4, tiling=SMALL):
 
 def lowered(streams, on, gpus=1, ranks=4):
     plan = streams.plan(on, gpus)
-    rows, shape = machine_tables(System(gpu=on, gpus=ranks), gpus, 512, most_resident(plan, on))
-    return build(plan, rows, shape)
+    return build(
+        plan,
+        machine_tables(System(gpu=on, gpus=ranks), gpus, RunOptions(request_bytes=512), most_resident(plan, on)),
+    )
 
 
 def span(built, m, name):
+    """When a kernel's launch was over, when it ended, and its workgroups."""
     k = built.kernel_names.index(name)
-    first, count = m.kernel[0, k, y.K_FIRST_WORK], m.kernel[0, k, y.K_WORKGROUPS]
-    log = m.work_log[0, first : first + count]
-    run = m.kernel_run[0, k]
-    return int(run[y.KR_FIRST_START]), int(run[y.KR_END]), log
+    return launched(m, k), ended(m, k), workgroups(m, k)
 
 
 def full():
@@ -63,46 +63,42 @@ def test_a_collective_launched_during_a_gemm_waits_until_the_gemms_last_workgrou
     on = machine()
     built = lowered(Streams(GemmLoop(GEMM, full(), 2), CollectiveLoop(ring(), 1), first="gemm"), on)
     m = finish(built)
-    _, _, gemm = span(built, m, "gemm 0")
-    launched, _, workgroups = span(built, m, "all_reduce 0")
-    assert launched < gemm[:, y.WL_START].max()
-    assert workgroups[:, y.WL_START].min() >= gemm[:, y.WL_START].max()
+    _, _, gemm = span(built, m, "gemm")
+    since, _, ring_groups = span(built, m, "all_reduce")
+    assert since < gemm.start.max()
+    assert ring_groups.start.min() >= gemm.start.max()
 
 
 def test_without_strict_order_a_collective_takes_what_fits_beside_the_gemm():
-    half = GemmTiling(
-        64, 64, 32, threads=1024
-    )  # leaves no room for a second of its kind, but for a ring kernel's
+    half = GemmTiling(64, 64, 32, threads=1024)  # leaves no room for a second of its kind, but for a ring kernel's
     for strict in (False, True):
-        built = lowered(
-            Streams(GemmLoop(GEMM, half, 1), CollectiveLoop(ring(), 1), first="gemm"), machine(strict)
-        )
+        built = lowered(Streams(GemmLoop(GEMM, half, 1), CollectiveLoop(ring(), 1), first="gemm"), machine(strict))
         m = finish(built)
-        launched, _, workgroups = span(built, m, "all_reduce 0")
-        assert (workgroups[:, y.WL_START].max() == launched) is not strict
+        since, _, ring_groups = span(built, m, "all_reduce")
+        assert (ring_groups.start.max() == since) is not strict
 
 
 def test_a_collective_that_came_first_keeps_its_units_until_it_ends():
     built = lowered(Streams(GemmLoop(GEMM, full(), 1), CollectiveLoop(ring(), 1)), machine())
     m = finish(built)
-    _, ends, workgroups = span(built, m, "all_reduce 0")
-    _, _, gemm = span(built, m, "gemm 0")
-    taken = set(workgroups[:, y.WL_UNIT].tolist())
-    early = gemm[gemm[:, y.WL_START] < workgroups[:, y.WL_END].min()]
+    _, ends, ring_groups = span(built, m, "all_reduce")
+    _, _, gemm = span(built, m, "gemm")
+    taken = set(ring_groups.unit.tolist())
+    early = gemm.unit[gemm.start < ring_groups.end.min()]
     assert len(taken) == SMALL.channels
-    assert taken.isdisjoint(early[:, y.WL_UNIT].tolist())
-    assert ends == workgroups[:, y.WL_END].max()
+    assert taken.isdisjoint(early.tolist())
+    assert ends == ring_groups.end.max()
 
 
 def test_kernels_of_one_stream_follow_each_other():
     built = lowered(Streams(GemmLoop(GEMM, full(), 3), CollectiveLoop(ring(), 3)), machine())
     m = finish(built)
-    launch = int(m.kernel[0, 0, y.K_LAUNCH])
+    launch = int(m.kernel[0, 0, y.KERNEL_LAUNCH])
     for name in ("gemm", "all_reduce"):
         for number in range(2):
-            _, ended, _ = span(built, m, f"{name} {number}")
-            begun, _, _ = span(built, m, f"{name} {number + 1}")
-            assert begun == ended + launch
+            _, end, _ = span(built, m, f"{name}.{number}" if number else name)
+            begun, _, _ = span(built, m, f"{name}.{number + 1}")
+            assert begun == end + launch
 
 
 @pytest.mark.parametrize("collective", ["all_reduce", "reduce_scatter", "all_gather"])
@@ -114,14 +110,12 @@ def test_a_ring_kernel_moves_what_its_collective_needs(collective, ranks, wire):
     m = finish(lowered(Streams(None, CollectiveLoop(kernel, 2)), machine(), ranks=ranks))
     data, hops = kernel.share, ranks - 1
     sent = {"all_reduce": 2 * hops, "reduce_scatter": hops, "all_gather": hops}[collective] * data
-    assert m.link[0, y.L_BYTES] == 2 * kernel.link_bytes()
+    assert m.link_run[0, y.LINK_BYTES] == 2 * kernel.link_bytes()
     assert kernel.link_bytes() == pytest.approx(sent * wire, rel=1e-4)
-    moved = dict(zip(y.CAUSE_NAMES, (m.traffic[0] / 2).tolist(), strict=True))
     kept = {"all_reduce": ranks, "reduce_scatter": 1, "all_gather": ranks}[collective] * data
-    written = moved["rs_write"] + moved["ag_write"]
-    assert written == pytest.approx(kernel.link_bytes() + kept)
+    assert dram_bytes(m, "write") == pytest.approx(2 * (kernel.link_bytes() + kept))
     own = {"all_reduce": ranks, "reduce_scatter": ranks, "all_gather": 1}[collective] * data
-    assert moved["rs_read"] + moved["ag_read"] == pytest.approx(kernel.link_bytes() + own)
+    assert dram_bytes(m, "read") == pytest.approx(2 * (kernel.link_bytes() + own))
 
 
 def test_a_channel_waits_for_its_own_data_only():
@@ -131,10 +125,10 @@ def test_a_channel_waits_for_its_own_data_only():
     alone = finish(built)
     busy = lowered(Streams(GemmLoop(GEMM, full(), 1), CollectiveLoop(ring("reduce_scatter"), 1), "gemm"), on)
     m = finish(busy)
-    _, _, log = span(busy, m, "reduce_scatter 0")
-    _, _, quick = span(built, alone, "reduce_scatter 0")
-    lives = log[:, y.WL_END] - log[:, y.WL_START]
-    assert lives.max() < 3 * (quick[:, y.WL_END] - quick[:, y.WL_START]).max()
+    _, _, log = span(busy, m, "reduce_scatter")
+    _, _, quick = span(built, alone, "reduce_scatter")
+    lives = log.end - log.start
+    assert lives.max() < 3 * (quick.end - quick.start).max()
 
 
 def test_a_copy_takes_no_compute_unit_and_ends_when_its_last_byte_has_left():
@@ -142,11 +136,11 @@ def test_a_copy_takes_no_compute_unit_and_ends_when_its_last_byte_has_left():
     gather = DmaGather("all_gather", 1024 * KIB, 4)
     built = lowered(Streams(None, CollectiveLoop(gather, 1)), on)
     m = finish(built)
-    begun, ended, log = span(built, m, "all_gather 0")
-    assert len(log) == 0
-    assert m.link[0, y.L_BYTES] == gather.link_bytes() == 3 * 256 * KIB
-    assert (ended - begun) * 1e-15 >= gather.link_bytes() / (on.link.bandwidth * on.link.dma_efficiency)
-    assert m.traffic[0, y.CAUSE_AG_READ] == m.traffic[0, y.CAUSE_AG_WRITE] == gather.link_bytes()
+    begun, end, groups = span(built, m, "all_gather")
+    assert len(groups.start) == 0
+    assert m.link_run[0, y.LINK_BYTES] == gather.link_bytes() == 3 * 256 * KIB
+    assert (end - begun) * 1e-15 >= gather.link_bytes() / (on.link.bandwidth * on.link.dma_efficiency)
+    assert dram_bytes(m, "read") == dram_bytes(m, "write") == gather.link_bytes()
 
 
 def test_copies_reach_the_gpu_that_is_as_many_neighbours_away_as_they_say():
@@ -154,22 +148,20 @@ def test_copies_reach_the_gpu_that_is_as_many_neighbours_away_as_they_say():
     built = lowered(Streams(None, CollectiveLoop(gather, 1)), machine(), gpus=4)
     m = finish(built)
     rows = [r for r, (name, _) in enumerate(built.regions) if name == "collected"]
-    assert (m.chunk_log[:, rows, y.CL_LAST_REMOTE] > 0).all()
-    assert (m.link[:, y.L_BYTES] == gather.link_bytes()).all()
+    assert (m.chunk_log[:, rows, y.CHUNK_LAST_REMOTE] > 0).all()
+    assert (m.link_run[:, y.LINK_BYTES] == gather.link_bytes()).all()
 
 
 @pytest.mark.parametrize("driver", ["ring", "dma"])
 def test_one_gpu_for_all_and_each_for_itself_take_the_same_time(driver):
     moved = ring("all_gather") if driver == "ring" else DmaGather("all_gather", 256 * KIB, 4)
     streams = Streams(GemmLoop(GEMM, full(), 1), CollectiveLoop(moved, 2))
-    ends = [finish(lowered(streams, machine(), gpus)).kernel_run[:, :, y.KR_END].max() for gpus in (1, 4)]
+    ends = [now(finish(lowered(streams, machine(), gpus))) for gpus in (1, 4)]
     assert ends[1] == pytest.approx(ends[0], rel=0.02)
 
 
 def test_compiled_and_interpreted_are_the_same_machine():
-    streams = Streams(
-        GemmLoop(Gemm(128, 128, 64, "fp16"), full(), 2), CollectiveLoop(ring("all_reduce", 64 * KIB), 2)
-    )
+    streams = Streams(GemmLoop(Gemm(128, 128, 64, "fp16"), full(), 2), CollectiveLoop(ring("all_reduce", 64 * KIB), 2))
     built = lowered(streams, machine())
     for one, other in zip(finish(built), interpret(built), strict=True):
         assert np.array_equal(one, other)
@@ -180,15 +172,11 @@ def test_nothing_is_left_over_with_several_kernels_resident():
     for collective in moved:
         for first in ("gemm", "collective"):
             streams = Streams(GemmLoop(GEMM, GemmTiling(64, 64, 32), 2), CollectiveLoop(collective, 3), first)
-            m = finish(lowered(streams, machine()))
-            assert m.clock[y.C_LIVE_REQUESTS] == m.clock[y.C_LIVE_WAITERS] == 0
-            assert not m.link[:, y.L_COUNT].any()
-            assert (m.resident[:, y.W_KERNEL] == y.NONE).all()
-            assert (m.unit[:, y.U_PLACES] == m.unit[0, y.U_PLACES]).all()
+            check_drained(finish(lowered(streams, machine())))
 
 
 def test_the_library_takes_the_protocol_of_its_own_cost_model():
-    small, large = (library_ring("reduce_scatter", size << 20, 8, "dgx-a100") for size in (8, 16))
+    small, large = (library_ring("reduce_scatter", size << 20, 8, hardware.system("dgx-a100")) for size in (8, 16))
     assert small.tiling.wire == pytest.approx(16 / 15)
     assert large.tiling.chunk == 2 << 20
     assert large.tiling.channels == 24
@@ -215,8 +203,7 @@ def test_what_each_costs_the_other_is_at_least_nothing_and_at_most_everything():
 def test_what_both_cost_while_both_run_does_not_depend_on_what_is_left_over():
     shape = Gemm(4096, 4096, 1024, "bf16")
     few, many = (
-        beside(shape, "all_reduce", 16 << 20, "h100-sxm", ranks=4, gemms=4, collectives=count)
-        for count in (6, 20)
+        beside(shape, "all_reduce", 16 << 20, "h100-sxm", ranks=4, gemms=4, collectives=count) for count in (6, 20)
     )
     assert many.collective.slowdown < few.collective.slowdown < few.collective.slowdown_both
     assert many.collective.slowdown_both == pytest.approx(few.collective.slowdown_both)
@@ -226,9 +213,7 @@ def test_what_both_cost_while_both_run_does_not_depend_on_what_is_left_over():
 
 def test_a_gemm_of_a_wave_more_says_so_and_waits_neither_for_masked_units_nor_for_another_gpu():
     shape = Gemm(4096, 4096, 512, "bf16")
-    answer = beside(
-        shape, "all_gather", 1 << 20, "mi300x", gemms=1, collectives=1, strategy="partition", units=32
-    )
+    answer = beside(shape, "all_gather", 1 << 20, "mi300x", gemms=1, collectives=1, strategy="partition", units=32)
     grid = answer.grid
     assert (grid.tiles, grid.waves(grid.units), grid.waves(grid.given)) == (304, 1, 2)
     assert "2 waves of tiles instead of 1" in answer.causes
@@ -240,9 +225,7 @@ def test_a_gemm_of_a_wave_more_says_so_and_waits_neither_for_masked_units_nor_fo
 
 def test_a_ring_in_the_place_of_the_switchs_reduction_is_told():
     shape = Gemm(1024, 1024, 1024, "bf16")
-    nvls, ring_ = (
-        beside(shape, name, 64 << 20, "h100-sxm", gemms=1) for name in ("all_reduce", "all_gather")
-    )
+    nvls, ring_ = (beside(shape, name, 64 << 20, "h100-sxm", gemms=1) for name in ("all_reduce", "all_gather"))
     assert nvls.differs
     assert nvls.record()["library_algorithm"] == "nvls"
     assert nvls.choice.seconds < nvls.collective.alone
@@ -256,13 +239,11 @@ def test_a_ring_in_the_place_of_the_switchs_reduction_is_told():
 @pytest.mark.parametrize("gpu_name", ["a100-sxm-80gb", "h800", "b200", "mi300x"])
 def test_an_all_reduce_takes_a_reduce_scatter_and_an_all_gather_in_one_kernel(gpu_name, monkeypatch):
     for protocol in (Protocol.LL, Protocol.LL128, Protocol.SIMPLE):
-        monkeypatch.setattr(weft.overlap.library_ring, "_protocol", lambda *_, which=protocol: which)
+        monkeypatch.setattr(weft.lower.collectives, "_protocol", lambda *_, which=protocol: which)
         scatter, gather, both = (
-            ring_collective(name, 8 << 20, gpu_name)
-            for name in ("reduce_scatter", "all_gather", "all_reduce")
+            ring_collective(name, 8 << 20, gpu_name) for name in ("reduce_scatter", "all_gather", "all_reduce")
         )
-        vendor, architecture = load(gpu_name).vendor, load(gpu_name).architecture
-        start = ring_cost(vendor, architecture, protocol.name.lower()).start
+        start = hardware.system(gpu_name).library.cost(protocol.name.lower()).start
         # One launch instead of two, and one step that ends the one and begins the other.
         assert 0.85 * (scatter + gather - start) < both < scatter + gather
 
@@ -274,8 +255,8 @@ def test_a_one_step_kernel_is_what_the_library_takes_and_as_long_as_its_closed_f
 
 
 def test_every_cost_of_a_ring_kernel_has_a_source_and_bounds():
-    for cost in ring_costs().values():
-        for value in cost.provenance.values():
+    for generation in GENERATIONS:
+        for value in ring_kernels("amd" if generation == "cdna" else "nvidia", generation).provenance.values():
             assert value.source
             assert value.kind in ("calibrated", "derived", "assumed")
             assert value.low is not None
@@ -283,7 +264,7 @@ def test_every_cost_of_a_ring_kernel_has_a_source_and_bounds():
 
 
 def test_stores_below_the_links_rate_leave_the_memorys_traffic_as_it_is():
-    slow = library_ring("reduce_scatter", 64 << 20, 8, "dgx-h100")
+    slow = library_ring("reduce_scatter", 64 << 20, 8, hardware.system("dgx-h100"))
     assert slow.tiling.wire == 1
     assert slow.tiling.link < 1
     assert slow.link_bytes() == pytest.approx(7 / 8 * (64 << 20), rel=0.01)
@@ -300,18 +281,17 @@ def test_copy_engines_slow_a_gemm_less_than_a_ring_kernel_does():
 
 
 @pytest.mark.parametrize("pattern", ["ag_gemm", "gemm_rs"])
-@pytest.mark.parametrize("method", ["fused", "chunked"])
+@pytest.mark.parametrize("method", ["flux", "chunked"])
 def test_an_overlapped_gemm_is_no_faster_than_its_parts_allow(pattern, method):
     answer = overlapped(pattern, 2048, 4096, 4096, "dgx-a100", method=method)
-    link = 7 / 8 * 2048 * 4096 * 2 / load("a100-sxm-80gb").link.bandwidth
+    link = 7 / 8 * 2048 * 4096 * 2 / hardware.gpu("a100-sxm-80gb").link.bandwidth
     assert answer.overlapped > max(0.8 * answer.gemm, link)
     assert answer.overlapped < 2 * answer.sequential
-    assert answer.record()["speedup"] == pytest.approx(answer.sequential / answer.overlapped)
 
 
 def test_rows_come_over_all_links_at_once_where_each_leads_to_one_peer():
     answer = overlapped("ag_gemm", 8192, 1024, 4096, "mi308x")
-    link = load("mi308x").link
+    link = hardware.gpu("mi308x").link
     one_by_one = 7 / 8 * 8192 * 4096 * 2 / (link.bandwidth / link.links)
     assert one_by_one / 7 < answer.overlapped < one_by_one / 3
 
@@ -325,15 +305,18 @@ def test_rows_come_over_all_links_at_once_where_each_leads_to_one_peer():
             "did you mean 'all_reduce'",
         ),
         (lambda: beside(GEMM, "all_reduce", 1 << 20, "h100-sxm", strategy="dma"), InputError, "cannot add"),
-        (lambda: library_ring("all_to_all", 1 << 20, 8, "h100-sxm"), InputError, "no ring kernel drives"),
+        (
+            lambda: library_ring("all_to_all", 1 << 20, 8, hardware.system("h100-sxm")),
+            InputError,
+            "no ring kernel drives",
+        ),
         (
             lambda: beside(GEMM, "all_reduce", 1 << 20, "h100-sxm", strategy="gpu"),
             UnknownNameError,
-            "strategy",
+            "overlap",
         ),
         (lambda: beside(GEMM, "all_reduce", 1 << 20, "h100-sxm", gemms=0), InputError, "between 1 and 1000"),
         (lambda: beside(GEMM, "all_reduce", 100, "h100-sxm"), InputError, "less than 1 KiB each"),
-        (lambda: overlapped("gemm_ar", 64, 64, 64, "h100-sxm"), UnknownNameError, "pattern"),
         (lambda: overlapped("gemm_rs", 64, 64, 65, "h100-sxm"), InputError, "K is 65"),
     ],
 )
@@ -344,10 +327,11 @@ def test_what_cannot_be_is_said_in_a_sentence(call, error, sentence):
 
 def test_a_real_gpu_places_kernels_strictly_in_order_where_its_vendor_does():
     rows = {
-        name: machine_tables(System(gpu=load(name), gpus=2), 1, 1024, 1)[0] for name in ("h100-sxm", "mi300x")
+        name: machine_tables(System(gpu=hardware.gpu(name), gpus=2), 1, RunOptions(request_bytes=1024), 1)[0]
+        for name in ("h100-sxm", "mi300x")
     }
-    assert rows["h100-sxm"][0, y.G_STRICT] == 1
-    assert rows["mi300x"][0, y.G_STRICT] == 0
+    assert rows["h100-sxm"][0, y.GPU_STRICT] == 1
+    assert rows["mi300x"][0, y.GPU_STRICT] == 0
 
 
 def test_a_gemm_of_too_many_tiles_is_refused_before_anything_is_simulated():
@@ -358,6 +342,6 @@ def test_a_gemm_of_too_many_tiles_is_refused_before_anything_is_simulated():
 
 def test_the_output_of_a_gemm_takes_its_own_bytes_and_no_more():
     gemm = Gemm(512, 256, 64, "bf16")
-    plan = Streams(GemmLoop(gemm, GemmTiling(), 1), None).plan(load("h100-sxm"))
+    plan = Streams(GemmLoop(gemm, GemmTiling(), 1), None).plan(hardware.gpu("h100-sxm"))
     output = next(buffer for buffer in plan.buffers if buffer.name == "output")
     assert output.sizes == ((512 * 256 * 2,),)

@@ -10,14 +10,14 @@ import pytest
 from sweep_tasks import Echo, SmallRun
 
 from weft.errors import InputError
-from weft.sweep import Store, results, sweep
+from weft.run.sweep import Store, results, sweep
 
 SIZES = (128, 512, 256)
 UNGUARDED = """
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from weft.sweep import Store, sweep
+from weft.run.sweep import Store, sweep
 
 folder, log = map(Path, sys.argv[1:])
 log.write_text("")
@@ -54,9 +54,7 @@ def test_two_processes_give_the_bytes_that_one_gives(tasks, tmp_path):
     alone = records(tasks, store=Store(tmp_path / "one"))
     shared = records(tasks, jobs=2, store=Store(tmp_path / "two"))
     assert json.dumps([alone[task] for task in tasks]) == json.dumps([shared[task] for task in tasks])
-    one, two = (
-        {path.name: path.read_bytes() for path in (tmp_path / name).rglob("*.gz")} for name in ("one", "two")
-    )
+    one, two = ({path.name: path.read_bytes() for path in (tmp_path / name).rglob("*.gz")} for name in ("one", "two"))
     assert len(one) == len(tasks)
     assert one == two
 

@@ -11,9 +11,7 @@ def sweeps(cache, temporary):
     temporary.mkdir()
     path = ":".join([str(SCRIPT.parent), *sys.path])
     environment = {"WEFT_CACHE": str(cache), "TMPDIR": str(temporary), "PYTHONPATH": path}
-    return subprocess.run(
-        [sys.executable, SCRIPT], env=environment, capture_output=True, text=True, check=True
-    )
+    return subprocess.run([sys.executable, SCRIPT], env=environment, capture_output=True, text=True, check=True)
 
 
 def test_without_a_cache_all_processes_share_a_temporary_one_that_is_removed(tmp_path):

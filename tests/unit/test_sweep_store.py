@@ -8,9 +8,9 @@ import pytest
 from sweep_tasks import Echo
 
 from weft.errors import OutputError
-from weft.sweep import Store, sweep
-from weft.sweep import fingerprint as sources
-from weft.sweep.task import question
+from weft.run.sweep import Store, sweep
+from weft.run.sweep import fingerprint as sources
+from weft.run.sweep.task import question
 
 TASK = Echo(1.5)
 ASKED = question(TASK)
@@ -95,7 +95,7 @@ def test_a_full_disk_is_no_obstacle(tmp_path, capsys, monkeypatch):
     def full(*_):
         raise OutputError("cannot write the file 'x': no space left on device")
 
-    monkeypatch.setattr("weft.sweep.store.write_atomically", full)
+    monkeypatch.setattr("weft.run.sweep.store.write_atomically", full)
     assert len(list(sweep([Echo(1), Echo(2, asked=1)], store=Store(tmp_path)))) == 2
     assert capsys.readouterr().err.count("no space left on device") == 1
 
@@ -123,8 +123,7 @@ def test_a_change_of_the_sources_asks_another_question(tmp_path, monkeypatch):
 
 def test_a_task_counts_what_its_module_imports_from_the_rooms_above():
     names = {
-        path.relative_to(sources.PACKAGE).as_posix()
-        for path in sources._reached(sources.PACKAGE / "studies" / "t3.py")
+        path.relative_to(sources.PACKAGE).as_posix() for path in sources._reached(sources.PACKAGE / "studies" / "t3.py")
     }
     assert {"studies/t3.py", "studies/headline.py"} <= names
     assert not {name for name in names if name.startswith(("cli/", "report/", "engine/"))}

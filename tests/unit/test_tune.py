@@ -8,11 +8,10 @@ from small_gemms import small_mi100
 
 from weft.cli.main import weft
 from weft.errors import ConfigError, InputError
-from weft.tuning.batches import Bench
-from weft.tuning.gemm_list import read_gemms
-from weft.tuning.library_file import load_library
-from weft.tuning.tune import tune_list
-from weft.workload import Gemm
+from weft.graph import Gemm
+from weft.search.gemm_list import read_gemms
+from weft.search.library_file import load_library
+from weft.search.tune import tune_list
 
 HEADS = "name,m,n,k,dtype,count\n"
 
@@ -71,7 +70,7 @@ def test_a_list_that_does_not_exist_is_told(tmp_path):
 def tuned(tmp_path_factory):
     file = tmp_path_factory.mktemp("tuned") / "gemms.csv"
     file.write_text(HEADS + "head,128,64,128,fp16,3\n")
-    return tune_list(read_gemms(file), Bench(small_mi100()))
+    return tune_list(read_gemms(file), small_mi100())
 
 
 def test_a_tuned_line_says_how_many_together_and_what_it_gains(tuned):
@@ -134,7 +133,7 @@ def test_the_command_prints_a_line_and_writes_the_library(listed, tmp_path):
     assert page.count("<svg") == 1
     spans = [event for event in json.loads(trace.read_text())["traceEvents"] if event.get("cat") == "kernel"]
     assert len({span["tid"] for span in spans}) == len(spans) > 0
-    assert {span["name"] for span in spans} <= {"gemm_0", "gemm_1"}
+    assert {span["name"] for span in spans} <= {"gemm0_fp16_64x64x64", "gemm1_fp16_64x64x64"}
 
 
 def test_a_trace_of_what_runs_alone_is_refused(listed, tmp_path):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from weft.errors import InputError
-from weft.predict import Parameter
+from weft.estimate import Parameter
 from weft.validation.calibration import fit, sample, split
 
 LATENCY = Parameter("latency", 1e-6, 1e-4, "s", 20, "of a message")
@@ -42,9 +42,7 @@ def test_the_interval_covers_the_truth_as_often_as_it_says():
         for seed in range(40)
         for path, one in by_path(fit(model, noisy(seed), [LATENCY, RATE], START)).items()
     ]
-    assert (
-        np.mean(covered) > 0.88
-    )  # 0.95 expected of 80; fewer than 71 in less than one of a hundred thousand
+    assert np.mean(covered) > 0.88  # 0.95 expected of 80; fewer than 71 in less than one of a hundred thousand
 
 
 def test_a_few_odd_rows_pull_little():
@@ -75,9 +73,7 @@ def test_parameters_that_only_act_together_are_weak_and_their_product_is_right()
 
 
 def test_too_few_rows_say_how_many_each_parameter_needs():
-    with pytest.raises(
-        InputError, match=r"3 rows are too few .*'latency' needs 20 rows that depend on it and has \d"
-    ):
+    with pytest.raises(InputError, match=r"3 rows are too few .*'latency' needs 20 rows that depend on it and has \d"):
         fit(lambda values: model(values)[:3], noisy(0)[:3], [LATENCY, RATE], START)
 
 

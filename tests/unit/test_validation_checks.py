@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+from estimates import collective, gemm
 
-from weft import predict
+from weft import hardware
 from weft.errors import InputError
-from weft.hardware import find_system, load
 from weft.validation.checks import collective_floor, gemm_floor
 from weft.validation.run import validate
 
@@ -16,7 +16,7 @@ COLLECTIVE_HEAD = "system,collective,ranks,bytes,time_us,source,notes"
 
 
 def predicted_us(shape, dtype="bf16", gpu=GPU):
-    return float(predict.gemm(*shape, dtype, load(gpu)).seconds) * 1e6
+    return float(gemm(*shape, dtype, hardware.gpu(gpu)).seconds) * 1e6
 
 
 def gemm_row(shape, time_us, dtype="bf16", gpu=GPU, notes=""):
@@ -50,9 +50,7 @@ def test_rows_as_predicted_have_no_error_and_no_problem(tmp_path):
 )
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_a_time_in_another_unit_is_named_and_left_out(tmp_path, shape, factor, rule):
-    done = validated(
-        tmp_path, *good_rows(), gemm_row(shape, factor * predicted_us(shape), notes="other unit")
-    )
+    done = validated(tmp_path, *good_rows(), gemm_row(shape, factor * predicted_us(shape), notes="other unit"))
     (problem,) = done.problems
     assert str(problem).startswith("gemm.csv line 7: time_us '")
     assert rule in str(problem)
@@ -68,26 +66,20 @@ def test_a_whole_file_in_milliseconds_is_refused_with_that_guess(tmp_path):
 
 def test_a_time_below_the_peaks_is_impossible(tmp_path):
     shape = SHAPES[0]
-    floor = float(gemm_floor(*(np.array(float(x)) for x in shape), "bf16", load(GPU)))
-    done = validated(
-        tmp_path, *good_rows()[1:], gemm_row(shape, floor * 0.9e6), gemm_row(shape, floor * 1.01e6)
-    )
-    assert [
-        problem.lines for problem in done.problems if "faster than the peak of h100-sxm" in problem.rule
-    ] == [(6,)]
+    floor = float(gemm_floor(*(np.array(float(x)) for x in shape), "bf16", hardware.gpu(GPU)))
+    done = validated(tmp_path, *good_rows()[1:], gemm_row(shape, floor * 0.9e6), gemm_row(shape, floor * 1.01e6))
+    assert [problem.lines for problem in done.problems if "faster than the peak of h100-sxm" in problem.rule] == [(6,)]
 
 
 def test_a_floor_counts_operations_or_the_bytes_that_no_cache_holds():
-    gpu = load(GPU)
+    gpu = hardware.gpu(GPU)
     large = np.array(8192.0)
     assert gemm_floor(large, large, large, "bf16", gpu) == pytest.approx(
         2 * 8192**3 / max(gpu.matrix_rate("bf16", "peak"), gpu.matrix_rate("bf16", "boost"))
     )
     tall, one = np.array(2.0**30), np.array(1.0)
     moved = 2 * (2.0**30 + 1 + 2.0**30)
-    assert gemm_floor(tall, one, one, "bf16", gpu) == pytest.approx(
-        (moved - gpu.cache.capacity) / gpu.memory.bandwidth
-    )
+    assert gemm_floor(tall, one, one, "bf16", gpu) == pytest.approx((moved - gpu.cache.capacity) / gpu.memory.bandwidth)
 
 
 def test_duplicates_are_left_out_and_repeats_are_told_but_count(tmp_path):
@@ -123,11 +115,17 @@ def test_an_unknown_collective_is_told_with_those_that_there_are(tmp_path):
     )
 
 
+def test_a_collective_with_forced_protocol_or_channels_is_left_out(tmp_path):
+    rows = [f"{collective_row(500.0)},{forced}" for forced in (",", "LL,", "LL128,24", ",8")]
+    done = validated(tmp_path, *rows, head=f"{COLLECTIVE_HEAD},protocol,channels", name="collectives.csv")
+    (forced,) = [problem for problem in done.problems if "forced in these rows" in problem.rule]
+    assert forced.lines == (3, 4, 5)
+    assert done.rows_used == 1
+
+
 def test_a_data_type_that_the_gpu_lacks_is_named(tmp_path):
     done = validated(tmp_path, gemm_row(SHAPES[0], 900.0, dtype="fp8", gpu="a100-sxm-80gb"), *good_rows())
-    assert "line 2: dtype 'fp8': a100-sxm-80gb does not multiply matrices of this type; it has" in str(
-        done.problems[0]
-    )
+    assert "line 2: dtype 'fp8': a100-sxm-80gb does not multiply matrices of this type; it has" in str(done.problems[0])
 
 
 def collective_row(time_us, system="8xH100", name="all_reduce", ranks=8, size=2**26, notes=""):
@@ -135,7 +133,7 @@ def collective_row(time_us, system="8xH100", name="all_reduce", ranks=8, size=2*
 
 
 def collective_us(size=2**26, name="all_reduce"):
-    return float(predict.collective(name, size, 8, find_system("8xH100")).seconds) * 1e6
+    return float(collective(name, size, 8, hardware.system("8xH100")).seconds) * 1e6
 
 
 def test_collectives_have_the_same_checks(tmp_path):
@@ -180,9 +178,7 @@ def test_a_chosen_gpu_leaves_the_others_rows_alone(tmp_path):
 
 
 def test_a_gpu_without_rows_is_refused_with_those_that_have_some(tmp_path):
-    with pytest.raises(
-        InputError, match=r"no row of .* is about mi300x; the rows are about h100-sxm \(a TOML file"
-    ):
+    with pytest.raises(InputError, match=r"no row of .* is about mi300x; the rows are about h100-sxm \(a TOML file"):
         validated(tmp_path, *good_rows(), gpus=["mi300x"])
 
 
@@ -216,9 +212,7 @@ def test_a_layer_of_an_unknown_model_is_refused_with_the_known_ones(tmp_path):
     with pytest.raises(
         InputError, match=r"named after its model and degree, like gpt3_layer_tp4\.csv; models: .*gpt-3"
     ):
-        validated(
-            tmp_path, "4xA100,Softmax,1e-3", head="system,op,prefill_bs8_seq2048_s", name="gpt9_layer_tp4.csv"
-        )
+        validated(tmp_path, "4xA100,Softmax,1e-3", head="system,op,prefill_bs8_seq2048_s", name="gpt9_layer_tp4.csv")
 
 
 def test_overlap_rows_without_shape_or_model_are_told(tmp_path):

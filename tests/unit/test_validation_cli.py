@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from estimates import gemm
 
-from weft import predict
+from weft import hardware
 from weft.cli import main as cli
 from weft.cli.validate import KINDS
-from weft.hardware import load
 from weft.validation.data import SCHEMAS
 
 SLOWER = {"achieved.matrix_bf16": 0.7, "achieved.gemm_memory": 0.6}
@@ -31,9 +31,9 @@ def weft(capsys):
 def measurements(tmp_path):
     """GEMMs of a slower H100, which the model of it predicts but for 3 % of noise."""
     random = np.random.default_rng(3)
-    gpu = load("h100-sxm").with_values({path: str(value) for path, value in SLOWER.items()})
+    gpu = hardware.gpu("h100-sxm").replace({path: str(value) for path, value in SLOWER.items()})
     m, n, k = (2 ** random.integers(6, 14, 240) for _ in range(3))
-    seconds = predict.gemm(m, n, k, "bf16", gpu).seconds * np.exp(random.normal(0, 0.03, 240))
+    seconds = gemm(m, n, k, "bf16", gpu).seconds * np.exp(random.normal(0, 0.03, 240))
     lines = [f"h100-sxm,bf16,{a},{b},{c},{t * 1e6:.6g}" for a, b, c, t in zip(m, n, k, seconds, strict=True)]
     folder = tmp_path / "data"
     folder.mkdir()
@@ -64,7 +64,7 @@ def test_validate_writes_json_a_page_and_pictures(weft, measurements, tmp_path):
     assert {file.name for file in out.iterdir()} == {
         "report.html", "validation.json", "gemm-predicted.png", "gemm-error.png",
     }  # fmt: skip
-    assert "Weft's models against measurements" in (out / "report.html").read_text()
+    assert "models against measurements" in (out / "report.html").read_text()
 
 
 def test_calibrate_finds_the_machine_behind_the_rows_and_its_file_serves(weft, measurements, tmp_path):
@@ -79,7 +79,7 @@ def test_calibrate_finds_the_machine_behind_the_rows_and_its_file_serves(weft, m
         if one["path"] in SLOWER:
             assert one["value"] == pytest.approx(SLOWER[one["path"]], rel=0.05)
     assert found["held_out_after"]["mean_abs_err"] < 0.05 < found["held_out_before"]["mean_abs_err"]
-    own = load(str(file))
+    own = hardware.gpu(str(file))
     assert own.provenance["achieved.matrix_bf16"].kind == "calibrated"
     assert "rows held out the mean error is" in own.provenance["achieved.matrix_bf16"].source
     status, out, _ = weft("validate", "--data", measurements, "--gpu", file)
@@ -97,7 +97,7 @@ def test_a_fit_never_replaces_the_file_that_it_extends(weft, measurements, tmp_p
     assert file.read_text() == before
     other = tmp_path / "other.toml"
     assert weft("calibrate", "--data", measurements, "--gpu", file, "--out", other)[0] == 0
-    assert load(str(other)).title == "Mine, calibrated"
+    assert hardware.gpu(str(other)).title == "Mine, calibrated"
 
 
 def test_calibrate_says_when_the_start_was_fitted_before_and_when_the_fit_made_it_worse(
@@ -123,9 +123,7 @@ def test_calibrate_says_when_the_start_was_fitted_before_and_when_the_fit_made_i
 def test_calibrate_is_reproducible(weft, measurements, tmp_path):
     texts = []
     for name in ("one.toml", "two.toml"):
-        assert (
-            weft("calibrate", "--data", measurements, "--gpu", "h100-sxm", "--out", tmp_path / name)[0] == 0
-        )
+        assert weft("calibrate", "--data", measurements, "--gpu", "h100-sxm", "--out", tmp_path / name)[0] == 0
         texts.append((tmp_path / name).read_text().replace("two", "one"))
     assert texts[0] == texts[1]
 
@@ -157,7 +155,7 @@ def test_a_gpus_file_is_no_library_and_measurements_are_no_gpu(weft, measurement
     assert "mine.toml' describes a GPU, not a library profile; name it with --gpu" in err
     status, _, err = weft("validate", "--data", data, "--gpu", data)
     assert status == 2
-    assert "gemm.csv' is no GPU: a file that describes one ends in .toml" in err
+    assert "gemm.csv' is no GPU; a file that describes one ends in .toml" in err
     assert "gemm.csv' is no GPU" in weft("calibrate", "--data", data, "--gpu", data)[2]
     status, _, err = weft("validate", "--data", data, "--library", tmp_path / "none.toml")
     assert status == 2

@@ -69,9 +69,7 @@ def test_an_impossible_time_is_named_with_line_value_and_rule(tmp_path, cell, ru
 
 
 def test_a_size_that_is_not_whole_is_named(tmp_path):
-    assert (
-        "line 2: m '6.5': this must be a whole number" in problems_of(tmp_path, "b200,bf16,6.5,64,64,5,,")[0]
-    )
+    assert "line 2: m '6.5': this must be a whole number" in problems_of(tmp_path, "b200,bf16,6.5,64,64,5,,")[0]
 
 
 def test_a_row_with_too_few_or_too_many_cells_is_named(tmp_path):
@@ -124,9 +122,7 @@ def test_data_types_may_be_in_capitals(tmp_path):
 
 def test_a_file_of_another_kind_than_asked_for_says_which_columns_are_needed(tmp_path):
     write(tmp_path, f"{HEAD}\nb200,bf16,1,1,1,5,,\n")
-    with pytest.raises(
-        InputError, match="holds gemm rows only; collective rows need the columns system, coll"
-    ):
+    with pytest.raises(InputError, match="holds gemm rows only; collective rows need the columns system, coll"):
         read_folder(tmp_path, ["collective"])
 
 
@@ -185,16 +181,13 @@ def test_a_folder_without_usable_files_is_refused_with_the_reason(tmp_path):
 def test_the_folder_is_the_given_one_else_the_environments(tmp_path, monkeypatch):
     monkeypatch.setenv("WEFT_DATA", str(tmp_path))
     assert data_folder() == tmp_path
-    with pytest.raises(
-        InputError, match=r"'nowhere' does not exist; put measurements .* docs/howto/validate\.md"
-    ):
+    with pytest.raises(InputError, match=r"'nowhere' does not exist; put measurements .* docs/howto/validate\.md"):
         data_folder("nowhere")
 
 
 def test_alike_problems_are_told_once_with_their_first_lines():
     alike = [
-        Problem("gemm.csv", (line,), "time_us", str(-line), "this must be greater than zero")
-        for line in range(2, 42)
+        Problem("gemm.csv", (line,), "time_us", str(-line), "this must be greater than zero") for line in range(2, 42)
     ]
     (told,) = gathered(alike)
     assert str(told) == (

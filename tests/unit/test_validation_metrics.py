@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from weft.predict import Parameter
+from weft.estimate import Parameter
 from weft.validation.bar import Demand, where
 from weft.validation.data import Rows
 from weft.validation.metrics import errors_of, grouped, worst
@@ -71,9 +71,7 @@ def test_a_machine_left_out_borrows_the_geometric_mean_of_its_vendors_others():
 
 def test_a_demand_counts_only_its_rows_and_says_whether_it_holds():
     parts = [predicted(subject("a", 1.05)), predicted(subject("b", 2.0))]
-    near = Demand(
-        "near", "gemm", "held out", {"mean": 0.1, "p90": 0.01}, where(("a",), "long", dtype=("bf16",))
-    )
+    near = Demand("near", "gemm", "held out", {"mean": 0.1, "p90": 0.01}, where(("a",), "long", dtype=("bf16",)))
     first, second = near.lines(parts)
     assert (first.rows, first.verdict, second.verdict) == (31, "pass", "MISS")
     assert first.reached == pytest.approx(1 - 1 / 1.05)

@@ -22,9 +22,7 @@ def contention(folder, **changes):
 def test_a_cell_is_compared_in_both_slowdowns_and_the_makespan(tmp_path):
     done = contention(tmp_path)
     assert not done.problems
-    measured = {
-        str(part.subject.labels["quantity"][0]): part.subject.measured[0] for part in done.predictions
-    }
+    measured = {str(part.subject.labels["quantity"][0]): part.subject.measured[0] for part in done.predictions}
     assert measured == pytest.approx(dict(zip(QUANTITIES, (1.2, 1.25, 90e-6), strict=True)))
     predicted = {str(part.subject.labels["quantity"][0]): part.seconds[0] for part in done.predictions}
     assert predicted["GEMM slowdown"] > 0.95

@@ -1,10 +1,12 @@
 import pickle
+import re
 
 import pytest
 
-from weft import workload
+from weft import models
 from weft.errors import ConfigError, InputError, UnknownNameError
-from weft.workload import SUBLAYERS, Gemm, SubLayer, Transformer, load_model, model_names, sublayer
+from weft.graph import Gemm
+from weft.models import SUBLAYERS, SubLayer, Transformer, load_model, model_names, sublayer
 
 FIELDS = {
     "name": "'m'",
@@ -27,7 +29,7 @@ def model_file(tmp_path, **changes):
 def test_a_gemm_counts_a_multiply_add_as_two_and_each_matrix_once():
     gemm = Gemm(m=4, n=3, k=5)
     assert gemm.flops == 2 * 4 * 3 * 5
-    assert gemm.bytes == 2 * (4 * 5 + 5 * 3 + 4 * 3)
+    assert gemm.least_bytes == 2 * (4 * 5 + 5 * 3 + 4 * 3)
     assert gemm.output_bytes == 2 * 4 * 3
 
 
@@ -43,14 +45,12 @@ def test_a_gemm_counts_a_multiply_add_as_two_and_each_matrix_once():
         ("int8", 1, ("bf16", 2), 4),
     ],
 )
-def test_a_gemm_reads_its_operands_format_and_writes_8_bit_products_as_bf16(
-    dtype, operand, output, accumulator
-):
+def test_a_gemm_reads_its_operands_format_and_writes_8_bit_products_as_bf16(dtype, operand, output, accumulator):
     gemm = Gemm(m=4, n=3, k=5, dtype=dtype)
     assert gemm.element_bytes == operand
     assert (gemm.output_dtype, gemm.output_element_bytes) == output
     assert gemm.accumulator_bytes == accumulator
-    assert gemm.bytes == operand * (4 * 5 + 5 * 3) + output[1] * 4 * 3
+    assert gemm.least_bytes == operand * (4 * 5 + 5 * 3) + output[1] * 4 * 3
 
 
 @pytest.mark.parametrize("value", [0, -1, 1.5, True])
@@ -121,7 +121,7 @@ def test_unknown_models_and_sublayers_list_the_known_ones():
     with pytest.raises(UnknownNameError, match=r"unknown model 'gpt3'; known: gpt-3, .*did you mean 'gpt-3'"):
         load_model("gpt3")
     with pytest.raises(UnknownNameError, match=r"unknown sub-layer 'fc3'; known: op, fc2, fc1, ip"):
-        workload.sublayer("t-nlg", "fc3")
+        models.sublayer("t-nlg", "fc3")
 
 
 def test_a_model_file_may_give_bare_values(tmp_path):
@@ -131,12 +131,13 @@ def test_a_model_file_may_give_bare_values(tmp_path):
     assert model.provenance["hidden"].kind == "set by user"
 
 
-@pytest.mark.parametrize("field", FIELDS)
+@pytest.mark.parametrize("field", [field for field in FIELDS if field != "name"])
 def test_a_model_file_with_a_missing_field_names_file_field_and_example(tmp_path, field):
     with pytest.raises(ConfigError) as caught:
         load_model(model_file(tmp_path, **{field: ""}))
-    assert str(caught.value).startswith(
-        f"model.toml: {field}: this field is missing; add a line like {field} = "
+    assert re.match(
+        rf"model\.toml: {field}: this (value|text) is missing; add .*like (\{{ value = |{field} = )",
+        str(caught.value),
     )
 
 
@@ -149,7 +150,7 @@ def test_a_model_file_with_a_missing_field_names_file_field_and_example(tmp_path
         ({"tensor_parallel": "8"}, ["tensor_parallel", "[8, 16]"]),
         ({"tensor_parallel": "[1]"}, ["tensor_parallel", "above 1"]),
         ({"tensor_parallel": "[]"}, ["tensor_parallel", "above 1"]),
-        ({"title": "3"}, ["title", "string"]),
+        ({"title": "3"}, ["title", "text in quotes"]),
     ],
 )
 def test_a_model_file_that_breaks_a_rule_is_named_with_the_rule(tmp_path, changes, words):
@@ -160,15 +161,11 @@ def test_a_model_file_that_breaks_a_rule_is_named_with_the_rule(tmp_path, change
 
 
 def test_a_model_can_be_described_in_python():
-    model = Transformer(
-        name="m", title="M", hidden=64, layers=2, sequence_length=8, batch=2, tensor_parallel=(2, 4)
-    )
+    model = Transformer(name="m", title="M", hidden=64, layers=2, sequence_length=8, batch=2, tensor_parallel=(2, 4))
     assert sublayer(model, "fc2").gemm == Gemm(16, 64, 256)
     assert hash(model) == hash(model.model_copy())
     with pytest.raises(ConfigError, match="hidden: '-1' must be greater than zero"):
-        Transformer(
-            name="m", title="M", hidden=-1, layers=2, sequence_length=8, batch=2, tensor_parallel=(2,)
-        )
+        Transformer(name="m", title="M", hidden=-1, layers=2, sequence_length=8, batch=2, tensor_parallel=(2,))
 
 
 def test_a_gemm_shows_its_shape_as_the_field_writes_it():
@@ -177,8 +174,6 @@ def test_a_gemm_shows_its_shape_as_the_field_writes_it():
 
 def test_a_model_without_its_number_of_heads_has_heads_of_128():
     assert load_model("gpt-3").attention_heads == 96
-    nameless = Transformer(
-        name="m", title="M", hidden=4096, layers=2, sequence_length=8, batch=1, tensor_parallel=[2]
-    )
+    nameless = Transformer(name="m", title="M", hidden=4096, layers=2, sequence_length=8, batch=1, tensor_parallel=[2])
     assert nameless.heads is None
     assert nameless.attention_heads == 32

@@ -8,29 +8,29 @@ from typing import TYPE_CHECKING
 import click
 
 from weft import report
-from weft.cli.beside import parse_collective
 from weft.cli.options import (
     clock_option,
     dtype_option,
     examples,
     file_option,
     folder_option,
-    given,
     gpu_options,
     jobs_option,
     machine,
+    parse_collective,
     request_option,
+    run_options,
     store_option,
+    three_sizes,
     whole_numbers,
-)
+)  # fmt: skip
 from weft.cli.progress import progress_bar
-from weft.cli.tables import print_table
-from weft.errors import InputError
+from weft.cli.tables import print_parts
 from weft.files import write_json
 
 if TYPE_CHECKING:
-    from weft.sweep import Store
-    from weft.tuning.advice import Advice, Option
+    from weft.options import RunOptions
+    from weft.run.sweep import Store
 
 _EXAMPLES = examples(
     "weft advise --gemm 8192,8192,8192 --beside all_gather:896MiB --gpu mi300x",
@@ -39,9 +39,7 @@ _EXAMPLES = examples(
 
 
 @click.command(epilog=_EXAMPLES)
-@click.option(
-    "--gemm", required=True, callback=whole_numbers, metavar="M,N,K", help="The GEMM that each GPU computes."
-)
+@click.option("--gemm", required=True, callback=whole_numbers, metavar="M,N,K", help="The GEMM that each GPU computes.")
 @click.option(
     "--beside",
     required=True,
@@ -55,11 +53,10 @@ _EXAMPLES = examples(
 @request_option()
 @click.option("--quick", is_flag=True, help="Leave out what the assumed values of the machine could change.")
 @file_option("--json", "json_file", "Write the advice and every number behind it as JSON.")
-@folder_option(
-    "Write report.html with the pictures, and tables.json that a runtime can choose from, to this folder."
-)
+@folder_option("Write report.html with the pictures, and tables.json that a runtime can choose from, to this folder.")
 @jobs_option
 @store_option
+@run_options
 def advise(
     gemm: tuple[int, ...],
     beside: str,
@@ -67,71 +64,30 @@ def advise(
     assignments: tuple[str, ...],
     dtype: str,
     ranks: int,
-    clock: str,
-    request_bytes: int | None,
     quick: bool,
     json_file: Path | None,
     folder: Path | None,
     jobs: int,
     store: Store | None,
+    options: RunOptions,
 ) -> None:
     """Say how a GEMM and a collective should share a GPU: which strategy, how many compute units, what gain.
 
     The machine's slowdown tables are simulated when it is first asked about, and kept; then the best choices are
     simulated to confirm them.
     """
-    from weft.tuning import advise as ask
-    from weft.workload import Gemm
+    from weft.graph import Collective, Gemm
+    from weft.report.advice import doubt_table, knob_table, option_table
+    from weft.search import advise as ask
 
-    if len(gemm) != 3:
-        raise InputError(f"--gemm has {len(gemm)} numbers; write M,N,K, like 8192,8192,8192")
-    name, bytes_ = parse_collective(beside)
-    shape, where = Gemm(*gemm, dtype), machine(gpu, assignments)
+    shape = Gemm(*three_sizes(gemm), dtype)
+    moved = Collective(*parse_collective(beside), ranks, dtype)
+    where = machine(gpu, assignments)
     with progress_bar("advise") as progress:
-        advice = ask(
-            shape, name, bytes_, where, ranks=ranks, clock=clock, spread=not quick, jobs=jobs, progress=progress,
-            store=store, **given(request_bytes=request_bytes),
-        )  # fmt: skip
-    _print(advice)
+        advice = ask(shape, moved, where, options, spread=not quick, jobs=jobs, progress=progress, store=store)
+    print_parts([option_table(advice), *advice.sentences, knob_table(advice), doubt_table(advice)])
     if json_file is not None:
         click.echo(f"figures: {write_json(json_file, advice.as_json())}")
     if folder is not None:
         click.echo(f"tables:  {advice.tables.save(folder / 'tables.json')}")
         click.echo(f"report:  {report.advice_report(advice, folder)}")
-
-
-def _print(advice: Advice) -> None:
-    from weft.units import format_bytes
-
-    g = advice.gemm
-    title = (
-        f"GEMM {g.m} x {g.n} x {g.k} {g.dtype} beside {advice.collective} of {format_bytes(advice.bytes_, 4)} "
-        f"on each of {advice.tables.ranks} x {advice.gpu.name}"
-    )
-    columns = [
-        "way to share",
-        f"{advice.units_word} apart",
-        "expected us",
-        "simulated us",
-        "speedup",
-        "of the ideal",
-    ]
-    print_table(title, columns, [_row(advice, option) for option in advice.ranked], numbers=columns[1:])
-    for sentence in advice.sentences:
-        click.echo(sentence)
-    print_table("What to set", ["what", "says"], [list(knob) for knob in advice.knobs])
-    columns = ["reason to doubt", "low", "high"]
-    rows = [[doubt.why, f"{doubt.low:.2f}x", f"{doubt.high:.2f}x"] for doubt in advice.felt]
-    print_table("How sure that is", columns, rows, numbers=columns[1:])
-
-
-def _row(advice: Advice, option: Option) -> list[str]:
-    run = option.run
-    return [
-        option.strategy,
-        "" if option.units is None else str(option.units),
-        f"{option.forecast_s * 1e6:.0f}",
-        "" if run is None else f"{run.makespan_s * 1e6:.0f}",
-        f"{advice.speedup_of(option):.2f}x",
-        f"{advice.share_of(option):.0%}",
-    ]

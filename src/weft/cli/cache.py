@@ -14,6 +14,7 @@ from weft.cli.options import examples
 from weft.cli.tables import print_table
 from weft.errors import OutputError
 from weft.files import check_out_dir
+from weft.report.tables import Table
 from weft.units import format_bytes
 
 _SECONDS = {"h": 3600, "d": 86400, "w": 7 * 86400}
@@ -42,7 +43,7 @@ def cache() -> None:
 @cache.command("show")
 def show() -> None:
     """Say where the cache is, what it holds and how large it is."""
-    from weft.sweep import Store
+    from weft.run.sweep import Store
 
     root = _root()
     runs = Store().contents()
@@ -52,7 +53,7 @@ def show() -> None:
         ["simulated runs", str(runs.entries), format_bytes(runs.bytes, 3), idle],
         ["engine, compiled", str(len(engines)), format_bytes(sum(map(_size, engines)), 3), ""],
     ]
-    print_table(str(root), ["what", "entries", "size", "longest unused"], rows, numbers="entries size")
+    print_table(Table(("what", "entries", "size", "longest unused"), rows, title=str(root)))
 
 
 @cache.command("clear", epilog=examples("weft cache clear --older-than 30d", "weft cache clear --engine"))
@@ -67,7 +68,7 @@ def show() -> None:
 @click.option("--engine", is_flag=True, help="The engine's machine code too; the next run compiles it again.")
 def clear(age: float, engine: bool) -> None:
     """Remove the simulated runs that are kept; they are made again when they are needed."""
-    from weft.sweep import Store
+    from weft.run.sweep import Store
 
     _root()
     removed = Store().clear(age)

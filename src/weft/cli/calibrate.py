@@ -11,6 +11,7 @@ import click
 from weft.cli.options import data_option, examples, file_option
 from weft.cli.tables import print_table
 from weft.files import write_atomically, write_json
+from weft.report.tables import Table
 
 if TYPE_CHECKING:
     from weft.validation.calibration import Fitted
@@ -22,14 +23,10 @@ if TYPE_CHECKING:
 _MOST_ROWS = 5000  # of each group: more would make the fit slow and change nothing
 
 
-@click.command(
-    "calibrate", epilog=examples("weft calibrate --data gemm.csv --gpu h100-sxm --out my-gpu.toml")
-)
+@click.command("calibrate", epilog=examples("weft calibrate --data gemm.csv --gpu h100-sxm --out my-gpu.toml"))
 @data_option
 @click.option("--gpu", metavar="NAME|FILE", help="Fit this GPU to its GEMMs.")
-@click.option(
-    "--system", metavar="NAME", help="Fit the collective library of this system to its collectives."
-)
+@click.option("--system", metavar="NAME", help="Fit the collective library of this system to its collectives.")
 @click.option(
     "--holdout",
     type=click.FloatRange(0, 1, min_open=True, max_open=True),
@@ -38,9 +35,7 @@ _MOST_ROWS = 5000  # of each group: more would make the fit slow and change noth
     metavar="SHARE",
     help="Share of the rows that the fit does not see.",
 )
-@click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Which rows are held out."
-)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Which rows are held out.")
 @file_option("--out", "out", "Write the fitted GPU or library profile to this TOML file.")
 @file_option("--json", "json_file", "Write the parameters and the errors as JSON.")
 def calibrate(
@@ -109,11 +104,9 @@ def _write(done: Calibrated, target: Target, out: Path | None, json_file: Path |
 
 def _print_parameters(done: Calibrated) -> None:
     told = [found for found in done.fit.parameters if found.state != "no rows"]
-    columns = ["parameter", "start", "fitted", "95 % low", "high", "bounds", "rows", "state", "what it is"]
+    heads = ("parameter", "start", "fitted", "95 % low", "high", "rows", "bounds", "state", "what it is")
     title = f"{done.subject.machine}: {done.fitted_rows} rows fitted, {len(done.held_out.subject)} held out"
-    print_table(
-        title, columns, [_row(found) for found in told], ["start", "fitted", "95 % low", "high", "rows"]
-    )
+    print_table(Table(heads, [_row(found) for found in told], title=title, prose=3))
     silent = [found.parameter.path for found in done.fit.parameters if found.state == "no rows"]
     if silent:
         click.echo(f"no row depends on {', '.join(silent)}: kept as they were")
@@ -125,32 +118,18 @@ def _row(found: Fitted) -> list[str]:
     unit = found.parameter.unit
     start, value, low, high = (shown(v, unit) for v in (found.start, found.value, found.low, found.high))
     bounds = f"{shown(found.parameter.low, unit)} to {shown(found.parameter.high, unit)}"
-    if found.state == "too few rows":
-        state = (
-            f"{found.state}, needs {found.parameter.needs_rows}"
-            if found.state == "too few rows"
-            else found.state
-        )
-        low = high = value = "–"
-    else:
-        state = found.state
-    return [
-        found.parameter.path,
-        start,
-        value,
-        low,
-        high,
-        bounds,
-        f"{found.rows:,}",
-        state,
-        found.parameter.about,
-    ]
+    state = found.state
+    if state == "too few rows":
+        value = low = high = "–"
+        state = f"{state}, needs {found.parameter.needs_rows}"
+    fitted = (start, value, low, high, f"{found.rows:,}")
+    return [found.parameter.path, *fitted, bounds, state, found.parameter.about]
 
 
 def _print_errors(done: Calibrated) -> None:
     rows = [["before", *_texts(done.before)], ["after", *_texts(done.after)]]
-    columns = ["rows held out", "rows", "mean", "median", "p90", "bias", "geomean"]
-    print_table("Errors on the rows that the fit did not see", columns, rows, columns[1:])
+    heads = ("rows held out", "rows", "mean", "median", "p90", "bias", "geomean")
+    print_table(Table(heads, rows, title="Errors on the rows that the fit did not see"))
 
 
 def _texts(errors: Errors) -> list[str]:

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from weft.errors import InputError, UnknownNameError
-from weft.predict.prediction import FloatArray
+from weft.estimate.answer import FloatArray
+from weft.graph import DTYPE_BYTES
 from weft.units import LARGEST_COUNT, Dimension, parse
-from weft.workload import DTYPE_BYTES
 
 _SIZES = ("m", "n", "k", "batch")
 _LARGEST_BUFFER = 2.0**50
@@ -50,9 +50,7 @@ def _check_columns(path: Path, names: Sequence[str]) -> None:
         raise InputError(f"{path} is empty; its first line must name the columns, like m,n,k")
     missing = [name for name in ("m", "n", "k") if name not in names]
     if missing:
-        raise InputError(
-            f"{path} has no column '{missing[0]}'; its first line must name m, n and k, like m,n,k"
-        )
+        raise InputError(f"{path} has no column '{missing[0]}'; its first line must name m, n and k, like m,n,k")
 
 
 def _row(
@@ -124,9 +122,7 @@ def dimensions(assignments: Sequence[str]) -> dict[str, int]:
     for text in assignments:
         name, equals, value = (part.strip() for part in text.partition("="))
         if not (name and equals and value.isdecimal()):
-            raise InputError(
-                f"'{text}' gives no dimension a whole number; write it like rows=4096,columns=2048"
-            )
+            raise InputError(f"'{text}' gives no dimension a whole number; write it like rows=4096,columns=2048")
         if len(value) > 15:
             raise InputError(f"{name} is {_short(value)}; it must have at most 15 digits")
         if name in sizes:

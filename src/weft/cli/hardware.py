@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any
 
 import click
@@ -12,8 +11,9 @@ import click
 from weft import hardware as machines
 from weft.cli.options import examples
 from weft.cli.tables import print_sourced, print_table
-from weft.errors import InputError, UnknownNameError
-from weft.hardware import Gpu, Machine, Provenance
+from weft.errors import UnknownNameError
+from weft.hardware import Gpu, Node, Provenance
+from weft.report.tables import Table
 from weft.units import format_bytes, format_rate
 
 _GPU_COLUMNS = ("name", "title", "units", "bf16 TFLOP/s", "memory", "memory rate", "cache", "links, one way")
@@ -30,16 +30,15 @@ def hardware() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 def list_machines(as_json: bool) -> None:
     """List the GPUs of the catalogue and the systems that they sit in."""
-    gpus = [machines.load(name) for name in machines.names()]
-    systems = [machines.load_system(name) for name in machines.system_names()]
+    gpus = [machines.gpu(name) for name in machines.gpu_names()]
+    systems = machines.known_nodes()
     if as_json:
         about = [*map(_gpu_entry, gpus), *map(_system_entry, systems)]
         click.echo(json.dumps(about, indent=2))
         return
-    rows = [_gpu_row(gpu) for gpu in gpus]
-    print_table("GPUs", _GPU_COLUMNS, rows, numbers=_GPU_COLUMNS[2:], spare=_SPARE)
+    print_table(Table(_GPU_COLUMNS, [_gpu_row(gpu) for gpu in gpus], 2, "GPUs", spare=_SPARE))
     rows = [_system_row(system) for system in systems]
-    print_table("Systems", _SYSTEM_COLUMNS, rows, numbers={"GPUs"}, spare=("title",))
+    print_table(Table(_SYSTEM_COLUMNS, rows, 3, "Systems", prose=2, spare=("title",)))
 
 
 @hardware.command("show", epilog=examples("weft hardware show t3-paper"))
@@ -57,23 +56,21 @@ def show_machine(name: str, as_json: bool) -> None:
     print_sourced(_headline(found), "path", _texts(found), found.provenance)
 
 
-def _find(name: str) -> Gpu | Machine:
-    """The GPU or system of that name or file, or the system that "8xH100" means; UnknownNameError names the nearest."""
-    if name in machines.system_names() or (name.endswith(".toml") and machines.describes_system(name)):
-        return machines.load_system(name)
-    try:
-        return machines.load(name)
-    except UnknownNameError as error:
-        if error.kind != "GPU" or error.name != name:
-            raise
-        with suppress(InputError):
-            return machines.find_system(name).machine
-        raise UnknownNameError("GPU or system", name, [*machines.names(), *machines.system_names()]) from None
+def _find(name: str) -> Gpu | Node:
+    """The GPU or node of that name or file, or the node that "8xH100" means; UnknownNameError names the nearest."""
+    if name not in machines.node_names():
+        try:
+            return machines.gpu(name)
+        except UnknownNameError as error:
+            if error.kind != "GPU" or error.name != name:
+                raise
+    found = machines.system(name)
+    return found.node or found.gpu
 
 
-def _headline(found: Gpu | Machine) -> str:
+def _headline(found: Gpu | Node) -> str:
     also = f" Also known as {', '.join(found.aliases)}." if found.aliases else ""
-    gpu = f" Its GPU: {found.gpu.name}." if isinstance(found, Machine) else ""
+    gpu = f" Its GPU: {found.gpu.name}." if isinstance(found, Node) else ""
     return f"{found.name}: {found.description}{gpu}{also}"
 
 
@@ -91,7 +88,7 @@ def _gpu_row(gpu: Gpu) -> list[str]:
     ]
 
 
-def _system_row(system: Machine) -> list[str]:
+def _system_row(system: Node) -> list[str]:
     joined = system.topology + (", which reduces" if system.switch_reduces else "")
     network = f"{format_rate(system.network.bandwidth, 3)}, {system.network.kind}"
     return [system.name, system.title, system.gpu.name, str(system.gpus_per_node), joined, network]
@@ -114,7 +111,7 @@ def _gpu_entry(gpu: Gpu) -> dict[str, Any]:
     }
 
 
-def _system_entry(system: Machine) -> dict[str, Any]:
+def _system_entry(system: Node) -> dict[str, Any]:
     about = {"kind": "system", "name": system.name, "title": system.title, "description": system.description}
     return {
         **about,
@@ -127,21 +124,21 @@ def _system_entry(system: Machine) -> dict[str, Any]:
     }
 
 
-def _texts(found: Gpu | Machine) -> Mapping[str, str]:
+def _texts(found: Gpu | Node) -> Mapping[str, str]:
     if isinstance(found, Gpu):
-        return {path: found.text(path) for path in found.paths()}
+        return {path: found.text(path) for path in found.rules()}
     return {path: found.text(path) for path in found.provenance}
 
 
-def _as_json(found: Gpu | Machine) -> dict[str, Any]:
+def _as_json(found: Gpu | Node) -> dict[str, Any]:
     """A GPU or system as plain data, every value with its base unit and provenance."""
     entry = _gpu_entry(found) if isinstance(found, Gpu) else _system_entry(found)
     values = [_value_as_json(found, path, found.provenance.get(path)) for path in _texts(found)]
     return {**entry, "values": values}
 
 
-def _value_as_json(found: Gpu | Machine, path: str, provenance: Provenance | None) -> dict[str, Any]:
+def _value_as_json(found: Gpu | Node, path: str, provenance: Provenance | None) -> dict[str, Any]:
     known = provenance.model_dump(exclude={"text"}) if provenance else {}
-    rule = machines.quantities()[path] if isinstance(found, Gpu) else machines.machine_paths()[path]
+    rule = found.rules()[path]
     unit = rule.dimension.value if rule else ""
     return {"path": path, "value": found.value(path), "unit": unit, "text": found.text(path), **known}

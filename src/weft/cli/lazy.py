@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from weft.errors import UnknownNameError
+from weft.errors import InputError, UnknownNameError
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,31 @@ class LazyCommand:
         return command
 
 
-class LazyGroup(click.Group):
-    """A click group over `LazyCommand`s; its help is written without importing any of them."""
+@dataclass(frozen=True)
+class Plugin:
+    """A command of another distribution, found by its entry point `name` in the group "weft.commands"."""
 
-    def __init__(self, *args: Any, lazy: Mapping[str, LazyCommand], **kwargs: Any) -> None:
+    distribution: str
+    name: str
+    short_help: str
+
+    def load(self) -> click.Command:
+        """The command itself, imported now; InputError if its distribution is not installed."""
+        from importlib.metadata import entry_points
+
+        for found in entry_points(group="weft.commands", name=self.name):
+            command: click.Command = found.load()
+            return command
+        raise InputError(
+            f"'weft {self.name}' is in the distribution {self.distribution}, which is not installed; in a clone of "
+            f"Weft, run: pip install ./{self.name}"
+        )
+
+
+class LazyGroup(click.Group):
+    """A click group of commands; its help is written without importing any of them."""
+
+    def __init__(self, *args: Any, lazy: Mapping[str, LazyCommand | Plugin], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.lazy = lazy
 

@@ -8,7 +8,7 @@ from typing import NoReturn
 import click
 
 from weft import __version__
-from weft.cli.lazy import LazyCommand, LazyGroup
+from weft.cli.lazy import LazyCommand, LazyGroup, Plugin
 from weft.errors import WeftError
 
 EXIT_BAD_INPUT = 2
@@ -22,14 +22,10 @@ COMMANDS = {
     "predict": LazyCommand("weft.cli.predict:predict", "Predict GEMMs, collectives, operators and layers."),
     "validate": LazyCommand("weft.cli.validate:validate", "Set the models beside measured times."),
     "calibrate": LazyCommand("weft.cli.calibrate:calibrate", "Fit a machine to its own measurements."),
-    "measure": LazyCommand("weft.cli.measure:measure", "Time the GPU at hand and write tables of it."),
-    "hardware": LazyCommand(
-        "weft.cli.hardware:hardware", "List and show machines, each value with its source."
-    ),
+    "measure": Plugin("weft-measure", "measure", "Time the GPU at hand and write tables of it."),
+    "hardware": LazyCommand("weft.cli.hardware:hardware", "List and show machines, each value with its source."),
     "models": LazyCommand("weft.cli.models:models", "List and show models and their sub-layers."),
-    "overlaps": LazyCommand(
-        "weft.cli.overlaps:overlaps", "List the ways to overlap compute and communication."
-    ),
+    "overlaps": LazyCommand("weft.cli.overlaps:overlaps", "List the ways to overlap compute and communication."),
     "cache": LazyCommand("weft.cli.cache:cache", "Show and clear what Weft keeps for later."),
 }
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
 from weft.cli.output import writable_file, writable_folder
 from weft.errors import InputError
+from weft.options import RunOptions
 from weft.units import LARGEST_COUNT
 
 if TYPE_CHECKING:
     from weft.hardware import Gpu
-    from weft.sweep.store import Store
+    from weft.run.sweep.store import Store
 
 F = TypeVar("F", bound=Callable[..., Any])
 SIZE = click.IntRange(1, LARGEST_COUNT)
@@ -31,9 +33,7 @@ def comma_list(context: click.Context, option: click.Parameter, text: str | None
     return names
 
 
-def whole_numbers(
-    context: click.Context, option: click.Parameter, text: str | None
-) -> tuple[int, ...] | None:
+def whole_numbers(context: click.Context, option: click.Parameter, text: str | None) -> tuple[int, ...] | None:
     """The whole numbers in "8,16" (None stays None)."""
     names = comma_list(context, option, text)
     if names is None:
@@ -123,6 +123,18 @@ def clock_option(default: str = "sustained", also: Sequence[str] = (), more: str
     )
 
 
+def run_options(function: F) -> F:
+    """Hand a command --clock, --request-bytes and --mode as one: its `options` of a run."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **given: Any) -> Any:
+        taken = {name: given.pop(name) for name in ("clock", "request_bytes", "mode") if name in given}
+        set_ = {name: value for name, value in taken.items() if value is not None}
+        return function(*args, options=RunOptions(**set_), **given)
+
+    return cast(F, call)
+
+
 def dtype_option(default: str, of: str) -> Callable[[F], F]:
     """Add --dtype, the data type `of` something; "BF16" is bf16."""
     return click.option(
@@ -188,25 +200,17 @@ def store_option(command: F) -> F:
 
 
 def _store(context: click.Context, option: click.Parameter, without: bool) -> Store | None:
-    from weft.sweep.store import Store
+    from weft.run.sweep.store import Store
 
     return None if without else Store()
 
 
 def machine(gpu: str, assignments: tuple[str, ...]) -> Gpu:
     """The GPU with the values that --set changes; InputError for a name, path or value that cannot be."""
+    from weft import hardware
     from weft.hardware import parse_assignment
 
-    return _named(gpu).with_values(dict(map(parse_assignment, assignments)))
-
-
-def _named(gpu: str) -> Gpu:
-    """The GPU of that name or file; a table is told as no GPU."""
-    from weft.hardware import load
-
-    if gpu.lower().endswith((".csv", ".json")):
-        raise InputError(f"'{gpu}' is no GPU; a file that describes one ends in .toml")
-    return load(gpu)
+    return hardware.gpu(gpu).replace(dict(map(parse_assignment, assignments)))
 
 
 def given(**options: Any) -> dict[str, Any]:
@@ -216,7 +220,7 @@ def given(**options: Any) -> dict[str, Any]:
 
 def parse_split(text: str, gpu: Gpu) -> int:
     """The compute units set apart in a split such as "72-8"; InputError unless it adds up to those of the GPU."""
-    from weft.overlap.strategies import apart_of
+    from weft.schedule.sharing import apart_of
 
     units = gpu.compute.compute_units
     gemm, dash, apart = (part.strip() for part in text.partition("-"))
@@ -225,3 +229,23 @@ def parse_split(text: str, gpu: Gpu) -> int:
             f"'{text}' is no split; write the GEMM's compute units and those set apart, like {units - 8}-8"
         )
     return apart_of(int(gemm), int(apart), gpu)
+
+
+def parse_collective(text: str) -> tuple[str, int]:
+    """The name and the size [bytes] in "all_reduce:256MiB"; InputError if either is missing, or nothing is moved."""
+    from weft import units
+
+    name, colon, size = text.partition(":")
+    if not (name and colon and size):
+        raise InputError(f"'{text}' is no collective with its size; write it like all_reduce:256MiB")
+    bytes_ = int(units.parse(size, units.Dimension.BYTES))
+    if bytes_ < 1:
+        raise InputError(f"'{text}' moves nothing; give a size above zero, like {name.strip()}:256MiB")
+    return name.strip(), bytes_
+
+
+def three_sizes(gemm: tuple[int, ...]) -> tuple[int, int, int]:
+    """M, N and K; InputError for more or fewer numbers."""
+    if len(gemm) != 3:
+        raise InputError(f"--gemm has {len(gemm)} dimensions; write M,N,K, like 8192,8192,8192")
+    return gemm

@@ -17,7 +17,7 @@ from weft import report
 from weft.files import check_out_dir, check_writable, write_atomically, write_json
 
 if TYPE_CHECKING:
-    from weft.result import Result
+    from weft.result import Timeline
 
 
 def writable_file(context: click.Context, option: click.Parameter, path: Path | None) -> Path | None:
@@ -30,17 +30,13 @@ def writable_folder(context: click.Context, option: click.Parameter, path: Path 
     return None if path is None else check_out_dir(path)
 
 
-def write_tables(
-    json_file: Path | None, record: Any, csv_file: Path | None, rows: Sequence[Mapping[str, Any]]
-) -> None:
+def write_tables(json_file: Path | None, record: Any, csv_file: Path | None, rows: Sequence[Mapping[str, Any]]) -> None:
     """Write what --json and --csv ask for: plain data, and rows as a table; what a row lacks is empty there."""
     if json_file is not None:
         click.echo(f"figures: {write_json(json_file, record)}")
     if csv_file is not None:
         text = io.StringIO()
-        writer = csv.DictWriter(
-            text, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n"
-        )
+        writer = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
         click.echo(f"table:   {write_atomically(csv_file, text.getvalue())}")
@@ -50,7 +46,7 @@ def write_answer(
     json_file: Path | None,
     record: Any,
     trace_file: Path | None,
-    traced: Result,
+    traced: Timeline,
     folder: Path | None,
     page: Callable[[Path], Path],
 ) -> None:
@@ -63,7 +59,7 @@ def write_answer(
         click.echo(f"report:  {page(folder)}")
 
 
-def write_traces(run: Result, file: Path, what: str = "") -> None:
+def write_traces(run: Timeline, file: Path, what: str = "") -> None:
     """Write the trace of a run, a file for each rank."""
     for path in report.write_trace(run, file):
         click.echo(f"trace:   {path}{what}")

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import click
 
 from weft.cli.options import examples
 from weft.cli.tables import print_table
+from weft.report.tables import Table
 
-if TYPE_CHECKING:
-    from weft.overlap import Overlap, Strategy
+_JOINED = ("name", "title", "kind", "arbiter", "summary")
+_SHARED = ("name", "title", "driver", "units apart", "summary")
 
 
 @click.group()
@@ -24,45 +23,28 @@ def overlaps() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def list_overlaps(as_json: bool) -> None:
     """List the overlaps of a sub-layer, then those of a GEMM and a collective that do not depend on each other."""
-    from weft.overlap import OVERLAPS, STRATEGIES
+    from weft.schedule import PASSES, Ideal, Sharing
 
-    joined = [_about(overlap) for overlap in OVERLAPS.values()]
-    shared = [_about_strategy(strategy) for strategy in STRATEGIES.values()]
+    joined, shared = [], []
+    for one in PASSES.values():
+        about: dict[str, str | None] = {"name": one.name, "title": one.title}
+        if isinstance(one, Sharing):
+            apart = "yes" if one.partition else None
+            about |= {"kind": "strategy", "driver": one.driver, "units_apart": apart}
+            shared.append(about | {"summary": one.summary})
+        else:
+            ideal = isinstance(one, Ideal)
+            about |= {
+                "kind": "ideal" if ideal else "simulated",
+                "arbiter": None if ideal else one.arbiter.name,
+            }
+            joined.append(about | {"summary": one.summary})
     if as_json:
         click.echo(json.dumps([*joined, *shared], indent=2))
         return
-    _print(
-        "A GEMM and the collective of its own output", ["name", "title", "kind", "arbiter", "summary"], joined
-    )
-    columns = ["name", "title", "driver", "units apart", "summary"]
-    _print("A GEMM and an independent collective: weft simulate --gemm ... --beside ...", columns, shared)
-
-
-def _print(title: str, columns: list[str], about: Sequence[Mapping[str, str | None]]) -> None:
-    print_table(
-        title, columns, [[entry[column.replace(" ", "_")] or "" for column in columns] for entry in about]
-    )
-
-
-def _about(overlap: Overlap) -> dict[str, str | None]:
-    from weft.overlap import Simulated
-
-    simulated = isinstance(overlap, Simulated)
-    return {
-        "name": overlap.name,
-        "title": overlap.title,
-        "kind": "simulated" if simulated else "ideal",
-        "arbiter": overlap.policy.name if isinstance(overlap, Simulated) else None,
-        "summary": overlap.summary,
-    }
-
-
-def _about_strategy(strategy: Strategy) -> dict[str, str | None]:
-    return {
-        "name": strategy.name,
-        "title": strategy.title,
-        "kind": "strategy",
-        "driver": strategy.driver,
-        "units_apart": "yes" if strategy.partition else None,
-        "summary": strategy.summary,
-    }
+    for title, heads, rows in (
+        ("A GEMM and the collective of its own output", _JOINED, joined),
+        ("A GEMM and an independent collective: weft simulate --gemm ... --beside ...", _SHARED, shared),
+    ):
+        cells = [[row[head.replace(" ", "_")] or "" for head in heads] for row in rows]
+        print_table(Table(heads, cells, text_columns=len(heads), title=title))

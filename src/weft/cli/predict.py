@@ -17,15 +17,23 @@ from weft.cli.options import (
     folder_option,
     given,
     machine,
+    run_options,
     set_option,
     whole_numbers,
 )
 from weft.cli.output import write_tables
-from weft.cli.tables import print_table
+from weft.cli.tables import print_parts, print_table
 from weft.errors import InputError
+from weft.options import RunOptions
+from weft.report.tables import Table
 
 if TYPE_CHECKING:
-    from weft.hardware import Gpu
+    from collections.abc import Mapping, Sequence
+
+    from weft.cli.cases import Shapes
+    from weft.estimate import Harness
+    from weft.hardware import Gpu, System
+    from weft.report.predictions import Predicted
 
 
 @click.group()
@@ -70,6 +78,7 @@ _csv = file_option("--csv", "csv_file", "Write the predictions as CSV.")
 @_clock
 @_json
 @_csv
+@run_options
 def gemm(
     shape: tuple[int, ...] | None,
     dtype: str,
@@ -77,12 +86,13 @@ def gemm(
     shapes_file: Path | None,
     names: tuple[str, ...],
     assignments: tuple[str, ...],
-    clock: Any,
     json_file: Path | None,
     csv_file: Path | None,
+    options: RunOptions,
 ) -> None:
     """Predict C[M,N] = A[M,K] B[K,N] on one or several GPUs, for one shape or a file of them."""
-    from weft.cli import cases, predictions
+    from weft.cli import cases
+    from weft.report.predictions import gemm_parts
 
     if shape is not None and len(shape) != 3:
         raise InputError(f"the shape has {len(shape)} dimensions; write M,N,K, like 8192,8192,8192")
@@ -92,10 +102,31 @@ def gemm(
         shapes = cases.one_shape(shape, batch, dtype)
     else:
         raise InputError("give either a shape, like 8192,8192,8192, or --shapes FILE")
-    done = [predictions.predict_gemms(gpu, shapes, clock) for gpu in _machines(names, assignments)]
-    predictions.print_gemms(done)
-    rows = predictions.rows(done)
-    write_tables(json_file, {"predictions": rows}, csv_file, rows)
+    done = [_gemms(machine(name, assignments), shapes, options) for name in names]
+    _finish(done, gemm_parts(done), json_file, csv_file)
+
+
+def _gemms(gpu: Gpu, shapes: Shapes, options: RunOptions) -> Predicted:
+    """The GEMMs on a GPU, with the rate that they reach [TFLOP/s]."""
+    import numpy as np
+
+    from weft.estimate import Estimate, estimate
+    from weft.graph import Gemm
+    from weft.report.predictions import Predicted
+
+    dtypes = shapes["dtype"]
+    seconds, bound = np.empty(dtypes.size), np.empty(dtypes.size, dtype=np.int64)
+    parts: dict[str, Any] = {}
+    for dtype in dict.fromkeys(dtypes.tolist()):
+        chosen = dtypes == dtype
+        m, n, k, batch = (shapes[name][chosen] for name in ("m", "n", "k", "batch"))
+        found = estimate(Gemm(m, n, k, dtype, batch), gpu, options)
+        seconds[chosen], bound[chosen] = found.seconds, found.bound
+        for name, part in found.parts.items():
+            parts.setdefault(name, np.zeros(dtypes.size))[chosen] = part
+    flops = 2.0 * shapes["m"] * shapes["n"] * shapes["k"] * shapes["batch"]
+    columns = {"gpu": gpu.name, **shapes, "clock": options.clock}
+    return Predicted(gpu.name, columns, Estimate(seconds, bound, parts), {"tflops": flops / seconds / 1e12})
 
 
 @predict.command(
@@ -106,9 +137,7 @@ def gemm(
     ),
 )
 @click.argument("what", metavar="NAME:SIZES")
-@click.option(
-    "--ranks", type=click.IntRange(2, SIZE.max), required=True, metavar="N", help="GPUs that take part."
-)
+@click.option("--ranks", type=click.IntRange(2, SIZE.max), required=True, metavar="N", help="GPUs that take part.")
 @click.option(
     "--system",
     "systems",
@@ -155,21 +184,38 @@ def collective(
     A size is the whole buffer, as nccl-tests counts it; a range takes its first size, every doubling of it, and
     its last.
     """
-    from weft.cli import cases, predictions
+    from weft.cli import cases
+    from weft.estimate import Harness
+    from weft.report.predictions import collective_parts, collective_report
 
     name, sizes = cases.collective_sizes(what)
-    options = given(algorithm=algorithm, nodes=nodes, dma=dma, profile=_profile(profile))
-    done = [predictions.predict_collectives(name, sizes, ranks, system, options) for system in systems]
-    predictions.print_collectives(done)
-    rows = predictions.rows(done)
-    write_tables(json_file, {"predictions": rows}, csv_file, rows)
+    how: Any = given(algorithm=algorithm, driver="dma" if dma else None, profile=_profile(profile))
+    harness = Harness(**how)
+    done = [_collectives(name, sizes, ranks, system, nodes, harness) for system in systems]
+    _finish(done, collective_parts(done), json_file, csv_file)
     if folder is not None:
-        click.echo(f"report:  {predictions.write_collective_report(done, folder)}")
+        click.echo(f"report:  {collective_report(done, folder)}")
 
 
-@predict.command(
-    "op", epilog=examples("weft predict op softmax --shape rows=16384,columns=4096 --gpu a100-sxm-80gb")
-)
+def _collectives(name: str, sizes: Any, ranks: int, system: str, nodes: int | None, harness: Harness) -> Predicted:
+    """A collective on a system, who carries it out, and its bandwidth as nccl-tests counts it [GB/s]."""
+    from weft import hardware
+    from weft.estimate import estimate
+    from weft.graph import Collective
+    from weft.library.collectives import canonical, volume
+    from weft.report.predictions import Predicted
+
+    proper, found = canonical(name), hardware.system(system)
+    if nodes is not None:
+        found = found.with_gpus(ranks, nodes)
+    prediction = estimate(Collective(proper, sizes, ranks), found, harness=harness)
+    rate = sizes / prediction.seconds / 1e9
+    rates = {"algbw_gbs": rate, "busbw_gbs": rate * volume(proper, ranks)}
+    columns = {"system": system, "collective": proper, "ranks": ranks, "bytes": sizes.astype("int64")}
+    return Predicted(system, {**columns, "by": prediction.by}, prediction, rates)
+
+
+@predict.command("op", epilog=examples("weft predict op softmax --shape rows=16384,columns=4096 --gpu a100-sxm-80gb"))
 @click.argument("name", metavar="NAME")
 @click.option(
     "--shape",
@@ -183,35 +229,51 @@ def collective(
 @_clock
 @_json
 @_csv
+@run_options
 def operator(
     name: str,
     shape: tuple[str, ...] | None,
     dtype: str,
     names: tuple[str, ...],
     assignments: tuple[str, ...],
-    clock: Any,
     json_file: Path | None,
     csv_file: Path | None,
+    options: RunOptions,
 ) -> None:
     """Predict a memory-bound operator or attention; 'weft predict ops' lists them."""
-    from weft.cli import cases, predictions
+    from weft.cli import cases
+    from weft.report.predictions import operator_parts
 
     sizes = cases.dimensions(shape or ())
-    done = [
-        predictions.predict_operator(name, gpu, dtype, clock, sizes) for gpu in _machines(names, assignments)
-    ]
-    predictions.print_operators(done)
-    rows = predictions.rows(done)
-    write_tables(json_file, {"predictions": rows}, csv_file, rows)
+    done = [_operator(name, machine(gpu, assignments), dtype, sizes, options) for gpu in names]
+    _finish(done, operator_parts(done), json_file, csv_file)
+
+
+def _operator(name: str, gpu: Gpu, dtype: str, sizes: Mapping[str, int], options: RunOptions) -> Predicted:
+    """An operator on a GPU, with its least traffic in its time [GB/s], and what it computes if it multiplies."""
+    import numpy as np
+
+    from weft.estimate import estimate
+    from weft.graph import operator
+    from weft.report.predictions import Predicted
+
+    op = operator(name, dtype, **sizes)
+    found = estimate(op, gpu, options)
+    seconds = np.ravel(found.seconds)
+    rates = {"gbs": op.least_bytes / seconds / 1e9}
+    if op.matrix_dtype is not None:
+        rates["tflops"] = op.flops / seconds / 1e12
+    columns = {"gpu": gpu.name, "operator": name, "dtype": dtype, **sizes, "clock": options.clock}
+    return Predicted(gpu.name, columns, found, rates)
 
 
 @predict.command("ops", epilog=examples("weft predict ops"))
 def operators() -> None:
     """List the operators and their dimensions, in brackets those that have a default."""
-    from weft.predict.operators import OPERATORS
+    from weft.graph import OPERATORS
 
     rows = [[entry.name, entry.usage, entry.about] for entry in OPERATORS.values()]
-    print_table("Operators", ["name", "dimensions", "what it is"], rows)
+    print_table(Table(("name", "dimensions", "what it is"), rows, text_columns=3, title="Operators"))
 
 
 @predict.command(
@@ -256,6 +318,7 @@ def operators() -> None:
 @clock_option("short", ("boost",), "; boost: held throughout, where power allows it")
 @_json
 @_csv
+@run_options
 def layer(
     model: str,
     systems: tuple[str, ...],
@@ -268,31 +331,47 @@ def layer(
     attention: Any,
     timed: Any,
     dtype: str,
-    clock: Any,
     json_file: Path | None,
     csv_file: Path | None,
+    options: RunOptions,
 ) -> None:
     """Predict one layer's forward pass, operator by operator, on each GPU of a tensor-parallel group."""
-    from weft.cli import layers
-    from weft.predict.layer import layer as predict_layer
+    from weft.estimate import Harness, estimate
+    from weft.models import load_model
+    from weft.report.predictions import layer_parts, layer_record
 
-    how: Any = {"batch": batch, "sequence": sequence, "phase": phase, "dtype": dtype}
-    how |= {"attention": attention, "clock": clock, "timed": timed}
-    done = {
-        name: predict_layer(model, layers.system_with(name, gpu, assignments), tp, **how) for name in systems
-    }
-    for found in done.values():
-        layers.print_layer(found)
-    told = layers.records(done)
+    work = load_model(model).layer(tp=tp, batch=batch, sequence=sequence, phase=phase, attention=attention, dtype=dtype)
+    told = []
+    for name in systems:
+        where = _system(name, gpu, assignments)
+        title = f"{work.title} on {where.name}, {options.clock} clock"
+        found = estimate(work, where, options, Harness(timed=timed))
+        print_parts(layer_parts(title, work, found))
+        told.append(layer_record(name, title, work, found))
     rows = [{"system": one["system"], **row} for one in told for row in one["operators"]]
     write_tables(json_file, told[0] if len(told) == 1 else {"layers": told}, csv_file, rows)
 
 
-def _machines(names: tuple[str, ...], assignments: tuple[str, ...]) -> list[Gpu]:
-    return [machine(name, assignments) for name in names]
+def _system(name: str, gpu: str | None, assignments: tuple[str, ...]) -> System:
+    """The system of that name, with another GPU in the place of its own, or with changed values."""
+    from weft.hardware import parse_assignment, system
+
+    found = system(name)
+    if gpu is not None:
+        return found.with_gpu(machine(gpu, assignments))
+    return found.replace(dict(map(parse_assignment, assignments)))
 
 
 def _profile(name: str | None) -> Any:
-    from weft.hardware.libraries import load_library
+    from weft.library.profiles import load_library
 
     return None if name is None else load_library(name)
+
+
+def _finish(
+    done: Sequence[Predicted], parts: Sequence[Table | str], json_file: Path | None, csv_file: Path | None
+) -> None:
+    """Print the tables, and write every case."""
+    print_parts(parts)
+    rows = [row for one in done for row in one.records()]
+    write_tables(json_file, {"predictions": rows}, csv_file, rows)

@@ -1,23 +1,16 @@
-"""`weft simulate`: one sub-layer on one machine, under one overlap or several side by side."""
+"""`weft simulate`: a sub-layer, or a GEMM beside an independent collective, under one overlap or several."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from weft import report
-from weft.cli import show
-from weft.cli.beside import (
-    beside_options,
-    check_strategy,
-    parse_copies,
-    refuse_strategy,
-    simulate_beside,
-)
 from weft.cli.options import (
     clock_option,
     comma_list,
@@ -25,22 +18,31 @@ from weft.cli.options import (
     examples,
     file_option,
     folder_option,
-    given,
     gpu_options,
     machine,
+    parse_collective,
+    parse_split,
     request_option,
+    run_options,
+    three_sizes,
     whole_numbers,
-)
+)  # fmt: skip
 from weft.cli.output import write_answer
-from weft.cli.show_beside import print_beside, write_beside
-from weft.errors import InputError, UnknownNameError
+from weft.cli.tables import print_parts
+from weft.errors import InputError, UnknownNameError, join_or
 
 if TYPE_CHECKING:
-    from weft.overlap import ArbiterPolicy
-    from weft.parallel import ShardedSubLayer
-    from weft.result import Comparison, Result
+    from weft.graph import Collective, Gemm, Graph
+    from weft.hardware import Gpu
+    from weft.options import RunOptions
+    from weft.result import Comparison
+    from weft.schedule import Sharing
+    from weft.schedule.arbiters import ArbiterPolicy
 
+ALL = "all"
+"""What --overlap takes for every way to share a GPU side by side."""
 _DEFAULT_MODEL, _DEFAULT_SUBLAYER = "t-nlg", "fc2"
+_COUNTED = ("engines", "engines_per_peer", "threads")
 
 
 @click.command(
@@ -50,9 +52,7 @@ _DEFAULT_MODEL, _DEFAULT_SUBLAYER = "t-nlg", "fc2"
         "weft simulate --gemm 8192,8192,8192 --beside all_gather:896MiB --overlap dma --gpu mi300x",
     )
 )
-@click.option(
-    "--model", metavar="NAME|FILE", help=f"A model, see 'weft models list'.  [default: {_DEFAULT_MODEL}]"
-)
+@click.option("--model", metavar="NAME|FILE", help=f"A model, see 'weft models list'.  [default: {_DEFAULT_MODEL}]")
 @click.option("--sublayer", metavar="NAME", help=f"op, fc2, fc1 or ip.  [default: {_DEFAULT_SUBLAYER}]")
 @click.option(
     "--gemm",
@@ -61,9 +61,7 @@ _DEFAULT_MODEL, _DEFAULT_SUBLAYER = "t-nlg", "fc2"
     help="A GEMM of your own instead of a model's; K is that of all GPUs together.",
 )
 @dtype_option("fp16", "the GEMM")
-@click.option(
-    "--tp", type=int, default=8, show_default=True, metavar="N", help="GPUs that share the sub-layer."
-)
+@click.option("--tp", type=int, default=8, show_default=True, metavar="N", help="GPUs that share the sub-layer.")
 @click.option(
     "--overlap",
     metavar="NAME",
@@ -84,39 +82,52 @@ _DEFAULT_MODEL, _DEFAULT_SUBLAYER = "t-nlg", "fc2"
     help="One GPU stands for all, or each is simulated.",
 )
 @clock_option()
-@beside_options
+@click.option(
+    "--beside",
+    metavar="COLLECTIVE:SIZE",
+    help="Run --gemm in a loop beside a loop of this collective, which does not depend on it, like "
+    "all_reduce:256MiB; SIZE is that of the whole buffer.",
+)
+@click.option("--ranks", type=int, default=8, show_default=True, metavar="N", help="GPUs of --beside.")
+@click.option(
+    "--loops",
+    callback=whole_numbers,
+    metavar="G[,C]",
+    help="GEMMs and collectives of --beside.  [default: 4, and as many collectives as last as long]",
+)
+@click.option(
+    "--split",
+    metavar="GEMM-COLL",
+    help="Compute units of the GEMM and those set apart, for the partitioned overlaps of --beside, like "
+    "272-32.  [default: as many as the collective can use, or 8 beside DMA engines]",
+)
+@click.option(
+    "--copies",
+    callback=comma_list,
+    metavar="A,B=N",
+    help="How DMA engines copy where they move the data of --beside: prelaunched, broadcast (all_gather), "
+    "swap (all_to_all), engines=N, engines_per_peer=N, threads=N.",
+)
+@click.option(
+    "--first",
+    type=click.Choice(["collective", "gemm"]),
+    help="Which loop of --beside the host launches first.  [default: the collective where it has priority, "
+    "else the GEMM]",
+)
 @gpu_options("t3-paper")
 @request_option("512, with --beside as suits the GPU")
 @file_option("--json", "json_file", "Write every run as JSON.")
-@file_option(
-    "--trace",
-    "trace_file",
-    "Write a trace of --overlap for Perfetto and HTA, one file per rank.",
-)
+@file_option("--trace", "trace_file", "Write a trace of --overlap for Perfetto and HTA, one file per rank.")
 @folder_option("Write report.html with the pictures to this folder.")
+@run_options
 def simulate(
-    model: str | None,
-    sublayer: str | None,
-    gemm: tuple[int, ...] | None,
-    dtype: str,
-    tp: int,
-    overlap: str | None,
-    compare: tuple[str, ...] | None,
-    arbiter: str | None,
-    mode: str,
-    clock: str,
     beside: str | None,
-    ranks: int,
-    loops: tuple[int, ...] | None,
-    split: str | None,
-    copies: tuple[str, ...] | None,
-    first: str,
-    gpu: str,
-    assignments: tuple[str, ...],
-    request_bytes: int | None,
+    arbiter: str | None,
     json_file: Path | None,
     trace_file: Path | None,
     folder: Path | None,
+    options: RunOptions,
+    **work: Any,
 ) -> None:
     """Simulate one sub-layer: how long its parts take, where the time goes, what memory moves.
 
@@ -124,81 +135,167 @@ def simulate(
     --beside instead runs --gemm (what one GPU computes) and a collective in two independent streams, and shows what
     each costs the other; --overlap then says how they share the GPU.
     """
-    import weft
+    from weft.report import corun, run
 
-    if beside is not None:
-        _refuse_with_beside(model=model, sublayer=sublayer, compare=compare)
-        strategy = check_strategy(overlap or "streams", split)
-        on = machine(gpu, assignments)
-        with _status() as watch:
-            extra = given(arbiter=_policy(arbiter), request_bytes=request_bytes, clock=clock, watch=watch)
-            options = {"ranks": ranks, "first": first, "copies": parse_copies(copies or ()), **extra}
-            found = simulate_beside(gemm, dtype, beside, on, loops, strategy, split, options)
-        print_beside(found)
-        write_beside(found, on, json_file, trace_file, folder)
-        return
-    overlap = overlap or "t3-mca"
-    refuse_strategy(overlap, split, copies)
-    layer = _layer(model, sublayer, gemm, tp, dtype)
-    _check_overlaps(overlap, compare or (), traced=trace_file is not None)
-    chosen = machine(gpu, assignments)
-    options = given(arbiter=_policy(arbiter), mode=mode, clock=clock, request_bytes=request_bytes)
-    answer: Result | Comparison
-    with _status() as watch:
-        if compare is None:
-            answer = result = weft.simulate(layer, chosen, overlap, watch=watch, **options)
-            runs = [result.record()]
+    with _status() as progress:
+        made = replace(options, arbiter=_policy(arbiter), progress=progress)
+        if beside is None:
+            answer = _sub_layer(made, traced=trace_file is not None, **work)
         else:
-            answer = both = weft.compare(layer, chosen, (*compare, overlap), watch=watch, **options)
-            result, runs = both[overlap], both.rows()
-    show.print_answer(answer)
-    write_answer(
-        json_file,
-        {"runs": runs},
-        trace_file,
-        result,
-        folder,
-        lambda to: report.run_report(answer, to, chosen),
+            answer = _beside(made, beside, **work)
+    write: tuple[Any, Any, Any] = (
+        (run.run_parts, run.run_record, report.run_report)
+        if beside is None
+        else (corun.corun_parts, corun.corun_record, report.corun_report)
     )
+    parts, record, page = write
+    print_parts(parts(answer))
+    shown = answer[(work["overlap"] or "t3-mca") if beside is None else answer.best]
+    write_answer(json_file, record(answer), trace_file, shown, folder, lambda to: page(answer, to))
 
 
-def _refuse_with_beside(**others: object) -> None:
-    for name, value in others.items():
-        if value is not None:
-            raise InputError(f"--beside takes no --{name}; it runs --gemm and the collective alone")
+def _sub_layer(
+    options: RunOptions, *, traced: bool, model: str | None, sublayer: str | None, gemm: tuple[int, ...] | None,
+    tp: int,
+    dtype: str, overlap: str | None, compare: tuple[str, ...] | None, split: str | None, copies: tuple[str, ...] | None,
+    gpu: str, assignments: tuple[str, ...], **_beside: Any,
+) -> Comparison:  # fmt: skip
+    """A sub-layer under --overlap, beside the baseline and those of --compare if there are any."""
+    import weft
+    from weft.result import Comparison
+
+    chosen = overlap or "t3-mca"
+    _refuse_sharing(chosen, split, copies)
+    layer = _layer(model, sublayer, gemm, tp, dtype)
+    _check_overlaps(chosen, compare or (), traced)
+    on = machine(gpu, assignments)
+    if compare is None:
+        return Comparison({chosen: weft.simulate(layer, on, chosen, options)})
+    return weft.compare(layer, on, (*compare, chosen), options)
 
 
-def _layer(
-    model: str | None, name: str | None, gemm: tuple[int, ...] | None, tp: int, dtype: str
-) -> ShardedSubLayer:
+def _layer(model: str | None, name: str | None, gemm: tuple[int, ...] | None, tp: int, dtype: str) -> Graph:
     """The sub-layer that the options name; InputError if they name two, or a GEMM that lacks dimensions."""
-    from weft.parallel import sublayer
-    from weft.parallel.tensor import split
-    from weft.workload import SubLayer
+    from weft.models import SubLayer
+    from weft.parallel import split, sublayer
 
     if gemm is None:
         return sublayer(model or _DEFAULT_MODEL, name or _DEFAULT_SUBLAYER, tp=tp, dtype=dtype)
     if model is not None or name is not None:
         raise InputError("--gemm replaces --model and --sublayer; give one or the other")
-    if len(gemm) != 3:
-        raise InputError(f"--gemm has {len(gemm)} dimensions; write M,N,K, like 8192,4256,17024")
-    return split(SubLayer.custom(*gemm, dtype), tp)
+    return split(SubLayer.custom(*three_sizes(gemm), dtype), tp)
 
 
 def _check_overlaps(overlap: str, compared: tuple[str, ...], traced: bool) -> None:
-    from weft.overlap import Ideal
-    from weft.simulation import find_overlap
+    from weft.schedule import Ideal, find_pass
 
     for name in compared:
-        find_overlap(name)
-    if isinstance(find_overlap(overlap), Ideal) and traced:
+        find_pass(name)
+    if isinstance(find_pass(overlap), Ideal) and traced:
         raise InputError(
             f"'{overlap}' is computed, not simulated: it has no trace; choose another --overlap, like t3-mca"
         )
 
 
+def _refuse_sharing(name: str, split: str | None, copies: tuple[str, ...] | None) -> None:
+    """Raise InputError for a way to share a GPU, or an option of one, where nothing runs beside the GEMM."""
+    from weft.schedule import SHARING
+
+    if name in (*SHARING, ALL):
+        raise InputError(
+            f"overlap '{name}' shares a GPU between kernels that do not depend on each other, but those of a sub-layer "
+            f"do; give --gemm M,N,K --beside all_gather:896MiB --overlap {name}"
+        )
+    for given, what in (
+        (split, f"--split {split} shares compute units with"),
+        (copies, "--copies says how to move the data of"),
+    ):
+        if given is not None:
+            raise InputError(f"{what} --beside, which is missing; add it or leave it out")
+
+
+def _beside(
+    options: RunOptions, beside: str, *, model: str | None, sublayer: str | None, compare: tuple[str, ...] | None,
+    gemm: tuple[int, ...] | None, dtype: str, tp: int, ranks: int, loops: tuple[int, ...] | None, overlap: str | None,
+    split: str | None, copies: tuple[str, ...] | None, first: Any, gpu: str, assignments: tuple[str, ...],
+) -> Comparison:  # fmt: skip
+    """The loops of --gemm and --beside under --overlap; InputError for what the options leave open or cannot mean."""
+    import weft
+    from weft.graph import Collective, Gemm
+
+    for name, value in (("model", model), ("sublayer", sublayer), ("compare", compare)):
+        if value is not None:
+            raise InputError(f"--beside takes no --{name}; it runs --gemm and the collective alone")
+    on = machine(gpu, assignments)
+    passes = _sharing(overlap or "streams", split, copies or (), first, on)
+    if gemm is None:
+        raise InputError("--beside needs the GEMM of one GPU: give --gemm M,N,K, like 8192,8192,8192")
+    shape = Gemm(*three_sizes(gemm), dtype)
+    _check_counts(loops, ranks)
+    moved = Collective(*parse_collective(beside), ranks, dtype)
+    graph = _loops(shape, moved, loops or (4,), on, passes[0], options)
+    return weft.compare(graph, on, passes, options)
+
+
+def _loops(
+    gemm: Gemm, moved: Collective, loops: tuple[int, ...], on: Gpu, overlap: Sharing, options: RunOptions
+) -> Graph:
+    import weft
+
+    if len(loops) == 2:
+        return weft.concurrent(gemm, moved, *loops)
+    return weft.balanced(gemm, moved, on, overlap, options, *loops)
+
+
+def _check_counts(loops: tuple[int, ...] | None, ranks: int) -> None:
+    if ranks < 2:
+        raise InputError(f"--ranks is {ranks}; a collective needs at least 2 GPUs, like --ranks 8")
+    if loops is not None and len(loops) > 2:
+        raise InputError(f"--loops has {len(loops)} numbers; write GEMMs,collectives, like 8,20")
+    if loops is not None and min(loops) < 1:
+        raise InputError(f"--loops has {min(loops)} in it; each loop runs at least once, like --loops 8,20")
+
+
+def _sharing(name: str, split: str | None, copies: tuple[str, ...], first: Any, on: Gpu) -> list[Sharing]:
+    """The ways to share a GPU that --overlap names, with what --split, --copies and --first say of them."""
+    from weft.schedule import PASSES, SHARING, find_pass
+
+    if name in PASSES and name not in SHARING:
+        raise InputError(
+            f"overlap '{name}' joins a GEMM with the collective of its own output, but those of --beside do not depend "
+            f"on each other; choose {join_or((*SHARING, ALL))}"
+        )
+    chosen = list(SHARING.values()) if name == ALL else [SHARING[find_pass(name).name]]
+    if split is not None and not any(one.partition for one in chosen):
+        parting = [one.name for one in SHARING.values() if one.partition]
+        raise InputError(f"--split {split} needs an overlap that sets compute units apart: {join_or(parting)}")
+    units = None if split is None else parse_split(split, on)
+    options = tuple(map(_copy_option, copies))
+    several = len(chosen) > 1
+    return [
+        replace(
+            one,
+            first=first,
+            units=units if one.partition and not (several and one.driver == "dma") else None,
+            copies=options if not several or one.driver == "dma" else (),
+        )
+        for one in chosen
+    ]
+
+
+def _copy_option(text: str) -> tuple[str, int | bool]:
+    """An option of DMA engines in "prelaunched" or "engines=2"; InputError for a number too many or too few."""
+    name, equals, number = (part.strip() for part in text.partition("="))
+    counted = name in _COUNTED
+    if counted and not number.isdecimal():
+        raise InputError(f"--copies {name} needs a whole number; write it like {name}=2")
+    if equals and not counted:
+        raise InputError(f"--copies {text}: only engines, engines_per_peer and threads take a number")
+    return name, int(number) if counted else True
+
+
 def _policy(name: str | None) -> ArbiterPolicy | None:
-    from weft.overlap import POLICIES
+    from weft.schedule.arbiters import POLICIES
 
     if name is not None and name not in POLICIES:
         raise UnknownNameError("arbiter", name, POLICIES)

@@ -1,13 +1,17 @@
-"""Tables for the terminal; rich is imported when the first one is printed."""
+"""Tables on the terminal; rich is imported when the first one is printed."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
+
+import click
+
+from weft.report.tables import Table
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Table as RichTable
 
     from weft.hardware import Provenance
 
@@ -19,43 +23,47 @@ _LEAST_PROSE = 30
 _WIDTH_OF_FILES = 160
 
 
-def print_table(
-    title: str,
-    columns: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    numbers: str | Collection[str] = "",
-    spare: Sequence[str] = (),
-) -> None:
-    """Print a table; `numbers` names the columns that are aligned to the right (a text is split).
+def print_table(table: Table) -> None:
+    """Print a table.
 
-    Where there is little room, `spare` columns are left out, first the first, and told. A last column of prose that
+    Where there is little room, its `spare` columns are left out, first the first, and told. A last column of prose that
     would be a few letters wide becomes a table of its own.
     """
-    console = _console()
-    right = numbers.split() if isinstance(numbers, str) else numbers
-    dropped = _to_drop(console.width, columns, rows, spare)
-    kept = [position for position, name in enumerate(columns) if name not in dropped]
-    columns, rows = [columns[i] for i in kept], [[row[i] for i in kept] for row in rows]
-    if _is_narrow(console.width, columns, rows, right):
-        lead = next((i for i, name in enumerate(columns) if name in right), 1)
-        _print_table(console, title, columns[:-1], [row[:-1] for row in rows], right)
-        _print_table(
-            console, columns[-1], [*columns[:lead], ""], [[*row[:lead], row[-1]] for row in rows], right
-        )
+    console, heads = _console(), [_plain(head) for head in table.heads]
+    rows = [[_plain(cell) for cell in row] for row in table.rows]
+    right = {head for at, head in enumerate(heads) if table.is_number(at)}
+    dropped = _to_drop(console.width, heads, rows, table.spare)
+    kept = [position for position, name in enumerate(heads) if name not in dropped]
+    heads, rows = [heads[i] for i in kept], [[row[i] for i in kept] for row in rows]
+    title = _plain(table.title)
+    if _is_narrow(console.width, heads, rows, right):
+        lead = next((i for i, name in enumerate(heads) if name in right), 1)
+        _print_table(console, title, heads[:-1], [row[:-1] for row in rows], right)
+        _print_table(console, heads[-1], [*heads[:lead], ""], [[*row[:lead], row[-1]] for row in rows], right)
     else:
-        _print_table(console, title, columns, rows, right)
+        _print_table(console, title, heads, rows, right)
     if dropped:
         console.print(f"no room for {', '.join(dropped)}: widen the terminal to see more", soft_wrap=True)
 
 
-def two_lines(name: str) -> str:
-    """A long name broken at its first hyphen, for a narrow column."""
-    return name.replace("-", "-\n", 1) if len(name) > 8 else name
+def print_parts(parts: Iterable[Table | str]) -> None:
+    """Print tables, and sentences on a line each."""
+    for part in parts:
+        if isinstance(part, str):
+            click.echo(part)
+        else:
+            print_table(part)
 
 
-def _to_drop(
-    width: int, columns: Sequence[str], rows: Sequence[Sequence[str]], spare: Sequence[str]
-) -> list[str]:
+_PLAIN = str.maketrans({"×": "x", "µ": "u", "–": "-"})
+
+
+def _plain(text: str) -> str:
+    """Signs of a page as every terminal and every search knows them."""
+    return text.translate(_PLAIN)
+
+
+def _to_drop(width: int, columns: Sequence[str], rows: Sequence[Sequence[str]], spare: Sequence[str]) -> list[str]:
     """The spare columns that must go so that no other is broken."""
     widths = _widths(columns, rows)
     dropped: list[str] = []
@@ -67,9 +75,7 @@ def _to_drop(
     return dropped
 
 
-def _is_narrow(
-    width: int, columns: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[str]
-) -> bool:
+def _is_narrow(width: int, columns: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[str]) -> bool:
     """Whether the last column is prose and would be broken into a few letters a line."""
     widths = _widths(columns, rows)
     if len(columns) < 3 or columns[-1] in right or not any(" " in row[-1] for row in rows):
@@ -90,28 +96,20 @@ def _needed(widths: Collection[int]) -> int:
     return sum(widths) + len(widths) + 1
 
 
-def print_sourced(
-    title: str, name: str, values: Mapping[str, str], provenance: Mapping[str, Provenance]
-) -> None:
+def print_sourced(title: str, name: str, values: Mapping[str, str], provenance: Mapping[str, Provenance]) -> None:
     """Print values by what `name` calls their key, each with its kind, plausible range and source."""
     console = _console()
     known = [(key, text, provenance.get(key)) for key, text in values.items()]
     columns = [name, "value", "kind", "plausible range", "source"]
     rows = [[key, text, from_.kind if from_ else "", _range(from_)] for key, text, from_ in known]
     sources = [from_.source if from_ else "" for _, _, from_ in known]
-    if console.width >= _ROOM_FOR_SOURCES:
-        _print_table(
-            console, title, columns, [[*row, source] for row, source in zip(rows, sources, strict=True)]
-        )
-        return
-    notes = {
-        source: str(number) for number, source in enumerate(filter(None, dict.fromkeys(sources)), start=1)
-    }
-    marks = [notes.get(source, "") for source in sources]
-    _print_table(
-        console, title, columns, [[*row, mark] for row, mark in zip(rows, marks, strict=True)], "source"
-    )
-    _print_table(console, "Sources", ["", ""], [[mark, source] for source, mark in notes.items()])
+    notes = {source: str(number) for number, source in enumerate(filter(None, dict.fromkeys(sources)), 1)}
+    wide = console.width >= _ROOM_FOR_SOURCES
+    marks = sources if wide else [notes.get(source, "") for source in sources]
+    cells = [[*row, mark] for row, mark in zip(rows, marks, strict=True)]
+    _print_table(console, title, columns, cells, () if wide else ("source",))
+    if not wide:
+        _print_table(console, "Sources", ["", ""], [[mark, source] for source, mark in notes.items()])
 
 
 def _console() -> Console:
@@ -128,13 +126,12 @@ def _print_table(
     title: str,
     columns: Sequence[str],
     rows: Sequence[Sequence[str]],
-    numbers: str | Collection[str] = "",
+    right: Collection[str] = (),
 ) -> None:
     from rich import box
-    from rich.table import Table
+    from rich.table import Table as RichTable
 
-    table = Table(box=box.SIMPLE_HEAD, show_header=any(columns))
-    right = numbers.split() if isinstance(numbers, str) else numbers
+    table = RichTable(box=box.SIMPLE_HEAD, show_header=any(columns))
     for position, column in enumerate(columns):
         side: Literal["left", "right"] = "right" if column in right else "left"
         # A name or a number in two lines would be misread; prose may be broken.
@@ -147,7 +144,7 @@ def _print_table(
     _print_fitted(console, table)
 
 
-def _print_fitted(console: Console, table: Table) -> None:
+def _print_fitted(console: Console, table: RichTable) -> None:
     """Print a table in less room where there is little, and beyond the edge rather than with digits cut off."""
     from rich.measure import Measurement
 

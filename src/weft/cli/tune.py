@@ -16,16 +16,18 @@ from weft.cli.options import (
     gpu_options,
     jobs_option,
     machine,
+    run_options,
     store_option,
-)
+)  # fmt: skip
 from weft.cli.output import write_traces
 from weft.cli.progress import progress_bar
 from weft.cli.tables import print_table
 from weft.errors import InputError
 
 if TYPE_CHECKING:
-    from weft.sweep import Store
-    from weft.tuning.tune import Gain, Tuned, TunedList
+    from weft.options import RunOptions
+    from weft.run.sweep import Store
+    from weft.search.tune import TunedList
 
 
 @click.command(
@@ -47,17 +49,18 @@ if TYPE_CHECKING:
 @file_option("--json", "json_file", "Write every line's degree, kernel and gains as JSON.")
 @jobs_option
 @store_option
+@run_options
 def tune(
     gemms: Path,
     gpu: str,
     assignments: tuple[str, ...],
-    clock: str,
     library_file: Path | None,
     folder: Path | None,
     trace_file: Path | None,
     json_file: Path | None,
     jobs: int,
     store: Store | None,
+    options: RunOptions,
 ) -> None:
     """Tune independent GEMMs for a GPU that runs several of them together.
 
@@ -65,29 +68,16 @@ def tune(
     For each line: how many to run at once, with which kernel, and the gain over all at once with the kernel that is
     fastest alone and over one after another, with its range where uncertain values of the machine take their ends.
     """
-    from weft.tuning.batches import Bench, Workshop
-    from weft.tuning.gemm_list import read_gemms
-    from weft.tuning.tune import tune_list
+    from weft.report.tune import tuned_table
+    from weft.search.gemm_list import read_gemms
+    from weft.search.tune import tune_list
 
     wanted, chosen = read_gemms(gemms), machine(gpu, assignments)
     if trace_file is not None and all(line.count < 2 for line in wanted):
         raise InputError("--trace needs a line with a count of 2 or more: nothing else runs together")
     with progress_bar("tuning") as progress:
-        done = tune_list(wanted, Bench(chosen, clock), Workshop(jobs, store, progress))
-    columns = [
-        "GEMM",
-        "count",
-        "together",
-        "kernel",
-        "kernel\nalone",
-        "time\n[us]",
-        "over all at once",
-        "over one by one",
-    ]
-    title = f"Independent GEMMs on {done.gpu}: how many together, and with which tile"
-    print_table(
-        title, columns, [_cells(row) for row in done.rows], numbers=["count", "together", *columns[5:]]
-    )
+        done = tune_list(wanted, chosen, options, jobs=jobs, progress=progress, store=store)
+    print_table(tuned_table(done))
     if library_file is not None:
         click.echo(f"kernels: {done.library.save(library_file)}")
     if json_file is not None:
@@ -101,22 +91,3 @@ def tune(
 def _trace(done: TunedList, file: Path) -> None:
     (queue,) = done.watch(most=1)
     write_traces(queue.chosen[0], file, f" ({queue.title})")
-
-
-def _cells(row: Tuned) -> list[str]:
-    kernel, alone, gemm = row.kernel, row.kernels.isolated, row.wanted.gemm
-    named = "" if row.wanted.name == f"{gemm.m}x{gemm.n}x{gemm.k}" else f"{row.wanted.name}: "
-    return [
-        f"{named}{gemm}",
-        str(row.wanted.count),
-        str(row.degree),
-        str(kernel),
-        "the same" if kernel == alone else str(alone),
-        f"{row.judged.at_degree[row.degree] * 1e6:.1f}",
-        _gain(row.over_default),
-        _gain(row.over_sequential),
-    ]
-
-
-def _gain(gain: Gain) -> str:
-    return f"{gain.value:.2f}x ({gain.low:.2f} to {gain.high:.2f})"

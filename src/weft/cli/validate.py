@@ -11,10 +11,9 @@ import click
 from weft import report
 from weft.cli.options import comma_list, data_option, examples, file_option, folder_option
 from weft.cli.progress import Progress, progress_bar
-from weft.cli.tables import print_table
+from weft.cli.tables import print_parts, print_table
 
 if TYPE_CHECKING:
-    from weft.report.tables import Table
     from weft.validation.bar import Line
     from weft.validation.data import Kind
     from weft.validation.run import Validation
@@ -23,13 +22,9 @@ KINDS = ("gemm", "collective", "overlap", "contention", "layer")
 _PROBLEMS_SHOWN = 20
 
 
-@click.command(
-    "validate", epilog=examples("weft validate --data measurements --gpu h100-sxm --out out/validate")
-)
+@click.command("validate", epilog=examples("weft validate --data measurements --gpu h100-sxm --out out/validate"))
 @data_option
-@click.option(
-    "--gpu", "gpus", callback=comma_list, metavar="A,B", help="Only rows of these GPUs: names or TOML files."
-)
+@click.option("--gpu", "gpus", callback=comma_list, metavar="A,B", help="Only rows of these GPUs: names or TOML files.")
 @click.option(
     "--library",
     "libraries",
@@ -67,9 +62,7 @@ def validate(
     from weft.validation import run
 
     with progress_bar("validation") as progress:
-        done = run.validate(
-            data, gpus=gpus or (), libraries=libraries or (), kinds=_kinds(kinds), progress=progress
-        )
+        done = run.validate(data, gpus=gpus or (), libraries=libraries or (), kinds=_kinds(kinds), progress=progress)
         lines = _bar_lines(done, progress) if bar else []
     _print_errors(done)
     _print_problems(done)
@@ -109,12 +102,10 @@ def _print_errors(done: Validation) -> None:
     from weft.report.error_tables import errors_table, worst_table
 
     data = done.to_dict()
-    _print(f"{done.rows_used:,} of {done.rows_read:,} rows have a prediction", errors_table(data["overall"]))
-    _print(
-        "Errors of each group: |predicted / measured - 1|, and the bias with its sign",
-        errors_table(data["groups"]),
-    )
-    _print("Rows that are furthest off", worst_table(data["worst"]))
+    used = f"{done.rows_used:,} of {done.rows_read:,} rows have a prediction"
+    each = "Errors of each group: |predicted / measured - 1|, and the bias with its sign"
+    overall, groups = errors_table(data["overall"], used), errors_table(data["groups"], each)
+    print_parts([overall, groups, worst_table(data["worst"])])
 
 
 def _print_problems(done: Validation) -> None:
@@ -131,10 +122,6 @@ def _print_bar(lines: Sequence[Line]) -> None:
     told = [line.to_dict() for line in lines]
     table = bar_table(told)
     if table.rows:
-        _print("What must be reached", table)
+        print_table(table)
     if silent := without_rows(told):
         click.echo(silent)
-
-
-def _print(title: str, table: Table) -> None:
-    print_table(title, table.heads, table.rows, table.heads[table.text_columns :])

@@ -18,9 +18,9 @@ from weft.engine.state import (
     LINE_HERE,
     LINE_PENDING,
     LINE_WAITERS,
-    WT_NEED,
-    WT_NEXT,
-    WT_SLOT,
+    WAITER_NEED,
+    WAITER_NEXT,
+    WAITER_SLOT,
     Machine,
 )
 
@@ -28,45 +28,45 @@ from weft.engine.state import (
 @block
 def _slice_time(m: Machine, g: int, part: int, address: int, bytes_: int, time: int) -> int:
     """When the slice that owns `address` in partition `part` starts on a request that leaves its unit at `time`."""
-    slices = m.shape[y.S_SLICES]
-    c = (g * m.shape[y.S_PARTITIONS] + part) * slices + channel_of(m, address) % slices
+    slices = m.shape[y.SIZE_SLICES]
+    c = (g * m.shape[y.SIZE_PARTITIONS] + part) * slices + channel_of(m, address) % slices
     # Requests are entered ahead of their time. The few slices of a die take their work in from now on, so that a gap
     # before a later one is not lost to others; the many of a common cache from when it comes.
-    begin = time if m.shape[y.S_PARTITIONS] == 1 else m.clock[y.C_NOW]
-    free = max(begin + m.gpu[g, y.G_CACHE_OUT], m.slice_free[c])
-    m.slice_free[c] = free + bytes_ * m.gpu[g, y.G_SLICE64] // 64
-    return max(time + m.gpu[g, y.G_CACHE_OUT], free)  # type: ignore[no-any-return]
+    begin = time if m.shape[y.SIZE_PARTITIONS] == 1 else m.clock[y.CLOCK_NOW]
+    free = max(begin + m.gpu[g, y.GPU_CACHE_OUT], m.slice_free[c])
+    m.slice_free[c] = free + bytes_ * m.gpu[g, y.GPU_SLICE64] // 64
+    return max(time + m.gpu[g, y.GPU_CACHE_OUT], free)  # type: ignore[no-any-return]
 
 
 @block
 def _find(m: Machine, g: int, part: int, line_address: int) -> int:
     """The line that holds `line_address`, else the least recently used free-to-go line as -2 - line, else -1."""
-    sets, ways = m.shape[y.S_SETS], m.shape[y.S_WAYS]
+    sets, ways = m.shape[y.SIZE_SETS], m.shape[y.SIZE_WAYS]
     row = (line_address ^ (line_address >> 7) ^ (line_address >> 15)) % sets
-    first = ((g * m.shape[y.S_PARTITIONS] + part) * sets + row) * ways
+    first = ((g * m.shape[y.SIZE_PARTITIONS] + part) * sets + row) * ways
     return find(m, first, ways, line_address)
 
 
 @block
 def _touch(m: Machine, line: int) -> None:
-    m.clock[y.C_STAMP] += 1
-    m.stamp[line] = m.clock[y.C_STAMP]
+    m.clock[y.CLOCK_STAMP] += 1
+    m.stamp[line] = m.clock[y.CLOCK_STAMP]
 
 
 @shared
 def write_back(m: Machine, g: int, line: int, time: int, owner_kind: int, owner: int) -> None:
     """Send a dirty line to memory; it is clean afterwards."""
     i = new_request(m)
-    m.request[i, y.R_KIND] = y.WRITE
-    m.request[i, y.R_BYTES] = m.line[line, LINE_BYTES]
-    m.request[i, y.R_CAUSE] = m.line[line, LINE_CAUSE]
-    m.request[i, y.R_STREAM] = y.COMPUTE_STREAM
-    m.request[i, y.R_OWNER_KIND] = owner_kind
-    m.request[i, y.R_OWNER] = owner
-    m.request[i, y.R_REGION] = y.NONE
+    m.request[i, y.REQ_KIND] = y.WRITE
+    m.request[i, y.REQ_BYTES] = m.line[line, LINE_BYTES]
+    m.request[i, y.REQ_CAUSE] = m.line[line, LINE_CAUSE]
+    m.request[i, y.REQ_STREAM] = y.COMPUTE_STREAM
+    m.request[i, y.REQ_OWNER_KIND] = owner_kind
+    m.request[i, y.REQ_OWNER] = owner
+    m.request[i, y.REQ_REGION] = y.NONE
     m.line[line, LINE_DIRTY] = 0
-    m.flow[g, y.F_WRITEBACKS] += 1
-    reach(m, i, g, m.tag[line] * m.shape[y.S_REQUEST], time)
+    m.flow[g, y.FLOW_WRITEBACKS] += 1
+    reach(m, i, g, m.tag[line] * m.shape[y.SIZE_REQUEST], time)
 
 
 @block
@@ -79,22 +79,22 @@ def _claim(m: Machine, g: int, line: int, line_address: int, time: int) -> None:
 
 @block
 def _await_line(m: Machine, line: int, need: int, slot: int) -> None:
-    node = m.clock[y.C_FREE_WAITER]
-    m.clock[y.C_FREE_WAITER] = m.waiter[node, WT_NEXT]
-    m.clock[y.C_LIVE_WAITERS] += 1
-    m.waiter[node, WT_SLOT] = slot
-    m.waiter[node, WT_NEED] = need
-    m.waiter[node, WT_NEXT] = m.line[line, LINE_WAITERS]
+    node = m.clock[y.CLOCK_FREE_WAITER]
+    m.clock[y.CLOCK_FREE_WAITER] = m.waiter[node, WAITER_NEXT]
+    m.clock[y.CLOCK_LIVE_WAITERS] += 1
+    m.waiter[node, WAITER_SLOT] = slot
+    m.waiter[node, WAITER_NEED] = need
+    m.waiter[node, WAITER_NEXT] = m.line[line, LINE_WAITERS]
     m.line[line, LINE_WAITERS] = node
-    m.slot[slot, y.Q_PENDING] += 1
+    m.slot[slot, y.SLOT_PENDING] += 1
 
 
 @spliced
 def release_waiter(m: Machine, node: int) -> None:
     """Give a waiter's row back to the pool."""
-    m.waiter[node, WT_NEXT] = m.clock[y.C_FREE_WAITER]
-    m.clock[y.C_FREE_WAITER] = node
-    m.clock[y.C_LIVE_WAITERS] -= 1
+    m.waiter[node, WAITER_NEXT] = m.clock[y.CLOCK_FREE_WAITER]
+    m.clock[y.CLOCK_FREE_WAITER] = node
+    m.clock[y.CLOCK_LIVE_WAITERS] -= 1
 
 
 @block
@@ -103,22 +103,22 @@ def read_memory(  # type: ignore[no-untyped-def]
 ) -> None:
     """Ask memory for `bytes_` at `address` on behalf of a line, a slot or a DMA engine."""
     i = new_request(m)
-    m.request[i, y.R_KIND] = y.READ
-    m.request[i, y.R_BYTES] = bytes_
-    m.request[i, y.R_CAUSE] = cause
-    m.request[i, y.R_STREAM] = stream
-    m.request[i, y.R_OWNER_KIND] = owner_kind
-    m.request[i, y.R_OWNER] = owner
-    m.request[i, y.R_REGION] = y.NONE
+    m.request[i, y.REQ_KIND] = y.READ
+    m.request[i, y.REQ_BYTES] = bytes_
+    m.request[i, y.REQ_CAUSE] = cause
+    m.request[i, y.REQ_STREAM] = stream
+    m.request[i, y.REQ_OWNER_KIND] = owner_kind
+    m.request[i, y.REQ_OWNER] = owner
+    m.request[i, y.REQ_REGION] = y.NONE
     reach(m, i, g, address, time)
 
 
 @block
 def _cached(m: Machine, slot: int, time: int) -> None:
     """The cache has done its part for `slot` at `time`."""
-    if time >= m.slot[slot, y.Q_TIME]:
-        m.slot[slot, y.Q_TIME] = time
-        m.slot[slot, y.Q_FROM] = y.FROM_CACHE
+    if time >= m.slot[slot, y.SLOT_TIME]:
+        m.slot[slot, y.SLOT_TIME] = time
+        m.slot[slot, y.SLOT_FROM] = y.FROM_CACHE
 
 
 @spliced
@@ -127,18 +127,18 @@ def load(m: Machine, g, part, address, bytes_, cause, stream, cached, time, slot
     start = _slice_time(m, g, part, address, bytes_, time)
     owner_kind, owner = y.OWNER_SLOT, slot
     if cached == 1:
-        line_address = address // m.shape[y.S_REQUEST]
+        line_address = address // m.shape[y.SIZE_REQUEST]
         need = sectors(m, address, bytes_)
         line = _find(m, g, part, line_address)
         if line >= 0:
             _touch(m, line)
             if m.line[line, LINE_HERE] & need == need:
-                m.flow[g, y.F_HITS] += 1
+                m.flow[g, y.FLOW_HITS] += 1
                 m.served[g, y.LEVEL_HIT, cause] += bytes_
-                _cached(m, slot, start + m.gpu[g, y.G_CACHE_BACK])
+                _cached(m, slot, start + m.gpu[g, y.GPU_CACHE_BACK])
                 return
             if (m.line[line, LINE_HERE] | m.line[line, LINE_COMING]) & need == need:
-                m.flow[g, y.F_MERGES] += 1
+                m.flow[g, y.FLOW_MERGES] += 1
                 m.served[g, y.LEVEL_MERGED, cause] += bytes_
                 _await_line(m, line, need, slot)
                 return
@@ -146,22 +146,22 @@ def load(m: Machine, g, part, address, bytes_, cause, stream, cached, time, slot
             line = -2 - line
             _claim(m, g, line, line_address, start)
             _touch(m, line)
-        m.flow[g, y.F_MISSES] += 1
+        m.flow[g, y.FLOW_MISSES] += 1
         if line != y.NONE:  # else every line of the set is on its way: go past the cache
             owner_kind, owner = y.OWNER_LINE, line
             m.line[line, LINE_PENDING] += 1
             m.line[line, LINE_COMING] |= need
             _await_line(m, line, need, slot)
     if owner_kind == y.OWNER_SLOT:
-        m.slot[slot, y.Q_PENDING] += 1
+        m.slot[slot, y.SLOT_PENDING] += 1
     read_memory(m, g, address, bytes_, cause, stream, start, owner_kind, owner)
 
 
 @spliced
 def filled(m: Machine, i: int) -> int:
     """The read that fills a line is back: returns the first of those who waited for the line, in a chain."""
-    line, r = m.request[i, y.R_OWNER], m.request
-    came = sectors(m, r[i, y.R_ADDRESS], r[i, y.R_BYTES])
+    line, request = m.request[i, y.REQ_OWNER], m.request
+    came = sectors(m, request[i, y.REQ_ADDRESS], request[i, y.REQ_BYTES])
     m.line[line, LINE_PENDING] -= 1
     m.line[line, LINE_HERE] |= came
     m.line[line, LINE_COMING] &= ~came
@@ -173,10 +173,10 @@ def filled(m: Machine, i: int) -> int:
 @spliced
 def still_waits(m: Machine, line: int, node: int) -> bool:
     """Whether a waiter lacks sectors yet; it then joins those who wait for the line."""
-    need = m.waiter[node, WT_NEED]
+    need = m.waiter[node, WAITER_NEED]
     if m.line[line, LINE_HERE] & need == need:
         return False
-    m.waiter[node, WT_NEXT] = m.line[line, LINE_WAITERS]
+    m.waiter[node, WAITER_NEXT] = m.line[line, LINE_WAITERS]
     m.line[line, LINE_WAITERS] = node
     return True
 
@@ -186,12 +186,10 @@ def store(m: Machine, g, part, address, bytes_, cause, time, slot) -> None:  # t
     """Store into the cache (allocated without a fetch); the slot gets the time of acceptance."""
     start = _slice_time(m, g, part, address, bytes_, time)
     _cached(m, slot, start)
-    line_address = address // m.shape[y.S_REQUEST]
+    line_address = address // m.shape[y.SIZE_REQUEST]
     line = _find(m, g, part, line_address)
     if line == y.NONE:
-        write_through(
-            m, g, address, bytes_, y.WRITE, cause, y.COMPUTE_STREAM, start, slot, y.NONE, y.NONE, y.NONE
-        )
+        write_through(m, g, address, bytes_, y.WRITE, cause, y.COMPUTE_STREAM, start, slot, y.NONE, y.NONE, y.NONE)
         return
     if line < 0:
         line = -2 - line
@@ -202,7 +200,7 @@ def store(m: Machine, g, part, address, bytes_, cause, time, slot) -> None:  # t
     m.line[line, LINE_DIRTY] = 1
     m.line[line, LINE_CAUSE] = cause
     m.line[line, LINE_HERE] |= sectors(m, address, bytes_)
-    m.line[line, LINE_BYTES] = min(m.line[line, LINE_BYTES] + bytes_, m.shape[y.S_REQUEST])
+    m.line[line, LINE_BYTES] = min(m.line[line, LINE_BYTES] + bytes_, m.shape[y.SIZE_REQUEST])
 
 
 @shared
@@ -211,23 +209,23 @@ def write_through(  # type: ignore[no-untyped-def]
 ) -> None:
     """Store or update memory past the cache; the slot waits until the DRAM takes it."""
     i = new_request(m)
-    m.slot[slot, y.Q_PENDING] += 1
-    m.request[i, y.R_KIND] = kind
-    m.request[i, y.R_BYTES] = bytes_
-    m.request[i, y.R_CAUSE] = cause
-    m.request[i, y.R_STREAM] = stream
-    m.request[i, y.R_OWNER_KIND] = y.OWNER_SLOT
-    m.request[i, y.R_OWNER] = slot
-    m.request[i, y.R_REGION] = region
-    m.request[i, y.R_TILE] = tile
-    m.request[i, y.R_WAVEFRONT] = wavefront
+    m.slot[slot, y.SLOT_PENDING] += 1
+    m.request[i, y.REQ_KIND] = kind
+    m.request[i, y.REQ_BYTES] = bytes_
+    m.request[i, y.REQ_CAUSE] = cause
+    m.request[i, y.REQ_STREAM] = stream
+    m.request[i, y.REQ_OWNER_KIND] = y.OWNER_SLOT
+    m.request[i, y.REQ_OWNER] = slot
+    m.request[i, y.REQ_REGION] = region
+    m.request[i, y.REQ_TILE] = tile
+    m.request[i, y.REQ_WAVEFRONT] = wavefront
     reach(m, i, g, address, time)
 
 
 @shared
 def release(m: Machine, g: int, k: int, time: int) -> int:
     """Kernel `k` ends, others will read its results: write dirty lines back, forget all lines; returns the writes."""
-    lines = m.shape[y.S_PARTITIONS] * m.shape[y.S_SETS] * m.shape[y.S_WAYS]
+    lines = m.shape[y.SIZE_PARTITIONS] * m.shape[y.SIZE_SETS] * m.shape[y.SIZE_WAYS]
     writes = 0
     for line in range(g * lines, (g + 1) * lines):
         if m.line[line, LINE_DIRTY] == 1:

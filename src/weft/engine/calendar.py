@@ -49,18 +49,18 @@ def _sift_down(heap: Table, size: int, time: int, code: int) -> None:
 @block
 def schedule(m: Machine, time: int, kind: int, index: int) -> None:
     """Enter an event; the loop keeps enough free rows for all that one event can enter."""
-    size = m.clock[y.C_HEAP]
-    m.clock[y.C_HEAP] = size + 1
+    size = m.clock[y.CLOCK_HEAP]
+    m.clock[y.CLOCK_HEAP] = size + 1
     _sift_up(m.heap, size, time, (kind << KIND_SHIFT) | index)
 
 
 @spliced
 def take(m: Machine) -> int:
     """Remove the first event: its time goes to the clock, its code is returned."""
-    m.clock[y.C_NOW] = m.heap[0, 0]
+    m.clock[y.CLOCK_NOW] = m.heap[0, 0]
     code = m.heap[0, 1]
-    size = m.clock[y.C_HEAP] - 1
-    m.clock[y.C_HEAP] = size
+    size = m.clock[y.CLOCK_HEAP] - 1
+    m.clock[y.CLOCK_HEAP] = size
     if size > 0:
         _sift_down(m.heap, size, m.heap[size, 0], m.heap[size, 1])
     return code  # type: ignore[no-any-return]

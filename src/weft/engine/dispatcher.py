@@ -10,59 +10,54 @@ from weft.engine.state import Machine
 
 
 @shared
-def consider_launches(m: Machine, g: int, now: int) -> None:
-    """Launch every kernel whose predecessor has ended and whose counter has been reached."""
-    for k in range(m.shape[y.S_KERNELS]):
-        if m.kernel_run[g, k, y.KR_READY] != 0:
-            continue
-        after = m.kernel[g, k, y.K_AFTER]
-        if after != y.NONE and m.kernel_run[g, after, y.KR_END] == y.NONE:
-            continue
-        counter = m.kernel[g, k, y.K_AFTER_COUNTER]
-        if counter != y.NONE and m.counter[g, counter, y.N_VALUE] < m.kernel[g, k, y.K_AFTER_VALUE]:
-            target = min(m.counter[g, counter, y.N_TARGET], m.kernel[g, k, y.K_AFTER_VALUE])
-            m.counter[g, counter, y.N_TARGET] = target
-            continue
-        m.kernel_run[g, k, y.KR_READY] = 1
-        m.kernel_run[g, k, y.KR_START] = now
-        schedule(m, now + m.kernel[g, k, y.K_LAUNCH], y.EV_LAUNCH, g * m.shape[y.S_KERNELS] + k)
+def consider_launch(m: Machine, g: int, k: int, now: int) -> None:
+    """Launch kernel `k`, whose predecessors have ended, or let it wait until its counter has been reached."""
+    counter, value = m.kernel[g, k, y.KERNEL_AFTER_COUNTER], m.kernel[g, k, y.KERNEL_AFTER_VALUE]
+    if counter != y.NONE and m.counter[g, counter, y.COUNTER_VALUE] < value:
+        m.kernel_run[g, k, y.RUN_NEXT_WAITING] = m.counter[g, counter, y.COUNTER_KERNEL]
+        m.counter[g, counter, y.COUNTER_KERNEL] = k
+        m.counter[g, counter, y.COUNTER_TARGET] = min(m.counter[g, counter, y.COUNTER_TARGET], value)
+        return
+    m.kernel_run[g, k, y.RUN_STATE] = y.LAUNCHING
+    m.kernel_run[g, k, y.RUN_START] = now
+    schedule(m, now + m.kernel[g, k, y.KERNEL_LAUNCH], y.EV_LAUNCH, g * m.shape[y.SIZE_KERNELS] + k)
 
 
 @shared
 def launch(m: Machine, g: int, k: int, now: int) -> None:
     """The launch latency of a kernel has passed: its workgroups may go to the compute units."""
-    m.kernel_run[g, k, y.KR_READY] = 2
-    m.kernel_run[g, k, y.KR_FIRST_START] = now
+    m.kernel_run[g, k, y.RUN_STATE] = y.LAUNCHED
+    m.kernel_run[g, k, y.RUN_LAUNCHED] = now
     _deal(m, g, k)
-    if m.kernel[g, k, y.K_MONITOR] == 1:
-        m.flow[g, y.F_MONITOR_START] = now
-        m.flow[g, y.F_MONITOR_BYTES] = 0
+    if m.kernel[g, k, y.KERNEL_MONITOR] == 1:
+        m.flow[g, y.FLOW_MONITOR_START] = now
+        m.flow[g, y.FLOW_MONITOR_BYTES] = 0
     dispatch(m, g, now)
 
 
 @spliced
 def _fits(m: Machine, u: int, g: int, k: int) -> bool:
     return (  # type: ignore[no-any-return]
-        m.unit_mask[g, k, u - g * m.shape[y.S_CUS]] == 1
-        and m.unit[u, y.U_HELD] != m.clock[y.C_TICKET]
-        and m.unit[u, y.U_PLACES] > 0
-        and m.unit[u, y.U_THREADS] >= m.kernel[g, k, y.K_THREADS]
-        and m.unit[u, y.U_REGISTERS] >= m.kernel[g, k, y.K_REGISTERS]
-        and m.unit[u, y.U_LDS] >= m.kernel[g, k, y.K_LDS]
+        m.unit_mask[g, k, u - g * m.shape[y.SIZE_CUS]] == 1
+        and m.unit[u, y.UNIT_HELD] != m.clock[y.CLOCK_TICKET]
+        and m.unit[u, y.UNIT_PLACES] > 0
+        and m.unit[u, y.UNIT_THREADS] >= m.kernel[g, k, y.KERNEL_THREADS]
+        and m.unit[u, y.UNIT_REGISTERS] >= m.kernel[g, k, y.KERNEL_REGISTERS]
+        and m.unit[u, y.UNIT_LDS] >= m.kernel[g, k, y.KERNEL_LDS]
     )
 
 
 @block
 def first_unit(m: Machine, g: int, part: int) -> int:
     """The first compute unit of a partition, within its GPU: unit u lies in partition u * partitions // units."""
-    partitions = m.shape[y.S_PARTITIONS]
-    return (part * m.gpu[g, y.G_CUS] + partitions - 1) // partitions  # type: ignore[no-any-return]
+    partitions = m.shape[y.SIZE_PARTITIONS]
+    return (part * m.gpu[g, y.GPU_CUS] + partitions - 1) // partitions  # type: ignore[no-any-return]
 
 
 @shared
 def _deal(m: Machine, g: int, k: int) -> None:
     """Deal the workgroups of kernel `k` round robin to the partitions in which its mask leaves it a compute unit."""
-    partitions = m.shape[y.S_PARTITIONS]
+    partitions = m.shape[y.SIZE_PARTITIONS]
     dealt = 0
     for part in range(partitions):
         m.dealt[g, k, part] = y.NEVER
@@ -71,173 +66,227 @@ def _deal(m: Machine, g: int, k: int) -> None:
                 m.dealt[g, k, part] = dealt
                 dealt += 1
                 break
-    m.kernel_run[g, k, y.KR_STRIDE] = dealt
+    m.kernel_run[g, k, y.RUN_STRIDE] = dealt
+    for part in range(partitions):
+        if m.dealt[g, k, part] < m.kernel[g, k, y.KERNEL_WORKGROUPS]:
+            _join_ready(m, g, part, k)
+
+
+@block
+def _precedes(m: Machine, g: int, k: int, other: int) -> bool:
+    """Whether kernel `k` is served before another: by priority, then launch time, then index."""
+    rank, others = m.kernel[g, k, y.KERNEL_PRIORITY], m.kernel[g, other, y.KERNEL_PRIORITY]
+    if rank != others:
+        return rank > others  # type: ignore[no-any-return]
+    launched, others = m.kernel_run[g, k, y.RUN_LAUNCHED], m.kernel_run[g, other, y.RUN_LAUNCHED]
+    return launched < others or (launched == others and k < other)
+
+
+@shared
+def _join_ready(m: Machine, g: int, part: int, k: int) -> None:
+    """Enter kernel `k` into the list of its class: at its end, but for launches of the same moment."""
+    c = m.kernel[g, k, y.KERNEL_CLASS]
+    before, following = m.ready[g, part, c, y.READY_LAST], y.NONE
+    if before != y.NONE and _precedes(m, g, k, before):
+        before, following = y.NONE, m.ready[g, part, c, y.READY_FIRST]
+        while _precedes(m, g, following, k):
+            before, following = following, m.ready_next[g, following, part]
+    m.ready_next[g, k, part] = following
+    if before == y.NONE:
+        m.ready[g, part, c, y.READY_FIRST] = k
+    else:
+        m.ready_next[g, before, part] = k
+    if following == y.NONE:
+        m.ready[g, part, c, y.READY_LAST] = k
+
+
+@spliced
+def _leave_ready(m: Machine, g: int, part: int, c: int) -> None:
+    """The first kernel of a class has no workgroups left for a partition."""
+    k = m.ready_next[g, m.ready[g, part, c, y.READY_FIRST], part]
+    m.ready[g, part, c, y.READY_FIRST] = k
+    if k == y.NONE:
+        m.ready[g, part, c, y.READY_LAST] = y.NONE
 
 
 @shared
 def _emptiest_unit(m: Machine, g: int, part: int, k: int) -> int:
     """The allowed compute unit with the most free places, the lowest number among equals; NONE if none fits."""
     best, places = y.NONE, 0
-    base = g * m.shape[y.S_CUS]
+    base = g * m.shape[y.SIZE_CUS]
     for u in range(base + first_unit(m, g, part), base + first_unit(m, g, part + 1)):
-        if m.unit[u, y.U_PLACES] > places and _fits(m, u, g, k):
-            best, places = u, m.unit[u, y.U_PLACES]
+        if m.unit[u, y.UNIT_PLACES] > places and _fits(m, u, g, k):
+            best, places = u, m.unit[u, y.UNIT_PLACES]
     return best
 
 
 @spliced
-def _next_kernel(m: Machine, g: int, part: int) -> int:
-    """Of the launched kernels with workgroups left for a partition the one of highest priority; among equals the first
-    launched.
-    """
-    best, priority, since = y.NONE, -1, y.NEVER
-    for k in range(m.shape[y.S_KERNELS]):
-        if m.kernel_run[g, k, y.KR_READY] != 2 or m.kernel_run[g, k, y.KR_REFUSED] == m.clock[y.C_TICKET]:
+def _next_class(m: Machine, g: int, part: int) -> int:
+    """The class, of those not refused, whose first kernel is served next in a partition; NONE if there is none."""
+    best, first = y.NONE, y.NONE
+    for c in range(m.shape[y.SIZE_CLASSES]):
+        k = m.ready[g, part, c, y.READY_FIRST]
+        if k == y.NONE or m.ready[g, part, c, y.READY_REFUSED] == m.clock[y.CLOCK_TICKET]:
             continue
-        if m.dealt[g, k, part] >= m.kernel[g, k, y.K_WORKGROUPS]:
-            continue
-        rank, launched = m.kernel[g, k, y.K_PRIORITY], m.kernel_run[g, k, y.KR_FIRST_START]
-        if rank > priority or (rank == priority and launched < since):
-            best, priority, since = k, rank, launched
+        if best == y.NONE or _precedes(m, g, k, first):
+            best, first = c, k
     return best
 
 
 @spliced
-def _refuse(m: Machine, g: int, k: int) -> None:
-    """No unit can take a workgroup of kernel `k` now; a strict dispatcher keeps its units free for it."""
-    m.kernel_run[g, k, y.KR_REFUSED] = m.clock[y.C_TICKET]
-    if m.gpu[g, y.G_STRICT] == 1:
-        units = m.shape[y.S_CUS]
-        for u in range(units):
+def _refuse(m: Machine, g: int, part: int, c: int) -> None:
+    """No unit can take a workgroup of class `c` now; a strict dispatcher keeps its units free for it."""
+    m.ready[g, part, c, y.READY_REFUSED] = m.clock[y.CLOCK_TICKET]
+    if m.gpu[g, y.GPU_STRICT] == 1:
+        k = m.ready[g, part, c, y.READY_FIRST]
+        for u in range(first_unit(m, g, part), first_unit(m, g, part + 1)):
             if m.unit_mask[g, k, u] == 1:
-                m.unit[g * units + u, y.U_HELD] = m.clock[y.C_TICKET]
+                m.unit[g * m.shape[y.SIZE_CUS] + u, y.UNIT_HELD] = m.clock[y.CLOCK_TICKET]
 
 
 @spliced
 def dispatch(m: Machine, g: int, now: int) -> None:
     """Place workgroups in every partition until no kernel has one that fits."""
-    for part in range(m.shape[y.S_PARTITIONS]):
+    for part in range(m.shape[y.SIZE_PARTITIONS]):
         dispatch_in(m, g, part, now)
 
 
 @shared
 def dispatch_in(m: Machine, g: int, part: int, now: int) -> None:
     """Place workgroups in a partition until no kernel has one that fits there."""
-    m.clock[y.C_TICKET] += 1
+    m.clock[y.CLOCK_TICKET] += 1
     while True:
-        k = _next_kernel(m, g, part)
-        if k == y.NONE:
+        c = _next_class(m, g, part)
+        if c == y.NONE:
             return
+        k = m.ready[g, part, c, y.READY_FIRST]
         u = _emptiest_unit(m, g, part, k)
         if u == y.NONE:
-            _refuse(m, g, k)
+            _refuse(m, g, part, c)
             continue
         _place(m, g, part, k, u, now)
+        if m.dealt[g, k, part] >= m.kernel[g, k, y.KERNEL_WORKGROUPS]:
+            _leave_ready(m, g, part, c)
 
 
 @spliced
 def _place(m: Machine, g: int, part: int, k: int, u: int, now: int) -> None:
-    places = m.shape[y.S_RESIDENT]
+    places = m.shape[y.SIZE_RESIDENT]
     w = u * places
-    while m.resident[w, y.W_KERNEL] != y.NONE:
+    while m.resident[w, y.WG_KERNEL] != y.NONE:
         w += 1
-    m.unit[u, y.U_PLACES] -= 1
-    m.unit[u, y.U_THREADS] -= m.kernel[g, k, y.K_THREADS]
-    m.unit[u, y.U_REGISTERS] -= m.kernel[g, k, y.K_REGISTERS]
-    m.unit[u, y.U_LDS] -= m.kernel[g, k, y.K_LDS]
-    s = m.resident
-    s[w, y.W_KERNEL] = k
-    s[w, y.W_INDEX] = m.dealt[g, k, part]
-    s[w, y.W_UNIT] = u
-    s[w, y.W_GPU] = g
-    s[w, y.W_WAITING] = 0
-    s[w, y.W_LAST] = now
-    s[w, y.W_START] = now
-    m.dealt[g, k, part] += m.kernel_run[g, k, y.KR_STRIDE]
-    m.kernel_run[g, k, y.KR_NEXT] += 1
-    log = m.kernel[g, k, y.K_FIRST_WORK] + s[w, y.W_INDEX]
-    s[w, y.W_PHASE] = m.work[g, log, y.T_SCRIPT] * m.kernel[g, k, y.K_PHASES]
-    s[w, y.W_END] = s[w, y.W_PHASE] + m.kernel[g, k, y.K_PHASES]
-    m.work_log[g, log, y.WL_START] = now
-    m.work_log[g, log, y.WL_UNIT] = u - g * m.shape[y.S_CUS]
+    m.unit[u, y.UNIT_PLACES] -= 1
+    m.unit[u, y.UNIT_THREADS] -= m.kernel[g, k, y.KERNEL_THREADS]
+    m.unit[u, y.UNIT_REGISTERS] -= m.kernel[g, k, y.KERNEL_REGISTERS]
+    m.unit[u, y.UNIT_LDS] -= m.kernel[g, k, y.KERNEL_LDS]
+    resident = m.resident
+    resident[w, y.WG_KERNEL] = k
+    resident[w, y.WG_INDEX] = m.dealt[g, k, part]
+    resident[w, y.WG_UNIT] = u
+    resident[w, y.WG_GPU] = g
+    resident[w, y.WG_WAITING] = 0
+    resident[w, y.WG_LAST] = now
+    m.dealt[g, k, part] += m.kernel_run[g, k, y.RUN_STRIDE]
+    m.kernel_run[g, k, y.RUN_PLACED] += 1
+    log = m.kernel[g, k, y.KERNEL_FIRST_WORK] + resident[w, y.WG_INDEX]
+    resident[w, y.WG_PHASE] = m.work[g, log, y.WORK_SCRIPT] * m.kernel[g, k, y.KERNEL_PHASES]
+    resident[w, y.WG_END] = resident[w, y.WG_PHASE] + m.kernel[g, k, y.KERNEL_PHASES]
+    m.work_log[g, log, y.WORKLOG_START] = now
+    m.work_log[g, log, y.WORKLOG_UNIT] = u - g * m.shape[y.SIZE_CUS]
     schedule(m, now, y.EV_PHASE, w)
 
 
 @shared
 def retire(m: Machine, w: int, now: int) -> None:
-    """A workgroup's script is over: free its place, end its kernel after the last one, dispatch the next."""
-    s = m.resident
-    g, k, u = s[w, y.W_GPU], s[w, y.W_KERNEL], s[w, y.W_UNIT]
-    m.work_log[g, m.kernel[g, k, y.K_FIRST_WORK] + s[w, y.W_INDEX], y.WL_END] = now
-    s[w, y.W_KERNEL] = y.NONE
-    m.unit[u, y.U_PLACES] += 1
-    m.unit[u, y.U_THREADS] += m.kernel[g, k, y.K_THREADS]
-    m.unit[u, y.U_REGISTERS] += m.kernel[g, k, y.K_REGISTERS]
-    m.unit[u, y.U_LDS] += m.kernel[g, k, y.K_LDS]
-    if m.kernel[g, k, y.K_MONITOR] == 1 and m.flow[g, y.F_INTENSITY] == y.NONE:
+    """A workgroup'resident script is over: free its place, end its kernel after the last one, dispatch the next."""
+    resident = m.resident
+    g, k, u = resident[w, y.WG_GPU], resident[w, y.WG_KERNEL], resident[w, y.WG_UNIT]
+    m.work_log[g, m.kernel[g, k, y.KERNEL_FIRST_WORK] + resident[w, y.WG_INDEX], y.WORKLOG_END] = now
+    resident[w, y.WG_KERNEL] = y.NONE
+    m.unit[u, y.UNIT_PLACES] += 1
+    m.unit[u, y.UNIT_THREADS] += m.kernel[g, k, y.KERNEL_THREADS]
+    m.unit[u, y.UNIT_REGISTERS] += m.kernel[g, k, y.KERNEL_REGISTERS]
+    m.unit[u, y.UNIT_LDS] += m.kernel[g, k, y.KERNEL_LDS]
+    if m.kernel[g, k, y.KERNEL_MONITOR] == 1 and m.flow[g, y.FLOW_INTENSITY] == y.NONE:
         _choose_threshold(m, g, now)
-    m.kernel_run[g, k, y.KR_DONE] += 1
-    if m.kernel_run[g, k, y.KR_DONE] == m.kernel[g, k, y.K_WORKGROUPS]:
-        writes = release(m, g, k, now) if m.kernel[g, k, y.K_RELEASE] == 1 else 0
-        m.kernel_run[g, k, y.KR_RELEASING] = writes
+    m.kernel_run[g, k, y.RUN_FINISHED] += 1
+    if m.kernel_run[g, k, y.RUN_FINISHED] == m.kernel[g, k, y.KERNEL_WORKGROUPS]:
+        writes = release(m, g, k, now) if m.kernel[g, k, y.KERNEL_RELEASE] == 1 else 0
+        m.kernel_run[g, k, y.RUN_WRITE_BACKS] = writes
         if writes == 0:
             end_kernel(m, g, k, now)
-    dispatch_in(m, g, m.unit[u, y.U_PARTITION], now)
+    dispatch_in(m, g, m.unit[u, y.UNIT_PARTITION], now)
 
 
 @shared
 def end_kernel(m: Machine, g: int, k: int, now: int) -> None:
-    """A kernel has ended: those that came after it may launch."""
-    m.kernel_run[g, k, y.KR_END] = now
-    m.clock[y.C_UNFINISHED] -= 1
-    if m.kernel[g, k, y.K_MONITOR] == 1:  # nothing left to protect from communication
-        m.flow[g, y.F_THRESHOLD] = m.gpu[g, y.G_QUEUE_BYTES]
-    consider_launches(m, g, now)
+    """A kernel has ended: those of which it was the last open predecessor may launch."""
+    m.kernel_run[g, k, y.RUN_END] = now
+    m.clock[y.CLOCK_UNFINISHED] -= 1
+    if m.kernel[g, k, y.KERNEL_MONITOR] == 1:  # nothing left to protect from communication
+        m.flow[g, y.FLOW_THRESHOLD] = m.gpu[g, y.GPU_QUEUE_BYTES]
+    first = m.kernel[g, k, y.KERNEL_FIRST_SUCCESSOR]
+    for row in range(first, first + m.kernel[g, k, y.KERNEL_SUCCESSORS]):
+        after = m.successor[row]
+        m.kernel_run[g, after, y.RUN_OPEN] -= 1
+        if m.kernel_run[g, after, y.RUN_OPEN] == 0:
+            consider_launch(m, g, after, now)
 
 
 @shared
 def released(m: Machine, g: int, k: int, now: int) -> None:
     """One of the dirty lines that kernel `k` writes back as it ends on GPU `g` has been written."""
-    m.kernel_run[g, k, y.KR_RELEASING] -= 1
-    if m.kernel_run[g, k, y.KR_RELEASING] == 0:
+    m.kernel_run[g, k, y.RUN_WRITE_BACKS] -= 1
+    if m.kernel_run[g, k, y.RUN_WRITE_BACKS] == 0:
         end_kernel(m, g, k, now)
 
 
 @spliced
 def _choose_threshold(m: Machine, g: int, now: int) -> None:
     """T3-MCA: the first stage's demand on memory decides how full a queue may be before communication must wait."""
-    p = m.gpu
-    elapsed = max(now - m.flow[g, y.F_MONITOR_START], 1)
-    busy = m.flow[g, y.F_MONITOR_BYTES] // 64 * p[g, y.G_PEAK64]
+    gpu = m.gpu
+    elapsed = max(now - m.flow[g, y.FLOW_MONITOR_START], 1)
+    busy = m.flow[g, y.FLOW_MONITOR_BYTES] // 64 * gpu[g, y.GPU_PEAK64]
     intensity = busy * 1000 // elapsed
-    m.flow[g, y.F_INTENSITY] = intensity
-    if intensity >= p[g, y.G_INTENSITY_HIGH]:
-        threshold = p[g, y.G_THRESHOLD_HIGH]
-    elif intensity >= p[g, y.G_INTENSITY_MEDIUM]:
-        threshold = p[g, y.G_THRESHOLD_MEDIUM]
-    elif intensity >= p[g, y.G_INTENSITY_LOW]:
-        threshold = p[g, y.G_THRESHOLD_LOW]
+    m.flow[g, y.FLOW_INTENSITY] = intensity
+    if intensity >= gpu[g, y.GPU_INTENSITY_HIGH]:
+        threshold = gpu[g, y.GPU_THRESHOLD_HIGH]
+    elif intensity >= gpu[g, y.GPU_INTENSITY_MEDIUM]:
+        threshold = gpu[g, y.GPU_THRESHOLD_MEDIUM]
+    elif intensity >= gpu[g, y.GPU_INTENSITY_LOW]:
+        threshold = gpu[g, y.GPU_THRESHOLD_LOW]
     else:
-        threshold = p[g, y.G_QUEUE_BYTES]
-    m.flow[g, y.F_THRESHOLD] = threshold
-    m.flow[g, y.F_CHOSEN] = threshold
+        threshold = gpu[g, y.GPU_QUEUE_BYTES]
+    m.flow[g, y.FLOW_THRESHOLD] = threshold
+    m.flow[g, y.FLOW_CHOSEN_THRESHOLD] = threshold
 
 
 @block
 def count(m: Machine, g: int, counter: int, amount: int, now: int) -> None:
-    """Add to a counter; whoever waits for the value it reaches goes on."""
-    m.counter[g, counter, y.N_VALUE] += amount
-    if m.counter[g, counter, y.N_VALUE] >= m.counter[g, counter, y.N_TARGET]:
-        m.counter[g, counter, y.N_TARGET] = y.NEVER
+    """Add to a counter; what waits for the value that it reaches goes on."""
+    m.counter[g, counter, y.COUNTER_VALUE] += amount
+    if m.counter[g, counter, y.COUNTER_VALUE] >= m.counter[g, counter, y.COUNTER_TARGET]:
+        m.counter[g, counter, y.COUNTER_TARGET] = y.NEVER
         _wake_waiting(m, g, now)
-        consider_launches(m, g, now)
+        _launch_waiting(m, g, counter, now)
+
+
+@shared
+def _launch_waiting(m: Machine, g: int, counter: int, now: int) -> None:
+    """Launch the kernels that wait for a counter; those too early will wait again."""
+    k = m.counter[g, counter, y.COUNTER_KERNEL]
+    m.counter[g, counter, y.COUNTER_KERNEL] = y.NONE
+    while k != y.NONE:
+        following = m.kernel_run[g, k, y.RUN_NEXT_WAITING]
+        consider_launch(m, g, k, now)
+        k = following
 
 
 @shared
 def _wake_waiting(m: Machine, g: int, now: int) -> None:
     """Let every waiting workgroup look at its counter again; those too early will wait again."""
-    width = m.shape[y.S_CUS] * m.shape[y.S_RESIDENT]
+    width = m.shape[y.SIZE_CUS] * m.shape[y.SIZE_RESIDENT]
     for w in range(g * width, (g + 1) * width):
-        if m.resident[w, y.W_KERNEL] != y.NONE and m.resident[w, y.W_WAITING] == 1:
-            m.resident[w, y.W_WAITING] = 2  # woken once, however many counters move now
+        if m.resident[w, y.WG_KERNEL] != y.NONE and m.resident[w, y.WG_WAITING] == 1:
+            m.resident[w, y.WG_WAITING] = 2  # woken once, however many counters move now
             schedule(m, now, y.EV_PHASE, w)

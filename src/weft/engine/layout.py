@@ -1,8 +1,10 @@
 """The columns of every integer table that the engine reads or writes.
 
 The engine knows arrays and nothing else: a row is a thing (a GPU, a channel, a workgroup), a column is one of
-the constants below. All times are femtoseconds, all sizes bytes, unless a name says otherwise. `X64` columns
-are femtoseconds per 64 bytes, so that a duration is ``bytes * x64 // 64``.
+the constants below, whose first word names the table (CHAN: channel, REQ: request, WG: resident, RUN: kernel_run,
+WORKLOG: work_log, CHUNK: chunk_log, COMMAND: dma_log, DMA: engine). All times are femtoseconds, all sizes bytes,
+unless a name says otherwise. `X64` columns are femtoseconds per 64 bytes, so that a duration is
+``bytes * x64 // 64``.
 """
 
 from __future__ import annotations
@@ -21,187 +23,210 @@ def _columns(count: int) -> Iterator[int]:
 
 # gpu[g, :] — one GPU of the machine, in integers.
 (
-    G_CUS, G_THREADS, G_REGISTERS, G_LDS, G_WORKGROUPS, G_CYCLE, G_PORT64, G_SLICE64, G_CACHE_OUT, G_CACHE_BACK,
-    G_MEMORY_LATENCY, G_QUEUE_BYTES, G_T_BURST, G_T_LONG, G_T_UPDATE, G_T_RRD, G_T_RCD, G_T_RAS, G_T_RP, G_T_RC,
-    G_T_CL, G_T_READ_TO_WRITE, G_T_WRITE_TO_READ, G_T_WRITE_TO_PRECHARGE, G_T_READ_TO_PRECHARGE, G_LINK64,
-    G_LINK_LATENCY, G_NEIGHBOUR, G_DMA_ENGINES, G_DMA_SETUP, G_DMA_WINDOW, G_TRACKER_SETS, G_TRACKER_WAYS,
-    G_SPILL_BYTES, G_THRESHOLD_HIGH, G_THRESHOLD_MEDIUM, G_THRESHOLD_LOW, G_INTENSITY_HIGH, G_INTENSITY_MEDIUM,
-    G_INTENSITY_LOW, G_STARVATION, G_START, G_PEAK64, G_LAUNCH, G_DMA_LINK64, G_STRICT, G_PEER64, G_DMA_PEER64,
-    G_ALL64, G_DMA_ALL64, G_DMA_RATE64, G_SIDE64, G_SIDE_LATENCY, G_SIDE_DIRTY, G_T_PATH, G_PATH_SLACK,
-    G_COLUMNS,
-) = _columns(57)  # fmt: skip
-# G_INTENSITY_* are per mille of the peak DRAM bandwidth; G_THRESHOLD_* are bytes of queue; G_PEAK64 is the whole
-# memory's femtoseconds per 64 bytes. G_LINK64 is what stores by compute units get of the link, G_DMA_LINK64 what DMA
-# engines get; G_PEER64 and G_DMA_PEER64 are the same for the link to one peer alone, G_ALL64 and G_DMA_ALL64 for all
-# links that lead to one peer each. G_DMA_RATE64: what one engine takes for its own part (0: nothing). G_STRICT:
-# workgroups of a later kernel wait until the earlier ones are placed. G_SIDE64 is one slice of the memory-side cache,
-# G_SIDE_LATENCY what a hit there adds to the way through the cache, G_SIDE_DIRTY how many of its lines in a thousand
-# hold at the start what earlier work wrote.
-# G_T_PATH: what a burst takes on the path from a channel to the rest of the chip; it may lag by G_PATH_SLACK behind.
+    GPU_CUS, GPU_THREADS, GPU_REGISTERS, GPU_LDS, GPU_WORKGROUPS, GPU_CYCLE, GPU_PORT64, GPU_SLICE64, GPU_CACHE_OUT,
+    GPU_CACHE_BACK, GPU_MEMORY_LATENCY, GPU_QUEUE_BYTES, GPU_T_BURST, GPU_T_LONG, GPU_T_UPDATE, GPU_T_RRD,
+    GPU_T_RCD, GPU_T_RAS, GPU_T_RP, GPU_T_RC, GPU_T_CL, GPU_T_READ_TO_WRITE, GPU_T_WRITE_TO_READ,
+    GPU_T_WRITE_TO_PRECHARGE, GPU_T_READ_TO_PRECHARGE, GPU_DMA_ENGINES, GPU_DMA_SETUP, GPU_DMA_WINDOW,
+    GPU_TRACKER_SETS, GPU_TRACKER_WAYS, GPU_SPILL_BYTES, GPU_THRESHOLD_HIGH,
+    GPU_THRESHOLD_MEDIUM, GPU_THRESHOLD_LOW, GPU_INTENSITY_HIGH, GPU_INTENSITY_MEDIUM, GPU_INTENSITY_LOW,
+    GPU_STARVATION, GPU_START, GPU_PEAK64, GPU_LAUNCH, GPU_STRICT, GPU_DMA_RATE64, GPU_SIDE64, GPU_SIDE_LATENCY,
+    GPU_SIDE_DIRTY, GPU_T_PATH, GPU_PATH_SLACK, GPU_COLUMNS,
+) = _columns(49)  # fmt: skip
+# GPU_INTENSITY_* are per mille of the peak DRAM bandwidth; GPU_THRESHOLD_* are bytes of queue; GPU_PEAK64 is the
+# whole memory's femtoseconds per 64 bytes. GPU_DMA_RATE64: what one engine takes for its own part (0: nothing).
+# GPU_STRICT: workgroups of a later kernel wait until the earlier ones are placed. GPU_SIDE64 is one slice of the
+# memory-side cache, GPU_SIDE_LATENCY what a hit there adds to the way through the cache, GPU_SIDE_DIRTY how
+# many of its lines in a thousand hold at the start what earlier work wrote. GPU_T_PATH: what a burst takes on the
+# path from a channel to the rest of the chip; it may lag by GPU_PATH_SLACK behind.
 
 # shape[:] — sizes shared by all GPUs.
 (
-    S_GPUS, S_CUS, S_CHANNELS, S_BANKS, S_GROUPS, S_INTERLEAVE, S_ROW, S_BURST, S_REQUEST, S_SETS, S_WAYS,
-    S_RESIDENT, S_KERNELS, S_REGIONS, S_TILES, S_WAVEFRONTS, S_COUNTERS, S_ENGINES, S_BLOCK_TILES, S_PORTS,
-    S_PARTITIONS, S_SLICES, S_SIDE_SETS, S_SIDE_WAYS, S_COLUMNS,
-) = _columns(25)  # fmt: skip
-# S_RESIDENT: workgroup places per compute unit; S_BLOCK_TILES: workgroup tiles per DMA command; S_PORTS: links
-# of a GPU, the whole egress as one link first, then the links to the GPUs 1, 2, ... neighbours away. S_PARTITIONS:
-# groups of compute units with a cache of their own each, of S_SETS sets in S_SLICES slices. S_SIDE_SETS: sets that a
-# channel has in the memory-side cache (0: there is none).
+    SIZE_GPUS, SIZE_CUS, SIZE_CHANNELS, SIZE_BANKS, SIZE_GROUPS, SIZE_INTERLEAVE, SIZE_ROW, SIZE_BURST,
+    SIZE_REQUEST, SIZE_SETS, SIZE_WAYS, SIZE_RESIDENT, SIZE_KERNELS, SIZE_REGIONS, SIZE_TILES, SIZE_WAVEFRONTS,
+    SIZE_COUNTERS, SIZE_ENGINES, SIZE_BLOCK_TILES, SIZE_PARTITIONS, SIZE_SLICES, SIZE_SIDE_SETS, SIZE_SIDE_WAYS,
+    SIZE_CLASSES, SIZE_CAUSES, SIZE_COMPUTE_CAUSE, SIZE_COLUMNS,
+) = _columns(27)  # fmt: skip
+# SIZE_RESIDENT: workgroup places per compute unit; SIZE_BLOCK_TILES: workgroup tiles per DMA command.
+# SIZE_PARTITIONS: groups of compute units with a cache of their own each, of SIZE_SETS sets in SIZE_SLICES slices.
+# SIZE_SIDE_SETS: sets that a channel has in the memory-side cache (0: there is none). SIZE_CLASSES: kernels that need
+# the same of a compute unit, may use the same ones and have the same priority make a class.
 
 # kernel[g, k, :]
 (
-    K_WORKGROUPS, K_FIRST_WORK, K_FIRST_PHASE, K_PHASES, K_THREADS, K_REGISTERS, K_LDS, K_PRIORITY, K_AFTER,
-    K_AFTER_COUNTER, K_AFTER_VALUE, K_LAUNCH, K_RELEASE, K_MONITOR, K_FIRST_COPY, K_COPIES, K_COMPLETION,
-    K_COLUMNS,
-) = _columns(18)  # fmt: skip
-# K_PHASES: phases of one script; a kernel may have several, one behind the other, and each workgroup runs its own.
-# K_AFTER: the kernel that must have finished (or NONE); K_RELEASE: write dirty lines back and drop all lines when it
-# ends; K_MONITOR: its first stage's memory intensity sets the arbiter's threshold; K_COPIES: DMA commands that its
-# launch triggers, from the tile row K_FIRST_COPY on; K_COMPLETION: from the departure of their last byte to the
-# kernel's end.
+    KERNEL_WORKGROUPS, KERNEL_FIRST_WORK, KERNEL_FIRST_PHASE, KERNEL_PHASES, KERNEL_THREADS, KERNEL_REGISTERS,
+    KERNEL_LDS, KERNEL_PRIORITY, KERNEL_PREDECESSORS, KERNEL_FIRST_SUCCESSOR, KERNEL_SUCCESSORS,
+    KERNEL_AFTER_COUNTER, KERNEL_AFTER_VALUE, KERNEL_LAUNCH, KERNEL_RELEASE, KERNEL_MONITOR, KERNEL_FIRST_COPY,
+    KERNEL_COPIES, KERNEL_COMPLETION, KERNEL_CLASS, KERNEL_COLUMNS,
+) = _columns(21)  # fmt: skip
+# KERNEL_PHASES: phases of one script; a kernel may have several, one behind the other, and each workgroup runs its
+# own. KERNEL_PREDECESSORS: kernels that must have ended, and KERNEL_AFTER_COUNTER, KERNEL_AFTER_VALUE the counter and
+# what it must have reached (NONE: no counter). KERNEL_SUCCESSORS: kernels that wait for this one to end, in the rows
+# of successor[:] from KERNEL_FIRST_SUCCESSOR on. KERNEL_RELEASE: write dirty lines back and drop all lines when it
+# ends; KERNEL_MONITOR: its first stage's memory intensity sets the arbiter's threshold; KERNEL_COPIES:
+# DMA commands that its launch triggers, from the tile row KERNEL_FIRST_COPY on; KERNEL_COMPLETION: from the departure
+# of their last byte to the kernel's end.
 
 # phase[g, p, :] — one pipelined loop of a workgroup script.
 (
-    P_ITERATIONS, P_SHARED, P_SLOTS, P_FIRST_LOAD, P_LOADS, P_CYCLES, P_STORE, P_WAIT_COUNTER, P_WAIT_VALUE,
-    P_STORES, P_LANED, P_DELAY, P_COLUMNS,
+    PHASE_ITERATIONS, PHASE_SHARED, PHASE_SLOTS, PHASE_FIRST_LOAD, PHASE_LOADS, PHASE_CYCLES, PHASE_STORE,
+    PHASE_WAIT_COUNTER, PHASE_WAIT_VALUE, PHASE_STORES, PHASE_LANED, PHASE_DELAY, PHASE_COLUMNS,
 ) = _columns(13)  # fmt: skip
-# P_SHARED: iterations are dealt round robin to the kernel's workgroups; P_CYCLES: compute-unit cycles per iteration;
-# P_STORES: stores of an iteration, from the access row P_STORE on; P_LANED: the counter is that of the workgroup's own
-# lane (T_LANE; NONE: nothing to wait for); P_DELAY: from the end of the wait to the first iteration.
+# PHASE_SHARED: iterations are dealt round robin to the kernel's workgroups; PHASE_CYCLES: compute-unit cycles per
+# iteration; PHASE_STORES: stores of an iteration, from the access row PHASE_STORE on; PHASE_LANED: the counter is
+# that of the workgroup's own lane (WORK_LANE; NONE: nothing to wait for); PHASE_DELAY: from the end of the wait to
+# the first iteration.
 
 # access[g, a, :] — a load or a store of a script; its address follows the workgroup and the iteration.
 (
-    A_BASE, A_ROW_STRIDE, A_COLUMN_STRIDE, A_STEP_STRIDE, A_EXTENT, A_UNIT, A_LAST_UNIT, A_LIMIT, A_CACHED, A_CAUSE,
-    A_REGION, A_SHARE, A_COLUMNS,
+    ACCESS_BASE, ACCESS_ROW_STRIDE, ACCESS_COLUMN_STRIDE, ACCESS_STEP_STRIDE, ACCESS_EXTENT, ACCESS_UNIT,
+    ACCESS_LAST_UNIT, ACCESS_LIMIT, ACCESS_CACHED, ACCESS_OPERATOR, ACCESS_REGION, ACCESS_SHARE, ACCESS_COLUMNS,
 ) = _columns(13)  # fmt: skip
-# A_REGION: for stores, the first region of the destination buffer (and A_BASE is an offset in it). With tiled work
-# (T_REGION >= 0) the workgroup's own region is added, and offset and bytes come from its work row. A_SHARE: the
-# workgroups of that many neighbouring rows of tiles (below zero: columns) fetch a load together, a part each; 0 and 1:
-# each fetches all of it.
+# ACCESS_REGION: for stores, the first region of the destination buffer (and ACCESS_BASE is an offset in it). With
+# tiled work (WORK_REGION >= 0) the workgroup's own region is added, and offset and bytes come from its work row.
+# ACCESS_SHARE: the workgroups of that many neighbouring rows of tiles (below zero: columns) fetch a load together, a
+# part each; 0 and 1: each fetches all of it.
 EXTENT_ONE, EXTENT_ROWS, EXTENT_COLUMNS = range(3)
 
 # work[g, w, :] — what one workgroup works on.
 (
-    T_ROW, T_COLUMN, T_ROWS, T_COLUMNS, T_REGION, T_OFFSET, T_BYTES, T_TILE, T_LANE, T_SCRIPT, T_FIELDS,
+    WORK_ROW, WORK_COLUMN, WORK_ROWS, WORK_COLUMNS, WORK_REGION, WORK_OFFSET, WORK_BYTES, WORK_TILE, WORK_LANE,
+    WORK_SCRIPT, WORK_FIELDS,
 ) = _columns(11)  # fmt: skip
-# T_SCRIPT: which of its kernel's scripts the workgroup runs.
+# WORK_SCRIPT: which of its kernel's scripts the workgroup runs.
 
 # region[g, r, :] — the address map: one chunk of one buffer, and what a store into it means.
 (
-    M_BASE, M_SIZE, M_MODE, M_CACHED, M_TO_REGION, M_REMOTE_CAUSE, M_COUNTER, M_TRACKED, M_FIRST_TILE, M_TILES,
-    M_DMA_MODE, M_DMA_REGION, M_DMA_CAUSE, M_DMA_REMOTE_CAUSE, M_SENT_COUNTER, M_LANED, M_HOPS, M_PORT,
-    M_ALSO_REGION, M_ALSO_HOPS, M_ALSO_PORT, M_SOURCE, M_COLUMNS,
-) = _columns(23)  # fmt: skip
-# M_TRACKED: updates per element that complete a tile (0: untracked); M_TO_REGION: the region at the neighbour for
-# remote modes; M_DMA_*: the pre-programmed command that a complete block triggers (M_DMA_MODE NONE: none).
-# M_COUNTER counts bytes received or reduced (M_LANED: one counter per lane from there on), M_SENT_COUNTER bytes that
-# DMA commands have sent on. M_HOPS: how many neighbours away the receiver of stores and commands is; M_PORT: the link
-# that they leave by. M_ALSO_*: a second receiver of a command's bytes (M_ALSO_REGION NONE: there is none). M_SOURCE:
-# how many neighbours away the GPU is that a command reads from (0: here), whose neighbours and links count then.
+    REGION_BASE, REGION_SIZE, REGION_MODE, REGION_CACHED, REGION_TO_REGION, REGION_REMOTE_CAUSE, REGION_COUNTER,
+    REGION_TRACKED, REGION_FIRST_TILE, REGION_TILES, REGION_DMA_MODE, REGION_DMA_REGION, REGION_DMA_CAUSE,
+    REGION_DMA_REMOTE_CAUSE, REGION_SENT_COUNTER, REGION_LANED, REGION_TARGET, REGION_ROUTE, REGION_ALSO_REGION,
+    REGION_ALSO_TARGET, REGION_ALSO_ROUTE, REGION_SOURCE, REGION_SOURCE_LATENCY, REGION_COLUMNS,
+) = _columns(24)  # fmt: skip
+# REGION_TRACKED: updates per element that complete a tile (0: untracked); REGION_TO_REGION: the region at the
+# receiver for remote modes; REGION_DMA_*: the pre-programmed command that a complete block triggers (REGION_DMA_MODE
+# NONE: none). REGION_COUNTER counts bytes received or reduced (REGION_LANED: one counter per lane from there on),
+# REGION_SENT_COUNTER bytes that DMA commands have sent on. REGION_TARGET: the GPU that stores and commands go
+# to; REGION_ROUTE: the row of `route` that they begin with. REGION_ALSO_*: a second receiver of a command's bytes
+# (REGION_ALSO_REGION NONE: there is none). REGION_SOURCE: the GPU that a command reads from, whose row of the region
+# says where the bytes go; REGION_SOURCE_LATENCY: until that GPU has been asked.
 LOCAL_STORE, LOCAL_UPDATE, REMOTE_STORE, REMOTE_UPDATE = range(4)
 
-# tile[g, t, :] — the output tiles in run order, then the copies: TI_ROWS rows for each command, whose first one says
-# the rest. TI_COPY: one more than the kernel that is over when its copies are (0: none); TI_AFTER: from the kernel's
-# launch until the command is ready; TI_ENGINE: one more than the engine that takes it (0: any).
-TI_REGION, TI_OFFSET, TI_BYTES, TI_COPY, TI_ROWS, TI_AFTER, TI_ENGINE, TI_COLUMNS = _columns(8)
+# tile[g, t, :] — the output tiles in run order, then the copies: TILE_ROWS rows for each command, whose first one
+# says the rest. TILE_COPY: one more than the kernel that is over when its copies are (0: none); TILE_AFTER: from the
+# kernel's launch until the command is ready; TILE_ENGINE: one more than the engine that takes it (0: any).
+TILE_REGION, TILE_OFFSET, TILE_BYTES, TILE_COPY, TILE_ROWS, TILE_AFTER, TILE_ENGINE, TILE_COLUMNS = _columns(8)
 
-# -- causes of traffic
-# --------------------------------------------------------------------------------------------
-(
-    CAUSE_GEMM_READ, CAUSE_GEMM_WRITE, CAUSE_RS_READ, CAUSE_RS_WRITE, CAUSE_RS_UPDATE, CAUSE_AG_READ, CAUSE_AG_WRITE,
-    CAUSE_TRACKER, CAUSE_EARLIER, CAUSES,
-) = _columns(10)  # fmt: skip
-CAUSE_NAMES = (
-    "gemm_read",
-    "gemm_write",
-    "rs_read",
-    "rs_write",
-    "rs_update",
-    "ag_read",
-    "ag_write",
-    "tracker_spill",
-    "earlier_write",
-)
-# CAUSE_EARLIER: what work before the run wrote, and the run pushes out of the memory-side cache.
+# link[k, :] — one direction of a connection, over all GPUs and switches. LINK_STORE64: what stores by compute units
+# take, LINK_DMA64: what DMA engines take; LINK_BUNDLE: a link of which it is a part (NONE: none): both must be free.
+LINK_STORE64, LINK_DMA64, LINK_BUNDLE, LINK_COLUMNS = _columns(4)
+
+# route[p, :] — the links of a route in rows that follow one another; ROUTE_LINK NONE ends it. ROUTE_LATENCY: from the
+# end of the link to the next one, or to the receiver.
+ROUTE_LINK, ROUTE_LATENCY, ROUTE_COLUMNS = _columns(3)
+
+# -- causes of traffic: an operator and what it does, `operator * KINDS + kind`
+# ------------------------------------
+READ, WRITE, UPDATE, KINDS = _columns(4)
+OPERATOR_TRACKER, OPERATOR_EARLIER, SYSTEM_OPERATORS = range(3)
+CAUSE_REFILL = OPERATOR_TRACKER * KINDS + READ
+CAUSE_SPILL = OPERATOR_TRACKER * KINDS + WRITE
+CAUSE_EARLIER = OPERATOR_EARLIER * KINDS + WRITE
+# The first operators are those of every machine: the tracker, whose entries are spilled and fetched back, and work
+# before the run, whose data the run pushes out of the memory-side cache. Then come the program's operators that
+# communicate, and from the cause SIZE_COMPUTE_CAUSE on those that compute.
 
 # -- run tables: the engine's own state
 # ---------------------------------------------------------------------------
 
 # clock[:] — scalars of the run.
 (
-    C_NOW, C_HEAP, C_EVENTS, C_REQUESTS, C_FREE_REQUEST, C_FREE_WAITER, C_LIVE_REQUESTS, C_LIVE_WAITERS,
-    C_UNFINISHED, C_STAMP, C_BIN, C_TICKET, C_COLUMNS,
+    CLOCK_NOW, CLOCK_HEAP, CLOCK_EVENTS, CLOCK_REQUESTS, CLOCK_FREE_REQUEST, CLOCK_FREE_WAITER, CLOCK_LIVE_REQUESTS,
+    CLOCK_LIVE_WAITERS, CLOCK_UNFINISHED, CLOCK_STAMP, CLOCK_BIN, CLOCK_TICKET, CLOCK_COLUMNS,
 ) = _columns(13)  # fmt: skip
 
 # request[i, :]
 (
-    R_NEXT, R_PREVIOUS, R_GPU, R_CHANNEL, R_BANK, R_ROW, R_BYTES, R_KIND, R_CAUSE, R_STREAM, R_ARRIVE,
-    R_OWNER_KIND, R_OWNER, R_TILE, R_WAVEFRONT, R_REGION, R_ADDRESS, R_FILLS, R_FROM, R_COLUMNS,
+    REQ_NEXT, REQ_PREVIOUS, REQ_GPU, REQ_CHANNEL, REQ_BANK, REQ_ROW, REQ_BYTES, REQ_KIND, REQ_CAUSE, REQ_STREAM,
+    REQ_ARRIVE, REQ_OWNER_KIND, REQ_OWNER, REQ_TILE, REQ_WAVEFRONT, REQ_REGION, REQ_ADDRESS, REQ_FILLS, REQ_FROM,
+    REQ_COLUMNS,
 ) = _columns(20)  # fmt: skip
-# R_FILLS: the line of the memory-side cache that a read fills, or NONE. R_FROM: who serves it, the DRAM or that cache.
-READ, WRITE, UPDATE = range(3)
+# REQ_ROW: the row of its bank; of a message, the row of `route` that it is at. REQ_ARRIVE: when it is ready, then when
+# its last byte is where its head is. REQ_FILLS: the line of the memory-side cache that a read fills,
+# or NONE. REQ_FROM: who serves it, the DRAM or that cache.
 COMPUTE_STREAM, COMMUNICATION_STREAM = range(2)
 OWNER_NOBODY, OWNER_LINE, OWNER_SLOT, OWNER_ENGINE, OWNER_RELEASE, OWNER_REMOTE = range(6)
 
 # channel[c, :] — c counts over all GPUs.
 (
-    H_HEAD0, H_TAIL0, H_COUNT0, H_HEAD1, H_TAIL1, H_COUNT1, H_QUEUED, H_QUEUED_BYTES, H_NEXT_COLUMN, H_NEXT_READ,
-    H_NEXT_WRITE, H_NEXT_ACTIVATE, H_WAKE, H_LAST_STREAM, H_BUSY, H_OCCUPANCY, H_OCCUPANCY_SINCE, H_SERVED,
-    H_ACTIVATES, H_TURNAROUNDS, H_LAST_KIND, H_MAX_QUEUED, H_PATH,
-    H_COLUMNS,
+    CHAN_COMPUTE_HEAD, CHAN_COMPUTE_TAIL, CHAN_COMPUTE_COUNT, CHAN_COMMUNICATION_HEAD, CHAN_COMMUNICATION_TAIL,
+    CHAN_COMMUNICATION_COUNT, CHAN_QUEUED, CHAN_QUEUED_BYTES, CHAN_NEXT_COLUMN, CHAN_NEXT_READ, CHAN_NEXT_WRITE,
+    CHAN_NEXT_ACTIVATE, CHAN_WAKE, CHAN_LAST_STREAM, CHAN_BUSY, CHAN_OCCUPANCY, CHAN_OCCUPANCY_SINCE,
+    CHAN_COMMUNICATION_SERVED, CHAN_ACTIVATES, CHAN_TURNAROUNDS, CHAN_LAST_KIND, CHAN_MAX_QUEUED, CHAN_PATH_UNTIL,
+    CHAN_COLUMNS,
 ) = _columns(24)  # fmt: skip
 
 # bank[b, :] — b counts over all channels.
-B_ROW, B_READY, B_PRECHARGE, B_ACTIVATED, B_COLUMNS = _columns(5)
+BANK_ROW, BANK_READY, BANK_PRECHARGE, BANK_ACTIVATED, BANK_COLUMNS = _columns(5)
 
-# link[g * S_PORTS + p, :] — the egress of one GPU: port 0 is all of it, the others lead to one peer each and share it.
-L_HEAD, L_TAIL, L_COUNT, L_BUSY_UNTIL, L_BYTES, L_BUSY, L_COLUMNS = _columns(7)
+# link_run[k, :] — the messages that begin with a link wait in a queue; those that come over others take their turn as
+# their heads arrive.
+LINK_HEAD, LINK_TAIL, LINK_COUNT, LINK_BUSY_UNTIL, LINK_BYTES, LINK_BUSY, LINK_RUN_COLUMNS = _columns(7)
 
 # unit[u, :] — compute units over all GPUs.
 (
-    U_THREADS, U_REGISTERS, U_LDS, U_PLACES, U_MATRIX_FREE, U_PORT_FREE, U_BUSY, U_HELD, U_PARTITION, U_COLUMNS,
+    UNIT_THREADS, UNIT_REGISTERS, UNIT_LDS, UNIT_PLACES, UNIT_MATRIX_FREE, UNIT_PORT_FREE, UNIT_BUSY, UNIT_HELD,
+    UNIT_PARTITION, UNIT_COLUMNS,
 ) = _columns(10)  # fmt: skip
 
 # resident[w, :] — workgroup places over all compute units.
 (
-    W_KERNEL, W_INDEX, W_UNIT, W_GPU, W_PHASE, W_ITERATIONS, W_FIRST, W_STEP, W_COMPUTED, W_FINISHED, W_COMPUTING,
-    W_WAITING, W_LAST, W_START, W_END, W_COLUMNS,
-) = _columns(16)  # fmt: skip
-# W_PHASE: counted over all scripts of the kernel; W_END: one past the last of the workgroup's own.
+    WG_KERNEL, WG_INDEX, WG_UNIT, WG_GPU, WG_PHASE, WG_ITERATIONS, WG_FIRST, WG_STEP, WG_COMPUTED, WG_FINISHED,
+    WG_COMPUTING, WG_WAITING, WG_LAST, WG_END, WG_COLUMNS,
+) = _columns(15)  # fmt: skip
+# WG_PHASE: counted over all scripts of the kernel; WG_END: one past the last of the workgroup's own.
 
 # slot[w * SLOTS + s, :] — one loop iteration in flight.
 SLOTS = 8
-Q_STATE, Q_PENDING, Q_TIME, Q_ITERATION, Q_ISSUED, Q_FROM, Q_STORED, Q_COLUMNS = _columns(8)
-# Q_FROM: what the slot waited for last of all; Q_STORED: the same of the stores before its loads.
+SLOT_STATE, SLOT_PENDING, SLOT_TIME, SLOT_ITERATION, SLOT_ISSUED, SLOT_FROM, SLOT_STORED, SLOT_COLUMNS = _columns(8)
+# SLOT_FROM: what the slot waited for last of all; SLOT_STORED: the same of the stores before its loads.
 FROM_MEMORY, FROM_SIDE, FROM_CACHE, FROM_LINK = range(4)
 SLOT_FREE, SLOT_LOADING, SLOT_READY, SLOT_COMPUTING, SLOT_STORING = range(5)
 
-# engine[e, :] — DMA engines over all GPUs. E_FREE: when its own part takes the next request; E_WAKE: whether it will be
-# woken then.
-E_BLOCK, E_TILE, E_POSITION, E_LEFT, E_UNSENT, E_FLIGHT, E_FREE, E_WAKE, E_COLUMNS = _columns(9)
+# engine[e, :] — DMA engines over all GPUs. DMA_FREE: when its own part takes the next request; DMA_WAKE: whether it
+# will be woken then.
+DMA_BLOCK, DMA_TILE, DMA_POSITION, DMA_LEFT, DMA_UNSENT, DMA_FLIGHT, DMA_FREE, DMA_WAKE, DMA_COLUMNS = _columns(9)
 
 # counter[g, c, :]
-N_VALUE, N_TARGET, N_COLUMNS = _columns(3)
+COUNTER_VALUE, COUNTER_TARGET, COUNTER_KERNEL, COUNTER_COLUMNS = _columns(4)
+# COUNTER_TARGET: the least value that anything waits for; COUNTER_KERNEL: the first of the kernels that wait for it, a
+# list that goes on in RUN_NEXT_WAITING.
 NEVER = 1 << 62
 
 # flow[g, :] — per-GPU run state.
 (
-    F_DMA_HEAD, F_DMA_TAIL, F_THRESHOLD, F_INTENSITY, F_MONITOR_START, F_MONITOR_BYTES, F_SPILLS, F_REFILLS,
-    F_LIVE_ENTRIES, F_MAX_LIVE, F_HITS, F_MERGES, F_MISSES, F_WRITEBACKS, F_CHOSEN, F_STARVED, F_SIDE_HITS,
-    F_SIDE_MERGES, F_SIDE_MISSES, F_SIDE_WRITES, F_SIDE_WRITEBACKS, F_COLUMNS,
+    FLOW_DMA_HEAD, FLOW_DMA_TAIL, FLOW_THRESHOLD, FLOW_INTENSITY, FLOW_MONITOR_START, FLOW_MONITOR_BYTES,
+    FLOW_SPILLS, FLOW_REFILLS, FLOW_LIVE_ENTRIES, FLOW_MAX_LIVE, FLOW_HITS, FLOW_MERGES, FLOW_MISSES,
+    FLOW_WRITEBACKS, FLOW_CHOSEN_THRESHOLD, FLOW_PAST_LIMIT, FLOW_SIDE_HITS, FLOW_SIDE_MERGES, FLOW_SIDE_MISSES,
+    FLOW_SIDE_WRITES, FLOW_SIDE_WRITEBACKS, FLOW_COLUMNS,
 ) = _columns(22)  # fmt: skip
 
 # kernel_run[g, k, :]
+WAITS, LAUNCHING, LAUNCHED = range(3)
 (
-    KR_READY, KR_NEXT, KR_DONE, KR_START, KR_END, KR_RELEASING, KR_WAIT_LOAD, KR_WAIT_UNIT, KR_WAIT_STORE,
-    KR_WAIT_COUNTER, KR_COMPUTE, KR_FIRST_START, KR_REFUSED, KR_STRIDE, KR_WAIT_SIDE, KR_WAIT_CACHE, KR_WAIT_LINK,
-    KR_COLUMNS,
-) = _columns(18)  # fmt: skip
-# KR_WAIT_SIDE, KR_WAIT_CACHE: the parts of KR_WAIT_LOAD in which the last to come came from the memory-side cache, or
-# was a hit; KR_WAIT_LINK: that of KR_WAIT_STORE in which the last to go went over a link.
-# KR_NEXT: workgroups placed so far; KR_STRIDE: partitions among which they are dealt.
+    RUN_STATE, RUN_OPEN, RUN_NEXT_WAITING, RUN_PLACED, RUN_FINISHED, RUN_START, RUN_END, RUN_WRITE_BACKS, RUN_WAIT_LOAD,
+    RUN_WAIT_MATRIX, RUN_WAIT_STORE, RUN_WAIT_COUNTER, RUN_COMPUTE, RUN_LAUNCHED, RUN_STRIDE,
+    RUN_WAIT_SIDE, RUN_WAIT_CACHE, RUN_WAIT_LINK, RUN_COLUMNS,
+) = _columns(19)  # fmt: skip
+# RUN_STATE: one of the three above; RUN_OPEN: predecessors that have not ended; RUN_START: when the last of them had,
+# and RUN_LAUNCHED: when its launch was over; RUN_FINISHED: workgroups or copies; RUN_WRITE_BACKS: those of a release
+# that the memory has not taken.
+# RUN_WAIT_SIDE, RUN_WAIT_CACHE: the parts of RUN_WAIT_LOAD in which the last to come came from the memory-side cache,
+# or was a hit; RUN_WAIT_LINK: that of RUN_WAIT_STORE in which the last to go went over a link. RUN_PLACED: workgroups
+# placed so far; RUN_STRIDE: partitions among which they are dealt.
+
+# ready[g, partition, class, :] — the launched kernels of a class with workgroups left for a partition, by launch time,
+# then index; the list goes on in ready_next[g, k, partition]. READY_REFUSED: the dispatch in which no unit could take
+# one of their workgroups.
+READY_FIRST, READY_LAST, READY_REFUSED, READY_COLUMNS = _columns(4)
 
 # served[g, level, cause]: bytes by where a request was served. Hits and merged misses of the caches; what was written
 # into the memory-side cache. The rest is DRAM's traffic.
@@ -209,22 +234,22 @@ LEVEL_HIT, LEVEL_MERGED, LEVEL_SIDE_HIT, LEVEL_SIDE_MERGED, LEVEL_SIDE_WRITTEN, 
 
 # chunk_log[g, r, :] — when a region was first and last written from here and from the neighbour, and sent on.
 (
-    CL_FIRST_LOCAL, CL_LAST_LOCAL, CL_FIRST_REMOTE, CL_LAST_REMOTE, CL_FIRST_SENT, CL_LAST_SENT, CL_COMPLETE,
-    CL_COLUMNS,
+    CHUNK_FIRST_LOCAL, CHUNK_LAST_LOCAL, CHUNK_FIRST_REMOTE, CHUNK_LAST_REMOTE, CHUNK_FIRST_SENT, CHUNK_LAST_SENT,
+    CHUNK_COMPLETE, CHUNK_COLUMNS,
 ) = _columns(8)  # fmt: skip
 
 # dma_log[g, b, :] — one DMA command.
-DL_READY, DL_START, DL_END, DL_ENGINE, DL_BYTES, DL_COLUMNS = _columns(6)
+COMMAND_READY, COMMAND_START, COMMAND_END, COMMAND_ENGINE, COMMAND_BYTES, COMMAND_COLUMNS = _columns(6)
 
 # work_log[g, w, :]
-WL_START, WL_END, WL_UNIT, WL_COLUMNS = _columns(4)
+WORKLOG_START, WORKLOG_END, WORKLOG_UNIT, WORKLOG_COLUMNS = _columns(4)
 
 # -- events; at equal times the lower kind goes first, then the lower index
 # ----------------------------------------
 (
-    EV_LAUNCH, EV_ARRIVE, EV_READ_DONE, EV_LINK, EV_DMA, EV_PHASE, EV_SLOT, EV_COMPUTED, EV_CHANNEL,
-    EV_COMMAND, EV_COMPLETE, EV_TAKEN,
-) = range(12)  # fmt: skip
+    EV_LAUNCH, EV_ARRIVE, EV_READ_DONE, EV_LINK, EV_DMA, EV_PHASE, EV_SLOT, EV_COMPUTED, EV_CHANNEL, EV_COMMAND,
+    EV_COMPLETE, EV_TAKEN, EV_HOP,
+) = range(13)  # fmt: skip
 
 # -- statuses
 # -----------------------------------------------------------------------------------------------------

@@ -1,10 +1,15 @@
-"""The egress links of a GPU: messages leave one after another, arrive a latency later, and become memory requests."""
+"""Links and routes: a message leaves its GPU when its turn comes, passes every link of its route and becomes a request.
+
+Its head goes on at once (cut-through): a route without others on it takes no longer than its slowest link and all
+latencies. Where a further link is taken, messages wait there in the order in which their heads arrive, without limit:
+nothing holds up the link behind.
+"""
 
 from __future__ import annotations
 
 from weft.engine import layout as y
 from weft.engine.calendar import schedule
-from weft.engine.jit import block, spliced
+from weft.engine.jit import block, shared, spliced
 from weft.engine.memory import new_request
 from weft.engine.memory_cache import reach
 from weft.engine.record import record_link
@@ -12,75 +17,106 @@ from weft.engine.state import Machine
 
 
 @block
-def send(m: Machine, g: int, port: int, i: int, time: int) -> None:
-    """Queue message `i`, ready at `time`, for a link of GPU `g`: all of its egress (port 0) or that to one peer."""
-    n, k = m.link, g * m.shape[y.S_PORTS] + port
-    m.request[i, y.R_ARRIVE] = time
-    m.request[i, y.R_NEXT] = y.NONE
-    if n[k, y.L_HEAD] == y.NONE:
-        n[k, y.L_HEAD] = i
-        n[k, y.L_TAIL] = i
+def send(m: Machine, route: int, i: int, time: int) -> None:
+    """Queue message `i`, ready at `time`, for the first link of the route in row `route`."""
+    link, k = m.link_run, m.route[route, y.ROUTE_LINK]
+    m.request[i, y.REQ_ROW] = route
+    m.request[i, y.REQ_ARRIVE] = time
+    m.request[i, y.REQ_NEXT] = y.NONE
+    if link[k, y.LINK_HEAD] == y.NONE:
+        link[k, y.LINK_HEAD] = i
+        link[k, y.LINK_TAIL] = i
         _start(m, k, time)
     else:
-        m.request[n[k, y.L_TAIL], y.R_NEXT] = i
-        n[k, y.L_TAIL] = i
-    n[k, y.L_COUNT] += 1
+        m.request[link[k, y.LINK_TAIL], y.REQ_NEXT] = i
+        link[k, y.LINK_TAIL] = i
+    link[k, y.LINK_COUNT] += 1
 
 
 @block
 def _start(m: Machine, k: int, now: int) -> None:
-    i, g = m.link[k, y.L_HEAD], k // m.shape[y.S_PORTS]
-    bytes_ = m.request[i, y.R_BYTES]
-    by_engine = m.request[i, y.R_OWNER_KIND] == y.OWNER_ENGINE
-    start = max(now, m.request[i, y.R_ARRIVE], m.link[k, y.L_BUSY_UNTIL])
-    whole = g * m.shape[y.S_PORTS]
-    if k == whole:
-        duration = bytes_ * (m.gpu[g, y.G_DMA_LINK64] if by_engine else m.gpu[g, y.G_LINK64]) // 64
-    else:  # all links together carry less than each of them alone
-        start = max(start, m.link[whole, y.L_BUSY_UNTIL])
-        part = bytes_ * (m.gpu[g, y.G_DMA_ALL64] if by_engine else m.gpu[g, y.G_ALL64]) // 64
-        m.link[whole, y.L_BUSY_UNTIL] = start + part
-        duration = bytes_ * (m.gpu[g, y.G_DMA_PEER64] if by_engine else m.gpu[g, y.G_PEER64]) // 64
-    m.link[k, y.L_BUSY_UNTIL] = start + duration
-    m.link[k, y.L_BUSY] += duration
-    m.link[k, y.L_BYTES] += bytes_
-    record_link(m, g, bytes_, start)
-    schedule(m, start + duration, y.EV_LINK, k)
+    """The first of link `k`'s queue leaves its GPU as soon as the link, and the bundle that it is part of, are free."""
+    i, bundle = m.link_run[k, y.LINK_HEAD], m.link[k, y.LINK_BUNDLE]
+    start = max(now, m.request[i, y.REQ_ARRIVE], m.link_run[k, y.LINK_BUSY_UNTIL])
+    if bundle != y.NONE:
+        start = max(start, m.link_run[bundle, y.LINK_BUSY_UNTIL])
+        _occupy(m, bundle, i, start)
+    end = _occupy(m, k, i, start)
+    record_link(m, m.request[i, y.REQ_GPU], m.request[i, y.REQ_BYTES], start)
+    schedule(m, end, y.EV_LINK, k)
+    _travel(m, i, start, end)
+
+
+@block
+def _occupy(m: Machine, k: int, i: int, start: int) -> int:
+    """Message `i` takes link `k` from `start` on; returns until when."""
+    by_engine = m.request[i, y.REQ_OWNER_KIND] == y.OWNER_ENGINE
+    bytes_ = m.request[i, y.REQ_BYTES]
+    duration = bytes_ * (m.link[k, y.LINK_DMA64] if by_engine else m.link[k, y.LINK_STORE64]) // 64
+    m.link_run[k, y.LINK_BUSY_UNTIL] = start + duration
+    m.link_run[k, y.LINK_BUSY] += duration
+    m.link_run[k, y.LINK_BYTES] += bytes_
+    return start + duration  # type: ignore[no-any-return]
+
+
+@shared
+def _travel(m: Machine, i: int, start: int, end: int) -> None:
+    """The head of message `i` leaves the link that it is at by `start`, the tail by `end`: it goes on, or arrives."""
+    p = m.request[i, y.REQ_ROW]
+    while True:
+        start += m.route[p, y.ROUTE_LATENCY]
+        end += m.route[p, y.ROUTE_LATENCY]
+        p += 1
+        if m.route[p, y.ROUTE_LINK] == y.NONE:
+            schedule(m, end, y.EV_ARRIVE, i)
+            return
+        m.request[i, y.REQ_ROW] = p
+        if start > m.clock[y.CLOCK_NOW]:
+            m.request[i, y.REQ_ARRIVE] = end
+            schedule(m, start, y.EV_HOP, i)
+            return
+        start, end = _enter(m, i, p, start, end)
+
+
+@block
+def _enter(m: Machine, i: int, p: int, head: int, tail: int) -> tuple[int, int]:
+    """Begin with a further link when it is free, first come first served; it ends no earlier than the tail is there."""
+    k = m.route[p, y.ROUTE_LINK]
+    start = max(head, m.link_run[k, y.LINK_BUSY_UNTIL])
+    return start, max(_occupy(m, k, i, start), tail)
+
+
+@shared
+def hop(m: Machine, i: int, now: int) -> None:
+    """The head of message `i` comes to a further link of its route."""
+    start, end = _enter(m, i, m.request[i, y.REQ_ROW], now, m.request[i, y.REQ_ARRIVE])
+    _travel(m, i, start, end)
 
 
 @spliced
 def depart(m: Machine, k: int, now: int) -> int:
-    """The head message of link `k` has left: it will arrive; the next one starts. Returns the departed message."""
-    n = m.link
-    i = n[k, y.L_HEAD]
-    n[k, y.L_HEAD] = m.request[i, y.R_NEXT]
-    n[k, y.L_COUNT] -= 1
-    if n[k, y.L_HEAD] == y.NONE:
-        n[k, y.L_TAIL] = y.NONE
+    """The first of link `k`'s queue has left its GPU; the next one starts. Returns the departed message."""
+    link = m.link_run
+    i = link[k, y.LINK_HEAD]
+    link[k, y.LINK_HEAD] = m.request[i, y.REQ_NEXT]
+    link[k, y.LINK_COUNT] -= 1
+    if link[k, y.LINK_HEAD] == y.NONE:
+        link[k, y.LINK_TAIL] = y.NONE
     else:
         _start(m, k, now)
-    schedule(m, now + m.gpu[k // m.shape[y.S_PORTS], y.G_LINK_LATENCY], y.EV_ARRIVE, i)
     return i  # type: ignore[no-any-return]
 
 
 @block
 def arrive(m: Machine, i: int, now: int) -> None:
     """A message reaches its receiver: a store or an update of its memory, on the communication stream."""
-    r = m.request
-    g = r[i, y.R_CHANNEL]
-    region = r[i, y.R_REGION]
-    offset = r[i, y.R_ADDRESS]
-    r[i, y.R_STREAM] = y.COMMUNICATION_STREAM
-    r[i, y.R_OWNER_KIND] = y.OWNER_REMOTE
-    reach(m, i, g, m.region[g, region, y.M_BASE] + offset, now)
-
-
-@block
-def peer(m: Machine, g: int, hops: int) -> int:
-    """The GPU that is `hops` neighbours away from GPU `g`."""
-    for _ in range(hops):
-        g = m.gpu[g, y.G_NEIGHBOUR]
-    return g
+    request = m.request
+    g = request[i, y.REQ_CHANNEL]
+    region = request[i, y.REQ_REGION]
+    offset = request[i, y.REQ_ADDRESS]
+    request[i, y.REQ_STREAM] = y.COMMUNICATION_STREAM
+    request[i, y.REQ_OWNER_KIND] = y.OWNER_REMOTE
+    reach(m, i, g, m.region[g, region, y.REGION_BASE] + offset, now)
 
 
 @block
@@ -90,9 +126,9 @@ def new_message(  # type: ignore[no-untyped-def]
     """Make a message from GPU `g` to `region` of GPU `receiver`, `offset` bytes into it."""
     i = new_request(m)
     address_message(m, i, g, receiver, region, offset, update, cause, tile, wavefront)
-    m.request[i, y.R_BYTES] = bytes_
-    m.request[i, y.R_OWNER_KIND] = owner_kind
-    m.request[i, y.R_OWNER] = owner
+    m.request[i, y.REQ_BYTES] = bytes_
+    m.request[i, y.REQ_OWNER_KIND] = owner_kind
+    m.request[i, y.REQ_OWNER] = owner
     return i
 
 
@@ -101,11 +137,11 @@ def address_message(  # type: ignore[no-untyped-def]
     m: Machine, i, g, receiver, region, offset, update, cause, tile, wavefront
 ) -> None:
     """Write where message `i` goes and what it does there."""
-    m.request[i, y.R_GPU] = g
-    m.request[i, y.R_CHANNEL] = receiver  # until it arrives and has a channel there
-    m.request[i, y.R_KIND] = y.UPDATE if update else y.WRITE
-    m.request[i, y.R_CAUSE] = cause
-    m.request[i, y.R_REGION] = region
-    m.request[i, y.R_ADDRESS] = offset
-    m.request[i, y.R_TILE] = tile
-    m.request[i, y.R_WAVEFRONT] = wavefront
+    m.request[i, y.REQ_GPU] = g
+    m.request[i, y.REQ_CHANNEL] = receiver  # until it arrives and has a channel there
+    m.request[i, y.REQ_KIND] = y.UPDATE if update else y.WRITE
+    m.request[i, y.REQ_CAUSE] = cause
+    m.request[i, y.REQ_REGION] = region
+    m.request[i, y.REQ_ADDRESS] = offset
+    m.request[i, y.REQ_TILE] = tile
+    m.request[i, y.REQ_WAVEFRONT] = wavefront

@@ -5,14 +5,14 @@ from __future__ import annotations
 from weft.engine import layout as y
 from weft.engine.cache import filled, release_waiter, still_waits
 from weft.engine.calendar import INDEX_MASK, KIND_SHIFT, schedule, take
-from weft.engine.dispatcher import consider_launches, count, end_kernel, launch, released, retire
+from weft.engine.dispatcher import consider_launch, count, end_kernel, launch, released, retire
 from weft.engine.dma import block_bytes, departed, forward, pump, start_copies, trigger
 from weft.engine.jit import block, entry, spliced
-from weft.engine.link import arrive, depart
+from weft.engine.link import arrive, depart, hop
 from weft.engine.memory import admit, free_request, issue, next_look
 from weft.engine.memory_cache import begin_used, fill
 from weft.engine.record import record_chunk, record_traffic
-from weft.engine.state import WT_NEXT, WT_SLOT, Machine
+from weft.engine.state import WAITER_NEXT, WAITER_SLOT, Machine
 from weft.engine.tracker import track
 from weft.engine.workgroup import (
     arrived,
@@ -30,12 +30,12 @@ def _on_memory(m: Machine, kind: int, index: int, now: int, policy) -> None:  # 
     """A channel looks for work, or the memory-side cache has taken a write."""
     taken = index
     if kind == y.EV_CHANNEL:
-        if m.channel[index, y.H_WAKE] != now:
+        if m.channel[index, y.CHAN_WAKE] != now:
             return  # an earlier look has replaced this one
-        m.channel[index, y.H_WAKE] = y.NONE
+        m.channel[index, y.CHAN_WAKE] = y.NONE
         admit(m, index, now, policy)
         taken = y.NONE
-        if m.channel[index, y.H_QUEUED] > 0 and now >= m.channel[index, y.H_NEXT_COLUMN]:
+        if m.channel[index, y.CHAN_QUEUED] > 0 and now >= m.channel[index, y.CHAN_NEXT_COLUMN]:
             taken = _served(m, issue(m, index, now), now)
     if taken != y.NONE:
         _on_taken(m, taken, now)
@@ -46,48 +46,48 @@ def _on_memory(m: Machine, kind: int, index: int, now: int, policy) -> None:  # 
 @spliced
 def _served(m: Machine, i: int, now: int) -> int:
     """The DRAM has taken request `i`: a read will bring data; a write or an update is done and returned."""
-    r = m.request
-    g = r[i, y.R_GPU]
-    record_traffic(m, g, r[i, y.R_CAUSE], r[i, y.R_BYTES], now)
-    m.clock[y.C_REQUESTS] += 1
-    if r[i, y.R_STREAM] == y.COMPUTE_STREAM:
-        m.flow[g, y.F_MONITOR_BYTES] += r[i, y.R_BYTES]
-    if r[i, y.R_KIND] != y.READ:
+    request = m.request
+    g = request[i, y.REQ_GPU]
+    record_traffic(m, g, request[i, y.REQ_CAUSE], request[i, y.REQ_BYTES], now)
+    m.clock[y.CLOCK_REQUESTS] += 1
+    if request[i, y.REQ_STREAM] == y.COMPUTE_STREAM:
+        m.flow[g, y.FLOW_MONITOR_BYTES] += request[i, y.REQ_BYTES]
+    if request[i, y.REQ_KIND] != y.READ:
         return i
-    schedule(m, r[i, y.R_ARRIVE] + m.gpu[g, y.G_MEMORY_LATENCY], y.EV_READ_DONE, i)
+    schedule(m, request[i, y.REQ_ARRIVE] + m.gpu[g, y.GPU_MEMORY_LATENCY], y.EV_READ_DONE, i)
     return y.NONE
 
 
 @spliced
 def _on_taken(m: Machine, i: int, now: int) -> None:
     """Memory has taken a write or an update: who waited for that goes on."""
-    r = m.request
-    g = r[i, y.R_GPU]
-    if r[i, y.R_REGION] >= 0:
+    request = m.request
+    g = request[i, y.REQ_GPU]
+    if request[i, y.REQ_REGION] >= 0:
         _on_written(m, i, g, now)
-    if r[i, y.R_OWNER_KIND] == y.OWNER_SLOT:
-        arrived(m, r[i, y.R_OWNER], now, y.FROM_MEMORY)
-    elif r[i, y.R_OWNER_KIND] == y.OWNER_RELEASE:
-        released(m, g, r[i, y.R_OWNER], now)
+    if request[i, y.REQ_OWNER_KIND] == y.OWNER_SLOT:
+        arrived(m, request[i, y.REQ_OWNER], now, y.FROM_MEMORY)
+    elif request[i, y.REQ_OWNER_KIND] == y.OWNER_RELEASE:
+        released(m, g, request[i, y.REQ_OWNER], now)
     free_request(m, i)
 
 
 @spliced
 def _on_written(m: Machine, i: int, g: int, now: int) -> None:
     """A store or an update of a mapped region: track it, count it, trigger what it completes."""
-    r = m.request
-    region, bytes_ = r[i, y.R_REGION], r[i, y.R_BYTES]
-    remote = r[i, y.R_OWNER_KIND] == y.OWNER_REMOTE
-    record_chunk(m, g, region, y.CL_FIRST_REMOTE if remote else y.CL_FIRST_LOCAL, now)
-    counter = m.region[g, region, y.M_COUNTER]
-    if counter != y.NONE and m.region[g, region, y.M_LANED] == 1:
-        counter += r[i, y.R_TILE]
-    if m.region[g, region, y.M_TRACKED] > 0:
-        lead = track(m, g, region, r[i, y.R_TILE], r[i, y.R_WAVEFRONT], bytes_, now)
+    request = m.request
+    region, bytes_ = request[i, y.REQ_REGION], request[i, y.REQ_BYTES]
+    remote = request[i, y.REQ_OWNER_KIND] == y.OWNER_REMOTE
+    record_chunk(m, g, region, y.CHUNK_FIRST_REMOTE if remote else y.CHUNK_FIRST_LOCAL, now)
+    counter = m.region[g, region, y.REGION_COUNTER]
+    if counter != y.NONE and m.region[g, region, y.REGION_LANED] == 1:
+        counter += request[i, y.REQ_TILE]
+    if m.region[g, region, y.REGION_TRACKED] > 0:
+        lead = track(m, g, region, request[i, y.REQ_TILE], request[i, y.REQ_WAVEFRONT], bytes_, now)
         if lead == y.NONE:
             return
-        m.chunk_log[g, region, y.CL_COMPLETE] = now
-        if m.region[g, region, y.M_DMA_MODE] != y.NONE:
+        m.chunk_log[g, region, y.CHUNK_COMPLETE] = now
+        if m.region[g, region, y.REGION_DMA_MODE] != y.NONE:
             trigger(m, g, lead, now)
         bytes_ = block_bytes(m, g, lead)
     elif not remote:
@@ -98,23 +98,23 @@ def _on_written(m: Machine, i: int, g: int, now: int) -> None:
 
 @block
 def _on_read_done(m: Machine, i: int, now: int) -> None:
-    r = m.request
-    kind, owner, g = r[i, y.R_OWNER_KIND], r[i, y.R_OWNER], r[i, y.R_GPU]
-    if m.shape[y.S_SIDE_SETS] > 0 and r[i, y.R_FILLS] != y.NONE:
+    request = m.request
+    kind, owner, g = request[i, y.REQ_OWNER_KIND], request[i, y.REQ_OWNER], request[i, y.REQ_GPU]
+    if m.shape[y.SIZE_SIDE_SETS] > 0 and request[i, y.REQ_FILLS] != y.NONE:
         fill(m, i, now)
     if kind == y.OWNER_ENGINE:
         forward(m, i, now)
         return
-    came_from = r[i, y.R_FROM]
+    came_from = request[i, y.REQ_FROM]
     free_request(m, i)
     if kind == y.OWNER_SLOT:
-        arrived(m, owner, now + m.gpu[g, y.G_CACHE_BACK], came_from)
+        arrived(m, owner, now + m.gpu[g, y.GPU_CACHE_BACK], came_from)
     elif kind == y.OWNER_LINE:
         node = filled(m, i)
         while node != y.NONE:
-            following = m.waiter[node, WT_NEXT]
+            following = m.waiter[node, WAITER_NEXT]
             if not still_waits(m, owner, node):
-                arrived(m, m.waiter[node, WT_SLOT], now + m.gpu[g, y.G_CACHE_BACK], came_from)
+                arrived(m, m.waiter[node, WAITER_SLOT], now + m.gpu[g, y.GPU_CACHE_BACK], came_from)
                 release_waiter(m, node)
             node = following
 
@@ -122,20 +122,20 @@ def _on_read_done(m: Machine, i: int, now: int) -> None:
 @block
 def _on_link(m: Machine, k: int, now: int) -> None:
     i = depart(m, k, now)
-    owner = m.request[i, y.R_OWNER]
-    if m.request[i, y.R_OWNER_KIND] == y.OWNER_SLOT:
+    owner = m.request[i, y.REQ_OWNER]
+    if m.request[i, y.REQ_OWNER_KIND] == y.OWNER_SLOT:
         arrived(m, owner, now, y.FROM_LINK)
     else:
-        departed(m, owner, m.request[i, y.R_BYTES], now)
+        departed(m, owner, m.request[i, y.REQ_BYTES], now)
 
 
 @block
 def _on_slot(m: Machine, q: int, now: int) -> None:
-    state = m.slot[q, y.Q_STATE]
+    state = m.slot[q, y.SLOT_STATE]
     if state == y.SLOT_FREE:
         begin_iteration(m, q, now)
     elif state == y.SLOT_LOADING:
-        m.slot[q, y.Q_STATE] = y.SLOT_READY
+        m.slot[q, y.SLOT_STATE] = y.SLOT_READY
         compute_next(m, q // y.SLOTS, now)
     else:
         finish_iteration(m, q, now)
@@ -144,9 +144,9 @@ def _on_slot(m: Machine, q: int, now: int) -> None:
 @block
 def _on_computed(m: Machine, q: int, now: int) -> None:
     w = q // y.SLOTS
-    m.resident[w, y.W_COMPUTING] = 0
-    m.resident[w, y.W_COMPUTED] += 1
-    if m.phase[m.resident[w, y.W_GPU], phase_row(m, w), y.P_STORE] != y.NONE:
+    m.resident[w, y.WG_COMPUTING] = 0
+    m.resident[w, y.WG_COMPUTED] += 1
+    if m.phase[m.resident[w, y.WG_GPU], phase_row(m, w), y.PHASE_STORE] != y.NONE:
         store_iteration(m, q, now)
     else:
         finish_iteration(m, q, now)
@@ -155,9 +155,9 @@ def _on_computed(m: Machine, q: int, now: int) -> None:
 
 @block
 def _on_launch(m: Machine, index: int, now: int) -> None:
-    g, k = index // m.shape[y.S_KERNELS], index % m.shape[y.S_KERNELS]
+    g, k = index // m.shape[y.SIZE_KERNELS], index % m.shape[y.SIZE_KERNELS]
     launch(m, g, k, now)
-    if m.kernel[g, k, y.K_COPIES] > 0:
+    if m.kernel[g, k, y.KERNEL_COPIES] > 0:
         start_copies(m, g, k, now)
 
 
@@ -175,6 +175,8 @@ def _act(m: Machine, kind: int, index: int, now: int, policy) -> None:  # type: 
         _on_link(m, index, now)
     elif kind == y.EV_ARRIVE:
         arrive(m, index, now)
+    elif kind == y.EV_HOP:
+        hop(m, index, now)
     elif kind == y.EV_DMA:
         pump(m, index, now)
     elif kind == y.EV_PHASE:
@@ -183,17 +185,19 @@ def _act(m: Machine, kind: int, index: int, now: int, policy) -> None:  # type: 
     elif kind == y.EV_LAUNCH:
         _on_launch(m, index, now)
     elif kind == y.EV_COMMAND:
-        trigger(m, index // m.shape[y.S_TILES], index % m.shape[y.S_TILES], now)
+        trigger(m, index // m.shape[y.SIZE_TILES], index % m.shape[y.SIZE_TILES], now)
     elif kind == y.EV_COMPLETE:
-        end_kernel(m, index // m.shape[y.S_KERNELS], index % m.shape[y.S_KERNELS], now)
+        end_kernel(m, index // m.shape[y.SIZE_KERNELS], index % m.shape[y.SIZE_KERNELS], now)
 
 
 @block
 def _start(m: Machine) -> None:
-    if m.shape[y.S_SIDE_SETS] > 0:
+    if m.shape[y.SIZE_SIDE_SETS] > 0:
         begin_used(m)
-    for g in range(m.shape[y.S_GPUS]):
-        consider_launches(m, g, m.gpu[g, y.G_START])
+    for g in range(m.shape[y.SIZE_GPUS]):
+        for k in range(m.shape[y.SIZE_KERNELS]):
+            if m.kernel_run[g, k, y.RUN_OPEN] == 0:
+                consider_launch(m, g, k, m.gpu[g, y.GPU_START])
 
 
 @entry
@@ -203,21 +207,21 @@ def run(m: Machine, policy, events: int, spare_events: int, spare_requests: int)
 
     A first call starts the run. `spare_*` are the rows that any one event may need.
     """
-    if m.clock[y.C_EVENTS] == 0 and m.clock[y.C_HEAP] == 0:
-        m.clock[y.C_UNFINISHED] = m.shape[y.S_GPUS] * m.shape[y.S_KERNELS]
+    if m.clock[y.CLOCK_EVENTS] == 0 and m.clock[y.CLOCK_HEAP] == 0:
+        m.clock[y.CLOCK_UNFINISHED] = m.shape[y.SIZE_GPUS] * m.shape[y.SIZE_KERNELS]
         _start(m)
     for _ in range(events):
-        if m.clock[y.C_HEAP] == 0:
+        if m.clock[y.CLOCK_HEAP] == 0:
             break
-        if m.clock[y.C_HEAP] + spare_events > m.heap.shape[0]:
+        if m.clock[y.CLOCK_HEAP] + spare_events > m.heap.shape[0]:
             return y.GROW_HEAP
-        if m.clock[y.C_LIVE_REQUESTS] + spare_requests > m.request.shape[0]:
+        if m.clock[y.CLOCK_LIVE_REQUESTS] + spare_requests > m.request.shape[0]:
             return y.GROW_REQUESTS
-        if m.clock[y.C_LIVE_WAITERS] + spare_requests > m.waiter.shape[0]:
+        if m.clock[y.CLOCK_LIVE_WAITERS] + spare_requests > m.waiter.shape[0]:
             return y.GROW_WAITERS
         code = take(m)
-        m.clock[y.C_EVENTS] += 1
-        _act(m, code >> KIND_SHIFT, code & INDEX_MASK, m.clock[y.C_NOW], policy)
-    if m.clock[y.C_HEAP] > 0:
+        m.clock[y.CLOCK_EVENTS] += 1
+        _act(m, code >> KIND_SHIFT, code & INDEX_MASK, m.clock[y.CLOCK_NOW], policy)
+    if m.clock[y.CLOCK_HEAP] > 0:
         return y.RUNNING
-    return y.FINISHED if m.clock[y.C_UNFINISHED] == 0 else y.STUCK
+    return y.FINISHED if m.clock[y.CLOCK_UNFINISHED] == 0 else y.STUCK

@@ -9,7 +9,7 @@ from __future__ import annotations
 from weft.engine import layout as y
 from weft.engine.calendar import schedule
 from weft.engine.jit import block, shared, spliced
-from weft.engine.memory import channel_of, enqueue, new_request
+from weft.engine.memory import channel_of, enqueue, new_request, stream_of
 from weft.engine.state import (
     EARLIER_ADDRESS,
     EARLIER_BYTES,
@@ -33,13 +33,13 @@ _GOLDEN, _GOLDEN_WHOLE = 618_033_989, 1_000_000_000
 @shared
 def begin_used(m: Machine) -> None:
     """Lay one long buffer of earlier work into the cache, in the order of its addresses, some lines of it dirty."""
-    sets, ways, request = m.shape[y.S_SIDE_SETS], m.shape[y.S_SIDE_WAYS], m.shape[y.S_REQUEST]
-    for g in range(m.shape[y.S_GPUS]):
-        if m.gpu[g, y.G_SIDE_DIRTY] == 0:
+    sets, ways, request = m.shape[y.SIZE_SIDE_SETS], m.shape[y.SIZE_SIDE_WAYS], m.shape[y.SIZE_REQUEST]
+    for g in range(m.shape[y.SIZE_GPUS]):
+        if m.gpu[g, y.GPU_SIDE_DIRTY] == 0:
             continue
-        for n in range(m.shape[y.S_CHANNELS] * sets * ways):
+        for n in range(m.shape[y.SIZE_CHANNELS] * sets * ways):
             address = _EARLIER_ADDRESS + n * request
-            c = g * m.shape[y.S_CHANNELS] + channel_of(m, address)
+            c = g * m.shape[y.SIZE_CHANNELS] + channel_of(m, address)
             place = _first_of_set(m, c, address) - _first_line(m)
             end = place + ways
             while place < end and m.earlier[place, EARLIER_ADDRESS] != 0:
@@ -47,7 +47,7 @@ def begin_used(m: Machine) -> None:
             if place == end:  # with odd numbers of sets or channels some sets get more than they hold
                 continue
             m.earlier[place, EARLIER_ADDRESS] = address
-            if n * _GOLDEN % _GOLDEN_WHOLE * 1000 < m.gpu[g, y.G_SIDE_DIRTY] * _GOLDEN_WHOLE:
+            if n * _GOLDEN % _GOLDEN_WHOLE * 1000 < m.gpu[g, y.GPU_SIDE_DIRTY] * _GOLDEN_WHOLE:
                 m.earlier[place, EARLIER_BYTES] = request
 
 
@@ -58,8 +58,8 @@ def _push_out(m: Machine, g: int, line: int, bytes_: int, stream: int, time: int
     left = m.earlier[place, EARLIER_BYTES]
     if left > 0:
         i = _written(m, min(left, bytes_), y.CAUSE_EARLIER, stream)
-        m.earlier[place, EARLIER_BYTES] = left - m.request[i, y.R_BYTES]
-        enqueue(m, i, g, m.earlier[place, EARLIER_ADDRESS] + m.shape[y.S_REQUEST] - left, time + 1)
+        m.earlier[place, EARLIER_BYTES] = left - m.request[i, y.REQ_BYTES]
+        enqueue(m, i, g, m.earlier[place, EARLIER_ADDRESS] + m.shape[y.SIZE_REQUEST] - left, time + 1)
 
 
 @block
@@ -80,7 +80,7 @@ def find(m: Machine, first: int, ways: int, line_address: int) -> int:
 @block
 def sectors(m: Machine, address: int, bytes_: int) -> int:
     """The sectors of its line that a request touches, a bit each."""
-    request = m.shape[y.S_REQUEST]
+    request = m.shape[y.SIZE_REQUEST]
     first = address % request
     last = min(first + bytes_, request)
     low = first * SECTORS // request
@@ -91,7 +91,7 @@ def sectors(m: Machine, address: int, bytes_: int) -> int:
 @block
 def reach(m: Machine, i: int, g: int, address: int, arrive: int) -> None:
     """Bring request `i` (kind, bytes, cause, stream, owner set) to the memory of GPU `g`, there from `arrive` on."""
-    if m.shape[y.S_SIDE_SETS] > 0:
+    if m.shape[y.SIZE_SIDE_SETS] > 0:
         arrive = _look_up(m, i, g, address, arrive)
     if arrive != y.NONE:
         enqueue(m, i, g, address, arrive)
@@ -100,22 +100,20 @@ def reach(m: Machine, i: int, g: int, address: int, arrive: int) -> None:
 @shared
 def _look_up(m: Machine, i: int, g: int, address: int, arrive: int) -> int:
     """Serve a request from the memory-side cache, else return when it goes on to the DRAM."""
-    r = m.request
-    c = g * m.shape[y.S_CHANNELS] + channel_of(m, address)
+    request = m.request
+    c = g * m.shape[y.SIZE_CHANNELS] + channel_of(m, address)
     # The slices stand behind those of the caches, as the lines do.
-    own = m.shape[y.S_GPUS] * m.shape[y.S_PARTITIONS] * m.shape[y.S_SLICES] + c
-    free = max(
-        m.clock[y.C_NOW], m.slice_free[own]
-    )  # requests come ahead of their time; no gap is lost to others
-    m.slice_free[own] = free + r[i, y.R_BYTES] * m.gpu[g, y.G_SIDE64] // 64
+    own = m.shape[y.SIZE_GPUS] * m.shape[y.SIZE_PARTITIONS] * m.shape[y.SIZE_SLICES] + c
+    free = max(m.clock[y.CLOCK_NOW], m.slice_free[own])  # requests come ahead of their time; no gap is lost to others
+    m.slice_free[own] = free + request[i, y.REQ_BYTES] * m.gpu[g, y.GPU_SIDE64] // 64
     start = max(arrive, free)
-    r[i, y.R_GPU] = g
-    r[i, y.R_CHANNEL] = c
-    r[i, y.R_ADDRESS] = address
-    r[i, y.R_FILLS] = y.NONE
-    r[i, y.R_FROM] = y.FROM_MEMORY
+    request[i, y.REQ_GPU] = g
+    request[i, y.REQ_CHANNEL] = c
+    request[i, y.REQ_ADDRESS] = address
+    request[i, y.REQ_FILLS] = y.NONE
+    request[i, y.REQ_FROM] = y.FROM_MEMORY
     line = _line_of(m, c, address)
-    if r[i, y.R_KIND] == y.UPDATE:  # happens at the banks: the line goes there first, and is forgotten
+    if request[i, y.REQ_KIND] == y.UPDATE:  # happens at the banks: the line goes there first, and is forgotten
         if line >= 0:
             _write_back(m, g, line, start)
             m.line[line, LINE_HERE] = 0
@@ -125,12 +123,12 @@ def _look_up(m: Machine, i: int, g: int, address: int, arrive: int) -> int:
     if line < 0:
         line = -2 - line
         _write_back(m, g, line, start)
-        m.tag[line] = address // m.shape[y.S_REQUEST]
+        m.tag[line] = address // m.shape[y.SIZE_REQUEST]
         m.line[line, LINE_HERE] = 0
-    m.clock[y.C_STAMP] += 1
-    m.stamp[line] = m.clock[y.C_STAMP]
-    need = sectors(m, address, r[i, y.R_BYTES])
-    if r[i, y.R_KIND] == y.READ:
+    m.clock[y.CLOCK_STAMP] += 1
+    m.stamp[line] = m.clock[y.CLOCK_STAMP]
+    need = sectors(m, address, request[i, y.REQ_BYTES])
+    if request[i, y.REQ_KIND] == y.READ:
         return _read(m, i, g, line, need, start)
     _write(m, i, g, line, need, start)
     return y.NONE
@@ -139,15 +137,15 @@ def _look_up(m: Machine, i: int, g: int, address: int, arrive: int) -> int:
 @block
 def _first_line(m: Machine) -> int:
     """Lines stand behind those of the caches."""
-    return m.shape[y.S_GPUS] * m.shape[y.S_PARTITIONS] * m.shape[y.S_SETS] * m.shape[y.S_WAYS]  # type: ignore[no-any-return]
+    return m.shape[y.SIZE_GPUS] * m.shape[y.SIZE_PARTITIONS] * m.shape[y.SIZE_SETS] * m.shape[y.SIZE_WAYS]  # type: ignore[no-any-return]
 
 
 @block
 def _first_of_set(m: Machine, c: int, address: int) -> int:
     """The first line of the set that `address` belongs to, in channel `c` of the machine."""
-    sets, ways, request = m.shape[y.S_SIDE_SETS], m.shape[y.S_SIDE_WAYS], m.shape[y.S_REQUEST]
-    stripe = m.shape[y.S_INTERLEAVE]
-    lap = address // stripe // m.shape[y.S_CHANNELS]
+    sets, ways, request = m.shape[y.SIZE_SIDE_SETS], m.shape[y.SIZE_SIDE_WAYS], m.shape[y.SIZE_REQUEST]
+    stripe = m.shape[y.SIZE_INTERLEAVE]
+    lap = address // stripe // m.shape[y.SIZE_CHANNELS]
     own = lap * (stripe // request) + address % stripe // request  # counts the lines of this channel
     return _first_line(m) + (c * sets + (own ^ (own >> 5) ^ (own >> 11)) % sets) * ways  # type: ignore[no-any-return]
 
@@ -155,7 +153,7 @@ def _first_of_set(m: Machine, c: int, address: int) -> int:
 @spliced
 def _line_of(m: Machine, c: int, address: int) -> int:
     first = _first_of_set(m, c, address)
-    return find(m, first, m.shape[y.S_SIDE_WAYS], address // m.shape[y.S_REQUEST])
+    return find(m, first, m.shape[y.SIZE_SIDE_WAYS], address // m.shape[y.SIZE_REQUEST])
 
 
 @shared
@@ -164,63 +162,62 @@ def _write_back(m: Machine, g: int, line: int, time: int) -> None:
     if m.line[line, LINE_DIRTY] == 0:
         return
     cause = m.line[line, LINE_CAUSE]
-    stream = y.COMPUTE_STREAM if cause <= y.CAUSE_GEMM_WRITE else y.COMMUNICATION_STREAM
-    i = _written(m, m.line[line, LINE_BYTES], cause, stream)
+    i = _written(m, m.line[line, LINE_BYTES], cause, stream_of(m, cause))
     m.line[line, LINE_DIRTY] = 0
-    m.flow[g, y.F_SIDE_WRITEBACKS] += 1
-    enqueue(m, i, g, m.tag[line] * m.shape[y.S_REQUEST], time)
+    m.flow[g, y.FLOW_SIDE_WRITEBACKS] += 1
+    enqueue(m, i, g, m.tag[line] * m.shape[y.SIZE_REQUEST], time)
 
 
 @block
 def _written(m: Machine, bytes_: int, cause: int, stream: int) -> int:
     """A write to the DRAM that nobody waits for."""
     i = new_request(m)
-    m.request[i, y.R_KIND] = y.WRITE
-    m.request[i, y.R_BYTES] = bytes_
-    m.request[i, y.R_CAUSE] = cause
-    m.request[i, y.R_STREAM] = stream
-    m.request[i, y.R_OWNER_KIND] = y.OWNER_NOBODY
-    m.request[i, y.R_OWNER] = y.NONE
-    m.request[i, y.R_REGION] = y.NONE
+    m.request[i, y.REQ_KIND] = y.WRITE
+    m.request[i, y.REQ_BYTES] = bytes_
+    m.request[i, y.REQ_CAUSE] = cause
+    m.request[i, y.REQ_STREAM] = stream
+    m.request[i, y.REQ_OWNER_KIND] = y.OWNER_NOBODY
+    m.request[i, y.REQ_OWNER] = y.NONE
+    m.request[i, y.REQ_REGION] = y.NONE
     return i
 
 
 @block
 def _read(m: Machine, i: int, g: int, line: int, need: int, start: int) -> int:
-    cause, bytes_ = m.request[i, y.R_CAUSE], m.request[i, y.R_BYTES]
+    cause, bytes_ = m.request[i, y.REQ_CAUSE], m.request[i, y.REQ_BYTES]
     if m.line[line, LINE_HERE] & need == need:
-        m.flow[g, y.F_SIDE_HITS] += 1
+        m.flow[g, y.FLOW_SIDE_HITS] += 1
         m.served[g, y.LEVEL_SIDE_HIT, cause] += bytes_
-        m.request[i, y.R_FROM] = y.FROM_SIDE
-        schedule(m, start + m.gpu[g, y.G_SIDE_LATENCY], y.EV_READ_DONE, i)
+        m.request[i, y.REQ_FROM] = y.FROM_SIDE
+        schedule(m, start + m.gpu[g, y.GPU_SIDE_LATENCY], y.EV_READ_DONE, i)
         return y.NONE
     if (m.line[line, LINE_HERE] | m.line[line, LINE_COMING]) & need == need:
-        m.flow[g, y.F_SIDE_MERGES] += 1
+        m.flow[g, y.FLOW_SIDE_MERGES] += 1
         m.served[g, y.LEVEL_SIDE_MERGED, cause] += bytes_
-        m.request[i, y.R_NEXT] = m.line[line, LINE_WAITERS]
+        m.request[i, y.REQ_NEXT] = m.line[line, LINE_WAITERS]
         m.line[line, LINE_WAITERS] = i
         return y.NONE
-    m.flow[g, y.F_SIDE_MISSES] += 1
+    m.flow[g, y.FLOW_SIDE_MISSES] += 1
     m.line[line, LINE_PENDING] += 1
     m.line[line, LINE_COMING] |= need
-    m.request[i, y.R_FILLS] = line
-    _push_out(m, g, line, bytes_, m.request[i, y.R_STREAM], start)
+    m.request[i, y.REQ_FILLS] = line
+    _push_out(m, g, line, bytes_, m.request[i, y.REQ_STREAM], start)
     return start
 
 
 @spliced
 def _write(m: Machine, i: int, g: int, line: int, need: int, start: int) -> None:
     """Sectors are allocated without a fetch; that the cache has them ends the write."""
-    bytes_, cause = m.request[i, y.R_BYTES], m.request[i, y.R_CAUSE]
+    bytes_, cause = m.request[i, y.REQ_BYTES], m.request[i, y.REQ_CAUSE]
     if m.line[line, LINE_DIRTY] == 0:
         m.line[line, LINE_BYTES] = 0
     m.line[line, LINE_DIRTY] = 1
     m.line[line, LINE_CAUSE] = cause
     if m.line[line, LINE_HERE] & need != need:
-        _push_out(m, g, line, bytes_, m.request[i, y.R_STREAM], start)
+        _push_out(m, g, line, bytes_, m.request[i, y.REQ_STREAM], start)
     m.line[line, LINE_HERE] |= need
-    m.line[line, LINE_BYTES] = min(m.line[line, LINE_BYTES] + bytes_, m.shape[y.S_REQUEST])
-    m.flow[g, y.F_SIDE_WRITES] += 1
+    m.line[line, LINE_BYTES] = min(m.line[line, LINE_BYTES] + bytes_, m.shape[y.SIZE_REQUEST])
+    m.flow[g, y.FLOW_SIDE_WRITES] += 1
     m.served[g, y.LEVEL_SIDE_WRITTEN, cause] += bytes_
     schedule(m, start, y.EV_TAKEN, i)
 
@@ -228,20 +225,20 @@ def _write(m: Machine, i: int, g: int, line: int, need: int, start: int) -> None
 @spliced
 def fill(m: Machine, i: int, now: int) -> None:
     """A read from the DRAM is back: its line has what came, and those who waited for that have it, too."""
-    r, lines = m.request, m.line
-    line = r[i, y.R_FILLS]
-    came = sectors(m, r[i, y.R_ADDRESS], r[i, y.R_BYTES])
+    request, lines = m.request, m.line
+    line = request[i, y.REQ_FILLS]
+    came = sectors(m, request[i, y.REQ_ADDRESS], request[i, y.REQ_BYTES])
     lines[line, LINE_PENDING] -= 1
     lines[line, LINE_HERE] |= came
     lines[line, LINE_COMING] &= ~came
     j = lines[line, LINE_WAITERS]
     lines[line, LINE_WAITERS] = y.NONE
     while j != y.NONE:
-        following = r[j, y.R_NEXT]
-        need = sectors(m, r[j, y.R_ADDRESS], r[j, y.R_BYTES])
+        following = request[j, y.REQ_NEXT]
+        need = sectors(m, request[j, y.REQ_ADDRESS], request[j, y.REQ_BYTES])
         if lines[line, LINE_HERE] & need == need:
             schedule(m, now, y.EV_READ_DONE, j)
         else:
-            r[j, y.R_NEXT] = lines[line, LINE_WAITERS]
+            request[j, y.REQ_NEXT] = lines[line, LINE_WAITERS]
             lines[line, LINE_WAITERS] = j
         j = following

@@ -21,11 +21,11 @@ def _fold(series: Table, link_series: Table) -> None:
 @block
 def _bin(m: Machine, time: int) -> int:
     """The bin of `time`; when time outgrows the series, bins are merged in pairs and become twice as wide."""
-    b = time // m.clock[y.C_BIN]
+    b = time // m.clock[y.CLOCK_BIN]
     while b >= SERIES_BINS:
         _fold(m.series, m.link_series)
-        m.clock[y.C_BIN] *= 2
-        b = time // m.clock[y.C_BIN]
+        m.clock[y.CLOCK_BIN] *= 2
+        b = time // m.clock[y.CLOCK_BIN]
     return b  # type: ignore[no-any-return]
 
 

@@ -5,12 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numba
+from numba import int64
+
 from weft.engine import layout as y
 from weft.engine.loop import run
 from weft.engine.state import Machine, Tables, allocate, grow, margin_events, margin_requests
 
 SLICE = 1_000_000
 """Events between two looks at the outside world."""
+
+
+def prepare(tables: Tables, policy: Any) -> None:
+    """Compile the engine for an arbiter policy, or load its machine code from disk; once in a process."""
+    jit: Any = numba
+    entry: Any = run
+    if not hasattr(entry, "compile") or any(known[1] == jit.typeof(policy) for known in entry.signatures):
+        return
+    entry.compile((jit.typeof(allocate(tables, 1)), jit.typeof(policy), int64, int64, int64))
 
 
 def execute(
@@ -27,12 +39,12 @@ def execute(
     machine = allocate(tables, bin_fs)
     spare_events, spare_requests = margin_events(tables.shape), margin_requests(tables.shape)
     while True:
-        done = int(machine.clock[y.C_EVENTS])
+        done = int(machine.clock[y.CLOCK_EVENTS])
         events = SLICE if event_budget is None else min(SLICE, event_budget - done)
         status = int(run(machine, policy, events, spare_events, spare_requests))
         if watch is not None:
-            watch(int(machine.clock[y.C_EVENTS]), int(machine.clock[y.C_NOW]))
+            watch(int(machine.clock[y.CLOCK_EVENTS]), int(machine.clock[y.CLOCK_NOW]))
         if status in (y.GROW_HEAP, y.GROW_REQUESTS, y.GROW_WAITERS):
             machine = grow(machine, status)
-        elif status != y.RUNNING or (event_budget is not None and machine.clock[y.C_EVENTS] >= event_budget):
+        elif status != y.RUNNING or (event_budget is not None and machine.clock[y.CLOCK_EVENTS] >= event_budget):
             return status, machine

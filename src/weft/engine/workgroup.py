@@ -11,239 +11,235 @@ from weft.engine import layout as y
 from weft.engine.cache import load, store, write_through
 from weft.engine.calendar import schedule
 from weft.engine.jit import block, shared, spliced
-from weft.engine.link import new_message, peer, send
+from weft.engine.link import new_message, send
+from weft.engine.memory import stream_of
 from weft.engine.state import Machine
 
 
 @block
 def phase_row(m: Machine, w: int) -> int:
     """The row of the phase that the workgroup in place `w` is in."""
-    g = m.resident[w, y.W_GPU]
-    row = m.kernel[g, m.resident[w, y.W_KERNEL], y.K_FIRST_PHASE]
-    return row + m.resident[w, y.W_PHASE]  # type: ignore[no-any-return]
+    g = m.resident[w, y.WG_GPU]
+    row = m.kernel[g, m.resident[w, y.WG_KERNEL], y.KERNEL_FIRST_PHASE]
+    return row + m.resident[w, y.WG_PHASE]  # type: ignore[no-any-return]
 
 
 @block
 def _work_row(m: Machine, w: int) -> int:
-    g = m.resident[w, y.W_GPU]
-    return m.kernel[g, m.resident[w, y.W_KERNEL], y.K_FIRST_WORK] + m.resident[w, y.W_INDEX]  # type: ignore[no-any-return]
+    g = m.resident[w, y.WG_GPU]
+    return m.kernel[g, m.resident[w, y.WG_KERNEL], y.KERNEL_FIRST_WORK] + m.resident[w, y.WG_INDEX]  # type: ignore[no-any-return]
 
 
 @shared
 def begin_phase(m: Machine, w: int, now: int) -> bool:
-    """Enter the workgroup's current phase, or skip empty ones; returns whether the script is over."""
-    s = m.resident
-    g, k = s[w, y.W_GPU], s[w, y.W_KERNEL]
-    while s[w, y.W_PHASE] < s[w, y.W_END]:
+    """Enter the workgroup'resident current phase, or skip empty ones; returns whether the script is over."""
+    resident = m.resident
+    g, k = resident[w, y.WG_GPU], resident[w, y.WG_KERNEL]
+    while resident[w, y.WG_PHASE] < resident[w, y.WG_END]:
         p = phase_row(m, w)
         counter = _awaited(m, g, p, w)
-        if counter != y.NONE and m.counter[g, counter, y.N_VALUE] < m.phase[g, p, y.P_WAIT_VALUE]:
-            _wait(m, w, g, counter, m.phase[g, p, y.P_WAIT_VALUE])
+        if counter != y.NONE and m.counter[g, counter, y.COUNTER_VALUE] < m.phase[g, p, y.PHASE_WAIT_VALUE]:
+            _wait(m, w, g, counter, m.phase[g, p, y.PHASE_WAIT_VALUE])
             return False
-        if s[w, y.W_WAITING] != 0:
-            s[w, y.W_WAITING] = 0
-            m.kernel_run[g, k, y.KR_WAIT_COUNTER] += now - s[w, y.W_LAST]
-            s[w, y.W_LAST] = now
-        start = now + m.phase[g, p, y.P_DELAY]
+        if resident[w, y.WG_WAITING] != 0:
+            resident[w, y.WG_WAITING] = 0
+            m.kernel_run[g, k, y.RUN_WAIT_COUNTER] += now - resident[w, y.WG_LAST]
+            resident[w, y.WG_LAST] = now
+        start = now + m.phase[g, p, y.PHASE_DELAY]
         if start > now:
-            m.kernel_run[g, k, y.KR_WAIT_COUNTER] += start - now
-            s[w, y.W_LAST] = start
+            m.kernel_run[g, k, y.RUN_WAIT_COUNTER] += start - now
+            resident[w, y.WG_LAST] = start
         step, first = 1, 0
-        if m.phase[g, p, y.P_SHARED] == 1:
-            step, first = m.kernel[g, k, y.K_WORKGROUPS], s[w, y.W_INDEX]
-        iterations = (m.phase[g, p, y.P_ITERATIONS] - first + step - 1) // step
+        if m.phase[g, p, y.PHASE_SHARED] == 1:
+            step, first = m.kernel[g, k, y.KERNEL_WORKGROUPS], resident[w, y.WG_INDEX]
+        iterations = (m.phase[g, p, y.PHASE_ITERATIONS] - first + step - 1) // step
         if iterations > 0:
-            s[w, y.W_ITERATIONS] = iterations
-            s[w, y.W_FIRST] = first
-            s[w, y.W_STEP] = step
-            s[w, y.W_COMPUTED] = 0
-            s[w, y.W_FINISHED] = 0
-            s[w, y.W_COMPUTING] = 0
-            for it in range(min(iterations, m.phase[g, p, y.P_SLOTS])):
+            resident[w, y.WG_ITERATIONS] = iterations
+            resident[w, y.WG_FIRST] = first
+            resident[w, y.WG_STEP] = step
+            resident[w, y.WG_COMPUTED] = 0
+            resident[w, y.WG_FINISHED] = 0
+            resident[w, y.WG_COMPUTING] = 0
+            for it in range(min(iterations, m.phase[g, p, y.PHASE_SLOTS])):
                 schedule(m, start, y.EV_SLOT, w * y.SLOTS + it)
-                m.slot[w * y.SLOTS + it, y.Q_STATE] = y.SLOT_FREE
-                m.slot[w * y.SLOTS + it, y.Q_ITERATION] = it
+                m.slot[w * y.SLOTS + it, y.SLOT_STATE] = y.SLOT_FREE
+                m.slot[w * y.SLOTS + it, y.SLOT_ITERATION] = it
             return False
-        s[w, y.W_PHASE] += 1
+        resident[w, y.WG_PHASE] += 1
     return True
 
 
 @spliced
 def _awaited(m: Machine, g: int, p: int, w: int) -> int:
     """The counter that phase `p` of the workgroup in place `w` waits for, or NONE."""
-    counter = m.phase[g, p, y.P_WAIT_COUNTER]
-    if counter == y.NONE or m.phase[g, p, y.P_LANED] == 0:
+    counter = m.phase[g, p, y.PHASE_WAIT_COUNTER]
+    if counter == y.NONE or m.phase[g, p, y.PHASE_LANED] == 0:
         return counter  # type: ignore[no-any-return]
-    lane = m.work[g, _work_row(m, w), y.T_LANE]
+    lane = m.work[g, _work_row(m, w), y.WORK_LANE]
     return counter + lane if lane >= 0 else y.NONE
 
 
 @spliced
 def _wait(m: Machine, w: int, g: int, counter: int, value: int) -> None:
-    m.resident[w, y.W_WAITING] = 1
-    m.counter[g, counter, y.N_TARGET] = min(m.counter[g, counter, y.N_TARGET], value)
+    m.resident[w, y.WG_WAITING] = 1
+    m.counter[g, counter, y.COUNTER_TARGET] = min(m.counter[g, counter, y.COUNTER_TARGET], value)
 
 
 @spliced
 def begin_iteration(m: Machine, q: int, now: int) -> None:
     """Issue the loads of the iteration that owns slot `q`."""
     w = q // y.SLOTS
-    s = m.resident
-    g, u = s[w, y.W_GPU], s[w, y.W_UNIT]
+    resident = m.resident
+    g, u = resident[w, y.WG_GPU], resident[w, y.WG_UNIT]
     p = phase_row(m, w)
     t = _work_row(m, w)
-    it = s[w, y.W_FIRST] + m.slot[q, y.Q_ITERATION] * s[w, y.W_STEP]
-    m.slot[q, y.Q_STATE] = y.SLOT_LOADING
-    m.slot[q, y.Q_PENDING] = 0
-    m.slot[q, y.Q_TIME] = now
-    m.slot[q, y.Q_ISSUED] = now
-    m.slot[q, y.Q_STORED] = m.slot[q, y.Q_FROM]
-    partition = m.unit[u, y.U_PARTITION]
-    first = m.phase[g, p, y.P_FIRST_LOAD]
-    for a in range(first, first + m.phase[g, p, y.P_LOADS]):
+    it = resident[w, y.WG_FIRST] + m.slot[q, y.SLOT_ITERATION] * resident[w, y.WG_STEP]
+    m.slot[q, y.SLOT_STATE] = y.SLOT_LOADING
+    m.slot[q, y.SLOT_PENDING] = 0
+    m.slot[q, y.SLOT_TIME] = now
+    m.slot[q, y.SLOT_ISSUED] = now
+    m.slot[q, y.SLOT_STORED] = m.slot[q, y.SLOT_FROM]
+    partition = m.unit[u, y.UNIT_PARTITION]
+    first = m.phase[g, p, y.PHASE_FIRST_LOAD]
+    for a in range(first, first + m.phase[g, p, y.PHASE_LOADS]):
         offset = (
-            m.work[g, t, y.T_ROW] * m.access[g, a, y.A_ROW_STRIDE]
-            + m.work[g, t, y.T_COLUMN] * m.access[g, a, y.A_COLUMN_STRIDE]
-            + it * m.access[g, a, y.A_STEP_STRIDE]
+            m.work[g, t, y.WORK_ROW] * m.access[g, a, y.ACCESS_ROW_STRIDE]
+            + m.work[g, t, y.WORK_COLUMN] * m.access[g, a, y.ACCESS_COLUMN_STRIDE]
+            + it * m.access[g, a, y.ACCESS_STEP_STRIDE]
         )
         bytes_ = _iteration_bytes(m, g, a, p, t, it, offset)
-        share = m.access[g, a, y.A_SHARE]
+        share = m.access[g, a, y.ACCESS_SHARE]
         if share > 1 or share < -1:
-            member = m.work[g, t, y.T_ROW if share > 1 else y.T_COLUMN] % abs(share)
+            member = m.work[g, t, y.WORK_ROW if share > 1 else y.WORK_COLUMN] % abs(share)
             part = (bytes_ + abs(share) - 1) // abs(share)
             bytes_ = min(part, bytes_ - member * part)
             offset += member * part
-        address = m.access[g, a, y.A_BASE] + offset
-        cause = m.access[g, a, y.A_CAUSE]
-        stream = _stream_of(cause)
-        cached = m.access[g, a, y.A_CACHED]
-        request = m.shape[y.S_REQUEST]
-        port = max(m.unit[u, y.U_PORT_FREE], now)
-        in_lines = cached == 1 or m.shape[y.S_SIDE_SETS] > 0
+        address = m.access[g, a, y.ACCESS_BASE] + offset
+        cause = m.access[g, a, y.ACCESS_OPERATOR] * y.KINDS + y.READ
+        stream = stream_of(m, cause)
+        cached = m.access[g, a, y.ACCESS_CACHED]
+        request = m.shape[y.SIZE_REQUEST]
+        port = max(m.unit[u, y.UNIT_PORT_FREE], now)
+        in_lines = cached == 1 or m.shape[y.SIZE_SIDE_SETS] > 0
         position = 0
         while position < bytes_:
             size = min(request, bytes_ - position)
             if in_lines:  # cut at cache lines, so that every byte has one line
                 size = min(size, request - (address + position) % request)
             load(m, g, partition, address + position, size, cause, stream, cached, port, q)
-            port += size * m.gpu[g, y.G_PORT64] // 64
+            port += size * m.gpu[g, y.GPU_PORT64] // 64
             position += size
-        m.unit[u, y.U_PORT_FREE] = port
-    if m.slot[q, y.Q_PENDING] == 0:
-        schedule(m, m.slot[q, y.Q_TIME], y.EV_SLOT, q)
-
-
-@block
-def _stream_of(cause: int) -> int:
-    return y.COMPUTE_STREAM if cause <= y.CAUSE_GEMM_WRITE else y.COMMUNICATION_STREAM
+        m.unit[u, y.UNIT_PORT_FREE] = port
+    if m.slot[q, y.SLOT_PENDING] == 0:
+        schedule(m, m.slot[q, y.SLOT_TIME], y.EV_SLOT, q)
 
 
 @block
 def _iteration_bytes(m: Machine, g: int, a: int, p: int, t: int, it: int, offset: int) -> int:
     extent = 1
-    if m.access[g, a, y.A_EXTENT] == y.EXTENT_ROWS:
-        extent = m.work[g, t, y.T_ROWS]
-    elif m.access[g, a, y.A_EXTENT] == y.EXTENT_COLUMNS:
-        extent = m.work[g, t, y.T_COLUMNS]
-    last = it == m.phase[g, p, y.P_ITERATIONS] - 1
-    unit = m.access[g, a, y.A_LAST_UNIT] if last else m.access[g, a, y.A_UNIT]
-    return min(extent * unit, m.access[g, a, y.A_LIMIT] - offset)  # type: ignore[no-any-return]
+    if m.access[g, a, y.ACCESS_EXTENT] == y.EXTENT_ROWS:
+        extent = m.work[g, t, y.WORK_ROWS]
+    elif m.access[g, a, y.ACCESS_EXTENT] == y.EXTENT_COLUMNS:
+        extent = m.work[g, t, y.WORK_COLUMNS]
+    last = it == m.phase[g, p, y.PHASE_ITERATIONS] - 1
+    unit = m.access[g, a, y.ACCESS_LAST_UNIT] if last else m.access[g, a, y.ACCESS_UNIT]
+    return min(extent * unit, m.access[g, a, y.ACCESS_LIMIT] - offset)  # type: ignore[no-any-return]
 
 
 @block
 def arrived(m: Machine, q: int, time: int, came_from: int) -> None:
     """One of the things that slot `q` waits for has come; at the last, the slot moves on at `time` or later."""
-    m.slot[q, y.Q_PENDING] -= 1
-    if time >= m.slot[q, y.Q_TIME]:
-        m.slot[q, y.Q_TIME] = time
-        m.slot[q, y.Q_FROM] = came_from
-    if m.slot[q, y.Q_PENDING] == 0:
-        schedule(m, m.slot[q, y.Q_TIME], y.EV_SLOT, q)
+    m.slot[q, y.SLOT_PENDING] -= 1
+    if time >= m.slot[q, y.SLOT_TIME]:
+        m.slot[q, y.SLOT_TIME] = time
+        m.slot[q, y.SLOT_FROM] = came_from
+    if m.slot[q, y.SLOT_PENDING] == 0:
+        schedule(m, m.slot[q, y.SLOT_TIME], y.EV_SLOT, q)
 
 
 @block
 def compute_next(m: Machine, w: int, now: int) -> None:
     """Start the next iteration in order, if its data is here and none is computing."""
-    s = m.resident
-    if s[w, y.W_COMPUTING] == 1 or s[w, y.W_COMPUTED] >= s[w, y.W_ITERATIONS]:
+    resident = m.resident
+    if resident[w, y.WG_COMPUTING] == 1 or resident[w, y.WG_COMPUTED] >= resident[w, y.WG_ITERATIONS]:
         return
-    g, u = s[w, y.W_GPU], s[w, y.W_UNIT]
+    g, u = resident[w, y.WG_GPU], resident[w, y.WG_UNIT]
     p = phase_row(m, w)
-    q = w * y.SLOTS + s[w, y.W_COMPUTED] % m.phase[g, p, y.P_SLOTS]
-    if m.slot[q, y.Q_STATE] != y.SLOT_READY:
+    q = w * y.SLOTS + resident[w, y.WG_COMPUTED] % m.phase[g, p, y.PHASE_SLOTS]
+    if m.slot[q, y.SLOT_STATE] != y.SLOT_READY:
         return
-    k = s[w, y.W_KERNEL]
-    duration = m.phase[g, p, y.P_CYCLES] * m.gpu[g, y.G_CYCLE] // 1000
-    start = max(now, m.unit[u, y.U_MATRIX_FREE]) if duration > 0 else now
-    ready = max(m.slot[q, y.Q_TIME], s[w, y.W_LAST])
+    k = resident[w, y.WG_KERNEL]
+    duration = m.phase[g, p, y.PHASE_CYCLES] * m.gpu[g, y.GPU_CYCLE] // 1000
+    start = max(now, m.unit[u, y.UNIT_MATRIX_FREE]) if duration > 0 else now
+    ready = max(m.slot[q, y.SLOT_TIME], resident[w, y.WG_LAST])
     # Until its loads were issued, the slot was taken by the stores of an earlier iteration.
-    stored = max(s[w, y.W_LAST], min(m.slot[q, y.Q_ISSUED], ready))
-    _stored(m, g, k, stored - s[w, y.W_LAST], m.slot[q, y.Q_STORED])
-    m.kernel_run[g, k, y.KR_WAIT_LOAD] += ready - stored
-    if m.slot[q, y.Q_FROM] == y.FROM_SIDE:
-        m.kernel_run[g, k, y.KR_WAIT_SIDE] += ready - stored
-    elif m.slot[q, y.Q_FROM] == y.FROM_CACHE:
-        m.kernel_run[g, k, y.KR_WAIT_CACHE] += ready - stored
-    m.kernel_run[g, k, y.KR_WAIT_UNIT] += start - ready
-    m.kernel_run[g, k, y.KR_COMPUTE] += duration
+    stored = max(resident[w, y.WG_LAST], min(m.slot[q, y.SLOT_ISSUED], ready))
+    _stored(m, g, k, stored - resident[w, y.WG_LAST], m.slot[q, y.SLOT_STORED])
+    m.kernel_run[g, k, y.RUN_WAIT_LOAD] += ready - stored
+    if m.slot[q, y.SLOT_FROM] == y.FROM_SIDE:
+        m.kernel_run[g, k, y.RUN_WAIT_SIDE] += ready - stored
+    elif m.slot[q, y.SLOT_FROM] == y.FROM_CACHE:
+        m.kernel_run[g, k, y.RUN_WAIT_CACHE] += ready - stored
+    m.kernel_run[g, k, y.RUN_WAIT_MATRIX] += start - ready
+    m.kernel_run[g, k, y.RUN_COMPUTE] += duration
     if duration > 0:
-        m.unit[u, y.U_MATRIX_FREE] = start + duration
-        m.unit[u, y.U_BUSY] += duration
-    s[w, y.W_LAST] = start + duration
-    s[w, y.W_COMPUTING] = 1
-    m.slot[q, y.Q_STATE] = y.SLOT_COMPUTING
+        m.unit[u, y.UNIT_MATRIX_FREE] = start + duration
+        m.unit[u, y.UNIT_BUSY] += duration
+    resident[w, y.WG_LAST] = start + duration
+    resident[w, y.WG_COMPUTING] = 1
+    m.slot[q, y.SLOT_STATE] = y.SLOT_COMPUTING
     schedule(m, start + duration, y.EV_COMPUTED, q)
 
 
 @block
 def _stored(m: Machine, g: int, k: int, waited: int, went: int) -> None:
     """A workgroup of kernel `k` waited for stores, the last of which went to memory or over a link."""
-    m.kernel_run[g, k, y.KR_WAIT_STORE] += waited
+    m.kernel_run[g, k, y.RUN_WAIT_STORE] += waited
     if went == y.FROM_LINK:
-        m.kernel_run[g, k, y.KR_WAIT_LINK] += waited
+        m.kernel_run[g, k, y.RUN_WAIT_LINK] += waited
 
 
 @spliced
 def store_iteration(m: Machine, q: int, now: int) -> None:
-    """Issue the stores of an iteration; where they go is the address map's matter, not the kernel's."""
+    """Issue the stores of an iteration; where they go is the address map'resident matter, not the kernel'resident."""
     w = q // y.SLOTS
-    s = m.resident
-    g = s[w, y.W_GPU]
+    resident = m.resident
+    g = resident[w, y.WG_GPU]
     p = phase_row(m, w)
     t = _work_row(m, w)
-    it = s[w, y.W_FIRST] + m.slot[q, y.Q_ITERATION] * s[w, y.W_STEP]
-    m.slot[q, y.Q_STATE] = y.SLOT_STORING
-    m.slot[q, y.Q_PENDING] = 0
-    m.slot[q, y.Q_TIME] = now
-    first_store = m.phase[g, p, y.P_STORE]
-    for a in range(first_store, first_store + m.phase[g, p, y.P_STORES]):
-        region = m.access[g, a, y.A_REGION]
-        if m.work[g, t, y.T_REGION] >= 0:
-            region += m.work[g, t, y.T_REGION]
-            tile = m.work[g, t, y.T_TILE]
-            offset = m.work[g, t, y.T_OFFSET]
-            bytes_ = m.work[g, t, y.T_BYTES]
-            part = (bytes_ + m.shape[y.S_WAVEFRONTS] - 1) // m.shape[y.S_WAVEFRONTS]
+    it = resident[w, y.WG_FIRST] + m.slot[q, y.SLOT_ITERATION] * resident[w, y.WG_STEP]
+    m.slot[q, y.SLOT_STATE] = y.SLOT_STORING
+    m.slot[q, y.SLOT_PENDING] = 0
+    m.slot[q, y.SLOT_TIME] = now
+    first_store = m.phase[g, p, y.PHASE_STORE]
+    for a in range(first_store, first_store + m.phase[g, p, y.PHASE_STORES]):
+        region = m.access[g, a, y.ACCESS_REGION]
+        if m.work[g, t, y.WORK_REGION] >= 0:
+            region += m.work[g, t, y.WORK_REGION]
+            tile = m.work[g, t, y.WORK_TILE]
+            offset = m.work[g, t, y.WORK_OFFSET]
+            bytes_ = m.work[g, t, y.WORK_BYTES]
+            part = (bytes_ + m.shape[y.SIZE_WAVEFRONTS] - 1) // m.shape[y.SIZE_WAVEFRONTS]
         else:
-            tile = m.work[g, t, y.T_LANE] if m.region[g, region, y.M_LANED] == 1 else y.NONE
+            tile = m.work[g, t, y.WORK_LANE] if m.region[g, region, y.REGION_LANED] == 1 else y.NONE
             offset = (
-                m.access[g, a, y.A_BASE]
-                + m.work[g, t, y.T_ROW] * m.access[g, a, y.A_ROW_STRIDE]
-                + it * m.access[g, a, y.A_STEP_STRIDE]
+                m.access[g, a, y.ACCESS_BASE]
+                + m.work[g, t, y.WORK_ROW] * m.access[g, a, y.ACCESS_ROW_STRIDE]
+                + it * m.access[g, a, y.ACCESS_STEP_STRIDE]
             )
             bytes_ = _iteration_bytes(m, g, a, p, t, it, offset)
             part = bytes_
         _store_range(m, q, a, region, tile, offset, bytes_, part, now)
-    if m.slot[q, y.Q_PENDING] == 0:
-        schedule(m, m.slot[q, y.Q_TIME], y.EV_SLOT, q)
+    if m.slot[q, y.SLOT_PENDING] == 0:
+        schedule(m, m.slot[q, y.SLOT_TIME], y.EV_SLOT, q)
 
 
 @spliced
 def _store_range(m: Machine, q, a, region, tile, offset, bytes_, part, now) -> None:  # type: ignore[no-untyped-def]
     w = q // y.SLOTS
-    g, u = m.resident[w, y.W_GPU], m.resident[w, y.W_UNIT]
-    request = m.shape[y.S_REQUEST]
-    port = max(m.unit[u, y.U_PORT_FREE], now)
+    g, u = m.resident[w, y.WG_GPU], m.resident[w, y.WG_UNIT]
+    request = m.shape[y.SIZE_REQUEST]
+    port = max(m.unit[u, y.UNIT_PORT_FREE], now)
     position = 0
     while position < bytes_:
         wavefront = position // part
@@ -251,33 +247,33 @@ def _store_range(m: Machine, q, a, region, tile, offset, bytes_, part, now) -> N
         in_line = request - (offset + position) % request
         size = min(in_line, min((wavefront + 1) * part, bytes_) - position)
         _store_one(m, q, g, a, region, tile, wavefront, offset + position, size, port)
-        port += size * m.gpu[g, y.G_PORT64] // 64
+        port += size * m.gpu[g, y.GPU_PORT64] // 64
         position += size
-    m.unit[u, y.U_PORT_FREE] = port
+    m.unit[u, y.UNIT_PORT_FREE] = port
 
 
 @spliced
 def _store_one(m: Machine, q, g, a, region, tile, wavefront, offset, size, time) -> None:  # type: ignore[no-untyped-def]
-    mode = m.region[g, region, y.M_MODE]
-    cause = m.access[g, a, y.A_CAUSE]
+    mode = m.region[g, region, y.REGION_MODE]
     if mode >= y.REMOTE_STORE:
-        target = m.region[g, region, y.M_TO_REGION]
-        receiver = peer(m, g, m.region[g, region, y.M_HOPS])
-        if tile != y.NONE and m.region[g, region, y.M_LANED] == 0:
-            tile += m.region[receiver, target, y.M_FIRST_TILE] - m.region[g, region, y.M_FIRST_TILE]
+        target = m.region[g, region, y.REGION_TO_REGION]
+        receiver = m.region[g, region, y.REGION_TARGET]
+        if tile != y.NONE and m.region[g, region, y.REGION_LANED] == 0:
+            tile += m.region[receiver, target, y.REGION_FIRST_TILE] - m.region[g, region, y.REGION_FIRST_TILE]
         i = new_message(
-            m, g, receiver, target, offset, size, mode == y.REMOTE_UPDATE, m.region[g, region, y.M_REMOTE_CAUSE],
+            m, g, receiver, target, offset, size, mode == y.REMOTE_UPDATE, m.region[g, region, y.REGION_REMOTE_CAUSE],
             y.OWNER_SLOT, q, tile, wavefront,
         )  # fmt: skip
-        m.slot[q, y.Q_PENDING] += 1
-        send(m, g, m.region[g, region, y.M_PORT], i, time + m.gpu[g, y.G_CACHE_OUT])
+        m.slot[q, y.SLOT_PENDING] += 1
+        send(m, m.region[g, region, y.REGION_ROUTE], i, time + m.gpu[g, y.GPU_CACHE_OUT])
         return
-    address = m.region[g, region, y.M_BASE] + offset
-    if m.region[g, region, y.M_CACHED] == 1:
-        partition = m.unit[m.resident[q // y.SLOTS, y.W_UNIT], y.U_PARTITION]
+    address = m.region[g, region, y.REGION_BASE] + offset
+    kind = y.UPDATE if mode == y.LOCAL_UPDATE else y.WRITE
+    cause = m.access[g, a, y.ACCESS_OPERATOR] * y.KINDS + kind
+    if m.region[g, region, y.REGION_CACHED] == 1:
+        partition = m.unit[m.resident[q // y.SLOTS, y.WG_UNIT], y.UNIT_PARTITION]
         store(m, g, partition, address, size, cause, time, q)
         return
-    kind = y.UPDATE if mode == y.LOCAL_UPDATE else y.WRITE
     write_through(
         m,
         g,
@@ -285,8 +281,8 @@ def _store_one(m: Machine, q, g, a, region, tile, wavefront, offset, size, time)
         size,
         kind,
         cause,
-        _stream_of(cause),
-        time + m.gpu[g, y.G_CACHE_OUT],
+        stream_of(m, cause),
+        time + m.gpu[g, y.GPU_CACHE_OUT],
         q,
         region,
         tile,
@@ -298,16 +294,16 @@ def _store_one(m: Machine, q, g, a, region, tile, wavefront, offset, size, time)
 def finish_iteration(m: Machine, q: int, now: int) -> None:
     """The slot is free: the iteration `slots` ahead takes it, or, after the last one, the next phase begins."""
     w = q // y.SLOTS
-    s = m.resident
-    g = s[w, y.W_GPU]
-    s[w, y.W_FINISHED] += 1
-    m.slot[q, y.Q_STATE] = y.SLOT_FREE
-    ahead = m.slot[q, y.Q_ITERATION] + m.phase[g, phase_row(m, w), y.P_SLOTS]
-    if ahead < s[w, y.W_ITERATIONS]:
-        m.slot[q, y.Q_ITERATION] = ahead
+    resident = m.resident
+    g = resident[w, y.WG_GPU]
+    resident[w, y.WG_FINISHED] += 1
+    m.slot[q, y.SLOT_STATE] = y.SLOT_FREE
+    ahead = m.slot[q, y.SLOT_ITERATION] + m.phase[g, phase_row(m, w), y.PHASE_SLOTS]
+    if ahead < resident[w, y.WG_ITERATIONS]:
+        m.slot[q, y.SLOT_ITERATION] = ahead
         schedule(m, now, y.EV_SLOT, q)
-    elif s[w, y.W_FINISHED] == s[w, y.W_ITERATIONS]:
-        _stored(m, g, s[w, y.W_KERNEL], now - s[w, y.W_LAST], m.slot[q, y.Q_FROM])
-        s[w, y.W_LAST] = now
-        s[w, y.W_PHASE] += 1
+    elif resident[w, y.WG_FINISHED] == resident[w, y.WG_ITERATIONS]:
+        _stored(m, g, resident[w, y.WG_KERNEL], now - resident[w, y.WG_LAST], m.slot[q, y.SLOT_FROM])
+        resident[w, y.WG_LAST] = now
+        resident[w, y.WG_PHASE] += 1
         schedule(m, now, y.EV_PHASE, w)

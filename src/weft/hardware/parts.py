@@ -3,49 +3,46 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Self
+from typing import Literal, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import model_validator
 
-from weft.hardware.fields import (
+from weft.catalog.fields import (
     Bytes,
     BytesOrNone,
     BytesPerSecond,
     BytesPerSecondOrNone,
     Count,
     CountOrNone,
+    Cycles,
     Delay,
     Hertz,
     Seconds,
     Share,
     ShareOrNone,
 )
+from weft.catalog.sourced import Part, broken_rule
 from weft.units import format_bytes, format_time
 
+Dtype = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8"]
+"""Data types of a matrix product; the sums are kept in FP32 (FP64 for fp64, INT32 for int8)."""
+DTYPES: tuple[Dtype, ...] = get_args(Dtype)
+"""Every data type of a matrix product."""
+ClockState = Literal["peak", "boost", "sustained"]
+"""Which clock a rate assumes: the data sheet's, the highest, or that of a long run at the power limit."""
 ACCESS_BYTES = 64
 """The finest request to memory, and the unit in which queues are counted [bytes]."""
 
 
-def _rule(sentence: str) -> PydanticCustomError:
-    return PydanticCustomError("rule", "{sentence}", {"sentence": sentence})
-
-
 def _multiple(name: str, value: int, of_name: str, of: int) -> None:
     if value % of:
-        raise _rule(f"{name} ({format_bytes(value)}) must be a multiple of {of_name} ({format_bytes(of)})")
+        raise broken_rule(f"{name} ({format_bytes(value)}) must be a multiple of {of_name} ({format_bytes(of)})")
 
 
 def _ascending(names: tuple[str, ...], values: tuple[float, ...]) -> None:
     if any(low > high for low, high in pairwise(values)):
         shown = ", ".join(f"{value:g}" for value in values)
-        raise _rule(f"{' <= '.join(names)} must hold, but they are {shown}")
-
-
-class Part(BaseModel):
-    """Base of the parts: immutable, and without unknown fields."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
+        raise broken_rule(f"{' <= '.join(names)} must hold, but they are {shown}")
 
 
 class Compute(Part):
@@ -62,17 +59,11 @@ class Compute(Part):
     port_bytes_per_clock: Count
     launch_latency: Seconds
 
-    @property
-    def vector_rate(self) -> float:
-        """Peak rate of the vector units of all CUs [FLOP/s]."""
-        return self.compute_units * self.clock * self.vector_flops_per_clock
-
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.threads_per_cu % self.wavefront_size:
-            raise _rule(
-                f"threads_per_cu ({self.threads_per_cu}) must be a multiple of wavefront_size "
-                f"({self.wavefront_size})"
+            raise broken_rule(
+                f"threads_per_cu ({self.threads_per_cu}) must be a multiple of wavefront_size ({self.wavefront_size})"
             )
         return self
 
@@ -105,9 +96,7 @@ class Cache(Part):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        _multiple(
-            "capacity", self.capacity, f"{self.ways} ways of {ACCESS_BYTES} B", self.ways * ACCESS_BYTES
-        )
+        _multiple("capacity", self.capacity, f"{self.ways} ways of {ACCESS_BYTES} B", self.ways * ACCESS_BYTES)
         return self
 
 
@@ -145,7 +134,7 @@ class Timing(Part):
         for small, large in (("rcd", "ras"), ("ras", "rc")):
             if getattr(self, small) > getattr(self, large):
                 small_text, large_text = (format_time(getattr(self, name)) for name in (small, large))
-                raise _rule(f"{small} ({small_text}) must be at most {large} ({large_text})")
+                raise broken_rule(f"{small} ({small_text}) must be at most {large} ({large_text})")
         return self
 
 
@@ -176,6 +165,11 @@ class Memory(Part):
     timing: Timing
 
     @property
+    def copy_rate(self) -> float:
+        """What copies within the memory reach, which read and write every byte [bytes/s]."""
+        return self.bandwidth * self.copy_efficiency / 2
+
+    @property
     def clock(self) -> float:
         """Memory clock that gives `bandwidth` [hertz]; the delays in `timing` do not follow it."""
         return self.bandwidth / (self.channels * self.bytes_per_clock)
@@ -183,11 +177,11 @@ class Memory(Part):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.banks % self.bank_groups:
-            raise _rule(f"banks ({self.banks}) must be a multiple of bank_groups ({self.bank_groups})")
+            raise broken_rule(f"banks ({self.banks}) must be a multiple of bank_groups ({self.bank_groups})")
         _multiple("interleave", self.interleave, "one access", ACCESS_BYTES)
         small, large = sorted((self.row_bytes, self.interleave))
         if large % small:
-            raise _rule(
+            raise broken_rule(
                 f"row_bytes ({format_bytes(self.row_bytes)}) must be a multiple of interleave "
                 f"({format_bytes(self.interleave)}), or the other way round"
             )
@@ -196,12 +190,12 @@ class Memory(Part):
 
     def _check_burst(self) -> None:
         if self.burst_bytes != self.burst_clocks * self.bytes_per_clock:
-            raise _rule(
+            raise broken_rule(
                 f"burst_bytes ({format_bytes(self.burst_bytes)}) must be burst_clocks x bytes_per_clock "
                 f"({self.burst_clocks} x {self.bytes_per_clock} B); change them together"
             )
         if ACCESS_BYTES % self.burst_bytes:
-            raise _rule(
+            raise broken_rule(
                 f"burst_bytes ({format_bytes(self.burst_bytes)}) must divide one access of {ACCESS_BYTES} B"
             )
         columns = (self.burst_clocks, self.ccd, self.ccd_long)
@@ -295,3 +289,55 @@ class Launch(Part):
 
     graph: Seconds
     sync: Seconds
+
+
+class Rates(Part):
+    """Dense matrix operations per clock and compute unit [FLOP]; 0 where a data type is not supported.
+
+    `fp32` and `fp64` are what a plain product uses: the vector units for fp32 on NVIDIA, matrix units
+    elsewhere.
+    """
+
+    fp64: CountOrNone
+    fp32: CountOrNone
+    tf32: CountOrNone
+    fp16: CountOrNone
+    bf16: CountOrNone
+    fp8: CountOrNone
+    int8: CountOrNone
+
+
+class Clocks(Part):
+    """Clocks beside the highest boost clock: behind the data sheet's matrix peak, and at the power limit."""
+
+    matrix_peak: Hertz
+    sustained: Hertz
+
+
+class Achieved(Part):
+    """What tuned GEMM kernels reach on the machine.
+
+    `matrix_*` is the share of the matrix rate in the main loop of a product of that type, in short runs near
+    the boost clock. `gemm_cache` and `gemm_memory` are the shares of the peak bandwidths of the last-level cache
+    and the DRAM, `gemm_resident` the share of the cache that holds operands between uses. `gemm_issue` is what a
+    K step costs beside the matrix instructions [cycles]. Times [s]: `gemm_latency` from asking for a K step's
+    operands to having them, loaded; `gemm_fill` to begin and end a workgroup; `gemm_split` to add up the partial
+    sums of a split K; `gemm_launch` from one kernel to the next where nothing else is done; `gemm_host` the same
+    where the host issues each kernel and waits for it.
+    """
+
+    matrix_fp16: Share
+    matrix_bf16: Share
+    matrix_fp8: Share
+    matrix_int8: Share
+    matrix_tf32: Share
+    matrix_fp32: Share
+    gemm_cache: Share
+    gemm_memory: Share
+    gemm_resident: Share
+    gemm_issue: Cycles
+    gemm_latency: Delay
+    gemm_fill: Delay
+    gemm_split: Delay
+    gemm_launch: Delay
+    gemm_host: Delay

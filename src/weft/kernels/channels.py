@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from weft.hardware import Gpu
-from weft.program import Buffer, Cause, ChunkRule, Kernel, Load, Phase, RemoteMap, Store, Wait
+from weft.program import Buffer, ChunkRule, Kernel, Load, Phase, RemoteMap, Store, Wait
 from weft.program.rules import PLAIN_STORE
 from weft.units import to_fs
 
@@ -126,13 +126,11 @@ class ChannelRing:
         inputs = 1 if self.collective == "all_gather" else self.ranks
         outputs = 1 if self.collective == "reduce_scatter" else self.ranks
         lanes, fifo = self.tiling.channels, self.fifo * self.tiling.channels
-        gather = Buffer(
-            "forwarded", ((fifo,),) * gpus, (_to("forwarded", Cause.AG_WRITE),), lanes, ("staged", 0)
-        )
+        gather = Buffer("forwarded", ((fifo,),) * gpus, (_to("forwarded", "all_gather"),), lanes, ("staged", 0))
         return (
             Buffer("data", ((self.share * inputs,),) * gpus),
             Buffer("collected", ((self.share * outputs,),) * gpus, (PLAIN_STORE,)),
-            Buffer("staged", ((fifo,),) * gpus, (_to("staged", Cause.RS_WRITE),), lanes),
+            Buffer("staged", ((fifo,),) * gpus, (_to("staged", "reduce_scatter"),), lanes),
             *((gather,) if self.collective != "reduce_scatter" else ()),
         )
 
@@ -215,12 +213,12 @@ class ChannelRing:
         copies = own != (source is not None) and self._keeps(part.position) != (target is not None)
         in_flight = (copies and self.tiling.copying) or self.tiling.in_flight
         piece = min(in_flight // self.tiling.slots, part.data)
-        cause = Cause.RS_READ if self._adds(part.position) else Cause.AG_READ
+        operator = "reduce_scatter" if self._adds(part.position) else "all_gather"
         loads = []
         if own:
-            loads.append(self._load("data", part, piece, cause))
+            loads.append(self._load("data", part, piece, operator))
         if source is not None:
-            loads.append(self._staged_load(source, part, piece, cause))
+            loads.append(self._staged_load(source, part, piece, operator))
         stores = []
         if target is not None:
             stores.append(self._send(target, part, piece))
@@ -236,39 +234,37 @@ class ChannelRing:
             store=stores[0],
             also=stores[1] if len(stores) > 1 else None,
             wait=wait,
-            delay_fs=to_fs(
-                self.tiling.start if part.first_of_kernel else 0.0 if wait is None else self.tiling.sync
-            ),
+            delay_fs=to_fs(self.tiling.start if part.first_of_kernel else 0.0 if wait is None else self.tiling.sync),
         )
 
-    def _load(self, buffer: str, part: _Slice, piece: int, cause: Cause) -> Load:
+    def _load(self, buffer: str, part: _Slice, piece: int, operator: str) -> Load:
         last = part.data - (-(-part.data // piece) - 1) * piece
         position = part.position % self.ranks
         offset = position * self.share + part.offset
-        return Load(buffer, 0, piece, last, cause, row_stride=self.lane, step_stride=piece, offset=offset)
+        return Load(buffer, 0, piece, last, operator, row_stride=self.lane, step_stride=piece, offset=offset)
 
-    def _staged_load(self, source: tuple[str, int], part: _Slice, piece: int, cause: Cause) -> Load:
+    def _staged_load(self, source: tuple[str, int], part: _Slice, piece: int, operator: str) -> Load:
         unit, last = self._wire_piece(part, piece)
         buffer, slot = source
-        return Load(buffer, 0, unit, last, cause, row_stride=self.fifo, step_stride=unit, offset=slot)
+        return Load(buffer, 0, unit, last, operator, row_stride=self.fifo, step_stride=unit, offset=slot)
 
     def _send(self, target: tuple[str, int], part: _Slice, piece: int) -> Store:
         unit, last = self._wire_piece(part, piece)
         buffer, slot = target
-        cause = Cause.RS_WRITE if buffer == "staged" else Cause.AG_WRITE
-        return Store(buffer, cause, 0, unit, unit, last, self.fifo, slot)
+        operator = "reduce_scatter" if buffer == "staged" else "all_gather"
+        return Store(buffer, operator, 0, unit, unit, last, self.fifo, slot)
 
     def _keep(self, part: _Slice, piece: int) -> Store:
         last = part.data - (-(-part.data // piece) - 1) * piece
-        cause = Cause.RS_WRITE if self.collective == "reduce_scatter" else Cause.AG_WRITE
+        operator = "reduce_scatter" if self.collective == "reduce_scatter" else "all_gather"
         position = 0 if self.collective == "reduce_scatter" else part.position % self.ranks
         offset = position * self.share + part.offset
-        return Store("collected", cause, 0, piece, piece, last, self.lane, offset)
+        return Store("collected", operator, 0, piece, piece, last, self.lane, offset)
 
     def _wire_piece(self, part: _Slice, piece: int) -> tuple[int, int]:
         unit = self.tiling.on_wire(piece)
         return unit, self.tiling.on_wire(part.data) - (-(-part.data // piece) - 1) * unit
 
 
-def _to(buffer: str, cause: Cause) -> ChunkRule:
-    return ChunkRule(remote=RemoteMap(buffer, 0, update=False, cause=cause))
+def _to(buffer: str, operator: str) -> ChunkRule:
+    return ChunkRule(remote=RemoteMap(buffer, 0, update=False, operator=operator))

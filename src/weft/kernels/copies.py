@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from weft.errors import InputError
 from weft.hardware import Gpu
-from weft.program import Buffer, Cause, ChunkRule, Command, DmaMap, Kernel
+from weft.program import Buffer, ChunkRule, Command, DmaMap, Kernel
 from weft.program.script import Wait
 from weft.units import to_fs
 
@@ -22,13 +22,13 @@ ALIGNMENT = 4096
 
 
 class Piece(NamedTuple):
-    """What one leg of a command moves: `bytes_` to the GPU `hops` away, and to the one `also` away unless that is 0.
+    """What one leg of a command moves: `bytes_` to the GPU `distance` ranks away, and to the one `also` away unless 0.
 
-    They are read here, or at the GPU `source` away, from where the hops count then. `part` numbers the pieces that a
+    They are read here, or at the GPU `source` away, from where distances count then. `part` numbers the pieces that a
     peer's data is cut into.
     """
 
-    hops: int
+    distance: int
     bytes_: int
     part: int = 0
     also: int = 0
@@ -93,22 +93,22 @@ class DmaGather:
         """What every command of a GPU moves, leg by leg."""
         if self.broadcast:
             return tuple(
-                (Piece(hops, self.share, also=hops + 1 if hops + 1 < self.ranks else 0),)
-                for hops in range(1, self.ranks, 2)
+                (Piece(distance, self.share, also=distance + 1 if distance + 1 < self.ranks else 0),)
+                for distance in range(1, self.ranks, 2)
             )
         if self.swap:
             return self._swaps()
         return tuple(
-            (Piece(hops, bytes_, part),)
-            for hops in range(1, self.ranks)
+            (Piece(distance, bytes_, part),)
+            for distance in range(1, self.ranks)
             for part, bytes_ in enumerate(_cut(self.share, self.engines_per_peer))
         )
 
     def _swaps(self) -> tuple[tuple[Piece, ...], ...]:
         """One exchange per pair of GPUs; with the GPU opposite each does one half, so that all do alike."""
         found: list[tuple[Piece, ...]] = [
-            (Piece(hops, self.share), Piece(self.ranks - hops, self.share, source=hops))
-            for hops in range(1, (self.ranks + 1) // 2)
+            (Piece(distance, self.share), Piece(self.ranks - distance, self.share, source=distance))
+            for distance in range(1, (self.ranks + 1) // 2)
         ]
         if self.ranks % 2 == 0:
             opposite = self.ranks // 2
@@ -143,22 +143,24 @@ class DmaGather:
         return tuple(found)
 
     def _arriving(self, part: int) -> list[tuple[int, int]]:
-        """Who sends what for a part, as (hops, bytes); a position of `collected` each."""
+        """Who sends what for a part, as (distance, bytes); a position of `collected` each."""
         return [
-            (hops, piece.bytes_) for piece in self._parts[part] for hops in (piece.hops, piece.also) if hops
+            (distance, piece.bytes_)
+            for piece in self._parts[part]
+            for distance in (piece.distance, piece.also)
+            if distance
         ]
 
     def _push(self, piece: Piece) -> ChunkRule:
-        where = [hops for hops, _ in self._arriving(piece.part)]
+        where = [distance for distance, _ in self._arriving(piece.part)]
         also = (where.index(piece.also), piece.also) if piece.also else None
         return ChunkRule(
             dma=DmaMap(
                 _named("collected", piece.part),
-                where.index(piece.hops),
+                where.index(piece.distance),
                 False,
-                Cause.AG_READ,
-                Cause.AG_WRITE,
-                piece.hops,
+                self.collective,
+                piece.distance,
                 direct=True,
                 also=also,
                 source=piece.source,
@@ -189,9 +191,7 @@ class DmaGather:
     def dealt(self, gpu: Gpu) -> list[list[int]]:
         """The numbers of the commands that each engine carries out, in order."""
         if self.engines is not None and self.engines > gpu.dma.engines:
-            raise InputError(
-                f"{self.engines} engines are asked for, but {gpu.name} has {gpu.dma.engines}; take fewer"
-            )
+            raise InputError(f"{self.engines} engines are asked for, but {gpu.name} has {gpu.dma.engines}; take fewer")
         count = min(self.engines or gpu.dma.engines, len(self.commands))
         return [list(range(engine, len(self.commands), count)) for engine in range(count)]
 

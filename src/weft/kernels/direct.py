@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from weft.hardware import Gpu
 from weft.kernels.channels import ALIGNMENT, ChannelTiling
-from weft.program import Buffer, Cause, ChunkRule, Kernel, Load, Phase, RemoteMap, Store, Wait
+from weft.program import Buffer, ChunkRule, Kernel, Load, Phase, RemoteMap, Store, Wait
 from weft.program.rules import PLAIN_STORE
 from weft.program.script import scripts
 from weft.units import to_fs
@@ -66,9 +66,9 @@ class DirectExchange:
 
     def buffers(self, gpus: int) -> tuple[Buffer, ...]:
         """The data, the result, and a receive buffer for every part of every peer, each of `gpus` simulated GPUs."""
-        places = [(hops, index) for hops in range(1, self.ranks) for index in range(self.parts)]
+        places = [(distance, index) for distance in range(1, self.ranks) for index in range(self.parts)]
         rules = tuple(
-            ChunkRule(remote=RemoteMap("staged", self._place(*place), False, Cause.AG_WRITE, place[0], True))
+            ChunkRule(remote=RemoteMap("staged", self._place(*place), False, self.collective, place[0], True))
             for place in places
         )
         own = self.share * (1 if self.collective == "all_gather" else self.ranks)
@@ -78,8 +78,8 @@ class DirectExchange:
             Buffer("staged", ((self._staged,) * len(places),) * gpus, rules),
         )
 
-    def _place(self, hops: int, index: int) -> int:
-        return (hops - 1) * self.parts + index
+    def _place(self, distance: int, index: int) -> int:
+        return (distance - 1) * self.parts + index
 
     # -- the scripts
     # ---------------------------------------------------------------------------------------------
@@ -93,15 +93,13 @@ class DirectExchange:
             threads=tiling.threads,
             registers=tiling.threads * tiling.registers_per_thread * 4,
             lds=tiling.lds,
-            phases=scripts(
-                *(tuple(self._script(jobs[i :: tiling.channels], earlier)) for i in range(tiling.channels))
-            ),
+            phases=scripts(*(tuple(self._script(jobs[i :: tiling.channels], earlier)) for i in range(tiling.channels))),
             script_of=tuple(range(tiling.channels)),
         )
 
     def _jobs(self) -> Iterator[_Job]:
         """All that is to do, what waits for nobody first."""
-        peers = [(hops, index) for hops in range(1, self.ranks) for index in range(self.parts)]
+        peers = [(distance, index) for distance in range(1, self.ranks) for index in range(self.parts)]
         yield from (("send", *peer) for peer in peers)
         if self.collective == "all_to_all":
             yield from (("copy", 0, index) for index in range(self.parts))
@@ -109,30 +107,30 @@ class DirectExchange:
 
     def _script(self, jobs: list[_Job], earlier: int) -> Iterator[Phase]:
         delay = self.tiling.start
-        for kind, hops, index in jobs:
+        for kind, distance, index in jobs:
             if kind == "receive":
-                yield from self._receive(hops, index, earlier)
+                yield from self._receive(distance, index, earlier)
             else:
-                yield self._push(kind, hops, index, delay)
+                yield self._push(kind, distance, index, delay)
             delay = 0.0
 
-    def _push(self, kind: str, hops: int, index: int, delay: float) -> Phase:
+    def _push(self, kind: str, distance: int, index: int, delay: float) -> Phase:
         """Load a part of the data, and store it at the peer or, one's own, into the result."""
-        row = 0 if self.collective == "all_gather" else hops
+        row = 0 if self.collective == "all_gather" else distance
         load = self._load("data", 0, row * self.share + index * self.part, self.part, 1.0)
         if kind == "copy":
             store = self._store("collected", 0, index * self.part, self.part, 1.0)
         else:
-            store = self._store("staged", self._place(hops, index), 0, self.part, self.tiling.wire)
+            store = self._store("staged", self._place(distance, index), 0, self.part, self.tiling.wire)
         return self._phase(self.part, load, store, None, delay)
 
-    def _receive(self, hops: int, index: int, earlier: int) -> Iterator[Phase]:
+    def _receive(self, distance: int, index: int, earlier: int) -> Iterator[Phase]:
         """Copy into the result what comes from the peer as far behind, slice after slice."""
-        place, wire = self._place(hops, index), self.tiling.wire
+        place, wire = self._place(distance, index), self.tiling.wire
         for offset, data in self._slices():
             came = earlier * self._staged + self.tiling.on_wire(offset + data)
             load = self._load("staged", place, self.tiling.on_wire(offset), data, wire)
-            store = self._store("collected", 0, hops * self.share + index * self.part + offset, data, 1.0)
+            store = self._store("collected", 0, distance * self.share + index * self.part + offset, data, 1.0)
             yield self._phase(data, load, store, Wait("staged", place, bytes=came), self.tiling.sync)
 
     def _slices(self) -> Iterator[tuple[int, int]]:
@@ -159,11 +157,11 @@ class DirectExchange:
 
     def _load(self, buffer: str, position: int, offset: int, data: int, wire: float) -> Load:
         unit, last = self._units(data, wire)
-        return Load(buffer, position, unit, last, Cause.AG_READ, step_stride=unit, offset=offset)
+        return Load(buffer, position, unit, last, self.collective, step_stride=unit, offset=offset)
 
     def _store(self, buffer: str, position: int, offset: int, data: int, wire: float) -> Store:
         unit, last = self._units(data, wire)
-        return Store(buffer, Cause.AG_WRITE, position, unit, unit, last, offset=offset)
+        return Store(buffer, self.collective, position, unit, unit, last, offset=offset)
 
     def _units(self, data: int, wire: float) -> tuple[int, int]:
         """Bytes of a piece, and of the last one."""

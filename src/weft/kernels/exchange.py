@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from weft.hardware import Gpu
 from weft.kernels.channels import ChannelTiling
-from weft.program import Buffer, Cause, ChunkRule, Kernel, Load, Phase, RemoteMap, Store, Wait
+from weft.program import Buffer, ChunkRule, Kernel, Load, Phase, RemoteMap, Store, Wait
 from weft.program.rules import PLAIN_STORE
 from weft.program.script import scripts
 from weft.units import to_fs
@@ -99,8 +99,8 @@ class ChannelExchange:
         peers = range(1, self.ranks)
         fifos = ((self.fifo * self.tiling.channels,) * len(peers),) * gpus
         rules = tuple(
-            ChunkRule(remote=RemoteMap("staged", hops - 1, False, Cause.AG_WRITE, hops, direct=True))
-            for hops in peers
+            ChunkRule(remote=RemoteMap("staged", distance - 1, False, self.collective, distance, direct=True))
+            for distance in peers
         )
         return (
             Buffer("data", whole),
@@ -137,11 +137,9 @@ class ChannelExchange:
     def _copy(self, place: int, delay: float) -> Phase:
         """One's own part goes straight from the data to the result, by all threads."""
         piece = min(2 * self._piece, self.part)
-        load = Load("data", 0, piece, self._last(self.part, piece), Cause.AG_READ, step_stride=piece)
-        store = Store("collected", Cause.AG_WRITE, 0, piece, piece, self._last(self.part, piece))
-        return self._phase(
-            self.part, piece, (self._of(load, 0, place),), (self._of(store, 0, place),), None, delay
-        )
+        load = Load("data", 0, piece, self._last(self.part, piece), self.collective, step_stride=piece)
+        store = Store("collected", self.collective, 0, piece, piece, self._last(self.part, piece))
+        return self._phase(self.part, piece, (self._of(load, 0, place),), (self._of(store, 0, place),), None, delay)
 
     def _round(self, turn: int, place: int, earlier: int, delay: float) -> Iterator[Phase]:
         """Send to the peer `turn` places ahead, receive from the one as far behind, slice after slice."""
@@ -189,12 +187,12 @@ class ChannelExchange:
 
     def _own(self, turn: int, place: int, number: int) -> Load:
         piece = self._piece
-        load = Load("data", 0, piece, self._last(self.slice, piece), Cause.AG_READ, step_stride=piece)
+        load = Load("data", 0, piece, self._last(self.slice, piece), self.collective, step_stride=piece)
         return self._of(load, turn, place, number)
 
     def _keep(self, turn: int, place: int, number: int) -> Store:
         piece = self._piece
-        store = Store("collected", Cause.AG_WRITE, 0, piece, piece, self._last(self.slice, piece))
+        store = Store("collected", self.collective, 0, piece, piece, self._last(self.slice, piece))
         return self._of(store, turn, place, number)
 
     def _arrived(self, turn: int, number: int) -> Load:
@@ -205,7 +203,7 @@ class ChannelExchange:
             turn - 1,
             unit,
             last,
-            Cause.AG_READ,
+            self.collective,
             row_stride=self.fifo,
             step_stride=unit,
             offset=offset,
@@ -214,7 +212,7 @@ class ChannelExchange:
     def _send(self, turn: int, number: int) -> Store:
         unit, last = self._wired()
         offset = number % self.tiling.depth * self._slot
-        return Store("staged", Cause.AG_WRITE, turn - 1, unit, unit, last, self.fifo, offset)
+        return Store("staged", self.collective, turn - 1, unit, unit, last, self.fifo, offset)
 
     def _wired(self) -> tuple[int, int]:
         unit = self.tiling.on_wire(self._piece)

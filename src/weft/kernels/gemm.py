@@ -8,11 +8,12 @@ import numpy as np
 
 from weft.engine import layout as y
 from weft.errors import InputError, UnknownNameError
+from weft.graph import Gemm
 from weft.hardware import Gpu
-from weft.program import Cause, Extent, Kernel, Load, Phase, Store
+from weft.options import SUSTAINED, RunOptions
+from weft.program import Extent, Kernel, Load, Phase, Store
 from weft.program.plan import Work
 from weft.program.script import scripts
-from weft.workload import Gemm
 
 LONG_RUN = 0.94
 """Share of the matrix rate at the sustained clock (ROCm/rocm-blogs: MI300X 0.942, MI325X 0.936, bf16)."""
@@ -49,6 +50,7 @@ class GemmTiling:
         for name, value in vars(self).items():
             if not isinstance(value, int) or value < (name != "resident"):
                 raise InputError(f"GEMM tiling: {name} is {value!r}; it must be a whole number above zero")
+        check_slots(self.slots, "GEMM tiling")
 
     def __str__(self) -> str:
         tile = f"{self.rows} x {self.columns} x {self.step}"
@@ -57,11 +59,7 @@ class GemmTiling:
     def registers(self, gemm: Gemm) -> int:
         """Registers of a workgroup: accumulators, one K step of operands, and overhead [bytes]."""
         operands = (self.rows + self.columns) * self.step * gemm.element_bytes
-        return (
-            self.rows * self.columns * gemm.accumulator_bytes
-            + operands
-            + OVERHEAD_REGISTERS * self.threads * 4
-        )
+        return self.rows * self.columns * gemm.accumulator_bytes + operands + OVERHEAD_REGISTERS * self.threads * 4
 
     def lds(self, gemm: Gemm) -> int:
         """Local memory of a workgroup: `stages` K steps of both operands [bytes]."""
@@ -91,12 +89,18 @@ class GemmTiling:
         return tuple(steps // self.splits + (part < steps % self.splits) for part in range(self.splits))
 
 
-def gemm_kernel(gemm: Gemm, gpu: Gpu, tiling: GemmTiling, clock: str = "sustained") -> Kernel:
+def check_slots(slots: int, where: str) -> None:
+    """Raise InputError for more iterations in flight than a workgroup has, or none."""
+    if not 1 <= slots <= y.SLOTS:
+        raise InputError(f"{where}: slots is {slots}; a workgroup has between 1 and {y.SLOTS} iterations in flight")
+
+
+def gemm_kernel(gemm: Gemm, gpu: Gpu, tiling: GemmTiling, options: RunOptions = SUSTAINED) -> Kernel:
     """The GEMM's kernel: a loop over K that loads a slab of A and of B and multiplies, then one store of the
     tile, or of its partial sums where K is cut.
 
     Operands lie slab by slab (a tile's rows for one K step are contiguous), as packed or swizzled operands do, part of
-    K by part of K. `clock` is what the compute units run at, "short" or "sustained".
+    K by part of K. `options` say what clock the compute units run at.
     """
     registers, lds = claims(gemm, gpu, tiling)
     parts = range(tiling.splits)
@@ -106,13 +110,13 @@ def gemm_kernel(gemm: Gemm, gpu: Gpu, tiling: GemmTiling, clock: str = "sustaine
         threads=tiling.threads,
         registers=registers,
         lds=lds,
-        phases=scripts(*(_script(gemm, gpu, tiling, clock, part) for part in parts)),
+        phases=scripts(*(_script(gemm, gpu, tiling, options, part) for part in parts)),
         tiled=True,
         script_of=tuple(parts) if tiling.splits > 1 else (),
     )
 
 
-def _script(gemm: Gemm, gpu: Gpu, tiling: GemmTiling, clock: str, part: int) -> tuple[Phase, ...]:
+def _script(gemm: Gemm, gpu: Gpu, tiling: GemmTiling, options: RunOptions, part: int) -> tuple[Phase, ...]:
     """What a workgroup does for a part of K."""
     rows, columns = tiling.grid(gemm)
     steps = tiling.part_steps(gemm)
@@ -125,7 +129,7 @@ def _script(gemm: Gemm, gpu: Gpu, tiling: GemmTiling, clock: str, part: int) -> 
         0,
         unit,
         last,
-        Cause.GEMM_READ,
+        "gemm",
         Extent.ROWS,
         row_stride=slab_a * steps[0],
         step_stride=slab_a,
@@ -133,34 +137,34 @@ def _script(gemm: Gemm, gpu: Gpu, tiling: GemmTiling, clock: str, part: int) -> 
         shared_by_columns=min(tiling.share_columns, columns),
     )
     load_b = Load(
-        "b", 0, unit, last, Cause.GEMM_READ, Extent.COLUMNS, column_stride=slab_b * steps[0], step_stride=slab_b,
+        "b", 0, unit, last, "gemm", Extent.COLUMNS, column_stride=slab_b * steps[0], step_stride=slab_b,
         cached=True, shared_by_rows=min(tiling.share_rows, rows),
     )  # fmt: skip
     return (
         Phase(
             iterations=steps[part],
             slots=min(tiling.slots, steps[part]),
-            cycles=step_cycles(gemm, gpu, tiling, clock),
+            cycles=step_cycles(gemm, gpu, tiling, options),
             loads=(load_a, load_b),
-            delay_fs=round(_begin(gpu, slab_a + slab_b, clock) * 1e15),
+            delay_fs=round(_begin(gpu, slab_a + slab_b, options) * 1e15),
         ),
-        Phase(iterations=1, slots=1, cycles=0, store=Store("output", Cause.GEMM_WRITE)),
+        Phase(iterations=1, slots=1, cycles=0, store=Store("output", "gemm")),
     )
 
 
-def running_clock(gpu: Gpu, clock: str) -> float:
-    """The compute units' clock in a "short" or a "sustained" run [hertz]; UnknownNameError for another word.
+def running_clock(gpu: Gpu, options: RunOptions) -> float:
+    """The compute units' clock in a "short" or a "sustained" run [hertz]; UnknownNameError for another one.
 
     A machine without a vendor is a model that knows no power limit.
     """
     limit = gpu.compute.clock if gpu.vendor == "none" else gpu.clocks.sustained
     clocks = {"short": gpu.compute.clock, "sustained": min(gpu.compute.clock, limit)}
-    if clock not in clocks:
-        raise UnknownNameError("clock", clock, clocks)
-    return clocks[clock]
+    if options.clock not in clocks:
+        raise UnknownNameError("clock of a simulated run", options.clock, clocks)
+    return clocks[options.clock]
 
 
-def main_loop_flops(dtype: str, gpu: Gpu, clock: str) -> float:
+def main_loop_flops(dtype: str, gpu: Gpu, options: RunOptions) -> float:
     """What the main loop of a tuned GEMM reaches on one compute unit [FLOP/s]; InputError without that dtype.
 
     In a short run that is a measured share of the rate at the boost clock, in which a falling clock is contained; in a
@@ -169,26 +173,24 @@ def main_loop_flops(dtype: str, gpu: Gpu, clock: str) -> float:
     gpu.matrix_rate(dtype)
     rate = float(getattr(gpu.rates, dtype))
     # Nothing is measured of fp64: it is taken to reach the share that fp32 does.
-    reached = (
-        rate * gpu.compute.clock * float(getattr(gpu.achieved, f"matrix_{dtype}", gpu.achieved.matrix_fp32))
-    )
-    running = running_clock(gpu, clock)
+    reached = rate * gpu.compute.clock * float(getattr(gpu.achieved, f"matrix_{dtype}", gpu.achieved.matrix_fp32))
+    running = running_clock(gpu, options)
     return reached if running >= gpu.compute.clock else min(reached, rate * running * LONG_RUN)
 
 
-def step_cycles(gemm: Gemm, gpu: Gpu, tiling: GemmTiling, clock: str) -> float:
+def step_cycles(gemm: Gemm, gpu: Gpu, tiling: GemmTiling, options: RunOptions) -> float:
     """Cycles that one K step of a workgroup takes of its compute unit: its products, and its share of the issue cost.
 
     The workgroups of a compute unit hide each other's issue, so that it is paid once for all of them.
     """
-    products = 2 * tiling.rows * tiling.columns * tiling.step / main_loop_flops(gemm.dtype, gpu, clock)
+    products = 2 * tiling.rows * tiling.columns * tiling.step / main_loop_flops(gemm.dtype, gpu, options)
     issue = gpu.achieved.gemm_issue / gpu.compute.clock / max(tiling.resident, 1)
-    return (products + issue) * running_clock(gpu, clock)
+    return (products + issue) * running_clock(gpu, options)
 
 
-def _begin(gpu: Gpu, slabs: int, clock: str) -> float:
+def _begin(gpu: Gpu, slabs: int, options: RunOptions) -> float:
     """What a workgroup takes to begin and end beside the fetch of its first `slabs` bytes [s]."""
-    fetch = slabs / (gpu.compute.port_bytes_per_clock * running_clock(gpu, clock))
+    fetch = slabs / (gpu.compute.port_bytes_per_clock * running_clock(gpu, options))
     return max(0.0, gpu.achieved.gemm_fill - gpu.cache.latency - gpu.memory.latency - fetch)
 
 
@@ -199,9 +201,7 @@ def claims(gemm: Gemm, gpu: Gpu, tiling: GemmTiling) -> tuple[int, int]:
         return registers, lds
     c, each = gpu.compute, tiling.resident
     registers, lds = min(registers, c.registers_per_cu // each), min(lds, c.lds_per_cu // each)
-    if (
-        min(c.registers_per_cu // registers, c.lds_per_cu // lds) > each
-    ):  # libraries reserve local memory for that
+    if min(c.registers_per_cu // registers, c.lds_per_cu // lds) > each:  # libraries reserve local memory for that
         lds = c.lds_per_cu // (each + 1) + 1
     return registers, lds
 
@@ -226,7 +226,7 @@ def tile_table(gemm: Gemm, tiling: GemmTiling, chunks: int, first_chunk: int = 0
     table = np.concatenate(work)
     if tiling.splits > 1:
         table = _part_by_part(table, gemm, tiling)
-    table[:, y.T_TILE] = np.arange(len(table))
+    table[:, y.WORK_TILE] = np.arange(len(table))
     return table
 
 
@@ -235,10 +235,10 @@ def _part_by_part(tiles: Work, gemm: Gemm, tiling: GemmTiling) -> Work:
     work = np.concatenate([tiles] * tiling.splits)
     part = np.repeat(np.arange(tiling.splits), len(tiles))
     rows, columns = tiling.grid(gemm)
-    work[:, y.T_ROW] += part * rows
-    work[:, y.T_COLUMN] += part * columns
-    work[:, y.T_REGION] = work[:, y.T_SCRIPT] = part
-    for column in (y.T_BYTES, y.T_OFFSET):
+    work[:, y.WORK_ROW] += part * rows
+    work[:, y.WORK_COLUMN] += part * columns
+    work[:, y.WORK_REGION] = work[:, y.WORK_SCRIPT] = part
+    for column in (y.WORK_BYTES, y.WORK_OFFSET):
         work[:, column] = work[:, column] // gemm.output_element_bytes * gemm.accumulator_bytes
     return work
 
@@ -257,7 +257,7 @@ def over_dies(work: Work, gpu: Gpu) -> Work:
         these = np.arange(first, min(first + window, len(work)))
         order[these[np.argsort(these % gpu.dies, kind="stable")]] = these
     found = work[order]
-    found[:, y.T_TILE] = work[:, y.T_TILE]
+    found[:, y.WORK_TILE] = work[:, y.WORK_TILE]
     return found
 
 
@@ -281,11 +281,11 @@ def _raster(gemm: Gemm, tiling: GemmTiling, chunks: int) -> Work:
 
 
 def _chunk_rows(gemm: Gemm, tiling: GemmTiling, tiles: Work, position: int) -> Work:
-    work = np.zeros((len(tiles), y.T_FIELDS), dtype=np.int64)
-    work[:, y.T_ROW], work[:, y.T_COLUMN] = tiles[:, 0], tiles[:, 1]
-    work[:, y.T_ROWS] = np.minimum(tiling.rows, gemm.m - tiles[:, 0] * tiling.rows)
-    work[:, y.T_COLUMNS] = np.minimum(tiling.columns, gemm.n - tiles[:, 1] * tiling.columns)
-    work[:, y.T_BYTES] = work[:, y.T_ROWS] * work[:, y.T_COLUMNS] * gemm.output_element_bytes
-    work[:, y.T_OFFSET] = np.cumsum(work[:, y.T_BYTES]) - work[:, y.T_BYTES]
-    work[:, y.T_REGION] = position
+    work = np.zeros((len(tiles), y.WORK_FIELDS), dtype=np.int64)
+    work[:, y.WORK_ROW], work[:, y.WORK_COLUMN] = tiles[:, 0], tiles[:, 1]
+    work[:, y.WORK_ROWS] = np.minimum(tiling.rows, gemm.m - tiles[:, 0] * tiling.rows)
+    work[:, y.WORK_COLUMNS] = np.minimum(tiling.columns, gemm.n - tiles[:, 1] * tiling.columns)
+    work[:, y.WORK_BYTES] = work[:, y.WORK_ROWS] * work[:, y.WORK_COLUMNS] * gemm.output_element_bytes
+    work[:, y.WORK_OFFSET] = np.cumsum(work[:, y.WORK_BYTES]) - work[:, y.WORK_BYTES]
+    work[:, y.WORK_REGION] = position
     return work

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from weft.errors import InputError
 from weft.hardware import Gpu
-from weft.program import Buffer, Cause, ChunkRule, Kernel, Load, Phase, RemoteMap, Store, Wait
+from weft.program import Buffer, ChunkRule, Kernel, Load, Phase, RemoteMap, Store, Wait
 from weft.program.rules import PLAIN_STORE
 from weft.units import format_bytes
 
@@ -46,7 +46,7 @@ def _phase(
     tiling: RingTiling,
     gpu: Gpu,
     sources: tuple[tuple[str, int], ...],
-    cause: Cause,
+    operator: str,
     store: Store,
     wait: Wait | None,
     element_bytes: int = 2,
@@ -57,9 +57,7 @@ def _phase(
         iterations=None,
         slots=tiling.slots,
         cycles=additions / gpu.compute.vector_flops_per_clock,
-        loads=tuple(
-            Load(buffer, position, piece, piece, cause, step_stride=piece) for buffer, position in sources
-        ),
+        loads=tuple(Load(buffer, position, piece, piece, operator, step_stride=piece) for buffer, position in sources),
         store=store,
         wait=wait,
         shared=True,
@@ -77,9 +75,7 @@ def _kernel(name: str, gpu: Gpu, tiling: RingTiling, phases: list[Phase]) -> Ker
     )
 
 
-def reduce_kernel(
-    chunks: int, gpu: Gpu, tiling: RingTiling, element_bytes: int = 2, source: str = "output"
-) -> Kernel:
+def reduce_kernel(chunks: int, gpu: Gpu, tiling: RingTiling, element_bytes: int = 2, source: str = "output") -> Kernel:
     """Ring reduce-scatter of `chunks` chunks of the buffer `source`, of elements of `element_bytes`, on compute units.
 
     The chunk at position 0 is sent as it is; each later one is added to what was received and sent on; the
@@ -89,9 +85,9 @@ def reduce_kernel(
     for p in range(chunks):
         sources = ((source, p),) if p == 0 else ((source, p), ("received", p))
         buffer, position = ("result", 0) if p == chunks - 1 else ("received", p)
-        store = Store(buffer, Cause.RS_WRITE, position, tiling.piece, tiling.piece)
+        store = Store(buffer, "reduce_scatter", position, tiling.piece, tiling.piece)
         wait = None if p == 0 else Wait("received", p)
-        phases.append(_phase(tiling, gpu, sources, Cause.RS_READ, store, wait, element_bytes))
+        phases.append(_phase(tiling, gpu, sources, "reduce_scatter", store, wait, element_bytes))
     return _kernel("reduce_scatter", gpu, tiling, phases)
 
 
@@ -100,8 +96,8 @@ def near_memory_reduce_kernel(chunks: int, gpu: Gpu, tiling: RingTiling) -> Kern
     phases = []
     for p in range(chunks - 1):
         wait = None if p == 0 else Wait("output", p)
-        store = Store("output", Cause.RS_UPDATE, p, tiling.piece, tiling.piece)
-        phases.append(_phase(tiling, gpu, (("output", p),), Cause.RS_READ, store, wait))
+        store = Store("output", "reduce_scatter", p, tiling.piece, tiling.piece)
+        phases.append(_phase(tiling, gpu, (("output", p),), "reduce_scatter", store, wait))
     phases.append(Phase(0, 1, 0, wait=Wait("output", chunks - 1)))
     return _kernel("reduce_scatter", gpu, tiling, phases)
 
@@ -112,8 +108,8 @@ def gather_kernel(chunks: int, gpu: Gpu, tiling: RingTiling, own: tuple[str, int
     for p in range(chunks - 1):
         source = own if p == 0 else ("gathered", p)
         wait = None if p == 0 else Wait("gathered", p)
-        store = Store("gathered", Cause.AG_WRITE, p, tiling.piece, tiling.piece)
-        phases.append(_phase(tiling, gpu, (source,), Cause.AG_READ, store, wait))
+        store = Store("gathered", "all_gather", p, tiling.piece, tiling.piece)
+        phases.append(_phase(tiling, gpu, (source,), "all_gather", store, wait))
     # The kernel ends when the last chunk has arrived.
     phases.append(Phase(0, 1, 0, wait=Wait("gathered", chunks - 1)))
     return _kernel("all_gather", gpu, tiling, phases)
@@ -123,10 +119,8 @@ def sum_kernel(
     name: str, sources: tuple[tuple[str, int], ...], gpu: Gpu, tiling: RingTiling, element_bytes: int = 2
 ) -> Kernel:
     """The sum of chunks of equal size (buffer, position), stored as the result: a local kernel."""
-    store = Store("result", Cause.RS_WRITE, 0, tiling.piece, tiling.piece)
-    return _kernel(
-        name, gpu, tiling, [_phase(tiling, gpu, sources, Cause.RS_READ, store, None, element_bytes)]
-    )
+    store = Store("result", "reduce_scatter", 0, tiling.piece, tiling.piece)
+    return _kernel(name, gpu, tiling, [_phase(tiling, gpu, sources, "reduce_scatter", store, None, element_bytes)])
 
 
 @dataclass(frozen=True)
@@ -161,14 +155,14 @@ class WholeRing:
         chunks = ((self.chunk,) * self.ranks,) * gpus
         return (
             Buffer("data", chunks),
-            Buffer("received", chunks, self._forwarded("received", Cause.RS_WRITE)),
+            Buffer("received", chunks, self._forwarded("received", "reduce_scatter")),
             Buffer("result", ((self.chunk,),) * gpus),
-            Buffer("gathered", chunks, self._forwarded("gathered", Cause.AG_WRITE)),
+            Buffer("gathered", chunks, self._forwarded("gathered", "all_gather")),
         )
 
-    def _forwarded(self, buffer: str, cause: Cause) -> tuple[ChunkRule, ...]:
+    def _forwarded(self, buffer: str, operator: str) -> tuple[ChunkRule, ...]:
         steps = range(1, self.ranks)
-        return (*(ChunkRule(remote=RemoteMap(buffer, p, False, cause)) for p in steps), PLAIN_STORE)
+        return (*(ChunkRule(remote=RemoteMap(buffer, p, False, operator)) for p in steps), PLAIN_STORE)
 
     def kernel(self, gpu: Gpu, name: str | None = None, earlier: int = 0) -> Kernel:
         """The kernel, as the one after `earlier` others through the same buffers."""
@@ -183,16 +177,12 @@ class WholeRing:
         return replace(reduce, name=name or self.collective, phases=tuple(phases))
 
 
-def whole_ring(
-    bytes_: int, ranks: int, units: int | None, in_flight: int, element_bytes: int = 2
-) -> WholeRing:
+def whole_ring(bytes_: int, ranks: int, units: int | None, in_flight: int, element_bytes: int = 2) -> WholeRing:
     """A ring all-reduce by `units` workgroups (None: one per compute unit) with `in_flight` bytes on their way in each.
 
     Raises InputError for bytes that a workgroup's threads cannot share.
     """
     grain = 128 * SLOTS
     if in_flight < grain or in_flight % grain:
-        raise InputError(
-            f"in_flight is {format_bytes(in_flight)}; a workgroup has a multiple of {grain} B on its way"
-        )
+        raise InputError(f"in_flight is {format_bytes(in_flight)}; a workgroup has a multiple of {grain} B on its way")
     return WholeRing(bytes_, ranks, RingTiling(units, piece=in_flight // SLOTS, slots=SLOTS), element_bytes)

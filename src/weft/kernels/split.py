@@ -6,11 +6,11 @@ CUTLASS with a workspace.
 
 from __future__ import annotations
 
+from weft.graph import Gemm
 from weft.hardware import Gpu
 from weft.kernels.gemm import GemmTiling
-from weft.program import Buffer, Cause, Kernel, Load, Phase, Store
+from weft.program import Buffer, Kernel, Load, Phase, Store
 from weft.program.rules import CACHED_STORE
-from weft.workload import Gemm
 
 THREADS = 256
 """Threads of a workgroup that adds (assumed; 128 to 512)."""
@@ -32,9 +32,7 @@ def sums(gemm: Gemm, name: str, gpus: int) -> Buffer:
     return Buffer(name, ((gemm.output_bytes,),) * gpus, (CACHED_STORE,))
 
 
-def adding_kernel(
-    gemm: Gemm, gpu: Gpu, tiling: GemmTiling, name: str, first: int = 0, result: str = "sums"
-) -> Kernel:
+def adding_kernel(gemm: Gemm, gpu: Gpu, tiling: GemmTiling, name: str, first: int = 0, result: str = "sums") -> Kernel:
     """The kernel that adds up the partial sums in the chunks of "output" from `first` on, into the buffer `result`.
 
     Its workgroups each take as many elements in a row as their threads hold.
@@ -46,10 +44,10 @@ def adding_kernel(
         slots=1,
         cycles=(tiling.splits - 1) * elements / gpu.vector_lanes,
         loads=tuple(
-            Load("output", first + part, partial, partial, Cause.GEMM_READ, row_stride=partial, cached=True)
+            Load("output", first + part, partial, partial, "gemm", row_stride=partial, cached=True)
             for part in range(tiling.splits)
         ),
-        store=Store(result, Cause.GEMM_WRITE, 0, whole, row_stride=whole),
+        store=Store(result, "gemm", 0, whole, row_stride=whole),
     )
     workgroups = -(-gemm.m * gemm.n // elements)
     return Kernel(name, workgroups, THREADS, THREADS * REGISTERS * 4, 0, (phase,))

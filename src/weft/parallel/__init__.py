@@ -1,5 +1,5 @@
-"""How work is split over GPUs: tensor parallelism."""
+"""A graph split over GPUs: tensor parallelism."""
 
-from weft.parallel.tensor import ShardedSubLayer, legal_degrees, split, sublayer
+from weft.parallel.tensor import dependent, legal_degrees, share_of, split, sublayer
 
-__all__ = ["ShardedSubLayer", "legal_degrees", "split", "sublayer"]
+__all__ = ["dependent", "legal_degrees", "share_of", "split", "sublayer"]

@@ -1,52 +1,68 @@
-"""Tensor parallelism: the inner dimension K is cut, so every GPU makes a partial output of full size."""
+"""Tensor parallelism: every GPU computes a part of a GEMM, and a collective puts the parts together."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 from weft.errors import InputError
-from weft.workload import Gemm, SubLayer, Transformer
-from weft.workload import sublayer as unsplit
+from weft.graph import Collective, Gemm, Graph, Node
+from weft.models import SubLayer, Transformer
+from weft.models import sublayer as unsplit
+
+Form = Literal["ag_gemm", "gemm_rs", "gemm_ar"]
+"""An all-gather of A's rows before the GEMM, or a reduce-scatter or all-reduce of its output behind it."""
 
 
-@dataclass(frozen=True)
-class ShardedSubLayer:
-    """One GPU's share of a sub-layer: its GEMM with K / TP, whose output is reduced over `tp` GPUs."""
+def split(sublayer: SubLayer, tp: int) -> Graph:
+    """The share of each of `tp` GPUs: a GEMM with K / TP, and the all-reduce of its output.
 
-    model: str
-    name: str
-    title: str
-    gemm: Gemm
-    tp: int
-
-    @property
-    def payload_bytes(self) -> int:
-        """What the all-reduce reduces: the whole output, M x N elements [bytes]."""
-        return self.gemm.output_bytes
-
-
-def split(sublayer: SubLayer, tp: int) -> ShardedSubLayer:
-    """The share of each of `tp` GPUs; InputError unless tp is at least 2 and divides N (which is H) and K."""
+    InputError unless tp is at least 2 and divides N (which is H) and K.
+    """
     gemm = sublayer.gemm
     if not _fits(tp, math.gcd(gemm.n, gemm.k)):
         raise InputError(_tp_problem(sublayer, tp))
-    return ShardedSubLayer(
-        model=sublayer.model,
-        name=sublayer.name,
-        title=sublayer.title,
-        gemm=replace(gemm, k=gemm.k // tp),
-        tp=tp,
-    )
+    labels = {"model": sublayer.model, "sublayer": sublayer.name, "title": sublayer.title}
+    title = f"{' '.join(dict.fromkeys((sublayer.model, sublayer.name)))}, TP {tp}"
+    return replace(dependent("gemm_ar", replace(gemm, k=gemm.k // tp), tp), title=title, labels=labels)
 
 
-def sublayer(model: Transformer | str | Path, name: str, tp: int, dtype: str = "fp16") -> ShardedSubLayer:
-    """A GPU's share of a model's sub-layer.
+def dependent(form: Form, gemm: Gemm, ranks: int) -> Graph:
+    """What one of `ranks` GPUs computes, and the collective before or behind it.
+
+    >>> [node.id for node in dependent("ag_gemm", Gemm(4096, 512, 4096), ranks=8)]
+    ['all_gather', 'gemm']
+    """
+    if form == "ag_gemm":
+        gathered = Collective("all_gather", gemm.m * gemm.k * gemm.element_bytes, ranks, gemm.dtype)
+        nodes = (Node(gathered, "all_gather"), Node(gemm, "gemm", after=("all_gather",)))
+    else:
+        name = "reduce_scatter" if form == "gemm_rs" else "all_reduce"
+        reduced = Collective(name, gemm.output_bytes, ranks, gemm.output_dtype)
+        nodes = (Node(gemm, "gemm"), Node(reduced, name, after=("gemm",)))
+    return Graph(nodes, ranks, f"GEMM {gemm} with its {nodes[0].name if form == 'ag_gemm' else nodes[1].name}")
+
+
+def share_of(form: Form, whole: Gemm, ranks: int) -> Gemm:
+    """What one GPU computes of a GEMM: its columns behind an all-gather, else its part of K.
+
+    InputError for dimensions that `ranks` does not divide.
+    """
+    cut, name = (whole.n, "N") if form == "ag_gemm" else (whole.k, "K")
+    for size, what in ((cut, name), (whole.m, "M")):
+        if size % ranks:
+            raise InputError(f"{what} is {size}, which {ranks} GPUs cannot share evenly; choose a multiple of {ranks}")
+    return replace(whole, n=cut // ranks) if form == "ag_gemm" else replace(whole, k=cut // ranks)
+
+
+def sublayer(model: Transformer | str | Path, name: str, tp: int, dtype: str = "fp16") -> Graph:
+    """A GPU's share of a model's sub-layer, as a graph of its GEMM and the all-reduce of its output.
 
     Raises UnknownNameError for an unknown model, sub-layer or dtype, InputError for a degree that does not fit.
 
-    >>> sublayer("t-nlg", "fc2", tp=8).gemm
+    >>> sublayer("t-nlg", "fc2", tp=8)["gemm"].op
     Gemm(m=8192, n=4256, k=2128, dtype='fp16')
     """
     return split(unsplit(model, name, dtype), tp)

@@ -3,15 +3,17 @@
 from weft.program.build import Program, build
 from weft.program.plan import Buffer, PlacedKernel, Plan
 from weft.program.rules import ChunkRule, DmaMap, Mode, RemoteMap
-from weft.program.script import Cause, Command, Extent, Kernel, Load, Phase, Store, Wait
+from weft.program.script import Command, Extent, Kernel, Load, Phase, Store, Wait
+from weft.program.wiring import Hardware, Hop, Wiring
 
 __all__ = [
     "Buffer",
-    "Cause",
     "ChunkRule",
     "Command",
     "DmaMap",
     "Extent",
+    "Hardware",
+    "Hop",
     "Kernel",
     "Load",
     "Mode",
@@ -22,5 +24,6 @@ __all__ = [
     "RemoteMap",
     "Store",
     "Wait",
+    "Wiring",
     "build",
 ]

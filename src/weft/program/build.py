@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,41 +13,60 @@ from weft.errors import InputError
 from weft.program.plan import Buffer, PlacedKernel, Plan
 from weft.program.rules import ChunkRule, DmaMap, RemoteMap
 from weft.program.script import Kernel, Load, Phase, Store, Wait
+from weft.program.wiring import Hardware, Wiring
 
 ALIGNMENT = 1 << 21
 """Buffers start on multiples of a large page [bytes]."""
 CHUNK_ALIGNMENT = 1 << 12
 """Chunks start on multiples of a page, and of the request size where that is larger [bytes]."""
 
+SYSTEM = ("tracker", "earlier")
+"""Operators of every machine: the tracker, and work before the run (`engine.layout`, OPERATOR_*)."""
+
 
 @dataclass(frozen=True)
 class Program:
-    """The integer tables of a run, and the names of their rows."""
+    """The integer tables of a run, and the names of their rows.
+
+    Traffic of `operators[i]` has the causes `i * KINDS` + READ, WRITE or UPDATE (`engine.layout`).
+    """
 
     tables: Tables
     kernel_names: tuple[str, ...]
     regions: tuple[tuple[str, int], ...]
+    link_names: tuple[str, ...]
+    operators: tuple[str, ...]
     plan: Plan
 
     def region(self, buffer: str, position: int) -> int:
         """The row of a chunk."""
         return self.regions.index((buffer, position))
 
+    def cause(self, operator: str, kind: int) -> int:
+        """The cause of an operator's traffic of a kind."""
+        return self.operators.index(operator) * y.KINDS + kind
 
-def build(plan: Plan, gpu_rows: Table, shape: Table) -> Program:
-    """Lower a plan onto GPUs (`gpu_rows[g, :]`) of a common `shape`; both as `engine.layout` names their columns."""
-    return _Builder(plan, gpu_rows, shape).program()
+
+def build(plan: Plan, hardware: Hardware) -> Program:
+    """Lower a plan onto simulated GPUs; InputError where it sends to a GPU that they have no route to."""
+    return _Builder(plan, hardware).program()
 
 
 class _Builder:
-    def __init__(self, plan: Plan, gpu_rows: Table, shape: Table) -> None:
+    def __init__(self, plan: Plan, hardware: Hardware) -> None:
         self.plan = plan
-        self.gpus = gpu_rows.shape[0]
-        self.gpu = gpu_rows
-        self.shape = shape.copy()
+        self.gpus = hardware.gpu.shape[0]
+        self.gpu = hardware.gpu
+        self.shape = hardware.shape.copy()
+        self.wires = _Wires(hardware.wiring, self.gpus)
         self.buffers = {buffer.name: buffer for buffer in plan.buffers}
         self.regions = tuple((b.name, p) for b in plan.buffers for p in range(len(b.sizes[0])))
         self.row = {name: row for row, name in enumerate(self.regions)}
+        communicating = _communicating(plan)
+        names = dict.fromkeys((*SYSTEM, *communicating, *_accessing(plan)))
+        self.operator = {name: number for number, name in enumerate(names)}
+        self.shape[y.SIZE_CAUSES] = len(names) * y.KINDS
+        self.shape[y.SIZE_COMPUTE_CAUSE] = (len(SYSTEM) + len(communicating)) * y.KINDS
         self.counter: dict[Wait, int] = {}
         self.counters = 0
         self.phases: list[list[list[int]]] = [[] for _ in range(self.gpus)]
@@ -57,20 +77,24 @@ class _Builder:
         region = self._region_table()
         kernel, work = self._kernel_table(region)
         tile = self._tile_table(region)
-        self._fill_shape(kernel, tile, region)
+        self._fill_shape(kernel, tile)
         tables = Tables(
             shape=self.shape,
             gpu=self.gpu,
             kernel=kernel,
-            phase=_stack(self.phases, y.P_COLUMNS),
-            access=_stack(self.accesses, y.A_COLUMNS),
+            successor=self._successors(kernel),
+            phase=_stack(self.phases, y.PHASE_COLUMNS),
+            access=_stack(self.accesses, y.ACCESS_COLUMNS),
             work=work,
             region=region,
             tile=tile,
             unit_mask=self._masks(),
+            link=self.wires.link,
+            route=self.wires.table(),
         )
+        self._number_classes(kernel)
         names = tuple(placed.kernel.name for placed in self.plan.kernels)
-        return Program(tables=tables, kernel_names=names, regions=self.regions, plan=self.plan)
+        return Program(tables, names, self.regions, self.wires.names, tuple(self.operator), self.plan)
 
     def _number_counters(self) -> None:
         """A counter per chunk that is awaited; chunks that a kernel awaits together share one."""
@@ -97,56 +121,62 @@ class _Builder:
     # ---------------------------------------------------------------------------------------------------
 
     def _region_table(self) -> Table:
-        table = np.zeros((self.gpus, len(self.regions), y.M_COLUMNS), dtype=np.int64)
-        grain = max(CHUNK_ALIGNMENT, int(self.shape[y.S_REQUEST]))
+        table = np.zeros((self.gpus, len(self.regions), y.REGION_COLUMNS), dtype=np.int64)
+        grain = max(CHUNK_ALIGNMENT, int(self.shape[y.SIZE_REQUEST]))
         for g in range(self.gpus):
             address = 0
             for buffer in self.plan.buffers:
                 for position, size in enumerate(buffer.sizes[g]):
                     row = self.row[buffer.name, position]
                     if buffer.within is not None:
-                        base = int(table[g, self.row[buffer.within], y.M_BASE])
-                        table[g, row] = self._region_row(buffer, position, size, base)
+                        base = int(table[g, self.row[buffer.within], y.REGION_BASE])
+                        table[g, row] = self._region_row(g, buffer, position, size, base)
                         continue
-                    table[g, row] = self._region_row(buffer, position, size, address)
+                    table[g, row] = self._region_row(g, buffer, position, size, address)
                     address += -(-size // grain) * grain
                 address = -(-address // ALIGNMENT) * ALIGNMENT
         return table
 
-    def _region_row(self, buffer: Buffer, position: int, size: int, address: int) -> list[int]:
+    def _region_row(self, g: int, buffer: Buffer, position: int, size: int, address: int) -> list[int]:
         rule = buffer.rule(position)
-        row = [y.NONE] * y.M_COLUMNS
-        row[y.M_BASE], row[y.M_SIZE] = address, size
-        row[y.M_MODE], row[y.M_CACHED] = int(rule.mode), int(rule.cached)
-        row[y.M_COUNTER] = self.counter.get(Wait(buffer.name, position), y.NONE)
-        row[y.M_SENT_COUNTER] = self.counter.get(Wait(buffer.name, position, sent=True), y.NONE)
-        row[y.M_TRACKED] = rule.updates_per_element
-        row[y.M_FIRST_TILE] = row[y.M_TILES] = 0
-        row[y.M_LANED], row[y.M_HOPS] = int(buffer.lanes > 0), rule.hops
-        row[y.M_PORT], row[y.M_SOURCE] = self._port(rule.way, rule.hops), 0
-        self._link_rule(row, rule)
+        row = [y.NONE] * y.REGION_COLUMNS
+        row[y.REGION_BASE], row[y.REGION_SIZE] = address, size
+        row[y.REGION_MODE], row[y.REGION_CACHED] = int(rule.mode), int(rule.cached)
+        row[y.REGION_COUNTER] = self.counter.get(Wait(buffer.name, position), y.NONE)
+        row[y.REGION_SENT_COUNTER] = self.counter.get(Wait(buffer.name, position, sent=True), y.NONE)
+        row[y.REGION_TRACKED] = rule.updates_per_element
+        row[y.REGION_FIRST_TILE] = row[y.REGION_TILES] = 0
+        row[y.REGION_LANED] = int(buffer.lanes > 0)
+        row[y.REGION_SOURCE], row[y.REGION_SOURCE_LATENCY] = g, 0
+        if rule.way is not None:
+            way = rule.way
+            row[y.REGION_TARGET], row[y.REGION_ROUTE] = self.wires.to(g, way.distance, way.direct)
+        self._link_rule(g, row, rule)
         return row
 
-    def _link_rule(self, row: list[int], rule: ChunkRule) -> None:
+    def _link_rule(self, g: int, row: list[int], rule: ChunkRule) -> None:
         if rule.remote is not None:
-            row[y.M_TO_REGION] = self.row[rule.remote.buffer, rule.remote.position]
-            row[y.M_REMOTE_CAUSE] = int(rule.remote.cause)
+            row[y.REGION_TO_REGION] = self.row[rule.remote.buffer, rule.remote.position]
+            row[y.REGION_REMOTE_CAUSE] = self._sent(rule.remote)
         if rule.dma is not None:
-            row[y.M_DMA_MODE] = y.REMOTE_UPDATE if rule.dma.update else y.REMOTE_STORE
-            row[y.M_DMA_REGION] = self.row[rule.dma.buffer, rule.dma.position]
-            row[y.M_DMA_CAUSE], row[y.M_DMA_REMOTE_CAUSE] = (
-                int(rule.dma.read_cause),
-                int(rule.dma.remote_cause),
-            )
-            row[y.M_SOURCE] = rule.dma.source
-            if rule.dma.also is not None:
-                position, hops = rule.dma.also
-                row[y.M_ALSO_REGION], row[y.M_ALSO_HOPS] = self.row[rule.dma.buffer, position], hops
-                row[y.M_ALSO_PORT] = self._port(rule.dma, hops)
+            row[y.REGION_DMA_MODE] = y.REMOTE_UPDATE if rule.dma.update else y.REMOTE_STORE
+            row[y.REGION_DMA_REGION] = self.row[rule.dma.buffer, rule.dma.position]
+            row[y.REGION_DMA_CAUSE] = self.operator[rule.dma.operator] * y.KINDS + y.READ
+            row[y.REGION_DMA_REMOTE_CAUSE] = self._sent(rule.dma)
+            self._receivers(g, row, rule.dma)
 
-    def _port(self, way: RemoteMap | DmaMap | None, hops: int) -> int:
-        """The link that leads to the GPU `hops` neighbours away: 0, the whole egress, unless GPUs have one for each."""
-        return hops if way is not None and way.direct and self.gpu[0, y.G_PEER64] > 0 else 0
+    def _sent(self, way: RemoteMap | DmaMap) -> int:
+        """The cause of traffic at the receiver."""
+        return self.operator[way.operator] * y.KINDS + (y.UPDATE if way.update else y.WRITE)
+
+    def _receivers(self, g: int, row: list[int], dma: DmaMap) -> None:
+        if dma.source:
+            row[y.REGION_SOURCE] = self.wires.target(g, dma.source)
+            row[y.REGION_SOURCE_LATENCY] = self.wires.latency(g, dma.source, dma.direct)
+        if dma.also is not None:
+            position, distance = dma.also
+            row[y.REGION_ALSO_REGION] = self.row[dma.buffer, position]
+            row[y.REGION_ALSO_TARGET], row[y.REGION_ALSO_ROUTE] = self.wires.to(g, distance, dma.direct)
 
     # -- tiles and work
     # --------------------------------------------------------------------------------------------
@@ -154,18 +184,18 @@ class _Builder:
     def _tile_table(self, region: Table) -> Table:
         most = self._most_tiles()
         copies = [chunk for chunks in map(_chunks, self.plan.kernels) for chunk in chunks]
-        table = np.zeros((self.gpus, max(most + len(copies), 1), y.TI_COLUMNS), dtype=np.int64)
+        table = np.zeros((self.gpus, max(most + len(copies), 1), y.TILE_COLUMNS), dtype=np.int64)
         self._add_copies(table, region)
         if most == 0:
             return table
         first = self.row[self.plan.tile_buffer, 0]
         for g, work in enumerate(self.plan.work):
-            table[g, : len(work), y.TI_REGION] = first + work[:, y.T_REGION]
-            table[g, : len(work), y.TI_OFFSET] = work[:, y.T_OFFSET]
-            table[g, : len(work), y.TI_BYTES] = work[:, y.T_BYTES]
-            positions, starts, counts = np.unique(work[:, y.T_REGION], return_index=True, return_counts=True)
-            region[g, first + positions, y.M_FIRST_TILE] = starts
-            region[g, first + positions, y.M_TILES] = counts
+            table[g, : len(work), y.TILE_REGION] = first + work[:, y.WORK_REGION]
+            table[g, : len(work), y.TILE_OFFSET] = work[:, y.WORK_OFFSET]
+            table[g, : len(work), y.TILE_BYTES] = work[:, y.WORK_BYTES]
+            positions, starts, counts = np.unique(work[:, y.WORK_REGION], return_index=True, return_counts=True)
+            region[g, first + positions, y.REGION_FIRST_TILE] = starts
+            region[g, first + positions, y.REGION_TILES] = counts
         return table
 
     def _most_tiles(self) -> int:
@@ -176,18 +206,18 @@ class _Builder:
         tile = self._most_tiles()
         for k, placed in enumerate(self.plan.kernels):
             for copy in placed.kernel.copies:
-                table[:, tile, y.TI_ROWS], table[:, tile, y.TI_AFTER] = len(copy.chunks), copy.after_fs
-                table[:, tile, y.TI_ENGINE] = 0 if copy.engine is None else copy.engine + 1
+                table[:, tile, y.TILE_ROWS], table[:, tile, y.TILE_AFTER] = len(copy.chunks), copy.after_fs
+                table[:, tile, y.TILE_ENGINE] = 0 if copy.engine is None else copy.engine + 1
                 for chunk in copy.chunks:
                     row = self.row[chunk]
-                    table[:, tile, y.TI_REGION], table[:, tile, y.TI_COPY] = row, k + 1
-                    table[:, tile, y.TI_BYTES] = region[:, row, y.M_SIZE]
-                    region[:, row, y.M_FIRST_TILE], region[:, row, y.M_TILES] = tile, 1
+                    table[:, tile, y.TILE_REGION], table[:, tile, y.TILE_COPY] = row, k + 1
+                    table[:, tile, y.TILE_BYTES] = region[:, row, y.REGION_SIZE]
+                    region[:, row, y.REGION_FIRST_TILE], region[:, row, y.REGION_TILES] = tile, 1
                     tile += 1
 
     def _kernel_table(self, region: Table) -> tuple[Table, Table]:
         kernels = self.plan.kernels
-        table = np.zeros((self.gpus, len(kernels), y.K_COLUMNS), dtype=np.int64)
+        table = np.zeros((self.gpus, len(kernels), y.KERNEL_COLUMNS), dtype=np.int64)
         rows: list[list[Table]] = [[] for _ in range(self.gpus)]
         for g in range(self.gpus):
             first_work, first_copy = 0, self._most_tiles()
@@ -199,47 +229,70 @@ class _Builder:
                 work = self._work_of(g, kernel)
                 rows[g].append(work)
                 table[g, k] = self._kernel_row(g, k, first_work, first_phase, region)
-                table[g, k, y.K_FIRST_COPY], table[g, k, y.K_COPIES] = first_copy, len(kernel.copies)
+                table[g, k, y.KERNEL_FIRST_COPY], table[g, k, y.KERNEL_COPIES] = (
+                    first_copy,
+                    len(kernel.copies),
+                )
                 first_work += len(work)
                 first_copy += len(_chunks(placed))
         return table, np.stack([np.concatenate(r) for r in rows]) if kernels else np.zeros(
-            (self.gpus, 0, y.T_FIELDS), dtype=np.int64
+            (self.gpus, 0, y.WORK_FIELDS), dtype=np.int64
         )
+
+    def _number_classes(self, kernel: Table) -> None:
+        """Number the classes of kernels of which the dispatcher can place the first alone."""
+        number: dict[tuple[object, ...], int] = {}
+        for k, placed in enumerate(self.plan.kernels):
+            needs = (placed.kernel.threads, placed.kernel.registers, placed.kernel.lds)
+            of = (*needs, placed.priority, placed.compute_units)
+            kernel[:, k, y.KERNEL_CLASS] = number.setdefault(of, len(number))
+        self.shape[y.SIZE_CLASSES] = len(number)
+
+    def _successors(self, kernel: Table) -> Table:
+        """The kernels that wait for each kernel's end, one kernel's behind the other's; `kernel` says where."""
+        after = [(before, k) for k, placed in enumerate(self.plan.kernels) for before in placed.after]
+        before, follows = np.array(sorted(after), dtype=np.int64).reshape(-1, 2).T
+        kernels = np.arange(len(self.plan.kernels))
+        kernel[:, :, y.KERNEL_FIRST_SUCCESSOR] = np.searchsorted(before, kernels)
+        kernel[:, :, y.KERNEL_SUCCESSORS] = np.bincount(before, minlength=len(kernels))
+        return np.ascontiguousarray(follows)
 
     def _work_of(self, g: int, kernel: Kernel) -> Table:
         if kernel.tiled:
             return self.plan.work[g] if kernel.part is None else self.plan.work[g][slice(*kernel.part)]
-        work = np.zeros((kernel.workgroups, y.T_FIELDS), dtype=np.int64)
-        work[:, y.T_ROW] = work[:, y.T_LANE] = np.arange(kernel.workgroups)
-        work[:, y.T_REGION] = y.NONE
-        work[:, y.T_SCRIPT] = kernel.script_of or 0
+        work = np.zeros((kernel.workgroups, y.WORK_FIELDS), dtype=np.int64)
+        work[:, y.WORK_ROW] = work[:, y.WORK_LANE] = np.arange(kernel.workgroups)
+        work[:, y.WORK_REGION] = y.NONE
+        work[:, y.WORK_SCRIPT] = kernel.script_of or 0
         return work
 
     def _kernel_row(self, g: int, k: int, first_work: int, first_phase: int, region: Table) -> list[int]:
         placed = self.plan.kernels[k]
         kernel = placed.kernel
-        row = [0] * y.K_COLUMNS
-        row[y.K_WORKGROUPS], row[y.K_FIRST_WORK] = kernel.workgroups, first_work
-        row[y.K_FIRST_PHASE], row[y.K_PHASES] = first_phase, kernel.script_length
-        row[y.K_THREADS], row[y.K_REGISTERS], row[y.K_LDS] = kernel.threads, kernel.registers, kernel.lds
-        row[y.K_PRIORITY] = placed.priority
-        row[y.K_AFTER] = y.NONE if placed.after is None else placed.after
-        row[y.K_AFTER_COUNTER] = y.NONE
+        row = [0] * y.KERNEL_COLUMNS
+        row[y.KERNEL_WORKGROUPS], row[y.KERNEL_FIRST_WORK] = kernel.workgroups, first_work
+        row[y.KERNEL_FIRST_PHASE], row[y.KERNEL_PHASES] = first_phase, kernel.script_length
+        row[y.KERNEL_THREADS], row[y.KERNEL_REGISTERS], row[y.KERNEL_LDS] = (
+            kernel.threads,
+            kernel.registers,
+            kernel.lds,
+        )
+        row[y.KERNEL_PRIORITY] = placed.priority
+        row[y.KERNEL_PREDECESSORS] = len(placed.after)
+        row[y.KERNEL_AFTER_COUNTER] = y.NONE
         if placed.after_chunks:
-            row[y.K_AFTER_COUNTER] = self.counter[placed.after_chunks[0]]
-            row[y.K_AFTER_VALUE] = sum(self._counter(g, wait, region)[1] for wait in placed.after_chunks)
+            row[y.KERNEL_AFTER_COUNTER] = self.counter[placed.after_chunks[0]]
+            row[y.KERNEL_AFTER_VALUE] = sum(self._counter(g, wait, region)[1] for wait in placed.after_chunks)
         driven = kernel.completion_fs is not None
-        row[y.K_LAUNCH] = placed.delay_fs + (0 if driven else int(self.gpu[g, y.G_LAUNCH]))
-        row[y.K_COMPLETION] = kernel.completion_fs or 0
-        row[y.K_RELEASE], row[y.K_MONITOR] = int(placed.release), int(placed.monitor)
+        row[y.KERNEL_LAUNCH] = placed.delay_fs + (0 if driven else int(self.gpu[g, y.GPU_LAUNCH]))
+        row[y.KERNEL_COMPLETION] = kernel.completion_fs or 0
+        row[y.KERNEL_RELEASE], row[y.KERNEL_MONITOR] = int(placed.release), int(placed.monitor)
         return row
 
     def _counter(self, g: int, wait: Wait, region: Table) -> tuple[int, int]:
         first = wait if wait.position is not None else Wait(wait.buffer, 0)
         size = (
-            region[g, self.row[wait.buffer, first.position or 0], y.M_SIZE]
-            if wait.bytes is None
-            else wait.bytes
+            region[g, self.row[wait.buffer, first.position or 0], y.REGION_SIZE] if wait.bytes is None else wait.bytes
         )
         return self.counter[first], int(size)
 
@@ -247,21 +300,21 @@ class _Builder:
     # ---------------------------------------------------------------------------------------------------
 
     def _add_phase(self, g: int, phase: Phase, region: Table) -> None:
-        row = [y.NONE] * y.P_COLUMNS
-        row[y.P_ITERATIONS] = self._iterations(g, phase, region)
-        row[y.P_SHARED], row[y.P_SLOTS] = int(phase.shared), phase.slots
-        row[y.P_FIRST_LOAD], row[y.P_LOADS] = len(self.accesses[g]), len(phase.loads)
-        row[y.P_CYCLES] = round(phase.cycles * 1000)
+        row = [y.NONE] * y.PHASE_COLUMNS
+        row[y.PHASE_ITERATIONS] = self._iterations(g, phase, region)
+        row[y.PHASE_SHARED], row[y.PHASE_SLOTS] = int(phase.shared), phase.slots
+        row[y.PHASE_FIRST_LOAD], row[y.PHASE_LOADS] = len(self.accesses[g]), len(phase.loads)
+        row[y.PHASE_CYCLES] = round(phase.cycles * 1000)
         self.accesses[g] += [self._load_row(g, load, region) for load in phase.loads]
         stores = [store for store in (phase.store, phase.also) if store is not None]
-        row[y.P_STORES], row[y.P_DELAY] = len(stores), phase.delay_fs
+        row[y.PHASE_STORES], row[y.PHASE_DELAY] = len(stores), phase.delay_fs
         if phase.wait is not None:
-            row[y.P_LANED] = int(phase.wait.position is None or self.buffers[phase.wait.buffer].lanes > 0)
+            row[y.PHASE_LANED] = int(phase.wait.position is None or self.buffers[phase.wait.buffer].lanes > 0)
         if stores:
-            row[y.P_STORE] = len(self.accesses[g])
+            row[y.PHASE_STORE] = len(self.accesses[g])
             self.accesses[g] += [self._store_row(g, store, region) for store in stores]
         if phase.wait is not None:
-            row[y.P_WAIT_COUNTER], row[y.P_WAIT_VALUE] = self._counter(g, phase.wait, region)
+            row[y.PHASE_WAIT_COUNTER], row[y.PHASE_WAIT_VALUE] = self._counter(g, phase.wait, region)
         self.phases[g].append(row)
 
     def _iterations(self, g: int, phase: Phase, region: Table) -> int:
@@ -275,44 +328,44 @@ class _Builder:
         first = last = region[g, self.row[buffer, position or 0]]
         if position is None:
             last = region[g, self.row[buffer, len(self.buffers[buffer].sizes[g]) - 1]]
-        return int(first[y.M_BASE]), int(last[y.M_BASE] + last[y.M_SIZE] - first[y.M_BASE])
+        return int(first[y.REGION_BASE]), int(last[y.REGION_BASE] + last[y.REGION_SIZE] - first[y.REGION_BASE])
 
     def _load_row(self, g: int, load: Load, region: Table) -> list[int]:
         base, size = self._extent(g, load.buffer, load.position, region)
-        row = [y.NONE] * y.A_COLUMNS
-        row[y.A_BASE], row[y.A_LIMIT] = base + load.offset, size - load.offset
-        row[y.A_ROW_STRIDE], row[y.A_COLUMN_STRIDE] = load.row_stride, load.column_stride
-        row[y.A_STEP_STRIDE], row[y.A_EXTENT] = load.step_stride, int(load.extent)
-        row[y.A_UNIT], row[y.A_LAST_UNIT] = load.unit_bytes, load.last_unit_bytes
-        row[y.A_CACHED], row[y.A_CAUSE] = int(load.cached), int(load.cause)
+        row = [y.NONE] * y.ACCESS_COLUMNS
+        row[y.ACCESS_BASE], row[y.ACCESS_LIMIT] = base + load.offset, size - load.offset
+        row[y.ACCESS_ROW_STRIDE], row[y.ACCESS_COLUMN_STRIDE] = load.row_stride, load.column_stride
+        row[y.ACCESS_STEP_STRIDE], row[y.ACCESS_EXTENT] = load.step_stride, int(load.extent)
+        row[y.ACCESS_UNIT], row[y.ACCESS_LAST_UNIT] = load.unit_bytes, load.last_unit_bytes
+        row[y.ACCESS_CACHED], row[y.ACCESS_OPERATOR] = int(load.cached), self.operator[load.operator]
         rows, columns = load.shared_by_rows, load.shared_by_columns
-        row[y.A_SHARE] = rows if rows > 1 else -columns if columns > 1 else 1
+        row[y.ACCESS_SHARE] = rows if rows > 1 else -columns if columns > 1 else 1
         return row
 
     def _store_row(self, g: int, store: Store, region: Table) -> list[int]:
         first = self.row[store.buffer, store.position]
-        row = [0] * y.A_COLUMNS
-        row[y.A_BASE], row[y.A_LIMIT] = store.offset, int(region[g, first, y.M_SIZE])
-        row[y.A_ROW_STRIDE], row[y.A_STEP_STRIDE] = store.row_stride, store.step_stride
-        row[y.A_UNIT], row[y.A_LAST_UNIT] = store.unit_bytes, store.last_unit_bytes or store.unit_bytes
-        row[y.A_CAUSE], row[y.A_REGION] = int(store.cause), first
+        row = [0] * y.ACCESS_COLUMNS
+        row[y.ACCESS_BASE], row[y.ACCESS_LIMIT] = store.offset, int(region[g, first, y.REGION_SIZE])
+        row[y.ACCESS_ROW_STRIDE], row[y.ACCESS_STEP_STRIDE] = store.row_stride, store.step_stride
+        row[y.ACCESS_UNIT], row[y.ACCESS_LAST_UNIT] = (
+            store.unit_bytes,
+            store.last_unit_bytes or store.unit_bytes,
+        )
+        row[y.ACCESS_OPERATOR], row[y.ACCESS_REGION] = self.operator[store.operator], first
         return row
 
     # -- shape
     # -----------------------------------------------------------------------------------------------------
 
-    def _fill_shape(self, kernel: Table, tile: Table, region: Table) -> None:
+    def _fill_shape(self, kernel: Table, tile: Table) -> None:
         s = self.shape
-        s[y.S_GPUS], s[y.S_KERNELS], s[y.S_REGIONS] = self.gpus, kernel.shape[1], len(self.regions)
-        s[y.S_TILES] = tile.shape[1] if tile.any() else 0
-        s[y.S_WAVEFRONTS], s[y.S_BLOCK_TILES] = self.plan.wavefronts, self.plan.block_tiles
-        s[y.S_COUNTERS] = self.counters
-        s[y.S_PORTS] = 1 + int(region[:, :, [y.M_PORT, y.M_ALSO_PORT]].max(initial=0))
-        for g, neighbour in enumerate(self.plan.neighbour):
-            self.gpu[g, y.G_NEIGHBOUR] = neighbour
+        s[y.SIZE_GPUS], s[y.SIZE_KERNELS], s[y.SIZE_REGIONS] = self.gpus, kernel.shape[1], len(self.regions)
+        s[y.SIZE_TILES] = tile.shape[1] if tile.any() else 0
+        s[y.SIZE_WAVEFRONTS], s[y.SIZE_BLOCK_TILES] = self.plan.wavefronts, self.plan.block_tiles
+        s[y.SIZE_COUNTERS] = self.counters
 
     def _masks(self) -> Table:
-        units = int(self.shape[y.S_CUS])
+        units = int(self.shape[y.SIZE_CUS])
         mask = np.ones((self.gpus, len(self.plan.kernels), units), dtype=np.int64)
         for k, placed in enumerate(self.plan.kernels):
             if placed.compute_units is not None:
@@ -322,7 +375,7 @@ class _Builder:
         return mask
 
     def _check_mask(self, placed: PlacedKernel) -> None:
-        units, fewest = placed.compute_units or (), int(self.gpu[:, y.G_CUS].min())
+        units, fewest = placed.compute_units or (), int(self.gpu[:, y.GPU_CUS].min())
         shown = f"the mask of kernel '{placed.kernel.name}'"
         if not units:
             raise InputError(f"{shown} leaves it no compute unit; give it at least one of {fewest}")
@@ -331,6 +384,59 @@ class _Builder:
                 f"{shown} names compute unit {min(units) if min(units) < 0 else max(units)}; the GPU has {fewest}, "
                 f"counted from 0 to {fewest - 1}"
             )
+
+
+def _communicating(plan: Plan) -> list[str]:
+    """The operators on whose behalf the address map sends, in order: they communicate, the others compute."""
+    ways = (rule.way for buffer in plan.buffers for rule in buffer.rules)
+    return list(dict.fromkeys(way.operator for way in ways if way is not None))
+
+
+def _accessing(plan: Plan) -> Iterator[str]:
+    """The operators of all loads and stores."""
+    for placed in plan.kernels:
+        for phase in placed.kernel.phases:
+            for access in (*phase.loads, phase.store, phase.also):
+                if access is not None:
+                    yield access.operator
+
+
+class _Wires:
+    """The routes that a plan uses, in one table; each is written once."""
+
+    def __init__(self, wiring: Wiring, gpus: int) -> None:
+        self.link, self.names, self.gpus = wiring.link, wiring.names, gpus
+        self.routes = wiring.routes
+        self.first: dict[tuple[int, int, bool], int] = {}
+        self.rows: list[tuple[int, int]] = []
+
+    def target(self, g: int, distance: int) -> int:
+        """The GPU `distance` ranks away from GPU `g`; where one stands for all, itself."""
+        return (g - distance) % self.gpus
+
+    def to(self, g: int, distance: int, direct: bool) -> tuple[int, int]:
+        """The GPU `distance` ranks away from GPU `g`, and the first row of the route to it."""
+        key = g, distance, direct
+        if key not in self.first:
+            self.first[key] = len(self.rows)
+            self.rows += [*self._hops(key), (y.NONE, 0)]
+        return self.target(g, distance), self.first[key]
+
+    def latency(self, g: int, distance: int, direct: bool) -> int:
+        """The time that a request to the GPU `distance` ranks away from GPU `g` takes [fs]."""
+        return sum(latency for _, latency in self._hops((g, distance, direct)))
+
+    def _hops(self, key: tuple[int, int, bool]) -> tuple[tuple[int, int], ...]:
+        if key not in self.routes:
+            raise InputError(
+                f"the plan sends to the GPU {key[1]} ranks away from GPU {key[0]}, and there is none; choose a system "
+                "with as many GPUs as the plan has ranks"
+            )
+        return self.routes[key]
+
+    def table(self) -> Table:
+        """The rows of all routes."""
+        return np.array(self.rows or [(y.NONE, 0)], dtype=np.int64)
 
 
 def _chunks(placed: PlacedKernel) -> list[tuple[str, int]]:

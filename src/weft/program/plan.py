@@ -35,21 +35,25 @@ class Buffer:
 
 @dataclass(frozen=True)
 class PlacedKernel:
-    """A kernel in a plan: what it follows (a kernel's end and chunks), its priority, and whether its results
-    are released to other readers.
+    """A kernel in a plan: what it follows (the ends of the kernels in the rows `after`, and chunks), its priority, and
+    whether its results are released to other readers.
 
     Of kernels that wait for compute units, the higher priority is served first, then the earlier launch; those that run
-    stay. The host launches it `delay_fs` [fs] after it might, as one thread launches streams one after another.
+    stay. The host launches it `delay_fs` [fs] after it might, as one thread launches streams one after another. It is a
+    kernel of iteration `iteration` of the graph's node `operator`, in `stream` (for traces: order is in `after`).
     """
 
     kernel: Kernel
-    after: int | None = None
+    after: tuple[int, ...] = ()
     after_chunks: tuple[Wait, ...] = ()
     priority: int = 0
     release: bool = False
     monitor: bool = False
     compute_units: tuple[int, ...] | None = None
     delay_fs: int = 0
+    stream: int = 0
+    operator: str = ""
+    iteration: int = 0
 
 
 @dataclass(frozen=True)
@@ -57,13 +61,12 @@ class Plan:
     """Everything that one run does, for every simulated GPU.
 
     `work[g]` are the output tiles of GPU g in run order (empty if nothing is tiled); `block_tiles` of them make one
-    DMA command; `wavefronts` is the number of wavefront tiles in a tile; `neighbour[g]` receives what g sends.
+    DMA command; `wavefronts` is the number of wavefront tiles in a tile.
     """
 
     kernels: tuple[PlacedKernel, ...]
     buffers: tuple[Buffer, ...]
     work: tuple[Work, ...]
-    neighbour: tuple[int, ...]
     wavefronts: int = 4
     block_tiles: int = 1
     tile_buffer: str = "output"

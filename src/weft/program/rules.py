@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from weft.engine import layout as y
-from weft.program.script import Cause
 
 
 class Mode(IntEnum):
-    """What a store does: replace or add (near-memory update), here or at the neighbour."""
+    """What a store does: replace or add (near-memory update), here or at another GPU."""
 
     LOCAL_STORE = y.LOCAL_STORE
     LOCAL_UPDATE = y.LOCAL_UPDATE
@@ -23,34 +22,35 @@ class Mode(IntEnum):
 
 @dataclass(frozen=True)
 class RemoteMap:
-    """Stores into the chunk go to a chunk of the neighbour instead, or of the GPU `hops` neighbours away.
+    """Stores into the chunk go to a chunk of the GPU `distance` ranks away instead, downwards around the group.
 
-    They take the whole egress, or with `direct` the link to that GPU alone where GPUs are fully connected.
+    They are striped over all links of the GPU, or with `direct` take those to that GPU alone, where a fabric has some.
+    The receiver counts them as traffic of `operator`.
     """
 
     buffer: str
     position: int
     update: bool
-    cause: Cause
-    hops: int = 1
+    operator: str
+    distance: int = 1
     direct: bool = False
 
 
 @dataclass(frozen=True)
 class DmaMap:
     """When every element of a block has had its updates, or a copy's command is ready, an engine sends the block to the
-    neighbour, or to the GPU `hops` neighbours away; `direct` as in `RemoteMap`.
+    GPU `distance` ranks away; `distance` and `direct` as in `RemoteMap`.
 
-    `also` names a second receiver, (position, hops), of the same bytes. With `source`, the chunk is read in the memory
-    of the GPU that many neighbours away, and the rest is meant as seen from there.
+    `also` names a second receiver, (position, distance), of the same bytes. With `source`, the chunk is read in the
+    memory of the GPU that many ranks away, and the rest is meant as seen from there. Reads and what they make at the
+    receiver count as traffic of `operator`.
     """
 
     buffer: str
     position: int
     update: bool
-    read_cause: Cause
-    remote_cause: Cause
-    hops: int = 1
+    operator: str
+    distance: int = 1
     direct: bool = False
     also: tuple[int, int] | None = None
     source: int = 0
@@ -65,11 +65,6 @@ class ChunkRule:
     updates_per_element: int = 0
     remote: RemoteMap | None = None
     dma: DmaMap | None = None
-
-    @property
-    def hops(self) -> int:
-        """How many neighbours away the GPU is that stores or commands go to."""
-        return 1 if self.way is None else self.way.hops
 
     @property
     def way(self) -> RemoteMap | DmaMap | None:

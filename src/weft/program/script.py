@@ -8,19 +8,6 @@ from enum import IntEnum
 from weft.engine import layout as y
 
 
-class Cause(IntEnum):
-    """Why bytes move; the names are those of the result."""
-
-    GEMM_READ = y.CAUSE_GEMM_READ
-    GEMM_WRITE = y.CAUSE_GEMM_WRITE
-    RS_READ = y.CAUSE_RS_READ
-    RS_WRITE = y.CAUSE_RS_WRITE
-    RS_UPDATE = y.CAUSE_RS_UPDATE
-    AG_READ = y.CAUSE_AG_READ
-    AG_WRITE = y.CAUSE_AG_WRITE
-    TRACKER_SPILL = y.CAUSE_TRACKER
-
-
 class Extent(IntEnum):
     """What the bytes of a load are per: the whole, a row of the workgroup's tile, or a column of it."""
 
@@ -33,16 +20,17 @@ class Extent(IntEnum):
 class Load:
     """A load of one iteration: address = chunk base + row, column and step strides [bytes] times their index.
 
-    It moves `unit_bytes` per unit of `extent` (`last_unit_bytes` in the last iteration), never past the chunk's end.
-    `offset` [bytes] shifts the base. With position None it reads the buffer as a whole, whose chunks lie in a row.
-    Workgroups of so many neighbouring rows or columns of tiles may fetch it together, a part each (clusters).
+    It moves `unit_bytes` per unit of `extent` (`last_unit_bytes` in the last iteration), never past the chunk's end, as
+    traffic of `operator`. `offset` [bytes] shifts the base. With position None it reads the buffer as a whole, whose
+    chunks lie in a row. Workgroups of so many neighbouring rows or columns of tiles may fetch it together, a part each
+    (clusters).
     """
 
     buffer: str
     position: int | None
     unit_bytes: int
     last_unit_bytes: int
-    cause: Cause
+    operator: str
     extent: Extent = Extent.ONE
     row_stride: int = 0
     column_stride: int = 0
@@ -62,7 +50,7 @@ class Store:
     """
 
     buffer: str
-    cause: Cause
+    operator: str
     position: int = 0
     unit_bytes: int = 0
     step_stride: int = 0

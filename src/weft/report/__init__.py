@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from weft.report.advice import advice_report
     from weft.report.c3 import c3_report
-    from weft.report.collective import collective_report
-    from weft.report.concurrency import concurrency_report
+    from weft.report.corun import corun_report
     from weft.report.cu_split import cu_split_report
     from weft.report.goldyloc import goldyloc_report
+    from weft.report.predictions import collective_report
     from weft.report.run import run_report
     from weft.report.t3 import t3_report
     from weft.report.trace import write_trace
@@ -22,7 +22,7 @@ __all__ = [
     "advice_report",
     "c3_report",
     "collective_report",
-    "concurrency_report",
+    "corun_report",
     "cu_split_report",
     "goldyloc_report",
     "run_report",
@@ -33,10 +33,13 @@ __all__ = [
 ]
 
 
+_HOMES = {"collective_report": "predictions", "write_trace": "trace"}
+
+
 def __getattr__(name: str) -> object:
     """Import a public function when it is first used: a trace, for one, needs no plotting library."""
     if name not in __all__:
         raise AttributeError(f"module 'weft.report' has no attribute '{name}'; public: {', '.join(__all__)}")
-    home = "trace" if name == "write_trace" else name.removesuffix("_report")
+    home = _HOMES.get(name, name.removesuffix("_report"))
     value: object = getattr(importlib.import_module(f"weft.report.{home}"), name)
     return value

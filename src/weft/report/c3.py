@@ -1,4 +1,4 @@
-"""The page of the C3 study: shares of the ideal beside the published ones, every scenario, and the curves."""
+"""The C3 study: its tables, and the page of shares of the ideal beside the published ones, scenarios, and curves."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from weft.hardware import Gpu
-from weft.report.page import Figure
-from weft.report.plots import c3 as plots
-from weft.report.plots import held_units
-from weft.report.study import Section, study_page, told
-from weft.report.tables import Table, percent
-from weft.result.concurrent import REASONS, Concurrency
-from weft.result.sharing import CLASSES
+from weft.report import plots
+from weft.report.page import Figure, Section
+from weft.report.study import study_page, told
+from weft.report.tables import Table, percent, us
+from weft.result import CoRun
+from weft.result.metrics import CLASSES
+from weft.result.timeline import REASONS
 from weft.units import format_bytes
 
 if TYPE_CHECKING:
@@ -24,28 +23,44 @@ _SUMMARY = ("c3.base", "c3.priority", "c3.dma_partition", "c3.max_speedup")
 
 
 def c3_report(
-    study: C3Study,
-    out_dir: str | Path,
-    gpu: Gpu,
-    timelines: Mapping[str, Concurrency] | None = None,
-    drawn: str = "",
+    study: C3Study, out_dir: str | Path, timelines: Mapping[str, CoRun] | None = None, drawn: str = ""
 ) -> Path:
     """Write `report.html` on the study to a folder and return its path; OutputError if it cannot be written.
 
     `timelines` are the runs of one scenario, `drawn`, by strategy: who held which compute unit when.
     """
-    rows = study.headline()
+    rows, suite = study.headline(), study.suite
+    where = f"{study.ranks} × {study.gpu}"
+    shares = (
+        "Share of the ideal under each strategy, with compute units as published; ideal and fastest of all that was "
+        "searched as speedups over serial execution."
+    )
+    longest = (
+        "What a workgroup does or waits for longest, all that run in its place added up; copies by DMA engines have no "
+        "workgroups. Slowdowns are over the time alone, by compute units."
+    )
+    slowdowns = "Slowdowns of every scenario under every strategy, and where its time goes"
     return study_page(
-        "c3.html.j2",
         study,
         out_dir,
-        gpu,
-        summary=told(rows, _SUMMARY),
-        sections=[*_sections(study, rows), _timelines(timelines or {}, drawn)],
-        classes=_class_table(study),
-        scenarios=_scenario_table(study),
-        waits=_wait_table(study),
+        "A GEMM beside a collective: what does each strategy save?",
+        f"{suite.title}: {len(study.cases)} scenarios on {where}.",
+        told(rows, _SUMMARY),
+        [
+            *_sections(study, rows),
+            _timelines(timelines or {}, drawn),
+            Section("Mean share of the ideal by class", [_CLASSED, class_table(study)]),
+            Section("Every scenario", [shares, _share_table(study)]),
+            Section(slowdowns, [longest, _wait_table(study)], folded=True),
+            Section("How the scenarios were chosen", [suite.rule] if suite.rule else []),
+        ],
+        work=[f"{study.runs} runs of {study.events:,} events in {study.simulated_s:.0f} s of one core."],
+        paper="C3 and ConCCL",
+        explained=("A GEMM beside a collective", "c3"),
     )
+
+
+_CLASSED = "G-long: the GEMM takes more than 1.15 times as long as the collective; C-long: the reverse."
 
 
 def _published(rows: Sequence[HeadlineRow], names: Sequence[str]) -> dict[str, float]:
@@ -56,24 +71,24 @@ def _published(rows: Sequence[HeadlineRow], names: Sequence[str]) -> dict[str, f
 
 
 def _sections(study: C3Study, rows: Sequence[HeadlineRow]) -> list[Section]:
-    cases, curves = [case.sharing for case in study.cases], study.curves
+    cases, curves = study.cases, study.curves
     shares = Figure(
-        plots.shares(cases, _published(rows, list(cases[0].runs))),
+        plots.c3.shares(cases, _published(rows, cases[0].strategies)),
         "Serial execution with the collective on compute units is 0 %, hiding the shorter of both for nothing 100 %. "
         "Where the collective is the longer one, faster DMA engines may exceed it.",
     )
     slowdowns = Figure(
-        plots.slowdowns(cases),
+        plots.c3.slowdowns(cases),
         "A dot per scenario. To the right the GEMM suffers, upwards the collective does; a collective that waits for "
         "the GEMM to leave compute units free lies far up.",
     )
     units = Figure(
-        plots.compute_unit_curves(curves.slowdown, curves.boundness, curves.bandwidth),
+        plots.c3.compute_unit_curves(curves.slowdown, curves.boundness, curves.bandwidth),
         "Left: thin lines are single GEMMs, whose tiles come in waves. Right: a workgroup has only so many bytes on "
         "their way, so that few of them do not fill the links.",
     )
     drivers = Figure(
-        plots.drivers(curves.cu_s, curves.dma_s),
+        plots.c3.drivers(curves.cu_s, curves.dma_s),
         "Below 1 the engines are faster. Small collectives pay for the host, which enqueues a copy per peer and waits "
         "for their completion.",
     )
@@ -84,76 +99,87 @@ def _sections(study: C3Study, rows: Sequence[HeadlineRow]) -> list[Section]:
     ]
 
 
-def _timelines(runs: Mapping[str, Concurrency], drawn: str) -> Section:
+def _timelines(runs: Mapping[str, CoRun], drawn: str) -> Section:
     """Who held which compute unit under each strategy."""
     until = max((run.makespan for run in runs.values()), default=None)
-    return Section(
-        "Who held which compute unit",
-        [Figure(held_units(run, until), _seen(name, run)) for name, run in runs.items()],
+    said = (
         f"One scenario, {drawn}, on one of the GPUs; both are launched at 0. Above, when each kernel ran and when it "
-        "waited for compute units; below, a line per compute unit, white where it was idle.",
+        "waited for compute units; below, a line per compute unit, white where it was idle."
     )
+    figures = [Figure(plots.held_units(run, until), _seen(name, run)) for name, run in runs.items()]
+    return Section("Who held which compute unit", [said, *figures] if figures else [])
 
 
-def _seen(name: str, run: Concurrency) -> str:
+def _seen(name: str, run: CoRun) -> str:
     """What to see in a strategy's picture."""
     ends = ", ".join(
-        f"the {what} ends at {loop.end * 1e6:,.0f} µs ({loop.end / loop.alone:.2f} × its time alone)"
+        f"the {what} ends at {us(loop.end, 0)} µs ({loop.end / loop.alone:.2f} × its time alone)"
         for what, loop in (("GEMM", run.gemm), ("collective", run.collective))
     )
     apart = "" if run.apart is None else f", {run.apart} compute units apart"
     return f"{name}{apart}: {ends}; {percent(run.share_of_ideal)} of the ideal."
 
 
-def _class_table(study: C3Study) -> Table:
-    names = list(study.cases[0].sharing.runs)
+def class_table(study: C3Study) -> Table:
+    """The mean share of the ideal of each strategy, by class."""
+    names = study.cases[0].strategies
     rows = [(name, *(percent(study.share(name, kind)) for kind in (None, *CLASSES))) for name in names]
-    return Table(("strategy", "all", *CLASSES), rows)
+    heads = ("strategy", "all", *(f"{kind}: {words}" for kind, words in CLASSES.items()))
+    return Table(heads, rows, title="Mean share of the ideal speedup")
 
 
-def _name(case: Case) -> tuple[str, str, str]:
-    scenario = case.scenario
-    beside = f"{scenario.collective} {format_bytes(scenario.size, 4)}"
-    return scenario.layer, "×".join(map(str, scenario.gemm)), beside
+def _name(case: Case) -> tuple[str, str]:
+    one = case.scenario
+    return "×".join(map(str, one.gemm)), f"{one.collective} {format_bytes(one.size, 4)}"
 
 
-def _scenario_table(study: C3Study) -> Table:
-    names = list(study.cases[0].sharing.runs)
-    rows = []
-    for case in study.cases:
-        s = case.sharing
-        shares = (percent(s.share(name)) for name in names)
-        times = (f"{s.gemm_s * 1e6:,.0f}", f"{s.collective_s * 1e6:,.0f}", f"{s.ideal:.2f}")
-        best = f"{case.best[0]}{'' if case.best[1] is None else f' {case.best[1]}'}"
-        rows.append((*_name(case)[1:], s.kind, *times, *shares, f"{s.serial_s / case.best_s:.2f}, {best}"))
-    heads = ("GEMM", "beside", "class", "GEMM [µs]", "collective [µs]", "ideal", *names, "fastest")
-    return Table(heads, rows, text_columns=3)
+def _best(case: Case) -> str:
+    return case.best.strategy if case.best.units is None else f"{case.best.strategy} {case.best.units}"
 
 
-def _heuristics(case: Case) -> str:
-    """What the heuristics choose, and what it loses."""
-    if case.chosen is None or case.heuristic_loss is None:
-        return "–"
-    return f"{_way(case.chosen)}, {case.heuristic_loss:+.1%}"
+def scenario_table(study: C3Study) -> Table:
+    """Every scenario: times alone, the ideal, and every strategy's speedup over serial execution."""
+    names = study.cases[0].strategies
+    rows = [(*_times(case), *(f"{case.speedup(name):.2f}" for name in names), _best(case)) for case in study.cases]
+    heads = (*_HEADS, *names, "best")
+    title = f"{study.suite.title}: {study.ranks} x {study.gpu}, times alone, speedups over serial execution"
+    return Table(heads, rows, text_columns=3, title=title, prose=1)
 
 
-def _way(chosen: tuple[str, int | None]) -> str:
-    """A strategy and the compute units that it sets apart."""
-    return chosen[0] if chosen[1] is None else f"{chosen[0]} {chosen[1]}"
+def _share_table(study: C3Study) -> Table:
+    """Every scenario: times alone, the ideal, and every strategy's share of it."""
+    names = study.cases[0].strategies
+    rows = [
+        (
+            *_times(case),
+            *(percent(case.share(name)) for name in names),
+            f"{case.serial_s / case.best.seconds:.2f}, {_best(case)}",
+        )
+        for case in study.cases
+    ]
+    return Table((*_HEADS, *names, "fastest"), rows, text_columns=3)
+
+
+_HEADS = ("GEMM", "beside", "class", "GEMM [µs]", "collective [µs]", "ideal")
+
+
+def _times(case: Case) -> tuple[str, ...]:
+    return *_name(case), case.kind, us(case.gemm_s, 0), us(case.collective_s, 0), f"{case.ideal:.2f}"
 
 
 def _wait_table(study: C3Study) -> Table:
     """Every scenario and strategy: where most of the time of a workgroup of each went, and slowdowns."""
     rows = [
         (
+            case.scenario.layer,
             *_name(case),
             name,
-            *(_longest(case.sharing.runs[name].waits.get(loop, {})) for loop in ("gemm", "collective")),
-            f"{case.sharing.gemm_slowdown(name):.2f}×",
-            f"{case.sharing.collective_slowdown(name):.2f}×",
+            *(_longest(run.waits(operator)) for operator in ("gemm", case.scenario.collective)),
+            f"{case.gemm_slowdown(name):.2f}×",
+            f"{case.collective_slowdown(name):.2f}×",
         )
         for case in study.cases
-        for name in case.sharing.runs
+        for name, run in case.comparison.timelines.items()
     ]
     heads = ("layer", "GEMM", "beside", "strategy", "GEMM: most of its time", "collective: most of its time")
     return Table((*heads, "GEMM", "collective"), rows, text_columns=len(heads))
@@ -162,8 +188,4 @@ def _wait_table(study: C3Study) -> Table:
 def _longest(waits: Mapping[str, float]) -> str:
     """Where most of the time went, in words: the two longest."""
     longest = sorted(waits.items(), key=lambda item: -item[1])[:2]
-    return ", ".join(
-        f"{REASONS.get(why, why)} {seconds * 1e6:,.0f}\N{NO-BREAK SPACE}µs"
-        for why, seconds in longest
-        if seconds > 0
-    )
+    return ", ".join(f"{REASONS[why]} {us(s, 0)}\N{NO-BREAK SPACE}µs" for why, s in longest if s > 0)

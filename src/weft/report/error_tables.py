@@ -15,11 +15,9 @@ _ALSO = ("machine", *STATISTICS)
 _CASE = ("gpu", "system", "collective", "pattern", "op", "ranks", "bytes", "dtype", "m", "n", "k")
 
 
-def errors_table(groups: Sequence[Row]) -> Table:
+def errors_table(groups: Sequence[Row], title: str = "") -> Table:
     """Groups and their errors; what no group is told apart by has no column."""
-    names = [
-        name for name in dict.fromkeys(name for group in groups for name in group) if _tells(groups, name)
-    ]
+    names = [name for name in dict.fromkeys(name for group in groups for name in group) if _tells(groups, name)]
     rows = [
         (
             *("" if group.get(name) is None else str(group[name]) for name in names),
@@ -30,7 +28,7 @@ def errors_table(groups: Sequence[Row]) -> Table:
         )
         for group in groups
     ]
-    return Table((*names, "rows", "mean", "median", "p90", "bias", "geomean"), rows, text_columns=len(names))
+    return Table((*names, "rows", "mean", "median", "p90", "bias", "geomean"), rows, len(names), title)
 
 
 def _tells(groups: Sequence[Row], name: str) -> bool:
@@ -60,7 +58,7 @@ def bar_table(lines: Sequence[Row]) -> Table:
         for line in lines
         if line["rows"]
     ]
-    return Table(("what", "rows counted", "must be", "is", "rows", "verdict"), rows, text_columns=3)
+    return Table(("what", "rows counted", "must be", "is", "rows", "verdict"), rows, 3, "What must be reached", prose=1)
 
 
 def _reached(line: Row) -> str:
@@ -81,4 +79,4 @@ def worst_table(worst: Sequence[Row]) -> Table:
         )
         for row in worst
     ]
-    return Table(("row", "case", "measured [µs]", "predicted [µs]", "error"), rows, text_columns=2)
+    return Table(("row", "case", "measured [µs]", "predicted [µs]", "error"), rows, 2, "Rows that are furthest off")

@@ -1,67 +1,51 @@
-"""What the pages of all studies share: the headline and its summary, notes, sections of pictures, and the machine."""
+"""What the pages of all studies share: the headline and its summary, notes, sections, and the machine."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
-from weft.hardware import Gpu
-from weft.report.page import Figure, write_page
+from weft.report.page import SIMULATED, T3, Part, how, machine_section, write_page
+from weft.report.page import Section as Section
 from weft.report.tables import amount, headline_table
 
 if TYPE_CHECKING:
     from weft.studies.headline import HeadlineRow, PaperStudy
 
 
-class Section(NamedTuple):
-    """A part of a page: its title, its pictures, and a sentence before them. Without pictures it is left out."""
-
-    title: str
-    figures: Sequence[Figure]
-    text: str = ""
-
-
-@dataclass(frozen=True)
-class Simulated:
-    """How a study simulated its machine, as a `RunConfig` says it of a run: one GPU stands for all."""
-
-    gpu: str
-    changed: Sequence[str]
-    request_bytes: int
-    link_note: str = ""
-    mode: str = "mirrored"
-
-
 def study_page(
-    template: str,
     study: PaperStudy,
     out_dir: str | Path,
-    gpu: Gpu | None,
-    *,
+    title: str,
+    lead: str,
     summary: Sequence[str],
-    sections: Sequence[Section],
+    sections: Sequence[Part],
+    *,
+    work: Sequence[Part] = (),
+    paper: str = "T3",
     link_notes: Sequence[str] = (),
-    **own: Any,
+    explained: tuple[str, str] = T3,
 ) -> Path:
     """Write `report.html` on a study to a folder and return its path; OutputError if it cannot be written.
 
-    The template extends "study.html.j2" and is given what is the study's `own`. `gpu` is the machine; None where the
-    catalogue does not know it. `link_notes` say what stands for its links, the first beside the machine.
+    `work` says what was simulated. `link_notes` say what stands for its links, the first beside the machine.
     """
     link, *others = link_notes or ("",)
+    notes = [f"{_begun(note)}." for note in (*study.notes, *(f"link: {note}" for note in others if note))]
+    published = f" Published figures: {paper}, {study.PAPER}." if study.comparable else ""
+    said = [*work, *([f"Link: {link}."] if link else []), how(study.request_bytes)]
     return write_page(
-        template,
         out_dir,
-        gpu,
-        study=study,
-        summary=summary,
-        headline=headline_table(study.headline()),
-        notes=[f"{_begun(note)}." for note in (*study.notes, *(f"link: {note}" for note in others if note))],
-        sections=sections,
-        config=Simulated(study.gpu, study.changed, study.request_bytes, link),
-        **own,
+        title,
+        lead + published,
+        [
+            summary,
+            Section("Headline", [headline_table(study.headline()), notes]),
+            *sections,
+            machine_section(study.machine, *said, title=SIMULATED),
+        ],
+        explained,
     )
 
 

@@ -1,66 +1,88 @@
-"""The tables of a report as rows of ready-made texts."""
+"""Tables of ready-made texts, which a page and a terminal show alike, and those that several answers share."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from weft.hardware import Gpu
-from weft.result import Comparison
+from weft.result import Timeline
 
 if TYPE_CHECKING:
+    from weft.graph import Graph
+    from weft.hardware import Gpu
     from weft.studies.headline import HeadlineRow, Published
 
-_PHASES = ("GEMM", "RS", "AG", "sequential")
 _PERCENT = ("fraction", "share")
-_RARE = ("tracker_", "communication_waited_past_limit")
-"""What only T3's tracker and arbiter count: left out where no run did."""
-_COUNTERS = {
-    "cache_hits": "L2: hits [requests]",
-    "cache_merged_misses": "L2: joined a load under way [requests]",
-    "cache_misses": "L2: misses [requests]",
-    "cache_write_backs": "L2: lines written back",
-    "memory_cache_hits": "memory-side cache: hits [requests]",
-    "memory_cache_merged_misses": "memory-side cache: joined a load under way [requests]",
-    "memory_cache_misses": "memory-side cache: misses [requests]",
-    "memory_cache_writes": "memory-side cache: writes [requests]",
-    "memory_cache_write_backs": "memory-side cache: lines written back",
-    "tracker_most_live": "tracker: most entries in use",
-    "tracker_spills": "tracker: entries spilled",
-    "tracker_refills": "tracker: entries fetched again",
-    "dram_activations": "DRAM: rows opened",
-    "dram_turnarounds": "DRAM: changes between reading and writing",
-    "dram_bus_utilization": "DRAM: time that channels moved data",
-    "dram_queue_mean_accesses": "DRAM: queue of a channel, mean [64 B accesses]",
-    "dram_queue_most_accesses": "DRAM: queue of a channel, longest [64 B accesses]",
-    "communication_waited_past_limit": "DRAM: communication let through after its longest wait [requests]",
-    "compute_unit_utilization": "compute units: time that matrix units computed",
-    "link_bytes": "link: sent [B]",
-    "link_utilization": "link: time that it was busy",
-    "arbiter_intensity": "arbiter: memory intensity seen",
-    "arbiter_threshold_accesses": "arbiter: threshold chosen [64 B accesses]",
-}
 
 
 @dataclass(frozen=True)
 class Table:
-    """Column heads and rows; the first `text_columns` columns are text, the others numbers."""
+    """Column heads and rows of texts below a title.
+
+    The first `text_columns` columns and the last `prose` ones are text, those between numbers. `spare` columns are the
+    first to go where there is little room.
+    """
 
     heads: Sequence[str]
     rows: Sequence[Sequence[str]]
     text_columns: int = 1
+    title: str = ""
+    prose: int = 0
+    spare: Sequence[str] = ()
+
+    def is_number(self, column: int) -> bool:
+        """Whether a column holds numbers."""
+        return self.text_columns <= column < len(self.heads) - self.prose
 
 
-def headline_table(rows: Sequence[HeadlineRow]) -> Table:
+def us(seconds: float, digits: int = 1) -> str:
+    """A time in microseconds without its unit."""
+    return f"{seconds * 1e6:,.{digits}f}"
+
+
+def percent(share: float | None) -> str:
+    """A share in whole percent, never "-0%"; a dash for none."""
+    return "–" if share is None else f"{round(share, 2) + 0:.0%}"
+
+
+def case_label(graph: Graph) -> str:
+    """The sub-layer that a graph is, in a few words."""
+    names = dict.fromkeys(filter(None, (graph.labels.get("model"), graph.labels.get("sublayer"))))
+    return f"{' '.join(names)}, TP {graph.ranks}" if names else str(graph)
+
+
+def changed(gpu: Gpu) -> str:
+    """The values of a GPU that the user set, to go behind its name."""
+    return "".join(f", {change}" for change in gpu.changes)
+
+
+def phase_times(run: Timeline) -> list[float]:
+    """How long GEMM, reduce-scatter, all-gather and all took [s]."""
+    return [*(run.duration(name) for name in ("gemm", "reduce_scatter", "all_gather")), run.seconds]
+
+
+def effort(runs: Iterable[Timeline]) -> str:
+    """How much was simulated, in a sentence: each run once, also where an ideal is made of one beside it."""
+    made = list({id(run): run for each in runs for run in (each.parts or (each,))}.values())
+    events, wall_s, options = (
+        sum(run.events for run in made),
+        sum(run.wall_s for run in made),
+        made[0].options,
+    )
+    effort = f"{events / 1e6:.1f} million events in {wall_s:.1f} s"
+    return f"{effort}; mode {options.mode}, requests of {options.request_bytes} B"
+
+
+def headline_table(rows: Sequence[HeadlineRow], title: str = "") -> Table:
     """Published figure, Weft's, and the difference, for every row; Weft's alone where nothing is published."""
-    cells = [(row.what, *headline_cells(row)) for row in rows]
+    cells = [(row.what, *_headline_cells(row)) for row in rows]
     if any(row.published is not None for row in rows):
-        return Table(("figure", "published", "weft", "difference"), cells)
-    return Table(("figure", "weft"), [(what, weft) for what, _, weft, _ in cells])
+        return Table(("figure", "published", "weft", "difference"), cells, title=title)
+    return Table(("figure", "weft"), [(what, weft) for what, _, weft, _ in cells], title=title)
 
 
-def headline_cells(row: HeadlineRow) -> tuple[str, str, str]:
+def _headline_cells(row: HeadlineRow) -> tuple[str, str, str]:
     """Published figure, Weft's with a digit more, and the difference; blank where nothing is published."""
     weft = amount(row.weft, row.unit, more=True)
     if row.published is None or row.difference is None:
@@ -81,66 +103,11 @@ def amount(value: Published, unit: str, more: bool = False) -> str:
     return f"{value:.{3 if more else 2}f}x" if unit == "ratio" else f"{value:.4g} {unit}"
 
 
-def percent(share: float | None) -> str:
-    """A share in whole percent, never "-0%"; a dash for none."""
-    return "–" if share is None else f"{round(share, 2) + 0:.0%}"
-
-
 def gap(value: float, unit: str) -> str:
     """A difference of headline figures as text, with its sign; of fractions and shares in percentage points."""
     if unit in _PERCENT:
         return f"{100 * value:+.1f} pp"
     return f"{value:+.3f}" if unit == "ratio" else f"{value:+.4g}"
-
-
-def sub_layer_table(comparisons: Sequence[Comparison]) -> Table:
-    """Times of the sequential run and every overlap's speedup, sub-layer by sub-layer."""
-    names = [name for name in comparisons[0].results if name != "sequential"]
-    rows = []
-    for case in comparisons:
-        c, t = case.baseline.config, case.baseline.times
-        times = (t.gemm, t.reduce_scatter, t.all_gather, t.total)
-        speedups = (f"{case.speedup(name):.3f}" for name in names)
-        rows.append(
-            (
-                c.model or "custom",
-                c.sublayer,
-                str(c.tp),
-                f"{c.m}×{c.n}×{c.k}",
-                *(f"{s * 1e6:,.0f}" for s in times),
-                *speedups,
-            )
-        )
-    heads = ("model", "sub-layer", "TP", "M×N×K", *(f"{phase} [µs]" for phase in _PHASES), *names)
-    return Table(heads, rows, text_columns=4)
-
-
-def overlap_table(comparison: Comparison) -> Table:
-    """Times, speedup and DRAM traffic of each overlap of one sub-layer."""
-    with_speedup = "sequential" in comparison.results
-    rows = []
-    for result in comparison:
-        t = result.times
-        times = (f"{s * 1e6:,.1f}" for s in (t.gemm, t.reduce_scatter, t.all_gather, t.total))
-        speedup = (f"{comparison.speedup(result.config.overlap):.3f}",) if with_speedup else ()
-        rows.append((result.config.overlap, *times, *speedup, f"{result.total_bytes / 1e6:,.1f}"))
-    heads = ("overlap", *(f"{phase} [µs]" for phase in ("GEMM", "RS", "AG", "total")))
-    return Table((*heads, *(("speedup",) if with_speedup else ()), "DRAM traffic [MB]"), rows)
-
-
-def counter_table(comparison: Comparison) -> Table:
-    """What the blocks of the machine counted in every simulated run."""
-    runs = [result for result in comparison if not result.parts]
-    names = dict.fromkeys(name for run in runs for name in run.counters)
-    rows = [
-        (_COUNTERS.get(name, name.replace("_", " ")), *(_count(name, run.counters.get(name)) for run in runs))
-        for name in names
-        if not name.startswith(_RARE) or any(run.counters.get(name) for run in runs)
-    ]
-    rows.append(("simulated events", *(f"{run.events:,}" for run in runs)))
-    rows.append(("memory requests", *(f"{run.requests:,}" for run in runs)))
-    rows.append(("time to simulate [s]", *(f"{run.wall_s:.2f}" for run in runs)))
-    return Table(("counter", *(run.config.overlap for run in runs)), rows)
 
 
 def machine_table(
@@ -154,16 +121,6 @@ def machine_table(
 def assumed_table(gpu: Gpu) -> Table:
     """The machine's assumed values, each with its plausible range and the reason."""
     rows = [
-        (path, p.text, f"{p.low} to {p.high}", p.source)
-        for path, p in gpu.provenance.items()
-        if p.kind == "assumed"
+        (path, p.text, f"{p.low} to {p.high}", p.source) for path, p in gpu.provenance.items() if p.kind == "assumed"
     ]
     return Table(("value", "is", "plausible range", "reason"), rows, text_columns=4)
-
-
-def _count(name: str, value: float | None) -> str:
-    if value is None:
-        return "–"
-    if name.endswith(("utilization", "intensity")):
-        return f"{value:.1%}"
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.2f}"

@@ -8,24 +8,29 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from weft.errors import InputError
 from weft.files import check_writable, write_atomically
-from weft.report.trace_sharing import changes, sharing_counters
-from weft.result import KernelSpan, Result
-from weft.result.loops import is_gemm, loop_of, number_of
+from weft.graph import Collective, Gemm, Node
+from weft.result import Residency, Span, Timeline
+from weft.result.metrics import owned_bytes
 
 Event = dict[str, Any]
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 
 US_PER_FS = 1e-9
 HOST_PID = 100_000
 COMPUTE_STREAM, COMMUNICATION_STREAM, FUSED_STREAM = 7, 20, 24
 _FIRST_QUEUE, _QUEUES = 30, 64
-"""Streams of independent GEMMs: each has its own, as far as there are any."""
+"""Streams of independent GEMMs: each queue has its own, as far as there are any."""
 _FIRST_TRACK = 100
 _FIRST_CORRELATION = 1 << 20
 _KERNELS = {
@@ -36,24 +41,25 @@ _KERNELS = {
 }
 FUSED = "ncclTrackTriggerKernel_ReduceScatter"
 """The reduce-scatter that track-and-trigger runs without a kernel of its own."""
+GROUP = 16
+"""Compute units of one counter where a GPU has no parts of its own."""
+OWNERS = ("gemm", "collective")
 
 
-def write_trace(result: Result, path: str | Path) -> list[Path]:
+def write_trace(run: Timeline, path: str | Path) -> list[Path]:
     """Write a run's trace: to `path`, or to one file per GPU ("_rank0" and so on) if several were simulated.
 
     Returns the files. A path that ends in ".gz" is compressed. Times are in microseconds from the run's start.
     Raises InputError for an ideal, which has no events, and OutputError if a file cannot be written.
     """
-    if not result.kernels:
-        name = result.config.overlap
+    if not run.spans:
         raise InputError(
-            f"'{name}' has no trace: it is an ideal, nothing ran; trace a simulated overlap instead"
+            f"'{run.overlap}' has no trace: it is an ideal, nothing ran; trace a simulated overlap instead"
         )
-    gpus = sorted({kernel.gpu for kernel in result.kernels})
+    gpus = sorted({span.gpu for span in run.spans})
     paths = [check_writable(rank_path(path, gpu) if len(gpus) > 1 else path) for gpu in gpus]
     return [
-        write_atomically(target, _encoded(trace(result, gpu), target))
-        for gpu, target in zip(gpus, paths, strict=True)
+        write_atomically(target, _encoded(trace(run, gpu), target)) for gpu, target in zip(gpus, paths, strict=True)
     ]
 
 
@@ -64,27 +70,27 @@ def rank_path(path: str | Path, rank: int) -> Path:
     return target.with_name(f"{stem}_rank{rank}{dot}{suffixes}")
 
 
-def trace(result: Result, gpu: int = 0) -> dict[str, Any]:
+def trace(run: Timeline, gpu: int = 0) -> dict[str, Any]:
     """The trace of one GPU as plain data."""
     tracks = _Tracks(gpu)
     events = [
-        *_process(gpu, f"GPU {gpu} ({result.config.gpu})", 0),
+        *_process(gpu, f"GPU {gpu} ({run.gpu.name})", 0),
         *_process(HOST_PID + gpu, f"host of GPU {gpu}: launches", 1),
-        *_kernels(result, gpu),
-        *_fused(result, gpu),
-        *_stages(result, gpu, tracks),
-        *_chunks(result, gpu, tracks),
-        *_dmas(result, gpu, tracks),
-        *_counters(result, gpu),
-        *sharing_counters(result, gpu),
+        *_kernels(run, gpu),
+        *_fused(run, gpu),
+        *_stages(run, gpu, tracks),
+        *_chunks(run, gpu, tracks),
+        *_dmas(run, gpu, tracks),
+        *_counters(run, gpu),
+        *_sharing(run, gpu),
     ]
     return {
         "schemaVersion": 1,
-        "deviceProperties": [{"id": gpu, "name": result.config.gpu}],
-        "distributedInfo": {"backend": "nccl", "rank": gpu, "world_size": result.config.tp},
+        "deviceProperties": [{"id": gpu, "name": run.gpu.name}],
+        "distributedInfo": {"backend": "nccl", "rank": gpu, "world_size": run.graph.ranks},
         "displayTimeUnit": "ns",
         "baseTimeNanoseconds": 0,
-        "weft": asdict(result.config),
+        "weft": run.record(),
         "traceEvents": [*events, *tracks.names],
     }
 
@@ -133,9 +139,7 @@ class _Tracks:
         self.names.extend(_thread(self.gpu, tid, name))
         return tid
 
-    def spans(
-        self, track: str, category: str, spans: Iterable[tuple[str, int, int, Event]]
-    ) -> Iterator[Event]:
+    def spans(self, track: str, category: str, spans: Iterable[tuple[str, int, int, Event]]) -> Iterator[Event]:
         lanes: list[tuple[int, int]] = []
         for name, start, end, args in sorted(spans, key=lambda span: span[1:3]):
             lane = next((i for i, (_, free) in enumerate(lanes) if free <= start), len(lanes))
@@ -146,75 +150,72 @@ class _Tracks:
             yield _span(name, category, self.gpu, tid, start, end, **args)
 
 
-def _kernels(result: Result, gpu: int) -> Iterator[Event]:
+def _kernels(run: Timeline, gpu: int) -> Iterator[Event]:
     """Every kernel from its first workgroup to its end, and its launch, tied by their correlation."""
-    mine = [kernel for kernel in result.kernels if kernel.gpu == gpu]
-    for correlation, kernel in enumerate(mine, start=_FIRST_CORRELATION):
-        stream = _stream(result, kernel)
+    nodes = {node.name: node for node in run.graph}
+    mine = [(span, _stream(run, span, nodes)) for span in run.spans if span.gpu == gpu]
+    for correlation, (span, stream) in enumerate(mine, start=_FIRST_CORRELATION):
         args = {"stream": stream, "device": gpu, "context": 1, "correlation": correlation}
-        begin = kernel.first_workgroup_fs
-        category = "kernel" if kernel.workgroups else "gpu_memcpy"
+        begin = span.first_workgroup_fs
+        category = "kernel" if span.workgroups else "gpu_memcpy"
         yield _span(
-            _kernel_name(result, kernel), category, gpu, stream, begin, kernel.end_fs, **args,
-            workgroups=kernel.workgroups,
+            _kernel_name(span, nodes.get(span.operator)), category, gpu, stream, begin, span.end_fs, **args,
+            workgroups=span.workgroups, iteration=span.iteration,
         )  # fmt: skip
         yield _span(
-            "cudaLaunchKernel", "cuda_runtime", HOST_PID + gpu, 1, kernel.start_fs, begin, cbid=211,
+            "cudaLaunchKernel", "cuda_runtime", HOST_PID + gpu, 1, span.start_fs, begin, cbid=211,
             correlation=correlation,
         )  # fmt: skip
-    for stream in sorted({_stream(result, kernel) for kernel in mine} or {COMPUTE_STREAM}):
+    for stream in sorted({stream for _, stream in mine} or {COMPUTE_STREAM}):
         what = "communication" if stream == COMMUNICATION_STREAM else "compute"
         yield from _thread(gpu, stream, f"stream {stream}: {what}")
 
 
-def _stream(result: Result, kernel: KernelSpan) -> int:
-    if loop_of(kernel.name) in _KERNELS:
+def _stream(run: Timeline, span: Span, nodes: Mapping[str, Node]) -> int:
+    if span.operator in nodes and isinstance(nodes[span.operator].op, Collective):
         return COMMUNICATION_STREAM
-    if not _queued(result):
-        return COMPUTE_STREAM
-    return _FIRST_QUEUE + number_of(kernel.name) % _QUEUES
+    queued = len(run.graph.gemms) > 1 and not run.graph.collectives
+    return _FIRST_QUEUE + span.stream % _QUEUES if queued else COMPUTE_STREAM
 
 
-def _queued(result: Result) -> bool:
-    """Whether independent GEMMs ran, each with a shape and a queue of its own."""
-    return result.config.m == 0 and all(is_gemm(kernel.name) for kernel in result.kernels)
+def _kernel_name(span: Span, node: Node | None) -> str:
+    if node is not None and isinstance(node.op, Collective):
+        if not span.workgroups:
+            return f"Memcpy PtoP ({node.op.name} by DMA engines)"
+        return _KERNELS[node.op.name]
+    first = span.operator if span.iteration == 0 else f"{span.operator}.{span.iteration}"
+    part = span.operator + span.kernel.removeprefix(first).replace(" ", "_")  # a loop's kernels share a name
+    if node is None or not isinstance(node.op, Gemm):
+        return part
+    return f"{part}_{node.op.dtype}_{node.op.m}x{node.op.n}x{node.op.k}"
 
 
-def _kernel_name(result: Result, kernel: KernelSpan) -> str:
-    c, base = result.config, loop_of(kernel.name)
-    if base in _KERNELS and not kernel.workgroups:
-        return f"Memcpy PtoP ({base} by DMA engines)"
-    if _queued(result):
-        return kernel.name.replace(" ", "_")
-    kind = kernel.name.removesuffix(f" {number_of(kernel.name)}").replace(" ", "_")
-    return _KERNELS.get(base, f"{kind}_{c.dtype}_{c.m}x{c.n}x{c.k}")
-
-
-def _fused(result: Result, gpu: int) -> Iterator[Event]:
+def _fused(run: Timeline, gpu: int) -> Iterator[Event]:
     """A reduce-scatter without a kernel: from the first byte sent or received to the last complete chunk."""
-    output = [chunk for chunk in result.chunks if chunk.gpu == gpu and chunk.buffer == "output"]
+    output = [chunk for chunk in run.chunks if chunk.gpu == gpu and chunk.buffer == "output"]
     starts = [t for c in output for t in (c.first_sent_fs, c.first_remote_fs) if t is not None]
     ends = [c.complete_fs for c in output if c.complete_fs is not None]
-    if not starts or not ends or any(kernel.name == "reduce_scatter" for kernel in result.kernels):
+    tracked = any(node.choice.driver == "tracker" for node in run.graph)
+    if not starts or not ends or not tracked:
         return
     args = {"stream": FUSED_STREAM, "device": gpu, "context": 1}
     yield _span(FUSED, "kernel", gpu, FUSED_STREAM, min(starts), max(ends), **args)
     yield from _thread(gpu, FUSED_STREAM, f"stream {FUSED_STREAM}: track and trigger")
 
 
-def _stages(result: Result, gpu: int, tracks: _Tracks) -> Iterator[Event]:
-    for kernel in dict.fromkeys(stage.kernel for stage in result.stages if stage.gpu == gpu):
+def _stages(run: Timeline, gpu: int, tracks: _Tracks) -> Iterator[Event]:
+    for kernel in dict.fromkeys(stage.kernel for stage in run.stages if stage.gpu == gpu):
         spans = (
             (f"{kernel} stage {s.index}", s.start_fs, s.end_fs, {"workgroups": s.workgroups})
-            for s in result.stages
+            for s in run.stages
             if s.gpu == gpu and s.kernel == kernel
         )
         yield from tracks.spans(f"stages of {kernel}", "stage", spans)
 
 
-def _chunks(result: Result, gpu: int, tracks: _Tracks) -> Iterator[Event]:
+def _chunks(run: Timeline, gpu: int, tracks: _Tracks) -> Iterator[Event]:
     """When chunks were written here, arrived, and left; a mark when the tracker saw one complete."""
-    mine = [chunk for chunk in result.chunks if chunk.gpu == gpu]
+    mine = [chunk for chunk in run.chunks if chunk.gpu == gpu]
     for what, verb in (("local", "written here"), ("remote", "arriving"), ("sent", "sent by DMA")):
         spans = (
             (
@@ -236,8 +237,8 @@ def _chunks(result: Result, gpu: int, tracks: _Tracks) -> Iterator[Event]:
         }  # fmt: skip
 
 
-def _dmas(result: Result, gpu: int, tracks: _Tracks) -> Iterator[Event]:
-    mine = [dma for dma in result.dmas if dma.gpu == gpu]
+def _dmas(run: Timeline, gpu: int, tracks: _Tracks) -> Iterator[Event]:
+    mine = [dma for dma in run.dmas if dma.gpu == gpu]
     for engine in sorted({dma.engine for dma in mine}):
         spans = (
             (f"dma chunk {d.position}", d.start_fs, d.end_fs,
@@ -248,12 +249,87 @@ def _dmas(result: Result, gpu: int, tracks: _Tracks) -> Iterator[Event]:
         yield from tracks.spans(f"DMA engine {engine}", "dma", spans)
 
 
-def _counters(result: Result, gpu: int) -> Iterator[Event]:
+def _counters(run: Timeline, gpu: int) -> Iterator[Event]:
     """DRAM traffic by cause and egress link traffic [GB/s], one value wherever it changes."""
-    if result.series is None:
+    if run.series is None:
         return
-    series = result.series
-    rates = {f"DRAM {cause.replace('_', ' ')} [GB/s]": series.rate(cause, gpu) for cause in series.traffic}
+    series = run.series
+    rates = {f"DRAM {' '.join(cause)} [GB/s]": series.rate(cause, gpu) for cause in series.traffic}
     rates["link out [GB/s]"] = series.link[gpu] / (series.bin_fs * 1e-15)
     for name, rate in rates.items():
-        yield from changes(name, gpu, rate / 1e9, series.bin_fs)
+        yield from _changes(name, gpu, rate / 1e9, series.bin_fs)
+
+
+def _sharing(run: Timeline, gpu: int) -> Iterator[Event]:
+    """Compute units that GEMMs and collectives hold, part by part, and what DRAM moves for each [GB/s]."""
+    if run.residency is None:
+        return
+    yield from _held(run, run.residency, gpu)
+    if run.series is not None:
+        width = run.series.bin_fs
+        for owner in OWNERS:
+            read, written = (owned_bytes(run, owner == "gemm", writes, gpu) for writes in (False, True))
+            yield from _changes(f"DRAM for {owner} [GB/s]", gpu, (read + written) / (width * 1e-6), width)
+
+
+def _changes(name: str, gpu: int, values: Floats, width_fs: int) -> Iterator[Event]:
+    """A counter's value wherever it changes, from one value per `width_fs`; zero behind the last."""
+    shown = np.append(np.round(values, 3), 0.0)
+    for at in np.flatnonzero(np.diff(shown, prepend=-1.0)):
+        yield _count(name, gpu, int(at) * width_fs, {"value": float(shown[at])})
+
+
+def _count(name: str, gpu: int, fs: int, values: Mapping[str, float]) -> Event:
+    return {"ph": "C", "name": name, "pid": gpu, "tid": 0, "ts": _us(fs), "args": dict(values)}
+
+
+def _held(run: Timeline, held: Residency, gpu: int) -> Iterator[Event]:
+    """How many compute units of each part of the GPU an owner's workgroups run on, wherever that changes."""
+    gemms = {node.name for node in run.graph.gemms}
+    of = {
+        owner: {span.kernel for span in run.spans if (span.operator in gemms) is (owner == "gemm")} for owner in OWNERS
+    }
+    for name, (low, high) in unit_groups(held.units, run.gpu.dies).items():
+        found = [_steps(*held.of(gpu, of[owner]), low, high) for owner in OWNERS]
+        times = np.unique(np.concatenate([[0], *(moments for moments, _ in found)]))
+        series = [_at(times, moments, counts) for moments, counts in found]
+        for at, *counts in zip(times.tolist(), *(values.tolist() for values in series), strict=True):
+            yield _count(f"{name}: held units", gpu, at, dict(zip(OWNERS, counts, strict=True)))
+
+
+def unit_groups(units: int, parts: int) -> dict[str, tuple[int, int]]:
+    """The compute units from and to (exclusive) of each XCD, or of each `GROUP` in a GPU that has no parts."""
+    if parts > 1:
+        edges = [-(-part * units // parts) for part in range(parts + 1)]
+        return {f"XCD {part}": (edges[part], edges[part + 1]) for part in range(parts)}
+    groups = ((low, min(low + GROUP, units)) for low in range(0, units, GROUP))
+    return {f"CUs {low} to {high - 1}": (low, high) for low, high in groups}
+
+
+def _steps(
+    units: Ints,
+    starts: Ints,
+    ends: Ints,
+    low: int,
+    high: int,
+) -> tuple[Ints, Ints]:
+    """When the number of held units of a group changes [fs], and what it is from then on."""
+    moments: list[Ints] = [np.zeros(0, dtype=np.int64)]
+    steps: list[Ints] = [np.zeros(0, dtype=np.int64)]
+    for unit in range(low, high):
+        mine = units == unit
+        begin, over = np.sort(starts[mine]), np.sort(ends[mine])
+        # Workgroups of one unit that overlap or touch count once.
+        fresh = np.append(True, begin[1:] > over[:-1]) if len(begin) else np.zeros(0, dtype=bool)
+        last = np.append(fresh[1:], True) if len(begin) else fresh
+        moments += [begin[fresh], over[last]]
+        steps += [np.ones(fresh.sum(), dtype=np.int64), -np.ones(last.sum(), dtype=np.int64)]
+    times, where = np.unique(np.concatenate(moments), return_inverse=True)
+    change = np.bincount(where, weights=np.concatenate(steps), minlength=len(times))
+    return times, np.cumsum(change).astype(np.int64)
+
+
+def _at(times: Ints, moments: Ints, counts: Ints) -> Ints:
+    """The counts at other times."""
+    place = np.searchsorted(moments, times, side="right")
+    return np.append(0, counts)[place]

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from weft.files import write_atomically
+from weft.report import plots
 from weft.report.error_tables import bar_table, errors_table, without_rows, worst_table
-from weft.report.page import Figure, write_page
-from weft.report.plots.errors import Cloud, error_against_size, predicted_against_measured
-from weft.report.tables import Table
+from weft.report.page import Figure, Section, write_page
+
+if TYPE_CHECKING:
+    from weft.report.plots.errors import Cloud
 
 TITLES = {
     "gemm": "GEMMs",
@@ -38,9 +40,7 @@ class Findings(Protocol):
         """Every problem of rows as a sentence, alike ones together."""
 
 
-def validation_report(
-    findings: Findings, out_dir: str | Path, lines: Sequence[Mapping[str, Any]] = ()
-) -> Path:
+def validation_report(findings: Findings, out_dir: str | Path, lines: Sequence[Mapping[str, Any]] = ()) -> Path:
     """Write `report.html` on a validation to a folder and return its path; OutputError if that fails.
 
     `lines` are the demands on the models, with what was reached. The pictures are also written by themselves, like
@@ -51,27 +51,33 @@ def validation_report(
     for kind, drawn in pictures.items():
         for name, figure in zip(PICTURES, drawn, strict=False):
             write_atomically(Path(out_dir) / f"{kind}-{name}.png", figure.picture.png())
+    lead = (
+        f"{data['rows_used']:,} of {data['rows_read']:,} rows have a prediction. An error is predicted / measured − 1; "
+        "mean, median and p90 are of its absolute value, the bias keeps the sign."
+    )
+    silent = [f"{said}." for said in [without_rows(lines)] if said]
     return write_page(
-        "validation.html.j2",
         out_dir,
-        rows=f"{data['rows_used']:,} of {data['rows_read']:,}",
-        overall=errors_table(data["overall"]),
-        bar=bar_table(lines) if lines else None,
-        silent=without_rows(lines),
-        sections=[_section(data, kind, drawn) for kind, drawn in pictures.items()],
-        worst=worst_table(data["worst"]),
-        problems=findings.complaints(),
+        "Weft's models against measurements",
+        lead,
+        [
+            errors_table(data["overall"]),
+            Section("What must be reached", [bar_table(lines), *silent] if lines else []),
+            *(_section(data, kind, drawn) for kind, drawn in pictures.items()),
+            Section("Rows that are furthest off", [worst_table(data["worst"])]),
+            Section("Problems of rows", [findings.complaints()] if findings.complaints() else []),
+        ],
+        ("How far off Weft is", "errors"),
     )
 
 
-def _section(
-    data: Mapping[str, Any], kind: str, drawn: list[Figure]
-) -> tuple[str, Table, Table, list[Figure]]:
+def _section(data: Mapping[str, Any], kind: str, drawn: list[Figure]) -> Section:
     groups, ranges = (
-        errors_table([group for group in data[name] if group["kind"] == kind])
-        for name in ("groups", "ranges")
+        errors_table([group for group in data[name] if group["kind"] == kind]) for name in ("groups", "ranges")
     )
-    return TITLES.get(kind, kind), groups, ranges, drawn
+    sizes = f"By class of size ({len(ranges.rows)})"
+    folded = [Section(sizes, [ranges], folded=True)] if ranges.rows else []
+    return Section(TITLES.get(kind, kind), [groups, *folded, *drawn])
 
 
 def figures(kind: str, clouds: Sequence[Cloud]) -> Iterator[Figure]:
@@ -81,7 +87,7 @@ def figures(kind: str, clouds: Sequence[Cloud]) -> Iterator[Figure]:
     title = TITLES.get(kind, kind)
     if shown:
         yield Figure(
-            predicted_against_measured(shown),
+            plots.errors.predicted_against_measured(shown),
             f"{title}: predicted against measured time. A point is a row; the bands are 10 % and 20 %.",
         )
-        yield Figure(error_against_size(shown), f"{title}: the error of each row against its size.")
+        yield Figure(plots.errors.error_against_size(shown), f"{title}: the error of each row against its size.")

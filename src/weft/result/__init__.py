@@ -1,18 +1,17 @@
-"""What happened: times, bytes by cause, traffic over time, stages, chunks and DMA commands of a run."""
+"""What happened: one timeline of a run, and what runs mean beside each other."""
 
 from weft.result.comparison import Comparison
-from weft.result.result import ChunkSpan, DmaSpan, KernelSpan, Residency, Result, RunConfig, Series, StageSpan
-from weft.result.stream_run import StreamRun
+from weft.result.corun import CoRun
+from weft.result.timeline import ChunkSpan, DmaSpan, Residency, Series, Span, StageSpan, Timeline
 
 __all__ = [
     "ChunkSpan",
+    "CoRun",
     "Comparison",
     "DmaSpan",
-    "KernelSpan",
     "Residency",
-    "Result",
-    "RunConfig",
     "Series",
+    "Span",
     "StageSpan",
-    "StreamRun",
+    "Timeline",
 ]

@@ -1,59 +1,57 @@
-"""From the engine's final state to a Result: rows become names, bins become series."""
+"""From the engine's final state to a timeline: rows become names, bins become series."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from weft.engine import layout as y
 from weft.engine.state import Machine, Table
-from weft.overlap import PhaseTimes
-from weft.program import Program
-from weft.result.loops import loop_of, number_of
-from weft.result.result import (
-    ChunkSpan,
-    DmaSpan,
-    Ints,
-    KernelSpan,
-    Residency,
-    Result,
-    RunConfig,
-    Series,
-    StageSpan,
-)
+from weft.program import PlacedKernel, Program
+from weft.result.timeline import Cause, ChunkSpan, DmaSpan, Ints, Residency, Series, Span, StageSpan
 
 WAITS = {
-    "compute": y.KR_COMPUTE,
-    "memory": y.KR_WAIT_LOAD,
-    "matrix_unit": y.KR_WAIT_UNIT,
-    "store": y.KR_WAIT_STORE,
-    "chunk": y.KR_WAIT_COUNTER,
+    "compute": y.RUN_COMPUTE,
+    "memory": y.RUN_WAIT_LOAD,
+    "matrix_unit": y.RUN_WAIT_MATRIX,
+    "store": y.RUN_WAIT_STORE,
+    "chunk": y.RUN_WAIT_COUNTER,
 }
 
 
-def collect(config: RunConfig, program: Program, machine: Machine, wall_s: float) -> Result:
-    """The result of a finished run."""
-    kernels = _kernels(program, machine)
-    chunks = _chunks(program, machine)
-    gpus = int(machine.shape[y.S_GPUS])
-    return Result(
-        config=config,
-        times=_times(machine, kernels, chunks),
-        bytes={
-            name: int(machine.traffic[:, cause].sum()) // gpus
-            for cause, name in enumerate(y.CAUSE_NAMES)
-            if machine.traffic[:, cause].any()
+def _causes(program: Program) -> list[Cause]:
+    """The causes of traffic in the order of the engine's columns."""
+    return [(operator, kind) for operator in program.operators for kind in ("read", "write", "update")]
+
+
+def collect(program: Program, m: Machine, resident: Mapping[str, int]) -> dict[str, Any]:
+    """What a finished run has to say, by field of a Timeline; `resident` is how many workgroups fit, by kernel."""
+    spans = _spans(program, m, resident)
+    chunks = _chunks(program, m)
+    gpus, causes = int(m.shape[y.SIZE_GPUS]), _causes(program)
+    begin = min(int(start) for start in m.gpu[:, y.GPU_START])
+    end = max((span.end_fs for span in spans), default=int(m.clock[y.CLOCK_NOW]))
+    return {
+        "seconds": (end - begin) * 1e-15,
+        "durations": _durations(m, spans, chunks),
+        "traffic": {
+            causes[cause]: int(m.traffic[:, cause].sum()) // gpus
+            for cause in np.flatnonzero(m.traffic.any(axis=0)).tolist()
         },
-        counters=_counters(machine),
-        levels=_levels(machine),
-        kernels=kernels,
-        stages=_stages(program, machine),
-        chunks=chunks,
-        dmas=_dmas(program, machine),
-        series=_series(machine),
-        events=int(machine.clock[y.C_EVENTS]),
-        requests=int(machine.clock[y.C_REQUESTS]),
-        wall_s=wall_s,
-    )
+        "levels": _levels(m, causes),
+        "counters": _counters(m),
+        "held": _held(program, m),
+        "spans": spans,
+        "stages": _stages(program, m),
+        "chunks": chunks,
+        "dmas": _dmas(program, m),
+        "series": _series(m, causes),
+        "residency": _residency(program, m),
+        "events": int(m.clock[y.CLOCK_EVENTS]),
+        "requests": int(m.clock[y.CLOCK_REQUESTS]),
+    }
 
 
 LEVELS = {
@@ -65,49 +63,76 @@ LEVELS = {
 }
 
 
-def _levels(m: Machine) -> dict[str, dict[str, int]]:
+def _levels(m: Machine, causes: list[Cause]) -> dict[str, dict[Cause, int]]:
     """What caches served, by level and cause, of one GPU (the mean if several were simulated) [bytes]."""
-    served = m.served.sum(axis=0) // int(m.shape[y.S_GPUS])
+    served = m.served.sum(axis=0) // int(m.shape[y.SIZE_GPUS])
     return {
-        name: {y.CAUSE_NAMES[cause]: int(served[level, cause]) for cause in np.flatnonzero(served[level])}
+        name: {causes[cause]: int(served[level, cause]) for cause in np.flatnonzero(served[level]).tolist()}
         for name, level in LEVELS.items()
         if served[level].any()
     }
 
 
-def _gpus(machine: Machine) -> range:
-    return range(int(machine.shape[y.S_GPUS]))
+def _gpus(m: Machine) -> range:
+    return range(int(m.shape[y.SIZE_GPUS]))
 
 
-def _kernels(program: Program, m: Machine) -> tuple[KernelSpan, ...]:
+def _spans(program: Program, m: Machine, resident: Mapping[str, int]) -> tuple[Span, ...]:
     return tuple(
-        KernelSpan(
+        Span(
             gpu=g,
-            name=name,
-            start_fs=int(m.kernel_run[g, k, y.KR_START]),
-            first_workgroup_fs=int(m.kernel_run[g, k, y.KR_FIRST_START]),
-            end_fs=int(m.kernel_run[g, k, y.KR_END]),
-            workgroups=int(m.kernel[g, k, y.K_WORKGROUPS]),
+            operator=placed.operator,
+            iteration=placed.iteration,
+            stream=placed.stream,
+            kernel=placed.kernel.name,
+            start_fs=int(m.kernel_run[g, k, y.RUN_START]),
+            first_workgroup_fs=int(m.kernel_run[g, k, y.RUN_LAUNCHED]),
+            end_fs=int(m.kernel_run[g, k, y.RUN_END]),
+            workgroups=int(m.kernel[g, k, y.KERNEL_WORKGROUPS]),
+            resident=resident.get(placed.kernel.name, 0),
             waits={what: int(m.kernel_run[g, k, column]) for what, column in WAITS.items()},
+            per_workgroup=_per_workgroup(m, g, k),
         )
         for g in _gpus(m)
-        for k, name in enumerate(program.kernel_names)
+        for k, placed in enumerate(program.plan.kernels)
     )
+
+
+def _by_operator(program: Program) -> dict[str, list[tuple[int, PlacedKernel]]]:
+    """The kernels of every operator with their rows."""
+    found: dict[str, list[tuple[int, PlacedKernel]]] = {}
+    for k, placed in enumerate(program.plan.kernels):
+        found.setdefault(placed.operator, []).append((k, placed))
+    return found
+
+
+def _held(program: Program, m: Machine) -> dict[str, int]:
+    """On how many compute units of GPU 0 the workgroups of each operator ran."""
+    return {
+        name: len({unit for k, _ in kernels for unit in _log(m, 0, k)[:, y.WORKLOG_UNIT].tolist()})
+        for name, kernels in _by_operator(program).items()
+    }
+
+
+def _log(m: Machine, g: int, k: int) -> Table:
+    """When and where the workgroups of a kernel ran."""
+    first = int(m.kernel[g, k, y.KERNEL_FIRST_WORK])
+    return m.work_log[g, first : first + int(m.kernel[g, k, y.KERNEL_WORKGROUPS])]
 
 
 def _stages(program: Program, m: Machine) -> tuple[StageSpan, ...]:
     spans = []
     for g in _gpus(m):
         for k, name in enumerate(program.kernel_names):
-            first, count = int(m.kernel[g, k, y.K_FIRST_WORK]), int(m.kernel[g, k, y.K_WORKGROUPS])
+            log = _log(m, g, k)
+            count = len(log)
             if count == 0:  # copies by DMA engines
                 continue
-            log = m.work_log[g, first : first + count]
             # What the GPU holds at once: the workgroups placed before any had ended.
-            wave = max(int((log[:, y.WL_START] < log[:, y.WL_END].min()).sum()), 1)
+            wave = max(int((log[:, y.WORKLOG_START] < log[:, y.WORKLOG_END].min()).sum()), 1)
             for stage in range(-(-count // wave)):
                 part = log[stage * wave : (stage + 1) * wave]
-                start, end = int(part[:, y.WL_START].min()), int(part[:, y.WL_END].max())
+                start, end = int(part[:, y.WORKLOG_START].min()), int(part[:, y.WORKLOG_END].max())
                 spans.append(StageSpan(g, name, stage, len(part), start, end))
     return tuple(spans)
 
@@ -128,14 +153,14 @@ def _chunks(program: Program, m: Machine) -> tuple[ChunkSpan, ...]:
                     gpu=g,
                     buffer=buffer,
                     position=position,
-                    bytes=int(m.region[g, row, y.M_SIZE]),
-                    first_local_fs=_moment(log[y.CL_FIRST_LOCAL]),
-                    last_local_fs=_moment(log[y.CL_LAST_LOCAL]),
-                    first_remote_fs=_moment(log[y.CL_FIRST_REMOTE]),
-                    last_remote_fs=_moment(log[y.CL_LAST_REMOTE]),
-                    first_sent_fs=_moment(log[y.CL_FIRST_SENT]),
-                    last_sent_fs=_moment(log[y.CL_LAST_SENT]),
-                    complete_fs=_moment(log[y.CL_COMPLETE]),
+                    bytes=int(m.region[g, row, y.REGION_SIZE]),
+                    first_local_fs=_moment(log[y.CHUNK_FIRST_LOCAL]),
+                    last_local_fs=_moment(log[y.CHUNK_LAST_LOCAL]),
+                    first_remote_fs=_moment(log[y.CHUNK_FIRST_REMOTE]),
+                    last_remote_fs=_moment(log[y.CHUNK_LAST_REMOTE]),
+                    first_sent_fs=_moment(log[y.CHUNK_FIRST_SENT]),
+                    last_sent_fs=_moment(log[y.CHUNK_LAST_SENT]),
+                    complete_fs=_moment(log[y.CHUNK_COMPLETE]),
                 )
             )
     return tuple(spans)
@@ -144,93 +169,96 @@ def _chunks(program: Program, m: Machine) -> tuple[ChunkSpan, ...]:
 def _dmas(program: Program, m: Machine) -> tuple[DmaSpan, ...]:
     spans = []
     for g in _gpus(m):
-        for tile in np.flatnonzero(m.dma_log[g, :, y.DL_END] != y.NONE):
+        for tile in np.flatnonzero(m.dma_log[g, :, y.COMMAND_END] != y.NONE):
             log = m.dma_log[g, tile]
-            region = m.tile[g, tile, y.TI_REGION]
+            region = m.tile[g, tile, y.TILE_REGION]
             spans.append(
                 DmaSpan(
                     gpu=g,
-                    engine=int(log[y.DL_ENGINE]),
+                    engine=int(log[y.COMMAND_ENGINE]),
                     tile=int(tile),
                     position=program.regions[int(region)][1],
-                    bytes=int(log[y.DL_BYTES]),
-                    ready_fs=int(log[y.DL_READY]),
-                    start_fs=int(log[y.DL_START]),
-                    end_fs=int(log[y.DL_END]),
+                    bytes=int(log[y.COMMAND_BYTES]),
+                    ready_fs=int(log[y.COMMAND_READY]),
+                    start_fs=int(log[y.COMMAND_START]),
+                    end_fs=int(log[y.COMMAND_END]),
                 )
             )
     return tuple(spans)
 
 
-def _series(m: Machine) -> Series:
+def _series(m: Machine, causes: list[Cause]) -> Series:
     used = int(np.flatnonzero(m.series.any(axis=(0, 1)) | m.link_series.any(axis=0)).max(initial=0)) + 1
-    traffic: dict[str, Ints] = {
-        name: m.series[:, cause, :used].copy()
-        for cause, name in enumerate(y.CAUSE_NAMES)
-        if m.series[:, cause].any()
+    traffic: dict[Cause, Ints] = {
+        name: m.series[:, cause, :used].copy() for cause, name in enumerate(causes) if m.series[:, cause].any()
     }
-    return Series(bin_fs=int(m.clock[y.C_BIN]), traffic=traffic, link=m.link_series[:, :used].copy())
+    return Series(bin_fs=int(m.clock[y.CLOCK_BIN]), traffic=traffic, link=m.link_series[:, :used].copy())
+
+
+def link_loads(program: Program, m: Machine) -> dict[str, tuple[int, int]]:
+    """What each link carried [bytes], and how long it was busy [fs], by its name.
+
+    Where one GPU stands for all, links are its own; its ingress is not listed where it is as fast as its egress.
+    """
+    columns = m.link_run[:, (y.LINK_BYTES, y.LINK_BUSY)].tolist()
+    return {name: (bytes_, busy) for name, (bytes_, busy) in zip(program.link_names, columns, strict=True)}
 
 
 def _busy_links(m: Machine) -> Table:
-    """How long each link was busy [fs]: those to one peer each if they are used, else the whole egress of a GPU."""
-    busy = m.link[:, y.L_BUSY].reshape(int(m.shape[y.S_GPUS]), -1)
-    return busy[:, 1:] if busy[:, 1:].any() else busy[:, :1]
+    """How long each link was busy by which messages leave their GPU [fs]."""
+    starts = m.region[:, :, (y.REGION_ROUTE, y.REGION_ALSO_ROUTE)]
+    first = np.unique(m.route[starts[starts != y.NONE], y.ROUTE_LINK])
+    return m.link_run[first, y.LINK_BUSY] if len(first) else np.zeros(1, dtype=np.int64)
 
 
 def _counters(m: Machine) -> dict[str, float]:
     flow, channel = m.flow, m.channel
-    now = max(int(m.clock[y.C_NOW]), 1)
+    now = max(int(m.clock[y.CLOCK_NOW]), 1)
     counters: dict[str, float] = {
-        "cache_hits": int(flow[:, y.F_HITS].sum()),
-        "cache_merged_misses": int(flow[:, y.F_MERGES].sum()),
-        "cache_misses": int(flow[:, y.F_MISSES].sum()),
-        "cache_write_backs": int(flow[:, y.F_WRITEBACKS].sum()),
-        "tracker_most_live": int(flow[:, y.F_MAX_LIVE].max()),
-        "tracker_spills": int(flow[:, y.F_SPILLS].sum()),
-        "tracker_refills": int(flow[:, y.F_REFILLS].sum()),
-        "dram_activations": int(channel[:, y.H_ACTIVATES].sum()),
-        "dram_turnarounds": int(channel[:, y.H_TURNAROUNDS].sum()),
-        "dram_bus_utilization": float(channel[:, y.H_BUSY].mean() / now),
-        "dram_queue_mean_accesses": float(channel[:, y.H_OCCUPANCY].mean() * 1000 / now / 64),
-        "dram_queue_most_accesses": int(channel[:, y.H_MAX_QUEUED].max()) // 64,
-        "communication_waited_past_limit": int(flow[:, y.F_STARVED].sum()),
-        "compute_unit_utilization": float(m.unit[:, y.U_BUSY].mean() / now),
-        "link_bytes": int(m.link[:, y.L_BYTES].sum()),
+        "cache_hits": int(flow[:, y.FLOW_HITS].sum()),
+        "cache_merged_misses": int(flow[:, y.FLOW_MERGES].sum()),
+        "cache_misses": int(flow[:, y.FLOW_MISSES].sum()),
+        "cache_write_backs": int(flow[:, y.FLOW_WRITEBACKS].sum()),
+        "tracker_most_live": int(flow[:, y.FLOW_MAX_LIVE].max()),
+        "tracker_spills": int(flow[:, y.FLOW_SPILLS].sum()),
+        "tracker_refills": int(flow[:, y.FLOW_REFILLS].sum()),
+        "dram_activations": int(channel[:, y.CHAN_ACTIVATES].sum()),
+        "dram_turnarounds": int(channel[:, y.CHAN_TURNAROUNDS].sum()),
+        "dram_bus_utilization": float(channel[:, y.CHAN_BUSY].mean() / now),
+        "dram_queue_mean_accesses": float(channel[:, y.CHAN_OCCUPANCY].mean() * 1000 / now / 64),
+        "dram_queue_most_accesses": int(channel[:, y.CHAN_MAX_QUEUED].max()) // 64,
+        "communication_waited_past_limit": int(flow[:, y.FLOW_PAST_LIMIT].sum()),
+        "drained_s": now * 1e-15,
+        "compute_unit_utilization": float(m.unit[:, y.UNIT_BUSY].mean() / now),
+        "link_bytes": int(m.link_series.sum()),
         "link_utilization": float(_busy_links(m).mean() / now),
     }
-    if m.shape[y.S_SIDE_SETS] > 0:
+    if m.shape[y.SIZE_SIDE_SETS] > 0:
         counters |= {
-            "memory_cache_hits": int(flow[:, y.F_SIDE_HITS].sum()),
-            "memory_cache_merged_misses": int(flow[:, y.F_SIDE_MERGES].sum()),
-            "memory_cache_misses": int(flow[:, y.F_SIDE_MISSES].sum()),
-            "memory_cache_writes": int(flow[:, y.F_SIDE_WRITES].sum()),
-            "memory_cache_write_backs": int(flow[:, y.F_SIDE_WRITEBACKS].sum()),
+            "memory_cache_hits": int(flow[:, y.FLOW_SIDE_HITS].sum()),
+            "memory_cache_merged_misses": int(flow[:, y.FLOW_SIDE_MERGES].sum()),
+            "memory_cache_misses": int(flow[:, y.FLOW_SIDE_MISSES].sum()),
+            "memory_cache_writes": int(flow[:, y.FLOW_SIDE_WRITES].sum()),
+            "memory_cache_write_backs": int(flow[:, y.FLOW_SIDE_WRITEBACKS].sum()),
         }
-    if (flow[:, y.F_INTENSITY] != y.NONE).any():
-        counters["arbiter_intensity"] = float(flow[0, y.F_INTENSITY]) / 1000
-        counters["arbiter_threshold_accesses"] = int(flow[0, y.F_CHOSEN]) // 64
+    if (flow[:, y.FLOW_INTENSITY] != y.NONE).any():
+        counters["arbiter_intensity"] = float(flow[0, y.FLOW_INTENSITY]) / 1000
+        counters["arbiter_threshold_accesses"] = int(flow[0, y.FLOW_CHOSEN_THRESHOLD]) // 64
     return counters
 
 
-def _times(m: Machine, kernels: tuple[KernelSpan, ...], chunks: tuple[ChunkSpan, ...]) -> PhaseTimes:
-    """Kernel durations (the longest GPU's); a fused reduce-scatter runs from its first byte sent to its last
-    reduced.
-    """
-    longest: dict[str, int] = {}
-    for kernel in kernels:
-        longest[kernel.name] = max(longest.get(kernel.name, 0), kernel.end_fs - kernel.start_fs)
-    begin = min(int(start) for start in m.gpu[:, y.G_START])
-    end = max((kernel.end_fs for kernel in kernels), default=int(m.clock[y.C_NOW]))
-    reduce_scatter = longest.get("reduce_scatter")
-    if reduce_scatter is None:
-        reduce_scatter = max((_fused_time(chunks, g) for g in _gpus(m)), default=0)
-    return PhaseTimes(
-        gemm=longest.get("gemm", 0) * 1e-15,
-        reduce_scatter=reduce_scatter * 1e-15,
-        all_gather=longest.get("all_gather", 0) * 1e-15,
-        total=(end - begin) * 1e-15,
-    )
+def _durations(m: Machine, spans: tuple[Span, ...], chunks: tuple[ChunkSpan, ...]) -> dict[str, float]:
+    """How long each operator ran [s]: from its first request to its last end on a GPU, the slowest one's."""
+    found: dict[str, int] = {}
+    for name in dict.fromkeys(span.operator for span in spans):
+        for g in _gpus(m):
+            own = [span for span in spans if span.operator == name and span.gpu == g]
+            ran = max(span.end_fs for span in own) - min(span.start_fs for span in own)
+            found[name] = max(found.get(name, 0), ran)
+    fused = max((_fused_time(chunks, g) for g in _gpus(m)), default=0)
+    if fused and "reduce_scatter" not in found:
+        found["reduce_scatter"] = fused
+    return {name: ran * 1e-15 for name, ran in found.items()}
 
 
 def _fused_time(chunks: tuple[ChunkSpan, ...], gpu: int) -> int:
@@ -240,27 +268,15 @@ def _fused_time(chunks: tuple[ChunkSpan, ...], gpu: int) -> int:
     return max(ends) - min(starts) if starts and ends else 0
 
 
-def loop_times(program: Program, machine: Machine, name: str) -> tuple[list[float], dict[str, float]]:
-    """When each iteration of the loop `name` ended [s], and what the workgroups of one waited for on average [s]."""
-    rows: dict[int, list[int]] = {}
-    for k, kernel in enumerate(program.kernel_names):
-        if loop_of(kernel) == name:
-            rows.setdefault(number_of(kernel), []).append(k)
-    ends = [float(machine.kernel_run[:, each, y.KR_END].max()) * 1e-15 for each in rows.values()]
-    waits = [waited for each in rows.values() for k in each if (waited := _workgroup_waits(machine, k))]
-    keys = waits[0] if waits else ()
-    return ends, {key: sum(waited[key] for waited in waits) / len(rows) for key in keys}
-
-
-def _workgroup_waits(m: Machine, k: int) -> dict[str, float]:
-    """Where the time of a workgroup of kernel `k` went on GPU 0, all that ran in its place counted as one [s]."""
-    first, count = int(m.kernel[0, k, y.K_FIRST_WORK]), int(m.kernel[0, k, y.K_WORKGROUPS])
-    if count == 0:
+def _per_workgroup(m: Machine, g: int, k: int) -> dict[str, float]:
+    """Where the time of a workgroup of kernel `k` went, all that ran in its place counted as one [s]."""
+    log = _log(m, g, k)
+    if len(log) == 0:
         return {}
-    run, log = m.kernel_run[0, k], m.work_log[0, first : first + count]
-    launched, duration = run[y.KR_FIRST_START], run[y.KR_END] - log[:, y.WL_START].min()
-    resident = max(float((log[:, y.WL_END] - log[:, y.WL_START]).sum()) / max(int(duration), 1), 1e-9)
-    wave = np.sort(log[:, y.WL_START])[: min(count, int(m.unit_mask[0, k].sum()))]
+    run = m.kernel_run[g, k]
+    launched, duration = run[y.RUN_LAUNCHED], run[y.RUN_END] - log[:, y.WORKLOG_START].min()
+    resident = max(float((log[:, y.WORKLOG_END] - log[:, y.WORKLOG_START]).sum()) / max(int(duration), 1), 1e-9)
+    wave = np.sort(log[:, y.WORKLOG_START])[: min(len(log), int(m.unit_mask[g, k].sum()))]
     waits = {name: float(spent) / resident * 1e-15 for name, spent in _split_waits(run).items()}
     if not _awaits_data(m, k):
         waits["begin"] = waits.pop("chunk")
@@ -269,32 +285,31 @@ def _workgroup_waits(m: Machine, k: int) -> dict[str, float]:
 
 def _awaits_data(m: Machine, k: int) -> bool:
     """Whether workgroups of kernel `k` wait for data of other GPUs; else they only take time to begin and end."""
-    first, count = int(m.kernel[0, k, y.K_FIRST_PHASE]), int(m.kernel[0, k, y.K_PHASES])
-    return bool((m.phase[0, first : first + count, y.P_WAIT_COUNTER] != y.NONE).any())
+    first, count = int(m.kernel[0, k, y.KERNEL_FIRST_PHASE]), int(m.kernel[0, k, y.KERNEL_PHASES])
+    return bool((m.phase[0, first : first + count, y.PHASE_WAIT_COUNTER] != y.NONE).any())
 
 
 def _split_waits(run: Ints) -> dict[str, int]:
     """What a kernel's workgroups did or waited for [fs]: loads by who brought the last part, stores by where to."""
-    load, side, cache = (int(run[column]) for column in (y.KR_WAIT_LOAD, y.KR_WAIT_SIDE, y.KR_WAIT_CACHE))
-    store, link = int(run[y.KR_WAIT_STORE]), int(run[y.KR_WAIT_LINK])
+    load, side, cache = (int(run[column]) for column in (y.RUN_WAIT_LOAD, y.RUN_WAIT_SIDE, y.RUN_WAIT_CACHE))
+    store, link = int(run[y.RUN_WAIT_STORE]), int(run[y.RUN_WAIT_LINK])
     return {
         "cache": cache,
         "memory_cache": side,
         "memory": load - side - cache,
         "store": store - link,
         "link": link,
-        "chunk": int(run[y.KR_WAIT_COUNTER]),
-        "compute": int(run[y.KR_COMPUTE]),
+        "chunk": int(run[y.RUN_WAIT_COUNTER]),
+        "compute": int(run[y.RUN_COMPUTE]),
     }
 
 
-def residency(program: Program, m: Machine) -> Residency:
+def _residency(program: Program, m: Machine) -> Residency:
     """Who held which compute unit when."""
     rows = []
     for g in _gpus(m):
         for k in range(len(program.kernel_names)):
-            first, count = int(m.kernel[g, k, y.K_FIRST_WORK]), int(m.kernel[g, k, y.K_WORKGROUPS])
-            log = m.work_log[g, first : first + count]
-            about = np.tile(np.array([g, k], dtype=np.int64), (count, 1))
-            rows.append(np.column_stack([about, log[:, (y.WL_UNIT, y.WL_START, y.WL_END)]]))
-    return Residency(program.kernel_names, np.concatenate(rows), int(m.gpu[0, y.G_CUS]))
+            log = _log(m, g, k)
+            about = np.tile(np.array([g, k], dtype=np.int64), (len(log), 1))
+            rows.append(np.column_stack([about, log[:, (y.WORKLOG_UNIT, y.WORKLOG_START, y.WORKLOG_END)]]))
+    return Residency(program.kernel_names, np.concatenate(rows), int(m.gpu[0, y.GPU_CUS]))

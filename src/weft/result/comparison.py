@@ -1,52 +1,70 @@
-"""Several overlaps of one sub-layer side by side."""
+"""Several ways to run one graph side by side."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from weft.errors import UnknownNameError
 from weft.files import write_json
+from weft.result.corun import CoRun
 from weft.result.html import comparison_html
-from weft.result.result import Result
+from weft.result.metrics import speedup
+from weft.result.timeline import Timeline
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Results by overlap, the baseline being "sequential".
+    """Timelines by overlap, the baseline being the first; `refused` says why others cannot be.
 
-    Iterates over the results; prints as a table; `save` writes JSON; `plot` draws (weft.report.plots has more).
+    `alone` holds, for streams that do not wait for each other, a short loop of each operator on its own, by operator,
+    and for collectives also by driver, as in "all_gather by dma".
+
+    Iterates over the timelines; prints as a table; `save` writes JSON; `plot` draws (weft.report.plots has more).
     """
 
-    results: Mapping[str, Result]
+    timelines: Mapping[str, Timeline]
+    alone: Mapping[str, Timeline] = field(default_factory=dict)
+    refused: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def baseline(self) -> Result:
-        """The sequential run."""
-        return self.results["sequential"]
+    def baseline(self) -> Timeline:
+        """The first run."""
+        return next(iter(self.timelines.values()))
 
     def speedup(self, overlap: str) -> float:
-        """How many times faster than sequential."""
-        return self[overlap].speedup_over(self.baseline)
+        """How many times faster than the baseline."""
+        return speedup(self[overlap], self.baseline)
 
-    def __getitem__(self, overlap: str) -> Result:
-        if overlap not in self.results:
-            from weft.errors import UnknownNameError
+    def corun(self, overlap: str | None = None) -> CoRun:
+        """A loop of GEMMs and one of collectives under an overlap (None: the first), beside each alone."""
+        run = self.baseline if overlap is None else self[overlap]
+        gemm, moved = run.graph.gemms[0].name, run.graph.collectives[0]
+        driven = self.alone[f"{moved.name} by {moved.choice.driver}"]
+        return CoRun(run, self.alone[gemm], driven, self.alone[moved.name])
 
-            raise UnknownNameError("overlap in this comparison", overlap, self.results)
-        return self.results[overlap]
+    @property
+    def best(self) -> str:
+        """The overlap that takes least time."""
+        return min(self.timelines, key=lambda name: self[name].makespan)
 
-    def __iter__(self) -> Iterator[Result]:
-        return iter(self.results.values())
+    def __getitem__(self, overlap: str) -> Timeline:
+        if overlap not in self.timelines:
+            raise UnknownNameError("overlap in this comparison", overlap, self.timelines)
+        return self.timelines[overlap]
+
+    def __iter__(self) -> Iterator[Timeline]:
+        return iter(self.timelines.values())
 
     def __len__(self) -> int:
-        return len(self.results)
+        return len(self.timelines)
 
     def rows(self) -> list[dict[str, Any]]:
-        """One plain record per overlap."""
-        return [result.record(self.baseline) for result in self]
+        """One plain record per overlap, with its speedup."""
+        return [{**one.record(), "speedup": speedup(one, self.baseline)} for one in self]
 
     def save(self, path: str | Path) -> Path:
         """Write the records as JSON; OutputError if the path cannot be written."""
@@ -61,17 +79,13 @@ class Comparison:
         return comparison_html(self)
 
     def __str__(self) -> str:
-        first = self.baseline.config
-        shape = f"{first.m} x {first.n} x {first.k} {first.dtype}"
+        first = self.baseline
         lines = [
-            f"{first.model} {first.sublayer}, TP {first.tp}, {shape} on {first.gpu}",
+            f"{first.title} on {first.gpu.name}",
             f"{'overlap':<14} {'GEMM us':>9} {'RS us':>9} {'AG us':>9} {'total us':>9} {'speedup':>8} {'DRAM MB':>9}",
         ]
-        for result in self:
-            t = result.times
-            lines.append(
-                f"{result.config.overlap:<14} {t.gemm * 1e6:9.1f} {t.reduce_scatter * 1e6:9.1f} "
-                f"{t.all_gather * 1e6:9.1f} {t.total * 1e6:9.1f} {self.speedup(result.config.overlap):8.3f} "
-                f"{result.total_bytes / 1e6:9.1f}"
-            )
+        for one in self:
+            parts = (one.duration(name) * 1e6 for name in ("gemm", "reduce_scatter", "all_gather"))
+            times = " ".join(f"{us:9.1f}" for us in (*parts, one.seconds * 1e6))
+            lines.append(f"{one.overlap:<14} {times} {self.speedup(one.overlap):8.3f} {one.total_bytes / 1e6:9.1f}")
         return "\n".join(lines)

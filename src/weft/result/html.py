@@ -8,49 +8,39 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from weft.result.comparison import Comparison
-    from weft.result.result import Result
+    from weft.result.timeline import Timeline
 
 _TIMES = ("GEMM [µs]", "RS [µs]", "AG [µs]", "total [µs]")
 
 
 def comparison_html(comparison: Comparison) -> str:
-    """Overlaps by row: times, speedup over sequential where it is among them, DRAM traffic."""
-    results = list(comparison)
-    with_speedup = "sequential" in comparison.results
+    """Overlaps by row: times, speedup over the first, DRAM traffic."""
     rows = [
-        (
-            result.config.overlap,
-            *times(result),
-            *((f"{comparison.speedup(result.config.overlap):.3f}",) if with_speedup else ()),
-            f"{result.total_bytes / 1e6:,.1f}",
-        )
-        for result in results
+        (one.overlap, *times(one), f"{comparison.speedup(one.overlap):.3f}", f"{one.total_bytes / 1e6:,.1f}")
+        for one in comparison
     ]
-    heads = ("overlap", *_TIMES, *(("speedup",) if with_speedup else ()), "DRAM [MB]")
-    return html_table(caption(results[0]) if results else "no result", heads, rows)
+    heads = ("overlap", *_TIMES, "speedup", "DRAM [MB]")
+    return html_table(caption(comparison.baseline), heads, rows)
 
 
-def result_html(result: Result) -> str:
+def timeline_html(timeline: Timeline) -> str:
     """Times of one run, then its DRAM traffic by cause."""
-    t = html_table(
-        f"{caption(result)} under {result.config.overlap}", _TIMES, [times(result)], text_columns=0
-    )
-    by_cause = [(name.replace("_", " "), f"{amount / 1e6:,.1f}") for name, amount in result.bytes.items()]
-    rows = [*by_cause, ("all", f"{result.total_bytes / 1e6:,.1f}")]
+    t = html_table(f"{caption(timeline)} under {timeline.overlap}", _TIMES, [times(timeline)], text_columns=0)
+    by_cause = [(" ".join(cause), f"{amount / 1e6:,.1f}") for cause, amount in timeline.traffic.items()]
+    rows = [*by_cause, ("all", f"{timeline.total_bytes / 1e6:,.1f}")]
     return t + html_table("DRAM traffic of one GPU", ("cause", "MB"), rows)
 
 
-def caption(result: Result) -> str:
+def caption(timeline: Timeline) -> str:
     """What was run, in a line."""
-    c = result.config
-    name = " ".join(dict.fromkeys(filter(None, (c.model, c.sublayer))))
-    return f"{name}, TP {c.tp}, {c.m} × {c.n} × {c.k} {c.dtype} on {c.gpu}"
+    shape = "" if timeline.gemm is None else f", {str(timeline.gemm).replace(' x ', ' × ')}"
+    return f"{timeline.graph}{shape} on {timeline.gpu.name}"
 
 
-def times(result: Result) -> tuple[str, ...]:
+def times(timeline: Timeline) -> tuple[str, ...]:
     """GEMM, reduce-scatter, all-gather and all [us] as texts."""
-    t = result.times
-    return tuple(f"{s * 1e6:,.1f}" for s in (t.gemm, t.reduce_scatter, t.all_gather, t.total))
+    parts = (timeline.duration(name) for name in ("gemm", "reduce_scatter", "all_gather"))
+    return tuple(f"{s * 1e6:,.1f}" for s in (*parts, timeline.seconds))
 
 
 def html_table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]], text_columns: int = 1) -> str:
@@ -66,6 +56,5 @@ def html_table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]], 
 def _cells(tag: str, texts: Sequence[str], text_columns: int) -> str:
     sides = ("left" if at < text_columns else "right" for at in range(len(texts)))
     return "".join(
-        f'<{tag} style="text-align: {side}">{escape(text)}</{tag}>'
-        for side, text in zip(sides, texts, strict=True)
+        f'<{tag} style="text-align: {side}">{escape(text)}</{tag}>' for side, text in zip(sides, texts, strict=True)
     )

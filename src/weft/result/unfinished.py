@@ -11,52 +11,48 @@ from weft.program import Program
 
 def explain(status: int, program: Program, m: Machine, policy: str) -> str:
     """Why a run did not finish, in a sentence that names the GPU, the kernel, the tile and what it waits for."""
-    now = f"at {m.clock[y.C_NOW] / 1e9:.3f} us, after {m.clock[y.C_EVENTS]} events"
+    now = f"at {m.clock[y.CLOCK_NOW] / 1e9:.3f} us, after {m.clock[y.CLOCK_EVENTS]} events"
     if status == y.RUNNING:
         return f"the event budget is exhausted {now}; raise it, or make the problem smaller"
     for w in range(m.resident.shape[0]):
-        if m.resident[w, y.W_KERNEL] != y.NONE:
+        if m.resident[w, y.WG_KERNEL] != y.NONE:
             return f"the run is stuck {now}: {_waiting(program, m, w)}; arbiter policy '{policy}'"
-    for g in range(int(m.shape[y.S_GPUS])):
+    for g in range(int(m.shape[y.SIZE_GPUS])):
         for k, name in enumerate(program.kernel_names):
-            if m.kernel_run[g, k, y.KR_READY] == 0:
-                return (
-                    f"the run is stuck {now}: on GPU {g}, {name} never started; {_unfinished(program, m, g)}"
-                )
-            if m.kernel_run[g, k, y.KR_NEXT] < m.kernel[g, k, y.K_WORKGROUPS]:
+            if m.kernel_run[g, k, y.RUN_STATE] == y.WAITS:
+                return f"the run is stuck {now}: on GPU {g}, {name} never started; {_unfinished(program, m, g)}"
+            if m.kernel_run[g, k, y.RUN_PLACED] < m.kernel[g, k, y.KERNEL_WORKGROUPS]:
                 return f"the run is stuck {now}: no compute unit of GPU {g} can hold a workgroup of {name}"
     return f"the run is stuck {now}"
 
 
 def _waiting(program: Program, m: Machine, w: int) -> str:
-    g, k = int(m.resident[w, y.W_GPU]), int(m.resident[w, y.W_KERNEL])
-    index, phase = int(m.resident[w, y.W_INDEX]), int(m.resident[w, y.W_PHASE])
+    g, k = int(m.resident[w, y.WG_GPU]), int(m.resident[w, y.WG_KERNEL])
+    index, phase = int(m.resident[w, y.WG_INDEX]), int(m.resident[w, y.WG_PHASE])
     who = f"workgroup {index} of {program.kernel_names[k]} on GPU {g}"
-    row = m.phase[g, m.kernel[g, k, y.K_FIRST_PHASE] + phase]
-    counter = int(row[y.P_WAIT_COUNTER])
-    if row[y.P_LANED]:
-        counter += int(m.work[g, m.kernel[g, k, y.K_FIRST_WORK] + index, y.T_LANE])
-    if m.resident[w, y.W_WAITING] and counter != y.NONE:
-        return f"{who} waits for {_chunk_of(program, m, g, counter, int(row[y.P_WAIT_VALUE]))}"
-    tile = m.work[g, m.kernel[g, k, y.K_FIRST_WORK] + index]
-    pending = m.slot[w * y.SLOTS : (w + 1) * y.SLOTS, y.Q_PENDING].sum()
-    return f"{who} (tile row {tile[y.T_ROW]}, column {tile[y.T_COLUMN]}) waits for {pending} memory requests"
+    row = m.phase[g, m.kernel[g, k, y.KERNEL_FIRST_PHASE] + phase]
+    counter = int(row[y.PHASE_WAIT_COUNTER])
+    if row[y.PHASE_LANED]:
+        counter += int(m.work[g, m.kernel[g, k, y.KERNEL_FIRST_WORK] + index, y.WORK_LANE])
+    if m.resident[w, y.WG_WAITING] and counter != y.NONE:
+        return f"{who} waits for {_chunk_of(program, m, g, counter, int(row[y.PHASE_WAIT_VALUE]))}"
+    tile = m.work[g, m.kernel[g, k, y.KERNEL_FIRST_WORK] + index]
+    pending = m.slot[w * y.SLOTS : (w + 1) * y.SLOTS, y.SLOT_PENDING].sum()
+    return f"{who} (tile row {tile[y.WORK_ROW]}, column {tile[y.WORK_COLUMN]}) waits for {pending} memory requests"
 
 
 def _chunk_of(program: Program, m: Machine, g: int, counter: int, value: int) -> str:
-    counters = m.region[g, :, y.M_COUNTER]
+    counters = m.region[g, :, y.REGION_COUNTER]
     region = int(np.where(counters <= counter, counters, y.NONE).argmax())
     buffer, position = program.regions[region]
-    return f"chunk {position} of {buffer}, which has {m.counter[g, counter, y.N_VALUE]} of {value} bytes"
+    return f"chunk {position} of {buffer}, which has {m.counter[g, counter, y.COUNTER_VALUE]} of {value} bytes"
 
 
 def _unfinished(program: Program, m: Machine, g: int) -> str:
     for tile in range(m.tile.shape[1]):
-        region = int(m.tile[g, tile, y.TI_REGION])
-        if m.region[g, region, y.M_TRACKED] > 0 and m.block_left[g, tile] > 0:
+        region = int(m.tile[g, tile, y.TILE_REGION])
+        if m.region[g, region, y.REGION_TRACKED] > 0 and m.block_left[g, tile] > 0:
             buffer, position = program.regions[region]
             missing = int(m.block_left[g, tile])
-            return (
-                f"tile {tile} in chunk {position} of {buffer} waits for updates of {missing} wavefront tiles"
-            )
+            return f"tile {tile} in chunk {position} of {buffer} waits for updates of {missing} wavefront tiles"
     return "no tile is unfinished"

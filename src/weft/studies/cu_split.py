@@ -12,27 +12,26 @@ from dataclasses import asdict, dataclass
 from statistics import geometric_mean
 from typing import Any
 
+from weft import hardware
 from weft.errors import InputError
+from weft.graph import Collective, Gemm, Graph
 from weft.hardware import Gpu
-from weft.hardware import load as load_gpu
-from weft.overlap.strategies import split_units
-from weft.parallel import sublayer
-from weft.result import Result
-from weft.result.stream_run import StreamRun
-from weft.simulation import DEFAULT_REQUEST_BYTES, beside
-from weft.studies.claims import CaseKey
-from weft.studies.headline import HeadlineRow, PaperStudy, unlike
-from weft.studies.t3 import MAIN, MAIN_CASES, PAPER_MACHINE, select
-from weft.sweep import Progress, Store, results
-from weft.sweep.streams import CollectiveAlone, GemmAlone, Setting, Together
-from weft.workload import Gemm
+from weft.options import SUSTAINED, RunOptions
+from weft.result import Timeline
+from weft.run.single import FINE_REQUEST, simulate
+from weft.run.sweep import Progress, Store
+from weft.run.sweep.run import Simulation, timelines
+from weft.schedule.sharing import split_units
+from weft.search.tasks import Bench
+from weft.studies.headline import Claim, HeadlineRow, PaperStudy, rows
+from weft.studies.t3 import MAIN, MAIN_CASES, PAPER_MACHINE, finely, select
 
 SPLITS = (8, 16)
 """Compute units that the paper gives the all-reduce."""
 CURVE = (4, 8, 16, 32)
 """Compute units given to the all-reduce for the curves of slowdowns."""
 IN_FLIGHT = 16 * 1024
-"""What a workgroup of the all-reduce has on its way [bytes], half of it where it adds: 256 threads x 4 x 16 B.
+"""What a workgroup of the all-reduce has in flight [bytes], half of it where it adds: 256 threads x 4 x 16 B.
 
 RCCL unrolls by 4, and by 2 where it adds, on MI200 (ROCm/rccl src/device/common_kernel.h, reduceCopy).
 """
@@ -54,8 +53,7 @@ class SplitCase:
     `both` are the ends of both where they ran at once, by the same key [s].
     """
 
-    case: CaseKey
-    gemm: Gemm
+    graph: Graph
     gemm_s: Mapping[int, float]
     ring_s: Mapping[int, float]
     both: Mapping[int, tuple[float, float]]
@@ -83,12 +81,11 @@ class SplitCase:
 
     def record(self) -> dict[str, Any]:
         """The case as plain data."""
-        model, tp, name = self.case
         return {
-            "model": model,
-            "tp": tp,
-            "sublayer": name,
-            "gemm": asdict(self.gemm),
+            "model": self.graph.labels["model"],
+            "tp": self.graph.ranks,
+            "sublayer": self.graph.labels["sublayer"],
+            "gemm": asdict(_operators(self.graph)[0]),
             "gemm_us": {str(k): v * 1e6 for k, v in sorted(self.gemm_s.items())},
             "all_reduce_us": {str(k): v * 1e6 for k, v in sorted(self.ring_s.items())},
             "together_us": {str(k): [end * 1e6 for end in v] for k, v in sorted(self.both.items())},
@@ -98,91 +95,79 @@ class SplitCase:
         }
 
 
+Figure = Callable[[SplitCase, int], float]
+_FIGURES: tuple[tuple[str, str, str, Figure], ...] = (
+    ("ar_slowdown", "all-reduce slower", "fraction", SplitCase.ring_slowdown),
+    ("gemm_slowdown", "GEMM slower", "fraction", SplitCase.gemm_slowdown),
+    ("speedup", "potential speedup", "ratio", SplitCase.speedup),
+    ("simulated", "speedup, both at once", "ratio", SplitCase.simulated),
+)
+"""What is told of a split: its part of the id, words, unit, and how it is measured on a case."""
+
+
+def mean(cases: Sequence[SplitCase], figure: Figure, apart: int, unit: str = "fraction") -> float:
+    """The geometric mean of a figure over cases; of a "fraction", that of how many times longer it takes, less one."""
+    base = 1 if unit == "fraction" else 0
+    return geometric_mean([base + figure(case, apart) for case in cases]) - base
+
+
+def _claim(id_: str, what: str, unit: str, figure: Figure, apart: int) -> Claim[SplitCase]:
+    return Claim(id_, what, PUBLISHED.get(id_), unit, lambda cases: mean(cases, figure, apart, unit))
+
+
 @dataclass(frozen=True)
 class CuSplitStudy(PaperStudy):
     """What the study found; `splits` and `curve` count the units of the all-reduce."""
 
     NAME = "cu-split"
     PAPER = "ASPLOS 2024, arXiv:2401.16677"
+    PAPER_GPU = PAPER_MACHINE
 
     cases: tuple[SplitCase, ...]
     splits: tuple[int, ...]
     curve: tuple[int, ...]
-    units: int
     in_flight: int
-
-    @property
-    def _unlike(self) -> str | None:
-        return unlike(self.gpu, PAPER_MACHINE, self.changed)
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What must be known to read the figures."""
-        why = self._unlike
-        if why is not None:
-            return (why,)
-        all_of = len(self.cases) == len(MAIN_CASES)
-        which = "all 16 of its main study" if all_of else f"{len(self.cases)} of the 16 of its main study"
-        return (
-            f"the paper does not state which sub-layers its figures are means of: here {which}, geometric means",
-        )
+        which = f"{len(self.cases)} of the 16" if len(self.cases) < len(MAIN_CASES) else "all 16"
+        means = f"which sub-layers its figures are means of: here {which} of its main study, geometric means"
+        return (self.unlike or f"the paper does not state {means}",)
 
     def name(self, apart: int) -> str:
         """A split as it is written: the GEMM's units, then the all-reduce's."""
-        return f"{self.units - apart}-{apart}"
-
-    def mean(self, measure: Callable[[SplitCase], float]) -> float:
-        """The geometric mean of a ratio over all cases."""
-        return geometric_mean([measure(case) for case in self.cases])
+        return f"{self.machine.compute.compute_units - apart}-{apart}"
 
     def ring_slowdown(self, apart: int) -> float:
         """How much longer the all-reduce takes on `apart` units, in the mean."""
-        return self.mean(lambda case: 1 + case.ring_slowdown(apart)) - 1
+        return mean(self.cases, SplitCase.ring_slowdown, apart)
 
     def gemm_slowdown(self, apart: int) -> float:
         """How much longer the GEMM takes with `apart` units fewer, in the mean."""
-        return self.mean(lambda case: 1 + case.gemm_slowdown(apart)) - 1
+        return mean(self.cases, SplitCase.gemm_slowdown, apart)
 
-    def watch(self, machine: Gpu) -> tuple[str, dict[int, Result]]:
-        """The sub-layer whose ideal is the largest, and its run under every split; `machine` is that of the study."""
-        case = max(self.cases, key=lambda case: case.speedup(0))
-        setting = Setting(machine, case.case[1], request_bytes=self.request_bytes)
-        both = {apart: _both(case.gemm, apart, self.in_flight, setting) for apart in self.splits}
-        runs = {apart: beside(**task.options(), gemms=1, collectives=1).run for apart, task in both.items()}
-        model, tp, name = case.case
-        return f"{model} {name}, TP {tp}", runs
+    def watch(self) -> tuple[str, dict[int, Timeline]]:
+        """The sub-layer whose ideal is the largest, and its run under every split with every moment."""
+        graph = max(self.cases, key=lambda case: case.speedup(0)).graph
+        runs = _Runs(graph, self.machine, self.in_flight, RunOptions(request_bytes=self.request_bytes))
+        tasks = {apart: runs.both(apart) for apart in self.splits}
+        return str(graph), {
+            apart: simulate(task.graph, task.system, task.overlap, task.options) for apart, task in tasks.items()
+        }
 
     def headline(self) -> list[HeadlineRow]:
         """Weft's figures of the splits that were simulated, beside the published ones on the paper's machine."""
-        found: list[HeadlineRow] = []
+        return rows(self._claims(), dict(enumerate(self.cases)), self.comparable)
+
+    def _claims(self) -> Iterator[Claim[SplitCase]]:
         for apart in self.splits:
-            key, name = f"cu_split.{self.units - apart}_{apart}", self.name(apart)
-            found += [
-                self._row(
-                    f"{key}.ar_slowdown", f"{name}: all-reduce slower", self.ring_slowdown(apart), "fraction"
-                ),
-                self._row(
-                    f"{key}.gemm_slowdown", f"{name}: GEMM slower", self.gemm_slowdown(apart), "fraction"
-                ),
-                self._row(f"{key}.speedup", f"{name}: potential speedup", self._speedup(apart), "ratio"),
-                self._row(
-                    f"{key}.simulated", f"{name}: speedup, both at once", self._simulated(apart), "ratio"
-                ),
-            ]
-        ideal = self._row(
-            "cu_split.ideal.speedup", "ideal, nothing shared: speedup", self._speedup(0), "ratio"
-        )
-        return [*found, ideal]
-
-    def _speedup(self, apart: int) -> float:
-        return self.mean(lambda case: case.speedup(apart))
-
-    def _simulated(self, apart: int) -> float:
-        return self.mean(lambda case: case.simulated(apart))
-
-    def _row(self, key: str, what: str, value: float, unit: str) -> HeadlineRow:
-        known = PUBLISHED.get(key) if self.comparable else None
-        return HeadlineRow(key, what, known, value, unit)
+            name = self.name(apart)
+            for id_, what, unit, figure in _FIGURES:
+                key = f"cu_split.{name.replace('-', '_')}.{id_}"
+                yield _claim(key, f"{name}: {what}", unit, figure, apart)
+        ideal = "ideal, nothing shared: speedup"
+        yield _claim("cu_split.ideal.speedup", ideal, "ratio", SplitCase.speedup, 0)
 
     def own(self) -> dict[str, Any]:
         """Splits, curve and every case as plain data."""
@@ -206,40 +191,33 @@ def run(
     gpu: Gpu | str = PAPER_MACHINE,
     splits: Sequence[int] | None = None,
     in_flight: int = IN_FLIGHT,
-    request_bytes: int = DEFAULT_REQUEST_BYTES,
+    options: RunOptions = SUSTAINED,
     store: Store | None = None,
 ) -> CuSplitStudy:
     """Simulate the study, or its cases of some models and degrees, on `jobs` processes.
 
     `splits` are the units of the all-reduce (None: 8 and 16). `in_flight` is what a workgroup of the
-    all-reduce has on its way, half of it where it adds [bytes]. What `store` holds is not simulated again. A script
+    all-reduce has in flight, half of it where it adds [bytes]. What `store` holds is not simulated again. A script
     that asks for more than one job calls this below `if __name__ == "__main__":`.
 
     Raises InputError for a split that leaves either none, and what `weft.studies.t3.select` raises.
     """
     begin = time.perf_counter()
-    machine = load_gpu(gpu) if isinstance(gpu, str) else gpu
-    units = machine.compute.compute_units
+    machine, options = hardware.gpu(gpu), finely(options)
     apart = _splits(splits, machine)
-    curve = tuple(sorted({u for u in (*CURVE, *apart) if u < units}))
+    curve = tuple(sorted({u for u in (*CURVE, *apart) if u < machine.compute.compute_units}))
     chosen = select(list(MAIN) if models is None else models, tps)
-    cases = [case for case in chosen if case in MAIN_CASES]
+    cases = [_Runs(graph, machine, in_flight, options) for graph in chosen if graph in MAIN_CASES]
     if not cases:
-        raise InputError(
-            f"the CU-split study has the models {', '.join(MAIN)} at TP 8 and 16; choose one of these"
-        )
-    plans = [_Plan(case, machine, apart, curve, in_flight, request_bytes) for case in cases]
-    todo = [task for plan in plans for task in plan.tasks()]
-    found = results(todo, StreamRun.from_record, jobs, progress, store)
+        raise InputError(f"the CU-split study has the models {', '.join(MAIN)} at TP 8 and 16; choose one of these")
+    found = timelines((task for case in cases for task in case.tasks(apart, curve)), jobs, progress, store)
     return CuSplitStudy(
-        cases=tuple(plan.case_of(found) for plan in plans),
+        cases=tuple(case.read(found, apart, curve) for case in cases),
         splits=apart,
         curve=curve,
-        gpu=machine.name,
-        units=units,
-        changed=machine.changes,
+        machine=machine,
         in_flight=in_flight,
-        request_bytes=request_bytes,
+        request_bytes=options.request_bytes or FINE_REQUEST,
         wall_s=time.perf_counter() - begin,
     )
 
@@ -255,57 +233,44 @@ def _splits(wanted: Sequence[int] | None, gpu: Gpu) -> tuple[int, ...]:
     return fitting
 
 
-@dataclass(frozen=True)
-class _Plan:
-    """The runs of one case."""
+def _operators(graph: Graph) -> tuple[Gemm, Collective]:
+    """The GEMM of a sub-layer and the all-reduce of its output."""
+    gemm, moved = graph["gemm"].op, graph["all_reduce"].op
+    assert isinstance(gemm, Gemm)
+    assert isinstance(moved, Collective)
+    return gemm, moved
 
-    case: CaseKey
-    gpu: Gpu
-    splits: tuple[int, ...]
-    curve: tuple[int, ...]
-    in_flight: int
-    request_bytes: int
 
-    @property
-    def gemm(self) -> Gemm:
-        model, tp, name = self.case
-        return sublayer(model, name, tp=tp).gemm
+class _Runs:
+    """The runs of one sub-layer, by the compute units of the all-reduce (0: each alone on all)."""
 
-    @property
-    def setting(self) -> Setting:
-        return Setting(self.gpu, ranks=self.case[1], request_bytes=self.request_bytes)
+    def __init__(self, graph: Graph, gpu: Gpu, in_flight: int, options: RunOptions) -> None:
+        self.graph, self.in_flight = graph, in_flight
+        self.gemm_op, self.op = _operators(graph)
+        self.bench = Bench.of(gpu, graph.ranks, options)
 
-    def gemm_task(self, apart: int) -> GemmAlone:
-        return GemmAlone(self.gemm, self.setting, self.gpu.compute.compute_units - apart if apart else None)
+    def gemm(self, apart: int) -> Simulation:
+        return self.bench.gemm(self.gemm_op, apart)
 
-    def ring_task(self, apart: int) -> CollectiveAlone:
-        size, dtype = self.gemm.output_bytes, self.gemm.dtype
-        return CollectiveAlone(
-            "all_reduce", size, self.setting, units=apart or None, dtype=dtype, plain_ring=self.in_flight
-        )
+    def ring(self, apart: int) -> Simulation:
+        return self.bench.collective(self.op, apart or None, self.in_flight)
 
-    def split_task(self, apart: int) -> Together:
-        return _both(self.gemm, apart, self.in_flight, self.setting)
+    def both(self, apart: int) -> Simulation:
+        """Both at once, the all-reduce launched first."""
+        more = {"first": "collective", "in_flight": self.in_flight}
+        return self.bench.together(self.gemm_op, self.op, "partition", apart, **more)
 
-    def tasks(self) -> Iterator[GemmAlone | CollectiveAlone | Together]:
-        for apart in (0, *self.curve):
-            yield self.gemm_task(apart)
-            yield self.ring_task(apart)
-        yield from map(self.split_task, self.splits)
+    def tasks(self, splits: Sequence[int], curve: Sequence[int]) -> Iterator[Simulation]:
+        for apart in (0, *curve):
+            yield self.gemm(apart)
+            yield self.ring(apart)
+        yield from map(self.both, splits)
 
-    def case_of(self, found: Mapping[Any, StreamRun]) -> SplitCase:
-        both = {apart: found[self.split_task(apart)] for apart in self.splits}
+    def read(self, found: Mapping[Simulation, Timeline], splits: Sequence[int], curve: Sequence[int]) -> SplitCase:
+        both = {apart: found[self.both(apart)] for apart in splits}
         return SplitCase(
-            case=self.case,
-            gemm=self.gemm,
-            gemm_s={apart: found[self.gemm_task(apart)].makespan_s for apart in (0, *self.curve)},
-            ring_s={apart: found[self.ring_task(apart)].makespan_s for apart in (0, *self.curve)},
-            both={apart: (run.gemm_s or 0.0, run.collective_s or 0.0) for apart, run in both.items()},
+            self.graph,
+            gemm_s={apart: found[self.gemm(apart)].makespan for apart in (0, *curve)},
+            ring_s={apart: found[self.ring(apart)].makespan for apart in (0, *curve)},
+            both={apart: (run.end("gemm"), run.end("all_reduce")) for apart, run in both.items()},
         )
-
-
-def _both(gemm: Gemm, apart: int, in_flight: int, setting: Setting) -> Together:
-    """A GEMM beside an all-reduce of its output's size, launched first, with `apart` compute units of its own."""
-    return Together(
-        gemm, "all_reduce", gemm.output_bytes, setting, "partition", apart, "collective", plain_ring=in_flight
-    )

@@ -5,28 +5,32 @@ Values that must change together are moved together; values that no simulated bl
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import chain
+from math import exp, log
 
+from weft import hardware
 from weft.errors import UnknownNameError
-from weft.hardware import Gpu
-from weft.hardware import load as load_gpu
+from weft.graph import Gemm, Node
+from weft.hardware import Gpu, System
 from weft.kernels import GemmTiling
 from weft.parallel import sublayer
-from weft.result import Comparison
-from weft.simulation import DEFAULT_REQUEST_BYTES
-from weft.studies.claims import CaseKey
-from weft.studies.moved import Row, Sensitivity
-from weft.sweep import Progress, Store, results
-from weft.sweep.sublayers import Compared
+from weft.result.metrics import speedup
+from weft.run.single import assembled
+from weft.run.sweep import Progress, Store
+from weft.run.sweep.run import Simulation
+from weft.schedule import PASSES, Ideal
+from weft.search.perturb import ENDS, Move, Sensitivity, Values, moves, perturb
+from weft.search.tasks import Jobs, Runs
 
 CASES = (("t-nlg", 8, "op"), ("t-nlg", 8, "fc2"), ("mega-gpt-2", 8, "ip"), ("mega-gpt-2", 16, "fc2"))
 """The sub-layers that stand for the study: GEMM-bound and RS-bound, in and out of the cache."""
-OVERLAPS = ("sequential", "t3", "t3-mca", "ideal-overlap")
+OVERLAPS = ("sequential", "t3", "t3-mca")
 COUPLED: Mapping[str, Mapping[str, Mapping[str, str]]] = {
-    "memory.timing.ras": {"high": {"memory.timing.ras": "34 ns", "memory.timing.rc": "48 ns"}},
-    "memory.ccd": {"high": {"memory.ccd": "2", "memory.ccd_long": "2"}},
+    "memory.timing.ras": {"high": {"memory.timing.rc": "48 ns"}},
+    "memory.ccd": {"high": {"memory.ccd_long": "2"}},
 }
 """Ends of a range that another value must follow."""
 LEFT_OUT = {
@@ -43,32 +47,8 @@ TILINGS: Mapping[str, tuple[GemmTiling, GemmTiling]] = {
     "GEMM: tile (128 x 64, 128 x 128, 256 x 128)": (GemmTiling(columns=64), GemmTiling(rows=256)),
 }
 """Assumed ways to cut the GEMM: low and high end."""
-FIGURES: Mapping[str, Callable[[Sequence[Comparison]], float]] = {
-    "t3": lambda found: _geomean([c.speedup("t3") for c in found]),
-    "t3_mca": lambda found: _geomean([c.speedup("t3-mca") for c in found]),
-    "ideal_overlap": lambda found: _geomean([c.speedup("ideal-overlap") for c in found]),
-    "traffic": lambda found: _geomean([c["t3-mca"].total_bytes / c.baseline.total_bytes for c in found]) - 1,
-}
-"""What is watched: geomeans over the cases."""
-FORMATS = {name: "+.1%" if name == "traffic" else ".3f" for name in FIGURES}
-
-
-def _geomean(values: Sequence[float]) -> float:
-    return math.exp(sum(map(math.log, values)) / len(values))
-
-
-@dataclass(frozen=True)
-class _Variant:
-    what: str
-    end: str
-    setting: str
-    gpu: Gpu
-    tiling: GemmTiling | None = None
-
-    @property
-    def about(self) -> str:
-        """The variant in a few words."""
-        return f"{self.what} {self.setting}".strip()
+FORMATS = {"t3": ".3f", "t3_mca": ".3f", "ideal_overlap": ".3f", "traffic": "+.1%"}
+"""What is watched, geomeans over the cases, and how it is written."""
 
 
 def assumed(gpu: Gpu) -> list[str]:
@@ -76,28 +56,8 @@ def assumed(gpu: Gpu) -> list[str]:
     return [
         path
         for path, found in gpu.provenance.items()
-        if found.kind == "assumed" and path in gpu.paths() and path not in LEFT_OUT
+        if found.kind == "assumed" and path in gpu.rules() and path not in LEFT_OUT
     ]
-
-
-def _variants(gpu: Gpu, paths: Sequence[str] | None) -> list[_Variant]:
-    moved = assumed(gpu)
-    for path in paths or ():
-        if path not in moved:
-            raise UnknownNameError("assumed value", path, moved)
-    variants = [_Variant("as chosen", "", "", gpu)]
-    for path in moved if paths is None else paths:
-        ends = (("low", gpu.provenance[path].low), ("high", gpu.provenance[path].high))
-        for end, text in ends:
-            if text is None or gpu.with_values({path: text}).value(path) == gpu.value(path):
-                continue
-            values = COUPLED.get(path, {}).get(end, {path: text})
-            variants.append(_Variant(path, end, text, gpu.with_values(values)))
-    if paths is None:
-        for what, tilings in TILINGS.items():
-            for end, tiling in zip(("low", "high"), tilings, strict=True):
-                variants.append(_Variant(what, end, end, gpu, tiling))
-    return variants
 
 
 def run(
@@ -106,32 +66,52 @@ def run(
     progress: Progress | None = None,
     *,
     gpu: Gpu | str = "t3-paper",
-    cases: Sequence[CaseKey] = CASES,
+    cases: Sequence[tuple[str, int, str]] = CASES,
     store: Store | None = None,
 ) -> Sensitivity:
     """Move every assumed value (or those at `paths`) to the ends of its range and simulate the cases.
 
-    Without `paths`, ways to cut the GEMM are moved too. `progress(done, all, what)` is called after every case. What
-    `store` holds is not simulated again.
-
-    Raises UnknownNameError for a path that is not an assumed value, and what `weft.compare` raises.
+    Without `paths`, ways to cut the GEMM are moved too. Raises UnknownNameError for a path that is not an assumed
+    value, and what the simulations raise.
     """
-    machine = load_gpu(gpu) if isinstance(gpu, str) else gpu
-    variants = _variants(machine, paths)
-    todo = {variant: [_task(variant, model, tp, name) for model, tp, name in cases] for variant in variants}
-    every = [task for tasks in todo.values() for task in tasks]
-    made = results(every, Compared.comparison, jobs, progress, store)
-    rows = (_row(variant, [made[task] for task in tasks]) for variant, tasks in todo.items())
-    return Sensitivity("t3", tuple(cases), tuple(rows), FORMATS)
+    machine = hardware.gpu(gpu)
+    moved = list(_moves(hardware.system(machine, gpus=2), paths))
+    graphs = [sublayer(model, name, tp) for model, tp, name in cases]
+    tasks = [[Simulation(g, hardware.system(machine, gpus=g.ranks), name) for name in OVERLAPS] for g in graphs]
+    rows = perturb(chain.from_iterable(tasks), moved, partial(_figures, tasks), Jobs(jobs, store, progress))
+    return Sensitivity("t3", tuple(cases), rows, FORMATS)
 
 
-def _task(variant: _Variant, model: str, tp: int, name: str) -> Compared:
-    layer = sublayer(model, name, tp=tp)
-    return Compared(
-        layer, variant.gpu, OVERLAPS, DEFAULT_REQUEST_BYTES, variant.tiling, spans=False, about=variant.about
-    )
+def _moves(system: System, paths: Sequence[str] | None = None) -> Iterator[Move]:
+    known = assumed(system.gpu)
+    for path in paths or ():
+        if path not in known:
+            raise UnknownNameError("assumed value", path, known)
+    values = (Values((path,), follow=COUPLED.get(path, {})) for path in (known if paths is None else paths))
+    yield from moves(system, values)
+    for what, tilings in TILINGS.items() if paths is None else ():
+        for end, tiling in zip(ENDS, tilings, strict=True):
+            yield Move(what, end, change=partial(_cut, tiling))
 
 
-def _row(variant: _Variant, found: list[Comparison]) -> Row:
-    figures = {name: figure(found) for name, figure in FIGURES.items()}
-    return Row(variant.what, variant.setting, figures)
+def _cut(tiling: GemmTiling, task: Simulation) -> Simulation:
+    """The task with its GEMM in other tiles."""
+
+    def changed(node: Node) -> Node:
+        choice = replace(node.choice, tiling=tiling)
+        return replace(node, choice=choice) if isinstance(node.op, Gemm) else node
+
+    return replace(task, graph=task.graph.map(changed))
+
+
+def _figures(tasks: Sequence[Sequence[Simulation]], runs: Runs) -> dict[str, float]:
+    found = []
+    for each in tasks:
+        base, t3, mca = (runs[task] for task in each)
+        overlap = PASSES["ideal-overlap"]
+        assert isinstance(overlap, Ideal)
+        ideal = assembled(overlap, each[0].graph, {"sequential": base})
+        moved = mca.total_bytes / base.total_bytes
+        found.append((speedup(t3, base), speedup(mca, base), speedup(ideal, base), moved))
+    *speedups, traffic = (exp(sum(map(log, values)) / len(values)) for values in zip(*found, strict=True))
+    return dict(zip(FORMATS, (*speedups, traffic - 1), strict=True))

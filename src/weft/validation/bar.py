@@ -65,9 +65,7 @@ class Demand:
         chosen = [part for part in chosen if len(part.subject)]
         errors = errors_of(*joined(chosen)) if chosen else None
         return [
-            Line(
-                self.what, self.protocol, name, limit, _statistic(errors, name), errors.rows if errors else 0
-            )
+            Line(self.what, self.protocol, name, limit, _statistic(errors, name), errors.rows if errors else 0)
             for name, limit in self.limits.items()
         ]
 

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from weft.errors import InputError
-from weft.predict import Parameter
+from weft.estimate import Parameter
 
 FloatArray = npt.NDArray[np.float64]
 Model = Callable[[Mapping[str, float]], FloatArray]
@@ -97,9 +97,7 @@ def split(strata: Sequence[str], share: float, seed: int) -> npt.NDArray[np.bool
     Raises InputError unless 0 < share < 1.
     """
     if not 0 < share < 1:
-        raise InputError(
-            f"a share of {share:g} of the rows cannot be held out; write one between 0 and 1, like 0.3"
-        )
+        raise InputError(f"a share of {share:g} of the rows cannot be held out; write one between 0 and 1, like 0.3")
     names = np.asarray(strata)
     random = np.random.default_rng(seed)
     held: npt.NDArray[np.bool_] = np.zeros(len(names), dtype=np.bool_)
@@ -114,15 +112,11 @@ def sample(strata: Sequence[str], most: int, seed: int) -> npt.NDArray[np.int64]
     names = np.asarray(strata)
     random = np.random.default_rng(seed)
     chosen = [random.permutation(np.flatnonzero(names == name))[:most] for name in np.unique(names)]
-    positions: npt.NDArray[np.int64] = (
-        np.sort(np.concatenate(chosen)) if chosen else np.zeros(0, dtype=np.int64)
-    )
+    positions: npt.NDArray[np.int64] = np.sort(np.concatenate(chosen)) if chosen else np.zeros(0, dtype=np.int64)
     return positions
 
 
-def fit(
-    model: Model, measured: FloatArray, parameters: Sequence[Parameter], start: Mapping[str, float]
-) -> Fit:
+def fit(model: Model, measured: FloatArray, parameters: Sequence[Parameter], start: Mapping[str, float]) -> Fit:
     """Fit `parameters` so that the model's seconds meet the `measured` ones, beginning at `start` by path.
 
     A parameter that fewer rows feel than it needs keeps its start. Raises InputError if none can be fitted.
@@ -182,9 +176,7 @@ class _Space:
     def plain(self, at: FloatArray) -> FloatArray:
         """The parameters at a point, kept within their bounds to the last bit [base unit]."""
         values = np.where(self.logarithmic, np.exp(np.where(self.logarithmic, at, 0)), at)
-        clipped: FloatArray = np.clip(
-            values, [p.low for p in self.parameters], [p.high for p in self.parameters]
-        )
+        clipped: FloatArray = np.clip(values, [p.low for p in self.parameters], [p.high for p in self.parameters])
         return clipped
 
     def _inside(self, values: FloatArray) -> FloatArray:
@@ -263,9 +255,7 @@ def _spread(found: Any, space: _Space, free: Sequence[int], rows: int) -> tuple[
 
     bent = 1 + (found.fun[:rows] / SOFTNESS) ** 2
     curvature, pull = bent**-1.5, found.fun[:rows] * bent**-0.5
-    slopes = (
-        found.jac[:rows] / np.sqrt(curvature)[:, None]
-    )  # scipy hands them back weighed by the loss's curvature
+    slopes = found.jac[:rows] / np.sqrt(curvature)[:, None]  # scipy hands them back weighed by the loss's curvature
     freedom = max(rows - len(free), 1)
     firm = np.diag(space.firmness[free] ** 2)
     inverse = np.linalg.inv((slopes * curvature[:, None]).T @ slopes + firm)

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from weft.hardware import Provenance, find_system, quantities
-from weft.hardware.libraries import values
+from weft.hardware import Gpu, Provenance, system
+from weft.library.profiles import values
 from weft.units import Dimension
 from weft.units import format as format_quantity
 from weft.validation.calibration import Fitted
@@ -67,9 +67,7 @@ class Target:
         tables: dict[str, list[str]] = {}
         for found in done.fit.determined():
             table, _, key = found.parameter.path.rpartition(".")
-            tables.setdefault(table, []).append(
-                _leaf(key, found, self.dimensions[found.parameter.path], source)
-            )
+            tables.setdefault(table, []).append(_leaf(key, found, self.dimensions[found.parameter.path], source))
         blocks = ["\n".join([f"[{table}]", *leaves]) for table, leaves in tables.items()]
         return "\n\n".join(["\n".join(head), *blocks]) + "\n"
 
@@ -81,7 +79,8 @@ def gpu_target(place: Path, name: str) -> Target:
     subjects, problems, _ = subjects_of(place, machines, ("gemm",))
     subject = subjects[0]
     names = sorted(set(subject.rows.texts["gpu"].tolist()))
-    dimensions = {parameter.path: quantities()[parameter.path].dimension for parameter in subject.parameters}
+    rules = {parameter.path: Gpu.rules()[parameter.path] for parameter in subject.parameters}
+    dimensions = {path: rule.dimension for path, rule in rules.items() if rule is not None}
     told = [str(problem) for problem in gathered(problems)]
     description = f"{gpu.description} Calibrated to measurements of {', '.join(names)}."
     return Target(
@@ -99,17 +98,17 @@ def gpu_target(place: Path, name: str) -> Target:
 
 def library_target(place: Path, name: str) -> Target:
     """The collective library of a system and its collectives among the measurements; InputError if there are none."""
-    match = find_system(name)
-    subjects, problems, _ = subjects_of(place, Machines((match.gpu,)), ("collective",))
+    found = system(name)
+    subjects, problems, _ = subjects_of(place, Machines((found.gpu,)), ("collective",))
     subject = subjects[0]
-    profile = Machines().profile(match.gpu)
+    profile = Machines().profile(found.gpu)
     return Target(
         subject,
         profile.name,
         _title(profile.title),
-        f"{profile.description} Calibrated to measurements on {match.gpu.name}.",
+        f"{profile.description} Calibrated to measurements on {found.gpu.name}.",
         "gpus",
-        [match.gpu.name],
+        [found.gpu.name],
         {parameter.path: values()[parameter.path].rule.dimension for parameter in subject.parameters},
         [str(problem) for problem in gathered(problems)],
         _calibrated_before(subject, profile.provenance),

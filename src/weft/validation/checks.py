@@ -83,9 +83,7 @@ def gemm_floor(m: FloatArray, n: FloatArray, k: FloatArray, dtype: str, gpu: Gpu
     return np.maximum(2 * m * n * k / rate, cold / gpu.memory.bandwidth)
 
 
-def collective_floor(
-    name: str, ranks: FloatArray, size: FloatArray, link: float, in_switch: bool
-) -> FloatArray:
+def collective_floor(name: str, ranks: FloatArray, size: FloatArray, link: float, in_switch: bool) -> FloatArray:
     """Less time than this no collective takes [s]: what a GPU must at least send over its links, in one direction.
 
     `size` counts as nccl-tests do; `link` is the egress of the whole GPU [bytes/s]. In-switch reduction halves

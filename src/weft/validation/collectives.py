@@ -5,21 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 
-from weft import predict
-from weft.collectives.library import canonical
+from weft import hardware
 from weft.errors import InputError
-from weft.hardware import Gpu, SystemMatch, find_system
-from weft.hardware.libraries import Profile
-from weft.predict.collective_parameters import collective_parameters
-from weft.predict.collective_rigs import Rig, rig_of
+from weft.estimate import collective_parameters, estimate
+from weft.graph import Collective
+from weft.hardware import Gpu, System
+from weft.library.collectives import canonical
+from weft.library.profiles import Profile
 from weft.validation.checks import beyond_physics, collective_floor, duplicates, unknown_names
 from weft.validation.data import Rows
 from weft.validation.machines import Machines
 from weft.validation.problems import Problem, left_out
+from weft.validation.rigs import Rig, rig_of
 from weft.validation.subjects import Subject
 
 FloatArray = npt.NDArray[np.float64]
@@ -41,24 +43,19 @@ class Case:
     positions: npt.NDArray[np.int64]
     collective: str
     ranks: int
-    match: SystemMatch
+    system: System
     rig: Rig
 
     @property
     def gpu(self) -> Gpu:
         """The GPU of the system."""
-        return self.match.gpu
+        return self.system.gpu
 
     def seconds(self, size: FloatArray, profile: Profile) -> FloatArray:
         """Predicted times for some numbers of bytes [s]."""
-        return predict.collective(
-            self.collective,
-            size,
-            self.ranks,
-            self.match,
-            profile=profile,
-            **self.rig.options(self.ranks, self.match.nodes),
-        ).seconds
+        op = Collective(self.collective, cast(int, size), self.ranks, self.rig.dtype)
+        harness = self.rig.harness(self.ranks, self.system.nodes, profile)
+        return estimate(op, self.system, harness=harness).seconds
 
     def feels(self, path: str) -> bool:
         """Whether its times may depend on a value of a profile: any but those of the other collectives."""
@@ -74,11 +71,11 @@ def collective_subjects(rows: Rows, machines: Machines) -> tuple[list[Subject], 
     rows = _of_chosen(rows, machines)
     problems = [
         *duplicates(rows),
-        *unknown_names(rows, "system", find_system),
+        *unknown_names(rows, "system", hardware.system),
         *unknown_names(rows, "collective", canonical),
     ]
     kept = rows.take(left_out(problems, rows.line))
-    wrong = [*_impossible_ranks(kept), *_without_model(kept)]
+    wrong = [*_impossible_ranks(kept), *_forced(kept), *_without_model(kept)]
     kept = kept.take(left_out(wrong, kept.line))
     problems += wrong
     subjects = []
@@ -96,21 +93,19 @@ def cases_of(rows: Rows) -> tuple[Case, ...]:
     """The rows grouped by everything but their bytes."""
     texts = [rows.texts[name].tolist() for name in ("system", "collective", "source", "notes")]
     keys = zip(*texts, rows.numbers["ranks"].astype(int).tolist(), strict=True)
-    members: dict[tuple[SystemMatch, str, int, Rig], list[int]] = {}
+    members: dict[tuple[System, str, int, Rig], list[int]] = {}
     for position, (system, name, source, notes, ranks) in enumerate(keys):
-        match, rig = _match(system, ranks), _rig(system, notes, source)
-        members.setdefault((match, canonical(name), ranks, rig), []).append(position)
+        found, rig = _resolved(system, ranks), _rig(system, notes, source)
+        members.setdefault((found, canonical(name), ranks, rig), []).append(position)
     return tuple(
-        Case(np.array(positions), name, ranks, match, rig)
-        for (match, name, ranks, rig), positions in members.items()
+        Case(np.array(positions), name, ranks, found, rig) for (found, name, ranks, rig), positions in members.items()
     )
 
 
 @lru_cache(maxsize=1024)
-def _match(system: str, ranks: int) -> SystemMatch:
+def _resolved(system: str, ranks: int) -> System:
     """The machine that runs `ranks` ranks: what the text says, or another number of its GPUs."""
-    match = find_system(system)
-    return match if match.gpus == ranks else match.with_ranks(ranks)
+    return hardware.system(system, gpus=ranks)
 
 
 @lru_cache(maxsize=4096)
@@ -126,7 +121,7 @@ class _Model:
     known: dict[tuple[object, ...], FloatArray] = field(default_factory=dict)
 
     def __call__(self, rows: Rows, values: Mapping[str, float]) -> FloatArray:
-        profile = self.profile.with_values(dict(values)) if values else self.profile
+        profile = self.profile.replace(dict(values)) if values else self.profile
         seconds = np.empty(len(rows))
         for case in cases_of(rows):
             seconds[case.positions] = self._seconds(rows, case, profile, values)
@@ -175,8 +170,8 @@ def _labels(rows: Rows) -> dict[str, npt.NDArray[np.object_]]:
             case.collective,
             case.rig.library,
             case.rig.host,
-            case.match.nodes,
-            FROM_ROWS if case.rig.network_from_rows and case.match.nodes > 1 else FROM_MACHINE,
+            case.system.nodes,
+            FROM_ROWS if case.rig.network_from_rows and case.system.nodes > 1 else FROM_MACHINE,
         )
         for name, value in zip(names[1:], told, strict=True):
             columns[name][case.positions] = value
@@ -195,7 +190,7 @@ def _of_chosen(rows: Rows, machines: Machines) -> Rows:
 
 def _gpu_name(system: str) -> str | None:
     try:
-        return find_system(system).gpu.name
+        return hardware.system(system).gpu.name
     except InputError:
         return None
 
@@ -205,15 +200,21 @@ def _impossible_ranks(rows: Rows) -> list[Problem]:
     columns = (rows.line, rows.texts["system"], rows.numbers["ranks"].astype(int))
     for line, system, ranks in zip(*(column.tolist() for column in columns), strict=True):
         try:
-            _match(system, ranks)
+            _resolved(system, ranks)
         except InputError as error:
             problems.append(Problem(rows.file, (line,), "ranks", str(ranks), str(error)))
             continue
         if ranks < 2:
-            problems.append(
-                Problem(rows.file, (line,), "ranks", str(ranks), "a collective needs at least two ranks")
-            )
+            problems.append(Problem(rows.file, (line,), "ranks", str(ranks), "a collective needs at least two ranks"))
     return problems
+
+
+def _forced(rows: Rows) -> Iterator[Problem]:
+    """Rows measured with a protocol or a number of channels that the library was told to use."""
+    forced = (rows.texts["protocol"] != "") | (rows.texts["channels"] != "")
+    if forced.any():
+        rule = "protocol and channels are forced in these rows; Weft predicts what the library chooses"
+        yield Problem(rows.file, tuple(rows.line[forced].tolist()), "", "", rule)
 
 
 def _without_model(rows: Rows) -> list[Problem]:
@@ -251,10 +252,8 @@ def _believable(rows: Rows, gpu: Gpu, profile: Profile) -> tuple[Rows, list[Prob
     size = rows.numbers["bytes"]
     for case in cases_of(rows):
         of = case.positions
-        reduces = case.match.machine.switch_reduces
-        floor[of] = collective_floor(
-            case.collective, np.full(len(of), float(case.ranks)), size[of], link, reduces
-        )
+        reduces = case.system.node is not None and case.system.node.switch_reduces
+        floor[of] = collective_floor(case.collective, np.full(len(of), float(case.ranks)), size[of], link, reduces)
         expected[of] = case.seconds(size[of], profile)
     impossible = beyond_physics(rows, floor, expected, gpu.name)
     return rows.take(left_out(impossible, rows.line)), [*wrong, *impossible]

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
-from weft.collectives.library import canonical
+from weft import hardware
 from weft.errors import InputError
-from weft.hardware import find_system
+from weft.graph import Collective, Gemm, concurrent
+from weft.library.collectives import canonical
+from weft.options import RunOptions
+from weft.schedule import SHARING
 from weft.validation.checks import duplicates, unknown_names
 from weft.validation.data import Rows
 from weft.validation.machines import Machines
@@ -26,7 +30,7 @@ def contention_subjects(rows: Rows, machines: Machines) -> tuple[list[Subject], 
     """The rows of a contention file, one subject for each quantity, and what is wrong with rows."""
     problems = [
         *duplicates(rows),
-        *unknown_names(rows, "system", find_system),
+        *unknown_names(rows, "system", hardware.system),
         *unknown_names(rows, "collective", canonical),
     ]
     kept = rows.take(left_out(problems, rows.line))
@@ -34,7 +38,7 @@ def contention_subjects(rows: Rows, machines: Machines) -> tuple[list[Subject], 
     kept = kept.take(left_out(wrong, kept.line))
     if machines.chosen:
         wanted = {gpu.name for gpu in machines.chosen}
-        gpus = [find_system(name).gpu.name for name in kept.texts["system"].tolist()]
+        gpus = [hardware.system(name).gpu.name for name in kept.texts["system"].tolist()]
         kept = kept.take(np.array([name in wanted for name in gpus], dtype=np.bool_))
     subjects = [_subject(kept, quantity) for quantity in QUANTITIES] if len(kept) else []
     return subjects, problems + wrong
@@ -43,12 +47,10 @@ def contention_subjects(rows: Rows, machines: Machines) -> tuple[list[Subject], 
 def _wrong(rows: Rows, position: int) -> list[Problem]:
     """What keeps a row from being simulated."""
     line = (int(rows.line[position]),)
-    gpu = find_system(str(rows.texts["system"][position])).gpu
+    gpu = hardware.system(str(rows.texts["system"][position])).gpu
     dtype = str(rows.texts["dtype"][position])
     if not gpu.supports(dtype):
-        return [
-            Problem(rows.file, line, "dtype", dtype, f"{gpu.name} does not multiply matrices of this type")
-        ]
+        return [Problem(rows.file, line, "dtype", dtype, f"{gpu.name} does not multiply matrices of this type")]
     found = []
     for what in ("gemm", "collective"):
         alone, beside = (float(rows.numbers[f"{what}_{how}_us"][position]) for how in ("alone", "concurrent"))
@@ -95,9 +97,7 @@ def _case(rows: Rows, position: int) -> _Case:
     m, n, k, size, gemms, collectives = (
         int(rows.numbers[name][position]) for name in ("m", "n", "k", "bytes", "gemms", "collectives")
     )
-    system, dtype, collective = (
-        str(rows.texts[name][position]) for name in ("system", "dtype", "collective")
-    )
+    system, dtype, collective = (str(rows.texts[name][position]) for name in ("system", "dtype", "collective"))
     return system, dtype, m, n, k, collective, size, gemms, collectives
 
 
@@ -109,19 +109,11 @@ def _simulated(
 
     The sources do not say which loop was launched first; here it is the collectives'.
     """
-    from weft.simulation import beside
-    from weft.workload import Gemm
+    from weft.run import compare
 
-    match = find_system(system)
-    found = beside(
-        Gemm(m, n, k, dtype),
-        canonical(collective),
-        size,
-        match.machine,
-        ranks=match.gpus,
-        gemms=gemms,
-        collectives=collectives,
-        first="collective",
-        clock="short",
-    )
+    on = hardware.system(system)
+    op = Collective(canonical(collective), size, on.gpus, dtype)
+    graph = concurrent(Gemm(m, n, k, dtype), op, gemms, collectives)
+    overlap = replace(SHARING["streams"], first="collective")
+    found = compare(graph, on, [overlap], RunOptions(clock="short")).corun()
     return found.gemm.slowdown, found.collective.slowdown, found.makespan

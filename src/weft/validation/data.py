@@ -53,6 +53,7 @@ SCHEMAS: Mapping[Kind, Schema] = {
     "collective": Schema(
         "collectives.csv",
         {"system": "text", "collective": "text", "ranks": "count", "bytes": "count", "time_us": "positive"},
+        _cells("text", "source", "notes", "protocol", "channels"),
     ),
     "overlap": Schema(
         "overlap.csv",
@@ -153,19 +154,13 @@ def read_file(file: Path) -> tuple[Rows | None, list[Problem]]:
     except UnicodeDecodeError:
         return None, [Problem(file.name, (), "", "", "this is no text in UTF-8; export it as CSV in UTF-8")]
     except OSError as error:
-        raise InputError(
-            f"the file '{file}' cannot be read ({error.strerror}); check it and its rights"
-        ) from None
+        raise InputError(f"the file '{file}' cannot be read ({error.strerror}); check it and its rights") from None
     if not text.strip():
-        return None, [
-            Problem(file.name, (), "", "", "this file is empty; write a line of column names and rows")
-        ]
+        return None, [Problem(file.name, (), "", "", "this file is empty; write a line of column names and rows")]
     lines = csv.reader(io.StringIO(text, newline=""))
     head = [cell.strip() for cell in next(lines, [])]
     if separator := _wrong_separator(head):
-        rule = (
-            f"the cells of this file are parted by {separator}; export it with commas, and points in numbers"
-        )
+        rule = f"the cells of this file are parted by {separator}; export it with commas, and points in numbers"
         return None, [Problem(file.name, (), "", "", rule)]
     kind = _kind_of(head, file.name)
     if kind is None:
@@ -238,9 +233,7 @@ def _read(
     if not numbers and not problems:
         return None, [Problem(file, (), "", "", "this file has a header only; add rows")]
     texts = {name: np.array(cells[name], dtype=np.str_) for name, cell in wanted.items() if cell == "text"}
-    floats = {
-        name: np.array(cells[name], dtype=np.float64) for name, cell in wanted.items() if cell != "text"
-    }
+    floats = {name: np.array(cells[name], dtype=np.float64) for name, cell in wanted.items() if cell != "text"}
     for name, cell in SCHEMAS[kind].optional.items():
         if cell == "text":
             texts.setdefault(name, np.full(len(numbers), "", dtype="<U1"))

@@ -36,9 +36,7 @@ def _gemms() -> Iterator[Demand]:
         what = f"GEMM bf16/fp16, {name}"
         at_least_20us = where(machines, LONG, dtype=HALF)
         yield Demand(f"{what}, {LONG}", "gemm", "held out", {"mean": 0.08, "p90": 0.18}, at_least_20us)
-        yield Demand(
-            f"{what}, {SHORT}", "gemm", "held out", {"mean": 0.15}, where(machines, SHORT, dtype=HALF)
-        )
+        yield Demand(f"{what}, {SHORT}", "gemm", "held out", {"mean": 0.15}, where(machines, SHORT, dtype=HALF))
         yield Demand(f"{what}, {LONG}", "gemm", "leave one out", {"mean": 0.15}, at_least_20us)
     for name, machines in _SINGLE.items():
         rows = where(machines, dtype=("fp32",))
@@ -53,9 +51,7 @@ def _collectives() -> Iterator[Demand]:
         for size, limit in SIZES.items():
             rows = where((), size, **one_node, **only)
             yield Demand(f"NCCL, one node, {who}, {size}", "collective", "held out", {"mean": limit}, rows)
-    yield Demand(
-        "NCCL, one node, every row", "collective", "leave one out", {"mean": 0.20}, where((), "", **one_node)
-    )
+    yield Demand("NCCL, one node, every row", "collective", "leave one out", {"mean": 0.20}, where((), "", **one_node))
     for gpu in _NCCL_GPUS:
         rows = where((gpu,), "", **one_node)
         yield Demand(f"NCCL, one node, {gpu}", "collective", "held out", {"mean": 0.06}, rows)

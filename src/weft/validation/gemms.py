@@ -9,13 +9,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from weft import predict
 from weft.errors import InputError
-from weft.hardware import Gpu, quantities
+from weft.estimate import GEMM_PARAMETERS, Harness, estimate
+from weft.graph import Gemm
+from weft.hardware import Gpu
 from weft.validation.checks import DTYPE_BYTES, beyond_physics, duplicates, gemm_floor, unknown_names
 from weft.validation.data import Rows
 from weft.validation.machines import Machines
 from weft.validation.problems import Problem, left_out
+from weft.validation.rigs import gemm_harness
 from weft.validation.subjects import Subject
 
 FloatArray = npt.NDArray[np.float64]
@@ -58,28 +60,24 @@ def _believable(rows: Rows, gpu: Gpu) -> tuple[Rows, list[Problem]]:
 def gemm_seconds(rows: Rows, gpu: Gpu) -> FloatArray:
     """The closed form's time of each row on one GPU, as the row says it was measured [s]."""
     seconds = np.empty(len(rows))
-    for options, positions in _by_options(rows):
-        seconds[positions] = _seconds(rows.take(positions), gpu, dict(options))
+    for harness, positions in _by_harness(rows):
+        seconds[positions] = _seconds(rows.take(positions), gpu, harness)
     return seconds
 
 
-Options = tuple[tuple[str, Any], ...]
-
-
 @lru_cache(maxsize=256)
-def _by_options(rows: Rows) -> tuple[tuple[Options, npt.NDArray[np.int64]], ...]:
-    """The rows by what their notes and source say of how they were measured, as options of the closed form."""
-    members: dict[Options, list[int]] = {}
+def _by_harness(rows: Rows) -> tuple[tuple[Harness, npt.NDArray[np.int64]], ...]:
+    """The rows by how their notes and source say they were measured."""
+    members: dict[Harness, list[int]] = {}
     pairs = zip(rows.texts["notes"].tolist(), rows.texts["source"].tolist(), strict=True)
     for position, (notes, source) in enumerate(pairs):
-        options = tuple(sorted(predict.gemm_options(notes, source).items()))
-        members.setdefault(options, []).append(position)
-    return tuple((options, np.array(positions, dtype=np.int64)) for options, positions in members.items())
+        members.setdefault(gemm_harness(notes, source), []).append(position)
+    return tuple((harness, np.array(positions, dtype=np.int64)) for harness, positions in members.items())
 
 
-def _seconds(rows: Rows, gpu: Gpu, options: dict[str, Any]) -> FloatArray:
-    def of_dtype(m: FloatArray, n: FloatArray, k: FloatArray, dtype: str) -> FloatArray:
-        return predict.gemm(m, n, k, dtype, gpu, **options).seconds
+def _seconds(rows: Rows, gpu: Gpu, harness: Harness) -> FloatArray:
+    def of_dtype(m: Any, n: Any, k: Any, dtype: str) -> FloatArray:
+        return estimate(Gemm(m, n, k, dtype), gpu, harness=harness).seconds
 
     return _per_dtype(rows, of_dtype)
 
@@ -93,12 +91,11 @@ def changed(gpu: Gpu, values: Mapping[str, float]) -> Gpu:
     """The GPU with values at some paths replaced, given as plain numbers [base units]."""
     if not values:
         return gpu
-    return gpu.with_values({path: quantities()[path].format(value) for path, value in values.items()})
+    rules = {path: Gpu.rules()[path] for path in values}
+    return gpu.replace({path: rule.format(values[path]) for path, rule in rules.items() if rule is not None})
 
 
-def _per_dtype(
-    rows: Rows, seconds: Callable[[FloatArray, FloatArray, FloatArray, str], FloatArray]
-) -> FloatArray:
+def _per_dtype(rows: Rows, seconds: Callable[[FloatArray, FloatArray, FloatArray, str], FloatArray]) -> FloatArray:
     result = np.empty(len(rows))
     shapes = [rows.numbers[name] for name in ("m", "n", "k")]
     dtypes = rows.texts["dtype"]
@@ -119,9 +116,7 @@ def _by_gpu(rows: Rows, machines: Machines) -> Iterator[tuple[Gpu, Rows]]:
 
 def _unsupported(rows: Rows, gpu: Gpu) -> list[Problem]:
     dtypes = rows.texts["dtype"]
-    bad = [
-        dtype for dtype in np.unique(dtypes).tolist() if dtype not in DTYPE_BYTES or not gpu.supports(dtype)
-    ]
+    bad = [dtype for dtype in np.unique(dtypes).tolist() if dtype not in DTYPE_BYTES or not gpu.supports(dtype)]
     known = ", ".join(dtype for dtype in DTYPE_BYTES if gpu.supports(dtype))
     return [
         Problem(
@@ -145,7 +140,7 @@ def _subject(rows: Rows, gpu: Gpu, machines: Machines) -> Subject:
         labels={"gpu": machines.labels(gpu, rows.texts["gpu"]), "dtype": rows.texts["dtype"]},
         ranges={LONG: measured >= _LONG_SECONDS, SHORT: measured < _LONG_SECONDS},
         predict=lambda some, values: gemm_seconds(some, changed(gpu, values)),
-        parameters=predict.GEMM_PARAMETERS,
-        start={parameter.path: gpu.value(parameter.path) for parameter in predict.GEMM_PARAMETERS},
+        parameters=GEMM_PARAMETERS,
+        start={parameter.path: gpu.value(parameter.path) for parameter in GEMM_PARAMETERS},
         vendor=gpu.vendor,
     )

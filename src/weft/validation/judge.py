@@ -37,6 +37,4 @@ def _signs(validation: Validation) -> Line:
     """Whether overlapping wins or loses over the sequence is what a user decides by."""
     right, count = right_signs(validation.predictions)
     reached = right / count if count else None
-    return Line(
-        f"{FLUX}: right sign of win or loss", "as shipped", "share", 0.85, reached, count, at_least=True
-    )
+    return Line(f"{FLUX}: right sign of win or loss", "as shipped", "share", 0.85, reached, count, at_least=True)

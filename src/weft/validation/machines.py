@@ -9,18 +9,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from weft import hardware
 from weft.errors import InputError, UnknownNameError
-from weft.hardware import Gpu, find_gpu, load, names
-from weft.hardware.libraries import Profile, load_library, profile_for
+from weft.hardware import Gpu, gpu_names
+from weft.library.profiles import Profile, load_library, profile_for
 from weft.validation.data import Rows
-
-
-def _gpu(name: str) -> Gpu:
-    if name.endswith(".csv"):
-        raise InputError(
-            f"'{name}' is no GPU: a file that describes one ends in .toml; name measurements with --data"
-        )
-    return find_gpu(name)
 
 
 def _library(name: str) -> Profile:
@@ -38,7 +31,7 @@ def _library(name: str) -> Profile:
 
 def _is_gpu(name: str) -> bool:
     try:
-        load(name)
+        hardware.gpu(name)
     except InputError:
         return False
     return True
@@ -60,27 +53,21 @@ class Machines:
     @classmethod
     def of(cls, gpus: Sequence[str], libraries: Sequence[str] = ()) -> Machines:
         """Only these GPUs; all of them if there is no name. Raises UnknownNameError, InputError or ConfigError."""
-        chosen = tuple(map(_gpu, gpus))
-        files = {
-            gpu.name: Path(name).name
-            for gpu, name in zip(chosen, gpus, strict=True)
-            if name.endswith(".toml")
-        }
+        chosen = tuple(map(hardware.gpu, gpus))
+        files = {gpu.name: Path(name).name for gpu, name in zip(chosen, gpus, strict=True) if name.endswith(".toml")}
         return cls(chosen, tuple(map(_library, libraries)), files)
 
     def labels(self, gpu: Gpu, texts: npt.NDArray[np.str_]) -> npt.NDArray[np.str_]:
         """What the rows of a GPU are called in groups: as they say, but a file's GPU goes by its own name."""
         if gpu.name not in self.files:
             return texts
-        name = f"{gpu.name} ({self.files[gpu.name]})" if gpu.name in names() else gpu.name
+        name = f"{gpu.name} ({self.files[gpu.name]})" if gpu.name in gpu_names() else gpu.name
         return np.full(len(texts), name)
 
     def profile(self, gpu: Gpu) -> Profile:
         """How the vendor's collective library performs on a GPU, by the user's profile if one names it."""
         library = "rccl" if gpu.vendor == "amd" else "nccl"
-        own = [
-            profile for profile in self.libraries if gpu.name in profile.gpus and profile.library == library
-        ]
+        own = [profile for profile in self.libraries if gpu.name in profile.gpus and profile.library == library]
         return own[0] if own else profile_for(gpu.name, gpu.architecture, library)
 
     def find(self, text: str) -> Gpu:
@@ -93,7 +80,7 @@ class Machines:
         for gpu in self.chosen:
             if text.lower() in (name.lower() for name in (gpu.name, *gpu.aliases)):
                 return gpu
-        found = find_gpu(text)
+        found = hardware.gpu(text)
         if not self.chosen or found.name in (gpu.name for gpu in self.chosen):
             return found
         raise UnknownNameError("GPU", text, [gpu.name for gpu in self.chosen])

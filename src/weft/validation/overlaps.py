@@ -10,14 +10,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from weft import predict
+from weft import hardware
 from weft.errors import InputError
-from weft.hardware import SystemMatch, find_system
-from weft.predict.collective_rigs import rig_of
+from weft.estimate import estimate
+from weft.graph import Collective, Gemm
+from weft.hardware import System
+from weft.lower.machine import default_request_bytes
+from weft.options import RunOptions
+from weft.parallel import dependent, share_of
 from weft.validation.checks import DTYPE_BYTES, duplicates, unknown_names
 from weft.validation.data import Rows
 from weft.validation.machines import Machines
 from weft.validation.problems import Problem, left_out
+from weft.validation.rigs import rig_of
 from weft.validation.subjects import Predicted, Subject
 
 FloatArray = npt.NDArray[np.float64]
@@ -26,15 +31,16 @@ FLUX = "Flux, NVLink"
 """The rows of Flux's paper and README on A100, A800 and H800 with NVLink."""
 SEQUENTIAL = "sequential"
 METHODS = {
-    "flux": "fused",
-    "Triton-distributed": "fused",
-    "TileLink": "fused",
+    "flux": "flux",
+    "Triton-distributed": "flux",
+    "TileLink": "flux",
     "TransformerEngine": "chunked",
     "Async-TP": "chunked",
     "async TP": "chunked",
     "async-TP": "chunked",
 }
-"""How the measured systems overlap: one kernel that waits for, or sends, each tile; or chunks on several streams."""
+"""How the measured systems overlap, as passes: one kernel that waits for, or sends, each tile; or chunks on several
+streams."""
 FLUX_METHODS = ("flux", "TransformerEngine-1.4-userbuffers")
 """What Flux's authors measured against the sequence of GEMM and collective."""
 _USUAL = "bf16"  # where a row names no data type
@@ -47,7 +53,7 @@ _LOCAL = re.compile(r"local_gemm=(\d+)x(\d+)x(\d+)")
 class Overlapped:
     """One row as a problem: the GEMM of each rank and of all [m, n, k], and a collective of `size` bytes in all."""
 
-    match: SystemMatch
+    system: System
     pattern: str
     dtype: str
     ranks: int
@@ -65,42 +71,43 @@ class Overlapped:
     def method(self) -> str | None:
         """How the measured system overlaps, in the engine's words; None if there is no model of it."""
         found = [
-            method
-            for name, method in METHODS.items()
-            if self.measured_by.startswith(name) or name in self.measured_by
+            method for name, method in METHODS.items() if self.measured_by.startswith(name) or name in self.measured_by
         ]
         return found[0] if found else None
 
     def overlapped(self) -> tuple[float, float]:
         """Seconds of both, overlapped as the measured system does it and simulated; and how much faster that is."""
-        from weft.simulation import overlapped
+        from weft.run import simulate
 
-        method: Any = self.method
-        found = overlapped(
-            self.pattern, *self.whole, self.match.machine, ranks=self.ranks, dtype=self.dtype, method=method
-        )
-        return float(found.overlapped), float(found.speedup)
+        system = hardware.system(self.system, gpus=self.ranks)
+        gpu = system.gpu
+        # GPUs of one die keep the size that the measured overlaps were compared at.
+        grain = default_request_bytes(gpu) if gpu.dies > 1 else gpu.memory.interleave
+        form: Any = self.pattern
+        graph = dependent(form, share_of(form, Gemm(*self.whole, self.dtype), self.ranks), self.ranks)
+        run = simulate(graph, system, self.method, RunOptions(clock="short", request_bytes=grain))
+        alone = RunOptions(clock="short")
+        parts = [float(estimate(node.op, system, alone).seconds) for node in graph]
+        return run.makespan, sum(parts) / run.makespan
 
     def sequential(self) -> float:
         """Seconds of the GEMM and the library's collective, one after the other, in closed form."""
-        gemm = predict.gemm(*self.local, self.dtype, self.match.gpu).seconds
-        rig = rig_of(self.match.name, "", "")
-        options = rig.options(self.ranks, self.match.nodes)
-        comm = predict.collective(self.collective, self.size, self.ranks, self.match, **options).seconds
-        return float(gemm) + float(comm)
+        harness = rig_of(self.system.name, "", "").harness(self.ranks, self.system.nodes)
+        moved = Collective(self.collective, self.size, self.ranks)
+        return sum(
+            float(estimate(op, self.system, harness=harness).seconds) for op in (Gemm(*self.local, self.dtype), moved)
+        )
 
 
 def overlap_subjects(rows: Rows, machines: Machines) -> tuple[list[Subject], list[Problem]]:
     """The rows of an overlap file with a shape, a known system and a pattern that has a model; what others lack."""
-    problems = [*duplicates(rows), *_without_model(rows), *unknown_names(rows, "system", find_system)]
+    problems = [*duplicates(rows), *_without_model(rows), *unknown_names(rows, "system", hardware.system)]
     kept = rows.take(left_out(problems, rows.line))
     cases: dict[int, Overlapped] = {}
     for position in range(len(kept)):
         case, wrong = _case(kept, position)
         problems += wrong
-        if case is not None and (
-            not machines.chosen or case.match.gpu.name in {g.name for g in machines.chosen}
-        ):
+        if case is not None and (not machines.chosen or case.system.gpu.name in {g.name for g in machines.chosen}):
             cases[int(kept.line[position])] = case
     kept = kept.take(np.isin(kept.line, list(cases)))
     simulated, wrong = _simulated(kept, cases)
@@ -146,7 +153,7 @@ def _simulated(rows: Rows, cases: Mapping[int, Overlapped]) -> tuple[list[Subjec
         try:
             results[line] = case.overlapped()
         except InputError as error:
-            problems.append(Problem(rows.file, (line,), "system", case.match.name, str(error)))
+            problems.append(Problem(rows.file, (line,), "system", case.system.name, str(error)))
     names = np.array([cases[line].measured_by for line in rows.line.tolist()], dtype=np.str_)
     done = np.isin(rows.line, list(results))
     subjects = []
@@ -218,20 +225,17 @@ def _case(rows: Rows, position: int) -> tuple[Overlapped | None, list[Problem]]:
         return None, [Problem(rows.file, line, "m, n, k, ranks", "", "a shape is needed to predict this row")]
     ranks = int(number["ranks"])
     try:
-        match = find_system(text["system"])
-        match = match if match.gpus == ranks else match.with_ranks(ranks)
+        system = hardware.system(text["system"], gpus=ranks)
     except InputError as error:
         return None, [Problem(rows.file, line, "ranks", str(ranks), str(error))]
     text["dtype"] = text["dtype"] or _USUAL
-    if text["dtype"] not in DTYPE_BYTES or not match.gpu.supports(text["dtype"]):
-        rule = f"{match.gpu.name} does not multiply matrices of this type"
+    if text["dtype"] not in DTYPE_BYTES or not system.gpu.supports(text["dtype"]):
+        rule = f"{system.gpu.name} does not multiply matrices of this type"
         return None, [Problem(rows.file, line, "dtype", text["dtype"], rule)]
-    return _whole(text, number, match, ranks), []
+    return _whole(text, number, system, ranks), []
 
 
-def _whole(
-    text: Mapping[str, str], number: Mapping[str, float], match: SystemMatch, ranks: int
-) -> Overlapped:
+def _whole(text: Mapping[str, str], number: Mapping[str, float], system: System, ranks: int) -> Overlapped:
     """A row's GEMM as all ranks together and as each of them computes it; a row's note says which it gives."""
     pattern, each = text["pattern"], DTYPE_BYTES[text["dtype"]]
     m, n, k = (int(number[name]) for name in ("m", "n", "k"))
@@ -246,7 +250,7 @@ def _whole(
     moved = local[0] * local[2] * each if pattern == "ag_gemm" else local[0] * local[1] * max(each, 2)
     by = _BY.search(text["notes"])
     measured_by = by[1].strip() if by else ""
-    return Overlapped(match, pattern, text["dtype"], ranks, local, whole, int(moved), measured_by)
+    return Overlapped(system, pattern, text["dtype"], ranks, local, whole, int(moved), measured_by)
 
 
 def _without_model(rows: Rows) -> Iterator[Problem]:
@@ -255,6 +259,4 @@ def _without_model(rows: Rows) -> Iterator[Problem]:
         if pattern not in _COLLECTIVES:
             lines = tuple(rows.line[patterns == pattern].tolist())
             known = ", ".join(_COLLECTIVES)
-            yield Problem(
-                rows.file, lines, "pattern", pattern, f"Weft has no model of this pattern; it has {known}"
-            )
+            yield Problem(rows.file, lines, "pattern", pattern, f"Weft has no model of this pattern; it has {known}")

@@ -44,9 +44,7 @@ class Calibrated:
         }
 
 
-def calibrated(
-    subject: Subject, holdout: float = HOLDOUT, seed: int = SEED, most_rows: int = MOST_ROWS
-) -> Calibrated:
+def calibrated(subject: Subject, holdout: float = HOLDOUT, seed: int = SEED, most_rows: int = MOST_ROWS) -> Calibrated:
     """Fit a subject's parameters to a random part of its rows and find the errors on the rest.
 
     The same share of every group is held out. Raises InputError if the rows are too few.
@@ -73,9 +71,7 @@ def unseen(subject: Subject, subjects: Sequence[Subject]) -> Subject:
     return replace(subject, start={**middle, **borrowed(subject, subjects, {})})
 
 
-def hold_out(
-    subjects: Sequence[Subject], progress: Progress | None = None, seed: int = SEED
-) -> list[Calibrated]:
+def hold_out(subjects: Sequence[Subject], progress: Progress | None = None, seed: int = SEED) -> list[Calibrated]:
     """Every subject with enough rows, fitted to 70 % of its rows at random and tried on the other 30 %.
 
     The catalogue's own values, fitted to all rows, are not used.
@@ -126,8 +122,6 @@ def _each(
             progress(position, len(subjects), f"{subject.kind} {subject.machine}")
         try:
             done.append(step(subject))
-        except (
-            InputError
-        ):  # too few rows to fit: the machine keeps its catalogue values and is not in this table
+        except InputError:  # too few rows to fit: the machine keeps its catalogue values and is not in this table
             continue
     return done

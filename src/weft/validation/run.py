@@ -69,9 +69,7 @@ class Validation:
         found = []
         for kind in dict.fromkeys(part.subject.kind for part in self.predictions):
             rows = [row for part in self._parts(kind) for row in worst_rows(part, count)]
-            found += sorted(rows, key=lambda row: -abs(np.log(row["predicted_s"] / row["measured_s"])))[
-                :count
-            ]
+            found += sorted(rows, key=lambda row: -abs(np.log(row["predicted_s"] / row["measured_s"])))[:count]
         return found
 
     def clouds(self) -> dict[str, list[Cloud]]:
@@ -157,9 +155,7 @@ def _nothing(place: Path, machines: Machines, files: Sequence[Rows], problems: S
     if machines.chosen:
         wanted = ", ".join(gpu.name for gpu in machines.chosen)
         columns = [rows.texts.get("gpu", rows.texts.get("system")) for rows in files]
-        named = sorted(
-            {name for column in columns if column is not None for name in np.unique(column).tolist()}
-        )
+        named = sorted({name for column in columns if column is not None for name in np.unique(column).tolist()})
         return (
             f"no row of '{place}' is about {wanted}; the rows are about {', '.join(named)} "
             "(a TOML file may name such rows in its aliases)"

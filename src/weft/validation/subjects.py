@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from weft.predict import Parameter
+from weft.estimate import Parameter
 from weft.validation.data import Rows
 
 FloatArray = npt.NDArray[np.float64]

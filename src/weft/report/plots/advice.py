@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from matplotlib.axes import Axes
 
-from weft.report.plots.streams import COLLECTIVE, GEMM
-from weft.report.plots.style import STRATEGIES, Look, Picture, grid, handle, picture, styled
-from weft.tuning.advice import Advice, Option
+from weft.report.plots.corun import COLLECTIVE, GEMM
+from weft.report.plots.style import STRATEGIES, Look, Picture, grid, legend, note, picture, stack, styled
 from weft.units import format_bytes
+
+if TYPE_CHECKING:
+    from weft.search.advice import Advice, Option
 
 _BOTH = Look("both", "#4D4D4D")
 _LINES = (("partition", "o", "-"), ("dma-partition", "s", "--"))
@@ -20,34 +24,21 @@ def ways_to_share(advice: Advice) -> Picture:
     """When only the GEMM, both, or only the collective ran under every way that was simulated [us]."""
     alone = advice.alone
     rows = [("one after the other", alone.gemm_s, 0.0, 0.0, alone.collective_s)]
-    rows += [
-        (advice.name_of(one), *_stretches(one)) for one in sorted(advice.simulated, key=advice.speedup_of)
-    ]
+    rows += [(advice.name_of(one), *_stretches(one)) for one in sorted(advice.simulated, key=advice.speedup_of)]
     shorter = min(alone.gemm_s, alone.collective_s)
     rows.append(("ideal", 0.0, shorter, alone.gemm_s - shorter, alone.collective_s - shorter))
     figure = picture(10, 1.1 + 0.34 * len(rows))
     ax = figure.subplots()
+    looks = {0: GEMM, 1: _BOTH, 2: GEMM, 3: COLLECTIVE}
+    stack(ax, [dict(enumerate(seconds * 1e6 for seconds in widths)) for _, *widths in rows], looks)
     for at, (_, *widths) in enumerate(rows):
-        left = 0.0
-        for look, width in zip((GEMM, _BOTH, GEMM, COLLECTIVE), widths, strict=True):
-            ax.barh(at, width * 1e6, 0.7, left * 1e6, color=look.color, hatch=look.hatch, edgecolor="#444444")
-            left += width
-        ax.annotate(
-            f"{alone.serial_s / left:.2f}x",
-            (left * 1e6, at),
-            (4, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=8,
-        )
+        whole = sum(widths)
+        note(ax, f"{alone.serial_s / whole:.2f}x", (whole * 1e6, at), fontsize=8)
     ax.set_yticks(range(len(rows)), [name for name, *_ in rows])
-    ax.invert_yaxis()
     ax.margins(x=0.08)
     ax.set_xlabel("time [µs]")
     ax.set_title("What runs when?")
-    grid(ax, "x")
-    looks = (GEMM._replace(label="GEMM only"), _BOTH, COLLECTIVE._replace(label="collective only"))
-    figure.legend(handles=[handle(look) for look in looks], loc="outside lower center", ncols=3)
+    legend(figure, (GEMM._replace(label="GEMM only"), _BOTH, COLLECTIVE._replace(label="collective only")))
     return figure
 
 
@@ -55,12 +46,11 @@ def _stretches(option: Option) -> tuple[float, float, float, float]:
     """How long the GEMM ran before the collective had a unit, then both, then what was left of either."""
     run = option.run
     assert run is not None
-    assert run.gemm_s is not None
-    assert run.collective_s is not None
-    waited = run.waits.get("collective", {}).get("dispatch", 0.0)
-    first_end = min(run.gemm_s, run.collective_s)
+    gemm, collective = run.end("gemm"), run.end(run.graph.collectives[0].name)
+    waited = run.waits(run.graph.collectives[0].name).get("dispatch", 0.0)
+    first_end = min(gemm, collective)
     before = min(waited, first_end)
-    left = run.gemm_s - run.collective_s
+    left = gemm - collective
     return before, first_end - before, max(0.0, left), max(0.0, -left)
 
 
@@ -102,7 +92,7 @@ def gain_against_units(advice: Advice) -> Picture:
 @styled
 def collective_times(advice: Advice) -> Picture:
     """The collective alone against its size: by the library's kernel, by few compute units, by DMA engines [us]."""
-    table = advice.tables.collective(advice.collective)
+    table = advice.tables.collective(advice.collective.name)
     figure = picture(10, 3.4)
     ax = figure.subplots()
     word = advice.units_word
@@ -113,11 +103,9 @@ def collective_times(advice: Advice) -> Picture:
     if table.dma:
         lines.append(("DMA engines", table.dma, STRATEGIES["dma"].color, "s--"))
     for label, seconds, color, style in lines:
-        ax.plot(
-            [size / _MIB for size in table.bytes], [s * 1e6 for s in seconds], style, color=color, label=label
-        )
-    outside = advice.bytes_ < table.bytes[0] or advice.bytes_ > table.bytes[-1]
-    _mark(ax, advice.bytes_, "this one, not in the tables" if outside else "this one")
+        ax.plot([size / _MIB for size in table.bytes], [s * 1e6 for s in seconds], style, color=color, label=label)
+    outside = advice.collective.bytes < table.bytes[0] or advice.collective.bytes > table.bytes[-1]
+    _mark(ax, advice.collective.bytes, "this one, not in the tables" if outside else "this one")
     if advice.crossover is not None and advice.crossover > table.bytes[0]:
         _mark(ax, advice.crossover, "DMA as fast")
     ax.set_xscale("log", base=2)
@@ -125,8 +113,8 @@ def collective_times(advice: Advice) -> Picture:
     ax.set_xticks([size / _MIB for size in table.bytes], [format_bytes(size, 4) for size in table.bytes])
     ax.minorticks_off()
     ax.set_xlabel("size of the whole buffer")
-    ax.set_ylabel(f"{advice.collective} alone [µs]")
-    ax.set_title(f"What does the {advice.collective} take alone?")
+    ax.set_ylabel(f"{advice.collective.name} alone [µs]")
+    ax.set_title(f"What does the {advice.collective.name} take alone?")
     grid(ax)
     figure.legend(loc="outside right upper")
     return figure

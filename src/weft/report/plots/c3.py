@@ -4,42 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean
+from typing import TYPE_CHECKING
 
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, PercentFormatter
 
-from weft.report.plots.style import STRATEGIES, Picture, grid, handle, picture, styled
+from weft.report.plots.style import STRATEGIES, Picture, grid, legend, note, picture, styled
 from weft.report.tables import percent
-from weft.result.sharing import CLASSES, Sharing
+from weft.result.metrics import CLASSES
 from weft.units import format_bytes
+
+if TYPE_CHECKING:
+    from weft.studies.c3 import Case
 
 _LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
 _MARKERS = {"G-long": "^", "GC-equal": "o", "C-long": "v"}
 
 
 @styled
-def shares(cases: Sequence[Sharing], published: Mapping[str, float] | None = None) -> Picture:
+def shares(cases: Sequence[Case], published: Mapping[str, float] | None = None) -> Picture:
     """Mean share of the ideal speedup of each strategy, over all scenarios and by class; `published` as lines."""
     figure = picture(10, 3.8)
     ax = figure.subplots()
     by_class = {kind: [case for case in cases if case.kind == kind] for kind in CLASSES}
     groups = {"all": list(cases)} | {kind: members for kind, members in by_class.items() if members}
-    names = [name for name in STRATEGIES if name in cases[0].runs]
+    names = [name for name in STRATEGIES if name in cases[0].strategies]
     width = 0.84 / len(names)
     for place, (kind, members) in enumerate(groups.items()):
         for index, name in enumerate(names):
             look, at = STRATEGIES[name], place - 0.42 + (index + 0.5) * width
             value = fmean(case.share(name) for case in members)
             ax.bar(at, value, width, color=look.color, hatch=look.hatch, edgecolor="#444444")
-            ax.annotate(
-                percent(value),
-                (at, max(value, 0)),
-                (0, 2),
-                textcoords="offset points",
-                ha="center",
-                fontsize=7,
-            )
+            note(ax, percent(value), (at, max(value, 0)), (0, 2), fontsize=7)
             if kind == "all" and published and name in published:
                 ends = (at - width / 2, at + width / 2)
                 ax.plot(ends, (published[name],) * 2, color="black", linewidth=2.2, zorder=4)
@@ -52,15 +49,14 @@ def shares(cases: Sequence[Sharing], published: Mapping[str, float] | None = Non
     ax.set_title("How much of what overlap could save does each strategy save?")
     grid(ax)
     line = Line2D([], [], color="black", linewidth=2.2, label="published mean")
-    looks = [handle(STRATEGIES[name]) for name in names]
-    figure.legend(handles=[*looks, *([line] if published else [])], loc="outside lower center", ncols=7)
+    legend(figure, [STRATEGIES[name] for name in names], 7, [line] if published else ())
     return figure
 
 
 @styled
-def slowdowns(cases: Sequence[Sharing]) -> Picture:
+def slowdowns(cases: Sequence[Case]) -> Picture:
     """Every scenario: how much longer the GEMM and the collective took under each strategy than alone."""
-    names = [name for name in STRATEGIES if name in cases[0].runs]
+    names = [name for name in STRATEGIES if name in cases[0].strategies]
     figure = picture(10, 5.6)
     axes = figure.subplots(2, -(-len(names) // 2), sharex=True, sharey=True, squeeze=False).ravel()
     for ax, name in zip(axes, names, strict=False):

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, NullFormatter, PercentFormatter
 
-from weft.predict.prediction import FloatArray, Prediction
-from weft.report.plots.style import Look, Picture, grid, handle, picture, styled
+from weft.estimate.answer import FloatArray
+from weft.report.plots.style import Look, Picture, grid, legend, picture, styled
+from weft.report.predictions import Predicted
 from weft.units import format_bytes
 
 PARTS: Mapping[str, Look] = {
@@ -25,22 +25,13 @@ _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 _MARKERS = "osD^vP*X"
 
 
-@dataclass(frozen=True)
-class Curve:
-    """A collective on one system: bytes of the whole buffer, prediction, bus bandwidth [bytes/s] of each size.
-
-    `by` names the algorithm and protocol of each.
-    """
-
-    label: str
-    size: FloatArray
-    prediction: Prediction
-    bus_bandwidth: FloatArray
-    by: Sequence[str]
+def _sizes(curve: Predicted) -> FloatArray:
+    """Sizes of the whole buffer [bytes]."""
+    return np.asarray(curve.columns["bytes"], dtype=np.float64)
 
 
 @styled
-def collective_times(curves: Sequence[Curve]) -> Picture:
+def collective_times(curves: Sequence[Predicted]) -> Picture:
     """Time [us] and bus bandwidth [GB/s] of each size, a line for each system."""
     figure = picture(10, 4.2)
     times, rates = figure.subplots(1, 2)
@@ -50,10 +41,10 @@ def collective_times(curves: Sequence[Curve]) -> Picture:
             "marker": _MARKERS[index % len(_MARKERS)],
             "markersize": 4,
         }
-        order = np.argsort(curve.size)
-        size = curve.size[order]
-        times.plot(size, 1e6 * curve.prediction.seconds[order], label=curve.label, **style)
-        rates.plot(size, 1e-9 * curve.bus_bandwidth[order], label=curve.label, **style)
+        order = np.argsort(_sizes(curve))
+        size = _sizes(curve)[order]
+        times.plot(size, 1e6 * curve.prediction.seconds[order], label=curve.machine, **style)
+        rates.plot(size, curve.rates["busbw_gbs"][order], label=curve.machine, **style)
     times.set_yscale("log")
     times.yaxis.set_major_formatter(_plain)
     times.yaxis.set_minor_formatter(NullFormatter())
@@ -69,20 +60,18 @@ def collective_times(curves: Sequence[Curve]) -> Picture:
 
 
 @styled
-def collective_parts(curve: Curve) -> Picture:
+def collective_parts(curve: Predicted) -> Picture:
     """Where the time of each size goes, as shares [%]."""
     figure = picture(10, 3.4)
     ax = figure.subplots()
-    order = np.argsort(curve.size)
-    size, seconds = curve.size[order], curve.prediction.seconds[order]
+    order = np.argsort(_sizes(curve))
+    size, seconds = _sizes(curve)[order], curve.prediction.seconds[order]
     names = [name for name, part in curve.prediction.parts.items() if np.any(part > 0)]
     looks = [PARTS.get(name, Look(name, "#F0E442")) for name in names]
     shares = [curve.prediction.parts[name][order] / seconds for name in names]
     places, bottom = np.arange(size.size), np.zeros(size.size)
     for look, share in zip(looks, shares, strict=True):
-        ax.bar(
-            places, share, bottom=bottom, color=look.color, hatch=look.hatch, edgecolor="#444444", width=0.8
-        )
+        ax.bar(places, share, bottom=bottom, color=look.color, hatch=look.hatch, edgecolor="#444444", width=0.8)
         bottom = bottom + share
     every = max(1, -(-size.size // 14))
     ax.set_xticks(places[::every], [format_bytes(value, digits=3) for value in size[::every]])
@@ -90,8 +79,8 @@ def collective_parts(curve: Curve) -> Picture:
     ax.set_ylim(0, 1)
     ax.set_xlabel("size of the buffer")
     ax.set_ylabel("share of the time [%]")
-    ax.set_title(f"Where does the time go, on {curve.label}?")
-    figure.legend(handles=[handle(look) for look in looks], loc="outside lower center", ncols=len(looks) or 1)
+    ax.set_title(f"Where does the time go, on {curve.machine}?")
+    legend(figure, looks, len(looks))
     return figure
 
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.ticker import FuncFormatter, PercentFormatter
 
-from weft.report.plots.style import Look, Picture, grid, handle, picture, styled, sublayer_label
+from weft.graph import Graph
+from weft.report.plots.style import Look, Picture, case_of, grid, group_labels, legend, picture, styled
 
 GEMM, RING = Look("GEMM", "#0072B2"), Look("all-reduce", "#D55E00")
 _IDEAL = Look("", "#999999")
@@ -54,7 +55,7 @@ def slowdowns(
 
 
 @styled
-def speedups(labels: Sequence[tuple[str, int, str]], series: Mapping[str, Sequence[float]]) -> Picture:
+def speedups(graphs: Sequence[Graph], series: Mapping[str, Sequence[float]]) -> Picture:
     """The speedup of every sub-layer over serial execution, a bar per series.
 
     The first series is the ideal; then every split has two, by the times of each alone and with both at once.
@@ -64,25 +65,14 @@ def speedups(labels: Sequence[tuple[str, int, str]], series: Mapping[str, Sequen
     width = 0.84 / len(series)
     looks = [_look(index, name) for index, name in enumerate(series)]
     for index, (look, values) in enumerate(zip(looks, series.values(), strict=True)):
-        at = [place - 0.42 + (index + 0.5) * width for place in range(len(labels))]
+        at = [place - 0.42 + (index + 0.5) * width for place in range(len(graphs))]
         ax.bar(at, values, width, color=look.color, hatch=look.hatch, edgecolor="#444444")
     ax.axhline(1, color="black", linewidth=0.8)
-    ax.set_xticks(range(len(labels)), [sublayer_label(name) for _, _, name in labels])
-    groups = [(model, tp) for model, tp, _ in labels]
-    for model, tp in dict.fromkeys(groups):
-        first, count = groups.index((model, tp)), groups.count((model, tp))
-        ax.annotate(
-            f"{model}, TP {tp}", (first + (count - 1) / 2, 0), (0, -18), ha="center", va="top", fontsize=8,
-            xycoords=("data", "axes fraction"), textcoords="offset points", annotation_clip=False,
-        )  # fmt: skip
-        if first:
-            ax.axvline(first - 0.5, color="#aaaaaa", linewidth=0.6)
-    ax.set_xlabel(" ")
+    group_labels(ax, list(map(case_of, graphs)))
     ax.set_ylabel("speedup over serial execution")
     ax.set_title("What can overlap gain in each sub-layer?")
     grid(ax)
-    columns = min(len(looks), _LEGEND_COLUMNS)
-    figure.legend(handles=[handle(look) for look in looks], loc="outside lower center", ncols=columns)
+    legend(figure, looks, _LEGEND_COLUMNS)
     return figure
 
 

@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from weft.report.plots.style import Look, Picture, grid, handle, picture, styled
+from weft.report.plots.style import Look, Picture, grid, legend, note, picture, styled
 from weft.report.plots.units import Way, units_by_way
-from weft.result import Result
-from weft.result.gemms_run import GemmsRun
-from weft.result.loops import number_of
-from weft.tuning.watched import Watched
+from weft.result import Timeline
 
 if TYPE_CHECKING:
+    from weft.search.watched import Watched
     from weft.studies.goldyloc import Case as GoldylocCase
     from weft.studies.goldyloc import Change
     from weft.studies.goldyloc.shares import ShareLoss
@@ -46,14 +44,8 @@ def ways_to_run(cases: Sequence[GoldylocCase]) -> Picture:
             _, color, mark = _MARKS[name]
             ax.plot(judged.default / seconds, row, mark, color=color, markersize=11 if mark == "|" else 4)
         for degree, seconds in judged.at_degree.items():
-            ax.annotate(
-                str(degree),
-                (judged.default / seconds, row),
-                ha="center",
-                va="center",
-                fontsize=6.5,
-                color=_DEGREES,
-            )
+            place = (judged.default / seconds, row)
+            ax.annotate(str(degree), place, ha="center", va="center", fontsize=6.5, color=_DEGREES)
     ax.axvline(1, color="#222222", linewidth=0.8)
     ax.set_yticks(range(len(cases)), [case.title for case in cases], fontsize=7.5)
     ax.invert_yaxis()
@@ -62,11 +54,10 @@ def ways_to_run(cases: Sequence[GoldylocCase]) -> Picture:
     ax.set_xlabel("speed over default concurrency")
     grid(ax, "x")
     marks = [
-        Line2D([], [], color=color, marker=mark, linestyle="", label=label)
-        for label, color, mark in _MARKS.values()
+        Line2D([], [], color=color, marker=mark, linestyle="", label=label) for label, color, mark in _MARKS.values()
     ]
     fixed = Line2D([], [], color=_DEGREES, marker="$4$", linestyle="", label="GO-kernels at a fixed degree")
-    figure.legend(handles=[handle(GOLDYLOC), *marks, fixed], loc="outside lower center", ncols=4)
+    legend(figure, [GOLDYLOC], 4, [*marks, fixed])
     return figure
 
 
@@ -85,10 +76,9 @@ def held_by_gemms(queue: Watched) -> Picture:
     return units_by_way(ways, looks)
 
 
-def _owners(run: Result, first: int = 0) -> list[int]:
-    """Which GEMM of the queue each kernel of a batch belongs to, whose first one is number `first`."""
-    assert run.residency is not None  # watched runs have one
-    return [first + number_of(kernel) for kernel in run.residency.kernels]
+def _owners(run: Timeline, first: int = 0) -> dict[str, int]:
+    """Which GEMM of the queue each operator of a batch is, whose first one is number `first`."""
+    return {node.name: first + number for number, node in enumerate(run.graph)}
 
 
 def _batches(sizes: Sequence[int]) -> str:
@@ -114,11 +104,11 @@ def what_changes(changes: Sequence[Change]) -> Picture:
     return figure
 
 
-def _requests(run: GemmsRun) -> float:
+def _requests(run: Timeline) -> float:
     return float(sum(run.counters[name] for name in ("cache_hits", "cache_merged_misses", "cache_misses")))
 
 
-def _misses(run: GemmsRun) -> float:
+def _misses(run: Timeline) -> float:
     return float(run.counters["cache_misses"])
 
 
@@ -130,7 +120,7 @@ def fixed_degrees(speeds: Sequence[tuple[str, float]]) -> Picture:
     colors = ["#999999" if name.startswith("degree") else GOLDYLOC.color for name, _ in speeds]
     ax.bar([name for name, _ in speeds], [value for _, value in speeds], color=colors, width=0.6)
     for at, (_, value) in enumerate(speeds):
-        ax.annotate(f"{value:.2f}", (at, value), (0, 2), textcoords="offset points", ha="center", fontsize=8)
+        note(ax, f"{value:.2f}", (at, value), (0, 2), fontsize=8)
     ax.axhline(1, color="#222222", linewidth=0.8)
     ax.set_ylabel("over default concurrency")
     grid(ax)
@@ -144,14 +134,8 @@ def losses(rows: Sequence[ShareLoss]) -> Picture:
     ax = figure.subplots()
     for share, name, color in ((2, "half", "#56B4E9"), (4, "a quarter", "#D55E00")):
         values = sorted(100 * row.loss for row in rows if row.share == share)
-        ax.plot(
-            range(1, len(values) + 1),
-            values,
-            "o-",
-            markersize=3.5,
-            color=color,
-            label=f"on {name} of the units",
-        )
+        label = f"on {name} of the units"
+        ax.plot(range(1, len(values) + 1), values, "o-", markersize=3.5, color=color, label=label)
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.set_xlabel("GEMMs, the least loss first")
     ax.set_ylabel("longer than the best kernel [%]")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import io
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, ParamSpec
 
 import matplotlib as mpl
@@ -13,7 +13,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from weft.result import Comparison, RunConfig
+from weft.graph import Graph
+from weft.result.corun import words_of
+from weft.result.timeline import Cause
 
 P = ParamSpec("P")
 _PATH = re.compile(r' d="[^"]*"')
@@ -28,22 +30,27 @@ class Look(NamedTuple):
     hatch: str = ""
 
 
-CAUSES: Mapping[str, Look] = {
-    "gemm_read": Look("GEMM reads", "#0072B2"),
-    "gemm_write": Look("GEMM writes", "#56B4E9"),
-    "rs_read": Look("RS reads", "#D55E00", "////"),
-    "rs_write": Look("RS writes", "#E69F00", "\\\\\\\\"),
-    "rs_update": Look("RS updates near memory", "#F0E442", "xxxx"),
-    "ag_read": Look("AG reads", "#009E73", ".."),
-    "ag_write": Look("AG writes", "#CC79A7", "----"),
-    "tracker_spill": Look("tracker spills", "#000000"),
-    "earlier_write": Look("writes of earlier work", "#999999"),
+CAUSES: Mapping[Cause, Look] = {
+    cause: Look(words_of(cause), color, hatch)
+    for cause, color, hatch in (
+        (("gemm", "read"), "#0072B2", ""),
+        (("gemm", "write"), "#56B4E9", ""),
+        (("gemm", "update"), "#A8DCFA", ""),
+        (("reduce_scatter", "read"), "#D55E00", "////"),
+        (("reduce_scatter", "write"), "#E69F00", "\\\\\\\\"),
+        (("reduce_scatter", "update"), "#F0E442", "xxxx"),
+        (("all_gather", "read"), "#009E73", ".."),
+        (("all_gather", "write"), "#CC79A7", "----"),
+        (("tracker", "spill"), "#000000", ""),
+        (("earlier", "write"), "#999999", ""),
+    )
 }
 """DRAM traffic by cause: compute is blue and plain, communication warm and hatched."""
 
 OVERLAPS: Mapping[str, Look] = {
     "sequential": Look("sequential", "#999999"),
-    "fused-scatter": Look("fused-scatter", "#CC79A7", "----"),
+    "flux": Look("flux", "#CC79A7", "----"),
+    "chunked": Look("chunked", "#009E73", "\\\\\\\\"),
     "t3": Look("t3", "#E69F00"),
     "t3-mca": Look("t3-mca", "#D55E00", "////"),
     "ideal-overlap": Look("ideal-overlap", "#56B4E9", ".."),
@@ -149,27 +156,16 @@ def overlap_look(name: str, index: int = 0) -> Look:
     return OVERLAPS.get(name, Look(name, _SPARE[index % len(_SPARE)], "++"))
 
 
-def cause_look(name: str, collective: str = "") -> Look:
-    """The look of a cause of traffic; RS and AG go by the name of another `collective` where that is what runs."""
-    look = CAUSES.get(name, Look(name, "#999999"))
-    if not collective or not name.startswith(("rs_", "ag_")):
-        return look
-    return look._replace(label=f"{collective}{look.label[2:]}")
+def cause_look(cause: Cause) -> Look:
+    """The look of a cause of traffic: that of an all-gather for another collective, of the GEMM for one of several."""
+    operator, kind = cause
+    like = "gemm" if operator.startswith("gemm") else "reduce_scatter" if kind == "update" else "all_gather"
+    return CAUSES.get(cause) or CAUSES[like, kind]._replace(label=words_of(cause))
 
 
-def sublayer_label(name: str) -> str:
-    """A sub-layer as the field writes it: fc2 is FC-2."""
-    return _SUBLAYERS.get(name, name)
-
-
-def case_label(config: RunConfig) -> str:
-    """The sub-layer that was run, in a few words."""
-    return f"{' '.join(dict.fromkeys(filter(None, (config.model, config.sublayer))))}, TP {config.tp}"
-
-
-def handle(look: Look, **options: Any) -> Patch:
+def handle(look: Look) -> Patch:
     """What a legend shows for a look."""
-    return Patch(facecolor=look.color, hatch=look.hatch, edgecolor="#444444", label=look.label, **options)
+    return Patch(facecolor=look.color, hatch=look.hatch, edgecolor="#444444", label=look.label)
 
 
 def grid(ax: Axes, axis: str = "y") -> None:
@@ -178,9 +174,15 @@ def grid(ax: Axes, axis: str = "y") -> None:
     ax.tick_params(length=2)
 
 
-def group_labels(ax: Axes, cases: Sequence[Comparison]) -> None:
-    """Model and degree once under the sub-layers that share them, parted by a thin line."""
-    keys = [(case.baseline.config.model or "custom", case.baseline.config.tp) for case in cases]
+def group_labels(ax: Axes, cases: Sequence[tuple[str, int, str]], more: Mapping[str, float] | None = None) -> None:
+    """Every sub-layer below its bars; its model and degree once below those that share them, parted by thin lines.
+
+    `more` are other labels with their places.
+    """
+    others = more or {}
+    labels = [*(_SUBLAYERS.get(name, name) for _, _, name in cases), *others]
+    ax.set_xticks([*range(len(cases)), *others.values()], labels)
+    keys = [case[:2] for case in cases]
     ends = [at for at in range(1, len(keys) + 1) if at == len(keys) or keys[at] != keys[at - 1]]
     for start, end in zip([0, *ends], ends, strict=False):
         model, tp = keys[start]
@@ -189,3 +191,36 @@ def group_labels(ax: Axes, cases: Sequence[Comparison]) -> None:
             xycoords=("data", "axes fraction"), textcoords="offset points", annotation_clip=False,
         )  # fmt: skip
         ax.axvline(end - 0.5, color="#aaaaaa", linewidth=0.6)
+
+
+def case_of(graph: Graph) -> tuple[str, int, str]:
+    """Model, degree and name of a sub-layer."""
+    return graph.labels.get("model") or "custom", graph.ranks, graph.labels.get("sublayer", "")
+
+
+def bar(ax: Axes, at: float, start: float, width: float, look: Look, height: float = 0.7, **more: Any) -> None:
+    """A bar on an axis of time, or of amounts, from `start` on, around the line `at`."""
+    ax.barh(at, width, height, start, color=look.color, hatch=look.hatch, **{"edgecolor": "#444444", **more})
+
+
+def stack(ax: Axes, rows: Sequence[Mapping[Any, float]], looks: Mapping[Any, Look]) -> None:
+    """A bar per row, the first one above, that stacks the row's amounts in the order of `looks`."""
+    for at, amounts in enumerate(rows):
+        left = 0.0
+        for name, look in looks.items():
+            bar(ax, at, left, amounts.get(name, 0.0), look)
+            left += amounts.get(name, 0.0)
+    ax.invert_yaxis()
+    grid(ax, "x")
+
+
+def legend(figure: Picture, looks: Iterable[Look], columns: int = 4, more: Iterable[Any] = ()) -> None:
+    """What the looks mean, below the picture."""
+    handles = [*map(handle, looks), *more]
+    figure.legend(handles=handles, loc="outside lower center", ncols=max(1, min(len(handles), columns)))
+
+
+def note(ax: Axes, text: str, place: tuple[float, float], offset: tuple[float, float] = (4, 0), **more: Any) -> None:
+    """Words beside a place of the picture, or above it."""
+    side = {"va": "center"} if offset[0] else {"ha": "center"}
+    ax.annotate(text, place, offset, **{"textcoords": "offset points", **side, **more})

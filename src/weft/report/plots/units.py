@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,8 +11,8 @@ import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 
-from weft.report.plots.style import Look, Picture, handle, picture, styled
-from weft.result import Residency, Result
+from weft.report.plots.style import Look, Picture, legend, picture, styled
+from weft.result import Residency, Timeline
 
 COLUMNS = 1200
 """Moments of a map of compute units."""
@@ -20,7 +20,6 @@ LINES = 6
 """Lines of the map that a unit's workgroups share at most."""
 _US = 1e-9
 _PARTS_LABELLED = 16
-_COLUMNS_OF_LEGEND = 4
 Map = npt.NDArray[np.uint8]
 
 
@@ -70,9 +69,7 @@ def _shared(image: Map) -> Map:
     return np.take_along_axis(dense, rows, axis=1)
 
 
-def draw_units(
-    ax: Axes, image: Map, held: Residency, colors: Sequence[str], span: tuple[float, float]
-) -> None:
+def draw_units(ax: Axes, image: Map, held: Residency, colors: Sequence[str], span: tuple[float, float]) -> None:
     """A map on axes of time [us], from and to `span`; the owners' colours, white is idle."""
     ax.imshow(
         image, cmap=ListedColormap(["#FFFFFF", *colors]), vmin=0, vmax=len(colors), aspect="auto",
@@ -98,12 +95,12 @@ def mark_parts(ax: Axes, units: int, parts: int) -> None:
 class Way(NamedTuple):
     """One way to run some work: runs, each begun when the one before it has ended, and who owns each run's kernels.
 
-    Owners are numbers, of `looks` in `units_by_way`.
+    `owners` gives the number of the owner, one of `looks` in `units_by_way`, by operator.
     """
 
     title: str
-    runs: Sequence[Result]
-    owners: Sequence[Sequence[int]]
+    runs: Sequence[Timeline]
+    owners: Sequence[Mapping[str, int]]
 
 
 @styled
@@ -115,9 +112,7 @@ def units_by_way(ways: Sequence[Way], looks: Sequence[Look]) -> Picture:
         _draw_way(ax, way, looks)
     rows[-1].set_xlim(0, max(sum(map(_end, way.runs)) for way in ways) * _US)
     rows[-1].set_xlabel("time [µs]")
-    figure.legend(
-        handles=[handle(look) for look in looks], loc="outside lower center", ncols=_COLUMNS_OF_LEGEND
-    )
+    legend(figure, looks)
     return figure
 
 
@@ -128,22 +123,19 @@ def _draw_way(ax: Axes, way: Way, looks: Sequence[Look]) -> None:
         held = run.residency
         assert held is not None  # watched runs have one
         end = begin + _end(run) * _US
-        named = list(zip(held.kernels, owners, strict=True))
-        image = unit_map(
-            held,
-            [[name for name, owner in named if owner == number] for number in range(len(looks))],
-            _end(run),
-        )
-        draw_units(ax, image, held, [look.color for look in looks], (begin, end))
+        owned: list[set[str]] = [set() for _ in looks]
+        for span in run.spans:
+            owned[owners[span.operator]].add(span.kernel)
+        draw_units(ax, unit_map(held, owned, _end(run)), held, [look.color for look in looks], (begin, end))
         if begin:
             ax.axvline(begin, color="#222222", linewidth=0.8, linestyle=":")
         begin = end
-        mark_parts(ax, held.units, run.config.partitions if run is way.runs[0] else 1)
+        mark_parts(ax, held.units, run.gpu.dies if run is way.runs[0] else 1)
         ax.set_ylim(0, held.units)
     ax.set_title(f"{way.title}: {begin:,.0f} µs")
 
 
-def _end(run: Result) -> int:
+def _end(run: Timeline) -> int:
     """When the last workgroup of a run ended [fs]."""
     assert run.residency is not None  # watched runs have one
     return int(run.residency.rows[:, 4].max())

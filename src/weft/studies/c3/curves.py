@@ -5,15 +5,15 @@ And what a collective by DMA engines takes beside one by compute units, over its
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, geometric_mean
 
-from weft.simulation.concurrent import SATURATED
-from weft.studies.c3.runs import Run, Runs
+from weft.graph import Collective, Gemm
+from weft.run.single import SATURATED
+from weft.run.sweep.run import Simulation
+from weft.search.tasks import Bench, Runs
 from weft.studies.c3.scenarios import Scenario
-from weft.sweep.streams import CollectiveAlone, GemmAlone, Setting
-from weft.workload import Gemm
 
 KIB, MIB = 1 << 10, 1 << 20
 LOST = (0, 8, 16, 32, 64, 96, 128)
@@ -52,9 +52,7 @@ class Curves:
     def mean_slowdown(self, bound: str, lost: int) -> float | None:
         """How much longer GEMMs of that boundness take on average with so many compute units less; None without any."""
         found = [
-            curve[lost]
-            for name, curve in self.slowdown.items()
-            if self.boundness[name] == bound and lost in curve
+            curve[lost] for name, curve in self.slowdown.items() if self.boundness[name] == bound and lost in curve
         ]
         return fmean(found) - 1 if found else None
 
@@ -72,12 +70,6 @@ class Curves:
             if size < SMALL
         )
 
-    def crossover(self, collective: str) -> int | None:
-        """The smallest size of the curve from which on DMA engines are the faster driver [bytes]; None without one."""
-        slower = [size for size, time in self.dma_s[collective].items() if time > self.cu_s[collective][size]]
-        later = [size for size in self.dma_s[collective] if size > max(slower, default=0)]
-        return min(later, default=None)
-
 
 Gemms = Mapping[Gemm, str | None]
 """GEMMs and what limits each."""
@@ -88,96 +80,80 @@ def gemms_of(scenarios: Sequence[Scenario]) -> dict[Gemm, str | None]:
     return {s.product: s.bound for s in reversed(scenarios)}
 
 
-def collectives_of(scenarios: Sequence[Scenario]) -> tuple[str, ...]:
-    """Every collective of a suite, by name."""
-    return tuple(sorted({scenario.collective for scenario in scenarios}))
+@dataclass(frozen=True)
+class CurveRuns:
+    """The runs behind the curves of a suite on a bench, those of slowdowns for `gemms`."""
 
+    scenarios: Sequence[Scenario]
+    bench: Bench
+    gemms: Gemms
 
-def largest(scenarios: Sequence[Scenario]) -> int:
-    """The size of the largest collective of a suite [bytes]."""
-    return max(scenario.size for scenario in scenarios)
+    @property
+    def collectives(self) -> tuple[str, ...]:
+        """Every collective of the suite, by name."""
+        return tuple(sorted({scenario.collective for scenario in self.scenarios}))
 
+    @property
+    def largest(self) -> int:
+        """The size of the largest collective of the suite [bytes]."""
+        return max(scenario.size for scenario in self.scenarios)
 
-def sizes(scenarios: Sequence[Scenario]) -> list[int]:
-    """The sizes that DMA engines are compared on: none above the suite's largest, but at least one [bytes]."""
-    return [size for size in SIZES if size <= max(largest(scenarios), SIZES[0])]
+    @property
+    def sizes(self) -> list[int]:
+        """The sizes that DMA engines are compared on: none above the suite's largest, but at least one [bytes]."""
+        return [size for size in SIZES if size <= max(self.largest, SIZES[0])]
 
+    @property
+    def given_bytes(self) -> int:
+        """The size of the collectives whose bandwidth is compared [bytes]."""
+        return min(GIVEN_BYTES, self.largest)
 
-def curve_runs(scenarios: Sequence[Scenario], setting: Setting, gemms: Gemms) -> Iterator[Run]:
-    """What the curves need, those of slowdowns for `gemms`."""
-    for gemm in gemms:
-        for lost in _losable(setting):
-            yield _with_less(gemm, setting, lost)
-    yield from given_runs(scenarios, setting)
-    for collective in collectives_of(scenarios):
-        for size in sizes(scenarios):
-            for driver in ("cu", "dma"):
-                yield _sized(collective, size, setting, driver)
+    def tasks(self) -> Iterator[Simulation]:
+        """What the curves need."""
+        for gemm in self.gemms:
+            yield from self._losing(gemm).values()
+        for name in self.collectives:
+            yield from self._given(name).values()
+            yield from self._sized(name, "cu").values()
+            yield from self._sized(name, "dma").values()
 
+    def curves(self, runs: Runs) -> Curves:
+        """The curves from what was simulated."""
 
-def given_runs(scenarios: Sequence[Scenario], setting: Setting) -> Iterator[CollectiveAlone]:
-    """What the curves of bandwidth against compute units need."""
-    for collective in collectives_of(scenarios):
-        for units in _givable(setting):
-            yield _given(collective, units, scenarios, setting)
+        def seconds(tasks: Mapping[int, Simulation]) -> dict[int, float]:
+            return {key: runs[task].makespan for key, task in tasks.items()}
 
+        slowdown = {}
+        for gemm in self.gemms:
+            times = seconds(self._losing(gemm))
+            slowdown[str(gemm)] = {lost: time / times[0] for lost, time in times.items()}
+        size = self.given_bytes
+        return Curves(
+            slowdown=slowdown,
+            boundness={str(gemm): bound for gemm, bound in self.gemms.items()},
+            bandwidth={
+                name: {units: size / time for units, time in seconds(self._given(name)).items()}
+                for name in self.collectives
+            },
+            bandwidth_bytes=size,
+            cu_s={name: seconds(self._sized(name, "cu")) for name in self.collectives},
+            dma_s={name: seconds(self._sized(name, "dma")) for name in self.collectives},
+        )
 
-def _given(collective: str, units: int, scenarios: Sequence[Scenario], setting: Setting) -> CollectiveAlone:
-    return CollectiveAlone(collective, _given_bytes(scenarios), setting, units=units)
+    def _losing(self, gemm: Gemm) -> dict[int, Simulation]:
+        """A GEMM by the compute units that it loses."""
+        return {lost: self.bench.gemm(gemm, lost) for lost in LOST if lost < self._compute_units}
 
+    def _given(self, name: str) -> dict[int, Simulation]:
+        """A collective by the compute units that it is given."""
+        op = Collective(name, self.given_bytes, self.bench.system.gpus)
+        return {units: self.bench.collective(op, units) for units in GIVEN if units < self._compute_units}
 
-def _given_bytes(scenarios: Sequence[Scenario]) -> int:
-    return min(GIVEN_BYTES, largest(scenarios))
+    def _sized(self, name: str, driver: str) -> dict[int, Simulation]:
+        """A collective by its size."""
+        units, ranks = 0 if driver == "dma" else None, self.bench.system.gpus
+        return {size: self.bench.collective(Collective(name, size, ranks), units) for size in self.sizes}
 
-
-def curves(scenarios: Sequence[Scenario], setting: Setting, gemms: Gemms, runs: Runs) -> Curves:
-    """The curves from what was simulated, those of slowdowns for `gemms`."""
-    return Curves(
-        slowdown={str(gemm): _slowdown(gemm, setting, runs) for gemm in gemms},
-        boundness={str(gemm): bound for gemm, bound in gemms.items()},
-        bandwidth=_bandwidths(scenarios, setting, runs),
-        bandwidth_bytes=_given_bytes(scenarios),
-        cu_s=_times("cu", scenarios, setting, runs),
-        dma_s=_times("dma", scenarios, setting, runs),
-    )
-
-
-def _bandwidths(scenarios: Sequence[Scenario], setting: Setting, runs: Runs) -> dict[str, dict[int, float]]:
-    """By collective and compute units given: bytes of the whole buffer per second."""
-    found: dict[str, dict[int, float]] = {}
-    for collective in collectives_of(scenarios):
-        tasks = {units: _given(collective, units, scenarios, setting) for units in _givable(setting)}
-        found[collective] = {units: task.bytes_ / runs[task].makespan_s for units, task in tasks.items()}
-    return found
-
-
-def _slowdown(gemm: Gemm, setting: Setting, runs: Runs) -> dict[int, float]:
-    whole = runs[_with_less(gemm, setting, 0)].makespan_s
-    return {lost: runs[_with_less(gemm, setting, lost)].makespan_s / whole for lost in _losable(setting)}
-
-
-def _times(
-    driver: str, scenarios: Sequence[Scenario], setting: Setting, runs: Runs
-) -> dict[str, dict[int, float]]:
-    return {
-        collective: {
-            size: runs[_sized(collective, size, setting, driver)].makespan_s for size in sizes(scenarios)
-        }
-        for collective in collectives_of(scenarios)
-    }
-
-
-def _losable(setting: Setting) -> Iterable[int]:
-    return [lost for lost in LOST if lost < setting.gpu.compute.compute_units]
-
-
-def _givable(setting: Setting) -> Iterable[int]:
-    return [units for units in GIVEN if units < setting.gpu.compute.compute_units]
-
-
-def _with_less(gemm: Gemm, setting: Setting, lost: int) -> GemmAlone:
-    return GemmAlone(gemm, setting, setting.gpu.compute.compute_units - lost if lost else None)
-
-
-def _sized(collective: str, size: int, setting: Setting, driver: str) -> CollectiveAlone:
-    return CollectiveAlone(collective, size, setting, driver)
+    @property
+    def _compute_units(self) -> int:
+        return self.bench.gpu.compute.compute_units

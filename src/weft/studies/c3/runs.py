@@ -1,18 +1,17 @@
-"""Which simulations the C3 study needs, as tasks of a sweep, and their answers by task."""
+"""Which simulations a scenario needs, as tasks of a sweep, and what they say of it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
-from weft.overlap.strategies import DMA_UNITS, STRATEGIES
-from weft.result.sharing import Sharing
-from weft.result.stream_run import StreamRun
+from weft.graph import Collective
+from weft.result import Comparison
+from weft.run.sweep.run import Simulation
+from weft.schedule import SHARING
+from weft.schedule.sharing import DMA_UNITS
+from weft.search.tasks import Bench, Runs
 from weft.studies.c3.scenarios import Scenario
-from weft.sweep.streams import CollectiveAlone, GemmAlone, Setting, Together
-
-Run = GemmAlone | CollectiveAlone | Together
-Runs = Mapping[Run, StreamRun]
-"""What was simulated, by task."""
 
 SEARCHED: Mapping[str, tuple[int | None, ...]] = {
     "streams": (None,),
@@ -24,58 +23,64 @@ SEARCHED: Mapping[str, tuple[int | None, ...]] = {
 """Compute units set apart that the exhaustive search tries, by strategy; priority-partition runs as partition does."""
 
 
-def gemm_alone(scenario: Scenario, setting: Setting, units: int | None = None) -> GemmAlone:
-    """The scenario's GEMM alone."""
-    return GemmAlone(scenario.product, setting, units)
+@dataclass(frozen=True)
+class ScenarioRuns:
+    """The runs of a scenario on a bench."""
 
+    scenario: Scenario
+    bench: Bench
 
-def collective_alone(scenario: Scenario, setting: Setting, driver: str = "cu") -> CollectiveAlone:
-    """The scenario's collective alone."""
-    return CollectiveAlone(scenario.collective, scenario.size, setting, driver, dtype=scenario.dtype)
+    @property
+    def op(self) -> Collective:
+        """The collective."""
+        return self.scenario.moved(self.bench.system.gpus)
 
+    @property
+    def gemm(self) -> Simulation:
+        """The GEMM alone."""
+        return self.bench.gemm(self.scenario.product)
 
-def both(scenario: Scenario, setting: Setting, strategy: str, units: int | None = None) -> Together:
-    """The scenario under a strategy."""
-    return Together(scenario.product, scenario.collective, scenario.size, setting, strategy, units)
+    def collective(self, driver: str = "cu") -> Simulation:
+        """The collective alone."""
+        return self.bench.collective(self.op, 0 if driver == "dma" else None)
 
+    def both(self, strategy: str, units: int | None = None) -> Simulation:
+        """Both under a strategy."""
+        return self.bench.together(self.scenario.product, self.op, strategy, units)
 
-def published_units(scenario: Scenario, strategy: str, saturation: Mapping[str, int]) -> int | None:
-    """The compute units that the paper sets apart: what saturates the collective, or 8 off memory-bound GEMMs."""
-    chosen = STRATEGIES[strategy]
-    if not chosen.partition:
-        return None
-    return DMA_UNITS if chosen.driver == "dma" else saturation[scenario.collective]
+    def as_published(self, strategy: str, saturation: Mapping[str, int]) -> Simulation:
+        """The run that stands for a strategy: the compute units apart are those that saturate the collective.
 
+        Beside DMA engines they are 8, and none off compute-bound GEMMs.
+        """
+        chosen = SHARING[strategy]
+        if chosen.driver == "dma" and self.scenario.bound != "memory":
+            return self.both("dma")
+        units = DMA_UNITS if chosen.driver == "dma" else saturation[self.scenario.collective]
+        return self.both(strategy, units if chosen.partition else None)
 
-def as_published(
-    scenario: Scenario, setting: Setting, strategy: str, saturation: Mapping[str, int]
-) -> Together:
-    """The run that stands for a strategy: units as the paper sets them apart; none off compute-bound GEMMs."""
-    if STRATEGIES[strategy].driver == "dma" and scenario.bound != "memory":
-        return both(scenario, setting, "dma")
-    return both(scenario, setting, strategy, published_units(scenario, strategy, saturation))
+    def search(self) -> Iterator[tuple[str, int | None]]:
+        """Every strategy with every number of compute units that is searched."""
+        for strategy, choices in SEARCHED.items():
+            for units in choices:
+                if units is None or units < self.bench.gpu.compute.compute_units:
+                    yield strategy, units
 
+    def tasks(self) -> Iterator[Simulation]:
+        """Both alone, by either driver, and together in every way that is searched."""
+        yield self.gemm
+        yield self.collective()
+        yield self.collective("dma")
+        yield from (self.both(*way) for way in self.search())
 
-def search(scenario: Scenario, setting: Setting) -> Iterator[Together]:
-    """Every strategy with every number of compute units that is searched."""
-    for strategy, choices in SEARCHED.items():
-        for units in choices:
-            if units is None or units < setting.gpu.compute.compute_units:
-                yield both(scenario, setting, strategy, units)
-
-
-def scenario_runs(scenario: Scenario, setting: Setting) -> Iterator[Run]:
-    """Both alone, by either driver, and together in every way."""
-    yield gemm_alone(scenario, setting)
-    yield collective_alone(scenario, setting)
-    yield collective_alone(scenario, setting, "dma")
-    yield from search(scenario, setting)
-
-
-def sharing(scenario: Scenario, setting: Setting, runs: Runs, saturation: Mapping[str, int]) -> Sharing:
-    """What every strategy, its units as published, makes of a scenario."""
-    return Sharing(
-        runs[gemm_alone(scenario, setting)],
-        runs[collective_alone(scenario, setting)],
-        {name: runs[as_published(scenario, setting, name, saturation)] for name in STRATEGIES},
-    )
+    def compared(self, runs: Runs, saturation: Mapping[str, int]) -> Comparison:
+        """Every strategy, its units as published, beside each operator alone."""
+        by_cu, name = runs[self.collective()], self.scenario.collective
+        alone = {
+            "gemm": runs[self.gemm],
+            name: by_cu,
+            f"{name} by cu": by_cu,
+            f"{name} by dma": runs[self.collective("dma")],
+        }
+        published = {strategy: runs[self.as_published(strategy, saturation)] for strategy in SHARING}
+        return Comparison(published, alone)

@@ -8,13 +8,13 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from weft.collectives.library import canonical
+from weft.catalog.fields import Bytes
+from weft.catalog.sourced import read_toml, translated, unknown_key
 from weft.errors import ConfigError, InputError
-from weft.hardware.fields import Bytes
-from weft.hardware.sourced import read_toml, translated, unknown_key
-from weft.overlap.library_ring import PUSHES
+from weft.graph import Collective, Gemm
+from weft.library.collectives import canonical
+from weft.lower.collectives import PUSHES
 from weft.units import Dimension, format_bytes, parse
-from weft.workload import Gemm
 
 Bound = Literal["compute", "memory"]
 """What limits a GEMM on a whole GPU."""
@@ -45,6 +45,10 @@ class Scenario(BaseModel):
     def product(self) -> Gemm:
         """The GEMM."""
         return Gemm(*self.gemm, self.dtype)
+
+    def moved(self, ranks: int) -> Collective:
+        """The collective among so many GPUs."""
+        return Collective(self.collective, self.size, ranks, self.dtype)
 
     @property
     def title(self) -> str:

@@ -6,27 +6,23 @@ A part of the suite stands for all: of each class a compute-bound and a memory-b
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import partial
 from statistics import fmean
 
-from weft.hardware import Gpu
-from weft.hardware import load as load_gpu
-from weft.overlap.strategies import STRATEGIES
-from weft.result.stream_run import StreamRun
-from weft.studies.c3.choosing import DTYPE
-from weft.studies.c3.runs import Run, Runs, as_published, collective_alone, gemm_alone, sharing
+from weft import hardware
+from weft.hardware import Gpu, System
+from weft.options import SUSTAINED, RunOptions
+from weft.result.metrics import ideal_speedup, share_of_ideal
+from weft.run.sweep import Progress, Store
+from weft.run.sweep.run import Simulation
+from weft.schedule import SHARING, Sharing
+from weft.search.perturb import UNITS, Move, Sensitivity, moves, option_move, perturb, sharing_values
+from weft.search.tasks import Bench, Jobs, Runs
+from weft.studies.c3.candidates import DTYPE
+from weft.studies.c3.runs import ScenarioRuns
 from weft.studies.c3.scenarios import Scenario, Suite, declared_suite
 from weft.studies.c3.study import PUBLISHED_GPU, RANKS, SATURATION
-from weft.studies.moved import Row, Sensitivity
-from weft.sweep import Progress, Store, results
-from weft.sweep.streams import Setting
-from weft.tuning.assumptions import Moved, moved_settings
-
-
-@dataclass(frozen=True)
-class _Variant:
-    moved: Moved
-    units: Mapping[str, int] = field(default_factory=lambda: SATURATION)
 
 
 def run(
@@ -36,22 +32,20 @@ def run(
     *,
     gpu: Gpu | str = PUBLISHED_GPU,
     ranks: int = RANKS,
-    request_bytes: int | None = None,
+    options: RunOptions = SUSTAINED,
     store: Store | None = None,
 ) -> Sensitivity:
     """Move the machine's assumed values, the clock and the collective's compute units; arguments as of the study.
 
     Raises what the simulations raise.
     """
-    machine = load_gpu(gpu) if isinstance(gpu, str) else gpu
-    chosen = representatives((suite or declared_suite()).scenarios)
-    here = Setting(machine, ranks, request_bytes=request_bytes)
-    variants = list(_variants(here))
-    tasks = (v.moved.run(task) for v in variants for task in _tasks(chosen, here, v.units))
-    runs = results(tasks, StreamRun.from_record, jobs, progress, store)
-    rows = [Row(v.moved.title, v.moved.text, _shares(chosen, here, v, runs)) for v in variants]
-    formats = dict.fromkeys(STRATEGIES, ".0%")
-    return Sensitivity("c3", [scenario.title for scenario in chosen], rows, formats)
+    machine = hardware.gpu(gpu)
+    bench = Bench.of(machine, ranks, options)
+    chosen = [ScenarioRuns(one, bench) for one in representatives((suite or declared_suite()).scenarios)]
+    tasks = (task for one in chosen for task in _tasks(one).values())
+    rows = perturb(tasks, _moves(bench.system), partial(_shares, chosen), Jobs(jobs, store, progress))
+    titles = [one.scenario.title for one in chosen]
+    return Sensitivity("c3", titles, rows, dict.fromkeys(SHARING, ".0%"))
 
 
 def representatives(scenarios: Sequence[Scenario]) -> list[Scenario]:
@@ -62,24 +56,33 @@ def representatives(scenarios: Sequence[Scenario]) -> list[Scenario]:
     return list(least.values())
 
 
-def _variants(here: Setting) -> Iterator[_Variant]:
-    yield _Variant(Moved("as chosen", (), "", "", here))
-    yield from map(_Variant, moved_settings(here, DTYPE, measured=True))
-    yield _Variant(Moved("the clock", (), "short", "short", replace(here, clock="short")))
-    for what, times in (("half", 0.5), ("twice", 2.0)):
-        units = {name: int(count * times) for name, count in SATURATION.items()}
-        yield _Variant(Moved("units set apart for the collective", (), what, what, here), units)
+def _moves(system: System) -> Iterator[Move]:
+    yield from moves(system, sharing_values(system, DTYPE), measured=True)
+    yield option_move("the clock", clock="short")
+    for setting, times in (("half", 0.5), ("twice", 2.0)):
+        yield Move("units set apart for the collective", setting, parts=UNITS, change=partial(_apart, times))
 
 
-def _tasks(scenarios: Sequence[Scenario], here: Setting, units: Mapping[str, int]) -> Iterator[Run]:
-    for scenario in scenarios:
-        yield gemm_alone(scenario, here)
-        yield collective_alone(scenario, here)
-        for strategy in STRATEGIES:
-            yield as_published(scenario, here, strategy, units)
+def _apart(times: float, task: Simulation) -> Simulation:
+    """The task with so many times the compute units set apart for the collective."""
+    overlap = task.overlap
+    if not isinstance(overlap, Sharing) or overlap.units is None:
+        return task
+    return replace(task, overlap=replace(overlap, units=int(overlap.units * times)))
 
 
-def _shares(scenarios: Sequence[Scenario], here: Setting, variant: _Variant, done: Runs) -> dict[str, float]:
-    runs = {task: done[variant.moved.run(task)] for task in _tasks(scenarios, here, variant.units)}
-    found = [sharing(scenario, here, runs, variant.units) for scenario in scenarios]
-    return {strategy: fmean(one.share(strategy) for one in found) for strategy in STRATEGIES}
+def _tasks(one: ScenarioRuns) -> Mapping[str, Simulation]:
+    """The GEMM alone, the collective alone, and both under every strategy, its units as published."""
+    both = {strategy: one.as_published(strategy, SATURATION) for strategy in SHARING}
+    return {"gemm": one.gemm, "collective": one.collective(), **both}
+
+
+def _shares(scenarios: Sequence[ScenarioRuns], runs: Runs) -> dict[str, float]:
+    found: dict[str, list[float]] = {}
+    for one in scenarios:
+        seconds = {name: runs[task].makespan for name, task in _tasks(one).items()}
+        alone = seconds.pop("gemm"), seconds.pop("collective")
+        for strategy, both in seconds.items():
+            share = share_of_ideal(sum(alone) / both, ideal_speedup(*alone))
+            found.setdefault(strategy, []).append(share)
+    return {strategy: fmean(shares) for strategy, shares in found.items()}

@@ -5,32 +5,26 @@ Kernels and degrees stay as they were chosen. The longest queue of each entry of
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import chain
 from statistics import geometric_mean
 
+from weft import hardware
+from weft.graph import Gemm, gemm_queue
 from weft.hardware import Gpu
-from weft.hardware import load as load_gpu
+from weft.options import SUSTAINED, RunOptions
+from weft.run.sweep import Progress, Store
+from weft.run.sweep.run import Simulation
+from weft.search.degree import DEFAULT
+from weft.search.perturb import Move, Sensitivity, gemm_values, moves, option_move, perturb
+from weft.search.tasks import Bench, Jobs, Runs
 from weft.studies.goldyloc.study import PUBLISHED_GPU, solve
 from weft.studies.goldyloc.suite import Suite, declared_suite
-from weft.studies.moved import Row, Sensitivity
-from weft.sweep import Progress, Store
-from weft.tuning.assumptions import variants
-from weft.tuning.batches import Batch, Bench, Runs, Workshop
-from weft.tuning.degree import Plans
 
 FIGURES = ("over default", "over sequential", "default over sequential")
 HARDWARE_QUEUES = 4
 """Hardware queues that ROCm's HIP runtime spreads streams over unless told otherwise (GPU_MAX_HW_QUEUES)."""
-
-
-def _on(plans: Plans, bench: Bench, queues: int | None) -> Plans:
-    """The same kernels on another machine; default concurrency in so many hardware queues (None: enough)."""
-    alone, default, goldyloc = (
-        tuple(bench.batch(batch.gemms) for batch in part)
-        for part in (plans.sequential, plans.default, plans.goldyloc)
-    )
-    return Plans(alone, tuple(replace(batch, queues=queues) for batch in default), goldyloc)
 
 
 def run(
@@ -39,47 +33,41 @@ def run(
     progress: Progress | None = None,
     *,
     gpu: Gpu | None = None,
-    clock: str = "sustained",
+    options: RunOptions = SUSTAINED,
     store: Store | None = None,
 ) -> Sensitivity:
     """Move the machine's assumed values, its clock and its queues; arguments as of the study.
 
     Raises what the simulations raise.
     """
-    gpu = gpu or load_gpu(PUBLISHED_GPU)
-    workshop = Workshop(jobs, store, progress)
-    cases, *_ = solve((suite or declared_suite()).longest(), Bench(gpu, clock), workshop)
-    settings = list(_settings(gpu, clock, cases[0].judged.queue.gemms[0].dtype))
-    moved = [
-        (what, text, [_on(case.plans, bench, queues) for case in cases])
-        for what, text, bench, queues in settings
-    ]
-    batches = (batch for _, _, each in moved for plan in each for batch in plan.batches())
-    runs = workshop.simulate(batches)
-    rows = tuple(Row(what, text, _figures(each, runs)) for what, text, each in moved)
+    bench = Bench.of(hardware.gpu(gpu or PUBLISHED_GPU), options=options)
+    own = Jobs(jobs, store, progress)
+    cases, *_ = solve((suite or declared_suite()).longest(), bench, own)
+
+    def figures(runs: Runs) -> Mapping[str, float]:
+        gains = zip(*(case.plans.gains(runs) for case in cases), strict=True)
+        return dict(zip(FIGURES, map(geometric_mean, gains), strict=True))
+
+    dtypes = sorted({gemm.dtype for case in cases for gemm in case.judged.queue.gemms})
+    tasks = chain.from_iterable(case.plans for case in cases)
+    rows = perturb(tasks, _moves(bench, dtypes), figures, own)
     return Sensitivity("goldyloc", tuple(case.title for case in cases), rows, dict.fromkeys(FIGURES, ".2f"))
 
 
-def _settings(gpu: Gpu, clock: str, dtype: str) -> Iterator[tuple[str, str, Bench, int | None]]:
-    """What is moved, to where, the bench then, and the hardware queues of default concurrency (None: enough)."""
-    bench = Bench(gpu, clock)
-    yield "as chosen", "", bench, None
-    for moved in variants(gpu, dtype):
-        yield moved.path, moved.setting, Bench(moved.gpu, clock), None
-    other = "short" if clock == "sustained" else "sustained"
-    yield "clock", other, Bench(gpu, other), None
-    yield "hardware queues of default concurrency", str(HARDWARE_QUEUES), bench, HARDWARE_QUEUES
+def _moves(bench: Bench, dtypes: Iterable[str]) -> Iterator[Move]:
+    yield from moves(bench.system, gemm_values(*dtypes), measured=True)
+    yield option_move("clock", clock="short" if bench.options.clock == "sustained" else "sustained")
+    yield Move("hardware queues of default concurrency", str(HARDWARE_QUEUES), change=_in_few_queues)
 
 
-def _figures(plans: Sequence[Plans], runs: Runs) -> dict[str, float]:
-    took = [[_seconds(part, runs) for part in (p.default, p.sequential, p.goldyloc)] for p in plans]
-    ratios = (
-        [default / goldyloc for default, _, goldyloc in took],
-        [sequential / goldyloc for _, sequential, goldyloc in took],
-        [sequential / default for default, sequential, _ in took],
+def _in_few_queues(task: Simulation) -> Simulation:
+    """The task in so many hardware queues, if it is default concurrency."""
+    if task.graph.labels != DEFAULT:
+        return task
+    nodes = task.graph.nodes
+    graph = gemm_queue(
+        [node.op for node in nodes if isinstance(node.op, Gemm)],
+        min(HARDWARE_QUEUES, len(nodes)),
+        [node.choice.tiling for node in nodes],
     )
-    return {name: geometric_mean(values) for name, values in zip(FIGURES, ratios, strict=True)}
-
-
-def _seconds(batches: Sequence[Batch], runs: Runs) -> float:
-    return sum(runs[batch].makespan_s for batch in batches)
+    return replace(task, graph=graph)

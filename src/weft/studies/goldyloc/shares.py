@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from weft.graph import Gemm
 from weft.kernels import GemmTiling
-from weft.tuning.batches import Batch, Bench, Runs
-from weft.tuning.kernels import SHARES, candidates
-from weft.workload import Gemm
+from weft.run.sweep.run import Simulation
+from weft.search.kernels import SHARES, candidates
+from weft.search.tasks import Bench, Runs, Tiled, drained
 
 
 @dataclass(frozen=True)
@@ -46,39 +47,30 @@ class ShareLosses:
         return len(moved) / len({row.gemm for row in self.rows})
 
 
-def share_runs(gemms: Sequence[Gemm], bench: Bench) -> Iterator[Batch]:
+def share_runs(gemms: Sequence[Gemm], bench: Bench) -> Iterator[Simulation]:
     """Every candidate of every GEMM on the whole GPU and on its parts."""
     for gemm in gemms:
-        for tiling in candidates(gemm, bench.gpu, bench.clock):
-            for share in SHARES:
-                yield bench.copies(gemm, tiling, 1, units_of(bench, share))
+        yield from _tasks(gemm, bench).values()
 
 
-def units_of(bench: Bench, share: int) -> int | None:
-    """Compute units of one over `share` of the GPU (None: all)."""
-    return None if share == 1 else max(bench.gpu.compute.compute_units // share, 1)
+def _tasks(gemm: Gemm, bench: Bench) -> dict[tuple[int, GemmTiling], Simulation]:
+    """Every candidate of a GEMM alone, by one over the share of the compute units and by tile."""
+    have = bench.gpu.compute.compute_units
+    return {
+        (share, tiling): bench.queue((Tiled(gemm, tiling),), None if share == 1 else max(have // share, 1))
+        for tiling in candidates(gemm, bench.gpu, bench.options)
+        for share in SHARES
+    }
 
 
 def share_losses(gemms: Sequence[Gemm], bench: Bench, runs: Runs) -> ShareLosses:
     """The losses, from the runs of `share_runs`."""
-    rows = []
-    for gemm in gemms:
-        tilings = candidates(gemm, bench.gpu, bench.clock)
-        took = {
-            (share, tiling): runs[bench.copies(gemm, tiling, 1, units_of(bench, share))].makespan_s
-            for share in SHARES
-            for tiling in tilings
-        }
-        best = {share: min((took[share, one], at) for at, one in enumerate(tilings))[1] for share in SHARES}
-        rows += [_loss(gemm, share, tilings[best[1]], tilings[best[share]], took) for share in SHARES[1:]]
-    return ShareLosses(tuple(rows))
+    return ShareLosses(tuple(loss for gemm in gemms for loss in _losses(gemm, bench, runs)))
 
 
-def _loss(
-    gemm: Gemm,
-    share: int,
-    whole: GemmTiling,
-    best: GemmTiling,
-    took: Mapping[tuple[int, GemmTiling], float],
-) -> ShareLoss:
-    return ShareLoss(gemm, share, whole, best, took[share, whole], took[share, best])
+def _losses(gemm: Gemm, bench: Bench, runs: Runs) -> Iterator[ShareLoss]:
+    took = {key: drained(runs[task]) for key, task in _tasks(gemm, bench).items()}
+    best = {share: min((key for key in took if key[0] == share), key=took.__getitem__)[1] for share in SHARES}
+    for share in SHARES[1:]:
+        whole, own = best[1], best[share]
+        yield ShareLoss(gemm, share, whole, own, took[share, whole], took[share, own])

@@ -7,38 +7,33 @@ Concurrency", ACM TACO 2025, arXiv:2409.02227.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from operator import attrgetter
 from statistics import fmean, geometric_mean
 from typing import Any
 
+from weft import hardware
+from weft.graph import Gemm
 from weft.hardware import Gpu
-from weft.hardware import load as load_gpu
 from weft.kernels import GemmTiling
-from weft.overlap.machine import default_request_bytes
-from weft.result.gemms_run import GemmsRun
+from weft.lower.machine import default_request_bytes
+from weft.options import SUSTAINED, RunOptions
+from weft.result import Timeline
+from weft.run.sweep import Progress, Store
+from weft.search.degree import Judged, Plans, asked_degrees, judge, needed, plans
+from weft.search.kernels import DEGREES, GoKernels, tune
+from weft.search.predictor import Example, Predictor, example, features, train, train_without
+from weft.search.tasks import Bench, Jobs, Runs, drained
+from weft.search.watched import Watched, watched
 from weft.studies.goldyloc.shares import ShareLosses, share_losses, share_runs
 from weft.studies.goldyloc.suite import Entry, Mixed, Suite, declared_suite
-from weft.studies.headline import HeadlineRow, PaperStudy, unlike
-from weft.sweep import Progress, Store
-from weft.tuning.batches import Bench, Runs, Workshop
-from weft.tuning.degree import Judged, Plans, asked_degrees, judge, needed, plans
-from weft.tuning.kernels import DEGREES, GoKernels, tune
-from weft.tuning.predictor import Example, Predictor, example, features, train, train_without
-from weft.tuning.watched import Watched, watched
-from weft.workload import Gemm
+from weft.studies.headline import Claim, HeadlineRow, PaperStudy, rows
 
+Measure = Callable[[Sequence["Case"]], float]
 PUBLISHED_GPU = "mi100"
 """The GPU that the published figures hold for."""
-PUBLISHED: Mapping[str, float] = {
-    "over_default.geomean": 1.18,
-    "over_default.max": 2.0,
-    "over_sequential.geomean": 1.43,
-    "over_sequential.max": 2.5,
-}
-"""The abstract's figures."""
-HALF_LOSS, QUARTER_LOSS, CHANGED = 0.091, 0.123, 8 / 9
-"""An independent measurement of nine GEMMs in bf16 on a GPU of 188 multiprocessors: medians, and tiles that change."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +101,57 @@ class Case:
         }
 
 
+def _largest(name: str) -> Measure:
+    return lambda cases: max(getattr(case, name) for case in cases)
+
+
+def _mean(of: Callable[[Case], float]) -> Measure:
+    return lambda cases: geometric_mean(of(case) for case in cases)
+
+
+CLAIMS: tuple[Claim[Case], ...] = (
+    *(
+        Claim(f"goldyloc.over_{name}.{id_}", f"GOLDYLOC over {what}, {how}", published, "ratio", measure)
+        for name, what, geomean, largest in (
+            ("default", "default concurrency", 1.18, 2.0),
+            ("sequential", "one after another", 1.43, 2.5),
+        )
+        for id_, how, published, measure in (
+            ("geomean", "geomean", geomean, _mean(attrgetter(f"over_{name}"))),
+            ("max", "largest", largest, _largest(f"over_{name}")),
+        )
+    ),
+    Claim(
+        "goldyloc.default_over_sequential.geomean",
+        "default concurrency over one after another, geomean",
+        1.43 / 1.18,
+        "ratio",
+        _mean(lambda case: case.judged.sequential / case.judged.default),
+    ),
+    Claim(
+        "goldyloc.of_oracle",
+        "share of the oracle's performance, unseen networks",
+        None,
+        "share",
+        _mean(attrgetter("of_oracle")),
+    ),
+)
+"""The abstract's figures, and what else is taken over all queues."""
+
+
+def _loss_claims(other: str) -> tuple[Claim[ShareLosses], ...]:
+    """An independent measurement of nine GEMMs in bf16 on a GPU of 188 multiprocessors: medians, tiles that change."""
+    kept = "the whole GPU's best kernel on"
+    return (
+        Claim("goldyloc.loss_on_half", f"{kept} half of the CUs, median loss{other}", 0.091, "fraction",
+              lambda found: found[0].median(2)),
+        Claim("goldyloc.loss_on_quarter", f"{kept} a quarter of the CUs, median loss{other}", 0.123, "fraction",
+              lambda found: found[0].median(4)),
+        Claim("goldyloc.changed_tiles", f"GEMMs whose best tile changes there{other}", 8 / 9, "share",
+              lambda found: found[0].changed),
+    )  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Change:
     """What a GO-kernel changes: copies of one GEMM that run together, with the isolated and with the GO-kernel."""
@@ -116,13 +162,13 @@ class Change:
     degree: int
     isolated: GemmTiling
     go: GemmTiling
-    before: GemmsRun
-    after: GemmsRun
+    before: Timeline
+    after: Timeline
 
     @property
     def faster(self) -> float:
         """How many times faster the GO-kernel is."""
-        return self.before.makespan_s / self.after.makespan_s
+        return drained(self.before) / drained(self.after)
 
     def as_json(self) -> dict[str, Any]:
         """The change as plain data."""
@@ -131,36 +177,57 @@ class Change:
             "layer": self.layer,
             "gemm": [self.gemm.m, self.gemm.n, self.gemm.k],
             "degree": self.degree,
-            "isolated": {"tiling": asdict(self.isolated), "run": self.before.record()},
-            "go_kernel": {"tiling": asdict(self.go), "run": self.after.record()},
+            "isolated": {"tiling": asdict(self.isolated), "run": _record(self.before)},
+            "go_kernel": {"tiling": asdict(self.go), "run": _record(self.after)},
             "faster": self.faster,
         }
+
+
+def _record(run: Timeline) -> dict[str, Any]:
+    """What telling the two kernels apart takes: times, where workgroups spent theirs, what caches and memory moved."""
+    spent = Counter[str]()
+    for span in run.spans:
+        spent.update(span.waits)
+    whole = max(sum(spent.values()), 1)
+    return {
+        "makespan_s": drained(run),
+        "ends_s": [run.end(node.name) for node in run.graph],
+        "waits": {name: value / whole for name, value in spent.items()},
+        "bytes": {" ".join(cause): amount for cause, amount in run.traffic.items()},
+        "counters": dict(run.counters),
+        "workgroups": [span.workgroups for span in run.spans],
+        "resident": [span.resident for span in run.spans],
+        "events": run.events,
+    }
 
 
 @dataclass(frozen=True)
 class GoldylocStudy(PaperStudy):
     """What the study simulated: every queue, what GO-kernels change, the loss on parts of the GPU, the predictor.
 
-    `predictor` has seen the whole suite; cases were judged by ones that had not seen their network. `units` is the
-    number of compute units.
+    `predictor` has seen the whole suite; cases were judged by ones that had not seen their network.
     """
 
     NAME = "goldyloc"
     PAPER = "ACM TACO 2025, arXiv:2409.02227"
+    PAPER_GPU = PUBLISHED_GPU
 
     suite: Suite
     cases: Sequence[Case]
     changes: Sequence[Change]
     losses: ShareLosses
     predictor: Predictor
-    units: int
     clock: str
     runs: int
     events: int
 
+    def _other_than_published(self) -> str:
+        return "" if self.suite == declared_suite() else "the suite is not the declared one"
+
     @property
-    def _unlike(self) -> str | None:
-        return unlike(self.gpu, PUBLISHED_GPU, self.changed, self.suite == declared_suite())
+    def units(self) -> int:
+        """Compute units of the GPU."""
+        return self.machine.compute.compute_units
 
     @property
     def accuracy(self) -> float:
@@ -179,7 +246,11 @@ class GoldylocStudy(PaperStudy):
 
     def headline(self) -> list[HeadlineRow]:
         """Weft's figures, beside the published ones where those hold."""
-        return list(_headline(self))
+        losses = _loss_claims("; published for another GPU" if self.comparable else "")
+        return [
+            *rows(CLAIMS, dict(enumerate(self.cases)), self.comparable),
+            *rows(losses, {0: self.losses}, self.comparable),
+        ]
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -192,7 +263,7 @@ class GoldylocStudy(PaperStudy):
             "sequential and default concurrency use the kernel that is fastest alone; caches are cold, launches count",
             blind,
         )
-        return told if self._unlike is None else (*told, self._unlike)
+        return told if self.unlike is None else (*told, self.unlike)
 
     def own(self) -> dict[str, Any]:
         """Suite, predictor and every case as plain data."""
@@ -213,59 +284,13 @@ class GoldylocStudy(PaperStudy):
         }
 
 
-def _headline(done: GoldylocStudy) -> Iterator[HeadlineRow]:
-    published = PUBLISHED if done.comparable else {}
-    for name, what in (("default", "default concurrency"), ("sequential", "one after another")):
-        speedups = [getattr(case, f"over_{name}") for case in done.cases]
-        for id_, how, value in (
-            ("geomean", "geomean", geometric_mean(speedups)),
-            ("max", "largest", max(speedups)),
-        ):
-            key = f"over_{name}.{id_}"
-            yield HeadlineRow(
-                f"goldyloc.{key}", f"GOLDYLOC over {what}, {how}", published.get(key), value, "ratio"
-            )
-    known = PUBLISHED["over_sequential.geomean"] / PUBLISHED["over_default.geomean"]
-    default = geometric_mean(case.judged.sequential / case.judged.default for case in done.cases)
-    yield HeadlineRow(
-        "goldyloc.default_over_sequential.geomean",
-        "default concurrency over one after another, geomean",
-        known if done.comparable else None,
-        default,
-        "ratio",
-    )
-    oracle = geometric_mean(case.of_oracle for case in done.cases)
-    yield HeadlineRow(
-        "goldyloc.of_oracle", "share of the oracle's performance, unseen networks", None, oracle, "share"
-    )
-    other = "; published for another GPU" if done.comparable else ""
-    for id_, what, share, measured in (
-        ("half", "half", 2, HALF_LOSS),
-        ("quarter", "a quarter", 4, QUARTER_LOSS),
-    ):
-        yield HeadlineRow(
-            f"goldyloc.loss_on_{id_}",
-            f"the whole GPU's best kernel on {what} of the CUs, median loss{other}",
-            measured if done.comparable else None,
-            done.losses.median(share),
-            "fraction",
-        )
-    yield HeadlineRow(
-        "goldyloc.changed_tiles",
-        f"GEMMs whose best tile changes there{other}",
-        CHANGED if done.comparable else None,
-        done.losses.changed,
-        "share",
-    )
-
-
 def run(
     suite: Suite | None = None,
     jobs: int = 1,
     progress: Progress | None = None,
     *,
     gpu: Gpu | None = None,
-    clock: str = "sustained",
+    options: RunOptions = SUSTAINED,
     store: Store | None = None,
 ) -> GoldylocStudy:
     """Simulate a suite (None: the declared one) on a GPU (None: the published one) in `jobs` processes.
@@ -273,11 +298,11 @@ def run(
     Raises InputError for what cannot be simulated, such as a data type that the GPU lacks.
     """
     begin = time.perf_counter()
-    suite, gpu = suite or declared_suite(), gpu or load_gpu(PUBLISHED_GPU)
-    bench, workshop = Bench(gpu, clock), Workshop(jobs, store, progress)
+    suite, gpu = suite or declared_suite(), hardware.gpu(gpu or PUBLISHED_GPU)
+    bench, own = Bench.of(gpu, options=options), Jobs(jobs, store, progress)
     # The parts of the GPU first: their runs share candidates with the kernels that are tuned next.
-    parts = workshop.simulate(share_runs(suite.shapes, bench))
-    cases, predictor, kernels, runs = solve(suite, bench, workshop)
+    parts = own.run(share_runs(suite.shapes, bench))
+    cases, predictor, kernels, runs = solve(suite, bench, own)
     tuned = [one for each in kernels.values() for tried in each.runs.values() for one in tried.values()]
     everything = [*parts.values(), *tuned, *runs.values()]
     return GoldylocStudy(
@@ -286,24 +311,20 @@ def run(
         changes=[_change(entry, kernels) for entry in suite.entries if isinstance(entry, Entry)],
         losses=share_losses(suite.shapes, bench, parts),
         predictor=predictor,
-        gpu=gpu.name,
-        units=gpu.compute.compute_units,
-        clock=clock,
-        request_bytes=bench.request_bytes or default_request_bytes(gpu),
-        changed=gpu.changes,
+        machine=gpu,
+        clock=options.clock,
+        request_bytes=default_request_bytes(gpu),
         runs=len(everything),
         events=sum(one.events for one in everything),
         wall_s=time.perf_counter() - begin,
     )
 
 
-def solve(
-    suite: Suite, bench: Bench, workshop: Workshop
-) -> tuple[list[Case], Predictor, Mapping[Gemm, GoKernels], Runs]:
+def solve(suite: Suite, bench: Bench, own: Jobs) -> tuple[list[Case], Predictor, Mapping[Gemm, GoKernels], Runs]:
     """Every queue of a suite judged, the predictor that has seen them all, the kernels, and what was simulated."""
     queues = [(entry, queue) for entry in suite.entries for queue in entry.queues()]
-    kernels = tune(asked_degrees([queue for _, queue in queues]), bench, workshop)
-    runs = workshop.simulate(batch for _, queue in queues for batch in needed(queue, kernels, bench))
+    kernels = tune(asked_degrees([queue for _, queue in queues]), bench, own)
+    runs = own.run(batch for _, queue in queues for batch in needed(queue, kernels, bench))
     judged = [(entry, judge(queue, kernels, bench, runs)) for entry, queue in queues]
     return *_choose(judged, kernels, bench), kernels, runs
 

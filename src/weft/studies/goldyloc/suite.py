@@ -9,11 +9,11 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from weft.catalog.sourced import read_toml, translated, unknown_key
 from weft.errors import ConfigError, InputError
-from weft.hardware.sourced import read_toml, translated, unknown_key
-from weft.tuning.degree import Queue
-from weft.tuning.kernels import DEGREES
-from weft.workload import Gemm
+from weft.graph import Gemm
+from weft.search.degree import Queue
+from weft.search.kernels import DEGREES
 
 Shape = tuple[int, int, int]
 _KEYS = ("title", "rule", "networks", "gemm", "mixed")

@@ -1,0 +1,62 @@
+"""Writes the tables of published figures in deviations.md, from what the studies wrote with --json.
+
+Use: python docs/figures.py out/figures (`make figures` does). Needs nothing but Weft.
+"""
+
+import json
+import re
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+PAGE = HERE / "deviations.md"
+BARS = HERE.parent / "tests" / "published" / "bars.toml"
+BEGIN, END = "<!--- figures of {}: made by `make figures` -->", "<!--- end of figures -->"
+
+
+def main(folder: Path) -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    for study, bars in tomllib.loads(BARS.read_text(encoding="utf-8")).items():
+        rows = json.loads((folder / f"{study}.json").read_text())["headline"]
+        page = with_table(page, study, "\n".join(table(rows, bars)))
+    PAGE.write_text(page, encoding="utf-8")
+
+
+def with_table(page: str, study: str, text: str) -> str:
+    begin = BEGIN.format(study)
+    between = re.compile(f"{re.escape(begin)}\n.*?{re.escape(END)}", re.DOTALL)
+    found = between.findall(page)
+    if len(found) != 1:
+        sys.exit(f"{PAGE.name} has {len(found)} places for the figures of {study}; it needs one: {begin} ... {END}")
+    return between.sub(lambda _: f"{begin}\n\n{text}\n\n{END}", page)
+
+
+def table(rows: list[Mapping[str, Any]], bars: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    yield "| figure | published | bar | Weft | |"
+    yield "|---|---:|---:|---:|---|"
+    for row in rows:
+        weft, unit = written(row["weft"], row["unit"]), row["unit"]
+        if row["published"] is None:
+            yield f"| {row['what']} | none | | {weft} | |"
+            continue
+        bar = bars[row["id"]]
+        wanted = f"{published(row['published'], unit)} | ± {written(bar['bar'], unit)}"
+        missed = f"**{weft}** | [missed](#{bar['cause']})" if "miss" in bar else f"{weft} |"
+        yield f"| {row['what']} | {wanted} | {missed} |"
+
+
+def published(value: float | list[float], unit: str) -> str:
+    return " to ".join(written(end, unit) for end in value) if isinstance(value, list) else written(value, unit)
+
+
+def written(value: float, unit: str) -> str:
+    if unit in ("fraction", "share"):
+        return f"{value * 100:.3g} %"
+    return f"{value:.0f} {unit}" if unit == "CUs" else f"{value:.3f}"
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,33 @@
+"""Closed-form times: `weft.estimate(work, system)`, vectorised, with the bound that was hit and where the time goes."""
+
+import sys
+from types import ModuleType
+from typing import Any
+
+from weft.estimate.answer import Bound, Estimate, Parameter
+from weft.estimate.collective_parameters import collective_parameters
+from weft.estimate.dispatch import estimate
+from weft.estimate.gemm_parameters import GEMM_PARAMETERS
+from weft.estimate.gemm_plans import ranked_plans
+from weft.estimate.target import Harness
+
+__all__ = [
+    "GEMM_PARAMETERS",
+    "Bound",
+    "Estimate",
+    "Harness",
+    "Parameter",
+    "collective_parameters",
+    "estimate",
+    "ranked_plans",
+]
+
+
+class _Room(ModuleType):
+    """This module, which may be called: `weft.estimate` is both the room and its one function."""
+
+    def __call__(self, *args: Any, **named: Any) -> Estimate:
+        return estimate(*args, **named)
+
+
+sys.modules[__name__].__class__ = _Room

@@ -1,0 +1,117 @@
+"""What a closed form answers: seconds, the bound that was hit, and where the time goes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+Parts = Mapping[str, FloatArray]
+
+
+class Bound(IntEnum):
+    """What limits an operator."""
+
+    COMPUTE = 0
+    CACHE = 1
+    MEMORY = 2
+    LAUNCH = 3
+    LINK = 4
+    LATENCY = 5
+
+
+BOUND_OF = {
+    "launch": Bound.LAUNCH,
+    "host": Bound.LAUNCH,
+    "latency": Bound.LATENCY,
+    "memory": Bound.MEMORY,
+    "cache": Bound.CACHE,
+    "compute": Bound.COMPUTE,
+    "link": Bound.LINK,
+    "network": Bound.LINK,
+    "copy": Bound.MEMORY,
+}
+"""The bound that each part of a streaming kernel's or a collective's time stands for."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Times of any number of cases: `seconds` [s], the `bound` of each (codes of `Bound`), and `parts` [s].
+
+    All arrays have one shape; the parts of a case add up to its seconds, but for a graph whose streams overlap. `by`
+    names the algorithm and protocol of a collective, `operators` holds a graph's estimates by the names of its nodes.
+    """
+
+    seconds: FloatArray
+    bound: IntArray
+    parts: Parts
+    by: npt.NDArray[np.str_] | None = None
+    operators: Mapping[str, Estimate] = field(default_factory=dict)
+
+    def bound_names(self) -> npt.NDArray[np.str_]:
+        """The bound of each case in words."""
+        names = np.array([bound.name.lower() for bound in Bound])
+        return names[self.bound]
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A physical parameter that calibration may fit: its path in the catalog and its plausible range.
+
+    `low` and `high` are in the base unit of `unit`; `needs_rows` is how many measurements it takes to tell it from
+    the others; `about` says what it is, for people.
+    """
+
+    path: str
+    low: float
+    high: float
+    unit: str
+    needs_rows: int
+    about: str
+
+
+def floats(size: object) -> FloatArray:
+    """A dimension, or a number computed from dimensions, as an array of floats."""
+    return np.asarray(size, dtype=np.float64)
+
+
+def from_parts(parts: Parts, by: npt.NDArray[np.str_] | None = None) -> Estimate:
+    """The estimate whose seconds are the sum of `parts`, bound by what most of them stand for."""
+    stacked = np.stack(np.broadcast_arrays(*parts.values()))
+    seconds = stacked.sum(axis=0)
+    shares: dict[Bound, FloatArray] = {}
+    for name, values in zip(parts, stacked, strict=True):
+        bound = BOUND_OF[name]
+        shares[bound] = shares.get(bound, np.zeros_like(seconds)) + values
+    codes = np.array([int(bound) for bound in shares], dtype=np.int64)
+    largest = np.argmax(np.stack(list(shares.values())), axis=0)
+    return Estimate(seconds, codes[largest], dict(zip(parts, stacked, strict=True)), by)
+
+
+def in_sequence(steps: Sequence[Estimate]) -> Estimate:
+    """One after the other: seconds and parts add up; the bound is that of the longest."""
+    every = side_by_side(steps)
+    longest = every.seconds.argmax(axis=0)
+    return Estimate(
+        every.seconds.sum(axis=0),
+        np.take_along_axis(every.bound, longest[None], axis=0)[0],
+        {name: part.sum(axis=0) for name, part in every.parts.items()},
+    )
+
+
+def side_by_side(estimates: Sequence[Estimate]) -> Estimate:
+    """Several estimates as one with a leading axis; a part that one of them lacks is zero there."""
+    seconds = np.stack(np.broadcast_arrays(*(one.seconds for one in estimates)))
+    shape, names = seconds.shape[1:], dict.fromkeys(name for one in estimates for name in one.parts)
+    by = [np.broadcast_to(one.by, shape) for one in estimates if one.by is not None]
+    return Estimate(
+        seconds,
+        np.stack([np.broadcast_to(one.bound, shape) for one in estimates]),
+        {name: np.stack([np.broadcast_to(one.parts.get(name, 0.0), shape) for one in estimates]) for name in names},
+        np.stack(by) if len(by) == len(estimates) else None,
+    )

@@ -1,0 +1,150 @@
+"""The time of a collective in closed form: what the library would choose, and what that takes.
+
+The algorithm and protocol of every size follow the library's own cost model; the time of each comes from a profile of
+latencies and efficiencies.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from weft.estimate.answer import Estimate, FloatArray, Parts, floats, from_parts
+from weft.estimate.collective_dma import copied
+from weft.estimate.collective_forms import Group, direct, nvls, oneshot, pairwise, ring
+from weft.estimate.collective_home import over_links
+from weft.estimate.collective_nodes import across
+from weft.estimate.target import Harness, Target
+from weft.graph import Collective
+from weft.library.choice import way_name, ways
+from weft.library.collectives import PAYLOAD, Algorithm, MiB, Protocol
+from weft.library.profiles import at_clock, of_release, profile_for
+
+Names = npt.NDArray[np.str_]
+
+_ONESHOT_BYTES = 8 * MiB
+"""What the buffers of TensorRT-LLM's own all-reduce hold."""
+_FLOATS = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8")
+
+
+def collective(op: Collective, on: Target) -> Estimate:
+    """How long a collective takes [s], what bounds it, and by which algorithm and protocol the library carries it out.
+
+    Raises InputError for ranks that cannot be spread evenly over the nodes, for an algorithm that the library does not
+    have there, and for copy engines that would have to reduce.
+    """
+    size, ranks = np.broadcast_arrays(floats(op.bytes), op.ranks)
+    if isinstance(op.ranks, int):
+        return from_parts(*_among(op.ranks, size, op, on))
+    parts: dict[str, FloatArray] = {}
+    by = np.empty(size.shape, dtype=_NAMES)
+    for count in np.unique(ranks):
+        of = ranks == count
+        found, by[of] = _among(int(count), size[of], op, on)
+        _fill(parts, of, found)
+    return from_parts(parts, by)
+
+
+_NAMES = "<U16"
+
+
+def _fill(parts: dict[str, FloatArray], of: npt.NDArray[np.bool_], found: Parts) -> None:
+    for part, seconds in found.items():
+        parts.setdefault(part, np.zeros(of.shape))[of] = seconds
+
+
+def _among(ranks: int, size: FloatArray, op: Collective, on: Target) -> tuple[Parts, Names]:
+    """The parts of every size among so many ranks, and who carries it out."""
+    harness, nodes = on.harness, on.nodes(ranks)
+    group = _group(ranks, nodes, op, on)
+    if harness.driver == "dma":
+        return copied(size, group), np.full(size.shape, "copy engines", dtype=_NAMES)
+    algorithm, protocol = ways(
+        group.name,
+        size,
+        ranks,
+        group.fabric,
+        group.profile,
+        wanted=harness.algorithm,
+        nodes=nodes,
+        floating=op.dtype in _FLOATS,
+        version=harness.version,
+        place=on.name,
+    )
+    parts: dict[str, FloatArray] = {}
+    by = np.empty(size.shape, dtype=_NAMES)
+    for code in np.unique(algorithm * len(Protocol) + protocol):
+        a, p = divmod(int(code), len(Protocol))
+        of = (algorithm == a) & (protocol == p)
+        by[of] = way_name(Algorithm(a), Protocol(p))
+        _fill(parts, of, _form(Algorithm(a), Protocol(p), size[of], group))
+    if harness.library == "trtllm-custom" and group.name == "all_reduce" and nodes == 1:
+        parts, by = _or_oneshot(parts, by, size, group)
+    if harness.host:
+        parts["host"] = _host(parts, size, group, harness)
+    return parts, by
+
+
+def _group(ranks: int, nodes: int, op: Collective, on: Target) -> Group:
+    """The ranks with their links, and the profile of the library's release on them, at the clock of its GPUs."""
+    fabric, harness = on.fabric, on.harness
+    library = harness.library or ("rccl" if fabric.gpu.vendor == "amd" else "nccl")
+    known = harness.profile or profile_for(fabric.gpu.name, fabric.gpu.architecture, library)
+    known = at_clock(of_release(known, harness.version), fabric.gpu.compute.clock)
+    links = fabric.among(ranks // nodes)
+    return Group(op.name, ranks, nodes, links, over_links(known, links), bytewise=op.dtype == "int8")
+
+
+def _form(algorithm: Algorithm, protocol: Protocol, size: FloatArray, group: Group) -> Parts:
+    """The parts of sizes that one algorithm and protocol carry out."""
+    if group.nodes > 1:
+        return across(algorithm, protocol, size, group)
+    if algorithm is Algorithm.PAIRWISE and group.name == "send_recv":
+        return _no_faster_than_the_wire(
+            pairwise(protocol, 2 * size, group.pairs(2)), protocol, size, group.pairs(group.ranks)
+        )
+    if algorithm is Algorithm.PAIRWISE:
+        pairs = group.pairs(group.ranks)
+        return _no_faster_than_the_wire(pairwise(protocol, size, pairs), protocol, size, pairs)
+    if algorithm in (Algorithm.NVLS, Algorithm.NVLS_TREE):
+        return nvls(size, group)
+    if algorithm is Algorithm.ONESHOT:
+        parts = oneshot(size, group)
+    elif algorithm is Algorithm.DIRECT:
+        parts = direct(protocol, size, group)
+    else:
+        parts = ring(protocol, size, group)
+    return _no_faster_than_the_wire(parts, protocol, size, group)
+
+
+def _no_faster_than_the_wire(parts: Parts, protocol: Protocol, size: FloatArray, group: Group) -> Parts:
+    """A profile of fast links says little of slow ones: what the wire takes at least counts as link time."""
+    wire = size * group.volume / (PAYLOAD[protocol] * group.figure / group.fabric.gpu.link.kernel_efficiency)
+    lacking = np.maximum(wire - parts["link"], 0)
+    hidden = np.minimum(lacking, parts["latency"])
+    return {**parts, "link": parts["link"] + lacking, "latency": parts["latency"] - hidden}
+
+
+def _or_oneshot(parts: Parts, by: Names, size: FloatArray, group: Group) -> tuple[dict[str, FloatArray], Names]:
+    """The one-shot all-reduce where it is faster and its buffers hold the data, else what the library takes."""
+    shot = oneshot(size, group)
+    faster = (size <= _ONESHOT_BYTES) & (_total(shot) < _total(parts))
+    name = way_name(Algorithm.ONESHOT, Protocol.SIMPLE)
+    return {part: np.where(faster, shot[part], parts[part]) for part in shot}, np.where(faster, name, by)
+
+
+def _host(parts: Parts, size: FloatArray, group: Group, harness: Harness) -> FloatArray:
+    """What the caller adds: its call, the packing of lists of tensors, or the wait for a rank that begins late."""
+    if harness.host == "profiler":
+        return np.maximum(group.value("host.floor") - _total(parts), 0)
+    call = np.full_like(size, group.value("host.launch"))
+    tensor = {"all_gather": "gather", "reduce_scatter": "scatter", "all_to_all": "exchange"}.get(group.name)
+    if harness.host == "framework" or tensor is None:
+        return call
+    copies = 0.0 if tensor == "exchange" else group.value("host.copies")
+    packing = group.value("host.list") + group.ranks * group.value(f"host.{tensor}_tensor")
+    return call + packing + copies * size / group.fabric.gpu.memory.copy_rate
+
+
+def _total(parts: Parts) -> FloatArray:
+    return np.asarray(np.sum(list(parts.values()), axis=0), dtype=np.float64)

@@ -1,0 +1,91 @@
+"""The one way to a time in closed form: an operator, several, or a graph, on a GPU or a system."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from weft.estimate.answer import Bound, Estimate, in_sequence, side_by_side
+from weft.estimate.attention import attention
+from weft.estimate.collective import collective
+from weft.estimate.gemm import gemm
+from weft.estimate.streaming import opaque, streaming
+from weft.estimate.target import Harness, Target, target
+from weft.graph import Attention, Collective, Gemm, Graph, Node, Op, Send, Streaming
+from weft.hardware import Described
+from weft.options import RunOptions
+
+
+def _send(op: Send, on: Target) -> Estimate:
+    return collective(Collective("send_recv", op.bytes, 2), on)
+
+
+_MODELS: Mapping[type[Op], Callable[[Any, Target], Estimate]] = {
+    Gemm: gemm,
+    Attention: attention,
+    Streaming: streaming,
+    Collective: collective,
+    Send: _send,
+}
+"""The model of each kind of operator; `opaque` times all others."""
+
+
+def estimate(
+    work: Op | Sequence[Op] | Graph,
+    system: Described | Sequence[Described],
+    options: RunOptions | None = None,
+    harness: Harness | None = None,
+) -> Estimate:
+    """How long work takes on each GPU of a system, what bounds it, and where the time goes, in closed form.
+
+    Dimensions of operators, bytes and ranks may be arrays, which broadcast; several systems are a leading axis.
+    Operators run one after the other, those of a graph after their predecessors, streams side by side without slowing
+    each other down. `options` say what clock the GPUs run at (default: that of a short run), `harness` how the work is
+    called and timed.
+
+    Raises UnknownNameError for an unknown system, InputError for what the system cannot do: data types that it lacks,
+    ranks that cannot be spread over its nodes, an algorithm that its library does not have.
+
+    >>> from weft.graph import Gemm
+    >>> print(estimate(Gemm(8192, 8192, 8192, "bf16"), ["h100-sxm", "mi300x"]).bound_names())
+    ['compute' 'compute']
+    """
+    if isinstance(system, Sequence) and not isinstance(system, str):
+        return side_by_side([estimate(work, one, options, harness) for one in system])
+    on = target(system, options, harness)
+    if isinstance(work, Op):
+        return _estimated(work, on)
+    if not isinstance(work, Graph):
+        work = Graph(tuple(Node(op, f"{op.kind}{place}") for place, op in enumerate(work)))
+    return _of_graph(work, on)
+
+
+def _estimated(op: Op, on: Target) -> Estimate:
+    model = next((model for kind, model in _MODELS.items() if isinstance(op, kind)), opaque)
+    found = model(op, on)
+    waits = on.harness.timed == "host" and not isinstance(op, Gemm | Collective | Send)
+    return _awaited(found, on) if waits else found
+
+
+def _awaited(found: Estimate, on: Target) -> Estimate:
+    """An operator with the host's start and wait instead of a launch; GEMMs and collectives have their own."""
+    launch = np.maximum(found.parts["launch"], on.gpu.achieved.gemm_host)
+    seconds = found.seconds + launch - found.parts["launch"]
+    bound = np.where(launch > seconds / 2, int(Bound.LAUNCH), found.bound)
+    return replace(found, seconds=seconds, bound=bound, parts={**found.parts, "launch": launch})
+
+
+def _of_graph(graph: Graph, on: Target) -> Estimate:
+    found: dict[str, Estimate] = {}
+    by_dma = replace(on, harness=replace(on.harness, driver="dma"))
+    for node in graph:
+        if node.name not in found:
+            found[node.name] = _estimated(node.op, by_dma if node.choice.driver == "dma" else on)
+    path = graph.critical_path({name: one.seconds for name, one in found.items()})
+    each = {node.id: found[node.name] for node in graph}
+    ends = [end for _, end in path.values()]
+    return replace(in_sequence(list(each.values())), seconds=reduce(np.maximum, ends), operators=each)

@@ -1,0 +1,146 @@
+"""How long C = A x B takes on a GPU, in closed form: launch, tiles in waves, cache and memory traffic, split K."""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from weft.errors import InputError
+from weft.estimate import gemm_kernel
+from weft.estimate.answer import Bound, Estimate, FloatArray, IntArray, floats
+from weft.estimate.target import Target
+from weft.graph import DTYPE_BYTES, Gemm
+from weft.graph.tensor import OUTPUT_DTYPES
+from weft.kernels.gemm import main_loop_flops
+from weft.library.tiles import Candidate, candidates
+
+Shapes = tuple[FloatArray, FloatArray, FloatArray, FloatArray]
+"""Rows, columns, depth and batch of each case."""
+
+_COMPILE_FROM = 2000  # shapes: beyond them, loading or making machine code pays
+_CACHE_BOUND = 0.05  # share of its time that a unit waits for the cache, from which that is the bound (assumed)
+_UNHASHED = ("cdna1", "cdna2")  # memory channels follow the address bits
+_TOTAL, _COLUMNS, _SPLITS, _UNITS, _MEMORY, _MATRIX, _CACHE, _LATENCY, _SPLIT = range(9)
+
+
+def gemm(op: Gemm, on: Target) -> Estimate:
+    """The time of C = A x B, and where it goes.
+
+    The library's kernel is the one with the least estimated time. The GEMMs of a batch share one launch. A and C are in
+    the cache if they fit beside B, and B if the Bs that take turns fit. Parts [s]: launch, convert, compute (the matrix
+    units at their achieved rate), tail (units idle or computing padding), cache, latency, fill (begin and end of
+    workgroups), memory (what the DRAM adds), split. Raises InputError for data types that the GPU lacks.
+    """
+    given = np.broadcast_arrays(*map(floats, (op.m, op.n, op.k, op.batch)))
+    m, n, k, batch = (np.ravel(size) for size in given)
+    shapes, harness, achieved = (m, n, k, batch), on.harness, on.gpu.achieved
+    library = _library(op.dtype, on)
+    rates = effective_rates(op.dtype, on)
+    times = _run(shapes, library, rates)
+    parts = _parts(shapes, times, rates)
+    launch = achieved.gemm_host if harness.timed == "host" else achieved.gemm_launch
+    parts["launch"] = np.full(len(times), launch)
+    if harness.quantize:
+        parts["convert"] = _conversion(shapes, on, rates)
+    seconds = reduce(np.add, parts.values())
+    shape = given[0].shape
+    return Estimate(
+        seconds.reshape(shape),
+        _bounds(times, parts, seconds).reshape(shape),
+        {name: part.reshape(shape) for name, part in parts.items()},
+    )
+
+
+def _library(dtype: str, on: Target) -> tuple[Candidate, ...]:
+    on.gpu.matrix_rate(dtype)  # an InputError that names the data types, where there is none
+    if on.harness.quantize and DTYPE_BYTES[dtype] != 1:
+        raise InputError(f"operands of {dtype} are not converted; quantize goes with fp8 or int8")
+    return candidates(on.gpu.architecture, dtype, scaled=on.harness.quantize)
+
+
+def effective_rates(dtype: str, on: Target) -> gemm_kernel.Machine:
+    """The GPU's effective rates and costs for a data type."""
+    gpu, achieved = on.gpu, on.gpu.achieved
+    unhashed = gpu.architecture in _UNHASHED
+    return gemm_kernel.Machine(
+        units=float(gpu.compute.compute_units),
+        unit_flops=main_loop_flops(dtype, gpu, on.options),
+        cache_rate=gpu.cache.bandwidth * achieved.gemm_cache,
+        memory_rate=gpu.memory.bandwidth * achieved.gemm_memory,
+        resident=(gpu.cache.capacity + gpu.memory_cache.capacity) * achieved.gemm_resident,
+        issue=achieved.gemm_issue / gpu.compute.clock,
+        latency=achieved.gemm_latency,
+        fill=achieved.gemm_fill,
+        split=achieved.gemm_split,
+        element=float(DTYPE_BYTES[dtype]),
+        output=float(DTYPE_BYTES[OUTPUT_DTYPES.get(dtype, dtype)]),
+        rotation=min(float(on.harness.rotation), 1e9),
+        channels=float(gpu.cache.banks) if unhashed else 0.0,
+        interleave=float(gpu.memory.interleave),
+    )
+
+
+_seen = 0
+
+
+def _run(shapes: Shapes, library: tuple[Candidate, ...], rates: gemm_kernel.Machine) -> FloatArray:
+    """The fields of the Attempt under the best candidate, for every shape."""
+    global _seen  # noqa: PLW0603 - how much was asked in this process decides whether machine code pays
+    count = len(shapes[0])
+    _seen += count
+    run: Any = gemm_kernel.run
+    if _seen > _COMPILE_FROM:
+        from weft.estimate import gemm_compiled
+
+        run = gemm_compiled.run
+    chosen = np.empty(count, dtype=np.int64)
+    times = np.empty((count, len(gemm_kernel.Attempt._fields)))
+    run(*shapes, _table(library), rates, chosen, times)
+    return times
+
+
+def _table(library: tuple[Candidate, ...]) -> FloatArray:
+    return np.array(
+        [[float(getattr(one, field)) for field in gemm_kernel.Tile._fields] for one in library],
+        dtype=np.float64,
+    )
+
+
+def _parts(shapes: Shapes, times: FloatArray, rates: gemm_kernel.Machine) -> dict[str, FloatArray]:
+    m, n, k, batch = shapes
+    units, matrix = times[:, _UNITS], times[:, _MATRIX]
+    compute = 2 * m * n * k * batch / (rates.units * rates.unit_flops)
+    return {
+        "compute": compute,
+        "tail": matrix - compute,
+        "cache": times[:, _CACHE],
+        "latency": times[:, _LATENCY],
+        "fill": units - matrix - times[:, _CACHE] - times[:, _LATENCY],
+        "memory": times[:, _TOTAL] - times[:, _SPLIT] - units,
+        "split": times[:, _SPLIT],
+    }
+
+
+def _conversion(shapes: Shapes, on: Target, rates: gemm_kernel.Machine) -> FloatArray:
+    """A kernel before the GEMM: each row of A is read twice, for its largest value and to be scaled, and written.
+
+    A workgroup per row, two at a time on a compute unit, with two trips to memory each.
+    """
+    m, _, k, batch = shapes
+    moved = batch * m * k * (2 * DTYPE_BYTES["bf16"] + rates.element)
+    seconds: FloatArray = (
+        on.gpu.achieved.gemm_launch + rates.fill + moved / rates.memory_rate + batch * m / rates.units * rates.latency
+    )
+    return seconds
+
+
+def _bounds(times: FloatArray, parts: dict[str, FloatArray], seconds: FloatArray) -> IntArray:
+    units = times[:, _UNITS]
+    bound = np.full(len(times), int(Bound.COMPUTE), dtype=np.int64)
+    bound[parts["latency"] + parts["fill"] + parts["split"] > times[:, _MATRIX]] = int(Bound.LATENCY)
+    bound[parts["cache"] > np.maximum(_CACHE_BOUND * units, parts["latency"])] = int(Bound.CACHE)
+    bound[times[:, _MEMORY] > units] = int(Bound.MEMORY)
+    bound[2 * parts["launch"] > seconds] = int(Bound.LAUNCH)
+    return bound

@@ -1,0 +1,427 @@
+"""The time of one GEMM under every kernel of a library, and the best of them: plain numbers, one shape at a time.
+
+Written so that numba compiles it; without numba the same code runs, slower. All times are in seconds.
+"""
+
+from __future__ import annotations
+
+from math import ceil, floor, inf, sqrt
+from typing import Any, NamedTuple
+
+import numpy as np
+
+MAX_SPLIT = 64
+"""Parts that K may be cut into, at most [assumed]."""
+SPLIT_STEPS = 4
+"""K steps that a part has at least [assumed]."""
+SPLIT_WAVES = 3
+"""A split fills the GPU once, twice or three times over [assumed]."""
+SMALL = 64
+"""Rows or columns of a tile that is tried for however small a matrix [assumed]."""
+LARGE = 128 * 128
+"""Elements of a tile from which it is tried for however large a matrix [assumed]."""
+MANY_WAVES = 12
+"""Waves of tiles from which only large tiles are tried [assumed]."""
+RAMP = 0.7
+"""Cache over footprint from which on some of the operands are still there when they are used again (assumed)."""
+SAME = 1 + 1e-12
+"""Times that differ by less are equal: rounding decides nothing."""
+
+_PARTIAL_BYTES = 8  # a partial sum is written and read
+
+
+class Machine(NamedTuple):
+    """A GPU as the kernel sees it: effective rates of the whole GPU, and costs."""
+
+    units: float
+    unit_flops: float  # of one compute unit [FLOP/s]
+    cache_rate: float  # [bytes/s]
+    memory_rate: float  # [bytes/s]
+    resident: float  # cache that holds operands between uses [bytes]
+    issue: float  # per K step
+    latency: float
+    fill: float
+    split: float
+    element: float  # of A and B [bytes]
+    output: float  # of C [bytes]
+    rotation: float  # sets of B that take turns in the cache
+    channels: float  # memory channels that interleave without a hash; 0 = hashed
+    interleave: float  # [bytes]
+
+
+class Shape(NamedTuple):
+    """`batch` GEMMs of one shape in one launch."""
+
+    m: float
+    n: float
+    k: float
+    batch: float
+
+
+class Tile(NamedTuple):
+    """A candidate as numbers."""
+
+    rows: float
+    columns: float
+    step: float
+    stages: float
+    resident: float
+    granule: float
+    cluster: float
+
+
+class Costs(NamedTuple):
+    """What a candidate's workgroup costs on a machine [s], and how many run together."""
+
+    slots: float
+    matrix: float  # a K step's matrix instructions, per column
+    slab: float  # a K step's elements of one row or column through the whole cache
+    shared_slab: float  # the same where a cluster fetches together
+    store: float  # a column of C to the cache
+    wait: float  # a K step's latency over the steps in flight
+    wait_share: float  # the wait over the workgroups of a round
+    issue_share: float  # a step's issue over the workgroups of a round
+    unit_share: float  # one over the units
+    column: float  # the least that a column's K step adds to the time of all units
+    pace: float  # the least K step of a workgroup
+
+
+class Traffic(NamedTuple):
+    """What one GEMM of a batch moves between memory and cache, whichever candidate runs it [bytes]."""
+
+    operands: float  # A and B
+    kept: float  # share of them that stays in the cache between waves
+    others: float  # of A and C, what was not and will not be in the cache
+    b: float  # of B
+
+
+class Attempt(NamedTuple):
+    """One shape under one candidate and split: times, and what explains them."""
+
+    total: float
+    columns: float
+    splits: float
+    units_time: float  # compute units: main loop, fill, stores
+    memory_time: float
+    matrix_time: float  # of which matrix instructions, idle units included
+    cache_time: float  # of which waiting for the cache's bandwidth
+    latency_time: float  # of which waiting for a step's operands, or issuing
+    split_time: float
+
+
+def fitted_columns(n: float, grid_rows: float, tile: Tile, units: float) -> float:
+    """Columns of a tile when the library picks, in granules, the narrowest that needs no more waves."""
+    if tile.granule == 0:
+        return tile.columns
+    waves = ceil(grid_rows * ceil(n / tile.columns) / units)
+    across = max(floor(waves * units / grid_rows), 1.0)
+    narrow = ceil(n / across / tile.granule) * tile.granule
+    return min(narrow, tile.columns) if 2 * narrow > tile.columns else tile.columns
+
+
+def traffic(shape: Shape, on: Machine) -> Traffic:
+    """What of the operands and of C the cache holds before and after; the same under every candidate.
+
+    A and C are taken to be in the cache when they fit beside one B; B only if `rotation` of them fit. Nothing is
+    shared between the GEMMs of a batch.
+    """
+    m, n, k, batch = shape
+    a, b, c = m * k * on.element, n * k * on.element, m * n * on.output
+    near = _held(on.resident / (batch * (a + b + c)))
+    far = _held(on.resident / (batch * (a + on.rotation * b + c)))
+    return Traffic(a + b, min(1.0, on.resident / (a + b)), (a + c) * (1 - near), b * (1 - far))
+
+
+def memory_bytes(
+    shape: Shape,
+    moved: Traffic,
+    tile: Tile,
+    columns: float,
+    grid_rows: float,
+    grid_columns: float,
+    on: Machine,
+) -> float:
+    """Bytes moved to and from DRAM: operands once, again where the cache loses them between waves, and C.
+
+    The tiles that run together form a block as square as the grid allows.
+    """
+    again, crowd = 0.0, 1.0
+    if moved.kept < 1 or on.channels > 0:
+        at_once = min(on.units * tile.resident, grid_rows * grid_columns)
+        high = sqrt(at_once * tile.rows * columns) / tile.rows
+        high = min(max(high, at_once / grid_columns), grid_rows)
+        wide = at_once / high
+        per_wave = (high * tile.rows + wide * columns) * shape.k * on.element
+        passes = grid_rows * grid_columns / at_once
+        again = max(0.0, (1 - moved.kept) * (passes * per_wave - moved.operands))
+        crowd = crowding(shape.n * on.element, wide * columns * on.element, on)
+    return shape.batch * (moved.others + again / 2 + (moved.b + again / 2) * crowd)
+
+
+def crowding(stride: float, span: float, on: Machine) -> float:
+    """How many times longer B takes because its rows, `stride` bytes apart, meet in few memory channels.
+
+    Without an address hash, rows whose distance is a multiple of channels x interleave all begin in one channel;
+    `span` bytes are read of each.
+    """
+    if on.channels == 0:
+        return 1.0
+    lines = stride / on.interleave
+    if lines != floor(lines):
+        return 1.0
+    common = on.channels
+    while lines % common != 0:
+        common = common / 2
+    used = on.channels / common * max(1.0, floor(span / on.interleave / 2))
+    return on.channels / min(on.channels, used)
+
+
+def _held(ratio: float) -> float:
+    return min(1.0, max(0.0, (ratio - RAMP) / (1 - RAMP)))
+
+
+def costs(tile: Tile, on: Machine) -> Costs:
+    """The costs of a candidate's workgroup that no shape changes."""
+    slots = on.units * tile.resident
+    slab = tile.step * on.element / on.cache_rate
+    wait = on.latency / (tile.stages - 1)
+    matrix = 2 * tile.rows * tile.step / on.unit_flops
+    fed = (max(tile.rows, tile.columns) / tile.cluster + min(tile.rows, tile.columns)) * slab
+    turn = max(matrix * tile.columns / on.units + on.issue / slots, wait / slots)
+    narrow = tile.columns / 2 if tile.granule > 0 else tile.columns
+    return Costs(
+        slots,
+        matrix,
+        slab,
+        slab / tile.cluster,
+        tile.rows * on.output / on.cache_rate,
+        wait,
+        wait / slots,
+        on.issue / slots,
+        1 / on.units,
+        max(turn, fed) / tile.columns,
+        max(matrix * narrow + on.issue, wait),
+    )
+
+
+def feed(tile: Tile, columns: float, alone: bool, cost: Costs) -> float:
+    """Both slabs of a K step through the cache [s]; a cluster fetches the longer one once, if there is a cluster."""
+    longer = max(tile.rows, columns) * (cost.slab if alone else cost.shared_slab)
+    return longer + min(tile.rows, columns) * cost.slab
+
+
+def step_time(deep: float, busy: float, matrix: float, fed: float, cost: Costs, on: Machine) -> float:
+    """The longest of `deep` matrix products, their slabs through the cache, and the latency over steps in flight."""
+    return max(deep * matrix + on.issue, deep * fed * busy, cost.wait)
+
+
+def units_time(work: float, steps: float, tile: Tile, columns: float, fed: float, cost: Costs, on: Machine) -> float:
+    """Whole rounds of resident workgroups on every unit, and the rest."""
+    matrix, store = cost.matrix * columns, cost.store * columns
+    rounds = floor(work / cost.slots)
+    rest = work - rounds * cost.slots
+    time = 0.0
+    if rounds > 0:
+        step = step_time(tile.resident, on.units, matrix, fed, cost, on)
+        time = rounds * (steps * step + on.fill + cost.slots * store)
+    if rest > 0:
+        deep, busy = ceil(rest / on.units), min(rest, on.units)
+        step = step_time(deep, busy, matrix, fed, cost, on)
+        time += steps * step + on.fill + deep * busy * store
+    return time
+
+
+def attempt(shape: Shape, tile: Tile, columns: float, splits: float, memory_time: float, on: Machine) -> Attempt:
+    """One shape under one candidate: rounds of resident workgroups on every unit, beside the memory's time.
+
+    Units and memory overlap: the time is the root of the sum of their squares.
+    """
+    cost = costs(tile, on)
+    grid = ceil(shape.m / tile.rows) * ceil(shape.n / columns)
+    work = grid * splits * shape.batch
+    steps = ceil(ceil(shape.k / tile.step) / splits)
+    fed = feed(tile, columns, grid == 1, cost)
+    matrix = cost.matrix * columns
+    rounds = floor(work / cost.slots)
+    rest = work - rounds * cost.slots
+    matrix_time = cache_time = latency_time = 0.0
+    for last in range(2):
+        deep = ceil(rest / on.units) if last else tile.resident
+        busy = min(rest, on.units) if last else on.units
+        count = (1.0 if rest > 0 else 0.0) if last else rounds
+        step = step_time(deep, busy, matrix, fed, cost, on)
+        matrix_time += count * steps * deep * matrix
+        if step == deep * fed * busy:
+            cache_time += count * steps * (step - deep * matrix)
+        else:
+            latency_time += count * steps * (step - deep * matrix)
+    units = units_time(work, steps, tile, columns, fed, cost, on)
+    split_time = split_cost(shape, splits, on)
+    total = sqrt(units * units + memory_time * memory_time) + split_time
+    return Attempt(total, columns, splits, units, memory_time, matrix_time, cache_time, latency_time, split_time)
+
+
+def split_cost(shape: Shape, splits: float, on: Machine) -> float:
+    """To write the partial sums of a split K through the cache and add them up; nothing without a split."""
+    if splits == 1:
+        return 0.0
+    return on.split + shape.batch * shape.m * shape.n * _PARTIAL_BYTES * splits / on.cache_rate
+
+
+def wasteful(shape: Shape, tile: Tile, on: Machine) -> bool:
+    """Whether a library would not try the tile: three quarters of it are padding, or it is small for many waves."""
+    if (tile.rows > SMALL and tile.rows >= 4 * shape.m) or (tile.columns > SMALL and tile.columns >= 4 * shape.n):
+        return True
+    area = tile.rows * tile.columns
+    return area < LARGE and shape.m * shape.n * shape.batch > MANY_WAVES * area * on.units * tile.resident
+
+
+def least_time(shape: Shape, tile: Tile, grid: float, depth: float, columns: float, cost: Costs, on: Machine) -> float:
+    """A time that the units cannot beat under one candidate, however K is cut; quicker to tell than their time.
+
+    Every workgroup's K steps need the matrix units, the cache and, with all resident workgroups, a turn to issue
+    and to wait; and a workgroup takes its pace through the smallest part of K.
+    """
+    matrix = cost.matrix * columns
+    every = max(matrix * cost.unit_share + cost.issue_share, cost.wait_share)
+    every = max(every, feed(tile, columns, grid == 1, cost))
+    least = on.fill + grid * (depth * every + cost.store * columns)
+    pace = max(matrix + on.issue, cost.wait)
+    alone = on.fill + depth * pace
+    if least < alone:
+        parts = most_parts(depth, grid, cost)
+        if parts > 1:
+            alone = min(alone, on.fill + depth / parts * pace + split_cost(shape, 2.0, on))
+        least = max(least, alone)
+    return least
+
+
+def quick_time(shape: Shape, tile: Tile, depth: float, cost: Costs, on: Machine) -> float:
+    """A time that the units cannot beat under one candidate, however wide it is; quicker to tell still."""
+    columns = ceil(shape.m / tile.rows) * shape.n * shape.batch
+    least = on.fill + columns * (depth * cost.column + cost.store)
+    parts = max(1.0, min(MAX_SPLIT, depth / SPLIT_STEPS))
+    return max(least, on.fill + min(depth * cost.pace, depth / parts * cost.pace + on.split))
+
+
+def most_parts(depth: float, grid: float, cost: Costs) -> float:
+    """The most parts that K is cut into: of some steps each, and no more than fill the GPU a few times."""
+    most = min(MAX_SPLIT, floor(depth / SPLIT_STEPS), floor(SPLIT_WAVES * cost.slots / grid))
+    return max(1.0, most)
+
+
+def fitted(shape: Shape, tile: Tile, on: Machine) -> tuple[float, float, float]:
+    """Columns of the tile, and rows and columns of its grid."""
+    grid_rows = ceil(shape.m / tile.rows)
+    columns = fitted_columns(shape.n, grid_rows * shape.batch, tile, on.units)
+    return columns, grid_rows, ceil(shape.n / columns)
+
+
+def under(
+    shape: Shape, moved: Traffic, tile: Tile, cost: Costs, limit: float, on: Machine
+) -> tuple[float, float, float, float]:
+    """The best way to run the shape with one candidate: time, columns, parts of K, the memory's time.
+
+    Ways that cannot be as fast as `limit` are left out; with none left, the time is infinite.
+    """
+    columns, grid_rows, grid_columns = fitted(shape, tile, on)
+    grid = grid_rows * grid_columns
+    work = grid * shape.batch
+    depth = ceil(shape.k / tile.step)
+    found, parts, before, memory_time = inf, 1.0, 0.0, 0.0
+    least = least_time(shape, tile, work, depth, columns, cost, on)
+    if least > limit:
+        return found, columns, parts, memory_time
+    memory_time = memory_bytes(shape, moved, tile, columns, grid_rows, grid_columns, on) / on.memory_rate
+    memory_squared = memory_time * memory_time
+    if least * least + memory_squared > limit * limit:
+        return found, columns, parts, memory_time
+    fed = feed(tile, columns, grid == 1, cost)
+    pace = max(cost.matrix * columns + on.issue, cost.wait)
+    most = most_parts(depth, work, cost)
+    for waves in range(SPLIT_WAVES + 1):
+        splits = min(most, floor(waves * cost.slots / work)) if waves > 0 else 1.0
+        if splits <= before:
+            continue
+        before = splits
+        extra = split_cost(shape, splits, on)
+        steps = ceil(depth / splits)
+        if extra + max(on.fill + steps * pace, memory_time) > limit:
+            continue
+        busy = units_time(work * splits, steps, tile, columns, fed, cost, on)
+        total = sqrt(busy * busy + memory_squared) + extra
+        if total < found:
+            found, parts = total, splits
+            limit = min(limit, SAME * total)
+        if splits == most:
+            break
+    return found, columns, parts, memory_time
+
+
+def fixed(shape: Shape, tile: Tile, columns: float, splits: float, on: Machine) -> Attempt:
+    """The shape under one candidate of so many columns, K in so many parts."""
+    grid_rows, grid_columns = ceil(shape.m / tile.rows), ceil(shape.n / columns)
+    moved = memory_bytes(shape, traffic(shape, on), tile, columns, grid_rows, grid_columns, on)
+    return attempt(shape, tile, columns, splits, moved / on.memory_rate, on)
+
+
+def best(shape: Shape, tiles: Any, prepared: Any, least: Any, on: Machine) -> tuple[int, Attempt]:
+    """The fastest candidate and its times; among equals the first.
+
+    The one with the least least time goes first: few others need to be looked at then. `prepared` holds the Costs of
+    every candidate; `least` is room for the squares of their least times.
+    """
+    moved = traffic(shape, on)
+    memory = shape.batch * (moved.others + moved.b) / on.memory_rate
+    first, step, depth = 0, 0.0, 0.0
+    for index in range(len(tiles)):
+        tile, cost = _tile(tiles[index]), _costs(prepared[index])
+        least[index] = inf
+        if index > 0 and wasteful(shape, tile, on):
+            continue
+        if tile.step != step:
+            step, depth = tile.step, ceil(shape.k / tile.step)
+        time = quick_time(shape, tile, depth, cost, on)
+        least[index] = time * time
+        if least[index] < least[first]:
+            first = index
+    chosen, found = first, _under(shape, moved, tiles, prepared, first, inf, on)
+    for index in range(len(tiles)):
+        limit = SAME * found[0]
+        if index == first or least[index] + memory * memory > limit * limit:
+            continue
+        now = _under(shape, moved, tiles, prepared, index, limit, on)
+        if now[0] * SAME < found[0] or (now[0] <= limit and index < chosen):
+            chosen, found = index, now
+    return chosen, attempt(shape, _tile(tiles[chosen]), found[1], found[2], found[3], on)
+
+
+def _tile(row: Any) -> Tile:
+    return Tile(row[0], row[1], row[2], row[3], row[4], row[5], row[6])
+
+
+def _costs(row: Any) -> Costs:
+    return Costs(row[0], row[1], row[2], row[3], row[4], row[5], row[6], row[7], row[8], row[9], row[10])
+
+
+def _under(
+    shape: Shape, moved: Traffic, tiles: Any, prepared: Any, index: int, limit: float, on: Machine
+) -> tuple[float, float, float, float]:
+    return under(shape, moved, _tile(tiles[index]), _costs(prepared[index]), limit, on)
+
+
+def run(m: Any, n: Any, k: Any, batch: Any, tiles: Any, on: Machine, chosen: Any, times: Any) -> None:
+    """Fill `chosen` and a row of `times` (the fields of Attempt) for every shape."""
+    prepared, least = np.empty((len(tiles), 11)), np.empty(len(tiles))
+    for i in range(len(tiles)):
+        cost = costs(_tile(tiles[i]), on)
+        prepared[i, 0], prepared[i, 1], prepared[i, 2] = cost.slots, cost.matrix, cost.slab
+        prepared[i, 3], prepared[i, 4], prepared[i, 5] = cost.shared_slab, cost.store, cost.wait
+        prepared[i, 6], prepared[i, 7], prepared[i, 8] = cost.wait_share, cost.issue_share, cost.unit_share
+        prepared[i, 9], prepared[i, 10] = cost.column, cost.pace
+    for i in range(len(m)):
+        index, found = best(Shape(m[i], n[i], k[i], batch[i]), tiles, prepared, least, on)
+        chosen[i] = index
+        times[i, 0], times[i, 1], times[i, 2] = found.total, found.columns, found.splits
+        times[i, 3], times[i, 4], times[i, 5] = found.units_time, found.memory_time, found.matrix_time
+        times[i, 6], times[i, 7], times[i, 8] = found.cache_time, found.latency_time, found.split_time

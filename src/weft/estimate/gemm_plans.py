@@ -1,0 +1,71 @@
+"""The kernels that a library could run a GEMM with, each with its time in closed form: what the engine chooses from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from weft.estimate import gemm_kernel
+from weft.estimate.gemm import effective_rates
+from weft.estimate.target import Harness, target
+from weft.graph import Gemm
+from weft.hardware import Gpu
+from weft.kernels.gemm import GemmTiling
+from weft.library.tiles import Candidate, candidates
+from weft.options import RunOptions
+
+
+@dataclass(frozen=True)
+class RankedPlan:
+    """A tile for a GEMM, and the time that the closed form gives it, without the launch [s].
+
+    `overlapped` is that time if memory and compute units overlap in full, as they do in the engine [s].
+    """
+
+    tiling: GemmTiling
+    seconds: float
+    overlapped: float
+
+
+def ranked_plans(
+    gemm: Gemm, gpu: Gpu, options: RunOptions | None = None, *, split: bool = False
+) -> tuple[RankedPlan, ...]:
+    """Every kernel of the GPU's library, fastest first: with `split`, K in as many parts as suit it, else in one.
+
+    The operands come from memory; without options the run is a short one. Raises InputError for a dtype that the GPU
+    lacks.
+    """
+    rates = cold_rates(gemm.dtype, gpu, options)
+    plan = _cut if split else _whole
+    plans = [plan(gemm, one, rates) for one in candidates(gpu.architecture, gemm.dtype)]
+    return tuple(sorted(plans, key=lambda plan: plan.seconds))
+
+
+def cold_rates(dtype: str, gpu: Gpu, options: RunOptions | None = None) -> gemm_kernel.Machine:
+    """The GPU's effective rates as the engine meets them: operands in memory, and a launch for the kernel that adds."""
+    rates = effective_rates(dtype, target(gpu, options, Harness(rotation=float("inf"))))
+    # On MI210 and MI100 the measured rows hardly determine what a cut of K costs: they leave it below a launch.
+    return rates._replace(split=max(rates.split, gpu.compute.launch_latency))
+
+
+def _whole(gemm: Gemm, one: Candidate, rates: gemm_kernel.Machine) -> RankedPlan:
+    shape, tile = _numbers(gemm, one)
+    columns, _, _ = gemm_kernel.fitted(shape, tile, rates)
+    return _ranked(one, gemm_kernel.fixed(shape, tile, columns, 1, rates))
+
+
+def _cut(gemm: Gemm, one: Candidate, rates: gemm_kernel.Machine) -> RankedPlan:
+    shape, tile = _numbers(gemm, one)
+    moved, cost = gemm_kernel.traffic(shape, rates), gemm_kernel.costs(tile, rates)
+    _, columns, splits, _ = gemm_kernel.under(shape, moved, tile, cost, float("inf"), rates)
+    return _ranked(one, gemm_kernel.fixed(shape, tile, columns, splits, rates))
+
+
+def _ranked(one: Candidate, found: gemm_kernel.Attempt) -> RankedPlan:
+    overlapped = max(found.units_time, found.memory_time) + found.split_time
+    return RankedPlan(one.tiling(int(found.columns), int(found.splits)), found.total, overlapped)
+
+
+def _numbers(gemm: Gemm, one: Candidate) -> tuple[gemm_kernel.Shape, gemm_kernel.Tile]:
+    fields = gemm_kernel.Tile._fields
+    tile = gemm_kernel.Tile(*(float(getattr(one, field)) for field in fields))
+    return gemm_kernel.Shape(gemm.m, gemm.n, gemm.k, 1), tile

@@ -1,0 +1,166 @@
+"""How long a kernel takes that moves data and computes little: sweeps over memory, cache and vector units.
+
+A kernel is one or more *sweeps* over its data. Workgroups that start together stay nearly in step, so the sweeps
+follow each other; within a sweep, loads, stores and arithmetic of different workgroups overlap, and the slowest of
+them sets the pace. Few bytes in flight cannot fill memory (Little's law), few workgroups cannot use all units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from weft.estimate.answer import Estimate, FloatArray, from_parts
+
+if TYPE_CHECKING:
+    from weft.hardware import Gpu
+
+PARTS = ("launch", "latency", "memory", "cache", "compute")
+"""Where the time of a kernel can go."""
+
+SPECIALS_PER_CLOCK = 16
+"""Exponentials, reciprocals or roots per clock and unit: 16 on an SM since Kepler (CUDA programming guide, arithmetic
+instructions), and 16 on a CU of 64 lanes, where they run at a quarter of the rate (CDNA instruction set guides)."""
+BYTES_IN_FLIGHT = 32
+"""Bytes that a thread has on the way at once: two vector loads of 16 B [assumed; 16 to 64]."""
+REDUCTION_CLOCKS = 200
+"""Clocks for the threads of a workgroup to agree on a sum: five shuffles, one exchange through local memory and two
+barriers [assumed; 100 to 400]."""
+Amount = FloatArray | float
+"""Of each case, or of all."""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """One pass over a kernel's data, of all its workgroups together.
+
+    `reads` and `writes` go to memory unless the cache holds them [bytes]; `rereads` were read by the sweep before and
+    come from the cache if the rows at work fit into it [bytes]; `operations` occupy a vector lane for a clock each,
+    `specials` a special-function unit.
+    """
+
+    reads: Amount = 0.0
+    writes: Amount = 0.0
+    rereads: Amount = 0.0
+    operations: Amount = 0.0
+    specials: Amount = 0.0
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """Sweeps by `workgroups` of `threads` threads, each of which touches `footprint` bytes between its sweeps."""
+
+    sweeps: Sequence[Sweep]
+    workgroups: Amount
+    threads: Amount
+    footprint: Amount = 0.0
+
+
+def kernel_time(kernel: Kernel, gpu: Gpu) -> Estimate:
+    """The time of a kernel by itself, its operands in the cache if they fit; parts as in `PARTS`.
+
+    The vector units run at the boost clock, since what memory limits leaves power to spare.
+    """
+    at_work = _Occupancy(kernel, gpu)
+    touched = sum((sweep.reads + sweep.writes for sweep in kernel.sweeps), start=np.zeros(()))
+    shape = np.broadcast_shapes(np.shape(touched), np.shape(kernel.workgroups), np.shape(kernel.threads))
+    cached = Residency(touched, gpu)
+    again = Residency(at_work.resident * kernel.footprint, gpu)
+    parts = {name: np.zeros(shape) for name in PARTS}
+    parts["launch"] += gpu.compute.launch_latency
+    for sweep in kernel.sweeps:
+        _add_sweep(parts, sweep, cached, again, at_work, gpu)
+    # The last stores must arrive before the kernel has ended.
+    parts["latency"] += cached.latency
+    if len(kernel.sweeps) > 1:
+        parts["latency"] += (len(kernel.sweeps) - 1) * REDUCTION_CLOCKS / gpu.compute.clock
+    return from_parts(parts)
+
+
+class _Occupancy:
+    """How many workgroups run at once, and the largest share of the work that falls to one compute unit."""
+
+    def __init__(self, kernel: Kernel, gpu: Gpu) -> None:
+        units = gpu.compute.compute_units
+        slots = np.floor(gpu.compute.threads_per_cu / np.maximum(kernel.threads, gpu.compute.wavefront_size))
+        slots = np.clip(slots, 1, gpu.compute.max_workgroups_per_cu)
+        self.active = np.minimum(kernel.workgroups, units)
+        self.resident = np.minimum(kernel.workgroups, units * slots)
+        self.largest_share = np.ceil(kernel.workgroups / units) / kernel.workgroups
+        self.bytes_in_flight = self.resident * kernel.threads * BYTES_IN_FLIGHT
+
+
+class Residency:
+    """Which share of `touched` bytes the cache and the memory-side cache hold, and how fast the rest arrives.
+
+    All of it up to their capacity, none beyond twice that, a falling share between [assumed: replacement is neither
+    perfect nor least recently used].
+    """
+
+    def __init__(self, touched: Amount, gpu: Gpu) -> None:
+        self._gpu = gpu
+        self.cache = _held(touched, gpu.cache.capacity)
+        self.beside = (1 - self.cache) * _held(touched, gpu.memory_cache.capacity)
+        self.dram = 1 - self.cache - self.beside
+        beside = gpu.cache.latency + gpu.memory_cache.latency
+        self.latency = self.cache * gpu.cache.latency + self.beside * beside + self.dram * idle_latency(gpu)
+
+
+def idle_latency(gpu: Gpu) -> float:
+    """From a load to its data in idle DRAM, a row to be opened: cache, path, activation and column [s]."""
+    return gpu.cache.latency + gpu.memory.latency + gpu.memory.timing.rcd + gpu.memory.timing.cl
+
+
+def _held(touched: Amount, capacity: float) -> FloatArray:
+    return np.clip(2 - touched / capacity, 0.0, 1.0) if capacity else np.zeros(np.shape(touched))
+
+
+def memory_seconds(gpu: Gpu, reads: FloatArray, writes: FloatArray) -> FloatArray:
+    """Time of long streams in DRAM [s]: at the read efficiency, and slower the more reads and writes alternate.
+
+    Every written byte beside a read one costs a share of a turnaround, so that equal reads and writes reach the copy
+    efficiency.
+    """
+    total = reads + writes
+    read_cost, copy_cost = 1 / gpu.memory.read_efficiency, 1 / gpu.memory.copy_efficiency
+    return (total * read_cost + 2 * np.minimum(reads, writes) * (copy_cost - read_cost)) / gpu.memory.bandwidth
+
+
+def _memory_time(sweep: Sweep, cached: Residency, again: Residency, gpu: Gpu) -> FloatArray:
+    """Time of what misses the cache, in DRAM or the memory-side cache, whichever takes longer [s]."""
+    missed = (1 - cached.cache) * (sweep.reads + sweep.writes + (1 - again.cache) * sweep.rereads)
+    read = cached.dram * sweep.reads + np.minimum(cached.dram, again.dram) * sweep.rereads
+    dram = memory_seconds(gpu, read, cached.dram * sweep.writes)
+    side = gpu.memory_cache
+    return np.maximum(dram, missed / side.bandwidth) if side.capacity else dram
+
+
+def _add_sweep(
+    parts: dict[str, FloatArray],
+    sweep: Sweep,
+    cached: Residency,
+    again: Residency,
+    at_work: _Occupancy,
+    gpu: Gpu,
+) -> None:
+    """Add the sweep's time to the part that takes longest in it, and the latency of its first loads."""
+    moved = sweep.reads + sweep.writes + sweep.rereads
+    missed = sweep.rereads * (1 - again.cache)
+    latency = np.where(sweep.reads + missed > 0, cached.latency, np.where(sweep.rereads > 0, gpu.cache.latency, 0.0))
+    port = gpu.compute.port_bytes_per_clock * gpu.compute.clock
+    candidates = {
+        "memory": _memory_time(sweep, cached, again, gpu),
+        "cache": np.maximum(moved / (gpu.cache.bandwidth * gpu.cache.efficiency), moved / (at_work.active * port)),
+        "latency": moved * latency / at_work.bytes_in_flight,
+        "compute": np.maximum(sweep.operations / gpu.vector_lanes, sweep.specials / SPECIALS_PER_CLOCK)
+        * at_work.largest_share
+        / gpu.compute.clock,
+    }
+    times = np.stack(np.broadcast_arrays(*candidates.values(), parts["launch"])[:-1])
+    slowest = times.argmax(axis=0)
+    for index, name in enumerate(candidates):
+        parts[name] += np.where(slowest == index, times[index], 0.0)
+    parts["latency"] += latency

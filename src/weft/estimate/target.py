@@ -1,0 +1,129 @@
+"""What closed forms time work on: a GPU at a clock, the links around it, and how the work is called and timed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Literal, get_args
+
+from weft import hardware
+from weft.errors import InputError, UnknownNameError
+from weft.hardware import Described, Gpu, Node, System
+from weft.library.interconnect import Interconnect, interconnect
+from weft.library.profiles import Profile
+from weft.options import RunOptions
+
+Timed = Literal["device", "host"]
+
+ROTATION = 6.0
+"""Weights that take turns in a timing loop, as the public inference harnesses do (ai-dynamo/aiconfigurator)."""
+LIBRARIES = ("nccl", "rccl", "trtllm-custom")
+HOSTS = ("", "framework", "torch", "profiler")
+UNTHROTTLED = 0.94
+"""Share of the matrix rate at the running clock that a tuned main loop reaches (ROCm/rocm-blogs, maximum achievable
+FLOPs: 0.942 on MI300X and 0.936 on MI325X, in bf16)."""
+
+
+@dataclass(frozen=True)
+class Harness:
+    """How work is called and timed; by default as benchmarks of single kernels and the libraries' own tests do it.
+
+    `timed` says whether kernels follow each other on the device, or the host issues each and waits for it. `rotation`
+    is how many B matrices of a GEMM take turns (infinite: B always comes from memory); `quantize` adds the conversion
+    of a 16-bit A to scaled 8-bit rows.
+
+    Of collectives: `library` carries them out (None: the vendor's), of `version`, with a `profile` of its own (None:
+    the machine's), by `algorithm` ("auto", or one like "ring", "nvls", "direct", "tree" or "ring-ll128"), with `driver`
+    "cu" or "dma". `host` is who calls: "" (the library's own test), "framework", "torch" (packs lists of tensors) or
+    "profiler" (times kernels, which wait for the last rank to begin). `network` is the rate per GPU of a network that
+    differs from the machine's [bytes/s].
+
+    Raises UnknownNameError for an unknown library, host or way of timing, InputError for a rotation below 1.
+    """
+
+    timed: Timed = "device"
+    rotation: float = ROTATION
+    quantize: bool = False
+    library: str | None = None
+    version: str = ""
+    profile: Profile | None = None
+    algorithm: str = "auto"
+    driver: Literal["cu", "dma"] = "cu"
+    host: str = ""
+    network: float | None = None
+
+    def __post_init__(self) -> None:
+        for kind, name, known in (
+            ("way of timing", self.timed, get_args(Timed)),
+            ("collective library", self.library or LIBRARIES[0], LIBRARIES),
+            ("host", self.host, HOSTS),
+            ("driver", self.driver, ("cu", "dma")),
+        ):
+            if name not in known:
+                raise UnknownNameError(kind, name, [one for one in known if one])
+        if not self.rotation >= 1:
+            raise InputError(f"rotation is {self.rotation:g}; at least one B takes part, so it must be 1 or more")
+
+
+@dataclass(frozen=True)
+class Target:
+    """A GPU in a system, the options of a run on it, and the harness of what runs there."""
+
+    gpu: Gpu
+    what: Gpu | Node | System
+    options: RunOptions
+    harness: Harness = field(default_factory=Harness)
+
+    @cached_property
+    def system(self) -> System:
+        """What `what` stands for."""
+        return hardware.system(self.what)
+
+    @cached_property
+    def fabric(self) -> Interconnect:
+        """The links of the system, as the library sees them."""
+        fabric = interconnect(self.system)
+        return fabric if self.harness.network is None else replace(fabric, nic=self.harness.network)
+
+    @property
+    def name(self) -> str:
+        """What messages call the system."""
+        return self.what.name
+
+    def nodes(self, ranks: int) -> int:
+        """On how many nodes `ranks` GPUs stand: as the system says, else as few as hold them.
+
+        Raises InputError for ranks that cannot be spread evenly.
+        """
+        own = self.system.gpus == ranks
+        across = self.system.nodes if own else -(-ranks // self.fabric.gpus_per_node)
+        if ranks % across:
+            raise InputError(
+                f"{ranks} ranks cannot be spread evenly over {across} nodes; give a number of ranks that they divide"
+            )
+        return across
+
+
+def target(what: Described, options: RunOptions | None = None, harness: Harness | None = None) -> Target:
+    """The target that a name, a description and options mean; without options in a short run.
+
+    With the clock "boost" power never limits the matrix units. Raises UnknownNameError for an unknown name.
+    """
+    known = hardware.system(what) if isinstance(what, str | Path) else what
+    gpu, options = known if isinstance(known, Gpu) else known.gpu, options or RunOptions(clock="short")
+    if options.clock == "boost":
+        gpu, options = _at_boost(gpu), replace(options, clock="short")
+    return Target(gpu, known, options, harness or Harness())
+
+
+@lru_cache(maxsize=64)
+def _at_boost(gpu: Gpu) -> Gpu:
+    """The GPU where power never limits its matrix units, which then lose only what a main loop loses by itself.
+
+    So run parts with a higher power limit, and others on operands that toggle few bits: on A100, 293 to 302 TFLOP/s of
+    fp16 and bf16 are measured that way (LLMCompass, arXiv:2312.03134; openfabric-systems/simllm @9c2672c, clock held at
+    1410 MHz), where other public rigs reach 236 to 271.
+    """
+    shares = (path for path in gpu.rules() if path.startswith("achieved.matrix_"))
+    return gpu.replace(dict.fromkeys(shares, UNTHROTTLED))

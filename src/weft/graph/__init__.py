@@ -1,0 +1,48 @@
+"""What must be computed, on no machine yet: operators, their data, and how they depend on each other."""
+
+from collections.abc import Mapping
+
+from weft.graph.attention import Attention
+from weft.graph.collective import COLLECTIVES, Collective, Copy, Send
+from weft.graph.gemm import Gemm
+from weft.graph.graph import Edge, Graph, KernelChoice, Node, concurrent, gemm_queue
+from weft.graph.make import all_gather, all_reduce, all_to_all, gemm, reduce_scatter
+from weft.graph.op import Op
+from weft.graph.opaque import Opaque
+from weft.graph.operators import OPERATORS, operator
+from weft.graph.streaming import STREAMING, Streaming
+from weft.graph.tensor import DTYPE_BYTES, Tensor
+
+KINDS: Mapping[str, type[Op]] = {
+    kind.kind: kind for kind in (Gemm, Attention, Streaming, Collective, Send, Copy, Opaque)
+}
+"""Every kind of operator by the name that files and tables use."""
+
+__all__ = [
+    "COLLECTIVES",
+    "DTYPE_BYTES",
+    "KINDS",
+    "OPERATORS",
+    "STREAMING",
+    "Attention",
+    "Collective",
+    "Copy",
+    "Edge",
+    "Gemm",
+    "Graph",
+    "KernelChoice",
+    "Node",
+    "Op",
+    "Opaque",
+    "Send",
+    "Streaming",
+    "Tensor",
+    "all_gather",
+    "all_reduce",
+    "all_to_all",
+    "concurrent",
+    "gemm",
+    "gemm_queue",
+    "operator",
+    "reduce_scatter",
+]

@@ -1,0 +1,104 @@
+"""Attention: queries that look at keys and values, in three kernels or in one that keeps the scores on chip."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, cast
+
+import numpy as np
+
+from weft.errors import InputError
+from weft.graph.gemm import Gemm
+from weft.graph.op import Op
+from weft.graph.sizes import check_sizes, plain
+from weft.graph.streaming import Streaming
+from weft.graph.tensor import Tensor, check_dtype
+
+
+@dataclass(frozen=True)
+class Attention(Op):
+    """`heads` heads of `batch` sequences, `head` elements wide: `query` tokens of each look at `keys` tokens.
+
+    `fused` attention is one kernel, else it is `kernels`. A fused kernel may share `kv_heads` heads of keys and values
+    among the query heads (0: each has its own), and be `causal` (1): a query sees the keys up to its own, the last one
+    all of them. Raises InputError for sizes that do not fit, UnknownNameError for an unknown dtype.
+
+    >>> Attention(batch=8, heads=32, query=2048, keys=2048, head=128).flops
+    549755813888
+    """
+
+    kind: ClassVar[str] = "attention"
+
+    batch: int
+    heads: int
+    query: int
+    keys: int
+    head: int
+    kv_heads: int = 0
+    causal: int = 0
+    dtype: str = "fp16"
+    fused: bool = True
+
+    def __post_init__(self) -> None:
+        least = dict.fromkeys(("batch", "heads", "query", "keys", "head"), 1) | {"kv_heads": 0, "causal": 0}
+        check_sizes(self, "{} of attention", least)
+        check_dtype(self.dtype)
+        heads, shared, causal = np.broadcast_arrays(self.heads, self.kv_heads, self.causal)
+        odd = (shared > 0) & (heads % np.maximum(shared, 1) != 0)
+        if np.any(causal > 1):
+            raise InputError(f"causal is {np.max(causal):g}; it must be 0 (every key is seen) or 1 (masked)")
+        if np.any(odd):
+            raise InputError(
+                f"kv_heads is {shared[odd][0]:g}; it must divide the {heads[odd][0]:g} query heads, "
+                "like heads=32,kv_heads=8"
+            )
+        if not self.fused and np.any(shared + causal):
+            raise InputError("kv_heads and causal go with fused attention; leave them out, or let it be fused")
+
+    @property
+    def key_heads(self) -> int:
+        """Heads that keys and values have."""
+        return cast(int, _where(self.kv_heads, self.kv_heads, self.heads))
+
+    @property
+    def reads(self) -> tuple[Tensor, ...]:
+        """Queries, keys and values."""
+        keys = Tensor((self.batch, self.key_heads, self.keys, self.head), self.dtype)
+        return *self.writes, keys, keys
+
+    @property
+    def writes(self) -> tuple[Tensor, ...]:
+        """A row for every query; the scores need not leave the chip."""
+        return (Tensor((self.batch, self.heads, self.query, self.head), self.dtype),)
+
+    @property
+    def flops(self) -> int:
+        """Two products for each pair of a query and a key that it sees."""
+        asking = np.minimum(self.query, self.keys)
+        masked = asking * (self.keys - (asking - 1) / 2)
+        pairs = _where(self.causal, masked, self.query * self.keys)
+        return cast(int, 4 * self.batch * self.heads * pairs * self.head)
+
+    @property
+    def matrix_dtype(self) -> str:
+        """Its own."""
+        return self.dtype
+
+    @property
+    def kernels(self) -> tuple[Gemm, Streaming, Gemm]:
+        """What runs if it is not fused: queries times keys, softmax of the scores, scores times values."""
+        count = self.batch * self.heads
+        return (
+            Gemm(self.query, self.keys, self.head, self.dtype, count),
+            Streaming("softmax", count * self.query, self.keys, self.dtype),
+            Gemm(self.query, self.head, self.keys, self.dtype, count),
+        )
+
+    def __str__(self) -> str:
+        how = "fused" if self.fused else "batched"
+        return f"{how}, {self.batch * self.heads} heads, {self.query} x {self.keys} x {self.head}"
+
+
+def _where(condition: Any, value: Any, other: Any) -> Any:
+    """A value where a condition is above zero, else the other one; a whole number unless something is an array."""
+    return plain(np.where(np.greater(condition, 0), value, other))

@@ -1,0 +1,121 @@
+"""What GPUs say to each other: collectives, messages between two of them, copies inside one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from weft.errors import UnknownNameError
+from weft.graph.op import Op
+from weft.graph.sizes import check_sizes
+from weft.graph.tensor import DTYPE_BYTES, Tensor, check_dtype
+from weft.units import format_bytes
+
+COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "send_recv")
+"""The collectives by name, as the libraries spell them."""
+
+
+@dataclass(frozen=True)
+class Collective(Op):
+    """A collective `name` over `ranks` GPUs that moves `bytes` of `dtype`.
+
+    `bytes` counts the whole buffer [bytes], as nccl-tests does: a reduction's input, an all-gather's output, what a GPU
+    has for an all-to-all with its own part included, the message of a broadcast or of a send and receive. Raises
+    UnknownNameError for an unknown collective or dtype, InputError for fewer than two ranks or an empty buffer.
+
+    >>> Collective("all_reduce", 1 << 20, ranks=8).flops
+    458752
+    """
+
+    kind: ClassVar[str] = "collective"
+
+    name: str
+    bytes: int
+    ranks: int
+    dtype: str = "bf16"
+
+    def __post_init__(self) -> None:
+        if self.name not in COLLECTIVES:
+            raise UnknownNameError("collective", self.name, COLLECTIVES)
+        check_dtype(self.dtype)
+        check_sizes(self, "{} of a collective", {"bytes": 1, "ranks": 2})
+
+    @property
+    def share(self) -> int:
+        """One rank's part of the buffer, rounded up [bytes]."""
+        return -(-self.bytes // self.ranks)
+
+    @property
+    def reduces(self) -> bool:
+        """Whether it adds what the ranks have."""
+        return self.name in ("all_reduce", "reduce_scatter")
+
+    @property
+    def reads(self) -> tuple[Tensor, ...]:
+        """The buffer of a rank before: its share for an all-gather, all of it else."""
+        return (self._buffer(self.share if self.name == "all_gather" else self.bytes),)
+
+    @property
+    def writes(self) -> tuple[Tensor, ...]:
+        """The buffer of a rank after: its share of a reduce-scatter, all of it else."""
+        return (self._buffer(self.share if self.name == "reduce_scatter" else self.bytes),)
+
+    def _buffer(self, size: int) -> Tensor:
+        return Tensor((-(-size // DTYPE_BYTES[self.dtype]),), self.dtype, "buffer")
+
+    @property
+    def flops(self) -> int:
+        """Additions of one rank: ranks - 1 for every element of its share."""
+        return (self.ranks - 1) * self.share // DTYPE_BYTES[self.dtype] if self.reduces else 0
+
+    def __str__(self) -> str:
+        return f"{self.name} of {format_bytes(self.bytes, 3)} over {self.ranks} GPUs"
+
+
+@dataclass(frozen=True)
+class Send(Op):
+    """A message of `bytes` to the GPU that is `offset` ranks away."""
+
+    kind: ClassVar[str] = "send"
+
+    bytes: int
+    offset: int = 1
+
+    @property
+    def reads(self) -> tuple[Tensor, ...]:
+        """What is sent."""
+        return (Tensor((self.bytes,), "int8", "buffer"),)
+
+    @property
+    def writes(self) -> tuple[Tensor, ...]:
+        """Nothing here: it is written at the receiver."""
+        return ()
+
+    @property
+    def flops(self) -> int:
+        """None."""
+        return 0
+
+
+@dataclass(frozen=True)
+class Copy(Op):
+    """A copy of `bytes` from one place in a GPU's memory to another."""
+
+    kind: ClassVar[str] = "copy"
+
+    bytes: int
+
+    @property
+    def reads(self) -> tuple[Tensor, ...]:
+        """What is copied."""
+        return (Tensor((self.bytes,), "int8", "buffer"),)
+
+    @property
+    def writes(self) -> tuple[Tensor, ...]:
+        """The copy."""
+        return self.reads
+
+    @property
+    def flops(self) -> int:
+        """None."""
+        return 0

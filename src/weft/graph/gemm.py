@@ -1,0 +1,88 @@
+"""Matrix multiplication as a piece of work: how much it computes and how much it must move at least."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from weft.graph.op import Op
+from weft.graph.sizes import check_sizes, is_one
+from weft.graph.tensor import DTYPE_BYTES, OUTPUT_DTYPES, Tensor, check_dtype
+
+
+@dataclass(frozen=True)
+class Gemm(Op):
+    """C = A x B with A of M x K and B of K x N elements of `dtype`, and C of M x N of `output_dtype`; `batch` of them.
+
+    C has the operands' format, but for 8-bit operands (fp8, int8): there it is bf16, as inference and training
+    libraries write it. Sums are kept in 32 bits (fp64 in 64). Raises InputError for a dimension that is no whole number
+    above zero, UnknownNameError for an unknown dtype.
+
+    >>> Gemm(m=8192, n=4256, k=2128).flops
+    148386086912
+    >>> Gemm(m=8192, n=4256, k=2128, dtype="fp8").output_dtype
+    'bf16'
+    """
+
+    kind: ClassVar[str] = "gemm"
+
+    m: int
+    n: int
+    k: int
+    dtype: str = "fp16"
+    batch: int = field(default=1, repr=False)
+
+    def __post_init__(self) -> None:
+        least = dict.fromkeys(("m", "n", "k", "batch"), 1)
+        check_sizes(self, "GEMM dimension {}", least, m="M", n="N", k="K")
+        check_dtype(self.dtype)
+
+    @property
+    def reads(self) -> tuple[Tensor, ...]:
+        """A and B."""
+        a, b = Tensor((self.batch, self.m, self.k), self.dtype), (self.batch, self.k, self.n)
+        return a, Tensor(b, self.dtype, "weight")
+
+    @property
+    def writes(self) -> tuple[Tensor, ...]:
+        """C."""
+        return (Tensor((self.batch, self.m, self.n), self.output_dtype),)
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations, a multiply-add as two: 2 M N K of each product."""
+        return 2 * self.m * self.n * self.k * self.batch
+
+    @property
+    def matrix_dtype(self) -> str:
+        """Its own."""
+        return self.dtype
+
+    @property
+    def element_bytes(self) -> int:
+        """Size of one element of A or B [bytes]."""
+        return DTYPE_BYTES[self.dtype]
+
+    @property
+    def output_dtype(self) -> str:
+        """Number format of C."""
+        return OUTPUT_DTYPES.get(self.dtype, self.dtype)
+
+    @property
+    def output_element_bytes(self) -> int:
+        """Size of one element of C [bytes]."""
+        return DTYPE_BYTES[self.output_dtype]
+
+    @property
+    def accumulator_bytes(self) -> int:
+        """Size of one partial sum [bytes]."""
+        return max(4, self.element_bytes)
+
+    @property
+    def output_bytes(self) -> int:
+        """Size of C [bytes]."""
+        return self.m * self.n * self.batch * self.output_element_bytes
+
+    def __str__(self) -> str:
+        shape = f"{self.m} x {self.n} x {self.k} {self.dtype}"
+        return shape if is_one(self.batch) and self.batch == 1 else f"{self.batch} x {shape}"

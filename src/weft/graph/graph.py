@@ -1,0 +1,259 @@
+"""Operators and what they wait for: the one description of work that everything else takes or turns into another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from typing import Any, Literal, NamedTuple, Self, get_args
+
+import numpy as np
+
+from weft.errors import InputError, UnknownNameError
+from weft.graph.collective import Collective
+from weft.graph.gemm import Gemm
+from weft.graph.op import Op
+
+MOST_ITERATIONS = 1000
+"""Iterations of a loop that a graph may hold."""
+Granularity = Literal["kernel", "tile"]
+"""What an operator waits for: the end of its predecessor, or tile by tile for what it needs."""
+Driver = Literal["cu", "dma", "tracker", "tiles"]
+"""What moves a collective's data: compute units, DMA engines on command, DMA engines that T3's tracker triggers, or the
+stores of the GEMM that makes it."""
+
+
+class Edge(NamedTuple):
+    """A dependency on the node `node`: on its end, or `by` tile on what it has made so far."""
+
+    node: str
+    by: Granularity = "kernel"
+
+
+@dataclass(frozen=True)
+class KernelChoice:
+    """How a node runs; what is left out is chosen as the machine's library would.
+
+    `driver` moves a collective's data, by the kernel that `kernel` names: "library" (what the vendor's library runs),
+    "plain-ring" (the paper's: steps without a library's slices and staging, with `in_flight` bytes of a workgroup in
+    flight), or "tiles" or "chunks" where it is fused with a GEMM; `near_memory` leaves its additions to the memory.
+    `tiling` cuts a GEMM, `tiles_of` is the GEMM whose tiles make the chunks of a collective that runs without it.
+    `workgroups` is the most that a kernel may have, `compute_units` those that it may use (None: all). Waiting
+    workgroups of higher `priority` go first. The host launches it after `launches_before` others, one launch latency
+    each. `copies` are options of copies by DMA engines (`weft.kernels.copies.DmaGather`).
+    """
+
+    driver: Driver = "cu"
+    kernel: str = "library"
+    near_memory: bool = False
+    tiling: Any = None
+    workgroups: int | None = None
+    in_flight: int | None = None
+    compute_units: tuple[int, ...] | None = None
+    priority: int = 0
+    launches_before: int = 0
+    tiles_of: Op | None = None
+    copies: tuple[tuple[str, int | bool], ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.driver not in get_args(Driver):
+            raise UnknownNameError("driver of a collective", self.driver, get_args(Driver))
+
+
+@dataclass(frozen=True)
+class Node:
+    """A place for an operator: iteration `iteration` of `name`, on a `stream`, after what it waits for.
+
+    Nodes of one name share their tensors: every iteration reads and writes the same memory. A node runs on every rank
+    of the graph, or on `rank` alone. `after` takes names of nodes or edges; nodes of one stream also follow each other
+    in the graph's order.
+    """
+
+    op: Op
+    name: str
+    iteration: int = 0
+    after: tuple[Edge | str, ...] = ()
+    stream: str = "main"
+    rank: int | None = None
+    choice: KernelChoice = field(default_factory=KernelChoice)
+
+    @property
+    def edges(self) -> tuple[Edge, ...]:
+        """What it waits for."""
+        return tuple(Edge(after) if isinstance(after, str) else after for after in self.after)
+
+    @property
+    def id(self) -> str:
+        """Its name, with the number of the iteration from the second one on, such as "gemm" and "gemm.1"."""
+        return self.name if self.iteration == 0 else f"{self.name}.{self.iteration}"
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Operators in a possible order, the same on each of `ranks` GPUs unless nodes name a rank.
+
+    `title` says what it is, for people; `labels` what it came from, such as {"model": "t-nlg", "sublayer": "fc2"}.
+    Raises InputError for two nodes of one name and for one that waits for itself or a later one, UnknownNameError for
+    one that waits for what is not there.
+
+    >>> graph = Graph((Node(Gemm(64, 64, 64), "up"), Node(Gemm(64, 64, 64), "down", after=("up",))), ranks=1)
+    >>> graph["down"].edges
+    (Edge(node='up', by='kernel'),)
+    """
+
+    nodes: tuple[Node, ...]
+    ranks: int = 1
+    title: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.nodes:
+            raise InputError("the graph has no operator; give it at least one node")
+        known: set[str] = set()
+        names = {node.id for node in self.nodes}
+        for node in self.nodes:
+            if node.id in known:
+                raise InputError(f"two nodes of the graph are called '{node.id}'; give each a name of its own")
+            for edge in node.edges:
+                if edge.node not in names:
+                    raise UnknownNameError("node of the graph", edge.node, names)
+                if edge.node not in known:
+                    raise InputError(f"node '{node.id}' waits for '{edge.node}', which does not stand before it")
+            if node.rank is not None and not 0 <= node.rank < self.ranks:
+                raise InputError(f"node '{node.id}' runs on rank {node.rank}; the ranks are 0 to {self.ranks - 1}")
+            known.add(node.id)
+
+    def __hash__(self) -> int:
+        return hash((self.nodes, self.ranks))
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self.nodes)
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    def __getitem__(self, node: str) -> Node:
+        for candidate in self.nodes:
+            if candidate.id == node:
+                return candidate
+        raise UnknownNameError("node of the graph", node, (n.id for n in self.nodes))
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """The streams, in the order in which their first nodes are launched."""
+        return tuple(dict.fromkeys(node.stream for node in self.nodes))
+
+    @property
+    def operators(self) -> Mapping[str, Op]:
+        """Every operator by name: the iterations of a loop stand once."""
+        return {node.name: node.op for node in self.nodes}
+
+    @property
+    def gemms(self) -> tuple[Node, ...]:
+        """The first iteration of every GEMM."""
+        return tuple(node for node in self.nodes if isinstance(node.op, Gemm) and node.iteration == 0)
+
+    @property
+    def collectives(self) -> tuple[Node, ...]:
+        """The first iteration of every collective."""
+        return tuple(node for node in self.nodes if isinstance(node.op, Collective) and node.iteration == 0)
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of one rank."""
+        return sum(node.op.flops for node in self.nodes)
+
+    @property
+    def least_bytes(self) -> int:
+        """Least memory traffic of one rank [bytes]."""
+        return sum(node.op.least_bytes for node in self.nodes)
+
+    def iterations(self, name: str) -> int:
+        """How many times the operator `name` runs."""
+        return sum(node.name == name for node in self.nodes)
+
+    def map(self, change: Callable[[Node], Node]) -> Self:
+        """The graph with every node changed by a function."""
+        return replace(self, nodes=tuple(change(node) for node in self.nodes))
+
+    def only(self, *streams: str, iterations: int | None = None) -> Self:
+        """The nodes of some streams alone, at most so many iterations of each; edges to the others are cut.
+
+        Raises UnknownNameError for a stream that there is not.
+        """
+        for stream in streams:
+            if stream not in self.streams:
+                raise UnknownNameError("stream of the graph", stream, self.streams)
+        kept = [
+            node
+            for node in self.nodes
+            if node.stream in streams and (iterations is None or node.iteration < iterations)
+        ]
+        ids = {node.id for node in kept}
+        cut = (replace(node, after=tuple(edge for edge in node.edges if edge.node in ids)) for node in kept)
+        return replace(self, nodes=tuple(cut))
+
+    def critical_path(self, seconds: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+        """Begin and end of every node [s] if only edges and streams hold it up; `seconds` by operator name.
+
+        Seconds may be arrays of one shape.
+        """
+        times: dict[str, tuple[Any, Any]] = {}
+        last: dict[str, Any] = {}
+        for node in self.nodes:
+            before = (times[edge.node][1] for edge in node.edges)
+            begin = reduce(np.maximum, before, last.get(node.stream, 0.0))
+            times[node.id] = begin, begin + seconds[node.name]
+            last[node.stream] = times[node.id][1]
+        return times
+
+    def __str__(self) -> str:
+        return self.title or f"{len(self.nodes)} operators on {self.ranks} GPUs"
+
+
+def loop(op: Op, name: str, count: int, stream: str, choice: KernelChoice | None = None) -> tuple[Node, ...]:
+    """The same operator `count` times in a row; InputError for fewer than one or more than MOST_ITERATIONS."""
+    if not 1 <= count <= MOST_ITERATIONS:
+        raise InputError(f"the loop '{name}' has {count} iterations; it has between 1 and {MOST_ITERATIONS}")
+    return tuple(Node(op, name, i, stream=stream, choice=choice or KernelChoice()) for i in range(count))
+
+
+def concurrent(gemm: Gemm, collective: Collective, gemms: int = 1, collectives: int = 1) -> Graph:
+    """A loop of GEMMs in the stream "compute" and a loop of collectives in the stream "communication".
+
+    Neither waits for the other. Raises InputError for a loop without, or with too many, iterations.
+
+    >>> concurrent(Gemm(8192, 8192, 8192), Collective("all_gather", 1 << 28, 8), gemms=4).streams
+    ('communication', 'compute')
+    """
+    return Graph(
+        (
+            *loop(collective, collective.name, collectives, "communication"),
+            *loop(gemm, "gemm", gemms, "compute"),
+        ),
+        ranks=collective.ranks,
+        title=f"GEMM {gemm} beside {collective}",
+    )
+
+
+def gemm_queue(gemms: Sequence[Gemm], queues: int | None = None, tilings: Iterable[Any] = ()) -> Graph:
+    """Independent GEMMs dealt to `queues` streams in turn (None: a stream for each), with operands of their own.
+
+    `tilings` cut them (none: as the library would). Raises InputError without GEMMs, or for queues that some GEMM
+    cannot be in.
+    """
+    count = len(gemms)
+    lanes = count if queues is None else queues
+    if not 1 <= lanes <= count:
+        raise InputError(f"{count} GEMMs are dealt to {lanes} queues; choose between 1 and {count} queues")
+    chosen = list(tilings) or [None] * count
+    nodes = (
+        Node(
+            gemm,
+            f"gemm{number}",
+            stream=f"queue{number % lanes}",
+            choice=KernelChoice(tiling=tiling, launches_before=number if number < lanes else 0),
+        )
+        for number, (gemm, tiling) in enumerate(zip(gemms, chosen, strict=True))
+    )
+    return Graph(tuple(nodes), title=f"{count} GEMMs in {lanes} queues")

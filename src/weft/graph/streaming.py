@@ -1,0 +1,156 @@
+"""Operators that mainly move data, element by element or row by row: what each reads, writes and computes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from weft.errors import InputError, UnknownNameError
+from weft.graph.op import Op
+from weft.graph.sizes import check_sizes
+from weft.graph.tensor import Tensor, check_dtype
+
+EXP, DIVIDE, ERF, RANDOM = 6, 6, 12, 20
+"""Vector operations of an exponential, a division (each with one special function), an error function, and a random
+number (Philox, a counter-based generator: ten rounds for four numbers), each a clock of a lane: what the fp32
+mathematics of CUDA and HIP compile to."""
+OWN, INDEX = "", "index"
+"""A tensor in the operator's dtype, and one of 8 bytes for each row."""
+
+
+@dataclass(frozen=True)
+class StreamingKind:
+    """A streaming operator: what it is, its dimensions (rows, then columns) with their meaning, and its tensors.
+
+    `reads` and `writes` name the dtypes of tensors that have all of its elements. `operations` are vector operations
+    on each element, `specials` exponentials, reciprocals or roots.
+    """
+
+    about: str
+    dimensions: Mapping[str, str]
+    operations: float
+    specials: float = 0.0
+    reads: tuple[str, ...] = (OWN,)
+    writes: tuple[str, ...] = (OWN,)
+
+
+_ELEMENTS = {"elements": "elements of each tensor"}
+_ROWS = {"rows": "rows, each normalised by itself", "columns": "elements of a row"}
+_PARAMETERS = {"parameters": "parameters updated on this GPU"}
+_TOKENS = {"tokens": "rows gathered", "hidden": "elements of a row"}
+_STATE = ("fp32", "fp32", "fp32")
+"""What an optimizer keeps of each parameter: a master weight and two moments."""
+
+STREAMING: Mapping[str, StreamingKind] = {
+    "elementwise": StreamingKind(
+        "A function of `inputs` tensors that makes `outputs` tensors, an operation for each of their elements.",
+        _ELEMENTS,
+        1,
+    ),
+    "gelu": StreamingKind("GeLU by the error function.", _ELEMENTS, 5 + ERF, 1),
+    "bias_gelu": StreamingKind("A bias added, then GeLU.", _ELEMENTS, 6 + ERF, 1),
+    "dropout": StreamingKind(
+        "Random zeros, with a mask of a byte per element.", _ELEMENTS, 2 + RANDOM, writes=(OWN, "int8")
+    ),
+    "residual_add": StreamingKind("The sum of two tensors.", _ELEMENTS, 1, reads=(OWN, OWN)),
+    "softmax": StreamingKind("Softmax over rows, fp32 inside.", _ROWS, 2 * EXP + DIVIDE + 4, 3),
+    "layernorm": StreamingKind("LayerNorm with scale and shift.", _ROWS, 12),
+    "rmsnorm": StreamingKind("RMSNorm with scale.", _ROWS, 5),
+    "adam": StreamingKind(
+        "An Adam step: fp32 master weights and moments, gradients and a copy of the weights in the dtype.",
+        _PARAMETERS,
+        12 + DIVIDE,
+        2,
+        (OWN, *_STATE),
+        _STATE,
+    ),
+    "lamb": StreamingKind(
+        "A LAMB step: as Adam, with the norms of weights and update between its two kernels.",
+        _PARAMETERS,
+        18 + DIVIDE,
+        2,
+        (OWN, *_STATE),
+        _STATE,
+    ),
+    "embedding": StreamingKind("Rows gathered from a table.", _TOKENS, 1, reads=(OWN, INDEX)),
+}
+"""The streaming operators by name."""
+
+
+@dataclass(frozen=True)
+class Streaming(Op):
+    """The streaming operator `name` on `rows` x `columns` elements of `dtype`; one without rows has 1 column.
+
+    `inputs` and `outputs` count the tensors of "elementwise". Raises UnknownNameError for an unknown name or dtype,
+    InputError for a dimension that is no whole number above zero.
+
+    >>> Streaming("residual_add", 1024).least_bytes
+    6144
+    """
+
+    kind: ClassVar[str] = "streaming"
+
+    name: str
+    rows: int
+    columns: int = 1
+    dtype: str = "fp16"
+    inputs: int = 1
+    outputs: int = 1
+
+    def __post_init__(self) -> None:
+        if self.name not in STREAMING:
+            raise UnknownNameError("operator", self.name, STREAMING)
+        check_dtype(self.dtype)
+        shown = dict(zip(("rows", "columns"), STREAMING[self.name].dimensions, strict=False))
+        subject = f"{{}} of operator '{self.name}'"
+        check_sizes(self, subject, {"rows": 1, "columns": 1, "inputs": 0, "outputs": 0}, **shown)
+        if self.inputs + self.outputs == 0:
+            raise InputError(
+                f"operator '{self.name}' has neither inputs nor outputs; give at least one of them a tensor"
+            )
+
+    @property
+    def elements(self) -> int:
+        """Elements of each tensor."""
+        return self.rows * self.columns
+
+    @property
+    def about(self) -> StreamingKind:
+        """What is known of operators of this name."""
+        return STREAMING[self.name]
+
+    @property
+    def reads(self) -> tuple[Tensor, ...]:
+        """What it reads."""
+        return self._tensors(self.about.reads, self.inputs)
+
+    @property
+    def writes(self) -> tuple[Tensor, ...]:
+        """What it writes."""
+        return self._tensors(self.about.writes, self.outputs)
+
+    def _tensors(self, dtypes: tuple[str, ...], count: int) -> tuple[Tensor, ...]:
+        dtypes = dtypes * count if self.name == "elementwise" else dtypes
+        return tuple(
+            Tensor((self.rows, 8), "int8", "buffer")
+            if dtype == INDEX
+            else Tensor((self.rows, self.columns), dtype or self.dtype, "state" if dtype else "activation")
+            for dtype in dtypes
+        )
+
+    @property
+    def operations(self) -> float:
+        """Vector operations on each element."""
+        tensors = self.inputs + self.outputs if self.name == "elementwise" else 1
+        return self.about.operations * tensors
+
+    @property
+    def flops(self) -> int:
+        """Vector operations on all elements."""
+        return round(self.operations) * self.elements
+
+    def __str__(self) -> str:
+        if len(self.about.dimensions) == 1:
+            return f"{self.name} of {self.elements} elements"
+        return f"{self.name} of {self.rows} rows of {self.columns}"

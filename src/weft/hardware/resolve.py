@@ -1,0 +1,231 @@
+"""The one way from what people write, such as "8xA100-SXM4-80GB" or "16xH100 (2 nodes)", to a GPU or a system."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+from weft.catalog.files import Shelf, is_file
+from weft.catalog.sourced import read_toml
+from weft.errors import InputError, SystemNamedError, UnknownNameError
+from weft.hardware.gpus import Gpu
+from weft.hardware.nodes import Node
+from weft.hardware.systems import System
+
+Described = str | Path | Gpu | Node | System
+"""What `system` takes: a name, a TOML file, or a description."""
+DEFAULT_GPUS = 8
+"""GPUs of a system without a node, unless their number is given."""
+_TEXTS = ("name", "title", "description")
+_GPUS = Shelf(
+    "GPU", "weft.hardware", "catalog/gpus", (*_TEXTS, "vendor", "architecture"), Gpu.rules(),
+    {"aliases": "A100-SXM4-80GB"},
+)  # fmt: skip
+_NODES = Shelf(
+    "system", "weft.hardware", "catalog/nodes", (*_TEXTS, "gpu"), Node.rules(), {"aliases": "hgx-h100"}, ("usual",)
+)  # fmt: skip
+
+# Words beside a GPU's name that do not tell it from another one.
+_NOISE = {"nvidia", "amd", "instinct", "tesla", "gpu", "gpus", "accelerator", "oam", "tensor", "core"}
+_MEMORY = re.compile(r"hbm\w*|gddr\w*|\d+gi?b")
+_SOCKET = re.compile(r"sxm\d*")
+# Words around a GPU's name that say how it is built in.
+_BUILT_IN = {"dgx", "hgx", "nvl72", "nvl", "nvlink", "nvswitch", "node", "nodes", "gcds", "platform"}
+_VENDORS = {"nvidia", "amd", "aws", "azure", "systems", "system"}
+
+
+def gpu_names() -> list[str]:
+    """The GPUs of the catalogue."""
+    return _GPUS.names()
+
+
+def node_names() -> list[str]:
+    """The nodes of the catalogue."""
+    return _NODES.names()
+
+
+@cache
+def known_nodes() -> tuple[Node, ...]:
+    """The nodes of the catalogue."""
+    return tuple(map(_node, node_names()))
+
+
+def gpu(name: str | Path | Gpu) -> Gpu:
+    """The GPU that a name, title or alias means, or the one that a TOML file describes; a `Gpu` is its own answer.
+
+    A file that says extends = "t3-paper" states only what differs. Raises UnknownNameError (SystemNamedError for a
+    system's name), InputError or ConfigError.
+    """
+    if isinstance(name, Gpu):
+        return name
+    _check_file(name, "GPU")
+    if is_file(name):
+        if _describes_node(Path(name)):
+            raise SystemNamedError(str(name), _node(name).gpu.name)
+        return _read_gpu(name)
+    known = _gpu_keys().get(_gpu_key(str(name)))
+    if known is not None:
+        return _known_gpu(known)
+    try:
+        found = system(name)
+    except InputError:
+        raise UnknownNameError("GPU", str(name), gpu_names()) from None
+    raise SystemNamedError(str(name), found.gpu.name)
+
+
+def system(what: Described, gpus: int | None = None, nodes: int | None = None) -> System:
+    """The system that a name, a TOML file, a GPU or a node means: `gpus` GPUs in all, spread evenly over `nodes` nodes.
+
+    A name may hold the numbers: "8xh100-sxm", "16xH100 (2 nodes)", "2x dgx-h100". A GPU stands for the smallest node
+    that it is usually sold in and that holds as many; one that is sold in none (the paper's, a user's own) for a ring
+    of its links, of 8 GPUs unless `gpus` says. Without numbers it is one whole node, and as few nodes as hold the GPUs.
+
+    Raises UnknownNameError, ConfigError, or InputError for GPUs that cannot be spread so.
+    """
+    if isinstance(what, Gpu):
+        return _of_gpu(what, gpus, nodes)
+    if isinstance(what, str | Path):
+        what = _of_text(what, gpus, nodes)
+    found = System(node=what, gpus=what.gpus_per_node) if isinstance(what, Node) else what
+    return found.with_gpus(gpus or found.gpus, nodes)
+
+
+def _of_text(text: str | Path, gpus: int | None, nodes: int | None) -> Node | System:
+    _check_file(text, "system")
+    if is_file(text):
+        return _node(text) if _describes_node(Path(text), unless_gpu=True) else _of_gpu(_read_gpu(text), gpus, nodes)
+    count, rest = _counted(str(text))
+    if named := _node_named(rest):
+        return _counted_nodes(named, count, rest)
+    hints = [part.strip() for inner in re.findall(r"\(([^)]*)\)", rest) for part in inner.split(",")]
+    name = _gpu_meant(re.sub(r"\([^)]*\)", " ", rest), hints)
+    if name is None:
+        raise UnknownNameError("system", str(text), [*node_names(), *gpu_names()])
+    stated, hinted = _hinted(hints, name)
+    return _of_gpu(_known_gpu(name), count or gpus, stated or nodes, hinted)
+
+
+def _check_file(name: str | Path, noun: str) -> None:
+    if str(name).lower().endswith((".csv", ".json")):
+        raise InputError(f"'{name}' is no {noun}; a file that describes one ends in .toml")
+
+
+def _of_gpu(gpu: Gpu, gpus: int | None, nodes: int | None, node: Node | None = None) -> System:
+    """So many GPUs in a node, else in the smallest usual one of the GPU that holds them, else often in the largest."""
+    usual = [known for known in known_nodes() if known.usual and known.gpu.name == gpu.name]
+    if node is None and usual:
+        each = (gpus or 1) // (nodes or 1)
+        usual.sort(key=lambda known: known.gpus_per_node)
+        node = next((known for known in usual if known.gpus_per_node >= each), usual[-1])
+    if node is None:
+        return System(gpu=gpu, gpus=gpus or DEFAULT_GPUS, nodes=nodes or 1)
+    count = gpus or node.gpus_per_node * (nodes or 1)
+    return System(gpu=gpu, node=node, gpus=count, nodes=nodes or -(-count // node.gpus_per_node))
+
+
+def _counted(text: str) -> tuple[int | None, str]:
+    """The number before a name, as in "8xH100", "16 GCDs of MI250X" or "2 x dgx-h100", and the rest."""
+    found = re.fullmatch(
+        r"\s*(\d+)\s*(?:[x×*]\s*|\s)(?:(?:gpus?|gcds?)\s+(?:of\s+)?)?(.+)", text, re.IGNORECASE | re.DOTALL
+    )
+    return (int(found[1]), found[2]) if found else (None, text)
+
+
+def _counted_nodes(node: Node, count: int | None, rest: str) -> System:
+    """The count is of GPUs in "72xGB200 NVL72", which names the GPU first, but of nodes in "2x dgx-h100"."""
+    of_gpus = rest.strip().lower() != node.name and _gpu_key(_words(rest)[0]) in _gpu_keys()
+    if count is not None and of_gpus:
+        return System(node=node, gpus=count, nodes=-(-count // node.gpus_per_node))
+    return System(node=node, gpus=(count or 1) * node.gpus_per_node, nodes=count or 1)
+
+
+def _gpu_meant(text: str, hints: Sequence[str]) -> str | None:
+    """The name of the GPU that is meant; "PCIe" in brackets tells the card from the module."""
+    bare = " ".join(word for word in _words(text) if word not in _BUILT_IN)
+    tries = [f"{bare} {hint}" for hint in hints if "pcie" in _words(hint)] or [bare]
+    return next((name for one in tries if (name := _gpu_keys().get(_gpu_key(one)))), None)
+
+
+def _hinted(hints: Sequence[str], gpu: str) -> tuple[int | None, Node | None]:
+    """The number of nodes and the node that the brackets state, as far as they do."""
+    nodes: int | None = None
+    for hint in hints:
+        if found := re.fullmatch(r"(\d+)\s*nodes?", hint, re.IGNORECASE):
+            nodes = int(found[1])
+        count, rest = _counted(hint)
+        node = _node_named(rest)
+        if node is not None and node.gpu.name == gpu:
+            return count or nodes, node
+    return nodes, None
+
+
+def _node_named(text: str) -> Node | None:
+    """The node of that name or alias, whatever parts the words; "Azure" or "NVIDIA" before it do not matter."""
+    wanted = _node_key(text)
+    for node in known_nodes():
+        if wanted in {_node_key(name) for name in (node.name, node.title, *node.aliases)}:
+            return node
+    return None
+
+
+def _node_key(text: str) -> str:
+    return "-".join(word for word in re.findall(r"[a-z0-9]+", text.lower()) if word not in _VENDORS)
+
+
+def _words(text: str) -> list[str]:
+    """The lower-case words of a name; hyphens, underscores and spaces part them alike."""
+    return re.findall(r"[a-z0-9.]+", text.lower())
+
+
+def _gpu_key(text: str, capacity: bool = True) -> frozenset[str]:
+    """What tells one GPU's name from another's; the memory's size only if `capacity` is asked for."""
+    kept = {_SOCKET.sub("sxm", word) for word in _words(text) if word not in _NOISE}
+    sizes = {word for word in kept if re.fullmatch(r"\d+gi?b", word)}
+    return frozenset({word for word in kept if not _MEMORY.fullmatch(word)} | (sizes if capacity else set()))
+
+
+@cache
+def _gpu_keys() -> dict[frozenset[str], str]:
+    """Name by key, of every name, title and alias in the catalogue; keys without a size point there too."""
+    found: dict[frozenset[str], str] = {}
+    known = [_known_gpu(name) for name in gpu_names()]
+    for capacity in (True, False):
+        for one in known:
+            for text in (one.name, *one.aliases, one.title):
+                found.setdefault(_gpu_key(text, capacity), one.name)
+    return found
+
+
+@cache
+def _known_gpu(name: str) -> Gpu:
+    return _read_gpu(name)
+
+
+def _read_gpu(name_or_path: str | Path) -> Gpu:
+    found = _GPUS.read(name_or_path)
+    return Gpu.from_leaves(found.about, found.leaves, found.file)
+
+
+def _node(name_or_path: str | Path) -> Node:
+    """A node; its `gpu` is a name of the catalogue or a path beside the file."""
+    found = _NODES.read(name_or_path)
+    named = found.about["gpu"]
+    inside = found.folder / named if found.folder and named.endswith(".toml") else named
+    return Node.from_leaves({**found.about, "gpu": gpu(inside)}, found.leaves, found.file)
+
+
+def _describes_node(file: Path, unless_gpu: bool = False) -> bool:
+    """Whether a TOML file describes a node rather than a GPU: it names its GPU, or extends a node (or just no GPU)."""
+    seen: set[Path] = set()
+    while file not in seen:
+        seen.add(file)
+        document = read_toml(file)
+        base = document.get("extends")
+        if "gpu" in document or not isinstance(base, str):
+            return "gpu" in document
+        if not is_file(base):
+            return base in node_names() or (unless_gpu and base not in gpu_names())
+        file = file.parent / base
+    return False

@@ -1,0 +1,326 @@
+"""Which algorithm and protocol NCCL and RCCL take for a collective: their own cost model, from public constants.
+
+The libraries estimate every candidate as latency + bytes / bandwidth and take the least (NCCL src/graph/tuning.cc,
+release 2.27 to 2.30; RCCL src/graph/tuning.cc). The estimates err by a fifth and serve to choose, not to time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from enum import IntEnum
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from weft.errors import InputError, UnknownNameError
+from weft.library.interconnect import Interconnect
+from weft.library.profiles import numbers
+
+KiB = 1024
+MiB = 1024 * KiB
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+
+class Algorithm(IntEnum):
+    """Along which paths the data move."""
+
+    RING = 0
+    TREE = 1
+    NVLS = 2
+    NVLS_TREE = 3
+    DIRECT = 4
+    PAIRWISE = 5
+    ONESHOT = 6
+
+
+class Protocol(IntEnum):
+    """How a receiver learns that data have arrived: a flag in every 8 B, in every 128-B line, or per slice."""
+
+    LL = 0
+    LL128 = 1
+    SIMPLE = 2
+
+
+NAMES = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "send_recv")
+_ALIASES = {"alltoall": "all_to_all", "allreduce": "all_reduce", "allgather": "all_gather"}
+_ALIASES |= {"reducescatter": "reduce_scatter", "p2p": "send_recv"}
+
+PAYLOAD = {Protocol.LL: 0.5, Protocol.LL128: 0.9375, Protocol.SIMPLE: 1.0}
+"""Share of the bytes on the wire that is data (NCCL src/device/prims_ll*.h)."""
+
+_US = 1e-6
+_GB = 1e9
+# Base latency and latency per step [us] in the order LL, LL128, Simple (tuning.cc).
+_BASE = {Algorithm.RING: (6.6, 14.0, 8.4), Algorithm.TREE: (6.8, 14.0, 8.4)}
+_NVLINK_STEP = {Algorithm.RING: (0.6, 1.9, 3.4), Algorithm.TREE: (0.6, 1.25, 4.0)}
+_PCIE_STEP = {Algorithm.RING: (1.0, 2.5, 5.7), Algorithm.TREE: (1.0, 1.9, 4.0)}
+_NET_STEP = {Algorithm.RING: (2.7, 4.0, 14.0), Algorithm.TREE: (5.0, 8.5, 14.0)}
+_AMD_BASE = (12.0, 12.0, 17.0)
+_AMD_STEP = (1.0, 1.9, 3.4)
+_NVLS_LATENCY, _NVLS_NET_LATENCY, _NVLS_TREE_LATENCY = 25.0, 18.0, 20.9
+
+
+class _Limits(NamedTuple):
+    """Ceilings of one generation [GB/s]: LL of all rings, LL128 per ring, LL128 and Simple of a tree per channel."""
+
+    ll: float
+    ll128_ring: float
+    ll128_tree: float
+    simple_tree: float
+    nvls: float
+
+
+_LIMITS = {
+    "ampere": _Limits(87.7, 20.0, 20.0, 24.0, 0.0),
+    "hopper": _Limits(141.0, 36.7, 36.7, 38.7, 0.85),
+    "blackwell": _Limits(282.0, 40.0, 55.6, 70.0, 0.74),
+}
+_VOLTA = _Limits(39.0, 20.0, 20.0, 26.5, 0.0)
+_NVLS_HEADS = 8
+# What the library takes off a tree's bandwidth for messages of 64 B, 128 B, ... (tuning.cc, treeCorrectionFactor).
+_TREE_FACTOR = np.array(
+    (
+        [1, 1, 1, 1, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1, 1],
+        [1, 1, 1, 1, 1, 0.9, 0.8, 0.8, 0.8, 0.7, 0.6, 0.6, 0.6, 0.5, 0.6, 0.6, 0.7, 0.7, 0.8, 0.9, 0.9, 1],
+        7 * [0.9] + [0.8, 0.7, 0.6, 0.6] + 6 * [0.5] + [0.6, 0.6, 0.7, 0.8, 0.9],
+    )
+)
+_RING_PLATEAU = 1.4
+
+
+class OneStep(NamedTuple):
+    """A kernel for buffers of up to so many bytes: its protocol, and how many parts each peer's data are cut in."""
+
+    up_to: int
+    protocol: Protocol
+    parts: int = 1
+
+
+ONE_STEP: Mapping[str, tuple[OneStep, ...]] = {
+    "all_reduce": (OneStep(512 * KiB, Protocol.LL), OneStep(16 * MiB, Protocol.SIMPLE)),
+    "all_gather": (OneStep(128 * KiB, Protocol.LL, 2), OneStep(16 * MiB, Protocol.SIMPLE, 4)),
+    "all_to_all": (
+        OneStep(190 * KiB, Protocol.LL, 2),
+        OneStep(512 * KiB, Protocol.LL, 4),
+        OneStep(7 * MiB, Protocol.SIMPLE, 4),
+        OneStep(43 * MiB, Protocol.SIMPLE, 8),
+    ),
+}
+"""RCCL's MSCCL kernels for eight MI300X, which push to all peers in one step (an all-reduce: in two).
+
+Sizes, protocols and parts are those of ROCm/rccl tools/msccl-algorithms as tuned in PRs #1110 and #1120
+(allgather-8n-8kb-128kb @ee38c4c, -128kb-1mb @ee38c4c, -1mb-16mb @e6987a6; alltoall-8n-9kb-190kb @0f59f1f, -190kb-512kb
+@c2fc1d6, -512kb-7mb and -7mb-43mb @db48bcf). They hold for all-gathers in place and all-to-alls out of place. The
+parts of all-reduces are not needed here.
+"""
+P2P_LL_BYTES = 16 * KiB
+"""Bytes per peer up to which send and receive use LL (NCCL 2.28 on)."""
+P2P_LL_BYTES_OLD = 512 * KiB
+"""The same in NCCL 2.27 and before: 32 channels of 16 KiB each."""
+
+
+def canonical(collective: str) -> str:
+    """The collective's name as Weft writes it; UnknownNameError if it has none."""
+    name = _ALIASES.get(collective, collective.replace("-", "_"))
+    if name not in NAMES:
+        raise UnknownNameError("collective", collective, NAMES)
+    return name
+
+
+def steps(collective: str, ranks: int) -> int:
+    """How often a chunk is passed on in a ring."""
+    if ranks < 2:
+        raise InputError(f"a collective needs at least 2 ranks, not {ranks}; give more ranks")
+    return {"all_reduce": 2 * (ranks - 1), "send_recv": 1}.get(collective, ranks - 1)
+
+
+def volume(collective: str, ranks: int) -> float:
+    """Bytes that each rank must send, as a share of the collective's bytes."""
+    if collective in ("broadcast", "send_recv"):
+        return 1.0
+    return steps(collective, ranks) / ranks
+
+
+def choose(
+    collective: str,
+    bytes: npt.ArrayLike,
+    ranks: int,
+    fabric: Interconnect,
+    *,
+    nodes: int = 1,
+    floating: bool = True,
+    one_step: bool = True,
+    version: str = "",
+) -> tuple[IntArray, IntArray]:
+    """The `Algorithm` and `Protocol` that the library takes for each size [bytes, of the whole buffer].
+
+    `floating` says whether the data are of a floating type, which alone the switch can reduce; `one_step` whether RCCL
+    brings the kernels of `ONE_STEP` along. `version` is NCCL's: to 2.27 send and receive use LL longer, and to 2.18 two
+    nodes are no special case of a tree.
+    """
+    name, size = canonical(collective), np.asarray(bytes, dtype=np.float64)
+    fabric = fabric.among(ranks // nodes)
+    if name in ("all_to_all", "send_recv"):
+        peer = size / ranks if name == "all_to_all" else size
+        limit = P2P_LL_BYTES_OLD if older(version, (2, 28)) else P2P_LL_BYTES
+        algorithm = np.full(size.shape, int(Algorithm.PAIRWISE))
+        protocol = np.where(peer <= limit, int(Protocol.LL), int(Protocol.SIMPLE))
+    else:
+        halved = older(version, (2, 19))
+        keys, times = estimates(name, size, ranks, fabric, nodes=nodes, floating=floating, halved_tree=halved)
+        table = np.array(keys, dtype=np.int64)[np.argmin(times, axis=0)]
+        algorithm, protocol = table[..., 0], table[..., 1]
+    for kernel in reversed(one_step_kernels(name, ranks, fabric) if one_step and nodes == 1 else ()):
+        taken = size <= kernel.up_to
+        algorithm = np.where(taken, int(Algorithm.DIRECT), algorithm)
+        protocol = np.where(taken, int(kernel.protocol), protocol)
+    return algorithm, protocol
+
+
+def older(version: str, than: tuple[int, ...]) -> bool:
+    """Whether a version such as "2.27.3" is known and comes before another."""
+    return bool(numbers(version)) and numbers(version) < than
+
+
+def one_step_kernels(collective: str, ranks: int, fabric: Interconnect) -> tuple[OneStep, ...]:
+    """The kernels in one step that RCCL of ROCm 6 brings along for a collective of these GPUs, smallest sizes first."""
+    full = fabric.gpu.architecture == "cdna3" and fabric.topology == "mesh" and ranks == fabric.gpus_per_node == 8
+    return ONE_STEP.get(collective, ()) if full else ()
+
+
+def estimates(
+    collective: str,
+    bytes: npt.ArrayLike,
+    ranks: int,
+    fabric: Interconnect,
+    *,
+    nodes: int = 1,
+    floating: bool = True,
+    halved_tree: bool = False,
+) -> tuple[list[tuple[Algorithm, Protocol]], FloatArray]:
+    """The library's own estimate of every candidate [s]: the candidates, and one row of times for each.
+
+    With `halved_tree` a tree of two nodes counts as one of many, which halves its rate.
+    """
+    size = np.asarray(bytes, dtype=np.float64)
+    candidates = list(_candidates(collective, ranks, fabric, nodes, floating, halved_tree))
+    rows = []
+    for algorithm, protocol, latency, rate in candidates:
+        factor = _tree_factor(size, protocol) if algorithm is Algorithm.TREE else 1.0
+        rows.append(latency * _US + size / (rate * factor))
+    return [(algorithm, protocol) for algorithm, protocol, _, _ in candidates], np.array(rows)
+
+
+def _tree_factor(size: FloatArray, protocol: Protocol) -> FloatArray:
+    table = _TREE_FACTOR[protocol]
+    place = np.floor(np.log2(np.maximum(size / 64, 1))).astype(int)
+    return np.where(place < table.size, table[np.minimum(place, table.size - 1)], 1.0)
+
+
+class _Candidate(NamedTuple):
+    algorithm: Algorithm
+    protocol: Protocol
+    latency: float
+    rate: float
+
+
+def _candidates(
+    collective: str, ranks: int, fabric: Interconnect, nodes: int, floating: bool, halved: bool
+) -> Iterator[_Candidate]:
+    protocols = [p for p in Protocol if p is not Protocol.LL128 or _has_ll128(fabric)]
+    for protocol in protocols:
+        yield _ring(collective, ranks, fabric, nodes, protocol)
+        if collective == "all_reduce" and fabric.gpu.vendor != "amd":
+            yield _tree(ranks, fabric, nodes, protocol, halved)
+    reduced = collective in ("all_reduce", "reduce_scatter") and floating
+    if fabric.multicast and (reduced or collective == "all_gather"):
+        yield from _nvls(collective, ranks, fabric, nodes)
+
+
+def _has_ll128(fabric: Interconnect) -> bool:
+    return fabric.topology != "pcie" and (fabric.gpu.vendor == "nvidia" or fabric.gpu.architecture == "cdna2")
+
+
+def _bus_rate(ranks: int, fabric: Interconnect, nodes: int) -> float:
+    local = ranks // nodes
+    rate = fabric.ring_rate(max(2, local))
+    return min(rate, fabric.nic * local) if nodes > 1 and fabric.nic else rate
+
+
+def _ring(collective: str, ranks: int, fabric: Interconnect, nodes: int, protocol: Protocol) -> _Candidate:
+    limits = _LIMITS.get(fabric.gpu.architecture, _VOLTA)
+    rate, count = _bus_rate(ranks, fabric, nodes), steps(collective, ranks)
+    amd = fabric.gpu.vendor == "amd"
+    step = _AMD_STEP if amd else (_PCIE_STEP if fabric.topology == "pcie" else _NVLINK_STEP)[Algorithm.RING]
+    base = _AMD_BASE if amd else _BASE[Algorithm.RING]
+    if protocol is Protocol.LL:
+        rate = rate / 2 if amd else min(limits.ll * _GB, rate / 2)
+    elif protocol is Protocol.LL128:
+        rate = _ll128(rate, ranks, fabric)
+    between = (count // (ranks - 1)) * (nodes - 1) if nodes > 1 else 0
+    latency = base[protocol] + (count - between) * step[protocol] + between * _NET_STEP[Algorithm.RING][protocol]
+    if nodes > 1 and protocol is Protocol.SIMPLE and collective == "all_reduce":
+        latency *= _RING_PLATEAU
+    return _Candidate(Algorithm.RING, protocol, latency, rate / volume(collective, ranks))
+
+
+def _tree(ranks: int, fabric: Interconnect, nodes: int, protocol: Protocol, halved: bool) -> _Candidate:
+    limits = _LIMITS.get(fabric.gpu.architecture, _VOLTA)
+    rate, rings = fabric.ring_rate(max(2, ranks // nodes)), fabric.rings(ranks)
+    rate = min(0.92 * rate, rings * limits.simple_tree * _GB)
+    if nodes > 1 and fabric.nic:
+        twice = 1 if halved else nodes / (nodes - 1)
+        rate = min(rate, fabric.nic * (ranks // nodes) * twice)
+    if protocol is Protocol.LL:
+        rate = min(rate / 3.8, limits.ll * _GB)
+    elif protocol is Protocol.LL128:
+        rate = min(rate * (7 / 9 if nodes == 1 else 0.9375), rings * limits.ll128_tree * _GB)
+    local = (_PCIE_STEP if fabric.topology == "pcie" else _NVLINK_STEP)[Algorithm.TREE][protocol]
+    between = _NET_STEP[Algorithm.TREE][protocol]
+    latency = _BASE[Algorithm.TREE][protocol] + 2 * (ranks // nodes - 1) * local
+    latency += 2 * np.floor(np.log2(nodes)) * between
+    return _Candidate(Algorithm.TREE, protocol, float(latency), rate / 2)
+
+
+def switch_rate(ranks: int, fabric: Interconnect) -> float:
+    """What the library counts on per GPU and direction when the switch reduces, in whole rings [bytes/s]; else 0."""
+    share = _LIMITS.get(fabric.gpu.architecture, _VOLTA).nvls
+    return fabric.ring_rate(ranks) * share if fabric.multicast else 0.0
+
+
+def step_ratio(protocol: Protocol, fabric: Interconnect) -> float:
+    """How much longer the library counts a hop of a ring over these links than over NVLink."""
+    if fabric.gpu.vendor == "amd" or fabric.topology != "pcie":
+        return 1.0
+    return _PCIE_STEP[Algorithm.RING][protocol] / _NVLINK_STEP[Algorithm.RING][protocol]
+
+
+def ll128_rate(ranks: int, fabric: Interconnect) -> float:
+    """What the library counts on per GPU for a ring with LL128 on one node [bytes/s]."""
+    return _ll128(fabric.ring_rate(ranks), ranks, fabric)
+
+
+def _ll128(rate: float, ranks: int, fabric: Interconnect) -> float:
+    if fabric.gpu.vendor == "amd":
+        return 0.875 * rate
+    per_ring = _LIMITS.get(fabric.gpu.architecture, _VOLTA).ll128_ring * _GB
+    return min(0.92 * rate, fabric.rings(ranks) * per_ring)
+
+
+def _nvls(collective: str, ranks: int, fabric: Interconnect, nodes: int) -> Iterator[_Candidate]:
+    share = _LIMITS.get(fabric.gpu.architecture, _VOLTA).nvls
+    local = ranks // nodes
+    if not share or local < 3:
+        return
+    heads = min(local, _NVLS_HEADS)
+    rate = _bus_rate(ranks, fabric, nodes) * share * (heads - 1) / heads * heads / _NVLS_HEADS
+    rate *= 2 if collective == "all_reduce" else 1
+    algorithm, latency = Algorithm.NVLS, _NVLS_LATENCY
+    if nodes > 1:
+        algorithm, latency = Algorithm.NVLS_TREE, 2 * _NVLS_TREE_LATENCY + _NVLS_NET_LATENCY
+        if collective != "all_reduce":
+            return
+    yield _Candidate(algorithm, Protocol.SIMPLE, latency, rate / volume(collective, ranks))

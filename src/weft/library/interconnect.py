@@ -1,0 +1,129 @@
+"""What a collective library sees of a system: how many ranks, over which links, at what rate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from weft.hardware import Gpu, RingKernels, System, Topology
+
+# The speed of one ring that NCCL's search settles on (src/graph/search.cc), [bytes/s]; rings = figure / speed.
+_RING_SPEED = {"ampere": 20e9, "hopper": 30e9, "blackwell": 45e9}
+_CTAS_PER_RING = 2
+_MESH_CTAS = {2: 32, 4: 24, 8: 56}
+
+
+@dataclass(frozen=True)
+class Interconnect:
+    """The links between the GPUs of a system, as a library's cost model sees them.
+
+    `link_figure` is what the library counts on per link and direction [bytes/s], the line rate less headers and flow
+    control; `links` is how many a GPU has. `nic` is the network's rate per GPU and direction [bytes/s], `nic_latency`
+    what a message through it takes [s], `nic_launch` what it adds to a launch. `multicast` says whether the switch
+    reduces (NVLS), `lanes` how many links wide the rings are from a number of ranks on, where the topology is
+    irregular. `bridge` is the number of links that join pairs of GPUs of a PCIe machine, and the library's figure of
+    each [bytes/s]. `kernels` are the costs of the library's kernels.
+    """
+
+    gpu: Gpu
+    kernels: RingKernels
+    gpus_per_node: int
+    links: int
+    link_figure: float
+    topology: Topology
+    multicast: bool = False
+    nic: float = 0.0
+    nic_latency: float = 0.0
+    nic_launch: float = 0.0
+    lanes: tuple[tuple[int, float], ...] = ()
+    bridge: tuple[int, float] = (0, 0.0)
+
+    def among(self, ranks: int) -> Interconnect:
+        """What `ranks` GPUs of one node see: two of a PCIe machine take the bridge that joins them."""
+        links, figure = self.bridge
+        if self.topology != "pcie" or ranks != 2 or not links:
+            return self
+        return replace(self, topology="switch", links=links, link_figure=figure)
+
+    def width(self, ranks: int) -> float:
+        """How many links of each GPU a collective of `ranks` GPUs of one node keeps busy."""
+        if self.topology == "mesh":
+            return max(1, self.links * (min(ranks, self.gpus_per_node) - 1) / (self.gpus_per_node - 1))
+        if self.topology == "hybrid":
+            below = [wide for size, wide in self.lanes if size <= ranks]
+            return below[-1] if below else 1
+        return self.links
+
+    def pair_figure(self, ranks: int) -> float:
+        """Rate per GPU and direction when every GPU sends to all others at once [bytes/s].
+
+        On a mesh, each peer is reached over the links between the two; where the graph is irregular, over one.
+        """
+        if self.topology == "hybrid":
+            return self.link_figure * (min(ranks, self.gpus_per_node) - 1)
+        return self.figure(ranks)
+
+    def figure(self, ranks: int) -> float:
+        """Rate per GPU and direction that `ranks` GPUs of one node get, as the library counts it [bytes/s]."""
+        if self.topology == "pcie":
+            return self.link_figure
+        return self.link_figure * self.width(ranks)
+
+    def rings(self, ranks: int) -> int:
+        """How many rings the library lays through one node."""
+        if self.topology == "pcie":
+            return 1
+        speed = _RING_SPEED.get(self.gpu.architecture, self.link_figure)
+        return max(1, int(self.figure(ranks) / speed + 1e-9))
+
+    def ring_rate(self, ranks: int) -> float:
+        """Rate of all rings together, per direction, in the library's cost model [bytes/s]."""
+        speed = _RING_SPEED.get(self.gpu.architecture, self.link_figure)
+        return self.figure(ranks) if self.topology == "pcie" else self.rings(ranks) * speed
+
+    def workgroups(self, ranks: int) -> int:
+        """Workgroups that a ring collective occupies: two per ring; on a full mesh of AMD GPUs RCCL's own counts."""
+        if self.gpu.vendor == "amd" and self.topology == "mesh":
+            known = [count for size, count in _MESH_CTAS.items() if size <= ranks]
+            return known[-1] if known else _MESH_CTAS[2]
+        if self.gpu.vendor == "amd":
+            return 4 * self.rings(ranks)
+        return _CTAS_PER_RING * self.rings(ranks)
+
+
+# Where RCCL lays fewer rings over MI200's graph than it has room for, in links: a GCD reaches its sister over four
+# links at 120 GB/s (the pass mark of Azure's node check), that is 3.33 at RCCL's 36 GB/s; two modules share one
+# ring and four modules two, by what microsoft/nnscaler measured.
+_MI200_LANES = {2: 3.33, 4: 1.0, 8: 2.0}
+_UNBOUNDED = 64
+"""GPUs of a ring without a node."""
+
+
+def interconnect(system: System) -> Interconnect:
+    """What the library of a system's GPUs sees of it; a system without a node is a ring of links."""
+    node, gpu, payload = system.node, system.gpu, system.gpu.link.kernel_efficiency
+    if node is None:
+        return Interconnect(gpu, system.library, _UNBOUNDED, 1, gpu.link.bandwidth * payload, "ring")
+    links, rate, bridge = gpu.link.links, node.link_bandwidth, (0, 0.0)
+    if node.topology == "pcie":
+        links, rate = 1, gpu.host.bandwidth
+        if node.gpus_per_node > 1:
+            bridge = node.links_between(0, 1), node.link_bandwidth * payload
+    elif node.topology == "mesh":
+        links = node.links_per_pair * (node.gpus_per_node - 1)
+    lanes = {size: float(wide) for size, wide in node.lanes}
+    if gpu.architecture == "cdna2" and lanes:
+        lanes |= _MI200_LANES
+    return Interconnect(
+        gpu,
+        system.library,
+        node.gpus_per_node,
+        max(links, 1),
+        rate * payload,
+        node.topology,
+        multicast=node.switch_reduces,
+        nic=node.network.bandwidth,
+        nic_latency=node.network.latency,
+        nic_launch=node.network.launch,
+        lanes=tuple(sorted(lanes.items())),
+        bridge=bridge,
+    )

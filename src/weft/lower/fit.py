@@ -1,0 +1,95 @@
+"""What a GPU and a run can hold of a GEMM: tiles, registers, local memory, cache, compute units."""
+
+from __future__ import annotations
+
+from weft.errors import InputError
+from weft.graph import Gemm
+from weft.hardware import Gpu
+from weft.kernels import GemmTiling, claims
+from weft.program import Kernel, Plan
+from weft.units import format_bytes
+
+MOST_TILES = 1_000_000
+"""Tiles of the GEMMs of a run; their tables then take some hundred megabytes."""
+
+
+def check_tile(gemm: Gemm, tiling: GemmTiling, gpu: Gpu) -> int:
+    """The number of output tiles of a GEMM on a GPU.
+
+    InputError if its compute units and cache cannot hold one, or a run so many.
+    """
+    registers, lds = claims(gemm, gpu, tiling)
+    step = (tiling.rows + tiling.columns) * tiling.step * gemm.element_bytes
+    compute_unit = f"a compute unit of {gpu.name} has"
+    needs = (
+        ("registers", registers, gpu.compute.registers_per_cu, compute_unit),
+        ("local memory", lds, gpu.compute.lds_per_cu, compute_unit),
+        ("cache for one K step", step, gpu.cache.capacity, f"the last-level cache of {gpu.name} holds"),
+    )
+    for what, need, have, holder in needs:
+        if need > have:
+            raise InputError(
+                f"a tile of {tiling.rows} x {tiling.columns} with K steps of {tiling.step} needs {format_bytes(need)} "
+                f"of {what}, but {holder} {format_bytes(have)}; choose a smaller tile"
+            )
+    return check_tiles(gemm, tiling)
+
+
+def check_tiles(gemm: Gemm, tiling: GemmTiling) -> int:
+    """The number of tiles, one per part of K; InputError if no workgroup, on any GPU, or no run can hold so much."""
+    tiling.part_steps(gemm)
+    tiles = tiling.workgroups(gemm)
+    if tiles > MOST_TILES:
+        raise InputError(
+            f"the output of {gemm} has {tiles} tiles of {tiling.rows} x {tiling.columns}, more than the "
+            f"{MOST_TILES} that a run can hold; choose a larger tile or a smaller GEMM"
+        )
+    return tiles
+
+
+def check_whole(tiling: GemmTiling) -> None:
+    """Raise InputError for a K in parts where tiles are sent on as they are finished: none of them is a sum."""
+    if tiling.splits > 1:
+        raise InputError(
+            f"GEMM tiling: splits is {tiling.splits}, but an overlap that sends finished tiles on needs K in one "
+            "piece; set splits to 1, or run the GEMM beside an independent collective"
+        )
+
+
+def check_kernels(plan: Plan, gpu: Gpu) -> None:
+    """Raise InputError for a kernel of which a compute unit cannot hold a single workgroup."""
+    compute = gpu.compute
+    for kernel in _kernels(plan):
+        for what, need, have in (
+            ("registers", kernel.registers, compute.registers_per_cu),
+            ("local memory", kernel.lds, compute.lds_per_cu),
+        ):
+            if need > have:
+                raise InputError(
+                    f"a workgroup of {kernel.name} needs {format_bytes(need)} of {what}, but a compute unit of "
+                    f"{gpu.name} has {format_bytes(have)}; choose a smaller tile"
+                )
+
+
+def most_resident(plan: Plan, gpu: Gpu) -> int:
+    """The most workgroups of a plan's kernels that a compute unit can hold at once; kernels of a loop count once."""
+    needs = {(k.threads, k.registers, k.lds): _held(k, gpu) for k in _kernels(plan)}
+    return min(gpu.compute.max_workgroups_per_cu, max(sum(needs.values()), 1))
+
+
+def occupancy(kernel: Kernel, gpu: Gpu) -> int:
+    """How many workgroups of a kernel a compute unit holds at once, by its threads, registers and local memory."""
+    return min(gpu.compute.max_workgroups_per_cu, _held(kernel, gpu))
+
+
+def _kernels(plan: Plan) -> list[Kernel]:
+    return [placed.kernel for placed in plan.kernels if placed.kernel.workgroups > 0]
+
+
+def _held(kernel: Kernel, gpu: Gpu) -> int:
+    compute = gpu.compute
+    return min(
+        compute.threads_per_cu // kernel.threads,
+        compute.registers_per_cu // kernel.registers,
+        compute.lds_per_cu // max(kernel.lds, 1),
+    )

@@ -1,0 +1,193 @@
+"""GEMM and collective as one: tiles that wait for their rows to arrive, tiles that go straight to their owners.
+
+`GatherGemm` is an all-gather before a GEMM, `GemmScatter` a reduce-scatter behind one, as Flux (arXiv:2406.06858) does
+them: the all-gather's chunks are copied by DMA engines, nearest peer first, and a tile begins when its chunk is there;
+a finished tile is stored into its owner's memory, who adds up what came from all GPUs at the end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from weft.engine import layout as y
+from weft.errors import InputError
+from weft.graph import Gemm
+from weft.hardware import Gpu
+from weft.kernels import (
+    GemmTiling,
+    RingTiling,
+    gather_kernel,
+    gemm_kernel,
+    operand_sizes,
+    sum_kernel,
+    tile_table,
+)
+from weft.kernels.address_map import Ring
+from weft.lower.fit import check_whole
+from weft.options import SUSTAINED, RunOptions
+from weft.program import (
+    Buffer,
+    ChunkRule,
+    Command,
+    DmaMap,
+    Kernel,
+    PlacedKernel,
+    Plan,
+    RemoteMap,
+    Wait,
+)
+from weft.program.plan import Work
+from weft.program.rules import CACHED_STORE, PLAIN_STORE
+
+
+def chunked_tiles(gemm: Gemm, tiling: GemmTiling, ranks: int) -> Work:
+    """The output tiles, chunk of rows by chunk of rows; a tile's lane is its chunk.
+
+    Raises InputError where the rows do not make `ranks` equal chunks of whole tiles, or K is cut.
+    """
+    check_whole(tiling)
+    if gemm.m % ranks or gemm.m // ranks % tiling.rows:
+        raise InputError(
+            f"{gemm.m} rows over {ranks} GPUs are not chunks of whole tiles of {tiling.rows} rows; "
+            "choose a smaller tile or other dimensions"
+        )
+    part = tile_table(replace(gemm, m=gemm.m // ranks), tiling, 1)
+    work = np.concatenate([part] * ranks)
+    chunk = np.repeat(np.arange(ranks), len(part))
+    work[:, y.WORK_ROW] += chunk * (gemm.m // ranks // tiling.rows)
+    work[:, y.WORK_TILE] = np.arange(len(work))
+    work[:, y.WORK_LANE] = chunk
+    return work
+
+
+def fitting(gemm: Gemm, tiling: GemmTiling, ranks: int) -> GemmTiling:
+    """The tiling, turned on its side or halved in rows until its tiles cut a GPU's share of the rows evenly."""
+    rows, columns = tiling.rows, tiling.columns
+    if gemm.m // ranks % rows and gemm.m // ranks % columns == 0:
+        rows, columns = columns, rows
+    while gemm.m // ranks % rows and rows > 16:
+        rows //= 2
+    return replace(tiling, rows=rows, columns=columns)
+
+
+@dataclass(frozen=True)
+class GatherGemm:
+    """C = gather(A) x B: every GPU holds 1/`ranks` of A's rows; copies bring the others' while the GEMM runs.
+
+    `gemm` is what one GPU computes. `at_once` copies to every peer in a
+    stream of its own, as where a link leads to each (ByteDance-Seed/Triton-distributed @57d36b2 on AMD's GPUs).
+    """
+
+    gemm: Gemm
+    tiling: GemmTiling
+    ranks: int
+    options: RunOptions = SUSTAINED
+    at_once: bool = False
+
+    def plan(self, gpu: Gpu, gpus: int = 1) -> Plan:
+        """The copies in one stream or in one for each peer, the waiting GEMM in another."""
+        work = chunked_tiles(self.gemm, self.tiling, self.ranks)
+        work[work[:, y.WORK_LANE] == 0, y.WORK_LANE] = y.NONE  # one's own rows are there from the beginning
+        work[:, y.WORK_OFFSET] = np.cumsum(work[:, y.WORK_BYTES]) - work[:, y.WORK_BYTES]
+        copies = [
+            PlacedKernel(
+                copy_kernel("sends", distance - 1),
+                after=() if self.at_once or distance == 1 else (distance - 2,),
+                operator="all_gather",
+            )
+            for distance in range(1, self.ranks)
+        ]
+        return Plan(
+            kernels=(*copies, PlacedKernel(self._waiting(gpu), stream=1, operator="gemm")),
+            buffers=self._buffers(gpus),
+            work=(work,) * gpus,
+            wavefronts=self.tiling.wavefronts(gpu),
+        )
+
+    def _waiting(self, gpu: Gpu) -> Kernel:
+        kernel = gemm_kernel(self.gemm, gpu, self.tiling, self.options)
+        main, *rest = kernel.phases
+        load_a, load_b = main.loads
+        loads = (replace(load_a, position=None), load_b)
+        return replace(kernel, phases=(replace(main, loads=loads, wait=Wait("a", None)), *rest))
+
+    def _buffers(self, gpus: int) -> tuple[Buffer, ...]:
+        size_a, size_b = operand_sizes(self.gemm, self.tiling)
+        chunk = size_a // self.ranks
+        pushes = tuple(
+            ChunkRule(dma=DmaMap("a", distance, False, "all_gather", distance)) for distance in range(1, self.ranks)
+        )
+        return (
+            Buffer("a", ((chunk,) * self.ranks,) * gpus),
+            Buffer("b", ((size_b,),) * gpus),
+            Buffer("output", ((self.gemm.output_bytes,),) * gpus, (CACHED_STORE,)),
+            Buffer("sends", ((chunk,) * (self.ranks - 1),) * gpus, pushes, within=("a", 0)),
+        )
+
+
+@dataclass(frozen=True)
+class GemmScatter:
+    """C = scatter(sum of A x B over GPUs): tiles are stored at the GPU that owns their rows, which then adds them up.
+
+    `gemm` is what one GPU computes; its rows are dealt to `ranks` owners, its own last. With `gathers`
+    a ring all-gather follows, so that every GPU has all of C.
+    """
+
+    gemm: Gemm
+    tiling: GemmTiling
+    ranks: int
+    options: RunOptions = SUSTAINED
+    gathers: bool = False
+    ring: RingTiling = field(default_factory=RingTiling)
+
+    def plan(self, gpu: Gpu, gpus: int = 1) -> Plan:
+        """The GEMM whose stores leave, then the kernel that adds."""
+        work = chunked_tiles(self.gemm, self.tiling, self.ranks)
+        work[:, y.WORK_REGION] = work[:, y.WORK_LANE]
+        part = len(work) // self.ranks
+        offsets = np.cumsum(work[:part, y.WORK_BYTES]) - work[:part, y.WORK_BYTES]
+        work[:, y.WORK_OFFSET] = np.tile(offsets, self.ranks)
+        peers = range(self.ranks - 1)
+        arrivals = tuple(Wait("partials", position) for position in peers)
+        sources = (("output", self.ranks - 1), *(("partials", p) for p in peers))
+        add = sum_kernel("reduce_scatter", sources, gpu, self.ring, self.gemm.output_element_bytes)
+        gather: list[PlacedKernel] = []
+        if self.gathers:
+            kernel = gather_kernel(self.ranks, gpu, self.ring, own=("result", 0))
+            gather.append(PlacedKernel(kernel, after=(1,), operator="all_gather"))
+        return Plan(
+            kernels=(
+                PlacedKernel(gemm_kernel(self.gemm, gpu, self.tiling, self.options), operator="gemm"),
+                PlacedKernel(add, after=(0,), after_chunks=arrivals, operator="reduce_scatter"),
+                *gather,
+            ),
+            buffers=self._buffers(gpus),
+            work=(work,) * gpus,
+            wavefronts=self.tiling.wavefronts(gpu),
+        )
+
+    @property
+    def _chunk(self) -> int:
+        return self.gemm.output_bytes // self.ranks
+
+    def _buffers(self, gpus: int) -> tuple[Buffer, ...]:
+        peers = range(self.ranks - 1)
+        stores = (
+            *(ChunkRule(remote=RemoteMap("partials", p, False, "reduce_scatter", p + 1)) for p in peers),
+            PLAIN_STORE,
+        )
+        sizes = operand_sizes(self.gemm, self.tiling)
+        return (
+            *(Buffer(name, ((size,),) * gpus) for name, size in zip(("a", "b"), sizes, strict=True)),
+            Buffer("output", ((self._chunk,) * self.ranks,) * gpus, stores),
+            Buffer("partials", ((self._chunk,) * (self.ranks - 1),) * gpus),
+            Buffer("result", ((self._chunk,),) * gpus),
+            *([Buffer("gathered", ((self._chunk,) * self.ranks,) * gpus, Ring(self.ranks).gathered())] * self.gathers),
+        )
+
+
+def copy_kernel(buffer: str, position: int) -> Kernel:
+    """One chunk sent by a DMA engine, as an entry of a stream."""
+    return Kernel(f"copy {position}", 0, 0, 0, 0, (), copies=(Command(((buffer, position),)),))

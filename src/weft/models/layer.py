@@ -1,0 +1,84 @@
+"""A Transformer layer as a graph: what one GPU of a tensor-parallel group does, operator after operator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Literal, get_args
+
+from weft.errors import InputError, UnknownNameError
+from weft.graph import DTYPE_BYTES, Attention, Collective, Gemm, Graph, Node, Op, Streaming
+from weft.units import LARGEST_COUNT
+
+if TYPE_CHECKING:
+    from weft.models.transformer import Transformer
+
+Phase = Literal["prefill", "decode"]
+How = Literal["batched", "fused"]
+
+
+def layer(model: Transformer, tp: int, batch: int, sequence: int, phase: Phase, attention: How, dtype: str) -> Graph:
+    """See `Transformer.layer`."""
+    for kind, name, known in (("phase", phase, get_args(Phase)), ("attention", attention, get_args(How))):
+        if name not in known:
+            raise UnknownNameError(kind, name, known)
+    _check_sizes(model, tp, batch, sequence)
+    work: list[tuple[str, Op]] = list(_operators(model, tp, batch, sequence, phase, attention, dtype))
+    nodes = [Node(op, name, after=(work[at - 1][0],) if at else ()) for at, (name, op) in enumerate(work)]
+    what = "tokens" if phase == "prefill" else "tokens of context"
+    title = f"{model.name}, one layer, {phase}, TP {tp}, batch {batch} x {sequence} {what}, {dtype}"
+    return Graph(tuple(nodes), tp, title, {"model": model.name, "layer": phase, **_uneven(model, tp)})
+
+
+def _check_sizes(model: Transformer, tp: int, batch: int, sequence: int) -> None:
+    for name, value in (("TP", tp), ("batch", batch), ("sequence", sequence)):
+        if value < 1:
+            raise InputError(f"{name} is {value}; it must be at least 1")
+    if batch * sequence > LARGEST_COUNT:
+        raise InputError(f"batch {batch} x sequence {sequence} are too many tokens; give at most {LARGEST_COUNT}")
+    most = min(model.attention_heads, model.hidden)
+    if tp > most:
+        raise InputError(f"TP {tp} cannot split {model.name}: it has {most} attention heads; choose at most {most}")
+
+
+def _uneven(model: Transformer, tp: int) -> dict[str, str]:
+    """Notes on what does not divide by the degree of tensor parallelism, so that one GPU has more of it than others."""
+    heads, wide = model.attention_heads, model.ffn_multiple * model.hidden
+    notes = {}
+    if heads % tp:
+        most = -(-heads // tp)
+        notes["heads"] = (
+            f"{heads} heads do not divide by TP {tp}: the times are those of a GPU with {most}, others have fewer"
+        )
+    if wide % tp:
+        notes["columns"] = f"{wide} feed-forward columns do not divide by TP {tp}: a GPU with {-(-wide // tp)} counts"
+    return notes
+
+
+def _operators(
+    model: Transformer, tp: int, batch: int, sequence: int, phase: Phase, attention: How, dtype: str
+) -> Iterator[tuple[str, Op]]:
+    """The operators of the GPU that has most heads and columns, in the order in which they run."""
+    queries = sequence if phase == "prefill" else 1
+    tokens, hidden, wide = batch * queries, model.hidden, -(-model.ffn_multiple * model.hidden // tp)
+    heads, head = -(-model.attention_heads // tp), model.hidden // model.attention_heads
+    norm = Streaming("layernorm", tokens, hidden, dtype)
+    fused = attention == "fused"
+    attend = Attention(
+        batch, heads, queries, sequence, head, causal=int(fused and queries > 1), dtype=dtype, fused=fused
+    )
+    yield "LayerNorm_MHA", norm
+    yield "Q_K_V", Gemm(tokens, 3 * heads * head, hidden, dtype)
+    if fused:
+        yield "Attention", attend
+    else:
+        yield from zip(("Q_mul_K", "Softmax", "A_mul_V"), attend.kernels, strict=True)
+    yield "Wo_proj", Gemm(tokens, hidden, heads * head, dtype)
+    if tp > 1:
+        reduced = Collective("all_reduce", tokens * hidden * DTYPE_BYTES[dtype], tp, dtype)
+        yield "AllReduce_MHA", reduced
+    yield "LayerNorm_FFN", norm
+    yield "W1_proj", Gemm(tokens, wide, hidden, dtype)
+    yield "GeLU", Streaming("gelu", tokens, wide, dtype)
+    yield "W2_proj", Gemm(tokens, hidden, wide, dtype)
+    if tp > 1:
+        yield "AllReduce_FFN", reduced

@@ -1,0 +1,94 @@
+"""Transformers by their dimensions, from the catalogue of models or from a user's file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import field_validator
+
+from weft.catalog.fields import Count
+from weft.catalog.files import Shelf
+from weft.catalog.sourced import Sourced, broken_rule
+from weft.graph import Graph
+from weft.models.layer import How, Phase, layer
+
+# Elements of an attention head where a model does not say: what most large models have.
+_HEAD = 128
+
+
+class Transformer(Sourced):
+    """A Transformer's dimensions: hidden size H, layers, tokens per step, studied tensor-parallel degrees.
+
+    The attention heads span H together; without their number, they have 128 elements each.
+    """
+
+    _texts: ClassVar[tuple[str, ...]] = ("tensor_parallel",)
+    _optional: ClassVar[tuple[str, ...]] = ("ffn_multiple", "heads")
+    title: str
+    hidden: Count
+    layers: Count
+    sequence_length: Count
+    batch: Count
+    ffn_multiple: Count = 4
+    heads: Count | None = None
+    tensor_parallel: tuple[int, ...]
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.hidden, self.layers, self.tokens, self.tensor_parallel))
+
+    @property
+    def tokens(self) -> int:
+        """Tokens per step: sequence length x batch."""
+        return self.sequence_length * self.batch
+
+    @property
+    def attention_heads(self) -> int:
+        """Number of attention heads."""
+        return self.heads or max(self.hidden // _HEAD, 1)
+
+    def layer(
+        self,
+        *,
+        tp: int = 1,
+        batch: int = 1,
+        sequence: int = 2048,
+        phase: Phase = "prefill",
+        attention: How = "batched",
+        dtype: str = "fp16",
+    ) -> Graph:
+        """One layer's forward pass on each of `tp` GPUs; labels note what the GPUs cannot share evenly.
+
+        `prefill` computes all `sequence` tokens of `batch` sequences; `decode` computes one token of each and looks
+        back at `sequence` of them. Biases and residual additions count as fused into their neighbours. Raises
+        UnknownNameError for an unknown phase, attention or dtype, InputError for sizes that do not fit.
+
+        >>> len(load_model("gpt-3").layer(tp=8))
+        12
+        """
+        return layer(self, tp, batch, sequence, phase, attention, dtype)
+
+    @field_validator("tensor_parallel", mode="before")
+    @classmethod
+    def _check_degrees(cls, degrees: Any) -> Any:
+        listed = isinstance(degrees, list | tuple) and len(degrees) > 0
+        if not listed or not all(type(degree) is int and degree > 1 for degree in degrees):
+            raise broken_rule(f"{degrees!r} must be a list of whole numbers above 1; write it like [8, 16]")
+        return degrees
+
+
+_SHELF = Shelf("model", "weft.models", "catalog", ("name", "title"), Transformer.rules())
+
+
+def model_names() -> list[str]:
+    """The models of the catalogue."""
+    return _SHELF.names()
+
+
+def load_model(name_or_path: str | Path) -> Transformer:
+    """The model of the catalogue with that name, or the one that a TOML file describes.
+
+    Raises UnknownNameError, InputError or ConfigError, which names the file, the field and an example.
+    """
+    found = _SHELF.read(name_or_path)
+    return Transformer.from_leaves(found.about, found.leaves, found.file)

@@ -1,0 +1,52 @@
+"""How a run is made: one set of options for the engine and for closed forms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, get_args
+
+from weft.errors import InputError, UnknownNameError
+
+if TYPE_CHECKING:
+    from weft.schedule.arbiters import ArbiterPolicy
+
+Clock = Literal["short", "sustained", "boost"]
+"""What compute units run at: the highest clock for a short run, what a long one holds at the power limit, or the boost
+clock throughout."""
+Mode = Literal["auto", "mirrored", "explicit"]
+"""Whether one GPU stands for all, or each is simulated; auto: one wherever all are alike."""
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How a run is made.
+
+    `clock` is what the compute units run at. `request_bytes` is the size of memory requests [bytes] (64 is exact,
+    larger ones faster; None: as suits graph and GPU). `event_budget` ends a run that takes more events. `arbiter`
+    replaces the memory arbitration that the overlap brings. `progress(events, now_fs)` is called about every million
+    events.
+
+    Raises UnknownNameError for an unknown clock or mode, InputError for a size or a budget that cannot be.
+    """
+
+    clock: Clock = "sustained"
+    request_bytes: int | None = None
+    mode: Mode = "auto"
+    event_budget: int | None = None
+    arbiter: ArbiterPolicy | None = None
+    progress: Callable[[int, int], None] | None = None
+
+    def __post_init__(self) -> None:
+        if self.clock not in get_args(Clock):
+            raise UnknownNameError("clock", self.clock, get_args(Clock))
+        if self.mode not in get_args(Mode):
+            raise UnknownNameError("mode", self.mode, get_args(Mode))
+        if self.request_bytes is not None and self.request_bytes < 1:
+            raise InputError(f"request_bytes is {self.request_bytes}; give a multiple of 64 B, such as 512")
+        if self.event_budget is not None and self.event_budget < 0:
+            raise InputError(f"event_budget is {self.event_budget}; a run takes no less than 0 events")
+
+
+SUSTAINED = RunOptions()
+"""What a run is unless options say otherwise: long enough for the power limit."""

@@ -1,0 +1,228 @@
+"""Closed-form predictions: the tables that a terminal shows, and the page of a collective over sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from weft.estimate import Estimate
+from weft.estimate.answer import FloatArray
+from weft.report import plots
+from weft.report.page import Figure, Section, write_page
+from weft.report.tables import Table
+from weft.units import format_bytes, format_time
+
+if TYPE_CHECKING:
+    from weft.graph import Graph
+
+_SHOWN = 40
+"""Rows that a table shows; files hold all."""
+_CLOCKS = {"short": "short runs at the boost clock", "sustained": "long runs at the power limit"}
+_GLYPHS = "█▓▒░"
+_BAR = 20
+_RATES = {"tflops": "TFLOP/s", "algbw_gbs": "algbw GB/s", "busbw_gbs": "busbw GB/s", "gbs": "GB/s"}
+_WHERE = "where the time goes"
+_COLLECTIVE = {
+    "launch": "launch and host together are the largest share",
+    "link": "link and network together are the largest share",
+    "memory": "copies on the GPU are the largest share",
+}
+_GEMM = {
+    "compute": "the matrix units set the pace, as tail too, when some of them are idle or multiply padding",
+    "cache": "compute units wait for the cache more than 5 % of their time",
+    "memory": "the DRAM takes longer than the compute units; the bar shows only what that adds",
+    "latency": "latency, fill and split together take longer than the matrix units",
+}
+_KERNEL = dict.fromkeys(("compute", "cache", "memory", "latency"), "it limits the longest of the kernels")
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """Predictions for one machine: the cases as `columns`, and the `rates` that they reach, by their heads."""
+
+    machine: str
+    columns: Mapping[str, Any]
+    prediction: Estimate
+    rates: Mapping[str, FloatArray] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return self.prediction.seconds.size
+
+    def records(self) -> list[dict[str, Any]]:
+        """Every case as an object: case, time [us], bound, rates, and parts [us]."""
+        count = len(self)
+        times = {"time_us": 1e6 * self.prediction.seconds, "bound": self.prediction.bound_names()}
+        parts = {f"{name}_us": 1e6 * part for name, part in self.prediction.parts.items()}
+        columns = {**self.columns, **times, **self.rates, **parts}
+        lists = [np.broadcast_to(np.ravel(column), count).tolist() for column in columns.values()]
+        return [dict(zip(columns, values, strict=True)) for values in zip(*lists, strict=True)]
+
+    def shown(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        """The cases that a table shows, with their numbers."""
+        return zip(range(_SHOWN), self.records(), strict=False)
+
+    def rates_of(self, case: Mapping[str, Any]) -> list[str]:
+        """The rates of a case as texts."""
+        return [f"{case[name]:.4g}" for name in self.rates]
+
+
+def gemm_parts(done: Sequence[Predicted]) -> list[Table | str]:
+    """The GEMMs, machine beside machine, and what the table does not show."""
+
+    def cells(case: Mapping[str, Any]) -> tuple[str, ...]:
+        sizes = [case[name] for name in ("m", "n", "k")] + [case["batch"]] * (case["batch"] > 1)
+        return " x ".join(map(str, sizes)), case["dtype"]
+
+    title = f"GEMMs, {_CLOCKS[done[0].columns['clock']]}"
+    return _parts(title, ("GPU", "M x N x K", "dtype"), done, cells)
+
+
+def collective_parts(done: Sequence[Predicted]) -> list[Table | str]:
+    """The collectives, system beside system, and what the table does not show."""
+    return _parts(_title(done[0]), ("system", "size", "by"), done, _size_and_by)
+
+
+def operator_parts(done: Sequence[Predicted]) -> list[Table | str]:
+    """An operator on each GPU."""
+    case = done[0].columns
+    shape = ", ".join(f"{key} {value}" for key, value in case.items() if isinstance(value, int))
+    return _parts(f"{case['operator']}, {shape}, {case['dtype']}", ("GPU",), done, lambda case: ())
+
+
+def _size_and_by(case: Mapping[str, Any]) -> tuple[str, ...]:
+    return format_bytes(case["bytes"], digits=4), str(case["by"])
+
+
+def _title(found: Predicted) -> str:
+    return f"{found.columns['collective']} over {found.columns['ranks']} GPUs"
+
+
+def _parts(title: str, heads: Sequence[str], done: Sequence[Predicted], cells: Any) -> list[Table | str]:
+    rows = [
+        (
+            found.machine,
+            *cells(case),
+            case["bound"],
+            _time(found.prediction, index),
+            *found.rates_of(case),
+            _where(found.prediction, index),
+        )
+        for found in done
+        for index, case in found.shown()
+    ]
+    columns = (*heads, "bound", "time", *(_RATES[name] for name in done[0].rates), _WHERE)
+    hidden = sum(max(len(found) - _SHOWN, 0) for found in done)
+    more = f"{hidden} more row{'s' * (hidden != 1)}; --json FILE or --csv FILE writes them all"
+    shown = [(found.prediction, index) for found in done for index, _ in found.shown()]
+    table = Table(columns, rows, len(heads) + 1, title, prose=1)
+    return [table, *_bounds(shown), *([more] if hidden else [])]
+
+
+def _time(found: Estimate, index: int = 0) -> str:
+    return format_time(float(np.ravel(found.seconds)[index]), digits=4)
+
+
+def _where(found: Estimate, index: int = 0) -> str:
+    """Where the time of a case goes: a bar of its largest parts, then their shares in words."""
+    total = float(np.ravel(found.seconds)[index])
+    parts = {name: float(np.ravel(part)[index]) / total for name, part in found.parts.items()}
+    largest = sorted(parts.items(), key=lambda item: -item[1])[: len(_GLYPHS)]
+    shown = [(name, share) for name, share in largest if share >= 0.005]
+    bar = "".join(glyph * round(_BAR * share) for glyph, (_, share) in zip(_GLYPHS, shown, strict=False))
+    words = ", ".join(f"{name} {share:.0%}" for name, share in shown)
+    return f"{bar[:_BAR]:<{_BAR}} {words}"
+
+
+def _bounds(shown: Sequence[tuple[Estimate, int]]) -> Iterator[str]:
+    """What a bound means, for each that is not the largest part of some case (an estimate and an index)."""
+    told: set[tuple[str, str]] = set()
+    for found, index in shown:
+        bound = str(np.ravel(found.bound_names())[index])
+        parts = {name: float(np.ravel(part)[index]) for name, part in found.parts.items()}
+        meanings = _COLLECTIVE if "link" in parts else _GEMM if "tail" in parts else _KERNEL
+        line = meanings.get(bound)
+        if line and max(parts, key=lambda name: parts[name]) != bound and (bound, line) not in told:
+            told.add((bound, line))
+            yield f"bound {bound}: {line}"
+
+
+def layer_parts(title: str, graph: Graph, found: Estimate) -> list[Table | str]:
+    """A layer operator by operator, with each one's share, and what to know about it."""
+    total = float(found.seconds)
+    rows = [
+        (name, about(graph, name), str(one.bound_names()), _time(one), f"{float(one.seconds) / total:.1%}", _where(one))
+        for name, one in found.operators.items()
+    ]  # fmt: skip
+    rows.append(("total", "", "", format_time(total, digits=4), "", ""))
+    table = Table(("operator", "what", "bound", "time", "share", _WHERE), rows, 3, title, prose=1)
+    bounds = _bounds([(one, 0) for one in found.operators.values()])
+    return [table, *bounds, *(f"note: {note}" for note in layer_notes(graph))]
+
+
+def layer_notes(graph: Graph) -> list[str]:
+    """What the GPUs of a layer cannot share evenly."""
+    return [text for name, text in graph.labels.items() if name not in ("model", "layer")]
+
+
+def about(graph: Graph, node: str) -> str:
+    """What an operator of a layer is, in words."""
+    op = graph[node].op
+    return f"GEMM {op}" if op.kind == "gemm" else str(op)
+
+
+def layer_record(name: str, title: str, graph: Graph, found: Estimate) -> dict[str, Any]:
+    """The layer on the system that goes by `name` as plain data."""
+    rows = [
+        {
+            "name": node,
+            "about": about(graph, node),
+            "time_us": 1e6 * float(one.seconds),
+            "bound": str(one.bound_names()),
+            **{f"{part}_us": 1e6 * float(value) for part, value in one.parts.items()},
+        }
+        for node, one in found.operators.items()
+    ]
+    notes = {"notes": layer_notes(graph)} if layer_notes(graph) else {}
+    return {"system": name, "title": title, "time_us": 1e6 * float(found.seconds), "operators": rows, **notes}
+
+
+def collective_report(done: Sequence[Predicted], out_dir: str | Path) -> Path:
+    """Write `report.html` with time and bandwidth against size to a folder and return its path.
+
+    Raises OutputError if the folder cannot be written to.
+    """
+    times = Figure(
+        plots.collectives.collective_times(done),
+        "Time and bus bandwidth against the size of the whole buffer, as nccl-tests counts them. A kink is a size "
+        "where the library takes another protocol or algorithm.",
+    )
+    parts = [
+        Figure(
+            plots.collectives.collective_parts(one),
+            f"Where the time goes on {one.machine}: launch and latency where it is small, links where large.",
+        )
+        for one in done
+    ]
+    rows = [
+        (
+            one.machine,
+            *_size_and_by(case),
+            case["bound"],
+            f"{case['time_us']:.4g}",
+            f"{case['busbw_gbs']:.4g}",
+        )
+        for one in done
+        for case in one.records()
+    ]
+    heads = ("system", "size", "by", "bound", "time [µs]", "bus bandwidth [GB/s]")
+    return write_page(
+        out_dir,
+        _title(done[0]),
+        "Predicted in closed form, with the protocol and algorithm that the library would choose.",
+        [times, *parts, Section("All sizes", [Table(heads, rows, text_columns=4)])],
+        ("How collectives are modelled", "collective-model"),
+    )

@@ -1,0 +1,370 @@
+"""What a GEMM and a collective that do not depend on each other cost each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from weft.estimate import estimate
+from weft.graph import Collective, Node
+from weft.library.collectives import Algorithm, choose
+from weft.library.interconnect import interconnect
+from weft.result.metrics import ideal_speedup, share_of_ideal
+from weft.result.timeline import REASONS, Cause, Timeline
+from weft.schedule import PASSES, Pass
+from weft.units import format_bytes, format_time
+
+_SHOWS = 0.01
+"""Share of a loop's time alone from which on an added wait is worth a word."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """How a GEMM fills a GPU: tiles of `rows` x `columns`, `tiles` of them, `resident` at once on a compute unit.
+
+    The GPU has `units`, of which the strategy leaves the GEMM `given`. Where K is cut into `splits` parts, every part
+    of a tile counts as one.
+    """
+
+    rows: int
+    columns: int
+    tiles: int
+    resident: int
+    units: int
+    given: int
+    splits: int = 1
+
+    def waves(self, units: int) -> int:
+        """How many times over the tiles fill so many compute units."""
+        return -(-self.tiles // (units * self.resident))
+
+    def record(self) -> dict[str, int]:
+        """Tile, number of tiles and waves as plain data for JSON."""
+        waves = {"waves_on_all": self.waves(self.units), "waves_on_given": self.waves(self.given)}
+        return {**vars(self), **waves}
+
+    def __str__(self) -> str:
+        each = f", {self.resident} at once on a compute unit" if self.resident > 1 else ""
+        waves = f"{_waves(self.waves(self.units))} on all {self.units} compute units"
+        if self.given != self.units:
+            waves += f", {self.waves(self.given)} on the {self.given} that it is left"
+        parts = f", K in {self.splits} parts" if self.splits > 1 else ""
+        return f"{self.tiles:,} tiles of {self.rows} x {self.columns}{parts}{each}: {waves}"
+
+
+def _waves(count: int) -> str:
+    return f"{count} wave" + "s" * (count != 1)
+
+
+@dataclass(frozen=True)
+class LoopTimes:
+    """A loop of `count` equal kernels: one of them alone and in the concurrent run, on average, and when it ended [s].
+
+    `concurrent` is the mean over the whole loop, as measurements report it: iterations that were left when the other
+    loop had ended count, so it depends on the numbers of iterations. `both` is the mean over those that ended
+    while the other loop still ran; where none did, it is that of the first.
+    `waits` and `waits_alone` say how long a workgroup of one of them waited for what, on average [s]; keys as in
+    `REASONS`.
+    """
+
+    name: str
+    count: int
+    alone: float
+    concurrent: float
+    both: float
+    end: float
+    waits: Mapping[str, float]
+    waits_alone: Mapping[str, float]
+
+    @property
+    def slowdown(self) -> float:
+        """How many times longer one takes in the concurrent run than alone, on average over the whole loop."""
+        return self.concurrent / self.alone
+
+    @property
+    def slowdown_both(self) -> float:
+        """How many times longer one takes than alone while both loops run."""
+        return self.both / self.alone
+
+    @property
+    def added(self) -> str:
+        """What a workgroup waited for longer than alone, most of all, in words; empty if for nothing that shows."""
+        more = {why: wait - self.waits_alone.get(why, 0.0) for why, wait in self.waits.items()}
+        more.pop("compute", None)
+        if not more or max(more.values()) < _SHOWS * self.alone:
+            return ""
+        return REASONS[max(more, key=lambda why: more[why])]
+
+    def record(self) -> dict[str, Any]:
+        """The loop as plain data for JSON, in microseconds."""
+        return {
+            "name": self.name,
+            "count": self.count,
+            "alone_us": self.alone * 1e6,
+            "concurrent_us": self.concurrent * 1e6,
+            "slowdown": self.slowdown,
+            "while_both_run_us": self.both * 1e6,
+            "slowdown_while_both_run": self.slowdown_both,
+            "end_us": self.end * 1e6,
+            "waits_us": {reason: wait * 1e6 for reason, wait in self.waits.items()},
+            "waits_alone_us": {reason: wait * 1e6 for reason, wait in self.waits_alone.items()},
+        }
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How a collective is carried out: the algorithm ("ring", "tree", "nvls", "direct"), and how long alone [s]."""
+
+    algorithm: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class CoRun:
+    """A loop of GEMMs and a loop of collectives that share every GPU, beside each loop alone.
+
+    `run` is both at once; `gemm_alone` and `collective_alone` are short loops alone, the collective as it is driven in
+    `run`. `library_alone` is the collective by compute units, with which overlap is compared, whoever drives it in
+    `run` (where compute units cannot, by DMA engines).
+    """
+
+    run: Timeline
+    gemm_alone: Timeline
+    collective_alone: Timeline
+    library_alone: Timeline
+
+    @cached_property
+    def choice(self) -> Choice | None:
+        """What the machine's library would take for the collective, in closed form.
+
+        None where no library is known, or DMA engines drive it.
+        """
+        links, op = interconnect(self.run.system), self._collective.op
+        if self.driver == "dma" or links.gpu.vendor == "none" or not isinstance(op, Collective):
+            return None
+        nodes = -(-op.ranks // links.gpus_per_node)
+        algorithm, _ = choose(op.name, op.bytes, op.ranks, links, nodes=nodes, floating=op.dtype != "int8")
+        return Choice(Algorithm(int(algorithm)).name.lower(), float(estimate(op, self.run.system).seconds))
+
+    @property
+    def strategy(self) -> Pass:
+        """How both share the GPU."""
+        return PASSES[self.run.overlap]
+
+    @property
+    def name(self) -> str:
+        """The collective's name."""
+        return self._collective.name
+
+    @property
+    def _collective(self) -> Node:
+        return self.run.graph.collectives[0]
+
+    @property
+    def _gemm(self) -> Node:
+        return self.run.graph.gemms[0]
+
+    @cached_property
+    def gemm(self) -> LoopTimes:
+        """The loop of the GEMMs."""
+        return _loop(self.run, self._gemm.name, self.gemm_alone, self.name)
+
+    @cached_property
+    def collective(self) -> LoopTimes:
+        """The loop of the collectives."""
+        return _loop(self.run, self.name, self.collective_alone, self._gemm.name)
+
+    @property
+    def grid(self) -> Grid:
+        """How the GEMM's tiles fill the compute units that it may use."""
+        gemm, choice = self.run.gemm, self._gemm.choice
+        assert gemm is not None
+        tiling, have = choice.tiling, self.run.gpu.compute.compute_units
+        resident = next(span.resident for span in self.run.spans if span.operator == self._gemm.name)
+        given = have if choice.compute_units is None else len(choice.compute_units)
+        return Grid(tiling.rows, tiling.columns, tiling.workgroups(gemm), resident, have, given, tiling.splits)
+
+    @property
+    def apart(self) -> int | None:
+        """Compute units set apart; None where the strategy sets none apart."""
+        grid = self.grid
+        return None if self._gemm.choice.compute_units is None else grid.units - grid.given
+
+    @property
+    def first(self) -> str:
+        """What the host launched first: "collective" or "gemm"."""
+        return "gemm" if self.run.graph.nodes[0].stream == self._gemm.stream else "collective"
+
+    @property
+    def copies(self) -> Mapping[str, int | bool]:
+        """Options of DMA engines where those move the data."""
+        return dict(self._collective.choice.copies)
+
+    @property
+    def driver(self) -> str:
+        """What moved the collective's data: "cu" or "dma"."""
+        return self._collective.choice.driver
+
+    @property
+    def makespan(self) -> float:
+        """When both loops had ended [s]."""
+        return self.run.makespan
+
+    @property
+    def algorithm(self) -> str:
+        """How the collective was simulated: "copies" by DMA engines, "direct" to all peers in one step, "pairwise"
+        sends and receives, a library's "ring", or a "plain-ring".
+        """
+        return self._collective.choice.kernel
+
+    @property
+    def differs(self) -> bool:
+        """Whether the library would take another algorithm than the one that was simulated."""
+        return self.choice is not None and self.choice.algorithm != self.algorithm
+
+    @property
+    def _parts(self) -> tuple[float, float]:
+        return self.gemm.alone * self.gemm.count, self.library_alone.period(self.name) * self.collective.count
+
+    @property
+    def serial(self) -> float:
+        """Both loops one after the other, the collectives by compute units [s]."""
+        return sum(self._parts)
+
+    @property
+    def speedup(self) -> float:
+        """How many times faster than both loops one after the other."""
+        return self.serial / self.makespan
+
+    @property
+    def ideal_speedup(self) -> float:
+        """The same if neither slowed the other: serial over the longer loop."""
+        return ideal_speedup(*self._parts)
+
+    @property
+    def share_of_ideal(self) -> float:
+        """(speedup - 1) / (ideal speedup - 1): how much of what overlap could save it saves."""
+        return share_of_ideal(self.speedup, self.ideal_speedup)
+
+    @property
+    def causes(self) -> str:
+        """What most lengthened each side, in words: a GEMM's waves on fewer compute units, and what was waited for."""
+        grid = self.grid
+        before, after = grid.waves(grid.units), grid.waves(grid.given)
+        waves = f"{_waves(after)} of tiles instead of {before}" if after > before else ""
+        sides = {
+            "GEMM": ", ".join(filter(None, (waves, self.gemm.added))),
+            "collective": self.collective.added,
+        }
+        return "; ".join(f"{who}: {why}" for who, why in sides.items() if why)
+
+    def traffic(self) -> dict[str, tuple[float, float, float]]:
+        """What passed caches, DRAM (also by cause) and link: all GEMMs alone, all collectives alone, side by side [MB].
+
+        Of one GPU.
+        """
+        alone = ((self.gemm_alone, self._gemm.name), (self.collective_alone, self.name))
+        parts = [_moved(one, self.run.graph.iterations(name) / one.graph.iterations(name)) for one, name in alone]
+        both = _moved(self.run, 1.0)
+        names = dict.fromkeys(name for moved in (*parts, both) for name in moved)
+        found = {name: [moved.get(name, 0.0) for moved in (*parts, both)] for name in names}
+        return {name: (row[0], row[1], row[2]) for name, row in found.items() if any(row)}
+
+    def record(self) -> dict[str, Any]:
+        """The answer as plain data for JSON."""
+        held = self.run.held
+        parts = (self.run, self.gemm_alone, self.collective_alone)
+        return {
+            "gpu": self.run.gpu.name,
+            "ranks": self.run.graph.ranks,
+            **vars(self.run.gemm),
+            "strategy": self.run.overlap,
+            "driver": self.driver,
+            "units_apart": self.apart,
+            "units_held": {"gemm": held[self._gemm.name], "collective": held[self.name]},
+            "grid": self.grid.record(),
+            "first": self.first,
+            "copies": dict(self.copies),
+            "algorithm": self.algorithm,
+            "library_algorithm": None if self.choice is None else self.choice.algorithm,
+            "library_alone_us": None if self.choice is None else self.choice.seconds * 1e6,
+            "gemm": self.gemm.record(),
+            "collective": self.collective.record(),
+            "collective_by_units_alone_us": self.library_alone.period(self.name) * 1e6,
+            "makespan_us": self.makespan * 1e6,
+            "serial_us": self.serial * 1e6,
+            "speedup": self.speedup,
+            "ideal_speedup": self.ideal_speedup,
+            "share_of_ideal": self.share_of_ideal,
+            "bytes": {" ".join(cause): amount for cause, amount in self.run.traffic.items()},
+            "traffic_mb": {
+                name: {"gemm_alone": one, "collective_alone": other, "side_by_side": both}
+                for name, (one, other, both) in self.traffic().items()
+            },
+            "events": self.run.events,
+            "wall_s": sum(part.wall_s for part in parts),
+            "request_bytes": self.run.options.request_bytes,
+        }
+
+    def __str__(self) -> str:
+        loops = "; ".join(
+            f"{loop.count} x {loop.name}: {format_time(loop.alone, digits=4)} alone, "
+            f"{format_time(loop.concurrent, digits=4)} beside the other ({loop.slowdown:.2f}x)"
+            for loop in (self.gemm, self.collective)
+        )
+        together, serial = format_time(self.makespan, digits=4), format_time(self.serial, digits=4)
+        moved = format_bytes(self.run.total_bytes, digits=4)
+        return (
+            f"{loops}; together {together} instead of {serial} one after the other, "
+            f"{moved} of DRAM traffic on {self.run.gpu.name}"
+        )
+
+
+def _loop(run: Timeline, name: str, alone: Timeline, other: str) -> LoopTimes:
+    """A loop in a run, beside the loop `other` and beside itself alone."""
+    ends, until = run.ends(name), run.ends(other)[-1]
+    # The iterations that ended while the other loop ran; if none did, the first.
+    both = max(1, sum(end <= until for end in ends))
+    return LoopTimes(
+        name=name,
+        count=len(ends),
+        alone=alone.period(name),
+        concurrent=ends[-1] / len(ends),
+        both=ends[both - 1] / both,
+        end=ends[-1],
+        waits=run.waits(name),
+        waits_alone=alone.waits(name),
+    )
+
+
+_LEVELS = {
+    "L2: hits": "cache_hit",
+    "L2: joined a load under way": "cache_merged",
+    "memory-side cache: hits": "memory_cache_hit",
+    "memory-side cache: joined a load under way": "memory_cache_merged",
+    "memory-side cache: writes": "memory_cache_written",
+}
+"""What caches served, in words."""
+
+
+def _moved(run: Timeline, scale: float) -> dict[str, float]:
+    """What passed in a run [MB], `scale` times over."""
+    mega = scale / 1e6
+    return {
+        **{words: sum(run.levels.get(name, {}).values()) * mega for words, name in _LEVELS.items()},
+        "DRAM": run.total_bytes * mega,
+        **{f"DRAM, {words_of(cause)}": amount * mega for cause, amount in run.traffic.items()},
+        "link out": run.counters.get("link_bytes", 0) * mega,
+    }
+
+
+_SHORT = {"gemm": "GEMM", "reduce_scatter": "RS", "all_gather": "AG"}
+_KINDS = {"update": "updates near memory"}
+
+
+def words_of(cause: Cause) -> str:
+    """A cause of traffic in words, such as "RS writes"."""
+    operator, kind = cause
+    return f"{_SHORT.get(operator, operator)} {_KINDS.get(kind, f'{kind}s')}"

@@ -1,0 +1,116 @@
+"""Several overlaps of one graph side by side, and loops that share a GPU beside each loop alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from weft.errors import InputError
+from weft.graph import Collective, Gemm, Graph, concurrent
+from weft.hardware import Described
+from weft.options import RunOptions
+from weft.result import Comparison, Timeline
+from weft.run.single import Runner, baseline, settled, simulate
+from weft.schedule import PASSES, SHARING, Pass, Sharing, find_pass
+
+ALONE = 2
+"""Iterations of a loop that runs alone: the second one's time is that of all that follow."""
+
+
+def compare(
+    graph: Graph,
+    system: Described,
+    overlaps: Iterable[str | Pass] | None = None,
+    options: RunOptions | None = None,
+) -> Comparison:
+    """`graph` on `system` under several overlaps (None: every one that takes the graph).
+
+    Beside a GEMM with the collective of its own output stands the baseline, "sequential". Beside streams that do not
+    wait for each other stands a short loop of each operator alone. Runs that several need are made once. An overlap
+    that cannot carry out a collective is refused, with the reason, where others can.
+
+    Raises what `simulate` raises.
+    """
+    runner = Runner(graph, system, options)
+    first = baseline(graph)
+    chosen = [find_pass(one) for one in overlaps] if overlaps is not None else _taking(graph)
+    if isinstance(first, Sharing):
+        return _shared(runner, chosen)
+    return Comparison({one.name: runner.timeline(one) for one in dict.fromkeys((first, *chosen))})
+
+
+def _taking(graph: Graph) -> list[Pass]:
+    return [one for one in PASSES.values() if one.takes(graph) and one.name != "rs-nmc"]
+
+
+def _shared(runner: Runner, chosen: list[Pass]) -> Comparison:
+    """Streams that share a GPU, each operator alone, and why some overlap cannot be."""
+    lone = _Alone(runner)
+    timelines: dict[str, Timeline] = {}
+    refused: dict[str, InputError] = {}
+    for one in chosen:
+        try:
+            lone.of(one)
+        except InputError as error:
+            refused[one.name] = error
+            continue
+        timelines[one.name] = runner.timeline(one)
+    if not timelines:
+        raise next(iter(refused.values()))
+    return Comparison(timelines, lone.found, {name: str(error) for name, error in refused.items()})
+
+
+class _Alone:
+    """Short loops of each stream on its own, made once."""
+
+    def __init__(self, runner: Runner) -> None:
+        self.runner = runner
+        self.found: dict[str, Timeline] = {}
+
+    def of(self, overlap: Pass) -> None:
+        """Run what the overlap's streams are compared with; InputError if it cannot carry one out."""
+        graph = self.runner.graph
+        sharing = overlap if isinstance(overlap, Sharing) else SHARING["streams"]
+        for node in graph.collectives:
+            self._add(f"{node.name} by {sharing.driver}", node.stream, sharing)
+            library = "cu"
+            try:
+                self._add(
+                    f"{node.name} by cu",
+                    node.stream,
+                    replace(SHARING["streams"], in_flight=sharing.in_flight),
+                )
+            except InputError:
+                library = sharing.driver
+            self.found[node.name] = self.found[f"{node.name} by {library}"]
+        for node in graph.gemms:
+            self._add(node.name, node.stream, SHARING["streams"])
+
+    def _add(self, name: str, stream: str, like: Sharing) -> None:
+        if name not in self.found:
+            overlap = replace(
+                SHARING["dma" if like.driver == "dma" else "streams"],
+                copies=like.copies,
+                in_flight=like.in_flight,
+            )
+            graph = self.runner.graph.only(stream, iterations=ALONE)
+            self.found[name] = simulate(graph, self.runner.system, overlap, self.runner.options)
+
+
+def balanced(
+    gemm: Gemm,
+    collective: Collective,
+    system: Described,
+    overlap: str | Pass = "streams",
+    options: RunOptions | None = None,
+    gemms: int = 4,
+) -> Graph:
+    """A loop of GEMMs beside a loop of collectives that takes about as long, each alone. Raises as `simulate` does."""
+    graph = concurrent(gemm, collective, min(gemms, ALONE), ALONE)
+    lone = _Alone(Runner(graph, system, options))
+    lone.of(find_pass(overlap))
+    ratio = lone.found["gemm"].period("gemm") / lone.found[collective.name].period(collective.name)
+    return concurrent(gemm, collective, gemms, max(1, round(gemms * ratio)))
+
+
+__all__ = ["balanced", "compare", "settled"]

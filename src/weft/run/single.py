@@ -1,0 +1,274 @@
+"""Run a graph on a system: choose an overlap, lower it, run the engine, read what happened."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from weft import hardware
+from weft.engine import layout as y
+from weft.engine.state import Machine as State
+from weft.errors import InputError, SimulationError
+from weft.graph import Collective, Gemm, Graph, KernelChoice, Node
+from weft.hardware import Described, System
+from weft.lower import is_joined, lower, problem_of
+from weft.lower.fit import check_kernels, most_resident, occupancy
+from weft.lower.machine import default_request_bytes, machine_tables
+from weft.options import Mode, RunOptions
+from weft.program import Program, build
+from weft.result import Timeline
+from weft.result.collect import collect
+from weft.result.unfinished import explain
+from weft.schedule import PASSES, SHARING, Ideal, Pass, Sharing, find_pass
+from weft.schedule.arbiters import ArbiterPolicy
+from weft.schedule.sharing import DMA_UNITS
+
+FIRST_BIN_FS = 100_000_000
+"""Width of the first bins of the series [fs]; they merge as time goes on."""
+FINE_REQUEST = 512
+"""Requests where operators depend on each other: eight 64-B accesses that share a DRAM row, within 2 % of 64 B."""
+EXPLICIT_LIMIT = 16
+"""The most GPUs that are simulated each."""
+SATURATED = 0.95
+"""Share of the best bandwidth at which a collective counts as saturated."""
+LARGEST_PROBE = 256 << 20
+"""Collectives are probed for saturation with at most so much [bytes]: beyond it latencies no longer show."""
+LARGEST_EXCHANGE = 1 << 30
+"""All-to-alls with at most so much: libraries cut large ones into more rounds, which few workgroups do in turn."""
+
+
+def simulate(
+    graph: Graph,
+    system: Described,
+    overlap: str | Pass | None = None,
+    options: RunOptions | None = None,
+) -> Timeline:
+    """What happens when `graph` runs on `system` (a system, a GPU, or a name) under `overlap`, request by request.
+
+    `overlap` is a name from `weft.schedule.PASSES` or a pass of one's own (None: the baseline of such graphs:
+    "sequential" where a GEMM and its collective depend on each other, else "streams").
+
+    Raises UnknownNameError for an unknown overlap, InputError for what cannot be simulated, SimulationError for a run
+    that cannot finish, saying which tile waits for what.
+    """
+    return Runner(graph, system, options).timeline(baseline(graph) if overlap is None else overlap)
+
+
+def baseline(graph: Graph) -> Pass:
+    """The pass that others are compared with: the first one that takes the graph."""
+    return next(one for one in PASSES.values() if one.takes(graph))
+
+
+def request_bytes(graph: Graph, gpu: hardware.Gpu) -> int:
+    """The size of memory requests unless options say so [bytes].
+
+    Fine ones where operators depend on each other, as tiles and chunks then decide when the next begins; else the
+    coarse ones that suit the GPU.
+    """
+    dependent = any(node.edges for node in graph) or is_joined(graph)
+    return FINE_REQUEST if dependent else default_request_bytes(gpu)
+
+
+@dataclass
+class Runner:
+    """Runs one graph on one system under any overlap, each at most once."""
+
+    graph: Graph
+    machine: Described
+    given: RunOptions | None = None
+    done: dict[Pass, Timeline] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.system = _system(self.machine, self.graph)
+        chosen = self.given or RunOptions()
+        if chosen.request_bytes is None:
+            chosen = replace(chosen, request_bytes=request_bytes(self.graph, self.system.gpu))
+        self.options = chosen
+
+    def timeline(self, overlap: str | Pass) -> Timeline:
+        """What happens under an overlap: simulated, or put together of the runs that an ideal takes its times from."""
+        chosen = find_pass(overlap)
+        if chosen not in self.done:
+            made = self._ideal(chosen) if isinstance(chosen, Ideal) else self._simulated(chosen)
+            self.done[chosen] = made
+        return self.done[chosen]
+
+    def _simulated(self, overlap: Pass) -> Timeline:
+        if isinstance(overlap, Sharing):
+            overlap = settled(overlap, self.graph, self.system, self.options)
+        graph = overlap.apply(self.graph, self.system.gpu)
+        policy = self.options.arbiter or overlap.arbiter
+        return execute(graph, self.system, replace(self.options, arbiter=policy), overlap.name)
+
+    def _ideal(self, overlap: Ideal) -> Timeline:
+        return assembled(overlap, self.graph, {name: self.timeline(name) for name in overlap.runs})
+
+
+def assembled(overlap: Ideal, graph: Graph, parts: Mapping[str, Timeline]) -> Timeline:
+    """The timeline of an ideal, put together of the runs of `graph` that it takes its times from, by overlap."""
+    first = next(iter(parts.values()))
+    ran = overlap.apply(graph, first.gpu)
+    times = {node.name: parts[overlap.source(node.name)].duration(node.name) for node in ran}
+    return Timeline(
+        graph=ran,
+        system=first.system,
+        options=first.options,
+        overlap=overlap.name,
+        arbiter="none",
+        seconds=max(end for _, end in ran.critical_path(times).values()),
+        durations=times,
+        traffic=_ideal_traffic(overlap, parts),
+        events=sum(part.events for part in parts.values()),
+        requests=sum(part.requests for part in parts.values()),
+        wall_s=sum(part.wall_s for part in parts.values()),
+        parts=tuple(parts.values()),
+    )
+
+
+def _ideal_traffic(overlap: Ideal, parts: Mapping[str, Timeline]) -> dict[Any, int]:
+    """Every operator's traffic in the run that its time is from; that of others in the usual one."""
+    return {
+        cause: amount
+        for name, part in parts.items()
+        for cause, amount in part.traffic.items()
+        if overlap.source(cause[0]) == name
+    }
+
+
+def settled(sharing: Sharing, graph: Graph, system: System, options: RunOptions) -> Sharing:
+    """The strategy with the compute units that it sets apart: those given, else its default.
+
+    By default the collective gets as many as saturate its bandwidth; DMA engines need none, so just a few are taken off
+    the GEMM.
+    """
+    if not sharing.partition or sharing.units is not None or not graph.collectives:
+        return sharing
+    units = DMA_UNITS
+    if sharing.driver == "cu":
+        op = graph.collectives[0].op
+        assert isinstance(op, Collective)
+        units = saturating_units(op, system, options)
+    return replace(sharing, units=min(units, system.gpu.compute.compute_units - 1))
+
+
+def saturating_units(collective: Collective, system: System, options: RunOptions) -> int:
+    """The least power of two of compute units that gives a collective 95 % of the bandwidth of its best power of two.
+
+    At most half of the GPU's units, and 128, are tried; large collectives are probed with less. Raises as `simulate`
+    does.
+    """
+    most = min(max(system.gpu.compute.compute_units // 2, 1), 128)
+    tried = [1 << power for power in range(most.bit_length())]
+    largest = LARGEST_EXCHANGE if collective.name == "all_to_all" else LARGEST_PROBE
+    probe = replace(collective, bytes=min(collective.bytes, largest), dtype="bf16")
+    at = RunOptions(clock=options.clock)
+    times = [simulate(alone(probe, workgroups=units), system, "streams", at).makespan for units in tried]
+    return next(u for u, seconds in zip(tried, times, strict=True) if SATURATED * seconds <= min(times))
+
+
+def alone(op: Gemm | Collective, ranks: int = 8, **choice: Any) -> Graph:
+    """One operator on its own, with what is known of its kernel (`weft.graph.KernelChoice`)."""
+    chosen = KernelChoice(**choice)
+    if isinstance(op, Collective):
+        return Graph((Node(op, op.name, stream="communication", choice=chosen),), op.ranks, str(op))
+    return Graph((Node(op, "gemm", stream="compute", choice=chosen),), ranks, f"GEMM {op}")
+
+
+def execute(graph: Graph, system: System, options: RunOptions, overlap: str = "") -> Timeline:
+    """Run a graph as it is; `options` has a request size and an arbiter. Raises as `simulate` does."""
+    mode = _mode(options, system, graph)
+    simulated = 1 if mode == "mirrored" else graph.ranks
+    lowered = lower(graph, system, options, simulated)
+    policy = options.arbiter
+    assert policy is not None
+    gpu = lowered.system.gpu
+    check_kernels(lowered.plan, gpu)
+    residents = most_resident(lowered.plan, gpu)
+    hardware_ = machine_tables(lowered.system, simulated, options, residents)
+    program = build(lowered.plan, hardware_)
+    state, wall = run_program(program, policy, options.event_budget, options.progress)
+    kernels = [placed.kernel for placed in lowered.plan.kernels]
+    resident = {kernel.name: occupancy(kernel, gpu) for kernel in kernels if kernel.workgroups}
+    return Timeline(
+        graph=lowered.graph,
+        system=system,
+        options=replace(options, mode=mode, arbiter=None, progress=None),
+        overlap=overlap,
+        arbiter=policy.name,
+        wall_s=wall,
+        **collect(program, state, resident),
+    )
+
+
+def run_program(
+    program: Program,
+    policy: ArbiterPolicy,
+    event_budget: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> tuple[State, float]:
+    """The final state of a run and its time without compilation [s]; SimulationError if it did not finish."""
+    from weft.engine.run import execute as run
+    from weft.engine.run import prepare
+
+    announce_compilation()
+    prepare(program.tables, policy.compiled)
+    begin = time.perf_counter()
+    status, machine = run(program.tables, policy.compiled, FIRST_BIN_FS, event_budget, progress)
+    if status != y.FINISHED:
+        raise SimulationError(explain(status, program, machine, policy.name))
+    return machine, time.perf_counter() - begin
+
+
+def announce_compilation() -> None:
+    """Say on stderr that the engine is being compiled, if its machine code is not there yet."""
+    from weft.engine.jit import cache_root, is_compiled, keeps_code
+    from weft.engine.loop import run
+
+    if not is_compiled() and not getattr(run, "signatures", None):
+        alone = f" for this process alone, as the cache '{cache_root()}' cannot be written"
+        how = ", once" if keeps_code() else alone
+        sys.stderr.write(f"weft: compiling the engine{how}, under a minute ...\n")
+        sys.stderr.flush()
+
+
+def _system(what: Described, graph: Graph) -> System:
+    """The system that the graph runs on; GPUs that share streams must lie in one node, as far as data moves.
+
+    Raises InputError for more GPUs than a node has, and for a `System` of unlike GPUs with another number of them.
+    """
+    if not graph.collectives:
+        return hardware.system(what)
+    system = hardware.system(what, gpus=graph.ranks)
+    if system.node and system.nodes > 1 and SHARING["streams"].takes(graph):
+        most = system.node.gpus_per_node
+        raise InputError(
+            f"{graph.ranks} ranks do not fit into a node of {most} GPUs, and streams that share GPUs are "
+            f"simulated within one node; take at most {most} ranks"
+        )
+    return system
+
+
+def _mode(options: RunOptions, system: System, graph: Graph) -> Mode:
+    alike = system.uniform and all(node.rank is None for node in graph)
+    even = not _reduces(graph) or len(set(problem_of(graph, system, options).chunk_bytes[0])) == 1
+    mode: Mode = options.mode
+    if mode == "auto":
+        mode = "mirrored" if alike and even else "explicit"
+    if mode == "mirrored" and not (alike and even):
+        why = "they differ" if not alike else "their chunks differ in size"
+        raise InputError(f"one GPU cannot stand for all {system.gpus}, because {why}; choose mode 'explicit'")
+    if mode == "explicit" and graph.ranks > EXPLICIT_LIMIT:
+        raise InputError(
+            f"{graph.ranks} GPUs are too many to simulate each (the most is {EXPLICIT_LIMIT}); "
+            "choose mode 'mirrored' or a smaller TP"
+        )
+    return mode
+
+
+def _reduces(graph: Graph) -> bool:
+    """Whether chunks of a GEMM's output go around a ring, which may differ in size."""
+    steps = [node for node in graph if node.name == "reduce_scatter" and node.choice.driver in ("cu", "tracker")]
+    return is_joined(graph) and bool(steps)

@@ -1,0 +1,73 @@
+"""Many runs: parallel over processes, each answer kept on disk by its content, resumable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+from weft.errors import InputError
+from weft.run.sweep.fingerprint import home
+from weft.run.sweep.pool import Order, answers
+from weft.run.sweep.store import Contents, Store
+from weft.run.sweep.task import Question, Record, Task, question
+
+T = TypeVar("T", bound=Task)
+R = TypeVar("R")
+Progress = Callable[[int, int, str], None]
+"""Told how many runs are done, of how many, and which was last."""
+
+__all__ = ["Contents", "Progress", "Record", "Store", "Task", "results", "sweep"]
+
+
+def sweep(
+    tasks: Iterable[T], jobs: int = 1, progress: Progress | None = None, store: Store | None = None
+) -> Iterator[tuple[T, Record]]:
+    """Every task with its record, in any order, on `jobs` processes; equal tasks are run once.
+
+    What `store` holds comes first and is not run; what is run is kept there as soon as it is done, so that a sweep
+    that was interrupted, even killed, goes on where it stopped. Records do not depend on `jobs`.
+
+    Raises InputError for fewer than one process or for a task that is no plain data, SimulationError if a process
+    dies, and what the tasks raise.
+    """
+    if jobs < 1:
+        raise InputError(f"{jobs} processes cannot run anything; choose 1 or more jobs")
+    alike: dict[Question, list[T]] = {}
+    for task in tasks:
+        alike.setdefault(question(task), []).append(task)
+    return _answered(alike, jobs, progress or _nobody, store)
+
+
+def results(
+    tasks: Iterable[T],
+    read: Callable[[Record], R],
+    jobs: int = 1,
+    progress: Progress | None = None,
+    store: Store | None = None,
+) -> dict[T, R]:
+    """Every task with what `read` makes of its record, in the order of the tasks; arguments and errors of `sweep`."""
+    unique = list(dict.fromkeys(tasks))
+    found = {task: read(record) for task, record in sweep(unique, jobs, progress, store)}
+    return {task: found[task] for task in unique}
+
+
+def _answered(
+    alike: dict[Question, list[T]], jobs: int, progress: Progress, store: Store | None
+) -> Iterator[tuple[T, Record]]:
+    found = {} if store is None else {asked: store.get(asked) for asked in alike}
+    kept = {asked: record for asked, record in found.items() if record is not None}
+    done = len(kept)
+    progress(done, len(alike), f"{done} kept from before" if done else "starting")
+    for asked, record in kept.items():
+        yield from ((task, record) for task in alike[asked])
+    orders = [Order(same[0], asked, home(type(same[0]))) for asked, same in alike.items() if asked not in kept]
+    for order, answer in answers(orders, jobs, store):
+        done += 1
+        progress(done, len(alike), order.task.title)
+        if answer.complaint and store is not None:
+            store.give_up(answer.complaint)
+        yield from ((task, answer.record) for task in alike[order.asked])
+
+
+def _nobody(done: int, total: int, what: str) -> None:
+    """Progress that nobody watches."""

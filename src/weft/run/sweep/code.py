@@ -1,0 +1,68 @@
+"""The engine's machine code for several processes: compiled once, also where the user's cache cannot be written."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from weft.run.sweep.store import say
+
+_VARIABLE = "WEFT_CACHE"
+
+
+@functools.cache
+def stand_in() -> Path | None:
+    """A temporary folder for machine code, made once and removed when this process ends, and said so.
+
+    None where the user's cache does (or nothing is compiled), and where no temporary folder can be made either.
+    """
+    from weft.engine.jit import cache_root, is_compiled, keeps_code
+
+    if keeps_code() or is_compiled():
+        return None
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="weft-"))
+    except OSError:
+        return None
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    say(f"the cache '{cache_root()}' cannot be written; the engine is compiled into a temporary folder")
+    return folder
+
+
+def is_shared() -> bool:
+    """Whether what one process compiles serves the others."""
+    from weft.engine.jit import is_compiled, keeps_code
+
+    return keeps_code() or is_compiled() or stand_in() is not None
+
+
+@contextmanager
+def cache_at(folder: Path | None) -> Iterator[None]:
+    """Processes that are started meanwhile keep their machine code in that folder (None: where this one does)."""
+    before = os.environ.get(_VARIABLE)
+    if folder is not None:
+        os.environ[_VARIABLE] = str(folder)
+    try:
+        yield
+    finally:
+        if folder is not None:
+            os.environ.pop(_VARIABLE)
+            os.environ.update({} if before is None else {_VARIABLE: before})
+
+
+def compile_here() -> None:
+    """Compile the engine in this process, unless its machine code lies on disk (or cannot)."""
+    from weft.engine.jit import is_compiled, keeps_code
+
+    if keeps_code() and not is_compiled():
+        from weft.models import SubLayer
+        from weft.parallel import split
+        from weft.run import simulate
+
+        simulate(split(SubLayer.custom(512, 512, 128), 2), "t3-paper", "sequential")

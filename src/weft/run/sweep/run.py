@@ -1,0 +1,151 @@
+"""A simulation as a task of a sweep, by value: graph, system, overlap, options."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from weft.graph import Collective, Gemm, Graph
+from weft.hardware import Gpu, System
+from weft.lower.machine import check_request
+from weft.options import RunOptions
+from weft.result import Comparison, Timeline
+from weft.result.stored import as_record, from_record, plain, summary
+from weft.run.single import assembled, simulate
+from weft.run.sweep import Progress, Store, sweep
+from weft.schedule import Ideal, Pass, find_pass
+from weft.schedule.arbiters import ArbiterPolicy
+
+_FLOPS_PER_WEIGHT = 1e9
+_BYTES_PER_WEIGHT = 1e6
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """A graph on a system under an overlap.
+
+    Its answer is the timeline, without what tells it moment by moment unless `whole`. `about` says what is special, for
+    people. Raises InputError for a request size that the GPU cannot have.
+    """
+
+    graph: Graph
+    system: System
+    overlap: str | Pass = "streams"
+    options: RunOptions = field(default_factory=RunOptions)
+    whole: bool = False
+    about: str = field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        if self.options.request_bytes is not None:
+            check_request(self.system.gpu, self.options.request_bytes)  # before there are processes and progress
+
+    @property
+    def title(self) -> str:
+        """The run in a few words."""
+        return ", ".join(filter(None, (str(self.graph), find_pass(self.overlap).name, self.about)))
+
+    @property
+    def weight(self) -> float:
+        """How long the run takes beside others, roughly."""
+        moved = sum(node.op.bytes for node in self.graph if isinstance(node.op, Collective))
+        work = sum(node.op.flops for node in self.graph if isinstance(node.op, Gemm))
+        return work / _FLOPS_PER_WEIGHT + moved / _BYTES_PER_WEIGHT
+
+    def inputs(self) -> Mapping[str, Any]:
+        """Everything that decides the answer."""
+        return {
+            "graph": plain(replace(self.graph, title="", labels={})),
+            "system": system_inputs(self.system),
+            "overlap": plain(replace(find_pass(self.overlap), summary="", title="")),
+            "options": plain(self.options),
+            "arbiter": _policy(self.options.arbiter or find_pass(self.overlap).arbiter),
+            "whole": self.whole,
+        }
+
+    def run(self) -> Mapping[str, Any]:
+        """The record of the timeline, without the system, which the task has."""
+        made = simulate(self.graph, self.system, self.overlap, self.options)
+        return as_record(_on(None, made if self.whole else summary(made)))
+
+    def read(self, record: Mapping[str, Any]) -> Timeline:
+        """The timeline that a record holds, on the task's system, under the task's title and labels."""
+        return _labelled(_on(self.system, from_record(record)), self.graph)
+
+
+def _policy(policy: ArbiterPolicy) -> list[str]:
+    """What tells an arbitration policy from another one: its name, and what its function does."""
+    code = policy.rule.__code__
+    return [policy.name, code.co_code.hex(), repr(code.co_consts), repr(code.co_names)]
+
+
+def _on(system: Any, timeline: Timeline) -> Timeline:
+    return replace(timeline, system=system, parts=tuple(_on(system, part) for part in timeline.parts))
+
+
+def _labelled(timeline: Timeline, like: Graph) -> Timeline:
+    graph = replace(timeline.graph, title=like.title, labels=like.labels)
+    return replace(timeline, graph=graph, parts=tuple(_labelled(part, like) for part in timeline.parts))
+
+
+def timelines(
+    tasks: Iterable[Simulation],
+    jobs: int = 1,
+    progress: Progress | None = None,
+    store: Store | None = None,
+) -> dict[Simulation, Timeline]:
+    """Every task with its timeline, in the order of the tasks; arguments and errors of `sweep`."""
+    unique = list(dict.fromkeys(tasks))
+    found = {task: task.read(record) for task, record in sweep(unique, jobs, progress, store)}
+    return {task: found[task] for task in unique}
+
+
+def comparisons(
+    pairs: Iterable[tuple[Graph, System]],
+    overlaps: Iterable[str],
+    options: RunOptions,
+    jobs: int = 1,
+    progress: Progress | None = None,
+    store: Store | None = None,
+    whole: bool = False,
+) -> list[Comparison]:
+    """Each graph on its system under some overlaps, the baseline first; other arguments and errors as of `sweep`.
+
+    Every run is made once: ideals are put together of the runs that they take their times from.
+    """
+    chosen, pairs = [find_pass(one) for one in overlaps], list(pairs)
+    needed = dict.fromkeys(name for one in chosen for name in (one.runs if isinstance(one, Ideal) else (one.name,)))
+    tasks = [{name: Simulation(graph, system, name, options, whole) for name in needed} for graph, system in pairs]
+    made = timelines((task for each in tasks for task in each.values()), jobs, progress, store)
+    found = []
+    for (graph, _), each in zip(pairs, tasks, strict=True):
+        runs = {name: made[task] for name, task in each.items()}
+        found.append(
+            Comparison(
+                {
+                    one.name: assembled(one, graph, {name: runs[name] for name in one.runs})
+                    if isinstance(one, Ideal)
+                    else runs[one.name]
+                    for one in chosen
+                }
+            )
+        )
+    return found
+
+
+_PROSE = {"provenance", "title", "description", "aliases"}
+
+
+def system_inputs(system: System) -> dict[str, Any]:
+    """Every value of a system, and which of them the user set."""
+    node = None if system.node is None else system.node.model_dump(exclude={*_PROSE, "gpu"})
+    own = system.model_dump(mode="json", include={"gpus", "nodes", "start"})
+    library = system.library.model_dump(exclude=_PROSE)
+    variants = {str(rank): _gpu_inputs(gpu) for rank, gpu in system.variants.items()}
+    joined = {"node": node, "fabric": None if system.fabric is None else repr(system.fabric)}
+    return {**_gpu_inputs(system.gpu), **own, **joined, "library": library, "variants": variants}
+
+
+def _gpu_inputs(gpu: Gpu) -> dict[str, Any]:
+    changed = {path: p.text for path, p in gpu.provenance.items() if p.kind == "set by user"}
+    return {"gpu": gpu.model_dump(exclude=_PROSE), "changed": changed}

@@ -1,0 +1,155 @@
+"""Answers on disk: one file per question, found by its content, believed only if everything about it is right.
+
+A file appears whole or not at all, so any number of processes may share a store, and may be killed at any time.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import os
+import sys
+import time
+import zlib
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from weft.errors import OutputError
+from weft.files import write_atomically
+from weft.run.sweep.task import Question, Record, as_json
+
+SCHEMA = 1
+_ENDING = ".json.gz"
+_PART = ".part"
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a store holds: entries, their size [bytes], and how long the least recently used has lain [s]."""
+
+    entries: int
+    bytes: int
+    idle_s: float
+
+
+def runs_folder() -> Path:
+    """Where answers are kept unless said otherwise: `runs` beside the engine's machine code."""
+    from weft.engine.jit import cache_root
+
+    return cache_root() / "runs"
+
+
+class Store:
+    """Records by their questions, below `folder` (None: the user's cache); `keeps` says whether it still takes any.
+
+    What is damaged is told on stderr and answered anew. Where nothing can be written, that is told once, and work
+    goes on without keeping anything.
+    """
+
+    def __init__(self, folder: str | Path | None = None) -> None:
+        self.folder = runs_folder() if folder is None else Path(folder)
+        self.keeps = True
+
+    def path(self, asked: Question) -> Path:
+        """The file of an answer."""
+        return self.folder / asked.key[:2] / f"{asked.key}{_ENDING}"
+
+    def get(self, asked: Question) -> Record | None:
+        """The record that answers a question, or None; a damaged entry is told and counts as none."""
+        path = self.path(asked)
+        try:
+            found = path.read_bytes()
+        except OSError:
+            return None
+        try:
+            record = _checked(json.loads(gzip.decompress(found)), asked)
+        except (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError) as error:
+            say(f"the cached run '{path}' is damaged ({_reason(error)}); it is made again")
+            with suppress(OSError):
+                path.unlink()
+            return None
+        with suppress(OSError):
+            os.utime(path)  # used today: `clear` goes by that
+        return record
+
+    def put(self, asked: Question, record: Record) -> None:
+        """Keep an answer; OutputError if it cannot be written."""
+        inputs = json.loads(asked.inputs)
+        entry = {
+            "schema": SCHEMA,
+            "key": asked.key,
+            "title": asked.title,
+            "inputs": inputs,
+            "record": record,
+            "checksum": _checksum(inputs, record),
+        }
+        # Without a time in its header, equal answers are equal files.
+        write_atomically(self.path(asked), gzip.compress(as_json(entry).encode(), mtime=0))
+
+    def give_up(self, why: str) -> None:
+        """Keep nothing from now on, and say so once."""
+        if self.keeps:
+            self.keeps = False
+            say(f"runs are not kept from here on: {why}")
+
+    def contents(self) -> Contents:
+        """How much the store holds."""
+        found = [stat for _, stat in self._files(_ENDING)]
+        oldest = min((stat.st_mtime for stat in found), default=time.time())
+        return Contents(len(found), sum(stat.st_size for stat in found), max(time.time() - oldest, 0.0))
+
+    def clear(self, unused_s: float = 0.0) -> Contents:
+        """Remove the entries that nobody used for `unused_s` [s], and return what they were.
+
+        Raises OutputError if one cannot be removed.
+        """
+        limit = time.time() - unused_s
+        removed = [(path, stat) for path, stat in self._files(_ENDING) if stat.st_mtime <= limit]
+        abandoned = [path for path, stat in self._files(_PART) if stat.st_mtime <= limit]
+        for path in (*(path for path, _ in removed), *abandoned):
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                reason = (error.strerror or str(error)).lower()
+                raise OutputError(f"cannot remove '{path}': {reason}; change its permissions") from error
+        idle = max((time.time() - stat.st_mtime for _, stat in removed), default=0.0)
+        return Contents(len(removed), sum(stat.st_size for _, stat in removed), idle)
+
+    def _files(self, ending: str) -> Iterator[tuple[Path, os.stat_result]]:
+        for path in self.folder.glob(f"??/*{ending}") if ending != _PART else self.folder.glob(f"??/.*{ending}"):
+            with suppress(OSError):  # gone since
+                yield path, path.stat()
+
+
+def say(sentence: str) -> None:
+    """Tell the user something that stops nothing."""
+    sys.stderr.write(f"weft: {sentence}\n")
+    sys.stderr.flush()
+
+
+class _Unfit(ValueError):
+    """An entry that is whole but wrong."""
+
+
+def _checked(entry: dict[str, Any], asked: Question) -> Record:
+    """The record of an entry; _Unfit says what is wrong with it."""
+    inputs, record = entry["inputs"], entry["record"]
+    if entry["schema"] != SCHEMA:
+        raise _Unfit(f"its schema is {entry['schema']}, not {SCHEMA}")
+    if entry["checksum"] != _checksum(inputs, record):
+        raise _Unfit("its checksum is wrong")
+    if entry["key"] != asked.key or inputs != json.loads(asked.inputs):
+        raise _Unfit("it answers another question")
+    return record  # type: ignore[no-any-return]
+
+
+def _reason(error: Exception) -> str:
+    return str(error) if isinstance(error, _Unfit) else "it cannot be read"
+
+
+def _checksum(inputs: Any, record: Any) -> str:
+    return hashlib.sha256(as_json({"inputs": inputs, "record": record}).encode()).hexdigest()

@@ -1,0 +1,71 @@
+"""What a sweep runs: a question by value, and the record that answers it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from weft.errors import InputError
+from weft.run.sweep.fingerprint import fingerprint
+
+Record = dict[str, Any]
+"""An answer as plain data: what JSON can hold."""
+
+
+class Task(Protocol):
+    """A run to make: a frozen dataclass that can be pickled, of a class that a module defines."""
+
+    @property
+    def title(self) -> str:
+        """The run in a few words, for people."""
+
+    @property
+    def weight(self) -> float:
+        """How long the run takes beside others, roughly: the heaviest begin first."""
+
+    def inputs(self) -> Mapping[str, Any]:
+        """Everything that decides the answer, as JSON can hold it: machine, shapes, options."""
+
+    def run(self) -> Mapping[str, Any]:
+        """The answer, as JSON can hold it, made in this process."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """A task by its content: `key` is a digest of its kind, its inputs and `code`, the sources that would answer it."""
+
+    key: str
+    inputs: str
+    code: str
+    title: str = field(compare=False)
+
+
+def question(task: Task) -> Question:
+    """The content of a task; InputError if its inputs are no JSON."""
+    code = fingerprint(type(task))
+    inputs = canonical(task.inputs(), f"the inputs of '{task.title}'")
+    kind = f"{type(task).__module__}.{type(task).__qualname__}"
+    key = hashlib.sha256(f"{kind}\n{code}\n{inputs}".encode()).hexdigest()
+    return Question(key, inputs, code, task.title)
+
+
+def answer(task: Task) -> Record:
+    """The record that a task's run makes, as JSON gives it back; InputError if it is none."""
+    made = as_json(task.run(), f"the record of '{task.title}'")
+    return json.loads(made)  # type: ignore[no-any-return]
+
+
+def canonical(data: Mapping[str, Any], what: str) -> str:
+    """The one JSON text of equal data."""
+    return as_json(data, what, sort_keys=True)
+
+
+def as_json(data: Mapping[str, Any], what: str = "the data", sort_keys: bool = False) -> str:
+    """JSON that gives back every float exactly; InputError names `what` if it cannot be."""
+    try:
+        return json.dumps(data, sort_keys=sort_keys, separators=(",", ":"))
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{what} cannot be kept as JSON: {error}; give numbers, texts and lists") from error

@@ -1,0 +1,191 @@
+"""How a GEMM and an independent collective share one GPU: who drives, who goes first, who gets what.
+
+The strategies are those that C3 and ConCCL compare (arXiv:2412.14335): two plain streams, a collective with priority,
+compute units set apart for it, and copies by DMA engines.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
+
+from weft.errors import InputError, UnknownNameError
+from weft.graph import Collective, Graph, Node
+from weft.hardware import Gpu
+from weft.schedule.base import Pass
+
+Driver = Literal["cu", "dma"]
+DRIVERS: tuple[Driver, ...] = ("cu", "dma")
+"""What moves a collective's data: compute units or DMA engines."""
+Launched = Literal["collective", "gemm"]
+LAUNCHED: tuple[Launched, ...] = ("collective", "gemm")
+"""Which of both streams the host launches first."""
+COPY_OPTIONS = ("engines", "engines_per_peer", "broadcast", "swap", "prelaunched", "threads")
+"""Options of copies by DMA engines (`weft.kernels.copies.DmaGather`)."""
+DMA_UNITS = 8
+"""Compute units that `dma-partition` takes off the GEMM unless told otherwise: one of each XCD of an MI300X."""
+
+
+@dataclass(frozen=True)
+class Sharing(Pass):
+    """A way to share a GPU between streams of GEMMs and of collectives that do not wait for each other.
+
+    `driver` moves the collectives' data. With `priority` they are launched first and their workgroups take compute
+    units before the GEMMs'. With `partition` masks set `units` apart: for the collectives, or, where DMA engines drive
+    them, just off the GEMMs (None: until their bandwidth saturates; DMA_UNITS beside DMA engines). `first` is what the
+    host launches first (None: the collectives if they have priority, else the GEMMs). `copies` are options of DMA
+    engines, `in_flight` replaces the library's all-reduce by a plain ring with so many bytes of a workgroup in flight.
+    """
+
+    driver: Driver = "cu"
+    priority: bool = False
+    partition: bool = False
+    units: int | None = None
+    first: Launched | None = None
+    copies: tuple[tuple[str, int | bool], ...] = ()
+    in_flight: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.first is not None and self.first not in LAUNCHED:
+            raise UnknownNameError("first stream", self.first, LAUNCHED)
+        if self.units is not None and not self.partition:
+            raise InputError(
+                f"'{self.name}' sets no compute units apart, but units is {self.units}; "
+                "choose partition, priority-partition or dma-partition"
+            )
+        for name, _ in self.copies:
+            if name not in COPY_OPTIONS:
+                raise UnknownNameError("option of DMA engines", name, COPY_OPTIONS)
+        if self.copies and self.driver != "dma":
+            options = ", ".join(name for name, _ in self.copies)
+            raise InputError(
+                f"'{self.name}' moves the data by compute units and has no use for options of DMA engines "
+                f"({options}); choose dma or dma-partition, or leave them out"
+            )
+
+    @property
+    def launched_first(self) -> Launched:
+        """What the host launches first."""
+        return self.first or ("collective" if self.priority else "gemm")
+
+    def apply(self, graph: Graph, gpu: Gpu) -> Graph:
+        """The nodes in launch order, each with who drives it, its priority and its compute units.
+
+        Raises InputError for units that leave one side without any.
+        """
+        self._check(graph)
+        split = split_units(gpu, self.units) if self.partition and self.units is not None else None
+
+        def placed(node: Node) -> Node:
+            if not isinstance(node.op, Collective):
+                own = split.gemm if split else node.choice.compute_units
+                return replace(node, choice=replace(node.choice, compute_units=own))
+            own = split.apart if split else node.choice.compute_units
+            choice = replace(
+                node.choice,
+                driver=self.driver,
+                compute_units=own if self.driver == "cu" else None,
+                priority=int(self.priority),
+                copies=self.copies,
+            )
+            if self.driver == "cu" and self.units is not None:
+                choice = replace(choice, workgroups=self.units)
+            if self.in_flight is not None:
+                choice = replace(choice, kernel="plain-ring", in_flight=self.in_flight)
+            return replace(node, choice=choice)
+
+        first_is_gemm = self.launched_first == "gemm"
+        ordered = sorted(graph.map(placed).nodes, key=lambda node: isinstance(node.op, Collective) is first_is_gemm)
+        return replace(graph, nodes=tuple(ordered))
+
+    def _check(self, graph: Graph) -> None:
+        for node in graph:
+            if node.edges:
+                raise InputError(
+                    f"'{self.name}' shares a GPU between streams that do not wait for each other, but '{node.id}' "
+                    f"waits for '{node.edges[0].node}'; choose an overlap of dependent operators, such as 'sequential'"
+                )
+
+
+SHARING_PASSES: tuple[Sharing, ...] = (
+    Sharing("streams", "Streams", "two streams, as launched: who comes first takes the compute units"),
+    Sharing(
+        "priority",
+        "Priority",
+        "the collective comes first and takes a compute unit per workgroup",
+        priority=True,
+    ),
+    Sharing(
+        "partition",
+        "Partition",
+        "masks give the collective compute units of its own, the GEMM the rest",
+        partition=True,
+    ),
+    Sharing(
+        "priority-partition",
+        "Priority and partition",
+        "masks, and the collective comes first",
+        priority=True,
+        partition=True,
+    ),
+    Sharing(
+        "dma",
+        "DMA",
+        "DMA engines push the data: no compute unit, no L2; memory and links are shared",
+        driver="dma",
+    ),
+    Sharing(
+        "dma-partition",
+        "DMA and partition",
+        "DMA engines, and a few compute units taken off the GEMM",
+        driver="dma",
+        partition=True,
+    ),
+)
+"""The ways to share a GPU, plain streams first."""
+
+
+class Split(NamedTuple):
+    """The compute units that a GEMM may use, and those set apart: numbers from 0."""
+
+    gemm: tuple[int, ...]
+    apart: tuple[int, ...]
+
+
+def split_units(gpu: Gpu, apart: int) -> Split:
+    """The compute units of a GPU, with `apart` of them set apart.
+
+    On AMD GPUs each XCD gives as many as the others (the first ones one more where `apart` is no multiple), so that
+    none of them lags behind; unit u lies in XCD u * XCDs // units. Elsewhere they are the last ones.
+    Raises InputError if either side has no unit.
+    """
+    units = gpu.compute.compute_units
+    if not 1 <= apart < units:
+        raise InputError(
+            f"{apart} of {units} compute units cannot be set apart on {gpu.name}: each side needs at least one; "
+            f"choose 1 to {units - 1}"
+        )
+    parts = gpu.dies
+    chosen = tuple(unit for part in range(parts) for unit in _last(units, parts, part, apart))
+    taken = set(chosen)
+    return Split(tuple(unit for unit in range(units) if unit not in taken), chosen)
+
+
+def _last(units: int, parts: int, part: int, apart: int) -> range:
+    """The last units of a part: its share of those set apart."""
+    end = -(-(part + 1) * units // parts)
+    return range(end - (apart // parts + (part < apart % parts)), end)
+
+
+def apart_of(gemm: int, apart: int, gpu: Gpu) -> int:
+    """The units set apart by a split "gemm-apart"; InputError if it does not add up to those of the GPU."""
+    units = gpu.compute.compute_units
+    if gemm + apart != units:
+        raise InputError(
+            f"the split {gemm}-{apart} has {gemm + apart} compute units, but {gpu.name} has {units}; "
+            f"write {units - apart}-{apart}"
+            if 0 < apart < units
+            else f"the split {gemm}-{apart} does not add up to the {units} compute units of {gpu.name}"
+        )
+    split_units(gpu, apart)
+    return apart

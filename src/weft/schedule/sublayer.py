@@ -1,0 +1,146 @@
+"""A GEMM and the collective of its own output: one after the other, joined tile by tile, or ideal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from weft.errors import InputError
+from weft.graph import Edge, Graph, KernelChoice
+from weft.hardware import Gpu
+from weft.schedule.arbiters import COMPUTE_FIRST
+from weft.schedule.base import PLAIN, Ideal, Pass, consumed, produced, scattered
+
+TRACKED = ("tracker", "near-memory update", "triggered DMA")
+
+
+class _OfSubLayer(Pass):
+    def _check(self, graph: Graph) -> None:
+        produced(graph)
+
+
+@dataclass(frozen=True)
+class Sequential(_OfSubLayer):
+    """GEMM with cached stores, release of the output, then ring reduce-scatter and all-gather on compute units."""
+
+    def apply(self, graph: Graph, gpu: Gpu) -> Graph:
+        """Three kernels in a row."""
+        return scattered(graph, PLAIN)
+
+
+@dataclass(frozen=True)
+class TrackTrigger(_OfSubLayer):
+    """T3 (ASPLOS 2024, arXiv:2401.16677): the GEMM's stores start the reduce-scatter by themselves.
+
+    Stores are near-memory updates, the tracker counts them, complete tiles leave by DMA. The all-gather begins when the
+    GPU's part of the reduce-scatter is over.
+    """
+
+    def apply(self, graph: Graph, gpu: Gpu) -> Graph:
+        """The GEMM and the reduce-scatter joined by tiles, then the all-gather."""
+        return scattered(graph, KernelChoice("tracker", near_memory=True), by="tile")
+
+
+@dataclass(frozen=True)
+class NearMemoryScatter(_OfSubLayer):
+    """The reduce-scatter alone, its additions made by the memory."""
+
+    def apply(self, graph: Graph, gpu: Gpu) -> Graph:
+        """One kernel that sends each chunk on, as updates, when it has been fully updated."""
+        gemm, _ = produced(graph)
+        _, reduce, *_ = scattered(
+            graph, replace(PLAIN, near_memory=True, tiles_of=gemm.op, tiling=gemm.choice.tiling)
+        ).nodes
+        return replace(graph, nodes=(replace(reduce, after=()),))
+
+
+@dataclass(frozen=True)
+class IdealSubLayer(Ideal, _OfSubLayer):
+    """max(GEMM, reduce-scatter) + all-gather."""
+
+    def apply(self, graph: Graph, gpu: Gpu) -> Graph:
+        """The GEMM and the reduce-scatter in streams of their own, then the all-gather."""
+        gemm, reduce, *gather = scattered(graph, PLAIN).nodes
+        moved = replace(reduce, after=(), stream="communication")
+        after = ((replace(node, after=(gemm.id, reduce.id))) for node in gather)
+        return replace(graph, nodes=(gemm, moved, *after))
+
+
+@dataclass(frozen=True)
+class Fused(Pass):
+    """GEMM and collective as one kernel (Flux, arXiv:2406.06858).
+
+    Behind a GEMM: tiles are stored at the GPU that owns their rows, which adds up what came from all. Before one: the
+    all-gather's chunks are copied by DMA engines, nearest peer first, and a tile begins when its chunk is there.
+    """
+
+    how: Literal["tiles", "chunks"] = "tiles"
+    _choice: KernelChoice = field(default_factory=lambda: KernelChoice("tiles"))
+
+    def apply(self, graph: Graph, gpu: Gpu) -> Graph:
+        """Both nodes, joined by tiles; an all-reduce ends with a ring all-gather."""
+        self._check(graph)
+        if not _gathers(graph):
+            return scattered(graph, replace(self._choice, kernel=self.how), by="tile")
+        gather, gemm = consumed(graph)
+        first = replace(gather, choice=KernelChoice("dma", kernel=self.how), stream="communication")
+        return replace(graph, nodes=(first, replace(gemm, after=(Edge(gather.id, "tile"),))))
+
+    def _check(self, graph: Graph) -> None:
+        if not _gathers(graph):
+            _, collective = produced(graph)
+            if self.how == "chunks" and collective.name != "reduce_scatter":
+                raise InputError(
+                    f"'{self.name}' sends parts of a reduce-scatter and has no all-gather behind it; "
+                    "give a GEMM followed by a reduce_scatter, or choose 'flux'"
+                )
+
+
+def _gathers(graph: Graph) -> bool:
+    try:
+        consumed(graph)
+    except InputError:
+        return False
+    return True
+
+
+_TRACK = "GEMM fused with the reduce-scatter by track and trigger; memory arbitration: "
+SUBLAYER_PASSES: tuple[Pass, ...] = (
+    Sequential(
+        "sequential",
+        "Sequential",
+        "GEMM, then ring reduce-scatter, then ring all-gather on the compute units: the baseline",
+    ),
+    Fused(
+        "flux",
+        "Flux",
+        "tiles are stored at their owners, which add them up, or wait for their rows to arrive (Flux)",
+    ),
+    Fused(
+        "chunked",
+        "Chunked",
+        "chunks of the GEMM and of the collective on several streams (TransformerEngine's userbuffers)",
+        how="chunks",
+    ),
+    TrackTrigger("t3", "T3", f"{_TRACK}round-robin", TRACKED),
+    TrackTrigger("t3-mca", "T3-MCA", f"{_TRACK}compute-first", TRACKED, COMPUTE_FIRST),
+    IdealSubLayer(
+        "ideal-overlap",
+        "Ideal-GEMM-RS-Overlap",
+        "max(GEMM, RS) + AG of the sequential run's isolated times: perfect overlap, no contention",
+    ),
+    IdealSubLayer(
+        "ideal-rs-nmc",
+        "Ideal-RS+NMC",
+        "as ideal-overlap, with the reduce-scatter's additions made near memory",
+        ("near-memory update",),
+        taken=(("reduce_scatter", "rs-nmc"),),
+    ),
+    NearMemoryScatter(
+        "rs-nmc",
+        "RS + NMC",
+        "ring reduce-scatter alone, its stores being near-memory updates",
+        ("near-memory update",),
+    ),
+)
+"""The passes of a sub-layer, the baseline first."""

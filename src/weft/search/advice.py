@@ -1,0 +1,349 @@
+"""Advice for one GEMM beside one collective: every way to share with what it brings, and how sure the best one is."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from math import hypot
+from typing import Any, NamedTuple
+
+from weft.graph import Collective, Gemm
+from weft.hardware import Gpu
+from weft.lower.collectives import PUSHES
+from weft.result import Timeline
+from weft.result.metrics import ideal_speedup, share_of_ideal
+from weft.search.heuristics import TIE, Choice
+from weft.search.knobs import Knob, knobs_for
+from weft.search.tables import SlowdownTables
+
+_MIB = 1 << 20
+ALIKE = 0.01
+"""Ways that differ by no more than this share are named together."""
+FELT = 0.005
+"""Doubts that move a speedup by less are told as one."""
+NOTED = 0.03
+"""A collective that is so much faster alone than the library's is worth a word."""
+
+
+class Option(NamedTuple):
+    """One way to share: what the tables expect [s], and its simulation if it was made."""
+
+    strategy: str
+    units: int | None
+    forecast_s: float
+    run: Timeline | None
+
+    @property
+    def makespan_s(self) -> float:
+        """What both take [s]: as simulated, or else as forecast."""
+        return self.forecast_s if self.run is None else self.run.makespan
+
+
+class Alone(NamedTuple):
+    """What a GEMM takes alone, and a collective as its library runs it, simulated [s]."""
+
+    gemm_s: float
+    collective_s: float
+
+    @property
+    def serial_s(self) -> float:
+        """One after the other."""
+        return self.gemm_s + self.collective_s
+
+    @property
+    def ideal(self) -> float:
+        """The speedup over one after the other if the shorter one cost nothing."""
+        return ideal_speedup(*self)
+
+
+class Doubt(NamedTuple):
+    """A reason to doubt a speedup, and between what it would then lie."""
+
+    why: str
+    low: float
+    high: float
+    copies: bool = False
+    """Whether it concerns DMA engines alone, so that ways without them stay as good."""
+
+
+class LibraryChoice(NamedTuple):
+    """What the library takes instead of the ring that is simulated: its name, and its time alone in closed form [s]."""
+
+    name: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Advice:
+    """How a GEMM and a collective should share each of `tables.ranks` GPUs.
+
+    `options` are all ways, the plainest first; `choice` is what the tables alone choose, knowing what both take
+    alone. `doubts` say what the speedup of the best option would be for another reason each. `crossover` is the size
+    from which DMA engines gather or exchange as fast as compute units alone, `pays` from which a DMA strategy is the
+    best beside this GEMM [bytes]; None where there is none. `library` is what it would take instead, if anything.
+    """
+
+    gemm: Gemm
+    collective: Collective
+    tables: SlowdownTables
+    alone: Alone
+    choice: Choice
+    options: tuple[Option, ...]
+    doubts: tuple[Doubt, ...]
+    crossover: int | None
+    pays: int | None
+    library: LibraryChoice | None = None
+
+    @property
+    def gpu(self) -> Gpu:
+        """The GPU."""
+        return self.tables.gpu
+
+    @property
+    def best(self) -> Option:
+        """The fastest option that was simulated; of those that are as good as it, the plainest."""
+        fastest = min(one.makespan_s for one in self.simulated)
+        return next(one for one in self.simulated if one.makespan_s <= (1 + TIE) * fastest)
+
+    @property
+    def simulated(self) -> tuple[Option, ...]:
+        """The options that were simulated."""
+        return tuple(option for option in self.options if option.run is not None)
+
+    @property
+    def speedup(self) -> float:
+        """That of the best option over running both one after the other."""
+        return self.speedup_of(self.best)
+
+    def speedup_of(self, option: Option) -> float:
+        """Serial time over that of an option: simulated, or else as forecast."""
+        return self.alone.serial_s / option.makespan_s
+
+    def share_of(self, option: Option) -> float:
+        """How much of what the ideal saves an option saves."""
+        return share_of_ideal(self.speedup_of(option), self.alone.ideal)
+
+    @property
+    def loss(self) -> float:
+        """How much longer the tables' choice takes than the best option, both simulated."""
+        chosen = next(
+            one for one in self.simulated if (one.strategy, one.units) == (self.choice.strategy, self.choice.units)
+        )
+        return chosen.makespan_s / self.best.makespan_s - 1
+
+    @property
+    def low(self) -> float:
+        """The speedup if doubts come true, against the user: each by itself, as the root of their squares.
+
+        No bound: errors of the models are means, so that about every third answer lies further off.
+        """
+        return self.speedup - hypot(*(max(0.0, self.speedup - doubt.low) for doubt in self.doubts))
+
+    @property
+    def high(self) -> float:
+        """The same in the user's favour."""
+        return self.speedup + hypot(*(max(0.0, doubt.high - self.speedup) for doubt in self.doubts))
+
+    @property
+    def felt(self) -> list[Doubt]:
+        """The doubts that move the speedup by half a percent or more, and all others as one."""
+        small = [doubt for doubt in self.doubts if self._moved_by(doubt) < FELT]
+        found = [doubt for doubt in self.doubts if doubt not in small]
+        if small:
+            low, high = min(doubt.low for doubt in small), max(doubt.high for doubt in small)
+            found.append(Doubt(f"{len(small)} others, each by itself", low, high))
+        return found
+
+    def _moved_by(self, doubt: Doubt) -> float:
+        return max(abs(end / self.speedup - 1) for end in (doubt.low, doubt.high))
+
+    @property
+    def knobs(self) -> tuple[Knob, ...]:
+        """What to set for the best option."""
+        return knobs_for(self.gpu, self.best.strategy, self.best.units, self.collective.name)
+
+    @property
+    def why_no_dma(self) -> str:
+        """Why no DMA strategy stands among the options; empty where they do."""
+        if self.collective.name in PUSHES:
+            return ""
+        return (
+            f"DMA engines copy and cannot add, so none drives {self.collective.name}: it stays with compute units, "
+            "or is split so that only its all-gather is copied."
+        )
+
+    @property
+    def units_word(self) -> str:
+        """What the vendor calls compute units: CUs, or SMs."""
+        return "SMs" if self.gpu.vendor == "nvidia" else "CUs"
+
+    @property
+    def most_apart(self) -> int:
+        """Compute units of the best partition that was simulated, or the fewest there are."""
+        tried = [one for one in self.simulated if one.strategy == "partition" and one.units]
+        return max(tried, key=self.speedup_of).units or 0 if tried else self.tables.splits[0]
+
+    def name_of(self, option: Option) -> str:
+        """A way in a few words."""
+        return label(option.strategy, option.units, self.units_word)
+
+    @property
+    def alike(self) -> tuple[Option, ...]:
+        """What was simulated and is as good as the best but for a percent, the best left out."""
+        limit = (1 + ALIKE) * self.best.makespan_s
+        return tuple(one for one in self.simulated if one != self.best and one.makespan_s <= limit)
+
+    @property
+    def ranked(self) -> list[Option]:
+        """Every way, the best first and then by what it gains."""
+        return sorted(self.options, key=lambda one: (one == self.best, self.speedup_of(one)), reverse=True)
+
+    @property
+    def sentences(self) -> list[str]:
+        """The advice in words: what to take, what both take alone, how good the tables are, where DMA engines pay."""
+        alone = self.alone
+        times = f"Alone the GEMM takes {alone.gemm_s * 1e6:.0f} us, the collective {alone.collective_s * 1e6:.0f} us."
+        found = [
+            self._take,
+            times,
+            self._faster_alone,
+            self._library,
+            self._tiles,
+            self._chosen,
+            self._unsafe,
+        ]
+        return [*filter(None, found), self.why_no_dma or self._dma_pays()]
+
+    @property
+    def _take(self) -> str:
+        if self.speedup < 1:
+            return f"Run one after the other: the best way to share is {1 / self.speedup - 1:.0%} slower."
+        others = ", ".join(self.name_of(one) for one in self.alike)
+        return (
+            f"Take {self.name_of(self.best)}: {self.speedup:.2f}x over one after the other, typically "
+            f"{self.low:.2f}x to {self.high:.2f}x; the ideal is {self.alone.ideal:.2f}x."
+            + (f" As good within {ALIKE:.0%}: {others}." if others else "")
+        )
+
+    @property
+    def _faster_alone(self) -> str:
+        """That a part of the gain is no overlap, where the collective is faster alone than by the library's kernel."""
+        table, best = self.tables.collective(self.collective.name), self.best
+        by_dma = best.strategy.startswith("dma")
+        column = table.dma if by_dma else table.units.get(best.units or 0)
+        if not column:
+            return ""
+        library = table.seconds(table.library, self.collective.bytes)
+        faster = library / table.seconds(column, self.collective.bytes) - 1
+        if faster < NOTED:
+            return ""
+        who = "DMA engines" if by_dma else f"{best.units} workgroups"
+        return (
+            f"{who} alone are {faster:.0%} faster than the library's {table.library_units} workgroups: this part of "
+            "the gain is no overlap, and counts above the ideal."
+        )
+
+    @property
+    def _library(self) -> str:
+        if self.library is None:
+            return ""
+        return (
+            f"A ring is simulated; the library would take {self.library.name} ({self.library.seconds * 1e6:.0f} us "
+            "alone, in closed form)."
+        )
+
+    @property
+    def _tiles(self) -> str:
+        """That the GEMM keeps its tile, where taking the fewest units off it costs a wave."""
+        profile, fewest = self.tables.profile(self.gemm), self.tables.splits[0]
+        here, less = profile.waves(0), profile.waves(fewest)
+        if here == less:
+            return ""
+        return (
+            f"The GEMM's {profile.tiles} tiles run in {here} {'wave' if here == 1 else 'waves'} on all "
+            f"{self.units_word}, in {less} with {fewest} fewer; a library that is told of fewer may choose another "
+            "tile, which is not tried."
+        )
+
+    @property
+    def _chosen(self) -> str:
+        chosen = label(self.choice.strategy, self.choice.units, self.units_word)
+        if chosen == self.name_of(self.best):
+            return "The tables alone choose the same."
+        if self.loss < TIE:
+            return f"The tables alone choose {chosen}, which is as good."
+        return f"The tables alone choose {chosen}, which takes {self.loss:.1%} longer than the best simulated."
+
+    @property
+    def _unsafe(self) -> str:
+        """What would be better if a doubt of DMA engines came true, where that is so."""
+        others = [one for one in self.simulated if not one.strategy.startswith("dma")]
+        other = max(others, key=self.speedup_of)
+        doubts = [d for d in self.doubts if d.copies and d.low < self.speedup_of(other)]
+        if not doubts:
+            return ""
+        worst = min(doubts, key=lambda doubt: doubt.low)
+        return (
+            f"Not for sure: {worst.why} may make it {worst.low:.2f}x, and {self.name_of(other)} better "
+            f"({self.speedup_of(other):.2f}x)."
+        )
+
+    def _dma_pays(self) -> str:
+        sizes = self.tables.collective(self.collective.name).bytes
+        alone = f"DMA engines alone are as fast as compute units alone {_since(self.crossover, sizes)}"
+        best = self.best.strategy.startswith("dma")
+        if best != (self.pays is not None and self.collective.bytes >= self.pays):
+            # At this size it is known better than by the tables, or the sizes that pay are no interval.
+            here = "are" if best else "are not"
+            return f"{alone}; beside this GEMM it depends on the size, and at this one they {here} best."
+        return f"{alone}; beside this GEMM they are the best way {_since(self.pays, sizes)}."
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything as plain data; times in seconds."""
+        return {
+            "gemm": asdict(self.gemm),
+            "collective": self.collective.name,
+            "bytes": self.collective.bytes,
+            "gpu": self.gpu.name,
+            "ranks": self.tables.ranks,
+            "gemm_alone_s": self.alone.gemm_s,
+            "collective_alone_s": self.alone.collective_s,
+            "ideal_speedup": self.alone.ideal,
+            "best": self._option(self.best),
+            "speedup_low": self.low,
+            "speedup_high": self.high,
+            "doubts": [doubt._asdict() for doubt in self.doubts],
+            "choice_of_the_tables": asdict(self.choice),
+            "loss_of_the_tables": self.loss,
+            "options": [self._option(option) for option in self.options],
+            "dma_faster_from_bytes": self.crossover,
+            "dma_pays_from_bytes": self.pays,
+            "set": [knob._asdict() for knob in self.knobs],
+            "why_no_dma": self.why_no_dma,
+            "library_takes": None if self.library is None else self.library._asdict(),
+        }
+
+    def _option(self, option: Option) -> dict[str, Any]:
+        run = option.run
+        return {
+            "strategy": option.strategy,
+            "units": option.units,
+            "forecast_s": option.forecast_s,
+            "simulated_s": None if run is None else run.makespan,
+            "gemm_ends_s": None if run is None else run.end("gemm"),
+            "collective_ends_s": None if run is None else run.end(self.collective.name),
+            "speedup": self.speedup_of(option),
+            "share_of_ideal": self.share_of(option),
+        }
+
+
+def label(strategy: str, units: int | None, word: str = "CUs") -> str:
+    """A way to share in a few words."""
+    return strategy if units is None else f"{strategy} with {units} {word}"
+
+
+def _since(size: int | None, sizes: tuple[int, ...]) -> str:
+    """From which of the tables' sizes on, in words."""
+    if size is None:
+        return f"at no size up to {sizes[-1] / _MIB:.0f} MiB"
+    least = ", the least in the tables" if size <= 1.1 * sizes[0] else ""
+    return f"from {size / _MIB:.0f} MiB on{least}"

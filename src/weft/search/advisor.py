@@ -1,0 +1,228 @@
+"""Makes advice: both alone, the best ways to share, and the doubts, each simulated; everything else is looked up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from weft.estimate import estimate
+from weft.graph import Collective, Gemm
+from weft.hardware import Described, System
+from weft.library.collectives import Algorithm
+from weft.library.collectives import choose as library
+from weft.library.interconnect import interconnect
+from weft.lower.collectives import algorithm_of, collective_kernel
+from weft.lower.tile import tiling_for
+from weft.options import RunOptions
+from weft.run import alone
+from weft.run.sweep import Progress, Store
+from weft.run.sweep.run import Simulation
+from weft.schedule import SHARING
+from weft.search.advice import Advice, Alone, Doubt, LibraryChoice, Option
+from weft.search.heuristics import Case, Forecast, case_of, choose, forecasts, plainest
+from weft.search.model_errors import collective_error, contention_error, gemm_error
+from weft.search.perturb import COPIES, moves, perturb, sharing_values
+from weft.search.probes import tables_for
+from weft.search.tables import SlowdownTables
+from weft.search.tasks import Bench, Jobs, Runs
+
+CONFIRMED = 3
+"""So many of the best forecasts are simulated, whatever their strategy; and the best of each strategy."""
+AS_FAST = 1.05
+"""DMA engines are as fast as compute units if they take at most so many times as long."""
+GRID = 8
+"""Sizes per doubling at which a crossover is looked for."""
+
+
+def advise(
+    gemm: Gemm,
+    collective: Collective,
+    machine: Described,
+    options: RunOptions | None = None,
+    *,
+    spread: bool = True,
+    jobs: int = 1,
+    progress: Progress | None = None,
+    store: Store | None = None,
+) -> Advice:
+    """How `gemm` and `collective` should share each GPU of a system, or of as many GPUs as the collective has ranks.
+
+    The machine's slowdown tables are made first, unless `store` holds their runs. The tables' best choices are then
+    simulated, and the best of them again with each assumed value of the machine at both ends of its range (`spread`).
+    Raises UnknownNameError for an unknown GPU, InputError for what no library or matrix unit can do.
+    """
+    bench = Bench.of(machine, collective.ranks, options)
+    # What cannot be run is refused before the tables' minute of work.
+    tiling_for(gemm, bench.gpu, bench.options)
+    bench.collective(collective)
+    collective_kernel(alone(collective).nodes[0], bench.system)
+    tables = tables_for(bench.system, (collective.name,), bench.options, jobs=jobs, progress=progress, store=store)
+    return _Advisor(gemm, collective, tables, bench, Jobs(jobs, store, progress)).advice(spread)
+
+
+@dataclass(frozen=True)
+class _Advisor:
+    """Simulates what one piece of advice rests on."""
+
+    gemm: Gemm
+    collective: Collective
+    tables: SlowdownTables
+    bench: Bench
+    jobs: Jobs
+
+    def advice(self, spread: bool) -> Advice:
+        """Both alone, the best ways to share, and the doubts."""
+        runs = self.jobs.run(self._alone)
+        own = Alone(*(runs[task].makespan for task in self._alone))
+        case = case_of(self.gemm, self.collective, self.tables, *own)
+        advice = Advice(
+            gemm=self.gemm,
+            collective=self.collective,
+            tables=self.tables,
+            alone=own,
+            choice=choose(self.gemm, self.collective, self.tables, *own),
+            options=self._options(case),
+            doubts=(),
+            crossover=crossover(self.tables, self.collective.name),
+            pays=pays_from(self.gemm, self.tables, self.collective),
+            library=library_choice(self.bench.system, self.collective),
+        )
+        doubts = [*self._model_doubts(case, advice), *_library_doubt(advice)]
+        return replace(advice, doubts=(*doubts, *(self._assumed_doubts(advice) if spread else ())))
+
+    @cached_property
+    def _alone(self) -> tuple[Simulation, Simulation]:
+        return self.bench.gemm(self.gemm), self.bench.collective(self.collective)
+
+    def _together(self, strategy: str, units: int | None) -> Simulation:
+        return self.bench.together(self.gemm, self.collective, strategy, units)
+
+    def _options(self, case: Case) -> tuple[Option, ...]:
+        """Every way to share; the best few, and the best of each strategy, simulated."""
+        every = tuple(forecasts(case))
+        ranked = sorted(every, key=lambda one: one.makespan_s)
+        best: dict[str, Forecast] = {}
+        for one in ranked:
+            best.setdefault(one.strategy, one)
+        confirmed = [*ranked[:CONFIRMED], *best.values(), plainest(every)]
+        tasks = {one: self._together(one.strategy, one.units) for one in confirmed}
+        runs = self.jobs.run(tasks.values())
+        return tuple(Option(*one, runs[tasks[one]] if one in tasks else None) for one in every)
+
+    def _model_doubts(self, case: Case, advice: Advice) -> list[Doubt]:
+        """What the known errors of the models would make of the speedup."""
+        gpu, best = self.tables.gpu, advice.best
+        of_gemm, here_g = gemm_error(gpu.name)
+        of_moved, here_c = collective_error(gpu.name, self.collective.name)
+        factors = {
+            f"GEMMs are off by {of_gemm:.1%}{_where(here_g, gpu.name)}": [
+                (1 + off, 1.0) for off in (-of_gemm, of_gemm)
+            ],
+            f"{self.collective.name} is off by {of_moved:.1%}{_where(here_c, gpu.name)}": [
+                (1.0, 1 + off) for off in (-of_moved, of_moved)
+            ],
+        }
+        doubts = [
+            _doubt(why, [self._speedup_if(case, best, *pair) for pair in pairs]) for why, pairs in factors.items()
+        ]
+        shared = contention_error(gpu.vendor, best.strategy)
+        both = Doubt(shared.why, advice.speedup * shared.low, advice.speedup * shared.high)
+        return [*doubts, both]
+
+    def _speedup_if(self, case: Case, best: Option, gemm: float, collective: float) -> float:
+        """The best option's speedup if both alone took other times, as the tables forecast the change."""
+        other = case.off(gemm, collective)
+        makespan = next(one.makespan_s for one in forecasts(other) if one[:2] == best[:2])
+        return (other.gemm_s + other.collective_s) / (makespan * best.makespan_s / best.forecast_s)
+
+    def _assumed_doubts(self, advice: Advice) -> Iterator[Doubt]:
+        """What each assumed value would make of the speedup at both ends of its range, if anything: simulated."""
+        both = self._together(advice.best.strategy, advice.best.units)
+
+        def speedup(runs: Runs) -> dict[str, float]:
+            return {"speedup": sum(runs[task].makespan for task in self._alone) / runs[both].makespan}
+
+        by_dma = SHARING[advice.best.strategy].driver == "dma"
+        values = sharing_values(self.bench.system, self.gemm.dtype)
+        moved = list(moves(self.bench.system, (v for v in values if by_dma or v.parts != COPIES)))
+        ends: dict[str, list[float]] = {}
+        for row in perturb((*self._alone, both), moved, speedup, self.jobs)[1:]:
+            ends.setdefault(row.what, []).append(row.figures["speedup"])
+        copies = {move.what for move in moved if move.parts == COPIES}
+        for what, speedups in ends.items():
+            if any(one != advice.speedup for one in speedups):
+                yield _doubt(f"{what}, uncertain", speedups)._replace(copies=what in copies)
+
+
+def library_choice(system: System, collective: Collective) -> LibraryChoice | None:
+    """What the system's library takes for a collective by compute units, if that is not what is simulated."""
+    if algorithm_of(collective_kernel(alone(collective).nodes[0], system)) != "ring":
+        return None
+    fabric = interconnect(system)
+    algorithm, _ = library(
+        collective.name,
+        collective.bytes,
+        collective.ranks,
+        fabric,
+        nodes=-(-collective.ranks // fabric.gpus_per_node),
+        floating=collective.dtype != "int8",
+    )
+    name = _INSTEAD.get(Algorithm(int(algorithm)))
+    if name is None:
+        return None
+    return LibraryChoice(name, float(estimate(collective, system).seconds))
+
+
+_INSTEAD = {
+    Algorithm.TREE: "a tree",
+    Algorithm.NVLS: "the switch's reduction (NVLS)",
+    Algorithm.DIRECT: "one step to all peers",
+}
+
+
+def _library_doubt(advice: Advice) -> Iterator[Doubt]:
+    """The gain over the library's own choice, which no overlap of a ring can claim."""
+    if advice.library is not None:
+        serial = advice.alone.gemm_s + advice.library.seconds
+        other = serial / advice.best.makespan_s
+        yield _doubt(f"alone the library takes {advice.library.name}", (advice.speedup, other))
+
+
+def crossover(tables: SlowdownTables, collective: str) -> int | None:
+    """The size from which DMA engines are as fast as the library's kernel, both alone; None if there is none."""
+    table = tables.collective(collective)
+    if not table.dma:
+        return None
+    return _from(
+        table.bytes,
+        lambda size: table.seconds(table.dma, size) <= AS_FAST * table.seconds(table.library, size),
+    )
+
+
+def pays_from(gemm: Gemm, tables: SlowdownTables, collective: Collective) -> int | None:
+    """The size from which a DMA strategy is the best one beside a GEMM, as forecast; None if there is none."""
+
+    def pays(size: int) -> bool:
+        return choose(gemm, replace(collective, bytes=size), tables).strategy.startswith("dma")
+
+    table = tables.collective(collective.name)
+    return _from(table.bytes, pays) if table.dma else None
+
+
+def _from(sizes: Sequence[int], holds: Callable[[int], bool]) -> int | None:
+    """The least size of a grid from which on a claim holds for every size."""
+    found = None
+    size = float(sizes[-1])
+    while size >= sizes[0] and holds(round(size)):
+        found = round(size)
+        size /= 2 ** (1 / GRID)
+    return found
+
+
+def _doubt(why: str, speedups: Sequence[float]) -> Doubt:
+    return Doubt(why, min(speedups), max(speedups))
+
+
+def _where(here: bool, gpu: str) -> str:
+    return f", the mean error on {gpu}" if here else f", the worst mean error known: none is public for {gpu}"

@@ -1,0 +1,159 @@
+"""How many queued GEMMs run together: batches of a degree, what they take, and the best of all degrees."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+
+from weft.graph import Gemm
+from weft.run.sweep.run import Simulation
+from weft.search.kernels import GoKernels, degrees_up_to
+from weft.search.tasks import Bench, Runs, Tiled, drained
+
+Kernels = Mapping[Gemm, GoKernels]
+"""GO-kernels by GEMM."""
+Batches = tuple[Simulation, ...]
+DEFAULT = {"concurrency": "default"}
+"""What labels the batch of default concurrency."""
+WORTH = 0.01
+"""A higher degree must gain so much of the time to be preferred: it holds memory for more GEMMs at once."""
+
+
+@dataclass(frozen=True)
+class Queue:
+    """GEMMs that wait, all independent, in the order in which the host put them there."""
+
+    gemms: tuple[Gemm, ...]
+
+    @property
+    def alike(self) -> bool:
+        """Whether all are of one shape."""
+        return len(set(self.gemms)) == 1
+
+    @property
+    def degrees(self) -> tuple[int, ...]:
+        """How many of them may run together."""
+        return degrees_up_to(len(self.gemms))
+
+
+def batch_sizes(queued: int, degree: int) -> tuple[int, ...]:
+    """Full batches of a degree, and the rest in the largest batches that it allows.
+
+    >>> batch_sizes(7, 4)
+    (4, 2, 1)
+    """
+    sizes = [degree] * (queued // degree)
+    rest = queued % degree
+    while rest:
+        size = max(one for one in degrees_up_to(rest) if one & (one - 1) == 0)
+        sizes.append(size)
+        rest -= size
+    return tuple(sizes)
+
+
+def asked_degrees(queues: Sequence[Queue]) -> dict[Gemm, set[int]]:
+    """For every GEMM of some queues the degrees at which it may run."""
+    asked: dict[Gemm, set[int]] = {}
+    for queue in queues:
+        for gemm in queue.gemms:
+            asked.setdefault(gemm, set()).update(queue.degrees)
+    return asked
+
+
+def default_batch(queue: Queue, kernels: Kernels, bench: Bench) -> Simulation:
+    """Default concurrency: all at once, each with the kernel that is fastest alone."""
+    task = bench.queue([kernels[gemm].tiled(1) for gemm in queue.gemms])
+    return replace(task, graph=replace(task.graph, labels=DEFAULT))
+
+
+def planned(queue: Queue, degree: int, kernels: Kernels, bench: Bench, tuned_for: int | None = None) -> Batches:
+    """The batches of a degree, with GO-kernels tuned for the size of each batch, or for `tuned_for`."""
+    return tuple(
+        bench.queue([_tiled(kernels[gemm], tuned_for or len(part)) for gemm in part])
+        for part in _parts(queue.gemms, degree)
+    )
+
+
+def _tiled(kernels: GoKernels, degree: int) -> Tiled:
+    """The kernel for a degree, or for the next below that was tried."""
+    return kernels.tiled(max(one for one in kernels.degrees if one <= degree))
+
+
+def _parts(gemms: Sequence[Gemm], degree: int) -> Iterator[Sequence[Gemm]]:
+    first = 0
+    for size in batch_sizes(len(gemms), degree):
+        yield gemms[first : first + size]
+        first += size
+
+
+def seconds(batches: Batches, runs: Runs) -> float:
+    """How long batches take, each begun when the one before it has ended [s]."""
+    return sum(drained(runs[batch]) for batch in batches)
+
+
+@dataclass(frozen=True)
+class Plans:
+    """A queue in batches, each begun when the one before it has ended: one after another, all at once, as chosen."""
+
+    sequential: Batches
+    default: Batches
+    goldyloc: Batches
+
+    def __iter__(self) -> Iterator[Simulation]:
+        return chain(self.sequential, self.default, self.goldyloc)
+
+    def gains(self, runs: Runs) -> tuple[float, float, float]:
+        """How many times faster: as chosen than all at once, as chosen than one by one, all at once than one by one."""
+        one_by_one, together, chosen = (seconds(part, runs) for part in (self.sequential, self.default, self.goldyloc))
+        return together / chosen, one_by_one / chosen, one_by_one / together
+
+
+def plans(queue: Queue, degree: int, kernels: Kernels, bench: Bench) -> Plans:
+    """How a queue runs with the kernels that are fastest alone, and with GO-kernels at a degree."""
+    alone = tuple(bench.queue((kernels[gemm].tiled(1),)) for gemm in queue.gemms)
+    return Plans(alone, (default_batch(queue, kernels, bench),), planned(queue, degree, kernels, bench))
+
+
+def _ways(queue: Queue, kernels: Kernels, bench: Bench) -> dict[tuple[int, int | None], Batches]:
+    """The batches of each degree with kernels for each batch's size (None); of several shapes, also for each degree."""
+    tuned_for = (None,) if queue.alike else (None, *queue.degrees)
+    return {(degree, one): planned(queue, degree, kernels, bench, one) for degree in queue.degrees for one in tuned_for}
+
+
+def needed(queue: Queue, kernels: Kernels, bench: Bench) -> Iterator[Simulation]:
+    """Every batch that has to be simulated to judge a queue: default concurrency, each degree, each set of kernels."""
+    yield default_batch(queue, kernels, bench)
+    yield from chain.from_iterable(_ways(queue, kernels, bench).values())
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A queue under every way to run it [s]: one after another, default concurrency, GO-kernels at each degree, and the
+    oracle, the fastest of every degree with the kernels of every degree.
+    """
+
+    queue: Queue
+    sequential: float
+    default: float
+    at_degree: Mapping[int, float]
+    oracle: float
+
+    @property
+    def best_degree(self) -> int:
+        """The least degree that comes within `WORTH` of the best one."""
+        limit = min(self.at_degree.values()) * (1 + WORTH)
+        return min(degree for degree, seconds in self.at_degree.items() if seconds <= limit)
+
+    def at(self, degree: int) -> float:
+        """GO-kernels at a fixed degree, or at the highest that the queue allows [s]."""
+        return self.at_degree[max(one for one in self.at_degree if one <= degree)]
+
+
+def judge(queue: Queue, kernels: Kernels, bench: Bench, runs: Runs) -> Judged:
+    """What a queue takes under every way to run it, from the runs of its `needed` batches."""
+    took = {way: seconds(batches, runs) for way, batches in _ways(queue, kernels, bench).items()}
+    at_degree = {degree: s for (degree, tuned_for), s in took.items() if tuned_for is None}
+    default = drained(runs[default_batch(queue, kernels, bench)])
+    alone = sum(kernels[gemm].seconds(1) for gemm in queue.gemms)
+    return Judged(queue, alone, default, at_degree, min(*took.values(), default))

@@ -1,0 +1,89 @@
+"""A list of independent GEMMs in a CSV file: sizes, data type, and how many of each wait together."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from weft.errors import InputError
+from weft.graph import Gemm
+from weft.search.kernels import DEGREES
+
+COLUMNS = ("m", "n", "k", "dtype", "count")
+"""Columns that a list must have; a column "name" may stand beside them."""
+_MARKS = {";": "semicolons", "\t": "tabs", "|": "bars"}
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A line of the list: `count` GEMMs of one shape that are queued together, and what people call them."""
+
+    name: str
+    gemm: Gemm
+    count: int
+
+
+def read_gemms(path: str | Path) -> tuple[Wanted, ...]:
+    """The lines of a CSV file with the columns m, n, k, dtype, count and, if wanted, name, in any order and case.
+
+    Raises InputError that names file and line: for a file that cannot be read, missing or unknown columns, sizes that
+    are no whole numbers above zero, data types that nobody knows, and counts beyond what runs together.
+    """
+    file = Path(path)
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is no text in UTF-8"
+        raise InputError(f"the file '{file}' cannot be read ({reason}); check the path and its rights") from None
+    reader = csv.reader(io.StringIO(text), skipinitialspace=True)
+    heads = [name.strip().lower() for name in next(reader, [])]
+    _check_heads(file, heads)
+    rows = ((reader.line_num, [cell.strip() for cell in row]) for row in reader)
+    wanted = [_wanted(file, line, heads, row) for line, row in rows if any(row)]
+    if not wanted:
+        raise InputError(f"{file}: there is no GEMM below the heads; add lines such as 512,1024,1024,fp16,8")
+    return tuple(wanted)
+
+
+def _check_heads(file: Path, found: Sequence[str]) -> None:
+    missing = [name for name in COLUMNS if name not in found]
+    unknown = [name for name in found if name not in (*COLUMNS, "name")]
+    twice = [name for name in found if found.count(name) > 1]
+    if len(found) == 1 and (separator := next((mark for mark in ";\t|" if mark in found[0]), None)):
+        wrong = f"is separated by {_MARKS[separator]}; separate cells by commas"
+    elif missing:
+        wrong = f"misses {', '.join(missing)}"
+    elif unknown:
+        wrong = f"has the unknown column '{unknown[0]}'"
+    elif twice:
+        wrong = f"has the column '{twice[0]}' twice"
+    else:
+        return
+    raise InputError(f"{file}, line 1: the list {wrong}; its heads are {','.join(COLUMNS)} and maybe name")
+
+
+def _wanted(file: Path, line: int, heads: Sequence[str], row: Sequence[str]) -> Wanted:
+    place = f"{file}, line {line}"
+    if len(row) != len(heads):
+        raise InputError(f"{place}: the line has {len(row)} cells, the heads are {len(heads)}; write {','.join(heads)}")
+    cells = dict(zip(heads, row, strict=True))
+    empty = [name for name in COLUMNS if not cells[name]]
+    if empty:
+        raise InputError(f"{place}: {empty[0]} is empty; write {','.join(heads)}")
+    m, n, k, count = (_whole(place, name, cells[name]) for name in ("m", "n", "k", "count"))
+    if count > DEGREES[-1]:
+        raise InputError(f"{place}: count is {count}; at most {DEGREES[-1]} GEMMs are tried together, write that")
+    try:
+        gemm = Gemm(m, n, k, cells["dtype"].lower())
+    except InputError as error:
+        raise InputError(f"{place}: {error}") from None
+    return Wanted(cells.get("name") or f"{m}x{n}x{k}", gemm, count)
+
+
+def _whole(place: str, name: str, text: str) -> int:
+    if not text.isdecimal() or int(text[:12]) < 1 or len(text) > 9:
+        raise InputError(f"{place}: {name} is '{text}'; it must be a whole number above zero")
+    return int(text)

@@ -1,0 +1,142 @@
+"""A GO-kernel library as a JSON file that a runtime can load: kernels by degree, degrees by what is queued."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from weft.catalog.sourced import translated
+from weft.errors import ConfigError, InputError
+from weft.files import read_json, write_json
+from weft.graph import Gemm
+from weft.kernels import GemmTiling
+from weft.search.kernels import GoKernels
+
+AGAIN = "write it anew with 'weft tune'"
+SCHEMA = 1
+"""The version of the file's form; a reader refuses others."""
+
+
+class _Plain(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Tile(_Plain):
+    """How a kernel cuts a GEMM; the fields are those of `GemmTiling`."""
+
+    rows: int
+    columns: int
+    step: int
+    threads: int
+    slots: int
+    band: int
+    stages: int
+    resident: int
+    share_rows: int
+    share_columns: int
+    splits: int = 1
+
+    @property
+    def tiling(self) -> GemmTiling:
+        """The tile as the engine runs it."""
+        return GemmTiling(**self.model_dump())
+
+
+class Kernel(_Plain):
+    """The GO-kernel of a degree, and how long so many copies with it took [s]."""
+
+    tile: Tile
+    seconds: float = Field(gt=0)
+
+
+class Entry(_Plain):
+    """A GEMM: its kernel at each degree, and the degree to run at by how many are queued."""
+
+    name: str
+    m: int = Field(gt=0)
+    n: int = Field(gt=0)
+    k: int = Field(gt=0)
+    dtype: str
+    kernels: dict[int, Kernel]
+    degrees: dict[int, int]
+
+    @property
+    def gemm(self) -> Gemm:
+        """The GEMM."""
+        return Gemm(self.m, self.n, self.k, self.dtype)
+
+
+class KernelLibrary(_Plain):
+    """GO-kernels of some GEMMs on one GPU, at a "short" or a "sustained" clock."""
+
+    weft_kernel_library: Literal[1] = 1
+    gpu: str
+    clock: str
+    gemms: tuple[Entry, ...]
+
+    def choose(self, gemm: Gemm, queued: int) -> tuple[int, GemmTiling]:
+        """How many of the queued copies of a GEMM to run together, and with which kernel.
+
+        What was tuned for the next smaller queue holds for one that was not tuned. Raises InputError for a GEMM that
+        the library does not hold, and for an empty queue.
+        """
+        if queued < 1:
+            raise InputError(f"{queued} GEMMs are queued; at least one must be")
+        entry = next((one for one in self.gemms if one.gemm == gemm), None)
+        if entry is None:
+            raise InputError(f"the library for {self.gpu} has no {gemm}; tune it with 'weft tune' and load that file")
+        degree = entry.degrees[max(known for known in entry.degrees if known <= queued)]
+        return degree, entry.kernels[degree].tile.tiling
+
+    def save(self, path: str | Path) -> Path:
+        """Write the library as JSON; OutputError if the path cannot be written."""
+        return write_json(path, self.model_dump(mode="json"))
+
+
+def library_of(gpu: str, clock: str, tuned: Iterable[tuple[str, GoKernels, Mapping[int, int]]]) -> KernelLibrary:
+    """The library of tuned GEMMs: for each its name, its GO-kernels, and the degree by how many are queued."""
+    return KernelLibrary(gpu=gpu, clock=clock, gemms=tuple(_entry(*one) for one in tuned))
+
+
+def _entry(name: str, kernels: GoKernels, degrees: Mapping[int, int]) -> Entry:
+    gemm = kernels.gemm
+    each = {
+        degree: Kernel(tile=Tile(**asdict(kernels.best(degree))), seconds=kernels.seconds(degree))
+        for degree in kernels.degrees
+    }
+    return Entry(name=name, m=gemm.m, n=gemm.n, k=gemm.k, dtype=gemm.dtype, kernels=each, degrees=dict(degrees))
+
+
+def load_library(path: str | Path) -> KernelLibrary:
+    """The library in a file that `weft tune --out` wrote.
+
+    Raises InputError for a file that cannot be read, ConfigError for one that is no such library or of another version.
+    """
+    content = read_json(path, "kernel library", AGAIN)
+    version = content.get("weft_kernel_library")
+    if version != SCHEMA:
+        raise ConfigError(
+            f"its version is {version!r}, but this Weft reads version {SCHEMA}; {AGAIN}",
+            str(path),
+            "weft_kernel_library",
+        )
+    try:
+        library = KernelLibrary(**content)
+    except ValidationError as error:
+        raise translated(error, tuple(KernelLibrary.model_fields), str(path)) from None
+    for entry in library.gemms:
+        _check(entry, str(path))
+    return library
+
+
+def _check(entry: Entry, file: str) -> None:
+    """Every degree that is chosen must have a kernel, and something must be chosen for one GEMM alone."""
+    missing = sorted({degree for degree in entry.degrees.values() if degree not in entry.kernels})
+    if missing or 1 not in entry.degrees:
+        what = f"degree {missing[0]} has no kernel" if missing else "nothing is chosen for one GEMM alone"
+        raise ConfigError(f"{what}; write the library anew with 'weft tune'", file, entry.name)
+    _ = [kernel.tile.tiling for kernel in entry.kernels.values()]

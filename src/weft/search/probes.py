@@ -1,0 +1,228 @@
+"""Makes the slowdown tables of a machine from a few hundred short simulations, each made once and kept on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from math import log
+from statistics import fmean
+
+from weft.errors import InputError, UnknownNameError
+from weft.graph import Collective, Gemm
+from weft.hardware import Described, Gpu
+from weft.lower.collectives import PUSHES
+from weft.options import RunOptions
+from weft.result import Timeline
+from weft.run.sweep import Progress, Store
+from weft.run.sweep.run import Simulation
+from weft.search.heuristics import case_of, forecasts
+from weft.search.profile import profile_of
+from weft.search.tables import (
+    GIVEN,
+    LOOKED_UP,
+    CollectiveTable,
+    Curve,
+    GemmTable,
+    Interference,
+    SlowdownTables,
+)
+from weft.search.tasks import Bench, Jobs, Runs
+
+MIB = 1 << 20
+SIZES = tuple(size * MIB for size in (1, 4, 16, 64, 256, 1024))
+"""Sizes at which collectives are simulated [bytes]: straight lines join them."""
+COLLECTIVES: tuple[str, ...] = ("all_gather", "all_to_all", "reduce_scatter", "all_reduce")
+ROWS = (64, 256, 512, 1024, 8192)
+"""Rows of the GEMMs that are simulated: from bound by memory to bound by compute. N and K are `WIDE`."""
+WIDE = 8192
+CHECKS = ((384, 14336, 8192), (4096, 10240, 8192))
+"""GEMMs in no table, with which the answers are checked."""
+
+
+def tables_for(
+    machine: Described,
+    collectives: Sequence[str] = COLLECTIVES,
+    options: RunOptions | None = None,
+    *,
+    ranks: int = 8,
+    jobs: int = 1,
+    progress: Progress | None = None,
+    store: Store | None = None,
+) -> SlowdownTables:
+    """The slowdown tables of a system, or of `ranks` GPUs, for some collectives, simulated on `jobs` processes.
+
+    What `store` holds is not run again. Raises InputError for a machine that no collective library is known for,
+    UnknownNameError for an unknown GPU or collective, and what the simulations raise.
+    """
+    for name in collectives:
+        if name not in COLLECTIVES:
+            raise UnknownNameError("collective", name, COLLECTIVES)
+    bench = Bench.of(machine, ranks, options)
+    if bench.gpu.vendor == "none":
+        raise InputError(
+            f"no collective library is known for {bench.gpu.name}, so nothing can be said of what it shares; "
+            "choose a real GPU (weft hardware list)"
+        )
+    return _Probes(bench, tuple(collectives), Jobs(jobs, store, progress)).tables()
+
+
+def splits_of(gpu: Gpu) -> tuple[int, ...]:
+    """Compute units worth setting apart: doubling from one per XCD, or four, to less than half of the GPU."""
+    first = max(4, gpu.dies)
+    most = 0.45 * gpu.compute.compute_units
+    return tuple(first << power for power in range(5) if first << power <= most)
+
+
+class _Probes:
+    """The simulations behind the tables of one machine."""
+
+    def __init__(self, bench: Bench, names: tuple[str, ...], jobs: Jobs) -> None:
+        self.bench, self.names, self.jobs = bench, names, jobs
+        self.gpu, self.ranks = bench.gpu, bench.system.gpus
+        self.splits = splits_of(self.gpu)
+        self.dtype = "bf16" if self.gpu.supports("bf16") else "fp16"
+        self.probes = [Gemm(rows, WIDE, WIDE, self.dtype) for rows in ROWS]
+        self.checks = [Gemm(*shape, self.dtype) for shape in CHECKS]
+
+    def tables(self) -> SlowdownTables:
+        """Everything alone first, then pairs whose sizes were chosen to last about as long as each other."""
+        alone = self.jobs.run(self._alone())
+        collectives = {name: self._collective(name, alone) for name in self.names}
+        clock = self.bench.options.clock
+        bare = SlowdownTables(self.gpu, self.ranks, clock, self._gemm(alone), collectives, {})
+        checks = list(self._checks(bare))
+        pairs = [self._pair(gemm, *mover, bare)[1] for gemm in self.probes for mover in self._movers()]
+        runs = self.jobs.run([*pairs, *(task for check in checks for task in self._check_tasks(*check))])
+        interference: dict[str, dict[int, Interference]] = {}
+        for name, units in self._movers():
+            found = self._interference(name, units, bare, alone, runs)
+            interference.setdefault(name, {})[units] = found
+        tables = replace(bare, interference=interference)
+        return replace(tables, errors=self._errors(tables, checks, runs))
+
+    def _alone(self) -> Iterator[Simulation]:
+        for name, units in [*((name, None) for name in self.names), *self._movers()]:
+            yield from (self._moved(name, size, units) for size in SIZES)
+        for gemm in self.probes:
+            yield from (self.bench.gemm(gemm, taken) for taken in (0, *self.splits))
+
+    def _collective(self, name: str, alone: Runs) -> CollectiveTable:
+        def column(units: int | None) -> tuple[float, ...]:
+            return tuple(alone[self._moved(name, size, units)].makespan for size in SIZES)
+
+        return CollectiveTable(
+            SIZES,
+            alone[self._moved(name, SIZES[-1], None)].held[name],
+            column(None),
+            {units: column(units) for units in self.splits},
+            column(0) if name in PUSHES else (),
+        )
+
+    def _gemm(self, alone: Runs) -> GemmTable:
+        """What the simulation adds to the closed form: more in one wave, whose tiles ask memory all at once."""
+        one: list[tuple[float, float]] = []
+        more: list[tuple[float, float]] = []
+        for gemm in self.probes:
+            plain = profile_of(gemm, self.gpu, self.splits, self.bench.options)
+            for units, seconds in plain.seconds.items():
+                ratio = alone[self.bench.gemm(gemm, units)].makespan / seconds
+                (one if plain.waves(units) == 1 else more).append((plain.boundness[units], ratio))
+        return GemmTable(_curve(one or more), _curve(more or one))
+
+    def _movers(self) -> list[tuple[str, int]]:
+        """Every collective with everything that may drive it: so many compute units, or 0 for DMA engines."""
+        every = [(name, units) for name in self.names for units in (0, *self.splits)]
+        return [(name, units) for name, units in every if units or name in PUSHES]
+
+    def _pair(self, gemm: Gemm, name: str, units: int, tables: SlowdownTables) -> tuple[int, Simulation]:
+        """A GEMM beside a collective that lasts about as long: its size [bytes], and the task."""
+        table = tables.collective(name)
+        column = table.units[units] if units else table.dma
+        lasts = tables.profile(gemm).seconds[units]
+        size = min(SIZES, key=lambda size: abs(log(table.seconds(column, size) / lasts)))
+        moved = self._of(name, size)
+        return size, self.bench.together(gemm, moved, "partition" if units else "dma", units or None)
+
+    def _interference(self, name: str, units: int, tables: SlowdownTables, alone: Runs, pairs: Runs) -> Interference:
+        rows = []
+        for gemm in self.probes:
+            size, pair = self._pair(gemm, name, units, tables)
+            moved_s = alone[self._moved(name, size, units)].makespan
+            gemm_s = alone[self.bench.gemm(gemm, units)].makespan
+            slowed = slowdowns(*_ends(pairs[pair]), gemm_s, moved_s)
+            rows.append((tables.profile(gemm).boundness[0], *slowed, size / moved_s))
+        rows.sort()
+        boundness, of_gemm, of_collective, rates = zip(*rows, strict=True)
+        rate = max(rates)
+        return Interference(boundness, _at_rate(of_gemm, rates, rate), _at_rate(of_collective, rates, rate), rate)
+
+    def _of(self, name: str, size: int) -> Collective:
+        return Collective(name, size, self.ranks, self.dtype)
+
+    def _moved(self, name: str, size: int, units: int | None) -> Simulation:
+        """A collective alone: by so many units, by DMA engines (0), or as the library does it (None)."""
+        return self.bench.collective(self._of(name, size), units)
+
+    def _checks(self, tables: SlowdownTables) -> Iterator[tuple[Gemm, Collective, str, int | None]]:
+        """Pairs that no table has seen, under every strategy."""
+        middle = self.splits[len(self.splits) // 2]
+        for gemm in self.checks:
+            for name in self.names:
+                moved = self._of(name, self._pair(gemm, name, middle, tables)[0] * 3 // 4)
+                for one in forecasts(case_of(gemm, moved, tables)):
+                    if one.units in (None, middle):
+                        yield gemm, moved, one.strategy, one.units
+
+    def _check_tasks(
+        self, gemm: Gemm, moved: Collective, strategy: str, units: int | None
+    ) -> tuple[Simulation, Simulation, Simulation]:
+        """Both under the strategy, and each alone."""
+        both = self.bench.together(gemm, moved, strategy, units)
+        return both, self.bench.gemm(gemm), self.bench.collective(moved)
+
+    def _errors(
+        self, tables: SlowdownTables, checks: Iterable[tuple[Gemm, Collective, str, int | None]], runs: Runs
+    ) -> dict[str, tuple[float, ...]]:
+        """Predicted over simulated makespans less one, with the times alone given and looked up."""
+        found: dict[str, list[float]] = {GIVEN: [], LOOKED_UP: []}
+        for gemm, moved, strategy, units in checks:
+            tasks = self._check_tasks(gemm, moved, strategy, units)
+            both, *alone = (runs[task].makespan for task in tasks)
+            for how, given in ((GIVEN, alone), (LOOKED_UP, ())):
+                ways = forecasts(case_of(gemm, moved, tables, *given))
+                predicted = next(one for one in ways if (one.strategy, one.units) == (strategy, units))
+                found[how].append(predicted.makespan_s / both - 1)
+        return {how: tuple(errors) for how, errors in found.items()}
+
+
+def _ends(beside: Timeline) -> tuple[float, float]:
+    """When the GEMM and the collective of a run ended [s]."""
+    return beside.end("gemm"), beside.end(beside.graph.collectives[0].name)
+
+
+def slowdowns(gemm_end: float, moved_end: float, gemm_s: float, collective_s: float) -> tuple[float, float]:
+    """How many times longer the GEMM and the collective took while both ran, from when each ended and takes alone.
+
+    What was left of the one that ended last ran at its pace alone.
+    """
+    if moved_end <= gemm_end:
+        return _while_both(moved_end, gemm_end, gemm_s), moved_end / collective_s
+    return gemm_end / gemm_s, _while_both(gemm_end, moved_end, collective_s)
+
+
+def _while_both(until: float, end: float, alone: float) -> float:
+    done = 1 - (end - until) / alone
+    return until / alone / done if done > 0 else 1.0
+
+
+def _at_rate(slowed: Sequence[float], rates: Sequence[float], rate: float) -> tuple[float, ...]:
+    """Slowdowns as they would be beside a collective that moves `rate`."""
+    return tuple(1 + (factor - 1) * rate / own for factor, own in zip(slowed, rates, strict=True))
+
+
+def _curve(points: Sequence[tuple[float, float]]) -> Curve:
+    """The means of points that lie together, in rising order."""
+    groups: dict[float, list[float]] = {}
+    for place, value in sorted(points):
+        groups.setdefault(round(place, 2), []).append(value)
+    return Curve(tuple(groups), tuple(fmean(values) for values in groups.values()))

@@ -1,0 +1,98 @@
+"""The simulations that a search rests on, as tasks: queues of GEMMs, a GEMM and a collective on one system."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from weft import hardware
+from weft.errors import InputError
+from weft.graph import Collective, Gemm, Graph, concurrent, gemm_queue
+from weft.hardware import Described, Gpu, System
+from weft.kernels import GemmTiling
+from weft.options import RunOptions
+from weft.result import Timeline
+from weft.run import alone
+from weft.run.sweep import Progress, Store
+from weft.run.sweep.run import Simulation, timelines
+from weft.schedule import SHARING
+
+Runs = Mapping[Simulation, Timeline]
+"""What was simulated, by task."""
+
+
+class Tiled(NamedTuple):
+    """A GEMM and the tile of its kernel."""
+
+    gemm: Gemm
+    tiling: GemmTiling
+
+
+@dataclass(frozen=True)
+class Jobs:
+    """How many processes simulate, what remembers their answers (None: nothing), and who is told of the progress."""
+
+    count: int = 1
+    store: Store | None = None
+    progress: Progress | None = None
+
+    def run(self, tasks: Iterable[Simulation]) -> Runs:
+        """Every task with its timeline; equal tasks are simulated once."""
+        return timelines(tasks, self.count, self.progress, self.store)
+
+
+def drained(run: Timeline) -> float:
+    """When what the kernels wrote had reached memory, too: what follows meets a GPU at rest [s]."""
+    return run.counters["drained_s"]
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Where and how tasks run: equal GPUs of a system, and options."""
+
+    system: System
+    options: RunOptions = field(default_factory=RunOptions)
+
+    @classmethod
+    def of(cls, machine: Described, ranks: int | None = None, options: RunOptions | None = None) -> Bench:
+        """A system, or so many GPUs of one; InputError for more GPUs than fit into a node."""
+        system = hardware.system(machine, gpus=ranks)
+        if system.nodes > 1:
+            each = system.gpus_per_node
+            raise InputError(f"{system.gpus} ranks do not fit into a node; take at most {each}")
+        return cls(system, options or RunOptions())
+
+    @property
+    def gpu(self) -> Gpu:
+        """The GPU."""
+        return self.system.gpu
+
+    def queue(self, gemms: Iterable[Tiled], units: int | None = None) -> Simulation:
+        """GEMMs that are launched together, each in a queue of its own, on `units` compute units (None: all)."""
+        each, tilings = zip(*gemms, strict=True)
+        taken = 0 if units is None else self.gpu.compute.compute_units - units
+        return self._task(gemm_queue(each, tilings=tilings), taken)
+
+    def gemm(self, gemm: Gemm, taken: int = 0) -> Simulation:
+        """A GEMM alone, with `taken` compute units off it."""
+        return self._task(alone(gemm, self.system.gpus), taken)
+
+    def collective(self, collective: Collective, units: int | None = None, in_flight: int | None = None) -> Simulation:
+        """A collective alone: by so many workgroups, by DMA engines (0), or as the library does it (None).
+
+        With `in_flight` it is a plain ring with so many bytes of a workgroup in flight.
+        """
+        overlap = replace(SHARING["dma" if units == 0 else "streams"], in_flight=in_flight)
+        return Simulation(alone(collective, workgroups=units or None), self.system, overlap, self.options)
+
+    def together(
+        self, gemm: Gemm, collective: Collective, strategy: str, units: int | None = None, **changes: Any
+    ) -> Simulation:
+        """Both under a strategy, `units` compute units set apart where it partitions; `changes` as in `Sharing`."""
+        overlap = replace(SHARING[strategy], units=units, **changes)
+        return Simulation(concurrent(gemm, collective), self.system, overlap, self.options)
+
+    def _task(self, graph: Graph, taken: int) -> Simulation:
+        overlap = replace(SHARING["partition"], units=taken) if taken else SHARING["streams"]
+        return Simulation(graph, self.system, overlap, self.options)

@@ -1,0 +1,163 @@
+"""Tune a list of independent GEMMs for a GPU: how many of each to run together, with which kernels, for what gain."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from weft.files import write_atomically
+from weft.hardware import Described
+from weft.kernels import GemmTiling
+from weft.options import RunOptions
+from weft.run.sweep import Progress, Store
+from weft.search.degree import Judged, Plans, Queue, asked_degrees, judge, needed, plans
+from weft.search.gemm_list import Wanted
+from weft.search.kernels import GoKernels, degrees_up_to, tune
+from weft.search.library_file import KernelLibrary, library_of
+from weft.search.perturb import gemm_values, moves, perturb
+from weft.search.tasks import Bench, Jobs
+from weft.search.watched import Watched, watched
+
+
+@dataclass(frozen=True)
+class Gain:
+    """How many times faster, and between which bounds where each uncertain value of the machine takes its ends."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """One line of a list, tuned: the best degree, its kernel, and the gains over the usual ways to run it.
+
+    `degrees` is the degree by how many are queued: powers of two, and the line's count. `plans` are the batches in
+    which all of the line run.
+    """
+
+    wanted: Wanted
+    judged: Judged
+    kernels: GoKernels
+    degrees: Mapping[int, int]
+    over_default: Gain
+    over_sequential: Gain
+    plans: Plans
+
+    @property
+    def degree(self) -> int:
+        """How many to run together where all of the line are queued."""
+        return self.judged.best_degree
+
+    @property
+    def kernel(self) -> GemmTiling:
+        """The GO-kernel of that degree."""
+        return self.kernels.best(self.degree)
+
+    def record(self) -> dict[str, Any]:
+        """The line as plain data, times in microseconds."""
+        gemm = self.wanted.gemm
+        return {
+            "name": self.wanted.name,
+            "m": gemm.m,
+            "n": gemm.n,
+            "k": gemm.k,
+            "dtype": gemm.dtype,
+            "count": self.wanted.count,
+            "degree": self.degree,
+            "kernel": asdict(self.kernel),
+            "alone": asdict(self.kernels.isolated),
+            "sequential_us": self.judged.sequential * 1e6,
+            "default_us": self.judged.default * 1e6,
+            "tuned_us": self.judged.at_degree[self.degree] * 1e6,
+            "over_default": asdict(self.over_default),
+            "over_sequential": asdict(self.over_sequential),
+        }
+
+
+@dataclass(frozen=True)
+class TunedList:
+    """A tuned list and the machine that it is tuned for."""
+
+    gpu: str
+    clock: str
+    rows: Sequence[Tuned]
+
+    def watch(self, most: int = 4) -> list[Watched]:
+        """The lines that gain most over all at once, run once more: who held which compute unit when."""
+        several = [row for row in self.rows if row.wanted.count > 1]
+        telling = sorted(several, key=lambda row: row.over_default.value, reverse=True)[:most]
+        return [watched(f"{row.wanted.name}: {row.wanted.count} of {row.wanted.gemm}", row.plans) for row in telling]
+
+    @property
+    def library(self) -> KernelLibrary:
+        """The kernels as a runtime loads them."""
+        each = ((row.wanted.name, row.kernels, row.degrees) for row in self.rows)
+        return library_of(self.gpu, self.clock, each)
+
+    def save(self, path: str | Path) -> Path:
+        """Write everything as JSON; OutputError if the path cannot be written."""
+        rows = [row.record() for row in self.rows]
+        data = {"gpu": self.gpu, "clock": self.clock, "gemms": rows}
+        return write_atomically(path, json.dumps(data, indent=1) + "\n")
+
+
+def tune_list(
+    wanted: Sequence[Wanted],
+    machine: Described,
+    options: RunOptions | None = None,
+    *,
+    jobs: int = 1,
+    progress: Progress | None = None,
+    store: Store | None = None,
+) -> TunedList:
+    """Tune every line on its own; lines are taken to be queued apart from each other.
+
+    Raises InputError for a data type that the GPU lacks, and what the simulations raise.
+    """
+    bench, own = Bench.of(machine, options=options), Jobs(jobs, store, progress)
+    queues = {line: _queues(line) for line in wanted}
+    every = [queue for each in queues.values() for queue in each]
+    kernels = tune(asked_degrees(every), bench, own)
+    runs = own.run(batch for queue in every for batch in needed(queue, kernels, bench))
+    judged = {line: [judge(queue, kernels, bench, runs) for queue in each] for line, each in queues.items()}
+    chosen = {line: plans(each[-1].queue, each[-1].best_degree, kernels, bench) for line, each in judged.items()}
+    gains = _gains(chosen, bench, own)
+    rows = [
+        Tuned(
+            line,
+            judged[line][-1],
+            kernels[line.gemm],
+            {len(one.queue.gemms): one.best_degree for one in judged[line]},
+            *gains[line],
+            chosen[line],
+        )
+        for line in wanted
+    ]
+    return TunedList(bench.gpu.name, bench.options.clock, rows)
+
+
+def _queues(line: Wanted) -> list[Queue]:
+    """One GEMM of the line queued, two, four, ... and all of them."""
+    return [Queue((line.gemm,) * count) for count in degrees_up_to(line.count)]
+
+
+def _gains(chosen: Mapping[Wanted, Plans], bench: Bench, jobs: Jobs) -> dict[Wanted, tuple[Gain, Gain]]:
+    """What each line gains over default concurrency and one after another, kernels and degrees unchanged."""
+    dtypes = sorted({line.gemm.dtype for line in chosen})
+    rows = perturb(
+        chain.from_iterable(chosen.values()),
+        moves(bench.system, gemm_values(*dtypes), measured=True),
+        lambda runs: {(line, i): g for line, plan in chosen.items() for i, g in enumerate(plan.gains(runs))},
+        jobs,
+    )
+
+    def gain(line: Wanted, over: int) -> Gain:
+        found = [row.figures[line, over] for row in rows]
+        return Gain(found[0], min(found), max(found))
+
+    return {line: (gain(line, 0), gain(line, 1)) for line in chosen}

@@ -1,0 +1,36 @@
+"""Comparisons as tasks of a sweep: runs made once, ideals put together of them, labels as asked."""
+
+import pickle
+from dataclasses import replace
+
+from weft import hardware
+from weft.models import SubLayer
+from weft.options import RunOptions
+from weft.parallel import split
+from weft.run import compare
+from weft.run.sweep.run import comparisons
+from weft.schedule.arbiters import COMPUTE_FIRST
+
+OVERLAPS = ("sequential", "t3", "ideal-overlap", "ideal-rs-nmc")
+
+
+def test_equal_graphs_run_once_and_answer_as_compare_does_under_their_own_labels():
+    graph, system = split(SubLayer.custom(512, 512, 128), 4), hardware.system("t3-paper", gpus=4)
+    again = replace(graph, title="again", labels={**graph.labels, "sublayer": "again"})
+    seen = []
+    first, second = comparisons(
+        [(graph, system), (again, system)], OVERLAPS, RunOptions(), progress=lambda *about: seen.append(about)
+    )
+    assert [done for done, _, _ in seen] == [0, 1, 2, 3]  # sequential, t3 and the reduce-scatter near memory
+    direct = compare(graph, system, OVERLAPS)
+    for name in OVERLAPS:
+        assert (first[name].seconds, first[name].durations) == (direct[name].seconds, direct[name].durations)
+        assert first[name].traffic == second[name].traffic == direct[name].traffic
+    runs = [run for run in second for run in (run, *run.parts)]
+    assert {run.graph.labels["sublayer"] for run in runs} == {"again"}
+    assert {run.graph.labels["sublayer"] for run in first} == {"custom"}
+
+
+def test_a_policy_that_was_compiled_here_goes_to_another_process():
+    assert COMPUTE_FIRST.compiled is not None
+    assert pickle.loads(pickle.dumps(COMPUTE_FIRST)) == COMPUTE_FIRST
