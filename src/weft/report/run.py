@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from weft.lower.nodes import ring_note
+from weft.lower.nodes import ring_link, ring_note
 from weft.report import plots
 from weft.report.page import Figure, Section, simulated_section, write_page
 from weft.report.tables import Table, case_label, changed, effort, phase_times, us
@@ -61,7 +61,7 @@ def run_parts(answer: Comparison) -> list[Table | str]:
     parts.append(traffic_table(runs))
     parts += [counter_table(simulated)] if simulated else []
     if note := ring_note(runs[0].system):
-        parts.append(f"link: {format_rate(runs[0].gpu.link.bandwidth, 4)}, {note}")
+        parts.append(f"link: {format_rate(ring_link(runs[0].system).bandwidth, 4)}, {note}")
     return [*parts, effort(runs)]
 
 
