@@ -7,7 +7,7 @@ import json
 import re
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ def main(folder: Path) -> None:
     page = PAGE.read_text(encoding="utf-8")
     for study, bars in tomllib.loads(BARS.read_text(encoding="utf-8")).items():
         rows = json.loads((folder / f"{study}.json").read_text())["headline"]
-        page = with_table(page, study, "\n".join(table(rows, bars)))
+        page = with_table(page, study, "\n".join(met_folded(list(table(rows, bars)))))
     PAGE.write_text(page, encoding="utf-8")
 
 
@@ -32,6 +32,16 @@ def with_table(page: str, study: str, text: str) -> str:
     if len(found) != 1:
         sys.exit(f"{PAGE.name} has {len(found)} places for the figures of {study}; it needs one: {begin} ... {END}")
     return between.sub(lambda _: f"{begin}\n\n{text}\n\n{END}", page)
+
+
+def met_folded(lines: Sequence[str]) -> Iterator[str]:
+    """The lines of a table: those that are missed are shown, the others folded below them."""
+    missed = [line for line in lines[2:] if "[missed]" in line]
+    others = [line for line in lines[2:] if "[missed]" not in line]
+    if missed:
+        yield from (*lines[:2], *missed, "")
+    yield f"<details><summary>{len(others)} figures that are met, or have no published one</summary>\n"
+    yield from (*lines[:2], *others, "\n</details>")
 
 
 def table(rows: list[Mapping[str, Any]], bars: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
