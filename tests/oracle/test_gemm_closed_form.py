@@ -14,10 +14,10 @@ from weft.estimate.gemm_plans import ranked_plans
 from weft.graph import Gemm, gemm_queue
 from weft.hardware import System
 from weft.kernels import gemm_kernel, operand_sizes, tile_table
-from weft.kernels.address_map import Ring
 from weft.kernels.gemm import main_loop_flops
+from weft.kernels.ring import Ring
+from weft.lower.fit import tiling_for
 from weft.lower.machine import machine_tables, stripe
-from weft.lower.tile import tiling_for
 from weft.options import RunOptions
 from weft.program import Buffer, PlacedKernel, Plan, build
 from weft.schedule.arbiters import ROUND_ROBIN

@@ -13,7 +13,7 @@ from weft.engine import layout as y
 from weft.errors import InputError
 from weft.hardware import FABRICS, Fabric, System
 from weft.hardware.fabric import full, nodes, ring, switch, torus
-from weft.lower.links import wiring
+from weft.lower.machine import wiring
 
 RATE, LATENCY = 64e9, 500e-9
 KIB, MIB = 1 << 10, 1 << 20

@@ -27,8 +27,7 @@ from weft.graph import Graph
 from weft.hardware import Fabric, Gpu, System
 from weft.kernels import GemmTiling
 from weft.lower import lower
-from weft.lower.links import wiring
-from weft.lower.machine import machine_tables
+from weft.lower.machine import machine_tables, wiring
 from weft.models import SubLayer
 from weft.options import RunOptions
 from weft.parallel import split

@@ -7,11 +7,9 @@ from weft.graph.collective import COLLECTIVES, Collective, Copy, Send
 from weft.graph.gemm import Gemm
 from weft.graph.graph import Edge, Graph, KernelChoice, Node, concurrent, gemm_queue
 from weft.graph.make import all_gather, all_reduce, all_to_all, gemm, reduce_scatter
-from weft.graph.op import Op
-from weft.graph.opaque import Opaque
+from weft.graph.op import DTYPE_BYTES, Op, Opaque, Tensor
 from weft.graph.operators import OPERATORS, operator
 from weft.graph.streaming import STREAMING, Streaming
-from weft.graph.tensor import DTYPE_BYTES, Tensor
 
 KINDS: Mapping[str, type[Op]] = {
     kind.kind: kind for kind in (Gemm, Attention, Streaming, Collective, Send, Copy, Opaque)

@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from weft.errors import UnknownNameError
-from weft.graph.op import Op
-from weft.graph.sizes import check_sizes
-from weft.graph.tensor import DTYPE_BYTES, Tensor, check_dtype
+from weft.graph.op import DTYPE_BYTES, Op, Tensor, check_dtype, check_sizes
 from weft.units import format_bytes
 
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "send_recv")

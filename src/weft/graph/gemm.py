@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from weft.graph.op import Op
-from weft.graph.sizes import check_sizes, is_one
-from weft.graph.tensor import DTYPE_BYTES, OUTPUT_DTYPES, Tensor, check_dtype
+from weft.graph.op import DTYPE_BYTES, OUTPUT_DTYPES, Op, Tensor, check_dtype, check_sizes, is_one
 
 
 @dataclass(frozen=True)

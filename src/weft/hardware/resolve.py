@@ -7,12 +7,10 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from weft.catalog.files import Shelf, is_file
-from weft.catalog.sourced import read_toml
+from weft.catalog import Shelf, is_file, read_toml
 from weft.errors import InputError, SystemNamedError, UnknownNameError
 from weft.hardware.gpus import Gpu
-from weft.hardware.nodes import Node
-from weft.hardware.systems import System
+from weft.hardware.systems import Node, System
 
 Described = str | Path | Gpu | Node | System
 """What `system` takes: a name, a TOML file, or a description."""

@@ -2,15 +2,17 @@
 
 from weft.kernels.gemm import (
     GemmTiling,
+    adding_kernel,
     claims,
     gemm_kernel,
     operand_sizes,
     over_dies,
     running_clock,
+    stored_sizes,
+    sums,
     tile_table,
 )
 from weft.kernels.ring import RingTiling, gather_kernel, near_memory_reduce_kernel, reduce_kernel, sum_kernel
-from weft.kernels.split import adding_kernel, stored_sizes, sums
 
 __all__ = [
     "GemmTiling",

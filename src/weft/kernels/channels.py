@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from weft.hardware import Gpu
 from weft.program import Buffer, ChunkRule, Kernel, Load, Phase, RemoteMap, Store, Wait
-from weft.program.rules import PLAIN_STORE
+from weft.program.plan import PLAIN_STORE
 from weft.units import to_fs
 
 ALIGNMENT = 512

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from weft.hardware import Gpu
 from weft.kernels.channels import ALIGNMENT, ChannelTiling
 from weft.program import Buffer, ChunkRule, Kernel, Load, Phase, RemoteMap, Store, Wait
-from weft.program.rules import PLAIN_STORE
-from weft.program.script import scripts
+from weft.program.plan import PLAIN_STORE, scripts
 from weft.units import to_fs
 
 _Job = tuple[str, int, int]

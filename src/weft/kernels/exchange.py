@@ -16,8 +16,7 @@ from typing import TypeVar
 from weft.hardware import Gpu
 from weft.kernels.channels import ChannelTiling
 from weft.program import Buffer, ChunkRule, Kernel, Load, Phase, RemoteMap, Store, Wait
-from weft.program.rules import PLAIN_STORE
-from weft.program.script import scripts
+from weft.program.plan import PLAIN_STORE, scripts
 from weft.units import to_fs
 
 _Access = TypeVar("_Access", Load, Store)

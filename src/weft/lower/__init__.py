@@ -11,12 +11,11 @@ from weft.hardware import System
 from weft.kernels import GemmTiling
 from weft.lower.chunked import SPLITS, ChunkedGather, ChunkedScatter
 from weft.lower.collectives import CollectiveKernel, algorithm_of, collective_kernel, link_share
+from weft.lower.fit import tiling_for
 from weft.lower.flux import GatherGemm, GemmScatter, fitting
 from weft.lower.independent import lower_independent
-from weft.lower.nodes import fabric_of
-from weft.lower.problem import Problem
-from weft.lower.sublayer import near_memory_scatter, sequential, track_and_trigger
-from weft.lower.tile import tiling_for
+from weft.lower.machine import fabric_of
+from weft.lower.sublayer import Problem, near_memory_scatter, sequential, track_and_trigger
 from weft.options import RunOptions
 from weft.program import Plan
 

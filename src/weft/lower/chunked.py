@@ -30,7 +30,7 @@ from weft.program import (
     Store,
     Wait,
 )
-from weft.program.rules import CACHED_STORE, PLAIN_STORE
+from weft.program.plan import CACHED_STORE, PLAIN_STORE
 
 STREAMS = 3
 """Streams that a library's chunk GEMMs go round (TransformerEngine, comm_gemm_overlap)."""

@@ -1,13 +1,48 @@
-"""What a GPU and a run can hold of a GEMM: tiles, registers, local memory, cache, compute units."""
+"""How a GEMM is cut into tiles on a GPU, and what the GPU and a run can hold of it."""
 
 from __future__ import annotations
 
+import numpy as np
+
+from weft.engine import layout as y
 from weft.errors import InputError
+from weft.estimate.gemm_plans import ranked_plans
 from weft.graph import Gemm
 from weft.hardware import Gpu
-from weft.kernels import GemmTiling, claims
+from weft.kernels import GemmTiling, claims, tile_table
+from weft.options import SUSTAINED, RunOptions
 from weft.program import Kernel, Plan
 from weft.units import format_bytes
+
+
+def tiling_for(
+    gemm: Gemm, gpu: Gpu, options: RunOptions = SUSTAINED, chunks: int = 1, *, split: bool = False
+) -> GemmTiling:
+    """The tile that is fastest in closed form, of those that cut the output into `chunks` chunks of one size.
+
+    Where none does, the fastest of all; the paper's machine has one tile. With `split`, as GEMMs may whose tiles nobody
+    waits for, K is cut into parts where that is faster, and would be if memory and compute units overlapped in full: no
+    cut quickens the memory. Raises InputError for a dtype that the GPU lacks.
+    """
+    if gpu.vendor == "none":
+        return GemmTiling()
+    plans = ranked_plans(gemm, gpu, options)
+    if split:
+        cut = ranked_plans(gemm, gpu, options, split=True)[0]
+        return min(cut, plans[0], key=lambda plan: plan.overlapped).tiling
+    even = (plan.tiling for plan in plans if chunks == 1 or _even(gemm, plan.tiling, chunks))
+    return next(even, plans[0].tiling)
+
+
+def _even(gemm: Gemm, tiling: GemmTiling, chunks: int) -> bool:
+    """Whether every chunk of the output has the same size."""
+    rows, columns = tiling.grid(gemm)
+    if rows * columns % chunks:
+        return False
+    work = tile_table(gemm, tiling, chunks)
+    sizes = np.bincount(work[:, y.WORK_REGION], weights=work[:, y.WORK_BYTES])
+    return bool((sizes == sizes[0]).all())
+
 
 MOST_TILES = 1_000_000
 """Tiles of the GEMMs of a run; their tables then take some hundred megabytes."""

@@ -24,7 +24,7 @@ from weft.kernels import (
     sum_kernel,
     tile_table,
 )
-from weft.kernels.address_map import Ring
+from weft.kernels.ring import Ring
 from weft.lower.fit import check_whole
 from weft.options import SUSTAINED, RunOptions
 from weft.program import (
@@ -38,8 +38,7 @@ from weft.program import (
     RemoteMap,
     Wait,
 )
-from weft.program.plan import Work
-from weft.program.rules import CACHED_STORE, PLAIN_STORE
+from weft.program.plan import CACHED_STORE, PLAIN_STORE, Work
 
 
 def chunked_tiles(gemm: Gemm, tiling: GemmTiling, ranks: int) -> Work:

@@ -29,9 +29,7 @@ from weft.lower.collectives import CollectiveKernel
 from weft.lower.fit import MOST_TILES, check_tile, check_tiles
 from weft.options import RunOptions
 from weft.program import Buffer, Kernel, PlacedKernel, Plan
-from weft.program.plan import Work
-from weft.program.rename import renamed, renamed_buffer
-from weft.program.rules import CACHED_STORE
+from weft.program.plan import CACHED_STORE, Work, renamed, renamed_buffer
 from weft.units import to_fs
 
 

@@ -6,17 +6,19 @@ memory, and the clock that compute units run at. What DRAM loses by rows and tur
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from weft.engine import layout as y
 from weft.engine.state import Table
 from weft.errors import InputError
-from weft.hardware import Gpu, System
+from weft.hardware import Fabric, Gpu, GpuLink, System
+from weft.hardware.fabric import NETWORK_PAYLOAD, Link, full, switch
 from weft.kernels import running_clock
-from weft.lower.links import wiring
 from weft.options import SUSTAINED, RunOptions
-from weft.program import Hardware
-from weft.units import format_bytes, to_fs
+from weft.program import Hardware, Hop, Wiring
+from weft.units import format_bytes, format_rate, to_fs
 
 UNIT = 64
 QUEUED_REQUESTS = 4
@@ -278,3 +280,142 @@ def _check_cut(gpu: Gpu, part: str, capacity: int, ways: int, parts: int, line_b
             f"{part}.capacity of {gpu.name} is {format_bytes(capacity)}; it cannot be cut into {each}{ways} ways of "
             f"{format_bytes(line_bytes)} lines; choose a smaller request size or fewer ways"
         )
+
+
+def ring_link(system: System, gpu: Gpu | None = None) -> GpuLink:
+    """What one GPU (None: the system's) sees of the ring, as the bandwidth and latency of its link.
+
+    Collective libraries run as many rings at once as a node has adapters, and let each leave the node at another GPU.
+    So of what a GPU sends, one ring's share leaves by its adapter and the rest by its links, side by side, and the
+    slower of the two paces: bandwidth = min(links, adapters of a node), each with its own share of payload. A piece
+    meets one adapter per node on its way: latency = the mean over the hops of a node.
+    """
+    gpu = gpu or system.gpu
+    link, each = gpu.link, system.gpus_per_node
+    if system.node is None:
+        return link
+    inside = system.node.with_gpu(gpu).bandwidth_among(each) if each > 1 else float("inf")
+    if system.nodes == 1:
+        return link.model_copy(update={"bandwidth": inside}) if each > 1 else link
+    network = system.node.network
+    out = each * network.bandwidth
+    bandwidth = min(inside, out)
+    values = {
+        "bandwidth": bandwidth,
+        "latency": ((each - 1) * link.latency + network.latency) / each,
+        "kernel_efficiency": min(inside * link.kernel_efficiency, out * NETWORK_PAYLOAD) / bandwidth,
+        "dma_efficiency": min(inside * link.dma_efficiency, out * NETWORK_PAYLOAD) / bandwidth,
+    }
+    return link.model_copy(update=values)
+
+
+def fabric_of(system: System) -> Fabric:
+    """The fabric of a system: its own, a full mesh where its node is one, else a switch with what a ring has of it."""
+    if system.fabric is not None:
+        return system.fabric
+    ring = ring_link(system)
+    if system.peer_bandwidth:
+        whole = system.gpu.link.bandwidth  # also of the links to GPUs that take no part
+        return full(system.gpus, system.peer_bandwidth, ring.latency, whole, ring.bandwidth)
+    return switch(system.gpus, ring.bandwidth, ring.latency)
+
+
+def ring_note(system: System) -> str:
+    """What the ring makes of the link of a GPU, in words; empty where it is the GPU's own."""
+    if system.node is None or ring_link(system) == system.gpu.link:
+        return ""
+    if system.nodes == 1:
+        return f"ring of {system.gpus} of the {system.node.gpus_per_node} GPUs of {system.name}"
+    return (
+        f"ring of {system.gpus} GPUs through {system.nodes} nodes of {system.name}: {system.gpus_per_node} x "
+        f"{format_rate(system.node.network.bandwidth)} of network a node"
+    )
+
+
+def wiring(system: System, ranks: int) -> Wiring:
+    """The links of `ranks` simulated GPUs and the routes between them.
+
+    With one rank, links of a kind become that GPU's own: what the others send through theirs, it sends through its.
+
+    Raises InputError for one rank of a fabric that is not symmetric.
+    """
+    return _Wires(system).mirrored() if ranks == 1 else _Wires(system).explicit(ranks)
+
+
+class _Wires:
+    def __init__(self, system: System) -> None:
+        self.system, self.fabric = system, fabric_of(system)
+        self.common = self._own_link(None)
+        self.own = {rank: self._own_link(rank) for rank in system.variants}
+
+    def _own_link(self, rank: int | None) -> GpuLink:
+        """The link of a GPU, as a ring has it where the system has no fabric of its own; None: that of all alike."""
+        gpu = self.system.gpu if rank is None else self.system.gpu_of(rank)
+        return gpu.link if self.system.fabric is not None else ring_link(self.system, gpu)
+
+    def explicit(self, ranks: int) -> Wiring:
+        links = self.fabric.links
+        routes = {
+            (g, distance, direct): self._hops((g, (g - distance) % ranks), range(len(links)), direct)
+            for g in range(ranks)
+            for distance in range(1, ranks)
+            for direct in (False, True)
+        }
+        return Wiring(self._table(links, range(len(links))), tuple(link.name for link in links), routes)
+
+    def mirrored(self) -> Wiring:
+        links = self.fabric.links
+        if not self.fabric.symmetric:
+            raise InputError(
+                f"one GPU cannot stand for all of the fabric '{self.fabric.name}', whose ranks are not alike; simulate "
+                "each GPU, in mode 'explicit'"
+            )
+        first = {link.kind: link for link in reversed(links)}
+        idle = _never_wait(first)
+        kinds = [kind for kind in reversed(first) if kind not in idle]
+        rows = [y.NONE if link.kind in idle else kinds.index(link.kind) for link in links]
+        routes = {
+            (0, distance, direct): self._hops((0, -distance % self.fabric.gpus), rows, direct)
+            for distance in range(1, self.fabric.gpus)
+            for direct in (False, True)
+        }
+        return Wiring(self._table([first[kind] for kind in kinds], rows), tuple(kinds), routes)
+
+    def _hops(self, ends: tuple[int, int], rows: Sequence[int], direct: bool) -> tuple[Hop, ...]:
+        """The rows of a route's links and the time to the next one or the receiver [fs], at least 1 in all."""
+        hops: list[Hop] = []
+        for k in self.fabric.route(*ends, direct=direct):
+            link = self.fabric.links[k]
+            latency = to_fs(link.latency * (self._owner(link).latency / self.common.latency))
+            if rows[k] == y.NONE:
+                hops[-1] = hops[-1]._replace(latency=hops[-1].latency + latency)
+            else:
+                hops.append(Hop(rows[k], latency))
+        if not any(hop.latency for hop in hops):
+            hops[-1] = hops[-1]._replace(latency=1)
+        return tuple(hops)
+
+    def _owner(self, link: Link) -> GpuLink:
+        """The link of the GPU that a fabric's link belongs to; the network's are nobody's."""
+        return self.common if link.payload is not None else self.own.get(link.owner, self.common)
+
+    def _table(self, links: Sequence[Link], rows: Sequence[int]) -> Table:
+        table = np.zeros((len(links), y.LINK_COLUMNS), dtype=np.int64)
+        for row, link in zip(table, links, strict=True):
+            own = self._owner(link)
+            bandwidth = link.bandwidth * (own.bandwidth / self.common.bandwidth)
+            stores, engines = bandwidth * own.kernel_efficiency, bandwidth * own.dma_efficiency
+            if link.payload is not None:
+                stores = engines = bandwidth * link.payload
+            if link.to_peer:
+                engines = min(bandwidth, self.system.gpu.dma.bandwidth or engines)
+            row[y.LINK_STORE64], row[y.LINK_DMA64] = to_fs(UNIT / stores), to_fs(UNIT / engines)
+            row[y.LINK_BUNDLE] = y.NONE if link.bundle is None else rows[link.bundle]
+        return table
+
+
+def _never_wait(first: dict[str, Link]) -> set[str]:
+    """Ingress of a GPU that stands for all: it takes what its egress lets out, as fast and in the same order."""
+    out, into = first.get("egress"), first.get("ingress")
+    same = out and into and into.bandwidth >= out.bandwidth and into.payload == out.payload
+    return {"ingress"} if same else set()

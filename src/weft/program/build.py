@@ -1,19 +1,44 @@
-"""From a plan to integer tables: names become rows, chunks get addresses, waits get counters."""
+"""What a plan's GPUs are joined by, in integers: the rows of links, and the routes over them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from weft.engine import layout as y
 from weft.engine.state import Table, Tables
 from weft.errors import InputError
-from weft.program.plan import Buffer, PlacedKernel, Plan
-from weft.program.rules import ChunkRule, DmaMap, RemoteMap
-from weft.program.script import Kernel, Load, Phase, Store, Wait
-from weft.program.wiring import Hardware, Wiring
+from weft.program.plan import Buffer, ChunkRule, DmaMap, Kernel, Load, Phase, PlacedKernel, Plan, RemoteMap, Store, Wait
+
+
+class Hop(NamedTuple):
+    """A link of a route, by its row, and the latency from its end to the next link or the receiver [fs]."""
+
+    link: int
+    latency: int
+
+
+class Wiring(NamedTuple):
+    """The links of the simulated GPUs, `link[k, :]`, their names, and the routes by (GPU, distance, direct).
+
+    A distance counts ranks away around the group, downwards; `direct` routes take the links to that GPU alone.
+    """
+
+    link: Table
+    names: tuple[str, ...]
+    routes: Mapping[tuple[int, int, bool], tuple[Hop, ...]]
+
+
+class Hardware(NamedTuple):
+    """The simulated GPUs, `gpu[g, :]`, the sizes that they share, as `engine.layout` names them, and their wiring."""
+
+    gpu: Table
+    shape: Table
+    wiring: Wiring
+
 
 ALIGNMENT = 1 << 21
 """Buffers start on multiples of a large page [bytes]."""

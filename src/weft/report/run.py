@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from weft.lower.nodes import ring_note
+from weft.lower.machine import ring_note
 from weft.report import plots
 from weft.report.page import Figure, Section, simulated_section, write_page
 from weft.report.tables import Table, case_label, changed, effort, phase_times, us
