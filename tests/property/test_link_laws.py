@@ -85,9 +85,9 @@ def test_an_earlier_message_over_the_same_route_arrives_earlier(drawn):
 
 def alone(bench: LinkBench, source: int, target: int, size: int) -> int:
     """What a message takes over a free route: its slowest link once, and every latency [fs]."""
-    hops = bench.hops[bench.route(source, target)]
-    slowest = max(size * int(bench.machine.link[hop.link, y.LINK_DMA64]) // 64 for hop in hops)
-    return slowest + sum(hop.latency for hop in hops)
+    hops = bench.hops(*bench.route(source, target))
+    slowest = max(size * int(bench.machine.link[link, y.LINK_DMA64]) // 64 for link in hops[:, y.ROUTE_LINK])
+    return slowest + int(hops[:, y.ROUTE_LATENCY].sum())
 
 
 @pytest.mark.parametrize("name", FABRICS)

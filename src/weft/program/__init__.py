@@ -1,6 +1,6 @@
 """The lowered form: workgroup scripts, address maps and DMA commands, and how they become integer tables."""
 
-from weft.program.build import Hardware, Hop, Program, Wiring, build
+from weft.program.build import Hardware, Program, Wiring, build
 from weft.program.plan import (
     Buffer,
     ChunkRule,
@@ -25,7 +25,6 @@ __all__ = [
     "DmaMap",
     "Extent",
     "Hardware",
-    "Hop",
     "Kernel",
     "Load",
     "Mode",
