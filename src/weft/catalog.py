@@ -49,19 +49,21 @@ class Quantity:
             raise UnitError(f"{raw!r} is not a quantity; write it like '{self.example}'")
         return self.check(units.parse(str(raw), self.dimension), str(raw))
 
-    def check(self, value: float, text: str) -> float:
+    def check(self, value: float, text: str | None = None) -> float:
         """`value` as int or float if it obeys the rule, else UnitError; `text` is how it was written."""
+        low, high = _SIMULATED.get(self.dimension, (0.0, float("inf")))
+        broken = ""
         if not value >= 0 or (value == 0 and not self.zero_allowed):
             rule = "zero or more" if self.zero_allowed else "greater than zero"
-            raise UnitError(f"'{text}' must be {rule}; write it like '{self.example}'")
-        if self.at_most is not None and value > self.at_most:
-            raise UnitError(f"'{text}' must be at most {self.at_most:g}; write it like '{self.example}'")
-        low, high = _SIMULATED.get(self.dimension, (0.0, float("inf")))
-        if value > high or 0 < value < low:
-            shown = (units.format(bound, self.dimension) for bound in (low, high))
-            raise UnitError(f"'{text}' cannot be simulated; it must lie between {' and '.join(shown)}")
-        if self.whole and value != int(value):
-            raise UnitError(f"'{text}' must be a whole number ({self.dimension}); write it like '{self.example}'")
+            broken = f"must be {rule}; write it like '{self.example}'"
+        elif self.at_most is not None and value > self.at_most:
+            broken = f"must be at most {self.at_most:g}; write it like '{self.example}'"
+        elif value > high or 0 < value < low:
+            broken = f"cannot be simulated; it must lie between {self.format(low)} and {self.format(high)}"
+        elif self.whole and value != int(value):
+            broken = f"must be a whole number ({self.dimension}); write it like '{self.example}'"
+        if broken:
+            raise UnitError(f"'{self.format(value) if text is None else text}' {broken}")
         return int(value) if self.whole else float(value)
 
     def format(self, value: float) -> str:
@@ -76,7 +78,7 @@ class Quantity:
         """What pydantic receives, text with a unit or a plain number [base unit], as a number."""
         try:
             if isinstance(raw, int | float) and not isinstance(raw, bool):
-                return self.check(raw, self.format(raw))
+                return self.check(raw)
             return self.parse(raw)
         except UnitError as error:
             raise PydanticCustomError("quantity", "{reason}", {"reason": str(error)}) from None
@@ -194,25 +196,21 @@ def unknown_key(path: str, known: Collection[str], file: str | None = None) -> C
 
 
 def _leaf(raw: Any, quantity: Quantity | None, path: str, file: str) -> Leaf:
-    if not isinstance(raw, Mapping):
-        leaf = Leaf(raw, set_by_user(_text(raw), f" in {file}"))
+    if isinstance(raw, Mapping):
+        for key in raw:
+            if key not in _LEAF_KEYS:
+                raise unknown_key(key, _LEAF_KEYS, f"{file}: {path}")
+        missing = [key for key in ("value", "kind", "source") if raw.get(key) in (None, "")]
+        if missing:
+            raise ConfigError(f"'{missing[0]}' is missing; write the value like {_LEAF_EXAMPLE}", file, path)
+        if raw["kind"] not in _FILE_KINDS:
+            raise ConfigError(f"kind '{raw['kind']}' is not one of {', '.join(_FILE_KINDS)}", file, path)
+        ends = {key: _text(raw[key]) for key in ("low", "high") if key in raw}
+        source = Provenance(text=_text(raw["value"]), kind=raw["kind"], source=str(raw["source"]), **ends)
+        leaf = Leaf(raw["value"], source)
     else:
-        leaf = _full_leaf(raw, path, file)
+        leaf = Leaf(raw, set_by_user(_text(raw), f" in {file}"))
     return leaf if quantity is None else Leaf(_in_range(leaf, quantity, path, file), leaf.provenance)
-
-
-def _full_leaf(raw: Mapping[str, Any], path: str, file: str) -> Leaf:
-    for key in raw:
-        if key not in _LEAF_KEYS:
-            raise unknown_key(key, _LEAF_KEYS, f"{file}: {path}")
-    missing = [key for key in ("value", "kind", "source") if raw.get(key) in (None, "")]
-    if missing:
-        raise ConfigError(f"'{missing[0]}' is missing; write the value like {_LEAF_EXAMPLE}", file, path)
-    if raw["kind"] not in _FILE_KINDS:
-        raise ConfigError(f"kind '{raw['kind']}' is not one of {', '.join(_FILE_KINDS)}", file, path)
-    texts = {key: _text(raw[key]) for key in ("low", "high") if key in raw}
-    provenance = Provenance(text=_text(raw["value"]), kind=raw["kind"], source=str(raw["source"]), **texts)
-    return Leaf(raw["value"], provenance)
 
 
 def _in_range(leaf: Leaf, quantity: Quantity, path: str, file: str) -> float:
@@ -310,6 +308,8 @@ class Sourced(Part):
 
         Raises ConfigError for an unknown path (naming the nearest), a missing unit, or a broken rule.
         """
+        if not values:
+            return self
         fields = dict(self)
         for path, raw in values.items():
             if path not in self.rules():
@@ -384,44 +384,45 @@ class Shelf:
     lists: Mapping[str, str] = field(default_factory=dict)
     flags: tuple[str, ...] = ()
 
-    @property
-    def files(self) -> Traversable:
-        """The folder."""
-        return resources.files(self.package) / self.folder
-
     def names(self) -> list[str]:
         """The names of its files, sorted."""
-        return names_in(self.files)
+        files = (resources.files(self.package) / self.folder).iterdir()
+        return sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml"))
 
     def read(self, name_or_path: str | Path) -> Description:
         """The description with that name, or in that TOML file.
 
         Raises UnknownNameError, InputError or ConfigError.
         """
-        return self._read(find(self.noun, name_or_path, self.files), ())
+        return self._read(self._find(name_or_path), ())
+
+    def _find(self, name_or_path: str | Path, beside: Path = Path()) -> Path | Traversable:
+        """The packaged file with that name, or the path (from `beside`); UnknownNameError if it is neither."""
+        text = str(name_or_path)
+        if is_file(name_or_path):
+            return beside / text
+        if text not in self.names():
+            raise UnknownNameError(self.noun, text, self.names())
+        return resources.files(self.package) / self.folder / f"{text}.toml"
 
     def _read(self, file: Path | Traversable, seen: tuple[str, ...]) -> Description:
-        label = file_label(file)
+        label, folder = file_label(file), file.parent if isinstance(file, Path) else None
         if str(file) in seen:
             raise ConfigError("this file extends itself; remove one 'extends'", label, "extends")
-        document = read_toml(file)
-        base = self._base(document.pop("extends", None), file, (*seen, str(file)))
+        document, base = read_toml(file), Description({}, {}, "", None)
+        extends = document.pop("extends", None)
+        if extends is not None:
+            if not isinstance(extends, str):
+                wanted = f'{extends!r} is no name or path; write it like "{self.names()[0]}"'
+                raise ConfigError(wanted, label, "extends")
+            base = self._read(self._find(extends, folder or Path()), (*seen, str(file)))
         about = {key: value for key, value in base.about.items() if key in self.texts}
         about |= {"name": file.name.removesuffix(".toml"), **self._own(document, label)}
         leaves = {**base.leaves, **read_leaves(document, self.rules, label)}
         missing = [key for key in self.texts if key not in about]
         if missing:
             raise ConfigError(f'this text is missing; add a line like {missing[0]} = "..."', label, missing[0])
-        return Description(about, leaves, label, file.parent if isinstance(file, Path) else None)
-
-    def _base(self, extends: object, file: Path | Traversable, seen: tuple[str, ...]) -> Description:
-        if extends is None:
-            return Description({}, {}, "", None)
-        if not isinstance(extends, str):
-            wanted = f'{extends!r} is no name or path; write it like "{self.names()[0]}"'
-            raise ConfigError(wanted, file_label(file), "extends")
-        beside = file.parent if isinstance(file, Path) else Path()
-        return self._read(find(self.noun, extends, self.files, beside), seen)
+        return Description(about, leaves, label, folder)
 
     def _own(self, document: dict[str, Any], label: str) -> dict[str, Any]:
         """Takes texts, lists and truth values out of the document."""
@@ -439,26 +440,10 @@ class Shelf:
         return own
 
 
-def names_in(folder: Traversable) -> list[str]:
-    """Names of the TOML files of a packaged folder, sorted."""
-    files = [entry.name for entry in folder.iterdir()]
-    return sorted(name.removesuffix(".toml") for name in files if name.endswith(".toml"))
-
-
 def is_file(name_or_path: str | Path) -> bool:
     """Whether a user means a file rather than a name."""
     text = str(name_or_path)
     return isinstance(name_or_path, Path) or text.endswith(".toml") or "/" in text
-
-
-def find(noun: str, name_or_path: str | Path, folder: Traversable, beside: Path = Path()) -> Path | Traversable:
-    """The packaged file with that name, or the path (from `beside`); UnknownNameError if it is neither."""
-    text = str(name_or_path)
-    if is_file(name_or_path):
-        return beside / text
-    if text not in names_in(folder):
-        raise UnknownNameError(noun, text, names_in(folder))
-    return folder / f"{text}.toml"
 
 
 def file_label(file: Path | Traversable) -> str:

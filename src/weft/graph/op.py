@@ -55,11 +55,6 @@ def _sizes(what: str, value: Any, low: int) -> Any:
     return sizes if sizes.ndim else int(sizes)
 
 
-def is_one(size: object) -> bool:
-    """Whether a dimension is a number, not an array of them."""
-    return isinstance(size, int)
-
-
 def plain(value: Any) -> Any:
     """A number computed from dimensions as a whole number; an array as it is."""
     return value if np.ndim(value) else int(value)
@@ -90,7 +85,7 @@ class Tensor:
 
     def __post_init__(self) -> None:
         for size in self.shape:
-            if is_one(size) and size < 1:
+            if isinstance(size, int) and size < 1:
                 raise InputError(f"a tensor has the shape {self.shape}; every dimension must be at least 1")
         check_dtype(self.dtype)
         if self.role not in get_args(Role):
@@ -183,4 +178,4 @@ class Opaque(Op):
 
 
 def _bytes(count: int) -> tuple[Tensor, ...]:
-    return () if is_one(count) and count == 0 else (Tensor((count,), "int8", "buffer"),)
+    return () if isinstance(count, int) and count == 0 else (Tensor((count,), "int8", "buffer"),)

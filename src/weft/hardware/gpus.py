@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 from typing import Literal, Self, get_args
 
@@ -25,7 +26,7 @@ from weft.catalog import (
     broken_rule,
 )
 from weft.errors import InputError
-from weft.units import format_bytes, format_time
+from weft.units import format_bytes
 
 Dtype = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8"]
 """Data types of a matrix product; the sums are kept in FP32 (FP64 for fp64, INT32 for int8)."""
@@ -35,17 +36,6 @@ ClockState = Literal["peak", "boost", "sustained"]
 """Which clock a rate assumes: the data sheet's, the highest, or that of a long run at the power limit."""
 ACCESS_BYTES = 64
 """The finest request to memory, and the unit in which queues are counted [bytes]."""
-
-
-def _multiple(name: str, value: int, of_name: str, of: int) -> None:
-    if value % of:
-        raise broken_rule(f"{name} ({format_bytes(value)}) must be a multiple of {of_name} ({format_bytes(of)})")
-
-
-def _ascending(names: tuple[str, ...], values: tuple[float, ...]) -> None:
-    if any(low > high for low, high in pairwise(values)):
-        shown = ", ".join(f"{value:g}" for value in values)
-        raise broken_rule(f"{' <= '.join(names)} must hold, but they are {shown}")
 
 
 class Compute(Part):
@@ -61,14 +51,6 @@ class Compute(Part):
     max_workgroups_per_cu: Count
     port_bytes_per_clock: Count
     launch_latency: Seconds
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.threads_per_cu % self.wavefront_size:
-            raise broken_rule(
-                f"threads_per_cu ({self.threads_per_cu}) must be a multiple of wavefront_size ({self.wavefront_size})"
-            )
-        return self
 
 
 class Cache(Part):
@@ -91,16 +73,6 @@ class Cache(Part):
     def bandwidth(self) -> float:
         """Peak rate of all banks together [bytes/s]."""
         return self.banks * self.bytes_per_clock_per_bank * self.clock
-
-    @property
-    def sets(self) -> int:
-        """Number of sets of `ways` lines of 64 B."""
-        return self.capacity // (self.ways * ACCESS_BYTES)
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        _multiple("capacity", self.capacity, f"{self.ways} ways of {ACCESS_BYTES} B", self.ways * ACCESS_BYTES)
-        return self
 
 
 class MemoryCache(Part):
@@ -131,14 +103,6 @@ class Timing(Part):
     cdlr: Seconds
     wr: Seconds
     rtp: Seconds
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        for small, large in (("rcd", "ras"), ("ras", "rc")):
-            if getattr(self, small) > getattr(self, large):
-                small_text, large_text = (format_time(getattr(self, name)) for name in (small, large))
-                raise broken_rule(f"{small} ({small_text}) must be at most {large} ({large_text})")
-        return self
 
 
 class Memory(Part):
@@ -177,34 +141,6 @@ class Memory(Part):
         """Memory clock that gives `bandwidth` [hertz]; the delays in `timing` do not follow it."""
         return self.bandwidth / (self.channels * self.bytes_per_clock)
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.banks % self.bank_groups:
-            raise broken_rule(f"banks ({self.banks}) must be a multiple of bank_groups ({self.bank_groups})")
-        _multiple("interleave", self.interleave, "one access", ACCESS_BYTES)
-        small, large = sorted((self.row_bytes, self.interleave))
-        if large % small:
-            raise broken_rule(
-                f"row_bytes ({format_bytes(self.row_bytes)}) must be a multiple of interleave "
-                f"({format_bytes(self.interleave)}), or the other way round"
-            )
-        self._check_burst()
-        return self
-
-    def _check_burst(self) -> None:
-        if self.burst_bytes != self.burst_clocks * self.bytes_per_clock:
-            raise broken_rule(
-                f"burst_bytes ({format_bytes(self.burst_bytes)}) must be burst_clocks x bytes_per_clock "
-                f"({self.burst_clocks} x {self.bytes_per_clock} B); change them together"
-            )
-        if ACCESS_BYTES % self.burst_bytes:
-            raise broken_rule(
-                f"burst_bytes ({format_bytes(self.burst_bytes)}) must divide one access of {ACCESS_BYTES} B"
-            )
-        columns = (self.burst_clocks, self.ccd, self.ccd_long)
-        _ascending(("burst_clocks", "ccd", "ccd_long"), columns)
-        _ascending(("ccd", "ccd_update"), (self.ccd, self.ccd_update))
-
 
 class Arbiter(Part):
     """Communication-aware arbitration: how full a queue may be for communication to enter it.
@@ -221,14 +157,6 @@ class Arbiter(Part):
     intensity_medium: Share
     intensity_low: Share
     starvation_limit: Seconds
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        thresholds = ("threshold_high", "threshold_medium", "threshold_low")
-        intensities = ("intensity_low", "intensity_medium", "intensity_high")
-        for names in (thresholds, intensities):
-            _ascending(names, tuple(getattr(self, name) for name in names))
-        return self
 
 
 class Tracker(Part):
@@ -260,11 +188,6 @@ class Dma(Part):
     drain: Delay
     sync: Delay
     signal: Delay
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        _multiple("window", self.window, "one access", ACCESS_BYTES)
-        return self
 
 
 class GpuLink(Part):
@@ -352,6 +275,24 @@ Architecture = Literal["ampere", "ada", "hopper", "blackwell", "cdna1", "cdna2",
 """The generation of a GPU: it decides which kernels its libraries have."""
 
 
+_MULTIPLES = (
+    ("compute", "threads_per_cu", "wavefront_size"),
+    ("cache", "capacity", "ways", ACCESS_BYTES),
+    ("memory", "banks", "bank_groups"),
+    ("memory", "interleave", ACCESS_BYTES),
+    ("dma", "window", ACCESS_BYTES),
+)
+"""Values of a part that must be multiples of the product of what follows: other values, and bytes."""
+_ASCENDING = (
+    ("memory", "burst_clocks", "ccd", "ccd_long"),
+    ("memory", "ccd", "ccd_update"),
+    ("memory.timing", "rcd", "ras", "rc"),
+    ("arbiter", "threshold_high", "threshold_medium", "threshold_low"),
+    ("arbiter", "intensity_low", "intensity_medium", "intensity_high"),
+)
+"""Values of a part of which each must be at most the next."""
+
+
 class Gpu(Sourced):
     """A GPU: compute units, caches, memory, arbiter, tracker, DMA engines and links, and what it reaches."""
 
@@ -376,6 +317,36 @@ class Gpu(Sourced):
 
     def __hash__(self) -> int:
         return hash((self.name, *(getattr(self, part) for part in _PARTS)))
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for part, name, *factors in _MULTIPLES:
+            least = math.prod(of if isinstance(of, int) else self.value(f"{part}.{of}") for of in factors)
+            if self.value(f"{part}.{name}") % least:
+                of = " x ".join(f"{one} B" if isinstance(one, int) else one for one in factors)
+                shown = format_bytes(least) if ACCESS_BYTES in factors else least
+                raise broken_rule(f"{part}: {self._shown(part, name)} must be a multiple of {of} ({shown})")
+        for part, *names in _ASCENDING:
+            for low, high in pairwise(names):
+                if self.value(f"{part}.{low}") > self.value(f"{part}.{high}"):
+                    raise broken_rule(f"{part}: {self._shown(part, low)} must be at most {self._shown(part, high)}")
+        m = self.memory
+        if m.row_bytes % m.interleave and m.interleave % m.row_bytes:
+            row, interleave = self._shown("memory", "row_bytes"), self._shown("memory", "interleave")
+            raise broken_rule(f"memory: {row} must be a multiple of {interleave}, or the other way round")
+        if m.burst_bytes != m.burst_clocks * m.bytes_per_clock:
+            raise broken_rule(
+                f"memory: {self._shown('memory', 'burst_bytes')} must be burst_clocks x bytes_per_clock "
+                f"({m.burst_clocks} x {m.bytes_per_clock} B); change them together"
+            )
+        if ACCESS_BYTES % m.burst_bytes:
+            burst = self._shown("memory", "burst_bytes")
+            raise broken_rule(f"memory: {burst} must divide one access of {ACCESS_BYTES} B")
+        return self
+
+    def _shown(self, part: str, name: str) -> str:
+        """A value of a part with its name, for messages."""
+        return f"{name} ({self.text(f'{part}.{name}')})"
 
     @property
     def dies(self) -> int:

@@ -10,8 +10,7 @@ from weft.report import plots
 from weft.report.page import Figure, Section, simulated_section, write_page
 from weft.report.tables import Table, case_label, changed, effort, phase_times, us
 from weft.result import Comparison, Span, Timeline
-from weft.result.corun import words_of
-from weft.result.timeline import Cause
+from weft.result.timeline import Cause, words_of
 from weft.units import format_rate
 
 _PHASES = ("GEMM [µs]", "RS [µs]", "AG [µs]", "total [µs]")

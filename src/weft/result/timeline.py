@@ -298,3 +298,13 @@ REASONS = {
     "compute": "computing",
 }
 """What a workgroup does or waits for, in words; one that ends and the next in its place count as one."""
+
+
+_SHORT = {"gemm": "GEMM", "reduce_scatter": "RS", "all_gather": "AG"}
+_KINDS = {"update": "updates near memory"}
+
+
+def words_of(cause: Cause) -> str:
+    """A cause of traffic in words, such as "RS writes"."""
+    operator, kind = cause
+    return f"{_SHORT.get(operator, operator)} {_KINDS.get(kind, f'{kind}s')}"
