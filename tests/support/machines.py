@@ -83,7 +83,8 @@ def lowered(
 ) -> Program:
     """The lowered program of a graph under an overlap."""
     system = machine if isinstance(machine, System) else System(gpu=machine, gpus=max(graph.ranks, 2))
-    made = lower(find_pass(overlap).apply(graph, system.gpu), system, RunOptions(), simulated)
+    options = RunOptions(mode="mirrored" if simulated == 1 else "explicit")
+    made = lower(find_pass(overlap).apply(graph, system.gpu), system, options)
     hardware_ = machine_tables(
         system, simulated, RunOptions(request_bytes=request), system.gpu.compute.max_workgroups_per_cu
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar, cast
 
+import numpy as np
 import numpy.typing as npt
 
 from weft.graph.op import DTYPE_BYTES, OUTPUT_DTYPES, Op, Tensor, check_dtype, check_sizes
@@ -85,7 +86,7 @@ class Gemm(Op):
 
     def __str__(self) -> str:
         shape = f"{self.m} x {self.n} x {self.k} {self.dtype}"
-        return shape if isinstance(self.batch, int) and self.batch == 1 else f"{self.batch} x {shape}"
+        return shape if np.ndim(self.batch) == 0 and self.batch == 1 else f"{self.batch} x {shape}"
 
 
 def gemm(m: npt.ArrayLike, n: npt.ArrayLike, k: npt.ArrayLike, dtype: str = "bf16", batch: npt.ArrayLike = 1) -> Gemm:

@@ -85,7 +85,7 @@ class Tensor:
 
     def __post_init__(self) -> None:
         for size in self.shape:
-            if isinstance(size, int) and size < 1:
+            if np.ndim(size) == 0 and size < 1:
                 raise InputError(f"a tensor has the shape {self.shape}; every dimension must be at least 1")
         check_dtype(self.dtype)
         if self.role not in get_args(Role):
@@ -178,4 +178,4 @@ class Opaque(Op):
 
 
 def _bytes(count: int) -> tuple[Tensor, ...]:
-    return () if isinstance(count, int) and count == 0 else (Tensor((count,), "int8", "buffer"),)
+    return () if np.ndim(count) == 0 and count == 0 else (Tensor((count,), "int8", "buffer"),)

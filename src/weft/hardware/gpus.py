@@ -275,7 +275,7 @@ Architecture = Literal["ampere", "ada", "hopper", "blackwell", "cdna1", "cdna2",
 """The generation of a GPU: it decides which kernels its libraries have."""
 
 
-_MULTIPLES = (
+_MULTIPLES: tuple[tuple[str, str, *tuple[str | int, ...]], ...] = (
     ("compute", "threads_per_cu", "wavefront_size"),
     ("cache", "capacity", "ways", ACCESS_BYTES),
     ("memory", "banks", "bank_groups"),

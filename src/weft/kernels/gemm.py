@@ -212,6 +212,12 @@ def operand_sizes(gemm: Gemm, tiling: GemmTiling) -> tuple[int, int]:
     return rows * tiling.rows * slab, columns * tiling.columns * slab
 
 
+def operands(gemm: Gemm, tiling: GemmTiling, gpus: int, prefix: str = "") -> list[Buffer]:
+    """A and B on each of `gpus` simulated GPUs, as the buffers "a" and "b" with `prefix` before their names."""
+    sizes = operand_sizes(gemm, tiling)
+    return [Buffer(f"{prefix}{name}", ((size,),) * gpus) for name, size in zip("ab", sizes, strict=True)]
+
+
 def tile_table(gemm: Gemm, tiling: GemmTiling, chunks: int, first_chunk: int = 0) -> Work:
     """The output tiles in run order, one row each: chunk by chunk, beginning with `first_chunk` (the
     stagger).

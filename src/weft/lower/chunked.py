@@ -13,7 +13,7 @@ import numpy as np
 from weft.engine import layout as y
 from weft.graph import Gemm
 from weft.hardware import Gpu
-from weft.kernels import GemmTiling, gemm_kernel, operand_sizes, tile_table
+from weft.kernels import GemmTiling, gemm_kernel, operand_sizes, operands, tile_table
 from weft.lower.fit import check_whole
 from weft.lower.flux import chunked_tiles, copy_kernel
 from weft.options import SUSTAINED, RunOptions
@@ -161,9 +161,8 @@ class ChunkedScatter:
             ChunkRule(remote=RemoteMap("partials", p, False, "reduce_scatter", p % peers + 1))
             for p in range(SPLITS * peers)
         )
-        sizes = operand_sizes(self.gemm, self.tiling)
         return (
-            *(Buffer(name, ((size,),) * gpus) for name, size in zip(("a", "b"), sizes, strict=True)),
+            *operands(self.gemm, self.tiling, gpus),
             Buffer("output", ((part,) * SPLITS,) * gpus),
             Buffer("outgoing", ((share,) * (SPLITS * peers),) * gpus, rules),
             Buffer("partials", ((share,) * (SPLITS * peers),) * gpus),

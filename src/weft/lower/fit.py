@@ -91,10 +91,13 @@ def check_whole(tiling: GemmTiling) -> None:
         )
 
 
-def check_kernels(plan: Plan, gpu: Gpu) -> None:
-    """Raise InputError for a kernel of which a compute unit cannot hold a single workgroup."""
-    compute = gpu.compute
-    for kernel in _kernels(plan):
+def most_resident(plan: Plan, gpu: Gpu) -> int:
+    """The most workgroups of a plan's kernels that a compute unit can hold at once; kernels of a loop count once.
+
+    InputError for a kernel of which it cannot hold a single workgroup.
+    """
+    compute, held = gpu.compute, {}
+    for kernel in (placed.kernel for placed in plan.kernels if placed.kernel.workgroups > 0):
         for what, need, have in (
             ("registers", kernel.registers, compute.registers_per_cu),
             ("local memory", kernel.lds, compute.lds_per_cu),
@@ -104,26 +107,15 @@ def check_kernels(plan: Plan, gpu: Gpu) -> None:
                     f"a workgroup of {kernel.name} needs {format_bytes(need)} of {what}, but a compute unit of "
                     f"{gpu.name} has {format_bytes(have)}; choose a smaller tile"
                 )
-
-
-def most_resident(plan: Plan, gpu: Gpu) -> int:
-    """The most workgroups of a plan's kernels that a compute unit can hold at once; kernels of a loop count once."""
-    needs = {(k.threads, k.registers, k.lds): _held(k, gpu) for k in _kernels(plan)}
-    return min(gpu.compute.max_workgroups_per_cu, max(sum(needs.values()), 1))
+        held[kernel.threads, kernel.registers, kernel.lds] = occupancy(kernel, gpu)
+    return min(compute.max_workgroups_per_cu, max(sum(held.values()), 1))
 
 
 def occupancy(kernel: Kernel, gpu: Gpu) -> int:
     """How many workgroups of a kernel a compute unit holds at once, by its threads, registers and local memory."""
-    return min(gpu.compute.max_workgroups_per_cu, _held(kernel, gpu))
-
-
-def _kernels(plan: Plan) -> list[Kernel]:
-    return [placed.kernel for placed in plan.kernels if placed.kernel.workgroups > 0]
-
-
-def _held(kernel: Kernel, gpu: Gpu) -> int:
     compute = gpu.compute
     return min(
+        compute.max_workgroups_per_cu,
         compute.threads_per_cu // kernel.threads,
         compute.registers_per_cu // kernel.registers,
         compute.lds_per_cu // max(kernel.lds, 1),

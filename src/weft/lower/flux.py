@@ -21,10 +21,11 @@ from weft.kernels import (
     gather_kernel,
     gemm_kernel,
     operand_sizes,
+    operands,
     sum_kernel,
     tile_table,
 )
-from weft.kernels.ring import Ring
+from weft.kernels.ring import forwarded
 from weft.lower.fit import check_whole
 from weft.options import SUSTAINED, RunOptions
 from weft.program import (
@@ -177,13 +178,14 @@ class GemmScatter:
             *(ChunkRule(remote=RemoteMap("partials", p, False, "reduce_scatter", p + 1)) for p in peers),
             PLAIN_STORE,
         )
-        sizes = operand_sizes(self.gemm, self.tiling)
+        chunks = ((self._chunk,) * self.ranks,) * gpus
+        gathered = Buffer("gathered", chunks, forwarded("gathered", "all_gather", self.ranks))
         return (
-            *(Buffer(name, ((size,),) * gpus) for name, size in zip(("a", "b"), sizes, strict=True)),
-            Buffer("output", ((self._chunk,) * self.ranks,) * gpus, stores),
+            *operands(self.gemm, self.tiling, gpus),
+            Buffer("output", chunks, stores),
             Buffer("partials", ((self._chunk,) * (self.ranks - 1),) * gpus),
             Buffer("result", ((self._chunk,),) * gpus),
-            *([Buffer("gathered", ((self._chunk,) * self.ranks,) * gpus, Ring(self.ranks).gathered())] * self.gathers),
+            *([gathered] * self.gathers),
         )
 
 

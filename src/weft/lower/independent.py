@@ -19,7 +19,7 @@ from weft.kernels import (
     GemmTiling,
     adding_kernel,
     gemm_kernel,
-    operand_sizes,
+    operands,
     over_dies,
     stored_sizes,
     sums,
@@ -44,10 +44,6 @@ class _Product:
     first_chunk: int
     kernels: tuple[Kernel, ...]
 
-    def operands(self, gpus: int) -> list[Buffer]:
-        sizes = operand_sizes(self.gemm, self.tiling)
-        return [Buffer(f"{self.name} {operand}", ((size,),) * gpus) for operand, size in zip("ab", sizes, strict=True)]
-
 
 def lower_independent(
     graph: Graph, gpu: Gpu, options: RunOptions, moved: Mapping[str, CollectiveKernel], gpus: int = 1
@@ -58,6 +54,7 @@ def lower_independent(
     """
     products = _products(graph, gpu, options)
     stored = tuple(size for one in products.values() for size in stored_sizes(one.gemm, one.tiling))
+    inputs = [buffer for p in products.values() for buffer in operands(p.gemm, p.tiling, gpus, f"{p.name} ")]
     output = [Buffer("output", (stored,) * gpus, (CACHED_STORE,) * len(stored))] if products else []
     added = [sums(p.gemm, f"{p.name} sums", gpus) for p in products.values() if p.tiling.splits > 1]
     arrivals = [
@@ -67,7 +64,7 @@ def lower_independent(
     ]
     return Plan(
         kernels=_placed(graph, gpu, products, moved),
-        buffers=(*(b for p in products.values() for b in p.operands(gpus)), *output, *added, *arrivals),
+        buffers=(*inputs, *output, *added, *arrivals),
         work=(_numbered(products),) * gpus if products else (),
         wavefronts=max((one.tiling.wavefronts(gpu) for one in products.values()), default=1),
     )

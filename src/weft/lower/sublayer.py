@@ -1,9 +1,11 @@
-"""A sub-layer on the GPUs that reduce its output, and how its kernels are cut."""
+"""A GEMM and the ring collectives of its own output: kernel by kernel, or joined by T3's tracker."""
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
 
 from weft.engine import layout as y
 from weft.errors import InputError
@@ -15,141 +17,104 @@ from weft.kernels import (
     gather_kernel,
     gemm_kernel,
     near_memory_reduce_kernel,
-    operand_sizes,
+    operands,
     reduce_kernel,
     tile_table,
 )
-from weft.kernels.gemm import check_slots
-from weft.kernels.ring import Ring
+from weft.kernels.ring import forwarded, fused_reduce_scatter
 from weft.lower.fit import check_tile, check_whole
 from weft.options import SUSTAINED, RunOptions
-from weft.program import Buffer, ChunkRule, Kernel, PlacedKernel, Plan, Wait
-from weft.program.plan import Work
+from weft.program import Buffer, PlacedKernel, Plan, Wait
+from weft.program.plan import CACHED_STORE, Work
 
 
 @dataclass(frozen=True)
-class Problem:
-    """One GPU's share of a GEMM whose output `chunks` GPUs reduce; `ranks` are simulated (1: one stands for all).
+class RingSubLayer:
+    """One GPU's share of a GEMM whose output `ranks` GPUs reduce around a ring.
 
-    `options` say what clock the compute units run at.
+    `options` say what clock the compute units run at. Raises InputError for tiles that the GPU cannot hold, or of which
+    there are fewer than GPUs.
     """
 
     gemm: Gemm
-    chunks: int
+    ranks: int
     gpu: Gpu
     tiling: GemmTiling
-    ranks: int = 1
-    ring_tiling: RingTiling = field(default_factory=RingTiling)
     options: RunOptions = SUSTAINED
+    ring: RingTiling = field(default_factory=RingTiling)
 
     def __post_init__(self) -> None:
-        _check_fit(self)
+        check_whole(self.tiling)
+        tiles = check_tile(self.gemm, self.tiling, self.gpu)
+        if tiles < self.ranks:
+            raise InputError(
+                f"the output of {self.gemm} has {tiles} tiles of {self.tiling.rows} x {self.tiling.columns}, fewer "
+                f"than the {self.ranks} GPUs that reduce it; choose a smaller tile, fewer GPUs or a larger GEMM"
+            )
+
+    @cached_property
+    def tiles(self) -> Work:
+        """The output tiles of GPU 0 in their order: GPU g makes chunk g + 1 first."""
+        return tile_table(self.gemm, self.tiling, self.ranks, 1)
 
     @property
-    def ring(self) -> Ring:
-        """The ring over the GPUs that reduce the output."""
-        return Ring(self.chunks)
+    def even(self) -> bool:
+        """Whether the chunks that go around are of one size."""
+        return len(set(self._sizes(self.tiles))) == 1
 
-    @functools.cached_property
-    def product(self) -> Kernel:
-        """The producer's kernel: one object, whatever the overlap."""
-        return gemm_kernel(self.gemm, self.gpu, self.tiling, self.options)
+    def _work(self, gpus: int) -> tuple[Work, ...]:
+        """The output tiles of every simulated GPU."""
+        return self.tiles, *(tile_table(self.gemm, self.tiling, self.ranks, rank + 1) for rank in range(1, gpus))
 
-    @functools.cached_property
-    def work(self) -> tuple[Work, ...]:
-        """The output tiles of every simulated GPU in its staggered order."""
-        chunks = self.chunks
-        return tuple(
-            tile_table(self.gemm, self.tiling, chunks, self.ring.reduced_chunk(rank, 0)) for rank in range(self.ranks)
+    def _sizes(self, tiles: Work) -> tuple[int, ...]:
+        """Sizes of the output chunks in the order in which a GPU makes them [bytes]."""
+        return tuple(np.bincount(tiles[:, y.WORK_REGION], tiles[:, y.WORK_BYTES]).astype(int).tolist())
+
+    def plan(self, *, tracked: bool, gpus: int = 1) -> Plan:
+        """The GEMM, its reduce-scatter and the all-gather on `gpus` simulated GPUs (1: one stands for all).
+
+        Where it is `tracked`, the reduce-scatter is in T3's address map (ASPLOS 2024, arXiv:2401.16677), and two
+        kernels are left. Else there are three in a row, and the output is stored through the cache and written back
+        before others read it.
+        """
+        ranks, gpu = self.ranks, self.gpu
+        work = self._work(gpus)
+        sizes = tuple(map(self._sizes, work))
+        product = gemm_kernel(self.gemm, gpu, self.tiling, self.options)
+        # The all-gather begins with a GPU's own chunk, which it made last.
+        gathered = tuple((own[-1], *own[:-1]) for own in sizes)
+        buffers = (
+            *operands(self.gemm, self.tiling, gpus),
+            Buffer("gathered", gathered, forwarded("gathered", "all_gather", ranks)),
         )
+        if tracked:
+            gather = gather_kernel(ranks, gpu, self.ring, own=("output", ranks - 1))
+            # The reduce-scatter is over on a GPU when its own chunk is reduced and the last one for others has left.
+            over = (Wait("output", ranks - 1), *([Wait("output", ranks - 2, sent=True)] if ranks > 2 else ()))
+            kernels: tuple[PlacedKernel, ...] = (
+                PlacedKernel(product, monitor=True, operator="gemm"),
+                PlacedKernel(gather, after=(0,), after_chunks=over, operator="all_gather"),
+            )
+            output: tuple[Buffer, ...] = (Buffer("output", sizes, fused_reduce_scatter(ranks)),)
+        else:
+            reduce = reduce_kernel(ranks, gpu, self.ring, self.gemm.output_element_bytes)
+            gather = gather_kernel(ranks, gpu, self.ring, own=("result", 0))
+            kernels = (
+                # AMD's caches are written back at a kernel's end; NVIDIA's L2, where all SMs meet, keeps its lines.
+                PlacedKernel(product, release=gpu.vendor != "nvidia", operator="gemm"),
+                PlacedKernel(reduce, after=(0,), operator="reduce_scatter"),
+                PlacedKernel(gather, after=(1,), operator="all_gather"),
+            )
+            output = (
+                Buffer("output", sizes, (CACHED_STORE,) * ranks),
+                Buffer("received", sizes, forwarded("received", "reduce_scatter", ranks)),
+                Buffer("result", tuple((own[-1],) for own in sizes)),
+            )
+        return Plan(kernels, (*buffers[:2], *output, buffers[2]), work, self.tiling.wavefronts(gpu))
 
-    @functools.cached_property
-    def chunk_bytes(self) -> tuple[tuple[int, ...], ...]:
-        """Sizes of the output chunks of every simulated GPU, in the order in which it makes them [bytes]."""
-        return tuple(
-            tuple(int(work[work[:, y.WORK_REGION] == p, y.WORK_BYTES].sum()) for p in range(self.chunks))
-            for work in self.work
-        )
-
-    @property
-    def gathered_bytes(self) -> tuple[tuple[int, ...], ...]:
-        """Sizes of the chunks by all-gather position: a GPU's own (made last) first [bytes]."""
-        return tuple((sizes[-1], *sizes[:-1]) for sizes in self.chunk_bytes)
-
-    def operands(self) -> list[Buffer]:
-        """The GEMM's inputs."""
-        sizes = operand_sizes(self.gemm, self.tiling)
-        return [Buffer(name, ((size,),) * self.ranks) for name, size in zip(("a", "b"), sizes, strict=True)]
-
-    def output(self, rules: tuple[ChunkRule, ...]) -> Buffer:
-        """The GEMM's output in chunks, under an address map."""
-        return Buffer("output", self.chunk_bytes, rules)
-
-    def gathered(self) -> Buffer:
-        """Where the all-gather collects the reduced chunks of the others."""
-        return Buffer("gathered", self.gathered_bytes, self.ring.gathered())
-
-
-def _check_fit(problem: Problem) -> None:
-    check_slots(problem.ring_tiling.slots, "ring tiling")
-    tiling, gemm = problem.tiling, problem.gemm
-    check_whole(tiling)
-    tiles = check_tile(gemm, tiling, problem.gpu)
-    if tiles < problem.chunks:
-        raise InputError(
-            f"the output of {gemm} has {tiles} tiles of {tiling.rows} x {tiling.columns}, fewer than the "
-            f"{problem.chunks} GPUs that reduce it; choose a smaller tile, fewer GPUs or a larger GEMM"
-        )
-
-
-def sequential(problem: Problem) -> Plan:
-    """Three kernels in a row; the output is stored through the cache and written back before others read it."""
-    chunks, gpu, ring = problem.chunks, problem.gpu, problem.ring
-    reduce = reduce_kernel(chunks, gpu, problem.ring_tiling, problem.gemm.output_element_bytes)
-    gather = gather_kernel(chunks, gpu, problem.ring_tiling, own=("result", 0))
-    return Plan(
-        kernels=(
-            # AMD's caches are written back at a kernel's end; NVIDIA's L2, where all SMs meet, keeps its lines.
-            PlacedKernel(problem.product, release=gpu.vendor != "nvidia", operator="gemm"),
-            PlacedKernel(reduce, after=(0,), operator="reduce_scatter"),
-            PlacedKernel(gather, after=(1,), operator="all_gather"),
-        ),
-        buffers=(
-            *problem.operands(),
-            problem.output(ring.stored_output()),
-            Buffer("received", problem.chunk_bytes, ring.received()),
-            Buffer("result", tuple((sizes[-1],) for sizes in problem.chunk_bytes)),
-            problem.gathered(),
-        ),
-        work=problem.work,
-        wavefronts=problem.tiling.wavefronts(gpu),
-    )
-
-
-def near_memory_scatter(problem: Problem) -> Plan:
-    """One kernel that sends each chunk on, as updates, when it has been fully updated."""
-    kernel = near_memory_reduce_kernel(problem.chunks, problem.gpu, problem.ring_tiling)
-    return Plan(
-        kernels=(PlacedKernel(kernel, operator="reduce_scatter"),),
-        buffers=(Buffer("output", problem.chunk_bytes, problem.ring.updated_output()),),
-        work=(),
-    )
-
-
-def track_and_trigger(problem: Problem) -> Plan:
-    """T3 (ASPLOS 2024, arXiv:2401.16677): the reduce-scatter is in the address map; two kernels are left."""
-    chunks, gpu, ring = problem.chunks, problem.gpu, problem.ring
-    gather = gather_kernel(chunks, gpu, problem.ring_tiling, own=("output", chunks - 1))
-    # The reduce-scatter is over on a GPU when its own chunk is reduced and the last one for others has left.
-    over = [Wait("output", chunks - 1)]
-    if chunks > 2:
-        over.append(Wait("output", chunks - 2, sent=True))
-    return Plan(
-        kernels=(
-            PlacedKernel(problem.product, monitor=True, operator="gemm"),
-            PlacedKernel(gather, after=(0,), after_chunks=tuple(over), operator="all_gather"),
-        ),
-        buffers=(*problem.operands(), problem.output(ring.fused_reduce_scatter()), problem.gathered()),
-        work=problem.work,
-        wavefronts=problem.tiling.wavefronts(gpu),
-    )
+    def near_memory_scatter(self, gpus: int = 1) -> Plan:
+        """The reduce-scatter alone: one kernel that sends each chunk on, as updates, when it has been fully updated."""
+        updates = forwarded("output", "reduce_scatter", self.ranks, update=True)
+        output = Buffer("output", tuple(map(self._sizes, self._work(gpus))), updates)
+        kernel = near_memory_reduce_kernel(self.ranks, self.gpu, self.ring)
+        return Plan((PlacedKernel(kernel, operator="reduce_scatter"),), (output,), ())
