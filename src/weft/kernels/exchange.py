@@ -148,18 +148,8 @@ class ChannelExchange:
                 wait = Wait("staged", turn - 1, bytes=came * self.tiling.on_wire(self.slice))
                 slot = arrived % self.tiling.depth * self._slot
                 _, keep = self._accesses(self.slice, self._piece, self._offset(turn, place, arrived))
-                loads.append(
-                    Load(
-                        "staged",
-                        turn - 1,
-                        unit,
-                        last,
-                        self.collective,
-                        row_stride=self.fifo,
-                        step_stride=unit,
-                        offset=slot,
-                    )  # fmt: skip
-                )
+                name, fifo = self.collective, self.fifo
+                loads.append(Load("staged", turn - 1, unit, last, name, row_stride=fifo, step_stride=unit, offset=slot))
                 stores.append(keep)
             yield _phase(self.slice, self._piece, tuple(loads), tuple(stores), wait, delay)
             delay = self.tiling.sync

@@ -48,8 +48,7 @@ def lower(graph: Graph, system: System, options: RunOptions) -> Lowered:
     other operators have buffers of their own. Raises InputError for what no kernel carries out, and for a mode that the
     graph or the system does not allow.
     """
-    for node in graph:
-        _check_operator(node)
+    check_operators(graph)
     if len(graph) > MOST_NODES:
         raise InputError(f"{len(graph)} operators are queued; a run holds between 1 and {MOST_NODES}")
     if is_joined(graph):
@@ -61,16 +60,22 @@ def lower(graph: Graph, system: System, options: RunOptions) -> Lowered:
     return Lowered(settled, plan, paced(system, moved.values()), gpus)
 
 
-def _check_operator(node: Node) -> None:
-    """Raise InputError for an operator that no kernel carries out."""
-    op, ask = node.op, "ask weft.estimate for a closed form"
-    if not isinstance(op, Gemm | Collective):
-        raise InputError(f"the engine has no kernel for '{node.id}' ({op.kind}); it runs GEMMs and collectives: {ask}")
-    sizes = (op.m, op.n, op.k, op.batch) if isinstance(op, Gemm) else (op.bytes, op.ranks)
-    if not all(isinstance(size, int) for size in sizes):
-        raise InputError(f"the dimensions of '{node.id}' are arrays; a run takes a whole number for each, or {ask}")
-    if isinstance(op, Gemm) and op.batch > 1:
-        raise InputError(f"'{node.id}' is a batch of {op.batch} GEMMs; the engine has kernels for single ones: {ask}")
+def check_operators(graph: Graph) -> None:
+    """Raise InputError for an operator that no kernel of the engine carries out."""
+    ask = "ask weft.estimate for a closed form"
+    for node in graph:
+        op = node.op
+        if not isinstance(op, Gemm | Collective):
+            raise InputError(
+                f"the engine has no kernel for '{node.id}' ({op.kind}); it runs GEMMs and collectives: {ask}"
+            )
+        sizes = (op.m, op.n, op.k, op.batch) if isinstance(op, Gemm) else (op.bytes, op.ranks)
+        if not all(isinstance(size, int) for size in sizes):
+            raise InputError(f"the dimensions of '{node.id}' are arrays; a run takes a whole number for each, or {ask}")
+        if isinstance(op, Gemm) and op.batch > 1:
+            raise InputError(
+                f"'{node.id}' is a batch of {op.batch} GEMMs; the engine has kernels for single ones: {ask}"
+            )
 
 
 def _simulated(graph: Graph, system: System, options: RunOptions, *, even: bool = True) -> int:
@@ -122,8 +127,14 @@ def paced(system: System, kernels: Iterable[CollectiveKernel]) -> System:
 
 
 def _joined(graph: Graph, system: System, options: RunOptions) -> Lowered:
-    ops = {node.name: node for node in graph}
+    ops = {node.id: node for node in graph}
     reduce, gather, gemm = (ops.get(name) for name in ("reduce_scatter", "all_gather", "gemm"))
+    others = [name for name in ops if name not in ("reduce_scatter", "all_gather", "gemm")]
+    if others or (reduce is None and (gemm is None or gather is None or gather.choice.driver != "dma")):
+        raise InputError(
+            "tiles and steps of a ring join one 'gemm', its 'reduce_scatter' and its 'all_gather', or copies with the "
+            f"GEMM behind them; {', '.join(ops)} are others: give their collectives the kernel 'library'"
+        )
     tiling: GemmTiling
     if gemm is not None and gather is not None and reduce is None:
         gpus = _simulated(graph, system, options)
@@ -139,8 +150,10 @@ def _joined(graph: Graph, system: System, options: RunOptions) -> Lowered:
         tiling = given or tiling_for(product, system.gpu, options, graph.ranks)
         ring = RingSubLayer(product, graph.ranks, system.gpu, tiling, options)
         gpus = _simulated(graph, system, options, even=ring.even)
-        tracked = reduce.choice.driver == "tracker"
-        plan = ring.near_memory_scatter(gpus) if gemm is None else ring.plan(tracked=tracked, gpus=gpus)
+        if gemm is None:
+            plan = ring.near_memory_scatter(gpus)
+        else:
+            plan = (ring.track_and_trigger if reduce.choice.driver == "tracker" else ring.sequential)(graph, gpus)
     settled = graph.map(
         lambda node: replace(node, choice=replace(node.choice, tiling=tiling)) if isinstance(node.op, Gemm) else node
     )

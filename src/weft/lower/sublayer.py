@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 
 from weft.engine import layout as y
 from weft.errors import InputError
-from weft.graph import Gemm
+from weft.graph import Gemm, Graph
 from weft.hardware import Gpu
 from weft.kernels import (
     GemmTiling,
@@ -24,7 +25,7 @@ from weft.kernels import (
 from weft.kernels.ring import forwarded, fused_reduce_scatter
 from weft.lower.fit import check_tile, check_whole
 from weft.options import SUSTAINED, RunOptions
-from weft.program import Buffer, PlacedKernel, Plan, Wait
+from weft.program import Buffer, ChunkRule, Kernel, PlacedKernel, Plan, Wait
 from weft.program.plan import CACHED_STORE, Work
 
 
@@ -70,47 +71,38 @@ class RingSubLayer:
         """Sizes of the output chunks in the order in which a GPU makes them [bytes]."""
         return tuple(np.bincount(tiles[:, y.WORK_REGION], tiles[:, y.WORK_BYTES]).astype(int).tolist())
 
-    def plan(self, *, tracked: bool, gpus: int = 1) -> Plan:
-        """The GEMM, its reduce-scatter and the all-gather on `gpus` simulated GPUs (1: one stands for all).
+    def sequential(self, graph: Graph, gpus: int = 1) -> Plan:
+        """The graph's steps, each behind what it waits for and what is before it in its stream.
 
-        Where it is `tracked`, the reduce-scatter is in T3's address map (ASPLOS 2024, arXiv:2401.16677), and two
-        kernels are left. Else there are three in a row, and the output is stored through the cache and written back
-        before others read it.
+        The output is stored through the cache and written back before others read it. Raises InputError for a step
+        that waits for tiles.
         """
-        ranks, gpu = self.ranks, self.gpu
+        reduce = reduce_kernel(self.ranks, self.gpu, self.ring, self.gemm.output_element_bytes)
+        gather = gather_kernel(self.ranks, self.gpu, self.ring, own=("result", 0))
+        steps = {
+            # AMD's caches are written back at a kernel's end; NVIDIA's L2, where all SMs meet, keeps its lines.
+            "gemm": PlacedKernel(self.product, release=self.gpu.vendor != "nvidia", operator="gemm"),
+            "reduce_scatter": PlacedKernel(reduce, operator="reduce_scatter"),
+            "all_gather": PlacedKernel(gather, operator="all_gather"),
+        }
         work = self._work(gpus)
         sizes = tuple(map(self._sizes, work))
-        product = gemm_kernel(self.gemm, gpu, self.tiling, self.options)
-        # The all-gather begins with a GPU's own chunk, which it made last.
-        gathered = tuple((own[-1], *own[:-1]) for own in sizes)
-        buffers = (
-            *operands(self.gemm, self.tiling, gpus),
-            Buffer("gathered", gathered, forwarded("gathered", "all_gather", ranks)),
+        received = Buffer("received", sizes, forwarded("received", "reduce_scatter", self.ranks))
+        result = Buffer("result", tuple((own[-1],) for own in sizes))
+        return self._plan(_placed(steps, graph), graph, work, (CACHED_STORE,) * self.ranks, received, result)
+
+    def track_and_trigger(self, graph: Graph, gpus: int = 1) -> Plan:
+        """T3 (ASPLOS 2024, arXiv:2401.16677): the reduce-scatter is in the address map; the others are left."""
+        last = self.ranks - 1
+        gather = gather_kernel(self.ranks, self.gpu, self.ring, own=("output", last))
+        # The reduce-scatter is over on a GPU when its own chunk is reduced and the last one for others has left.
+        over = (Wait("output", last), *([Wait("output", last - 1, sent=True)] if last > 1 else ()))
+        kernels = (
+            PlacedKernel(self.product, monitor=True, operator="gemm"),
+            PlacedKernel(gather, after=(0,), after_chunks=over, operator="all_gather"),
         )
-        if tracked:
-            gather = gather_kernel(ranks, gpu, self.ring, own=("output", ranks - 1))
-            # The reduce-scatter is over on a GPU when its own chunk is reduced and the last one for others has left.
-            over = (Wait("output", ranks - 1), *([Wait("output", ranks - 2, sent=True)] if ranks > 2 else ()))
-            kernels: tuple[PlacedKernel, ...] = (
-                PlacedKernel(product, monitor=True, operator="gemm"),
-                PlacedKernel(gather, after=(0,), after_chunks=over, operator="all_gather"),
-            )
-            output: tuple[Buffer, ...] = (Buffer("output", sizes, fused_reduce_scatter(ranks)),)
-        else:
-            reduce = reduce_kernel(ranks, gpu, self.ring, self.gemm.output_element_bytes)
-            gather = gather_kernel(ranks, gpu, self.ring, own=("result", 0))
-            kernels = (
-                # AMD's caches are written back at a kernel's end; NVIDIA's L2, where all SMs meet, keeps its lines.
-                PlacedKernel(product, release=gpu.vendor != "nvidia", operator="gemm"),
-                PlacedKernel(reduce, after=(0,), operator="reduce_scatter"),
-                PlacedKernel(gather, after=(1,), operator="all_gather"),
-            )
-            output = (
-                Buffer("output", sizes, (CACHED_STORE,) * ranks),
-                Buffer("received", sizes, forwarded("received", "reduce_scatter", ranks)),
-                Buffer("result", tuple((own[-1],) for own in sizes)),
-            )
-        return Plan(kernels, (*buffers[:2], *output, buffers[2]), work, self.tiling.wavefronts(gpu))
+        kept = tuple(kernel for kernel in kernels if kernel.operator in graph.operators)
+        return self._plan(kept, graph, self._work(gpus), fused_reduce_scatter(self.ranks))
 
     def near_memory_scatter(self, gpus: int = 1) -> Plan:
         """The reduce-scatter alone: one kernel that sends each chunk on, as updates, when it has been fully updated."""
@@ -118,3 +110,49 @@ class RingSubLayer:
         output = Buffer("output", tuple(map(self._sizes, self._work(gpus))), updates)
         kernel = near_memory_reduce_kernel(self.ranks, self.gpu, self.ring)
         return Plan((PlacedKernel(kernel, operator="reduce_scatter"),), (output,), ())
+
+    @property
+    def product(self) -> Kernel:
+        """The producer's kernel: the same whatever the overlap."""
+        return gemm_kernel(self.gemm, self.gpu, self.tiling, self.options)
+
+    def _plan(
+        self, kernels: tuple[PlacedKernel, ...], graph: Graph, work: tuple[Work, ...],
+        rules: tuple[ChunkRule, ...], *others: Buffer,
+    ) -> Plan:  # fmt: skip
+        """A plan whose GEMM stores its output under an address map, for `others` and what a gather collects."""
+        sizes = tuple(map(self._sizes, work))
+        # The all-gather begins with a GPU's own chunk, which it made last.
+        own_first = tuple((own[-1], *own[:-1]) for own in sizes)
+        gathered = Buffer("gathered", own_first, forwarded("gathered", "all_gather", self.ranks))
+        buffers = (
+            *operands(self.gemm, self.tiling, len(work)),
+            Buffer("output", sizes, rules),
+            *others,
+            *([gathered] * ("all_gather" in graph.operators)),
+        )
+        return Plan(kernels, buffers, work, self.tiling.wavefronts(self.gpu))
+
+
+def _placed(steps: Mapping[str, PlacedKernel], graph: Graph) -> tuple[PlacedKernel, ...]:
+    """The kernels of a graph's nodes in its order, with the order and the shares that it gives them."""
+    rows = {node.id: row for row, node in enumerate(graph)}
+    streams, placed = graph.streams, []
+    last: dict[str, int] = {}
+    for row, node in enumerate(graph):
+        tiles = [edge.node for edge in node.edges if edge.by == "tile"]
+        if tiles:
+            raise InputError(f"'{node.id}', a step of a ring, waits for '{tiles[0]}' by tile; let it wait by kernel")
+        after = {rows[edge.node] for edge in node.edges} | {last[s] for s in (node.stream,) if s in last}
+        choice = node.choice
+        placed.append(
+            replace(
+                steps[node.id],
+                after=tuple(sorted(after)),
+                priority=choice.priority,
+                compute_units=choice.compute_units,
+                stream=streams.index(node.stream),
+            )
+        )
+        last[node.stream] = row
+    return tuple(placed)

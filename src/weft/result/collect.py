@@ -36,7 +36,9 @@ def collect(program: Program, m: Machine, resident: Mapping[str, int]) -> dict[s
     causes: list[Cause] = [(name, kind) for name in program.operators for kind in ("read", "write", "update")]
     traffic, served = m.traffic.sum(axis=0), m.served.sum(axis=0)
     begin = min(int(start) for start in m.gpu[:, y.GPU_START])
-    end = max((span.end_fs for span in spans), default=int(m.clock[y.CLOCK_NOW]))
+    # A fused reduce-scatter is no kernel: it ends when its last chunk is whole and gone.
+    fused = [at for one in chunks if one.buffer == "output" for at in (one.complete_fs, one.last_sent_fs) if at]
+    end = max((*(span.end_fs for span in spans), *fused), default=int(m.clock[y.CLOCK_NOW]))
     held: dict[str, set[int]] = {}
     for k, placed in enumerate(program.plan.kernels):
         held.setdefault(placed.operator, set()).update(_log(m, 0, k)[:, y.WORKLOG_UNIT].tolist())
