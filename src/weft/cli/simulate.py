@@ -19,7 +19,6 @@ from weft.cli.options import (
     file_option,
     folder_option,
     gpu_options,
-    machine,
     parse_collective,
     parse_split,
     request_option,
@@ -33,7 +32,7 @@ from weft.errors import InputError, UnknownNameError, join_or
 
 if TYPE_CHECKING:
     from weft.graph import Collective, Gemm, Graph
-    from weft.hardware import Gpu
+    from weft.hardware import Gpu, System
     from weft.options import RunOptions
     from weft.result import Comparison
     from weft.schedule import Sharing
@@ -114,7 +113,7 @@ _COUNTED = ("engines", "engines_per_peer", "threads")
     help="Which loop of --beside the host launches first.  [default: the collective where it has priority, "
     "else the GEMM]",
 )
-@gpu_options("t3-paper")
+@gpu_options("t3-paper", changed="the GPU, its node or its library")
 @request_option("512, with --beside as suits the GPU")
 @file_option("--json", "json_file", "Write every run as JSON.")
 @file_option("--trace", "trace_file", "Write a trace of --overlap for Perfetto and HTA, one file per rank.")
@@ -168,10 +167,17 @@ def _sub_layer(
     _refuse_sharing(chosen, split, copies)
     layer = _layer(model, sublayer, gemm, tp, dtype)
     _check_overlaps(chosen, compare or (), traced)
-    on = machine(gpu, assignments)
+    on = _machine(gpu, assignments, tp)
     if compare is None:
         return Comparison({chosen: weft.simulate(layer, on, chosen, options)})
     return weft.compare(layer, on, (*compare, chosen), options)
+
+
+def _machine(gpu: str, assignments: tuple[str, ...], ranks: int) -> System:
+    """`ranks` GPUs with the values that --set changes, also of their nodes; InputError for what cannot be."""
+    from weft import hardware
+
+    return hardware.system(hardware.gpu(gpu), gpus=ranks).replace(dict(map(hardware.parse_assignment, assignments)))
 
 
 def _layer(model: str | None, name: str | None, gemm: tuple[int, ...] | None, tp: int, dtype: str) -> Graph:
@@ -226,19 +232,19 @@ def _beside(
     for name, value in (("model", model), ("sublayer", sublayer), ("compare", compare)):
         if value is not None:
             raise InputError(f"--beside takes no --{name}; it runs --gemm and the collective alone")
-    on = machine(gpu, assignments)
-    passes = _sharing(overlap or "streams", split, copies or (), first, on)
+    _check_counts(loops, ranks)
+    on = _machine(gpu, assignments, ranks)
+    passes = _sharing(overlap or "streams", split, copies or (), first, on.gpu)
     if gemm is None:
         raise InputError("--beside needs the GEMM of one GPU: give --gemm M,N,K, like 8192,8192,8192")
     shape = Gemm(*three_sizes(gemm), dtype)
-    _check_counts(loops, ranks)
     moved = Collective(*parse_collective(beside), ranks, dtype)
     graph = _loops(shape, moved, loops or (4,), on, passes[0], options)
     return weft.compare(graph, on, passes, options)
 
 
 def _loops(
-    gemm: Gemm, moved: Collective, loops: tuple[int, ...], on: Gpu, overlap: Sharing, options: RunOptions
+    gemm: Gemm, moved: Collective, loops: tuple[int, ...], on: System, overlap: Sharing, options: RunOptions
 ) -> Graph:
     import weft
 

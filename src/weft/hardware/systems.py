@@ -301,6 +301,8 @@ class System(Part):
 
         Raises ConfigError for an unknown path (naming the nearest), a missing unit, or a broken rule.
         """
+        if not values:
+            return self
         split: dict[str, dict[str, Any]] = {}
         for path, value in values.items():
             part, own = self._part(path)

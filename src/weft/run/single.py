@@ -96,20 +96,16 @@ class Runner:
     def timeline(self, overlap: str | Pass) -> Timeline:
         """What happens under an overlap: simulated, or put together of the runs that an ideal takes its times from."""
         chosen = find_pass(overlap)
-        if chosen not in self.done:
-            made = self._ideal(chosen) if isinstance(chosen, Ideal) else self._simulated(chosen)
-            self.done[chosen] = made
-        return self.done[chosen]
-
-    def _simulated(self, overlap: Pass) -> Timeline:
-        if isinstance(overlap, Sharing):
-            overlap = settled(overlap, self.graph, self.system, self.options)
-        graph = overlap.apply(self.graph, self.system.gpu)
-        policy = self.options.arbiter or overlap.arbiter
-        return execute(graph, self.system, replace(self.options, arbiter=policy), overlap.name)
-
-    def _ideal(self, overlap: Ideal) -> Timeline:
-        return assembled(overlap, self.graph, {name: self.timeline(name) for name in overlap.runs})
+        if chosen in self.done:
+            return self.done[chosen]
+        if isinstance(chosen, Ideal):
+            made = assembled(chosen, self.graph, {name: self.timeline(name) for name in chosen.runs})
+        else:
+            whole = settled(chosen, self.graph, self.system, self.options) if isinstance(chosen, Sharing) else chosen
+            options = replace(self.options, arbiter=self.options.arbiter or chosen.arbiter)
+            made = execute(whole.apply(self.graph, self.system.gpu), self.system, options, chosen.name)
+        self.done[chosen] = made
+        return made
 
 
 def assembled(overlap: Ideal, graph: Graph, parts: Mapping[str, Timeline]) -> Timeline:
