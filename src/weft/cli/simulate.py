@@ -160,17 +160,17 @@ def _sub_layer(
     gpu: str, assignments: tuple[str, ...], **_beside: Any,
 ) -> Comparison:  # fmt: skip
     """A sub-layer under --overlap, beside the baseline and those of --compare if there are any."""
-    import weft
     from weft.result import Comparison
+    from weft.run import compare as compare_overlaps
+    from weft.run import simulate as simulate_one
 
     chosen = overlap or "t3-mca"
-    _refuse_sharing(chosen, split, copies)
+    _check_overlap(chosen, compare or (), split, copies, traced)
     layer = _layer(model, sublayer, gemm, tp, dtype)
-    _check_overlaps(chosen, compare or (), traced)
     on = _machine(gpu, assignments, tp)
     if compare is None:
-        return Comparison({chosen: weft.simulate(layer, on, chosen, options)})
-    return weft.compare(layer, on, (*compare, chosen), options)
+        return Comparison({chosen: simulate_one(layer, on, chosen, options)})
+    return compare_overlaps(layer, on, (*compare, chosen), options)
 
 
 def _machine(gpu: str, assignments: tuple[str, ...], ranks: int) -> System:
@@ -192,25 +192,16 @@ def _layer(model: str | None, name: str | None, gemm: tuple[int, ...] | None, tp
     return split(SubLayer.custom(*three_sizes(gemm), dtype), tp)
 
 
-def _check_overlaps(overlap: str, compared: tuple[str, ...], traced: bool) -> None:
-    from weft.schedule import Ideal, find_pass
+def _check_overlap(
+    overlap: str, compared: tuple[str, ...], split: str | None, copies: tuple[str, ...] | None, traced: bool
+) -> None:
+    """Raise InputError for an overlap that a sub-layer has no use for, or an option of one that shares a GPU."""
+    from weft.schedule import SHARING, Ideal, find_pass
 
-    for name in compared:
-        find_pass(name)
-    if isinstance(find_pass(overlap), Ideal) and traced:
+    if overlap in (*SHARING, ALL):
         raise InputError(
-            f"'{overlap}' is computed, not simulated: it has no trace; choose another --overlap, like t3-mca"
-        )
-
-
-def _refuse_sharing(name: str, split: str | None, copies: tuple[str, ...] | None) -> None:
-    """Raise InputError for a way to share a GPU, or an option of one, where nothing runs beside the GEMM."""
-    from weft.schedule import SHARING
-
-    if name in (*SHARING, ALL):
-        raise InputError(
-            f"overlap '{name}' shares a GPU between kernels that do not depend on each other, but those of a sub-layer "
-            f"do; give --gemm M,N,K --beside all_gather:896MiB --overlap {name}"
+            f"overlap '{overlap}' shares a GPU between kernels that do not depend on each other, but those of a "
+            f"sub-layer do; give --gemm M,N,K --beside all_gather:896MiB --overlap {overlap}"
         )
     for given, what in (
         (split, f"--split {split} shares compute units with"),
@@ -218,6 +209,12 @@ def _refuse_sharing(name: str, split: str | None, copies: tuple[str, ...] | None
     ):
         if given is not None:
             raise InputError(f"{what} --beside, which is missing; add it or leave it out")
+    for name in compared:
+        find_pass(name)
+    if isinstance(find_pass(overlap), Ideal) and traced:
+        raise InputError(
+            f"'{overlap}' is computed, not simulated: it has no trace; choose another --overlap, like t3-mca"
+        )
 
 
 def _beside(

@@ -76,13 +76,10 @@ class RingKernels(Sourced):
         return found
 
 
+@cache
 def ring_kernels(vendor: str, architecture: str) -> RingKernels:
     """What the library costs on a generation of GPUs: "cdna" serves all of AMD's, "ampere" also unknown ones."""
-    return _of_generation("cdna" if vendor == "amd" else architecture if architecture in GENERATIONS else "ampere")
-
-
-@cache
-def _of_generation(name: str) -> RingKernels:
+    name = "cdna" if vendor == "amd" else architecture if architecture in GENERATIONS else "ampere"
     table = read_toml(resources.files("weft.hardware") / "catalog" / _FILE)[name]
     label = f"{_FILE}: {name}"
     return RingKernels.from_leaves({"name": name}, read_leaves(table, RingKernels.rules(), label), label)
@@ -294,7 +291,8 @@ class System(Part):
     @property
     def changes(self) -> tuple[str, ...]:
         """What the user set, as texts such as "memory.bandwidth = 2 TB/s"."""
-        return tuple(f"{path} = {p.text}" for path, p in self.provenance.items() if p.kind == "set by user")
+        own = (*self.gpu.changes, *(self.node.changes if self.node else ()))
+        return (*own, *(f"{_LIBRARY}{change}" for change in self.library.changes))
 
     def replace(self, values: Mapping[str, Any]) -> Self:
         """A copy with the values at the given paths replaced, such as {"link.bandwidth": "300 GB/s"}.

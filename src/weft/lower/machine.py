@@ -40,7 +40,10 @@ def gpu_row(gpu: Gpu, start: float = 0.0, options: RunOptions = SUSTAINED) -> Ta
     t, dma, tracker, arbiter = memory.timing, gpu.dma, gpu.tracker, gpu.arbiter
     hertz, clock = running_clock(gpu, options), to_fs(1 / memory.clock)
     burst, bus = memory.burst_clocks / memory.clock, max(memory.ccd, memory.burst_clocks) * clock
-    cache_out, far = to_fs(cache.latency / 2), to_fs(far_share(gpu))
+    cache_out, far = to_fs(cache.latency / 2), 0
+    if cache.partitions != gpu.dies:  # the partitions of an AMD GPU are caches of their own, which nobody else reads
+        # What hits in other partitions add to the mean latency of a hit: addresses are spread over all alike.
+        far = to_fs((cache.far_latency - cache.latency) * (cache.partitions - 1) / cache.partitions)
     values = {
         y.GPU_START: to_fs(start),
         y.GPU_CUS: compute.compute_units,
@@ -109,17 +112,6 @@ def slices_of(gpu: Gpu, channels: int) -> int:
     return max(channels // gpu.dies, 1)
 
 
-def far_share(gpu: Gpu) -> float:
-    """What hits in other partitions add to the mean latency of a hit [s]: addresses are spread over all alike.
-
-    The partitions of an AMD GPU are caches of their own, which nobody else reads.
-    """
-    cache = gpu.cache
-    if cache.partitions == gpu.dies:
-        return 0.0
-    return (cache.far_latency - cache.latency) * (cache.partitions - 1) / cache.partitions
-
-
 def machine_tables(system: System, ranks: int, options: RunOptions, residents: int) -> Hardware:
     """The rows of the simulated GPUs, the sizes they share and the links between them; `residents` is the most
     workgroups of a compute unit; `options` have a request size.
@@ -130,7 +122,12 @@ def machine_tables(system: System, ranks: int, options: RunOptions, residents: i
     request_bytes = options.request_bytes or default_request_bytes(system.gpu)
     gpus = [system.gpu_of(rank) for rank in range(ranks)]
     for rank, gpu in enumerate(gpus):
-        _check_common(system.gpu, gpu, rank)
+        for path in COMMON:
+            if gpu.value(path) != system.gpu.value(path):
+                raise InputError(
+                    f"GPU {rank} has {path} = {gpu.text(path)}, the others {system.gpu.text(path)}; GPUs of one "
+                    f"machine may differ in clocks, rates and counts of compute units, but not in {path}"
+                )
     check_request(system.gpu, request_bytes)
     rows = np.stack([gpu_row(gpu, system.start_of(rank), options) for rank, gpu in enumerate(gpus)])
     memory, cache = system.gpu.memory, system.gpu.cache
@@ -235,15 +232,6 @@ COMMON = (
 """What the GPUs of one simulated machine must have in common."""
 
 
-def _check_common(first: Gpu, gpu: Gpu, rank: int) -> None:
-    for path in COMMON:
-        if gpu.value(path) != first.value(path):
-            raise InputError(
-                f"GPU {rank} has {path} = {gpu.text(path)}, the others {first.text(path)}; GPUs of one machine may "
-                f"differ in clocks, rates and counts of compute units, but not in {path}"
-            )
-
-
 def check_request(gpu: Gpu, request_bytes: int) -> None:
     """Raise InputError for a request size that the GPU's channels and caches cannot be cut into."""
     interleave = gpu.memory.interleave
@@ -260,19 +248,18 @@ def check_request(gpu: Gpu, request_bytes: int) -> None:
             f"{format_bytes(COARSEST)}, and its {gang} channels must divide the {gpu.memory.channels} of "
             f"{gpu.name}: try {format_bytes(interleave)}"
         )
-    _check_cut(gpu, "cache", gpu.cache.capacity, gpu.cache.ways, gpu.dies, request_bytes)
+    # Caches are so many equal parts of whole sets of lines as long as a request.
     side = gpu.memory_cache
-    _check_cut(gpu, "memory_cache", side.capacity, side.ways, gpu.memory.channels // gang, request_bytes)
-
-
-def _check_cut(gpu: Gpu, part: str, capacity: int, ways: int, parts: int, line_bytes: int) -> None:
-    """A cache must be so many equal parts of whole sets of lines as long as a request."""
-    if capacity % (parts * ways * line_bytes):
-        each = f"{parts} parts of " if parts > 1 else ""
-        raise InputError(
-            f"{part}.capacity of {gpu.name} is {format_bytes(capacity)}; it cannot be cut into {each}{ways} ways of "
-            f"{format_bytes(line_bytes)} lines; choose a smaller request size or fewer ways"
-        )
+    for part, capacity, ways, parts in (
+        ("cache", gpu.cache.capacity, gpu.cache.ways, gpu.dies),
+        ("memory_cache", side.capacity, side.ways, gpu.memory.channels // gang),
+    ):
+        if capacity % (parts * ways * request_bytes):
+            each = f"{parts} parts of " if parts > 1 else ""
+            raise InputError(
+                f"{part}.capacity of {gpu.name} is {format_bytes(capacity)}; it cannot be cut into {each}{ways} ways "
+                f"of {format_bytes(request_bytes)} lines; choose a smaller request size or fewer ways"
+            )
 
 
 def ring_link(system: System, gpu: Gpu | None = None) -> GpuLink:

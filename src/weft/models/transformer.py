@@ -104,10 +104,6 @@ class SubLayerKind:
     direction: str
     multiple: int | None
 
-    def k_multiple(self, model: Transformer) -> int:
-        """K / H for this model."""
-        return model.ffn_multiple if self.multiple is None else self.multiple
-
 
 SUBLAYERS: Mapping[str, SubLayerKind] = {
     "op": SubLayerKind("OP (forward)", "forward", 1),
@@ -143,6 +139,6 @@ def sublayer(model: Transformer | str | Path, name: str, dtype: str = "fp16") ->
         raise UnknownNameError("sub-layer", name, SUBLAYERS)
     transformer = model if isinstance(model, Transformer) else load_model(model)
     kind = SUBLAYERS[name]
-    k = kind.k_multiple(transformer) * transformer.hidden
+    k = (kind.multiple or transformer.ffn_multiple) * transformer.hidden
     gemm = Gemm(m=transformer.tokens, n=transformer.hidden, k=k, dtype=dtype)
     return SubLayer(model=transformer.name, name=name, title=kind.title, gemm=gemm)

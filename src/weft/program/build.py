@@ -116,6 +116,7 @@ class _Builder:
         for g in range(self.gpus):
             self._place_chunks(g)
         kernel, work = self._kernels()
+        successor, classes = self._order(kernel)
         self._add_tiles()
         self._add_copies()
         sizes = {
@@ -126,14 +127,14 @@ class _Builder:
             y.SIZE_WAVEFRONTS: self.plan.wavefronts,
             y.SIZE_BLOCK_TILES: self.plan.block_tiles,
             y.SIZE_COUNTERS: self.counters,
-            y.SIZE_CLASSES: self._number_classes(kernel),
+            y.SIZE_CLASSES: classes,
         }
         self.shape[list(sizes)] = list(sizes.values())
         tables = Tables(
             shape=self.shape,
             gpu=self.gpu,
             kernel=kernel,
-            successor=self._successors(kernel),
+            successor=successor,
             phase=_stack(self.phases, y.PHASE_COLUMNS),
             access=_stack(self.accesses, y.ACCESS_COLUMNS),
             work=work,
@@ -382,23 +383,22 @@ class _Builder:
     # -- order and place
     # ---------------------------------------------------------------------------------------------
 
-    def _number_classes(self, kernel: Table) -> int:
-        """Number the classes of kernels of which the dispatcher can place the first alone; how many there are."""
+    def _order(self, kernel: Table) -> tuple[Table, int]:
+        """The kernels that wait for each kernel's end, one kernel's behind the other's, and the number of classes.
+
+        Of the kernels of a class the dispatcher can place the first alone. `kernel` takes both.
+        """
         number: dict[tuple[object, ...], int] = {}
         for k, placed in enumerate(self.plan.kernels):
             needs = (placed.kernel.threads, placed.kernel.registers, placed.kernel.lds)
             of = (*needs, placed.priority, placed.compute_units)
             kernel[:, k, y.KERNEL_CLASS] = number.setdefault(of, len(number))
-        return len(number)
-
-    def _successors(self, kernel: Table) -> Table:
-        """The kernels that wait for each kernel's end, one kernel's behind the other's; `kernel` says where."""
         after = [(before, k) for k, placed in enumerate(self.plan.kernels) for before in placed.after]
         before, follows = np.array(sorted(after), dtype=np.int64).reshape(-1, 2).T
         kernels = np.arange(len(self.plan.kernels))
         kernel[:, :, y.KERNEL_FIRST_SUCCESSOR] = np.searchsorted(before, kernels)
         kernel[:, :, y.KERNEL_SUCCESSORS] = np.bincount(before, minlength=len(kernels))
-        return np.ascontiguousarray(follows)
+        return np.ascontiguousarray(follows), len(number)
 
     def _masks(self) -> Table:
         """The compute units that each kernel may use; InputError for a kernel that has none, or some that are not."""
