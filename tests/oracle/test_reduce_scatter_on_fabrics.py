@@ -9,7 +9,7 @@ from machines import finish, gpu
 
 from weft.engine import layout as y
 from weft.hardware import FABRICS, Gpu, System
-from weft.lower.flux import copy_kernel
+from weft.lower.fused import copy_kernel
 from weft.lower.machine import machine_tables
 from weft.options import RunOptions
 from weft.program import Buffer, ChunkRule, DmaMap, PlacedKernel, Plan, Wait, build

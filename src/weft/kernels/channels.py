@@ -132,7 +132,6 @@ class ChannelRing:
         return self.tiling.channels * sum(self.tiling.on_wire(part.data) for part in slices)
 
     # -- buffers
-    # ----------------------------------------------------------------------------------------------
 
     def buffers(self, gpus: int) -> tuple[Buffer, ...]:
         """The data, the result and the receive buffer of each of `gpus` simulated GPUs."""
@@ -148,7 +147,6 @@ class ChannelRing:
         )
 
     # -- the script
-    # ---------------------------------------------------------------------------------------------
 
     def kernel(self, gpu: Gpu, name: str | None = None, earlier: int = 0) -> Kernel:
         """The kernel, as the one after `earlier` others through the same buffers."""

@@ -71,7 +71,6 @@ class DirectExchange:
         return (self.ranks - 1) * self.parts * self._staged
 
     # -- buffers
-    # ----------------------------------------------------------------------------------------------
 
     def buffers(self, gpus: int) -> tuple[Buffer, ...]:
         """The data, the result, and a receive buffer for every part of every peer, each of `gpus` simulated GPUs."""
@@ -91,7 +90,6 @@ class DirectExchange:
         return (distance - 1) * self.parts + index
 
     # -- the scripts
-    # ---------------------------------------------------------------------------------------------
 
     def kernel(self, gpu: Gpu, name: str | None = None, earlier: int = 0) -> Kernel:
         """The kernel, as the one after `earlier` others through the same buffers."""

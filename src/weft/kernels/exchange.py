@@ -88,7 +88,6 @@ class ChannelExchange:
         return (self.ranks - 1) * self.parts * self.slices * self.tiling.on_wire(self.slice)
 
     # -- buffers
-    # ----------------------------------------------------------------------------------------------
 
     def buffers(self, gpus: int) -> tuple[Buffer, ...]:
         """The data, the result, and at every peer a receive buffer per channel, each of `gpus` simulated GPUs."""
@@ -106,7 +105,6 @@ class ChannelExchange:
         )
 
     # -- the scripts
-    # ---------------------------------------------------------------------------------------------
 
     def kernel(self, gpu: Gpu, name: str | None = None, earlier: int = 0) -> Kernel:
         """The kernel, as the one after `earlier` others through the same buffers."""

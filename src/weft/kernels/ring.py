@@ -188,7 +188,6 @@ def whole_ring(bytes_: int, ranks: int, units: int | None, in_flight: int, eleme
 
 
 # -- address maps
-# --------------------------------------------------------------------------------------------------
 
 
 def forwarded(buffer: str, operator: str, gpus: int, *, update: bool = False) -> tuple[ChunkRule, ...]:

@@ -9,10 +9,9 @@ from weft.errors import InputError
 from weft.graph import Collective, Gemm, Graph, Node
 from weft.hardware import System
 from weft.kernels import GemmTiling
-from weft.lower.chunked import SPLITS, ChunkedGather, ChunkedScatter
 from weft.lower.collectives import CollectiveKernel, algorithm_of, collective_kernel, link_share
 from weft.lower.fit import tiling_for
-from weft.lower.flux import GatherGemm, GemmScatter, fitting
+from weft.lower.fused import SPLITS, ChunkedGather, ChunkedScatter, GatherGemm, GemmScatter, fitting
 from weft.lower.independent import lower_independent
 from weft.lower.machine import fabric_of
 from weft.lower.sublayer import RingSubLayer

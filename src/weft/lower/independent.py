@@ -26,7 +26,7 @@ from weft.kernels import (
     tile_table,
 )
 from weft.lower.collectives import CollectiveKernel
-from weft.lower.fit import MOST_TILES, check_tile, check_tiles
+from weft.lower.fit import MOST_TILES, check_tile
 from weft.options import RunOptions
 from weft.program import Buffer, Kernel, PlacedKernel, Plan
 from weft.program.plan import CACHED_STORE, Work, renamed, renamed_buffer
@@ -78,42 +78,28 @@ def _products(graph: Graph, gpu: Gpu, options: RunOptions) -> dict[str, _Product
         assert isinstance(gemm, Gemm)
         check_tile(gemm, tiling, gpu)
         work = over_dies(tile_table(gemm, tiling, 1), gpu)
-        main = _reading(gemm_kernel(gemm, gpu, tiling, options), node.name, (tiles, tiles + len(work)))
-        kernels = [main]
+        main = _owned(gemm_kernel(gemm, gpu, tiling, options), node.name, f"{node.name} ")
+        kernels = [replace(main, part=(tiles, tiles + len(work)))]
         if tiling.splits > 1:
             adding = adding_kernel(gemm, gpu, tiling, "sum", chunks, f"{node.name} sums")
             kernels.append(_owned(adding, node.name))
         made[node.name] = _Product(node.name, gemm, tiling, work, chunks, tuple(kernels))
         tiles += len(work)
         chunks += len(stored_sizes(gemm, tiling))
-    _check_total(made)
+    if tiles > MOST_TILES:
+        raise InputError(
+            f"the outputs of {len(made)} GEMMs have {tiles} tiles, more than the {MOST_TILES} that a run can hold; "
+            "choose larger tiles or fewer GEMMs"
+        )
     return made
 
 
-def _check_total(products: Mapping[str, _Product]) -> None:
-    tiles = sum(check_tiles(one.gemm, one.tiling) for one in products.values())
-    if tiles > MOST_TILES:
-        raise InputError(
-            f"the outputs of {len(products)} GEMMs have {tiles} tiles, more than the {MOST_TILES} that a run can hold; "
-            "choose larger tiles or fewer GEMMs"
-        )
-
-
-def _reading(kernel: Kernel, name: str, part: tuple[int, int]) -> Kernel:
-    """A GEMM's kernel on operands of its own, computing the rows `part` of the table of tiles."""
-    phases = tuple(
-        replace(phase, loads=tuple(replace(load, buffer=f"{name} {load.buffer}") for load in phase.loads))
-        for phase in kernel.phases
-    )
-    return _owned(replace(kernel, phases=phases, part=part), name)
-
-
-def _owned(kernel: Kernel, operator: str) -> Kernel:
-    """The kernel with all its traffic on an operator's account."""
+def _owned(kernel: Kernel, operator: str, prefix: str = "") -> Kernel:
+    """The kernel with all its traffic on an operator's account, and `prefix` before the buffers that it reads."""
     phases = tuple(
         replace(
             phase,
-            loads=tuple(replace(load, operator=operator) for load in phase.loads),
+            loads=tuple(replace(load, operator=operator, buffer=prefix + load.buffer) for load in phase.loads),
             store=phase.store and replace(phase.store, operator=operator),
         )
         for phase in kernel.phases

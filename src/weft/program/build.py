@@ -164,7 +164,6 @@ class _Builder:
                     self.counters = number + max(self.buffers[wait.buffer].lanes, 1)
 
     # -- chunks and tiles
-    # --------------------------------------------------------------------------------------------
 
     def _place_chunks(self, g: int) -> None:
         """Rows of all chunks of a GPU, one behind the other in its memory."""
@@ -256,7 +255,6 @@ class _Builder:
                     t += 1
 
     # -- kernels
-    # ---------------------------------------------------------------------------------------------------
 
     def _kernels(self) -> tuple[Table, Table]:
         """The rows of all kernels, and of what their workgroups work on."""
@@ -381,7 +379,6 @@ class _Builder:
         return _filled(y.ACCESS_COLUMNS, row, rest=0)
 
     # -- order and place
-    # ---------------------------------------------------------------------------------------------
 
     def _order(self, kernel: Table) -> tuple[Table, int]:
         """The kernels that wait for each kernel's end, one kernel's behind the other's, and the number of classes.

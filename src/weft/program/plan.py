@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -279,35 +280,28 @@ class Plan:
 
 
 def renamed(kernel: Kernel, prefix: str) -> Kernel:
-    """A kernel with `prefix` before the name of every buffer that it works on."""
-    return replace(
-        kernel,
-        phases=tuple(_phase(phase, prefix) for phase in kernel.phases),
-        copies=tuple(_command(command, prefix) for command in kernel.copies),
+    """A kernel with `prefix` before the name of every buffer that it works on, so that a plan can hold several."""
+    phases = (
+        replace(
+            phase,
+            loads=tuple(_named(load, prefix) for load in phase.loads),
+            store=_named(phase.store, prefix),
+            also=_named(phase.also, prefix),
+            wait=_named(phase.wait, prefix),
+        )
+        for phase in kernel.phases
     )
+    copies = (replace(c, chunks=tuple((prefix + buffer, at) for buffer, at in c.chunks)) for c in kernel.copies)
+    return replace(kernel, phases=tuple(phases), copies=tuple(copies))
 
 
 def renamed_buffer(buffer: Buffer, prefix: str) -> Buffer:
     """A buffer with `prefix` before its name, and before those that its address map leads to."""
     within = buffer.within and (prefix + buffer.within[0], buffer.within[1])
-    rules = tuple(_rule(rule, prefix) for rule in buffer.rules)
-    return replace(buffer, name=prefix + buffer.name, within=within, rules=rules)
+    rules = (replace(r, remote=_named(r.remote, prefix), dma=_named(r.dma, prefix)) for r in buffer.rules)
+    return replace(buffer, name=prefix + buffer.name, within=within, rules=tuple(rules))
 
 
-def _phase(phase: Phase, prefix: str) -> Phase:
-    return replace(
-        phase,
-        loads=tuple(replace(load, buffer=prefix + load.buffer) for load in phase.loads),
-        store=phase.store and replace(phase.store, buffer=prefix + phase.store.buffer),
-        also=phase.also and replace(phase.also, buffer=prefix + phase.also.buffer),
-        wait=phase.wait and replace(phase.wait, buffer=prefix + phase.wait.buffer),
-    )
-
-
-def _command(command: Command, prefix: str) -> Command:
-    return replace(command, chunks=tuple((prefix + buffer, position) for buffer, position in command.chunks))
-
-
-def _rule(rule: ChunkRule, prefix: str) -> ChunkRule:
-    remote = rule.remote and replace(rule.remote, buffer=prefix + rule.remote.buffer)
-    return replace(rule, remote=remote, dma=rule.dma and replace(rule.dma, buffer=prefix + rule.dma.buffer))
+def _named(part: Any, prefix: str) -> Any:
+    """A part of a script or an address map with `prefix` before the name of its buffer; None stays None."""
+    return part and replace(part, buffer=prefix + part.buffer)

@@ -184,15 +184,6 @@ def _series(m: Machine, causes: list[Cause]) -> Series:
     return Series(bin_fs=int(m.clock[y.CLOCK_BIN]), traffic=traffic, link=m.link_series[:, :used].copy())
 
 
-def link_loads(program: Program, m: Machine) -> dict[str, tuple[int, int]]:
-    """What each link carried [bytes], and how long it was busy [fs], by its name.
-
-    Where one GPU stands for all, links are its own; its ingress is not listed where it is as fast as its egress.
-    """
-    columns = m.link_run[:, (y.LINK_BYTES, y.LINK_BUSY)].tolist()
-    return {name: (bytes_, busy) for name, (bytes_, busy) in zip(program.link_names, columns, strict=True)}
-
-
 def _counters(m: Machine) -> dict[str, float]:
     flow, channel = m.flow, m.channel
     now = max(int(m.clock[y.CLOCK_NOW]), 1)

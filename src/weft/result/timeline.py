@@ -168,7 +168,6 @@ class Timeline:
     parts: tuple[Timeline, ...] = ()
 
     # -- what ran
-    # --------------------------------------------------------------------------------------------------
 
     @property
     def gpu(self) -> Any:
@@ -191,7 +190,6 @@ class Timeline:
         return next((n.op for n in self.graph.collectives if isinstance(n.op, Collective)), None)
 
     # -- times
-    # -----------------------------------------------------------------------------------------------------
 
     def duration(self, operator: str) -> float:
         """How long an operator ran [s]; 0 for one that the run has not."""
@@ -236,7 +234,6 @@ class Timeline:
         return {why: sum(one[why] for one in spent) / iterations for why in (spent[0] if spent else ())}
 
     # -- bytes
-    # -----------------------------------------------------------------------------------------------------
 
     @property
     def total_bytes(self) -> int:

@@ -144,11 +144,8 @@ class Fused(Pass):
 
 
 def _gathers(graph: Graph) -> bool:
-    try:
-        consumed(graph)
-    except InputError:
-        return False
-    return True
+    pair = _pair(graph, ("collective", "gemm"))
+    return pair is not None and getattr(pair[0].op, "name", "") == "all_gather"
 
 
 _TRACK = "GEMM fused with the reduce-scatter by track and trigger; memory arbitration: "
