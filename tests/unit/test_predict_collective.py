@@ -1,8 +1,11 @@
+from importlib import resources
+
 import numpy as np
 import pytest
 from estimates import collective
 
 from weft import hardware
+from weft.catalog.sourced import read_toml
 from weft.errors import ConfigError, InputError, UnknownNameError
 from weft.estimate import Bound, collective_parameters, estimate
 from weft.estimate.collective_parameters import tables_of
@@ -19,8 +22,7 @@ from weft.library.profiles import (
     quantities,
     values,
 )
-from weft.library.rigs import known_rigs
-from weft.validation.rigs import gemm_harness, rig_of
+from weft.validation.rigs import gemm_harness, known_rigs, rig_of
 
 SIZES = 2.0 ** np.arange(10, 33)
 NAMES = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "send_recv")
@@ -332,29 +334,29 @@ def test_parameters_are_the_closed_list_of_a_profile():
             "8xA100-SXM4-80GB",
             "nccl-tests, dtype int8, NCCL 2.27.3",
             "x",
-            ("nccl", "2.27.3", "int8", "", False),
+            ("nccl", "2.27.3", "int8", ""),
         ),
         (
             "16xMI200-GCD",
             "torch.distributed over RCCL; bytes = ...",
             "x",
-            ("rccl", "", "fp16", "torch", False),
+            ("rccl", "", "fp16", "torch"),
         ),
-        ("8xH100", "torch.distributed NCCL, includes launch", "x", ("nccl", "", "fp16", "framework", False)),
-        ("16xH100", "in-place, float", "nccl-tests", ("nccl", "", "fp32", "", True)),
-        ("8xA100", "mscclpp-test kernel 1", "microsoft/mscclpp", ("mscclpp", "", "fp16", "", False)),
-        ("8xH100", "TRT-LLM 1.0.0 auto strategy, bf16", "x", ("trtllm-custom", "", "bf16", "", False)),
+        ("8xH100", "torch.distributed NCCL, includes launch", "x", ("nccl", "", "fp16", "framework")),
+        ("16xH100", "in-place, float", "nccl-tests", ("nccl", "", "fp32", "")),
+        ("8xA100", "mscclpp-test kernel 1", "microsoft/mscclpp", ("mscclpp", "", "fp16", "")),
+        ("8xH100", "TRT-LLM 1.0.0 auto strategy, bf16", "x", ("trtllm-custom", "", "bf16", "")),
         (
             "4xA100",
             "time from the PyTorch profiler, fp16",
             "microsoft/vidur data",
-            ("nccl", "2.18", "fp16", "profiler", False),
+            ("nccl", "2.18", "fp16", "profiler"),
         ),
     ],
 )
 def test_notes_tell_the_rig(system, notes, source, expected):
     rig = rig_of(system, notes, source)
-    assert (rig.library, rig.version, rig.dtype, rig.host, rig.in_place) == expected
+    assert (rig.library, rig.version, rig.dtype, rig.host) == expected
 
 
 def test_options_of_a_rig_are_what_a_prediction_takes():
@@ -372,10 +374,11 @@ def test_how_gemms_were_timed_is_read_from_their_notes():
 
 def test_a_network_that_was_read_from_the_rows_says_so():
     rig = rig_of("16xA100-SXM", "PyTorch profiler", "microsoft/vidur data")
-    (known,) = (each for each in known_rigs() if each.word == "vidur")
     assert rig.network_from_rows
-    assert known.provenance["network.per_node"].kind == "calibrated"
-    assert "read from the rows" in known.provenance["network.per_gpu"].source
+    assert rig.network == known_rigs()["vidur"].network
+    described = read_toml(resources.files("weft.validation") / "rigs.toml")["vidur"]["network"]
+    assert described["per_node"]["kind"] == "calibrated"
+    assert "read from the rows" in described["per_gpu"]["source"]
     assert not rig_of("16xA100-SXM", "nccl-tests", "aws-samples").network_from_rows
 
 

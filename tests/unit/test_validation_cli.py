@@ -10,7 +10,7 @@ from estimates import gemm
 from weft import hardware
 from weft.cli import main as cli
 from weft.cli.validate import KINDS
-from weft.validation.data import SCHEMAS
+from weft.validation.tables import TABLES
 
 SLOWER = {"achieved.matrix_bf16": 0.7, "achieved.gemm_memory": 0.6}
 
@@ -42,7 +42,7 @@ def measurements(tmp_path):
 
 
 def test_the_kinds_in_the_help_are_those_that_there_are():
-    assert set(KINDS) == set(SCHEMAS)
+    assert set(KINDS) == set(TABLES)
 
 
 def test_validate_prints_groups_worst_rows_and_problems(weft, measurements):

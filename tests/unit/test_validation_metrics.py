@@ -5,17 +5,17 @@ import pytest
 
 from weft.estimate import Parameter
 from weft.validation.bar import Demand, where
-from weft.validation.data import Rows
 from weft.validation.metrics import errors_of, grouped, worst
 from weft.validation.protocols import borrowed, calibrated, leave_one_out
 from weft.validation.subjects import Predicted, Subject, predicted
+from weft.validation.tables import Rows
 
 PACE = Parameter("pace", 0.1, 10.0, "", 5, "seconds per unit of work")
 
 
 def subject(machine, pace, vendor="nvidia", count=60, dtype="bf16"):
     work = np.linspace(1, 50, count)
-    rows = Rows("gemm", "gemm.csv", np.arange(2, count + 2), {"m": work}, {})
+    rows = Rows("gemm", "gemm.csv", np.arange(2, count + 2), {"m": work})
     return Subject(
         kind="gemm",
         machine=machine,
@@ -23,7 +23,7 @@ def subject(machine, pace, vendor="nvidia", count=60, dtype="bf16"):
         measured=pace * work,
         labels={"gpu": np.full(count, machine), "dtype": np.full(count, dtype)},
         ranges={"long": work > 25},
-        predict=lambda some, values: values.get("pace", 1.0) * some.numbers["m"],
+        predict=lambda some, values: values.get("pace", 1.0) * some["m"],
         parameters=(PACE,),
         start={"pace": 1.0},
         vendor=vendor,
@@ -66,7 +66,7 @@ def test_a_machine_left_out_borrows_the_geometric_mean_of_its_vendors_others():
     assert borrowed(machines[0], machines, fits) == pytest.approx({"pace": 4})
     assert borrowed(machines[3], machines, fits) == pytest.approx({"pace": 16 ** (1 / 3)})
     left = leave_one_out(machines, fits)
-    assert left[0].seconds == pytest.approx(4 * machines[0].rows.numbers["m"])
+    assert left[0].seconds == pytest.approx(4 * machines[0].rows["m"])
 
 
 def test_a_demand_counts_only_its_rows_and_says_whether_it_holds():

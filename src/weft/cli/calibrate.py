@@ -53,8 +53,8 @@ def calibrate(
     on rows that the fit did not see, before and after.
     """
     from weft.validation import catalog
-    from weft.validation.data import data_folder
     from weft.validation.protocols import calibrated
+    from weft.validation.tables import data_folder
 
     if (gpu is None) == (system is None):
         raise click.UsageError("name either a --gpu or a --system to calibrate")

@@ -15,8 +15,8 @@ from weft.cli.tables import print_parts, print_table
 
 if TYPE_CHECKING:
     from weft.validation.bar import Line
-    from weft.validation.data import Kind
     from weft.validation.run import Validation
+    from weft.validation.tables import Kind
 
 KINDS = ("gemm", "collective", "overlap", "contention", "layer")
 _PROBLEMS_SHOWN = 20
@@ -83,9 +83,9 @@ def _save(done: Validation, lines: Sequence[Line], json_file: Path | None, folde
 
 def _kinds(names: tuple[str, ...] | None) -> list[Kind] | None:
     from weft.errors import UnknownNameError
-    from weft.validation.data import SCHEMAS
+    from weft.validation.tables import TABLES
 
-    known = {str(kind): kind for kind in SCHEMAS}
+    known = {str(kind): kind for kind in TABLES}
     for name in names or ():
         if name not in known:
             raise UnknownNameError("kind of measurement", name, known)
@@ -93,7 +93,7 @@ def _kinds(names: tuple[str, ...] | None) -> list[Kind] | None:
 
 
 def _bar_lines(done: Validation, progress: Progress) -> list[Line]:
-    from weft.validation.judge import judged
+    from weft.validation.bar import judged
 
     return judged(done, progress)
 

@@ -78,7 +78,7 @@ def gpu_target(place: Path, name: str) -> Target:
     (gpu,) = machines.chosen
     subjects, problems, _ = subjects_of(place, machines, ("gemm",))
     subject = subjects[0]
-    names = sorted(set(subject.rows.texts["gpu"].tolist()))
+    names = sorted(set(subject.rows["gpu"].tolist()))
     rules = {parameter.path: Gpu.rules()[parameter.path] for parameter in subject.parameters}
     dimensions = {path: rule.dimension for path, rule in rules.items() if rule is not None}
     told = [str(problem) for problem in gathered(problems)]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from weft import hardware
 from weft.errors import InputError
@@ -14,13 +15,11 @@ from weft.graph import Collective, Gemm, concurrent
 from weft.library.collectives import canonical
 from weft.options import RunOptions
 from weft.schedule import SHARING
-from weft.validation.checks import duplicates, unknown_names
-from weft.validation.data import Rows
+from weft.validation.checks import Checked, duplicates, unknown_names
 from weft.validation.machines import Machines
-from weft.validation.problems import Problem, left_out
+from weft.validation.problems import Problem
 from weft.validation.subjects import Subject
-
-FloatArray = npt.NDArray[np.float64]
+from weft.validation.tables import Contentions, FloatArray, Rows
 
 QUANTITIES = ("GEMM slowdown", "collective slowdown", "makespan")
 """What a row is compared in: two ratios, concurrent over alone, and a time [s]."""
@@ -28,40 +27,31 @@ QUANTITIES = ("GEMM slowdown", "collective slowdown", "makespan")
 
 def contention_subjects(rows: Rows, machines: Machines) -> tuple[list[Subject], list[Problem]]:
     """The rows of a contention file, one subject for each quantity, and what is wrong with rows."""
-    problems = [
-        *duplicates(rows),
-        *unknown_names(rows, "system", hardware.system),
-        *unknown_names(rows, "collective", canonical),
-    ]
-    kept = rows.take(left_out(problems, rows.line))
-    wrong = [problem for position in range(len(kept)) for problem in _wrong(kept, position)]
-    kept = kept.take(left_out(wrong, kept.line))
-    if machines.chosen:
-        wanted = {gpu.name for gpu in machines.chosen}
-        gpus = [hardware.system(name).gpu.name for name in kept.texts["system"].tolist()]
-        kept = kept.take(np.array([name in wanted for name in gpus], dtype=np.bool_))
-    subjects = [_subject(kept, quantity) for quantity in QUANTITIES] if len(kept) else []
-    return subjects, problems + wrong
+    checked = Checked(rows)
+    systems = unknown_names(rows, "system", hardware.system)
+    checked.drop(duplicates(rows), systems, unknown_names(rows, "collective", canonical))
+    checked.drop(_wrong(checked.rows))
+    rows = checked.rows
+    return [_subject(rows, quantity) for quantity in QUANTITIES if len(rows)], checked.problems
 
 
-def _wrong(rows: Rows, position: int) -> list[Problem]:
-    """What keeps a row from being simulated."""
-    line = (int(rows.line[position]),)
-    gpu = hardware.system(str(rows.texts["system"][position])).gpu
-    dtype = str(rows.texts["dtype"][position])
-    if not gpu.supports(dtype):
-        return [Problem(rows.file, line, "dtype", dtype, f"{gpu.name} does not multiply matrices of this type")]
-    found = []
-    for what in ("gemm", "collective"):
-        alone, beside = (float(rows.numbers[f"{what}_{how}_us"][position]) for how in ("alone", "concurrent"))
-        if beside < alone / 2:
-            rule = "this is less than half of the time alone; nothing runs faster beside something else"
-            found.append(Problem(rows.file, line, f"{what}_concurrent_us", f"{beside:g}", rule))
-    try:
-        _simulated(*_case(rows, position))
-    except InputError as error:
-        found.append(Problem(rows.file, line, "system", str(rows.texts["system"][position]), str(error)))
-    return found
+def _wrong(rows: Rows) -> Iterator[Problem]:
+    """What keeps rows from being simulated."""
+    for line, row in zip(rows.line.tolist(), rows, strict=True):
+        gpu, dtype = hardware.system(row["system"]).gpu, row["dtype"]
+        if not gpu.supports(dtype):
+            rule = f"{gpu.name} does not multiply matrices of this type"
+            yield Problem(rows.file, (line,), "dtype", dtype, rule)
+            continue
+        for what in ("gemm", "collective"):
+            if row[f"{what}_concurrent_us"] < row[f"{what}_alone_us"] / 2:
+                rule = "this is less than half of the time alone; nothing runs faster beside something else"
+                beside = f"{row[f'{what}_concurrent_us']:g}"
+                yield Problem(rows.file, (line,), f"{what}_concurrent_us", beside, rule)
+        try:
+            _simulated(_case(row))
+        except InputError as error:
+            yield Problem(rows.file, (line,), "system", row["system"], str(error))
 
 
 def _subject(rows: Rows, quantity: str) -> Subject:
@@ -71,49 +61,40 @@ def _subject(rows: Rows, quantity: str) -> Subject:
         rows=rows,
         measured=_measured(rows, quantity),
         labels={
-            "system": rows.texts["system"],
-            "collective": rows.texts["collective"],
+            "system": rows["system"],
+            "collective": rows["collective"],
             "quantity": np.full(len(rows), quantity),
         },
-        ranges={},
-        predict=lambda some, values: np.array(
-            [_simulated(*_case(some, position))[QUANTITIES.index(quantity)] for position in range(len(some))]
-        ),
+        predict=lambda some, values: np.array([_simulated(_case(row))[quantity] for row in some]),
         slow=True,
     )
 
 
 def _measured(rows: Rows, quantity: str) -> FloatArray:
     if quantity == "makespan":
-        return rows.numbers["makespan_us"] * 1e-6
+        return np.asarray(rows["makespan_us"] * 1e-6, dtype=np.float64)
     what = "gemm" if quantity.startswith("GEMM") else "collective"
-    return rows.numbers[f"{what}_concurrent_us"] / rows.numbers[f"{what}_alone_us"]
+    return np.asarray(rows[f"{what}_concurrent_us"] / rows[f"{what}_alone_us"], dtype=np.float64)
 
 
-_Case = tuple[str, str, int, int, int, str, int, int, int]
-
-
-def _case(rows: Rows, position: int) -> _Case:
-    m, n, k, size, gemms, collectives = (
-        int(rows.numbers[name][position]) for name in ("m", "n", "k", "bytes", "gemms", "collectives")
-    )
-    system, dtype, collective = (str(rows.texts[name][position]) for name in ("system", "dtype", "collective"))
-    return system, dtype, m, n, k, collective, size, gemms, collectives
+def _case(row: Mapping[str, Any]) -> Contentions:
+    """What of a row decides its prediction."""
+    return Contentions.model_validate({**row, "source": "", "notes": ""})
 
 
 @lru_cache(maxsize=256)
-def _simulated(
-    system: str, dtype: str, m: int, n: int, k: int, collective: str, size: int, gemms: int, collectives: int
-) -> tuple[float, float, float]:
-    """Both slowdowns and the makespan [s]; the clock is that of runs too short to reach the power limit.
+def _simulated(row: Contentions) -> Mapping[str, float]:
+    """Every quantity of a row in the engine; the clock is that of runs too short to reach the power limit.
 
     The sources do not say which loop was launched first; here it is the collectives'.
     """
     from weft.run import compare
 
-    on = hardware.system(system)
-    op = Collective(canonical(collective), size, on.gpus, dtype)
-    graph = concurrent(Gemm(m, n, k, dtype), op, gemms, collectives)
+    on = hardware.system(row.system)
+    collective = Collective(canonical(row.collective), int(row.bytes), on.gpus, row.dtype)
+    gemm = Gemm(int(row.m), int(row.n), int(row.k), row.dtype)
+    graph = concurrent(gemm, collective, int(row.gemms), int(row.collectives))
     overlap = replace(SHARING["streams"], first="collective")
     found = compare(graph, on, [overlap], RunOptions(clock="short")).corun()
-    return found.gemm.slowdown, found.collective.slowdown, found.makespan
+    times = (found.gemm.slowdown, found.collective.slowdown, found.makespan)
+    return dict(zip(QUANTITIES, times, strict=True))

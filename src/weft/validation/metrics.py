@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-FloatArray = npt.NDArray[np.float64]
-BoolArray = npt.NDArray[np.bool_]
+from weft.validation.tables import FloatArray, IntArray, positions_by
 
 
 @dataclass(frozen=True)
@@ -27,10 +26,6 @@ class Errors:
     bias: float
     geomean_err: float
     max_abs_err: float
-
-    def to_dict(self) -> dict[str, float | int]:
-        """The errors as plain data."""
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
 def errors_of(predicted: FloatArray, measured: FloatArray) -> Errors:
@@ -57,25 +52,21 @@ class Group:
 
     def to_dict(self) -> dict[str, Any]:
         """Keys and errors in one plain dictionary."""
-        return {**self.keys, **self.errors.to_dict()}
+        return {**self.keys, **asdict(self.errors)}
 
 
 def grouped(
     predicted: FloatArray, measured: FloatArray, labels: Mapping[str, Sequence[Any] | npt.NDArray[Any]]
 ) -> list[Group]:
     """The errors of each combination of `labels` that occurs, in the order of the labels."""
-    columns = [np.asarray(column).tolist() for column in labels.values()]
-    members: dict[tuple[Hashable, ...], list[int]] = {}
-    for position, key in enumerate(zip(*columns, strict=True)):
-        members.setdefault(key, []).append(position)
-    order = sorted(members, key=lambda key: [(str(type(part)), part) for part in key])
+    members = positions_by(zip(*(np.asarray(column).tolist() for column in labels.values()), strict=True))
     return [
         Group(dict(zip(labels, key, strict=True)), errors_of(predicted[members[key]], measured[members[key]]))
-        for key in order
+        for key in sorted(members, key=lambda key: [(str(type(part)), part) for part in key])
     ]
 
 
-def worst(predicted: FloatArray, measured: FloatArray, count: int) -> npt.NDArray[np.int64]:
+def worst(predicted: FloatArray, measured: FloatArray, count: int) -> IntArray:
     """Positions of the `count` rows with the largest ratio either way, worst first."""
-    order: npt.NDArray[np.int64] = np.argsort(-np.abs(np.log(predicted / measured)), kind="stable")
+    order: IntArray = np.argsort(-np.abs(np.log(predicted / measured)), kind="stable")
     return order[:count]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -39,8 +41,8 @@ class Calibrated:
             "fitted_rows": self.fitted_rows,
             "held_out_rows": len(self.held_out.subject),
             "parameters": [found.to_dict() for found in self.fit.parameters],
-            "held_out_before": self.before.to_dict(),
-            "held_out_after": self.after.to_dict(),
+            "held_out_before": asdict(self.before),
+            "held_out_after": asdict(self.after),
         }
 
 
@@ -49,14 +51,14 @@ def calibrated(subject: Subject, holdout: float = HOLDOUT, seed: int = SEED, mos
 
     The same share of every group is held out. Raises InputError if the rows are too few.
     """
-    held = split(subject.strata(), holdout, seed)
+    held = split(subject.texts(), holdout, seed)
     if held.all() or not held.any():
         raise InputError(
             f"{len(subject)} rows of {subject.machine} are too few to hold {holdout:.0%} of them out; measure more"
         )
     seen, kept = subject.take(~held).teaching(), subject.take(held)
-    seen = seen.take(sample(seen.strata(), most_rows, seed))
-    found = fit(seen.model(), seen.measured, subject.parameters, subject.start)
+    seen = seen.take(sample(seen.texts(), most_rows, seed))
+    found = fit(partial(seen.predict, seen.rows), seen.measured, subject.parameters, subject.start)
     after = predicted(kept, found.values())
     before = errors_of(predicted(kept, subject.start).seconds, kept.measured)
     return Calibrated(subject, found, len(seen), after, before, errors_of(after.seconds, kept.measured))
@@ -76,7 +78,14 @@ def hold_out(subjects: Sequence[Subject], progress: Progress | None = None, seed
 
     The catalogue's own values, fitted to all rows, are not used.
     """
-    return _each(subjects, progress, lambda subject: calibrated(unseen(subject, subjects), seed=seed))
+    done = []
+    for position, subject in enumerate(subjects):
+        if progress:
+            progress(position, len(subjects), f"{subject.kind} {subject.machine}")
+        # With too few rows to fit, the machine keeps its catalogue values and is not among those fitted.
+        with suppress(InputError):
+            done.append(calibrated(unseen(subject, subjects), seed=seed))
+    return done
 
 
 def leave_one_out(subjects: Sequence[Subject], fits: Mapping[str, Mapping[str, float]]) -> list[Predicted]:
@@ -111,17 +120,3 @@ def borrowed(
 
 def _mean(values: Sequence[float]) -> float:
     return float(np.exp(np.log(values).mean())) if min(values) > 0 else float(np.mean(values))
-
-
-def _each(
-    subjects: Sequence[Subject], progress: Progress | None, step: Callable[[Subject], Calibrated]
-) -> list[Calibrated]:
-    done = []
-    for position, subject in enumerate(subjects):
-        if progress:
-            progress(position, len(subjects), f"{subject.kind} {subject.machine}")
-        try:
-            done.append(step(subject))
-        except InputError:  # too few rows to fit: the machine keeps its catalogue values and is not in this table
-            continue
-    return done
