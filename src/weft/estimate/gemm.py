@@ -92,20 +92,16 @@ def _run(shapes: Shapes, library: tuple[Candidate, ...], rates: gemm_kernel.Mach
     _seen += count
     run: Any = gemm_kernel.run
     if _seen > _COMPILE_FROM:
-        from weft.estimate import gemm_compiled
-
-        run = gemm_compiled.run
+        run = gemm_kernel.compiled()
     chosen = np.empty(count, dtype=np.int64)
     times = np.empty((count, len(gemm_kernel.Attempt._fields)))
-    run(*shapes, _table(library), rates, chosen, times)
+    run(*shapes, np.array([as_tile(one) for one in library]), rates, chosen, times)
     return times
 
 
-def _table(library: tuple[Candidate, ...]) -> FloatArray:
-    return np.array(
-        [[float(getattr(one, field)) for field in gemm_kernel.Tile._fields] for one in library],
-        dtype=np.float64,
-    )
+def as_tile(one: Candidate) -> gemm_kernel.Tile:
+    """A kernel of a library as numbers."""
+    return gemm_kernel.Tile(*(float(getattr(one, field)) for field in gemm_kernel.Tile._fields))
 
 
 def _parts(shapes: Shapes, times: FloatArray, rates: gemm_kernel.Machine) -> dict[str, FloatArray]:
