@@ -293,8 +293,9 @@ def test_a_profile_may_extend_another(tmp_path):
 
 
 def test_a_gpu_without_a_profile_gets_the_mean_of_the_others():
-    mean = profile_for("a100-sxm-80gb", "ampere", "nccl", without=["a100-sxm-80gb"])
-    rates = [load_library(name).value("all_gather.simple_efficiency") for name in ("nccl-h100", "nccl-b200")]
+    mean = profile_for("q7", "unheard-of", "nccl")
+    names = [name for name in library_names() if name.startswith("nccl")]
+    rates = [load_library(name).value("all_gather.simple_efficiency") for name in names]
     assert min(rates) <= mean.value("all_gather.simple_efficiency") <= max(rates)
 
 
