@@ -56,7 +56,7 @@ def test_more_bytes_take_no_less_time_within_an_algorithm(name, machine):
 @pytest.mark.parametrize(("name", "machine"), [case for case in CASES if case[0] != "all_reduce"])
 def test_no_collective_is_faster_than_the_links(name, machine):
     fabric = interconnect(hardware.system(machine))
-    peak = max(fabric.figure(8), fabric.pair_figure(8)) / fabric.gpu.link.kernel_efficiency
+    peak = max(fabric.figure(8), fabric.figure(8, paired=True)) / fabric.gpu.link.kernel_efficiency
     assert all(busbw(name, size, 8, machine) <= peak * 1.0001 for size in SIZES)
 
 
@@ -105,10 +105,10 @@ def test_two_gpus_of_a_mesh_have_one_link():
 
 def test_peers_of_a_mesh_are_reached_over_all_links_between_them():
     fabric = interconnect(hardware.system("hgx-a100-4"))
-    assert fabric.pair_figure(2) == pytest.approx(4 * fabric.link_figure)
-    assert fabric.pair_figure(4) == pytest.approx(12 * fabric.link_figure)
+    assert fabric.figure(2, paired=True) == pytest.approx(4 * fabric.link_figure)
+    assert fabric.figure(4, paired=True) == pytest.approx(12 * fabric.link_figure)
     assert (
-        interconnect(hardware.system("mi300x-x8")).pair_figure(2)
+        interconnect(hardware.system("mi300x-x8")).figure(2, paired=True)
         == interconnect(hardware.system("mi300x-x8")).link_figure
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,6 @@ from weft.report.tables import Table
 if TYPE_CHECKING:
     from weft.validation.calibration import Fitted
     from weft.validation.catalog import Target
-    from weft.validation.metrics import Errors
     from weft.validation.protocols import Calibrated
 
 
@@ -115,28 +115,20 @@ def _print_parameters(done: Calibrated) -> None:
 def _row(found: Fitted) -> list[str]:
     from weft.validation.catalog import shown
 
-    unit = found.parameter.unit
-    start, value, low, high = (shown(v, unit) for v in (found.start, found.value, found.low, found.high))
-    bounds = f"{shown(found.parameter.low, unit)} to {shown(found.parameter.high, unit)}"
-    state = found.state
+    parameter, state = found.parameter, found.state
+    start, value, low, high, least, most = (
+        shown(v, parameter) for v in (found.start, found.value, found.low, found.high, parameter.low, parameter.high)
+    )
     if state == "too few rows":
         value = low = high = "–"
-        state = f"{state}, needs {found.parameter.needs_rows}"
+        state = f"{state}, needs {parameter.needs_rows}"
     fitted = (start, value, low, high, f"{found.rows:,}")
-    return [found.parameter.path, *fitted, bounds, state, found.parameter.about]
+    return [parameter.path, *fitted, f"{least} to {most}", state, parameter.about]
 
 
 def _print_errors(done: Calibrated) -> None:
-    rows = [["before", *_texts(done.before)], ["after", *_texts(done.after)]]
-    heads = ("rows held out", "rows", "mean", "median", "p90", "bias", "geomean")
-    print_table(Table(heads, rows, title="Errors on the rows that the fit did not see"))
+    from weft.report.error_tables import errors_table
 
-
-def _texts(errors: Errors) -> list[str]:
-    sizes = (errors.mean_abs_err, errors.median_abs_err, errors.p90_abs_err)
-    return [
-        f"{errors.rows:,}",
-        *(f"{size:.1%}" for size in sizes),
-        f"{errors.bias:+.1%}",
-        f"{errors.geomean_err:.1%}",
-    ]
+    errors = (("before", done.before), ("after", done.after))
+    rows = [{"rows held out": when, **asdict(one)} for when, one in errors]
+    print_table(errors_table(rows, "Errors on the rows that the fit did not see"))

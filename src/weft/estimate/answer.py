@@ -12,6 +12,7 @@ import numpy.typing as npt
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 Parts = Mapping[str, FloatArray]
+"""Times by what they are spent on, which add up [s]."""
 
 
 class Bound(IntEnum):

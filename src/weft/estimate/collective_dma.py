@@ -53,7 +53,7 @@ def _transfer(each: FloatArray, peers: int, turns: int, fabric: Interconnect, ea
     first: all share the egress, an engine's commands take turns.
     """
     link, dma = fabric.gpu.link, fabric.gpu.dma
-    egress = fabric.pair_figure(peers + 1) / link.kernel_efficiency * link.dma_efficiency
+    egress = fabric.figure(peers + 1, paired=True) / link.kernel_efficiency * link.dma_efficiency
     lane = min(egress, dma.bandwidth or egress)
     if fabric.topology == "mesh":
         others = fabric.gpus_per_node - 1

@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from weft.estimate.answer import FloatArray, Parts
-from weft.estimate.collective_home import home_figure, home_pair_figure, ll128_share, switch_limit
+from weft.estimate.collective_home import home_figure, ll128_share, switch_limit
 from weft.library.collectives import P2P_LL_BYTES, PAYLOAD, KiB, MiB, Protocol, steps, volume
 from weft.library.interconnect import Interconnect
 from weft.library.profiles import Profile
@@ -46,7 +46,7 @@ class Group:
     @cached_property
     def figure(self) -> float:
         """The library's figure per GPU and direction [bytes/s]."""
-        return self.fabric.pair_figure(self.ranks) if self.paired else self.fabric.figure(self.ranks)
+        return self.fabric.figure(self.ranks, self.paired)
 
     @cached_property
     def home(self) -> float:
@@ -54,7 +54,7 @@ class Group:
 
         Local copies go at a share of it, since slower links do not slow a GPU's memory down.
         """
-        return (home_pair_figure if self.paired else home_figure)(self.ranks, self.fabric, self.profile)
+        return home_figure(self.ranks, self.fabric, self.profile, paired=self.paired)
 
     @property
     def per_node(self) -> int:
@@ -87,8 +87,7 @@ class Group:
 
 def ring(protocol: Protocol, size: FloatArray, group: Group) -> Parts:
     """A ring collective with one protocol."""
-    forms = {Protocol.LL: _ring_ll, Protocol.LL128: _ring_ll128, Protocol.SIMPLE: _ring_simple}
-    return forms[protocol](size, group)
+    return {Protocol.LL: _ring_ll, Protocol.LL128: _ring_ll128, Protocol.SIMPLE: _ring_simple}[protocol](size, group)
 
 
 def _ring_ll(size: FloatArray, group: Group) -> Parts:

@@ -22,15 +22,10 @@ _MEASURED_RANKS = 8
 """The most ranks of which LL128 was measured inside one node."""
 
 
-def home_figure(ranks: int, fabric: Interconnect, profile: Profile) -> float:
+def home_figure(ranks: int, fabric: Interconnect, profile: Profile, *, paired: bool) -> float:
     """The library's figure per GPU among as many ranks of the profile's own machine [bytes/s]; a mean's is a mean."""
-    return _mean([home.figure(_within(ranks, home)) for home in _homes(profile, fabric)]) or fabric.figure(ranks)
-
-
-def home_pair_figure(ranks: int, fabric: Interconnect, profile: Profile) -> float:
-    """The same when every GPU sends to all others at once [bytes/s]."""
-    figures = [home.pair_figure(_within(ranks, home)) for home in _homes(profile, fabric)]
-    return _mean(figures) or fabric.pair_figure(ranks)
+    homes = _homes(profile, fabric)
+    return _mean([home.figure(_within(ranks, home), paired) for home in homes]) or fabric.figure(ranks, paired)
 
 
 def switch_limit(ranks: int, fabric: Interconnect, profile: Profile) -> float:

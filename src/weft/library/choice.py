@@ -32,16 +32,14 @@ def ways(
     library's, if it is not the profile's; messages name the system `place`. Raises UnknownNameError for a name that
     there is not, InputError for a way that the system cannot take.
     """
-    first, second = (None, None)
-    if wanted != "auto":
-        first, second = _parsed(wanted)
+    first, second = (None, None) if wanted == "auto" else _parsed(wanted)
+    if first is not None:
         possible = _possible(name, ranks, nodes, fabric, profile)
-        algorithms = dict.fromkeys(way[0] for way in possible)
-        protocols = [way[1] for way in possible if way[0] is first]
-        if first not in algorithms:
-            reason = _reason(first, name, nodes, place, fabric)
-            raise InputError(f"{reason}; choose {join_or([*map(_plain, algorithms)])}")
-        if second is not None and second not in protocols:
+        protocols = [protocol for algorithm, protocol in possible if algorithm is first]
+        if not protocols:
+            others = dict.fromkeys(_plain(algorithm) for algorithm, _ in possible)
+            raise InputError(f"{_reason(first, name, nodes, place, fabric)}; choose {join_or([*others])}")
+        if second not in (None, *protocols):
             names = [way_name(first, own) for own in protocols]
             raise InputError(f"{place} has no '{wanted}'; choose {join_or(names)}")
     algorithm, protocol = choose(
@@ -76,8 +74,7 @@ def _parsed(wanted: str) -> tuple[Algorithm, Protocol | None]:
         return Algorithm[text], None
     first, _, second = text.rpartition("_")
     if first not in Algorithm.__members__:
-        known = ["auto", *map(_plain, Algorithm)]
-        raise UnknownNameError("algorithm", wanted, known)
+        raise UnknownNameError("algorithm", wanted, ["auto", *map(_plain, Algorithm)])
     if second not in Protocol.__members__:
         raise UnknownNameError("protocol", second.lower(), [own.name.lower() for own in Protocol])
     return Algorithm[first], Protocol[second]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from enum import IntEnum
+from math import floor, log2
 from typing import NamedTuple
 
 import numpy as np
@@ -80,6 +81,17 @@ _LIMITS = {
 }
 _VOLTA = _Limits(39.0, 20.0, 20.0, 26.5, 0.0)
 _NVLS_HEADS = 8
+
+
+def _limits(fabric: Interconnect) -> _Limits:
+    return _LIMITS.get(fabric.gpu.architecture, _VOLTA)
+
+
+def _step(algorithm: Algorithm, fabric: Interconnect) -> tuple[float, float, float]:
+    """A hop inside a node [us], by protocol."""
+    return (_PCIE_STEP if fabric.topology == "pcie" else _NVLINK_STEP)[algorithm]
+
+
 # What the library takes off a tree's bandwidth for messages of 64 B, 128 B, ... (tuning.cc, treeCorrectionFactor).
 _TREE_FACTOR = np.array(
     (
@@ -162,14 +174,14 @@ def choose(
     nodes are no special case of a tree.
     """
     name, size = canonical(collective), np.asarray(bytes, dtype=np.float64)
-    fabric = fabric.among(ranks // nodes)
+    fabric, release = fabric.among(ranks // nodes), numbers(version)
     if name in ("all_to_all", "send_recv"):
         peer = size / ranks if name == "all_to_all" else size
-        limit = P2P_LL_BYTES_OLD if older(version, (2, 28)) else P2P_LL_BYTES
+        limit = P2P_LL_BYTES_OLD if () < release < (2, 28) else P2P_LL_BYTES
         algorithm = np.full(size.shape, int(Algorithm.PAIRWISE))
         protocol = np.where(peer <= limit, int(Protocol.LL), int(Protocol.SIMPLE))
     else:
-        halved = older(version, (2, 19))
+        halved = () < release < (2, 19)
         keys, times = estimates(name, size, ranks, fabric, nodes=nodes, floating=floating, halved_tree=halved)
         table = np.array(keys, dtype=np.int64)[np.argmin(times, axis=0)]
         algorithm, protocol = table[..., 0], table[..., 1]
@@ -178,11 +190,6 @@ def choose(
         algorithm = np.where(taken, int(Algorithm.DIRECT), algorithm)
         protocol = np.where(taken, int(kernel.protocol), protocol)
     return algorithm, protocol
-
-
-def older(version: str, than: tuple[int, ...]) -> bool:
-    """Whether a version such as "2.27.3" is known and comes before another."""
-    return bool(numbers(version)) and numbers(version) < than
 
 
 def one_step_kernels(collective: str, ranks: int, fabric: Interconnect) -> tuple[OneStep, ...]:
@@ -206,12 +213,12 @@ def estimates(
     With `halved_tree` a tree of two nodes counts as one of many, which halves its rate.
     """
     size = np.asarray(bytes, dtype=np.float64)
-    candidates = list(_candidates(collective, ranks, fabric, nodes, floating, halved_tree))
-    rows = []
-    for algorithm, protocol, latency, rate in candidates:
+    ways, rows = [], []
+    for algorithm, protocol, latency, rate in _candidates(collective, ranks, fabric, nodes, floating, halved_tree):
         factor = _tree_factor(size, protocol) if algorithm is Algorithm.TREE else 1.0
+        ways.append((algorithm, protocol))
         rows.append(latency * _US + size / (rate * factor))
-    return [(algorithm, protocol) for algorithm, protocol, _, _ in candidates], np.array(rows)
+    return ways, np.array(rows)
 
 
 def _tree_factor(size: FloatArray, protocol: Protocol) -> FloatArray:
@@ -251,13 +258,11 @@ def _bus_rate(ranks: int, fabric: Interconnect, nodes: int) -> float:
 
 
 def _ring(collective: str, ranks: int, fabric: Interconnect, nodes: int, protocol: Protocol) -> _Candidate:
-    limits = _LIMITS.get(fabric.gpu.architecture, _VOLTA)
     rate, count = _bus_rate(ranks, fabric, nodes), steps(collective, ranks)
     amd = fabric.gpu.vendor == "amd"
-    step = _AMD_STEP if amd else (_PCIE_STEP if fabric.topology == "pcie" else _NVLINK_STEP)[Algorithm.RING]
-    base = _AMD_BASE if amd else _BASE[Algorithm.RING]
+    base, step = (_AMD_BASE, _AMD_STEP) if amd else (_BASE[Algorithm.RING], _step(Algorithm.RING, fabric))
     if protocol is Protocol.LL:
-        rate = rate / 2 if amd else min(limits.ll * _GB, rate / 2)
+        rate = rate / 2 if amd else min(_limits(fabric).ll * _GB, rate / 2)
     elif protocol is Protocol.LL128:
         rate = _ll128(rate, ranks, fabric)
     between = (count // (ranks - 1)) * (nodes - 1) if nodes > 1 else 0
@@ -268,7 +273,7 @@ def _ring(collective: str, ranks: int, fabric: Interconnect, nodes: int, protoco
 
 
 def _tree(ranks: int, fabric: Interconnect, nodes: int, protocol: Protocol, halved: bool) -> _Candidate:
-    limits = _LIMITS.get(fabric.gpu.architecture, _VOLTA)
+    limits = _limits(fabric)
     rate, rings = fabric.ring_rate(max(2, ranks // nodes)), fabric.rings(ranks)
     rate = min(0.92 * rate, rings * limits.simple_tree * _GB)
     if nodes > 1 and fabric.nic:
@@ -278,24 +283,21 @@ def _tree(ranks: int, fabric: Interconnect, nodes: int, protocol: Protocol, halv
         rate = min(rate / 3.8, limits.ll * _GB)
     elif protocol is Protocol.LL128:
         rate = min(rate * (7 / 9 if nodes == 1 else 0.9375), rings * limits.ll128_tree * _GB)
-    local = (_PCIE_STEP if fabric.topology == "pcie" else _NVLINK_STEP)[Algorithm.TREE][protocol]
-    between = _NET_STEP[Algorithm.TREE][protocol]
-    latency = _BASE[Algorithm.TREE][protocol] + 2 * (ranks // nodes - 1) * local
-    latency += 2 * np.floor(np.log2(nodes)) * between
-    return _Candidate(Algorithm.TREE, protocol, float(latency), rate / 2)
+    latency = _BASE[Algorithm.TREE][protocol] + 2 * (ranks // nodes - 1) * _step(Algorithm.TREE, fabric)[protocol]
+    latency += 2 * floor(log2(nodes)) * _NET_STEP[Algorithm.TREE][protocol]
+    return _Candidate(Algorithm.TREE, protocol, latency, rate / 2)
 
 
 def switch_rate(ranks: int, fabric: Interconnect) -> float:
     """What the library counts on per GPU and direction when the switch reduces, in whole rings [bytes/s]; else 0."""
-    share = _LIMITS.get(fabric.gpu.architecture, _VOLTA).nvls
-    return fabric.ring_rate(ranks) * share if fabric.multicast else 0.0
+    return fabric.ring_rate(ranks) * _limits(fabric).nvls if fabric.multicast else 0.0
 
 
 def step_ratio(protocol: Protocol, fabric: Interconnect) -> float:
     """How much longer the library counts a hop of a ring over these links than over NVLink."""
-    if fabric.gpu.vendor == "amd" or fabric.topology != "pcie":
+    if fabric.gpu.vendor == "amd":
         return 1.0
-    return _PCIE_STEP[Algorithm.RING][protocol] / _NVLINK_STEP[Algorithm.RING][protocol]
+    return _step(Algorithm.RING, fabric)[protocol] / _NVLINK_STEP[Algorithm.RING][protocol]
 
 
 def ll128_rate(ranks: int, fabric: Interconnect) -> float:
@@ -306,14 +308,12 @@ def ll128_rate(ranks: int, fabric: Interconnect) -> float:
 def _ll128(rate: float, ranks: int, fabric: Interconnect) -> float:
     if fabric.gpu.vendor == "amd":
         return 0.875 * rate
-    per_ring = _LIMITS.get(fabric.gpu.architecture, _VOLTA).ll128_ring * _GB
-    return min(0.92 * rate, fabric.rings(ranks) * per_ring)
+    return min(0.92 * rate, fabric.rings(ranks) * (_limits(fabric).ll128_ring * _GB))
 
 
 def _nvls(collective: str, ranks: int, fabric: Interconnect, nodes: int) -> Iterator[_Candidate]:
-    share = _LIMITS.get(fabric.gpu.architecture, _VOLTA).nvls
-    local = ranks // nodes
-    if not share or local < 3:
+    share, local = _limits(fabric).nvls, ranks // nodes
+    if not share or local < 3 or (nodes > 1 and collective != "all_reduce"):
         return
     heads = min(local, _NVLS_HEADS)
     rate = _bus_rate(ranks, fabric, nodes) * share * (heads - 1) / heads * heads / _NVLS_HEADS
@@ -321,6 +321,4 @@ def _nvls(collective: str, ranks: int, fabric: Interconnect, nodes: int) -> Iter
     algorithm, latency = Algorithm.NVLS, _NVLS_LATENCY
     if nodes > 1:
         algorithm, latency = Algorithm.NVLS_TREE, 2 * _NVLS_TREE_LATENCY + _NVLS_NET_LATENCY
-        if collective != "all_reduce":
-            return
     yield _Candidate(algorithm, Protocol.SIMPLE, latency, rate / volume(collective, ranks))

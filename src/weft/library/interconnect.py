@@ -53,20 +53,14 @@ class Interconnect:
             return below[-1] if below else 1
         return self.links
 
-    def pair_figure(self, ranks: int) -> float:
-        """Rate per GPU and direction when every GPU sends to all others at once [bytes/s].
+    def figure(self, ranks: int, paired: bool = False) -> float:
+        """Rate per GPU and direction that `ranks` GPUs of one node get, as the library counts it [bytes/s].
 
-        On a mesh, each peer is reached over the links between the two; where the graph is irregular, over one.
+        `paired` ranks all send to all others at once: where the graph is irregular, each peer over one link.
         """
-        if self.topology == "hybrid":
+        if self.topology == "hybrid" and paired:
             return self.link_figure * (min(ranks, self.gpus_per_node) - 1)
-        return self.figure(ranks)
-
-    def figure(self, ranks: int) -> float:
-        """Rate per GPU and direction that `ranks` GPUs of one node get, as the library counts it [bytes/s]."""
-        if self.topology == "pcie":
-            return self.link_figure
-        return self.link_figure * self.width(ranks)
+        return self.link_figure if self.topology == "pcie" else self.link_figure * self.width(ranks)
 
     def rings(self, ranks: int) -> int:
         """How many rings the library lays through one node."""

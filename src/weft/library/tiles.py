@@ -57,7 +57,7 @@ def candidates(architecture: str, dtype: str, *, scaled: bool = False) -> tuple[
     stand in library/tiles.toml, with their sources.
     """
     if scaled and architecture in ("hopper", "blackwell"):
-        return tuple(Candidate(*tile, threads=384) for tile in _lists()["scaled"])
+        return tuple(replace(Candidate(*tile), threads=384) for tile in _lists()["scaled"])
     if dtype in ("fp32", "fp64"):
         amd = architecture.startswith("cdna") or architecture == "t3"
         return _mirrored(Candidate(*tile) for tile in _lists()["single-amd" if amd else "single-nvidia"])

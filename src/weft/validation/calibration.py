@@ -54,9 +54,10 @@ class Fitted:
 
     def to_dict(self) -> dict[str, Any]:
         """The parameter as plain data."""
-        told = {name: getattr(self, name) for name in ("start", "value", "low", "high", "rows", "state")}
-        told |= {name: getattr(self.parameter, name) for name in ("path", "unit", "about", "needs_rows")}
-        return {**told, "bounds": [self.parameter.low, self.parameter.high]}
+        about = {name: getattr(self.parameter, name) for name in ("path", "unit", "about")}
+        found = {name: getattr(self, name) for name in ("start", "value", "low", "high")}
+        rows = {"rows": self.rows, "needs_rows": self.parameter.needs_rows, "state": self.state}
+        return {**about, **found, "bounds": [self.parameter.low, self.parameter.high], **rows}
 
 
 @dataclass(frozen=True)

@@ -31,9 +31,9 @@ class Problem:
 
     def to_dict(self) -> dict[str, object]:
         """The problem as plain data for JSON."""
-        told = {name: getattr(self, name) for name in ("file", "column", "value", "rule", "used")}
         lines = {"line": self.lines[0] if self.lines else None, "lines": list(self.lines), "rows": len(self.lines)}
-        return {**told, **lines, "message": str(self)}
+        told = {name: getattr(self, name) for name in ("column", "value", "rule", "used")}
+        return {"file": self.file, **lines, **told, "message": str(self)}
 
     def _place(self) -> str:
         if not self.lines:
