@@ -52,10 +52,11 @@ def ways(
         one_step=first in (None, Algorithm.DIRECT),
         version=(version or profile.version) if profile.library == "nccl" else "",
     )
-    return (
-        algorithm if first is None else np.full(size.shape, int(first)),
-        protocol if second is None else np.full(size.shape, int(second)),
-    )
+    if first is not None:
+        algorithm = np.full(size.shape, int(first))
+    if first is Algorithm.DIRECT:  # knows no LL128
+        protocol = np.where(protocol == Protocol.LL128, int(Protocol.SIMPLE), protocol)
+    return algorithm, protocol if second is None else np.full(size.shape, int(second))
 
 
 def way_name(algorithm: Algorithm, protocol: Protocol) -> str:
