@@ -5,9 +5,8 @@ import pytest
 
 from weft.estimate import Parameter
 from weft.validation.bar import Demand, where
-from weft.validation.metrics import errors_of, grouped, worst
-from weft.validation.protocols import borrowed, calibrated, leave_one_out
-from weft.validation.subjects import Predicted, Subject, predicted
+from weft.validation.calibration import borrowed, calibrated, leave_one_out
+from weft.validation.subjects import Predicted, Subject, errors_of, grouped, predicted, worst
 from weft.validation.tables import Rows
 
 PACE = Parameter("pace", 0.1, 10.0, "", 5, "seconds per unit of work")

@@ -15,9 +15,8 @@ from weft.files import write_atomically, write_json
 from weft.report.tables import Table
 
 if TYPE_CHECKING:
-    from weft.validation.calibration import Fitted
+    from weft.validation.calibration import Calibrated, Fitted
     from weft.validation.catalog import Target
-    from weft.validation.protocols import Calibrated
 
 
 _MOST_ROWS = 5000  # of each group: more would make the fit slow and change nothing
@@ -53,7 +52,7 @@ def calibrate(
     on rows that the fit did not see, before and after.
     """
     from weft.validation import catalog
-    from weft.validation.protocols import calibrated
+    from weft.validation.calibration import calibrated
     from weft.validation.tables import data_folder
 
     if (gpu is None) == (system is None):

@@ -12,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from weft.estimate.answer import FloatArray, Parts
-from weft.estimate.collective_forms import Group, pairwise, together
-from weft.estimate.collective_home import switch_limit
+from weft.estimate.collective_forms import Group, pairwise, switch_limit, together
 from weft.library.collectives import PAYLOAD, Algorithm, Protocol, volume
 
 _TREE_STAGES = 4
@@ -96,7 +95,7 @@ def _switched_tree(size: FloatArray, group: Group) -> Parts:
     outside = size * 2 * (nodes - 1) / nodes / _network(group)
     both = np.sum(together(inside, outside, _TWO_STAGES), axis=0)
     latency, transfer = together(start, both, group.value("nvls.overlap"))
-    most = switch_limit(local, group.fabric, group.profile)
+    most = switch_limit(local, group)
     transfer = np.maximum(transfer, size * (1 + 1 / local) / most - latency)
     return {"latency": latency, **_side(transfer, outside > inside)}
 

@@ -8,15 +8,14 @@ from typing import Any, Literal
 
 import numpy as np
 
+from weft.validation.calibration import hold_out, leave_one_out
 from weft.validation.collectives import FROM_MACHINE
 from weft.validation.contentions import QUANTITIES
 from weft.validation.gemms import LONG, SHORT
 from weft.validation.layers import TOTAL
-from weft.validation.metrics import errors_of
 from weft.validation.overlaps import FLUX, FLUX_METHODS, SEQUENTIAL, right_signs
-from weft.validation.protocols import hold_out, leave_one_out
 from weft.validation.run import Validation
-from weft.validation.subjects import BoolArray, Predicted, Progress, Subject, joined
+from weft.validation.subjects import BoolArray, Predicted, Progress, Subject, errors_of, joined
 
 Protocol = Literal["held out", "leave one out", "as shipped"]
 """On which rows an error counts: a random 30 %, a machine whose rows no fit saw, or all."""

@@ -13,10 +13,9 @@ from weft.hardware import Gpu, system
 from weft.library.profiles import Profile
 from weft.units import Dimension
 from weft.units import format as format_quantity
-from weft.validation.calibration import Fitted
+from weft.validation.calibration import Calibrated, Fitted
 from weft.validation.machines import Machines
 from weft.validation.problems import gathered
-from weft.validation.protocols import Calibrated
 from weft.validation.run import subjects_of
 from weft.validation.subjects import Subject
 from weft.validation.tables import Kind

@@ -17,10 +17,9 @@ from weft.validation.contentions import contention_subjects
 from weft.validation.gemms import gemm_subjects
 from weft.validation.layers import layer_subjects
 from weft.validation.machines import Machines
-from weft.validation.metrics import Group, errors_of
 from weft.validation.overlaps import overlap_subjects
 from weft.validation.problems import Problem, consistent, gathered
-from weft.validation.subjects import Cloud, Predicted, Progress, Subject, joined, predicted
+from weft.validation.subjects import Cloud, Group, Predicted, Progress, Subject, errors_of, joined, predicted
 from weft.validation.tables import Kind, Rows, data_folder, read_folder
 
 _WORST = 10
