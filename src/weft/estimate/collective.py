@@ -15,8 +15,7 @@ from weft.estimate.collective_forms import Group, direct, nvls, oneshot, over_li
 from weft.estimate.collective_nodes import across
 from weft.estimate.target import Harness, Target
 from weft.graph import Collective
-from weft.library.choice import way_name, ways
-from weft.library.collectives import PAYLOAD, Algorithm, MiB, Protocol
+from weft.library.collectives import PAYLOAD, Algorithm, MiB, Protocol, way_name, ways
 from weft.library.profiles import at_clock, of_release, profile_for
 
 Names = npt.NDArray[np.str_]

@@ -239,7 +239,7 @@ def _pairwise_ll(part: FloatArray, group: Group) -> Parts:
 
 
 # A profile is at home on the machines of the GPUs that it was fitted on. It states rates as shares of the link figure:
-# that carries what the links bound over to other links, and not what they do not, such as copies through a GPU's memory.
+# that carries what the links bound over to other links, and not what they do not, such as copies in a GPU's memory.
 
 _STEPS = {"ll_step": Protocol.LL, "ll128_step": Protocol.LL128, "simple_step": Protocol.SIMPLE}
 _MEASURED_RANKS = 8

@@ -79,11 +79,7 @@ def _tree(protocol: Protocol, size: FloatArray, group: Group) -> Parts:
     filling = fill * -np.expm1(-_TREE_STAGES * size / rate / fill)
     limit = np.maximum(carried / rate, size / (_inside(protocol, group) / 2) if local > 1 else 0.0)
     latency, moving = _combined(protocol, np.full_like(size, hops), limit, group)
-    return {
-        "launch": np.full_like(size, _launch(group)),
-        "latency": latency + filling,
-        "network": moving,
-    }
+    return {"launch": np.full_like(size, _launch(group)), "latency": latency + filling, "network": moving}
 
 
 def _switched_tree(size: FloatArray, group: Group) -> Parts:
@@ -113,11 +109,7 @@ def _ring(protocol: Protocol, size: FloatArray, group: Group) -> Parts:
     side = np.full(size.shape, rate < inside or local == 1)
     transfer = size * group.volume / rate
     waiting, moving = _combined(protocol, np.full_like(size, latency), transfer, group)
-    return {
-        "launch": np.full_like(size, _launch(group)),
-        "latency": waiting,
-        **_side(moving, side),
-    }
+    return {"launch": np.full_like(size, _launch(group)), "latency": waiting, **_side(moving, side)}
 
 
 def _pairwise(protocol: Protocol, size: FloatArray, group: Group) -> Parts:

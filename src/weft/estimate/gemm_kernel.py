@@ -136,13 +136,7 @@ def traffic(shape: Shape, on: Machine) -> Traffic:
 
 
 def memory_bytes(
-    shape: Shape,
-    moved: Traffic,
-    tile: Tile,
-    columns: float,
-    grid_rows: float,
-    grid_columns: float,
-    on: Machine,
+    shape: Shape, moved: Traffic, tile: Tile, columns: float, grid_rows: float, grid_columns: float, on: Machine
 ) -> float:
     """Bytes moved to and from DRAM: operands once, again where the cache loses them between waves, and C.
 
@@ -388,12 +382,12 @@ def best(shape: Shape, tiles: Any, prepared: Any, least: Any, on: Machine) -> tu
         least[index] = time * time
         if least[index] < least[first]:
             first = index
-    chosen, found = first, _under(shape, moved, tiles, prepared, first, inf, on)
+    chosen, found = first, under(shape, moved, _tile(tiles[first]), _costs(prepared[first]), inf, on)
     for index in range(len(tiles)):
         limit = SAME * found[0]
         if index == first or least[index] + memory * memory > limit * limit:
             continue
-        now = _under(shape, moved, tiles, prepared, index, limit, on)
+        now = under(shape, moved, _tile(tiles[index]), _costs(prepared[index]), limit, on)
         if now[0] * SAME < found[0] or (now[0] <= limit and index < chosen):
             chosen, found = index, now
     return chosen, attempt(shape, _tile(tiles[chosen]), found[1], found[2], found[3], on)
@@ -405,12 +399,6 @@ def _tile(row: Any) -> Tile:
 
 def _costs(row: Any) -> Costs:
     return Costs(row[0], row[1], row[2], row[3], row[4], row[5], row[6], row[7], row[8], row[9], row[10])
-
-
-def _under(
-    shape: Shape, moved: Traffic, tiles: Any, prepared: Any, index: int, limit: float, on: Machine
-) -> tuple[float, float, float, float]:
-    return under(shape, moved, _tile(tiles[index]), _costs(prepared[index]), limit, on)
 
 
 def run(m: Any, n: Any, k: Any, batch: Any, tiles: Any, on: Machine, chosen: Any, times: Any) -> None:

@@ -139,12 +139,7 @@ def _memory_time(sweep: Sweep, cached: Residency, again: Residency, gpu: Gpu) ->
 
 
 def _add_sweep(
-    parts: dict[str, FloatArray],
-    sweep: Sweep,
-    cached: Residency,
-    again: Residency,
-    at_work: _Occupancy,
-    gpu: Gpu,
+    parts: dict[str, FloatArray], sweep: Sweep, cached: Residency, again: Residency, at_work: _Occupancy, gpu: Gpu
 ) -> None:
     """Add the sweep's time to the part that takes longest in it, and the latency of its first loads."""
     moved = sweep.reads + sweep.writes + sweep.rereads

@@ -60,11 +60,7 @@ def _subject(rows: Rows, quantity: str) -> Subject:
         machine="",
         rows=rows,
         measured=_measured(rows, quantity),
-        labels={
-            "system": rows["system"],
-            "collective": rows["collective"],
-            "quantity": np.full(len(rows), quantity),
-        },
+        labels={"system": rows["system"], "collective": rows["collective"], "quantity": np.full(len(rows), quantity)},
         predict=lambda some, values: np.array([_simulated(_case(row))[quantity] for row in some]),
         slow=True,
     )

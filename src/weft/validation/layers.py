@@ -93,11 +93,7 @@ def _subject(rows: Rows, seconds: FloatArray, phase: str, system: System, times:
         machine=system.name,
         rows=whole,
         measured=np.append(seconds, seconds.sum()),
-        labels={
-            "system": whole["system"],
-            "phase": np.full(len(whole), phase),
-            "op": np.where(total, TOTAL, "each"),
-        },
+        labels={"system": whole["system"], "phase": np.full(len(whole), phase), "op": np.where(total, TOTAL, "each")},
         ranges={"each operator": ~total, TOTAL: total},
         predict=lambda some, values: np.array([by_name[name] for name in some["op"].tolist()]),
     )
