@@ -67,7 +67,11 @@ def calibrate(
         click.echo(f"note: {note}")
     for problem in target.complaints:
         click.echo(f"problem: {problem}")
-    _write(done, target, out, json_file, f"{place.name}, seed {seed}")
+    if json_file is not None:
+        click.echo(f"fit: {write_json(json_file, done.to_dict())}")
+    if out is not None:
+        text = target.text(done, out, f"{place.name}, seed {seed}")
+        click.echo(f"fitted: {write_atomically(out, text)}")
 
 
 def _check_place(gpu: str | None, out: Path | None) -> None:
@@ -92,13 +96,6 @@ def _notes(done: Calibrated, target: Target) -> Iterator[str]:
             f"values of {target.extends} were calibrated before, perhaps to these very rows: 'before' need not "
             "be the error on rows that nothing has seen"
         )
-
-
-def _write(done: Calibrated, target: Target, out: Path | None, json_file: Path | None, data: str) -> None:
-    if json_file is not None:
-        click.echo(f"fit: {write_json(json_file, done.to_dict())}")
-    if out is not None:
-        click.echo(f"fitted: {write_atomically(out, target.text(done, out, data))}")
 
 
 def _print_parameters(done: Calibrated) -> None:

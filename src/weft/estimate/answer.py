@@ -94,6 +94,13 @@ def from_parts(parts: Parts, by: npt.NDArray[np.str_] | None = None) -> Estimate
     return Estimate(seconds, codes[largest], dict(zip(parts, stacked, strict=True)), by)
 
 
+def slowest(times: Parts) -> dict[str, FloatArray]:
+    """What takes longest of several things that overlap, under its name; the others take no time."""
+    stacked = np.stack(np.broadcast_arrays(*times.values()))
+    longest = stacked.argmax(axis=0)
+    return {name: np.where(longest == place, stacked[place], 0.0) for place, name in enumerate(times)}
+
+
 def in_sequence(steps: Sequence[Estimate]) -> Estimate:
     """One after the other: seconds and parts add up; the bound is that of the longest."""
     every = side_by_side(steps)

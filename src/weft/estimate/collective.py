@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from weft.estimate.answer import Estimate, FloatArray, Parts, floats, from_parts
-from weft.estimate.collective_dma import copied
-from weft.estimate.collective_forms import Group, direct, nvls, oneshot, over_links, pairwise, ring
+from weft.estimate.collective_forms import Group, copied, direct, nvls, oneshot, over_links, pairwise, ring
 from weft.estimate.collective_nodes import across
 from weft.estimate.target import Harness, Target
 from weft.graph import Collective

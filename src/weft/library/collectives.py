@@ -45,6 +45,7 @@ class Protocol(IntEnum):
     SIMPLE = 2
 
 
+Way = tuple[Algorithm, Protocol]
 _SWITCHED = (Algorithm.NVLS, Algorithm.NVLS_TREE)
 NAMES = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "send_recv")
 _ALIASES = {"alltoall": "all_to_all", "allreduce": "all_reduce", "allgather": "all_gather"}
@@ -208,7 +209,7 @@ def estimates(
     nodes: int = 1,
     floating: bool = True,
     halved_tree: bool = False,
-) -> tuple[list[tuple[Algorithm, Protocol]], FloatArray]:
+) -> tuple[list[Way], FloatArray]:
     """The library's own estimate of every candidate [s]: the candidates, and one row of times for each.
 
     With `halved_tree` a tree of two nodes counts as one of many, which halves its rate.
@@ -393,9 +394,7 @@ def _parsed(wanted: str) -> tuple[Algorithm, Protocol | None]:
     return Algorithm[first], Protocol[second]
 
 
-def _possible(
-    name: str, ranks: int, nodes: int, fabric: Interconnect, profile: Profile
-) -> list[tuple[Algorithm, Protocol]]:
+def _possible(name: str, ranks: int, nodes: int, fabric: Interconnect, profile: Profile) -> list[Way]:
     """What the library weighs, and what it takes where conditions of its own are met."""
     if name in ("all_to_all", "send_recv"):
         ways = [(Algorithm.PAIRWISE, Protocol.LL), (Algorithm.PAIRWISE, Protocol.SIMPLE)]

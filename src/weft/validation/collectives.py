@@ -18,7 +18,7 @@ from weft.hardware import Gpu, System
 from weft.library.collectives import canonical
 from weft.library.profiles import Profile
 from weft.options import RunOptions
-from weft.validation.checks import Checked, beyond_physics, collective_floor, duplicates, unknown_names
+from weft.validation.checks import Checked, beyond_physics, collective_floor
 from weft.validation.machines import Machines
 from weft.validation.problems import Problem
 from weft.validation.rigs import Rig, rig_of
@@ -78,28 +78,24 @@ class Case:
         }
 
 
-def collective_subjects(rows: Rows, machines: Machines) -> tuple[list[Subject], list[Problem]]:
-    """The rows of a collectives file by GPU, without those that cannot be true, and what is wrong with them.
+def collective_subjects(checked: Checked, machines: Machines) -> list[Subject]:
+    """The rows of a collectives file by GPU, without those that cannot be true.
 
     Rows of libraries without a model are told and left out. Ring reduce-scatters of one node are simulated as well.
     """
-    checked = Checked(rows)
-    systems = unknown_names(rows, "system", hardware.system)
-    checked.drop(duplicates(rows), systems, unknown_names(rows, "collective", canonical))
-    rows = checked.rows
+    rows, closed, simulated = checked.rows, [], []
     checked.drop(_impossible_ranks(rows), _forced(rows), _without_model(rows))
-    problems, closed, simulated = checked.problems, [], []
     cases = cases_of(checked.rows)
     names = _by_case(checked.rows, [case.system.gpu.name for case in cases])
     for gpu in {case.system.gpu.name: case.system.gpu for case in cases}.values():
         profile = machines.profile(gpu)
         believable = _believable(checked.rows.take(names == gpu.name), gpu, profile)
-        problems += believable.problems
+        checked.problems += believable.problems
         if len(believable.rows):
             subject = _subject(believable.rows, gpu, profile)
             closed.append(subject)
             simulated += _rings(subject)
-    return [*closed, *simulated], problems
+    return [*closed, *simulated]
 
 
 @lru_cache(maxsize=256)

@@ -12,7 +12,7 @@ from weft.errors import InputError
 from weft.estimate import GEMM_PARAMETERS, Harness, estimate
 from weft.graph import Gemm
 from weft.hardware import Gpu
-from weft.validation.checks import Checked, beyond_physics, duplicates, gemm_floor, unknown_names, unsupported
+from weft.validation.checks import Checked, beyond_physics, gemm_floor, unsupported
 from weft.validation.machines import Machines
 from weft.validation.problems import Problem
 from weft.validation.rigs import gemm_harness
@@ -24,19 +24,17 @@ SHORT = "< 20 us"
 _LONG_SECONDS = 20e-6
 
 
-def gemm_subjects(rows: Rows, machines: Machines) -> tuple[list[Subject], list[Problem]]:
-    """The rows of a GEMM file by GPU, without those that cannot be true, and what is wrong with them."""
-    checked = Checked(rows)
-    checked.drop(duplicates(rows), unknown_names(rows, "gpu", machines.find))
-    problems, subjects = checked.problems, []
+def gemm_subjects(checked: Checked, machines: Machines) -> list[Subject]:
+    """The rows of a GEMM file by GPU, without those that cannot be true."""
+    subjects = []
     gpus = {name: machines.find(name) for name in np.unique(checked.rows["gpu"]).tolist()}
     by_gpu = positions_by(gpus[name].name for name in checked.rows["gpu"].tolist())
     for gpu in {gpu.name: gpu for gpu in gpus.values()}.values():
         believable = _believable(checked.rows.take(by_gpu[gpu.name]), gpu)
-        problems += believable.problems
+        checked.problems += believable.problems
         if len(believable.rows):
             subjects.append(_subject(believable.rows, gpu, machines))
-    return subjects, problems
+    return subjects
 
 
 def _believable(rows: Rows, gpu: Gpu) -> Checked:

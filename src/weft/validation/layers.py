@@ -15,7 +15,7 @@ from weft.hardware import System
 from weft.models import load_model, model_names
 from weft.models.layer import Phase
 from weft.options import Clock, RunOptions
-from weft.validation.checks import Checked, duplicates, unknown_names
+from weft.validation.checks import Checked
 from weft.validation.machines import Machines
 from weft.validation.problems import Problem
 from weft.validation.subjects import Subject
@@ -25,30 +25,29 @@ TOTAL = "total"
 _FILE = re.compile(r"(.+?)_layer_tp(\d+)(?:_.*)?\.csv")
 
 
-def layer_subjects(rows: Rows, machines: Machines) -> tuple[list[Subject], list[Problem]]:
+def layer_subjects(checked: Checked, machines: Machines) -> list[Subject]:
     """The operators of a layer's file by phase, with the sum as one more row; its name says model and degree.
 
     "gpt3_layer_tp4.csv" holds GPT-3 split over four GPUs; every row names the system.
     """
+    rows, subjects = checked.rows, []
     found = _FILE.fullmatch(rows.file)
     model = _model(found[1]) if found else None
     if found is None or model is None:
         models = ", ".join(model_names())
         rule = f"a layer's file is named after its model and degree, like gpt3_layer_tp4.csv; models: {models}"
-        return [], [Problem(rows.file, (), "name", rows.file, rule)]
-    checked, subjects = Checked(rows), []
-    checked.drop(duplicates(rows), unknown_names(rows, "system", hardware.system))
-    problems = checked.problems
-    for name, positions in sorted(positions_by(checked.rows["system"].tolist()).items()):
-        system, of = hardware.system(name), checked.rows.take(positions)
+        checked.problems.append(Problem(rows.file, (), "name", rows.file, rule))
+        return []
+    for name, positions in sorted(positions_by(rows["system"].tolist()).items()):
+        system, of = hardware.system(name), rows.take(positions)
         options = RunOptions(_clock(of["source"].tolist()))
         for phase, batch, length, seconds in layer_times(of):
             times = _operators(model, system, int(found[2]), phase, batch, length, options)
             known = np.isin(of["op"], list(times))
-            problems += [_unknown(of, op, times) for op in of["op"][~known].tolist()]
+            checked.problems += [_unknown(of, op, times) for op in of["op"][~known].tolist()]
             if known.any():
                 subjects.append(_subject(of.take(known), seconds[known], phase, system, times))
-    return subjects, problems
+    return subjects
 
 
 def _model(text: str) -> str | None:

@@ -1,10 +1,11 @@
-"""Measured GEMMs with a collective before or after them: one after the other, and overlapped."""
+"""Measured GEMMs with a collective before, after or beside them as subjects, simulated request by request."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -12,18 +13,22 @@ import numpy as np
 from weft import hardware
 from weft.errors import InputError
 from weft.estimate import estimate
-from weft.graph import DTYPE_BYTES, Collective, Gemm
+from weft.graph import DTYPE_BYTES, Collective, Gemm, concurrent
 from weft.hardware import System
+from weft.library.collectives import canonical
 from weft.lower.machine import default_request_bytes
 from weft.options import RunOptions
 from weft.parallel import dependent, share_of
-from weft.validation.checks import Checked, duplicates, unknown_names
+from weft.schedule import SHARING
+from weft.validation.checks import Checked
 from weft.validation.machines import Machines
 from weft.validation.problems import Problem
 from weft.validation.rigs import rig_of
 from weft.validation.subjects import BoolArray, Predicted, Subject
-from weft.validation.tables import FloatArray, Rows
+from weft.validation.tables import Contentions, FloatArray, Rows
 
+QUANTITIES = ("GEMM slowdown", "collective slowdown", "makespan")
+"""What a row is compared in: two ratios, concurrent over alone, and a time [s]."""
 FLUX = "Flux, NVLink"
 """The rows of Flux's paper and README on A100, A800 and H800 with NVLink."""
 SEQUENTIAL = "sequential"
@@ -73,8 +78,7 @@ class Overlapped:
         """Seconds of both, overlapped as the measured system does it and simulated; and how much faster that is."""
         from weft.run import simulate
 
-        system = hardware.system(self.system, gpus=self.ranks)
-        gpu = system.gpu
+        system, gpu = self.system, self.system.gpu
         # GPUs of one die keep the size that the measured overlaps were compared at.
         grain = default_request_bytes(gpu) if gpu.dies > 1 else gpu.memory.interleave
         form: Any = self.pattern
@@ -93,10 +97,9 @@ class Overlapped:
         )
 
 
-def overlap_subjects(rows: Rows, machines: Machines) -> tuple[list[Subject], list[Problem]]:
-    """The rows of an overlap file with a shape, a known system and a pattern that has a model; what others lack."""
-    checked = Checked(rows)
-    checked.drop(duplicates(rows), _without_model(rows), unknown_names(rows, "system", hardware.system))
+def overlap_subjects(checked: Checked, machines: Machines) -> list[Subject]:
+    """The rows of an overlap file with a shape and a pattern that has a model."""
+    checked.drop(_without_model(checked.rows))
     cases: dict[int, Overlapped] = {}
     checked.drop(_put(checked.rows, cases))
     rows = checked.rows
@@ -105,7 +108,7 @@ def overlap_subjects(rows: Rows, machines: Machines) -> tuple[list[Subject], lis
     told = {line for problem in wrong for line in problem.lines}
     told |= {line for subject in subjects for line in subject.rows.line.tolist()}
     checked.drop(wrong, _neither(rows, cases, told))
-    return subjects, checked.problems
+    return subjects
 
 
 def _without_model(rows: Rows) -> Iterator[Problem]:
@@ -229,3 +232,70 @@ def right_signs(predictions: Sequence[Predicted]) -> tuple[int, int]:
     pairs = [(sequential[line], time) for name in FLUX_METHODS for line, time in times.get(name, {}).items()]
     right = [(before[0] > after[0]) == (before[1] > after[1]) for before, after in pairs]
     return sum(right), len(right)
+
+
+def contention_subjects(checked: Checked, machines: Machines) -> list[Subject]:
+    """The rows of a contention file that can be simulated, one subject for each quantity."""
+    checked.drop(_not_a_cell(checked.rows))
+    return [_quantity(checked.rows, quantity) for quantity in QUANTITIES if len(checked.rows)]
+
+
+def _not_a_cell(rows: Rows) -> Iterator[Problem]:
+    """What keeps rows from being simulated."""
+    for line, row in zip(rows.line.tolist(), rows, strict=True):
+        gpu, dtype = hardware.system(row["system"]).gpu, row["dtype"]
+        if not gpu.supports(dtype):
+            rule = f"{gpu.name} does not multiply matrices of this type"
+            yield Problem(rows.file, (line,), "dtype", dtype, rule)
+            continue
+        for what in ("gemm", "collective"):
+            if row[f"{what}_concurrent_us"] < row[f"{what}_alone_us"] / 2:
+                rule = "this is less than half of the time alone; nothing runs faster beside something else"
+                beside = f"{row[f'{what}_concurrent_us']:g}"
+                yield Problem(rows.file, (line,), f"{what}_concurrent_us", beside, rule)
+        try:
+            _corun(_cell(row))
+        except InputError as error:
+            yield Problem(rows.file, (line,), "system", row["system"], str(error))
+
+
+def _quantity(rows: Rows, quantity: str) -> Subject:
+    return Subject(
+        kind="contention",
+        machine="",
+        rows=rows,
+        measured=_measured(rows, quantity),
+        labels={"system": rows["system"], "collective": rows["collective"], "quantity": np.full(len(rows), quantity)},
+        predict=lambda some, values: np.array([_corun(_cell(row))[quantity] for row in some]),
+        slow=True,
+    )
+
+
+def _measured(rows: Rows, quantity: str) -> FloatArray:
+    if quantity == "makespan":
+        return np.asarray(rows["makespan_us"] * 1e-6, dtype=np.float64)
+    what = "gemm" if quantity.startswith("GEMM") else "collective"
+    return np.asarray(rows[f"{what}_concurrent_us"] / rows[f"{what}_alone_us"], dtype=np.float64)
+
+
+def _cell(row: Mapping[str, Any]) -> Contentions:
+    """What of a row decides its prediction."""
+    return Contentions.model_validate({**row, "source": "", "notes": ""})
+
+
+@lru_cache(maxsize=256)
+def _corun(row: Contentions) -> Mapping[str, float]:
+    """Every quantity of a row in the engine; the clock is that of runs too short to reach the power limit.
+
+    The sources do not say which loop was launched first; here it is the collectives'.
+    """
+    from weft.run import compare
+
+    on = hardware.system(row.system)
+    collective = Collective(canonical(row.collective), int(row.bytes), on.gpus, row.dtype)
+    gemm = Gemm(int(row.m), int(row.n), int(row.k), row.dtype)
+    graph = concurrent(gemm, collective, int(row.gemms), int(row.collectives))
+    overlap = replace(SHARING["streams"], first="collective")
+    found = compare(graph, on, [overlap], RunOptions(clock="short")).corun()
+    times = (found.gemm.slowdown, found.collective.slowdown, found.makespan)
+    return dict(zip(QUANTITIES, times, strict=True))

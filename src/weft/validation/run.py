@@ -10,27 +10,29 @@ from typing import Any
 
 import numpy as np
 
+from weft import hardware
 from weft.errors import InputError
 from weft.files import write_json
+from weft.library.collectives import canonical
+from weft.validation.checks import Checked, duplicates, unknown_names
 from weft.validation.collectives import collective_subjects
-from weft.validation.contentions import contention_subjects
 from weft.validation.gemms import gemm_subjects
 from weft.validation.layers import layer_subjects
 from weft.validation.machines import Machines
-from weft.validation.overlaps import overlap_subjects
+from weft.validation.overlaps import contention_subjects, overlap_subjects
 from weft.validation.problems import Problem, consistent, gathered
 from weft.validation.subjects import Cloud, Group, Predicted, Progress, Subject, errors_of, joined, predicted
-from weft.validation.tables import Kind, Rows, data_folder, read_folder
+from weft.validation.tables import TABLES, Kind, Rows, data_folder, read_folder
 
 _WORST = 10
-READERS: Mapping[Kind, Callable[[Rows, Machines], tuple[list[Subject], list[Problem]]]] = {
+READERS: Mapping[Kind, Callable[[Checked, Machines], list[Subject]]] = {
     "gemm": gemm_subjects,
     "collective": collective_subjects,
     "layer": layer_subjects,
     "overlap": overlap_subjects,
     "contention": contention_subjects,
 }
-"""How the rows of each kind are checked and given a model."""
+"""How the rows of each kind are checked further and given a model."""
 
 
 @dataclass(frozen=True)
@@ -126,10 +128,14 @@ def subjects_of(
     files, problems = read_folder(place, kinds)
     unread = {(problem.file, line) for problem in problems for line in problem.lines}
     subjects: list[Subject] = []
+    find: dict[str, Callable[[str], object]]
+    find = {"gpu": machines.find, "system": hardware.system, "collective": canonical}
     for rows in files:
-        found, wrong = READERS[rows.kind](machines.of_chosen(rows), machines)
-        subjects += found
-        problems += wrong
+        checked = Checked(machines.of_chosen(rows))
+        names = (unknown_names(checked.rows, name, find[name]) for name in TABLES[rows.kind].named)
+        checked.drop(duplicates(checked.rows), *names)
+        subjects += READERS[rows.kind](checked, machines)
+        problems += checked.problems
     if not subjects:
         raise InputError(_nothing(place, machines, files, problems))
     return subjects, consistent(problems), sum(map(len, files)) + len(unread)

@@ -58,6 +58,8 @@ class Table(BaseModel):
     model_config = ConfigDict(frozen=True)
     file: ClassVar[str]
     """The customary file name."""
+    named: ClassVar[tuple[str, ...]] = ("system",)
+    """Columns of names that Weft must know."""
     source: str = ""
     notes: str = ""
 
@@ -80,6 +82,7 @@ class Gemms(Table):
     """C[m,n] = A[m,k] B[k,n] on one GPU."""
 
     file = "gemm.csv"
+    named = ("gpu",)
     gpu: str
     dtype: Dtype
     m: Whole
@@ -92,6 +95,7 @@ class Collectives(Table):
     """A collective of so many bytes, of the whole buffer as nccl-tests counts them."""
 
     file = "collectives.csv"
+    named = ("system", "collective")
     system: str
     collective: str
     ranks: Whole
@@ -124,6 +128,7 @@ class Contentions(Table):
     """A loop of GEMMs beside a loop of collectives: each alone, both at once, and until both have ended."""
 
     file = "contention.csv"
+    named = ("system", "collective")
     system: str
     dtype: Dtype
     collective: str
