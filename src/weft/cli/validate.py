@@ -80,11 +80,10 @@ def _kinds(names: tuple[str, ...] | None) -> list[Kind] | None:
     from weft.errors import UnknownNameError
     from weft.validation.tables import TABLES
 
-    known = {str(kind): kind for kind in TABLES}
     for name in names or ():
-        if name not in known:
-            raise UnknownNameError("kind of measurement", name, known)
-    return None if names is None else [known[name] for name in names]
+        if name not in TABLES:
+            raise UnknownNameError("kind of measurement", name, list(TABLES))
+    return None if names is None else [kind for kind in TABLES if kind in names]
 
 
 def _print_errors(done: Validation) -> None:

@@ -69,7 +69,7 @@ class Group:
         Local copies go at a share of it, since slower links do not slow a GPU's memory down.
         """
         homes = _homes(self.profile, self.fabric)
-        return _mean([home.figure(_within(self.ranks, home), self.paired) for home in homes]) or self.figure
+        return _mean([home.figure(min(self.ranks, home.gpus_per_node), self.paired) for home in homes]) or self.figure
 
     @property
     def per_node(self) -> int:
@@ -256,7 +256,7 @@ def switch_limit(ranks: int, group: Group) -> float:
     if not fabric.multicast:
         return 0.0
     homes = [home for home in _homes(group.profile, fabric) if home.multicast]
-    shares = [switch_rate(n, home) / home.figure(n) for home in homes if (n := _within(ranks, home))]
+    shares = [switch_rate(n, home) / home.figure(n) for home in homes if (n := min(ranks, home.gpus_per_node))]
     return _mean(shares) * fabric.figure(ranks) if shares else switch_rate(ranks, fabric)
 
 
@@ -278,12 +278,10 @@ def _ll128_share(ranks: int, profile: Profile) -> float:
     fitted = profile.value("ring.ll128_efficiency")
     if ranks <= _MEASURED_RANKS:
         return fitted
-    counted = [ll128_rate(n, home) / home.figure(n) for home in _homes(profile) if (n := _within(ranks, home))]
+    counted = [
+        ll128_rate(n, home) / home.figure(n) for home in _homes(profile) if (n := min(ranks, home.gpus_per_node))
+    ]
     return max(fitted, _mean(counted))
-
-
-def _within(ranks: int, home: Interconnect) -> int:
-    return min(ranks, home.gpus_per_node)
 
 
 def _mean(values: Sequence[float]) -> float:

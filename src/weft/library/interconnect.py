@@ -79,9 +79,7 @@ class Interconnect:
         if self.gpu.vendor == "amd" and self.topology == "mesh":
             known = [count for size, count in _MESH_CTAS.items() if size <= ranks]
             return known[-1] if known else _MESH_CTAS[2]
-        if self.gpu.vendor == "amd":
-            return 4 * self.rings(ranks)
-        return _CTAS_PER_RING * self.rings(ranks)
+        return (4 if self.gpu.vendor == "amd" else _CTAS_PER_RING) * self.rings(ranks)
 
 
 # Where RCCL lays fewer rings over MI200's graph than it has room for, in links: a GCD reaches its sister over four

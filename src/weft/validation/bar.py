@@ -103,7 +103,6 @@ def lines(demands: Sequence[Demand], predictions: Mapping[Protocol, Sequence[Pre
 def judged(validation: Validation, progress: Progress | None = None) -> list[Line]:
     """Every demand with what was reached: held out, leaving one machine out, and as shipped."""
     subjects = [part.subject for part in validation.predictions if part.subject.parameters]
-
     splits = [hold_out(subjects, _part(progress, seed), seed) for seed in range(SPLITS)]
     predictions: dict[Protocol, list[Predicted]] = {
         "held out": [each.held_out for split in splits for each in split],

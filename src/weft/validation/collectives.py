@@ -101,7 +101,10 @@ def collective_subjects(checked: Checked, machines: Machines) -> list[Subject]:
 @lru_cache(maxsize=256)
 def cases_of(rows: Rows) -> tuple[Case, ...]:
     """The rows grouped by everything but their bytes."""
-    keys = ((canonical(row["collective"]), int(row["ranks"]), _system(row), _rig(row)) for row in rows)
+    keys = (
+        (canonical(row["collective"]), int(row["ranks"]), _system(row["system"], row["ranks"]), _rig(row))
+        for row in rows
+    )
     return tuple(Case(positions, *key) for key, positions in positions_by(keys).items())
 
 
@@ -113,14 +116,10 @@ def _by_case(rows: Rows, values: list[Any]) -> npt.NDArray[np.object_]:
     return column
 
 
-def _system(row: Mapping[str, Any]) -> System:
-    """The machine that runs a row's ranks: what the text says, or another number of its GPUs."""
-    return _resolved(row["system"], int(row["ranks"]))
-
-
 @lru_cache(maxsize=1024)
-def _resolved(system: str, ranks: int) -> System:
-    return hardware.system(system, gpus=ranks)
+def _system(text: str, ranks: float) -> System:
+    """The machine that runs so many ranks: what the text says, or another number of its GPUs."""
+    return hardware.system(text, gpus=int(ranks))
 
 
 def _rig(row: Mapping[str, Any]) -> Rig:
@@ -171,7 +170,7 @@ def _impossible_ranks(rows: Rows) -> Iterator[Problem]:
     for line, row in zip(rows.line.tolist(), rows, strict=True):
         rule = "a collective needs at least two ranks" if row["ranks"] < 2 else ""
         try:
-            _system(row)
+            _system(row["system"], row["ranks"])
         except InputError as error:
             rule = str(error)
         if rule:

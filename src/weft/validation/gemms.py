@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -47,29 +47,22 @@ def _believable(rows: Rows, gpu: Gpu) -> Checked:
         except InputError as error:
             checked.drop([Problem(rows.file, tuple(checked.rows.line.tolist()), "gpu", gpu.name, str(error))])
         else:
-            checked.drop(beyond_physics(checked.rows, gemm_floors(checked.rows, gpu), expected, gpu.name))
+            floors = _by_group(checked.rows, lambda m, n, k, dtype, how: gemm_floor(m, n, k, dtype, gpu))
+            checked.drop(beyond_physics(checked.rows, floors, expected, gpu.name))
     return checked
 
 
 def gemm_seconds(rows: Rows, gpu: Gpu) -> FloatArray:
     """The closed form's time of each row on one GPU, as the row says it was measured [s]."""
-    seconds = np.empty(len(rows))
+    return _by_group(rows, lambda m, n, k, dtype, how: estimate(Gemm(m, n, k, dtype), gpu, harness=how).seconds)
+
+
+def _by_group(rows: Rows, seconds: Callable[[Any, Any, Any, str, Harness], FloatArray]) -> FloatArray:
+    """Times of each row, computed for all rows of one data type and one way of measuring at once."""
+    found = np.empty(len(rows))
     for (harness, dtype), of in _alike(rows).items():
-        m, n, k = _sizes(rows, of)
-        seconds[of] = estimate(Gemm(m, n, k, dtype), gpu, harness=harness).seconds
-    return seconds
-
-
-def gemm_floors(rows: Rows, gpu: Gpu) -> FloatArray:
-    """The least time that each row can take on one GPU [s]."""
-    seconds = np.empty(len(rows))
-    for (_, dtype), of in _alike(rows).items():
-        seconds[of] = gemm_floor(*_sizes(rows, of), dtype, gpu)
-    return seconds
-
-
-def _sizes(rows: Rows, of: IntArray) -> tuple[Any, Any, Any]:
-    return rows["m"][of], rows["n"][of], rows["k"][of]
+        found[of] = seconds(rows["m"][of], rows["n"][of], rows["k"][of], dtype, harness)
+    return found
 
 
 @lru_cache(maxsize=256)

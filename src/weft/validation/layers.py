@@ -44,7 +44,9 @@ def layer_subjects(checked: Checked, machines: Machines) -> list[Subject]:
         for phase, batch, length, seconds in layer_times(of):
             times = _operators(model, system, int(found[2]), phase, batch, length, options)
             known = np.isin(of["op"], list(times))
-            checked.problems += [_unknown(of, op, times) for op in of["op"][~known].tolist()]
+            rule = f"the layer has no such operator; it has {', '.join(times)}"
+            unknown = zip(of.line[~known].tolist(), of["op"][~known].tolist(), strict=True)
+            checked.problems += [Problem(of.file, (line,), "op", op, rule) for line, op in unknown]
             if known.any():
                 subjects.append(_subject(of.take(known), seconds[known], phase, system, times))
     return subjects
@@ -72,11 +74,6 @@ def _operators(
     except InputError:
         return {}
     return {name: float(one.seconds) for name, one in found.operators.items()}
-
-
-def _unknown(rows: Rows, name: str, known: Mapping[str, float]) -> Problem:
-    rule = f"the layer has no such operator; it has {', '.join(known)}"
-    return Problem(rows.file, rows.lines(rows["op"] == name), "op", name, rule)
 
 
 def _subject(rows: Rows, seconds: FloatArray, phase: str, system: System, times: Mapping[str, float]) -> Subject:

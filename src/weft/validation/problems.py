@@ -43,11 +43,8 @@ class Problem:
         return f" line{'s' if len(self.lines) > 1 else ''} {shown}{f' and {more} more' if more > 0 else ''}"
 
     def _fate(self) -> str:
-        if self.used:
-            return ""
-        return {0: "; the file is left out", 1: "; the row is left out"}.get(
-            len(self.lines), "; these rows are left out"
-        )
+        what = "these rows are" if len(self.lines) > 1 else "the row is" if self.lines else "the file is"
+        return "" if self.used else f"; {what} left out"
 
 
 def gathered(problems: Iterable[Problem]) -> list[Problem]:

@@ -71,11 +71,11 @@ def known_rigs() -> Mapping[str, Rig]:
 def _known(word: str, table: Mapping[str, object]) -> Rig:
     leaves = read_leaves(table, _PATHS, f"rigs.toml: {word}")
     version = str(leaves["version"].value) if "version" in leaves else ""
-    rates = [leaves[path] for path in _PATHS if path in leaves and _PATHS[path]]
-    if len(rates) < 2:
+    if "network.per_gpu" not in leaves or "network.per_node" not in leaves:
         return Rig("", version)
-    from_rows = any(rate.provenance.kind == "calibrated" for rate in rates)
-    return Rig("", version, network=(rates[0].value, rates[1].value), network_from_rows=from_rows)
+    each, node = leaves["network.per_gpu"], leaves["network.per_node"]
+    from_rows = "calibrated" in (each.provenance.kind, node.provenance.kind)
+    return Rig("", version, network=(each.value, node.value), network_from_rows=from_rows)
 
 
 @lru_cache(maxsize=4096)

@@ -30,7 +30,6 @@ HOW_TO_GET_DATA = (
     "put measurements (gemm.csv, collectives.csv, ...) into a folder and name it with --data or WEFT_DATA; "
     "docs/howto/validate.md describes the columns"
 )
-_ENVIRONMENT = "WEFT_DATA"
 _ALIKE = 0.5  # a file with this share of a kind's columns is meant to be of that kind
 
 
@@ -225,7 +224,7 @@ def data_folder(given: str | os.PathLike[str] | None = None) -> Path:
 
     Raises InputError if there is none.
     """
-    named = given if given is not None else os.environ.get(_ENVIRONMENT)
+    named = given if given is not None else os.environ.get("WEFT_DATA")
     if named:
         if not Path(named).exists():
             raise InputError(f"the folder of measurements '{named}' does not exist; {HOW_TO_GET_DATA}")
@@ -244,7 +243,7 @@ def read_folder(place: Path, kinds: Sequence[Kind] | None = None) -> tuple[list[
     files = sorted(place.glob("*.csv")) if place.is_dir() else [place]
     if not files:
         raise InputError(f"the folder '{place}' has no .csv file; {HOW_TO_GET_DATA}")
-    read = [(rows, wrong) for rows, wrong in map(read_file, files)]
+    read = list(map(read_file, files))
     wanted = [(rows, wrong) for rows, wrong in read if rows is None or not kinds or rows.kind in kinds]
     found = [rows for rows, _ in wanted if rows is not None]
     problems = [problem for _, wrong in wanted for problem in wrong]
@@ -313,19 +312,15 @@ def _table_of(head: Sequence[str], file: str) -> tuple[Kind, type[Table]]:
     table = TABLES[kind].of_header(head)
     twice = [name for name in table.columns(needed=False) if head.count(name) > 1]
     wrong = [_of_file(file, "this column is there more than once; keep one", "column", name) for name in twice]
-    wrong += [_missing(file, name, head) for name in table.columns() if name not in head]
+    for name in (name for name in table.columns() if name not in head):
+        hint = "".join(f"; is it '{close}'?" for close in nearest(name, head)[:1])
+        wrong.append(_of_file(file, f"this column is missing{hint}", "column", name))
     if wrong:
         raise _LeftOut(*wrong)
     return kind, table
 
 
 _MARKS = {";": "semicolons", "\t": "tabs", "|": "bars"}
-
-
-def _missing(file: str, name: str, head: Sequence[str]) -> Problem:
-    close = nearest(name, head)
-    hint = f"; is it '{close[0]}'?" if close else ""
-    return _of_file(file, f"this column is missing{hint}", "column", name)
 
 
 def _kind_of(head: Sequence[str], file: str) -> Kind | None:
