@@ -278,9 +278,8 @@ def _ll128_share(ranks: int, profile: Profile) -> float:
     fitted = profile.value("ring.ll128_efficiency")
     if ranks <= _MEASURED_RANKS:
         return fitted
-    counted = [
-        ll128_rate(n, home) / home.figure(n) for home in _homes(profile) if (n := min(ranks, home.gpus_per_node))
-    ]
+    homes = [(home, min(ranks, home.gpus_per_node)) for home in _homes(profile)]
+    counted = [ll128_rate(n, home) / home.figure(n) for home, n in homes]
     return max(fitted, _mean(counted))
 
 

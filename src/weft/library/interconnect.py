@@ -8,7 +8,6 @@ from weft.hardware import Gpu, RingKernels, System, Topology
 
 # The speed of one ring that NCCL's search settles on (src/graph/search.cc), [bytes/s]; rings = figure / speed.
 _RING_SPEED = {"ampere": 20e9, "hopper": 30e9, "blackwell": 45e9}
-_CTAS_PER_RING = 2
 _MESH_CTAS = {2: 32, 4: 24, 8: 56}
 
 
@@ -79,7 +78,7 @@ class Interconnect:
         if self.gpu.vendor == "amd" and self.topology == "mesh":
             known = [count for size, count in _MESH_CTAS.items() if size <= ranks]
             return known[-1] if known else _MESH_CTAS[2]
-        return (4 if self.gpu.vendor == "amd" else _CTAS_PER_RING) * self.rings(ranks)
+        return (4 if self.gpu.vendor == "amd" else 2) * self.rings(ranks)
 
 
 # Where RCCL lays fewer rings over MI200's graph than it has room for, in links: a GCD reaches its sister over four

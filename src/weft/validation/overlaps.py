@@ -45,7 +45,6 @@ METHODS = {
 streams."""
 FLUX_METHODS = ("flux", "TransformerEngine-1.4-userbuffers")
 """What Flux's authors measured against the sequence of GEMM and collective."""
-_USUAL = "bf16"  # where a row names no data type
 _COLLECTIVES = {"ag_gemm": "all_gather", "gemm_rs": "reduce_scatter", "gemm_ar": "all_reduce"}
 _BY = re.compile(r"system=([^;]+)")
 _LOCAL = re.compile(r"local_gemm=(\d+)x(\d+)x(\d+)")
@@ -120,7 +119,7 @@ def _without_model(rows: Rows) -> Iterator[Problem]:
 def _put(rows: Rows, cases: dict[int, Overlapped]) -> Iterator[Problem]:
     """Put every row that can be predicted into `cases`, by its line; what is wrong with the others."""
     for line, row in zip(rows.line.tolist(), rows, strict=True):
-        row["dtype"] = dtype = row["dtype"] or _USUAL
+        row["dtype"] = dtype = row["dtype"] or "bf16"  # what is usual, where a row names none
         if not all(np.isfinite(row[name]) for name in ("m", "n", "k", "ranks")):
             yield Problem(rows.file, (line,), "m, n, k, ranks", "", "a shape is needed to predict this row")
             continue

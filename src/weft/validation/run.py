@@ -24,7 +24,6 @@ from weft.validation.problems import Problem, consistent, gathered
 from weft.validation.subjects import Cloud, Group, Predicted, Progress, Subject, errors_of, joined, predicted
 from weft.validation.tables import TABLES, Kind, Rows, data_folder, read_folder
 
-_WORST = 10
 READERS: Mapping[Kind, Callable[[Checked, Machines], list[Subject]]] = {
     "gemm": gemm_subjects,
     "collective": collective_subjects,
@@ -59,7 +58,7 @@ class Validation:
         """The errors of each group: every row is in exactly one."""
         return [group for part in self.predictions for group in part.groups()]
 
-    def worst(self, count: int = _WORST) -> list[dict[str, Any]]:
+    def worst(self, count: int = 10) -> list[dict[str, Any]]:
         """The rows of each kind that are furthest off, worst first, with their line in the file."""
         found = []
         for parts in self.by_kind.values():
