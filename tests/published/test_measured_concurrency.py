@@ -8,11 +8,11 @@ import math
 
 import pytest
 from runs import beside, overlapped, ring_collective
-from weft.validation.data import data_folder
 
 from weft import hardware
 from weft.errors import WeftError
 from weft.graph import Gemm
+from weft.validation.tables import data_folder
 
 pytestmark = pytest.mark.slow
 
