@@ -5,7 +5,7 @@ import pytest
 from estimates import collective
 
 from weft import hardware
-from weft.catalog.sourced import read_toml
+from weft.catalog import read_toml
 from weft.errors import ConfigError, InputError, UnknownNameError
 from weft.estimate import Bound, collective_parameters, estimate
 from weft.graph import Collective

@@ -15,9 +15,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from weft.catalog.fields import Quantity
-from weft.catalog.files import Shelf
-from weft.catalog.sourced import Provenance, read_toml, set_by_user, unknown_key
+from weft.catalog import Provenance, Quantity, Shelf, read_toml, set_by_user, unknown_key
 from weft.errors import ConfigError, UnitError, UnknownNameError
 from weft.units import Dimension
 

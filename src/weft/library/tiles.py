@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 
-from weft.catalog.sourced import read_toml
+from weft.catalog import read_toml
 from weft.graph import DTYPE_BYTES
 from weft.kernels.gemm import GemmTiling
 

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from weft.catalog.sourced import read_toml
+from weft.catalog import read_toml
 from weft.validation.calibration import hold_out, leave_one_out
 from weft.validation.overlaps import FLUX, right_signs
 from weft.validation.run import Validation

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from importlib import resources
 
-from weft.catalog.fields import Quantity
-from weft.catalog.sourced import read_leaves, read_toml
+from weft.catalog import Quantity, read_leaves, read_toml
 from weft.estimate import Harness
 from weft.library.profiles import Profile
 from weft.units import Dimension

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError, create_model
 
-from weft.catalog.sourced import broken_rule
+from weft.catalog import broken_rule
 from weft.errors import InputError, nearest
 from weft.validation.problems import Problem
 
