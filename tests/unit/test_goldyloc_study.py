@@ -11,7 +11,6 @@ from weft import hardware
 from weft.errors import WeftError
 from weft.graph import Gemm
 from weft.kernels import GemmTiling
-from weft.report.goldyloc import goldyloc_report
 from weft.studies.goldyloc import declared_suite, load_suite, run, sensitivity
 from weft.studies.goldyloc.shares import ShareLoss, ShareLosses
 
@@ -131,14 +130,14 @@ def test_sensitivity_moves_values_of_the_longest_queues(done, tmp_path):
 
 def test_the_study_is_written_whole(done, tmp_path):
     assert '"goldyloc.of_oracle"' in done.save(tmp_path / "goldyloc.json").read_text()
-    page = goldyloc_report(done, tmp_path, done.watch()).read_text()
+    page = done.page(tmp_path, done.watch()).read_text()
     assert page.count("<svg") == 5
     assert "Every queue" in page
 
 
 def test_the_page_states_the_requests_that_were_used(done, tmp_path):
     coarse = replace(done, request_bytes=32 << 10)
-    page = goldyloc_report(coarse, tmp_path, done.watch()).read_text()
+    page = coarse.page(tmp_path, done.watch()).read_text()
     assert "32 KiB" in page or "32768 B" in page
 
 

@@ -14,6 +14,8 @@ from weft.run.single import SATURATED
 from weft.run.sweep.run import Simulation
 from weft.search.tasks import Bench, Runs
 from weft.studies.c3.scenarios import Scenario
+from weft.studies.headline import Measured
+from weft.units import format_bytes
 
 KIB, MIB = 1 << 10, 1 << 20
 LOST = (0, 8, 16, 32, 64, 96, 128)
@@ -55,6 +57,22 @@ class Curves:
             curve[lost] for name, curve in self.slowdown.items() if self.boundness[name] == bound and lost in curve
         ]
         return fmean(found) - 1 if found else None
+
+    def figures(self) -> Iterator[Measured]:
+        """The claims that are made of the curves."""
+        for bound, lost in (("compute", 32), ("compute", 64), ("memory", 8)):
+            slower, count = self.mean_slowdown(bound, lost), self.gemms(bound)
+            if slower is not None:
+                words = {"count": count, "s": "s" * (count != 1)}
+                yield Measured(f"c3.gemm_slowdown.{bound}_bound.minus{lost}", slower, words)
+        for name, units in self.saturations.items():
+            yield Measured(f"c3.saturation.{name}", units, {"size": format_bytes(self.bandwidth_bytes)})
+        yield Measured("c3.dma_small_slowdown", self.small_slowdown())
+
+    @property
+    def saturations(self) -> dict[str, int]:
+        """The compute units that saturate each collective."""
+        return {name: self.saturation(name) for name in self.bandwidth}
 
     def saturation(self, collective: str) -> int:
         """The least power of two of compute units that gives a collective 95 % of its best bandwidth."""

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import fmean
+from typing import Any
 
 from weft import hardware
 from weft.hardware import Gpu, System
@@ -21,8 +22,13 @@ from weft.search.perturb import UNITS, Move, Sensitivity, moves, option_move, pe
 from weft.search.tasks import Bench, Jobs, Runs
 from weft.studies.c3.candidates import DTYPE
 from weft.studies.c3.runs import ScenarioRuns
-from weft.studies.c3.scenarios import Scenario, Suite, declared_suite
-from weft.studies.c3.study import PUBLISHED_GPU, RANKS, SATURATION
+from weft.studies.c3.scenarios import DECLARED, Scenario, Suite, declared_suite
+from weft.studies.c3.study import RANKS
+
+SATURATION: Mapping[str, Any] = {
+    name: DECLARED.claims[f"c3.saturation.{name}"].published for name in ("all_gather", "all_to_all")
+}
+"""Published compute units that saturate a collective."""
 
 
 def run(
@@ -30,7 +36,7 @@ def run(
     jobs: int = 2,
     progress: Progress | None = None,
     *,
-    gpu: Gpu | str = PUBLISHED_GPU,
+    gpu: Gpu | str = DECLARED.gpu,
     ranks: int = RANKS,
     options: RunOptions = SUSTAINED,
     store: Store | None = None,

@@ -19,8 +19,8 @@ from weft.run.sweep.run import Simulation
 from weft.search.degree import DEFAULT
 from weft.search.perturb import Move, Sensitivity, gemm_values, moves, option_move, perturb
 from weft.search.tasks import Bench, Jobs, Runs
-from weft.studies.goldyloc.study import PUBLISHED_GPU, solve
-from weft.studies.goldyloc.suite import Suite, declared_suite
+from weft.studies.goldyloc.study import solve
+from weft.studies.goldyloc.suite import DECLARED, Suite, declared_suite
 
 FIGURES = ("over default", "over sequential", "default over sequential")
 HARDWARE_QUEUES = 4
@@ -32,7 +32,7 @@ def run(
     jobs: int = 1,
     progress: Progress | None = None,
     *,
-    gpu: Gpu | None = None,
+    gpu: Gpu | str = DECLARED.gpu,
     options: RunOptions = SUSTAINED,
     store: Store | None = None,
 ) -> Sensitivity:
@@ -40,7 +40,7 @@ def run(
 
     Raises what the simulations raise.
     """
-    bench = Bench.of(hardware.gpu(gpu or PUBLISHED_GPU), options=options)
+    bench = Bench.of(hardware.gpu(gpu), options=options)
     own = Jobs(jobs, store, progress)
     cases, *_ = solve((suite or declared_suite()).longest(), bench, own)
 
