@@ -26,12 +26,12 @@ def main(folder: Path) -> None:
     PAGE.write_text(page, encoding="utf-8")
 
 
-def with_table(page: str, study: str, text: str) -> str:
-    begin = BEGIN.format(study)
+def with_table(page: str, name: str, text: str) -> str:
+    begin = BEGIN.format(name)
     between = re.compile(f"{re.escape(begin)}\n.*?{re.escape(END)}", re.DOTALL)
     found = between.findall(page)
     if len(found) != 1:
-        sys.exit(f"{PAGE.name} has {len(found)} places for the figures of {study}; it needs one: {begin} ... {END}")
+        sys.exit(f"{PAGE.name} has {len(found)} places for the figures of {name}; it needs one: {begin} ... {END}")
     return between.sub(lambda _: f"{begin}\n\n{text}\n\n{END}", page)
 
 
