@@ -11,7 +11,7 @@ from weft import hardware
 from weft.errors import WeftError
 from weft.graph import Gemm
 from weft.kernels import GemmTiling
-from weft.studies.goldyloc import declared_suite, load_suite, run, sensitivity
+from weft.studies.goldyloc import GoldylocStudy, declared_suite, load_suite, run, sensitivity
 from weft.studies.goldyloc.shares import ShareLoss, ShareLosses
 
 SUITE = """
@@ -37,7 +37,7 @@ gemms = [[64, 192, 64], [192, 64, 128]]
 def done(tmp_path_factory):
     file = tmp_path_factory.mktemp("suite") / "tiny.toml"
     file.write_text(SUITE)
-    return run(load_suite(file), gpu=small_mi100())
+    return run(load_suite(file), jobs=1, gpu=small_mi100())
 
 
 def test_the_declared_suite_names_the_source_of_every_network():
@@ -116,7 +116,7 @@ def test_losses_are_medians_and_changed_tiles_are_counted_by_gemm():
 
 
 def test_sensitivity_moves_values_of_the_longest_queues(done, tmp_path):
-    moved = sensitivity.run(done.suite, gpu=small_mi100())
+    moved = GoldylocStudy.sensitivity(done.suite, jobs=1, gpu=small_mi100())
     rows = {(row.what, row.setting): row.figures for row in moved.rows}
     assert len(moved.cases) == 3
     assert {"clock", "compute.launch_latency"} <= {what for what, _ in rows}

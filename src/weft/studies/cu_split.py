@@ -6,29 +6,27 @@ sub-layers its figures are means of; here they are all 16 of its main study, and
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import geometric_mean
 from typing import Any
 
-from weft import hardware
 from weft.errors import InputError
 from weft.graph import Collective, Gemm, Graph
 from weft.hardware import Gpu
-from weft.options import SUSTAINED, RunOptions
+from weft.options import RunOptions
 from weft.report import plots
 from weft.report.page import Figure, Part, Section
 from weft.report.study import told
 from weft.report.tables import Table, us
 from weft.result import Timeline
-from weft.run.single import FINE_REQUEST, simulate
-from weft.run.sweep import Progress, Store
-from weft.run.sweep.run import Simulation, timelines
+from weft.run.single import simulate
+from weft.run.sweep import Progress
+from weft.run.sweep.run import Simulation
 from weft.schedule.sharing import split_units
 from weft.search.tasks import Bench
-from weft.studies.headline import DEGREES, MODELS, Measured, Option, PaperStudy, declared
-from weft.studies.t3 import MAIN, MAIN_CASES, finely, select
+from weft.studies.headline import DEGREES, MODELS, Conditions, Measured, Option, PaperStudy, declared
+from weft.studies.t3 import MAIN, MAIN_CASES, select
 
 DECLARED = declared(__file__)
 IN_FLIGHT = 16 * 1024
@@ -124,44 +122,30 @@ class CuSplitStudy(PaperStudy):
     in_flight: int
 
     @classmethod
-    def run(
+    def simulated(
         cls,
+        at: Conditions,
         models: Iterable[str] | None = None,
         tps: Iterable[int] | None = None,
-        jobs: int = 2,
-        progress: Progress | None = None,
-        *,
-        gpu: Gpu | str = DECLARED.gpu,
         splits: Sequence[int] | None = None,
         in_flight: int = IN_FLIGHT,
-        options: RunOptions = SUSTAINED,
-        store: Store | None = None,
-    ) -> CuSplitStudy:
-        """Simulate the study, or its cases of some models and degrees.
+    ) -> dict[str, Any]:
+        """The cases of the study's sub-layers, or of those of some models and degrees.
 
         `splits` are the units of the all-reduce (None: 8 and 16). `in_flight` is what a workgroup of the
         all-reduce has in flight, half of it where it adds [bytes].
 
         Raises InputError for a split that leaves either none, and what `weft.studies.t3.select` raises.
         """
-        begin = time.perf_counter()
-        machine, options = hardware.gpu(gpu), finely(options)
-        apart = _splits(splits, machine)
-        curve = tuple(sorted({u for u in (*DECLARED.cases["curve"], *apart) if u < machine.compute.compute_units}))
+        apart = _splits(splits, at.gpu)
+        curve = tuple(sorted({u for u in (*DECLARED.cases["curve"], *apart) if u < at.gpu.compute.compute_units}))
         chosen = select(list(MAIN) if models is None else models, tps)
-        cases = [_Runs(graph, machine, in_flight, options) for graph in chosen if graph in MAIN_CASES]
+        cases = [_Runs(graph, at.bench(graph.ranks), in_flight) for graph in chosen if graph in MAIN_CASES]
         if not cases:
             raise InputError(f"the CU-split study has the models {', '.join(MAIN)} at TP 8 and 16; choose one of these")
-        found = timelines((task for case in cases for task in case.tasks(apart, curve)), jobs, progress, store)
-        return CuSplitStudy(
-            cases=tuple(case.read(found, apart, curve) for case in cases),
-            splits=apart,
-            curve=curve,
-            machine=machine,
-            in_flight=in_flight,
-            request_bytes=options.request_bytes or FINE_REQUEST,
-            wall_s=time.perf_counter() - begin,
-        )
+        found = at.jobs.run(task for case in cases for task in case.tasks(apart, curve))
+        read = tuple(case.read(found, apart, curve) for case in cases)
+        return {"cases": read, "splits": apart, "curve": curve, "in_flight": in_flight}
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -185,7 +169,8 @@ class CuSplitStudy(PaperStudy):
     def watch(self, progress: Progress | None = None) -> tuple[str, dict[int, Timeline]]:
         """The sub-layer whose ideal is the largest, and its run under every split with every moment."""
         graph = max(self.cases, key=lambda case: case.speedup(0)).graph
-        runs = _Runs(graph, self.machine, self.in_flight, RunOptions(request_bytes=self.request_bytes))
+        options = RunOptions(request_bytes=self.request_bytes)
+        runs = _Runs(graph, Bench.of(self.machine, graph.ranks, options), self.in_flight)
         tasks = {apart: runs.both(apart) for apart in self.splits}
         return str(graph), {
             apart: simulate(task.graph, task.system, task.overlap, task.options) for apart, task in tasks.items()
@@ -324,10 +309,9 @@ def _operators(graph: Graph) -> tuple[Gemm, Collective]:
 class _Runs:
     """The runs of one sub-layer, by the compute units of the all-reduce (0: each alone on all)."""
 
-    def __init__(self, graph: Graph, gpu: Gpu, in_flight: int, options: RunOptions) -> None:
-        self.graph, self.in_flight = graph, in_flight
+    def __init__(self, graph: Graph, bench: Bench, in_flight: int) -> None:
+        self.graph, self.bench, self.in_flight = graph, bench, in_flight
         self.gemm_op, self.op = _operators(graph)
-        self.bench = Bench.of(gpu, graph.ranks, options)
 
     def gemm(self, apart: int) -> Simulation:
         return self.bench.gemm(self.gemm_op, apart)

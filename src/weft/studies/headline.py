@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import tomllib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,14 +10,18 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 
+from weft import hardware
 from weft.files import write_json
 from weft.hardware import Gpu
+from weft.lower.machine import default_request_bytes
+from weft.options import SUSTAINED, RunOptions
 from weft.report.page import Part
 from weft.report.study import study_page, told
 from weft.report.tables import Table
+from weft.run.sweep import Progress, Store
+from weft.search.tasks import Bench, Jobs
 
 if TYPE_CHECKING:
-    from weft.run.sweep import Progress
     from weft.search.perturb import Sensitivity
 
 Published = float | tuple[float, float]
@@ -133,13 +138,26 @@ DEGREES = Option("--tp", "tps", "numbers", "8,16", "Only these degrees of tensor
 RANKS = Option("--ranks", "ranks", "gpus", "N", "GPUs that the collectives join.  [default: 8]")
 
 
+@dataclass(frozen=True)
+class Conditions:
+    """Where and how a study is simulated: the GPU, options of a run, and the processes and their store."""
+
+    gpu: Gpu
+    options: RunOptions
+    jobs: Jobs
+
+    def bench(self, ranks: int | None = None) -> Bench:
+        """So many of the GPUs, or the one."""
+        return Bench.of(self.gpu, ranks, self.options)
+
+
 @dataclass(frozen=True, kw_only=True)
 class PaperStudy(ABC):
     """A paper's study that was run on a machine, and its figures beside the published ones.
 
     `machine` is the GPU, `request_bytes` the size of a memory request [bytes], `wall_s` what the study took [s].
-    A study declares the class variables, runs what it needs in `run`, and answers with `figures`, `tables`, `sections`
-    and `own`; its command, its headline, its page and its JSON follow from these.
+    A study declares the class variables, finds its fields in `simulated`, and answers with `figures`, `tables`,
+    `sections` and `own`; its command, its headline, its page and its JSON follow from these.
     """
 
     DECLARED: ClassVar[Declared]
@@ -152,18 +170,56 @@ class PaperStudy(ABC):
     wall_s: float
 
     @classmethod
-    @abstractmethod
-    def run(cls, *own: Any, **options: Any) -> Self:
-        """Simulate the study.
+    def run(
+        cls,
+        *own: Any,
+        jobs: int = 2,
+        progress: Progress | None = None,
+        gpu: Gpu | str | None = None,
+        options: RunOptions = SUSTAINED,
+        store: Store | None = None,
+        **more: Any,
+    ) -> Self:
+        """Simulate the study on a GPU (None: the declared one) with `jobs` processes; `own` and `more` as `simulated`.
 
-        `own` are its own options. By name every study takes `gpu`, `options` of a run, `jobs` (how many processes
-        simulate), `progress(done, all, what)`, called at the start and after every run, and `store`: what it holds is
-        not simulated again. A script that asks for more than one job calls this below `if __name__ == "__main__":`.
+        `progress(done, all, what)` is called at the start and after every run; what `store` holds is not simulated
+        again. A script that asks for more than one job calls this below `if __name__ == "__main__":`.
         """
+        begin = time.perf_counter()
+        at = cls._conditions(gpu, options, Jobs(jobs, store, progress))
+        found = cls.simulated(at, *own, **more)
+        request = at.options.request_bytes or default_request_bytes(at.gpu)
+        return cls(**found, machine=at.gpu, request_bytes=request, wall_s=time.perf_counter() - begin)
 
     @classmethod
-    def sensitivity(cls, *own: Any, **options: Any) -> Sensitivity:
+    def sensitivity(
+        cls,
+        *own: Any,
+        jobs: int = 2,
+        progress: Progress | None = None,
+        gpu: Gpu | str | None = None,
+        options: RunOptions = SUSTAINED,
+        store: Store | None = None,
+        **more: Any,
+    ) -> Sensitivity:
         """How far the figures move with the values that they rest on, if `DECLARED.moved`; arguments as of `run`."""
+        return cls.moved(cls._conditions(gpu, options, Jobs(jobs, store, progress)), *own, **more)
+
+    @classmethod
+    def _conditions(cls, gpu: Gpu | str | None, options: RunOptions, jobs: Jobs) -> Conditions:
+        fine = cls.DECLARED.requests
+        if fine.isdecimal() and options.request_bytes is None:
+            options = replace(options, request_bytes=int(fine))
+        return Conditions(hardware.gpu(gpu or cls.DECLARED.gpu), options, jobs)
+
+    @classmethod
+    @abstractmethod
+    def simulated(cls, at: Conditions, *own: Any, **more: Any) -> dict[str, Any]:
+        """What the study finds, by field; further arguments are its own options."""
+
+    @classmethod
+    def moved(cls, at: Conditions, *own: Any, **more: Any) -> Sensitivity:
+        """What its figures become where assumed values move; arguments as of `simulated`."""
         raise NotImplementedError
 
     @property

@@ -7,9 +7,8 @@ and the maximum of T3-MCA's speedup and of the traffic that it saves; the sectio
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import fmean, geometric_mean
 from typing import Any
 
@@ -17,20 +16,16 @@ from weft import hardware
 from weft.errors import InputError, UnknownNameError
 from weft.estimate import estimate
 from weft.graph import Collective, Graph
-from weft.hardware import Gpu
 from weft.lower.nodes import ring_note
 from weft.models import SUBLAYERS
-from weft.options import SUSTAINED, RunOptions
 from weft.parallel import sublayer
 from weft.report import plots
 from weft.report.page import Figure, Part, Section
 from weft.report.run import timeline_caption
 from weft.report.tables import Table, case_label, phase_times, us
 from weft.result import Comparison, Timeline
-from weft.run.single import FINE_REQUEST
-from weft.run.sweep import Progress, Store
 from weft.run.sweep.run import comparisons
-from weft.studies.headline import DEGREES, MODELS, HeadlineRow, Measured, PaperStudy, declared
+from weft.studies.headline import DEGREES, MODELS, Conditions, HeadlineRow, Measured, PaperStudy, declared
 
 DECLARED = declared(__file__)
 OVERLAPS = ("sequential", "t3", "t3-mca", "ideal-overlap", "ideal-rs-nmc")
@@ -122,35 +117,20 @@ class T3Study(PaperStudy):
     comparisons: Mapping[Graph, Comparison]
 
     @classmethod
-    def run(
-        cls,
-        models: Iterable[str] | None = None,
-        tps: Iterable[int] | None = None,
-        jobs: int = 2,
-        progress: Progress | None = None,
-        *,
-        gpu: Gpu | str = DECLARED.gpu,
-        options: RunOptions = SUSTAINED,
-        store: Store | None = None,
-    ) -> T3Study:
-        """Simulate the study, or its cases of some models and degrees.
+    def simulated(
+        cls, at: Conditions, models: Iterable[str] | None = None, tps: Iterable[int] | None = None
+    ) -> dict[str, Any]:
+        """The comparisons of the study's sub-layers, or of those of some models and degrees.
 
         FC-1 and FC-2 of a model are the same GEMM: equal graphs are simulated once, and both carry the result (its
         wall time, too). Raises what `select` and `weft.compare` raise.
         """
-        begin = time.perf_counter()
-        machine = hardware.gpu(gpu)
         cases = select(models, tps)
-        systems = {ranks: hardware.system(machine, gpus=ranks) for ranks in {graph.ranks for graph in cases}}
+        systems = {ranks: hardware.system(at.gpu, gpus=ranks) for ranks in {graph.ranks for graph in cases}}
         pairs = [(graph, systems[graph.ranks]) for graph in cases]
-        options = finely(options)
-        made = comparisons(pairs, OVERLAPS, options, jobs, progress, store, whole=True)
-        return T3Study(
-            dict(zip(cases, made, strict=True)),
-            machine=machine,
-            request_bytes=options.request_bytes or FINE_REQUEST,
-            wall_s=time.perf_counter() - begin,
-        )
+        jobs = at.jobs
+        made = comparisons(pairs, OVERLAPS, at.options, jobs.count, jobs.progress, jobs.store, whole=True)
+        return {"comparisons": dict(zip(cases, made, strict=True))}
 
     @property
     def cases(self) -> list[Comparison]:
@@ -294,11 +274,6 @@ def select(models: Iterable[str] | None = None, tps: Iterable[int] | None = None
         pairs = "; ".join(f"{model} at TP {', '.join(map(str, studied[model]))}" for model in wanted)
         raise InputError(f"the T3 study has none of these models at TP {', '.join(map(str, chosen))}: {pairs}")
     return cases
-
-
-def finely(options: RunOptions) -> RunOptions:
-    """The options, with memory requests of 512 B unless they say otherwise: dependent tiles wait for few bytes."""
-    return options if options.request_bytes else replace(options, request_bytes=FINE_REQUEST)
 
 
 def published_means(rows: Sequence[HeadlineRow], prefix: str = "") -> dict[str, float]:

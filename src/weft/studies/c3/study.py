@@ -6,18 +6,15 @@ Engines", ISPASS 2025, arXiv:2412.14335.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from weft import hardware
 from weft.graph import Collective, Gemm
 from weft.hardware import Gpu
-from weft.lower.machine import default_request_bytes
-from weft.options import SUSTAINED, RunOptions
+from weft.options import RunOptions
 from weft.report import plots
 from weft.report.page import Figure, Part, Section
 from weft.report.tables import Table, percent, us
@@ -25,8 +22,8 @@ from weft.result import Comparison, CoRun
 from weft.result.metrics import CLASSES, class_of, ideal_speedup, share_of_ideal
 from weft.result.timeline import REASONS
 from weft.run import compare
-from weft.run.sweep import Progress, Store
-from weft.run.sweep.run import Simulation, timelines
+from weft.run.sweep import Progress
+from weft.run.sweep.run import Simulation
 from weft.schedule import SHARING
 from weft.search import SlowdownTables, tables_for
 from weft.search.heuristics import case_of, forecasts, plainest
@@ -37,7 +34,7 @@ from weft.studies.c3.curves import CurveRuns, Curves, gemms_of
 from weft.studies.c3.runs import ScenarioRuns
 from weft.studies.c3.scenarios import DECLARED, Scenario, Suite, declared_suite, load_suite
 from weft.studies.headline import RANKS as RANKS_OPTION
-from weft.studies.headline import Measured, Option, PaperStudy
+from weft.studies.headline import Conditions, Measured, Option, PaperStudy
 from weft.units import format_bytes
 
 RANKS = 8
@@ -207,65 +204,49 @@ class C3Study(PaperStudy):
     simulated_s: float
 
     @classmethod
-    def run(
-        cls,
-        suite: Suite | Path | None = None,
-        jobs: int = 2,
-        progress: Progress | None = None,
-        *,
-        gpu: Gpu | str = DECLARED.gpu,
-        ranks: int = RANKS,
-        options: RunOptions = SUSTAINED,
-        store: Store | None = None,
-        heuristics: bool = True,
-    ) -> C3Study:
-        """Simulate a suite, or that in a file (None: the declared one), on `ranks` GPUs.
+    def simulated(
+        cls, at: Conditions, suite: Suite | Path | None = None, ranks: int = RANKS, heuristics: bool = True
+    ) -> dict[str, Any]:
+        """The cases of a suite, or of that in a file (None: the declared one), on `ranks` GPUs, and the curves.
 
-        `options.request_bytes` suits the GPU unless given. With `heuristics` these are judged by the best of the
-        search, which takes the machine's slowdown tables. Raises what the simulations raise.
+        With `heuristics` these are judged by the best of the search, which takes the machine's slowdown tables. Raises
+        what the simulations raise.
         """
-        begin = time.perf_counter()
-        suite = _suite_of(suite)
-        machine = hardware.gpu(gpu)
-        bench = Bench.of(machine, ranks, options)
-        whole = machine.name == DECLARED.gpu and suite == declared_suite()
-        gemms = {**gemms_of(suite.scenarios), **(_rule_gemms(machine) if whole else {})}
+        suite, bench, jobs = _suite_of(suite), at.bench(ranks), at.jobs
+        whole = at.gpu.name == DECLARED.gpu and suite == declared_suite()
+        gemms = {**gemms_of(suite.scenarios), **(_rule_gemms(at.gpu) if whole else {})}
         scenarios = [ScenarioRuns(scenario, bench) for scenario in suite.scenarios]
         curve_runs = CurveRuns(suite.scenarios, bench, gemms)
         square = _square_runs() if whole else {}
         first = (*(task for one in scenarios for task in one.tasks()), *curve_runs.tasks(), *square.values())
-        runs = timelines(first, jobs, progress, store)
+        runs = dict(jobs.run(first))
         curves = curve_runs.curves(runs)
         saturation = curves.saturations
         chosen: dict[ScenarioRuns, Chosen] = {}
         if heuristics:
-            tables = tables_for(
-                bench.system, options=bench.options, ranks=ranks, jobs=jobs, progress=progress, store=store
-            )
+            sweep: dict[str, Any] = {"jobs": jobs.count, "progress": jobs.progress, "store": jobs.store}
+            tables = tables_for(bench.system, options=bench.options, ranks=ranks, **sweep)
             chosen = {one: _chosen(one, tables, runs) for one in scenarios}
         rest = [one.as_published(name, saturation) for one in scenarios for name in SHARING]
         rest += [one.both(*way) for one in scenarios for way in chosen.get(one, ())]
-        runs |= timelines([task for task in rest if task not in runs], jobs, progress, store)
-        return C3Study(
-            suite=suite,
-            cases=[_case(one, runs, saturation, chosen.get(one, ())) for one in scenarios],
-            curves=curves,
-            square=_square(square, runs) if whole else None,
-            machine=machine,
-            ranks=ranks,
-            request_bytes=options.request_bytes or default_request_bytes(machine),
-            runs=len(runs),
-            events=sum(run.events for run in runs.values()),
-            simulated_s=sum(run.wall_s for run in runs.values()),
-            wall_s=time.perf_counter() - begin,
-        )
+        runs |= jobs.run(task for task in rest if task not in runs)
+        return {
+            "suite": suite,
+            "cases": [_case(one, runs, saturation, chosen.get(one, ())) for one in scenarios],
+            "curves": curves,
+            "square": _square(square, runs) if whole else None,
+            "ranks": ranks,
+            "runs": len(runs),
+            "events": sum(run.events for run in runs.values()),
+            "simulated_s": sum(run.wall_s for run in runs.values()),
+        }
 
     @classmethod
-    def sensitivity(cls, suite: Suite | Path | None = None, **options: Any) -> Sensitivity:
-        """How far the shares of the ideal move with assumed values, the clock and the units set apart."""
-        from weft.studies.c3 import sensitivity
+    def moved(cls, at: Conditions, suite: Suite | Path | None = None, ranks: int = RANKS) -> Sensitivity:
+        """What the shares of the ideal become where assumed values, the clock and the units set apart move."""
+        from weft.studies.c3.sensitivity import moved
 
-        return sensitivity.run(_suite_of(suite), **options)
+        return moved(at, _suite_of(suite), ranks)
 
     def _other_than_published(self) -> str:
         if self.ranks != RANKS:

@@ -6,7 +6,6 @@ Concurrency", ACM TACO 2025, arXiv:2409.02227.
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -14,18 +13,14 @@ from pathlib import Path
 from statistics import fmean, geometric_mean
 from typing import Any
 
-from weft import hardware
 from weft.graph import Gemm
-from weft.hardware import Gpu
 from weft.kernels import GemmTiling
-from weft.lower.machine import default_request_bytes
-from weft.options import SUSTAINED, RunOptions
 from weft.report import plots
 from weft.report.page import Figure, Part, Section
 from weft.report.tables import Table, us
 from weft.report.tune import held_figure
 from weft.result import Timeline
-from weft.run.sweep import Progress, Store
+from weft.run.sweep import Progress
 from weft.search.degree import Judged, Plans, asked_degrees, judge, needed, plans
 from weft.search.kernels import DEGREES, GoKernels, tune
 from weft.search.perturb import Sensitivity
@@ -34,7 +29,7 @@ from weft.search.tasks import Bench, Jobs, Runs, drained
 from weft.search.watched import Watched, watched
 from weft.studies.goldyloc.shares import ShareLosses, share_losses, share_runs
 from weft.studies.goldyloc.suite import DECLARED, Entry, Mixed, Suite, declared_suite, load_suite
-from weft.studies.headline import Measured, Option, PaperStudy
+from weft.studies.headline import Conditions, Measured, Option, PaperStudy
 
 
 @dataclass(frozen=True)
@@ -177,48 +172,34 @@ class GoldylocStudy(PaperStudy):
     events: int
 
     @classmethod
-    def run(
-        cls,
-        suite: Suite | Path | None = None,
-        jobs: int = 1,
-        progress: Progress | None = None,
-        *,
-        gpu: Gpu | str = DECLARED.gpu,
-        options: RunOptions = SUSTAINED,
-        store: Store | None = None,
-    ) -> GoldylocStudy:
-        """Simulate a suite, or that in a file (None: the declared one).
+    def simulated(cls, at: Conditions, suite: Suite | Path | None = None) -> dict[str, Any]:
+        """Every queue of a suite, or of that in a file (None: the declared one), judged, and what explains them.
 
         Raises InputError for what cannot be simulated, such as a data type that the GPU lacks.
         """
-        begin = time.perf_counter()
-        suite, gpu = _suite_of(suite), hardware.gpu(gpu)
-        bench, own = Bench.of(gpu, options=options), Jobs(jobs, store, progress)
+        suite, bench = _suite_of(suite), at.bench()
         # The parts of the GPU first: their runs share candidates with the kernels that are tuned next.
-        parts = own.run(share_runs(suite.shapes, bench))
-        cases, predictor, kernels, runs = solve(suite, bench, own)
+        parts = at.jobs.run(share_runs(suite.shapes, bench))
+        cases, predictor, kernels, runs = solve(suite, bench, at.jobs)
         tuned = [one for each in kernels.values() for tried in each.runs.values() for one in tried.values()]
         everything = [*parts.values(), *tuned, *runs.values()]
-        return GoldylocStudy(
-            suite=suite,
-            cases=cases,
-            changes=[_change(entry, kernels) for entry in suite.entries if isinstance(entry, Entry)],
-            losses=share_losses(suite.shapes, bench, parts),
-            predictor=predictor,
-            machine=gpu,
-            clock=options.clock,
-            request_bytes=options.request_bytes or default_request_bytes(gpu),
-            runs=len(everything),
-            events=sum(one.events for one in everything),
-            wall_s=time.perf_counter() - begin,
-        )
+        return {
+            "suite": suite,
+            "cases": cases,
+            "changes": [_change(entry, kernels) for entry in suite.entries if isinstance(entry, Entry)],
+            "losses": share_losses(suite.shapes, bench, parts),
+            "predictor": predictor,
+            "clock": at.options.clock,
+            "runs": len(everything),
+            "events": sum(one.events for one in everything),
+        }
 
     @classmethod
-    def sensitivity(cls, suite: Suite | Path | None = None, **options: Any) -> Sensitivity:
-        """How far the gains move with assumed values, the clock and the queues, kernels and degrees unchanged."""
-        from weft.studies.goldyloc import sensitivity
+    def moved(cls, at: Conditions, suite: Suite | Path | None = None) -> Sensitivity:
+        """What the gains become where assumed values, the clock and the queues move; kernels and degrees stay."""
+        from weft.studies.goldyloc.sensitivity import moved
 
-        return sensitivity.run(_suite_of(suite), **options)
+        return moved(at, _suite_of(suite))
 
     def _other_than_published(self) -> str:
         return "" if self.suite == declared_suite() else "the suite is not the declared one"
