@@ -24,7 +24,7 @@ from weft.run.single import simulate
 from weft.run.sweep import Progress
 from weft.run.sweep.run import Simulation
 from weft.schedule.sharing import split_units
-from weft.search.tasks import Bench
+from weft.search.tasks import Bench, Runs
 from weft.studies.headline import DEGREES, MODELS, Conditions, Measured, Option, PaperStudy, declared
 from weft.studies.t3 import MAIN, MAIN_CASES, select
 
@@ -140,11 +140,15 @@ class CuSplitStudy(PaperStudy):
         apart = _splits(splits, at.gpu)
         curve = tuple(sorted({u for u in (*DECLARED.cases["curve"], *apart) if u < at.gpu.compute.compute_units}))
         chosen = select(list(MAIN) if models is None else models, tps)
-        cases = [_Runs(graph, at.bench(graph.ranks), in_flight) for graph in chosen if graph in MAIN_CASES]
+        cases = {
+            graph: _tasks(graph, at.bench(graph.ranks), apart, curve, in_flight)
+            for graph in chosen
+            if graph in MAIN_CASES
+        }
         if not cases:
             raise InputError(f"the CU-split study has the models {', '.join(MAIN)} at TP 8 and 16; choose one of these")
-        found = at.jobs.run(task for case in cases for task in case.tasks(apart, curve))
-        read = tuple(case.read(found, apart, curve) for case in cases)
+        found = at.jobs.run(task for case in cases.values() for each in case.values() for task in each.values())
+        read = tuple(_case(graph, tasks, found) for graph, tasks in cases.items())
         return {"cases": read, "splits": apart, "curve": curve, "in_flight": in_flight}
 
     @property
@@ -169,9 +173,8 @@ class CuSplitStudy(PaperStudy):
     def watch(self, progress: Progress | None = None) -> tuple[str, dict[int, Timeline]]:
         """The sub-layer whose ideal is the largest, and its run under every split with every moment."""
         graph = max(self.cases, key=lambda case: case.speedup(0)).graph
-        options = RunOptions(request_bytes=self.request_bytes)
-        runs = _Runs(graph, Bench.of(self.machine, graph.ranks, options), self.in_flight)
-        tasks = {apart: runs.both(apart) for apart in self.splits}
+        bench = Bench.of(self.machine, graph.ranks, RunOptions(request_bytes=self.request_bytes))
+        tasks = {apart: _together(graph, bench, apart, self.in_flight) for apart in self.splits}
         return str(graph), {
             apart: simulate(task.graph, task.system, task.overlap, task.options) for apart, task in tasks.items()
         }
@@ -306,35 +309,24 @@ def _operators(graph: Graph) -> tuple[Gemm, Collective]:
     return gemm, moved
 
 
-class _Runs:
-    """The runs of one sub-layer, by the compute units of the all-reduce (0: each alone on all)."""
+def _together(graph: Graph, bench: Bench, apart: int, in_flight: int) -> Simulation:
+    """Both at once, the all-reduce launched first and on `apart` units."""
+    return bench.together(*_operators(graph), "partition", apart, first="collective", in_flight=in_flight)
 
-    def __init__(self, graph: Graph, bench: Bench, in_flight: int) -> None:
-        self.graph, self.bench, self.in_flight = graph, bench, in_flight
-        self.gemm_op, self.op = _operators(graph)
 
-    def gemm(self, apart: int) -> Simulation:
-        return self.bench.gemm(self.gemm_op, apart)
+def _tasks(
+    graph: Graph, bench: Bench, splits: Sequence[int], curve: Sequence[int], in_flight: int
+) -> dict[str, dict[int, Simulation]]:
+    """The runs of one sub-layer, by the fields of its case and the units of the all-reduce (0: each alone on all)."""
+    gemm, moved = _operators(graph)
+    return {
+        "gemm_s": {apart: bench.gemm(gemm, apart) for apart in (0, *curve)},
+        "ring_s": {apart: bench.collective(moved, apart or None, in_flight) for apart in (0, *curve)},
+        "both": {apart: _together(graph, bench, apart, in_flight) for apart in splits},
+    }
 
-    def ring(self, apart: int) -> Simulation:
-        return self.bench.collective(self.op, apart or None, self.in_flight)
 
-    def both(self, apart: int) -> Simulation:
-        """Both at once, the all-reduce launched first."""
-        more = {"first": "collective", "in_flight": self.in_flight}
-        return self.bench.together(self.gemm_op, self.op, "partition", apart, **more)
-
-    def tasks(self, splits: Sequence[int], curve: Sequence[int]) -> Iterator[Simulation]:
-        for apart in (0, *curve):
-            yield self.gemm(apart)
-            yield self.ring(apart)
-        yield from map(self.both, splits)
-
-    def read(self, found: Mapping[Simulation, Timeline], splits: Sequence[int], curve: Sequence[int]) -> SplitCase:
-        both = {apart: found[self.both(apart)] for apart in splits}
-        return SplitCase(
-            self.graph,
-            gemm_s={apart: found[self.gemm(apart)].makespan for apart in (0, *curve)},
-            ring_s={apart: found[self.ring(apart)].makespan for apart in (0, *curve)},
-            both={apart: (run.end("gemm"), run.end("all_reduce")) for apart, run in both.items()},
-        )
+def _case(graph: Graph, tasks: Mapping[str, Mapping[int, Simulation]], runs: Runs) -> SplitCase:
+    alone = {name: {apart: runs[task].makespan for apart, task in tasks[name].items()} for name in ("gemm_s", "ring_s")}
+    both = {apart: runs[task] for apart, task in tasks["both"].items()}
+    return SplitCase(graph, **alone, both={at: (run.end("gemm"), run.end("all_reduce")) for at, run in both.items()})

@@ -57,7 +57,8 @@ class HeadlineRow:
 class Measured(NamedTuple):
     """Weft's value for the claim `id`; `words` fill the places of its text, `part` says how many of its cases were run.
 
-    Where no claim of that id is declared, the claim `like` says what it is and in which unit.
+    Where no claim of that id is declared, the claim `like` says what it is and in which unit. What is published holds
+    `always` if the figure does not depend on the machine that was studied.
     """
 
     id: str
@@ -65,6 +66,7 @@ class Measured(NamedTuple):
     words: Mapping[str, Any] = {}
     part: str = ""
     like: str = ""
+    always: bool = False
 
 
 @dataclass(frozen=True)
@@ -170,47 +172,41 @@ class PaperStudy(ABC):
     wall_s: float
 
     @classmethod
-    def run(
-        cls,
-        *own: Any,
-        jobs: int = 2,
-        progress: Progress | None = None,
-        gpu: Gpu | str | None = None,
-        options: RunOptions = SUSTAINED,
-        store: Store | None = None,
-        **more: Any,
-    ) -> Self:
-        """Simulate the study on a GPU (None: the declared one) with `jobs` processes; `own` and `more` as `simulated`.
+    def run(cls, *own: Any, **given: Any) -> Self:
+        """Simulate the study; its `own` arguments are those of `simulated`, which may be given by name, too.
 
-        `progress(done, all, what)` is called at the start and after every run; what `store` holds is not simulated
-        again. A script that asks for more than one job calls this below `if __name__ == "__main__":`.
+        By name alone: the `gpu` (the declared one by default), `options` of a run, `jobs`, how many processes simulate
+        (2), `progress(done, all, what)`, called at the start and after every run, and the `store`: what it holds is not
+        simulated again. A script that asks for more than one job calls this below `if __name__ == "__main__":`.
         """
         begin = time.perf_counter()
-        at = cls._conditions(gpu, options, Jobs(jobs, store, progress))
+        at, more = cls._conditions(**given)
         found = cls.simulated(at, *own, **more)
         request = at.options.request_bytes or default_request_bytes(at.gpu)
         return cls(**found, machine=at.gpu, request_bytes=request, wall_s=time.perf_counter() - begin)
 
     @classmethod
-    def sensitivity(
+    def sensitivity(cls, *own: Any, **given: Any) -> Sensitivity:
+        """How far the figures move with the values that they rest on, if `DECLARED.moved`; arguments as of `run`."""
+        at, more = cls._conditions(**given)
+        return cls.moved(at, *own, **more)
+
+    @classmethod
+    def _conditions(
         cls,
-        *own: Any,
+        *,
         jobs: int = 2,
         progress: Progress | None = None,
         gpu: Gpu | str | None = None,
         options: RunOptions = SUSTAINED,
         store: Store | None = None,
         **more: Any,
-    ) -> Sensitivity:
-        """How far the figures move with the values that they rest on, if `DECLARED.moved`; arguments as of `run`."""
-        return cls.moved(cls._conditions(gpu, options, Jobs(jobs, store, progress)), *own, **more)
-
-    @classmethod
-    def _conditions(cls, gpu: Gpu | str | None, options: RunOptions, jobs: Jobs) -> Conditions:
+    ) -> tuple[Conditions, dict[str, Any]]:
+        """The conditions that the arguments of `run` make, and the study's own arguments."""
         fine = cls.DECLARED.requests
         if fine.isdecimal() and options.request_bytes is None:
             options = replace(options, request_bytes=int(fine))
-        return Conditions(hardware.gpu(gpu or cls.DECLARED.gpu), options, jobs)
+        return Conditions(hardware.gpu(gpu or cls.DECLARED.gpu), options, Jobs(jobs, store, progress)), more
 
     @classmethod
     @abstractmethod
@@ -274,7 +270,7 @@ class PaperStudy(ABC):
             claim = claims.get(figure.id) or replace(claims[figure.like], id=figure.id)
             if not claim.what:
                 claim = replace(claim, what=claims[figure.like].what)
-            made.append(claim.row(figure, self.comparable))
+            made.append(claim.row(figure, self.comparable or figure.always))
         return made
 
     @abstractmethod

@@ -291,7 +291,7 @@ class C3Study(PaperStudy):
         # Frameworks launch the collective before the GEMM that hides it, as "priority" does, not as "streams" does.
         for id_, strategy in (("dma", "dma"), ("cu", "priority"), ("cu_gemm_first", "streams")):
             if self.square is not None:
-                yield Measured(f"c3.mi355x.{id_}", self.square[strategy])
+                yield Measured(f"c3.mi355x.{id_}", self.square[strategy], always=True)
 
     def own(self) -> dict[str, Any]:
         """Every case and the curves as plain data."""

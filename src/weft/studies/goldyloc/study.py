@@ -21,12 +21,11 @@ from weft.report.tables import Table, us
 from weft.report.tune import held_figure
 from weft.result import Timeline
 from weft.run.sweep import Progress
-from weft.search.degree import Judged, Plans, asked_degrees, judge, needed, plans
+from weft.search.degree import Judged, Plans, Watched, asked_degrees, judge, needed, plans, watched
 from weft.search.kernels import DEGREES, GoKernels, tune
 from weft.search.perturb import Sensitivity
 from weft.search.predictor import Example, Predictor, example, features, train, train_without
 from weft.search.tasks import Bench, Jobs, Runs, drained
-from weft.search.watched import Watched, watched
 from weft.studies.goldyloc.shares import ShareLosses, share_losses, share_runs
 from weft.studies.goldyloc.suite import DECLARED, Entry, Mixed, Suite, declared_suite, load_suite
 from weft.studies.headline import Conditions, Measured, Option, PaperStudy
