@@ -189,7 +189,13 @@ class C3Study(PaperStudy):
 
     DECLARED = DECLARED
     OPTIONS = (
-        Option("--scenarios", "suite", "file", "FILE", "A TOML file with scenarios of your own instead."),
+        Option(
+            "--scenarios",
+            "suite",
+            "file",
+            "FILE",
+            "A TOML file with scenarios of your own, not the declared ones.",
+        ),
         RANKS_OPTION,
     )
     TITLE = "A GEMM beside a collective: what does each strategy save?"

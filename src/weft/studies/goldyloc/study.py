@@ -158,7 +158,9 @@ class GoldylocStudy(PaperStudy):
     """
 
     DECLARED = DECLARED
-    OPTIONS = (Option("--suite", "suite", "file", "FILE", "A TOML file with GEMMs of your own instead."),)
+    OPTIONS = (
+        Option("--suite", "suite", "file", "FILE", "A TOML file with GEMMs of your own, not the declared ones."),
+    )
     TITLE = "Independent GEMMs together: how many, and with which kernels?"
 
     suite: Suite
