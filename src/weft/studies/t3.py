@@ -178,15 +178,10 @@ class T3Study(PaperStudy):
         return [Table(heads, rows, text_columns=3, title=title)]
 
     @property
-    def elsewhere(self) -> str:
-        """The headline's title where the published figures do not hold."""
-        return f"What T3 would buy on {self.where}"
-
-    @property
     def title(self) -> str:
         """The title of the page."""
         own = f"What T3 would buy on {self.machine.title}"
-        return "T3: what is published, and what Weft simulates" if self.comparable else own
+        return DECLARED.title if self.comparable else own
 
     @property
     def lead(self) -> str:
