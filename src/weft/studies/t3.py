@@ -16,7 +16,7 @@ from weft import hardware
 from weft.errors import InputError, UnknownNameError
 from weft.estimate import estimate
 from weft.graph import Collective, Graph
-from weft.lower.nodes import ring_note
+from weft.lower.machine import ring_note
 from weft.models import SUBLAYERS
 from weft.parallel import sublayer
 from weft.report import plots
