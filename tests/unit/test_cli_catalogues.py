@@ -5,7 +5,7 @@ from click.testing import CliRunner
 
 from weft.cli.hardware import hardware
 from weft.cli.models import models
-from weft.cli.tables import print_table
+from weft.view.terminal import print_table
 from weft.errors import UnknownNameError
 from weft.report.tables import Table
 
@@ -55,7 +55,7 @@ def test_models_as_json_are_plain_data():
 
 
 def test_a_narrow_terminal_gets_numbered_sources(monkeypatch):
-    monkeypatch.setattr("weft.cli.tables._WIDTH_OF_FILES", 80)
+    monkeypatch.setattr("weft.view.terminal._WIDTH_OF_FILES", 80)
     shown = run(hardware, "show", "t3-paper")
     assert "Sources" in shown
     assert max(map(len, shown.splitlines())) <= 80
@@ -75,7 +75,7 @@ def test_every_help_has_an_example(group, command):
 
 
 def test_a_table_that_does_not_fit_loses_no_digits(monkeypatch, capsys):
-    monkeypatch.setattr("weft.cli.tables._WIDTH_OF_FILES", 20)
+    monkeypatch.setattr("weft.view.terminal._WIDTH_OF_FILES", 20)
     print_table(Table(["overlap", "total us"], [["ideal-overlap", "123456.789"]], title="Times"))
     assert "ideal-overlap 123456.789" in capsys.readouterr().out
 
@@ -83,7 +83,7 @@ def test_a_table_that_does_not_fit_loses_no_digits(monkeypatch, capsys):
 @pytest.fixture
 def terminal(monkeypatch):
     """Sets the width of what is printed."""
-    return lambda width: monkeypatch.setattr("weft.cli.tables._WIDTH_OF_FILES", width)
+    return lambda width: monkeypatch.setattr("weft.view.terminal._WIDTH_OF_FILES", width)
 
 
 def test_the_list_of_machines_leaves_titles_out_where_there_is_no_room(terminal):

@@ -30,7 +30,7 @@ from weft.models import SubLayer
 from weft.options import RunOptions
 from weft.parallel import split
 from weft.report.plots.goldyloc import held_by_gemms
-from weft.report.trace import write_trace
+from weft.view.trace import write_trace
 from weft.search.library_file import Tile
 from weft.search.watched import Watched
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from weft import report
+from weft import view
 from weft.cli.options import comma_list, data_option, examples, file_option, folder_option
 from weft.cli.progress import Progress, progress_bar
-from weft.cli.tables import print_parts, print_table
+from weft.view.terminal import print_parts, print_table
 
 if TYPE_CHECKING:
     from weft.validation.bar import Line
@@ -78,7 +78,7 @@ def _save(done: Validation, lines: Sequence[Line], json_file: Path | None, folde
         click.echo(f"errors: {done.save(json_file, **more)}")
     if folder is not None:
         click.echo(f"errors: {done.save(folder / 'validation.json', **more)}")
-        click.echo(f"report: {report.validation_report(done, folder, told)}")
+        click.echo(f"report: {view.validation_report(done, folder, told)}")
 
 
 def _kinds(names: tuple[str, ...] | None) -> list[Kind] | None:
@@ -99,7 +99,7 @@ def _bar_lines(done: Validation, progress: Progress) -> list[Line]:
 
 
 def _print_errors(done: Validation) -> None:
-    from weft.report.error_tables import errors_table, worst_table
+    from weft.view.error_tables import errors_table, worst_table
 
     data = done.to_dict()
     used = f"{done.rows_used:,} of {done.rows_read:,} rows have a prediction"
@@ -117,7 +117,7 @@ def _print_problems(done: Validation) -> None:
 
 
 def _print_bar(lines: Sequence[Line]) -> None:
-    from weft.report.error_tables import bar_table, without_rows
+    from weft.view.error_tables import bar_table, without_rows
 
     told = [line.to_dict() for line in lines]
     table = bar_table(told)

@@ -9,17 +9,44 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from weft.view.corun import channel_owners, corun_report, held_units, strategies, stream_waits
+    from weft.view.explorer import explorer
+    from weft.view.predictions import collective_report
     from weft.view.run import run_report, speedups, sub_layer_times, traffic_by_cause, waits
+    from weft.view.trace import write_trace
+    from weft.view.validation import validation_report
 
-_HOMES = {"speedups": "run", "sub_layer_times": "run", "traffic_by_cause": "run", "waits": "run"}
+_HOMES = {
+    "corun": ("channel_owners", "corun_report", "held_units", "strategies", "stream_waits"),
+    "explorer": ("explorer",),
+    "predictions": ("collective_report",),
+    "run": ("run_report", "speedups", "sub_layer_times", "traffic_by_cause", "waits"),
+    "trace": ("write_trace",),
+    "validation": ("validation_report",),
+}
 
-__all__ = ["run_report", "speedups", "sub_layer_times", "traffic_by_cause", "waits"]
+__all__ = [
+    "channel_owners",
+    "collective_report",
+    "corun_report",
+    "explorer",
+    "held_units",
+    "run_report",
+    "speedups",
+    "strategies",
+    "stream_waits",
+    "sub_layer_times",
+    "traffic_by_cause",
+    "validation_report",
+    "waits",
+    "write_trace",
+]
 
 
 def __getattr__(name: str) -> object:
     """Import a public function when it is first used: a trace, for one, needs no plotting library."""
-    if name not in __all__:
-        raise AttributeError(f"module 'weft.view' has no attribute '{name}'; public: {', '.join(__all__)}")
-    home = _HOMES.get(name, name.removesuffix("_report"))
-    value: object = getattr(importlib.import_module(f"weft.view.{home}"), name)
-    return value
+    for home, names in _HOMES.items():
+        if name in names:
+            value: object = getattr(importlib.import_module(f"weft.view.{home}"), name)
+            return value
+    raise AttributeError(f"module 'weft.view' has no attribute '{name}'; public: {', '.join(__all__)}")

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.result import Comparison, CoRun, Timeline
+from weft.result import Comparison, CoRun
 from weft.result.corun import LoopTimes
 from weft.result.metrics import owned_bytes
 from weft.result.timeline import REASONS
@@ -17,7 +17,7 @@ from weft.view.explorer import explorer, over_time, waits_table
 from weft.view.figure import Figure, Lines, areas, grouped_bars, stacked_bars
 from weft.view.page import Part, Section, simulated_section, write_page
 from weft.view.run import counter_table
-from weft.view.table import Column, Shown, Table, microseconds, number, text, times_faster
+from weft.view.table import Column, Table, microseconds, number, text, times_faster
 from weft.view.units import Way, units_by_way
 from weft.view.words import changed, effort, percent, us
 
@@ -41,12 +41,6 @@ _OWNED = {
 }
 """Whether the GEMMs', and whether writes."""
 _BINS = 600
-EXPLAINED = (
-    "Both loops run in streams of their own and share compute units, caches, memory channels and links as the strategy "
-    "says. A slowdown is over the time of one alone; the ideal hides the shorter loop behind the longer for nothing.",
-    "A kernel that is launched while the other has workgroups left to place waits for compute units, unless it has "
-    "priority, compute units of its own, or DMA engines that move its data.",
-)
 
 
 def corun_parts(answer: Comparison) -> list[Table | str]:
@@ -185,8 +179,9 @@ def strategy_table(answers: list[CoRun]) -> Table:
     """Every strategy by row: slowdowns, makespan, share of the ideal, what was waited for."""
     columns = [
         text("overlap"), text("first"), number("apart", "CUs apart"), _slower("gemm_slowdown", "GEMM slowdown"),
-        _slower("collective_slowdown", "collective slowdown"), microseconds("both", "both"), _slower("speedup", "speedup"),
-        number("share_of_ideal", "share of ideal", format_=percent), text("causes", "longer by", prose=True),
+        _slower("collective_slowdown", "collective slowdown"), microseconds("both", "both"),
+        _slower("speedup", "speedup"), number("share_of_ideal", "share of ideal", format_=percent),
+        text("causes", "longer by", prose=True),
     ]  # fmt: skip
     rows = [
         (
@@ -214,7 +209,9 @@ def corun_report(answer: Comparison, out_dir: str | Path) -> Path:
     answers = _all(answer)
     one, single = answers[0], _is_single(answer)
     shown = [one] if answer.best == one.run.overlap else [one, answer.corun(answer.best)]
-    overview: list[Part] = [loop_table(one), whole_table(one)] if single else [strategy_table(answers), strategies(answer)]
+    overview: list[Part] = (
+        [loop_table(one), whole_table(one)] if single else [strategy_table(answers), strategies(answer)]
+    )
     until, runs = max(one.makespan for one in shown), {each.run.overlap: each.run for each in shown}
     pass_ = one.strategy
     how = f"{pass_.title}: {pass_.summary}; {_shared(one)}" if single else "Strategies side by side"
@@ -236,7 +233,7 @@ def corun_report(answer: Comparison, out_dir: str | Path) -> Path:
             Section("What the blocks counted", [_COUNTED, counter_table([each.run for each in shown])]),
             simulated_section(one.run),
         ],
-        EXPLAINED,
+        "concurrency",
     )
 
 
@@ -250,7 +247,10 @@ def told(answer: Comparison) -> str:
     why = f", because of {best.causes}" if best.causes else ""
     gain = f"{best.speedup:.2f} times as fast as one after the other, {percent(best.share_of_ideal)} of the ideal"
     who = "Side by side they are" if _is_single(answer) else f"Of {len(answer)} strategies {answer.best} is best:"
-    return f"{who} {gain}; the GEMM takes {best.gemm.slowdown:.2f} times and the collective {best.collective.slowdown:.2f} times its time alone{why}."  # noqa: E501
+    slowed = (
+        f"the GEMM takes {best.gemm.slowdown:.2f} and the collective {best.collective.slowdown:.2f} times as long as"
+    )
+    return f"{who} {gain}; {slowed} alone{why}."
 
 
 def held_units(answer: CoRun, until: float | None = None) -> Figure:
@@ -313,9 +313,8 @@ def strategies(found: Comparison) -> Figure:
         for said in (f"{answer.speedup:.2f}×, {percent(answer.share_of_ideal)} of the ideal",)
     ]
     columns = [text("overlap"), text("side", "what"), microseconds("end", "ended"), text("said", " ")]
-    lines = Table([text("line"), microseconds("end", "time")], [
-        ("one after the other", one.serial * 1e6), ("ideal: neither slows the other", one.serial / one.ideal_speedup * 1e6)
-    ])  # fmt: skip
+    ideal = ("ideal: neither slows the other", one.serial / one.ideal_speedup * 1e6)
+    lines = Table([text("line"), microseconds("end", "time")], [("one after the other", one.serial * 1e6), ideal])
     return grouped_bars(
         f"{one.gemm.count} × GEMM beside {one.collective.count} × {one.name}", Table(columns, rows), group="overlap",
         series="side", value="end_us", looks=SIDES, label="said", marks=Lines(lines, "end_us", "line"),

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from weft.result import Span, Timeline
 from weft.result.corun import words_of
 from weft.view import looks
-from weft.view.figure import Figure, Lines, areas, spans
+from weft.view.figure import Figure, areas, spans
 from weft.view.table import Table, microseconds, number, text
 from weft.view.words import us
 
@@ -45,7 +45,9 @@ def phases(run: Timeline, gpu: int = 0) -> dict[str, tuple[float, float]]:
     ends = [c.complete_fs for c in output if c.complete_fs is not None]
     if starts and ends and "reduce_scatter" not in found:
         found["reduce_scatter"] = min(starts) * _US, max(ends) * _US
-    return dict(sorted(found.items(), key=lambda one: list(looks.PHASES).index(one[0]) if one[0] in looks.PHASES else 9))
+    return dict(
+        sorted(found.items(), key=lambda one: list(looks.PHASES).index(one[0]) if one[0] in looks.PHASES else 9)
+    )
 
 
 def operator_looks(run: Timeline) -> looks.Looks:
@@ -72,10 +74,12 @@ def explorer(runs: Mapping[str, Timeline], gpu: int = 0) -> Figure:
             data |= figure.data
     first = next(iter(runs.values()))
     data["strip"] = _lanes(first, gpu)
-    strip = alt.Chart(alt.NamedData("strip")).mark_bar(height=7).encode(
-        alt.X("start_us:Q", title="time [µs], that of all panels", scale=alt.Scale(domain=[0, until], nice=False)), alt.X2("end_us"),
+    whole = alt.Scale(domain=[0, until], nice=False)
+    strip = alt.Chart(alt.NamedData("strip")).transform_filter("datum.is_kernel").mark_bar(height=7).encode(
+        alt.X("start_us:Q", title="time [µs], that of all panels", scale=whole), alt.X2("end_us"),
         alt.Y("lane:N", sort=None, axis=None), alt.Color("what:N", legend=None, scale=_scale(operator_looks(first))),
-    ).transform_filter("datum.is_kernel").add_params(brush).properties(height=14 * len(first.graph.streams) + 16)  # fmt: skip
+    )  # fmt: skip
+    strip = strip.add_params(brush).properties(height=14 * len(first.graph.streams) + 16)
     chart = alt.vconcat(strip, alt.vconcat(*panels).resolve_scale(color="independent"))
     shown = " beside ".join(runs)
     queues = "; ".join(
@@ -99,7 +103,9 @@ def _panels(key: str, name: str, run: Timeline, gpu: int, brush: Any, bins: int)
     lanes = _lanes(run, gpu)
     kinds = dict.fromkeys(row[2] for row in lanes.rows)
     deeds = {"written here": looks.SKY, "arriving": looks.PINK, "sent by DMA": looks.DARK, _COMPLETE: looks.RED}
-    colors = {kind: color for kind, color in {**operator_looks(run), _WAITING: "#BBBBBB", **deeds}.items() if kind in kinds}
+    colors = {
+        kind: color for kind, color in {**operator_looks(run), _WAITING: "#BBBBBB", **deeds}.items() if kind in kinds
+    }
     yield spans(
         f"{name}: kernels, their stages, and chunks", lanes, lane="lane", start="start_us", end="end_us", kind="what",
         looks=colors, offset="row", row_px=26, zoom=brush, unit="", name=f"{key}_kernels",
@@ -107,23 +113,23 @@ def _panels(key: str, name: str, run: Timeline, gpu: int, brush: Any, bins: int)
     if run.residency is not None:
         held = _held(run, gpu, bins)
         yield areas(
-            f"{name}: compute units held [units]", held, time="time_us", looks=operator_looks(run), zoom=brush, height=110,
-            limit=(run.residency.units, f"all {run.residency.units}"), name=f"{key}_held",
+            f"{name}: compute units held [units]", held, time="time_us", looks=operator_looks(run), zoom=brush,
+            height=110, limit=(run.residency.units, f"all {run.residency.units}"), name=f"{key}_held",
         )  # fmt: skip
     if run.series is None:
         return
-    colors = looks.cause_looks(list(run.series.traffic))
+    causes = looks.cause_looks(list(run.series.traffic))
     rates = {words_of(cause): run.series.rate(cause, gpu) / 1e9 for cause in run.series.traffic}
     peak, link = run.gpu.memory.bandwidth / 1e9, run.gpu.link.bandwidth / 1e9
     yield areas(
-        f"{name}: DRAM traffic [GB/s]", over_time(run, {head: rates[head] for head in colors}, bins),
-        time="time_us", looks=colors, zoom=brush, limit=(peak, f"peak {peak:,.0f} GB/s"), height=170,
+        f"{name}: DRAM traffic [GB/s]", over_time(run, {head: rates[head] for head in causes}, bins),
+        time="time_us", looks=causes, zoom=brush, limit=(peak, f"peak {peak:,.0f} GB/s"), height=170,
         name=f"{key}_dram",
     )  # fmt: skip
     sent = run.series.link[gpu] / (run.series.bin_fs * 1e-15) / 1e9
     yield areas(
-        f"{name}: link out [GB/s]", over_time(run, {"link out": sent}, bins), time="time_us", looks={"link out": looks.GREEN},
-        zoom=brush, limit=(link, f"{link:,.0f} GB/s"), height=70, name=f"{key}_link",
+        f"{name}: link out [GB/s]", over_time(run, {"link out": sent}, bins), time="time_us",
+        looks={"link out": looks.GREEN}, zoom=brush, limit=(link, f"{link:,.0f} GB/s"), height=70, name=f"{key}_link",
     )  # fmt: skip
 
 
@@ -139,7 +145,9 @@ def over_time(run: Timeline, rates: Mapping[str, Floats], bins: int = _BINS) -> 
     columns = [microseconds("time", "time", 2), microseconds("time_end", "until", 2)]
     columns += [number(f"v{at}", head, "GB/s", ",.1f") for at, head in enumerate(rates)]
     rows = zip(starts * width, (starts + sizes) * width, *means, strict=True)
-    return Table([_keyed(columns[0], "time_us"), _keyed(columns[1], "time_us_end"), *columns[2:]], [list(r) for r in rows])
+    return Table(
+        [_keyed(columns[0], "time_us"), _keyed(columns[1], "time_us_end"), *columns[2:]], [list(r) for r in rows]
+    )
 
 
 def _keyed(column: Any, key: str) -> Any:
@@ -179,7 +187,7 @@ def held_units(units: Any, starts: Any, ends: Any, edges: Floats) -> Floats:
 def _integral(moments: Floats, edges: Floats) -> Floats:
     """The time since each of the moments that have passed, added up, at every edge."""
     passed = np.searchsorted(moments, edges)
-    return edges * passed - np.append(0.0, np.cumsum(moments))[passed]
+    return np.asarray(edges * passed - np.append(0.0, np.cumsum(moments))[passed])
 
 
 def _lanes(run: Timeline, gpu: int) -> Table:
@@ -236,7 +244,9 @@ def _awaited(run: Timeline, span: Span) -> str:
     """What held a kernel up until it was requested: what it depends on, whichever ended last."""
     ends = {name: end for name, (_, end) in phases(run, span.gpu).items()}
     node = next((node for node in run.graph if node.name == span.operator and node.iteration == span.iteration), None)
-    before = [one for one in run.spans if one.gpu == span.gpu and one.stream == span.stream and one.end_fs <= span.start_fs]
+    before = [
+        one for one in run.spans if one.gpu == span.gpu and one.stream == span.stream and one.end_fs <= span.start_fs
+    ]
     if span.start_fs == 0:
         return ""
     after = [edge.node for edge in node.edges if edge.node in ends] if node is not None else []
@@ -255,7 +265,7 @@ def _spent(span: Span) -> str:
 def waits_table(runs: Mapping[str, Timeline], gpu: int = 0) -> Table:
     """The longest waits of runs on a GPU: what waited, for what, from when until when."""
     found = [(name, *row) for name, run in runs.items() for row in _waits(run, gpu)]
-    longest = sorted(found, key=lambda row: row[3] - row[4])[:_WAITS_SHOWN]
+    longest = sorted((row for row in found if row[4] > row[3]), key=lambda row: row[3] - row[4])[:_WAITS_SHOWN]
     rows = [(*row[:3], row[3] * _US, row[4] * _US, (row[4] - row[3]) * _US) for row in longest]
     columns = [
         text("run"), text("what", "what waited"), text("for", "for what"), microseconds("start", "from", 2),
@@ -272,10 +282,19 @@ def _waits(run: Timeline, gpu: int) -> Iterator[tuple[str, str, int, int]]:
         stages = [stage for stage in run.stages if stage.gpu == gpu and stage.kernel == span.kernel]
         begun = min((stage.start_fs for stage in stages), default=span.first_workgroup_fs)
         if span.start_fs:
-            yield span.kernel, _awaited(run, span).replace("began when ", "").replace(" had ended", " to end"), 0, span.start_fs
+            yield (
+                span.kernel,
+                _awaited(run, span).replace("began when ", "").replace(" had ended", " to end"),
+                0,
+                span.start_fs,
+            )
         yield span.kernel, "its launch", span.start_fs, span.first_workgroup_fs
         if begun > span.first_workgroup_fs:
-            holders = {one.kernel for one in mine if one.kernel != span.kernel and one.start_fs < begun and one.end_fs > span.start_fs}
+            holders = {
+                one.kernel
+                for one in mine
+                if one.kernel != span.kernel and one.start_fs < begun and one.end_fs > span.start_fs
+            }
             who = ", ".join(sorted(holders)[:3])
             yield span.kernel, f"compute units{f' that {who} held' if who else ''}", span.first_workgroup_fs, begun
     for chunk in (chunk for chunk in run.chunks if chunk.gpu == gpu):

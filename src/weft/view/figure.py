@@ -131,9 +131,7 @@ def grouped_bars(
         else:
             band = alt.Y(f"{marks.of}:N", sort=None)
             inside = {"yOffset": offset} if series in marks.table.keys else {}
-            layers.append(
-                drawn.mark_tick(thickness=3, size=row_px, color=INK).encode(at, band, tooltip=tips, **inside)
-            )
+            layers.append(drawn.mark_tick(thickness=3, size=row_px, color=INK).encode(at, band, tooltip=tips, **inside))
     groups = len({row[table.keys.index(group)] for row in table.rows})
     return Figure(title, _layers(layers, 30 + groups * (row_px * len(names) + 6)), data)
 
@@ -144,7 +142,8 @@ def stacked_bars(
 ) -> Figure:  # fmt: skip
     """A bar per lane that stacks its parts in the order of `looks`; `end` is what is written behind a whole bar.
 
-    With `share`, each bar is as long as the others; `percent` writes values so. `offset` tells apart bars that belong to one lane.
+    With `share`, each bar is as long as the others; `percent` writes values so. `offset` tells apart bars that belong
+    to one lane.
     """
     order = list(looks)
     at = table.keys.index(part)
@@ -160,7 +159,7 @@ def stacked_bars(
     ).add_params(switch)  # fmt: skip
     layers = [bars]
     if end is not None:
-        groups = [key for key in (lane, offset, end) if key]
+        groups: list[Any] = [key for key in (lane, offset, end) if key]
         sums = chart.transform_aggregate(whole=f"sum({value})", groupby=groups)
         layers.append(sums.mark_text(align="left", dx=4).encode(y, alt.X("whole:Q"), alt.Text(f"{end}:N"), **more))
     lanes = len({tuple(row[table.keys.index(key)] for key in (lane, offset) if key) for row in table.rows})
@@ -196,7 +195,9 @@ def spans(
     if words is not None:
         data["words"] = words.table
         at = alt.Chart(alt.NamedData("words")).mark_text(align="left", dx=4, clip=True)
-        layers.append(at.encode(alt.Y(f"{words.of}:N", sort=None), alt.X(f"{words.value}:Q"), alt.Text(f"{words.label}:N")))
+        layers.append(
+            at.encode(alt.Y(f"{words.of}:N", sort=None), alt.X(f"{words.value}:Q"), alt.Text(f"{words.label}:N"))
+        )
     lanes = len({row[table.keys.index(lane)] for row in table.rows})
     return Figure(title, _layers(layers, 20 + row_px * lanes), data)
 
@@ -207,7 +208,8 @@ def areas(
 ) -> Figure:  # fmt: skip
     """Columns of a table over time as steps, stacked or as lines; `limit` is a dashed line with its name.
 
-    The columns are those whose heads `looks` colours. `zoom` is a selection on another chart that this one follows; then every chart has a `name` of its own.
+    The columns are those whose heads `looks` colours. `zoom` is a selection on another chart that this one follows;
+    then every chart has a `name` of its own.
     """
     columns = [column for column in table.columns if column.head in looks]
     heads = [column.head for column in columns]
@@ -225,7 +227,9 @@ def areas(
         interpolate="step-after", clip=True, strokeWidth=1.5
     )  # fmt: skip
     first = alt.Order("rank:Q") if stacked else alt.Undefined
-    drawn = mark.encode(x, y, color, _faded(switch), first).add_params(*([switch] if zoom is not None else [switch, _zoom()]))
+    drawn = mark.encode(x, y, color, _faded(switch), first).add_params(
+        *([switch] if zoom is not None else [switch, _zoom()])
+    )
     # What is under the pointer: a bar per moment as high as the panel, seen only by the tooltip.
     moments = alt.Chart(alt.NamedData(name)).mark_bar(opacity=0, clip=True, binSpacing=0).encode(
         x, alt.X2(f"{time}_end"), tooltip=_tips(table.without([f"{time}_end"]))
@@ -273,7 +277,7 @@ def curves(
     """
     colors = looks or spread(list(dict.fromkeys(row[table.keys.index(series)] for row in table.rows)))
     switch = _switch(series)
-    axis = {"values": list(ticks)} if ticks is not None else {}
+    axis: dict[str, Any] = {"values": list(ticks)} if ticks is not None else {}
     axis |= {"labelExpr": labels} if labels else {}
     scale_x = alt.Scale(type="log", base=2, nice=False) if log_x else alt.Scale(zero=False)
     scale_y = alt.Scale(type="log") if log_y else alt.Scale(zero=zero)
@@ -308,20 +312,23 @@ def curves(
 def scatter(
     title: str, table: Table, *, x: str, y: str, color: str | None = None, looks: Looks | None = None,
     log: bool = False, bands: Sequence[float] = (), cross: float | None = None, facet: str | None = None,
-    height: int = 300, log_x: bool = False, domain_y: tuple[float, float] | None = None, percent: bool = False,
+    height: int = 300, log_x: bool = False, percent: bool = False,
 ) -> Figure:  # fmt: skip
     """A dot per row; with `facet`, a panel for each of its values, on scales of its own.
 
     `bands` are shares by which y may be off x (with `log`) or off zero; `cross` is where both are 1, marked by lines.
     """
     scale_x = alt.Scale(type="log", nice=False) if log or log_x else alt.Scale(zero=False)
-    scale_y = alt.Scale(type="log", nice=False) if log else alt.Scale(zero=False, domain=domain_y or alt.Undefined, clamp=True)
-    at = alt.X(f"{x}:Q", title=_title(table, x), scale=scale_x)
-    up = alt.Y(f"{y}:Q", title=_title(table, y), scale=scale_y, axis=alt.Axis(format="%") if percent else alt.Undefined)
-    base = alt.Chart(alt.NamedData("dots"))
+    scale_y = alt.Scale(type="log", nice=False) if log else alt.Scale(zero=False)
+    at = alt.X(f"{x}:Q", title=_title(table, x), scale=scale_x, axis=alt.Axis(grid=False, tickCount=4))
+    written = {"format": "%"} if percent else {"grid": False} if log else {}
+    up = alt.Y(f"{y}:Q", title=_title(table, y), scale=scale_y, axis=alt.Axis(tickCount=4, **written))
+    base = alt.Chart(alt.NamedData("dots")) if facet is None else alt.Chart()
     tinted = {"color": _color(table, color, looks or {})} if color else {"color": alt.value("#0072B2")}
     many = len(table.rows) > 1000
-    dots = base.mark_circle(size=14 if many else 42, opacity=0.45 if many else 0.7).encode(at, up, tooltip=_tips(table), **tinted)
+    dots = base.mark_circle(size=14 if many else 42, opacity=0.45 if many else 0.7).encode(
+        at, up, tooltip=_tips(table), **tinted
+    )
     layers: list[Any] = []
     for band in sorted(bands, reverse=True):
         low, high = (f"datum.{x} * {1 - band}", f"datum.{x} * {1 + band}") if log else (str(-band), str(band))
@@ -337,7 +344,8 @@ def scatter(
     if facet is None:
         return Figure(title, _layers(layers, height), {"dots": table})
     panel = alt.layer(*layers).properties(width=190, height=170)
-    header = alt.Facet(f"{facet}:N", sort=None, title=None, header=alt.Header(labelLimit=230, labelFontSize=11))
+    panels = list(dict.fromkeys(row[table.keys.index(facet)] for row in table.rows))
+    header = alt.Facet(f"{facet}:N", sort=panels, title=None, header=alt.Header(labelLimit=230, labelFontSize=11))
     chart = panel.facet(header, data=alt.NamedData("dots"), columns=3).resolve_scale(x="independent", y="independent")
     return Figure(title, chart, {"dots": table})
 
@@ -352,7 +360,7 @@ def _switch(key: str, name: str = "") -> Any:
 
 
 def _zoom() -> Any:
-    """Drag to move along the axis of time; the wheel zooms while Shift or Ctrl is held, so that a page still scrolls."""
+    """Drag to move along the axis of time; the wheel zooms while Shift or Ctrl is held: a page must scroll."""
     return alt.selection_interval(
         name="zoom", bind="scales", encodings=["x"], zoom="wheel![event.shiftKey || event.ctrlKey]"
     )

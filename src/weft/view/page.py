@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
+import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,12 +40,10 @@ Part = str | Table | Figure | Section | Sequence[str]
 """A paragraph, a table, a figure, a section, or sentences as a list."""
 
 
-def write_page(
-    out_dir: str | Path, title: str, told: str, parts: Sequence[Part], explained: Sequence[str] = ()
-) -> Path:
+def write_page(out_dir: str | Path, title: str, told: str, parts: Sequence[Part], explained: str = "") -> Path:
     """Write `report.html` in a folder, whole or not at all, and return its path; else OutputError.
 
-    `told` is the sentence of what happened and why. `explained` are sentences on what is modelled, at the page's end.
+    `told` is the sentence of what happened and why. `explained` names those of `explained.toml` that end the page.
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
@@ -55,11 +54,16 @@ def write_page(
     )  # fmt: skip
     drawn = list(_figures(parts))
     made = environment.get_template("page.html.j2").render(
-        title=title, told=told, parts=parts, explained=explained, plain=plain, number_of=_numbers(drawn),
+        title=title, told=told, parts=parts, explained=_sentences(explained), plain=plain, number_of=_numbers(drawn),
         figures={f"figure-{number}": _embedded(figure) for number, figure in enumerate(drawn, 1)},
         script=_javascript() if drawn else "",
     )  # fmt: skip
     return write_atomically(folder / REPORT, made)
+
+
+def _sentences(explained: str) -> list[str]:
+    known = tomllib.loads(Path(__file__).with_name("explained.toml").read_text(encoding="utf-8"))
+    return [*known.get(explained, ()), *known["always"]]
 
 
 def _figures(parts: Sequence[Part]) -> Iterator[Figure]:
@@ -78,12 +82,13 @@ def _numbers(drawn: Sequence[Figure]) -> Any:
 
 def _embedded(figure: Figure) -> str:
     """Specification and rows of a figure as JSON that no text in it can end."""
-    data = {
-        name: {"keys": table.keys, "columns": [list(map(_short, column)) for column in zip(*table.values(), strict=True)]}
-        for name, table in figure.data.items()
-    }  # fmt: skip
+    data = {name: {"keys": table.keys, "columns": _columns(table)} for name, table in figure.data.items()}
     text = json.dumps({"title": figure.title, "spec": figure.spec, "data": data}, separators=(",", ":"))
     return text.replace("<", "\\u003c")
+
+
+def _columns(table: Table) -> list[list[Any]]:
+    return [list(map(_short, column)) for column in zip(*table.values(), strict=True)]
 
 
 def _short(value: Any) -> Any:
@@ -96,12 +101,13 @@ def _javascript() -> str:
 
     from weft.engine.jit import cache_root
 
-    kept = cache_root() / f"vega-{vl_convert.__version__}.js"
+    kept = cache_root() / f"vega-{version('vl-convert-python')}.js"
     with suppress(OSError):
         return kept.read_text(encoding="utf-8")
-    made = str(vl_convert.javascript_bundle()).replace("</script", "<\\/script")
+    bundle: Any = vl_convert.javascript_bundle
+    made = str(bundle()).replace("</script", "<\\/script")
     with suppress(OSError):
-        os.makedirs(kept.parent, exist_ok=True)
+        kept.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(kept, made)
     return made
 

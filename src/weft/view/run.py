@@ -157,22 +157,17 @@ def run_report(answer: Comparison | Timeline | Mapping[str, Timeline], out_dir: 
             time_table(compared),
             Section("How much is hidden", [sub_layer_times(compared)]),
             Section("What happens when", [explorer(simulated), waits_table(simulated)] if simulated else []),
-            Section("What moves through memory", [traffic_by_cause(compared), traffic_table(list(compared))] if shown else []),
+            Section("What moves through memory", _moved(compared) if shown else []),
             Section("What workgroups wait for", [waits(shown), wait_table(shown)] if shown else []),
             Section("What the blocks counted", [counter_table(shown)] if shown else []),
             *(simulated_section(run) for run in machines),
         ],
-        EXPLAINED,
+        "t3",
     )  # fmt: skip
 
 
-EXPLAINED = (
-    "What is modelled: each GPU's workgroups, caches, memory channels, DMA engines and links, request by request; the "
-    "clock that decides every time here is one event queue of whole femtoseconds.",
-    "T3 (ASPLOS 2024): a tracker at the memory controllers counts the updates of each output tile; when the GEMM's own "
-    "and the neighbour's have arrived, a DMA engine sends the tile on, so that the reduce-scatter runs beside the "
-    "GEMM without compute units. MCA is its arbitration of memory between compute and communication.",
-)
+def _moved(answer: Comparison) -> list[Part]:
+    return [traffic_by_cause(answer), traffic_table(list(answer))]
 
 
 def _named(runs: Mapping[str, Timeline]) -> Mapping[str, Timeline]:
@@ -211,7 +206,9 @@ def _hidden(run: Timeline) -> str:
         return "its operators follow one another"
     (begin, end), (start, over) = found["gemm"], found["reduce_scatter"]
     hidden = max(0.0, min(end, over) - max(begin, start)) / max(over - start, 1e-12)
-    return f"{hidden:.0%} of the reduce-scatter runs beside the GEMM" if hidden > 0 else "communication waits for the GEMM"
+    return (
+        f"{hidden:.0%} of the reduce-scatter runs beside the GEMM" if hidden > 0 else "communication waits for the GEMM"
+    )
 
 
 def sub_layer_times(answer: Comparison) -> Figure:

@@ -79,8 +79,8 @@ def _noted(table: Table) -> tuple[Table, list[Table]]:
             for row in rows:
                 row[at] = found.get(row[at], "")
             columns[at] = Column(column.key, column.head, format=str, is_number=True)
-            notes.append(Table([text("number", " "), text("note", " ")],
-                               [(number, words) for words, number in found.items()], table.narrow[column.key]))  # fmt: skip
+            numbered = [(number, words) for words, number in found.items()]
+            notes.append(Table([text("number", " "), text("note", " ")], numbered, table.narrow[column.key]))
     return Table(columns, rows, table.title), notes
 
 
@@ -107,10 +107,10 @@ def _is_narrow(width: int, table: Table) -> bool:
 
 def _widths(table: Table) -> dict[str, int]:
     """The width that each column would like [columns of the terminal]."""
-    columns = zip(table.columns, zip(*table.cells(), strict=True) if table.rows else [()] * len(table.columns), strict=True)
+    cells = [table.heads, *table.cells()]
     return {
-        column.key: max(len(line) for cell in (column.title, *cells) for line in cell.split("\n"))
-        for column, cells in columns
+        key: max(len(line) for cell in column for line in cell.split("\n"))
+        for key, column in zip(table.keys, zip(*cells, strict=True), strict=True)
     }
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-import altair as alt
 import numpy as np
 import numpy.typing as npt
 
@@ -62,8 +61,8 @@ def _held(way: Way, owners: int) -> Iterator[tuple[int, float, float, float, flo
             owned[whose[span.operator]].add(span.kernel)
         image = unit_map(held, owned, end_fs)
         for owner, low, high, first, last in rectangles(image):
-            moments = (begin + at / COLUMNS * end_fs * 1e-9 for at in (first, last))
-            yield owner - 1, low / len(image) * held.units, high / len(image) * held.units, *moments
+            start, end = (begin + at / COLUMNS * end_fs * 1e-9 for at in (first, last))
+            yield owner - 1, low / len(image) * held.units, high / len(image) * held.units, start, end
         begin += end_fs * 1e-9
 
 
@@ -99,16 +98,16 @@ def unit_map(held: Residency, owners: Sequence[Collection[str]], end_fs: int) ->
     holds fewer, they share the rows evenly.
     """
     spans = [
-        (unit, start, end, number)
-        for number, names in enumerate(owners, 1)
+        (unit, start, end, owner)
+        for owner, names in enumerate(owners, 1)
         for unit, start, end in zip(*(column.tolist() for column in held.of(0, names)), strict=True)
     ]
     placed, places = _places(spans, held.units)
     image = np.zeros((held.units, places, COLUMNS), dtype=np.uint8)
-    for (unit, start, end, number), place in placed:
+    for (unit, start, end, owner), place in placed:
         # A moment is the middle of its column.
         first, last = (int(np.ceil(at / max(end_fs, 1) * COLUMNS - 0.5)) for at in (start, end))
-        image[unit, place, first:last] = number
+        image[unit, place, first:last] = owner
     return _shared(image).reshape(-1, COLUMNS)
 
 

@@ -65,7 +65,11 @@ def _headline_cells(row: HeadlineRow) -> tuple[Shown, Shown, Shown]:
     published = "" if row.published is None else amount(row.published, row.unit)
     difference = "" if row.difference is None else gap(row.difference, row.unit)
     low = row.published[0] if isinstance(row.published, tuple) else row.published
-    return Shown(low, published), Shown(row.weft, amount(row.weft, row.unit, more=True)), Shown(row.difference, difference)
+    return (
+        Shown(low, published),
+        Shown(row.weft, amount(row.weft, row.unit, more=True)),
+        Shown(row.difference, difference),
+    )
 
 
 def amount(value: Published, unit: str, more: bool = False) -> str:

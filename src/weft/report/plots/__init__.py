@@ -13,7 +13,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from weft.report.plots import advice, c3, collectives, cu_split, errors, goldyloc
+    from weft.report.plots import advice, c3, cu_split, goldyloc
     from weft.report.plots.corun import COLLECTIVE, GEMM, channel_owners, held_units, strategies, stream_waits
     from weft.report.plots.style import Picture
     from weft.report.plots.sublayer import merged, phases, speedups, sub_layer_times, timeline, waits
@@ -27,7 +27,7 @@ _HOMES = {
     "traffic": ("busiest_stages", "traffic_by_cause", "traffic_over_time"),
     "units": ("Way", "units_by_way"),
 }
-_STUDIES = ("advice", "c3", "collectives", "cu_split", "errors", "goldyloc")
+_STUDIES = ("advice", "c3", "cu_split", "goldyloc")
 
 __all__ = [
     "COLLECTIVE",
@@ -38,9 +38,7 @@ __all__ = [
     "busiest_stages",
     "c3",
     "channel_owners",
-    "collectives",
     "cu_split",
-    "errors",
     "goldyloc",
     "held_units",
     "merged",
