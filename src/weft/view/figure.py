@@ -99,55 +99,67 @@ class Lines:
 
 def grouped_bars(
     title: str, table: Table, *, group: str, series: str, value: str, looks: Looks, base: float = 0.0,
-    marks: Lines | None = None, label: str | None = None,
+    marks: Lines | None = None, label: str | None = None, percent: bool = False, level: float | None = None,
+    side_by_side: bool = True,
 ) -> Figure:  # fmt: skip
     """Bars from `base` to a value: a block per group, a bar per series, and reference lines or marks across them.
 
-    `label` is the column that is written at the end of each bar.
+    `label` is the column that is written at the end of each bar, `level` a place of a line. Where each group has one
+    bar, series need not stand `side_by_side`.
     """
-    names = list(dict.fromkeys(row[table.keys.index(series)] for row in table.rows))
+    names = list(dict.fromkeys(row[table.keys.index(series)] for row in table.rows)) if side_by_side else [""]
     row_px = 15 if len(names) > 1 else 20
     y = alt.Y(f"{group}:N", sort=None, title=None, scale=alt.Scale(paddingInner=0.25))
-    offset = alt.YOffset(f"{series}:N", sort=names)
+    beside = {"yOffset": alt.YOffset(f"{series}:N", sort=names)} if len(names) > 1 else {}
     switch = _switch(series)
     chart = alt.Chart(alt.NamedData("bars"))
-    x = alt.X(f"{value}:Q", title=_title(table, value), scale=alt.Scale(zero=False, domainMin=_low(table, value, base)))
+    scale, axis = alt.Scale(zero=False, domainMin=_low(table, value, base)), alt.Axis(format="%" if percent else "")
+    x = alt.X(f"{value}:Q", title=_title(table, value), scale=scale, axis=axis)
     bars = chart.mark_bar().encode(
-        y, x, alt.X2(datum=base), offset, _color(table, series, looks), _faded(switch), tooltip=_tips(table)
+        y, x, alt.X2(datum=base), _color(table, series, looks), _faded(switch), tooltip=_tips(table), **beside
     ).add_params(switch)  # fmt: skip
-    layers = [bars, _rule(base)]
+    layers = [bars, _rule(base if level is None else level)]
     data = {"bars": table}
     if label is not None:
-        words = chart.mark_text(align="left", dx=4).encode(y, x, offset, alt.Text(f"{label}:N"), _faded(switch))
-        layers.append(words)
+        # Behind the bar where it is positive, else behind its foot.
+        written = chart.mark_text(align="left", dx=4).transform_calculate(at=f"max(datum.{value}, {base})")
+        layers.append(written.encode(y, alt.X("at:Q"), alt.Text(f"{label}:N"), _faded(switch), **beside))
     if marks is not None:
         data["marks"] = marks.table
-        drawn = alt.Chart(alt.NamedData("marks"))
-        colored = {"color": alt.Color(f"{series}:N")} if series in marks.table.keys else {}
-        at = alt.X(f"{marks.value}:Q")
-        tips = _tips(marks.table)
-        if marks.of is None:
-            layers.append(drawn.mark_rule(strokeDash=[5, 3], strokeWidth=2).encode(at, tooltip=tips, **colored))
-        else:
-            band = alt.Y(f"{marks.of}:N", sort=None)
-            inside = {"yOffset": offset} if series in marks.table.keys else {}
-            layers.append(drawn.mark_tick(thickness=3, size=row_px, color=INK).encode(at, band, tooltip=tips, **inside))
+        layers.append(_marked(marks, series, beside, row_px))
     groups = len({row[table.keys.index(group)] for row in table.rows})
     return Figure(title, _layers(layers, 30 + groups * (row_px * len(names) + 6)), data)
 
 
+def _marked(marks: Lines, series: str, beside: Mapping[str, Any], size: int) -> Any:
+    """Lines through all groups, ticks at bars of their series, or marks of shapes that a legend names."""
+    drawn, at, tips = alt.Chart(alt.NamedData("marks")), alt.X(f"{marks.value}:Q"), _tips(marks.table)
+    of_series = series in marks.table.keys
+    if marks.of is None:
+        colored = {"color": alt.Color(f"{series}:N")} if of_series else {}
+        return drawn.mark_rule(strokeDash=[5, 3], strokeWidth=2).encode(at, tooltip=tips, **colored)
+    band = alt.Y(f"{marks.of}:N", sort=None)
+    if of_series:
+        return drawn.mark_tick(thickness=3, size=size, color=INK).encode(at, band, tooltip=tips, **beside)
+    shape = alt.Shape(f"{marks.label}:N", sort=None, legend=alt.Legend(symbolStrokeColor=INK))
+    return drawn.mark_point(color=INK, size=40).encode(at, band, shape, tooltip=tips)
+
+
 def stacked_bars(
     title: str, table: Table, *, lane: str, part: str, value: str, looks: Looks, end: str | None = None,
-    share: bool = False, offset: str | None = None, percent: bool = False,
+    share: bool = False, offset: str | None = None, percent: bool = False, in_order: bool = False,
 ) -> Figure:  # fmt: skip
     """A bar per lane that stacks its parts in the order of `looks`; `end` is what is written behind a whole bar.
 
     With `share`, each bar is as long as the others; `percent` writes values so. `offset` tells apart bars that belong
-    to one lane.
+    to one lane. `in_order` stacks parts in the order of the rows.
     """
     order = list(looks)
     at = table.keys.index(part)
-    numbered = Table([*table.columns, number("order")], [[*row, order.index(row[at])] for row in table.rows])
+    numbered = Table(
+        [*table.columns, number("order")],
+        [[*row, place if in_order else order.index(row[at])] for place, row in enumerate(table.rows)],
+    )
     switch = _switch(part)
     chart = alt.Chart(alt.NamedData("bars"))
     y = alt.Y(f"{lane}:N", sort=None, title=None)
@@ -268,12 +280,13 @@ def curves(
     title: str, table: Table, *, x: str, y: str, series: str, looks: Looks | None = None, log_x: bool = False,
     log_y: bool = False, marks: Lines | None = None, faint: Table | None = None, thin: str | None = None,
     ticks: Sequence[float] | None = None, percent: bool = False, height: int = 280, zero: bool = True,
-    labels: str | None = None,
+    labels: str | None = None, level: float | None = None,
 ) -> Figure:  # fmt: skip
     """Lines with a dot per row, a line per series.
 
     `faint` holds thin lines behind them, each named by the column `thin`; `marks` are lines across (`of` None: upright
-    at a place of x) or level marks at rows. `labels` is a Vega expression that writes the values of x.
+    at a place of x) or level marks at rows. `labels` is a Vega expression that writes the values of x, `level` a place
+    of a level line.
     """
     colors = looks or spread(list(dict.fromkeys(row[table.keys.index(series)] for row in table.rows)))
     switch = _switch(series)
@@ -288,9 +301,11 @@ def curves(
         at, up, _color(table, series, colors), _faded(switch), tooltip=_tips(table)
     ).add_params(switch)  # fmt: skip
     layers, data = [line], {"curves": table}
+    if level is not None:
+        layers.append(_mark().mark_rule(opacity=0.6).encode(alt.Y(datum=level)))
     if faint is not None and thin is not None:
         data["faint"] = faint
-        layers.insert(0, alt.Chart(alt.NamedData("faint")).mark_line(strokeWidth=0.7, opacity=0.35).encode(
+        layers.insert(0, alt.Chart(alt.NamedData("faint")).mark_line(strokeWidth=0.7, strokeOpacity=0.35).encode(
             at, up, _color(table, series, colors), detail=f"{thin}:N"
         ))  # fmt: skip
     if marks is not None:
@@ -312,9 +327,9 @@ def curves(
 def scatter(
     title: str, table: Table, *, x: str, y: str, color: str | None = None, looks: Looks | None = None,
     log: bool = False, bands: Sequence[float] = (), cross: float | None = None, facet: str | None = None,
-    height: int = 300, log_x: bool = False, percent: bool = False,
+    height: int = 300, log_x: bool = False, percent: bool = False, shared: bool = False,
 ) -> Figure:  # fmt: skip
-    """A dot per row; with `facet`, a panel for each of its values, on scales of its own.
+    """A dot per row; with `facet`, a panel for each of its values, on scales of its own or `shared` ones.
 
     `bands` are shares by which y may be off x (with `log`) or off zero; `cross` is where both are 1, marked by lines.
     """
@@ -346,7 +361,9 @@ def scatter(
     panel = alt.layer(*layers).properties(width=190, height=170)
     panels = list(dict.fromkeys(row[table.keys.index(facet)] for row in table.rows))
     header = alt.Facet(f"{facet}:N", sort=panels, title=None, header=alt.Header(labelLimit=230, labelFontSize=11))
-    chart = panel.facet(header, data=alt.NamedData("dots"), columns=3).resolve_scale(x="independent", y="independent")
+    chart = panel.facet(header, data=alt.NamedData("dots"), columns=3)
+    if not shared:
+        chart = chart.resolve_scale(x="independent", y="independent")
     return Figure(title, chart, {"dots": table})
 
 
