@@ -30,9 +30,9 @@ from weft.models import SubLayer
 from weft.options import RunOptions
 from weft.parallel import split
 from weft.report.plots.goldyloc import held_by_gemms
-from weft.view.trace import write_trace
 from weft.search.library_file import Tile
 from weft.search.watched import Watched
+from weft.view.trace import write_trace
 
 GPU = small_mi100()
 DEEP = Gemm(128, 64, 2048)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from weft.view.corun import channel_owners, corun_report, held_units, strategies, stream_waits
-    from weft.view.explorer import explorer
+    from weft.view.explorer import timeline
     from weft.view.predictions import collective_report
     from weft.view.run import run_report, speedups, sub_layer_times, traffic_by_cause, waits
     from weft.view.trace import write_trace
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "corun": ("channel_owners", "corun_report", "held_units", "strategies", "stream_waits"),
-    "explorer": ("explorer",),
+    "explorer": ("timeline",),
     "predictions": ("collective_report",),
     "run": ("run_report", "speedups", "sub_layer_times", "traffic_by_cause", "waits"),
     "trace": ("write_trace",),
@@ -29,13 +29,13 @@ __all__ = [
     "channel_owners",
     "collective_report",
     "corun_report",
-    "explorer",
     "held_units",
     "run_report",
     "speedups",
     "strategies",
     "stream_waits",
     "sub_layer_times",
+    "timeline",
     "traffic_by_cause",
     "validation_report",
     "waits",

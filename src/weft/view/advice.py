@@ -24,8 +24,9 @@ _RUNNING: looks.Looks = {"GEMM only": looks.BLUE, "both": looks.DARK, "collectiv
 def option_table(advice: Advice) -> Table:
     """Every way to share, the best first: what the tables expect, what was simulated, and what it gains."""
     columns = [
-        text("way", "way to share"), number("apart", f"{advice.units_word} apart"), microseconds("expected", "expected", 0),
-        microseconds("simulated", "simulated", 0), times_faster("speedup", "speedup", "{:.2f}×"),
+        text("way", "way to share"), number("apart", f"{advice.units_word} apart"),
+        microseconds("expected", "expected", 0), microseconds("simulated", "simulated", 0),
+        times_faster("speedup", "speedup", "{:.2f}×"),
         number("share_of_ideal", "of the ideal", format_=percent), microseconds("gemm_end", "GEMM ends", 0),
         microseconds("collective_end", "collective ends", 0),
     ]  # fmt: skip
@@ -37,10 +38,10 @@ def option_table(advice: Advice) -> Table:
 
 
 def _option(advice: Advice, option: Option) -> tuple[Any, ...]:
-    run, times = option.run, (None, None, None)
+    run = option.run
+    times: list[float | None] = [None, None, None]
     if run is not None:
-        both, gemm, collective = run.makespan, run.end("gemm"), run.end(advice.collective.name)
-        times = both * 1e6, gemm * 1e6, collective * 1e6
+        times = [end * 1e6 for end in (run.makespan, run.end("gemm"), run.end(advice.collective.name))]
     found = (option.strategy, option.units, option.forecast_s * 1e6, times[0])
     return *found, advice.speedup_of(option), advice.share_of(option), *times[1:]
 
@@ -145,8 +146,8 @@ def gain_against_units(advice: Advice) -> Figure:
         ticks=splits,
         zero=False,
     ).captioned(
-        f"The speedup against the {word} set apart, as the tables expect it and as simulated; level lines set none apart."
-    )  # noqa: E501
+        f"The speedup against the {word} set apart, expected and as simulated. Level lines set none apart."
+    )
 
 
 def _gains(advice: Advice) -> Iterator[tuple[str, int, float]]:

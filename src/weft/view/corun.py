@@ -13,7 +13,7 @@ from weft.result.corun import LoopTimes
 from weft.result.metrics import owned_bytes
 from weft.result.timeline import REASONS
 from weft.view import looks
-from weft.view.explorer import explorer, over_time, waits_table
+from weft.view.explorer import over_time, timeline, waits_table
 from weft.view.figure import Figure, Lines, areas, grouped_bars, stacked_bars
 from weft.view.page import Part, Section, simulated_section, write_page
 from weft.view.run import counter_table
@@ -225,7 +225,7 @@ def corun_report(answer: Comparison, out_dir: str | Path) -> Path:
             *overview,
             *(f"GEMM: {grid}.".replace(" x ", " × ") for grid in grids),
             *(f"{reason[0].upper()}{reason[1:]}." for reason in _refused(answer)),
-            Section("What happens when", [explorer(runs), waits_table(runs)]),
+            Section("What happens when", [timeline(runs), waits_table(runs)]),
             Section("Who held which compute unit", [held_units(each, until) for each in shown]),
             Section("Whose bytes passed", [channel_owners(each) for each in shown]),
             Section("What workgroups wait for", [stream_waits(each) for each in shown if each.gemm.waits]),

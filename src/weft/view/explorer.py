@@ -9,6 +9,7 @@ import altair as alt
 import numpy as np
 import numpy.typing as npt
 
+from weft.errors import InputError
 from weft.result import Span, Timeline
 from weft.result.corun import words_of
 from weft.view import looks
@@ -62,8 +63,18 @@ def words(operator: str) -> str:
     return looks.PHASES[operator][0] if operator in looks.PHASES else operator.replace("_", "-")
 
 
-def explorer(runs: Mapping[str, Timeline], gpu: int = 0) -> Figure:
-    """Simulated runs by name below each other on one axis of time [us], which a brush in the uppermost strip zooms."""
+def timeline(runs: Timeline | Mapping[str, Timeline], gpu: int = 0) -> Figure:
+    """Simulated runs by name below each other on one axis of time [us], which a brush in the uppermost strip zooms.
+
+    Raises InputError for an ideal, which has no events.
+    """
+    runs = {runs.overlap: runs} if isinstance(runs, Timeline) else runs
+    for run in runs.values():
+        if not run.spans:
+            raise InputError(
+                f"'{run.overlap}' has no timeline: it is an ideal, put together from other runs; draw a simulated "
+                "overlap instead"
+            )
     until = max(run.seconds for run in runs.values()) * 1e6
     brush = alt.selection_interval(name="brush", encodings=["x"], value={"x": [0, until]})
     data: dict[str, Table] = {}

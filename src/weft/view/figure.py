@@ -7,7 +7,7 @@ in the legend and zoom; `svg` and `png` draw it still, and a notebook shows the 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from weft.view.table import Table, number
 INK = "currentColor"
 """What is neither bar nor line takes the colour of the text around it, dark or light."""
 _WIDTH = 720
+_NUMBERED = re.compile(r"\b(clip|gradient_)\d+\b")
 CONFIG: Mapping[str, Any] = {
     "background": "transparent",
     "font": "system-ui, 'DejaVu Sans', Arial, sans-serif",
@@ -74,7 +75,7 @@ class Figure:
         """The picture as an SVG element; the same figure gives the same text."""
         import vl_convert
 
-        return vl_convert.vegalite_to_svg(self.still())
+        return _NUMBERED.sub(_renumbered(), vl_convert.vegalite_to_svg(self.still()))
 
     def png(self, scale: float = 1.5) -> bytes:
         """The picture as a PNG file on white."""
@@ -84,6 +85,12 @@ class Figure:
 
     def _repr_svg_(self) -> str:
         return self.svg()
+
+
+def _renumbered() -> Callable[[re.Match[str]], str]:
+    """The names of clips and gradients, numbered from one in each picture."""
+    known: dict[str, str] = {}
+    return lambda found: known.setdefault(found.group(), f"{found[1]}{len(known) + 1}")
 
 
 @dataclass(frozen=True)

@@ -6,18 +6,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from weft.lower.nodes import ring_note
+from weft.lower.nodes import ring_link, ring_note
 from weft.result import Comparison, Span, Timeline
 from weft.result.corun import words_of
 from weft.result.timeline import Cause
 from weft.units import format_rate
 from weft.view import looks
-from weft.view.explorer import explorer, phases, waits_table, words
+from weft.view.explorer import phases, timeline, waits_table, words
 from weft.view.figure import Figure, Lines, grouped_bars, spans, stacked_bars
 from weft.view.page import Part, Section, simulated_section, write_page
 from weft.view.table import NONE, Column, Shown, Table, microseconds, number, text, times_faster
-from weft.view.words import PHASES, case_label, changed, effort, percent, phase_times, us
+from weft.view.words import case_label, changed, effort, percent, us
 
+_PHASES = {"gemm": "GEMM", "reduce_scatter": "RS", "all_gather": "AG"}
 _WAITS = {"compute": "computed", "memory": "loads", "matrix_unit": "matrix", "store": "stores", "chunk": "chunks"}
 _RARE = ("tracker_", "communication_waited_past_limit")
 """What only T3's tracker and arbiter count: left out where no run did."""
@@ -58,15 +59,25 @@ def run_parts(answer: Comparison) -> list[Table | str]:
     parts.append(traffic_table(runs))
     parts += [counter_table(simulated)] if simulated else []
     if note := ring_note(runs[0].system):
-        parts.append(f"link: {format_rate(runs[0].gpu.link.bandwidth, 4)}, {note}")
+        parts.append(f"link: {format_rate(ring_link(runs[0].system).bandwidth, 4)}, {note}")
     return [*parts, effort(runs)]
 
 
 def time_table(answer: Comparison) -> Table:
     """Times, speedup over the first if there are several, and DRAM traffic of each overlap."""
     first = answer.baseline
-    columns = [text("overlap"), *PHASES, times_faster("speedup"), number("traffic_mb", "DRAM traffic", "MB", ",.1f")]
-    rows = [(run.overlap, *phase_times(run), answer.speedup(run.overlap), run.total_bytes / 1e6) for run in answer]
+    # Passes may run other operators, such as an all-reduce of its own.
+    others = [name for run in answer for name in run.durations if name not in _PHASES]
+    phases = {**_PHASES, **{name: name for name in others}}
+    columns = [
+        text("overlap"), *(microseconds(name, head) for name, head in phases.items()), microseconds("total", "total"),
+        times_faster("speedup"), number("traffic_mb", "DRAM traffic", "MB", ",.1f"),
+    ]  # fmt: skip
+    times = {run.overlap: [run.duration(name) * 1e6 for name in phases] for run in answer}
+    rows = [
+        (run.overlap, *times[run.overlap], run.seconds * 1e6, answer.speedup(run.overlap), run.total_bytes / 1e6)
+        for run in answer
+    ]
     gemm = f"{first.gemm} on each " if first.gemm else ""
     table = Table(columns, rows, f"{case_label(first.graph)}: {gemm}{first.gpu.name}{changed(first.gpu)}")
     return table if len(answer) > 1 else table.without(["speedup"])
@@ -156,7 +167,7 @@ def run_report(answer: Comparison | Timeline | Mapping[str, Timeline], out_dir: 
             f"{first.gemm} on each GPU.".replace(" x ", " × ") if first.gemm else [],
             time_table(compared),
             Section("How much is hidden", [sub_layer_times(compared)]),
-            Section("What happens when", [explorer(simulated), waits_table(simulated)] if simulated else []),
+            Section("What happens when", [timeline(simulated), waits_table(simulated)] if simulated else []),
             Section("What moves through memory", _moved(compared) if shown else []),
             Section("What workgroups wait for", [waits(shown), wait_table(shown)] if shown else []),
             Section("What the blocks counted", [counter_table(shown)] if shown else []),
@@ -183,7 +194,7 @@ def told(answer: Comparison) -> str:
     if len(answer) == 1:
         alone = f"Under {first.overlap} it takes {us(first.seconds)} µs"
         return f"{alone}, {percent(first.duration('gemm') / first.seconds)} of them the GEMM's: {_hidden(first)}."
-    best = answer[answer.best if not answer[answer.best].parts else _fastest(answer)]
+    best = answer[_fastest(answer)]
     if best is first:
         return f"Nothing is faster than {first.overlap}, which takes {us(first.seconds)} µs: {_hidden(first)}."
     moved = best.total_bytes / first.total_bytes - 1

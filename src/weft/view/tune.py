@@ -50,9 +50,9 @@ def tune_report(tuned: TunedList, out_dir: str | Path, gpu: Gpu, queues: Iterabl
         f"once, {best.degree} together, because kernels and degree suit the share of the GPU that each GEMM gets."
     )
     meaning = (
-        f"For each line: how many of its GEMMs to run at once, and with which kernel; compute units at the {tuned.clock} "
-        "clock. All at once and one by one use the kernel that is fastest alone. Ranges: uncertain values of the machine "
-        "at either end."
+        f"For each line: how many of its GEMMs to run at once, and with which kernel; compute units at the "
+        f"{tuned.clock} clock. All at once and one by one use the kernel that is fastest alone. Ranges: uncertain "
+        "values of the machine at either end."
     )
     return write_page(
         out_dir,
