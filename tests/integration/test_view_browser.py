@@ -63,7 +63,7 @@ async function use() {
     figures: drawn.size,
     contents: document.querySelectorAll("nav a").length,
     requests: loaded.filter((name) => !name.startsWith("data:")),
-    overflow: document.documentElement.scrollWidth - innerWidth,
+    overflow: document.body.scrollWidth - document.body.clientWidth,
   });
 }
 setTimeout(async () => {
@@ -79,13 +79,14 @@ setTimeout(async () => {
 def opened(page: Path, width: int = 1400) -> dict[str, Any]:
     """What the script found in a page."""
     tried = page.with_name("tried.html")
-    written = page.read_text(encoding="utf-8").replace("<style>", f"{BEFORE}<style>", 1)
+    narrow = f"<style>html {{ width: {width}px }}</style>"  # windows without a head have no less than 500 pixels
+    written = page.read_text(encoding="utf-8").replace("<style>", f"{BEFORE}{narrow}<style>", 1)
     content, _, end = written.rpartition("</body>")
     tried.write_text(f"{content}{AFTER}</body>{end}", encoding="utf-8")
     assert BROWSER is not None
     command = [
         BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
-        "--host-resolver-rules=MAP * ~NOTFOUND", "--virtual-time-budget=60000", f"--window-size={width},1200",
+        "--host-resolver-rules=MAP * ~NOTFOUND", "--virtual-time-budget=60000", f"--window-size={max(width, 500)},1200",
         f"--user-data-dir={page.parent / 'profile'}", "--dump-dom", tried.as_uri(),
     ]  # fmt: skip
     env = {**os.environ, "HOME": str(page.parent)}

@@ -90,7 +90,7 @@ def timeline(runs: Timeline | Mapping[str, Timeline], gpu: int = 0) -> Figure:
         alt.X("start_us:Q", title="time [µs], that of all panels", scale=whole), alt.X2("end_us"),
         alt.Y("lane:N", sort=None, axis=None), alt.Color("what:N", legend=None, scale=_scale(operator_looks(first))),
     )  # fmt: skip
-    strip = strip.add_params(brush).properties(height=14 * len(first.graph.streams) + 16)
+    strip = strip.add_params(brush).properties(name="strip", height=14 * len(first.graph.streams) + 16)
     chart = alt.vconcat(strip, alt.vconcat(*panels).resolve_scale(color="independent"))
     shown = " beside ".join(runs)
     queues = "; ".join(

@@ -139,9 +139,11 @@ document.querySelectorAll("tr").forEach((row) => {
   row.tabIndex = 0;
   const go = () => {
     const [box, figure] = brushed[0], [a, b] = [from, to].map((at) => valueOf(row.cells[at])), room = Math.max((b - a) * 0.5, 1);
-    if (!figure.view) return;
-    const view = figure.view.view, scale = view.scale("concat_0_x");
-    view.signal("brush_x", [scale(Math.max(0, a - room)), Math.min(scale(b + room), scale.range()[1])]).runAsync();
+    const brush = (function find(part) {
+      return part.params?.find((one) => one.name === "brush") || (part.vconcat || []).map(find).find(Boolean);
+    })(figure.spec);
+    brush.value = { x: [Math.max(0, a - room), b + room] };
+    draw(box);
     box.scrollIntoView({ behavior: "smooth", block: "nearest" });
   };
   row.addEventListener("click", go);
