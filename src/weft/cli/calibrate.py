@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from weft.cli.options import data_option, examples, file_option
-from weft.cli.tables import print_table
 from weft.files import write_atomically, write_json
-from weft.report.tables import Table
+from weft.view.table import Table, number, text
+from weft.view.terminal import print_table
 
 if TYPE_CHECKING:
     from weft.validation.calibration import Fitted
     from weft.validation.catalog import Target
-    from weft.validation.metrics import Errors
     from weft.validation.protocols import Calibrated
 
 
+_FITTED = {"start": "start", "fitted": "fitted", "low": "95 % low", "high": "high"}
 _MOST_ROWS = 5000  # of each group: more would make the fit slow and change nothing
 
 
@@ -104,15 +104,18 @@ def _write(done: Calibrated, target: Target, out: Path | None, json_file: Path |
 
 def _print_parameters(done: Calibrated) -> None:
     told = [found for found in done.fit.parameters if found.state != "no rows"]
-    heads = ("parameter", "start", "fitted", "95 % low", "high", "rows", "bounds", "state", "what it is")
+    columns = [
+        text("parameter"), *(number(key, head, format_=str) for key, head in _FITTED.items()), number("rows"),
+        text("bounds"), text("state"), text("about", "what it is", prose=True),
+    ]  # fmt: skip
     title = f"{done.subject.machine}: {done.fitted_rows} rows fitted, {len(done.held_out.subject)} held out"
-    print_table(Table(heads, [_row(found) for found in told], title=title, prose=3))
+    print_table(Table(columns, [_row(found) for found in told], title))
     silent = [found.parameter.path for found in done.fit.parameters if found.state == "no rows"]
     if silent:
         click.echo(f"no row depends on {', '.join(silent)}: kept as they were")
 
 
-def _row(found: Fitted) -> list[str]:
+def _row(found: Fitted) -> list[Any]:
     from weft.validation.catalog import shown
 
     unit = found.parameter.unit
@@ -122,21 +125,12 @@ def _row(found: Fitted) -> list[str]:
     if state == "too few rows":
         value = low = high = "–"
         state = f"{state}, needs {found.parameter.needs_rows}"
-    fitted = (start, value, low, high, f"{found.rows:,}")
+    fitted = (start, value, low, high, found.rows)
     return [found.parameter.path, *fitted, bounds, state, found.parameter.about]
 
 
 def _print_errors(done: Calibrated) -> None:
-    rows = [["before", *_texts(done.before)], ["after", *_texts(done.after)]]
-    heads = ("rows held out", "rows", "mean", "median", "p90", "bias", "geomean")
-    print_table(Table(heads, rows, title="Errors on the rows that the fit did not see"))
+    from weft.view.error_tables import errors_table
 
-
-def _texts(errors: Errors) -> list[str]:
-    sizes = (errors.mean_abs_err, errors.median_abs_err, errors.p90_abs_err)
-    return [
-        f"{errors.rows:,}",
-        *(f"{size:.1%}" for size in sizes),
-        f"{errors.bias:+.1%}",
-        f"{errors.geomean_err:.1%}",
-    ]
+    groups = [{"rows held out": "before", **done.before.to_dict()}, {"rows held out": "after", **done.after.to_dict()}]
+    print_table(errors_table(groups, "Errors on the rows that the fit did not see"))

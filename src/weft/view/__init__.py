@@ -9,23 +9,28 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from weft.view.advice import advice_report
     from weft.view.corun import channel_owners, corun_report, held_units, strategies, stream_waits
     from weft.view.explorer import timeline
     from weft.view.predictions import collective_report
     from weft.view.run import run_report, speedups, sub_layer_times, traffic_by_cause, waits
     from weft.view.trace import write_trace
+    from weft.view.tune import tune_report
     from weft.view.validation import validation_report
 
 _HOMES = {
+    "advice": ("advice_report",),
     "corun": ("channel_owners", "corun_report", "held_units", "strategies", "stream_waits"),
     "explorer": ("timeline",),
     "predictions": ("collective_report",),
     "run": ("run_report", "speedups", "sub_layer_times", "traffic_by_cause", "waits"),
     "trace": ("write_trace",),
+    "tune": ("tune_report",),
     "validation": ("validation_report",),
 }
 
 __all__ = [
+    "advice_report",
     "channel_owners",
     "collective_report",
     "corun_report",
@@ -37,6 +42,7 @@ __all__ = [
     "sub_layer_times",
     "timeline",
     "traffic_by_cause",
+    "tune_report",
     "validation_report",
     "waits",
     "write_trace",

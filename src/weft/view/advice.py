@@ -102,7 +102,7 @@ def ways_to_share(advice: Advice) -> Figure:
     return stacked_bars(
         "How long does what run?", Table(columns, rows), lane="way", part="runs", value="time_us", looks=_RUNNING,
         end="said", in_order=True,
-    ).captioned("Every way to share that was simulated, the best last but for the ideal, with its speedup.")  # fmt: skip
+    ).captioned("Every way that was simulated, the best last but for the ideal, with its speedup.")  # fmt: skip
 
 
 def _stretches(option: Option) -> tuple[float, float, float, float]:
@@ -145,9 +145,7 @@ def gain_against_units(advice: Advice) -> Figure:
         log_x=True,
         ticks=splits,
         zero=False,
-    ).captioned(
-        f"The speedup against the {word} set apart, expected and as simulated. Level lines set none apart."
-    )
+    ).captioned(f"The speedup against the {word} set apart, expected and as simulated. Level lines set none apart.")
 
 
 def _gains(advice: Advice) -> Iterator[tuple[str, int, float]]:

@@ -77,7 +77,7 @@ class Figure:
 
         return _NUMBERED.sub(_renumbered(), vl_convert.vegalite_to_svg(self.still()))
 
-    def png(self, scale: float = 1.5) -> bytes:
+    def png(self, scale: float = 1.0) -> bytes:
         """The picture as a PNG file on white."""
         import vl_convert
 

@@ -19,8 +19,10 @@ from pathlib import Path
 from weft.errors import InputError
 
 PACKAGE = Path(__file__).parents[2]
-ROOMS_ABOVE = ("cli", "report", "studies", "validation", "measure", "search")
+ROOMS_ABOVE = ("cli", "view", "studies", "validation", "measure", "search")
 """Rooms that no simulation enters."""
+SHOWING = ("cli", "view")
+"""Those of them that decide nothing: they show what was found."""
 LIBRARIES = ("numpy", "numba", "llvmlite", "scipy")
 """What computes beside Weft."""
 
@@ -93,6 +95,6 @@ def _files(modules: list[str]) -> Iterator[Path]:
     """The files of those modules that stand in rooms above."""
     for module in modules:
         package, *parts = module.split(".")
-        if package == PACKAGE.name and parts and parts[0] in ROOMS_ABOVE:
+        if package == PACKAGE.name and parts and parts[0] in ROOMS_ABOVE and parts[0] not in SHOWING:
             place = PACKAGE.joinpath(*parts)
             yield from filter(Path.is_file, (place.with_suffix(".py"), place / "__init__.py"))
