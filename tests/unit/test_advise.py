@@ -207,7 +207,7 @@ def test_the_page_says_what_to_take_and_what_to_set(gathered, tmp_path):
     page = advice_report(gathered, tmp_path).read_text()
     assert gathered.name_of(gathered.best) in page
     assert gathered.knobs[0].source in page
-    assert page.count("<svg") == 3
+    assert page.count("<figure") == 3
 
 
 def test_the_command_writes_the_advice_and_tables_that_choose_the_same(small, store, tmp_path, monkeypatch):

@@ -74,7 +74,7 @@ def test_page_and_console_tell_every_figure_alike(capsys):
     assert [row[0] for row in table.rows] == [row.what for row in ROWS]
     print_study(Done())
     shown = " ".join(capsys.readouterr().out.split())
-    assert all(" ".join(" ".join(row).split()) in shown for row in table.rows)
+    assert all(" ".join(" ".join(row).split()) in shown for row in table.cells())
 
 
 def test_where_nothing_is_published_there_is_one_column(capsys):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import altair as alt
 import numpy as np
 import numpy.typing as npt
 
@@ -13,7 +12,7 @@ from weft.errors import InputError
 from weft.result import Span, Timeline
 from weft.result.corun import words_of
 from weft.view import looks
-from weft.view.figure import Figure, areas, spans
+from weft.view.figure import Figure, alt, areas, spans
 from weft.view.table import Table, microseconds, number, text
 from weft.view.words import us
 

@@ -9,16 +9,26 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
-
-import altair as alt
 
 from weft.view.looks import Looks, spread
 from weft.view.table import Table, number
 
+
+class _Later:
+    """Altair, imported when the first figure is drawn: tables do without it."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(import_module("altair"), name)
+
+
+alt: Any = _Later()
 INK = "currentColor"
 """What is neither bar nor line takes the colour of the text around it, dark or light."""
 _WIDTH = 720
+_LINES = "split(datum.value, ': ')"
+"""A Vega expression that writes what follows a colon on a line of its own."""
 _NUMBERED = re.compile(r"\b(clip|gradient_)\d+\b")
 CONFIG: Mapping[str, Any] = {
     "background": "transparent",
@@ -342,7 +352,8 @@ def scatter(
     """
     scale_x = alt.Scale(type="log", nice=False) if log or log_x else alt.Scale(zero=False)
     scale_y = alt.Scale(type="log", nice=False) if log else alt.Scale(zero=False)
-    at = alt.X(f"{x}:Q", title=_title(table, x), scale=scale_x, axis=alt.Axis(grid=False, tickCount=4))
+    thousands = alt.Axis(grid=False, tickCount=4, format="~s" if log_x else "")
+    at = alt.X(f"{x}:Q", title=_title(table, x), scale=scale_x, axis=thousands)
     written = {"format": "%"} if percent else {"grid": False} if log else {}
     up = alt.Y(f"{y}:Q", title=_title(table, y), scale=scale_y, axis=alt.Axis(tickCount=4, **written))
     base = alt.Chart(alt.NamedData("dots")) if facet is None else alt.Chart()
@@ -367,8 +378,10 @@ def scatter(
         return Figure(title, _layers(layers, height), {"dots": table})
     panel = alt.layer(*layers).properties(width=190, height=170)
     panels = list(dict.fromkeys(row[table.keys.index(facet)] for row in table.rows))
-    header = alt.Facet(f"{facet}:N", sort=panels, title=None, header=alt.Header(labelLimit=230, labelFontSize=11))
-    chart = panel.facet(header, data=alt.NamedData("dots"), columns=3)
+    header = alt.Header(labelLimit=260, labelFontSize=11, labelExpr=_LINES)
+    chart = panel.facet(
+        alt.Facet(f"{facet}:N", sort=panels, title=None, header=header), data=alt.NamedData("dots"), columns=3
+    )
     if not shared:
         chart = chart.resolve_scale(x="independent", y="independent")
     return Figure(title, chart, {"dots": table})
