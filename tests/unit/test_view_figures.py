@@ -16,7 +16,7 @@ from weft.graph import Collective, Gemm
 from weft.models import SubLayer
 from weft.parallel import split
 from weft.result import Comparison, Residency, Timeline
-from weft.result.corun import words_of
+from weft.result.timeline import words_of
 from weft.view import looks
 from weft.view.explorer import held_units, over_time, phases, waits_table
 from weft.view.figure import Figure

@@ -9,7 +9,7 @@ from functools import cached_property
 from weft.graph import Collective, Gemm
 from weft.hardware import Described
 from weft.lower.collectives import algorithm_of, collective_kernel
-from weft.lower.tile import tiling_for
+from weft.lower.fit import tiling_for
 from weft.options import RunOptions
 from weft.result import CoRun
 from weft.run import alone

@@ -21,7 +21,7 @@ from weft.estimate.gemm_plans import cold_rates
 from weft.files import read_json, write_json
 from weft.graph import Gemm
 from weft.hardware import Gpu
-from weft.lower.tile import tiling_for
+from weft.lower.fit import tiling_for
 from weft.options import SUSTAINED, Clock, RunOptions
 
 SCHEMA = 2

@@ -117,7 +117,6 @@ class CuSplitStudy(PaperStudy):
         Option("--in-flight", "in_flight", "size", "SIZE",
                "What a workgroup of the all-reduce has in flight, half of it where it adds.  [default: 16 KiB]"),
     )  # fmt: skip
-    TITLE = "A GEMM beside an all-reduce: who gets the compute units?"
 
     cases: tuple[SplitCase, ...]
     splits: tuple[int, ...]
@@ -225,11 +224,6 @@ class CuSplitStudy(PaperStudy):
         ]  # fmt: skip
         title = f"Sub-layers on {self.where}: times alone, and speedups by times alone and of both at once"
         return [Table(columns, rows, title)]
-
-    @property
-    def elsewhere(self) -> str:
-        """The headline's title where the published figures do not hold."""
-        return f"The split on {self.where}"
 
     @property
     def lead(self) -> str:

@@ -94,15 +94,17 @@ class Claim:
 class Declared:
     """What a study's file says: its name, how its paper is `called` and cited, the GPU that its figures hold for.
 
-    `about` and `examples` are the command's help, `explained` the title and name of its page of the documentation,
-    `against` what its figures are measured against, `moved` the title of its sensitivity, and `requests` the size of
-    memory requests by default, in words. `summary` lists the claims that its page tells first.
+    `title` is that of its page, `summary` lists the claims that the page tells first; `about` and `examples` are the
+    command's help, `explained` the title and name of its page of the documentation. `against` is what its figures are
+    measured against, `elsewhere` the headline's title where the published ones do not hold, `moved` that of its
+    sensitivity, and `requests` the size of memory requests by default, in words.
     """
 
     name: str
     called: str
     paper: str
     gpu: str
+    title: str
     about: str
     explained: tuple[str, str]
     claims: Mapping[str, Claim]
@@ -111,6 +113,7 @@ class Declared:
     summary: tuple[str, ...] = ()
     against: str = ""
     moved: str = ""
+    elsewhere: str = "Figures for {study.gpu}"
     requests: str = "as suits the GPU"
 
 
@@ -164,8 +167,6 @@ class PaperStudy(ABC):
 
     DECLARED: ClassVar[Declared]
     OPTIONS: ClassVar[Sequence[Option]] = ()
-    TITLE: ClassVar[str]
-    """The title of its page."""
 
     machine: Gpu
     request_bytes: int
@@ -280,7 +281,7 @@ class PaperStudy(ABC):
     @property
     def elsewhere(self) -> str:
         """The headline's title where the published figures do not hold."""
-        return f"Figures for {self.gpu}"
+        return self.DECLARED.elsewhere.format(study=self)
 
     @abstractmethod
     def own(self) -> dict[str, Any]:
@@ -294,7 +295,7 @@ class PaperStudy(ABC):
     @property
     def title(self) -> str:
         """The title of its page."""
-        return self.TITLE
+        return self.DECLARED.title
 
     @property
     def summary(self) -> Sequence[str]:

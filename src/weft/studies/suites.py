@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from weft.catalog.sourced import read_toml, translated, unknown_key
+from weft.catalog import read_toml, translated, unknown_key
 from weft.errors import ConfigError, InputError
 
 E = TypeVar("E", bound=BaseModel)

@@ -16,7 +16,7 @@ from weft import hardware
 from weft.errors import InputError, UnknownNameError
 from weft.estimate import estimate
 from weft.graph import Collective, Graph
-from weft.lower.nodes import ring_note
+from weft.lower.machine import ring_note
 from weft.models import SUBLAYERS
 from weft.parallel import sublayer
 from weft.result import Comparison, Timeline
@@ -179,15 +179,10 @@ class T3Study(PaperStudy):
         return [Table(columns, rows, title)]
 
     @property
-    def elsewhere(self) -> str:
-        """The headline's title where the published figures do not hold."""
-        return f"What T3 would buy on {self.where}"
-
-    @property
     def title(self) -> str:
         """The title of the page."""
         own = f"What T3 would buy on {self.machine.title}"
-        return "T3: what is published, and what Weft simulates" if self.comparable else own
+        return DECLARED.title if self.comparable else own
 
     @property
     def lead(self) -> str:

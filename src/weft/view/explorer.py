@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from weft.errors import InputError
 from weft.result import Span, Timeline
-from weft.result.corun import words_of
+from weft.result.timeline import words_of
 from weft.view import looks
 from weft.view.figure import Figure, alt, areas, spans
 from weft.view.table import Table, microseconds, number, text

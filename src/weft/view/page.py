@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from weft.files import check_out_dir, write_atomically
-from weft.lower.nodes import ring_note
+from weft.lower.machine import ring_note
 from weft.result import Timeline
 from weft.view.figure import Figure
 from weft.view.table import Table, plain

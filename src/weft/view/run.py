@@ -6,10 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from weft.lower.nodes import ring_link, ring_note
+from weft.lower.machine import ring_link, ring_note
 from weft.result import Comparison, Span, Timeline
-from weft.result.corun import words_of
-from weft.result.timeline import Cause
+from weft.result.timeline import Cause, words_of
 from weft.units import format_rate
 from weft.view import looks
 from weft.view.explorer import phases, timeline, waits_table, words

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from weft.catalog.fields import Bytes
+from weft.catalog import Bytes
 from weft.errors import ConfigError
 from weft.graph import Collective, Gemm
 from weft.library.collectives import canonical

@@ -210,7 +210,6 @@ class C3Study(PaperStudy):
         ),
         RANKS_OPTION,
     )
-    TITLE = "A GEMM beside a collective: what does each strategy save?"
 
     suite: Suite
     cases: Sequence[Case]
@@ -342,11 +341,6 @@ class C3Study(PaperStudy):
     def tables(self) -> list[Table]:
         """Every scenario under every strategy, and the means by class."""
         return [self._scenario_table(), self._class_table()]
-
-    @property
-    def elsewhere(self) -> str:
-        """The headline's title where the published figures do not hold."""
-        return f"Figures for {self.ranks} x {self.gpu}"
 
     @property
     def lead(self) -> str:

@@ -160,7 +160,6 @@ class GoldylocStudy(PaperStudy):
     OPTIONS = (
         Option("--suite", "suite", "file", "FILE", "A TOML file with GEMMs of your own, not the declared ones."),
     )
-    TITLE = "Independent GEMMs together: how many, and with which kernels?"
 
     suite: Suite
     cases: Sequence[Case]
