@@ -275,8 +275,10 @@ class CuSplitStudy(PaperStudy):
 
     def _held(self, name: str, runs: Mapping[int, Timeline]) -> Figure:
         """Who held which compute unit under every split."""
-        owners = {"gemm": 0, "all_reduce": 1}
-        ways = [Way(self.name(apart), [run], [owners]) for apart, run in runs.items()]
+        ways = [
+            Way(self.name(apart), [run], [lambda kernel: kernel.operator == "all_reduce"])
+            for apart, run in runs.items()
+        ]
         return units_by_way(ways, {"GEMM": looks.BLUE, "all-reduce": looks.ORANGE}).captioned(
             f"{name}, both at once: who held which compute unit when. What one leaves at its end stays "
             "idle: the masks hold for the other.",

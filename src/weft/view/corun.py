@@ -258,8 +258,10 @@ def held_units(answer: CoRun, until: float | None = None) -> Figure:
 
     The time axis ends at `until` [s], for several runs to be compared, else with the run.
     """
-    way = Way(answer.run.overlap, [answer.run], [{answer.gemm.name: 0, answer.collective.name: 1}])
-    colors = {GEMM: looks.BLUE, answer.name: looks.ORANGE}
+    # Kernels of a loop take turns in two shades.
+    way = Way(answer.run.overlap, [answer.run], [lambda one: 2 * (one.operator == answer.name) + one.iteration % 2])
+    turns = (GEMM, f"every second {GEMM}", answer.name, f"every second {answer.name}")
+    colors = dict(zip(turns, (looks.BLUE, "#5FA3CF", looks.ORANGE, "#F3C766"), strict=True))
     figure = units_by_way([way], colors, until)
     ends = ", ".join(
         f"the {what} ends at {us(loop.end, 0)} µs ({loop.end / loop.alone / loop.count:.2f} × its time alone)"

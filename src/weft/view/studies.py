@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING
 
 from weft.graph import Graph
-from weft.result import Timeline
+from weft.result import Span, Timeline
 from weft.result.metrics import CLASSES
 from weft.units import format_bytes
 from weft.view import looks
@@ -218,9 +218,10 @@ def held_by_gemms(queue: Watched) -> Figure:
     )
 
 
-def _owners(run: Timeline, first: int = 0) -> dict[str, int]:
-    """Which GEMM of the queue each operator of a batch is, whose first one is number `first`."""
-    return {node.name: first + at for at, node in enumerate(run.graph)}
+def _owners(run: Timeline, first: int = 0) -> Callable[[Span], int]:
+    """Which GEMM of the queue each kernel of a batch belongs to, whose first one is number `first`."""
+    numbers = {node.name: first + at for at, node in enumerate(run.graph)}
+    return lambda kernel: numbers[kernel.operator]
 
 
 def what_changes(changes: Sequence[Change]) -> Figure:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from weft.result import Residency, Timeline
+from weft.result import Span as Kernel
 from weft.view.figure import Figure, held_map
 from weft.view.looks import Looks
 from weft.view.table import Table, microseconds, number, text
@@ -25,12 +26,12 @@ Span = tuple[int, int, int, int]
 class Way(NamedTuple):
     """One way to run some work: runs, each begun when the one before it has ended, and who owns each run's kernels.
 
-    `owners` gives the number of the owner, one of `looks` in `units_by_way`, by operator.
+    `owners` gives the number of the owner, one of `looks` in `units_by_way`, of a kernel.
     """
 
     title: str
     runs: Sequence[Timeline]
-    owners: Sequence[Mapping[str, int]]
+    owners: Sequence[Callable[[Kernel], int]]
 
 
 def units_by_way(ways: Sequence[Way], looks: Looks, until: float | None = None) -> Figure:
@@ -58,7 +59,7 @@ def _held(way: Way, owners: int) -> Iterator[tuple[int, float, float, float, flo
         assert held is not None  # watched runs have one
         owned: list[set[str]] = [set() for _ in range(owners)]
         for span in run.spans:
-            owned[whose[span.operator]].add(span.kernel)
+            owned[whose(span)].add(span.kernel)
         image = unit_map(held, owned, end_fs)
         for owner, low, high, first, last in rectangles(image):
             start, end = (begin + at / COLUMNS * end_fs * 1e-9 for at in (first, last))
