@@ -100,7 +100,7 @@ def ways_to_share(advice: Advice) -> Figure:
     ]
     columns = [text("way"), text("runs", "what ran"), microseconds("time", "time"), text("said", " ")]
     return stacked_bars(
-        "How long does what run?", Table(columns, rows), lane="way", part="runs", value="time_us", looks=_RUNNING,
+        "What runs for how long?", Table(columns, rows), lane="way", part="runs", value="time_us", looks=_RUNNING,
         end="said", in_order=True,
     ).captioned("Every way that was simulated, the best last but for the ideal, with its speedup.")  # fmt: skip
 

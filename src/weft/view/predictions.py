@@ -221,13 +221,13 @@ def collective_report(done: Sequence[Predicted], out_dir: str | Path) -> Path:
         "Against the size of the whole buffer, as nccl-tests counts it. A kink is a size where the library takes "
         "another protocol or algorithm."
     )
-    last = max(cases, key=lambda one: one[1]["bytes"])[1]
+    where, most = max(cases, key=lambda one: one[1]["busbw_gbs"])
     return write_page(
         out_dir,
         _title(done[0]),
-        f"Predicted in closed form, with the protocol and algorithm that the library would choose: at "
-        f"{format_bytes(last['bytes'], 4)} it reaches {last['busbw_gbs']:.4g} GB/s of bus bandwidth on "
-        f"{done[-1].machine}, because {last['bound']} binds it.",
+        f"Predicted in closed form, with the protocol and algorithm that the library would choose: it reaches at most "
+        f"{most['busbw_gbs']:.4g} GB/s of bus bandwidth, on {where} at {format_bytes(most['bytes'], 4)}, where "
+        f"{most['bound']} takes most of the time.",
         [
             Section("Time and bandwidth", [times, rates]),
             Section("Where the time goes", [collective_time_parts(one) for one in done]),

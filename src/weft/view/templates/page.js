@@ -96,7 +96,7 @@ async function draw(box) {
 }
 function redraw(onlyResized) {
   drawn.forEach((figure, box) => {
-    if (!figure.view || !onlyResized) { if (figure.view) draw(box); } else if (box.querySelector(".plot").clientWidth !== figure.width) draw(box);
+    if (figure.near && !(onlyResized && box.querySelector(".plot").clientWidth === figure.width)) draw(box);
   });
 }
 document.querySelectorAll("[data-figure]").forEach((element) => {
@@ -117,13 +117,15 @@ document.querySelectorAll("[data-figure]").forEach((element) => {
     sets.forEach(([name, { keys, columns }]) => save(`${figure.title}${sets.length > 1 ? `-${name}` : ""}.csv`, "text/csv", csv(keys, (columns[0] || []).map((_, at) => columns.map((column) => column[at])))));
   }));
 });
-// Figures are drawn when they come near the window, or all before the page is printed.
+// Figures are drawn when they come near the window, anew when their width changes, and all before the page is printed.
 const near = new IntersectionObserver((found) => found.forEach((one) => {
-  if (one.isIntersecting) { near.unobserve(one.target); draw(one.target); }
+  const figure = drawn.get(one.target);
+  figure.near ||= one.isIntersecting;
+  if (figure.near && !figure.view) draw(one.target);
 }), { rootMargin: "600px" });
-drawn.forEach((_, box) => near.observe(box));
 let waiting = 0;
-addEventListener("resize", () => { clearTimeout(waiting); waiting = setTimeout(() => redraw(true), 150); });
+const resized = new ResizeObserver(() => { clearTimeout(waiting); waiting = setTimeout(() => redraw(true), 150); });
+drawn.forEach((_, box) => { near.observe(box); resized.observe(box.querySelector(".plot")); });
 addEventListener("beforeprint", () => {
   document.querySelectorAll("details").forEach((one) => { one.open = true; });
   drawn.forEach((figure, box) => { if (!figure.view) draw(box); });
