@@ -1,6 +1,7 @@
 """Which sources decide a task's answer: a digest of them, so that no record outlives the code that made it.
 
-All rooms that a simulation can enter count, with their data; of those that choose what to simulate, what the task's own module imports.
+All rooms that a simulation can enter count, with their data; of those that choose what to simulate, what the task's own
+module imports.
 """
 
 from __future__ import annotations
