@@ -1,5 +1,15 @@
-"""`python -m weft`: the command line, for a Python whose scripts are not on the PATH."""
+"""The `weft` command, also as `python -m weft`: Ctrl-C is handled before anything else is loaded."""
 
-from weft.cli.main import main
+from weft.cli.interrupt import arm
 
-main()
+
+def main() -> None:
+    """Run the command line of this process and exit."""
+    arm()
+    from weft.cli.main import main as command
+
+    command()
+
+
+if __name__ == "__main__":
+    main()

@@ -13,7 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import PydanticCustomError
 
 from weft.catalog.fields import Quantity
-from weft.errors import ConfigError, InputError, UnitError, join_or, nearest
+from weft.errors import ConfigError, UnitError, join_or, nearest
+from weft.files import read_text
 
 Kind = Literal["peak", "published", "achieved", "measured", "derived", "assumed", "calibrated", "set by user"]
 """How a value is known: "peak" is a data sheet's, "achieved" what others measured under load, "calibrated"
@@ -21,6 +22,8 @@ fitted to measurements; "assumed" values carry a plausible range."""
 
 _LEAF_EXAMPLE = '{ value = "450 GB/s", kind = "published", source = "data sheet" }'
 _LEAF_KEYS = ("value", "kind", "source", "low", "high")
+LARGEST_TOML = 1 << 20
+"""Most that is read of a TOML file [bytes]."""
 _FILE_KINDS = tuple(kind for kind in get_args(Kind) if kind != "set by user")
 
 
@@ -58,14 +61,13 @@ class Leaf(NamedTuple):
 
 def read_toml(file: Path | Traversable) -> dict[str, Any]:
     """The content of a TOML file; an InputError or ConfigError says why it cannot be read."""
+    text = read_text(file, LARGEST_TOML) if isinstance(file, Path) else file.read_text(encoding="utf-8")
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"the file '{file}' does not exist; check the path or give a known name") from None
-    except OSError as error:
-        raise InputError(f"the file '{file}' cannot be read ({error.strerror}); check it and its rights") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        return tomllib.loads(text)
+    except ValueError as error:
         raise ConfigError(f"this is no valid TOML file: {error}", str(file)) from None
+    except RecursionError:
+        raise ConfigError("tables or lists are nested too deeply; nest fewer", str(file)) from None
 
 
 def read_leaves(table: Mapping[str, Any], rules: Rules, file: str) -> dict[str, Leaf]:

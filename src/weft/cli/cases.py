@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 
 from weft.errors import InputError, UnknownNameError
 from weft.estimate.answer import FloatArray
+from weft.files import read_text
 from weft.graph import DTYPE_BYTES
 from weft.units import LARGEST_COUNT, Dimension, parse
 
@@ -33,11 +35,13 @@ def read_shapes(path: Path, batch: int, dtype: str) -> Shapes:
 
     Raises InputError that names the file, and the line of a row that is no GEMM.
     """
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        rows = csv.DictReader(file, skipinitialspace=True)
+    rows = csv.DictReader(io.StringIO(read_text(path), newline=""), skipinitialspace=True)
+    try:
         rows.fieldnames = [name.strip().lower() for name in rows.fieldnames or ()]
         _check_columns(path, rows.fieldnames)
         found = [_row(path, rows.line_num, row, batch, dtype) for row in rows]
+    except csv.Error as error:
+        raise InputError(f"{path}, line {rows.line_num + 1}: this is no CSV ({error})") from None
     if not found:
         raise InputError(f"{path} has no rows; give each GEMM a line, like 8192,8192,8192")
     columns = list(zip(*found, strict=True))
