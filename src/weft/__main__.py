@@ -1,14 +1,21 @@
 """The `weft` command, also as `python -m weft`: Ctrl-C is handled before anything else is loaded."""
 
-from weft.cli.interrupt import arm
+from weft.cli import interrupt
 
 
 def main() -> None:
     """Run the command line of this process and exit."""
-    arm()
-    from weft.cli.main import main as command
+    interrupt.arm()
+    try:
+        from weft.cli.main import main as command
 
-    command()
+        command()
+    except KeyboardInterrupt:
+        interrupt.end()
+    except SystemExit as left:
+        if left.code == interrupt.EXIT_INTERRUPTED:
+            interrupt.end()
+        raise
 
 
 if __name__ == "__main__":

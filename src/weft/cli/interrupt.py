@@ -6,6 +6,7 @@ for one of them. So a thread waits for the signal, too, and ends the process if 
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
@@ -18,6 +19,8 @@ SENTENCE = "interrupted; nothing was left half-written"
 GRACE_S = 1.0
 """How long the command may take to end by itself [s]."""
 _SHOW_CURSOR = "\x1b[?25h"
+told = threading.Event()
+"""Set once the sentence has been written."""
 
 
 def arm() -> None:
@@ -38,6 +41,18 @@ def disarm() -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
+def end() -> NoReturn:
+    """End this process as interrupted, with what it cleans up at its end.
+
+    Python itself may end by the signal instead of with a status, where the interrupt met code that it was making.
+    """
+    try:
+        _tell()
+        atexit._run_exitfuncs()
+    finally:
+        os._exit(EXIT_INTERRUPTED)
+
+
 def _raise_once(number: int, frame: Any) -> NoReturn:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C would meet the cleaning up after the first one
     raise KeyboardInterrupt
@@ -53,8 +68,14 @@ def _end_after(wakes: int) -> None:
     while signal.SIGINT not in os.read(wakes, 1):
         pass
     time.sleep(GRACE_S)
-    cursor = _SHOW_CURSOR if os.isatty(2) else ""
     try:
-        os.write(2, f"{cursor}weft: {SENTENCE}\n".encode())
+        _tell()
     finally:
         os._exit(EXIT_INTERRUPTED)
+
+
+def _tell() -> None:
+    """Say once that this is the end; a terminal gets back the cursor that a progress bar may have hidden."""
+    if not told.is_set():
+        told.set()
+        os.write(2, f"{_SHOW_CURSOR if os.isatty(2) else ''}weft: {SENTENCE}\n".encode())

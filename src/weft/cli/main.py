@@ -62,6 +62,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except click.ClickException as error:
         _leave(error.format_message(), error.exit_code)
     except (click.Abort, KeyboardInterrupt):
+        interrupt.told.set()
         _leave(interrupt.SENTENCE, interrupt.EXIT_INTERRUPTED)
     except BrokenPipeError:
         _drop_output()  # whoever read it has seen enough, as `head` has

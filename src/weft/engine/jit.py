@@ -18,7 +18,7 @@ import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -72,7 +72,8 @@ def entry(function: F) -> F:
         return compiled  # type: ignore[no-any-return]
     previous, config.CACHE_DIR = config.CACHE_DIR, str(cache_directory())
     try:
-        compiled._cache = _KeptCode(function)
+        with _for_this_user_alone():
+            compiled._cache = _KeptCode(function)
     finally:
         config.CACHE_DIR = previous
     return compiled  # type: ignore[no-any-return]
@@ -114,7 +115,7 @@ class _KeptCode(FunctionCache):
         try:
             return super().load_overload(sig, target_context)  # type: ignore[no-untyped-call]
         except (_DamagedError, OSError) as error:
-            _say(f"the compiled engine in '{self.cache_path}' is damaged ({error}); it is compiled again")
+            _say(f"the compiled engine in '{self.cache_path}' is damaged: {error}; it is compiled again ...")
             shutil.rmtree(self.cache_path, ignore_errors=True)
             return None
 
@@ -173,16 +174,20 @@ def cache_directory() -> Path:
 
 
 def foreign() -> str:
-    """Why others than this user could have put something into the cache (empty: they could not)."""
-    root, code = cache_root(), cache_directory()
-    for path in (root, code, *code.rglob("*")):
+    """Why others than this user could have put machine code into the cache (empty: they could not)."""
+    return open_to_others((cache_root(), cache_directory(), *cache_directory().rglob("*")))
+
+
+def open_to_others(paths: Iterable[Path]) -> str:
+    """Why others than this user could have written some of those files and folders (empty: they could not)."""
+    for path in paths:
         try:
-            found = path.stat() if path == root else path.lstat()  # the root may be a link, which is the user's own
+            found = path.stat()
         except OSError:  # gone since, or never there
             continue
         if found.st_uid != os.geteuid():
-            return f"'{path}' belongs to user {found.st_uid}, not to you (user {os.geteuid()})"
-        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not stat.S_ISLNK(found.st_mode):
+            return f"'{path}' belongs to user {found.st_uid}, and you are user {os.geteuid()}"
+        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             return f"others may write to '{path}'"
     return ""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -223,15 +222,20 @@ def run_program(
 
 
 def announce_compilation() -> None:
-    """Say on stderr that the engine is being compiled, if its machine code is not there yet."""
+    """Say on stderr that the engine is being compiled, if its machine code is not there yet.
+
+    Raises InputError if others than this user can have put machine code there.
+    """
     from weft.engine.jit import cache_root, is_compiled, keeps_code
     from weft.engine.loop import run
+    from weft.run.sweep.store import checked_cache, say
+
+    checked_cache()
 
     if not is_compiled() and not getattr(run, "signatures", None):
         alone = f" for this process alone, as the cache '{cache_root()}' cannot be written"
         how = ", once" if keeps_code() else alone
-        sys.stderr.write(f"weft: compiling the engine{how}, under a minute ...\n")
-        sys.stderr.flush()
+        say(f"compiling the engine{how}, under a minute ...")
 
 
 def _system(what: Described, graph: Graph) -> System:
