@@ -11,10 +11,11 @@ import select
 import stat
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from contextvars import ContextVar
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TextIO
 
 from weft.errors import ConfigError, InputError, OutputError
@@ -25,6 +26,9 @@ SILENCE_S = 10.0
 """How long a pipe may say nothing before it is given up [s]."""
 STDOUT = Path("-")
 """What stands for standard output where a file is to be written."""
+_reserved: ContextVar[Mapping[str | None, str]] = ContextVar(
+    "what options write, by place", default=MappingProxyType({})
+)
 _data_stream: ContextVar[TextIO | None] = ContextVar("the stream of STDOUT, if it is not sys.stdout", default=None)
 
 
@@ -65,6 +69,29 @@ def only_data_on_stdout() -> Iterator[None]:
         _data_stream.reset(token)
 
 
+@contextmanager
+def reserved(path: Path, by: str) -> Iterator[None]:
+    """Keep a file for what the option `by` will write: meanwhile none of the user's files is read from there.
+
+    Raises InputError if another option writes it.
+    """
+    held, key = _reserved.get(), _place(path)
+    if key in held:
+        where = "standard output" if path == STDOUT else f"'{path}'"
+        raise InputError(f"{held[key]} and {by} both write to {where}; give each a place of its own")
+    token = _reserved.set(held if key is None else {**held, key: by})
+    try:
+        yield
+    finally:
+        _reserved.reset(token)
+
+
+def _place(path: str | os.PathLike[str]) -> str | None:
+    """What tells the place of a file from others; None for devices and pipes, which many may use."""
+    real = Path(os.path.realpath(path))
+    return None if real.exists() and not (real.is_file() or real.is_dir()) else str(real)
+
+
 def write_json(path: str | os.PathLike[str], data: Any) -> Path:
     """Write plain data as JSON that people can read, whole or not at all, and return the path; else OutputError."""
     return write_atomically(path, json.dumps(data, indent=1) + "\n")
@@ -90,6 +117,8 @@ def read_text(path: str | os.PathLike[str], at_most: int = LARGEST_FILE) -> str:
     Raises InputError for what is no file or not there, for more than `at_most` bytes, for a pipe that stays silent, and
     for other encodings.
     """
+    if writer := _reserved.get().get(_place(path)):
+        raise InputError(f"the file '{path}' is read, but {writer} would write over it; write to another file")
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # opening a pipe waits for its writer
         with os.fdopen(descriptor, "rb", buffering=0):
@@ -167,8 +196,8 @@ def check_out_dir(path: str | os.PathLike[str]) -> Path:
 
 
 def _write_stdout(payload: bytes) -> None:
-    stream = _data_stream.get() or sys.stdout
-    if stream is None:
+    stream = _data_stream.get() or sys.stdout  # where that was closed, the command line reads and writes os.devnull
+    if stream is None or getattr(stream, "name", "") == os.devnull:
         raise OutputError("cannot write to standard output: it is closed; name a file")
     stream.flush()
     binary = getattr(stream, "buffer", None)
@@ -224,4 +253,6 @@ def _try_folder(what: str, target: Path, folder: Path) -> None:
 
 def _cannot_write(what: str, target: Path, error: OSError | ValueError) -> OutputError:
     reason = str(getattr(error, "strerror", None) or error).lower()
+    if target == STDOUT:
+        return OutputError(f"cannot write to standard output: {reason}; name a file")
     return OutputError(f"cannot write {what} '{target}': {reason}; choose another place or change its permissions")

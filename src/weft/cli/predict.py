@@ -17,6 +17,7 @@ from weft.cli.options import (
     folder_option,
     given,
     machine,
+    refuse_given,
     run_options,
     set_option,
     whole_numbers,
@@ -188,6 +189,8 @@ def collective(
     from weft.estimate import Harness
     from weft.report.predictions import collective_parts, collective_report
 
+    if dma:
+        refuse_given("beside --dma: the library is not asked", "algorithm", "profile")
     name, sizes = cases.collective_sizes(what)
     how: Any = given(algorithm=algorithm, driver="dma" if dma else None, profile=_profile(profile))
     harness = Harness(**how)

@@ -22,6 +22,7 @@ from weft.cli.options import (
     machine,
     parse_collective,
     parse_split,
+    refuse_given,
     request_option,
     run_options,
     three_sizes,
@@ -117,7 +118,9 @@ _COUNTED = ("engines", "engines_per_peer", "threads")
 @gpu_options("t3-paper")
 @request_option("512, with --beside as suits the GPU")
 @file_option("--json", "json_file", "Write every run as JSON.")
-@file_option("--trace", "trace_file", "Write a trace of --overlap for Perfetto and HTA, one file per rank.")
+@file_option(
+    "--trace", "trace_file", "Write a trace of --overlap for Perfetto and HTA, one file per rank.", several=True
+)
 @folder_option("Write report.html with the pictures to this folder.")
 @run_options
 def simulate(
@@ -166,6 +169,7 @@ def _sub_layer(
 
     chosen = overlap or "t3-mca"
     _refuse_sharing(chosen, split, copies)
+    refuse_given("without --beside", "ranks", "loops", "first")
     layer = _layer(model, sublayer, gemm, tp, dtype)
     _check_overlaps(chosen, compare or (), traced)
     on = machine(gpu, assignments)
@@ -226,6 +230,7 @@ def _beside(
     for name, value in (("model", model), ("sublayer", sublayer), ("compare", compare)):
         if value is not None:
             raise InputError(f"--beside takes no --{name}; it runs --gemm and the collective alone")
+    refuse_given("beside --beside, whose GPUs --ranks counts", "tp")
     on = machine(gpu, assignments)
     passes = _sharing(overlap or "streams", split, copies or (), first, on)
     if gemm is None:

@@ -58,7 +58,9 @@ def _study_options(name: str) -> Callable[[F], F]:
     """Add --json, --out, --jobs and --no-cache: the command's json_file, folder, jobs and store."""
     return together(
         file_option("--json", "json_file", "Write the headline and every run as JSON."),
-        folder_option(f"Write report.html with the pictures, and {name}.json, to this folder."),
+        folder_option(
+            f"Write report.html with the pictures, and {name}.json, to this folder.", f"{name}.json", "sensitivity.json"
+        ),
         jobs_option,
         store_option,
     )
