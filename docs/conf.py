@@ -28,8 +28,6 @@ myst_heading_anchors = 3
 
 default_role = "code"  # docstrings write `name`
 autosummary_generate = True
-# Units in annotations, such as seconds, read like names; several classes have an attribute of that name.
-suppress_warnings = ["ref.python"]
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True

@@ -1,19 +1,47 @@
 """What every overlap and every arbiter policy promises, on one small sub-layer."""
 
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
 import numpy as np
 import pytest
 from machines import OVERLAPS, SIMULATED, gpu, layer, program
 from runs import run as simulate
 
 from weft.engine import layout as y
+from weft.errors import InputError
+from weft.graph import Edge, Node
 from weft.kernels import GemmTiling
+from weft.parallel import dependent
+from weft.schedule import PASSES, Ideal
 from weft.schedule.arbiters import POLICIES, arbiter
+from weft.schedule.sublayer import SUBLAYER_PASSES, Sequential
 
 TP = 4
 LAYER = layer(m=1024, n=1024, k=512, tp=TP)
 GPU = gpu()
 CHUNK = LAYER["gemm"].op.output_bytes // TP
 OUTPUT_CHUNKS = {"sequential": 0, "t3": TP, "t3-mca": TP}
+
+
+def in_steps(name):
+    """Whether a pass leaves the GEMM whole, then a reduce-scatter by a known protocol, then an all-gather."""
+    graph = PASSES[name].apply(LAYER, GPU)
+    if [node.id for node in graph] != ["gemm", "reduce_scatter", "all_gather"]:
+        return False
+    reduced = reduced_by(name)
+    return graph["all_gather"].choice.kernel == "plain-ring" and (reduced.driver, reduced.kernel) != ("cu", "library")
+
+
+def reduced_by(name):
+    """The kernel of the reduce-scatter; of an ideal, that of the run that its time is from."""
+    one = PASSES[name]
+    source = PASSES[one.source("reduce_scatter")] if isinstance(one, Ideal) else one
+    return source.apply(LAYER, GPU)["reduce_scatter"].choice
+
+
+SCATTERED = dependent("gemm_rs", LAYER["gemm"].op, TP)
+IN_STEPS = [name for name in OVERLAPS if in_steps(name)]
 
 
 @pytest.fixture(scope="module")
@@ -26,12 +54,94 @@ def test_no_run_beats_the_matrix_units_the_link_or_the_memory(results, name):
     run = results[name]
     roofline = LAYER["gemm"].op.flops / GPU.matrix_rate("fp16", "boost")
     link = (TP - 1) * CHUNK / GPU.link.bandwidth
+    assert run.seconds >= max(roofline, 2 * link)
+    if not isinstance(PASSES[name], Ideal):
+        assert run.seconds >= run.total_bytes / GPU.memory.bandwidth
+
+
+@pytest.mark.parametrize("name", OVERLAPS)
+def test_no_operator_runs_that_the_graph_lacks_and_none_is_left_out(results, name):
+    run = results[name]
+    assert {node.name for node in run.graph} == set(run.durations)
+    if not isinstance(PASSES[name], Ideal):
+        ran = {(span.operator, span.iteration) for span in run.spans}
+        kernels = {(n.name, n.iteration) for n in run.graph if n.choice.driver not in ("tracker", "tiles")}
+        assert ran >= kernels
+
+
+@pytest.mark.parametrize("name", [p.name for p in SUBLAYER_PASSES if p.takes(SCATTERED) and p.name != "rs-nmc"])
+def test_behind_a_reduce_scatter_there_is_no_all_gather(results, name):
+    run = simulate(SCATTERED, GPU, name)
+    assert {node.name for node in run.graph} == set(run.durations)
+    assert "all_gather" not in run.durations
+    if name in IN_STEPS:
+        whole = results[name]
+        assert run.seconds == pytest.approx(whole.seconds - whole.duration("all_gather"), rel=0.01)
+
+
+@dataclass(frozen=True)
+class Changed(Sequential):
+    """The baseline with its three nodes changed by a function."""
+
+    change: Callable[..., tuple[Node, ...]] = lambda *nodes: nodes
+
+    def apply(self, graph, gpu):
+        return replace(graph, nodes=self.change(*super().apply(graph, gpu).nodes))
+
+
+def changed(change):
+    return simulate(LAYER, GPU, Changed("changed", "", "", change=change))
+
+
+def test_a_step_that_a_pass_leaves_out_does_not_run():
+    run = changed(lambda gemm, reduce, gather: (gemm, reduce))
+    assert list(run.durations) == ["gemm", "reduce_scatter"]
+    assert run.seconds == pytest.approx(run.duration("gemm") + run.duration("reduce_scatter"))
+
+
+def test_a_step_that_waits_for_nobody_begins_at_once(results):
+    run = changed(lambda gemm, reduce, gather: (gemm, replace(reduce, after=(), stream="communication"), gather))
+    assert [span.start_fs for span in run.spans if span.operator != "all_gather"] == [0, 0]
+    assert run.seconds < results["sequential"].seconds
+
+
+def test_a_graph_that_no_joined_form_carries_out_is_refused():
+    with pytest.raises(InputError, match="'reduce_scatter', a step of a ring, waits for 'gemm' by tile"):
+        changed(lambda gemm, reduce, gather: (gemm, replace(reduce, after=(Edge("gemm", "tile"),)), gather))
+    with pytest.raises(InputError, match="gemm, reduce_scatter, all_gather, another are others"):
+        changed(lambda *nodes: (*nodes, replace(nodes[0], name="another", after=("all_gather",))))
+
+
+@pytest.mark.parametrize("name", OVERLAPS)
+def test_nobody_begins_before_what_it_waits_for_has_ended(results, name):
+    run = results[name]
+    begins, ends = {}, {}
+    for span in run.spans:
+        key = f"{span.operator}.{span.iteration}" if span.iteration else span.operator
+        begins[key] = min(begins.get(key, span.start_fs), span.start_fs)
+        ends[key] = max(ends.get(key, span.end_fs), span.end_fs)
+    for node in run.graph:
+        for edge in node.edges:
+            if edge.by == "kernel" and node.id in begins and edge.node in ends:
+                assert begins[node.id] >= ends[edge.node]
+
+
+@pytest.mark.parametrize("name", OVERLAPS)
+def test_the_link_carries_what_an_all_reduce_needs(results, name):
+    if not isinstance(PASSES[name], Ideal):
+        assert results[name].counters["link_bytes"] >= 2 * (TP - 1) * CHUNK
+
+
+@pytest.mark.parametrize("name", IN_STEPS)
+def test_three_steps_take_what_matrix_units_and_link_allow(results, name):
+    run = results[name]
+    roofline = LAYER["gemm"].op.flops / GPU.matrix_rate("fp16", "boost")
+    link = (TP - 1) * CHUNK / GPU.link.bandwidth
     assert run.duration("gemm") >= roofline
     assert run.duration("all_gather") >= link + (TP - 1) * GPU.link.latency
     assert run.duration("reduce_scatter") >= 0
     assert run.seconds >= max(roofline, link) + link
-    if not name.startswith("ideal"):
-        assert run.seconds >= results[name].total_bytes / GPU.memory.bandwidth
+    if not isinstance(PASSES[name], Ideal):
         assert run.seconds >= run.duration("gemm") + run.duration("all_gather")
 
 
@@ -43,7 +153,7 @@ def test_sequential_is_the_sum_of_its_parts(results):
     assert run.duration("reduce_scatter") >= (TP - 1) * (CHUNK / GPU.link.bandwidth + GPU.link.latency)
 
 
-@pytest.mark.parametrize("name", OVERLAPS)
+@pytest.mark.parametrize("name", IN_STEPS)
 def test_every_overlap_moves_the_bytes_that_its_protocol_needs(results, name):
     moved = {cause: n for cause, n in results[name].traffic.items() if cause != ("gemm", "read")}
     gather = {("all_gather", "read"): (TP - 1) * CHUNK, ("all_gather", "write"): (TP - 1) * CHUNK}
@@ -67,11 +177,12 @@ def test_every_overlap_moves_the_bytes_that_its_protocol_needs(results, name):
         ("reduce_scatter", "read"): (TP - 1) * CHUNK,
         ("reduce_scatter", "update"): (TP - 1) * CHUNK,
     }
-    expected = {"t3": fused, "t3-mca": fused, "ideal-rs-nmc": near_memory, "flux": scattered}.get(name, on_units)
-    assert moved == expected | gather
+    choice = reduced_by(name)
+    protocols = {"tracker": fused, "tiles": scattered, "cu": near_memory if choice.near_memory else on_units}
+    assert moved == protocols[choice.driver] | gather
 
 
-@pytest.mark.parametrize("name", OVERLAPS)
+@pytest.mark.parametrize("name", IN_STEPS)
 def test_operands_that_fit_the_cache_are_read_once(results, name):
     gemm = LAYER["gemm"].op
     assert results[name].traffic["gemm", "read"] == (gemm.m + gemm.n) * gemm.k * gemm.element_bytes

@@ -4,7 +4,9 @@ import pytest
 from machines import OVERLAPS, gpu, interpret, layer, program
 from runs import run as simulate
 
+import weft
 from weft.errors import InputError, SimulationError, UnknownNameError
+from weft.graph import Graph, Node, Opaque
 from weft.hardware import System
 from weft.kernels import GemmTiling
 from weft.run import compare
@@ -71,6 +73,22 @@ def test_gpus_of_one_machine_share_their_channels():
     other = GPU.replace({"memory.channels": "16"})
     with pytest.raises(InputError, match=r"GPU 2 has memory\.channels = 16, the others 32"):
         simulate(LAYER, System(gpu=GPU, gpus=4, variants={2: other}))
+
+
+@pytest.mark.parametrize(
+    ("first", "says"),
+    [(LAYER["gemm"].op, "no overlap has a meaning for"), (Opaque("sort", 1, 1), r"no kernel for 'one' \(opaque\)")],
+    ids=lambda one: getattr(one, "kind", ""),
+)
+def test_a_row_of_operators_that_no_overlap_takes_is_refused(first, says):
+    row = Graph((Node(first, "one"), Node(LAYER["gemm"].op, "two", after=("one",))))
+    with pytest.raises(InputError, match=says):
+        weft.simulate(row, GPU)
+
+
+def test_a_node_whose_name_comes_first_is_refused():
+    with pytest.raises(InputError, match="operator is 'gemm'; give the operator first"):
+        Node("gemm", LAYER["gemm"].op)
 
 
 # -- runs that cannot finish ---------------------------------------------------------------------------------------

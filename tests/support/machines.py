@@ -43,12 +43,6 @@ BIN = 100 * NS
 # Causes of traffic on a bare machine: one operator communicates, one computes.
 GATHER_READ, GATHER_WRITE = (y.SYSTEM_OPERATORS * y.KINDS + kind for kind in (y.READ, y.WRITE))
 GEMM_READ, GEMM_WRITE, GEMM_UPDATE = ((y.SYSTEM_OPERATORS + 1) * y.KINDS + kind for kind in (y.READ, y.WRITE, y.UPDATE))
-SIMULATED = tuple(
-    one.name for one in SUBLAYER_PASSES if not isinstance(one, Ideal) and one.name not in ("flux", "chunked")
-)
-"""Every way to run a sub-layer by rings, also the one that only an ideal uses."""
-OVERLAPS = tuple(one.name for one in SUBLAYER_PASSES if one.name not in ("chunked", "rs-nmc"))
-"""Every way to overlap a GEMM with its all-reduce."""
 
 
 def gpu(**changes: Any) -> Gpu:
@@ -105,6 +99,20 @@ def streams_program(streams: Streams, machine: Gpu, request: int = 512) -> Progr
 def layer(m: int = 512, n: int = 512, k: int = 128, tp: int = 4) -> Graph:
     """A sub-layer whose unsplit GEMM is m x n x k."""
     return split(SubLayer.custom(m, n, k), tp)
+
+
+def by_rings(one: Pass) -> bool:
+    """Whether a pass runs the steps of the paper's ring, or T3's, and nothing else beside the GEMM."""
+    graph = one.apply(layer(), gpu())
+    moved = [node for node in graph if node.op.kind == "collective"]
+    return all(node.choice.kernel == "plain-ring" or node.choice.driver == "tracker" for node in moved)
+
+
+_PASSES = tuple(one for one in SUBLAYER_PASSES if one.takes(layer()))
+SIMULATED = tuple(one.name for one in _PASSES if not isinstance(one, Ideal) and by_rings(one))
+"""Every way to run a sub-layer by rings, also the one that only an ideal uses."""
+OVERLAPS = tuple(one.name for one in _PASSES if one.name != "rs-nmc")
+"""Every way to overlap a GEMM with its all-reduce."""
 
 
 def program(

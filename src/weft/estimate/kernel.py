@@ -66,7 +66,9 @@ def kernel_time(kernel: Kernel, gpu: Gpu) -> Estimate:
     """
     at_work = _Occupancy(kernel, gpu)
     touched = sum((sweep.reads + sweep.writes for sweep in kernel.sweeps), start=np.zeros(()))
-    shape = np.broadcast_shapes(np.shape(touched), np.shape(kernel.workgroups), np.shape(kernel.threads))
+    computed = sum((sweep.operations + sweep.specials for sweep in kernel.sweeps), start=np.zeros(()))
+    each = (touched, computed, kernel.workgroups, kernel.threads)
+    shape = np.broadcast_shapes(*(np.shape(amount) for amount in each))
     cached = Residency(touched, gpu)
     again = Residency(at_work.resident * kernel.footprint, gpu)
     parts = {name: np.zeros(shape) for name in PARTS}

@@ -81,6 +81,9 @@ class Send(Op):
     bytes: int
     offset: int = 1
 
+    def __post_init__(self) -> None:
+        check_sizes(self, "{} of a message", {"bytes": 1})
+
     @property
     def reads(self) -> tuple[Tensor, ...]:
         """What is sent."""
@@ -104,6 +107,9 @@ class Copy(Op):
     kind: ClassVar[str] = "copy"
 
     bytes: int
+
+    def __post_init__(self) -> None:
+        check_sizes(self, "{} of a copy", {"bytes": 1})
 
     @property
     def reads(self) -> tuple[Tensor, ...]:

@@ -77,6 +77,10 @@ class Node:
     rank: int | None = None
     choice: KernelChoice = field(default_factory=KernelChoice)
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.op, Op):
+            raise InputError(f"a node's operator is {self.op!r}; give the operator first, then its name")
+
     @property
     def edges(self) -> tuple[Edge, ...]:
         """What it waits for."""

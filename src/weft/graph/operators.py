@@ -47,7 +47,7 @@ class Operator:
     @property
     def example(self) -> str:
         """Its dimensions as a user would give them."""
-        return ",".join(f"{name}={_EXAMPLES[name]}" for name in self.dimensions if name not in self.defaults)
+        return ",".join(f"{name}={_EXAMPLES.get(name, 4096)}" for name in self.dimensions if name not in self.defaults)
 
     @property
     def usage(self) -> str:

@@ -42,12 +42,7 @@ def lower(graph: Graph, system: System, options: RunOptions, simulated: int = 1)
     A GEMM and a collective that depend on each other become one of the joined forms, whose kernels share buffers;
     other operators have buffers of their own. Raises InputError for what no kernel carries out.
     """
-    for node in graph:
-        if not isinstance(node.op, Gemm | Collective):
-            raise InputError(
-                f"the engine has no kernel for '{node.id}' ({node.op.kind}); it runs GEMMs and collectives: "
-                "ask weft.estimate for a closed form"
-            )
+    check_operators(graph)
     if len(graph) > MOST_NODES:
         raise InputError(f"{len(graph)} operators are queued; a run holds between 1 and {MOST_NODES}")
     if is_joined(graph):
@@ -56,6 +51,16 @@ def lower(graph: Graph, system: System, options: RunOptions, simulated: int = 1)
     settled = graph.map(lambda node: _settled(node, system, options, moved))
     plan = lower_independent(settled, system.gpu, options, moved, simulated)
     return Lowered(settled, plan, paced(system, moved.values()))
+
+
+def check_operators(graph: Graph) -> None:
+    """Raise InputError for an operator that the engine has no kernel for."""
+    for node in graph:
+        if not isinstance(node.op, Gemm | Collective):
+            raise InputError(
+                f"the engine has no kernel for '{node.id}' ({node.op.kind}); it runs GEMMs and collectives: "
+                "ask weft.estimate for a closed form"
+            )
 
 
 def is_joined(graph: Graph) -> bool:
@@ -88,8 +93,14 @@ def paced(system: System, kernels: Iterable[CollectiveKernel]) -> System:
 
 
 def _joined(graph: Graph, system: System, options: RunOptions, simulated: int) -> Lowered:
-    ops = {node.name: node for node in graph}
+    ops = {node.id: node for node in graph}
     reduce, gather, gemm = (ops.get(name) for name in ("reduce_scatter", "all_gather", "gemm"))
+    others = [name for name in ops if name not in ("reduce_scatter", "all_gather", "gemm")]
+    if others or (reduce is None and (gemm is None or gather is None or gather.choice.driver != "dma")):
+        raise InputError(
+            "tiles and steps of a ring join one 'gemm', its 'reduce_scatter' and its 'all_gather', or copies with the "
+            f"GEMM behind them; {', '.join(ops)} are others: give their collectives the kernel 'library'"
+        )
     tiling: GemmTiling | None
     if gather is not None and reduce is None and gemm is not None:
         tiling, plan = _gathered(gemm, gather, system, options, simulated)
@@ -102,7 +113,7 @@ def _joined(graph: Graph, system: System, options: RunOptions, simulated: int) -
         if gemm is None:
             plan = near_memory_scatter(problem)
         else:
-            plan = (track_and_trigger if reduce.choice.driver == "tracker" else sequential)(problem)
+            plan = (track_and_trigger if reduce.choice.driver == "tracker" else sequential)(problem, graph)
     settled = graph.map(
         lambda node: replace(node, choice=replace(node.choice, tiling=tiling)) if isinstance(node.op, Gemm) else node
     )

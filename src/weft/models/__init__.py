@@ -1,13 +1,10 @@
 """What must be computed: models, their sub-layers, and the GEMMs inside them."""
 
-from weft.graph import DTYPE_BYTES, Gemm
 from weft.models.sublayer import SUBLAYERS, SubLayer, SubLayerKind, sublayer
 from weft.models.transformer import Transformer, load_model, model_names
 
 __all__ = [
-    "DTYPE_BYTES",
     "SUBLAYERS",
-    "Gemm",
     "SubLayer",
     "SubLayerKind",
     "Transformer",

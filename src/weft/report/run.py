@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from weft.lower.nodes import ring_note
+from weft.lower.nodes import ring_link, ring_note
 from weft.report import plots
 from weft.report.page import Figure, Section, simulated_section, write_page
-from weft.report.tables import Table, case_label, changed, effort, phase_times, us
+from weft.report.tables import Table, case_label, changed, effort, us
 from weft.result import Comparison, Span, Timeline
 from weft.result.corun import words_of
 from weft.result.timeline import Cause
 from weft.units import format_rate
 
-_PHASES = ("GEMM [µs]", "RS [µs]", "AG [µs]", "total [µs]")
+_PHASES = {"gemm": "GEMM [µs]", "reduce_scatter": "RS [µs]", "all_gather": "AG [µs]"}
 _WAITS = {
     "compute": "computed",
     "memory": "loads",
@@ -61,18 +61,22 @@ def run_parts(answer: Comparison) -> list[Table | str]:
     parts.append(traffic_table(runs))
     parts += [counter_table(simulated)] if simulated else []
     if note := ring_note(runs[0].system):
-        parts.append(f"link: {format_rate(runs[0].gpu.link.bandwidth, 4)}, {note}")
+        parts.append(f"link: {format_rate(ring_link(runs[0].system).bandwidth, 4)}, {note}")
     return [*parts, effort(runs)]
 
 
 def time_table(answer: Comparison) -> Table:
     """Times, speedup over the first if there are several, and DRAM traffic of each overlap."""
     first, several = answer.baseline, len(answer) > 1
+    # Passes may run other operators, such as an all-reduce of its own.
+    others = {name: f"{name} [µs]" for run in answer for name in run.durations if name not in _PHASES}
+    phases = _PHASES | others
     rows = []
     for run in answer:
         speedup = [f"{answer.speedup(run.overlap):.3f}"] if several else []
-        rows.append((run.overlap, *map(us, phase_times(run)), *speedup, f"{run.total_bytes / 1e6:,.1f}"))
-    heads = ("overlap", *_PHASES, *(["speedup"] if several else []), "DRAM traffic [MB]")
+        times = (*(us(run.duration(name)) for name in phases), us(run.seconds))
+        rows.append((run.overlap, *times, *speedup, f"{run.total_bytes / 1e6:,.1f}"))
+    heads = ("overlap", *phases.values(), "total [µs]", *(["speedup"] if several else []), "DRAM traffic [MB]")
     gemm = f"{first.gemm} on each " if first.gemm else ""
     return Table(heads, rows, title=f"{case_label(first.graph)}: {gemm}{first.gpu.name}{changed(first.gpu)}")
 

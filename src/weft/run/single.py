@@ -13,7 +13,7 @@ from weft.engine.state import Machine as State
 from weft.errors import InputError, SimulationError
 from weft.graph import Collective, Gemm, Graph, KernelChoice, Node
 from weft.hardware import Described, System
-from weft.lower import is_joined, lower, problem_of
+from weft.lower import check_operators, is_joined, lower, problem_of
 from weft.lower.fit import check_kernels, most_resident, occupancy
 from weft.lower.machine import default_request_bytes, machine_tables
 from weft.options import Mode, RunOptions
@@ -57,8 +57,15 @@ def simulate(
 
 
 def baseline(graph: Graph) -> Pass:
-    """The pass that others are compared with: the first one that takes the graph."""
-    return next(one for one in PASSES.values() if one.takes(graph))
+    """The pass that others are compared with: the first one that takes the graph; InputError if none does."""
+    for one in PASSES.values():
+        if one.takes(graph):
+            return one
+    check_operators(graph)
+    raise InputError(
+        f"no overlap has a meaning for {graph}; give a GEMM with the collective before or behind it, streams that do "
+        "not wait for each other, or a pass of your own"
+    )
 
 
 def request_bytes(graph: Graph, gpu: hardware.Gpu) -> int:
