@@ -88,6 +88,8 @@ Hertz = Annotated[float, Quantity(Dimension.HERTZ)]
 """A frequency, positive [hertz]."""
 Count = Annotated[int, Quantity(Dimension.COUNT, whole=True)]
 """A number of things, whole and positive."""
+Units = Annotated[int, Quantity(Dimension.COUNT, whole=True, at_most=10_000)]
+"""A number of blocks that the engine keeps a state of each for, whole and positive."""
 Share = Annotated[float, Quantity(Dimension.COUNT, at_most=1)]
 """A fraction of a whole, above 0 and at most 1."""
 ShareOrNone = Annotated[float, Quantity(Dimension.COUNT, at_most=1, zero_allowed=True)]

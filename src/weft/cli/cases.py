@@ -52,14 +52,19 @@ def read_shapes(path: Path, batch: int, dtype: str) -> Shapes:
 def _check_columns(path: Path, names: Sequence[str]) -> None:
     if not names:
         raise InputError(f"{path} is empty; its first line must name the columns, like m,n,k")
+    twice = [name for name in names if name in (*_SIZES, "dtype") and names.count(name) > 1]
+    if twice:
+        raise InputError(f"{path} has the column '{twice[0]}' twice; name each column once")
     missing = [name for name in ("m", "n", "k") if name not in names]
     if missing:
         raise InputError(f"{path} has no column '{missing[0]}'; its first line must name m, n and k, like m,n,k")
 
 
 def _row(
-    path: Path, line: int, row: Mapping[str, str | None], batch: int, dtype: str
+    path: Path, line: int, row: Mapping[str | None, str | None], batch: int, dtype: str
 ) -> tuple[int, int, int, int, str]:
+    if None in row:  # where the csv module puts what has no column
+        raise InputError(f"{path}, line {line}: the line has more cells than the heads; write a cell for each")
     texts = {name: (row.get(name) or "").strip() for name in (*_SIZES, "dtype")}
     texts["batch"] = texts["batch"] or str(batch)
     sizes = [_size(f"{path}, line {line}: {name}", texts[name]) for name in _SIZES]

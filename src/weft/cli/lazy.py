@@ -62,6 +62,17 @@ class LazyGroup(click.Group):
         """The command of that name, or None if there is none."""
         return self.lazy[cmd_name].load() if cmd_name in self.lazy else None
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """What is left of the arguments; InputError for an empty one, which would pass for one that is not there."""
+        for before, argument in zip(["", *args], args, strict=False):
+            option, equals, value = argument.partition("=")
+            if not argument or (equals and not value and option.startswith("--")):
+                what = option or before
+                raise InputError(
+                    f"an argument{f' behind {what}' if what else ''} is empty; give a value or leave it out"
+                )
+        return super().parse_args(ctx, args)
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -110,6 +111,7 @@ def _usage_sentence(error: click.UsageError) -> str:
 def _leave(sentence: str, status: int) -> NoReturn:
     with suppress(OSError):  # where standard error is full, the exit status has to do
         sys.stdout.flush()
+    shortened = re.sub(r"\S{200,}", lambda found: f"{found[0][:100]}... ({len(found[0])} characters)", sentence)
     with suppress(OSError):
-        click.echo(f"weft: {sentence}", err=True)
+        click.echo(f"weft: {shortened}", err=True)
     sys.exit(status)

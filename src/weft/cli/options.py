@@ -92,13 +92,12 @@ def set_option(what: str = "the GPU") -> Callable[[F], F]:
 
 def gpu_options(default: str | None = None) -> Callable[[F], F]:
     """Add --gpu, which must be given without a default, and --set."""
+    rule: dict[str, Any] = {"required": True} if default is None else {"default": default, "show_default": True}
     gpu = click.option(
         "--gpu",
-        required=default is None,
-        default=default,
-        show_default=True,
         metavar="NAME|FILE",
         help="The GPU: a name from 'weft hardware list', or a TOML file.",
+        **rule,
     )
     return together(gpu, set_option())
 
@@ -214,9 +213,20 @@ def _store(context: click.Context, option: click.Parameter, without: bool) -> St
 def machine(gpu: str, assignments: tuple[str, ...]) -> Gpu:
     """The GPU with the values that --set changes; InputError for a name, path or value that cannot be."""
     from weft import hardware
+
+    return hardware.gpu(gpu).replace(assigned(assignments))
+
+
+def assigned(assignments: tuple[str, ...]) -> dict[str, str]:
+    """The values that --set gives, by their paths; InputError for what is no assignment, or gives a path twice."""
     from weft.hardware import parse_assignment
 
-    return hardware.gpu(gpu).replace(dict(map(parse_assignment, assignments)))
+    values: dict[str, str] = {}
+    for path, value in map(parse_assignment, assignments):
+        if path in values:
+            raise InputError(f"--set gives {path} twice, {values[path]} and {value}; give it once")
+        values[path] = value
+    return values
 
 
 def refuse_given(because: str, *names: str) -> None:

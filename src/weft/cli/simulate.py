@@ -276,6 +276,8 @@ def _sharing(name: str, split: str | None, copies: tuple[str, ...], first: Any, 
         raise InputError(f"--split {split} needs an overlap that sets compute units apart: {join_or(parting)}")
     units = None if split is None else parse_split(split, on)
     options = tuple(map(_copy_option, copies))
+    if len({option for option, _ in options}) < len(options):
+        raise InputError(f"--copies {','.join(copies)} gives an option twice; give each once")
     several = len(chosen) > 1
     return [
         replace(

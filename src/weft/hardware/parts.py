@@ -20,6 +20,7 @@ from weft.catalog.fields import (
     Seconds,
     Share,
     ShareOrNone,
+    Units,
 )
 from weft.catalog.sourced import Part, broken_rule
 from weft.units import format_bytes, format_time
@@ -48,7 +49,7 @@ def _ascending(names: tuple[str, ...], values: tuple[float, ...]) -> None:
 class Compute(Part):
     """The compute units (CUs), what each can hold and how fast it moves data; `clock` is the highest boost."""
 
-    compute_units: Count
+    compute_units: Units
     clock: Hertz
     vector_flops_per_clock: Count
     threads_per_cu: Count
@@ -149,7 +150,7 @@ class Memory(Part):
     capacity: Bytes
     read_efficiency: Share
     copy_efficiency: Share
-    channels: Count
+    channels: Units
     banks: Count
     bank_groups: Count
     row_bytes: Bytes

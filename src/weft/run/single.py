@@ -14,7 +14,7 @@ from weft.errors import InputError, SimulationError
 from weft.graph import Collective, Gemm, Graph, KernelChoice, Node
 from weft.hardware import Described, System
 from weft.lower import check_operators, is_joined, lower, problem_of
-from weft.lower.fit import check_kernels, most_resident, occupancy
+from weft.lower.fit import check_kernels, check_state, most_resident, occupancy
 from weft.lower.machine import default_request_bytes, machine_tables
 from weft.options import Mode, RunOptions
 from weft.program import Program, build
@@ -195,6 +195,7 @@ def execute(graph: Graph, system: System, options: RunOptions, overlap: str = ""
     residents = most_resident(lowered.plan, gpu)
     hardware_ = machine_tables(lowered.system, simulated, options, residents)
     program = build(lowered.plan, hardware_)
+    check_state(program.tables, gpu)
     state, wall = run_program(program, policy, options.event_budget, options.progress)
     kernels = [placed.kernel for placed in lowered.plan.kernels]
     resident = {kernel.name: occupancy(kernel, gpu) for kernel in kernels if kernel.workgroups}
@@ -238,7 +239,6 @@ def announce_compilation() -> None:
     from weft.run.sweep.store import checked_cache, say
 
     checked_cache()
-
     if not is_compiled() and not getattr(run, "signatures", None):
         alone = f" for this process alone, as the cache '{cache_root()}' cannot be written"
         how = ", once" if keeps_code() else alone

@@ -13,6 +13,7 @@ from weft.library.collectives import Algorithm
 from weft.library.collectives import choose as library
 from weft.library.interconnect import interconnect
 from weft.lower.collectives import algorithm_of, collective_kernel
+from weft.lower.fit import check_tile
 from weft.lower.tile import tiling_for
 from weft.options import RunOptions
 from weft.run import alone
@@ -54,7 +55,7 @@ def advise(
     """
     bench = Bench.of(machine, collective.ranks, options)
     # What cannot be run is refused before the tables' minute of work.
-    tiling_for(gemm, bench.gpu, bench.options)
+    check_tile(gemm, tiling_for(gemm, bench.gpu, bench.options), bench.gpu)
     bench.collective(collective)
     collective_kernel(alone(collective).nodes[0], bench.system)
     tables = tables_for(bench.system, (collective.name,), bench.options, jobs=jobs, progress=progress, store=store)

@@ -93,6 +93,9 @@ def _suite(content: dict[str, Any], file: str) -> Suite:
         if key not in _KEYS:
             raise unknown_key(key, _KEYS, file)
     alike, mixed = content.pop("gemm", []), content.pop("mixed", [])
+    for key, rows in (("gemm", alike), ("mixed", mixed)):
+        if not isinstance(rows, list):
+            raise ConfigError(f"{rows!r} must be a list of tables; write each below a line [[{key}]]", file, key)
     entries = [
         *(_entry(Entry, row, f"{file}: GEMM {number}") for number, row in enumerate(alike, start=1)),
         *(_entry(Mixed, row, f"{file}: mixed set {number}") for number, row in enumerate(mixed, start=1)),
