@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
-from weft.errors import InputError, UnknownNameError
+from weft.errors import InputError, check_name, check_whole, shown
 
 if TYPE_CHECKING:
     from weft.schedule.arbiters import ArbiterPolicy
@@ -38,14 +38,18 @@ class RunOptions:
     progress: Callable[[int, int], None] | None = None
 
     def __post_init__(self) -> None:
-        if self.clock not in get_args(Clock):
-            raise UnknownNameError("clock", self.clock, get_args(Clock))
-        if self.mode not in get_args(Mode):
-            raise UnknownNameError("mode", self.mode, get_args(Mode))
-        if self.request_bytes is not None and self.request_bytes < 1:
-            raise InputError(f"request_bytes is {self.request_bytes}; give a multiple of 64 B, such as 512")
-        if self.event_budget is not None and self.event_budget < 0:
-            raise InputError(f"event_budget is {self.event_budget}; a run takes no less than 0 events")
+        check_name("clock", self.clock, get_args(Clock))
+        check_name("mode", self.mode, get_args(Mode))
+        if self.request_bytes is not None:
+            check_whole("request_bytes", self.request_bytes, 1, 512)
+        if self.event_budget is not None:
+            check_whole("event_budget", self.event_budget, 0, 10**9)
+        if self.arbiter is not None and not hasattr(self.arbiter, "compiled"):
+            raise InputError(
+                f"arbiter is {shown(self.arbiter)}; give a function to weft.arbiter, and what that answers"
+            )
+        if self.progress is not None and not callable(self.progress):
+            raise InputError(f"progress is {shown(self.progress)}; give a function of events and time")
 
 
 SUSTAINED = RunOptions()

@@ -10,7 +10,7 @@ from pydantic_core import CoreSchema, PydanticCustomError
 from pydantic_core.core_schema import no_info_before_validator_function
 
 from weft import units
-from weft.errors import UnitError
+from weft.errors import UnitError, shown
 from weft.units import Dimension
 
 # Beyond these, whole runs no longer fit into 64-bit femtoseconds, or tables into memory [base units].
@@ -21,6 +21,8 @@ _SIMULATED = {
     Dimension.HERTZ: (1e6, 1e13),
     Dimension.COUNT: (0.0, 1e6),
 }
+_WRITTEN = 1e300
+"""Beyond it, numbers are not written with a unit."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +42,9 @@ class Quantity:
     def parse(self, raw: object) -> float:
         """The plain number of what a user wrote; UnitError for a bare number where a unit belongs."""
         if isinstance(raw, bool) or not isinstance(raw, str | int | float):
-            raise UnitError(f"{raw!r} is not a quantity; write it like '{self.example}'")
-        return self.check(units.parse(str(raw), self.dimension), str(raw))
+            raise UnitError(f"{shown(raw)} is not a quantity; write it like '{self.example}'")
+        text = raw if isinstance(raw, str) else shown(raw)
+        return self.check(units.parse(text, self.dimension), text)
 
     def check(self, value: float, text: str) -> float:
         """`value` as int or float if it obeys the rule, else UnitError; `text` is how it was written."""
@@ -70,7 +73,7 @@ class Quantity:
         """What pydantic receives, text with a unit or a plain number [base unit], as a number."""
         try:
             if isinstance(raw, int | float) and not isinstance(raw, bool):
-                return self.check(raw, self.format(raw))
+                return self.check(raw, shown(raw) if abs(raw) > _WRITTEN else self.format(raw))
             return self.parse(raw)
         except UnitError as error:
             raise PydanticCustomError("quantity", "{reason}", {"reason": str(error)}) from None

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import PydanticCustomError
 
 from weft.catalog.fields import Quantity
-from weft.errors import ConfigError, UnitError, join_or, nearest
+from weft.errors import ConfigError, UnitError, check_type, join_or, nearest, shown
 from weft.files import read_text
 
 Kind = Literal["peak", "published", "achieved", "measured", "derived", "assumed", "calibrated", "set by user"]
@@ -21,6 +21,8 @@ Kind = Literal["peak", "published", "achieved", "measured", "derived", "assumed"
 fitted to measurements; "assumed" values carry a plausible range."""
 
 _LEAF_EXAMPLE = '{ value = "450 GB/s", kind = "published", source = "data sheet" }'
+_MEANT = {"a valid dictionary or instance of": "a", "an instance of": "a", "a valid dictionary": "a table of values"}
+"""What pydantic says of types, in other words."""
 _LEAF_KEYS = ("value", "kind", "source", "low", "high")
 LARGEST_TOML = 1 << 20
 """Most that is read of a TOML file [bytes]."""
@@ -91,8 +93,15 @@ def _walk(table: Mapping[str, Any], prefix: str, known: Collection[str], file: s
             raise unknown_key(path, known, file)
 
 
+def is_path(path: object, known: Collection[str]) -> bool:
+    """Whether something is one of the known paths."""
+    return isinstance(path, str) and path in known
+
+
 def unknown_key(path: str, known: Collection[str], file: str | None = None) -> ConfigError:
     """The error for a key that no rule knows, naming the nearest known keys."""
+    if not isinstance(path, str):
+        return ConfigError(f"{shown(path)} is no path; give one like '{next(iter(known))}'", file)
     inside = [name for name in known if name.startswith(f"{path}.")]
     if inside:
         return ConfigError(f"this is a table; name one of its values, like '{inside[0]}'", file, path)
@@ -150,7 +159,7 @@ def _text(raw: Any) -> str:
 
 def translated(error: ValidationError, known: Collection[str], file: str | None = None) -> ConfigError:
     """The first problem that pydantic found, as one sentence."""
-    problem = error.errors(include_url=False)[0]
+    problem = error.errors(include_url=False, include_context=False)[0]
     path = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
         return unknown_key(path, known, file)
@@ -159,7 +168,9 @@ def translated(error: ValidationError, known: Collection[str], file: str | None 
     if problem["type"] in ("rule", "quantity"):
         return ConfigError(problem["msg"], file, path)
     rule = problem["msg"].removeprefix("Input should be ").replace("greater than or equal to", "at least")
-    return ConfigError(f"{problem['input']!r} cannot be used; it should be {rule}", file, path)
+    for name, meant in _MEANT.items():
+        rule = rule.replace(name, meant)
+    return ConfigError(f"{shown(problem['input'])} cannot be used; it should be {rule}", file, path)
 
 
 def broken_rule(sentence: str) -> PydanticCustomError:
@@ -195,7 +206,7 @@ class Sourced(Part):
 
     def value(self, path: str) -> Any:
         """The plain number, text or list at `path` [base unit]; ConfigError names the nearest path if there is none."""
-        if path not in self.rules():
+        if not is_path(path, self.rules()):
             raise unknown_key(path, self.rules())
         found: Any = self
         for part in path.split("."):
@@ -219,9 +230,12 @@ class Sourced(Part):
 
         Raises ConfigError for an unknown path (naming the nearest), a missing unit, or a broken rule.
         """
+        check_type(
+            "what to replace", values, Mapping, 'give values by their paths, like {"memory.bandwidth": "2 TB/s"}'
+        )
         fields = dict(self)
         for path, raw in values.items():
-            if path not in self.rules():
+            if not is_path(path, self.rules()):
                 raise unknown_key(path, self.rules())
             table = path.partition(".")[0]
             if isinstance(fields[table], BaseModel):

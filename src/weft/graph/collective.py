@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from weft.errors import UnknownNameError
+from weft.errors import check_name
 from weft.graph.op import Op
 from weft.graph.sizes import check_sizes
 from weft.graph.tensor import DTYPE_BYTES, Tensor, check_dtype
@@ -35,8 +35,7 @@ class Collective(Op):
     dtype: str = "bf16"
 
     def __post_init__(self) -> None:
-        if self.name not in COLLECTIVES:
-            raise UnknownNameError("collective", self.name, COLLECTIVES)
+        check_name("collective", self.name, COLLECTIVES)
         check_dtype(self.dtype)
         check_sizes(self, "{} of a collective", {"bytes": 1, "ranks": 2})
 

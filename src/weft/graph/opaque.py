@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from weft.errors import check_type
 from weft.graph.op import Op
 from weft.graph.sizes import check_sizes, is_one
 from weft.graph.tensor import Tensor, check_dtype
@@ -30,6 +31,7 @@ class Opaque(Op):
     matrix_dtype: str | None = None
 
     def __post_init__(self) -> None:
+        check_type("the name of an operator", self.name, str, "give a text, like 'top-k'")
         check_sizes(self, f"{{}} of operator '{self.name}'", {"flops": 0, "bytes": 0, "written": 0})
         if self.matrix_dtype is not None:
             check_dtype(self.matrix_dtype)

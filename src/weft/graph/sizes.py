@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.errors import InputError
+from weft.errors import InputError, shown
 
 LARGEST = 2**50
 """Largest dimension of an operator: up to here whole numbers and their neighbours differ as floats."""
@@ -41,12 +41,16 @@ def _sizes(what: str, value: Any, low: int) -> Any:
     try:
         sizes = np.asarray(value, dtype=np.float64)
     except OverflowError:
-        raise InputError(f"{what} must be at most {LARGEST}") from None
+        raise InputError(f"{what} is {shown(value)}; it must be at most {LARGEST}") from None
     except (TypeError, ValueError):
-        raise InputError(f"{what} is {value!r}; {rule}") from None
+        raise InputError(f"{what} is {shown(value)}; {rule}") from None
+    if not sizes.size:
+        raise InputError(f"{what} is empty; {rule}, or an array of such numbers")
+    if sizes.ndim == 0 and np.isfinite(sizes) and sizes > LARGEST:
+        raise InputError(f"{what} is {shown(value)}; it must be at most {LARGEST}")
     wrong = sizes[~((sizes >= low) & (sizes == np.floor(sizes)) & np.isfinite(sizes))]
     if wrong.size or isinstance(value, bool):
-        raise InputError(f"{what} is {wrong.flat[0] if wrong.size and sizes.ndim else value}; {rule}")
+        raise InputError(f"{what} is {f'{wrong.flat[0]:g}' if wrong.size and sizes.ndim else shown(value)}; {rule}")
     if np.any(sizes > LARGEST):
         raise InputError(f"{what} is {np.max(sizes):.4g}; it must be at most {LARGEST}")
     return sizes if sizes.ndim else int(sizes)

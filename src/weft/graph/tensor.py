@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from weft.errors import InputError, UnknownNameError
+from weft.errors import InputError, check_name
 from weft.graph.sizes import is_one
 
 DTYPE_BYTES = {"fp16": 2, "bf16": 2, "fp8": 1, "int8": 1, "tf32": 4, "fp32": 4, "fp64": 8}
@@ -37,8 +37,7 @@ class Tensor:
             if is_one(size) and size < 1:
                 raise InputError(f"a tensor has the shape {self.shape}; every dimension must be at least 1")
         check_dtype(self.dtype)
-        if self.role not in get_args(Role):
-            raise UnknownNameError("role of a tensor", self.role, get_args(Role))
+        check_name("role of a tensor", self.role, get_args(Role))
 
     @property
     def bytes(self) -> int:
@@ -48,5 +47,4 @@ class Tensor:
 
 def check_dtype(dtype: str) -> None:
     """Raise UnknownNameError for a number format that there is not."""
-    if dtype not in DTYPE_BYTES:
-        raise UnknownNameError("dtype", dtype, DTYPE_BYTES)
+    check_name("dtype", dtype, DTYPE_BYTES)

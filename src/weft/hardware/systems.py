@@ -8,8 +8,8 @@ from typing import Any, Self
 from pydantic import Field, InstanceOf, ValidationError, model_validator
 
 from weft.catalog.fields import Count, Delay
-from weft.catalog.sourced import Part, Provenance, Rules, Sourced, broken_rule, translated, unknown_key
-from weft.errors import InputError
+from weft.catalog.sourced import Part, Provenance, Rules, Sourced, broken_rule, is_path, translated, unknown_key
+from weft.errors import InputError, check_type
 from weft.hardware.fabric import Fabric
 from weft.hardware.gpus import Gpu
 from weft.hardware.nodes import Node
@@ -119,7 +119,7 @@ class System(Part):
 
     def _part(self, path: str) -> tuple[Sourced, str]:
         """The part of the system that holds the value at a path, and the path there."""
-        if path not in self.rules:
+        if not is_path(path, self.rules):
             raise unknown_key(path, self.rules)
         if path.startswith(_LIBRARY):
             return self.library, path.removeprefix(_LIBRARY)
@@ -135,6 +135,9 @@ class System(Part):
 
         Raises ConfigError for an unknown path (naming the nearest), a missing unit, or a broken rule.
         """
+        check_type(
+            "what to replace", values, Mapping, 'give values by their paths, like {"link.bandwidth": "300 GB/s"}'
+        )
         split: dict[str, dict[str, Any]] = {}
         for path, value in values.items():
             part, own = self._part(path)

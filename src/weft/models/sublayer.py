@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from weft.errors import UnknownNameError
+from weft.errors import check_name
 from weft.graph.gemm import Gemm
 from weft.models.transformer import Transformer, load_model
 
@@ -60,8 +60,7 @@ def sublayer(model: Transformer | str | Path, name: str, dtype: str = "fp16") ->
     >>> sublayer("t-nlg", "fc2").gemm
     Gemm(m=8192, n=4256, k=17024, dtype='fp16')
     """
-    if name not in SUBLAYERS:
-        raise UnknownNameError("sub-layer", name, SUBLAYERS)
+    check_name("sub-layer", name, SUBLAYERS)
     transformer = model if isinstance(model, Transformer) else load_model(model)
     kind = SUBLAYERS[name]
     k = kind.k_multiple(transformer) * transformer.hidden

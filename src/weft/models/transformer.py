@@ -10,6 +10,7 @@ from pydantic import field_validator
 from weft.catalog.fields import Count
 from weft.catalog.files import Shelf
 from weft.catalog.sourced import Sourced, broken_rule
+from weft.errors import check_type
 from weft.graph import Graph
 from weft.models.layer import How, Phase, layer
 
@@ -90,5 +91,6 @@ def load_model(name_or_path: str | Path) -> Transformer:
 
     Raises UnknownNameError, InputError or ConfigError, which names the file, the field and an example.
     """
+    check_type("the model", name_or_path, (str, Path), "give a name like 't-nlg', or a TOML file")
     found = _SHELF.read(name_or_path)
     return Transformer.from_leaves(found.about, found.leaves, found.file)

@@ -10,7 +10,7 @@ from typing import Any
 from weft import hardware
 from weft.engine import layout as y
 from weft.engine.state import Machine as State
-from weft.errors import InputError, SimulationError
+from weft.errors import InputError, SimulationError, check_type
 from weft.graph import Collective, Gemm, Graph, KernelChoice, Node
 from weft.hardware import Described, System
 from weft.lower import check_operators, is_joined, lower, problem_of
@@ -53,7 +53,8 @@ def simulate(
     Raises UnknownNameError for an unknown overlap, InputError for what cannot be simulated, SimulationError for a run
     that cannot finish, saying which tile waits for what.
     """
-    return Runner(graph, system, options).timeline(baseline(graph) if overlap is None else overlap)
+    runner = Runner(graph, system, options)
+    return runner.timeline(baseline(graph) if overlap is None else overlap)
 
 
 def baseline(graph: Graph) -> Pass:
@@ -88,6 +89,9 @@ class Runner:
     done: dict[Pass, Timeline] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        check_type("the work", self.graph, Graph, "give a graph, like weft.sublayer('t-nlg', 'fc2', tp=8)")
+        if self.given is not None:
+            check_type("the options", self.given, RunOptions, "give weft.RunOptions(...)")
         self.system = _system(self.machine, self.graph)
         chosen = self.given or RunOptions()
         if chosen.request_bytes is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from weft.errors import UnknownNameError
+from weft.errors import check_name
 from weft.schedule.base import Ideal, Pass
 from weft.schedule.sharing import SHARING_PASSES, Sharing
 from weft.schedule.sublayer import SUBLAYER_PASSES
@@ -19,8 +19,7 @@ def find_pass(overlap: str | Pass) -> Pass:
     """An overlap by name; UnknownNameError lists the known ones."""
     if isinstance(overlap, Pass):
         return overlap
-    if overlap not in PASSES:
-        raise UnknownNameError("overlap", overlap, PASSES)
+    check_name("overlap", overlap, PASSES)
     return PASSES[overlap]
 
 

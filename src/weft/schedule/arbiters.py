@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from weft.errors import InputError
+from weft.errors import InputError, shown
 
 COMPUTE = 0
 COMMUNICATION = 1
@@ -77,6 +77,10 @@ def arbiter(rule: Rule) -> ArbiterPolicy:
     >>> communication_first.name
     'communication_first'
     """
+    if not callable(rule):
+        raise InputError(
+            f"the rule of an arbiter is {shown(rule)}; give a function of one view that returns 0, 1 or -1"
+        )
     return ArbiterPolicy(name=getattr(rule, "__name__", "policy"), rule=rule)
 
 
