@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +27,7 @@ from weft.cli.options import (
     whole_numbers,
 )  # fmt: skip
 from weft.cli.output import write_answer
+from weft.cli.progress import simulation_status
 from weft.cli.tables import print_parts
 from weft.errors import InputError, UnknownNameError, join_or
 
@@ -140,8 +139,8 @@ def simulate(
     """
     from weft.report import corun, run
 
-    with _status() as progress:
-        made = replace(options, arbiter=_policy(arbiter), progress=progress)
+    with simulation_status() as watch:
+        made = replace(options, arbiter=_policy(arbiter), progress=watch)
         if beside is None:
             answer = _sub_layer(made, traced=trace_file is not None, **work)
         else:
@@ -307,18 +306,3 @@ def _policy(name: str | None) -> ArbiterPolicy | None:
     if name is not None and name not in POLICIES:
         raise UnknownNameError("arbiter", name, POLICIES)
     return None if name is None else POLICIES[name]
-
-
-@contextmanager
-def _status() -> Iterator[Callable[[int, int], None] | None]:
-    """What to call with events and time during a run: a line on stderr on a terminal, else nothing."""
-    from rich.console import Console
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield None
-        return
-    with console.status("simulating") as line:
-        yield lambda events, now_fs: line.update(
-            f"simulating: {events / 1e6:.0f} million events, {now_fs / 1e9:.0f} us"
-        )

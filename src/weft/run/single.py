@@ -11,6 +11,7 @@ from weft import hardware
 from weft.engine import layout as y
 from weft.engine.state import Machine as State
 from weft.errors import InputError, SimulationError, check_type
+from weft.estimate import estimate
 from weft.graph import Collective, Gemm, Graph, KernelChoice, Node
 from weft.hardware import Described, System
 from weft.lower import check_operators, is_joined, lower, problem_of
@@ -24,6 +25,7 @@ from weft.result.unfinished import explain
 from weft.schedule import PASSES, SHARING, Ideal, Pass, Sharing, find_pass
 from weft.schedule.arbiters import ArbiterPolicy
 from weft.schedule.sharing import DMA_UNITS
+from weft.units import to_fs
 
 FIRST_BIN_FS = 100_000_000
 """Width of the first bins of the series [fs]; they merge as time goes on."""
@@ -200,7 +202,7 @@ def execute(graph: Graph, system: System, options: RunOptions, overlap: str = ""
     hardware_ = machine_tables(lowered.system, simulated, options, residents)
     program = build(lowered.plan, hardware_)
     check_state(program.tables, gpu)
-    state, wall = run_program(program, policy, options.event_budget, options.progress)
+    state, wall = run_program(program, policy, options.event_budget, _watch(graph, system, options))
     kernels = [placed.kernel for placed in lowered.plan.kernels]
     resident = {kernel.name: occupancy(kernel, gpu) for kernel in kernels if kernel.workgroups}
     return Timeline(
@@ -212,6 +214,18 @@ def execute(graph: Graph, system: System, options: RunOptions, overlap: str = ""
         wall_s=wall,
         **collect(program, state, resident),
     )
+
+
+def _watch(graph: Graph, system: System, options: RunOptions) -> Callable[[int, int], None] | None:
+    """The progress of the options, told when closed forms expect the end of this run."""
+    progress = options.progress
+    if progress is None:
+        return None
+    try:
+        end_fs = to_fs(float(estimate(graph, system, RunOptions(clock=options.clock)).seconds))
+    except InputError:
+        end_fs = 0
+    return lambda events, now_fs: progress(events, now_fs, end_fs)
 
 
 def run_program(
