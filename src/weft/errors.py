@@ -50,9 +50,14 @@ def check_name(kind: str, name: object, known: Collection[str]) -> None:
         raise UnknownNameError(kind, name, known)
 
 
+def is_whole(value: object) -> bool:
+    """Whether a value is a whole number; True and False are none."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
 def check_whole(what: str, value: object, least: int, example: int) -> None:
     """Raise InputError unless a value is a whole number of at least so much."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
+    if not isinstance(value, Integral) or isinstance(value, bool) or int(value) < least:
         raise InputError(f"{what} is {shown(value)}; it must be a whole number of at least {least}, like {example}")
     if int(value) > _LARGEST:
         raise InputError(f"{what} is {shown(value)}; it must be at most {_LARGEST}")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
-from weft.errors import InputError, check_name, check_whole, shown
+from weft.errors import InputError, check_name, check_whole, is_whole, shown
 
 if TYPE_CHECKING:
     from weft.schedule.arbiters import ArbiterPolicy
@@ -40,8 +40,8 @@ class RunOptions:
     def __post_init__(self) -> None:
         check_name("clock", self.clock, get_args(Clock))
         check_name("mode", self.mode, get_args(Mode))
-        if self.request_bytes is not None:
-            check_whole("request_bytes", self.request_bytes, 1, 512)
+        if self.request_bytes is not None and not (is_whole(self.request_bytes) and self.request_bytes > 0):
+            raise InputError(f"request_bytes is {shown(self.request_bytes)}; give a multiple of 64 B, such as 512")
         if self.event_budget is not None:
             check_whole("event_budget", self.event_budget, 0, 10**9)
         if self.arbiter is not None and not hasattr(self.arbiter, "compiled"):
