@@ -11,8 +11,7 @@ import select
 import stat
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Mapping
 from contextvars import ContextVar
 from pathlib import Path
 from types import MappingProxyType
@@ -58,20 +57,14 @@ def write_atomically(path: str | os.PathLike[str], data: str | bytes, private: b
     return target
 
 
-@contextmanager
-def only_data_on_stdout() -> Iterator[None]:
-    """What is printed meanwhile goes to standard error, so that standard output holds just what is written to "-"."""
-    token = _data_stream.set(sys.stdout)
-    try:
-        with redirect_stdout(sys.stderr):
-            yield
-    finally:
-        _data_stream.reset(token)
+def keep_stdout_for_data() -> None:
+    """Print on standard error from here on, so that standard output holds just what is written to "-"."""
+    _data_stream.set(sys.stdout)
+    sys.stdout = sys.stderr
 
 
-@contextmanager
-def reserved(path: Path, by: str) -> Iterator[None]:
-    """Keep a file for what the option `by` will write: meanwhile none of the user's files is read from there.
+def reserve(path: Path, by: str) -> None:
+    """Keep a file for what the option `by` will write: none of the user's files is read from there any more.
 
     Raises InputError if another option writes it.
     """
@@ -79,11 +72,8 @@ def reserved(path: Path, by: str) -> Iterator[None]:
     if key in held:
         where = "standard output" if path == STDOUT else f"'{path}'"
         raise InputError(f"{held[key]} and {by} both write to {where}; give each a place of its own")
-    token = _reserved.set(held if key is None else {**held, key: by})
-    try:
-        yield
-    finally:
-        _reserved.reset(token)
+    if key is not None:
+        _reserved.set({**held, key: by})
 
 
 def _place(path: str | os.PathLike[str]) -> str | None:

@@ -40,7 +40,7 @@ class RunOptions:
     def __post_init__(self) -> None:
         check_name("clock", self.clock, get_args(Clock))
         check_name("mode", self.mode, get_args(Mode))
-        if self.request_bytes is not None and not (is_whole(self.request_bytes) and self.request_bytes > 0):
+        if self.request_bytes is not None and not (is_whole(self.request_bytes) and 0 < self.request_bytes < 2**40):
             raise InputError(f"request_bytes is {shown(self.request_bytes)}; give a multiple of 64 B, such as 512")
         if self.event_budget is not None:
             check_whole("event_budget", self.event_budget, 0, 10**9)

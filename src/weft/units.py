@@ -85,7 +85,7 @@ def _to_float(exact: Fraction, text: str, dimension: Dimension) -> float:
     try:
         return float(exact)
     except OverflowError:
-        raise UnitError(f"'{text}' is too large for a quantity in {dimension}") from None
+        raise UnitError(f"'{text}' is too large for a quantity in {dimension}; give one below 1e308") from None
 
 
 def _unit_problem(text: str, unit: str, wanted: Dimension) -> str:

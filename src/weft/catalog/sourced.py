@@ -26,6 +26,7 @@ _MEANT = {"a valid dictionary or instance of": "a", "an instance of": "a", "a va
 _LEAF_KEYS = ("value", "kind", "source", "low", "high")
 LARGEST_TOML = 1 << 20
 """Most that is read of a TOML file [bytes]."""
+_LISTED = 24
 _FILE_KINDS = tuple(kind for kind in get_args(Kind) if kind != "set by user")
 
 
@@ -66,8 +67,10 @@ def read_toml(file: Path | Traversable) -> dict[str, Any]:
     text = read_text(file, LARGEST_TOML) if isinstance(file, Path) else file.read_text(encoding="utf-8")
     try:
         return tomllib.loads(text)
-    except ValueError as error:
+    except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"this is no valid TOML file: {error}", str(file)) from None
+    except ValueError:  # what Python says of its own limits
+        raise ConfigError("a number has thousands of digits; write fewer", str(file)) from None
     except RecursionError:
         raise ConfigError("tables or lists are nested too deeply; nest fewer", str(file)) from None
 
@@ -107,8 +110,14 @@ def unknown_key(path: str, known: Collection[str], file: str | None = None) -> C
         return ConfigError(f"this is a table; name one of its values, like '{inside[0]}'", file, path)
     same_name = [name for name in known if name.endswith(f".{path}")]
     close = same_name or nearest(path, known)[:1]
-    hint = f"did you mean {join_or(close)}?" if close else f"known keys: {', '.join(known)}"
+    hint = f"did you mean {join_or(close)}?" if close else _listing(known)
     return ConfigError(f"unknown key; {hint}", file, path)
+
+
+def _listing(known: Collection[str]) -> str:
+    if len(known) <= _LISTED:
+        return f"known keys: {', '.join(known)}"
+    return f"known keys begin with {', '.join(dict.fromkeys(name.partition('.')[0] for name in known))}"
 
 
 def _leaf(raw: Any, quantity: Quantity | None, path: str, file: str) -> Leaf:

@@ -41,7 +41,9 @@ def read_shapes(path: Path, batch: int, dtype: str) -> Shapes:
         _check_columns(path, rows.fieldnames)
         found = [_row(path, rows.line_num, row, batch, dtype) for row in rows]
     except csv.Error as error:
-        raise InputError(f"{path}, line {rows.line_num + 1}: this is no CSV ({error})") from None
+        raise InputError(
+            f"{path}, line {rows.line_num + 1}: this is no CSV ({error}); write rows like 8192,8192,8192"
+        ) from None
     if not found:
         raise InputError(f"{path} has no rows; give each GEMM a line, like 8192,8192,8192")
     columns = list(zip(*found, strict=True))

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Mapping
+from contextlib import redirect_stdout
+from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,6 +56,11 @@ class LazyGroup(click.Group):
     def __init__(self, *args: Any, lazy: Mapping[str, LazyCommand | Plugin], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.lazy = lazy
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the command line; what a command reserves or redirects for itself ends with it."""
+        with redirect_stdout(sys.stdout):
+            return copy_context().run(super().main, *args, **kwargs)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The names of all commands, in the order in which they were given."""

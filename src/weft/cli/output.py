@@ -19,8 +19,8 @@ from weft.files import (
     STDOUT,
     check_out_dir,
     check_writable,
-    only_data_on_stdout,
-    reserved,
+    keep_stdout_for_data,
+    reserve,
     write_atomically,
     write_json,
 )
@@ -36,9 +36,9 @@ def writable_file(context: click.Context, option: click.Parameter, path: Path | 
     """
     if path is None:
         return None
-    context.with_resource(reserved(check_writable(path), option.opts[0]))
+    reserve(check_writable(path), option.opts[0])
     if path == STDOUT:
-        context.with_resource(only_data_on_stdout())
+        keep_stdout_for_data()
     return path
 
 
@@ -57,7 +57,7 @@ def writable_folder(*files: str) -> Callable[[click.Context, click.Parameter, Pa
             return None
         check_out_dir(path)
         for name in files:
-            context.with_resource(reserved(path / name, option.opts[0]))
+            reserve(path / name, option.opts[0])
         return path
 
     return check

@@ -180,6 +180,7 @@ class Memory(Part):
         if self.banks % self.bank_groups:
             raise broken_rule(f"banks ({self.banks}) must be a multiple of bank_groups ({self.bank_groups})")
         _multiple("interleave", self.interleave, "one access", ACCESS_BYTES)
+        _multiple("row_bytes", self.row_bytes, "one access", ACCESS_BYTES)
         small, large = sorted((self.row_bytes, self.interleave))
         if large % small:
             raise broken_rule(

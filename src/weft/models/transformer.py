@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
-from pydantic import field_validator
+from pydantic import field_validator, model_validator
 
 from weft.catalog.fields import Count
 from weft.catalog.files import Shelf
@@ -68,6 +68,14 @@ class Transformer(Sourced):
         12
         """
         return layer(self, tp, batch, sequence, phase, attention, dtype)
+
+    @model_validator(mode="after")
+    def _check_heads(self) -> Self:
+        if self.heads and self.hidden % self.heads:
+            raise broken_rule(
+                f"heads ({self.heads}) cannot share hidden ({self.hidden}) evenly; give heads that divide it"
+            )
+        return self
 
     @field_validator("tensor_parallel", mode="before")
     @classmethod
