@@ -18,7 +18,7 @@ from weft.cli.lazy import LazyCommand, LazyGroup, Plugin
 from weft.errors import WeftError
 
 EXIT_BAD_INPUT = 2
-EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE, as shells report it
+EXIT_BROKEN_PIPE = 1  # as click has it
 
 COMMANDS = {
     "study": LazyCommand("weft.cli.study:study", "Repeat a paper's study and stand beside its figures."),
