@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
 from fractions import Fraction
 
@@ -78,14 +78,10 @@ def parse(text: str, dimension: Dimension | str) -> float:
     factor = _UNITS[wanted].get(unit)
     if factor is None:
         raise UnitError(_unit_problem(text, unit, wanted))
-    return _to_float(Fraction(number) * factor, text, wanted)
-
-
-def _to_float(exact: Fraction, text: str, dimension: Dimension) -> float:
     try:
-        return float(exact)
+        return float(Fraction(number) * factor)
     except OverflowError:
-        raise UnitError(f"'{text}' is too large for a quantity in {dimension}; give one below 1e308") from None
+        raise UnitError(f"'{text}' is too large for a quantity in {wanted}; give one below 1e308") from None
 
 
 def _unit_problem(text: str, unit: str, wanted: Dimension) -> str:
@@ -123,7 +119,7 @@ def format(value: float, dimension: Dimension | str, digits: int = 15) -> str:
         return format_time(value, digits)
     if wanted is Dimension.HERTZ:
         return format_frequency(value, digits)
-    return _number(value, digits)
+    return f"{value:.{digits}g}"
 
 
 def format_bytes(value: float, digits: int = 15) -> str:
@@ -153,22 +149,14 @@ def format_frequency(value: float, digits: int = 15) -> str:
 
 
 def _scaled(value: float, units: Mapping[str, Fraction], digits: int) -> str:
+    """A value in the largest unit not above it (allowing for rounding), or in the smallest of all."""
+    ordered = sorted(units.items(), key=lambda item: item[1])
     if value == 0 or not math.isfinite(value):
-        base = next(unit for unit, factor in units.items() if factor == 1)
-        return f"{_number(value, digits)} {base}"
-    unit, factor = _fitting(abs(value), units.items())
-    return f"{_number(float(Fraction(value) / factor), digits)} {unit}"
-
-
-def _fitting(magnitude: float, units: Iterable[tuple[str, Fraction]]) -> tuple[str, Fraction]:
-    """The largest unit not above `magnitude` (allowing for rounding), or the smallest of all."""
-    ordered = sorted(units, key=lambda item: item[1])
-    not_above = [item for item in ordered if float(item[1]) <= magnitude * (1 + 1e-14)]
-    return not_above[-1] if not_above else ordered[0]
-
-
-def _number(value: float, digits: int) -> str:
-    return f"{value:.{digits}g}"
+        unit, factor = next(item for item in ordered if item[1] == 1)
+        return f"{value:.{digits}g} {unit}"
+    not_above = [item for item in ordered if float(item[1]) <= abs(value) * (1 + 1e-14)]
+    unit, factor = not_above[-1] if not_above else ordered[0]
+    return f"{float(Fraction(value) / factor):.{digits}g} {unit}"
 
 
 def to_fs(seconds: float) -> int:

@@ -1,14 +1,16 @@
 """What `simulate` promises beyond figures: refusals in one sentence, runs that end, unequal GPUs that wait."""
 
+import numpy as np
 import pytest
 from machines import OVERLAPS, gpu, interpret, layer, program
 from runs import run as simulate
 
 import weft
 from weft.errors import InputError, SimulationError, UnknownNameError
-from weft.graph import Graph, Node, Opaque
+from weft.graph import Collective, Gemm, Graph, Node, Opaque, Streaming, all_reduce
 from weft.hardware import System
 from weft.kernels import GemmTiling
+from weft.parallel import dependent
 from weft.run import compare
 from weft.schedule.arbiters import arbiter
 
@@ -40,6 +42,28 @@ def test_what_cannot_be_simulated_is_refused_in_one_sentence(options, error, say
         simulate(LAYER, GPU, **{"overlap": "t3", **options})
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("op", "says"),
+    [
+        (Gemm(512, 512, 256, batch=4), "'gemm' is a batch of 4 GEMMs; the engine has kernels for single ones"),
+        (Gemm(np.array([512, 1024]), 512, 256), "the dimensions of 'gemm' are arrays"),
+        (Gemm(512, 512, 256, batch=np.array([1, 2])), "the dimensions of 'gemm' are arrays"),
+        (all_reduce([1 << 20, 1 << 21], 4), "the dimensions of 'all_reduce' are arrays"),
+        (Streaming("gelu", 1024), "the engine has no kernel for 'gelu' \\(streaming\\)"),
+    ],
+    ids=["batch", "rows", "batches", "sizes", "streaming"],
+)
+def test_an_operator_that_no_kernel_carries_out_is_refused(op, says):
+    name = op.name if isinstance(op, Collective | Streaming) else "gemm"
+    with pytest.raises(InputError, match=f"{says}.*ask weft.estimate"):
+        simulate(Graph((Node(op, name),), ranks=4), GPU, "streams")
+
+
+def test_a_sub_layer_of_a_batch_is_refused_before_any_work():
+    with pytest.raises(InputError, match="is a batch of 2 GEMMs"):
+        simulate(dependent("gemm_ar", Gemm(512, 512, 256, batch=2), 4), GPU, "sequential")
 
 
 def test_an_unknown_gpu_lists_the_known_ones():

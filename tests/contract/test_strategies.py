@@ -11,7 +11,7 @@ from weft import hardware
 from weft.errors import InputError, UnknownNameError
 from weft.graph import Collective, Gemm, concurrent
 from weft.kernels import GemmTiling
-from weft.lower.tile import tiling_for
+from weft.lower.fit import tiling_for
 from weft.options import RunOptions
 from weft.result.stored import as_record, from_record, summary
 from weft.run import saturating_units

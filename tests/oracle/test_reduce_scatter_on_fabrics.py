@@ -9,11 +9,11 @@ from machines import finish, gpu
 
 from weft.engine import layout as y
 from weft.hardware import FABRICS, Gpu, System
-from weft.lower.flux import copy_kernel
+from weft.lower.fused import copy_kernel
 from weft.lower.machine import machine_tables
 from weft.options import RunOptions
 from weft.program import Buffer, ChunkRule, DmaMap, PlacedKernel, Plan, Wait, build
-from weft.program.rules import PLAIN_STORE
+from weft.program.plan import PLAIN_STORE
 
 RATE, LATENCY, BYTES = 16e9, 500e-9, 64 << 20  # so slow that memory takes all that links bring
 RANKS = dict.fromkeys(FABRICS, 8) | {"torus": 16, "nodes": 16}

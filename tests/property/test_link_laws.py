@@ -13,7 +13,7 @@ from weft.engine import layout as y
 from weft.errors import InputError
 from weft.hardware import FABRICS, Fabric, System
 from weft.hardware.fabric import full, nodes, ring, switch, torus
-from weft.lower.links import wiring
+from weft.lower.machine import wiring
 
 RATE, LATENCY = 64e9, 500e-9
 KIB, MIB = 1 << 10, 1 << 20
@@ -88,9 +88,9 @@ def test_an_earlier_message_over_the_same_route_arrives_earlier(drawn):
 
 def alone(bench: LinkBench, source: int, target: int, size: int) -> int:
     """What a message takes over a free route: its slowest link once, and every latency [fs]."""
-    hops = bench.hops[bench.route(source, target)]
-    slowest = max(size * int(bench.machine.link[hop.link, y.LINK_DMA64]) // 64 for hop in hops)
-    return slowest + sum(hop.latency for hop in hops)
+    hops = bench.hops(*bench.route(source, target))
+    slowest = max(size * int(bench.machine.link[link, y.LINK_DMA64]) // 64 for link in hops[:, y.ROUTE_LINK])
+    return slowest + int(hops[:, y.ROUTE_LATENCY].sum())
 
 
 @pytest.mark.parametrize("name", FABRICS)

@@ -27,8 +27,7 @@ from weft.graph import Graph
 from weft.hardware import Fabric, Gpu, System
 from weft.kernels import GemmTiling
 from weft.lower import lower
-from weft.lower.links import wiring
-from weft.lower.machine import machine_tables
+from weft.lower.machine import machine_tables, wiring
 from weft.models import SubLayer
 from weft.options import RunOptions
 from weft.parallel import split
@@ -78,7 +77,8 @@ def lowered(
 ) -> Program:
     """The lowered program of a graph under an overlap."""
     system = machine if isinstance(machine, System) else System(gpu=machine, gpus=max(graph.ranks, 2))
-    made = lower(find_pass(overlap).apply(graph, system.gpu), system, RunOptions(), simulated)
+    options = RunOptions(mode="mirrored" if simulated == 1 else "explicit")
+    made = lower(find_pass(overlap).apply(graph, system.gpu), system, options)
     hardware_ = machine_tables(
         system, simulated, RunOptions(request_bytes=request), system.gpu.compute.max_workgroups_per_cu
     )
@@ -172,7 +172,7 @@ def bare(machine: Gpu, gpus: int = 1, request: int = 512, regions: int = 1, tile
         tile=table(gpus, max(tiles, 1), y.TILE_COLUMNS),
         unit_mask=table(gpus, 0, int(shape[y.SIZE_CUS])),
         link=wired.link,
-        route=np.array([*wired.routes[0, 1, True], (y.NONE, 0)], dtype=np.int64),
+        route=np.array([*wired.hops(0, 1, True), (y.NONE, 0)], dtype=np.int64),
     )
     return allocate(tables, BIN)
 
@@ -184,15 +184,13 @@ class LinkBench:
         self.fabric, self.number = fabric, dict[int, int]()
         self.sent: list[tuple[int, int, int, int, bool]] = []
         wired = wiring(System(gpu=gpu(), gpus=fabric.gpus, fabric=fabric), fabric.gpus)
-        lengths = np.cumsum([0, *(len(hops) + 1 for hops in wired.routes.values())]).tolist()
-        self.hops, self.first = wired.routes, dict(zip(wired.routes, lengths, strict=False))
-        rows = [hop for hops in wired.routes.values() for hop in (*hops, (y.NONE, 0))]
+        self.hops, self.first = wired.hops, wired.first
         self.machine = SimpleNamespace(
             clock=np.zeros(y.CLOCK_COLUMNS, dtype=np.int64),
             heap=np.zeros((1 << 14, 2), dtype=np.int64),
             request=np.zeros((1 << 12, y.REQ_COLUMNS), dtype=np.int64),
             link=wired.link,
-            route=np.array(rows, dtype=np.int64),
+            route=wired.route,
             link_run=np.zeros((len(wired.link), y.LINK_RUN_COLUMNS), dtype=np.int64),
             link_series=np.zeros((fabric.gpus, SERIES_BINS), dtype=np.int64),
         )

@@ -50,6 +50,18 @@ def test_a_run_alone_has_no_speedup_in_its_json(weft, tmp_path):
     assert "speedup" not in run
 
 
+def test_values_of_the_node_can_be_changed(weft, tmp_path):
+    two_nodes = ("--gemm", "2048,1024,1024", "--tp", "16", "--gpu", "h100-sxm", "--overlap", "sequential")
+
+    def rs_us(*changes):
+        assert weft(*two_nodes, *changes, "--json", tmp_path / "runs.json")[0] == 0
+        return json.loads((tmp_path / "runs.json").read_text())["runs"][0]
+
+    slow = rs_us("--set", "network.latency=50 us")
+    assert slow["changed"] == ["network.latency = 50 us"]
+    assert slow["rs_us"] > rs_us()["rs_us"] + 15 * 4
+
+
 def test_a_changed_value_is_named_and_matters(weft, tmp_path):
     def total_us(*changes):
         assert weft(*SMALL, *changes, "--json", tmp_path / "runs.json")[0] == 0
@@ -102,6 +114,10 @@ def test_every_gpu_of_an_explicit_run_has_its_trace(weft, tmp_path):
         (["--mode", "both"], "invalid value for '--mode'"),
         (["--gpu", "v100"], "unknown GPU 'v100'"),
         (["--set", "memory.bandwidth"], "does not assign a value"),
+        (["--set", "link.latnecy=1 us"], "unknown key; did you mean 'link.latency'?"),
+        (["--set", "memory=2 TB/s"], "this is a table; name one of its values, like 'memory.bandwidth'"),
+        (["--set", "wires=2"], "unknown key; known keys: compute.compute_units, compute.clock"),
+        (["--set", "network.latency=1 us"], "unknown key; "),
         (["--set", "memory.bandwidth=2"], "'2' has no unit"),
         (["--set", "memory.bandwidth=-2 TB/s"], "memory.bandwidth"),
         (["--request-bytes", "100"], "multiple of 64 B"),

@@ -21,7 +21,7 @@ from weft.lower.fit import most_resident
 from weft.lower.machine import machine_tables
 from weft.options import RunOptions
 from weft.program import build
-from weft.program.script import Phase, scripts
+from weft.program.plan import Phase, scripts
 
 KIB, MIB = 1024, 1 << 20
 TILING = ChannelTiling(

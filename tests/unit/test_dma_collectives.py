@@ -11,13 +11,13 @@ from state import check_drained, commands, dram_bytes, ended, now
 
 from weft import hardware
 from weft.engine import layout as y
+from weft.engine.state import Machine
 from weft.errors import InputError
 from weft.hardware import System
 from weft.kernels.copies import DmaGather
 from weft.lower.machine import machine_tables
 from weft.options import RunOptions
 from weft.program import Program, build
-from weft.result.collect import link_loads
 
 KIB, MIB, US = 1 << 10, 1 << 20, 1e-9
 MI300X = hardware.system("mi300x", 8)
@@ -30,6 +30,15 @@ OPTIONS = (
     {"broadcast": True},
     {"swap": True},
 )
+
+
+def link_loads(program: Program, m: Machine) -> dict[str, tuple[int, int]]:
+    """What each link carried [bytes], and how long it was busy [fs], by its name.
+
+    Where one GPU stands for all, links are its own; its ingress is not listed where it is as fast as its egress.
+    """
+    columns = m.link_run[:, (y.LINK_BYTES, y.LINK_BUSY)].tolist()
+    return {name: (bytes_, busy) for name, (bytes_, busy) in zip(program.link_names, columns, strict=True)}
 
 
 def built(moved: DmaGather, system: System = MI300X, count: int = 1, gpus: int = 1) -> Program:

@@ -5,7 +5,7 @@ import pytest
 from weft import hardware
 from weft.errors import InputError, SystemNamedError, UnknownNameError
 from weft.hardware import System
-from weft.lower.nodes import ring_link
+from weft.lower.machine import ring_link
 
 # Names
 

@@ -12,7 +12,7 @@ from weft.estimate import GEMM_PARAMETERS, Bound, gemm_kernel, ranked_plans
 from weft.estimate.gemm import effective_rates
 from weft.estimate.target import target
 from weft.graph import DTYPE_BYTES, Gemm
-from weft.graph.tensor import OUTPUT_DTYPES
+from weft.graph.op import OUTPUT_DTYPES
 from weft.library.tiles import candidates
 
 GPUS = [name for name in hardware.gpu_names() if name != "t3-paper"]

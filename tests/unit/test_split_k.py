@@ -23,9 +23,8 @@ from weft.kernels import (
     tile_table,
 )
 from weft.lower import lower
-from weft.lower.chunked import ChunkedGather, ChunkedScatter
-from weft.lower.flux import GatherGemm, GemmScatter
-from weft.lower.tile import tiling_for
+from weft.lower.fit import tiling_for
+from weft.lower.fused import ChunkedGather, ChunkedScatter, GatherGemm, GemmScatter
 from weft.models import SubLayer
 from weft.options import RunOptions
 from weft.parallel import split

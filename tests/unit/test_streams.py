@@ -14,7 +14,7 @@ from weft.engine import layout as y
 from weft.errors import InputError, UnknownNameError
 from weft.graph import Gemm
 from weft.hardware import System
-from weft.hardware.ring_kernels import GENERATIONS, ring_kernels
+from weft.hardware.systems import GENERATIONS, ring_kernels
 from weft.kernels import GemmTiling
 from weft.kernels.channels import ChannelRing, ChannelTiling
 from weft.kernels.copies import DmaGather

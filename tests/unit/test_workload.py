@@ -3,10 +3,11 @@ import re
 
 import pytest
 
-from weft import models
+from weft import hardware, models
 from weft.errors import ConfigError, InputError, UnknownNameError
-from weft.graph import Gemm
+from weft.graph import Collective, Gemm, concurrent
 from weft.models import SUBLAYERS, SubLayer, Transformer, load_model, model_names, sublayer
+from weft.schedule import SHARING
 
 FIELDS = {
     "name": "'m'",
@@ -158,6 +159,14 @@ def test_a_model_file_that_breaks_a_rule_is_named_with_the_rule(tmp_path, change
         load_model(model_file(tmp_path, **changes))
     for word in ["model.toml", *words]:
         assert word in str(caught.value)
+
+
+def test_the_operators_of_a_graph_stand_once_each_in_launch_order():
+    moved, product = Collective("all_gather", 1 << 20, 4), Gemm(64, 64, 64)
+    graph = concurrent(product, moved, gemms=3, collectives=2)
+    assert list(graph.operators.items()) == [("all_gather", moved), ("gemm", product)]
+    first = SHARING["streams"].apply(graph, hardware.gpu("t3-paper"))
+    assert list(first.operators) == list(dict.fromkeys(node.name for node in first)) == ["gemm", "all_gather"]
 
 
 def test_a_model_can_be_described_in_python():

@@ -90,8 +90,8 @@ def set_option(what: str = "the GPU") -> Callable[[F], F]:
     )
 
 
-def gpu_options(default: str | None = None) -> Callable[[F], F]:
-    """Add --gpu, which must be given without a default, and --set."""
+def gpu_options(default: str | None = None, changed: str = "the GPU") -> Callable[[F], F]:
+    """Add --gpu, which must be given without a default, and --set of a value of what is `changed`."""
     rule: dict[str, Any] = {"required": True} if default is None else {"default": default, "show_default": True}
     gpu = click.option(
         "--gpu",
@@ -99,7 +99,7 @@ def gpu_options(default: str | None = None) -> Callable[[F], F]:
         help="The GPU: a name from 'weft hardware list', or a TOML file.",
         **rule,
     )
-    return together(gpu, set_option())
+    return together(gpu, set_option(changed))
 
 
 def request_option(default: str = "as suits the GPU") -> Callable[[F], F]:

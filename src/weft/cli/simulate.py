@@ -17,7 +17,6 @@ from weft.cli.options import (
     file_option,
     folder_option,
     gpu_options,
-    machine,
     parse_collective,
     parse_split,
     refuse_given,
@@ -33,7 +32,7 @@ from weft.errors import InputError, UnknownNameError, join_or
 
 if TYPE_CHECKING:
     from weft.graph import Collective, Gemm, Graph
-    from weft.hardware import Gpu
+    from weft.hardware import Gpu, System
     from weft.options import RunOptions
     from weft.result import Comparison
     from weft.schedule import Sharing
@@ -114,7 +113,7 @@ _COUNTED = ("engines", "engines_per_peer", "threads")
     help="Which loop of --beside the host launches first.  [default: the collective where it has priority, "
     "else the GEMM]",
 )
-@gpu_options("t3-paper")
+@gpu_options("t3-paper", changed="the GPU, its node or its library")
 @request_option("512, with --beside as suits the GPU")
 @file_option("--json", "json_file", "Write every run as JSON.")
 @file_option(
@@ -163,18 +162,25 @@ def _sub_layer(
     gpu: str, assignments: tuple[str, ...], **_beside: Any,
 ) -> Comparison:  # fmt: skip
     """A sub-layer under --overlap, beside the baseline and those of --compare if there are any."""
-    import weft
     from weft.result import Comparison
+    from weft.run import compare as compare_overlaps
+    from weft.run import simulate as simulate_one
 
     chosen = overlap or "t3-mca"
-    _refuse_sharing(chosen, split, copies)
+    _check_overlap(chosen, compare or (), split, copies, traced)
     refuse_given("without --beside", "ranks", "loops", "first")
     layer = _layer(model, sublayer, gemm, tp, dtype)
-    _check_overlaps(chosen, compare or (), traced)
-    on = machine(gpu, assignments)
+    on = _machine(gpu, assignments, tp)
     if compare is None:
-        return Comparison({chosen: weft.simulate(layer, on, chosen, options)})
-    return weft.compare(layer, on, (*compare, chosen), options)
+        return Comparison({chosen: simulate_one(layer, on, chosen, options)})
+    return compare_overlaps(layer, on, (*compare, chosen), options)
+
+
+def _machine(gpu: str, assignments: tuple[str, ...], ranks: int) -> System:
+    """`ranks` GPUs with the values that --set changes, also of their nodes; InputError for what cannot be."""
+    from weft import hardware
+
+    return hardware.system(hardware.gpu(gpu), gpus=ranks).replace(dict(map(hardware.parse_assignment, assignments)))
 
 
 def _layer(model: str | None, name: str | None, gemm: tuple[int, ...] | None, tp: int, dtype: str) -> Graph:
@@ -189,25 +195,16 @@ def _layer(model: str | None, name: str | None, gemm: tuple[int, ...] | None, tp
     return split(SubLayer.custom(*three_sizes(gemm), dtype), tp)
 
 
-def _check_overlaps(overlap: str, compared: tuple[str, ...], traced: bool) -> None:
-    from weft.schedule import Ideal, find_pass
+def _check_overlap(
+    overlap: str, compared: tuple[str, ...], split: str | None, copies: tuple[str, ...] | None, traced: bool
+) -> None:
+    """Raise InputError for an overlap that a sub-layer has no use for, or an option of one that shares a GPU."""
+    from weft.schedule import SHARING, Ideal, find_pass
 
-    for name in compared:
-        find_pass(name)
-    if isinstance(find_pass(overlap), Ideal) and traced:
+    if overlap in (*SHARING, ALL):
         raise InputError(
-            f"'{overlap}' is computed, not simulated: it has no trace; choose another --overlap, like t3-mca"
-        )
-
-
-def _refuse_sharing(name: str, split: str | None, copies: tuple[str, ...] | None) -> None:
-    """Raise InputError for a way to share a GPU, or an option of one, where nothing runs beside the GEMM."""
-    from weft.schedule import SHARING
-
-    if name in (*SHARING, ALL):
-        raise InputError(
-            f"overlap '{name}' shares a GPU between kernels that do not depend on each other, but those of a sub-layer "
-            f"do; give --gemm M,N,K --beside all_gather:896MiB --overlap {name}"
+            f"overlap '{overlap}' shares a GPU between kernels that do not depend on each other, but those of a "
+            f"sub-layer do; give --gemm M,N,K --beside all_gather:896MiB --overlap {overlap}"
         )
     for given, what in (
         (split, f"--split {split} shares compute units with"),
@@ -215,6 +212,12 @@ def _refuse_sharing(name: str, split: str | None, copies: tuple[str, ...] | None
     ):
         if given is not None:
             raise InputError(f"{what} --beside, which is missing; add it or leave it out")
+    for name in compared:
+        find_pass(name)
+    if isinstance(find_pass(overlap), Ideal) and traced:
+        raise InputError(
+            f"'{overlap}' is computed, not simulated: it has no trace; choose another --overlap, like t3-mca"
+        )
 
 
 def _beside(
@@ -230,19 +233,19 @@ def _beside(
         if value is not None:
             raise InputError(f"--beside takes no --{name}; it runs --gemm and the collective alone")
     refuse_given("beside --beside, whose GPUs --ranks counts", "tp")
-    on = machine(gpu, assignments)
-    passes = _sharing(overlap or "streams", split, copies or (), first, on)
+    _check_counts(loops, ranks)
+    on = _machine(gpu, assignments, ranks)
+    passes = _sharing(overlap or "streams", split, copies or (), first, on.gpu)
     if gemm is None:
         raise InputError("--beside needs the GEMM of one GPU: give --gemm M,N,K, like 8192,8192,8192")
     shape = Gemm(*three_sizes(gemm), dtype)
-    _check_counts(loops, ranks)
     moved = Collective(*parse_collective(beside), ranks, dtype)
     graph = _loops(shape, moved, loops or (4,), on, passes[0], options)
     return weft.compare(graph, on, passes, options)
 
 
 def _loops(
-    gemm: Gemm, moved: Collective, loops: tuple[int, ...], on: Gpu, overlap: Sharing, options: RunOptions
+    gemm: Gemm, moved: Collective, loops: tuple[int, ...], on: System, overlap: Sharing, options: RunOptions
 ) -> Graph:
     import weft
 

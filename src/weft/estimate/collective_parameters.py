@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weft.catalog.fields import Quantity
+from weft.catalog import Quantity
 from weft.estimate.answer import Parameter
 from weft.library.collectives import ONE_STEP, canonical
 from weft.library.profiles import Profile, values

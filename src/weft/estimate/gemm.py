@@ -12,7 +12,7 @@ from weft.estimate import gemm_kernel
 from weft.estimate.answer import Bound, Estimate, FloatArray, IntArray, floats
 from weft.estimate.target import Target
 from weft.graph import DTYPE_BYTES, Gemm
-from weft.graph.tensor import OUTPUT_DTYPES
+from weft.graph.op import OUTPUT_DTYPES
 from weft.kernels.gemm import main_loop_flops
 from weft.library.tiles import Candidate, candidates
 

@@ -3,18 +3,30 @@
 from collections.abc import Mapping
 
 from weft.graph.attention import Attention
-from weft.graph.collective import COLLECTIVES, Collective, Copy, Send
-from weft.graph.gemm import Gemm
+from weft.graph.collective import (
+    COLLECTIVES,
+    Collective,
+    Copy,
+    Send,
+    all_gather,
+    all_reduce,
+    all_to_all,
+    reduce_scatter,
+)
+from weft.graph.gemm import Gemm, gemm
 from weft.graph.graph import Edge, Graph, KernelChoice, Node, concurrent, gemm_queue
-from weft.graph.make import all_gather, all_reduce, all_to_all, gemm, reduce_scatter
-from weft.graph.op import Op
-from weft.graph.opaque import Opaque
+from weft.graph.op import DTYPE_BYTES, Op, Opaque, Tensor
 from weft.graph.operators import OPERATORS, operator
 from weft.graph.streaming import STREAMING, Streaming
-from weft.graph.tensor import DTYPE_BYTES, Tensor
 
 KINDS: Mapping[str, type[Op]] = {
-    kind.kind: kind for kind in (Gemm, Attention, Streaming, Collective, Send, Copy, Opaque)
+    Gemm.kind: Gemm,
+    Attention.kind: Attention,
+    Streaming.kind: Streaming,
+    Collective.kind: Collective,
+    Send.kind: Send,
+    Copy.kind: Copy,
+    Opaque.kind: Opaque,
 }
 """Every kind of operator by the name that files and tables use."""
 

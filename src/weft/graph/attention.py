@@ -9,10 +9,8 @@ import numpy as np
 
 from weft.errors import InputError, check_type
 from weft.graph.gemm import Gemm
-from weft.graph.op import Op
-from weft.graph.sizes import check_sizes, plain
+from weft.graph.op import Op, Tensor, check_dtype, check_sizes, plain
 from weft.graph.streaming import Streaming
-from weft.graph.tensor import Tensor, check_dtype
 
 
 @dataclass(frozen=True)

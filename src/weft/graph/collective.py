@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, cast
+
+import numpy.typing as npt
 
 from weft.errors import check_name
-from weft.graph.op import Op
-from weft.graph.sizes import check_sizes
-from weft.graph.tensor import DTYPE_BYTES, Tensor, check_dtype
-from weft.units import format_bytes
+from weft.graph.op import DTYPE_BYTES, Op, Tensor, check_dtype, check_sizes
+from weft.units import Dimension, format_bytes, parse
 
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "send_recv")
 """The collectives by name, as the libraries spell them."""
+RANKS = 8
+"""GPUs of a collective unless their number is given."""
 
 
 @dataclass(frozen=True)
@@ -124,3 +126,34 @@ class Copy(Op):
     def flops(self) -> int:
         """None."""
         return 0
+
+
+def all_reduce(bytes: npt.ArrayLike, ranks: npt.ArrayLike = RANKS, dtype: str = "bf16") -> Collective:
+    """An all-reduce of `bytes`, such as "64 MiB" or arrays of whole numbers, over `ranks` GPUs.
+
+    Raises UnitError for a text without a unit, and as `Collective` does.
+
+    >>> print(all_reduce("64 MiB"))
+    all_reduce of 64 MiB over 8 GPUs
+    """
+    return _collective("all_reduce", bytes, ranks, dtype)
+
+
+def reduce_scatter(bytes: npt.ArrayLike, ranks: npt.ArrayLike = RANKS, dtype: str = "bf16") -> Collective:
+    """A reduce-scatter of a whole input of `bytes`; arguments and errors as of `all_reduce`."""
+    return _collective("reduce_scatter", bytes, ranks, dtype)
+
+
+def all_gather(bytes: npt.ArrayLike, ranks: npt.ArrayLike = RANKS, dtype: str = "bf16") -> Collective:
+    """An all-gather of a whole output of `bytes`; arguments and errors as of `all_reduce`."""
+    return _collective("all_gather", bytes, ranks, dtype)
+
+
+def all_to_all(bytes: npt.ArrayLike, ranks: npt.ArrayLike = RANKS, dtype: str = "bf16") -> Collective:
+    """An all-to-all of `bytes` on each GPU, its own part included; arguments and errors as of `all_reduce`."""
+    return _collective("all_to_all", bytes, ranks, dtype)
+
+
+def _collective(name: str, bytes: npt.ArrayLike, ranks: npt.ArrayLike, dtype: str) -> Collective:
+    size = round(parse(bytes, Dimension.BYTES)) if isinstance(bytes, str) else bytes
+    return Collective(name, cast(int, size), cast(int, ranks), dtype)

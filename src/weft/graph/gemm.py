@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, cast
 
-from weft.graph.op import Op
-from weft.graph.sizes import check_sizes, is_one
-from weft.graph.tensor import DTYPE_BYTES, OUTPUT_DTYPES, Tensor, check_dtype
+import numpy as np
+import numpy.typing as npt
+
+from weft.graph.op import DTYPE_BYTES, OUTPUT_DTYPES, Op, Tensor, check_dtype, check_sizes
 
 
 @dataclass(frozen=True)
@@ -85,4 +86,13 @@ class Gemm(Op):
 
     def __str__(self) -> str:
         shape = f"{self.m} x {self.n} x {self.k} {self.dtype}"
-        return shape if is_one(self.batch) and self.batch == 1 else f"{self.batch} x {shape}"
+        return shape if np.ndim(self.batch) == 0 and self.batch == 1 else f"{self.batch} x {shape}"
+
+
+def gemm(m: npt.ArrayLike, n: npt.ArrayLike, k: npt.ArrayLike, dtype: str = "bf16", batch: npt.ArrayLike = 1) -> Gemm:
+    """C[m,n] = A[m,k] B[k,n], `batch` times; arrays broadcast in closed forms. Raises as `Gemm` does.
+
+    >>> gemm(8192, 8192, 1024).flops
+    137438953472
+    """
+    return Gemm(cast(int, m), cast(int, n), cast(int, k), dtype, cast(int, batch))

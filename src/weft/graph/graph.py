@@ -157,7 +157,7 @@ class Graph:
 
     @property
     def operators(self) -> Mapping[str, Op]:
-        """Every operator by name: the iterations of a loop stand once."""
+        """Every operator by name, in launch order: the iterations of a loop stand once."""
         return {node.name: node.op for node in self.nodes}
 
     @property

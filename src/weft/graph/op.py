@@ -1,11 +1,108 @@
-"""What an operator is: work with known FLOPs and a least number of bytes to move, on no machine yet."""
+"""Dimensions of operators: whole numbers, or arrays of them for closed forms."""
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, get_args
 
-from weft.graph.tensor import Tensor
+import numpy as np
+
+from weft.errors import InputError, check_name, check_type, shown
+
+LARGEST = 2**50
+"""Largest dimension of an operator: up to here whole numbers and their neighbours differ as floats."""
+
+
+def check_sizes(op: object, subject: str, least: Mapping[str, int], **called: str) -> None:
+    """Check some fields of an operator, each a whole number of at least so much, or an array of such numbers.
+
+    Arrays become arrays of floats. `subject` says what a field is, such as "{} of operator 'gelu'"; `called` names
+    fields that people call otherwise. Raises InputError for any other value, and for arrays that do not broadcast.
+    """
+    arrays: dict[str, tuple[int, ...]] = {}
+    for name, low in least.items():
+        value = getattr(op, name)
+        if type(value) is not int or not low <= value <= LARGEST:
+            value = _sizes(subject.format(called.get(name, name)), value, low)
+            object.__setattr__(op, name, value)
+        if not isinstance(value, int):
+            arrays[name] = value.shape
+    if not arrays:
+        return
+    try:
+        np.broadcast_shapes(*arrays.values())
+    except ValueError:
+        shapes = ", ".join(f"{name} {shape}" for name, shape in arrays.items())
+        raise InputError(f"{subject.format('the dimensions')} do not fit together: {shapes}") from None
+
+
+def _sizes(what: str, value: Any, low: int) -> Any:
+    rule = "it must be a whole number " + ("above zero" if low == 1 else f"of at least {low}")
+    try:
+        sizes = np.asarray(value, dtype=np.float64)
+    except OverflowError:
+        raise InputError(f"{what} is {shown(value)}; it must be at most {LARGEST}") from None
+    except (TypeError, ValueError):
+        raise InputError(f"{what} is {shown(value)}; {rule}") from None
+    if not sizes.size:
+        raise InputError(f"{what} is empty; {rule}, or an array of such numbers")
+    if sizes.ndim == 0 and np.isfinite(sizes) and sizes > LARGEST:
+        raise InputError(f"{what} is {shown(value)}; it must be at most {LARGEST}")
+    wrong = sizes[~((sizes >= low) & (sizes == np.floor(sizes)) & np.isfinite(sizes))]
+    if wrong.size or isinstance(value, bool):
+        raise InputError(f"{what} is {f'{wrong.flat[0]:g}' if wrong.size and sizes.ndim else shown(value)}; {rule}")
+    if np.any(sizes > LARGEST):
+        raise InputError(f"{what} is {np.max(sizes):.4g}; it must be at most {LARGEST}")
+    return sizes if sizes.ndim else int(sizes)
+
+
+def plain(value: Any) -> Any:
+    """A number computed from dimensions as a whole number; an array as it is."""
+    return value if np.ndim(value) else int(value)
+
+
+DTYPE_BYTES = {"fp16": 2, "bf16": 2, "fp8": 1, "int8": 1, "tf32": 4, "fp32": 4, "fp64": 8}
+"""Bytes per element of the number formats that matrix units take; tf32 is fp32 data, rounded as it is multiplied."""
+OUTPUT_DTYPES = {"fp8": "bf16", "int8": "bf16", "tf32": "fp32"}
+"""What a product of 8-bit operands is written as: kernels scale their 32-bit sums and round them to 16 bits."""
+Role = Literal["activation", "weight", "gradient", "state", "buffer"]
+"""What a tensor is to the model; a buffer is scratch memory of one operator."""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """An array of `shape` elements of `dtype`.
+
+    In closed forms dimensions may be arrays. Raises InputError for an empty or negative dimension, UnknownNameError for
+    an unknown dtype or role.
+
+    >>> Tensor((8192, 4256), "fp16").bytes
+    69730304
+    """
+
+    shape: tuple[int, ...]
+    dtype: str = "bf16"
+    role: Role = "activation"
+
+    def __post_init__(self) -> None:
+        for size in self.shape:
+            if np.ndim(size) == 0 and size < 1:
+                raise InputError(f"a tensor has the shape {self.shape}; every dimension must be at least 1")
+        check_dtype(self.dtype)
+        check_name("role of a tensor", self.role, get_args(Role))
+
+    @property
+    def bytes(self) -> int:
+        """Size of the data [bytes]."""
+        return math.prod(self.shape) * DTYPE_BYTES[self.dtype]
+
+
+def check_dtype(dtype: str) -> None:
+    """Raise UnknownNameError for a number format that there is not."""
+    check_name("dtype", dtype, DTYPE_BYTES)
 
 
 class Op(ABC):
@@ -42,3 +139,46 @@ class Op(ABC):
     def least_bytes(self) -> int:
         """Least memory traffic: everything read once, everything written once [bytes]."""
         return sum(tensor.bytes for tensor in (*self.reads, *self.writes))
+
+
+@dataclass(frozen=True)
+class Opaque(Op):
+    """`name` computes `flops`, and moves `bytes` in all, of which it writes `written`.
+
+    Matrix units compute it in `matrix_dtype` (None: vector units do). Raises InputError for what is no whole number of
+    at least 0, UnknownNameError for an unknown dtype.
+
+    >>> Opaque("top-k", flops=10**9, bytes=1 << 28).least_bytes
+    268435456
+    """
+
+    kind: ClassVar[str] = "opaque"
+
+    name: str
+    flops: int = 0
+    bytes: int = 0
+    written: int = 0
+    matrix_dtype: str | None = None
+
+    def __post_init__(self) -> None:
+        check_type("the name of an operator", self.name, str, "give a text, like 'top-k'")
+        check_sizes(self, f"{{}} of operator '{self.name}'", {"flops": 0, "bytes": 0, "written": 0})
+        if self.matrix_dtype is not None:
+            check_dtype(self.matrix_dtype)
+
+    @property
+    def reads(self) -> tuple[Tensor, ...]:
+        """What it reads, as bytes."""
+        return _bytes(self.bytes - self.written)
+
+    @property
+    def writes(self) -> tuple[Tensor, ...]:
+        """What it writes, as bytes."""
+        return _bytes(self.written)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def _bytes(count: int) -> tuple[Tensor, ...]:
+    return () if np.ndim(count) == 0 and count == 0 else (Tensor((count,), "int8", "buffer"),)

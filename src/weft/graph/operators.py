@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -56,37 +56,35 @@ class Operator:
         return ", ".join(f"[{name}={optional[name]}]" if name in optional else name for name in self.dimensions)
 
 
-def _streaming(name: str) -> Operator:
-    kind, fields = STREAMING[name], ("rows", "columns")
-
-    def make(dtype: str, **sizes: Any) -> Streaming:
-        named = dict(zip(kind.dimensions, fields, strict=False))
-        return Streaming(name, dtype=dtype, **{named.get(key, key): size for key, size in sizes.items()})
-
-    if name != "elementwise":
-        return Operator(name, kind.about, kind.dimensions, make)
-    tensors = {"inputs": "tensors read", "outputs": "tensors written"}
-    return Operator(name, kind.about, {**kind.dimensions, **tensors}, make, {"inputs": 1, "outputs": 1})
+def _streaming(name: str, dtype: str, **sizes: Any) -> Streaming:
+    named = dict(zip(STREAMING[name].dimensions, ("rows", "columns"), strict=False))
+    return Streaming(name, dtype=dtype, **{named.get(key, key): size for key, size in sizes.items()})
 
 
-_DECLARED = (
-    *map(_streaming, STREAMING),
-    Operator(
+OPERATORS: dict[str, Operator] = {}
+"""The declared operators by name."""
+for _name, _kind in STREAMING.items():
+    OPERATORS[_name] = Operator(_name, _kind.about, _kind.dimensions, partial(_streaming, _name))
+OPERATORS["elementwise"] = replace(
+    OPERATORS["elementwise"],
+    dimensions={**STREAMING["elementwise"].dimensions, "inputs": "tensors read", "outputs": "tensors written"},
+    defaults={"inputs": 1, "outputs": 1},
+)
+OPERATORS |= {
+    "attention_batched": Operator(
         "attention_batched",
         "Attention as two batched GEMMs with a softmax between: three kernels.",
         _ATTENTION,
         partial(Attention, fused=False),
     ),
-    Operator(
+    "attention_fused": Operator(
         "attention_fused",
         "Attention as one kernel that keeps the scores on chip.",
         _ATTENTION | {"kv_heads": "key and value heads (0: as many as query heads)", "causal": "1: masked"},
         Attention,
         {"kv_heads": 0, "causal": 0},
     ),
-)
-OPERATORS: Mapping[str, Operator] = {entry.name: entry for entry in _DECLARED}
-"""The declared operators by name."""
+}
 
 
 def operator(name: str, dtype: str = "fp16", **sizes: Any) -> Op:

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from weft.errors import InputError, check_name
-from weft.graph.op import Op
-from weft.graph.sizes import check_sizes
-from weft.graph.tensor import Tensor, check_dtype
+from weft.graph.op import Op, Tensor, check_dtype, check_sizes
 
 EXP, DIVIDE, ERF, RANDOM = 6, 6, 12, 20
 """Vector operations of an exponential, a division (each with one special function), an error function, and a random

@@ -7,12 +7,10 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from weft.catalog.files import Shelf, is_file
-from weft.catalog.sourced import read_toml
+from weft.catalog import Shelf, is_file, read_toml
 from weft.errors import InputError, SystemNamedError, UnknownNameError, check_type, check_whole
 from weft.hardware.gpus import Gpu
-from weft.hardware.nodes import Node
-from weft.hardware.systems import System
+from weft.hardware.systems import Node, System
 
 Described = str | Path | Gpu | Node | System
 """What `system` takes: a name, a TOML file, or a description."""
@@ -49,7 +47,7 @@ def node_names() -> list[str]:
 @cache
 def known_nodes() -> tuple[Node, ...]:
     """The nodes of the catalogue."""
-    return tuple(map(_node, node_names()))
+    return tuple(map(_node, _NODES.names()))
 
 
 def gpu(name: str | Path | Gpu) -> Gpu:
@@ -66,13 +64,13 @@ def gpu(name: str | Path | Gpu) -> Gpu:
         if _describes_node(Path(name)):
             raise SystemNamedError(str(name), _node(name).gpu.name)
         return _read_gpu(name)
-    known = _gpu_keys().get(_gpu_key(str(name)))
+    known = str(name) if str(name) in _GPUS.names() else _gpu_keys().get(_gpu_key(str(name)))
     if known is not None:
         return _known_gpu(known)
     try:
         found = system(name)
     except InputError:
-        raise UnknownNameError("GPU", str(name), gpu_names()) from None
+        raise UnknownNameError("GPU", str(name), _GPUS.names()) from None
     raise SystemNamedError(str(name), found.gpu.name)
 
 
@@ -107,7 +105,7 @@ def _of_text(text: str | Path, gpus: int | None, nodes: int | None) -> Node | Sy
     hints = [part.strip() for inner in re.findall(r"\(([^)]*)\)", rest) for part in inner.split(",")]
     name = _gpu_meant(re.sub(r"\([^)]*\)", " ", rest), hints)
     if name is None:
-        raise UnknownNameError("system", str(text), [*node_names(), *gpu_names()])
+        raise UnknownNameError("system", str(text), [*_NODES.names(), *_GPUS.names()])
     stated, hinted = _hinted(hints, name)
     return _of_gpu(_known_gpu(name), count or gpus, stated or nodes, hinted)
 
@@ -195,7 +193,7 @@ def _gpu_key(text: str, capacity: bool = True) -> frozenset[str]:
 def _gpu_keys() -> dict[frozenset[str], str]:
     """Name by key, of every name, title and alias in the catalogue; keys without a size point there too."""
     found: dict[frozenset[str], str] = {}
-    known = [_known_gpu(name) for name in gpu_names()]
+    known = [_known_gpu(name) for name in _GPUS.names()]
     for capacity in (True, False):
         for one in known:
             for text in (one.name, *one.aliases, one.title):
@@ -231,6 +229,6 @@ def _describes_node(file: Path, unless_gpu: bool = False) -> bool:
         if "gpu" in document or not isinstance(base, str):
             return "gpu" in document
         if not is_file(base):
-            return base in node_names() or (unless_gpu and base not in gpu_names())
+            return base in _NODES.names() or (unless_gpu and base not in _GPUS.names())
         file = file.parent / base
     return False

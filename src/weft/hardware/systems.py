@@ -1,19 +1,183 @@
-"""Several GPUs and how they are connected."""
+"""Several GPUs: servers as they are sold, systems of them, and what the kernels of a collective library cost there."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Self
+from functools import cache
+from importlib import resources
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, InstanceOf, ValidationError, model_validator
 
-from weft.catalog.fields import Count, Delay
-from weft.catalog.sourced import Part, Provenance, Rules, Sourced, broken_rule, is_path, translated, unknown_key
+from weft.catalog import (
+    Bytes,
+    BytesPerSecond,
+    Count,
+    CountOrNone,
+    Delay,
+    Part,
+    Provenance,
+    Rules,
+    Seconds,
+    Share,
+    Sourced,
+    broken_rule,
+    is_path,
+    read_leaves,
+    read_toml,
+    translated,
+    unknown_key,
+)
 from weft.errors import InputError, check_type
 from weft.hardware.fabric import Fabric
 from weft.hardware.gpus import Gpu
-from weft.hardware.nodes import Node
-from weft.hardware.ring_kernels import RingKernels, ring_kernels
+
+GENERATIONS = ("ampere", "hopper", "blackwell", "cdna")
+_FILE = "ring_kernels.toml"
+
+
+class KernelCost(Part):
+    """What a kernel of one protocol costs.
+
+    `start` [s] passes from its launch to its first load, `sync` [s] from a slice's arrival to the receiver's next load;
+    a workgroup keeps `in_flight` bytes in flight; its stores reach the share `link` of the link's payload rate.
+    """
+
+    start: Delay
+    sync: Delay
+    in_flight: Bytes
+    link: Share
+
+
+class RingKernels(Sourced):
+    """The costs of a library's ring kernels by protocol, of those that push to all peers in one step, and of `pairs`.
+
+    `pairs` is what a workgroup of large sends and receives keeps in flight in either direction [bytes].
+    """
+
+    _optional: ClassVar[tuple[str, ...]] = ("direct_",)
+    ll: KernelCost
+    ll128: KernelCost
+    simple: KernelCost
+    direct_ll: KernelCost | None = None
+    direct_simple: KernelCost | None = None
+    pairs: Bytes
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.ll, self.ll128, self.simple, self.direct_ll, self.direct_simple, self.pairs))
+
+    def cost(self, kernel: str) -> KernelCost:
+        """The costs of "ll", "ll128", "simple", "direct_ll" or "direct_simple"; InputError if the library lacks it."""
+        found: KernelCost | None = getattr(self, kernel)
+        if found is None:
+            raise InputError(
+                f"no '{self.name}.{kernel}' kernel is known: libraries push to all peers in one step on AMD's GPUs "
+                "alone; take another algorithm, such as 'ring'"
+            )
+        return found
+
+
+@cache
+def ring_kernels(vendor: str, architecture: str) -> RingKernels:
+    """What the library costs on a generation of GPUs: "cdna" serves all of AMD's, "ampere" also unknown ones."""
+    name = "cdna" if vendor == "amd" else architecture if architecture in GENERATIONS else "ampere"
+    table = read_toml(resources.files("weft.hardware") / "catalog" / _FILE)[name]
+    label = f"{_FILE}: {name}"
+    return RingKernels.from_leaves({"name": name}, read_leaves(table, RingKernels.rules(), label), label)
+
+
+Topology = Literal["ring", "switch", "mesh", "hybrid", "pcie"]
+"""How the GPUs of a node are joined: "hybrid" by the links in `edges`, "pcie" by the host, but for `edges`."""
+
+
+class Network(Part):
+    """The network between nodes: what each GPU has of it in one direction, and its latency.
+
+    `launch` is what its transport adds to the start of a collective beyond what a library takes on InfiniBand.
+    """
+
+    kind: str
+    bandwidth: BytesPerSecond
+    latency: Seconds
+    launch: Delay = 0.0
+
+
+class Node(Sourced):
+    """A server as it is sold: equal GPUs, what joins them, and its network; any number of nodes makes a cluster.
+
+    `links_per_pair` joins each two GPUs of a mesh; `edges` lists (GPU, GPU, links) where the graph is irregular,
+    `lanes` there (GPUs, one-directional rings, one link wide, that so many close at once). `switch_reduces` says
+    whether the switch sums (NVLS). `usual` marks the node that a GPU's bare name means.
+    """
+
+    _texts: ClassVar[tuple[str, ...]] = ("topology", "switch_reduces", "edges", "lanes", "network.kind")
+    _optional: ClassVar[tuple[str, ...]] = (
+        "links_per_pair", "switch_reduces", "edges", "lanes", "network.launch"
+    )  # fmt: skip
+    title: str
+    description: str
+    aliases: tuple[str, ...] = ()
+    usual: bool = False
+    gpu: Gpu
+    gpus_per_node: Count
+    topology: Topology
+    links_per_pair: CountOrNone = 0
+    switch_reduces: bool = False
+    edges: tuple[tuple[int, int, int], ...] = ()
+    lanes: tuple[tuple[int, int], ...] = ()
+    network: Network
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.gpu, self.gpus_per_node, self.topology, self.network))
+
+    @property
+    def link_bandwidth(self) -> float:
+        """What one link of a GPU carries in one direction, by its data sheet [bytes/s]; 0 without links."""
+        return self.gpu.link.bandwidth / self.gpu.link.links if self.gpu.link.links else 0.0
+
+    def links_between(self, first: int, second: int) -> int:
+        """How many links join two GPUs of a node directly; none behind a switch."""
+        if self.topology == "mesh":
+            return self.links_per_pair if first != second else 0
+        return sum(links for *pair, links in self.edges if {first, second} == set(pair))
+
+    def bandwidth_among(self, gpus: int) -> float:
+        """Peak that each of `gpus` GPUs of one node can send to the others, in one direction [bytes/s].
+
+        Raises InputError unless 2 <= `gpus` <= `gpus_per_node`.
+        """
+        if not 2 <= gpus <= self.gpus_per_node:
+            raise InputError(
+                f"{self.name} has {self.gpus_per_node} GPUs in a node; ask for 2 to {self.gpus_per_node}, not {gpus}"
+            )
+        if self.topology == "mesh":
+            return self.link_bandwidth * self.links_per_pair * (gpus - 1)
+        if self.topology == "hybrid":
+            fitting = [wide for size, wide in sorted(self.lanes) if size <= gpus]
+            return self.link_bandwidth * (fitting[-1] if fitting else 1)
+        if self.topology == "pcie":
+            bridged = gpus == 2 and self.links_between(0, 1)
+            return self.gpu.link.bandwidth if bridged else self.gpu.host.bandwidth
+        return self.gpu.link.bandwidth
+
+    def with_gpu(self, gpu: Gpu) -> Self:
+        """The same node with another description of its GPU, such as a calibrated one."""
+        return self.model_copy(update={"gpu": gpu})
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.topology == "mesh" and not self.links_per_pair:
+            raise broken_rule("links_per_pair must be at least 1 in a mesh")
+        if self.topology == "hybrid" and not self.edges:
+            raise broken_rule("edges must list the links of a hybrid topology, like [[0, 1, 4], [0, 2, 1]]")
+        for first, second, links in self.edges:
+            if first == second or links < 1 or not all(0 <= end < self.gpus_per_node for end in (first, second)):
+                raise broken_rule(
+                    f"edges holds [{first}, {second}, {links}], but an edge names two different GPUs from 0 to "
+                    f"{self.gpus_per_node - 1} and at least one link"
+                )
+        return self
+
 
 _LIBRARY = "library."
 
@@ -128,16 +292,17 @@ class System(Part):
     @property
     def changes(self) -> tuple[str, ...]:
         """What the user set, as texts such as "memory.bandwidth = 2 TB/s"."""
-        return tuple(f"{path} = {p.text}" for path, p in self.provenance.items() if p.kind == "set by user")
+        own = (*self.gpu.changes, *(self.node.changes if self.node else ()))
+        return (*own, *(f"{_LIBRARY}{change}" for change in self.library.changes))
 
     def replace(self, values: Mapping[str, Any]) -> Self:
         """A copy with the values at the given paths replaced, such as {"link.bandwidth": "300 GB/s"}.
 
         Raises ConfigError for an unknown path (naming the nearest), a missing unit, or a broken rule.
         """
-        check_type(
-            "what to replace", values, Mapping, 'give values by their paths, like {"link.bandwidth": "300 GB/s"}'
-        )
+        check_type("what to replace", values, Mapping, 'give values by path, like {"link.bandwidth": "300 GB/s"}')
+        if not values:
+            return self
         split: dict[str, dict[str, Any]] = {}
         for path, value in values.items():
             part, own = self._part(path)

@@ -2,15 +2,18 @@
 
 from weft.kernels.gemm import (
     GemmTiling,
+    adding_kernel,
     claims,
     gemm_kernel,
     operand_sizes,
+    operands,
     over_dies,
     running_clock,
+    stored_sizes,
+    sums,
     tile_table,
 )
 from weft.kernels.ring import RingTiling, gather_kernel, near_memory_reduce_kernel, reduce_kernel, sum_kernel
-from weft.kernels.split import adding_kernel, stored_sizes, sums
 
 __all__ = [
     "GemmTiling",
@@ -21,6 +24,7 @@ __all__ = [
     "gemm_kernel",
     "near_memory_reduce_kernel",
     "operand_sizes",
+    "operands",
     "over_dies",
     "reduce_kernel",
     "running_clock",

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from weft.hardware import Gpu
 from weft.program import Buffer, ChunkRule, Kernel, Load, Phase, RemoteMap, Store, Wait
-from weft.program.rules import PLAIN_STORE
+from weft.program.plan import PLAIN_STORE
 from weft.units import to_fs
 
 ALIGNMENT = 512
@@ -61,6 +61,19 @@ class ChannelTiling:
     def on_wire(self, data: int) -> int:
         """Bytes that `data` bytes take in the buffer and on the link."""
         return round(data * self.wire)
+
+    def pieces(self, data: int, piece: int, *, wired: bool = False) -> tuple[int, int]:
+        """Bytes of each of the pieces of `piece` bytes that `data` bytes are moved in, and of the last one.
+
+        Those that they take in the buffer and on the link where they are `wired`.
+        """
+        unit, whole = (self.on_wire(piece), self.on_wire(data)) if wired else (piece, data)
+        return unit, whole - (-(-data // piece) - 1) * unit
+
+    def kernel(self, name: str, phases: tuple[Phase, ...], script_of: tuple[int, ...] = ()) -> Kernel:
+        """The kernel of the channels, a workgroup each."""
+        registers = self.threads * self.registers_per_thread * 4
+        return Kernel(name, self.channels, self.threads, registers, self.lds, phases, script_of=script_of)
 
 
 @dataclass(frozen=True)
@@ -119,7 +132,6 @@ class ChannelRing:
         return self.tiling.channels * sum(self.tiling.on_wire(part.data) for part in slices)
 
     # -- buffers
-    # ----------------------------------------------------------------------------------------------
 
     def buffers(self, gpus: int) -> tuple[Buffer, ...]:
         """The data, the result and the receive buffer of each of `gpus` simulated GPUs."""
@@ -135,19 +147,10 @@ class ChannelRing:
         )
 
     # -- the script
-    # ---------------------------------------------------------------------------------------------
 
     def kernel(self, gpu: Gpu, name: str | None = None, earlier: int = 0) -> Kernel:
         """The kernel, as the one after `earlier` others through the same buffers."""
-        tiling = self.tiling
-        return Kernel(
-            name=name or self.collective,
-            workgroups=tiling.channels,
-            threads=tiling.threads,
-            registers=tiling.threads * tiling.registers_per_thread * 4,
-            lds=tiling.lds,
-            phases=tuple(self._phases(gpu, earlier)),
-        )
+        return self.tiling.kernel(name or self.collective, tuple(self._phases(gpu, earlier)))
 
     def _slices(self) -> Iterator[_Slice]:
         """Every slice that a channel deals with, in order: chunk after chunk, step after step."""
@@ -214,16 +217,24 @@ class ChannelRing:
         in_flight = (copies and self.tiling.copying) or self.tiling.in_flight
         piece = min(in_flight // self.tiling.slots, part.data)
         operator = "reduce_scatter" if self._adds(part.position) else "all_gather"
-        loads = []
+        unit, last = self.tiling.pieces(part.data, piece)
+        wired, wired_last = self.tiling.pieces(part.data, piece, wired=True)
+        offset = part.position % self.ranks * self.share + part.offset
+        loads, stores = [], []
         if own:
-            loads.append(self._load("data", part, piece, operator))
+            loads.append(Load("data", 0, unit, last, operator, row_stride=self.lane, step_stride=unit, offset=offset))
         if source is not None:
-            loads.append(self._staged_load(source, part, piece, operator))
-        stores = []
+            buffer, slot = source
+            arrived = Load(buffer, 0, wired, wired_last, operator, row_stride=self.fifo, step_stride=wired, offset=slot)
+            loads.append(arrived)
         if target is not None:
-            stores.append(self._send(target, part, piece))
+            buffer, slot = target
+            sender = "reduce_scatter" if buffer == "staged" else "all_gather"
+            stores.append(Store(buffer, sender, 0, wired, wired, wired_last, self.fifo, slot))
         if self._keeps(part.position):
-            stores.append(self._keep(part, piece))
+            scatters = self.collective == "reduce_scatter"
+            keeper, kept = ("reduce_scatter", part.offset) if scatters else ("all_gather", offset)
+            stores.append(Store("collected", keeper, 0, unit, unit, last, self.lane, kept))
         adds = (len(loads) - 1) * piece // self.element_bytes
         rate = gpu.compute.vector_flops_per_clock if self.element_bytes > 1 else BYTE_ADDS_PER_CLOCK
         return Phase(
@@ -236,34 +247,6 @@ class ChannelRing:
             wait=wait,
             delay_fs=to_fs(self.tiling.start if part.first_of_kernel else 0.0 if wait is None else self.tiling.sync),
         )
-
-    def _load(self, buffer: str, part: _Slice, piece: int, operator: str) -> Load:
-        last = part.data - (-(-part.data // piece) - 1) * piece
-        position = part.position % self.ranks
-        offset = position * self.share + part.offset
-        return Load(buffer, 0, piece, last, operator, row_stride=self.lane, step_stride=piece, offset=offset)
-
-    def _staged_load(self, source: tuple[str, int], part: _Slice, piece: int, operator: str) -> Load:
-        unit, last = self._wire_piece(part, piece)
-        buffer, slot = source
-        return Load(buffer, 0, unit, last, operator, row_stride=self.fifo, step_stride=unit, offset=slot)
-
-    def _send(self, target: tuple[str, int], part: _Slice, piece: int) -> Store:
-        unit, last = self._wire_piece(part, piece)
-        buffer, slot = target
-        operator = "reduce_scatter" if buffer == "staged" else "all_gather"
-        return Store(buffer, operator, 0, unit, unit, last, self.fifo, slot)
-
-    def _keep(self, part: _Slice, piece: int) -> Store:
-        last = part.data - (-(-part.data // piece) - 1) * piece
-        operator = "reduce_scatter" if self.collective == "reduce_scatter" else "all_gather"
-        position = 0 if self.collective == "reduce_scatter" else part.position % self.ranks
-        offset = position * self.share + part.offset
-        return Store("collected", operator, 0, piece, piece, last, self.lane, offset)
-
-    def _wire_piece(self, part: _Slice, piece: int) -> tuple[int, int]:
-        unit = self.tiling.on_wire(piece)
-        return unit, self.tiling.on_wire(part.data) - (-(-part.data // piece) - 1) * unit
 
 
 def _to(buffer: str, operator: str) -> ChunkRule:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from weft.errors import InputError
 from weft.hardware import Gpu
 from weft.program import Buffer, ChunkRule, Command, DmaMap, Kernel
-from weft.program.script import Wait
+from weft.program.plan import Wait
 from weft.units import to_fs
 
 ALIGNMENT = 4096

@@ -10,16 +10,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from weft.hardware import Gpu
 from weft.kernels.channels import ALIGNMENT, ChannelTiling
 from weft.program import Buffer, ChunkRule, Kernel, Load, Phase, RemoteMap, Store, Wait
-from weft.program.rules import PLAIN_STORE
-from weft.program.script import scripts
+from weft.program.plan import PLAIN_STORE, scripts
 from weft.units import to_fs
 
 _Job = tuple[str, int, int]
 """What a workgroup does ("send", "receive" or "copy"), how many places ahead or behind the peer is, which part."""
+
+
+class _Place(NamedTuple):
+    """Where data lies: a chunk and the offset in it [bytes], and whether with flags between, as it is sent."""
+
+    buffer: str
+    position: int
+    offset: int
+    wired: bool = False
 
 
 @dataclass(frozen=True)
@@ -62,7 +71,6 @@ class DirectExchange:
         return (self.ranks - 1) * self.parts * self._staged
 
     # -- buffers
-    # ----------------------------------------------------------------------------------------------
 
     def buffers(self, gpus: int) -> tuple[Buffer, ...]:
         """The data, the result, and a receive buffer for every part of every peer, each of `gpus` simulated GPUs."""
@@ -82,20 +90,12 @@ class DirectExchange:
         return (distance - 1) * self.parts + index
 
     # -- the scripts
-    # ---------------------------------------------------------------------------------------------
 
     def kernel(self, gpu: Gpu, name: str | None = None, earlier: int = 0) -> Kernel:
         """The kernel, as the one after `earlier` others through the same buffers."""
         tiling, jobs = self.tiling, list(self._jobs())
-        return Kernel(
-            name=name or self.collective,
-            workgroups=tiling.channels,
-            threads=tiling.threads,
-            registers=tiling.threads * tiling.registers_per_thread * 4,
-            lds=tiling.lds,
-            phases=scripts(*(tuple(self._script(jobs[i :: tiling.channels], earlier)) for i in range(tiling.channels))),
-            script_of=tuple(range(tiling.channels)),
-        )
+        each = (tuple(self._script(jobs[i :: tiling.channels], earlier)) for i in range(tiling.channels))
+        return tiling.kernel(name or self.collective, scripts(*each), tuple(range(tiling.channels)))
 
     def _jobs(self) -> Iterator[_Job]:
         """All that is to do, what waits for nobody first."""
@@ -117,21 +117,20 @@ class DirectExchange:
     def _push(self, kind: str, distance: int, index: int, delay: float) -> Phase:
         """Load a part of the data, and store it at the peer or, one's own, into the result."""
         row = 0 if self.collective == "all_gather" else distance
-        load = self._load("data", 0, row * self.share + index * self.part, self.part, 1.0)
+        source = _Place("data", 0, row * self.share + index * self.part)
+        target = _Place("staged", self._place(distance, index), 0, wired=True)
         if kind == "copy":
-            store = self._store("collected", 0, index * self.part, self.part, 1.0)
-        else:
-            store = self._store("staged", self._place(distance, index), 0, self.part, self.tiling.wire)
-        return self._phase(self.part, load, store, None, delay)
+            target = _Place("collected", 0, index * self.part)
+        return self._phase(self.part, source, target, None, delay)
 
     def _receive(self, distance: int, index: int, earlier: int) -> Iterator[Phase]:
         """Copy into the result what comes from the peer as far behind, slice after slice."""
-        place, wire = self._place(distance, index), self.tiling.wire
+        place = self._place(distance, index)
         for offset, data in self._slices():
             came = earlier * self._staged + self.tiling.on_wire(offset + data)
-            load = self._load("staged", place, self.tiling.on_wire(offset), data, wire)
-            store = self._store("collected", 0, distance * self.share + index * self.part + offset, data, 1.0)
-            yield self._phase(data, load, store, Wait("staged", place, bytes=came), self.tiling.sync)
+            source = _Place("staged", place, self.tiling.on_wire(offset), wired=True)
+            target = _Place("collected", 0, distance * self.share + index * self.part + offset)
+            yield self._phase(data, source, target, Wait("staged", place, bytes=came), self.tiling.sync)
 
     def _slices(self) -> Iterator[tuple[int, int]]:
         """Where each slice of a part begins, and its length [bytes]."""
@@ -140,30 +139,12 @@ class DirectExchange:
             size = self.tiling.slice_data(chunk)
             yield from ((begin + offset, min(size, chunk - offset)) for offset in range(0, chunk, size))
 
-    def _phase(self, data: int, load: Load, store: Store, wait: Wait | None, delay: float) -> Phase:
-        return Phase(
-            iterations=-(-data // self._piece(data)),
-            slots=self.tiling.slots,
-            cycles=0,
-            loads=(load,),
-            store=store,
-            wait=wait,
-            delay_fs=to_fs(delay),
-        )
-
-    def _piece(self, data: int) -> int:
-        """What is loaded at a time [bytes]."""
-        return min(self.tiling.in_flight // self.tiling.slots, data)
-
-    def _load(self, buffer: str, position: int, offset: int, data: int, wire: float) -> Load:
-        unit, last = self._units(data, wire)
-        return Load(buffer, position, unit, last, self.collective, step_stride=unit, offset=offset)
-
-    def _store(self, buffer: str, position: int, offset: int, data: int, wire: float) -> Store:
-        unit, last = self._units(data, wire)
-        return Store(buffer, self.collective, position, unit, unit, last, offset=offset)
-
-    def _units(self, data: int, wire: float) -> tuple[int, int]:
-        """Bytes of a piece, and of the last one."""
-        unit = round(self._piece(data) * wire)
-        return unit, round(data * wire) - (-(-data // self._piece(data)) - 1) * unit
+    def _phase(self, data: int, source: _Place, target: _Place, wait: Wait | None, delay: float) -> Phase:
+        """Copy `data` bytes from one place to another."""
+        tiling, name = self.tiling, self.collective
+        piece = min(tiling.in_flight // tiling.slots, data)
+        unit, last = tiling.pieces(data, piece, wired=source.wired)
+        load = Load(source.buffer, source.position, unit, last, name, step_stride=unit, offset=source.offset)
+        unit, last = tiling.pieces(data, piece, wired=target.wired)
+        store = Store(target.buffer, name, target.position, unit, unit, last, offset=target.offset)
+        return Phase(-(-data // piece), tiling.slots, 0, (load,), store, wait, delay_fs=to_fs(delay))

@@ -10,17 +10,14 @@ other half load what has arrived and store it into the result: all bytes are sta
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from dataclasses import dataclass
 
 from weft.hardware import Gpu
 from weft.kernels.channels import ChannelTiling
 from weft.program import Buffer, ChunkRule, Kernel, Load, Phase, RemoteMap, Store, Wait
-from weft.program.rules import PLAIN_STORE
-from weft.program.script import scripts
+from weft.program.plan import PLAIN_STORE, scripts
 from weft.units import to_fs
 
-_Access = TypeVar("_Access", Load, Store)
 GRAIN = 4096
 """Parts are multiples of this [bytes] (NCCL device.h, ncclP2pPartBounds)."""
 BEHIND = 2
@@ -91,7 +88,6 @@ class ChannelExchange:
         return (self.ranks - 1) * self.parts * self.slices * self.tiling.on_wire(self.slice)
 
     # -- buffers
-    # ----------------------------------------------------------------------------------------------
 
     def buffers(self, gpus: int) -> tuple[Buffer, ...]:
         """The data, the result, and at every peer a receive buffer per channel, each of `gpus` simulated GPUs."""
@@ -109,20 +105,12 @@ class ChannelExchange:
         )
 
     # -- the scripts
-    # ---------------------------------------------------------------------------------------------
 
     def kernel(self, gpu: Gpu, name: str | None = None, earlier: int = 0) -> Kernel:
         """The kernel, as the one after `earlier` others through the same buffers."""
-        tiling, stride = self.tiling, self.stride
-        return Kernel(
-            name=name or self.collective,
-            workgroups=tiling.channels,
-            threads=tiling.threads,
-            registers=tiling.threads * tiling.registers_per_thread * 4,
-            lds=tiling.lds,
-            phases=scripts(*(tuple(self._script(place, earlier)) for place in range(stride))),
-            script_of=tuple(channel % stride for channel in range(tiling.channels)),
-        )
+        each = (tuple(self._script(place, earlier)) for place in range(self.stride))
+        script_of = tuple(channel % self.stride for channel in range(self.tiling.channels))
+        return self.tiling.kernel(name or self.collective, scripts(*each), script_of)
 
     def _script(self, place: int, earlier: int) -> Iterator[Phase]:
         """What the channels do whose number is `place` modulo the stride: their rounds, one after another."""
@@ -137,95 +125,55 @@ class ChannelExchange:
     def _copy(self, place: int, delay: float) -> Phase:
         """One's own part goes straight from the data to the result, by all threads."""
         piece = min(2 * self._piece, self.part)
-        load = Load("data", 0, piece, self._last(self.part, piece), self.collective, step_stride=piece)
-        store = Store("collected", self.collective, 0, piece, piece, self._last(self.part, piece))
-        return self._phase(self.part, piece, (self._of(load, 0, place),), (self._of(store, 0, place),), None, delay)
+        load, store = self._accesses(self.part, piece, self._offset(0, place))
+        return _phase(self.part, piece, (load,), (store,), None, delay)
 
     def _round(self, turn: int, place: int, earlier: int, delay: float) -> Iterator[Phase]:
         """Send to the peer `turn` places ahead, receive from the one as far behind, slice after slice."""
-        wire = self.tiling.on_wire(self.slice)
+        unit, last = self.tiling.pieces(self.slice, self._piece, wired=True)
         behind = min(BEHIND, self.slices)
         for number in range(self.slices + behind):
             loads: list[Load] = []
             stores: list[Store] = []
             wait = None
             if number < self.slices:
-                loads.append(self._own(turn, place, number))
-                stores.append(self._send(turn, number))
-            if number >= behind:
-                came = earlier * self.slices + number - behind + 1
-                wait = Wait("staged", turn - 1, bytes=came * wire)
-                loads.append(self._arrived(turn, number - behind))
-                stores.append(self._keep(turn, place, number - behind))
-            yield self._phase(self.slice, self._piece, tuple(loads), tuple(stores), wait, delay)
+                slot = number % self.tiling.depth * self._slot
+                own, _ = self._accesses(self.slice, self._piece, self._offset(turn, place, number))
+                loads.append(own)
+                stores.append(Store("staged", self.collective, turn - 1, unit, unit, last, self.fifo, slot))
+            if (arrived := number - behind) >= 0:
+                came = earlier * self.slices + arrived + 1
+                wait = Wait("staged", turn - 1, bytes=came * self.tiling.on_wire(self.slice))
+                slot = arrived % self.tiling.depth * self._slot
+                _, keep = self._accesses(self.slice, self._piece, self._offset(turn, place, arrived))
+                name, fifo = self.collective, self.fifo
+                loads.append(Load("staged", turn - 1, unit, last, name, row_stride=fifo, step_stride=unit, offset=slot))
+                stores.append(keep)
+            yield _phase(self.slice, self._piece, tuple(loads), tuple(stores), wait, delay)
             delay = self.tiling.sync
-
-    def _phase(
-        self,
-        data: int,
-        piece: int,
-        loads: tuple[Load, ...],
-        stores: tuple[Store, ...],
-        wait: Wait | None,
-        delay: float,
-    ) -> Phase:
-        return Phase(
-            iterations=-(-data // piece),
-            slots=4,
-            cycles=0,
-            loads=loads,
-            store=stores[0],
-            also=stores[1] if len(stores) > 1 else None,
-            wait=wait,
-            delay_fs=to_fs(delay),
-        )
 
     @property
     def _piece(self) -> int:
         """What each of the four wavefronts moves at a time in either direction [bytes]."""
         return min(self.tiling.in_flight // 4, self.slice)
 
-    def _own(self, turn: int, place: int, number: int) -> Load:
-        piece = self._piece
-        load = Load("data", 0, piece, self._last(self.slice, piece), self.collective, step_stride=piece)
-        return self._of(load, turn, place, number)
+    def _accesses(self, data: int, piece: int, offset: int) -> tuple[Load, Store]:
+        """The load of data to send, and the store of data that came, each of a channel's part of a peer's share."""
+        unit, last = self.tiling.pieces(data, piece)
+        row = self.part // self.stride
+        load = Load("data", 0, unit, last, self.collective, row_stride=row, step_stride=unit, offset=offset)
+        return load, Store("collected", self.collective, 0, unit, unit, last, row, offset)
 
-    def _keep(self, turn: int, place: int, number: int) -> Store:
-        piece = self._piece
-        store = Store("collected", self.collective, 0, piece, piece, self._last(self.slice, piece))
-        return self._of(store, turn, place, number)
-
-    def _arrived(self, turn: int, number: int) -> Load:
-        unit, last = self._wired()
-        offset = number % self.tiling.depth * self._slot
-        return Load(
-            "staged",
-            turn - 1,
-            unit,
-            last,
-            self.collective,
-            row_stride=self.fifo,
-            step_stride=unit,
-            offset=offset,
-        )
-
-    def _send(self, turn: int, number: int) -> Store:
-        unit, last = self._wired()
-        offset = number % self.tiling.depth * self._slot
-        return Store("staged", self.collective, turn - 1, unit, unit, last, self.fifo, offset)
-
-    def _wired(self) -> tuple[int, int]:
-        unit = self.tiling.on_wire(self._piece)
-        return unit, self.tiling.on_wire(self.slice) - (-(-self.slice // self._piece) - 1) * unit
-
-    def _last(self, data: int, piece: int) -> int:
-        return data - (-(-data // piece) - 1) * piece
-
-    def _of(self, access: _Access, turn: int, place: int, number: int = 0) -> _Access:
-        """An access to user data, moved to a peer's share, the channel's part of it and a slice of that.
+    def _offset(self, turn: int, place: int, number: int = 0) -> int:
+        """Where a slice of a peer's share begins for channel 0 [bytes].
 
         Channel c has the part c // stride: a row's stride is a part over the stride, less what `place` adds to it.
         """
-        row = self.part // self.stride
-        offset = turn * self.share + number * self.slice - place * row
-        return replace(access, row_stride=row, offset=offset)
+        return turn * self.share + number * self.slice - place * (self.part // self.stride)
+
+
+def _phase(
+    data: int, piece: int, loads: tuple[Load, ...], stores: tuple[Store, ...], wait: Wait | None, delay: float
+) -> Phase:
+    also = stores[1] if len(stores) > 1 else None
+    return Phase(-(-data // piece), 4, 0, loads, stores[0], wait, also=also, delay_fs=to_fs(delay))

@@ -11,9 +11,8 @@ from weft.errors import InputError, UnknownNameError
 from weft.graph import Gemm
 from weft.hardware import Gpu
 from weft.options import SUSTAINED, RunOptions
-from weft.program import Extent, Kernel, Load, Phase, Store
-from weft.program.plan import Work
-from weft.program.script import scripts
+from weft.program import Buffer, Extent, Kernel, Load, Phase, Store
+from weft.program.plan import CACHED_STORE, Work, scripts
 
 LONG_RUN = 0.94
 """Share of the matrix rate at the sustained clock (ROCm/rocm-blogs: MI300X 0.942, MI325X 0.936, bf16)."""
@@ -50,20 +49,14 @@ class GemmTiling:
         for name, value in vars(self).items():
             if not isinstance(value, int) or value < (name != "resident"):
                 raise InputError(f"GEMM tiling: {name} is {value!r}; it must be a whole number above zero")
-        check_slots(self.slots, "GEMM tiling")
+        if self.slots > y.SLOTS:
+            raise InputError(
+                f"GEMM tiling: slots is {self.slots}; a workgroup has between 1 and {y.SLOTS} iterations in flight"
+            )
 
     def __str__(self) -> str:
         tile = f"{self.rows} x {self.columns} x {self.step}"
         return tile if self.splits == 1 else f"{tile}, K in {self.splits} parts"
-
-    def registers(self, gemm: Gemm) -> int:
-        """Registers of a workgroup: accumulators, one K step of operands, and overhead [bytes]."""
-        operands = (self.rows + self.columns) * self.step * gemm.element_bytes
-        return self.rows * self.columns * gemm.accumulator_bytes + operands + OVERHEAD_REGISTERS * self.threads * 4
-
-    def lds(self, gemm: Gemm) -> int:
-        """Local memory of a workgroup: `stages` K steps of both operands [bytes]."""
-        return self.stages * (self.rows + self.columns) * self.step * gemm.element_bytes
 
     def wavefronts(self, gpu: Gpu) -> int:
         """Wavefronts, and so wavefront tiles, of a workgroup."""
@@ -87,12 +80,6 @@ class GemmTiling:
                 f"cut it into {steps} parts at most"
             )
         return tuple(steps // self.splits + (part < steps % self.splits) for part in range(self.splits))
-
-
-def check_slots(slots: int, where: str) -> None:
-    """Raise InputError for more iterations in flight than a workgroup has, or none."""
-    if not 1 <= slots <= y.SLOTS:
-        raise InputError(f"{where}: slots is {slots}; a workgroup has between 1 and {y.SLOTS} iterations in flight")
 
 
 def gemm_kernel(gemm: Gemm, gpu: Gpu, tiling: GemmTiling, options: RunOptions = SUSTAINED) -> Kernel:
@@ -124,6 +111,9 @@ def _script(gemm: Gemm, gpu: Gpu, tiling: GemmTiling, options: RunOptions, part:
     short = sum(steps) * tiling.step - gemm.k  # what the last K step of all lacks
     last = unit - short * gemm.element_bytes if part == tiling.splits - 1 else unit
     slab_a, slab_b = tiling.rows * unit, tiling.columns * unit
+    # What it takes to begin and end beside the fetch of the first slabs [s].
+    fetch = (slab_a + slab_b) / (gpu.compute.port_bytes_per_clock * running_clock(gpu, options))
+    begin = max(0.0, gpu.achieved.gemm_fill - gpu.cache.latency - gpu.memory.latency - fetch)
     load_a = Load(
         "a",
         0,
@@ -146,7 +136,7 @@ def _script(gemm: Gemm, gpu: Gpu, tiling: GemmTiling, options: RunOptions, part:
             slots=min(tiling.slots, steps[part]),
             cycles=step_cycles(gemm, gpu, tiling, options),
             loads=(load_a, load_b),
-            delay_fs=round(_begin(gpu, slab_a + slab_b, options) * 1e15),
+            delay_fs=round(begin * 1e15),
         ),
         Phase(iterations=1, slots=1, cycles=0, store=Store("output", "gemm")),
     )
@@ -188,15 +178,15 @@ def step_cycles(gemm: Gemm, gpu: Gpu, tiling: GemmTiling, options: RunOptions) -
     return (products + issue) * running_clock(gpu, options)
 
 
-def _begin(gpu: Gpu, slabs: int, options: RunOptions) -> float:
-    """What a workgroup takes to begin and end beside the fetch of its first `slabs` bytes [s]."""
-    fetch = slabs / (gpu.compute.port_bytes_per_clock * running_clock(gpu, options))
-    return max(0.0, gpu.achieved.gemm_fill - gpu.cache.latency - gpu.memory.latency - fetch)
-
-
 def claims(gemm: Gemm, gpu: Gpu, tiling: GemmTiling) -> tuple[int, int]:
-    """Registers and local memory that a workgroup claims, so that `tiling.resident` of them share a compute unit."""
-    registers, lds = tiling.registers(gemm), tiling.lds(gemm)
+    """Registers and local memory of a workgroup [bytes], claimed so that `tiling.resident` share a compute unit.
+
+    Registers hold accumulators, one K step of operands, and overhead; local memory `tiling.stages` K steps.
+    """
+    operands = (tiling.rows + tiling.columns) * tiling.step * gemm.element_bytes
+    accumulators = tiling.rows * tiling.columns * gemm.accumulator_bytes
+    registers = accumulators + operands + OVERHEAD_REGISTERS * tiling.threads * 4
+    lds = tiling.stages * operands
     if not tiling.resident:
         return registers, lds
     c, each = gpu.compute, tiling.resident
@@ -213,6 +203,12 @@ def operand_sizes(gemm: Gemm, tiling: GemmTiling) -> tuple[int, int]:
     return rows * tiling.rows * slab, columns * tiling.columns * slab
 
 
+def operands(gemm: Gemm, tiling: GemmTiling, gpus: int, prefix: str = "") -> list[Buffer]:
+    """A and B on each of `gpus` simulated GPUs, as the buffers "a" and "b" with `prefix` before their names."""
+    sizes = operand_sizes(gemm, tiling)
+    return [Buffer(f"{prefix}{name}", ((size,),) * gpus) for name, size in zip("ab", sizes, strict=True)]
+
+
 def tile_table(gemm: Gemm, tiling: GemmTiling, chunks: int, first_chunk: int = 0) -> Work:
     """The output tiles in run order, one row each: chunk by chunk, beginning with `first_chunk` (the
     stagger).
@@ -222,8 +218,16 @@ def tile_table(gemm: Gemm, tiling: GemmTiling, chunks: int, first_chunk: int = 0
     those of the part before, and a part is a chunk of partial sums.
     """
     parts = np.array_split(_raster(gemm, tiling, chunks), chunks)
-    work = [_chunk_rows(gemm, tiling, parts[(first_chunk + p) % chunks], p) for p in range(chunks)]
-    table = np.concatenate(work)
+    ordered = [parts[(first_chunk + p) % chunks] for p in range(chunks)]
+    lengths, tiles = [len(part) for part in ordered], np.concatenate(ordered)
+    table = np.zeros((len(tiles), y.WORK_FIELDS), dtype=np.int64)
+    table[:, y.WORK_ROW], table[:, y.WORK_COLUMN] = tiles[:, 0], tiles[:, 1]
+    table[:, y.WORK_ROWS] = np.minimum(tiling.rows, gemm.m - tiles[:, 0] * tiling.rows)
+    table[:, y.WORK_COLUMNS] = np.minimum(tiling.columns, gemm.n - tiles[:, 1] * tiling.columns)
+    table[:, y.WORK_BYTES] = table[:, y.WORK_ROWS] * table[:, y.WORK_COLUMNS] * gemm.output_element_bytes
+    table[:, y.WORK_REGION] = np.repeat(np.arange(chunks), lengths)
+    before, first = np.cumsum(table[:, y.WORK_BYTES]) - table[:, y.WORK_BYTES], np.cumsum(lengths) - lengths
+    table[:, y.WORK_OFFSET] = before - before[np.repeat(first, lengths)]
     if tiling.splits > 1:
         table = _part_by_part(table, gemm, tiling)
     table[:, y.WORK_TILE] = np.arange(len(table))
@@ -280,12 +284,42 @@ def _raster(gemm: Gemm, tiling: GemmTiling, chunks: int) -> Work:
     return pairs if rows >= columns else pairs[:, ::-1]
 
 
-def _chunk_rows(gemm: Gemm, tiling: GemmTiling, tiles: Work, position: int) -> Work:
-    work = np.zeros((len(tiles), y.WORK_FIELDS), dtype=np.int64)
-    work[:, y.WORK_ROW], work[:, y.WORK_COLUMN] = tiles[:, 0], tiles[:, 1]
-    work[:, y.WORK_ROWS] = np.minimum(tiling.rows, gemm.m - tiles[:, 0] * tiling.rows)
-    work[:, y.WORK_COLUMNS] = np.minimum(tiling.columns, gemm.n - tiles[:, 1] * tiling.columns)
-    work[:, y.WORK_BYTES] = work[:, y.WORK_ROWS] * work[:, y.WORK_COLUMNS] * gemm.output_element_bytes
-    work[:, y.WORK_OFFSET] = np.cumsum(work[:, y.WORK_BYTES]) - work[:, y.WORK_BYTES]
-    work[:, y.WORK_REGION] = position
-    return work
+THREADS = 256
+"""Threads of a workgroup that adds (assumed; 128 to 512)."""
+ELEMENTS = 4
+"""Sums of a thread: one 16-byte load of each part (assumed; 1 to 8)."""
+REGISTERS = 64
+"""Registers of a thread that adds (assumed; as many leave room for eight workgroups on a compute unit)."""
+
+
+def stored_sizes(gemm: Gemm, tiling: GemmTiling) -> tuple[int, ...]:
+    """What the tiles of a GEMM are stored into: its output, or the partial sums of every part of K [bytes]."""
+    if tiling.splits == 1:
+        return (gemm.output_bytes,)
+    return (gemm.m * gemm.n * gemm.accumulator_bytes,) * tiling.splits
+
+
+def sums(gemm: Gemm, name: str, gpus: int) -> Buffer:
+    """Where the sums over all parts go: the output."""
+    return Buffer(name, ((gemm.output_bytes,),) * gpus, (CACHED_STORE,))
+
+
+def adding_kernel(gemm: Gemm, gpu: Gpu, tiling: GemmTiling, name: str, first: int = 0, result: str = "sums") -> Kernel:
+    """The kernel that adds up the partial sums in the chunks of "output" from `first` on, into the buffer `result`.
+
+    Its workgroups each take as many elements in a row as their threads hold.
+    """
+    elements = THREADS * ELEMENTS
+    partial, whole = elements * gemm.accumulator_bytes, elements * gemm.output_element_bytes
+    phase = Phase(
+        iterations=1,
+        slots=1,
+        cycles=(tiling.splits - 1) * elements / gpu.vector_lanes,
+        loads=tuple(
+            Load("output", first + part, partial, partial, "gemm", row_stride=partial, cached=True)
+            for part in range(tiling.splits)
+        ),
+        store=Store(result, "gemm", 0, whole, row_stride=whole),
+    )
+    workgroups = -(-gemm.m * gemm.n // elements)
+    return Kernel(name, workgroups, THREADS, THREADS * REGISTERS * 4, 0, (phase,))

@@ -1,6 +1,9 @@
 """The kernels of a ring collective on compute units: persistent workgroups that move chunk after chunk.
 
-Every workgroup takes every n-th piece of a chunk; a step begins when the chunk it forwards has fully arrived.
+Every workgroup takes every n-th piece of a chunk; a step begins when the chunk it forwards has fully arrived. Every GPU
+sends to one neighbour, and a chunk visits all GPUs. Chunks are named by *position*: the order in which a GPU deals with
+them. GPU g produces chunk g + 1 first and its own chunk g last, so that position p of one GPU is position p + 1 of the
+neighbour it sends to.
 """
 
 from __future__ import annotations
@@ -9,8 +12,8 @@ from dataclasses import dataclass, replace
 
 from weft.errors import InputError
 from weft.hardware import Gpu
-from weft.program import Buffer, ChunkRule, Kernel, Load, Phase, RemoteMap, Store, Wait
-from weft.program.rules import PLAIN_STORE
+from weft.program import Buffer, ChunkRule, DmaMap, Kernel, Load, Phase, RemoteMap, Store, Wait
+from weft.program.plan import PLAIN_STORE
 from weft.units import format_bytes
 
 SLOTS = 4
@@ -155,14 +158,10 @@ class WholeRing:
         chunks = ((self.chunk,) * self.ranks,) * gpus
         return (
             Buffer("data", chunks),
-            Buffer("received", chunks, self._forwarded("received", "reduce_scatter")),
+            Buffer("received", chunks, forwarded("received", "reduce_scatter", self.ranks)),
             Buffer("result", ((self.chunk,),) * gpus),
-            Buffer("gathered", chunks, self._forwarded("gathered", "all_gather")),
+            Buffer("gathered", chunks, forwarded("gathered", "all_gather", self.ranks)),
         )
-
-    def _forwarded(self, buffer: str, operator: str) -> tuple[ChunkRule, ...]:
-        steps = range(1, self.ranks)
-        return (*(ChunkRule(remote=RemoteMap(buffer, p, False, operator)) for p in steps), PLAIN_STORE)
 
     def kernel(self, gpu: Gpu, name: str | None = None, earlier: int = 0) -> Kernel:
         """The kernel, as the one after `earlier` others through the same buffers."""
@@ -191,3 +190,27 @@ def whole_ring(bytes_: int, ranks: int, units: int | None, in_flight: int, eleme
             "most that on its way"
         )
     return WholeRing(bytes_, ranks, RingTiling(units, piece=in_flight // SLOTS, slots=SLOTS), element_bytes)
+
+
+# -- address maps
+
+
+def forwarded(buffer: str, operator: str, gpus: int, *, update: bool = False) -> tuple[ChunkRule, ...]:
+    """The map of a buffer around a ring: a store, or `update`, at position p goes to p + 1 of the neighbour."""
+    steps = range(1, gpus)
+    return (*(ChunkRule(remote=RemoteMap(buffer, p, update, operator)) for p in steps), PLAIN_STORE)
+
+
+def fused_reduce_scatter(gpus: int) -> tuple[ChunkRule, ...]:
+    """T3's map of the producer's output (ASPLOS 2024, arXiv:2401.16677).
+
+    The first chunk has a ``remote_map``: the producer's own stores are updates of the neighbour's memory. Later
+    ones are updated here, by the producer and by the neighbour, and have a ``dma_map``: complete blocks
+    are sent on as updates. The last one stays.
+    """
+    sent_on = (DmaMap("output", p + 1, True, "reduce_scatter") for p in range(1, gpus - 1))
+    return (
+        ChunkRule(remote=RemoteMap("output", 1, update=True, operator="reduce_scatter")),
+        *(ChunkRule(update=True, updates_per_element=2, dma=dma) for dma in sent_on),
+        ChunkRule(update=True, updates_per_element=2),
+    )

@@ -14,9 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from weft.catalog.fields import Quantity
-from weft.catalog.files import Shelf
-from weft.catalog.sourced import Provenance, set_by_user, unknown_key
+from weft.catalog import Provenance, Quantity, Shelf, set_by_user, unknown_key
 from weft.errors import ConfigError, UnitError, UnknownNameError
 from weft.units import Dimension
 

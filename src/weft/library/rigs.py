@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
-from weft.catalog.fields import Quantity
-from weft.catalog.sourced import Provenance, read_leaves, read_toml
+from weft.catalog import Provenance, Quantity, read_leaves, read_toml
 from weft.units import Dimension
 
 _RATE = Quantity(Dimension.BYTES_PER_SECOND)

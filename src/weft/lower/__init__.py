@@ -9,14 +9,12 @@ from weft.errors import InputError
 from weft.graph import Collective, Gemm, Graph, Node
 from weft.hardware import System
 from weft.kernels import GemmTiling
-from weft.lower.chunked import SPLITS, ChunkedGather, ChunkedScatter
 from weft.lower.collectives import CollectiveKernel, algorithm_of, collective_kernel, link_share
-from weft.lower.flux import GatherGemm, GemmScatter, fitting
+from weft.lower.fit import tiling_for
+from weft.lower.fused import SPLITS, ChunkedGather, ChunkedScatter, GatherGemm, GemmScatter, fitting
 from weft.lower.independent import lower_independent
-from weft.lower.nodes import fabric_of
-from weft.lower.problem import Problem
-from weft.lower.sublayer import near_memory_scatter, sequential, track_and_trigger
-from weft.lower.tile import tiling_for
+from weft.lower.machine import fabric_of
+from weft.lower.sublayer import RingSubLayer
 from weft.options import RunOptions
 from weft.program import Plan
 
@@ -24,43 +22,78 @@ MOST_NODES = 4096
 """Operators that one run may hold, the iterations of loops counted each."""
 
 
+EXPLICIT_LIMIT = 16
+"""The most GPUs that are simulated each."""
+
+
 @dataclass(frozen=True)
 class Lowered:
     """A plan, the graph with every choice settled that it carries out, and the system as its kernels see it.
 
-    `system` has a link at the rate that the stores of the graph's collectives reach.
+    `system` has a link at the rate that the stores of the graph's collectives reach. `gpus` of its GPUs are simulated:
+    one that stands for all, or each.
     """
 
     graph: Graph
     plan: Plan
     system: System
+    gpus: int
 
 
-def lower(graph: Graph, system: System, options: RunOptions, simulated: int = 1) -> Lowered:
-    """The plan of a graph on the first `simulated` GPUs of a system (1: one stands for all).
+def lower(graph: Graph, system: System, options: RunOptions) -> Lowered:
+    """The plan of a graph on a system, whose GPUs are simulated as the mode of the options says.
 
     A GEMM and a collective that depend on each other become one of the joined forms, whose kernels share buffers;
-    other operators have buffers of their own. Raises InputError for what no kernel carries out.
+    other operators have buffers of their own. Raises InputError for what no kernel carries out, and for a mode that the
+    graph or the system does not allow.
     """
     check_operators(graph)
     if len(graph) > MOST_NODES:
         raise InputError(f"{len(graph)} operators are queued; a run holds between 1 and {MOST_NODES}")
     if is_joined(graph):
-        return _joined(graph, system, options, simulated)
+        return _joined(graph, system, options)
+    gpus = _simulated(graph, system, options)
     moved = {node.name: collective_kernel(node, system) for node in graph.collectives}
     settled = graph.map(lambda node: _settled(node, system, options, moved))
-    plan = lower_independent(settled, system.gpu, options, moved, simulated)
-    return Lowered(settled, plan, paced(system, moved.values()))
+    plan = lower_independent(settled, system.gpu, options, moved, gpus)
+    return Lowered(settled, plan, paced(system, moved.values()), gpus)
 
 
 def check_operators(graph: Graph) -> None:
-    """Raise InputError for an operator that the engine has no kernel for."""
+    """Raise InputError for an operator that no kernel of the engine carries out."""
+    ask = "ask weft.estimate for a closed form"
     for node in graph:
-        if not isinstance(node.op, Gemm | Collective):
+        op = node.op
+        if not isinstance(op, Gemm | Collective):
             raise InputError(
-                f"the engine has no kernel for '{node.id}' ({node.op.kind}); it runs GEMMs and collectives: "
-                "ask weft.estimate for a closed form"
+                f"the engine has no kernel for '{node.id}' ({op.kind}); it runs GEMMs and collectives: {ask}"
             )
+        sizes = (op.m, op.n, op.k, op.batch) if isinstance(op, Gemm) else (op.bytes, op.ranks)
+        if not all(isinstance(size, int) for size in sizes):
+            raise InputError(f"the dimensions of '{node.id}' are arrays; a run takes a whole number for each, or {ask}")
+        if isinstance(op, Gemm) and op.batch > 1:
+            raise InputError(
+                f"'{node.id}' is a batch of {op.batch} GEMMs; the engine has kernels for single ones: {ask}"
+            )
+
+
+def _simulated(graph: Graph, system: System, options: RunOptions, *, even: bool = True) -> int:
+    """How many GPUs are simulated: one that stands for all where all are alike, and chunks `even`, unless options say.
+
+    InputError for a mode that cannot be.
+    """
+    alike = system.uniform and all(node.rank is None for node in graph)
+    if options.mode == "mirrored" or (options.mode == "auto" and alike and even):
+        if alike and even:
+            return 1
+        why = "their chunks differ in size" if alike else "they differ"
+        raise InputError(f"one GPU cannot stand for all {system.gpus}, because {why}; choose mode 'explicit'")
+    if graph.ranks > EXPLICIT_LIMIT:
+        raise InputError(
+            f"{graph.ranks} GPUs are too many to simulate each (the most is {EXPLICIT_LIMIT}); "
+            "choose mode 'mirrored' or a smaller TP"
+        )
+    return graph.ranks
 
 
 def is_joined(graph: Graph) -> bool:
@@ -92,7 +125,7 @@ def paced(system: System, kernels: Iterable[CollectiveKernel]) -> System:
     return system.with_gpu(system.gpu.model_copy(update={"link": slower}))
 
 
-def _joined(graph: Graph, system: System, options: RunOptions, simulated: int) -> Lowered:
+def _joined(graph: Graph, system: System, options: RunOptions) -> Lowered:
     ops = {node.id: node for node in graph}
     reduce, gather, gemm = (ops.get(name) for name in ("reduce_scatter", "all_gather", "gemm"))
     others = [name for name in ops if name not in ("reduce_scatter", "all_gather", "gemm")]
@@ -101,33 +134,29 @@ def _joined(graph: Graph, system: System, options: RunOptions, simulated: int) -
             "tiles and steps of a ring join one 'gemm', its 'reduce_scatter' and its 'all_gather', or copies with the "
             f"GEMM behind them; {', '.join(ops)} are others: give their collectives the kernel 'library'"
         )
-    tiling: GemmTiling | None
-    if gather is not None and reduce is None and gemm is not None:
-        tiling, plan = _gathered(gemm, gather, system, options, simulated)
+    tiling: GemmTiling
+    if gemm is not None and gather is not None and reduce is None:
+        gpus = _simulated(graph, system, options)
+        tiling, plan = _gathered(gemm, gather, system, options, gpus)
     elif gemm is not None and reduce is not None and reduce.choice.driver == "tiles":
-        tiling, plan = _scattered(gemm, reduce, gather is not None, system, options, simulated)
+        gpus = _simulated(graph, system, options)
+        tiling, plan = _scattered(gemm, reduce, gather is not None, system, options, gpus)
     else:
         assert reduce is not None
-        problem = problem_of(graph, system, options, simulated)
-        tiling = problem.tiling
+        product = reduce.choice.tiles_of if gemm is None else gemm.op
+        assert isinstance(product, Gemm)
+        given = (reduce if gemm is None else gemm).choice.tiling
+        tiling = given or tiling_for(product, system.gpu, options, graph.ranks)
+        ring = RingSubLayer(product, graph.ranks, system.gpu, tiling, options)
+        gpus = _simulated(graph, system, options, even=ring.even)
         if gemm is None:
-            plan = near_memory_scatter(problem)
+            plan = ring.near_memory_scatter(gpus)
         else:
-            plan = (track_and_trigger if reduce.choice.driver == "tracker" else sequential)(problem, graph)
+            plan = (ring.track_and_trigger if reduce.choice.driver == "tracker" else ring.sequential)(graph, gpus)
     settled = graph.map(
         lambda node: replace(node, choice=replace(node.choice, tiling=tiling)) if isinstance(node.op, Gemm) else node
     )
-    return Lowered(settled, plan, system)
-
-
-def problem_of(graph: Graph, system: System, options: RunOptions, simulated: int = 1) -> Problem:
-    """The GEMM of a joined graph, as the GPUs that reduce its output share it."""
-    reduce = graph["reduce_scatter"]
-    gemm = reduce.choice.tiles_of or graph["gemm"].op
-    given = (reduce if reduce.choice.tiles_of else graph["gemm"]).choice.tiling
-    assert isinstance(gemm, Gemm)
-    tiling = given or tiling_for(gemm, system.gpu, options, graph.ranks)
-    return Problem(gemm, graph.ranks, system.gpu, tiling, simulated, options=options)
+    return Lowered(settled, plan, system, gpus)
 
 
 def _gathered(gemm: Node, gather: Node, system: System, options: RunOptions, gpus: int) -> tuple[GemmTiling, Plan]:

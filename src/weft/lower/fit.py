@@ -1,4 +1,4 @@
-"""What a GPU, a run and this computer can hold of a GEMM: tiles, registers, local memory, cache, compute units."""
+"""How a GEMM is cut into tiles on a GPU, and what the GPU, a run and this computer can hold of it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,43 @@ from weft.engine.state import (
     margin_requests,
 )
 from weft.errors import InputError
+from weft.estimate.gemm_plans import ranked_plans
 from weft.graph import Gemm, Op
-from weft.graph.sizes import is_one
 from weft.hardware import Gpu
-from weft.kernels import GemmTiling, claims
+from weft.kernels import GemmTiling, claims, tile_table
+from weft.options import SUSTAINED, RunOptions
 from weft.program import Kernel, Plan
 from weft.units import format_bytes
+
+
+def tiling_for(
+    gemm: Gemm, gpu: Gpu, options: RunOptions = SUSTAINED, chunks: int = 1, *, split: bool = False
+) -> GemmTiling:
+    """The tile that is fastest in closed form, of those that cut the output into `chunks` chunks of one size.
+
+    Where none does, the fastest of all; the paper's machine has one tile. With `split`, as GEMMs may whose tiles nobody
+    waits for, K is cut into parts where that is faster, and would be if memory and compute units overlapped in full: no
+    cut quickens the memory. Raises InputError for a dtype that the GPU lacks.
+    """
+    if gpu.vendor == "none":
+        return GemmTiling()
+    plans = ranked_plans(gemm, gpu, options)
+    if split:
+        cut = ranked_plans(gemm, gpu, options, split=True)[0]
+        return min(cut, plans[0], key=lambda plan: plan.overlapped).tiling
+    even = (plan.tiling for plan in plans if chunks == 1 or _even(gemm, plan.tiling, chunks))
+    return next(even, plans[0].tiling)
+
+
+def _even(gemm: Gemm, tiling: GemmTiling, chunks: int) -> bool:
+    """Whether every chunk of the output has the same size."""
+    rows, columns = tiling.grid(gemm)
+    if rows * columns % chunks:
+        return False
+    work = tile_table(gemm, tiling, chunks)
+    sizes = np.bincount(work[:, y.WORK_REGION], weights=work[:, y.WORK_BYTES])
+    return bool((sizes == sizes[0]).all())
+
 
 MOST_TILES = 1_000_000
 """Tiles of the GEMMs of a run; their tables then take some hundred megabytes."""
@@ -30,9 +61,10 @@ def check_held(op: Op, gpu: Gpu) -> None:
     """Raise InputError for an operator whose data the memory of a GPU cannot hold; of several, for the largest."""
     least = max(float(np.max(sum(tensor.bytes for tensor in tensors))) for tensors in (op.reads, op.writes))
     if least > gpu.memory.capacity:
+        what = op if np.ndim(op.least_bytes) == 0 else f"the largest {op.kind}"
         raise InputError(
-            f"the data of {op if is_one(op.least_bytes) else 'the largest ' + op.kind} take {format_bytes(least, 4)} "
-            f"at least, but the memory of {gpu.name} holds {format_bytes(gpu.memory.capacity)}; give smaller sizes"
+            f"the data of {what} take {format_bytes(least, 4)} at least, but the memory of {gpu.name} holds "
+            f"{format_bytes(gpu.memory.capacity)}; give smaller sizes"
         )
 
 
@@ -100,10 +132,13 @@ def check_whole(tiling: GemmTiling) -> None:
         )
 
 
-def check_kernels(plan: Plan, gpu: Gpu) -> None:
-    """Raise InputError for a kernel of which a compute unit cannot hold a single workgroup."""
-    compute = gpu.compute
-    for kernel in _kernels(plan):
+def most_resident(plan: Plan, gpu: Gpu) -> int:
+    """The most workgroups of a plan's kernels that a compute unit can hold at once; kernels of a loop count once.
+
+    InputError for a kernel of which it cannot hold a single workgroup.
+    """
+    compute, held = gpu.compute, {}
+    for kernel in (placed.kernel for placed in plan.kernels if placed.kernel.workgroups > 0):
         for what, need, have in (
             ("registers", kernel.registers, compute.registers_per_cu),
             ("local memory", kernel.lds, compute.lds_per_cu),
@@ -113,26 +148,15 @@ def check_kernels(plan: Plan, gpu: Gpu) -> None:
                     f"a workgroup of {kernel.name} needs {format_bytes(need)} of {what}, but a compute unit of "
                     f"{gpu.name} has {format_bytes(have)}; choose a smaller tile"
                 )
-
-
-def most_resident(plan: Plan, gpu: Gpu) -> int:
-    """The most workgroups of a plan's kernels that a compute unit can hold at once; kernels of a loop count once."""
-    needs = {(k.threads, k.registers, k.lds): _held(k, gpu) for k in _kernels(plan)}
-    return min(gpu.compute.max_workgroups_per_cu, max(sum(needs.values()), 1))
+        held[kernel.threads, kernel.registers, kernel.lds] = occupancy(kernel, gpu)
+    return min(compute.max_workgroups_per_cu, max(sum(held.values()), 1))
 
 
 def occupancy(kernel: Kernel, gpu: Gpu) -> int:
     """How many workgroups of a kernel a compute unit holds at once, by its threads, registers and local memory."""
-    return min(gpu.compute.max_workgroups_per_cu, _held(kernel, gpu))
-
-
-def _kernels(plan: Plan) -> list[Kernel]:
-    return [placed.kernel for placed in plan.kernels if placed.kernel.workgroups > 0]
-
-
-def _held(kernel: Kernel, gpu: Gpu) -> int:
     compute = gpu.compute
     return min(
+        compute.max_workgroups_per_cu,
         compute.threads_per_cu // kernel.threads,
         compute.registers_per_cu // kernel.registers,
         compute.lds_per_cu // max(kernel.lds, 1),

@@ -19,19 +19,17 @@ from weft.kernels import (
     GemmTiling,
     adding_kernel,
     gemm_kernel,
-    operand_sizes,
+    operands,
     over_dies,
     stored_sizes,
     sums,
     tile_table,
 )
 from weft.lower.collectives import CollectiveKernel
-from weft.lower.fit import MOST_TILES, check_tile, check_tiles
+from weft.lower.fit import MOST_TILES, check_tile
 from weft.options import RunOptions
 from weft.program import Buffer, Kernel, PlacedKernel, Plan
-from weft.program.plan import Work
-from weft.program.rename import renamed, renamed_buffer
-from weft.program.rules import CACHED_STORE
+from weft.program.plan import CACHED_STORE, Work, renamed, renamed_buffer
 from weft.units import to_fs
 
 
@@ -46,10 +44,6 @@ class _Product:
     first_chunk: int
     kernels: tuple[Kernel, ...]
 
-    def operands(self, gpus: int) -> list[Buffer]:
-        sizes = operand_sizes(self.gemm, self.tiling)
-        return [Buffer(f"{self.name} {operand}", ((size,),) * gpus) for operand, size in zip("ab", sizes, strict=True)]
-
 
 def lower_independent(
     graph: Graph, gpu: Gpu, options: RunOptions, moved: Mapping[str, CollectiveKernel], gpus: int = 1
@@ -60,6 +54,7 @@ def lower_independent(
     """
     products = _products(graph, gpu, options)
     stored = tuple(size for one in products.values() for size in stored_sizes(one.gemm, one.tiling))
+    inputs = [buffer for p in products.values() for buffer in operands(p.gemm, p.tiling, gpus, f"{p.name} ")]
     output = [Buffer("output", (stored,) * gpus, (CACHED_STORE,) * len(stored))] if products else []
     added = [sums(p.gemm, f"{p.name} sums", gpus) for p in products.values() if p.tiling.splits > 1]
     arrivals = [
@@ -69,7 +64,7 @@ def lower_independent(
     ]
     return Plan(
         kernels=_placed(graph, gpu, products, moved),
-        buffers=(*(b for p in products.values() for b in p.operands(gpus)), *output, *added, *arrivals),
+        buffers=(*inputs, *output, *added, *arrivals),
         work=(_numbered(products),) * gpus if products else (),
         wavefronts=max((one.tiling.wavefronts(gpu) for one in products.values()), default=1),
     )
@@ -83,42 +78,28 @@ def _products(graph: Graph, gpu: Gpu, options: RunOptions) -> dict[str, _Product
         assert isinstance(gemm, Gemm)
         check_tile(gemm, tiling, gpu)
         work = over_dies(tile_table(gemm, tiling, 1), gpu)
-        main = _reading(gemm_kernel(gemm, gpu, tiling, options), node.name, (tiles, tiles + len(work)))
-        kernels = [main]
+        main = _owned(gemm_kernel(gemm, gpu, tiling, options), node.name, f"{node.name} ")
+        kernels = [replace(main, part=(tiles, tiles + len(work)))]
         if tiling.splits > 1:
             adding = adding_kernel(gemm, gpu, tiling, "sum", chunks, f"{node.name} sums")
             kernels.append(_owned(adding, node.name))
         made[node.name] = _Product(node.name, gemm, tiling, work, chunks, tuple(kernels))
         tiles += len(work)
         chunks += len(stored_sizes(gemm, tiling))
-    _check_total(made)
+    if tiles > MOST_TILES:
+        raise InputError(
+            f"the outputs of {len(made)} GEMMs have {tiles} tiles, more than the {MOST_TILES} that a run can hold; "
+            "choose larger tiles or fewer GEMMs"
+        )
     return made
 
 
-def _check_total(products: Mapping[str, _Product]) -> None:
-    tiles = sum(check_tiles(one.gemm, one.tiling) for one in products.values())
-    if tiles > MOST_TILES:
-        raise InputError(
-            f"the outputs of {len(products)} GEMMs have {tiles} tiles, more than the {MOST_TILES} that a run can hold; "
-            "choose larger tiles or fewer GEMMs"
-        )
-
-
-def _reading(kernel: Kernel, name: str, part: tuple[int, int]) -> Kernel:
-    """A GEMM's kernel on operands of its own, computing the rows `part` of the table of tiles."""
-    phases = tuple(
-        replace(phase, loads=tuple(replace(load, buffer=f"{name} {load.buffer}") for load in phase.loads))
-        for phase in kernel.phases
-    )
-    return _owned(replace(kernel, phases=phases, part=part), name)
-
-
-def _owned(kernel: Kernel, operator: str) -> Kernel:
-    """The kernel with all its traffic on an operator's account."""
+def _owned(kernel: Kernel, operator: str, prefix: str = "") -> Kernel:
+    """The kernel with all its traffic on an operator's account, and `prefix` before the buffers that it reads."""
     phases = tuple(
         replace(
             phase,
-            loads=tuple(replace(load, operator=operator) for load in phase.loads),
+            loads=tuple(replace(load, operator=operator, buffer=prefix + load.buffer) for load in phase.loads),
             store=phase.store and replace(phase.store, operator=operator),
         )
         for phase in kernel.phases

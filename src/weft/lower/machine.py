@@ -6,17 +6,19 @@ memory, and the clock that compute units run at. What DRAM loses by rows and tur
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 
 from weft.engine import layout as y
 from weft.engine.state import Table
 from weft.errors import InputError
-from weft.hardware import Gpu, System
+from weft.hardware import Fabric, Gpu, GpuLink, System
+from weft.hardware.fabric import NETWORK_PAYLOAD, full, switch
 from weft.kernels import running_clock
-from weft.lower.links import wiring
 from weft.options import SUSTAINED, RunOptions
-from weft.program import Hardware
-from weft.units import format_bytes, to_fs
+from weft.program import Hardware, Wiring
+from weft.units import format_bytes, format_rate, to_fs
 
 UNIT = 64
 QUEUED_REQUESTS = 4
@@ -34,95 +36,80 @@ def _per_unit(bytes_per_s: float) -> int:
 
 def gpu_row(gpu: Gpu, start: float = 0.0, options: RunOptions = SUSTAINED) -> Table:
     """The engine's row of one GPU with a link that begins at `start` [s] and runs at the clock of the options."""
+    compute, cache, side, memory = gpu.compute, gpu.cache, gpu.memory_cache, gpu.memory
+    t, dma, tracker, arbiter = memory.timing, gpu.dma, gpu.tracker, gpu.arbiter
+    hertz, clock = running_clock(gpu, options), to_fs(1 / memory.clock)
+    burst, bus = memory.burst_clocks / memory.clock, max(memory.ccd, memory.burst_clocks) * clock
+    cache_out, far = to_fs(cache.latency / 2), 0
+    if cache.partitions != gpu.dies:  # the partitions of an AMD GPU are caches of their own, which nobody else reads
+        # What hits in other partitions add to the mean latency of a hit: addresses are spread over all alike.
+        far = to_fs((cache.far_latency - cache.latency) * (cache.partitions - 1) / cache.partitions)
+    values = {
+        y.GPU_START: to_fs(start),
+        y.GPU_CUS: compute.compute_units,
+        y.GPU_THREADS: compute.threads_per_cu,
+        y.GPU_REGISTERS: compute.registers_per_cu,
+        y.GPU_LDS: compute.lds_per_cu,
+        y.GPU_WORKGROUPS: compute.max_workgroups_per_cu,
+        y.GPU_CYCLE: to_fs(1 / hertz),
+        y.GPU_PORT64: _per_unit(compute.port_bytes_per_clock * hertz),
+        y.GPU_LAUNCH: to_fs(compute.launch_latency),
+        y.GPU_STRICT: int(gpu.vendor == "nvidia"),
+        y.GPU_SLICE64: _per_unit(
+            cache.bandwidth * gpu.achieved.gemm_cache / (gpu.dies * slices_of(gpu, memory.channels))
+        ),
+        # Half of a near hit's latency lies on the way to the cache, half on the way back.
+        y.GPU_CACHE_OUT: cache_out,
+        y.GPU_CACHE_BACK: to_fs(cache.latency) - cache_out + far,
+        # A load from memory was measured over near and far partitions together: what hits add is part of it.
+        y.GPU_MEMORY_LATENCY: max(to_fs(memory.latency) - far, 0),
+        y.GPU_QUEUE_BYTES: memory.queue_entries * UNIT,
+        y.GPU_T_BURST: bus,
+        y.GPU_T_LONG: memory.ccd_long * clock,
+        y.GPU_T_UPDATE: memory.ccd_update * clock,
+        # The bus could carry more than the longest reads get: the path to the rest of the chip is what holds them up.
+        y.GPU_T_PATH: round(bus / memory.read_efficiency),
+        y.GPU_PEAK64: _per_unit(memory.bandwidth),
+        y.GPU_T_RRD: to_fs(t.rrd),
+        y.GPU_T_RCD: to_fs(t.rcd),
+        y.GPU_T_RAS: to_fs(t.ras),
+        y.GPU_T_RP: to_fs(t.rp),
+        y.GPU_T_RC: to_fs(t.rc),
+        y.GPU_T_CL: to_fs(t.cl),
+        # Command to command, as the data of one must leave the bus before the other's: JEDEC's tRTW, tWTR + WL, tWR.
+        y.GPU_T_READ_TO_WRITE: to_fs(max(t.cl + burst + 2 / memory.clock - t.wl, burst)),
+        y.GPU_T_WRITE_TO_READ: to_fs(t.wl + burst + t.cdlr),
+        y.GPU_T_WRITE_TO_PRECHARGE: to_fs(t.wl + burst + t.wr),
+        y.GPU_T_READ_TO_PRECHARGE: to_fs(t.rtp),
+        y.GPU_DMA_ENGINES: dma.engines,
+        y.GPU_DMA_SETUP: to_fs(dma.setup),
+        y.GPU_DMA_WINDOW: dma.window,
+        y.GPU_DMA_RATE64: _per_unit(dma.bandwidth) if dma.bandwidth else 0,
+        y.GPU_TRACKER_SETS: tracker.sets,
+        y.GPU_TRACKER_WAYS: tracker.ways,
+        y.GPU_SPILL_BYTES: tracker.spill_bytes,
+        y.GPU_THRESHOLD_HIGH: arbiter.threshold_high * UNIT,
+        y.GPU_THRESHOLD_MEDIUM: arbiter.threshold_medium * UNIT,
+        y.GPU_THRESHOLD_LOW: arbiter.threshold_low * UNIT,
+        y.GPU_INTENSITY_HIGH: round(arbiter.intensity_high * 1000),
+        y.GPU_INTENSITY_MEDIUM: round(arbiter.intensity_medium * 1000),
+        y.GPU_INTENSITY_LOW: round(arbiter.intensity_low * 1000),
+        y.GPU_STARVATION: to_fs(arbiter.starvation_limit),
+    }
+    if side.capacity:
+        values |= {
+            y.GPU_SIDE64: _per_unit(side.bandwidth * side.efficiency / memory.channels),
+            y.GPU_SIDE_DIRTY: round(1000 * side.dirty_at_start),
+            y.GPU_SIDE_LATENCY: max(to_fs(side.latency) - to_fs(cache.latency), 0),
+        }
     row = np.zeros(y.GPU_COLUMNS, dtype=np.int64)
-    _compute(row, gpu, running_clock(gpu, options))
-    _cache(row, gpu)
-    _memory(row, gpu)
-    _timing(row, gpu)
-    _movers(row, gpu)
-    row[y.GPU_START] = to_fs(start)
+    row[list(values)] = list(values.values())
     return row
-
-
-def _compute(row: Table, gpu: Gpu, hertz: float) -> None:
-    c = gpu.compute
-    row[y.GPU_CUS], row[y.GPU_THREADS] = c.compute_units, c.threads_per_cu
-    row[y.GPU_REGISTERS], row[y.GPU_LDS] = c.registers_per_cu, c.lds_per_cu
-    row[y.GPU_WORKGROUPS], row[y.GPU_CYCLE] = c.max_workgroups_per_cu, to_fs(1 / hertz)
-    row[y.GPU_PORT64] = _per_unit(c.port_bytes_per_clock * hertz)
-    row[y.GPU_LAUNCH], row[y.GPU_STRICT] = to_fs(c.launch_latency), int(gpu.vendor == "nvidia")
-
-
-def _cache(row: Table, gpu: Gpu) -> None:
-    cache = gpu.cache
-    slices = gpu.dies * slices_of(gpu, gpu.memory.channels)
-    row[y.GPU_SLICE64] = _per_unit(cache.bandwidth * gpu.achieved.gemm_cache / slices)
-    # Half of a near hit's latency lies on the way to the cache, half on the way back.
-    row[y.GPU_CACHE_OUT] = to_fs(cache.latency / 2)
-    row[y.GPU_CACHE_BACK] = to_fs(cache.latency) - row[y.GPU_CACHE_OUT] + to_fs(far_share(gpu))
 
 
 def slices_of(gpu: Gpu, channels: int) -> int:
     """Slices of the cache of one partition, above `channels` memory channels."""
     return max(channels // gpu.dies, 1)
-
-
-def far_share(gpu: Gpu) -> float:
-    """What hits in other partitions add to the mean latency of a hit [s]: addresses are spread over all alike.
-
-    The partitions of an AMD GPU are caches of their own, which nobody else reads.
-    """
-    cache = gpu.cache
-    if cache.partitions == gpu.dies:
-        return 0.0
-    return (cache.far_latency - cache.latency) * (cache.partitions - 1) / cache.partitions
-
-
-def _memory(row: Table, gpu: Gpu) -> None:
-    m = gpu.memory
-    clock = to_fs(1 / m.clock)
-    # A load from memory was measured over near and far partitions together: what hits add is part of it.
-    row[y.GPU_MEMORY_LATENCY] = max(to_fs(m.latency) - to_fs(far_share(gpu)), 0)
-    row[y.GPU_QUEUE_BYTES] = m.queue_entries * UNIT
-    row[y.GPU_T_BURST] = max(m.ccd, m.burst_clocks) * clock
-    row[y.GPU_T_LONG], row[y.GPU_T_UPDATE] = m.ccd_long * clock, m.ccd_update * clock
-    # The bus could carry more than the longest reads get: the path to the rest of the chip is what holds them up.
-    row[y.GPU_T_PATH] = round(row[y.GPU_T_BURST] / m.read_efficiency)
-    row[y.GPU_PEAK64] = _per_unit(m.bandwidth)
-    side = gpu.memory_cache
-    if side.capacity:
-        row[y.GPU_SIDE64] = _per_unit(side.bandwidth * side.efficiency / m.channels)
-        row[y.GPU_SIDE_DIRTY] = round(1000 * side.dirty_at_start)
-        row[y.GPU_SIDE_LATENCY] = max(to_fs(side.latency) - to_fs(gpu.cache.latency), 0)
-
-
-def _timing(row: Table, gpu: Gpu) -> None:
-    t, burst = gpu.memory.timing, gpu.memory.burst_clocks / gpu.memory.clock
-    row[y.GPU_T_RRD], row[y.GPU_T_RCD], row[y.GPU_T_RAS] = to_fs(t.rrd), to_fs(t.rcd), to_fs(t.ras)
-    row[y.GPU_T_RP], row[y.GPU_T_RC], row[y.GPU_T_CL] = to_fs(t.rp), to_fs(t.rc), to_fs(t.cl)
-    # Command to command, as the data of one must have left the bus before the other's: JEDEC's tRTW, tWTR + WL, tWR.
-    row[y.GPU_T_READ_TO_WRITE] = to_fs(max(t.cl + burst + 2 / gpu.memory.clock - t.wl, burst))
-    row[y.GPU_T_WRITE_TO_READ] = to_fs(t.wl + burst + t.cdlr)
-    row[y.GPU_T_WRITE_TO_PRECHARGE] = to_fs(t.wl + burst + t.wr)
-    row[y.GPU_T_READ_TO_PRECHARGE] = to_fs(t.rtp)
-
-
-def _movers(row: Table, gpu: Gpu) -> None:
-    row[y.GPU_DMA_ENGINES], row[y.GPU_DMA_SETUP] = gpu.dma.engines, to_fs(gpu.dma.setup)
-    row[y.GPU_DMA_WINDOW] = gpu.dma.window
-    row[y.GPU_DMA_RATE64] = _per_unit(gpu.dma.bandwidth) if gpu.dma.bandwidth else 0
-    row[y.GPU_TRACKER_SETS], row[y.GPU_TRACKER_WAYS] = gpu.tracker.sets, gpu.tracker.ways
-    row[y.GPU_SPILL_BYTES] = gpu.tracker.spill_bytes
-    a = gpu.arbiter
-    row[y.GPU_THRESHOLD_HIGH], row[y.GPU_THRESHOLD_MEDIUM] = (
-        a.threshold_high * UNIT,
-        a.threshold_medium * UNIT,
-    )
-    row[y.GPU_THRESHOLD_LOW] = a.threshold_low * UNIT
-    row[y.GPU_INTENSITY_HIGH] = round(a.intensity_high * 1000)
-    row[y.GPU_INTENSITY_MEDIUM] = round(a.intensity_medium * 1000)
-    row[y.GPU_INTENSITY_LOW] = round(a.intensity_low * 1000)
-    row[y.GPU_STARVATION] = to_fs(a.starvation_limit)
 
 
 def machine_tables(system: System, ranks: int, options: RunOptions, residents: int) -> Hardware:
@@ -135,7 +122,12 @@ def machine_tables(system: System, ranks: int, options: RunOptions, residents: i
     request_bytes = options.request_bytes or default_request_bytes(system.gpu)
     gpus = [system.gpu_of(rank) for rank in range(ranks)]
     for rank, gpu in enumerate(gpus):
-        _check_common(system.gpu, gpu, rank)
+        for path in COMMON:
+            if gpu.value(path) != system.gpu.value(path):
+                raise InputError(
+                    f"GPU {rank} has {path} = {gpu.text(path)}, the others {system.gpu.text(path)}; GPUs of one "
+                    f"machine may differ in clocks, rates and counts of compute units, but not in {path}"
+                )
     check_request(system.gpu, request_bytes)
     rows = np.stack([gpu_row(gpu, system.start_of(rank), options) for rank, gpu in enumerate(gpus)])
     memory, cache = system.gpu.memory, system.gpu.cache
@@ -240,15 +232,6 @@ COMMON = (
 """What the GPUs of one simulated machine must have in common."""
 
 
-def _check_common(first: Gpu, gpu: Gpu, rank: int) -> None:
-    for path in COMMON:
-        if gpu.value(path) != first.value(path):
-            raise InputError(
-                f"GPU {rank} has {path} = {gpu.text(path)}, the others {first.text(path)}; GPUs of one machine may "
-                f"differ in clocks, rates and counts of compute units, but not in {path}"
-            )
-
-
 def check_request(gpu: Gpu, request_bytes: int) -> None:
     """Raise InputError for a request size that the GPU's channels and caches cannot be cut into."""
     interleave = gpu.memory.interleave
@@ -265,16 +248,137 @@ def check_request(gpu: Gpu, request_bytes: int) -> None:
             f"{format_bytes(COARSEST)}, and its {gang} channels must divide the {gpu.memory.channels} of "
             f"{gpu.name}: try {format_bytes(interleave)}"
         )
-    _check_cut(gpu, "cache", gpu.cache.capacity, gpu.cache.ways, gpu.dies, request_bytes)
+    # Caches are so many equal parts of whole sets of lines as long as a request.
     side = gpu.memory_cache
-    _check_cut(gpu, "memory_cache", side.capacity, side.ways, gpu.memory.channels // gang, request_bytes)
+    for part, capacity, ways, parts in (
+        ("cache", gpu.cache.capacity, gpu.cache.ways, gpu.dies),
+        ("memory_cache", side.capacity, side.ways, gpu.memory.channels // gang),
+    ):
+        if capacity % (parts * ways * request_bytes):
+            each = f"{parts} parts of " if parts > 1 else ""
+            raise InputError(
+                f"{part}.capacity of {gpu.name} is {format_bytes(capacity)}; it cannot be cut into {each}{ways} ways "
+                f"of {format_bytes(request_bytes)} lines; choose a smaller request size or fewer ways"
+            )
 
 
-def _check_cut(gpu: Gpu, part: str, capacity: int, ways: int, parts: int, line_bytes: int) -> None:
-    """A cache must be so many equal parts of whole sets of lines as long as a request."""
-    if capacity % (parts * ways * line_bytes):
-        each = f"{parts} parts of " if parts > 1 else ""
+def ring_link(system: System, gpu: Gpu | None = None) -> GpuLink:
+    """What one GPU (None: the system's) sees of the ring, as the bandwidth and latency of its link.
+
+    Collective libraries run as many rings at once as a node has adapters, and let each leave the node at another GPU.
+    So of what a GPU sends, one ring's share leaves by its adapter and the rest by its links, side by side, and the
+    slower of the two paces: bandwidth = min(links, adapters of a node), each with its own share of payload. A piece
+    meets one adapter per node on its way: latency = the mean over the hops of a node.
+    """
+    gpu = gpu or system.gpu
+    link, each = gpu.link, system.gpus_per_node
+    if system.node is None:
+        return link
+    inside = system.node.with_gpu(gpu).bandwidth_among(each) if each > 1 else float("inf")
+    if system.nodes == 1:
+        return link.model_copy(update={"bandwidth": inside}) if each > 1 else link
+    network = system.node.network
+    out = each * network.bandwidth
+    bandwidth = min(inside, out)
+    values = {
+        "bandwidth": bandwidth,
+        "latency": ((each - 1) * link.latency + network.latency) / each,
+        "kernel_efficiency": min(inside * link.kernel_efficiency, out * NETWORK_PAYLOAD) / bandwidth,
+        "dma_efficiency": min(inside * link.dma_efficiency, out * NETWORK_PAYLOAD) / bandwidth,
+    }
+    return link.model_copy(update=values)
+
+
+def fabric_of(system: System) -> Fabric:
+    """The fabric of a system: its own, a full mesh where its node is one, else a switch with what a ring has of it."""
+    if system.fabric is not None:
+        return system.fabric
+    ring = ring_link(system)
+    if system.peer_bandwidth:
+        whole = system.gpu.link.bandwidth  # also of the links to GPUs that take no part
+        return full(system.gpus, system.peer_bandwidth, ring.latency, whole, ring.bandwidth)
+    return switch(system.gpus, ring.bandwidth, ring.latency)
+
+
+def ring_note(system: System) -> str:
+    """What the ring makes of the link of a GPU, in words; empty where it is the GPU's own."""
+    if system.node is None or ring_link(system) == system.gpu.link:
+        return ""
+    if system.nodes == 1:
+        return f"ring of {system.gpus} of the {system.node.gpus_per_node} GPUs of {system.name}"
+    return (
+        f"ring of {system.gpus} GPUs through {system.nodes} nodes of {system.name}: {system.gpus_per_node} x "
+        f"{format_rate(system.node.network.bandwidth)} of network a node"
+    )
+
+
+def wiring(system: System, ranks: int) -> Wiring:
+    """The links of `ranks` simulated GPUs and the routes between them.
+
+    With one rank, links of a kind become that GPU's own: what the others send through theirs, it sends through its.
+
+    Raises InputError for one rank of a fabric that is not symmetric.
+    """
+    fabric = fabric_of(system)
+    links, every = fabric.links, range(len(fabric.links))
+    kept, rows = _mirrored(fabric) if ranks == 1 else (every, every)
+    common, own = _link_of(system, system.gpu), {r: _link_of(system, gpu) for r, gpu in system.variants.items()}
+    # The link of the GPU that a fabric's link belongs to; the network's are nobody's.
+    owners = [common if link.payload is not None else own.get(link.owner, common) for link in links]
+    delays = [to_fs(link.latency * (o.latency / common.latency)) for link, o in zip(links, owners, strict=True)]
+    table = np.zeros((len(kept), y.LINK_COLUMNS), dtype=np.int64)
+    for row, k in enumerate(kept):
+        link, owner = links[k], owners[k]
+        bandwidth = link.bandwidth * (owner.bandwidth / common.bandwidth)
+        stores, engines = (bandwidth * (link.payload or own) for own in (owner.kernel_efficiency, owner.dma_efficiency))
+        if link.to_peer:
+            engines = min(bandwidth, system.gpu.dma.bandwidth or engines)
+        table[row] = _per_unit(stores), _per_unit(engines), y.NONE if link.bundle is None else rows[link.bundle]
+    route: list[tuple[int, int]] = []
+    first: dict[tuple[int, int, bool], int] = {}
+    peers = fabric.gpus if ranks == 1 else ranks
+    for g, distance, direct in itertools.product(range(ranks), range(1, peers), (False, True)):
+        first[g, distance, direct] = len(route)
+        passed = fabric.route(g, (g - distance) % peers, direct=direct)
+        route += [*_hops([(rows[k], delays[k]) for k in passed]), (y.NONE, 0)]
+    names = tuple(links[k].kind if ranks == 1 else links[k].name for k in kept)
+    return Wiring(table, names, np.array(route or [(y.NONE, 0)], dtype=np.int64), first)
+
+
+def _link_of(system: System, gpu: Gpu) -> GpuLink:
+    """The link of a GPU, as a ring has it where the system has no fabric of its own."""
+    return gpu.link if system.fabric is not None else ring_link(system, gpu)
+
+
+def _mirrored(fabric: Fabric) -> tuple[list[int], list[int]]:
+    """The links of a GPU that stands for all, one of each kind, and the row of every link of the fabric among them.
+
+    There is none for its ingress where that takes what its egress lets out, as fast and in the same order.
+    """
+    if not fabric.symmetric:
         raise InputError(
-            f"{part}.capacity of {gpu.name} is {format_bytes(capacity)}; it cannot be cut into {each}{ways} ways of "
-            f"{format_bytes(line_bytes)} lines; choose a smaller request size or fewer ways"
+            f"one GPU cannot stand for all of the fabric '{fabric.name}', whose ranks are not alike; simulate "
+            "each GPU, in mode 'explicit'"
         )
+    first: dict[str, int] = {}
+    for k, link in enumerate(fabric.links):
+        first.setdefault(link.kind, k)
+    if "egress" in first and "ingress" in first:
+        out, into = fabric.links[first["egress"]], fabric.links[first["ingress"]]
+        if into.bandwidth >= out.bandwidth and into.payload == out.payload:
+            del first["ingress"]
+    row = {kind: number for number, kind in enumerate(first)}
+    return list(first.values()), [row.get(link.kind, y.NONE) for link in fabric.links]
+
+
+def _hops(passed: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Links of a route by row, with the time to the next one or the receiver [fs], at least 1 in all."""
+    hops: list[tuple[int, int]] = []
+    for row, delay in passed:
+        if row == y.NONE:
+            hops[-1] = hops[-1][0], hops[-1][1] + delay
+        else:
+            hops.append((row, delay))
+    if not any(delay for _, delay in hops):
+        hops[-1] = hops[-1][0], 1
+    return hops

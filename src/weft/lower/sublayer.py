@@ -3,42 +3,135 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
+import numpy as np
+
+from weft.engine import layout as y
 from weft.errors import InputError
-from weft.graph import Graph
-from weft.kernels import gather_kernel, near_memory_reduce_kernel, reduce_kernel
-from weft.lower.problem import Problem
-from weft.program import Buffer, PlacedKernel, Plan, Wait
+from weft.graph import Gemm, Graph
+from weft.hardware import Gpu
+from weft.kernels import (
+    GemmTiling,
+    RingTiling,
+    gather_kernel,
+    gemm_kernel,
+    near_memory_reduce_kernel,
+    operands,
+    reduce_kernel,
+    tile_table,
+)
+from weft.kernels.ring import forwarded, fused_reduce_scatter
+from weft.lower.fit import check_tile, check_whole
+from weft.options import SUSTAINED, RunOptions
+from weft.program import Buffer, ChunkRule, Kernel, PlacedKernel, Plan, Wait
+from weft.program.plan import CACHED_STORE, Work
 
 
-def sequential(problem: Problem, graph: Graph) -> Plan:
-    """The graph's steps, each behind what it waits for and what is before it in its stream.
+@dataclass(frozen=True)
+class RingSubLayer:
+    """One GPU's share of a GEMM whose output `ranks` GPUs reduce around a ring.
 
-    The output is stored through the cache and written back before others read it. Raises InputError for a step that
-    waits for tiles.
+    `options` say what clock the compute units run at. Raises InputError for tiles that the GPU cannot hold, or of which
+    there are fewer than GPUs.
     """
-    chunks, gpu, ring = problem.chunks, problem.gpu, problem.ring
-    reduce = reduce_kernel(chunks, gpu, problem.ring_tiling, problem.gemm.output_element_bytes)
-    gather = gather_kernel(chunks, gpu, problem.ring_tiling, own=("result", 0))
-    steps = {
-        # AMD's caches are written back at a kernel's end; NVIDIA's L2, where all SMs meet, keeps its lines.
-        "gemm": PlacedKernel(problem.product, release=gpu.vendor != "nvidia", operator="gemm"),
-        "reduce_scatter": PlacedKernel(reduce, operator="reduce_scatter"),
-        "all_gather": PlacedKernel(gather, operator="all_gather"),
-    }
-    return Plan(
-        kernels=_placed(steps, graph),
-        buffers=(
-            *problem.operands(),
-            problem.output(ring.stored_output()),
-            Buffer("received", problem.chunk_bytes, ring.received()),
-            Buffer("result", tuple((sizes[-1],) for sizes in problem.chunk_bytes)),
-            *_gathered(problem, graph),
-        ),
-        work=problem.work,
-        wavefronts=problem.tiling.wavefronts(gpu),
-    )
+
+    gemm: Gemm
+    ranks: int
+    gpu: Gpu
+    tiling: GemmTiling
+    options: RunOptions = SUSTAINED
+    ring: RingTiling = field(default_factory=RingTiling)
+
+    def __post_init__(self) -> None:
+        check_whole(self.tiling)
+        tiles = check_tile(self.gemm, self.tiling, self.gpu)
+        if tiles < self.ranks:
+            raise InputError(
+                f"the output of {self.gemm} has {tiles} tiles of {self.tiling.rows} x {self.tiling.columns}, fewer "
+                f"than the {self.ranks} GPUs that reduce it; choose a smaller tile, fewer GPUs or a larger GEMM"
+            )
+
+    @cached_property
+    def tiles(self) -> Work:
+        """The output tiles of GPU 0 in their order: GPU g makes chunk g + 1 first."""
+        return tile_table(self.gemm, self.tiling, self.ranks, 1)
+
+    @property
+    def even(self) -> bool:
+        """Whether the chunks that go around are of one size."""
+        return len(set(self._sizes(self.tiles))) == 1
+
+    def _work(self, gpus: int) -> tuple[Work, ...]:
+        """The output tiles of every simulated GPU."""
+        return self.tiles, *(tile_table(self.gemm, self.tiling, self.ranks, rank + 1) for rank in range(1, gpus))
+
+    def _sizes(self, tiles: Work) -> tuple[int, ...]:
+        """Sizes of the output chunks in the order in which a GPU makes them [bytes]."""
+        return tuple(np.bincount(tiles[:, y.WORK_REGION], tiles[:, y.WORK_BYTES]).astype(int).tolist())
+
+    def sequential(self, graph: Graph, gpus: int = 1) -> Plan:
+        """The graph's steps, each behind what it waits for and what is before it in its stream.
+
+        The output is stored through the cache and written back before others read it. Raises InputError for a step
+        that waits for tiles.
+        """
+        reduce = reduce_kernel(self.ranks, self.gpu, self.ring, self.gemm.output_element_bytes)
+        gather = gather_kernel(self.ranks, self.gpu, self.ring, own=("result", 0))
+        steps = {
+            # AMD's caches are written back at a kernel's end; NVIDIA's L2, where all SMs meet, keeps its lines.
+            "gemm": PlacedKernel(self.product, release=self.gpu.vendor != "nvidia", operator="gemm"),
+            "reduce_scatter": PlacedKernel(reduce, operator="reduce_scatter"),
+            "all_gather": PlacedKernel(gather, operator="all_gather"),
+        }
+        work = self._work(gpus)
+        sizes = tuple(map(self._sizes, work))
+        received = Buffer("received", sizes, forwarded("received", "reduce_scatter", self.ranks))
+        result = Buffer("result", tuple((own[-1],) for own in sizes))
+        return self._plan(_placed(steps, graph), graph, work, (CACHED_STORE,) * self.ranks, received, result)
+
+    def track_and_trigger(self, graph: Graph, gpus: int = 1) -> Plan:
+        """T3 (ASPLOS 2024, arXiv:2401.16677): the reduce-scatter is in the address map; the others are left."""
+        last = self.ranks - 1
+        gather = gather_kernel(self.ranks, self.gpu, self.ring, own=("output", last))
+        # The reduce-scatter is over on a GPU when its own chunk is reduced and the last one for others has left.
+        over = (Wait("output", last), *([Wait("output", last - 1, sent=True)] if last > 1 else ()))
+        kernels = (
+            PlacedKernel(self.product, monitor=True, operator="gemm"),
+            PlacedKernel(gather, after=(0,), after_chunks=over, operator="all_gather"),
+        )
+        kept = tuple(kernel for kernel in kernels if kernel.operator in graph.operators)
+        return self._plan(kept, graph, self._work(gpus), fused_reduce_scatter(self.ranks))
+
+    def near_memory_scatter(self, gpus: int = 1) -> Plan:
+        """The reduce-scatter alone: one kernel that sends each chunk on, as updates, when it has been fully updated."""
+        updates = forwarded("output", "reduce_scatter", self.ranks, update=True)
+        output = Buffer("output", tuple(map(self._sizes, self._work(gpus))), updates)
+        kernel = near_memory_reduce_kernel(self.ranks, self.gpu, self.ring)
+        return Plan((PlacedKernel(kernel, operator="reduce_scatter"),), (output,), ())
+
+    @property
+    def product(self) -> Kernel:
+        """The producer's kernel: the same whatever the overlap."""
+        return gemm_kernel(self.gemm, self.gpu, self.tiling, self.options)
+
+    def _plan(
+        self, kernels: tuple[PlacedKernel, ...], graph: Graph, work: tuple[Work, ...],
+        rules: tuple[ChunkRule, ...], *others: Buffer,
+    ) -> Plan:  # fmt: skip
+        """A plan whose GEMM stores its output under an address map, for `others` and what a gather collects."""
+        sizes = tuple(map(self._sizes, work))
+        # The all-gather begins with a GPU's own chunk, which it made last.
+        own_first = tuple((own[-1], *own[:-1]) for own in sizes)
+        gathered = Buffer("gathered", own_first, forwarded("gathered", "all_gather", self.ranks))
+        buffers = (
+            *operands(self.gemm, self.tiling, len(work)),
+            Buffer("output", sizes, rules),
+            *others,
+            *([gathered] * ("all_gather" in graph.operators)),
+        )
+        return Plan(kernels, buffers, work, self.tiling.wavefronts(self.gpu))
 
 
 def _placed(steps: Mapping[str, PlacedKernel], graph: Graph) -> tuple[PlacedKernel, ...]:
@@ -63,37 +156,3 @@ def _placed(steps: Mapping[str, PlacedKernel], graph: Graph) -> tuple[PlacedKern
         )
         last[node.stream] = row
     return tuple(placed)
-
-
-def _gathered(problem: Problem, graph: Graph) -> tuple[Buffer, ...]:
-    return (problem.gathered(),) if "all_gather" in graph.operators else ()
-
-
-def near_memory_scatter(problem: Problem) -> Plan:
-    """One kernel that sends each chunk on, as updates, when it has been fully updated."""
-    kernel = near_memory_reduce_kernel(problem.chunks, problem.gpu, problem.ring_tiling)
-    return Plan(
-        kernels=(PlacedKernel(kernel, operator="reduce_scatter"),),
-        buffers=(Buffer("output", problem.chunk_bytes, problem.ring.updated_output()),),
-        work=(),
-    )
-
-
-def track_and_trigger(problem: Problem, graph: Graph) -> Plan:
-    """T3 (ASPLOS 2024, arXiv:2401.16677): the reduce-scatter is in the address map; the others are left."""
-    chunks, gpu, ring = problem.chunks, problem.gpu, problem.ring
-    gather = gather_kernel(chunks, gpu, problem.ring_tiling, own=("output", chunks - 1))
-    # The reduce-scatter is over on a GPU when its own chunk is reduced and the last one for others has left.
-    over = [Wait("output", chunks - 1)]
-    if chunks > 2:
-        over.append(Wait("output", chunks - 2, sent=True))
-    kernels = (
-        PlacedKernel(problem.product, monitor=True, operator="gemm"),
-        PlacedKernel(gather, after=(0,), after_chunks=tuple(over), operator="all_gather"),
-    )
-    return Plan(
-        kernels=tuple(kernel for kernel in kernels if kernel.operator in graph.operators),
-        buffers=(*problem.operands(), problem.output(ring.fused_reduce_scatter()), *_gathered(problem, graph)),
-        work=problem.work,
-        wavefronts=problem.tiling.wavefronts(gpu),
-    )

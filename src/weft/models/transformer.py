@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from pydantic import field_validator, model_validator
 
-from weft.catalog.fields import Count
-from weft.catalog.files import Shelf
-from weft.catalog.sourced import Sourced, broken_rule
-from weft.errors import check_type
+from weft.catalog import Count, Shelf, Sourced, broken_rule
+from weft.errors import check_name, check_type
 from weft.graph import Graph
+from weft.graph.gemm import Gemm
 from weft.models.layer import How, Phase, layer
 
 # Elements of an attention head where a model does not say: what most large models have.
@@ -102,3 +103,50 @@ def load_model(name_or_path: str | Path) -> Transformer:
     check_type("the model", name_or_path, (str, Path), "give a name like 't-nlg', or a TOML file")
     found = _SHELF.read(name_or_path)
     return Transformer.from_leaves(found.about, found.leaves, found.file)
+
+
+@dataclass(frozen=True)
+class SubLayerKind:
+    """A kind of sub-layer: title, direction, and K as a multiple of H (None: the feed-forward multiple)."""
+
+    title: str
+    direction: str
+    multiple: int | None
+
+
+SUBLAYERS: Mapping[str, SubLayerKind] = {
+    "op": SubLayerKind("OP (forward)", "forward", 1),
+    "fc2": SubLayerKind("FC-2 (forward)", "forward", None),
+    "fc1": SubLayerKind("FC-1 (backward)", "backward", None),
+    "ip": SubLayerKind("IP (backward)", "backward", 3),
+}
+"""The four sub-layers by name."""
+
+
+@dataclass(frozen=True)
+class SubLayer:
+    """One sub-layer before it is split: its GEMM, and the names of the model and of itself."""
+
+    model: str
+    name: str
+    title: str
+    gemm: Gemm
+
+    @classmethod
+    def custom(cls, m: int, n: int, k: int, dtype: str = "fp16", name: str = "custom") -> Self:
+        """A sub-layer from the dimensions of its unsplit GEMM; InputError if one cannot be used."""
+        return cls(model="custom", name=name, title=f"{name} ({m} x {n} x {k})", gemm=Gemm(m, n, k, dtype))
+
+
+def sublayer(model: Transformer | str | Path, name: str, dtype: str = "fp16") -> SubLayer:
+    """A sub-layer of a model (given itself, by name or by file), unsplit; UnknownNameError if there is none.
+
+    >>> sublayer("t-nlg", "fc2").gemm
+    Gemm(m=8192, n=4256, k=17024, dtype='fp16')
+    """
+    check_name("sub-layer", name, SUBLAYERS)
+    transformer = model if isinstance(model, Transformer) else load_model(model)
+    kind = SUBLAYERS[name]
+    k = (kind.multiple or transformer.ffn_multiple) * transformer.hidden
+    gemm = Gemm(m=transformer.tokens, n=transformer.hidden, k=k, dtype=dtype)
+    return SubLayer(model=transformer.name, name=name, title=kind.title, gemm=gemm)

@@ -1,10 +1,22 @@
 """The lowered form: workgroup scripts, address maps and DMA commands, and how they become integer tables."""
 
-from weft.program.build import Program, build
-from weft.program.plan import Buffer, PlacedKernel, Plan
-from weft.program.rules import ChunkRule, DmaMap, Mode, RemoteMap
-from weft.program.script import Command, Extent, Kernel, Load, Phase, Store, Wait
-from weft.program.wiring import Hardware, Hop, Wiring
+from weft.program.build import Hardware, Program, Wiring, build
+from weft.program.plan import (
+    Buffer,
+    ChunkRule,
+    Command,
+    DmaMap,
+    Extent,
+    Kernel,
+    Load,
+    Mode,
+    Phase,
+    PlacedKernel,
+    Plan,
+    RemoteMap,
+    Store,
+    Wait,
+)
 
 __all__ = [
     "Buffer",
@@ -13,7 +25,6 @@ __all__ = [
     "DmaMap",
     "Extent",
     "Hardware",
-    "Hop",
     "Kernel",
     "Load",
     "Mode",

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from weft.engine import layout as y
 from weft.engine.state import Table, Tables
 from weft.errors import InputError
-from weft.program.plan import Buffer, PlacedKernel, Plan
-from weft.program.rules import ChunkRule, DmaMap, RemoteMap
-from weft.program.script import Kernel, Load, Phase, Store, Wait
-from weft.program.wiring import Hardware, Wiring
+from weft.program.plan import Buffer, DmaMap, Kernel, Load, Phase, PlacedKernel, Plan, RemoteMap, Store, Wait
 
 ALIGNMENT = 1 << 21
 """Buffers start on multiples of a large page [bytes]."""
@@ -22,6 +20,40 @@ CHUNK_ALIGNMENT = 1 << 12
 
 SYSTEM = ("tracker", "earlier")
 """Operators of every machine: the tracker, and work before the run (`engine.layout`, OPERATOR_*)."""
+
+
+class Wiring(NamedTuple):
+    """The links of the simulated GPUs, `link[k, :]`, their names, and all routes over them, `route[p, :]`.
+
+    `first` is the row that a route begins with, by (GPU, distance, direct). A distance counts ranks away around the
+    group, downwards; `direct` routes take the links to that GPU alone.
+    """
+
+    link: Table
+    names: tuple[str, ...]
+    route: Table
+    first: Mapping[tuple[int, int, bool], int]
+
+    def hops(self, gpu: int, distance: int, direct: bool) -> Table:
+        """The rows of a route: a link each, and the latency from its end to the next one, or to the receiver [fs].
+
+        Raises InputError for a GPU that there is not.
+        """
+        if (gpu, distance, direct) not in self.first:
+            raise InputError(
+                f"the plan sends to the GPU {distance} ranks away from GPU {gpu}, and there is none; choose a system "
+                "with as many GPUs as the plan has ranks"
+            )
+        rows = self.route[self.first[gpu, distance, direct] :]
+        return rows[: int((rows[:, y.ROUTE_LINK] == y.NONE).argmax())]
+
+
+class Hardware(NamedTuple):
+    """The simulated GPUs, `gpu[g, :]`, the sizes that they share, as `engine.layout` names them, and their wiring."""
+
+    gpu: Table
+    shape: Table
+    wiring: Wiring
 
 
 @dataclass(frozen=True)
@@ -53,211 +85,199 @@ def build(plan: Plan, hardware: Hardware) -> Program:
 
 
 class _Builder:
+    """The tables of a plan as they are filled: `row` numbers chunks, `operator` operators, `counter` awaited chunks."""
+
     def __init__(self, plan: Plan, hardware: Hardware) -> None:
-        self.plan = plan
-        self.gpus = hardware.gpu.shape[0]
-        self.gpu = hardware.gpu
-        self.shape = hardware.shape.copy()
-        self.wires = _Wires(hardware.wiring, self.gpus)
+        self.plan, self.gpu, self.wiring = plan, hardware.gpu, hardware.wiring
+        self.gpus, self.shape = len(hardware.gpu), hardware.shape.copy()
         self.buffers = {buffer.name: buffer for buffer in plan.buffers}
-        self.regions = tuple((b.name, p) for b in plan.buffers for p in range(len(b.sizes[0])))
-        self.row = {name: row for row, name in enumerate(self.regions)}
-        communicating = _communicating(plan)
-        names = dict.fromkeys((*SYSTEM, *communicating, *_accessing(plan)))
+        chunks = ((buffer.name, p) for buffer in plan.buffers for p in range(len(buffer.sizes[0])))
+        self.row = {chunk: row for row, chunk in enumerate(chunks)}
+        # Operators on whose behalf the address map sends communicate; the others compute.
+        ways = (rule.way for buffer in plan.buffers for rule in buffer.rules)
+        communicating = dict.fromkeys((*SYSTEM, *(way.operator for way in ways if way is not None)))
+        phases = [phase for placed in plan.kernels for phase in placed.kernel.phases]
+        accesses = (access for phase in phases for access in (*phase.loads, phase.store, phase.also))
+        names = dict.fromkeys((*communicating, *(access.operator for access in accesses if access is not None)))
         self.operator = {name: number for number, name in enumerate(names)}
         self.shape[y.SIZE_CAUSES] = len(names) * y.KINDS
-        self.shape[y.SIZE_COMPUTE_CAUSE] = (len(SYSTEM) + len(communicating)) * y.KINDS
+        self.shape[y.SIZE_COMPUTE_CAUSE] = len(communicating) * y.KINDS
         self.counter: dict[Wait, int] = {}
         self.counters = 0
+        self.most_tiles = max((len(work) for work in plan.work), default=0)
+        copied = sum(len(copy.chunks) for placed in plan.kernels for copy in placed.kernel.copies)
+        self.region = np.zeros((self.gpus, len(self.row), y.REGION_COLUMNS), dtype=np.int64)
+        self.tile = np.zeros((self.gpus, max(self.most_tiles + copied, 1), y.TILE_COLUMNS), dtype=np.int64)
         self.phases: list[list[list[int]]] = [[] for _ in range(self.gpus)]
         self.accesses: list[list[list[int]]] = [[] for _ in range(self.gpus)]
 
     def program(self) -> Program:
         self._number_counters()
-        region = self._region_table()
-        kernel, work = self._kernel_table(region)
-        tile = self._tile_table(region)
-        self._fill_shape(kernel, tile)
+        for g in range(self.gpus):
+            self._place_chunks(g)
+        kernel, work = self._kernels()
+        successor, classes = self._order(kernel)
+        self._add_tiles()
+        self._add_copies()
+        sizes = {
+            y.SIZE_GPUS: self.gpus,
+            y.SIZE_KERNELS: kernel.shape[1],
+            y.SIZE_REGIONS: len(self.row),
+            y.SIZE_TILES: self.tile.shape[1] if self.tile.any() else 0,
+            y.SIZE_WAVEFRONTS: self.plan.wavefronts,
+            y.SIZE_BLOCK_TILES: self.plan.block_tiles,
+            y.SIZE_COUNTERS: self.counters,
+            y.SIZE_CLASSES: classes,
+        }
+        self.shape[list(sizes)] = list(sizes.values())
         tables = Tables(
             shape=self.shape,
             gpu=self.gpu,
             kernel=kernel,
-            successor=self._successors(kernel),
+            successor=successor,
             phase=_stack(self.phases, y.PHASE_COLUMNS),
             access=_stack(self.accesses, y.ACCESS_COLUMNS),
             work=work,
-            region=region,
-            tile=tile,
+            region=self.region,
+            tile=self.tile,
             unit_mask=self._masks(),
-            link=self.wires.link,
-            route=self.wires.table(),
+            link=self.wiring.link,
+            route=self.wiring.route,
         )
-        self._number_classes(kernel)
         names = tuple(placed.kernel.name for placed in self.plan.kernels)
-        return Program(tables, names, self.regions, self.wires.names, tuple(self.operator), self.plan)
+        return Program(tables, names, tuple(self.row), self.wiring.names, tuple(self.operator), self.plan)
 
     def _number_counters(self) -> None:
         """A counter per chunk that is awaited; chunks that a kernel awaits together share one."""
+        groups: list[tuple[Wait, ...]] = []
         for placed in self.plan.kernels:
-            groups = [(phase.wait,) for phase in placed.kernel.phases if phase.wait is not None]
-            for group in (placed.after_chunks, *groups):
-                number = self.counters
-                if group and group[0].position is None:
-                    self._number_chunks(group[0].buffer)
-                    continue
-                for wait in group:
-                    if len(group) > 1 and wait in self.counter:
-                        raise ValueError(f"{wait} is awaited alone and together with others")
-                    if self.counter.setdefault(wait, number) == number:
-                        self.counters = number + max(self.buffers[wait.buffer].lanes, 1)
+            groups.append(placed.after_chunks)
+            for wait in (phase.wait for phase in placed.kernel.phases if phase.wait is not None):
+                chunks = range(len(self.buffers[wait.buffer].sizes[0])) if wait.position is None else ()
+                groups += [(Wait(wait.buffer, position),) for position in chunks] or [(wait,)]
+        for group in groups:
+            number = self.counters
+            for wait in group:
+                if len(group) > 1 and wait in self.counter:
+                    raise ValueError(f"{wait} is awaited alone and together with others")
+                if self.counter.setdefault(wait, number) == number:
+                    self.counters = number + max(self.buffers[wait.buffer].lanes, 1)
 
-    def _number_chunks(self, buffer: str) -> None:
-        """Counters in a row for the chunks of a buffer of which every workgroup awaits its own."""
-        for position in range(len(self.buffers[buffer].sizes[0])):
-            if self.counter.setdefault(Wait(buffer, position), self.counters) == self.counters:
-                self.counters += 1
+    # -- chunks and tiles
 
-    # -- regions
-    # ---------------------------------------------------------------------------------------------------
-
-    def _region_table(self) -> Table:
-        table = np.zeros((self.gpus, len(self.regions), y.REGION_COLUMNS), dtype=np.int64)
+    def _place_chunks(self, g: int) -> None:
+        """Rows of all chunks of a GPU, one behind the other in its memory."""
         grain = max(CHUNK_ALIGNMENT, int(self.shape[y.SIZE_REQUEST]))
-        for g in range(self.gpus):
-            address = 0
-            for buffer in self.plan.buffers:
-                for position, size in enumerate(buffer.sizes[g]):
-                    row = self.row[buffer.name, position]
-                    if buffer.within is not None:
-                        base = int(table[g, self.row[buffer.within], y.REGION_BASE])
-                        table[g, row] = self._region_row(g, buffer, position, size, base)
-                        continue
-                    table[g, row] = self._region_row(g, buffer, position, size, address)
+        address = 0
+        for buffer in self.plan.buffers:
+            for position, size in enumerate(buffer.sizes[g]):
+                base = address
+                if buffer.within is not None:
+                    base = int(self.region[g, self.row[buffer.within], y.REGION_BASE])
+                else:
                     address += -(-size // grain) * grain
-                address = -(-address // ALIGNMENT) * ALIGNMENT
-        return table
+                self.region[g, self.row[buffer.name, position]] = self._chunk(g, buffer, position, size, base)
+            address = -(-address // ALIGNMENT) * ALIGNMENT
 
-    def _region_row(self, g: int, buffer: Buffer, position: int, size: int, address: int) -> list[int]:
+    def _chunk(self, g: int, buffer: Buffer, position: int, size: int, base: int) -> list[int]:
         rule = buffer.rule(position)
-        row = [y.NONE] * y.REGION_COLUMNS
-        row[y.REGION_BASE], row[y.REGION_SIZE] = address, size
-        row[y.REGION_MODE], row[y.REGION_CACHED] = int(rule.mode), int(rule.cached)
-        row[y.REGION_COUNTER] = self.counter.get(Wait(buffer.name, position), y.NONE)
-        row[y.REGION_SENT_COUNTER] = self.counter.get(Wait(buffer.name, position, sent=True), y.NONE)
-        row[y.REGION_TRACKED] = rule.updates_per_element
-        row[y.REGION_FIRST_TILE] = row[y.REGION_TILES] = 0
-        row[y.REGION_LANED] = int(buffer.lanes > 0)
-        row[y.REGION_SOURCE], row[y.REGION_SOURCE_LATENCY] = g, 0
+        row = {
+            y.REGION_BASE: base,
+            y.REGION_SIZE: size,
+            y.REGION_MODE: int(rule.mode),
+            y.REGION_CACHED: int(rule.cached),
+            y.REGION_COUNTER: self.counter.get(Wait(buffer.name, position), y.NONE),
+            y.REGION_SENT_COUNTER: self.counter.get(Wait(buffer.name, position, sent=True), y.NONE),
+            y.REGION_TRACKED: rule.updates_per_element,
+            y.REGION_FIRST_TILE: 0,
+            y.REGION_TILES: 0,
+            y.REGION_LANED: int(buffer.lanes > 0),
+            y.REGION_SOURCE: g,
+            y.REGION_SOURCE_LATENCY: 0,
+        }
         if rule.way is not None:
-            way = rule.way
-            row[y.REGION_TARGET], row[y.REGION_ROUTE] = self.wires.to(g, way.distance, way.direct)
-        self._link_rule(g, row, rule)
-        return row
-
-    def _link_rule(self, g: int, row: list[int], rule: ChunkRule) -> None:
+            row[y.REGION_TARGET], row[y.REGION_ROUTE] = self._to(g, rule.way.distance, rule.way.direct)
         if rule.remote is not None:
             row[y.REGION_TO_REGION] = self.row[rule.remote.buffer, rule.remote.position]
             row[y.REGION_REMOTE_CAUSE] = self._sent(rule.remote)
         if rule.dma is not None:
-            row[y.REGION_DMA_MODE] = y.REMOTE_UPDATE if rule.dma.update else y.REMOTE_STORE
-            row[y.REGION_DMA_REGION] = self.row[rule.dma.buffer, rule.dma.position]
-            row[y.REGION_DMA_CAUSE] = self.operator[rule.dma.operator] * y.KINDS + y.READ
-            row[y.REGION_DMA_REMOTE_CAUSE] = self._sent(rule.dma)
-            self._receivers(g, row, rule.dma)
+            row |= self._command(g, rule.dma)
+        return _filled(y.REGION_COLUMNS, row)
+
+    def _command(self, g: int, dma: DmaMap) -> dict[int, int]:
+        """What a DMA engine does with a chunk."""
+        row = {
+            y.REGION_DMA_MODE: y.REMOTE_UPDATE if dma.update else y.REMOTE_STORE,
+            y.REGION_DMA_REGION: self.row[dma.buffer, dma.position],
+            y.REGION_DMA_CAUSE: self.operator[dma.operator] * y.KINDS + y.READ,
+            y.REGION_DMA_REMOTE_CAUSE: self._sent(dma),
+        }
+        if dma.source:
+            row[y.REGION_SOURCE], _ = self._to(g, dma.source, dma.direct)
+            row[y.REGION_SOURCE_LATENCY] = int(self.wiring.hops(g, dma.source, dma.direct)[:, y.ROUTE_LATENCY].sum())
+        if dma.also is not None:
+            position, distance = dma.also
+            row[y.REGION_ALSO_REGION] = self.row[dma.buffer, position]
+            row[y.REGION_ALSO_TARGET], row[y.REGION_ALSO_ROUTE] = self._to(g, distance, dma.direct)
+        return row
+
+    def _to(self, g: int, distance: int, direct: bool) -> tuple[int, int]:
+        """The GPU `distance` ranks away from GPU `g` (itself where one stands for all), and the first row to it."""
+        self.wiring.hops(g, distance, direct)
+        return (g - distance) % self.gpus, self.wiring.first[g, distance, direct]
 
     def _sent(self, way: RemoteMap | DmaMap) -> int:
         """The cause of traffic at the receiver."""
         return self.operator[way.operator] * y.KINDS + (y.UPDATE if way.update else y.WRITE)
 
-    def _receivers(self, g: int, row: list[int], dma: DmaMap) -> None:
-        if dma.source:
-            row[y.REGION_SOURCE] = self.wires.target(g, dma.source)
-            row[y.REGION_SOURCE_LATENCY] = self.wires.latency(g, dma.source, dma.direct)
-        if dma.also is not None:
-            position, distance = dma.also
-            row[y.REGION_ALSO_REGION] = self.row[dma.buffer, position]
-            row[y.REGION_ALSO_TARGET], row[y.REGION_ALSO_ROUTE] = self.wires.to(g, distance, dma.direct)
-
-    # -- tiles and work
-    # --------------------------------------------------------------------------------------------
-
-    def _tile_table(self, region: Table) -> Table:
-        most = self._most_tiles()
-        copies = [chunk for chunks in map(_chunks, self.plan.kernels) for chunk in chunks]
-        table = np.zeros((self.gpus, max(most + len(copies), 1), y.TILE_COLUMNS), dtype=np.int64)
-        self._add_copies(table, region)
-        if most == 0:
-            return table
-        first = self.row[self.plan.tile_buffer, 0]
+    def _add_tiles(self) -> None:
+        """Rows of the output tiles, and in their chunks' rows which these are."""
         for g, work in enumerate(self.plan.work):
-            table[g, : len(work), y.TILE_REGION] = first + work[:, y.WORK_REGION]
-            table[g, : len(work), y.TILE_OFFSET] = work[:, y.WORK_OFFSET]
-            table[g, : len(work), y.TILE_BYTES] = work[:, y.WORK_BYTES]
+            first, tile = self.row[self.plan.tile_buffer, 0], self.tile[g, : len(work)]
+            tile[:, y.TILE_REGION] = first + work[:, y.WORK_REGION]
+            tile[:, y.TILE_OFFSET], tile[:, y.TILE_BYTES] = work[:, y.WORK_OFFSET], work[:, y.WORK_BYTES]
             positions, starts, counts = np.unique(work[:, y.WORK_REGION], return_index=True, return_counts=True)
-            region[g, first + positions, y.REGION_FIRST_TILE] = starts
-            region[g, first + positions, y.REGION_TILES] = counts
-        return table
+            self.region[g, first + positions, y.REGION_FIRST_TILE] = starts
+            self.region[g, first + positions, y.REGION_TILES] = counts
 
-    def _most_tiles(self) -> int:
-        return max((len(work) for work in self.plan.work), default=0)
-
-    def _add_copies(self, table: Table, region: Table) -> None:
+    def _add_copies(self) -> None:
         """Rows behind the tiles for every copy, one per chunk; a chunk is its tile."""
-        tile = self._most_tiles()
+        tile, region, t = self.tile, self.region, self.most_tiles
         for k, placed in enumerate(self.plan.kernels):
             for copy in placed.kernel.copies:
-                table[:, tile, y.TILE_ROWS], table[:, tile, y.TILE_AFTER] = len(copy.chunks), copy.after_fs
-                table[:, tile, y.TILE_ENGINE] = 0 if copy.engine is None else copy.engine + 1
+                tile[:, t, y.TILE_ROWS], tile[:, t, y.TILE_AFTER] = len(copy.chunks), copy.after_fs
+                tile[:, t, y.TILE_ENGINE] = 0 if copy.engine is None else copy.engine + 1
                 for chunk in copy.chunks:
                     row = self.row[chunk]
-                    table[:, tile, y.TILE_REGION], table[:, tile, y.TILE_COPY] = row, k + 1
-                    table[:, tile, y.TILE_BYTES] = region[:, row, y.REGION_SIZE]
-                    region[:, row, y.REGION_FIRST_TILE], region[:, row, y.REGION_TILES] = tile, 1
-                    tile += 1
+                    tile[:, t, y.TILE_REGION], tile[:, t, y.TILE_COPY] = row, k + 1
+                    tile[:, t, y.TILE_BYTES] = region[:, row, y.REGION_SIZE]
+                    region[:, row, y.REGION_FIRST_TILE], region[:, row, y.REGION_TILES] = t, 1
+                    t += 1
 
-    def _kernel_table(self, region: Table) -> tuple[Table, Table]:
+    # -- kernels
+
+    def _kernels(self) -> tuple[Table, Table]:
+        """The rows of all kernels, and of what their workgroups work on."""
         kernels = self.plan.kernels
         table = np.zeros((self.gpus, len(kernels), y.KERNEL_COLUMNS), dtype=np.int64)
-        rows: list[list[Table]] = [[] for _ in range(self.gpus)]
+        works = []
         for g in range(self.gpus):
-            first_work, first_copy = 0, self._most_tiles()
+            work, first_copy = [np.zeros((0, y.WORK_FIELDS), dtype=np.int64)], self.most_tiles
             for k, placed in enumerate(kernels):
-                kernel = placed.kernel
-                first_phase = len(self.phases[g])
-                for phase in kernel.phases:
-                    self._add_phase(g, phase, region)
-                work = self._work_of(g, kernel)
-                rows[g].append(work)
-                table[g, k] = self._kernel_row(g, k, first_work, first_phase, region)
-                table[g, k, y.KERNEL_FIRST_COPY], table[g, k, y.KERNEL_COPIES] = (
-                    first_copy,
-                    len(kernel.copies),
-                )
-                first_work += len(work)
-                first_copy += len(_chunks(placed))
-        return table, np.stack([np.concatenate(r) for r in rows]) if kernels else np.zeros(
-            (self.gpus, 0, y.WORK_FIELDS), dtype=np.int64
-        )
+                firsts = {
+                    y.KERNEL_FIRST_WORK: sum(map(len, work)),
+                    y.KERNEL_FIRST_PHASE: len(self.phases[g]),
+                    y.KERNEL_FIRST_COPY: first_copy,
+                }
+                table[g, k] = self._kernel(g, placed, firsts)
+                for phase in placed.kernel.phases:
+                    self._add_phase(g, phase)
+                work.append(self._work(g, placed.kernel))
+                first_copy += sum(len(copy.chunks) for copy in placed.kernel.copies)
+            works.append(np.concatenate(work))
+        return table, np.stack(works)
 
-    def _number_classes(self, kernel: Table) -> None:
-        """Number the classes of kernels of which the dispatcher can place the first alone."""
-        number: dict[tuple[object, ...], int] = {}
-        for k, placed in enumerate(self.plan.kernels):
-            needs = (placed.kernel.threads, placed.kernel.registers, placed.kernel.lds)
-            of = (*needs, placed.priority, placed.compute_units)
-            kernel[:, k, y.KERNEL_CLASS] = number.setdefault(of, len(number))
-        self.shape[y.SIZE_CLASSES] = len(number)
-
-    def _successors(self, kernel: Table) -> Table:
-        """The kernels that wait for each kernel's end, one kernel's behind the other's; `kernel` says where."""
-        after = [(before, k) for k, placed in enumerate(self.plan.kernels) for before in placed.after]
-        before, follows = np.array(sorted(after), dtype=np.int64).reshape(-1, 2).T
-        kernels = np.arange(len(self.plan.kernels))
-        kernel[:, :, y.KERNEL_FIRST_SUCCESSOR] = np.searchsorted(before, kernels)
-        kernel[:, :, y.KERNEL_SUCCESSORS] = np.bincount(before, minlength=len(kernels))
-        return np.ascontiguousarray(follows)
-
-    def _work_of(self, g: int, kernel: Kernel) -> Table:
+    def _work(self, g: int, kernel: Kernel) -> Table:
         if kernel.tiled:
             return self.plan.work[g] if kernel.part is None else self.plan.work[g][slice(*kernel.part)]
         work = np.zeros((kernel.workgroups, y.WORK_FIELDS), dtype=np.int64)
@@ -266,187 +286,147 @@ class _Builder:
         work[:, y.WORK_SCRIPT] = kernel.script_of or 0
         return work
 
-    def _kernel_row(self, g: int, k: int, first_work: int, first_phase: int, region: Table) -> list[int]:
-        placed = self.plan.kernels[k]
-        kernel = placed.kernel
-        row = [0] * y.KERNEL_COLUMNS
-        row[y.KERNEL_WORKGROUPS], row[y.KERNEL_FIRST_WORK] = kernel.workgroups, first_work
-        row[y.KERNEL_FIRST_PHASE], row[y.KERNEL_PHASES] = first_phase, kernel.script_length
-        row[y.KERNEL_THREADS], row[y.KERNEL_REGISTERS], row[y.KERNEL_LDS] = (
-            kernel.threads,
-            kernel.registers,
-            kernel.lds,
-        )
-        row[y.KERNEL_PRIORITY] = placed.priority
-        row[y.KERNEL_PREDECESSORS] = len(placed.after)
-        row[y.KERNEL_AFTER_COUNTER] = y.NONE
-        if placed.after_chunks:
-            row[y.KERNEL_AFTER_COUNTER] = self.counter[placed.after_chunks[0]]
-            row[y.KERNEL_AFTER_VALUE] = sum(self._counter(g, wait, region)[1] for wait in placed.after_chunks)
-        driven = kernel.completion_fs is not None
-        row[y.KERNEL_LAUNCH] = placed.delay_fs + (0 if driven else int(self.gpu[g, y.GPU_LAUNCH]))
-        row[y.KERNEL_COMPLETION] = kernel.completion_fs or 0
-        row[y.KERNEL_RELEASE], row[y.KERNEL_MONITOR] = int(placed.release), int(placed.monitor)
-        return row
+    def _kernel(self, g: int, placed: PlacedKernel, firsts: dict[int, int]) -> list[int]:
+        kernel, after = placed.kernel, placed.after_chunks
+        launch = 0 if kernel.completion_fs is not None else int(self.gpu[g, y.GPU_LAUNCH])
+        row = {
+            **firsts,
+            y.KERNEL_WORKGROUPS: kernel.workgroups,
+            y.KERNEL_PHASES: kernel.script_length,
+            y.KERNEL_COPIES: len(kernel.copies),
+            y.KERNEL_THREADS: kernel.threads,
+            y.KERNEL_REGISTERS: kernel.registers,
+            y.KERNEL_LDS: kernel.lds,
+            y.KERNEL_PRIORITY: placed.priority,
+            y.KERNEL_PREDECESSORS: len(placed.after),
+            y.KERNEL_AFTER_COUNTER: self.counter[after[0]] if after else y.NONE,
+            y.KERNEL_AFTER_VALUE: sum(self._awaited(g, wait)[1] for wait in after),
+            y.KERNEL_LAUNCH: placed.delay_fs + launch,
+            y.KERNEL_COMPLETION: kernel.completion_fs or 0,
+            y.KERNEL_RELEASE: int(placed.release),
+            y.KERNEL_MONITOR: int(placed.monitor),
+        }
+        return _filled(y.KERNEL_COLUMNS, row, rest=0)
 
-    def _counter(self, g: int, wait: Wait, region: Table) -> tuple[int, int]:
-        first = wait if wait.position is not None else Wait(wait.buffer, 0)
-        size = (
-            region[g, self.row[wait.buffer, first.position or 0], y.REGION_SIZE] if wait.bytes is None else wait.bytes
-        )
-        return self.counter[first], int(size)
+    def _awaited(self, g: int, wait: Wait) -> tuple[int, int]:
+        """The counter of what is awaited, and what it must have reached [bytes]."""
+        position = wait.position or 0
+        whole = int(self.region[g, self.row[wait.buffer, position], y.REGION_SIZE])
+        return self.counter[Wait(wait.buffer, position, wait.sent)], whole if wait.bytes is None else wait.bytes
 
-    # -- scripts
-    # ---------------------------------------------------------------------------------------------------
-
-    def _add_phase(self, g: int, phase: Phase, region: Table) -> None:
-        row = [y.NONE] * y.PHASE_COLUMNS
-        row[y.PHASE_ITERATIONS] = self._iterations(g, phase, region)
-        row[y.PHASE_SHARED], row[y.PHASE_SLOTS] = int(phase.shared), phase.slots
-        row[y.PHASE_FIRST_LOAD], row[y.PHASE_LOADS] = len(self.accesses[g]), len(phase.loads)
-        row[y.PHASE_CYCLES] = round(phase.cycles * 1000)
-        self.accesses[g] += [self._load_row(g, load, region) for load in phase.loads]
+    def _add_phase(self, g: int, phase: Phase) -> None:
+        """A row of a script, and those of its loads and stores."""
         stores = [store for store in (phase.store, phase.also) if store is not None]
-        row[y.PHASE_STORES], row[y.PHASE_DELAY] = len(stores), phase.delay_fs
+        iterations, accesses = phase.iterations, self.accesses[g]
+        if iterations is None:
+            _, size = self._extent(g, phase.loads[0])
+            iterations = -(-size // phase.loads[0].unit_bytes)
+        row = {
+            y.PHASE_ITERATIONS: iterations,
+            y.PHASE_SHARED: int(phase.shared),
+            y.PHASE_SLOTS: phase.slots,
+            y.PHASE_CYCLES: round(phase.cycles * 1000),
+            y.PHASE_DELAY: phase.delay_fs,
+            y.PHASE_FIRST_LOAD: len(accesses),
+            y.PHASE_LOADS: len(phase.loads),
+            y.PHASE_STORES: len(stores),
+        }
+        if stores:
+            row[y.PHASE_STORE] = len(accesses) + len(phase.loads)
         if phase.wait is not None:
             row[y.PHASE_LANED] = int(phase.wait.position is None or self.buffers[phase.wait.buffer].lanes > 0)
-        if stores:
-            row[y.PHASE_STORE] = len(self.accesses[g])
-            self.accesses[g] += [self._store_row(g, store, region) for store in stores]
-        if phase.wait is not None:
-            row[y.PHASE_WAIT_COUNTER], row[y.PHASE_WAIT_VALUE] = self._counter(g, phase.wait, region)
-        self.phases[g].append(row)
+            row[y.PHASE_WAIT_COUNTER], row[y.PHASE_WAIT_VALUE] = self._awaited(g, phase.wait)
+        self.phases[g].append(_filled(y.PHASE_COLUMNS, row))
+        accesses += [*(self._load(g, load) for load in phase.loads), *(self._store(g, store) for store in stores)]
 
-    def _iterations(self, g: int, phase: Phase, region: Table) -> int:
-        if phase.iterations is not None:
-            return phase.iterations
-        load = phase.loads[0]
-        return -(-self._extent(g, load.buffer, load.position, region)[1] // load.unit_bytes)
-
-    def _extent(self, g: int, buffer: str, position: int | None, region: Table) -> tuple[int, int]:
-        """Address and size of a chunk, or of a whole buffer [bytes]."""
-        first = last = region[g, self.row[buffer, position or 0]]
-        if position is None:
-            last = region[g, self.row[buffer, len(self.buffers[buffer].sizes[g]) - 1]]
+    def _extent(self, g: int, load: Load) -> tuple[int, int]:
+        """Address and size of the chunk, or of the whole buffer, that is loaded from [bytes]."""
+        chunks = len(self.buffers[load.buffer].sizes[g])
+        first = self.region[g, self.row[load.buffer, load.position or 0]]
+        last = first if load.position is not None else self.region[g, self.row[load.buffer, chunks - 1]]
         return int(first[y.REGION_BASE]), int(last[y.REGION_BASE] + last[y.REGION_SIZE] - first[y.REGION_BASE])
 
-    def _load_row(self, g: int, load: Load, region: Table) -> list[int]:
-        base, size = self._extent(g, load.buffer, load.position, region)
-        row = [y.NONE] * y.ACCESS_COLUMNS
-        row[y.ACCESS_BASE], row[y.ACCESS_LIMIT] = base + load.offset, size - load.offset
-        row[y.ACCESS_ROW_STRIDE], row[y.ACCESS_COLUMN_STRIDE] = load.row_stride, load.column_stride
-        row[y.ACCESS_STEP_STRIDE], row[y.ACCESS_EXTENT] = load.step_stride, int(load.extent)
-        row[y.ACCESS_UNIT], row[y.ACCESS_LAST_UNIT] = load.unit_bytes, load.last_unit_bytes
-        row[y.ACCESS_CACHED], row[y.ACCESS_OPERATOR] = int(load.cached), self.operator[load.operator]
+    def _load(self, g: int, load: Load) -> list[int]:
+        base, size = self._extent(g, load)
         rows, columns = load.shared_by_rows, load.shared_by_columns
-        row[y.ACCESS_SHARE] = rows if rows > 1 else -columns if columns > 1 else 1
-        return row
+        row = {
+            y.ACCESS_BASE: base + load.offset,
+            y.ACCESS_LIMIT: size - load.offset,
+            y.ACCESS_ROW_STRIDE: load.row_stride,
+            y.ACCESS_COLUMN_STRIDE: load.column_stride,
+            y.ACCESS_STEP_STRIDE: load.step_stride,
+            y.ACCESS_EXTENT: int(load.extent),
+            y.ACCESS_UNIT: load.unit_bytes,
+            y.ACCESS_LAST_UNIT: load.last_unit_bytes,
+            y.ACCESS_CACHED: int(load.cached),
+            y.ACCESS_OPERATOR: self.operator[load.operator],
+            y.ACCESS_SHARE: rows if rows > 1 else -columns if columns > 1 else 1,
+        }
+        return _filled(y.ACCESS_COLUMNS, row)
 
-    def _store_row(self, g: int, store: Store, region: Table) -> list[int]:
+    def _store(self, g: int, store: Store) -> list[int]:
         first = self.row[store.buffer, store.position]
-        row = [0] * y.ACCESS_COLUMNS
-        row[y.ACCESS_BASE], row[y.ACCESS_LIMIT] = store.offset, int(region[g, first, y.REGION_SIZE])
-        row[y.ACCESS_ROW_STRIDE], row[y.ACCESS_STEP_STRIDE] = store.row_stride, store.step_stride
-        row[y.ACCESS_UNIT], row[y.ACCESS_LAST_UNIT] = (
-            store.unit_bytes,
-            store.last_unit_bytes or store.unit_bytes,
-        )
-        row[y.ACCESS_OPERATOR], row[y.ACCESS_REGION] = self.operator[store.operator], first
-        return row
+        row = {
+            y.ACCESS_BASE: store.offset,
+            y.ACCESS_LIMIT: int(self.region[g, first, y.REGION_SIZE]),
+            y.ACCESS_ROW_STRIDE: store.row_stride,
+            y.ACCESS_STEP_STRIDE: store.step_stride,
+            y.ACCESS_UNIT: store.unit_bytes,
+            y.ACCESS_LAST_UNIT: store.last_unit_bytes or store.unit_bytes,
+            y.ACCESS_OPERATOR: self.operator[store.operator],
+            y.ACCESS_REGION: first,
+        }
+        return _filled(y.ACCESS_COLUMNS, row, rest=0)
 
-    # -- shape
-    # -----------------------------------------------------------------------------------------------------
+    # -- order and place
 
-    def _fill_shape(self, kernel: Table, tile: Table) -> None:
-        s = self.shape
-        s[y.SIZE_GPUS], s[y.SIZE_KERNELS], s[y.SIZE_REGIONS] = self.gpus, kernel.shape[1], len(self.regions)
-        s[y.SIZE_TILES] = tile.shape[1] if tile.any() else 0
-        s[y.SIZE_WAVEFRONTS], s[y.SIZE_BLOCK_TILES] = self.plan.wavefronts, self.plan.block_tiles
-        s[y.SIZE_COUNTERS] = self.counters
+    def _order(self, kernel: Table) -> tuple[Table, int]:
+        """The kernels that wait for each kernel's end, one kernel's behind the other's, and the number of classes.
+
+        Of the kernels of a class the dispatcher can place the first alone. `kernel` takes both.
+        """
+        number: dict[tuple[object, ...], int] = {}
+        for k, placed in enumerate(self.plan.kernels):
+            needs = (placed.kernel.threads, placed.kernel.registers, placed.kernel.lds)
+            of = (*needs, placed.priority, placed.compute_units)
+            kernel[:, k, y.KERNEL_CLASS] = number.setdefault(of, len(number))
+        after = [(before, k) for k, placed in enumerate(self.plan.kernels) for before in placed.after]
+        before, follows = np.array(sorted(after), dtype=np.int64).reshape(-1, 2).T
+        kernels = np.arange(len(self.plan.kernels))
+        kernel[:, :, y.KERNEL_FIRST_SUCCESSOR] = np.searchsorted(before, kernels)
+        kernel[:, :, y.KERNEL_SUCCESSORS] = np.bincount(before, minlength=len(kernels))
+        return np.ascontiguousarray(follows), len(number)
 
     def _masks(self) -> Table:
-        units = int(self.shape[y.SIZE_CUS])
-        mask = np.ones((self.gpus, len(self.plan.kernels), units), dtype=np.int64)
+        """The compute units that each kernel may use; InputError for a kernel that has none, or some that are not."""
+        fewest = int(self.gpu[:, y.GPU_CUS].min())
+        mask = np.ones((self.gpus, len(self.plan.kernels), int(self.shape[y.SIZE_CUS])), dtype=np.int64)
         for k, placed in enumerate(self.plan.kernels):
-            if placed.compute_units is not None:
-                self._check_mask(placed)
-                mask[:, k, :] = 0
-                mask[:, k, list(placed.compute_units)] = 1
+            if (units := placed.compute_units) is None:
+                continue
+            shown = f"the mask of kernel '{placed.kernel.name}'"
+            if not units:
+                raise InputError(f"{shown} leaves it no compute unit; give it at least one of {fewest}")
+            if min(units) < 0 or max(units) >= fewest:
+                raise InputError(
+                    f"{shown} names compute unit {min(units) if min(units) < 0 else max(units)}; the GPU has {fewest}, "
+                    f"counted from 0 to {fewest - 1}"
+                )
+            mask[:, k, :] = 0
+            mask[:, k, list(units)] = 1
         return mask
 
-    def _check_mask(self, placed: PlacedKernel) -> None:
-        units, fewest = placed.compute_units or (), int(self.gpu[:, y.GPU_CUS].min())
-        shown = f"the mask of kernel '{placed.kernel.name}'"
-        if not units:
-            raise InputError(f"{shown} leaves it no compute unit; give it at least one of {fewest}")
-        if min(units) < 0 or max(units) >= fewest:
-            raise InputError(
-                f"{shown} names compute unit {min(units) if min(units) < 0 else max(units)}; the GPU has {fewest}, "
-                f"counted from 0 to {fewest - 1}"
-            )
 
-
-def _communicating(plan: Plan) -> list[str]:
-    """The operators on whose behalf the address map sends, in order: they communicate, the others compute."""
-    ways = (rule.way for buffer in plan.buffers for rule in buffer.rules)
-    return list(dict.fromkeys(way.operator for way in ways if way is not None))
-
-
-def _accessing(plan: Plan) -> Iterator[str]:
-    """The operators of all loads and stores."""
-    for placed in plan.kernels:
-        for phase in placed.kernel.phases:
-            for access in (*phase.loads, phase.store, phase.also):
-                if access is not None:
-                    yield access.operator
-
-
-class _Wires:
-    """The routes that a plan uses, in one table; each is written once."""
-
-    def __init__(self, wiring: Wiring, gpus: int) -> None:
-        self.link, self.names, self.gpus = wiring.link, wiring.names, gpus
-        self.routes = wiring.routes
-        self.first: dict[tuple[int, int, bool], int] = {}
-        self.rows: list[tuple[int, int]] = []
-
-    def target(self, g: int, distance: int) -> int:
-        """The GPU `distance` ranks away from GPU `g`; where one stands for all, itself."""
-        return (g - distance) % self.gpus
-
-    def to(self, g: int, distance: int, direct: bool) -> tuple[int, int]:
-        """The GPU `distance` ranks away from GPU `g`, and the first row of the route to it."""
-        key = g, distance, direct
-        if key not in self.first:
-            self.first[key] = len(self.rows)
-            self.rows += [*self._hops(key), (y.NONE, 0)]
-        return self.target(g, distance), self.first[key]
-
-    def latency(self, g: int, distance: int, direct: bool) -> int:
-        """The time that a request to the GPU `distance` ranks away from GPU `g` takes [fs]."""
-        return sum(latency for _, latency in self._hops((g, distance, direct)))
-
-    def _hops(self, key: tuple[int, int, bool]) -> tuple[tuple[int, int], ...]:
-        if key not in self.routes:
-            raise InputError(
-                f"the plan sends to the GPU {key[1]} ranks away from GPU {key[0]}, and there is none; choose a system "
-                "with as many GPUs as the plan has ranks"
-            )
-        return self.routes[key]
-
-    def table(self) -> Table:
-        """The rows of all routes."""
-        return np.array(self.rows or [(y.NONE, 0)], dtype=np.int64)
-
-
-def _chunks(placed: PlacedKernel) -> list[tuple[str, int]]:
-    """The chunks that a kernel's commands send, in order."""
-    return [chunk for copy in placed.kernel.copies for chunk in copy.chunks]
+def _filled(columns: int, values: Mapping[int, int], rest: int = y.NONE) -> list[int]:
+    """A row with these values by column, and `rest` in the others."""
+    row = [rest] * columns
+    for column, value in values.items():
+        row[column] = value
+    return row
 
 
 def _stack(rows: list[list[list[int]]], columns: int) -> Table:
+    """The rows of every GPU in one table, of at least one row."""
     table = np.zeros((len(rows), max(len(rows[0]), 1), columns), dtype=np.int64)
-    for g, of_gpu in enumerate(rows):
-        if of_gpu:
-            table[g] = of_gpu
+    table[:, : len(rows[0])] = np.array(rows, dtype=np.int64).reshape(len(rows), -1, columns)
     return table

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from weft.files import check_out_dir, write_atomically
-from weft.lower.nodes import ring_note
+from weft.lower.machine import ring_note
 from weft.report.tables import Table, assumed_table, machine_table
 from weft.result import Timeline
 

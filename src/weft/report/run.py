@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from weft.lower.nodes import ring_link, ring_note
+from weft.lower.machine import ring_link, ring_note
 from weft.report import plots
 from weft.report.page import Figure, Section, simulated_section, write_page
 from weft.report.tables import Table, case_label, changed, effort, us
 from weft.result import Comparison, Span, Timeline
-from weft.result.corun import words_of
-from weft.result.timeline import Cause
+from weft.result.timeline import Cause, words_of
 from weft.units import format_rate
 
 _PHASES = {"gemm": "GEMM [µs]", "reduce_scatter": "RS [µs]", "all_gather": "AG [µs]"}

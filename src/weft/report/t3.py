@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from weft.lower.nodes import ring_note
+from weft.lower.machine import ring_note
 from weft.report import plots
 from weft.report.page import Figure, Section
 from weft.report.run import timeline_caption

@@ -9,7 +9,7 @@ import numpy as np
 
 from weft.engine import layout as y
 from weft.engine.state import Machine, Table
-from weft.program import PlacedKernel, Program
+from weft.program import Program
 from weft.result.timeline import Cause, ChunkSpan, DmaSpan, Ints, Residency, Series, Span, StageSpan
 
 WAITS = {
@@ -19,32 +19,40 @@ WAITS = {
     "store": y.RUN_WAIT_STORE,
     "chunk": y.RUN_WAIT_COUNTER,
 }
-
-
-def _causes(program: Program) -> list[Cause]:
-    """The causes of traffic in the order of the engine's columns."""
-    return [(operator, kind) for operator in program.operators for kind in ("read", "write", "update")]
+LEVELS = {
+    "cache_hit": y.LEVEL_HIT,
+    "cache_merged": y.LEVEL_MERGED,
+    "memory_cache_hit": y.LEVEL_SIDE_HIT,
+    "memory_cache_merged": y.LEVEL_SIDE_MERGED,
+    "memory_cache_written": y.LEVEL_SIDE_WRITTEN,
+}
 
 
 def collect(program: Program, m: Machine, resident: Mapping[str, int]) -> dict[str, Any]:
     """What a finished run has to say, by field of a Timeline; `resident` is how many workgroups fit, by kernel."""
-    spans = _spans(program, m, resident)
-    chunks = _chunks(program, m)
-    gpus, causes = int(m.shape[y.SIZE_GPUS]), _causes(program)
+    spans, chunks = _spans(program, m, resident), _chunks(program, m)
+    gpus = int(m.shape[y.SIZE_GPUS])
+    # The causes of traffic in the order of the engine's columns.
+    causes: list[Cause] = [(name, kind) for name in program.operators for kind in ("read", "write", "update")]
+    traffic, served = m.traffic.sum(axis=0), m.served.sum(axis=0)
     begin = min(int(start) for start in m.gpu[:, y.GPU_START])
     # A fused reduce-scatter is no kernel: it ends when its last chunk is whole and gone.
     fused = [at for one in chunks if one.buffer == "output" for at in (one.complete_fs, one.last_sent_fs) if at]
     end = max((*(span.end_fs for span in spans), *fused), default=int(m.clock[y.CLOCK_NOW]))
+    held: dict[str, set[int]] = {}
+    for k, placed in enumerate(program.plan.kernels):
+        held.setdefault(placed.operator, set()).update(_log(m, 0, k)[:, y.WORKLOG_UNIT].tolist())
     return {
         "seconds": (end - begin) * 1e-15,
-        "durations": _durations(m, spans, chunks),
-        "traffic": {
-            causes[cause]: int(m.traffic[:, cause].sum()) // gpus
-            for cause in np.flatnonzero(m.traffic.any(axis=0)).tolist()
+        "durations": _durations(gpus, spans, chunks),
+        "traffic": {causes[cause]: int(traffic[cause]) // gpus for cause in np.flatnonzero(traffic).tolist()},
+        "levels": {
+            name: {causes[cause]: int(served[level, cause]) // gpus for cause in np.flatnonzero(served[level]).tolist()}
+            for name, level in LEVELS.items()
+            if served[level].any()
         },
-        "levels": _levels(m, causes),
         "counters": _counters(m),
-        "held": _held(program, m),
+        "held": {name: len(units) for name, units in held.items()},
         "spans": spans,
         "stages": _stages(program, m),
         "chunks": chunks,
@@ -56,29 +64,6 @@ def collect(program: Program, m: Machine, resident: Mapping[str, int]) -> dict[s
     }
 
 
-LEVELS = {
-    "cache_hit": y.LEVEL_HIT,
-    "cache_merged": y.LEVEL_MERGED,
-    "memory_cache_hit": y.LEVEL_SIDE_HIT,
-    "memory_cache_merged": y.LEVEL_SIDE_MERGED,
-    "memory_cache_written": y.LEVEL_SIDE_WRITTEN,
-}
-
-
-def _levels(m: Machine, causes: list[Cause]) -> dict[str, dict[Cause, int]]:
-    """What caches served, by level and cause, of one GPU (the mean if several were simulated) [bytes]."""
-    served = m.served.sum(axis=0) // int(m.shape[y.SIZE_GPUS])
-    return {
-        name: {causes[cause]: int(served[level, cause]) for cause in np.flatnonzero(served[level]).tolist()}
-        for name, level in LEVELS.items()
-        if served[level].any()
-    }
-
-
-def _gpus(m: Machine) -> range:
-    return range(int(m.shape[y.SIZE_GPUS]))
-
-
 def _spans(program: Program, m: Machine, resident: Mapping[str, int]) -> tuple[Span, ...]:
     return tuple(
         Span(
@@ -87,33 +72,17 @@ def _spans(program: Program, m: Machine, resident: Mapping[str, int]) -> tuple[S
             iteration=placed.iteration,
             stream=placed.stream,
             kernel=placed.kernel.name,
-            start_fs=int(m.kernel_run[g, k, y.RUN_START]),
-            first_workgroup_fs=int(m.kernel_run[g, k, y.RUN_LAUNCHED]),
-            end_fs=int(m.kernel_run[g, k, y.RUN_END]),
+            start_fs=int(run[y.RUN_START]),
+            first_workgroup_fs=int(run[y.RUN_LAUNCHED]),
+            end_fs=int(run[y.RUN_END]),
             workgroups=int(m.kernel[g, k, y.KERNEL_WORKGROUPS]),
             resident=resident.get(placed.kernel.name, 0),
-            waits={what: int(m.kernel_run[g, k, column]) for what, column in WAITS.items()},
+            waits={what: int(run[column]) for what, column in WAITS.items()},
             per_workgroup=_per_workgroup(m, g, k),
         )
-        for g in _gpus(m)
-        for k, placed in enumerate(program.plan.kernels)
+        for g, kernels in enumerate(m.kernel_run)
+        for k, (placed, run) in enumerate(zip(program.plan.kernels, kernels, strict=True))
     )
-
-
-def _by_operator(program: Program) -> dict[str, list[tuple[int, PlacedKernel]]]:
-    """The kernels of every operator with their rows."""
-    found: dict[str, list[tuple[int, PlacedKernel]]] = {}
-    for k, placed in enumerate(program.plan.kernels):
-        found.setdefault(placed.operator, []).append((k, placed))
-    return found
-
-
-def _held(program: Program, m: Machine) -> dict[str, int]:
-    """On how many compute units of GPU 0 the workgroups of each operator ran."""
-    return {
-        name: len({unit for k, _ in kernels for unit in _log(m, 0, k)[:, y.WORKLOG_UNIT].tolist()})
-        for name, kernels in _by_operator(program).items()
-    }
 
 
 def _log(m: Machine, g: int, k: int) -> Table:
@@ -122,9 +91,38 @@ def _log(m: Machine, g: int, k: int) -> Table:
     return m.work_log[g, first : first + int(m.kernel[g, k, y.KERNEL_WORKGROUPS])]
 
 
+def _per_workgroup(m: Machine, g: int, k: int) -> dict[str, float]:
+    """Where the time of a workgroup of kernel `k` went, all that ran in its place counted as one [s].
+
+    Loads count by what brought the last part, stores by where they went.
+    """
+    log, run, about = _log(m, g, k), m.kernel_run[g, k], m.kernel[0, k]
+    if len(log) == 0:
+        return {}
+    starts, ends = log[:, y.WORKLOG_START], log[:, y.WORKLOG_END]
+    launched, duration = run[y.RUN_LAUNCHED], run[y.RUN_END] - starts.min()
+    resident = max(float((ends - starts).sum()) / max(int(duration), 1), 1e-9)
+    wave = np.sort(starts)[: min(len(log), int(m.unit_mask[g, k].sum()))]
+    side, cache, link = run[y.RUN_WAIT_SIDE], run[y.RUN_WAIT_CACHE], run[y.RUN_WAIT_LINK]
+    spent = {
+        "cache": cache,
+        "memory_cache": side,
+        "memory": run[y.RUN_WAIT_LOAD] - side - cache,
+        "store": run[y.RUN_WAIT_STORE] - link,
+        "link": link,
+        "chunk": run[y.RUN_WAIT_COUNTER],
+        "compute": run[y.RUN_COMPUTE],
+    }
+    waits = {name: float(fs) / resident * 1e-15 for name, fs in spent.items()}
+    phases = m.phase[0, about[y.KERNEL_FIRST_PHASE] :][: about[y.KERNEL_PHASES]]
+    if (phases[:, y.PHASE_WAIT_COUNTER] == y.NONE).all():  # they await no data of other GPUs, but begin and end
+        waits["begin"] = waits.pop("chunk")
+    return {"dispatch": float((wave - launched).mean()) * 1e-15, **waits}
+
+
 def _stages(program: Program, m: Machine) -> tuple[StageSpan, ...]:
     spans = []
-    for g in _gpus(m):
+    for g in range(len(m.kernel)):
         for k, name in enumerate(program.kernel_names):
             log = _log(m, g, k)
             count = len(log)
@@ -139,51 +137,40 @@ def _stages(program: Program, m: Machine) -> tuple[StageSpan, ...]:
     return tuple(spans)
 
 
-def _moment(value: int) -> int | None:
-    return None if value == y.NONE else int(value)
-
-
 def _chunks(program: Program, m: Machine) -> tuple[ChunkSpan, ...]:
+    moments = {
+        "first_local_fs": y.CHUNK_FIRST_LOCAL,
+        "last_local_fs": y.CHUNK_LAST_LOCAL,
+        "first_remote_fs": y.CHUNK_FIRST_REMOTE,
+        "last_remote_fs": y.CHUNK_LAST_REMOTE,
+        "first_sent_fs": y.CHUNK_FIRST_SENT,
+        "last_sent_fs": y.CHUNK_LAST_SENT,
+        "complete_fs": y.CHUNK_COMPLETE,
+    }
     spans = []
-    for g in _gpus(m):
+    for g, logs in enumerate(m.chunk_log):
         for row, (buffer, position) in enumerate(program.regions):
-            log = m.chunk_log[g, row]
-            if (log == y.NONE).all():
-                continue
-            spans.append(
-                ChunkSpan(
-                    gpu=g,
-                    buffer=buffer,
-                    position=position,
-                    bytes=int(m.region[g, row, y.REGION_SIZE]),
-                    first_local_fs=_moment(log[y.CHUNK_FIRST_LOCAL]),
-                    last_local_fs=_moment(log[y.CHUNK_LAST_LOCAL]),
-                    first_remote_fs=_moment(log[y.CHUNK_FIRST_REMOTE]),
-                    last_remote_fs=_moment(log[y.CHUNK_LAST_REMOTE]),
-                    first_sent_fs=_moment(log[y.CHUNK_FIRST_SENT]),
-                    last_sent_fs=_moment(log[y.CHUNK_LAST_SENT]),
-                    complete_fs=_moment(log[y.CHUNK_COMPLETE]),
-                )
-            )
+            if (logs[row] != y.NONE).any():
+                times = {name: None if logs[row, at] == y.NONE else int(logs[row, at]) for name, at in moments.items()}
+                spans.append(ChunkSpan(g, buffer, position, int(m.region[g, row, y.REGION_SIZE]), **times))
     return tuple(spans)
 
 
 def _dmas(program: Program, m: Machine) -> tuple[DmaSpan, ...]:
     spans = []
-    for g in _gpus(m):
-        for tile in np.flatnonzero(m.dma_log[g, :, y.COMMAND_END] != y.NONE):
-            log = m.dma_log[g, tile]
-            region = m.tile[g, tile, y.TILE_REGION]
+    for g, logs in enumerate(m.dma_log):
+        for tile in np.flatnonzero(logs[:, y.COMMAND_END] != y.NONE).tolist():
+            log = logs[tile].tolist()
             spans.append(
                 DmaSpan(
                     gpu=g,
-                    engine=int(log[y.COMMAND_ENGINE]),
-                    tile=int(tile),
-                    position=program.regions[int(region)][1],
-                    bytes=int(log[y.COMMAND_BYTES]),
-                    ready_fs=int(log[y.COMMAND_READY]),
-                    start_fs=int(log[y.COMMAND_START]),
-                    end_fs=int(log[y.COMMAND_END]),
+                    engine=log[y.COMMAND_ENGINE],
+                    tile=tile,
+                    position=program.regions[int(m.tile[g, tile, y.TILE_REGION])][1],
+                    bytes=log[y.COMMAND_BYTES],
+                    ready_fs=log[y.COMMAND_READY],
+                    start_fs=log[y.COMMAND_START],
+                    end_fs=log[y.COMMAND_END],
                 )
             )
     return tuple(spans)
@@ -197,51 +184,39 @@ def _series(m: Machine, causes: list[Cause]) -> Series:
     return Series(bin_fs=int(m.clock[y.CLOCK_BIN]), traffic=traffic, link=m.link_series[:, :used].copy())
 
 
-def link_loads(program: Program, m: Machine) -> dict[str, tuple[int, int]]:
-    """What each link carried [bytes], and how long it was busy [fs], by its name.
-
-    Where one GPU stands for all, links are its own; its ingress is not listed where it is as fast as its egress.
-    """
-    columns = m.link_run[:, (y.LINK_BYTES, y.LINK_BUSY)].tolist()
-    return {name: (bytes_, busy) for name, (bytes_, busy) in zip(program.link_names, columns, strict=True)}
-
-
-def _busy_links(m: Machine) -> Table:
-    """How long each link was busy by which messages leave their GPU [fs]."""
-    starts = m.region[:, :, (y.REGION_ROUTE, y.REGION_ALSO_ROUTE)]
-    first = np.unique(m.route[starts[starts != y.NONE], y.ROUTE_LINK])
-    return m.link_run[first, y.LINK_BUSY] if len(first) else np.zeros(1, dtype=np.int64)
-
-
 def _counters(m: Machine) -> dict[str, float]:
     flow, channel = m.flow, m.channel
     now = max(int(m.clock[y.CLOCK_NOW]), 1)
+    counted, most = flow.sum(axis=0).tolist(), flow.max(axis=0).tolist()
+    # How long the links were busy by which messages leave their GPU.
+    starts = m.region[:, :, (y.REGION_ROUTE, y.REGION_ALSO_ROUTE)]
+    first = np.unique(m.route[starts[starts != y.NONE], y.ROUTE_LINK])
     counters: dict[str, float] = {
-        "cache_hits": int(flow[:, y.FLOW_HITS].sum()),
-        "cache_merged_misses": int(flow[:, y.FLOW_MERGES].sum()),
-        "cache_misses": int(flow[:, y.FLOW_MISSES].sum()),
-        "cache_write_backs": int(flow[:, y.FLOW_WRITEBACKS].sum()),
-        "tracker_most_live": int(flow[:, y.FLOW_MAX_LIVE].max()),
-        "tracker_spills": int(flow[:, y.FLOW_SPILLS].sum()),
-        "tracker_refills": int(flow[:, y.FLOW_REFILLS].sum()),
+        "cache_hits": counted[y.FLOW_HITS],
+        "cache_merged_misses": counted[y.FLOW_MERGES],
+        "cache_misses": counted[y.FLOW_MISSES],
+        "cache_write_backs": counted[y.FLOW_WRITEBACKS],
+        "tracker_most_live": most[y.FLOW_MAX_LIVE],
+        "tracker_spills": counted[y.FLOW_SPILLS],
+        "tracker_refills": counted[y.FLOW_REFILLS],
         "dram_activations": int(channel[:, y.CHAN_ACTIVATES].sum()),
         "dram_turnarounds": int(channel[:, y.CHAN_TURNAROUNDS].sum()),
         "dram_bus_utilization": float(channel[:, y.CHAN_BUSY].mean() / now),
         "dram_queue_mean_accesses": float(channel[:, y.CHAN_OCCUPANCY].mean() * 1000 / now / 64),
         "dram_queue_most_accesses": int(channel[:, y.CHAN_MAX_QUEUED].max()) // 64,
-        "communication_waited_past_limit": int(flow[:, y.FLOW_PAST_LIMIT].sum()),
+        "communication_waited_past_limit": counted[y.FLOW_PAST_LIMIT],
         "drained_s": now * 1e-15,
         "compute_unit_utilization": float(m.unit[:, y.UNIT_BUSY].mean() / now),
         "link_bytes": int(m.link_series.sum()),
-        "link_utilization": float(_busy_links(m).mean() / now),
+        "link_utilization": float(m.link_run[first, y.LINK_BUSY].mean() / now) if len(first) else 0.0,
     }
     if m.shape[y.SIZE_SIDE_SETS] > 0:
         counters |= {
-            "memory_cache_hits": int(flow[:, y.FLOW_SIDE_HITS].sum()),
-            "memory_cache_merged_misses": int(flow[:, y.FLOW_SIDE_MERGES].sum()),
-            "memory_cache_misses": int(flow[:, y.FLOW_SIDE_MISSES].sum()),
-            "memory_cache_writes": int(flow[:, y.FLOW_SIDE_WRITES].sum()),
-            "memory_cache_write_backs": int(flow[:, y.FLOW_SIDE_WRITEBACKS].sum()),
+            "memory_cache_hits": counted[y.FLOW_SIDE_HITS],
+            "memory_cache_merged_misses": counted[y.FLOW_SIDE_MERGES],
+            "memory_cache_misses": counted[y.FLOW_SIDE_MISSES],
+            "memory_cache_writes": counted[y.FLOW_SIDE_WRITES],
+            "memory_cache_write_backs": counted[y.FLOW_SIDE_WRITEBACKS],
         }
     if (flow[:, y.FLOW_INTENSITY] != y.NONE).any():
         counters["arbiter_intensity"] = float(flow[0, y.FLOW_INTENSITY]) / 1000
@@ -249,67 +224,31 @@ def _counters(m: Machine) -> dict[str, float]:
     return counters
 
 
-def _durations(m: Machine, spans: tuple[Span, ...], chunks: tuple[ChunkSpan, ...]) -> dict[str, float]:
-    """How long each operator ran [s]: from its first request to its last end on a GPU, the slowest one's."""
+def _durations(gpus: int, spans: tuple[Span, ...], chunks: tuple[ChunkSpan, ...]) -> dict[str, float]:
+    """How long each operator ran [s]: from its first request to its last end on a GPU, the slowest one's.
+
+    That of a reduce-scatter without a kernel, from its first byte sent to its last one reduced.
+    """
     found: dict[str, int] = {}
     for name in dict.fromkeys(span.operator for span in spans):
-        for g in _gpus(m):
+        for g in range(gpus):
             own = [span for span in spans if span.operator == name and span.gpu == g]
             ran = max(span.end_fs for span in own) - min(span.start_fs for span in own)
             found[name] = max(found.get(name, 0), ran)
-    fused = max((_fused_time(chunks, g) for g in _gpus(m)), default=0)
-    if fused and "reduce_scatter" not in found:
-        found["reduce_scatter"] = fused
+    if "reduce_scatter" not in found:
+        for g in range(gpus):
+            output = [chunk for chunk in chunks if chunk.gpu == g and chunk.buffer == "output"]
+            starts = [chunk.first_remote_fs for chunk in output if chunk.first_remote_fs is not None]
+            ends = [chunk.complete_fs for chunk in output if chunk.complete_fs is not None]
+            if starts and ends:
+                found["reduce_scatter"] = max(found.get("reduce_scatter", 0), max(ends) - min(starts))
     return {name: ran * 1e-15 for name, ran in found.items()}
-
-
-def _fused_time(chunks: tuple[ChunkSpan, ...], gpu: int) -> int:
-    output = [chunk for chunk in chunks if chunk.gpu == gpu and chunk.buffer == "output"]
-    starts = [chunk.first_remote_fs for chunk in output if chunk.first_remote_fs is not None]
-    ends = [chunk.complete_fs for chunk in output if chunk.complete_fs is not None]
-    return max(ends) - min(starts) if starts and ends else 0
-
-
-def _per_workgroup(m: Machine, g: int, k: int) -> dict[str, float]:
-    """Where the time of a workgroup of kernel `k` went, all that ran in its place counted as one [s]."""
-    log = _log(m, g, k)
-    if len(log) == 0:
-        return {}
-    run = m.kernel_run[g, k]
-    launched, duration = run[y.RUN_LAUNCHED], run[y.RUN_END] - log[:, y.WORKLOG_START].min()
-    resident = max(float((log[:, y.WORKLOG_END] - log[:, y.WORKLOG_START]).sum()) / max(int(duration), 1), 1e-9)
-    wave = np.sort(log[:, y.WORKLOG_START])[: min(len(log), int(m.unit_mask[g, k].sum()))]
-    waits = {name: float(spent) / resident * 1e-15 for name, spent in _split_waits(run).items()}
-    if not _awaits_data(m, k):
-        waits["begin"] = waits.pop("chunk")
-    return {"dispatch": float((wave - launched).mean()) * 1e-15, **waits}
-
-
-def _awaits_data(m: Machine, k: int) -> bool:
-    """Whether workgroups of kernel `k` wait for data of other GPUs; else they only take time to begin and end."""
-    first, count = int(m.kernel[0, k, y.KERNEL_FIRST_PHASE]), int(m.kernel[0, k, y.KERNEL_PHASES])
-    return bool((m.phase[0, first : first + count, y.PHASE_WAIT_COUNTER] != y.NONE).any())
-
-
-def _split_waits(run: Ints) -> dict[str, int]:
-    """What a kernel's workgroups did or waited for [fs]: loads by who brought the last part, stores by where to."""
-    load, side, cache = (int(run[column]) for column in (y.RUN_WAIT_LOAD, y.RUN_WAIT_SIDE, y.RUN_WAIT_CACHE))
-    store, link = int(run[y.RUN_WAIT_STORE]), int(run[y.RUN_WAIT_LINK])
-    return {
-        "cache": cache,
-        "memory_cache": side,
-        "memory": load - side - cache,
-        "store": store - link,
-        "link": link,
-        "chunk": int(run[y.RUN_WAIT_COUNTER]),
-        "compute": int(run[y.RUN_COMPUTE]),
-    }
 
 
 def _residency(program: Program, m: Machine) -> Residency:
     """Who held which compute unit when."""
     rows = []
-    for g in _gpus(m):
+    for g in range(len(m.kernel)):
         for k in range(len(program.kernel_names)):
             log = _log(m, g, k)
             about = np.tile(np.array([g, k], dtype=np.int64), (len(log), 1))

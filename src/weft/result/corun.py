@@ -12,7 +12,7 @@ from weft.graph import Collective, Node
 from weft.library.collectives import Algorithm, choose
 from weft.library.interconnect import interconnect
 from weft.result.metrics import ideal_speedup, share_of_ideal
-from weft.result.timeline import REASONS, Cause, Timeline
+from weft.result.timeline import REASONS, Timeline, words_of
 from weft.schedule import PASSES, Pass
 from weft.units import format_bytes, format_time
 
@@ -358,13 +358,3 @@ def _moved(run: Timeline, scale: float) -> dict[str, float]:
         **{f"DRAM, {words_of(cause)}": amount * mega for cause, amount in run.traffic.items()},
         "link out": run.counters.get("link_bytes", 0) * mega,
     }
-
-
-_SHORT = {"gemm": "GEMM", "reduce_scatter": "RS", "all_gather": "AG"}
-_KINDS = {"update": "updates near memory"}
-
-
-def words_of(cause: Cause) -> str:
-    """A cause of traffic in words, such as "RS writes"."""
-    operator, kind = cause
-    return f"{_SHORT.get(operator, operator)} {_KINDS.get(kind, f'{kind}s')}"

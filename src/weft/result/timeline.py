@@ -168,7 +168,6 @@ class Timeline:
     parts: tuple[Timeline, ...] = ()
 
     # -- what ran
-    # --------------------------------------------------------------------------------------------------
 
     @property
     def gpu(self) -> Any:
@@ -191,7 +190,6 @@ class Timeline:
         return next((n.op for n in self.graph.collectives if isinstance(n.op, Collective)), None)
 
     # -- times
-    # -----------------------------------------------------------------------------------------------------
 
     def duration(self, operator: str) -> float:
         """How long an operator ran [s]; 0 for one that the run has not."""
@@ -236,7 +234,6 @@ class Timeline:
         return {why: sum(one[why] for one in spent) / iterations for why in (spent[0] if spent else ())}
 
     # -- bytes
-    # -----------------------------------------------------------------------------------------------------
 
     @property
     def total_bytes(self) -> int:
@@ -298,3 +295,13 @@ REASONS = {
     "compute": "computing",
 }
 """What a workgroup does or waits for, in words; one that ends and the next in its place count as one."""
+
+
+_SHORT = {"gemm": "GEMM", "reduce_scatter": "RS", "all_gather": "AG"}
+_KINDS = {"update": "updates near memory"}
+
+
+def words_of(cause: Cause) -> str:
+    """A cause of traffic in words, such as "RS writes"."""
+    operator, kind = cause
+    return f"{_SHORT.get(operator, operator)} {_KINDS.get(kind, f'{kind}s')}"

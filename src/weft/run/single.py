@@ -14,10 +14,10 @@ from weft.errors import InputError, SimulationError, check_type
 from weft.estimate import estimate
 from weft.graph import Collective, Gemm, Graph, KernelChoice, Node
 from weft.hardware import Described, System
-from weft.lower import check_operators, is_joined, lower, problem_of
-from weft.lower.fit import check_kernels, check_state, most_resident, occupancy
+from weft.lower import check_operators, is_joined, lower
+from weft.lower.fit import check_state, most_resident, occupancy
 from weft.lower.machine import default_request_bytes, machine_tables
-from weft.options import Mode, RunOptions
+from weft.options import RunOptions
 from weft.program import Program, build
 from weft.result import Timeline
 from weft.result.collect import collect
@@ -31,8 +31,6 @@ FIRST_BIN_FS = 100_000_000
 """Width of the first bins of the series [fs]; they merge as time goes on."""
 FINE_REQUEST = 512
 """Requests where operators depend on each other: eight 64-B accesses that share a DRAM row, within 2 % of 64 B."""
-EXPLICIT_LIMIT = 16
-"""The most GPUs that are simulated each."""
 SATURATED = 0.95
 """Share of the best bandwidth at which a collective counts as saturated."""
 LARGEST_PROBE = 256 << 20
@@ -103,20 +101,16 @@ class Runner:
     def timeline(self, overlap: str | Pass) -> Timeline:
         """What happens under an overlap: simulated, or put together of the runs that an ideal takes its times from."""
         chosen = find_pass(overlap)
-        if chosen not in self.done:
-            made = self._ideal(chosen) if isinstance(chosen, Ideal) else self._simulated(chosen)
-            self.done[chosen] = made
-        return self.done[chosen]
-
-    def _simulated(self, overlap: Pass) -> Timeline:
-        if isinstance(overlap, Sharing):
-            overlap = settled(overlap, self.graph, self.system, self.options)
-        graph = overlap.apply(self.graph, self.system.gpu)
-        policy = self.options.arbiter or overlap.arbiter
-        return execute(graph, self.system, replace(self.options, arbiter=policy), overlap.name)
-
-    def _ideal(self, overlap: Ideal) -> Timeline:
-        return assembled(overlap, self.graph, {name: self.timeline(name) for name in overlap.runs})
+        if chosen in self.done:
+            return self.done[chosen]
+        if isinstance(chosen, Ideal):
+            made = assembled(chosen, self.graph, {name: self.timeline(name) for name in chosen.runs})
+        else:
+            whole = settled(chosen, self.graph, self.system, self.options) if isinstance(chosen, Sharing) else chosen
+            options = replace(self.options, arbiter=self.options.arbiter or chosen.arbiter)
+            made = execute(whole.apply(self.graph, self.system.gpu), self.system, options, chosen.name)
+        self.done[chosen] = made
+        return made
 
 
 def assembled(overlap: Ideal, graph: Graph, parts: Mapping[str, Timeline]) -> Timeline:
@@ -191,24 +185,20 @@ def alone(op: Gemm | Collective, ranks: int = 8, **choice: Any) -> Graph:
 
 def execute(graph: Graph, system: System, options: RunOptions, overlap: str = "") -> Timeline:
     """Run a graph as it is; `options` has a request size and an arbiter. Raises as `simulate` does."""
-    mode = _mode(options, system, graph)
-    simulated = 1 if mode == "mirrored" else graph.ranks
-    lowered = lower(graph, system, options, simulated)
-    policy = options.arbiter
+    lowered, policy = lower(graph, system, options), options.arbiter
     assert policy is not None
-    gpu = lowered.system.gpu
-    check_kernels(lowered.plan, gpu)
-    residents = most_resident(lowered.plan, gpu)
-    hardware_ = machine_tables(lowered.system, simulated, options, residents)
-    program = build(lowered.plan, hardware_)
+    plan, gpu = lowered.plan, lowered.system.gpu
+    tables = machine_tables(lowered.system, lowered.gpus, options, most_resident(plan, gpu))
+    program = build(plan, tables)
     check_state(program.tables, gpu)
     state, wall = run_program(program, policy, options.event_budget, _watch(graph, system, options))
-    kernels = [placed.kernel for placed in lowered.plan.kernels]
+    kernels = [placed.kernel for placed in plan.kernels]
+    explicit = options.mode == "explicit" or lowered.gpus > 1
     resident = {kernel.name: occupancy(kernel, gpu) for kernel in kernels if kernel.workgroups}
     return Timeline(
         graph=lowered.graph,
         system=system,
-        options=replace(options, mode=mode, arbiter=None, progress=None),
+        options=replace(options, mode="explicit" if explicit else "mirrored", arbiter=None, progress=None),
         overlap=overlap,
         arbiter=policy.name,
         wall_s=wall,
@@ -278,26 +268,3 @@ def _system(what: Described, graph: Graph) -> System:
             f"simulated within one node; take at most {most} ranks"
         )
     return system
-
-
-def _mode(options: RunOptions, system: System, graph: Graph) -> Mode:
-    alike = system.uniform and all(node.rank is None for node in graph)
-    even = not _reduces(graph) or len(set(problem_of(graph, system, options).chunk_bytes[0])) == 1
-    mode: Mode = options.mode
-    if mode == "auto":
-        mode = "mirrored" if alike and even else "explicit"
-    if mode == "mirrored" and not (alike and even):
-        why = "they differ" if not alike else "their chunks differ in size"
-        raise InputError(f"one GPU cannot stand for all {system.gpus}, because {why}; choose mode 'explicit'")
-    if mode == "explicit" and graph.ranks > EXPLICIT_LIMIT:
-        raise InputError(
-            f"{graph.ranks} GPUs are too many to simulate each (the most is {EXPLICIT_LIMIT}); "
-            "choose mode 'mirrored' or a smaller TP"
-        )
-    return mode
-
-
-def _reduces(graph: Graph) -> bool:
-    """Whether chunks of a GEMM's output go around a ring, which may differ in size."""
-    steps = [node for node in graph if node.name == "reduce_scatter" and node.choice.driver in ("cu", "tracker")]
-    return is_joined(graph) and bool(steps)

@@ -15,7 +15,6 @@ from weft.hardware import Gpu
 from weft.schedule.base import Pass
 
 Driver = Literal["cu", "dma"]
-DRIVERS: tuple[Driver, ...] = ("cu", "dma")
 """What moves a collective's data: compute units or DMA engines."""
 Launched = Literal["collective", "gemm"]
 LAUNCHED: tuple[Launched, ...] = ("collective", "gemm")

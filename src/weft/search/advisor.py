@@ -13,8 +13,7 @@ from weft.library.collectives import Algorithm
 from weft.library.collectives import choose as library
 from weft.library.interconnect import interconnect
 from weft.lower.collectives import algorithm_of, collective_kernel
-from weft.lower.fit import check_tile
-from weft.lower.tile import tiling_for
+from weft.lower.fit import check_tile, tiling_for
 from weft.options import RunOptions
 from weft.run import alone
 from weft.run.sweep import Progress, Store

@@ -15,7 +15,7 @@ from weft.estimate.gemm_plans import ranked_plans
 from weft.graph import Gemm
 from weft.hardware import Gpu
 from weft.kernels import GemmTiling
-from weft.lower.tile import tiling_for
+from weft.lower.fit import tiling_for
 from weft.options import SUSTAINED, RunOptions
 from weft.result import Timeline
 from weft.search.tasks import Bench, Jobs, Tiled, drained

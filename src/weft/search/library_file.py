@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from weft.catalog.sourced import translated
+from weft.catalog import translated
 from weft.errors import ConfigError, InputError
 from weft.files import read_json, write_json
 from weft.graph import Gemm

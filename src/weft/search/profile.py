@@ -10,7 +10,7 @@ from weft.estimate import gemm_kernel
 from weft.estimate.gemm_plans import cold_rates
 from weft.graph import Gemm
 from weft.hardware import Gpu
-from weft.lower.tile import tiling_for
+from weft.lower.fit import tiling_for
 from weft.options import SUSTAINED, RunOptions
 
 _ROUNDING = 1e-9

@@ -14,8 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from weft.graph import Graph
-from weft.result.corun import words_of
-from weft.result.timeline import Cause
+from weft.result.timeline import Cause, words_of
 
 P = ParamSpec("P")
 _PATH = re.compile(r' d="[^"]*"')

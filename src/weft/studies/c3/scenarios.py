@@ -8,8 +8,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from weft.catalog.fields import Bytes
-from weft.catalog.sourced import read_toml, translated, unknown_key
+from weft.catalog import Bytes, read_toml, translated, unknown_key
 from weft.errors import ConfigError, InputError
 from weft.graph import Collective, Gemm
 from weft.library.collectives import canonical

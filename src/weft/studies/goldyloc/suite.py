@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from weft.catalog.sourced import read_toml, translated, unknown_key
+from weft.catalog import read_toml, translated, unknown_key
 from weft.errors import ConfigError, InputError
 from weft.graph import Gemm
 from weft.search.degree import Queue

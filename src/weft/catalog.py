@@ -1,20 +1,120 @@
-"""Values that say where they come from: TOML leaves of the form { value, kind, source, low, high }."""
+"""Values with a unit and a source, or the word assumed with a range, in TOML files that may extend each other."""
 
 from __future__ import annotations
 
 import tomllib
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cache
+from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, Self, get_args
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, ValidationError
+from pydantic_core import CoreSchema, PydanticCustomError
+from pydantic_core.core_schema import no_info_before_validator_function
 
-from weft.catalog.fields import Quantity
-from weft.errors import ConfigError, UnitError, check_type, join_or, nearest, shown
+from weft import units
+from weft.errors import ConfigError, UnitError, UnknownNameError, check_type, join_or, nearest, shown
 from weft.files import read_text
+from weft.units import Dimension
+
+# Beyond these, whole runs no longer fit into 64-bit femtoseconds, or tables into memory [base units].
+_SIMULATED = {
+    Dimension.BYTES: (1.0, 2.0**50),
+    Dimension.BYTES_PER_SECOND: (1e6, 1e18),
+    Dimension.SECONDS: (1e-15, 1.0),
+    Dimension.HERTZ: (1e6, 1e13),
+    Dimension.COUNT: (0.0, 1e6),
+}
+_WRITTEN = 1e300
+"""Beyond it, numbers are not written with a unit."""
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """The rule of a numeric field: its dimension, whether it is whole, and its bounds [base unit]."""
+
+    dimension: Dimension
+    whole: bool = False
+    zero_allowed: bool = False
+    at_most: float | None = None
+
+    @property
+    def example(self) -> str:
+        """A value that obeys the rule, for messages."""
+        return "0.5" if self.at_most == 1 else units.example(self.dimension)
+
+    def parse(self, raw: object) -> float:
+        """The plain number of what a user wrote; UnitError for a bare number where a unit belongs."""
+        if isinstance(raw, bool) or not isinstance(raw, str | int | float):
+            raise UnitError(f"{shown(raw)} is not a quantity; write it like '{self.example}'")
+        text = raw if isinstance(raw, str) else shown(raw)
+        return self.check(units.parse(text, self.dimension), text)
+
+    def check(self, value: float, text: str | None = None) -> float:
+        """`value` as int or float if it obeys the rule, else UnitError; `text` is how it was written."""
+        low, high = _SIMULATED.get(self.dimension, (0.0, float("inf")))
+        broken = ""
+        if not value >= 0 or (value == 0 and not self.zero_allowed):
+            rule = "zero or more" if self.zero_allowed else "greater than zero"
+            broken = f"must be {rule}; write it like '{self.example}'"
+        elif self.at_most is not None and value > self.at_most:
+            broken = f"must be at most {self.at_most:g}; write it like '{self.example}'"
+        elif value > high or 0 < value < low:
+            broken = f"cannot be simulated; it must lie between {self.format(low)} and {self.format(high)}"
+        elif self.whole and value != int(value):
+            broken = f"must be a whole number ({self.dimension}); write it like '{self.example}'"
+        if broken:
+            raise UnitError(f"'{self.format(value) if text is None else text}' {broken}")
+        return int(value) if self.whole else float(value)
+
+    def format(self, value: float) -> str:
+        """`value` as a user would write it."""
+        return units.format(value, self.dimension)
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """How pydantic validates a field with this rule."""
+        return no_info_before_validator_function(self._validated, handler(source))
+
+    def _validated(self, raw: object) -> float:
+        """What pydantic receives, text with a unit or a plain number [base unit], as a number."""
+        try:
+            if isinstance(raw, int | float) and not isinstance(raw, bool):
+                return self.check(raw, shown(raw) if abs(raw) > _WRITTEN else None)
+            return self.parse(raw)
+        except UnitError as error:
+            raise PydanticCustomError("quantity", "{reason}", {"reason": str(error)}) from None
+
+
+Bytes = Annotated[int, Quantity(Dimension.BYTES, whole=True)]
+"""A capacity or size, whole and positive [bytes]."""
+BytesPerSecond = Annotated[float, Quantity(Dimension.BYTES_PER_SECOND)]
+"""A data rate, positive [bytes/s]."""
+Seconds = Annotated[float, Quantity(Dimension.SECONDS)]
+"""A duration, positive [seconds]."""
+Delay = Annotated[float, Quantity(Dimension.SECONDS, zero_allowed=True)]
+"""A duration that may be zero [seconds]."""
+Hertz = Annotated[float, Quantity(Dimension.HERTZ)]
+"""A frequency, positive [hertz]."""
+Count = Annotated[int, Quantity(Dimension.COUNT, whole=True)]
+"""A number of things, whole and positive."""
+Units = Annotated[int, Quantity(Dimension.COUNT, whole=True, at_most=10_000)]
+"""A number of blocks that the engine keeps a state of each for, whole and positive."""
+Share = Annotated[float, Quantity(Dimension.COUNT, at_most=1)]
+"""A fraction of a whole, above 0 and at most 1."""
+ShareOrNone = Annotated[float, Quantity(Dimension.COUNT, at_most=1, zero_allowed=True)]
+"""A fraction of a whole, 0 to 1."""
+Cycles = Annotated[float, Quantity(Dimension.COUNT, zero_allowed=True)]
+"""Clock cycles of a compute unit, zero or more."""
+BytesOrNone = Annotated[int, Quantity(Dimension.BYTES, whole=True, zero_allowed=True)]
+"""A capacity, whole, 0 for none [bytes]."""
+BytesPerSecondOrNone = Annotated[float, Quantity(Dimension.BYTES_PER_SECOND, zero_allowed=True)]
+"""A data rate, 0 for none [bytes/s]."""
+CountOrNone = Annotated[int, Quantity(Dimension.COUNT, whole=True, zero_allowed=True)]
+"""A number of things, whole, 0 for none."""
+
 
 Kind = Literal["peak", "published", "achieved", "measured", "derived", "assumed", "calibrated", "set by user"]
 """How a value is known: "peak" is a data sheet's, "achieved" what others measured under load, "calibrated"
@@ -121,25 +221,21 @@ def _listing(known: Collection[str]) -> str:
 
 
 def _leaf(raw: Any, quantity: Quantity | None, path: str, file: str) -> Leaf:
-    if not isinstance(raw, Mapping):
-        leaf = Leaf(raw, set_by_user(_text(raw), f" in {file}"))
+    if isinstance(raw, Mapping):
+        for key in raw:
+            if key not in _LEAF_KEYS:
+                raise unknown_key(key, _LEAF_KEYS, f"{file}: {path}")
+        missing = [key for key in ("value", "kind", "source") if raw.get(key) in (None, "")]
+        if missing:
+            raise ConfigError(f"'{missing[0]}' is missing; write the value like {_LEAF_EXAMPLE}", file, path)
+        if raw["kind"] not in _FILE_KINDS:
+            raise ConfigError(f"kind '{raw['kind']}' is not one of {', '.join(_FILE_KINDS)}", file, path)
+        ends = {key: _text(raw[key]) for key in ("low", "high") if key in raw}
+        source = Provenance(text=_text(raw["value"]), kind=raw["kind"], source=str(raw["source"]), **ends)
+        leaf = Leaf(raw["value"], source)
     else:
-        leaf = _full_leaf(raw, path, file)
+        leaf = Leaf(raw, set_by_user(_text(raw), f" in {file}"))
     return leaf if quantity is None else Leaf(_in_range(leaf, quantity, path, file), leaf.provenance)
-
-
-def _full_leaf(raw: Mapping[str, Any], path: str, file: str) -> Leaf:
-    for key in raw:
-        if key not in _LEAF_KEYS:
-            raise unknown_key(key, _LEAF_KEYS, f"{file}: {path}")
-    missing = [key for key in ("value", "kind", "source") if raw.get(key) in (None, "")]
-    if missing:
-        raise ConfigError(f"'{missing[0]}' is missing; write the value like {_LEAF_EXAMPLE}", file, path)
-    if raw["kind"] not in _FILE_KINDS:
-        raise ConfigError(f"kind '{raw['kind']}' is not one of {', '.join(_FILE_KINDS)}", file, path)
-    texts = {key: _text(raw[key]) for key in ("low", "high") if key in raw}
-    provenance = Provenance(text=_text(raw["value"]), kind=raw["kind"], source=str(raw["source"]), **texts)
-    return Leaf(raw["value"], provenance)
 
 
 def _in_range(leaf: Leaf, quantity: Quantity, path: str, file: str) -> float:
@@ -239,9 +335,9 @@ class Sourced(Part):
 
         Raises ConfigError for an unknown path (naming the nearest), a missing unit, or a broken rule.
         """
-        check_type(
-            "what to replace", values, Mapping, 'give values by their paths, like {"memory.bandwidth": "2 TB/s"}'
-        )
+        check_type("what to replace", values, Mapping, 'give values by path, like {"memory.bandwidth": "2 TB/s"}')
+        if not values:
+            return self
         fields = dict(self)
         for path, raw in values.items():
             if not is_path(path, self.rules()):
@@ -273,13 +369,13 @@ class Sourced(Part):
 
 def _quantities(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, Quantity]]:
     """The dotted paths of the numeric fields of a model and its parts, each with its rule."""
-    for name, field in model.model_fields.items():
-        kinds = (field.annotation, *get_args(field.annotation))  # the second in `Count | None`
+    for name, about in model.model_fields.items():
+        kinds = (about.annotation, *get_args(about.annotation))  # the second in `Count | None`
         for kind in kinds:
             if isinstance(kind, type) and issubclass(kind, Part) and not issubclass(kind, Sourced | Provenance):
                 yield from _quantities(kind, f"{prefix}{name}.")
         inside = (rule for kind in kinds for rule in getattr(kind, "__metadata__", ()))
-        for rule in (*field.metadata, *inside):
+        for rule in (*about.metadata, *inside):
             if isinstance(rule, Quantity):
                 yield f"{prefix}{name}", rule
 
@@ -289,3 +385,95 @@ def _place(fields: dict[str, Any], path: str, value: Any) -> None:
     for table in tables:
         fields = fields.setdefault(table, {})
     fields[name] = value
+
+
+class Description(NamedTuple):
+    """What a file says, with what it extends: texts and lists `about` it, and values; `file` names it in messages."""
+
+    about: Mapping[str, Any]
+    leaves: Mapping[str, Leaf]
+    file: str
+    folder: Path | None
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """A packaged folder of descriptions of one kind of thing.
+
+    Each states `texts`, which an extending file inherits; `lists` are names that it does not, nor the truth values
+    `flags`.
+    """
+
+    noun: str
+    package: str
+    folder: str
+    texts: tuple[str, ...]
+    rules: Rules
+    lists: Mapping[str, str] = field(default_factory=dict)
+    flags: tuple[str, ...] = ()
+
+    def names(self) -> list[str]:
+        """The names of its files, sorted."""
+        files = (resources.files(self.package) / self.folder).iterdir()
+        return sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml"))
+
+    def read(self, name_or_path: str | Path) -> Description:
+        """The description with that name, or in that TOML file.
+
+        Raises UnknownNameError, InputError or ConfigError.
+        """
+        return self._read(self._find(name_or_path), ())
+
+    def _find(self, name_or_path: str | Path, beside: Path = Path()) -> Path | Traversable:
+        """The packaged file with that name, or the path (from `beside`); UnknownNameError if it is neither."""
+        text = str(name_or_path)
+        if is_file(name_or_path):
+            return beside / text
+        if text not in self.names():
+            raise UnknownNameError(self.noun, text, self.names())
+        return resources.files(self.package) / self.folder / f"{text}.toml"
+
+    def _read(self, file: Path | Traversable, seen: tuple[str, ...]) -> Description:
+        label, folder = file_label(file), file.parent if isinstance(file, Path) else None
+        if str(file) in seen:
+            raise ConfigError("this file extends itself; remove one 'extends'", label, "extends")
+        document, base = read_toml(file), Description({}, {}, "", None)
+        extends = document.pop("extends", None)
+        if extends is not None:
+            if not isinstance(extends, str):
+                wanted = f'{extends!r} is no name or path; write it like "{self.names()[0]}"'
+                raise ConfigError(wanted, label, "extends")
+            base = self._read(self._find(extends, folder or Path()), (*seen, str(file)))
+        about = {key: value for key, value in base.about.items() if key in self.texts}
+        about |= {"name": file.name.removesuffix(".toml"), **self._own(document, label)}
+        leaves = {**base.leaves, **read_leaves(document, self.rules, label)}
+        missing = [key for key in self.texts if key not in about]
+        if missing:
+            raise ConfigError(f'this text is missing; add a line like {missing[0]} = "..."', label, missing[0])
+        return Description(about, leaves, label, folder)
+
+    def _own(self, document: dict[str, Any], label: str) -> dict[str, Any]:
+        """Takes texts, lists and truth values out of the document."""
+        own = {key: document.pop(key) for key in (*self.texts, *self.flags) if key in document}
+        for key, value in own.items():
+            if key in self.flags and not isinstance(value, bool):
+                raise ConfigError(f"{value!r} must be true or false", label, key)
+            if key in self.texts and not isinstance(value, str):
+                raise ConfigError(f"{value!r} must be text in quotes", label, key)
+        for key, example in self.lists.items():
+            names = document.pop(key, [])
+            if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+                raise ConfigError(f'{names!r} must be a list of names, like ["{example}"]', label, key)
+            own[key] = tuple(names)
+        return own
+
+
+def is_file(name_or_path: str | Path) -> bool:
+    """Whether a user means a file rather than a name."""
+    text = str(name_or_path)
+    return isinstance(name_or_path, Path) or text.endswith(".toml") or "/" in text
+
+
+def file_label(file: Path | Traversable) -> str:
+    """How messages name a file: the path that the user gave, or the name of a packaged file."""
+    return str(file) if isinstance(file, Path) and not file.is_absolute() else file.name

@@ -1,0 +1,231 @@
+"""How GPUs are joined: fabrics of links and routes, each built by one function under one name in `FABRICS`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from weft.errors import InputError
+
+EVERY_PEER = -1
+"""The end of a link that stands for all links of a GPU at once."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """One direction of a connection from vertex `source` to vertex `target`; GPUs come first, then switches.
+
+    `kind` and `owner`, the GPU or node that it belongs to, name it. What enters at `bandwidth` [bytes/s] comes out
+    `latency` [s] later. `bundle` is a link of which it is a part: both must be free for a message to start. `to_peer`
+    marks a link to one GPU alone, which a DMA engine's own rate describes whole. `payload` is the share of the
+    bandwidth that data gets, whoever sends (None: that of the owner's `link.kernel_efficiency`, `dma_efficiency`).
+    """
+
+    kind: str
+    owner: int
+    source: int
+    target: int
+    bandwidth: float
+    latency: float = 0.0
+    bundle: int | None = None
+    to_peer: bool = False
+    payload: float | None = None
+
+    @property
+    def name(self) -> str:
+        """Its kind and owner, such as "egress 3"."""
+        return f"{self.kind} {self.owner}"
+
+
+@dataclass(frozen=True)
+class Fabric:
+    """Links, and for each pair (source, target) of GPUs the indices of those that a message passes, in order.
+
+    `striped` are the routes of data that is cut over all links of its sender, as parallel rings are (empty: the same
+    as `routes`). `symmetric` says that rotating the ranks maps every route onto links of the same kinds, so that one
+    GPU can stand for all. `reduces` says whether its switches can add what passes them.
+    """
+
+    name: str
+    gpus: int
+    links: tuple[Link, ...]
+    routes: Mapping[tuple[int, int], tuple[int, ...]]
+    striped: Mapping[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
+    symmetric: bool = False
+    reduces: bool = False
+
+    def route(self, source: int, target: int, *, direct: bool = True) -> tuple[int, ...]:
+        """The links from one GPU to another: the direct ones, or with direct=False those of striped data.
+
+        Raises InputError for a pair without a route.
+        """
+        routes = self.routes if direct or not self.striped else self.striped
+        if (source, target) not in routes:
+            raise InputError(
+                f"the fabric '{self.name}' of {self.gpus} GPUs has no route from GPU {source} to GPU {target}"
+            )
+        return routes[source, target]
+
+
+def pairs(gpus: int) -> list[tuple[int, int]]:
+    """All ordered pairs of different GPUs."""
+    return [(source, target) for source in range(gpus) for target in range(gpus) if source != target]
+
+
+def full(
+    gpus: int, bandwidth: float, latency: float, egress: float | None = None, striped: float | None = None
+) -> Fabric:
+    """`gpus` GPUs with `bandwidth` [bytes/s] to each peer.
+
+    All links of a GPU together send at most `egress` and receive at most as much; data cut over all of them moves at
+    `striped` (both by default the sum of the links) [bytes/s].
+    """
+    together = (gpus - 1) * bandwidth
+    egress, striped = egress or together, striped or together
+    out = [Link("egress", g, g, EVERY_PEER, egress) for g in range(gpus)]
+    into = [Link("ingress", g, gpus + g, g, egress, latency) for g in range(gpus)]
+    rings = [Link("striped", g, g, EVERY_PEER, striped, bundle=g) for g in range(gpus)]
+    peers = [
+        Link(f"peer {distance}", g, g, gpus + (g - distance) % gpus, bandwidth, bundle=g, to_peer=True)
+        for g in range(gpus)
+        for distance in range(1, gpus)
+    ]
+    first = 3 * gpus
+    return Fabric(
+        "full",
+        gpus,
+        (*out, *into, *rings, *peers),
+        {(s, t): (first + s * (gpus - 1) + (s - t) % gpus - 1, gpus + t) for s, t in pairs(gpus)},
+        {(s, t): (2 * gpus + s, gpus + t) for s, t in pairs(gpus)},
+        symmetric=True,
+    )
+
+
+NETWORK_PAYLOAD = 0.92
+"""Payload share of the network between nodes, whoever sends (assumed; 0.85 to 0.97)."""
+
+
+def nodes(
+    gpus: int,
+    bandwidth: float,
+    latency: float,
+    each: int = 8,
+    adapter: float = 50e9,
+    adapter_latency: float = 2e-6,
+    oversubscription: float | None = None,
+) -> Fabric:
+    """`gpus` GPUs in nodes of `each`, `bandwidth` [bytes/s] and `latency` [s] inside, an `adapter` [bytes/s] per GPU.
+
+    Rail-optimised, the adapters of GPUs with the same place in their nodes share a switch, and data for another place
+    changes GPU inside its own node first. With `oversubscription` a fat tree instead: a leaf switch per node, with
+    that many times less bandwidth upwards than its adapters have. Raises InputError for GPUs that fill no whole nodes.
+    """
+    if gpus % each:
+        raise InputError(f"{gpus} GPUs do not fill nodes of {each}; choose a multiple of {each}")
+    count, every = gpus // each, range(gpus)
+    tree = oversubscription is not None
+    # Vertices behind the GPUs: a switch in each node, then one for each place (rails) or a leaf for each node.
+    inside, outside = (
+        [gpus + g // each for g in every],
+        [gpus + count + (g // each if tree else g % each) for g in every],
+    )
+    links = [
+        *(Link("egress", g, g, inside[g], bandwidth) for g in every),
+        *(Link("ingress", g, inside[g], g, bandwidth, latency) for g in every),
+        *(Link("adapter out", g, g, outside[g], adapter, payload=NETWORK_PAYLOAD) for g in every),
+        *(Link("adapter in", g, outside[g], g, adapter, adapter_latency, payload=NETWORK_PAYLOAD) for g in every),
+    ]
+    if oversubscription is not None:
+        spine, up = gpus + 2 * count, each * adapter / oversubscription
+        links += [Link("up", n, gpus + count + n, spine, up, payload=NETWORK_PAYLOAD) for n in range(count)]
+        links += [Link("down", n, spine, gpus + count + n, up, payload=NETWORK_PAYLOAD) for n in range(count)]
+
+    def route(source: int, target: int) -> tuple[int, ...]:
+        if source // each == target // each:
+            return source, gpus + target
+        if tree:
+            up, down = 4 * gpus + source // each, 4 * gpus + count + target // each
+            return 2 * gpus + source, up, down, 3 * gpus + target
+        mate = source // each * each + target % each
+        change = () if mate == source else (source, gpus + mate)
+        return *change, 2 * gpus + mate, 3 * gpus + target
+
+    return Fabric("nodes", gpus, tuple(links), {(s, t): route(s, t) for s, t in pairs(gpus)})
+
+
+def ring(gpus: int, bandwidth: float, latency: float) -> Fabric:
+    """`gpus` GPUs with `bandwidth` [bytes/s] to each of two neighbours; others are reached the shorter way round."""
+    down = [Link("down", g, g, (g - 1) % gpus, bandwidth, latency, to_peer=True) for g in range(gpus)]
+    up = [Link("up", g, g, (g + 1) % gpus, bandwidth, latency, to_peer=True) for g in range(gpus)]
+    routes = {(s, t): _around(s, t, gpus) for s, t in pairs(gpus)}
+    return Fabric("ring", gpus, (*down, *up), routes, symmetric=True)
+
+
+def _around(source: int, target: int, gpus: int) -> tuple[int, ...]:
+    steps = signed_distance(source, target, gpus)
+    if steps < 0:
+        return tuple((source - step) % gpus for step in range(-steps))
+    return tuple(gpus + (source + step) % gpus for step in range(steps))
+
+
+def signed_distance(source: int, target: int, length: int) -> int:
+    """Steps from one place of a ring to another, the shorter way; the way down (negative) where both are as long."""
+    up = (target - source) % length
+    return up if up < length - up else up - length
+
+
+def switch(gpus: int, bandwidth: float, latency: float, *, reduces: bool = False) -> Fabric:
+    """`gpus` GPUs that send and receive at `bandwidth` [bytes/s] each, whoever the peer is."""
+    out = [Link("egress", g, g, gpus, bandwidth) for g in range(gpus)]
+    into = [Link("ingress", g, gpus, g, bandwidth, latency) for g in range(gpus)]
+    routes = {(s, t): (s, gpus + t) for s, t in pairs(gpus)}
+    return Fabric("switch", gpus, (*out, *into), routes, symmetric=True, reduces=reduces)
+
+
+_STEPS = (("x-", -1, 0), ("x+", 1, 0), ("y-", 0, -1), ("y+", 0, 1))
+
+
+def torus(gpus: int, bandwidth: float, latency: float, columns: int | None = None) -> Fabric:
+    """`gpus` GPUs, row after row of `columns` (by default as near to a square as goes), `bandwidth` [bytes/s] a link.
+
+    Raises InputError where `gpus` are no whole rows.
+    """
+    columns = columns or max(c for c in range(1, int(gpus**0.5) + 1) if gpus % c == 0)
+    if gpus % columns:
+        raise InputError(f"{gpus} GPUs are no rows of {columns}; choose columns that divide {gpus}")
+    rows = gpus // columns
+
+    def at(x: int, y: int) -> int:
+        return y % rows * columns + x % columns
+
+    links = [
+        Link(kind, at(x, y), at(x, y), at(x + dx, y + dy), bandwidth, latency, to_peer=True)
+        for kind, dx, dy in _STEPS
+        for y in range(rows)
+        for x in range(columns)
+    ]
+
+    def route(source: int, target: int) -> tuple[int, ...]:
+        (y, x), (to_y, to_x) = divmod(source, columns), divmod(target, columns)
+        across, along = signed_distance(x, to_x, columns), signed_distance(y, to_y, rows)
+        first = (across > 0) * gpus
+        second = (2 + (along > 0)) * gpus
+        sign_x, sign_y = (1 if across > 0 else -1), (1 if along > 0 else -1)
+        return (
+            *(first + at(x + sign_x * step, y) for step in range(abs(across))),
+            *(second + at(to_x, y + sign_y * step) for step in range(abs(along))),
+        )
+
+    return Fabric("torus", gpus, tuple(links), {(s, t): route(s, t) for s, t in pairs(gpus)})
+
+
+FABRICS: Mapping[str, Callable[..., Fabric]] = {
+    "ring": ring,
+    "full": full,
+    "switch": switch,
+    "torus": torus,
+    "nodes": nodes,
+}
+"""Builders by name; each takes the number of GPUs, a link's bandwidth [bytes/s] and its latency [s]."""
+
+__all__ = ["EVERY_PEER", "FABRICS", "Fabric", "Link", "full", "nodes", "ring", "switch", "torus"]
