@@ -24,8 +24,9 @@ class RunOptions:
 
     `clock` is what the compute units run at. `request_bytes` is the size of memory requests [bytes] (64 is exact,
     larger ones faster; None: as suits graph and GPU). `event_budget` ends a run that takes more events. `arbiter`
-    replaces the memory arbitration that the overlap brings. `progress(events, now_fs, end_fs)` is called about every
-    million events, with the time that the run has reached and when closed forms expect its end [fs] (0: they cannot).
+    replaces the memory arbitration that the overlap brings: a policy, or the name of a built-in one.
+    `progress(events, now_fs, end_fs)` is called about every million events, with the time that the run has reached
+    and when closed forms expect its end [fs] (0: they cannot).
 
     Raises UnknownNameError for an unknown clock or mode, InputError for a size or a budget that cannot be.
     """
@@ -34,7 +35,7 @@ class RunOptions:
     request_bytes: int | None = None
     mode: Mode = "auto"
     event_budget: int | None = None
-    arbiter: ArbiterPolicy | None = None
+    arbiter: ArbiterPolicy | str | None = None
     progress: Callable[[int, int, int], None] | None = None
 
     def __post_init__(self) -> None:
@@ -44,7 +45,7 @@ class RunOptions:
             raise InputError(f"request_bytes is {shown(self.request_bytes)}; give a multiple of 64 B, such as 512")
         if self.event_budget is not None:
             check_whole("event_budget", self.event_budget, 0, 10**9)
-        if self.arbiter is not None and not hasattr(self.arbiter, "compiled"):
+        if not (self.arbiter is None or isinstance(self.arbiter, str) or hasattr(self.arbiter, "compiled")):
             raise InputError(
                 f"arbiter is {shown(self.arbiter)}; give a function to weft.arbiter, and what that answers"
             )

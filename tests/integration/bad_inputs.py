@@ -689,6 +689,7 @@ CALLS = {
     "layer seq": lambda x: weft.load_model("gpt-3").layer(sequence=x),
     "layer phase": lambda x: weft.load_model("gpt-3").layer(phase=x),
     "RunOptions clock": lambda x: weft.RunOptions(clock=x),
+    "RunOptions arbiter": lambda x: x is None or isinstance(x, str),
     "RunOptions rb": lambda x: weft.RunOptions(request_bytes=x),
     "RunOptions mode": lambda x: weft.RunOptions(mode=x),
     "RunOptions budget": lambda x: weft.RunOptions(event_budget=x),
@@ -723,9 +724,7 @@ _large = _is(2**31)
 TAKEN = {
     **dict.fromkeys(("simulate overlap", "simulate options", "compare overlaps", "compare options"), _is(None)),
     **dict.fromkeys(("estimate options", "estimate harness", "system gpus", "system nodes"), _is(None)),
-    **dict.fromkeys(
-        ("System fabric", "gemm_queue q", "Harness lib", "Harness profile", "RunOptions arbiter"), _is(None)
-    ),
+    **dict.fromkeys(("System fabric", "gemm_queue q", "Harness lib", "Harness profile"), _is(None)),
     **dict.fromkeys(("gpu replace", "system replace", "System variants", "System start"), _is({})),
     **dict.fromkeys(("gemm m", "gemm batch", "Gemm m", "all_reduce", "all_gather ranks", "Collective bytes"), _large),
     **dict.fromkeys(("operator rows", "Streaming rows", "Attention heads", "dependent ranks", "Graph ranks"), _large),

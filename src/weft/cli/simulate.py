@@ -10,6 +10,7 @@ import click
 
 from weft import report
 from weft.cli.options import (
+    assigned,
     clock_option,
     comma_list,
     dtype_option,
@@ -180,7 +181,7 @@ def _machine(gpu: str, assignments: tuple[str, ...], ranks: int) -> System:
     """`ranks` GPUs with the values that --set changes, also of their nodes; InputError for what cannot be."""
     from weft import hardware
 
-    return hardware.system(hardware.gpu(gpu), gpus=ranks).replace(dict(map(hardware.parse_assignment, assignments)))
+    return hardware.system(hardware.gpu(gpu), gpus=ranks).replace(assigned(assignments))
 
 
 def _layer(model: str | None, name: str | None, gemm: tuple[int, ...] | None, tp: int, dtype: str) -> Graph:

@@ -23,7 +23,7 @@ from weft.result import Timeline
 from weft.result.collect import collect
 from weft.result.unfinished import explain
 from weft.schedule import PASSES, SHARING, Ideal, Pass, Sharing, find_pass
-from weft.schedule.arbiters import ArbiterPolicy
+from weft.schedule.arbiters import ArbiterPolicy, find_policy
 from weft.schedule.sharing import DMA_UNITS
 from weft.units import to_fs
 
@@ -107,7 +107,7 @@ class Runner:
             made = assembled(chosen, self.graph, {name: self.timeline(name) for name in chosen.runs})
         else:
             whole = settled(chosen, self.graph, self.system, self.options) if isinstance(chosen, Sharing) else chosen
-            options = replace(self.options, arbiter=self.options.arbiter or chosen.arbiter)
+            options = replace(self.options, arbiter=find_policy(self.options.arbiter or chosen.arbiter))
             made = execute(whole.apply(self.graph, self.system.gpu), self.system, options, chosen.name)
         self.done[chosen] = made
         return made
@@ -186,7 +186,7 @@ def alone(op: Gemm | Collective, ranks: int = 8, **choice: Any) -> Graph:
 def execute(graph: Graph, system: System, options: RunOptions, overlap: str = "") -> Timeline:
     """Run a graph as it is; `options` has a request size and an arbiter. Raises as `simulate` does."""
     lowered, policy = lower(graph, system, options), options.arbiter
-    assert policy is not None
+    assert isinstance(policy, ArbiterPolicy)
     plan, gpu = lowered.plan, lowered.system.gpu
     tables = machine_tables(lowered.system, lowered.gpus, options, most_resident(plan, gpu))
     program = build(plan, tables)

@@ -15,6 +15,11 @@ SHARING: Mapping[str, Sharing] = {one.name: one for one in SHARING_PASSES}
 """The ways to share a GPU, by name."""
 
 
+def overlap_names() -> list[str]:
+    """Every overlap and every way to share a GPU, by the names that `simulate` and `compare` take."""
+    return list(PASSES)
+
+
 def find_pass(overlap: str | Pass) -> Pass:
     """An overlap by name; UnknownNameError lists the known ones."""
     if isinstance(overlap, Pass):
@@ -23,4 +28,4 @@ def find_pass(overlap: str | Pass) -> Pass:
     return PASSES[overlap]
 
 
-__all__ = ["PASSES", "SHARING", "Ideal", "Pass", "Sharing", "find_pass"]
+__all__ = ["PASSES", "SHARING", "Ideal", "Pass", "Sharing", "find_pass", "overlap_names"]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from weft.errors import InputError, shown
+from weft.errors import InputError, check_name, shown
 
 COMPUTE = 0
 COMMUNICATION = 1
@@ -66,6 +66,14 @@ class ArbiterPolicy:
                 f"arbiter policy '{self.name}' cannot be compiled by numba: {reason}; use only numbers, comparisons, "
                 "loops and the fields of the view, and return 0, 1 or -1"
             ) from error
+
+
+def find_policy(policy: str | ArbiterPolicy) -> ArbiterPolicy:
+    """A policy itself, or the built-in one of that name; UnknownNameError lists these."""
+    if isinstance(policy, ArbiterPolicy):
+        return policy
+    check_name("arbiter", policy, POLICIES)
+    return POLICIES[policy]
 
 
 def arbiter(rule: Rule) -> ArbiterPolicy:
