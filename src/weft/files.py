@@ -76,6 +76,15 @@ def reserve(path: Path, by: str) -> None:
         _reserved.set({**held, key: by})
 
 
+def release() -> None:
+    """Forget what is reserved, and print on standard output again."""
+    _reserved.set({})
+    stream = _data_stream.get()
+    if stream is not None:
+        _data_stream.set(None)
+        sys.stdout = stream
+
+
 def _place(path: str | os.PathLike[str]) -> str | None:
     """What tells the place of a file from others; None for devices and pipes, which many may use."""
     real = Path(os.path.realpath(path))

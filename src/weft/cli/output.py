@@ -20,6 +20,7 @@ from weft.files import (
     check_out_dir,
     check_writable,
     keep_stdout_for_data,
+    release,
     reserve,
     write_atomically,
     write_json,
@@ -36,10 +37,19 @@ def writable_file(context: click.Context, option: click.Parameter, path: Path | 
     """
     if path is None:
         return None
-    reserve(check_writable(path), option.opts[0])
+    _reserve(context, option, check_writable(path))
     if path == STDOUT:
         keep_stdout_for_data()
     return path
+
+
+def _reserve(context: click.Context, option: click.Parameter, path: Path) -> None:
+    """Keep a place for an option until the command has ended; InputError if another one writes there."""
+    if not context.meta.get(__name__):
+        context.meta[__name__] = True
+        release()  # what a command line that was refused may have left
+        context.call_on_close(release)
+    reserve(path, option.opts[0])
 
 
 def named_file(context: click.Context, option: click.Parameter, path: Path | None) -> Path | None:
@@ -57,7 +67,7 @@ def writable_folder(*files: str) -> Callable[[click.Context, click.Parameter, Pa
             return None
         check_out_dir(path)
         for name in files:
-            reserve(path / name, option.opts[0])
+            _reserve(context, option, path / name)
         return path
 
     return check
