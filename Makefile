@@ -71,7 +71,7 @@ engine: .venv/ready-to-develop
 # The tables of published figures in docs/deviations.md; what has been simulated before is not simulated again.
 figures: .venv/ready-to-develop
 	@echo "== published figures"
-	@for study in t3 c3 cu-split goldyloc; do $(BIN)/weft study $$study --json out/figures/$$study.json > /dev/null || exit; done
+	@for study in $$($(BIN)/python -c "from weft.studies import STUDIES; print(*STUDIES)"); do $(BIN)/weft study $$study --json out/figures/$$study.json > /dev/null || exit; done
 	@$(BIN)/python docs/figures.py out/figures
 	@echo "== docs/deviations.md was written anew"
 

@@ -1,4 +1,4 @@
-"""Writes the tables of published figures in deviations.md, from what the studies wrote with --json.
+"""Writes the tables of published figures in deviations.md, from what the studies declare and wrote with --json.
 
 Use: python docs/figures.py out/figures (`make figures` does). Needs nothing but Weft.
 """
@@ -6,35 +6,46 @@ Use: python docs/figures.py out/figures (`make figures` does). Needs nothing but
 import json
 import re
 import sys
-import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from weft.studies import STUDIES, study
+from weft.studies.headline import Claim
+
 HERE = Path(__file__).parent
 PAGE = HERE / "deviations.md"
-BARS = HERE.parent / "tests" / "published" / "bars.toml"
 BEGIN, END = "<!--- figures of {}: made by `make figures` -->", "<!--- end of figures -->"
 
 
 def main(folder: Path) -> None:
     page = PAGE.read_text(encoding="utf-8")
-    for study, bars in tomllib.loads(BARS.read_text(encoding="utf-8")).items():
-        rows = json.loads((folder / f"{study}.json").read_text())["headline"]
-        page = with_table(page, study, "\n".join(table(rows, bars)))
+    for name in STUDIES:
+        rows = json.loads((folder / f"{name}.json").read_text())["headline"]
+        page = with_table(page, name, "\n".join(met_folded(list(table(rows, study(name).DECLARED.claims)))))
     PAGE.write_text(page, encoding="utf-8")
 
 
-def with_table(page: str, study: str, text: str) -> str:
-    begin = BEGIN.format(study)
+def with_table(page: str, name: str, text: str) -> str:
+    begin = BEGIN.format(name)
     between = re.compile(f"{re.escape(begin)}\n.*?{re.escape(END)}", re.DOTALL)
     found = between.findall(page)
     if len(found) != 1:
-        sys.exit(f"{PAGE.name} has {len(found)} places for the figures of {study}; it needs one: {begin} ... {END}")
+        sys.exit(f"{PAGE.name} has {len(found)} places for the figures of {name}; it needs one: {begin} ... {END}")
     return between.sub(lambda _: f"{begin}\n\n{text}\n\n{END}", page)
 
 
-def table(rows: list[Mapping[str, Any]], bars: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+def met_folded(lines: Sequence[str]) -> Iterator[str]:
+    """The lines of a table: those that are missed are shown, the others folded below them."""
+    missed = [line for line in lines[2:] if "[missed]" in line]
+    others = [line for line in lines[2:] if "[missed]" not in line]
+    if missed:
+        yield from (*lines[:2], *missed, "")
+    yield f"<details><summary>{len(others)} figures that are met, or have no published one</summary>\n"
+    yield from (*lines[:2], *others, "\n</details>")
+
+
+def table(rows: list[Mapping[str, Any]], claims: Mapping[str, Claim]) -> Iterator[str]:
     yield "| figure | published | bar | Weft | |"
     yield "|---|---:|---:|---:|---|"
     for row in rows:
@@ -42,9 +53,9 @@ def table(rows: list[Mapping[str, Any]], bars: Mapping[str, Mapping[str, Any]]) 
         if row["published"] is None:
             yield f"| {row['what']} | none | | {weft} | |"
             continue
-        bar = bars[row["id"]]
-        wanted = f"{published(row['published'], unit)} | ± {written(bar['bar'], unit)}"
-        missed = f"**{weft}** | [missed](#{bar['cause']})" if "miss" in bar else f"{weft} |"
+        claim = claims[row["id"]]
+        wanted = f"{published(row['published'], unit)} | ± {written(claim.bar or 0.0, unit)}"
+        missed = f"**{weft}** | [missed](#{claim.cause})" if claim.miss is not None else f"{weft} |"
         yield f"| {row['what']} | {wanted} | {missed} |"
 
 

@@ -4,12 +4,11 @@ import json
 
 import pytest
 
-from published import BARS, broken
-from weft.report.c3 import c3_report
+from published import broken
 from weft.run.sweep import Store
 from weft.schedule import SHARING
 from weft.studies import c3
-from weft.studies.c3.timeline import SHOWN, timelines
+from weft.studies.c3.study import SHOWN
 
 PUBLISHED = {
     "c3.base": 0.21,
@@ -68,7 +67,7 @@ def test_copies_by_dma_engines_leave_the_gemm_its_compute_units(small):
 
 
 def test_the_page_shows_every_part_of_the_study(small, tmp_path):
-    page = c3_report(small, tmp_path, timelines(small)).read_text()
+    page = small.page(tmp_path, small.watch()).read_text()
     for title in (
         "Headline",
         "How much of the ideal",
@@ -83,7 +82,7 @@ def test_the_page_shows_every_part_of_the_study(small, tmp_path):
 
 def test_timelines_repeat_what_the_study_simulated(small):
     runs = small.cases[0].comparison
-    for name, drawn in timelines(small).items():
+    for name, drawn in small.watch().items():
         assert drawn.makespan == pytest.approx(runs[name].makespan)
 
 
@@ -96,4 +95,4 @@ def test_the_whole_study_stands_beside_every_published_figure():
     assert rows["c3.base"].weft < min(rows["c3.priority"].weft, rows["c3.partition"].weft)
     assert max(rows["c3.priority"].weft, rows["c3.partition"].weft) < rows["c3.dma"].weft
     assert rows["c3.heuristic_loss"].weft <= 0.03
-    assert broken(done.headline(), BARS["c3"]) == []
+    assert broken(done.headline(), c3.STUDY.DECLARED.claims) == []

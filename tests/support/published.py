@@ -1,34 +1,28 @@
 """Whether a study's figures keep to their bars, or miss them as the deviations say."""
 
-import tomllib
 from collections.abc import Iterable, Mapping
-from pathlib import Path
-from typing import Any
 
-from weft.studies.headline import HeadlineRow
-
-BARS: Mapping[str, Mapping[str, Mapping[str, Any]]] = tomllib.loads(
-    (Path(__file__).parents[1] / "published" / "bars.toml").read_text(encoding="utf-8")
-)
-"""By study and figure: its `bar`, and where it is missed the most that it may be off, `miss`, and the `cause`."""
+from weft.studies.headline import Claim, HeadlineRow
 
 
-def broken(rows: Iterable[HeadlineRow], bars: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def broken(rows: Iterable[HeadlineRow], claims: Mapping[str, Claim]) -> list[str]:
     """What is wrong, a sentence for each figure; empty if all is as declared.
 
     A published figure without a bar, a bar without a figure, and a miss that is none are wrong.
     """
     found = {row.id: row for row in rows}
+    bars = {id_: claim for id_, claim in claims.items() if claim.bar is not None}
     wrong = [f"{id_}: there is a bar, but no figure" for id_ in sorted(set(bars) - set(found))]
     for id_, row in found.items():
         if id_ in bars:
-            wrong += _off(row, **bars[id_])
+            wrong += _off(row, bars[id_])
         elif row.published is not None:
             wrong.append(f"{id_}: it is published, but has no bar")
     return wrong
 
 
-def _off(row: HeadlineRow, bar: float, miss: float | None = None, cause: str = "") -> list[str]:
+def _off(row: HeadlineRow, claim: Claim) -> list[str]:
+    bar, miss = claim.bar or 0.0, claim.miss
     if row.difference is None:
         return [f"{row.id}: there is a bar, but nothing published beside the figure"]
     off = f"{row.id}: {row.weft:.4g} is {row.difference:+.4g} off"
@@ -37,4 +31,4 @@ def _off(row: HeadlineRow, bar: float, miss: float | None = None, cause: str = "
     if miss is None:
         return [f"{off}, the bar is {bar:.4g}"]
     missed_so = 0 < row.difference <= miss or miss <= row.difference < 0
-    return [] if missed_so else [f"{off}, where at most {miss:+.4g} was known; docs/deviations.md#{cause}"]
+    return [] if missed_so else [f"{off}, where at most {miss:+.4g} was known; docs/deviations.md#{claim.cause}"]

@@ -13,7 +13,7 @@ from weft.run import alone
 from weft.schedule import SHARING
 from weft.search.perturb import Values
 from weft.search.tasks import Bench
-from weft.studies.c3 import declared_suite, sensitivity
+from weft.studies.c3 import C3Study, declared_suite, sensitivity
 from weft.studies.c3.runs import ScenarioRuns
 from weft.studies.c3.scenarios import Scenario, Suite
 from weft.studies.c3.sensitivity import _moves, _tasks, representatives
@@ -78,7 +78,7 @@ def test_a_suite_of_ones_own_gives_the_share_of_every_strategy_at_both_ends(monk
     window = Values(("dma.window",), "how much an engine has on its way", frozenset({"dma"}))
     monkeypatch.setattr(sensitivity, "sharing_values", lambda *_: (window,))
     small = Scenario(layer="mine", gemm=(4096, 4096, 1024), collective="all_gather", size="64 MiB")
-    done = sensitivity.run(Suite(title="small", scenarios=(small,)), jobs=1)
+    done = C3Study.sensitivity(Suite(title="small", scenarios=(small,)), jobs=1)
     chosen, low, high = (row.figures for row in done.rows[:3])
     assert set(chosen) == set(SHARING)
     assert low["dma"] < chosen["dma"] <= high["dma"]

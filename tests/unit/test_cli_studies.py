@@ -1,6 +1,7 @@
 """What all studies show: figures with their units, notes, files."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -8,6 +9,7 @@ from weft.cli import main as cli
 from weft.cli.study import print_study, show_sensitivity, study, write_study
 from weft.report.tables import headline_table
 from weft.search.perturb import Row, Sensitivity
+from weft.studies import study as find
 from weft.studies.headline import HeadlineRow
 
 ROWS = [
@@ -24,10 +26,21 @@ ROWS = [
 class Done:
     """A study that is done."""
 
-    NAME, notes = "c3", ("one thing",)
+    notes, links, elsewhere = ("one thing",), (), "Alone"
 
     def __init__(self, rows=ROWS, comparable=True):
         self.rows, self.comparable = rows, comparable
+        self.DECLARED = replace(find("c3").DECLARED, against="against nothing")
+
+    def tables(self):
+        return []
+
+    def watch(self, progress):
+        return "seen"
+
+    def page(self, folder, watched):
+        assert watched == "seen"
+        return folder / "report.html"
 
     def headline(self):
         return self.rows
@@ -43,7 +56,7 @@ def lines(text):
 
 
 def test_published_figures_stand_beside_with_their_differences(capsys):
-    print_study([], Done(), "Elsewhere", ", against nothing")
+    print_study(Done())
     found = lines(capsys.readouterr().out)
     assert "Published figures beside Weft's, against nothing" in found.values()
     assert found["a speedu"] == "a speedup 1.20x 1.317x +0.117"
@@ -59,13 +72,13 @@ def test_page_and_console_tell_every_figure_alike(capsys):
     """No row is lost where some have nothing published beside them."""
     table = headline_table(ROWS)
     assert [row[0] for row in table.rows] == [row.what for row in ROWS]
-    print_study([], Done(), "Elsewhere")
+    print_study(Done())
     shown = " ".join(capsys.readouterr().out.split())
     assert all(" ".join(" ".join(row).split()) in shown for row in table.rows)
 
 
 def test_where_nothing_is_published_there_is_one_column(capsys):
-    print_study([], Done(ROWS[4:5], comparable=False), "Alone", ", against nothing")
+    print_study(Done(ROWS[4:5], comparable=False))
     told = capsys.readouterr().out
     assert "Alone, against nothing" in told
     assert "published  " not in told
@@ -73,10 +86,7 @@ def test_where_nothing_is_published_there_is_one_column(capsys):
 
 
 def test_files_are_written_where_asked_and_named(tmp_path, capsys):
-    def page(folder):
-        return folder / "report.html"
-
-    write_study(Done(), tmp_path / "all.json", tmp_path / "out", page)
+    write_study(Done(), tmp_path / "all.json", tmp_path / "out")
     assert capsys.readouterr().out.splitlines() == [
         f"figures: {tmp_path / 'all.json'}",
         f"figures: {tmp_path / 'out' / 'c3.json'}",
@@ -103,7 +113,7 @@ def test_sensitivity_is_shown_and_written_where_asked(tmp_path, capsys):
     assert written["rows"][1] == {"what": "memory.latency", "setting": "150 ns", "figures": rows[1].figures}
 
 
-@pytest.mark.parametrize("name", study.commands)
+@pytest.mark.parametrize("name", study.lazy)
 def test_every_study_takes_what_all_take_and_shows_how(name, capsys):
     with pytest.raises(SystemExit):
         cli.main(["study", name, "--help"])

@@ -9,12 +9,11 @@ from click.testing import CliRunner
 
 from weft import hardware
 from weft.cli.options import parse_split
-from weft.cli.study import cu_split
+from weft.cli.study import command_of
 from weft.errors import InputError, UnknownNameError
 from weft.graph import Collective, Gemm, concurrent
 from weft.options import RunOptions
 from weft.parallel import sublayer
-from weft.report.cu_split import cu_split_report
 from weft.run import alone, simulate
 from weft.schedule import SHARING
 from weft.studies.cu_split import CuSplitStudy, SplitCase, run
@@ -93,10 +92,9 @@ def test_both_at_once_keep_to_their_own_units_and_share_the_rest():
 
 
 def test_the_page_shows_its_pictures(tmp_path):
-    page = cu_split_report(study(), tmp_path).read_text()
+    page = study().page(tmp_path).read_text()
     assert page.count("<svg") == 2
-    name, runs = study().watch()
-    shown = cu_split_report(study(), tmp_path, (name, runs)).read_text()
+    shown = study().page(tmp_path, study().watch()).read_text()
     assert shown.count("<svg") == 3
     assert "t-nlg op, TP 8, both at once" in shown
     assert "72-8, both at once" in page
@@ -130,6 +128,6 @@ def test_bad_input_is_told_in_a_sentence(call, error, sentence):
 
 
 def test_the_command_names_a_split_that_does_not_add_up():
-    result = CliRunner().invoke(cu_split, ["--split", "72-16"])
+    result = CliRunner().invoke(command_of("cu-split"), ["--split", "72-16"])
     assert isinstance(result.exception, InputError)
     assert "the split 72-16 has 88 compute units, but t3-paper has 80" in str(result.exception)

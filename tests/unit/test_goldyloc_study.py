@@ -11,8 +11,7 @@ from weft import hardware
 from weft.errors import WeftError
 from weft.graph import Gemm
 from weft.kernels import GemmTiling
-from weft.report.goldyloc import goldyloc_report
-from weft.studies.goldyloc import declared_suite, load_suite, run, sensitivity
+from weft.studies.goldyloc import GoldylocStudy, declared_suite, load_suite, run, sensitivity
 from weft.studies.goldyloc.shares import ShareLoss, ShareLosses
 
 SUITE = """
@@ -38,7 +37,7 @@ gemms = [[64, 192, 64], [192, 64, 128]]
 def done(tmp_path_factory):
     file = tmp_path_factory.mktemp("suite") / "tiny.toml"
     file.write_text(SUITE)
-    return run(load_suite(file), gpu=small_mi100())
+    return run(load_suite(file), jobs=1, gpu=small_mi100())
 
 
 def test_the_declared_suite_names_the_source_of_every_network():
@@ -117,7 +116,7 @@ def test_losses_are_medians_and_changed_tiles_are_counted_by_gemm():
 
 
 def test_sensitivity_moves_values_of_the_longest_queues(done, tmp_path):
-    moved = sensitivity.run(done.suite, gpu=small_mi100())
+    moved = GoldylocStudy.sensitivity(done.suite, jobs=1, gpu=small_mi100())
     rows = {(row.what, row.setting): row.figures for row in moved.rows}
     assert len(moved.cases) == 3
     assert {"clock", "compute.launch_latency"} <= {what for what, _ in rows}
@@ -131,14 +130,14 @@ def test_sensitivity_moves_values_of_the_longest_queues(done, tmp_path):
 
 def test_the_study_is_written_whole(done, tmp_path):
     assert '"goldyloc.of_oracle"' in done.save(tmp_path / "goldyloc.json").read_text()
-    page = goldyloc_report(done, tmp_path, done.watch()).read_text()
+    page = done.page(tmp_path, done.watch()).read_text()
     assert page.count("<svg") == 5
     assert "Every queue" in page
 
 
 def test_the_page_states_the_requests_that_were_used(done, tmp_path):
     coarse = replace(done, request_bytes=32 << 10)
-    page = goldyloc_report(coarse, tmp_path, done.watch()).read_text()
+    page = coarse.page(tmp_path, done.watch()).read_text()
     assert "32 KiB" in page or "32768 B" in page
 
 

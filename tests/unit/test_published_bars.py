@@ -5,10 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from published import BARS, broken
-from weft.studies.headline import HeadlineRow
+from published import broken
+from weft.studies import STUDIES
+from weft.studies import study as find
+from weft.studies.headline import Claim, HeadlineRow
 
 DEVIATIONS = Path(__file__).parents[2] / "docs" / "deviations.md"
+
+
+def claims(bars):
+    return {id_: Claim(id_, **parts) for id_, parts in bars.items()}
 
 
 def row(id_="a", published=1.2, weft=1.25):
@@ -29,7 +35,7 @@ def row(id_="a", published=1.2, weft=1.25):
     ],
 )
 def test_what_is_broken_is_told(rows, bars, words):
-    (told,) = broken(rows, bars)
+    (told,) = broken(rows, claims(bars))
     assert words in told
 
 
@@ -41,16 +47,18 @@ def test_figures_in_their_intervals_and_known_misses_are_fine():
         "d": {"bar": 0.01},
         "e": {"bar": 0.05, "miss": -0.12},
     }
-    assert broken(rows, bars) == []
+    assert broken(rows, claims(bars)) == []
 
 
-@pytest.mark.parametrize("study", BARS)
+@pytest.mark.parametrize("study", STUDIES)
 def test_every_bar_can_be_missed_and_every_miss_lies_outside_of_its_bar_and_has_a_cause(study):
     anchors = {
         line.lstrip("# ").lower().replace(" ", "-") for line in DEVIATIONS.read_text().splitlines() if line[:1] == "#"
     }
-    for name, entry in BARS[study].items():
-        assert math.isfinite(entry["bar"]), name
-        if "miss" in entry:
-            assert abs(entry["miss"]) > entry["bar"], name
-            assert entry["cause"] in anchors, name
+    for name, claim in find(study).DECLARED.claims.items():
+        if claim.published is not None:
+            assert math.isfinite(claim.bar), name
+            assert claim.source, name
+        if claim.miss is not None:
+            assert abs(claim.miss) > claim.bar, name
+            assert claim.cause in anchors, name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -15,11 +15,11 @@ import weft
 from weft.errors import OutputError
 from weft.models import SubLayer
 from weft.parallel import split
-from weft.report import run_report, t3_report
-from weft.report.t3 import published_means, telling_case
+from weft.report import run_report
 from weft.report.tables import amount, gap, percent
 from weft.result import Comparison, Timeline
 from weft.result.html import comparison_html, timeline_html
+from weft.studies.t3 import T3Study, published_means, telling_case
 
 
 @functools.cache
@@ -40,12 +40,7 @@ class Row:
         return self.weft - self.published
 
 
-class SmallStudy:
-    comparisons: Mapping[tuple[str, int, str], Comparison] = {}
-
-    gpu, changed, request_bytes = "t3-paper", (), 512
-    machine = weft.gpu("t3-paper")
-    PAPER, comparable = "ASPLOS 2024", True
+class SmallStudy(T3Study):
     notes = ("what must be known",)
 
     def headline(self) -> Sequence[Row]:
@@ -57,9 +52,8 @@ class SmallStudy:
 
 
 def small_study() -> SmallStudy:
-    study = SmallStudy()
-    study.comparisons = {("m", 4, "op"): labelled("m", "op", 4), ("l", 32, "fc2"): labelled("l", "fc2", 32)}
-    return study
+    comparisons = {("m", 4, "op"): labelled("m", "op", 4), ("l", 32, "fc2"): labelled("l", "fc2", 32)}
+    return SmallStudy(comparisons, machine=weft.gpu("t3-paper"), request_bytes=512, wall_s=1.0)
 
 
 def labelled(model: str, sublayer: str, tp: int) -> Comparison:
@@ -102,7 +96,7 @@ def checked(page: str) -> str:
 
 
 def test_a_study_page_is_self_contained_and_has_table_pictures_and_machine(tmp_path: Path) -> None:
-    path = t3_report(small_study(), tmp_path / "new")
+    path = small_study().page(tmp_path / "new")
     page = checked(path.read_text())
     assert path == tmp_path / "new" / "report.html"
     assert page.count("<svg") == 6
@@ -113,10 +107,11 @@ def test_a_study_page_is_self_contained_and_has_table_pictures_and_machine(tmp_p
 
 def test_a_study_page_says_what_stands_for_the_links(tmp_path: Path) -> None:
     study = small_study()
-    for number, (key, case) in enumerate(study.comparisons.items()):
-        noted = {name: on_rails(run, number) for name, run in case.timelines.items()}
-        study.comparisons = {**study.comparisons, key: Comparison(noted)}
-    page = t3_report(study, tmp_path).read_text()
+    noted = {
+        key: Comparison({name: on_rails(run, number) for name, run in case.timelines.items()})
+        for number, (key, case) in enumerate(study.comparisons.items())
+    }
+    page = replace(study, comparisons=noted).page(tmp_path).read_text()
     assert [page.count(f"Link: ring of {gpus} GPUs through") for gpus in (16, 32)] == [1, 1]
 
 

@@ -30,8 +30,8 @@ from weft.options import RunOptions
 from weft.parallel import split
 from weft.report.plots.goldyloc import held_by_gemms
 from weft.report.trace import write_trace
-from weft.search.library_file import Tile
-from weft.search.watched import Watched
+from weft.search.degree import Watched
+from weft.search.library_file import Kernel
 
 GPU = small_mi100()
 DEEP = Gemm(128, 64, 2048)
@@ -168,9 +168,9 @@ def test_alone_and_beside_a_collective_k_is_cut_as_the_library_would():
 
 def test_a_kernel_library_keeps_the_parts_and_reads_tiles_of_one_piece_without_them():
     written = asdict(CUT)
-    assert Tile(**written).tiling == CUT
+    assert Kernel(tile=written, seconds=1.0).tile == CUT
     del written["splits"]
-    assert Tile(**written).tiling == TILE
+    assert Kernel(tile=written, seconds=1.0).tile == TILE
 
 
 def test_pictures_and_traces_show_both_kernels_as_the_gemms_own(tmp_path):

@@ -31,6 +31,13 @@ def test_equal_graphs_run_once_and_answer_as_compare_does_under_their_own_labels
     assert {run.graph.labels["sublayer"] for run in first} == {"custom"}
 
 
+def test_a_policy_that_comes_with_every_task_is_compiled_once_in_a_process():
+    """Each task brings a copy; compiled anew, they would fill a worker's memory until it is restarted."""
+    first, second = (pickle.loads(pickle.dumps(COMPUTE_FIRST)) for _ in range(2))
+    assert first is not second
+    assert first.compiled is second.compiled
+
+
 def test_a_policy_that_was_compiled_here_goes_to_another_process():
     assert COMPUTE_FIRST.compiled is not None
     assert pickle.loads(pickle.dumps(COMPUTE_FIRST)) == COMPUTE_FIRST

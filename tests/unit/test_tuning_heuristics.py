@@ -12,9 +12,8 @@ from weft import hardware
 from weft.errors import ConfigError, InputError, UnknownNameError
 from weft.graph import Collective, Gemm
 from weft.search import Choice, SlowdownTables, choose, load_tables
-from weft.search.heuristics import Forecast, both, case_of, forecasts, plainest
-from weft.search.profile import last_start, profile_of
-from weft.search.tables import CollectiveTable, Curve, GemmTable, Interference
+from weft.search.heuristics import Forecast, both, case_of, forecasts, last_start, plainest
+from weft.search.tables import CollectiveTable, Curve, GemmTable, Interference, profile_of
 
 MIB = 1 << 20
 SHAPE = Gemm(4096, 8192, 8192, "bf16")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,10 +15,8 @@ from weft.files import write_atomically, write_json
 from weft.report.tables import Table
 
 if TYPE_CHECKING:
-    from weft.validation.calibration import Fitted
+    from weft.validation.calibration import Calibrated, Fitted
     from weft.validation.catalog import Target
-    from weft.validation.metrics import Errors
-    from weft.validation.protocols import Calibrated
 
 
 _MOST_ROWS = 5000  # of each group: more would make the fit slow and change nothing
@@ -53,8 +52,8 @@ def calibrate(
     on rows that the fit did not see, before and after.
     """
     from weft.validation import catalog
-    from weft.validation.data import data_folder
-    from weft.validation.protocols import calibrated
+    from weft.validation.calibration import calibrated
+    from weft.validation.tables import data_folder
 
     if (gpu is None) == (system is None):
         raise click.UsageError("name either a --gpu or a --system to calibrate")
@@ -68,7 +67,11 @@ def calibrate(
         click.echo(f"note: {note}")
     for problem in target.complaints:
         click.echo(f"problem: {problem}")
-    _write(done, target, out, json_file, f"{place.name}, seed {seed}")
+    if json_file is not None:
+        click.echo(f"fit: {write_json(json_file, done.to_dict())}")
+    if out is not None:
+        text = target.text(done, out, f"{place.name}, seed {seed}")
+        click.echo(f"fitted: {write_atomically(out, text)}")
 
 
 def _check_place(gpu: str | None, out: Path | None) -> None:
@@ -95,13 +98,6 @@ def _notes(done: Calibrated, target: Target) -> Iterator[str]:
         )
 
 
-def _write(done: Calibrated, target: Target, out: Path | None, json_file: Path | None, data: str) -> None:
-    if json_file is not None:
-        click.echo(f"fit: {write_json(json_file, done.to_dict())}")
-    if out is not None:
-        click.echo(f"fitted: {write_atomically(out, target.text(done, out, data))}")
-
-
 def _print_parameters(done: Calibrated) -> None:
     told = [found for found in done.fit.parameters if found.state != "no rows"]
     heads = ("parameter", "start", "fitted", "95 % low", "high", "rows", "bounds", "state", "what it is")
@@ -115,28 +111,20 @@ def _print_parameters(done: Calibrated) -> None:
 def _row(found: Fitted) -> list[str]:
     from weft.validation.catalog import shown
 
-    unit = found.parameter.unit
-    start, value, low, high = (shown(v, unit) for v in (found.start, found.value, found.low, found.high))
-    bounds = f"{shown(found.parameter.low, unit)} to {shown(found.parameter.high, unit)}"
-    state = found.state
+    parameter, state = found.parameter, found.state
+    start, value, low, high, least, most = (
+        shown(v, parameter) for v in (found.start, found.value, found.low, found.high, parameter.low, parameter.high)
+    )
     if state == "too few rows":
         value = low = high = "–"
-        state = f"{state}, needs {found.parameter.needs_rows}"
+        state = f"{state}, needs {parameter.needs_rows}"
     fitted = (start, value, low, high, f"{found.rows:,}")
-    return [found.parameter.path, *fitted, bounds, state, found.parameter.about]
+    return [parameter.path, *fitted, f"{least} to {most}", state, parameter.about]
 
 
 def _print_errors(done: Calibrated) -> None:
-    rows = [["before", *_texts(done.before)], ["after", *_texts(done.after)]]
-    heads = ("rows held out", "rows", "mean", "median", "p90", "bias", "geomean")
-    print_table(Table(heads, rows, title="Errors on the rows that the fit did not see"))
+    from weft.report.error_tables import errors_table
 
-
-def _texts(errors: Errors) -> list[str]:
-    sizes = (errors.mean_abs_err, errors.median_abs_err, errors.p90_abs_err)
-    return [
-        f"{errors.rows:,}",
-        *(f"{size:.1%}" for size in sizes),
-        f"{errors.bias:+.1%}",
-        f"{errors.geomean_err:.1%}",
-    ]
+    errors = (("before", done.before), ("after", done.after))
+    rows = [{"rows held out": when, **asdict(one)} for when, one in errors]
+    print_table(errors_table(rows, "Errors on the rows that the fit did not see"))

@@ -7,26 +7,18 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from weft.report.advice import advice_report
-    from weft.report.c3 import c3_report
     from weft.report.corun import corun_report
-    from weft.report.cu_split import cu_split_report
-    from weft.report.goldyloc import goldyloc_report
     from weft.report.predictions import collective_report
     from weft.report.run import run_report
-    from weft.report.t3 import t3_report
     from weft.report.trace import write_trace
     from weft.report.tune import tune_report
     from weft.report.validation import validation_report
 
 __all__ = [
     "advice_report",
-    "c3_report",
     "collective_report",
     "corun_report",
-    "cu_split_report",
-    "goldyloc_report",
     "run_report",
-    "t3_report",
     "tune_report",
     "validation_report",
     "write_trace",

@@ -1,4 +1,4 @@
-"""What the pages of all studies share: the headline and its summary, notes, sections, and the machine."""
+"""The page of any study: what it found first, its headline, its own sections, and the machine."""
 
 from __future__ import annotations
 
@@ -6,46 +6,31 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from weft.report.page import SIMULATED, T3, Part, how, machine_section, write_page
-from weft.report.page import Section as Section
+from weft.report.page import SIMULATED, Part, Section, how, machine_section, write_page
 from weft.report.tables import amount, headline_table
 
 if TYPE_CHECKING:
     from weft.studies.headline import HeadlineRow, PaperStudy
 
 
-def study_page(
-    study: PaperStudy,
-    out_dir: str | Path,
-    title: str,
-    lead: str,
-    summary: Sequence[str],
-    sections: Sequence[Part],
-    *,
-    work: Sequence[Part] = (),
-    paper: str = "T3",
-    link_notes: Sequence[str] = (),
-    explained: tuple[str, str] = T3,
-) -> Path:
-    """Write `report.html` on a study to a folder and return its path; OutputError if it cannot be written.
-
-    `work` says what was simulated. `link_notes` say what stands for its links, the first beside the machine.
-    """
-    link, *others = link_notes or ("",)
+def study_page(study: PaperStudy, out_dir: str | Path, sections: Sequence[Part]) -> Path:
+    """Write `report.html` on a study to a folder and return its path; OutputError if it cannot be written."""
+    link, *others = study.links or ("",)
     notes = [f"{_begun(note)}." for note in (*study.notes, *(f"link: {note}" for note in others if note))]
-    published = f" Published figures: {paper}, {study.PAPER}." if study.comparable else ""
-    said = [*work, *([f"Link: {link}."] if link else []), how(study.request_bytes)]
+    paper = study.DECLARED
+    published = f" Published figures: {paper.called}, {paper.paper}." if study.comparable else ""
+    said = [study.work, *([f"Link: {link}."] if link else []), how(study.request_bytes)]
     return write_page(
         out_dir,
-        title,
-        lead + published,
+        study.title,
+        study.lead + published,
         [
-            summary,
+            study.summary,
             Section("Headline", [headline_table(study.headline()), notes]),
             *sections,
             machine_section(study.machine, *said, title=SIMULATED),
         ],
-        explained,
+        paper.explained,
     )
 
 

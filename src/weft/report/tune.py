@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from weft.report.goldyloc import held_figure
-from weft.report.page import Section, machine_section, write_page
+from weft.report import plots
+from weft.report.page import Figure, Section, machine_section, write_page
 from weft.report.tables import Table, us
 
 if TYPE_CHECKING:
     from weft.hardware import Gpu
+    from weft.search.degree import Watched
     from weft.search.tune import Gain, Tuned, TunedList
-    from weft.search.watched import Watched
 
 
 def tuned_table(tuned: TunedList) -> Table:
@@ -67,4 +67,14 @@ def tune_report(tuned: TunedList, out_dir: str | Path, gpu: Gpu, queues: Iterabl
             machine_section(gpu),
         ],
         ("Independent GEMMs together", "goldyloc"),
+    )
+
+
+def held_figure(queue: Watched) -> Figure:
+    """Who held which compute unit when, as a queue ran all at once and as chosen."""
+    return Figure(
+        plots.goldyloc.held_by_gemms(queue),
+        f"{queue.title}: which GEMM held which compute unit when. A line per unit, shared by all workgroups that it "
+        "holds at a time; white is idle. Older GEMMs are served first, and the next one takes what they leave. "
+        "Dotted lines part batches.",
     )

@@ -96,8 +96,14 @@ def _compile(rule: Rule) -> Any:
     import numba
 
     config: Any = numba.config
-    if config.DISABLE_JIT:
-        return lambda *fields: rule(ArbiterView(*fields))
+    return (lambda *fields: rule(ArbiterView(*fields))) if config.DISABLE_JIT else _machine_code(rule)
+
+
+@functools.lru_cache(maxsize=64)
+def _machine_code(rule: Rule) -> Any:
+    """A rule's machine code, compiled once in a process: every task that comes from another one brings its policy."""
+    import numba
+
     inner = numba.njit(rule)
     i8 = numba.types.int64
 

@@ -6,15 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from weft.estimate import estimate
 from weft.graph import Collective, Gemm
-from weft.hardware import Described, System
-from weft.library.collectives import Algorithm
-from weft.library.collectives import choose as library
-from weft.library.interconnect import interconnect
+from weft.hardware import Described
 from weft.lower.collectives import algorithm_of, collective_kernel
 from weft.lower.fit import check_tile, tiling_for
 from weft.options import RunOptions
+from weft.result import CoRun
 from weft.run import alone
 from weft.run.sweep import Progress, Store
 from weft.run.sweep.run import Simulation
@@ -74,19 +71,22 @@ class _Advisor:
     def advice(self, spread: bool) -> Advice:
         """Both alone, the best ways to share, and the doubts."""
         runs = self.jobs.run(self._alone)
-        own = Alone(*(runs[task].makespan for task in self._alone))
+        gemm, moved = (runs[task] for task in self._alone)
+        own = Alone(gemm.makespan, moved.makespan)
         case = case_of(self.gemm, self.collective, self.tables, *own)
+        options = self._options(case)
+        streams = next(one.run for one in options if one.strategy == "streams" and one.run)
         advice = Advice(
             gemm=self.gemm,
             collective=self.collective,
             tables=self.tables,
             alone=own,
             choice=choose(self.gemm, self.collective, self.tables, *own),
-            options=self._options(case),
+            options=options,
             doubts=(),
             crossover=crossover(self.tables, self.collective.name),
             pays=pays_from(self.gemm, self.tables, self.collective),
-            library=library_choice(self.bench.system, self.collective),
+            library=_library_choice(CoRun(streams, gemm, moved, moved)),
         )
         doubts = [*self._model_doubts(case, advice), *_library_doubt(advice)]
         return replace(advice, doubts=(*doubts, *(self._assumed_doubts(advice) if spread else ())))
@@ -155,30 +155,16 @@ class _Advisor:
                 yield _doubt(f"{what}, uncertain", speedups)._replace(copies=what in copies)
 
 
-def library_choice(system: System, collective: Collective) -> LibraryChoice | None:
-    """What the system's library takes for a collective by compute units, if that is not what is simulated."""
-    if algorithm_of(collective_kernel(alone(collective).nodes[0], system)) != "ring":
+def _library_choice(both: CoRun) -> LibraryChoice | None:
+    """What the library takes for the collective of a run by compute units, if that is not what was simulated."""
+    chosen, kernel = both.choice, collective_kernel(both.run.graph.collectives[0], both.run.system)
+    if chosen is None or chosen.algorithm not in _INSTEAD or algorithm_of(kernel) != "ring":
         return None
-    fabric = interconnect(system)
-    algorithm, _ = library(
-        collective.name,
-        collective.bytes,
-        collective.ranks,
-        fabric,
-        nodes=-(-collective.ranks // fabric.gpus_per_node),
-        floating=collective.dtype != "int8",
-    )
-    name = _INSTEAD.get(Algorithm(int(algorithm)))
-    if name is None:
-        return None
-    return LibraryChoice(name, float(estimate(collective, system).seconds))
+    return LibraryChoice(_INSTEAD[chosen.algorithm], chosen.seconds)
 
 
-_INSTEAD = {
-    Algorithm.TREE: "a tree",
-    Algorithm.NVLS: "the switch's reduction (NVLS)",
-    Algorithm.DIRECT: "one step to all peers",
-}
+_INSTEAD = {"tree": "a tree", "nvls": "the switch's reduction (NVLS)", "direct": "one step to all peers"}
+"""What a library takes instead of a ring, in words."""
 
 
 def _library_doubt(advice: Advice) -> Iterator[Doubt]:

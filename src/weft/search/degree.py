@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from weft.graph import Gemm
+from weft.result import Timeline
+from weft.run import simulate
 from weft.run.sweep.run import Simulation
 from weft.search.kernels import GoKernels, degrees_up_to
 from weft.search.tasks import Bench, Runs, Tiled, drained
@@ -157,3 +159,28 @@ def judge(queue: Queue, kernels: Kernels, bench: Bench, runs: Runs) -> Judged:
     default = drained(runs[default_batch(queue, kernels, bench)])
     alone = sum(kernels[gemm].seconds(1) for gemm in queue.gemms)
     return Judged(queue, alone, default, at_degree, min(*took.values(), default))
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A queue of the GEMMs `names`, run all at once, and as chosen: batch by batch, in the order of the queue.
+
+    `sizes` counts the GEMMs of every chosen batch.
+    """
+
+    title: str
+    names: tuple[str, ...]
+    default: tuple[Timeline, ...]
+    chosen: tuple[Timeline, ...]
+    sizes: tuple[int, ...]
+
+
+def watched(title: str, plans: Plans) -> Watched:
+    """Run a queue's batches again and keep what happened in them."""
+    names = tuple(str(node.op) for batch in plans.default for node in batch.graph)
+    sizes = tuple(len(batch.graph) for batch in plans.goldyloc)
+    return Watched(title, names, _runs(plans.default), _runs(plans.goldyloc), sizes)
+
+
+def _runs(batches: Batches) -> tuple[Timeline, ...]:
+    return tuple(simulate(one.graph, one.system, one.overlap, one.options) for one in batches)

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, floor
 from typing import NamedTuple
 
 from weft.graph import Collective, Gemm
 from weft.result.metrics import ideal_speedup, share_of_ideal
-from weft.search.profile import GemmProfile, last_start
-from weft.search.tables import CollectiveTable, SlowdownTables, between, interpolate
+from weft.search.tables import CollectiveTable, GemmProfile, SlowdownTables, between, interpolate
 
 DMA_SPLITS = 3
 """So many of the smallest splits are tried off the GEMM where DMA engines drive the collective."""
+_ROUNDING = 1e-9
 _UNDISTURBED = (1.0, 1.0, 1.0)
 TIE = 0.002
 """Of ways whose makespans differ by no more than this share, the plainest is taken."""
@@ -64,29 +64,25 @@ def choose(
     Raises UnknownNameError for a collective that the tables lack.
     """
     case = case_of(gemm, collective, tables, gemm_s, collective_s)
-    return choice_of(plainest(list(forecasts(case))), case, tables.error(None not in (gemm_s, collective_s)))
+    best, error = plainest(list(forecasts(case))), tables.error(given=None not in (gemm_s, collective_s))
+    serial = case.gemm_s + case.collective_s
+    speedup = serial / best.makespan_s
+    return Choice(
+        best.strategy,
+        best.units,
+        speedup,
+        share_of_ideal(speedup, case.ideal),
+        low=speedup / (1 + error),
+        high=speedup / (1 - error),
+        serial_s=serial,
+        makespan_s=best.makespan_s,
+    )
 
 
 def plainest(ways: Sequence[Forecast]) -> Forecast:
     """The first way that is as good as the fastest: no more than `TIE` slower."""
     fastest = min(one.makespan_s for one in ways)
     return next(one for one in ways if one.makespan_s <= (1 + TIE) * fastest)
-
-
-def choice_of(forecast: Forecast, case: Case, error: float) -> Choice:
-    """A forecast as a choice, its speedup off by the share `error` of the makespan either way."""
-    serial = case.gemm_s + case.collective_s
-    speedup = serial / forecast.makespan_s
-    return Choice(
-        forecast.strategy,
-        forecast.units,
-        speedup,
-        share_of_ideal(speedup, case.ideal),
-        speedup / (1 + error),
-        speedup / (1 - error),
-        serial,
-        forecast.makespan_s,
-    )
 
 
 class Case(NamedTuple):
@@ -237,3 +233,23 @@ def _with_units(case: Case, units: int) -> float:
     """The collective's time by so many units: between those of the table, at most as slow as by the fewest [s]."""
     times = [between(column, *case.place) for column in case.table.units.values()]
     return interpolate(tuple(case.table.units), times, units) * case.scale_c
+
+
+def last_start(tiles: int, slots: float, held: float, tile_s: float, until: float) -> float:
+    """When the last of `tiles` starts, each `tile_s` long, if `held` of `slots` places are taken `until` a time [s].
+
+    Free places start tiles at multiples of `tile_s`, those that were held at the same distances from `until` on.
+    """
+    without = (ceil(tiles / (slots - held)) - 1) * tile_s
+    if without <= until:
+        return without
+    fluid = ((tiles + held * until / tile_s) / slots - 1) * tile_s  # no start can come before
+    first = max(0, ceil(fluid / tile_s - _ROUNDING)) * tile_s
+    second = until + max(0, ceil((fluid - until) / tile_s - _ROUNDING)) * tile_s
+    for start in sorted((first, first + tile_s, second, second + tile_s)):
+        begun = (slots - held) * (floor(start / tile_s + _ROUNDING) + 1)
+        if start >= until:
+            begun += held * (floor((start - until) / tile_s + _ROUNDING) + 1)
+        if begun >= tiles:
+            return start
+    return max(first, second) + tile_s

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import fields
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from weft.catalog import translated
 from weft.errors import ConfigError, InputError
@@ -25,31 +25,20 @@ class _Plain(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Tile(_Plain):
-    """How a kernel cuts a GEMM; the fields are those of `GemmTiling`."""
-
-    rows: int
-    columns: int
-    step: int
-    threads: int
-    slots: int
-    band: int
-    stages: int
-    resident: int
-    share_rows: int
-    share_columns: int
-    splits: int = 1
-
-    @property
-    def tiling(self) -> GemmTiling:
-        """The tile as the engine runs it."""
-        return GemmTiling(**self.model_dump())
+def _whole(tile: Any) -> Any:
+    """A tile's fields as they are, none missing and none unknown; K is in one piece unless it says otherwise."""
+    if isinstance(tile, Mapping):
+        known = {field.name for field in fields(GemmTiling)}
+        odd = (known - {"splits"}) ^ (set(tile) - {"splits"})
+        if odd:
+            raise ValueError(f"a tile has the fields {', '.join(sorted(known))}, not more and not less")
+    return tile
 
 
 class Kernel(_Plain):
-    """The GO-kernel of a degree, and how long so many copies with it took [s]."""
+    """The GO-kernel of a degree, how it cuts the GEMM, and how long so many copies with it took [s]."""
 
-    tile: Tile
+    tile: Annotated[GemmTiling, BeforeValidator(_whole)]
     seconds: float = Field(gt=0)
 
 
@@ -90,7 +79,7 @@ class KernelLibrary(_Plain):
         if entry is None:
             raise InputError(f"the library for {self.gpu} has no {gemm}; tune it with 'weft tune' and load that file")
         degree = entry.degrees[max(known for known in entry.degrees if known <= queued)]
-        return degree, entry.kernels[degree].tile.tiling
+        return degree, entry.kernels[degree].tile
 
     def save(self, path: str | Path) -> Path:
         """Write the library as JSON; OutputError if the path cannot be written."""
@@ -104,10 +93,7 @@ def library_of(gpu: str, clock: str, tuned: Iterable[tuple[str, GoKernels, Mappi
 
 def _entry(name: str, kernels: GoKernels, degrees: Mapping[int, int]) -> Entry:
     gemm = kernels.gemm
-    each = {
-        degree: Kernel(tile=Tile(**asdict(kernels.best(degree))), seconds=kernels.seconds(degree))
-        for degree in kernels.degrees
-    }
+    each = {degree: Kernel(tile=kernels.best(degree), seconds=kernels.seconds(degree)) for degree in kernels.degrees}
     return Entry(name=name, m=gemm.m, n=gemm.n, k=gemm.k, dtype=gemm.dtype, kernels=each, degrees=dict(degrees))
 
 
@@ -139,4 +125,3 @@ def _check(entry: Entry, file: str) -> None:
     if missing or 1 not in entry.degrees:
         what = f"degree {missing[0]} has no kernel" if missing else "nothing is chosen for one GEMM alone"
         raise ConfigError(f"{what}; write the library anew with 'weft tune'", file, entry.name)
-    _ = [kernel.tile.tiling for kernel in entry.kernels.values()]

@@ -1,42 +1,17 @@
-"""How far Weft's times of GEMMs and collectives, alone and beside each other, are from public figures, by GPU.
-
-Alone: mean errors as `weft validate` found, which the page "How far off Weft is today" has with rows and sources.
-"""
+"""How far Weft's times of GEMMs and collectives, alone and beside each other, are from public figures, by GPU."""
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping
+from importlib import resources
 from typing import NamedTuple
 
-GEMM: Mapping[str, float] = {
-    "a100-sxm-80gb": 0.087,
-    "b200": 0.086,
-    "h100-sxm": 0.073,
-    "l40s": 0.110,
-    "mi210": 0.087,
-    "mi250x-gcd": 0.118,
-}
-"""Mean error of GEMMs in bf16, or fp16 where nothing else is public."""
-COLLECTIVE: Mapping[str, Mapping[str, float]] = {
-    "a100-sxm-80gb": {"all_gather": 0.026, "all_reduce": 0.123, "all_to_all": 0.041, "reduce_scatter": 0.030},
-    "h100-sxm": {"all_gather": 0.034, "all_reduce": 0.095, "all_to_all": 0.094, "reduce_scatter": 0.040},
-    "b200": {"all_gather": 0.028, "all_reduce": 0.021, "all_to_all": 0.043, "reduce_scatter": 0.023},
-    "mi250x-gcd": {"all_gather": 0.087, "all_reduce": 0.063, "all_to_all": 0.074, "reduce_scatter": 0.056},
-    "mi300x": {"all_reduce": 0.092},
-}
-"""Mean error of collectives by the GPU's library."""
-ONE_CASE = 0.046
-"""NVIDIA: the largest error of the one GEMM beside a collective that is public with both slowdowns (four A100)."""
-C3_SPEEDUPS: Mapping[str, tuple[float, float]] = {
-    "streams": (1.105, 1.146),
-    "priority": (1.512, 1.292),
-    "partition": (1.480, 1.285),
-    "dma": (1.663, 1.459),
-    "dma-partition": (1.663, 1.501),
-}
-"""AMD: mean speedup over the scenarios of `weft study c3` on MI300X, and the mean that the published share of the ideal
-(arXiv:2412.14335) gives with the ideals of the same scenarios: 1 + share * (ideal - 1).
-"""
+_FILE = tomllib.loads((resources.files("weft.search") / "model_errors.toml").read_text(encoding="utf-8"))
+GEMM: Mapping[str, float] = _FILE["gemm"]
+COLLECTIVE: Mapping[str, Mapping[str, float]] = _FILE["collective"]
+ONE_CASE: float = _FILE["beside"]["one_case"]
+C3_SPEEDUPS: Mapping[str, tuple[float, float]] = _FILE["beside"]["c3"]
 
 
 class Contention(NamedTuple):

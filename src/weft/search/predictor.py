@@ -34,7 +34,10 @@ FEATURES = (
 )
 """What the predictor sees: means over the queued GEMMs, with the kernels that are fastest alone."""
 STRENGTH = 1.0
-"""The inverse strength of the regularization (scikit-learn's own default)."""
+"""The inverse strength of the regularization."""
+_PRECISELY: Any = {"maxiter": 10_000, "gtol": 1e-8, "ftol": 1e-15}
+_CONSTANT = 1e-12
+"""A feature that varies by no more than this share of its mean is not scaled."""
 Features = npt.NDArray[np.float64]
 
 
@@ -111,35 +114,49 @@ def example(judged: Judged, kernels: Kernels, gpu: Gpu) -> Example:
 
 def train(examples: Sequence[Example]) -> Predictor:
     """A predictor that has seen the examples; InputError without any."""
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
-
     if not examples:
         raise InputError("there is nothing to learn from; judge some queues of GEMMs first")
     seen = np.array([one.features for one in examples])
-    degrees = np.array([one.degree for one in examples])
-    if len(set(degrees)) == 1:  # nothing to tell apart
-        width = seen.shape[1]
-        return Predictor((int(degrees[0]),), (0.0,) * width, (1.0,) * width, ((0.0,) * width,), (0.0,))
-    model = make_pipeline(StandardScaler(), LogisticRegression(C=STRENGTH, max_iter=1000))
-    model.fit(seen, degrees)
-    scaler, logistic = model[0], model[1]
-    return _linear(scaler, logistic)
-
-
-def _linear(scaler: Any, logistic: Any) -> Predictor:
-    """The fitted pipeline as numbers: of two classes, scikit-learn keeps the second one's scores only."""
-    rows, intercepts = logistic.coef_, logistic.intercept_
-    if len(logistic.classes_) == 2:
-        rows, intercepts = np.vstack([-rows, rows]), np.concatenate([-intercepts, intercepts])
+    degrees, which = np.unique([one.degree for one in examples], return_inverse=True)
+    mean, spread = seen.mean(axis=0), seen.std(axis=0)
+    scale = np.where(spread > _CONSTANT * np.abs(mean), spread, 1.0)
+    rows = _fitted((seen - mean) / scale, which, len(degrees))
     return Predictor(
-        tuple(int(one) for one in logistic.classes_),
-        tuple(map(float, scaler.mean_)),
-        tuple(map(float, scaler.scale_)),
-        tuple(tuple(map(float, row)) for row in rows),
-        tuple(map(float, intercepts)),
+        tuple(degrees.tolist()),
+        tuple(mean.tolist()),
+        tuple(scale.tolist()),
+        tuple(map(tuple, rows[:, :-1].tolist())),
+        tuple(rows[:, -1].tolist()),
     )
+
+
+def _fitted(scaled: Features, which: npt.NDArray[np.intp], classes: int) -> Features:
+    """Coefficients and, last, the intercept of every class: the least log loss plus half the coefficients' squares.
+
+    Of two classes the first scores 0, and the second has the coefficients (scikit-learn's convention, too).
+    """
+    from scipy.optimize import minimize
+    from scipy.special import log_softmax
+
+    inputs = np.column_stack([scaled, np.ones(len(scaled))])
+    shape = (1 if classes == 2 else classes, inputs.shape[1])
+
+    def rows_of(flat: Features) -> Features:
+        rows = flat.reshape(shape)
+        return np.vstack([np.zeros_like(rows), rows]) if classes == 2 else rows
+
+    def loss(flat: Features) -> tuple[float, Features]:
+        rows = rows_of(flat)
+        log_shares = log_softmax(inputs @ rows.T, axis=1)
+        held = np.where(np.arange(shape[1]) < shape[1] - 1, rows, 0.0)  # the intercept is free
+        slope = np.exp(log_shares)
+        slope[np.arange(len(which)), which] -= 1
+        value = -STRENGTH * log_shares[np.arange(len(which)), which].sum() + (held**2).sum() / 2
+        gradient = STRENGTH * slope.T @ inputs + held
+        return float(value), gradient[-shape[0] :].ravel()
+
+    found = minimize(loss, np.zeros(shape).ravel(), jac=True, method="L-BFGS-B", options=_PRECISELY)
+    return rows_of(found.x)
 
 
 def train_without(groups: Mapping[str, Sequence[Example]], left_out: str) -> Predictor:

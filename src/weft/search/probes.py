@@ -16,7 +16,6 @@ from weft.result import Timeline
 from weft.run.sweep import Progress, Store
 from weft.run.sweep.run import Simulation
 from weft.search.heuristics import case_of, forecasts
-from weft.search.profile import profile_of
 from weft.search.tables import (
     GIVEN,
     LOOKED_UP,
@@ -25,6 +24,7 @@ from weft.search.tables import (
     GemmTable,
     Interference,
     SlowdownTables,
+    profile_of,
 )
 from weft.search.tasks import Bench, Jobs, Runs
 

@@ -9,17 +9,20 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from math import ceil
 from pathlib import Path
 from typing import Any, Self
 
 from pydantic import TypeAdapter
 
 from weft.errors import ConfigError, UnknownNameError
+from weft.estimate import gemm_kernel
+from weft.estimate.gemm_plans import cold_rates
 from weft.files import read_json, write_json
 from weft.graph import Gemm
 from weft.hardware import Gpu
-from weft.options import Clock, RunOptions
-from weft.search.profile import GemmProfile, profile_of
+from weft.lower.fit import tiling_for
+from weft.options import SUSTAINED, Clock, RunOptions
 
 SCHEMA = 2
 """Version of the file that tables are saved in."""
@@ -100,6 +103,57 @@ class GemmTable:
 
     one: Curve
     more: Curve
+
+
+@dataclass(frozen=True)
+class GemmProfile:
+    """A GEMM on one GPU of `units` compute units: `tiles` workgroups, `resident` of them on a unit at once.
+
+    With `u` units taken off it, it takes `seconds[u]` [s], of which memory alone would need the share `boundness[u]`:
+    near 0 bound by compute, towards 1 by memory.
+    """
+
+    tiles: int
+    resident: int
+    units: int
+    seconds: Mapping[int, float]
+    boundness: Mapping[int, float]
+
+    def waves(self, taken: int) -> int:
+        """How many times over the tiles fill the units that are left."""
+        return ceil(self.tiles / ((self.units - taken) * self.resident))
+
+
+def profile_of(gemm: Gemm, gpu: Gpu, taken: Sequence[int], options: RunOptions = SUSTAINED) -> GemmProfile:
+    """The profile of a GEMM in closed form, with each number of compute units `taken` off it; 0 is always among them.
+
+    Raises InputError for a data type that the GPU's matrix units lack.
+    """
+    tiling = tiling_for(gemm, gpu, options, split=True)
+    tile = gemm_kernel.Tile(
+        float(tiling.rows),
+        float(tiling.columns),
+        float(tiling.step),
+        float(tiling.stages),
+        float(max(tiling.resident, 1)),
+        0.0,
+        float(max(tiling.share_rows, tiling.share_columns)),
+    )
+    shape = gemm_kernel.Shape(gemm.m, gemm.n, gemm.k, 1)
+    machine = cold_rates(gemm.dtype, gpu, options)
+    found = {
+        units: gemm_kernel.fixed(
+            shape, tile, tile.columns, tiling.splits, machine._replace(units=machine.units - units)
+        )
+        for units in sorted({0, *taken})
+    }
+    return GemmProfile(
+        tiles=tiling.workgroups(gemm),
+        resident=max(tiling.resident, 1),
+        units=gpu.compute.compute_units,
+        seconds={units: gpu.compute.launch_latency + one.total for units, one in found.items()},
+        boundness={units: min(1.0, one.memory_time / one.total) for units, one in found.items()},
+    )
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,12 @@ from weft.kernels import GemmTiling
 from weft.lower.fit import check_held
 from weft.options import RunOptions
 from weft.run.sweep import Progress, Store
-from weft.search.degree import Judged, Plans, Queue, asked_degrees, judge, needed, plans
+from weft.search.degree import Judged, Plans, Queue, Watched, asked_degrees, judge, needed, plans, watched
 from weft.search.gemm_list import Wanted
 from weft.search.kernels import GoKernels, degrees_up_to, tune
 from weft.search.library_file import KernelLibrary, library_of
 from weft.search.perturb import gemm_values, moves, perturb
 from weft.search.tasks import Bench, Jobs
-from weft.search.watched import Watched, watched
 
 
 @dataclass(frozen=True)

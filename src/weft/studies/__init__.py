@@ -1,5 +1,30 @@
-"""One file per paper: what its study ran, under which configurations, and its figures beside Weft's."""
+"""One declared study per paper: what it ran, under which configurations, and its figures beside Weft's.
 
-from weft.studies.headline import HeadlineRow
+>>> study("t3").DECLARED.claims["t3_mca.speedup.geomean"].published
+1.3
+"""
 
-__all__ = ["HeadlineRow"]
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from weft.studies.headline import PaperStudy
+
+STUDIES: Mapping[str, str] = {
+    "t3": "T3 (ASPLOS 2024): sub-layers that overlap with their own collective.",
+    "c3": "C3 and ConCCL (ISPASS 2025): a GEMM beside an independent collective.",
+    "cu-split": "T3's motivation: compute units split between a GEMM and an all-reduce.",
+    "goldyloc": "GOLDYLOC (TACO 2025): independent GEMMs together on one GPU.",
+}
+"""Every study by its name, which is that of its module: what it is about, in a line."""
+
+__all__ = ["STUDIES", "study"]
+
+
+def study(name: str) -> type[PaperStudy]:
+    """The class `STUDY` of the study's module."""
+    found: type[PaperStudy] = import_module(f"weft.studies.{name.replace('-', '_')}").STUDY
+    return found

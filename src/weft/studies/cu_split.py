@@ -6,44 +6,34 @@ sub-layers its figures are means of; here they are all 16 of its main study, and
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import geometric_mean
 from typing import Any
 
-from weft import hardware
 from weft.errors import InputError
 from weft.graph import Collective, Gemm, Graph
 from weft.hardware import Gpu
-from weft.options import SUSTAINED, RunOptions
+from weft.options import RunOptions
+from weft.report import plots
+from weft.report.page import Figure, Part, Section
+from weft.report.study import told
+from weft.report.tables import Table, us
 from weft.result import Timeline
-from weft.run.single import FINE_REQUEST, simulate
-from weft.run.sweep import Progress, Store
-from weft.run.sweep.run import Simulation, timelines
+from weft.run.single import simulate
+from weft.run.sweep import Progress
+from weft.run.sweep.run import Simulation
 from weft.schedule.sharing import split_units
-from weft.search.tasks import Bench
-from weft.studies.headline import Claim, HeadlineRow, PaperStudy, rows
-from weft.studies.t3 import MAIN, MAIN_CASES, PAPER_MACHINE, finely, select
+from weft.search.tasks import Bench, Runs
+from weft.studies.headline import DEGREES, MODELS, Conditions, Measured, Option, PaperStudy, declared
+from weft.studies.t3 import MAIN, MAIN_CASES, select
 
-SPLITS = (8, 16)
-"""Compute units that the paper gives the all-reduce."""
-CURVE = (4, 8, 16, 32)
-"""Compute units given to the all-reduce for the curves of slowdowns."""
+DECLARED = declared(__file__)
 IN_FLIGHT = 16 * 1024
 """What a workgroup of the all-reduce has in flight [bytes], half of it where it adds: 256 threads x 4 x 16 B.
 
 RCCL unrolls by 4, and by 2 where it adds, on MI200 (ROCm/rccl src/device/common_kernel.h, reduceCopy).
 """
-PUBLISHED: Mapping[str, float] = {
-    "cu_split.72_8.ar_slowdown": 0.41,
-    "cu_split.72_8.speedup": 1.18,
-    "cu_split.64_16.ar_slowdown": 0.07,
-    "cu_split.64_16.gemm_slowdown": 0.21,
-    "cu_split.64_16.speedup": 1.49,
-    "cu_split.ideal.speedup": 1.67,
-}
-"""Every published figure by its id."""
 
 
 @dataclass(frozen=True)
@@ -95,38 +85,70 @@ class SplitCase:
         }
 
 
-Figure = Callable[[SplitCase, int], float]
-_FIGURES: tuple[tuple[str, str, str, Figure], ...] = (
-    ("ar_slowdown", "all-reduce slower", "fraction", SplitCase.ring_slowdown),
-    ("gemm_slowdown", "GEMM slower", "fraction", SplitCase.gemm_slowdown),
-    ("speedup", "potential speedup", "ratio", SplitCase.speedup),
-    ("simulated", "speedup, both at once", "ratio", SplitCase.simulated),
-)
-"""What is told of a split: its part of the id, words, unit, and how it is measured on a case."""
+Rated = Callable[[SplitCase, int], float]
+_MEASURES: Mapping[str, Rated] = {
+    "ar_slowdown": SplitCase.ring_slowdown,
+    "gemm_slowdown": SplitCase.gemm_slowdown,
+    "speedup": SplitCase.speedup,
+    "simulated": SplitCase.simulated,
+}
+"""What is told of a split, by its part of the id."""
 
 
-def mean(cases: Sequence[SplitCase], figure: Figure, apart: int, unit: str = "fraction") -> float:
+def mean(cases: Sequence[SplitCase], figure: Rated, apart: int, unit: str = "fraction") -> float:
     """The geometric mean of a figure over cases; of a "fraction", that of how many times longer it takes, less one."""
     base = 1 if unit == "fraction" else 0
     return geometric_mean([base + figure(case, apart) for case in cases]) - base
-
-
-def _claim(id_: str, what: str, unit: str, figure: Figure, apart: int) -> Claim[SplitCase]:
-    return Claim(id_, what, PUBLISHED.get(id_), unit, lambda cases: mean(cases, figure, apart, unit))
 
 
 @dataclass(frozen=True)
 class CuSplitStudy(PaperStudy):
     """What the study found; `splits` and `curve` count the units of the all-reduce."""
 
-    NAME = "cu-split"
-    PAPER = "ASPLOS 2024, arXiv:2401.16677"
-    PAPER_GPU = PAPER_MACHINE
+    DECLARED = DECLARED
+    OPTIONS = (
+        Option("--split", "splits", "splits", "72-8,64-16",
+               "The GEMM's compute units and the all-reduce's, together all of the GPU's.  [default: 8 and 16 apart]"),
+        MODELS,
+        DEGREES,
+        Option("--in-flight", "in_flight", "size", "SIZE",
+               "What a workgroup of the all-reduce has in flight, half of it where it adds.  [default: 16 KiB]"),
+    )  # fmt: skip
 
     cases: tuple[SplitCase, ...]
     splits: tuple[int, ...]
     curve: tuple[int, ...]
     in_flight: int
+
+    @classmethod
+    def simulated(
+        cls,
+        at: Conditions,
+        models: Iterable[str] | None = None,
+        tps: Iterable[int] | None = None,
+        splits: Sequence[int] | None = None,
+        in_flight: int = IN_FLIGHT,
+    ) -> dict[str, Any]:
+        """The cases of the study's sub-layers, or of those of some models and degrees.
+
+        `splits` are the units of the all-reduce (None: 8 and 16). `in_flight` is what a workgroup of the
+        all-reduce has in flight, half of it where it adds [bytes].
+
+        Raises InputError for a split that leaves either none, and what `weft.studies.t3.select` raises.
+        """
+        apart = _splits(splits, at.gpu)
+        curve = tuple(sorted({u for u in (*DECLARED.cases["curve"], *apart) if u < at.gpu.compute.compute_units}))
+        chosen = select(list(MAIN) if models is None else models, tps)
+        cases = {
+            graph: _tasks(graph, at.bench(graph.ranks), apart, curve, in_flight)
+            for graph in chosen
+            if graph in MAIN_CASES
+        }
+        if not cases:
+            raise InputError(f"the CU-split study has the models {', '.join(MAIN)} at TP 8 and 16; choose one of these")
+        found = at.jobs.run(task for case in cases.values() for each in case.values() for task in each.values())
+        read = tuple(_case(graph, tasks, found) for graph, tasks in cases.items())
+        return {"cases": read, "splits": apart, "curve": curve, "in_flight": in_flight}
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -147,27 +169,24 @@ class CuSplitStudy(PaperStudy):
         """How much longer the GEMM takes with `apart` units fewer, in the mean."""
         return mean(self.cases, SplitCase.gemm_slowdown, apart)
 
-    def watch(self) -> tuple[str, dict[int, Timeline]]:
+    def watch(self, progress: Progress | None = None) -> tuple[str, dict[int, Timeline]]:
         """The sub-layer whose ideal is the largest, and its run under every split with every moment."""
         graph = max(self.cases, key=lambda case: case.speedup(0)).graph
-        runs = _Runs(graph, self.machine, self.in_flight, RunOptions(request_bytes=self.request_bytes))
-        tasks = {apart: runs.both(apart) for apart in self.splits}
+        bench = Bench.of(self.machine, graph.ranks, RunOptions(request_bytes=self.request_bytes))
+        tasks = {apart: _together(graph, bench, apart, self.in_flight) for apart in self.splits}
         return str(graph), {
             apart: simulate(task.graph, task.system, task.overlap, task.options) for apart, task in tasks.items()
         }
 
-    def headline(self) -> list[HeadlineRow]:
-        """Weft's figures of the splits that were simulated, beside the published ones on the paper's machine."""
-        return rows(self._claims(), dict(enumerate(self.cases)), self.comparable)
-
-    def _claims(self) -> Iterator[Claim[SplitCase]]:
+    def figures(self) -> Iterator[Measured]:
+        """Means over the sub-layers, of every split that was simulated and of the ideal."""
         for apart in self.splits:
-            name = self.name(apart)
-            for id_, what, unit, figure in _FIGURES:
-                key = f"cu_split.{name.replace('-', '_')}.{id_}"
-                yield _claim(key, f"{name}: {what}", unit, figure, apart)
-        ideal = "ideal, nothing shared: speedup"
-        yield _claim("cu_split.ideal.speedup", ideal, "ratio", SplitCase.speedup, 0)
+            words = {"ring": apart, "gemm": self.machine.compute.compute_units - apart}
+            for measure, figure in _MEASURES.items():
+                like = f"cu_split.split.{measure}"
+                value = mean(self.cases, figure, apart, DECLARED.claims[like].unit)
+                yield Measured(f"cu_split.{self.name(apart).replace('-', '_')}.{measure}", value, words, like=like)
+        yield Measured("cu_split.ideal.speedup", mean(self.cases, SplitCase.speedup, 0, "ratio"))
 
     def own(self) -> dict[str, Any]:
         """Splits, curve and every case as plain data."""
@@ -181,45 +200,88 @@ class CuSplitStudy(PaperStudy):
             "cases": [case.record() for case in self.cases],
         }  # fmt: skip
 
+    def tables(self) -> list[Table]:
+        """Every sub-layer: times alone, and speedups by the times alone and with both at once, split by split."""
+        splits = [f"{self.name(apart)}{what}" for apart in self.splits for what in ("", ", at once")]
+        rows = [
+            (
+                case.graph.labels["model"],
+                str(case.graph.ranks),
+                case.graph.labels["sublayer"],
+                us(case.gemm_s[0], 0),
+                us(case.ring_s[0], 0),
+                f"{case.speedup(0):.2f}",
+                *(f"{v:.2f}" for apart in self.splits for v in (case.speedup(apart), case.simulated(apart))),
+            )
+            for case in self.cases
+        ]
+        heads = ("model", "TP", "layer", "GEMM [µs]", "AR [µs]", "ideal", *splits)
+        title = f"Sub-layers on {self.where}: times alone, and speedups by times alone and of both at once"
+        return [Table(heads, rows, text_columns=3, title=title)]
 
-def run(
-    models: Iterable[str] | None = None,
-    tps: Iterable[int] | None = None,
-    jobs: int = 2,
-    progress: Progress | None = None,
-    *,
-    gpu: Gpu | str = PAPER_MACHINE,
-    splits: Sequence[int] | None = None,
-    in_flight: int = IN_FLIGHT,
-    options: RunOptions = SUSTAINED,
-    store: Store | None = None,
-) -> CuSplitStudy:
-    """Simulate the study, or its cases of some models and degrees, on `jobs` processes.
+    @property
+    def lead(self) -> str:
+        """What was run, and where."""
+        return f"{len(self.cases)} sub-layers on {self.gpu}, each beside a ring all-reduce of its output's size."
 
-    `splits` are the units of the all-reduce (None: 8 and 16). `in_flight` is what a workgroup of the
-    all-reduce has in flight, half of it where it adds [bytes]. What `store` holds is not simulated again. A script
-    that asks for more than one job calls this below `if __name__ == "__main__":`.
+    @property
+    def summary(self) -> list[str]:
+        """The speedups."""
+        rows = self.headline()
+        return told(rows, [row.id for row in rows if row.unit == "ratio"])
 
-    Raises InputError for a split that leaves either none, and what `weft.studies.t3.select` raises.
-    """
-    begin = time.perf_counter()
-    machine, options = hardware.gpu(gpu), finely(options)
-    apart = _splits(splits, machine)
-    curve = tuple(sorted({u for u in (*CURVE, *apart) if u < machine.compute.compute_units}))
-    chosen = select(list(MAIN) if models is None else models, tps)
-    cases = [_Runs(graph, machine, in_flight, options) for graph in chosen if graph in MAIN_CASES]
-    if not cases:
-        raise InputError(f"the CU-split study has the models {', '.join(MAIN)} at TP 8 and 16; choose one of these")
-    found = timelines((task for case in cases for task in case.tasks(apart, curve)), jobs, progress, store)
-    return CuSplitStudy(
-        cases=tuple(case.read(found, apart, curve) for case in cases),
-        splits=apart,
-        curve=curve,
-        machine=machine,
-        in_flight=in_flight,
-        request_bytes=options.request_bytes or FINE_REQUEST,
-        wall_s=time.perf_counter() - begin,
-    )
+    @property
+    def work(self) -> str:
+        """How the all-reduce was simulated."""
+        return f"A workgroup of the all-reduce has {self.in_flight // 1024} KiB in flight, half of it where it adds."
+
+    def sections(self, watched: tuple[str, Mapping[int, Timeline]] | None = None) -> list[Part]:
+        """Slowdowns against compute units, speedups of every sub-layer, and who held which unit."""
+        return [
+            Section("What compute units are worth to either", [self._slowdowns()]),
+            Section("What overlap could gain, and what it gains", [self._speedups()]),
+            Section("Who held which compute unit", [] if watched is None else [self._held(*watched)]),
+            Section("Speedup of every sub-layer over serial execution", self.tables()),
+        ]
+
+    def _slowdowns(self) -> Figure:
+        """Both slowdowns against the units of the all-reduce, the published ones as marks."""
+        known = {row.id: row.published for row in self.headline() if isinstance(row.published, float)}
+        ids = {apart: f"cu_split.{self.name(apart).replace('-', '_')}" for apart in self.splits}
+        published = {
+            apart: (known.get(f"{id_}.gemm_slowdown"), known.get(f"{id_}.ar_slowdown")) for apart, id_ in ids.items()
+        }
+        curve = {u: (self.gemm_slowdown(u), self.ring_slowdown(u)) for u in self.curve}
+        spread = {u: [(c.gemm_slowdown(u), c.ring_slowdown(u)) for c in self.cases] for u in self.curve}
+        return Figure(
+            plots.cu_split.slowdowns(curve, spread, published),
+            "Thin lines are single sub-layers. A few workgroups have too little on their way to fill the link; once "
+            "they do, every further unit only costs the GEMM.",
+        )
+
+    def _speedups(self) -> Figure:
+        series = {"ideal, nothing shared": [c.speedup(0) for c in self.cases]}
+        for apart in self.splits:
+            series[f"{self.name(apart)}, each alone"] = [c.speedup(apart) for c in self.cases]
+            series[f"{self.name(apart)}, both at once"] = [c.simulated(apart) for c in self.cases]
+        return Figure(
+            plots.cu_split.speedups([case.graph for case in self.cases], series),
+            "By the times of each alone, nothing but compute units is shared; at once, memory and cache are too.",
+        )
+
+    def _held(self, name: str, runs: Mapping[int, Timeline]) -> Figure:
+        """Who held which compute unit under every split."""
+        owners = {"gemm": 0, "all_reduce": 1}
+        ways = [plots.Way(self.name(apart), [run], [owners]) for apart, run in runs.items()]
+        return Figure(
+            plots.units_by_way(ways, [plots.GEMM, plots.COLLECTIVE._replace(label="all-reduce", hatch="")]),
+            f"{name}, both at once: who held which compute unit when; white is idle. What one leaves at its end stays "
+            "idle: the masks hold for the other.",
+        )
+
+
+STUDY = CuSplitStudy
+run = CuSplitStudy.run
 
 
 def _splits(wanted: Sequence[int] | None, gpu: Gpu) -> tuple[int, ...]:
@@ -227,7 +289,7 @@ def _splits(wanted: Sequence[int] | None, gpu: Gpu) -> tuple[int, ...]:
         for apart in wanted:
             split_units(gpu, apart)
         return tuple(dict.fromkeys(wanted))
-    fitting = tuple(apart for apart in SPLITS if apart < gpu.compute.compute_units)
+    fitting = tuple(apart for apart in DECLARED.cases["splits"] if apart < gpu.compute.compute_units)
     if not fitting:
         raise InputError(f"{gpu.name} has {gpu.compute.compute_units} compute units; give splits of your own")
     return fitting
@@ -241,36 +303,24 @@ def _operators(graph: Graph) -> tuple[Gemm, Collective]:
     return gemm, moved
 
 
-class _Runs:
-    """The runs of one sub-layer, by the compute units of the all-reduce (0: each alone on all)."""
+def _together(graph: Graph, bench: Bench, apart: int, in_flight: int) -> Simulation:
+    """Both at once, the all-reduce launched first and on `apart` units."""
+    return bench.together(*_operators(graph), "partition", apart, first="collective", in_flight=in_flight)
 
-    def __init__(self, graph: Graph, gpu: Gpu, in_flight: int, options: RunOptions) -> None:
-        self.graph, self.in_flight = graph, in_flight
-        self.gemm_op, self.op = _operators(graph)
-        self.bench = Bench.of(gpu, graph.ranks, options)
 
-    def gemm(self, apart: int) -> Simulation:
-        return self.bench.gemm(self.gemm_op, apart)
+def _tasks(
+    graph: Graph, bench: Bench, splits: Sequence[int], curve: Sequence[int], in_flight: int
+) -> dict[str, dict[int, Simulation]]:
+    """The runs of one sub-layer, by the fields of its case and the units of the all-reduce (0: each alone on all)."""
+    gemm, moved = _operators(graph)
+    return {
+        "gemm_s": {apart: bench.gemm(gemm, apart) for apart in (0, *curve)},
+        "ring_s": {apart: bench.collective(moved, apart or None, in_flight) for apart in (0, *curve)},
+        "both": {apart: _together(graph, bench, apart, in_flight) for apart in splits},
+    }
 
-    def ring(self, apart: int) -> Simulation:
-        return self.bench.collective(self.op, apart or None, self.in_flight)
 
-    def both(self, apart: int) -> Simulation:
-        """Both at once, the all-reduce launched first."""
-        more = {"first": "collective", "in_flight": self.in_flight}
-        return self.bench.together(self.gemm_op, self.op, "partition", apart, **more)
-
-    def tasks(self, splits: Sequence[int], curve: Sequence[int]) -> Iterator[Simulation]:
-        for apart in (0, *curve):
-            yield self.gemm(apart)
-            yield self.ring(apart)
-        yield from map(self.both, splits)
-
-    def read(self, found: Mapping[Simulation, Timeline], splits: Sequence[int], curve: Sequence[int]) -> SplitCase:
-        both = {apart: found[self.both(apart)] for apart in splits}
-        return SplitCase(
-            self.graph,
-            gemm_s={apart: found[self.gemm(apart)].makespan for apart in (0, *curve)},
-            ring_s={apart: found[self.ring(apart)].makespan for apart in (0, *curve)},
-            both={apart: (run.end("gemm"), run.end("all_reduce")) for apart, run in both.items()},
-        )
+def _case(graph: Graph, tasks: Mapping[str, Mapping[int, Simulation]], runs: Runs) -> SplitCase:
+    alone = {name: {apart: runs[task].makespan for apart, task in tasks[name].items()} for name in ("gemm_s", "ring_s")}
+    both = {apart: runs[task] for apart, task in tasks["both"].items()}
+    return SplitCase(graph, **alone, both={at: (run.end("gemm"), run.end("all_reduce")) for at, run in both.items()})

@@ -1,17 +1,28 @@
-"""A paper's study, its claims as data, and its headline: Weft's figures beside the published ones where those hold."""
+"""A paper's study: what its file declares, the base of all studies, and Weft's figures beside the published ones."""
 
 from __future__ import annotations
 
+import time
+import tomllib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 
+from weft import hardware
 from weft.files import write_json
 from weft.hardware import Gpu
+from weft.lower.machine import default_request_bytes
+from weft.options import SUSTAINED, RunOptions
+from weft.report.page import Part
+from weft.report.study import study_page, told
+from weft.report.tables import Table
+from weft.run.sweep import Progress, Store
+from weft.search.tasks import Bench, Jobs
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from weft.search.perturb import Sensitivity
 
 Published = float | tuple[float, float]
 """A published figure, or the range that is published, low and high end."""
@@ -43,38 +54,106 @@ class HeadlineRow:
         return {**asdict(self), "difference": self.difference}
 
 
-@dataclass(frozen=True)
-class Claim(Generic[T]):
-    """A figure as data: what is published (None: nothing), and how Weft's is taken from what was found for its cases.
+class Measured(NamedTuple):
+    """Weft's value for the claim `id`; `words` fill the places of its text, `part` says how many of its cases were run.
 
-    `cases` are those that the published figure was taken over (None: all that were run).
+    Where no claim of that id is declared, the claim `like` says what it is and in which unit. What is published holds
+    `always` if the figure does not depend on the machine that was studied.
     """
 
     id: str
-    what: str
-    published: Published | None
-    unit: str
-    measure: Callable[[Sequence[T]], float | None]
-    cases: Sequence[Hashable] | None = None
-
-    def row(self, found: Mapping[Any, T], comparable: bool = True) -> HeadlineRow | None:
-        """The claim beside what was found by case, saying so if that is a part of its cases; None without any.
-
-        Where the published figure does not hold for what was run (not `comparable`), Weft's stands alone.
-        """
-        wanted = list(found) if self.cases is None else self.cases
-        known = [found[case] for case in wanted if case in found]
-        weft = self.measure(known) if known else None
-        if weft is None:
-            return None
-        part = "" if len(known) == len(wanted) else f" ({len(known)} of {len(wanted)})"
-        return HeadlineRow(self.id, self.what + part, self.published if comparable else None, weft, self.unit)
+    value: float
+    words: Mapping[str, Any] = {}
+    part: str = ""
+    like: str = ""
+    always: bool = False
 
 
-def rows(claims: Iterable[Claim[T]], found: Mapping[Any, T], comparable: bool = True) -> list[HeadlineRow]:
-    """The claims that there is anything to be said of, as rows."""
-    made = (claim.row(found, comparable) for claim in claims)
-    return [row for row in made if row is not None]
+@dataclass(frozen=True)
+class Claim:
+    """A figure as a study's file declares it; t3.toml says what every part means."""
+
+    id: str
+    what: str = ""
+    covers: str = ""
+    unit: str = "ratio"
+    published: Published | None = None
+    source: str = ""
+    cases: str = ""
+    bar: float | None = None
+    miss: float | None = None
+    cause: str = ""
+
+    def row(self, figure: Measured, comparable: bool) -> HeadlineRow:
+        """The figure in words, beside the published one if it holds for what was run (`comparable`)."""
+        words = f"{self.what.format(**figure.words)}{', ' * bool(self.covers)}{self.covers}{figure.part}"
+        return HeadlineRow(figure.id, words, self.published if comparable else None, figure.value, self.unit)
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What a study's file says: its name, how its paper is `called` and cited, the GPU that its figures hold for.
+
+    `title` is that of its page, `summary` lists the claims that the page tells first; `about` and `examples` are the
+    command's help, `explained` the title and name of its page of the documentation. `against` is what its figures are
+    measured against, `elsewhere` the headline's title where the published ones do not hold, `moved` that of its
+    sensitivity, and `requests` the size of memory requests by default, in words.
+    """
+
+    name: str
+    called: str
+    paper: str
+    gpu: str
+    title: str
+    about: str
+    explained: tuple[str, str]
+    claims: Mapping[str, Claim]
+    cases: Mapping[str, Any]
+    examples: tuple[str, ...] = ()
+    summary: tuple[str, ...] = ()
+    against: str = ""
+    moved: str = ""
+    elsewhere: str = "Figures for {study.gpu}"
+    requests: str = "as suits the GPU"
+
+
+def declared(module: str) -> Declared:
+    """What the TOML file beside a study's module (its `__file__`) declares."""
+    content = tomllib.loads(Path(module).with_suffix(".toml").read_text(encoding="utf-8"))
+    claims = {id_: Claim(id_, **_tuples(row)) for id_, row in content.pop("claims").items()}
+    return Declared(claims=claims, cases=content.pop("cases", {}), **_tuples(content))
+
+
+def _tuples(content: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in content.items()}
+
+
+class Option(NamedTuple):
+    """An option of a study's own: its `flag`, the argument of `run` that it sets, and what it takes."""
+
+    flag: str
+    name: str
+    takes: Literal["names", "numbers", "splits", "size", "file", "gpus"]
+    metavar: str
+    help: str
+
+
+MODELS = Option("--models", "models", "names", "A,B", "Only these models of the study.")
+DEGREES = Option("--tp", "tps", "numbers", "8,16", "Only these degrees of tensor parallelism.")
+RANKS = Option("--ranks", "ranks", "gpus", "N", "GPUs that the collectives join.  [default: 8]")
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """Where and how a study is simulated: the GPU, options of a run, and the processes and their store."""
+
+    gpu: Gpu
+    options: RunOptions
+    jobs: Jobs
+
+    def bench(self, ranks: int | None = None) -> Bench:
+        """So many of the GPUs, or the one."""
+        return Bench.of(self.gpu, ranks, self.options)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,17 +161,63 @@ class PaperStudy(ABC):
     """A paper's study that was run on a machine, and its figures beside the published ones.
 
     `machine` is the GPU, `request_bytes` the size of a memory request [bytes], `wall_s` what the study took [s].
+    A study declares the class variables, finds its fields in `simulated`, and answers with `figures`, `tables`,
+    `sections` and `own`; its command, its headline, its page and its JSON follow from these.
     """
 
-    NAME: ClassVar[str]
-    PAPER: ClassVar[str]
-    """Where the published figures stand."""
-    PAPER_GPU: ClassVar[str]
-    """The GPU that they hold for."""
+    DECLARED: ClassVar[Declared]
+    OPTIONS: ClassVar[Sequence[Option]] = ()
 
     machine: Gpu
     request_bytes: int
     wall_s: float
+
+    @classmethod
+    def run(cls, *own: Any, **given: Any) -> Self:
+        """Simulate the study; its `own` arguments are those of `simulated`, which may be given by name, too.
+
+        By name alone: the `gpu` (the declared one by default), `options` of a run, `jobs`, how many processes simulate
+        (2), `progress(done, all, what)`, called at the start and after every run, and the `store`: what it holds is not
+        simulated again. A script that asks for more than one job calls this below `if __name__ == "__main__":`.
+        """
+        begin = time.perf_counter()
+        at, more = cls._conditions(**given)
+        found = cls.simulated(at, *own, **more)
+        request = at.options.request_bytes or default_request_bytes(at.gpu)
+        return cls(**found, machine=at.gpu, request_bytes=request, wall_s=time.perf_counter() - begin)
+
+    @classmethod
+    def sensitivity(cls, *own: Any, **given: Any) -> Sensitivity:
+        """How far the figures move with the values that they rest on, if `DECLARED.moved`; arguments as of `run`."""
+        at, more = cls._conditions(**given)
+        return cls.moved(at, *own, **more)
+
+    @classmethod
+    def _conditions(
+        cls,
+        *,
+        jobs: int = 2,
+        progress: Progress | None = None,
+        gpu: Gpu | str | None = None,
+        options: RunOptions = SUSTAINED,
+        store: Store | None = None,
+        **more: Any,
+    ) -> tuple[Conditions, dict[str, Any]]:
+        """The conditions that the arguments of `run` make, and the study's own arguments."""
+        fine = cls.DECLARED.requests
+        if fine.isdecimal() and options.request_bytes is None:
+            options = replace(options, request_bytes=int(fine))
+        return Conditions(hardware.gpu(gpu or cls.DECLARED.gpu), options, Jobs(jobs, store, progress)), more
+
+    @classmethod
+    @abstractmethod
+    def simulated(cls, at: Conditions, *own: Any, **more: Any) -> dict[str, Any]:
+        """What the study finds, by field; further arguments are its own options."""
+
+    @classmethod
+    def moved(cls, at: Conditions, *own: Any, **more: Any) -> Sensitivity:
+        """What its figures become where assumed values move; arguments as of `simulated`."""
+        raise NotImplementedError
 
     @property
     def gpu(self) -> str:
@@ -100,9 +225,9 @@ class PaperStudy(ABC):
         return self.machine.name
 
     @property
-    def changed(self) -> tuple[str, ...]:
-        """The values of the GPU that the user set."""
-        return self.machine.changes
+    def where(self) -> str:
+        """The GPU's name, and the values of it that the user set."""
+        return ", ".join((self.gpu, *self.machine.changes))
 
     @property
     def comparable(self) -> bool:
@@ -112,10 +237,10 @@ class PaperStudy(ABC):
     @property
     def unlike(self) -> str | None:
         """Why they do not, as a note; None where they do."""
-        if self.gpu != self.PAPER_GPU:
-            why = f"the published ones are of {self.PAPER_GPU}, these of {self.gpu}"
-        elif self.changed:
-            why = f"the machine was changed ({', '.join(self.changed)})"
+        if self.gpu != self.DECLARED.gpu:
+            why = f"the published ones are of {self.DECLARED.gpu}, these of {self.gpu}"
+        elif self.machine.changes:
+            why = f"the machine was changed ({', '.join(self.machine.changes)})"
         else:
             why = self._other_than_published()
         return f"no published figures stand beside these: {why}" if why else None
@@ -129,21 +254,78 @@ class PaperStudy(ABC):
     def notes(self) -> tuple[str, ...]:
         """What must be known to read the figures."""
 
+    @property
+    def links(self) -> tuple[str, ...]:
+        """What stands for the links of the GPUs, where that must be said."""
+        return ()
+
     @abstractmethod
+    def figures(self) -> Iterable[Measured]:
+        """Weft's values of the claims, in the order of the headline; what was not run is left out."""
+
     def headline(self) -> list[HeadlineRow]:
         """Weft's figures, beside the published ones where those hold."""
+        claims = self.DECLARED.claims
+        made = []
+        for figure in self.figures():
+            claim = claims.get(figure.id) or replace(claims[figure.like], id=figure.id)
+            if not claim.what:
+                claim = replace(claim, what=claims[figure.like].what)
+            made.append(claim.row(figure, self.comparable or figure.always))
+        return made
+
+    @abstractmethod
+    def tables(self) -> list[Table]:
+        """What the command prints above the headline."""
+
+    @property
+    def elsewhere(self) -> str:
+        """The headline's title where the published figures do not hold."""
+        return self.DECLARED.elsewhere.format(study=self)
 
     @abstractmethod
     def own(self) -> dict[str, Any]:
         """What only this study found, as plain data."""
 
+    @property
+    @abstractmethod
+    def lead(self) -> str:
+        """What stands below the title of its page: what was run, and where."""
+
+    @property
+    def title(self) -> str:
+        """The title of its page."""
+        return self.DECLARED.title
+
+    @property
+    def summary(self) -> Sequence[str]:
+        """What its page says first, in sentences."""
+        return told(self.headline(), self.DECLARED.summary)
+
+    @property
+    def work(self) -> Part:
+        """How much was simulated."""
+        return ()
+
+    def watch(self, progress: Progress | None = None) -> Any:
+        """What its page shows moment by moment, simulated once more; None for nothing."""
+        return None
+
+    @abstractmethod
+    def sections(self, watched: Any = None) -> list[Part]:
+        """Its parts of the page; `watched` is what `watch` answered, if that is to be shown."""
+
+    def page(self, folder: str | Path, watched: Any = None) -> Path:
+        """Write `report.html` to a folder and return its path; OutputError if it cannot be written."""
+        return study_page(self, folder, self.sections(watched))
+
     def as_json(self) -> dict[str, Any]:
         """The study as plain data: what was run, notes and headline, and what is its own."""
         return {
-            "study": self.NAME,
-            "published": self.PAPER,
+            "study": self.DECLARED.name,
+            "published": self.DECLARED.paper,
             "gpu": self.gpu,
-            "changed": list(self.changed),
+            "changed": list(self.machine.changes),
             "notes": list(self.notes),
             "request_bytes": self.request_bytes,
             "wall_s": self.wall_s,
@@ -157,4 +339,4 @@ class PaperStudy(ABC):
 
     def __str__(self) -> str:
         lines = (f"{row.id:<40} {row.weft:9.3f}  published: {row.published}" for row in self.headline())
-        return "\n".join((f"{self.NAME} study on {self.gpu}", *lines))
+        return "\n".join((f"{self.DECLARED.name} study on {self.gpu}", *lines))

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from math import exp, log
+from statistics import geometric_mean
 
 from weft import hardware
 from weft.errors import UnknownNameError
@@ -113,5 +113,5 @@ def _figures(tasks: Sequence[Sequence[Simulation]], runs: Runs) -> dict[str, flo
         ideal = assembled(overlap, each[0].graph, {"sequential": base})
         moved = mca.total_bytes / base.total_bytes
         found.append((speedup(t3, base), speedup(mca, base), speedup(ideal, base), moved))
-    *speedups, traffic = (exp(sum(map(log, values)) / len(values)) for values in zip(*found, strict=True))
+    *speedups, traffic = map(geometric_mean, zip(*found, strict=True))
     return dict(zip(FORMATS, (*speedups, traffic - 1), strict=True))

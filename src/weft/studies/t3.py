@@ -7,9 +7,8 @@ and the maximum of T3-MCA's speedup and of the traffic that it saves; the sectio
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean, geometric_mean
 from typing import Any
 
@@ -17,37 +16,34 @@ from weft import hardware
 from weft.errors import InputError, UnknownNameError
 from weft.estimate import estimate
 from weft.graph import Collective, Graph
-from weft.hardware import Gpu
+from weft.lower.machine import ring_note
 from weft.models import SUBLAYERS
-from weft.options import SUSTAINED, RunOptions
 from weft.parallel import sublayer
+from weft.report import plots
+from weft.report.page import Figure, Part, Section
+from weft.report.run import timeline_caption
+from weft.report.tables import Table, case_label, phase_times, us
 from weft.result import Comparison, Timeline
-from weft.run.single import FINE_REQUEST
-from weft.run.sweep import Progress, Store
 from weft.run.sweep.run import comparisons
-from weft.studies.headline import Claim, HeadlineRow, PaperStudy, rows
+from weft.studies.headline import DEGREES, MODELS, Conditions, HeadlineRow, Measured, PaperStudy, declared
 
+DECLARED = declared(__file__)
 OVERLAPS = ("sequential", "t3", "t3-mca", "ideal-overlap", "ideal-rs-nmc")
 """The paper's configurations, the baseline first."""
-MAIN = {"mega-gpt-2": (8, 16), "t-nlg": (8, 16)}
+MAIN: Mapping[str, Sequence[int]] = DECLARED.cases["mid-size"]
 """The models of the main figures, with their degrees of tensor parallelism."""
-LARGE = {"gpt-3": (32,), "palm": (32,), "mt-nlg": (32,)}
+LARGE: Mapping[str, Sequence[int]] = DECLARED.cases["large"]
 """The large models."""
-PAPER_MACHINE = "t3-paper"
-"""The machine that the published figures hold for."""
+LARGE_TP = 32
+"""Their degree; their means are published apart from the others'."""
 HYPOTHETICAL = "no GPU has a tracker, near-memory updates and copies that it starts; their values here are hypothetical"
 """What must be said beside figures for a machine that can be bought."""
-
-
-def _sublayers(models: Mapping[str, tuple[int, ...]]) -> tuple[Graph, ...]:
-    return tuple(sublayer(model, name, tp) for model, tps in models.items() for tp in tps for name in SUBLAYERS)
-
-
-MAIN_CASES = _sublayers(MAIN)
-"""The 16 sub-layers of the main figures."""
-LARGE_CASES = _sublayers(LARGE)
-"""The 12 sub-layers of the large models."""
-TP8, TP16 = (tuple(graph for graph in MAIN_CASES if graph.ranks == tp) for tp in (8, 16))
+CASES: Mapping[str, tuple[Graph, ...]] = {
+    name: tuple(sublayer(model, layer, tp) for model, tps in models.items() for tp in tps for layer in SUBLAYERS)
+    for name, models in DECLARED.cases.items()
+}
+"""The sub-layers by what a claim calls them."""
+MAIN_CASES, LARGE_CASES = CASES["mid-size"], CASES["large"]
 
 Measure = Callable[[Sequence[Comparison]], float]
 
@@ -90,63 +86,141 @@ def _near_memory_gain(found: Sequence[Comparison]) -> float:
     return fmean(c.baseline.duration(name) / c["ideal-rs-nmc"].duration(name) - 1 for c in found)
 
 
-CLAIMS: tuple[Claim[Comparison], ...] = (
-    Claim("t3.speedup.geomean", "T3 speedup, geomean", 1.20, "ratio", _mean_speedup("t3"), MAIN_CASES),
-    Claim("t3.speedup.max", "T3 speedup, largest", 1.39, "ratio", _largest_speedup("t3"), MAIN_CASES),
-    Claim("t3_mca.speedup.geomean", "T3-MCA speedup, geomean", 1.30, "ratio", _mean_speedup("t3-mca"), MAIN_CASES),
-    Claim("t3_mca.speedup.max", "T3-MCA speedup, largest", 1.47, "ratio", _largest_speedup("t3-mca"), MAIN_CASES),
-    Claim("ideal_overlap.speedup.geomean", "ideal overlap, speedup, geomean", 1.35, "ratio",
-          _mean_speedup("ideal-overlap"), MAIN_CASES),
-    Claim("ideal_overlap.speedup.max", "ideal overlap, speedup, largest", 1.50, "ratio",
-          _largest_speedup("ideal-overlap"), MAIN_CASES),
-    Claim("ideal_rs_nmc.rs_gain.tp8", "RS gain by near-memory updates, TP 8", 0.07, "fraction", _near_memory_gain, TP8),
-    Claim("ideal_rs_nmc.rs_gain.tp16", "RS gain by near-memory updates, TP 16", 0.03, "fraction",
-          _near_memory_gain, TP16),
-    Claim("large.t3_mca.speedup.geomean", "large models, T3-MCA speedup, geomean", 1.29, "ratio",
-          _mean_speedup("t3-mca"), LARGE_CASES),
-    Claim("large.t3_mca.speedup.max", "large models, T3-MCA speedup, largest", 1.35, "ratio",
-          _largest_speedup("t3-mca"), LARGE_CASES),
-    Claim("traffic.total.geomean", "T3-MCA, DRAM traffic, geomean", -0.22, "fraction",
-          _traffic_change(_all_traffic), MAIN_CASES),
-    Claim("traffic.total.max", "T3-MCA, DRAM traffic, largest saving", -0.36, "fraction", _largest_saving, MAIN_CASES),
-    Claim("traffic.rs_reads.tp8", "T3-MCA, RS reads, times fewer, TP 8", 2.5, "ratio",
-          _times_fewer("reduce_scatter", "read"), TP8),
-    Claim("traffic.rs_reads.tp16", "T3-MCA, RS reads, times fewer, TP 16", 2.2, "ratio",
-          _times_fewer("reduce_scatter", "read"), TP16),
-    Claim("traffic.gemm_rs_writes.geomean", "T3-MCA, GEMM and RS writes, geomean", -0.10, "fraction",
-          _traffic_change(_written), MAIN_CASES),
-    Claim("traffic.gemm_reads.geomean", "T3-MCA, GEMM reads, times fewer", 1.56, "ratio",
-          _times_fewer("gemm", "read"), MAIN_CASES),
-)  # fmt: skip
-"""Every published figure that the study stands beside."""
+MEASURES: Mapping[str, Measure] = {
+    "t3.speedup.geomean": _mean_speedup("t3"),
+    "t3.speedup.max": _largest_speedup("t3"),
+    "t3_mca.speedup.geomean": _mean_speedup("t3-mca"),
+    "t3_mca.speedup.max": _largest_speedup("t3-mca"),
+    "ideal_overlap.speedup.geomean": _mean_speedup("ideal-overlap"),
+    "ideal_overlap.speedup.max": _largest_speedup("ideal-overlap"),
+    "ideal_rs_nmc.rs_gain.tp8": _near_memory_gain,
+    "ideal_rs_nmc.rs_gain.tp16": _near_memory_gain,
+    "large.t3_mca.speedup.geomean": _mean_speedup("t3-mca"),
+    "large.t3_mca.speedup.max": _largest_speedup("t3-mca"),
+    "traffic.total.geomean": _traffic_change(_all_traffic),
+    "traffic.total.max": _largest_saving,
+    "traffic.rs_reads.tp8": _times_fewer("reduce_scatter", "read"),
+    "traffic.rs_reads.tp16": _times_fewer("reduce_scatter", "read"),
+    "traffic.gemm_rs_writes.geomean": _traffic_change(_written),
+    "traffic.gemm_reads.geomean": _times_fewer("gemm", "read"),
+}
+"""How each claim is measured on the comparisons of its cases."""
 
 
 @dataclass(frozen=True)
 class T3Study(PaperStudy):
     """What the study simulated: a comparison of all configurations per sub-layer."""
 
-    NAME = "t3"
-    PAPER = "ASPLOS 2024, arXiv:2401.16677"
-    PAPER_GPU = PAPER_MACHINE
+    DECLARED = DECLARED
+    OPTIONS = (MODELS, DEGREES)
 
     comparisons: Mapping[Graph, Comparison]
+
+    @classmethod
+    def simulated(
+        cls, at: Conditions, models: Iterable[str] | None = None, tps: Iterable[int] | None = None
+    ) -> dict[str, Any]:
+        """The comparisons of the study's sub-layers, or of those of some models and degrees.
+
+        FC-1 and FC-2 of a model are the same GEMM: equal graphs are simulated once, and both carry the result (its
+        wall time, too). Raises what `select` and `weft.compare` raise.
+        """
+        cases = select(models, tps)
+        systems = {ranks: hardware.system(at.gpu, gpus=ranks) for ranks in {graph.ranks for graph in cases}}
+        pairs = [(graph, systems[graph.ranks]) for graph in cases]
+        jobs = at.jobs
+        made = comparisons(pairs, OVERLAPS, at.options, jobs.count, jobs.progress, jobs.store, whole=True)
+        return {"comparisons": dict(zip(cases, made, strict=True))}
+
+    @property
+    def cases(self) -> list[Comparison]:
+        """The comparisons, in the order of the study."""
+        return list(self.comparisons.values())
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What must be known to read the figures; nothing on the paper's machine."""
         if self.unlike is None:
             return ()
-        longer = library_factor(case.baseline for case in self.comparisons.values())
+        longer = library_factor(case.baseline for case in self.cases)
         baseline = () if longer is None else (_about_baseline(longer),)
-        return (self.unlike, *(() if self.gpu == PAPER_MACHINE else (HYPOTHETICAL,)), *baseline)
+        return (self.unlike, *(() if self.gpu == DECLARED.gpu else (HYPOTHETICAL,)), *baseline)
 
-    def headline(self) -> list[HeadlineRow]:
-        """Weft's figures, beside the published ones on the paper's machine; without its cases, one is left out."""
-        return rows(CLAIMS, self.comparisons, self.comparable)
+    @property
+    def links(self) -> tuple[str, ...]:
+        """What the ring makes of the link of a GPU, by degree."""
+        return tuple(dict.fromkeys(ring_note(case.baseline.system) for case in self.cases))
+
+    def figures(self) -> Iterator[Measured]:
+        """The claims that any of their cases were run for, saying so if not all were."""
+        for id_, measure in MEASURES.items():
+            wanted = CASES[DECLARED.claims[id_].cases]
+            found = [self.comparisons[graph] for graph in wanted if graph in self.comparisons]
+            if found:
+                part = "" if len(found) == len(wanted) else f" ({len(found)} of {len(wanted)})"
+                yield Measured(id_, measure(found), part=part)
 
     def own(self) -> dict[str, Any]:
         """One plain record per sub-layer and configuration."""
-        return {"runs": [record for comparison in self.comparisons.values() for record in comparison.rows()]}
+        return {"runs": [record for comparison in self.cases for record in comparison.rows()]}
+
+    def tables(self) -> list[Table]:
+        """Times of the sequential run and every overlap's speedup over it, sub-layer by sub-layer."""
+        names = [name for name in self.cases[0].timelines if name != "sequential"]
+        rows = []
+        for case in self.cases:
+            first = case.baseline
+            model, layer = (first.graph.labels.get(name, "custom") for name in ("model", "sublayer"))
+            speedups = (f"{case.speedup(name):.3f}" for name in names)
+            rows.append((model, str(first.graph.ranks), layer, *map(us, phase_times(first)), *speedups))
+        heads = ("model", "TP", "layer", "GEMM [µs]", "RS [µs]", "AG [µs]", "total [µs]", *names)
+        title = f"Sub-layers on {self.where}: times under sequential, speedups over it"
+        return [Table(heads, rows, text_columns=3, title=title)]
+
+    @property
+    def title(self) -> str:
+        """The title of the page."""
+        own = f"What T3 would buy on {self.machine.title}"
+        return DECLARED.title if self.comparable else own
+
+    @property
+    def lead(self) -> str:
+        """What was run, and where."""
+        if self.comparable:
+            return f"{len(self.cases)} sub-layers on {self.gpu}."
+        return (
+            f"{len(self.cases)} sub-layers of the T3 study ({DECLARED.paper}) on {self.where}: what a tracker, "
+            "near-memory updates and triggered DMA would bring there. Nothing is published for this machine."
+        )
+
+    @property
+    def work(self) -> Part:
+        """How much was simulated."""
+        runs = [result for case in self.cases for result in case if not result.parts]
+        # A sub-layer of the same shape may stand under two names: its runs were made, and count, once.
+        runs = list({(run.overlap, run.events, run.wall_s): run for run in runs}.values())
+        seconds = sum(run.wall_s for run in runs)
+        events = sum(run.events for run in runs)
+        heads = ("simulated runs", "events", "memory requests", "time, one core [s]", "events/s")
+        requests, rate = sum(run.requests for run in runs), events / max(seconds, 1e-9)
+        cells = (f"{len(runs)}", f"{events:,}", f"{requests:,}", f"{seconds:.1f}", f"{rate:,.0f}")
+        return Table(heads, [cells], text_columns=0)
+
+    def sections(self, watched: Any = None) -> list[Part]:
+        """Speedups, contention, data movement, and what happens when."""
+        shown = telling_case(self.cases)
+        every = "Times are those of the sequential run; the last columns are speedups over it."
+        return [
+            Section("Speedup", _speedup_figures(self.cases, self.headline())),
+            Section("Contention in memory", _traffic_figures(shown)),
+            Section("Data movement", _cause_figures(self.cases)),
+            Section("What happens when", _timeline_figures(shown)),
+            Section("Every sub-layer", [every, *self.tables()]),
+        ]
+
+
+STUDY = T3Study
+run = T3Study.run
 
 
 def library_factor(baselines: Iterable[Timeline]) -> float | None:
@@ -197,40 +271,67 @@ def select(models: Iterable[str] | None = None, tps: Iterable[int] | None = None
     return cases
 
 
-def finely(options: RunOptions) -> RunOptions:
-    """The options, with memory requests of 512 B unless they say otherwise: dependent tiles wait for few bytes."""
-    return options if options.request_bytes else replace(options, request_bytes=FINE_REQUEST)
+def published_means(rows: Sequence[HeadlineRow], prefix: str = "") -> dict[str, float]:
+    """Published geometric means of speedups by overlap, of the rows whose ids begin with `prefix`."""
+    means = {}
+    for row in rows:
+        overlap, *what = row.id.removeprefix(prefix).split(".")
+        if row.id.startswith(prefix) and what == ["speedup", "geomean"] and isinstance(row.published, float):
+            means[overlap.replace("_", "-")] = row.published
+    return means
 
 
-def run(
-    models: Iterable[str] | None = None,
-    tps: Iterable[int] | None = None,
-    jobs: int = 2,
-    progress: Progress | None = None,
-    *,
-    gpu: Gpu | str = PAPER_MACHINE,
-    options: RunOptions = SUSTAINED,
-    store: Store | None = None,
-) -> T3Study:
-    """Simulate the study, or its cases of some models and degrees, on `jobs` processes.
+def telling_case(cases: Sequence[Comparison]) -> Comparison:
+    """The mid-size FC-2 in which arbitration gains most over plain T3: where contention shows if anywhere."""
+    mid_size = [case for case in cases if case.baseline.graph.ranks < LARGE_TP] or list(cases)
+    candidates = [case for case in mid_size if case.baseline.graph.labels.get("sublayer") == "fc2"] or mid_size
+    both = [case for case in candidates if {"t3", "t3-mca"} <= set(case.timelines)]
+    return max(both or candidates, key=lambda case: case["t3"].seconds / case["t3-mca"].seconds if both else 0)
 
-    `progress(done, all, what)` is called at the start and after every run. FC-1 and FC-2 of a model are the same GEMM:
-    equal graphs are simulated once, and both carry the result (its wall time, too). What `store` holds is not
-    simulated again.
-    A script that asks for more than one job calls this below `if __name__ == "__main__":`.
 
-    Raises what `select` and `weft.compare` raise.
-    """
-    begin = time.perf_counter()
-    machine = hardware.gpu(gpu)
-    cases = select(models, tps)
-    systems = {ranks: hardware.system(machine, gpus=ranks) for ranks in {graph.ranks for graph in cases}}
-    pairs = [(graph, systems[graph.ranks]) for graph in cases]
-    options = finely(options)
-    made = comparisons(pairs, OVERLAPS, options, jobs, progress, store, whole=True)
-    return T3Study(
-        dict(zip(cases, made, strict=True)),
-        machine=machine,
-        request_bytes=options.request_bytes or FINE_REQUEST,
-        wall_s=time.perf_counter() - begin,
+def _speedup_figures(cases: list[Comparison], rows: Sequence[HeadlineRow]) -> list[Figure]:
+    large = [case for case in cases if case.baseline.graph.ranks >= LARGE_TP]
+    small = [case for case in cases if case.baseline.graph.ranks < LARGE_TP]
+    groups = (("", "Mid-size models", small), ("large.", "Large models", large))
+    return [_speedup_figure(title, group, published_means(rows, prefix)) for prefix, title, group in groups if group]
+
+
+def _speedup_figure(title: str, cases: list[Comparison], published: Mapping[str, float]) -> Figure:
+    lines = "; dashed lines are the published geometric means, to be compared with the last group of bars"
+    return Figure(
+        plots.speedups(cases, published, f"{title}: how much faster than sequential?"),
+        f"{title}. Bars are simulated sub-layers{lines if published else ''}.",
     )
+
+
+def _traffic_figures(case: Comparison) -> list[Figure]:
+    runs = [case[name] for name in ("t3", "t3-mca") if name in case.timelines]
+    if not runs:
+        return []
+    alone = case.baseline.duration("gemm")
+    slower = "; ".join(f"{run.overlap} {run.duration('gemm') / alone - 1:+.1%}" for run in runs)
+    return [
+        Figure(
+            plots.traffic_over_time(runs, plots.busiest_stages(runs[0])),
+            f"{case_label(case.baseline.graph)}: DRAM traffic of a GPU. The GEMM's is blue, the reduce-scatter's warm "
+            f"and hatched. Below, the shaded stages bin by bin. The GEMM's time against alone: {slower}.",
+        )
+    ]
+
+
+def _cause_figures(cases: list[Comparison]) -> list[Figure]:
+    if "t3-mca" not in cases[0].timelines:
+        return []
+    caption = (
+        "Bytes between the memory controllers and DRAM of one GPU: left the sequential run, right t3-mca. "
+        "Reduce-scatter reads shrink most; GEMM reads shrink where outputs no longer push inputs out."
+    )
+    return [Figure(plots.traffic_by_cause(cases), caption)]
+
+
+def _timeline_figures(case: Comparison) -> list[Figure]:
+    names = [name for name in ("t3-mca", "sequential") if name in case.timelines]
+    return [
+        Figure(plots.timeline(case[name]), f"{case_label(case.baseline.graph)}. {timeline_caption(case[name])}")
+        for name in names
+    ]

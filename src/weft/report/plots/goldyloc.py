@@ -13,7 +13,7 @@ from weft.report.plots.units import Way, units_by_way
 from weft.result import Timeline
 
 if TYPE_CHECKING:
-    from weft.search.watched import Watched
+    from weft.search.degree import Watched
     from weft.studies.goldyloc import Case as GoldylocCase
     from weft.studies.goldyloc import Change
     from weft.studies.goldyloc.shares import ShareLoss

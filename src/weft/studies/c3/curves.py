@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from statistics import fmean, geometric_mean
 
 from weft.graph import Collective, Gemm
@@ -14,6 +15,8 @@ from weft.run.single import SATURATED
 from weft.run.sweep.run import Simulation
 from weft.search.tasks import Bench, Runs
 from weft.studies.c3.scenarios import Scenario
+from weft.studies.headline import Measured
+from weft.units import format_bytes
 
 KIB, MIB = 1 << 10, 1 << 20
 LOST = (0, 8, 16, 32, 64, 96, 128)
@@ -56,6 +59,22 @@ class Curves:
         ]
         return fmean(found) - 1 if found else None
 
+    def figures(self) -> Iterator[Measured]:
+        """The claims that are made of the curves."""
+        for bound, lost in (("compute", 32), ("compute", 64), ("memory", 8)):
+            slower, count = self.mean_slowdown(bound, lost), self.gemms(bound)
+            if slower is not None:
+                words = {"count": count, "s": "s" * (count != 1)}
+                yield Measured(f"c3.gemm_slowdown.{bound}_bound.minus{lost}", slower, words)
+        for name, units in self.saturations.items():
+            yield Measured(f"c3.saturation.{name}", units, {"size": format_bytes(self.bandwidth_bytes)})
+        yield Measured("c3.dma_small_slowdown", self.small_slowdown())
+
+    @property
+    def saturations(self) -> dict[str, int]:
+        """The compute units that saturate each collective."""
+        return {name: self.saturation(name) for name in self.bandwidth}
+
     def saturation(self, collective: str) -> int:
         """The least power of two of compute units that gives a collective 95 % of its best bandwidth."""
         curve = self.bandwidth[collective]
@@ -71,10 +90,6 @@ class Curves:
         )
 
 
-Gemms = Mapping[Gemm, str | None]
-"""GEMMs and what limits each."""
-
-
 def gemms_of(scenarios: Sequence[Scenario]) -> dict[Gemm, str | None]:
     """Every GEMM once, and what limits it."""
     return {s.product: s.bound for s in reversed(scenarios)}
@@ -82,16 +97,11 @@ def gemms_of(scenarios: Sequence[Scenario]) -> dict[Gemm, str | None]:
 
 @dataclass(frozen=True)
 class CurveRuns:
-    """The runs behind the curves of a suite on a bench, those of slowdowns for `gemms`."""
+    """The runs behind the curves of a suite on a bench, those of slowdowns for `gemms`, by what limits each."""
 
     scenarios: Sequence[Scenario]
     bench: Bench
-    gemms: Gemms
-
-    @property
-    def collectives(self) -> tuple[str, ...]:
-        """Every collective of the suite, by name."""
-        return tuple(sorted({scenario.collective for scenario in self.scenarios}))
+    gemms: Mapping[Gemm, str | None]
 
     @property
     def largest(self) -> int:
@@ -99,61 +109,48 @@ class CurveRuns:
         return max(scenario.size for scenario in self.scenarios)
 
     @property
-    def sizes(self) -> list[int]:
-        """The sizes that DMA engines are compared on: none above the suite's largest, but at least one [bytes]."""
-        return [size for size in SIZES if size <= max(self.largest, SIZES[0])]
-
-    @property
     def given_bytes(self) -> int:
         """The size of the collectives whose bandwidth is compared [bytes]."""
         return min(GIVEN_BYTES, self.largest)
 
+    @cached_property
+    def every(self) -> dict[str, dict[str, dict[int, Simulation]]]:
+        """Every run: of each GEMM by the units that it loses, of each collective by those given, and by its size."""
+        names = sorted({scenario.collective for scenario in self.scenarios})
+        units, bench = self.bench.gpu.compute.compute_units, self.bench
+        # None above the suite's largest, but at least one.
+        sizes = [size for size in SIZES if size <= max(self.largest, SIZES[0])]
+
+        def moved(name: str, size: int, units: int | None) -> Simulation:
+            return bench.collective(Collective(name, size, bench.system.gpus), units)
+
+        return {
+            "gemms": {
+                str(gemm): {lost: bench.gemm(gemm, lost) for lost in LOST if lost < units} for gemm in self.gemms
+            },
+            "given": {name: {u: moved(name, self.given_bytes, u) for u in GIVEN if u < units} for name in names},
+            "cu": {name: {size: moved(name, size, None) for size in sizes} for name in names},
+            "dma": {name: {size: moved(name, size, 0) for size in sizes} for name in names},
+        }
+
     def tasks(self) -> Iterator[Simulation]:
         """What the curves need."""
-        for gemm in self.gemms:
-            yield from self._losing(gemm).values()
-        for name in self.collectives:
-            yield from self._given(name).values()
-            yield from self._sized(name, "cu").values()
-            yield from self._sized(name, "dma").values()
+        return (task for curves in self.every.values() for curve in curves.values() for task in curve.values())
 
     def curves(self, runs: Runs) -> Curves:
         """The curves from what was simulated."""
-
-        def seconds(tasks: Mapping[int, Simulation]) -> dict[int, float]:
-            return {key: runs[task].makespan for key, task in tasks.items()}
-
-        slowdown = {}
-        for gemm in self.gemms:
-            times = seconds(self._losing(gemm))
-            slowdown[str(gemm)] = {lost: time / times[0] for lost, time in times.items()}
+        seconds = {
+            what: {name: {at: runs[task].makespan for at, task in curve.items()} for name, curve in curves.items()}
+            for what, curves in self.every.items()
+        }
         size = self.given_bytes
         return Curves(
-            slowdown=slowdown,
-            boundness={str(gemm): bound for gemm, bound in self.gemms.items()},
-            bandwidth={
-                name: {units: size / time for units, time in seconds(self._given(name)).items()}
-                for name in self.collectives
+            slowdown={
+                gemm: {lost: s / curve[0] for lost, s in curve.items()} for gemm, curve in seconds["gemms"].items()
             },
+            boundness={str(gemm): bound for gemm, bound in self.gemms.items()},
+            bandwidth={name: {u: size / s for u, s in curve.items()} for name, curve in seconds["given"].items()},
             bandwidth_bytes=size,
-            cu_s={name: seconds(self._sized(name, "cu")) for name in self.collectives},
-            dma_s={name: seconds(self._sized(name, "dma")) for name in self.collectives},
+            cu_s=seconds["cu"],
+            dma_s=seconds["dma"],
         )
-
-    def _losing(self, gemm: Gemm) -> dict[int, Simulation]:
-        """A GEMM by the compute units that it loses."""
-        return {lost: self.bench.gemm(gemm, lost) for lost in LOST if lost < self._compute_units}
-
-    def _given(self, name: str) -> dict[int, Simulation]:
-        """A collective by the compute units that it is given."""
-        op = Collective(name, self.given_bytes, self.bench.system.gpus)
-        return {units: self.bench.collective(op, units) for units in GIVEN if units < self._compute_units}
-
-    def _sized(self, name: str, driver: str) -> dict[int, Simulation]:
-        """A collective by its size."""
-        units, ranks = 0 if driver == "dma" else None, self.bench.system.gpus
-        return {size: self.bench.collective(Collective(name, size, ranks), units) for size in self.sizes}
-
-    @property
-    def _compute_units(self) -> int:
-        return self.bench.gpu.compute.compute_units

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from weft.catalog import Bytes, read_toml, translated, unknown_key
-from weft.errors import ConfigError, InputError
+from weft.catalog import Bytes
+from weft.errors import ConfigError
 from weft.graph import Collective, Gemm
 from weft.library.collectives import canonical
 from weft.lower.collectives import PUSHES
+from weft.studies.headline import declared
+from weft.studies.suites import cases_of, suite_in, suite_of
 from weft.units import Dimension, format_bytes, parse
 
+DECLARED = declared(__file__)
 Bound = Literal["compute", "memory"]
 """What limits a GEMM on a whole GPU."""
 Kind = Literal["G-long", "GC-equal", "C-long"]
@@ -39,6 +42,12 @@ class Scenario(BaseModel):
     collective: str
     size: Bytes
     kind: Kind | None = Field(default=None, alias="class")
+
+    @field_validator("size", mode="before")
+    @classmethod
+    def _with_its_unit(cls, size: Any) -> Any:
+        parse(str(size), Dimension.BYTES)
+        return size
 
     @property
     def product(self) -> Gemm:
@@ -67,50 +76,29 @@ class Suite(BaseModel):
 
 
 def declared_suite() -> Suite:
-    """The suite of `weft study c3`: 30 scenarios, as declared in scenarios.toml."""
-    return _suite(read_toml(files(__package__) / "scenarios.toml"), "scenarios.toml")
+    """The suite of `weft study c3`: 30 scenarios."""
+    return _suite(DECLARED.cases, "scenarios.toml")
 
 
 def load_suite(path: str | Path) -> Suite:
-    """The suite in a TOML file of the form of scenarios.toml.
-
-    Raises InputError for a file that cannot be read, ConfigError for one that breaks a rule: it names the scenario.
-    """
-    return _suite(read_toml(Path(path)), str(path))
+    """The suite in a TOML file of the form of the declared cases; errors of `suite_in` name the scenario."""
+    return suite_in(path, _suite)
 
 
-def _suite(content: dict[str, Any], file: str) -> Suite:
-    rows = content.pop("scenario", None)
-    if not isinstance(rows, list) or not rows:
+def _suite(content: Mapping[str, Any], file: str) -> Suite:
+    rows = content.get("scenario")
+    if not isinstance(rows, list | tuple) or not rows:
         raise ConfigError("there is no scenario; add one below a line [[scenario]]", file)
     if len(rows) > MOST:
         raise ConfigError(f"there are {len(rows)} scenarios; a suite may have {MOST}", file)
-    for key in content:
-        if key not in ("title", "rule"):
-            raise unknown_key(key, ("title", "rule", "scenario"), file)
-    scenarios = tuple(_scenario(row, number, file) for number, row in enumerate(rows, start=1))
-    try:
-        return Suite(**content, scenarios=scenarios)
-    except ValidationError as error:
-        raise translated(error, ("title", "rule"), file) from None
+    scenarios = cases_of(Scenario, rows, f"{file}: scenario", _checked)
+    return suite_of(Suite, content, {"scenario": scenarios}, file, scenarios=scenarios)
 
 
-def _scenario(row: Any, number: int, file: str) -> Scenario:
-    """A scenario whose every part can be simulated; errors name it by its number in the file."""
-    place = f"{file}: scenario {number}"
-    known = [field.alias or name for name, field in Scenario.model_fields.items()]
-    if not isinstance(row, dict):
-        raise ConfigError(f"this must be a table of values, not {row!r}", place)
-    try:
-        if "size" in row:
-            parse(str(row["size"]), Dimension.BYTES)
-        scenario = Scenario(**row)
-        _ = scenario.product
-        collective = canonical(scenario.collective)
-    except ValidationError as error:
-        raise translated(error, known, place) from None
-    except InputError as error:
-        raise ConfigError(str(error), place) from None
+def _checked(scenario: Scenario, place: str) -> Scenario:
+    """A scenario whose every part can be simulated, its collective by its usual name."""
+    _ = scenario.product
+    collective = canonical(scenario.collective)
     if collective not in PUSHES:
         raise ConfigError(
             f"{collective} has to add, which DMA engines cannot, so that not every strategy can drive it; "

@@ -9,43 +9,32 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import fmean
+from typing import Any
 
-from weft import hardware
-from weft.hardware import Gpu, System
-from weft.options import SUSTAINED, RunOptions
+from weft.hardware import System
 from weft.result.metrics import ideal_speedup, share_of_ideal
-from weft.run.sweep import Progress, Store
 from weft.run.sweep.run import Simulation
 from weft.schedule import SHARING, Sharing
 from weft.search.perturb import UNITS, Move, Sensitivity, moves, option_move, perturb, sharing_values
-from weft.search.tasks import Bench, Jobs, Runs
+from weft.search.tasks import Runs
 from weft.studies.c3.candidates import DTYPE
 from weft.studies.c3.runs import ScenarioRuns
-from weft.studies.c3.scenarios import Scenario, Suite, declared_suite
-from weft.studies.c3.study import PUBLISHED_GPU, RANKS, SATURATION
+from weft.studies.c3.scenarios import DECLARED, Scenario, Suite
+from weft.studies.headline import Conditions
+
+SATURATION: Mapping[str, Any] = {
+    name: DECLARED.claims[f"c3.saturation.{name}"].published for name in ("all_gather", "all_to_all")
+}
+"""Published compute units that saturate a collective."""
 
 
-def run(
-    suite: Suite | None = None,
-    jobs: int = 2,
-    progress: Progress | None = None,
-    *,
-    gpu: Gpu | str = PUBLISHED_GPU,
-    ranks: int = RANKS,
-    options: RunOptions = SUSTAINED,
-    store: Store | None = None,
-) -> Sensitivity:
-    """Move the machine's assumed values, the clock and the collective's compute units; arguments as of the study.
-
-    Raises what the simulations raise.
-    """
-    machine = hardware.gpu(gpu)
-    bench = Bench.of(machine, ranks, options)
-    chosen = [ScenarioRuns(one, bench) for one in representatives((suite or declared_suite()).scenarios)]
+def moved(at: Conditions, suite: Suite, ranks: int) -> Sensitivity:
+    """Move the machine's assumed values, the clock and the collective's units; raises what the simulations raise."""
+    bench = at.bench(ranks)
+    chosen = [ScenarioRuns(one, bench) for one in representatives(suite.scenarios)]
     tasks = (task for one in chosen for task in _tasks(one).values())
-    rows = perturb(tasks, _moves(bench.system), partial(_shares, chosen), Jobs(jobs, store, progress))
-    titles = [one.scenario.title for one in chosen]
-    return Sensitivity("c3", titles, rows, dict.fromkeys(SHARING, ".0%"))
+    rows = perturb(tasks, _moves(bench.system), partial(_shares, chosen), at.jobs)
+    return Sensitivity("c3", [one.scenario.title for one in chosen], rows, dict.fromkeys(SHARING, ".0%"))
 
 
 def representatives(scenarios: Sequence[Scenario]) -> list[Scenario]:

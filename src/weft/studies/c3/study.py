@@ -6,50 +6,52 @@ Engines", ISPASS 2025, arXiv:2412.14335.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from weft import hardware
 from weft.graph import Collective, Gemm
 from weft.hardware import Gpu
-from weft.lower.machine import default_request_bytes
-from weft.options import SUSTAINED, RunOptions
-from weft.result import Comparison
+from weft.options import RunOptions
+from weft.report import plots
+from weft.report.page import Figure, Part, Section
+from weft.report.tables import Table, percent, us
+from weft.result import Comparison, CoRun
 from weft.result.metrics import CLASSES, class_of, ideal_speedup, share_of_ideal
-from weft.run.sweep import Progress, Store
-from weft.run.sweep.run import Simulation, timelines
+from weft.result.timeline import REASONS
+from weft.run import compare
+from weft.run.sweep import Progress
+from weft.run.sweep.run import Simulation
 from weft.schedule import SHARING
 from weft.search import SlowdownTables, tables_for
 from weft.search.heuristics import case_of, forecasts, plainest
+from weft.search.perturb import Sensitivity
 from weft.search.tasks import Bench, Runs
 from weft.studies.c3.candidates import DTYPE, candidates
 from weft.studies.c3.curves import CurveRuns, Curves, gemms_of
 from weft.studies.c3.runs import ScenarioRuns
-from weft.studies.c3.scenarios import Scenario, Suite, declared_suite
-from weft.studies.headline import Claim, HeadlineRow, PaperStudy, rows
+from weft.studies.c3.scenarios import DECLARED, Scenario, Suite, declared_suite, load_suite
+from weft.studies.headline import RANKS as RANKS_OPTION
+from weft.studies.headline import Conditions, Measured, Option, PaperStudy
 from weft.units import format_bytes
 
-PUBLISHED_GPU = "mi300x"
-"""The GPU that the published figures hold for, eight of them."""
 RANKS = 8
-SHARES: Mapping[str, float] = {
-    "streams": 0.21,
-    "priority": 0.42,
-    "partition": 0.41,
-    "priority-partition": 0.42,
-    "dma": 0.66,
-    "dma-partition": 0.72,
-}
-"""Published mean shares of the ideal speedup, by strategy."""
-SATURATION: Mapping[str, int] = {"all_gather": 32, "all_to_all": 64}
-"""Published compute units that saturate a collective."""
+"""GPUs that the published figures hold for."""
+IDS: Mapping[str, str] = {name: f"c3.{'base' if name == 'streams' else name.replace('-', '_')}" for name in SHARING}
+"""The claim of each strategy: its mean share of the ideal speedup."""
 FAST_GPU = "mi355x"
 SQUARE = Gemm(16384, 16384, 16384, "bf16")
 GATHERED = Collective("all_gather", 1 << 30, RANKS)
 """The published run on eight MI355X: this GEMM beside an all-gather of 128 MiB per GPU [bytes of the whole buffer]."""
+
+
+SHOWN = ("streams", "priority", "partition", "dma")
+"""Strategies whose pictures of who held which unit differ."""
+_CLASSED = "G-long: the GEMM takes more than 1.15 times as long as the collective; C-long: the reverse."
+_WAITS = "Slowdowns of every scenario under every strategy, and where its time goes"
+_HEADS = ("GEMM", "beside", "class", "GEMM [µs]", "collective [µs]", "ideal")
 
 
 class Way(NamedTuple):
@@ -185,9 +187,17 @@ class C3Study(PaperStudy):
     one core [s].
     """
 
-    NAME = "c3"
-    PAPER = "ISPASS 2025, arXiv:2412.14335"
-    PAPER_GPU = PUBLISHED_GPU
+    DECLARED = DECLARED
+    OPTIONS = (
+        Option(
+            "--scenarios",
+            "suite",
+            "file",
+            "FILE",
+            "A TOML file with scenarios of your own, not the declared ones.",
+        ),
+        RANKS_OPTION,
+    )
 
     suite: Suite
     cases: Sequence[Case]
@@ -197,6 +207,51 @@ class C3Study(PaperStudy):
     runs: int
     events: int
     simulated_s: float
+
+    @classmethod
+    def simulated(
+        cls, at: Conditions, suite: Suite | Path | None = None, ranks: int = RANKS, heuristics: bool = True
+    ) -> dict[str, Any]:
+        """The cases of a suite, or of that in a file (None: the declared one), on `ranks` GPUs, and the curves.
+
+        With `heuristics` these are judged by the best of the search, which takes the machine's slowdown tables. Raises
+        what the simulations raise.
+        """
+        suite, bench, jobs = _suite_of(suite), at.bench(ranks), at.jobs
+        whole = at.gpu.name == DECLARED.gpu and suite == declared_suite()
+        gemms = {**gemms_of(suite.scenarios), **(_rule_gemms(at.gpu) if whole else {})}
+        scenarios = [ScenarioRuns(scenario, bench) for scenario in suite.scenarios]
+        curve_runs = CurveRuns(suite.scenarios, bench, gemms)
+        square = _square_runs() if whole else {}
+        first = (*(task for one in scenarios for task in one.tasks()), *curve_runs.tasks(), *square.values())
+        runs = dict(jobs.run(first))
+        curves = curve_runs.curves(runs)
+        saturation = curves.saturations
+        chosen: dict[ScenarioRuns, Chosen] = {}
+        if heuristics:
+            sweep: dict[str, Any] = {"jobs": jobs.count, "progress": jobs.progress, "store": jobs.store}
+            tables = tables_for(bench.system, options=bench.options, ranks=ranks, **sweep)
+            chosen = {one: _chosen(one, tables, runs) for one in scenarios}
+        rest = [one.as_published(name, saturation) for one in scenarios for name in SHARING]
+        rest += [one.both(*way) for one in scenarios for way in chosen.get(one, ())]
+        runs |= jobs.run(task for task in rest if task not in runs)
+        return {
+            "suite": suite,
+            "cases": [_case(one, runs, saturation, chosen.get(one, ())) for one in scenarios],
+            "curves": curves,
+            "square": _square(square, runs) if whole else None,
+            "ranks": ranks,
+            "runs": len(runs),
+            "events": sum(run.events for run in runs.values()),
+            "simulated_s": sum(run.wall_s for run in runs.values()),
+        }
+
+    @classmethod
+    def moved(cls, at: Conditions, suite: Suite | Path | None = None, ranks: int = RANKS) -> Sensitivity:
+        """What the shares of the ideal become where assumed values, the clock and the units set apart move."""
+        from weft.studies.c3.sensitivity import moved
+
+        return moved(at, _suite_of(suite), ranks)
 
     def _other_than_published(self) -> str:
         if self.ranks != RANKS:
@@ -224,15 +279,24 @@ class C3Study(PaperStudy):
         found = [case.share(strategy) for case in self.cases if kind in (None, case.kind)]
         return fmean(found) if found else None
 
-    def headline(self) -> list[HeadlineRow]:
-        """Weft's figures, beside the published ones where those hold."""
-        cases = dict(enumerate(self.cases))
-        return [
-            *rows(_CASE_CLAIMS, cases, self.comparable),
-            *rows(_curve_claims(self.curves), {"curves": self.curves}, self.comparable),
-            *rows(_LOSS_CLAIMS, cases),
-            *rows(_SQUARE_CLAIMS, {} if self.square is None else {"square": self.square}),
-        ]
+    def figures(self) -> Iterator[Measured]:
+        """Shares of the ideal, the curves' figures, what the heuristics lose, and the run on another machine."""
+        for name, id_ in IDS.items():
+            yield Measured(id_, fmean(case.share(name) for case in self.cases))
+        yield Measured("c3.max_speedup", max(case.speedup(name) for case in self.cases for name in case.strategies))
+        yield from self.curves.figures()
+        for id_, losses in (
+            ("c3.heuristic_loss", [case.heuristic_loss for case in self.cases]),
+            ("c3.heuristic_loss_cu", [case.heuristic_loss_cu for case in self.cases]),
+            ("c3.always_dma_loss", [case.dma_loss for case in self.cases]),
+        ):
+            known = [loss for loss in losses if loss is not None]
+            if known:
+                yield Measured(id_, fmean(known))
+        # Frameworks launch the collective before the GEMM that hides it, as "priority" does, not as "streams" does.
+        for id_, strategy in (("dma", "dma"), ("cu", "priority"), ("cu_gemm_first", "streams")):
+            if self.square is not None:
+                yield Measured(f"c3.mi355x.{id_}", self.square[strategy], always=True)
 
     def own(self) -> dict[str, Any]:
         """Every case and the curves as plain data."""
@@ -247,129 +311,134 @@ class C3Study(PaperStudy):
             "curves": asdict(self.curves),
         }
 
+    @property
+    def shown(self) -> Case:
+        """The case that is drawn: the shortest of those with times alike and a compute-bound GEMM, if any."""
+        return min(self.cases, key=lambda c: (c.kind != "GC-equal", c.scenario.bound == "memory", c.serial_s))
 
-def _mean(measure: Callable[[Case], float | None]) -> Callable[[Sequence[Case]], float | None]:
-    """The mean over the cases that have such a figure; None without any."""
+    def watch(self, progress: Progress | None = None) -> dict[str, CoRun]:
+        """The shown scenario once more under each strategy whose picture differs, its units as published."""
+        bench = Bench.of(self.machine, self.ranks, RunOptions(request_bytes=self.request_bytes))
+        one = ScenarioRuns(self.shown.scenario, bench)
+        if progress is not None:
+            progress(0, 1, "who held which unit")
+        overlaps = [one.as_published(name, self.curves.saturations).overlap for name in SHOWN]
+        made = compare(one.both("streams").graph, bench.system, overlaps, bench.options)
+        return {name: made.corun(name) for name in SHOWN}
 
-    def mean(cases: Sequence[Case]) -> float | None:
-        known = [value for value in map(measure, cases) if value is not None]
-        return fmean(known) if known else None
+    def tables(self) -> list[Table]:
+        """Every scenario under every strategy, and the means by class."""
+        return [self._scenario_table(), self._class_table()]
 
-    return mean
+    @property
+    def lead(self) -> str:
+        """What was run, and where."""
+        return f"{self.suite.title}: {len(self.cases)} scenarios on {self.ranks} × {self.gpu}."
+
+    @property
+    def work(self) -> str:
+        """How much was simulated."""
+        return f"{self.runs} runs of {self.events:,} events in {self.simulated_s:.0f} s of one core."
+
+    def sections(self, watched: Mapping[str, CoRun] | None = None) -> list[Part]:
+        """Shares of the ideal, what both cost each other and why, who held which unit, and every scenario."""
+        cases, curves = self.cases, self.curves
+        shares = Figure(
+            plots.c3.shares(cases, self._published()),
+            "Serial execution with the collective on compute units is 0 %, hiding the shorter of both for nothing 100 "
+            "%. Where the collective is the longer one, faster DMA engines may exceed it.",
+        )
+        slowdowns = Figure(
+            plots.c3.slowdowns(cases),
+            "A dot per scenario. To the right the GEMM suffers, upwards the collective does; a collective that waits "
+            "for the GEMM to leave compute units free lies far up.",
+        )
+        units = Figure(
+            plots.c3.compute_unit_curves(curves.slowdown, curves.boundness, curves.bandwidth),
+            "Left: thin lines are single GEMMs, whose tiles come in waves. Right: a workgroup has only so many bytes "
+            "on their way, so that few of them do not fill the links.",
+        )
+        drivers = Figure(
+            plots.c3.drivers(curves.cu_s, curves.dma_s),
+            "Below 1 the engines are faster. Small collectives pay for the host, which enqueues a copy per peer and "
+            "waits for their completion.",
+        )
+        every = (
+            "Share of the ideal under each strategy, with compute units as published; ideal and fastest of all that "
+            "was searched as speedups over serial execution."
+        )
+        longest = (
+            "What a workgroup does or waits for longest, all that run in its place added up; copies by DMA engines "
+            "have no workgroups. Slowdowns are over the time alone, by compute units."
+        )
+        return [
+            Section("How much of the ideal", [shares]),
+            Section("What each costs the other", [slowdowns]),
+            Section("Why", [units, drivers]),
+            _timelines(watched or {}, self.shown.scenario.title),
+            Section("Mean share of the ideal by class", [_CLASSED, self._class_table()]),
+            Section("Every scenario", [every, self._share_table()]),
+            Section(_WAITS, [longest, self._wait_table()], folded=True),
+            Section("How the scenarios were chosen", [self.suite.rule] if self.suite.rule else []),
+        ]
+
+    def _published(self) -> dict[str, float]:
+        """Published shares by strategy."""
+        known = {row.id: row.published for row in self.headline() if isinstance(row.published, float)}
+        return {name: known[id_] for name, id_ in IDS.items() if id_ in known and name in self.cases[0].strategies}
+
+    def _class_table(self) -> Table:
+        """The mean share of the ideal of each strategy, by class."""
+        names = self.cases[0].strategies
+        rows = [(name, *(percent(self.share(name, kind)) for kind in (None, *CLASSES))) for name in names]
+        heads = ("strategy", "all", *(f"{kind}: {words}" for kind, words in CLASSES.items()))
+        return Table(heads, rows, title="Mean share of the ideal speedup")
+
+    def _scenario_table(self) -> Table:
+        """Every scenario: times alone, the ideal, and every strategy's speedup over serial execution."""
+        names = self.cases[0].strategies
+        rows = [(*_times(case), *(f"{case.speedup(name):.2f}" for name in names), _best(case)) for case in self.cases]
+        heads = (*_HEADS, *names, "best")
+        title = f"{self.suite.title}: {self.ranks} x {self.gpu}, times alone, speedups over serial execution"
+        return Table(heads, rows, text_columns=3, title=title, prose=1)
+
+    def _share_table(self) -> Table:
+        """Every scenario: times alone, the ideal, and every strategy's share of it."""
+        names = self.cases[0].strategies
+        rows = [
+            (
+                *_times(case),
+                *(percent(case.share(name)) for name in names),
+                f"{case.serial_s / case.best.seconds:.2f}, {_best(case)}",
+            )
+            for case in self.cases
+        ]
+        return Table((*_HEADS, *names, "fastest"), rows, text_columns=3)
+
+    def _wait_table(self) -> Table:
+        """Every scenario and strategy: where most of the time of a workgroup of each went, and slowdowns."""
+        rows = [
+            (
+                case.scenario.layer,
+                *_name(case),
+                name,
+                *(_longest(run.waits(operator)) for operator in ("gemm", case.scenario.collective)),
+                f"{case.gemm_slowdown(name):.2f}×",
+                f"{case.collective_slowdown(name):.2f}×",
+            )
+            for case in self.cases
+            for name, run in case.comparison.timelines.items()
+        ]
+        heads = ("layer", "GEMM", "beside", "strategy", "GEMM: most of its time", "collective: most of its time")
+        return Table((*heads, "GEMM", "collective"), rows, text_columns=len(heads))
 
 
-def _share(strategy: str) -> Callable[[Case], float]:
-    return lambda case: case.share(strategy)
+STUDY = C3Study
+run = C3Study.run
 
 
-def _figure_id(strategy: str) -> str:
-    """What figures call a strategy."""
-    return f"c3.{'base' if strategy == 'streams' else strategy.replace('-', '_')}"
-
-
-_CASE_CLAIMS: tuple[Claim[Case], ...] = (
-    *(Claim(_figure_id(name), f"{SHARING[name].title}, mean share of the ideal", published, "share",
-            _mean(_share(name))) for name, published in SHARES.items()),
-    Claim("c3.max_speedup", "largest speedup", 1.67, "ratio",
-          lambda cases: max(case.speedup(name) for case in cases for name in case.strategies)),
-)  # fmt: skip
-_LOSS = "longer than the best by"
-_LOSS_CLAIMS: tuple[Claim[Case], ...] = (
-    Claim("c3.heuristic_loss", f"the heuristics' choice, {_LOSS}", None, "fraction",
-          _mean(lambda case: case.heuristic_loss)),
-    Claim("c3.heuristic_loss_cu", f"the heuristics' choice, without DMA for it and the best, {_LOSS}", None, "fraction",
-          _mean(lambda case: case.heuristic_loss_cu)),
-    Claim("c3.always_dma_loss", f"plain DMA engines always, {_LOSS}", None, "fraction",
-          _mean(lambda case: case.dma_loss)),
-)  # fmt: skip
-"""How far choices stay behind the best of the search."""
-_ON_FAST = f"16384^3 beside 1 GiB all-gather on 8 x {FAST_GPU}, by"
-_SQUARE_CLAIMS: tuple[Claim[Mapping[str, float]], ...] = (
-    Claim("c3.mi355x.dma", f"{_ON_FAST} DMA", 1.41, "ratio", lambda found: found[0]["dma"]),
-    Claim("c3.mi355x.cu", f"{_ON_FAST} CU, launched before the GEMM", 1.23, "ratio",
-          lambda found: found[0]["priority"]),
-    Claim("c3.mi355x.cu_gemm_first", f"{_ON_FAST} CU, launched after the GEMM", None, "ratio",
-          lambda found: found[0]["streams"]),
-)  # fmt: skip
-"""Frameworks launch the collective before the GEMM that hides it, as `priority` does; `streams` is the other order."""
-_SLOWDOWNS: tuple[tuple[str, int, float | tuple[float, float]], ...] = (
-    ("compute", 32, 0.17),
-    ("compute", 64, 0.27),
-    ("memory", 8, (-0.10, 0.0)),
-)
-"""Published changes of GEMMs' times by boundness and compute units lost."""
-
-
-def _curve_claims(curves: Curves) -> Iterator[Claim[Curves]]:
-    """Slowdowns, saturation, and small collectives by DMA engines."""
-    for bound, lost, published in _SLOWDOWNS:
-        count = curves.gemms(bound)
-        what = f"{count} {bound}-bound GEMM{'s' * (count != 1)} with {lost} CUs less, longer by"
-        id_, slower = f"c3.gemm_slowdown.{bound}_bound.minus{lost}", curves.mean_slowdown(bound, lost)
-        yield Claim(id_, what, published, "fraction", _constant(slower))
-    for name in curves.bandwidth:
-        what = f"{name} of {format_bytes(curves.bandwidth_bytes)} saturates at"
-        units = _constant(curves.saturation(name))
-        yield Claim(f"c3.saturation.{name}", what, SATURATION[name], "CUs", units)
-    what = "collectives below 32 MB, by DMA over by CU (geomean over sizes and kinds)"
-    yield Claim("c3.dma_small_slowdown", what, 4, "ratio", _constant(curves.small_slowdown()))
-
-
-def _constant(value: float | None) -> Callable[[Sequence[Curves]], float | None]:
-    return lambda _: value
-
-
-def run(
-    suite: Suite | None = None,
-    jobs: int = 2,
-    progress: Progress | None = None,
-    *,
-    gpu: Gpu | str = PUBLISHED_GPU,
-    ranks: int = RANKS,
-    options: RunOptions = SUSTAINED,
-    store: Store | None = None,
-    heuristics: bool = True,
-) -> C3Study:
-    """Simulate a suite (None: the declared one) on `ranks` GPUs, with `jobs` processes.
-
-    `options.request_bytes` suits the GPU unless given. With `heuristics` these are judged by the best of the search,
-    which takes the machine's slowdown tables.
-    `progress(done, all, what)` is called after every run; what `store` holds is not simulated again. A script that asks
-    for more than one job calls this below `if __name__ == "__main__":`. Raises what the simulations raise.
-    """
-    begin = time.perf_counter()
-    suite = suite or declared_suite()
-    machine = hardware.gpu(gpu)
-    bench = Bench.of(machine, ranks, options)
-    whole = machine.name == PUBLISHED_GPU and suite == declared_suite()
-    gemms = {**gemms_of(suite.scenarios), **(_rule_gemms(machine) if whole else {})}
-    scenarios = [ScenarioRuns(scenario, bench) for scenario in suite.scenarios]
-    curve_runs = CurveRuns(suite.scenarios, bench, gemms)
-    square = _square_runs() if whole else {}
-    first = (*(task for one in scenarios for task in one.tasks()), *curve_runs.tasks(), *square.values())
-    runs = timelines(first, jobs, progress, store)
-    curves = curve_runs.curves(runs)
-    saturation = {name: curves.saturation(name) for name in curves.bandwidth}
-    chosen: dict[ScenarioRuns, Chosen] = {}
-    if heuristics:
-        tables = tables_for(bench.system, options=bench.options, ranks=ranks, jobs=jobs, progress=progress, store=store)
-        chosen = {one: _chosen(one, tables, runs) for one in scenarios}
-    rest = [one.as_published(name, saturation) for one in scenarios for name in SHARING]
-    rest += [one.both(*way) for one in scenarios for way in chosen.get(one, ())]
-    runs |= timelines([task for task in rest if task not in runs], jobs, progress, store)
-    return C3Study(
-        suite=suite,
-        cases=[_case(one, runs, saturation, chosen.get(one, ())) for one in scenarios],
-        curves=curves,
-        square=_square(square, runs) if whole else None,
-        machine=machine,
-        ranks=ranks,
-        request_bytes=options.request_bytes or default_request_bytes(machine),
-        runs=len(runs),
-        events=sum(run.events for run in runs.values()),
-        simulated_s=sum(run.wall_s for run in runs.values()),
-        wall_s=time.perf_counter() - begin,
-    )
+def _suite_of(given: Suite | Path | None) -> Suite:
+    return load_suite(given) if isinstance(given, Path) else given or declared_suite()
 
 
 def _rule_gemms(gpu: Gpu) -> dict[Gemm, str | None]:
@@ -420,3 +489,43 @@ def _square(tasks: Mapping[str, Simulation], runs: Runs) -> dict[str, float]:
     seconds = {name: runs[task].makespan for name, task in tasks.items()}
     serial = seconds.pop("gemm") + seconds.pop("collective")
     return {name: serial / time for name, time in seconds.items()}
+
+
+def _timelines(runs: Mapping[str, CoRun], drawn: str) -> Section:
+    """Who held which compute unit under each strategy."""
+    until = max((run.makespan for run in runs.values()), default=None)
+    said = (
+        f"One scenario, {drawn}, on one of the GPUs; both are launched at 0. Above, when each kernel ran and when it "
+        "waited for compute units; below, a line per compute unit, white where it was idle."
+    )
+    figures = [Figure(plots.held_units(run, until), _seen(name, run)) for name, run in runs.items()]
+    return Section("Who held which compute unit", [said, *figures] if figures else [])
+
+
+def _seen(name: str, run: CoRun) -> str:
+    """What to see in a strategy's picture."""
+    ends = ", ".join(
+        f"the {what} ends at {us(loop.end, 0)} µs ({loop.end / loop.alone:.2f} × its time alone)"
+        for what, loop in (("GEMM", run.gemm), ("collective", run.collective))
+    )
+    apart = "" if run.apart is None else f", {run.apart} compute units apart"
+    return f"{name}{apart}: {ends}; {percent(run.share_of_ideal)} of the ideal."
+
+
+def _name(case: Case) -> tuple[str, str]:
+    one = case.scenario
+    return "×".join(map(str, one.gemm)), f"{one.collective} {format_bytes(one.size, 4)}"
+
+
+def _best(case: Case) -> str:
+    return case.best.strategy if case.best.units is None else f"{case.best.strategy} {case.best.units}"
+
+
+def _times(case: Case) -> tuple[str, ...]:
+    return *_name(case), case.kind, us(case.gemm_s, 0), us(case.collective_s, 0), f"{case.ideal:.2f}"
+
+
+def _longest(waits: Mapping[str, float]) -> str:
+    """Where most of the time went, in words: the two longest."""
+    longest = sorted(waits.items(), key=lambda item: -item[1])[:2]
+    return ", ".join(f"{REASONS[why]} {us(s, 0)}\N{NO-BREAK SPACE}µs" for why, s in longest if s > 0)

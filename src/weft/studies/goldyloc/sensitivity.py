@@ -10,39 +10,24 @@ from dataclasses import replace
 from itertools import chain
 from statistics import geometric_mean
 
-from weft import hardware
 from weft.graph import Gemm, gemm_queue
-from weft.hardware import Gpu
-from weft.options import SUSTAINED, RunOptions
-from weft.run.sweep import Progress, Store
 from weft.run.sweep.run import Simulation
 from weft.search.degree import DEFAULT
 from weft.search.perturb import Move, Sensitivity, gemm_values, moves, option_move, perturb
-from weft.search.tasks import Bench, Jobs, Runs
-from weft.studies.goldyloc.study import PUBLISHED_GPU, solve
-from weft.studies.goldyloc.suite import Suite, declared_suite
+from weft.search.tasks import Bench, Runs
+from weft.studies.goldyloc.study import solve
+from weft.studies.goldyloc.suite import Suite
+from weft.studies.headline import Conditions
 
 FIGURES = ("over default", "over sequential", "default over sequential")
 HARDWARE_QUEUES = 4
 """Hardware queues that ROCm's HIP runtime spreads streams over unless told otherwise (GPU_MAX_HW_QUEUES)."""
 
 
-def run(
-    suite: Suite | None = None,
-    jobs: int = 1,
-    progress: Progress | None = None,
-    *,
-    gpu: Gpu | None = None,
-    options: RunOptions = SUSTAINED,
-    store: Store | None = None,
-) -> Sensitivity:
-    """Move the machine's assumed values, its clock and its queues; arguments as of the study.
-
-    Raises what the simulations raise.
-    """
-    bench = Bench.of(hardware.gpu(gpu or PUBLISHED_GPU), options=options)
-    own = Jobs(jobs, store, progress)
-    cases, *_ = solve((suite or declared_suite()).longest(), bench, own)
+def moved(at: Conditions, suite: Suite) -> Sensitivity:
+    """Move the machine's assumed values, its clock and its queues; raises what the simulations raise."""
+    bench = at.bench()
+    cases, *_ = solve(suite.longest(), bench, at.jobs)
 
     def figures(runs: Runs) -> Mapping[str, float]:
         gains = zip(*(case.plans.gains(runs) for case in cases), strict=True)
@@ -50,7 +35,7 @@ def run(
 
     dtypes = sorted({gemm.dtype for case in cases for gemm in case.judged.queue.gemms})
     tasks = chain.from_iterable(case.plans for case in cases)
-    rows = perturb(tasks, _moves(bench, dtypes), figures, own)
+    rows = perturb(tasks, _moves(bench, dtypes), figures, at.jobs)
     return Sensitivity("goldyloc", tuple(case.title for case in cases), rows, dict.fromkeys(FIGURES, ".2f"))
 
 

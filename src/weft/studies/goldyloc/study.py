@@ -6,34 +6,29 @@ Concurrency", ACM TACO 2025, arXiv:2409.02227.
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from operator import attrgetter
+from pathlib import Path
 from statistics import fmean, geometric_mean
 from typing import Any
 
-from weft import hardware
 from weft.graph import Gemm
-from weft.hardware import Gpu
 from weft.kernels import GemmTiling
-from weft.lower.machine import default_request_bytes
-from weft.options import SUSTAINED, RunOptions
+from weft.report import plots
+from weft.report.page import Figure, Part, Section
+from weft.report.tables import Table, us
+from weft.report.tune import held_figure
 from weft.result import Timeline
-from weft.run.sweep import Progress, Store
-from weft.search.degree import Judged, Plans, asked_degrees, judge, needed, plans
+from weft.run.sweep import Progress
+from weft.search.degree import Judged, Plans, Watched, asked_degrees, judge, needed, plans, watched
 from weft.search.kernels import DEGREES, GoKernels, tune
+from weft.search.perturb import Sensitivity
 from weft.search.predictor import Example, Predictor, example, features, train, train_without
 from weft.search.tasks import Bench, Jobs, Runs, drained
-from weft.search.watched import Watched, watched
 from weft.studies.goldyloc.shares import ShareLosses, share_losses, share_runs
-from weft.studies.goldyloc.suite import Entry, Mixed, Suite, declared_suite
-from weft.studies.headline import Claim, HeadlineRow, PaperStudy, rows
-
-Measure = Callable[[Sequence["Case"]], float]
-PUBLISHED_GPU = "mi100"
-"""The GPU that the published figures hold for."""
+from weft.studies.goldyloc.suite import DECLARED, Entry, Mixed, Suite, declared_suite, load_suite
+from weft.studies.headline import Conditions, Measured, Option, PaperStudy
 
 
 @dataclass(frozen=True)
@@ -70,6 +65,11 @@ class Case:
         return self.judged.sequential / self.goldyloc
 
     @property
+    def default_over_sequential(self) -> float:
+        """How many times faster default concurrency is than one after another."""
+        return self.judged.sequential / self.judged.default
+
+    @property
     def of_oracle(self) -> float:
         """Share of the oracle's performance."""
         return self.judged.oracle / self.goldyloc
@@ -99,57 +99,6 @@ class Case:
             "over_sequential": self.over_sequential,
             "of_oracle": self.of_oracle,
         }
-
-
-def _largest(name: str) -> Measure:
-    return lambda cases: max(getattr(case, name) for case in cases)
-
-
-def _mean(of: Callable[[Case], float]) -> Measure:
-    return lambda cases: geometric_mean(of(case) for case in cases)
-
-
-CLAIMS: tuple[Claim[Case], ...] = (
-    *(
-        Claim(f"goldyloc.over_{name}.{id_}", f"GOLDYLOC over {what}, {how}", published, "ratio", measure)
-        for name, what, geomean, largest in (
-            ("default", "default concurrency", 1.18, 2.0),
-            ("sequential", "one after another", 1.43, 2.5),
-        )
-        for id_, how, published, measure in (
-            ("geomean", "geomean", geomean, _mean(attrgetter(f"over_{name}"))),
-            ("max", "largest", largest, _largest(f"over_{name}")),
-        )
-    ),
-    Claim(
-        "goldyloc.default_over_sequential.geomean",
-        "default concurrency over one after another, geomean",
-        1.43 / 1.18,
-        "ratio",
-        _mean(lambda case: case.judged.sequential / case.judged.default),
-    ),
-    Claim(
-        "goldyloc.of_oracle",
-        "share of the oracle's performance, unseen networks",
-        None,
-        "share",
-        _mean(attrgetter("of_oracle")),
-    ),
-)
-"""The abstract's figures, and what else is taken over all queues."""
-
-
-def _loss_claims(other: str) -> tuple[Claim[ShareLosses], ...]:
-    """An independent measurement of nine GEMMs in bf16 on a GPU of 188 multiprocessors: medians, tiles that change."""
-    kept = "the whole GPU's best kernel on"
-    return (
-        Claim("goldyloc.loss_on_half", f"{kept} half of the CUs, median loss{other}", 0.091, "fraction",
-              lambda found: found[0].median(2)),
-        Claim("goldyloc.loss_on_quarter", f"{kept} a quarter of the CUs, median loss{other}", 0.123, "fraction",
-              lambda found: found[0].median(4)),
-        Claim("goldyloc.changed_tiles", f"GEMMs whose best tile changes there{other}", 8 / 9, "share",
-              lambda found: found[0].changed),
-    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -208,9 +157,10 @@ class GoldylocStudy(PaperStudy):
     `predictor` has seen the whole suite; cases were judged by ones that had not seen their network.
     """
 
-    NAME = "goldyloc"
-    PAPER = "ACM TACO 2025, arXiv:2409.02227"
-    PAPER_GPU = PUBLISHED_GPU
+    DECLARED = DECLARED
+    OPTIONS = (
+        Option("--suite", "suite", "file", "FILE", "A TOML file with GEMMs of your own, not the declared ones."),
+    )
 
     suite: Suite
     cases: Sequence[Case]
@@ -220,6 +170,36 @@ class GoldylocStudy(PaperStudy):
     clock: str
     runs: int
     events: int
+
+    @classmethod
+    def simulated(cls, at: Conditions, suite: Suite | Path | None = None) -> dict[str, Any]:
+        """Every queue of a suite, or of that in a file (None: the declared one), judged, and what explains them.
+
+        Raises InputError for what cannot be simulated, such as a data type that the GPU lacks.
+        """
+        suite, bench = _suite_of(suite), at.bench()
+        # The parts of the GPU first: their runs share candidates with the kernels that are tuned next.
+        parts = at.jobs.run(share_runs(suite.shapes, bench))
+        cases, predictor, kernels, runs = solve(suite, bench, at.jobs)
+        tuned = [one for each in kernels.values() for tried in each.runs.values() for one in tried.values()]
+        everything = [*parts.values(), *tuned, *runs.values()]
+        return {
+            "suite": suite,
+            "cases": cases,
+            "changes": [_change(entry, kernels) for entry in suite.entries if isinstance(entry, Entry)],
+            "losses": share_losses(suite.shapes, bench, parts),
+            "predictor": predictor,
+            "clock": at.options.clock,
+            "runs": len(everything),
+            "events": sum(one.events for one in everything),
+        }
+
+    @classmethod
+    def moved(cls, at: Conditions, suite: Suite | Path | None = None) -> Sensitivity:
+        """What the gains become where assumed values, the clock and the queues move; kernels and degrees stay."""
+        from weft.studies.goldyloc.sensitivity import moved
+
+        return moved(at, _suite_of(suite))
 
     def _other_than_published(self) -> str:
         return "" if self.suite == declared_suite() else "the suite is not the declared one"
@@ -238,19 +218,26 @@ class GoldylocStudy(PaperStudy):
         """GO-kernels at a fixed degree over default concurrency, geometric mean."""
         return geometric_mean(case.judged.default / case.judged.at(degree) for case in self.cases)
 
-    def watch(self) -> Watched:
+    def watch(self, progress: Progress | None = None) -> Watched:
         """The queue that gains most over default concurrency, one of mixed shapes if there is any, run once more."""
         mixed = [case for case in self.cases if case.mixed]
         case = max(mixed or self.cases, key=lambda case: case.over_default)
         return watched(case.title, case.plans)
 
-    def headline(self) -> list[HeadlineRow]:
-        """Weft's figures, beside the published ones where those hold."""
-        losses = _loss_claims("; published for another GPU" if self.comparable else "")
-        return [
-            *rows(CLAIMS, dict(enumerate(self.cases)), self.comparable),
-            *rows(losses, {0: self.losses}, self.comparable),
-        ]
+    def gain(self, name: str) -> float:
+        """The geometric mean of a figure of the cases, such as "over_default"."""
+        return geometric_mean(getattr(case, name) for case in self.cases)
+
+    def figures(self) -> Iterator[Measured]:
+        """The gains over all queues, and what the whole GPU's best kernels lose on parts of it."""
+        for name in ("over_default", "over_sequential"):
+            yield Measured(f"goldyloc.{name}.geomean", self.gain(name))
+            yield Measured(f"goldyloc.{name}.max", max(getattr(case, name) for case in self.cases))
+        yield Measured("goldyloc.default_over_sequential.geomean", self.gain("default_over_sequential"))
+        yield Measured("goldyloc.of_oracle", self.gain("of_oracle"))
+        yield Measured("goldyloc.loss_on_half", self.losses.median(2))
+        yield Measured("goldyloc.loss_on_quarter", self.losses.median(4))
+        yield Measured("goldyloc.changed_tiles", self.losses.changed)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -283,41 +270,110 @@ class GoldylocStudy(PaperStudy):
             "events": self.events,
         }
 
+    def tables(self) -> list[Table]:
+        """Every queue: one after another, by default, with GO-kernels at each degree and at the chosen one."""
+        heads = (
+            "queue", "sequential", "default", *(f"GO {degree}" for degree in DEGREES), "degree", "GOLDYLOC",
+            "over default", "over sequential", "of oracle",
+        )  # fmt: skip
+        rows = [
+            (
+                case.title,
+                us(case.judged.sequential),
+                us(case.judged.default),
+                *(us(case.judged.at_degree[d]) if d in case.judged.at_degree else "" for d in DEGREES),
+                str(case.degree),
+                us(case.goldyloc),
+                f"{case.over_default:.2f}×",
+                f"{case.over_sequential:.2f}×",
+                f"{case.of_oracle:.1%}",
+            )
+            for case in self.cases
+        ]
+        return [Table(heads, rows, title=f"{self.suite.title}: {self.gpu}, times [µs]", spare=heads[3:8])]
 
-def run(
-    suite: Suite | None = None,
-    jobs: int = 1,
-    progress: Progress | None = None,
-    *,
-    gpu: Gpu | None = None,
-    options: RunOptions = SUSTAINED,
-    store: Store | None = None,
-) -> GoldylocStudy:
-    """Simulate a suite (None: the declared one) on a GPU (None: the published one) in `jobs` processes.
+    @property
+    def lead(self) -> str:
+        """What was run, and where."""
+        return f"{self.suite.title}: {len(self.cases)} queues on {self.gpu}."
 
-    Raises InputError for what cannot be simulated, such as a data type that the GPU lacks.
-    """
-    begin = time.perf_counter()
-    suite, gpu = suite or declared_suite(), hardware.gpu(gpu or PUBLISHED_GPU)
-    bench, own = Bench.of(gpu, options=options), Jobs(jobs, store, progress)
-    # The parts of the GPU first: their runs share candidates with the kernels that are tuned next.
-    parts = own.run(share_runs(suite.shapes, bench))
-    cases, predictor, kernels, runs = solve(suite, bench, own)
-    tuned = [one for each in kernels.values() for tried in each.runs.values() for one in tried.values()]
-    everything = [*parts.values(), *tuned, *runs.values()]
-    return GoldylocStudy(
-        suite=suite,
-        cases=cases,
-        changes=[_change(entry, kernels) for entry in suite.entries if isinstance(entry, Entry)],
-        losses=share_losses(suite.shapes, bench, parts),
-        predictor=predictor,
-        machine=gpu,
-        clock=options.clock,
-        request_bytes=default_request_bytes(gpu),
-        runs=len(everything),
-        events=sum(one.events for one in everything),
-        wall_s=time.perf_counter() - begin,
-    )
+    @property
+    def work(self) -> str:
+        """How much was simulated."""
+        return f"{self.runs} runs of {self.events:,} events; compute units at the {self.clock} clock."
+
+    @property
+    def summary(self) -> list[str]:
+        """What the chosen degrees gain, and how well they were chosen."""
+        speeds = dict(self._speeds())
+        best = max(self.cases, key=lambda case: case.over_default)
+        fixed = max((name for name in speeds if name.startswith("degree")), key=speeds.__getitem__)
+        gain = (
+            f"GO-kernels at the chosen degree are {speeds['GOLDYLOC']:.2f} times as fast as all at once with kernels "
+            f"tuned alone, at best {best.over_default:.2f} times ({best.title})."
+        )
+        blind = (
+            f"Degrees chosen for networks that the predictor had not seen reach {self.gain('of_oracle'):.1%} of the "
+            f"oracle's performance; always {fixed} gives {speeds[fixed]:.2f} times."
+        )
+        return [gain, blind]
+
+    def sections(self, watched: Watched | None = None) -> list[Part]:
+        """Every way to run each queue, one of them moment by moment, and what GO-kernels change."""
+        longest = list({(case.network, case.layer): case for case in self.cases}.values())
+        ways = Figure(
+            plots.goldyloc.ways_to_run(longest),
+            "The longest queue of each layer. Bars: GO-kernels at the chosen degree; numbers: GO-kernels at that fixed "
+            "degree. Right of 1 is faster than all at once with kernels tuned alone.",
+        )
+        degrees = Figure(plots.goldyloc.fixed_degrees(self._speeds()), "Geometric means over all queues.")
+        changes = Figure(
+            plots.goldyloc.what_changes(self.changes),
+            "Kernels tuned alone cut a GEMM small, to fill the GPU; larger tiles load each operand fewer times and "
+            "gain where other GEMMs fill the GPU anyway.",
+        )
+        losses = Figure(
+            plots.goldyloc.losses(self.losses.rows),
+            f"Of {self.losses.changed:.0%} of the GEMMs the best tile changes on a half or a quarter of the compute "
+            "units.",
+        )
+        waves = (
+            "Waves: workgroups of all copies over what the GPU holds at once. Units busy: share of time that matrix "
+            "units compute."
+        )
+        sources = [f"{name}: {source}" for name, source in self.suite.networks.items()]
+        return [
+            Section("Every way to run a queue", [ways, degrees]),
+            Section("One queue, compute unit by compute unit", [] if watched is None else [held_figure(watched)]),
+            Section("What GO-kernels change", [changes, losses]),
+            Section("Kernels tuned alone, and for the share they get", [waves, self._change_table()]),
+            Section("Every queue", self.tables()),
+            Section("How the suite was chosen", [self.suite.rule, sources] if self.suite.rule else []),
+        ]
+
+    def _speeds(self) -> list[tuple[str, float]]:
+        fixed = [(f"degree {degree}", self.at_degree(degree)) for degree in DEGREES]
+        oracle = geometric_mean(case.judged.default / case.judged.oracle for case in self.cases)
+        return [*fixed, ("GOLDYLOC", self.gain("over_default")), ("oracle", oracle)]
+
+    def _change_table(self) -> Table:
+        heads = (
+            "copies", "kernel", "tile", "waves", "a unit holds", "units busy", "cache hits", "DRAM [MB]", "time [µs]",
+        )  # fmt: skip
+        rows = [
+            (f"{one.degree} of {one.gemm.m}x{one.gemm.n}x{one.gemm.k}", kernel, *_kernel(tile, run, self.units))
+            for one in self.changes
+            for kernel, tile, run in (("tuned alone", one.isolated, one.before), ("GO-kernel", one.go, one.after))
+        ]
+        return Table(heads, rows, 3)
+
+
+STUDY = GoldylocStudy
+run = GoldylocStudy.run
+
+
+def _suite_of(given: Suite | Path | None) -> Suite:
+    return load_suite(given) if isinstance(given, Path) else given or declared_suite()
 
 
 def solve(suite: Suite, bench: Bench, own: Jobs) -> tuple[list[Case], Predictor, Mapping[Gemm, GoKernels], Runs]:
@@ -354,3 +410,17 @@ def _change(entry: Entry, kernels: Mapping[Gemm, GoKernels]) -> Change:
     runs = tuned.runs[degree]
     isolated, go = tuned.isolated, tuned.best(degree)
     return Change(entry.network, entry.layer, gemm, degree, isolated, go, runs[isolated], runs[go])
+
+
+def _kernel(tile: GemmTiling, run: Timeline, units: int) -> tuple[str, ...]:
+    resident, counters = run.spans[0].resident, run.counters
+    loads = sum(counters[name] for name in ("cache_hits", "cache_merged_misses", "cache_misses"))
+    return (
+        str(tile),
+        f"{sum(span.workgroups for span in run.spans) / (units * resident):.2f}",
+        str(resident),
+        f"{counters['compute_unit_utilization']:.0%}",
+        f"{1 - counters['cache_misses'] / max(loads, 1):.0%}",
+        f"{run.total_bytes / 1e6:.1f}",
+        us(drained(run)),
+    )

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from importlib.resources import files
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from weft.catalog import read_toml, translated, unknown_key
-from weft.errors import ConfigError, InputError
+from weft.errors import ConfigError
 from weft.graph import Gemm
 from weft.search.degree import Queue
 from weft.search.kernels import DEGREES
+from weft.studies.headline import declared
+from weft.studies.suites import cases_of, suite_in, suite_of
 
+DECLARED = declared(__file__)
 Shape = tuple[int, int, int]
-_KEYS = ("title", "rule", "networks", "gemm", "mixed")
+E = TypeVar("E", "Entry", "Mixed")
 
 
 class Entry(BaseModel):
@@ -76,50 +77,27 @@ class Suite(BaseModel):
 
 
 def declared_suite() -> Suite:
-    """The suite of `weft study goldyloc`, as declared in suite.toml."""
-    return _suite(read_toml(files(__package__) / "suite.toml"), "suite.toml")
+    """The declared suite of `weft study goldyloc`."""
+    return _suite(DECLARED.cases, "suite.toml")
 
 
 def load_suite(path: str | Path) -> Suite:
-    """The suite in a TOML file of the form of suite.toml.
-
-    Raises InputError for a file that cannot be read, ConfigError for one that breaks a rule: it names the entry.
-    """
-    return _suite(read_toml(Path(path)), str(path))
+    """The suite in a TOML file of the form of the declared cases, with errors of `suite_in`, which name the entry."""
+    return suite_in(path, _suite)
 
 
-def _suite(content: dict[str, Any], file: str) -> Suite:
-    for key in content:
-        if key not in _KEYS:
-            raise unknown_key(key, _KEYS, file)
-    alike, mixed = content.pop("gemm", []), content.pop("mixed", [])
-    for key, rows in (("gemm", alike), ("mixed", mixed)):
-        if not isinstance(rows, list):
-            raise ConfigError(f"{rows!r} must be a list of tables; write each below a line [[{key}]]", file, key)
-    entries = [
-        *(_entry(Entry, row, f"{file}: GEMM {number}") for number, row in enumerate(alike, start=1)),
-        *(_entry(Mixed, row, f"{file}: mixed set {number}") for number, row in enumerate(mixed, start=1)),
-    ]
-    if not entries:
+def _suite(content: Mapping[str, Any], file: str) -> Suite:
+    alike = cases_of(Entry, content.get("gemm", ()), f"{file}: GEMM", _checked)
+    mixed = cases_of(Mixed, content.get("mixed", ()), f"{file}: mixed set", _checked)
+    suite = suite_of(Suite, content, {"gemm": alike, "mixed": mixed}, file, entries=(*alike, *mixed))
+    if not suite.entries:
         raise ConfigError("there are no GEMMs; add some below a line [[gemm]] or [[mixed]]", file)
-    try:
-        return Suite(**content, entries=tuple(entries))
-    except ValidationError as error:
-        raise translated(error, ("title", "rule", "networks"), file) from None
+    return suite
 
 
-def _entry(kind: type[Entry] | type[Mixed], row: Any, place: str) -> Entry | Mixed:
-    """An entry whose every queue can be simulated; errors name it by its number in the file."""
-    if not isinstance(row, dict):
-        raise ConfigError(f"this must be a table of values, not {row!r}", place)
-    try:
-        entry = kind(**row)
-        queues = list(entry.queues())
-    except ValidationError as error:
-        raise translated(error, list(kind.model_fields), place) from None
-    except InputError as error:
-        raise ConfigError(str(error), place) from None
-    for queue in queues:
+def _checked(entry: E, place: str) -> E:
+    """An entry whose every queue can be simulated."""
+    for queue in entry.queues():
         if not 2 <= len(queue.gemms) <= DEGREES[-1]:
             raise ConfigError(
                 f"{len(queue.gemms)} GEMMs are queued; write 2 to {DEGREES[-1]}, so that there is something to choose",
