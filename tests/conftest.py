@@ -1,4 +1,4 @@
-"""Lets every test import the helpers of tests/support by their names; how many examples a law is tried on."""
+"""Lets every test import its helpers by their names; how many examples a law is tried on."""
 
 import sys
 from pathlib import Path
@@ -9,4 +9,5 @@ settings.register_profile("quick", max_examples=10)
 settings.register_profile("thorough", max_examples=60)
 settings.load_profile("quick")
 
-sys.path.insert(0, str(Path(__file__).parent / "support"))
+for folder in ("support", "integration"):
+    sys.path.insert(0, str(Path(__file__).parent / folder))

@@ -15,6 +15,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from weft import models
     from weft.errors import WeftError
     from weft.estimate import Harness, estimate
     from weft.graph import (
@@ -35,11 +36,14 @@ if TYPE_CHECKING:
         reduce_scatter,
     )
     from weft.hardware import System, gpu, system
+    from weft.hardware import gpu_names as gpus
+    from weft.hardware import node_names as systems
     from weft.models import load_model
     from weft.options import RunOptions
     from weft.parallel import dependent, sublayer
     from weft.result import Comparison, Timeline
     from weft.run import balanced, compare, simulate
+    from weft.schedule import overlap_names as overlaps
     from weft.schedule.arbiters import arbiter
 
 __version__ = "0.1.0"
@@ -72,12 +76,16 @@ _HOMES = {
     "gemm": ("weft.graph", "gemm"),
     "gemm_queue": ("weft.graph", "gemm_queue"),
     "gpu": ("weft.hardware", "gpu"),
+    "gpus": ("weft.hardware", "gpu_names"),
     "load_model": ("weft.models", "load_model"),
+    "models": ("weft.models", "models"),
     "operator": ("weft.graph", "operator"),
+    "overlaps": ("weft.schedule", "overlap_names"),
     "reduce_scatter": ("weft.graph", "reduce_scatter"),
     "simulate": ("weft.run", "simulate"),
     "sublayer": ("weft.parallel", "sublayer"),
     "system": ("weft.hardware", "system"),
+    "systems": ("weft.hardware", "node_names"),
 }
 
 __all__ = [
@@ -107,12 +115,16 @@ __all__ = [
     "gemm",
     "gemm_queue",
     "gpu",
+    "gpus",
     "load_model",
+    "models",
     "operator",
+    "overlaps",
     "reduce_scatter",
     "simulate",
     "sublayer",
     "system",
+    "systems",
 ]
 
 

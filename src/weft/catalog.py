@@ -16,7 +16,8 @@ from pydantic_core import CoreSchema, PydanticCustomError
 from pydantic_core.core_schema import no_info_before_validator_function
 
 from weft import units
-from weft.errors import ConfigError, InputError, UnitError, UnknownNameError, join_or, nearest
+from weft.errors import ConfigError, UnitError, UnknownNameError, check_type, join_or, nearest, shown
+from weft.files import read_text
 from weft.units import Dimension
 
 # Beyond these, whole runs no longer fit into 64-bit femtoseconds, or tables into memory [base units].
@@ -27,6 +28,8 @@ _SIMULATED = {
     Dimension.HERTZ: (1e6, 1e13),
     Dimension.COUNT: (0.0, 1e6),
 }
+_WRITTEN = 1e300
+"""Beyond it, numbers are not written with a unit."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +49,9 @@ class Quantity:
     def parse(self, raw: object) -> float:
         """The plain number of what a user wrote; UnitError for a bare number where a unit belongs."""
         if isinstance(raw, bool) or not isinstance(raw, str | int | float):
-            raise UnitError(f"{raw!r} is not a quantity; write it like '{self.example}'")
-        return self.check(units.parse(str(raw), self.dimension), str(raw))
+            raise UnitError(f"{shown(raw)} is not a quantity; write it like '{self.example}'")
+        text = raw if isinstance(raw, str) else shown(raw)
+        return self.check(units.parse(text, self.dimension), text)
 
     def check(self, value: float, text: str | None = None) -> float:
         """`value` as int or float if it obeys the rule, else UnitError; `text` is how it was written."""
@@ -78,7 +82,7 @@ class Quantity:
         """What pydantic receives, text with a unit or a plain number [base unit], as a number."""
         try:
             if isinstance(raw, int | float) and not isinstance(raw, bool):
-                return self.check(raw)
+                return self.check(raw, shown(raw) if abs(raw) > _WRITTEN else None)
             return self.parse(raw)
         except UnitError as error:
             raise PydanticCustomError("quantity", "{reason}", {"reason": str(error)}) from None
@@ -96,6 +100,8 @@ Hertz = Annotated[float, Quantity(Dimension.HERTZ)]
 """A frequency, positive [hertz]."""
 Count = Annotated[int, Quantity(Dimension.COUNT, whole=True)]
 """A number of things, whole and positive."""
+Units = Annotated[int, Quantity(Dimension.COUNT, whole=True, at_most=10_000)]
+"""A number of blocks that the engine keeps a state of each for, whole and positive."""
 Share = Annotated[float, Quantity(Dimension.COUNT, at_most=1)]
 """A fraction of a whole, above 0 and at most 1."""
 ShareOrNone = Annotated[float, Quantity(Dimension.COUNT, at_most=1, zero_allowed=True)]
@@ -115,7 +121,12 @@ Kind = Literal["peak", "published", "achieved", "measured", "derived", "assumed"
 fitted to measurements; "assumed" values carry a plausible range."""
 
 _LEAF_EXAMPLE = '{ value = "450 GB/s", kind = "published", source = "data sheet" }'
+_MEANT = {"a valid dictionary or instance of": "a", "an instance of": "a", "a valid dictionary": "a table of values"}
+"""What pydantic says of types, in other words."""
 _LEAF_KEYS = ("value", "kind", "source", "low", "high")
+LARGEST_TOML = 1 << 20
+"""Most that is read of a TOML file [bytes]."""
+_LISTED = 24
 _FILE_KINDS = tuple(kind for kind in get_args(Kind) if kind != "set by user")
 
 
@@ -153,14 +164,15 @@ class Leaf(NamedTuple):
 
 def read_toml(file: Path | Traversable) -> dict[str, Any]:
     """The content of a TOML file; an InputError or ConfigError says why it cannot be read."""
+    text = read_text(file, LARGEST_TOML) if isinstance(file, Path) else file.read_text(encoding="utf-8")
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"the file '{file}' does not exist; check the path or give a known name") from None
-    except OSError as error:
-        raise InputError(f"the file '{file}' cannot be read ({error.strerror}); check it and its rights") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"this is no valid TOML file: {error}", str(file)) from None
+    except ValueError:  # what Python says of its own limits
+        raise ConfigError("a number has thousands of digits; write fewer", str(file)) from None
+    except RecursionError:
+        raise ConfigError("tables or lists are nested too deeply; nest fewer", str(file)) from None
 
 
 def read_leaves(table: Mapping[str, Any], rules: Rules, file: str) -> dict[str, Leaf]:
@@ -184,15 +196,28 @@ def _walk(table: Mapping[str, Any], prefix: str, known: Collection[str], file: s
             raise unknown_key(path, known, file)
 
 
+def is_path(path: object, known: Collection[str]) -> bool:
+    """Whether something is one of the known paths."""
+    return isinstance(path, str) and path in known
+
+
 def unknown_key(path: str, known: Collection[str], file: str | None = None) -> ConfigError:
     """The error for a key that no rule knows, naming the nearest known keys."""
+    if not isinstance(path, str):
+        return ConfigError(f"{shown(path)} is no path; give one like '{next(iter(known))}'", file)
     inside = [name for name in known if name.startswith(f"{path}.")]
     if inside:
         return ConfigError(f"this is a table; name one of its values, like '{inside[0]}'", file, path)
     same_name = [name for name in known if name.endswith(f".{path}")]
     close = same_name or nearest(path, known)[:1]
-    hint = f"did you mean {join_or(close)}?" if close else f"known keys: {', '.join(known)}"
+    hint = f"did you mean {join_or(close)}?" if close else _listing(known)
     return ConfigError(f"unknown key; {hint}", file, path)
+
+
+def _listing(known: Collection[str]) -> str:
+    if len(known) <= _LISTED:
+        return f"known keys: {', '.join(known)}"
+    return f"known keys begin with {', '.join(dict.fromkeys(name.partition('.')[0] for name in known))}"
 
 
 def _leaf(raw: Any, quantity: Quantity | None, path: str, file: str) -> Leaf:
@@ -239,7 +264,7 @@ def _text(raw: Any) -> str:
 
 def translated(error: ValidationError, known: Collection[str], file: str | None = None) -> ConfigError:
     """The first problem that pydantic found, as one sentence."""
-    problem = error.errors(include_url=False)[0]
+    problem = error.errors(include_url=False, include_context=False)[0]
     path = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
         return unknown_key(path, known, file)
@@ -248,7 +273,9 @@ def translated(error: ValidationError, known: Collection[str], file: str | None 
     if problem["type"] in ("rule", "quantity"):
         return ConfigError(problem["msg"], file, path)
     rule = problem["msg"].removeprefix("Input should be ").replace("greater than or equal to", "at least")
-    return ConfigError(f"{problem['input']!r} cannot be used; it should be {rule}", file, path)
+    for name, meant in _MEANT.items():
+        rule = rule.replace(name, meant)
+    return ConfigError(f"{shown(problem['input'])} cannot be used; it should be {rule}", file, path)
 
 
 def broken_rule(sentence: str) -> PydanticCustomError:
@@ -284,7 +311,7 @@ class Sourced(Part):
 
     def value(self, path: str) -> Any:
         """The plain number, text or list at `path` [base unit]; ConfigError names the nearest path if there is none."""
-        if path not in self.rules():
+        if not is_path(path, self.rules()):
             raise unknown_key(path, self.rules())
         found: Any = self
         for part in path.split("."):
@@ -308,11 +335,12 @@ class Sourced(Part):
 
         Raises ConfigError for an unknown path (naming the nearest), a missing unit, or a broken rule.
         """
+        check_type("what to replace", values, Mapping, 'give values by path, like {"memory.bandwidth": "2 TB/s"}')
         if not values:
             return self
         fields = dict(self)
         for path, raw in values.items():
-            if path not in self.rules():
+            if not is_path(path, self.rules()):
                 raise unknown_key(path, self.rules())
             table = path.partition(".")[0]
             if isinstance(fields[table], BaseModel):

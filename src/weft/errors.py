@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from numbers import Integral
 
 _LISTED_IN_FULL = 24
 _NEAREST = 3
+_SHOWN = 60
+_LARGEST = 2**50
+_PLAIN = ("list", "dict", "tuple", "set", "function")
 
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:
@@ -20,6 +24,44 @@ def join_or(names: Sequence[str]) -> str:
     """Quoted alternatives as English: "'a'", "'a' or 'b'", "'a', 'b' or 'c'"."""
     quoted = [f"'{name}'" for name in names]
     return quoted[0] if len(quoted) == 1 else f"{', '.join(quoted[:-1])} or {quoted[-1]}"
+
+
+def shown(value: object) -> str:
+    """A value of any type in a few characters, as a message names it."""
+    if value is None or isinstance(value, str | bytes | int | float):
+        try:
+            text = repr(value)
+        except ValueError:  # more digits than Python writes
+            text = "a number of thousands of digits"
+        return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+    name = type(value).__name__
+    return f"an object of the type {name}" if name not in _PLAIN else f"a {name}"
+
+
+def check_type(what: str, value: object, kinds: type | tuple[type, ...], rule: str) -> None:
+    """Raise InputError unless a value is of one of those types; `rule` says what to give instead."""
+    if not isinstance(value, kinds):
+        raise InputError(f"{what} is {shown(value)}; {rule}")
+
+
+def check_name(kind: str, name: object, known: Collection[str]) -> None:
+    """Raise UnknownNameError unless a value is one of the known names."""
+    if not isinstance(name, str) or name not in known:
+        raise UnknownNameError(kind, name, known)
+
+
+def is_whole(value: object) -> bool:
+    """Whether a value is a whole number; True and False are none."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def check_whole(what: str, value: object, least: int, example: int) -> None:
+    """Raise InputError unless a value is a whole number of at least so much."""
+    number = int(value) if is_whole(value) else least - 1  # type: ignore[call-overload]
+    if number < least:
+        raise InputError(f"{what} is {shown(value)}; it must be a whole number of at least {least}, like {example}")
+    if number > _LARGEST:
+        raise InputError(f"{what} is {shown(value)}; it must be at most {_LARGEST}")
 
 
 class WeftError(Exception):
@@ -37,9 +79,9 @@ class UnitError(InputError):
 class UnknownNameError(InputError):
     """A name is not among the known ones; the message lists them and says which is nearest."""
 
-    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+    def __init__(self, kind: str, name: object, known: Iterable[str]) -> None:
         self.kind = kind
-        self.name = name
+        self.name = name if isinstance(name, str) else shown(name)  # whatever a caller took for a name
         self.known = tuple(known)
         super().__init__(kind, name, self.known)
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from fractions import Fraction
 
-from weft.errors import UnitError, join_or
+from weft.errors import UnitError, join_or, shown
 
 FS_PER_S = 10**15
 """Femtoseconds in a second."""
@@ -69,6 +69,8 @@ def parse(text: str, dimension: Dimension | str) -> float:
     Raises UnitError if `text` is no quantity, lacks a unit, or has a unit of another dimension.
     """
     wanted = Dimension(dimension)
+    if not isinstance(text, str):
+        raise UnitError(f"{shown(text)} is not a quantity in {wanted}; write it like '{example(wanted)}'")
     match = _QUANTITY.fullmatch(text)
     if match is None:
         raise UnitError(f"'{text}' is not a quantity in {wanted}; write it like '{example(wanted)}'")
@@ -79,7 +81,7 @@ def parse(text: str, dimension: Dimension | str) -> float:
     try:
         return float(Fraction(number) * factor)
     except OverflowError:
-        raise UnitError(f"'{text}' is too large for a quantity in {wanted}") from None
+        raise UnitError(f"'{text}' is too large for a quantity in {wanted}; give one below 1e308") from None
 
 
 def _unit_problem(text: str, unit: str, wanted: Dimension) -> str:

@@ -12,7 +12,7 @@ from weft.errors import SimulationError
 @click.command()
 @click.option("--how", default="well")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), callback=writable_file)
-@click.option("--out", "folder", type=click.Path(path_type=Path), callback=writable_folder)
+@click.option("--out", "folder", type=click.Path(path_type=Path), callback=writable_folder())
 def probe(how: str, json_file: Path | None, folder: Path | None) -> None:
     if how == "badly":
         raise SimulationError("tile 3 waits for rank 1")

@@ -96,7 +96,7 @@ def test_a_clock_that_is_held_speeds_up_what_computes_and_nothing_else():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"tp": 0}, "TP is 0; it must be at least 1"),
+        ({"tp": 0}, "TP is 0; it must be a whole number of at least 1"),
         ({"tp": 97}, "TP 97 cannot split gpt-3: it has 96 attention heads; choose at most 96"),
         ({"batch": 0}, "batch is 0"),
         ({"sequence": -1}, "sequence is -1"),

@@ -92,7 +92,7 @@ def test_a_folder_without_permission_is_no_obstacle(tmp_path, capfd):
 
 
 def test_a_full_disk_is_no_obstacle(tmp_path, capsys, monkeypatch):
-    def full(*_):
+    def full(*_, **__):
         raise OutputError("cannot write the file 'x': no space left on device")
 
     monkeypatch.setattr("weft.run.sweep.store.write_atomically", full)

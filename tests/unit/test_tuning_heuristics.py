@@ -192,5 +192,5 @@ def test_a_file_that_is_no_json_or_not_there_is_refused(tmp_path):
     (tmp_path / "half.json").write_text('{"kind": ')
     with pytest.raises(ConfigError, match="no JSON"):
         load_tables(tmp_path / "half.json")
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match="does not exist"):
         load_tables(tmp_path / "none.json")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from weft import __version__
 from weft.files import check_out_dir
@@ -88,6 +89,11 @@ def measure(
     from weft_measure import KINDS, suite
     from weft_measure.torch_device import open_device
 
+    chosen = click.get_current_context().get_parameter_source("dtype") is ParameterSource.COMMANDLINE
+    if gemm is None and chosen:
+        raise click.UsageError("--dtype says nothing without --gemm; leave it out")
+    if gemm is not None and only is not None and "gemm" not in only:
+        raise click.UsageError("--gemm says nothing where --only leaves out gemm; leave out one of both")
     shapes = None
     if gemm is not None:
         m, n, k = gemm

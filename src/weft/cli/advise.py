@@ -53,7 +53,10 @@ _EXAMPLES = examples(
 @request_option()
 @click.option("--quick", is_flag=True, help="Leave out what the assumed values of the machine could change.")
 @file_option("--json", "json_file", "Write the advice and every number behind it as JSON.")
-@folder_option("Write report.html with the pictures, and tables.json that a runtime can choose from, to this folder.")
+@folder_option(
+    "Write report.html with the pictures, and tables.json that a runtime can choose from, to this folder.",
+    "tables.json",
+)
 @jobs_option
 @store_option
 @run_options

@@ -86,12 +86,13 @@ def clear(age: float, engine: bool) -> None:
 def _root() -> Path:
     """The cache's folder, which may not be there yet; OutputError if it can be neither read nor made."""
     from weft.engine.jit import cache_root
+    from weft.run.sweep.store import checked_cache
 
     root = cache_root()
     fault = _fault(root)
     if fault:
         raise OutputError(f"the cache '{root}' {fault}; set WEFT_CACHE to a folder of yours")
-    return root
+    return checked_cache()
 
 
 def _fault(root: Path) -> str:

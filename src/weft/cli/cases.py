@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 
 from weft.errors import InputError, UnknownNameError
 from weft.estimate.answer import FloatArray
+from weft.files import read_text
 from weft.graph import DTYPE_BYTES
 from weft.units import LARGEST_COUNT, Dimension, parse
 
@@ -33,11 +35,15 @@ def read_shapes(path: Path, batch: int, dtype: str) -> Shapes:
 
     Raises InputError that names the file, and the line of a row that is no GEMM.
     """
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        rows = csv.DictReader(file, skipinitialspace=True)
+    rows = csv.DictReader(io.StringIO(read_text(path), newline=""), skipinitialspace=True)
+    try:
         rows.fieldnames = [name.strip().lower() for name in rows.fieldnames or ()]
         _check_columns(path, rows.fieldnames)
         found = [_row(path, rows.line_num, row, batch, dtype) for row in rows]
+    except csv.Error as error:
+        raise InputError(
+            f"{path}, line {rows.line_num + 1}: this is no CSV ({error}); write rows like 8192,8192,8192"
+        ) from None
     if not found:
         raise InputError(f"{path} has no rows; give each GEMM a line, like 8192,8192,8192")
     columns = list(zip(*found, strict=True))
@@ -48,14 +54,19 @@ def read_shapes(path: Path, batch: int, dtype: str) -> Shapes:
 def _check_columns(path: Path, names: Sequence[str]) -> None:
     if not names:
         raise InputError(f"{path} is empty; its first line must name the columns, like m,n,k")
+    twice = [name for name in names if name in (*_SIZES, "dtype") and names.count(name) > 1]
+    if twice:
+        raise InputError(f"{path} has the column '{twice[0]}' twice; name each column once")
     missing = [name for name in ("m", "n", "k") if name not in names]
     if missing:
         raise InputError(f"{path} has no column '{missing[0]}'; its first line must name m, n and k, like m,n,k")
 
 
 def _row(
-    path: Path, line: int, row: Mapping[str, str | None], batch: int, dtype: str
+    path: Path, line: int, row: Mapping[str | None, str | None], batch: int, dtype: str
 ) -> tuple[int, int, int, int, str]:
+    if None in row:  # where the csv module puts what has no column
+        raise InputError(f"{path}, line {line}: the line has more cells than the heads; write a cell for each")
     texts = {name: (row.get(name) or "").strip() for name in (*_SIZES, "dtype")}
     texts["batch"] = texts["batch"] or str(batch)
     sizes = [_size(f"{path}, line {line}: {name}", texts[name]) for name in _SIZES]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Mapping
+from contextlib import redirect_stdout
+from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,6 +57,11 @@ class LazyGroup(click.Group):
         super().__init__(*args, **kwargs)
         self.lazy = lazy
 
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the command line; what a command reserves or redirects for itself ends with it."""
+        with redirect_stdout(sys.stdout):
+            return copy_context().run(super().main, *args, **kwargs)
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The names of all commands, in the order in which they were given."""
         return list(self.lazy)
@@ -61,6 +69,17 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of that name, or None if there is none."""
         return self.lazy[cmd_name].load() if cmd_name in self.lazy else None
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """What is left of the arguments; InputError for an empty one, which would pass for one that is not there."""
+        for before, argument in zip(["", *args], args, strict=False):
+            option, equals, value = argument.partition("=")
+            if not argument or (equals and not value and option.startswith("--")):
+                what = option or before
+                raise InputError(
+                    f"an argument{f' behind {what}' if what else ''} is empty; give a value or leave it out"
+                )
+        return super().parse_args(ctx, args)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import io
+import os
+import re
 import sys
+from contextlib import suppress
+from pathlib import Path
 from typing import NoReturn
 
 import click
 
 from weft import __version__
+from weft.cli import interrupt
 from weft.cli.lazy import LazyCommand, LazyGroup, Plugin
 from weft.errors import WeftError
 
 EXIT_BAD_INPUT = 2
-EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+EXIT_BROKEN_PIPE = 1  # as click has it
 
 COMMANDS = {
     "study": LazyCommand("weft.cli.study:study", "Repeat a paper's study and stand beside its figures."),
@@ -43,8 +49,10 @@ def weft() -> None:
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line (of the process, or the given one) and exit; errors are one sentence on stderr."""
+    _steady_streams()
     try:
         status = weft.main(arguments, prog_name="weft", standalone_mode=False)
+        sys.stdout.flush()
     except WeftError as error:
         _leave(str(error), EXIT_BAD_INPUT)
     except click.exceptions.NoArgsIsHelpError as error:
@@ -55,9 +63,43 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except click.ClickException as error:
         _leave(error.format_message(), error.exit_code)
     except (click.Abort, KeyboardInterrupt):
-        _leave("interrupted; nothing was left half-written", EXIT_INTERRUPTED)
+        interrupt.told.set()
+        _leave(interrupt.SENTENCE, interrupt.EXIT_INTERRUPTED)
+    except BrokenPipeError:
+        _drop_output()  # whoever read it has seen enough, as `head` has
+        sys.exit(EXIT_BROKEN_PIPE)
+    except OSError as error:
+        _drop_output()
+        _leave(_system_sentence(error), EXIT_BAD_INPUT)
+    except MemoryError:
+        _leave("the memory of this computer does not suffice; give smaller sizes, or fewer at once", EXIT_BAD_INPUT)
+    finally:
+        interrupt.disarm()
     # Outside of click's own mode, --help and --version come back as their exit status.
     sys.exit(status if isinstance(status, int) else 0)
+
+
+def _steady_streams() -> None:
+    """Let what is printed go nowhere where a stream is closed, and letters become marks where it knows them not."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - for the rest of the process
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
+def _drop_output() -> None:
+    """Throw away what standard output still holds: Python would try to write it once more."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _system_sentence(error: OSError) -> str:
+    reason = (error.strerror or str(error)).lower()
+    if error.filename is None:
+        return f"cannot write to standard output: {reason}; send it elsewhere, or write files by --json or --out"
+    return f"cannot use '{error.filename}': {reason}; check it and its rights"
 
 
 def _usage_sentence(error: click.UsageError) -> str:
@@ -67,5 +109,9 @@ def _usage_sentence(error: click.UsageError) -> str:
 
 
 def _leave(sentence: str, status: int) -> NoReturn:
-    click.echo(f"weft: {sentence}", err=True)
+    with suppress(OSError):  # where standard error is full, the exit status has to do
+        sys.stdout.flush()
+    shortened = re.sub(r"\S{200,}", lambda found: f"{found[0][:100]}... ({len(found[0])} characters)", sentence)
+    with suppress(OSError):
+        click.echo(f"weft: {shortened}", err=True)
     sys.exit(status)

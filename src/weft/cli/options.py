@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
+from click.core import ParameterSource
 
-from weft.cli.output import writable_file, writable_folder
+from weft.cli.output import named_file, writable_file, writable_folder
 from weft.errors import InputError
 from weft.options import RunOptions
 from weft.units import LARGEST_COUNT
@@ -91,13 +92,12 @@ def set_option(what: str = "the GPU") -> Callable[[F], F]:
 
 def gpu_options(default: str | None = None, changed: str = "the GPU") -> Callable[[F], F]:
     """Add --gpu, which must be given without a default, and --set of a value of what is `changed`."""
+    rule: dict[str, Any] = {"required": True} if default is None else {"default": default, "show_default": True}
     gpu = click.option(
         "--gpu",
-        required=default is None,
-        default=default,
-        show_default=True,
         metavar="NAME|FILE",
         help="The GPU: a name from 'weft hardware list', or a TOML file.",
+        **rule,
     )
     return together(gpu, set_option(changed))
 
@@ -156,21 +156,26 @@ data_option = click.option(
 """Where measured rows stand: the command's `data`."""
 
 
-def file_option(flag: str, name: str, help_text: str) -> Callable[[F], F]:
-    """An option that takes a file to write; a path that cannot be written is refused before any work."""
-    return click.option(
-        flag, name, type=click.Path(path_type=Path), callback=writable_file, metavar="FILE", help=help_text
-    )
+def file_option(flag: str, name: str, help_text: str, several: bool = False) -> Callable[[F], F]:
+    """An option that takes a file to write, or "-"; a path that cannot be written is refused before any work.
+
+    From the name of one that becomes `several` files those of each are made, so it cannot be "-".
+    """
+    check = named_file if several else writable_file
+    return click.option(flag, name, type=click.Path(path_type=Path), callback=check, metavar="FILE", help=help_text)
 
 
-def folder_option(help_text: str, flag: str = "--out", required: bool = False) -> Callable[[F], F]:
-    """An option that takes a folder to write to; one that cannot be written is refused before any work."""
+def folder_option(help_text: str, *files: str, flag: str = "--out", required: bool = False) -> Callable[[F], F]:
+    """An option that takes a folder to write to; one that cannot be written is refused before any work.
+
+    `files` are what the command writes there beside report.html.
+    """
     return click.option(
         flag,
         "folder",
         required=required,
         type=click.Path(path_type=Path),
-        callback=writable_folder,
+        callback=writable_folder("report.html", *files),
         metavar="DIR",
         help=help_text,
     )
@@ -208,9 +213,28 @@ def _store(context: click.Context, option: click.Parameter, without: bool) -> St
 def machine(gpu: str, assignments: tuple[str, ...]) -> Gpu:
     """The GPU with the values that --set changes; InputError for a name, path or value that cannot be."""
     from weft import hardware
+
+    return hardware.gpu(gpu).replace(assigned(assignments))
+
+
+def assigned(assignments: tuple[str, ...]) -> dict[str, str]:
+    """The values that --set gives, by their paths; InputError for what is no assignment, or gives a path twice."""
     from weft.hardware import parse_assignment
 
-    return hardware.gpu(gpu).replace(dict(map(parse_assignment, assignments)))
+    values: dict[str, str] = {}
+    for path, value in map(parse_assignment, assignments):
+        if path in values:
+            raise InputError(f"--set gives {path} twice, {values[path]} and {value}; give it once")
+        values[path] = value
+    return values
+
+
+def refuse_given(because: str, *names: str) -> None:
+    """Raise InputError if one of the options `names` was typed, which say nothing `because` of another one."""
+    context = click.get_current_context()
+    for option in context.command.params:
+        if option.name in names and context.get_parameter_source(option.name) is ParameterSource.COMMANDLINE:
+            raise InputError(f"{option.opts[0]} says nothing {because}; leave it out")
 
 
 def given(**options: Any) -> dict[str, Any]:

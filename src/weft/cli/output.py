@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from weft import view
-from weft.files import check_out_dir, check_writable, write_atomically, write_json
+from weft.errors import InputError
+from weft.files import (
+    STDOUT,
+    check_out_dir,
+    check_writable,
+    keep_stdout_for_data,
+    release,
+    reserve,
+    write_atomically,
+    write_json,
+)
 from weft.view.table import csv_text
 
 if TYPE_CHECKING:
@@ -20,13 +30,46 @@ if TYPE_CHECKING:
 
 
 def writable_file(context: click.Context, option: click.Parameter, path: Path | None) -> Path | None:
-    """The file that a command will write (None stays None), refused at once if it cannot be written there."""
-    return None if path is None else check_writable(path)
+    """The file that a command will write (None stays None), refused at once if it cannot be written there.
+
+    "-" is standard output, which then holds nothing else: what people read goes to standard error.
+    """
+    if path is None:
+        return None
+    _reserve(context, option, check_writable(path))
+    if path == STDOUT:
+        keep_stdout_for_data()
+    return path
 
 
-def writable_folder(context: click.Context, option: click.Parameter, path: Path | None) -> Path | None:
-    """The folder that a command will write to (None stays None), refused at once if that cannot work."""
-    return None if path is None else check_out_dir(path)
+def _reserve(context: click.Context, option: click.Parameter, path: Path) -> None:
+    """Keep a place for an option until the command has ended; InputError if another one writes there."""
+    if not context.meta.get(__name__):
+        context.meta[__name__] = True
+        release()  # what a command line that was refused may have left
+        context.call_on_close(release)
+    reserve(path, option.opts[0])
+
+
+def named_file(context: click.Context, option: click.Parameter, path: Path | None) -> Path | None:
+    """As `writable_file`, for what may become several files, which standard output cannot hold."""
+    if path == STDOUT:
+        raise InputError(f"{option.opts[0]} writes a file for each GPU; give a name that ends in .json")
+    return writable_file(context, option, path)
+
+
+def writable_folder(*files: str) -> Callable[[click.Context, click.Parameter, Path | None], Path | None]:
+    """What checks the folder that a command will write `files` to: it is refused at once if that cannot work."""
+
+    def check(context: click.Context, option: click.Parameter, path: Path | None) -> Path | None:
+        if path is None:
+            return None
+        check_out_dir(path)
+        for name in files:
+            _reserve(context, option, path / name)
+        return path
+
+    return check
 
 
 def write_tables(json_file: Path | None, record: Any, csv_file: Path | None, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -9,6 +9,7 @@ import click
 
 from weft.cli.options import (
     SIZE,
+    assigned,
     clock_option,
     comma_list,
     dtype_option,
@@ -17,6 +18,7 @@ from weft.cli.options import (
     folder_option,
     given,
     machine,
+    refuse_given,
     run_options,
     set_option,
     whole_numbers,
@@ -112,6 +114,7 @@ def _gemms(gpu: Gpu, shapes: Shapes, options: RunOptions) -> Predicted:
 
     from weft.estimate import Estimate, estimate
     from weft.graph import Gemm
+    from weft.lower.fit import check_held
     from weft.view.predictions import Predicted
 
     dtypes = shapes["dtype"]
@@ -120,7 +123,9 @@ def _gemms(gpu: Gpu, shapes: Shapes, options: RunOptions) -> Predicted:
     for dtype in dict.fromkeys(dtypes.tolist()):
         chosen = dtypes == dtype
         m, n, k, batch = (shapes[name][chosen] for name in ("m", "n", "k", "batch"))
-        found = estimate(Gemm(m, n, k, dtype, batch), gpu, options)
+        work = Gemm(m, n, k, dtype, batch)
+        check_held(work, gpu)
+        found = estimate(work, gpu, options)
         seconds[chosen], bound[chosen] = found.seconds, found.bound
         for name, part in found.parts.items():
             parts.setdefault(name, np.zeros(dtypes.size))[chosen] = part
@@ -188,6 +193,8 @@ def collective(
     from weft.estimate import Harness
     from weft.view.predictions import collective_parts, collective_report
 
+    if dma:
+        refuse_given("beside --dma: the library is not asked", "algorithm", "profile")
     name, sizes = cases.collective_sizes(what)
     how: Any = given(algorithm=algorithm, driver="dma" if dma else None, profile=_profile(profile))
     harness = Harness(**how)
@@ -255,9 +262,11 @@ def _operator(name: str, gpu: Gpu, dtype: str, sizes: Mapping[str, int], options
 
     from weft.estimate import estimate
     from weft.graph import operator
+    from weft.lower.fit import check_held
     from weft.view.predictions import Predicted
 
     op = operator(name, dtype, **sizes)
+    check_held(op, gpu)
     found = estimate(op, gpu, options)
     seconds = np.ravel(found.seconds)
     rates = {"gbs": op.least_bytes / seconds / 1e9}
@@ -354,12 +363,12 @@ def layer(
 
 def _system(name: str, gpu: str | None, assignments: tuple[str, ...]) -> System:
     """The system of that name, with another GPU in the place of its own, or with changed values."""
-    from weft.hardware import parse_assignment, system
+    from weft.hardware import system
 
     found = system(name)
     if gpu is not None:
         return found.with_gpu(machine(gpu, assignments))
-    return found.replace(dict(map(parse_assignment, assignments)))
+    return found.replace(assigned(assignments))
 
 
 def _profile(name: str | None) -> Any:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +10,7 @@ import click
 
 from weft import view
 from weft.cli.options import (
+    assigned,
     clock_option,
     comma_list,
     dtype_option,
@@ -21,12 +20,14 @@ from weft.cli.options import (
     gpu_options,
     parse_collective,
     parse_split,
+    refuse_given,
     request_option,
     run_options,
     three_sizes,
     whole_numbers,
 )  # fmt: skip
 from weft.cli.output import write_answer
+from weft.cli.progress import simulation_status
 from weft.errors import InputError, UnknownNameError, join_or
 from weft.view.terminal import print_parts
 
@@ -116,7 +117,9 @@ _COUNTED = ("engines", "engines_per_peer", "threads")
 @gpu_options("t3-paper", changed="the GPU, its node or its library")
 @request_option("512, with --beside as suits the GPU")
 @file_option("--json", "json_file", "Write every run as JSON.")
-@file_option("--trace", "trace_file", "Write a trace of --overlap for Perfetto and HTA, one file per rank.")
+@file_option(
+    "--trace", "trace_file", "Write a trace of --overlap for Perfetto and HTA, one file per rank.", several=True
+)
 @folder_option("Write report.html with the pictures to this folder.")
 @run_options
 def simulate(
@@ -136,8 +139,8 @@ def simulate(
     """
     from weft.view import corun, run
 
-    with _status() as progress:
-        made = replace(options, arbiter=_policy(arbiter), progress=progress)
+    with simulation_status() as watch:
+        made = replace(options, arbiter=_policy(arbiter), progress=watch)
         if beside is None:
             answer = _sub_layer(made, traced=trace_file is not None, **work)
         else:
@@ -165,6 +168,7 @@ def _sub_layer(
 
     chosen = overlap or "t3-mca"
     _check_overlap(chosen, compare or (), split, copies, traced)
+    refuse_given("without --beside", "ranks", "loops", "first")
     layer = _layer(model, sublayer, gemm, tp, dtype)
     on = _machine(gpu, assignments, tp)
     if compare is None:
@@ -176,7 +180,7 @@ def _machine(gpu: str, assignments: tuple[str, ...], ranks: int) -> System:
     """`ranks` GPUs with the values that --set changes, also of their nodes; InputError for what cannot be."""
     from weft import hardware
 
-    return hardware.system(hardware.gpu(gpu), gpus=ranks).replace(dict(map(hardware.parse_assignment, assignments)))
+    return hardware.system(hardware.gpu(gpu), gpus=ranks).replace(assigned(assignments))
 
 
 def _layer(model: str | None, name: str | None, gemm: tuple[int, ...] | None, tp: int, dtype: str) -> Graph:
@@ -228,6 +232,7 @@ def _beside(
     for name, value in (("model", model), ("sublayer", sublayer), ("compare", compare)):
         if value is not None:
             raise InputError(f"--beside takes no --{name}; it runs --gemm and the collective alone")
+    refuse_given("beside --beside, whose GPUs --ranks counts", "tp")
     _check_counts(loops, ranks)
     on = _machine(gpu, assignments, ranks)
     passes = _sharing(overlap or "streams", split, copies or (), first, on.gpu)
@@ -273,6 +278,8 @@ def _sharing(name: str, split: str | None, copies: tuple[str, ...], first: Any, 
         raise InputError(f"--split {split} needs an overlap that sets compute units apart: {join_or(parting)}")
     units = None if split is None else parse_split(split, on)
     options = tuple(map(_copy_option, copies))
+    if len({option for option, _ in options}) < len(options):
+        raise InputError(f"--copies {','.join(copies)} gives an option twice; give each once")
     several = len(chosen) > 1
     return [
         replace(
@@ -302,18 +309,3 @@ def _policy(name: str | None) -> ArbiterPolicy | None:
     if name is not None and name not in POLICIES:
         raise UnknownNameError("arbiter", name, POLICIES)
     return None if name is None else POLICIES[name]
-
-
-@contextmanager
-def _status() -> Iterator[Callable[[int, int], None] | None]:
-    """What to call with events and time during a run: a line on stderr on a terminal, else nothing."""
-    from rich.console import Console
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield None
-        return
-    with console.status("simulating") as line:
-        yield lambda events, now_fs: line.update(
-            f"simulating: {events / 1e6:.0f} million events, {now_fs / 1e9:.0f} us"
-        )

@@ -82,7 +82,9 @@ def command_of(name: str) -> click.Command:
     declared = paper.DECLARED
     options = together(
         file_option("--json", "json_file", "Write the headline and every run as JSON."),
-        folder_option(f"Write report.html with the pictures, and {name}.json, to this folder."),
+        folder_option(
+            f"Write report.html with the pictures, and {name}.json, to this folder.", f"{name}.json", "sensitivity.json"
+        ),
         *(_own_option(option) for option in paper.OPTIONS),
         *([_sensitivity_flag] if declared.moved else []),
         gpu_options(declared.gpu),

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     "--trace",
     "trace_file",
     "Write a trace for Perfetto of the line that gains most: the first batch that runs together.",
+    several=True,
 )
 @file_option("--json", "json_file", "Write every line's degree, kernel and gains as JSON.")
 @jobs_option

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from weft import view
-from weft.cli.options import comma_list, data_option, examples, file_option, folder_option
+from weft.cli.options import comma_list, data_option, examples, file_option, folder_option, refuse_given
 from weft.cli.progress import progress_bar
 from weft.view.terminal import print_parts, print_table
 
@@ -43,7 +43,7 @@ _PROBLEMS_SHOWN = 20
     help="Also fit to 70 % of the rows and to the other machines, and say line by line what holds.",
 )
 @file_option("--json", "json_file", "Write the errors, the worst rows and every problem as JSON.")
-@folder_option("Write report.html with the pictures, and validation.json, to this folder.")
+@folder_option("Write report.html with the pictures, and validation.json, to this folder.", "validation.json")
 def validate(
     data: Path | None,
     gpus: tuple[str, ...] | None,
@@ -61,6 +61,8 @@ def validate(
     from weft.validation import run
     from weft.validation.bar import judged
 
+    if kinds is not None and not {"collective", "overlap", "contention", "layer"} & {*kinds}:
+        refuse_given("where --kinds leaves out every collective", "libraries")
     with progress_bar("validation") as progress:
         done = run.validate(data, gpus=gpus or (), libraries=libraries or (), kinds=_kinds(kinds), progress=progress)
         lines = [line.to_dict() for line in judged(done, progress)] if bar else []

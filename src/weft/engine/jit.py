@@ -2,22 +2,30 @@
 
 numba's cache looks only at the file of the function that it compiles; the engine lives in several files. The cache
 directory is therefore named after a hash of all of them, so that a changed block never meets stale machine code.
+
+Machine code is unpickled, which can run anything. So it is taken only from a folder that nobody but this user can
+write, and only if every file still has the digest that it was written with.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
+import io
 import os
 import platform
+import shutil
+import stat
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
 import numpy as np
+from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.core.compiler import Compiler
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -58,14 +66,92 @@ def shared(function: F) -> F:
 
 def entry(function: F) -> F:
     """Compile the engine's entry point, with its machine code kept on disk between runs where that is possible."""
-    if not keeps_code():
-        return numba.njit(**_OPTIONS)(function)  # type: ignore[no-any-return]
-    previous = numba.config.CACHE_DIR  # type: ignore[attr-defined]
-    numba.config.CACHE_DIR = str(cache_directory())  # type: ignore[attr-defined]
+    compiled: Any = numba.njit(**_OPTIONS)(function)
+    config: Any = numba.config
+    if config.DISABLE_JIT or not keeps_code():
+        return compiled  # type: ignore[no-any-return]
+    previous, config.CACHE_DIR = config.CACHE_DIR, str(cache_directory())
     try:
-        return numba.njit(cache=True, **_OPTIONS)(function)  # type: ignore[no-any-return]
+        with _for_this_user_alone():
+            compiled._cache = _KeptCode(function)
     finally:
-        numba.config.CACHE_DIR = previous  # type: ignore[attr-defined]
+        config.CACHE_DIR = previous
+    return compiled  # type: ignore[no-any-return]
+
+
+class _DamagedError(Exception):
+    """A file of machine code is not what was written."""
+
+
+class _SealedFiles(IndexDataCacheFile):
+    """Numba's files, each followed by the digest of its content, which unpickling does not look at."""
+
+    def _load_index(self) -> Any:
+        _check_seal(Path(self._index_path))
+        return super()._load_index()  # type: ignore[no-untyped-call]
+
+    def _load_data(self, name: str) -> Any:
+        _check_seal(Path(self._data_path(name)))  # type: ignore[no-untyped-call]
+        return super()._load_data(name)  # type: ignore[no-untyped-call]
+
+    @contextmanager
+    def _open_for_write(self, filepath: str) -> Iterator[io.BytesIO]:
+        with super()._open_for_write(filepath) as file:
+            content = io.BytesIO()
+            yield content
+            file.write(content.getvalue() + _seal(content.getvalue()))
+
+
+class _KeptCode(FunctionCache):
+    """Machine code on disk, for this user alone; what is damaged, or cannot be kept, is said and stops nothing."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)  # type: ignore[no-untyped-call]
+        files = self._cache_file
+        name = files._index_name.removesuffix(".nbi")
+        self._cache_file = _SealedFiles(files._cache_path, name, files._source_stamp)  # type: ignore[no-untyped-call]
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        try:
+            return super().load_overload(sig, target_context)  # type: ignore[no-untyped-call]
+        except (_DamagedError, OSError) as error:
+            _say(f"the compiled engine in '{self.cache_path}' is damaged: {error}; it is compiled again ...")
+            shutil.rmtree(self.cache_path, ignore_errors=True)
+            return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        try:
+            with _for_this_user_alone():
+                super().save_overload(sig, data)  # type: ignore[no-untyped-call]
+        except (_DamagedError, OSError) as error:
+            _say(f"the compiled engine cannot be kept in '{self.cache_path}': {error}")
+
+
+def _seal(content: bytes) -> bytes:
+    return hashlib.sha256(content).digest()
+
+
+def _check_seal(file: Path) -> None:
+    with suppress(FileNotFoundError):
+        content = file.read_bytes()
+        if content[-32:] != _seal(content[:-32]):
+            raise _DamagedError(f"{file.name} is not what was written")
+
+
+@contextmanager
+def _for_this_user_alone() -> Iterator[None]:
+    """Files and folders made meanwhile can be read and written by this user only."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def _say(sentence: str) -> None:
+    if sys.stderr is not None:  # it may be closed
+        sys.stderr.write(f"weft: {sentence}\n")
+        sys.stderr.flush()
 
 
 def cache_root() -> Path:
@@ -87,16 +173,38 @@ def cache_directory() -> Path:
     return cache_root() / f"engine-{digest.hexdigest()[:16]}"
 
 
+def foreign() -> str:
+    """Why others than this user could have put machine code into the cache (empty: they could not)."""
+    return open_to_others((cache_root(), cache_directory(), *cache_directory().rglob("*")))
+
+
+def open_to_others(paths: Iterable[Path]) -> str:
+    """Why others than this user could have written some of those files and folders (empty: they could not)."""
+    for path in paths:
+        try:
+            found = path.stat()
+        except OSError:  # gone since, or never there
+            continue
+        if found.st_uid != os.geteuid():
+            return f"'{path}' belongs to user {found.st_uid}, and you are user {os.geteuid()}"
+        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            return f"others may write to '{path}'"
+    return ""
+
+
 @functools.cache
 def keeps_code() -> bool:
-    """Whether machine code can be kept in its directory.
+    """Whether machine code can be kept in its directory, and nobody else can have put any there.
 
     Left to itself, numba would then keep it beside the sources, where a changed block meets stale machine code.
     """
+    if foreign():
+        return False
     try:
-        cache_directory().mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=cache_directory()):
-            return True
+        with _for_this_user_alone():
+            cache_directory().mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=cache_directory()):
+                return True
     except OSError:
         return False
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from weft.errors import InputError, check_type
 from weft.estimate.answer import Bound, Estimate, in_sequence, side_by_side
 from weft.estimate.attention import attention
 from weft.estimate.collective import collective
@@ -54,12 +55,18 @@ def estimate(
     >>> print(estimate(Gemm(8192, 8192, 8192, "bf16"), ["h100-sxm", "mi300x"]).bound_names())
     ['compute' 'compute']
     """
-    if isinstance(system, Sequence) and not isinstance(system, str):
+    if isinstance(system, Sequence) and not isinstance(system, str | bytes):
+        if not system:
+            raise InputError("there is no system to estimate on; name one, like 'h100-sxm'")
         return side_by_side([estimate(work, one, options, harness) for one in system])
     on = target(system, options, harness)
     if isinstance(work, Op):
         return _estimated(work, on)
     if not isinstance(work, Graph):
+        rule = "give an operator like weft.gemm(8192, 8192, 8192), a list of them, or a graph"
+        check_type("the work", work, (list, tuple), rule)
+        for op in work:
+            check_type("an operator of the work", op, Op, rule)
         work = Graph(tuple(Node(op, f"{op.kind}{place}") for place, op in enumerate(work)))
     return _of_graph(work, on)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from pathlib import Path
 from typing import Literal, get_args
 
 from weft import hardware
-from weft.errors import InputError, UnknownNameError
+from weft.errors import InputError, UnknownNameError, check_type, shown
 from weft.hardware import Described, Gpu, Node, System
 from weft.library.interconnect import Interconnect, interconnect
 from weft.library.profiles import Profile
@@ -54,16 +54,27 @@ class Harness:
     network: float | None = None
 
     def __post_init__(self) -> None:
-        for kind, name, known in (
+        named: tuple[tuple[str, object, tuple[str, ...]], ...] = (
             ("way of timing", self.timed, get_args(Timed)),
-            ("collective library", self.library or LIBRARIES[0], LIBRARIES),
+            ("collective library", LIBRARIES[0] if self.library is None else self.library, LIBRARIES),
             ("host", self.host, HOSTS),
             ("driver", self.driver, ("cu", "dma")),
-        ):
-            if name not in known:
+        )
+        for kind, name, known in named:
+            if not isinstance(name, str) or name not in known:
                 raise UnknownNameError(kind, name, [one for one in known if one])
-        if not self.rotation >= 1:
-            raise InputError(f"rotation is {self.rotation:g}; at least one B takes part, so it must be 1 or more")
+        rotation: object = self.rotation
+        if isinstance(rotation, bool) or not isinstance(rotation, int | float) or not rotation >= 1:
+            raise InputError(
+                f"rotation is {shown(rotation)}; at least one B takes part, so it must be a number of 1 or more"
+            )
+        network: object = self.network
+        if network is not None and not (isinstance(network, int | float) and 0 < network < math.inf):
+            raise InputError(f"network is {shown(network)}; it must be a rate above zero, in bytes/s")
+        if self.profile is not None:
+            check_type("profile", self.profile, Profile, "give what weft.library.profiles.load_library answers")
+        for text in ("algorithm", "version"):
+            check_type(text, getattr(self, text), str, "give a text")
 
 
 @dataclass(frozen=True)
@@ -110,7 +121,11 @@ def target(what: Described, options: RunOptions | None = None, harness: Harness 
 
     With the clock "boost" power never limits the matrix units. Raises UnknownNameError for an unknown name.
     """
-    known = hardware.system(what) if isinstance(what, str | Path) else what
+    if options is not None:
+        check_type("the options", options, RunOptions, "give weft.RunOptions(...)")
+    if harness is not None:
+        check_type("the harness", harness, Harness, "give weft.Harness(...)")
+    known = what if isinstance(what, Gpu | Node | System) else hardware.system(what)
     gpu, options = known if isinstance(known, Gpu) else known.gpu, options or RunOptions(clock="short")
     if options.clock == "boost":
         gpu, options = _at_boost(gpu), replace(options, clock="short")

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, cast
 
 import numpy as np
 
-from weft.errors import InputError
+from weft.errors import InputError, check_type
 from weft.graph.gemm import Gemm
 from weft.graph.op import Op, Tensor, check_dtype, check_sizes, plain
 from weft.graph.streaming import Streaming
@@ -41,6 +41,7 @@ class Attention(Op):
         least = dict.fromkeys(("batch", "heads", "query", "keys", "head"), 1) | {"kv_heads": 0, "causal": 0}
         check_sizes(self, "{} of attention", least)
         check_dtype(self.dtype)
+        check_type("fused", self.fused, (bool, np.bool_), "say True or False")
         heads, shared, causal = np.broadcast_arrays(self.heads, self.kv_heads, self.causal)
         odd = (shared > 0) & (heads % np.maximum(shared, 1) != 0)
         if np.any(causal > 1):

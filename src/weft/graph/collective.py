@@ -7,7 +7,7 @@ from typing import ClassVar, cast
 
 import numpy.typing as npt
 
-from weft.errors import UnknownNameError
+from weft.errors import check_name
 from weft.graph.op import DTYPE_BYTES, Op, Tensor, check_dtype, check_sizes
 from weft.units import Dimension, format_bytes, parse
 
@@ -37,8 +37,7 @@ class Collective(Op):
     dtype: str = "bf16"
 
     def __post_init__(self) -> None:
-        if self.name not in COLLECTIVES:
-            raise UnknownNameError("collective", self.name, COLLECTIVES)
+        check_name("collective", self.name, COLLECTIVES)
         check_dtype(self.dtype)
         check_sizes(self, "{} of a collective", {"bytes": 1, "ranks": 2})
 

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, Self, get_args
 
 import numpy as np
 
-from weft.errors import InputError, UnknownNameError
+from weft.errors import InputError, UnknownNameError, check_name, check_type, check_whole, shown
 from weft.graph.collective import Collective
 from weft.graph.gemm import Gemm
 from weft.graph.op import Op
@@ -56,8 +56,7 @@ class KernelChoice:
     copies: tuple[tuple[str, int | bool], ...] = ()
 
     def __post_init__(self) -> None:
-        if self.driver not in get_args(Driver):
-            raise UnknownNameError("driver of a collective", self.driver, get_args(Driver))
+        check_name("driver of a collective", self.driver, get_args(Driver))
 
 
 @dataclass(frozen=True)
@@ -79,7 +78,11 @@ class Node:
 
     def __post_init__(self) -> None:
         if not isinstance(self.op, Op):
-            raise InputError(f"a node's operator is {self.op!r}; give the operator first, then its name")
+            raise InputError(f"a node's operator is {shown(self.op)}; give the operator first, then its name")
+        check_type("the name of a node", self.name, str, "give a text, like 'gemm'")
+        check_type(f"what node '{self.name}' comes after", self.after, tuple, "give a tuple of names, like ('gemm',)")
+        if self.rank is not None:
+            check_whole(f"the rank of node '{self.name}'", self.rank, 0, 0)
 
     @property
     def edges(self) -> tuple[Edge, ...]:
@@ -111,8 +114,12 @@ class Graph:
     labels: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        check_type("the nodes of a graph", self.nodes, tuple, "give a tuple of weft.Node")
+        check_whole("ranks of a graph", self.ranks, 1, 8)
         if not self.nodes:
             raise InputError("the graph has no operator; give it at least one node")
+        for node in self.nodes:
+            check_type("a node of a graph", node, Node, "give a weft.Node, of an operator and its name")
         known: set[str] = set()
         names = {node.id for node in self.nodes}
         for node in self.nodes:
@@ -137,6 +144,7 @@ class Graph:
         return len(self.nodes)
 
     def __getitem__(self, node: str) -> Node:
+        check_type("the name of a node", node, str, "give one of the graph")
         for candidate in self.nodes:
             if candidate.id == node:
                 return candidate
@@ -186,8 +194,7 @@ class Graph:
         Raises UnknownNameError for a stream that there is not.
         """
         for stream in streams:
-            if stream not in self.streams:
-                raise UnknownNameError("stream of the graph", stream, self.streams)
+            check_name("stream of the graph", stream, self.streams)
         kept = [
             node
             for node in self.nodes
@@ -217,7 +224,8 @@ class Graph:
 
 def loop(op: Op, name: str, count: int, stream: str, choice: KernelChoice | None = None) -> tuple[Node, ...]:
     """The same operator `count` times in a row; InputError for fewer than one or more than MOST_ITERATIONS."""
-    if not 1 <= count <= MOST_ITERATIONS:
+    check_whole(f"iterations of the loop '{name}'", count, 1, 4)
+    if count > MOST_ITERATIONS:
         raise InputError(f"the loop '{name}' has {count} iterations; it has between 1 and {MOST_ITERATIONS}")
     return tuple(Node(op, name, i, stream=stream, choice=choice or KernelChoice()) for i in range(count))
 
@@ -230,6 +238,8 @@ def concurrent(gemm: Gemm, collective: Collective, gemms: int = 1, collectives: 
     >>> concurrent(Gemm(8192, 8192, 8192), Collective("all_gather", 1 << 28, 8), gemms=4).streams
     ('communication', 'compute')
     """
+    check_type("the GEMM", gemm, Gemm, "give one, like weft.gemm(8192, 8192, 8192)")
+    check_type("the collective", collective, Collective, "give one, like weft.all_gather('896 MiB')")
     return Graph(
         (
             *loop(collective, collective.name, collectives, "communication"),
@@ -246,11 +256,19 @@ def gemm_queue(gemms: Sequence[Gemm], queues: int | None = None, tilings: Iterab
     `tilings` cut them (none: as the library would). Raises InputError without GEMMs, or for queues that some GEMM
     cannot be in.
     """
+    check_type("the GEMMs of a queue", gemms, (list, tuple), "give a list of them")
+    check_type("the tilings of a queue", tilings, Iterable, "give a list of them")
+    for gemm in gemms:
+        check_type("a GEMM of a queue", gemm, Gemm, "give one, like weft.gemm(512, 1024, 1024)")
+    if queues is not None:
+        check_whole("queues", queues, 1, 4)
     count = len(gemms)
     lanes = count if queues is None else queues
     if not 1 <= lanes <= count:
         raise InputError(f"{count} GEMMs are dealt to {lanes} queues; choose between 1 and {count} queues")
     chosen = list(tilings) or [None] * count
+    if len(chosen) != count:
+        raise InputError(f"{count} GEMMs have {len(chosen)} tilings; give one for each, or none")
     nodes = (
         Node(
             gemm,

@@ -10,23 +10,23 @@ from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 
-from weft.errors import InputError, UnknownNameError
+from weft.errors import InputError, check_name, check_type, shown
 
 LARGEST = 2**50
 """Largest dimension of an operator: up to here whole numbers and their neighbours differ as floats."""
 
 
-def check_sizes(op: object, subject: str, least: Mapping[str, int], **shown: str) -> None:
+def check_sizes(op: object, subject: str, least: Mapping[str, int], **called: str) -> None:
     """Check some fields of an operator, each a whole number of at least so much, or an array of such numbers.
 
-    Arrays become arrays of floats. `subject` says what a field is, such as "{} of operator 'gelu'"; `shown` names
+    Arrays become arrays of floats. `subject` says what a field is, such as "{} of operator 'gelu'"; `called` names
     fields that people call otherwise. Raises InputError for any other value, and for arrays that do not broadcast.
     """
     arrays: dict[str, tuple[int, ...]] = {}
     for name, low in least.items():
         value = getattr(op, name)
         if type(value) is not int or not low <= value <= LARGEST:
-            value = _sizes(subject.format(shown.get(name, name)), value, low)
+            value = _sizes(subject.format(called.get(name, name)), value, low)
             object.__setattr__(op, name, value)
         if not isinstance(value, int):
             arrays[name] = value.shape
@@ -44,12 +44,16 @@ def _sizes(what: str, value: Any, low: int) -> Any:
     try:
         sizes = np.asarray(value, dtype=np.float64)
     except OverflowError:
-        raise InputError(f"{what} must be at most {LARGEST}") from None
+        raise InputError(f"{what} is {shown(value)}; it must be at most {LARGEST}") from None
     except (TypeError, ValueError):
-        raise InputError(f"{what} is {value!r}; {rule}") from None
+        raise InputError(f"{what} is {shown(value)}; {rule}") from None
+    if not sizes.size:
+        raise InputError(f"{what} is empty; {rule}, or an array of such numbers")
+    if sizes.ndim == 0 and np.isfinite(sizes) and sizes > LARGEST:
+        raise InputError(f"{what} is {shown(value)}; it must be at most {LARGEST}")
     wrong = sizes[~((sizes >= low) & (sizes == np.floor(sizes)) & np.isfinite(sizes))]
     if wrong.size or isinstance(value, bool):
-        raise InputError(f"{what} is {wrong.flat[0] if wrong.size and sizes.ndim else value}; {rule}")
+        raise InputError(f"{what} is {f'{wrong.flat[0]:g}' if wrong.size and sizes.ndim else shown(value)}; {rule}")
     if np.any(sizes > LARGEST):
         raise InputError(f"{what} is {np.max(sizes):.4g}; it must be at most {LARGEST}")
     return sizes if sizes.ndim else int(sizes)
@@ -88,8 +92,7 @@ class Tensor:
             if np.ndim(size) == 0 and size < 1:
                 raise InputError(f"a tensor has the shape {self.shape}; every dimension must be at least 1")
         check_dtype(self.dtype)
-        if self.role not in get_args(Role):
-            raise UnknownNameError("role of a tensor", self.role, get_args(Role))
+        check_name("role of a tensor", self.role, get_args(Role))
 
     @property
     def bytes(self) -> int:
@@ -99,8 +102,7 @@ class Tensor:
 
 def check_dtype(dtype: str) -> None:
     """Raise UnknownNameError for a number format that there is not."""
-    if dtype not in DTYPE_BYTES:
-        raise UnknownNameError("dtype", dtype, DTYPE_BYTES)
+    check_name("dtype", dtype, DTYPE_BYTES)
 
 
 class Op(ABC):
@@ -159,6 +161,7 @@ class Opaque(Op):
     matrix_dtype: str | None = None
 
     def __post_init__(self) -> None:
+        check_type("the name of an operator", self.name, str, "give a text, like 'top-k'")
         check_sizes(self, f"{{}} of operator '{self.name}'", {"flops": 0, "bytes": 0, "written": 0})
         if self.matrix_dtype is not None:
             check_dtype(self.matrix_dtype)

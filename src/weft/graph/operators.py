@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from weft.errors import InputError, UnknownNameError
+from weft.errors import InputError, check_name
 from weft.graph.attention import Attention
 from weft.graph.op import Op
 from weft.graph.streaming import STREAMING, Streaming
@@ -96,8 +96,7 @@ def operator(name: str, dtype: str = "fp16", **sizes: Any) -> Op:
     >>> operator("softmax", rows=4096, columns=2048).least_bytes
     33554432
     """
-    if name not in OPERATORS:
-        raise UnknownNameError("operator", name, OPERATORS)
+    check_name("operator", name, OPERATORS)
     declared = OPERATORS[name]
     unknown = [key for key in sizes if key not in declared.dimensions]
     missing = [key for key in declared.dimensions if key not in sizes and key not in declared.defaults]

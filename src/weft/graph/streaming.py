@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from weft.errors import InputError, UnknownNameError
+from weft.errors import InputError, check_name
 from weft.graph.op import Op, Tensor, check_dtype, check_sizes
 
 EXP, DIVIDE, ERF, RANDOM = 6, 6, 12, 20
@@ -97,8 +97,7 @@ class Streaming(Op):
     outputs: int = 1
 
     def __post_init__(self) -> None:
-        if self.name not in STREAMING:
-            raise UnknownNameError("operator", self.name, STREAMING)
+        check_name("operator", self.name, STREAMING)
         check_dtype(self.dtype)
         shown = dict(zip(("rows", "columns"), STREAMING[self.name].dimensions, strict=False))
         subject = f"{{}} of operator '{self.name}'"

@@ -23,6 +23,7 @@ from weft.catalog import (
     Share,
     ShareOrNone,
     Sourced,
+    Units,
     broken_rule,
 )
 from weft.errors import InputError
@@ -41,7 +42,7 @@ ACCESS_BYTES = 64
 class Compute(Part):
     """The compute units (CUs), what each can hold and how fast it moves data; `clock` is the highest boost."""
 
-    compute_units: Count
+    compute_units: Units
     clock: Hertz
     vector_flops_per_clock: Count
     threads_per_cu: Count
@@ -116,7 +117,7 @@ class Memory(Part):
     capacity: Bytes
     read_efficiency: Share
     copy_efficiency: Share
-    channels: Count
+    channels: Units
     banks: Count
     bank_groups: Count
     row_bytes: Bytes
@@ -280,6 +281,7 @@ _MULTIPLES: tuple[tuple[str, str, *tuple[str | int, ...]], ...] = (
     ("cache", "capacity", "ways", ACCESS_BYTES),
     ("memory", "banks", "bank_groups"),
     ("memory", "interleave", ACCESS_BYTES),
+    ("memory", "row_bytes", ACCESS_BYTES),
     ("dma", "window", ACCESS_BYTES),
 )
 """Values of a part that must be multiples of the product of what follows: other values, and bytes."""

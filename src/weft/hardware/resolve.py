@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from weft.catalog import Shelf, is_file, read_toml
-from weft.errors import InputError, SystemNamedError, UnknownNameError
+from weft.errors import InputError, SystemNamedError, UnknownNameError, check_type, check_whole
 from weft.hardware.gpus import Gpu
 from weft.hardware.systems import Node, System
 
@@ -58,6 +58,7 @@ def gpu(name: str | Path | Gpu) -> Gpu:
     """
     if isinstance(name, Gpu):
         return name
+    check_type("the GPU", name, (str, Path), "give a name like 'h100-sxm', a TOML file, or what weft.gpu answers")
     _check_file(name, "GPU")
     if is_file(name):
         if _describes_node(Path(name)):
@@ -82,6 +83,10 @@ def system(what: Described, gpus: int | None = None, nodes: int | None = None) -
 
     Raises UnknownNameError, ConfigError, or InputError for GPUs that cannot be spread so.
     """
+    check_type("the system", what, (str, Path, Gpu, Node, System), "give a name like 'dgx-h100', a TOML file, or a GPU")
+    for name, count in (("gpus", gpus), ("nodes", nodes)):
+        if count is not None:
+            check_whole(name, count, 1, 8)
     if isinstance(what, Gpu):
         return _of_gpu(what, gpus, nodes)
     if isinstance(what, str | Path):

@@ -22,12 +22,13 @@ from weft.catalog import (
     Share,
     Sourced,
     broken_rule,
+    is_path,
     read_leaves,
     read_toml,
     translated,
     unknown_key,
 )
-from weft.errors import InputError
+from weft.errors import InputError, check_type
 from weft.hardware.fabric import Fabric
 from weft.hardware.gpus import Gpu
 
@@ -282,7 +283,7 @@ class System(Part):
 
     def _part(self, path: str) -> tuple[Sourced, str]:
         """The part of the system that holds the value at a path, and the path there."""
-        if path not in self.rules:
+        if not is_path(path, self.rules):
             raise unknown_key(path, self.rules)
         if path.startswith(_LIBRARY):
             return self.library, path.removeprefix(_LIBRARY)
@@ -299,6 +300,7 @@ class System(Part):
 
         Raises ConfigError for an unknown path (naming the nearest), a missing unit, or a broken rule.
         """
+        check_type("what to replace", values, Mapping, 'give values by path, like {"link.bandwidth": "300 GB/s"}')
         if not values:
             return self
         split: dict[str, dict[str, Any]] = {}

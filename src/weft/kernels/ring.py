@@ -180,6 +180,11 @@ def whole_ring(bytes_: int, ranks: int, units: int | None, in_flight: int, eleme
     grain = 128 * SLOTS
     if in_flight < grain or in_flight % grain:
         raise InputError(f"in_flight is {format_bytes(in_flight)}; a workgroup has a multiple of {grain} B on its way")
+    if in_flight > bytes_:
+        raise InputError(
+            f"in_flight is {format_bytes(in_flight)}, but the buffer has {format_bytes(bytes_)}; a workgroup has at "
+            "most that on its way"
+        )
     return WholeRing(bytes_, ranks, RingTiling(units, piece=in_flight // SLOTS, slots=SLOTS), element_bytes)
 
 

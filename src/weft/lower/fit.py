@@ -1,13 +1,22 @@
-"""How a GEMM is cut into tiles on a GPU, and what the GPU and a run can hold of it."""
+"""How a GEMM is cut into tiles on a GPU, and what the GPU, a run and this computer can hold of it."""
 
 from __future__ import annotations
 
 import numpy as np
+import psutil
 
 from weft.engine import layout as y
+from weft.engine.state import (
+    EARLIER_COLUMNS,
+    LINE_COLUMNS,
+    WAITER_COLUMNS,
+    Tables,
+    margin_events,
+    margin_requests,
+)
 from weft.errors import InputError
 from weft.estimate.gemm_plans import ranked_plans
-from weft.graph import Gemm
+from weft.graph import Gemm, Op
 from weft.hardware import Gpu
 from weft.kernels import GemmTiling, claims, tile_table
 from weft.options import SUSTAINED, RunOptions
@@ -47,11 +56,43 @@ def _even(gemm: Gemm, tiling: GemmTiling, chunks: int) -> bool:
     return bool((sizes == sizes[0]).all())
 
 
+def check_held(op: Op, gpu: Gpu) -> None:
+    """Raise InputError for an operator whose data the memory of a GPU cannot hold; of several, for the largest."""
+    least = max(float(np.max(sum(tensor.bytes for tensor in tensors))) for tensors in (op.reads, op.writes))
+    if least > gpu.memory.capacity:
+        what = op if np.ndim(op.least_bytes) == 0 else f"the largest {op.kind}"
+        raise InputError(
+            f"the data of {what} take {format_bytes(least, 4)} at least, but the memory of {gpu.name} holds "
+            f"{format_bytes(gpu.memory.capacity)}; give smaller sizes"
+        )
+
+
+def check_state(tables: Tables, gpu: Gpu) -> None:
+    """Raise InputError for a machine whose state this computer cannot keep."""
+    size = tables.shape
+    gpus, lines = int(size[y.SIZE_GPUS]), int(size[y.SIZE_PARTITIONS] * size[y.SIZE_SETS] * size[y.SIZE_WAYS])
+    side = int(size[y.SIZE_CHANNELS] * size[y.SIZE_SIDE_SETS] * size[y.SIZE_SIDE_WAYS])
+    places = int(size[y.SIZE_CUS] * size[y.SIZE_RESIDENT])
+    entries = (
+        2 * margin_events(size) * 2
+        + 2 * margin_requests(size) * (y.REQ_COLUMNS + WAITER_COLUMNS)
+        + gpus * (lines + side) * (2 + LINE_COLUMNS + EARLIER_COLUMNS)
+        + gpus * places * (y.WG_COLUMNS + y.SLOTS * y.SLOT_COLUMNS)
+    )
+    free = psutil.virtual_memory().available
+    if 8 * entries > free:
+        raise InputError(
+            f"the state of {gpus} x {gpu.name} takes {format_bytes(8 * entries, 3)}, but this computer has "
+            f"{format_bytes(free, 3)} free; give larger requests, fewer GPUs, or less cache and fewer compute units"
+        )
+
+
 def check_tile(gemm: Gemm, tiling: GemmTiling, gpu: Gpu) -> int:
     """The number of output tiles of a GEMM on a GPU.
 
-    InputError if its compute units and cache cannot hold one, or a run so many.
+    InputError if its memory cannot hold the GEMM, its compute units and cache a tile, or a run so many.
     """
+    check_held(gemm, gpu)
     registers, lds = claims(gemm, gpu, tiling)
     step = (tiling.rows + tiling.columns) * tiling.step * gemm.element_bytes
     compute_unit = f"a compute unit of {gpu.name} has"

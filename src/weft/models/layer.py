@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal, get_args
 
-from weft.errors import InputError, UnknownNameError
+from weft.errors import InputError, check_name, check_whole
 from weft.graph import DTYPE_BYTES, Attention, Collective, Gemm, Graph, Node, Op, Streaming
 from weft.units import LARGEST_COUNT
 
@@ -19,8 +19,7 @@ How = Literal["batched", "fused"]
 def layer(model: Transformer, tp: int, batch: int, sequence: int, phase: Phase, attention: How, dtype: str) -> Graph:
     """See `Transformer.layer`."""
     for kind, name, known in (("phase", phase, get_args(Phase)), ("attention", attention, get_args(How))):
-        if name not in known:
-            raise UnknownNameError(kind, name, known)
+        check_name(kind, name, known)
     _check_sizes(model, tp, batch, sequence)
     work: list[tuple[str, Op]] = list(_operators(model, tp, batch, sequence, phase, attention, dtype))
     nodes = [Node(op, name, after=(work[at - 1][0],) if at else ()) for at, (name, op) in enumerate(work)]
@@ -31,8 +30,7 @@ def layer(model: Transformer, tp: int, batch: int, sequence: int, phase: Phase, 
 
 def _check_sizes(model: Transformer, tp: int, batch: int, sequence: int) -> None:
     for name, value in (("TP", tp), ("batch", batch), ("sequence", sequence)):
-        if value < 1:
-            raise InputError(f"{name} is {value}; it must be at least 1")
+        check_whole(name, value, 1, 8)
     if batch * sequence > LARGEST_COUNT:
         raise InputError(f"batch {batch} x sequence {sequence} are too many tokens; give at most {LARGEST_COUNT}")
     most = min(model.attention_heads, model.hidden)

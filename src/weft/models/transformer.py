@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from pydantic import field_validator
+from pydantic import field_validator, model_validator
 
 from weft.catalog import Count, Shelf, Sourced, broken_rule
-from weft.errors import UnknownNameError
+from weft.errors import check_name, check_type
 from weft.graph import Graph
 from weft.graph.gemm import Gemm
 from weft.models.layer import How, Phase, layer
@@ -70,6 +70,14 @@ class Transformer(Sourced):
         """
         return layer(self, tp, batch, sequence, phase, attention, dtype)
 
+    @model_validator(mode="after")
+    def _check_heads(self) -> Self:
+        if self.heads and self.hidden % self.heads:
+            raise broken_rule(
+                f"heads ({self.heads}) cannot share hidden ({self.hidden}) evenly; give heads that divide it"
+            )
+        return self
+
     @field_validator("tensor_parallel", mode="before")
     @classmethod
     def _check_degrees(cls, degrees: Any) -> Any:
@@ -92,6 +100,7 @@ def load_model(name_or_path: str | Path) -> Transformer:
 
     Raises UnknownNameError, InputError or ConfigError, which names the file, the field and an example.
     """
+    check_type("the model", name_or_path, (str, Path), "give a name like 't-nlg', or a TOML file")
     found = _SHELF.read(name_or_path)
     return Transformer.from_leaves(found.about, found.leaves, found.file)
 
@@ -135,8 +144,7 @@ def sublayer(model: Transformer | str | Path, name: str, dtype: str = "fp16") ->
     >>> sublayer("t-nlg", "fc2").gemm
     Gemm(m=8192, n=4256, k=17024, dtype='fp16')
     """
-    if name not in SUBLAYERS:
-        raise UnknownNameError("sub-layer", name, SUBLAYERS)
+    check_name("sub-layer", name, SUBLAYERS)
     transformer = model if isinstance(model, Transformer) else load_model(model)
     kind = SUBLAYERS[name]
     k = (kind.multiple or transformer.ffn_multiple) * transformer.hidden

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
-from weft.errors import InputError
+from weft.errors import InputError, check_name, check_type, check_whole, shown
 from weft.graph import Collective, Gemm, Graph, Node
 from weft.models import SubLayer, Transformer
 from weft.models import sublayer as unsplit
@@ -35,6 +35,9 @@ def dependent(form: Form, gemm: Gemm, ranks: int) -> Graph:
     >>> [node.id for node in dependent("ag_gemm", Gemm(4096, 512, 4096), ranks=8)]
     ['all_gather', 'gemm']
     """
+    check_name("form of a dependent collective", form, get_args(Form))
+    check_type("the GEMM", gemm, Gemm, "give one, like weft.gemm(4096, 512, 4096)")
+    check_whole("ranks", ranks, 2, 8)
     if form == "ag_gemm":
         gathered = Collective("all_gather", gemm.m * gemm.k * gemm.element_bytes, ranks, gemm.dtype)
         nodes = (Node(gathered, "all_gather"), Node(gemm, "gemm", after=("all_gather",)))
@@ -85,8 +88,8 @@ def _tp_problem(sublayer: SubLayer, tp: object) -> str:
     rule = f"it must be a whole number of at least 2 that divides N = H = {gemm.n} and K = {gemm.k}"
     degrees = legal_degrees(sublayer)
     if not degrees:
-        return f"TP {tp!r} cannot split {subject}: {rule}, and none does; change N or K"
-    wanted = tp if isinstance(tp, int) and tp > 0 else 2
+        return f"TP {shown(tp)} cannot split {subject}: {rule}, and none does; change N or K"
+    wanted = min(tp, gemm.n) if isinstance(tp, int) and tp > 0 else 2
     closest = sorted(sorted(degrees, key=lambda degree: abs(math.log(degree / wanted)))[:3])
     listed = ", ".join(map(str, closest))
-    return f"TP {tp!r} cannot split {subject}: {rule}; nearest that do: {listed}"
+    return f"TP {shown(tp)} cannot split {subject}: {rule}; nearest that do: {listed}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from weft.errors import InputError
+from weft.errors import InputError, check_type, check_whole
 from weft.graph import Collective, Gemm, Graph, concurrent
 from weft.hardware import Described
 from weft.options import RunOptions
@@ -20,10 +20,10 @@ ALONE = 2
 def compare(
     graph: Graph,
     system: Described,
-    overlaps: Iterable[str | Pass] | None = None,
+    overlaps: str | Pass | Iterable[str | Pass] | None = None,
     options: RunOptions | None = None,
 ) -> Comparison:
-    """`graph` on `system` under several overlaps (None: every one that takes the graph).
+    """`graph` on `system` under one overlap or several (None: every one that takes the graph).
 
     Beside a GEMM with the collective of its own output stands the baseline, "sequential". Beside streams that do not
     wait for each other stands a short loop of each operator alone. Runs that several need are made once. An overlap
@@ -33,10 +33,20 @@ def compare(
     """
     runner = Runner(graph, system, options)
     first = baseline(graph)
-    chosen = [find_pass(one) for one in overlaps] if overlaps is not None else _taking(graph)
+    chosen = _taking(graph) if overlaps is None else _passes(overlaps)
     if isinstance(first, Sharing):
         return _shared(runner, chosen)
     return Comparison({one.name: runner.timeline(one) for one in dict.fromkeys((first, *chosen))})
+
+
+def _passes(overlaps: str | Pass | Iterable[str | Pass]) -> list[Pass]:
+    """One overlap, or several."""
+    several = (overlaps,) if isinstance(overlaps, str | Pass) else overlaps
+    check_type("the overlaps", several, Iterable, "give a name like 't3', or a list of names")
+    chosen = [find_pass(one) for one in several]
+    if not chosen:
+        raise InputError("there is no overlap to compare; name some, or leave them out for every one")
+    return chosen
 
 
 def _taking(graph: Graph) -> list[Pass]:
@@ -106,6 +116,7 @@ def balanced(
     gemms: int = 4,
 ) -> Graph:
     """A loop of GEMMs beside a loop of collectives that takes about as long, each alone. Raises as `simulate` does."""
+    check_whole("gemms", gemms, 1, 4)
     graph = concurrent(gemm, collective, min(gemms, ALONE), ALONE)
     lone = _Alone(Runner(graph, system, options))
     lone.of(find_pass(overlap))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -11,11 +10,12 @@ from typing import Any
 from weft import hardware
 from weft.engine import layout as y
 from weft.engine.state import Machine as State
-from weft.errors import InputError, SimulationError
+from weft.errors import InputError, SimulationError, check_type
+from weft.estimate import estimate
 from weft.graph import Collective, Gemm, Graph, KernelChoice, Node
 from weft.hardware import Described, System
 from weft.lower import check_operators, is_joined, lower
-from weft.lower.fit import most_resident, occupancy
+from weft.lower.fit import check_state, most_resident, occupancy
 from weft.lower.machine import default_request_bytes, machine_tables
 from weft.options import RunOptions
 from weft.program import Program, build
@@ -23,8 +23,9 @@ from weft.result import Timeline
 from weft.result.collect import collect
 from weft.result.unfinished import explain
 from weft.schedule import PASSES, SHARING, Ideal, Pass, Sharing, find_pass
-from weft.schedule.arbiters import ArbiterPolicy
+from weft.schedule.arbiters import ArbiterPolicy, find_policy
 from weft.schedule.sharing import DMA_UNITS
+from weft.units import to_fs
 
 FIRST_BIN_FS = 100_000_000
 """Width of the first bins of the series [fs]; they merge as time goes on."""
@@ -52,7 +53,8 @@ def simulate(
     Raises UnknownNameError for an unknown overlap, InputError for what cannot be simulated, SimulationError for a run
     that cannot finish, saying which tile waits for what.
     """
-    return Runner(graph, system, options).timeline(baseline(graph) if overlap is None else overlap)
+    runner = Runner(graph, system, options)
+    return runner.timeline(baseline(graph) if overlap is None else overlap)
 
 
 def baseline(graph: Graph) -> Pass:
@@ -87,6 +89,9 @@ class Runner:
     done: dict[Pass, Timeline] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        check_type("the work", self.graph, Graph, "give a graph, like weft.sublayer('t-nlg', 'fc2', tp=8)")
+        if self.given is not None:
+            check_type("the options", self.given, RunOptions, "give weft.RunOptions(...)")
         self.system = _system(self.machine, self.graph)
         chosen = self.given or RunOptions()
         if chosen.request_bytes is None:
@@ -102,7 +107,7 @@ class Runner:
             made = assembled(chosen, self.graph, {name: self.timeline(name) for name in chosen.runs})
         else:
             whole = settled(chosen, self.graph, self.system, self.options) if isinstance(chosen, Sharing) else chosen
-            options = replace(self.options, arbiter=self.options.arbiter or chosen.arbiter)
+            options = replace(self.options, arbiter=find_policy(self.options.arbiter or chosen.arbiter))
             made = execute(whole.apply(self.graph, self.system.gpu), self.system, options, chosen.name)
         self.done[chosen] = made
         return made
@@ -181,11 +186,12 @@ def alone(op: Gemm | Collective, ranks: int = 8, **choice: Any) -> Graph:
 def execute(graph: Graph, system: System, options: RunOptions, overlap: str = "") -> Timeline:
     """Run a graph as it is; `options` has a request size and an arbiter. Raises as `simulate` does."""
     lowered, policy = lower(graph, system, options), options.arbiter
-    assert policy is not None
+    assert isinstance(policy, ArbiterPolicy)
     plan, gpu = lowered.plan, lowered.system.gpu
     tables = machine_tables(lowered.system, lowered.gpus, options, most_resident(plan, gpu))
     program = build(plan, tables)
-    state, wall = run_program(program, policy, options.event_budget, options.progress)
+    check_state(program.tables, gpu)
+    state, wall = run_program(program, policy, options.event_budget, _watch(graph, system, options))
     kernels = [placed.kernel for placed in plan.kernels]
     explicit = options.mode == "explicit" or lowered.gpus > 1
     resident = {kernel.name: occupancy(kernel, gpu) for kernel in kernels if kernel.workgroups}
@@ -198,6 +204,18 @@ def execute(graph: Graph, system: System, options: RunOptions, overlap: str = ""
         wall_s=wall,
         **collect(program, state, resident),
     )
+
+
+def _watch(graph: Graph, system: System, options: RunOptions) -> Callable[[int, int], None] | None:
+    """The progress of the options, told when closed forms expect the end of this run."""
+    progress = options.progress
+    if progress is None:
+        return None
+    try:
+        end_fs = to_fs(float(estimate(graph, system, RunOptions(clock=options.clock)).seconds))
+    except InputError:
+        end_fs = 0
+    return lambda events, now_fs: progress(events, now_fs, end_fs)
 
 
 def run_program(
@@ -220,15 +238,19 @@ def run_program(
 
 
 def announce_compilation() -> None:
-    """Say on stderr that the engine is being compiled, if its machine code is not there yet."""
+    """Say on stderr that the engine is being compiled, if its machine code is not there yet.
+
+    Raises InputError if others than this user can have put machine code there.
+    """
     from weft.engine.jit import cache_root, is_compiled, keeps_code
     from weft.engine.loop import run
+    from weft.run.sweep.store import checked_cache, say
 
+    checked_cache()
     if not is_compiled() and not getattr(run, "signatures", None):
         alone = f" for this process alone, as the cache '{cache_root()}' cannot be written"
         how = ", once" if keeps_code() else alone
-        sys.stderr.write(f"weft: compiling the engine{how}, under a minute ...\n")
-        sys.stderr.flush()
+        say(f"compiling the engine{how}, under a minute ...")
 
 
 def _system(what: Described, graph: Graph) -> System:

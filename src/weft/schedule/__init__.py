@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from weft.errors import UnknownNameError
+from weft.errors import check_name
 from weft.schedule.base import Ideal, Pass
 from weft.schedule.sharing import SHARING_PASSES, Sharing
 from weft.schedule.sublayer import SUBLAYER_PASSES
@@ -15,13 +15,17 @@ SHARING: Mapping[str, Sharing] = {one.name: one for one in SHARING_PASSES}
 """The ways to share a GPU, by name."""
 
 
+def overlap_names() -> list[str]:
+    """Every overlap and every way to share a GPU, by the names that `simulate` and `compare` take."""
+    return list(PASSES)
+
+
 def find_pass(overlap: str | Pass) -> Pass:
     """An overlap by name; UnknownNameError lists the known ones."""
     if isinstance(overlap, Pass):
         return overlap
-    if overlap not in PASSES:
-        raise UnknownNameError("overlap", overlap, PASSES)
+    check_name("overlap", overlap, PASSES)
     return PASSES[overlap]
 
 
-__all__ = ["PASSES", "SHARING", "Ideal", "Pass", "Sharing", "find_pass"]
+__all__ = ["PASSES", "SHARING", "Ideal", "Pass", "Sharing", "find_pass", "overlap_names"]

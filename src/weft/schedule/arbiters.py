@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from weft.errors import InputError
+from weft.errors import InputError, check_name, shown
 
 COMPUTE = 0
 COMMUNICATION = 1
@@ -68,6 +68,14 @@ class ArbiterPolicy:
             ) from error
 
 
+def find_policy(policy: str | ArbiterPolicy) -> ArbiterPolicy:
+    """A policy itself, or the built-in one of that name; UnknownNameError lists these."""
+    if isinstance(policy, ArbiterPolicy):
+        return policy
+    check_name("arbiter", policy, POLICIES)
+    return POLICIES[policy]
+
+
 def arbiter(rule: Rule) -> ArbiterPolicy:
     """Make a policy of a function; it is compiled by numba, so it may use numbers, comparisons and loops.
 
@@ -77,6 +85,10 @@ def arbiter(rule: Rule) -> ArbiterPolicy:
     >>> communication_first.name
     'communication_first'
     """
+    if not callable(rule):
+        raise InputError(
+            f"the rule of an arbiter is {shown(rule)}; give a function of one view that returns 0, 1 or -1"
+        )
     return ArbiterPolicy(name=getattr(rule, "__name__", "policy"), rule=rule)
 
 

@@ -9,7 +9,7 @@ from functools import cached_property
 from weft.graph import Collective, Gemm
 from weft.hardware import Described
 from weft.lower.collectives import algorithm_of, collective_kernel
-from weft.lower.fit import tiling_for
+from weft.lower.fit import check_tile, tiling_for
 from weft.options import RunOptions
 from weft.result import CoRun
 from weft.run import alone
@@ -51,7 +51,7 @@ def advise(
     """
     bench = Bench.of(machine, collective.ranks, options)
     # What cannot be run is refused before the tables' minute of work.
-    tiling_for(gemm, bench.gpu, bench.options)
+    check_tile(gemm, tiling_for(gemm, bench.gpu, bench.options), bench.gpu)
     bench.collective(collective)
     collective_kernel(alone(collective).nodes[0], bench.system)
     tables = tables_for(bench.system, (collective.name,), bench.options, jobs=jobs, progress=progress, store=store)

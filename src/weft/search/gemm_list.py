@@ -9,11 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from weft.errors import InputError
+from weft.files import read_text
 from weft.graph import Gemm
 from weft.search.kernels import DEGREES
+from weft.units import LARGEST_COUNT
 
 COLUMNS = ("m", "n", "k", "dtype", "count")
 """Columns that a list must have; a column "name" may stand beside them."""
+_EXAMPLE = "512,1024,1024,fp16,8"
 _MARKS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 
 
@@ -33,18 +36,16 @@ def read_gemms(path: str | Path) -> tuple[Wanted, ...]:
     are no whole numbers above zero, data types that nobody knows, and counts beyond what runs together.
     """
     file = Path(path)
+    reader = csv.reader(io.StringIO(read_text(file)), skipinitialspace=True)
     try:
-        text = file.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is no text in UTF-8"
-        raise InputError(f"the file '{file}' cannot be read ({reason}); check the path and its rights") from None
-    reader = csv.reader(io.StringIO(text), skipinitialspace=True)
-    heads = [name.strip().lower() for name in next(reader, [])]
-    _check_heads(file, heads)
-    rows = ((reader.line_num, [cell.strip() for cell in row]) for row in reader)
-    wanted = [_wanted(file, line, heads, row) for line, row in rows if any(row)]
+        heads = [name.strip().lower() for name in next(reader, [])]
+        _check_heads(file, heads)
+        rows = ((reader.line_num, [cell.strip() for cell in row]) for row in reader)
+        wanted = [_wanted(file, line, heads, row) for line, row in rows if any(row)]
+    except csv.Error as error:
+        raise InputError(f"{file}, line {reader.line_num + 1}: this is no CSV ({error}); write {_EXAMPLE}") from None
     if not wanted:
-        raise InputError(f"{file}: there is no GEMM below the heads; add lines such as 512,1024,1024,fp16,8")
+        raise InputError(f"{file}: there is no GEMM below the heads; add lines such as {_EXAMPLE}")
     return tuple(wanted)
 
 
@@ -84,6 +85,9 @@ def _wanted(file: Path, line: int, heads: Sequence[str], row: Sequence[str]) -> 
 
 
 def _whole(place: str, name: str, text: str) -> int:
-    if not text.isdecimal() or int(text[:12]) < 1 or len(text) > 9:
-        raise InputError(f"{place}: {name} is '{text}'; it must be a whole number above zero")
+    shown = text if len(text) <= 24 else f"{text[:8]}... ({len(text)} characters)"
+    if not text.isdecimal() or not text.strip("0"):
+        raise InputError(f"{place}: {name} is '{shown}'; it must be a whole number above zero")
+    if len(text) > len(str(LARGEST_COUNT)) or int(text) > LARGEST_COUNT:
+        raise InputError(f"{place}: {name} is {shown}; it must be at most {LARGEST_COUNT}")
     return int(text)

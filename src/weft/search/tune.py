@@ -12,6 +12,7 @@ from typing import Any
 from weft.files import write_atomically
 from weft.hardware import Described
 from weft.kernels import GemmTiling
+from weft.lower.fit import check_held
 from weft.options import RunOptions
 from weft.run.sweep import Progress, Store
 from weft.search.degree import Judged, Plans, Queue, Watched, asked_degrees, judge, needed, plans, watched
@@ -119,6 +120,8 @@ def tune_list(
     Raises InputError for a data type that the GPU lacks, and what the simulations raise.
     """
     bench, own = Bench.of(machine, options=options), Jobs(jobs, store, progress)
+    for line in wanted:
+        check_held(line.gemm, bench.gpu)
     queues = {line: _queues(line) for line in wanted}
     every = [queue for each in queues.values() for queue in each]
     kernels = tune(asked_degrees(every), bench, own)

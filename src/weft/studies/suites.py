@@ -37,6 +37,8 @@ def suite_of(kind: type[S], content: Content, cases: Mapping[str, tuple[Any, ...
 
 def cases_of(kind: type[E], rows: Any, place: str, check: Callable[[E, str], E]) -> tuple[E, ...]:
     """Cases that `check` lets pass, of the tables in a file; errors name them by their number behind `place`."""
+    if not isinstance(rows, list | tuple):
+        raise ConfigError(f"{rows!r} must be a list of tables; write each below a line in double brackets", place)
     return tuple(_case(kind, row, f"{place} {number}", check) for number, row in enumerate(rows, start=1))
 
 

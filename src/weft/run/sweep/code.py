@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from weft.run.sweep.store import say
+from weft.run.sweep.store import checked_cache, say
 
 _VARIABLE = "WEFT_CACHE"
 
@@ -20,10 +20,12 @@ _VARIABLE = "WEFT_CACHE"
 def stand_in() -> Path | None:
     """A temporary folder for machine code, made once and removed when this process ends, and said so.
 
-    None where the user's cache does (or nothing is compiled), and where no temporary folder can be made either.
+    None where the user's cache does (or nothing is compiled), and where no temporary folder can be made either. Raises
+    InputError for a cache that is not this user's alone.
     """
     from weft.engine.jit import cache_root, is_compiled, keeps_code
 
+    checked_cache()
     if keeps_code() or is_compiled():
         return None
     try:

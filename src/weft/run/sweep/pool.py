@@ -10,7 +10,9 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from pathlib import Path
+from typing import Any
 
 from weft.errors import OutputError, SimulationError
 from weft.run.sweep.code import cache_at, compile_here, is_shared, stand_in
@@ -78,6 +80,7 @@ def _in_processes(orders: Sequence[Order], processes: int, store: Store | None) 
     executor = ProcessPoolExecutor(processes, initializer=_prepare_worker, initargs=(os.getpid(),))
     try:
         with cache_at(folder):
+            _start(executor)
             if folder is not None:
                 executor.submit(compile_here).result()  # by one process, while the others have nothing to do
             waiting = {executor.submit(_answer, order, store): order for order in orders}
@@ -90,6 +93,16 @@ def _in_processes(orders: Sequence[Order], processes: int, store: Store | None) 
     finally:
         # On an error or Ctrl-C nobody needs what is still running; on success nothing is.
         executor.shutdown(wait=True, kill_workers=True)
+
+
+def _start(executor: Any) -> None:
+    """Start the processes without Ctrl-C, which is left to this one: it could meet them before they ignore it."""
+    resource_tracker.ensure_running()  # by itself, as it would let Ctrl-C through again
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        executor.submit(os.getpid)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, held)
 
 
 def _prepare_worker(parent: int) -> None:

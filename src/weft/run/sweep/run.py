@@ -15,7 +15,7 @@ from weft.result.stored import as_record, from_record, plain, summary
 from weft.run.single import assembled, simulate
 from weft.run.sweep import Progress, Store, sweep
 from weft.schedule import Ideal, Pass, find_pass
-from weft.schedule.arbiters import ArbiterPolicy
+from weft.schedule.arbiters import ArbiterPolicy, find_policy
 
 _FLOPS_PER_WEIGHT = 1e9
 _BYTES_PER_WEIGHT = 1e6
@@ -59,7 +59,7 @@ class Simulation:
             "system": system_inputs(self.system),
             "overlap": plain(replace(find_pass(self.overlap), summary="", title="")),
             "options": plain(self.options),
-            "arbiter": _policy(self.options.arbiter or find_pass(self.overlap).arbiter),
+            "arbiter": _policy(find_policy(self.options.arbiter or find_pass(self.overlap).arbiter)),
             "whole": self.whole,
         }
 

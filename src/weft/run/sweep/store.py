@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from weft.errors import OutputError
+from weft.errors import InputError, OutputError
 from weft.files import write_atomically
 from weft.run.sweep.task import Question, Record, as_json
 
@@ -38,9 +38,24 @@ class Contents:
 
 def runs_folder() -> Path:
     """Where answers are kept unless said otherwise: `runs` beside the engine's machine code."""
-    from weft.engine.jit import cache_root
+    return checked_cache() / "runs"
 
-    return cache_root() / "runs"
+
+def checked_cache() -> Path:
+    """The folder of everything that is kept for later, once it is sure that nobody but this user put anything there.
+
+    The engine's machine code is run as it lies there, and answers are believed. Raises InputError otherwise.
+    """
+    from weft.engine.jit import cache_root, foreign, open_to_others
+
+    root = cache_root()
+    why = foreign() or open_to_others((root / "runs", *root.glob("runs/??")))
+    if why:
+        raise InputError(
+            f"the cache '{root}' is not yours alone: {why}, so what it holds cannot be trusted; remove it, run "
+            f"'chmod -R go-w {root}' if you know what is in it, or set WEFT_CACHE to a folder of yours"
+        )
+    return root
 
 
 class Store:
@@ -67,7 +82,7 @@ class Store:
             return None
         try:
             record = _checked(json.loads(gzip.decompress(found)), asked)
-        except (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError) as error:
+        except (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError, RecursionError) as error:
             say(f"the cached run '{path}' is damaged ({_reason(error)}); it is made again")
             with suppress(OSError):
                 path.unlink()
@@ -88,7 +103,7 @@ class Store:
             "checksum": _checksum(inputs, record),
         }
         # Without a time in its header, equal answers are equal files.
-        write_atomically(self.path(asked), gzip.compress(as_json(entry).encode(), mtime=0))
+        write_atomically(self.path(asked), gzip.compress(as_json(entry).encode(), mtime=0), private=True)
 
     def give_up(self, why: str) -> None:
         """Keep nothing from now on, and say so once."""
@@ -127,8 +142,9 @@ class Store:
 
 def say(sentence: str) -> None:
     """Tell the user something that stops nothing."""
-    sys.stderr.write(f"weft: {sentence}\n")
-    sys.stderr.flush()
+    if sys.stderr is not None:  # it may be closed
+        sys.stderr.write(f"weft: {sentence}\n")
+        sys.stderr.flush()
 
 
 class _Unfit(ValueError):
