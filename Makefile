@@ -4,9 +4,8 @@
 PYTHON ?= python3
 BIN    := .venv/bin
 
-# What Weft and matplotlib keep between runs stays inside the checkout, too.
-export WEFT_CACHE   := $(CURDIR)/.venv/cache
-export MPLCONFIGDIR := $(CURDIR)/.venv/matplotlib
+# What Weft keeps between runs stays inside the checkout, too.
+export WEFT_CACHE := $(CURDIR)/.venv/cache
 
 .PHONY: help demo test check slow lint docs engine validate figures golden bench clean
 

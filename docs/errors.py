@@ -11,9 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from weft.report.error_tables import bar_table, errors_table, without_rows
-from weft.report.tables import Table
-from weft.report.validation import PICTURES, TITLES
+from weft.view.error_tables import bar_table, errors_table, without_rows
+from weft.view.table import Table
+from weft.view.validation import PICTURES, TITLES
 
 HERE = Path(__file__).parent / "explanation"
 FIGURES = "errors"
@@ -101,9 +101,9 @@ def folded(summary: str, table: Table) -> Iterator[str]:
 
 def markdown(table: Table) -> Iterator[str]:
     yield f"| {' | '.join(table.heads)} |"
-    sides = ["---" if at < table.text_columns else "---:" for at in range(len(table.heads))]
+    sides = ["---:" if column.is_number else "---" for column in table.columns]
     yield f"| {' | '.join(sides)} |"
-    yield from (f"| {' | '.join(row)} |" for row in table.rows)
+    yield from (f"| {' | '.join(row)} |" for row in table.cells())
 
 
 def copy_pictures(folder: Path) -> None:

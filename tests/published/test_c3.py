@@ -77,7 +77,7 @@ def test_the_page_shows_every_part_of_the_study(small, tmp_path):
         "Every scenario",
     ):
         assert f"<h2>{title}</h2>" in page
-    assert page.count("<svg") == 4 + len(SHOWN)
+    assert page.count("<figure") == 6 + len(SHOWN)
 
 
 def test_timelines_repeat_what_the_study_simulated(small):

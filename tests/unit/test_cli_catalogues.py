@@ -5,9 +5,9 @@ from click.testing import CliRunner
 
 from weft.cli.hardware import hardware
 from weft.cli.models import models
-from weft.cli.tables import print_table
 from weft.errors import UnknownNameError
-from weft.report.tables import Table
+from weft.view.table import Table, number, text
+from weft.view.terminal import print_table
 
 
 def run(group, *arguments):
@@ -55,7 +55,7 @@ def test_models_as_json_are_plain_data():
 
 
 def test_a_narrow_terminal_gets_numbered_sources(monkeypatch):
-    monkeypatch.setattr("weft.cli.tables._WIDTH_OF_FILES", 80)
+    monkeypatch.setattr("weft.view.terminal._WIDTH_OF_FILES", 80)
     shown = run(hardware, "show", "t3-paper")
     assert "Sources" in shown
     assert max(map(len, shown.splitlines())) <= 80
@@ -75,15 +75,15 @@ def test_every_help_has_an_example(group, command):
 
 
 def test_a_table_that_does_not_fit_loses_no_digits(monkeypatch, capsys):
-    monkeypatch.setattr("weft.cli.tables._WIDTH_OF_FILES", 20)
-    print_table(Table(["overlap", "total us"], [["ideal-overlap", "123456.789"]], title="Times"))
+    monkeypatch.setattr("weft.view.terminal._WIDTH_OF_FILES", 20)
+    print_table(Table([text("overlap"), number("total us", format_=".3f")], [["ideal-overlap", 123456.789]], "Times"))
     assert "ideal-overlap 123456.789" in capsys.readouterr().out
 
 
 @pytest.fixture
 def terminal(monkeypatch):
     """Sets the width of what is printed."""
-    return lambda width: monkeypatch.setattr("weft.cli.tables._WIDTH_OF_FILES", width)
+    return lambda width: monkeypatch.setattr("weft.view.terminal._WIDTH_OF_FILES", width)
 
 
 def test_the_list_of_machines_leaves_titles_out_where_there_is_no_room(terminal):
@@ -99,10 +99,10 @@ def test_the_list_of_machines_leaves_titles_out_where_there_is_no_room(terminal)
 
 
 def test_a_last_column_of_prose_that_would_be_a_few_letters_wide_is_a_table_of_its_own(terminal, capsys):
-    rows = [["one of the cases", "12.5 us", "compute 50 %, memory 30 %, launch 20 %"]]
-    columns = ["case", "time", "where it goes"]
+    rows = [["one of the cases", 12.5, "compute 50 %, memory 30 %, launch 20 %"]]
+    columns = [text("case"), number("time", format_="{} us"), text("where it goes", prose=True)]
     terminal(50)
-    print_table(Table(columns, rows, title="Times", prose=1))
+    print_table(Table(columns, rows, "Times"))
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= 50
     times, prose = out.split("where it goes")
@@ -110,5 +110,5 @@ def test_a_last_column_of_prose_that_would_be_a_few_letters_wide_is_a_table_of_i
     assert "compute" not in times
     assert "one of the cases compute 50 %, memory 30 %," in prose
     terminal(100)
-    print_table(Table(columns, rows, title="Times", prose=1))
+    print_table(Table(columns, rows, "Times"))
     assert "12.5 us   compute 50 %" in capsys.readouterr().out

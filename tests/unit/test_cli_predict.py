@@ -79,7 +79,7 @@ def test_collectives_over_sizes_and_systems_with_a_page(tmp_path):
     assert len([line for line in shown.splitlines() if " MiB " in line]) == 8
     assert "all_reduce over 8 GPUs" in shown
     page = (tmp_path / "report.html").read_text()
-    assert page.count("<svg") == 3
+    assert page.count("<figure") == 4
     assert "bus bandwidth" in page
     assert "direct-simple" not in page
     assert "nvls" in page

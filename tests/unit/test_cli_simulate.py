@@ -89,7 +89,7 @@ def test_trace_and_report_are_written_and_named(weft, tmp_path):
     assert f"trace:   {tmp_path / 'trace.json'}" in out
     assert f"report:  {tmp_path / 'out' / 'report.html'}" in out
     assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
-    assert "<svg" in (tmp_path / "out" / "report.html").read_text()
+    assert "<figure" in (tmp_path / "out" / "report.html").read_text()
 
 
 def test_every_gpu_of_an_explicit_run_has_its_trace(weft, tmp_path):

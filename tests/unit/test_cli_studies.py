@@ -7,10 +7,10 @@ import pytest
 
 from weft.cli import main as cli
 from weft.cli.study import print_study, show_sensitivity, study, write_study
-from weft.report.tables import headline_table
 from weft.search.perturb import Row, Sensitivity
 from weft.studies import study as find
 from weft.studies.headline import HeadlineRow
+from weft.view.words import headline_table
 
 ROWS = [
     HeadlineRow("a", "a speedup", 1.2, 1.3174, "ratio"),
@@ -74,7 +74,7 @@ def test_page_and_console_tell_every_figure_alike(capsys):
     assert [row[0] for row in table.rows] == [row.what for row in ROWS]
     print_study(Done())
     shown = " ".join(capsys.readouterr().out.split())
-    assert all(" ".join(" ".join(row).split()) in shown for row in table.rows)
+    assert all(" ".join(" ".join(row).split()) in shown for row in table.cells())
 
 
 def test_where_nothing_is_published_there_is_one_column(capsys):

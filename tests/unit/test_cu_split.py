@@ -93,9 +93,9 @@ def test_both_at_once_keep_to_their_own_units_and_share_the_rest():
 
 def test_the_page_shows_its_pictures(tmp_path):
     page = study().page(tmp_path).read_text()
-    assert page.count("<svg") == 2
+    assert page.count("<figure") == 2
     shown = study().page(tmp_path, study().watch()).read_text()
-    assert shown.count("<svg") == 3
+    assert shown.count("<figure") == 3
     assert "t-nlg op, TP 8, both at once" in shown
     assert "72-8, both at once" in page
 

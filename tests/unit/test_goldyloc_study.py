@@ -131,7 +131,7 @@ def test_sensitivity_moves_values_of_the_longest_queues(done, tmp_path):
 def test_the_study_is_written_whole(done, tmp_path):
     assert '"goldyloc.of_oracle"' in done.save(tmp_path / "goldyloc.json").read_text()
     page = done.page(tmp_path, done.watch()).read_text()
-    assert page.count("<svg") == 5
+    assert page.count("<figure") == 5
     assert "Every queue" in page
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import weft
-from weft import report
+from weft import view
 
 ROOT = Path(__file__).parents[2]
 
@@ -15,9 +15,9 @@ def test_every_public_name_can_be_used(name):
     assert getattr(weft, name) is not None
 
 
-@pytest.mark.parametrize("name", report.__all__)
-def test_every_page_and_trace_can_be_used(name):
-    assert callable(getattr(report, name))
+@pytest.mark.parametrize("name", view.__all__)
+def test_every_page_figure_and_trace_can_be_used(name):
+    assert callable(getattr(view, name))
 
 
 def test_a_public_name_that_is_also_a_module_can_be_called_whichever_was_imported_first():

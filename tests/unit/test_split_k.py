@@ -28,10 +28,10 @@ from weft.lower.fused import ChunkedGather, ChunkedScatter, GatherGemm, GemmScat
 from weft.models import SubLayer
 from weft.options import RunOptions
 from weft.parallel import split
-from weft.report.plots.goldyloc import held_by_gemms
-from weft.report.trace import write_trace
 from weft.search.degree import Watched
 from weft.search.library_file import Kernel
+from weft.view.studies import held_by_gemms
+from weft.view.trace import write_trace
 
 GPU = small_mi100()
 DEEP = Gemm(128, 64, 2048)

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-HEAVY = {"jinja2", "llvmlite", "matplotlib", "numba", "numpy", "pydantic", "rich"}
+HEAVY = {"altair", "jinja2", "llvmlite", "numba", "numpy", "pydantic", "rich", "vl_convert"}
 
 
 def heavy_modules_after(code: str) -> set[str]:
@@ -33,6 +33,13 @@ def test_the_root_command_imports_no_heavy_library(arguments):
     assert heavy_modules_after(command_line(*arguments)) == set()
 
 
+def test_a_table_on_a_terminal_imports_nothing_that_draws():
+    loaded = heavy_modules_after(
+        command_line("overlaps", "list") + "\nimport weft.view.run, weft.view.corun, weft.view.advice"
+    )
+    assert loaded & {"altair", "vl_convert", "jinja2"} == set()
+
+
 def test_loading_a_machine_imports_no_compiler_and_no_pictures():
     loaded = heavy_modules_after("import weft; weft.gpu('t3-paper')")
-    assert loaded & {"numba", "llvmlite", "matplotlib", "rich", "jinja2"} == set()
+    assert loaded & {"numba", "llvmlite", "altair", "vl_convert", "rich", "jinja2"} == set()

@@ -103,9 +103,9 @@ def test_a_full_disk_is_no_obstacle(tmp_path, capsys, monkeypatch):
 def test_a_change_of_the_sources_asks_another_question(tmp_path, monkeypatch):
     package = tmp_path / "weft"
     (package / "engine").mkdir(parents=True)
-    (package / "report").mkdir()
-    engine, report, data = (package / name for name in ("engine/loop.py", "report/page.py", "engine/a.toml"))
-    for file in (engine, report, data):
+    (package / "view").mkdir()
+    engine, shown, data = (package / name for name in ("engine/loop.py", "view/page.py", "engine/a.toml"))
+    for file in (engine, shown, data):
         file.write_text("one = 1\n")
     monkeypatch.setattr(sources, "PACKAGE", package)
 
@@ -114,7 +114,7 @@ def test_a_change_of_the_sources_asks_another_question(tmp_path, monkeypatch):
         return sources.fingerprint_of.__wrapped__(sources.home(Echo))
 
     seen = [code()]
-    for file, changes in ((report, False), (engine, True), (data, True)):
+    for file, changes in ((shown, False), (engine, True), (data, True)):
         file.write_text("one = 2\n")
         seen.append(code())
         assert (seen[-1] != seen[-2]) == changes
@@ -126,7 +126,7 @@ def test_a_task_counts_what_its_module_imports_to_choose_and_nothing_that_shows(
         path.relative_to(sources.PACKAGE).as_posix() for path in sources._reached(sources.PACKAGE / "studies" / "t3.py")
     }
     assert {"studies/t3.py", "studies/headline.py"} <= names
-    assert not {name for name in names if name.startswith(("cli/", "report/", "engine/"))}
+    assert not {name for name in names if name.startswith(("cli/", "view/", "engine/"))}
 
 
 def test_entries_that_nobody_used_are_cleared_and_used_ones_stay(store):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from weft import report
+from weft import view
 from weft.cli.options import (
     clock_option,
     dtype_option,
@@ -25,8 +25,8 @@ from weft.cli.options import (
     whole_numbers,
 )  # fmt: skip
 from weft.cli.progress import progress_bar
-from weft.cli.tables import print_parts
 from weft.files import write_json
+from weft.view.terminal import print_parts
 
 if TYPE_CHECKING:
     from weft.options import RunOptions
@@ -80,8 +80,8 @@ def advise(
     simulated to confirm them.
     """
     from weft.graph import Collective, Gemm
-    from weft.report.advice import doubt_table, knob_table, option_table
     from weft.search import advise as ask
+    from weft.view.advice import doubt_table, knob_table, option_table
 
     shape = Gemm(*three_sizes(gemm), dtype)
     moved = Collective(*parse_collective(beside), ranks, dtype)
@@ -93,4 +93,4 @@ def advise(
         click.echo(f"figures: {write_json(json_file, advice.as_json())}")
     if folder is not None:
         click.echo(f"tables:  {advice.tables.save(folder / 'tables.json')}")
-        click.echo(f"report:  {report.advice_report(advice, folder)}")
+        click.echo(f"report:  {view.advice_report(advice, folder)}")

@@ -11,11 +11,11 @@ from pathlib import Path
 import click
 
 from weft.cli.options import examples
-from weft.cli.tables import print_table
 from weft.errors import OutputError
 from weft.files import check_out_dir
-from weft.report.tables import Table
 from weft.units import format_bytes
+from weft.view.table import Table, number, text
+from weft.view.terminal import print_table
 
 _SECONDS = {"h": 3600, "d": 86400, "w": 7 * 86400}
 
@@ -50,10 +50,12 @@ def show() -> None:
     engines = _engines()
     idle = f"{runs.idle_s / 86400:.0f} days" if runs.entries else ""
     rows = [
-        ["simulated runs", str(runs.entries), format_bytes(runs.bytes, 3), idle],
-        ["engine, compiled", str(len(engines)), format_bytes(sum(map(_size, engines)), 3), ""],
+        ("simulated runs", runs.entries, runs.bytes, idle),
+        ("engine, compiled", len(engines), sum(map(_size, engines)), ""),
     ]
-    print_table(Table(("what", "entries", "size", "longest unused"), rows, title=str(root)))
+    size = number("bytes", "size", format_=lambda bytes_: format_bytes(bytes_, 3))
+    columns = [text("what"), number("entries", format_="d"), size, number("idle", "longest unused", format_=str)]
+    print_table(Table(columns, rows, str(root)))
 
 
 @cache.command("clear", epilog=examples("weft cache clear --older-than 30d", "weft cache clear --engine"))

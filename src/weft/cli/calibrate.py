@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from weft.cli.options import data_option, examples, file_option
-from weft.cli.tables import print_table
 from weft.files import write_atomically, write_json
-from weft.report.tables import Table
+from weft.view.table import Table, number, text
+from weft.view.terminal import print_table
 
 if TYPE_CHECKING:
     from weft.validation.calibration import Calibrated, Fitted
     from weft.validation.catalog import Target
 
 
+_FITTED = {"start": "start", "fitted": "fitted", "low": "95 % low", "high": "high"}
 _MOST_ROWS = 5000  # of each group: more would make the fit slow and change nothing
 
 
@@ -100,15 +101,18 @@ def _notes(done: Calibrated, target: Target) -> Iterator[str]:
 
 def _print_parameters(done: Calibrated) -> None:
     told = [found for found in done.fit.parameters if found.state != "no rows"]
-    heads = ("parameter", "start", "fitted", "95 % low", "high", "rows", "bounds", "state", "what it is")
+    columns = [
+        text("parameter"), *(number(key, head, format_=str) for key, head in _FITTED.items()), number("rows"),
+        text("bounds"), text("state"), text("about", "what it is", prose=True),
+    ]  # fmt: skip
     title = f"{done.subject.machine}: {done.fitted_rows} rows fitted, {len(done.held_out.subject)} held out"
-    print_table(Table(heads, [_row(found) for found in told], title=title, prose=3))
+    print_table(Table(columns, [_row(found) for found in told], title))
     silent = [found.parameter.path for found in done.fit.parameters if found.state == "no rows"]
     if silent:
         click.echo(f"no row depends on {', '.join(silent)}: kept as they were")
 
 
-def _row(found: Fitted) -> list[str]:
+def _row(found: Fitted) -> list[Any]:
     from weft.validation.catalog import shown
 
     parameter, state = found.parameter, found.state
@@ -118,12 +122,12 @@ def _row(found: Fitted) -> list[str]:
     if state == "too few rows":
         value = low = high = "–"
         state = f"{state}, needs {parameter.needs_rows}"
-    fitted = (start, value, low, high, f"{found.rows:,}")
+    fitted = (start, value, low, high, found.rows)
     return [parameter.path, *fitted, f"{least} to {most}", state, parameter.about]
 
 
 def _print_errors(done: Calibrated) -> None:
-    from weft.report.error_tables import errors_table
+    from weft.view.error_tables import errors_table
 
     errors = (("before", done.before), ("after", done.after))
     rows = [{"rows held out": when, **asdict(one)} for when, one in errors]

@@ -10,15 +10,28 @@ import click
 
 from weft import hardware as machines
 from weft.cli.options import examples
-from weft.cli.tables import print_sourced, print_table
 from weft.errors import UnknownNameError
 from weft.hardware import Gpu, Node, Provenance
-from weft.report.tables import Table
 from weft.units import format_bytes, format_rate
+from weft.view.table import Table, number, text
+from weft.view.terminal import print_table
+from weft.view.words import sourced_table
 
-_GPU_COLUMNS = ("name", "title", "units", "bf16 TFLOP/s", "memory", "memory rate", "cache", "links, one way")
-_SYSTEM_COLUMNS = ("name", "title", "GPU", "GPUs", "joined by", "network per GPU")
-_SPARE = ("title", "cache", "memory rate")  # the first to go where there is little room
+
+def _bytes_per_s(rate: float) -> str:
+    return format_rate(rate, 3)
+
+
+_GPU_COLUMNS = (
+    text("name"), text("title", spare=True), number("compute_units", "units", format_="d"),
+    number("bf16_tflops", "bf16 TFLOP/s", format_=".0f"), number("memory_bytes", "memory", format_=format_bytes),
+    number("memory_bytes_per_s", "memory rate", format_=_bytes_per_s, spare=True),
+    number("cache_bytes", "cache", format_=format_bytes, spare=True), number("links", "links, one way", format_=str),
+)  # fmt: skip
+_SYSTEM_COLUMNS = (
+    text("name"), text("title", spare=True), text("gpu", "GPU"), number("gpus", "GPUs"), text("topology", "joined by"),
+    text("network", "network per GPU", prose=True),
+)  # fmt: skip
 
 
 @click.group(epilog=examples("weft hardware show h100-sxm"))
@@ -36,9 +49,8 @@ def list_machines(as_json: bool) -> None:
         about = [*map(_gpu_entry, gpus), *map(_system_entry, systems)]
         click.echo(json.dumps(about, indent=2))
         return
-    print_table(Table(_GPU_COLUMNS, [_gpu_row(gpu) for gpu in gpus], 2, "GPUs", spare=_SPARE))
-    rows = [_system_row(system) for system in systems]
-    print_table(Table(_SYSTEM_COLUMNS, rows, 3, "Systems", prose=2, spare=("title",)))
+    print_table(Table(_GPU_COLUMNS, list(map(_gpu_row, gpus)), "GPUs"))
+    print_table(Table(_SYSTEM_COLUMNS, list(map(_system_row, systems)), "Systems"))
 
 
 @hardware.command("show", epilog=examples("weft hardware show t3-paper"))
@@ -53,7 +65,7 @@ def show_machine(name: str, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(_as_json(found), indent=2))
         return
-    print_sourced(_headline(found), "path", _texts(found), found.provenance)
+    print_table(sourced_table(_headline(found), "path", _texts(found), found.provenance))
 
 
 def _find(name: str) -> Gpu | Node:
@@ -74,24 +86,17 @@ def _headline(found: Gpu | Node) -> str:
     return f"{found.name}: {found.description}{gpu}{also}"
 
 
-def _gpu_row(gpu: Gpu) -> list[str]:
+def _gpu_row(gpu: Gpu) -> tuple[Any, ...]:
     link = f"{gpu.link.links} x, " if gpu.link.links else "PCIe, "
-    return [
-        gpu.name,
-        gpu.title,
-        str(gpu.compute.compute_units),
-        f"{gpu.matrix_rate('bf16') / 1e12:.0f}",
-        format_bytes(gpu.memory.capacity),
-        format_rate(gpu.memory.bandwidth, 3),
-        format_bytes(gpu.cache.capacity),
-        link + format_rate(gpu.link.bandwidth, 3),
-    ]
+    rate, memory, links = gpu.matrix_rate("bf16") / 1e12, gpu.memory, link + _bytes_per_s(gpu.link.bandwidth)
+    amounts = (rate, memory.capacity, memory.bandwidth, gpu.cache.capacity)
+    return gpu.name, gpu.title, gpu.compute.compute_units, *amounts, links
 
 
-def _system_row(system: Node) -> list[str]:
+def _system_row(system: Node) -> tuple[Any, ...]:
     joined = system.topology + (", which reduces" if system.switch_reduces else "")
-    network = f"{format_rate(system.network.bandwidth, 3)}, {system.network.kind}"
-    return [system.name, system.title, system.gpu.name, str(system.gpus_per_node), joined, network]
+    network = f"{_bytes_per_s(system.network.bandwidth)}, {system.network.kind}"
+    return system.name, system.title, system.gpu.name, system.gpus_per_node, joined, network
 
 
 def _gpu_entry(gpu: Gpu) -> dict[str, Any]:

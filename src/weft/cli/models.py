@@ -9,11 +9,12 @@ import click
 
 from weft import units
 from weft.cli.options import examples
-from weft.cli.tables import print_sourced, print_table
 from weft.graph import Collective, Gemm, Graph
 from weft.models import SUBLAYERS, Transformer, load_model, model_names
 from weft.parallel import sublayer
-from weft.report.tables import Table
+from weft.view.table import Table, number, text
+from weft.view.terminal import print_table
+from weft.view.words import sourced_table
 
 _DIMENSIONS = ("hidden", "layers", "sequence_length", "batch", "ffn_multiple")
 
@@ -31,9 +32,9 @@ def list_models(as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([_dimensions(model) for model in known], indent=2))
         return
-    heads = ("name", "title", "hidden", "layers", "tokens", "TP")
-    rows = [[m.name, m.title, f"{m.hidden}", f"{m.layers}", f"{m.tokens}", _degrees(m)] for m in known]
-    print_table(Table(heads, rows, text_columns=2, title="Models"))
+    sizes = [number(name, format_="d") for name in ("hidden", "layers", "tokens")]
+    rows = [(m.name, m.title, m.hidden, m.layers, m.tokens, _degrees(m)) for m in known]
+    print_table(Table([text("name"), text("title"), *sizes, number("tp", "TP", format_=str)], rows, "Models"))
 
 
 @models.command("show", epilog=examples("weft models show t-nlg"))
@@ -48,10 +49,17 @@ def show_model(name: str, as_json: bool) -> None:
         return
     values = {key: str(getattr(model, key)) for key in _DIMENSIONS}
     values |= {"heads": str(model.attention_heads), "tensor_parallel": _degrees(model)}
-    print_sourced(f"{model.name}: {model.title}", "dimension", values, model.provenance)
-    heads = ("TP", "sub-layer", "what", "M", "N", "K", "GFLOP", "payload")
-    rows = [_row(layer) for layer in layers]
-    print_table(Table(heads, rows, text_columns=3, title="Sub-layers, on each GPU"))
+    print_table(sourced_table(f"{model.name}: {model.title}", "dimension", values, model.provenance))
+    columns = [
+        text("tp", "TP"), text("sublayer", "sub-layer"), text("what"),
+        *(number(size, size.upper(), format_="d") for size in "mnk"),
+        number("gflop", "GFLOP", format_=".1f"), number("payload_bytes", "payload", format_=_size),
+    ]  # fmt: skip
+    print_table(Table(columns, list(map(_row, layers)), "Sub-layers, on each GPU"))
+
+
+def _size(payload: int) -> str:
+    return units.format_bytes(payload, digits=4)
 
 
 def _parts(layer: Graph) -> tuple[str, Gemm, int]:
@@ -62,11 +70,9 @@ def _parts(layer: Graph) -> tuple[str, Gemm, int]:
     return layer.labels["sublayer"], gemm, moved.bytes
 
 
-def _row(layer: Graph) -> list[str]:
+def _row(layer: Graph) -> tuple[Any, ...]:
     name, gemm, payload = _parts(layer)
-    shape = map(str, (gemm.m, gemm.n, gemm.k))
-    size = units.format_bytes(payload, digits=4)
-    return [str(layer.ranks), name, layer.labels["title"], *shape, f"{gemm.flops / 1e9:.1f}", size]
+    return layer.ranks, name, layer.labels["title"], gemm.m, gemm.n, gemm.k, gemm.flops / 1e9, payload
 
 
 def _degrees(model: Transformer) -> str:

@@ -5,15 +5,13 @@ Use: `@click.option("--json", "json_file", type=click.Path(path_type=Path), call
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from weft import report
+from weft import view
 from weft.errors import InputError
 from weft.files import (
     STDOUT,
@@ -25,6 +23,7 @@ from weft.files import (
     write_atomically,
     write_json,
 )
+from weft.view.table import csv_text
 
 if TYPE_CHECKING:
     from weft.result import Timeline
@@ -78,11 +77,7 @@ def write_tables(json_file: Path | None, record: Any, csv_file: Path | None, row
     if json_file is not None:
         click.echo(f"figures: {write_json(json_file, record)}")
     if csv_file is not None:
-        text = io.StringIO()
-        writer = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-        click.echo(f"table:   {write_atomically(csv_file, text.getvalue())}")
+        click.echo(f"table:   {write_atomically(csv_file, csv_text(rows))}")
 
 
 def write_answer(
@@ -104,5 +99,5 @@ def write_answer(
 
 def write_traces(run: Timeline, file: Path, what: str = "") -> None:
     """Write the trace of a run, a file for each rank."""
-    for path in report.write_trace(run, file):
+    for path in view.write_trace(run, file):
         click.echo(f"trace:   {path}{what}")

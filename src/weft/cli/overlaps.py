@@ -7,8 +7,8 @@ import json
 import click
 
 from weft.cli.options import examples
-from weft.cli.tables import print_table
-from weft.report.tables import Table
+from weft.view.table import Table, texts
+from weft.view.terminal import print_table
 
 _JOINED = ("name", "title", "kind", "arbiter", "summary")
 _SHARED = ("name", "title", "driver", "units apart", "summary")
@@ -46,5 +46,5 @@ def list_overlaps(as_json: bool) -> None:
         ("A GEMM and the collective of its own output", _JOINED, joined),
         ("A GEMM and an independent collective: weft simulate --gemm ... --beside ...", _SHARED, shared),
     ):
-        cells = [[row[head.replace(" ", "_")] or "" for head in heads] for row in rows]
-        print_table(Table(heads, cells, text_columns=len(heads), title=title))
+        columns = texts(heads)
+        print_table(Table(columns, [[row[column.key] or "" for column in columns] for row in rows], title))

@@ -24,10 +24,10 @@ from weft.cli.options import (
     whole_numbers,
 )
 from weft.cli.output import write_tables
-from weft.cli.tables import print_parts, print_table
 from weft.errors import InputError
 from weft.options import RunOptions
-from weft.report.tables import Table
+from weft.view.table import Table, texts
+from weft.view.terminal import print_parts, print_table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from weft.cli.cases import Shapes
     from weft.estimate import Harness
     from weft.hardware import Gpu, System
-    from weft.report.predictions import Predicted
+    from weft.view.predictions import Predicted
 
 
 @click.group()
@@ -94,7 +94,7 @@ def gemm(
 ) -> None:
     """Predict C[M,N] = A[M,K] B[K,N] on one or several GPUs, for one shape or a file of them."""
     from weft.cli import cases
-    from weft.report.predictions import gemm_parts
+    from weft.view.predictions import gemm_parts
 
     if shape is not None and len(shape) != 3:
         raise InputError(f"the shape has {len(shape)} dimensions; write M,N,K, like 8192,8192,8192")
@@ -115,7 +115,7 @@ def _gemms(gpu: Gpu, shapes: Shapes, options: RunOptions) -> Predicted:
     from weft.estimate import Estimate, estimate
     from weft.graph import Gemm
     from weft.lower.fit import check_held
-    from weft.report.predictions import Predicted
+    from weft.view.predictions import Predicted
 
     dtypes = shapes["dtype"]
     seconds, bound = np.empty(dtypes.size), np.empty(dtypes.size, dtype=np.int64)
@@ -191,7 +191,7 @@ def collective(
     """
     from weft.cli import cases
     from weft.estimate import Harness
-    from weft.report.predictions import collective_parts, collective_report
+    from weft.view.predictions import collective_parts, collective_report
 
     if dma:
         refuse_given("beside --dma: the library is not asked", "algorithm", "profile")
@@ -210,7 +210,7 @@ def _collectives(name: str, sizes: Any, ranks: int, system: str, nodes: int | No
     from weft.estimate import estimate
     from weft.graph import Collective
     from weft.library.collectives import canonical, volume
-    from weft.report.predictions import Predicted
+    from weft.view.predictions import Predicted
 
     proper, found = canonical(name), hardware.system(system)
     if nodes is not None:
@@ -249,7 +249,7 @@ def operator(
 ) -> None:
     """Predict a memory-bound operator or attention; 'weft predict ops' lists them."""
     from weft.cli import cases
-    from weft.report.predictions import operator_parts
+    from weft.view.predictions import operator_parts
 
     sizes = cases.dimensions(shape or ())
     done = [_operator(name, machine(gpu, assignments), dtype, sizes, options) for gpu in names]
@@ -263,7 +263,7 @@ def _operator(name: str, gpu: Gpu, dtype: str, sizes: Mapping[str, int], options
     from weft.estimate import estimate
     from weft.graph import operator
     from weft.lower.fit import check_held
-    from weft.report.predictions import Predicted
+    from weft.view.predictions import Predicted
 
     op = operator(name, dtype, **sizes)
     check_held(op, gpu)
@@ -282,7 +282,7 @@ def operators() -> None:
     from weft.graph import OPERATORS
 
     rows = [[entry.name, entry.usage, entry.about] for entry in OPERATORS.values()]
-    print_table(Table(("name", "dimensions", "what it is"), rows, text_columns=3, title="Operators"))
+    print_table(Table(texts(("name", "dimensions", "what it is")), rows, "Operators"))
 
 
 @predict.command(
@@ -347,7 +347,7 @@ def layer(
     """Predict one layer's forward pass, operator by operator, on each GPU of a tensor-parallel group."""
     from weft.estimate import Harness, estimate
     from weft.models import load_model
-    from weft.report.predictions import layer_parts, layer_record
+    from weft.view.predictions import layer_parts, layer_record
 
     work = load_model(model).layer(tp=tp, batch=batch, sequence=sequence, phase=phase, attention=attention, dtype=dtype)
     told = []

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from weft import report
+from weft import view
 from weft.cli.options import (
     assigned,
     clock_option,
@@ -28,8 +28,8 @@ from weft.cli.options import (
 )  # fmt: skip
 from weft.cli.output import write_answer
 from weft.cli.progress import simulation_status
-from weft.cli.tables import print_parts
 from weft.errors import InputError, UnknownNameError, join_or
+from weft.view.terminal import print_parts
 
 if TYPE_CHECKING:
     from weft.graph import Collective, Gemm, Graph
@@ -137,7 +137,7 @@ def simulate(
     --beside instead runs --gemm (what one GPU computes) and a collective in two independent streams, and shows what
     each costs the other; --overlap then says how they share the GPU.
     """
-    from weft.report import corun, run
+    from weft.view import corun, run
 
     with simulation_status() as watch:
         made = replace(options, arbiter=_policy(arbiter), progress=watch)
@@ -146,9 +146,9 @@ def simulate(
         else:
             answer = _beside(made, beside, **work)
     write: tuple[Any, Any, Any] = (
-        (run.run_parts, run.run_record, report.run_report)
+        (run.run_parts, run.run_record, view.run_report)
         if beside is None
-        else (corun.corun_parts, corun.corun_record, report.corun_report)
+        else (corun.corun_parts, corun.corun_record, view.corun_report)
     )
     parts, record, page = write
     print_parts(parts(answer))

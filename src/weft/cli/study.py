@@ -27,9 +27,10 @@ from weft.cli.options import (
     whole_numbers,
 )  # fmt: skip
 from weft.cli.progress import progress_bar
-from weft.cli.tables import print_parts, print_table
 from weft.studies import STUDIES
 from weft.studies import study as find
+from weft.view.table import Table, texts
+from weft.view.terminal import print_parts, print_table
 
 if TYPE_CHECKING:
     from weft.hardware import Gpu
@@ -160,7 +161,7 @@ def sensitivity(json_file: Path | None, values: tuple[str, ...] | None, jobs: in
 
 def print_study(done: PaperStudy) -> None:
     """Print a study's tables, its figures beside the published ones where those hold, and what must be known."""
-    from weft.report.tables import headline_table
+    from weft.view.words import headline_table
 
     title = "Published figures beside Weft's" if done.comparable else done.elsewhere
     against = ", " * bool(done.DECLARED.against) + done.DECLARED.against
@@ -182,10 +183,8 @@ def write_study(done: PaperStudy, json_file: Path | None, folder: Path | None) -
 
 def show_sensitivity(title: str, moved: Sensitivity, json_file: Path | None, folder: Path | None = None) -> None:
     """Print what the figures become, and write it to where --json and --out say."""
-    from weft.report.tables import Table
-
     heads, rows = moved.table()
-    print_table(Table(heads, rows, text_columns=len(heads), title=title))
+    print_table(Table(texts(heads), rows, title))
     for path in (json_file, folder and folder / "sensitivity.json"):
         if path is not None:
             click.echo(f"figures: {moved.save(path)}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from weft import report
+from weft import view
 from weft.cli.options import (
     clock_option,
     examples,
@@ -21,8 +21,8 @@ from weft.cli.options import (
 )  # fmt: skip
 from weft.cli.output import write_traces
 from weft.cli.progress import progress_bar
-from weft.cli.tables import print_table
 from weft.errors import InputError
+from weft.view.terminal import print_table
 
 if TYPE_CHECKING:
     from weft.options import RunOptions
@@ -69,9 +69,9 @@ def tune(
     For each line: how many to run at once, with which kernel, and the gain over all at once with the kernel that is
     fastest alone and over one after another, with its range where uncertain values of the machine take their ends.
     """
-    from weft.report.tune import tuned_table
     from weft.search.gemm_list import read_gemms
     from weft.search.tune import tune_list
+    from weft.view.tune import tuned_table
 
     wanted, chosen = read_gemms(gemms), machine(gpu, assignments)
     if trace_file is not None and all(line.count < 2 for line in wanted):
@@ -86,7 +86,7 @@ def tune(
     if trace_file is not None:
         _trace(done, trace_file)
     if folder is not None:
-        click.echo(f"report:  {report.tune_report(done, folder, chosen, done.watch())}")
+        click.echo(f"report:  {view.tune_report(done, folder, chosen, done.watch())}")
 
 
 def _trace(done: TunedList, file: Path) -> None:

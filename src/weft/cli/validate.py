@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from weft import report
+from weft import view
 from weft.cli.options import comma_list, data_option, examples, file_option, folder_option, refuse_given
 from weft.cli.progress import progress_bar
-from weft.cli.tables import print_parts, print_table
+from weft.view.terminal import print_parts, print_table
 
 if TYPE_CHECKING:
     from weft.validation.run import Validation
@@ -75,7 +75,7 @@ def validate(
         click.echo(f"errors: {done.save(json_file, **more)}")
     if folder is not None:
         click.echo(f"errors: {done.save(folder / 'validation.json', **more)}")
-        click.echo(f"report: {report.validation_report(done, folder, lines)}")
+        click.echo(f"report: {view.validation_report(done, folder, lines)}")
 
 
 def _kinds(names: tuple[str, ...] | None) -> list[Kind] | None:
@@ -89,7 +89,7 @@ def _kinds(names: tuple[str, ...] | None) -> list[Kind] | None:
 
 
 def _print_errors(done: Validation) -> None:
-    from weft.report.error_tables import errors_table, worst_table
+    from weft.view.error_tables import errors_table, worst_table
 
     data = done.to_dict()
     used = f"{done.rows_used:,} of {done.rows_read:,} rows have a prediction"
@@ -107,7 +107,7 @@ def _print_problems(done: Validation) -> None:
 
 
 def _print_bar(lines: Sequence[Mapping[str, Any]]) -> None:
-    from weft.report.error_tables import bar_table, without_rows
+    from weft.view.error_tables import bar_table, without_rows
 
     table = bar_table(lines)
     if table.rows:

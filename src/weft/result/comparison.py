@@ -23,7 +23,7 @@ class Comparison:
     `alone` holds, for streams that do not wait for each other, a short loop of each operator on its own, by operator,
     and for collectives also by driver, as in "all_gather by dma".
 
-    Iterates over the timelines; prints as a table; `save` writes JSON; `plot` draws (weft.report.plots has more).
+    Iterates over the timelines; prints as a table; `save` writes JSON; `plot` draws (weft.view has more).
     """
 
     timelines: Mapping[str, Timeline]
@@ -71,9 +71,9 @@ class Comparison:
         return write_json(path, self.rows())
 
     def plot(self) -> Any:
-        """A matplotlib Figure of when each overlap computes and communicates (weft.report.plots has more)."""
+        """A figure of when each overlap computes and communicates (weft.view has more)."""
         # By name: results know nothing of pictures, and a table must not wait for a plotting library.
-        return import_module("weft.report.plots").sub_layer_times(self)
+        return import_module("weft.view").sub_layer_times(self)
 
     def _repr_html_(self) -> str:
         return comparison_html(self)

@@ -15,10 +15,6 @@ from weft.errors import InputError
 from weft.graph import Collective, Gemm, Graph
 from weft.hardware import Gpu
 from weft.options import RunOptions
-from weft.report import plots
-from weft.report.page import Figure, Part, Section
-from weft.report.study import told
-from weft.report.tables import Table, us
 from weft.result import Timeline
 from weft.run.single import simulate
 from weft.run.sweep import Progress
@@ -27,6 +23,13 @@ from weft.schedule.sharing import split_units
 from weft.search.tasks import Bench, Runs
 from weft.studies.headline import DEGREES, MODELS, Conditions, Measured, Option, PaperStudy, declared
 from weft.studies.t3 import MAIN, MAIN_CASES, select
+from weft.view import looks
+from weft.view.figure import Figure
+from weft.view.page import Part, Section
+from weft.view.studies import split_slowdowns, split_speedups
+from weft.view.study import told
+from weft.view.table import Table, microseconds, text, times_faster
+from weft.view.units import Way, units_by_way
 
 DECLARED = declared(__file__)
 IN_FLIGHT = 16 * 1024
@@ -206,18 +209,21 @@ class CuSplitStudy(PaperStudy):
         rows = [
             (
                 case.graph.labels["model"],
-                str(case.graph.ranks),
+                case.graph.ranks,
                 case.graph.labels["sublayer"],
-                us(case.gemm_s[0], 0),
-                us(case.ring_s[0], 0),
-                f"{case.speedup(0):.2f}",
-                *(f"{v:.2f}" for apart in self.splits for v in (case.speedup(apart), case.simulated(apart))),
+                case.gemm_s[0] * 1e6,
+                case.ring_s[0] * 1e6,
+                case.speedup(0),
+                *(v for apart in self.splits for v in (case.speedup(apart), case.simulated(apart))),
             )
             for case in self.cases
         ]
-        heads = ("model", "TP", "layer", "GEMM [µs]", "AR [µs]", "ideal", *splits)
+        columns = [
+            text("model"), text("tp", "TP"), text("layer"), microseconds("gemm", "GEMM", 0),
+            microseconds("ar", "AR", 0), *(times_faster(name, format_=".2f") for name in ("ideal", *splits)),
+        ]  # fmt: skip
         title = f"Sub-layers on {self.where}: times alone, and speedups by times alone and of both at once"
-        return [Table(heads, rows, text_columns=3, title=title)]
+        return [Table(columns, rows, title)]
 
     @property
     def lead(self) -> str:
@@ -253,8 +259,7 @@ class CuSplitStudy(PaperStudy):
         }
         curve = {u: (self.gemm_slowdown(u), self.ring_slowdown(u)) for u in self.curve}
         spread = {u: [(c.gemm_slowdown(u), c.ring_slowdown(u)) for c in self.cases] for u in self.curve}
-        return Figure(
-            plots.cu_split.slowdowns(curve, spread, published),
+        return split_slowdowns(curve, spread, published).captioned(
             "Thin lines are single sub-layers. A few workgroups have too little on their way to fill the link; once "
             "they do, every further unit only costs the GEMM.",
         )
@@ -264,18 +269,18 @@ class CuSplitStudy(PaperStudy):
         for apart in self.splits:
             series[f"{self.name(apart)}, each alone"] = [c.speedup(apart) for c in self.cases]
             series[f"{self.name(apart)}, both at once"] = [c.simulated(apart) for c in self.cases]
-        return Figure(
-            plots.cu_split.speedups([case.graph for case in self.cases], series),
+        return split_speedups([case.graph for case in self.cases], series).captioned(
             "By the times of each alone, nothing but compute units is shared; at once, memory and cache are too.",
         )
 
     def _held(self, name: str, runs: Mapping[int, Timeline]) -> Figure:
         """Who held which compute unit under every split."""
-        owners = {"gemm": 0, "all_reduce": 1}
-        ways = [plots.Way(self.name(apart), [run], [owners]) for apart, run in runs.items()]
-        return Figure(
-            plots.units_by_way(ways, [plots.GEMM, plots.COLLECTIVE._replace(label="all-reduce", hatch="")]),
-            f"{name}, both at once: who held which compute unit when; white is idle. What one leaves at its end stays "
+        ways = [
+            Way(self.name(apart), [run], [lambda kernel: kernel.operator == "all_reduce"])
+            for apart, run in runs.items()
+        ]
+        return units_by_way(ways, {"GEMM": looks.BLUE, "all-reduce": looks.ORANGE}).captioned(
+            f"{name}, both at once: who held which compute unit when. What one leaves at its end stays "
             "idle: the masks hold for the other.",
         )
 

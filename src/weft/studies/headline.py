@@ -15,11 +15,11 @@ from weft.files import write_json
 from weft.hardware import Gpu
 from weft.lower.machine import default_request_bytes
 from weft.options import SUSTAINED, RunOptions
-from weft.report.page import Part
-from weft.report.study import study_page, told
-from weft.report.tables import Table
 from weft.run.sweep import Progress, Store
 from weft.search.tasks import Bench, Jobs
+from weft.view.page import Part
+from weft.view.study import study_page, told
+from weft.view.table import Table
 
 if TYPE_CHECKING:
     from weft.search.perturb import Sensitivity

@@ -19,13 +19,15 @@ from weft.graph import Collective, Graph
 from weft.lower.machine import ring_note
 from weft.models import SUBLAYERS
 from weft.parallel import sublayer
-from weft.report import plots
-from weft.report.page import Figure, Part, Section
-from weft.report.run import timeline_caption
-from weft.report.tables import Table, case_label, phase_times, us
 from weft.result import Comparison, Timeline
 from weft.run.sweep.run import comparisons
 from weft.studies.headline import DEGREES, MODELS, Conditions, HeadlineRow, Measured, PaperStudy, declared
+from weft.view.explorer import timeline, waits_table
+from weft.view.figure import Figure
+from weft.view.page import Part, Section
+from weft.view.run import speedups, traffic_by_cause
+from weft.view.table import Table, number, text, times_faster
+from weft.view.words import PHASES, case_label, phase_times
 
 DECLARED = declared(__file__)
 OVERLAPS = ("sequential", "t3", "t3-mca", "ideal-overlap", "ideal-rs-nmc")
@@ -171,11 +173,10 @@ class T3Study(PaperStudy):
         for case in self.cases:
             first = case.baseline
             model, layer = (first.graph.labels.get(name, "custom") for name in ("model", "sublayer"))
-            speedups = (f"{case.speedup(name):.3f}" for name in names)
-            rows.append((model, str(first.graph.ranks), layer, *map(us, phase_times(first)), *speedups))
-        heads = ("model", "TP", "layer", "GEMM [µs]", "RS [µs]", "AG [µs]", "total [µs]", *names)
+            rows.append((model, first.graph.ranks, layer, *phase_times(first), *map(case.speedup, names)))
+        columns = [text("model"), text("tp", "TP"), text("layer"), *PHASES, *(times_faster(name) for name in names)]
         title = f"Sub-layers on {self.where}: times under sequential, speedups over it"
-        return [Table(heads, rows, text_columns=3, title=title)]
+        return [Table(columns, rows, title)]
 
     @property
     def title(self) -> str:
@@ -201,10 +202,12 @@ class T3Study(PaperStudy):
         runs = list({(run.overlap, run.events, run.wall_s): run for run in runs}.values())
         seconds = sum(run.wall_s for run in runs)
         events = sum(run.events for run in runs)
-        heads = ("simulated runs", "events", "memory requests", "time, one core [s]", "events/s")
+        columns = [
+            number("runs", "simulated runs"), number("events"), number("requests", "memory requests"),
+            number("core_s", "time, one core", "s", ".1f"), number("events_per_s", "events/s", format_=",.0f"),
+        ]  # fmt: skip
         requests, rate = sum(run.requests for run in runs), events / max(seconds, 1e-9)
-        cells = (f"{len(runs)}", f"{events:,}", f"{requests:,}", f"{seconds:.1f}", f"{rate:,.0f}")
-        return Table(heads, [cells], text_columns=0)
+        return Table(columns, [(len(runs), events, requests, seconds, rate)])
 
     def sections(self, watched: Any = None) -> list[Part]:
         """Speedups, contention, data movement, and what happens when."""
@@ -298,40 +301,34 @@ def _speedup_figures(cases: list[Comparison], rows: Sequence[HeadlineRow]) -> li
 
 def _speedup_figure(title: str, cases: list[Comparison], published: Mapping[str, float]) -> Figure:
     lines = "; dashed lines are the published geometric means, to be compared with the last group of bars"
-    return Figure(
-        plots.speedups(cases, published, f"{title}: how much faster than sequential?"),
-        f"{title}. Bars are simulated sub-layers{lines if published else ''}.",
-    )
+    drawn = speedups(cases, published, f"{title}: how much faster than sequential?")
+    return drawn.captioned(f"{title}. Bars are simulated sub-layers{lines if published else ''}.")
 
 
-def _traffic_figures(case: Comparison) -> list[Figure]:
-    runs = [case[name] for name in ("t3", "t3-mca") if name in case.timelines]
+def _traffic_figures(case: Comparison) -> list[Part]:
+    runs = {name: case[name] for name in ("t3", "t3-mca") if name in case.timelines}
     if not runs:
         return []
     alone = case.baseline.duration("gemm")
-    slower = "; ".join(f"{run.overlap} {run.duration('gemm') / alone - 1:+.1%}" for run in runs)
-    return [
-        Figure(
-            plots.traffic_over_time(runs, plots.busiest_stages(runs[0])),
-            f"{case_label(case.baseline.graph)}: DRAM traffic of a GPU. The GEMM's is blue, the reduce-scatter's warm "
-            f"and hatched. Below, the shaded stages bin by bin. The GEMM's time against alone: {slower}.",
-        )
-    ]
+    slower = "; ".join(f"{name} {run.duration('gemm') / alone - 1:+.1%}" for name, run in runs.items())
+    return [f"{case_label(case.baseline.graph)}. The GEMM's time against alone: {slower}.", timeline(runs)]
 
 
 def _cause_figures(cases: list[Comparison]) -> list[Figure]:
     if "t3-mca" not in cases[0].timelines:
         return []
     caption = (
-        "Bytes between the memory controllers and DRAM of one GPU: left the sequential run, right t3-mca. "
-        "Reduce-scatter reads shrink most; GEMM reads shrink where outputs no longer push inputs out."
+        "Bytes between the memory controllers and DRAM of one GPU, the sequential run above t3-mca. Reduce-scatter "
+        "reads shrink most; GEMM reads shrink where outputs no longer push inputs out."
     )
-    return [Figure(plots.traffic_by_cause(cases), caption)]
+    return [traffic_by_cause(cases).captioned(caption)]
 
 
-def _timeline_figures(case: Comparison) -> list[Figure]:
-    names = [name for name in ("t3-mca", "sequential") if name in case.timelines]
-    return [
-        Figure(plots.timeline(case[name]), f"{case_label(case.baseline.graph)}. {timeline_caption(case[name])}")
-        for name in names
-    ]
+def _timeline_figures(case: Comparison) -> list[Part]:
+    runs = {name: case[name] for name in ("t3-mca", "sequential") if name in case.timelines}
+    tracked = (
+        "Under t3-mca every tile of a chunk must be written here and arrive from the neighbour before DMA sends it on. "
+        "The chunk that the GEMM makes first is not shown: its stores go straight to the neighbour, as chunk 1 there."
+    )
+    said = f"{case_label(case.baseline.graph)}. {tracked if 't3-mca' in runs else ''}"
+    return [said, timeline(runs), waits_table(runs)] if runs else []

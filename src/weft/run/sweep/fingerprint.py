@@ -20,7 +20,7 @@ from pathlib import Path
 from weft.errors import InputError
 
 PACKAGE = Path(__file__).parents[2]
-SHOWING = ("cli", "report")
+SHOWING = ("cli", "view")
 """Rooms that only show answers: no task's answer depends on them, though a study holds its page, too."""
 CHOOSING = ("studies", "validation", "search")
 """Rooms that say what to simulate, and that no simulation enters."""

@@ -15,9 +15,6 @@ from typing import Any, NamedTuple
 from weft.graph import Collective, Gemm
 from weft.hardware import Gpu
 from weft.options import RunOptions
-from weft.report import plots
-from weft.report.page import Figure, Part, Section
-from weft.report.tables import Table, percent, us
 from weft.result import Comparison, CoRun
 from weft.result.metrics import CLASSES, class_of, ideal_speedup, share_of_ideal
 from weft.result.timeline import REASONS
@@ -36,6 +33,18 @@ from weft.studies.c3.scenarios import DECLARED, Scenario, Suite, declared_suite,
 from weft.studies.headline import RANKS as RANKS_OPTION
 from weft.studies.headline import Conditions, Measured, Option, PaperStudy
 from weft.units import format_bytes
+from weft.view.corun import held_units
+from weft.view.explorer import timeline, waits_table
+from weft.view.page import Part, Section
+from weft.view.studies import (
+    bandwidth_against_units,
+    drivers,
+    gemm_against_units,
+    strategy_shares,
+    strategy_slowdowns,
+)  # fmt: skip
+from weft.view.table import Shown, Table, microseconds, number, text, texts, times_faster
+from weft.view.words import percent, us
 
 RANKS = 8
 """GPUs that the published figures hold for."""
@@ -51,7 +60,10 @@ SHOWN = ("streams", "priority", "partition", "dma")
 """Strategies whose pictures of who held which unit differ."""
 _CLASSED = "G-long: the GEMM takes more than 1.15 times as long as the collective; C-long: the reverse."
 _WAITS = "Slowdowns of every scenario under every strategy, and where its time goes"
-_HEADS = ("GEMM", "beside", "class", "GEMM [µs]", "collective [µs]", "ideal")
+_COLUMNS = (
+    text("gemm", "GEMM"), text("beside"), text("class"), microseconds("gemm", "GEMM", 0),
+    microseconds("collective", "collective", 0), times_faster("ideal", format_=".2f"),
+)  # fmt: skip
 
 
 class Way(NamedTuple):
@@ -343,23 +355,21 @@ class C3Study(PaperStudy):
     def sections(self, watched: Mapping[str, CoRun] | None = None) -> list[Part]:
         """Shares of the ideal, what both cost each other and why, who held which unit, and every scenario."""
         cases, curves = self.cases, self.curves
-        shares = Figure(
-            plots.c3.shares(cases, self._published()),
+        shares = strategy_shares(cases, self._published()).captioned(
             "Serial execution with the collective on compute units is 0 %, hiding the shorter of both for nothing 100 "
             "%. Where the collective is the longer one, faster DMA engines may exceed it.",
         )
-        slowdowns = Figure(
-            plots.c3.slowdowns(cases),
+        slowdowns = strategy_slowdowns(cases).captioned(
             "A dot per scenario. To the right the GEMM suffers, upwards the collective does; a collective that waits "
             "for the GEMM to leave compute units free lies far up.",
         )
-        units = Figure(
-            plots.c3.compute_unit_curves(curves.slowdown, curves.boundness, curves.bandwidth),
-            "Left: thin lines are single GEMMs, whose tiles come in waves. Right: a workgroup has only so many bytes "
-            "on their way, so that few of them do not fill the links.",
+        lost = gemm_against_units(curves.slowdown, curves.boundness).captioned(
+            "Thin lines are single GEMMs, whose tiles come in waves."
         )
-        drivers = Figure(
-            plots.c3.drivers(curves.cu_s, curves.dma_s),
+        given = bandwidth_against_units(curves.bandwidth).captioned(
+            "A workgroup has only so many bytes on their way, so that few of them do not fill the links."
+        )
+        engines = drivers(curves.cu_s, curves.dma_s).captioned(
             "Below 1 the engines are faster. Small collectives pay for the host, which enqueues a copy per peer and "
             "waits for their completion.",
         )
@@ -374,7 +384,7 @@ class C3Study(PaperStudy):
         return [
             Section("How much of the ideal", [shares]),
             Section("What each costs the other", [slowdowns]),
-            Section("Why", [units, drivers]),
+            Section("Why", [lost, given, engines]),
             _timelines(watched or {}, self.shown.scenario.title),
             Section("Mean share of the ideal by class", [_CLASSED, self._class_table()]),
             Section("Every scenario", [every, self._share_table()]),
@@ -390,17 +400,18 @@ class C3Study(PaperStudy):
     def _class_table(self) -> Table:
         """The mean share of the ideal of each strategy, by class."""
         names = self.cases[0].strategies
-        rows = [(name, *(percent(self.share(name, kind)) for kind in (None, *CLASSES))) for name in names]
-        heads = ("strategy", "all", *(f"{kind}: {words}" for kind, words in CLASSES.items()))
-        return Table(heads, rows, title="Mean share of the ideal speedup")
+        rows = [(name, *(self.share(name, kind) for kind in (None, *CLASSES))) for name in names]
+        kinds = {"all": "all", **{kind: f"{kind}: {words}" for kind, words in CLASSES.items()}}
+        columns = [text("strategy"), *(number(kind, head, format_=percent) for kind, head in kinds.items())]
+        return Table(columns, rows, "Mean share of the ideal speedup")
 
     def _scenario_table(self) -> Table:
         """Every scenario: times alone, the ideal, and every strategy's speedup over serial execution."""
         names = self.cases[0].strategies
-        rows = [(*_times(case), *(f"{case.speedup(name):.2f}" for name in names), _best(case)) for case in self.cases]
-        heads = (*_HEADS, *names, "best")
+        rows = [(*_times(case), *map(case.speedup, names), _best(case)) for case in self.cases]
+        columns = [*_COLUMNS, *(times_faster(name, format_=".2f") for name in names), text("best", prose=True)]
         title = f"{self.suite.title}: {self.ranks} x {self.gpu}, times alone, speedups over serial execution"
-        return Table(heads, rows, text_columns=3, title=title, prose=1)
+        return Table(columns, rows, title)
 
     def _share_table(self) -> Table:
         """Every scenario: times alone, the ideal, and every strategy's share of it."""
@@ -408,12 +419,13 @@ class C3Study(PaperStudy):
         rows = [
             (
                 *_times(case),
-                *(percent(case.share(name)) for name in names),
-                f"{case.serial_s / case.best.seconds:.2f}, {_best(case)}",
+                *map(case.share, names),
+                Shown(fastest := case.serial_s / case.best.seconds, f"{fastest:.2f}, {_best(case)}"),
             )
             for case in self.cases
         ]
-        return Table((*_HEADS, *names, "fastest"), rows, text_columns=3)
+        shares = (number(name, format_=percent) for name in names)
+        return Table([*_COLUMNS, *shares, number("fastest")], rows)
 
     def _wait_table(self) -> Table:
         """Every scenario and strategy: where most of the time of a workgroup of each went, and slowdowns."""
@@ -423,14 +435,15 @@ class C3Study(PaperStudy):
                 *_name(case),
                 name,
                 *(_longest(run.waits(operator)) for operator in ("gemm", case.scenario.collective)),
-                f"{case.gemm_slowdown(name):.2f}×",
-                f"{case.collective_slowdown(name):.2f}×",
+                case.gemm_slowdown(name),
+                case.collective_slowdown(name),
             )
             for case in self.cases
             for name, run in case.comparison.timelines.items()
         ]
         heads = ("layer", "GEMM", "beside", "strategy", "GEMM: most of its time", "collective: most of its time")
-        return Table((*heads, "GEMM", "collective"), rows, text_columns=len(heads))
+        slower = [times_faster(f"{what}_slowdown", what, "{:.2f}×") for what in ("GEMM", "collective")]
+        return Table([*texts(heads), *slower], rows)
 
 
 STUDY = C3Study
@@ -495,21 +508,13 @@ def _timelines(runs: Mapping[str, CoRun], drawn: str) -> Section:
     """Who held which compute unit under each strategy."""
     until = max((run.makespan for run in runs.values()), default=None)
     said = (
-        f"One scenario, {drawn}, on one of the GPUs; both are launched at 0. Above, when each kernel ran and when it "
-        "waited for compute units; below, a line per compute unit, white where it was idle."
+        f"One scenario, {drawn}, on one of the GPUs; both are launched at 0. First, when each kernel ran and what it "
+        "waited for; then a line per compute unit, empty where it was idle."
     )
-    figures = [Figure(plots.held_units(run, until), _seen(name, run)) for name, run in runs.items()]
-    return Section("Who held which compute unit", [said, *figures] if figures else [])
-
-
-def _seen(name: str, run: CoRun) -> str:
-    """What to see in a strategy's picture."""
-    ends = ", ".join(
-        f"the {what} ends at {us(loop.end, 0)} µs ({loop.end / loop.alone:.2f} × its time alone)"
-        for what, loop in (("GEMM", run.gemm), ("collective", run.collective))
-    )
-    apart = "" if run.apart is None else f", {run.apart} compute units apart"
-    return f"{name}{apart}: {ends}; {percent(run.share_of_ideal)} of the ideal."
+    held = [held_units(run, until) for run in runs.values()]
+    shown = {name: run.run for name, run in runs.items()}
+    parts: list[Part] = [said, timeline(shown), waits_table(shown), *held] if runs else []
+    return Section("Who held which compute unit", parts)
 
 
 def _name(case: Case) -> tuple[str, str]:
@@ -521,8 +526,8 @@ def _best(case: Case) -> str:
     return case.best.strategy if case.best.units is None else f"{case.best.strategy} {case.best.units}"
 
 
-def _times(case: Case) -> tuple[str, ...]:
-    return *_name(case), case.kind, us(case.gemm_s, 0), us(case.collective_s, 0), f"{case.ideal:.2f}"
+def _times(case: Case) -> tuple[Any, ...]:
+    return *_name(case), case.kind, case.gemm_s * 1e6, case.collective_s * 1e6, case.ideal
 
 
 def _longest(waits: Mapping[str, float]) -> str:

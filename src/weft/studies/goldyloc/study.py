@@ -15,10 +15,6 @@ from typing import Any
 
 from weft.graph import Gemm
 from weft.kernels import GemmTiling
-from weft.report import plots
-from weft.report.page import Figure, Part, Section
-from weft.report.tables import Table, us
-from weft.report.tune import held_figure
 from weft.result import Timeline
 from weft.run.sweep import Progress
 from weft.search.degree import Judged, Plans, Watched, asked_degrees, judge, needed, plans, watched
@@ -29,6 +25,9 @@ from weft.search.tasks import Bench, Jobs, Runs, drained
 from weft.studies.goldyloc.shares import ShareLosses, share_losses, share_runs
 from weft.studies.goldyloc.suite import DECLARED, Entry, Mixed, Suite, declared_suite, load_suite
 from weft.studies.headline import Conditions, Measured, Option, PaperStudy
+from weft.view.page import Part, Section
+from weft.view.studies import fixed_degrees, held_by_gemms, losses, ways_to_run, what_changes
+from weft.view.table import Column, Shown, Table, key_of, microseconds, number, text, times_faster
 
 
 @dataclass(frozen=True)
@@ -272,25 +271,27 @@ class GoldylocStudy(PaperStudy):
 
     def tables(self) -> list[Table]:
         """Every queue: one after another, by default, with GO-kernels at each degree and at the chosen one."""
-        heads = (
-            "queue", "sequential", "default", *(f"GO {degree}" for degree in DEGREES), "degree", "GOLDYLOC",
-            "over default", "over sequential", "of oracle",
-        )  # fmt: skip
+        columns = [
+            text("queue"), *(_us(name, name) for name in ("sequential", "default")),
+            *(_us(f"go_{degree}", f"GO {degree}", spare=True) for degree in DEGREES), number("degree"),
+            _us("goldyloc", "GOLDYLOC"), *(_over(f"over {other}") for other in ("default", "sequential")),
+            number("of_oracle", "of oracle", format_=".1%"),
+        ]  # fmt: skip
         rows = [
             (
                 case.title,
-                us(case.judged.sequential),
-                us(case.judged.default),
-                *(us(case.judged.at_degree[d]) if d in case.judged.at_degree else "" for d in DEGREES),
-                str(case.degree),
-                us(case.goldyloc),
-                f"{case.over_default:.2f}×",
-                f"{case.over_sequential:.2f}×",
-                f"{case.of_oracle:.1%}",
+                case.judged.sequential * 1e6,
+                case.judged.default * 1e6,
+                *(case.judged.at_degree[d] * 1e6 if d in case.judged.at_degree else Shown(None, "") for d in DEGREES),
+                case.degree,
+                case.goldyloc * 1e6,
+                case.over_default,
+                case.over_sequential,
+                case.of_oracle,
             )
             for case in self.cases
         ]
-        return [Table(heads, rows, title=f"{self.suite.title}: {self.gpu}, times [µs]", spare=heads[3:8])]
+        return [Table(columns, rows, f"{self.suite.title}: {self.gpu}, times [µs]")]
 
     @property
     def lead(self) -> str:
@@ -321,19 +322,16 @@ class GoldylocStudy(PaperStudy):
     def sections(self, watched: Watched | None = None) -> list[Part]:
         """Every way to run each queue, one of them moment by moment, and what GO-kernels change."""
         longest = list({(case.network, case.layer): case for case in self.cases}.values())
-        ways = Figure(
-            plots.goldyloc.ways_to_run(longest),
-            "The longest queue of each layer. Bars: GO-kernels at the chosen degree; numbers: GO-kernels at that fixed "
-            "degree. Right of 1 is faster than all at once with kernels tuned alone.",
+        ways = ways_to_run(longest).captioned(
+            "The longest queue of each layer. Bars: GO-kernels at the chosen degree; marks: every other way. "
+            "Right of 1 is faster than all at once with kernels tuned alone.",
         )
-        degrees = Figure(plots.goldyloc.fixed_degrees(self._speeds()), "Geometric means over all queues.")
-        changes = Figure(
-            plots.goldyloc.what_changes(self.changes),
+        degrees = fixed_degrees(self._speeds()).captioned("Geometric means over all queues.")
+        changes = what_changes(self.changes).captioned(
             "Kernels tuned alone cut a GEMM small, to fill the GPU; larger tiles load each operand fewer times and "
             "gain where other GEMMs fill the GPU anyway.",
         )
-        losses = Figure(
-            plots.goldyloc.losses(self.losses.rows),
+        lost = losses(self.losses.rows).captioned(
             f"Of {self.losses.changed:.0%} of the GEMMs the best tile changes on a half or a quarter of the compute "
             "units.",
         )
@@ -344,8 +342,8 @@ class GoldylocStudy(PaperStudy):
         sources = [f"{name}: {source}" for name, source in self.suite.networks.items()]
         return [
             Section("Every way to run a queue", [ways, degrees]),
-            Section("One queue, compute unit by compute unit", [] if watched is None else [held_figure(watched)]),
-            Section("What GO-kernels change", [changes, losses]),
+            Section("One queue, compute unit by compute unit", [] if watched is None else [held_by_gemms(watched)]),
+            Section("What GO-kernels change", [changes, lost]),
             Section("Kernels tuned alone, and for the share they get", [waves, self._change_table()]),
             Section("Every queue", self.tables()),
             Section("How the suite was chosen", [self.suite.rule, sources] if self.suite.rule else []),
@@ -357,15 +355,18 @@ class GoldylocStudy(PaperStudy):
         return [*fixed, ("GOLDYLOC", self.gain("over_default")), ("oracle", oracle)]
 
     def _change_table(self) -> Table:
-        heads = (
-            "copies", "kernel", "tile", "waves", "a unit holds", "units busy", "cache hits", "DRAM [MB]", "time [µs]",
-        )  # fmt: skip
+        columns = [
+            text("copies"), text("kernel"), text("tile"), number("waves", format_=".2f"),
+            number("resident", "a unit holds"), number("busy", "units busy", format_=".0%"),
+            number("hits", "cache hits", format_=".0%"), number("dram_mb", "DRAM", "MB", ".1f"),
+            microseconds("time", "time"),
+        ]  # fmt: skip
         rows = [
             (f"{one.degree} of {one.gemm.m}x{one.gemm.n}x{one.gemm.k}", kernel, *_kernel(tile, run, self.units))
             for one in self.changes
             for kernel, tile, run in (("tuned alone", one.isolated, one.before), ("GO-kernel", one.go, one.after))
         ]
-        return Table(heads, rows, 3)
+        return Table(columns, rows)
 
 
 STUDY = GoldylocStudy
@@ -412,15 +413,24 @@ def _change(entry: Entry, kernels: Mapping[Gemm, GoKernels]) -> Change:
     return Change(entry.network, entry.layer, gemm, degree, isolated, go, runs[isolated], runs[go])
 
 
-def _kernel(tile: GemmTiling, run: Timeline, units: int) -> tuple[str, ...]:
+def _us(key: str, head: str, spare: bool = False) -> Column:
+    """A column of times whose unit the title says."""
+    return number(f"{key}_us", head, format_=",.1f", spare=spare)
+
+
+def _over(head: str) -> Column:
+    return times_faster(key_of(head), head, "{:.2f}×")
+
+
+def _kernel(tile: GemmTiling, run: Timeline, units: int) -> tuple[Any, ...]:
     resident, counters = run.spans[0].resident, run.counters
     loads = sum(counters[name] for name in ("cache_hits", "cache_merged_misses", "cache_misses"))
     return (
         str(tile),
-        f"{sum(span.workgroups for span in run.spans) / (units * resident):.2f}",
-        str(resident),
-        f"{counters['compute_unit_utilization']:.0%}",
-        f"{1 - counters['cache_misses'] / max(loads, 1):.0%}",
-        f"{run.total_bytes / 1e6:.1f}",
-        us(drained(run)),
+        sum(span.workgroups for span in run.spans) / (units * resident),
+        resident,
+        counters["compute_unit_utilization"],
+        1 - counters["cache_misses"] / max(loads, 1),
+        run.total_bytes / 1e6,
+        drained(run) * 1e6,
     )

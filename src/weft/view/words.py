@@ -1,39 +1,22 @@
-"""Tables of ready-made texts, which a page and a terminal show alike, and those that several answers share."""
+"""Figures and names in words, and the tables that several answers share."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from weft.result import Timeline
+from weft.view.table import NONE, Column, Shown, Table, microseconds, text, texts
 
 if TYPE_CHECKING:
     from weft.graph import Graph
-    from weft.hardware import Gpu
+    from weft.hardware import Gpu, Provenance
     from weft.studies.headline import HeadlineRow, Published
 
 _PERCENT = ("fraction", "share")
-
-
-@dataclass(frozen=True)
-class Table:
-    """Column heads and rows of texts below a title.
-
-    The first `text_columns` columns and the last `prose` ones are text, those between numbers. `spare` columns are the
-    first to go where there is little room.
-    """
-
-    heads: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    text_columns: int = 1
-    title: str = ""
-    prose: int = 0
-    spare: Sequence[str] = ()
-
-    def is_number(self, column: int) -> bool:
-        """Whether a column holds numbers."""
-        return self.text_columns <= column < len(self.heads) - self.prose
+PHASES = (
+    microseconds("gemm", "GEMM"), microseconds("rs", "RS"), microseconds("ag", "AG"), microseconds("total", "total")
+)  # fmt: skip
 
 
 def us(seconds: float, digits: int = 1) -> str:
@@ -43,7 +26,7 @@ def us(seconds: float, digits: int = 1) -> str:
 
 def percent(share: float | None) -> str:
     """A share in whole percent, never "-0%"; a dash for none."""
-    return "–" if share is None else f"{round(share, 2) + 0:.0%}"
+    return NONE if share is None else f"{round(share, 2) + 0:.0%}"
 
 
 def case_label(graph: Graph) -> str:
@@ -58,36 +41,35 @@ def changed(gpu: Gpu) -> str:
 
 
 def phase_times(run: Timeline) -> list[float]:
-    """How long GEMM, reduce-scatter, all-gather and all took [s]."""
-    return [*(run.duration(name) for name in ("gemm", "reduce_scatter", "all_gather")), run.seconds]
+    """How long GEMM, reduce-scatter, all-gather and all took [us]."""
+    return [*(run.duration(name) * 1e6 for name in ("gemm", "reduce_scatter", "all_gather")), run.seconds * 1e6]
 
 
 def effort(runs: Iterable[Timeline]) -> str:
     """How much was simulated, in a sentence: each run once, also where an ideal is made of one beside it."""
     made = list({id(run): run for each in runs for run in (each.parts or (each,))}.values())
-    events, wall_s, options = (
-        sum(run.events for run in made),
-        sum(run.wall_s for run in made),
-        made[0].options,
-    )
+    events, wall_s, options = sum(run.events for run in made), sum(run.wall_s for run in made), made[0].options
     effort = f"{events / 1e6:.1f} million events in {wall_s:.1f} s"
     return f"{effort}; mode {options.mode}, requests of {options.request_bytes} B"
 
 
 def headline_table(rows: Sequence[HeadlineRow], title: str = "") -> Table:
     """Published figure, Weft's, and the difference, for every row; Weft's alone where nothing is published."""
-    cells = [(row.what, *_headline_cells(row)) for row in rows]
-    if any(row.published is not None for row in rows):
-        return Table(("figure", "published", "weft", "difference"), cells, title=title)
-    return Table(("figure", "weft"), [(what, weft) for what, _, weft, _ in cells], title=title)
+    columns = [text("figure"), *(Column(key, is_number=True) for key in ("published", "weft", "difference"))]
+    table = Table(columns, [(row.what, *_headline_cells(row)) for row in rows], title)
+    return table if any(row.published is not None for row in rows) else table.without(("published", "difference"))
 
 
-def _headline_cells(row: HeadlineRow) -> tuple[str, str, str]:
+def _headline_cells(row: HeadlineRow) -> tuple[Shown, Shown, Shown]:
     """Published figure, Weft's with a digit more, and the difference; blank where nothing is published."""
-    weft = amount(row.weft, row.unit, more=True)
-    if row.published is None or row.difference is None:
-        return "", weft, ""
-    return amount(row.published, row.unit), weft, gap(row.difference, row.unit)
+    published = "" if row.published is None else amount(row.published, row.unit)
+    difference = "" if row.difference is None else gap(row.difference, row.unit)
+    low = row.published[0] if isinstance(row.published, tuple) else row.published
+    return (
+        Shown(low, published),
+        Shown(row.weft, amount(row.weft, row.unit, more=True)),
+        Shown(row.difference, difference),
+    )
 
 
 def amount(value: Published, unit: str, more: bool = False) -> str:
@@ -115,12 +97,23 @@ def machine_table(
 ) -> Table:
     """The machine's values of those kinds with their sources."""
     rows = [(path, p.text, p.kind, p.source) for path, p in gpu.provenance.items() if p.kind in kinds]
-    return Table(("value", "is", "kind", "source"), rows, text_columns=4)
+    return Table(texts(("value", "is", "kind", "source")), rows)
 
 
 def assumed_table(gpu: Gpu) -> Table:
     """The machine's assumed values, each with its plausible range and the reason."""
-    rows = [
-        (path, p.text, f"{p.low} to {p.high}", p.source) for path, p in gpu.provenance.items() if p.kind == "assumed"
-    ]
-    return Table(("value", "is", "plausible range", "reason"), rows, text_columns=4)
+    rows = [(path, p.text, _range(p), p.source) for path, p in gpu.provenance.items() if p.kind == "assumed"]
+    return Table(texts(("value", "is", "plausible range", "reason")), rows)
+
+
+def sourced_table(title: str, name: str, values: Mapping[str, str], provenance: Mapping[str, Provenance]) -> Table:
+    """Values by what `name` calls their key, each with its kind, plausible range and source."""
+    known = [(key, is_, provenance.get(key)) for key, is_ in values.items()]
+    rows = [(k, is_, p.kind if p else "", _range(p), p.source if p else "") for k, is_, p in known]
+    return Table(texts((name, "value", "kind", "plausible range", "source")), rows, title, {"source": "Sources"})
+
+
+def _range(provenance: Provenance | None) -> str:
+    if provenance is None or provenance.low is None:
+        return ""
+    return f"{provenance.low} to {provenance.high}"

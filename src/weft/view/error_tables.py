@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from weft.report.tables import Table
+from weft.view.table import Shown, Table, number, text
 
 Row = Mapping[str, Any]
 
@@ -18,17 +18,15 @@ _CASE = ("gpu", "system", "collective", "pattern", "op", "ranks", "bytes", "dtyp
 def errors_table(groups: Sequence[Row], title: str = "") -> Table:
     """Groups and their errors; what no group is told apart by has no column."""
     names = [name for name in dict.fromkeys(name for group in groups for name in group) if _tells(groups, name)]
+    keys = ("rows", "mean_abs_err", "median_abs_err", "p90_abs_err", "bias", "geomean_err")
     rows = [
-        (
-            *("" if group.get(name) is None else str(group[name]) for name in names),
-            f"{group['rows']:,}",
-            *(f"{group[f'{statistic}_abs_err']:.1%}" for statistic in ("mean", "median", "p90")),
-            f"{group['bias']:+.1%}",
-            f"{group['geomean_err']:.1%}",
-        )
+        (*("" if group.get(name) is None else str(group[name]) for name in names), *(group[key] for key in keys))
         for group in groups
     ]
-    return Table((*names, "rows", "mean", "median", "p90", "bias", "geomean"), rows, len(names), title)
+    heads = ("rows", "mean", "median", "p90", "bias", "geomean")
+    formats = {"rows": ",", "bias": "+.1%"}
+    errors = [number(key, head, format_=formats.get(key, ".1%")) for key, head in zip(keys, heads, strict=True)]
+    return Table([*map(text, names), *errors], rows, title)
 
 
 def _tells(groups: Sequence[Row], name: str) -> bool:
@@ -51,14 +49,18 @@ def bar_table(lines: Sequence[Row]) -> Table:
             line["what"],
             line["protocol"],
             f"{line['statistic']} {'>=' if line['at_least'] else '<='} {line['limit']:.1%}",
-            _reached(line),
-            f"{line['rows']:,}",
+            Shown(line["reached"], _reached(line)),
+            line["rows"],
             line["verdict"],
         )
         for line in lines
         if line["rows"]
     ]
-    return Table(("what", "rows counted", "must be", "is", "rows", "verdict"), rows, 3, "What must be reached", prose=1)
+    columns = [
+        text("what"), text("protocol", "rows counted"), text("limit", "must be"), number("reached", "is"),
+        number("rows"), text("verdict", prose=True),
+    ]  # fmt: skip
+    return Table(columns, rows, "What must be reached")
 
 
 def _reached(line: Row) -> str:
@@ -73,10 +75,14 @@ def worst_table(worst: Sequence[Row]) -> Table:
         (
             f"{row['file']}:{row['line']}",
             " ".join(str(row[name]) for name in _CASE if row.get(name) not in (None, "")),
-            f"{row['measured_s'] * 1e6:,.4g}",
-            f"{row['predicted_s'] * 1e6:,.4g}",
-            f"{row['error']:+.0%}",
+            row["measured_s"] * 1e6,
+            row["predicted_s"] * 1e6,
+            row["error"],
         )
         for row in worst
     ]
-    return Table(("row", "case", "measured [µs]", "predicted [µs]", "error"), rows, 2, "Rows that are furthest off")
+    columns = [
+        text("row"), text("case"), number("measured_us", "measured", "µs", ",.4g"),
+        number("predicted_us", "predicted", "µs", ",.4g"), number("error", format_="+.0%"),
+    ]  # fmt: skip
+    return Table(columns, rows, "Rows that are furthest off")

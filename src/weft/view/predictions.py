@@ -11,10 +11,11 @@ import numpy as np
 
 from weft.estimate import Estimate
 from weft.estimate.answer import FloatArray
-from weft.report import plots
-from weft.report.page import Figure, Section, write_page
-from weft.report.tables import Table
 from weft.units import format_bytes, format_time
+from weft.view import looks
+from weft.view.figure import Figure, curves, stacked_bars
+from weft.view.page import Section, write_page
+from weft.view.table import Column, Shown, Table, number, text
 
 if TYPE_CHECKING:
     from weft.graph import Graph
@@ -25,7 +26,16 @@ _CLOCKS = {"short": "short runs at the boost clock", "sustained": "long runs at 
 _GLYPHS = "█▓▒░"
 _BAR = 20
 _RATES = {"tflops": "TFLOP/s", "algbw_gbs": "algbw GB/s", "busbw_gbs": "busbw GB/s", "gbs": "GB/s"}
-_WHERE = "where the time goes"
+_WHERE = text("parts", "where the time goes", prose=True)
+_PARTS = {
+    "launch": ("launch", looks.GREY),
+    "host": ("host", looks.DARK),
+    "latency": ("latency of the steps", looks.PINK),
+    "link": ("links of the node", looks.BLUE),
+    "network": ("network between nodes", looks.SKY),
+    "copy": ("copies on the GPU", looks.ORANGE),
+}
+"""Where a collective's time goes: words and colour."""
 _COLLECTIVE = {
     "launch": "launch and host together are the largest share",
     "link": "link and network together are the largest share",
@@ -65,10 +75,6 @@ class Predicted:
         """The cases that a table shows, with their numbers."""
         return zip(range(_SHOWN), self.records(), strict=False)
 
-    def rates_of(self, case: Mapping[str, Any]) -> list[str]:
-        """The rates of a case as texts."""
-        return [f"{case[name]:.4g}" for name in self.rates]
-
 
 def gemm_parts(done: Sequence[Predicted]) -> list[Table | str]:
     """The GEMMs, machine beside machine, and what the table does not show."""
@@ -78,19 +84,19 @@ def gemm_parts(done: Sequence[Predicted]) -> list[Table | str]:
         return " x ".join(map(str, sizes)), case["dtype"]
 
     title = f"GEMMs, {_CLOCKS[done[0].columns['clock']]}"
-    return _parts(title, ("GPU", "M x N x K", "dtype"), done, cells)
+    return _parts(title, [text("gpu", "GPU"), text("shape", "M x N x K"), text("dtype")], done, cells)
 
 
 def collective_parts(done: Sequence[Predicted]) -> list[Table | str]:
     """The collectives, system beside system, and what the table does not show."""
-    return _parts(_title(done[0]), ("system", "size", "by"), done, _size_and_by)
+    return _parts(_title(done[0]), [text("system"), text("size"), text("by")], done, _size_and_by)
 
 
 def operator_parts(done: Sequence[Predicted]) -> list[Table | str]:
     """An operator on each GPU."""
     case = done[0].columns
     shape = ", ".join(f"{key} {value}" for key, value in case.items() if isinstance(value, int))
-    return _parts(f"{case['operator']}, {shape}, {case['dtype']}", ("GPU",), done, lambda case: ())
+    return _parts(f"{case['operator']}, {shape}, {case['dtype']}", [text("gpu", "GPU")], done, lambda case: ())
 
 
 def _size_and_by(case: Mapping[str, Any]) -> tuple[str, ...]:
@@ -101,29 +107,32 @@ def _title(found: Predicted) -> str:
     return f"{found.columns['collective']} over {found.columns['ranks']} GPUs"
 
 
-def _parts(title: str, heads: Sequence[str], done: Sequence[Predicted], cells: Any) -> list[Table | str]:
+def _parts(title: str, columns: Sequence[Column], done: Sequence[Predicted], cells: Any) -> list[Table | str]:
     rows = [
         (
             found.machine,
             *cells(case),
             case["bound"],
             _time(found.prediction, index),
-            *found.rates_of(case),
+            *(case[name] for name in found.rates),
             _where(found.prediction, index),
         )
         for found in done
         for index, case in found.shown()
     ]
-    columns = (*heads, "bound", "time", *(_RATES[name] for name in done[0].rates), _WHERE)
+    rates = [number(name, _RATES[name], format_=".4g") for name in done[0].rates]
     hidden = sum(max(len(found) - _SHOWN, 0) for found in done)
     more = f"{hidden} more row{'s' * (hidden != 1)}; --json FILE or --csv FILE writes them all"
     shown = [(found.prediction, index) for found in done for index, _ in found.shown()]
-    table = Table(columns, rows, len(heads) + 1, title, prose=1)
+    table = Table([*columns, text("bound"), _TIME, *rates, _WHERE], rows, title)
     return [table, *_bounds(shown), *([more] if hidden else [])]
 
 
-def _time(found: Estimate, index: int = 0) -> str:
-    return format_time(float(np.ravel(found.seconds)[index]), digits=4)
+def _time(found: Estimate, index: int = 0) -> float:
+    return float(np.ravel(found.seconds)[index])
+
+
+_TIME = number("time_s", "time", format_=lambda seconds: format_time(seconds, digits=4))
 
 
 def _where(found: Estimate, index: int = 0) -> str:
@@ -154,11 +163,12 @@ def layer_parts(title: str, graph: Graph, found: Estimate) -> list[Table | str]:
     """A layer operator by operator, with each one's share, and what to know about it."""
     total = float(found.seconds)
     rows = [
-        (name, about(graph, name), str(one.bound_names()), _time(one), f"{float(one.seconds) / total:.1%}", _where(one))
+        (name, about(graph, name), str(one.bound_names()), _time(one), float(one.seconds) / total, _where(one))
         for name, one in found.operators.items()
-    ]  # fmt: skip
-    rows.append(("total", "", "", format_time(total, digits=4), "", ""))
-    table = Table(("operator", "what", "bound", "time", "share", _WHERE), rows, 3, title, prose=1)
+    ]
+    whole = ("total", "", "", total, Shown(1.0, ""), "")
+    share = number("share", format_=".1%")
+    table = Table([text("operator"), text("what"), text("bound"), _TIME, share, _WHERE], [*rows, whole], title)
     bounds = _bounds([(one, 0) for one in found.operators.values()])
     return [table, *bounds, *(f"note: {note}" for note in layer_notes(graph))]
 
@@ -195,34 +205,53 @@ def collective_report(done: Sequence[Predicted], out_dir: str | Path) -> Path:
 
     Raises OutputError if the folder cannot be written to.
     """
-    times = Figure(
-        plots.collectives.collective_times(done),
-        "Time and bus bandwidth against the size of the whole buffer, as nccl-tests counts them. A kink is a size "
-        "where the library takes another protocol or algorithm.",
-    )
-    parts = [
-        Figure(
-            plots.collectives.collective_parts(one),
-            f"Where the time goes on {one.machine}: launch and latency where it is small, links where large.",
-        )
-        for one in done
-    ]
+    cases = [(one.machine, case) for one in done for case in one.records()]
     rows = [
-        (
-            one.machine,
-            *_size_and_by(case),
-            case["bound"],
-            f"{case['time_us']:.4g}",
-            f"{case['busbw_gbs']:.4g}",
-        )
-        for one in done
-        for case in one.records()
+        (name, case["bytes"] / (1 << 20), *_size_and_by(case), case["bound"], case["time_us"], case["busbw_gbs"])
+        for name, case in cases
     ]
-    heads = ("system", "size", "by", "bound", "time [µs]", "bus bandwidth [GB/s]")
+    columns = [
+        text("system"), number("mib", "size of the buffer", "MiB", "g"), text("size"), text("by"), text("bound"),
+        number("time_us", "time", "µs", ".4g"), number("busbw_gbs", "bus bandwidth", "GB/s", ".4g"),
+    ]  # fmt: skip
+    table = Table(columns, sorted(rows, key=lambda row: (row[0], row[1])))
+    style: dict[str, Any] = {"x": "mib", "series": "system", "log_x": True, "labels": SIZES}
+    times = curves("How long does it take?", table, y="time_us", log_y=True, **style)
+    rates = curves("Which bandwidth does it reach?", table, y="busbw_gbs", **style).captioned(
+        "Against the size of the whole buffer, as nccl-tests counts it. A kink is a size where the library takes "
+        "another protocol or algorithm."
+    )
+    where, most = max(cases, key=lambda one: one[1]["busbw_gbs"])
     return write_page(
         out_dir,
         _title(done[0]),
-        "Predicted in closed form, with the protocol and algorithm that the library would choose.",
-        [times, *parts, Section("All sizes", [Table(heads, rows, text_columns=4)])],
-        ("How collectives are modelled", "collective-model"),
+        f"Predicted in closed form, with the protocol and algorithm that the library would choose: it reaches at most "
+        f"{most['busbw_gbs']:.4g} GB/s of bus bandwidth, on {where} at {format_bytes(most['bytes'], 4)}, where "
+        f"{most['bound']} takes most of the time.",
+        [
+            Section("Time and bandwidth", [times, rates]),
+            Section("Where the time goes", [collective_time_parts(one) for one in done]),
+            Section("All sizes", [table.without(["mib"])]),
+        ],
+        "collective-model",
     )
+
+
+SIZES = "datum.value < 1 / 1024 ? round(datum.value * 1048576) + ' B' : datum.value < 1 ? format(datum.value * 1024, '.3') + ' KiB' : datum.value < 1024 ? format(datum.value, '.4') + ' MiB' : format(datum.value / 1024, '.4') + ' GiB'"  # noqa: E501
+"""A Vega expression that writes an axis of mebibytes."""
+
+
+def collective_time_parts(one: Predicted) -> Figure:
+    """Where the time of each size goes on a system, as shares."""
+    rows = [
+        (format_bytes(case["bytes"], digits=3), _PARTS.get(name, (name, ""))[0], case[f"{name}_us"])
+        for case in sorted(one.records(), key=lambda case: case["bytes"])
+        for name in one.prediction.parts
+        if case[f"{name}_us"] > 0
+    ]
+    colors = {**looks.spread([row[1] for row in rows]), **dict(_PARTS.values())}
+    columns = [text("size"), text("part"), number("time_us", "share of the time", "%, tooltip in µs", ".4g")]
+    return stacked_bars(
+        f"Where does the time go, on {one.machine}?", Table(columns, rows), lane="size", part="part", value="time_us",
+        looks=colors, share=True,
+    ).captioned("Launch and latency where a collective is small, links where it is large.")  # fmt: skip

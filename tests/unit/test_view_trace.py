@@ -18,8 +18,8 @@ from weft.graph import Collective, Gemm
 from weft.models import SubLayer
 from weft.options import RunOptions
 from weft.parallel import split
-from weft.report import write_trace
 from weft.result import Comparison, Timeline
+from weft.view import write_trace
 
 HTA_COMMUNICATION = re.compile(r"^nccl.*Kernel")
 

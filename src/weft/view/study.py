@@ -6,8 +6,8 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from weft.report.page import SIMULATED, Part, Section, how, machine_section, write_page
-from weft.report.tables import amount, headline_table
+from weft.view.page import SIMULATED, Part, Section, how, machine_section, write_page
+from weft.view.words import amount, headline_table
 
 if TYPE_CHECKING:
     from weft.studies.headline import HeadlineRow, PaperStudy
@@ -20,17 +20,19 @@ def study_page(study: PaperStudy, out_dir: str | Path, sections: Sequence[Part])
     paper = study.DECLARED
     published = f" Published figures: {paper.called}, {paper.paper}." if study.comparable else ""
     said = [study.work, *([f"Link: {link}."] if link else []), how(study.request_bytes)]
+    first, *more = study.summary or (study.lead,)
     return write_page(
         out_dir,
         study.title,
-        study.lead + published,
+        f"{first.rstrip('.')}.",
         [
-            study.summary,
+            study.lead + published,
+            more,
             Section("Headline", [headline_table(study.headline()), notes]),
             *sections,
             machine_section(study.machine, *said, title=SIMULATED),
         ],
-        paper.explained,
+        paper.explained[1],
     )
 
 

@@ -1,0 +1,58 @@
+"""What you see: tables, figures and pages of results, traces for Perfetto.
+
+Tables go to a terminal, to CSV, JSON and HTML; figures are interactive in a page and still in a notebook.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from weft.view.advice import advice_report
+    from weft.view.corun import channel_owners, corun_report, held_units, strategies, stream_waits
+    from weft.view.explorer import timeline
+    from weft.view.predictions import collective_report
+    from weft.view.run import run_report, speedups, sub_layer_times, traffic_by_cause, waits
+    from weft.view.trace import write_trace
+    from weft.view.tune import tune_report
+    from weft.view.validation import validation_report
+
+_HOMES = {
+    "advice": ("advice_report",),
+    "corun": ("channel_owners", "corun_report", "held_units", "strategies", "stream_waits"),
+    "explorer": ("timeline",),
+    "predictions": ("collective_report",),
+    "run": ("run_report", "speedups", "sub_layer_times", "traffic_by_cause", "waits"),
+    "trace": ("write_trace",),
+    "tune": ("tune_report",),
+    "validation": ("validation_report",),
+}
+
+__all__ = [
+    "advice_report",
+    "channel_owners",
+    "collective_report",
+    "corun_report",
+    "held_units",
+    "run_report",
+    "speedups",
+    "strategies",
+    "stream_waits",
+    "sub_layer_times",
+    "timeline",
+    "traffic_by_cause",
+    "tune_report",
+    "validation_report",
+    "waits",
+    "write_trace",
+]
+
+
+def __getattr__(name: str) -> object:
+    """Import a public function when it is first used: a trace, for one, needs no plotting library."""
+    for home, names in _HOMES.items():
+        if name in names:
+            value: object = getattr(importlib.import_module(f"weft.view.{home}"), name)
+            return value
+    raise AttributeError(f"module 'weft.view' has no attribute '{name}'; public: {', '.join(__all__)}")

@@ -1,0 +1,326 @@
+"""A GEMM beside a collective: the tables of one strategy or several, and the page with figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from weft.result import Comparison, CoRun
+from weft.result.corun import LoopTimes
+from weft.result.metrics import owned_bytes
+from weft.result.timeline import REASONS
+from weft.view import looks
+from weft.view.explorer import over_time, timeline, waits_table
+from weft.view.figure import Figure, Lines, areas, grouped_bars, stacked_bars
+from weft.view.page import Part, Section, simulated_section, write_page
+from weft.view.run import counter_table
+from weft.view.table import Column, Table, microseconds, number, text, times_faster
+from weft.view.units import Way, units_by_way
+from weft.view.words import changed, effort, percent, us
+
+GEMM, COLLECTIVE = "GEMM", "collective"
+SIDES: looks.Looks = {GEMM: looks.BLUE, COLLECTIVE: looks.ORANGE}
+_DRIVERS = {"cu": "by compute units", "dma": "by DMA engines"}
+_ALGORITHMS = {
+    "ring": "a ring",
+    "pairwise": "sends and receives of each pair",
+    "tree": "a tree",
+    "nvls": "the switch's reduction (nvls)",
+    "nvls_tree": "the switch's reduction and a tree (nvls_tree)",
+    "direct": "all pairs (direct)",
+}
+_PASSED = "What passed, of one GPU [MB = 10^6 bytes; RS: reduce-scatter, AG: all-gather]"
+_OWNED = {
+    (True, False): ("GEMM reads", looks.BLUE),
+    (True, True): ("GEMM writes", looks.SKY),
+    (False, False): ("collective reads", looks.ORANGE),
+    (False, True): ("collective writes", looks.RED),
+}
+"""Whether the GEMMs', and whether writes."""
+_BINS = 600
+
+
+def corun_parts(answer: Comparison) -> list[Table | str]:
+    """What a terminal shows of a GEMM beside a collective: all of one strategy, or several side by side."""
+    answers = _all(answer)
+    one = answers[0]
+    if _is_single(answer):
+        return [loop_table(one), f"GEMM: {one.grid}", *_instead(one), wait_table(one), whole_table(one), *_driven(one),
+                traffic_table(one), effort([one.gemm_alone, one.collective_alone, one.run])]  # fmt: skip
+    best, loops = answer.corun(answer.best), {id(run): run for run in answer.alone.values()}
+    serial, ideal = one.serial * 1e6, one.serial / one.ideal_speedup * 1e6
+    return [
+        strategy_table(answers),
+        *(f"GEMM: {grid}" for grid in _grids(answers)),
+        *_instead(one),
+        *(f"one {one.name} alone {_DRIVERS[driver]}: {time}" for driver, time in _times_alone(answers)),
+        f"one GEMM alone: {us(one.gemm.alone)} us; all in a row: {serial:,.1f} us, ideal: {ideal:,.1f} us",
+        *_refused(answer),
+        f"least time: {answer.best}, {best.speedup:.3f}x over one after the other",
+        effort([*loops.values(), *answer]),
+    ]
+
+
+def _is_single(answer: Comparison) -> bool:
+    return len(answer) == 1 and not answer.refused
+
+
+def _all(answer: Comparison) -> list[CoRun]:
+    return [answer.corun(name) for name in answer.timelines]
+
+
+def _times_alone(answers: Iterable[CoRun]) -> list[tuple[str, str]]:
+    found = {one.driver: f"{us(one.collective.alone)} us" for one in reversed(list(answers))}
+    return sorted(found.items())
+
+
+def _refused(answer: Comparison) -> list[str]:
+    """The strategies that cannot be, with the reason, alike ones together."""
+    names: dict[str, list[str]] = {}
+    for name, reason in answer.refused.items():
+        names.setdefault(reason, []).append(name)
+    return [f"left out: {', '.join(alike)}: {reason}" for reason, alike in names.items()]
+
+
+def _grids(answers: Iterable[CoRun]) -> list[str]:
+    """How the GEMM's tiles fill the GPU, once for each number of compute units that it may use."""
+    return list(dict.fromkeys(str(one.grid) for one in answers if one.apart is not None))
+
+
+def _problem(answer: CoRun) -> str:
+    run = answer.run
+    return f"GEMM {run.gemm} beside {answer.name} on each of {run.graph.ranks} x {run.gpu.name}{changed(run.gpu)}"
+
+
+def _shared(answer: CoRun) -> str:
+    """Who drives the collective, with which options, what is set apart, and what is launched first."""
+    apart = "" if answer.apart is None else f", {answer.apart} compute units apart"
+    options = (f", {name}" if value is True else f", {name} = {value}" for name, value in answer.copies.items())
+    return f"{_DRIVERS[answer.driver]}{''.join(options)}{apart}, {answer.first} first"
+
+
+def _instead(answer: CoRun) -> list[str]:
+    """What the library would take, where that is not what was simulated."""
+    if answer.choice is None or not answer.differs:
+        return []
+    taken, simulated = (_ALGORITHMS.get(name, name) for name in (answer.choice.algorithm, answer.algorithm))
+    alone = f"{us(answer.choice.seconds)} us alone, in closed form"
+    return [f"simulated as {simulated}; the library would take {taken} ({alone})"]
+
+
+def _driven(answer: CoRun) -> list[str]:
+    if answer.driver != "dma":
+        return []
+    alone = us(answer.library_alone.period(answer.name))
+    return [f"one after the other and ideal: with the collective by compute units, {alone} us alone"]
+
+
+def _slower(key: str, head: str) -> Column:
+    return times_faster(key, head, "{:.3f}×")
+
+
+def loop_table(answer: CoRun) -> Table:
+    """Both loops: how long one takes alone and beside the other, and on how many compute units."""
+    columns = [
+        text("loop"), number("count"), microseconds("alone", "alone"), microseconds("beside", "beside"),
+        _slower("slowdown", "slowdown"), _slower("slowdown_both", "while both run"), microseconds("end", "ends at"),
+        number("held", "CUs held"),
+    ]  # fmt: skip
+    rows = [_loop(loop, answer.run.held[loop.name]) for loop in (answer.gemm, answer.collective)]
+    return Table(columns, rows, f"{_problem(answer)} ({answer.run.overlap}: {_shared(answer)})")
+
+
+def _loop(loop: LoopTimes, held: int) -> tuple[Any, ...]:
+    times = (loop.alone * 1e6, loop.concurrent * 1e6, loop.slowdown, loop.slowdown_both, loop.end * 1e6)
+    return loop.name, loop.count, *times, held
+
+
+def wait_table(answer: CoRun) -> Table:
+    """What a workgroup's place did or waited for, alone and beside the other."""
+    sides = [waits for loop in (answer.gemm, answer.collective) for waits in (loop.waits_alone, loop.waits)]
+    rows = [
+        (words, *(side[reason] * 1e6 if reason in side else None for side in sides))
+        for reason, words in REASONS.items()
+        if any(reason in side for side in sides)
+    ]
+    title = "What a workgroup's place did or waited for in one GEMM, or one collective, wave after wave [µs]"
+    heads = ("GEMM alone", "GEMM beside", "collective alone", "collective beside")
+    columns = [number(head.replace(" ", "_").lower() + "_us", head, format_=",.1f") for head in heads]
+    return Table([text("what"), *columns], rows, title)
+
+
+def whole_table(answer: CoRun) -> Table:
+    """Both loops side by side against one after the other."""
+    ideal = answer.serial / answer.ideal_speedup
+    rows = [
+        ("both, one after the other", answer.serial * 1e6, 1.0, 0.0),
+        ("both, side by side", answer.makespan * 1e6, answer.speedup, answer.share_of_ideal),
+        ("ideal: neither slows the other", ideal * 1e6, answer.ideal_speedup, 1.0),
+    ]
+    share = number("share_of_ideal", "share of the ideal", format_=percent)
+    return Table([text("what"), microseconds("time", "time"), _slower("speedup", "speedup"), share], rows, "The whole")
+
+
+def traffic_table(answer: CoRun) -> Table:
+    """What passed caches, DRAM and link: both loops alone, their sum, and side by side."""
+    rows = [
+        (words, *(amount or None for amount in (one, other, one + other, both)))
+        for words, (one, other, both) in answer.traffic().items()
+    ]
+    heads = ("GEMM alone", "collective alone", "both alone", "side by side")
+    columns = [number(head.replace(" ", "_").lower() + "_mb", head, format_=",.2f") for head in heads]
+    return Table([text("what"), *columns], rows, _PASSED)
+
+
+def strategy_table(answers: list[CoRun]) -> Table:
+    """Every strategy by row: slowdowns, makespan, share of the ideal, what was waited for."""
+    columns = [
+        text("overlap"), text("first"), number("apart", "CUs apart"), _slower("gemm_slowdown", "GEMM slowdown"),
+        _slower("collective_slowdown", "collective slowdown"), microseconds("both", "both"),
+        _slower("speedup", "speedup"), number("share_of_ideal", "share of ideal", format_=percent),
+        text("causes", "longer by", prose=True),
+    ]  # fmt: skip
+    rows = [
+        (
+            one.run.overlap, one.first, one.apart, one.gemm.slowdown, one.collective.slowdown, one.makespan * 1e6,
+            one.speedup, one.share_of_ideal, one.causes,
+        )
+        for one in answers
+    ]  # fmt: skip
+    first = answers[0]
+    return Table(columns, rows, f"{_problem(first)}, {first.gemm.count} and {first.collective.count} in a row")
+
+
+def corun_record(answer: Comparison) -> dict[str, object]:
+    """The answers as plain data for JSON."""
+    runs: dict[str, object] = {"runs": [one.record() for one in _all(answer)]}
+    return runs if _is_single(answer) else {"best": answer.best, **runs, "refused": dict(answer.refused)}
+
+
+def corun_report(answer: Comparison, out_dir: str | Path) -> Path:
+    """Write `report.html` on what a GEMM and a collective cost each other to a folder and return its path.
+
+    Of several strategies the page compares all and shows the runs of the first and of the best one. Raises OutputError
+    if the folder cannot be written to.
+    """
+    answers = _all(answer)
+    one, single = answers[0], _is_single(answer)
+    shown = [one] if answer.best == one.run.overlap else [one, answer.corun(answer.best)]
+    overview: list[Part] = (
+        [loop_table(one), whole_table(one)] if single else [strategy_table(answers), strategies(answer)]
+    )
+    until, runs = max(one.makespan for one in shown), {each.run.overlap: each.run for each in shown}
+    pass_ = one.strategy
+    how = f"{pass_.title}: {pass_.summary}; {_shared(one)}" if single else "Strategies side by side"
+    grids = [str(one.grid)] if single else _grids(answers)
+    return write_page(
+        out_dir,
+        f"GEMM beside {one.name}, {one.run.graph.ranks} GPUs, on {one.run.gpu.name}",
+        told(answer),
+        [
+            f"{one.run.gemm} on each GPU. {how}.".replace(" x ", " × "),
+            *overview,
+            *(f"GEMM: {grid}.".replace(" x ", " × ") for grid in grids),
+            *(f"{reason[0].upper()}{reason[1:]}." for reason in _refused(answer)),
+            Section("What happens when", [timeline(runs), waits_table(runs)]),
+            Section("Who held which compute unit", [held_units(each, until) for each in shown]),
+            Section("Whose bytes passed", [channel_owners(each) for each in shown]),
+            Section("What workgroups wait for", [stream_waits(each) for each in shown if each.gemm.waits]),
+            Section("What passed, of one GPU", [_JOINED, *(traffic_table(each) for each in shown)]),
+            Section("What the blocks counted", [_COUNTED, counter_table([each.run for each in shown])]),
+            simulated_section(one.run),
+        ],
+        "concurrency",
+    )
+
+
+_JOINED = "RS: reduce-scatter, AG: all-gather [MB]. A load of data that another load is bringing joins it."
+_COUNTED = "All iterations of both loops, on one GPU."
+
+
+def told(answer: Comparison) -> str:
+    """What happened and why, in a sentence."""
+    best = answer.corun(answer.best)
+    why = f", because of {best.causes}" if best.causes else ""
+    gain = f"{best.speedup:.2f} times as fast as one after the other, {percent(best.share_of_ideal)} of the ideal"
+    who = "Side by side they are" if _is_single(answer) else f"Of {len(answer)} strategies {answer.best} is best:"
+    slowed = (
+        f"the GEMM takes {best.gemm.slowdown:.2f} and the collective {best.collective.slowdown:.2f} times as long as"
+    )
+    return f"{who} {gain}; {slowed} alone{why}."
+
+
+def held_units(answer: CoRun, until: float | None = None) -> Figure:
+    """Who held which compute unit of one GPU when [us], a line per unit.
+
+    The time axis ends at `until` [s], for several runs to be compared, else with the run.
+    """
+    # Kernels of a loop take turns in two shades.
+    way = Way(answer.run.overlap, [answer.run], [lambda one: 2 * (one.operator == answer.name) + one.iteration % 2])
+    turns = (GEMM, f"every second {GEMM}", answer.name, f"every second {answer.name}")
+    colors = dict(zip(turns, (looks.BLUE, "#5FA3CF", looks.ORANGE, "#F3C766"), strict=True))
+    figure = units_by_way([way], colors, until)
+    ends = ", ".join(
+        f"the {what} ends at {us(loop.end, 0)} µs ({loop.end / loop.alone / loop.count:.2f} × its time alone)"
+        for what, loop in (("GEMM", answer.gemm), ("collective", answer.collective))
+    )
+    return figure.captioned(f"{answer.run.overlap}: {ends}; {percent(answer.share_of_ideal)} of the ideal.")
+
+
+def channel_owners(answer: CoRun) -> Figure:
+    """Whose bytes passed the DRAM of one GPU when [TB/s], below its peak."""
+    run, series = answer.run, answer.run.series
+    assert series is not None  # a simulated run has one
+    per_s = 1 / (series.bin_fs * 1e-15) / 1e9
+    rates = {name: owned_bytes(run, *key) * per_s for key, (name, _) in _OWNED.items()}
+    seen = {name: np.asarray(rate) for name, rate in rates.items() if rate.any()}
+    peak = run.gpu.memory.bandwidth / 1e9
+    return areas(
+        f"Whose bytes passed memory ({run.overlap})", over_time(run, seen, _BINS), time="time_us",
+        looks={name: color for name, color in _OWNED.values() if name in seen}, unit="DRAM traffic [GB/s]",
+        limit=(peak, f"peak {peak:,.0f} GB/s"),
+    ).captioned("What the DRAM of one GPU moved for whom.")  # fmt: skip
+
+
+def stream_waits(answer: CoRun) -> Figure:
+    """What a workgroup of one GEMM, and of one collective, did or waited for, alone and beside the other."""
+    rows = [
+        (f"{name}, {how}", REASONS[reason], spent * 1e6)
+        for name, loop in ((GEMM, answer.gemm), (answer.name, answer.collective))
+        for how, waits in (("alone", loop.waits_alone), ("beside", loop.waits))
+        for reason, spent in waits.items()
+        if spent > 1e-3 * sum(waits.values())
+    ]
+    table = Table([text("side"), text("what"), microseconds("time", "time of a workgroup's place")], rows)
+    return stacked_bars(
+        f"Where the time of a place for one workgroup goes ({answer.run.overlap})", table, lane="side", part="what",
+        value="time_us", looks=looks.PLACE,
+    ).captioned(
+        "On average over the iterations of a loop. Waves of workgroups in one place add up: a GEMM that needs a wave "
+        "more on fewer compute units computes longer."
+    )  # fmt: skip
+
+
+def strategies(found: Comparison) -> Figure:
+    """When GEMMs and collectives had ended under each strategy, serial execution and the ideal beside them."""
+    answers = [found.corun(name) for name in found.timelines]
+    one = answers[0]
+    rows = [
+        (name, side, loop.end * 1e6, said if loop.end == answer.makespan else "")
+        for name, answer in zip(found.timelines, answers, strict=True)
+        for side, loop in ((GEMM, answer.gemm), (COLLECTIVE, answer.collective))
+        for said in (f"{answer.speedup:.2f}×, {percent(answer.share_of_ideal)} of the ideal",)
+    ]
+    columns = [text("overlap"), text("side", "what"), microseconds("end", "ended"), text("said", " ")]
+    ideal = ("ideal: neither slows the other", one.serial / one.ideal_speedup * 1e6)
+    lines = Table([text("line"), microseconds("end", "time")], [("one after the other", one.serial * 1e6), ideal])
+    return grouped_bars(
+        f"{one.gemm.count} × GEMM beside {one.collective.count} × {one.name}", Table(columns, rows), group="overlap",
+        series="side", value="end_us", looks=SIDES, label="said", marks=Lines(lines, "end_us", "line"),
+    ).captioned(
+        "When the GEMMs and the collectives had ended under each strategy. Dashed: the ideal, in which neither slows "
+        "the other, and one after the other with the collective on compute units."
+    )  # fmt: skip

@@ -1,0 +1,141 @@
+"""A self-contained HTML page: what happened and why in a sentence, then sections of tables, figures and sentences."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from weft.files import check_out_dir, write_atomically
+from weft.lower.machine import ring_note
+from weft.result import Timeline
+from weft.view.figure import Figure
+from weft.view.table import Table, plain
+from weft.view.words import assumed_table, machine_table
+
+if TYPE_CHECKING:
+    from weft.hardware import Gpu
+
+REPORT = "report.html"
+SIMULATED = "What was simulated"
+_DIGITS = 7
+"""Significant digits of a figure's values in a page: more than a screen has points."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of a page below its title, or folded behind it; an empty one is left out."""
+
+    title: str
+    parts: Sequence[Part]
+    folded: bool = False
+
+
+Part = str | Table | Figure | Section | Sequence[str]
+"""A paragraph, a table, a figure, a section, or sentences as a list."""
+
+
+def write_page(out_dir: str | Path, title: str, told: str, parts: Sequence[Part], explained: str = "") -> Path:
+    """Write `report.html` in a folder, whole or not at all, and return its path; else OutputError.
+
+    `told` is the sentence of what happened and why. `explained` names those of `explained.toml` that end the page.
+    """
+    from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+
+    folder = check_out_dir(out_dir)
+    environment = Environment(
+        loader=PackageLoader("weft.view"), autoescape=select_autoescape(default=True),
+        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    drawn = list(_figures(parts))
+    made = environment.get_template("page.html.j2").render(
+        title=title, told=told, parts=parts, explained=_sentences(explained), plain=plain, number_of=_numbers(drawn),
+        figures={f"figure-{number}": _embedded(figure) for number, figure in enumerate(drawn, 1)},
+        script=_javascript() if drawn else "",
+    )  # fmt: skip
+    return write_atomically(folder / REPORT, made)
+
+
+def _sentences(explained: str) -> list[str]:
+    known = tomllib.loads(Path(__file__).with_name("explained.toml").read_text(encoding="utf-8"))
+    return [*known.get(explained, ()), *known["always"]]
+
+
+def _figures(parts: Sequence[Part]) -> Iterator[Figure]:
+    for part in parts:
+        if isinstance(part, Figure):
+            yield part
+        elif isinstance(part, Section):
+            yield from _figures(part.parts)
+
+
+def _numbers(drawn: Sequence[Figure]) -> Any:
+    """Which figure of a page one is."""
+    ids = {id(figure): number for number, figure in enumerate(drawn, 1)}
+    return lambda figure: ids[id(figure)]
+
+
+def _embedded(figure: Figure) -> str:
+    """Specification and rows of a figure as JSON that no text in it can end."""
+    data = {name: {"keys": table.keys, "columns": _columns(table)} for name, table in figure.data.items()}
+    text = json.dumps({"title": figure.title, "spec": figure.spec, "data": data}, separators=(",", ":"))
+    return text.replace("<", "\\u003c")
+
+
+def _columns(table: Table) -> list[list[Any]]:
+    return [list(map(_short, column)) for column in zip(*table.values(), strict=True)]
+
+
+def _short(value: Any) -> Any:
+    return float(f"{value:.{_DIGITS}g}") if isinstance(value, float) else value
+
+
+def _javascript() -> str:
+    """Vega, Vega-Lite and Vega-Embed as one script, of the version that is installed; kept beside other caches."""
+    import vl_convert
+
+    from weft.engine.jit import cache_root
+
+    kept = cache_root() / f"vega-{version('vl-convert-python')}.js"
+    with suppress(OSError):
+        return kept.read_text(encoding="utf-8")
+    bundle: Any = vl_convert.javascript_bundle
+    made = str(bundle()).replace("</script", "<\\/script")
+    with suppress(OSError):
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(kept, made)
+    return made
+
+
+def machine_section(gpu: Gpu, *said: Part, title: str = "The machine") -> Section:
+    """What is `said`, then every value of the machine with its source."""
+    values, assumed = machine_table(gpu), assumed_table(gpu)
+    changes = [f"Changed by the user: {'; '.join(gpu.changes)}."] if gpu.changes else []
+    return Section(
+        title,
+        [
+            *said,
+            f"{gpu.title} ({gpu.name}): {gpu.description}",
+            Section(f"Published, derived and chosen values ({len(values.rows)})", [values], folded=True),
+            Section(f"Assumed values and how far they could be off ({len(assumed.rows)})", [assumed], folded=True),
+            *changes,
+        ],
+    )
+
+
+def simulated_section(run: Timeline, *said: Part) -> Section:
+    """What is `said`, and on which machine and how a run was simulated."""
+    options, note = run.options, ring_note(run.system)
+    link = [f"Link: {note}."] if note else []
+    return machine_section(run.gpu, *said, *link, how(options.request_bytes, options.mode), title=SIMULATED)
+
+
+def how(request_bytes: int | None, mode: str = "mirrored") -> str:
+    """How fine a run was simulated, and how many of its GPUs."""
+    one = "one GPU was simulated and stands for all of them: what it sends is, after the link, what it receives"
+    return f"Requests of {request_bytes} B; {one if mode == 'mirrored' else 'every GPU was simulated'}."

@@ -1,0 +1,277 @@
+"""Figures of the studies of papers: what is published beside what Weft finds, and the curves behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from weft.graph import Graph
+from weft.result import Span, Timeline
+from weft.result.metrics import CLASSES
+from weft.units import format_bytes
+from weft.view import looks
+from weft.view.figure import Figure, Lines, curves, grouped_bars, scatter
+from weft.view.predictions import SIZES
+from weft.view.table import Table, number, text
+from weft.view.units import Way, units_by_way
+from weft.view.words import case_label, percent
+
+if TYPE_CHECKING:
+    from weft.search.degree import Watched
+    from weft.studies.c3 import Case
+    from weft.studies.goldyloc import Case as Queue
+    from weft.studies.goldyloc import Change
+    from weft.studies.goldyloc.shares import ShareLoss
+
+_MIB = 1 << 20
+
+
+# -- C3 and ConCCL
+
+
+def strategy_shares(cases: Sequence[Case], published: Mapping[str, float] | None = None) -> Figure:
+    """Mean share of the ideal speedup of each strategy, over all scenarios and by class; `published` as marks."""
+    by_class = {kind: [case for case in cases if case.kind == kind] for kind in CLASSES}
+    groups = {"all": list(cases)} | {kind: members for kind, members in by_class.items() if members}
+    labels = {kind: f"{CLASSES.get(kind, 'all scenarios')} ({len(members)})" for kind, members in groups.items()}
+    names = [name for name in looks.STRATEGIES if name in cases[0].strategies]
+    means = [
+        (labels[kind], name, fmean(case.share(name) for case in groups[kind])) for kind in groups for name in names
+    ]
+    rows = [(*row, percent(row[2])) for row in means]
+    marks = [(labels["all"], name, value) for name, value in (published or {}).items() if name in names]
+    share = number("share", "share of the ideal speedup", format_=".1%")
+    columns = [text("class"), text("strategy"), share, text("said", " ")]
+    known = Table([text("class"), text("strategy"), number("share", "published mean", format_=".0%")], marks)
+    return grouped_bars(
+        "How much of what overlap could save does each strategy save?", Table(columns, rows), group="class",
+        series="strategy", value="share", looks=looks.STRATEGIES, label="said", percent=True,
+        marks=Lines(known, "share", "strategy", "class") if marks else None,
+    )  # fmt: skip
+
+
+def strategy_slowdowns(cases: Sequence[Case]) -> Figure:
+    """Every scenario: how much longer the GEMM and the collective took under each strategy than alone."""
+    names = [name for name in looks.STRATEGIES if name in cases[0].strategies]
+    rows = [
+        (name, str(case.scenario.title), CLASSES[case.kind], case.gemm_slowdown(name), case.collective_slowdown(name))
+        for name in names
+        for case in cases
+    ]
+    columns = [
+        text("strategy"), text("scenario"), text("class"), number("gemm", "GEMM, over its time alone", "×", ".2f"),
+        number("collective", "collective, over its time alone", "×", ".2f"),
+    ]  # fmt: skip
+    return scatter(
+        "What does each strategy cost the GEMM and the collective?", Table(columns, rows), x="gemm", y="collective",
+        color="class", looks=looks.spread(list(CLASSES.values())), facet="strategy", cross=1.0, shared=True,
+    )  # fmt: skip
+
+
+def gemm_against_units(slowdown: Mapping[str, Mapping[int, float]], boundness: Mapping[str, str | None]) -> Figure:
+    """A GEMM's time against compute units lost: means by what binds it, and each GEMM as a thin line."""
+    colors = {"compute-bound": looks.BLUE, "memory-bound": looks.RED}
+    thin = [
+        (name, f"{'memory' if boundness[name] == 'memory' else 'compute'}-bound", lost, value)
+        for name, curve in slowdown.items()
+        for lost, value in curve.items()
+    ]
+    means = []
+    for bound in ("compute", "memory"):
+        members = [curve for name, curve in slowdown.items() if boundness[name] == bound]
+        means += [(f"{bound}-bound", lost, fmean(c[lost] for c in members)) for lost in (members[0] if members else ())]
+    axes = [number("lost", "compute units lost"), number("slower", "time over that on all", "×", ".3f")]
+    return curves(
+        "What does a GEMM lose?", Table([text("bound", "means of GEMMs"), *axes], means), x="lost", y="slower",
+        series="bound", looks=colors, faint=Table([text("gemm", "GEMM"), text("bound"), *axes], thin), thin="gemm",
+        zero=False,
+    )  # fmt: skip
+
+
+def bandwidth_against_units(bandwidth: Mapping[str, Mapping[int, float]]) -> Figure:
+    """A collective's bandwidth against the compute units that it is given, as a share of its best."""
+    rows = [
+        (f"{name}, best {max(curve.values()) / 1e9:,.0f} GB/s", units, value / max(curve.values()))
+        for name, curve in bandwidth.items()
+        for units, value in curve.items()
+    ]
+    columns = [
+        text("collective"),
+        number("units", "compute units given"),
+        number("share", "share of its best bandwidth", format_=".1%"),
+    ]
+    return curves(
+        "How many compute units does a collective need?", Table(columns, rows), x="units", y="share",
+        series="collective", log_x=True, percent=True, ticks=sorted({row[1] for row in rows}),
+    )  # fmt: skip
+
+
+def drivers(cu_s: Mapping[str, Mapping[int, float]], dma_s: Mapping[str, Mapping[int, float]]) -> Figure:
+    """Time of collectives by DMA engines over that by compute units, against size."""
+    rows = [
+        (name, size / _MIB, format_bytes(size, 3), time / cu_s[name][size])
+        for name, curve in dma_s.items()
+        for size, time in curve.items()
+    ]
+    columns = [
+        text("collective"), number("mib", "size of the whole buffer", "MiB", ".4g"), text("size"),
+        number("ratio", "DMA engines over compute units", "×", ".2f"),
+    ]  # fmt: skip
+    return curves(
+        "From which size on are DMA engines the faster driver?", Table(columns, rows), x="mib", y="ratio",
+        series="collective", log_x=True, log_y=True, labels=SIZES, level=1.0,
+    )  # fmt: skip
+
+
+# -- compute units split
+
+
+def split_slowdowns(
+    curve: Mapping[int, tuple[float, float]],
+    spread: Mapping[int, Sequence[tuple[float, float]]],
+    published: Mapping[int, tuple[float | None, float | None]],
+) -> Figure:
+    """How much longer the GEMM and the all-reduce take against the units that the all-reduce has.
+
+    `curve` are means, `spread` those of every sub-layer, `published` the paper's where there are any: GEMM, all-reduce.
+    """
+    sides = ("GEMM", "all-reduce")
+    axes = [
+        number("units", "compute units of the all-reduce; the GEMM has the rest"),
+        number("longer", "longer than on all units", format_=".1%"),
+    ]
+    means = [(side, units, curve[units][at]) for at, side in enumerate(sides) for units in sorted(curve)]
+    thin = [
+        (f"{side} {number_}", side, units, pair[at])
+        for at, side in enumerate(sides)
+        for units in sorted(curve)
+        for number_, pair in enumerate(spread[units])
+    ]
+    known = [
+        (sides[at], units, value)
+        for units, pair in published.items()
+        for at, value in enumerate(pair)
+        if value is not None
+    ]
+    return curves(
+        "What do the GEMM and the all-reduce lose on their share of the compute units?",
+        Table([text("side", "mean of"), *axes], means), x="units", y="longer", series="side",
+        looks={"GEMM": looks.BLUE, "all-reduce": looks.RED}, log_x=True, percent=True, ticks=sorted(curve),
+        faint=Table([text("layer", "sub-layer"), text("side"), *axes], thin), thin="layer",
+        marks=Lines(Table([text("side", "published mean of"), *axes], known), "longer", "side", "units"),
+    )  # fmt: skip
+
+
+def split_speedups(graphs: Sequence[Graph], series: Mapping[str, Sequence[float]]) -> Figure:
+    """The speedup of every sub-layer over serial execution, a bar per series, the first of which is the ideal."""
+    rows = [
+        (case_label(graph), name, value)
+        for name, values in series.items()
+        for graph, value in zip(graphs, values, strict=True)
+    ]
+    rows.sort(key=lambda row: [case_label(graph) for graph in graphs].index(row[0]))
+    columns = [text("layer", "sub-layer"), text("series", "what"), number("speedup", "speedup over serial", "×", ".3f")]
+    first, *others = series
+    return grouped_bars(
+        "What can overlap gain in each sub-layer?", Table(columns, rows), group="layer", series="series",
+        value="speedup", looks={first: looks.GREY, **looks.spread(others)}, base=1.0,
+    )  # fmt: skip
+
+
+# -- GOLDYLOC
+
+
+def ways_to_run(cases: Sequence[Queue]) -> Figure:
+    """How many times faster than default concurrency each queue runs: bars GOLDYLOC, marks every other way."""
+    bars = [(case.title, "GOLDYLOC", case.over_default) for case in cases]
+    marks = [
+        (case.title, way, case.judged.default / seconds)
+        for case in cases
+        for way, seconds in (
+            ("one after another", case.judged.sequential),
+            ("oracle", case.judged.oracle),
+            *((f"GO-kernels, always {degree}", each) for degree, each in case.judged.at_degree.items()),
+        )
+    ]
+    speed = number("speed", "speed over default concurrency", "×", ".2f")
+    return grouped_bars(
+        "How fast does each queue run, in every way?", Table([text("queue"), text("way"), speed], bars), group="queue",
+        series="way", value="speed", looks={"GOLDYLOC": looks.BLUE},
+        marks=Lines(Table([text("queue"), text("other", "way"), speed], marks), "speed", "other", "queue"), level=1.0,
+    )  # fmt: skip
+
+
+def held_by_gemms(queue: Watched) -> Figure:
+    """Which GEMM of a queue held which compute unit when: all at once, and in the chosen batches."""
+    first = [sum(queue.sizes[:at]) for at in range(len(queue.sizes))]
+    sizes = list(queue.sizes)
+    batches = f"{sizes[0]} together" if len(sizes) == 1 else f"batches of {', '.join(map(str, sizes))}"
+    ways = (
+        Way("all at once, kernels tuned alone", queue.default, list(map(_owners, queue.default))),
+        Way(f"GOLDYLOC, {batches}", queue.chosen, list(map(_owners, queue.chosen, first))),
+    )
+    names = [f"{at}: {name}" for at, name in enumerate(queue.names)]
+    return units_by_way(ways, looks.spread(names)).captioned(
+        f"{queue.title}: which GEMM held which compute unit when. A line per unit, shared by all workgroups that it "
+        "holds at a time. Older GEMMs are served first, and the next one takes what they leave."
+    )
+
+
+def _owners(run: Timeline, first: int = 0) -> Callable[[Span], int]:
+    """Which GEMM of the queue each kernel of a batch belongs to, whose first one is number `first`."""
+    numbers = {node.name: first + at for at, node in enumerate(run.graph)}
+    return lambda kernel: numbers[kernel.operator]
+
+
+def what_changes(changes: Sequence[Change]) -> Figure:
+    """GO-kernels against those tuned alone: speed over loads from the cache, and over misses."""
+    rows = [
+        (what, f"{one.degree} of {one.gemm}", measure(one.after) / max(measure(one.before), 1), one.faster)
+        for what, measure in (("requests to the last-level cache", _requests), ("misses of it", _misses))
+        for one in changes
+    ]
+    columns = [
+        text("what"), text("gemms", "GEMMs"), number("ratio", "GO-kernel / kernel tuned alone", "×", ".3f"),
+        number("faster", "times faster", "×", ".2f"),
+    ]  # fmt: skip
+    return scatter(
+        "What do kernels for the share that they get change?", Table(columns, rows), x="ratio", y="faster", facet="what"
+    )
+
+
+def _requests(run: Timeline) -> float:
+    return float(sum(run.counters[name] for name in ("cache_hits", "cache_merged_misses", "cache_misses")))
+
+
+def _misses(run: Timeline) -> float:
+    return float(run.counters["cache_misses"])
+
+
+def fixed_degrees(speeds: Sequence[tuple[str, float]]) -> Figure:
+    """Geometric means over default concurrency: GO-kernels at each fixed degree, GOLDYLOC, the oracle."""
+    colors = {"fixed": looks.GREY, "chosen": looks.BLUE}
+    rows = [(name, "fixed" if name.startswith("degree") else "chosen", v, f"{v:.2f}") for name, v in speeds]
+    columns = [text("way"), text("kind"), number("speed", "over default concurrency", "×", ".3f"), text("said", " ")]
+    return grouped_bars(
+        "How much does the choice of the degree bring?", Table(columns, rows), group="way", series="kind",
+        value="speed", looks=colors, label="said", side_by_side=False,
+    )  # fmt: skip
+
+
+def losses(rows: Sequence[ShareLoss]) -> Figure:
+    """What the whole GPU's best kernel loses on a half and a quarter of the compute units, GEMM by GEMM, sorted."""
+    found = [
+        (f"on {name} of the units", at, loss)
+        for share, name in ((2, "half"), (4, "a quarter"))
+        for at, loss in enumerate(sorted(row.loss for row in rows if row.share == share), 1)
+    ]
+    columns = [
+        text("share"),
+        number("gemm", "GEMMs, the least loss first"),
+        number("loss", "longer than the best", format_=".1%"),
+    ]
+    return curves(
+        "What does the whole GPU's best kernel lose on a part of it?", Table(columns, found), x="gemm", y="loss",
+        series="share", looks={"on half of the units": looks.SKY, "on a quarter of the units": looks.RED}, percent=True,
+    )  # fmt: skip

@@ -1,0 +1,146 @@
+"""One model of a table: typed columns over raw values, which a terminal, a page, CSV and JSON each write their way."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+NONE = "–"
+"""What is written for a value that a row does not have."""
+
+
+class Shown(NamedTuple):
+    """A cell that is written in its own way, because its row has another unit than others of the column."""
+
+    value: Any
+    text: str
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: its `key` in files, its head with unit, and how a value is written.
+
+    `format` is a format specification (",.1f"), a template ("{:.3f}×"), or a function. Numbers stand right and sort by
+    value. `spare` columns are the first to go where there is little room; a last column of `prose` may be broken.
+    """
+
+    key: str
+    head: str = ""
+    unit: str = ""
+    format: str | Callable[[Any], str] = ""
+    is_number: bool = False
+    spare: bool = False
+    prose: bool = False
+
+    @property
+    def title(self) -> str:
+        """The head with its unit in brackets."""
+        head = self.head or self.key
+        return f"{head} [{self.unit}]" if self.unit else head
+
+    def text(self, value: Any) -> str:
+        """A cell as people read it."""
+        if isinstance(value, Shown):
+            return value.text
+        if value is None:
+            return NONE if self.is_number else ""
+        if callable(self.format):
+            return self.format(value)
+        return self.format.format(value) if "{" in self.format else format(value, self.format)
+
+
+def text(key: str, head: str = "", **more: Any) -> Column:
+    """A column of words."""
+    return Column(key, head, format=str, **more)
+
+
+def number(key: str, head: str = "", unit: str = "", format_: str | Callable[[Any], str] = ",", **more: Any) -> Column:
+    """A column of numbers."""
+    return Column(key, head, unit, format_, is_number=True, **more)
+
+
+def texts(heads: Sequence[str], **more: Any) -> list[Column]:
+    """Columns of words, named by their heads."""
+    return [text(key_of(head), head, **more) for head in heads]
+
+
+def microseconds(key: str, head: str, digits: int = 1) -> Column:
+    """A column of times in microseconds."""
+    return number(f"{key}_us", head, "µs", f",.{digits}f")
+
+
+def times_faster(key: str, head: str = "", format_: str = ".3f") -> Column:
+    """A column of speedups or slowdowns."""
+    return number(key, head, format_=format_)
+
+
+def key_of(head: str) -> str:
+    """The name of a column in a file: small letters, figures and low lines."""
+    return re.sub(r"\W+", "_", head.lower().replace("µ", "u").replace("%", "percent")).strip("_")
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns, rows of raw values in their order, and a title."""
+
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Any]]
+    title: str = ""
+    narrow: Mapping[str, str] = field(default_factory=dict)
+    """Columns whose texts become numbered notes where there is little room, with the title of the notes."""
+
+    @property
+    def heads(self) -> list[str]:
+        """The heads, each with its unit."""
+        return [column.title for column in self.columns]
+
+    @property
+    def keys(self) -> list[str]:
+        """The names of the columns in files."""
+        return [column.key for column in self.columns]
+
+    def cells(self) -> list[list[str]]:
+        """Every row as people read it."""
+        return [[c.text(value) for c, value in zip(self.columns, row, strict=True)] for row in self.rows]
+
+    def values(self) -> Iterator[list[Any]]:
+        """Every row as a file holds it."""
+        for row in self.rows:
+            yield [plain(value) for value in row]
+
+    def without(self, keys: Collection[str]) -> Table:
+        """The table without some columns."""
+        kept = [at for at, column in enumerate(self.columns) if column.key not in keys]
+        rows = [[row[at] for at in kept] for row in self.rows]
+        return Table([self.columns[at] for at in kept], rows, self.title, self.narrow)
+
+    def records(self) -> list[dict[str, Any]]:
+        """The rows as objects, for JSON."""
+        return [dict(zip(self.keys, row, strict=True)) for row in self.values()]
+
+    def csv(self) -> str:
+        """The rows below their keys."""
+        return csv_text(self.records(), self.keys)
+
+
+def plain(value: Any) -> Any:
+    """A cell without its text, a numpy scalar as Python's own number."""
+    if isinstance(value, Shown):
+        value = value.value
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def csv_text(rows: Sequence[Mapping[str, Any]], names: Sequence[str] | None = None) -> str:
+    """Rows as CSV; what a row lacks is empty there. Without `names`, the columns are those of any row."""
+    out = io.StringIO()
+    found = names or list(dict.fromkeys(name for row in rows for name in row))
+    writer = csv.DictWriter(out, found, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()

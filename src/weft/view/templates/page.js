@@ -1,0 +1,154 @@
+"use strict";
+// -- theme: what the system prefers, until the reader switches
+const root = document.documentElement, prefersDark = matchMedia("(prefers-color-scheme: dark)");
+let chosen = null;
+try { chosen = localStorage.getItem("weft-theme"); } catch (_) { /* a page from a file may not keep anything */ }
+function paint() { root.dataset.theme = chosen || (prefersDark.matches ? "dark" : "light"); redraw(false); }
+document.getElementById("theme").addEventListener("click", () => {
+  chosen = root.dataset.theme === "dark" ? "light" : "dark";
+  try { localStorage.setItem("weft-theme", chosen); } catch (_) { /* it holds for this visit */ }
+  paint();
+});
+prefersDark.addEventListener("change", paint);
+
+// -- contents
+document.querySelectorAll("main h2").forEach((title, at) => {
+  title.id = `s${at + 1}`;
+  const item = document.createElement("li"), link = document.createElement("a");
+  link.href = `#${title.id}`;
+  link.textContent = title.textContent;
+  item.append(link);
+  document.querySelector("nav ol").append(item);
+});
+
+// -- files
+function save(name, type, text) {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([text], { type }));
+  link.download = name.replace(/[^\w.-]+/g, "-").slice(0, 80);
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+}
+const quoted = (value) => (/[",\n]/.test(value ?? "") ? `"${String(value).replaceAll('"', '""')}"` : String(value ?? ""));
+const csv = (keys, rows) => [keys, ...rows].map((row) => row.map(quoted).join(",")).join("\n") + "\n";
+const objects = (keys, rows) => rows.map((row) => Object.fromEntries(keys.map((key, at) => [key, row[at]])));
+
+// -- tables: click a head to sort, type to filter
+const valueOf = (cell) => ("v" in cell.dataset ? (cell.dataset.v === "" ? null : isNaN(cell.dataset.v) ? cell.dataset.v : +cell.dataset.v) : cell.textContent);
+document.querySelectorAll(".table").forEach((box) => {
+  const heads = [...box.querySelectorAll("th")], body = box.querySelector("tbody"), rows = () => [...body.rows];
+  heads.forEach((head, at) => head.querySelector("button").addEventListener("click", () => {
+    const up = head.getAttribute("aria-sort") !== "ascending";
+    heads.forEach((one) => one.removeAttribute("aria-sort"));
+    head.setAttribute("aria-sort", up ? "ascending" : "descending");
+    const by = (row) => valueOf(row.cells[at]);
+    body.append(...rows().sort((a, b) => {
+      const [x, y] = [by(a), by(b)];
+      if (x === null || y === null) return (x === null) - (y === null);
+      const order = typeof x === "number" && typeof y === "number" ? x - y : String(x).localeCompare(String(y), "en", { numeric: true });
+      return up ? order : -order;
+    }));
+  }));
+  box.querySelector("input").addEventListener("input", (event) => {
+    const words = event.target.value.toLowerCase().split(/\s+/).filter(Boolean);
+    rows().forEach((row) => { row.hidden = !words.every((word) => row.textContent.toLowerCase().includes(word)); });
+  });
+  box.querySelectorAll("[data-save]").forEach((button) => button.addEventListener("click", () => {
+    const keys = heads.map((head) => head.dataset.key), found = rows().map((row) => [...row.cells].map(valueOf)), name = box.dataset.name;
+    if (button.dataset.save === "csv") save(`${name}.csv`, "text/csv", csv(keys, found));
+    else save(`${name}.json`, "application/json", JSON.stringify(objects(keys, found), null, 1));
+  }));
+});
+
+// -- figures
+const drawn = new Map();
+function fitted(figure, width) {
+  const spec = structuredClone(figure.spec), small = width < 560, side = Math.round(Math.min(170, width * 0.27));
+  spec.datasets = figure.datasets;
+  const names = [...JSON.stringify(figure.spec).matchAll(/"domain":(\["[^\]]*\])/g)].flatMap((found) => JSON.parse(found[1]));
+  const longest = Math.max(8, ...names.map((name) => name.length)) * 6.6 + 30;
+  spec.config.legend.columns = Math.max(1, Math.floor((width - (spec.vconcat ? side : 40)) / longest));
+  spec.config.legend.labelLimit = Math.max(150, width - 60);
+  spec.config.axisX = { tickCount: Math.max(3, Math.round(width / 85)) };
+  spec.config.axisY.labelLimit = Math.round(width * (small ? 0.34 : 0.25));
+  if (spec.vconcat) {
+    Object.assign(spec.config.axisY, { minExtent: side, maxExtent: side, labelLimit: side - 8 });
+    const inner = Math.max(120, width - side - 34);
+    (function set(views) { views.forEach((view) => { if (view.vconcat) set(view.vconcat); else view.width = inner; }); })(spec.vconcat);
+  }
+  if (spec.facet?.row) spec.spec.width = width - 90;
+  else if (spec.facet) {
+    spec.columns = Math.max(1, Math.floor(width / 300));
+    spec.spec.width = Math.floor(width / spec.columns) - 95;
+  }
+  return spec;
+}
+async function draw(box) {
+  const figure = drawn.get(box), plot = box.querySelector(".plot"), width = plot.clientWidth;
+  if (!width) return;
+  figure.width = width;
+  figure.view?.finalize();
+  const rows = Object.values(figure.datasets).reduce((sum, set) => sum + set.length, 0);
+  const renderer = rows > 2500 ? "canvas" : "svg";
+  let spec = fitted(figure, width);
+  if (renderer === "canvas") spec = JSON.parse(JSON.stringify(spec).replaceAll("currentColor", getComputedStyle(plot).color));
+  figure.view = await vegaEmbed(plot, spec, { actions: false, renderer });
+}
+function redraw(onlyResized) {
+  drawn.forEach((figure, box) => {
+    if (figure.near && !(onlyResized && box.querySelector(".plot").clientWidth === figure.width)) draw(box);
+  });
+}
+document.querySelectorAll("[data-figure]").forEach((element) => {
+  const box = document.getElementById(element.dataset.figure), figure = JSON.parse(element.textContent);
+  figure.datasets = Object.fromEntries(Object.entries(figure.data).map(([name, { keys, columns }]) => [
+    name, (columns[0] || []).map((_, at) => Object.fromEntries(keys.map((key, column) => [key, columns[column][at]]))),
+  ]));
+  drawn.set(box, figure);
+  const text = element.textContent, hints = [];
+  if (text.includes('"name":"zoom"')) hints.push("drag to move in time, Shift + wheel to zoom, double-click to reset");
+  if (text.includes('"name":"brush"')) hints.push("drag over the uppermost strip to zoom all panels, move or wheel over the window, double-click to see all");
+  if (text.includes('"name":"picked"') && text.includes('"legend"')) hints.push("click a name in the legend to see it alone, double-click for all");
+  box.querySelector(".hint").textContent = hints.join("; ");
+  box.querySelectorAll("[data-save]").forEach((button) => button.addEventListener("click", async () => {
+    const kind = button.dataset.save, sets = Object.entries(figure.data);
+    if (kind === "svg") return save(`${figure.title}.svg`, "image/svg+xml", (await figure.view.view.toSVG()).replaceAll("currentColor", "#222"));
+    if (kind === "json") return save(`${figure.title}.json`, "application/json", JSON.stringify(figure.datasets, null, 1));
+    sets.forEach(([name, { keys, columns }]) => save(`${figure.title}${sets.length > 1 ? `-${name}` : ""}.csv`, "text/csv", csv(keys, (columns[0] || []).map((_, at) => columns.map((column) => column[at])))));
+  }));
+});
+// Figures are drawn when they come near the window, anew when their width changes, and all before the page is printed.
+const near = new IntersectionObserver((found) => found.forEach((one) => {
+  const figure = drawn.get(one.target);
+  figure.near ||= one.isIntersecting;
+  if (figure.near && !figure.view) draw(one.target);
+}), { rootMargin: "600px" });
+let waiting = 0;
+const resized = new ResizeObserver(() => { clearTimeout(waiting); waiting = setTimeout(() => redraw(true), 150); });
+drawn.forEach((_, box) => { near.observe(box); resized.observe(box.querySelector(".plot")); });
+addEventListener("beforeprint", () => {
+  document.querySelectorAll("details").forEach((one) => { one.open = true; });
+  drawn.forEach((figure, box) => { if (!figure.view) draw(box); });
+});
+
+// -- a table of waits leads to its moment in the figure before it
+document.querySelectorAll("tr").forEach((row) => {
+  const heads = [...row.closest("table").querySelectorAll("th")].map((head) => head.dataset.key);
+  const [from, to] = [heads.indexOf("start_us"), heads.indexOf("end_us")];
+  const brushed = [...drawn].filter(([, figure]) => JSON.stringify(figure.spec.vconcat || "").includes('"brush"'));
+  if (from < 0 || to < 0 || !brushed.length || !row.cells.length || row.cells[0].tagName === "TH") return;
+  row.dataset.at = "";
+  row.tabIndex = 0;
+  const go = () => {
+    const [box, figure] = brushed[0], [a, b] = [from, to].map((at) => valueOf(row.cells[at])), room = Math.max((b - a) * 0.5, 1);
+    const brush = (function find(part) {
+      return part.params?.find((one) => one.name === "brush") || (part.vconcat || []).map(find).find(Boolean);
+    })(figure.spec);
+    brush.value = { x: [Math.max(0, a - room), b + room] };
+    draw(box);
+    box.scrollIntoView({ behavior: "smooth", block: "nearest" });
+  };
+  row.addEventListener("click", go);
+  row.addEventListener("keydown", (event) => { if (event.key === "Enter") go(); });
+});
+paint();

@@ -1,0 +1,165 @@
+"""The page of a validation: how far off the models are, machine by machine, and where."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from weft.files import write_atomically
+from weft.view.error_tables import bar_table, errors_table, without_rows, worst_table
+from weft.view.figure import Figure, scatter
+from weft.view.page import Section, write_page
+from weft.view.table import Table, microseconds, number, text
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+TITLES = {
+    "gemm": "GEMMs",
+    "collective": "Collectives",
+    "layer": "A Transformer layer",
+    "overlap": "Overlapped GEMMs and collectives",
+    "contention": "A GEMM beside a collective",
+    "ring": "Ring reduce-scatter, simulated",
+}
+PICTURES = ("predicted", "error")
+"""The pictures of each kind: predicted against measured time, and the error against size."""
+_PICTURED = 24  # clouds in one picture: those with most rows
+_DRAWN = 6000  # rows in one picture: of each cloud its worst, and others evenly over its order
+_WIDEST_ERROR = 1.0
+
+
+class Cloud(Protocol):
+    """Rows that share a picture: predicted and measured seconds, and each row's size in the unit of its label."""
+
+    @property
+    def title(self) -> str:
+        """What the rows have in common."""
+
+    @property
+    def predicted(self) -> npt.NDArray[np.float64]:
+        """Predicted times [s]."""
+
+    @property
+    def measured(self) -> npt.NDArray[np.float64]:
+        """Measured times [s]."""
+
+    @property
+    def size(self) -> npt.NDArray[np.float64]:
+        """What the error is drawn against."""
+
+    @property
+    def size_label(self) -> str:
+        """What the size is, with its unit."""
+
+
+class Findings(Protocol):
+    """What a page needs of a validation: its plain data, its rows as clouds of points, and what was wrong."""
+
+    def to_dict(self) -> Mapping[str, Any]:
+        """Groups, ranges, overall errors, worst rows and counts of rows."""
+
+    def clouds(self) -> Mapping[str, Sequence[Cloud]]:
+        """The rows of each kind."""
+
+    def complaints(self) -> Sequence[str]:
+        """Every problem of rows as a sentence, alike ones together."""
+
+
+def validation_report(findings: Findings, out_dir: str | Path, lines: Sequence[Mapping[str, Any]] = ()) -> Path:
+    """Write `report.html` on a validation to a folder and return its path; OutputError if that fails.
+
+    `lines` are the demands on the models, with what was reached. The pictures are also written by themselves, like
+    gemm-predicted.png and gemm-error.png: as pixels, which give no measured row away.
+    """
+    data = findings.to_dict()
+    pictures = {kind: list(figures(kind, clouds)) for kind, clouds in findings.clouds().items()}
+    for kind, drawn in pictures.items():
+        for name, figure in zip(PICTURES, drawn, strict=False):
+            write_atomically(Path(out_dir) / f"{kind}-{name}.png", figure.png())
+    kinds = "; ".join(f"{_named(one)} are off by {one['median_abs_err']:.1%} in the median" for one in data["overall"])
+    told = f"{data['rows_used']:,} of {data['rows_read']:,} rows have a prediction: {kinds or 'none can be judged'}."
+    meaning = (
+        "An error is predicted / measured − 1; mean, median and p90 are of its absolute value, the bias keeps the sign."
+    )
+    silent = [f"{said}." for said in [without_rows(lines)] if said]
+    return write_page(
+        out_dir,
+        "Weft's models against measurements",
+        told,
+        [
+            meaning,
+            errors_table(data["overall"]),
+            Section("What must be reached", [bar_table(lines), *silent] if lines else []),
+            *(_section(data, kind, drawn) for kind, drawn in pictures.items()),
+            Section("Rows that are furthest off", [worst_table(data["worst"])]),
+            Section("Problems of rows", [findings.complaints()] if findings.complaints() else []),
+        ],
+        "errors",
+    )
+
+
+def _named(group: Mapping[str, Any]) -> str:
+    return TITLES.get(group["kind"], str(group["kind"])).lower().replace("gemm", "GEMM")
+
+
+def _section(data: Mapping[str, Any], kind: str, drawn: list[Figure]) -> Section:
+    groups, ranges = (
+        errors_table([group for group in data[name] if group["kind"] == kind]) for name in ("groups", "ranges")
+    )
+    sizes = f"By class of size ({len(ranges.rows)})"
+    folded = [Section(sizes, [ranges], folded=True)] if ranges.rows else []
+    return Section(TITLES.get(kind, kind), [groups, *folded, *drawn])
+
+
+def figures(kind: str, clouds: Sequence[Cloud]) -> Iterator[Figure]:
+    """The pictures of one kind: predicted against measured, and the error against size."""
+    fullest = sorted(clouds, key=lambda cloud: -len(cloud.measured))[:_PICTURED]
+    shown = [cloud for cloud in clouds if any(cloud is one for one in fullest)]
+    title = TITLES.get(kind, kind)
+    if shown:
+        yield predicted_against_measured(shown, title)
+        yield error_against_size(shown, title)
+
+
+def predicted_against_measured(clouds: Sequence[Cloud], title: str = "Rows") -> Figure:
+    """Predicted against measured time, both logarithmic, with bands of 10 % and 20 %; a panel for each cloud."""
+    return scatter(
+        f"{title}: predicted against measured time", _rows(clouds), x="measured_us", y="predicted_us", log=True,
+        bands=(0.1, 0.2), facet="cloud",
+    ).captioned(f"A point is a row; the bands are 10 % and 20 %.{_thinned(clouds)}")  # fmt: skip
+
+
+def error_against_size(clouds: Sequence[Cloud], title: str = "Rows") -> Figure:
+    """Error of each prediction against the row's size, with bands of 10 % and 20 %; a panel for each cloud."""
+    return scatter(
+        f"{title}: the error of each row against its size", _rows(clouds), x="size", y="error", log_x=True,
+        bands=(0.1, 0.2), facet="cloud", percent=True,
+    ).captioned(f"The bands are 10 % and 20 %; errors beyond 100 % stand at the edge.{_thinned(clouds)}")  # fmt: skip
+
+
+def _rows(clouds: Sequence[Cloud]) -> Table:
+    rows = []
+    for cloud in clouds:
+        error = cloud.predicted / cloud.measured - 1
+        name = f"{cloud.title}: {len(error):,} rows, mean {np.abs(error).mean():.1%}"
+        worst = np.argsort(-np.abs(error))[:5]
+        some = np.linspace(0, len(error) - 1, min(len(error), _DRAWN // len(clouds))).astype(int)
+        for at in np.union1d(worst, some).tolist():
+            clipped = float(np.clip(error[at], -_WIDEST_ERROR, _WIDEST_ERROR))
+            rows.append((name, cloud.measured[at] * 1e6, cloud.predicted[at] * 1e6, clipped, cloud.size[at]))
+    labels = dict.fromkeys(cloud.size_label for cloud in clouds)
+    columns = [
+        text("cloud", "rows"), microseconds("measured", "measured"), microseconds("predicted", "predicted"),
+        number("error", "predicted / measured - 1", format_="+.1%"), number("size", " or ".join(labels), format_=".4g"),
+    ]  # fmt: skip
+    return Table(columns, rows)
+
+
+def _thinned(clouds: Sequence[Cloud]) -> str:
+    """What is left out, in a sentence."""
+    whole = sum(len(cloud.measured) for cloud in clouds)
+    return f" Of {whole:,} rows about {_DRAWN:,} are drawn, the worst among them." if whole > _DRAWN else ""

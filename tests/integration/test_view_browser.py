@@ -1,0 +1,140 @@
+"""Pages in a browser: no error, nothing from the network, tables that sort, figures that draw, text that stays.
+
+Every page is opened by headless Chromium with a script that uses it and writes what it found into the document.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import weft
+from weft import view
+from weft.graph import Collective, Gemm
+from weft.models import SubLayer
+from weft.parallel import split
+from weft.result import Comparison
+from weft.view.page import Section, write_page
+from weft.view.table import Table, number, text
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(BROWSER is None, reason="no Chromium here: install the package 'chromium' to try pages in it"),
+]
+EVIL = "<script>window.broken = true</script>"
+BEFORE = """<script>
+window.complaints = [];
+addEventListener("error", (event) => complaints.push(event.message));
+addEventListener("unhandledrejection", (event) => complaints.push(String(event.reason)));
+for (const level of ["error", "warn"]) console[level] = (...words) => complaints.push(words.join(" "));
+</script>"""
+AFTER = """<script>
+const pause = (ms) => new Promise((go) => setTimeout(go, ms)), found = {};
+function column(table, at) {
+  return [...table.tBodies[0].rows].filter((row) => !row.hidden).map((row) => row.cells[at].textContent);
+}
+async function use() {
+  const first = document.querySelector(".table"), buttons = first.querySelectorAll("th button");
+  const table = first.querySelector("table"), input = first.querySelector("input");
+  buttons[1].click();
+  found.up = column(table, 1);
+  buttons[1].click();
+  found.down = column(table, 1);
+  input.value = "b";
+  input.dispatchEvent(new Event("input"));
+  found.filtered = column(table, 0);
+  document.querySelectorAll("details").forEach((one) => { one.open = true; });
+  for (const [box, figure] of drawn) if (!figure.view) await draw(box);
+  document.getElementById("theme").click();
+  for (let at = 0; at < 30 && [...drawn.values()].some((figure) => !figure.view); at++) await pause(100);
+  const loaded = performance.getEntriesByType("resource").map((one) => one.name);
+  Object.assign(found, {
+    broken: window.broken === true,
+    drawn: document.querySelectorAll("figure .plot svg, figure .plot canvas").length,
+    figures: drawn.size,
+    contents: document.querySelectorAll("nav a").length,
+    requests: loaded.filter((name) => !name.startsWith("data:")),
+    overflow: document.body.scrollWidth - document.body.clientWidth,
+  });
+}
+setTimeout(async () => {
+  await use().catch((error) => complaints.push(String(error.stack)));
+  const said = document.createElement("pre");
+  said.id = "found";
+  said.textContent = JSON.stringify({ ...found, complaints });
+  document.body.append(said);
+}, 2500);
+</script>"""
+
+
+def opened(page: Path, width: int = 1400) -> dict[str, Any]:
+    """What the script found in a page."""
+    tried = page.with_name("tried.html")
+    narrow = f"<style>html {{ width: {width}px }}</style>"  # windows without a head have no less than 500 pixels
+    written = page.read_text(encoding="utf-8").replace("<style>", f"{BEFORE}{narrow}<style>", 1)
+    content, _, end = written.rpartition("</body>")
+    tried.write_text(f"{content}{AFTER}</body>{end}", encoding="utf-8")
+    assert BROWSER is not None
+    command = [
+        BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
+        "--host-resolver-rules=MAP * ~NOTFOUND", "--virtual-time-budget=60000", f"--window-size={max(width, 500)},1200",
+        f"--user-data-dir={page.parent / 'profile'}", "--dump-dom", tried.as_uri(),
+    ]  # fmt: skip
+    env = {**os.environ, "HOME": str(page.parent)}
+    dom = subprocess.run(command, capture_output=True, text=True, timeout=180, check=True, env=env).stdout
+    found = re.search(r'<pre id="found">(.*?)</pre>', dom, re.DOTALL)
+    assert found, f"the page did not come to its end: {dom[-300:]}"
+    answer: dict[str, Any] = json.loads(html.unescape(found[1]))
+    return answer
+
+
+def checked(found: dict[str, Any]) -> dict[str, Any]:
+    assert found["complaints"] == []
+    assert found["requests"] == []
+    assert not found["broken"]
+    assert found["drawn"] == found["figures"]
+    assert found["overflow"] <= 0, "the page is wider than the window"
+    return found
+
+
+def test_tables_sort_by_value_filter_by_words_and_keep_markup_as_text(tmp_path: Path) -> None:
+    rows = [["b 10", 10.0], [EVIL, 9.5], ["a", None], ["b 100", 1000.0], ["c", 2.0], ["d", -1.0]]
+    table = Table([text("name"), number("value", format_=",.1f")], rows, EVIL)
+    found = checked(opened(write_page(tmp_path, EVIL, EVIL, [EVIL, [EVIL], table, Section(EVIL, [table])])))
+    assert found["up"] == ["-1.0", "2.0", "9.5", "10.0", "1,000.0", "–"]
+    assert found["down"] == ["1,000.0", "10.0", "9.5", "2.0", "-1.0", "–"]
+    assert found["filtered"] == ["b 100", "b 10", EVIL]
+    assert found["contents"] == 1
+
+
+@pytest.mark.parametrize("width", [1400, 390])
+def test_the_page_of_runs_draws_every_figure_on_wide_and_narrow_windows(tmp_path: Path, width: int) -> None:
+    answer = weft.compare(split(SubLayer.custom(1024, 1024, 512), 4), "t3-paper")
+    found = checked(opened(view.run_report(answer, tmp_path), width))
+    assert found["figures"] == 4
+    assert found["contents"] >= 5
+
+
+def test_runs_of_two_machines_stand_on_one_page(tmp_path: Path) -> None:
+    graph = split(SubLayer.custom(1024, 1024, 512), 4)
+    runs = {gpu: weft.simulate(graph, gpu, "sequential") for gpu in ("t3-paper", "a100-sxm-80gb")}
+    page = view.run_report(runs, tmp_path)
+    assert page.read_text().count("What was simulated") == 2
+    checked(opened(page))
+
+
+def test_the_page_of_a_gemm_beside_a_collective_draws_every_figure(tmp_path: Path) -> None:
+    graph = weft.concurrent(Gemm(2048, 2048, 1024, "bf16"), Collective("all_gather", 16 << 20, 4), 2, 2)
+    answer: Comparison = weft.compare(graph, "mi300x", ["streams", "dma"])
+    page = view.corun_report(answer, tmp_path)
+    assert page.stat().st_size < 3e6
+    checked(opened(page))
