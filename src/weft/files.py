@@ -113,24 +113,30 @@ def read_json(path: str | os.PathLike[str], what: str, again: str) -> dict[str, 
 def read_text(path: str | os.PathLike[str], at_most: int = LARGEST_FILE) -> str:
     """The text of a file, or of a pipe that is being written, in UTF-8 with or without a mark at its beginning.
 
-    Raises InputError for what is no file or not there, for more than `at_most` bytes, for a pipe that stays silent, and
-    for other encodings.
+    Raises InputError as `read_bytes` does, and for other encodings.
+    """
+    try:
+        return read_bytes(path, at_most).decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise InputError(f"the file '{path}' is no text in UTF-8; save it as such") from None
+
+
+def read_bytes(path: str | os.PathLike[str], at_most: int = LARGEST_FILE) -> bytes:
+    """The content of a file, or of a pipe that is being written.
+
+    Raises InputError for what is no file or not there, for more than `at_most` bytes, and for a pipe that stays silent.
     """
     if writer := _reserved.get().get(_place(path)):
         raise InputError(f"the file '{path}' is read, but {writer} would write over it; write to another file")
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # opening a pipe waits for its writer
         with os.fdopen(descriptor, "rb", buffering=0):
-            content = _content(str(path), descriptor, os.fstat(descriptor), at_most)
+            return _content(str(path), descriptor, os.fstat(descriptor), at_most)
     except FileNotFoundError:
         raise InputError(f"the file '{path}' does not exist; check the path or give a known name") from None
     except (OSError, ValueError) as error:
         why = str(getattr(error, "strerror", None) or error).lower()
         raise InputError(f"the file '{path}' cannot be read ({why}); check it and its rights") from None
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise InputError(f"the file '{path}' is no text in UTF-8; save it as such") from None
 
 
 def _content(path: str, descriptor: int, found: os.stat_result, at_most: int) -> bytes:

@@ -17,6 +17,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstra
 
 from weft.catalog import broken_rule
 from weft.errors import InputError, nearest
+from weft.files import read_bytes
 from weft.validation.problems import Problem
 
 FloatArray = npt.NDArray[np.float64]
@@ -280,7 +281,7 @@ def read_file(file: Path) -> tuple[Rows | None, list[Problem]]:
 def _text(file: Path) -> str:
     try:
         large = file.stat().st_size > LARGEST_MIB << 20
-        content = b"" if large else file.read_bytes()
+        content = b"" if large else read_bytes(file, LARGEST_MIB << 20)
         text = content.decode("utf-8-sig")
     except OSError as error:
         raise InputError(f"the file '{file}' cannot be read ({error.strerror}); check it and its rights") from None
