@@ -26,6 +26,8 @@ templates_path = ["_templates"]
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
 
+smartquotes = False  # so that commands can be copied
+
 default_role = "code"  # docstrings write `name`
 autosummary_generate = True
 autodoc_member_order = "bysource"

@@ -6,7 +6,7 @@ Use: python docs/figures.py out/figures (`make figures` does). Needs nothing but
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ def main(folder: Path) -> None:
     page = PAGE.read_text(encoding="utf-8")
     for name in STUDIES:
         rows = json.loads((folder / f"{name}.json").read_text())["headline"]
-        page = with_table(page, name, "\n".join(table(rows, study(name).DECLARED.claims)))
+        page = with_table(page, name, "\n".join(met_folded(list(table(rows, study(name).DECLARED.claims)))))
     PAGE.write_text(page, encoding="utf-8")
 
 
@@ -33,6 +33,16 @@ def with_table(page: str, name: str, text: str) -> str:
     if len(found) != 1:
         sys.exit(f"{PAGE.name} has {len(found)} places for the figures of {name}; it needs one: {begin} ... {END}")
     return between.sub(lambda _: f"{begin}\n\n{text}\n\n{END}", page)
+
+
+def met_folded(lines: Sequence[str]) -> Iterator[str]:
+    """The lines of a table: those that are missed are shown, the others folded below them."""
+    missed = [line for line in lines[2:] if "[missed]" in line]
+    others = [line for line in lines[2:] if "[missed]" not in line]
+    if missed:
+        yield from (*lines[:2], *missed, "")
+    yield f"<details><summary>{len(others)} figures that are met, or have no published one</summary>\n"
+    yield from (*lines[:2], *others, "\n</details>")
 
 
 def table(rows: list[Mapping[str, Any]], claims: Mapping[str, Claim]) -> Iterator[str]:

@@ -12,7 +12,7 @@ from runs import beside, overlapped, ring_collective
 from weft import hardware
 from weft.errors import WeftError
 from weft.graph import Gemm
-from weft.validation.data import data_folder
+from weft.validation.tables import data_folder
 
 pytestmark = pytest.mark.slow
 

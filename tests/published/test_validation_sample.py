@@ -3,12 +3,11 @@
 import pytest
 
 from weft.errors import InputError
-from weft.validation.bar import lines
-from weft.validation.data import data_folder
-from weft.validation.demands import demands
+from weft.validation.bar import demands, lines
+from weft.validation.calibration import calibrated, hold_out, leave_one_out, unseen
 from weft.validation.overlaps import right_signs
-from weft.validation.protocols import calibrated, hold_out, leave_one_out, unseen
 from weft.validation.run import validate
+from weft.validation.tables import data_folder
 
 pytestmark = pytest.mark.slow
 

@@ -53,6 +53,11 @@ def test_a_way_that_a_system_cannot_take_is_refused_with_those_it_can(system, wa
         collective(name, 2**20, 8, system, algorithm=wanted)
 
 
+def test_an_exchange_with_all_peers_takes_whole_slices_where_a_ring_would_flag_lines():
+    assert ways("mi210-x4", "all_gather", ranks=4, sizes=(2**22,)) == ["ring-ll128"]
+    assert ways("mi210-x4", "all_gather", ranks=4, sizes=(2**22,), algorithm="direct") == ["direct-simple"]
+
+
 def test_unknown_algorithms_and_protocols_list_the_known():
     with pytest.raises(UnknownNameError, match="unknown protocol 'll129'; known: ll, ll128, simple"):
         ways("dgx-h100", algorithm="ring-ll129")

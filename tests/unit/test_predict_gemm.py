@@ -118,15 +118,13 @@ def test_arrays_broadcast_and_agree_with_single_shapes() -> None:
 
 
 def test_machine_code_and_plain_python_agree() -> None:
-    from weft.estimate import gemm_compiled
-
     gpu = hardware.gpu("a100-sxm-80gb")
     on = effective_rates("fp16", target(gpu))
     library = candidates(gpu.architecture, "fp16")
     tiles = np.array([[float(getattr(one, name)) for name in gemm_kernel.Tile._fields] for one in library])
     shapes = (*random_shapes(200, seed=3), np.ones(200))
     results = []
-    for run in (gemm_kernel.run, gemm_compiled.run):
+    for run in (gemm_kernel.run, gemm_kernel.compiled()):
         chosen, times = np.empty(200, dtype=np.int64), np.empty((200, 9))
         run(*shapes, tiles, on, chosen, times)
         results.append((chosen, times))

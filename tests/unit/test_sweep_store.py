@@ -121,7 +121,7 @@ def test_a_change_of_the_sources_asks_another_question(tmp_path, monkeypatch):
     sources._base.cache_clear()
 
 
-def test_a_task_counts_what_its_module_imports_from_the_rooms_above():
+def test_a_task_counts_what_its_module_imports_to_choose_and_nothing_that_shows():
     names = {
         path.relative_to(sources.PACKAGE).as_posix() for path in sources._reached(sources.PACKAGE / "studies" / "t3.py")
     }

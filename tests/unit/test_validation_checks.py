@@ -164,7 +164,7 @@ def test_collectives_have_the_same_checks(tmp_path):
 
 
 def test_the_least_time_of_a_collective_is_what_a_gpu_must_send():
-    ranks, size = np.array([8.0]), np.array([8e9])
+    ranks, size = 8, np.array([8e9])
     assert collective_floor("all_gather", ranks, size, 1e9, False) == pytest.approx([7.0])
     assert collective_floor("all_reduce", ranks, size, 1e9, False) == pytest.approx([14.0])
     assert collective_floor("all_reduce", ranks, size, 1e9, True) == pytest.approx([7.0])

@@ -10,7 +10,7 @@ from estimates import gemm
 from weft import hardware
 from weft.cli import main as cli
 from weft.cli.validate import KINDS
-from weft.validation.data import SCHEMAS
+from weft.validation.tables import TABLES
 
 SLOWER = {"achieved.matrix_bf16": 0.7, "achieved.gemm_memory": 0.6}
 
@@ -42,7 +42,7 @@ def measurements(tmp_path):
 
 
 def test_the_kinds_in_the_help_are_those_that_there_are():
-    assert set(KINDS) == set(SCHEMAS)
+    assert set(KINDS) == set(TABLES)
 
 
 def test_validate_prints_groups_worst_rows_and_problems(weft, measurements):
@@ -103,9 +103,9 @@ def test_a_fit_never_replaces_the_file_that_it_extends(weft, measurements, tmp_p
 def test_calibrate_says_when_the_start_was_fitted_before_and_when_the_fit_made_it_worse(
     weft, measurements, monkeypatch
 ):
-    from weft.validation import protocols
+    from weft.validation import calibration
 
-    whole = protocols.calibrated
+    whole = calibration.calibrated
 
     def worse(*arguments):
         done = whole(*arguments)
@@ -114,7 +114,7 @@ def test_calibrate_says_when_the_start_was_fitted_before_and_when_the_fit_made_i
     _, out, _ = weft("calibrate", "--data", measurements, "--gpu", "h100-sxm")
     assert "values of h100-sxm were calibrated before" in out
     assert "further off" not in out
-    monkeypatch.setattr(protocols, "calibrated", worse)
+    monkeypatch.setattr(calibration, "calibrated", worse)
     _, out, _ = weft("calibrate", "--data", measurements, "--gpu", "h100-sxm")
     assert "after the fit the rows held out are further off" in out
     assert "90.0% after): keep h100-sxm as it is" in out

@@ -5,8 +5,9 @@ import math
 import pytest
 
 from weft.errors import InputError
-from weft.validation.data import SCHEMAS, data_folder, layer_times, read_file, read_folder
+from weft.validation import tables
 from weft.validation.problems import Problem, consistent, gathered
+from weft.validation.tables import TABLES, data_folder, layer_times, read_file, read_folder
 
 HEAD = "gpu,dtype,m,n,k,time_us,source,notes"
 
@@ -29,8 +30,8 @@ def test_rows_are_read_with_their_lines(tmp_path):
     assert not problems
     assert rows.kind == "gemm"
     assert rows.line.tolist() == [2, 4]
-    assert rows.texts["gpu"].tolist() == ["h100-sxm", "b200"]
-    assert rows.numbers["k"].tolist() == [256, 3]
+    assert rows["gpu"].tolist() == ["h100-sxm", "b200"]
+    assert rows["k"].tolist() == [256, 3]
     assert rows.seconds.tolist() == pytest.approx([9.5e-6, 4e-6])
 
 
@@ -39,8 +40,8 @@ def test_columns_may_stand_in_any_order_and_beside_others(tmp_path):
         write(tmp_path, "time_us,power,k,n,m,dtype,gpu\n7,400,3,2,1,fp16,mi210\n", "anything.csv")
     )
     assert not problems
-    assert [rows.numbers[name][0] for name in ("m", "n", "k", "time_us")] == [1, 2, 3, 7]
-    assert rows.texts["notes"].tolist() == [""]
+    assert [rows[name][0] for name in ("m", "n", "k", "time_us")] == [1, 2, 3, 7]
+    assert rows["notes"].tolist() == [""]
 
 
 def test_a_byte_order_mark_and_spaces_in_the_header_do_no_harm(tmp_path):
@@ -114,10 +115,71 @@ def test_a_file_without_commas_says_what_parts_its_cells(tmp_path, sign, words):
     assert f"the cells of this file are parted by {words}; export it with commas" in str(problems[0])
 
 
+def test_every_problem_of_a_row_is_named(tmp_path):
+    told = problems_of(tmp_path, "b200,bf16,x,64.5,,-1,,")
+    assert [text.split(":")[1].split()[0] for text in told] == ["m", "n", "k", "time_us"]
+    assert all(text.startswith("gemm.csv line 2: ") for text in told)
+
+
+@pytest.mark.parametrize(
+    ("content", "rule"),
+    [
+        (bytes(range(256)) * 64, "this is no text in UTF-8; export it as CSV in UTF-8"),
+        (b"gpu,dtype\0,m,n,k,time_us\n", "this is no text in UTF-8"),
+        (f"{HEAD}\nb200,bf16,1,1,1,5,,\n".encode("utf-16"), "this is text in UTF-16; export it as CSV in UTF-8"),
+        (f"{HEAD}\nb200,bf16,1,1,1,5,,\n".encode("utf-16-le"), "this is no text in UTF-8"),
+        (b"", "this file is empty; write a line of column names and rows"),
+        (b"\xef\xbb\xbf", "this file is empty"),
+        (f"{HEAD},m\nb200,bf16,1,1,1,5,,,2\n".encode(), "column 'm': this column is there more than once; keep one"),
+        (f'{HEAD}\nb200,bf16,1,1,1,5,,"{"x" * 200_000}\n'.encode(), "this is no CSV (field larger than field limit"),
+        (b"one column\n1\n", "column 'gpu': this column is missing"),
+    ],
+    ids=[
+        "binary",
+        "NUL",
+        "UTF-16",
+        "UTF-16 without a mark",
+        "empty",
+        "only a mark",
+        "column twice",
+        "open quote",
+        "text",
+    ],
+)
+def test_a_file_that_is_no_table_is_left_out_in_one_sentence(tmp_path, content, rule):
+    file = tmp_path / "gemm.csv"
+    file.write_bytes(content)
+    rows, problems = read_file(file)
+    assert rows is None
+    assert rule in str(problems[0])
+    assert str(problems[0]).endswith("; the file is left out")
+    with pytest.raises(InputError, match=r"holds no measurements that can be used: gemm\.csv: "):
+        read_folder(file)
+
+
+def test_a_file_beyond_the_largest_size_is_not_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(tables, "LARGEST_MIB", 0)
+    _, (problem,) = read_file(write(tmp_path, f"{HEAD}\nb200,bf16,1,1,1,5,,\n"))
+    assert "this file is larger than 0 MiB; split it into files of fewer rows" in str(problem)
+
+
+def test_a_folder_in_the_place_of_a_file_cannot_be_read(tmp_path):
+    (tmp_path / "gemm.csv").mkdir()
+    with pytest.raises(InputError, match="cannot be read"):
+        read_folder(tmp_path)
+
+
+def test_a_mark_in_front_and_line_ends_of_windows_do_no_harm(tmp_path):
+    (tmp_path / "gemm.csv").write_bytes(f"\ufeff{HEAD}\r\nb200,bf16,1,1,1,5,,\r\nb200,bf16,1,1,1,0,,\r\n".encode())
+    rows, (problem,) = read_file(tmp_path / "gemm.csv")
+    assert rows.line.tolist() == [2]
+    assert problem.lines == (3,)
+
+
 def test_data_types_may_be_in_capitals(tmp_path):
     rows, problems = read_file(write(tmp_path, f"{HEAD}\nb200,BF16,1,1,1,5,,\n"))
     assert not problems
-    assert rows.texts["dtype"].tolist() == ["bf16"]
+    assert rows["dtype"].tolist() == ["bf16"]
 
 
 def test_a_file_of_another_kind_than_asked_for_says_which_columns_are_needed(tmp_path):
@@ -138,10 +200,10 @@ def test_problems_are_told_in_the_order_of_the_lines_and_no_row_both_counts_and_
     assert [problem.lines for problem in gathered(told)] == [(4,), (5,), (9,), (2,)]
 
 
-@pytest.mark.parametrize("kind", [kind for kind in SCHEMAS if kind != "layer"])
+@pytest.mark.parametrize("kind", [kind for kind in TABLES if kind != "layer"])
 def test_every_kind_is_known_by_its_columns(tmp_path, kind):
-    columns = SCHEMAS[kind].columns
-    cells = ["x" if cell == "text" else "4" for cell in columns.values()]
+    columns = TABLES[kind].columns()
+    cells = ["x" if cell is str else "4" for cell in columns.values()]
     rows, problems = read_file(write(tmp_path, f"{','.join(columns)}\n{','.join(cells)}\n", "measured.csv"))
     assert not problems
     assert rows.kind == kind
@@ -156,11 +218,11 @@ def test_a_layers_columns_say_phase_batch_and_length(tmp_path):
 
 
 def test_blank_optional_numbers_read_as_nan(tmp_path):
-    columns = SCHEMAS["overlap"].columns
-    cells = ["" if cell.startswith("maybe") else "x" for cell in columns.values()]
+    columns = TABLES["overlap"].columns()
+    cells = ["x" if cell is str else "" for cell in columns.values()]
     rows, problems = read_file(write(tmp_path, f"{','.join(columns)}\n{','.join(cells)}\n", "overlap.csv"))
     assert not problems
-    assert math.isnan(rows.numbers["overlap_us"][0])
+    assert math.isnan(rows["overlap_us"][0])
 
 
 def test_any_subset_of_files_is_read_and_kinds_choose_among_them(tmp_path):

@@ -1,21 +1,22 @@
 """Errors per group, demands on them, and what one machine may borrow from others."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from weft.estimate import Parameter
-from weft.validation.bar import Demand, where
-from weft.validation.data import Rows
-from weft.validation.metrics import errors_of, grouped, worst
-from weft.validation.protocols import borrowed, calibrated, leave_one_out
-from weft.validation.subjects import Predicted, Subject, predicted
+from weft.validation.bar import Demand, demands
+from weft.validation.calibration import borrowed, calibrated, leave_one_out
+from weft.validation.subjects import Predicted, Subject, errors_of, grouped, predicted, worst
+from weft.validation.tables import Rows
 
 PACE = Parameter("pace", 0.1, 10.0, "", 5, "seconds per unit of work")
 
 
 def subject(machine, pace, vendor="nvidia", count=60, dtype="bf16"):
     work = np.linspace(1, 50, count)
-    rows = Rows("gemm", "gemm.csv", np.arange(2, count + 2), {"m": work}, {})
+    rows = Rows("gemm", "gemm.csv", np.arange(2, count + 2), {"m": work})
     return Subject(
         kind="gemm",
         machine=machine,
@@ -23,7 +24,7 @@ def subject(machine, pace, vendor="nvidia", count=60, dtype="bf16"):
         measured=pace * work,
         labels={"gpu": np.full(count, machine), "dtype": np.full(count, dtype)},
         ranges={"long": work > 25},
-        predict=lambda some, values: values.get("pace", 1.0) * some.numbers["m"],
+        predict=lambda some, values: values.get("pace", 1.0) * some["m"],
         parameters=(PACE,),
         start={"pace": 1.0},
         vendor=vendor,
@@ -66,17 +67,34 @@ def test_a_machine_left_out_borrows_the_geometric_mean_of_its_vendors_others():
     assert borrowed(machines[0], machines, fits) == pytest.approx({"pace": 4})
     assert borrowed(machines[3], machines, fits) == pytest.approx({"pace": 16 ** (1 / 3)})
     left = leave_one_out(machines, fits)
-    assert left[0].seconds == pytest.approx(4 * machines[0].rows.numbers["m"])
+    assert left[0].seconds == pytest.approx(4 * machines[0].rows["m"])
 
 
 def test_a_demand_counts_only_its_rows_and_says_whether_it_holds():
     parts = [predicted(subject("a", 1.05)), predicted(subject("b", 2.0))]
-    near = Demand("near", "gemm", "held out", {"mean": 0.1, "p90": 0.01}, where(("a",), "long", dtype=("bf16",)))
+    near = Demand(
+        "near", "gemm", "held out", {"mean": 0.1, "p90": 0.01}, {"machines": ["a"], "size": "long", "dtype": ["bf16"]}
+    )
     first, second = near.lines(parts)
     assert (first.rows, first.verdict, second.verdict) == (31, "pass", "MISS")
     assert first.reached == pytest.approx(1 - 1 / 1.05)
-    nobody = Demand("none", "gemm", "held out", {"mean": 0.1}, where(("z",)))
+    nobody = Demand("none", "gemm", "held out", {"mean": 0.1}, {"machines": ["z"]})
     assert nobody.lines(parts)[0].verdict == "no rows"
+
+
+def test_rows_of_several_nodes_and_without_a_label_are_told_apart():
+    some = subject("a", 1.0, count=4)
+    nodes = replace(some, labels={**some.labels, "nodes": np.array([1, 2, 3, 1], dtype=object)})
+    several = Demand("several", "gemm", "as shipped", {"mean": 0.1}, {"nodes": "several"})
+    assert several.which(nodes).tolist() == [False, True, True, False]
+    unlabelled = Demand("none", "gemm", "as shipped", {"mean": 0.1}, {"library": ["nccl"]})
+    assert not unlabelled.which(nodes).any()
+
+
+def test_every_demand_is_about_a_kind_that_there_is_by_statistics_that_there_are():
+    known = {"gemm", "collective", "layer", "ring", "contention", "overlap"}
+    assert {demand.kind for demand in demands()} == known
+    assert {name for demand in demands() for name in demand.limits} == {"mean", "p90", "geomean"}
 
 
 def test_taking_rows_takes_them_everywhere():

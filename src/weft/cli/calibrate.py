@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +15,8 @@ from weft.view.table import Table, number, text
 from weft.view.terminal import print_table
 
 if TYPE_CHECKING:
-    from weft.validation.calibration import Fitted
+    from weft.validation.calibration import Calibrated, Fitted
     from weft.validation.catalog import Target
-    from weft.validation.protocols import Calibrated
 
 
 _FITTED = {"start": "start", "fitted": "fitted", "low": "95 % low", "high": "high"}
@@ -53,8 +53,8 @@ def calibrate(
     on rows that the fit did not see, before and after.
     """
     from weft.validation import catalog
-    from weft.validation.data import data_folder
-    from weft.validation.protocols import calibrated
+    from weft.validation.calibration import calibrated
+    from weft.validation.tables import data_folder
 
     if (gpu is None) == (system is None):
         raise click.UsageError("name either a --gpu or a --system to calibrate")
@@ -68,7 +68,11 @@ def calibrate(
         click.echo(f"note: {note}")
     for problem in target.complaints:
         click.echo(f"problem: {problem}")
-    _write(done, target, out, json_file, f"{place.name}, seed {seed}")
+    if json_file is not None:
+        click.echo(f"fit: {write_json(json_file, done.to_dict())}")
+    if out is not None:
+        text = target.text(done, out, f"{place.name}, seed {seed}")
+        click.echo(f"fitted: {write_atomically(out, text)}")
 
 
 def _check_place(gpu: str | None, out: Path | None) -> None:
@@ -95,13 +99,6 @@ def _notes(done: Calibrated, target: Target) -> Iterator[str]:
         )
 
 
-def _write(done: Calibrated, target: Target, out: Path | None, json_file: Path | None, data: str) -> None:
-    if json_file is not None:
-        click.echo(f"fit: {write_json(json_file, done.to_dict())}")
-    if out is not None:
-        click.echo(f"fitted: {write_atomically(out, target.text(done, out, data))}")
-
-
 def _print_parameters(done: Calibrated) -> None:
     told = [found for found in done.fit.parameters if found.state != "no rows"]
     columns = [
@@ -118,19 +115,20 @@ def _print_parameters(done: Calibrated) -> None:
 def _row(found: Fitted) -> list[Any]:
     from weft.validation.catalog import shown
 
-    unit = found.parameter.unit
-    start, value, low, high = (shown(v, unit) for v in (found.start, found.value, found.low, found.high))
-    bounds = f"{shown(found.parameter.low, unit)} to {shown(found.parameter.high, unit)}"
-    state = found.state
+    parameter, state = found.parameter, found.state
+    start, value, low, high, least, most = (
+        shown(v, parameter) for v in (found.start, found.value, found.low, found.high, parameter.low, parameter.high)
+    )
     if state == "too few rows":
         value = low = high = "–"
-        state = f"{state}, needs {found.parameter.needs_rows}"
+        state = f"{state}, needs {parameter.needs_rows}"
     fitted = (start, value, low, high, found.rows)
-    return [found.parameter.path, *fitted, bounds, state, found.parameter.about]
+    return [parameter.path, *fitted, f"{least} to {most}", state, parameter.about]
 
 
 def _print_errors(done: Calibrated) -> None:
     from weft.view.error_tables import errors_table
 
-    groups = [{"rows held out": "before", **done.before.to_dict()}, {"rows held out": "after", **done.after.to_dict()}]
-    print_table(errors_table(groups, "Errors on the rows that the fit did not see"))
+    errors = (("before", done.before), ("after", done.after))
+    rows = [{"rows held out": when, **asdict(one)} for when, one in errors]
+    print_table(errors_table(rows, "Errors on the rows that the fit did not see"))

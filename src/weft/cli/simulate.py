@@ -160,17 +160,16 @@ def _sub_layer(
     gpu: str, assignments: tuple[str, ...], **_beside: Any,
 ) -> Comparison:  # fmt: skip
     """A sub-layer under --overlap, beside the baseline and those of --compare if there are any."""
+    import weft
     from weft.result import Comparison
-    from weft.run import compare as compare_overlaps
-    from weft.run import simulate as simulate_one
 
     chosen = overlap or "t3-mca"
     _check_overlap(chosen, compare or (), split, copies, traced)
     layer = _layer(model, sublayer, gemm, tp, dtype)
     on = _machine(gpu, assignments, tp)
     if compare is None:
-        return Comparison({chosen: simulate_one(layer, on, chosen, options)})
-    return compare_overlaps(layer, on, (*compare, chosen), options)
+        return Comparison({chosen: weft.simulate(layer, on, chosen, options)})
+    return weft.compare(layer, on, (*compare, chosen), options)
 
 
 def _machine(gpu: str, assignments: tuple[str, ...], ranks: int) -> System:

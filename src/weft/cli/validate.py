@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from weft import view
 from weft.cli.options import comma_list, data_option, examples, file_option, folder_option
-from weft.cli.progress import Progress, progress_bar
+from weft.cli.progress import progress_bar
 from weft.view.terminal import print_parts, print_table
 
 if TYPE_CHECKING:
-    from weft.validation.bar import Line
-    from weft.validation.data import Kind
     from weft.validation.run import Validation
+    from weft.validation.tables import Kind
 
 KINDS = ("gemm", "collective", "overlap", "contention", "layer")
 _PROBLEMS_SHOWN = 20
@@ -60,42 +59,31 @@ def validate(
     that cannot are named and left out.
     """
     from weft.validation import run
+    from weft.validation.bar import judged
 
     with progress_bar("validation") as progress:
         done = run.validate(data, gpus=gpus or (), libraries=libraries or (), kinds=_kinds(kinds), progress=progress)
-        lines = _bar_lines(done, progress) if bar else []
+        lines = [line.to_dict() for line in judged(done, progress)] if bar else []
     _print_errors(done)
     _print_problems(done)
     if lines:
         _print_bar(lines)
-    _save(done, lines, json_file, folder)
-
-
-def _save(done: Validation, lines: Sequence[Line], json_file: Path | None, folder: Path | None) -> None:
-    told = [line.to_dict() for line in lines]
-    more = {"bar": told} if told else {}
+    more = {"bar": lines} if lines else {}
     if json_file is not None:
         click.echo(f"errors: {done.save(json_file, **more)}")
     if folder is not None:
         click.echo(f"errors: {done.save(folder / 'validation.json', **more)}")
-        click.echo(f"report: {view.validation_report(done, folder, told)}")
+        click.echo(f"report: {view.validation_report(done, folder, lines)}")
 
 
 def _kinds(names: tuple[str, ...] | None) -> list[Kind] | None:
     from weft.errors import UnknownNameError
-    from weft.validation.data import SCHEMAS
+    from weft.validation.tables import TABLES
 
-    known = {str(kind): kind for kind in SCHEMAS}
     for name in names or ():
-        if name not in known:
-            raise UnknownNameError("kind of measurement", name, known)
-    return None if names is None else [known[name] for name in names]
-
-
-def _bar_lines(done: Validation, progress: Progress) -> list[Line]:
-    from weft.validation.judge import judged
-
-    return judged(done, progress)
+        if name not in TABLES:
+            raise UnknownNameError("kind of measurement", name, list(TABLES))
+    return None if names is None else [kind for kind in TABLES if kind in names]
 
 
 def _print_errors(done: Validation) -> None:
@@ -116,12 +104,11 @@ def _print_problems(done: Validation) -> None:
         click.echo(f"and {len(found) - _PROBLEMS_SHOWN} more problems; --json lists them all")
 
 
-def _print_bar(lines: Sequence[Line]) -> None:
+def _print_bar(lines: Sequence[Mapping[str, Any]]) -> None:
     from weft.view.error_tables import bar_table, without_rows
 
-    told = [line.to_dict() for line in lines]
-    table = bar_table(told)
+    table = bar_table(lines)
     if table.rows:
         print_table(table)
-    if silent := without_rows(told):
+    if silent := without_rows(lines):
         click.echo(silent)

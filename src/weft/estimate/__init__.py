@@ -5,10 +5,9 @@ from types import ModuleType
 from typing import Any
 
 from weft.estimate.answer import Bound, Estimate, Parameter
-from weft.estimate.collective_parameters import collective_parameters
 from weft.estimate.dispatch import estimate
-from weft.estimate.gemm_parameters import GEMM_PARAMETERS
 from weft.estimate.gemm_plans import ranked_plans
+from weft.estimate.parameters import GEMM_PARAMETERS, collective_parameters
 from weft.estimate.target import Harness
 
 __all__ = [

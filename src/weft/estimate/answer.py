@@ -12,6 +12,7 @@ import numpy.typing as npt
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 Parts = Mapping[str, FloatArray]
+"""Times by what they are spent on, which add up [s]."""
 
 
 class Bound(IntEnum):
@@ -91,6 +92,13 @@ def from_parts(parts: Parts, by: npt.NDArray[np.str_] | None = None) -> Estimate
     codes = np.array([int(bound) for bound in shares], dtype=np.int64)
     largest = np.argmax(np.stack(list(shares.values())), axis=0)
     return Estimate(seconds, codes[largest], dict(zip(parts, stacked, strict=True)), by)
+
+
+def slowest(times: Parts) -> dict[str, FloatArray]:
+    """What takes longest of several things that overlap, under its name; the others take no time."""
+    stacked = np.stack(np.broadcast_arrays(*times.values()))
+    longest = stacked.argmax(axis=0)
+    return {name: np.where(longest == place, stacked[place], 0.0) for place, name in enumerate(times)}
 
 
 def in_sequence(steps: Sequence[Estimate]) -> Estimate:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from weft.estimate.answer import Estimate, FloatArray, floats, from_parts, in_sequence
+from weft.estimate.answer import Estimate, FloatArray, floats, from_parts, in_sequence, slowest
 from weft.estimate.gemm import gemm
 from weft.estimate.kernel import SPECIALS_PER_CLOCK, Residency, idle_latency, memory_seconds
 from weft.estimate.streaming import streaming
@@ -55,7 +55,18 @@ def attention(op: Attention, on: Target) -> Estimate:
     size = DTYPE_BYTES[op.dtype]
     own, kept = count * query * head * size, 2 * kv_count * keys * head * size
     through = 2 * own + tiles * 2 * keys * head * size * seen
-    return _slowest(share * (matrix + vector - hidden), _moved(own, kept, through, gpu), splits, gpu)
+    memory, cache, latency = _moved(own, kept, through, gpu)
+    spent = slowest({"compute": share * (matrix + vector - hidden), "memory": memory, "cache": cache})
+    kernels = np.where(splits > 1, 2.0, 1.0)  # split keys take a second, small kernel that joins the parts
+    return from_parts(
+        {
+            "launch": kernels * gpu.compute.launch_latency,
+            "latency": (kernels + 1) * latency,
+            "memory": spent["memory"],
+            "cache": spent["cache"],
+            "compute": spent["compute"],
+        }
+    )
 
 
 def _kernel(kernel: Gemm | Streaming, on: Target) -> Estimate:
@@ -89,26 +100,3 @@ def _moved(
     dram = memory_seconds(gpu, held.dram * own + kept, held.dram * own)
     idle = np.broadcast_to(idle_latency(gpu), np.shape(dram))
     return dram, through / (gpu.cache.bandwidth * gpu.cache.efficiency), idle
-
-
-def _slowest(
-    compute: FloatArray, moved: tuple[FloatArray, FloatArray, FloatArray], splits: FloatArray, gpu: Gpu
-) -> Estimate:
-    """An estimate whose time is the slowest of compute, memory and cache, after launch and first loads.
-
-    Split keys take a second, small kernel that joins the parts.
-    """
-    memory, cache, latency = moved
-    times = np.stack(np.broadcast_arrays(compute, memory, cache))
-    slowest = times.argmax(axis=0)
-    spent = [np.where(slowest == index, time, 0.0) for index, time in enumerate(times)]
-    kernels = np.where(splits > 1, 2.0, 1.0)
-    return from_parts(
-        {
-            "launch": kernels * gpu.compute.launch_latency,
-            "latency": (kernels + 1) * latency,
-            "memory": spent[1],
-            "cache": spent[2],
-            "compute": spent[0],
-        }
-    )

@@ -10,14 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from weft.estimate.answer import Estimate, FloatArray, Parts, floats, from_parts
-from weft.estimate.collective_dma import copied
-from weft.estimate.collective_forms import Group, direct, nvls, oneshot, pairwise, ring
-from weft.estimate.collective_home import over_links
+from weft.estimate.collective_forms import Group, copied, direct, nvls, oneshot, over_links, pairwise, ring
 from weft.estimate.collective_nodes import across
 from weft.estimate.target import Harness, Target
 from weft.graph import Collective
-from weft.library.choice import way_name, ways
-from weft.library.collectives import PAYLOAD, Algorithm, MiB, Protocol
+from weft.library.collectives import PAYLOAD, Algorithm, MiB, Protocol, way_name, ways
 from weft.library.profiles import at_clock, of_release, profile_for
 
 Names = npt.NDArray[np.str_]
@@ -34,13 +31,11 @@ def collective(op: Collective, on: Target) -> Estimate:
     have there, and for copy engines that would have to reduce.
     """
     size, ranks = np.broadcast_arrays(floats(op.bytes), op.ranks)
-    if isinstance(op.ranks, int):
-        return from_parts(*_among(op.ranks, size, op, on))
     parts: dict[str, FloatArray] = {}
     by = np.empty(size.shape, dtype=_NAMES)
-    for count in np.unique(ranks):
+    for count in np.unique(op.ranks).tolist():
         of = ranks == count
-        found, by[of] = _among(int(count), size[of], op, on)
+        found, by[of] = _among(count, size[of], op, on)
         _fill(parts, of, found)
     return from_parts(parts, by)
 
@@ -99,21 +94,17 @@ def _form(algorithm: Algorithm, protocol: Protocol, size: FloatArray, group: Gro
     """The parts of sizes that one algorithm and protocol carry out."""
     if group.nodes > 1:
         return across(algorithm, protocol, size, group)
-    if algorithm is Algorithm.PAIRWISE and group.name == "send_recv":
-        return _no_faster_than_the_wire(
-            pairwise(protocol, 2 * size, group.pairs(2)), protocol, size, group.pairs(group.ranks)
-        )
-    if algorithm is Algorithm.PAIRWISE:
-        pairs = group.pairs(group.ranks)
-        return _no_faster_than_the_wire(pairwise(protocol, size, pairs), protocol, size, pairs)
     if algorithm in (Algorithm.NVLS, Algorithm.NVLS_TREE):
         return nvls(size, group)
+    if algorithm is Algorithm.PAIRWISE:
+        pairs = group.pairs(group.ranks)
+        one = group.name == "send_recv"
+        parts = pairwise(protocol, 2 * size if one else size, group.pairs(2) if one else pairs)
+        return _no_faster_than_the_wire(parts, protocol, size, pairs)
     if algorithm is Algorithm.ONESHOT:
         parts = oneshot(size, group)
-    elif algorithm is Algorithm.DIRECT:
-        parts = direct(protocol, size, group)
     else:
-        parts = ring(protocol, size, group)
+        parts = (direct if algorithm is Algorithm.DIRECT else ring)(protocol, size, group)
     return _no_faster_than_the_wire(parts, protocol, size, group)
 
 

@@ -7,15 +7,29 @@ local copies count as `copy` further shares of 1/n.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 
+from weft.errors import InputError, UnknownNameError
 from weft.estimate.answer import FloatArray, Parts
-from weft.estimate.collective_home import home_figure, home_pair_figure, ll128_share, switch_limit
-from weft.library.collectives import P2P_LL_BYTES, PAYLOAD, KiB, MiB, Protocol, steps, volume
-from weft.library.interconnect import Interconnect
+from weft.hardware import system
+from weft.library.collectives import (
+    P2P_LL_BYTES,
+    PAYLOAD,
+    KiB,
+    MiB,
+    Protocol,
+    ll128_rate,
+    step_ratio,
+    steps,
+    switch_rate,
+    volume,
+)
+from weft.library.interconnect import Interconnect, interconnect
 from weft.library.profiles import Profile
 
 # In a ring step of LL every thread of a workgroup has one line of 8 B of data, and there are 512 of them
@@ -46,15 +60,16 @@ class Group:
     @cached_property
     def figure(self) -> float:
         """The library's figure per GPU and direction [bytes/s]."""
-        return self.fabric.pair_figure(self.ranks) if self.paired else self.fabric.figure(self.ranks)
+        return self.fabric.figure(self.ranks, self.paired)
 
     @cached_property
     def home(self) -> float:
-        """That figure where the profile was fitted [bytes/s].
+        """That figure among as many ranks of the profile's own machine [bytes/s]; a mean's is a mean.
 
         Local copies go at a share of it, since slower links do not slow a GPU's memory down.
         """
-        return (home_pair_figure if self.paired else home_figure)(self.ranks, self.fabric, self.profile)
+        homes = _homes(self.profile, self.fabric)
+        return _mean([home.figure(min(self.ranks, home.gpus_per_node), self.paired) for home in homes]) or self.figure
 
     @property
     def per_node(self) -> int:
@@ -87,8 +102,7 @@ class Group:
 
 def ring(protocol: Protocol, size: FloatArray, group: Group) -> Parts:
     """A ring collective with one protocol."""
-    forms = {Protocol.LL: _ring_ll, Protocol.LL128: _ring_ll128, Protocol.SIMPLE: _ring_simple}
-    return forms[protocol](size, group)
+    return {Protocol.LL: _ring_ll, Protocol.LL128: _ring_ll128, Protocol.SIMPLE: _ring_simple}[protocol](size, group)
 
 
 def _ring_ll(size: FloatArray, group: Group) -> Parts:
@@ -112,7 +126,7 @@ def _ring_ll(size: FloatArray, group: Group) -> Parts:
 
 
 def _ring_ll128(size: FloatArray, group: Group) -> Parts:
-    rate = ll128_share(group.ranks, group.profile) * group.figure
+    rate = _ll128_share(group.ranks, group.profile) * group.figure
     return {
         "launch": np.full_like(size, group.value("ring.ll128_launch")),
         "latency": np.full_like(size, group.hops * group.value("ring.ll128_step")),
@@ -152,7 +166,7 @@ def nvls(size: FloatArray, group: Group) -> Parts:
     transfer = size * moved / (group.value("nvls.efficiency") * group.figure)
     launch = np.full_like(size, group.value("nvls.launch"))
     latency, link = together(launch, transfer, group.value("nvls.overlap"))
-    if most := switch_limit(n, group.fabric, group.profile):
+    if most := switch_limit(n, group):
         link = np.maximum(link, size * (1 + 1 / n) / most - latency)
     return {"launch": latency, "latency": np.zeros_like(size), "link": link, "copy": np.zeros_like(size)}
 
@@ -222,3 +236,124 @@ def _pairwise_ll(part: FloatArray, group: Group) -> Parts:
         "link": beyond * (n - 1) / rate,
         "copy": np.zeros_like(part),
     }
+
+
+# A profile is at home on the machines of the GPUs that it was fitted on. It states rates as shares of the link figure:
+# that carries what the links bound over to other links, and not what they do not, such as copies in a GPU's memory.
+
+_STEPS = {"ll_step": Protocol.LL, "ll128_step": Protocol.LL128, "simple_step": Protocol.SIMPLE}
+_MEASURED_RANKS = 8
+"""The most ranks of which LL128 was measured inside one node."""
+
+
+def switch_limit(ranks: int, group: Group) -> float:
+    """The rate per GPU and direction at most when the switch reduces [bytes/s]; 0 where none does.
+
+    The library's search rounds to whole rings, which is right where the profile was fitted, and elsewhere only for what
+    it chooses: the rate scales with the links.
+    """
+    fabric = group.fabric
+    if not fabric.multicast:
+        return 0.0
+    homes = [home for home in _homes(group.profile, fabric) if home.multicast]
+    shares = [switch_rate(n, home) / home.figure(n) for home in homes if (n := min(ranks, home.gpus_per_node))]
+    return _mean(shares) * fabric.figure(ranks) if shares else switch_rate(ranks, fabric)
+
+
+def over_links(profile: Profile, fabric: Interconnect) -> Profile:
+    """The profile with the hops of this kind of link: over PCIe longer by the ratio of the library's own constants."""
+    if any(home.topology == fabric.topology for home in _homes(profile)):
+        return profile
+    ratios = {step: step_ratio(protocol, fabric) for step, protocol in _STEPS.items()}
+    values = {path: value * ratios.get(path.rpartition(".")[2], 1.0) for path, value in profile.values.items()}
+    return replace(profile, values=values)
+
+
+def _ll128_share(ranks: int, profile: Profile) -> float:
+    """The rate of a ring with LL128 as a share of the library's figure: as fitted, up to the ranks of the fit.
+
+    The library takes LL128 for few sizes, on Blackwell for a single one of 2 MiB per rank, where it is slow. Beyond the
+    ranks that were measured it counts as no slower than the library expects: an extrapolation.
+    """
+    fitted = profile.value("ring.ll128_efficiency")
+    if ranks <= _MEASURED_RANKS:
+        return fitted
+    homes = [(home, min(ranks, home.gpus_per_node)) for home in _homes(profile)]
+    counted = [ll128_rate(n, home) / home.figure(n) for home, n in homes]
+    return max(fitted, _mean(counted))
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.prod(values) ** (1 / len(values)) if values else 0.0
+
+
+def _homes(profile: Profile, fabric: Interconnect | None = None) -> tuple[Interconnect, ...]:
+    """The machines that the profile's GPUs are usually sold in; `fabric` itself if it is one, of whatever size."""
+    found = _fabrics(profile.fitted_on)
+    return tuple(
+        fabric if fabric and (fabric.gpu.name, fabric.topology) == (home.gpu.name, home.topology) else home
+        for home in found
+    )
+
+
+@cache
+def _fabrics(gpus: tuple[str, ...]) -> tuple[Interconnect, ...]:
+    found = []
+    for gpu in gpus:
+        try:
+            found.append(interconnect(system(gpu)))
+        except UnknownNameError:  # a user's own profile may name a GPU that the catalogue does not have
+            continue
+    return tuple(found)
+
+
+BY_DMA = ("all_gather", "all_to_all", "broadcast", "send_recv")
+"""Collectives that copy engines carry out, which cannot reduce."""
+
+
+def copied(size: FloatArray, group: Group) -> Parts:
+    """The parts of a collective by copy engines inside one node; InputError for one that must reduce.
+
+    Every GPU pushes its parts to all peers at once, and no compute unit works; with fewer engines than peers, an engine
+    serves several in turn. A thread of the host hands one engine's commands over after the other's, on AMD's machines
+    for all GPUs of a node, and waits for every completion: that makes small collectives several times slower than by
+    compute units (AMD-DMA-Latte, arXiv:2511.06605). The engine of `weft.kernels.copies` simulates the same; the two
+    agree within 5 %.
+    """
+    name, fabric, ranks = group.name, group.fabric, group.ranks
+    if group.nodes > 1:
+        raise InputError(
+            f"copy engines reach no further than a node of {fabric.gpus_per_node} GPUs; give at most as many ranks"
+        )
+    if name not in BY_DMA:
+        raise InputError(
+            f"copy engines cannot reduce, so {name} cannot be driven by DMA; take one of {', '.join(BY_DMA)}, or leave "
+            "it to compute units"
+        )
+    dma = fabric.gpu.dma
+    peers = 1 if name == "send_recv" else ranks - 1
+    sent = size * (peers if name == "broadcast" else group.volume)
+    engines = min(peers, dma.engines)
+    driven = 1 if fabric.gpu.vendor == "nvidia" or name in ("broadcast", "send_recv") else ranks
+    each = peers * dma.enqueue + engines * dma.doorbell
+    turns = -(-peers // engines)
+    earlier = each * (engines - 1) / engines
+    return {
+        "launch": np.full_like(size, driven * each + dma.fetch),
+        "latency": np.full_like(size, turns * dma.setup + dma.drain + dma.sync + engines * dma.signal),
+        "link": _transfer(sent / peers, peers, turns, fabric, earlier),
+    }
+
+
+def _transfer(each: FloatArray, peers: int, turns: int, fabric: Interconnect, earlier: float) -> FloatArray:
+    """How long it takes to send `each` [bytes] to every peer from when the last engine begins, `earlier` [s] after the
+    first: all share the egress, an engine's commands take turns.
+    """
+    link, dma = fabric.gpu.link, fabric.gpu.dma
+    egress = fabric.figure(peers + 1, paired=True) / link.kernel_efficiency * link.dma_efficiency
+    lane = min(egress, dma.bandwidth or egress)
+    if fabric.topology == "mesh":
+        others = fabric.gpus_per_node - 1
+        lane = egress / peers / (link.dma_efficiency if dma.bandwidth else 1.0)
+        lane, egress = min(lane, dma.bandwidth or lane), egress / peers * others
+    return np.maximum(each * peers / egress - earlier, each * turns / lane)

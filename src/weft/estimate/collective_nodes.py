@@ -12,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from weft.estimate.answer import FloatArray, Parts
-from weft.estimate.collective_forms import Group, pairwise, together
-from weft.estimate.collective_home import switch_limit
+from weft.estimate.collective_forms import Group, pairwise, switch_limit, together
 from weft.library.collectives import PAYLOAD, Algorithm, Protocol, volume
 
 _TREE_STAGES = 4
@@ -80,11 +79,7 @@ def _tree(protocol: Protocol, size: FloatArray, group: Group) -> Parts:
     filling = fill * -np.expm1(-_TREE_STAGES * size / rate / fill)
     limit = np.maximum(carried / rate, size / (_inside(protocol, group) / 2) if local > 1 else 0.0)
     latency, moving = _combined(protocol, np.full_like(size, hops), limit, group)
-    return {
-        "launch": np.full_like(size, _launch(group)),
-        "latency": latency + filling,
-        "network": moving,
-    }
+    return {"launch": np.full_like(size, _launch(group)), "latency": latency + filling, "network": moving}
 
 
 def _switched_tree(size: FloatArray, group: Group) -> Parts:
@@ -96,7 +91,7 @@ def _switched_tree(size: FloatArray, group: Group) -> Parts:
     outside = size * 2 * (nodes - 1) / nodes / _network(group)
     both = np.sum(together(inside, outside, _TWO_STAGES), axis=0)
     latency, transfer = together(start, both, group.value("nvls.overlap"))
-    most = switch_limit(local, group.fabric, group.profile)
+    most = switch_limit(local, group)
     transfer = np.maximum(transfer, size * (1 + 1 / local) / most - latency)
     return {"latency": latency, **_side(transfer, outside > inside)}
 
@@ -114,11 +109,7 @@ def _ring(protocol: Protocol, size: FloatArray, group: Group) -> Parts:
     side = np.full(size.shape, rate < inside or local == 1)
     transfer = size * group.volume / rate
     waiting, moving = _combined(protocol, np.full_like(size, latency), transfer, group)
-    return {
-        "launch": np.full_like(size, _launch(group)),
-        "latency": waiting,
-        **_side(moving, side),
-    }
+    return {"launch": np.full_like(size, _launch(group)), "latency": waiting, **_side(moving, side)}
 
 
 def _pairwise(protocol: Protocol, size: FloatArray, group: Group) -> Parts:

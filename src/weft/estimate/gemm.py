@@ -22,7 +22,6 @@ Shapes = tuple[FloatArray, FloatArray, FloatArray, FloatArray]
 _COMPILE_FROM = 2000  # shapes: beyond them, loading or making machine code pays
 _CACHE_BOUND = 0.05  # share of its time that a unit waits for the cache, from which that is the bound (assumed)
 _UNHASHED = ("cdna1", "cdna2")  # memory channels follow the address bits
-_TOTAL, _COLUMNS, _SPLITS, _UNITS, _MEMORY, _MATRIX, _CACHE, _LATENCY, _SPLIT = range(9)
 
 
 def gemm(op: Gemm, on: Target) -> Estimate:
@@ -41,7 +40,7 @@ def gemm(op: Gemm, on: Target) -> Estimate:
     times = _run(shapes, library, rates)
     parts = _parts(shapes, times, rates)
     launch = achieved.gemm_host if harness.timed == "host" else achieved.gemm_launch
-    parts["launch"] = np.full(len(times), launch)
+    parts["launch"] = np.full(len(m), launch)
     if harness.quantize:
         parts["convert"] = _conversion(shapes, on, rates)
     seconds = reduce(np.add, parts.values())
@@ -85,41 +84,34 @@ def effective_rates(dtype: str, on: Target) -> gemm_kernel.Machine:
 _seen = 0
 
 
-def _run(shapes: Shapes, library: tuple[Candidate, ...], rates: gemm_kernel.Machine) -> FloatArray:
-    """The fields of the Attempt under the best candidate, for every shape."""
+def _run(shapes: Shapes, library: tuple[Candidate, ...], rates: gemm_kernel.Machine) -> gemm_kernel.Attempt:
+    """The Attempt under the best candidate, each field an array over the shapes."""
     global _seen  # noqa: PLW0603 - how much was asked in this process decides whether machine code pays
     count = len(shapes[0])
     _seen += count
-    run: Any = gemm_kernel.run
-    if _seen > _COMPILE_FROM:
-        from weft.estimate import gemm_compiled
-
-        run = gemm_compiled.run
+    run: Any = gemm_kernel.compiled() if _seen > _COMPILE_FROM else gemm_kernel.run
     chosen = np.empty(count, dtype=np.int64)
     times = np.empty((count, len(gemm_kernel.Attempt._fields)))
-    run(*shapes, _table(library), rates, chosen, times)
-    return times
+    run(*shapes, np.array([as_tile(one) for one in library]), rates, chosen, times)
+    return gemm_kernel.Attempt(*times.T)
 
 
-def _table(library: tuple[Candidate, ...]) -> FloatArray:
-    return np.array(
-        [[float(getattr(one, field)) for field in gemm_kernel.Tile._fields] for one in library],
-        dtype=np.float64,
-    )
+def as_tile(one: Candidate) -> gemm_kernel.Tile:
+    """A kernel of a library as numbers."""
+    return gemm_kernel.Tile(*(float(getattr(one, field)) for field in gemm_kernel.Tile._fields))
 
 
-def _parts(shapes: Shapes, times: FloatArray, rates: gemm_kernel.Machine) -> dict[str, FloatArray]:
+def _parts(shapes: Shapes, times: Any, rates: gemm_kernel.Machine) -> dict[str, FloatArray]:
     m, n, k, batch = shapes
-    units, matrix = times[:, _UNITS], times[:, _MATRIX]
     compute = 2 * m * n * k * batch / (rates.units * rates.unit_flops)
     return {
         "compute": compute,
-        "tail": matrix - compute,
-        "cache": times[:, _CACHE],
-        "latency": times[:, _LATENCY],
-        "fill": units - matrix - times[:, _CACHE] - times[:, _LATENCY],
-        "memory": times[:, _TOTAL] - times[:, _SPLIT] - units,
-        "split": times[:, _SPLIT],
+        "tail": times.matrix_time - compute,
+        "cache": times.cache_time,
+        "latency": times.latency_time,
+        "fill": times.units_time - times.matrix_time - times.cache_time - times.latency_time,
+        "memory": times.total - times.split_time - times.units_time,
+        "split": times.split_time,
     }
 
 
@@ -136,11 +128,10 @@ def _conversion(shapes: Shapes, on: Target, rates: gemm_kernel.Machine) -> Float
     return seconds
 
 
-def _bounds(times: FloatArray, parts: dict[str, FloatArray], seconds: FloatArray) -> IntArray:
-    units = times[:, _UNITS]
-    bound = np.full(len(times), int(Bound.COMPUTE), dtype=np.int64)
-    bound[parts["latency"] + parts["fill"] + parts["split"] > times[:, _MATRIX]] = int(Bound.LATENCY)
-    bound[parts["cache"] > np.maximum(_CACHE_BOUND * units, parts["latency"])] = int(Bound.CACHE)
-    bound[times[:, _MEMORY] > units] = int(Bound.MEMORY)
+def _bounds(times: Any, parts: dict[str, FloatArray], seconds: FloatArray) -> IntArray:
+    bound = np.full(len(seconds), int(Bound.COMPUTE), dtype=np.int64)
+    bound[parts["latency"] + parts["fill"] + parts["split"] > times.matrix_time] = int(Bound.LATENCY)
+    bound[parts["cache"] > np.maximum(_CACHE_BOUND * times.units_time, parts["latency"])] = int(Bound.CACHE)
+    bound[times.memory_time > times.units_time] = int(Bound.MEMORY)
     bound[2 * parts["launch"] > seconds] = int(Bound.LAUNCH)
     return bound

@@ -5,7 +5,10 @@ Written so that numba compiles it; without numba the same code runs, slower. All
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from math import ceil, floor, inf, sqrt
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -133,13 +136,7 @@ def traffic(shape: Shape, on: Machine) -> Traffic:
 
 
 def memory_bytes(
-    shape: Shape,
-    moved: Traffic,
-    tile: Tile,
-    columns: float,
-    grid_rows: float,
-    grid_columns: float,
-    on: Machine,
+    shape: Shape, moved: Traffic, tile: Tile, columns: float, grid_rows: float, grid_columns: float, on: Machine
 ) -> float:
     """Bytes moved to and from DRAM: operands once, again where the cache loses them between waves, and C.
 
@@ -385,12 +382,12 @@ def best(shape: Shape, tiles: Any, prepared: Any, least: Any, on: Machine) -> tu
         least[index] = time * time
         if least[index] < least[first]:
             first = index
-    chosen, found = first, _under(shape, moved, tiles, prepared, first, inf, on)
+    chosen, found = first, under(shape, moved, _tile(tiles[first]), _costs(prepared[first]), inf, on)
     for index in range(len(tiles)):
         limit = SAME * found[0]
         if index == first or least[index] + memory * memory > limit * limit:
             continue
-        now = _under(shape, moved, tiles, prepared, index, limit, on)
+        now = under(shape, moved, _tile(tiles[index]), _costs(prepared[index]), limit, on)
         if now[0] * SAME < found[0] or (now[0] <= limit and index < chosen):
             chosen, found = index, now
     return chosen, attempt(shape, _tile(tiles[chosen]), found[1], found[2], found[3], on)
@@ -404,24 +401,28 @@ def _costs(row: Any) -> Costs:
     return Costs(row[0], row[1], row[2], row[3], row[4], row[5], row[6], row[7], row[8], row[9], row[10])
 
 
-def _under(
-    shape: Shape, moved: Traffic, tiles: Any, prepared: Any, index: int, limit: float, on: Machine
-) -> tuple[float, float, float, float]:
-    return under(shape, moved, _tile(tiles[index]), _costs(prepared[index]), limit, on)
-
-
 def run(m: Any, n: Any, k: Any, batch: Any, tiles: Any, on: Machine, chosen: Any, times: Any) -> None:
     """Fill `chosen` and a row of `times` (the fields of Attempt) for every shape."""
     prepared, least = np.empty((len(tiles), 11)), np.empty(len(tiles))
     for i in range(len(tiles)):
         cost = costs(_tile(tiles[i]), on)
-        prepared[i, 0], prepared[i, 1], prepared[i, 2] = cost.slots, cost.matrix, cost.slab
-        prepared[i, 3], prepared[i, 4], prepared[i, 5] = cost.shared_slab, cost.store, cost.wait
-        prepared[i, 6], prepared[i, 7], prepared[i, 8] = cost.wait_share, cost.issue_share, cost.unit_share
-        prepared[i, 9], prepared[i, 10] = cost.column, cost.pace
+        for field in range(len(cost)):
+            prepared[i, field] = cost[field]
     for i in range(len(m)):
-        index, found = best(Shape(m[i], n[i], k[i], batch[i]), tiles, prepared, least, on)
-        chosen[i] = index
-        times[i, 0], times[i, 1], times[i, 2] = found.total, found.columns, found.splits
-        times[i, 3], times[i, 4], times[i, 5] = found.units_time, found.memory_time, found.matrix_time
-        times[i, 6], times[i, 7], times[i, 8] = found.cache_time, found.latency_time, found.split_time
+        chosen[i], found = best(Shape(m[i], n[i], k[i], batch[i]), tiles, prepared, least, on)
+        for field in range(len(found)):
+            times[i, field] = found[field]
+
+
+@cache
+def compiled() -> Callable[..., None]:
+    """`run` with every function that it calls as machine code, kept on disk: over a million shapes a second."""
+    import numba
+
+    names: dict[str, Any] = {**globals(), "ceil": np.ceil, "floor": np.floor}  # no integers in between
+    for name, function in globals().items():
+        if isinstance(function, FunctionType):
+            copy = FunctionType(function.__code__, names, name)
+            names[name] = numba.njit(error_model="numpy", cache=name == "run")(copy)
+    run: Callable[..., None] = names["run"]
+    return run

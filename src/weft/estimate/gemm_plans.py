@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from weft.estimate import gemm_kernel
-from weft.estimate.gemm import effective_rates
+from weft.estimate.gemm import as_tile, effective_rates
 from weft.estimate.target import Harness, target
 from weft.graph import Gemm
 from weft.hardware import Gpu
@@ -34,9 +34,8 @@ def ranked_plans(
     The operands come from memory; without options the run is a short one. Raises InputError for a dtype that the GPU
     lacks.
     """
-    rates = cold_rates(gemm.dtype, gpu, options)
-    plan = _cut if split else _whole
-    plans = [plan(gemm, one, rates) for one in candidates(gpu.architecture, gemm.dtype)]
+    rates, shape = cold_rates(gemm.dtype, gpu, options), gemm_kernel.Shape(gemm.m, gemm.n, gemm.k, 1)
+    plans = [_ranked(shape, one, rates, split) for one in candidates(gpu.architecture, gemm.dtype)]
     return tuple(sorted(plans, key=lambda plan: plan.seconds))
 
 
@@ -47,25 +46,12 @@ def cold_rates(dtype: str, gpu: Gpu, options: RunOptions | None = None) -> gemm_
     return rates._replace(split=max(rates.split, gpu.compute.launch_latency))
 
 
-def _whole(gemm: Gemm, one: Candidate, rates: gemm_kernel.Machine) -> RankedPlan:
-    shape, tile = _numbers(gemm, one)
+def _ranked(shape: gemm_kernel.Shape, one: Candidate, rates: gemm_kernel.Machine, split: bool) -> RankedPlan:
+    tile, splits = as_tile(one), 1.0
     columns, _, _ = gemm_kernel.fitted(shape, tile, rates)
-    return _ranked(one, gemm_kernel.fixed(shape, tile, columns, 1, rates))
-
-
-def _cut(gemm: Gemm, one: Candidate, rates: gemm_kernel.Machine) -> RankedPlan:
-    shape, tile = _numbers(gemm, one)
-    moved, cost = gemm_kernel.traffic(shape, rates), gemm_kernel.costs(tile, rates)
-    _, columns, splits, _ = gemm_kernel.under(shape, moved, tile, cost, float("inf"), rates)
-    return _ranked(one, gemm_kernel.fixed(shape, tile, columns, splits, rates))
-
-
-def _ranked(one: Candidate, found: gemm_kernel.Attempt) -> RankedPlan:
+    if split:
+        moved, cost = gemm_kernel.traffic(shape, rates), gemm_kernel.costs(tile, rates)
+        _, columns, splits, _ = gemm_kernel.under(shape, moved, tile, cost, float("inf"), rates)
+    found = gemm_kernel.fixed(shape, tile, columns, splits, rates)
     overlapped = max(found.units_time, found.memory_time) + found.split_time
     return RankedPlan(one.tiling(int(found.columns), int(found.splits)), found.total, overlapped)
-
-
-def _numbers(gemm: Gemm, one: Candidate) -> tuple[gemm_kernel.Shape, gemm_kernel.Tile]:
-    fields = gemm_kernel.Tile._fields
-    tile = gemm_kernel.Tile(*(float(getattr(one, field)) for field in fields))
-    return gemm_kernel.Shape(gemm.m, gemm.n, gemm.k, 1), tile

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from weft.estimate.answer import Estimate, FloatArray, from_parts
+from weft.estimate.answer import Estimate, FloatArray, from_parts, slowest
 
 if TYPE_CHECKING:
     from weft.hardware import Gpu
@@ -141,28 +141,23 @@ def _memory_time(sweep: Sweep, cached: Residency, again: Residency, gpu: Gpu) ->
 
 
 def _add_sweep(
-    parts: dict[str, FloatArray],
-    sweep: Sweep,
-    cached: Residency,
-    again: Residency,
-    at_work: _Occupancy,
-    gpu: Gpu,
+    parts: dict[str, FloatArray], sweep: Sweep, cached: Residency, again: Residency, at_work: _Occupancy, gpu: Gpu
 ) -> None:
     """Add the sweep's time to the part that takes longest in it, and the latency of its first loads."""
     moved = sweep.reads + sweep.writes + sweep.rereads
     missed = sweep.rereads * (1 - again.cache)
     latency = np.where(sweep.reads + missed > 0, cached.latency, np.where(sweep.rereads > 0, gpu.cache.latency, 0.0))
     port = gpu.compute.port_bytes_per_clock * gpu.compute.clock
-    candidates = {
-        "memory": _memory_time(sweep, cached, again, gpu),
-        "cache": np.maximum(moved / (gpu.cache.bandwidth * gpu.cache.efficiency), moved / (at_work.active * port)),
-        "latency": moved * latency / at_work.bytes_in_flight,
-        "compute": np.maximum(sweep.operations / gpu.vector_lanes, sweep.specials / SPECIALS_PER_CLOCK)
-        * at_work.largest_share
-        / gpu.compute.clock,
-    }
-    times = np.stack(np.broadcast_arrays(*candidates.values(), parts["launch"])[:-1])
-    slowest = times.argmax(axis=0)
-    for index, name in enumerate(candidates):
-        parts[name] += np.where(slowest == index, times[index], 0.0)
+    spent = slowest(
+        {
+            "memory": _memory_time(sweep, cached, again, gpu),
+            "cache": np.maximum(moved / (gpu.cache.bandwidth * gpu.cache.efficiency), moved / (at_work.active * port)),
+            "latency": moved * latency / at_work.bytes_in_flight,
+            "compute": np.maximum(sweep.operations / gpu.vector_lanes, sweep.specials / SPECIALS_PER_CLOCK)
+            * at_work.largest_share
+            / gpu.compute.clock,
+        }
+    )
+    for name, seconds in spent.items():
+        parts[name] += seconds
     parts["latency"] += latency

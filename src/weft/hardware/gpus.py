@@ -377,14 +377,12 @@ class Gpu(Sourced):
         if not self.supports(dtype):
             known = ", ".join(name for name in DTYPES if self.supports(name))
             raise InputError(f"{self.name} has no matrix rate for '{dtype}'; it has {known}")
-        return self.compute.compute_units * int(getattr(self.rates, dtype)) * self._clock(dtype, clock)
-
-    def _clock(self, dtype: str, clock: ClockState) -> float:
+        hertz = self.compute.clock
         if clock == "sustained":
-            return self.clocks.sustained
-        if clock == "peak" and dtype not in ("fp32", "fp64"):
-            return self.clocks.matrix_peak
-        return self.compute.clock
+            hertz = self.clocks.sustained
+        elif clock == "peak" and dtype not in ("fp32", "fp64"):
+            hertz = self.clocks.matrix_peak
+        return self.compute.compute_units * int(getattr(self.rates, dtype)) * hertz
 
 
 _PARTS = tuple(name for name in Gpu.model_fields if name not in Sourced.model_fields)

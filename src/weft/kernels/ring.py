@@ -40,10 +40,6 @@ class RingTiling:
         """The share of the link's payload rate that its stores reach."""
         return 1.0
 
-    def count(self, gpu: Gpu) -> int:
-        """How many workgroups the kernel has."""
-        return gpu.compute.compute_units if self.workgroups is None else self.workgroups
-
 
 def _phase(
     tiling: RingTiling,
@@ -70,7 +66,7 @@ def _phase(
 def _kernel(name: str, gpu: Gpu, tiling: RingTiling, phases: list[Phase]) -> Kernel:
     return Kernel(
         name=name,
-        workgroups=tiling.count(gpu),
+        workgroups=gpu.compute.compute_units if tiling.workgroups is None else tiling.workgroups,
         threads=tiling.threads,
         registers=tiling.threads * tiling.registers_per_thread * 4,
         lds=0,

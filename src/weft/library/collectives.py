@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from enum import IntEnum
+from math import floor, log2
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from weft.errors import InputError, UnknownNameError
+from weft.errors import InputError, UnknownNameError, join_or
 from weft.library.interconnect import Interconnect
-from weft.library.profiles import numbers
+from weft.library.profiles import Profile, numbers
 
 KiB = 1024
 MiB = 1024 * KiB
@@ -44,6 +45,8 @@ class Protocol(IntEnum):
     SIMPLE = 2
 
 
+Way = tuple[Algorithm, Protocol]
+_SWITCHED = (Algorithm.NVLS, Algorithm.NVLS_TREE)
 NAMES = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "send_recv")
 _ALIASES = {"alltoall": "all_to_all", "allreduce": "all_reduce", "allgather": "all_gather"}
 _ALIASES |= {"reducescatter": "reduce_scatter", "p2p": "send_recv"}
@@ -80,6 +83,17 @@ _LIMITS = {
 }
 _VOLTA = _Limits(39.0, 20.0, 20.0, 26.5, 0.0)
 _NVLS_HEADS = 8
+
+
+def _limits(fabric: Interconnect) -> _Limits:
+    return _LIMITS.get(fabric.gpu.architecture, _VOLTA)
+
+
+def _step(algorithm: Algorithm, fabric: Interconnect) -> tuple[float, float, float]:
+    """A hop inside a node [us], by protocol."""
+    return (_PCIE_STEP if fabric.topology == "pcie" else _NVLINK_STEP)[algorithm]
+
+
 # What the library takes off a tree's bandwidth for messages of 64 B, 128 B, ... (tuning.cc, treeCorrectionFactor).
 _TREE_FACTOR = np.array(
     (
@@ -162,14 +176,14 @@ def choose(
     nodes are no special case of a tree.
     """
     name, size = canonical(collective), np.asarray(bytes, dtype=np.float64)
-    fabric = fabric.among(ranks // nodes)
+    fabric, release = fabric.among(ranks // nodes), numbers(version)
     if name in ("all_to_all", "send_recv"):
         peer = size / ranks if name == "all_to_all" else size
-        limit = P2P_LL_BYTES_OLD if older(version, (2, 28)) else P2P_LL_BYTES
+        limit = P2P_LL_BYTES_OLD if () < release < (2, 28) else P2P_LL_BYTES
         algorithm = np.full(size.shape, int(Algorithm.PAIRWISE))
         protocol = np.where(peer <= limit, int(Protocol.LL), int(Protocol.SIMPLE))
     else:
-        halved = older(version, (2, 19))
+        halved = () < release < (2, 19)
         keys, times = estimates(name, size, ranks, fabric, nodes=nodes, floating=floating, halved_tree=halved)
         table = np.array(keys, dtype=np.int64)[np.argmin(times, axis=0)]
         algorithm, protocol = table[..., 0], table[..., 1]
@@ -178,11 +192,6 @@ def choose(
         algorithm = np.where(taken, int(Algorithm.DIRECT), algorithm)
         protocol = np.where(taken, int(kernel.protocol), protocol)
     return algorithm, protocol
-
-
-def older(version: str, than: tuple[int, ...]) -> bool:
-    """Whether a version such as "2.27.3" is known and comes before another."""
-    return bool(numbers(version)) and numbers(version) < than
 
 
 def one_step_kernels(collective: str, ranks: int, fabric: Interconnect) -> tuple[OneStep, ...]:
@@ -200,18 +209,18 @@ def estimates(
     nodes: int = 1,
     floating: bool = True,
     halved_tree: bool = False,
-) -> tuple[list[tuple[Algorithm, Protocol]], FloatArray]:
+) -> tuple[list[Way], FloatArray]:
     """The library's own estimate of every candidate [s]: the candidates, and one row of times for each.
 
     With `halved_tree` a tree of two nodes counts as one of many, which halves its rate.
     """
     size = np.asarray(bytes, dtype=np.float64)
-    candidates = list(_candidates(collective, ranks, fabric, nodes, floating, halved_tree))
-    rows = []
-    for algorithm, protocol, latency, rate in candidates:
+    ways, rows = [], []
+    for algorithm, protocol, latency, rate in _candidates(collective, ranks, fabric, nodes, floating, halved_tree):
         factor = _tree_factor(size, protocol) if algorithm is Algorithm.TREE else 1.0
+        ways.append((algorithm, protocol))
         rows.append(latency * _US + size / (rate * factor))
-    return [(algorithm, protocol) for algorithm, protocol, _, _ in candidates], np.array(rows)
+    return ways, np.array(rows)
 
 
 def _tree_factor(size: FloatArray, protocol: Protocol) -> FloatArray:
@@ -251,13 +260,11 @@ def _bus_rate(ranks: int, fabric: Interconnect, nodes: int) -> float:
 
 
 def _ring(collective: str, ranks: int, fabric: Interconnect, nodes: int, protocol: Protocol) -> _Candidate:
-    limits = _LIMITS.get(fabric.gpu.architecture, _VOLTA)
     rate, count = _bus_rate(ranks, fabric, nodes), steps(collective, ranks)
     amd = fabric.gpu.vendor == "amd"
-    step = _AMD_STEP if amd else (_PCIE_STEP if fabric.topology == "pcie" else _NVLINK_STEP)[Algorithm.RING]
-    base = _AMD_BASE if amd else _BASE[Algorithm.RING]
+    base, step = (_AMD_BASE, _AMD_STEP) if amd else (_BASE[Algorithm.RING], _step(Algorithm.RING, fabric))
     if protocol is Protocol.LL:
-        rate = rate / 2 if amd else min(limits.ll * _GB, rate / 2)
+        rate = rate / 2 if amd else min(_limits(fabric).ll * _GB, rate / 2)
     elif protocol is Protocol.LL128:
         rate = _ll128(rate, ranks, fabric)
     between = (count // (ranks - 1)) * (nodes - 1) if nodes > 1 else 0
@@ -268,7 +275,7 @@ def _ring(collective: str, ranks: int, fabric: Interconnect, nodes: int, protoco
 
 
 def _tree(ranks: int, fabric: Interconnect, nodes: int, protocol: Protocol, halved: bool) -> _Candidate:
-    limits = _LIMITS.get(fabric.gpu.architecture, _VOLTA)
+    limits = _limits(fabric)
     rate, rings = fabric.ring_rate(max(2, ranks // nodes)), fabric.rings(ranks)
     rate = min(0.92 * rate, rings * limits.simple_tree * _GB)
     if nodes > 1 and fabric.nic:
@@ -278,24 +285,21 @@ def _tree(ranks: int, fabric: Interconnect, nodes: int, protocol: Protocol, halv
         rate = min(rate / 3.8, limits.ll * _GB)
     elif protocol is Protocol.LL128:
         rate = min(rate * (7 / 9 if nodes == 1 else 0.9375), rings * limits.ll128_tree * _GB)
-    local = (_PCIE_STEP if fabric.topology == "pcie" else _NVLINK_STEP)[Algorithm.TREE][protocol]
-    between = _NET_STEP[Algorithm.TREE][protocol]
-    latency = _BASE[Algorithm.TREE][protocol] + 2 * (ranks // nodes - 1) * local
-    latency += 2 * np.floor(np.log2(nodes)) * between
-    return _Candidate(Algorithm.TREE, protocol, float(latency), rate / 2)
+    latency = _BASE[Algorithm.TREE][protocol] + 2 * (ranks // nodes - 1) * _step(Algorithm.TREE, fabric)[protocol]
+    latency += 2 * floor(log2(nodes)) * _NET_STEP[Algorithm.TREE][protocol]
+    return _Candidate(Algorithm.TREE, protocol, latency, rate / 2)
 
 
 def switch_rate(ranks: int, fabric: Interconnect) -> float:
     """What the library counts on per GPU and direction when the switch reduces, in whole rings [bytes/s]; else 0."""
-    share = _LIMITS.get(fabric.gpu.architecture, _VOLTA).nvls
-    return fabric.ring_rate(ranks) * share if fabric.multicast else 0.0
+    return fabric.ring_rate(ranks) * _limits(fabric).nvls if fabric.multicast else 0.0
 
 
 def step_ratio(protocol: Protocol, fabric: Interconnect) -> float:
     """How much longer the library counts a hop of a ring over these links than over NVLink."""
-    if fabric.gpu.vendor == "amd" or fabric.topology != "pcie":
+    if fabric.gpu.vendor == "amd":
         return 1.0
-    return _PCIE_STEP[Algorithm.RING][protocol] / _NVLINK_STEP[Algorithm.RING][protocol]
+    return _step(Algorithm.RING, fabric)[protocol] / _NVLINK_STEP[Algorithm.RING][protocol]
 
 
 def ll128_rate(ranks: int, fabric: Interconnect) -> float:
@@ -306,14 +310,12 @@ def ll128_rate(ranks: int, fabric: Interconnect) -> float:
 def _ll128(rate: float, ranks: int, fabric: Interconnect) -> float:
     if fabric.gpu.vendor == "amd":
         return 0.875 * rate
-    per_ring = _LIMITS.get(fabric.gpu.architecture, _VOLTA).ll128_ring * _GB
-    return min(0.92 * rate, fabric.rings(ranks) * per_ring)
+    return min(0.92 * rate, fabric.rings(ranks) * (_limits(fabric).ll128_ring * _GB))
 
 
 def _nvls(collective: str, ranks: int, fabric: Interconnect, nodes: int) -> Iterator[_Candidate]:
-    share = _LIMITS.get(fabric.gpu.architecture, _VOLTA).nvls
-    local = ranks // nodes
-    if not share or local < 3:
+    share, local = _limits(fabric).nvls, ranks // nodes
+    if not share or local < 3 or (nodes > 1 and collective != "all_reduce"):
         return
     heads = min(local, _NVLS_HEADS)
     rate = _bus_rate(ranks, fabric, nodes) * share * (heads - 1) / heads * heads / _NVLS_HEADS
@@ -321,6 +323,93 @@ def _nvls(collective: str, ranks: int, fabric: Interconnect, nodes: int) -> Iter
     algorithm, latency = Algorithm.NVLS, _NVLS_LATENCY
     if nodes > 1:
         algorithm, latency = Algorithm.NVLS_TREE, 2 * _NVLS_TREE_LATENCY + _NVLS_NET_LATENCY
-        if collective != "all_reduce":
-            return
     yield _Candidate(algorithm, Protocol.SIMPLE, latency, rate / volume(collective, ranks))
+
+
+def ways(
+    name: str,
+    size: FloatArray,
+    ranks: int,
+    fabric: Interconnect,
+    profile: Profile,
+    *,
+    wanted: str = "auto",
+    nodes: int = 1,
+    floating: bool = True,
+    version: str = "",
+    place: str = "this system",
+) -> tuple[IntArray, IntArray]:
+    """The `Algorithm` and `Protocol` of each size [bytes, of the whole buffer]: the library's choice, or `wanted`.
+
+    `wanted` is "auto", an algorithm such as "nvls", or one with its protocol such as "ring-ll128"; `version` the
+    library's, if it is not the profile's; messages name the system `place`. Raises UnknownNameError for a name that
+    there is not, InputError for a way that the system cannot take.
+    """
+    first, second = (None, None) if wanted == "auto" else _parsed(wanted)
+    if first is not None:
+        possible = _possible(name, ranks, nodes, fabric, profile)
+        protocols = [protocol for algorithm, protocol in possible if algorithm is first]
+        if not protocols:
+            others = dict.fromkeys(_plain(algorithm) for algorithm, _ in possible)
+            raise InputError(f"{_reason(first, name, nodes, place, fabric)}; choose {join_or([*others])}")
+        if second not in (None, *protocols):
+            names = [way_name(first, own) for own in protocols]
+            raise InputError(f"{place} has no '{wanted}'; choose {join_or(names)}")
+    algorithm, protocol = choose(
+        name,
+        size,
+        ranks,
+        fabric,
+        nodes=nodes,
+        floating=floating,
+        one_step=first in (None, Algorithm.DIRECT),
+        version=(version or profile.version) if profile.library == "nccl" else "",
+    )
+    if first is not None:
+        algorithm = np.full(size.shape, int(first))
+    if first is Algorithm.DIRECT:  # knows no LL128
+        protocol = np.where(protocol == Protocol.LL128, int(Protocol.SIMPLE), protocol)
+    return algorithm, protocol if second is None else np.full(size.shape, int(second))
+
+
+def way_name(algorithm: Algorithm, protocol: Protocol) -> str:
+    """What a user calls it, such as "ring-ll128"; a switch that reduces has no protocol to choose."""
+    name = _plain(algorithm)
+    return name if algorithm in _SWITCHED else f"{name}-{protocol.name.lower()}"
+
+
+def _plain(algorithm: Algorithm) -> str:
+    return algorithm.name.lower().replace("_", "-")
+
+
+def _parsed(wanted: str) -> tuple[Algorithm, Protocol | None]:
+    text = wanted.upper().replace("-", "_")
+    if text in Algorithm.__members__:
+        return Algorithm[text], None
+    first, _, second = text.rpartition("_")
+    if first not in Algorithm.__members__:
+        raise UnknownNameError("algorithm", wanted, ["auto", *map(_plain, Algorithm)])
+    if second not in Protocol.__members__:
+        raise UnknownNameError("protocol", second.lower(), [own.name.lower() for own in Protocol])
+    return Algorithm[first], Protocol[second]
+
+
+def _possible(name: str, ranks: int, nodes: int, fabric: Interconnect, profile: Profile) -> list[Way]:
+    """What the library weighs, and what it takes where conditions of its own are met."""
+    if name in ("all_to_all", "send_recv"):
+        ways = [(Algorithm.PAIRWISE, Protocol.LL), (Algorithm.PAIRWISE, Protocol.SIMPLE)]
+    else:
+        ways = estimates(name, 1.0, ranks, fabric, nodes=nodes)[0]
+    known = name == "all_reduce" or fabric.gpu.vendor == "amd"  # NCCL has no kernels of one step to all peers
+    if known and name in ONE_STEP and nodes == 1 and fabric.topology == "mesh":
+        ways += [(Algorithm.DIRECT, Protocol.LL), (Algorithm.DIRECT, Protocol.SIMPLE)]
+    if name == "all_reduce" and nodes == 1 and "oneshot.launch" in profile.values:
+        ways.append((Algorithm.ONESHOT, Protocol.SIMPLE))
+    return ways
+
+
+def _reason(algorithm: Algorithm, name: str, nodes: int, place: str, fabric: Interconnect) -> str:
+    if algorithm in _SWITCHED and not fabric.multicast:
+        return f"{place} has no switch that reduces"
+    where = f"on {nodes} nodes of {place}" if nodes > 1 else f"on {place}"
+    return f"'{_plain(algorithm)}' carries out no {name} {where}"

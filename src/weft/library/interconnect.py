@@ -8,7 +8,6 @@ from weft.hardware import Gpu, RingKernels, System, Topology
 
 # The speed of one ring that NCCL's search settles on (src/graph/search.cc), [bytes/s]; rings = figure / speed.
 _RING_SPEED = {"ampere": 20e9, "hopper": 30e9, "blackwell": 45e9}
-_CTAS_PER_RING = 2
 _MESH_CTAS = {2: 32, 4: 24, 8: 56}
 
 
@@ -53,20 +52,14 @@ class Interconnect:
             return below[-1] if below else 1
         return self.links
 
-    def pair_figure(self, ranks: int) -> float:
-        """Rate per GPU and direction when every GPU sends to all others at once [bytes/s].
+    def figure(self, ranks: int, paired: bool = False) -> float:
+        """Rate per GPU and direction that `ranks` GPUs of one node get, as the library counts it [bytes/s].
 
-        On a mesh, each peer is reached over the links between the two; where the graph is irregular, over one.
+        `paired` ranks all send to all others at once: where the graph is irregular, each peer over one link.
         """
-        if self.topology == "hybrid":
+        if self.topology == "hybrid" and paired:
             return self.link_figure * (min(ranks, self.gpus_per_node) - 1)
-        return self.figure(ranks)
-
-    def figure(self, ranks: int) -> float:
-        """Rate per GPU and direction that `ranks` GPUs of one node get, as the library counts it [bytes/s]."""
-        if self.topology == "pcie":
-            return self.link_figure
-        return self.link_figure * self.width(ranks)
+        return self.link_figure if self.topology == "pcie" else self.link_figure * self.width(ranks)
 
     def rings(self, ranks: int) -> int:
         """How many rings the library lays through one node."""
@@ -85,9 +78,7 @@ class Interconnect:
         if self.gpu.vendor == "amd" and self.topology == "mesh":
             known = [count for size, count in _MESH_CTAS.items() if size <= ranks]
             return known[-1] if known else _MESH_CTAS[2]
-        if self.gpu.vendor == "amd":
-            return 4 * self.rings(ranks)
-        return _CTAS_PER_RING * self.rings(ranks)
+        return (4 if self.gpu.vendor == "amd" else 2) * self.rings(ranks)
 
 
 # Where RCCL lays fewer rings over MI200's graph than it has room for, in links: a GCD reaches its sister over four

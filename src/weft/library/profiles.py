@@ -11,10 +11,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from importlib import resources
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
-from weft.catalog import Provenance, Quantity, Shelf, set_by_user, unknown_key
+from weft.catalog import Provenance, Quantity, Shelf, read_toml, set_by_user, unknown_key
 from weft.errors import ConfigError, UnitError, UnknownNameError
 from weft.units import Dimension
 
@@ -31,109 +32,6 @@ class Value(NamedTuple):
     about: str
 
 
-def _time(low: float, high: float, about: str) -> Value:
-    return Value(_TIME, low * 1e-6, high * 1e-6, about)
-
-
-def _rate(low: float, high: float, about: str) -> Value:
-    return Value(_RATIO, low, high, f"{about}, as a share of the library's link figure")
-
-
-def _exponent(about: str) -> Value:
-    return Value(_RATIO, 0.4, 2.5, about)
-
-
-def _ratio(about: str) -> Value:
-    return Value(_RATIO, 0.5, 2.5, f"{about}: this release against the profile's, as a ratio")
-
-
-_EVERY_RING = {
-    "ll_launch": _time(2, 25, "launch of a ring collective that flags every 8 B"),
-    "ll_step": _time(0.3, 2.5, "one hop of it"),
-    "ll128_launch": _time(6, 30, "launch of a ring collective that flags every 128 B"),
-    "ll128_step": _time(0.8, 8, "one hop of it"),
-    "ll128_efficiency": _rate(0.25, 1.3, "its rate"),
-    "simple_launch": _time(5, 40, "launch of a ring collective that synchronises per slice"),
-}
-_RING = {
-    "ll_step": _time(0.3, 2.5, "one hop with a flag every 8 B, where it differs from other rings'"),
-    "ll_join": _time(0.2, 5, "what more than one workgroup adds to the launch of one that flags every 8 B"),
-    "ll_ramp": _time(0.05, 4, "what more than one workgroup adds to a hop of it"),
-    "ll_efficiency": _rate(0.15, 0.7, "its rate with all workgroups"),
-    "ll_copy": Value(_RATIO, 0.1, 4, "weight of its local copies against a link transfer"),
-    "simple_step": _time(0.8, 16, "one hop of one that synchronises per slice, with its fence"),
-    "simple_efficiency": _rate(0.7, 1.2, "its rate"),
-    "simple_copy": Value(_RATIO, 0.005, 2, "weight of its local copies against a link transfer"),
-    "simple_overlap": _exponent("how hops and transfer combine: below 1 slow start, 1 in turn, large hidden"),
-}
-_ADDING = _RING | {
-    "bytewise_efficiency": Value(_RATIO, 0.8, 1.05, "rate with one-byte integers against wider elements, as a ratio")
-}
-_PAIRS = {
-    "ll_launch": _time(3, 25, "launch of send and receive that flags every 8 B"),
-    "ll_peer": _time(0.05, 3, "what each peer adds to it"),
-    "ll_ramp": _time(0.5, 12, "how much longer it takes at 64 KiB per peer than at 4 KiB"),
-    "ll_efficiency": _rate(0.15, 0.7, "its rate"),
-    "simple_launch": _time(4, 40, "launch of send and receive that synchronises per slice"),
-    "simple_peer": _time(0.05, 4, "what each peer adds to it"),
-    "simple_ramp": _time(0.5, 15, "how much longer it takes at 64 KiB per peer than at 16 KiB"),
-    "step_efficiency": _rate(0.3, 1.0, "rate while a peer's share is one buffer step"),
-    "efficiency": _rate(0.6, 1.1, "rate beyond"),
-    "self_copy": Value(_RATIO, 0.01, 2, "weight of the local copy against a transfer"),
-}
-_NVLS = {
-    "launch": _time(6, 40, "launch of a collective that the switch reduces"),
-    "efficiency": Value(
-        _RATIO, 1.0, 1.8, "bus rate as a share of the library's link figure; the switch halves what travels"
-    ),
-    "overlap": Value(_RATIO, 0.3, 1.5, "how launch and transfer combine, as in simple_overlap"),
-}
-_DIRECT = {
-    "ll_launch": _time(6, 30, "launch of the all-pairs all-reduce that flags every 8 B"),
-    "ll_efficiency": _rate(0.2, 0.7, "its bus rate"),
-    "simple_launch": _time(8, 40, "launch of the all-pairs all-reduce that synchronises per slice"),
-    "simple_efficiency": _rate(0.4, 1.0, "its bus rate"),
-}
-_ONESHOT = {
-    "launch": _time(1.5, 15, "launch of an all-reduce in which every GPU reads all others' buffers at once"),
-    "efficiency": _rate(0.3, 1.0, "its rate"),
-}
-_NETWORK = {
-    "launch": _time(5, 120, "what crossing nodes adds to the launch"),
-    "step": _time(1, 80, "one hop between nodes beyond the network's latency"),
-    "efficiency": Value(_RATIO, 0.5, 1.0, "share of the network's line rate in long transfers"),
-    "fill": _time(10, 1500, "how long the pipeline of a tree takes to fill"),
-}
-_RELEASE = {
-    "ll_launch": _ratio("launches that flag every 8 B"),
-    "ll_step": _ratio("their hops"),
-    "ll_join": _ratio("what more than one workgroup adds to them"),
-    "ll128_efficiency": _ratio("the rate of those that flag every 128 B"),
-    "simple_step": _ratio("hops that synchronise per slice"),
-}
-_HOST = {
-    "launch": _time(1, 150, "what the call of a framework adds"),
-    "floor": _time(10, 100, "how often a framework can call: no rank finishes before the last one begins"),
-    "list": _time(5, 200, "what packing a list of tensors adds"),
-    "gather_tensor": _time(5, 100, "what each tensor of an all-gather's list adds"),
-    "scatter_tensor": _time(5, 100, "what each tensor of a reduce-scatter's list adds"),
-    "exchange_tensor": _time(5, 100, "what each tensor of an all-to-all's list adds"),
-    "copies": Value(_RATIO, 1, 5, "how often packing an all-gather's or reduce-scatter's list copies the buffer"),
-}
-_TABLES = {
-    "ring": _EVERY_RING,
-    "reduce_scatter": _ADDING,
-    "all_gather": _RING,
-    "all_reduce": _ADDING,
-    "all_to_all": _PAIRS,
-    "nvls": _NVLS,
-    "direct": _DIRECT,
-    "oneshot": _ONESHOT,
-    "network": _NETWORK,
-    "host": _HOST,
-    "release_2_26": _RELEASE,
-    "release_2_18": _RELEASE | {"nvls_launch": _ratio("launches that the switch reduces")},
-}
 REFERENCE_CLOCK = 1.98e9
 """The clock for which profiles state the times of code on compute units: H100's boost clock [hertz]."""
 _ELSEWHERE = ("network", "host")
@@ -145,8 +43,22 @@ _ABOUT = ("name", "title", "description", "library", "version", "architecture")
 
 @cache
 def values() -> Mapping[str, Value]:
-    """Every value that a profile may hold, by its path."""
-    return {f"{table}.{key}": value for table, rules in _TABLES.items() for key, value in rules.items()}
+    """Every value that a profile may hold, by its path; they stand in library/values.toml."""
+    tables = read_toml(resources.files("weft.library") / "values.toml")
+    return {f"{name}.{key}": _value(*about) for name in tables for key, about in _with_likes(tables, name).items()}
+
+
+def _with_likes(tables: Mapping[str, Any], name: str) -> dict[str, list[Any]]:
+    """A table, begun with that which it is like."""
+    own = dict(tables[name])
+    like = own.pop("like", None)
+    return {**(_with_likes(tables, like) if like else {}), **own}
+
+
+def _value(unit: str, low: float, high: float, about: str) -> Value:
+    if unit == "us":
+        return Value(_TIME, low * 1e-6, high * 1e-6, about)
+    return Value(_RATIO, low, high, f"{about}, as a share of the library's link figure" if unit == "share" else about)
 
 
 @cache
@@ -260,15 +172,14 @@ def _packaged(name: str) -> Profile:
     return load_library(name)
 
 
-def profile_for(gpu: str, architecture: str, library: str, *, without: Sequence[str] = ()) -> Profile:
+def profile_for(gpu: str, architecture: str, library: str) -> Profile:
     """The profile for a GPU: its own, else its architecture's, else the mean of all profiles of the library.
 
-    Profiles fitted on a GPU in `without` are left out, which predicts that GPU from the others. Raises
-    UnknownNameError if no profile of the library is left.
+    Raises UnknownNameError if the library has no profile.
     """
     known = [_packaged(name) for name in library_names()]
     served = _CALLS.get(library, library)
-    left = [profile for profile in known if profile.library == served and not set(without) & set(profile.gpus)]
+    left = [profile for profile in known if profile.library == served]
     if not left:
         raise UnknownNameError("collective library", library, sorted({profile.library for profile in known}))
     own = [profile for profile in left if gpu in profile.gpus[:1]]

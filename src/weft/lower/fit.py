@@ -14,6 +14,9 @@ from weft.options import SUSTAINED, RunOptions
 from weft.program import Kernel, Plan
 from weft.units import format_bytes
 
+MOST_TILES = 1_000_000
+"""Tiles of the GEMMs of a run; their tables then take some hundred megabytes."""
+
 
 def tiling_for(
     gemm: Gemm, gpu: Gpu, options: RunOptions = SUSTAINED, chunks: int = 1, *, split: bool = False
@@ -42,10 +45,6 @@ def _even(gemm: Gemm, tiling: GemmTiling, chunks: int) -> bool:
     work = tile_table(gemm, tiling, chunks)
     sizes = np.bincount(work[:, y.WORK_REGION], weights=work[:, y.WORK_BYTES])
     return bool((sizes == sizes[0]).all())
-
-
-MOST_TILES = 1_000_000
-"""Tiles of the GEMMs of a run; their tables then take some hundred megabytes."""
 
 
 def check_tile(gemm: Gemm, tiling: GemmTiling, gpu: Gpu) -> int:

@@ -120,7 +120,7 @@ class RingSubLayer:
         self, kernels: tuple[PlacedKernel, ...], graph: Graph, work: tuple[Work, ...],
         rules: tuple[ChunkRule, ...], *others: Buffer,
     ) -> Plan:  # fmt: skip
-        """A plan whose GEMM stores its output under an address map, for `others` and what a gather collects."""
+        """The plan: the GEMM stores its output by `rules`; `others` are buffers beside its own and the all-gather's."""
         sizes = tuple(map(self._sizes, work))
         # The all-gather begins with a GPU's own chunk, which it made last.
         own_first = tuple((own[-1], *own[:-1]) for own in sizes)

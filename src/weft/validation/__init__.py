@@ -4,11 +4,10 @@
 and finds the errors on the others. `weft validate` and `weft calibrate` are the same on the command line.
 """
 
-from weft.validation.calibration import Fit, Fitted, fit
-from weft.validation.data import data_folder
-from weft.validation.protocols import Calibrated, calibrated, hold_out, leave_one_out
+from weft.validation.calibration import Calibrated, Fit, Fitted, calibrated, fit, hold_out, leave_one_out
 from weft.validation.run import Validation, validate
 from weft.validation.subjects import Predicted, Subject
+from weft.validation.tables import data_folder
 
 __all__ = [
     "Calibrated",

@@ -4,12 +4,17 @@ The fit minimises log(predicted / measured) under the soft-l1 loss of `scipy.opt
 few odd rows pull little; parameters vary by their logarithm where they must stay positive. What the rows leave open
 stays near its start: the plausible range counts as one more observation, whose two standard deviations reach from
 the middle of the range to its ends. Confidence intervals are linear, at Student's t.
+
+Errors are found honestly: on rows that the fit did not see (`calibrated`, `hold_out`), and on machines that it did not
+see (`leave_one_out`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,11 +22,17 @@ import numpy.typing as npt
 
 from weft.errors import InputError
 from weft.estimate import Parameter
+from weft.validation.subjects import Errors, Predicted, Progress, Subject, errors_of, predicted
+from weft.validation.tables import FloatArray, IntArray, positions_by
 
-FloatArray = npt.NDArray[np.float64]
 Model = Callable[[Mapping[str, float]], FloatArray]
 """Predicted seconds of every row for the values of some parameters, by path [base units]."""
 
+HOLDOUT = 0.3
+"""The share of rows that a fit does not see."""
+MOST_ROWS = 1000
+"""The most rows per group that a fit uses; errors are found on all rows held out."""
+SEED = 0
 FITTED, AT_LOW, AT_HIGH = "fitted", "at low bound", "at high bound"
 WEAK, NO_ROWS, TOO_FEW = "weak", "no rows", "too few rows"
 SOFTNESS = 0.1
@@ -54,28 +65,17 @@ class Fitted:
 
     def to_dict(self) -> dict[str, Any]:
         """The parameter as plain data."""
-        return {
-            "path": self.parameter.path,
-            "unit": self.parameter.unit,
-            "about": self.parameter.about,
-            "start": self.start,
-            "value": self.value,
-            "low": self.low,
-            "high": self.high,
-            "bounds": [self.parameter.low, self.parameter.high],
-            "rows": self.rows,
-            "needs_rows": self.parameter.needs_rows,
-            "state": self.state,
-        }
+        about = {name: getattr(self.parameter, name) for name in ("path", "unit", "about")}
+        found = {name: getattr(self, name) for name in ("start", "value", "low", "high")}
+        rows = {"rows": self.rows, "needs_rows": self.parameter.needs_rows, "state": self.state}
+        return {**about, **found, "bounds": [self.parameter.low, self.parameter.high], **rows}
 
 
 @dataclass(frozen=True)
 class Fit:
-    """The outcome of a fit: every parameter of the closed list, and the sum that was minimised before and after."""
+    """The outcome of a fit: every parameter of the closed list."""
 
     parameters: tuple[Fitted, ...]
-    cost_before: float
-    cost_after: float
 
     def determined(self) -> list[Fitted]:
         """The parameters that took part in the fit."""
@@ -98,22 +98,18 @@ def split(strata: Sequence[str], share: float, seed: int) -> npt.NDArray[np.bool
     """
     if not 0 < share < 1:
         raise InputError(f"a share of {share:g} of the rows cannot be held out; write one between 0 and 1, like 0.3")
-    names = np.asarray(strata)
     random = np.random.default_rng(seed)
-    held: npt.NDArray[np.bool_] = np.zeros(len(names), dtype=np.bool_)
-    for name in np.unique(names):
-        members = np.flatnonzero(names == name)
+    held: npt.NDArray[np.bool_] = np.zeros(len(strata), dtype=np.bool_)
+    for _, members in sorted(positions_by(strata).items()):
         held[random.permutation(members)[: round(share * len(members))]] = True
     return held
 
 
-def sample(strata: Sequence[str], most: int, seed: int) -> npt.NDArray[np.int64]:
+def sample(strata: Sequence[str], most: int, seed: int) -> IntArray:
     """Positions of at most `most` random rows of each stratum, in their order."""
-    names = np.asarray(strata)
     random = np.random.default_rng(seed)
-    chosen = [random.permutation(np.flatnonzero(names == name))[:most] for name in np.unique(names)]
-    positions: npt.NDArray[np.int64] = np.sort(np.concatenate(chosen)) if chosen else np.zeros(0, dtype=np.int64)
-    return positions
+    chosen = [random.permutation(members)[:most] for _, members in sorted(positions_by(strata).items())]
+    return np.sort(np.concatenate(chosen)) if chosen else np.zeros(0, dtype=np.int64)
 
 
 def fit(model: Model, measured: FloatArray, parameters: Sequence[Parameter], start: Mapping[str, float]) -> Fit:
@@ -123,66 +119,57 @@ def fit(model: Model, measured: FloatArray, parameters: Sequence[Parameter], sta
     """
     space = _Space(parameters, start)
     residuals = _Residuals(model, measured, space)
-    slopes = residuals.jacobian(space.begin)
+    slopes = residuals.jacobian(space.begin, range(len(parameters)))
     felt = (np.abs(slopes) * space.per_log > _FELT).sum(axis=0)
     free = [i for i, parameter in enumerate(parameters) if felt[i] >= parameter.needs_rows]
     if not free:
         raise InputError(_too_few(len(measured), parameters, felt))
     found = _solve(residuals, space, free)
-    at, spread = space.begin.copy(), np.full(len(space.begin), np.inf)
-    informed = np.zeros(len(space.begin))
+    at, spread, informed = space.begin.copy(), np.full(len(parameters), np.inf), np.zeros(len(parameters))
     at[free] = found.x
     spread[free], informed[free] = _spread(found, space, free, len(measured))
-    fitted = tuple(
-        _fitted(space, i, at[i], spread[i], int(felt[i]), bool(informed[i] >= _INFORMED))
-        for i in range(len(parameters))
-    )
-    return Fit(fitted, _cost(residuals(space.begin)), _cost(residuals(at)))
+    low, value, high = (space.plain(point).tolist() for point in (at - spread, at, at + spread))
+    near, fixed = _AT_BOUND * (space.high - space.low), np.isinf(spread)
+    states = np.select(
+        [fixed & (felt == 0), fixed, at - space.low < near, space.high - at < near, informed >= _INFORMED],
+        [NO_ROWS, TOO_FEW, AT_LOW, AT_HIGH, FITTED],
+        WEAK,
+    ).tolist()
+    value = np.where(fixed, space.start, value).tolist()
+    columns = (parameters, space.start.tolist(), value, low, high, felt.tolist(), states)
+    return Fit(tuple(Fitted(*row) for row in zip(*columns, strict=True)))
 
 
 class _Space:
-    """Where the search moves: logarithms of the parameters that must be positive, others as they are."""
+    """Where the search moves: logarithms of the parameters that must be positive, others as they are.
+
+    `firmness` is by what a parameter's distance from its start counts beside the rows' residuals, `step` how far to
+    move for a slope, `per_log` what turns a slope into one per logarithm, or per width of the bounds, of the parameter.
+    """
 
     def __init__(self, parameters: Sequence[Parameter], start: Mapping[str, float]) -> None:
-        self.parameters = parameters
-        self.logarithmic = np.array([parameter.low > 0 for parameter in parameters])
-        self.low = self._inside(np.array([parameter.low for parameter in parameters], dtype=np.float64))
-        self.high = self._inside(np.array([parameter.high for parameter in parameters], dtype=np.float64))
-        given = np.array([start[parameter.path] for parameter in parameters], dtype=np.float64)
-        bounded = np.clip(given, [p.low for p in parameters], [p.high for p in parameters])
-        self.start = given
-        self.begin = self._inside(bounded)
-
-    @property
-    def firmness(self) -> FloatArray:
-        """By what a parameter's distance from its start counts beside the rows' residuals."""
-        return _TYPICAL * 4 / (self.high - self.low)
-
-    @property
-    def step(self) -> FloatArray:
-        """How far to move for a slope."""
-        return np.where(self.logarithmic, _STEP, _STEP * (self.high - self.low))
-
-    @property
-    def per_log(self) -> FloatArray:
-        """What turns a slope into one per logarithm, or per width of the bounds, of the parameter."""
-        return np.where(self.logarithmic, 1.0, self.high - self.low)
+        self.paths = [parameter.path for parameter in parameters]
+        self.bounds = np.array([(parameter.low, parameter.high) for parameter in parameters], dtype=np.float64).T
+        self.logarithmic = self.bounds[0] > 0
+        self.low, self.high = map(self._inside, self.bounds)
+        self.start = np.array([start[path] for path in self.paths], dtype=np.float64)
+        self.begin = self._inside(np.clip(self.start, *self.bounds))
+        width = self.high - self.low
+        self.firmness = _TYPICAL * 4 / width
+        self.step = np.where(self.logarithmic, _STEP, _STEP * width)
+        self.per_log = np.where(self.logarithmic, 1.0, width)
 
     def values(self, at: FloatArray) -> dict[str, float]:
         """The parameters at a point, by path [base unit]."""
-        plain = self.plain(at)
-        return {parameter.path: float(value) for parameter, value in zip(self.parameters, plain, strict=True)}
+        return dict(zip(self.paths, self.plain(at).tolist(), strict=True))
 
     def plain(self, at: FloatArray) -> FloatArray:
         """The parameters at a point, kept within their bounds to the last bit [base unit]."""
-        values = np.where(self.logarithmic, np.exp(np.where(self.logarithmic, at, 0)), at)
-        clipped: FloatArray = np.clip(values, [p.low for p in self.parameters], [p.high for p in self.parameters])
-        return clipped
+        return np.clip(np.where(self.logarithmic, np.exp(np.where(self.logarithmic, at, 0)), at), *self.bounds)
 
     def _inside(self, values: FloatArray) -> FloatArray:
         with np.errstate(divide="ignore", invalid="ignore"):
-            inside: FloatArray = np.where(self.logarithmic, np.log(values), values)
-        return inside
+            return np.where(self.logarithmic, np.log(values), values)
 
 
 class _Residuals:
@@ -193,21 +180,17 @@ class _Residuals:
         self.goal = np.log(measured)
 
     def __call__(self, at: FloatArray) -> FloatArray:
-        result: FloatArray = np.log(self.model(self.space.values(at))) - self.goal
-        return result
+        return np.asarray(np.log(self.model(self.space.values(at))) - self.goal, dtype=np.float64)
 
-    def jacobian(self, at: FloatArray, free: Sequence[int] | None = None) -> FloatArray:
-        chosen = range(len(at)) if free is None else free
-        slopes: FloatArray = np.stack([self._slope(at, index) for index in chosen], axis=1)
-        return slopes
-
-    def _slope(self, at: FloatArray, index: int) -> FloatArray:
-        """Central where both sides are within bounds, else one-sided."""
-        above, below = at.copy(), at.copy()
-        above[index] = min(at[index] + self.space.step[index], self.space.high[index])
-        below[index] = max(at[index] - self.space.step[index], self.space.low[index])
-        slope: FloatArray = (self(above) - self(below)) / (above[index] - below[index])
-        return slope
+    def jacobian(self, at: FloatArray, free: Sequence[int]) -> FloatArray:
+        """The slopes by the free parameters: central where both sides are within bounds, else one-sided."""
+        slopes = []
+        for index in free:
+            above, below = at.copy(), at.copy()
+            above[index] = min(at[index] + self.space.step[index], self.space.high[index])
+            below[index] = max(at[index] - self.space.step[index], self.space.low[index])
+            slopes.append((self(above) - self(below)) / (above[index] - below[index]))
+        return np.stack(slopes, axis=1)
 
 
 def _solve(residuals: _Residuals, space: _Space, free: Sequence[int]) -> Any:
@@ -266,29 +249,7 @@ def _spread(found: Any, space: _Space, free: Sequence[int], rows: int) -> tuple[
     return quantile * np.sqrt(np.diag(covariance)), 1 - np.diag(inverse) * np.diag(firm)
 
 
-def _fitted(space: _Space, index: int, at: float, spread: float, felt: int, informed: bool) -> Fitted:
-    parameter, start = space.parameters[index], float(space.start[index])
-    if np.isinf(spread):
-        state = TOO_FEW if felt else NO_ROWS
-        return Fitted(parameter, start, start, parameter.low, parameter.high, felt, state)
-    ends = np.repeat(space.begin[None, :], 3, axis=0)
-    ends[:, index] = at - spread, at, at + spread
-    low, value, high = (float(space.plain(end)[index]) for end in ends)
-    width = space.high[index] - space.low[index]
-    near_low, near_high = (
-        at - space.low[index] < _AT_BOUND * width,
-        space.high[index] - at < _AT_BOUND * width,
-    )
-    state = AT_LOW if near_low else AT_HIGH if near_high else FITTED if informed else WEAK
-    return Fitted(parameter, start, value, low, high, felt, state)
-
-
-def _cost(residuals: FloatArray) -> float:
-    """The soft-l1 sum that the fit minimises."""
-    return float(SOFTNESS**2 * (np.sqrt(1 + (residuals / SOFTNESS) ** 2) - 1).sum())
-
-
-def _too_few(rows: int, parameters: Sequence[Parameter], felt: npt.NDArray[np.int64]) -> str:
+def _too_few(rows: int, parameters: Sequence[Parameter], felt: IntArray) -> str:
     """Which parameters are nearest to having enough rows."""
     nearest = sorted(zip(parameters, felt.tolist(), strict=True), key=lambda pair: -pair[1])[:_NAMED]
     needs = "; ".join(
@@ -297,3 +258,103 @@ def _too_few(rows: int, parameters: Sequence[Parameter], felt: npt.NDArray[np.in
     )
     more = f"; {len(parameters) - _NAMED} more need as many" if len(parameters) > _NAMED else ""
     return f"{rows} rows are too few to fit any parameter: {needs}{more}; measure more cases"
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """A subject fitted to part of its rows: the fit, and the errors on rows it did not see, before and after."""
+
+    subject: Subject
+    fit: Fit
+    fitted_rows: int
+    held_out: Predicted
+    before: Errors
+    after: Errors
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fit and its errors as plain data."""
+        return {
+            "kind": self.subject.kind,
+            "machine": self.subject.machine,
+            "fitted_rows": self.fitted_rows,
+            "held_out_rows": len(self.held_out.subject),
+            "parameters": [found.to_dict() for found in self.fit.parameters],
+            "held_out_before": asdict(self.before),
+            "held_out_after": asdict(self.after),
+        }
+
+
+def calibrated(subject: Subject, holdout: float = HOLDOUT, seed: int = SEED, most_rows: int = MOST_ROWS) -> Calibrated:
+    """Fit a subject's parameters to a random part of its rows and find the errors on the rest.
+
+    The same share of every group is held out. Raises InputError if the rows are too few.
+    """
+    held = split(subject.texts(), holdout, seed)
+    if held.all() or not held.any():
+        raise InputError(
+            f"{len(subject)} rows of {subject.machine} are too few to hold {holdout:.0%} of them out; measure more"
+        )
+    seen, kept = subject.take(~held).teaching(), subject.take(held)
+    seen = seen.take(sample(seen.texts(), most_rows, seed))
+    found = fit(partial(seen.predict, seen.rows), seen.measured, subject.parameters, subject.start)
+    after = predicted(kept, found.values())
+    before = errors_of(predicted(kept, subject.start).seconds, kept.measured)
+    return Calibrated(subject, found, len(seen), after, before, errors_of(after.seconds, kept.measured))
+
+
+def unseen(subject: Subject, subjects: Sequence[Subject]) -> Subject:
+    """The subject as if the catalogue had never seen its rows: it starts from what the other machines' values say.
+
+    Where no other machine has a parameter, it starts from the middle of its plausible range.
+    """
+    middle = {one.path: _mean([one.low, one.high]) for one in subject.parameters}
+    return replace(subject, start={**middle, **borrowed(subject, subjects, {})})
+
+
+def hold_out(subjects: Sequence[Subject], progress: Progress | None = None, seed: int = SEED) -> list[Calibrated]:
+    """Every subject with enough rows, fitted to 70 % of its rows at random and tried on the other 30 %.
+
+    The catalogue's own values, fitted to all rows, are not used.
+    """
+    done = []
+    for position, subject in enumerate(subjects):
+        if progress:
+            progress(position, len(subjects), f"{subject.kind} {subject.machine}")
+        # With too few rows to fit, the machine keeps its catalogue values and is not among those fitted.
+        with suppress(InputError):
+            done.append(calibrated(unseen(subject, subjects), seed=seed))
+    return done
+
+
+def leave_one_out(subjects: Sequence[Subject], fits: Mapping[str, Mapping[str, float]]) -> list[Predicted]:
+    """Every subject predicted from its data sheet and what is known of the others; `fits` are by their names."""
+    pairs = ((subject, borrowed(subject, subjects, fits)) for subject in subjects)
+    return [predicted(subject, values) for subject, values in pairs if values]
+
+
+def borrowed(
+    subject: Subject, subjects: Sequence[Subject], fits: Mapping[str, Mapping[str, float]]
+) -> dict[str, float]:
+    """The parameters that the other machines suggest for a subject, by path; empty if there are no others.
+
+    A parameter is the geometric mean of what was fitted on the vendor's other machines; else on all others; else of
+    what the catalogue says of these. Its own value for the subject, fitted to all its rows, never counts.
+    """
+    others = [other for other in subjects if other.name != subject.name and other.kind == subject.kind]
+    relatives = [other for other in others if other.vendor == subject.vendor]
+    ranked = (
+        [fits.get(other.name, {}) for other in relatives],
+        [fits.get(other.name, {}) for other in others],
+        [other.start for other in relatives],
+        [other.start for other in others],
+    )
+    values = {}
+    for parameter in subject.parameters:
+        known = ([one[parameter.path] for one in rank if parameter.path in one] for rank in ranked)
+        if found := next(filter(None, known), None):
+            values[parameter.path] = _mean(found)
+    return values
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(np.exp(np.log(values).mean())) if min(values) > 0 else float(np.mean(values))

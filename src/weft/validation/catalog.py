@@ -4,29 +4,24 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from weft.hardware import Gpu, Provenance, system
-from weft.library.profiles import values
+from weft.estimate import Parameter
+from weft.hardware import Gpu, system
+from weft.library.profiles import Profile
 from weft.units import Dimension
 from weft.units import format as format_quantity
-from weft.validation.calibration import Fitted
+from weft.validation.calibration import Calibrated, Fitted
 from weft.validation.machines import Machines
 from weft.validation.problems import gathered
-from weft.validation.protocols import Calibrated
 from weft.validation.run import subjects_of
 from weft.validation.subjects import Subject
+from weft.validation.tables import Kind
 
 _DIGITS = 6
 _SHOWN_DIGITS = 4
-_UNITS = {
-    "s": Dimension.SECONDS,
-    "Hz": Dimension.HERTZ,
-    "B": Dimension.BYTES,
-    "B/s": Dimension.BYTES_PER_SECOND,
-}
 
 
 @dataclass(frozen=True)
@@ -43,7 +38,6 @@ class Target:
     description: str
     others_key: str
     others: Sequence[str]
-    dimensions: dict[str, Dimension]
     complaints: Sequence[str]
     fitted_before: bool
 
@@ -67,7 +61,7 @@ class Target:
         tables: dict[str, list[str]] = {}
         for found in done.fit.determined():
             table, _, key = found.parameter.path.rpartition(".")
-            tables.setdefault(table, []).append(_leaf(key, found, self.dimensions[found.parameter.path], source))
+            tables.setdefault(table, []).append(_leaf(key, found, source))
         blocks = ["\n".join([f"[{table}]", *leaves]) for table, leaves in tables.items()]
         return "\n\n".join(["\n".join(head), *blocks]) + "\n"
 
@@ -76,69 +70,47 @@ def gpu_target(place: Path, name: str) -> Target:
     """A GPU, by name or TOML file, and its GEMMs among the measurements; InputError if there are none."""
     machines = Machines.of((name,))
     (gpu,) = machines.chosen
-    subjects, problems, _ = subjects_of(place, machines, ("gemm",))
-    subject = subjects[0]
-    names = sorted(set(subject.rows.texts["gpu"].tolist()))
-    rules = {parameter.path: Gpu.rules()[parameter.path] for parameter in subject.parameters}
-    dimensions = {path: rule.dimension for path, rule in rules.items() if rule is not None}
-    told = [str(problem) for problem in gathered(problems)]
-    description = f"{gpu.description} Calibrated to measurements of {', '.join(names)}."
-    return Target(
-        subject,
-        name,
-        _title(gpu.title),
-        description,
-        "aliases",
-        names,
-        dimensions,
-        told,
-        _calibrated_before(subject, gpu.provenance),
-    )
+    return _target(place, machines, "gemm", gpu, name, "aliases")
 
 
 def library_target(place: Path, name: str) -> Target:
     """The collective library of a system and its collectives among the measurements; InputError if there are none."""
-    found = system(name)
-    subjects, problems, _ = subjects_of(place, Machines((found.gpu,)), ("collective",))
+    gpu = system(name).gpu
+    profile = Machines().profile(gpu)
+    return _target(place, Machines((gpu,)), "collective", profile, profile.name, "gpus", gpu.name)
+
+
+def _target(
+    place: Path, machines: Machines, kind: Kind, of: Gpu | Profile, extends: str, others_key: str, *others: str
+) -> Target:
+    """What rows of a kind say of a GPU or profile; `others` are the names in its file, the rows' own by default."""
+    subjects, problems, _ = subjects_of(place, machines, (kind,))
     subject = subjects[0]
-    profile = Machines().profile(found.gpu)
+    names = others or sorted(set(subject.rows["gpu"].tolist()))
+    starts = (of.provenance.get(parameter.path) for parameter in subject.parameters)
     return Target(
-        subject,
-        profile.name,
-        _title(profile.title),
-        f"{profile.description} Calibrated to measurements on {found.gpu.name}.",
-        "gpus",
-        [found.gpu.name],
-        {parameter.path: values()[parameter.path].rule.dimension for parameter in subject.parameters},
-        [str(problem) for problem in gathered(problems)],
-        _calibrated_before(subject, profile.provenance),
+        subject=subject,
+        extends=extends,
+        title=of.title if of.title.endswith(", calibrated") else f"{of.title}, calibrated",
+        description=f"{of.description} Calibrated to measurements {'on' if others else 'of'} {', '.join(names)}.",
+        others_key=others_key,
+        others=names,
+        complaints=[str(problem) for problem in gathered(problems)],
+        fitted_before=any(start is not None and start.kind == "calibrated" for start in starts),
     )
 
 
-def _title(title: str) -> str:
-    return title if title.endswith(", calibrated") else f"{title}, calibrated"
+def shown(value: float, parameter: Parameter, digits: int = _SHOWN_DIGITS) -> str:
+    """A value of a parameter for people [its base unit]."""
+    return format_quantity(value, Dimension.SECONDS if parameter.unit == "s" else Dimension.COUNT, digits)
 
 
-def _calibrated_before(subject: Subject, provenance: Mapping[str, Provenance]) -> bool:
-    starts = (provenance.get(parameter.path) for parameter in subject.parameters)
-    return any(start is not None and start.kind == "calibrated" for start in starts)
-
-
-def shown(value: float, unit: str) -> str:
-    """A parameter for people [base unit of `unit`]."""
-    return format_quantity(value, _UNITS.get(unit, Dimension.COUNT), _SHOWN_DIGITS)
-
-
-def _leaf(key: str, found: Fitted, dimension: Dimension, source: str) -> str:
-    value, low, high = (_shown(number, dimension) for number in (found.value, found.low, found.high))
+def _leaf(key: str, found: Fitted, source: str) -> str:
+    texts = (shown(number, found.parameter, _DIGITS) for number in (found.value, found.low, found.high))
+    value, low, high = map(_quoted, texts) if found.parameter.unit == "s" else texts
     edge = f"; the fit stopped at a bound ({found.state})" if found.state.startswith("at ") else ""
     text = _quoted(source + edge)
     return f'{key} = {{ value = {value}, kind = "calibrated", low = {low}, high = {high}, source = {text} }}'
-
-
-def _shown(value: float, dimension: Dimension) -> str:
-    text = format_quantity(value, dimension, _DIGITS)
-    return text if dimension is Dimension.COUNT else _quoted(text)
 
 
 def _quoted(text: str) -> str:

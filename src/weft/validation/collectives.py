@@ -1,11 +1,11 @@
-"""Measured collectives as subjects: one per GPU, with the library profile that serves it."""
+"""Measured collectives as subjects: one per GPU, with the library profile that serves it; rings in the engine too."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -17,15 +17,13 @@ from weft.graph import Collective
 from weft.hardware import Gpu, System
 from weft.library.collectives import canonical
 from weft.library.profiles import Profile
-from weft.validation.checks import beyond_physics, collective_floor, duplicates, unknown_names
-from weft.validation.data import Rows
+from weft.options import RunOptions
+from weft.validation.checks import Checked, beyond_physics, collective_floor
 from weft.validation.machines import Machines
-from weft.validation.problems import Problem, left_out
+from weft.validation.problems import Problem
 from weft.validation.rigs import Rig, rig_of
-from weft.validation.subjects import Subject
-
-FloatArray = npt.NDArray[np.float64]
-BoolArray = npt.NDArray[np.bool_]
+from weft.validation.subjects import BoolArray, Subject
+from weft.validation.tables import FloatArray, IntArray, Rows, positions_by
 
 LARGE, MEDIUM, ALL = ">= 16 MiB", ">= 1 MiB", "all sizes"
 FROM_ROWS, FROM_MACHINE = "read from the rows", "the machine's"
@@ -34,22 +32,24 @@ _MiB = 2.0**20
 _OF_ONE = ("reduce_scatter", "all_gather", "all_reduce", "all_to_all")
 _TABLE = {"send_recv": "all_to_all", "broadcast": "all_gather"}
 """The tables of a profile that serve one collective, and those that serve another one as well."""
+_REMEMBERED = 20_000
+
+SIMULATED_BYTES = (6e6, 192e6)
+"""The sizes that the engine is tried on [bytes]: where rings carry the data slice by slice."""
+SIMULATED_GPUS = ("a100-sxm-80gb", "h100-sxm")
+RING_REQUEST_BYTES = 1024
+"""Requests of a ring collective on its own: as exact as finer ones, as its few workgroups leave channels idle."""
 
 
 @dataclass(frozen=True, eq=False)
 class Case:
     """Rows that differ in bytes alone: where they are, and what they were run on and with."""
 
-    positions: npt.NDArray[np.int64]
+    positions: IntArray
     collective: str
     ranks: int
     system: System
     rig: Rig
-
-    @property
-    def gpu(self) -> Gpu:
-        """The GPU of the system."""
-        return self.system.gpu
 
     def seconds(self, size: FloatArray, profile: Profile) -> FloatArray:
         """Predicted times for some numbers of bytes [s]."""
@@ -62,55 +62,68 @@ class Case:
         table = path.partition(".")[0]
         return table not in _OF_ONE or table == _TABLE.get(self.collective, self.collective)
 
+    @property
+    def labels(self) -> dict[str, object]:
+        """What errors of its rows are grouped by, besides the system's name."""
+        rig, nodes = self.rig, self.system.nodes
+        network = FROM_ROWS if rig.network_from_rows and nodes > 1 else FROM_MACHINE
+        return {
+            "dtype": rig.dtype,
+            "ranks": self.ranks,
+            "collective": self.collective,
+            "library": rig.library,
+            "host": rig.host,
+            "nodes": nodes,
+            "network": network,
+        }
 
-def collective_subjects(rows: Rows, machines: Machines) -> tuple[list[Subject], list[Problem]]:
-    """The rows of a collectives file by GPU, without those that cannot be true, and what is wrong with them.
 
-    Rows of libraries without a model are told and left out.
+def collective_subjects(checked: Checked, machines: Machines) -> list[Subject]:
+    """The rows of a collectives file by GPU, without those that cannot be true.
+
+    Rows of libraries without a model are told and left out. Ring reduce-scatters of one node are simulated as well.
     """
-    rows = _of_chosen(rows, machines)
-    problems = [
-        *duplicates(rows),
-        *unknown_names(rows, "system", hardware.system),
-        *unknown_names(rows, "collective", canonical),
-    ]
-    kept = rows.take(left_out(problems, rows.line))
-    wrong = [*_impossible_ranks(kept), *_forced(kept), *_without_model(kept)]
-    kept = kept.take(left_out(wrong, kept.line))
-    problems += wrong
-    subjects = []
-    for gpu, members in _by_gpu(kept):
+    rows, closed, simulated = checked.rows, [], []
+    checked.drop(_impossible_ranks(rows), _forced(rows), _without_model(rows))
+    cases = cases_of(checked.rows)
+    names = _by_case(checked.rows, [case.system.gpu.name for case in cases])
+    for gpu in {case.system.gpu.name: case.system.gpu for case in cases}.values():
         profile = machines.profile(gpu)
-        believable, wrong = _believable(members, gpu, profile)
-        problems += wrong
-        if len(believable):
-            subjects.append(_subject(believable, gpu, profile))
-    return subjects, problems
+        believable = _believable(checked.rows.take(names == gpu.name), gpu, profile)
+        checked.problems += believable.problems
+        if len(believable.rows):
+            subject = _subject(believable.rows, gpu, profile)
+            closed.append(subject)
+            simulated += _rings(subject)
+    return [*closed, *simulated]
 
 
 @lru_cache(maxsize=256)
 def cases_of(rows: Rows) -> tuple[Case, ...]:
     """The rows grouped by everything but their bytes."""
-    texts = [rows.texts[name].tolist() for name in ("system", "collective", "source", "notes")]
-    keys = zip(*texts, rows.numbers["ranks"].astype(int).tolist(), strict=True)
-    members: dict[tuple[System, str, int, Rig], list[int]] = {}
-    for position, (system, name, source, notes, ranks) in enumerate(keys):
-        found, rig = _resolved(system, ranks), _rig(system, notes, source)
-        members.setdefault((found, canonical(name), ranks, rig), []).append(position)
-    return tuple(
-        Case(np.array(positions), name, ranks, found, rig) for (found, name, ranks, rig), positions in members.items()
+    keys = (
+        (canonical(row["collective"]), int(row["ranks"]), _system(row["system"], row["ranks"]), _rig(row))
+        for row in rows
     )
+    return tuple(Case(positions, *key) for key, positions in positions_by(keys).items())
+
+
+def _by_case(rows: Rows, values: list[Any]) -> npt.NDArray[np.object_]:
+    """A value for each row from one for each of its cases."""
+    column = np.empty(len(rows), dtype=np.object_)
+    for case, value in zip(cases_of(rows), values, strict=True):
+        column[case.positions] = value
+    return column
 
 
 @lru_cache(maxsize=1024)
-def _resolved(system: str, ranks: int) -> System:
-    """The machine that runs `ranks` ranks: what the text says, or another number of its GPUs."""
-    return hardware.system(system, gpus=ranks)
+def _system(text: str, ranks: float) -> System:
+    """The machine that runs so many ranks: what the text says, or another number of its GPUs."""
+    return hardware.system(text, gpus=int(ranks))
 
 
-@lru_cache(maxsize=4096)
-def _rig(system: str, notes: str, source: str) -> Rig:
-    return rig_of(system, notes, source)
+def _rig(row: Mapping[str, Any]) -> Rig:
+    return rig_of(row["system"], row["notes"], row["source"])
 
 
 @dataclass
@@ -124,31 +137,25 @@ class _Model:
         profile = self.profile.replace(dict(values)) if values else self.profile
         seconds = np.empty(len(rows))
         for case in cases_of(rows):
-            seconds[case.positions] = self._seconds(rows, case, profile, values)
+            key = (case, tuple(value for path, value in values.items() if case.feels(path)))
+            if key not in self.known:
+                if len(self.known) > _REMEMBERED:
+                    self.known.clear()
+                self.known[key] = case.seconds(rows["bytes"][case.positions], profile)
+            seconds[case.positions] = self.known[key]
         return seconds
-
-    def _seconds(self, rows: Rows, case: Case, profile: Profile, values: Mapping[str, float]) -> FloatArray:
-        felt = tuple(value for path, value in values.items() if case.feels(path))
-        key = (case, felt)
-        if key not in self.known:
-            if len(self.known) > _REMEMBERED:
-                self.known.clear()
-            self.known[key] = case.seconds(rows.numbers["bytes"][case.positions], profile)
-        return self.known[key]
-
-
-_REMEMBERED = 20_000
 
 
 def _subject(rows: Rows, gpu: Gpu, profile: Profile) -> Subject:
-    size, labels = rows.numbers["bytes"], _labels(rows)
-    parameters = collective_parameters(profile)
+    size, parameters = rows["bytes"], collective_parameters(profile)
+    told = [case.labels for case in cases_of(rows)]
+    labels = {name: _by_case(rows, [each[name] for each in told]) for name in told[0]}
     return Subject(
         kind="collective",
         machine=gpu.name,
         rows=rows,
         measured=rows.seconds,
-        labels=labels,
+        labels={"system": rows["system"], **labels},
         ranges={LARGE: size >= 16 * _MiB, MEDIUM: size >= _MiB, ALL: np.ones(len(rows), dtype=np.bool_)},
         predict=_Model(profile),
         parameters=parameters,
@@ -159,111 +166,95 @@ def _subject(rows: Rows, gpu: Gpu, profile: Profile) -> Subject:
     )
 
 
-def _labels(rows: Rows) -> dict[str, npt.NDArray[np.object_]]:
-    names = ("system", "dtype", "ranks", "collective", "library", "host", "nodes", "network")
-    columns = {name: np.empty(len(rows), dtype=np.object_) for name in names}
-    columns["system"][:] = rows.texts["system"].tolist()
-    for case in cases_of(rows):
-        told = (
-            case.rig.dtype,
-            case.ranks,
-            case.collective,
-            case.rig.library,
-            case.rig.host,
-            case.system.nodes,
-            FROM_ROWS if case.rig.network_from_rows and case.system.nodes > 1 else FROM_MACHINE,
-        )
-        for name, value in zip(names[1:], told, strict=True):
-            columns[name][case.positions] = value
-    return columns
-
-
-def _of_chosen(rows: Rows, machines: Machines) -> Rows:
-    """The rows whose system has a chosen GPU; all of them if none was chosen."""
-    if not machines.chosen:
-        return rows
-    wanted = {gpu.name for gpu in machines.chosen}
-    names = rows.texts["system"]
-    mine = [name for name in np.unique(names).tolist() if _gpu_name(name) in wanted]
-    return rows.take(np.isin(names, mine))
-
-
-def _gpu_name(system: str) -> str | None:
-    try:
-        return hardware.system(system).gpu.name
-    except InputError:
-        return None
-
-
-def _impossible_ranks(rows: Rows) -> list[Problem]:
-    problems = []
-    columns = (rows.line, rows.texts["system"], rows.numbers["ranks"].astype(int))
-    for line, system, ranks in zip(*(column.tolist() for column in columns), strict=True):
+def _impossible_ranks(rows: Rows) -> Iterator[Problem]:
+    for line, row in zip(rows.line.tolist(), rows, strict=True):
+        rule = "a collective needs at least two ranks" if row["ranks"] < 2 else ""
         try:
-            _resolved(system, ranks)
+            _system(row["system"], row["ranks"])
         except InputError as error:
-            problems.append(Problem(rows.file, (line,), "ranks", str(ranks), str(error)))
-            continue
-        if ranks < 2:
-            problems.append(Problem(rows.file, (line,), "ranks", str(ranks), "a collective needs at least two ranks"))
-    return problems
+            rule = str(error)
+        if rule:
+            yield Problem(rows.file, (line,), "ranks", str(int(row["ranks"])), rule)
 
 
 def _forced(rows: Rows) -> Iterator[Problem]:
     """Rows measured with a protocol or a number of channels that the library was told to use."""
-    forced = (rows.texts["protocol"] != "") | (rows.texts["channels"] != "")
+    forced = (rows["protocol"] != "") | (rows["channels"] != "")
     if forced.any():
         rule = "protocol and channels are forced in these rows; Weft predicts what the library chooses"
-        yield Problem(rows.file, tuple(rows.line[forced].tolist()), "", "", rule)
+        yield Problem(rows.file, rows.lines(forced), "", "", rule)
 
 
-def _without_model(rows: Rows) -> list[Problem]:
+def _without_model(rows: Rows) -> Iterator[Problem]:
     """Rows of libraries that Weft has no model of, told once for each library."""
-    columns = (rows.texts[name].tolist() for name in ("system", "notes", "source"))
-    rigs = [_rig(*texts) for texts in zip(*columns, strict=True)]
-    others = {rig.library for rig in rigs if not rig.modelled}
-    return [
-        Problem(
-            rows.file,
-            tuple(line for line, rig in zip(rows.line.tolist(), rigs, strict=True) if rig.library == library),
-            "library",
-            library,
-            "Weft has no model of this library",
-        )
-        for library in sorted(others)
-    ]
+    rigs = map(_rig, rows)
+    found = positions_by("" if rig.modelled else rig.library for rig in rigs)
+    for library in sorted(found.keys() - {""}):
+        yield Problem(rows.file, rows.lines(found[library]), "library", library, "Weft has no model of this library")
 
 
-def _by_gpu(rows: Rows) -> Iterator[tuple[Gpu, Rows]]:
-    gpus: dict[str, Gpu] = {}
-    of = np.empty(len(rows), dtype=np.object_)
-    for case in cases_of(rows):
-        gpus.setdefault(case.gpu.name, case.gpu)
-        of[case.positions] = case.gpu.name
-    for name, gpu in gpus.items():
-        yield gpu, rows.take(of == name)
-
-
-def _believable(rows: Rows, gpu: Gpu, profile: Profile) -> tuple[Rows, list[Problem]]:
-    wrong = list(_unpredictable(rows, profile))
-    rows = rows.take(left_out(wrong, rows.line))
+def _believable(rows: Rows, gpu: Gpu, profile: Profile) -> Checked:
+    checked = Checked(rows)
+    checked.drop(_unpredictable(rows, profile))
+    rows = checked.rows
     floor, expected = np.empty(len(rows)), np.empty(len(rows))
     link = max(gpu.link.bandwidth, gpu.host.bandwidth)
-    size = rows.numbers["bytes"]
     for case in cases_of(rows):
-        of = case.positions
+        of, size = case.positions, rows["bytes"][case.positions]
         reduces = case.system.node is not None and case.system.node.switch_reduces
-        floor[of] = collective_floor(case.collective, np.full(len(of), float(case.ranks)), size[of], link, reduces)
-        expected[of] = case.seconds(size[of], profile)
-    impossible = beyond_physics(rows, floor, expected, gpu.name)
-    return rows.take(left_out(impossible, rows.line)), [*wrong, *impossible]
+        floor[of] = collective_floor(case.collective, case.ranks, size, link, reduces)
+        expected[of] = case.seconds(size, profile)
+    checked.drop(beyond_physics(rows, floor, expected, gpu.name))
+    return checked
 
 
 def _unpredictable(rows: Rows, profile: Profile) -> Iterator[Problem]:
     """Cases that the model refuses, such as ranks that no algorithm serves."""
     for case in cases_of(rows):
         try:
-            case.seconds(rows.numbers["bytes"][case.positions], profile)
+            case.seconds(rows["bytes"][case.positions], profile)
         except InputError as error:
-            lines = tuple(rows.line[case.positions].tolist())
-            yield Problem(rows.file, lines, "collective", case.collective, str(error))
+            yield Problem(rows.file, rows.lines(case.positions), "collective", case.collective, str(error))
+
+
+def _rings(collectives: Subject) -> list[Subject]:
+    """The ring reduce-scatters of one node among a GPU's collectives, to be simulated request by request."""
+    labels, size = collectives.labels, collectives.rows["bytes"]
+    wanted: BoolArray = (size >= SIMULATED_BYTES[0]) & (size <= SIMULATED_BYTES[1])
+    for name, value in (("collective", "reduce_scatter"), ("library", "nccl"), ("nodes", 1), ("host", "")):
+        wanted &= labels[name] == value
+    if collectives.machine not in SIMULATED_GPUS or not wanted.any():
+        return []
+    rows = collectives.rows.take(wanted)
+    return [
+        Subject(
+            kind="ring",
+            machine=collectives.machine,
+            rows=rows,
+            measured=rows.seconds,
+            labels={
+                "system": rows["system"],
+                "ranks": rows["ranks"].astype(np.int64),
+                "collective": rows["collective"],
+            },
+            predict=lambda given, values: _simulated(given),
+            slow=True,
+        )
+    ]
+
+
+def _simulated(rows: Rows) -> FloatArray:
+    """Seconds of each row in the engine."""
+    seconds = np.empty(len(rows))
+    for case in cases_of(rows):
+        seconds[case.positions] = [_ring(case, int(size)) for size in rows["bytes"][case.positions].tolist()]
+    return seconds
+
+
+def _ring(case: Case, size: int) -> float:
+    from weft.run import alone, simulate
+
+    dtype = "int8" if case.rig.dtype == "int8" else "bf16"
+    grain = min(RING_REQUEST_BYTES, case.system.gpu.memory.interleave)
+    graph = alone(Collective(case.collective, size, case.ranks, dtype))
+    return simulate(graph, case.system, "streams", RunOptions(clock="short", request_bytes=grain)).makespan

@@ -2,89 +2,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from weft.errors import InputError
 from weft.estimate import GEMM_PARAMETERS, Harness, estimate
 from weft.graph import Gemm
 from weft.hardware import Gpu
-from weft.validation.checks import DTYPE_BYTES, beyond_physics, duplicates, gemm_floor, unknown_names
-from weft.validation.data import Rows
+from weft.validation.checks import Checked, beyond_physics, gemm_floor, unsupported
 from weft.validation.machines import Machines
-from weft.validation.problems import Problem, left_out
+from weft.validation.problems import Problem
 from weft.validation.rigs import gemm_harness
 from weft.validation.subjects import Subject
-
-FloatArray = npt.NDArray[np.float64]
+from weft.validation.tables import FloatArray, IntArray, Rows, positions_by
 
 LONG = ">= 20 us"
 SHORT = "< 20 us"
 _LONG_SECONDS = 20e-6
 
 
-def gemm_subjects(rows: Rows, machines: Machines) -> tuple[list[Subject], list[Problem]]:
-    """The rows of a GEMM file by GPU, without those that cannot be true, and what is wrong with them."""
-    rows = machines.of_chosen(rows, "gpu")
-    problems = [*duplicates(rows), *unknown_names(rows, "gpu", machines.find)]
-    kept = rows.take(left_out(problems, rows.line))
+def gemm_subjects(checked: Checked, machines: Machines) -> list[Subject]:
+    """The rows of a GEMM file by GPU, without those that cannot be true."""
     subjects = []
-    for gpu, members in _by_gpu(kept, machines):
-        believable, wrong = _believable(members, gpu)
-        problems += wrong
-        if len(believable):
-            subjects.append(_subject(believable, gpu, machines))
-    return subjects, problems
+    gpus = {name: machines.find(name) for name in np.unique(checked.rows["gpu"]).tolist()}
+    by_gpu = positions_by(gpus[name].name for name in checked.rows["gpu"].tolist())
+    for gpu in {gpu.name: gpu for gpu in gpus.values()}.values():
+        believable = _believable(checked.rows.take(by_gpu[gpu.name]), gpu)
+        checked.problems += believable.problems
+        if len(believable.rows):
+            subjects.append(_subject(believable.rows, gpu, machines))
+    return subjects
 
 
-def _believable(rows: Rows, gpu: Gpu) -> tuple[Rows, list[Problem]]:
+def _believable(rows: Rows, gpu: Gpu) -> Checked:
     """The rows that the GPU can run at all, and in the measured time."""
-    unsupported = _unsupported(rows, gpu)
-    runnable = rows.take(left_out(unsupported, rows.line))
-    if not len(runnable):
-        return runnable, unsupported
-    try:
-        expected = gemm_seconds(runnable, gpu)
-    except InputError as error:
-        lines = tuple(runnable.line.tolist())
-        refused = Problem(rows.file, lines, "gpu", gpu.name, str(error))
-        return runnable.take(left_out([refused], runnable.line)), [*unsupported, refused]
-    wrong = beyond_physics(runnable, gemm_floors(runnable, gpu), expected, gpu.name)
-    return runnable.take(left_out(wrong, runnable.line)), unsupported + wrong
+    checked = Checked(rows)
+    checked.drop(unsupported(rows, gpu))
+    if len(checked.rows):
+        try:
+            expected = gemm_seconds(checked.rows, gpu)
+        except InputError as error:
+            checked.drop([Problem(rows.file, tuple(checked.rows.line.tolist()), "gpu", gpu.name, str(error))])
+        else:
+            floors = _by_group(checked.rows, lambda m, n, k, dtype, how: gemm_floor(m, n, k, dtype, gpu))
+            checked.drop(beyond_physics(checked.rows, floors, expected, gpu.name))
+    return checked
 
 
 def gemm_seconds(rows: Rows, gpu: Gpu) -> FloatArray:
     """The closed form's time of each row on one GPU, as the row says it was measured [s]."""
-    seconds = np.empty(len(rows))
-    for harness, positions in _by_harness(rows):
-        seconds[positions] = _seconds(rows.take(positions), gpu, harness)
-    return seconds
+    return _by_group(rows, lambda m, n, k, dtype, how: estimate(Gemm(m, n, k, dtype), gpu, harness=how).seconds)
+
+
+def _by_group(rows: Rows, seconds: Callable[[Any, Any, Any, str, Harness], FloatArray]) -> FloatArray:
+    """Times of each row, computed for all rows of one data type and one way of measuring at once."""
+    found = np.empty(len(rows))
+    for (harness, dtype), of in _alike(rows).items():
+        found[of] = seconds(rows["m"][of], rows["n"][of], rows["k"][of], dtype, harness)
+    return found
 
 
 @lru_cache(maxsize=256)
-def _by_harness(rows: Rows) -> tuple[tuple[Harness, npt.NDArray[np.int64]], ...]:
-    """The rows by how their notes and source say they were measured."""
-    members: dict[Harness, list[int]] = {}
-    pairs = zip(rows.texts["notes"].tolist(), rows.texts["source"].tolist(), strict=True)
-    for position, (notes, source) in enumerate(pairs):
-        members.setdefault(gemm_harness(notes, source), []).append(position)
-    return tuple((harness, np.array(positions, dtype=np.int64)) for harness, positions in members.items())
-
-
-def _seconds(rows: Rows, gpu: Gpu, harness: Harness) -> FloatArray:
-    def of_dtype(m: Any, n: Any, k: Any, dtype: str) -> FloatArray:
-        return estimate(Gemm(m, n, k, dtype), gpu, harness=harness).seconds
-
-    return _per_dtype(rows, of_dtype)
-
-
-def gemm_floors(rows: Rows, gpu: Gpu) -> FloatArray:
-    """The least time that each row can take on one GPU [s]."""
-    return _per_dtype(rows, lambda m, n, k, dtype: gemm_floor(m, n, k, dtype, gpu))
+def _alike(rows: Rows) -> dict[tuple[Harness, str], IntArray]:
+    """The rows by how their notes and source say they were measured, and by data type."""
+    columns = (rows[name].tolist() for name in ("notes", "source", "dtype"))
+    return positions_by((gemm_harness(notes, source), dtype) for notes, source, dtype in zip(*columns, strict=True))
 
 
 def changed(gpu: Gpu, values: Mapping[str, float]) -> Gpu:
@@ -95,41 +80,6 @@ def changed(gpu: Gpu, values: Mapping[str, float]) -> Gpu:
     return gpu.replace({path: rule.format(values[path]) for path, rule in rules.items() if rule is not None})
 
 
-def _per_dtype(rows: Rows, seconds: Callable[[FloatArray, FloatArray, FloatArray, str], FloatArray]) -> FloatArray:
-    result = np.empty(len(rows))
-    shapes = [rows.numbers[name] for name in ("m", "n", "k")]
-    dtypes = rows.texts["dtype"]
-    for dtype in np.unique(dtypes).tolist():
-        of = dtypes == dtype
-        m, n, k = (column[of] for column in shapes)
-        result[of] = seconds(m, n, k, dtype)
-    return result
-
-
-def _by_gpu(rows: Rows, machines: Machines) -> Iterator[tuple[Gpu, Rows]]:
-    names = rows.texts["gpu"]
-    found = {name: machines.find(name) for name in np.unique(names).tolist()}
-    for gpu in {gpu.name: gpu for gpu in found.values()}.values():
-        mine = [name for name, machine in found.items() if machine.name == gpu.name]
-        yield gpu, rows.take(np.isin(names, mine))
-
-
-def _unsupported(rows: Rows, gpu: Gpu) -> list[Problem]:
-    dtypes = rows.texts["dtype"]
-    bad = [dtype for dtype in np.unique(dtypes).tolist() if dtype not in DTYPE_BYTES or not gpu.supports(dtype)]
-    known = ", ".join(dtype for dtype in DTYPE_BYTES if gpu.supports(dtype))
-    return [
-        Problem(
-            rows.file,
-            tuple(rows.line[dtypes == dtype].tolist()),
-            "dtype",
-            dtype,
-            f"{gpu.name} does not multiply matrices of this type; it has {known}",
-        )
-        for dtype in bad
-    ]
-
-
 def _subject(rows: Rows, gpu: Gpu, machines: Machines) -> Subject:
     measured = rows.seconds
     return Subject(
@@ -137,7 +87,7 @@ def _subject(rows: Rows, gpu: Gpu, machines: Machines) -> Subject:
         machine=gpu.name,
         rows=rows,
         measured=measured,
-        labels={"gpu": machines.labels(gpu, rows.texts["gpu"]), "dtype": rows.texts["dtype"]},
+        labels={"gpu": machines.labels(gpu, rows["gpu"]), "dtype": rows["dtype"]},
         ranges={LONG: measured >= _LONG_SECONDS, SHORT: measured < _LONG_SECONDS},
         predict=lambda some, values: gemm_seconds(some, changed(gpu, values)),
         parameters=GEMM_PARAMETERS,

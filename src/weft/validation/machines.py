@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from weft import hardware
 from weft.errors import InputError, UnknownNameError
 from weft.hardware import Gpu, gpu_names
 from weft.library.profiles import Profile, load_library, profile_for
-from weft.validation.data import Rows
+from weft.validation.tables import Rows
 
 
 def _library(name: str) -> Profile:
@@ -21,7 +21,7 @@ def _library(name: str) -> Profile:
     try:
         return load_library(name)
     except InputError:
-        if not _is_gpu(name):
+        if not _knows(hardware.gpu, name):
             raise
         raise InputError(
             f"'{name}' describes a GPU, not a library profile; name it with --gpu (weft calibrate --system "
@@ -29,9 +29,9 @@ def _library(name: str) -> Profile:
         ) from None
 
 
-def _is_gpu(name: str) -> bool:
+def _knows(find: Callable[[str], Gpu], name: str) -> bool:
     try:
-        hardware.gpu(name)
+        find(name)
     except InputError:
         return False
     return True
@@ -48,7 +48,6 @@ class Machines:
     chosen: tuple[Gpu, ...] = ()
     libraries: tuple[Profile, ...] = ()
     files: Mapping[str, str] = field(default_factory=dict)
-    _known: dict[str, Gpu] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(cls, gpus: Sequence[str], libraries: Sequence[str] = ()) -> Machines:
@@ -72,30 +71,24 @@ class Machines:
 
     def find(self, text: str) -> Gpu:
         """The GPU that a row's text means; UnknownNameError if there is none, or it is not among the chosen."""
-        if text not in self._known:
-            self._known[text] = self._find(text)
-        return self._known[text]
-
-    def _find(self, text: str) -> Gpu:
         for gpu in self.chosen:
             if text.lower() in (name.lower() for name in (gpu.name, *gpu.aliases)):
                 return gpu
-        found = hardware.gpu(text)
-        if not self.chosen or found.name in (gpu.name for gpu in self.chosen):
-            return found
-        raise UnknownNameError("GPU", text, [gpu.name for gpu in self.chosen])
+        return self._if_chosen(hardware.gpu(text))
 
-    def of_chosen(self, rows: Rows, column: str) -> Rows:
-        """The rows of chosen GPUs; all rows if none was chosen."""
+    def _if_chosen(self, gpu: Gpu) -> Gpu:
+        names = [one.name for one in self.chosen]
+        if names and gpu.name not in names:
+            raise UnknownNameError("GPU", gpu.name, names)
+        return gpu
+
+    def of_chosen(self, rows: Rows) -> Rows:
+        """The rows of chosen GPUs, and of systems of them; all rows if none was chosen."""
         if not self.chosen:
             return rows
-        names = rows.texts[column]
-        mine = [name for name in np.unique(names).tolist() if self._covers(name)]
-        return rows.take(np.isin(names, mine))
+        column, find = ("gpu", self.find) if "gpu" in rows.columns else ("system", self._of_system)
+        mine = [name for name in np.unique(rows[column]).tolist() if _knows(find, name)]
+        return rows.take(np.isin(rows[column], mine))
 
-    def _covers(self, text: str) -> bool:
-        try:
-            self.find(text)
-        except UnknownNameError:
-            return False
-        return True
+    def _of_system(self, text: str) -> Gpu:
+        return self._if_chosen(hardware.system(text).gpu)

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-import numpy.typing as npt
-
 _LINES_SHOWN = 5
 _VALUES_SHOWN = 3
 
@@ -34,17 +31,9 @@ class Problem:
 
     def to_dict(self) -> dict[str, object]:
         """The problem as plain data for JSON."""
-        return {
-            "file": self.file,
-            "line": self.lines[0] if self.lines else None,
-            "lines": list(self.lines),
-            "rows": len(self.lines),
-            "column": self.column,
-            "value": self.value,
-            "rule": self.rule,
-            "used": self.used,
-            "message": str(self),
-        }
+        lines = {"line": self.lines[0] if self.lines else None, "lines": list(self.lines), "rows": len(self.lines)}
+        told = {name: getattr(self, name) for name in ("column", "value", "rule", "used")}
+        return {"file": self.file, **lines, **told, "message": str(self)}
 
     def _place(self) -> str:
         if not self.lines:
@@ -54,11 +43,8 @@ class Problem:
         return f" line{'s' if len(self.lines) > 1 else ''} {shown}{f' and {more} more' if more > 0 else ''}"
 
     def _fate(self) -> str:
-        if not self.lines:
-            return "; the file is left out"
-        if self.used:
-            return ""
-        return "; the row is left out" if len(self.lines) == 1 else "; these rows are left out"
+        what = "these rows are" if len(self.lines) > 1 else "the row is" if self.lines else "the file is"
+        return "" if self.used else f"; {what} left out"
 
 
 def gathered(problems: Iterable[Problem]) -> list[Problem]:
@@ -72,31 +58,19 @@ def gathered(problems: Iterable[Problem]) -> list[Problem]:
     return sorted(merged, key=lambda problem: (files.index(problem.file), problem.lines[:1]))
 
 
-def consistent(problems: Iterable[Problem]) -> list[Problem]:
-    """The problems without saying that a row counts which another problem leaves out."""
-    problems = list(problems)
-    out = {(problem.file, line) for problem in problems if not problem.used for line in problem.lines}
-    kept = []
-    for problem in problems:
-        lines = tuple(line for line in problem.lines if (problem.file, line) not in out)
-        if not problem.used:
-            kept.append(problem)
-        elif lines:
-            kept.append(replace(problem, lines=lines))
-    return kept
-
-
 def _merged(group: Sequence[Problem]) -> Problem:
-    first = group[0]
     lines = tuple(sorted({line for problem in group for line in problem.lines}))
     values = list(dict.fromkeys(problem.value for problem in group))
     more = f" and {len(values) - _VALUES_SHOWN} more" if len(values) > _VALUES_SHOWN else ""
-    value = "', '".join(values[:_VALUES_SHOWN])
-    return Problem(first.file, lines, first.column, value, first.rule, first.used, more)
+    return replace(group[0], lines=lines, value="', '".join(values[:_VALUES_SHOWN]), more=more)
 
 
-def left_out(problems: Iterable[Problem], lines: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """Which of the rows at `lines` no problem excludes."""
-    bad = [line for problem in problems if not problem.used for line in problem.lines]
-    keep: npt.NDArray[np.bool_] = ~np.isin(lines, np.array(bad, dtype=np.int64))
-    return keep
+def consistent(problems: Sequence[Problem]) -> list[Problem]:
+    """The problems without saying that a row counts which another problem leaves out."""
+    out = {(problem.file, line) for problem in problems if not problem.used for line in problem.lines}
+
+    def counted(problem: Problem) -> Problem:
+        return replace(problem, lines=tuple(line for line in problem.lines if (problem.file, line) not in out))
+
+    kept = (counted(problem) if problem.used else problem for problem in problems)
+    return [problem for problem in kept if problem.lines or not problem.used]

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
+from importlib import resources
 
+from weft.catalog import Quantity, read_leaves, read_toml
 from weft.estimate import Harness
 from weft.library.profiles import Profile
-from weft.library.rigs import known_rigs
+from weft.units import Dimension
 
 _DTYPES = {"half": "fp16", "float": "fp32", "fp16": "fp16", "bf16": "bf16", "int8": "int8", "fp8": "fp8"}
 _OTHERS = {
@@ -18,11 +22,13 @@ _OTHERS = {
     "triton-distributed double_tree": "triton-distributed",
     "sdma": "copy-engine",
 }
+_RATE = Quantity(Dimension.BYTES_PER_SECOND)
+_PATHS: Mapping[str, Quantity | None] = {"version": None, "network.per_gpu": _RATE, "network.per_node": _RATE}
 
 
 @dataclass(frozen=True)
 class Rig:
-    """The library and its version ("" if not said), the data type, who called, and whether the input is the output.
+    """The library and its version ("" if not said), the data type, and who called.
 
     `host` is that of a Harness: "torch" where a framework packs lists of tensors, "profiler" where its kernels
     were timed, which wait for the last rank to begin. `network` holds the rates per GPU and per node that the rig's
@@ -34,7 +40,6 @@ class Rig:
     version: str = ""
     dtype: str = "fp16"
     host: str = ""
-    in_place: bool = False
     network: tuple[float, float] | None = None
     network_from_rows: bool = False
 
@@ -53,18 +58,38 @@ class Rig:
         return self.library in ("nccl", "rccl", "trtllm-custom")
 
 
+@cache
+def known_rigs() -> Mapping[str, Rig]:
+    """What is known of rigs of published rows beyond what they say, by the word that names one in a source.
+
+    Raises ConfigError for a value that breaks a rule.
+    """
+    return {word: _known(word, table) for word, table in read_toml(resources.files(__package__) / "rigs.toml").items()}
+
+
+def _known(word: str, table: Mapping[str, object]) -> Rig:
+    leaves = read_leaves(table, _PATHS, f"rigs.toml: {word}")
+    version = str(leaves["version"].value) if "version" in leaves else ""
+    if "network.per_gpu" not in leaves or "network.per_node" not in leaves:
+        return Rig("", version)
+    each, node = leaves["network.per_gpu"], leaves["network.per_node"]
+    from_rows = "calibrated" in (each.provenance.kind, node.provenance.kind)
+    return Rig("", version, network=(each.value, node.value), network_from_rows=from_rows)
+
+
+@lru_cache(maxsize=4096)
 def rig_of(system: str, notes: str, source: str) -> Rig:
     """What a measured row was run with; where nothing is said, the library's own test."""
     text = f"{source} {notes}".lower()
-    known = next((rig for rig in known_rigs() if rig.word in text), None)
-    return Rig(
+    known = next((rig for word, rig in known_rigs().items() if word in text), Rig(""))
+    version = re.search(r"n?ccl (\d+(?:\.\d+)+)", text)
+    words = re.findall(r"[a-z0-9]+", text)
+    return replace(
+        known,
         library=_library(system, text),
-        version=_version(text) or (known.version if known else ""),
-        dtype=_dtype(text),
+        version=version[1] if version else known.version,
+        dtype=next((dtype for word, dtype in _DTYPES.items() if word in words), "fp16"),
         host=_host(text),
-        in_place="in-place" in text,
-        network=known.network if known else None,
-        network_from_rows=known is not None and known.network_from_rows,
     )
 
 
@@ -74,16 +99,6 @@ def _library(system: str, text: str) -> str:
             return library
     amd = re.search(r"\bmi\d{2,3}|gfx\d|amd|gcd", system.lower())
     return "rccl" if amd or "rccl" in text else "nccl"
-
-
-def _version(text: str) -> str:
-    found = re.search(r"n?ccl (\d+(?:\.\d+)+)", text)
-    return found[1] if found else ""
-
-
-def _dtype(text: str) -> str:
-    words = re.findall(r"[a-z0-9]+", text)
-    return next((dtype for word, dtype in _DTYPES.items() if word in words), "fp16")
 
 
 def _host(text: str) -> str:

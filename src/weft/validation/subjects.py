@@ -1,23 +1,34 @@
-"""What is put to the test: rows of one machine, the model that predicts them, the parameters that may be fitted."""
+"""What is put to the test: rows of one machine, the model that predicts them, and the errors of its predictions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from weft.estimate import Parameter
-from weft.validation.data import Rows
+from weft.validation.tables import FloatArray, IntArray, Rows, positions_by
 
-FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 Progress = Callable[[int, int, str], None]
 """Told how many steps are done, of how many, and which comes next."""
 Predict = Callable[[Rows, Mapping[str, float]], FloatArray]
 """Seconds of each row with some parameters changed, by path [base units]."""
+
+KEYS = ("kind", "gpu", "system", "dtype", "ranks", "collective")
+"""What every group of errors says of itself first; None where it does not apply."""
+_SUMMARY = {
+    "gemm": ("dtype",),
+    "collective": ("library", "collective"),
+    "layer": ("phase", "op"),
+    "overlap": ("system", "collective", "method", "quantity"),
+    "contention": ("quantity",),
+    "ring": ("ranks",),
+}
+_PICTURED = ("gpu", "system", "dtype", "collective", "method")
 
 
 @dataclass(frozen=True)
@@ -34,8 +45,8 @@ class Subject:
     rows: Rows
     measured: FloatArray
     labels: Mapping[str, npt.NDArray[Any]]
-    ranges: Mapping[str, BoolArray]
     predict: Predict
+    ranges: Mapping[str, BoolArray] = field(default_factory=dict)
     parameters: tuple[Parameter, ...] = ()
     start: Mapping[str, float] = field(default_factory=dict)
     vendor: str = "none"
@@ -50,7 +61,7 @@ class Subject:
         """Kind and machine: what tells subjects apart."""
         return f"{self.kind} {self.machine}"
 
-    def take(self, which: BoolArray | npt.NDArray[np.int64]) -> Subject:
+    def take(self, which: BoolArray | IntArray) -> Subject:
         """The subject with some of its rows."""
         return replace(
             self,
@@ -65,14 +76,81 @@ class Subject:
         """The subject with the rows that a fit may learn from."""
         return self if self.teaches is None else self.take(self.teaches)
 
-    def model(self) -> Callable[[Mapping[str, float]], FloatArray]:
-        """The seconds of its rows as a function of the parameters alone."""
-        return lambda values: self.predict(self.rows, values)
-
-    def strata(self) -> list[str]:
-        """The group of each row as one text: what a split or a sample keeps the shares of."""
-        columns = [column.astype(np.str_).tolist() for column in self.labels.values()]
+    def texts(self, *labels: str) -> list[str]:
+        """Some labels of each row, or all, as one text."""
+        columns = [self.labels[name].astype(np.str_).tolist() for name in labels or self.labels]
         return [" ".join(parts) for parts in zip(*columns, strict=True)]
+
+
+@dataclass(frozen=True)
+class Errors:
+    """How far predictions are from measurements: abs(predicted / measured - 1) over some rows; `bias` keeps the sign.
+
+    `geomean_err` is exp(mean abs ln(predicted / measured)) - 1, which weighs half and double alike.
+    """
+
+    rows: int
+    mean_abs_err: float
+    median_abs_err: float
+    p90_abs_err: float
+    bias: float
+    geomean_err: float
+    max_abs_err: float
+
+
+def errors_of(predicted: FloatArray, measured: FloatArray) -> Errors:
+    """The errors of predicted times against measured ones (same unit, same shape, at least one row)."""
+    relative = predicted / measured - 1
+    size = np.abs(relative)
+    return Errors(
+        rows=len(size),
+        mean_abs_err=float(size.mean()),
+        median_abs_err=float(np.median(size)),
+        p90_abs_err=float(np.quantile(size, 0.9)),
+        bias=float(relative.mean()),
+        geomean_err=float(np.expm1(np.abs(np.log(predicted / measured)).mean())),
+        max_abs_err=float(size.max()),
+    )
+
+
+@dataclass(frozen=True)
+class Group:
+    """Rows that belong together, named by `keys` such as kind, gpu, dtype, and their errors."""
+
+    keys: Mapping[str, Any]
+    errors: Errors
+
+    def to_dict(self) -> dict[str, Any]:
+        """Keys and errors in one plain dictionary."""
+        return {**self.keys, **asdict(self.errors)}
+
+
+def grouped(
+    predicted: FloatArray, measured: FloatArray, labels: Mapping[str, Sequence[Any] | npt.NDArray[Any]]
+) -> list[Group]:
+    """The errors of each combination of `labels` that occurs, in the order of the labels."""
+    members = positions_by(zip(*(np.asarray(column).tolist() for column in labels.values()), strict=True))
+    return [
+        Group(dict(zip(labels, key, strict=True)), errors_of(predicted[members[key]], measured[members[key]]))
+        for key in sorted(members, key=lambda key: [(str(type(part)), part) for part in key])
+    ]
+
+
+def worst(predicted: FloatArray, measured: FloatArray, count: int) -> IntArray:
+    """Positions of the `count` rows with the largest ratio either way, worst first."""
+    order: IntArray = np.argsort(-np.abs(np.log(predicted / measured)), kind="stable")
+    return order[:count]
+
+
+@dataclass(frozen=True)
+class Cloud:
+    """Rows that share a picture: predicted and measured [s], and each row's size in the unit of its label."""
+
+    title: str
+    predicted: FloatArray
+    measured: FloatArray
+    size: FloatArray
+    size_label: str
 
 
 @dataclass(frozen=True)
@@ -82,6 +160,65 @@ class Predicted:
     subject: Subject
     seconds: FloatArray
 
+    def take(self, which: BoolArray | IntArray) -> Predicted:
+        """Some of the rows."""
+        return Predicted(self.subject.take(which), self.seconds[which])
+
+    def groups(self) -> list[Group]:
+        """The errors by all labels."""
+        head, tail = dict.fromkeys(KEYS) | {"kind": self.subject.kind}, {"machine": self.subject.machine}
+        return self._grouped(self.subject.labels, head, tail)
+
+    def ranges(self) -> list[Group]:
+        """The errors by all labels within each class of size that has rows."""
+        masks = ((name, mask) for name, mask in self.subject.ranges.items() if mask.any())
+        each = ((name, group) for name, mask in masks for group in self.take(mask).groups())
+        return [Group({**group.keys, "range": name}, group.errors) for name, group in each]
+
+    def summary(self) -> list[Group]:
+        """The errors by the labels that matter most, such as data type or collective."""
+        labels = {name: self.subject.labels[name] for name in _SUMMARY[self.subject.kind]}
+        return self._grouped(labels, {"kind": self.subject.kind, "on": self.subject.machine}, {})
+
+    def _grouped(
+        self, labels: Mapping[str, npt.NDArray[Any]], head: Mapping[str, Any], tail: Mapping[str, Any]
+    ) -> list[Group]:
+        found = grouped(self.seconds, self.subject.measured, labels)
+        return [Group({**head, **group.keys, **tail}, group.errors) for group in found]
+
+    def worst(self, count: int) -> list[dict[str, Any]]:
+        """The rows that are furthest off, as plain data, worst first."""
+        rows = self.subject.rows
+        furthest = worst(self.seconds, self.subject.measured, count)
+        times = zip(self.seconds[furthest].tolist(), self.subject.measured[furthest].tolist(), strict=True)
+        return [
+            {"kind": self.subject.kind, "file": rows.file, "line": line}
+            | {name: _plain(cell) for name, cell in row.items()}
+            | {"predicted_s": ours, "measured_s": theirs, "error": ours / theirs - 1}
+            for line, row, (ours, theirs) in zip(rows.lines(furthest), rows.take(furthest), times, strict=True)
+        ]
+
+    def clouds(self) -> Iterator[Cloud]:
+        """One cloud of points for each data type, collective or method."""
+        subject, measured = self.subject, self.subject.measured
+        if set(subject.labels.get("quantity", np.array(["time"])).tolist()) != {"time"}:
+            return  # ratios: a picture of times would say nothing
+        collective = subject.kind == "collective"
+        told = ("collective",) if collective else tuple(name for name in _PICTURED if name in subject.labels)
+        for title, of in sorted(positions_by(subject.texts(*told)).items()):
+            if collective:
+                name, size, label = f"{subject.machine}, {title}", subject.rows["bytes"][of], "buffer [bytes]"
+            else:
+                name, size, label = title, measured[of] * 1e6, "measured [µs]"
+            yield Cloud(name, self.seconds[of], measured[of], size, label)
+
+
+def _plain(cell: str | float) -> str | float | None:
+    """A cell for JSON: whole numbers as such, None where there is none."""
+    if isinstance(cell, str):
+        return cell
+    return None if np.isnan(cell) else int(cell) if cell.is_integer() else cell
+
 
 def predicted(subject: Subject, values: Mapping[str, float] | None = None) -> Predicted:
     """The subject as the catalog's parameters predict it, or with some of them changed."""
@@ -89,7 +226,5 @@ def predicted(subject: Subject, values: Mapping[str, float] | None = None) -> Pr
 
 
 def joined(parts: Sequence[Predicted]) -> tuple[FloatArray, FloatArray]:
-    """Predicted and measured seconds of several subjects, one after the other."""
-    if not parts:
-        return np.zeros(0), np.zeros(0)
+    """Predicted and measured seconds of several subjects, at least one, one after the other."""
     return np.concatenate([p.seconds for p in parts]), np.concatenate([p.subject.measured for p in parts])

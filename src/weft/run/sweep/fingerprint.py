@@ -1,6 +1,7 @@
 """Which sources decide a task's answer: a digest of them, so that no record outlives the code that made it.
 
-All rooms that a simulation can enter count, with their data; of the rooms above, what the task's own module imports.
+All rooms that a simulation can enter count, with their data; of those that choose what to simulate, what the task's own
+module imports.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from pathlib import Path
 from weft.errors import InputError
 
 PACKAGE = Path(__file__).parents[2]
-ROOMS_ABOVE = ("cli", "view", "studies", "validation", "measure", "search")
-"""Rooms that no simulation enters."""
 SHOWING = ("cli", "view")
-"""Those of them that decide nothing: they show what was found."""
+"""Rooms that only show answers: no task's answer depends on them, though a study holds its page, too."""
+CHOOSING = ("studies", "validation", "search")
+"""Rooms that say what to simulate, and that no simulation enters."""
 LIBRARIES = ("numpy", "numba", "llvmlite", "scipy")
 """What computes beside Weft."""
 
@@ -62,7 +63,7 @@ def _base() -> str:
     digest = hashlib.sha256()
     for source in sorted(PACKAGE.rglob("*")):
         place = source.relative_to(PACKAGE)
-        if source.suffix in (".py", ".toml") and place.parts[0] not in ROOMS_ABOVE:
+        if source.suffix in (".py", ".toml") and place.parts[0] not in (*SHOWING, *CHOOSING):
             digest.update(place.as_posix().encode())
             digest.update(source.read_bytes())
     for name in LIBRARIES:
@@ -72,7 +73,7 @@ def _base() -> str:
 
 
 def _reached(module: Path) -> set[Path]:
-    """A module's file and those that it imports from the rooms above, directly or through others."""
+    """A module's file and those that it imports from the rooms that choose, directly or through others."""
     reached, waiting = set[Path](), [module]
     while waiting:
         source = waiting.pop()
@@ -92,9 +93,9 @@ def _imports(source: Path) -> Iterator[Path]:
 
 
 def _files(modules: list[str]) -> Iterator[Path]:
-    """The files of those modules that stand in rooms above."""
+    """The files of those modules that stand in rooms that choose."""
     for module in modules:
         package, *parts = module.split(".")
-        if package == PACKAGE.name and parts and parts[0] in ROOMS_ABOVE and parts[0] not in SHOWING:
+        if package == PACKAGE.name and parts and parts[0] in CHOOSING:
             place = PACKAGE.joinpath(*parts)
             yield from filter(Path.is_file, (place.with_suffix(".py"), place / "__init__.py"))

@@ -1,8 +1,14 @@
-"""The closed list of what calibration may fit of a GPU's GEMMs: physical, bounded, few."""
+"""The closed list of what calibration may fit: of a GPU's GEMMs, and of a collective library's profile."""
 
 from __future__ import annotations
 
 from weft.estimate.answer import Parameter
+from weft.library.profiles import Profile, values
+from weft.units import Dimension
+
+_NEEDS_ROWS = 4
+_NEEDS_ROWS_OF_LL128 = 2
+"""A library uses LL128 for few sizes; without these rows nothing tells its rate."""
 
 GEMM_PARAMETERS: tuple[Parameter, ...] = (
     *(
@@ -17,13 +23,20 @@ GEMM_PARAMETERS: tuple[Parameter, ...] = (
     Parameter("achieved.gemm_fill", 1e-7, 6e-6, "s", 20, "to begin and end a workgroup"),
     Parameter("achieved.gemm_split", 1e-7, 1e-5, "s", 20, "to add up the parts of a split K"),
     Parameter("achieved.gemm_launch", 2e-7, 1e-5, "s", 20, "from one kernel to the next on the device"),
-    Parameter(
-        "achieved.gemm_host",
-        1e-6,
-        8e-5,
-        "s",
-        20,
-        "from one kernel to the next, issued and awaited by the host",
-    ),
+    Parameter("achieved.gemm_host", 1e-6, 8e-5, "s", 20, "from one kernel to the next, issued and awaited by the host"),
 )
 """What may be fitted of a GPU with measured GEMMs."""
+
+
+def collective_parameters(profile: Profile) -> tuple[Parameter, ...]:
+    """The parameters that a profile holds."""
+    units = {Dimension.SECONDS: "s", Dimension.BYTES: "bytes"}
+    return tuple(
+        Parameter(path, value.low, value.high, units.get(value.rule.dimension, ""), _rows(path), value.about)
+        for path, value in values().items()
+        if path in profile.values
+    )
+
+
+def _rows(path: str) -> int:
+    return _NEEDS_ROWS_OF_LL128 if "ll128" in path else _NEEDS_ROWS

@@ -1,0 +1,378 @@
+"""Tables of measurements in CSV files: the columns of each kind, and one reader that names every wrong row."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import re
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError, create_model
+
+from weft.catalog import broken_rule
+from weft.errors import InputError, nearest
+from weft.validation.problems import Problem
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+Kind = Literal["gemm", "collective", "overlap", "contention", "layer"]
+"""What a file holds measurements of."""
+
+LARGEST_MIB = 256
+"""Size of the largest file that is read [MiB]: some two million rows, a hundred times the public ones."""
+HOW_TO_GET_DATA = (
+    "put measurements (gemm.csv, collectives.csv, ...) into a folder and name it with --data or WEFT_DATA; "
+    "docs/howto/validate.md describes the columns"
+)
+_ALIKE = 0.5  # a file with this share of a kind's columns is meant to be of that kind
+
+
+def _whole(value: float) -> float:
+    if value != int(value):
+        raise broken_rule("this must be a whole number")
+    return value
+
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+"""A finite number above zero: a time [µs, in columns that end in _us, else s], a ratio."""
+Whole = Annotated[Positive, AfterValidator(_whole)]
+"""A number of things, or bytes, as a float."""
+Dtype = Annotated[str, StringConstraints(to_lower=True)]
+"""A data type, told apart by its letters, not by their case."""
+
+
+class Table(BaseModel):
+    """A line of a table, column by column, as read from text.
+
+    A column without a default must be there; its cells may be blank where `None` is allowed, which reads as NaN.
+    Columns beside those declared are not read.
+    """
+
+    model_config = ConfigDict(frozen=True)
+    file: ClassVar[str]
+    """The customary file name."""
+    named: ClassVar[tuple[str, ...]] = ("system",)
+    """Columns of names that Weft must know."""
+    source: str = ""
+    notes: str = ""
+
+    @classmethod
+    def of_header(cls, head: Sequence[str]) -> type[Table]:
+        """The table that a file with this header holds, if it is of this kind."""
+        return cls
+
+    @classmethod
+    def columns(cls, *, needed: bool = True) -> dict[str, type]:
+        """The columns that there must be, or all, each with the type of its cells: `str` or a number."""
+        return {
+            name: str if about.annotation is str else float
+            for name, about in cls.model_fields.items()
+            if about.is_required() or not needed
+        }
+
+
+class Gemms(Table):
+    """C[m,n] = A[m,k] B[k,n] on one GPU."""
+
+    file = "gemm.csv"
+    named = ("gpu",)
+    gpu: str
+    dtype: Dtype
+    m: Whole
+    n: Whole
+    k: Whole
+    time_us: Positive
+
+
+class Collectives(Table):
+    """A collective of so many bytes, of the whole buffer as nccl-tests counts them."""
+
+    file = "collectives.csv"
+    named = ("system", "collective")
+    system: str
+    collective: str
+    ranks: Whole
+    bytes: Whole
+    time_us: Positive
+    protocol: str = ""
+    channels: str = ""
+
+
+class Overlaps(Table):
+    """A GEMM before or after a collective: alone, one after the other, and overlapped."""
+
+    file = "overlap.csv"
+    system: str
+    collective: str
+    pattern: str
+    dtype: Dtype
+    ranks: Whole | None
+    m: Whole | None
+    n: Whole | None
+    k: Whole | None
+    gemm_us: Positive | None
+    comm_us: Positive | None
+    sequential_us: Positive | None
+    overlap_us: Positive | None
+    speedup: Positive | None = None
+
+
+class Contentions(Table):
+    """A loop of GEMMs beside a loop of collectives: each alone, both at once, and until both have ended."""
+
+    file = "contention.csv"
+    named = ("system", "collective")
+    system: str
+    dtype: Dtype
+    collective: str
+    m: Whole
+    n: Whole
+    k: Whole
+    gemms: Whole
+    bytes: Whole
+    collectives: Whole
+    gemm_alone_us: Positive
+    gemm_concurrent_us: Positive
+    collective_alone_us: Positive
+    collective_concurrent_us: Positive
+    makespan_us: Positive
+
+
+class Layers(Table):
+    """An operator of a Transformer layer, with a time [s] for each phase, batch and length that was measured."""
+
+    file = "gpt3_layer_tp4.csv"
+    system: str
+    op: str
+
+    @classmethod
+    def of_header(cls, head: Sequence[str]) -> type[Table]:
+        """With the header's columns of times, such as prefill_bs8_seq2048_s."""
+        times: dict[str, Any] = {name: (Positive, ...) for name in head if _LAYER_TIME.fullmatch(name)}
+        return create_model("MeasuredLayers", __base__=cls, **times)
+
+
+_LAYER_TIME = re.compile(r"(prefill|decode)_bs(\d+)_(?:seq|ctx)(\d+)_s")
+TABLES: Mapping[Kind, type[Table]] = {
+    "gemm": Gemms,
+    "collective": Collectives,
+    "overlap": Overlaps,
+    "contention": Contentions,
+    "layer": Layers,
+}
+"""Every kind of file that can be read."""
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Rows of one file by column: numbers as floats (NaN if blank), texts as they stand; `line` counts from 1."""
+
+    kind: Kind
+    file: str
+    line: IntArray
+    columns: Mapping[str, npt.NDArray[Any]]
+
+    def __len__(self) -> int:
+        return len(self.line)
+
+    def __getitem__(self, column: str) -> npt.NDArray[Any]:
+        return self.columns[column]
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Each row as plain values by column."""
+        columns = [column.tolist() for column in self.columns.values()]
+        return (dict(zip(self.columns, cells, strict=True)) for cells in zip(*columns, strict=True))
+
+    def take(self, which: npt.NDArray[np.bool_] | IntArray) -> Rows:
+        """The rows of a mask, or at some positions."""
+        columns = {name: column[which] for name, column in self.columns.items()}
+        return replace(self, line=self.line[which], columns=columns)
+
+    def lines(self, which: npt.NDArray[np.bool_] | IntArray) -> tuple[int, ...]:
+        """The lines in the file of the rows of a mask, or at some positions."""
+        return tuple(self.line[which].tolist())
+
+    @property
+    def seconds(self) -> FloatArray:
+        """The measured time of each row [s]; for kinds with one time."""
+        return np.asarray(self["time_us"] * 1e-6, dtype=np.float64)
+
+
+def positions_by(keys: Iterable[Hashable]) -> dict[Any, IntArray]:
+    """Where each key stands, in the order in which keys first occur."""
+    members: dict[Any, list[int]] = {}
+    for position, key in enumerate(keys):
+        members.setdefault(key, []).append(position)
+    return {key: np.array(positions, dtype=np.int64) for key, positions in members.items()}
+
+
+def layer_times(rows: Rows) -> Iterator[tuple[str, int, int, FloatArray]]:
+    """Phase, batch, sequence length and measured seconds per operator of each time column of a layer's file."""
+    for name, seconds in rows.columns.items():
+        if match := _LAYER_TIME.fullmatch(name):
+            yield match[1], int(match[2]), int(match[3]), seconds
+
+
+def data_folder(given: str | os.PathLike[str] | None = None) -> Path:
+    """The folder (or file) with measurements: `given`, else WEFT_DATA, else ../shared/data beside the project.
+
+    Raises InputError if there is none.
+    """
+    named = given if given is not None else os.environ.get("WEFT_DATA")
+    if named:
+        if not Path(named).exists():
+            raise InputError(f"the folder of measurements '{named}' does not exist; {HOW_TO_GET_DATA}")
+        return Path(named)
+    beside = Path(__file__).resolve().parents[4] / "shared" / "data"
+    if not beside.is_dir():
+        raise InputError(f"there are no measurements here; {HOW_TO_GET_DATA}")
+    return beside
+
+
+def read_folder(place: Path, kinds: Sequence[Kind] | None = None) -> tuple[list[Rows], list[Problem]]:
+    """Every readable file of a folder (or the one file), and what is wrong with files and cells.
+
+    Files are known by their columns, whatever their names. Raises InputError if nothing can be read.
+    """
+    files = sorted(place.glob("*.csv")) if place.is_dir() else [place]
+    if not files:
+        raise InputError(f"the folder '{place}' has no .csv file; {HOW_TO_GET_DATA}")
+    read = list(map(read_file, files))
+    wanted = [(rows, wrong) for rows, wrong in read if rows is None or not kinds or rows.kind in kinds]
+    found = [rows for rows, _ in wanted if rows is not None]
+    problems = [problem for _, wrong in wanted for problem in wrong]
+    if not found and kinds and len(wanted) < len(read):
+        others = " and ".join(dict.fromkeys(rows.kind for rows, _ in read if rows is not None))
+        needs = "; ".join(f"{kind} rows need the columns {', '.join(TABLES[kind].columns())}" for kind in kinds)
+        raise InputError(f"'{place}' holds {others} rows only; {needs}")
+    if not found:
+        reason = f": {problems[0]}" if problems else ""
+        raise InputError(f"'{place}' holds no measurements that can be used{reason}; {HOW_TO_GET_DATA}")
+    return found, problems
+
+
+class _LeftOut(Exception):
+    """A file cannot be used; its arguments are the Problems."""
+
+
+def _of_file(file: str, rule: str, column: str = "", value: str = "") -> Problem:
+    return Problem(file, (), column, value, rule)
+
+
+def read_file(file: Path) -> tuple[Rows | None, list[Problem]]:
+    """The rows of one file, None if it cannot be used, and what is wrong with it; InputError if it cannot be opened."""
+    try:
+        lines = csv.reader(io.StringIO(_text(file), newline=""))
+        head = [cell.strip() for cell in next(lines, [])]
+        return _rows(*_table_of(head, file.name), head, file.name, lines)
+    except _LeftOut as left_out:
+        return None, list(left_out.args)
+    except csv.Error as error:
+        return None, [_of_file(file.name, f"this is no CSV ({error}); check its quotes, and export it again")]
+
+
+def _text(file: Path) -> str:
+    try:
+        large = file.stat().st_size > LARGEST_MIB << 20
+        content = b"" if large else file.read_bytes()
+        text = content.decode("utf-8-sig")
+    except OSError as error:
+        raise InputError(f"the file '{file}' cannot be read ({error.strerror}); check it and its rights") from None
+    except UnicodeDecodeError:
+        text = "\0"
+    if large:
+        rule = f"this file is larger than {LARGEST_MIB} MiB; split it into files of fewer rows"
+    elif content.startswith((b"\xff\xfe", b"\xfe\xff")):
+        rule = "this is text in UTF-16; export it as CSV in UTF-8"
+    elif "\0" in text:
+        rule = "this is no text in UTF-8; export it as CSV in UTF-8"
+    elif not text.strip():
+        rule = "this file is empty; write a line of column names and rows"
+    else:
+        return text
+    raise _LeftOut(_of_file(file.name, rule))
+
+
+def _table_of(head: Sequence[str], file: str) -> tuple[Kind, type[Table]]:
+    """The kind of a file with this header, and the columns to be read."""
+    if len(head) == 1 and (mark := next((mark for mark in _MARKS if mark in head[0]), "")):
+        rule = f"the cells of this file are parted by {_MARKS[mark]}; export it with commas, and points in numbers"
+        raise _LeftOut(_of_file(file, rule))
+    kind = _kind_of(head, file)
+    if kind is None:
+        files = ", ".join(table.file for table in TABLES.values())
+        rule = f"no kind of measurements has these columns; docs/howto/validate.md says which {files} have"
+        raise _LeftOut(_of_file(file, rule, "columns", ",".join(head)))
+    table = TABLES[kind].of_header(head)
+    twice = [name for name in table.columns(needed=False) if head.count(name) > 1]
+    wrong = [_of_file(file, "this column is there more than once; keep one", "column", name) for name in twice]
+    for name in (name for name in table.columns() if name not in head):
+        hint = "".join(f"; is it '{close}'?" for close in nearest(name, head)[:1])
+        wrong.append(_of_file(file, f"this column is missing{hint}", "column", name))
+    if wrong:
+        raise _LeftOut(*wrong)
+    return kind, table
+
+
+_MARKS = {";": "semicolons", "\t": "tabs", "|": "bars"}
+
+
+def _kind_of(head: Sequence[str], file: str) -> Kind | None:
+    """The kind whose columns a file has; else the one that its name or most of its columns suggest."""
+    if {"system", "op"} <= set(head) and any(map(_LAYER_TIME.fullmatch, head)):
+        return "layer"
+    shares = {
+        kind: len(table.columns().keys() & set(head)) / len(table.columns())
+        for kind, table in TABLES.items()
+        if kind != "layer"
+    }
+    if whole := [kind for kind, share in shares.items() if share == 1]:
+        return max(whole, key=lambda kind: len(TABLES[kind].columns()))
+    if named := [kind for kind in shares if TABLES[kind].file == file]:
+        return named[0]
+    likely = max(shares, key=lambda kind: shares[kind])
+    return likely if shares[likely] > _ALIKE else None
+
+
+def _rows(kind: Kind, table: type[Table], head: Sequence[str], file: str, lines: Any) -> tuple[Rows, list[Problem]]:
+    found: list[Table] = []
+    numbers: list[int] = []
+    problems: list[Problem] = []
+    columns = table.columns(needed=False)
+    for line in lines:
+        cells = [cell.strip() for cell in line]
+        if not any(cells):
+            continue
+        if len(cells) != len(head):
+            rule = f"this row has {len(cells)} cells, but the header has {len(head)}; quote commas inside cells"
+            problems.append(Problem(file, (lines.line_num,), "", "", rule))
+            continue
+        named = {name: cell for name, cell in zip(head, cells, strict=True) if name in columns}
+        try:
+            found.append(table.model_validate({name: cell or _BLANK[columns[name]] for name, cell in named.items()}))
+            numbers.append(lines.line_num)
+        except ValidationError as error:
+            wrong = [(str(each["loc"][0]), _RULES.get(each["type"], each["msg"])) for each in error.errors()]
+            problems += [Problem(file, (lines.line_num,), name, named[name], rule) for name, rule in wrong]
+    if not found and not problems:
+        raise _LeftOut(_of_file(file, "this file has a header only; add rows"))
+    values: dict[str, npt.NDArray[Any]] = {
+        name: np.array([getattr(row, name) for row in found], dtype=of) for name, of in columns.items()
+    }
+    return Rows(kind, file, np.array(numbers, dtype=np.int64), values), problems
+
+
+_BLANK: Mapping[type, str | None] = {str: "", float: None}
+_RULES = {
+    "float_type": "a number is missing here",
+    "float_parsing": "this is no number; write it plainly, like 12.5, without a unit",
+    "finite_number": "this is no finite number",
+    "greater_than": "this must be greater than zero",
+}
+"""What pydantic finds, in words."""
