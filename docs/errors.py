@@ -89,8 +89,8 @@ def bar(demands: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         yield f"\n{silent}."
 
 
-def without_verdict(table: Table, rows: Sequence[Sequence[str]]) -> Table:
-    return replace(table, heads=table.heads[:-1], rows=[row[:-1] for row in rows])
+def without_verdict(table: Table, rows: Sequence[Sequence[Any]]) -> Table:
+    return replace(table, rows=rows).without(["verdict"])
 
 
 def folded(summary: str, table: Table) -> Iterator[str]:
