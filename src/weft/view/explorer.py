@@ -14,9 +14,11 @@ from weft.result.timeline import words_of
 from weft.view import looks
 from weft.view.figure import Figure, alt, areas, spans
 from weft.view.table import Table, microseconds, number, text
+from weft.view.units import held_stretches
 from weft.view.words import us
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 _US = 1e-9
 """Microseconds of a femtosecond."""
 _BINS = 1500
@@ -173,18 +175,10 @@ def _held(run: Timeline, gpu: int, bins: int) -> Table:
     return Table(columns, [list(row) for row in zip(edges[:-1] * _US, edges[1:] * _US, *found, strict=True)])
 
 
-def held_units(units: Any, starts: Any, ends: Any, edges: Floats) -> Floats:
+def held_units(units: Ints, starts: Ints, ends: Ints, edges: Floats) -> Floats:
     """How many units are held between edges [fs], on average: workgroups of one unit at a time count once."""
-    if not len(units):
-        return np.zeros(len(edges) - 1)
-    order = np.lexsort((starts, units))
-    # Units one behind the other on one axis, so that the latest end so far is that of the same unit.
-    apart = units[order].astype(np.float64) * (edges[-1] * 2)
-    begin, over = starts[order] + apart, np.maximum.accumulate(ends[order] + apart)
-    fresh = np.append(True, begin[1:] > over[:-1])
-    first = np.flatnonzero(fresh)
-    from_, to = (begin - apart)[first], (over - apart)[np.append(first[1:], len(order)) - 1]
-    return np.diff(_integral(np.sort(from_), edges) - _integral(np.sort(to), edges)) / np.diff(edges)
+    begin, over = (np.sort(moments).astype(np.float64) for moments in held_stretches(units, starts, ends))
+    return np.diff(_integral(begin, edges) - _integral(over, edges)) / np.diff(edges)
 
 
 def _integral(moments: Floats, edges: Floats) -> Floats:
