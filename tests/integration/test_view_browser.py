@@ -54,6 +54,16 @@ async function use() {
   found.filtered = column(table, 0);
   document.querySelectorAll("details").forEach((one) => { one.open = true; });
   for (const [box, figure] of drawn) if (!figure.view) await draw(box);
+  const wait = document.querySelector("tr[data-at]");
+  if (wait) {
+    wait.click();
+    await pause(500);
+    const [, figure] = [...drawn].find(([, one]) => one.spec.vconcat);
+    const [whole, panel] = ["strip_x", "concat_1_concat_0_x"].map((name) => figure.view.view.scale(name).domain());
+    const at = (key) => [...wait.closest("table").querySelectorAll("th")].findIndex((head) => head.dataset.key === key);
+    const [from, to] = ["start_us", "end_us"].map((key) => +wait.cells[at(key)].dataset.v);
+    found.zoomed = panel[0] <= from && to <= panel[1] && panel[1] - panel[0] <= whole[1] - whole[0];
+  }
   document.getElementById("theme").click();
   for (let at = 0; at < 30 && [...drawn.values()].some((figure) => !figure.view); at++) await pause(100);
   const loaded = performance.getEntriesByType("resource").map((one) => one.name);
@@ -121,6 +131,7 @@ def test_the_page_of_runs_draws_every_figure_on_wide_and_narrow_windows(tmp_path
     answer = weft.compare(split(SubLayer.custom(1024, 1024, 512), 4), "t3-paper")
     found = checked(opened(view.run_report(answer, tmp_path), width))
     assert found["figures"] == 4
+    assert found["zoomed"], "the wait that is clicked is not what the timeline shows"
     assert found["contents"] >= 5
 
 

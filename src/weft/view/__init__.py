@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from weft.view.advice import advice_report
-    from weft.view.corun import channel_owners, corun_report, held_units, strategies, stream_waits
+    from weft.view.corun import corun_report, held_units, strategies, stream_waits
     from weft.view.explorer import timeline
     from weft.view.predictions import collective_report
     from weft.view.run import run_report, speedups, sub_layer_times, traffic_by_cause, waits
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "advice": ("advice_report",),
-    "corun": ("channel_owners", "corun_report", "held_units", "strategies", "stream_waits"),
+    "corun": ("corun_report", "held_units", "strategies", "stream_waits"),
     "explorer": ("timeline",),
     "predictions": ("collective_report",),
     "run": ("run_report", "speedups", "sub_layer_times", "traffic_by_cause", "waits"),
@@ -31,7 +31,6 @@ _HOMES = {
 
 __all__ = [
     "advice_report",
-    "channel_owners",
     "collective_report",
     "corun_report",
     "held_units",

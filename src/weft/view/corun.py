@@ -6,15 +6,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from weft.result import Comparison, CoRun
 from weft.result.corun import LoopTimes
-from weft.result.metrics import owned_bytes
 from weft.result.timeline import REASONS
 from weft.view import looks
-from weft.view.explorer import over_time, timeline, waits_table
-from weft.view.figure import Figure, Lines, areas, grouped_bars, stacked_bars
+from weft.view.explorer import timeline, waits_table
+from weft.view.figure import Figure, Lines, grouped_bars, stacked_bars
 from weft.view.page import Part, Section, simulated_section, write_page
 from weft.view.run import counter_table
 from weft.view.table import Column, Table, microseconds, number, text, times_faster
@@ -33,14 +30,6 @@ _ALGORITHMS = {
     "direct": "all pairs (direct)",
 }
 _PASSED = "What passed, of one GPU [MB = 10^6 bytes; RS: reduce-scatter, AG: all-gather]"
-_OWNED = {
-    (True, False): ("GEMM reads", looks.BLUE),
-    (True, True): ("GEMM writes", looks.SKY),
-    (False, False): ("collective reads", looks.ORANGE),
-    (False, True): ("collective writes", looks.RED),
-}
-"""Whether the GEMMs', and whether writes."""
-_BINS = 600
 
 
 def corun_parts(answer: Comparison) -> list[Table | str]:
@@ -227,7 +216,6 @@ def corun_report(answer: Comparison, out_dir: str | Path) -> Path:
             *(f"{reason[0].upper()}{reason[1:]}." for reason in _refused(answer)),
             Section("What happens when", [timeline(runs), waits_table(runs)]),
             Section("Who held which compute unit", [held_units(each, until) for each in shown]),
-            Section("Whose bytes passed", [channel_owners(each) for each in shown]),
             Section("What workgroups wait for", [stream_waits(each) for each in shown if each.gemm.waits]),
             Section("What passed, of one GPU", [_JOINED, *(traffic_table(each) for each in shown)]),
             Section("What the blocks counted", [_COUNTED, counter_table([each.run for each in shown])]),
@@ -268,21 +256,6 @@ def held_units(answer: CoRun, until: float | None = None) -> Figure:
         for what, loop in (("GEMM", answer.gemm), ("collective", answer.collective))
     )
     return figure.captioned(f"{answer.run.overlap}: {ends}; {percent(answer.share_of_ideal)} of the ideal.")
-
-
-def channel_owners(answer: CoRun) -> Figure:
-    """Whose bytes passed the DRAM of one GPU when [TB/s], below its peak."""
-    run, series = answer.run, answer.run.series
-    assert series is not None  # a simulated run has one
-    per_s = 1 / (series.bin_fs * 1e-15) / 1e9
-    rates = {name: owned_bytes(run, *key) * per_s for key, (name, _) in _OWNED.items()}
-    seen = {name: np.asarray(rate) for name, rate in rates.items() if rate.any()}
-    peak = run.gpu.memory.bandwidth / 1e9
-    return areas(
-        f"Whose bytes passed memory ({run.overlap})", over_time(run, seen, _BINS), time="time_us",
-        looks={name: color for name, color in _OWNED.values() if name in seen}, unit="DRAM traffic [GB/s]",
-        limit=(peak, f"peak {peak:,.0f} GB/s"),
-    ).captioned("What the DRAM of one GPU moved for whom.")  # fmt: skip
 
 
 def stream_waits(answer: CoRun) -> Figure:

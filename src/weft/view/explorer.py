@@ -14,13 +14,16 @@ from weft.result.timeline import words_of
 from weft.view import looks
 from weft.view.figure import Figure, alt, areas, spans
 from weft.view.table import Table, microseconds, number, text
+from weft.view.units import held_stretches
 from weft.view.words import us
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 _US = 1e-9
 """Microseconds of a femtosecond."""
 _BINS = 1500
 """Moments of the panels over time, of all runs together."""
+_MOMENTS = (microseconds("time", "time", 2), microseconds("until", "until", 2))
 _WAITS_SHOWN = 40
 _BUFFERS = {"output": "RS", "received": "RS", "result": "RS result", "gathered": "AG"}
 _DEEDS = {"local": "written here", "remote": "arriving", "sent": "sent by DMA"}
@@ -123,7 +126,7 @@ def _panels(key: str, name: str, run: Timeline, gpu: int, brush: Any, bins: int)
     if run.residency is not None:
         held = _held(run, gpu, bins)
         yield areas(
-            f"{name}: compute units held [units]", held, time="time_us", looks=operator_looks(run), zoom=brush,
+            f"{name}: compute units held [units]", held, looks=operator_looks(run), zoom=brush,
             height=110, limit=(run.residency.units, f"all {run.residency.units}"), name=f"{key}_held",
         )  # fmt: skip
     if run.series is None:
@@ -133,12 +136,12 @@ def _panels(key: str, name: str, run: Timeline, gpu: int, brush: Any, bins: int)
     peak, link = run.gpu.memory.bandwidth / 1e9, run.gpu.link.bandwidth / 1e9
     yield areas(
         f"{name}: DRAM traffic [GB/s]", over_time(run, {head: rates[head] for head in causes}, bins),
-        time="time_us", looks=causes, zoom=brush, limit=(peak, f"peak {peak:,.0f} GB/s"), height=170,
+        looks=causes, zoom=brush, limit=(peak, f"peak {peak:,.0f} GB/s"), height=170,
         name=f"{key}_dram",
     )  # fmt: skip
     sent = run.series.link[gpu] / (run.series.bin_fs * 1e-15) / 1e9
     yield areas(
-        f"{name}: link out [GB/s]", over_time(run, {"link out": sent}, bins), time="time_us",
+        f"{name}: link out [GB/s]", over_time(run, {"link out": sent}, bins),
         looks={"link out": looks.GREEN}, zoom=brush, limit=(link, f"{link:,.0f} GB/s"), height=70, name=f"{key}_link",
     )  # fmt: skip
 
@@ -152,18 +155,10 @@ def over_time(run: Timeline, rates: Mapping[str, Floats], bins: int = _BINS) -> 
     sizes = np.diff(np.append(starts, count))
     width = run.series.bin_fs * _US
     means = [np.round(np.add.reduceat(rate, starts) / sizes, 3) for rate in rates.values()]
-    columns = [microseconds("time", "time", 2), microseconds("time_end", "until", 2)]
+    columns = list(_MOMENTS)
     columns += [number(f"v{at}", head, "GB/s", ",.1f") for at, head in enumerate(rates)]
     rows = zip(starts * width, (starts + sizes) * width, *means, strict=True)
-    return Table(
-        [_keyed(columns[0], "time_us"), _keyed(columns[1], "time_us_end"), *columns[2:]], [list(r) for r in rows]
-    )
-
-
-def _keyed(column: Any, key: str) -> Any:
-    from dataclasses import replace
-
-    return replace(column, key=key)
+    return Table(columns, [list(row) for row in rows])
 
 
 def _held(run: Timeline, gpu: int, bins: int) -> Table:
@@ -171,7 +166,7 @@ def _held(run: Timeline, gpu: int, bins: int) -> Table:
     assert run.residency is not None
     whole = run.seconds * 1e15
     edges = np.linspace(0, whole, bins + 1)
-    columns = [_keyed(microseconds("t", "time", 2), "time_us"), _keyed(microseconds("t", "until", 2), "time_us_end")]
+    columns = list(_MOMENTS)
     found = []
     for at, operator in enumerate(dict.fromkeys(span.operator for span in run.spans)):
         kernels = [span.kernel for span in run.spans if span.operator == operator]
@@ -180,18 +175,10 @@ def _held(run: Timeline, gpu: int, bins: int) -> Table:
     return Table(columns, [list(row) for row in zip(edges[:-1] * _US, edges[1:] * _US, *found, strict=True)])
 
 
-def held_units(units: Any, starts: Any, ends: Any, edges: Floats) -> Floats:
+def held_units(units: Ints, starts: Ints, ends: Ints, edges: Floats) -> Floats:
     """How many units are held between edges [fs], on average: workgroups of one unit at a time count once."""
-    if not len(units):
-        return np.zeros(len(edges) - 1)
-    order = np.lexsort((starts, units))
-    # Units one behind the other on one axis, so that the latest end so far is that of the same unit.
-    apart = units[order].astype(np.float64) * (edges[-1] * 2)
-    begin, over = starts[order] + apart, np.maximum.accumulate(ends[order] + apart)
-    fresh = np.append(True, begin[1:] > over[:-1])
-    first = np.flatnonzero(fresh)
-    from_, to = (begin - apart)[first], (over - apart)[np.append(first[1:], len(order)) - 1]
-    return np.diff(_integral(np.sort(from_), edges) - _integral(np.sort(to), edges)) / np.diff(edges)
+    begin, over = (np.sort(moments).astype(np.float64) for moments in held_stretches(units, starts, ends))
+    return np.diff(_integral(begin, edges) - _integral(over, edges)) / np.diff(edges)
 
 
 def _integral(moments: Floats, edges: Floats) -> Floats:

@@ -232,46 +232,29 @@ def spans(
 
 
 def areas(
-    title: str, table: Table, *, time: str, looks: Looks, height: int = 190, stacked: bool = True,
-    limit: tuple[float, str] | None = None, unit: str = "", zoom: Any = None, name: str = "series",
-) -> Figure:  # fmt: skip
-    """Columns of a table over time as steps, stacked or as lines; `limit` is a dashed line with its name.
+    title: str, table: Table, *, looks: Looks, limit: tuple[float, str], height: int, zoom: Any, name: str
+) -> Figure:
+    """Columns of a table from "time_us" until "until_us" as stacked steps, below a dashed line with its name.
 
-    The columns are those whose heads `looks` colours. `zoom` is a selection on another chart that this one follows;
-    then every chart has a `name` of its own.
+    The columns are those whose heads `looks` colours. `zoom` is a selection on another chart that this one follows,
+    `name` tells it apart from others that do.
     """
     columns = [column for column in table.columns if column.head in looks]
-    heads = [column.head for column in columns]
-    follow = alt.Scale(domain=zoom) if zoom is not None else alt.Undefined
-    x = alt.X(f"{time}:Q", title=_title(table, time) if zoom is None else None, scale=follow)
-    switch = _switch("what", name)
-    folded = alt.Chart(alt.NamedData(name)).transform_fold([c.key for c in columns], as_=["key", "value"])
-    keys = [column.key for column in columns]
-    named = folded.transform_calculate(what=f"{heads}[indexof({keys}, datum.key)]", rank=f"indexof({keys}, datum.key)")
-    legend = alt.Undefined if len(heads) > 1 else None
-    color = alt.Color("what:N", scale=alt.Scale(domain=heads, range=[looks[h] for h in heads]), legend=legend)
-    top = alt.Undefined if limit is None else alt.Scale(domainMax=(1 + 20 / height) * limit[0], nice=False)
-    y = alt.Y("value:Q", title=unit or None, stack="zero" if stacked else False, scale=top)
-    mark = named.mark_area(interpolate="step-after", clip=True) if stacked else named.mark_line(
-        interpolate="step-after", clip=True, strokeWidth=1.5
-    )  # fmt: skip
-    first = alt.Order("rank:Q") if stacked else alt.Undefined
-    drawn = mark.encode(x, y, color, _faded(switch), first).add_params(
-        *([switch] if zoom is not None else [switch, _zoom()])
-    )
+    heads, keys = [column.head for column in columns], [column.key for column in columns]
+    x = alt.X("time_us:Q", title=None, scale=alt.Scale(domain=zoom))
+    y = alt.Y("value:Q", title=None, stack="zero", scale=alt.Scale(domainMax=(1 + 20 / height) * limit[0], nice=False))
+    scale, legend = alt.Scale(domain=heads, range=[looks[h] for h in heads]), {} if len(heads) > 1 else {"legend": None}
+    switch, chart, place = _switch("what", name), alt.Chart(alt.NamedData(name)), f"indexof({keys}, datum.key)"
+    folded = chart.transform_fold(keys, as_=["key", "value"]).transform_calculate(what=f"{heads}[{place}]", rank=place)
+    drawn = folded.mark_area(interpolate="step-after", clip=True).encode(
+        x, y, alt.Color("what:N", scale=scale, **legend), _faded(switch), alt.Order("rank:Q")
+    ).add_params(switch)  # fmt: skip
     # What is under the pointer: a bar per moment as high as the panel, seen only by the tooltip.
-    moments = alt.Chart(alt.NamedData(name)).mark_bar(opacity=0, clip=True, binSpacing=0).encode(
-        x, alt.X2(f"{time}_end"), tooltip=_tips(table.without([f"{time}_end"]))
-    )  # fmt: skip
-    layers = [drawn, moments]
-    if limit is not None:
-        value, words = limit
-        layers.append(_mark().mark_rule(strokeDash=[5, 3]).encode(alt.Y(datum=value)))
-        layers.append(
-            _mark().mark_text(align="right", baseline="bottom", dy=-1, text=words).encode(
-                alt.Y(datum=value), x=alt.value("width")
-            )
-        )  # fmt: skip
+    moments = chart.mark_bar(opacity=0, clip=True, binSpacing=0).encode(x, alt.X2("until_us"), tooltip=_tips(table))
+    value, words = limit
+    line = _mark().mark_rule(strokeDash=[5, 3]).encode(alt.Y(datum=value))
+    named = _mark().mark_text(align="right", baseline="bottom", dy=-1, text=words)
+    layers = [drawn, moments, line, named.encode(alt.Y(datum=value), x=alt.value("width"))]
     return Figure(title, _layers(layers, height), {name: table})
 
 

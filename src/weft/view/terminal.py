@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Literal
 
+import click
+
 from weft.view.table import Column, Table, text
 
 if TYPE_CHECKING:
@@ -52,16 +54,9 @@ def print_parts(parts: Iterable[Table | str]) -> None:
     """Print tables, and sentences on a line each."""
     for part in parts:
         if isinstance(part, str):
-            print_line(part)
+            click.echo(part)
         else:
             print_table(part)
-
-
-def print_line(line: str) -> None:
-    """Print a sentence as it is, however long."""
-    import click
-
-    click.echo(line)
 
 
 def _plain(words: str) -> str:

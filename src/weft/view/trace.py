@@ -21,6 +21,7 @@ from weft.files import check_writable, write_atomically
 from weft.graph import Collective, Gemm, Node
 from weft.result import Residency, Span, Timeline
 from weft.result.metrics import owned_bytes
+from weft.view.units import held_stretches
 
 Event = dict[str, Any]
 Floats = npt.NDArray[np.float64]
@@ -306,26 +307,12 @@ def unit_groups(units: int, parts: int) -> dict[str, tuple[int, int]]:
     return {f"CUs {low} to {high - 1}": (low, high) for low, high in groups}
 
 
-def _steps(
-    units: Ints,
-    starts: Ints,
-    ends: Ints,
-    low: int,
-    high: int,
-) -> tuple[Ints, Ints]:
+def _steps(units: Ints, starts: Ints, ends: Ints, low: int, high: int) -> tuple[Ints, Ints]:
     """When the number of held units of a group changes [fs], and what it is from then on."""
-    moments: list[Ints] = [np.zeros(0, dtype=np.int64)]
-    steps: list[Ints] = [np.zeros(0, dtype=np.int64)]
-    for unit in range(low, high):
-        mine = units == unit
-        begin, over = np.sort(starts[mine]), np.sort(ends[mine])
-        # Workgroups of one unit that overlap or touch count once.
-        fresh = np.append(True, begin[1:] > over[:-1]) if len(begin) else np.zeros(0, dtype=bool)
-        last = np.append(fresh[1:], True) if len(begin) else fresh
-        moments += [begin[fresh], over[last]]
-        steps += [np.ones(fresh.sum(), dtype=np.int64), -np.ones(last.sum(), dtype=np.int64)]
-    times, where = np.unique(np.concatenate(moments), return_inverse=True)
-    change = np.bincount(where, weights=np.concatenate(steps), minlength=len(times))
+    mine = (units >= low) & (units < high)
+    begin, over = held_stretches(units[mine], starts[mine], ends[mine])
+    times, where = np.unique(np.append(begin, over), return_inverse=True)
+    change = np.bincount(where, weights=np.repeat([1, -1], len(begin)), minlength=len(times))
     return times, np.cumsum(change).astype(np.int64)
 
 

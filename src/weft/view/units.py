@@ -20,6 +20,7 @@ LINES = 4
 """Lines of the map that a unit's workgroups share at most."""
 _MOST_LINES = 640
 Map = npt.NDArray[np.uint8]
+Ints = npt.NDArray[np.int64]
 Span = tuple[int, int, int, int]
 
 
@@ -133,3 +134,14 @@ def _shared(image: Map) -> Map:
     lines = min(places, LINES, max(1, _MOST_LINES // image.shape[0]))
     rows = (np.arange(lines)[None, :, None] * np.maximum(taken, 1)[:, None, :]) // lines
     return np.take_along_axis(dense, rows, axis=1)
+
+
+def held_stretches(units: Ints, starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
+    """Begin and end [fs] of every stretch in which a unit is held: workgroups of one that overlap or touch are one."""
+    order = np.lexsort((starts, units))
+    # Units one behind the other on one axis, so that the latest end so far is that of the same unit.
+    apart = units[order] * (int(ends.max(initial=0)) + 1)
+    begin, over = starts[order] + apart, np.maximum.accumulate(ends[order] + apart)
+    fresh = np.flatnonzero(np.append(True, begin[1:] > over[:-1])) if len(order) else order
+    last = np.append(fresh[1:], len(order)).astype(np.int64) - 1 if len(order) else order
+    return (begin - apart)[fresh], (over - apart)[last]

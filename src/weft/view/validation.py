@@ -73,7 +73,8 @@ def validation_report(findings: Findings, out_dir: str | Path, lines: Sequence[M
     """Write `report.html` on a validation to a folder and return its path; OutputError if that fails.
 
     `lines` are the demands on the models, with what was reached. The pictures are also written by themselves, like
-    gemm-predicted.png and gemm-error.png: as pixels, which give no measured row away.
+    gemm-predicted.png and gemm-error.png: as pixels, which give no measured row away. The page holds the rows
+    that it draws.
     """
     data = findings.to_dict()
     pictures = {kind: list(figures(kind, clouds)) for kind, clouds in findings.clouds().items()}

@@ -71,6 +71,8 @@ function fitted(figure, width) {
   spec.config.legend.labelLimit = Math.max(150, width - 60);
   spec.config.axisX = { tickCount: Math.max(3, Math.round(width / 85)) };
   spec.config.axisY.labelLimit = Math.round(width * (small ? 0.34 : 0.25));
+  const beside = spec.layer?.some(({ mark }) => mark?.type === "text" && mark.align === "left" && !mark.clip && !mark.angle);
+  if (beside) spec.padding = { left: 5, top: 5, bottom: 5, right: 48 }; // room for what stands behind the longest bar
   if (spec.vconcat) {
     Object.assign(spec.config.axisY, { minExtent: side, maxExtent: side, labelLimit: side - 8 });
     const inner = Math.max(120, width - side - 34);
