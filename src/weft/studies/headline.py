@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 
 from weft import hardware
+from weft.errors import UnknownNameError
 from weft.files import write_json
 from weft.hardware import Gpu
 from weft.lower.machine import default_request_bytes
@@ -250,9 +251,9 @@ class PaperStudy(ABC):
         return ""
 
     @property
-    @abstractmethod
     def notes(self) -> tuple[str, ...]:
-        """What must be known to read the figures."""
+        """What must be known to read the figures: why nothing published stands beside them, if so."""
+        return () if self.unlike is None else (self.unlike,)
 
     @property
     def links(self) -> tuple[str, ...]:
@@ -268,7 +269,10 @@ class PaperStudy(ABC):
         claims = self.DECLARED.claims
         made = []
         for figure in self.figures():
-            claim = claims.get(figure.id) or replace(claims[figure.like], id=figure.id)
+            like = figure.id if figure.id in claims else figure.like
+            if like not in claims:
+                raise UnknownNameError(f"claim of the study {self.DECLARED.name}", like or figure.id, claims)
+            claim = replace(claims[like], id=figure.id)
             if not claim.what:
                 claim = replace(claim, what=claims[figure.like].what)
             made.append(claim.row(figure, self.comparable or figure.always))

@@ -1,0 +1,44 @@
+"""What every study keeps to: a command, sentences that it can tell, a page that explains it, a place for figures."""
+
+import shlex
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from weft.cli.study import study as command
+from weft.studies import STUDIES
+from weft.studies import study as find
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+every = pytest.mark.parametrize("name", STUDIES)
+
+
+@every
+def test_the_command_tells_its_name_options_and_examples(name):
+    told = CliRunner().invoke(command, [name, "--help"])
+    assert told.exit_code == 0, told.output
+    assert "--json" in told.output
+    for example in find(name).DECLARED.examples:
+        assert shlex.split(example)[:3] == ["weft", "study", name]
+
+
+@every
+def test_it_declares_its_name_and_what_its_page_says_first(name):
+    declared = find(name).DECLARED
+    assert declared.name == name
+    assert set(declared.summary) <= set(declared.claims), "a sentence of a claim that is not declared is left out"
+
+
+@every
+def test_a_page_of_the_documentation_explains_it(name):
+    _, page = find(name).DECLARED.explained
+    assert (DOCS / "explanation" / f"{page}.md").is_file()
+
+
+@every
+def test_its_figures_have_a_place_in_the_deviations(name):
+    mark = f"<!--- figures of {name}: made by `make figures` -->"
+    after = (DOCS / "deviations.md").read_text(encoding="utf-8").partition(mark)[2]
+    assert "<!--- end of figures -->" in after, f"docs/deviations.md lacks {mark} and <!--- end of figures -->"
