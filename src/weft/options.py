@@ -26,7 +26,7 @@ class RunOptions:
     larger ones faster; None: as suits graph and GPU). `event_budget` ends a run that takes more events. `arbiter`
     replaces the memory arbitration that the overlap brings: a policy, or the name of a built-in one.
     `progress(events, now_fs, end_fs)` is called about every million events, with the time that the run has reached
-    and when closed forms expect its end [fs] (0: they cannot).
+    [fs] and a function that answers when closed forms expect its end [fs] (0: they cannot).
 
     Raises UnknownNameError for an unknown clock or mode, InputError for a size or a budget that cannot be.
     """
@@ -36,7 +36,7 @@ class RunOptions:
     mode: Mode = "auto"
     event_budget: int | None = None
     arbiter: ArbiterPolicy | str | None = None
-    progress: Callable[[int, int, int], None] | None = None
+    progress: Callable[[int, int, Callable[[], int]], None] | None = None
 
     def __post_init__(self) -> None:
         check_name("clock", self.clock, get_args(Clock))

@@ -11,8 +11,10 @@ import click
 
 Progress = Callable[[int, int, str], None]
 """Told how many steps are done, of how many, and which comes next."""
-Watch = Callable[[int, int, int], None]
-"""Told the events of a simulation, the time that it has reached and when it should end [fs] (0: unknown)."""
+Watch = Callable[[int, int, Callable[[], int]], None]
+"""Told the events of a simulation, the time that it has reached [fs] and what answers when it should end [fs]."""
+SOON_S = 0.2
+"""On a terminal the line changes so often [s]."""
 QUIET_S = 10.0
 """Where lines stay, one is written so long after the last, and when all steps are done [s]."""
 
@@ -61,7 +63,7 @@ def simulation_status() -> Iterator[Watch]:
         yield _Simulation(lambda text: click.echo(text, err=True), every_s=QUIET_S)
         return
     with console.status("simulating") as line:
-        yield _Simulation(line.update, every_s=0.0)
+        yield _Simulation(line.update, every_s=SOON_S)
 
 
 class _Simulation:
@@ -72,7 +74,7 @@ class _Simulation:
         self._run, self._reached = 0, 0
         self._begin = self._last = time.monotonic()
 
-    def __call__(self, events: int, now_fs: int, end_fs: int) -> None:
+    def __call__(self, events: int, now_fs: int, end_fs: Callable[[], int]) -> None:
         now = time.monotonic()
         if self._run == 0 or now_fs < self._reached:
             self._run, self._begin = self._run + 1, now
@@ -80,7 +82,7 @@ class _Simulation:
         if now - self._last >= self._every_s:
             self._last = now
             self._say(
-                f"simulating, run {self._run}: {self._share(now_fs, end_fs, now)}{events / 1e6:.0f} million events"
+                f"simulating, run {self._run}: {self._share(now_fs, end_fs(), now)}{events / 1e6:.0f} million events"
             )
 
     def _share(self, now_fs: int, end_fs: int, now: float) -> str:

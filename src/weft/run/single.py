@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 from weft import hardware
@@ -207,14 +208,18 @@ def execute(graph: Graph, system: System, options: RunOptions, overlap: str = ""
 
 
 def _watch(graph: Graph, system: System, options: RunOptions) -> Callable[[int, int], None] | None:
-    """The progress of the options, told when closed forms expect the end of this run."""
+    """The progress of the options, which may ask when closed forms expect the end of this run."""
     progress = options.progress
     if progress is None:
         return None
-    try:
-        end_fs = to_fs(float(estimate(graph, system, RunOptions(clock=options.clock)).seconds))
-    except InputError:
-        end_fs = 0
+
+    @cache
+    def end_fs() -> int:
+        try:
+            return to_fs(float(estimate(graph, system, RunOptions(clock=options.clock)).seconds))
+        except InputError:
+            return 0
+
     return lambda events, now_fs: progress(events, now_fs, end_fs)
 
 
