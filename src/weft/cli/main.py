@@ -8,7 +8,7 @@ import re
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 import click
 
@@ -66,10 +66,10 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         interrupt.told.set()
         _leave(interrupt.SENTENCE, interrupt.EXIT_INTERRUPTED)
     except BrokenPipeError:
-        _drop_output()  # whoever read it has seen enough, as `head` has
+        _drop(sys.stdout)  # whoever read it has seen enough, as `head` has
         sys.exit(EXIT_BROKEN_PIPE)
     except OSError as error:
-        _drop_output()
+        _drop(sys.stdout)
         _leave(_system_sentence(error), EXIT_BAD_INPUT)
     except MemoryError:
         _leave("the memory of this computer does not suffice; give smaller sizes, or fewer at once", EXIT_BAD_INPUT)
@@ -89,10 +89,10 @@ def _steady_streams() -> None:
             stream.reconfigure(errors="replace")
 
 
-def _drop_output() -> None:
-    """Throw away what standard output still holds: Python would try to write it once more."""
+def _drop(stream: TextIO) -> None:
+    """Throw away what a stream still holds; Python would try to write it once more, and end as it likes."""
     with suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _system_sentence(error: OSError) -> str:
@@ -112,6 +112,8 @@ def _leave(sentence: str, status: int) -> NoReturn:
     with suppress(OSError):  # where standard error is full, the exit status has to do
         sys.stdout.flush()
     shortened = re.sub(r"\S{200,}", lambda found: f"{found[0][:100]}... ({len(found[0])} characters)", sentence)
-    with suppress(OSError):
+    try:
         click.echo(f"weft: {shortened}", err=True)
+    except OSError:
+        _drop(sys.stderr)
     sys.exit(status)
