@@ -26,7 +26,7 @@ def by_engine(sent: list[tuple[int, int]], machine) -> tuple[list[int], list[int
     left, arrived = [0] * len(sent), [0] * len(sent)
     for time, kind, index in steps(m):
         if kind == y.EV_LINK:
-            left[numbers[int(m.link_run[0, y.LINK_HEAD])]] = time
+            left[numbers[int(m.link_run[0, y.LINK_SENT])]] = time
         elif kind == y.EV_ARRIVE:
             arrived[numbers[index]] = time
     assert m.link_run[0, y.LINK_BYTES] == sum(bytes_ for _, bytes_ in sent)

@@ -192,11 +192,13 @@ class LinkBench:
             link=wired.link,
             route=wired.route,
             link_run=np.zeros((len(wired.link), y.LINK_RUN_COLUMNS), dtype=np.int64),
+            sender=np.full((len(wired.link), 1, y.SENDER_COLUMNS), y.NONE, dtype=np.int64),
+            shape=np.ones(y.SIZE_COLUMNS, dtype=np.int64),
             link_series=np.zeros((fabric.gpus, SERIES_BINS), dtype=np.int64),
         )
         self.machine.clock[y.CLOCK_BIN] = 1000 * BIN
         link_free_list(self.machine.request, y.REQ_NEXT, 0)
-        self.machine.link_run[:, y.LINK_HEAD] = self.machine.link_run[:, y.LINK_TAIL] = y.NONE
+        self.machine.link_run[:, [y.LINK_SENT, y.LINK_FIRST, y.LINK_LAST]] = y.NONE
 
     def route(self, source: int, target: int, direct: bool = True) -> tuple[int, int, bool]:
         """The key of a route."""

@@ -47,6 +47,13 @@ def _fits(m: Machine, u: int, g: int, k: int) -> bool:
     )
 
 
+@spliced
+def _may_begin(m: Machine, g: int, k: int) -> bool:
+    """Whether a workgroup of kernel `k` may be dispatched: in a kernel of stages, all of the stage before have ended."""
+    stage, run = m.kernel[g, k, y.KERNEL_STAGE], m.kernel_run[g, k]
+    return stage == 0 or run[y.RUN_PLACED] < (run[y.RUN_FINISHED] // stage + 1) * stage  # type: ignore[no-any-return]
+
+
 @block
 def first_unit(m: Machine, g: int, part: int) -> int:
     """The first compute unit of a partition, within its GPU: unit u lies in partition u * partitions // units."""
@@ -144,7 +151,7 @@ def _refuse(m: Machine, g: int, part: int, c: int) -> None:
                 m.unit[g * m.shape[y.SIZE_CUS] + u, y.UNIT_HELD] = m.clock[y.CLOCK_TICKET]
 
 
-@spliced
+@shared
 def dispatch(m: Machine, g: int, now: int) -> None:
     """Place workgroups in every partition until no kernel has one that fits."""
     for part in range(m.shape[y.SIZE_PARTITIONS]):
@@ -160,7 +167,7 @@ def dispatch_in(m: Machine, g: int, part: int, now: int) -> None:
         if c == y.NONE:
             return
         k = m.ready[g, part, c, y.READY_FIRST]
-        u = _emptiest_unit(m, g, part, k)
+        u = _emptiest_unit(m, g, part, k) if _may_begin(m, g, k) else y.NONE
         if u == y.NONE:
             _refuse(m, g, part, c)
             continue
@@ -215,7 +222,10 @@ def retire(m: Machine, w: int, now: int) -> None:
         m.kernel_run[g, k, y.RUN_WRITE_BACKS] = writes
         if writes == 0:
             end_kernel(m, g, k, now)
-    dispatch_in(m, g, m.unit[u, y.UNIT_PARTITION], now)
+    if m.kernel[g, k, y.KERNEL_STAGE] > 0 and m.kernel_run[g, k, y.RUN_FINISHED] % m.kernel[g, k, y.KERNEL_STAGE] == 0:
+        dispatch(m, g, now)
+    else:
+        dispatch_in(m, g, m.unit[u, y.UNIT_PARTITION], now)
 
 
 @shared

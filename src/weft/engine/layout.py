@@ -30,14 +30,15 @@ def _columns(count: int) -> Iterator[int]:
     GPU_TRACKER_SETS, GPU_TRACKER_WAYS, GPU_SPILL_BYTES, GPU_THRESHOLD_HIGH,
     GPU_THRESHOLD_MEDIUM, GPU_THRESHOLD_LOW, GPU_INTENSITY_HIGH, GPU_INTENSITY_MEDIUM, GPU_INTENSITY_LOW,
     GPU_STARVATION, GPU_START, GPU_PEAK64, GPU_LAUNCH, GPU_STRICT, GPU_DMA_RATE64, GPU_SIDE64, GPU_SIDE_LATENCY,
-    GPU_SIDE_DIRTY, GPU_T_PATH, GPU_PATH_SLACK, GPU_COLUMNS,
-) = _columns(49)  # fmt: skip
+    GPU_SIDE_DIRTY, GPU_T_PATH, GPU_PATH_SLACK, GPU_POSTED, GPU_COLUMNS,
+) = _columns(50)  # fmt: skip
 # GPU_INTENSITY_* are per mille of the peak DRAM bandwidth; GPU_THRESHOLD_* are bytes of queue; GPU_PEAK64 is the
 # whole memory's femtoseconds per 64 bytes. GPU_DMA_RATE64: what one engine takes for its own part (0: nothing).
 # GPU_STRICT: workgroups of a later kernel wait until the earlier ones are placed. GPU_SIDE64 is one slice of the
 # memory-side cache, GPU_SIDE_LATENCY what a hit there adds to the way through the cache, GPU_SIDE_DIRTY how
 # many of its lines in a thousand hold at the start what earlier work wrote. GPU_T_PATH: what a burst takes on the
-# path from a channel to the rest of the chip; it may lag by GPU_PATH_SLACK behind.
+# path from a channel to the rest of the chip; it may lag by GPU_PATH_SLACK behind. GPU_POSTED: a store to a peer is
+# complete when it has left its compute unit, not when the link has sent it.
 
 # shape[:] — sizes shared by all GPUs.
 (
@@ -56,15 +57,16 @@ def _columns(count: int) -> Iterator[int]:
     KERNEL_WORKGROUPS, KERNEL_FIRST_WORK, KERNEL_FIRST_PHASE, KERNEL_PHASES, KERNEL_THREADS, KERNEL_REGISTERS,
     KERNEL_LDS, KERNEL_PRIORITY, KERNEL_PREDECESSORS, KERNEL_FIRST_SUCCESSOR, KERNEL_SUCCESSORS,
     KERNEL_AFTER_COUNTER, KERNEL_AFTER_VALUE, KERNEL_LAUNCH, KERNEL_RELEASE, KERNEL_MONITOR, KERNEL_FIRST_COPY,
-    KERNEL_COPIES, KERNEL_COMPLETION, KERNEL_CLASS, KERNEL_COLUMNS,
-) = _columns(21)  # fmt: skip
+    KERNEL_COPIES, KERNEL_COMPLETION, KERNEL_CLASS, KERNEL_STAGE, KERNEL_COLUMNS,
+) = _columns(22)  # fmt: skip
 # KERNEL_PHASES: phases of one script; a kernel may have several, one behind the other, and each workgroup runs its
 # own. KERNEL_PREDECESSORS: kernels that must have ended, and KERNEL_AFTER_COUNTER, KERNEL_AFTER_VALUE the counter and
 # what it must have reached (NONE: no counter). KERNEL_SUCCESSORS: kernels that wait for this one to end, in the rows
 # of successor[:] from KERNEL_FIRST_SUCCESSOR on. KERNEL_RELEASE: write dirty lines back and drop all lines when it
 # ends; KERNEL_MONITOR: its first stage's memory intensity sets the arbiter's threshold; KERNEL_COPIES:
 # DMA commands that its launch triggers, from the tile row KERNEL_FIRST_COPY on; KERNEL_COMPLETION: from the departure
-# of their last byte to the kernel's end.
+# of their last byte to the kernel's end. KERNEL_STAGE: workgroups that are dispatched together, when all of the stage
+# before have ended (0: each as soon as it fits).
 
 # phase[g, p, :] — one pipelined loop of a workgroup script.
 (
@@ -153,7 +155,7 @@ CAUSE_EARLIER = OPERATOR_EARLIER * KINDS + WRITE
 # its last byte is where its head is. REQ_FILLS: the line of the memory-side cache that a read fills,
 # or NONE. REQ_FROM: who serves it, the DRAM or that cache.
 COMPUTE_STREAM, COMMUNICATION_STREAM = range(2)
-OWNER_NOBODY, OWNER_LINE, OWNER_SLOT, OWNER_ENGINE, OWNER_RELEASE, OWNER_REMOTE = range(6)
+OWNER_NOBODY, OWNER_LINE, OWNER_SLOT, OWNER_ENGINE, OWNER_RELEASE, OWNER_REMOTE, OWNER_POSTED = range(7)
 
 # channel[c, :] — c counts over all GPUs.
 (
@@ -167,9 +169,14 @@ OWNER_NOBODY, OWNER_LINE, OWNER_SLOT, OWNER_ENGINE, OWNER_RELEASE, OWNER_REMOTE 
 # bank[b, :] — b counts over all channels.
 BANK_ROW, BANK_READY, BANK_PRECHARGE, BANK_ACTIVATED, BANK_COLUMNS = _columns(5)
 
-# link_run[k, :] — the messages that begin with a link wait in a queue; those that come over others take their turn as
-# their heads arrive.
-LINK_HEAD, LINK_TAIL, LINK_COUNT, LINK_BUSY_UNTIL, LINK_BYTES, LINK_BUSY, LINK_RUN_COLUMNS = _columns(7)
+# link_run[k, :] — messages that begin with a link wait in a queue of their sender, a DMA engine or a compute unit of its
+# GPU; the link serves senders round robin, a message each. LINK_SENT: the message that occupies the link (NONE: free);
+# LINK_FIRST, LINK_LAST: the list of senders with messages. Messages that come over other links take their turn as their
+# heads arrive.
+LINK_SENT, LINK_FIRST, LINK_LAST, LINK_COUNT, LINK_BUSY_UNTIL, LINK_BYTES, LINK_BUSY, LINK_RUN_COLUMNS = _columns(8)
+
+# sender[k, s, :] — the queue of a sender at link k: engines first, then compute units. SENDER_NEXT: the next in turn.
+SENDER_FIRST, SENDER_LAST, SENDER_NEXT, SENDER_COLUMNS = _columns(4)
 
 # unit[u, :] — compute units over all GPUs.
 (

@@ -1,6 +1,7 @@
 """Links and routes: a message leaves its GPU when its turn comes, passes every link of its route and becomes a request.
 
-Its head goes on at once (cut-through): a route without others on it takes no longer than its slowest link and all
+A link serves the compute units and DMA engines of its GPU round robin, a message each, as a crossbar arbitrates.
+The head of a message goes on at once (cut-through): a route without others on it takes no longer than its slowest link and all
 latencies. Where a further link is taken, messages wait there in the order in which their heads arrive, without limit:
 nothing holds up the link behind.
 """
@@ -23,25 +24,79 @@ def send(m: Machine, route: int, i: int, time: int) -> None:
     m.request[i, y.REQ_ROW] = route
     m.request[i, y.REQ_ARRIVE] = time
     m.request[i, y.REQ_NEXT] = y.NONE
-    if link[k, y.LINK_HEAD] == y.NONE:
-        link[k, y.LINK_HEAD] = i
-        link[k, y.LINK_TAIL] = i
-        _start(m, k, time)
-    else:
-        m.request[link[k, y.LINK_TAIL], y.REQ_NEXT] = i
-        link[k, y.LINK_TAIL] = i
     link[k, y.LINK_COUNT] += 1
+    if link[k, y.LINK_SENT] == y.NONE:
+        _start(m, k, i, time)
+        return
+    s = _sender_of(m, i)
+    if m.sender[k, s, y.SENDER_FIRST] == y.NONE:
+        m.sender[k, s, y.SENDER_FIRST] = i
+        _append(m, k, s)
+    else:
+        m.request[m.sender[k, s, y.SENDER_LAST], y.REQ_NEXT] = i
+    m.sender[k, s, y.SENDER_LAST] = i
+
+
+@spliced
+def _sender_of(m: Machine, i: int) -> int:
+    """Which of its GPU's senders message `i` comes from: a DMA engine, or the compute unit whose slot waits for it."""
+    engines, owner = m.shape[y.SIZE_ENGINES], m.request[i, y.REQ_OWNER]
+    if m.request[i, y.REQ_OWNER_KIND] == y.OWNER_ENGINE:
+        return owner % engines  # type: ignore[no-any-return]
+    unit = m.resident[owner // y.SLOTS, y.WG_UNIT]
+    return engines + unit % m.shape[y.SIZE_CUS]  # type: ignore[no-any-return]
 
 
 @block
-def _start(m: Machine, k: int, now: int) -> None:
-    """The first of link `k`'s queue leaves its GPU as soon as the link, and the bundle that it is part of, are free."""
-    i, bundle = m.link_run[k, y.LINK_HEAD], m.link[k, y.LINK_BUNDLE]
+def _append(m: Machine, k: int, s: int) -> None:
+    """Sender `s` of link `k` has a message: its turn comes after all others'."""
+    last = m.link_run[k, y.LINK_LAST]
+    if last == y.NONE:
+        m.link_run[k, y.LINK_FIRST] = s
+    else:
+        m.sender[k, last, y.SENDER_NEXT] = s
+    m.link_run[k, y.LINK_LAST] = s
+    m.sender[k, s, y.SENDER_NEXT] = y.NONE
+
+
+@spliced
+def _next_message(m: Machine, k: int, now: int) -> int:
+    """Take the message that link `k` sends next: of the first sender in turn whose message is ready by `now`.
+
+    If none is ready, the message that will be ready first.
+    """
+    sender, request = m.sender, m.request
+    best, before_best, soonest = y.NONE, y.NONE, y.NEVER
+    before, s = y.NONE, m.link_run[k, y.LINK_FIRST]
+    while s != y.NONE and soonest > now:
+        ready = request[sender[k, s, y.SENDER_FIRST], y.REQ_ARRIVE]
+        if ready < soonest:
+            best, before_best, soonest = s, before, ready
+        before, s = s, sender[k, s, y.SENDER_NEXT]
+    i = sender[k, best, y.SENDER_FIRST]
+    following = sender[k, best, y.SENDER_NEXT]
+    if before_best == y.NONE:
+        m.link_run[k, y.LINK_FIRST] = following
+    else:
+        sender[k, before_best, y.SENDER_NEXT] = following
+    if following == y.NONE:
+        m.link_run[k, y.LINK_LAST] = before_best
+    sender[k, best, y.SENDER_FIRST] = request[i, y.REQ_NEXT]
+    if sender[k, best, y.SENDER_FIRST] != y.NONE:
+        _append(m, k, best)
+    return i  # type: ignore[no-any-return]
+
+
+@block
+def _start(m: Machine, k: int, i: int, now: int) -> None:
+    """Message `i` leaves its GPU as soon as link `k`, and the bundle that it is part of, are free."""
+    bundle = m.link[k, y.LINK_BUNDLE]
     start = max(now, m.request[i, y.REQ_ARRIVE], m.link_run[k, y.LINK_BUSY_UNTIL])
     if bundle != y.NONE:
         start = max(start, m.link_run[bundle, y.LINK_BUSY_UNTIL])
         _occupy(m, bundle, i, start)
     end = _occupy(m, k, i, start)
+    m.link_run[k, y.LINK_SENT] = i
     record_link(m, m.request[i, y.REQ_GPU], m.request[i, y.REQ_BYTES], start)
     schedule(m, end, y.EV_LINK, k)
     _travel(m, i, start, end)
@@ -95,15 +150,13 @@ def hop(m: Machine, i: int, now: int) -> None:
 
 @spliced
 def depart(m: Machine, k: int, now: int) -> int:
-    """The first of link `k`'s queue has left its GPU; the next one starts. Returns the departed message."""
+    """The message that occupied link `k` has left its GPU; the next one starts. Returns the departed message."""
     link = m.link_run
-    i = link[k, y.LINK_HEAD]
-    link[k, y.LINK_HEAD] = m.request[i, y.REQ_NEXT]
+    i = link[k, y.LINK_SENT]
+    link[k, y.LINK_SENT] = y.NONE
     link[k, y.LINK_COUNT] -= 1
-    if link[k, y.LINK_HEAD] == y.NONE:
-        link[k, y.LINK_TAIL] = y.NONE
-    else:
-        _start(m, k, now)
+    if link[k, y.LINK_FIRST] != y.NONE:
+        _start(m, k, _next_message(m, k, now), now)
     return i  # type: ignore[no-any-return]
 
 

@@ -125,7 +125,7 @@ def _on_link(m: Machine, k: int, now: int) -> None:
     owner = m.request[i, y.REQ_OWNER]
     if m.request[i, y.REQ_OWNER_KIND] == y.OWNER_SLOT:
         arrived(m, owner, now, y.FROM_LINK)
-    else:
+    elif m.request[i, y.REQ_OWNER_KIND] == y.OWNER_ENGINE:
         departed(m, owner, m.request[i, y.REQ_BYTES], now)
 
 

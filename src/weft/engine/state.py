@@ -43,6 +43,7 @@ class Machine(NamedTuple):
     line: Table
     earlier: Table
     link_run: Table
+    sender: Table
     unit: Table
     resident: Table
     slot: Table
@@ -133,6 +134,7 @@ def allocate(tables: Tables, bin_fs: int) -> Machine:
         line=table(lines + side, LINE_COLUMNS),
         earlier=table(max(side, 1), EARLIER_COLUMNS),
         link_run=table(tables.link.shape[0], y.LINK_RUN_COLUMNS),
+        sender=table(tables.link.shape[0], int(s[y.SIZE_ENGINES]) + units, y.SENDER_COLUMNS, fill=y.NONE),
         unit=table(gpus * units, y.UNIT_COLUMNS),
         resident=table(places, y.WG_COLUMNS),
         slot=table(places * y.SLOTS, y.SLOT_COLUMNS),
@@ -199,7 +201,7 @@ def _initialise(m: Machine, bin_fs: int) -> None:
         m.channel[:, column] = y.NONE
     m.bank[:, y.BANK_ROW] = y.NONE
     m.line[:, LINE_WAITERS] = y.NONE
-    m.link_run[:, y.LINK_HEAD] = m.link_run[:, y.LINK_TAIL] = y.NONE
+    m.link_run[:, [y.LINK_SENT, y.LINK_FIRST, y.LINK_LAST]] = y.NONE
     m.resident[:, y.WG_KERNEL] = y.NONE
     m.engine[:, y.DMA_BLOCK] = y.NONE
     m.counter[:, :, y.COUNTER_TARGET] = y.NEVER

@@ -260,11 +260,15 @@ def _store_one(m: Machine, q, g, a, region, tile, wavefront, offset, size, time)
         receiver = m.region[g, region, y.REGION_TARGET]
         if tile != y.NONE and m.region[g, region, y.REGION_LANED] == 0:
             tile += m.region[receiver, target, y.REGION_FIRST_TILE] - m.region[g, region, y.REGION_FIRST_TILE]
+        posted = m.gpu[g, y.GPU_POSTED] == 1
         i = new_message(
             m, g, receiver, target, offset, size, mode == y.REMOTE_UPDATE, m.region[g, region, y.REGION_REMOTE_CAUSE],
-            y.OWNER_SLOT, q, tile, wavefront,
+            y.OWNER_POSTED if posted else y.OWNER_SLOT, q, tile, wavefront,
         )  # fmt: skip
-        m.slot[q, y.SLOT_PENDING] += 1
+        if posted:
+            m.slot[q, y.SLOT_TIME] = max(m.slot[q, y.SLOT_TIME], time)
+        else:
+            m.slot[q, y.SLOT_PENDING] += 1
         send(m, m.region[g, region, y.REGION_ROUTE], i, time + m.gpu[g, y.GPU_CACHE_OUT])
         return
     address = m.region[g, region, y.REGION_BASE] + offset
