@@ -1,7 +1,7 @@
 """Interactive figures, declared in Vega-Lite over the tables that they show.
 
 Each function takes a table and the keys of its columns, and returns a `Figure`. A page draws it with tooltips, switches
-in the legend and zoom; `svg` and `png` draw it still, and a notebook shows the former.
+in the legend and zoom; `svg` and `png` draw it still, with the extra `pictures`, and a notebook shows the former.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
+from weft.errors import WeftError
 from weft.view.looks import Looks, spread
 from weft.view.table import Table, number
 
@@ -83,18 +85,31 @@ class Figure:
 
     def svg(self) -> str:
         """The picture as an SVG element; the same figure gives the same text."""
-        import vl_convert
-
-        return _NUMBERED.sub(_renumbered(), vl_convert.vegalite_to_svg(self.still()))
+        return _NUMBERED.sub(_renumbered(), _drawing().vegalite_to_svg(self.still()))
 
     def png(self, scale: float = 1.0) -> bytes:
         """The picture as a PNG file on white."""
-        import vl_convert
+        png: bytes = _drawing().vegalite_to_png({**self.still(), "background": "white"}, scale=scale)
+        return png
 
-        return vl_convert.vegalite_to_png({**self.still(), "background": "white"}, scale=scale)
+    def _repr_svg_(self) -> str | None:
+        """The picture for a notebook; without the extra, its page or table serves there."""
+        return self.svg() if can_draw() else None
 
-    def _repr_svg_(self) -> str:
-        return self.svg()
+
+def can_draw() -> bool:
+    """Whether pictures can be written without a browser: whether the extra `pictures` is installed."""
+    return find_spec("vl_convert") is not None
+
+
+def _drawing() -> Any:
+    """The library that draws a specification without a browser; WeftError where it is not installed."""
+    if not can_draw():
+        raise WeftError(
+            "SVG and PNG pictures need vl-convert-python (84 MB): pip install 'weft[pictures]'; "
+            "pages, CSV and JSON need nothing more"
+        )
+    return import_module("vl_convert")
 
 
 def _renumbered() -> Callable[[re.Match[str]], str]:

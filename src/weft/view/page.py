@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -96,20 +94,8 @@ def _short(value: Any) -> Any:
 
 
 def _javascript() -> str:
-    """Vega, Vega-Lite and Vega-Embed as one script, of the version that is installed; kept beside other caches."""
-    import vl_convert
-
-    from weft.engine.jit import cache_root
-
-    kept = cache_root() / f"vega-{version('vl-convert-python')}.js"
-    with suppress(OSError):
-        return kept.read_text(encoding="utf-8")
-    bundle: Any = vl_convert.javascript_bundle
-    made = str(bundle()).replace("</script", "<\\/script")
-    with suppress(OSError):
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(kept, made)
-    return made
+    """Vega, Vega-Lite and Vega-Embed as one script, which `make vega` writes from a pinned version."""
+    return Path(__file__).with_name("vega.js").read_text(encoding="utf-8")
 
 
 def machine_section(gpu: Gpu, *said: Part, title: str = "The machine") -> Section:

@@ -10,7 +10,7 @@ import numpy as np
 
 from weft.files import write_atomically
 from weft.view.error_tables import bar_table, errors_table, without_rows, worst_table
-from weft.view.figure import Figure, scatter
+from weft.view.figure import Figure, can_draw, scatter
 from weft.view.page import Section, write_page
 from weft.view.table import Table, microseconds, number, text
 
@@ -72,13 +72,13 @@ class Findings(Protocol):
 def validation_report(findings: Findings, out_dir: str | Path, lines: Sequence[Mapping[str, Any]] = ()) -> Path:
     """Write `report.html` on a validation to a folder and return its path; OutputError if that fails.
 
-    `lines` are the demands on the models, with what was reached. The pictures are also written by themselves, like
-    gemm-predicted.png and gemm-error.png: as pixels, which give no measured row away. The page holds the rows
-    that it draws.
+    `lines` are the demands on the models, with what was reached. With the extra `pictures`, the figures are also
+    written as files like gemm-predicted.png and gemm-error.png, whose pixels give no measured row away. The page holds
+    the rows that it draws.
     """
     data = findings.to_dict()
     pictures = {kind: list(figures(kind, clouds)) for kind, clouds in findings.clouds().items()}
-    for kind, drawn in pictures.items():
+    for kind, drawn in pictures.items() if can_draw() else ():
         for name, figure in zip(PICTURES, drawn, strict=False):
             write_atomically(Path(out_dir) / f"{kind}-{name}.png", figure.png())
     kinds = "; ".join(f"{_named(one)} are off by {one['median_abs_err']:.1%} in the median" for one in data["overall"])
