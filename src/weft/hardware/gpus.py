@@ -317,9 +317,6 @@ class Gpu(Sourced):
     launch: Launch
     achieved: Achieved
 
-    def __hash__(self) -> int:
-        return hash((self.name, *(getattr(self, part) for part in _PARTS)))
-
     @model_validator(mode="after")
     def _check(self) -> Self:
         for part, name, *factors in _MULTIPLES:
@@ -333,16 +330,14 @@ class Gpu(Sourced):
                 if self.value(f"{part}.{low}") > self.value(f"{part}.{high}"):
                     raise broken_rule(f"{part}: {self._shown(part, low)} must be at most {self._shown(part, high)}")
         m = self.memory
+        row, interleave, burst = (self._shown("memory", name) for name in ("row_bytes", "interleave", "burst_bytes"))
         if m.row_bytes % m.interleave and m.interleave % m.row_bytes:
-            row, interleave = self._shown("memory", "row_bytes"), self._shown("memory", "interleave")
             raise broken_rule(f"memory: {row} must be a multiple of {interleave}, or the other way round")
         if m.burst_bytes != m.burst_clocks * m.bytes_per_clock:
-            raise broken_rule(
-                f"memory: {self._shown('memory', 'burst_bytes')} must be burst_clocks x bytes_per_clock "
-                f"({m.burst_clocks} x {m.bytes_per_clock} B); change them together"
-            )
+            product = f"{m.burst_clocks} x {m.bytes_per_clock} B"
+            rule = f"must be burst_clocks x bytes_per_clock ({product}); change them together"
+            raise broken_rule(f"memory: {burst} {rule}")
         if ACCESS_BYTES % m.burst_bytes:
-            burst = self._shown("memory", "burst_bytes")
             raise broken_rule(f"memory: {burst} must divide one access of {ACCESS_BYTES} B")
         return self
 
@@ -385,9 +380,6 @@ class Gpu(Sourced):
         elif clock == "peak" and dtype not in ("fp32", "fp64"):
             hertz = self.clocks.matrix_peak
         return self.compute.compute_units * int(getattr(self.rates, dtype)) * hertz
-
-
-_PARTS = tuple(name for name in Gpu.model_fields if name not in Sourced.model_fields)
 
 
 def parse_assignment(text: str) -> tuple[str, str]:

@@ -36,9 +36,6 @@ class Transformer(Sourced):
     heads: Count | None = None
     tensor_parallel: tuple[int, ...]
 
-    def __hash__(self) -> int:
-        return hash((self.name, self.hidden, self.layers, self.tokens, self.tensor_parallel))
-
     @property
     def tokens(self) -> int:
         """Tokens per step: sequence length x batch."""
