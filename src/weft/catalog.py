@@ -473,10 +473,11 @@ class Shelf:
         rules: dict[str, tuple[type, str]] = dict.fromkeys(self.texts, (str, "text in quotes"))
         rules |= dict.fromkeys(self.flags, (bool, "true or false"))
         rules |= {key: (list, f'a list of names, like ["{example}"]') for key, example in self.lists.items()}
-        own = {key: document.pop(key) for key in rules if key in document}
+        own: dict[str, Any] = {key: document.pop(key) for key in rules if key in document}
         for key, value in own.items():
             kind, rule = rules[key]
-            if not isinstance(value, kind) or (kind is list and not all(isinstance(name, str) for name in value)):
+            names = value if kind is list and isinstance(value, list) else ()
+            if not (isinstance(value, kind) and all(isinstance(name, str) for name in names)):
                 raise ConfigError(f"{value!r} must be {rule}", label, key)
         return own | {key: tuple(own.get(key, ())) for key in self.lists}
 

@@ -25,6 +25,11 @@ class Pass(ABC):
     needs: tuple[str, ...] = ()
     arbiter: ArbiterPolicy = ROUND_ROBIN
 
+    @property
+    def runs(self) -> tuple[str, ...]:
+        """The passes whose runs decide what happens under this one: itself, unless it is an ideal."""
+        return (self.name,)
+
     @abstractmethod
     def apply(self, graph: Graph, gpu: Gpu) -> Graph:
         """The graph as it runs on GPUs like `gpu`; InputError for a graph that this way has no meaning for."""
@@ -58,5 +63,5 @@ class Ideal(Pass):
 
     @property
     def runs(self) -> tuple[str, ...]:
-        """The passes whose runs it is put together from."""
+        """The passes whose runs it is assembled from."""
         return tuple(dict.fromkeys((self.usually, *(name for _, name in self.taken))))

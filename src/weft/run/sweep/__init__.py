@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from weft.errors import InputError
-from weft.run.sweep.fingerprint import home
-from weft.run.sweep.pool import Order, answers
+from weft.run.sweep.pool import answers
 from weft.run.sweep.store import Contents, Store
 from weft.run.sweep.task import Question, Record, Task, question
 
@@ -35,7 +34,7 @@ def sweep(
     alike: dict[Question, list[T]] = {}
     for task in tasks:
         alike.setdefault(question(task), []).append(task)
-    return _answered(alike, jobs, progress or _nobody, store)
+    return _answered(alike, jobs, progress or (lambda done, total, what: None), store)
 
 
 def results(
@@ -60,14 +59,9 @@ def _answered(
     progress(done, len(alike), f"{done} kept from before" if done else "starting")
     for asked, record in kept.items():
         yield from ((task, record) for task in alike[asked])
-    orders = [Order(same[0], asked, home(type(same[0]))) for asked, same in alike.items() if asked not in kept]
-    for order, answer in answers(orders, jobs, store):
+    for asked, answer in answers([asked for asked in alike if asked not in kept], jobs, store):
         done += 1
-        progress(done, len(alike), order.task.title)
+        progress(done, len(alike), asked.task.title)
         if answer.complaint and store is not None:
             store.give_up(answer.complaint)
-        yield from ((task, answer.record) for task in alike[order.asked])
-
-
-def _nobody(done: int, total: int, what: str) -> None:
-    """Progress that nobody watches."""
+        yield from ((task, answer.record) for task in alike[asked])

@@ -28,14 +28,6 @@ LIBRARIES = ("numpy", "numba", "llvmlite", "scipy")
 """What computes beside Weft."""
 
 
-def fingerprint(kind: type) -> str:
-    """A digest of everything but its inputs that decides what a task of that class answers.
-
-    Raises InputError for a class that stands in no file.
-    """
-    return fingerprint_of(home(kind))
-
-
 @functools.cache
 def fingerprint_of(module: Path) -> str:
     """A digest of everything but its inputs that decides what tasks of that file answer."""

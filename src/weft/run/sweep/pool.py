@@ -11,23 +11,13 @@ from concurrent.futures import as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
-from pathlib import Path
 from typing import Any
 
 from weft.errors import OutputError, SimulationError
 from weft.run.sweep.code import cache_at, compile_here, is_shared, stand_in
 from weft.run.sweep.fingerprint import fingerprint_of
 from weft.run.sweep.store import Store
-from weft.run.sweep.task import Question, Record, Task, answer
-
-
-@dataclass(frozen=True)
-class Order:
-    """A task to run, its question, and the file of its class, which is another process's when that is a script."""
-
-    task: Task
-    asked: Question
-    home: Path
+from weft.run.sweep.task import Question, Record, answer
 
 
 @dataclass(frozen=True)
@@ -38,38 +28,38 @@ class Answer:
     complaint: str = ""
 
 
-def answers(orders: Sequence[Order], processes: int, store: Store | None) -> Iterator[tuple[Order, Answer]]:
-    """Every order with its answer, as they end; with one process, or one order, all in this process.
+def answers(asked: Sequence[Question], processes: int, store: Store | None) -> Iterator[tuple[Question, Answer]]:
+    """Every question with its answer, as they end; with one process, or one question, all in this process.
 
-    So it is, too, where each process would have to compile the engine for itself.
+    This process also answers them where each other one would have to compile the engine for itself.
 
     Raises SimulationError if a process dies, and what the tasks raise.
     """
-    heaviest_first = sorted(orders, key=lambda order: order.task.weight, reverse=True)
-    # One order joins the others' machine code if that is not this process's own.
-    if processes == 1 or not orders or not is_shared() or (len(orders) == 1 and stand_in() is None):
-        return ((order, _answer(order, store)) for order in heaviest_first)
+    heaviest_first = sorted(asked, key=lambda one: one.task.weight, reverse=True)
+    # One question joins the others' machine code if that is not this process's own.
+    if processes == 1 or not asked or not is_shared() or (len(asked) == 1 and stand_in() is None):
+        return ((one, _answer(one, store)) for one in heaviest_first)
     return _in_processes(heaviest_first, min(processes, len(heaviest_first)), store)
 
 
-def _answer(order: Order, store: Store | None) -> Answer:
-    """The answer to an order: kept by another process meanwhile, or made here and kept."""
+def _answer(asked: Question, store: Store | None) -> Answer:
+    """The answer to a question: kept by another process meanwhile, or made here and kept."""
     if store is None or not store.keeps:
-        return Answer(answer(order.task))
-    found = store.get(order.asked)
+        return Answer(answer(asked.task))
+    found = store.get(asked)
     if found is not None:
         return Answer(found)
-    made = answer(order.task)
-    if fingerprint_of(order.home) != order.asked.code:
+    made = answer(asked.task)
+    if fingerprint_of(asked.home) != asked.code:
         return Answer(made, "Weft's own sources changed since the sweep began")
     try:
-        store.put(order.asked, made)
+        store.put(asked, made)
     except OutputError as error:
         return Answer(made, str(error))
     return Answer(made)
 
 
-def _in_processes(orders: Sequence[Order], processes: int, store: Store | None) -> Iterator[tuple[Order, Answer]]:
+def _in_processes(asked: Sequence[Question], processes: int, store: Store | None) -> Iterator[tuple[Question, Answer]]:
     folder = stand_in()
     if folder is None:
         compile_here()
@@ -83,7 +73,7 @@ def _in_processes(orders: Sequence[Order], processes: int, store: Store | None) 
             _start(executor)
             if folder is not None:
                 executor.submit(compile_here).result()  # by one process, while the others have nothing to do
-            waiting = {executor.submit(_answer, order, store): order for order in orders}
+            waiting = {executor.submit(_answer, one, store): one for one in asked}
         for future in as_completed(waiting):
             yield waiting.pop(future), future.result()
     except BrokenProcessPool as error:

@@ -13,7 +13,7 @@ from weft.options import RunOptions
 from weft.result import Comparison, Timeline
 from weft.result.stored import as_record, from_record, plain, summary
 from weft.run.single import assembled, simulate
-from weft.run.sweep import Progress, Store, sweep
+from weft.run.sweep import Progress, Store, results
 from weft.schedule import Ideal, Pass, find_pass
 from weft.schedule.arbiters import ArbiterPolicy, find_policy
 
@@ -95,9 +95,8 @@ def timelines(
     store: Store | None = None,
 ) -> dict[Simulation, Timeline]:
     """Every task with its timeline, in the order of the tasks; arguments and errors of `sweep`."""
-    unique = list(dict.fromkeys(tasks))
-    found = {task: task.read(record) for task, record in sweep(unique, jobs, progress, store)}
-    return {task: found[task] for task in unique}
+    records = results(tasks, lambda record: record, jobs, progress, store)
+    return {task: task.read(record) for task, record in records.items()}
 
 
 def comparisons(
@@ -114,23 +113,18 @@ def comparisons(
     Every run is made once: ideals are put together of the runs that they take their times from.
     """
     chosen, pairs = [find_pass(one) for one in overlaps], list(pairs)
-    needed = dict.fromkeys(name for one in chosen for name in (one.runs if isinstance(one, Ideal) else (one.name,)))
+    needed = dict.fromkeys(name for one in chosen for name in one.runs)
     tasks = [{name: Simulation(graph, system, name, options, whole) for name in needed} for graph, system in pairs]
     made = timelines((task for each in tasks for task in each.values()), jobs, progress, store)
-    found = []
-    for (graph, _), each in zip(pairs, tasks, strict=True):
-        runs = {name: made[task] for name, task in each.items()}
-        found.append(
-            Comparison(
-                {
-                    one.name: assembled(one, graph, {name: runs[name] for name in one.runs})
-                    if isinstance(one, Ideal)
-                    else runs[one.name]
-                    for one in chosen
-                }
-            )
-        )
-    return found
+
+    def under(one: Pass, graph: Graph, each: Mapping[str, Simulation]) -> Timeline:
+        parts = {name: made[each[name]] for name in one.runs}
+        return assembled(one, graph, parts) if isinstance(one, Ideal) else parts[one.name]
+
+    return [
+        Comparison({one.name: under(one, graph, each) for one in chosen})
+        for (graph, _), each in zip(pairs, tasks, strict=True)
+    ]
 
 
 _PROSE = {"provenance", "title", "description", "aliases"}

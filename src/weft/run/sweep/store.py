@@ -12,7 +12,7 @@ import os
 import sys
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,8 +23,9 @@ from weft.files import write_atomically
 from weft.run.sweep.task import Question, Record, as_json
 
 SCHEMA = 1
-_ENDING = ".json.gz"
-_PART = ".part"
+_ENTRIES = "??/*.json.gz"
+_PARTS = "??/.*.part"
+"""What a writer that was killed leaves behind."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ class Store:
 
     def path(self, asked: Question) -> Path:
         """The file of an answer."""
-        return self.folder / asked.key[:2] / f"{asked.key}{_ENDING}"
+        return self.folder / asked.key[:2] / f"{asked.key}.json.gz"
 
     def get(self, asked: Question) -> Record | None:
         """The record that answers a question, or None; a damaged entry is told and counts as none."""
@@ -97,7 +98,7 @@ class Store:
         entry = {
             "schema": SCHEMA,
             "key": asked.key,
-            "title": asked.title,
+            "title": asked.task.title,
             "inputs": inputs,
             "record": record,
             "checksum": _checksum(inputs, record),
@@ -113,9 +114,7 @@ class Store:
 
     def contents(self) -> Contents:
         """How much the store holds."""
-        found = [stat for _, stat in self._files(_ENDING)]
-        oldest = min((stat.st_mtime for stat in found), default=time.time())
-        return Contents(len(found), sum(stat.st_size for stat in found), max(time.time() - oldest, 0.0))
+        return _contents([stat for _, stat in self._files(_ENTRIES)])
 
     def clear(self, unused_s: float = 0.0) -> Contents:
         """Remove the entries that nobody used for `unused_s` [s], and return what they were.
@@ -123,21 +122,31 @@ class Store:
         Raises OutputError if one cannot be removed.
         """
         limit = time.time() - unused_s
-        removed = [(path, stat) for path, stat in self._files(_ENDING) if stat.st_mtime <= limit]
-        abandoned = [path for path, stat in self._files(_PART) if stat.st_mtime <= limit]
-        for path in (*(path for path, _ in removed), *abandoned):
-            try:
-                path.unlink(missing_ok=True)
-            except OSError as error:
-                reason = (error.strerror or str(error)).lower()
-                raise OutputError(f"cannot remove '{path}': {reason}; change its permissions") from error
-        idle = max((time.time() - stat.st_mtime for _, stat in removed), default=0.0)
-        return Contents(len(removed), sum(stat.st_size for _, stat in removed), idle)
+        removed = []
+        for pattern in (_ENTRIES, _PARTS):
+            for path, stat in self._files(pattern):
+                if stat.st_mtime <= limit:
+                    _remove(path)
+                    removed += [stat] if pattern == _ENTRIES else []
+        return _contents(removed)
 
-    def _files(self, ending: str) -> Iterator[tuple[Path, os.stat_result]]:
-        for path in self.folder.glob(f"??/*{ending}") if ending != _PART else self.folder.glob(f"??/.*{ending}"):
-            with suppress(OSError):  # gone since
+    def _files(self, pattern: str) -> Iterator[tuple[Path, os.stat_result]]:
+        for path in list(self.folder.glob(pattern)):
+            with suppress(OSError):  # removed by another process meanwhile
                 yield path, path.stat()
+
+
+def _contents(entries: Sequence[os.stat_result]) -> Contents:
+    oldest = min((stat.st_mtime for stat in entries), default=time.time())
+    return Contents(len(entries), sum(stat.st_size for stat in entries), max(time.time() - oldest, 0.0))
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise OutputError(f"cannot remove '{path}': {reason}; change its permissions") from error
 
 
 def say(sentence: str) -> None:
