@@ -49,13 +49,12 @@ def _sizes(what: str, value: Any, low: int) -> Any:
         raise InputError(f"{what} is {shown(value)}; {rule}") from None
     if not sizes.size:
         raise InputError(f"{what} is empty; {rule}, or an array of such numbers")
-    if sizes.ndim == 0 and np.isfinite(sizes) and sizes > LARGEST:
-        raise InputError(f"{what} is {shown(value)}; it must be at most {LARGEST}")
     wrong = sizes[~((sizes >= low) & (sizes == np.floor(sizes)) & np.isfinite(sizes))]
     if wrong.size or isinstance(value, bool):
         raise InputError(f"{what} is {f'{wrong.flat[0]:g}' if wrong.size and sizes.ndim else shown(value)}; {rule}")
     if np.any(sizes > LARGEST):
-        raise InputError(f"{what} is {np.max(sizes):.4g}; it must be at most {LARGEST}")
+        largest = f"{np.max(sizes):.4g}" if sizes.ndim else shown(value)
+        raise InputError(f"{what} is {largest}; it must be at most {LARGEST}")
     return sizes if sizes.ndim else int(sizes)
 
 
@@ -126,9 +125,9 @@ class Op(ABC):
         """What it writes."""
 
     @property
-    @abstractmethod
     def flops(self) -> int:
-        """Floating-point operations."""
+        """Floating-point operations; none unless a kind says otherwise."""
+        return 0
 
     @property
     def matrix_dtype(self) -> str | None:

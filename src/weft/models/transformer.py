@@ -11,9 +11,8 @@ from pydantic import field_validator, model_validator
 
 from weft.catalog import Count, Shelf, Sourced, broken_rule
 from weft.errors import check_name, check_type
-from weft.graph import Graph
-from weft.graph.gemm import Gemm
-from weft.models.layer import How, Phase, layer
+from weft.graph import Gemm, Graph, Node
+from weft.models.layer import How, Phase, check_layer, operators, uneven
 
 # Elements of an attention head where a model does not say: what most large models have.
 _HEAD = 128
@@ -58,14 +57,20 @@ class Transformer(Sourced):
     ) -> Graph:
         """One layer's forward pass on each of `tp` GPUs; labels note what the GPUs cannot share evenly.
 
-        `prefill` computes all `sequence` tokens of `batch` sequences; `decode` computes one token of each and looks
-        back at `sequence` of them. Biases and residual additions count as fused into their neighbours. Raises
+        `prefill` computes all `sequence` tokens of `batch` sequences; `decode` computes one token of each, which
+        attends to `sequence` of them. Biases and residual additions count as fused into their neighbours. Raises
         UnknownNameError for an unknown phase, attention or dtype, InputError for sizes that do not fit.
 
         >>> len(load_model("gpt-3").layer(tp=8))
         12
         """
-        return layer(self, tp, batch, sequence, phase, attention, dtype)
+        check_layer(self, tp, batch, sequence, phase, attention)
+        work = list(operators(self, tp, batch, sequence, phase, attention, dtype))
+        names = [name for name, _ in work]
+        nodes = tuple(Node(op, name, after=tuple(names[at - 1 : at])) for at, (name, op) in enumerate(work))
+        what = "tokens" if phase == "prefill" else "tokens of context"
+        title = f"{self.name}, one layer, {phase}, TP {tp}, batch {batch} x {sequence} {what}, {dtype}"
+        return Graph(nodes, tp, title, {"model": self.name, "layer": phase, **uneven(self, tp)})
 
     @model_validator(mode="after")
     def _check_heads(self) -> Self:

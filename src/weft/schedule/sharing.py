@@ -7,9 +7,9 @@ compute units set apart for it, and copies by DMA engines.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from weft.errors import InputError, UnknownNameError
+from weft.errors import InputError, check_name
 from weft.graph import Collective, Graph, Node
 from weft.hardware import Gpu
 from weft.schedule.base import Pass
@@ -45,16 +45,15 @@ class Sharing(Pass):
     in_flight: int | None = None
 
     def __post_init__(self) -> None:
-        if self.first is not None and self.first not in LAUNCHED:
-            raise UnknownNameError("first stream", self.first, LAUNCHED)
+        if self.first is not None:
+            check_name("first stream", self.first, LAUNCHED)
         if self.units is not None and not self.partition:
             raise InputError(
                 f"'{self.name}' sets no compute units apart, but units is {self.units}; "
                 "choose partition, priority-partition or dma-partition"
             )
         for name, _ in self.copies:
-            if name not in COPY_OPTIONS:
-                raise UnknownNameError("option of DMA engines", name, COPY_OPTIONS)
+            check_name("option of DMA engines", name, COPY_OPTIONS)
         if self.copies and self.driver != "dma":
             options = ", ".join(name for name, _ in self.copies)
             raise InputError(
@@ -76,22 +75,18 @@ class Sharing(Pass):
         split = split_units(gpu, self.units) if self.partition and self.units is not None else None
 
         def placed(node: Node) -> Node:
-            if not isinstance(node.op, Collective):
-                own = split.gemm if split else node.choice.compute_units
-                return replace(node, choice=replace(node.choice, compute_units=own))
-            own = split.apart if split else node.choice.compute_units
-            choice = replace(
-                node.choice,
-                driver=self.driver,
-                compute_units=own if self.driver == "cu" else None,
-                priority=int(self.priority),
-                copies=self.copies,
-            )
-            if self.driver == "cu" and self.units is not None:
-                choice = replace(choice, workgroups=self.units)
-            if self.in_flight is not None:
-                choice = replace(choice, kernel="plain-ring", in_flight=self.in_flight)
-            return replace(node, choice=choice)
+            moves, changed = isinstance(node.op, Collective), dict[str, Any]()
+            if split:
+                changed["compute_units"] = split.apart if moves else split.gemm
+            if moves:
+                changed |= {"driver": self.driver, "priority": int(self.priority), "copies": self.copies}
+                if self.driver == "dma":
+                    changed["compute_units"] = None
+                elif self.units is not None:
+                    changed["workgroups"] = self.units
+                if self.in_flight is not None:
+                    changed |= {"kernel": "plain-ring", "in_flight": self.in_flight}
+            return replace(node, choice=replace(node.choice, **changed))
 
         first_is_gemm = self.launched_first == "gemm"
         ordered = sorted(graph.map(placed).nodes, key=lambda node: isinstance(node.op, Collective) is first_is_gemm)
