@@ -315,8 +315,6 @@ class Sourced(Whole):
     provenance: Mapping[str, Provenance] = Field(default_factory=dict, repr=False)
     _texts: ClassVar[tuple[str, ...]] = ()
     """Paths of values that are no numbers."""
-    _optional: ClassVar[tuple[str, ...]] = ()
-    """How the paths begin that a file may leave out."""
 
     def __hash__(self) -> int:
         return hash(tuple(value for field, value in self if field != "provenance"))
@@ -325,7 +323,7 @@ class Sourced(Whole):
     @cache
     def rules(cls) -> Rules:
         """Every settable path in the order of the fields, with the rule of its number."""
-        return {**dict(_quantities(cls, "")), **dict.fromkeys(cls._texts)}
+        return {**{path: rule for path, rule, _ in _fields(cls) if rule}, **dict.fromkeys(cls._texts)}
 
     def value(self, path: str) -> Any:
         """The plain number, text or list at `path` [base unit]; ConfigError names the nearest path if there is none."""
@@ -368,7 +366,8 @@ class Sourced(Whole):
     @classmethod
     def from_leaves(cls, about: Mapping[str, Any], leaves: Mapping[str, Leaf], file: str) -> Self:
         """The description with texts and other fields `about` it and the leaves of a file; ConfigError if one lacks."""
-        missing = [path for path in cls.rules() if path not in leaves and not path.startswith(cls._optional)]
+        required = (path for path, _, needed in _fields(cls) if needed and path in cls.rules())
+        missing = [path for path in required if path not in leaves]
         if missing:
             rule = cls.rules()[missing[0]]
             example = f'{{ value = "{rule.example if rule else "..."}", kind = "published", source = "data sheet" }}'
@@ -383,17 +382,20 @@ class Sourced(Whole):
             raise ConfigError(error.message, file, error.key) from None
 
 
-def _quantities(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, Quantity]]:
-    """The dotted paths of the numeric fields of a model and its parts, each with its rule."""
+_Field = tuple[str, Quantity | None, bool]
+"""The dotted path of a field, its rule if it is a number, and whether it is required."""
+
+
+def _fields(model: type[BaseModel], prefix: str = "", needed: bool = True) -> Iterator[_Field]:
+    """Every field of a model and of its parts."""
     for name, about in model.model_fields.items():
+        path, required = f"{prefix}{name}", needed and about.is_required()
         kinds = (about.annotation, *get_args(about.annotation))  # the second in `Count | None`
         for kind in kinds:
             if isinstance(kind, type) and issubclass(kind, Part) and not issubclass(kind, Sourced | Provenance):
-                yield from _quantities(kind, f"{prefix}{name}.")
-        inside = (rule for kind in kinds for rule in getattr(kind, "__metadata__", ()))
-        for rule in (*about.metadata, *inside):
-            if isinstance(rule, Quantity):
-                yield f"{prefix}{name}", rule
+                yield from _fields(kind, f"{path}.", required)
+        rules = (*about.metadata, *(rule for kind in kinds for rule in getattr(kind, "__metadata__", ())))
+        yield path, next((rule for rule in rules if isinstance(rule, Quantity)), None), required
 
 
 def _place(fields: dict[str, Any], path: str, value: Any) -> None:

@@ -25,7 +25,7 @@ LARGEST_FILE = 64 << 20
 SILENCE_S = 10.0
 """How long a pipe may say nothing before it is given up [s]."""
 STDOUT = Path("-")
-"""What stands for standard output where a file is to be written."""
+"""The path that means standard output."""
 _reserved: ContextVar[Mapping[str | None, str]] = ContextVar("options by place", default=MappingProxyType({}))
 """Which option writes to a place."""
 _data_stream: ContextVar[TextIO | None] = ContextVar("the stream of STDOUT, if it is not sys.stdout", default=None)
@@ -176,7 +176,7 @@ def check_writable(path: str | os.PathLike[str]) -> Path:
     """The path, once it is sure that a file can be written there; nothing is created.
 
     Raises:
-        OutputError: it is a folder, or the folder it would stand in cannot be written to.
+        OutputError: it is a folder, or its own folder cannot be written to.
     """
     target = Path(path)
     if not str(path):
@@ -241,7 +241,7 @@ def _replace(target: Path, payload: bytes, private: bool) -> None:
 
 
 def _mode(target: Path) -> int:
-    """The permissions of the file that is replaced, or those that a plain new file would get."""
+    """The permissions of the file that is replaced, or else of any new file."""
     if target.exists():
         return target.stat().st_mode & 0o777
     mask = os.umask(0)

@@ -17,7 +17,7 @@ LARGEST = 2**50
 
 
 def check_sizes(op: object, subject: str, least: Mapping[str, int], **called: str) -> None:
-    """Check some fields of an operator, each a whole number of at least so much, or an array of such numbers.
+    """Check fields of an operator by their `least` value: each a whole number, or an array of whole numbers.
 
     Arrays become arrays of floats. `subject` says what a field is, such as "{} of operator 'gelu'"; `called` names
     fields that people call otherwise. Raises InputError for any other value, and for arrays that do not broadcast.
@@ -100,7 +100,7 @@ class Tensor:
 
 
 def check_dtype(dtype: str) -> None:
-    """Raise UnknownNameError for a number format that there is not."""
+    """Raise UnknownNameError for an unknown number format."""
     check_name("dtype", dtype, DTYPE_BYTES)
 
 

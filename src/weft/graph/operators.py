@@ -89,7 +89,7 @@ def operator(name: str, dtype: str = "fp16", **sizes: Any) -> Op:
     """The declared operator of that name with its dimensions, whole numbers or arrays of them that broadcast.
 
     Raises UnknownNameError for an unknown operator or dtype, InputError for dimensions that are missing, unknown, no
-    whole numbers or at odds with each other.
+    whole numbers or contradict each other.
 
     >>> operator("softmax", rows=4096, columns=2048).least_bytes
     33554432

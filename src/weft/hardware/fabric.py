@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from weft.errors import InputError
 
 EVERY_PEER = -1
-"""The end of a link that stands for all links of a GPU at once."""
+"""The end of a link that represents all links of a GPU together."""
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Link:
     `kind` and `owner`, the GPU or node that it belongs to, name it. What enters at `bandwidth` [bytes/s] comes out
     `latency` [s] later. `bundle` is a link of which it is a part: both must be free for a message to start. `to_peer`
     marks a link to one GPU alone, which a DMA engine's own rate describes whole. `payload` is the share of the
-    bandwidth that data gets, whoever sends (None: that of the owner's `link.kernel_efficiency`, `dma_efficiency`).
+    bandwidth that data gets from any sender (None: the owner's `link.kernel_efficiency` or `link.dma_efficiency`).
     """
 
     kind: str
@@ -96,7 +96,7 @@ def full(
 
 
 NETWORK_PAYLOAD = 0.92
-"""Payload share of the network between nodes, whoever sends (assumed; 0.85 to 0.97)."""
+"""Payload share of the network between nodes, for any sender (assumed; 0.85 to 0.97)."""
 
 
 def nodes(
@@ -169,7 +169,7 @@ def _around(source: int, target: int, length: int) -> tuple[bool, list[int]]:
 
 
 def switch(gpus: int, bandwidth: float, latency: float, *, reduces: bool = False) -> Fabric:
-    """`gpus` GPUs that send and receive at `bandwidth` [bytes/s] each, whoever the peer is."""
+    """`gpus` GPUs that send and receive at `bandwidth` [bytes/s] each, to and from any peer."""
     out = [Link("egress", g, g, gpus, bandwidth) for g in range(gpus)]
     into = [Link("ingress", g, gpus, g, bandwidth, latency) for g in range(gpus)]
     routes = {(s, t): (s, gpus + t) for s, t in pairs(gpus)}

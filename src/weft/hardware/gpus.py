@@ -171,7 +171,7 @@ class Tracker(Part):
 class Dma(Part):
     """The engines that move blocks between GPUs without compute units, and what a host that drives them pays.
 
-    An engine moves `bandwidth` at most (0: whatever the link takes), keeps `window` bytes in flight, and needs `setup`
+    An engine moves `bandwidth` at most (0: the link's rate), keeps `window` bytes in flight, and needs `setup`
     for every command. A host thread spends `enqueue` on a command and `doorbell` on handing an engine's commands over;
     `fetch` later the engine begins, or `trigger` after a flag is set for which commands lie waiting. Bytes sent are
     acknowledged `drain` after the last one has left; the host knows another `sync` later, and spends `signal` on each

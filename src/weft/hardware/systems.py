@@ -55,7 +55,6 @@ class RingKernels(Sourced):
     `pairs` is what a workgroup of large sends and receives keeps in flight in either direction [bytes].
     """
 
-    _optional: ClassVar[tuple[str, ...]] = ("direct_",)
     ll: KernelCost
     ll128: KernelCost
     simple: KernelCost
@@ -84,7 +83,7 @@ def ring_kernels(vendor: str, architecture: str) -> RingKernels:
 
 
 Topology = Literal["ring", "switch", "mesh", "hybrid", "pcie"]
-"""How the GPUs of a node are joined: "hybrid" by the links in `edges`, "pcie" by the host, but for `edges`."""
+"""How the GPUs of a node are joined: "hybrid" by the links in `edges`, "pcie" by the host except where `edges` say."""
 
 
 class Network(Part):
@@ -102,15 +101,12 @@ class Network(Part):
 class Node(Sourced):
     """A server as it is sold: equal GPUs, what joins them, and its network; any number of nodes makes a cluster.
 
-    `links_per_pair` joins each two GPUs of a mesh; `edges` lists (GPU, GPU, links) where the graph is irregular,
-    `lanes` there (GPUs, one-directional rings, one link wide, that so many close at once). `switch_reduces` says
-    whether the switch sums (NVLS). `usual` marks the node that a GPU's bare name means.
+    `links_per_pair` joins each two GPUs of a mesh. In an irregular graph `edges` lists (GPU, GPU, links), and `lanes`
+    (number of GPUs, one-directional rings of one link's width that they close at once). `switch_reduces` says whether
+    the switch sums (NVLS). `usual` marks the node that a GPU's bare name means.
     """
 
     _texts: ClassVar[tuple[str, ...]] = ("topology", "switch_reduces", "edges", "lanes", "network.kind")
-    _optional: ClassVar[tuple[str, ...]] = (
-        "links_per_pair", "switch_reduces", "edges", "lanes", "network.launch"
-    )  # fmt: skip
     title: str
     description: str
     aliases: tuple[str, ...] = ()
@@ -212,13 +208,13 @@ class System(Whole):
 
     @property
     def peer_bandwidth(self) -> float:
-        """What leads from a GPU to one peer alone, in one direction [bytes/s]; 0 but in a mesh of one node."""
+        """Rate of the links from a GPU to one peer alone, in one direction [bytes/s]; 0 outside a mesh of one node."""
         node = self.node if self.nodes == 1 else None
         return node.link_bandwidth * node.links_per_pair if node and node.topology == "mesh" else 0.0
 
     @property
     def uniform(self) -> bool:
-        """Whether all GPUs are equal, equally joined and start together, so that one can stand for all."""
+        """Whether all GPUs are equal, equally joined and start together, so that one can represent all."""
         joined = self.fabric is None or self.fabric.symmetric
         return joined and all(gpu == self.gpu for gpu in self.variants.values()) and not any(self.start.values())
 

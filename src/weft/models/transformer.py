@@ -25,7 +25,6 @@ class Transformer(Sourced):
     """
 
     _texts: ClassVar[tuple[str, ...]] = ("tensor_parallel",)
-    _optional: ClassVar[tuple[str, ...]] = ("ffn_multiple", "heads")
     title: str
     hidden: Count
     layers: Count
@@ -141,7 +140,7 @@ class SubLayer:
 
 
 def sublayer(model: Transformer | str | Path, name: str, dtype: str = "fp16") -> SubLayer:
-    """A sub-layer of a model (given itself, by name or by file), unsplit; UnknownNameError if there is none.
+    """A sub-layer of a model (given itself, by name or by file), unsplit; UnknownNameError for an unknown one.
 
     >>> sublayer("t-nlg", "fc2").gemm
     Gemm(m=8192, n=4256, k=17024, dtype='fp16')

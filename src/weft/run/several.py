@@ -26,9 +26,9 @@ def compare(
 ) -> Comparison:
     """`graph` on `system` under one overlap or several (None: every one that takes the graph).
 
-    Beside a GEMM with the collective of its own output stands the baseline, "sequential". Beside streams that do not
-    wait for each other stands a short loop of each operator alone. Runs that several need are made once. An overlap
-    that cannot carry out a collective is refused, with the reason, where others can.
+    A GEMM with the collective of its own output is compared with the baseline, "sequential"; independent streams with
+    a short loop of each operator alone. Runs that several overlaps need are made once. An overlap that cannot carry out
+    a collective is refused, with the reason, where others can.
 
     Raises what `simulate` raises.
     """
@@ -55,7 +55,7 @@ def _taking(graph: Graph) -> list[Pass]:
 
 
 def _shared(runner: Runner, chosen: list[Pass]) -> Comparison:
-    """Streams that share a GPU, each operator alone, and why some overlap cannot be."""
+    """Streams that share a GPU under each overlap, each operator alone, and why an overlap was refused."""
     lone = _Alone(runner)
     timelines: dict[str, Timeline] = {}
     refused: dict[str, InputError] = {}
@@ -111,7 +111,7 @@ def balanced(
     options: RunOptions | None = None,
     gemms: int = 4,
 ) -> Graph:
-    """A loop of GEMMs beside a loop of collectives that takes about as long, each alone. Raises as `simulate` does."""
+    """Loops of GEMMs and of collectives that take about as long when each runs alone. Raises as `simulate` does."""
     check_whole("gemms", gemms, 1, 4)
     graph = concurrent(gemm, collective, min(gemms, ALONE), ALONE)
     lone = _Alone(Runner(graph, system, options))

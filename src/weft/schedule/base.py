@@ -1,4 +1,4 @@
-"""What a pass is: a change of a graph that decides order and sharing, under a name that users type."""
+"""Passes: changes of a graph that decide order and sharing, each under a name that users type."""
 
 from __future__ import annotations
 

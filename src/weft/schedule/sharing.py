@@ -1,4 +1,4 @@
-"""How a GEMM and an independent collective share one GPU: who drives, who goes first, who gets what.
+"""How a GEMM and an independent collective share one GPU: driver, launch order, priority, compute units.
 
 The strategies are those that C3 and ConCCL compare (arXiv:2412.14335): two plain streams, a collective with priority,
 compute units set apart for it, and copies by DMA engines.
@@ -22,7 +22,7 @@ LAUNCHED: tuple[Launched, ...] = ("collective", "gemm")
 COPY_OPTIONS = ("engines", "engines_per_peer", "broadcast", "swap", "prelaunched", "threads")
 """Options of copies by DMA engines (`weft.kernels.copies.DmaGather`)."""
 DMA_UNITS = 8
-"""Compute units that `dma-partition` takes off the GEMM unless told otherwise: one of each XCD of an MI300X."""
+"""Compute units that `dma-partition` takes off the GEMM by default: one of each XCD of an MI300X."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Sharing(Pass):
     units before the GEMMs'. With `partition` masks set `units` apart: for the collectives, or, where DMA engines drive
     them, just off the GEMMs (None: until their bandwidth saturates; DMA_UNITS beside DMA engines). `first` is what the
     host launches first (None: the collectives if they have priority, else the GEMMs). `copies` are options of DMA
-    engines, `in_flight` replaces the library's all-reduce by a plain ring with so many bytes of a workgroup in flight.
+    engines, `in_flight` replaces the library's all-reduce by a plain ring with that many bytes per workgroup in flight.
     """
 
     driver: Driver = "cu"
@@ -103,12 +103,7 @@ class Sharing(Pass):
 
 SHARING_PASSES: tuple[Sharing, ...] = (
     Sharing("streams", "Streams", "two streams, as launched: who comes first takes the compute units"),
-    Sharing(
-        "priority",
-        "Priority",
-        "the collective comes first and takes a compute unit per workgroup",
-        priority=True,
-    ),
+    Sharing("priority", "Priority", "the collective comes first and takes a compute unit per workgroup", priority=True),
     Sharing(
         "partition",
         "Partition",
@@ -123,10 +118,7 @@ SHARING_PASSES: tuple[Sharing, ...] = (
         partition=True,
     ),
     Sharing(
-        "dma",
-        "DMA",
-        "DMA engines push the data: no compute unit, no L2; memory and links are shared",
-        driver="dma",
+        "dma", "DMA", "DMA engines push the data: no compute unit, no L2; memory and links are shared", driver="dma"
     ),
     Sharing(
         "dma-partition",

@@ -147,9 +147,7 @@ SUBLAYER_PASSES: tuple[Pass, ...] = (
         "GEMM, then ring reduce-scatter, then ring all-gather on the compute units: the baseline",
     ),
     Fused(
-        "flux",
-        "Flux",
-        "tiles are stored at their owners, which add them up, or wait for their rows to arrive (Flux)",
+        "flux", "Flux", "tiles are stored at their owners, which add them up, or wait for their rows to arrive (Flux)"
     ),
     Fused(
         "chunked",
@@ -172,10 +170,7 @@ SUBLAYER_PASSES: tuple[Pass, ...] = (
         taken=(("reduce_scatter", "rs-nmc"),),
     ),
     NearMemoryScatter(
-        "rs-nmc",
-        "RS + NMC",
-        "ring reduce-scatter alone, its stores being near-memory updates",
-        ("near-memory update",),
+        "rs-nmc", "RS + NMC", "ring reduce-scatter alone, its stores being near-memory updates", ("near-memory update",)
     ),
 )
 """The passes of a sub-layer, the baseline first."""

@@ -13,7 +13,7 @@ from weft.run.sweep.task import Question, Record, Task, question
 T = TypeVar("T", bound=Task)
 R = TypeVar("R")
 Progress = Callable[[int, int, str], None]
-"""Told how many runs are done, of how many, and which was last."""
+"""Called with the number of runs done, the number of all, and the title of the last one."""
 
 __all__ = ["Contents", "Progress", "Record", "Store", "Task", "results", "sweep"]
 
@@ -21,13 +21,13 @@ __all__ = ["Contents", "Progress", "Record", "Store", "Task", "results", "sweep"
 def sweep(
     tasks: Iterable[T], jobs: int = 1, progress: Progress | None = None, store: Store | None = None
 ) -> Iterator[tuple[T, Record]]:
-    """Every task with its record, in any order, on `jobs` processes; equal tasks are run once.
+    """Yield every task with its record, in any order, run on `jobs` processes; equal tasks are run once.
 
-    What `store` holds comes first and is not run; what is run is kept there as soon as it is done, so that a sweep
-    that was interrupted, even killed, goes on where it stopped. Records do not depend on `jobs`.
+    Records in `store` come first and are not run again; a new record is stored as soon as it is made, so that a sweep
+    that was interrupted or killed resumes. Records do not depend on `jobs`.
 
-    Raises InputError for fewer than one process or for a task that is no plain data, SimulationError if a process
-    dies, and what the tasks raise.
+    Raises InputError for fewer than one process or for a task that JSON cannot hold, SimulationError if a process dies,
+    and what the tasks raise.
     """
     if jobs < 1:
         raise InputError(f"{jobs} processes cannot run anything; choose 1 or more jobs")

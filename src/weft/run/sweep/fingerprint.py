@@ -1,7 +1,7 @@
-"""Which sources decide a task's answer: a digest of them, so that no record outlives the code that made it.
+"""Digest of the sources that decide a task's record, so that no record outlives the code that made it.
 
-All rooms that a simulation can enter count, with their data; of those that choose what to simulate, what the task's own
-module imports.
+It covers all rooms that a simulation runs through, with their data, and, of the rooms that choose what to simulate, the
+modules that the task's own module imports.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from weft.errors import InputError
 
 PACKAGE = Path(__file__).parents[2]
 SHOWING = ("cli", "view")
-"""Rooms that only show answers: no task's answer depends on them, though a study holds its page, too."""
+"""Rooms that only show records: no task's record depends on them."""
 CHOOSING = ("studies", "validation", "search")
-"""Rooms that say what to simulate, and that no simulation enters."""
+"""Rooms that choose what to simulate; no simulation runs through them."""
 LIBRARIES = ("numpy", "numba", "llvmlite", "scipy")
-"""What computes beside Weft."""
+"""Libraries whose versions decide records, too."""
 
 
 @functools.cache
 def fingerprint_of(module: Path) -> str:
-    """A digest of everything but its inputs that decides what tasks of that file answer."""
+    """Digest of everything that decides the records of a file's tasks, except their inputs."""
     digest = hashlib.sha256(_base().encode())
     for source in sorted(_reached(module)):
         digest.update(source.name.encode())
@@ -39,7 +39,7 @@ def fingerprint_of(module: Path) -> str:
 
 
 def home(kind: type) -> Path:
-    """The file of a task's class; InputError if it stands in none, as when it was typed at a prompt."""
+    """The file that defines a task's class; InputError if there is none, as for a class typed at a prompt."""
     with contextlib.suppress(TypeError, OSError):
         module = Path(inspect.getfile(kind))
         if module.is_file():
@@ -51,7 +51,7 @@ def home(kind: type) -> Path:
 
 @functools.cache
 def _base() -> str:
-    """A digest of the rooms that simulations enter, of the libraries and of the interpreter."""
+    """Digest of the rooms that simulations run through, of the libraries and of the interpreter."""
     digest = hashlib.sha256()
     for source in sorted(PACKAGE.rglob("*")):
         place = source.relative_to(PACKAGE)
@@ -85,7 +85,7 @@ def _imports(source: Path) -> Iterator[Path]:
 
 
 def _files(modules: list[str]) -> Iterator[Path]:
-    """The files of those modules that stand in rooms that choose."""
+    """The files of the modules that lie in the rooms of `CHOOSING`."""
     for module in modules:
         package, *parts = module.split(".")
         if package == PACKAGE.name and parts and parts[0] in CHOOSING:

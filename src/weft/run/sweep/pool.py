@@ -1,4 +1,4 @@
-"""Tasks on several processes: heaviest first, one answer at a time, kept as soon as made, a clean end on Ctrl-C."""
+"""Run tasks on several processes: heaviest first, each record stored as soon as made, a clean end on Ctrl-C."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from weft.run.sweep.task import Question, Record, answer
 
 @dataclass(frozen=True)
 class Answer:
-    """A record, and why it could not be kept (empty: it was, or nobody wanted it)."""
+    """A record, and why it could not be stored (empty: it was, or there is no store)."""
 
     record: Record
     complaint: str = ""
 
 
 def answers(asked: Sequence[Question], processes: int, store: Store | None) -> Iterator[tuple[Question, Answer]]:
-    """Every question with its answer, as they end; with one process, or one question, all in this process.
+    """Yield every question with its answer as it is made; with one process, or one question, all in this process.
 
-    This process also answers them where each other one would have to compile the engine for itself.
+    The work also stays in this process where each other one would have to compile the engine for itself.
 
     Raises SimulationError if a process dies, and what the tasks raise.
     """
@@ -43,7 +43,7 @@ def answers(asked: Sequence[Question], processes: int, store: Store | None) -> I
 
 
 def _answer(asked: Question, store: Store | None) -> Answer:
-    """The answer to a question: kept by another process meanwhile, or made here and kept."""
+    """The answer to a question: stored by another process meanwhile, or made here and stored."""
     if store is None or not store.keeps:
         return Answer(answer(asked.task))
     found = store.get(asked)
@@ -63,8 +63,8 @@ def _in_processes(asked: Sequence[Question], processes: int, store: Store | None
     folder = stand_in()
     if folder is None:
         compile_here()
-    # Loky's processes are started afresh, not forked, and may be stopped at any time; those of the standard library
-    # leave their executor waiting for ever when one is stopped while it takes a long task or hands in a long answer.
+    # Loky starts fresh processes instead of forking, and survives their end at any time; the executor of the standard
+    # library waits for ever when a process is stopped while it receives a long task or sends a long record.
     from loky import ProcessPoolExecutor
 
     executor = ProcessPoolExecutor(processes, initializer=_prepare_worker, initargs=(os.getpid(),))
@@ -81,12 +81,12 @@ def _in_processes(asked: Sequence[Question], processes: int, store: Store | None
             "a process of the sweep ended by itself, perhaps out of memory; try it with 1 job"
         ) from error
     finally:
-        # On an error or Ctrl-C nobody needs what is still running; on success nothing is.
+        # Only after an error or Ctrl-C are tasks still running; their records are not needed.
         executor.shutdown(wait=True, kill_workers=True)
 
 
 def _start(executor: Any) -> None:
-    """Start the processes without Ctrl-C, which is left to this one: it could meet them before they ignore it."""
+    """Start the processes with Ctrl-C blocked: it must not reach them before they ignore it."""
     resource_tracker.ensure_running()  # by itself, as it would let Ctrl-C through again
     held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

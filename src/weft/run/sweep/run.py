@@ -25,8 +25,8 @@ _BYTES_PER_WEIGHT = 1e6
 class Simulation:
     """A graph on a system under an overlap.
 
-    Its answer is the timeline, without what tells it moment by moment unless `whole`. `about` says what is special, for
-    people. Raises InputError for a request size that the GPU cannot have.
+    Its record is the timeline, with spans and series only if `whole`. `about` is a note for people. Raises InputError
+    for a request size that the GPU cannot have.
     """
 
     graph: Graph
@@ -47,13 +47,13 @@ class Simulation:
 
     @property
     def weight(self) -> float:
-        """How long the run takes beside others, roughly."""
+        """Roughly how long the run takes compared with others."""
         moved = sum(node.op.bytes for node in self.graph if isinstance(node.op, Collective))
         work = sum(node.op.flops for node in self.graph if isinstance(node.op, Gemm))
         return work / _FLOPS_PER_WEIGHT + moved / _BYTES_PER_WEIGHT
 
     def inputs(self) -> Mapping[str, Any]:
-        """Everything that decides the answer."""
+        """Everything that decides the record."""
         return {
             "graph": plain(replace(self.graph, title="", labels={})),
             "system": system_inputs(self.system),
@@ -74,7 +74,7 @@ class Simulation:
 
 
 def _policy(policy: ArbiterPolicy) -> list[str]:
-    """What tells an arbitration policy from another one: its name, and what its function does."""
+    """What identifies an arbitration policy: its name, and the byte code of its function."""
     code = policy.rule.__code__
     return [policy.name, code.co_code.hex(), repr(code.co_consts), repr(code.co_names)]
 
@@ -89,10 +89,7 @@ def _labelled(timeline: Timeline, like: Graph) -> Timeline:
 
 
 def timelines(
-    tasks: Iterable[Simulation],
-    jobs: int = 1,
-    progress: Progress | None = None,
-    store: Store | None = None,
+    tasks: Iterable[Simulation], jobs: int = 1, progress: Progress | None = None, store: Store | None = None
 ) -> dict[Simulation, Timeline]:
     """Every task with its timeline, in the order of the tasks; arguments and errors of `sweep`."""
     records = results(tasks, lambda record: record, jobs, progress, store)
@@ -110,7 +107,7 @@ def comparisons(
 ) -> list[Comparison]:
     """Each graph on its system under some overlaps, the baseline first; other arguments and errors as of `sweep`.
 
-    Every run is made once: ideals are put together of the runs that they take their times from.
+    Every run is made once: ideals are assembled from the runs that they take their times from.
     """
     chosen, pairs = [find_pass(one) for one in overlaps], list(pairs)
     needed = dict.fromkeys(name for one in chosen for name in one.runs)

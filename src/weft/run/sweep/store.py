@@ -1,6 +1,6 @@
-"""Answers on disk: one file per question, found by its content, believed only if everything about it is right.
+"""Records on disk: one file per question, found by a digest of its content and checked when it is read.
 
-A file appears whole or not at all, so any number of processes may share a store, and may be killed at any time.
+Files are written whole or not at all, so any number of processes may share a store, and may be killed at any time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PARTS = "??/.*.part"
 
 @dataclass(frozen=True)
 class Contents:
-    """What a store holds: entries, their size [bytes], and how long the least recently used has lain [s]."""
+    """What a store holds: entries, their size [bytes], and the time since the least recently used was used [s]."""
 
     entries: int
     bytes: int
@@ -38,14 +38,14 @@ class Contents:
 
 
 def runs_folder() -> Path:
-    """Where answers are kept unless said otherwise: `runs` beside the engine's machine code."""
+    """The default folder of records: `runs` beside the engine's machine code."""
     return checked_cache() / "runs"
 
 
 def checked_cache() -> Path:
-    """The folder of everything that is kept for later, once it is sure that nobody but this user put anything there.
+    """The cache folder; InputError if others than this user can have written to it.
 
-    The engine's machine code is run as it lies there, and answers are believed. Raises InputError otherwise.
+    The engine's machine code is executed as it is found there, and records are trusted.
     """
     from weft.engine.jit import cache_root, foreign, open_to_others
 
@@ -60,10 +60,10 @@ def checked_cache() -> Path:
 
 
 class Store:
-    """Records by their questions, below `folder` (None: the user's cache); `keeps` says whether it still takes any.
+    """Records by their questions, below `folder` (None: the user's cache); `keeps` says whether it still stores any.
 
-    What is damaged is told on stderr and answered anew. Where nothing can be written, that is told once, and work
-    goes on without keeping anything.
+    A damaged entry is reported on stderr and made again. Where nothing can be written, that is reported once, and runs
+    go on without being stored.
     """
 
     def __init__(self, folder: str | Path | None = None) -> None:
@@ -71,11 +71,11 @@ class Store:
         self.keeps = True
 
     def path(self, asked: Question) -> Path:
-        """The file of an answer."""
+        """The file of a record."""
         return self.folder / asked.key[:2] / f"{asked.key}.json.gz"
 
     def get(self, asked: Question) -> Record | None:
-        """The record that answers a question, or None; a damaged entry is told and counts as none."""
+        """The record that answers a question, or None; a damaged entry is reported and removed."""
         path = self.path(asked)
         try:
             found = path.read_bytes()
@@ -89,11 +89,11 @@ class Store:
                 path.unlink()
             return None
         with suppress(OSError):
-            os.utime(path)  # used today: `clear` goes by that
+            os.utime(path)  # `clear` removes what was not used for some time
         return record
 
     def put(self, asked: Question, record: Record) -> None:
-        """Keep an answer; OutputError if it cannot be written."""
+        """Store a record; OutputError if it cannot be written."""
         inputs = json.loads(asked.inputs)
         entry = {
             "schema": SCHEMA,
@@ -103,11 +103,11 @@ class Store:
             "record": record,
             "checksum": _checksum(inputs, record),
         }
-        # Without a time in its header, equal answers are equal files.
+        # Without a time in the header, equal records are equal files.
         write_atomically(self.path(asked), gzip.compress(as_json(entry).encode(), mtime=0), private=True)
 
     def give_up(self, why: str) -> None:
-        """Keep nothing from now on, and say so once."""
+        """Store nothing from now on, and say so once."""
         if self.keeps:
             self.keeps = False
             say(f"runs are not kept from here on: {why}")
@@ -117,7 +117,7 @@ class Store:
         return _contents([stat for _, stat in self._files(_ENTRIES)])
 
     def clear(self, unused_s: float = 0.0) -> Contents:
-        """Remove the entries that nobody used for `unused_s` [s], and return what they were.
+        """Remove the entries that were not used for `unused_s` [s], and return what was removed.
 
         Raises OutputError if one cannot be removed.
         """
@@ -150,14 +150,14 @@ def _remove(path: Path) -> None:
 
 
 def say(sentence: str) -> None:
-    """Tell the user something that stops nothing."""
+    """Write a notice for the user to standard error."""
     if sys.stderr is not None:  # it may be closed
         sys.stderr.write(f"weft: {sentence}\n")
         sys.stderr.flush()
 
 
 class _Unfit(ValueError):
-    """An entry that is whole but wrong."""
+    """An entry that can be read but is wrong."""
 
 
 def _checked(entry: dict[str, Any], asked: Question) -> Record:

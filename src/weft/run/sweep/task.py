@@ -1,4 +1,4 @@
-"""What a sweep runs: a question by value, and the record that answers it."""
+"""Tasks of a sweep: their content as a question, and the record that answers it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from weft.errors import InputError
 from weft.run.sweep.fingerprint import fingerprint_of, home
 
 Record = dict[str, Any]
-"""An answer as plain data: what JSON can hold."""
+"""The result of a task as plain data that JSON can hold."""
 
 
 class Task(Protocol):
@@ -25,13 +25,13 @@ class Task(Protocol):
 
     @property
     def weight(self) -> float:
-        """How long the run takes beside others, roughly: the heaviest begin first."""
+        """Roughly how long the run takes compared with others; the heaviest start first."""
 
     def inputs(self) -> Mapping[str, Any]:
-        """Everything that decides the answer, as JSON can hold it: machine, shapes, options."""
+        """Everything that decides the record, as JSON can hold it: machine, shapes, options."""
 
     def run(self) -> Mapping[str, Any]:
-        """The answer, as JSON can hold it, made in this process."""
+        """Run the task in this process; returns the record, as JSON can hold it."""
 
 
 @dataclass(frozen=True)
