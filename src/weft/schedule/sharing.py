@@ -153,12 +153,11 @@ def split_units(gpu: Gpu, apart: int) -> Split:
         )
     parts = gpu.dies
     chosen = tuple(unit for part in range(parts) for unit in _last(units, parts, part, apart))
-    taken = set(chosen)
-    return Split(tuple(unit for unit in range(units) if unit not in taken), chosen)
+    return Split(tuple(unit for unit in range(units) if unit not in chosen), chosen)
 
 
 def _last(units: int, parts: int, part: int, apart: int) -> range:
-    """The last units of a part: its share of those set apart."""
+    """The last compute units of an XCD: its share of those set apart."""
     end = -(-(part + 1) * units // parts)
     return range(end - (apart // parts + (part < apart % parts)), end)
 

@@ -59,9 +59,9 @@ def _answered(
     progress(done, len(alike), f"{done} kept from before" if done else "starting")
     for asked, record in kept.items():
         yield from ((task, record) for task in alike[asked])
-    for asked, answer in answers([asked for asked in alike if asked not in kept], jobs, store):
+    for asked, (record, complaint) in answers([asked for asked in alike if asked not in kept], jobs, store):
         done += 1
         progress(done, len(alike), asked.task.title)
-        if answer.complaint and store is not None:
-            store.give_up(answer.complaint)
-        yield from ((task, answer.record) for task in alike[asked])
+        if complaint and store is not None:
+            store.give_up(complaint)
+        yield from ((task, record) for task in alike[asked])

@@ -76,18 +76,13 @@ def _reached(module: Path) -> set[Path]:
 
 
 def _imports(source: Path) -> Iterator[Path]:
+    """The files that a module imports from the rooms of `CHOOSING`."""
     for node in ast.walk(ast.parse(source.read_bytes())):
+        modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom) and node.module:
             # What is imported from a package may be a module of it.
-            yield from _files([node.module, *(f"{node.module}.{alias.name}" for alias in node.names)])
-        elif isinstance(node, ast.Import):
-            yield from _files([alias.name for alias in node.names])
-
-
-def _files(modules: list[str]) -> Iterator[Path]:
-    """The files of the modules that lie in the rooms of `CHOOSING`."""
-    for module in modules:
-        package, *parts = module.split(".")
-        if package == PACKAGE.name and parts and parts[0] in CHOOSING:
-            place = PACKAGE.joinpath(*parts)
-            yield from filter(Path.is_file, (place.with_suffix(".py"), place / "__init__.py"))
+            modules = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        for package, *parts in (module.split(".") for module in modules):
+            if package == PACKAGE.name and parts and parts[0] in CHOOSING:
+                place = PACKAGE.joinpath(*parts)
+                yield from filter(Path.is_file, (place.with_suffix(".py"), place / "__init__.py"))

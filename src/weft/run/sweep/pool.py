@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import as_completed
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from typing import Any
 
@@ -19,13 +18,8 @@ from weft.run.sweep.fingerprint import fingerprint_of
 from weft.run.sweep.store import Store
 from weft.run.sweep.task import Question, Record, answer
 
-
-@dataclass(frozen=True)
-class Answer:
-    """A record, and why it could not be stored (empty: it was, or there is no store)."""
-
-    record: Record
-    complaint: str = ""
+Answer = tuple[Record, str]
+"""A record, and why it could not be stored (empty: it was, or there is no store)."""
 
 
 def answers(asked: Sequence[Question], processes: int, store: Store | None) -> Iterator[tuple[Question, Answer]]:
@@ -45,18 +39,18 @@ def answers(asked: Sequence[Question], processes: int, store: Store | None) -> I
 def _answer(asked: Question, store: Store | None) -> Answer:
     """The answer to a question: stored by another process meanwhile, or made here and stored."""
     if store is None or not store.keeps:
-        return Answer(answer(asked.task))
+        return answer(asked.task), ""
     found = store.get(asked)
     if found is not None:
-        return Answer(found)
+        return found, ""
     made = answer(asked.task)
     if fingerprint_of(asked.home) != asked.code:
-        return Answer(made, "Weft's own sources changed since the sweep began")
+        return made, "Weft's own sources changed since the sweep began"
     try:
         store.put(asked, made)
     except OutputError as error:
-        return Answer(made, str(error))
-    return Answer(made)
+        return made, str(error)
+    return made, ""
 
 
 def _in_processes(asked: Sequence[Question], processes: int, store: Store | None) -> Iterator[tuple[Question, Answer]]:

@@ -64,13 +64,13 @@ class Simulation:
         }
 
     def run(self) -> Mapping[str, Any]:
-        """The record of the timeline, without the system, which the task has."""
+        """The record of the timeline, without the system, the title and the labels, which the task has."""
         made = simulate(self.graph, self.system, self.overlap, self.options)
-        return as_record(_on(None, made if self.whole else summary(made)))
+        return as_record(_under(None, "", {}, made if self.whole else summary(made)))
 
     def read(self, record: Mapping[str, Any]) -> Timeline:
         """The timeline that a record holds, on the task's system, under the task's title and labels."""
-        return _labelled(_on(self.system, from_record(record)), self.graph)
+        return _under(self.system, self.graph.title, self.graph.labels, from_record(record))
 
 
 def _policy(policy: ArbiterPolicy) -> list[str]:
@@ -79,13 +79,10 @@ def _policy(policy: ArbiterPolicy) -> list[str]:
     return [policy.name, code.co_code.hex(), repr(code.co_consts), repr(code.co_names)]
 
 
-def _on(system: Any, timeline: Timeline) -> Timeline:
-    return replace(timeline, system=system, parts=tuple(_on(system, part) for part in timeline.parts))
-
-
-def _labelled(timeline: Timeline, like: Graph) -> Timeline:
-    graph = replace(timeline.graph, title=like.title, labels=like.labels)
-    return replace(timeline, graph=graph, parts=tuple(_labelled(part, like) for part in timeline.parts))
+def _under(system: Any, title: str, labels: Mapping[str, str], timeline: Timeline) -> Timeline:
+    """A timeline and its parts on another system, under another title and labels."""
+    parts = tuple(_under(system, title, labels, part) for part in timeline.parts)
+    return replace(timeline, system=system, graph=replace(timeline.graph, title=title, labels=labels), parts=parts)
 
 
 def timelines(
