@@ -360,8 +360,9 @@ class Sourced(Whole):
             if dot and not isinstance(fields[table], dict):
                 fields[table] = fields[table].model_dump() if fields[table] else {}
             _place(fields, path, parse_value(self.rules()[path], path, raw))
-        fields["provenance"] = {**self.provenance, **{path: set_by_user(_text(raw)) for path, raw in values.items()}}
-        return type(self)(**fields)
+        changed = type(self)(**fields)
+        sources = {path: set_by_user(_text(raw)) for path, raw in values.items()}
+        return changed.model_copy(update={"provenance": {**self.provenance, **sources}})
 
     @classmethod
     def from_leaves(cls, about: Mapping[str, Any], leaves: Mapping[str, Leaf], file: str) -> Self:

@@ -109,8 +109,7 @@ class Timing(Part):
 class Memory(Part):
     """The DRAM: channels of banks in bank groups, behind one bounded queue per channel.
 
-    `read_efficiency` and `copy_efficiency` are the fractions of peak that long reads and copies were measured
-    to reach.
+    `read_efficiency` and `copy_efficiency` are the fractions of peak that long reads and copies were measured to reach.
     """
 
     bandwidth: BytesPerSecond
@@ -221,8 +220,7 @@ class Launch(Part):
 class Rates(Part):
     """Dense matrix operations per clock and compute unit [FLOP]; 0 where a data type is not supported.
 
-    `fp32` and `fp64` are what a plain product uses: the vector units for fp32 on NVIDIA, matrix units
-    elsewhere.
+    `fp32` and `fp64` are what a plain product uses: the vector units for fp32 on NVIDIA, matrix units elsewhere.
     """
 
     fp64: CountOrNone

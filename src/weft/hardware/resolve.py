@@ -77,10 +77,9 @@ def gpu(name: str | Path | Gpu) -> Gpu:
 def system(what: Described, gpus: int | None = None, nodes: int | None = None) -> System:
     """Return the system of a name, a TOML file, a GPU or a node: `gpus` GPUs, spread evenly over `nodes` nodes.
 
-    A name may hold the numbers: "8xh100-sxm", "16xH100 (2 nodes)", "2x dgx-h100". A GPU means the smallest node that
-    it is usually sold in and that holds `gpus`; a GPU without such a node (the paper's, a user's own) is joined in a
-    ring by its links, 8 GPUs by default. Without numbers the system is one whole node; GPUs fill as few nodes as hold
-    them.
+    A name may hold the numbers: "8xh100-sxm", "16xH100 (2 nodes)", "2x dgx-h100". A GPU means the smallest node that it
+    is usually sold in and that holds `gpus`; a GPU without such a node (the paper's, a user's own) is joined in a ring
+    by its links, 8 GPUs by default. Without numbers the system is one whole node; GPUs fill as few nodes as hold them.
 
     Raises UnknownNameError, ConfigError, or InputError for GPUs that cannot be spread so.
     """

@@ -108,18 +108,17 @@ def load_model(name_or_path: str | Path) -> Transformer:
 
 @dataclass(frozen=True)
 class SubLayerKind:
-    """A kind of sub-layer: title, direction, and K as a multiple of H (None: the feed-forward multiple)."""
+    """A kind of sub-layer: title, and K as a multiple of H (None: the feed-forward multiple)."""
 
     title: str
-    direction: str
     multiple: int | None
 
 
 SUBLAYERS: Mapping[str, SubLayerKind] = {
-    "op": SubLayerKind("OP (forward)", "forward", 1),
-    "fc2": SubLayerKind("FC-2 (forward)", "forward", None),
-    "fc1": SubLayerKind("FC-1 (backward)", "backward", None),
-    "ip": SubLayerKind("IP (backward)", "backward", 3),
+    "op": SubLayerKind("OP (forward)", 1),
+    "fc2": SubLayerKind("FC-2 (forward)", None),
+    "fc1": SubLayerKind("FC-1 (backward)", None),
+    "ip": SubLayerKind("IP (backward)", 3),
 }
 """The four sub-layers by name."""
 
