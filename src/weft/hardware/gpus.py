@@ -109,7 +109,8 @@ class Timing(Part):
 class Memory(Part):
     """The DRAM: channels of banks in bank groups, behind one bounded queue per channel.
 
-    `read_efficiency` and `copy_efficiency` are the fractions of peak that long reads and copies were measured to reach.
+    `read_efficiency` and `copy_efficiency` are the fractions of peak that long reads and copies were measured
+    to reach.
     """
 
     bandwidth: BytesPerSecond
@@ -328,14 +329,16 @@ class Gpu(Sourced):
                 if self.value(f"{part}.{low}") > self.value(f"{part}.{high}"):
                     raise broken_rule(f"{part}: {self._shown(part, low)} must be at most {self._shown(part, high)}")
         m = self.memory
-        row, interleave, burst = (self._shown("memory", name) for name in ("row_bytes", "interleave", "burst_bytes"))
         if m.row_bytes % m.interleave and m.interleave % m.row_bytes:
+            row, interleave = self._shown("memory", "row_bytes"), self._shown("memory", "interleave")
             raise broken_rule(f"memory: {row} must be a multiple of {interleave}, or the other way round")
         if m.burst_bytes != m.burst_clocks * m.bytes_per_clock:
-            product = f"{m.burst_clocks} x {m.bytes_per_clock} B"
-            rule = f"must be burst_clocks x bytes_per_clock ({product}); change them together"
-            raise broken_rule(f"memory: {burst} {rule}")
+            raise broken_rule(
+                f"memory: {self._shown('memory', 'burst_bytes')} must be burst_clocks x bytes_per_clock "
+                f"({m.burst_clocks} x {m.bytes_per_clock} B); change them together"
+            )
         if ACCESS_BYTES % m.burst_bytes:
+            burst = self._shown("memory", "burst_bytes")
             raise broken_rule(f"memory: {burst} must divide one access of {ACCESS_BYTES} B")
         return self
 

@@ -26,9 +26,9 @@ def compare(
 ) -> Comparison:
     """`graph` on `system` under one overlap or several (None: every one that takes the graph).
 
-    A GEMM with the collective of its own output is compared with the baseline, "sequential"; independent streams with
-    a short loop of each operator alone. Runs that several overlaps need are made once. An overlap that cannot carry out
-    a collective is refused, with the reason, where others can.
+    Beside a GEMM with the collective of its own output stands the baseline, "sequential". Beside streams that do not
+    wait for each other stands a short loop of each operator alone. Runs that several need are made once. An overlap
+    that cannot carry out a collective is refused, with the reason, where others can.
 
     Raises what `simulate` raises.
     """
