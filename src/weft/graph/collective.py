@@ -95,11 +95,6 @@ class Send(Op):
         """Nothing here: it is written at the receiver."""
         return ()
 
-    @property
-    def flops(self) -> int:
-        """None."""
-        return 0
-
 
 @dataclass(frozen=True)
 class Copy(Op):
@@ -121,11 +116,6 @@ class Copy(Op):
     def writes(self) -> tuple[Tensor, ...]:
         """The copy."""
         return self.reads
-
-    @property
-    def flops(self) -> int:
-        """None."""
-        return 0
 
 
 def all_reduce(bytes: npt.ArrayLike, ranks: npt.ArrayLike = RANKS, dtype: str = "bf16") -> Collective:

@@ -17,7 +17,7 @@ LARGEST = 2**50
 
 
 def check_sizes(op: object, subject: str, least: Mapping[str, int], **called: str) -> None:
-    """Check some fields of an operator, each a whole number of at least so much, or an array of such numbers.
+    """Check fields of an operator by their `least` value: each a whole number, or an array of whole numbers.
 
     Arrays become arrays of floats. `subject` says what a field is, such as "{} of operator 'gelu'"; `called` names
     fields that people call otherwise. Raises InputError for any other value, and for arrays that do not broadcast.
@@ -49,13 +49,12 @@ def _sizes(what: str, value: Any, low: int) -> Any:
         raise InputError(f"{what} is {shown(value)}; {rule}") from None
     if not sizes.size:
         raise InputError(f"{what} is empty; {rule}, or an array of such numbers")
-    if sizes.ndim == 0 and np.isfinite(sizes) and sizes > LARGEST:
-        raise InputError(f"{what} is {shown(value)}; it must be at most {LARGEST}")
     wrong = sizes[~((sizes >= low) & (sizes == np.floor(sizes)) & np.isfinite(sizes))]
     if wrong.size or isinstance(value, bool):
         raise InputError(f"{what} is {f'{wrong.flat[0]:g}' if wrong.size and sizes.ndim else shown(value)}; {rule}")
     if np.any(sizes > LARGEST):
-        raise InputError(f"{what} is {np.max(sizes):.4g}; it must be at most {LARGEST}")
+        largest = f"{np.max(sizes):.4g}" if sizes.ndim else shown(value)
+        raise InputError(f"{what} is {largest}; it must be at most {LARGEST}")
     return sizes if sizes.ndim else int(sizes)
 
 
@@ -101,7 +100,7 @@ class Tensor:
 
 
 def check_dtype(dtype: str) -> None:
-    """Raise UnknownNameError for a number format that there is not."""
+    """Raise UnknownNameError for an unknown number format."""
     check_name("dtype", dtype, DTYPE_BYTES)
 
 
@@ -126,9 +125,9 @@ class Op(ABC):
         """What it writes."""
 
     @property
-    @abstractmethod
     def flops(self) -> int:
-        """Floating-point operations."""
+        """Floating-point operations; none unless a kind says otherwise."""
+        return 0
 
     @property
     def matrix_dtype(self) -> str | None:
