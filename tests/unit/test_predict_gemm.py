@@ -153,6 +153,12 @@ def test_impossible_sizes_are_refused(size: float) -> None:
         gemm(64, 64, [64, size], "bf16", hardware.gpu("h100-sxm"))
 
 
+def test_what_no_memory_holds_is_refused() -> None:
+    gpu = hardware.gpu("h100-sxm")
+    with pytest.raises(InputError, match="take 16 TiB at least, but the memory of h100-sxm holds 80 GB; give smaller"):
+        gemm(2**20, 2**20, [2**10, 2**22], "bf16", gpu)
+
+
 def test_other_bad_input_is_refused_in_a_sentence() -> None:
     gpu = hardware.gpu("a100-sxm-80gb")
     with pytest.raises(InputError, match="no matrix rate for 'fp8'"):
