@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -35,6 +35,25 @@ class Checked:
         if bad:
             self.rows = self.rows.take(~np.isin(self.rows.line, bad))
         self.problems += problems
+
+
+class Unfit(Exception):
+    """A row cannot be compared: the column, its value, and the rule that it breaks."""
+
+
+def unfit_rows(rows: Rows, check: Callable[[int, dict[str, Any]], object]) -> Iterator[Problem]:
+    """The rows for which `check`, given line and cells, raises Unfit."""
+    for line, row in zip(rows.line.tolist(), rows, strict=True):
+        try:
+            check(line, row)
+        except Unfit as unfit:
+            yield Problem(rows.file, (line,), *unfit.args)
+
+
+def check_multiplies(gpu: Gpu, dtype: str) -> None:
+    """Raise Unfit for a data type that the GPU's matrix units lack."""
+    if dtype not in DTYPE_BYTES or not gpu.supports(dtype):
+        raise Unfit("dtype", dtype, f"{gpu.name} does not multiply matrices of this type")
 
 
 def duplicates(rows: Rows) -> Iterator[Problem]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, cast
 
@@ -18,7 +18,7 @@ from weft.hardware import Gpu, System
 from weft.library.collectives import canonical
 from weft.library.profiles import Profile
 from weft.options import RunOptions
-from weft.validation.checks import Checked, beyond_physics, collective_floor
+from weft.validation.checks import Checked, Unfit, beyond_physics, collective_floor, unfit_rows
 from weft.validation.machines import Machines
 from weft.validation.problems import Problem
 from weft.validation.rigs import Rig, rig_of
@@ -29,10 +29,6 @@ LARGE, MEDIUM, ALL = ">= 16 MiB", ">= 1 MiB", "all sizes"
 FROM_ROWS, FROM_MACHINE = "read from the rows", "the machine's"
 """Where the rate of the network comes from with which a row is predicted."""
 _MiB = 2.0**20
-_OF_ONE = ("reduce_scatter", "all_gather", "all_reduce", "all_to_all")
-_TABLE = {"send_recv": "all_to_all", "broadcast": "all_gather"}
-"""The tables of a profile that serve one collective, and those that serve another one as well."""
-_REMEMBERED = 20_000
 
 SIMULATED_BYTES = (6e6, 192e6)
 """The sizes that the engine is tried on [bytes]: where rings carry the data slice by slice."""
@@ -57,11 +53,6 @@ class Case:
         harness = self.rig.harness(self.ranks, self.system.nodes, profile)
         return estimate(op, self.system, harness=harness).seconds
 
-    def feels(self, path: str) -> bool:
-        """Whether its times may depend on a value of a profile: any but those of the other collectives."""
-        table = path.partition(".")[0]
-        return table not in _OF_ONE or table == _TABLE.get(self.collective, self.collective)
-
     @property
     def labels(self) -> dict[str, object]:
         """What errors of its rows are grouped by, besides the system's name."""
@@ -84,7 +75,7 @@ def collective_subjects(checked: Checked, machines: Machines) -> list[Subject]:
     Rows of libraries without a model are told and left out. Ring reduce-scatters of one node are simulated as well.
     """
     rows, closed, simulated = checked.rows, [], []
-    checked.drop(_impossible_ranks(rows), _forced(rows), _without_model(rows))
+    checked.drop(unfit_rows(rows, _check_ranks), _forced(rows), _without_model(rows))
     cases = cases_of(checked.rows)
     names = _by_case(checked.rows, [case.system.gpu.name for case in cases])
     for gpu in {case.system.gpu.name: case.system.gpu for case in cases}.values():
@@ -126,24 +117,12 @@ def _rig(row: Mapping[str, Any]) -> Rig:
     return rig_of(row["system"], row["notes"], row["source"])
 
 
-@dataclass
-class _Model:
-    """Times of a GPU's rows under changed parameters; cases that a change does not reach are not computed again."""
-
-    profile: Profile
-    known: dict[tuple[object, ...], FloatArray] = field(default_factory=dict)
-
-    def __call__(self, rows: Rows, values: Mapping[str, float]) -> FloatArray:
-        profile = self.profile.replace(dict(values)) if values else self.profile
-        seconds = np.empty(len(rows))
-        for case in cases_of(rows):
-            key = (case, tuple(value for path, value in values.items() if case.feels(path)))
-            if key not in self.known:
-                if len(self.known) > _REMEMBERED:
-                    self.known.clear()
-                self.known[key] = case.seconds(rows["bytes"][case.positions], profile)
-            seconds[case.positions] = self.known[key]
-        return seconds
+def _seconds(rows: Rows, profile: Profile) -> FloatArray:
+    """The closed form's time of each row with a profile [s]."""
+    seconds = np.empty(len(rows))
+    for case in cases_of(rows):
+        seconds[case.positions] = case.seconds(rows["bytes"][case.positions], profile)
+    return seconds
 
 
 def _subject(rows: Rows, gpu: Gpu, profile: Profile) -> Subject:
@@ -157,7 +136,7 @@ def _subject(rows: Rows, gpu: Gpu, profile: Profile) -> Subject:
         measured=rows.seconds,
         labels={"system": rows["system"], **labels},
         ranges={LARGE: size >= 16 * _MiB, MEDIUM: size >= _MiB, ALL: np.ones(len(rows), dtype=np.bool_)},
-        predict=_Model(profile),
+        predict=lambda some, values: _seconds(some, profile.replace(values)),
         parameters=parameters,
         start={parameter.path: profile.value(parameter.path) for parameter in parameters},
         vendor=gpu.vendor,
@@ -166,15 +145,14 @@ def _subject(rows: Rows, gpu: Gpu, profile: Profile) -> Subject:
     )
 
 
-def _impossible_ranks(rows: Rows) -> Iterator[Problem]:
-    for line, row in zip(rows.line.tolist(), rows, strict=True):
+def _check_ranks(line: int, row: Mapping[str, Any]) -> None:
+    try:
+        _system(row["system"], row["ranks"])
         rule = "a collective needs at least two ranks" if row["ranks"] < 2 else ""
-        try:
-            _system(row["system"], row["ranks"])
-        except InputError as error:
-            rule = str(error)
-        if rule:
-            yield Problem(rows.file, (line,), "ranks", str(int(row["ranks"])), rule)
+    except InputError as error:
+        rule = str(error)
+    if rule:
+        raise Unfit("ranks", str(int(row["ranks"])), rule)
 
 
 def _forced(rows: Rows) -> Iterator[Problem]:
