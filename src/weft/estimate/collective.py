@@ -9,12 +9,22 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from weft.estimate.answer import Estimate, FloatArray, Parts, floats, from_parts
+from weft.estimate.answer import Estimate, FloatArray, IntArray, Parts, floats, from_parts
 from weft.estimate.collective_forms import Group, copied, direct, nvls, oneshot, over_links, pairwise, ring
 from weft.estimate.collective_nodes import across
 from weft.estimate.target import Harness, Target
 from weft.graph import Collective
-from weft.library.collectives import PAYLOAD, Algorithm, MiB, Protocol, way_name, ways
+from weft.library.collectives import (
+    PAYLOAD,
+    Algorithm,
+    Call,
+    MiB,
+    Protocol,
+    check_way,
+    choose,
+    parsed_way,
+    way_name,
+)
 from weft.library.profiles import at_clock, of_release, profile_for
 
 Names = npt.NDArray[np.str_]
@@ -54,18 +64,7 @@ def _among(ranks: int, size: FloatArray, op: Collective, on: Target) -> tuple[Pa
     group = _group(ranks, nodes, op, on)
     if harness.driver == "dma":
         return copied(size, group), np.full(size.shape, "copy engines", dtype=_NAMES)
-    algorithm, protocol = ways(
-        group.name,
-        size,
-        ranks,
-        group.fabric,
-        group.profile,
-        wanted=harness.algorithm,
-        nodes=nodes,
-        floating=op.dtype in _FLOATS,
-        version=harness.version,
-        place=on.name,
-    )
+    algorithm, protocol = _ways(size, group, op.dtype in _FLOATS, on)
     parts: dict[str, FloatArray] = {}
     by = np.empty(size.shape, dtype=_NAMES)
     for code in np.unique(algorithm * len(Protocol) + protocol):
@@ -78,6 +77,24 @@ def _among(ranks: int, size: FloatArray, op: Collective, on: Target) -> tuple[Pa
     if harness.host:
         parts["host"] = _host(parts, size, group, harness)
     return parts, by
+
+
+def _ways(size: FloatArray, group: Group, floating: bool, on: Target) -> tuple[IntArray, IntArray]:
+    """The `Algorithm` and `Protocol` of each size: the library's choice, or what the harness asks for."""
+    name, ranks, nodes, profile, wanted = group.name, group.ranks, group.nodes, group.profile, on.harness.algorithm
+    first, second = parsed_way(wanted)
+    if first is not None:
+        check_way(first, second, Call(name, ranks, group.fabric, nodes), profile, on.name, wanted)
+    version = (on.harness.version or profile.version) if profile.library == "nccl" else ""
+    one_step = first in (None, Algorithm.DIRECT)
+    algorithm, protocol = choose(
+        name, size, ranks, group.fabric, nodes=nodes, floating=floating, one_step=one_step, version=version
+    )
+    if first is not None:
+        algorithm = np.full(size.shape, int(first))
+    if first is Algorithm.DIRECT:  # has no LL128
+        protocol = np.where(protocol == Protocol.LL128, int(Protocol.SIMPLE), protocol)
+    return algorithm, protocol if second is None else np.full(size.shape, int(second))
 
 
 def _group(ranks: int, nodes: int, op: Collective, on: Target) -> Group:
