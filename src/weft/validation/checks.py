@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from weft.errors import InputError, UnknownNameError, join_or, nearest
 from weft.graph import DTYPE_BYTES
 from weft.validation.problems import Problem
-from weft.validation.tables import FloatArray, Rows
+from weft.validation.tables import FloatArray, IntArray, Rows
 
 if TYPE_CHECKING:
     from weft.hardware import Gpu
@@ -115,6 +115,44 @@ def collective_floor(name: str, ranks: int, size: FloatArray, link: float, in_sw
     """
     times = 2.0 if name == "all_reduce" and not in_switch else 1.0
     return times * (ranks - 1) / ranks * size / link
+
+
+class Case(Protocol):
+    """Rows that one call of a closed form predicts, on machines described by a GPU or a library's profile."""
+
+    @property
+    def positions(self) -> IntArray:
+        """Where the rows are."""
+
+    def seconds(self, rows: Rows, on: Any) -> FloatArray:
+        """Predicted times of its rows [s]; InputError if the model has none."""
+
+    def floor(self, rows: Rows, gpu: Gpu) -> FloatArray:
+        """Times that its rows cannot fall below [s]."""
+
+
+def predicted_by(cases: Sequence[Case], rows: Rows, on: Any) -> FloatArray:
+    """The closed form's time of each row [s]."""
+    seconds = np.empty(len(rows))
+    for case in cases:
+        seconds[case.positions] = case.seconds(rows.take(case.positions), on)
+    return seconds
+
+
+def believable(column: str, cases: Sequence[Case], rows: Rows, gpu: Gpu, on: Any) -> Checked:
+    """The rows that the model predicts at all, and that can be true of the GPU; problems name their `column`."""
+    checked, refused = Checked(rows), []
+    floor, expected = np.empty(len(rows)), np.full(len(rows), np.nan)
+    for case in cases:
+        some = rows.take(case.positions)
+        try:
+            expected[case.positions], floor[case.positions] = case.seconds(some, on), case.floor(some, gpu)
+        except InputError as error:
+            refused.append(Problem(rows.file, tuple(some.line.tolist()), column, some[column][0], str(error)))
+    checked.drop(refused)
+    known = np.isfinite(expected)
+    checked.drop(beyond_physics(checked.rows, floor[known], expected[known], gpu.name))
+    return checked
 
 
 def beyond_physics(rows: Rows, floor: FloatArray, expected: FloatArray, of: str) -> Iterator[Problem]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ from weft.hardware import Gpu, System
 from weft.library.collectives import canonical
 from weft.library.profiles import Profile
 from weft.options import RunOptions
-from weft.validation.checks import Checked, Unfit, beyond_physics, collective_floor, unfit_rows
+from weft.validation.checks import Checked, Unfit, believable, collective_floor, predicted_by, unfit_rows
 from weft.validation.machines import Machines
 from weft.validation.problems import Problem
 from weft.validation.rigs import Rig, rig_of
@@ -47,11 +47,19 @@ class Case:
     system: System
     rig: Rig
 
-    def seconds(self, size: FloatArray, profile: Profile) -> FloatArray:
-        """Predicted times for some numbers of bytes [s]."""
-        op = Collective(self.collective, cast(int, size), self.ranks, self.rig.dtype)
-        harness = self.rig.harness(self.ranks, self.system.nodes, profile)
+    def seconds(self, rows: Rows, on: Profile) -> FloatArray:
+        """Times with a library's profile [s]."""
+        size: Any = rows["bytes"]
+        op = Collective(self.collective, size, self.ranks, self.rig.dtype)
+        harness = self.rig.harness(self.ranks, self.system.nodes, on)
         return estimate(op, self.system, harness=harness).seconds
+
+    def floor(self, rows: Rows, gpu: Gpu) -> FloatArray:
+        """Times that the links of a GPU cannot fall below [s]."""
+        link, node = max(gpu.link.bandwidth, gpu.host.bandwidth), self.system.node
+        return collective_floor(
+            self.collective, self.ranks, rows["bytes"], link, node is not None and node.switch_reduces
+        )
 
     @property
     def labels(self) -> dict[str, object]:
@@ -80,10 +88,11 @@ def collective_subjects(checked: Checked, machines: Machines) -> list[Subject]:
     names = _by_case(checked.rows, [case.system.gpu.name for case in cases])
     for gpu in {case.system.gpu.name: case.system.gpu for case in cases}.values():
         profile = machines.profile(gpu)
-        believable = _believable(checked.rows.take(names == gpu.name), gpu, profile)
-        checked.problems += believable.problems
-        if len(believable.rows):
-            subject = _subject(believable.rows, gpu, profile)
+        own = checked.rows.take(names == gpu.name)
+        true = believable("collective", cases_of(own), own, gpu, profile)
+        checked.problems += true.problems
+        if len(true.rows):
+            subject = _subject(true.rows, gpu, profile)
             closed.append(subject)
             simulated += _rings(subject)
     return [*closed, *simulated]
@@ -117,14 +126,6 @@ def _rig(row: Mapping[str, Any]) -> Rig:
     return rig_of(row["system"], row["notes"], row["source"])
 
 
-def _seconds(rows: Rows, profile: Profile) -> FloatArray:
-    """The closed form's time of each row with a profile [s]."""
-    seconds = np.empty(len(rows))
-    for case in cases_of(rows):
-        seconds[case.positions] = case.seconds(rows["bytes"][case.positions], profile)
-    return seconds
-
-
 def _subject(rows: Rows, gpu: Gpu, profile: Profile) -> Subject:
     size, parameters = rows["bytes"], collective_parameters(profile)
     told = [case.labels for case in cases_of(rows)]
@@ -136,7 +137,7 @@ def _subject(rows: Rows, gpu: Gpu, profile: Profile) -> Subject:
         measured=rows.seconds,
         labels={"system": rows["system"], **labels},
         ranges={LARGE: size >= 16 * _MiB, MEDIUM: size >= _MiB, ALL: np.ones(len(rows), dtype=np.bool_)},
-        predict=lambda some, values: _seconds(some, profile.replace(values)),
+        predict=lambda some, values: predicted_by(cases_of(some), some, profile.replace(values)),
         parameters=parameters,
         start={parameter.path: profile.value(parameter.path) for parameter in parameters},
         vendor=gpu.vendor,
@@ -169,30 +170,6 @@ def _without_model(rows: Rows) -> Iterator[Problem]:
     found = positions_by("" if rig.modelled else rig.library for rig in rigs)
     for library in sorted(found.keys() - {""}):
         yield Problem(rows.file, rows.lines(found[library]), "library", library, "Weft has no model of this library")
-
-
-def _believable(rows: Rows, gpu: Gpu, profile: Profile) -> Checked:
-    checked = Checked(rows)
-    checked.drop(_unpredictable(rows, profile))
-    rows = checked.rows
-    floor, expected = np.empty(len(rows)), np.empty(len(rows))
-    link = max(gpu.link.bandwidth, gpu.host.bandwidth)
-    for case in cases_of(rows):
-        of, size = case.positions, rows["bytes"][case.positions]
-        reduces = case.system.node is not None and case.system.node.switch_reduces
-        floor[of] = collective_floor(case.collective, case.ranks, size, link, reduces)
-        expected[of] = case.seconds(size, profile)
-    checked.drop(beyond_physics(rows, floor, expected, gpu.name))
-    return checked
-
-
-def _unpredictable(rows: Rows, profile: Profile) -> Iterator[Problem]:
-    """Cases that the model refuses, such as ranks that no algorithm serves."""
-    for case in cases_of(rows):
-        try:
-            case.seconds(rows["bytes"][case.positions], profile)
-        except InputError as error:
-            yield Problem(rows.file, rows.lines(case.positions), "collective", case.collective, str(error))
 
 
 def _rings(collectives: Subject) -> list[Subject]:
