@@ -59,7 +59,7 @@ def _fill(parts: dict[str, FloatArray], of: npt.NDArray[np.bool_], found: Parts)
 
 
 def _among(ranks: int, size: FloatArray, op: Collective, on: Target) -> tuple[Parts, Names]:
-    """The parts of every size among so many ranks, and who carries it out."""
+    """The parts of every size [s] for one number of ranks, and the algorithm that carries it out."""
     harness, nodes = on.harness, on.nodes(ranks)
     group = _group(ranks, nodes, op, on)
     if harness.driver == "dma":

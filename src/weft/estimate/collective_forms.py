@@ -238,8 +238,8 @@ def _pairwise_ll(part: FloatArray, group: Group) -> Parts:
     }
 
 
-# A profile is at home on the machines of the GPUs that it was fitted on. It states rates as shares of the link figure:
-# that carries what the links bound over to other links, and not what they do not, such as copies in a GPU's memory.
+# The homes of a profile are the machines of the GPUs that it was fitted on. Its rates are shares of the link figure:
+# those that links bound scale with the links, others, such as copies in a GPU's memory, do not.
 
 _STEPS = {"ll_step": Protocol.LL, "ll128_step": Protocol.LL128, "simple_step": Protocol.SIMPLE}
 _MEASURED_RANKS = 8

@@ -241,7 +241,7 @@ def wasteful(shape: Shape, tile: Tile, on: Machine) -> Amount:
 
 
 def fixed(shape: Shape, tile: Tile, columns: Amount, splits: Amount, on: Machine) -> Times:
-    """The times of a shape under a tile of so many columns, K in so many parts.
+    """The times of a shape under a tile of `columns` columns, with K in `splits` parts.
 
     Units and memory overlap: the time is the root of the sum of their squares.
     """

@@ -92,12 +92,12 @@ class Target:
 
     @cached_property
     def system(self) -> System:
-        """What `what` stands for."""
+        """The system that `what` describes."""
         return hardware.system(self.what)
 
     @cached_property
     def fabric(self) -> Interconnect:
-        """The links of the system, as the library sees them."""
+        """The links of the system in the library's cost model."""
         fabric = interconnect(self.system)
         return fabric if self.harness.network is None else replace(fabric, nic=self.harness.network)
 
@@ -107,7 +107,7 @@ class Target:
         return self.what.name
 
     def nodes(self, ranks: int) -> int:
-        """On how many nodes `ranks` GPUs stand: as the system says, else as few as hold them.
+        """Number of nodes of `ranks` GPUs: the system's, else as few as hold them.
 
         Raises InputError for ranks that cannot be spread evenly.
         """

@@ -107,7 +107,7 @@ _RING_PLATEAU = 1.4
 
 
 class OneStep(NamedTuple):
-    """A kernel for buffers of up to so many bytes: its protocol, and how many parts each peer's data are cut in."""
+    """A kernel for buffers of at most `up_to` bytes: its protocol, and the parts that each peer's data are cut into."""
 
     up_to: int
     protocol: Protocol
@@ -209,7 +209,7 @@ def choose(
 ) -> tuple[IntArray, IntArray]:
     """The `Algorithm` and `Protocol` that the library takes for each size [bytes, of the whole buffer].
 
-    `one_step` says whether RCCL brings the kernels of `ONE_STEP` along. `version` is NCCL's: to 2.27 send and receive
+    `one_step` says whether RCCL has the kernels of `ONE_STEP`. `version` is NCCL's: to 2.27 send and receive
     use LL longer, and to 2.18 two nodes are no special case of a tree.
     """
     name, size, release = canonical(collective), np.asarray(bytes, dtype=np.float64), numbers(version)
@@ -231,7 +231,7 @@ def choose(
 
 
 def one_step_kernels(collective: str, ranks: int, fabric: Interconnect) -> tuple[OneStep, ...]:
-    """The kernels in one step that RCCL of ROCm 6 brings along for a collective of these GPUs, smallest sizes first."""
+    """The one-step kernels of RCCL in ROCm 6 for a collective of these GPUs, smallest sizes first."""
     full = fabric.gpu.architecture == "cdna3" and fabric.topology == "mesh" and ranks == fabric.gpus_per_node == 8
     return ONE_STEP.get(collective, ()) if full else ()
 
@@ -321,19 +321,19 @@ def _nvls(call: Call) -> Iterator[_Candidate]:
 
 
 def switch_rate(ranks: int, fabric: Interconnect) -> float:
-    """What the library counts on per GPU and direction when the switch reduces, in whole rings [bytes/s]; else 0."""
+    """Rate per GPU and direction that the library assumes where the switch reduces, else 0 [bytes/s]."""
     return fabric.ring_rate(ranks) * _limits(fabric).nvls if fabric.multicast else 0.0
 
 
 def step_ratio(protocol: Protocol, fabric: Interconnect) -> float:
-    """How much longer the library counts a hop of a ring over these links than over NVLink."""
+    """Ratio of a ring's hop over these links to one over NVLink, by the library's constants."""
     if fabric.gpu.vendor == "amd":
         return 1.0
     return _step(Algorithm.RING, fabric)[protocol] / _NVLINK_STEP[Algorithm.RING][protocol]
 
 
 def ll128_rate(ranks: int, fabric: Interconnect) -> float:
-    """What the library counts on per GPU for a ring with LL128 on one node [bytes/s]."""
+    """Rate per GPU that the library assumes for a ring with LL128 on one node [bytes/s]."""
     return _ll128(fabric.ring_rate(ranks), ranks, fabric)
 
 
@@ -344,7 +344,7 @@ def _ll128(rate: float, ranks: int, fabric: Interconnect) -> float:
 
 
 def way_name(algorithm: Algorithm, protocol: Protocol) -> str:
-    """What a user calls it, such as "ring-ll128"; a switch that reduces has no protocol to choose."""
+    """The name of a way, such as "ring-ll128"; a switch that reduces has no protocol to choose."""
     name = _plain(algorithm)
     return name if algorithm in _SWITCHED else f"{name}-{protocol.name.lower()}"
 
@@ -386,7 +386,7 @@ def check_way(
 
 
 def _possible(call: Call, profile: Profile) -> list[Way]:
-    """What the library weighs, and what it takes where conditions of its own are met."""
+    """The ways that the library compares, and those that it takes under conditions of its own."""
     name, one_node = call.collective, call.nodes == 1
     if name in ("all_to_all", "send_recv"):
         ways = [(Algorithm.PAIRWISE, Protocol.LL), (Algorithm.PAIRWISE, Protocol.SIMPLE)]

@@ -43,16 +43,16 @@ _FELT = 0.02  # a row depends on a parameter if its logarithm moves by this shar
 _AT_BOUND = 0.01  # of the range between the bounds
 _EVALUATIONS = 25  # of the Jacobian, at most
 _TYPICAL = 0.02  # deviation of a good row [ln units], against which the plausible range is weighed
-_INFORMED = 0.6  # share of what is known of a parameter that must come from rows
+_INFORMED = 0.6  # least share of the information on a parameter that must come from rows
 _NAMED = 4  # parameters in a message
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """A parameter after the fit: value, 95 % confidence interval, and what to know about it [base unit].
+    """A parameter after the fit: value and 95 % confidence interval [base unit], and how firmly it is known.
 
-    `state` is "fitted", "at low bound", "at high bound", "weak" (the rows say less of it than its plausible range
-    does), "too few rows" or "no rows"; in the last two it keeps its start. `rows` is how many rows depend on it.
+    `state` is "fitted", "at low bound", "at high bound", "weak" (its plausible range determines it more than the
+    rows do), "too few rows" or "no rows"; in the last two it keeps its start. `rows` is how many rows depend on it.
     """
 
     parameter: Parameter
@@ -86,7 +86,7 @@ class Fit:
         return {found.parameter.path: found.value for found in self.parameters}
 
     def firm(self) -> dict[str, float]:
-        """The values that the rows, not their start, decided, by path [base units]."""
+        """The values that the rows determined, by path [base units]."""
         states = (FITTED, AT_LOW, AT_HIGH)
         return {found.parameter.path: found.value for found in self.parameters if found.state in states}
 
@@ -216,7 +216,7 @@ def _solve(search: _Search, free: Sequence[int]) -> Any:
 
 
 def _spread(found: Any, firmness: FloatArray, rows: int) -> tuple[FloatArray, FloatArray]:
-    """Half the confidence interval of each free parameter, and which share of what is known of it the rows gave.
+    """Half the confidence interval of each free parameter, and the share of its information that comes from rows.
 
     The sandwich of an M-estimator, which asks of the residuals neither one variance nor a normal distribution; the
     plausible range counts with the variance of the rows.
@@ -237,7 +237,7 @@ def _spread(found: Any, firmness: FloatArray, rows: int) -> tuple[FloatArray, Fl
 
 
 def _too_few(rows: int, parameters: Sequence[Parameter], depend: IntArray) -> str:
-    """Which parameters are nearest to having enough rows."""
+    """The error for too few rows; it lists the parameters that are nearest to having enough."""
     nearest = sorted(zip(parameters, depend.tolist(), strict=True), key=lambda pair: -pair[1])[:_NAMED]
     needs = "; ".join(
         f"'{parameter.path}' needs {parameter.needs_rows} rows that depend on it and has {count}"
@@ -290,7 +290,7 @@ def calibrated(subject: Subject, holdout: float = HOLDOUT, seed: int = SEED, mos
 
 
 def unseen(subject: Subject, subjects: Sequence[Subject]) -> Subject:
-    """The subject as if the catalogue had never seen its rows: it starts from what the other machines' values say.
+    """The subject as if the catalogue had never seen its rows: it starts from the values of the other machines.
 
     Where no other machine has a parameter, it starts from the middle of its plausible range.
     """
@@ -322,10 +322,10 @@ def leave_one_out(subjects: Sequence[Subject], fits: Mapping[str, Mapping[str, f
 def borrowed(
     subject: Subject, subjects: Sequence[Subject], fits: Mapping[str, Mapping[str, float]]
 ) -> dict[str, float]:
-    """The parameters that the other machines suggest for a subject, by path; empty if there are no others.
+    """Parameters of a subject estimated from the other machines, by path; empty if there are no others.
 
     A parameter is the geometric mean of what was fitted on the vendor's other machines; else on all others; else of
-    what the catalogue says of these. Its own value for the subject, fitted to all its rows, never counts.
+    the catalogue's values for these. The catalogue's value for the subject itself, fitted to its rows, never counts.
     """
     others = [other for other in subjects if other.name != subject.name and other.kind == subject.kind]
     relatives = [other for other in others if other.vendor == subject.vendor]

@@ -57,7 +57,7 @@ def check_multiplies(gpu: Gpu, dtype: str) -> None:
 
 
 def duplicates(rows: Rows) -> Iterator[Problem]:
-    """Rows that repeat an earlier one: left out if every cell is the same, told but used if only the time differs."""
+    """Rows that repeat an earlier one: left out if every cell is equal, reported but used if only the time differs."""
     first: dict[object, str] = {}
     seen: set[object] = set()
     for line, row in zip(rows.line.tolist(), rows, strict=True):
@@ -84,7 +84,7 @@ def unknown_names(rows: Rows, column: str, find: Callable[[str], object]) -> Ite
 
 
 def _unknown(column: str, error: InputError) -> str:
-    """The rule; names are listed where they are few, else alike problems can be told together."""
+    """The rule; it lists the known names where they are few, so that similar problems can be merged."""
     if not isinstance(error, UnknownNameError):
         return str(error)
     if len(error.known) <= _FEW:
@@ -95,7 +95,7 @@ def _unknown(column: str, error: InputError) -> str:
 
 
 def gemm_floor(m: FloatArray, n: FloatArray, k: FloatArray, dtype: str, gpu: Gpu) -> FloatArray:
-    """Less time than this no GEMM takes [s]: its operations at the highest clock, and the bytes that no cache holds.
+    """Lower bound on a GEMM's time [s]: its operations at the highest clock, and the bytes that no cache holds.
 
     Outputs of one-byte types have two bytes.
     """
@@ -108,7 +108,7 @@ def gemm_floor(m: FloatArray, n: FloatArray, k: FloatArray, dtype: str, gpu: Gpu
 
 
 def collective_floor(name: str, ranks: int, size: FloatArray, link: float, in_switch: bool) -> FloatArray:
-    """Less time than this no collective takes [s]: what a GPU must at least send over its links, in one direction.
+    """Lower bound on a collective's time [s]: what a GPU must send over its links, in one direction.
 
     `size` counts as nccl-tests do; `link` is the egress of the whole GPU [bytes/s]. In-switch reduction halves
     what an all-reduce sends.
@@ -148,7 +148,7 @@ def believable(column: str, cases: Sequence[Case], rows: Rows, gpu: Gpu, on: Any
         try:
             expected[case.positions], floor[case.positions] = case.seconds(some, on), case.floor(some, gpu)
         except InputError as error:
-            refused.append(Problem(rows.file, tuple(some.line.tolist()), column, some[column][0], str(error)))
+            refused.append(Problem(rows.file, tuple(some.line.tolist()), column, str(some[column][0]), str(error)))
     checked.drop(refused)
     known = np.isfinite(expected)
     checked.drop(beyond_physics(checked.rows, floor[known], expected[known], gpu.name))
@@ -156,9 +156,9 @@ def believable(column: str, cases: Sequence[Case], rows: Rows, gpu: Gpu, on: Any
 
 
 def beyond_physics(rows: Rows, floor: FloatArray, expected: FloatArray, of: str) -> Iterator[Problem]:
-    """Rows faster than `floor` [s], and rows so far from the `expected` [s] that their unit must be another.
+    """Rows faster than `floor` [s], and rows so far from `expected` [s] that their time must be in another unit.
 
-    `of` says whose peak the floor is.
+    The floor is the peak of `of`.
     """
     measured = rows.seconds
     ratio = measured / expected

@@ -80,7 +80,7 @@ class Case:
 def collective_subjects(checked: Checked, machines: Machines) -> list[Subject]:
     """The rows of a collectives file by GPU, without those that cannot be true.
 
-    Rows of libraries without a model are told and left out. Ring reduce-scatters of one node are simulated as well.
+    Rows of libraries without a model are reported and left out. Ring reduce-scatters of one node are simulated as well.
     """
     rows, closed, simulated = checked.rows, [], []
     checked.drop(unfit_rows(rows, _check_ranks), _forced(rows), _without_model(rows))
@@ -118,7 +118,7 @@ def _by_case(rows: Rows, values: list[Any]) -> npt.NDArray[np.object_]:
 
 @lru_cache(maxsize=1024)
 def _system(text: str, ranks: float) -> System:
-    """The machine that runs so many ranks: what the text says, or another number of its GPUs."""
+    """The system of that name with as many GPUs as there are ranks."""
     return hardware.system(text, gpus=int(ranks))
 
 
@@ -128,8 +128,8 @@ def _rig(row: Mapping[str, Any]) -> Rig:
 
 def _subject(rows: Rows, gpu: Gpu, profile: Profile) -> Subject:
     size, parameters = rows["bytes"], collective_parameters(profile)
-    told = [case.labels for case in cases_of(rows)]
-    labels = {name: _by_case(rows, [each[name] for each in told]) for name in told[0]}
+    each = [case.labels for case in cases_of(rows)]
+    labels = {name: _by_case(rows, [one[name] for one in each]) for name in each[0]}
     return Subject(
         kind="collective",
         machine=gpu.name,
@@ -141,7 +141,7 @@ def _subject(rows: Rows, gpu: Gpu, profile: Profile) -> Subject:
         parameters=parameters,
         start={parameter.path: profile.value(parameter.path) for parameter in parameters},
         vendor=gpu.vendor,
-        # A network that was read from its rows leaves them nothing to say of the library.
+        # Rows from which the rate of their network was read cannot calibrate the library as well.
         teaches=labels["network"] != FROM_ROWS,
     )
 
@@ -157,7 +157,7 @@ def _check_ranks(line: int, row: Mapping[str, Any]) -> None:
 
 
 def _forced(rows: Rows) -> Iterator[Problem]:
-    """Rows measured with a protocol or a number of channels that the library was told to use."""
+    """Rows measured with a forced protocol or number of channels."""
     forced = (rows["protocol"] != "") | (rows["channels"] != "")
     if forced.any():
         rule = "protocol and channels are forced in these rows; Weft predicts what the library chooses"
@@ -165,7 +165,7 @@ def _forced(rows: Rows) -> Iterator[Problem]:
 
 
 def _without_model(rows: Rows) -> Iterator[Problem]:
-    """Rows of libraries that Weft has no model of, told once for each library."""
+    """Rows of libraries without a model; one problem per library."""
     rigs = map(_rig, rows)
     found = positions_by("" if rig.modelled else rig.library for rig in rigs)
     for library in sorted(found.keys() - {""}):
