@@ -17,7 +17,6 @@ from weft.graph import Collective
 from weft.library.collectives import (
     PAYLOAD,
     Algorithm,
-    Call,
     MiB,
     Protocol,
     check_way,
@@ -81,14 +80,21 @@ def _among(ranks: int, size: FloatArray, op: Collective, on: Target) -> tuple[Pa
 
 def _ways(size: FloatArray, group: Group, floating: bool, on: Target) -> tuple[IntArray, IntArray]:
     """The `Algorithm` and `Protocol` of each size: the library's choice, or what the harness asks for."""
-    name, ranks, nodes, profile, wanted = group.name, group.ranks, group.nodes, group.profile, on.harness.algorithm
+    profile, wanted = group.profile, on.harness.algorithm
     first, second = parsed_way(wanted)
     if first is not None:
-        check_way(first, second, Call(name, ranks, group.fabric, nodes), profile, on.name, wanted)
+        check_way(first, second, group, profile, on.name, wanted)
     version = (on.harness.version or profile.version) if profile.library == "nccl" else ""
     one_step = first in (None, Algorithm.DIRECT)
     algorithm, protocol = choose(
-        name, size, ranks, group.fabric, nodes=nodes, floating=floating, one_step=one_step, version=version
+        group.name,
+        size,
+        group.ranks,
+        group.fabric,
+        nodes=group.nodes,
+        floating=floating,
+        one_step=one_step,
+        version=version,
     )
     if first is not None:
         algorithm = np.full(size.shape, int(first))
@@ -104,7 +110,7 @@ def _group(ranks: int, nodes: int, op: Collective, on: Target) -> Group:
     known = harness.profile or profile_for(fabric.gpu.name, fabric.gpu.architecture, library)
     known = at_clock(of_release(known, harness.version), fabric.gpu.compute.clock)
     links = fabric.among(ranks // nodes)
-    return Group(op.name, ranks, nodes, links, over_links(known, links), bytewise=op.dtype == "int8")
+    return Group(op.name, ranks, links, nodes, profile=over_links(known, links), bytewise=op.dtype == "int8")
 
 
 def _form(algorithm: Algorithm, protocol: Protocol, size: FloatArray, group: Group) -> Parts:

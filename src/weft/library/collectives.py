@@ -167,7 +167,7 @@ class Call:
     tree of two nodes counts as one of many, which halves its rate.
     """
 
-    collective: str
+    name: str
     ranks: int
     fabric: Interconnect
     nodes: int = 1
@@ -175,7 +175,7 @@ class Call:
     halved_tree: bool = False
 
     @property
-    def local(self) -> int:
+    def per_node(self) -> int:
         """Ranks of each node."""
         return self.ranks // self.nodes
 
@@ -185,15 +185,20 @@ class Call:
         return self.fabric.gpu.vendor == "amd"
 
     @property
+    def hops(self) -> int:
+        """How often a chunk is passed on in a ring."""
+        return steps(self.name, self.ranks)
+
+    @property
     def volume(self) -> float:
         """Bytes that each rank must send, as a share of the collective's bytes."""
-        return volume(self.collective, self.ranks)
+        return volume(self.name, self.ranks)
 
     @property
     def bus_rate(self) -> float:
         """Rate of all rings, through the network as well if there are several nodes [bytes/s]."""
-        rate = self.fabric.ring_rate(max(2, self.local))
-        return min(rate, self.fabric.nic * self.local) if self.nodes > 1 and self.fabric.nic else rate
+        rate = self.fabric.ring_rate(max(2, self.per_node))
+        return min(rate, self.fabric.nic * self.per_node) if self.nodes > 1 and self.fabric.nic else rate
 
 
 def choose(
@@ -261,7 +266,7 @@ class _Candidate(NamedTuple):
 
 
 def _candidates(call: Call) -> Iterator[_Candidate]:
-    name, fabric = call.collective, call.fabric
+    name, fabric = call.name, call.fabric
     for protocol in Protocol:
         if protocol is Protocol.LL128 and not _has_ll128(fabric):
             continue
@@ -284,10 +289,9 @@ def _ring(call: Call, protocol: Protocol) -> _Candidate:
         rate = rate / 2 if call.amd else min(_limits(fabric).ll * _GB, rate / 2)
     elif protocol is Protocol.LL128:
         rate = _ll128(rate, call.ranks, fabric)
-    count = steps(call.collective, call.ranks)
-    between = (count // (call.ranks - 1)) * (nodes - 1) if nodes > 1 else 0
-    latency = base[protocol] + (count - between) * step[protocol] + between * _NET_STEP[Algorithm.RING][protocol]
-    if nodes > 1 and protocol is Protocol.SIMPLE and call.collective == "all_reduce":
+    between = (call.hops // (call.ranks - 1)) * (nodes - 1) if nodes > 1 else 0
+    latency = base[protocol] + (call.hops - between) * step[protocol] + between * _NET_STEP[Algorithm.RING][protocol]
+    if nodes > 1 and protocol is Protocol.SIMPLE and call.name == "all_reduce":
         latency *= _RING_PLATEAU
     return _Candidate(Algorithm.RING, protocol, latency, rate / call.volume)
 
@@ -295,24 +299,24 @@ def _ring(call: Call, protocol: Protocol) -> _Candidate:
 def _tree(call: Call, protocol: Protocol) -> _Candidate:
     fabric, nodes, limits = call.fabric, call.nodes, _limits(call.fabric)
     rings = fabric.rings(call.ranks)
-    rate = min(0.92 * fabric.ring_rate(max(2, call.local)), rings * limits.simple_tree * _GB)
+    rate = min(0.92 * fabric.ring_rate(max(2, call.per_node)), rings * limits.simple_tree * _GB)
     if nodes > 1 and fabric.nic:
         twice = 1 if call.halved_tree else nodes / (nodes - 1)
-        rate = min(rate, fabric.nic * call.local * twice)
+        rate = min(rate, fabric.nic * call.per_node * twice)
     if protocol is Protocol.LL:
         rate = min(rate / 3.8, limits.ll * _GB)
     elif protocol is Protocol.LL128:
         rate = min(rate * (7 / 9 if nodes == 1 else 0.9375), rings * limits.ll128_tree * _GB)
-    latency = _BASE[Algorithm.TREE][protocol] + 2 * (call.local - 1) * _step(Algorithm.TREE, fabric)[protocol]
+    latency = _BASE[Algorithm.TREE][protocol] + 2 * (call.per_node - 1) * _step(Algorithm.TREE, fabric)[protocol]
     latency += 2 * floor(log2(nodes)) * _NET_STEP[Algorithm.TREE][protocol]
     return _Candidate(Algorithm.TREE, protocol, latency, rate / 2)
 
 
 def _nvls(call: Call) -> Iterator[_Candidate]:
-    share, reduces = _limits(call.fabric).nvls, call.collective == "all_reduce"
-    if not share or call.local < 3 or (call.nodes > 1 and not reduces):
+    share, reduces = _limits(call.fabric).nvls, call.name == "all_reduce"
+    if not share or call.per_node < 3 or (call.nodes > 1 and not reduces):
         return
-    heads = min(call.local, _NVLS_HEADS)
+    heads = min(call.per_node, _NVLS_HEADS)
     rate = call.bus_rate * share * (heads - 1) / heads * heads / _NVLS_HEADS * (2 if reduces else 1)
     algorithm, latency = Algorithm.NVLS, _NVLS_LATENCY
     if call.nodes > 1:
@@ -387,7 +391,7 @@ def check_way(
 
 def _possible(call: Call, profile: Profile) -> list[Way]:
     """The ways that the library compares, and those that it takes under conditions of its own."""
-    name, one_node = call.collective, call.nodes == 1
+    name, one_node = call.name, call.nodes == 1
     if name in ("all_to_all", "send_recv"):
         ways = [(Algorithm.PAIRWISE, Protocol.LL), (Algorithm.PAIRWISE, Protocol.SIMPLE)]
     else:
@@ -404,4 +408,4 @@ def _reason(algorithm: Algorithm, call: Call, place: str) -> str:
     if algorithm in _SWITCHED and not call.fabric.multicast:
         return f"{place} has no switch that reduces"
     where = f"on {call.nodes} nodes of {place}" if call.nodes > 1 else f"on {place}"
-    return f"'{_plain(algorithm)}' carries out no {call.collective} {where}"
+    return f"'{_plain(algorithm)}' carries out no {call.name} {where}"
