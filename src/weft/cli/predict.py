@@ -114,7 +114,6 @@ def _gemms(gpu: Gpu, shapes: Shapes, options: RunOptions) -> Predicted:
 
     from weft.estimate import Estimate, estimate
     from weft.graph import Gemm
-    from weft.lower.fit import check_held
     from weft.view.predictions import Predicted
 
     dtypes = shapes["dtype"]
@@ -123,9 +122,7 @@ def _gemms(gpu: Gpu, shapes: Shapes, options: RunOptions) -> Predicted:
     for dtype in dict.fromkeys(dtypes.tolist()):
         chosen = dtypes == dtype
         m, n, k, batch = (shapes[name][chosen] for name in ("m", "n", "k", "batch"))
-        work = Gemm(m, n, k, dtype, batch)
-        check_held(work, gpu)
-        found = estimate(work, gpu, options)
+        found = estimate(Gemm(m, n, k, dtype, batch), gpu, options)
         seconds[chosen], bound[chosen] = found.seconds, found.bound
         for name, part in found.parts.items():
             parts.setdefault(name, np.zeros(dtypes.size))[chosen] = part
@@ -262,11 +259,9 @@ def _operator(name: str, gpu: Gpu, dtype: str, sizes: Mapping[str, int], options
 
     from weft.estimate import estimate
     from weft.graph import operator
-    from weft.lower.fit import check_held
     from weft.view.predictions import Predicted
 
     op = operator(name, dtype, **sizes)
-    check_held(op, gpu)
     found = estimate(op, gpu, options)
     seconds = np.ravel(found.seconds)
     rates = {"gbs": op.least_bytes / seconds / 1e9}

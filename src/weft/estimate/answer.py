@@ -37,7 +37,7 @@ BOUND_OF = {
     "network": Bound.LINK,
     "copy": Bound.MEMORY,
 }
-"""The bound that each part of a streaming kernel's or a collective's time stands for."""
+"""The bound of each part of a streaming kernel's or a collective's time."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,8 @@ class Estimate:
 class Parameter:
     """A physical parameter that calibration may fit: its path in the catalog and its plausible range.
 
-    `low` and `high` are in the base unit of `unit`; `needs_rows` is how many measurements it takes to tell it from
-    the others; `about` says what it is, for people.
+    `low` and `high` are in the base unit of `unit`; `needs_rows` is how many measurements it takes to separate it from
+    the others; `about` describes it in words.
     """
 
     path: str
@@ -82,7 +82,7 @@ def floats(size: object) -> FloatArray:
 
 
 def from_parts(parts: Parts, by: npt.NDArray[np.str_] | None = None) -> Estimate:
-    """The estimate whose seconds are the sum of `parts`, bound by what most of them stand for."""
+    """The estimate whose seconds are the sum of `parts`, with the bound that has the largest share of them."""
     stacked = np.stack(np.broadcast_arrays(*parts.values()))
     seconds = stacked.sum(axis=0)
     shares: dict[Bound, FloatArray] = {}

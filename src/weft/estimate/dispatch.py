@@ -15,7 +15,7 @@ from weft.estimate.attention import attention
 from weft.estimate.collective import collective
 from weft.estimate.gemm import gemm
 from weft.estimate.streaming import opaque, streaming
-from weft.estimate.target import Harness, Target, target
+from weft.estimate.target import Harness, Target, check_held, target
 from weft.graph import Attention, Collective, Gemm, Graph, Node, Op, Send, Streaming
 from weft.hardware import Described
 from weft.options import RunOptions
@@ -48,8 +48,9 @@ def estimate(
     each other down. `options` say what clock the GPUs run at (default: that of a short run), `harness` how the work is
     called and timed.
 
-    Raises UnknownNameError for an unknown system, InputError for what the system cannot do: data types that it lacks,
-    ranks that cannot be spread over its nodes, an algorithm that its library does not have.
+    Raises UnknownNameError for an unknown system, InputError for what the system cannot do: data that the memory of a
+    GPU cannot hold, data types that it lacks, ranks that cannot be spread over its nodes, an algorithm that its library
+    does not have.
 
     >>> from weft.graph import Gemm
     >>> print(estimate(Gemm(8192, 8192, 8192, "bf16"), ["h100-sxm", "mi300x"]).bound_names())
@@ -72,6 +73,7 @@ def estimate(
 
 
 def _estimated(op: Op, on: Target) -> Estimate:
+    check_held(op, on.gpu)
     model = next((model for kind, model in _MODELS.items() if isinstance(op, kind)), opaque)
     found = model(op, on)
     waits = on.harness.timed == "host" and not isinstance(op, Gemm | Collective | Send)

@@ -7,12 +7,16 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Literal, get_args
 
+import numpy as np
+
 from weft import hardware
 from weft.errors import InputError, UnknownNameError, check_type, shown
+from weft.graph import Op
 from weft.hardware import Described, Gpu, Node, System
 from weft.library.interconnect import Interconnect, interconnect
 from weft.library.profiles import Profile
 from weft.options import RunOptions
+from weft.units import format_bytes
 
 Timed = Literal["device", "host"]
 
@@ -88,12 +92,12 @@ class Target:
 
     @cached_property
     def system(self) -> System:
-        """What `what` stands for."""
+        """The system that `what` describes."""
         return hardware.system(self.what)
 
     @cached_property
     def fabric(self) -> Interconnect:
-        """The links of the system, as the library sees them."""
+        """The links of the system in the library's cost model."""
         fabric = interconnect(self.system)
         return fabric if self.harness.network is None else replace(fabric, nic=self.harness.network)
 
@@ -103,7 +107,7 @@ class Target:
         return self.what.name
 
     def nodes(self, ranks: int) -> int:
-        """On how many nodes `ranks` GPUs stand: as the system says, else as few as hold them.
+        """Number of nodes of `ranks` GPUs: the system's, else as few as hold them.
 
         Raises InputError for ranks that cannot be spread evenly.
         """
@@ -142,3 +146,14 @@ def _at_boost(gpu: Gpu) -> Gpu:
     """
     shares = (path for path in gpu.rules() if path.startswith("achieved.matrix_"))
     return gpu.replace(dict.fromkeys(shares, UNTHROTTLED))
+
+
+def check_held(op: Op, gpu: Gpu) -> None:
+    """Raise InputError for an operator whose data the memory of a GPU cannot hold; of several, for the largest."""
+    least = max(float(np.max(sum(tensor.bytes for tensor in tensors))) for tensors in (op.reads, op.writes))
+    if least > gpu.memory.capacity:
+        what = op if np.ndim(op.least_bytes) == 0 else f"the largest {op.kind}"
+        raise InputError(
+            f"the data of {what} take {format_bytes(least, 4)} at least, but the memory of {gpu.name} holds "
+            f"{format_bytes(gpu.memory.capacity)}; give smaller sizes"
+        )

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from weft.errors import InputError, join_or
 from weft.graph import Collective, Node
 from weft.hardware import System
@@ -20,6 +18,7 @@ from weft.kernels.exchange import GRAIN, ChannelExchange
 from weft.kernels.ring import WholeRing, whole_ring
 from weft.library.collectives import (
     Algorithm,
+    Call,
     KiB,
     MiB,
     Protocol,
@@ -283,7 +282,7 @@ def _check(bytes_: int, ranks: int) -> None:
 
 
 def _protocol(collective: str, bytes_: int, ranks: int, fabric: Interconnect) -> Protocol:
-    keys, times = estimates(collective, np.array([bytes_]), ranks, fabric)
+    keys, times = estimates(Call(collective, ranks, fabric), [bytes_])
     rings = [(times[i, 0], key[1]) for i, key in enumerate(keys) if key[0] is Algorithm.RING]
     return min(rings)[1]
 

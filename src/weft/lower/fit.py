@@ -16,7 +16,8 @@ from weft.engine.state import (
 )
 from weft.errors import InputError
 from weft.estimate.gemm_plans import ranked_plans
-from weft.graph import Gemm, Op
+from weft.estimate.target import check_held
+from weft.graph import Gemm
 from weft.hardware import Gpu
 from weft.kernels import GemmTiling, claims, tile_table
 from weft.options import SUSTAINED, RunOptions
@@ -54,17 +55,6 @@ def _even(gemm: Gemm, tiling: GemmTiling, chunks: int) -> bool:
     work = tile_table(gemm, tiling, chunks)
     sizes = np.bincount(work[:, y.WORK_REGION], weights=work[:, y.WORK_BYTES])
     return bool((sizes == sizes[0]).all())
-
-
-def check_held(op: Op, gpu: Gpu) -> None:
-    """Raise InputError for an operator whose data the memory of a GPU cannot hold; of several, for the largest."""
-    least = max(float(np.max(sum(tensor.bytes for tensor in tensors))) for tensors in (op.reads, op.writes))
-    if least > gpu.memory.capacity:
-        what = op if np.ndim(op.least_bytes) == 0 else f"the largest {op.kind}"
-        raise InputError(
-            f"the data of {what} take {format_bytes(least, 4)} at least, but the memory of {gpu.name} holds "
-            f"{format_bytes(gpu.memory.capacity)}; give smaller sizes"
-        )
 
 
 def check_state(tables: Tables, gpu: Gpu) -> None:

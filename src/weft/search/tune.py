@@ -9,10 +9,10 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from weft.estimate.target import check_held
 from weft.files import write_atomically
 from weft.hardware import Described
 from weft.kernels import GemmTiling
-from weft.lower.fit import check_held
 from weft.options import RunOptions
 from weft.run.sweep import Progress, Store
 from weft.search.degree import Judged, Plans, Queue, Watched, asked_degrees, judge, needed, plans, watched

@@ -71,7 +71,7 @@ class Validation:
         return {kind: [cloud for part in parts for cloud in part.clouds()] for kind, parts in self.by_kind.items()}
 
     def complaints(self) -> list[str]:
-        """Every problem as a sentence, alike ones together."""
+        """Every problem as a sentence, similar ones merged."""
         return [str(problem) for problem in gathered(self.problems)]
 
     def to_dict(self) -> dict[str, Any]:
@@ -120,7 +120,7 @@ def validate(
 def subjects_of(
     place: Path, machines: Machines, kinds: Sequence[Kind] | None = None
 ) -> tuple[list[Subject], list[Problem], int]:
-    """What the rows of a folder put to the test, what is wrong with rows, and how many were read.
+    """The subjects of a folder's rows, the problems of rows, and the number of rows read.
 
     Raises InputError, with the first problem, if no row is left.
     """
