@@ -57,13 +57,17 @@ def tables_for(
     for name in collectives:
         if name not in COLLECTIVES:
             raise UnknownNameError("collective", name, COLLECTIVES)
-    bench = Bench.of(machine, ranks, options)
+    return tables_of(Bench.of(machine, ranks, options), collectives, Jobs(jobs, store, progress))
+
+
+def tables_of(bench: Bench, collectives: Sequence[str], jobs: Jobs) -> SlowdownTables:
+    """The slowdown tables of the system of a bench; otherwise as `tables_for`."""
     if bench.gpu.vendor == "none":
         raise InputError(
             f"no collective library is known for {bench.gpu.name}, so nothing can be said of what it shares; "
             "choose a real GPU (weft hardware list)"
         )
-    return _Probes(bench, tuple(collectives), Jobs(jobs, store, progress)).tables()
+    return _Probes(bench, tuple(collectives), jobs).tables()
 
 
 def splits_of(gpu: Gpu) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ from weft.hardware import Described, Gpu, System
 from weft.kernels import GemmTiling
 from weft.options import RunOptions
 from weft.result import Timeline
+from weft.result.metrics import class_of, ideal_speedup, share_of_ideal
 from weft.run import alone
 from weft.run.sweep import Progress, Store
 from weft.run.sweep.run import Simulation, timelines
@@ -40,6 +41,36 @@ class Jobs:
     def run(self, tasks: Iterable[Simulation]) -> Runs:
         """Every task with its timeline; equal tasks are simulated once."""
         return timelines(tasks, self.count, self.progress, self.store)
+
+
+class Alone(NamedTuple):
+    """Isolated times of a GEMM and of a collective by compute units [s], and what co-running gains over them."""
+
+    gemm_s: float
+    collective_s: float
+
+    @property
+    def serial_s(self) -> float:
+        """One after the other [s]."""
+        return self.gemm_s + self.collective_s
+
+    @property
+    def ideal(self) -> float:
+        """Speedup over serial execution if the shorter one cost nothing."""
+        return ideal_speedup(*self)
+
+    @property
+    def kind(self) -> str:
+        """Which of `weft.result.metrics.CLASSES` the two times make."""
+        return class_of(*self)
+
+    def speedup(self, makespan_s: float) -> float:
+        """Serial time over the makespan of a co-run."""
+        return self.serial_s / makespan_s
+
+    def share(self, makespan_s: float) -> float:
+        """Share of the ideal saving that a co-run reaches; below 0 where it is slower than serial execution."""
+        return share_of_ideal(self.speedup(makespan_s), self.ideal)
 
 
 def drained(run: Timeline) -> float:
