@@ -10,10 +10,10 @@ from weft.graph import Collective, Gemm
 from weft.hardware import Gpu
 from weft.lower.collectives import PUSHES
 from weft.result import Timeline
-from weft.result.metrics import ideal_speedup, share_of_ideal
 from weft.search.heuristics import TIE, Choice
 from weft.search.knobs import Knob, knobs_for
 from weft.search.tables import SlowdownTables
+from weft.search.tasks import Alone
 
 _MIB = 1 << 20
 ALIKE = 0.01
@@ -36,23 +36,6 @@ class Option(NamedTuple):
     def makespan_s(self) -> float:
         """What both take [s]: as simulated, or else as forecast."""
         return self.forecast_s if self.run is None else self.run.makespan
-
-
-class Alone(NamedTuple):
-    """What a GEMM takes alone, and a collective as its library runs it, simulated [s]."""
-
-    gemm_s: float
-    collective_s: float
-
-    @property
-    def serial_s(self) -> float:
-        """One after the other."""
-        return self.gemm_s + self.collective_s
-
-    @property
-    def ideal(self) -> float:
-        """The speedup over one after the other if the shorter one cost nothing."""
-        return ideal_speedup(*self)
 
 
 class Doubt(NamedTuple):
@@ -116,45 +99,44 @@ class Advice:
 
     def speedup_of(self, option: Option) -> float:
         """Serial time over that of an option: simulated, or else as forecast."""
-        return self.alone.serial_s / option.makespan_s
+        return self.alone.speedup(option.makespan_s)
 
     def share_of(self, option: Option) -> float:
         """How much of what the ideal saves an option saves."""
-        return share_of_ideal(self.speedup_of(option), self.alone.ideal)
+        return self.alone.share(option.makespan_s)
 
     @property
     def loss(self) -> float:
         """How much longer the tables' choice takes than the best option, both simulated."""
-        chosen = next(
-            one for one in self.simulated if (one.strategy, one.units) == (self.choice.strategy, self.choice.units)
-        )
+        way = self.choice.strategy, self.choice.units
+        chosen = next(one for one in self.simulated if one[:2] == way)
         return chosen.makespan_s / self.best.makespan_s - 1
 
     @property
     def low(self) -> float:
-        """The speedup if doubts come true, against the user: each by itself, as the root of their squares.
+        """The speedup if every doubt comes true against the user: independent errors, added in squares.
 
-        No bound: errors of the models are means, so that about every third answer lies further off.
+        Not a bound: the models' errors are means, so about every third answer lies further off.
         """
         return self.speedup - hypot(*(max(0.0, self.speedup - doubt.low) for doubt in self.doubts))
 
     @property
     def high(self) -> float:
-        """The same in the user's favour."""
+        """The speedup if every doubt comes true in the user's favour."""
         return self.speedup + hypot(*(max(0.0, doubt.high - self.speedup) for doubt in self.doubts))
 
     @property
     def felt(self) -> list[Doubt]:
         """The doubts that move the speedup by half a percent or more, and all others as one."""
-        small = [doubt for doubt in self.doubts if self._moved_by(doubt) < FELT]
-        found = [doubt for doubt in self.doubts if doubt not in small]
+
+        def moves(doubt: Doubt) -> bool:
+            return max(abs(end / self.speedup - 1) for end in (doubt.low, doubt.high)) >= FELT
+
+        found, small = ([one for one in self.doubts if moves(one) is large] for large in (True, False))
         if small:
             low, high = min(doubt.low for doubt in small), max(doubt.high for doubt in small)
             found.append(Doubt(f"{len(small)} others, each by itself", low, high))
         return found
-
-    def _moved_by(self, doubt: Doubt) -> float:
-        return max(abs(end / self.speedup - 1) for end in (doubt.low, doubt.high))
 
     @property
     def knobs(self) -> tuple[Knob, ...]:
@@ -200,17 +182,9 @@ class Advice:
     @property
     def sentences(self) -> list[str]:
         """The advice in words: what to take, what both take alone, how good the tables are, where DMA engines pay."""
-        alone = self.alone
-        times = f"Alone the GEMM takes {alone.gemm_s * 1e6:.0f} us, the collective {alone.collective_s * 1e6:.0f} us."
-        found = [
-            self._take,
-            times,
-            self._faster_alone,
-            self._library,
-            self._tiles,
-            self._chosen,
-            self._unsafe,
-        ]
+        gemm_us, collective_us = (seconds * 1e6 for seconds in self.alone)
+        times = f"Alone the GEMM takes {gemm_us:.0f} us, the collective {collective_us:.0f} us."
+        found = (self._take, times, self._faster_alone, self._library, self._tiles, self._chosen, self._unsafe)
         return [*filter(None, found), self.why_no_dma or self._dma_pays()]
 
     @property

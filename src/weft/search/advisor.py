@@ -16,13 +16,13 @@ from weft.run import alone
 from weft.run.sweep import Progress, Store
 from weft.run.sweep.run import Simulation
 from weft.schedule import SHARING
-from weft.search.advice import Advice, Alone, Doubt, LibraryChoice, Option
+from weft.search.advice import Advice, Doubt, LibraryChoice, Option
 from weft.search.heuristics import Case, Forecast, case_of, choose, forecasts, plainest
 from weft.search.model_errors import collective_error, contention_error, gemm_error
 from weft.search.perturb import COPIES, moves, perturb, sharing_values
-from weft.search.probes import tables_for
+from weft.search.probes import tables_of
 from weft.search.tables import SlowdownTables
-from weft.search.tasks import Bench, Jobs, Runs
+from weft.search.tasks import Alone, Bench, Jobs, Runs
 
 CONFIRMED = 3
 """So many of the best forecasts are simulated, whatever their strategy; and the best of each strategy."""
@@ -54,8 +54,9 @@ def advise(
     check_tile(gemm, tiling_for(gemm, bench.gpu, bench.options), bench.gpu)
     bench.collective(collective)
     collective_kernel(alone(collective).nodes[0], bench.system)
-    tables = tables_for(bench.system, (collective.name,), bench.options, jobs=jobs, progress=progress, store=store)
-    return _Advisor(gemm, collective, tables, bench, Jobs(jobs, store, progress)).advice(spread)
+    own = Jobs(jobs, store, progress)
+    tables = tables_of(bench, (collective.name,), own)
+    return _Advisor(gemm, collective, tables, bench, own).advice(spread)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import log
 from statistics import fmean
 
-from weft.errors import InputError, UnknownNameError
+from weft.errors import InputError, check_name
 from weft.graph import Collective, Gemm
 from weft.hardware import Described, Gpu
 from weft.lower.collectives import PUSHES
@@ -54,14 +54,13 @@ def tables_for(
     What `store` holds is not run again. Raises InputError for a machine that no collective library is known for,
     UnknownNameError for an unknown GPU or collective, and what the simulations raise.
     """
-    for name in collectives:
-        if name not in COLLECTIVES:
-            raise UnknownNameError("collective", name, COLLECTIVES)
     return tables_of(Bench.of(machine, ranks, options), collectives, Jobs(jobs, store, progress))
 
 
 def tables_of(bench: Bench, collectives: Sequence[str], jobs: Jobs) -> SlowdownTables:
     """The slowdown tables of the system of a bench; otherwise as `tables_for`."""
+    for name in collectives:
+        check_name("collective", name, COLLECTIVES)
     if bench.gpu.vendor == "none":
         raise InputError(
             f"no collective library is known for {bench.gpu.name}, so nothing can be said of what it shares; "
