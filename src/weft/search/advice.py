@@ -13,15 +13,15 @@ from weft.result import Timeline
 from weft.search.heuristics import TIE, Choice
 from weft.search.knobs import Knob, knobs_for
 from weft.search.tables import SlowdownTables
-from weft.search.tasks import Alone
+from weft.search.tasks import Alone, by_dma
 
 _MIB = 1 << 20
 ALIKE = 0.01
 """Ways that differ by no more than this share are named together."""
 FELT = 0.005
-"""Doubts that move a speedup by less are told as one."""
+"""Doubts that move a speedup by less are summed up as one."""
 NOTED = 0.03
-"""A collective that is so much faster alone than the library's is worth a word."""
+"""Share by which a collective alone must be faster than the library's to be mentioned."""
 
 
 class Option(NamedTuple):
@@ -145,7 +145,7 @@ class Advice:
 
     @property
     def why_no_dma(self) -> str:
-        """Why no DMA strategy stands among the options; empty where they do."""
+        """Why the options contain no DMA strategy; empty if they do."""
         if self.collective.name in PUSHES:
             return ""
         return (
@@ -202,15 +202,15 @@ class Advice:
     def _faster_alone(self) -> str:
         """That a part of the gain is no overlap, where the collective is faster alone than by the library's kernel."""
         table, best = self.tables.collective(self.collective.name), self.best
-        by_dma = best.strategy.startswith("dma")
-        column = table.dma if by_dma else table.units.get(best.units or 0)
+        copied = by_dma(best.strategy)
+        column = table.dma if copied else table.units.get(best.units or 0)
         if not column:
             return ""
         library = table.seconds(table.library, self.collective.bytes)
         faster = library / table.seconds(column, self.collective.bytes) - 1
         if faster < NOTED:
             return ""
-        who = "DMA engines" if by_dma else f"{best.units} workgroups"
+        who = "DMA engines" if copied else f"{best.units} workgroups"
         return (
             f"{who} alone are {faster:.0%} faster than the library's {table.library_units} workgroups: this part of "
             "the gain is no overlap, and counts above the ideal."
@@ -250,7 +250,7 @@ class Advice:
     @property
     def _unsafe(self) -> str:
         """What would be better if a doubt of DMA engines came true, where that is so."""
-        others = [one for one in self.simulated if not one.strategy.startswith("dma")]
+        others = [one for one in self.simulated if not by_dma(one.strategy)]
         other = max(others, key=self.speedup_of)
         doubts = [d for d in self.doubts if d.copies and d.low < self.speedup_of(other)]
         if not doubts:
@@ -264,7 +264,7 @@ class Advice:
     def _dma_pays(self) -> str:
         sizes = self.tables.collective(self.collective.name).bytes
         alone = f"DMA engines alone are as fast as compute units alone {_since(self.crossover, sizes)}"
-        best = self.best.strategy.startswith("dma")
+        best = by_dma(self.best.strategy)
         if best != (self.pays is not None and self.collective.bytes >= self.pays):
             # At this size it is known better than by the tables, or the sizes that pay are no interval.
             here = "are" if best else "are not"

@@ -19,7 +19,7 @@ Batches = tuple[Simulation, ...]
 DEFAULT = {"concurrency": "default"}
 """What labels the batch of default concurrency."""
 WORTH = 0.01
-"""A higher degree must gain so much of the time to be preferred: it holds memory for more GEMMs at once."""
+"""A higher degree is preferred if it saves at least this share of the time: it holds memory for more GEMMs at once."""
 
 
 @dataclass(frozen=True)

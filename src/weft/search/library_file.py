@@ -36,7 +36,7 @@ def _whole(tile: Any) -> Any:
 
 
 class Kernel(_Plain):
-    """The GO-kernel of a degree, how it cuts the GEMM, and how long so many copies with it took [s]."""
+    """The GO-kernel of a degree, how it tiles the GEMM, and the time of that many copies [s]."""
 
     tile: Annotated[GemmTiling, BeforeValidator(_whole)]
     seconds: float = Field(gt=0)

@@ -1,4 +1,4 @@
-"""How many queued GEMMs to run together, told from what is known as they are queued: a logistic regression.
+"""How many queued GEMMs to run together, predicted from what is known as they are queued: a logistic regression.
 
 GOLDYLOC (arXiv:2409.02227) puts such a predictor into the command processor; its features and degrees are not
 published in detail, so these are Weft's own.

@@ -32,7 +32,7 @@ class Tiled(NamedTuple):
 
 @dataclass(frozen=True)
 class Jobs:
-    """How many processes simulate, what remembers their answers (None: nothing), and who is told of the progress."""
+    """The processes that simulate, the store of their answers (None: none), and the progress callback."""
 
     count: int = 1
     store: Store | None = None
@@ -73,8 +73,13 @@ class Alone(NamedTuple):
         return share_of_ideal(self.speedup(makespan_s), self.ideal)
 
 
+def by_dma(strategy: str) -> bool:
+    """Whether DMA engines drive the collective under a strategy."""
+    return SHARING[strategy].driver == "dma"
+
+
 def drained(run: Timeline) -> float:
-    """When what the kernels wrote had reached memory, too: what follows meets a GPU at rest [s]."""
+    """When all writes of the kernels had reached memory, so that what follows finds an idle GPU [s]."""
     return run.counters["drained_s"]
 
 
@@ -87,7 +92,7 @@ class Bench:
 
     @classmethod
     def of(cls, machine: Described, ranks: int | None = None, options: RunOptions | None = None) -> Bench:
-        """A system, or so many GPUs of one; InputError for more GPUs than fit into a node."""
+        """A bench of a system, or of `ranks` GPUs; InputError for more GPUs than fit into a node."""
         system = hardware.system(machine, gpus=ranks)
         if system.nodes > 1:
             each = system.gpus_per_node
@@ -110,9 +115,9 @@ class Bench:
         return self._task(alone(gemm, self.system.gpus), taken)
 
     def collective(self, collective: Collective, units: int | None = None, in_flight: int | None = None) -> Simulation:
-        """A collective alone: by so many workgroups, by DMA engines (0), or as the library does it (None).
+        """A collective alone: by `units` workgroups, by DMA engines (0), or as the library runs it (None).
 
-        With `in_flight` it is a plain ring with so many bytes of a workgroup in flight.
+        With `in_flight` it is a plain ring whose workgroups have that many bytes in flight each.
         """
         overlap = replace(SHARING["dma" if units == 0 else "streams"], in_flight=in_flight)
         return Simulation(alone(collective, workgroups=units or None), self.system, overlap, self.options)

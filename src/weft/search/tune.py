@@ -90,8 +90,8 @@ class TunedList:
     def watch(self, most: int = 4) -> list[Watched]:
         """The lines that gain most over all at once, run once more: who held which compute unit when."""
         several = [row for row in self.rows if row.wanted.count > 1]
-        telling = sorted(several, key=lambda row: row.over_default.value, reverse=True)[:most]
-        return [watched(f"{row.wanted.name}: {row.wanted.count} of {row.wanted.gemm}", row.plans) for row in telling]
+        best = sorted(several, key=lambda row: row.over_default.value, reverse=True)[:most]
+        return [watched(f"{row.wanted.name}: {row.wanted.count} of {row.wanted.gemm}", row.plans) for row in best]
 
     @property
     def library(self) -> KernelLibrary:

@@ -94,7 +94,7 @@ _MEASURES: Mapping[str, Rated] = {
     "speedup": SplitCase.speedup,
     "simulated": SplitCase.simulated,
 }
-"""What is told of a split, by its part of the id."""
+"""The figures of a split, by the last part of their ids."""
 
 
 def mean(cases: Sequence[SplitCase], figure: Rated, apart: int, unit: str = "fraction") -> float:

@@ -140,12 +140,17 @@ class T3Study(PaperStudy):
         """What must be known to read the figures; nothing on the paper's machine."""
         if self.unlike is None:
             return ()
+        notes = [self.unlike]
+        if self.gpu != DECLARED.gpu:
+            notes.append(HYPOTHETICAL)
         longer = library_factor(case.baseline for case in self.cases)
-        baseline = "" if longer is None else (
-            "sequential's ring kernel uses every compute unit and no staging buffers; by closed form the library's own "
-            f"reduce-scatter and all-gather take {longer:.2f} times as long as that kernel's (geomean within one node)"
-        )
-        return tuple(filter(None, (self.unlike, HYPOTHETICAL if self.gpu != DECLARED.gpu else "", baseline)))
+        if longer is not None:
+            notes.append(
+                "sequential's ring kernel uses every compute unit and no staging buffers; by closed form the "
+                f"library's own reduce-scatter and all-gather take {longer:.2f} times as long as that kernel's "
+                "(geomean within one node)"
+            )
+        return tuple(notes)
 
     @property
     def links(self) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from weft.schedule import SHARING
 from weft.schedule.sharing import DMA_UNITS
 from weft.search import SlowdownTables
 from weft.search.heuristics import case_of, forecasts, plainest
-from weft.search.tasks import Alone, Bench, Runs
+from weft.search.tasks import Alone, Bench, Runs, by_dma
 from weft.studies.c3.scenarios import Scenario
 
 SEARCHED: Mapping[str, tuple[int | None, ...]] = {
@@ -32,11 +32,6 @@ class Way(NamedTuple):
 
     strategy: str
     units: int | None = None
-
-    @property
-    def by_units(self) -> bool:
-        """Whether compute units drive the collective."""
-        return SHARING[self.strategy].driver == "cu"
 
 
 @dataclass(frozen=True)
@@ -69,11 +64,10 @@ class ScenarioRuns:
 
         Beside DMA engines 8 units are set apart, and none if the GEMM is compute-bound.
         """
-        chosen = SHARING[strategy]
-        if chosen.driver == "dma" and self.scenario.bound != "memory":
+        if by_dma(strategy) and self.scenario.bound != "memory":
             return self.both("dma")
-        units = DMA_UNITS if chosen.driver == "dma" else saturation[self.scenario.collective]
-        return self.both(strategy, units if chosen.partition else None)
+        units = DMA_UNITS if by_dma(strategy) else saturation[self.scenario.collective]
+        return self.both(strategy, units if SHARING[strategy].partition else None)
 
     @property
     def search(self) -> list[Way]:
@@ -91,7 +85,7 @@ class ScenarioRuns:
         """The ways that the heuristics choose: of all, and of those without DMA engines."""
         alone = runs[self.gemm].makespan, runs[self.collective()].makespan
         ways = list(forecasts(case_of(self.scenario.product, self.op, tables, *alone)))
-        by_units = [one for one in ways if Way(one.strategy).by_units]
+        by_units = [one for one in ways if not by_dma(one.strategy)]
         best, best_cu = (Way(one.strategy, one.units) for one in map(plainest, (ways, by_units)))
         return best, best_cu
 
@@ -147,7 +141,7 @@ class Case:
     @property
     def best_cu(self) -> Way:
         """The fastest way of the exhaustive search without DMA engines."""
-        return min((way for way in self.searched if way.by_units), key=self.seconds.__getitem__)
+        return min((way for way in self.searched if not by_dma(way.strategy)), key=self.seconds.__getitem__)
 
     def speedup(self, strategy: str) -> float:
         """Speedup of a strategy over serial execution."""

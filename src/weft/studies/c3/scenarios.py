@@ -31,7 +31,7 @@ class Scenario(SuiteCase):
     """A GEMM of `layer`, M x N x K, beside a collective of `size` [bytes of the whole buffer].
 
     `bound` says what limits the GEMM, `kind` ("class" in files) which of both is declared to take longer alone; both
-    may be left out in a suite of one's own.
+    are optional in a user's suite.
     """
 
     NOUN = "scenario"
@@ -56,7 +56,7 @@ class Scenario(SuiteCase):
         return Gemm(*self.gemm, self.dtype)
 
     def moved(self, ranks: int) -> Collective:
-        """The collective among so many GPUs."""
+        """The collective among `ranks` GPUs."""
         return Collective(self.collective, self.size, ranks, self.dtype)
 
     @property

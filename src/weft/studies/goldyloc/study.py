@@ -132,7 +132,7 @@ class Change:
 
 
 def _record(run: Timeline) -> dict[str, Any]:
-    """What telling the two kernels apart takes: times, where workgroups spent theirs, what caches and memory moved."""
+    """What distinguishes the two kernels: times, waits of workgroups, traffic of caches and memory."""
     spent = Counter[str]()
     for span in run.spans:
         spent.update(span.waits)
