@@ -75,7 +75,7 @@ def test_the_part_of_a_suite_that_is_moved_has_every_class_and_boundness():
 
 
 def test_a_suite_of_ones_own_gives_the_share_of_every_strategy_at_both_ends(monkeypatch, tmp_path):
-    window = Values(("dma.window",), "how much an engine has on its way", frozenset({"dma"}))
+    window = Values(("dma.window",), "how much an engine has in flight", frozenset({"dma"}))
     monkeypatch.setattr(sensitivity, "sharing_values", lambda *_: (window,))
     small = Scenario(layer="mine", gemm=(4096, 4096, 1024), collective="all_gather", size="64 MiB")
     done = C3Study.sensitivity(Suite(title="small", scenarios=(small,)), jobs=1)
@@ -85,5 +85,5 @@ def test_a_suite_of_ones_own_gives_the_share_of_every_strategy_at_both_ends(monk
     assert {low[name] - chosen[name] for name in SHARING if not name.startswith("dma")} == {0}
     heads, rows = done.table()
     assert heads[2:] == list(SHARING)
-    assert rows[1][:2] == ["how much an engine has on its way (dma.window)", "32 KiB / 1 MiB"]
+    assert rows[1][:2] == ["how much an engine has in flight (dma.window)", "32 KiB / 1 MiB"]
     assert json.loads(done.save(tmp_path / "s.json").read_text())["cases"] == [small.title]

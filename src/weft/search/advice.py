@@ -234,7 +234,7 @@ class Advice:
             return ""
         return (
             f"The GEMM's {profile.tiles} tiles run in {here} {'wave' if here == 1 else 'waves'} on all "
-            f"{self.units_word}, in {less} with {fewest} fewer; a library that is told of fewer may choose another "
+            f"{self.units_word}, in {less} with {fewest} fewer; a library that is limited to fewer may choose another "
             "tile, which is not tried."
         )
 
