@@ -17,7 +17,7 @@ from weft.search.tasks import Alone, by_dma
 
 _MIB = 1 << 20
 ALIKE = 0.01
-"""Ways that differ by no more than this share are named together."""
+"""Options whose makespans differ by no more than this share are named together."""
 FELT = 0.005
 """Doubts that move a speedup by less are summed up as one."""
 NOTED = 0.03
@@ -39,7 +39,7 @@ class Option(NamedTuple):
 
 
 class Doubt(NamedTuple):
-    """A reason to doubt a speedup, and between what it would then lie."""
+    """A reason to doubt a speedup, and the range of the speedup if it holds."""
 
     why: str
     low: float
@@ -94,15 +94,15 @@ class Advice:
 
     @property
     def speedup(self) -> float:
-        """That of the best option over running both one after the other."""
+        """Speedup of the best option over serial execution."""
         return self.speedup_of(self.best)
 
     def speedup_of(self, option: Option) -> float:
-        """Serial time over that of an option: simulated, or else as forecast."""
+        """Speedup of an option over serial execution: simulated, or else forecast."""
         return self.alone.speedup(option.makespan_s)
 
     def share_of(self, option: Option) -> float:
-        """How much of what the ideal saves an option saves."""
+        """Share of the ideal saving that an option reaches."""
         return self.alone.share(option.makespan_s)
 
     @property
@@ -160,7 +160,7 @@ class Advice:
 
     @property
     def most_apart(self) -> int:
-        """Compute units of the best partition that was simulated, or the fewest there are."""
+        """Compute units of the best simulated partition, or the smallest split of the tables."""
         tried = [one for one in self.simulated if one.strategy == "partition" and one.units]
         return max(tried, key=self.speedup_of).units or 0 if tried else self.tables.splits[0]
 
@@ -170,13 +170,13 @@ class Advice:
 
     @property
     def alike(self) -> tuple[Option, ...]:
-        """What was simulated and is as good as the best but for a percent, the best left out."""
+        """Simulated options within `ALIKE` of the best one, which is left out."""
         limit = (1 + ALIKE) * self.best.makespan_s
         return tuple(one for one in self.simulated if one != self.best and one.makespan_s <= limit)
 
     @property
     def ranked(self) -> list[Option]:
-        """Every way, the best first and then by what it gains."""
+        """Every option, the best first, then by speedup."""
         return sorted(self.options, key=lambda one: (one == self.best, self.speedup_of(one)), reverse=True)
 
     @property
@@ -200,7 +200,7 @@ class Advice:
 
     @property
     def _faster_alone(self) -> str:
-        """That a part of the gain is no overlap, where the collective is faster alone than by the library's kernel."""
+        """Says that part of the gain is no overlap, if the collective alone is faster than by the library's kernel."""
         table, best = self.tables.collective(self.collective.name), self.best
         copied = by_dma(best.strategy)
         column = table.dma if copied else table.units.get(best.units or 0)
@@ -227,7 +227,7 @@ class Advice:
 
     @property
     def _tiles(self) -> str:
-        """That the GEMM keeps its tile, where taking the fewest units off it costs a wave."""
+        """Says that the GEMM keeps its tile, if taking the fewest units off it costs a wave."""
         profile, fewest = self.tables.profile(self.gemm), self.tables.splits[0]
         here, less = profile.waves(0), profile.waves(fewest)
         if here == less:
@@ -249,7 +249,7 @@ class Advice:
 
     @property
     def _unsafe(self) -> str:
-        """What would be better if a doubt of DMA engines came true, where that is so."""
+        """Names what is better if a doubt of DMA engines comes true, if anything is."""
         others = [one for one in self.simulated if not by_dma(one.strategy)]
         other = max(others, key=self.speedup_of)
         doubts = [d for d in self.doubts if d.copies and d.low < self.speedup_of(other)]

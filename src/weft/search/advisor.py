@@ -168,7 +168,7 @@ _INSTEAD = {"tree": "a tree", "nvls": "the switch's reduction (NVLS)", "direct":
 
 
 def _library_doubt(advice: Advice) -> Iterator[Doubt]:
-    """The gain over the library's own choice, which no overlap of a ring can claim."""
+    """The speedup over serial execution with the library's own algorithm, if that is not the simulated ring."""
     if advice.library is not None:
         serial = advice.alone.gemm_s + advice.library.seconds
         other = serial / advice.best.makespan_s
@@ -176,7 +176,7 @@ def _library_doubt(advice: Advice) -> Iterator[Doubt]:
 
 
 def crossover(tables: SlowdownTables, collective: str) -> int | None:
-    """The size from which DMA engines are as fast as the library's kernel, both alone; None if there is none."""
+    """Size from which DMA engines alone are as fast as the library's kernel alone [bytes]; None if there is none."""
     table = tables.collective(collective)
     if not table.dma:
         return None
@@ -187,7 +187,7 @@ def crossover(tables: SlowdownTables, collective: str) -> int | None:
 
 
 def pays_from(gemm: Gemm, tables: SlowdownTables, collective: Collective) -> int | None:
-    """The size from which a DMA strategy is the best one beside a GEMM, as forecast; None if there is none."""
+    """Size from which a DMA strategy is forecast to be best beside a GEMM [bytes]; None if there is none."""
 
     def pays(size: int) -> bool:
         return by_dma(choose(gemm, replace(collective, bytes=size), tables).strategy)

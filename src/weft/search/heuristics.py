@@ -28,7 +28,7 @@ class Choice:
     """How to share a GPU between a GEMM and a collective, and what that is expected to bring.
 
     `units` compute units are set apart, None where the strategy sets none apart. `speedup` is over running both one
-    after the other with the library's own kernel, between `low` and `high` for what the tables are known to be off.
+    after the other with the library's own kernel, between `low` and `high` by the known error of the tables.
     `share` is that of the ideal (neither slows the other); times are in seconds.
     """
 
