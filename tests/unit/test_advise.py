@@ -179,7 +179,7 @@ def test_a_value_is_moved_only_in_the_runs_that_depend_on_it():
 
 def test_what_is_moved_is_told_by_its_values_and_the_end():
     found = {(move.what, move.setting): move for move in moves(BENCH.system, VALUES, measured=True)}
-    assert ("how much an engine has on its way (dma.window)", "32 KiB") in found
+    assert ("how much an engine has in flight (dma.window)", "32 KiB") in found
     assert ("what a copy costs host and engine (dma, 7 values)", "high") in found
     (held,) = {what for what, _ in found if what.startswith("how much the library's workgroups")}
     assert {setting for what, setting in found if what == held} == set(ENDS)

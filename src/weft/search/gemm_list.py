@@ -15,7 +15,7 @@ from weft.search.kernels import DEGREES
 from weft.units import LARGEST_COUNT
 
 COLUMNS = ("m", "n", "k", "dtype", "count")
-"""Columns that a list must have; a column "name" may stand beside them."""
+"""Columns that a list must have; a column "name" is optional."""
 _EXAMPLE = "512,1024,1024,fp16,8"
 _MARKS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 
@@ -33,7 +33,7 @@ def read_gemms(path: str | Path) -> tuple[Wanted, ...]:
     """The lines of a CSV file with the columns m, n, k, dtype, count and, if wanted, name, in any order and case.
 
     Raises InputError that names file and line: for a file that cannot be read, missing or unknown columns, sizes that
-    are no whole numbers above zero, data types that nobody knows, and counts beyond what runs together.
+    are no whole numbers above zero, unknown data types, and counts beyond what runs together.
     """
     file = Path(path)
     reader = csv.reader(io.StringIO(read_text(file)), skipinitialspace=True)

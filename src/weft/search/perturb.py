@@ -23,15 +23,15 @@ from weft.search.tasks import Jobs, Runs
 
 ENDS = ("low", "high")
 GEMM, UNITS, COPIES = frozenset({"gemm"}), frozenset({"cu"}), frozenset({"dma"})
-"""What may depend on a value: a GEMM, a collective by compute units, and one by DMA engines."""
+"""What may depend on a value: a GEMM, a collective by compute units, or one by DMA engines."""
 EVERYTHING = GEMM | UNITS | COPIES
 
 
 class Values(NamedTuple):
     """Values of a system that move together to the ends of their ranges, and `what` they are in words.
 
-    `parts` says whose time alone depends on them: "gemm", collectives by "cu" and by "dma". Only assumed values move,
-    or those of `any_kind` where public sources disagree. `follow` holds, by end, other values that must follow these.
+    `parts` names what depends on them: "gemm", collectives by "cu" and by "dma". Only assumed values move; with
+    `any_kind` also others, on which public sources disagree. `follow` holds, by end, values that depend on these.
     """
 
     paths: tuple[str, ...]
@@ -60,9 +60,9 @@ def sharing_values(system: System, dtype: str) -> tuple[Values, ...]:
         Values(("memory.banks", "memory.bank_groups", "memory.row_bytes"), "the banks of the memory"),
         Values(("link.latency",), "the latency of a link", UNITS | COPIES),
         Values(_COPY, "what a copy costs host and engine", COPIES),
-        Values(("dma.window",), "how much an engine has on its way", COPIES),
+        Values(("dma.window",), "how much an engine has in flight", COPIES),
         Values(("dma.bandwidth", "link.dma_efficiency"), "the rate of copies", COPIES, any_kind=True),
-        Values(in_flight, "how much the library's workgroups have on their way", UNITS, any_kind=True),
+        Values(in_flight, "how much the library's workgroups have in flight", UNITS, any_kind=True),
     )
 
 
@@ -82,9 +82,9 @@ def gemm_values(*dtypes: str) -> tuple[Values, ...]:
 
 @dataclass(frozen=True)
 class Move:
-    """A change of tasks: `what` is moved, to which `setting`; tasks stay as they are if nothing of `parts` is in them.
+    """A change of tasks: `what` is moved, to which `setting`; only tasks that contain any of `parts` change.
 
-    `values` are those of the system that take the given texts, by path; `change` does anything else.
+    `values` are texts of values of the system, by path; `change` makes any other change of a task.
     """
 
     what: str
@@ -94,7 +94,7 @@ class Move:
     change: Callable[[Simulation], Simulation] | None = None
 
     def __call__(self, task: Simulation) -> Simulation:
-        """The task as it is then."""
+        """The task after the change."""
         if not self.parts & parts_of(task):
             return task
         changed = task if self.change is None else self.change(task)
