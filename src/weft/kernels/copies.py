@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from weft.errors import InputError
 from weft.hardware import Gpu
 from weft.program import Buffer, ChunkRule, Command, DmaMap, Kernel
-from weft.program.plan import Wait
 from weft.units import to_fs
 
 ALIGNMENT = 4096
@@ -57,6 +56,7 @@ class DmaGather:
     swap: bool = False
     prelaunched: bool = False
     threads: int | None = None
+    algorithm: ClassVar[str] = "copies"
 
     def __post_init__(self) -> None:
         for option, taken, only in (
@@ -83,10 +83,6 @@ class DmaGather:
     def share(self) -> int:
         """What goes to each peer [bytes]."""
         return -(-self.bytes_ // (self.ranks * ALIGNMENT)) * ALIGNMENT
-
-    def link_bytes(self) -> int:
-        """What each GPU sends [bytes]."""
-        return (self.ranks - 1) * self.share
 
     @cached_property
     def commands(self) -> tuple[tuple[Piece, ...], ...]:
@@ -126,24 +122,22 @@ class DmaGather:
             for part in range(1 + max(piece.part for piece in pieces))
         )
 
-    def buffers(self, gpus: int) -> tuple[Buffer, ...]:
-        """The own data, under one name per peer, and where the peers' data arrive; parts have buffers of their own."""
+    def buffers(self) -> tuple[Buffer, ...]:
+        """A GPU's own data, under one name per peer, and where the peers' data arrive; parts have their own buffers."""
         found: list[Buffer] = []
         gathers = self.collective == "all_gather"
         if gathers:
-            sizes = tuple(pieces[0].bytes_ for pieces in self._parts)
-            found.append(Buffer("data", (sizes,) * gpus))
+            found.append(Buffer("data", (tuple(pieces[0].bytes_ for pieces in self._parts),)))
         for part, pieces in enumerate(self._parts):
             rules = tuple(self._push(piece) for piece in pieces)
             sizes = tuple(piece.bytes_ for piece in pieces)
             whole = ("data", part) if gathers else None
-            found.append(Buffer(_named("sends", part), (sizes,) * gpus, rules, within=whole))
-            arriving = tuple(bytes_ for _, bytes_ in self._arriving(part))
-            found.append(Buffer(_named("collected", part), (arriving,) * gpus))
+            found.append(Buffer(_named("sends", part), (sizes,), rules, within=whole))
+            found.append(Buffer(_named("collected", part), (tuple(bytes_ for _, bytes_ in self._arriving(part)),)))
         return tuple(found)
 
     def _arriving(self, part: int) -> list[tuple[int, int]]:
-        """Who sends what for a part, as (distance, bytes); a position of `collected` each."""
+        """Distance and bytes of what arrives of a part, by the position in `collected`."""
         return [
             (distance, piece.bytes_)
             for piece in self._parts[part]
@@ -154,18 +148,9 @@ class DmaGather:
     def _push(self, piece: Piece) -> ChunkRule:
         where = [distance for distance, _ in self._arriving(piece.part)]
         also = (where.index(piece.also), piece.also) if piece.also else None
-        return ChunkRule(
-            dma=DmaMap(
-                _named("collected", piece.part),
-                where.index(piece.distance),
-                False,
-                self.collective,
-                piece.distance,
-                direct=True,
-                also=also,
-                source=piece.source,
-            )
-        )
+        buffer, position = _named("collected", piece.part), where.index(piece.distance)
+        route = DmaMap(buffer, position, False, self.collective, piece.distance, True, also, piece.source)
+        return ChunkRule(dma=route)
 
     def kernel(self, gpu: Gpu, name: str | None = None, earlier: int = 0) -> Kernel:
         """The copies, as one entry of a stream.
@@ -217,14 +202,6 @@ class DmaGather:
         """GPUs that a thread of the host drives."""
         threads = self.threads or (self.ranks if gpu.vendor == "nvidia" else 1)
         return self.ranks // threads
-
-    def arrivals(self) -> tuple[Wait, ...]:
-        """What a reader of the result waits for."""
-        return tuple(
-            Wait(_named("collected", part), position)
-            for part in range(len(self._parts))
-            for position in range(len(self._arriving(part)))
-        )
 
 
 def _named(buffer: str, part: int) -> str:

@@ -9,7 +9,8 @@ from weft.errors import InputError
 from weft.graph import Collective, Gemm, Graph, Node
 from weft.hardware import System
 from weft.kernels import GemmTiling
-from weft.lower.collectives import CollectiveKernel, algorithm_of, collective_kernel, link_share
+from weft.kernels.copies import DmaGather
+from weft.lower.collectives import CollectiveKernel, collective_kernel
 from weft.lower.fit import tiling_for
 from weft.lower.fused import SPLITS, ChunkedGather, ChunkedScatter, GatherGemm, GemmScatter, fitting
 from weft.lower.independent import lower_independent
@@ -55,7 +56,7 @@ def lower(graph: Graph, system: System, options: RunOptions) -> Lowered:
     gpus = _simulated(graph, system, options)
     moved = {node.name: collective_kernel(node, system) for node in graph.collectives}
     settled = graph.map(lambda node: _settled(node, system, options, moved))
-    plan = lower_independent(settled, system.gpu, options, moved, gpus)
+    plan = lower_independent(settled, system.gpu, options, moved)
     return Lowered(settled, plan, paced(system, moved.values()), gpus)
 
 
@@ -114,12 +115,12 @@ def _settled(node: Node, system: System, options: RunOptions, moved: dict[str, C
     if isinstance(node.op, Gemm):
         tiling = choice.tiling or tiling_for(node.op, system.gpu, options, split=True)
         return replace(node, choice=replace(choice, tiling=tiling))
-    return replace(node, choice=replace(choice, kernel=algorithm_of(moved[node.name])))
+    return replace(node, choice=replace(choice, kernel=moved[node.name].algorithm))
 
 
 def paced(system: System, kernels: Iterable[CollectiveKernel]) -> System:
-    """The system with a link at the rate that the stores of kernels reach."""
-    share = min((link_share(kernel) for kernel in kernels), default=1.0)
+    """The system with its link at the rate that the stores of kernels reach."""
+    share = min((1.0 if isinstance(kernel, DmaGather) else kernel.tiling.link for kernel in kernels), default=1.0)
     link = system.gpu.link
     slower = link.model_copy(update={"kernel_efficiency": link.kernel_efficiency * share})
     return system.with_gpu(system.gpu.model_copy(update={"link": slower}))
@@ -137,10 +138,10 @@ def _joined(graph: Graph, system: System, options: RunOptions) -> Lowered:
     tiling: GemmTiling
     if gemm is not None and gather is not None and reduce is None:
         gpus = _simulated(graph, system, options)
-        tiling, plan = _gathered(gemm, gather, system, options, gpus)
+        tiling, plan = _gathered(gemm, gather, system, options)
     elif gemm is not None and reduce is not None and reduce.choice.driver == "tiles":
         gpus = _simulated(graph, system, options)
-        tiling, plan = _scattered(gemm, reduce, gather is not None, system, options, gpus)
+        tiling, plan = _scattered(gemm, reduce, gather is not None, system, options)
     else:
         assert reduce is not None
         product = reduce.choice.tiles_of if gemm is None else gemm.op
@@ -159,7 +160,7 @@ def _joined(graph: Graph, system: System, options: RunOptions) -> Lowered:
     return Lowered(settled, plan, system, gpus)
 
 
-def _gathered(gemm: Node, gather: Node, system: System, options: RunOptions, gpus: int) -> tuple[GemmTiling, Plan]:
+def _gathered(gemm: Node, gather: Node, system: System, options: RunOptions) -> tuple[GemmTiling, Plan]:
     """An all-gather before its GEMM: tiles wait for their chunk of rows, or every chunk has a GEMM of its own."""
     product, gpu, ranks = gemm.op, system.gpu, system.gpus
     assert isinstance(product, Gemm)
@@ -168,19 +169,17 @@ def _gathered(gemm: Node, gather: Node, system: System, options: RunOptions, gpu
     tiling = fitting(product, gemm.choice.tiling or tiling_for(cut, gpu, options), ranks)
     if whole:
         at_once = bool(fabric_of(system).striped)
-        return tiling, GatherGemm(product, tiling, ranks, options, at_once=at_once).plan(gpu, gpus)
-    return tiling, ChunkedGather(product, tiling, ranks, options).plan(gpu, gpus)
+        return tiling, GatherGemm(product, tiling, ranks, options, at_once=at_once).plan(gpu)
+    return tiling, ChunkedGather(product, tiling, ranks, options).plan(gpu)
 
 
-def _scattered(
-    gemm: Node, reduce: Node, gathers: bool, system: System, options: RunOptions, gpus: int
-) -> tuple[GemmTiling, Plan]:
+def _scattered(gemm: Node, reduce: Node, gathers: bool, system: System, options: RunOptions) -> tuple[GemmTiling, Plan]:
     """A reduce-scatter behind its GEMM: tiles are stored at their owners, or parts are sent on one by one."""
     product, gpu, ranks = gemm.op, system.gpu, system.gpus
     assert isinstance(product, Gemm)
     if reduce.choice.kernel == "tiles":
         tiling = fitting(product, gemm.choice.tiling or tiling_for(product, gpu, options), ranks)
-        return tiling, GemmScatter(product, tiling, ranks, options, gathers).plan(gpu, gpus)
+        return tiling, GemmScatter(product, tiling, ranks, options, gathers).plan(gpu)
     part = replace(product, m=-(-product.m // SPLITS))
     tiling = gemm.choice.tiling or tiling_for(part, gpu, options)
-    return tiling, ChunkedScatter(product, tiling, ranks, options).plan(gpu, gpus)
+    return tiling, ChunkedScatter(product, tiling, ranks, options).plan(gpu)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -24,6 +23,7 @@ from weft.kernels import (
 )
 from weft.kernels.ring import forwarded, fused_reduce_scatter
 from weft.lower.fit import check_tile, check_whole
+from weft.lower.independent import in_order
 from weft.options import SUSTAINED, RunOptions
 from weft.program import Buffer, ChunkRule, Kernel, PlacedKernel, Plan, Wait
 from weft.program.plan import CACHED_STORE, Work
@@ -80,16 +80,22 @@ class RingSubLayer:
         reduce = reduce_kernel(self.ranks, self.gpu, self.ring, self.gemm.output_element_bytes)
         gather = gather_kernel(self.ranks, self.gpu, self.ring, own=("result", 0))
         steps = {
-            # AMD's caches are written back at a kernel's end; NVIDIA's L2, where all SMs meet, keeps its lines.
-            "gemm": PlacedKernel(self.product, release=self.gpu.vendor != "nvidia", operator="gemm"),
-            "reduce_scatter": PlacedKernel(reduce, operator="reduce_scatter"),
-            "all_gather": PlacedKernel(gather, operator="all_gather"),
+            # AMD's caches are written back at a kernel's end; NVIDIA's L2, which all SMs share, keeps its lines.
+            "gemm": PlacedKernel(self.product, release=self.gpu.vendor != "nvidia"),
+            "reduce_scatter": PlacedKernel(reduce),
+            "all_gather": PlacedKernel(gather),
         }
+        for node in graph:
+            if tiles := [edge.node for edge in node.edges if edge.by == "tile"]:
+                raise InputError(
+                    f"'{node.id}', a step of a ring, waits for '{tiles[0]}' by tile; let it wait by kernel"
+                )
+        kernels = in_order(graph, self.gpu, lambda node: [steps[node.id]])
         work = self._work(gpus)
         sizes = tuple(map(self._sizes, work))
         received = Buffer("received", sizes, forwarded("received", "reduce_scatter", self.ranks))
         result = Buffer("result", tuple((own[-1],) for own in sizes))
-        return self._plan(_placed(steps, graph), graph, work, (CACHED_STORE,) * self.ranks, received, result)
+        return self._plan(kernels, graph, work, (CACHED_STORE,) * self.ranks, received, result)
 
     def track_and_trigger(self, graph: Graph, gpus: int = 1) -> Plan:
         """T3 (ASPLOS 2024, arXiv:2401.16677): the reduce-scatter is in the address map; the others are left."""
@@ -126,33 +132,9 @@ class RingSubLayer:
         own_first = tuple((own[-1], *own[:-1]) for own in sizes)
         gathered = Buffer("gathered", own_first, forwarded("gathered", "all_gather", self.ranks))
         buffers = (
-            *operands(self.gemm, self.tiling, len(work)),
+            *operands(self.gemm, self.tiling),
             Buffer("output", sizes, rules),
             *others,
             *([gathered] * ("all_gather" in graph.operators)),
         )
         return Plan(kernels, buffers, work, self.tiling.wavefronts(self.gpu))
-
-
-def _placed(steps: Mapping[str, PlacedKernel], graph: Graph) -> tuple[PlacedKernel, ...]:
-    """The kernels of a graph's nodes in its order, with the order and the shares that it gives them."""
-    rows = {node.id: row for row, node in enumerate(graph)}
-    streams, placed = graph.streams, []
-    last: dict[str, int] = {}
-    for row, node in enumerate(graph):
-        tiles = [edge.node for edge in node.edges if edge.by == "tile"]
-        if tiles:
-            raise InputError(f"'{node.id}', a step of a ring, waits for '{tiles[0]}' by tile; let it wait by kernel")
-        after = {rows[edge.node] for edge in node.edges} | {last[s] for s in (node.stream,) if s in last}
-        choice = node.choice
-        placed.append(
-            replace(
-                steps[node.id],
-                after=tuple(sorted(after)),
-                priority=choice.priority,
-                compute_units=choice.compute_units,
-                stream=streams.index(node.stream),
-            )
-        )
-        last[node.stream] = row
-    return tuple(placed)

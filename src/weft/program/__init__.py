@@ -2,14 +2,13 @@
 
 from weft.program.build import Hardware, Program, Wiring, build
 from weft.program.plan import (
+    Access,
     Buffer,
     ChunkRule,
     Command,
     DmaMap,
-    Extent,
     Kernel,
     Load,
-    Mode,
     Phase,
     PlacedKernel,
     Plan,
@@ -19,15 +18,14 @@ from weft.program.plan import (
 )
 
 __all__ = [
+    "Access",
     "Buffer",
     "ChunkRule",
     "Command",
     "DmaMap",
-    "Extent",
     "Hardware",
     "Kernel",
     "Load",
-    "Mode",
     "Phase",
     "PlacedKernel",
     "Plan",
