@@ -2,8 +2,8 @@
 
 A thread of the host drives the engines, as in the public implementation for MI300X (AMDResearch/AMD-DMA-Latte @e01a685
 src/sdmaCollective.cpp, arXiv:2511.06605): it writes an engine's commands, rings its doorbell, goes on to the next
-engine and the next GPU, and at the end waits for one completion per engine. The GPU that is simulated is the one that
-its thread comes to last.
+engine and the next GPU, and at the end waits for one completion per engine. The simulated GPU is the last one that its
+thread serves.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from weft.program import Buffer, ChunkRule, Kernel, Load, Phase, RemoteMap, Stor
 from weft.program.plan import scripts
 
 BEHIND = 2
-"""Slices that receiving lies behind sending: a part's halves do not wait for each other."""
+"""Slices by which receiving lags behind sending: the threads of either half do not wait for the other."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class ChannelExchange:
     """An all-to-all in which each of `ranks` GPUs has `bytes_` (the whole buffer, its own part included).
 
     `tiling.channels` workgroups share the rounds; `parts` of them, at most, serve one peer at a time. A slice is
-    `tiling.chunk` bytes at most; `tiling.in_flight` bytes are on their way in either direction.
+    `tiling.chunk` bytes at most; `tiling.in_flight` bytes are in flight in either direction.
     """
 
     bytes_: int

@@ -207,12 +207,11 @@ def operands(gemm: Gemm, tiling: GemmTiling, prefix: str = "") -> list[Buffer]:
 
 
 def tile_table(gemm: Gemm, tiling: GemmTiling, chunks: int, first_chunk: int = 0) -> Work:
-    """The output tiles in run order, one row each: chunk by chunk, beginning with `first_chunk` (the
-    stagger).
+    """The output tiles in run order, one row each: chunk by chunk, beginning with `first_chunk` (the stagger).
 
-    Chunks cut the longer side of the tile grid, so that a chunk is as square as can be and its operands are
-    reused in the cache; they are equal runs of tiles in raster order. Where K is cut, all tiles of one part follow
-    those of the part before, and a part is a chunk of partial sums.
+    Chunks cut the longer side of the tile grid, so that a chunk is as square as can be and its operands are reused in
+    the cache; they are equal runs of tiles in raster order. Where K is cut, its parts follow each other, and the tiles
+    of each part fill a chunk of partial sums.
     """
     parts = np.array_split(_raster(gemm, tiling, chunks), chunks)
     ordered = [parts[(first_chunk + p) % chunks] for p in range(chunks)]
@@ -232,7 +231,7 @@ def tile_table(gemm: Gemm, tiling: GemmTiling, chunks: int, first_chunk: int = 0
 
 
 def _part_by_part(tiles: Work, gemm: Gemm, tiling: GemmTiling) -> Work:
-    """The tiles once for every part of K; a part's slabs lie behind those of the part before."""
+    """The tiles once for every part of K; each part's slabs follow the slabs of the part before."""
     work = np.concatenate([tiles] * tiling.splits)
     part = np.repeat(np.arange(tiling.splits), len(tiles))
     rows, columns = tiling.grid(gemm)
@@ -245,7 +244,7 @@ def _part_by_part(tiles: Work, gemm: Gemm, tiling: GemmTiling) -> Work:
 
 
 def over_dies(work: Work, gpu: Gpu) -> Work:
-    """The tiles of `tile_table` as tuned kernels take them on a GPU of several dies: neighbours on one die.
+    """The tiles of `tile_table` as tuned kernels order them on a GPU of several dies: neighbours on one die.
 
     Workgroups are dealt to the dies round robin. Of as many workgroups as there are compute units, a die's workgroups
     therefore take a run of neighbouring tiles, which share operands in its cache (Tensile's workgroup mapping across
@@ -270,14 +269,10 @@ def _raster(gemm: Gemm, tiling: GemmTiling, chunks: int) -> Work:
     rows, columns = tiling.grid(gemm)
     long, short = max(rows, columns), min(rows, columns)
     part = long // chunks if long % chunks == 0 else long
-    order = [
-        (line, across)
-        for chunk in range(0, long, part)
-        for top in range(chunk, chunk + part, tiling.band)
-        for across in range(short)
-        for line in range(top, min(top + tiling.band, chunk + part))
-    ]
-    pairs = np.array(order, dtype=np.int64)
+    line, across = np.indices((long, short)).reshape(2, -1)
+    chunk, inside = line // part, line % part
+    order = np.lexsort((line, across, inside // tiling.band, chunk))
+    pairs = np.stack([line, across], axis=1)[order]
     return pairs if rows >= columns else pairs[:, ::-1]
 
 

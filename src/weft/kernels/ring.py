@@ -39,6 +39,10 @@ class RingTiling:
     """The share of the link's payload rate that its stores reach."""
 
 
+RING = RingTiling()
+"""The tiling of the ring kernels of a sub-layer."""
+
+
 def _phase(
     tiling: RingTiling,
     gpu: Gpu,

@@ -20,19 +20,17 @@ from weft.options import RunOptions
 from weft.program import Plan
 
 MOST_NODES = 4096
-"""Operators that one run may hold, the iterations of loops counted each."""
-
-
+"""Operators that one run may hold, every iteration of a loop counted."""
 EXPLICIT_LIMIT = 16
-"""The most GPUs that are simulated each."""
+"""The most GPUs of an explicit run."""
 
 
 @dataclass(frozen=True)
 class Lowered:
-    """A plan, the graph with every choice settled that it carries out, and the system as its kernels see it.
+    """A plan, the graph with all kernels chosen, and the system as its kernels see it.
 
-    `system` has a link at the rate that the stores of the graph's collectives reach. `gpus` of its GPUs are simulated:
-    one that stands for all, or each.
+    The link of `system` runs at the rate that the stores of the graph's collectives reach. `gpus` of its GPUs are
+    simulated: one that represents all, or each.
     """
 
     graph: Graph
@@ -42,10 +40,10 @@ class Lowered:
 
 
 def lower(graph: Graph, system: System, options: RunOptions) -> Lowered:
-    """The plan of a graph on a system, whose GPUs are simulated as the mode of the options says.
+    """The plan of a graph on a system, whose GPUs are simulated in the mode of the options.
 
     A GEMM and a collective that depend on each other become one of the joined forms, whose kernels share buffers;
-    other operators have buffers of their own. Raises InputError for what no kernel carries out, and for a mode that the
+    other operators have buffers of their own. Raises InputError for operators without a kernel, and for a mode that the
     graph or the system does not allow.
     """
     check_operators(graph)
@@ -79,9 +77,9 @@ def check_operators(graph: Graph) -> None:
 
 
 def _simulated(graph: Graph, system: System, options: RunOptions, *, even: bool = True) -> int:
-    """How many GPUs are simulated: one that stands for all where all are alike, and chunks `even`, unless options say.
+    """How many GPUs are simulated: one that represents all where all are alike and chunks `even`, unless options say.
 
-    InputError for a mode that cannot be.
+    Raises InputError for a mode that the graph or the system does not allow.
     """
     alike = system.uniform and all(node.rank is None for node in graph)
     if options.mode == "mirrored" or (options.mode == "auto" and alike and even):
@@ -98,7 +96,7 @@ def _simulated(graph: Graph, system: System, options: RunOptions, *, even: bool 
 
 
 def is_joined(graph: Graph) -> bool:
-    """Whether operators of the graph work on each other's data: by tiles, or by steps of the paper's ring."""
+    """Whether operators of the graph share buffers: tile by tile, or in steps of the paper's ring."""
     by_tiles = any(edge.by == "tile" for node in graph for edge in node.edges)
     return by_tiles or any(_is_step(node) for node in graph)
 
@@ -110,7 +108,7 @@ def _is_step(node: Node) -> bool:
 
 
 def _settled(node: Node, system: System, options: RunOptions, moved: dict[str, CollectiveKernel]) -> Node:
-    """The node with its tile, or with the algorithm and the workgroups of its collective."""
+    """The node with the tiling of its GEMM, or with the algorithm of its collective."""
     choice = node.choice
     if isinstance(node.op, Gemm):
         tiling = choice.tiling or tiling_for(node.op, system.gpu, options, split=True)
@@ -127,10 +125,11 @@ def paced(system: System, kernels: Iterable[CollectiveKernel]) -> System:
 
 
 def _joined(graph: Graph, system: System, options: RunOptions) -> Lowered:
-    ops = {node.id: node for node in graph}
-    reduce, gather, gemm = (ops.get(name) for name in ("reduce_scatter", "all_gather", "gemm"))
-    others = [name for name in ops if name not in ("reduce_scatter", "all_gather", "gemm")]
-    if others or (reduce is None and (gemm is None or gather is None or gather.choice.driver != "dma")):
+    """The plan of a graph whose GEMM and collectives share buffers."""
+    ops, names = {node.id: node for node in graph}, ("reduce_scatter", "all_gather", "gemm")
+    reduce, gather, gemm = map(ops.get, names)
+    copied = gemm is not None and gather is not None and gather.choice.driver == "dma"
+    if not set(ops) <= set(names) or (reduce is None and not copied):
         raise InputError(
             "tiles and steps of a ring join one 'gemm', its 'reduce_scatter' and its 'all_gather', or copies with the "
             f"GEMM behind them; {', '.join(ops)} are others: give their collectives the kernel 'library'"
@@ -161,7 +160,7 @@ def _joined(graph: Graph, system: System, options: RunOptions) -> Lowered:
 
 
 def _gathered(gemm: Node, gather: Node, system: System, options: RunOptions) -> tuple[GemmTiling, Plan]:
-    """An all-gather before its GEMM: tiles wait for their chunk of rows, or every chunk has a GEMM of its own."""
+    """Tiling and plan of an all-gather before its GEMM: tiles wait for their chunk, or every chunk has its own GEMM."""
     product, gpu, ranks = gemm.op, system.gpu, system.gpus
     assert isinstance(product, Gemm)
     whole = gather.choice.kernel == "tiles"
@@ -174,7 +173,7 @@ def _gathered(gemm: Node, gather: Node, system: System, options: RunOptions) -> 
 
 
 def _scattered(gemm: Node, reduce: Node, gathers: bool, system: System, options: RunOptions) -> tuple[GemmTiling, Plan]:
-    """A reduce-scatter behind its GEMM: tiles are stored at their owners, or parts are sent on one by one."""
+    """Tiling and plan of a reduce-scatter behind its GEMM: tiles are stored at their owners, or part by part."""
     product, gpu, ranks = gemm.op, system.gpu, system.gpus
     assert isinstance(product, Gemm)
     if reduce.choice.kernel == "tiles":

@@ -19,7 +19,16 @@ from weft.kernels.copies import DmaGather
 from weft.kernels.direct import DirectExchange
 from weft.kernels.exchange import ChannelExchange
 from weft.kernels.ring import WholeRing, whole_ring
-from weft.library.collectives import Algorithm, KiB, MiB, Protocol, canonical, choose, estimates, one_step_kernels
+from weft.library.collectives import (
+    Algorithm,
+    KiB,
+    MiB,
+    Protocol,
+    canonical,
+    choose,
+    estimates,
+    one_step_kernels,
+)
 from weft.library.interconnect import Interconnect, interconnect
 from weft.units import format_bytes
 
@@ -74,12 +83,8 @@ _PAIRS = {
 }
 _LARGEST_PART = 32
 """Slices beyond which a part is cut further, as far as a peer's channels go (NCCL enqueue.cc, addP2pToPlan)."""
-
-
 _OPERATIONS = 4
 """Rounds that a channel serves at most while parts can be fewer (the same)."""
-
-
 CollectiveKernel = ChannelRing | ChannelExchange | DirectExchange | WholeRing | DmaGather
 """A kernel of a collective: its buffers on a GPU, its script, and the name of its `algorithm`."""
 

@@ -32,9 +32,9 @@ def tiling_for(
 ) -> GemmTiling:
     """The tile that is fastest in closed form, of those that cut the output into `chunks` chunks of one size.
 
-    Where none does, the fastest of all; the paper's machine has one tile. With `split`, as GEMMs may whose tiles nobody
-    waits for, K is cut into parts where that is faster, and would be if memory and compute units overlapped in full: no
-    cut quickens the memory. Raises InputError for a dtype that the GPU lacks.
+    Where none does, the fastest of all; the paper's machine has one tile. With `split`, for GEMMs whose tiles no other
+    operator waits for, K is cut into parts where that is faster even if memory and compute units overlapped in full: a
+    cut does not speed up the memory. Raises InputError for a dtype that the GPU lacks.
     """
     if gpu.vendor == "none":
         return GemmTiling()
@@ -88,9 +88,9 @@ def check_state(tables: Tables, gpu: Gpu) -> None:
 
 
 def check_tile(gemm: Gemm, tiling: GemmTiling, gpu: Gpu) -> int:
-    """The number of output tiles of a GEMM on a GPU.
+    """The number of tiles of a GEMM on a GPU, one per part of K of each output tile.
 
-    InputError if its memory cannot hold the GEMM, its compute units and cache a tile, or a run so many.
+    InputError if its memory cannot hold the GEMM, its compute units and cache a tile, or a run so many tiles.
     """
     check_held(gemm, gpu)
     registers, lds = claims(gemm, gpu, tiling)
@@ -107,11 +107,6 @@ def check_tile(gemm: Gemm, tiling: GemmTiling, gpu: Gpu) -> int:
                 f"a tile of {tiling.rows} x {tiling.columns} with K steps of {tiling.step} needs {format_bytes(need)} "
                 f"of {what}, but {holder} {format_bytes(have)}; choose a smaller tile"
             )
-    return check_tiles(gemm, tiling)
-
-
-def check_tiles(gemm: Gemm, tiling: GemmTiling) -> int:
-    """The number of tiles, one per part of K; InputError if no workgroup, on any GPU, or no run can hold so much."""
     tiling.part_steps(gemm)
     tiles = tiling.workgroups(gemm)
     if tiles > MOST_TILES:
@@ -123,7 +118,7 @@ def check_tiles(gemm: Gemm, tiling: GemmTiling) -> int:
 
 
 def check_whole(tiling: GemmTiling) -> None:
-    """Raise InputError for a K in parts where tiles are sent on as they are finished: none of them is a sum."""
+    """Raise InputError for a K in parts where finished tiles are sent on: a tile of a part is no sum."""
     if tiling.splits > 1:
         raise InputError(
             f"GEMM tiling: splits is {tiling.splits}, but an overlap that sends finished tiles on needs K in one "

@@ -12,7 +12,7 @@ part, with priority.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -22,7 +22,6 @@ from weft.graph import Gemm
 from weft.hardware import Gpu
 from weft.kernels import (
     GemmTiling,
-    RingTiling,
     gather_kernel,
     gemm_kernel,
     operand_sizes,
@@ -30,7 +29,7 @@ from weft.kernels import (
     sum_kernel,
     tile_table,
 )
-from weft.kernels.ring import forwarded
+from weft.kernels.ring import RING, forwarded
 from weft.lower.fit import check_whole
 from weft.options import SUSTAINED, RunOptions
 from weft.program import (
@@ -53,6 +52,8 @@ STREAMS = 3
 """Streams that a library deals the GEMMs of chunks to (TransformerEngine, comm_gemm_overlap)."""
 SPLITS = 4
 """Parts that a GEMM before a reduce-scatter is cut into (the same)."""
+PIECE = 16 * 1024
+"""Bytes that an iteration of the kernels moves that reduce and scatter (assumed)."""
 COMMUNICATION_WORKGROUPS = 16
 """Workgroups of the kernels that reduce and scatter; they have priority on compute units (the same)."""
 
@@ -214,7 +215,6 @@ class GemmScatter(_Joined):
     """
 
     gathers: bool = False
-    ring: RingTiling = field(default_factory=RingTiling)
 
     def plan(self, gpu: Gpu) -> Plan:
         """The GEMM with remote stores, then the kernel that adds."""
@@ -224,14 +224,14 @@ class GemmScatter(_Joined):
         offsets = np.cumsum(work[:part, y.WORK_BYTES]) - work[:part, y.WORK_BYTES]
         work[:, y.WORK_OFFSET] = np.tile(offsets, self.ranks)
         sources = (("output", self.ranks - 1), *(("partials", p) for p in self._peers))
-        add = sum_kernel("reduce_scatter", sources, gpu, self.ring, self.gemm.output_element_bytes)
+        add = sum_kernel("reduce_scatter", sources, gpu, RING, self.gemm.output_element_bytes)
         arrivals = tuple(Wait("partials", p) for p in self._peers)
         kernels = [
             PlacedKernel(self._product(gpu), operator="gemm"),
             PlacedKernel(add, after=(0,), after_chunks=arrivals, operator="reduce_scatter"),
         ]
         if self.gathers:
-            gather = gather_kernel(self.ranks, gpu, self.ring, own=("result", 0))
+            gather = gather_kernel(self.ranks, gpu, RING, own=("result", 0))
             kernels.append(PlacedKernel(gather, after=(1,), operator="all_gather"))
         return self._plan(gpu, kernels, self._buffers(), work)
 
@@ -252,12 +252,7 @@ class GemmScatter(_Joined):
 
 @dataclass(frozen=True)
 class ChunkedScatter(_Joined):
-    """C = scatter(sum of A x B over GPUs): the reduce-scatter of one part of the rows runs beside the GEMM of the next.
-
-    Its kernels move `piece` bytes in an iteration.
-    """
-
-    piece: int = 16 * 1024
+    """C = scatter(sum of A x B over GPUs): the reduce-scatter of a part of the rows runs beside the next GEMM."""
 
     def plan(self, gpu: Gpu) -> Plan:
         """`SPLITS` GEMMs; behind each a kernel that sends and one that adds."""
@@ -307,7 +302,7 @@ class ChunkedScatter(_Joined):
     def _adding(self, gpu: Gpu, split: int) -> Kernel:
         own = self._load("output", split, (self.ranks - 1) * self._share)
         others = [self._load("partials", self._chunk(split, peer)) for peer in self._peers]
-        cycles = len(others) * self.piece / self.gemm.output_element_bytes / gpu.compute.vector_flops_per_clock
+        cycles = len(others) * PIECE / self.gemm.output_element_bytes / gpu.compute.vector_flops_per_clock
         return self._communication(f"add {split}", self._phase([own, *others], "result", split, cycles))
 
     @property
@@ -316,11 +311,11 @@ class ChunkedScatter(_Joined):
         return self.gemm.output_bytes // SPLITS // self.ranks
 
     def _load(self, buffer: str, position: int, offset: int = 0) -> Load:
-        return Load(buffer, position, "reduce_scatter", self.piece, offset=offset)
+        return Load(buffer, position, "reduce_scatter", PIECE, offset=offset)
 
     def _phase(self, loads: list[Load], buffer: str, position: int, cycles: float = 0) -> Phase:
-        store = Store(buffer, position, "reduce_scatter", self.piece)
-        return Phase(-(-self._share // self.piece), 4, cycles, tuple(loads), (store,), shared=True)
+        store = Store(buffer, position, "reduce_scatter", PIECE)
+        return Phase(-(-self._share // PIECE), 4, cycles, tuple(loads), (store,), shared=True)
 
     @staticmethod
     def _communication(name: str, *phases: Phase) -> Kernel:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -13,7 +13,6 @@ from weft.graph import Gemm, Graph
 from weft.hardware import Gpu
 from weft.kernels import (
     GemmTiling,
-    RingTiling,
     gather_kernel,
     gemm_kernel,
     near_memory_reduce_kernel,
@@ -21,10 +20,10 @@ from weft.kernels import (
     reduce_kernel,
     tile_table,
 )
-from weft.kernels.ring import forwarded, fused_reduce_scatter
+from weft.kernels.ring import RING, forwarded, fused_reduce_scatter
 from weft.lower.fit import check_tile, check_whole
 from weft.lower.independent import in_order
-from weft.options import SUSTAINED, RunOptions
+from weft.options import RunOptions
 from weft.program import Buffer, ChunkRule, Kernel, PlacedKernel, Plan, Wait
 from weft.program.plan import CACHED_STORE, Work
 
@@ -41,8 +40,7 @@ class RingSubLayer:
     ranks: int
     gpu: Gpu
     tiling: GemmTiling
-    options: RunOptions = SUSTAINED
-    ring: RingTiling = field(default_factory=RingTiling)
+    options: RunOptions
 
     def __post_init__(self) -> None:
         check_whole(self.tiling)
@@ -77,8 +75,8 @@ class RingSubLayer:
         The output is stored through the cache and written back before others read it. Raises InputError for a step
         that waits for tiles.
         """
-        reduce = reduce_kernel(self.ranks, self.gpu, self.ring, self.gemm.output_element_bytes)
-        gather = gather_kernel(self.ranks, self.gpu, self.ring, own=("result", 0))
+        reduce = reduce_kernel(self.ranks, self.gpu, RING, self.gemm.output_element_bytes)
+        gather = gather_kernel(self.ranks, self.gpu, RING, own=("result", 0))
         steps = {
             # AMD's caches are written back at a kernel's end; NVIDIA's L2, which all SMs share, keeps its lines.
             "gemm": PlacedKernel(self.product, release=self.gpu.vendor != "nvidia"),
@@ -100,7 +98,7 @@ class RingSubLayer:
     def track_and_trigger(self, graph: Graph, gpus: int = 1) -> Plan:
         """T3 (ASPLOS 2024, arXiv:2401.16677): the reduce-scatter is in the address map; the others are left."""
         last = self.ranks - 1
-        gather = gather_kernel(self.ranks, self.gpu, self.ring, own=("output", last))
+        gather = gather_kernel(self.ranks, self.gpu, RING, own=("output", last))
         # The reduce-scatter is over on a GPU when its own chunk is reduced and the last one for others has left.
         over = (Wait("output", last), *([Wait("output", last - 1, sent=True)] if last > 1 else ()))
         kernels = (
@@ -114,7 +112,7 @@ class RingSubLayer:
         """The reduce-scatter alone: one kernel that sends each chunk on, as updates, when it has been fully updated."""
         updates = forwarded("output", "reduce_scatter", self.ranks, update=True)
         output = Buffer("output", tuple(map(self._sizes, self._work(gpus))), updates)
-        kernel = near_memory_reduce_kernel(self.ranks, self.gpu, self.ring)
+        kernel = near_memory_reduce_kernel(self.ranks, self.gpu, RING)
         return Plan((PlacedKernel(kernel, operator="reduce_scatter"),), (output,), ())
 
     @property
