@@ -129,28 +129,24 @@ class DmaGather:
         if gathers:
             found.append(Buffer("data", (tuple(pieces[0].bytes_ for pieces in self._parts),)))
         for part, pieces in enumerate(self._parts):
-            rules = tuple(self._push(piece) for piece in pieces)
-            sizes = tuple(piece.bytes_ for piece in pieces)
-            whole = ("data", part) if gathers else None
-            found.append(Buffer(_named("sends", part), (sizes,), rules, within=whole))
-            found.append(Buffer(_named("collected", part), (tuple(bytes_ for _, bytes_ in self._arriving(part)),)))
+            arriving = [(to, piece.bytes_) for piece in pieces for to in (piece.distance, piece.also) if to]
+            position = {to: at for at, (to, _) in enumerate(arriving)}
+            collected = Buffer(_named("collected", part), (tuple(bytes_ for _, bytes_ in arriving),))
+            rules = (
+                DmaMap(
+                    collected.name, position[piece.distance], False, self.collective, piece.distance, direct=True,
+                    also=(position[piece.also], piece.also) if piece.also else None, source=piece.source,
+                )
+                for piece in pieces
+            )  # fmt: skip
+            sends = Buffer(
+                _named("sends", part),
+                (tuple(piece.bytes_ for piece in pieces),),
+                tuple(ChunkRule(dma=rule) for rule in rules),
+                within=("data", part) if gathers else None,
+            )
+            found += [sends, collected]
         return tuple(found)
-
-    def _arriving(self, part: int) -> list[tuple[int, int]]:
-        """Distance and bytes of what arrives of a part, by the position in `collected`."""
-        return [
-            (distance, piece.bytes_)
-            for piece in self._parts[part]
-            for distance in (piece.distance, piece.also)
-            if distance
-        ]
-
-    def _push(self, piece: Piece) -> ChunkRule:
-        where = [distance for distance, _ in self._arriving(piece.part)]
-        also = (where.index(piece.also), piece.also) if piece.also else None
-        buffer, position = _named("collected", piece.part), where.index(piece.distance)
-        route = DmaMap(buffer, position, False, self.collective, piece.distance, True, also, piece.source)
-        return ChunkRule(dma=route)
 
     def kernel(self, gpu: Gpu, name: str | None = None, earlier: int = 0) -> Kernel:
         """The copies, as one entry of a stream.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import psutil
 
@@ -101,12 +103,7 @@ def check_tile(gemm: Gemm, tiling: GemmTiling, gpu: Gpu) -> int:
         ("local memory", lds, gpu.compute.lds_per_cu, compute_unit),
         ("cache for one K step", step, gpu.cache.capacity, f"the last-level cache of {gpu.name} holds"),
     )
-    for what, need, have, holder in needs:
-        if need > have:
-            raise InputError(
-                f"a tile of {tiling.rows} x {tiling.columns} with K steps of {tiling.step} needs {format_bytes(need)} "
-                f"of {what}, but {holder} {format_bytes(have)}; choose a smaller tile"
-            )
+    _check_needs(f"a tile of {tiling.rows} x {tiling.columns} with K steps of {tiling.step}", needs)
     tiling.part_steps(gemm)
     tiles = tiling.workgroups(gemm)
     if tiles > MOST_TILES:
@@ -115,6 +112,16 @@ def check_tile(gemm: Gemm, tiling: GemmTiling, gpu: Gpu) -> int:
             f"{MOST_TILES} that a run can hold; choose a larger tile or a smaller GEMM"
         )
     return tiles
+
+
+def _check_needs(what: str, needs: Iterable[tuple[str, int, int, str]]) -> None:
+    """Raise InputError for a resource of which more is needed than its holder has [bytes]."""
+    for resource, need, have, holder in needs:
+        if need > have:
+            raise InputError(
+                f"{what} needs {format_bytes(need)} of {resource}, but {holder} {format_bytes(have)}; "
+                "choose a smaller tile"
+            )
 
 
 def check_whole(tiling: GemmTiling) -> None:
@@ -131,17 +138,13 @@ def most_resident(plan: Plan, gpu: Gpu) -> int:
 
     InputError for a kernel of which it cannot hold a single workgroup.
     """
-    compute, held = gpu.compute, {}
+    compute, compute_unit, held = gpu.compute, f"a compute unit of {gpu.name} has", {}
     for kernel in (placed.kernel for placed in plan.kernels if placed.kernel.workgroups > 0):
-        for what, need, have in (
-            ("registers", kernel.registers, compute.registers_per_cu),
-            ("local memory", kernel.lds, compute.lds_per_cu),
-        ):
-            if need > have:
-                raise InputError(
-                    f"a workgroup of {kernel.name} needs {format_bytes(need)} of {what}, but a compute unit of "
-                    f"{gpu.name} has {format_bytes(have)}; choose a smaller tile"
-                )
+        needs = (
+            ("registers", kernel.registers, compute.registers_per_cu, compute_unit),
+            ("local memory", kernel.lds, compute.lds_per_cu, compute_unit),
+        )
+        _check_needs(f"a workgroup of {kernel.name}", needs)
         held[kernel.threads, kernel.registers, kernel.lds] = occupancy(kernel, gpu)
     return min(compute.max_workgroups_per_cu, max(sum(held.values()), 1))
 

@@ -34,12 +34,11 @@ from weft.units import to_fs
 
 @dataclass(frozen=True)
 class _Product:
-    """A GEMM operator: its tiles in the run's table, its first chunk of the buffer of outputs, its kernels."""
+    """A GEMM operator: its tiles, numbered as in the run's table, and its kernels."""
 
     gemm: Gemm
     tiling: GemmTiling
     work: Work
-    first_chunk: int
     kernels: tuple[Kernel, ...]
 
 
@@ -67,7 +66,7 @@ def lower_independent(graph: Graph, gpu: Gpu, options: RunOptions, moved: Mappin
                 for buffer in kernel.buffers()
             ),
         ),
-        work=(_numbered(products),) if products else (),
+        work=(np.concatenate([one.work for one in products.values()]),) if products else (),
         wavefronts=max((one.tiling.wavefronts(gpu) for one in products.values()), default=1),
     )
 
@@ -80,11 +79,13 @@ def _products(graph: Graph, gpu: Gpu, options: RunOptions) -> dict[str, _Product
         assert isinstance(gemm, Gemm)
         check_tile(gemm, tiling, gpu)
         work = over_dies(tile_table(gemm, tiling, 1), gpu)
+        work[:, y.WORK_TILE] += tiles
+        work[:, y.WORK_REGION] += chunks
         main = gemm_kernel(gemm, gpu, tiling, options, name, f"{name} ")
         kernels = [replace(main, part=(tiles, tiles + len(work)))]
         if tiling.splits > 1:
             kernels.append(adding_kernel(gemm, gpu, tiling, name, chunks, f"{name} sums"))
-        made[name] = _Product(gemm, tiling, work, chunks, tuple(kernels))
+        made[name] = _Product(gemm, tiling, work, tuple(kernels))
         tiles += len(work)
         chunks += len(stored_sizes(gemm, tiling))
     if tiles > MOST_TILES:
@@ -144,12 +145,3 @@ def _kernels(
 def _prefix(name: str, moved: Mapping[str, CollectiveKernel]) -> str:
     """The prefix of a collective's buffers, empty if it is the only one."""
     return f"{name} " if len(moved) > 1 else ""
-
-
-def _numbered(products: Mapping[str, _Product]) -> Work:
-    """The tiles of all GEMMs in one table."""
-    work = np.concatenate([one.work for one in products.values()])
-    counts = [len(one.work) for one in products.values()]
-    work[:, y.WORK_REGION] += np.repeat([one.first_chunk for one in products.values()], counts)
-    work[:, y.WORK_TILE] = np.arange(len(work))
-    return work

@@ -1,4 +1,4 @@
-"""From a plan to integer tables: names become rows, chunks get addresses, waits get counters."""
+"""From a plan to the engine's integer tables: names become rows, chunks get addresses, waits get counters."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ SYSTEM = ("tracker", "earlier")
 class Wiring(NamedTuple):
     """The links of the simulated GPUs, `link[k, :]`, their names, and all routes over them, `route[p, :]`.
 
-    `first` is the row that a route begins with, by (GPU, distance, direct). A distance counts ranks away around the
-    group, downwards; `direct` routes take the links to that GPU alone.
+    `first` is the first row of each route, by (GPU, distance, direct). A distance counts ranks downwards around the
+    group; `direct` routes take the links to that GPU alone.
     """
 
     link: Table
@@ -37,7 +37,7 @@ class Wiring(NamedTuple):
     def hops(self, gpu: int, distance: int, direct: bool) -> Table:
         """The rows of a route: a link each, and the latency from its end to the next one, or to the receiver [fs].
 
-        Raises InputError for a GPU that there is not.
+        Raises InputError for a GPU out of range.
         """
         if (gpu, distance, direct) not in self.first:
             raise InputError(
@@ -85,7 +85,7 @@ def build(plan: Plan, hardware: Hardware) -> Program:
 
 
 class _Builder:
-    """The tables of a plan as they are filled: `row` numbers chunks, `operator` operators, `counter` awaited chunks."""
+    """The tables of a plan while they are filled; chunks have a `row`, operators and awaited chunks a number."""
 
     def __init__(self, plan: Plan, hardware: Hardware) -> None:
         self.plan, self.gpu, self.wiring = plan, hardware.gpu, hardware.wiring
@@ -119,7 +119,7 @@ class _Builder:
         kernel, work = self._kernels()
         successor, classes = self._order(kernel)
         self._add_tiles()
-        self._add_copies()
+        self._add_copies(kernel)
         sizes = {
             y.SIZE_GPUS: self.gpus,
             y.SIZE_KERNELS: kernel.shape[1],
@@ -167,7 +167,7 @@ class _Builder:
     # -- chunks and tiles
 
     def _place_chunks(self, g: int) -> None:
-        """Rows of all chunks of a GPU, one behind the other in its memory."""
+        """Rows of all chunks of a GPU, one after another in its memory."""
         grain = max(CHUNK_ALIGNMENT, int(self.shape[y.SIZE_REQUEST]))
         address = 0
         for buffer in self.plan.buffers:
@@ -185,7 +185,7 @@ class _Builder:
         row = {
             y.REGION_BASE: base,
             y.REGION_SIZE: size,
-            y.REGION_MODE: int(rule.mode),
+            y.REGION_MODE: rule.mode,
             y.REGION_CACHED: int(rule.cached),
             y.REGION_COUNTER: self.counter.get(Wait(buffer.name, position), y.NONE),
             y.REGION_SENT_COUNTER: self.counter.get(Wait(buffer.name, position, sent=True), y.NONE),
@@ -223,7 +223,7 @@ class _Builder:
         return row
 
     def _to(self, g: int, distance: int, direct: bool) -> tuple[int, int]:
-        """The GPU `distance` ranks away from GPU `g` (itself where one stands for all), and the first row to it."""
+        """The GPU `distance` ranks below GPU `g` (itself where one GPU represents all), and the first row to it."""
         self.wiring.hops(g, distance, direct)
         return (g - distance) % self.gpus, self.wiring.first[g, distance, direct]
 
@@ -232,7 +232,7 @@ class _Builder:
         return self.operator[route.operator] * y.KINDS + (y.UPDATE if route.update else y.WRITE)
 
     def _add_tiles(self) -> None:
-        """Rows of the output tiles, and in their chunks' rows which these are."""
+        """Rows of the output tiles, and in the chunks' rows which tiles they hold."""
         for g, work in enumerate(self.works):
             first, tile = self.row["output", 0], self.tile[g, : len(work)]
             tile[:, y.TILE_REGION] = first + work[:, y.WORK_REGION]
@@ -241,10 +241,11 @@ class _Builder:
             self.region[g, first + positions, y.REGION_FIRST_TILE] = starts
             self.region[g, first + positions, y.REGION_TILES] = counts
 
-    def _add_copies(self) -> None:
-        """Rows behind the tiles for every copy, one per chunk; a chunk is its tile."""
+    def _add_copies(self, kernel: Table) -> None:
+        """Rows after the tiles for every copy, one per chunk, and in the kernels' rows which these are."""
         tile, region, t = self.tile, self.region, self.most_tiles
         for k, placed in enumerate(self.plan.kernels):
+            kernel[:, k, y.KERNEL_FIRST_COPY] = t
             for copy in placed.kernel.copies:
                 tile[:, t, y.TILE_ROWS], tile[:, t, y.TILE_AFTER] = len(copy.chunks), copy.after_fs
                 tile[:, t, y.TILE_ENGINE] = 0 if copy.engine is None else copy.engine + 1
@@ -258,23 +259,18 @@ class _Builder:
     # -- kernels
 
     def _kernels(self) -> tuple[Table, Table]:
-        """The rows of all kernels, and of what their workgroups work on."""
+        """The rows of all kernels, and the work of their workgroups."""
         kernels = self.plan.kernels
         table = np.zeros((self.gpus, len(kernels), y.KERNEL_COLUMNS), dtype=np.int64)
         works = []
         for g in range(self.gpus):
-            work, first_copy = [np.zeros((0, y.WORK_FIELDS), dtype=np.int64)], self.most_tiles
+            work = [self._work(g, placed.kernel) for placed in kernels]
             for k, placed in enumerate(kernels):
-                firsts = {
-                    y.KERNEL_FIRST_WORK: sum(map(len, work)),
-                    y.KERNEL_FIRST_PHASE: len(self.phases[g]),
-                    y.KERNEL_FIRST_COPY: first_copy,
-                }
-                table[g, k] = self._kernel(g, placed, firsts)
+                table[g, k] = self._kernel(g, placed)
                 for phase in placed.kernel.phases:
                     self._add_phase(g, phase)
-                work.append(self._work(g, placed.kernel))
-                first_copy += sum(len(copy.chunks) for copy in placed.kernel.copies)
+            lengths = [len(part) for part in work]
+            table[g, :, y.KERNEL_FIRST_WORK] = np.cumsum(lengths) - lengths
             works.append(np.concatenate(work))
         return table, np.stack(works)
 
@@ -287,11 +283,11 @@ class _Builder:
         work[:, y.WORK_SCRIPT] = kernel.script_of or 0
         return work
 
-    def _kernel(self, g: int, placed: PlacedKernel, firsts: dict[int, int]) -> list[int]:
+    def _kernel(self, g: int, placed: PlacedKernel) -> list[int]:
         kernel, after = placed.kernel, placed.after_chunks
         launch = 0 if kernel.completion_fs is not None else int(self.gpu[g, y.GPU_LAUNCH])
         row = {
-            **firsts,
+            y.KERNEL_FIRST_PHASE: len(self.phases[g]),
             y.KERNEL_WORKGROUPS: kernel.workgroups,
             y.KERNEL_PHASES: kernel.script_length,
             y.KERNEL_COPIES: len(kernel.copies),
@@ -310,7 +306,7 @@ class _Builder:
         return _filled(y.KERNEL_COLUMNS, row, rest=0)
 
     def _awaited(self, g: int, wait: Wait) -> tuple[int, int]:
-        """The counter of what is awaited, and what it must have reached [bytes]."""
+        """The counter of the awaited bytes, and the value that it must reach [bytes]."""
         position = wait.position or 0
         whole = int(self.region[g, self.row[wait.buffer, position], y.REGION_SIZE])
         return self.counter[Wait(wait.buffer, position, wait.sent)], whole if wait.bytes is None else wait.bytes
@@ -376,9 +372,9 @@ class _Builder:
     # -- order and place
 
     def _order(self, kernel: Table) -> tuple[Table, int]:
-        """The kernels that wait for each kernel's end, one kernel's behind the other's, and the number of classes.
+        """The successors of every kernel, kernel by kernel, and the number of classes; `kernel` gets their columns.
 
-        Of the kernels of a class the dispatcher can place the first alone. `kernel` takes both.
+        The dispatcher considers only the first waiting kernel of a class.
         """
         number: dict[tuple[object, ...], int] = {}
         for k, placed in enumerate(self.plan.kernels):
@@ -393,7 +389,7 @@ class _Builder:
         return np.ascontiguousarray(follows), len(number)
 
     def _masks(self) -> Table:
-        """The compute units that each kernel may use; InputError for a kernel that has none, or some that are not."""
+        """The compute units that each kernel may use; InputError for an empty mask and for units out of range."""
         fewest = int(self.gpu[:, y.GPU_CUS].min())
         mask = np.ones((self.gpus, len(self.plan.kernels), int(self.shape[y.SIZE_CUS])), dtype=np.int64)
         for k, placed in enumerate(self.plan.kernels):
