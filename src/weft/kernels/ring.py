@@ -162,17 +162,16 @@ class WholeRing:
 def whole_ring(bytes_: int, ranks: int, units: int | None, in_flight: int, element_bytes: int = 2) -> WholeRing:
     """A ring all-reduce by `units` workgroups (None: one per compute unit) with `in_flight` bytes in flight in each.
 
-    Raises InputError for bytes that a workgroup's threads cannot share.
+    Raises InputError for bytes that a workgroup's threads cannot share evenly.
     """
     grain = 128 * SLOTS
     if in_flight < grain or in_flight % grain:
-        raise InputError(f"in_flight is {format_bytes(in_flight)}; a workgroup has a multiple of {grain} B on its way")
+        raise InputError(f"in_flight is {format_bytes(in_flight)}; it must be a multiple of {grain} B")
     if in_flight > bytes_:
         raise InputError(
-            f"in_flight is {format_bytes(in_flight)}, but the buffer has {format_bytes(bytes_)}; a workgroup has at "
-            "most that on its way"
+            f"in_flight is {format_bytes(in_flight)}, but the buffer has {format_bytes(bytes_)}; give at most that"
         )
-    return WholeRing(bytes_, ranks, RingTiling(units, piece=in_flight // SLOTS, slots=SLOTS), element_bytes)
+    return WholeRing(bytes_, ranks, RingTiling(units, piece=in_flight // SLOTS), element_bytes)
 
 
 # -- address maps

@@ -138,21 +138,15 @@ def _stages(program: Program, m: Machine) -> tuple[StageSpan, ...]:
 
 
 def _chunks(program: Program, m: Machine) -> tuple[ChunkSpan, ...]:
-    moments = {
-        "first_local_fs": y.CHUNK_FIRST_LOCAL,
-        "last_local_fs": y.CHUNK_LAST_LOCAL,
-        "first_remote_fs": y.CHUNK_FIRST_REMOTE,
-        "last_remote_fs": y.CHUNK_LAST_REMOTE,
-        "first_sent_fs": y.CHUNK_FIRST_SENT,
-        "last_sent_fs": y.CHUNK_LAST_SENT,
-        "complete_fs": y.CHUNK_COMPLETE,
-    }
+    # In the order of the fields of a span.
+    moments = [y.CHUNK_FIRST_LOCAL, y.CHUNK_LAST_LOCAL, y.CHUNK_FIRST_REMOTE, y.CHUNK_LAST_REMOTE,
+               y.CHUNK_FIRST_SENT, y.CHUNK_LAST_SENT, y.CHUNK_COMPLETE]  # fmt: skip
     spans = []
     for g, logs in enumerate(m.chunk_log):
         for row, (buffer, position) in enumerate(program.regions):
-            if (logs[row] != y.NONE).any():
-                times = {name: None if logs[row, at] == y.NONE else int(logs[row, at]) for name, at in moments.items()}
-                spans.append(ChunkSpan(g, buffer, position, int(m.region[g, row, y.REGION_SIZE]), **times))
+            times = [None if at == y.NONE else at for at in logs[row, moments].tolist()]
+            if any(at is not None for at in times):
+                spans.append(ChunkSpan(g, buffer, position, int(m.region[g, row, y.REGION_SIZE]), *times))
     return tuple(spans)
 
 
