@@ -21,7 +21,7 @@ ALIGNMENT = 4096
 
 
 class Piece(NamedTuple):
-    """What one leg of a command moves: `bytes_` to the GPU `distance` ranks away, and to the one `also` away unless 0.
+    """Data that a command moves: `bytes_` to the GPU `distance` ranks below, and to the one `also` below unless 0.
 
     They are read here, or at the GPU `source` away, from where distances count then. `part` numbers the pieces that a
     peer's data is cut into.
@@ -86,7 +86,7 @@ class DmaGather:
 
     @cached_property
     def commands(self) -> tuple[tuple[Piece, ...], ...]:
-        """What every command of a GPU moves, leg by leg."""
+        """The pieces that every command of a GPU moves, one after another."""
         if self.broadcast:
             return tuple(
                 (Piece(distance, self.share, also=distance + 1 if distance + 1 < self.ranks else 0),)
@@ -101,7 +101,7 @@ class DmaGather:
         )
 
     def _swaps(self) -> tuple[tuple[Piece, ...], ...]:
-        """One exchange per pair of GPUs; with the GPU opposite each does one half, so that all do alike."""
+        """One exchange per pair of GPUs; opposite GPUs do one half each, so that all GPUs have the same commands."""
         found: list[tuple[Piece, ...]] = [
             (Piece(distance, self.share), Piece(self.ranks - distance, self.share, source=distance))
             for distance in range(1, (self.ranks + 1) // 2)
@@ -162,7 +162,7 @@ class DmaGather:
         return Kernel(name or self.collective, 0, 0, 0, 0, (), copies=copies, completion_fs=completion)
 
     def _chunks(self, numbers: list[int]) -> tuple[tuple[str, int], ...]:
-        """What the commands of these numbers send, leg by leg."""
+        """The chunks that the commands of these numbers send, in order."""
         return tuple(
             (_named("sends", piece.part), self._parts[piece.part].index(piece))
             for number in numbers
@@ -177,7 +177,7 @@ class DmaGather:
         return [list(range(engine, len(self.commands), count)) for engine in range(count)]
 
     def ready(self, gpu: Gpu) -> list[float]:
-        """When each engine begins with its commands, from the moment on when the host begins or sets the flag [s]."""
+        """When each engine begins with its commands, from the start of the host's work or from the flag on [s]."""
         dma, dealt = gpu.dma, self.dealt(gpu)
         if self.prelaunched:
             return [dma.trigger] * len(dealt)
@@ -186,7 +186,7 @@ class DmaGather:
         return [others + sum(costs[: engine + 1]) + dma.fetch for engine in range(len(dealt))]
 
     def completion(self, gpu: Gpu) -> float:
-        """From the departure of a GPU's last byte until the host knows that all is done [s].
+        """Time from the departure of a GPU's last byte until the host has seen all completions [s].
 
         Commands that began together end together, and the thread looks at all their signals; else it has seen those
         of the other GPUs before.
@@ -195,7 +195,7 @@ class DmaGather:
         return gpu.dma.drain + gpu.dma.sync + signals * gpu.dma.signal
 
     def _driven(self, gpu: Gpu) -> int:
-        """GPUs that a thread of the host drives."""
+        """GPUs that one thread of the host serves."""
         threads = self.threads or (self.ranks if gpu.vendor == "nvidia" else 1)
         return self.ranks // threads
 
@@ -205,7 +205,7 @@ def _named(buffer: str, part: int) -> str:
 
 
 def _cut(bytes_: int, parts: int) -> tuple[int, ...]:
-    """`bytes_` in parts of whole pages, the last one with what is left."""
+    """Sizes of `parts` parts of `bytes_`, in whole pages and as even as can be, the larger ones first [bytes]."""
     pages = bytes_ // ALIGNMENT
     counts = [pages // parts + (part < pages % parts) for part in range(parts)]
     return tuple(count * ALIGNMENT for count in counts)

@@ -38,7 +38,7 @@ class DirectExchange:
 
     @staticmethod
     def workgroups(collective: str, ranks: int, parts: int) -> int:
-        """One for each part that is sent, received or, in an all-to-all, copied."""
+        """Workgroups of the library: one for each part that is sent, received or, in an all-to-all, copied."""
         return parts * (2 * (ranks - 1) + (collective == "all_to_all"))
 
     @property
@@ -54,7 +54,7 @@ class DirectExchange:
 
     @property
     def _staged(self) -> int:
-        """A part in the buffer at the peer [bytes]; all of it fits the library's."""
+        """A part in the receive buffer at the peer [bytes]; the library's buffer holds it whole."""
         return self.tiling.on_wire(self.part)
 
     @property

@@ -39,7 +39,7 @@ class ChannelExchange:
 
     @property
     def stride(self) -> int:
-        """How many rounds are served at the same time, and so how many scripts there are."""
+        """Rounds that are served at the same time, each by a script of its own."""
         return self.tiling.channels // self.parts
 
     @property
@@ -99,7 +99,7 @@ class ChannelExchange:
         return self.tiling.kernel(name or self.collective, scripts(*each), script_of)
 
     def _script(self, place: int, earlier: int) -> Iterator[Phase]:
-        """What the channels do whose number is `place` modulo the stride: their rounds, one after another."""
+        """The script of the channels whose number is `place` modulo the stride: their rounds, one after another."""
         delay = self.tiling.start
         for turn in range(place, self.ranks, self.stride):
             if turn == 0:

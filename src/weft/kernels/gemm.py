@@ -109,7 +109,7 @@ def gemm_kernel(
 def _script(
     gemm: Gemm, gpu: Gpu, tiling: GemmTiling, options: RunOptions, part: int, operator: str, prefix: str
 ) -> tuple[Phase, ...]:
-    """What a workgroup does for a part of K."""
+    """The script of a workgroup for a part of K."""
     rows, columns = tiling.grid(gemm)
     steps = tiling.part_steps(gemm)
     unit = tiling.step * gemm.element_bytes
@@ -143,7 +143,7 @@ def _script(
 def running_clock(gpu: Gpu, options: RunOptions) -> float:
     """The compute units' clock in a "short" or a "sustained" run [hertz]; UnknownNameError for another one.
 
-    A machine without a vendor is a model that knows no power limit.
+    A machine without a vendor has no power limit.
     """
     limit = gpu.compute.clock if gpu.vendor == "none" else gpu.clocks.sustained
     clocks = {"short": gpu.compute.clock, "sustained": min(gpu.compute.clock, limit)}
@@ -195,7 +195,7 @@ def claims(gemm: Gemm, gpu: Gpu, tiling: GemmTiling) -> tuple[int, int]:
 
 
 def operand_sizes(gemm: Gemm, tiling: GemmTiling) -> tuple[int, int]:
-    """The sizes of A and B as they lie in memory, in whole slabs and equal parts of K [bytes]."""
+    """The sizes of A and B in memory, in whole slabs and equal parts of K [bytes]."""
     rows, columns = tiling.grid(gemm)
     slab = tiling.step * gemm.element_bytes * tiling.part_steps(gemm)[0] * tiling.splits
     return rows * tiling.rows * slab, columns * tiling.columns * slab
@@ -285,7 +285,7 @@ REGISTERS = 64
 
 
 def stored_sizes(gemm: Gemm, tiling: GemmTiling) -> tuple[int, ...]:
-    """What the tiles of a GEMM are stored into: its output, or the partial sums of every part of K [bytes]."""
+    """Sizes of the chunks that the tiles of a GEMM fill: its output, or the partial sums per part of K [bytes]."""
     if tiling.splits == 1:
         return (gemm.output_bytes,)
     return (gemm.m * gemm.n * gemm.accumulator_bytes,) * tiling.splits

@@ -1,7 +1,7 @@
 """The kernels of a ring collective on compute units: persistent workgroups that move chunk after chunk.
 
 Every workgroup takes every n-th piece of a chunk; a step begins when the chunk it forwards has fully arrived. Every GPU
-sends to one neighbour, and a chunk visits all GPUs. Chunks are named by *position*: the order in which a GPU deals with
+sends to one neighbour, and a chunk visits all GPUs. Chunks are named by *position*, the order in which a GPU handles
 them. GPU g produces chunk g + 1 first and its own chunk g last, so that position p of one GPU is position p + 1 of the
 neighbour it sends to.
 """
@@ -186,9 +186,9 @@ def forwarded(buffer: str, operator: str, gpus: int, *, update: bool = False) ->
 def fused_reduce_scatter(gpus: int) -> tuple[ChunkRule, ...]:
     """T3's map of the producer's output (ASPLOS 2024, arXiv:2401.16677).
 
-    The first chunk has a ``remote_map``: the producer's own stores are updates of the neighbour's memory. Later
-    ones are updated here, by the producer and by the neighbour, and have a ``dma_map``: complete blocks
-    are sent on as updates. The last one stays.
+    The first chunk has a ``remote_map``: the producer's stores update the neighbour's memory. The later ones are
+    updated here, by the producer and by the neighbour, and have a ``dma_map``: complete blocks are sent on as updates.
+    The last one stays.
     """
     sent_on = (DmaMap("output", p + 1, True, "reduce_scatter") for p in range(1, gpus - 1))
     return (

@@ -1,4 +1,4 @@
-"""How a GEMM is cut into tiles on a GPU, and what the GPU, a run and this computer can hold of it."""
+"""How a GEMM is cut into tiles on a GPU, and checks that the GPU, a run and this computer can hold it."""
 
 from __future__ import annotations
 

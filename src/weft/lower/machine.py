@@ -25,7 +25,7 @@ UNIT = 64
 QUEUED_REQUESTS = 4
 """Requests that a channel's queue holds at least: one for each bank group of HBM."""
 FEWEST_CHANNELS = 4
-"""Channels that ganging leaves at least, so that requests still meet in some and pass in others."""
+"""Channels that ganging leaves at least, so that requests still conflict in some and pass in others."""
 COARSEST = 64 * 1024
 """The largest request [bytes]: beyond it, a machine would be left with a handful of channels."""
 

@@ -1,4 +1,4 @@
-"""A GEMM and the ring collectives of its own output: kernel by kernel, or joined by T3's tracker."""
+"""A GEMM and the ring collectives of its output: kernel after kernel, or fused by T3's tracker."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from weft.program.plan import CACHED_STORE, Work
 class RingSubLayer:
     """One GPU's share of a GEMM whose output `ranks` GPUs reduce around a ring.
 
-    `options` say what clock the compute units run at. Raises InputError for tiles that the GPU cannot hold, or of which
-    there are fewer than GPUs.
+    `options` give the clock of the compute units. Raises InputError for tiles that the GPU cannot hold, and for fewer
+    tiles than GPUs.
     """
 
     gemm: Gemm
@@ -58,7 +58,7 @@ class RingSubLayer:
 
     @property
     def even(self) -> bool:
-        """Whether the chunks that go around are of one size."""
+        """Whether all chunks that go around the ring have the same size."""
         return len(set(self._sizes(self.tiles))) == 1
 
     def _work(self, gpus: int) -> tuple[Work, ...]:
@@ -70,7 +70,7 @@ class RingSubLayer:
         return tuple(np.bincount(tiles[:, y.WORK_REGION], tiles[:, y.WORK_BYTES]).astype(int).tolist())
 
     def sequential(self, graph: Graph, gpus: int = 1) -> Plan:
-        """The graph's steps, each behind what it waits for and what is before it in its stream.
+        """The kernels of the graph's steps, each after its dependencies and after the previous one of its stream.
 
         The output is stored through the cache and written back before others read it. Raises InputError for a step
         that waits for tiles.
@@ -96,7 +96,7 @@ class RingSubLayer:
         return self._plan(kernels, graph, work, (CACHED_STORE,) * self.ranks, received, result)
 
     def track_and_trigger(self, graph: Graph, gpus: int = 1) -> Plan:
-        """T3 (ASPLOS 2024, arXiv:2401.16677): the reduce-scatter is in the address map; the others are left."""
+        """T3 (ASPLOS 2024, arXiv:2401.16677): the address map makes the reduce-scatter; the others are kernels."""
         last = self.ranks - 1
         gather = gather_kernel(self.ranks, self.gpu, RING, own=("output", last))
         # The reduce-scatter is over on a GPU when its own chunk is reduced and the last one for others has left.
@@ -109,7 +109,7 @@ class RingSubLayer:
         return self._plan(kept, graph, self._work(gpus), fused_reduce_scatter(self.ranks))
 
     def near_memory_scatter(self, gpus: int = 1) -> Plan:
-        """The reduce-scatter alone: one kernel that sends each chunk on, as updates, when it has been fully updated."""
+        """The reduce-scatter alone: one kernel sends each chunk on, as updates, once its own have arrived."""
         updates = forwarded("output", "reduce_scatter", self.ranks, update=True)
         output = Buffer("output", tuple(map(self._sizes, self._work(gpus))), updates)
         kernel = near_memory_reduce_kernel(self.ranks, self.gpu, RING)
@@ -117,14 +117,14 @@ class RingSubLayer:
 
     @property
     def product(self) -> Kernel:
-        """The producer's kernel: the same whatever the overlap."""
+        """The kernel of the GEMM, the same under every overlap."""
         return gemm_kernel(self.gemm, self.gpu, self.tiling, self.options)
 
     def _plan(
         self, kernels: tuple[PlacedKernel, ...], graph: Graph, work: tuple[Work, ...],
         rules: tuple[ChunkRule, ...], *others: Buffer,
     ) -> Plan:  # fmt: skip
-        """The plan: the GEMM stores its output by `rules`; `others` are buffers beside its own and the all-gather's."""
+        """The plan: the GEMM stores its output by `rules`; `others` are buffers beside the usual ones."""
         sizes = tuple(map(self._sizes, work))
         # The all-gather begins with a GPU's own chunk, which it made last.
         own_first = tuple((own[-1], *own[:-1]) for own in sizes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from enum import IntEnum
 from typing import Any
 
 import numpy as np
@@ -131,6 +132,15 @@ def scripts(*each: tuple[Phase, ...]) -> tuple[Phase, ...]:
     return tuple(phase for script in each for phase in (*script, *[Phase(0, 1, 0)] * (longest - len(script))))
 
 
+class Mode(IntEnum):
+    """What a store does: replace or add (near-memory update), here or at another GPU."""
+
+    LOCAL_STORE = y.LOCAL_STORE
+    LOCAL_UPDATE = y.LOCAL_UPDATE
+    REMOTE_STORE = y.REMOTE_STORE
+    REMOTE_UPDATE = y.REMOTE_UPDATE
+
+
 @dataclass(frozen=True)
 class RemoteMap:
     """Stores into the chunk go to a chunk of the GPU `distance` ranks below instead, around the group.
@@ -175,11 +185,11 @@ class ChunkRule:
         return self.remote or self.dma
 
     @property
-    def mode(self) -> int:
+    def mode(self) -> Mode:
         """The engine's code for what a store into the chunk does."""
         if self.remote is not None:
-            return y.REMOTE_UPDATE if self.remote.update else y.REMOTE_STORE
-        return y.LOCAL_UPDATE if self.update else y.LOCAL_STORE
+            return Mode.REMOTE_UPDATE if self.remote.update else Mode.REMOTE_STORE
+        return Mode.LOCAL_UPDATE if self.update else Mode.LOCAL_STORE
 
 
 CACHED_STORE = ChunkRule(cached=True)
