@@ -1,4 +1,4 @@
-"""Timelines as plain data and back, every field exactly: for records on disk and answers of other processes."""
+"""Timelines as plain data and back, every field exactly: for records on disk and between processes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _KINDS = {
 
 
 def summary(timeline: Timeline) -> Timeline:
-    """The timeline without what tells it moment by moment: times, bytes, counters and kernels' spans are left."""
+    """The timeline without stages, chunks, copies, series and residency: times, bytes, counters and spans are kept."""
     parts = tuple(summary(part) for part in timeline.parts)
     return replace(timeline, stages=(), chunks=(), dmas=(), series=None, residency=None, parts=parts)
 

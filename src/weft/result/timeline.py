@@ -16,7 +16,6 @@ from weft.hardware import System
 from weft.options import RunOptions
 from weft.units import format_bytes, format_time
 
-FS_PER_US = 1_000_000_000
 Ints = npt.NDArray[np.int64]
 Cause = tuple[str, str]
 """Why bytes moved: for which operator, and whether they were a "read", a "write" or an "update"."""
@@ -24,12 +23,12 @@ Cause = tuple[str, str]
 
 @dataclass(frozen=True)
 class Span:
-    """A kernel of an iteration of an operator on a GPU: requested, first workgroup, end [fs].
+    """A kernel of an iteration of an operator on a GPU: enqueued, first workgroup, end [fs].
 
-    `waits` is the time of its workgroups by what they did or awaited [fs]: compute, memory (loads), matrix_unit (busy
-    with another workgroup), store, chunk. `per_workgroup` is the same for one place of a workgroup [s], loads and
-    stores by what served them, and before it the wait for a compute unit ("dispatch"); empty for copies by DMA engines.
-    `resident` workgroups fit on a compute unit at once.
+    `waits` is the time of all its workgroups by what they did or waited for [fs]: compute, memory (loads), matrix_unit
+    (busy with another workgroup), store, chunk. `per_workgroup` is the time of one workgroup slot [s] with keys as in
+    `REASONS`: loads and stores by what served them, and first the wait for a compute unit ("dispatch"); empty for
+    copies by DMA engines. `resident` workgroups fit on a compute unit at once.
     """
 
     gpu: int
@@ -60,10 +59,9 @@ class StageSpan:
 
 @dataclass(frozen=True)
 class ChunkSpan:
-    """One chunk of a buffer on a GPU: when it was written from here, from the neighbour, sent by DMA, and
-    complete [fs].
+    """One chunk of a buffer on a GPU: when it was written by this GPU, by others, sent by DMA, and complete [fs].
 
-    Each is None if it never happened. `position` is the order in which the GPU deals with its chunks.
+    Each is None if it never happened. `position` is its place in the order in which the GPU handles chunks.
     """
 
     gpu: int
@@ -81,7 +79,7 @@ class ChunkSpan:
 
 @dataclass(frozen=True)
 class DmaSpan:
-    """One DMA command: triggered, taken by an engine, last byte gone [fs]."""
+    """One DMA command: ready, taken by an engine, last byte sent [fs]."""
 
     gpu: int
     engine: int
@@ -101,11 +99,6 @@ class Series:
     traffic: Mapping[Cause, Ints]
     link: Ints
 
-    @property
-    def time_us(self) -> npt.NDArray[np.float64]:
-        """Start of each bin [us]."""
-        return np.arange(self.link.shape[1], dtype=np.float64) * np.float64(self.bin_fs / FS_PER_US)
-
     def rate(self, cause: Cause, gpu: int = 0) -> npt.NDArray[np.float64]:
         """DRAM traffic of a cause over time [bytes/s]."""
         return np.asarray(self.traffic[cause][gpu] / (self.bin_fs * 1e-15), dtype=np.float64)
@@ -113,7 +106,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Residency:
-    """Who held which compute unit when: per workgroup its GPU, kernel (of `kernels`), unit, start and end [fs].
+    """Residency of workgroups: for each its GPU, kernel (index in `kernels`), compute unit, start and end [fs].
 
     `rows` has the shape (workgroups, 5); each GPU has `units` compute units, numbered from 0.
     """
@@ -123,7 +116,7 @@ class Residency:
     units: int
 
     def of(self, gpu: int, kernels: Collection[str]) -> tuple[Ints, Ints, Ints]:
-        """Unit, start and end [fs] of the workgroups of some kernels on a GPU."""
+        """Compute unit, start and end [fs] of the workgroups of some kernels on a GPU; each of shape (workgroups,)."""
         wanted = [k for k, name in enumerate(self.kernels) if name in kernels]
         found = self.rows[(self.rows[:, 0] == gpu) & np.isin(self.rows[:, 1], wanted)]
         return found[:, 2], found[:, 3], found[:, 4]
@@ -192,7 +185,7 @@ class Timeline:
     # -- times
 
     def duration(self, operator: str) -> float:
-        """How long an operator ran [s]; 0 for one that the run has not."""
+        """How long an operator ran [s]; 0 for one that did not run."""
         return self.durations.get(operator, 0.0)
 
     @cached_property
@@ -224,9 +217,9 @@ class Timeline:
         return max(max(ends) for ends in self._ends.values())
 
     def waits(self, operator: str) -> dict[str, float]:
-        """What a place of a workgroup of an operator did or waited for in an iteration, on average, on GPU 0 [s].
+        """What a workgroup slot of an operator did or waited for in an iteration, on average, on GPU 0 [s].
 
-        Keys are those of `REASONS`; empty for copies by DMA engines.
+        Keys as in `REASONS`; empty for copies by DMA engines.
         """
         spans = [s for s in self.spans if s.operator == operator and s.gpu == 0]
         iterations = len({span.iteration for span in spans})
@@ -294,7 +287,7 @@ REASONS = {
     "begin": "beginning and ending workgroups",
     "compute": "computing",
 }
-"""What a workgroup does or waits for, in words; one that ends and the next in its place count as one."""
+"""What a workgroup slot does or waits for, in words; a slot holds one workgroup after another."""
 
 
 _SHORT = {"gemm": "GEMM", "reduce_scatter": "RS", "all_gather": "AG"}

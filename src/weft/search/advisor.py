@@ -8,7 +8,7 @@ from functools import cached_property
 
 from weft.graph import Collective, Gemm
 from weft.hardware import Described
-from weft.lower.collectives import algorithm_of, collective_kernel
+from weft.lower.collectives import collective_kernel
 from weft.lower.fit import check_tile, tiling_for
 from weft.options import RunOptions
 from weft.result import CoRun
@@ -158,7 +158,7 @@ class _Advisor:
 def _library_choice(both: CoRun) -> LibraryChoice | None:
     """What the library takes for the collective of a run by compute units, if that is not what was simulated."""
     chosen, kernel = both.choice, collective_kernel(both.run.graph.collectives[0], both.run.system)
-    if chosen is None or chosen.algorithm not in _INSTEAD or algorithm_of(kernel) != "ring":
+    if chosen is None or chosen.algorithm not in _INSTEAD or kernel.algorithm != "ring":
         return None
     return LibraryChoice(_INSTEAD[chosen.algorithm], chosen.seconds)
 
