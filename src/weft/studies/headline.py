@@ -95,16 +95,18 @@ class Claim:
 class Declared:
     """What a study's file says: its name, how its paper is `called` and cited, the GPU that its figures hold for.
 
-    `title` is that of its page, `summary` lists the claims that the page tells first; `about` and `examples` are the
-    command's help, `explained` the title and name of its page of the documentation. `against` is what its figures are
-    measured against, `elsewhere` the headline's title where the published ones do not hold, `moved` that of its
-    sensitivity, and `requests` the size of memory requests by default, in words.
+    `takes` is its usual time on two cores, `title` that of its page, `summary` lists the claims that the page tells
+    first; `about` and `examples` are the command's help, `explained` the title and name of its page of the
+    documentation. `against` is what its figures are measured against, `elsewhere` the headline's title where the
+    published ones do not hold, `moved` that of its sensitivity, and `requests` the size of memory requests by default,
+    in words.
     """
 
     name: str
     called: str
     paper: str
     gpu: str
+    takes: str
     title: str
     about: str
     explained: tuple[str, str]
