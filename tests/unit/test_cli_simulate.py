@@ -44,6 +44,15 @@ def test_comparing_sets_speedups_over_sequential_beside_each_other(weft, tmp_pat
     assert all(run["total_us"] > 0 for run in runs)
 
 
+def test_the_overlap_stands_beside_what_it_is_compared_with(weft, tmp_path):
+    files = ("--json", tmp_path / "runs.json", "--trace", tmp_path / "trace.json")
+    assert weft(*SMALL, "--compare", "sequential", "--overlap", "t3", *files)[0] == 0
+    assert [run["overlap"] for run in json.loads((tmp_path / "runs.json").read_text())["runs"]] == ["sequential", "t3"]
+    assert weft(*SMALL, "--compare", "sequential,t3", *files)[0] == 0
+    assert [run["overlap"] for run in json.loads((tmp_path / "runs.json").read_text())["runs"]] == ["sequential", "t3"]
+    assert (tmp_path / "trace.json").exists()
+
+
 def test_a_run_alone_has_no_speedup_in_its_json(weft, tmp_path):
     weft(*SMALL, "--overlap", "sequential", "--json", tmp_path / "runs.json")
     (run,) = json.loads((tmp_path / "runs.json").read_text())["runs"]

@@ -115,6 +115,19 @@ def test_sensitivity_is_shown_and_written_where_asked(tmp_path, capsys):
     assert written["rows"][1] == {"what": "memory.latency", "setting": "150 ns", "figures": rows[1].figures}
 
 
+def test_the_list_names_paper_question_and_usual_time_of_every_study(capsys):
+    for arguments in ([], ["--json"]):
+        with pytest.raises(SystemExit):
+            cli.main(["study", "list", *arguments])
+    shown, data = capsys.readouterr().out.split("[\n", 1)
+    listed = json.loads(f"[{data}")
+    assert [one["name"] for one in listed] == list(STUDIES)
+    for one in listed:
+        assert one["usual_time"].endswith(" min")
+        (row,) = [line for line in shown.splitlines() if line.split()[:1] == [one["name"]]]
+        assert all(one[key] in row for key in ("paper", "answers", "usual_time"))
+
+
 @pytest.mark.parametrize("name", [*STUDIES, "sensitivity"])
 def test_every_study_takes_what_all_take_and_shows_how(name, capsys):
     with pytest.raises(SystemExit):

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 @dtype_option("bf16", "the GEMM")
 @clock_option()
 @request_option()
-@option("--quick", is_flag=True, help="Leave out what the assumed values of the machine could change.")
+@option("--quick", "Leave out what the assumed values of the machine could change.", is_flag=True)
 @file_option("--json", "Write the advice and every number behind it as JSON.")
 @folder_option(
     "Write report.html with the pictures, and tables.json that a runtime can choose from, to this folder.",

@@ -56,8 +56,8 @@ def show() -> None:
 
 
 @cache.command("clear", epilog=examples("weft cache clear --older-than 30d", "weft cache clear --engine"))
-@option("--older-than", "age", type=Value("AGE", _seconds), default="0h", help="Only runs unused for 12h, 30d, 4w.")
-@option("--engine", is_flag=True, help="The engine's machine code too; the next run compiles it again.")
+@option("--older-than", "Only runs unused for 12h, 30d, 4w.", Value("AGE", _seconds), name="age", default="0h")
+@option("--engine", "The engine's machine code too; the next run compiles it again.", is_flag=True)
 def clear(age: float, engine: bool) -> None:
     """Remove the simulated runs that are kept; they are simulated again when they are needed."""
     from weft.run.sweep import Store

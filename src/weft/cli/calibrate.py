@@ -26,16 +26,16 @@ _MOST_ROWS = 5000  # of each group: more would make the fit slow and change noth
 
 @click.command("calibrate", epilog=examples("weft calibrate --data gemm.csv --gpu h100-sxm --out my-gpu.toml"))
 @data_option
-@option("--gpu", type=GPU_NAME, help="Fit this GPU to its GEMMs.")
-@option("--system", type=SYSTEM_NAME, help="Fit the collective library of this system to its collectives.")
+@option("--gpu", "Fit this GPU to its GEMMs.", GPU_NAME)
+@option("--system", "Fit the collective library of this system to its collectives.", SYSTEM_NAME)
 @option(
     "--holdout",
-    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    "Share of the rows that the fit does not see.",
+    click.FloatRange(0, 1, min_open=True, max_open=True),
     default=0.3,
     metavar="SHARE",
-    help="Share of the rows that the fit does not see.",
 )
-@option("--seed", type=click.IntRange(min=0), default=0, help="Which rows are held out.")
+@option("--seed", "Which rows are held out.", click.IntRange(min=0), default=0)
 @file_option("--out", "Write the fitted GPU or library profile to this TOML file.")
 @file_option("--json", "Write the parameters and the errors as JSON.")
 @pass_outputs

@@ -21,8 +21,11 @@ if TYPE_CHECKING:
     from weft.run.sweep.store import Store
 
 F = TypeVar("F", bound=Callable[..., Any])
-option = functools.partial(click.option, show_default=True)
-"""click's option; its help tells the default."""
+
+
+def option(flag: str, help: str, type: Any = None, name: str | None = None, **more: Any) -> Callable[[F], F]:
+    """Click's option, whose help tells the default; `name` is the command's argument if `flag` does not name it."""
+    return click.option(*filter(None, (flag, name)), type=type, help=help, show_default=True, **more)
 
 
 def examples(*commands: str) -> str:
@@ -44,36 +47,34 @@ def together(*options: Callable[[F], F]) -> Callable[[F], F]:
 def set_option(what: str = "the GPU") -> Callable[[F], F]:
     """Add --set: the command's `changes`, values by their paths."""
     text = f'Change a value of {what}, like memory.bandwidth="2 TB/s"; repeatable.'
-    return option("--set", "changes", multiple=True, callback=assignments, metavar="PATH=VALUE", help=text)
+    return option("--set", text, name="changes", multiple=True, callback=assignments, metavar="PATH=VALUE")
 
 
 def gpu_options(default: str | None = None, changed: str = "the GPU") -> Callable[[F], F]:
     """Add --gpu, required if it has no default, and --set for values of what is `changed`."""
     text = "The GPU: a name from 'weft hardware list', or a TOML file."
-    return together(
-        option("--gpu", type=GPU, default=default, required=default is None, help=text), set_option(changed)
-    )
+    return together(option("--gpu", text, GPU, default=default, required=default is None), set_option(changed))
 
 
 def beside_options(gemm: str, beside: str, ranks: str, required: bool = False) -> Callable[[F], F]:
     """Add --gemm, --beside and --ranks, the GEMM and the collective that do not depend on each other."""
     return together(
-        option("--gemm", type=SHAPE, required=required, help=gemm),
-        option("--beside", type=COLLECTIVE, required=required, help=f"{beside}; SIZE is that of the whole buffer."),
-        option("--ranks", type=RANKS, default=8, metavar="N", help=ranks),
+        option("--gemm", gemm, SHAPE, required=required),
+        option("--beside", f"{beside}; SIZE is that of the whole buffer.", COLLECTIVE, required=required),
+        option("--ranks", ranks, RANKS, default=8),
     )
 
 
 def request_option(default: str = "as suits the GPU") -> Callable[[F], F]:
     """Add --request-bytes; `default` says which size it is otherwise."""
     text = f"Size of a memory request: 64 is exact, larger ones are faster.  [default: {default}]"
-    return option("--request-bytes", type=int, metavar="BYTES", help=text)
+    return option("--request-bytes", text, int, metavar="BYTES")
 
 
 def clock_option(default: str = "sustained", also: Sequence[str] = (), more: str = "") -> Callable[[F], F]:
     """Add --clock, which takes "short", "sustained" and the values of `also`, which `more` explains."""
     text = f"What compute units run at: the boost clock of a short run, or what a long one holds{more}."
-    return option("--clock", type=click.Choice(("short", "sustained", *also)), default=default, help=text)
+    return option("--clock", text, click.Choice(("short", "sustained", *also)), default=default)
 
 
 def run_options(function: F) -> F:
@@ -90,14 +91,14 @@ def run_options(function: F) -> F:
 def dtype_option(default: str, of: str) -> Callable[[F], F]:
     """Add --dtype, the data type `of` something; "BF16" is bf16."""
     text = f"Data type of {of}: fp64, fp32, tf32, fp16, bf16, fp8 or int8."
-    return option("--dtype", type=DTYPE, default=default, help=text)
+    return option("--dtype", text, DTYPE, default=default)
 
 
 data_option = option(
     "--data",
-    type=click.Path(path_type=Path),
+    "Measurements in the documented columns; else WEFT_DATA, else ../shared/data beside the project.",
+    click.Path(path_type=Path),
     metavar="DIR|FILE",
-    help="Measurements in the documented columns; else WEFT_DATA, else ../shared/data beside the project.",
 )
 """Add --data, the measured rows."""
 
@@ -109,7 +110,7 @@ def _store(context: click.Context, option: click.Parameter, without: bool) -> St
 
 
 store_option = option(
-    "--no-cache", "store", is_flag=True, callback=_store, help="Simulate everything anew, and keep nothing."
+    "--no-cache", "Simulate everything anew, and keep nothing.", name="store", is_flag=True, callback=_store
 )
 """Add --no-cache; the command's `store` is the user's store of runs, or None."""
 
@@ -117,7 +118,7 @@ store_option = option(
 def many_options(command: F) -> F:
     """Add --jobs and --no-cache: the command's `jobs` and `store`."""
     text = "Processes that simulate at the same time."
-    jobs_option: Callable[[F], F] = option("--jobs", type=click.IntRange(min=1), default=2, metavar="N", help=text)
+    jobs_option: Callable[[F], F] = option("--jobs", text, click.IntRange(min=1), default=2, metavar="N")
     return jobs_option(store_option(command))
 
 

@@ -47,13 +47,13 @@ _file_options = together(
     file_option("--json", "Write the predictions as JSON."), file_option("--csv", "Write the predictions as CSV.")
 )
 _gpus_options = together(
-    option("--gpu", "gpus", type=GPUS, default="h100-sxm", help="GPUs side by side, see 'weft hardware list'."),
+    option("--gpu", "GPUs side by side, see 'weft hardware list'.", GPUS, name="gpus", default="h100-sxm"),
     set_option("every GPU"),
     clock_option("short"),
     _file_options,
 )
 _systems_option = option(
-    "--system", "systems", type=SYSTEM_NAMES, required=True, help="Systems side by side, see 'weft hardware list'."
+    "--system", "Systems side by side, see 'weft hardware list'.", SYSTEM_NAMES, name="systems", required=True
 )
 
 
@@ -66,13 +66,13 @@ _systems_option = option(
 )
 @click.argument("shape", required=False, type=SHAPE)
 @dtype_option("bf16", "A and B")
-@option("--batch", type=COUNT, default=1, metavar="N", help="GEMMs in one launch.")
+@option("--batch", "GEMMs in one launch.", COUNT, default=1)
 @option(
     "--shapes",
-    "shapes_file",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    "A CSV file with the columns m, n and k (also batch and dtype) instead of M,N,K.",
+    click.Path(path_type=Path, exists=True, dir_okay=False),
+    name="shapes_file",
     metavar="FILE",
-    help="A CSV file with the columns m, n and k (also batch and dtype) instead of M,N,K.",
 )
 @_gpus_options
 @run_options
@@ -140,21 +140,21 @@ def _estimated(op: Op, gpu: Gpu, options: RunOptions) -> Any:
     ),
 )
 @click.argument("what", type=Value("NAME:SIZES", cases.collective_sizes))
-@option("--ranks", type=RANKS, required=True, metavar="N", help="GPUs that take part.")
+@option("--ranks", "GPUs that take part.", RANKS, required=True)
 @_systems_option
 @option(
     "--algorithm",
+    "One algorithm instead of the library's choice, perhaps with its protocol: ring, nvls, ring-ll128.",
     metavar="NAME",
-    help="One algorithm instead of the library's choice, perhaps with its protocol: ring, nvls, ring-ll128.",
 )
-@option("--nodes", type=COUNT, metavar="N", help="Nodes that hold them.  [default: as few as hold them]")
+@option("--nodes", "Nodes that hold them.  [default: as few as hold them]", COUNT)
 @option(
     "--library",
-    "profile",
+    "A profile of the library, as 'weft calibrate --system' writes it.  [default: by the system]",
+    name="profile",
     metavar="NAME|FILE",
-    help="A profile of the library, as 'weft calibrate --system' writes it.  [default: by the system]",
 )
-@option("--dma", is_flag=True, help="By copy engines instead of compute units (without reduction).")
+@option("--dma", "By copy engines instead of compute units (without reduction).", is_flag=True)
 @_file_options
 @folder_option("Write report.html with a plot of time and bandwidth to this folder.")
 @pass_outputs
@@ -208,8 +208,8 @@ def _collectives(name: str, sizes: Any, ranks: int, system: str, nodes: int | No
 @click.argument("name", metavar="NAME")
 @option(
     "--shape",
-    type=Value("A=1,B=2", lambda text: cases.dimensions(NAMES.read(text))),
-    help="Its dimensions, see 'weft predict ops'.",
+    "Its dimensions, see 'weft predict ops'.",
+    Value("A=1,B=2", lambda text: cases.dimensions(NAMES.read(text))),
 )
 @dtype_option("fp16", "its tensors")
 @_gpus_options
@@ -260,26 +260,22 @@ def operators() -> None:
 
 
 @predict.command("layer", epilog=examples(_LAYER))
-@option("--model", type=MODEL_NAME, required=True, help="A model, see 'weft models list'.")
+@option("--model", "A model, see 'weft models list'.", MODEL_NAME, required=True)
 @_systems_option
-@option("--gpu", type=GPU, help="Another GPU in the place of the systems' own, such as a calibrated one.")
+@option("--gpu", "Another GPU in the place of the systems' own, such as a calibrated one.", GPU)
 @set_option("every GPU")
-@option("--tp", type=COUNT, default=1, metavar="N", help="GPUs that share it.")
-@option("--batch", type=COUNT, default=1, metavar="N", help="Sequences.")
+@option("--tp", "GPUs that share it.", COUNT, default=1)
+@option("--batch", "Sequences.", COUNT, default=1)
+@option("--sequence", "Tokens of each sequence (decode: tokens of context that attention reads).", COUNT, default=2048)
 @option(
-    "--sequence",
-    type=COUNT,
-    default=2048,
-    metavar="N",
-    help="Tokens of each sequence (decode: tokens of context that attention reads).",
+    "--phase", "Whole sequences, or one more token of each.", click.Choice(["prefill", "decode"]), default="prefill"
 )
-@option("--phase", type=click.Choice(["prefill", "decode"]), default="prefill")
-@option("--attention", type=click.Choice(["batched", "fused"]), default="batched")
+@option("--attention", "As separate operators, or as one.", click.Choice(["batched", "fused"]), default="batched")
 @option(
     "--timed",
-    type=click.Choice(["device", "host"]),
+    "Kernels follow each other on the device, or the host waits for each.",
+    click.Choice(["device", "host"]),
     default="device",
-    help="Kernels follow each other on the device, or the host waits for each.",
 )
 @dtype_option("fp16", "its tensors")
 @clock_option("short", ("boost",), "; boost: held throughout, where power allows it")

@@ -78,32 +78,30 @@ def _copy_option(text: str) -> tuple[str, int | bool]:
         "weft simulate --gemm 8192,8192,8192 --beside all_gather:896MiB --overlap dma --gpu mi300x",
     )
 )
-@option("--model", type=MODEL_NAME, help=f"A model, see 'weft models list'.  [default: {_DEFAULT_MODEL}]")
-@option("--sublayer", metavar="NAME", help=f"op, fc2, fc1 or ip.  [default: {_DEFAULT_SUBLAYER}]")
+@option("--model", f"A model, see 'weft models list'.  [default: {_DEFAULT_MODEL}]", MODEL_NAME)
+@option("--sublayer", f"op, fc2, fc1 or ip.  [default: {_DEFAULT_SUBLAYER}]", metavar="NAME")
 @dtype_option("fp16", "the GEMM")
-@option("--tp", type=int, default=8, metavar="N", help="GPUs that share the sub-layer.")
+@option("--tp", "GPUs that share the sub-layer.", int, default=8, metavar="N")
 @option(
     "--overlap",
-    type=OVERLAP,
-    help="How compute and communication overlap, see 'weft overlaps list'; with --beside also 'all'.  "
+    "How compute and communication overlap, see 'weft overlaps list'; with --beside also 'all'.  "
     f"[default: {_DEFAULT_OVERLAP}, with --beside {_DEFAULT_SHARING}]",
+    OVERLAP,
 )
 @option(
     "--compare",
-    type=OVERLAPS,
-    help="Overlaps side by side, each with its speedup over 'sequential', which is simulated for them. Without "
+    "Overlaps side by side, each with its speedup over 'sequential', which is simulated for them. Without "
     "--overlap exactly these are compared.",
+    OVERLAPS,
 )
 @option(
-    "--arbiter",
-    metavar="NAME",
-    help="Memory arbitration of every run: round-robin, compute-first or communication-first.",
+    "--arbiter", "Memory arbitration of every run: round-robin, compute-first or communication-first.", metavar="NAME"
 )
 @option(
     "--mode",
-    type=click.Choice(["auto", "mirrored", "explicit"]),
+    "Simulate one GPU for all, or each of them.",
+    click.Choice(["auto", "mirrored", "explicit"]),
     default="auto",
-    help="Simulate one GPU for all, or each of them.",
 )
 @clock_option()
 @beside_options(
@@ -113,26 +111,25 @@ def _copy_option(text: str) -> tuple[str, int | bool]:
 )
 @option(
     "--loops",
-    type=Value("G[,C]", _loops),
-    help="GEMMs and collectives of --beside.  [default: 4, and as many collectives as last as long]",
+    "GEMMs and collectives of --beside.  [default: 4, and as many collectives as last as long]",
+    Value("G[,C]", _loops),
 )
 @option(
     "--split",
-    type=SPLIT,
-    help="Compute units of the GEMM and those set apart, for the partitioned overlaps of --beside, like "
+    "Compute units of the GEMM and those set apart, for the partitioned overlaps of --beside, like "
     "272-32.  [default: as many as the collective can use, or 8 beside DMA engines]",
+    SPLIT,
 )
 @option(
     "--copies",
-    type=Value("A,B=N", _copies),
-    help="How DMA engines copy where they move the data of --beside: prelaunched, broadcast (all_gather), "
+    "How DMA engines copy where they move the data of --beside: prelaunched, broadcast (all_gather), "
     "swap (all_to_all), engines=N, engines_per_peer=N, threads=N.",
+    Value("A,B=N", _copies),
 )
 @option(
     "--first",
-    type=click.Choice(["collective", "gemm"]),
-    help="Which loop of --beside the host launches first.  [default: the collective where it has priority, "
-    "else the GEMM]",
+    "Which loop of --beside the host launches first.  [default: the collective where it has priority, else the GEMM]",
+    click.Choice(["collective", "gemm"]),
 )
 @gpu_options("t3-paper", changed="the GPU, its node or its library")
 @request_option("512, with --beside as suits the GPU")

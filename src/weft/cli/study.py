@@ -98,11 +98,8 @@ def command_of(name: str) -> click.Command:
         folder_option(
             f"Write report.html with the pictures, and {name}.json, to this folder.", f"{name}.json", "sensitivity.json"
         ),
-        *(
-            option(own.flag, own.name, type=_TAKES[own.takes], metavar=own.metavar, help=own.help)
-            for own in paper.OPTIONS
-        ),
-        *([option("--sensitivity", is_flag=True, help=moves)] if declared.moved else []),
+        *(option(own.flag, own.help, _TAKES[own.takes], name=own.name, metavar=own.metavar) for own in paper.OPTIONS),
+        *([option("--sensitivity", moves, is_flag=True)] if declared.moved else []),
         gpu_options(declared.gpu),
         clock_option(),
         request_option(declared.requests),
@@ -140,7 +137,7 @@ def _units_apart(splits: tuple[tuple[int, int], ...], gpu: Gpu) -> list[int]:
     "sensitivity", epilog=examples("weft study sensitivity --values memory.latency,dma.engines --json moved.json")
 )
 @file_option("--json", "Write every row as JSON.")
-@option("--values", type=NAMES, metavar="PATH,PATH", help="Only these assumed values.")
+@option("--values", "Only these assumed values.", NAMES, metavar="PATH,PATH")
 @many_options
 @pass_outputs
 def sensitivity(outputs: Outputs, values: tuple[str, ...] | None, jobs: int, store: Store | None) -> None:

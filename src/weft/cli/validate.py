@@ -26,19 +26,17 @@ _PROBLEMS_SHOWN = 20
 
 @click.command("validate", epilog=examples("weft validate --data measurements --gpu h100-sxm --out out/validate"))
 @data_option
-@option("--gpu", "gpus", type=GPU_NAMES, help="Only rows of these GPUs: names or TOML files.")
+@option("--gpu", "Only rows of these GPUs: names or TOML files.", GPU_NAMES, name="gpus")
 @option(
     "--library",
-    "libraries",
-    type=NAMES,
+    "Profiles of collective libraries, as 'weft calibrate --system' writes them.",
+    NAMES,
+    name="libraries",
     metavar="FILE,...",
-    help="Profiles of collective libraries, as 'weft calibrate --system' writes them.",
 )
-@option("--kinds", type=NAMES, help=f"Only these kinds of measurements, of {', '.join(KINDS)}.")
+@option("--kinds", f"Only these kinds of measurements, of {', '.join(KINDS)}.", NAMES)
 @option(
-    "--bar",
-    is_flag=True,
-    help="Also fit to 70 % of the rows and to the other machines, and say line by line what holds.",
+    "--bar", "Also fit to 70 % of the rows and to the other machines, and say line by line what holds.", is_flag=True
 )
 @file_option("--json", "Write the errors, the worst rows and every problem as JSON.")
 @folder_option("Write report.html with the pictures, and validation.json, to this folder.", "validation.json")

@@ -36,6 +36,14 @@ class Value(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.
         return found or ([CompletionItem(incomplete, type="file")] if "FILE" in self.name else [])
 
 
+class Count(click.IntRange):
+    """A whole number in a range."""
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        """The placeholder of the value on a help page."""
+        return "N"
+
+
 def shortened(digits: str) -> str:
     """A number as messages show it: its first digits and their count if it is long."""
     return digits if len(digits) <= 24 else f"{digits[:8]}... ({len(digits)} digits)"
@@ -134,7 +142,7 @@ SYSTEM_NAMES = Value("A,B", names, _system_names)
 MODEL_NAME = Value("NAME|FILE", known=later("weft.models:model_names"))
 OVERLAP = Value("NAME", known=_overlap_names)
 OVERLAPS = Value("A,B", names, _overlap_names)
-COUNT = click.IntRange(1, LARGEST_COUNT)
+COUNT = Count(1, LARGEST_COUNT)
 """A size or count: a whole number from 1 to the largest that a library indexes with 32 bits."""
-RANKS = click.IntRange(2, LARGEST_COUNT)
+RANKS = Count(2, LARGEST_COUNT)
 """GPUs of a collective."""
