@@ -4,29 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING
 
 import click
 
+from weft import view
 from weft.cli.options import (
     beside_options,
-    clock_option,
     dtype_option,
     examples,
-    gpu_options,
     many_options,
     option,
-    request_option,
     run_options,
 )
 from weft.cli.output import Outputs, file_option, folder_option, pass_outputs
 from weft.cli.progress import progress_bar
 from weft.files import write_json
-
-if TYPE_CHECKING:
-    from weft.hardware import Gpu
-    from weft.options import RunOptions
-    from weft.run.sweep import Store
+from weft.graph import Collective, Gemm
+from weft.hardware import Gpu
+from weft.options import RunOptions
+from weft.run.sweep import Store
+from weft.search import advise as search
+from weft.view.advice import doubt_table, knob_table, option_table
 
 
 @click.command(
@@ -41,10 +39,8 @@ if TYPE_CHECKING:
     ranks="GPUs of the collective.",
     required=True,
 )
-@gpu_options()
 @dtype_option("bf16", "the GEMM")
-@clock_option()
-@request_option()
+@run_options()
 @option("--quick", "Leave out what the assumed values of the machine could change.", is_flag=True)
 @file_option("--json", "Write the advice and every number behind it as JSON.")
 @folder_option(
@@ -52,7 +48,6 @@ if TYPE_CHECKING:
     "tables.json",
 )
 @many_options
-@run_options
 @pass_outputs
 def advise(
     outputs: Outputs,
@@ -71,11 +66,6 @@ def advise(
 
     The machine's slowdown tables are simulated once and kept; then the best choices are simulated to confirm them.
     """
-    from weft import view
-    from weft.graph import Collective, Gemm
-    from weft.search import advise as search
-    from weft.view.advice import doubt_table, knob_table, option_table
-
     work, where = (Gemm(*gemm, dtype), Collective(*beside, ranks, dtype)), gpu.replace(changes)
     with progress_bar("advise") as progress:
         advice = search(*work, where, options, spread=not quick, jobs=jobs, progress=progress, store=store)

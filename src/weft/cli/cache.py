@@ -12,8 +12,11 @@ import click
 
 from weft.cli.options import examples, option
 from weft.cli.values import Value
+from weft.engine.jit import cache_root
 from weft.errors import OutputError
 from weft.files import check_out_dir
+from weft.run.sweep import Store
+from weft.run.sweep.store import checked_cache
 from weft.units import format_bytes
 from weft.view.table import Table, number, text
 from weft.view.terminal import print_table
@@ -42,8 +45,6 @@ def cache() -> None:
 @cache.command("show", epilog=examples("weft cache show"))
 def show() -> None:
     """Say where the cache is, what it holds and how large it is."""
-    from weft.run.sweep import Store
-
     root, runs, engines = _root(), Store().contents(), _engines()
     idle = f"{runs.idle_s / 86400:.0f} days" if runs.entries else ""
     rows = [
@@ -60,8 +61,6 @@ def show() -> None:
 @option("--engine", "The engine's machine code too; the next run compiles it again.", is_flag=True)
 def clear(age: float, engine: bool) -> None:
     """Remove the simulated runs that are kept; they are simulated again when they are needed."""
-    from weft.run.sweep import Store
-
     _root()
     removed = Store().clear(age)
     click.echo(f"removed {removed.entries} runs, {format_bytes(removed.bytes, 3)}")
@@ -75,9 +74,6 @@ def clear(age: float, engine: bool) -> None:
 
 def _root() -> Path:
     """The cache's folder, which may not exist yet; OutputError if it can be neither read nor made."""
-    from weft.engine.jit import cache_root
-    from weft.run.sweep.store import checked_cache
-
     root = cache_root()
     if fault := _fault(root):
         raise OutputError(f"the cache '{root}' {fault}; set WEFT_CACHE to a folder of yours")
@@ -101,8 +97,6 @@ def _fault(root: Path) -> str:
 
 def _engines() -> list[Path]:
     """The folders of machine code, of all versions."""
-    from weft.engine.jit import cache_root
-
     return sorted(cache_root().glob("engine-*"))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -13,12 +13,12 @@ from weft.cli.options import data_option, examples, option
 from weft.cli.output import Outputs, file_option, pass_outputs, written
 from weft.cli.values import GPU_NAME, SYSTEM_NAME
 from weft.files import write_atomically, write_json
+from weft.validation import catalog
+from weft.validation.calibration import Calibrated, Fitted, calibrated
+from weft.validation.catalog import Target, shown
+from weft.validation.tables import data_folder
+from weft.view.error_tables import errors_table
 from weft.view.table import Table, number, text
-
-if TYPE_CHECKING:
-    from weft.validation.calibration import Calibrated, Fitted
-    from weft.validation.catalog import Target
-
 
 _FITTED = {"start": "start", "fitted": "fitted", "low": "95 % low", "high": "high"}
 _MOST_ROWS = 5000  # of each group: more would make the fit slow and change nothing
@@ -47,10 +47,6 @@ def calibrate(
     What may be fitted is a closed list with plausible bounds; a parameter that ends at a bound is marked. Errors are
     those on rows that the fit did not see, before and after.
     """
-    from weft.validation import catalog
-    from weft.validation.calibration import calibrated
-    from weft.validation.tables import data_folder
-
     if (gpu is None) == (system is None):
         raise click.UsageError("name either a --gpu or a --system to calibrate")
     _check_place(gpu, outputs.out)
@@ -75,8 +71,6 @@ def _check_place(gpu: str | None, out: Path | None) -> None:
 
 def _parts(done: Calibrated, target: Target) -> Iterator[Table | str]:
     """Parameters, errors before and after the fit, and what must be known to read them."""
-    from weft.view.error_tables import errors_table
-
     yield _parameters(done)
     if silent := [found.parameter.path for found in done.fit.parameters if found.state == "no rows"]:
         yield f"no row depends on {', '.join(silent)}: kept as they were"
@@ -110,8 +104,6 @@ def _parameters(done: Calibrated) -> Table:
 
 
 def _row(found: Fitted) -> list[Any]:
-    from weft.validation.catalog import shown
-
     parameter, state = found.parameter, found.state
     start, value, low, high, least, most = (
         shown(v, parameter) for v in (found.start, found.value, found.low, found.high, parameter.low, parameter.high)

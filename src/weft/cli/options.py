@@ -50,12 +50,6 @@ def set_option(what: str = "the GPU") -> Callable[[F], F]:
     return option("--set", text, name="changes", multiple=True, callback=assignments, metavar="PATH=VALUE")
 
 
-def gpu_options(default: str | None = None, changed: str = "the GPU") -> Callable[[F], F]:
-    """Add --gpu, required if it has no default, and --set for values of what is `changed`."""
-    text = "The GPU: a name from 'weft hardware list', or a TOML file."
-    return together(option("--gpu", text, GPU, default=default, required=default is None), set_option(changed))
-
-
 def beside_options(gemm: str, beside: str, ranks: str, required: bool = False) -> Callable[[F], F]:
     """Add --gemm, --beside and --ranks, the GEMM and the collective that do not depend on each other."""
     return together(
@@ -65,19 +59,13 @@ def beside_options(gemm: str, beside: str, ranks: str, required: bool = False) -
     )
 
 
-def request_option(default: str = "as suits the GPU") -> Callable[[F], F]:
-    """Add --request-bytes; `default` says which size it is otherwise."""
-    text = f"Size of a memory request: 64 is exact, larger ones are faster.  [default: {default}]"
-    return option("--request-bytes", text, int, metavar="BYTES")
-
-
 def clock_option(default: str = "sustained", also: Sequence[str] = (), more: str = "") -> Callable[[F], F]:
     """Add --clock, which takes "short", "sustained" and the values of `also`, which `more` explains."""
     text = f"What compute units run at: the boost clock of a short run, or what a long one holds{more}."
     return option("--clock", text, click.Choice(("short", "sustained", *also)), default=default)
 
 
-def run_options(function: F) -> F:
+def as_run_options(function: F) -> F:
     """Hand a command --clock, --request-bytes and --mode as its `options` of a run."""
 
     @functools.wraps(function)
@@ -86,6 +74,25 @@ def run_options(function: F) -> F:
         return function(*args, options=RunOptions(**given(**taken)), **values)
 
     return cast(F, call)
+
+
+def run_options(
+    gpu: str | None = None, changed: str = "the GPU", requests: str | None = "as suits the GPU"
+) -> Callable[[F], F]:
+    """Add --gpu, --set, --clock and --request-bytes: the command's `gpu`, `changes` and `options` of a run.
+
+    --gpu is required if it has no default; --set changes values of what is `changed`; `requests` says which size is the
+    default, None leaves the option out.
+    """
+    name = "The GPU: a name from 'weft hardware list', or a TOML file."
+    size = f"Size of a memory request: 64 is exact, larger ones are faster.  [default: {requests}]"
+    return together(
+        option("--gpu", name, GPU, default=gpu, required=gpu is None),
+        set_option(changed),
+        clock_option(),
+        *([option("--request-bytes", size, int, metavar="BYTES")] if requests else []),
+        as_run_options,
+    )
 
 
 def dtype_option(default: str, of: str) -> Callable[[F], F]:

@@ -2,38 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+import numpy as np
 
+import weft
 from weft.cli import cases
 from weft.cli.options import (
+    as_run_options,
     clock_option,
     dtype_option,
     examples,
     given,
     option,
     refuse_given,
-    run_options,
     set_option,
     together,
 )
 from weft.cli.output import Outputs, file_option, folder_option, pass_outputs
 from weft.cli.values import COUNT, GPU, GPUS, MODEL_NAME, NAMES, RANKS, SHAPE, SYSTEM_NAMES, Value
 from weft.errors import InputError
+from weft.estimate import Estimate, Harness
 from weft.files import write_json
+from weft.graph import OPERATORS, Op
+from weft.hardware import Gpu, System
+from weft.library.collectives import canonical, volume
+from weft.library.profiles import load_library
+from weft.lower.fit import check_held
 from weft.options import RunOptions
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from weft.estimate import Harness
-    from weft.graph import Op
-    from weft.hardware import Gpu, System
-    from weft.view.predictions import Predicted
-    from weft.view.table import Table
+from weft.view import predictions
+from weft.view.predictions import Predicted
+from weft.view.table import Table, texts
+from weft.view.terminal import print_table
 
 _LAYER = "weft predict layer --model gpt-3 --tp 4 --batch 8 --sequence 2048 --system hgx-a100-4"
 
@@ -75,7 +79,7 @@ _systems_option = option(
     metavar="FILE",
 )
 @_gpus_options
-@run_options
+@as_run_options
 @pass_outputs
 def gemm(
     outputs: Outputs,
@@ -88,8 +92,6 @@ def gemm(
     options: RunOptions,
 ) -> None:
     """Predict C[M,N] = A[M,K] B[K,N] on one or several GPUs, for one shape or a file of them."""
-    from weft.view.predictions import gemm_parts
-
     if shapes_file is not None and shape is None:
         shapes = cases.read_shapes(shapes_file, batch, dtype)
     elif shapes_file is None and shape is not None:
@@ -97,24 +99,18 @@ def gemm(
     else:
         raise InputError("give either a shape, like 8192,8192,8192, or --shapes FILE")
     done = [_gemms(gpu.replace(changes), shapes, options) for gpu in gpus]
-    _show(outputs, done, gemm_parts(done))
+    _show(outputs, done, predictions.gemm_parts(done))
 
 
 def _gemms(gpu: Gpu, shapes: cases.Shapes, options: RunOptions) -> Predicted:
     """The GEMMs on a GPU, with the rate that they reach [TFLOP/s]."""
-    import numpy as np
-
-    from weft.estimate import Estimate
-    from weft.graph import Gemm
-    from weft.view.predictions import Predicted
-
     dtypes = shapes["dtype"]
     seconds, bound = np.empty(dtypes.size), np.empty(dtypes.size, dtype=np.int64)
     parts: dict[str, Any] = {}
     for dtype in dict.fromkeys(dtypes.tolist()):
         chosen = dtypes == dtype
         m, n, k, batch = (shapes[name][chosen] for name in ("m", "n", "k", "batch"))
-        found = _estimated(Gemm(m, n, k, dtype, batch), gpu, options)
+        found = _estimated(weft.Gemm(m, n, k, dtype, batch), gpu, options)
         seconds[chosen], bound[chosen] = found.seconds, found.bound
         for name, part in found.parts.items():
             parts.setdefault(name, np.zeros(dtypes.size))[chosen] = part
@@ -125,11 +121,8 @@ def _gemms(gpu: Gpu, shapes: cases.Shapes, options: RunOptions) -> Predicted:
 
 def _estimated(op: Op, gpu: Gpu, options: RunOptions) -> Any:
     """The closed-form time of an operator; InputError if the GPU's memory cannot hold it."""
-    from weft.estimate import estimate
-    from weft.lower.fit import check_held
-
     check_held(op, gpu)
-    return estimate(op, gpu, options)
+    return weft.estimate(op, gpu, options)
 
 
 @predict.command(
@@ -173,31 +166,21 @@ def collective(
     A size is the whole buffer, as nccl-tests counts it; a range takes its first size, every doubling of it, and
     its last.
     """
-    from weft.estimate import Harness
-    from weft.library.profiles import load_library
-    from weft.view.predictions import collective_parts, collective_report
-
     if dma:
         refuse_given("beside --dma: the library is not asked", "algorithm", "profile")
     found = None if profile is None else load_library(profile)
     how: Any = given(algorithm=algorithm, driver="dma" if dma else None, profile=found)
     harness = Harness(**how)
     done = [_collectives(*what, ranks, system, nodes, harness) for system in systems]
-    _show(outputs, done, collective_parts(done), page=partial(collective_report, done))
+    _show(outputs, done, predictions.collective_parts(done), page=partial(predictions.collective_report, done))
 
 
 def _collectives(name: str, sizes: Any, ranks: int, system: str, nodes: int | None, harness: Harness) -> Predicted:
     """A collective on a system, who carries it out, and its bandwidth as nccl-tests counts it [GB/s]."""
-    from weft import hardware
-    from weft.estimate import estimate
-    from weft.graph import Collective
-    from weft.library.collectives import canonical, volume
-    from weft.view.predictions import Predicted
-
-    proper, found = canonical(name), hardware.system(system)
+    proper, found = canonical(name), weft.system(system)
     if nodes is not None:
         found = found.with_gpus(ranks, nodes)
-    prediction = estimate(Collective(proper, sizes, ranks), found, harness=harness)
+    prediction = weft.estimate(weft.Collective(proper, sizes, ranks), found, harness=harness)
     rate = sizes / prediction.seconds / 1e9
     rates = {"algbw_gbs": rate, "busbw_gbs": rate * volume(proper, ranks)}
     columns = {"system": system, "collective": proper, "ranks": ranks, "bytes": sizes.astype("int64")}
@@ -213,7 +196,7 @@ def _collectives(name: str, sizes: Any, ranks: int, system: str, nodes: int | No
 )
 @dtype_option("fp16", "its tensors")
 @_gpus_options
-@run_options
+@as_run_options
 @pass_outputs
 def operator(
     outputs: Outputs,
@@ -225,20 +208,13 @@ def operator(
     options: RunOptions,
 ) -> None:
     """Predict a memory-bound operator or attention; 'weft predict ops' lists them."""
-    from weft.view.predictions import operator_parts
-
     done = [_operator(name, gpu.replace(changes), dtype, shape or {}, options) for gpu in gpus]
-    _show(outputs, done, operator_parts(done))
+    _show(outputs, done, predictions.operator_parts(done))
 
 
 def _operator(name: str, gpu: Gpu, dtype: str, sizes: Mapping[str, int], options: RunOptions) -> Predicted:
     """An operator on a GPU, with its least traffic in its time [GB/s], and what it computes if it multiplies."""
-    import numpy as np
-
-    from weft.graph import operator
-    from weft.view.predictions import Predicted
-
-    op = operator(name, dtype, **sizes)
+    op = weft.operator(name, dtype, **sizes)
     found = _estimated(op, gpu, options)
     seconds = np.ravel(found.seconds)
     rates = {"gbs": op.least_bytes / seconds / 1e9}
@@ -251,10 +227,6 @@ def _operator(name: str, gpu: Gpu, dtype: str, sizes: Mapping[str, int], options
 @predict.command("ops", epilog=examples("weft predict ops"))
 def operators() -> None:
     """List the operators and their dimensions, in brackets those that have a default."""
-    from weft.graph import OPERATORS
-    from weft.view.table import Table, texts
-    from weft.view.terminal import print_table
-
     rows = [[entry.name, entry.usage, entry.about] for entry in OPERATORS.values()]
     print_table(Table(texts(("name", "dimensions", "what it is")), rows, "Operators"))
 
@@ -280,7 +252,7 @@ def operators() -> None:
 @dtype_option("fp16", "its tensors")
 @clock_option("short", ("boost",), "; boost: held throughout, where power allows it")
 @_file_options
-@run_options
+@as_run_options
 @pass_outputs
 def layer(
     outputs: Outputs,
@@ -294,19 +266,15 @@ def layer(
     **sizes: Any,
 ) -> None:
     """Predict one layer's forward pass, operator by operator, on each GPU of a tensor-parallel group."""
-    from weft.estimate import Harness, estimate
-    from weft.models import load_model
-    from weft.view.predictions import layer_parts, layer_record
-
-    work = load_model(model).layer(**sizes)
+    work = weft.load_model(model).layer(**sizes)
     parts: list[Table | str] = []
     layers = []
     for name in systems:
         where = _system(name, gpu, changes)
         title = f"{work.title} on {where.name}, {options.clock} clock"
-        found = estimate(work, where, options, Harness(timed=timed))
-        parts += layer_parts(title, work, found)
-        layers.append(layer_record(name, title, work, found))
+        found = weft.estimate(work, where, options, Harness(timed=timed))
+        parts += predictions.layer_parts(title, work, found)
+        layers.append(predictions.layer_record(name, title, work, found))
     rows = [{"system": one["system"], **row} for one in layers for row in one["operators"]]
     record = layers[0] if len(layers) == 1 else {"layers": layers}
     outputs.show(parts, lambda file: write_json(file, record), rows=rows)
@@ -314,9 +282,7 @@ def layer(
 
 def _system(name: str, gpu: Gpu | None, changes: Mapping[str, str]) -> System:
     """The system of that name with changed values; with another GPU in the place of its own, those of that GPU."""
-    from weft.hardware import system
-
-    found = system(name)
+    found = weft.system(name)
     return found.replace(changes) if gpu is None else found.with_gpu(gpu.replace(changes))
 
 

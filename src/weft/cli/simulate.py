@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
 
 import click
 
+import weft
+from weft import parallel, view
 from weft.cli.options import (
     beside_options,
-    clock_option,
     dtype_option,
     examples,
-    gpu_options,
     option,
     refuse_given,
-    request_option,
     run_options,
 )
 from weft.cli.output import Outputs, file_option, folder_option, pass_outputs
@@ -24,22 +24,19 @@ from weft.cli.progress import simulation_status
 from weft.cli.values import MODEL_NAME, OVERLAP, OVERLAPS, SPLIT, Value, names, numbers
 from weft.errors import InputError, join_or
 from weft.files import write_json
-
-if TYPE_CHECKING:
-    from weft.graph import Graph
-    from weft.hardware import Gpu, System
-    from weft.options import RunOptions
-    from weft.result import Comparison
-    from weft.schedule import Sharing
+from weft.graph import Graph
+from weft.hardware import Gpu
+from weft.models import SubLayer
+from weft.options import RunOptions
+from weft.result import Comparison
+from weft.schedule import PASSES, SHARING, Ideal, Sharing, find_pass
+from weft.schedule.sharing import apart_of
+from weft.view import corun, run
 
 ALL = "all"
 """What --overlap takes for every way to share a GPU side by side."""
 _DEFAULT_MODEL, _DEFAULT_SUBLAYER = "t-nlg", "fc2"
-_DEFAULT_OVERLAP, _DEFAULT_SHARING = "t3-mca", "streams"
 _COUNTED = ("engines", "engines_per_peer", "threads")
-_OF_A_SUBLAYER = ("model", "sublayer", "tp", "compare")
-_OF_BESIDE = ("ranks", "loops", "split", "copies", "first")
-"""Options that only a sub-layer, or only --beside, has a use for."""
 
 
 def _loops(text: str) -> tuple[int, ...]:
@@ -85,7 +82,7 @@ def _copy_option(text: str) -> tuple[str, int | bool]:
 @option(
     "--overlap",
     "How compute and communication overlap, see 'weft overlaps list'; with --beside also 'all'.  "
-    f"[default: {_DEFAULT_OVERLAP}, with --beside {_DEFAULT_SHARING}]",
+    "[default: t3-mca, with --beside streams]",
     OVERLAP,
 )
 @option(
@@ -103,7 +100,6 @@ def _copy_option(text: str) -> tuple[str, int | bool]:
     click.Choice(["auto", "mirrored", "explicit"]),
     default="auto",
 )
-@clock_option()
 @beside_options(
     gemm="A GEMM of your own instead of a model's; K is that of all GPUs together.",
     beside="Run --gemm in a loop beside a loop of this independent collective, like all_reduce:256MiB",
@@ -131,22 +127,12 @@ def _copy_option(text: str) -> tuple[str, int | bool]:
     "Which loop of --beside the host launches first.  [default: the collective where it has priority, else the GEMM]",
     click.Choice(["collective", "gemm"]),
 )
-@gpu_options("t3-paper", changed="the GPU, its node or its library")
-@request_option("512, with --beside as suits the GPU")
+@run_options("t3-paper", "the GPU, its node or its library", "512, with --beside as suits the GPU")
 @file_option("--json", "Write every run as JSON.")
 @file_option("--trace", "Write a trace of --overlap for Perfetto and HTA, one file per rank.")
 @folder_option("Write report.html with the pictures to this folder.")
-@run_options
 @pass_outputs
-def simulate(
-    outputs: Outputs,
-    /,
-    beside: tuple[str, int] | None,
-    overlap: str | None,
-    arbiter: str | None,
-    options: RunOptions,
-    **work: Any,
-) -> None:
+def simulate(outputs: Outputs, /, options: RunOptions, arbiter: str | None, **values: Any) -> None:
     """Simulate one sub-layer: how long its parts take, where the time goes, what memory moves.
 
     --compare A,B sets overlaps side by side and shows speedups over 'sequential'; exactly A and B are compared, and
@@ -154,149 +140,89 @@ def simulate(
     --beside instead runs --gemm (what one GPU computes) and a collective in two independent streams, and shows what
     each costs the other; --overlap then says how they share the GPU.
     """
-    from weft import view
-    from weft.view import corun, run
-
-    _check_options(overlap, beside is not None)
+    asked = SimpleNamespace(**values, traced=outputs.trace is not None)
     with simulation_status() as watch:
         options = replace(options, arbiter=arbiter, progress=watch)
-        if beside is None:
-            shown, answer = _sub_layer(options, overlap, outputs, **work)
-        else:
-            answer = _beside(options, beside, overlap or _DEFAULT_SHARING, **work)
-            shown = answer.best
-    of_streams: tuple[Any, Any, Any] = corun.corun_parts, corun.corun_record, view.corun_report
-    of_layers: tuple[Any, Any, Any] = run.run_parts, run.run_record, view.run_report
-    parts, record, page = of_layers if beside is None else of_streams
+        shown, answer = (_sub_layer if asked.beside is None else _beside)(asked, options)
+    layers: tuple[Any, Any, Any] = run.run_parts, run.run_record, view.run_report
+    streams: tuple[Any, Any, Any] = corun.corun_parts, corun.corun_record, view.corun_report
+    parts, record, page = layers if asked.beside is None else streams
     outputs.show(
         parts(answer),
         lambda file: write_json(file, record(answer)),
         traced=answer[shown],
-        page=lambda folder: page(answer, folder),
+        page=partial(page, answer),
     )
 
 
-def _check_options(overlap: str | None, beside: bool) -> None:
-    """Raise InputError for an option, or an overlap, that the chosen kind of work has no use for."""
-    from weft.schedule import PASSES, SHARING
-
-    if beside:
-        refuse_given("beside --beside, which runs --gemm and the collective alone", *_OF_A_SUBLAYER)
-        if overlap in PASSES and overlap not in SHARING:
-            raise InputError(
-                f"overlap '{overlap}' joins a GEMM with the collective of its own output, but those of --beside do "
-                f"not depend on each other; choose {join_or((*SHARING, ALL))}"
-            )
-        return
-    refuse_given("without --beside", *_OF_BESIDE)
-    if overlap in (*SHARING, ALL):
-        raise InputError(
-            f"overlap '{overlap}' shares a GPU between kernels that do not depend on each other, but those of a "
-            f"sub-layer do; give --gemm M,N,K --beside all_gather:896MiB --overlap {overlap}"
-        )
-
-
-def _sub_layer(
-    options: RunOptions,
-    overlap: str | None,
-    outputs: Outputs,
-    *,
-    compare: tuple[str, ...] | None,
-    tp: int,
-    gpu: Gpu,
-    changes: Mapping[str, str],
-    **layer: Any,
-) -> tuple[str, Comparison]:
+def _sub_layer(asked: SimpleNamespace, options: RunOptions) -> tuple[str, Comparison]:
     """The overlap to trace, and a sub-layer under --overlap and those of --compare, beside the baseline if several."""
-    import weft
-    from weft.result import Comparison
-    from weft.schedule import Ideal, find_pass
-
-    shown = overlap or (compare[-1] if compare else _DEFAULT_OVERLAP)
-    compared = compare or ()
-    for name in (*compared, shown):
-        find_pass(name)
-    if outputs.trace is not None and isinstance(find_pass(shown), Ideal):
+    refuse_given("without --beside", "ranks", "loops", "split", "copies", "first")
+    shown = asked.overlap or (asked.compare[-1] if asked.compare else "t3-mca")
+    if shown in (*SHARING, ALL):
+        raise InputError(
+            f"overlap '{shown}' shares a GPU between kernels that do not depend on each other, but those of a "
+            f"sub-layer do; give --gemm M,N,K --beside all_gather:896MiB --overlap {shown}"
+        )
+    if isinstance(find_pass(shown), Ideal) and asked.traced:
         raise InputError(
             f"'{shown}' is computed, not simulated: it has no trace; choose another --overlap, like t3-mca"
         )
-    graph, on = _layer(tp=tp, **layer), _machine(gpu, changes, tp)
-    if compare is None:
-        return shown, Comparison({shown: weft.simulate(graph, on, shown, options)})
-    return shown, weft.compare(graph, on, (*compare, shown), options)
+    graph, system = _layer(asked), weft.system(asked.gpu, gpus=asked.tp).replace(asked.changes)
+    if asked.compare is None:
+        return shown, Comparison({shown: weft.simulate(graph, system, shown, options)})
+    return shown, weft.compare(graph, system, (*asked.compare, shown), options)
 
 
-def _layer(
-    *, model: str | None, sublayer: str | None, gemm: tuple[int, int, int] | None, tp: int, dtype: str, **_beside: Any
-) -> Graph:
+def _layer(asked: SimpleNamespace) -> Graph:
     """The sub-layer that the options name; InputError if they name two."""
-    from weft import parallel
-    from weft.models import SubLayer
-
-    if gemm is None:
-        return parallel.sublayer(model or _DEFAULT_MODEL, sublayer or _DEFAULT_SUBLAYER, tp=tp, dtype=dtype)
-    if model is not None or sublayer is not None:
+    if asked.gemm is None:
+        name, kind = asked.model or _DEFAULT_MODEL, asked.sublayer or _DEFAULT_SUBLAYER
+        return parallel.sublayer(name, kind, tp=asked.tp, dtype=asked.dtype)
+    if asked.model is not None or asked.sublayer is not None:
         raise InputError("--gemm replaces --model and --sublayer; give one or the other")
-    return parallel.split(SubLayer.custom(*gemm, dtype), tp)
+    m, n, k = asked.gemm
+    return parallel.split(SubLayer.custom(m, n, k, asked.dtype), asked.tp)
 
 
-def _machine(gpu: Gpu, changes: Mapping[str, str], ranks: int) -> System:
-    """`ranks` GPUs with the values that --set changes, also of their nodes; InputError for what cannot be."""
-    from weft import hardware
-
-    return hardware.system(gpu, gpus=ranks).replace(changes)
-
-
-def _beside(
-    options: RunOptions,
-    beside: tuple[str, int],
-    overlap: str,
-    *,
-    gemm: tuple[int, int, int] | None,
-    dtype: str,
-    ranks: int,
-    loops: tuple[int, ...] | None,
-    gpu: Gpu,
-    changes: Mapping[str, str],
-    split: tuple[int, int] | None,
-    copies: tuple[tuple[str, int | bool], ...] | None,
-    first: Any,
-    **_sub_layer: Any,
-) -> Comparison:
-    """The loops of --gemm and --beside under --overlap; InputError for what the options leave open or cannot mean."""
-    import weft
-
-    on = _machine(gpu, changes, ranks)
-    passes = _sharing(overlap, split, copies or (), first, on.gpu)
-    if gemm is None:
+def _beside(asked: SimpleNamespace, options: RunOptions) -> tuple[str, Comparison]:
+    """The best way to share the GPU, and the loops of --gemm and --beside under those that --overlap names."""
+    refuse_given("beside --beside, which runs --gemm and the collective alone", "model", "sublayer", "tp", "compare")
+    system = weft.system(asked.gpu, gpus=asked.ranks).replace(asked.changes)
+    passes = _sharing(asked, system.gpu)
+    if asked.gemm is None:
         raise InputError("--beside needs the GEMM of one GPU: give --gemm M,N,K, like 8192,8192,8192")
-    work = weft.Gemm(*gemm, dtype), weft.Collective(*beside, ranks, dtype)
-    if loops is not None and len(loops) == 2:
-        graph = weft.concurrent(*work, *loops)
+    (m, n, k), (name, size) = asked.gemm, asked.beside
+    work = weft.Gemm(m, n, k, asked.dtype), weft.Collective(name, size, asked.ranks, asked.dtype)
+    if asked.loops is not None and len(asked.loops) == 2:
+        graph = weft.concurrent(*work, *asked.loops)
     else:
-        graph = weft.balanced(*work, on, passes[0], options, *(loops or (4,)))
-    return weft.compare(graph, on, passes, options)
+        graph = weft.balanced(*work, system, passes[0], options, *(asked.loops or (4,)))
+    answer = weft.compare(graph, system, passes, options)
+    return answer.best, answer
 
 
-def _sharing(
-    name: str, split: tuple[int, int] | None, copies: Sequence[tuple[str, int | bool]], first: Any, gpu: Gpu
-) -> list[Sharing]:
+def _sharing(asked: SimpleNamespace, gpu: Gpu) -> list[Sharing]:
     """The ways to share a GPU that --overlap names, changed as --split, --copies and --first ask."""
-    from weft.schedule import SHARING, find_pass
-    from weft.schedule.sharing import apart_of
-
+    name = asked.overlap or "streams"
+    if name in PASSES and name not in SHARING:
+        raise InputError(
+            f"overlap '{name}' joins a GEMM with the collective of its own output, but those of --beside do not depend "
+            f"on each other; choose {join_or((*SHARING, ALL))}"
+        )
     chosen = list(SHARING.values()) if name == ALL else [SHARING[find_pass(name).name]]
-    if split is not None and not any(one.partition for one in chosen):
+    if asked.split is not None and not any(one.partition for one in chosen):
         parting = [one.name for one in SHARING.values() if one.partition]
         raise InputError(f"--split needs an overlap that sets compute units apart: {join_or(parting)}")
-    units = None if split is None else apart_of(*split, gpu)
+    left, apart = asked.split or (0, 0)
+    units = None if asked.split is None else apart_of(left, apart, gpu)
     several = len(chosen) > 1
     return [
         replace(
             one,
-            first=first,
+            first=asked.first,
             units=units if one.partition and not (several and one.driver == "dma") else None,
-            copies=tuple(copies) if not several or one.driver == "dma" else (),
+            copies=asked.copies or () if not several or one.driver == "dma" else (),
         )
         for one in chosen
     ]

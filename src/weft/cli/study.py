@@ -5,34 +5,32 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from weft.cli.lazy import LazyCommand, LazyGroup
 from weft.cli.options import (
-    clock_option,
     examples,
     given,
-    gpu_options,
     many_options,
     option,
-    request_option,
     run_options,
     together,
 )
 from weft.cli.output import Outputs, file_option, folder_option, json_or_tables, pass_outputs
 from weft.cli.progress import progress_bar
 from weft.cli.values import NAMES, NUMBERS, SIZE, SPLITS
+from weft.hardware import Gpu
+from weft.run.sweep import Store
+from weft.schedule.sharing import apart_of
+from weft.search.perturb import Sensitivity
 from weft.studies import STUDIES
+from weft.studies import sensitivity as moved
 from weft.studies import study as find
-
-if TYPE_CHECKING:
-    from weft.hardware import Gpu
-    from weft.run.sweep import Store
-    from weft.search.perturb import Sensitivity
-    from weft.studies.headline import PaperStudy
-    from weft.view.table import Table
+from weft.studies.headline import PaperStudy
+from weft.view.table import Table, texts
+from weft.view.words import headline_table
 
 _TAKES: dict[str, Any] = {
     "names": NAMES,
@@ -77,8 +75,6 @@ def study() -> None:
 @json_or_tables
 def list_studies() -> tuple[Any, list[Table | str]]:
     """List the studies: the paper of each, the question that it answers, and its usual time."""
-    from weft.view.table import Table, texts
-
     listed = [find(name).DECLARED for name in STUDIES]
     rows = [(one.name, f"{one.called} ({one.paper})", one.title, one.takes) for one in listed]
     heads = ("name", "paper", "what it answers", "usual time")
@@ -100,11 +96,8 @@ def command_of(name: str) -> click.Command:
         ),
         *(option(own.flag, own.help, _TAKES[own.takes], name=own.name, metavar=own.metavar) for own in paper.OPTIONS),
         *([option("--sensitivity", moves, is_flag=True)] if declared.moved else []),
-        gpu_options(declared.gpu),
-        clock_option(),
-        request_option(declared.requests),
+        run_options(declared.gpu, requests=declared.requests),
         many_options,
-        run_options,
         pass_outputs,
     )
 
@@ -128,8 +121,6 @@ def command_of(name: str) -> click.Command:
 
 
 def _units_apart(splits: tuple[tuple[int, int], ...], gpu: Gpu) -> list[int]:
-    from weft.schedule.sharing import apart_of
-
     return [apart_of(*split, gpu) for split in splits]
 
 
@@ -145,8 +136,6 @@ def sensitivity(outputs: Outputs, values: tuple[str, ...] | None, jobs: int, sto
 
     Shows what that does to the geomean speedups and to the DRAM traffic of four sub-layers.
     """
-    from weft.studies import sensitivity as moved
-
     with progress_bar("sensitivity") as progress:
         done = moved.run(values, jobs, progress, store=store)
     show_sensitivity("What the figures become at either end of each range", done, outputs)
@@ -154,8 +143,6 @@ def sensitivity(outputs: Outputs, values: tuple[str, ...] | None, jobs: int, sto
 
 def show_study(done: PaperStudy, outputs: Outputs) -> None:
     """Print a study's tables, its figures beside the published ones that hold, and its notes; write its files."""
-    from weft.view.words import headline_table
-
     declared = done.DECLARED
     title = "Published figures beside Weft's" if done.comparable else done.elsewhere
     against = ", " * bool(declared.against) + declared.against
@@ -173,7 +160,5 @@ def show_study(done: PaperStudy, outputs: Outputs) -> None:
 
 def show_sensitivity(title: str, moved: Sensitivity, outputs: Outputs) -> None:
     """Print what the figures become, and write them where --json and --out say."""
-    from weft.view.table import Table, texts
-
     heads, rows = moved.table()
     outputs.show([Table(texts(heads), rows, title)], moved.save, files={"sensitivity.json": moved.save})

@@ -4,33 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from weft.cli.options import clock_option, examples, gpu_options, many_options, run_options
+from weft import view
+from weft.cli.options import examples, many_options, run_options
 from weft.cli.output import Outputs, file_option, folder_option, pass_outputs, written
 from weft.cli.progress import progress_bar
 from weft.errors import InputError
-
-if TYPE_CHECKING:
-    from weft.hardware import Gpu
-    from weft.options import RunOptions
-    from weft.run.sweep import Store
+from weft.hardware import Gpu
+from weft.options import RunOptions
+from weft.run.sweep import Store
+from weft.search.gemm_list import read_gemms
+from weft.search.tune import tune_list
+from weft.view.tune import tuned_table
 
 
 @click.command(
     epilog=examples("weft tune gemms.csv --gpu mi100", "weft tune gemms.csv --gpu mi300x --page out/tune"),
 )
 @click.argument("gemms", type=click.Path(path_type=Path), metavar="FILE")
-@gpu_options()
-@clock_option()
+@run_options(requests=None)
 @file_option("--out", "Write the kernel library, for a runtime to load, to this JSON file.")
 @folder_option("Write report.html, with the compute units of each GEMM over time, to this folder.", flag="--page")
 @file_option("--trace", "Write a trace for Perfetto of the line that gains most: the first batch that runs together.")
 @file_option("--json", "Write every line's degree, kernel and gains as JSON.")
 @many_options
-@run_options
 @pass_outputs
 def tune(
     outputs: Outputs,
@@ -47,11 +46,6 @@ def tune(
     For each line: how many to run at once, with which kernel, and the gain over all at once with the kernel that is
     fastest alone and over one after another, with its range where uncertain values of the machine take their ends.
     """
-    from weft import view
-    from weft.search.gemm_list import read_gemms
-    from weft.search.tune import tune_list
-    from weft.view.tune import tuned_table
-
     wanted, machine = read_gemms(gemms), gpu.replace(changes)
     if outputs.trace is not None and all(line.count < 2 for line in wanted):
         raise InputError("--trace needs a line with a count of 2 or more: nothing else runs together")

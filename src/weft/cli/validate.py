@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -14,11 +14,13 @@ from weft.cli.options import data_option, examples, option, refuse_given
 from weft.cli.output import Outputs, file_option, folder_option, pass_outputs
 from weft.cli.progress import progress_bar
 from weft.cli.values import GPU_NAMES, NAMES
-
-if TYPE_CHECKING:
-    from weft.validation.run import Validation
-    from weft.validation.tables import Kind
-    from weft.view.table import Table
+from weft.errors import check_name
+from weft.validation import run
+from weft.validation.bar import judged
+from weft.validation.run import Validation
+from weft.validation.tables import TABLES, Kind
+from weft.view.error_tables import bar_table, errors_table, without_rows, worst_table
+from weft.view.table import Table
 
 KINDS = ("gemm", "collective", "overlap", "contention", "layer")
 _PROBLEMS_SHOWN = 20
@@ -54,9 +56,6 @@ def validate(
     Errors are those of each GPU and data type, and of each system and collective, over every row that can be true; rows
     that cannot are named and left out.
     """
-    from weft.validation import run
-    from weft.validation.bar import judged
-
     if kinds is not None and not {"collective", "overlap", "contention", "layer"} & {*kinds}:
         refuse_given("where --kinds leaves out every collective", "libraries")
     with progress_bar("validation") as progress:
@@ -72,9 +71,6 @@ def validate(
 
 
 def _kinds(names: tuple[str, ...] | None) -> list[Kind] | None:
-    from weft.errors import check_name
-    from weft.validation.tables import TABLES
-
     for name in names or ():
         check_name("kind of measurement", name, TABLES)
     return None if names is None else [kind for kind in TABLES if kind in names]
@@ -82,8 +78,6 @@ def _kinds(names: tuple[str, ...] | None) -> list[Kind] | None:
 
 def _parts(done: Validation, lines: Sequence[Mapping[str, Any]]) -> Iterator[Table | str]:
     """Errors, the worst rows, the first problems, and the `lines` of --bar."""
-    from weft.view.error_tables import bar_table, errors_table, without_rows, worst_table
-
     data, problems = done.to_dict(), done.complaints()
     yield errors_table(data["overall"], f"{done.rows_used:,} of {done.rows_read:,} rows have a prediction")
     yield errors_table(data["groups"], "Errors of each group: |predicted / measured - 1|, and the bias with its sign")
