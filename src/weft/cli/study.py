@@ -76,12 +76,13 @@ def study() -> None:
 def list_studies() -> tuple[Any, list[Table | str]]:
     """List the studies: the paper of each, the question that it answers, and its usual time."""
     listed = [find(name).DECLARED for name in STUDIES]
-    rows = [(one.name, f"{one.called} ({one.paper})", one.title, one.takes) for one in listed]
-    heads = ("name", "paper", "what it answers", "usual time")
-    title = "Studies, and their usual time on two cores; the second run takes seconds, from the cache"
-    return [dict(zip(("name", "paper", "answers", "usual_time"), row, strict=True)) for row in rows], [
-        Table(texts(heads), rows, title)
-    ]
+    rows = [(one.name, f"{one.called} ({one.paper})", one.asks, one.takes) for one in listed]
+    table = Table(
+        texts(("name", "paper", "what it answers", "usual time")),
+        rows,
+        "Studies, and their usual time on two cores; a second run takes seconds, from the cache",
+    )
+    return [dict(zip(("name", "paper", "answers", "usual_time"), row, strict=True)) for row in rows], [table]
 
 
 def command_of(name: str) -> click.Command:

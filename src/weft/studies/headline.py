@@ -95,9 +95,9 @@ class Claim:
 class Declared:
     """What a study's file says: its name, how its paper is `called` and cited, the GPU that its figures hold for.
 
-    `takes` is its usual time on two cores, `title` that of its page, `summary` lists the claims that the page tells
-    first; `about` and `examples` are the command's help, `explained` the title and name of its page of the
-    documentation. `against` is what its figures are measured against, `elsewhere` the headline's title where the
+    `asks` is its question, `takes` its usual time on two cores, `title` that of its page, `summary` lists the claims
+    that the page tells first; `about` and `examples` are the command's help, `explained` the title and name of its page
+    of the documentation. `against` is what its figures are measured against, `elsewhere` the headline's title where the
     published ones do not hold, `moved` that of its sensitivity, and `requests` the size of memory requests by default,
     in words.
     """
@@ -106,6 +106,7 @@ class Declared:
     called: str
     paper: str
     gpu: str
+    asks: str
     takes: str
     title: str
     about: str
