@@ -87,7 +87,7 @@ def run_options(
     name = "The GPU: a name from 'weft hardware list', or a TOML file."
     size = f"Size of a memory request: 64 is exact, larger ones are faster.  [default: {requests}]"
     return together(
-        option("--gpu", name, GPU, default=gpu, required=gpu is None),
+        option("--gpu", name, GPU, required=gpu is None, **given(default=gpu)),
         set_option(changed),
         clock_option(),
         *([option("--request-bytes", size, int, metavar="BYTES")] if requests else []),

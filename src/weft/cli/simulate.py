@@ -25,6 +25,7 @@ from weft.cli.values import MODEL_NAME, OVERLAP, OVERLAPS, SPLIT, Value, names, 
 from weft.errors import InputError, join_or
 from weft.files import write_json
 from weft.graph import Graph
+from weft.graph.graph import MOST_ITERATIONS
 from weft.hardware import Gpu
 from weft.models import SubLayer
 from weft.options import RunOptions
@@ -46,6 +47,8 @@ def _loops(text: str) -> tuple[int, ...]:
         raise InputError(f"--loops has {len(loops)} numbers; write GEMMs,collectives, like 8,20")
     if min(loops) < 1:
         raise InputError(f"--loops has {min(loops)} in it; each loop runs at least once, like --loops 8,20")
+    if max(loops) > MOST_ITERATIONS:
+        raise InputError(f"--loops has {max(loops)} in it; a loop runs at most {MOST_ITERATIONS} times")
     return loops
 
 
