@@ -97,16 +97,18 @@ class Claim:
 class Declared:
     """What a study's file declares: its name, how its paper is `called` and cited, the GPU that its figures hold for.
 
-    `title` is that of its page, `summary` lists the claims that the page states first; `about` and `examples` are the
-    command's help, `explained` the title and name of its page of the documentation. `against` is the baseline of its
-    figures, `elsewhere` the headline's title on other machines, `moved` that of its sensitivity, and `requests` the
-    default size of memory requests, in words.
+    `asks` is its question, `takes` its usual time on two cores, `title` that of its page, `summary` lists the claims
+    that the page states first; `about` and `examples` are the command's help, `explained` the title and name of its
+    page of the documentation. `against` is the baseline of its figures, `elsewhere` the headline's title on other
+    machines, `moved` that of its sensitivity, and `requests` the default size of memory requests, in words.
     """
 
     name: str
     called: str
     paper: str
     gpu: str
+    asks: str
+    takes: str
     title: str
     about: str
     explained: tuple[str, str]
