@@ -61,6 +61,11 @@ def advice_report(advice: Advice, out_dir: str | Path) -> Path:
     gpu, moved = advice.gpu, advice.collective
     gemm = str(advice.gemm).replace(" x ", " × ")
     expected = "Expected is what the machine's slowdown tables say; simulated is request by request."
+    if any(advice.share_of(one) > 1 for one in advice.options):
+        expected += (
+            f" More than 100 % of the ideal: the ideal hides the {moved.name} as the library's compute units carry it "
+            "out, and these ways carry it out faster."
+        )
     sure = (
         "The speedup of the best way if one thing were as bad, or as good, as it may be. The range above joins them as "
         "the root of their squares: typical, no bound."

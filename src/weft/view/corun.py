@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from weft.result import Comparison, CoRun
@@ -219,12 +220,16 @@ def corun_report(answer: Comparison, out_dir: str | Path) -> Path:
             Section("What happens when", [timeline(runs), waits_table(runs)]),
             Section("Who held which compute unit", [held_units(each, until) for each in shown]),
             Section("What workgroups wait for", [stream_waits(each) for each in shown if each.gemm.waits]),
-            Section("What passed, of one GPU", [_JOINED, *(traffic_table(each) for each in shown)]),
+            Section("What passed, of one GPU", [_JOINED, *(_of_strategy(traffic_table(each), each) for each in shown)]),
             Section("What the blocks counted", [_COUNTED, counter_table([each.run for each in shown])]),
             simulated_section(one.run),
         ],
         "concurrency",
     )
+
+
+def _of_strategy(table: Table, answer: CoRun) -> Table:
+    return replace(table, title=f"{answer.run.overlap}: {table.title[:1].lower()}{table.title[1:]}")
 
 
 _JOINED = "RS: reduce-scatter, AG: all-gather [MB]. A load of data that another load is bringing joins it."

@@ -114,7 +114,7 @@ def _panels(key: str, name: str, run: Timeline, gpu: int, brush: Any, bins: int)
     colors = {**operators, _WAITING: "#BBBBBB", **moves}
     yield bars(
         f"{name}: kernels, their stages, and chunks", lanes, lane="lane", start="start_us", end="end_us", kind="what",
-        looks=colors, offset="row", lane_px=26, zoom=brush, axis="row", name=f"{key}_kernels",
+        looks=colors, offset="row", lane_px=26, zoom=brush, axis=" ", name=f"{key}_kernels",
     )  # fmt: skip
     if run.residency is not None:
         yield areas(

@@ -121,8 +121,8 @@ def bars(
 ) -> Figure:  # fmt: skip
     """Horizontal bars in lanes, from `start` (a column, or one value for all) to the column `end`, coloured by `kind`.
 
-    `offset` names the rows into which a lane is divided, `label` the column written behind each bar, `axis` the column
-    whose head titles the axis (by default `end`). `level` moves the upright line from the start of the bars. `zoom` is
+    `offset` names the rows into which a lane is divided, `label` the column written behind each bar, `axis` the title
+    of the axis (by default the head of `end`). `level` moves the upright line from the start of the bars. `zoom` is
     True for an axis that can be dragged, or a selection on another chart that this one follows.
     """
     y = alt.Y(f"{lane}:N", sort=None, title=None, scale=alt.Scale(paddingInner=0.25))
@@ -130,9 +130,9 @@ def bars(
     beside = {"yOffset": alt.YOffset(f"{offset}:N", sort=rows)} if len(rows) > 1 else {}
     base = start if isinstance(start, float) else None
     scale = alt.Undefined if base is None else alt.Scale(zero=False, domainMin=_low(table, end, base))
-    if zoom not in (None, True):
+    if zoom is not None and zoom is not True:
         scale = alt.Scale(domain=zoom)
-    x = alt.X(f"{end}:Q", title=_title(table, axis or end).strip() or None, scale=scale, axis=_axis(percent))
+    x = alt.X(f"{end}:Q", title=(axis or _title(table, end)).strip() or None, scale=scale, axis=_axis(percent))
     switch = _switch(kind, "" if name == "bars" else name)
     drawn = _over(name).mark_bar(clip=zoom is not None, stroke="white", strokeWidth=0.4).encode(
         y, x, alt.X2(start) if base is None else alt.X2(datum=base), _color(table, kind, looks), _faded(switch),
@@ -142,14 +142,14 @@ def bars(
     row_px = 16 if len(rows) > 1 else 20
     if base is not None:
         layers.append(_line(x=base if level is None else level))
+    if marks is not None:
+        data["marks"] = marks.table
+        layers.append(_marked(marks, offset, beside, row_px))
     if label:
         # Behind the bar where it is positive, else behind its foot.
         written = _over(name).mark_text(align="left", dx=4)
         written = written.transform_calculate(at=f"datum.{end}" if base is None else f"max(datum.{end}, {base})")
         layers.append(written.encode(y, alt.X("at:Q"), alt.Text(f"{label}:N"), _faded(switch), **beside))
-    if marks is not None:
-        data["marks"] = marks.table
-        layers.append(_marked(marks, offset, beside, row_px))
     height = 26 + len(table.distinct(lane)) * (lane_px or row_px * len(rows) + 6)
     return Figure(title, _layers(layers, height), data)
 
@@ -191,7 +191,7 @@ def stacked_bars(
             placed.append([*row, reached, reached := reached + row[value_at] / whole])
     return bars(
         title, Table([*table.columns, number("stack_from", " "), number("stack_to", " ")], placed), lane=lane,
-        start="stack_from", end="stack_to", kind=part, looks=looks, offset=offset, label=label, axis=value,
+        start="stack_from", end="stack_to", kind=part, looks=looks, offset=offset, label=label, axis=_title(table, value),
         percent=share or percent,
     )  # fmt: skip
 
@@ -258,7 +258,7 @@ def curves(
     scale_x = alt.Scale(type="log", base=2, nice=False) if log_x else alt.Scale(zero=False)
     scale_y = alt.Scale(type="log") if log_y else alt.Scale(zero=zero)
     at = alt.X(f"{x}:Q", title=_title(table, x), scale=scale_x, axis=alt.Axis(**axis))
-    up = alt.Y(f"{y}:Q", title=_title(table, y), scale=scale_y, axis=_axis(percent))
+    up = alt.Y(f"{y}:Q", title=_title(table, y), scale=scale_y, axis=_axis(percent, log_y))
     line = _over("curves").mark_line(point=alt.OverlayMarkDef(filled=True, size=42), strokeWidth=2).encode(
         at, up, colors, _faded(switch), tooltip=_tips(table)
     ).add_params(switch)  # fmt: skip
@@ -336,8 +336,9 @@ def _over(name: str) -> Any:
     return alt.Chart(alt.NamedData(name))
 
 
-def _axis(percent: bool) -> Any:
-    return alt.Axis(format="%") if percent else alt.Undefined
+def _axis(percent: bool, log: bool = False) -> Any:
+    """An axis that writes percentages, or, where it is logarithmic, few values."""
+    return alt.Axis(format="%") if percent else alt.Axis(tickCount=4, format=",") if log else alt.Undefined
 
 
 def _switch(key: str, name: str = "") -> Any:

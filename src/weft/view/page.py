@@ -63,7 +63,8 @@ def write_page(out_dir: str | Path, title: str, told: str, parts: Sequence[Part]
 
 def _sentences(explained: str) -> list[str]:
     known = tomllib.loads(Path(__file__).with_name("explained.toml").read_text(encoding="utf-8"))
-    return [*known.get(explained, ()), *known["always"]]
+    missing = [f"Nothing explains '{explained}': view/explained.toml lacks a sentence of that name."] * bool(explained)
+    return [*known.get(explained, missing), *known["always"]]
 
 
 def _figures(parts: Sequence[Part]) -> Iterator[Figure]:

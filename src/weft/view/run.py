@@ -176,8 +176,8 @@ _ALONE = (
 
 
 def told(answer: Comparison) -> str:
-    """What happened and why, in two or three sentences: which hardware does not exist, and why an ideal is beaten."""
-    return " ".join(filter(None, (_outcome(answer), *above_ideal(answer), hypothetical(answer))))
+    """Which hardware is hypothetical, what happened and why, and why a run beats an ideal, in a few sentences."""
+    return " ".join(filter(None, (hypothetical(answer), _outcome(answer), *above_ideal(answer))))
 
 
 def _outcome(answer: Comparison) -> str:
@@ -208,7 +208,7 @@ def above_ideal(answer: Comparison) -> list[str]:
 
 
 def hypothetical(runs: Iterable[Timeline]) -> str:
-    """Which hardware of the runs no GPU on the market has, in a sentence; empty where there is none."""
+    """Which hardware of the runs no GPU that can be bought has, in a sentence; empty where there is none."""
     found: dict[str, list[str]] = {}
     for run in runs:
         parts = {
@@ -218,7 +218,7 @@ def hypothetical(runs: Iterable[Timeline]) -> str:
         if needs := " and ".join(part for part, is_used in parts.items() if is_used):
             found.setdefault(needs, []).append(run.overlap)
     return " ".join(
-        f"Hypothetical hardware, which no GPU on the market has: {needs} ({', '.join(dict.fromkeys(names))})."
+        f"Hypothetical hardware, on no GPU that can be bought: {needs} (under {', '.join(dict.fromkeys(names))})."
         for needs, names in found.items()
     )
 
@@ -251,7 +251,7 @@ def sub_layer_times(answer: Comparison) -> Figure:
     return bars(
         "How much communication hides behind the GEMM?", table, lane="overlap", start="start_us", end="end_us",
         kind="phase", looks={**looks.spread(table.distinct("phase")), **colors}, offset="phase", label="said",
-        axis="start_us", zoom=True,
+        axis="time [µs]", zoom=True,
     ).captioned(
         "What lies under a GEMM bar is hidden. A fused reduce-scatter runs from its first byte's arrival to its last "
         "chunk's completion."
