@@ -290,7 +290,7 @@ def strategies(found: Comparison) -> Figure:
     rows = []
     for answer in _all(found):
         for side, loop in ((GEMM, answer.gemm), (COLLECTIVE, answer.collective)):
-            said = f"{answer.speedup:.2f}×, {percent(answer.share_of_ideal)} of the ideal"
+            said = f"{answer.speedup:.2f}× ({percent(answer.share_of_ideal)})"
             rows.append((answer.run.overlap, side, loop.end * 1e6, said if loop.end == answer.makespan else ""))
     columns = [text("overlap"), text("side", "what"), microseconds("end", "ended"), text("said", " ")]
     ideal = ("ideal: neither slows the other", one.serial / one.ideal_speedup * 1e6)
@@ -299,6 +299,7 @@ def strategies(found: Comparison) -> Figure:
         f"{one.gemm.count} × GEMM beside {one.collective.count} × {one.name}", Table(columns, rows), lane="overlap",
         offset="side", kind="side", end="end_us", looks=SIDES, label="said", marks=Lines(lines, "end_us", "line"),
     ).captioned(
-        "When the GEMMs and the collectives had ended under each strategy. Dashed: the ideal, in which neither slows "
-        "the other, and one after the other with the collective on compute units."
+        "When the GEMMs and the collectives had ended under each strategy, with the speedup and, in brackets, its "
+        "share of the ideal. Dashed: the ideal, in which neither slows the other, and one after the other, the "
+        "collective on compute units."
     )  # fmt: skip

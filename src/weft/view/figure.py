@@ -134,7 +134,7 @@ def bars(
         scale = alt.Scale(domain=zoom)
     x = alt.X(f"{end}:Q", title=(axis or _title(table, end)).strip() or None, scale=scale, axis=_axis(percent))
     switch = _switch(kind, "" if name == "bars" else name)
-    drawn = _over(name).mark_bar(clip=zoom is not None, stroke="white", strokeWidth=0.4).encode(
+    drawn = _over(name).mark_bar(clip=zoom is not None).encode(
         y, x, alt.X2(start) if base is None else alt.X2(datum=base), _color(table, kind, looks), _faded(switch),
         tooltip=_tips(table), **beside,
     ).add_params(*([switch, _zoom()] if zoom is True else [switch]))  # fmt: skip
@@ -164,7 +164,8 @@ def _marked(marks: Lines, series: str, beside: Mapping[str, Any], size: int) -> 
     band = alt.Y(f"{marks.of}:N", sort=None)
     if of_series:
         return drawn.mark_tick(thickness=3, size=size, color=INK).encode(at, band, tooltip=tips, **beside)
-    shape = alt.Shape(f"{marks.label}:N", sort=None, legend=alt.Legend(symbolStrokeColor=INK))
+    scale = alt.Scale(domain=marks.table.distinct(marks.label))
+    shape = alt.Shape(f"{marks.label}:N", scale=scale, legend=alt.Legend(symbolStrokeColor=INK))
     return drawn.mark_point(color=INK, size=40).encode(at, band, shape, tooltip=tips)
 
 
@@ -189,10 +190,10 @@ def stacked_bars(
             if label and row is not rows[-1]:
                 row[table.keys.index(label)] = ""
             placed.append([*row, reached, reached := reached + row[value_at] / whole])
+    columns = [*table.columns, number("stack_from", " "), number("stack_to", " ")]
     return bars(
-        title, Table([*table.columns, number("stack_from", " "), number("stack_to", " ")], placed), lane=lane,
-        start="stack_from", end="stack_to", kind=part, looks=looks, offset=offset, label=label, axis=_title(table, value),
-        percent=share or percent,
+        title, Table(columns, placed), lane=lane, start="stack_from", end="stack_to", kind=part, looks=looks,
+        offset=offset, label=label, axis=_title(table, value), percent=share or percent,
     )  # fmt: skip
 
 

@@ -21,10 +21,11 @@ def study_page(study: PaperStudy, out_dir: str | Path, sections: Sequence[Part])
     published = f" Published figures: {paper.called}, {paper.paper}." if study.comparable else ""
     said = [study.work, *([f"Link: {link}."] if link else []), how(study.request_bytes)]
     first, *more = study.summary or (study.lead,)
+    hypothetical = f"{sentence(study.hypothetical)} " if study.hypothetical else ""
     return write_page(
         out_dir,
         study.title,
-        sentence(first),
+        f"{hypothetical}{sentence(first)}",
         [
             study.lead + published,
             more,

@@ -70,7 +70,7 @@ function fitted(figure, width) {
   spec.config.legend.columns = Math.max(1, Math.floor((width - (spec.vconcat ? side : 40)) / longest));
   spec.config.legend.labelLimit = Math.max(150, width - 60);
   spec.config.axisX = { tickCount: Math.max(3, Math.round(width / 85)) };
-  spec.config.axisY.labelLimit = Math.round(width * (small ? 0.42 : 0.25));
+  spec.config.axisY.labelLimit = Math.round(width * (small ? 0.42 : 0.33));
   const label = spec.layer?.find(({ mark }) => mark?.type === "text" && mark.align === "left" && !mark.clip && !mark.angle);
   if (label) { // room for the words behind the bars
     const end = label.transform[0].calculate.match(/datum\.(\w+)/)[1], words = label.encoding.text.field, rows = figure.datasets[label.data.name];
@@ -78,7 +78,7 @@ function fitted(figure, width) {
     const longestLane = Math.max(...rows.map((row) => String(row[spec.layer[0].encoding.y.field]).length)) * 6.6 + 20;
     const plot = width - Math.min(longestLane, spec.config.axisY.labelLimit + 20), size = (row) => 6.6 * String(row[words] ?? "").length + 10;
     const needed = rows.filter((row) => row[words]).map((row) => plot - (plot - size(row)) / Math.max(1e-3, (row[end] - low) / (most - low)));
-    spec.padding = { left: 5, top: 5, bottom: 5, right: Math.round(Math.max(5, ...needed)) };
+    spec.padding = { left: 5, top: 5, bottom: 5, right: Math.round(Math.min(width * 0.35, Math.max(5, ...needed))) };
   }
   if (spec.vconcat) {
     Object.assign(spec.config.axisY, { minExtent: side, maxExtent: side, labelLimit: side - 8 });
