@@ -63,8 +63,8 @@ def strategy_slowdowns(cases: Sequence[Case]) -> Figure:
         for case in cases
     ]
     columns = [
-        text("strategy"), text("scenario"), text("class"), number("gemm", "GEMM, over its time alone", "×", ".2f"),
-        number("collective", "collective, over its time alone", "×", ".2f"),
+        text("strategy"), text("scenario"), text("class"), number("gemm", "GEMM over alone", "×", ".2f"),
+        number("collective", "collective over alone", "×", ".2f"),
     ]  # fmt: skip
     return scatter(
         "What does each strategy cost the GEMM and the collective?", Table(columns, rows), x="gemm", y="collective",

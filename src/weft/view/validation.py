@@ -73,7 +73,7 @@ def _named(group: Mapping[str, Any]) -> str:
 
 def _section(data: Mapping[str, Any], kind: str, drawn: list[Figure]) -> Section:
     groups, ranges = (
-        errors_table([group for group in data[name] if group["kind"] == kind]) for name in ("groups", "ranges")
+        errors_table([group for group in data[name] if group["kind"] == kind]).without(["kind"]) for name in ("groups", "ranges")
     )
     sizes = f"By class of size ({len(ranges.rows)})"
     folded = [Section(sizes, [ranges], folded=True)] if ranges.rows else []
