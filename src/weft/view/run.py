@@ -9,7 +9,7 @@ from statistics import geometric_mean
 from typing import Any
 
 from weft.lower.machine import ring_link, ring_note
-from weft.result import Comparison, Timeline
+from weft.result import Comparison, Span, Timeline
 from weft.result.timeline import words_of
 from weft.units import format_rate
 from weft.view import looks
@@ -261,7 +261,7 @@ def sub_layer_times(answer: Comparison) -> Figure:
 def waits(runs: Timeline | Sequence[Timeline], gpu: int = 0) -> Figure:
     """What the workgroups of every kernel did or waited for, as shares of their time."""
     rows = [
-        (f"{run.overlap}: {words(span.operator)}{f' {span.iteration}' if span.iteration else ''}", what, spent / whole)
+        (f"{run.overlap}: {_named(span)}", what, spent / whole)
         for run in ([runs] if isinstance(runs, Timeline) else runs)
         for span in run.spans
         if span.gpu == gpu and (whole := sum(span.waits.values()))
@@ -276,6 +276,12 @@ def waits(runs: Timeline | Sequence[Timeline], gpu: int = 0) -> Figure:
         "Each kernel's workgroups, all their time added up. Two workgroups share a compute unit's matrix unit, so a "
         "busy GEMM shows half its time as waiting for it; time spent on loads and stores is what memory costs."
     )  # fmt: skip
+
+
+def _named(span: Span) -> str:
+    """A kernel in a word or two, such as "RS", with the number of its iteration behind the first."""
+    name = _PHASES.get(span.operator, span.operator.replace("_", "-"))
+    return f"{name} {span.iteration}" if span.iteration else name
 
 
 def traffic_by_cause(

@@ -72,9 +72,8 @@ def _named(group: Mapping[str, Any]) -> str:
 
 
 def _section(data: Mapping[str, Any], kind: str, drawn: list[Figure]) -> Section:
-    groups, ranges = (
-        errors_table([group for group in data[name] if group["kind"] == kind]).without(["kind"]) for name in ("groups", "ranges")
-    )
+    own = ([group for group in data[name] if group["kind"] == kind] for name in ("groups", "ranges"))
+    groups, ranges = (errors_table(found).without(["kind"]) for found in own)
     sizes = f"By class of size ({len(ranges.rows)})"
     folded = [Section(sizes, [ranges], folded=True)] if ranges.rows else []
     return Section(TITLES.get(kind, kind), [groups, *folded, *drawn])

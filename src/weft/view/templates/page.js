@@ -63,7 +63,7 @@ document.querySelectorAll(".table").forEach((box) => {
 // -- figures
 const drawn = new Map();
 function fitted(figure, width) {
-  const spec = structuredClone(figure.spec), small = width < 560, side = Math.round(Math.min(170, width * 0.34));
+  const spec = structuredClone(figure.spec), small = width < 560, side = Math.round(Math.min(170, width * 0.37));
   spec.datasets = figure.datasets;
   const names = [...JSON.stringify(figure.spec).matchAll(/"domain":(\["[^\]]*\])/g)].flatMap((found) => JSON.parse(found[1]));
   const longest = Math.max(8, ...names.map((name) => name.length)) * 6.6 + 30;
