@@ -28,7 +28,7 @@ from weft.cli.values import COUNT, GPU, GPUS, MODEL_NAME, NAMES, RANKS, SHAPE, S
 from weft.errors import InputError
 from weft.estimate import Estimate, Harness
 from weft.files import write_json
-from weft.graph import OPERATORS, Op
+from weft.graph import OPERATORS
 from weft.hardware import Gpu, System
 from weft.library.collectives import canonical, volume
 from weft.library.profiles import load_library

@@ -274,6 +274,11 @@ class PaperStudy(ABC):
         return () if self.unlike is None else (self.unlike,)
 
     @property
+    def hypothetical(self) -> str:
+        """Hardware behind the figures that no GPU that can be bought has, in words; empty without any."""
+        return ""
+
+    @property
     def links(self) -> tuple[str, ...]:
         """What represents the links of the GPUs, if that must be said."""
         return ()
