@@ -13,8 +13,8 @@ from weft.cli.options import data_option, examples, option
 from weft.cli.output import Outputs, file_option, pass_outputs, written
 from weft.cli.values import GPU_NAME, SYSTEM_NAME
 from weft.files import write_atomically, write_json
-from weft.validation import catalog
-from weft.validation.calibration import Calibrated, Fitted, calibrated
+from weft.validation import calibration, catalog
+from weft.validation.calibration import Calibrated, Fitted
 from weft.validation.catalog import Target, shown
 from weft.validation.tables import data_folder
 from weft.view.error_tables import errors_table
@@ -52,7 +52,7 @@ def calibrate(
     _check_place(gpu, outputs.out)
     place = data_folder(data)
     target = catalog.gpu_target(place, gpu) if gpu else catalog.library_target(place, str(system))
-    done = calibrated(target.subject, holdout, seed, _MOST_ROWS)
+    done = calibration.calibrated(target.subject, holdout, seed, _MOST_ROWS)
     outputs.show(_parts(done, target), lambda file: write_json(file, done.to_dict()))
     if outputs.out is not None:
         fitted = target.text(done, outputs.out, f"{place.name}, seed {seed}")
