@@ -117,18 +117,34 @@ def test_arrays_broadcast_and_agree_with_single_shapes() -> None:
     assert grid.seconds[1, 2] == gemm(512, 4096, 4096, "bf16", gpu).seconds
 
 
+def test_machine_code_and_plain_python_agree() -> None:
+    gpu = hardware.gpu("a100-sxm-80gb")
+    on = effective_rates("fp16", target(gpu))
+    library = candidates(gpu.architecture, "fp16")
+    tiles = np.array([[float(getattr(one, name)) for name in gemm_kernel.Tile._fields] for one in library])
+    shapes = (*random_shapes(200, seed=3), np.ones(200))
+    results = []
+    for run in (gemm_kernel.run, gemm_kernel.compiled()):
+        chosen, times = np.empty(200, dtype=np.int64), np.empty((200, 9))
+        run(*shapes, tiles, on, chosen, times)
+        results.append((chosen, times))
+    assert (results[0][0] == results[1][0]).all()
+    assert np.allclose(results[0][1], results[1][1], rtol=1e-9)
+
+
 @pytest.mark.parametrize("name", ["h100-sxm", "mi210", "l40s"])
-def test_the_time_is_that_of_the_fastest_kernel_and_split(name: str) -> None:
+def test_what_is_left_out_untimed_is_never_the_best(name: str) -> None:
     gpu = hardware.gpu(name)
     on = effective_rates("bf16", target(gpu))
-    library = candidates(gpu.architecture, "bf16")
+    fields = gemm_kernel.Tile._fields
+    tiles = [
+        gemm_kernel.Tile(*(float(getattr(one, f)) for f in fields)) for one in candidates(gpu.architecture, "bf16")
+    ]
     for m, n, k in zip(*random_shapes(100, seed=4), strict=True):
-        shape, every = gemm_kernel.Shape(m, n, k, 1.0), []
-        for place, one in enumerate(library):
-            tile = gemm_kernel.Tile(*(float(getattr(one, field)) for field in gemm_kernel.Tile._fields))
-            columns, splits = gemm_kernel.ways(shape, tile, on)
-            if place == 0 or not gemm_kernel.wasteful(shape, tile, on):
-                every += [gemm_kernel.fixed(shape, tile, columns, parts, on).total for parts in splits]
+        shape = gemm_kernel.Shape(m, n, k, 1.0)
+        moved = gemm_kernel.traffic(shape, on)
+        tried = [tiles[0], *(tile for tile in tiles[1:] if not gemm_kernel.wasteful(shape, tile, on))]
+        every = [gemm_kernel.under(shape, moved, tile, gemm_kernel.costs(tile, on), np.inf, on)[0] for tile in tried]
         found = gemm(m, n, k, "bf16", gpu)
         assert np.isclose(found.seconds - found.parts["launch"], min(every), rtol=1e-9)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import reduce
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +16,10 @@ from weft.graph.op import OUTPUT_DTYPES
 from weft.kernels.gemm import main_loop_flops
 from weft.library.tiles import Candidate, candidates
 
+Shapes = tuple[FloatArray, FloatArray, FloatArray, FloatArray]
+"""Rows, columns, depth and batch of each case."""
+
+_COMPILE_FROM = 2000  # shapes: beyond them, loading or making machine code pays
 _CACHE_BOUND = 0.05  # share of its time that a unit waits for the cache, from which that is the bound (assumed)
 _UNHASHED = ("cdna1", "cdna2")  # memory channels follow the address bits
 
@@ -27,16 +32,19 @@ def gemm(op: Gemm, on: Target) -> Estimate:
     units at their achieved rate), tail (units idle or computing padding), cache, latency, fill (begin and end of
     workgroups), memory (what the DRAM adds), split. Raises InputError for data types that the GPU lacks.
     """
-    sizes = np.broadcast_arrays(*map(floats, (op.m, op.n, op.k, op.batch)))
-    shapes, harness, achieved = gemm_kernel.Shape(*map(np.ravel, sizes)), on.harness, on.gpu.achieved
+    given = np.broadcast_arrays(*map(floats, (op.m, op.n, op.k, op.batch)))
+    m, n, k, batch = (np.ravel(size) for size in given)
+    shapes, harness, achieved = (m, n, k, batch), on.harness, on.gpu.achieved
+    library = _library(op.dtype, on)
     rates = effective_rates(op.dtype, on)
-    times = gemm_kernel.best(shapes, _library(op.dtype, on), rates)
+    times = _run(shapes, library, rates)
     parts = _parts(shapes, times, rates)
-    parts["launch"] = np.full_like(times.total, achieved.gemm_host if harness.timed == "host" else achieved.gemm_launch)
+    launch = achieved.gemm_host if harness.timed == "host" else achieved.gemm_launch
+    parts["launch"] = np.full(len(m), launch)
     if harness.quantize:
         parts["convert"] = _conversion(shapes, on, rates)
     seconds = reduce(np.add, parts.values())
-    shape = sizes[0].shape
+    shape = given[0].shape
     return Estimate(
         seconds.reshape(shape),
         _bounds(times, parts, seconds).reshape(shape),
@@ -73,7 +81,27 @@ def effective_rates(dtype: str, on: Target) -> gemm_kernel.Machine:
     )
 
 
-def _parts(shapes: gemm_kernel.Shape, times: gemm_kernel.Times, rates: gemm_kernel.Machine) -> dict[str, FloatArray]:
+_seen = 0
+
+
+def _run(shapes: Shapes, library: tuple[Candidate, ...], rates: gemm_kernel.Machine) -> gemm_kernel.Attempt:
+    """The Attempt under the best candidate, each field an array over the shapes."""
+    global _seen  # noqa: PLW0603 - how much was asked in this process decides whether machine code pays
+    count = len(shapes[0])
+    _seen += count
+    run: Any = gemm_kernel.compiled() if _seen > _COMPILE_FROM else gemm_kernel.run
+    chosen = np.empty(count, dtype=np.int64)
+    times = np.empty((count, len(gemm_kernel.Attempt._fields)))
+    run(*shapes, np.array([as_tile(one) for one in library]), rates, chosen, times)
+    return gemm_kernel.Attempt(*times.T)
+
+
+def as_tile(one: Candidate) -> gemm_kernel.Tile:
+    """A kernel of a library as numbers."""
+    return gemm_kernel.Tile(*(float(getattr(one, field)) for field in gemm_kernel.Tile._fields))
+
+
+def _parts(shapes: Shapes, times: Any, rates: gemm_kernel.Machine) -> dict[str, FloatArray]:
     m, n, k, batch = shapes
     compute = 2 * m * n * k * batch / (rates.units * rates.unit_flops)
     return {
@@ -87,7 +115,7 @@ def _parts(shapes: gemm_kernel.Shape, times: gemm_kernel.Times, rates: gemm_kern
     }
 
 
-def _conversion(shapes: gemm_kernel.Shape, on: Target, rates: gemm_kernel.Machine) -> FloatArray:
+def _conversion(shapes: Shapes, on: Target, rates: gemm_kernel.Machine) -> FloatArray:
     """A kernel before the GEMM: each row of A is read twice, for its largest value and to be scaled, and written.
 
     A workgroup per row, two at a time on a compute unit, with two trips to memory each.
@@ -100,7 +128,7 @@ def _conversion(shapes: gemm_kernel.Shape, on: Target, rates: gemm_kernel.Machin
     return seconds
 
 
-def _bounds(times: gemm_kernel.Times, parts: dict[str, FloatArray], seconds: FloatArray) -> IntArray:
+def _bounds(times: Any, parts: dict[str, FloatArray], seconds: FloatArray) -> IntArray:
     bound = np.full(len(seconds), int(Bound.COMPUTE), dtype=np.int64)
     bound[parts["latency"] + parts["fill"] + parts["split"] > times.matrix_time] = int(Bound.LATENCY)
     bound[parts["cache"] > np.maximum(_CACHE_BOUND * times.units_time, parts["latency"])] = int(Bound.CACHE)

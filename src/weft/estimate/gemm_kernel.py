@@ -1,25 +1,22 @@
-"""The time of GEMMs under the kernels of a library, and the best kernel for each: arrays over shapes and tiles.
+"""The time of one GEMM under every kernel of a library, and the best of them: plain numbers, one shape at a time.
 
-The fields of a `Shape` and a `Tile`, columns and splits are numbers, or arrays that broadcast. Times are in seconds.
+Written so that numba compiles it; without numba the same code runs, slower. All times are in seconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple, Self
+from collections.abc import Callable
+from functools import cache
+from math import ceil, floor, inf, sqrt
+from types import FunctionType
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from weft.estimate.answer import IntArray
-from weft.library.tiles import Candidate
-
-Amount = Any
-"""A number, or an array that broadcasts with the others."""
-
 MAX_SPLIT = 64
-"""Most parts that K is cut into [assumed]."""
+"""Parts that K may be cut into, at most [assumed]."""
 SPLIT_STEPS = 4
-"""Fewest K steps of a part [assumed]."""
+"""K steps that a part has at least [assumed]."""
 SPLIT_WAVES = 3
 """A split fills the GPU once, twice or three times over [assumed]."""
 SMALL = 64
@@ -29,12 +26,11 @@ LARGE = 128 * 128
 MANY_WAVES = 12
 """Waves of tiles from which only large tiles are tried [assumed]."""
 RAMP = 0.7
-"""Ratio of cache to footprint from which part of the operands is still cached when used again [assumed]."""
+"""Cache over footprint from which on some of the operands are still there when they are used again (assumed)."""
 SAME = 1 + 1e-12
-"""Ratio below which two times count as equal, so that rounding decides nothing."""
+"""Times that differ by less are equal: rounding decides nothing."""
 
 _PARTIAL_BYTES = 8  # a partial sum is written and read
-_AT_ONCE = 512  # shapes: their arrays over tiles and splits stay in the caches of a CPU
 
 
 class Machine(NamedTuple):
@@ -59,117 +55,107 @@ class Machine(NamedTuple):
 class Shape(NamedTuple):
     """`batch` GEMMs of one shape in one launch."""
 
-    m: Amount
-    n: Amount
-    k: Amount
-    batch: Amount
+    m: float
+    n: float
+    k: float
+    batch: float
 
 
 class Tile(NamedTuple):
-    """A kernel of a library: the numbers of a `Candidate`."""
+    """A candidate as numbers."""
 
-    rows: Amount
-    columns: Amount
-    step: Amount
-    stages: Amount
-    resident: Amount
-    granule: Amount
-    cluster: Amount
-
-    @classmethod
-    def of(cls, library: Sequence[Candidate]) -> Self:
-        """All kernels of a library [T, 1]."""
-        return cls._make(np.array([[float(getattr(one, name))] for one in library]) for name in cls._fields)
+    rows: float
+    columns: float
+    step: float
+    stages: float
+    resident: float
+    granule: float
+    cluster: float
 
 
-class Times(NamedTuple):
-    """A shape under a tile: times [s], and what explains them."""
+class Costs(NamedTuple):
+    """What a candidate's workgroup costs on a machine [s], and how many run together."""
 
-    total: Amount
-    units_time: Amount  # compute units: main loop, fill, stores
-    memory_time: Amount
-    matrix_time: Amount  # of units_time: matrix instructions, idle units included
-    cache_time: Amount  # of units_time: waiting for the cache's bandwidth
-    latency_time: Amount  # of units_time: waiting for a step's operands, or issuing
-    split_time: Amount
-
-
-def best(shape: Shape, library: Sequence[Candidate], on: Machine) -> Times:
-    """The times of each shape [S] under its fastest tile and split of K; among equals the first."""
-    parts = (Shape(*(size[at : at + _AT_ONCE] for size in shape)) for at in range(0, len(shape.m), _AT_ONCE))
-    found = [_best(part, Tile.of(library), on) for part in parts]
-    return Times(*map(np.concatenate, zip(*found, strict=True)))
+    slots: float
+    matrix: float  # a K step's matrix instructions, per column
+    slab: float  # a K step's elements of one row or column through the whole cache
+    shared_slab: float  # the same where a cluster fetches together
+    store: float  # a column of C to the cache
+    wait: float  # a K step's latency over the steps in flight
+    wait_share: float  # the wait over the workgroups of a round
+    issue_share: float  # a step's issue over the workgroups of a round
+    unit_share: float  # one over the units
+    column: float  # the least that a column's K step adds to the time of all units
+    pace: float  # the least K step of a workgroup
 
 
-def _best(shape: Shape, tiles: Tile, on: Machine) -> Times:
-    each = Shape(*(size[:, None, None] for size in shape))
-    columns, splits = ways(each, tiles, on)
-    tried = np.diff(splits, prepend=0.0) > 0
-    tried[:, 1:] &= ~wasteful(each, tiles, on)[:, 1:]
-    of, tile, wave = np.nonzero(tried)
-    some, under = Shape(*(size[of] for size in shape)), Tile(*(field[tile, 0] for field in tiles))
-    found = fixed(some, under, columns[of, tile, 0], splits[of, tile, wave], on)
-    least = np.minimum.reduceat(found.total, _firsts(of))
-    equal = np.flatnonzero(found.total <= SAME * least[of])
-    chosen = equal[_firsts(of[equal])]
-    return Times(*(time[chosen] for time in found))
+class Traffic(NamedTuple):
+    """What one GEMM of a batch moves between memory and cache, whichever candidate runs it [bytes]."""
+
+    operands: float  # A and B
+    kept: float  # share of them that stays in the cache between waves
+    others: float  # of A and C, what was not and will not be in the cache
+    b: float  # of B
 
 
-def _firsts(rising: IntArray) -> IntArray:
-    """Positions at which each number first occurs."""
-    return np.flatnonzero(np.diff(rising, prepend=-1))
+class Attempt(NamedTuple):
+    """One shape under one candidate and split: times, and what explains them."""
+
+    total: float
+    columns: float
+    splits: float
+    units_time: float  # compute units: main loop, fill, stores
+    memory_time: float
+    matrix_time: float  # of which matrix instructions, idle units included
+    cache_time: float  # of which waiting for the cache's bandwidth
+    latency_time: float  # of which waiting for a step's operands, or issuing
+    split_time: float
 
 
-def ways(shape: Shape, tile: Tile, on: Machine) -> tuple[Amount, Amount]:
-    """Columns of a tile [..., 1], and rising numbers of parts that K may be cut into [..., SPLIT_WAVES + 1].
-
-    K stays whole, or fills the GPU up to a few times; every part has some steps.
-    """
-    columns = fitted_columns(shape, tile, on)
-    rows, across = _grid(shape, tile, columns)
-    filled = np.floor(np.arange(SPLIT_WAVES + 1) * (on.units * tile.resident) / (rows * across * shape.batch))
-    most = np.minimum(MAX_SPLIT, np.floor(np.ceil(shape.k / tile.step) / SPLIT_STEPS))
-    return columns, np.maximum(np.minimum(filled, most), 1.0)
-
-
-def fitted_columns(shape: Shape, tile: Tile, on: Machine) -> Amount:
+def fitted_columns(n: float, grid_rows: float, tile: Tile, units: float) -> float:
     """Columns of a tile when the library picks, in granules, the narrowest that needs no more waves."""
-    grid_rows = np.ceil(shape.m / tile.rows) * shape.batch
-    waves = np.ceil(grid_rows * np.ceil(shape.n / tile.columns) / on.units)
-    across = np.maximum(np.floor(waves * on.units / grid_rows), 1.0)
-    granule = np.maximum(tile.granule, 1.0)
-    narrow = np.ceil(shape.n / across / granule) * granule
-    fits = (tile.granule > 0) & (2 * narrow > tile.columns)
-    return np.where(fits, np.minimum(narrow, tile.columns), tile.columns)
+    if tile.granule == 0:
+        return tile.columns
+    waves = ceil(grid_rows * ceil(n / tile.columns) / units)
+    across = max(floor(waves * units / grid_rows), 1.0)
+    narrow = ceil(n / across / tile.granule) * tile.granule
+    return min(narrow, tile.columns) if 2 * narrow > tile.columns else tile.columns
 
 
-def _grid(shape: Shape, tile: Tile, columns: Amount) -> tuple[Amount, Amount]:
-    return np.ceil(shape.m / tile.rows), np.ceil(shape.n / columns)
-
-
-def memory_bytes(shape: Shape, tile: Tile, columns: Amount, on: Machine) -> Amount:
-    """Bytes moved to and from DRAM: operands once, again where the cache loses them between waves, and C.
+def traffic(shape: Shape, on: Machine) -> Traffic:
+    """What of the operands and of C the cache holds before and after; the same under every candidate.
 
     A and C are taken to be in the cache when they fit beside one B; B only if `rotation` of them fit. Nothing is
-    shared between the GEMMs of a batch. The tiles that run together form a block as square as the grid allows.
+    shared between the GEMMs of a batch.
     """
     m, n, k, batch = shape
     a, b, c = m * k * on.element, n * k * on.element, m * n * on.output
     near = _held(on.resident / (batch * (a + b + c)))
     far = _held(on.resident / (batch * (a + on.rotation * b + c)))
-    kept = np.minimum(1.0, on.resident / (a + b))
-    rows, across = _grid(shape, tile, columns)
-    at_once = np.minimum(on.units * tile.resident, rows * across)
-    high = np.sqrt(at_once * tile.rows * columns) / tile.rows
-    high = np.minimum(np.maximum(high, at_once / across), rows)
-    wide = at_once / high
-    per_wave = (high * tile.rows + wide * columns) * k * on.element
-    again = np.maximum(0.0, (1 - kept) * (rows * across / at_once * per_wave - (a + b)))
-    crowd = crowding(n * on.element, wide * columns * on.element, on)
-    return batch * ((a + c) * (1 - near) + again / 2 + (b * (1 - far) + again / 2) * crowd)
+    return Traffic(a + b, min(1.0, on.resident / (a + b)), (a + c) * (1 - near), b * (1 - far))
 
 
-def crowding(stride: Amount, span: Amount, on: Machine) -> Amount:
+def memory_bytes(
+    shape: Shape, moved: Traffic, tile: Tile, columns: float, grid_rows: float, grid_columns: float, on: Machine
+) -> float:
+    """Bytes moved to and from DRAM: operands once, again where the cache loses them between waves, and C.
+
+    The tiles that run together form a block as square as the grid allows.
+    """
+    again, crowd = 0.0, 1.0
+    if moved.kept < 1 or on.channels > 0:
+        at_once = min(on.units * tile.resident, grid_rows * grid_columns)
+        high = sqrt(at_once * tile.rows * columns) / tile.rows
+        high = min(max(high, at_once / grid_columns), grid_rows)
+        wide = at_once / high
+        per_wave = (high * tile.rows + wide * columns) * shape.k * on.element
+        passes = grid_rows * grid_columns / at_once
+        again = max(0.0, (1 - moved.kept) * (passes * per_wave - moved.operands))
+        crowd = crowding(shape.n * on.element, wide * columns * on.element, on)
+    return shape.batch * (moved.others + again / 2 + (moved.b + again / 2) * crowd)
+
+
+def crowding(stride: float, span: float, on: Machine) -> float:
     """How many times longer B takes because its rows, `stride` bytes apart, meet in few memory channels.
 
     Without an address hash, rows whose distance is a multiple of channels x interleave all begin in one channel;
@@ -178,81 +164,267 @@ def crowding(stride: Amount, span: Amount, on: Machine) -> Amount:
     if on.channels == 0:
         return 1.0
     lines = stride / on.interleave
-    common = np.where(lines == np.floor(lines), on.channels, 1.0)
-    while (uneven := (common > 1) & (lines % common != 0)).any():
-        common = np.where(uneven, common / 2, common)
-    used = on.channels / common * np.maximum(1.0, np.floor(span / on.interleave / 2))
-    return np.where(common > 1, on.channels / np.minimum(on.channels, used), 1.0)
+    if lines != floor(lines):
+        return 1.0
+    common = on.channels
+    while lines % common != 0:
+        common = common / 2
+    used = on.channels / common * max(1.0, floor(span / on.interleave / 2))
+    return on.channels / min(on.channels, used)
 
 
-def _held(ratio: Amount) -> Amount:
-    return np.clip((ratio - RAMP) / (1 - RAMP), 0.0, 1.0)
+def _held(ratio: float) -> float:
+    return min(1.0, max(0.0, (ratio - RAMP) / (1 - RAMP)))
 
 
-class _Round(NamedTuple):
-    """Workgroups that run together, `deep` of them on each of `busy` units, and the times of their K step [s]."""
-
-    rounds: Amount
-    deep: Amount
-    busy: Amount
-    step: Amount
-    matrix: Amount  # matrix instructions of one workgroup
-    feed: Amount  # operands of all workgroups through the cache
-
-
-def _rounds(shape: Shape, tile: Tile, columns: Amount, splits: Amount, on: Machine) -> tuple[_Round, _Round]:
-    """The whole rounds of resident workgroups on every unit, and the rest as one more.
-
-    A step takes the longest of its matrix products, its slabs through the cache, and the latency over the steps in
-    flight. A cluster fetches the longer slab once, if there is a cluster.
-    """
-    rows, across = _grid(shape, tile, columns)
-    slots, work = on.units * tile.resident, rows * across * splits * shape.batch
-    matrix = 2 * tile.rows * tile.step / on.unit_flops * columns
+def costs(tile: Tile, on: Machine) -> Costs:
+    """The costs of a candidate's workgroup that no shape changes."""
+    slots = on.units * tile.resident
     slab = tile.step * on.element / on.cache_rate
-    longer = np.maximum(tile.rows, columns) * np.where(rows * across == 1, slab, slab / tile.cluster)
-    feed = longer + np.minimum(tile.rows, columns) * slab
     wait = on.latency / (tile.stages - 1)
-
-    def together(rounds: Amount, deep: Amount, busy: Amount) -> _Round:
-        fed = deep * feed * busy
-        step = np.maximum(np.maximum(deep * matrix + on.issue, fed), wait)
-        return _Round(rounds, deep, busy, step, matrix, fed)
-
-    whole = np.floor(work / slots)
-    rest = work - whole * slots
-    last = together(np.minimum(rest, 1.0), np.ceil(rest / on.units), np.minimum(rest, on.units))
-    return together(whole, tile.resident, on.units), last
-
-
-def split_cost(shape: Shape, splits: Amount, on: Machine) -> Amount:
-    """To write the partial sums of a split K through the cache and add them up; nothing without a split."""
-    moved = shape.batch * shape.m * shape.n * _PARTIAL_BYTES * splits
-    return np.where(splits == 1, 0.0, on.split + moved / on.cache_rate)
-
-
-def wasteful(shape: Shape, tile: Tile, on: Machine) -> Amount:
-    """Whether a library would not try the tile: three quarters of it are padding, or it is small for many waves."""
-    low = (tile.rows > SMALL) & (tile.rows >= 4 * shape.m)
-    narrow = (tile.columns > SMALL) & (tile.columns >= 4 * shape.n)
-    area = tile.rows * tile.columns
-    many = shape.m * shape.n * shape.batch > MANY_WAVES * area * on.units * tile.resident
-    return low | narrow | ((area < LARGE) & many)
+    matrix = 2 * tile.rows * tile.step / on.unit_flops
+    fed = (max(tile.rows, tile.columns) / tile.cluster + min(tile.rows, tile.columns)) * slab
+    turn = max(matrix * tile.columns / on.units + on.issue / slots, wait / slots)
+    narrow = tile.columns / 2 if tile.granule > 0 else tile.columns
+    return Costs(
+        slots,
+        matrix,
+        slab,
+        slab / tile.cluster,
+        tile.rows * on.output / on.cache_rate,
+        wait,
+        wait / slots,
+        on.issue / slots,
+        1 / on.units,
+        max(turn, fed) / tile.columns,
+        max(matrix * narrow + on.issue, wait),
+    )
 
 
-def fixed(shape: Shape, tile: Tile, columns: Amount, splits: Amount, on: Machine) -> Times:
-    """The times of a shape under a tile of `columns` columns, with K in `splits` parts.
+def feed(tile: Tile, columns: float, alone: bool, cost: Costs) -> float:
+    """Both slabs of a K step through the cache [s]; a cluster fetches the longer one once, if there is a cluster."""
+    longer = max(tile.rows, columns) * (cost.slab if alone else cost.shared_slab)
+    return longer + min(tile.rows, columns) * cost.slab
+
+
+def step_time(deep: float, busy: float, matrix: float, fed: float, cost: Costs, on: Machine) -> float:
+    """The longest of `deep` matrix products, their slabs through the cache, and the latency over steps in flight."""
+    return max(deep * matrix + on.issue, deep * fed * busy, cost.wait)
+
+
+def units_time(work: float, steps: float, tile: Tile, columns: float, fed: float, cost: Costs, on: Machine) -> float:
+    """Whole rounds of resident workgroups on every unit, and the rest."""
+    matrix, store = cost.matrix * columns, cost.store * columns
+    rounds = floor(work / cost.slots)
+    rest = work - rounds * cost.slots
+    time = 0.0
+    if rounds > 0:
+        step = step_time(tile.resident, on.units, matrix, fed, cost, on)
+        time = rounds * (steps * step + on.fill + cost.slots * store)
+    if rest > 0:
+        deep, busy = ceil(rest / on.units), min(rest, on.units)
+        step = step_time(deep, busy, matrix, fed, cost, on)
+        time += steps * step + on.fill + deep * busy * store
+    return time
+
+
+def attempt(shape: Shape, tile: Tile, columns: float, splits: float, memory_time: float, on: Machine) -> Attempt:
+    """One shape under one candidate: rounds of resident workgroups on every unit, beside the memory's time.
 
     Units and memory overlap: the time is the root of the sum of their squares.
     """
-    memory = memory_bytes(shape, tile, columns, on) / on.memory_rate
-    steps = np.ceil(np.ceil(shape.k / tile.step) / splits)
-    store = tile.rows * on.output / on.cache_rate * columns
-    units = matrix = cache = latency = 0.0
-    for one in _rounds(shape, tile, columns, splits, on):
-        units = units + one.rounds * (steps * one.step + on.fill + one.deep * one.busy * store)
-        matrix = matrix + one.rounds * steps * one.deep * one.matrix
-        waits, fed = one.rounds * steps * (one.step - one.deep * one.matrix), one.step == one.feed
-        cache, latency = cache + waits * fed, latency + waits * ~fed
-    split = split_cost(shape, splits, on)
-    return Times(np.sqrt(units * units + memory * memory) + split, units, memory, matrix, cache, latency, split)
+    cost = costs(tile, on)
+    grid = ceil(shape.m / tile.rows) * ceil(shape.n / columns)
+    work = grid * splits * shape.batch
+    steps = ceil(ceil(shape.k / tile.step) / splits)
+    fed = feed(tile, columns, grid == 1, cost)
+    matrix = cost.matrix * columns
+    rounds = floor(work / cost.slots)
+    rest = work - rounds * cost.slots
+    matrix_time = cache_time = latency_time = 0.0
+    for last in range(2):
+        deep = ceil(rest / on.units) if last else tile.resident
+        busy = min(rest, on.units) if last else on.units
+        count = (1.0 if rest > 0 else 0.0) if last else rounds
+        step = step_time(deep, busy, matrix, fed, cost, on)
+        matrix_time += count * steps * deep * matrix
+        if step == deep * fed * busy:
+            cache_time += count * steps * (step - deep * matrix)
+        else:
+            latency_time += count * steps * (step - deep * matrix)
+    units = units_time(work, steps, tile, columns, fed, cost, on)
+    split_time = split_cost(shape, splits, on)
+    total = sqrt(units * units + memory_time * memory_time) + split_time
+    return Attempt(total, columns, splits, units, memory_time, matrix_time, cache_time, latency_time, split_time)
+
+
+def split_cost(shape: Shape, splits: float, on: Machine) -> float:
+    """To write the partial sums of a split K through the cache and add them up; nothing without a split."""
+    if splits == 1:
+        return 0.0
+    return on.split + shape.batch * shape.m * shape.n * _PARTIAL_BYTES * splits / on.cache_rate
+
+
+def wasteful(shape: Shape, tile: Tile, on: Machine) -> bool:
+    """Whether a library would not try the tile: three quarters of it are padding, or it is small for many waves."""
+    if (tile.rows > SMALL and tile.rows >= 4 * shape.m) or (tile.columns > SMALL and tile.columns >= 4 * shape.n):
+        return True
+    area = tile.rows * tile.columns
+    return area < LARGE and shape.m * shape.n * shape.batch > MANY_WAVES * area * on.units * tile.resident
+
+
+def least_time(shape: Shape, tile: Tile, grid: float, depth: float, columns: float, cost: Costs, on: Machine) -> float:
+    """A time that the units cannot beat under one candidate, however K is cut; quicker to tell than their time.
+
+    Every workgroup's K steps need the matrix units, the cache and, with all resident workgroups, a turn to issue
+    and to wait; and a workgroup takes its pace through the smallest part of K.
+    """
+    matrix = cost.matrix * columns
+    every = max(matrix * cost.unit_share + cost.issue_share, cost.wait_share)
+    every = max(every, feed(tile, columns, grid == 1, cost))
+    least = on.fill + grid * (depth * every + cost.store * columns)
+    pace = max(matrix + on.issue, cost.wait)
+    alone = on.fill + depth * pace
+    if least < alone:
+        parts = most_parts(depth, grid, cost)
+        if parts > 1:
+            alone = min(alone, on.fill + depth / parts * pace + split_cost(shape, 2.0, on))
+        least = max(least, alone)
+    return least
+
+
+def quick_time(shape: Shape, tile: Tile, depth: float, cost: Costs, on: Machine) -> float:
+    """A time that the units cannot beat under one candidate, however wide it is; quicker to tell still."""
+    columns = ceil(shape.m / tile.rows) * shape.n * shape.batch
+    least = on.fill + columns * (depth * cost.column + cost.store)
+    parts = max(1.0, min(MAX_SPLIT, depth / SPLIT_STEPS))
+    return max(least, on.fill + min(depth * cost.pace, depth / parts * cost.pace + on.split))
+
+
+def most_parts(depth: float, grid: float, cost: Costs) -> float:
+    """The most parts that K is cut into: of some steps each, and no more than fill the GPU a few times."""
+    most = min(MAX_SPLIT, floor(depth / SPLIT_STEPS), floor(SPLIT_WAVES * cost.slots / grid))
+    return max(1.0, most)
+
+
+def fitted(shape: Shape, tile: Tile, on: Machine) -> tuple[float, float, float]:
+    """Columns of the tile, and rows and columns of its grid."""
+    grid_rows = ceil(shape.m / tile.rows)
+    columns = fitted_columns(shape.n, grid_rows * shape.batch, tile, on.units)
+    return columns, grid_rows, ceil(shape.n / columns)
+
+
+def under(
+    shape: Shape, moved: Traffic, tile: Tile, cost: Costs, limit: float, on: Machine
+) -> tuple[float, float, float, float]:
+    """The best way to run the shape with one candidate: time, columns, parts of K, the memory's time.
+
+    Ways that cannot be as fast as `limit` are left out; with none left, the time is infinite.
+    """
+    columns, grid_rows, grid_columns = fitted(shape, tile, on)
+    grid = grid_rows * grid_columns
+    work = grid * shape.batch
+    depth = ceil(shape.k / tile.step)
+    found, parts, before, memory_time = inf, 1.0, 0.0, 0.0
+    least = least_time(shape, tile, work, depth, columns, cost, on)
+    if least > limit:
+        return found, columns, parts, memory_time
+    memory_time = memory_bytes(shape, moved, tile, columns, grid_rows, grid_columns, on) / on.memory_rate
+    memory_squared = memory_time * memory_time
+    if least * least + memory_squared > limit * limit:
+        return found, columns, parts, memory_time
+    fed = feed(tile, columns, grid == 1, cost)
+    pace = max(cost.matrix * columns + on.issue, cost.wait)
+    most = most_parts(depth, work, cost)
+    for waves in range(SPLIT_WAVES + 1):
+        splits = min(most, floor(waves * cost.slots / work)) if waves > 0 else 1.0
+        if splits <= before:
+            continue
+        before = splits
+        extra = split_cost(shape, splits, on)
+        steps = ceil(depth / splits)
+        if extra + max(on.fill + steps * pace, memory_time) > limit:
+            continue
+        busy = units_time(work * splits, steps, tile, columns, fed, cost, on)
+        total = sqrt(busy * busy + memory_squared) + extra
+        if total < found:
+            found, parts = total, splits
+            limit = min(limit, SAME * total)
+        if splits == most:
+            break
+    return found, columns, parts, memory_time
+
+
+def fixed(shape: Shape, tile: Tile, columns: float, splits: float, on: Machine) -> Attempt:
+    """The shape under one candidate of so many columns, K in so many parts."""
+    grid_rows, grid_columns = ceil(shape.m / tile.rows), ceil(shape.n / columns)
+    moved = memory_bytes(shape, traffic(shape, on), tile, columns, grid_rows, grid_columns, on)
+    return attempt(shape, tile, columns, splits, moved / on.memory_rate, on)
+
+
+def best(shape: Shape, tiles: Any, prepared: Any, least: Any, on: Machine) -> tuple[int, Attempt]:
+    """The fastest candidate and its times; among equals the first.
+
+    The one with the least least time goes first: few others need to be looked at then. `prepared` holds the Costs of
+    every candidate; `least` is room for the squares of their least times.
+    """
+    moved = traffic(shape, on)
+    memory = shape.batch * (moved.others + moved.b) / on.memory_rate
+    first, step, depth = 0, 0.0, 0.0
+    for index in range(len(tiles)):
+        tile, cost = _tile(tiles[index]), _costs(prepared[index])
+        least[index] = inf
+        if index > 0 and wasteful(shape, tile, on):
+            continue
+        if tile.step != step:
+            step, depth = tile.step, ceil(shape.k / tile.step)
+        time = quick_time(shape, tile, depth, cost, on)
+        least[index] = time * time
+        if least[index] < least[first]:
+            first = index
+    chosen, found = first, under(shape, moved, _tile(tiles[first]), _costs(prepared[first]), inf, on)
+    for index in range(len(tiles)):
+        limit = SAME * found[0]
+        if index == first or least[index] + memory * memory > limit * limit:
+            continue
+        now = under(shape, moved, _tile(tiles[index]), _costs(prepared[index]), limit, on)
+        if now[0] * SAME < found[0] or (now[0] <= limit and index < chosen):
+            chosen, found = index, now
+    return chosen, attempt(shape, _tile(tiles[chosen]), found[1], found[2], found[3], on)
+
+
+def _tile(row: Any) -> Tile:
+    return Tile(row[0], row[1], row[2], row[3], row[4], row[5], row[6])
+
+
+def _costs(row: Any) -> Costs:
+    return Costs(row[0], row[1], row[2], row[3], row[4], row[5], row[6], row[7], row[8], row[9], row[10])
+
+
+def run(m: Any, n: Any, k: Any, batch: Any, tiles: Any, on: Machine, chosen: Any, times: Any) -> None:
+    """Fill `chosen` and a row of `times` (the fields of Attempt) for every shape."""
+    prepared, least = np.empty((len(tiles), 11)), np.empty(len(tiles))
+    for i in range(len(tiles)):
+        cost = costs(_tile(tiles[i]), on)
+        for field in range(len(cost)):
+            prepared[i, field] = cost[field]
+    for i in range(len(m)):
+        chosen[i], found = best(Shape(m[i], n[i], k[i], batch[i]), tiles, prepared, least, on)
+        for field in range(len(found)):
+            times[i, field] = found[field]
+
+
+@cache
+def compiled() -> Callable[..., None]:
+    """`run` with every function that it calls as machine code, kept on disk: over a million shapes a second."""
+    import numba
+
+    from weft.engine.jit import kept
+
+    names: dict[str, Any] = {**globals(), "ceil": np.ceil, "floor": np.floor}  # no integers in between
+    for name, function in globals().items():
+        if isinstance(function, FunctionType):
+            copy = FunctionType(function.__code__, names, name)
+            names[name] = numba.njit(error_model="numpy")(copy)
+    run: Callable[..., None] = kept(names["run"], names["run"].py_func)
+    return run

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from weft.estimate import gemm_kernel
-from weft.estimate.gemm import effective_rates
+from weft.estimate.gemm import as_tile, effective_rates
 from weft.estimate.target import Harness, target
 from weft.graph import Gemm
 from weft.hardware import Gpu
 from weft.kernels.gemm import GemmTiling
-from weft.library.tiles import candidates
+from weft.library.tiles import Candidate, candidates
 from weft.options import RunOptions
 
 
@@ -37,16 +35,7 @@ def ranked_plans(
     lacks.
     """
     rates, shape = cold_rates(gemm.dtype, gpu, options), gemm_kernel.Shape(gemm.m, gemm.n, gemm.k, 1)
-    library = candidates(gpu.architecture, gemm.dtype)
-    tiles = gemm_kernel.Tile.of(library)
-    columns, splits = gemm_kernel.ways(shape, tiles, rates)
-    splits = splits if split else splits[:, :1]
-    found = gemm_kernel.fixed(shape, tiles, columns, splits, rates)
-    overlapped = np.maximum(found.units_time, found.memory_time) + found.split_time
-    plans = []
-    for at, (one, best) in enumerate(zip(library, found.total.argmin(axis=1).tolist(), strict=True)):
-        tiling = one.tiling(int(columns[at, 0]), int(splits[at, best]))
-        plans.append(RankedPlan(tiling, float(found.total[at, best]), float(overlapped[at, best])))
+    plans = [_ranked(shape, one, rates, split) for one in candidates(gpu.architecture, gemm.dtype)]
     return tuple(sorted(plans, key=lambda plan: plan.seconds))
 
 
@@ -55,3 +44,14 @@ def cold_rates(dtype: str, gpu: Gpu, options: RunOptions | None = None) -> gemm_
     rates = effective_rates(dtype, target(gpu, options, Harness(rotation=float("inf"))))
     # On MI210 and MI100 the measured rows hardly determine what a cut of K costs: they leave it below a launch.
     return rates._replace(split=max(rates.split, gpu.compute.launch_latency))
+
+
+def _ranked(shape: gemm_kernel.Shape, one: Candidate, rates: gemm_kernel.Machine, split: bool) -> RankedPlan:
+    tile, splits = as_tile(one), 1.0
+    columns, _, _ = gemm_kernel.fitted(shape, tile, rates)
+    if split:
+        moved, cost = gemm_kernel.traffic(shape, rates), gemm_kernel.costs(tile, rates)
+        _, columns, splits, _ = gemm_kernel.under(shape, moved, tile, cost, float("inf"), rates)
+    found = gemm_kernel.fixed(shape, tile, columns, splits, rates)
+    overlapped = max(found.units_time, found.memory_time) + found.split_time
+    return RankedPlan(one.tiling(int(found.columns), int(found.splits)), found.total, overlapped)
