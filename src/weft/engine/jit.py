@@ -70,7 +70,7 @@ def entry(function: F) -> F:
 
 
 def kept(compiled: Any, function: F) -> F:
-    """Keep the machine code of `function`, which numba has `compiled`, in the cache, where that is possible and safe."""
+    """Keep machine code of `function`, which numba has `compiled`, in the cache, where that is possible and safe."""
     config: Any = numba.config
     if config.DISABLE_JIT or not keeps_code():
         return compiled  # type: ignore[no-any-return]
