@@ -69,7 +69,7 @@ def test_nothing_is_simulated_twice(gathered, store):
     )
     assert seen
     assert all(done == total for done, total in seen)
-    assert again.as_json() == gathered.as_json()
+    assert again.to_dict() == gathered.to_dict()
 
 
 def test_the_advice_is_the_best_of_what_was_simulated_and_lies_within_its_doubts(gathered):

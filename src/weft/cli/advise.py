@@ -90,7 +90,7 @@ def advise(
         advice = ask(shape, moved, where, options, spread=not quick, jobs=jobs, progress=progress, store=store)
     print_parts([option_table(advice), *advice.sentences, knob_table(advice), doubt_table(advice)])
     if json_file is not None:
-        click.echo(f"figures: {write_json(json_file, advice.as_json())}")
+        click.echo(f"figures: {write_json(json_file, advice.to_dict())}")
     if folder is not None:
         click.echo(f"tables:  {advice.tables.save(folder / 'tables.json')}")
         click.echo(f"report:  {view.advice_report(advice, folder)}")

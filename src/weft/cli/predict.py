@@ -118,7 +118,7 @@ def _gemms(gpu: Gpu, shapes: Shapes, options: RunOptions) -> Predicted:
     from weft.view.predictions import Predicted
 
     dtypes = shapes["dtype"]
-    seconds, bound = np.empty(dtypes.size), np.empty(dtypes.size, dtype=np.int64)
+    seconds, bound = np.empty(dtypes.size), np.empty(dtypes.size, dtype="<U7")
     parts: dict[str, Any] = {}
     for dtype in dict.fromkeys(dtypes.tolist()):
         chosen = dtypes == dtype

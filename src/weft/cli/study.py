@@ -27,6 +27,7 @@ from weft.cli.options import (
     whole_numbers,
 )  # fmt: skip
 from weft.cli.progress import progress_bar
+from weft.files import write_json
 from weft.studies import STUDIES
 from weft.studies import study as find
 from weft.view.table import Table, texts
@@ -173,7 +174,7 @@ def print_study(done: PaperStudy) -> None:
 def write_study(done: PaperStudy, json_file: Path | None, folder: Path | None) -> None:
     """Write the files that --json and --out ask for, and say where they are."""
     if json_file is not None:
-        click.echo(f"figures: {done.save(json_file)}")
+        click.echo(f"figures: {write_json(json_file, done.to_dict())}")
     if folder is not None:
         click.echo(f"figures: {done.save(folder / f'{done.DECLARED.name}.json')}")
         with progress_bar(f"{done.DECLARED.called} page") as progress:
@@ -187,4 +188,4 @@ def show_sensitivity(title: str, moved: Sensitivity, json_file: Path | None, fol
     print_table(Table(texts(heads), rows, title))
     for path in (json_file, folder and folder / "sensitivity.json"):
         if path is not None:
-            click.echo(f"figures: {moved.save(path)}")
+            click.echo(f"figures: {write_json(path, moved.to_dict())}")

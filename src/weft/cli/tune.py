@@ -22,6 +22,7 @@ from weft.cli.options import (
 from weft.cli.output import write_traces
 from weft.cli.progress import progress_bar
 from weft.errors import InputError
+from weft.files import write_json
 from weft.view.terminal import print_table
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def tune(
     if library_file is not None:
         click.echo(f"kernels: {done.library.save(library_file)}")
     if json_file is not None:
-        click.echo(f"figures: {done.save(json_file)}")
+        click.echo(f"figures: {write_json(json_file, done.to_dict())}")
     if trace_file is not None:
         _trace(done, trace_file)
     if folder is not None:

@@ -11,6 +11,7 @@ import click
 from weft import view
 from weft.cli.options import comma_list, data_option, examples, file_option, folder_option, refuse_given
 from weft.cli.progress import progress_bar
+from weft.files import write_json
 from weft.view.terminal import print_parts, print_table
 
 if TYPE_CHECKING:
@@ -70,11 +71,11 @@ def validate(
     _print_problems(done)
     if lines:
         _print_bar(lines)
-    more = {"bar": lines} if lines else {}
+    record = {**done.to_dict(), **({"bar": lines} if lines else {})}
     if json_file is not None:
-        click.echo(f"errors: {done.save(json_file, **more)}")
+        click.echo(f"errors: {write_json(json_file, record)}")
     if folder is not None:
-        click.echo(f"errors: {done.save(folder / 'validation.json', **more)}")
+        click.echo(f"errors: {write_json(folder / 'validation.json', record)}")
         click.echo(f"report: {view.validation_report(done, folder, lines)}")
 
 

@@ -91,7 +91,7 @@ def trace(run: Timeline, gpu: int = 0) -> dict[str, Any]:
         "distributedInfo": {"backend": "nccl", "rank": gpu, "world_size": run.graph.ranks},
         "displayTimeUnit": "ns",
         "baseTimeNanoseconds": 0,
-        "weft": run.record(),
+        "weft": run.to_dict(),
         "traceEvents": [*events, *tracks.names],
     }
 
