@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from weft.errors import InputError, shown
-from weft.graph import Graph
+from weft.errors import InputError, check_type, shown
+from weft.graph import Graph, Op
 from weft.parallel.tensor import sublayer
 
 W = TypeVar("W")
@@ -25,6 +25,7 @@ def work_of(work: W | str, tp: int | None = None, dtype: str | None = None) -> W
         return sublayer(work, tp=tp, dtype="fp16" if dtype is None else dtype)
     for argument, value in (("tp", tp), ("dtype", dtype)):
         if value is not None:
+            check_type("the work", work, (Graph, Op), "name it, like 't-nlg/fc2', or give a graph")
             raise InputError(
                 f"{argument} is given twice: {shown(value)}, and by the work itself; leave it out, or name the work, "
                 "like 't-nlg/fc2'"

@@ -119,7 +119,8 @@ def sweep(
     check_name("way to find times", by, get_args(By))
     check_whole("jobs", jobs, 1, 2)
     asked = {"work": work, "system": system, "tp": tp, "dtype": dtype, **values, "overlap": overlap}
-    axes = {name: _several(name, value) for name, value in asked.items() if value is not None}
+    left_out = {name for name in ("tp", "dtype", "overlap") if asked[name] is None}
+    axes = {name: _several(name, value) for name, value in asked.items() if name not in left_out}
     cases = [dict(zip(axes, each, strict=True)) for each in product(*axes.values())]
     if by == "estimate":
         check_type("the overlap of a closed form", overlap, type(None), "leave it out: closed forms have none")
@@ -136,7 +137,7 @@ def sweep(
 
 
 def _several(name: str, value: Any) -> list[Any]:
-    several = list(value) if isinstance(value, list | tuple) else [value]
+    several = list(value) if isinstance(value, list | tuple | range) else [value]
     if not several:
         raise InputError(f"{name} is an empty list; give at least one value")
     return several

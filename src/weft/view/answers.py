@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -36,11 +36,16 @@ _ROWS_SHOWN = 40
 
 
 class How(NamedTuple):
-    """How results of a kind are shown; without a `page` of their own they get one with the table and the figure."""
+    """How results of a kind are shown.
+
+    Without a `page` of their own they get one with the table and the figure; `also` are tables that a notebook shows
+    below the first.
+    """
 
     table: Callable[[Any], Table]
     figure: Callable[[Any], Figure]
     page: Callable[[Any, Path], Path] | None = None
+    also: Callable[[Any], Sequence[Table]] = lambda _: ()
 
 
 def table(answer: Answer) -> Table:
@@ -66,8 +71,11 @@ def _plain_page(answer: Answer, folder: Path) -> Path:
 
 
 def html(answer: Answer) -> str:
-    """The first rows of a result's table, as HTML for a notebook."""
-    shown = table(answer)
+    """The first rows of a result's tables, as HTML for a notebook."""
+    return "".join(map(_table_html, (table(answer), *HOW[answer.kind].also(answer))))
+
+
+def _table_html(shown: Table) -> str:
     heads = _row("th", shown, shown.heads)
     body = "".join(_row("td", shown, cells) for cells in shown.cells()[:_ROWS_SHOWN])
     hidden = len(shown.rows) - _ROWS_SHOWN
@@ -135,6 +143,11 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else str(getattr(value, "name", None) or value)
 
 
+def _series(axis: str, value: Any) -> str:
+    """A value of an axis in a legend, where a bare number needs its name."""
+    return f"{axis} {value}" if isinstance(value, int | float) else _text(value)
+
+
 def _us(seconds: Any) -> float:
     return float(seconds) * 1e6
 
@@ -185,7 +198,7 @@ def _sweep_figure(answer: Sweep) -> Figure:
     rows = [
         (
             numbers[place] if numbers else _text(point.values[at]),
-            ", ".join(_text(value) for axis, value in enumerate(point.values) if axis != at) or "time",
+            ", ".join(_series(answer.axes[i], value) for i, value in enumerate(point.values) if i != at) or "time",
             _us(point.seconds),
             f"{_us(point.seconds):,.1f}",
         )
@@ -269,7 +282,10 @@ def _study_figure(answer: PaperStudy) -> Figure:
 
 
 HOW: Mapping[str, How] = {
-    "timeline": How(lambda answer: run.time_table(_one(answer)), _timeline_figure, run.run_report),
+    "timeline": How(
+        lambda answer: run.time_table(_one(answer)), _timeline_figure, run.run_report,
+        lambda answer: [run.traffic_table([answer])],
+    ),
     "comparison": How(_comparison_table, _comparison_figure, _comparison_page),
     "estimate": How(_estimate_table, _estimate_figure),
     "sweep": How(_sweep_table, _sweep_figure),

@@ -130,7 +130,8 @@ def grouped_bars(
     beside = {"yOffset": alt.YOffset(f"{series}:N", sort=names)} if len(names) > 1 else {}
     switch = _switch(series)
     chart = alt.Chart(alt.NamedData("bars"))
-    scale, axis = alt.Scale(zero=False, domainMin=_low(table, value, base)), alt.Axis(format="%" if percent else "")
+    scale = alt.Scale(zero=False, domainMin=_low(table, value, base))
+    axis = alt.Axis(format="%") if percent else alt.Undefined
     x = alt.X(f"{value}:Q", title=_title(table, value), scale=scale, axis=axis)
     bars = chart.mark_bar().encode(
         y, x, alt.X2(datum=base), _color(table, series, looks), _faded(switch), tooltip=_tips(table), **beside
