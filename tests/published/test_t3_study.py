@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from shown import check_shown
 
 from published import broken
 from weft import hardware
@@ -48,6 +49,10 @@ def command(*arguments):
     with pytest.raises(SystemExit) as left:
         cli.main(list(arguments))
     return left.value.code
+
+
+def test_the_study_is_shown_in_every_way(small, tmp_path):
+    check_shown(small, tmp_path)
 
 
 def test_every_published_figure_is_claimed():

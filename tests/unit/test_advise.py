@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from shown import check_shown
 
 from weft import hardware
 from weft.cli.advise import advise as command
@@ -56,6 +57,10 @@ def store(tmp_path_factory):
 @pytest.fixture(scope="module")
 def gathered(small, store) -> Advice:
     return advise(SHAPE, Collective("all_gather", 8 * MIB, 8), "h100-sxm", store=store)
+
+
+def test_advice_is_shown_in_every_way(gathered, tmp_path):
+    check_shown(gathered, tmp_path)
 
 
 def test_nothing_is_simulated_twice(gathered, store):

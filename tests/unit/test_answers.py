@@ -1,10 +1,9 @@
 """Every result gives plain data, a table, a figure, files and a view in a notebook."""
 
-import csv
-import json
 import sys
 
 import pytest
+from shown import check_shown
 
 import weft
 from weft.answer import Answer
@@ -13,7 +12,6 @@ from weft.models import SubLayer
 from weft.parallel import split
 from weft.search.perturb import Row, Sensitivity
 from weft.view.answers import HOW
-from weft.view.figure import Figure
 
 
 @pytest.fixture(scope="module")
@@ -45,17 +43,7 @@ NAMES = ["comparison", "shared", "timeline", "ideal", "estimate", "estimates", "
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_answer_is_plain_data_a_table_a_figure_and_a_page(answers, name, tmp_path):
-    answer = answers[name]
-    assert json.loads(json.dumps(answer.to_dict())) == answer.to_dict()
-    assert isinstance(answer.plot(), Figure)
-    assert answer.plot().svg().startswith("<svg")
-    assert answer._repr_html_().startswith("<table")
-    rows = list(csv.DictReader(answer.save(tmp_path / "a.csv").read_text().splitlines()))
-    assert rows
-    assert all(len(set(row)) == len(row) for row in rows)
-    assert json.loads(answer.save(str(tmp_path / "a.json")).read_text())
-    assert answer.save(tmp_path / "new" / "a.html").read_text().startswith("<!DOCTYPE html>")
-    assert not list(tmp_path.glob("new/report*"))
+    check_shown(answers[name], tmp_path)
 
 
 def test_every_kind_of_answer_says_how_it_is_shown():
