@@ -8,6 +8,7 @@ from shown import check_shown
 import weft
 from weft.answer import Answer
 from weft.errors import InputError, OutputError
+from weft.hardware import FABRICS
 from weft.models import SubLayer
 from weft.parallel import split
 from weft.search.perturb import Row, Sensitivity
@@ -74,6 +75,15 @@ def test_a_saved_timeline_is_loaded_as_it_was(compared, tmp_path):
     assert loaded.system == compared["t3"].system
     assert loaded.to_dict() == compared["t3"].to_dict()
     assert loaded.plot().svg() == compared["t3"].plot().svg()
+
+
+def test_unequal_gpus_and_fabrics_are_loaded_as_they_were(tmp_path):
+    gpu, graph = weft.gpu("t3-paper"), split(SubLayer.custom(512, 512, 128), 4)
+    late = weft.System(gpu=gpu, gpus=4, start={2: "50 us"}, variants={1: gpu.replace({"link.bandwidth": "75 GB/s"})})
+    mesh = weft.System(gpu=gpu, gpus=4, fabric=FABRICS["mesh"](4, gpu.link.bandwidth / 4, gpu.link.latency))
+    for system in (late, mesh):
+        run = weft.simulate(graph, system, "sequential")
+        assert weft.Timeline.load(run.save(tmp_path / "run.json")).system == system
 
 
 @pytest.mark.parametrize("content", ["{}", '{"runs": 3}', '{"map": []}', '{"Timeline": {}}', "[1]", "no"])

@@ -270,14 +270,14 @@ def _study_figure(answer: PaperStudy) -> Figure:
         raise InputError(
             f"the study {answer.DECLARED.name} has no ratio to draw; save('study.html') shows what it found"
         )
-    rows = [(row.id, row.what, "Weft", row.weft, f"{row.weft:.2f}×") for row in ratios]
+    rows = [(row.id, row.what, "Weft", row.weft) for row in ratios]
     ends = [(row, row.published if isinstance(row.published, tuple) else (row.published,)) for row in ratios]
     marks = [(row.id, "published", end) for row, published in ends for end in published if end is not None]
-    figures = [text("figure"), text("what"), text("whose"), times_faster("ratio", "ratio"), text("said", " ")]
+    figures = [text("figure"), text("what"), text("whose"), times_faster("ratio", "ratio")]
     lines = Table([text("figure"), text("mark", " "), times_faster("ratio", "published")], marks)
     return grouped_bars(
         answer.title, Table(figures, rows), group="figure", series="whose", value="ratio", looks={"Weft": looks.BLUE},
-        base=1.0, label="said", side_by_side=False, marks=Lines(lines, "ratio", "mark", "figure") if marks else None,
+        base=1.0, side_by_side=False, marks=Lines(lines, "ratio", "mark", "figure") if marks else None,
     )  # fmt: skip
 
 
