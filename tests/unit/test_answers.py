@@ -80,7 +80,7 @@ def test_a_saved_timeline_is_loaded_as_it_was(compared, tmp_path):
 def test_unequal_gpus_and_fabrics_are_loaded_as_they_were(tmp_path):
     gpu, graph = weft.gpu("t3-paper"), split(SubLayer.custom(512, 512, 128), 4)
     late = weft.System(gpu=gpu, gpus=4, start={2: "50 us"}, variants={1: gpu.replace({"link.bandwidth": "75 GB/s"})})
-    mesh = weft.System(gpu=gpu, gpus=4, fabric=FABRICS["mesh"](4, gpu.link.bandwidth / 4, gpu.link.latency))
+    mesh = weft.System(gpu=gpu, gpus=4, fabric=FABRICS["full"](4, gpu.link.bandwidth / 4, gpu.link.latency))
     for system in (late, mesh):
         run = weft.simulate(graph, system, "sequential")
         assert weft.Timeline.load(run.save(tmp_path / "run.json")).system == system
