@@ -1,4 +1,4 @@
-"""One call sweeps any value, and names stand for what they mean."""
+"""One call sweeps any value; work, systems and quantities are given by name."""
 
 import pytest
 

@@ -61,7 +61,7 @@ class Estimate(Answer):
     operators: Mapping[str, Estimate] = field(default_factory=dict)
 
     def case(self, place: tuple[int, ...] = ()) -> Estimate:
-        """The case at a place of the arrays, with a Python number or word in the place of each array."""
+        """One case of the arrays, by its index, as Python numbers and words."""
         return _case(self, np.shape(self.seconds), place)
 
     def to_dict(self) -> dict[str, Any]:

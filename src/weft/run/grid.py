@@ -1,4 +1,4 @@
-"""A sweep over any values: every combination of works, systems, overlaps and values of the systems, as one table."""
+"""Sweep any values: every combination of works, systems, overlaps and values of the systems, as one table."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _WORK = ("work", "tp", "dtype")
 
 @dataclass(frozen=True)
 class Point:
-    """One combination of a sweep: its value on each axis, what was found, and its `speedup` over the first overlap."""
+    """One combination of a sweep: its value on each axis, its result, and its `speedup` over the first overlap."""
 
     values: tuple[Any, ...]
     answer: Timeline | Estimate
@@ -45,9 +45,9 @@ class Point:
 
 @dataclass(frozen=True)
 class Sweep(Answer):
-    """Every combination of the values that were swept, in order.
+    """The `points` of a sweep, one per combination of values, in order.
 
-    `axes` names what takes several values, `fixed` holds what takes one.
+    `axes` names the arguments with several values, `fixed` holds those with one.
     """
 
     kind = "sweep"
@@ -63,7 +63,7 @@ class Sweep(Answer):
 
     @property
     def title(self) -> str:
-        """What has one value throughout, in a line."""
+        """The fixed values in a line."""
         return ", ".join(f"{name} {_name(value)}" for name, value in self.fixed.items())
 
     @property
@@ -84,7 +84,7 @@ class Sweep(Answer):
         return len(self.points)
 
     def to_dict(self) -> dict[str, Any]:
-        """What is fixed, and each point's values with what was found there, as plain data."""
+        """The fixed values, and every point's values and result, as plain data."""
         rows = [
             {"values": dict(zip(self.axes, map(_name, p.values), strict=True)), "speedup": p.speedup}
             | p.answer.to_dict()

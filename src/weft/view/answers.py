@@ -101,7 +101,7 @@ def _one(answer: Timeline) -> Comparison:
 
 
 def _timeline_figure(answer: Timeline) -> Figure:
-    """What happened when; of an ideal, which was not simulated, when it computes and communicates."""
+    """Every kernel over time; for an ideal, which was not simulated, when it computes and communicates."""
     return run.sub_layer_times(_one(answer)) if answer.parts else timeline(answer)
 
 
@@ -127,7 +127,7 @@ def _comparison_page(answer: Comparison, folder: Path) -> Path:
 
 
 def _estimate_table(answer: Estimate) -> Table:
-    """Every operator of a graph, or every case with its place in the arrays."""
+    """A row per operator of a graph, or per case of the arrays with its index."""
     parts = dict.fromkeys(name for _, one in _cases(answer) for name in one.parts)
     rows = [
         (case, _us(one.seconds), one.bound, one.by, *(_us(one.parts.get(name, 0.0)) for name in parts))
@@ -153,7 +153,7 @@ def _us(seconds: Any) -> float:
 
 
 def _cases(answer: Estimate) -> Iterator[tuple[str, Estimate]]:
-    """The operators of one graph by name, else every case by its place."""
+    """The operators of one graph by name, else every case by its index."""
     if answer.operators and not np.shape(answer.seconds):
         yield from answer.operators.items()
         return
