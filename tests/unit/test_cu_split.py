@@ -97,7 +97,7 @@ def test_the_page_shows_its_pictures(tmp_path):
     shown = study().page(tmp_path, study().watch()).read_text()
     assert shown.count("<figure") == 3
     assert "t-nlg op, TP 8, both at once" in shown
-    assert "72-8, both at once" in page
+    assert "GEMM on 72 CUs, all-reduce on 8, both at once" in page
 
 
 @pytest.mark.parametrize(

@@ -267,16 +267,19 @@ class CuSplitStudy(PaperStudy):
     def _speedups(self) -> Figure:
         series = {"ideal, nothing shared": [c.speedup(0) for c in self.cases]}
         for apart in self.splits:
-            series[f"{self.name(apart)}, each alone"] = [c.speedup(apart) for c in self.cases]
-            series[f"{self.name(apart)}, both at once"] = [c.simulated(apart) for c in self.cases]
+            series[f"{self._words(apart)}, each alone"] = [c.speedup(apart) for c in self.cases]
+            series[f"{self._words(apart)}, both at once"] = [c.simulated(apart) for c in self.cases]
         return split_speedups([case.graph for case in self.cases], series).captioned(
             "By the times of each alone, nothing but compute units is shared; at once, memory and cache are too.",
         )
 
+    def _words(self, apart: int) -> str:
+        return f"GEMM on {self.machine.compute.compute_units - apart} CUs, all-reduce on {apart}"
+
     def _held(self, name: str, runs: Mapping[int, Timeline]) -> Figure:
         """Who held which compute unit under every split."""
         ways = [
-            Way(self.name(apart), [run], [lambda kernel: kernel.operator == "all_reduce"])
+            Way(self._words(apart), [run], [lambda kernel: kernel.operator == "all_reduce"])
             for apart, run in runs.items()
         ]
         return units_by_way(ways, {"GEMM": looks.BLUE, "all-reduce": looks.ORANGE}).captioned(

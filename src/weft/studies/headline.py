@@ -257,6 +257,11 @@ class PaperStudy(Answer):
         return () if self.unlike is None else (self.unlike,)
 
     @property
+    def hypothetical(self) -> str:
+        """Hardware behind the figures that no GPU that can be bought has, in words; empty without any."""
+        return ""
+
+    @property
     def links(self) -> tuple[str, ...]:
         """What stands for the links of the GPUs, where that must be said."""
         return ()

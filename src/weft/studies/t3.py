@@ -149,6 +149,11 @@ class T3Study(PaperStudy):
         return (self.unlike, *(() if self.gpu == DECLARED.gpu else (HYPOTHETICAL,)), *baseline)
 
     @property
+    def hypothetical(self) -> str:
+        """T3's own hardware, which the paper simulates, too."""
+        return HYPOTHETICAL
+
+    @property
     def links(self) -> tuple[str, ...]:
         """What the ring makes of the link of a GPU, by degree."""
         return tuple(dict.fromkeys(ring_note(case.baseline.system) for case in self.cases))

@@ -16,7 +16,7 @@ from weft.schedule import SHARING
 from weft.view import advice, corun, looks, run, validation
 from weft.view.error_tables import errors_table
 from weft.view.explorer import timeline
-from weft.view.figure import Figure, Lines, curves, grouped_bars, stacked_bars
+from weft.view.figure import Figure, Lines, bars, curves, stacked_bars
 from weft.view.page import write_page
 from weft.view.table import Table, microseconds, number, text, texts, times_faster
 from weft.view.tune import tuned_table
@@ -171,7 +171,7 @@ def _estimate_figure(answer: Estimate) -> Figure:
     columns = [text("case"), text("part"), microseconds("time", "time", 2), text("bound")]
     return stacked_bars(
         "Where does the time go?", Table(columns, rows), lane="case", part="part", value="time_us", in_order=True,
-        looks=looks.spread(list(dict.fromkeys(row[1] for row in rows))), end="bound",
+        looks=looks.spread(list(dict.fromkeys(row[1] for row in rows))), label="bound",
     ).captioned("Closed-form times by what they are spent on; the word behind each bar is its bound.")  # fmt: skip
 
 
@@ -206,13 +206,16 @@ def _sweep_figure(answer: Sweep) -> Figure:
     ]
     colors = looks.overlap_looks(list(dict.fromkeys(row[1] for row in rows)))
     more = [text("series", others or "time"), microseconds("time", "time"), text("said", " ")]
-    how: dict[str, Any] = {"series": "series", "looks": colors}
     if numbers:
         shown = Table([number("value", name, unit, "g"), *more], sorted(rows, key=lambda row: row[0]))
-        return curves("How does the time change?", shown, x="value", y="time_us", **how).captioned(answer.title)
-    bars = Table([text("value", name), *more], rows)
+        return curves(
+            "How does the time change?", shown, x="value", y="time_us", series="series", looks=colors
+        ).captioned(answer.title)
+    shown = Table([text("value", name), *more], rows)
     title = "Which one takes how long?"
-    return grouped_bars(title, bars, group="value", value="time_us", label="said", **how).captioned(answer.title)
+    return bars(
+        title, shown, lane="value", offset="series", kind="series", end="time_us", label="said", looks=colors
+    ).captioned(answer.title)
 
 
 # -- choices, models and papers
@@ -225,8 +228,8 @@ def _tuning_figure(answer: TunedList) -> Figure:
         for way, gain in (("all at once", row.over_default), ("one by one", row.over_sequential))
     ]
     columns = [text("gemm", "GEMM"), text("way", "over"), times_faster("gain", "times faster"), text("said", " ")]
-    return grouped_bars(
-        "What does tuning gain?", Table(columns, rows), group="gemm", series="way", value="gain", base=1.0,
+    return bars(
+        "What does tuning gain?", Table(columns, rows), lane="gemm", offset="way", kind="way", end="gain", start=1.0,
         looks={"all at once": looks.BLUE, "one by one": looks.ORANGE}, label="said",
     )  # fmt: skip
 
@@ -247,9 +250,9 @@ def _sensitivity_figure(answer: Sensitivity) -> Figure:
         ends[row.what] += 1
         rows.append((row.what, end, row.figures[name], f"{row.setting}: {format(row.figures[name], how)}"))
     columns = [text("what", "value"), text("end"), number("figure", name, format_=how), text("said", " ")]
-    return grouped_bars(
-        f"What do uncertain values do to {name}?", Table(columns, rows), group="what", series="end", value="figure",
-        looks={"low": looks.SKY, "high": looks.RED}, base=chosen.figures[name], label="said",
+    return bars(
+        f"What do uncertain values do to {name}?", Table(columns, rows), lane="what", offset="end",
+        kind="end", end="figure", looks={"low": looks.SKY, "high": looks.RED}, start=chosen.figures[name], label="said",
     )  # fmt: skip
 
 
@@ -275,9 +278,9 @@ def _study_figure(answer: PaperStudy) -> Figure:
     marks = [(row.id, "published", end) for row, published in ends for end in published if end is not None]
     figures = [text("figure"), text("what"), text("whose"), times_faster("ratio", "ratio")]
     lines = Table([text("figure"), text("mark", " "), times_faster("ratio", "published")], marks)
-    return grouped_bars(
-        answer.title, Table(figures, rows), group="figure", series="whose", value="ratio", looks={"Weft": looks.BLUE},
-        base=1.0, side_by_side=False, marks=Lines(lines, "ratio", "mark", "figure") if marks else None,
+    return bars(
+        answer.title, Table(figures, rows), lane="figure", kind="whose", end="ratio", looks={"Weft": looks.BLUE},
+        start=1.0, marks=Lines(lines, "ratio", "mark", "figure") if marks else None,
     )  # fmt: skip
 
 

@@ -54,16 +54,18 @@ def write_page(out_dir: str | Path, title: str, told: str, parts: Sequence[Part]
     )  # fmt: skip
     drawn = list(_figures(parts))
     made = environment.get_template("page.html.j2").render(
-        title=title, told=told, parts=parts, explained=_sentences(explained), plain=plain, number_of=_numbers(drawn),
+        title=title, told=told, parts=parts, explained=explanations(explained), plain=plain, number_of=_numbers(drawn),
         figures={f"figure-{number}": _embedded(figure) for number, figure in enumerate(drawn, 1)},
         script=_javascript() if drawn else "",
     )  # fmt: skip
     return write_atomically(folder / REPORT, made)
 
 
-def _sentences(explained: str) -> list[str]:
+def explanations(name: str) -> list[str]:
+    """The sentences of `explained.toml` that end a page; one without sentences of its own says so."""
     known = tomllib.loads(Path(__file__).with_name("explained.toml").read_text(encoding="utf-8"))
-    return [*known.get(explained, ()), *known["always"]]
+    missing = [f"Nothing explains '{name}': view/explained.toml lacks a sentence of that name."] * bool(name)
+    return [*known.get(name, missing), *known["always"]]
 
 
 def _figures(parts: Sequence[Part]) -> Iterator[Figure]:
