@@ -7,7 +7,7 @@ BIN    := .venv/bin
 # What Weft keeps between runs stays inside the checkout, too.
 export WEFT_CACHE := $(CURDIR)/.venv/cache
 
-.PHONY: help demo test check slow lint docs engine validate figures vega golden bench clean
+.PHONY: help demo test check slow lint docs engine validate figures gallery vega golden bench clean
 
 help:
 	@echo "make demo      run the T3 study and write its report to out/t3/report.html"
@@ -19,6 +19,7 @@ help:
 	@echo "make slow      only what make check runs beyond make test"
 	@echo "make golden    write the figures of the small golden runs anew"
 	@echo "make figures   repeat all studies, and write their figures into docs/deviations.md"
+	@echo "make gallery   draw the pictures of docs/gallery.md anew"
 	@echo "make vega      write the Vega of the pages, src/weft/view/vega.js, anew"
 	@echo "make bench     measure the simulator's speed, beside its peers"
 	@echo "make clean     remove .venv, out and all caches"
@@ -74,6 +75,10 @@ figures: .venv/ready-to-develop
 	@for study in $$($(BIN)/python -c "from weft.studies import STUDIES; print(*STUDIES)"); do $(BIN)/weft study $$study --json out/figures/$$study.json > /dev/null || exit; done
 	@$(BIN)/python docs/figures.py out/figures
 	@echo "== docs/deviations.md was written anew"
+
+gallery: .venv/ready-to-develop
+	@echo "== gallery"
+	@$(BIN)/python docs/gallery.py
 
 golden: .venv/ready-to-develop
 	@echo "== golden runs"

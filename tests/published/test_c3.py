@@ -47,7 +47,7 @@ def small(tmp_path_factory):
 
 
 def test_a_suite_of_ones_own_gives_every_strategy_and_no_published_figure(small):
-    data = json.loads(json.dumps(small.as_json()))
+    data = json.loads(json.dumps(small.to_dict()))
     (case,) = data["scenarios"]
     assert set(case["strategies"]) == set(SHARING)
     assert all(row["published"] is None for row in data["headline"])

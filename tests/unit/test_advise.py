@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from shown import check_shown
 
 from weft import hardware
 from weft.cli.advise import advise as command
@@ -58,6 +59,10 @@ def gathered(small, store) -> Advice:
     return advise(SHAPE, Collective("all_gather", 8 * MIB, 8), "h100-sxm", store=store)
 
 
+def test_advice_is_shown_in_every_way(gathered, tmp_path):
+    check_shown(gathered, tmp_path)
+
+
 def test_nothing_is_simulated_twice(gathered, store):
     seen = []
     again = advise(
@@ -69,7 +74,7 @@ def test_nothing_is_simulated_twice(gathered, store):
     )
     assert seen
     assert all(done == total for done, total in seen)
-    assert again.as_json() == gathered.as_json()
+    assert again.to_dict() == gathered.to_dict()
 
 
 def test_the_advice_is_the_best_of_what_was_simulated_and_lies_within_its_doubts(gathered):

@@ -42,7 +42,7 @@ def test_the_declared_suite_fills_classes_collectives_and_bounds_evenly():
 def test_what_the_declared_suite_calls_memory_bound_is_so_by_the_closed_form():
     gpu = hardware.gpu("mi300x")
     for scenario in Suite.declared().scenarios:
-        found = gemm(*scenario.gemm, scenario.dtype, gpu, clock="sustained").bound_names()
+        found = gemm(*scenario.gemm, scenario.dtype, gpu, clock="sustained").bound
         assert scenario.bound in str(found)
 
 

@@ -47,6 +47,9 @@ class Done:
     def headline(self):
         return self.rows
 
+    def to_dict(self):
+        return {}
+
     def save(self, path):
         path.parent.mkdir(exist_ok=True)
         path.write_text("{}")

@@ -16,9 +16,8 @@ from weft.cli.options import (
     option,
     run_options,
 )
-from weft.cli.output import Outputs, file_option, folder_option, pass_outputs
+from weft.cli.output import Outputs, file_option, folder_option, json_of, pass_outputs
 from weft.cli.progress import progress_bar
-from weft.files import write_json
 from weft.graph import Collective, Gemm
 from weft.hardware import Gpu
 from weft.options import RunOptions
@@ -71,7 +70,7 @@ def advise(
         advice = search(*work, where, options, spread=not quick, jobs=jobs, progress=progress, store=store)
     outputs.show(
         [option_table(advice), *advice.sentences, knob_table(advice), doubt_table(advice)],
-        lambda file: write_json(file, advice.as_json()),
+        json_of(advice),
         files={"tables.json": advice.tables.save},
         page=partial(view.advice_report, advice),
     )

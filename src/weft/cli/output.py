@@ -21,9 +21,11 @@ from weft.files import (
     release,
     reserve,
     write_atomically,
+    write_json,
 )
 
 if TYPE_CHECKING:
+    from weft.answer import Answer
     from weft.result import Timeline
     from weft.view.table import Table
 
@@ -80,6 +82,11 @@ class Outputs:
 
         for path in view.write_trace(run, self.trace) if self.trace is not None else ():
             written("trace", path, note)
+
+
+def json_of(answer: Answer, **more: Any) -> Save:
+    """What writes an answer as JSON, with `more` beside its own keys."""
+    return lambda file: write_json(file, {**answer.to_dict(), **more})
 
 
 pass_outputs = click.make_pass_decorator(Outputs, ensure=True)

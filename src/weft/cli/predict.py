@@ -104,7 +104,7 @@ def gemm(
 def _gemms(gpu: Gpu, shapes: cases.Shapes, options: RunOptions) -> Predicted:
     """The GEMMs on a GPU, with the rate that they reach [TFLOP/s]."""
     dtypes = shapes["dtype"]
-    seconds, bound = np.empty(dtypes.size), np.empty(dtypes.size, dtype=np.int64)
+    seconds, bound = np.empty(dtypes.size), np.empty(dtypes.size, dtype="<U7")
     parts: dict[str, Any] = {}
     for dtype in dict.fromkeys(dtypes.tolist()):
         chosen = dtypes == dtype

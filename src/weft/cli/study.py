@@ -18,7 +18,7 @@ from weft.cli.options import (
     run_options,
     together,
 )
-from weft.cli.output import Outputs, file_option, folder_option, json_or_tables, pass_outputs
+from weft.cli.output import Outputs, file_option, folder_option, json_of, json_or_tables, pass_outputs
 from weft.cli.progress import progress_bar
 from weft.cli.values import NAMES, NUMBERS, SIZE, SPLITS
 from weft.hardware import Gpu
@@ -156,10 +156,12 @@ def show_study(done: PaperStudy, outputs: Outputs) -> None:
         return done.page(folder, watched)
 
     parts: list[Table | str] = [*done.tables(), headline_table(done.headline(), f"{title}{against}"), *notes, *links]
-    outputs.show(parts, done.save, files={f"{declared.name}.json": done.save}, page=page)
+    save = json_of(done)
+    outputs.show(parts, save, files={f"{declared.name}.json": save}, page=page)
 
 
 def show_sensitivity(title: str, moved: Sensitivity, outputs: Outputs) -> None:
     """Print what the figures become, and write them where --json and --out say."""
     heads, rows = moved.table()
-    outputs.show([Table(texts(heads), rows, title)], moved.save, files={"sensitivity.json": moved.save})
+    save = json_of(moved)
+    outputs.show([Table(texts(heads), rows, title)], save, files={"sensitivity.json": save})

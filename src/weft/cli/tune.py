@@ -9,7 +9,7 @@ import click
 
 from weft import view
 from weft.cli.options import examples, many_options, run_options
-from weft.cli.output import Outputs, file_option, folder_option, pass_outputs, written
+from weft.cli.output import Outputs, file_option, folder_option, json_of, pass_outputs, written
 from weft.cli.progress import progress_bar
 from weft.errors import InputError
 from weft.hardware import Gpu
@@ -53,7 +53,7 @@ def tune(
         done = tune_list(wanted, machine, options, jobs=jobs, progress=progress, store=store)
     outputs.show(
         [tuned_table(done)],
-        done.save,
+        json_of(done),
         page=lambda folder: view.tune_report(done, folder, machine, done.watch()),
     )
     if outputs.out is not None:

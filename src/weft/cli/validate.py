@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import click
 
 from weft import view
 from weft.cli.options import data_option, examples, option, refuse_given
-from weft.cli.output import Outputs, file_option, folder_option, pass_outputs
+from weft.cli.output import Outputs, file_option, folder_option, json_of, pass_outputs
 from weft.cli.progress import progress_bar
 from weft.cli.values import GPU_NAMES, NAMES
 from weft.errors import check_name
@@ -61,7 +60,7 @@ def validate(
     with progress_bar("validation") as progress:
         done = run.validate(data, gpus=gpus or (), libraries=libraries or (), kinds=_kinds(kinds), progress=progress)
         lines = [line.to_dict() for line in judged(done, progress)] if bar else []
-    save = partial(done.save, bar=lines) if lines else done.save
+    save = json_of(done, **({"bar": lines} if lines else {}))
     outputs.show(
         _parts(done, lines),
         save,

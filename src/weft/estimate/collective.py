@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from weft.estimate.answer import Estimate, FloatArray, IntArray, Parts, floats, from_parts
+from weft.estimate.answer import Estimate, FloatArray, Parts, floats, from_parts
 from weft.estimate.collective_forms import Group, copied, direct, nvls, oneshot, over_links, pairwise, ring
 from weft.estimate.collective_nodes import across
 from weft.estimate.target import Harness, Target
@@ -17,6 +17,7 @@ from weft.graph import Collective
 from weft.library.collectives import (
     PAYLOAD,
     Algorithm,
+    IntArray,
     MiB,
     Protocol,
     check_way,

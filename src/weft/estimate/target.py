@@ -16,7 +16,7 @@ from weft.hardware import Described, Gpu, Node, System
 from weft.library.interconnect import Interconnect, interconnect
 from weft.library.profiles import Profile
 from weft.options import RunOptions
-from weft.units import format_bytes
+from weft.units import Dimension, format_bytes, parse
 
 Timed = Literal["device", "host"]
 
@@ -41,7 +41,7 @@ class Harness:
     the machine's), by `algorithm` ("auto", or one like "ring", "nvls", "direct", "tree" or "ring-ll128"), with `driver`
     "cu" or "dma". `host` is who calls: "" (the library's own test), "framework", "torch" (packs lists of tensors) or
     "profiler" (times kernels, which wait for the last rank to begin). `network` is the rate per GPU of a network that
-    differs from the machine's [bytes/s].
+    differs from the machine's [bytes/s], like "50 GB/s".
 
     Raises UnknownNameError for an unknown library, host or way of timing, InputError for a rotation below 1.
     """
@@ -55,7 +55,7 @@ class Harness:
     algorithm: str = "auto"
     driver: Literal["cu", "dma"] = "cu"
     host: str = ""
-    network: float | None = None
+    network: float | str | None = None
 
     def __post_init__(self) -> None:
         named: tuple[tuple[str, object, tuple[str, ...]], ...] = (
@@ -72,6 +72,8 @@ class Harness:
             raise InputError(
                 f"rotation is {shown(rotation)}; at least one B takes part, so it must be a number of 1 or more"
             )
+        if isinstance(self.network, str):
+            object.__setattr__(self, "network", parse(self.network, Dimension.BYTES_PER_SECOND))
         network: object = self.network
         if network is not None and not (isinstance(network, int | float) and 0 < network < math.inf):
             raise InputError(f"network is {shown(network)}; it must be a rate above zero, in bytes/s")
@@ -99,7 +101,8 @@ class Target:
     def fabric(self) -> Interconnect:
         """The links of the system in the library's cost model."""
         fabric = interconnect(self.system)
-        return fabric if self.harness.network is None else replace(fabric, nic=self.harness.network)
+        network = self.harness.network
+        return fabric if network is None else replace(fabric, nic=float(network))
 
     @property
     def name(self) -> str:

@@ -11,7 +11,10 @@ from typing import Any, ClassVar, Literal, get_args
 import numpy as np
 
 from weft.errors import InputError, check_name, check_type, shown
+from weft.units import Dimension, parse
 
+_IN_BYTES = ("bytes", "written")
+"""Fields of operators that are amounts of data."""
 LARGEST = 2**50
 """Largest dimension of an operator: up to here whole numbers and their neighbours differ as floats."""
 
@@ -19,12 +22,16 @@ LARGEST = 2**50
 def check_sizes(op: object, subject: str, least: Mapping[str, int], **called: str) -> None:
     """Check fields of an operator by their `least` value: each a whole number, or an array of whole numbers.
 
-    Arrays become arrays of floats. `subject` says what a field is, such as "{} of operator 'gelu'"; `called` names
+    Arrays become arrays of floats, texts like "64 MiB" whole numbers of bytes.
+    `subject` says what a field is, such as "{} of operator 'gelu'"; `called` names
     fields that people call otherwise. Raises InputError for any other value, and for arrays that do not broadcast.
     """
     arrays: dict[str, tuple[int, ...]] = {}
     for name, low in least.items():
         value = getattr(op, name)
+        if isinstance(value, str) and name in _IN_BYTES:
+            value = round(parse(value, Dimension.BYTES))
+            object.__setattr__(op, name, value)
         if type(value) is not int or not low <= value <= LARGEST:
             value = _sizes(subject.format(called.get(name, name)), value, low)
             object.__setattr__(op, name, value)

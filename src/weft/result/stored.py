@@ -11,6 +11,7 @@ import numpy as np
 from weft.errors import InputError
 from weft.graph import KINDS, Edge, Graph, KernelChoice, Node
 from weft.hardware import System
+from weft.hardware.fabric import Fabric, Link
 from weft.kernels import GemmTiling
 from weft.options import RunOptions
 from weft.result.timeline import ChunkSpan, DmaSpan, Residency, Series, Span, StageSpan, Timeline
@@ -20,7 +21,7 @@ _KINDS = {
     kind.__name__: kind
     for kind in (
         Graph, Node, KernelChoice, RunOptions, Timeline, Span, StageSpan, ChunkSpan, DmaSpan, Series, Residency,
-        GemmTiling, *KINDS.values(),
+        GemmTiling, Fabric, Link, *KINDS.values(),
     )
 }  # fmt: skip
 
@@ -47,7 +48,7 @@ def from_record(record: Mapping[str, Any]) -> Timeline:
 def plain(value: Any) -> Plain:
     """Anything that a timeline holds, as JSON can hold it."""
     if isinstance(value, System):
-        return {"System": value.model_dump(mode="json")}
+        return {"System": {**value.model_dump(mode="json", exclude={"fabric"}), "fabric": plain(value.fabric)}}
     if isinstance(value, np.ndarray):
         return {"array": value.tolist(), "shape": list(value.shape)}
     if isinstance(value, Edge):
@@ -78,5 +79,5 @@ def _made(value: Plain) -> Any:
     if name == "Edge":
         return Edge(*content)
     if name == "System":
-        return System(**content)
+        return System(**{**content, "fabric": _made(content.get("fabric"))})
     return _KINDS[name](**{field: _made(inner) for field, inner in content.items()})

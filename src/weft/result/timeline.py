@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from weft.errors import UnknownNameError
+from weft.answer import Answer
+from weft.errors import InputError, UnknownNameError, check_type
+from weft.files import read_json, write_atomically
 from weft.graph import Collective, Gemm, Graph
 from weft.hardware import System
 from weft.options import RunOptions
@@ -123,7 +127,7 @@ class Residency:
 
 
 @dataclass(frozen=True)
-class Timeline:
+class Timeline(Answer):
     """A run of a graph on a system, or an ideal put together from the runs in `parts`.
 
     `graph` is what ran, every node with the kernel that was chosen; `overlap` is the pass that made it, `arbiter` the
@@ -137,6 +141,8 @@ class Timeline:
     tracker spills, DRAM activations, queue occupancy, ...), and `requests` and `events` are counts too: over all
     simulated GPUs. `wall_s` is how long the simulation took.
     """
+
+    kind = "timeline"
 
     graph: Graph
     system: System
@@ -237,8 +243,8 @@ class Timeline:
         """DRAM traffic of an operator, of some kinds ("read", "write", "update") or all [bytes]."""
         return sum(n for (of, kind), n in self.traffic.items() if of == operator and (not kinds or kind in kinds))
 
-    def record(self) -> dict[str, Any]:
-        """The run as plain data for JSON; `weft.result.stored` keeps every field."""
+    def to_dict(self) -> dict[str, Any]:
+        """Times [us], bytes and counters of the run as plain data; a saved .json file holds every field."""
         about = {name: self.graph.labels.get(name, "") for name in ("model", "sublayer")}
         gemm = self.gemm
         return {
@@ -263,10 +269,22 @@ class Timeline:
             "changed": list(self.system.changes),
         }
 
-    def _repr_html_(self) -> str:
-        from weft.result.html import timeline_html
+    def _save_json(self, file: Path) -> Path:
+        from weft.result.stored import as_record
 
-        return timeline_html(self)
+        return write_atomically(file, json.dumps(as_record(self)) + "\n")
+
+    @classmethod
+    def load(cls, path: str | Path) -> Timeline:
+        """The timeline that `save` wrote to a .json file, every field of it; InputError for another file."""
+        from weft.result.stored import from_record
+
+        again = "write one with Timeline.save('run.json')"
+        check_type("the path", path, (str, Path), again)
+        try:
+            return from_record(read_json(path, "timeline", again))
+        except (KeyError, TypeError, ValueError):
+            raise InputError(f"'{path}' holds no timeline; {again}") from None
 
     def __str__(self) -> str:
         parts = ", ".join(f"{name} {format_time(s, digits=4)}" for name, s in self.durations.items())

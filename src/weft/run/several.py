@@ -10,6 +10,7 @@ from weft.errors import InputError, check_type, check_whole
 from weft.graph import Collective, Gemm, Graph, concurrent
 from weft.hardware import Described
 from weft.options import RunOptions
+from weft.parallel import work_of
 from weft.result import Comparison, Timeline
 from weft.run.single import Runner, baseline, settled, simulate
 from weft.schedule import PASSES, SHARING, Pass, Sharing, find_pass
@@ -19,19 +20,24 @@ ALONE = 2
 
 
 def compare(
-    graph: Graph,
+    work: Graph | str,
     system: Described,
     overlaps: str | Pass | Iterable[str | Pass] | None = None,
     options: RunOptions | None = None,
+    *,
+    tp: int | None = None,
+    dtype: str | None = None,
 ) -> Comparison:
-    """`graph` on `system` under one overlap or several (None: every one that takes the graph).
+    """Simulate `work` on `system` under one overlap or several (None: every one that takes it).
 
+    `work` is a graph, or a sub-layer's name, like "t-nlg/fc2", with its `tp` (and `dtype`).
     Beside a GEMM with the collective of its own output stands the baseline, "sequential". Beside streams that do not
     wait for each other stands a short loop of each operator alone. Runs that several need are made once. An overlap
     that cannot carry out a collective is refused, with the reason, where others can.
 
     Raises what `simulate` raises.
     """
+    graph = work_of(work, tp, dtype)
     runner = Runner(graph, system, options)
     first = baseline(graph)
     chosen = _taking(graph) if overlaps is None else _passes(overlaps)

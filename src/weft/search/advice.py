@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from math import hypot
 from typing import Any, NamedTuple
 
+from weft.answer import Answer
 from weft.graph import Collective, Gemm
 from weft.hardware import Gpu
 from weft.lower.collectives import PUSHES
@@ -56,7 +57,7 @@ class LibraryChoice(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Advice:
+class Advice(Answer):
     """How a GEMM and a collective should share each of `tables.ranks` GPUs.
 
     `options` are all ways, the plainest first; `choice` is what the tables alone choose, knowing what both take
@@ -64,6 +65,8 @@ class Advice:
     from which DMA engines gather or exchange as fast as compute units alone, `pays` from which a DMA strategy is the
     best beside this GEMM [bytes]; None where there is none. `library` is what it would take instead, if anything.
     """
+
+    kind = "advice"
 
     gemm: Gemm
     collective: Collective
@@ -271,7 +274,7 @@ class Advice:
             return f"{alone}; beside this GEMM it depends on the size, and at this one they {here} best."
         return f"{alone}; beside this GEMM they are the best way {_since(self.pays, sizes)}."
 
-    def as_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Everything as plain data; times in seconds."""
         return {
             "gemm": asdict(self.gemm),

@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from itertools import chain
-from pathlib import Path
 from typing import Any, NamedTuple
 
+from weft.answer import Answer
 from weft.errors import InputError
-from weft.files import write_json
 from weft.graph import Gemm
 from weft.hardware import System
 from weft.run.sweep.run import Simulation
@@ -190,8 +189,10 @@ def perturb(
 
 
 @dataclass(frozen=True)
-class Sensitivity:
+class Sensitivity(Answer):
     """The rows, the cases that their figures are means over, and how each figure is written, as a format."""
+
+    kind = "sensitivity"
 
     study: str
     cases: Sequence[object]
@@ -210,7 +211,7 @@ class Sensitivity:
     def _ends(self, rows: Sequence[Row], name: str) -> str:
         return " / ".join(format(row.figures[name], self.formats[name]) for row in rows)
 
-    def save(self, path: str | Path) -> Path:
-        """Write the rows as JSON; OutputError if the path cannot be written."""
+    def to_dict(self) -> dict[str, Any]:
+        """Every row as plain data."""
         rows = [asdict(row) for row in self.rows]
-        return write_json(path, {"study": f"{self.study} sensitivity", "cases": self.cases, "rows": rows})
+        return {"study": f"{self.study} sensitivity", "cases": self.cases, "rows": rows}

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
+from weft.answer import Answer
 from weft.estimate.target import check_held
-from weft.files import write_atomically
 from weft.hardware import Described
 from weft.kernels import GemmTiling
 from weft.options import RunOptions
@@ -80,8 +78,10 @@ class Tuned:
 
 
 @dataclass(frozen=True)
-class TunedList:
+class TunedList(Answer):
     """A tuned list and the machine that it is tuned for."""
+
+    kind = "tuning"
 
     gpu: str
     clock: str
@@ -99,11 +99,9 @@ class TunedList:
         each = ((row.wanted.name, row.kernels, row.degrees) for row in self.rows)
         return library_of(self.gpu, self.clock, each)
 
-    def save(self, path: str | Path) -> Path:
-        """Write everything as JSON; OutputError if the path cannot be written."""
-        rows = [row.record() for row in self.rows]
-        data = {"gpu": self.gpu, "clock": self.clock, "gemms": rows}
-        return write_atomically(path, json.dumps(data, indent=1) + "\n")
+    def to_dict(self) -> dict[str, Any]:
+        """Every line as plain data, times in microseconds."""
+        return {"gpu": self.gpu, "clock": self.clock, "gemms": [row.record() for row in self.rows]}
 
 
 def tune_list(

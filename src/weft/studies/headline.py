@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, TypeVar
 
 from weft import hardware
+from weft.answer import Answer
 from weft.catalog import read_toml
 from weft.errors import ConfigError, UnknownNameError
-from weft.files import write_json
 from weft.hardware import Gpu
 from weft.lower.machine import default_request_bytes
 from weft.options import SUSTAINED, RunOptions
@@ -176,7 +176,7 @@ class Conditions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PaperStudy(ABC):
+class PaperStudy(Answer):
     """A paper's study that was run on a machine, and its figures beside the published ones.
 
     `machine` is the GPU, `request_bytes` the size of a memory request [bytes], `wall_s` what the study took [s].
@@ -184,6 +184,7 @@ class PaperStudy(ABC):
     `sections` and `own`; its command, its headline, its page and its JSON follow from these.
     """
 
+    kind = "study"
     DECLARED: ClassVar[Declared]
     OPTIONS: ClassVar[Sequence[Option]] = ()
 
@@ -348,7 +349,7 @@ class PaperStudy(ABC):
         """Write `report.html` to a folder and return its path; OutputError if it cannot be written."""
         return study_page(self, folder, self.sections(watched))
 
-    def as_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """The study as plain data: what was run, notes and headline, and what is its own."""
         return {
             "study": self.DECLARED.name,
@@ -361,10 +362,6 @@ class PaperStudy(ABC):
             "headline": [row.as_json() for row in self.headline()],
             **self.own(),
         }
-
-    def save(self, path: str | Path) -> Path:
-        """Write the study as JSON; OutputError if the path cannot be written."""
-        return write_json(path, self.as_json())
 
     def __str__(self) -> str:
         lines = (f"{row.id:<40} {row.weft:9.3f}  published: {row.published}" for row in self.headline())

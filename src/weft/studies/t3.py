@@ -248,7 +248,7 @@ def library_factor(baselines: Iterable[Timeline]) -> float | None:
     for run in baselines:
         if run.system.node and run.system.nodes == 1:
             moved = [node.op for node in run.graph.collectives if isinstance(node.op, Collective)]
-            library = sum(estimate(op, run.system).seconds.item() for op in moved)
+            library = sum(float(estimate(op, run.system).seconds) for op in moved)
             factors.append(library / sum(run.duration(op.name) for op in moved))
     return geometric_mean(factors) if factors else None
 

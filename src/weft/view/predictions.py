@@ -60,12 +60,12 @@ class Predicted:
     rates: Mapping[str, FloatArray] = field(default_factory=dict)
 
     def __len__(self) -> int:
-        return self.prediction.seconds.size
+        return np.size(self.prediction.seconds)
 
     def records(self) -> list[dict[str, Any]]:
         """Every case as an object: case, time [us], bound, rates, and parts [us]."""
         count = len(self)
-        times = {"time_us": 1e6 * self.prediction.seconds, "bound": self.prediction.bound_names()}
+        times = {"time_us": 1e6 * self.prediction.seconds, "bound": self.prediction.bound}
         parts = {f"{name}_us": 1e6 * part for name, part in self.prediction.parts.items()}
         columns = {**self.columns, **times, **self.rates, **parts}
         lists = [np.broadcast_to(np.ravel(column), count).tolist() for column in columns.values()]
@@ -146,7 +146,7 @@ def _bounds(shown: Iterable[tuple[Estimate, int]]) -> list[str]:
     """What a bound means, for each that is not the largest part of some case (an estimate and an index)."""
     lines: dict[str, None] = {}
     for found, index in shown:
-        bound = str(np.ravel(found.bound_names())[index])
+        bound = str(np.ravel(found.bound)[index])
         meanings = _COLLECTIVE if "link" in found.parts else _GEMM if "tail" in found.parts else _KERNEL
         if bound in meanings and next(iter(_shares(found, index))) != bound:
             lines[f"bound {bound}: {meanings[bound]}"] = None
@@ -157,7 +157,7 @@ def layer_parts(title: str, graph: Graph, found: Estimate) -> list[Table | str]:
     """A layer operator by operator, with each one's share, and what to know about it."""
     total = float(found.seconds)
     rows = [
-        (name, about(graph, name), str(one.bound_names()), _time(one), float(one.seconds) / total, _where(one))
+        (name, about(graph, name), str(one.bound), _time(one), float(one.seconds) / total, _where(one))
         for name, one in found.operators.items()
     ]
     whole = ("total", "", "", total, Shown(1.0, ""), "")
@@ -185,7 +185,7 @@ def layer_record(name: str, title: str, graph: Graph, found: Estimate) -> dict[s
             "name": node,
             "about": about(graph, node),
             "time_us": 1e6 * float(one.seconds),
-            "bound": str(one.bound_names()),
+            "bound": str(one.bound),
             **{f"{part}_us": 1e6 * float(value) for part, value in one.parts.items()},
         }
         for node, one in found.operators.items()

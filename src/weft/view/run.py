@@ -135,7 +135,7 @@ def _count(name: str, value: float | None) -> Shown:
 
 def run_record(answer: Comparison) -> dict[str, object]:
     """The runs as plain data for JSON, with speedups if there are several."""
-    return {"runs": answer.rows() if len(answer) > 1 else [answer.baseline.record()]}
+    return {"runs": answer.rows() if len(answer) > 1 else [answer.baseline.to_dict()]}
 
 
 def run_report(answer: Comparison | Timeline | Mapping[str, Timeline], out_dir: str | Path) -> Path:

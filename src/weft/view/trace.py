@@ -77,7 +77,7 @@ def trace(run: Timeline, gpu: int = 0) -> dict[str, Any]:
         "distributedInfo": {"backend": "nccl", "rank": gpu, "world_size": run.graph.ranks},
         "displayTimeUnit": "ns",
         "baseTimeNanoseconds": 0,
-        "weft": run.record(),
+        "weft": run.to_dict(),
         "traceEvents": [
             *_named("process", gpu, 0, f"GPU {gpu} ({run.gpu.name})", 0),
             *_named("process", host, 0, f"host of GPU {gpu}: launches", 1),
