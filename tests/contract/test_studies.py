@@ -55,7 +55,8 @@ def test_its_figures_have_a_place_in_the_deviations(name):
     ],
 )
 def test_a_wrong_key_in_its_file_is_refused_with_the_known_ones(tmp_path, old, new, words):
-    text = 'name = "c3"\ncalled = "C3"\npaper = "x"\ngpu = "mi100"\ntitle = "A"\nabout = "x"\nexplained = ["x", "x"]\n'
+    text = 'name = "c3"\ncalled = "C3"\npaper = "x"\ngpu = "mi100"\ntitle = "A"\nasks = "x"\ntakes = "x"\n'
+    text += 'about = "x"\nexplained = ["x", "x"]\n'
     file = tmp_path / "c3.toml"
     file.write_text(f'{text}[claims."c3.base"]\ncovers = "all"\n'.replace(old, new))
     with pytest.raises(ConfigError, match=words):

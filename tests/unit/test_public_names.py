@@ -1,4 +1,5 @@
 import importlib
+import re
 import tomllib
 from pathlib import Path
 
@@ -61,4 +62,4 @@ def test_every_dependency_is_explained():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     explained = (ROOT / "docs" / "dependencies.md").read_text()
     for requirement in [*project["dependencies"], *project["optional-dependencies"]["dev"]]:
-        assert requirement.split(">=")[0] in explained
+        assert re.split("[=>]=", requirement)[0] in explained
