@@ -214,4 +214,4 @@ def is_compiled() -> bool:
     config: Any = numba.config
     if config.DISABLE_JIT:
         return True
-    return keeps_code() and any(cache_directory().rglob("*.nbc"))
+    return keeps_code() and any(cache_directory().rglob("loop.run*.nbc"))
