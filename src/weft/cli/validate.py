@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from weft.validation.run import Validation
     from weft.validation.tables import Kind
 
-KINDS = ("gemm", "collective", "overlap", "contention", "layer")
+KINDS = ("gemm", "collective", "overlap", "contention", "layer", "dram")
 _PROBLEMS_SHOWN = 20
 
 
@@ -80,22 +80,23 @@ def validate(
 
 def _kinds(names: tuple[str, ...] | None) -> list[Kind] | None:
     from weft.errors import UnknownNameError
-    from weft.validation.tables import TABLES
+    from weft.validation.tables import Kind
 
     for name in names or ():
-        if name not in TABLES:
-            raise UnknownNameError("kind of measurement", name, list(TABLES))
-    return None if names is None else [kind for kind in TABLES if kind in names]
+        if name not in get_args(Kind):
+            raise UnknownNameError("kind of measurement", name, list(KINDS))
+    return None if names is None else [kind for kind in get_args(Kind) if kind in names]
 
 
 def _print_errors(done: Validation) -> None:
-    from weft.view.error_tables import errors_table, worst_table
+    from weft.view.error_tables import errors_table, streams_table, worst_table
 
     data = done.to_dict()
     used = f"{done.rows_used:,} of {done.rows_read:,} rows have a prediction"
     each = "Errors of each group: |predicted / measured - 1|, and the bias with its sign"
     overall, groups = errors_table(data["overall"], used), errors_table(data["groups"], each)
-    print_parts([overall, groups, worst_table(data["worst"])])
+    streams = [streams_table(data["streams"])] if "streams" in data else []
+    print_parts([overall, *streams, groups, worst_table(data["worst"])])
 
 
 def _print_problems(done: Validation) -> None:
