@@ -254,7 +254,7 @@ class Oracle:
         raise AssertionError("the last end leaves the whole bus")
 
 
-ENTRY = 64
+ENTRY = y.QUEUE_ENTRY
 CONSTANTS = {
     "burst": y.GPU_T_BURST, "long": y.GPU_T_LONG, "update": y.GPU_T_UPDATE, "rrd": y.GPU_T_RRD, "rcd": y.GPU_T_RCD,
     "ras": y.GPU_T_RAS, "rp": y.GPU_T_RP, "rc": y.GPU_T_RC, "read_to_write": y.GPU_T_READ_TO_WRITE,

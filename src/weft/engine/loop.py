@@ -30,6 +30,8 @@ def _on_memory(m: Machine, kind: int, index: int, now: int, policy) -> None:  # 
     """A channel looks for work, or the memory-side cache has taken a write."""
     taken = index
     if kind == y.EV_CHANNEL:
+        if m.channel[index, y.CHAN_SCHEDULED] == now:
+            m.channel[index, y.CHAN_SCHEDULED] = y.NONE
         if m.channel[index, y.CHAN_WAKE] != now:
             return  # an earlier look has replaced this one
         m.channel[index, y.CHAN_WAKE] = y.NONE
