@@ -11,7 +11,7 @@ from weft.engine import layout as y
 from weft.engine.replay import TRACE_COLUMNS, TRACE_STREAM, replay
 from weft.engine.state import Tables
 from weft.hardware import Gpu, System
-from weft.lower.machine import machine_tables
+from weft.lower.machine import default_request_bytes, machine_tables
 from weft.options import RunOptions
 from weft.schedule.arbiters import ROUND_ROBIN, ArbiterPolicy
 from weft.units import format_rate
@@ -58,7 +58,8 @@ def replay_requests(requests: Requests, gpu: Gpu, arbiter: ArbiterPolicy = ROUND
 
 def _tables(gpu: Gpu) -> Tables:
     """The tables of a GPU without kernels."""
-    rows, shape, wired = machine_tables(System(gpu=gpu, gpus=2), 1, RunOptions(), 1)
+    request_bytes = min(default_request_bytes(gpu), gpu.memory.interleave)
+    rows, shape, wired = machine_tables(System(gpu=gpu, gpus=2), 1, RunOptions(request_bytes=request_bytes), 1)
     shape[y.SIZE_GPUS] = shape[y.SIZE_REGIONS] = shape[y.SIZE_WAVEFRONTS] = shape[y.SIZE_BLOCK_TILES] = 1
     shape[y.SIZE_CAUSES], shape[y.SIZE_COMPUTE_CAUSE] = y.KINDS, 0
 
