@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from weft.schedule.arbiters import POLICIES, ArbiterView
 READ, WRITE, UPDATE = y.READ, y.WRITE, y.UPDATE
 
 
-@dataclass
+@dataclass(eq=False)
 class Request:
     kind: int
     at: int
@@ -26,17 +27,18 @@ class Request:
     row: int
     bytes: int
     stream: int
-    chosen: int = -1
+    ticket: int = -1
     first: int = -1
     last: int = -1
 
 
 @dataclass
 class Oracle:
-    """Keeps every command ever given and asks of each new one whether all earlier ones allow it."""
+    """Keeps every command ever given and asks of each new one, at every moment, whether all earlier ones allow it."""
 
     env: simpy.Environment
     t: dict[str, int]
+    banks: int
     groups: int
     capacity: int
     threshold: int
@@ -45,8 +47,12 @@ class Oracle:
     queue: list[Request] = field(default_factory=list)
     columns: list[Request] = field(default_factory=list)
     activates: list[tuple[int, int]] = field(default_factory=list)
+    refreshes: list[tuple[int, set[int]]] = field(default_factory=list)
     open_row: dict[int, int] = field(default_factory=dict)
-    served: int = 0
+    closing: dict[int, int] = field(default_factory=dict)
+    needed_since: dict[int, int] = field(default_factory=dict)
+    admitted: int = 0
+    lead: int = 0
     last_stream: int = 0
     communicated: int = 0
     bell: simpy.Event | None = None
@@ -65,96 +71,162 @@ class Oracle:
             self.bell.succeed()
 
     def controller(self, total: int) -> Any:
-        while self.served < total:
-            if not self.queue:  # a request that meets an empty queue enters at once, though the bus be busy
-                self.bell = self.env.event()
-                again = [self.moment(self.bus_free() - self.env.now)] if any(self.waiting) else []
-                yield self.env.any_of([self.bell, *again])
-                yield self.moment()
-                self.admit()
-            if self.bus_free() > self.env.now:
-                yield self.moment(self.bus_free() - self.env.now)
-                self.admit()
-            self.serve()
-            if self.queue:
-                yield self.moment(self.bus_free() - self.env.now)
-                self.admit()
+        while len(self.columns) < total:
+            self.bell = self.env.event()
+            moments = [at for at in self.next_moments() if at > self.env.now]
+            yield self.env.any_of([self.bell, *(self.moment(min(moments) - self.env.now) for _ in moments[:1])])
+            yield self.moment()
+            self.act()
 
-    def bus_free(self) -> int:
-        return max((c.first + self.bursts(c) * self.t["burst"] for c in self.columns[-1:]), default=0)
+    def next_moments(self) -> list[int]:
+        """When something could happen unless another request arrives."""
+        refused = (max(s[0].at, self.communicated) + self.t["starvation"] + 1 for s in self.waiting if s)
+        rows = (self.earliest_activate(r) for r in self.oldest_misses())
+        return [*refused, *rows, *map(self.earliest_column, self.hits()), self.next_refresh()]
+
+    def act(self) -> None:
+        issued = False
+        while True:
+            self.open_rows()
+            ready = [r for r in self.hits() if self.earliest_column(r) <= self.env.now]
+            go = bool(ready) and not issued
+            if go:
+                self.issue(min(ready, key=lambda r: r.ticket))
+                issued = True
+            if not self.admit() and not go:
+                return
+
+    def now_closed(self, bank: int) -> bool:
+        return self.closing.get(bank, self.env.now + 1) <= self.env.now
+
+    def is_hit(self, r: Request) -> bool:
+        return self.open_row.get(r.bank) == r.row and not self.now_closed(r.bank)
+
+    def hits(self) -> list[Request]:
+        """The oldest read and the oldest write or update of each bank among those of its open row."""
+        found: dict[tuple[int, bool], Request] = {}
+        for r in self.queue:
+            if self.is_hit(r):
+                found.setdefault((r.bank, r.kind == READ), r)
+        return list(found.values())
+
+    def oldest_misses(self) -> list[Request]:
+        used = {r.bank for r in self.hits()}
+        found: dict[int, Request] = {}
+        for r in self.queue:
+            if r.bank not in used:
+                found.setdefault(r.bank, r)
+        return list(found.values())
+
+    def note_needs(self) -> None:
+        """Since when a bank has only misses, and when its row is closed for them."""
+        needed = {r.bank for r in self.oldest_misses()}
+        self.closing = {bank: at for bank, at in self.closing.items() if bank in needed}
+        self.needed_since = {bank: at for bank, at in self.needed_since.items() if bank in needed}
+        for bank in needed - self.needed_since.keys():
+            self.needed_since[bank] = self.env.now
+            if bank in self.open_row:
+                self.closing[bank] = max(self.env.now, self.earliest_precharge(bank))
+
+    def admit(self) -> bool:
+        any_admitted = False
+        while True:
+            compute, communication = self.waiting
+            used = sum(r.bytes for r in self.queue)
+            fits = [bool(s) and (not self.queue or used + s[0].bytes <= self.capacity) for s in self.waiting]
+            if not any(fits):
+                return any_admitted
+            if not all(self.waiting):
+                self.lead = 0
+            view = ArbiterView(
+                now=self.env.now,
+                compute=len(compute),
+                communication=len(communication),
+                compute_bytes=compute[0].bytes if compute else 0,
+                communication_bytes=communication[0].bytes if communication else 0,
+                lead=self.lead,
+                occupancy=used // ENTRY,
+                capacity=self.capacity // ENTRY,
+                threshold=self.threshold,
+                last=self.last_stream,
+                waited=self.env.now - max(communication[0].at, self.communicated) if communication else 0,
+                limit=self.t["starvation"],
+            )
+            stream = self.rule(view)
+            if stream < 0 or not fits[stream]:
+                return any_admitted
+            r = self.waiting[stream].popleft()
+            self.queue.append(r)
+            r.ticket = self.admitted = self.admitted + 1
+            self.last_stream = stream
+            self.lead += -r.bytes if stream else r.bytes
+            if stream == 1:
+                self.communicated = self.env.now
+            any_admitted = True
+            self.note_needs()
+
+    def issue(self, r: Request) -> None:
+        r.first = self.env.now
+        r.last = r.first + (self.bursts(r) - 1) * self.gap(r)
+        self.queue.remove(r)
+        self.columns.append(r)
+        self.note_needs()
+
+    def open_rows(self) -> None:
+        while True:
+            if self.next_refresh() <= self.env.now:
+                self.refresh()
+                continue
+            ready = [r for r in self.oldest_misses() if self.earliest_activate(r) <= self.env.now]
+            if not ready:
+                return
+            r = min(ready, key=lambda r: r.ticket)
+            self.activates.append((self.env.now, r.bank))
+            self.open_row[r.bank] = r.row
+            del self.needed_since[r.bank]
+            self.closing.pop(r.bank, None)
+
+    def next_refresh(self) -> int:
+        return (len(self.refreshes) + 1) * self.t["refresh_every"] if self.t["refresh_every"] else 1 << 62
+
+    def refresh(self) -> None:
+        due, count = self.next_refresh(), self.t["refresh_banks"]
+        turn = len(self.refreshes) * count % self.banks
+        banks = set(range(turn, turn + count))
+        closing = (max(due, self.earliest_precharge(b)) + self.t["rp"] for b in banks if b in self.open_row)
+        self.refreshes.append((max([due, *closing]) + self.t["rfc"], banks))
+        for b in banks:
+            self.open_row.pop(b, None)
+            self.closing.pop(b, None)
+        self.note_needs()
 
     @staticmethod
     def bursts(request: Request) -> int:
         return -(-request.bytes // 32)
 
-    def admit(self) -> None:
-        while any(self.waiting):
-            compute, communication = self.waiting
-            used = sum(r.bytes for r in self.queue)
-            waited = self.env.now - max(communication[0].at, self.communicated) if communication else 0
-            view = ArbiterView(
-                self.env.now,
-                len(compute),
-                len(communication),
-                used // 64,
-                self.capacity // 64,
-                self.threshold,
-                self.last_stream,
-                waited,
-                self.t["starvation"],
-            )
-            stream = self.rule(view)
-            if stream < 0 or not self.waiting[stream]:
-                return
-            if self.queue and used + self.waiting[stream][0].bytes > self.capacity:
-                return
-            self.queue.append(self.waiting[stream].popleft())
-            self.last_stream = stream
-            if stream == 1:
-                self.communicated = self.env.now
-
-    def serve(self) -> None:
-        self.open_rows()
-        ready = [r for r in self.queue if self.open_row.get(r.bank) == r.row]
-        chosen = min(ready, key=self.earliest_column)  # the oldest among equals
-        first = self.earliest_column(chosen)
-        chosen.chosen, chosen.first = self.env.now, first
-        chosen.last = first + (self.bursts(chosen) - 1) * self.gap(chosen)
-        self.queue.remove(chosen)
-        self.columns.append(chosen)
-        self.served += 1
-
     def gap(self, request: Request) -> int:
         return self.t["update"] if request.kind == UPDATE else self.t["long"]
 
-    def open_rows(self) -> None:
-        needed = {r.bank for r in self.queue if self.open_row.get(r.bank) == r.row}
-        for request in self.queue:
-            if request.bank not in needed:
-                needed.add(request.bank)
-                self.activate(request)
+    def earliest_precharge(self, bank: int) -> int:
+        t = self.t
+        bounds = [at + t["ras"] for at, other in self.activates if other == bank]
+        after = {READ: t["read_to_precharge"], WRITE: t["write_to_precharge"], UPDATE: t["write_to_precharge"]}
+        return max(bounds + [c.last + after[c.kind] for c in self.columns if c.bank == bank])
 
-    def activate(self, request: Request) -> None:
+    def earliest_activate(self, request: Request) -> int:
         t, bank = self.t, request.bank
-        bounds = [self.env.now]
+        bounds = [self.needed_since[bank]]
         bounds += [at + t["rrd"] for at, _ in self.activates]
+        bounds += [at + t["faw"] for at, _ in self.activates[:-3]]
         bounds += [at + t["rc"] for at, other in self.activates if other == bank]
-        if bank in self.open_row:
-            closing = [self.env.now]
-            closing += [at + t["ras"] for at, other in self.activates if other == bank]
-            to_precharge = {
-                READ: t["read_to_precharge"],
-                WRITE: t["write_to_precharge"],
-                UPDATE: t["write_to_precharge"],
-            }
-            closing += [c.last + to_precharge[c.kind] for c in self.columns if c.bank == bank]
-            bounds.append(max(closing) + t["rp"])
-        self.activates.append((max(bounds), bank))
-        self.open_row[bank] = request.row
+        bounds += [end for end, banks in self.refreshes if bank in banks]
+        if bank in self.closing:
+            bounds.append(self.closing[bank] + t["rp"])
+        return max(bounds)
 
     def earliest_column(self, request: Request) -> int:
         t = self.t
-        bounds = [self.env.now, self.bus_free()]
+        bounds = [self.bus_free(request)]
         bounds.append(max(at for at, bank in self.activates if bank == request.bank) + t["rcd"])
         for c in self.columns:
             if c.bank % self.groups == request.bank % self.groups:
@@ -165,12 +237,30 @@ class Oracle:
                 bounds.append(c.last + t["write_to_read"])
         return max(bounds)
 
+    def share(self, request: Request) -> Fraction:
+        """The part of the bus's slots that a request takes while it lasts."""
+        return Fraction(1, -(-self.gap(request) // self.t["burst"]))
 
+    def bus_free(self, request: Request) -> int:
+        """The first moment from which the requests in progress leave the slots that one more takes."""
+        if not self.columns:
+            return 0
+        floor = self.columns[-1].first + self.t["burst"]
+        ends = {c: c.last + self.gap(c) for c in self.columns[-2 * self.banks :]}
+        for moment in sorted({floor, *(end for end in ends.values() if end > floor)}):
+            busy = sum(self.share(c) for c, end in ends.items() if end > moment)
+            if busy + self.share(request) <= 1:
+                return moment
+        raise AssertionError("the last end leaves the whole bus")
+
+
+ENTRY = y.QUEUE_ENTRY
 CONSTANTS = {
     "burst": y.GPU_T_BURST, "long": y.GPU_T_LONG, "update": y.GPU_T_UPDATE, "rrd": y.GPU_T_RRD, "rcd": y.GPU_T_RCD,
     "ras": y.GPU_T_RAS, "rp": y.GPU_T_RP, "rc": y.GPU_T_RC, "read_to_write": y.GPU_T_READ_TO_WRITE,
     "write_to_read": y.GPU_T_WRITE_TO_READ, "read_to_precharge": y.GPU_T_READ_TO_PRECHARGE,
-    "write_to_precharge": y.GPU_T_WRITE_TO_PRECHARGE, "starvation": y.GPU_STARVATION,
+    "write_to_precharge": y.GPU_T_WRITE_TO_PRECHARGE, "starvation": y.GPU_STARVATION, "faw": y.GPU_T_FAW,
+    "rfc": y.GPU_T_RFC, "refresh_every": y.GPU_REFRESH_EVERY, "refresh_banks": y.GPU_REFRESH_BANKS,
 }  # fmt: skip
 
 
@@ -180,15 +270,16 @@ def by_oracle(bench: MemoryBench, requests: list[Request], rule: Any) -> list[tu
     oracle = Oracle(
         env,
         {name: bench[column] for name, column in CONSTANTS.items()},
+        banks=int(m.shape[y.SIZE_BANKS]),
         groups=int(m.shape[y.SIZE_GROUPS]),
         capacity=bench[y.GPU_QUEUE_BYTES],
-        threshold=int(m.flow[0, y.FLOW_THRESHOLD]) // 64,
+        threshold=int(m.flow[0, y.FLOW_THRESHOLD]) // ENTRY,
         rule=rule,
     )
     for request in requests:
         env.process(oracle.arrival(request))
     env.run(until=env.process(oracle.controller(len(requests))))
-    return [(r.chosen, r.first) for r in requests]
+    return [r.first for r in requests]
 
 
 requests_of_a_channel = st.lists(
@@ -206,13 +297,24 @@ requests_of_a_channel = st.lists(
 ).map(lambda requests: sorted(requests, key=lambda r: r.at))
 
 
+REFRESH = {"memory__timing__refi": "400 ns", "memory__timing__rfc": "40 ns"}
+MACHINES = {
+    "no refresh": {},
+    "all banks refreshed, four activates in a window": {
+        **REFRESH, "memory__refresh_banks": 16, "memory__timing__faw": "25 ns",
+    },
+    "banks refreshed one by one": {**REFRESH, "memory__refresh_banks": 1},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=lambda p: p.name)
 @pytest.mark.parametrize("queue", [8, 64])
 @settings(max_examples=25, deadline=None)
 @given(requests=requests_of_a_channel)
-def test_every_request_is_chosen_and_begins_when_the_oracle_says(policy, queue, requests):
-    bench = MemoryBench(gpu(memory__channels=1, memory__bandwidth="32 GB/s", memory__queue_entries=queue))
+def test_every_request_begins_when_the_oracle_says(machine, policy, queue, requests):
+    one = {"memory__channels": 1, "memory__bandwidth": "32 GB/s", "memory__queue_entries": queue}
+    bench = MemoryBench(gpu(**one, **MACHINES[machine]))
     for r in requests:
         bench.request(r.kind, r.at, r.bank, r.row, r.bytes, r.stream)
-    engine = [(chosen, first) for chosen, first, _ in bench.run(policy)]
-    assert engine == by_oracle(bench, requests, policy.rule)
+    assert [first for _, first, _ in bench.run(policy)] == by_oracle(bench, requests, policy.rule)

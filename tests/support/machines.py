@@ -275,14 +275,14 @@ class MemoryBench:
 
     def _waiting(self) -> set[int]:
         """The numbers of all requests that the DRAM has not taken."""
-        m = self.machine
-        waiting = {int(i) for i in m.queue[0, : m.channel[0, y.CHAN_QUEUED]]}
-        for head in (y.CHAN_COMPUTE_HEAD, y.CHAN_COMMUNICATION_HEAD):
-            i = int(m.channel[0, head])
+        m, waiting = self.machine, set[int]()
+        heads = [m.channel[0, column] for column in (y.CHAN_COMPUTE_HEAD, y.CHAN_COMMUNICATION_HEAD)]
+        heads += [head for column in y.BANK_HEADS for head in m.bank[:, column]]
+        for i in map(int, heads):
             while i != y.NONE:
-                waiting.add(i)
+                waiting.add(self.number[i])
                 i = int(m.request[i, y.REQ_NEXT])
-        return {self.number[i] for i in waiting}
+        return waiting
 
     def run(self, policy: ArbiterPolicy = ROUND_ROBIN) -> list[tuple[int, int, int | None]]:
         """For every request: when the channel chose it, when its first column began, when a read returned."""
@@ -302,7 +302,5 @@ class MemoryBench:
             before = self._waiting()
             run(m, policy.compiled, 1, *spare)
             for number in before - self._waiting():
-                bursts = -(-self.requests[number][4] // int(m.shape[y.SIZE_BURST]))
-                start = int(m.channel[0, y.CHAN_NEXT_COLUMN]) - bursts * self[y.GPU_T_BURST]
-                chosen[number] = (int(now), start)
+                chosen[number] = (int(now), int(m.channel[0, y.CHAN_START]))
         return [(*chosen[number], returned.get(number)) for number in range(len(self.requests))]

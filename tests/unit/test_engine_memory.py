@@ -2,7 +2,7 @@
 
 import pytest
 from interpreted import PLAIN
-from machines import NS, MemoryBench
+from machines import NS, MemoryBench, gpu
 
 from weft.engine import layout as y
 
@@ -98,13 +98,115 @@ def test_activations_of_different_banks_keep_their_distance(t):
     assert starts == [t[y.GPU_T_RCD] + n * t[y.GPU_T_RRD] for n in range(3)]
 
 
-def test_a_long_request_takes_the_bus_for_its_bursts_and_its_group_for_longer(t):
+def test_long_requests_in_different_bank_groups_interleave_on_the_bus(t):
+    for bank in range(4):
+        t.request(y.READ, 0, bank, 0)
+    for bank in range(4):
+        t.request(y.READ, LATE, bank, 0, bytes_=512)
+    starts = [first - LATE for _, first, _ in t.run()[4:]]
+    burst, gap = t[y.GPU_T_BURST], t[y.GPU_T_LONG]
+    assert gap == 2 * burst  # two groups fill the bus
+    assert starts == [0, burst, 16 * gap, 16 * gap + burst]
+
+
+def test_four_long_updates_fill_the_bus(t):
+    for bank in range(4):
+        t.request(y.READ, 0, bank, 0)
+    for bank in (0, 1, 2, 3, 0):
+        t.request(y.UPDATE, LATE, bank, 0, bytes_=512)
+    starts = [first - LATE for _, first, _ in t.run()[4:]]
+    assert starts == [*(n * t[y.GPU_T_BURST] for n in range(4)), 16 * t[y.GPU_T_UPDATE]]
+
+
+def test_a_long_read_waits_until_updates_leave_it_half_of_the_bus(t):
+    for bank in range(4):
+        t.request(y.READ, 0, bank, 0)
+    for bank in range(3):
+        t.request(y.UPDATE, LATE, bank, 0, bytes_=512)
+    t.request(y.WRITE, LATE, 3, 0, bytes_=512)
+    assert t.run()[-1][1] == LATE + 16 * t[y.GPU_T_UPDATE]
+
+
+def test_a_long_request_keeps_its_bank_group_for_all_its_bursts(t):
     t.request(y.READ, 0, 0, 0, bytes_=512)
     t.request(y.READ, 0, 0, 0)
-    t.request(y.READ, 0, 1, 0)
-    (_, first, _), (_, same, _), (_, other, _) = t.run()
-    assert other == first + 16 * t[y.GPU_T_BURST]
+    (_, first, _), (_, same, _) = t.run()
     assert same == first + 16 * t[y.GPU_T_LONG]
+
+
+def test_a_bank_that_can_open_its_row_does_not_wait_for_one_that_cannot(t):
+    t.request(y.READ, 0, 0, 0)
+    t.request(y.READ, NS, 0, 1)  # its row opens when the row cycle of bank 0 is over
+    t.request(y.READ, 2 * NS, 4, 0)
+    (_, first, _), (_, conflict, _), (_, other, _) = t.run()
+    assert other == first + t[y.GPU_T_RRD]
+    assert conflict == first + t[y.GPU_T_RC]
+
+
+def test_a_request_is_chosen_when_its_columns_can_begin(t):
+    t.request(y.READ, 0, 0, 0)
+    t.request(y.READ, 0, 0, 1)
+    t.request(y.READ, t[y.GPU_T_RC], 4, 0)  # comes while the row of the second opens
+    found = t.run()
+    assert all(chosen == first for chosen, first, _ in found)
+
+
+def test_a_row_stays_open_for_a_hit_that_comes_before_its_precharge(t):
+    t.request(y.READ, 0, 0, 0)
+    t.request(y.READ, NS, 0, 1)
+    t.request(y.READ, t[y.GPU_T_RAS] - 1, 0, 0)
+    t.request(y.READ, t[y.GPU_T_RAS] + t[y.GPU_T_LONG] + t[y.GPU_T_READ_TO_PRECHARGE], 0, 0)
+    (_, _, _), (_, conflict, _), (_, hit, _), (_, miss, _) = t.run()
+    assert hit == t[y.GPU_T_RAS] - 1
+    assert hit < conflict < miss
+
+
+def windowed(faw):
+    one = {"memory__channels": 1, "memory__bandwidth": "32 GB/s"}
+    return MemoryBench(gpu(**one, memory__timing__faw=f"{faw} ns"))
+
+
+def test_the_fifth_activate_waits_for_the_window_of_four():
+    bench = windowed(40)
+    for bank in range(6):
+        bench.request(y.READ, 0, bank, 0)
+    starts = [first - bench[y.GPU_T_RCD] for _, first, _ in bench.run()]
+    rrd = bench[y.GPU_T_RRD]
+    assert starts == [0, rrd, 2 * rrd, 3 * rrd, 40 * NS, 40 * NS + rrd]
+
+
+def refreshed(banks):
+    one = {"memory__channels": 1, "memory__bandwidth": "32 GB/s"}
+    timing = {"memory__timing__refi": "1600 ns", "memory__timing__rfc": "200 ns"}
+    return MemoryBench(gpu(**one, **timing, memory__refresh_banks=banks))
+
+
+def test_a_refresh_of_all_banks_closes_their_rows_and_lets_none_open_until_it_is_over():
+    bench = refreshed(16)
+    for at, bank in ((0, 0), (1590 * NS, 0), (1600 * NS, 0), (1700 * NS, 5)):
+        bench.request(y.READ, at, bank, 0)
+    _, before, reopened, other = (first for _, first, _ in bench.run())
+    over = 1600 * NS + bench[y.GPU_T_RP] + 200 * NS
+    assert before == 1590 * NS
+    assert reopened == over + bench[y.GPU_T_RCD]
+    assert other == over + bench[y.GPU_T_RRD] + bench[y.GPU_T_RCD]
+
+
+def test_a_refresh_of_one_bank_leaves_the_others_alone():
+    bench = refreshed(1)
+    for at, bank in ((0, 0), (0, 1), (100 * NS, 0), (100 * NS, 1)):
+        bench.request(y.READ, at, bank, 0)
+    _, _, held_up, served = (first for _, first, _ in bench.run())
+    assert bench[y.GPU_REFRESH_EVERY] == 100 * NS
+    assert served == 100 * NS
+    assert held_up == 100 * NS + bench[y.GPU_T_RP] + 200 * NS + bench[y.GPU_T_RCD]
+
+
+def test_refreshes_that_pass_while_the_channel_is_idle_close_rows_and_are_over():
+    bench = refreshed(16)
+    bench.request(y.READ, 0, 0, 0)
+    bench.request(y.READ, 3000 * NS, 0, 0)
+    assert bench.run()[1][1] == 3000 * NS + bench[y.GPU_T_RCD]
 
 
 def test_a_row_hit_overtakes_an_older_conflict(t):
@@ -126,15 +228,27 @@ def test_round_robin_alternates_between_the_streams():
     bench = MemoryBench()
     for stream in (0, 0, 0, 1, 1, 1):
         bench.request(y.READ, 0, 0, 0, stream=stream)
-    order = sorted(range(6), key=lambda n: bench_times[n][0]) if (bench_times := bench.run()) else []
-    assert order == [3, 0, 4, 1, 5, 2]
+    times = bench.run()
+    assert sorted(range(6), key=lambda n: times[n][0]) == [3, 0, 4, 1, 5, 2]
+
+
+def test_round_robin_gives_streams_with_requests_of_different_size_the_same_bytes():
+    bench = MemoryBench()
+    for _ in range(64):
+        bench.request(y.READ, 0, 0, 0, bytes_=64, stream=0)
+    for _ in range(8):
+        bench.request(y.READ, 0, 0, 0, bytes_=512, stream=1)
+    times = bench.run()
+    half = sorted(range(72), key=lambda n: times[n][0])[:36]
+    bytes_ = [sum(bench.requests[n][4] for n in half if bench.requests[n][5] == stream) for stream in range(2)]
+    assert bytes_[0] == pytest.approx(bytes_[1], abs=512)
 
 
 def test_compute_first_lets_communication_into_a_queue_below_the_threshold_only():
     from weft.schedule.arbiters import COMPUTE_FIRST
 
     bench = MemoryBench()
-    threshold = int(bench.machine.flow[0, y.FLOW_THRESHOLD]) // 64
+    threshold = -(-int(bench.machine.flow[0, y.FLOW_THRESHOLD]) // 64)
     bench.request(y.READ, 0, 0, 0, stream=1)
     computes = [bench.request(y.READ, 0, 0, 0, bytes_=64) for _ in range(threshold + 3)]
     times = bench.run(COMPUTE_FIRST)

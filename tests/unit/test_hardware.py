@@ -69,7 +69,7 @@ def test_every_value_of_the_catalogue_says_where_it_comes_from(name):
 def test_both_ends_of_every_plausible_range_make_a_machine_of_their_own(name):
     gpu = hardware.gpu(name)
     # Values that a rule ties to another one cannot go to the end of their range alone.
-    tied = {"memory.timing.ras", "memory.timing.rc"}
+    tied = {"memory.timing.ras", "memory.timing.rp", "memory.timing.rc"}
     for path, provenance in gpu.provenance.items():
         for end in (provenance.low, provenance.high):
             if end is not None and path not in tied:
@@ -87,8 +87,8 @@ def test_an_unknown_machine_lists_the_known_ones():
 
 def test_paths_values_and_texts_belong_together(gpu):
     assert "memory.timing.rcd" in gpu.rules()
-    assert gpu.value("memory.timing.rcd") == 12e-9
-    assert gpu.text("memory.timing.rcd") == "12 ns"
+    assert gpu.value("memory.timing.rcd") == 14e-9
+    assert gpu.text("memory.timing.rcd") == "14 ns"
     assert gpu.text("cache.capacity") == "16 MiB"
     assert isinstance(gpu.value("memory.banks"), int)
 
@@ -128,7 +128,12 @@ def test_a_changed_copy_says_that_the_user_set_the_value(gpu):
         ("memory.burst_bytes", "64 B", ["burst_clocks x bytes_per_clock"]),
         ("memory.ccd", "3", ["ccd (3) must be at most ccd_long (2)"]),
         ("memory.ccd_update", "0", ["greater than zero"]),
-        ("memory.timing.ras", "3 ns", ["rcd (12 ns)", "ras (3 ns)"]),
+        ("memory.timing.ras", "3 ns", ["rcd (14 ns)", "ras (3 ns)"]),
+        ("memory.timing.rc", "40 ns", ["rc (40 ns) must be at least ras (33 ns) + rp (14 ns)"]),
+        ("memory.timing.refi", "4 us", ["refi (4 us) and rfc (0 s)", "give both"]),
+        ("memory.timing.rfc", "200 ns", ["refi (0 s) and rfc (200 ns)", "give both"]),
+        ("memory.refresh_banks", 3, ["banks (16) must be a multiple of refresh_banks (3)"]),
+        ("memory.queue_entries", 1, ["queue_entries (1) of 32 B cannot hold one request of 64 B"]),
         ("cache.capacity", "1000 B", ["capacity (1 kB)", "1 KiB"]),
         ("arbiter.threshold_low", 3, ["threshold_medium (10) must be at most threshold_low (3)"]),
         ("arbiter.intensity_high", 1.5, ["at most 1"]),
@@ -320,3 +325,8 @@ def test_an_impossible_system_is_refused_in_one_sentence(gpu, values, words):
 def test_values_that_no_run_could_hold_are_refused(path, value):
     with pytest.raises(ConfigError, match=f"{path}.*cannot be simulated; it must lie between"):
         hardware.gpu("t3-paper").replace({path: value})
+
+
+def test_refreshes_must_leave_time_for_something_else(gpu):
+    with pytest.raises(ConfigError, match=r"rfc \(5 us\) must be below refi \(4 us\)"):
+        gpu.replace({"memory.timing.refi": "4 us", "memory.timing.rfc": "5 us"})

@@ -18,10 +18,10 @@ from weft.validation import run
 from weft.validation.bar import judged
 from weft.validation.run import Validation
 from weft.validation.tables import TABLES, Kind
-from weft.view.error_tables import bar_table, errors_table, without_rows, worst_table
+from weft.view.error_tables import bar_table, errors_table, streams_table, without_rows, worst_table
 from weft.view.table import Table
 
-KINDS = ("gemm", "collective", "overlap", "contention", "layer")
+KINDS = ("gemm", "collective", "overlap", "contention", "layer", "dram")
 _PROBLEMS_SHOWN = 20
 
 
@@ -79,6 +79,8 @@ def _parts(done: Validation, lines: Sequence[Mapping[str, Any]]) -> Iterator[Tab
     """Errors, the worst rows, the first problems, and the `lines` of --bar."""
     data, problems = done.to_dict(), done.complaints()
     yield errors_table(data["overall"], f"{done.rows_used:,} of {done.rows_read:,} rows have a prediction")
+    if "streams" in data:
+        yield streams_table(data["streams"])
     yield errors_table(data["groups"], "Errors of each group: |predicted / measured - 1|, and the bias with its sign")
     yield worst_table(data["worst"])
     yield from (f"problem: {problem}" for problem in problems[:_PROBLEMS_SHOWN])

@@ -30,15 +30,20 @@ def _columns(count: int) -> Iterator[int]:
     GPU_TRACKER_SETS, GPU_TRACKER_WAYS, GPU_SPILL_BYTES, GPU_THRESHOLD_HIGH,
     GPU_THRESHOLD_MEDIUM, GPU_THRESHOLD_LOW, GPU_INTENSITY_HIGH, GPU_INTENSITY_MEDIUM, GPU_INTENSITY_LOW,
     GPU_STARVATION, GPU_START, GPU_PEAK64, GPU_LAUNCH, GPU_STRICT, GPU_DMA_RATE64, GPU_SIDE64, GPU_SIDE_LATENCY,
-    GPU_SIDE_DIRTY, GPU_T_PATH, GPU_PATH_SLACK, GPU_POSTED, GPU_COLUMNS,
-) = _columns(50)  # fmt: skip
+    GPU_SIDE_DIRTY, GPU_T_PATH, GPU_PATH_SLACK, GPU_SHARE_LONG, GPU_SHARE_UPDATE, GPU_T_FAW, GPU_T_RFC,
+    GPU_REFRESH_EVERY, GPU_REFRESH_BANKS, GPU_POSTED, GPU_COLUMNS,
+) = _columns(56)  # fmt: skip
+QUEUE_ENTRY = 32
+"""Bytes of an access, the unit in which a channel's command queue is counted."""
 # GPU_INTENSITY_* are per mille of the peak DRAM bandwidth; GPU_THRESHOLD_* are bytes of queue; GPU_PEAK64 is the
 # whole memory's femtoseconds per 64 bytes. GPU_DMA_RATE64: what one engine takes for its own part (0: nothing).
 # GPU_STRICT: workgroups of a later kernel wait until the earlier ones are placed. GPU_SIDE64 is one slice of the
 # memory-side cache, GPU_SIDE_LATENCY what a hit there adds to the way through the cache, GPU_SIDE_DIRTY how
 # many of its lines in a thousand hold at the start what earlier work wrote. GPU_T_PATH: what a burst takes on the
-# path from a channel to the rest of the chip; it may lag by GPU_PATH_SLACK behind. GPU_POSTED: a store to a peer is
-# complete when it has left its compute unit, not when the link has sent it.
+# path from a channel to the rest of the chip; it may lag by GPU_PATH_SLACK behind. GPU_SHARE_*: the share of the bus,
+# in parts of WHOLE_BUS, that a bank group takes for a burst every GPU_T_LONG or GPU_T_UPDATE. GPU_REFRESH_EVERY: from
+# one refresh of GPU_REFRESH_BANKS banks to the next (0: there is no refresh). GPU_POSTED: a store to a peer is complete
+# when it has left its compute unit, not when the link has sent it.
 
 # shape[:] — sizes shared by all GPUs.
 (
@@ -149,25 +154,45 @@ CAUSE_EARLIER = OPERATOR_EARLIER * KINDS + WRITE
 (
     REQ_NEXT, REQ_PREVIOUS, REQ_GPU, REQ_CHANNEL, REQ_BANK, REQ_ROW, REQ_BYTES, REQ_KIND, REQ_CAUSE, REQ_STREAM,
     REQ_ARRIVE, REQ_OWNER_KIND, REQ_OWNER, REQ_TILE, REQ_WAVEFRONT, REQ_REGION, REQ_ADDRESS, REQ_FILLS, REQ_FROM,
-    REQ_COLUMNS,
-) = _columns(20)  # fmt: skip
+    REQ_TICKET, REQ_COLUMNS,
+) = _columns(21)  # fmt: skip
 # REQ_ROW: the row of its bank; of a message, the row of `route` that it is at. REQ_ARRIVE: when it is ready, then when
 # its last byte is where its head is. REQ_FILLS: the line of the memory-side cache that a read fills,
-# or NONE. REQ_FROM: who serves it, the DRAM or that cache.
+# or NONE. REQ_FROM: who serves it, the DRAM or that cache. REQ_TICKET: its number in the order of admission.
 COMPUTE_STREAM, COMMUNICATION_STREAM = range(2)
 OWNER_NOBODY, OWNER_LINE, OWNER_SLOT, OWNER_ENGINE, OWNER_RELEASE, OWNER_REMOTE, OWNER_POSTED = range(7)
 
 # channel[c, :] — c counts over all GPUs.
 (
     CHAN_COMPUTE_HEAD, CHAN_COMPUTE_TAIL, CHAN_COMPUTE_COUNT, CHAN_COMMUNICATION_HEAD, CHAN_COMMUNICATION_TAIL,
-    CHAN_COMMUNICATION_COUNT, CHAN_QUEUED, CHAN_QUEUED_BYTES, CHAN_NEXT_COLUMN, CHAN_NEXT_READ, CHAN_NEXT_WRITE,
-    CHAN_NEXT_ACTIVATE, CHAN_WAKE, CHAN_LAST_STREAM, CHAN_BUSY, CHAN_OCCUPANCY, CHAN_OCCUPANCY_SINCE,
-    CHAN_COMMUNICATION_SERVED, CHAN_ACTIVATES, CHAN_TURNAROUNDS, CHAN_LAST_KIND, CHAN_MAX_QUEUED, CHAN_PATH_UNTIL,
-    CHAN_COLUMNS,
-) = _columns(24)  # fmt: skip
+    CHAN_COMMUNICATION_COUNT, CHAN_ADMITTED, CHAN_QUEUED_BYTES, CHAN_HITS, CHAN_MISSES, CHAN_START, CHAN_NEXT_READ,
+    CHAN_NEXT_WRITE, CHAN_NEXT_ACTIVATE, CHAN_WAKE, CHAN_SCHEDULED, CHAN_LAST_STREAM, CHAN_BUSY, CHAN_OCCUPANCY,
+    CHAN_OCCUPANCY_SINCE, CHAN_COMMUNICATION_SERVED, CHAN_ACTIVATES, CHAN_TURNAROUNDS, CHAN_LAST_KIND, CHAN_MAX_QUEUED,
+    CHAN_PATH_UNTIL, CHAN_OPENS, CHAN_OPENS_BANK, CHAN_BEST, CHAN_BEST_START, CHAN_GPU,
+    CHAN_LEAD, CHAN_REFRESH, CHAN_REFRESH_BANK, CHAN_WINDOW, _CHAN_WINDOW_2, _CHAN_WINDOW_3, _CHAN_WINDOW_4, CHAN_COLUMNS,
+) = _columns(39)  # fmt: skip
+# CHAN_ADMITTED: requests admitted so far. CHAN_HITS, CHAN_MISSES: the banks that have some in the queue, a bit each.
+# CHAN_START: the first column command of the request issued last. CHAN_WAKE: the next look; CHAN_SCHEDULED: the look
+# that it came before, whose event is still in the calendar. CHAN_OPENS: when the row of CHAN_OPENS_BANK can be
+# activated, before all others; CHAN_BEST: the request whose columns can start first, at CHAN_BEST_START (both NONE: to
+# be chosen anew). CHAN_LEAD: bytes that compute has been admitted more than communication since both wait.
+# CHAN_REFRESH: when the banks from CHAN_REFRESH_BANK on are refreshed; CHAN_WINDOW, four columns: when each of the last
+# four activates lets a fifth begin.
 
 # bank[b, :] — b counts over all channels.
-BANK_ROW, BANK_READY, BANK_PRECHARGE, BANK_ACTIVATED, BANK_COLUMNS = _columns(5)
+(
+    BANK_ROW, BANK_READY, BANK_PRECHARGE, BANK_ACTIVATED, BANK_CLOSED, BANK_OPENS, BANK_READ_HEAD, BANK_READ_TAIL,
+    BANK_WRITE_HEAD, BANK_WRITE_TAIL, BANK_MISS_HEAD, BANK_MISS_TAIL, BANK_MISS_TICKET, BANK_GROUP, BANK_COLUMNS,
+) = _columns(15)  # fmt: skip
+BANK_HEADS = BANK_READ_HEAD, BANK_WRITE_HEAD, BANK_MISS_HEAD
+# BANK_READY: columns of the open row can begin; BANK_PRECHARGE, BANK_ACTIVATED: the row can be closed, the next one
+# opened. While only misses wait: BANK_CLOSED: when the row closes, BANK_OPENS: when the next one can open. Then the
+# lists of queued requests: reads and writes (or updates) of the open row, and misses.
+
+# group[b, :] — bank groups over all channels. GROUP_UNTIL: busy with a request; GROUP_SHARE: the share of the bus that
+# this takes, in parts of WHOLE_BUS, which every number up to 16 divides.
+GROUP_UNTIL, GROUP_SHARE, GROUP_COLUMNS = _columns(3)
+WHOLE_BUS = 720_720
 
 # link_run[k, :] — messages that begin with a link wait in a queue of their sender, a DMA engine or a compute unit of its
 # GPU; the link serves senders round robin, a message each. LINK_SENT: the message that occupies the link (NONE: free);
@@ -207,6 +232,7 @@ COUNTER_VALUE, COUNTER_TARGET, COUNTER_KERNEL, COUNTER_COLUMNS = _columns(4)
 # COUNTER_TARGET: the least value that anything waits for; COUNTER_KERNEL: the first of the kernels that wait for it, a
 # list that goes on in RUN_NEXT_WAITING.
 NEVER = 1 << 62
+LARGEST = (1 << 63) - 1
 
 # flow[g, :] — per-GPU run state.
 (

@@ -9,7 +9,7 @@ from weft.engine.dispatcher import consider_launch, count, end_kernel, launch, r
 from weft.engine.dma import block_bytes, departed, forward, pump, start_copies, trigger
 from weft.engine.jit import block, entry, spliced
 from weft.engine.link import arrive, depart, hop
-from weft.engine.memory import admit, free_request, issue, next_look
+from weft.engine.memory import free_request, look
 from weft.engine.memory_cache import begin_used, fill
 from weft.engine.record import record_chunk, record_traffic
 from weft.engine.state import WAITER_NEXT, WAITER_SLOT, Machine
@@ -30,17 +30,16 @@ def _on_memory(m: Machine, kind: int, index: int, now: int, policy) -> None:  # 
     """A channel looks for work, or the memory-side cache has taken a write."""
     taken = index
     if kind == y.EV_CHANNEL:
+        if m.channel[index, y.CHAN_SCHEDULED] == now:
+            m.channel[index, y.CHAN_SCHEDULED] = y.NONE
         if m.channel[index, y.CHAN_WAKE] != now:
             return  # an earlier look has replaced this one
         m.channel[index, y.CHAN_WAKE] = y.NONE
-        admit(m, index, now, policy)
-        taken = y.NONE
-        if m.channel[index, y.CHAN_QUEUED] > 0 and now >= m.channel[index, y.CHAN_NEXT_COLUMN]:
-            taken = _served(m, issue(m, index, now), now)
+        taken = look(m, index, now, policy)
+        if taken != y.NONE:
+            taken = _served(m, taken, now)
     if taken != y.NONE:
         _on_taken(m, taken, now)
-    if kind == y.EV_CHANNEL:
-        next_look(m, index, now)
 
 
 @spliced

@@ -1,9 +1,12 @@
 """A memory channel: two request streams, an arbiter, a bounded command queue, FR-FCFS, and DRAM with banks.
 
 A request is a run of bursts in one row of one bank. Column commands of requests in different bank groups interleave
-on the data bus, so a request takes its bursts' share of the bus (`GPU_T_BURST` each) and keeps its own bank group for
-as long as its column delay asks (`GPU_T_LONG`, or `GPU_T_UPDATE` for a near-memory update). Between the channel and the
-rest of the chip lies a path that may be slower than the bus; it goes on while the bus turns round.
+on the data bus: a request keeps its own bank group for as long as its column delay asks (`GPU_T_LONG` a burst, or
+`GPU_T_UPDATE` for a near-memory update) and takes that share of the bus meanwhile. Between the channel and the rest of
+the chip lies a path that may be slower than the bus; it goes on while the bus turns round.
+
+Requests in the command queue wait in lists of their bank: reads and writes that hit its open row, and misses. A look
+at a channel admits requests, issues at most one, and opens the rows that could be opened since the last look.
 """
 
 from __future__ import annotations
@@ -67,8 +70,8 @@ def enqueue(m: Machine, i: int, g: int, address: int, arrive: int) -> None:
     request[i, y.REQ_ADDRESS] = address
     request[i, y.REQ_ARRIVE] = arrive
     _join_stream(m, c, i, y.CHAN_COMPUTE_HEAD + 3 * request[i, y.REQ_STREAM])
-    channel = m.channel
-    wake(m, c, arrive if channel[c, y.CHAN_QUEUED] == 0 else max(arrive, channel[c, y.CHAN_NEXT_COLUMN]))
+    if _has_room(m, c, g, i):
+        wake(m, c, arrive)
 
 
 @spliced
@@ -97,11 +100,23 @@ def _join_stream(m: Machine, c: int, i: int, head: int) -> None:
 
 @block
 def wake(m: Machine, c: int, time: int) -> None:
-    """See to it that channel `c` is looked at no later than `time`."""
-    due = m.channel[c, y.CHAN_WAKE]
+    """Look at channel `c` no later than `time`."""
+    channel = m.channel
+    due = channel[c, y.CHAN_WAKE]
     if due == y.NONE or due > time:
-        m.channel[c, y.CHAN_WAKE] = time
-        schedule(m, time, y.EV_CHANNEL, c)
+        channel[c, y.CHAN_WAKE] = time
+        if time != channel[c, y.CHAN_SCHEDULED]:
+            schedule(m, time, y.EV_CHANNEL, c)
+        channel[c, y.CHAN_SCHEDULED] = due
+
+
+@block
+def _has_room(m: Machine, c: int, g: int, i: int) -> bool:
+    """Whether there is a request `i` and it fits into the command queue; an empty queue takes any request."""
+    queued = m.channel[c, y.CHAN_QUEUED_BYTES]
+    if i == y.NONE:
+        return False
+    return queued == 0 or queued + m.request[i, y.REQ_BYTES] <= m.gpu[g, y.GPU_QUEUE_BYTES]  # type: ignore[no-any-return]
 
 
 @block
@@ -119,38 +134,40 @@ def _unserved_since(m: Machine, c: int, head: int) -> int:
 
 
 @spliced
-def admit(m: Machine, c: int, now: int, policy) -> None:  # type: ignore[no-untyped-def]
-    """Let the arbiter move requests from the two streams into the command queue while there is room."""
-    channel, request = m.channel, m.request
-    g = c // m.shape[y.SIZE_CHANNELS]
-    capacity = m.gpu[g, y.GPU_QUEUE_BYTES]
+def _admit(m: Machine, c: int, g: int, now: int, policy) -> bool:  # type: ignore[no-untyped-def]
+    """Let the arbiter move requests from the two streams into the command queue; whether it has moved any."""
+    channel = m.channel
+    admitted = False
     while True:
         compute = _head_ready(m, c, y.COMPUTE_STREAM, now)
         communication = _head_ready(m, c, y.COMMUNICATION_STREAM, now)
-        if compute == y.NONE and communication == y.NONE:
+        if not (_has_room(m, c, g, compute) or _has_room(m, c, g, communication)):
             break
+        if compute == y.NONE or communication == y.NONE:
+            channel[c, y.CHAN_LEAD] = 0
         waited = 0 if communication == y.NONE else now - _unserved_since(m, c, communication)
         stream = policy(
             now,
             0 if compute == y.NONE else channel[c, y.CHAN_COMPUTE_COUNT],
             0 if communication == y.NONE else channel[c, y.CHAN_COMMUNICATION_COUNT],
-            channel[c, y.CHAN_QUEUED_BYTES] >> 6,
-            capacity >> 6,
-            m.flow[g, y.FLOW_THRESHOLD] >> 6,
+            0 if compute == y.NONE else m.request[compute, y.REQ_BYTES],
+            0 if communication == y.NONE else m.request[communication, y.REQ_BYTES],
+            channel[c, y.CHAN_LEAD],
+            channel[c, y.CHAN_QUEUED_BYTES] // y.QUEUE_ENTRY,
+            m.gpu[g, y.GPU_QUEUE_BYTES] // y.QUEUE_ENTRY,
+            m.flow[g, y.FLOW_THRESHOLD] // y.QUEUE_ENTRY,
             channel[c, y.CHAN_LAST_STREAM],
             waited,
             m.gpu[g, y.GPU_STARVATION],
         )
         i = compute if stream == y.COMPUTE_STREAM else communication
-        if stream < 0 or stream > 1 or i == y.NONE:
-            break
-        if channel[c, y.CHAN_QUEUED] > 0 and channel[c, y.CHAN_QUEUED_BYTES] + request[i, y.REQ_BYTES] > capacity:
-            break
-        if channel[c, y.CHAN_QUEUED] == m.queue.shape[1]:  # of requests smaller than a burst there can be too many
+        if stream < 0 or stream > 1 or not _has_room(m, c, g, i):
             break
         if stream == y.COMMUNICATION_STREAM and waited > m.gpu[g, y.GPU_STARVATION]:
             m.flow[g, y.FLOW_PAST_LIMIT] += 1
         _move_to_queue(m, c, i, stream, now)
+        admitted = True
+    return admitted
 
 
 @spliced
@@ -166,11 +183,13 @@ def _move_to_queue(m: Machine, c: int, i: int, stream: int, now: int) -> None:
     if stream == y.COMMUNICATION_STREAM:
         channel[c, y.CHAN_COMMUNICATION_SERVED] = now
     _account_occupancy(m, c, now)
-    m.queue[c, channel[c, y.CHAN_QUEUED]] = i
-    channel[c, y.CHAN_QUEUED] += 1
+    request[i, y.REQ_TICKET] = channel[c, y.CHAN_ADMITTED]
+    channel[c, y.CHAN_ADMITTED] += 1
     channel[c, y.CHAN_QUEUED_BYTES] += request[i, y.REQ_BYTES]
     channel[c, y.CHAN_MAX_QUEUED] = max(channel[c, y.CHAN_MAX_QUEUED], channel[c, y.CHAN_QUEUED_BYTES])
     channel[c, y.CHAN_LAST_STREAM] = stream
+    channel[c, y.CHAN_LEAD] += request[i, y.REQ_BYTES] if stream == y.COMPUTE_STREAM else -request[i, y.REQ_BYTES]
+    _join_bank(m, c, i, now)
 
 
 @block
@@ -184,84 +203,266 @@ def _account_occupancy(m: Machine, c: int, now: int) -> None:
 
 
 @spliced
-def _activate_rows(m: Machine, c: int, g: int, now: int) -> None:
-    """Open the rows that queued requests need, oldest first, never closing a row that a queued request still uses."""
-    channel, request, bank = m.channel, m.request, m.bank
-    first_bank = c * m.shape[y.SIZE_BANKS]
-    in_use = 0
-    for q in range(channel[c, y.CHAN_QUEUED]):
-        i = m.queue[c, q]
-        if bank[request[i, y.REQ_BANK], y.BANK_ROW] == request[i, y.REQ_ROW]:
-            in_use |= 1 << (request[i, y.REQ_BANK] - first_bank)
-    for q in range(channel[c, y.CHAN_QUEUED]):
-        i = m.queue[c, q]
-        b = request[i, y.REQ_BANK]
-        if in_use & (1 << (b - first_bank)):
-            continue
-        in_use |= 1 << (b - first_bank)
-        start = now
+def _join_bank(m: Machine, c: int, i: int, now: int) -> None:
+    """Put an admitted request among the hits of its bank, or among the misses if its row is closed by now."""
+    channel, bank = m.channel, m.bank
+    g, b = m.request[i, y.REQ_GPU], m.request[i, y.REQ_BANK]
+    bit = 1 << (b - c * m.shape[y.SIZE_BANKS])
+    unused = channel[c, y.CHAN_HITS] & bit == 0
+    closed = unused and channel[c, y.CHAN_MISSES] & bit != 0 and bank[b, y.BANK_CLOSED] <= now
+    if bank[b, y.BANK_ROW] == m.request[i, y.REQ_ROW] and not closed:
+        _append_hit(m, c, b, i)
+        if unused:
+            channel[c, y.CHAN_OPENS] = y.NONE
+        return
+    if unused and channel[c, y.CHAN_MISSES] & bit == 0:
+        _close_row(m, c, g, b, now)
+    _append_miss(m, b, i)
+    channel[c, y.CHAN_MISSES] |= bit
+
+
+@block
+def _append(m: Machine, b: int, head: int, i: int) -> None:
+    """Put request `i` at the end of the list of bank `b` whose first column is `head`."""
+    bank = m.bank
+    m.request[i, y.REQ_NEXT] = y.NONE
+    if bank[b, head] == y.NONE:
+        bank[b, head] = i
+    else:
+        m.request[bank[b, head + 1], y.REQ_NEXT] = i
+    bank[b, head + 1] = i
+
+
+@block
+def _append_hit(m: Machine, c: int, b: int, i: int) -> None:
+    _append(m, b, y.BANK_READ_HEAD if m.request[i, y.REQ_KIND] == y.READ else y.BANK_WRITE_HEAD, i)
+    ready = max(m.bank[b, y.BANK_READY], m.group[m.bank[b, y.BANK_GROUP], y.GROUP_UNTIL])
+    if ready <= m.channel[c, y.CHAN_BEST_START]:
+        m.channel[c, y.CHAN_BEST] = y.NONE
+    m.channel[c, y.CHAN_HITS] |= 1 << (b - c * m.shape[y.SIZE_BANKS])
+
+
+@block
+def _append_miss(m: Machine, b: int, i: int) -> None:
+    if m.bank[b, y.BANK_MISS_HEAD] == y.NONE:
+        m.bank[b, y.BANK_MISS_TICKET] = m.request[i, y.REQ_TICKET]
+    _append(m, b, y.BANK_MISS_HEAD, i)
+
+
+@block
+def _close_row(m: Machine, c: int, g: int, b: int, now: int) -> None:
+    """Precharge bank `b` as soon as it may be, for a request that waits for another row."""
+    channel, bank = m.channel, m.bank
+    opens = now
+    if bank[b, y.BANK_ROW] != y.NONE:
+        bank[b, y.BANK_CLOSED] = max(now, bank[b, y.BANK_PRECHARGE])
+        opens = bank[b, y.BANK_CLOSED] + m.gpu[g, y.GPU_T_RP]
+    bank[b, y.BANK_OPENS] = max(opens, bank[b, y.BANK_ACTIVATED])
+    if max(bank[b, y.BANK_OPENS], channel[c, y.CHAN_NEXT_ACTIVATE]) <= channel[c, y.CHAN_OPENS]:
+        channel[c, y.CHAN_OPENS] = y.NONE
+
+
+@spliced
+def _open_rows(m: Machine, c: int, g: int, now: int) -> int:
+    """Refresh what is due, and activate the rows that misses wait for, each when it could be.
+
+    A row with hits stays open. Returns when the next row can be activated, after `now` (NEVER: none is waited for).
+    """
+    channel = m.channel
+    while True:
+        if channel[c, y.CHAN_OPENS] == y.NONE:
+            _choose_row(m, c)
+        if channel[c, y.CHAN_REFRESH] <= min(now, channel[c, y.CHAN_OPENS]):
+            _refresh(m, c, g)
+        elif channel[c, y.CHAN_OPENS] <= now:
+            _activate(m, c, g, channel[c, y.CHAN_OPENS_BANK], channel[c, y.CHAN_OPENS])
+        else:
+            return channel[c, y.CHAN_OPENS]  # type: ignore[no-any-return]
+
+
+@spliced
+def _refresh(m: Machine, c: int, g: int) -> None:
+    """Refresh the banks whose turn it is: their rows close together, and none opens until that is over."""
+    channel, bank = m.channel, m.bank
+    first, count = c * m.shape[y.SIZE_BANKS] + channel[c, y.CHAN_REFRESH_BANK], m.gpu[g, y.GPU_REFRESH_BANKS]
+    start = channel[c, y.CHAN_REFRESH]
+    for b in range(first, first + count):
         if bank[b, y.BANK_ROW] != y.NONE:
-            start = max(now, bank[b, y.BANK_PRECHARGE]) + m.gpu[g, y.GPU_T_RP]
-        start = max(start, channel[c, y.CHAN_NEXT_ACTIVATE], bank[b, y.BANK_ACTIVATED])
-        channel[c, y.CHAN_NEXT_ACTIVATE] = start + m.gpu[g, y.GPU_T_RRD]
-        bank[b, y.BANK_ROW] = request[i, y.REQ_ROW]
-        bank[b, y.BANK_READY] = start + m.gpu[g, y.GPU_T_RCD]
-        bank[b, y.BANK_PRECHARGE] = start + m.gpu[g, y.GPU_T_RAS]
-        bank[b, y.BANK_ACTIVATED] = start + m.gpu[g, y.GPU_T_RC]
-        channel[c, y.CHAN_ACTIVATES] += 1
+            start = max(start, max(channel[c, y.CHAN_REFRESH], bank[b, y.BANK_PRECHARGE]) + m.gpu[g, y.GPU_T_RP])
+    for b in range(first, first + count):
+        bank[b, y.BANK_ROW] = y.NONE
+        bank[b, y.BANK_ACTIVATED] = max(bank[b, y.BANK_ACTIVATED], start + m.gpu[g, y.GPU_T_RFC])
+        bank[b, y.BANK_OPENS] = bank[b, y.BANK_ACTIVATED]
+        _make_misses(m, c, b)
+    channel[c, y.CHAN_OPENS] = y.NONE
+    channel[c, y.CHAN_BEST] = y.NONE
+    channel[c, y.CHAN_REFRESH] += m.gpu[g, y.GPU_REFRESH_EVERY]
+    channel[c, y.CHAN_REFRESH_BANK] = (channel[c, y.CHAN_REFRESH_BANK] + count) % m.shape[y.SIZE_BANKS]
 
 
 @spliced
-def _earliest(m: Machine, c: int, i: int, now: int) -> int:
-    """The first moment at which the column commands of a request in an open row may start."""
-    channel, b = m.channel, m.request[i, y.REQ_BANK]
-    turn = channel[c, y.CHAN_NEXT_READ] if m.request[i, y.REQ_KIND] == y.READ else channel[c, y.CHAN_NEXT_WRITE]
-    group = c * m.shape[y.SIZE_GROUPS] + b % m.shape[y.SIZE_GROUPS]
-    path = channel[c, y.CHAN_PATH_UNTIL] - m.gpu[m.request[i, y.REQ_GPU], y.GPU_PATH_SLACK]
-    return max(now, channel[c, y.CHAN_NEXT_COLUMN], turn, m.bank[b, y.BANK_READY], m.group[group], path)  # type: ignore[no-any-return]
+def _make_misses(m: Machine, c: int, b: int) -> None:
+    """Make misses of all requests of bank `b`, in the order of admission."""
+    channel, request, bank = m.channel, m.request, m.bank
+    bit = 1 << (b - c * m.shape[y.SIZE_BANKS])
+    if channel[c, y.CHAN_HITS] & bit == 0:
+        return
+    reads, writes, misses = bank[b, y.BANK_READ_HEAD], bank[b, y.BANK_WRITE_HEAD], bank[b, y.BANK_MISS_HEAD]
+    bank[b, y.BANK_READ_HEAD] = bank[b, y.BANK_WRITE_HEAD] = bank[b, y.BANK_MISS_HEAD] = y.NONE
+    while reads != y.NONE or writes != y.NONE or misses != y.NONE:
+        i = _older(m, reads, _older(m, writes, misses))
+        following = request[i, y.REQ_NEXT]
+        if i == reads:
+            reads = following
+        elif i == writes:
+            writes = following
+        else:
+            misses = following
+        _append_miss(m, b, i)
+    channel[c, y.CHAN_HITS] &= ~bit
+    channel[c, y.CHAN_MISSES] |= bit
+
+
+@block
+def _older(m: Machine, i: int, j: int) -> int:
+    """Which of two requests was admitted first; either may be NONE."""
+    if i == y.NONE:
+        return j
+    return i if j == y.NONE or m.request[i, y.REQ_TICKET] < m.request[j, y.REQ_TICKET] else j
 
 
 @spliced
-def issue(m: Machine, c: int, now: int) -> int:
-    """Choose the request that is ready first (then the oldest) and commit its commands; returns its row.
+def _choose_row(m: Machine, c: int) -> None:
+    """Choose the bank that can open the row of its oldest miss first, of equals that with the oldest miss."""
+    channel, bank = m.channel, m.bank
+    chosen, start, oldest = y.NONE, y.NEVER, y.NEVER
+    waits = channel[c, y.CHAN_MISSES] & ~channel[c, y.CHAN_HITS]
+    b = c * m.shape[y.SIZE_BANKS]
+    while waits != 0:
+        if waits & 1:
+            opens = max(bank[b, y.BANK_OPENS], channel[c, y.CHAN_NEXT_ACTIVATE])
+            if opens < start or (opens == start and bank[b, y.BANK_MISS_TICKET] < oldest):
+                chosen, start, oldest = b, opens, bank[b, y.BANK_MISS_TICKET]
+        waits = waits >> 1 & y.LARGEST
+        b += 1
+    channel[c, y.CHAN_OPENS], channel[c, y.CHAN_OPENS_BANK] = start, chosen
+
+
+@spliced
+def _activate(m: Machine, c: int, g: int, b: int, start: int) -> None:
+    """Open the row of the oldest miss of bank `b`; all its misses in that row become hits."""
+    channel, request, bank = m.channel, m.request, m.bank
+    i = bank[b, y.BANK_MISS_HEAD]
+    row = request[i, y.REQ_ROW]
+    bank[b, y.BANK_ROW] = row
+    bank[b, y.BANK_READY] = start + m.gpu[g, y.GPU_T_RCD]
+    bank[b, y.BANK_PRECHARGE] = start + m.gpu[g, y.GPU_T_RAS]
+    bank[b, y.BANK_ACTIVATED] = start + m.gpu[g, y.GPU_T_RC]
+    # Of five activates in a row, the last begins no earlier than FAW after the first.
+    number = channel[c, y.CHAN_ACTIVATES]
+    channel[c, y.CHAN_WINDOW + number % 4] = start + m.gpu[g, y.GPU_T_FAW]
+    channel[c, y.CHAN_NEXT_ACTIVATE] = max(start + m.gpu[g, y.GPU_T_RRD], channel[c, y.CHAN_WINDOW + (number + 1) % 4])
+    channel[c, y.CHAN_ACTIVATES] += 1
+    channel[c, y.CHAN_OPENS] = y.NONE
+    bank[b, y.BANK_MISS_HEAD] = y.NONE
+    while i != y.NONE:
+        following = request[i, y.REQ_NEXT]
+        if request[i, y.REQ_ROW] == row:
+            _append_hit(m, c, b, i)
+        else:
+            _append_miss(m, b, i)
+        i = following
+    if bank[b, y.BANK_MISS_HEAD] == y.NONE:
+        channel[c, y.CHAN_MISSES] &= ~(1 << (b - c * m.shape[y.SIZE_BANKS]))
+
+
+@block
+def _bus_free(m: Machine, c: int, g: int, share: int) -> int:
+    """When the bus has a share to spare beside those of the requests that bank groups are busy with."""
+    groups = m.shape[y.SIZE_GROUPS]
+    free = m.channel[c, y.CHAN_START] + m.gpu[g, y.GPU_T_BURST]
+    while True:
+        taken, soonest = share, y.NEVER
+        for k in range(c * groups, (c + 1) * groups):
+            if m.group[k, y.GROUP_UNTIL] > free:
+                taken += m.group[k, y.GROUP_SHARE]
+                soonest = min(soonest, m.group[k, y.GROUP_UNTIL])
+        if taken <= y.WHOLE_BUS:
+            return free  # type: ignore[no-any-return]
+        free = soonest
+
+
+@spliced
+def _choose(m: Machine, c: int, g: int, now: int) -> int:
+    """Choose the request whose columns can start first, of equals the oldest; returns when (NEVER: there are no hits).
+
+    Of each bank the oldest read and the oldest write that hit its open row count.
+    """
+    channel, request, bank = m.channel, m.request, m.bank
+    if channel[c, y.CHAN_BEST] != y.NONE:
+        return channel[c, y.CHAN_BEST_START]  # type: ignore[no-any-return]
+    best, best_start, oldest = y.NONE, y.NEVER, y.NEVER
+    hits = channel[c, y.CHAN_HITS]
+    if hits != 0:
+        path = max(now, channel[c, y.CHAN_PATH_UNTIL] - m.gpu[g, y.GPU_PATH_SLACK])
+        bus = max(path, _bus_free(m, c, g, m.gpu[g, y.GPU_SHARE_LONG]))
+        bus_for_update = max(path, _bus_free(m, c, g, m.gpu[g, y.GPU_SHARE_UPDATE]))
+    b = c * m.shape[y.SIZE_BANKS]
+    while hits != 0:
+        if hits & 1:
+            ready = max(bank[b, y.BANK_READY], m.group[bank[b, y.BANK_GROUP], y.GROUP_UNTIL])
+            i = bank[b, y.BANK_READ_HEAD]
+            if i != y.NONE:
+                start = max(ready, bus, channel[c, y.CHAN_NEXT_READ])
+                if start < best_start or (start == best_start and request[i, y.REQ_TICKET] < oldest):
+                    best, best_start, oldest = i, start, request[i, y.REQ_TICKET]
+            i = bank[b, y.BANK_WRITE_HEAD]
+            if i != y.NONE:
+                free = bus_for_update if request[i, y.REQ_KIND] == y.UPDATE else bus
+                start = max(ready, free, channel[c, y.CHAN_NEXT_WRITE])
+                if start < best_start or (start == best_start and request[i, y.REQ_TICKET] < oldest):
+                    best, best_start, oldest = i, start, request[i, y.REQ_TICKET]
+        hits = hits >> 1 & y.LARGEST
+        b += 1
+    channel[c, y.CHAN_BEST], channel[c, y.CHAN_BEST_START] = best, best_start
+    return best_start
+
+
+@spliced
+def _issue(m: Machine, c: int, g: int, i: int, now: int) -> None:
+    """Take request `i` from the command queue and give its column commands from `now` on.
 
     `REQ_ARRIVE` becomes the time of its last data on the bus.
     """
-    channel, request = m.channel, m.request
-    g = c // m.shape[y.SIZE_CHANNELS]
-    _activate_rows(m, c, g, now)
-    best, best_start = 0, y.NEVER
-    for q in range(channel[c, y.CHAN_QUEUED]):
-        i = m.queue[c, q]
-        if m.bank[request[i, y.REQ_BANK], y.BANK_ROW] != request[i, y.REQ_ROW]:
-            continue
-        start = _earliest(m, c, i, now)
-        if start < best_start:
-            best, best_start = q, start
-            if start <= now:
-                break
-    i = m.queue[c, best]
+    channel, bank = m.channel, m.bank
+    b = m.request[i, y.REQ_BANK]
+    bit = 1 << (b - c * m.shape[y.SIZE_BANKS])
+    head = y.BANK_READ_HEAD if m.request[i, y.REQ_KIND] == y.READ else y.BANK_WRITE_HEAD
+    bank[b, head] = m.request[i, y.REQ_NEXT]
+    channel[c, y.CHAN_BEST] = y.NONE
     _account_occupancy(m, c, now)
-    channel[c, y.CHAN_QUEUED] -= 1
-    for q in range(best, channel[c, y.CHAN_QUEUED]):
-        m.queue[c, q] = m.queue[c, q + 1]
-    channel[c, y.CHAN_QUEUED_BYTES] -= request[i, y.REQ_BYTES]
-    _commit(m, c, g, i, best_start)
-    return i  # type: ignore[no-any-return]
+    channel[c, y.CHAN_QUEUED_BYTES] -= m.request[i, y.REQ_BYTES]
+    _give_columns(m, c, g, i, now)
+    if bank[b, y.BANK_READ_HEAD] == y.NONE and bank[b, y.BANK_WRITE_HEAD] == y.NONE:
+        channel[c, y.CHAN_HITS] &= ~bit
+        if channel[c, y.CHAN_MISSES] & bit != 0:
+            _close_row(m, c, g, b, now)
 
 
 @spliced
-def _commit(m: Machine, c: int, g: int, i: int, start: int) -> None:
+def _give_columns(m: Machine, c: int, g: int, i: int, start: int) -> None:
     channel, request, gpu = m.channel, m.request, m.gpu
     b = request[i, y.REQ_BANK]
     kind = request[i, y.REQ_KIND]
     bursts = (request[i, y.REQ_BYTES] + m.shape[y.SIZE_BURST] - 1) // m.shape[y.SIZE_BURST]
     gap = gpu[g, y.GPU_T_UPDATE] if kind == y.UPDATE else gpu[g, y.GPU_T_LONG]
     last = start + (bursts - 1) * gap
-    channel[c, y.CHAN_NEXT_COLUMN] = start + bursts * gpu[g, y.GPU_T_BURST]
+    channel[c, y.CHAN_START] = start
     channel[c, y.CHAN_BUSY] += bursts * gpu[g, y.GPU_T_BURST]
     channel[c, y.CHAN_PATH_UNTIL] = max(channel[c, y.CHAN_PATH_UNTIL], start) + bursts * gpu[g, y.GPU_T_PATH]
-    m.group[c * m.shape[y.SIZE_GROUPS] + b % m.shape[y.SIZE_GROUPS]] = last + gap
+    group = m.bank[b, y.BANK_GROUP]
+    m.group[group, y.GROUP_UNTIL] = last + gap
+    m.group[group, y.GROUP_SHARE] = gpu[g, y.GPU_SHARE_UPDATE] if kind == y.UPDATE else gpu[g, y.GPU_SHARE_LONG]
     if kind == y.READ:
         channel[c, y.CHAN_NEXT_WRITE] = max(channel[c, y.CHAN_NEXT_WRITE], last + gpu[g, y.GPU_T_READ_TO_WRITE])
         closed = last + gpu[g, y.GPU_T_READ_TO_PRECHARGE]
@@ -278,25 +479,41 @@ def _commit(m: Machine, c: int, g: int, i: int, start: int) -> None:
 
 
 @spliced
-def next_look(m: Machine, c: int, now: int) -> None:
-    """After a look at the channel: plan the next one."""
+def look(m: Machine, c: int, now: int, policy) -> int:  # type: ignore[no-untyped-def]
+    """Open rows, issue the request whose columns can start by now, admit requests, and plan the next look.
+
+    Returns the issued request, or NONE.
+    """
+    g = m.channel[c, y.CHAN_GPU]
+    issued = y.NONE
+    while True:
+        opened = _open_rows(m, c, g, now)
+        start = _choose(m, c, g, now)
+        ready = issued == y.NONE and start <= now
+        if ready:
+            issued = m.channel[c, y.CHAN_BEST]
+            _issue(m, c, g, issued, now)
+        if not _admit(m, c, g, now, policy) and not ready:
+            break
+    if opened < y.NEVER:
+        start = min(start, opened + m.gpu[g, y.GPU_T_RCD])
+    start = min(start, _next_arrival(m, c, g, now))
+    if start < y.NEVER:
+        wake(m, c, max(start, now))
+    return issued  # type: ignore[no-any-return]
+
+
+@spliced
+def _next_arrival(m: Machine, c: int, g: int, now: int) -> int:
+    """When a stream has another request for the queue, or the policy is to be asked again (NEVER: neither)."""
     channel, request = m.channel, m.request
-    if channel[c, y.CHAN_QUEUED] > 0:
-        wake(m, c, max(now, channel[c, y.CHAN_NEXT_COLUMN]))
-        return
-    g = c // m.shape[y.SIZE_CHANNELS]
     soonest = y.NEVER
     for stream in range(2):
         head = channel[c, y.CHAN_COMPUTE_HEAD + 3 * stream]
-        if head != y.NONE:
+        if _has_room(m, c, g, head):
             again = request[head, y.REQ_ARRIVE]
-            if (
-                again <= now and now < channel[c, y.CHAN_NEXT_COLUMN]
-            ):  # refused beside a request that has now been issued
-                again = channel[c, y.CHAN_NEXT_COLUMN]
-            elif again <= now:  # refused by an empty queue: ask again when the starvation limit has passed
+            if again <= now:  # refused by the policy: ask again when the starvation limit has passed
                 again = max(again, channel[c, y.CHAN_COMMUNICATION_SERVED]) + m.gpu[g, y.GPU_STARVATION] + 1
             if again > now:
                 soonest = min(soonest, again)
-    if soonest != y.NEVER:
-        wake(m, c, soonest)
+    return soonest

@@ -36,8 +36,17 @@ def execute(
 
     `watch(events, now_fs)` is called between slices. The status is RUNNING when the budget is exhausted.
     """
-    machine = allocate(tables, bin_fs)
-    spare_events, spare_requests = margin_events(tables.shape), margin_requests(tables.shape)
+    return resume(allocate(tables, bin_fs), policy, event_budget, watch)
+
+
+def resume(
+    machine: Machine,
+    policy: Any,
+    event_budget: int | None = None,
+    watch: Callable[[int, int], None] | None = None,
+) -> tuple[int, Machine]:
+    """Run a machine from its present state; arguments and answer are those of `execute`."""
+    spare_events, spare_requests = margin_events(machine.shape), margin_requests(machine.shape)
     while True:
         done = int(machine.clock[y.CLOCK_EVENTS])
         events = SLICE if event_budget is None else min(SLICE, event_budget - done)

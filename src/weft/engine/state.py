@@ -34,7 +34,6 @@ class Machine(NamedTuple):
     request: Table
     waiter: Table
     channel: Table
-    queue: Table
     bank: Table
     group: Table
     slice_free: Table
@@ -125,9 +124,8 @@ def allocate(tables: Tables, bin_fs: int) -> Machine:
         request=table(request_rows, y.REQ_COLUMNS),
         waiter=table(request_rows, WAITER_COLUMNS),
         channel=table(gpus * channels, y.CHAN_COLUMNS),
-        queue=table(gpus * channels, _queue_rows(tables)),
         bank=table(gpus * channels * int(s[y.SIZE_BANKS]), y.BANK_COLUMNS),
-        group=table(gpus * channels * int(s[y.SIZE_GROUPS])),
+        group=table(gpus * channels * int(s[y.SIZE_GROUPS]), y.GROUP_COLUMNS),
         slice_free=table(gpus * (partitions * int(s[y.SIZE_SLICES]) + channels)),
         tag=table(lines + side, fill=y.NONE),
         stamp=table(lines + side),
@@ -181,11 +179,6 @@ def margin_requests(shape: Table) -> int:
     return int(each * shape[y.SIZE_PARTITIONS] * shape[y.SIZE_SETS] * shape[y.SIZE_WAYS]) + 16384
 
 
-def _queue_rows(tables: Tables) -> int:
-    # Partial requests are rare; a queue entry holds at least one burst.
-    return int(tables.gpu[:, y.GPU_QUEUE_BYTES].max()) // int(tables.shape[y.SIZE_BURST]) + 1
-
-
 def _initialise(m: Machine, bin_fs: int) -> None:
     m.clock[y.CLOCK_BIN] = bin_fs
     link_free_list(m.request, y.REQ_NEXT, 0)
@@ -196,10 +189,18 @@ def _initialise(m: Machine, bin_fs: int) -> None:
         y.CHAN_COMMUNICATION_HEAD,
         y.CHAN_COMMUNICATION_TAIL,
         y.CHAN_WAKE,
+        y.CHAN_SCHEDULED,
+        y.CHAN_BEST,
+        y.CHAN_OPENS,
         y.CHAN_LAST_KIND,
     ):
         m.channel[:, column] = y.NONE
-    m.bank[:, y.BANK_ROW] = y.NONE
+    m.bank[:, (y.BANK_ROW, *y.BANK_HEADS)] = y.NONE
+    m.channel[:, y.CHAN_GPU] = np.arange(len(m.channel)) // int(m.shape[y.SIZE_CHANNELS])
+    every = m.gpu[m.channel[:, y.CHAN_GPU], y.GPU_REFRESH_EVERY]
+    m.channel[:, y.CHAN_REFRESH] = np.where(every > 0, every, y.NEVER)
+    channel, k = np.divmod(np.arange(len(m.bank)), int(m.shape[y.SIZE_BANKS]))
+    m.bank[:, y.BANK_GROUP] = channel * int(m.shape[y.SIZE_GROUPS]) + k % int(m.shape[y.SIZE_GROUPS])
     m.line[:, LINE_WAITERS] = y.NONE
     m.link_run[:, [y.LINK_SENT, y.LINK_FIRST, y.LINK_LAST]] = y.NONE
     m.resident[:, y.WG_KERNEL] = y.NONE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Literal, Self, get_args
 
@@ -36,7 +37,9 @@ DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 ClockState = Literal["peak", "boost", "sustained"]
 """Which clock a rate assumes: the data sheet's, the highest, or that of a long run at the power limit."""
 ACCESS_BYTES = 64
-"""The finest request to memory, and the unit in which queues are counted [bytes]."""
+"""The finest request to memory [bytes]."""
+QUEUE_ENTRY_BYTES = 32
+"""The unit in which the command queues of memory channels are counted [bytes]."""
 
 
 class Compute(Part):
@@ -92,7 +95,10 @@ class MemoryCache(Part):
 
 
 class Timing(Part):
-    """Delays between the commands of a DRAM bank, in the JEDEC names without their t [seconds]."""
+    """Delays between the commands of a DRAM bank, in the JEDEC names without their t [seconds].
+
+    `faw` = 0: any number of activates may follow one another at `rrd`; `refi` = `rfc` = 0: there is no refresh.
+    """
 
     rrd: Seconds
     rcd: Seconds
@@ -104,13 +110,17 @@ class Timing(Part):
     cdlr: Seconds
     wr: Seconds
     rtp: Seconds
+    faw: Delay
+    refi: Delay
+    rfc: Delay
 
 
 class Memory(Part):
     """The DRAM: channels of banks in bank groups, behind one bounded queue per channel.
 
     `read_efficiency` and `copy_efficiency` are the fractions of peak that long reads and copies were measured
-    to reach.
+    to reach. A channel's command queue holds `queue_entries` accesses of 32 B. Refreshes take `refresh_banks` banks at
+    a time, each bank once in `timing.refi`.
     """
 
     bandwidth: BytesPerSecond
@@ -126,6 +136,7 @@ class Memory(Part):
     burst_clocks: Count
     bytes_per_clock: Count
     queue_entries: Count
+    refresh_banks: Count
     latency: Seconds
     ccd: Count
     ccd_long: Count
@@ -147,7 +158,7 @@ class Arbiter(Part):
     """Communication-aware arbitration: how full a queue may be for communication to enter it.
 
     Beside a kernel of at least `intensity_high` [fraction of peak bandwidth] the limit is `threshold_high`
-    [64-B accesses]; from `intensity_medium` on `threshold_medium`, from `intensity_low` on `threshold_low`;
+    [accesses of 32 B]; from `intensity_medium` on `threshold_medium`, from `intensity_low` on `threshold_low`;
     below that there is none. The scheme is T3's (ASPLOS 2024); its numbers are not published.
     """
 
@@ -269,6 +280,20 @@ class Achieved(Part):
     gemm_host: Delay
 
 
+def _check_timing(t: Timing, shown: Callable[[str, str], str]) -> None:
+    """Raise the rule that the timing of a DRAM contradicts, if any; `shown` writes a value of a part with its name."""
+    ras, rp, rc, refi, rfc = (shown("memory.timing", name) for name in ("ras", "rp", "rc", "refi", "rfc"))
+    if t.rc < t.ras + t.rp - _ROUNDING:
+        raise broken_rule(f"memory.timing: {rc} must be at least {ras} + {rp}; a row opens again only when it is closed")
+    if bool(t.refi) != bool(t.rfc):
+        raise broken_rule(f"memory.timing: {refi} and {rfc} need each other; give both, or 0 s for no refresh")
+    if t.refi and t.rfc >= t.refi:
+        raise broken_rule(f"memory.timing: {rfc} must be below {refi}; else refreshes leave no time for anything else")
+
+
+_ROUNDING = 1e-15
+"""What sums of delays may be off by in floating point [s]."""
+
 Vendor = Literal["nvidia", "amd", "none"]
 """Who makes a GPU, and so whose libraries run on it."""
 Architecture = Literal["ampere", "ada", "hopper", "blackwell", "cdna1", "cdna2", "cdna3", "cdna4", "t3"]
@@ -279,6 +304,7 @@ _MULTIPLES: tuple[tuple[str, str, *tuple[str | int, ...]], ...] = (
     ("compute", "threads_per_cu", "wavefront_size"),
     ("cache", "capacity", "ways", ACCESS_BYTES),
     ("memory", "banks", "bank_groups"),
+    ("memory", "banks", "refresh_banks"),
     ("memory", "interleave", ACCESS_BYTES),
     ("memory", "row_bytes", ACCESS_BYTES),
     ("dma", "window", ACCESS_BYTES),
@@ -329,6 +355,13 @@ class Gpu(Sourced):
                 if self.value(f"{part}.{low}") > self.value(f"{part}.{high}"):
                     raise broken_rule(f"{part}: {self._shown(part, low)} must be at most {self._shown(part, high)}")
         m = self.memory
+        _check_timing(m.timing, self._shown)
+        if m.queue_entries * QUEUE_ENTRY_BYTES < ACCESS_BYTES:
+            queue = self._shown("memory", "queue_entries")
+            raise broken_rule(
+                f"memory: {queue} of {QUEUE_ENTRY_BYTES} B cannot hold one request of {ACCESS_BYTES} B; give it at least "
+                f"{ACCESS_BYTES // QUEUE_ENTRY_BYTES}"
+            )
         if m.row_bytes % m.interleave and m.interleave % m.row_bytes:
             row, interleave = self._shown("memory", "row_bytes"), self._shown("memory", "interleave")
             raise broken_rule(f"memory: {row} must be a multiple of {interleave}, or the other way round")

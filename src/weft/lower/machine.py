@@ -14,7 +14,7 @@ import numpy as np
 from weft.engine import layout as y
 from weft.engine.state import Table
 from weft.errors import InputError
-from weft.hardware import Fabric, Gpu, GpuLink, System
+from weft.hardware import Fabric, Gpu, GpuLink, Memory, System
 from weft.hardware.fabric import NETWORK_PAYLOAD, full, switch
 from weft.kernels import running_clock
 from weft.options import SUSTAINED, RunOptions
@@ -64,12 +64,14 @@ def gpu_row(gpu: Gpu, start: float = 0.0, options: RunOptions = SUSTAINED) -> Ta
         y.GPU_CACHE_BACK: to_fs(cache.latency) - cache_out + far,
         # A load from memory was measured over near and far partitions together: what hits add is part of it.
         y.GPU_MEMORY_LATENCY: max(to_fs(memory.latency) - far, 0),
-        y.GPU_QUEUE_BYTES: memory.queue_entries * UNIT,
+        y.GPU_QUEUE_BYTES: memory.queue_entries * y.QUEUE_ENTRY,
         y.GPU_T_BURST: bus,
         y.GPU_T_LONG: memory.ccd_long * clock,
         y.GPU_T_UPDATE: memory.ccd_update * clock,
+        y.GPU_SHARE_LONG: bus_share(memory.ccd_long * clock, bus),
+        y.GPU_SHARE_UPDATE: bus_share(memory.ccd_update * clock, bus),
         # The bus could carry more than the longest reads get: the path to the rest of the chip is what holds them up.
-        y.GPU_T_PATH: round(bus / memory.read_efficiency),
+        y.GPU_T_PATH: round(bus / path_share(memory)),
         y.GPU_PEAK64: _per_unit(memory.bandwidth),
         y.GPU_T_RRD: to_fs(t.rrd),
         y.GPU_T_RCD: to_fs(t.rcd),
@@ -77,6 +79,11 @@ def gpu_row(gpu: Gpu, start: float = 0.0, options: RunOptions = SUSTAINED) -> Ta
         y.GPU_T_RP: to_fs(t.rp),
         y.GPU_T_RC: to_fs(t.rc),
         y.GPU_T_CL: to_fs(t.cl),
+        y.GPU_T_FAW: to_fs(t.faw),
+        y.GPU_T_RFC: to_fs(t.rfc),
+        # Every bank is refreshed once in `refi`, so many at a time.
+        y.GPU_REFRESH_EVERY: to_fs(t.refi * memory.refresh_banks / memory.banks),
+        y.GPU_REFRESH_BANKS: memory.refresh_banks,
         # Command to command, as the data of one must leave the bus before the other's: JEDEC's tRTW, tWTR + WL, tWR.
         y.GPU_T_READ_TO_WRITE: to_fs(max(t.cl + burst + 2 / memory.clock - t.wl, burst)),
         y.GPU_T_WRITE_TO_READ: to_fs(t.wl + burst + t.cdlr),
@@ -89,9 +96,9 @@ def gpu_row(gpu: Gpu, start: float = 0.0, options: RunOptions = SUSTAINED) -> Ta
         y.GPU_TRACKER_SETS: tracker.sets,
         y.GPU_TRACKER_WAYS: tracker.ways,
         y.GPU_SPILL_BYTES: tracker.spill_bytes,
-        y.GPU_THRESHOLD_HIGH: arbiter.threshold_high * UNIT,
-        y.GPU_THRESHOLD_MEDIUM: arbiter.threshold_medium * UNIT,
-        y.GPU_THRESHOLD_LOW: arbiter.threshold_low * UNIT,
+        y.GPU_THRESHOLD_HIGH: arbiter.threshold_high * y.QUEUE_ENTRY,
+        y.GPU_THRESHOLD_MEDIUM: arbiter.threshold_medium * y.QUEUE_ENTRY,
+        y.GPU_THRESHOLD_LOW: arbiter.threshold_low * y.QUEUE_ENTRY,
         y.GPU_INTENSITY_HIGH: round(arbiter.intensity_high * 1000),
         y.GPU_INTENSITY_MEDIUM: round(arbiter.intensity_medium * 1000),
         y.GPU_INTENSITY_LOW: round(arbiter.intensity_low * 1000),
@@ -111,6 +118,21 @@ def _row(columns: int, values: Mapping[int, int]) -> Table:
     row = np.zeros(columns, dtype=np.int64)
     row[list(values)] = list(values.values())
     return row
+
+
+def path_share(memory: Memory) -> float:
+    """The share of the bus's rate that the path behind a channel carries, so that long reads reach what was measured.
+
+    Refreshes of all banks at once stop the bus as well; those of some banks leave it the others.
+    """
+    t = memory.timing
+    stopped = t.rfc / t.refi if t.refi and memory.refresh_banks == memory.banks else 0.0
+    return min(memory.read_efficiency / (1 - stopped), 1.0)
+
+
+def bus_share(gap: int, burst: int) -> int:
+    """The share of the bus, in parts of `WHOLE_BUS`, of one burst every `gap`: slots of `burst` at equal distances."""
+    return y.WHOLE_BUS // -(-gap // burst)
 
 
 def slices_of(gpu: Gpu, channels: int) -> int:

@@ -196,8 +196,8 @@ def _counters(m: Machine) -> dict[str, float]:
         "dram_activations": int(channel[:, y.CHAN_ACTIVATES].sum()),
         "dram_turnarounds": int(channel[:, y.CHAN_TURNAROUNDS].sum()),
         "dram_bus_utilization": float(channel[:, y.CHAN_BUSY].mean() / now),
-        "dram_queue_mean_accesses": float(channel[:, y.CHAN_OCCUPANCY].mean() * 1000 / now / 64),
-        "dram_queue_most_accesses": int(channel[:, y.CHAN_MAX_QUEUED].max()) // 64,
+        "dram_queue_mean_accesses": float(channel[:, y.CHAN_OCCUPANCY].mean() * 1000 / now / y.QUEUE_ENTRY),
+        "dram_queue_most_accesses": int(channel[:, y.CHAN_MAX_QUEUED].max()) // y.QUEUE_ENTRY,
         "communication_waited_past_limit": counted[y.FLOW_PAST_LIMIT],
         "drained_s": now * 1e-15,
         "compute_unit_utilization": float(m.unit[:, y.UNIT_BUSY].mean() / now),
@@ -214,7 +214,7 @@ def _counters(m: Machine) -> dict[str, float]:
         }
     if (flow[:, y.FLOW_INTENSITY] != y.NONE).any():
         counters["arbiter_intensity"] = float(flow[0, y.FLOW_INTENSITY]) / 1000
-        counters["arbiter_threshold_accesses"] = int(flow[0, y.FLOW_CHOSEN_THRESHOLD]) // 64
+        counters["arbiter_threshold_accesses"] = int(flow[0, y.FLOW_CHOSEN_THRESHOLD]) // y.QUEUE_ENTRY
     return counters
 
 

@@ -17,8 +17,10 @@ NOBODY = -1
 class ArbiterView(NamedTuple):
     """What a policy sees when a channel asks it who goes next.
 
-    `now` [fs]; `compute` and `communication`: requests that wait in each stream; `occupancy`, `capacity` and
-    `threshold` of the command queue [64-B accesses], the threshold being the one that the kernel's first stage chose;
+    `now` [fs]; `compute` and `communication`: requests that wait in each stream, `compute_bytes` and
+    `communication_bytes`: the size of the first of each [bytes]; `lead`: how much more compute has been admitted than
+    communication since both wait [bytes]; `occupancy`, `capacity` and `threshold` of the command queue [accesses
+    of 32 B], the threshold being the one that the kernel's first stage chose;
     `last`: the stream served before; `waited`: for how long communication has waited since it was last served,
     `limit`: the starvation limit [fs]. A policy that refuses an empty queue is asked again when `waited` passes
     `limit`; one that refuses even then stops the run.
@@ -27,6 +29,9 @@ class ArbiterView(NamedTuple):
     now: int
     compute: int
     communication: int
+    compute_bytes: int
+    communication_bytes: int
+    lead: int
     occupancy: int
     capacity: int
     threshold: int
@@ -107,16 +112,24 @@ def _machine_code(rule: Rule) -> Any:
     inner = numba.njit(rule)
     i8 = numba.types.int64
 
-    def adapter(now, compute, communication, occupancy, capacity, threshold, last, waited, limit):  # type: ignore[no-untyped-def]
-        view = ArbiterView(now, compute, communication, occupancy, capacity, threshold, last, waited, limit)
+    def adapter(  # type: ignore[no-untyped-def]
+        now, compute, communication, compute_bytes, communication_bytes, lead, occupancy, capacity, threshold, last,
+        waited, limit,
+    ):  # fmt: skip
+        view = ArbiterView(
+            now, compute, communication, compute_bytes, communication_bytes, lead, occupancy, capacity, threshold, last,
+            waited, limit,
+        )  # fmt: skip
         return inner(view)
 
-    return numba.cfunc(i8(i8, i8, i8, i8, i8, i8, i8, i8, i8))(adapter)
+    return numba.cfunc(i8(*[i8] * len(ArbiterView._fields)))(adapter)
 
 
 def _round_robin(view: ArbiterView) -> int:
     if view.compute > 0 and view.communication > 0:
-        return 1 - view.last
+        if view.lead == 0:
+            return 1 - view.last
+        return 1 if view.lead > 0 else 0
     return 0 if view.compute > 0 else 1
 
 
@@ -133,7 +146,7 @@ def _communication_first(view: ArbiterView) -> int:
 
 
 ROUND_ROBIN = ArbiterPolicy("round-robin", _round_robin)
-"""The streams take turns; each goes alone when the other is empty."""
+"""The streams take turns by bytes: the one that was admitted fewer is next; each goes alone if the other is empty."""
 COMPUTE_FIRST = ArbiterPolicy("compute-first", _compute_first)
 """T3-MCA: compute always goes first; communication enters only a queue below the threshold, or when it starves."""
 COMMUNICATION_FIRST = ArbiterPolicy("communication-first", _communication_first)

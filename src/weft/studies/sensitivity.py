@@ -30,6 +30,8 @@ CASES = (("t-nlg", 8, "op"), ("t-nlg", 8, "fc2"), ("mega-gpt-2", 8, "ip"), ("meg
 OVERLAPS = ("sequential", "t3", "t3-mca")
 COUPLED: Mapping[str, Mapping[str, Mapping[str, str]]] = {
     "memory.timing.ras": {"high": {"memory.timing.rc": "48 ns"}},
+    "memory.timing.rp": {"high": {"memory.timing.rc": "49 ns"}},
+    "memory.timing.rc": {"low": {"memory.timing.ras": "28 ns", "memory.timing.rp": "12 ns"}},
     "memory.ccd": {"high": {"memory.ccd_long": "2"}},
 }
 """Ends of a range that another value must follow."""

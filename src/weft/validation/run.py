@@ -21,10 +21,11 @@ from weft.validation.layers import layer_subjects
 from weft.validation.machines import Machines
 from weft.validation.overlaps import contention_subjects, overlap_subjects
 from weft.validation.problems import Problem, consistent, gathered
+from weft.validation.streams import stream_subjects
 from weft.validation.subjects import Cloud, Group, Predicted, Progress, Subject, errors_of, joined, predicted
 from weft.validation.tables import TABLES, Kind, Rows, data_folder, read_folder
 
-READERS: Mapping[Kind, Callable[[Checked, Machines], list[Subject]]] = {
+READERS: Mapping[str, Callable[[Checked, Machines], list[Subject]]] = {
     "gemm": gemm_subjects,
     "collective": collective_subjects,
     "layer": layer_subjects,
@@ -64,13 +65,24 @@ class Validation(Answer):
         """The rows of each kind that are furthest off, worst first, with their line in the file."""
         found = []
         for parts in self.by_kind.values():
-            rows = [row for part in parts for row in part.worst(count)]
+            rows = [row for part in parts for row in part.worst(count) if part.subject.kind != "dram"]
             found += sorted(rows, key=lambda row: -abs(np.log(row["predicted_s"] / row["measured_s"])))[:count]
         return found
 
     def clouds(self) -> dict[str, list[Cloud]]:
         """The rows of each kind as points for pictures."""
         return {kind: [cloud for part in parts for cloud in part.clouds()] for kind, parts in self.by_kind.items()}
+
+    def streams(self) -> list[dict[str, Any]]:
+        """Of every stream of memory requests, by the size of requests: what the engine reaches and what each
+        simulator does, in bandwidth [bytes/s] and mean read latency [s].
+        """
+        found: dict[tuple[str, str, str], dict[str, float]] = {}
+        for part in self.by_kind.get("dram", []):
+            for row, ours in zip(part.subject.rows, part.seconds.tolist(), strict=True):
+                values = found.setdefault((part.subject.machine, row["requests"], row["quantity"]), {"weft": ours})
+                values[row["peer"]] = row["theirs"]
+        return [{"stream": s, "requests": r, "quantity": q, **values} for (s, r, q), values in found.items()]
 
     def complaints(self) -> list[str]:
         """Every problem as a sentence, similar ones merged."""
@@ -87,6 +99,7 @@ class Validation(Answer):
             "summary": [group.to_dict() for part in self.predictions for group in part.summary()],
             "overall": [group.to_dict() for group in overall],
             "worst": self.worst(),
+            **({"streams": self.streams()} if "dram" in self.by_kind else {}),
             "problems": [problem.to_dict() for problem in self.problems],
             "rows_read": self.rows_read,
             "rows_used": self.rows_used,
@@ -122,9 +135,12 @@ def subjects_of(
 
     Raises InputError, with the first problem, if no row is left.
     """
-    files, problems = read_folder(place, kinds)
+    streams = list(stream_subjects(place)) if (kinds is None or "dram" in kinds) and not machines.chosen else []
+    files, problems = ([], []) if streams and _no_tables(place, kinds) else read_folder(place, kinds)
     unread = {(problem.file, line) for problem in problems for line in problem.lines}
-    subjects: list[Subject] = []
+    subjects = [one for one in streams if isinstance(one, Subject)]
+    problems += [one for one in streams if isinstance(one, Problem)]
+    compared = sum(map(len, subjects))
     find: dict[str, Callable[[str], object]]
     find = {"gpu": machines.find, "system": hardware.system, "collective": canonical}
     for rows in files:
@@ -135,7 +151,12 @@ def subjects_of(
         problems += checked.problems
     if not subjects:
         raise InputError(_nothing(place, machines, files, problems))
-    return subjects, consistent(problems), sum(map(len, files)) + len(unread)
+    return subjects, consistent(problems), sum(map(len, files)) + len(unread) + compared
+
+
+def _no_tables(place: Path, kinds: Sequence[Kind] | None) -> bool:
+    """Whether a folder is asked for streams of requests only, or has nothing else."""
+    return kinds == ["dram"] or not any(place.glob("*.csv"))
 
 
 def _nothing(place: Path, machines: Machines, files: Sequence[Rows], problems: Sequence[Problem]) -> str:

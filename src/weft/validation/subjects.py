@@ -27,6 +27,7 @@ _SUMMARY = {
     "overlap": ("system", "collective", "method", "quantity"),
     "contention": ("quantity",),
     "ring": ("ranks",),
+    "dram": ("peer", "requests", "quantity"),
 }
 _PICTURED = ("gpu", "system", "dtype", "collective", "method")
 

@@ -22,7 +22,7 @@ from weft.validation.problems import Problem
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
-Kind = Literal["gemm", "collective", "overlap", "contention", "layer"]
+Kind = Literal["gemm", "collective", "overlap", "contention", "layer", "dram"]
 """What a file holds measurements of."""
 
 LARGEST_MIB = 256
@@ -160,14 +160,14 @@ class Layers(Table):
 
 
 _LAYER_TIME = re.compile(r"(prefill|decode)_bs(\d+)_(?:seq|ctx)(\d+)_s")
-TABLES: Mapping[Kind, type[Table]] = {
+TABLES: Mapping[str, type[Table]] = {
     "gemm": Gemms,
     "collective": Collectives,
     "overlap": Overlaps,
     "contention": Contentions,
     "layer": Layers,
 }
-"""Every kind of file that can be read."""
+"""Every kind of table, by its name; streams of requests to a DRAM are read apart (`streams`)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -250,7 +250,7 @@ def read_folder(place: Path, kinds: Sequence[Kind] | None = None) -> tuple[list[
     problems = [problem for _, wrong in wanted for problem in wrong]
     if not found and kinds and len(wanted) < len(read):
         others = " and ".join(dict.fromkeys(rows.kind for rows, _ in read if rows is not None))
-        needs = "; ".join(f"{kind} rows need the columns {', '.join(TABLES[kind].columns())}" for kind in kinds)
+        needs = "; ".join(f"{kind} rows need the columns {', '.join(TABLES[kind].columns())}" for kind in kinds if kind in TABLES)
         raise InputError(f"'{place}' holds {others} rows only; {needs}")
     if not found:
         reason = f": {problems[0]}" if problems else ""

@@ -69,6 +69,23 @@ def _reached(line: Row) -> str:
     return f"{line['reached']:.{2 if close else 1}%}"
 
 
+def streams_table(streams: Sequence[Row]) -> Table:
+    """Bandwidth and mean read latency of each stream of memory requests: the engine's and each simulator's."""
+    values = ("weft", *dict.fromkeys(name for row in streams for name in row if name not in _STREAM))
+    scale = {"bandwidth": 1e-9, "read latency": 1e9}
+    unit = {"bandwidth": "GB/s", "read latency": "ns"}
+    rows = [
+        (row["stream"], row["requests"], f"{row['quantity']}, {unit[row['quantity']]}")
+        + tuple(row[name] * scale[row["quantity"]] if name in row else None for name in values)
+        for row in streams
+    ]
+    columns = [text("stream"), text("requests"), text("quantity"), *(number(name, format_=",.2f") for name in values)]
+    return Table(columns, rows, "Memory requests on one channel")
+
+
+_STREAM = ("stream", "requests", "quantity", "weft")
+
+
 def worst_table(worst: Sequence[Row]) -> Table:
     """The rows that are furthest off, with their place in the file."""
     rows = [

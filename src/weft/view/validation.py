@@ -25,6 +25,7 @@ TITLES = {
     "overlap": "Overlapped GEMMs and collectives",
     "contention": "A GEMM beside a collective",
     "ring": "Ring reduce-scatter, simulated",
+    "dram": "A DRAM channel beside other simulators",
 }
 PICTURES = ("predicted", "error")
 """The pictures of each kind: predicted against measured time, and the error against size."""
