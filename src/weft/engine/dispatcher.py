@@ -217,6 +217,8 @@ def retire(m: Machine, w: int, now: int) -> None:
     if m.kernel[g, k, y.KERNEL_MONITOR] == 1 and m.flow[g, y.FLOW_INTENSITY] == y.NONE:
         _choose_threshold(m, g, now)
     m.kernel_run[g, k, y.RUN_FINISHED] += 1
+    if m.kernel[g, k, y.KERNEL_MONITOR] == 1:
+        _find_critical(m, g, k, now)
     if m.kernel_run[g, k, y.RUN_FINISHED] == m.kernel[g, k, y.KERNEL_WORKGROUPS]:
         writes = release(m, g, k, now) if m.kernel[g, k, y.KERNEL_RELEASE] == 1 else 0
         m.kernel_run[g, k, y.RUN_WRITE_BACKS] = writes
@@ -269,6 +271,15 @@ def _choose_threshold(m: Machine, g: int, now: int) -> None:
         threshold = gpu[g, y.GPU_QUEUE_BYTES]
     m.flow[g, y.FLOW_THRESHOLD] = threshold
     m.flow[g, y.FLOW_CHOSEN_THRESHOLD] = threshold
+
+
+@spliced
+def _find_critical(m: Machine, g: int, k: int, now: int) -> None:
+    """Estimate which ends later: kernel `k` at the pace of its workgroups so far, or its updates at the links' rate."""
+    done = m.kernel_run[g, k, y.RUN_FINISHED]
+    left = (now - m.kernel_run[g, k, y.RUN_LAUNCHED]) // done * (m.kernel[g, k, y.KERNEL_WORKGROUPS] - done)
+    unsent = (m.flow[g, y.FLOW_TO_SEND] - m.flow[g, y.FLOW_SENT]) // 64 * m.flow[g, y.FLOW_SEND64]
+    m.flow[g, y.FLOW_CRITICAL] = y.COMMUNICATION_STREAM if unsent > left else y.COMPUTE_STREAM
 
 
 @block

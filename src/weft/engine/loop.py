@@ -122,6 +122,8 @@ def _on_read_done(m: Machine, i: int, now: int) -> None:
 def _on_link(m: Machine, k: int, now: int) -> None:
     i = depart(m, k, now)
     owner = m.request[i, y.REQ_OWNER]
+    if m.request[i, y.REQ_KIND] == y.UPDATE:
+        m.flow[m.request[i, y.REQ_GPU], y.FLOW_SENT] += m.request[i, y.REQ_BYTES]
     if m.request[i, y.REQ_OWNER_KIND] == y.OWNER_SLOT:
         arrived(m, owner, now, y.FROM_LINK)
     elif m.request[i, y.REQ_OWNER_KIND] == y.OWNER_ENGINE:

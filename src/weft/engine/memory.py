@@ -159,6 +159,7 @@ def _admit(m: Machine, c: int, g: int, now: int, policy) -> bool:  # type: ignor
             channel[c, y.CHAN_LAST_STREAM],
             waited,
             m.gpu[g, y.GPU_STARVATION],
+            m.flow[g, y.FLOW_CRITICAL],
         )
         i = compute if stream == y.COMPUTE_STREAM else communication
         if stream < 0 or stream > 1 or not _has_room(m, c, g, i):

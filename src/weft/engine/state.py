@@ -224,7 +224,19 @@ def _initialise(m: Machine, bin_fs: int) -> None:
         own = int(m.gpu[g, y.GPU_CUS])
         m.unit[g * units + own : (g + 1) * units, y.UNIT_PLACES] = 0
         m.unit[g * units : g * units + own, y.UNIT_PARTITION] = np.arange(own) * int(m.shape[y.SIZE_PARTITIONS]) // own
+    _plan_sends(m)
     _count_blocks(m)
+
+
+def _plan_sends(m: Machine) -> None:
+    """How many bytes of updates each GPU sends to peers, and what 64 of them take on the links that they begin with."""
+    for g in range(int(m.shape[y.SIZE_GPUS])):
+        region = m.region[g]
+        sends = (region[:, y.REGION_MODE] == y.REMOTE_UPDATE) | (region[:, y.REGION_DMA_MODE] == y.REMOTE_UPDATE)
+        m.flow[g, y.FLOW_TO_SEND] = region[sends, y.REGION_SIZE].sum()
+        links = m.route[np.unique(region[sends, y.REGION_ROUTE]), y.ROUTE_LINK]
+        rates = 1 / np.maximum(m.link[np.unique(links), y.LINK_DMA64], 1)
+        m.flow[g, y.FLOW_SEND64] = round(1 / rates.sum()) if len(rates) else 0
 
 
 def _count_blocks(m: Machine) -> None:

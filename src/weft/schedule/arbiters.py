@@ -22,7 +22,7 @@ class ArbiterView(NamedTuple):
     communication since both wait [bytes]; `occupancy`, `capacity` and `threshold` of the command queue [accesses
     of 32 B], the threshold being the one that the kernel's first stage chose;
     `last`: the stream served before; `waited`: for how long communication has waited since it was last served,
-    `limit`: the starvation limit [fs]. A policy that refuses an empty queue is asked again when `waited` passes
+    `limit`: the starvation limit [fs]; `critical`: the stream that is expected to end later. A policy that refuses an empty queue is asked again when `waited` passes
     `limit`; one that refuses even then stops the run.
     """
 
@@ -38,6 +38,7 @@ class ArbiterView(NamedTuple):
     last: int
     waited: int
     limit: int
+    critical: int
 
 
 Rule = Callable[[ArbiterView], int]
@@ -114,11 +115,11 @@ def _machine_code(rule: Rule) -> Any:
 
     def adapter(  # type: ignore[no-untyped-def]
         now, compute, communication, compute_bytes, communication_bytes, lead, occupancy, capacity, threshold, last,
-        waited, limit,
+        waited, limit, critical,
     ):  # fmt: skip
         view = ArbiterView(
             now, compute, communication, compute_bytes, communication_bytes, lead, occupancy, capacity, threshold, last,
-            waited, limit,
+            waited, limit, critical,
         )  # fmt: skip
         return inner(view)
 
@@ -145,12 +146,22 @@ def _communication_first(view: ArbiterView) -> int:
     return 1 if view.communication > 0 else 0
 
 
+def _critical_first(view: ArbiterView) -> int:
+    if view.communication > 0 and (view.critical == COMMUNICATION or view.waited > view.limit):
+        return 1
+    if view.compute > 0:
+        return 0
+    return 1 if view.occupancy < view.threshold else -1
+
+
 ROUND_ROBIN = ArbiterPolicy("round-robin", _round_robin)
 """The streams take turns by bytes: the one that was admitted fewer is next; each goes alone if the other is empty."""
 COMPUTE_FIRST = ArbiterPolicy("compute-first", _compute_first)
 """T3-MCA: compute always goes first; communication enters only a queue below the threshold, or when it starves."""
 COMMUNICATION_FIRST = ArbiterPolicy("communication-first", _communication_first)
 """Communication always goes first."""
+CRITICAL_FIRST = ArbiterPolicy("critical-first", _critical_first)
+"""As T3-MCA while the GEMM is expected to end last, communication first while the reduce-scatter is."""
 
-POLICIES: Mapping[str, ArbiterPolicy] = {p.name: p for p in (ROUND_ROBIN, COMPUTE_FIRST, COMMUNICATION_FIRST)}
+POLICIES: Mapping[str, ArbiterPolicy] = {p.name: p for p in (ROUND_ROBIN, COMPUTE_FIRST, COMMUNICATION_FIRST, CRITICAL_FIRST)}
 """The built-in policies by name."""

@@ -9,7 +9,7 @@ from weft.errors import InputError
 from weft.graph import Collective, Edge, Graph, KernelChoice, Node
 from weft.graph.graph import Granularity
 from weft.hardware import Gpu
-from weft.schedule.arbiters import COMPUTE_FIRST
+from weft.schedule.arbiters import COMPUTE_FIRST, CRITICAL_FIRST
 from weft.schedule.base import Ideal, Pass
 
 TRACKED = ("tracker", "near-memory update", "triggered DMA")
@@ -157,6 +157,7 @@ SUBLAYER_PASSES: tuple[Pass, ...] = (
     ),
     TrackTrigger("t3", "T3", f"{_TRACK}round-robin", TRACKED),
     TrackTrigger("t3-mca", "T3-MCA", f"{_TRACK}compute-first", TRACKED, COMPUTE_FIRST),
+    TrackTrigger("t3-critical", "T3-critical", f"{_TRACK}critical-first", TRACKED, CRITICAL_FIRST),
     IdealSubLayer(
         "ideal-overlap",
         "Ideal-GEMM-RS-Overlap",
