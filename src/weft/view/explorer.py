@@ -103,7 +103,7 @@ def timeline(runs: Timeline | Mapping[str, Timeline], gpu: int = 0) -> Figure:
     )
     caption = (
         "All panels share the axis of time of the uppermost strip; a bar tells what it waited for."
-        f"{f' In the queue of a memory channel stood, in accesses of 64 B: {queues}.' if queues else ''}"
+        f"{f' In the queue of a memory channel stood, in accesses of 32 B: {queues}.' if queues else ''}"
     )
     return Figure(f"What happens when: {shown}", chart.resolve_scale(color="independent"), data, caption)
 
