@@ -42,8 +42,8 @@ QUEUE_ENTRY = 32
 # memory-side cache, GPU_SIDE_LATENCY what a hit there adds to the way through the cache, GPU_SIDE_DIRTY how
 # many of its lines in a thousand hold at the start what earlier work wrote. GPU_T_PATH: what a burst takes on the
 # path from a channel to the rest of the chip; it may lag by GPU_PATH_SLACK behind. GPU_SHARE_*: the share of the bus,
-# in parts of WHOLE_BUS, that a bank group takes for a burst every GPU_T_LONG or GPU_T_UPDATE. GPU_REFRESH_EVERY: from one
-# refresh of GPU_REFRESH_BANKS banks to the next (0: there is no refresh).
+# in parts of WHOLE_BUS, that a bank group takes for a burst every GPU_T_LONG or GPU_T_UPDATE. GPU_REFRESH_EVERY: from
+# one refresh of GPU_REFRESH_BANKS banks to the next (0: there is no refresh).
 
 # shape[:] — sizes shared by all GPUs.
 (
