@@ -278,7 +278,8 @@ class MemoryBench:
         m, waiting = self.machine, set[int]()
         heads = [m.channel[0, column] for column in (y.CHAN_COMPUTE_HEAD, y.CHAN_COMMUNICATION_HEAD)]
         heads += [head for column in y.BANK_HEADS for head in m.bank[:, column]]
-        for i in map(int, heads):
+        for head in heads:
+            i = int(head)
             while i != y.NONE:
                 waiting.add(self.number[i])
                 i = int(m.request[i, y.REQ_NEXT])

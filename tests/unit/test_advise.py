@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -130,24 +131,28 @@ VALUES = sharing_values(BENCH.system, "bf16")
 PATHS = [(one, path) for one in VALUES for path in one.paths if not path.startswith("library.")]
 
 
-def at_an_end(path: str) -> System:
-    """The system with a value at the first end of its range that is another one and breaks no rule."""
-    found = BENCH.system.provenance[path]
-    for end in filter(None, (found.low or "1100 MHz", found.high)):
+ROW_CYCLE = {f"memory.timing.{name}" for name in ("ras", "rp", "rc")}
+"""A rule ties these to one another: they move together."""
+
+
+def at_ends(path: str) -> Iterator[System]:
+    """The system with a value at each end of its range that is another one and breaks no rule."""
+    provenance = BENCH.system.provenance
+    together = ROW_CYCLE if path in ROW_CYCLE else {path}
+    for end in ("low", "high"):
+        texts = {one: getattr(provenance[one], end) or "1100 MHz" for one in together}
         try:
-            moved = BENCH.system.replace({path: end})
+            moved = BENCH.system.replace(texts)
         except InputError:
             continue
         if moved.value(path) != BENCH.system.value(path):
-            return moved
-    raise AssertionError(f"{path} has no end to move to")
+            yield moved
 
 
 @pytest.mark.parametrize(("values", "path"), PATHS, ids=[path for _, path in PATHS])
 def test_each_assumed_value_changes_what_it_is_said_to_change_and_nothing_else(values, path, as_it_is):
-    moved = at_an_end(path)
-    now = times(moved)
-    changed = {name for name, time in now.items() if time != as_it_is[name]}
+    by_end = ({name for name, time in times(moved).items() if time != as_it_is[name]} for moved in at_ends(path))
+    changed: set[str] = next(filter(None, by_end), set())  # requests coarser than the queue hide its lower end
     assert changed
     assert "gemm" in values.parts or "gemm" not in changed
     assert "cu" in values.parts or not changed & {"collective", "collective, small"}

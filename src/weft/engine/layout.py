@@ -21,6 +21,9 @@ def _columns(count: int) -> Iterator[int]:
 # -- program tables: written by `program`, only read by the engine
 # ------------------------------------------------
 
+QUEUE_ENTRY = 32
+"""Bytes of an access, the unit in which a channel's command queue is counted."""
+
 # gpu[g, :] — one GPU of the machine, in integers.
 (
     GPU_CUS, GPU_THREADS, GPU_REGISTERS, GPU_LDS, GPU_WORKGROUPS, GPU_CYCLE, GPU_PORT64, GPU_SLICE64, GPU_CACHE_OUT,
@@ -33,8 +36,6 @@ def _columns(count: int) -> Iterator[int]:
     GPU_SIDE_DIRTY, GPU_T_PATH, GPU_PATH_SLACK, GPU_SHARE_LONG, GPU_SHARE_UPDATE, GPU_T_FAW, GPU_T_RFC,
     GPU_REFRESH_EVERY, GPU_REFRESH_BANKS, GPU_POSTED, GPU_COLUMNS,
 ) = _columns(56)  # fmt: skip
-QUEUE_ENTRY = 32
-"""Bytes of an access, the unit in which a channel's command queue is counted."""
 # GPU_INTENSITY_* are per mille of the peak DRAM bandwidth; GPU_THRESHOLD_* are bytes of queue; GPU_PEAK64 is the
 # whole memory's femtoseconds per 64 bytes. GPU_DMA_RATE64: what one engine takes for its own part (0: nothing).
 # GPU_STRICT: workgroups of a later kernel wait until the earlier ones are placed. GPU_SIDE64 is one slice of the
@@ -168,8 +169,8 @@ OWNER_NOBODY, OWNER_LINE, OWNER_SLOT, OWNER_ENGINE, OWNER_RELEASE, OWNER_REMOTE,
     CHAN_COMMUNICATION_COUNT, CHAN_ADMITTED, CHAN_QUEUED_BYTES, CHAN_HITS, CHAN_MISSES, CHAN_START, CHAN_NEXT_READ,
     CHAN_NEXT_WRITE, CHAN_NEXT_ACTIVATE, CHAN_WAKE, CHAN_SCHEDULED, CHAN_LAST_STREAM, CHAN_BUSY, CHAN_OCCUPANCY,
     CHAN_OCCUPANCY_SINCE, CHAN_COMMUNICATION_SERVED, CHAN_ACTIVATES, CHAN_TURNAROUNDS, CHAN_LAST_KIND, CHAN_MAX_QUEUED,
-    CHAN_PATH_UNTIL, CHAN_OPENS, CHAN_OPENS_BANK, CHAN_BEST, CHAN_BEST_START, CHAN_GPU,
-    CHAN_LEAD, CHAN_REFRESH, CHAN_REFRESH_BANK, CHAN_WINDOW, _CHAN_WINDOW_2, _CHAN_WINDOW_3, _CHAN_WINDOW_4, CHAN_COLUMNS,
+    CHAN_PATH_UNTIL, CHAN_OPENS, CHAN_OPENS_BANK, CHAN_BEST, CHAN_BEST_START, CHAN_GPU, CHAN_LEAD, CHAN_REFRESH,
+    CHAN_REFRESH_BANK, CHAN_WINDOW, CHAN_WINDOW_2, CHAN_WINDOW_3, CHAN_WINDOW_4, CHAN_COLUMNS,
 ) = _columns(39)  # fmt: skip
 # CHAN_ADMITTED: requests admitted so far. CHAN_HITS, CHAN_MISSES: the banks that have some in the queue, a bit each.
 # CHAN_START: the first column command of the request issued last. CHAN_WAKE: the next look; CHAN_SCHEDULED: the look
@@ -233,6 +234,7 @@ COUNTER_VALUE, COUNTER_TARGET, COUNTER_KERNEL, COUNTER_COLUMNS = _columns(4)
 # list that goes on in RUN_NEXT_WAITING.
 NEVER = 1 << 62
 LARGEST = (1 << 63) - 1
+"""Mask that clears the sign of a 64-bit integer: the bits of 64 banks can be shifted out one by one."""
 
 # flow[g, :] — per-GPU run state.
 (

@@ -236,6 +236,7 @@ def _append(m: Machine, b: int, head: int, i: int) -> None:
 
 @block
 def _append_hit(m: Machine, c: int, b: int, i: int) -> None:
+    """Put request `i` among the reads or the writes of bank `b`; it may be able to start before the one chosen."""
     _append(m, b, y.BANK_READ_HEAD if m.request[i, y.REQ_KIND] == y.READ else y.BANK_WRITE_HEAD, i)
     ready = max(m.bank[b, y.BANK_READY], m.group[m.bank[b, y.BANK_GROUP], y.GROUP_UNTIL])
     if ready <= m.channel[c, y.CHAN_BEST_START]:
@@ -245,6 +246,7 @@ def _append_hit(m: Machine, c: int, b: int, i: int) -> None:
 
 @block
 def _append_miss(m: Machine, b: int, i: int) -> None:
+    """Put request `i` among the misses of bank `b`."""
     if m.bank[b, y.BANK_MISS_HEAD] == y.NONE:
         m.bank[b, y.BANK_MISS_TICKET] = m.request[i, y.REQ_TICKET]
     _append(m, b, y.BANK_MISS_HEAD, i)
@@ -252,7 +254,7 @@ def _append_miss(m: Machine, b: int, i: int) -> None:
 
 @block
 def _close_row(m: Machine, c: int, g: int, b: int, now: int) -> None:
-    """Precharge bank `b` as soon as it may be, for a request that waits for another row."""
+    """Precharge bank `b` as soon as it may be, for a request that waits for another row; note when that can open."""
     channel, bank = m.channel, m.bank
     opens = now
     if bank[b, y.BANK_ROW] != y.NONE:
@@ -407,7 +409,6 @@ def _choose(m: Machine, c: int, g: int, now: int) -> int:
     if hits != 0:
         path = max(now, channel[c, y.CHAN_PATH_UNTIL] - m.gpu[g, y.GPU_PATH_SLACK])
         bus = max(path, _bus_free(m, c, g, m.gpu[g, y.GPU_SHARE_LONG]))
-        bus_for_update = max(path, _bus_free(m, c, g, m.gpu[g, y.GPU_SHARE_UPDATE]))
     b = c * m.shape[y.SIZE_BANKS]
     while hits != 0:
         if hits & 1:
@@ -419,7 +420,9 @@ def _choose(m: Machine, c: int, g: int, now: int) -> int:
                     best, best_start, oldest = i, start, request[i, y.REQ_TICKET]
             i = bank[b, y.BANK_WRITE_HEAD]
             if i != y.NONE:
-                free = bus_for_update if request[i, y.REQ_KIND] == y.UPDATE else bus
+                free = bus
+                if request[i, y.REQ_KIND] == y.UPDATE:
+                    free = max(path, _bus_free(m, c, g, m.gpu[g, y.GPU_SHARE_UPDATE]))
                 start = max(ready, free, channel[c, y.CHAN_NEXT_WRITE])
                 if start < best_start or (start == best_start and request[i, y.REQ_TICKET] < oldest):
                     best, best_start, oldest = i, start, request[i, y.REQ_TICKET]
@@ -452,6 +455,7 @@ def _issue(m: Machine, c: int, g: int, i: int, now: int) -> None:
 
 @spliced
 def _give_columns(m: Machine, c: int, g: int, i: int, start: int) -> None:
+    """Occupy bus, bank group and path with the bursts of request `i`, and note what may follow them when."""
     channel, request, gpu = m.channel, m.request, m.gpu
     b = request[i, y.REQ_BANK]
     kind = request[i, y.REQ_KIND]
@@ -501,7 +505,7 @@ def look(m: Machine, c: int, now: int, policy) -> int:  # type: ignore[no-untype
     start = min(start, _next_arrival(m, c, g, now))
     if start < y.NEVER:
         wake(m, c, max(start, now))
-    return issued  # type: ignore[no-any-return]
+    return issued
 
 
 @spliced

@@ -2,7 +2,7 @@
 
 from weft.catalog import Provenance
 from weft.hardware.fabric import FABRICS, Fabric
-from weft.hardware.gpus import DTYPES, Gpu, GpuLink, Memory, parse_assignment
+from weft.hardware.gpus import DTYPES, Gpu, GpuLink, parse_assignment
 from weft.hardware.resolve import Described, gpu, gpu_names, known_nodes, node_names, system
 from weft.hardware.systems import KernelCost, Network, Node, RingKernels, System, Topology
 
@@ -14,7 +14,6 @@ __all__ = [
     "Gpu",
     "GpuLink",
     "KernelCost",
-    "Memory",
     "Network",
     "Node",
     "Provenance",

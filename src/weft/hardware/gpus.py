@@ -284,7 +284,7 @@ def _check_timing(t: Timing, shown: Callable[[str, str], str]) -> None:
     """Raise the rule that the timing of a DRAM contradicts, if any; `shown` writes a value of a part with its name."""
     ras, rp, rc, refi, rfc = (shown("memory.timing", name) for name in ("ras", "rp", "rc", "refi", "rfc"))
     if t.rc < t.ras + t.rp - _ROUNDING:
-        raise broken_rule(f"memory.timing: {rc} must be at least {ras} + {rp}; a row opens again only when it is closed")
+        raise broken_rule(f"memory.timing: {rc} must be at least {ras} + {rp}; a row must close to open again")
     if bool(t.refi) != bool(t.rfc):
         raise broken_rule(f"memory.timing: {refi} and {rfc} need each other; give both, or 0 s for no refresh")
     if t.refi and t.rfc >= t.refi:
@@ -359,8 +359,8 @@ class Gpu(Sourced):
         if m.queue_entries * QUEUE_ENTRY_BYTES < ACCESS_BYTES:
             queue = self._shown("memory", "queue_entries")
             raise broken_rule(
-                f"memory: {queue} of {QUEUE_ENTRY_BYTES} B cannot hold one request of {ACCESS_BYTES} B; give it at least "
-                f"{ACCESS_BYTES // QUEUE_ENTRY_BYTES}"
+                f"memory: {queue} of {QUEUE_ENTRY_BYTES} B cannot hold one request of {ACCESS_BYTES} B; "
+                f"give it at least {ACCESS_BYTES // QUEUE_ENTRY_BYTES}"
             )
         if m.row_bytes % m.interleave and m.interleave % m.row_bytes:
             row, interleave = self._shown("memory", "row_bytes"), self._shown("memory", "interleave")

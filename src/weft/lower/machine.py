@@ -14,7 +14,7 @@ import numpy as np
 from weft.engine import layout as y
 from weft.engine.state import Table
 from weft.errors import InputError
-from weft.hardware import Fabric, Gpu, GpuLink, Memory, System
+from weft.hardware import Fabric, Gpu, GpuLink, System
 from weft.hardware.fabric import NETWORK_PAYLOAD, full, switch
 from weft.kernels import running_clock
 from weft.options import SUSTAINED, RunOptions
@@ -71,7 +71,8 @@ def gpu_row(gpu: Gpu, start: float = 0.0, options: RunOptions = SUSTAINED) -> Ta
         y.GPU_SHARE_LONG: bus_share(memory.ccd_long * clock, bus),
         y.GPU_SHARE_UPDATE: bus_share(memory.ccd_update * clock, bus),
         # The bus could carry more than the longest reads get: the path to the rest of the chip is what holds them up.
-        y.GPU_T_PATH: round(bus / path_share(memory)),
+        # What a refresh delays, the bus makes up for while the path goes on.
+        y.GPU_T_PATH: round(bus / memory.read_efficiency),
         y.GPU_PEAK64: _per_unit(memory.bandwidth),
         y.GPU_T_RRD: to_fs(t.rrd),
         y.GPU_T_RCD: to_fs(t.rcd),
@@ -118,16 +119,6 @@ def _row(columns: int, values: Mapping[int, int]) -> Table:
     row = np.zeros(columns, dtype=np.int64)
     row[list(values)] = list(values.values())
     return row
-
-
-def path_share(memory: Memory) -> float:
-    """The share of the bus's rate that the path behind a channel carries, so that long reads reach what was measured.
-
-    Refreshes of all banks at once stop the bus as well; those of some banks leave it the others.
-    """
-    t = memory.timing
-    stopped = t.rfc / t.refi if t.refi and memory.refresh_banks == memory.banks else 0.0
-    return min(memory.read_efficiency / (1 - stopped), 1.0)
 
 
 def bus_share(gap: int, burst: int) -> int:

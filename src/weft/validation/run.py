@@ -25,7 +25,7 @@ from weft.validation.streams import stream_subjects
 from weft.validation.subjects import Cloud, Group, Predicted, Progress, Subject, errors_of, joined, predicted
 from weft.validation.tables import TABLES, Kind, Rows, data_folder, read_folder
 
-READERS: Mapping[str, Callable[[Checked, Machines], list[Subject]]] = {
+READERS: Mapping[Kind, Callable[[Checked, Machines], list[Subject]]] = {
     "gemm": gemm_subjects,
     "collective": collective_subjects,
     "layer": layer_subjects,

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -67,7 +68,7 @@ class Stream:
 def read_stream(file: Path) -> Stream | Problem:
     """The stream of a CSV file, plain or compressed by gzip, or what is wrong with it."""
     try:
-        table = np.genfromtxt(file, delimiter=",", names=True, dtype=np.int64)
+        table: Any = np.genfromtxt(file, delimiter=",", names=True, dtype=np.int64)
     except (OSError, ValueError) as error:
         return _problem(file, f"this is no table of whole numbers ({str(error).splitlines()[0]})")
     names = table.dtype.names or ()
@@ -126,5 +127,5 @@ def _subject(stream: Stream, gpu: Gpu) -> Subject:
         places = zip(rows["requests"].tolist(), rows["quantity"].tolist(), strict=True)
         return np.array([ours[size][QUANTITIES.index(quantity)] for size, quantity in places])
 
-    lines = np.arange(len(rows), dtype=np.int64) + 1
-    return Subject("dram", name, Rows("dram", stream.file, lines, columns), columns["theirs"], labels, predict, slow=True)
+    compared = Rows("dram", stream.file, np.arange(len(rows), dtype=np.int64) + 1, columns)
+    return Subject("dram", name, compared, columns["theirs"], labels, predict, slow=True)

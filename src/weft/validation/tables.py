@@ -160,7 +160,7 @@ class Layers(Table):
 
 
 _LAYER_TIME = re.compile(r"(prefill|decode)_bs(\d+)_(?:seq|ctx)(\d+)_s")
-TABLES: Mapping[str, type[Table]] = {
+TABLES: Mapping[Kind, type[Table]] = {
     "gemm": Gemms,
     "collective": Collectives,
     "overlap": Overlaps,
@@ -250,7 +250,8 @@ def read_folder(place: Path, kinds: Sequence[Kind] | None = None) -> tuple[list[
     problems = [problem for _, wrong in wanted for problem in wrong]
     if not found and kinds and len(wanted) < len(read):
         others = " and ".join(dict.fromkeys(rows.kind for rows, _ in read if rows is not None))
-        needs = "; ".join(f"{kind} rows need the columns {', '.join(TABLES[kind].columns())}" for kind in kinds if kind in TABLES)
+        tables = {kind: TABLES[kind] for kind in kinds if kind in TABLES}
+        needs = "; ".join(f"{kind} rows need the columns {', '.join(of.columns())}" for kind, of in tables.items())
         raise InputError(f"'{place}' holds {others} rows only; {needs}")
     if not found:
         reason = f": {problems[0]}" if problems else ""

@@ -75,8 +75,12 @@ def streams_table(streams: Sequence[Row]) -> Table:
     scale = {"bandwidth": 1e-9, "read latency": 1e9}
     unit = {"bandwidth": "GB/s", "read latency": "ns"}
     rows = [
-        (row["stream"], row["requests"], f"{row['quantity']}, {unit[row['quantity']]}")
-        + tuple(row[name] * scale[row["quantity"]] if name in row else None for name in values)
+        (
+            row["stream"],
+            row["requests"],
+            f"{row['quantity']}, {unit[row['quantity']]}",
+            *(row[name] * scale[row["quantity"]] if name in row else None for name in values),
+        )
         for row in streams
     ]
     columns = [text("stream"), text("requests"), text("quantity"), *(number(name, format_=",.2f") for name in values)]

@@ -100,7 +100,7 @@ def timeline(runs: Timeline | Mapping[str, Timeline], gpu: int = 0) -> Figure:
     )
     caption = (
         "All panels share the axis of time of the uppermost strip; the tooltip of a bar says what it waited for."
-        f"{f' Accesses of 64 B in the queue of a memory channel: {queues}.' if queues else ''}"
+        f"{f' Accesses of 32 B in the queue of a memory channel: {queues}.' if queues else ''}"
     )
     return Figure(
         f"What happens when: {' beside '.join(runs)}", chart.resolve_scale(color="independent"), data, caption

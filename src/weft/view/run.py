@@ -39,15 +39,15 @@ _COUNTERS = {
     "dram_activations": "DRAM: rows opened",
     "dram_turnarounds": "DRAM: changes between reading and writing",
     "dram_bus_utilization": "DRAM: time that channels moved data",
-    "dram_queue_mean_accesses": "DRAM: queue of a channel, mean [64 B accesses]",
-    "dram_queue_most_accesses": "DRAM: queue of a channel, longest [64 B accesses]",
+    "dram_queue_mean_accesses": "DRAM: queue of a channel, mean [32 B accesses]",
+    "dram_queue_most_accesses": "DRAM: queue of a channel, longest [32 B accesses]",
     "communication_waited_past_limit": "DRAM: communication let through after its longest wait [requests]",
     "compute_unit_utilization": "compute units: time that matrix units computed",
     "link_bytes": "link: sent [B]",
     "link_utilization": "link: time that it was busy",
     "drained_s": "DRAM: when the last write had arrived [µs]",
     "arbiter_intensity": "arbiter: memory intensity seen",
-    "arbiter_threshold_accesses": "arbiter: threshold chosen [64 B accesses]",
+    "arbiter_threshold_accesses": "arbiter: threshold chosen [32 B accesses]",
 }
 
 
