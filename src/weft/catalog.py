@@ -115,6 +115,8 @@ BytesPerSecondOrNone = Annotated[float, Quantity(Dimension.BYTES_PER_SECOND, zer
 """A data rate, 0 for none [bytes/s]."""
 CountOrNone = Annotated[int, Quantity(Dimension.COUNT, whole=True, zero_allowed=True)]
 """A number of things, whole, 0 for none."""
+Flag = Annotated[int, Quantity(Dimension.COUNT, whole=True, zero_allowed=True, at_most=1)]
+"""Whether something holds: 1 for yes, 0 for no."""
 
 
 Kind = Literal["peak", "published", "achieved", "measured", "derived", "assumed", "calibrated", "set by user"]

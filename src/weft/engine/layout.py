@@ -195,10 +195,10 @@ BANK_HEADS = BANK_READ_HEAD, BANK_WRITE_HEAD, BANK_MISS_HEAD
 GROUP_UNTIL, GROUP_SHARE, GROUP_COLUMNS = _columns(3)
 WHOLE_BUS = 720_720
 
-# link_run[k, :] — messages that begin with a link wait in a queue of their sender, a DMA engine or a compute unit of its
-# GPU; the link serves senders round robin, a message each. LINK_SENT: the message that occupies the link (NONE: free);
-# LINK_FIRST, LINK_LAST: the list of senders with messages. Messages that come over other links take their turn as their
-# heads arrive.
+# link_run[k, :] — messages that begin with a link wait in a queue of their sender, a DMA engine or a compute unit of
+# its GPU; the link serves senders round robin, a message each. LINK_SENT: the message that occupies the link (NONE:
+# free); LINK_FIRST, LINK_LAST: the list of senders with messages. Messages that come over other links take their turn
+# as their heads arrive.
 LINK_SENT, LINK_FIRST, LINK_LAST, LINK_COUNT, LINK_BUSY_UNTIL, LINK_BYTES, LINK_BUSY, LINK_RUN_COLUMNS = _columns(8)
 
 # sender[k, s, :] — the queue of a sender at link k: engines first, then compute units. SENDER_NEXT: the next in turn.
@@ -244,8 +244,9 @@ LARGEST = (1 << 63) - 1
     FLOW_SIDE_WRITES, FLOW_SIDE_WRITEBACKS, FLOW_TO_SEND, FLOW_SENT, FLOW_SEND64, FLOW_CRITICAL, FLOW_COLUMNS,
 ) = _columns(26)  # fmt: skip
 
-# FLOW_TO_SEND, FLOW_SENT: bytes of updates that the GPU sends to peers, in all and so far; FLOW_SEND64: what 64 of them take
-# on its links together. FLOW_CRITICAL: the stream that ends later, by the progress of the monitored kernel and of these bytes.
+# FLOW_TO_SEND, FLOW_SENT: bytes of updates that the GPU sends to peers, in all and so far; FLOW_SEND64: what 64 of them
+# take on its links together. FLOW_CRITICAL: the stream that is expected to end later, by the progress of the monitored
+# kernel and of these bytes.
 
 # kernel_run[g, k, :]
 WAITS, LAUNCHING, LAUNCHED = range(3)

@@ -18,6 +18,7 @@ from weft.catalog import (
     CountOrNone,
     Cycles,
     Delay,
+    Flag,
     Hertz,
     Part,
     Seconds,
@@ -43,7 +44,11 @@ QUEUE_ENTRY_BYTES = 32
 
 
 class Compute(Part):
-    """The compute units (CUs), what each can hold and how fast it moves data; `clock` is the highest boost."""
+    """The compute units (CUs), what each can hold and how fast it moves data; `clock` is the highest boost.
+
+    With `stages_in_step` a GEMM's workgroups are dispatched stage by stage: as many as the GPU holds, when all of the
+    stage before have ended. Without, each is dispatched as soon as it fits.
+    """
 
     compute_units: Units
     clock: Hertz
@@ -55,6 +60,7 @@ class Compute(Part):
     max_workgroups_per_cu: Count
     port_bytes_per_clock: Count
     launch_latency: Seconds
+    stages_in_step: Flag
 
 
 class Cache(Part):
@@ -206,7 +212,8 @@ class GpuLink(Part):
     """The connection to other GPUs: `bandwidth` is what the whole GPU can send, in one direction.
 
     With `links` = 0 there are none of its own: peers are reached over PCIe. `kernel_efficiency` is the payload
-    share when compute units store to peers, `dma_efficiency` that of copy engines, with all links busy.
+    share when compute units store to peers, `dma_efficiency` that of copy engines, with all links busy. A store to a
+    peer is complete when the link has sent it or, with `posted_stores`, when it has left its compute unit.
     """
 
     bandwidth: BytesPerSecond
@@ -214,6 +221,7 @@ class GpuLink(Part):
     links: CountOrNone
     kernel_efficiency: Share
     dma_efficiency: Share
+    posted_stores: Flag
 
 
 class Host(Part):

@@ -103,6 +103,7 @@ def gemm_kernel(
         phases=scripts(*(_script(gemm, gpu, tiling, options, part, operator, prefix) for part in parts)),
         tiled=True,
         script_of=tuple(parts) if tiling.splits > 1 else (),
+        in_step=bool(gpu.compute.stages_in_step),
     )
 
 

@@ -56,6 +56,7 @@ def gpu_row(gpu: Gpu, start: float = 0.0, options: RunOptions = SUSTAINED) -> Ta
         y.GPU_PORT64: _per_unit(compute.port_bytes_per_clock * hertz),
         y.GPU_LAUNCH: to_fs(compute.launch_latency),
         y.GPU_STRICT: int(gpu.vendor == "nvidia"),
+        y.GPU_POSTED: gpu.link.posted_stores,
         y.GPU_SLICE64: _per_unit(
             cache.bandwidth * gpu.achieved.gemm_cache / (gpu.dies * slices_of(gpu, memory.channels))
         ),

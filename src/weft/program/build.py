@@ -302,8 +302,21 @@ class _Builder:
             y.KERNEL_COMPLETION: kernel.completion_fs or 0,
             y.KERNEL_RELEASE: int(placed.release),
             y.KERNEL_MONITOR: int(placed.monitor),
+            y.KERNEL_STAGE: self._stage(g, placed) if kernel.in_step else 0,
         }
         return _filled(y.KERNEL_COLUMNS, row, rest=0)
+
+    def _stage(self, g: int, placed: PlacedKernel) -> int:
+        """How many workgroups of a kernel its compute units hold at once."""
+        row, kernel = self.gpu[g], placed.kernel
+        each = min(
+            row[y.GPU_WORKGROUPS],
+            row[y.GPU_THREADS] // kernel.threads,
+            row[y.GPU_REGISTERS] // kernel.registers,
+            row[y.GPU_LDS] // max(kernel.lds, 1),
+        )
+        units = row[y.GPU_CUS] if placed.compute_units is None else len(placed.compute_units)
+        return int(each * units)
 
     def _awaited(self, g: int, wait: Wait) -> tuple[int, int]:
         """The counter of the awaited bytes, and the value that it must reach [bytes]."""

@@ -105,7 +105,8 @@ class Kernel:
     workgroups has DMA engines carry out `copies`. With `completion_fs` [fs] the host enqueues the copies itself: there
     is no launch on the GPU, and the kernel ends so long after the last byte has left. Where workgroups run different
     scripts, `phases` holds the scripts one after another, all of one length (`scripts` pads them), and `script_of` has
-    the script of each workgroup; in a tiled kernel it lists the scripts, and `Work` has the script of each tile.
+    the script of each workgroup; in a tiled kernel it lists the scripts, and `Work` has the script of each tile. With
+    `in_step` its workgroups are dispatched stage by stage, as many at once as the compute units hold.
     """
 
     name: str
@@ -119,6 +120,7 @@ class Kernel:
     copies: tuple[Command, ...] = ()
     completion_fs: int | None = None
     script_of: tuple[int, ...] = ()
+    in_step: bool = False
 
     @property
     def script_length(self) -> int:

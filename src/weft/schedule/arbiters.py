@@ -22,8 +22,8 @@ class ArbiterView(NamedTuple):
     communication since both wait [bytes]; `occupancy`, `capacity` and `threshold` of the command queue [accesses
     of 32 B], the threshold being the one that the kernel's first stage chose;
     `last`: the stream served before; `waited`: for how long communication has waited since it was last served,
-    `limit`: the starvation limit [fs]; `critical`: the stream that is expected to end later. A policy that refuses an empty queue is asked again when `waited` passes
-    `limit`; one that refuses even then stops the run.
+    `limit`: the starvation limit [fs]; `critical`: the stream that is expected to end later. A policy that refuses an
+    empty queue is asked again when `waited` passes `limit`; one that refuses even then stops the run.
     """
 
     now: int
@@ -163,5 +163,6 @@ COMMUNICATION_FIRST = ArbiterPolicy("communication-first", _communication_first)
 CRITICAL_FIRST = ArbiterPolicy("critical-first", _critical_first)
 """As T3-MCA while the GEMM is expected to end last, communication first while the reduce-scatter is."""
 
-POLICIES: Mapping[str, ArbiterPolicy] = {p.name: p for p in (ROUND_ROBIN, COMPUTE_FIRST, COMMUNICATION_FIRST, CRITICAL_FIRST)}
+_BUILT_IN = (ROUND_ROBIN, COMPUTE_FIRST, COMMUNICATION_FIRST, CRITICAL_FIRST)
+POLICIES: Mapping[str, ArbiterPolicy] = {policy.name: policy for policy in _BUILT_IN}
 """The built-in policies by name."""
