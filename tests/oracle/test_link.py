@@ -1,4 +1,4 @@
-"""The egress link beside a SimPy resource: when each message has left and when it arrives."""
+"""The egress link beside a SimPy process that serves senders in turn: when messages leave and when they arrive."""
 
 from __future__ import annotations
 
@@ -11,16 +11,20 @@ from machines import GATHER_WRITE, NS, bare, gpu, steps
 
 from weft.engine import layout as y
 
-messages = st.lists(st.tuples(st.integers(0, 100_000), st.sampled_from([64, 96, 256, 512])), min_size=1, max_size=30)
+Message = tuple[int, int, int]
+"""When a message is ready [fs], its bytes, and which DMA engine sends it."""
+messages = st.lists(
+    st.tuples(st.integers(0, 100_000), st.sampled_from([64, 96, 256, 512]), st.integers(0, 3)), min_size=1, max_size=30
+)
 
 
-def by_engine(sent: list[tuple[int, int]], machine) -> tuple[list[int], list[int]]:
+def by_engine(sent: list[Message], machine) -> tuple[list[int], list[int]]:
     m = bare(machine, gpus=2)
     m.engine[:, y.DMA_UNSENT] = 1 << 60  # a DMA engine that never finishes owns the messages
     m.region[:, :, y.REGION_COUNTER] = y.NONE
     numbers = {}
-    for n, (at, bytes_) in enumerate(sent):
-        i = PLAIN.new_message(m, 0, 1, 0, 0, bytes_, False, GATHER_WRITE, y.OWNER_ENGINE, 0, y.NONE, y.NONE)
+    for n, (at, bytes_, sender) in enumerate(sent):
+        i = PLAIN.new_message(m, 0, 1, 0, 0, bytes_, False, GATHER_WRITE, y.OWNER_ENGINE, sender, y.NONE, y.NONE)
         PLAIN.send(m, 0, i, at)
         numbers[int(i)] = n
     left, arrived = [0] * len(sent), [0] * len(sent)
@@ -29,26 +33,39 @@ def by_engine(sent: list[tuple[int, int]], machine) -> tuple[list[int], list[int
             left[numbers[int(m.link_run[0, y.LINK_SENT])]] = time
         elif kind == y.EV_ARRIVE:
             arrived[numbers[index]] = time
-    assert m.link_run[0, y.LINK_BYTES] == sum(bytes_ for _, bytes_ in sent)
+    assert m.link_run[0, y.LINK_BYTES] == sum(bytes_ for _, bytes_, _ in sent)
     return left, arrived
 
 
-def by_oracle(sent: list[tuple[int, int]], per_unit: int, latency: int) -> tuple[list[int], list[int]]:
+def by_oracle(sent: list[Message], per_unit: int, latency: int) -> tuple[list[int], list[int]]:
     env = simpy.Environment()
-    link = simpy.Resource(env, capacity=1)
     left, arrived = [0] * len(sent), [0] * len(sent)
+    waiting: dict[int, list[int]] = {}  # the messages of each sender, senders in the order of their turns
+    for n, (_, _, sender) in enumerate(sent):
+        waiting.setdefault(sender, []).append(n)
+    first = waiting[sent[0][2]].pop(0)  # the link is free when the first message is queued
+    turns = [sender for sender in dict.fromkeys(sender for _, _, sender in sent[1:]) if waiting[sender]]
 
-    def message(n: int, at: int, bytes_: int):
-        yield env.timeout(at)
-        with link.request() as turn:
-            yield turn
-            yield env.timeout(bytes_ * per_unit // 64)
-        left[n] = env.now
-        yield env.timeout(latency)
-        arrived[n] = env.now
+    def next_message() -> int:
+        soonest = min(turns, key=lambda sender: sent[waiting[sender][0]][0])
+        chosen = next((sender for sender in turns if sent[waiting[sender][0]][0] <= env.now), soonest)
+        turns.remove(chosen)
+        n = waiting[chosen].pop(0)
+        if waiting[chosen]:
+            turns.append(chosen)
+        return n
 
-    for n, (at, bytes_) in enumerate(sent):
-        env.process(message(n, at, bytes_))
+    def link():
+        n = first
+        while True:
+            at, bytes_, _ = sent[n]
+            yield env.timeout(max(at - env.now, 0) + bytes_ * per_unit // 64)
+            left[n], arrived[n] = env.now, env.now + latency
+            if not turns:
+                return
+            n = next_message()
+
+    env.process(link())
     env.run()
     return left, arrived
 
@@ -56,19 +73,24 @@ def by_oracle(sent: list[tuple[int, int]], per_unit: int, latency: int) -> tuple
 @settings(max_examples=40, deadline=None)
 @given(messages=messages, rate=st.sampled_from([10, 150, 900]), latency=st.integers(1, 2000))
 def test_every_message_leaves_and_arrives_when_the_oracle_says(messages, rate, latency):
-    sent = sorted(((at * 1000, bytes_) for at, bytes_ in messages), key=lambda message: message[0])
+    sent = sorted(((at * 1000, bytes_, sender) for at, bytes_, sender in messages), key=lambda message: message[0])
     machine = gpu(link__bandwidth=f"{rate} GB/s", link__latency=f"{latency} ns")
     per_unit = int(bare(machine).link[0, y.LINK_STORE64])
     assert by_engine(sent, machine) == by_oracle(sent, per_unit, latency * NS)
 
 
 def test_a_lone_message_takes_its_bytes_over_the_bandwidth_and_the_latency():
-    left, arrived = by_engine([(5 * NS, 512)], gpu(link__bandwidth="64 GB/s", link__latency="500 ns"))
+    left, arrived = by_engine([(5 * NS, 512, 0)], gpu(link__bandwidth="64 GB/s", link__latency="500 ns"))
     assert left == [5 * NS + 8 * NS]
     assert arrived == [left[0] + 500 * NS]
 
 
+def test_a_message_of_each_sender_leaves_in_turn():
+    left, _ = by_engine([(0, 512, 0)] * 4 + [(0, 512, 1)] * 2, gpu())
+    assert np.argsort(left).tolist() == [0, 1, 4, 2, 5, 3]
+
+
 def test_messages_that_wait_keep_their_order():
-    left, _ = by_engine([(0, 512)] * 5, gpu())
+    left, _ = by_engine([(0, 512, 0)] * 5, gpu())
     assert left == sorted(left)
     assert len(set(np.diff(left))) == 1

@@ -1,0 +1,49 @@
+"""Kernels whose workgroups are dispatched stage by stage, and stores to peers that are complete when they have left."""
+
+import numpy as np
+import pytest
+from machines import finish, gpu, layer, program
+
+import weft
+from weft.engine import layout as y
+
+
+def stages(machine, made) -> tuple[np.ndarray, np.ndarray]:
+    """The first start and the last end [fs] of each stage of the GEMM, whose workgroups come first."""
+    k = int(np.flatnonzero(machine.kernel[0, :, y.KERNEL_STAGE])[0])
+    first, count = machine.kernel[0, k, [y.KERNEL_FIRST_WORK, y.KERNEL_WORKGROUPS]]
+    log = machine.work_log[0, first : first + count]
+    places = np.arange(count) // machine.kernel[0, k, y.KERNEL_STAGE]
+    starts = [log[places == s, y.WORKLOG_START].min() for s in range(places[-1] + 1)]
+    ends = [log[places == s, y.WORKLOG_END].max() for s in range(places[-1] + 1)]
+    return np.array(starts), np.array(ends)
+
+
+@pytest.mark.parametrize("overlap", ["sequential", "t3"])
+def test_a_stage_begins_when_the_stage_before_has_ended(overlap):
+    small = gpu(compute__compute_units=8, compute__stages_in_step=1)
+    made = program(layer(m=1024, n=1024, k=512), overlap, small)
+    starts, ends = stages(finish(made), made)
+    assert len(starts) > 2
+    assert (starts[1:] == ends[:-1]).all()
+
+
+def test_without_stages_a_workgroup_begins_as_soon_as_it_fits():
+    small = gpu(compute__compute_units=8, compute__stages_in_step=0)
+    assert not program(layer(m=1024, n=1024, k=512), "t3", small).tables.kernel[0, :, y.KERNEL_STAGE].any()
+
+
+def test_a_posted_store_lets_its_workgroup_end_before_the_link_has_sent_it():
+    slow = weft.gpu("t3-paper").replace({"link.bandwidth": "20 GB/s", "compute.stages_in_step": 0})
+    work = layer(m=2048, n=1024, k=512)
+    waiting, posted = (
+        weft.simulate(work, slow.replace({"link.posted_stores": value}), "t3").spans[0].end_fs for value in (0, 1)
+    )
+    assert posted < waiting
+
+
+@pytest.mark.parametrize(("name", "tp"), [("mega-gpt-2/op", 16), ("t-nlg/fc2", 16)])
+def test_the_critical_stream_first_is_as_good_as_the_better_of_round_robin_and_compute_first(name, tp):
+    found = weft.compare(name, "t3-paper", ["t3", "t3-mca", "t3-critical"], tp=tp)
+    seconds = {overlap: found[overlap].seconds for overlap in ("t3", "t3-mca", "t3-critical")}
+    assert seconds["t3-critical"] <= min(seconds["t3"], seconds["t3-mca"]) * 1.005
