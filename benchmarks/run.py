@@ -26,6 +26,7 @@ STANDARD = ("t-nlg", "fc2", 8)
 LARGEST = ("mt-nlg", "fc2", 32)
 SHAPES = 1_000_000
 QUEUED = (32, 1024)
+STREAM = 4000
 
 
 def median_of(times: int, measure: Callable[[], float]) -> float:
@@ -62,6 +63,32 @@ def engine_speed(repeats: int) -> dict[str, float]:
         "events_per_s": statistics.median(run.events / run.wall_s for run in runs),
         "sublayer_s": statistics.median(run.wall_s for run in runs),
         "sublayer_with_lowering_s": whole,
+    }
+
+
+def dram_speed(repeats: int) -> dict[str, float]:
+    """Requests of 32 B per second on one core and one channel that is always busy, without what a replay costs once."""
+    import numpy as np
+
+    from weft.run.channel import Requests, replay_requests
+    from weft.validation.streams import FINEST, peers_channel
+
+    gpu, random = peers_channel(), np.random.default_rng(0)
+
+    def measure(address: Any) -> float:
+        zero = np.zeros(len(address), dtype=np.int64)
+        begin = time.process_time()
+        replay_requests(Requests(zero, zero, zero, address * FINEST, zero + FINEST), gpu)
+        return time.process_time() - begin
+
+    def rate(address: Any) -> float:
+        more = [measure(address) - measure(address[:STREAM]) for _ in range(repeats)]
+        return (len(address) - STREAM) / statistics.median(more)
+
+    measure(np.arange(STREAM))  # makes or loads the machine code
+    return {
+        "sequential_per_s": rate(np.arange(5 * STREAM)),
+        "random_per_s": rate(random.integers(0, 1 << 25, 5 * STREAM)),
     }
 
 
@@ -165,6 +192,7 @@ def peer(repeats: int) -> dict[str, float]:
 
 MEASUREMENTS: dict[str, Callable[[int], dict[str, Any]]] = {
     "engine": engine_speed,
+    "dram": dram_speed,
     "queued": queued_gemms,
     "closed_form": closed_form,
     "compile": lambda _: first_compile(),
@@ -176,10 +204,14 @@ MEASUREMENTS: dict[str, Callable[[int], dict[str, Any]]] = {
 
 def sentences(found: dict[str, Any]) -> list[str]:
     """The figures as lines that a person reads."""
-    e, q, g, c, s, m, p = (found[name] for name in MEASUREMENTS)
+    e, d, q, g, c, s, m, p = (found[name] for name in MEASUREMENTS)
     return [
         f"engine    {e['events_per_s'] / 1e6:8.2f} million events/s on one core ({e['events']:,} events)",
         f"sub-layer {e['sublayer_s']:8.2f} s under t3-mca ({e['sublayer_with_lowering_s']:.2f} s with lowering)",
+        (
+            f"DRAM      {d['sequential_per_s'] / 1e6:8.2f} million requests/s of 32 B on a channel in sequence, "
+            f"{d['random_per_s'] / 1e6:.2f} at random"
+        ),
         "queued    "
         + ", ".join(f"{q[f'us_per_event_{count}']:.2f} us per event with {count:,} GEMMs" for count in QUEUED),
         (

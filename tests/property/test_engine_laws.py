@@ -152,10 +152,11 @@ def test_no_channel_link_or_compute_unit_exceeds_its_peak(problem):
     assert (m.link_run[:, y.LINK_BUSY] <= end).all()
     assert (m.unit[:, y.UNIT_BUSY] <= end).all()
     assert (m.channel[:, y.CHAN_MAX_QUEUED] <= np.maximum(m.gpu[0, y.GPU_QUEUE_BYTES], 512)).all()
-    # A request is written down whole in the bin in which it starts.
+    # A request is written down whole in the bin in which it starts; at its end one may be in progress in each group.
     channels, request = int(m.shape[y.SIZE_CHANNELS]), int(m.shape[y.SIZE_REQUEST])
+    groups = int(m.shape[y.SIZE_GROUPS])
     per_bin = width * int(m.shape[y.SIZE_BURST]) // int(m.gpu[0, y.GPU_T_BURST])
-    assert m.series.sum(axis=1).max() <= channels * (per_bin + request)
+    assert m.series.sum(axis=1).max() <= channels * (per_bin + groups * request)
     assert m.link_series.max() <= width * 64 // int(m.link[0, y.LINK_STORE64]) + request
     for events in m.dma_log[:, :, [y.COMMAND_READY, y.COMMAND_START, y.COMMAND_END]].reshape(-1, 3):
         assert list(events) == sorted(events)
