@@ -66,7 +66,7 @@ def show_machine(name: str) -> tuple[Any, list[Table]]:
 
 
 def _find(name: str) -> Gpu | Node:
-    """The GPU or node of that name or file, or the node that "8xH100" means; UnknownNameError names the nearest."""
+    """The GPU or node with that name or file, or the node that "8xH100" means; UnknownNameError suggests others."""
     if name not in machines.node_names():
         try:
             return machines.gpu(name)

@@ -1,4 +1,4 @@
-"""The `weft` command: its list of commands, and how errors end."""
+"""The `weft` command: its list of commands, and how errors become messages and exit statuses."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except WeftError as error:
         _leave(str(error), EXIT_BAD_INPUT)
     except click.exceptions.NoArgsIsHelpError as error:
-        error.show()  # a group by itself: its help, and the exit status of bad input
+        error.show()  # a group without a command: show its help, exit with the status of bad input
         sys.exit(error.exit_code)
     except click.UsageError as error:
         _leave(_usage_sentence(error), error.exit_code)
@@ -76,12 +76,12 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         _leave("the memory of this computer does not suffice; give smaller sizes, or fewer at once", EXIT_BAD_INPUT)
     finally:
         interrupt.disarm()
-    # Outside of its standalone mode click returns the exit status of --help and --version.
+    # With standalone_mode=False click returns the exit status of --help and --version.
     sys.exit(status if isinstance(status, int) else 0)
 
 
 def _steady_streams() -> None:
-    """Replace a closed stream by one that discards what is printed; print "?" for letters that an encoding lacks."""
+    """Replace closed streams by a null stream, and print "?" for characters that the encoding lacks."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
@@ -91,7 +91,7 @@ def _steady_streams() -> None:
 
 
 def _drop(stream: TextIO) -> None:
-    """Discard what a stream still holds, which Python would otherwise try to write once more when it ends."""
+    """Discard a stream's buffered output, which Python would otherwise try to flush at exit."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
@@ -110,7 +110,7 @@ def _usage_sentence(error: click.UsageError) -> str:
 
 
 def _leave(sentence: str, status: int) -> NoReturn:
-    """Exit with a sentence on standard error, in which very long words are shortened; where that is full, without."""
+    """Exit with a one-sentence message on standard error, very long words shortened; silently if stderr is full."""
     with suppress(OSError):
         sys.stdout.flush()
     shortened = re.sub(r"\S{200,}", lambda found: f"{found[0][:100]}... ({len(found[0])} characters)", sentence)

@@ -61,7 +61,7 @@ def show_model(name: str) -> tuple[Any, list[Table]]:
 
 
 def _parts(layer: Graph) -> tuple[str, Gemm, int]:
-    """A sub-layer's name, its GEMM, and the buffer of its all-reduce [bytes]."""
+    """Name, GEMM and all-reduce size [bytes] of a sub-layer."""
     gemm, moved = layer["gemm"].op, layer["all_reduce"].op
     assert isinstance(gemm, Gemm)
     assert isinstance(moved, Collective)

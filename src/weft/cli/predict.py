@@ -1,4 +1,4 @@
-"""`weft predict`: closed-form times of GEMMs, collectives, operators and whole layers, and where they go."""
+"""`weft predict`: closed-form times of GEMMs, collectives, operators and layers, with bound and parts."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def collective(
 
 
 def _collectives(name: str, sizes: Any, ranks: int, system: str, nodes: int | None, harness: Harness) -> Predicted:
-    """A collective on a system, who carries it out, and its bandwidth as nccl-tests counts it [GB/s]."""
+    """Times of a collective on a system, who moves its data (CUs or DMA), and its nccl-tests bandwidth [GB/s]."""
     proper, found = canonical(name), weft.system(system)
     if nodes is not None:
         found = found.with_gpus(ranks, nodes)
@@ -206,7 +206,7 @@ def operator(
 
 
 def _operator(name: str, gpu: Gpu, dtype: str, sizes: Mapping[str, int], options: RunOptions) -> Predicted:
-    """An operator on a GPU, with its least traffic in its time [GB/s], and what it computes if it multiplies."""
+    """Times of an operator on a GPU, its least DRAM traffic over its time [GB/s], and FLOP/s if matrix units run it."""
     op = weft.operator(name, dtype, **sizes)
     found = weft.estimate(op, gpu, options)
     seconds = np.ravel(found.seconds)
@@ -274,7 +274,7 @@ def layer(
 
 
 def _system(name: str, gpu: Gpu | None, changes: Mapping[str, str]) -> System:
-    """The system of that name with changed values; with another GPU in the place of its own, those of that GPU."""
+    """The system of that name with changed values; `gpu` replaces its GPU, and the changes then apply to that GPU."""
     found = weft.system(name)
     return found.replace(changes) if gpu is None else found.with_gpu(gpu.replace(changes))
 

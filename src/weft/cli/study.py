@@ -1,4 +1,4 @@
-"""`weft study`: a paper's study as one command, its published figures beside Weft's."""
+"""`weft study`: repeat a paper's study and set its published figures beside Weft's."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ _TAKES: dict[str, Any] = {
     "file": click.Path(path_type=Path),
     "size": SIZE,
 }
-"""The type of the value of an option, by what the study declares that it takes."""
+"""The click type of an option, by the type that the study declares."""
 
 
 @dataclass(frozen=True)
 class StudyCommand(LazyCommand):
-    """The command of the study `home`, made of what the study declares when it is first asked for."""
+    """The command of the study `home`, built on first use from what the study declares."""
 
     def load(self) -> click.Command:
         """The command."""
@@ -66,8 +66,8 @@ class StudyCommand(LazyCommand):
 def study() -> None:
     """Repeat a paper's study and compare its published figures with Weft's.
 
-    Every study takes --json and --out for its figures and pages, --jobs for the processes that simulate, and
-    --no-cache to simulate anew what has been simulated before. A study that was interrupted goes on where it stopped.
+    Every study takes --json and --out for figures and pages, --jobs for the number of processes, and --no-cache to
+    ignore cached runs. An interrupted study resumes where it stopped.
     """
 
 
@@ -86,7 +86,7 @@ def list_studies() -> tuple[Any, list[Table | str]]:
 
 
 def command_of(name: str) -> click.Command:
-    """The command of a study: the options that all share, and those that it declares."""
+    """Build the command of a study: the options that all studies share, and those that it declares."""
     paper = find(name)
     declared = paper.DECLARED
     moves = "Move assumed values to both ends of their ranges instead; --out then writes sensitivity.json."
@@ -143,7 +143,7 @@ def sensitivity(outputs: Outputs, values: tuple[str, ...] | None, jobs: int, sto
 
 
 def show_study(done: PaperStudy, outputs: Outputs) -> None:
-    """Print a study's tables, its figures beside the published ones that hold, and its notes; write its files."""
+    """Print a study's tables, its figures beside comparable published ones, and its notes; write its files."""
     declared = done.DECLARED
     title = "Published figures beside Weft's" if done.comparable else done.elsewhere
     against = ", " * bool(declared.against) + declared.against
@@ -161,7 +161,7 @@ def show_study(done: PaperStudy, outputs: Outputs) -> None:
 
 
 def show_sensitivity(title: str, moved: Sensitivity, outputs: Outputs) -> None:
-    """Print what the figures become, and write them where --json and --out say."""
+    """Print the figures at both ends of every range, and write them to --json and --out."""
     heads, rows = moved.table()
     save = json_of(moved)
     outputs.show([Table(texts(heads), rows, title)], save, files={"sensitivity.json": save})

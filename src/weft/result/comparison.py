@@ -15,10 +15,10 @@ from weft.result.timeline import Timeline
 
 @dataclass(frozen=True)
 class Comparison(Answer):
-    """Timelines by overlap, the baseline being the first; `refused` says why others cannot be.
+    """Timelines by overlap, the baseline first; `refused` gives the reason for overlaps that cannot run.
 
-    `alone` holds, for streams that do not wait for each other, a short loop of each operator on its own, by operator,
-    and for collectives also by driver, as in "all_gather by dma".
+    For streams that do not wait for each other, `alone` holds a short loop of each operator on its own, by
+    operator, and for collectives also by driver, as in "all_gather by dma".
 
     Iterates over the timelines; prints as a table; `plot` draws when each overlap computes and communicates.
     """
@@ -66,7 +66,7 @@ class Comparison(Answer):
         return [{**one.to_dict(), "speedup": speedup(one, self.baseline)} for one in self]
 
     def to_dict(self) -> dict[str, Any]:
-        """Every run as plain data, and why other overlaps cannot be."""
+        """Every run as plain data, and the reason for each overlap that cannot run."""
         return {"runs": self.rows(), "refused": dict(self.refused)}
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""The models as they ship against every measured row: errors per group, and the rows that are furthest off."""
+"""Compare the shipped models with every measured row: errors per group, and the worst rows."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ READERS: Mapping[Kind, Callable[[Checked, Machines], list[Subject]]] = {
     "overlap": overlap_subjects,
     "contention": contention_subjects,
 }
-"""How the rows of each kind are checked further and given a model."""
+"""For each kind of rows, the function that checks them further and assigns their model."""
 
 
 @dataclass(frozen=True)
 class Validation(Answer):
-    """Predictions beside measurements, and what was wrong with the rows that are left out."""
+    """Predictions beside measurements, and the problems of rows that are left out."""
 
     kind = "validation"
 
@@ -57,11 +57,11 @@ class Validation(Answer):
         return {kind: [part for part in self.predictions if part.subject.kind == kind] for kind in kinds}
 
     def groups(self) -> list[Group]:
-        """The errors of each group: every row is in exactly one."""
+        """The errors of each group; every row is in exactly one group."""
         return [group for part in self.predictions for group in part.groups()]
 
     def worst(self, count: int = 10) -> list[dict[str, Any]]:
-        """The rows of each kind that are furthest off, worst first, with their line in the file."""
+        """The worst rows of each kind, worst first, with their line in the file."""
         found = []
         for parts in self.by_kind.values():
             rows = [row for part in parts for row in part.worst(count)]
@@ -69,7 +69,7 @@ class Validation(Answer):
         return found
 
     def clouds(self) -> dict[str, list[Cloud]]:
-        """The rows of each kind as points for pictures."""
+        """The rows of each kind as points for scatter plots."""
         return {kind: [cloud for part in parts for cloud in part.clouds()] for kind, parts in self.by_kind.items()}
 
     def complaints(self) -> list[str]:
@@ -101,10 +101,10 @@ def validate(
     kinds: Sequence[Kind] | None = None,
     progress: Progress | None = None,
 ) -> Validation:
-    """The catalogue's models against the measurements of a folder or file (see `data_folder`).
+    """Compare the catalogue's models with the measurements of a folder or file (see `data_folder`).
 
-    `gpus` are names or TOML files: only their rows count. `libraries` are library profiles that take the place of the
-    catalogue's. `kinds` chooses among the kinds of measurements. Raises InputError if nothing can be compared.
+    `gpus` are names or TOML files: only their rows count. `libraries` are library profiles that replace the
+    catalogue's. `kinds` selects kinds of measurements. Raises InputError if nothing can be compared.
     """
     subjects, problems, count = subjects_of(data_folder(place), Machines.of(gpus, libraries), kinds)
     predictions = []

@@ -1,4 +1,4 @@
-"""How each kind of result is shown: its table, its figure, its page, and what a notebook shows of it."""
+"""The table, figure, page and notebook view of each kind of result."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from weft.validation import Validation
 
 _ROWS_SHOWN = 40
-"""Rows that a notebook shows of a table."""
+"""Most rows of a table in a notebook."""
 
 
 class How(NamedTuple):
-    """How results of a kind are shown.
+    """How results of one kind are shown.
 
-    Without a `page` of their own they get one with the table and the figure; `also` are tables that a notebook shows
-    below the first.
+    Without a `page` function the page holds the table and the figure; `also` are tables that a notebook shows below
+    the first.
     """
 
     table: Callable[[Any], Table]
@@ -101,7 +101,7 @@ def _one(answer: Timeline) -> Comparison:
 
 
 def _timeline_figure(answer: Timeline) -> Figure:
-    """Every kernel over time; for an ideal, which was not simulated, when it computes and communicates."""
+    """Every kernel over time; for an ideal, which was not simulated, its compute and communication phases."""
     return run.sub_layer_times(_one(answer)) if answer.parts else timeline(answer)
 
 
@@ -139,12 +139,12 @@ def _estimate_table(answer: Estimate) -> Table:
 
 
 def _text(value: Any) -> str:
-    """A value of an axis in words."""
+    """An axis value in words."""
     return value if isinstance(value, str) else str(getattr(value, "name", None) or value)
 
 
 def _series(axis: str, value: Any) -> str:
-    """A value of an axis in a legend, where a bare number needs its name."""
+    """An axis value in a legend; a bare number gets its axis' name."""
     return f"{axis} {value}" if isinstance(value, int | float) else _text(value)
 
 
@@ -153,7 +153,7 @@ def _us(seconds: Any) -> float:
 
 
 def _cases(answer: Estimate) -> Iterator[tuple[str, Estimate]]:
-    """The operators of one graph by name, else every case by its index."""
+    """The operators of a graph by name, or every case by its index."""
     if answer.operators and not np.shape(answer.seconds):
         yield from answer.operators.items()
         return
@@ -191,7 +191,7 @@ def _sweep_table(answer: Sweep) -> Table:
 
 
 def _sweep_figure(answer: Sweep) -> Figure:
-    """Time against the last axis of numbers, a line for each choice of the others; bars where no axis has numbers."""
+    """Time over the last numeric axis, a line per combination of the others; bars if no axis is numeric."""
     name, numbers, unit = answer.scale or (answer.axes[0], [], "")
     at = answer.axes.index(name)
     others = ", ".join(axis for axis in answer.axes if axis != name)
@@ -240,7 +240,7 @@ def _sensitivity_table(answer: Sensitivity) -> Table:
 
 
 def _sensitivity_figure(answer: Sensitivity) -> Figure:
-    """The first figure at both ends of each range, around its value as chosen."""
+    """The first figure at both ends of each range, around its unmoved value."""
     name, how = next(iter(answer.formats.items()))
     chosen, *moved = answer.rows
     ends: dict[str, int] = {}
@@ -257,7 +257,7 @@ def _sensitivity_figure(answer: Sensitivity) -> Figure:
 
 
 def _validation_figure(answer: Validation) -> Figure:
-    """Predicted against measured time of the first kind of rows."""
+    """Predicted over measured time of the first kind of rows."""
     kind, clouds = next(iter(answer.clouds().items()))
     return next(validation.figures(kind, clouds))
 
@@ -267,7 +267,7 @@ def _study_table(answer: PaperStudy) -> Table:
 
 
 def _study_figure(answer: PaperStudy) -> Figure:
-    """Weft's ratios of the headline, with marks where the published ones lie."""
+    """Weft's ratios of the headline, with the published ones as marks."""
     ratios = [row for row in answer.headline() if row.unit == "ratio"]
     if not ratios:
         raise InputError(

@@ -65,7 +65,7 @@ def _all(answer: Comparison) -> list[CoRun]:
 
 
 def _refused(answer: Comparison) -> list[str]:
-    """The strategies that cannot be, with the reason, alike ones together."""
+    """The strategies that cannot run, grouped by reason."""
     names: dict[str, list[str]] = {}
     for name, reason in answer.refused.items():
         names.setdefault(reason, []).append(name)
@@ -73,7 +73,7 @@ def _refused(answer: Comparison) -> list[str]:
 
 
 def _grids(answers: Iterable[CoRun]) -> list[str]:
-    """How the GEMM's tiles fill the GPU, once for each number of compute units that it may use."""
+    """How the GEMM's tiles fill the GPU, for each number of compute units available to it."""
     return list(dict.fromkeys(f"GEMM: {one.grid}" for one in answers if one.apart is not None))
 
 
@@ -83,14 +83,14 @@ def _problem(answer: CoRun) -> str:
 
 
 def _shared(answer: CoRun) -> str:
-    """The driver of the collective with its options, the compute units set apart, and what is launched first."""
+    """The driver of the collective with its options, the compute units set apart, and which loop is launched first."""
     apart = "" if answer.apart is None else f", {answer.apart} compute units apart"
     options = (f", {name}" if value is True else f", {name} = {value}" for name, value in answer.copies.items())
     return f"{_DRIVERS[answer.driver]}{''.join(options)}{apart}, {answer.first} first"
 
 
 def _instead(answer: CoRun) -> list[str]:
-    """What the library would take, where that is not what was simulated."""
+    """The algorithm that the library would use, if it is not the simulated one."""
     if answer.choice is None or not answer.differs:
         return []
     taken, simulated = (_ALGORITHMS.get(name, name) for name in (answer.choice.algorithm, answer.algorithm))
@@ -106,7 +106,7 @@ def _driven(answer: CoRun) -> list[str]:
 
 
 def above_ideal(answers: Iterable[CoRun]) -> list[str]:
-    """Why strategies exceed the ideal: their collective is faster alone than the one that the ideal hides."""
+    """Why strategies exceed the ideal: their collective alone is faster than the one that the ideal assumes."""
     return [
         f"{one.run.overlap} exceeds the ideal, which hides the collective by compute units "
         f"({us(one.library_alone.period(one.name))} us alone): {_DRIVERS[one.driver]} it takes "
@@ -121,7 +121,7 @@ def _slower(key: str, head: str) -> Column:
 
 
 def loop_table(answer: CoRun) -> Table:
-    """Both loops: how long one takes alone and beside the other, and how many compute units it may use."""
+    """Both loops: time per iteration alone and co-running, and available compute units."""
     columns = [
         text("loop"), number("count"), microseconds("alone", "alone"), microseconds("beside", "beside"),
         _slower("slowdown", "slowdown"), _slower("slowdown_both", "while both run"), microseconds("end", "ends at"),
@@ -139,7 +139,7 @@ def loop_table(answer: CoRun) -> Table:
 
 
 def wait_table(answer: CoRun) -> Table:
-    """What a workgroup's place did or waited for, alone and beside the other."""
+    """Activity and waits of a workgroup slot, alone and co-running."""
     sides = [waits for loop in (answer.gemm, answer.collective) for waits in (loop.waits_alone, loop.waits)]
     rows = [
         (words, *(side[reason] * 1e6 if reason in side else None for side in sides))
@@ -174,7 +174,7 @@ def traffic_table(answer: CoRun) -> Table:
 
 
 def strategy_table(answers: Sequence[CoRun]) -> Table:
-    """A row per strategy: slowdowns, makespan, share of the ideal, what was waited for."""
+    """A row per strategy: slowdowns, makespan, share of the ideal, main causes."""
     columns = [
         text("overlap"), text("first"), number("apart", "CUs apart"), _slower("gemm_slowdown", "GEMM slowdown"),
         _slower("collective_slowdown", "collective slowdown"), microseconds("both", "both"),
@@ -197,10 +197,10 @@ def corun_record(answer: Comparison) -> dict[str, object]:
 
 
 def corun_report(answer: Comparison, out_dir: str | Path) -> Path:
-    """Write `report.html` on what a GEMM and a collective cost each other to a folder and return its path.
+    """Write `report.html` on a co-run of a GEMM and a collective to a folder and return its path.
 
-    Of several strategies the page compares all and shows the runs of the first and of the best one. Raises OutputError
-    if the folder cannot be written to.
+    With several strategies the page compares all and shows the runs of the first and of the best one. Raises
+    OutputError if the folder cannot be written to.
     """
     answers = _all(answer)
     one, single = answers[0], _is_single(answer)
@@ -249,11 +249,11 @@ def told(answer: Comparison) -> str:
 
 
 def held_units(answer: CoRun, until: float | None = None) -> Figure:
-    """Who held which compute unit of one GPU when [us], a line per unit.
+    """Which operator held which compute unit of one GPU over time [us], a line per unit.
 
-    The time axis ends at `until` [s], for several runs to be compared, else with the run.
+    The time axis ends at `until` [s], so that several runs can be compared, or else with the run.
     """
-    # Kernels of a loop take turns in two shades.
+    # Successive kernels of a loop alternate between two shades.
     way = Way(answer.run.overlap, [answer.run], [lambda one: 2 * (one.operator == answer.name) + one.iteration % 2])
     turns = (GEMM, f"every second {GEMM}", answer.name, f"every second {answer.name}")
     colors = dict(zip(turns, (looks.BLUE, "#5FA3CF", looks.ORANGE, "#F3C766"), strict=True))
@@ -266,7 +266,7 @@ def held_units(answer: CoRun, until: float | None = None) -> Figure:
 
 
 def stream_waits(answer: CoRun) -> Figure:
-    """What a workgroup of one GEMM, and of one collective, did or waited for, alone and beside the other."""
+    """Activity and waits of a workgroup of one GEMM and of one collective, alone and co-running."""
     rows = [
         (f"{name}, {how}", REASONS[reason], spent * 1e6)
         for name, loop in ((GEMM, answer.gemm), (answer.name, answer.collective))
@@ -285,7 +285,7 @@ def stream_waits(answer: CoRun) -> Figure:
 
 
 def strategies(found: Comparison) -> Figure:
-    """When GEMMs and collectives had ended under each strategy, serial execution and the ideal beside them."""
+    """When GEMMs and collectives ended under each strategy, beside serial execution and the ideal."""
     one = found.corun()
     rows = []
     for answer in _all(found):
