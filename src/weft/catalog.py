@@ -492,5 +492,5 @@ def is_file(name_or_path: str | Path) -> bool:
 
 
 def file_label(file: Path | Traversable) -> str:
-    """How messages name a file: the path that the user gave, or the name of a packaged file."""
+    """The name of a file in messages: the path that the user gave, or the name of a packaged file."""
     return str(file) if isinstance(file, Path) and not file.is_absolute() else file.name

@@ -147,7 +147,7 @@ def read_bytes(path: str | os.PathLike[str], at_most: int = LARGEST_FILE) -> byt
         raise InputError(f"the file '{path}' does not exist; check the path or give a known name") from None
     except (OSError, ValueError) as error:
         why = str(getattr(error, "strerror", None) or error).lower()
-        raise InputError(f"the file '{path}' cannot be read ({why}); check it and its rights") from None
+        raise InputError(f"the file '{path}' cannot be read ({why}); check the path and its permissions") from None
 
 
 def _content(path: str, descriptor: int, found: os.stat_result, at_most: int) -> bytes:

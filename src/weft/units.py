@@ -165,7 +165,7 @@ def format_frequency(value: float, digits: int = 15) -> str:
 
 
 def _scaled(value: float, units: Mapping[str, Fraction], digits: int) -> str:
-    """A value in the largest unit not above it (allowing for rounding), or in the smallest of all."""
+    """A value in the largest unit that keeps it at or above 1 (allowing for rounding), else in the smallest unit."""
     ordered = sorted(units.items(), key=lambda item: item[1])
     if value == 0 or not math.isfinite(value):
         unit, factor = next(item for item in ordered if item[1] == 1)

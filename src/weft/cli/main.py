@@ -100,7 +100,7 @@ def _system_sentence(error: OSError) -> str:
     reason = (error.strerror or str(error)).lower()
     if error.filename is None:
         return f"cannot write to standard output: {reason}; send it elsewhere, or write files by --json or --out"
-    return f"cannot use '{error.filename}': {reason}; check it and its rights"
+    return f"cannot use '{error.filename}': {reason}; check the path and its permissions"
 
 
 def _usage_sentence(error: click.UsageError) -> str:

@@ -57,14 +57,13 @@ def _columns(count: int) -> Iterator[int]:
     KERNEL_AFTER_COUNTER, KERNEL_AFTER_VALUE, KERNEL_LAUNCH, KERNEL_RELEASE, KERNEL_MONITOR, KERNEL_FIRST_COPY,
     KERNEL_COPIES, KERNEL_COMPLETION, KERNEL_CLASS, KERNEL_COLUMNS,
 ) = _columns(21)  # fmt: skip
-# KERNEL_PHASES: phases of one script; a kernel may have several, one after another, and each workgroup runs one
-# of them. KERNEL_PREDECESSORS: kernels that must have ended, and KERNEL_AFTER_COUNTER, KERNEL_AFTER_VALUE the counter and
-# the value that it must have reached (NONE: no counter). KERNEL_SUCCESSORS: kernels that wait for this one to end, in the rows
+# KERNEL_PHASES: phases of one script; a kernel may have several, and each workgroup runs one of them.
+# KERNEL_PREDECESSORS: kernels that must have ended; KERNEL_AFTER_COUNTER, KERNEL_AFTER_VALUE: a counter and the value
+# that it must have reached (NONE: no counter). KERNEL_SUCCESSORS: kernels that wait for this one to end, in the rows
 # of successor[:] from KERNEL_FIRST_SUCCESSOR on. KERNEL_RELEASE: write dirty lines back and drop all lines when it
 # ends; KERNEL_MONITOR: its first stage's memory intensity sets the arbiter's threshold; KERNEL_COPIES:
 # DMA commands that its launch triggers, from the tile row KERNEL_FIRST_COPY on; KERNEL_COMPLETION: from the departure
 # of their last byte to the kernel's end.
-
 # phase[g, p, :] — one pipelined loop of a workgroup script.
 (
     PHASE_ITERATIONS, PHASE_SHARED, PHASE_SLOTS, PHASE_FIRST_LOAD, PHASE_LOADS, PHASE_CYCLES, PHASE_STORE,

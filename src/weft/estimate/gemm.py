@@ -55,7 +55,7 @@ def gemm(op: Gemm, on: Target) -> Estimate:
 def _library(dtype: str, on: Target) -> tuple[Candidate, ...]:
     on.gpu.matrix_rate(dtype)  # raises the InputError that lists the supported data types
     if on.harness.quantize and DTYPE_BYTES[dtype] != 1:
-        raise InputError(f"operands of {dtype} are not converted; quantize goes with fp8 or int8")
+        raise InputError(f"operands of {dtype} need no conversion; use quantize with fp8 or int8")
     return candidates(on.gpu.architecture, dtype, scaled=on.harness.quantize)
 
 

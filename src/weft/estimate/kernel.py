@@ -51,7 +51,7 @@ class Sweep:
 
 @dataclass(frozen=True)
 class Kernel:
-    """Sweeps by `workgroups` of `threads` threads, each of which touches `footprint` bytes between its sweeps."""
+    """A kernel's sweeps, run by `workgroups` of `threads` threads; a workgroup touches `footprint` bytes per sweep."""
 
     sweeps: Sequence[Sweep]
     workgroups: Amount

@@ -70,7 +70,7 @@ class Harness:
         rotation: object = self.rotation
         if isinstance(rotation, bool) or not isinstance(rotation, int | float) or not rotation >= 1:
             raise InputError(
-                f"rotation is {shown(rotation)}; at least one B takes part, so it must be a number of 1 or more"
+                f"rotation is {shown(rotation)}; it counts the B matrices used in turn and must be 1 or more"
             )
         if isinstance(self.network, str):
             object.__setattr__(self, "network", parse(self.network, Dimension.BYTES_PER_SECOND))

@@ -391,7 +391,7 @@ def check_way(
 
 
 def _possible(call: Call, profile: Profile) -> list[Way]:
-    """The candidates that the library compares, and those that it takes by special rules."""
+    """Algorithms and protocols whose costs the library compares, and those that it takes by special rules."""
     name, one_node = call.name, call.nodes == 1
     if name in ("all_to_all", "send_recv"):
         ways = [(Algorithm.PAIRWISE, Protocol.LL), (Algorithm.PAIRWISE, Protocol.SIMPLE)]

@@ -86,7 +86,7 @@ def _simulated(graph: Graph, system: System, options: RunOptions, *, even: bool 
         if alike and even:
             return 1
         why = "their chunks differ in size" if alike else "they differ"
-        raise InputError(f"one GPU cannot stand for all {system.gpus}, because {why}; choose mode 'explicit'")
+        raise InputError(f"one GPU cannot represent all {system.gpus}, because {why}; choose mode 'explicit'")
     if graph.ranks > EXPLICIT_LIMIT:
         raise InputError(
             f"{graph.ranks} GPUs are too many to simulate each (the most is {EXPLICIT_LIMIT}); "

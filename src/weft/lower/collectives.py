@@ -144,7 +144,7 @@ def cu_collective(
     """
     name = canonical(collective)
     if units is not None and units < 1:
-        raise InputError(f"a collective with {units} workgroups moves nothing; give it at least 1 compute unit")
+        raise InputError(f"a collective with {units} workgroups cannot run; give it at least 1 compute unit")
     _check(bytes_, ranks)
     fabric = interconnect(system)
     for kernel in (
@@ -235,7 +235,7 @@ def library_ring(
 
 def _check(bytes_: int, ranks: int) -> None:
     if ranks < 2:
-        raise InputError(f"a collective of {ranks} ranks moves nothing; take at least 2")
+        raise InputError(f"a collective needs at least 2 ranks, not {ranks}")
     if bytes_ < ranks * 1024:
         raise InputError(
             f"{format_bytes(bytes_)} over {ranks} ranks is less than 1 KiB each; choose a larger collective"

@@ -130,7 +130,7 @@ def in_order(graph: Graph, gpu: Gpu, kernels: Callable[[Node], list[PlacedKernel
 def _kernels(
     node: Node, gpu: Gpu, products: Mapping[str, _Product], moved: Mapping[str, CollectiveKernel]
 ) -> list[PlacedKernel]:
-    """The kernels of a node in order."""
+    """The kernels of a node in launch order."""
     if isinstance(node.op, Collective):
         kernel = moved[node.name].kernel(gpu, node.id, node.iteration)
         return [PlacedKernel(renamed(kernel, _prefix(node.name, moved)))]
@@ -143,5 +143,5 @@ def _kernels(
 
 
 def _prefix(name: str, moved: Mapping[str, CollectiveKernel]) -> str:
-    """The prefix of a collective's buffers, empty if it is the only one."""
+    """A name prefix for a collective's buffers; empty for an only collective."""
     return f"{name} " if len(moved) > 1 else ""

@@ -119,11 +119,11 @@ def slices_of(gpu: Gpu, channels: int) -> int:
 
 
 def machine_tables(system: System, ranks: int, options: RunOptions, residents: int) -> Hardware:
-    """The rows of the simulated GPUs, the sizes they share and the links between them; `residents` is the most
-    workgroups of a compute unit; `options` have a request size.
+    """The engine's tables of the machine: rows of simulated GPUs, shared sizes, and wiring.
 
-    Raises InputError where GPUs differ in what must be common (channels, banks, cache, matrix rate), or
-    where the request size does not fit the machine.
+    `residents` is the most workgroups of a compute unit; `options` have a request size. Raises InputError where
+    GPUs differ in what must be common (channels, banks, cache, matrix rate), or where the request size does not fit
+    the machine.
     """
     request_bytes = options.request_bytes or default_request_bytes(system.gpu)
     gpus = [system.gpu_of(rank) for rank in range(ranks)]
@@ -352,13 +352,13 @@ def _link_of(system: System, gpu: Gpu) -> GpuLink:
 
 
 def _mirrored(fabric: Fabric) -> tuple[list[int], list[int]]:
-    """The links of a GPU that represents all, one of each kind, and each fabric link's row among them.
+    """The links of one GPU that represents all, one link of each kind, and the row of each fabric link among them.
 
-    The ingress is left out where it is as fast as the egress, whose order it repeats.
+    The ingress is left out if it is as fast as the egress, since it would repeat the egress's order.
     """
     if not fabric.symmetric:
         raise InputError(
-            f"one GPU cannot stand for all of the fabric '{fabric.name}', whose ranks are not alike; simulate "
+            f"one GPU cannot represent all of the fabric '{fabric.name}', whose ranks are not alike; simulate "
             "each GPU, in mode 'explicit'"
         )
     first: dict[str, int] = {}

@@ -41,7 +41,7 @@ class Wiring(NamedTuple):
         """
         if (gpu, distance, direct) not in self.first:
             raise InputError(
-                f"the plan sends to the GPU {distance} ranks away from GPU {gpu}, and there is none; choose a system "
+                f"the plan sends to a GPU {distance} ranks away from GPU {gpu}, which does not exist; choose a system "
                 "with as many GPUs as the plan has ranks"
             )
         rows = self.route[self.first[gpu, distance, direct] :]
@@ -259,7 +259,7 @@ class _Builder:
     # -- kernels
 
     def _kernels(self) -> tuple[Table, Table]:
-        """The rows of all kernels, and the work of their workgroups."""
+        """Fill the rows of all kernels, and the work of their workgroups."""
         kernels = self.plan.kernels
         table = np.zeros((self.gpus, len(kernels), y.KERNEL_COLUMNS), dtype=np.int64)
         works = []

@@ -49,7 +49,7 @@ class Grid:
         each = f", {self.resident} at once on a compute unit" if self.resident > 1 else ""
         waves = f"{_waves(self.waves(self.units))} on all {self.units} compute units"
         if self.given != self.units:
-            waves += f", {self.waves(self.given)} on the {self.given} that it is left"
+            waves += f", {self.waves(self.given)} on the {self.given} available to it"
         parts = f", K in {self.splits} parts" if self.splits > 1 else ""
         return f"{self.tiles:,} tiles of {self.rows} x {self.columns}{parts}{each}: {waves}"
 
@@ -319,7 +319,7 @@ class CoRun:
 
 
 def _loop(run: Timeline, name: str, alone: Timeline, other: str) -> LoopTimes:
-    """The times of a loop in a co-run with the loop `other`, and alone."""
+    """Times of a loop, co-running with the loop `other` and alone."""
     ends, until = run.ends(name), run.ends(other)[-1]
     # The iterations that ended while the other loop ran, or the first one if none did.
     both = max(1, sum(end <= until for end in ends))

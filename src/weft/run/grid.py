@@ -149,7 +149,7 @@ def _name(value: Any) -> Any:
 
 
 def _values(case: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of the system that a combination sets, by path."""
+    """The system values that a combination changes, by path."""
     return {name: value for name, value in case.items() if name not in (*_WORK, "system", "overlap")}
 
 

@@ -73,7 +73,7 @@ def baseline(graph: Graph) -> Pass:
             return one
     check_operators(graph)
     raise InputError(
-        f"no overlap has a meaning for {graph}; give a GEMM with the collective before or behind it, streams that do "
+        f"no overlap applies to {graph}; give a GEMM with the collective before or after it, streams that do "
         "not wait for each other, or a pass of your own"
     )
 

@@ -58,7 +58,7 @@ class Sharing(Pass):
         if self.copies and self.driver != "dma":
             options = ", ".join(name for name, _ in self.copies)
             raise InputError(
-                f"'{self.name}' moves the data by compute units and has no use for options of DMA engines "
+                f"'{self.name}' moves the data by compute units and takes no options of DMA engines "
                 f"({options}); choose dma or dma-partition, or leave them out"
             )
 

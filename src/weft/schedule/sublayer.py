@@ -65,7 +65,7 @@ class _OfSubLayer(Pass):
 class Sequential(_OfSubLayer):
     """GEMM with cached stores, cache write-back, then ring reduce-scatter and all-gather on compute units.
 
-    `choice` is how the reduce-scatter runs, joined to the GEMM `by` kernel or tile.
+    `choice` is the kernel choice of the reduce-scatter, which waits for the GEMM `by` kernel or by tile.
     """
 
     choice: KernelChoice = PLAIN

@@ -31,7 +31,7 @@ def _whole(tile: Any) -> Any:
         known = {field.name for field in fields(GemmTiling)}
         odd = (known - {"splits"}) ^ (set(tile) - {"splits"})
         if odd:
-            raise ValueError(f"a tile has the fields {', '.join(sorted(known))}, not more and not less")
+            raise ValueError(f"a tile has exactly the fields {', '.join(sorted(known))}")
     return tile
 
 

@@ -64,7 +64,7 @@ def tables_of(bench: Bench, collectives: Sequence[str], jobs: Jobs) -> SlowdownT
         check_name("collective", name, COLLECTIVES)
     if bench.gpu.vendor == "none":
         raise InputError(
-            f"no collective library is known for {bench.gpu.name}, so nothing can be said of what it shares; "
+            f"no collective library is known for {bench.gpu.name}, so no co-run on it can be predicted; "
             "choose a real GPU (weft hardware list)"
         )
     return _Probes(bench, tuple(collectives), jobs).tables()

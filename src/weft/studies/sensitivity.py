@@ -96,7 +96,7 @@ def _moves(system: System, paths: Sequence[str] | None = None) -> Iterator[Move]
 
 
 def _cut(tiling: GemmTiling, task: Simulation) -> Simulation:
-    """The task with its GEMM in other tiles."""
+    """The task with another tiling of its GEMM."""
 
     def changed(node: Node) -> Node:
         choice = replace(node.choice, tiling=tiling)

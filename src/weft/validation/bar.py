@@ -62,7 +62,7 @@ class Demand:
     rows: Mapping[str, Any] = field(default_factory=dict)
 
     def which(self, subject: Subject) -> BoolArray:
-        """The rows of a subject that count."""
+        """Mask of a subject's rows that count for the demand."""
         labels = dict(self.rows)
         machines, size = labels.pop("machines", [subject.machine]), labels.pop("size", None)
         mask = np.full(len(subject), subject.machine in machines)

@@ -284,7 +284,7 @@ def _text(file: Path) -> str:
         content = b"" if large else read_bytes(file, LARGEST_MIB << 20)
         text = content.decode("utf-8-sig")
     except OSError as error:
-        raise InputError(f"the file '{file}' cannot be read ({error.strerror}); check it and its rights") from None
+        raise InputError(f"the file '{file}' cannot be read ({error.strerror}); check its permissions") from None
     except UnicodeDecodeError:
         text = "\0"
     if large:

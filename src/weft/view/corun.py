@@ -28,7 +28,7 @@ _ALGORITHMS = {
     "nvls_tree": "the switch's reduction and a tree (nvls_tree)",
     "direct": "all pairs (direct)",
 }
-_PASSED = "What passed, of one GPU [MB = 10^6 bytes; RS: reduce-scatter, AG: all-gather]"
+_PASSED = "Traffic of one GPU [MB = 10^6 bytes; RS: reduce-scatter, AG: all-gather]"
 
 
 def corun_parts(answer: Comparison) -> list[Table | str]:
@@ -220,8 +220,8 @@ def corun_report(answer: Comparison, out_dir: str | Path) -> Path:
             Section("What happens when", [timeline(runs), waits_table(runs)]),
             Section("Who held which compute unit", [held_units(each, until) for each in shown]),
             Section("What workgroups wait for", [stream_waits(each) for each in shown if each.gemm.waits]),
-            Section("What passed, of one GPU", [_JOINED, *(_of_strategy(traffic_table(each), each) for each in shown)]),
-            Section("What the blocks counted", [_COUNTED, counter_table([each.run for each in shown])]),
+            Section("Traffic of one GPU", [_JOINED, *(_of_strategy(traffic_table(each), each) for each in shown)]),
+            Section("Hardware counters", [_COUNTED, counter_table([each.run for each in shown])]),
             simulated_section(one.run),
         ],
         "concurrency",

@@ -71,7 +71,7 @@ def timeline(runs: Timeline | Mapping[str, Timeline], gpu: int = 0) -> Figure:
     for run in runs.values():
         if not run.spans:
             raise InputError(
-                f"'{run.overlap}' has no timeline: it is an ideal, put together from other runs; draw a simulated "
+                f"'{run.overlap}' has no timeline: it is an ideal, assembled from other runs; draw a simulated "
                 "overlap instead"
             )
     until = max(run.seconds for run in runs.values()) * 1e6

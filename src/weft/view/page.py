@@ -125,5 +125,5 @@ def simulated_section(run: Timeline, *said: Part) -> Section:
 
 def how(request_bytes: int | None, mode: str = "mirrored") -> str:
     """The request size of a run, and the number of simulated GPUs, in words."""
-    one = "one GPU was simulated and stands for all of them: what it sends is, after the link, what it receives"
+    one = "one GPU was simulated and represents all: what it sends returns, a link latency later, as what it receives"
     return f"Requests of {request_bytes} B; {one if mode == 'mirrored' else 'every GPU was simulated'}."

@@ -120,7 +120,7 @@ def counter_table(runs: Sequence[Timeline]) -> Table:
     rows.append(("memory requests", *(_count("requests", run.requests) for run in runs)))
     rows.append(("time to simulate [s]", *(Shown(run.wall_s, f"{run.wall_s:.2f}") for run in runs)))
     columns = [text("counter"), *(Column(run.overlap, is_number=True) for run in runs)]
-    return Table(columns, rows, "What the blocks counted")
+    return Table(columns, rows, "Hardware counters")
 
 
 def _count(name: str, value: float | None) -> Shown:
@@ -162,7 +162,7 @@ def run_report(answer: Comparison | Timeline | Mapping[str, Timeline], out_dir: 
             Section("What happens when", [timeline(simulated), waits_table(simulated)] if shown else []),
             Section("What moves through memory", [traffic_by_cause(answer), traffic] if shown else []),
             Section("What workgroups wait for", [waits(shown), wait_table(shown)] if shown else []),
-            Section("What the blocks counted", [counter_table(shown)] if shown else []),
+            Section("Hardware counters", [counter_table(shown)] if shown else []),
             *(simulated_section(run) for run in machines),
         ],
         "t3",

@@ -45,7 +45,7 @@ def home(kind: type) -> Path:
         if module.is_file():
             return module
     raise InputError(
-        f"the task '{kind.__name__}' stands in no file, so other processes cannot find it; define it in a module"
+        f"the task '{kind.__name__}' is defined in no file, so other processes cannot find it; define it in a module"
     )
 
 

@@ -66,7 +66,7 @@ def _figures(study: C3Study) -> list[Part]:
     curves = study.curves
     return [
         strategy_shares(study.cases, _published(study)).captioned(
-            "Serial execution with the collective on compute units is 0 %, hiding the shorter of both for nothing 100 "
+            "Serial execution with the collective on compute units is 0 %, hiding the shorter of both at no cost 100 "
             "%. Where the collective is the longer one, faster DMA engines may exceed it.",
         ),
         strategy_slowdowns(study.cases).captioned(

@@ -161,7 +161,7 @@ class Case:
 
     @property
     def losses(self) -> dict[str, float]:
-        """How much longer the heuristics' ways and plain DMA engines take than the best of the search, by claim."""
+        """Extra time of the heuristics' choices and of plain DMA engines over the best of the search, by claim."""
         best, best_cu = self.seconds[self.best], self.seconds[self.best_cu]
         chosen = zip(("heuristic_loss", "heuristic_loss_cu"), self.heuristic, (best, best_cu), strict=False)
         losses = {claim: self.seconds[way] / least - 1 for claim, way, least in chosen}

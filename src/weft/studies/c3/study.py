@@ -211,7 +211,7 @@ def _square_runs() -> dict[str, Simulation]:
 
 
 def _square(tasks: Mapping[str, Simulation], runs: Runs) -> dict[str, float]:
-    """Speedups over serial execution, by strategy."""
+    """Speedups over serial execution in the published MI355X run, by strategy."""
     seconds = {name: runs[task].makespan for name, task in tasks.items()}
     alone = Alone(seconds.pop("gemm"), seconds.pop("collective"))
     return {name: alone.speedup(makespan) for name, makespan in seconds.items()}
