@@ -307,8 +307,8 @@ class Whole(Part):
 class Sourced(Whole):
     """A description whose values are reached by dotted path, such as "memory.timing.rcd", each with its source.
 
-    `provenance` maps each path to the origin of its value. Objects are immutable: `replace` returns a validated
-    copy. Raises ConfigError for values that break a rule.
+    `provenance` maps each path to the origin of its value. Objects are immutable: `replace` returns a validated copy.
+    Raises ConfigError for values that break a rule.
     """
 
     name: str
@@ -419,8 +419,8 @@ class Description(NamedTuple):
 class Shelf:
     """A packaged folder of TOML files that describe things of one kind.
 
-    `texts` are required text fields, which an extending file inherits. `lists` (lists of names) and `flags`
-    (booleans) are not inherited.
+    `texts` are required text fields, which an extending file inherits. `lists` (lists of names) and `flags` (booleans)
+    are not inherited.
     """
 
     noun: str

@@ -25,8 +25,8 @@ class RunOptions:
     `clock` is the clock state of the compute units. `request_bytes` is the size of memory requests [bytes] (64 is
     exact, larger ones faster; None: as suits graph and GPU). `event_budget` ends a run that takes more events.
     `arbiter` replaces the overlap's memory arbitration: a policy, or the name of a built-in one. `progress(events,
-    now_fs, end_fs)` is called about every million events with the simulated time [fs] and a function that returns
-    the end that closed forms expect [fs] (0: unknown).
+    now_fs, end_fs)` is called about every million events with the simulated time [fs] and a function that returns the
+    end that closed forms expect [fs] (0: unknown).
 
     Raises UnknownNameError for an unknown clock or mode, InputError for an invalid size or budget.
     """

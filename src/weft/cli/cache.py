@@ -36,9 +36,9 @@ def _seconds(age: str) -> float:
 def cache() -> None:
     """Show and clear the cache: simulated runs and the engine's machine code.
 
-    The key of a run is everything that decides its result: inputs, Weft's sources and data, and library versions.
-    If any of them changes, the run is simulated again; the old entry stays on disk until it is cleared. The folder
-    is $WEFT_CACHE, or 'weft' in the user's cache folder.
+    The key of a run is everything that decides its result: inputs, Weft's sources and data, and library versions. If
+    any of them changes, the run is simulated again; the old entry stays on disk until it is cleared. The folder is
+    $WEFT_CACHE, or 'weft' in the user's cache folder.
     """
 
 

@@ -57,8 +57,8 @@ class Outputs:
     ) -> None:
         """Print tables and sentences, write the files that the options ask for, and print their paths.
 
-        `save` writes --json, `rows` go to --csv, the run `traced` to --trace. In the folder of --out each entry
-        of `files` writes the file of its name, and `page` writes the page.
+        `save` writes --json, `rows` go to --csv, the run `traced` to --trace. In the folder of --out each entry of
+        `files` writes the file of its name, and `page` writes the page.
         """
         from weft.view.table import csv_text
         from weft.view.terminal import print_parts
@@ -101,8 +101,7 @@ def written(what: str, path: Path, note: str = "") -> None:
 def file_option(flag: str, help_text: str) -> Option:
     """Add --json, --csv, --trace or --out as a file: the field of that name in the command's `Outputs`.
 
-    A path that cannot be written is rejected before any work. "-" is standard output, which then holds nothing
-    else.
+    A path that cannot be written is rejected before any work. "-" is standard output, which then holds nothing else.
     """
 
     def check(context: click.Context, option: click.Parameter, path: Path) -> Path:

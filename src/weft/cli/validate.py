@@ -52,8 +52,8 @@ def validate(
 ) -> None:
     """Report how far the models are off: predictions for the catalogue's machines against measured rows.
 
-    Errors are per GPU and data type, and per system and collective, over every physically possible row; impossible
-    rows are listed and left out.
+    Errors are per GPU and data type, and per system and collective, over every physically possible row; impossible rows
+    are listed and left out.
     """
     if kinds is not None and not {"collective", "overlap", "contention", "layer"} & {*kinds}:
         refuse_given("where --kinds leaves out every collective", "libraries")

@@ -1,10 +1,9 @@
 """The columns of every integer table that the engine reads or writes.
 
-The engine knows arrays and nothing else: a row is a thing (a GPU, a channel, a workgroup), a column is one of
-the constants below, whose prefix names the table (CHAN: channel, REQ: request, WG: resident, RUN: kernel_run,
-WORKLOG: work_log, CHUNK: chunk_log, COMMAND: dma_log, DMA: engine). All times are femtoseconds, all sizes bytes,
-unless a name says otherwise. `X64` columns are femtoseconds per 64 bytes, so that a duration is
-``bytes * x64 // 64``.
+The engine knows arrays and nothing else: a row is a thing (a GPU, a channel, a workgroup), a column is one of the
+constants below, whose prefix names the table (CHAN: channel, REQ: request, WG: resident, RUN: kernel_run, WORKLOG:
+work_log, CHUNK: chunk_log, COMMAND: dma_log, DMA: engine). All times are femtoseconds, all sizes bytes, unless a name
+says otherwise. `X64` columns are femtoseconds per 64 bytes, so that a duration is ``bytes * x64 // 64``.
 """
 
 from __future__ import annotations

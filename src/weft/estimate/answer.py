@@ -47,9 +47,9 @@ BOUND_OF = {
 class Estimate(Answer):
     """Times of any number of cases: `seconds` [s], the `bound` of each (words of `Bound`), and `parts` [s].
 
-    Each is an array of one shape, or one number or word for a single case. The parts of a case add up to its
-    seconds, except for a graph whose streams overlap. `by` names the algorithm and protocol of a collective,
-    `operators` holds the estimates of a graph's nodes by name.
+    Each is an array of one shape, or one number or word for a single case. The parts of a case add up to its seconds,
+    except for a graph whose streams overlap. `by` names the algorithm and protocol of a collective, `operators` holds
+    the estimates of a graph's nodes by name.
     """
 
     kind = "estimate"

@@ -31,10 +31,10 @@ FlashAttention-3 (arXiv:2407.08608, ablation) gains 14 % over either."""
 def attention(op: Attention, on: Target) -> Estimate:
     """The time of attention: of separate kernels in sequence, or of one fused kernel.
 
-    Masked attention skips the tiles above the diagonal, half of them in the limit. With few queries the keys are
-    split among workgroups until every compute unit has work. Query heads that share keys and values are packed into
-    common tiles and read them once (packed GQA, as in FlashAttention-3 and FlashInfer). Raises InputError for a
-    dtype that the GPU's matrix units lack.
+    Masked attention skips the tiles above the diagonal, half of them in the limit. With few queries the keys are split
+    among workgroups until every compute unit has work. Query heads that share keys and values are packed into common
+    tiles and read them once (packed GQA, as in FlashAttention-3 and FlashInfer). Raises InputError for a dtype that the
+    GPU's matrix units lack.
     """
     if not op.fused:
         return in_sequence([_kernel(kernel, on) for kernel in op.kernels])

@@ -61,8 +61,8 @@ class Group(Call):
     def home(self) -> float:
         """The same rate on the machine that the profile was fitted on, with as many ranks [bytes/s].
 
-        Of a blended profile it is the mean. Local copies run at a share of it, since slower links do not slow a
-        GPU's memory down.
+        Of a blended profile it is the mean. Local copies run at a share of it, since slower links do not slow a GPU's
+        memory down.
         """
         homes = _homes(self.profile, self.fabric)
         return _mean([home.figure(min(self.ranks, home.gpus_per_node), self.paired) for home in homes]) or self.figure
@@ -89,8 +89,8 @@ def ring(protocol: Protocol, size: FloatArray, group: Group) -> Parts:
 def _ring_ll(size: FloatArray, group: Group) -> Parts:
     """A ring with LL: workgroups are added in proportion to the size.
 
-    Time rises as the first workgroup fills and a second joins it (from half to twice its chunk), then stays flat
-    until all of them work.
+    Time rises as the first workgroup fills and a second joins it (from half to twice its chunk), then stays flat until
+    all of them work.
     """
     n, hops = group.ranks, group.hops
     full = group.fabric.workgroups(n) * _LL_BYTES_PER_WORKGROUP * n
@@ -162,8 +162,8 @@ def _launch_and_link(size: FloatArray, launch: float, link: FloatArray) -> Parts
 def direct(protocol: Protocol, size: FloatArray, group: Group) -> Parts:
     """The all-pairs all-reduce of a full mesh: every rank reduces its share from all others, then sends it to them.
 
-    An all-gather or all-to-all takes one of the two steps, without the kernel's synchronization and one hop; as
-    nothing is added, stores reach their full share of the links.
+    An all-gather or all-to-all takes one of the two steps, without the kernel's synchronization and one hop; as nothing
+    is added, stores reach their full share of the links.
     """
     kind = "ll" if protocol is Protocol.LL else "simple"
     known = f"direct.{kind}_launch" in group.profile.values
@@ -232,8 +232,8 @@ _MEASURED_RANKS = 8
 def switch_limit(ranks: int, group: Group) -> float:
     """The highest rate per GPU and direction where the switch reduces [bytes/s]; 0 where none does.
 
-    The library's search rounds to whole rings. That is right where the profile was fitted; on other machines it
-    decides only the library's choice, and the rate scales with the links.
+    The library's search rounds to whole rings. That is right where the profile was fitted; on other machines it decides
+    only the library's choice, and the rate scales with the links.
     """
     fabric = group.fabric
     if not fabric.multicast:
@@ -299,10 +299,10 @@ def copied(size: FloatArray, group: Group) -> Parts:
     """A collective by copy engines inside one node, in parts; InputError for one that must reduce.
 
     Every GPU pushes its parts to all peers at once, without compute units; with fewer engines than peers, an engine
-    serves several in turn. A host thread hands over the commands of one engine after another, on AMD's machines for
-    all GPUs of a node, and waits for every completion: small collectives take several times longer than on compute
-    units (AMD-DMA-Latte, arXiv:2511.06605). `weft.kernels.copies` simulates the same scheme in the engine; the two
-    agree within 5 %.
+    serves several in turn. A host thread hands over the commands of one engine after another, on AMD's machines for all
+    GPUs of a node, and waits for every completion: small collectives take several times longer than on compute units
+    (AMD-DMA-Latte, arXiv:2511.06605). `weft.kernels.copies` simulates the same scheme in the engine; the two agree
+    within 5 %.
     """
     name, fabric, ranks = group.name, group.fabric, group.ranks
     if group.nodes > 1:

@@ -27,10 +27,10 @@ _UNHASHED = ("cdna1", "cdna2")  # memory channels selected by plain address bits
 def gemm(op: Gemm, on: Target) -> Estimate:
     """The time of C = A x B, and where it goes.
 
-    The kernel is the one of the library with the least estimated time. The GEMMs of a batch share one launch. A and
-    C count as cached if they fit beside B, and B if all `rotation` Bs fit. Parts [s]: launch, convert, compute (the
-    matrix units at their achieved rate), tail (units idle or computing padding), cache, latency, fill (begin and
-    end of workgroups), memory (what DRAM adds), split. Raises InputError for data types that the GPU lacks.
+    The kernel is the one of the library with the least estimated time. The GEMMs of a batch share one launch. A and C
+    count as cached if they fit beside B, and B if all `rotation` Bs fit. Parts [s]: launch, convert, compute (the
+    matrix units at their achieved rate), tail (units idle or computing padding), cache, latency, fill (begin and end of
+    workgroups), memory (what DRAM adds), split. Raises InputError for data types that the GPU lacks.
     """
     given = np.broadcast_arrays(*map(floats, (op.m, op.n, op.k, op.batch)))
     m, n, k, batch = (np.ravel(size) for size in given)
@@ -55,7 +55,7 @@ def gemm(op: Gemm, on: Target) -> Estimate:
 def _library(dtype: str, on: Target) -> tuple[Candidate, ...]:
     on.gpu.matrix_rate(dtype)  # raises the InputError that lists the supported data types
     if on.harness.quantize and DTYPE_BYTES[dtype] != 1:
-        raise InputError(f"operands of {dtype} need no conversion; use quantize with fp8 or int8")
+        raise InputError(f"operands of {dtype} need no conversion; quantize goes with fp8 or int8")
     return candidates(on.gpu.architecture, dtype, scaled=on.harness.quantize)
 
 

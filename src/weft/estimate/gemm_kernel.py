@@ -125,8 +125,8 @@ def fitted_columns(n: float, grid_rows: float, tile: Tile, units: float) -> floa
 def traffic(shape: Shape, on: Machine) -> Traffic:
     """Which bytes of the operands and of C the cache holds before and after; the same under every candidate.
 
-    A and C count as cached when they fit beside one B; B only if `rotation` of them fit. Nothing is shared between
-    the GEMMs of a batch.
+    A and C count as cached when they fit beside one B; B only if `rotation` of them fit. Nothing is shared between the
+    GEMMs of a batch.
     """
     m, n, k, batch = shape
     a, b, c = m * k * on.element, n * k * on.element, m * n * on.output
@@ -158,8 +158,8 @@ def memory_bytes(
 def crowding(stride: float, span: float, on: Machine) -> float:
     """Slowdown of reading B when its rows, `stride` bytes apart, map to few memory channels.
 
-    Without an address hash, rows whose distance is a multiple of channels x interleave all begin in one channel;
-    `span` bytes of each are read.
+    Without an address hash, rows whose distance is a multiple of channels x interleave all begin in one channel; `span`
+    bytes of each are read.
     """
     if on.channels == 0:
         return 1.0
@@ -365,8 +365,8 @@ def fixed(shape: Shape, tile: Tile, columns: float, splits: float, on: Machine) 
 def best(shape: Shape, tiles: Any, prepared: Any, least: Any, on: Machine) -> tuple[int, Attempt]:
     """The fastest candidate and its times; the first on a tie.
 
-    The candidate with the least lower bound is tried first, so that few others need a full evaluation. `prepared`
-    holds the Costs of every candidate; `least` is scratch space for the squares of their lower bounds.
+    The candidate with the least lower bound is tried first, so that few others need a full evaluation. `prepared` holds
+    the Costs of every candidate; `least` is scratch space for the squares of their lower bounds.
     """
     moved = traffic(shape, on)
     memory = shape.batch * (moved.others + moved.b) / on.memory_rate

@@ -37,9 +37,9 @@ Amount = FloatArray | float
 class Sweep:
     """One pass over a kernel's data, summed over its workgroups.
 
-    `reads` and `writes` go to memory unless the cache holds them [bytes]. `rereads` repeat reads of the previous
-    sweep and hit the cache if the rows in progress fit into it [bytes]. `operations` occupy a vector lane for a
-    clock each, `specials` a special-function unit.
+    `reads` and `writes` go to memory unless the cache holds them [bytes]. `rereads` repeat reads of the previous sweep
+    and hit the cache if the rows in progress fit into it [bytes]. `operations` occupy a vector lane for a clock each,
+    `specials` a special-function unit.
     """
 
     reads: Amount = 0.0
@@ -123,8 +123,8 @@ def _held(touched: Amount, capacity: float) -> FloatArray:
 def memory_seconds(gpu: Gpu, reads: FloatArray, writes: FloatArray) -> FloatArray:
     """Time of long streams in DRAM [s]: at the read efficiency, and slower the more reads and writes alternate.
 
-    Each byte written alongside a byte read costs a share of a bus turnaround, so that equal reads and writes reach
-    the copy efficiency.
+    Each byte written alongside a byte read costs a share of a bus turnaround, so that equal reads and writes reach the
+    copy efficiency.
     """
     total = reads + writes
     read_cost, copy_cost = 1 / gpu.memory.read_efficiency, 1 / gpu.memory.copy_efficiency

@@ -26,8 +26,7 @@ STATE_BYTES = 12
 def streaming(op: Streaming, on: Target) -> Estimate:
     """The time of a streaming operator: its kernels one after the other.
 
-    Operands that fit into the last-level cache are assumed to be cached. Raises InputError for fp8 on a GPU without
-    it.
+    Operands that fit into the last-level cache are assumed to be cached. Raises InputError for fp8 on a GPU without it.
     """
     if op.dtype == "fp8" and not on.gpu.supports(op.dtype):
         known = ", ".join(one for one in DTYPES if on.gpu.supports(one))

@@ -33,9 +33,9 @@ FLOPs: 0.942 on MI300X and 0.936 on MI325X, in bf16)."""
 class Harness:
     """How work is called and timed; the default is that of single-kernel benchmarks and the libraries' own tests.
 
-    `timed` says whether kernels follow each other on the device, or the host launches each and waits for it.
-    `rotation` is how many B matrices of a GEMM are used in turn (infinite: B always comes from memory); `quantize`
-    adds the conversion of a 16-bit A to scaled 8-bit rows.
+    `timed` says whether kernels follow each other on the device, or the host launches each and waits for it. `rotation`
+    is how many B matrices of a GEMM are used in turn (infinite: B always comes from memory); `quantize` adds the
+    conversion of a 16-bit A to scaled 8-bit rows.
 
     Of collectives: `library` carries them out (None: the vendor's), of `version`, with a `profile` of its own (None:
     the machine's), by `algorithm` ("auto", or one like "ring", "nvls", "direct", "tree" or "ring-ll128"), with `driver`
@@ -143,9 +143,9 @@ def target(what: Described, options: RunOptions | None = None, harness: Harness 
 def _at_boost(gpu: Gpu) -> Gpu:
     """The GPU as if power never limited its matrix units: only the main loop's own losses remain.
 
-    Parts with a higher power limit run so, and others on operands that toggle few bits: A100 was measured at 293 to
-    302 TFLOP/s of fp16 and bf16 that way (LLMCompass, arXiv:2312.03134; openfabric-systems/simllm @9c2672c, clock
-    held at 1410 MHz), and at 236 to 271 in other public measurements.
+    Parts with a higher power limit run so, and others on operands that toggle few bits: A100 was measured at 293 to 302
+    TFLOP/s of fp16 and bf16 that way (LLMCompass, arXiv:2312.03134; openfabric-systems/simllm @9c2672c, clock held at
+    1410 MHz), and at 236 to 271 in other public measurements.
     """
     shares = (path for path in gpu.rules() if path.startswith("achieved.matrix_"))
     return gpu.replace(dict.fromkeys(shares, UNTHROTTLED))

@@ -21,10 +21,9 @@ RANKS = 8
 class Collective(Op):
     """A collective `name` over `ranks` GPUs that moves `bytes` of `dtype`.
 
-    `bytes` counts the whole buffer [bytes], as nccl-tests does: a reduction's input, an all-gather's output, a
-    rank's data of an all-to-all (its own part included), the message of a broadcast or of a send and receive.
-    Raises UnknownNameError for an unknown collective or dtype, InputError for fewer than two ranks or an empty
-    buffer.
+    `bytes` counts the whole buffer [bytes], as nccl-tests does: a reduction's input, an all-gather's output, a rank's
+    data of an all-to-all (its own part included), the message of a broadcast or of a send and receive. Raises
+    UnknownNameError for an unknown collective or dtype, InputError for fewer than two ranks or an empty buffer.
 
     >>> Collective("all_reduce", 1 << 20, ranks=8).flops
     458752

@@ -36,11 +36,11 @@ class KernelChoice:
 
     `driver` moves a collective's data ("cu" or "dma"), with the kernel that `kernel` names: "library" (the vendor
     library's kernel), "plain-ring" (the T3 paper's ring: no slices or staging, `in_flight` bytes in flight per
-    workgroup), or "tiles" or "chunks" where it is fused with a GEMM. `near_memory` makes the memory do its
-    additions. `tiling` cuts a GEMM; `tiles_of` is the GEMM whose tiles make up the chunks of a collective that runs
-    without it. `workgroups` is the most that a kernel may have, `compute_units` those that it may use (None: all).
-    Waiting workgroups of higher `priority` are placed first. The host launches it after `launches_before` others,
-    one launch latency each. `copies` are options of copies by DMA engines (`weft.kernels.copies.DmaGather`).
+    workgroup), or "tiles" or "chunks" where it is fused with a GEMM. `near_memory` makes the memory do its additions.
+    `tiling` cuts a GEMM; `tiles_of` is the GEMM whose tiles make up the chunks of a collective that runs without it.
+    `workgroups` is the most that a kernel may have, `compute_units` those that it may use (None: all). Waiting
+    workgroups of higher `priority` are placed first. The host launches it after `launches_before` others, one launch
+    latency each. `copies` are options of copies by DMA engines (`weft.kernels.copies.DmaGather`).
     """
 
     driver: Driver = "cu"
@@ -63,9 +63,9 @@ class KernelChoice:
 class Node:
     """An operator in a graph: iteration `iteration` of `name`, on a `stream`, with its dependencies.
 
-    Nodes of one name share their tensors: every iteration reads and writes the same memory. A node runs on every
-    rank of the graph, or on `rank` alone. `after` takes names of nodes or edges; nodes of one stream also follow
-    each other in the graph's order.
+    Nodes of one name share their tensors: every iteration reads and writes the same memory. A node runs on every rank
+    of the graph, or on `rank` alone. `after` takes names of nodes or edges; nodes of one stream also follow each other
+    in the graph's order.
     """
 
     op: Op

@@ -22,9 +22,9 @@ LARGEST = 2**50
 def check_sizes(op: object, subject: str, least: Mapping[str, int], **called: str) -> None:
     """Check fields of an operator by their `least` value: each a whole number, or an array of whole numbers.
 
-    Arrays become arrays of floats, texts like "64 MiB" whole numbers of bytes. `subject` is the phrase for a field
-    in messages, such as "{} of operator 'gelu'"; `called` gives fields other names there. Raises InputError for any
-    other value, and for arrays that do not broadcast.
+    Arrays become arrays of floats, texts like "64 MiB" whole numbers of bytes. `subject` is the phrase for a field in
+    messages, such as "{} of operator 'gelu'"; `called` gives fields other names there. Raises InputError for any other
+    value, and for arrays that do not broadcast.
     """
     arrays: dict[str, tuple[int, ...]] = {}
     for name, low in least.items():

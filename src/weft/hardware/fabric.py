@@ -15,10 +15,10 @@ EVERY_PEER = -1
 class Link:
     """One direction of a connection from vertex `source` to vertex `target`; vertices are GPUs, then switches.
 
-    `kind` and `owner` (a GPU or a node) name it. Data that enters at `bandwidth` [bytes/s] leaves `latency` [s]
-    later. `bundle` is a link that this one is part of: both must be free for a message to start. `to_peer` marks a
-    link to a single GPU, for which a DMA engine's own rate is the only limit. `payload` is the share of the
-    bandwidth left for data (None: the owner's `link.kernel_efficiency` or `link.dma_efficiency`).
+    `kind` and `owner` (a GPU or a node) name it. Data that enters at `bandwidth` [bytes/s] leaves `latency` [s] later.
+    `bundle` is a link that this one is part of: both must be free for a message to start. `to_peer` marks a link to a
+    single GPU, for which a DMA engine's own rate is the only limit. `payload` is the share of the bandwidth left for
+    data (None: the owner's `link.kernel_efficiency` or `link.dma_efficiency`).
     """
 
     kind: str
@@ -41,9 +41,9 @@ class Link:
 class Fabric:
     """Links, and for each pair (source, target) of GPUs the indices of the links on its route, in order.
 
-    `striped` are the routes of data that is spread over all links of its sender, as parallel rings do (empty: the
-    same as `routes`). `symmetric` says that rotating the ranks maps every route onto links of the same kinds, so
-    that one GPU can represent all. `reduces` says whether its switches can add up data that passes them.
+    `striped` are the routes of data that is spread over all links of its sender, as parallel rings do (empty: the same
+    as `routes`). `symmetric` says that rotating the ranks maps every route onto links of the same kinds, so that one
+    GPU can represent all. `reduces` says whether its switches can add up data that passes them.
     """
 
     name: str
@@ -77,8 +77,8 @@ def full(
 ) -> Fabric:
     """`gpus` GPUs with `bandwidth` [bytes/s] to each peer.
 
-    All links of a GPU together send at most `egress` and receive at most as much; data spread over all of them
-    moves at `striped` (both by default the sum of the links) [bytes/s].
+    All links of a GPU together send at most `egress` and receive at most as much; data spread over all of them moves at
+    `striped` (both by default the sum of the links) [bytes/s].
     """
     together = (gpus - 1) * bandwidth
     egress, striped = egress or together, striped or together
@@ -110,9 +110,9 @@ def nodes(
 ) -> Fabric:
     """`gpus` GPUs in nodes of `each`, `bandwidth` [bytes/s] and `latency` [s] inside, an `adapter` [bytes/s] per GPU.
 
-    Rail-optimised: adapters of GPUs with the same index in their nodes share a switch, and data for another index
-    first moves inside its node. With `oversubscription` a fat tree instead: a leaf switch per node whose uplinks
-    have that many times less bandwidth than its adapters. Raises InputError for GPUs that fill no whole nodes.
+    Rail-optimised: adapters of GPUs with the same index in their nodes share a switch, and data for another index first
+    moves inside its node. With `oversubscription` a fat tree instead: a leaf switch per node whose uplinks have that
+    many times less bandwidth than its adapters. Raises InputError for GPUs that fill no whole nodes.
     """
     if gpus % each:
         raise InputError(f"{gpus} GPUs do not fill nodes of {each}; choose a multiple of {each}")

@@ -57,8 +57,7 @@ class Compute(Part):
 class Cache(Part):
     """The last-level cache of the compute units, in `partitions` that each serve a part of them.
 
-    `efficiency` is the measured fraction of peak bandwidth, `far_latency` the latency of a hit in another
-    partition.
+    `efficiency` is the measured fraction of peak bandwidth, `far_latency` the latency of a hit in another partition.
     """
 
     capacity: Bytes
@@ -80,8 +79,8 @@ class Cache(Part):
 class MemoryCache(Part):
     """A memory-side cache, such as AMD's Infinity Cache; a capacity of 0 means that there is none.
 
-    `efficiency` is the measured fraction of peak bandwidth, `latency` that of a load that hits. `dirty_at_start` is
-    the fraction of lines that hold dirty data of earlier work when a simulated run starts.
+    `efficiency` is the measured fraction of peak bandwidth, `latency` that of a load that hits. `dirty_at_start` is the
+    fraction of lines that hold dirty data of earlier work when a simulated run starts.
     """
 
     capacity: BytesOrNone
@@ -135,7 +134,7 @@ class Memory(Part):
 
     @property
     def copy_rate(self) -> float:
-        """Bandwidth of copies within the memory, bytes read plus bytes written [bytes/s]."""
+        """Rate of copies within the memory [bytes copied/s]; each byte is read and written."""
         return self.bandwidth * self.copy_efficiency / 2
 
     @property
@@ -148,8 +147,8 @@ class Arbiter(Part):
     """Communication-aware arbitration: the queue occupancy up to which communication may enter.
 
     Beside a kernel of at least `intensity_high` [fraction of peak bandwidth] the limit is `threshold_high` [64-B
-    accesses]; from `intensity_medium` on `threshold_medium`, from `intensity_low` on `threshold_low`; below that
-    there is no limit. The scheme is T3's (ASPLOS 2024); its numbers are not published.
+    accesses]; from `intensity_medium` on `threshold_medium`, from `intensity_low` on `threshold_low`; below that there
+    is no limit. The scheme is T3's (ASPLOS 2024); its numbers are not published.
     """
 
     threshold_high: Count
@@ -173,10 +172,10 @@ class Dma(Part):
     """The engines that move blocks between GPUs without compute units, and the costs of the host that drives them.
 
     An engine moves at most `bandwidth` (0: the link's rate), keeps `window` bytes in flight, and needs `setup` for
-    every command. A host thread spends `enqueue` on a command and `doorbell` on submitting an engine's commands;
-    the engine begins `fetch` later, or, for prelaunched commands, `trigger` after their flag is set. The last byte
-    sent is acknowledged after `drain`; the host sees that after another `sync`, and spends `signal` on each
-    completion that it polls. Commands that a tracker triggers have none of the host's costs.
+    every command. A host thread spends `enqueue` on a command and `doorbell` on submitting an engine's commands; the
+    engine begins `fetch` later, or, for prelaunched commands, `trigger` after their flag is set. The last byte sent is
+    acknowledged after `drain`; the host sees that after another `sync`, and spends `signal` on each completion that it
+    polls. Commands that a tracker triggers have none of the host's costs.
     """
 
     engines: Count
@@ -195,8 +194,8 @@ class Dma(Part):
 class GpuLink(Part):
     """The connection to other GPUs; `bandwidth` is what the whole GPU can send, in one direction.
 
-    With `links` = 0 there are none of its own: peers are reached over PCIe. `kernel_efficiency` is the payload
-    share of stores by compute units, `dma_efficiency` that of copy engines, with all links busy.
+    With `links` = 0 there are none of its own: peers are reached over PCIe. `kernel_efficiency` is the payload share of
+    stores by compute units, `dma_efficiency` that of copy engines, with all links busy.
     """
 
     bandwidth: BytesPerSecond
@@ -244,13 +243,13 @@ class Clocks(Part):
 class Achieved(Part):
     """What tuned GEMM kernels reach on the machine.
 
-    `matrix_*` is the share of the matrix rate in the main loop of a product of that type, in short runs near the
-    boost clock. `gemm_cache` and `gemm_memory` are the shares of the peak bandwidths of the last-level cache and
-    the DRAM, `gemm_resident` the share of the cache that holds operands between uses. `gemm_issue` is the cost of a
-    K step besides its matrix instructions [cycles]. Times [s]: `gemm_latency` from requesting a K step's operands
-    to their arrival under load; `gemm_fill` to begin and end a workgroup; `gemm_split` to add up the partial sums
-    of a split K; `gemm_launch` from one kernel to the next back to back; `gemm_host` the same where the host
-    launches each kernel and waits for it.
+    `matrix_*` is the share of the matrix rate in the main loop of a product of that type, in short runs near the boost
+    clock. `gemm_cache` and `gemm_memory` are the shares of the peak bandwidths of the last-level cache and the DRAM,
+    `gemm_resident` the share of the cache that holds operands between uses. `gemm_issue` is the cost of a K step
+    besides its matrix instructions [cycles]. Times [s]: `gemm_latency` from requesting a K step's operands to their
+    arrival under load; `gemm_fill` to begin and end a workgroup; `gemm_split` to add up the partial sums of a split K;
+    `gemm_launch` from one kernel to the next back to back; `gemm_host` the same where the host launches each kernel and
+    waits for it.
     """
 
     matrix_fp16: Share
@@ -359,8 +358,7 @@ class Gpu(Sourced):
     def vector_lanes(self) -> float:
         """Lanes of a compute unit that each do an fp32 multiply-add, or an addition, per clock.
 
-        NVIDIA's fp32 rate counts them directly; AMD's vector rate is that of packed fp16, two multiply-adds per
-        lane.
+        NVIDIA's fp32 rate counts them directly; AMD's vector rate is that of packed fp16, two multiply-adds per lane.
         """
         return self.rates.fp32 / 2 if self.vendor == "nvidia" else self.compute.vector_flops_per_clock / 4
 

@@ -77,10 +77,10 @@ def gpu(name: str | Path | Gpu) -> Gpu:
 def system(what: Described, gpus: int | None = None, nodes: int | None = None) -> System:
     """Resolve a name, TOML file, GPU or node to a system of `gpus` GPUs, spread evenly over `nodes` nodes.
 
-    A name may contain the numbers: "8xh100-sxm", "16xH100 (2 nodes)", "2x dgx-h100". A GPU means the smallest node
-    in which it is usually sold that holds `gpus`; a GPU without such a node (the paper's, a user's own) is joined
-    in a ring by its links, 8 GPUs by default. Without numbers the system is one whole node; GPUs fill as few nodes
-    as hold them.
+    A name may contain the numbers: "8xh100-sxm", "16xH100 (2 nodes)", "2x dgx-h100". A GPU means the smallest node in
+    which it is usually sold that holds `gpus`; a GPU without such a node (the paper's, a user's own) is joined in a
+    ring by its links, 8 GPUs by default. Without numbers the system is one whole node; GPUs fill as few nodes as hold
+    them.
 
     Raises UnknownNameError, ConfigError, or InputError for GPUs that cannot be spread evenly.
     """

@@ -39,9 +39,8 @@ _FILE = "ring_kernels.toml"
 class KernelCost(Part):
     """What a kernel of one protocol costs.
 
-    `start` [s] passes from its launch to its first load, `sync` [s] from a slice's arrival to the receiver's next
-    load; a workgroup keeps `in_flight` bytes in flight; its stores reach the share `link` of the link's payload
-    rate.
+    `start` [s] passes from its launch to its first load, `sync` [s] from a slice's arrival to the receiver's next load;
+    a workgroup keeps `in_flight` bytes in flight; its stores reach the share `link` of the link's payload rate.
     """
 
     start: Delay
@@ -103,9 +102,9 @@ class Network(Part):
 class Node(Sourced):
     """A server as sold: equal GPUs, their interconnect, and the network; any number of nodes makes a cluster.
 
-    `links_per_pair` joins each two GPUs of a mesh. In an irregular graph `edges` lists (GPU, GPU, links), and
-    `lanes` lists (number of GPUs, how many one-directional rings of one link's width they form at once).
-    `switch_reduces` says whether the switch sums (NVLS). `usual` marks the node that a GPU's bare name means.
+    `links_per_pair` joins each two GPUs of a mesh. In an irregular graph `edges` lists (GPU, GPU, links), and `lanes`
+    lists (number of GPUs, how many one-directional rings of one link's width they form at once). `switch_reduces` says
+    whether the switch sums (NVLS). `usual` marks the node that a GPU's bare name means.
     """
 
     _texts: ClassVar[tuple[str, ...]] = ("topology", "switch_reduces", "edges", "lanes", "network.kind")
@@ -178,8 +177,8 @@ class System(Whole):
     """`gpus` GPUs spread evenly over `nodes` nodes; without a `node`, each is joined to a switch by its link.
 
     `fabric` replaces the node's interconnect. All GPUs are equal unless `variants` gives some ranks another one;
-    `start` delays ranks that begin late [seconds]. `library` holds the kernel costs of the vendor's collective
-    library. Raises ConfigError for values that break a rule.
+    `start` delays ranks that begin late [seconds]. `library` holds the kernel costs of the vendor's collective library.
+    Raises ConfigError for values that break a rule.
     """
 
     gpu: Gpu

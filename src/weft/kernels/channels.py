@@ -32,12 +32,11 @@ Kind = TypeVar("Kind", bound=Access)
 class ChannelTiling:
     """How a kernel of a collective library is cut.
 
-    `channels` workgroups of `threads` threads have `in_flight` bytes in flight each, in `slots` pieces; a workgroup
-    of a ring that copies from one source to one destination has `copying` bytes (None: the same). A step moves at
-    most `chunk` bytes of a channel's data in `slices` slices; the buffer at the receiver holds `depth` slices.
-    `wire` bytes are stored and sent per byte of data (flags take the rest), at the share `link` of the link's
-    payload rate. `sync` [s] passes from the arrival of a slice until its receiver continues, `start` [s] from the
-    launch to the first load.
+    `channels` workgroups of `threads` threads have `in_flight` bytes in flight each, in `slots` pieces; a workgroup of
+    a ring that copies from one source to one destination has `copying` bytes (None: the same). A step moves at most
+    `chunk` bytes of a channel's data in `slices` slices; the buffer at the receiver holds `depth` slices. `wire` bytes
+    are stored and sent per byte of data (flags take the rest), at the share `link` of the link's payload rate. `sync`
+    [s] passes from the arrival of a slice until its receiver continues, `start` [s] from the launch to the first load.
     """
 
     channels: int

@@ -23,8 +23,8 @@ ALIGNMENT = 4096
 class Piece(NamedTuple):
     """Data that a command moves: `bytes_` to the GPU `distance` ranks below, and to the one `also` below unless 0.
 
-    It is read here or, with `source`, at the GPU that many ranks below, from which distances then count. `part`
-    numbers the pieces into which a peer's data is cut.
+    It is read here or, with `source`, at the GPU that many ranks below, from which distances then count. `part` numbers
+    the pieces into which a peer's data is cut.
     """
 
     distance: int
@@ -38,12 +38,12 @@ class Piece(NamedTuple):
 class DmaGather:
     """An all-gather of `bytes_` (the whole output), or an all-to-all of as much, by DMA over `ranks` GPUs.
 
-    Every GPU pushes its share, or each peer's part of its data, directly to all peers in one step: a command per
-    peer, each on an engine of its own. `engines_per_peer` splits a peer's data into that many commands; `engines`
-    limits the engines, which then take the commands in turn. With `broadcast` a command of an all-gather writes to
-    two peers; with `swap` one of an all-to-all exchanges both directions' data with a peer. `prelaunched` commands
-    were enqueued earlier and wait for a flag. `threads` host threads share the GPUs; by default NVIDIA's have one
-    each, AMD's one for all.
+    Every GPU pushes its share, or each peer's part of its data, directly to all peers in one step: a command per peer,
+    each on an engine of its own. `engines_per_peer` splits a peer's data into that many commands; `engines` limits the
+    engines, which then take the commands in turn. With `broadcast` a command of an all-gather writes to two peers; with
+    `swap` one of an all-to-all exchanges both directions' data with a peer. `prelaunched` commands were enqueued
+    earlier and wait for a flag. `threads` host threads share the GPUs; by default NVIDIA's have one each, AMD's one for
+    all.
 
     Raises InputError for options that do not go together.
     """
@@ -189,8 +189,8 @@ class DmaGather:
     def completion(self, gpu: Gpu) -> float:
         """Time from the departure of a GPU's last byte until the host has seen all completions [s].
 
-        Commands that start together end together, and the thread then polls all their signals; otherwise it has
-        already seen those of the other GPUs.
+        Commands that start together end together, and the thread then polls all their signals; otherwise it has already
+        seen those of the other GPUs.
         """
         signals = len(self.dealt(gpu)) * (self._driven(gpu) if self.prelaunched else 1)
         return gpu.dma.drain + gpu.dma.sync + signals * gpu.dma.signal

@@ -25,8 +25,8 @@ _Job = tuple[str, int, int]
 class DirectExchange:
     """A one-step all_gather or all_to_all of `bytes_` (the whole buffer of a GPU) among `ranks` GPUs.
 
-    Each peer's data is cut into `parts` parts. `tiling.channels` workgroups share the jobs; a workgroup with
-    several jobs sends before it waits.
+    Each peer's data is cut into `parts` parts. `tiling.channels` workgroups share the jobs; a workgroup with several
+    jobs sends before it waits.
     """
 
     collective: str

@@ -142,7 +142,7 @@ class ChannelExchange:
     def _offset(self, turn: int, place: int, number: int = 0) -> int:
         """Where a slice of a peer's share begins for channel 0 [bytes].
 
-        Channel c handles part c // stride. The row stride is therefore a part divided by the stride, and
-        `place` corrects the offset.
+        Channel c handles part c // stride. The row stride is therefore a part divided by the stride, and `place`
+        corrects the offset.
         """
         return turn * self.share + number * self.slice - place * (self.part // self.stride)

@@ -24,13 +24,12 @@ OVERHEAD_REGISTERS = 32
 class GemmTiling:
     """How a GEMM is cut: the tile of a workgroup, its step along K, its threads, and the steps in flight.
 
-    128 x 128 with 256 threads (4 wavefronts) is the most common tile of tuned half-precision libraries on
-    100-CU-class GPUs. `slots` counts the K steps held at once: the one that computes and those prefetched. `band`
-    is the number of tile lines walked together (Tensile's "workgroup mapping", usually 8). `stages` K steps are
-    held in local memory. `resident` workgroups share a compute unit (0: as many as fit). A is fetched jointly by
-    `share_columns` neighbouring workgroups in a row of tiles, B by `share_rows` in a column (multicast clusters, or
-    pairs that compute together). K is cut into `splits` parts, each with workgroups of its own, whose sums a second
-    kernel adds up (split-K).
+    128 x 128 with 256 threads (4 wavefronts) is the most common tile of tuned half-precision libraries on 100-CU-class
+    GPUs. `slots` counts the K steps held at once: the one that computes and those prefetched. `band` is the number of
+    tile lines walked together (Tensile's "workgroup mapping", usually 8). `stages` K steps are held in local memory.
+    `resident` workgroups share a compute unit (0: as many as fit). A is fetched jointly by `share_columns` neighbouring
+    workgroups in a row of tiles, B by `share_rows` in a column (multicast clusters, or pairs that compute together). K
+    is cut into `splits` parts, each with workgroups of its own, whose sums a second kernel adds up (split-K).
     """
 
     rows: int = 128
@@ -155,8 +154,8 @@ def running_clock(gpu: Gpu, options: RunOptions) -> float:
 def main_loop_flops(dtype: str, gpu: Gpu, options: RunOptions) -> float:
     """Main-loop rate of a tuned GEMM on one compute unit [FLOP/s]; InputError for an unsupported dtype.
 
-    In a short run it is a measured share of the rate at the boost clock, which includes the effect of a falling
-    clock; in a long run it is at most LONG_RUN of the rate at the sustained clock.
+    In a short run it is a measured share of the rate at the boost clock, which includes the effect of a falling clock;
+    in a long run it is at most LONG_RUN of the rate at the sustained clock.
     """
     gpu.matrix_rate(dtype)
     rate = float(getattr(gpu.rates, dtype))
@@ -247,8 +246,8 @@ def over_dies(work: Work, gpu: Gpu) -> Work:
     """Reorder the tiles of `tile_table` for a GPU of several dies, as tuned kernels do: neighbours on one die.
 
     Workgroups are dealt to the dies round robin. In each batch of as many workgroups as there are compute units, a
-    die's workgroups therefore take a run of neighbouring tiles, which share operands in its cache (Tensile's
-    workgroup mapping across XCCs; ROCm's Triton and IREE renumber likewise).
+    die's workgroups therefore take a run of neighbouring tiles, which share operands in its cache (Tensile's workgroup
+    mapping across XCCs; ROCm's Triton and IREE renumber likewise).
     """
     if gpu.dies == 1:
         return work

@@ -164,8 +164,8 @@ def volume(collective: str, ranks: int) -> float:
 class Call:
     """A collective of `ranks` GPUs on `nodes` nodes, over the links between the ranks of one node.
 
-    `floating` says whether the data type is a floating one: only those can be reduced by the switch. With
-    `halved_tree` a tree over two nodes is costed like one over many, at half the rate.
+    `floating` says whether the data type is a floating one: only those can be reduced by the switch. With `halved_tree`
+    a tree over two nodes is costed like one over many, at half the rate.
     """
 
     name: str
@@ -215,8 +215,8 @@ def choose(
 ) -> tuple[IntArray, IntArray]:
     """The `Algorithm` and `Protocol` that the library chooses for each size [bytes, of the whole buffer].
 
-    `one_step` says whether RCCL has the kernels of `ONE_STEP`. `version` is NCCL's: up to 2.27 send and receive
-    keep LL for larger sizes, and up to 2.18 a tree over two nodes is no special case.
+    `one_step` says whether RCCL has the kernels of `ONE_STEP`. `version` is NCCL's: up to 2.27 send and receive keep LL
+    for larger sizes, and up to 2.18 a tree over two nodes is no special case.
     """
     name, size, release = canonical(collective), np.asarray(bytes, dtype=np.float64), numbers(version)
     call = Call(name, ranks, fabric.among(ranks // nodes), nodes, floating, () < release < (2, 19))

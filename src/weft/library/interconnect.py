@@ -15,12 +15,12 @@ _MESH_CTAS = {2: 32, 4: 24, 8: 56}
 class Interconnect:
     """The links between the GPUs of a system, as a library's cost model sees them.
 
-    `link_figure` is the rate that the library assumes per link and direction [bytes/s]: the line rate less headers
-    and flow control. `links` is how many a GPU has. `nic` is the network's rate per GPU and direction [bytes/s],
-    `nic_latency` the latency of a message through it [s], `nic_launch` what it adds to a launch [s]. `multicast`
-    says whether the switch reduces (NVLS). For irregular topologies, `lanes` maps a minimum number of ranks to the
-    width of the rings [links]. `bridge` is the number of links that join pairs of GPUs of a PCIe machine, and the
-    rate that the library assumes for each [bytes/s]. `kernels` are the costs of the library's kernels.
+    `link_figure` is the rate that the library assumes per link and direction [bytes/s]: the line rate less headers and
+    flow control. `links` is how many a GPU has. `nic` is the network's rate per GPU and direction [bytes/s],
+    `nic_latency` the latency of a message through it [s], `nic_launch` what it adds to a launch [s]. `multicast` says
+    whether the switch reduces (NVLS). For irregular topologies, `lanes` maps a minimum number of ranks to the width of
+    the rings [links]. `bridge` is the number of links that join pairs of GPUs of a PCIe machine, and the rate that the
+    library assumes for each [bytes/s]. `kernels` are the costs of the library's kernels.
     """
 
     gpu: Gpu

@@ -70,9 +70,8 @@ def quantities() -> Mapping[str, Quantity]:
 class Profile:
     """How a library performs on a generation of GPUs: latencies [s] and shares, by path such as "all_reduce.ll_step".
 
-    `gpus` names the GPUs that it was fitted on, its own first; `architecture` names further generations that use
-    it; `version` is the library's. For a blended profile, `blended` names the GPUs of the profiles that were
-    averaged.
+    `gpus` names the GPUs that it was fitted on, its own first; `architecture` names further generations that use it;
+    `version` is the library's. For a blended profile, `blended` names the GPUs of the profiles that were averaged.
     """
 
     name: str

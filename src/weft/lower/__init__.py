@@ -42,9 +42,9 @@ class Lowered:
 def lower(graph: Graph, system: System, options: RunOptions) -> Lowered:
     """Lower a graph on a system to a plan; the mode of the options decides how many GPUs are simulated.
 
-    A GEMM and a collective that depend on each other take one of the joined forms, whose kernels share buffers;
-    other operators have buffers of their own. Raises InputError for operators without a kernel, and for a mode that
-    the graph or the system does not allow.
+    A GEMM and a collective that depend on each other take one of the joined forms, whose kernels share buffers; other
+    operators have buffers of their own. Raises InputError for operators without a kernel, and for a mode that the graph
+    or the system does not allow.
     """
     check_operators(graph)
     if len(graph) > MOST_NODES:

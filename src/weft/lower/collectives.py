@@ -137,10 +137,10 @@ def cu_collective(
 ) -> ChannelRing | ChannelExchange | DirectExchange:
     """The library's kernel for a collective on compute units: a ring, sends and receives, or one step to all peers.
 
-    `bytes_` counts the whole buffer [bytes]: a reduction's input, an all-gather's output, a GPU's data of an
-    all-to-all including its own part. `units` is the most workgroups that it may have, each on a compute unit of
-    its own (None: the library's own number). Raises UnknownNameError for an unknown collective, InputError if there
-    is no kernel for it on compute units, and for invalid sizes, ranks or units.
+    `bytes_` counts the whole buffer [bytes]: a reduction's input, an all-gather's output, a GPU's data of an all-to-all
+    including its own part. `units` is the most workgroups that it may have, each on a compute unit of its own (None:
+    the library's own number). Raises UnknownNameError for an unknown collective, InputError if there is no kernel for
+    it on compute units, and for invalid sizes, ranks or units.
     """
     name = canonical(collective)
     if units is not None and units < 1:
@@ -235,7 +235,7 @@ def library_ring(
 
 def _check(bytes_: int, ranks: int) -> None:
     if ranks < 2:
-        raise InputError(f"a collective needs at least 2 ranks, not {ranks}")
+        raise InputError(f"a collective of {ranks} ranks has no peer; take at least 2")
     if bytes_ < ranks * 1024:
         raise InputError(
             f"{format_bytes(bytes_)} over {ranks} ranks is less than 1 KiB each; choose a larger collective"

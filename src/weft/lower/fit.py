@@ -36,8 +36,8 @@ def tiling_for(
     """The tile that is fastest in closed form, among those that cut the output into `chunks` equal chunks.
 
     If none does, the fastest of all; the paper's machine has one tile. With `split`, for GEMMs whose tiles no other
-    operator waits for, K is cut into parts only if that is faster even with memory and compute fully overlapped,
-    since splitting does not speed up the memory. Raises InputError for a dtype that the GPU lacks.
+    operator waits for, K is cut into parts only if that is faster even with memory and compute fully overlapped, since
+    splitting does not speed up the memory. Raises InputError for a dtype that the GPU lacks.
     """
     if gpu.vendor == "none":
         return GemmTiling()
@@ -82,8 +82,7 @@ def check_state(tables: Tables, gpu: Gpu) -> None:
 def check_tile(gemm: Gemm, tiling: GemmTiling, gpu: Gpu) -> int:
     """The number of tiles of a GEMM on a GPU, one per part of K of each output tile.
 
-    InputError if the GEMM exceeds the GPU's memory, a tile its compute units or cache, or the tiles the engine's
-    limit.
+    InputError if the GEMM exceeds the GPU's memory, a tile its compute units or cache, or the tiles the engine's limit.
     """
     check_held(gemm, gpu)
     registers, lds = claims(gemm, gpu, tiling)

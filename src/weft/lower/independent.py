@@ -99,8 +99,8 @@ def _products(graph: Graph, gpu: Gpu, options: RunOptions) -> dict[str, _Product
 def in_order(graph: Graph, gpu: Gpu, kernels: Callable[[Node], list[PlacedKernel]]) -> tuple[PlacedKernel, ...]:
     """The kernels of every node of a graph in order, each with predecessors, priority and compute units.
 
-    A node's first kernel runs after the nodes that it depends on and after the previous one of its stream, delayed
-    by the host's earlier launches.
+    A node's first kernel runs after the nodes that it depends on and after the previous one of its stream, delayed by
+    the host's earlier launches.
     """
     launch = to_fs(gpu.compute.launch_latency)
     placed: list[PlacedKernel] = []

@@ -121,9 +121,9 @@ def slices_of(gpu: Gpu, channels: int) -> int:
 def machine_tables(system: System, ranks: int, options: RunOptions, residents: int) -> Hardware:
     """The engine's tables of the machine: rows of simulated GPUs, shared sizes, and wiring.
 
-    `residents` is the most workgroups of a compute unit; `options` have a request size. Raises InputError where
-    GPUs differ in what must be common (channels, banks, cache, matrix rate), or where the request size does not fit
-    the machine.
+    `residents` is the most workgroups of a compute unit; `options` have a request size. Raises InputError where GPUs
+    differ in what must be common (channels, banks, cache, matrix rate), or where the request size does not fit the
+    machine.
     """
     request_bytes = options.request_bytes or default_request_bytes(system.gpu)
     gpus = [system.gpu_of(rank) for rank in range(ranks)]
@@ -177,9 +177,9 @@ together, come out within 9 % of 512 B; requests of one interleave (4 KiB) make 
 def default_request_bytes(gpu: Gpu) -> int:
     """Default size of requests on a GPU [bytes].
 
-    Coarse requests are nearly as exact as fine ones and several times faster. A request of one interleave is served
-    by a single channel, which overstates its time; machines without a vendor use it by default, and their studies
-    choose the size.
+    Coarse requests are nearly as exact as fine ones and several times faster. A request of one interleave is served by
+    a single channel, which overstates its time; machines without a vendor use it by default, and their studies choose
+    the size.
     """
     if gpu.vendor == "none":
         return gpu.memory.interleave
@@ -193,8 +193,8 @@ FINE_STRIPE = 512
 def stripe(gpu: Gpu, request_bytes: int) -> int:
     """Consecutive bytes that the engine maps to one channel: as fine as requests allow, at most `memory.interleave`.
 
-    Coarse stripes would make workgroups that share operands crowd on few channels and cache slices, which the
-    address hashes of real GPUs prevent.
+    Coarse stripes would make workgroups that share operands crowd on few channels and cache slices, which the address
+    hashes of real GPUs prevent.
     """
     fine = max(request_bytes, FINE_STRIPE)
     coarse = max(gpu.memory.interleave, request_bytes)
@@ -204,8 +204,8 @@ def stripe(gpu: Gpu, request_bytes: int) -> int:
 def ganged(gpu: Gpu, request_bytes: int) -> int:
     """How many channels serve one request together: more than one if a request exceeds the interleave.
 
-    The number is that over which fine striping would spread the bytes. Ganged channels work in step and keep all
-    their timings: each command moves the bytes of all of them.
+    The number is that over which fine striping would spread the bytes. Ganged channels work in step and keep all their
+    timings: each command moves the bytes of all of them.
     """
     least = request_bytes // gpu.memory.interleave
     if least <= 1:

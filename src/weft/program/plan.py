@@ -36,8 +36,8 @@ class Load(Access):
     """A load, clipped at the chunk's end; with position None it covers all chunks of the buffer in sequence.
 
     `unit_bytes` count per unit of `extent`: one (`EXTENT_ONE` of `engine.layout`), the rows or the columns of the
-    workgroup's tile. The address also grows by `column_stride` times the workgroup's column [bytes]. The workgroups
-    of `shared_by_rows` or `shared_by_columns` neighbouring tiles fetch the bytes together, a part each (clusters).
+    workgroup's tile. The address also grows by `column_stride` times the workgroup's column [bytes]. The workgroups of
+    `shared_by_rows` or `shared_by_columns` neighbouring tiles fetch the bytes together, a part each (clusters).
     """
 
     extent: int = y.EXTENT_ONE
@@ -101,12 +101,11 @@ class Command:
 class Kernel:
     """A kernel: its workgroups, their resources (`registers` and `lds` in bytes), and their script.
 
-    A `tiled` kernel computes the plan's tiles, or those in the rows `part` (first, one past the last). A kernel
-    without workgroups lets DMA engines execute `copies`. With `completion_fs` [fs] the host enqueues the copies
-    itself: there is no launch on the GPU, and the kernel ends that long after the last byte has left. If workgroups
-    run different scripts, `phases` holds the scripts one after another, all of one length (`scripts` pads them),
-    and `script_of` has the script of each workgroup; in a tiled kernel it lists the scripts, and `Work` has the
-    script of each tile.
+    A `tiled` kernel computes the plan's tiles, or those in the rows `part` (first, one past the last). A kernel without
+    workgroups lets DMA engines execute `copies`. With `completion_fs` [fs] the host enqueues the copies itself: there
+    is no launch on the GPU, and the kernel ends that long after the last byte has left. If workgroups run different
+    scripts, `phases` holds the scripts one after another, all of one length (`scripts` pads them), and `script_of` has
+    the script of each workgroup; in a tiled kernel it lists the scripts, and `Work` has the script of each tile.
     """
 
     name: str
@@ -146,8 +145,8 @@ class Mode(IntEnum):
 class RemoteMap:
     """Redirects stores into the chunk to a chunk of the GPU `distance` ranks below, around the group.
 
-    They are striped over all links of the GPU or, if `direct`, take the links to that GPU alone, if the fabric has
-    any. The receiver counts them as traffic of `operator`, as updates if `update`.
+    They are striped over all links of the GPU or, if `direct`, take the links to that GPU alone, if the fabric has any.
+    The receiver counts them as traffic of `operator`, as updates if `update`.
     """
 
     buffer: str
@@ -162,8 +161,8 @@ class RemoteMap:
 class DmaMap(RemoteMap):
     """A DMA engine sends the block to a GPU: when all its elements are updated, or when a copy's command is ready.
 
-    `also` names a second receiver of the same bytes, (position, distance). With `source`, the engine reads the
-    chunk in the memory of the GPU that many ranks below, and the other fields are relative to that GPU.
+    `also` names a second receiver of the same bytes, (position, distance). With `source`, the engine reads the chunk in
+    the memory of the GPU that many ranks below, and the other fields are relative to that GPU.
     """
 
     also: tuple[int, int] | None = None
@@ -225,9 +224,9 @@ class PlacedKernel:
     """A kernel in a plan: it starts after the kernels in the rows `after` have ended, and after chunks.
 
     Of kernels that wait for compute units, the higher priority is served first, then the earlier launch; nothing is
-    preempted. `delay_fs` [fs] delays its launch, because one host thread launches all streams. With `release` its
-    end writes dirty cache lines back, so that others can read them; with `monitor` its first stage sets the
-    arbiter's threshold. It runs iteration `iteration` of the graph's node `operator`, in `stream` (for traces).
+    preempted. `delay_fs` [fs] delays its launch, because one host thread launches all streams. With `release` its end
+    writes dirty cache lines back, so that others can read them; with `monitor` its first stage sets the arbiter's
+    threshold. It runs iteration `iteration` of the graph's node `operator`, in `stream` (for traces).
     """
 
     kernel: Kernel

@@ -17,8 +17,8 @@ from weft.result.timeline import Timeline
 class Comparison(Answer):
     """Timelines by overlap, the baseline first; `refused` gives the reason for overlaps that cannot run.
 
-    For streams that do not wait for each other, `alone` holds a short loop of each operator on its own, by
-    operator, and for collectives also by driver, as in "all_gather by dma".
+    For streams that do not wait for each other, `alone` holds a short loop of each operator on its own, by operator,
+    and for collectives also by driver, as in "all_gather by dma".
 
     Iterates over the timelines; prints as a table; `plot` draws when each overlap computes and communicates.
     """

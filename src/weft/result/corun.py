@@ -24,8 +24,8 @@ _SHOWS = 0.01
 class Grid:
     """How a GEMM fills a GPU: `tiles` tiles of `rows` x `columns`, `resident` at once on a compute unit.
 
-    The GPU has `units` compute units; the strategy gives `given` of them to the GEMM. If K is cut into `splits`
-    parts, every part of a tile counts as a tile.
+    The GPU has `units` compute units; the strategy gives `given` of them to the GEMM. If K is cut into `splits` parts,
+    every part of a tile counts as a tile.
     """
 
     rows: int

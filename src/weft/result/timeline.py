@@ -30,9 +30,9 @@ class Span:
     """A kernel of an iteration of an operator on a GPU: enqueued, first workgroup, end [fs].
 
     `waits` is the total time of its workgroups by activity [fs]: compute, memory (loads), matrix_unit (busy with
-    another workgroup), store, chunk. `per_workgroup` is the time of one workgroup slot [s] with keys as in
-    `REASONS`: first the wait for a compute unit ("dispatch"), then loads and stores by what served them; empty for
-    copies by DMA engines. `resident` workgroups fit on a compute unit at once.
+    another workgroup), store, chunk. `per_workgroup` is the time of one workgroup slot [s] with keys as in `REASONS`:
+    first the wait for a compute unit ("dispatch"), then loads and stores by what served them; empty for copies by DMA
+    engines. `resident` workgroups fit on a compute unit at once.
     """
 
     gpu: int
@@ -131,16 +131,16 @@ class Timeline(Answer):
     """A run of a graph on a system, or an ideal assembled from the runs in `parts`.
 
     `graph` is what ran, every node with its chosen kernel; `overlap` is the pass that made it, `arbiter` the memory
-    arbitration. `system` and `options` are those of the run, request size and mode filled in. `seconds` is the
-    total time, `durations` how long each operator ran [s]: from its request to its end on the slowest GPU; a fused
+    arbitration. `system` and `options` are those of the run, request size and mode filled in. `seconds` is the total
+    time, `durations` how long each operator ran [s]: from its request to its end on the slowest GPU; a fused
     reduce-scatter from its first byte sent to its last one reduced. `held` is the number of compute units that each
     occupied.
 
-    `traffic` is DRAM traffic by cause [bytes] of one GPU (the mean if several were simulated); `levels` the bytes
-    that caches served, by level and cause: "cache_hit" and "cache_merged" (merged with a miss in flight) in the
-    last-level cache, "memory_cache_hit", "_merged" and "_written" in a memory-side one. `counters` holds the
-    hardware blocks' counts (cache hits, tracker spills, DRAM activations, queue occupancy, ...); like `requests`
-    and `events` they sum all simulated GPUs. `wall_s` is the wall-clock time of the simulation.
+    `traffic` is DRAM traffic by cause [bytes] of one GPU (the mean if several were simulated); `levels` the bytes that
+    caches served, by level and cause: "cache_hit" and "cache_merged" (merged with a miss in flight) in the last-level
+    cache, "memory_cache_hit", "_merged" and "_written" in a memory-side one. `counters` holds the hardware blocks'
+    counts (cache hits, tracker spills, DRAM activations, queue occupancy, ...); like `requests` and `events` they sum
+    all simulated GPUs. `wall_s` is the wall-clock time of the simulation.
     """
 
     kind = "timeline"

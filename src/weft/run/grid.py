@@ -110,9 +110,9 @@ def sweep(
     """Time every combination of works, systems, overlaps and values of the systems.
 
     Each argument is one value or a list; other arguments are values of the systems by their paths, such as
-    `**{"link.bandwidth": ["150 GB/s", "300 GB/s"]}`. `by` "estimate" uses closed forms instead of the engine, also
-    for operators, and takes no overlap. Simulations run on `jobs` processes and are cached on disk (`cache`), so
-    that an interrupted sweep resumes where it stopped.
+    `**{"link.bandwidth": ["150 GB/s", "300 GB/s"]}`. `by` "estimate" uses closed forms instead of the engine, also for
+    operators, and takes no overlap. Simulations run on `jobs` processes and are cached on disk (`cache`), so that an
+    interrupted sweep resumes where it stopped.
 
     Raises InputError for an empty list, and what `simulate` or `estimate` raises.
     """

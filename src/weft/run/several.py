@@ -32,8 +32,8 @@ def compare(
 
     `work` is a graph, or a sub-layer's name, like "t-nlg/fc2", with its `tp` (and `dtype`). For a GEMM with the
     collective of its own output the baseline "sequential" is added. For independent streams a short loop of each
-    operator alone is added. Runs that several overlaps need are made once. If an overlap cannot run a collective,
-    it is listed with the reason, as long as another one can.
+    operator alone is added. Runs that several overlaps need are made once. If an overlap cannot run a collective, it is
+    listed with the reason, as long as another one can.
 
     Raises what `simulate` raises.
     """
@@ -87,8 +87,7 @@ class _Alone:
     def add(self, overlap: Pass) -> None:
         """Run each stream of an overlap alone; InputError if the overlap cannot run one of its collectives.
 
-        A collective is compared with the library's kernel on compute units or, if there is none, with its own
-        driver.
+        A collective is compared with the library's kernel on compute units or, if there is none, with its own driver.
         """
         sharing = overlap if isinstance(overlap, Sharing) else SHARING["streams"]
         on_units = replace(SHARING["streams"], in_flight=sharing.in_flight)

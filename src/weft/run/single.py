@@ -54,12 +54,12 @@ def simulate(
 ) -> Timeline:
     """Simulate `work` on `system` (a system, a GPU, or a name) under `overlap`, request by request.
 
-    `work` is a graph, or a sub-layer's name, like "t-nlg/fc2", with its `tp` (and `dtype`). `overlap` is a name
-    from `weft.schedule.PASSES` or a user's own pass. None takes the baseline of the graph: "sequential" where a
-    GEMM and its collective depend on each other, else "streams".
+    `work` is a graph, or a sub-layer's name, like "t-nlg/fc2", with its `tp` (and `dtype`). `overlap` is a name from
+    `weft.schedule.PASSES` or a user's own pass. None takes the baseline of the graph: "sequential" where a GEMM and its
+    collective depend on each other, else "streams".
 
-    Raises UnknownNameError for an unknown overlap, InputError for what cannot be simulated, SimulationError for a
-    run that cannot finish; its message says which tile waits for what.
+    Raises UnknownNameError for an unknown overlap, InputError for what cannot be simulated, SimulationError for a run
+    that cannot finish; its message says which tile waits for what.
     """
     graph = work_of(work, tp, dtype)
     runner = Runner(graph, system, options)
@@ -81,8 +81,8 @@ def baseline(graph: Graph) -> Pass:
 def request_bytes(graph: Graph, gpu: hardware.Gpu) -> int:
     """The size of memory requests, if the options do not set it [bytes].
 
-    Fine where operators depend on each other, since tiles and chunks then decide when the next begins; otherwise
-    the GPU's coarse default.
+    Fine where operators depend on each other, since tiles and chunks then decide when the next begins; otherwise the
+    GPU's coarse default.
     """
     dependent = any(node.edges for node in graph) or is_joined(graph)
     return FINE_REQUEST if dependent else default_request_bytes(gpu)
@@ -156,8 +156,8 @@ def _ideal_traffic(overlap: Ideal, parts: Mapping[str, Timeline]) -> dict[Any, i
 def settled(sharing: Sharing, graph: Graph, system: System, options: RunOptions) -> Sharing:
     """The strategy with its number of partitioned compute units filled in: the given one, else the default.
 
-    By default the collective gets as many as saturate its bandwidth; DMA engines need none, so only a few are taken
-    off the GEMM.
+    By default the collective gets as many as saturate its bandwidth; DMA engines need none, so only a few are taken off
+    the GEMM.
     """
     if not sharing.partition or sharing.units is not None or not graph.collectives:
         return sharing

@@ -30,11 +30,11 @@ class Sharing(Pass):
     """A way to share a GPU between independent streams of GEMMs and of collectives.
 
     `driver` moves the collectives' data. With `priority` they are launched first, and their workgroups are placed
-    before the GEMMs'. With `partition` masks set `units` compute units apart: for the collectives or, if DMA
-    engines drive them, simply off the GEMMs (None: as many as saturate the collectives; DMA_UNITS with DMA
-    engines). `first` is what the host launches first (None: the collectives if they have priority, else the GEMMs).
-    `copies` are options of DMA engines; `in_flight` replaces the library's all-reduce by a plain ring with that
-    many bytes in flight per workgroup.
+    before the GEMMs'. With `partition` masks set `units` compute units apart: for the collectives or, if DMA engines
+    drive them, simply off the GEMMs (None: as many as saturate the collectives; DMA_UNITS with DMA engines). `first` is
+    what the host launches first (None: the collectives if they have priority, else the GEMMs). `copies` are options of
+    DMA engines; `in_flight` replaces the library's all-reduce by a plain ring with that many bytes in flight per
+    workgroup.
     """
 
     driver: Driver = "cu"
@@ -142,9 +142,9 @@ class Split(NamedTuple):
 def split_units(gpu: Gpu, apart: int) -> Split:
     """Partition the compute units of a GPU, with `apart` of them set apart.
 
-    On AMD GPUs each XCD gives equally many (the first ones one more if `apart` is no multiple), so that no XCD
-    becomes the slowest; unit u lies in XCD u * XCDs // units. On other GPUs they are the last ones. Raises
-    InputError if either side has no unit.
+    On AMD GPUs each XCD gives equally many (the first ones one more if `apart` is no multiple), so that no XCD becomes
+    the slowest; unit u lies in XCD u * XCDs // units. On other GPUs they are the last ones. Raises InputError if either
+    side has no unit.
     """
     units = gpu.compute.compute_units
     if not 1 <= apart < units:

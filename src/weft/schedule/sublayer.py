@@ -80,8 +80,8 @@ class Sequential(_OfSubLayer):
 class TrackTrigger(Sequential):
     """T3 (ASPLOS 2024, arXiv:2401.16677): the GEMM's stores trigger the reduce-scatter without a kernel.
 
-    Stores are near-memory updates, the tracker counts them, and DMA sends complete tiles. The all-gather begins
-    when the GPU's part of the reduce-scatter ends.
+    Stores are near-memory updates, the tracker counts them, and DMA sends complete tiles. The all-gather begins when
+    the GPU's part of the reduce-scatter ends.
     """
 
     choice: KernelChoice = TRIGGERED
@@ -115,9 +115,9 @@ class IdealSubLayer(Ideal, _OfSubLayer):
 class Fused(Pass):
     """GEMM and collective as one kernel (Flux, arXiv:2406.06858).
 
-    A collective after the GEMM: tiles are stored at the GPU that owns their rows, which adds up the tiles of all
-    GPUs. An all-gather before it: DMA engines copy its chunks, nearest peer first, and a tile begins when its chunk
-    has arrived.
+    A collective after the GEMM: tiles are stored at the GPU that owns their rows, which adds up the tiles of all GPUs.
+    An all-gather before it: DMA engines copy its chunks, nearest peer first, and a tile begins when its chunk has
+    arrived.
     """
 
     how: Literal["tiles", "chunks"] = "tiles"

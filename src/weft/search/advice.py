@@ -61,10 +61,10 @@ class Advice(Answer):
     """How a GEMM and a collective should share each of `tables.ranks` GPUs.
 
     `options` are all ways, the plainest first; `choice` is what the tables alone would choose, given both isolated
-    times. Each of the `doubts` is a range of the best option's speedup under one uncertainty. `crossover` is the
-    size from which DMA engines gather or exchange as fast as compute units alone, `pays` the size from which a DMA
-    strategy is the best beside this GEMM [bytes]; None if there is none. `library` is the algorithm that the
-    library would use instead of the simulated one, if they differ.
+    times. Each of the `doubts` is a range of the best option's speedup under one uncertainty. `crossover` is the size
+    from which DMA engines gather or exchange as fast as compute units alone, `pays` the size from which a DMA strategy
+    is the best beside this GEMM [bytes]; None if there is none. `library` is the algorithm that the library would use
+    instead of the simulated one, if they differ.
     """
 
     kind = "advice"

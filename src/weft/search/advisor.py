@@ -45,9 +45,8 @@ def advise(
     """How `gemm` and `collective` should share each GPU of a system, or of as many GPUs as the collective has ranks.
 
     The machine's slowdown tables are made first, unless `store` holds their runs. The tables' best choices are then
-    simulated, and the best of them again with each assumed value of the machine at both ends of its range
-    (`spread`). Raises UnknownNameError for an unknown GPU, InputError for a collective or dtype that the library or
-    the GPU lacks.
+    simulated, and the best of them again with each assumed value of the machine at both ends of its range (`spread`).
+    Raises UnknownNameError for an unknown GPU, InputError for a collective or dtype that the library or the GPU lacks.
     """
     bench = Bench.of(machine, collective.ranks, options)
     # Fail early, before the minute of work for the tables.

@@ -32,8 +32,8 @@ class Wanted:
 def read_gemms(path: str | Path) -> tuple[Wanted, ...]:
     """Read a CSV file with the columns m, n, k, dtype, count and optionally name, in any order and case.
 
-    Raises InputError that names file and line: for an unreadable file, missing or unknown columns, sizes that are
-    no whole numbers above zero, unknown data types, and counts above the limit of co-running GEMMs.
+    Raises InputError that names file and line: for an unreadable file, missing or unknown columns, sizes that are no
+    whole numbers above zero, unknown data types, and counts above the limit of co-running GEMMs.
     """
     file = Path(path)
     reader = csv.reader(io.StringIO(read_text(file)), skipinitialspace=True)

@@ -27,9 +27,9 @@ TIE = 0.002
 class Choice:
     """How to share a GPU between a GEMM and a collective, and the expected gain.
 
-    `units` compute units are set apart (None: the strategy sets none apart). `speedup` is over running both one
-    after the other with the library's own kernel, between `low` and `high` by the known error of the tables.
-    `share` is the fraction of the ideal gain (neither slows the other); times are in seconds.
+    `units` compute units are set apart (None: the strategy sets none apart). `speedup` is over running both one after
+    the other with the library's own kernel, between `low` and `high` by the known error of the tables. `share` is the
+    fraction of the ideal gain (neither slows the other); times are in seconds.
     """
 
     strategy: str
@@ -59,9 +59,9 @@ def choose(
 ) -> Choice:
     """The best way to share a GPU between `gemm` and `collective`, by the tables.
 
-    `gemm_s` and `collective_s` are isolated times measured by the caller, the collective's by the library's own
-    kernel (None: from the tables) [s]. A shape's tiles are worked out when it is first seen; from then on an answer
-    takes microseconds. Raises UnknownNameError for a collective that the tables lack.
+    `gemm_s` and `collective_s` are isolated times measured by the caller, the collective's by the library's own kernel
+    (None: from the tables) [s]. A shape's tiles are worked out when it is first seen; from then on an answer takes
+    microseconds. Raises UnknownNameError for a collective that the tables lack.
     """
     case = case_of(gemm, collective, tables, gemm_s, collective_s)
     best, error = plainest(list(forecasts(case))), tables.error(given=None not in (gemm_s, collective_s))
@@ -88,10 +88,9 @@ def plainest(ways: Sequence[Forecast]) -> Forecast:
 class Case(NamedTuple):
     """A GEMM beside a collective with all table lookups done: alone they take `gemm_s` and `collective_s` [s].
 
-    `place` is the size's position in the collective's table. The scales are measured over tabulated times, of the
-    GEMM and of the collective by compute units and by DMA engines. `slow` holds, by the collective's units (0: DMA
-    engines), the costs while both run: the GEMM's factor, the collective's factor, and the collective's rate at
-    which they hold.
+    `place` is the size's position in the collective's table. The scales are measured over tabulated times, of the GEMM
+    and of the collective by compute units and by DMA engines. `slow` holds, by the collective's units (0: DMA engines),
+    the costs while both run: the GEMM's factor, the collective's factor, and the collective's rate at which they hold.
     """
 
     profile: GemmProfile

@@ -79,8 +79,8 @@ class KernelLibrary(_Plain):
     def choose(self, gemm: Gemm, queued: int) -> tuple[int, GemmTiling]:
         """How many of the queued copies of a GEMM to run together, and with which kernel.
 
-        A queue length that was not tuned takes the next smaller one's choice. Raises InputError for a GEMM that
-        the library does not hold, and for an empty queue.
+        A queue length that was not tuned takes the next smaller one's choice. Raises InputError for a GEMM that the
+        library does not hold, and for an empty queue.
         """
         if queued < 1:
             raise InputError(f"{queued} GEMMs are queued; at least one must be")

@@ -49,8 +49,8 @@ class CollectiveTable:
     def place(self, bytes_: float) -> tuple[int, float]:
         """Position of `bytes_` in the table: the index of the next larger size, and the fraction of the way up to it.
 
-        Beyond the largest size the last line is extrapolated; below the smallest the time is constant, as
-        latency dominates.
+        Beyond the largest size the last line is extrapolated; below the smallest the time is constant, as latency
+        dominates.
         """
         sizes = self.bytes
         right = min(max(1, bisect_right(sizes, bytes_)), len(sizes) - 1)
@@ -70,8 +70,8 @@ def between(column: Sequence[float], right: int, share: float) -> float:
 class Interference:
     """Mutual slowdowns of a GEMM and a collective while both run and neither lacks compute units.
 
-    For each `boundness` of a GEMM: the slowdown of the GEMM (`gemm`) and of the collective (`collective`). `rate`
-    is the collective's isolated rate in these runs [bytes of its buffer/s]; slower ones disturb less.
+    For each `boundness` of a GEMM: the slowdown of the GEMM (`gemm`) and of the collective (`collective`). `rate` is
+    the collective's isolated rate in these runs [bytes of its buffer/s]; slower ones disturb less.
     """
 
     boundness: tuple[float, ...]
@@ -110,8 +110,8 @@ class GemmTable:
 class GemmProfile:
     """A GEMM on one GPU of `units` compute units: `tiles` workgroups, `resident` of them on a unit at once.
 
-    With `u` units taken off, it takes `seconds[u]` [s]; `boundness[u]` is the share of that which memory alone
-    would need: near 0 compute-bound, near 1 memory-bound.
+    With `u` units taken off, it takes `seconds[u]` [s]; `boundness[u]` is the share of that which memory alone would
+    need: near 0 compute-bound, near 1 memory-bound.
     """
 
     tiles: int
@@ -161,9 +161,9 @@ def profile_of(gemm: Gemm, gpu: Gpu, taken: Sequence[int], options: RunOptions =
 class SlowdownTables:
     """Everything that `choose` looks up for a machine: `ranks` equal GPUs at a clock.
 
-    `collectives` and `gemm` hold isolated times, `interference` mutual slowdowns, by collective and its compute
-    units (0: DMA engines). `errors` are predicted over simulated makespans minus one, for pairs that no table
-    contains: with isolated times given, and with those looked up.
+    `collectives` and `gemm` hold isolated times, `interference` mutual slowdowns, by collective and its compute units
+    (0: DMA engines). `errors` are predicted over simulated makespans minus one, for pairs that no table contains: with
+    isolated times given, and with those looked up.
     """
 
     gpu: Gpu

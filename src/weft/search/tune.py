@@ -34,8 +34,8 @@ class Gain:
 class Tuned:
     """One line of a list, tuned: the best degree, its kernel, and the gains over the usual ways to run it.
 
-    `degrees` is the degree by number of queued GEMMs: powers of two, and the line's count. `plans` are the batches
-    in which the whole line runs.
+    `degrees` is the degree by number of queued GEMMs: powers of two, and the line's count. `plans` are the batches in
+    which the whole line runs.
     """
 
     wanted: Wanted

@@ -133,11 +133,10 @@ class CuSplitStudy(PaperStudy):
     ) -> dict[str, Any]:
         """Simulate the study's sub-layers, or those of some models and degrees.
 
-        `splits` are the units of the all-reduce (None: 8 and 16). `in_flight` is what a workgroup of the
-        all-reduce keeps in flight, half of it where it adds [bytes].
+        `splits` are the units of the all-reduce (None: 8 and 16). `in_flight` is what a workgroup of the all-reduce
+        keeps in flight, half of it where it adds [bytes].
 
-        Raises InputError for a split that leaves one side without units, and what `weft.studies.t3.select`
-        raises.
+        Raises InputError for a split that leaves one side without units, and what `weft.studies.t3.select` raises.
         """
         apart = _splits(splits, at.gpu)
         curve = tuple(sorted({u for u in (*DECLARED.cases["curve"], *apart) if u < at.gpu.compute.compute_units}))

@@ -59,8 +59,8 @@ class HeadlineRow:
 class Measured(NamedTuple):
     """Weft's value for the claim `id`; `words` fill the placeholders of its text, `part` says how many cases were run.
 
-    If no claim of that id is declared, text and unit are those of the claim `like`. With `always` the published
-    figure holds on any machine.
+    If no claim of that id is declared, text and unit are those of the claim `like`. With `always` the published figure
+    holds on any machine.
     """
 
     id: str
@@ -97,10 +97,10 @@ class Claim:
 class Declared:
     """The declaration of a study: its name, its paper (`called`, citation), and the GPU of the published figures.
 
-    `asks` is its question, `takes` its usual time on two cores, `title` that of its page, `summary` lists the
-    claims that the page states first; `about` and `examples` are the command's help, `explained` the title and name
-    of its page of the documentation. `against` is the baseline of its figures, `elsewhere` the headline's title on
-    other machines, `moved` that of its sensitivity, and `requests` the default size of memory requests, in words.
+    `asks` is its question, `takes` its usual time on two cores, `title` that of its page, `summary` lists the claims
+    that the page states first; `about` and `examples` are the command's help, `explained` the title and name of its
+    page of the documentation. `against` is the baseline of its figures, `elsewhere` the headline's title on other
+    machines, `moved` that of its sensitivity, and `requests` the default size of memory requests, in words.
     """
 
     name: str
@@ -180,8 +180,8 @@ class PaperStudy(Answer):
     """A paper's study simulated on a machine, with its figures beside the published ones.
 
     `machine` is the GPU, `request_bytes` the size of a memory request [bytes], `wall_s` the wall-clock time of the
-    study [s]. A subclass declares the class variables, computes its fields in `simulated`, and implements
-    `figures`, `tables`, `sections` and `own`; its command, its headline, its page and its JSON follow from these.
+    study [s]. A subclass declares the class variables, computes its fields in `simulated`, and implements `figures`,
+    `tables`, `sections` and `own`; its command, its headline, its page and its JSON follow from these.
     """
 
     kind = "study"

@@ -51,8 +51,7 @@ class SuiteCase(BaseModel):
 class Suite(BaseModel):
     """Cases with a `title`, and the `rule` by which they were chosen.
 
-    A study's suite has a field for each of `KINDS`, the kinds of cases by their key in a file, and declares its
-    `OWN`.
+    A study's suite has a field for each of `KINDS`, the kinds of cases by their key in a file, and declares its `OWN`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)

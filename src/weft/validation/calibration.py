@@ -51,9 +51,8 @@ _NAMED = 4  # most parameters listed in a message
 class Fitted:
     """A parameter after the fit: value and 95 % confidence interval [base unit], and how well it is determined.
 
-    `state` is "fitted", "at low bound", "at high bound", "weak" (its plausible range determines it more than the
-    rows do), "too few rows" or "no rows"; in the last two it keeps its start value. `rows` is how many rows depend
-    on it.
+    `state` is "fitted", "at low bound", "at high bound", "weak" (its plausible range determines it more than the rows
+    do), "too few rows" or "no rows"; in the last two it keeps its start value. `rows` is how many rows depend on it.
     """
 
     parameter: Parameter
@@ -219,8 +218,8 @@ def _solve(search: _Search, free: Sequence[int]) -> Any:
 def _spread(found: Any, firmness: FloatArray, rows: int) -> tuple[FloatArray, FloatArray]:
     """Half-width of each free parameter's confidence interval, and the share of its information from rows.
 
-    The sandwich estimator of an M-estimator, which assumes neither equal variance nor normal residuals; the
-    plausible range counts with the variance of the rows.
+    The sandwich estimator of an M-estimator, which assumes neither equal variance nor normal residuals; the plausible
+    range counts with the variance of the rows.
     """
     from scipy.stats import t as student
 

@@ -28,8 +28,8 @@ _SHOWN_DIGITS = 4
 class Target:
     """A machine or profile to calibrate: its rows with their model, and the head of the file to write.
 
-    The fitted machine also matches the names `others` in rows, written under the key `others_key`. `fitted_before`
-    says whether a parameter's start value was itself calibrated.
+    The fitted machine also matches the names `others` in rows, written under the key `others_key`. `fitted_before` says
+    whether a parameter's start value was itself calibrated.
     """
 
     subject: Subject

@@ -110,8 +110,8 @@ def gemm_floor(m: FloatArray, n: FloatArray, k: FloatArray, dtype: str, gpu: Gpu
 def collective_floor(name: str, ranks: int, size: FloatArray, link: float, in_switch: bool) -> FloatArray:
     """Lower bound on a collective's time [s]: a GPU's least bytes over its links, in one direction.
 
-    `size` counts as nccl-tests do; `link` is the egress of the whole GPU [bytes/s]. In-switch reduction halves what
-    an all-reduce sends.
+    `size` counts as nccl-tests do; `link` is the egress of the whole GPU [bytes/s]. In-switch reduction halves what an
+    all-reduce sends.
     """
     times = 2.0 if name == "all_reduce" and not in_switch else 1.0
     return times * (ranks - 1) / ranks * size / link

@@ -28,8 +28,8 @@ _FILE = re.compile(r"(.+?)_layer_tp(\d+)(?:_.*)?\.csv")
 def layer_subjects(checked: Checked, machines: Machines) -> list[Subject]:
     """The operators of a layer's file by phase, with their sum as an extra row.
 
-    The file's name gives model and degree: "gpt3_layer_tp4.csv" holds GPT-3 split over four GPUs; every row names
-    the system.
+    The file's name gives model and degree: "gpt3_layer_tp4.csv" holds GPT-3 split over four GPUs; every row names the
+    system.
     """
     rows, subjects = checked.rows, []
     found = _FILE.fullmatch(rows.file)

@@ -148,8 +148,8 @@ def _overlapped(row: Mapping[str, Any]) -> Overlapped:
 def _compared(row: Mapping[str, Any], case: Overlapped) -> Iterator[tuple[str, str, float, float]]:
     """Method, quantity, measured and predicted value of everything comparable in a row.
 
-    Raises Unfit if there is nothing, or if the system cannot run the overlap. If a row has only a speedup, the
-    speedup is compared.
+    Raises Unfit if there is nothing, or if the system cannot run the overlap. If a row has only a speedup, the speedup
+    is compared.
     """
     sequential, timed = np.isfinite(row["sequential_us"]), np.isfinite(row["overlap_us"])
     if sequential:

@@ -13,8 +13,8 @@ _VALUES_SHOWN = 3
 class Problem:
     """A rule that rows of a file break: the lines, the column, the first value, the rule, and what to do.
 
-    `lines` is empty if the whole file is meant; the header is line 1. `column` is empty if the rule names it.
-    `used` says whether the rows count nevertheless; `more` how many further values a problem of many rows has.
+    `lines` is empty if the whole file is meant; the header is line 1. `column` is empty if the rule names it. `used`
+    says whether the rows count nevertheless; `more` how many further values a problem of many rows has.
     """
 
     file: str

@@ -30,10 +30,10 @@ _PATHS: Mapping[str, Quantity | None] = {"version": None, "network.per_gpu": _RA
 class Rig:
     """The library and its version ("" if not stated), the data type, and the caller.
 
-    `host` is that of a Harness: "torch" if a framework packs lists of tensors, "profiler" if kernels were timed,
-    which include the wait for the last rank to begin. `network` holds the rates per GPU and per node that the rig's
-    network reaches, if they are far from its adapters' [bytes/s]; `network_from_rows` says that they were read from
-    the rig's own rows, which then say little about the model's accuracy.
+    `host` is that of a Harness: "torch" if a framework packs lists of tensors, "profiler" if kernels were timed, which
+    include the wait for the last rank to begin. `network` holds the rates per GPU and per node that the rig's network
+    reaches, if they are far from its adapters' [bytes/s]; `network_from_rows` says that they were read from the rig's
+    own rows, which then say little about the model's accuracy.
     """
 
     library: str
@@ -112,9 +112,9 @@ def _host(text: str) -> str:
 def gemm_harness(notes: str, source: str) -> Harness:
     """How a measured GEMM was timed.
 
-    vLLM's 8-bit linear layers first quantize their 16-bit input. Tuning tables of hipBLASLt (except for operands in
-    the order NN), NeuSight's torch layers and LLMCompass's runs are timed from the host: none of their times is
-    below 30 us.
+    vLLM's 8-bit linear layers first quantize their 16-bit input. Tuning tables of hipBLASLt (except for operands in the
+    order NN), NeuSight's torch layers and LLMCompass's runs are timed from the host: none of their times is below 30
+    us.
     """
     tuned = "hipBLASLt" in source and "layout NN" not in notes
     hosted = tuned or any(name in source for name in ("NeuSight", "LLMCompass"))

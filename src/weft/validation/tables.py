@@ -51,8 +51,8 @@ Dtype = Annotated[str, StringConstraints(to_lower=True)]
 class Table(BaseModel):
     """A line of a table, column by column, as parsed from text.
 
-    A column without a default is required; its cells may be blank if `None` is allowed, which reads as NaN.
-    Undeclared columns are ignored.
+    A column without a default is required; its cells may be blank if `None` is allowed, which reads as NaN. Undeclared
+    columns are ignored.
     """
 
     model_config = ConfigDict(frozen=True)

@@ -38,8 +38,8 @@ _ROWS_SHOWN = 40
 class How(NamedTuple):
     """How results of one kind are shown.
 
-    Without a `page` function the page holds the table and the figure; `also` are tables that a notebook shows below
-    the first.
+    Without a `page` function the page holds the table and the figure; `also` are tables that a notebook shows below the
+    first.
     """
 
     table: Callable[[Any], Table]

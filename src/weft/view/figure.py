@@ -136,10 +136,9 @@ def bars(
 ) -> Figure:  # fmt: skip
     """Horizontal bars in lanes, from `start` (a column, or one value for all) to the column `end`, coloured by `kind`.
 
-    `offset` names the rows into which a lane is divided, `label` the column written after each bar, `axis` the
-    title of the axis (by default the head of `end`). `level` places a vertical reference line (default: at the
-    start of the bars). `zoom` is True for an axis that can be dragged, or a selection on another chart that this
-    one follows.
+    `offset` names the rows into which a lane is divided, `label` the column written after each bar, `axis` the title of
+    the axis (by default the head of `end`). `level` places a vertical reference line (default: at the start of the
+    bars). `zoom` is True for an axis that can be dragged, or a selection on another chart that this one follows.
     """
     y = alt.Y(f"{lane}:N", sort=None, title=None, scale=alt.Scale(paddingInner=0.25))
     rows = table.distinct(offset) if offset else [""]
@@ -191,8 +190,8 @@ def stacked_bars(
 ) -> Figure:  # fmt: skip
     """A bar per lane (and `offset`) that stacks its parts in the order of `looks`, followed by `label`.
 
-    With `share`, every bar has the same length; `percent` writes values as percentages. `in_order` stacks parts in
-    the order of the rows.
+    With `share`, every bar has the same length; `percent` writes values as percentages. `in_order` stacks parts in the
+    order of the rows.
     """
     order, value_at = list(looks), table.keys.index(value)
     stacks: dict[Any, list[list[Any]]] = {}
@@ -264,9 +263,9 @@ def curves(
 ) -> Figure:  # fmt: skip
     """Lines with a dot per row, a line per series.
 
-    `faint` holds thin lines in the background, each named by its first column; `marks` are reference lines (`of`
-    None: vertical at an x value) or horizontal marks at rows. `labels` is a Vega expression that formats the values
-    of x; `level` is the y value of a horizontal line.
+    `faint` holds thin lines in the background, each named by its first column; `marks` are reference lines (`of` None:
+    vertical at an x value) or horizontal marks at rows. `labels` is a Vega expression that formats the values of x;
+    `level` is the y value of a horizontal line.
     """
     colors = _color(table, series, looks or spread(table.distinct(series)))
     switch = _switch(series)
@@ -313,8 +312,8 @@ def scatter(
 ) -> Figure:  # fmt: skip
     """A dot per row, in a panel for each value of `facet`; panels share their scales if `cross` is given.
 
-    `bands` are the relative deviations of y from x (with `log`) or from zero that are shaded; lines mark `cross`,
-    where x and y are both 1.
+    `bands` are the relative deviations of y from x (with `log`) or from zero that are shaded; lines mark `cross`, where
+    x and y are both 1.
     """
     scale_x, scale_y = (alt.Scale(type="log", nice=False) if wanted else alt.Scale(zero=False)
                         for wanted in (log or log_x, log))  # fmt: skip

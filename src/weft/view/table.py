@@ -26,8 +26,8 @@ class Shown(NamedTuple):
 class Column:
     """A column: its `key` in files, its head with unit, and the format of its values.
 
-    `format` is a format specification (",.1f"), a template ("{:.3f}×"), or a function. Numbers are right-aligned
-    and sort by value. `spare` columns are dropped first on narrow terminals; a last column of `prose` may wrap.
+    `format` is a format specification (",.1f"), a template ("{:.3f}×"), or a function. Numbers are right-aligned and
+    sort by value. `spare` columns are dropped first on narrow terminals; a last column of `prose` may wrap.
     """
 
     key: str

@@ -25,8 +25,8 @@ _PLAIN = str.maketrans({"×": "x", "µ": "u", "–": "-", "−": "-"})
 def print_table(table: Table) -> None:
     """Print a table.
 
-    On a narrow terminal `spare` columns are dropped, in order, with a note, and a last column of prose that would
-    be only a few letters wide becomes a separate table.
+    On a narrow terminal `spare` columns are dropped, in order, with a note, and a last column of prose that would be
+    only a few letters wide becomes a separate table.
     """
     console = _console()
     notes: list[Table] = []

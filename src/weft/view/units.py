@@ -82,8 +82,8 @@ def rectangles(image: Map) -> Iterator[tuple[int, int, int, int, int]]:
 def unit_map(held: Residency, owners: Sequence[Collection[str]], end_fs: int) -> Map:
     """Owners of GPU 0's compute units at `COLUMNS` moments up to `end_fs`: 1 for the first of `owners`, 0 for none.
 
-    An owner is a set of kernel names. Every unit has as many rows as it holds workgroups at a time, at most
-    `LINES`; the workgroups that it holds at a moment share them evenly.
+    An owner is a set of kernel names. Every unit has as many rows as it holds workgroups at a time, at most `LINES`;
+    the workgroups that it holds at a moment share them evenly.
     """
     change = np.zeros((len(owners), held.units, COLUMNS + 1), dtype=np.int64)
     for owner, names in enumerate(owners):

@@ -37,8 +37,8 @@ def validation_report(findings: Validation, out_dir: str | Path, lines: Sequence
     """Write `report.html` on a validation to a folder and return its path; OutputError if that fails.
 
     `lines` are the demands on the models with the values reached. With the extra `pictures`, the figures are also
-    written as image files such as gemm-predicted.png and gemm-error.png, from which no measured row can be read
-    back. The page itself holds the rows that it draws.
+    written as image files such as gemm-predicted.png and gemm-error.png, from which no measured row can be read back.
+    The page itself holds the rows that it draws.
     """
     data = findings.to_dict()
     pictures = {kind: list(figures(kind, clouds)) for kind, clouds in findings.clouds().items()}

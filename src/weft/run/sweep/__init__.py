@@ -23,11 +23,11 @@ def sweep(
 ) -> Iterator[tuple[T, Record]]:
     """Yield every task with its record, in any order, run on `jobs` processes; equal tasks are run once.
 
-    Records found in `store` are yielded first and not run again; a new record is stored as soon as it is made, so
-    that an interrupted or killed sweep resumes. Records do not depend on `jobs`.
+    Records found in `store` are yielded first and not run again; a new record is stored as soon as it is made, so that
+    an interrupted or killed sweep resumes. Records do not depend on `jobs`.
 
-    Raises InputError for fewer than one process or for a task that JSON cannot represent, SimulationError if a
-    process dies, and what the tasks raise.
+    Raises InputError for fewer than one process or for a task that JSON cannot represent, SimulationError if a process
+    dies, and what the tasks raise.
     """
     if jobs < 1:
         raise InputError(f"{jobs} processes cannot run anything; choose 1 or more jobs")

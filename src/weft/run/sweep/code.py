@@ -20,8 +20,8 @@ _VARIABLE = "WEFT_CACHE"
 def stand_in() -> Path | None:
     """A temporary folder for machine code if the user's cache is not writable, made once, with a notice.
 
-    It is removed when this process ends. None if the cache is writable (or nothing is compiled), and if no
-    temporary folder can be made. Raises InputError for a cache that others can write to.
+    It is removed when this process ends. None if the cache is writable (or nothing is compiled), and if no temporary
+    folder can be made. Raises InputError for a cache that others can write to.
     """
     from weft.engine.jit import cache_root, is_compiled, keeps_code
 

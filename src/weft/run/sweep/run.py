@@ -25,8 +25,8 @@ _BYTES_PER_WEIGHT = 1e6
 class Simulation:
     """A graph on a system under an overlap.
 
-    Its record is the timeline, with spans and series only if `whole`. `about` is a note for people. Raises
-    InputError for a request size that the GPU does not support.
+    Its record is the timeline, with spans and series only if `whole`. `about` is a note for people. Raises InputError
+    for a request size that the GPU does not support.
     """
 
     graph: Graph

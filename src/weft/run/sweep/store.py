@@ -62,8 +62,8 @@ def checked_cache() -> Path:
 class Store:
     """Records by their questions, in `folder` (None: the user's cache); `keeps` says whether new ones are stored.
 
-    A damaged entry is reported on stderr and computed again. If nothing can be written, that is reported once, and
-    runs continue without being stored.
+    A damaged entry is reported on stderr and computed again. If nothing can be written, that is reported once, and runs
+    continue without being stored.
     """
 
     def __init__(self, folder: str | Path | None = None) -> None:

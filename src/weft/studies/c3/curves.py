@@ -36,10 +36,10 @@ SMALL = 32 * 10**6
 class Curves:
     """The curves as plain numbers.
 
-    `slowdown` holds, by GEMM and compute units lost, the GEMM's time over that on all units; `boundness` what
-    limits each GEMM. `bandwidth` holds, by collective and compute units given, bytes of the whole buffer per
-    second, and `bandwidth_bytes` the size of that buffer. `cu_s` and `dma_s` hold, by collective and size [bytes],
-    its time by compute units and by DMA engines [s].
+    `slowdown` holds, by GEMM and compute units lost, the GEMM's time over that on all units; `boundness` what limits
+    each GEMM. `bandwidth` holds, by collective and compute units given, bytes of the whole buffer per second, and
+    `bandwidth_bytes` the size of that buffer. `cu_s` and `dma_s` hold, by collective and size [bytes], its time by
+    compute units and by DMA engines [s].
     """
 
     slowdown: Mapping[str, Mapping[int, float]]

@@ -108,8 +108,8 @@ class ScenarioRuns:
 class Case:
     """A scenario with the co-run of each strategy as published, and the makespans of other ways, `seconds` [s].
 
-    `searched` are the ways of the exhaustive search, `heuristic` the heuristics' choices among all ways and among
-    those without DMA engines (empty if they were not asked).
+    `searched` are the ways of the exhaustive search, `heuristic` the heuristics' choices among all ways and among those
+    without DMA engines (empty if they were not asked).
     """
 
     scenario: Scenario

@@ -73,8 +73,8 @@ class C3Study(PaperStudy):
     ) -> dict[str, Any]:
         """Simulate the suite of a file (None: the declared one) on `ranks` GPUs, and the curves.
 
-        With `heuristics` their choices are compared with the best of the search, which needs the machine's
-        slowdown tables. Raises what the simulations raise.
+        With `heuristics` their choices are compared with the best of the search, which needs the machine's slowdown
+        tables. Raises what the simulations raise.
         """
         suite, bench = Suite.given(suite), at.bench(ranks)
         whole = at.gpu.name == DECLARED.gpu and suite == Suite.declared()
