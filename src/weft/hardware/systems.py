@@ -83,8 +83,7 @@ def ring_kernels(vendor: str, architecture: str) -> RingKernels:
 
 
 Topology = Literal["ring", "switch", "mesh", "hybrid", "pcie"]
-"""How the GPUs of a node are connected: "hybrid" by the links in `edges`, "pcie" through the host except for `edges`.
-"""
+"""How the GPUs of a node are connected: "hybrid" by the links in `edges`, "pcie" through the host and by `edges`."""
 
 
 class Network(Part):
