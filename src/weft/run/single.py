@@ -32,8 +32,7 @@ from weft.units import to_fs
 FIRST_BIN_FS = 100_000_000
 """Initial width of the bins of a series [fs]; bins merge as a run gets longer."""
 FINE_REQUEST = 512
-"""Request size where operators depend on each other [bytes]: eight 64-B accesses in one DRAM row, within 2 % of 64 B.
-"""
+"""Request size where operators depend on each other [bytes]: eight 64-B accesses in one row, within 2 % of 64 B."""
 SATURATED = 0.95
 """Share of the best bandwidth at which a collective counts as saturated."""
 LARGEST_PROBE = 256 << 20
