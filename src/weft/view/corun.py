@@ -125,7 +125,7 @@ def loop_table(answer: CoRun) -> Table:
     columns = [
         text("loop"), number("count"), microseconds("alone", "alone"), microseconds("beside", "beside"),
         _slower("slowdown", "slowdown"), _slower("slowdown_both", "while both run"), microseconds("end", "ends at"),
-        number("allowed", "CUs it may use"),
+        number("allowed", f"{answer.run.gpu.units_word} it may use"),
     ]  # fmt: skip
     units = answer.grid.units if answer.apart is None else answer.apart
     rows = [
@@ -175,8 +175,10 @@ def traffic_table(answer: CoRun) -> Table:
 
 def strategy_table(answers: Sequence[CoRun]) -> Table:
     """A row per strategy: slowdowns, makespan, share of the ideal, what was waited for."""
+    first = answers[0]
+    apart = number("apart", f"{first.run.gpu.units_word} apart")
     columns = [
-        text("overlap"), text("first"), number("apart", "CUs apart"), _slower("gemm_slowdown", "GEMM slowdown"),
+        text("overlap"), text("first"), apart, _slower("gemm_slowdown", "GEMM slowdown"),
         _slower("collective_slowdown", "collective slowdown"), microseconds("both", "both"),
         _slower("speedup", "speedup"), number("share_of_ideal", "share of ideal", format_=percent),
         text("causes", "longer by", prose=True),
@@ -186,7 +188,6 @@ def strategy_table(answers: Sequence[CoRun]) -> Table:
          one.speedup, one.share_of_ideal, one.causes)
         for one in answers
     ]  # fmt: skip
-    first = answers[0]
     return Table(columns, rows, f"{_problem(first)}, {first.gemm.count} and {first.collective.count} in a row")
 
 
