@@ -30,7 +30,7 @@ from weft.studies import sensitivity as moved
 from weft.studies import study as find
 from weft.studies.headline import PaperStudy
 from weft.view.table import Table, texts
-from weft.view.words import headline_table
+from weft.view.words import headline_table, sentence
 
 _TAKES: dict[str, Any] = {
     "names": NAMES,
@@ -147,7 +147,8 @@ def show_study(done: PaperStudy, outputs: Outputs) -> None:
     declared = done.DECLARED
     title = "Published figures beside Weft's" if done.comparable else done.elsewhere
     against = ", " * bool(declared.against) + declared.against
-    notes = (f"note: {note}" for note in done.notes)
+    hypothetical = [sentence(done.hypothetical)] if done.hypothetical else []
+    notes = (f"note: {note}" for note in done.notes if note != done.hypothetical)
     links = (f"link: {note}" for note in done.links if note)
 
     def page(folder: Path) -> Path:
@@ -155,7 +156,8 @@ def show_study(done: PaperStudy, outputs: Outputs) -> None:
             watched = done.watch(progress)
         return done.page(folder, watched)
 
-    parts: list[Table | str] = [*done.tables(), headline_table(done.headline(), f"{title}{against}"), *notes, *links]
+    headline = headline_table(done.headline(), f"{title}{against}")
+    parts: list[Table | str] = [*hypothetical, *done.tables(), headline, *notes, *links]
     save = json_of(done)
     outputs.show(parts, save, files={f"{declared.name}.json": save}, page=page)
 

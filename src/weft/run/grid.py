@@ -43,7 +43,7 @@ class Point:
         return float(self.answer.seconds)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Sweep(Answer):
     """The `points` of a sweep, one per combination of values, in order.
 

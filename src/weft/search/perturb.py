@@ -188,7 +188,7 @@ def perturb(
     ]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Sensitivity(Answer):
     """The rows, the cases that their figures are means over, and how each figure is written, as a format."""
 

@@ -34,7 +34,7 @@ READERS: Mapping[Kind, Callable[[Checked, Machines], list[Subject]]] = {
 """How the rows of each kind are checked further and given a model."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Validation(Answer):
     """Predictions beside measurements, and what was wrong with the rows that are left out."""
 

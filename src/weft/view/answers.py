@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,6 +20,7 @@ from weft.view.explorer import timeline
 from weft.view.figure import Figure, Lines, bars, curves, stacked_bars
 from weft.view.page import write_page
 from weft.view.table import Table, microseconds, number, text, texts, times_faster
+from weft.view.terminal import table_text
 from weft.view.tune import tuned_table
 from weft.view.words import headline_table
 
@@ -68,6 +70,14 @@ def page(answer: Answer) -> str:
 def _plain_page(answer: Answer, folder: Path) -> Path:
     shown = table(answer)
     return write_page(folder, shown.title, f"{len(shown.rows)} rows.", [figure(answer), shown])
+
+
+def words(answer: Answer) -> str:
+    """The first rows of a result's table, as text."""
+    shown = table(answer)
+    hidden = len(shown.rows) - _ROWS_SHOWN
+    more = f"\n{hidden} more rows; to_pandas() holds them all" if hidden > 0 else ""
+    return table_text(replace(shown, rows=shown.rows[:_ROWS_SHOWN])) + more
 
 
 def html(answer: Answer) -> str:
@@ -134,7 +144,8 @@ def _estimate_table(answer: Estimate) -> Table:
         for case, one in _cases(answer)
     ]
     columns = [text("case"), microseconds("time", "time", 2), text("bound"), text("by")]
-    shown = Table([*columns, *(microseconds(name, name, 2) for name in parts)], rows, "Closed-form times")
+    whole = f", {answer.seconds * 1e6:,.1f} µs in all" if answer.operators and not np.shape(answer.seconds) else ""
+    shown = Table([*columns, *(microseconds(name, name, 2) for name in parts)], rows, f"Closed-form times{whole}")
     return shown if any(row[3] for row in rows) else shown.without(["by"])
 
 

@@ -61,7 +61,7 @@ def run_parts(answer: Comparison) -> list[Table | str]:
     parts += [counter_table(simulated)] if simulated else []
     if note := ring_note(runs[0].system):
         parts.append(f"link: {format_rate(ring_link(runs[0].system).bandwidth, 4)}, {note}")
-    return [*parts, effort(runs)]
+    return [*filter(None, [*parts, hypothetical(answer)]), effort(runs)]
 
 
 def time_table(answer: Comparison) -> Table:
@@ -80,7 +80,9 @@ def time_table(answer: Comparison) -> Table:
         for run in answer
     ]  # fmt: skip
     gemm = f"{first.gemm} on each " if first.gemm else ""
-    table = Table(columns, rows, f"{case_label(first.graph)}: {gemm}{first.gpu.name}{changed(first.gpu)}")
+    assumed = [run.overlap for run in answer if run.hypothetical]
+    title = f"{case_label(first.graph)}: {gemm}{first.gpu.name}{changed(first.gpu)}"
+    table = Table(columns, rows, f"{title}; hypothetical hardware under {', '.join(assumed)}" if assumed else title)
     return table if len(answer) > 1 else table.without(["speedup"])
 
 
@@ -208,15 +210,11 @@ def above_ideal(answer: Comparison) -> list[str]:
 
 
 def hypothetical(runs: Iterable[Timeline]) -> str:
-    """Which hardware of the runs no GPU that can be bought has, in a sentence; empty where there is none."""
+    """Which hardware of the runs no GPU on the market has, in a sentence; empty where there is none."""
     found: dict[str, list[str]] = {}
     for run in runs:
-        parts = {
-            "a tracker that triggers copies": any(node.choice.driver == "tracker" for node in run.graph),
-            "updates near memory": any(kind == "update" for _, kind in run.traffic),
-        }
-        if needs := " and ".join(part for part, is_used in parts.items() if is_used):
-            found.setdefault(needs, []).append(run.overlap)
+        if run.hypothetical:
+            found.setdefault(" and ".join(run.hypothetical), []).append(run.overlap)
     return " ".join(
         f"Hypothetical hardware, on no GPU that can be bought: {needs} (under {', '.join(dict.fromkeys(names))})."
         for needs, names in found.items()

@@ -45,7 +45,7 @@ SHOWN = ("streams", "priority", "partition", "dma")
 """Strategies whose pictures of who held which unit differ."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class C3Study(PaperStudy):
     """What the study simulated: the cases of a suite, the curves, and one published run on another machine.
 

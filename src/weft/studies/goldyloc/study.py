@@ -149,7 +149,7 @@ def _record(run: Timeline) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class GoldylocStudy(PaperStudy):
     """What the study simulated: every queue, what GO-kernels change, the loss on parts of the GPU, the predictor.
 
