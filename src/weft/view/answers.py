@@ -192,13 +192,14 @@ def _estimate_figure(answer: Estimate) -> Figure:
 def _sweep_table(answer: Sweep) -> Table:
     """A row per combination: its values, its time, and its speedup over the first overlap, or its bound."""
     first = answer.points[0]
+    title = run.with_hypothetical(answer.title, (p.answer for p in answer if isinstance(p.answer, Timeline)))
     columns = [*map(text, answer.axes), microseconds("time", "time", 2)]
     rows = [[*map(_text, point.values), _us(point.seconds)] for point in answer]
     if isinstance(first.answer, Timeline) and first.speedup is None:
-        return Table(columns, rows, answer.title)
+        return Table(columns, rows, title)
     last = [point.speedup if isinstance(point.answer, Timeline) else point.answer.bound for point in answer]
     column = times_faster("speedup") if isinstance(first.answer, Timeline) else text("bound")
-    return Table([*columns, column], [[*row, end] for row, end in zip(rows, last, strict=True)], answer.title)
+    return Table([*columns, column], [[*row, end] for row, end in zip(rows, last, strict=True)], title)
 
 
 def _sweep_figure(answer: Sweep) -> Figure:
@@ -227,6 +228,13 @@ def _sweep_figure(answer: Sweep) -> Figure:
     return bars(
         title, shown, lane="value", offset="series", kind="series", end="time_us", label="said", looks=colors
     ).captioned(answer.title)
+
+
+def _sweep_page(answer: Sweep, folder: Path) -> Path:
+    shown, best = _sweep_table(answer), answer.best
+    values = ", ".join(_series(name, value) for name, value in zip(answer.axes, best.values, strict=True))
+    lead = f"The shortest of {len(answer)} times is {_us(best.seconds):,.1f} µs: {values}."
+    return write_page(folder, shown.title or "Sweep", lead, [_sweep_figure(answer), replace(shown, title="")])
 
 
 # -- choices, models and papers
@@ -302,7 +310,7 @@ HOW: Mapping[str, How] = {
     ),
     "comparison": How(_comparison_table, _comparison_figure, _comparison_page),
     "estimate": How(_estimate_table, _estimate_figure),
-    "sweep": How(_sweep_table, _sweep_figure),
+    "sweep": How(_sweep_table, _sweep_figure, _sweep_page),
     "advice": How(advice.option_table, advice.ways_to_share, advice.advice_report),
     "tuning": How(tuned_table, _tuning_figure),
     "sensitivity": How(_sensitivity_table, _sensitivity_figure),

@@ -240,7 +240,7 @@ _COUNTED = "All iterations of both loops, on one GPU."
 def told(answer: Comparison) -> str:
     """What happened and why, in two or three sentences."""
     best = answer.corun(answer.best)
-    why = f", because of {best.causes}" if best.causes else ""
+    why = f" (what lengthened them: {best.causes})" if best.causes else ""
     gain = f"{best.speedup:.2f} times as fast as one after the other, {percent(best.share_of_ideal)} of the ideal"
     who = "Side by side they are" if _is_single(answer) else f"Of {len(answer)} strategies {answer.best} is best:"
     slowed = (

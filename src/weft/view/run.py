@@ -80,10 +80,15 @@ def time_table(answer: Comparison) -> Table:
         for run in answer
     ]  # fmt: skip
     gemm = f"{first.gemm} on each " if first.gemm else ""
-    assumed = [run.overlap for run in answer if run.hypothetical]
     title = f"{case_label(first.graph)}: {gemm}{first.gpu.name}{changed(first.gpu)}"
-    table = Table(columns, rows, f"{title}; hypothetical hardware under {', '.join(assumed)}" if assumed else title)
+    table = Table(columns, rows, with_hypothetical(title, answer))
     return table if len(answer) > 1 else table.without(["speedup"])
+
+
+def with_hypothetical(title: str, runs: Iterable[Timeline]) -> str:
+    """A title that ends with the overlaps that need hardware which no GPU on the market has."""
+    names = dict.fromkeys(run.overlap for run in runs if run.hypothetical)
+    return f"{title}; hypothetical hardware under {', '.join(names)}" if names else title
 
 
 def wait_table(runs: Sequence[Timeline]) -> Table:
