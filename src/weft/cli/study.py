@@ -82,7 +82,8 @@ def list_studies() -> tuple[Any, list[Table | str]]:
         rows,
         "Studies, and their usual time on two cores; a second run takes seconds, from the cache",
     )
-    return [dict(zip(("name", "paper", "answers", "usual_time"), row, strict=True)) for row in rows], [table]
+    more = "weft study sensitivity: which assumed values decide the figures of t3"
+    return [dict(zip(("name", "paper", "answers", "usual_time"), row, strict=True)) for row in rows], [table, more]
 
 
 def command_of(name: str) -> click.Command:
