@@ -82,7 +82,7 @@ def list_studies() -> tuple[Any, list[Table | str]]:
         rows,
         "Studies, and their usual time on two cores; a second run takes seconds, from the cache",
     )
-    more = "weft study sensitivity: which assumed values decide the figures of t3"
+    more = "weft study sensitivity: which assumed values decide the figures of t3 (an hour; minutes with --values)"
     return [dict(zip(("name", "paper", "answers", "usual_time"), row, strict=True)) for row in rows], [table, more]
 
 
@@ -136,7 +136,8 @@ def _units_apart(splits: tuple[tuple[int, int], ...], gpu: Gpu) -> list[int]:
 def sensitivity(outputs: Outputs, values: tuple[str, ...] | None, jobs: int, store: Store | None) -> None:
     """Move each assumed value of the T3 paper's machine to both ends of its plausible range.
 
-    Shows what that does to the geomean speedups and to the DRAM traffic of four sub-layers.
+    Shows what that does to the geomean speedups and to the DRAM traffic of four sub-layers. All values take up to an
+    hour on two cores, a few of --values minutes.
     """
     with progress_bar("sensitivity") as progress:
         done = moved.run(values, jobs, progress, store=store)

@@ -61,7 +61,9 @@ def run_parts(answer: Comparison) -> list[Table | str]:
     parts += [counter_table(simulated)] if simulated else []
     if note := ring_note(runs[0].system):
         parts.append(f"link: {format_rate(ring_link(runs[0].system).bandwidth, 4)}, {note}")
-    return [*filter(None, [*parts, hypothetical(answer)]), effort(runs)]
+    if needed := hypothetical(answer):
+        parts.append(needed)
+    return [*parts, effort(runs)]
 
 
 def time_table(answer: Comparison) -> Table:
