@@ -57,6 +57,12 @@ class Answer(ABC):
     def _save_json(self, file: Path) -> Path:
         return write_json(file, self.to_dict())
 
+    def __str__(self) -> str:
+        return str(_view().words(self))
+
+    def __repr__(self) -> str:
+        return str(self)
+
     def _repr_html_(self) -> str:
         return str(_view().html(self))
 

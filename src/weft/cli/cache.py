@@ -56,7 +56,11 @@ def show() -> None:
     print_table(Table(columns, rows, str(root)))
 
 
-@cache.command("clear", epilog=examples("weft cache clear --older-than 30d", "weft cache clear --engine"))
+@cache.command(
+    "clear",
+    short_help="Remove the simulated runs that are kept.",
+    epilog=examples("weft cache clear --older-than 30d", "weft cache clear --engine"),
+)
 @option("--older-than", "Only runs unused for 12h, 30d, 4w.", Value("AGE", _seconds), name="age", default="0h")
 @option("--engine", "The engine's machine code too; the next run compiles it again.", is_flag=True)
 def clear(age: float, engine: bool) -> None:

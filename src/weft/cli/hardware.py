@@ -50,7 +50,9 @@ def list_machines() -> tuple[Any, list[Table]]:
     ]
 
 
-@hardware.command("show", epilog=examples("weft hardware show t3-paper"))
+@hardware.command(
+    "show", short_help="Show every value, with its unit and source.", epilog=examples("weft hardware show t3-paper")
+)
 @click.argument("name", type=MACHINE_NAME)
 @json_or_tables
 def show_machine(name: str) -> tuple[Any, list[Table]]:

@@ -16,14 +16,14 @@ from weft import __version__
 from weft.cli import interrupt
 from weft.cli.lazy import LazyCommand, LazyGroup, Plugin
 from weft.cli.options import examples
-from weft.errors import WeftError
+from weft.errors import UnknownNameError, WeftError, join_or, nearest
 
 EXIT_BAD_INPUT = 2
 EXIT_BROKEN_PIPE = 1  # click's
 
 COMMANDS = {
     "study": LazyCommand("weft.cli.study:study", "Repeat a paper's study and compare its figures."),
-    "simulate": LazyCommand("weft.cli.simulate:simulate", "Simulate one sub-layer on one machine."),
+    "simulate": LazyCommand("weft.cli.simulate:simulate", "Simulate a sub-layer, or a GEMM beside a collective."),
     "advise": LazyCommand("weft.cli.advise:advise", "Say how a GEMM and a collective should share a GPU."),
     "tune": LazyCommand("weft.cli.tune:tune", "Tune independent GEMMs that share a GPU."),
     "predict": LazyCommand("weft.cli.predict:predict", "Predict GEMMs, collectives, operators and layers."),
@@ -35,6 +35,8 @@ COMMANDS = {
     "overlaps": LazyCommand("weft.cli.overlaps:overlaps", "List the ways to overlap compute and communication."),
     "cache": LazyCommand("weft.cli.cache:cache", "Show and clear what Weft keeps for later."),
 }
+_LISTS = dict.fromkeys(("GPU", "system"), "; see 'weft hardware list'")
+"""Where names that are too many for a message are listed, by their kind."""
 
 
 @click.command(
@@ -54,6 +56,8 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     try:
         status = weft.main(arguments, prog_name="weft", standalone_mode=False)
         sys.stdout.flush()
+    except UnknownNameError as error:
+        _leave(f"{error}{_LISTS.get(error.kind, '')}", EXIT_BAD_INPUT)
     except WeftError as error:
         _leave(str(error), EXIT_BAD_INPUT)
     except click.exceptions.NoArgsIsHelpError as error:
@@ -106,7 +110,17 @@ def _system_sentence(error: OSError) -> str:
 def _usage_sentence(error: click.UsageError) -> str:
     path = error.ctx.command_path if error.ctx else "weft"
     message = error.format_message().rstrip(".")
+    if isinstance(error, click.NoSuchOption) and error.ctx:
+        message = _no_such_option(error.option_name, error.ctx.command)
     return f"{message[:1].lower()}{message[1:]}; see '{path} --help'"
+
+
+def _no_such_option(name: str, command: click.Command) -> str:
+    """What is wrong, with the options that the command has and the nearest of them."""
+    known = [option.opts[0] for option in command.params if isinstance(option, click.Option)]
+    close = nearest(name.lstrip("-"), [option.lstrip("-") for option in known])
+    hint = f"; did you mean {join_or([f'--{option}' for option in close])}?" if close else ""
+    return f"no such option '{name}'; known: {', '.join(known)}{hint}"
 
 
 def _leave(sentence: str, status: int) -> NoReturn:

@@ -44,7 +44,9 @@ def list_models() -> tuple[Any, list[Table]]:
     return list(map(_dimensions, known)), [Table(columns, rows, "Models")]
 
 
-@models.command("show", epilog=examples("weft models show t-nlg"))
+@models.command(
+    "show", short_help="Show dimensions, with sources, and sub-layers.", epilog=examples("weft models show t-nlg")
+)
 @click.argument("name", type=MODEL_NAME)
 @json_or_tables
 def show_model(name: str) -> tuple[Any, list[Table]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from json import dumps
@@ -55,26 +55,44 @@ class Outputs:
         files: Mapping[str, Save] = MappingProxyType({}),
         page: Save | None = None,
     ) -> None:
-        """Print tables and sentences, write the files that the options ask for, and print their paths.
+        """Write the files that the options ask for, print tables and sentences, and print the files' paths.
 
         `save` writes --json, `rows` go to --csv, the run `traced` to --trace. In the folder of --out each entry of
-        `files` writes the file of its name, and `page` writes the page.
+        `files` writes the file of its name, and `page` the page. Files come first: a closed pipe does not cost them.
         """
-        from weft.view.table import csv_text
         from weft.view.terminal import print_parts
 
-        print_parts(parts)
+        paths: list[tuple[str, Path]] = []
+        try:
+            paths.extend(self._save(save, rows, traced, files, page))
+        finally:
+            print_parts(parts)
+        for what, path in paths:
+            written(what, path)
+
+    def _save(
+        self,
+        save: Save,
+        rows: Sequence[Mapping[str, Any]],
+        traced: Timeline | None,
+        files: Mapping[str, Save],
+        page: Save | None,
+    ) -> Iterator[tuple[str, Path]]:
+        """Write each file that the options ask for; yields what it holds and its path."""
+        from weft import view
+        from weft.view.table import csv_text
+
         if self.json is not None:
-            written("figures", save(self.json))
+            yield "figures", save(self.json)
         if self.csv is not None:
-            written("table", write_atomically(self.csv, csv_text(rows)))
+            yield "table", write_atomically(self.csv, csv_text(rows))
         if self.trace is not None and traced is not None:
-            self.write_trace(traced)
+            yield from (("trace", path) for path in view.write_trace(traced, self.trace))
         if self.folder is not None:
             for name, save_file in files.items():
-                written("figures", save_file(self.folder / name))
+                yield "figures", save_file(self.folder / name)
             if page is not None:
-                written("report", page(self.folder))
+                yield "report", page(self.folder)
 
     def write_trace(self, run: Timeline, note: str = "") -> None:
         """Write the trace of a run for --trace, one file per GPU."""

@@ -62,6 +62,7 @@ _systems_option = option(
 
 @predict.command(
     "gemm",
+    short_help="Predict a GEMM, or a file of them.",
     epilog=examples(
         "weft predict gemm 8192,8192,8192 --gpu h100-sxm,mi300x",
         "weft predict gemm --shapes shapes.csv --csv times.csv",
@@ -120,6 +121,7 @@ def _gemms(gpu: Gpu, shapes: cases.Shapes, options: RunOptions) -> Predicted:
 
 @predict.command(
     "collective",
+    short_help="Predict a collective of one size or many.",
     epilog=examples(
         "weft predict collective all_reduce:256MiB --ranks 8 --system dgx-h100",
         "weft predict collective reduce_scatter:1MiB..1GiB --ranks 8 --system dgx-a100 --out out/rs",
@@ -180,7 +182,11 @@ def _collectives(name: str, sizes: Any, ranks: int, system: str, nodes: int | No
     return Predicted(system, {**columns, "by": prediction.by}, prediction, rates)
 
 
-@predict.command("op", epilog=examples("weft predict op softmax --shape rows=16384,columns=4096 --gpu a100-sxm-80gb"))
+@predict.command(
+    "op",
+    short_help="Predict a memory-bound operator or attention.",
+    epilog=examples("weft predict op softmax --shape rows=16384,columns=4096 --gpu a100-sxm-80gb"),
+)
 @click.argument("name", metavar="NAME")
 @option(
     "--shape",
@@ -217,14 +223,14 @@ def _operator(name: str, gpu: Gpu, dtype: str, sizes: Mapping[str, int], options
     return Predicted(gpu.name, columns, found, rates)
 
 
-@predict.command("ops", epilog=examples("weft predict ops"))
+@predict.command("ops", short_help="List the operators and their dimensions.", epilog=examples("weft predict ops"))
 def operators() -> None:
     """List the operators and their dimensions, in brackets those that have a default."""
     rows = [[entry.name, entry.usage, entry.about] for entry in OPERATORS.values()]
     print_table(Table(texts(("name", "dimensions", "what it is")), rows, "Operators"))
 
 
-@predict.command("layer", epilog=examples(_LAYER))
+@predict.command("layer", short_help="Predict a Transformer layer, operator by operator.", epilog=examples(_LAYER))
 @option("--model", "A model, see 'weft models list'.", MODEL_NAME, required=True)
 @_systems_option
 @option("--gpu", "Another GPU in the place of the systems' own, such as a calibrated one.", GPU)

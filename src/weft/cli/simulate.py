@@ -136,7 +136,7 @@ def _copy_option(text: str) -> tuple[str, int | bool]:
 @folder_option("Write report.html with the pictures to this folder.")
 @pass_outputs
 def simulate(outputs: Outputs, /, options: RunOptions, arbiter: str | None, **values: Any) -> None:
-    """Simulate one sub-layer: how long its parts take, where the time goes, what memory moves.
+    """Simulate a sub-layer, or a GEMM beside a collective: times, where they go, what memory moves.
 
     --compare A,B sets overlaps side by side and shows speedups over 'sequential'; exactly A and B are compared, and
     --overlap if it is given, too.

@@ -30,7 +30,7 @@ from weft.studies import sensitivity as moved
 from weft.studies import study as find
 from weft.studies.headline import PaperStudy
 from weft.view.table import Table, texts
-from weft.view.words import headline_table
+from weft.view.words import headline_table, sentence
 
 _TAKES: dict[str, Any] = {
     "names": NAMES,
@@ -82,7 +82,8 @@ def list_studies() -> tuple[Any, list[Table | str]]:
         rows,
         "Studies, and their usual time on two cores; a second run takes seconds, from the cache",
     )
-    return [dict(zip(("name", "paper", "answers", "usual_time"), row, strict=True)) for row in rows], [table]
+    more = "weft study sensitivity: which assumed values decide the figures of t3 (an hour; minutes with --values)"
+    return [dict(zip(("name", "paper", "answers", "usual_time"), row, strict=True)) for row in rows], [table, more]
 
 
 def command_of(name: str) -> click.Command:
@@ -135,7 +136,8 @@ def _units_apart(splits: tuple[tuple[int, int], ...], gpu: Gpu) -> list[int]:
 def sensitivity(outputs: Outputs, values: tuple[str, ...] | None, jobs: int, store: Store | None) -> None:
     """Move each assumed value of the T3 paper's machine to both ends of its plausible range.
 
-    Shows what that does to the geomean speedups and to the DRAM traffic of four sub-layers.
+    Shows what that does to the geomean speedups and to the DRAM traffic of four sub-layers. All values take up to an
+    hour on two cores, a few of --values minutes.
     """
     with progress_bar("sensitivity") as progress:
         done = moved.run(values, jobs, progress, store=store)
@@ -147,7 +149,8 @@ def show_study(done: PaperStudy, outputs: Outputs) -> None:
     declared = done.DECLARED
     title = "Published figures beside Weft's" if done.comparable else done.elsewhere
     against = ", " * bool(declared.against) + declared.against
-    notes = (f"note: {note}" for note in done.notes)
+    hypothetical = [sentence(done.hypothetical)] if done.hypothetical else []
+    notes = (f"note: {note}" for note in done.notes if note != done.hypothetical)
     links = (f"link: {note}" for note in done.links if note)
 
     def page(folder: Path) -> Path:
@@ -155,7 +158,8 @@ def show_study(done: PaperStudy, outputs: Outputs) -> None:
             watched = done.watch(progress)
         return done.page(folder, watched)
 
-    parts: list[Table | str] = [*done.tables(), headline_table(done.headline(), f"{title}{against}"), *notes, *links]
+    headline = headline_table(done.headline(), f"{title}{against}")
+    parts: list[Table | str] = [*hypothetical, *done.tables(), headline, *notes, *links]
     save = json_of(done)
     outputs.show(parts, save, files={f"{declared.name}.json": save}, page=page)
 

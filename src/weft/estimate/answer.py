@@ -43,7 +43,7 @@ BOUND_OF = {
 """The bound of each part of a streaming kernel's or a collective's time."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Estimate(Answer):
     """Times of any number of cases: `seconds` [s], the `bound` of each (words of `Bound`), and `parts` [s].
 

@@ -355,6 +355,11 @@ class Gpu(Sourced):
         return self.cache.partitions if self.vendor == "amd" else 1
 
     @property
+    def units_word(self) -> str:
+        """What the vendor calls compute units: SMs, or CUs."""
+        return "SMs" if self.vendor == "nvidia" else "CUs"
+
+    @property
     def vector_lanes(self) -> float:
         """Lanes of a compute unit that each do an fp32 multiply-add, or an addition, per clock.
 

@@ -126,7 +126,7 @@ class Residency:
         return found[:, 2], found[:, 3], found[:, 4]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Timeline(Answer):
     """A run of a graph on a system, or an ideal assembled from the runs in `parts`.
 
@@ -287,10 +287,20 @@ class Timeline(Answer):
         except (KeyError, TypeError, ValueError):
             raise InputError(f"'{path}' holds no timeline; {again}") from None
 
+    @property
+    def hypothetical(self) -> tuple[str, ...]:
+        """Hardware in use that no GPU on the market has."""
+        parts = {
+            "a tracker that triggers copies": any(node.choice.driver == "tracker" for node in self.graph),
+            "updates near memory": any(kind == "update" for _, kind in self.traffic),
+        }
+        return tuple(part for part, is_used in parts.items() if is_used)
+
     def __str__(self) -> str:
         parts = ", ".join(f"{name} {format_time(s, digits=4)}" for name, s in self.durations.items())
+        how = f"{self.overlap} (hypothetical hardware)" if self.hypothetical else self.overlap
         return (
-            f"{self.graph} on {self.gpu.name} under {self.overlap}: {format_time(self.seconds, digits=4)} ({parts}), "
+            f"{self.graph} on {self.gpu.name} under {how}: {format_time(self.seconds, digits=4)} ({parts}), "
             f"{format_bytes(self.total_bytes, digits=4)} of DRAM traffic"
         )
 

@@ -43,7 +43,7 @@ class Point:
         return float(self.answer.seconds)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Sweep(Answer):
     """The `points` of a sweep, one per combination of values, in order.
 
@@ -63,8 +63,9 @@ class Sweep(Answer):
 
     @property
     def title(self) -> str:
-        """The fixed values in a line."""
-        return ", ".join(f"{name} {_name(value)}" for name, value in self.fixed.items())
+        """The fixed values in a line, work and system by themselves."""
+        named = ("" if name in ("work", "system") else f"{name} " for name in self.fixed)
+        return ", ".join(f"{name}{_name(value)}" for name, value in zip(named, self.fixed.values(), strict=True))
 
     @property
     def scale(self) -> tuple[str, list[float], str] | None:

@@ -56,7 +56,7 @@ class LibraryChoice(NamedTuple):
     seconds: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Advice(Answer):
     """How a GEMM and a collective should share each of `tables.ranks` GPUs.
 
@@ -158,11 +158,6 @@ class Advice(Answer):
         )
 
     @property
-    def units_word(self) -> str:
-        """The vendor's word for compute units: CUs or SMs."""
-        return "SMs" if self.gpu.vendor == "nvidia" else "CUs"
-
-    @property
     def most_apart(self) -> int:
         """Compute units of the best simulated partition, or the smallest split of the tables."""
         tried = [one for one in self.simulated if one.strategy == "partition" and one.units]
@@ -170,7 +165,7 @@ class Advice(Answer):
 
     def name_of(self, option: Option) -> str:
         """A short name of a way to share."""
-        return label(option.strategy, option.units, self.units_word)
+        return label(option.strategy, option.units, self.gpu.units_word)
 
     @property
     def alike(self) -> tuple[Option, ...]:
@@ -238,13 +233,13 @@ class Advice(Answer):
             return ""
         return (
             f"The GEMM's {profile.tiles} tiles run in {here} {'wave' if here == 1 else 'waves'} on all "
-            f"{self.units_word}, in {less} with {fewest} fewer; a library that is limited to fewer may choose another "
-            "tile, which is not tried."
+            f"{self.gpu.units_word}, in {less} with {fewest} fewer; a library that is limited to fewer may choose "
+            "another tile, which is not tried."
         )
 
     @property
     def _chosen(self) -> str:
-        chosen = label(self.choice.strategy, self.choice.units, self.units_word)
+        chosen = label(self.choice.strategy, self.choice.units, self.gpu.units_word)
         if chosen == self.name_of(self.best):
             return "The tables alone choose the same."
         if self.loss < TIE:

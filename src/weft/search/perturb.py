@@ -188,7 +188,7 @@ def perturb(
     ]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Sensitivity(Answer):
     """The rows, the cases over which figures are averaged, and each figure's format."""
 

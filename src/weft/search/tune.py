@@ -77,7 +77,7 @@ class Tuned:
         }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TunedList(Answer):
     """A tuned list and the machine that it is tuned for."""
 

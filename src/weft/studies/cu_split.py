@@ -103,7 +103,7 @@ def mean(cases: Sequence[SplitCase], figure: Rated, apart: int, unit: str = "fra
     return geometric_mean([base + figure(case, apart) for case in cases]) - base
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class CuSplitStudy(PaperStudy):
     """Results of the study; `splits` and `curve` count the units of the all-reduce."""
 

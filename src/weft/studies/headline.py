@@ -175,7 +175,7 @@ class Conditions:
         return Bench.of(self.gpu, ranks, self.options)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class PaperStudy(Answer):
     """A paper's study simulated on a machine, with its figures beside the published ones.
 
@@ -362,7 +362,3 @@ class PaperStudy(Answer):
             "headline": [row.as_json() for row in self.headline()],
             **self.own(),
         }
-
-    def __str__(self) -> str:
-        lines = (f"{row.id:<40} {row.weft:9.3f}  published: {row.published}" for row in self.headline())
-        return "\n".join((f"{self.DECLARED.name} study on {self.gpu}", *lines))

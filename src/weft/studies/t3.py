@@ -105,7 +105,7 @@ MEASURES: Mapping[str, Measure] = {
 """How each claim is measured on the comparisons of its cases."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class T3Study(PaperStudy):
     """Results of the study: a comparison of all configurations per sub-layer."""
 

@@ -34,7 +34,7 @@ READERS: Mapping[Kind, Callable[[Checked, Machines], list[Subject]]] = {
 """For each kind of rows, the function that checks them further and assigns their model."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Validation(Answer):
     """Predictions beside measurements, and the problems of rows that are left out."""
 
@@ -118,24 +118,27 @@ def validate(
 def subjects_of(
     place: Path, machines: Machines, kinds: Sequence[Kind] | None = None
 ) -> tuple[list[Subject], list[Problem], int]:
-    """The subjects of a folder's rows, the problems of rows, and the number of rows read.
+    """The subjects of a folder's rows, the problems of rows, and the number of rows of the chosen machines.
 
     Raises InputError, with the first problem, if no row is left.
     """
     files, problems = read_folder(place, kinds)
     unread = {(problem.file, line) for problem in problems for line in problem.lines}
     subjects: list[Subject] = []
+    count = len(unread)
     find: dict[str, Callable[[str], object]]
     find = {"gpu": machines.find, "system": hardware.system, "collective": canonical}
     for rows in files:
-        checked = Checked(machines.of_chosen(rows))
+        chosen = machines.of_chosen(rows)
+        count += len(chosen)
+        checked = Checked(chosen)
         names = (unknown_names(checked.rows, name, find[name]) for name in TABLES[rows.kind].named)
         checked.drop(duplicates(checked.rows), *names)
         subjects += READERS[rows.kind](checked, machines)
         problems += checked.problems
     if not subjects:
         raise InputError(_nothing(place, machines, files, problems))
-    return subjects, consistent(problems), sum(map(len, files)) + len(unread)
+    return subjects, consistent(problems), count
 
 
 def _nothing(place: Path, machines: Machines, files: Sequence[Rows], problems: Sequence[Problem]) -> str:

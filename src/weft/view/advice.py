@@ -23,7 +23,7 @@ _RUNNING: looks.Looks = {"GEMM only": looks.BLUE, "both": looks.DARK, "collectiv
 def option_table(advice: Advice) -> Table:
     """Every way to share, the best first: forecast of the tables, simulation, and gain."""
     columns = [
-        text("way", "way to share"), number("apart", f"{advice.units_word} apart"),
+        text("way", "way to share"), number("apart", f"{advice.gpu.units_word} apart"),
         microseconds("expected", "expected", 0), microseconds("simulated", "simulated", 0),
         times_faster("speedup", "speedup", "{:.2f}×"),
         number("share_of_ideal", "of the ideal", format_=percent), microseconds("gemm_end", "GEMM ends", 0),
@@ -123,7 +123,7 @@ def _stretches(option: Option) -> tuple[float, float, float, float]:
 
 def gain_against_units(advice: Advice) -> Figure:
     """The speedup over the compute units set apart: as the tables forecast it, and as simulated."""
-    word = advice.units_word
+    word = advice.gpu.units_word
     splits = sorted({one.units for one in advice.options if one.units is not None})
     rows = []
     for one in advice.options:
@@ -152,7 +152,7 @@ def gain_against_units(advice: Advice) -> Figure:
 
 def collective_times(advice: Advice) -> Figure:
     """The collective alone over its size: by the library's kernel, on few compute units, by DMA engines."""
-    table, word = advice.tables.collective(advice.collective.name), advice.units_word
+    table, word = advice.tables.collective(advice.collective.name), advice.gpu.units_word
     lines = {f"library, {table.library_units} {word}": table.library}
     lines |= {f"{units} {word}": table.units[units] for units in sorted({min(table.units), advice.most_apart})}
     lines |= {"DMA engines": table.dma} if table.dma else {}

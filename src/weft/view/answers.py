@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,6 +20,7 @@ from weft.view.explorer import timeline
 from weft.view.figure import Figure, Lines, bars, curves, stacked_bars
 from weft.view.page import write_page
 from weft.view.table import Table, microseconds, number, text, texts, times_faster
+from weft.view.terminal import table_text
 from weft.view.tune import tuned_table
 from weft.view.words import headline_table
 
@@ -68,6 +70,14 @@ def page(answer: Answer) -> str:
 def _plain_page(answer: Answer, folder: Path) -> Path:
     shown = table(answer)
     return write_page(folder, shown.title, f"{len(shown.rows)} rows.", [figure(answer), shown])
+
+
+def words(answer: Answer) -> str:
+    """The first rows of a result's table, as text."""
+    shown = table(answer)
+    hidden = len(shown.rows) - _ROWS_SHOWN
+    more = f"\n{hidden} more rows; to_pandas() holds them all" if hidden > 0 else ""
+    return table_text(replace(shown, rows=shown.rows[:_ROWS_SHOWN])) + more
 
 
 def html(answer: Answer) -> str:
@@ -134,7 +144,8 @@ def _estimate_table(answer: Estimate) -> Table:
         for case, one in _cases(answer)
     ]
     columns = [text("case"), microseconds("time", "time", 2), text("bound"), text("by")]
-    shown = Table([*columns, *(microseconds(name, name, 2) for name in parts)], rows, "Closed-form times")
+    whole = f", {answer.seconds * 1e6:,.1f} µs in all" if answer.operators and not np.shape(answer.seconds) else ""
+    shown = Table([*columns, *(microseconds(name, name, 2) for name in parts)], rows, f"Closed-form times{whole}")
     return shown if any(row[3] for row in rows) else shown.without(["by"])
 
 
@@ -181,13 +192,14 @@ def _estimate_figure(answer: Estimate) -> Figure:
 def _sweep_table(answer: Sweep) -> Table:
     """A row per combination: its values, its time, and its speedup over the first overlap, or its bound."""
     first = answer.points[0]
+    title = run.with_hypothetical(answer.title, (p.answer for p in answer if isinstance(p.answer, Timeline)))
     columns = [*map(text, answer.axes), microseconds("time", "time", 2)]
     rows = [[*map(_text, point.values), _us(point.seconds)] for point in answer]
     if isinstance(first.answer, Timeline) and first.speedup is None:
-        return Table(columns, rows, answer.title)
+        return Table(columns, rows, title)
     last = [point.speedup if isinstance(point.answer, Timeline) else point.answer.bound for point in answer]
     column = times_faster("speedup") if isinstance(first.answer, Timeline) else text("bound")
-    return Table([*columns, column], [[*row, end] for row, end in zip(rows, last, strict=True)], answer.title)
+    return Table([*columns, column], [[*row, end] for row, end in zip(rows, last, strict=True)], title)
 
 
 def _sweep_figure(answer: Sweep) -> Figure:
@@ -216,6 +228,13 @@ def _sweep_figure(answer: Sweep) -> Figure:
     return bars(
         title, shown, lane="value", offset="series", kind="series", end="time_us", label="said", looks=colors
     ).captioned(answer.title)
+
+
+def _sweep_page(answer: Sweep, folder: Path) -> Path:
+    shown, best = _sweep_table(answer), answer.best
+    values = ", ".join(_series(name, value) for name, value in zip(answer.axes, best.values, strict=True))
+    lead = f"The shortest of {len(answer)} times is {_us(best.seconds):,.1f} µs: {values}."
+    return write_page(folder, shown.title or "Sweep", lead, [_sweep_figure(answer), replace(shown, title="")])
 
 
 # -- choices, models and papers
@@ -291,7 +310,7 @@ HOW: Mapping[str, How] = {
     ),
     "comparison": How(_comparison_table, _comparison_figure, _comparison_page),
     "estimate": How(_estimate_table, _estimate_figure),
-    "sweep": How(_sweep_table, _sweep_figure),
+    "sweep": How(_sweep_table, _sweep_figure, _sweep_page),
     "advice": How(advice.option_table, advice.ways_to_share, advice.advice_report),
     "tuning": How(tuned_table, _tuning_figure),
     "sensitivity": How(_sensitivity_table, _sensitivity_figure),

@@ -125,7 +125,7 @@ def loop_table(answer: CoRun) -> Table:
     columns = [
         text("loop"), number("count"), microseconds("alone", "alone"), microseconds("beside", "beside"),
         _slower("slowdown", "slowdown"), _slower("slowdown_both", "while both run"), microseconds("end", "ends at"),
-        number("allowed", "CUs it may use"),
+        number("allowed", f"{answer.run.gpu.units_word} it may use"),
     ]  # fmt: skip
     units = answer.grid.units if answer.apart is None else answer.apart
     rows = [
@@ -175,8 +175,10 @@ def traffic_table(answer: CoRun) -> Table:
 
 def strategy_table(answers: Sequence[CoRun]) -> Table:
     """A row per strategy: slowdowns, makespan, share of the ideal, main causes."""
+    first = answers[0]
+    apart = number("apart", f"{first.run.gpu.units_word} apart")
     columns = [
-        text("overlap"), text("first"), number("apart", "CUs apart"), _slower("gemm_slowdown", "GEMM slowdown"),
+        text("overlap"), text("first"), apart, _slower("gemm_slowdown", "GEMM slowdown"),
         _slower("collective_slowdown", "collective slowdown"), microseconds("both", "both"),
         _slower("speedup", "speedup"), number("share_of_ideal", "share of ideal", format_=percent),
         text("causes", "longer by", prose=True),
@@ -186,7 +188,6 @@ def strategy_table(answers: Sequence[CoRun]) -> Table:
          one.speedup, one.share_of_ideal, one.causes)
         for one in answers
     ]  # fmt: skip
-    first = answers[0]
     return Table(columns, rows, f"{_problem(first)}, {first.gemm.count} and {first.collective.count} in a row")
 
 
@@ -239,7 +240,7 @@ _COUNTED = "All iterations of both loops, on one GPU."
 def told(answer: Comparison) -> str:
     """What happened and why, in two or three sentences."""
     best = answer.corun(answer.best)
-    why = f", because of {best.causes}" if best.causes else ""
+    why = f" (what lengthened them: {best.causes})" if best.causes else ""
     gain = f"{best.speedup:.2f} times as fast as one after the other, {percent(best.share_of_ideal)} of the ideal"
     who = "Side by side they are" if _is_single(answer) else f"Of {len(answer)} strategies {answer.best} is best:"
     slowed = (

@@ -52,9 +52,14 @@ def phases(run: Timeline, gpu: int = 0) -> dict[str, tuple[float, float]]:
 
 
 def operator_looks(run: Timeline) -> looks.Looks:
-    """The labels and colours of a run's operators."""
-    spare = looks.spread([name for name in dict.fromkeys(s.operator for s in run.spans) if name not in looks.PHASES])
-    return {**dict(looks.PHASES.values()), **{words(name): color for name, color in spare.items()}}
+    """The labels and colours of a run's operators, no two alike: those of a sub-layer have their own.
+
+    Others take neither those nor the colours of complete chunks and of the link.
+    """
+    names = dict.fromkeys(span.operator for span in run.spans)
+    taken = {looks.RED, looks.GREEN, *(color for name, (_, color) in looks.PHASES.items() if name in names)}
+    spare = looks.spread([words(name) for name in names if name not in looks.PHASES], taken)
+    return {**dict(looks.PHASES.values()), **spare}
 
 
 def words(operator: str) -> str:

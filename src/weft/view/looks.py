@@ -76,9 +76,10 @@ def cause_looks(causes: Collection[Cause]) -> Looks:
     return {words_of(cause): cause_color(cause) for cause in dict.fromkeys((*known, *causes))}
 
 
-def spread(names: Sequence[str]) -> Looks:
-    """A colour of the palette for each name; colours repeat after eight names."""
-    return {name: PALETTE[at % len(PALETTE)] for at, name in enumerate(names)}
+def spread(names: Sequence[str], taken: Collection[str] = ()) -> Looks:
+    """A colour of the palette for each name, none of those `taken`; colours repeat when all are used."""
+    free = [color for color in PALETTE if color not in taken]
+    return {name: free[at % len(free)] for at, name in enumerate(names)}
 
 
 def overlap_looks(names: Sequence[str]) -> Looks:

@@ -61,6 +61,8 @@ def run_parts(answer: Comparison) -> list[Table | str]:
     parts += [counter_table(simulated)] if simulated else []
     if note := ring_note(runs[0].system):
         parts.append(f"link: {format_rate(ring_link(runs[0].system).bandwidth, 4)}, {note}")
+    if needed := hypothetical(answer):
+        parts.append(needed)
     return [*parts, effort(runs)]
 
 
@@ -80,8 +82,15 @@ def time_table(answer: Comparison) -> Table:
         for run in answer
     ]  # fmt: skip
     gemm = f"{first.gemm} on each " if first.gemm else ""
-    table = Table(columns, rows, f"{case_label(first.graph)}: {gemm}{first.gpu.name}{changed(first.gpu)}")
+    title = f"{case_label(first.graph)}: {gemm}{first.gpu.name}{changed(first.gpu)}"
+    table = Table(columns, rows, with_hypothetical(title, answer))
     return table if len(answer) > 1 else table.without(["speedup"])
+
+
+def with_hypothetical(title: str, runs: Iterable[Timeline]) -> str:
+    """A title that ends with the overlaps that need hardware which no GPU on the market has."""
+    names = dict.fromkeys(run.overlap for run in runs if run.hypothetical)
+    return f"{title}; hypothetical hardware under {', '.join(names)}" if names else title
 
 
 def wait_table(runs: Sequence[Timeline]) -> Table:
@@ -211,12 +220,8 @@ def hypothetical(runs: Iterable[Timeline]) -> str:
     """Hardware of the runs that no GPU on sale has, in a sentence; empty if there is none."""
     found: dict[str, list[str]] = {}
     for run in runs:
-        parts = {
-            "a tracker that triggers copies": any(node.choice.driver == "tracker" for node in run.graph),
-            "updates near memory": any(kind == "update" for _, kind in run.traffic),
-        }
-        if needs := " and ".join(part for part, is_used in parts.items() if is_used):
-            found.setdefault(needs, []).append(run.overlap)
+        if run.hypothetical:
+            found.setdefault(" and ".join(run.hypothetical), []).append(run.overlap)
     return " ".join(
         f"Hypothetical hardware, on no GPU that can be bought: {needs} (under {', '.join(dict.fromkeys(names))})."
         for needs, names in found.items()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from io import StringIO
 from typing import TYPE_CHECKING, Literal
 
 import click
@@ -48,6 +49,16 @@ def print_table(table: Table) -> None:
     if dropped:
         named = ", ".join(column.title for column in table.columns if column.key in dropped)
         console.print(f"no room for {_plain(named)}: widen the terminal to see more", soft_wrap=True)
+
+
+def table_text(table: Table) -> str:
+    """A table as text, as a file or a pipe gets it."""
+    from rich.console import Console
+
+    console = Console(markup=False, highlight=False, emoji=False, width=_WIDTH_OF_FILES, file=StringIO())
+    _print(console, table)
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    return "\n".join(line.rstrip() for line in lines if line.strip())
 
 
 def print_parts(parts: Iterable[Table | str]) -> None:

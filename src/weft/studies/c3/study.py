@@ -45,7 +45,7 @@ SHOWN = ("streams", "priority", "partition", "dma")
 """Strategies with distinct pictures of compute units over time."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class C3Study(PaperStudy):
     """Results of the study: the cases of a suite, the curves, and one published run on another machine.
 

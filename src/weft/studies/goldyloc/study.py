@@ -149,7 +149,7 @@ def _record(run: Timeline) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class GoldylocStudy(PaperStudy):
     """Results of the study: every queue, effects of GO-kernels, losses on parts of the GPU, and the predictor.
 
