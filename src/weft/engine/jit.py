@@ -3,8 +3,8 @@
 numba's own cache checks only the file of the compiled function, but the engine lives in several files. The cache
 directory is named after a hash of all of them, so that a changed file never meets stale machine code.
 
-Loading machine code unpickles it, which can run anything. Files are therefore loaded only from a folder that nobody but
-this user can write, and only if each still has the digest that it was written with.
+Loading machine code unpickles it, and unpickling can execute arbitrary code. Weft therefore loads files only from a
+folder that this user alone can write, and only files whose digest matches the one recorded when they were written.
 """
 
 from __future__ import annotations

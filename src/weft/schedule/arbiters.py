@@ -20,8 +20,8 @@ class ArbiterView(NamedTuple):
     `now`: the time [fs]; `compute` and `communication`: number of waiting requests of each stream; `occupancy`,
     `capacity` and `threshold` of the command queue [64-B accesses], the threshold being the one chosen by the kernel's
     first stage; `last`: the stream served last; `waited`: how long communication has waited since it was last served,
-    `limit`: the starvation limit [fs]. A policy that serves nobody although the queue is empty is asked again when
-    `waited` passes `limit`; if it then still serves nobody, the run stops with an error.
+    `limit`: the starvation limit [fs]. If the queue is empty and a policy selects neither stream, it is called again
+    when `waited` exceeds `limit`; if it selects neither stream then, the run stops with an error.
     """
 
     now: int
