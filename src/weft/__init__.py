@@ -141,7 +141,7 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'weft' has no attribute '{name}'; public names: {', '.join(__all__)}")
     room, attribute = _HOMES[name]
     module = importlib.import_module(room)
-    # weft.estimate, for one, is a room that may be called: the name means the same, whichever is imported first.
+    # `weft.estimate` is a callable module: the name is the same object whether module or function is imported first.
     value: object = module if room == f"weft.{name}" else getattr(module, attribute)
     globals()[name] = value
     return value

@@ -13,7 +13,7 @@ from weft.files import write_atomically, write_json
 
 
 class Answer(ABC):
-    """A result. `kind` names the entry of `weft.view.answers.HOW` that says how results of its class are shown."""
+    """Base of every result. `kind` is the key in `weft.view.answers.HOW` of the functions that show the result."""
 
     kind: ClassVar[str]
 
@@ -22,7 +22,7 @@ class Answer(ABC):
         """The result as plain data for JSON."""
 
     def to_pandas(self) -> Any:
-        """The result's table as a pandas DataFrame, a column per value; InputError without pandas."""
+        """The result's table as a pandas DataFrame, a column per value; InputError if pandas is not installed."""
         try:
             pandas = import_module("pandas")
         except ImportError:
@@ -57,12 +57,18 @@ class Answer(ABC):
     def _save_json(self, file: Path) -> Path:
         return write_json(file, self.to_dict())
 
+    def __str__(self) -> str:
+        return str(_view().words(self))
+
+    def __repr__(self) -> str:
+        return str(self)
+
     def _repr_html_(self) -> str:
         return str(_view().html(self))
 
 
 def _view() -> ModuleType:
-    """The room that shows results, imported when one is shown: results are computed without it."""
+    """`weft.view.answers`, imported when a result is first shown: computing needs no plotting library."""
     from weft.view import answers
 
     return answers

@@ -1,4 +1,4 @@
-"""Values with a unit and a source, or the word assumed with a range, in TOML files that may extend each other."""
+"""TOML files whose values each have a unit and a source, or are marked assumed with a range; files can be extended."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SIMULATED = {
     Dimension.COUNT: (0.0, 1e6),
 }
 _WRITTEN = 1e300
-"""Beyond it, numbers are not written with a unit."""
+"""Numbers above this are written without a unit."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Quantity:
         return "0.5" if self.at_most == 1 else units.example(self.dimension)
 
     def parse(self, raw: object) -> float:
-        """The plain number of what a user wrote; UnitError for a bare number where a unit belongs."""
+        """Parse a value as a user wrote it into a plain number [base unit]; UnitError if a required unit is missing."""
         if isinstance(raw, bool) or not isinstance(raw, str | int | float):
             raise UnitError(f"{shown(raw)} is not a quantity; write it like '{self.example}'")
         text = raw if isinstance(raw, str) else shown(raw)
@@ -80,7 +80,7 @@ class Quantity:
         return no_info_before_validator_function(self._validated, handler(source))
 
     def _validated(self, raw: object) -> float:
-        """What pydantic receives, text with a unit or a plain number [base unit], as a number."""
+        """Validate what pydantic receives, text with a unit or a plain number [base unit], and return the number."""
         try:
             if isinstance(raw, int | float) and not isinstance(raw, bool):
                 return self.check(raw, shown(raw) if abs(raw) > _WRITTEN else None)
@@ -102,7 +102,7 @@ Hertz = Annotated[float, Quantity(Dimension.HERTZ)]
 Count = Annotated[int, Quantity(Dimension.COUNT, whole=True)]
 """A number of things, whole and positive."""
 Units = Annotated[int, Quantity(Dimension.COUNT, whole=True, at_most=10_000)]
-"""A number of blocks that the engine keeps a state of each for, whole and positive."""
+"""A number of hardware blocks whose state the engine stores one by one, whole and positive."""
 Share = Annotated[float, Quantity(Dimension.COUNT, at_most=1)]
 """A fraction of a whole, above 0 and at most 1."""
 ShareOrNone = Annotated[float, Quantity(Dimension.COUNT, at_most=1, zero_allowed=True)]
@@ -125,16 +125,16 @@ fitted to measurements; "assumed" values carry a plausible range."""
 
 _LEAF_EXAMPLE = '{ value = "450 GB/s", kind = "published", source = "data sheet" }'
 _MEANT = {"a valid dictionary or instance of": "a", "an instance of": "a", "a valid dictionary": "a table of values"}
-"""What pydantic says of types, in other words."""
+"""pydantic's type errors, reworded for users."""
 _LEAF_KEYS = ("value", "kind", "source", "low", "high")
 LARGEST_TOML = 1 << 20
-"""Most that is read of a TOML file [bytes]."""
+"""Largest TOML file that is read [bytes]."""
 _LISTED = 24
 _FILE_KINDS = tuple(kind for kind in get_args(Kind) if kind != "set by user")
 
 
 Rules = Mapping[str, Quantity | None]
-"""The rule of each value by its dotted path; None for texts, truth values and lists."""
+"""The rule of each value by its dotted path; None for texts, booleans and lists."""
 
 
 class Part(BaseModel):
@@ -144,7 +144,7 @@ class Part(BaseModel):
 
 
 class Provenance(Part):
-    """Where a value comes from: its text as written, its kind, its source, its plausible range as texts."""
+    """Where a value comes from: its text as written, its kind, its source, and its plausible range as text."""
 
     text: str
     kind: Kind
@@ -171,13 +171,13 @@ class Leaf(NamedTuple):
 
 
 def read_toml(file: Path | Traversable) -> dict[str, Any]:
-    """The content of a TOML file; an InputError or ConfigError says why it cannot be read."""
+    """Read a TOML file; raises InputError or ConfigError that says why it cannot be read."""
     text = read_text(file, LARGEST_TOML) if isinstance(file, Path) else file.read_text(encoding="utf-8")
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"this is no valid TOML file: {error}", str(file)) from None
-    except ValueError:  # what Python says of its own limits
+    except ValueError:  # Python's own error for a number that is too long
         raise ConfigError("a number has thousands of digits; write fewer", str(file)) from None
     except RecursionError:
         raise ConfigError("tables or lists are nested too deeply; nest fewer", str(file)) from None
@@ -211,7 +211,7 @@ def check_path(path: object, known: Collection[str]) -> None:
 
 
 def unknown_key(path: object, known: Collection[str], file: str | None = None) -> ConfigError:
-    """The error for a key that no rule knows, naming the nearest known keys."""
+    """The error for an unknown key; it names the nearest known keys."""
     if not isinstance(path, str):
         return ConfigError(f"{shown(path)} is no path; give one like '{next(iter(known))}'", file)
     inside = [name for name in known if name.startswith(f"{path}.")]
@@ -248,7 +248,7 @@ def _leaf(raw: Any, quantity: Quantity | None, path: str, file: str) -> Leaf:
 
 
 def _in_range(leaf: Leaf, quantity: Quantity, path: str, file: str) -> float:
-    """The plain number of a leaf; ConfigError unless low <= value <= high, with both given if it is assumed."""
+    """The plain number of a value; ConfigError unless low <= value <= high. An assumed value must state both bounds."""
     low, high = leaf.provenance.low, leaf.provenance.high
     if (low is None or high is None) and leaf.provenance.kind == "assumed":
         raise ConfigError("an assumed value needs its plausible range: add low = and high =", file, path)
@@ -260,7 +260,7 @@ def _in_range(leaf: Leaf, quantity: Quantity, path: str, file: str) -> float:
 
 
 def parse_value(quantity: Quantity | None, path: str, raw: Any, file: str | None = None) -> Any:
-    """The plain number [base unit] of what a user wrote for a path; ConfigError if it breaks the rule."""
+    """Parse what a user wrote for a path into a plain number [base unit]; ConfigError if it breaks the rule."""
     try:
         return raw if quantity is None else quantity.parse(raw)
     except UnitError as error:
@@ -272,7 +272,7 @@ def _text(raw: Any) -> str:
 
 
 def translated(error: ValidationError, known: Collection[str], file: str | None = None) -> ConfigError:
-    """The first problem that pydantic found, as one sentence."""
+    """The first problem that pydantic found, as one sentence for the user."""
     problem = error.errors(include_url=False, include_context=False)[0]
     path = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
@@ -288,12 +288,12 @@ def translated(error: ValidationError, known: Collection[str], file: str | None 
 
 
 def broken_rule(sentence: str) -> PydanticCustomError:
-    """What a validator raises for values that do not go together."""
+    """The error that a validator raises for values that contradict each other."""
     return PydanticCustomError("rule", "{sentence}", {"sentence": sentence})
 
 
 class Whole(Part):
-    """Base of descriptions that users make: a value that breaks a rule raises ConfigError."""
+    """Base of objects that users construct: a value that breaks a rule raises ConfigError."""
 
     def __init__(self, **values: Any) -> None:
         try:
@@ -302,21 +302,21 @@ class Whole(Part):
             raise translated(error, tuple(type(self).model_fields)) from None
 
     def _with(self, **values: Any) -> Self:
-        """A validated copy with other fields."""
+        """A validated copy with some fields replaced."""
         return type(self)(**{**dict(self), **values})
 
 
 class Sourced(Whole):
     """A description whose values are reached by dotted path, such as "memory.timing.rcd", each with its source.
 
-    `provenance` explains each value by its path. What changes is a validated copy. Raises ConfigError for values that
-    break a rule.
+    `provenance` maps each path to the origin of its value. Objects are immutable: `replace` returns a validated copy.
+    Raises ConfigError for values that break a rule.
     """
 
     name: str
     provenance: Mapping[str, Provenance] = Field(default_factory=dict, repr=False)
     _texts: ClassVar[tuple[str, ...]] = ()
-    """Paths of values that are no numbers."""
+    """Paths of values that are not numbers."""
 
     def __hash__(self) -> int:
         return hash(tuple(value for field, value in self if field != "provenance"))
@@ -368,7 +368,7 @@ class Sourced(Whole):
 
     @classmethod
     def from_leaves(cls, about: Mapping[str, Any], leaves: Mapping[str, Leaf], file: str) -> Self:
-        """The description with texts and other fields `about` it and the leaves of a file; ConfigError if one lacks."""
+        """Build the description from text fields (`about`) and the values of a file; ConfigError if one is missing."""
         required = (path for path, _, needed in _fields(cls) if needed and path in cls.rules())
         missing = [path for path in required if path not in leaves]
         if missing:
@@ -390,7 +390,7 @@ _Field = tuple[str, Quantity | None, bool]
 
 
 def _fields(model: type[BaseModel], prefix: str = "", needed: bool = True) -> Iterator[_Field]:
-    """Every field of a model and of its parts."""
+    """All fields of a model, those of its nested parts included."""
     for name, about in model.model_fields.items():
         path, required = f"{prefix}{name}", needed and about.is_required()
         kinds = (about.annotation, *get_args(about.annotation))  # the second in `Count | None`
@@ -409,7 +409,7 @@ def _place(fields: dict[str, Any], path: str, value: Any) -> None:
 
 
 class Description(NamedTuple):
-    """What a file says, with what it extends: texts and lists `about` it, and values; `file` names it in messages."""
+    """The content of a file, merged with what it extends: text fields (`about`) and values; `file` names it."""
 
     about: Mapping[str, Any]
     leaves: Mapping[str, Leaf]
@@ -419,10 +419,10 @@ class Description(NamedTuple):
 
 @dataclass(frozen=True)
 class Shelf:
-    """A packaged folder of descriptions of one kind of thing.
+    """A packaged folder of TOML files that describe things of one kind.
 
-    Each states `texts`, which an extending file inherits; `lists` are names that it does not, nor the truth values
-    `flags`.
+    `texts` are required text fields, which an extending file inherits. `lists` (lists of names) and `flags` (booleans)
+    are not inherited.
     """
 
     noun: str
@@ -434,7 +434,7 @@ class Shelf:
     flags: tuple[str, ...] = ()
 
     def names(self) -> list[str]:
-        """The names of its files, sorted."""
+        """Names of the packaged files, sorted."""
         files = (resources.files(self.package) / self.folder).iterdir()
         return sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml"))
 
@@ -446,7 +446,7 @@ class Shelf:
         return self._read(self._find(name_or_path), ())
 
     def _find(self, name_or_path: str | Path, beside: Path = Path()) -> Path | Traversable:
-        """The packaged file with that name, or the path (from `beside`); UnknownNameError if it is neither."""
+        """The packaged file with that name, or the path relative to `beside`; UnknownNameError if neither exists."""
         text = str(name_or_path)
         if is_file(name_or_path):
             return beside / text
@@ -474,7 +474,7 @@ class Shelf:
         return Description(about, leaves, label, folder)
 
     def _own(self, document: dict[str, Any], label: str) -> dict[str, Any]:
-        """Take texts, truth values and lists of names out of the document; ConfigError for one of another type."""
+        """Remove text fields, flags and lists of names from the document and return them; ConfigError if mistyped."""
         rules: dict[str, tuple[type, str]] = dict.fromkeys(self.texts, (str, "text in quotes"))
         rules |= dict.fromkeys(self.flags, (bool, "true or false"))
         rules |= {key: (list, f'a list of names, like ["{example}"]') for key, example in self.lists.items()}
@@ -494,5 +494,5 @@ def is_file(name_or_path: str | Path) -> bool:
 
 
 def file_label(file: Path | Traversable) -> str:
-    """How messages name a file: the path that the user gave, or the name of a packaged file."""
+    """The name of a file in messages: the path that the user gave, or the name of a packaged file."""
     return str(file) if isinstance(file, Path) and not file.is_absolute() else file.name

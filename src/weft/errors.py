@@ -21,17 +21,17 @@ def nearest(name: str, known: Iterable[str]) -> list[str]:
 
 
 def join_or(names: Sequence[str]) -> str:
-    """Quoted alternatives as English: "'a'", "'a' or 'b'", "'a', 'b' or 'c'"."""
+    """Join alternatives, quoted, in English: "'a'", "'a' or 'b'", "'a', 'b' or 'c'"."""
     quoted = [f"'{name}'" for name in names]
     return quoted[0] if len(quoted) == 1 else f"{', '.join(quoted[:-1])} or {quoted[-1]}"
 
 
 def shown(value: object) -> str:
-    """A value of any type in a few characters, as a message names it."""
+    """A short text of a value of any type, for messages."""
     if value is None or isinstance(value, str | bytes | int | float):
         try:
             text = repr(value)
-        except ValueError:  # more digits than Python writes
+        except ValueError:  # a number with more digits than Python converts
             text = "a number of thousands of digits"
         return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
     name = type(value).__name__
@@ -39,7 +39,7 @@ def shown(value: object) -> str:
 
 
 def check_type(what: str, value: object, kinds: type | tuple[type, ...], rule: str) -> None:
-    """Raise InputError unless a value is of one of those types; `rule` says what to give instead."""
+    """Raise InputError unless a value has one of those types; `rule` says what to pass instead."""
     if not isinstance(value, kinds):
         raise InputError(f"{what} is {shown(value)}; {rule}")
 
@@ -51,7 +51,7 @@ def check_name(kind: str, name: object, known: Collection[str]) -> None:
 
 
 def is_whole(value: object) -> bool:
-    """Whether a value is a whole number; True and False are none."""
+    """Whether a value is a whole number; False for booleans."""
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
@@ -77,11 +77,11 @@ class UnitError(InputError):
 
 
 class UnknownNameError(InputError):
-    """A name is not among the known ones; the message lists them and says which is nearest."""
+    """An unknown name; the message lists the known names and suggests the nearest."""
 
     def __init__(self, kind: str, name: object, known: Iterable[str]) -> None:
         self.kind = kind
-        self.name = name if isinstance(name, str) else shown(name)  # whatever a caller took for a name
+        self.name = name if isinstance(name, str) else shown(name)  # any object that the caller passed as a name
         self.known = tuple(known)
         super().__init__(kind, name, self.known)
 
@@ -99,7 +99,7 @@ class UnknownNameError(InputError):
 
 
 class SystemNamedError(UnknownNameError):
-    """A GPU is wanted, but the name is a system's; the message says which GPU that has."""
+    """A system's name was given where a GPU's is required; the message names that system's GPU."""
 
     def __init__(self, name: str, gpu: str) -> None:
         super().__init__("GPU", name, (gpu,))

@@ -1,6 +1,6 @@
-"""Files: results written whole or not at all, places checked before the long work, the user's files read.
+"""Files: results written whole or not at all, paths checked before long work, user files read with limits.
 
-Reading always ends, whatever the user names: at a limit of size, and where a pipe stays silent.
+Reading always ends, whatever the user names: at a size limit, or at a timeout for a silent pipe.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from typing import Any, TextIO
 from weft.errors import ConfigError, InputError, OutputError
 
 LARGEST_FILE = 64 << 20
-"""Most that is read of a file [bytes], unless its kind says otherwise."""
+"""Largest file that is read [bytes], unless its kind has a limit of its own."""
 SILENCE_S = 10.0
-"""How long a pipe may say nothing before it is given up [s]."""
+"""Longest silence of a pipe before reading fails [s]."""
 STDOUT = Path("-")
 """The path that means standard output."""
 _reserved: ContextVar[Mapping[str | None, str]] = ContextVar("options by place", default=MappingProxyType({}))
-"""Which option writes to a place."""
+"""The option that writes to each path."""
 _data_stream: ContextVar[TextIO | None] = ContextVar("the stream of STDOUT, if it is not sys.stdout", default=None)
 
 
@@ -55,7 +55,7 @@ def write_atomically(path: str | os.PathLike[str], data: str | bytes, private: b
 
 @contextmanager
 def _writing(what: str, target: Path) -> Iterator[None]:
-    """Turn what the system says where `target` cannot be written into an OutputError with the next step."""
+    """Translate an operating-system error at `target` into an OutputError that says what to do."""
     try:
         yield
     except BrokenPipeError:
@@ -69,13 +69,13 @@ def _writing(what: str, target: Path) -> Iterator[None]:
 
 
 def keep_stdout_for_data() -> None:
-    """Print on standard error from here on, so that standard output holds just what is written to "-"."""
+    """Redirect print to standard error, so that standard output holds only what is written to "-"."""
     _data_stream.set(sys.stdout)
     sys.stdout = sys.stderr
 
 
 def reserve(path: Path, by: str) -> None:
-    """Keep a file for what the option `by` will write: none of the user's files is read from there any more.
+    """Reserve an output path for the option `by`; user files are no longer read from it.
 
     Raises InputError if another option writes it.
     """
@@ -88,7 +88,7 @@ def reserve(path: Path, by: str) -> None:
 
 
 def release() -> None:
-    """Forget what is reserved, and print on standard output again."""
+    """Drop all reservations and restore printing to standard output."""
     _reserved.set({})
     stream = _data_stream.get()
     if stream is not None:
@@ -97,20 +97,20 @@ def release() -> None:
 
 
 def _place(path: str | os.PathLike[str]) -> str | None:
-    """What tells the place of a file from others; None for devices and pipes, which many may use."""
+    """The resolved path that identifies a file; None for devices and pipes, which several options may write."""
     real = Path(os.path.realpath(path))
     return None if real.exists() and not (real.is_file() or real.is_dir()) else str(real)
 
 
 def write_json(path: str | os.PathLike[str], data: Any) -> Path:
-    """Write plain data as JSON that people can read, whole or not at all, and return the path; else OutputError."""
+    """Write plain data as readable JSON, whole or not at all, and return the path; OutputError if that fails."""
     return write_atomically(path, json.dumps(data, indent=1) + "\n")
 
 
 def read_json(path: str | os.PathLike[str], what: str, again: str) -> dict[str, Any]:
-    """The object in a JSON file that holds `what`; `again` says how to write one.
+    """Read the object in a JSON file that holds `what`; `again` says in messages how to write one.
 
-    Raises InputError for a file that cannot be read, ConfigError for one that holds no JSON or something else.
+    Raises InputError for a file that cannot be read, ConfigError if it holds no JSON or something else.
     """
     try:
         content = json.loads(read_text(path))
@@ -122,7 +122,7 @@ def read_json(path: str | os.PathLike[str], what: str, again: str) -> dict[str, 
 
 
 def read_text(path: str | os.PathLike[str], at_most: int = LARGEST_FILE) -> str:
-    """The text of a file, or of a pipe that is being written, in UTF-8 with or without a mark at its beginning.
+    """Read a file or a pipe as UTF-8 text, with or without a byte-order mark.
 
     Raises InputError as `read_bytes` does, and for other encodings.
     """
@@ -133,9 +133,9 @@ def read_text(path: str | os.PathLike[str], at_most: int = LARGEST_FILE) -> str:
 
 
 def read_bytes(path: str | os.PathLike[str], at_most: int = LARGEST_FILE) -> bytes:
-    """The content of a file, or of a pipe that is being written.
+    """Read the content of a file or of a pipe that is being written.
 
-    Raises InputError for what is no file or not there, for more than `at_most` bytes, and for a pipe that stays silent.
+    Raises InputError for a missing file, for what is no file, for more than `at_most` bytes, and for a silent pipe.
     """
     if writer := _reserved.get().get(_place(path)):
         raise InputError(f"the file '{path}' is read, but {writer} would write over it; write to another file")
@@ -147,11 +147,11 @@ def read_bytes(path: str | os.PathLike[str], at_most: int = LARGEST_FILE) -> byt
         raise InputError(f"the file '{path}' does not exist; check the path or give a known name") from None
     except (OSError, ValueError) as error:
         why = str(getattr(error, "strerror", None) or error).lower()
-        raise InputError(f"the file '{path}' cannot be read ({why}); check it and its rights") from None
+        raise InputError(f"the file '{path}' cannot be read ({why}); check the path and its permissions") from None
 
 
 def _content(path: str, descriptor: int, found: os.stat_result, at_most: int) -> bytes:
-    """All that can be read, once it is sure that it ends; InputError otherwise."""
+    """Read to the end of a file or pipe, within the limits of size and time; InputError beyond them."""
     if stat.S_ISDIR(found.st_mode):
         raise InputError(f"'{path}' is a folder, not a file; name a file in it")
     if not (stat.S_ISREG(found.st_mode) or stat.S_ISFIFO(found.st_mode)):
@@ -173,7 +173,7 @@ def _content(path: str, descriptor: int, found: os.stat_result, at_most: int) ->
 
 
 def check_writable(path: str | os.PathLike[str]) -> Path:
-    """The path, once it is sure that a file can be written there; nothing is created.
+    """Check that a file can be written at the path, without creating it, and return the path.
 
     Raises:
         OutputError: it is a folder, or its own folder cannot be written to.
@@ -190,7 +190,7 @@ def check_writable(path: str | os.PathLike[str]) -> Path:
 
 
 def check_out_dir(path: str | os.PathLike[str]) -> Path:
-    """The path, once it is sure that files can be written to that folder, now or once made; nothing is created.
+    """Check that files can be written to the folder, which may not exist yet, and return the path.
 
     Raises:
         OutputError: it is a file, or it cannot be made or written to.
@@ -211,7 +211,7 @@ def _write_stdout(payload: bytes) -> None:
         raise OutputError("cannot write to standard output: it is closed; name a file")
     stream.flush()
     binary = getattr(stream, "buffer", None)
-    if binary is None:  # a stream of text alone, as in a notebook
+    if binary is None:  # a text stream without a binary buffer, as in a notebook
         stream.write(payload.decode(errors="replace"))
     else:
         binary.write(payload)
@@ -235,13 +235,13 @@ def _replace(target: Path, payload: bytes, private: bool) -> None:
         if not private:
             Path(name).chmod(_mode(target))
         Path(name).replace(target)
-    except BaseException:  # also on Ctrl-C: no part may stay behind
+    except BaseException:  # also on Ctrl-C: leave no partial file behind
         Path(name).unlink(missing_ok=True)
         raise
 
 
 def _mode(target: Path) -> int:
-    """The permissions of the file that is replaced, or else of any new file."""
+    """Permissions of the file that is replaced, or those of a new file."""
     if target.exists():
         return target.stat().st_mode & 0o777
     mask = os.umask(0)
@@ -250,7 +250,7 @@ def _mode(target: Path) -> int:
 
 
 def _try_folder(folder: Path) -> None:
-    """Make and drop a nameless file in the nearest folder that exists: the only check that never lies."""
+    """Check the nearest existing folder by creating and dropping an unnamed file: permissions alone can mislead."""
     nearest = Path(os.path.realpath(folder))
     while not nearest.exists() and nearest != nearest.parent:
         nearest = nearest.parent

@@ -1,4 +1,4 @@
-"""How a run is made: one set of options for the engine and for closed forms."""
+"""Options of a run: one class for the engine and for closed forms."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ if TYPE_CHECKING:
     from weft.schedule.arbiters import ArbiterPolicy
 
 Clock = Literal["short", "sustained", "boost"]
-"""What compute units run at: the highest clock for a short run, what a long one holds at the power limit, or the boost
-clock throughout."""
+"""Clock of the compute units: that of a short run (boost where power allows), that of a long run at the power limit, or
+the boost clock throughout."""
 Mode = Literal["auto", "mirrored", "explicit"]
-"""Whether one GPU represents all, or each is simulated; auto: one wherever all are alike."""
+"""Whether one GPU represents all, or each is simulated; auto: one if all are alike."""
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How a run is made.
+    """Options of a run.
 
-    `clock` is what the compute units run at. `request_bytes` is the size of memory requests [bytes] (64 is exact,
-    larger ones faster; None: as suits graph and GPU). `event_budget` ends a run that takes more events. `arbiter`
-    replaces the memory arbitration that the overlap brings: a policy, or the name of a built-in one.
-    `progress(events, now_fs, end_fs)` is called about every million events, with the time that the run has reached
-    [fs] and a function that answers when closed forms expect its end [fs] (0: they cannot).
+    `clock` is the clock state of the compute units. `request_bytes` is the size of memory requests [bytes] (64 is
+    exact, larger ones faster; None: as suits graph and GPU). `event_budget` ends a run that takes more events.
+    `arbiter` replaces the overlap's memory arbitration: a policy, or the name of a built-in one. `progress(events,
+    now_fs, end_fs)` is called about every million events with the simulated time [fs] and a function that returns the
+    end that closed forms expect [fs] (0: unknown).
 
-    Raises UnknownNameError for an unknown clock or mode, InputError for a size or a budget that cannot be.
+    Raises UnknownNameError for an unknown clock or mode, InputError for an invalid size or budget.
     """
 
     clock: Clock = "sustained"
@@ -52,4 +52,4 @@ class RunOptions:
 
 
 SUSTAINED = RunOptions()
-"""What a run is unless options say otherwise: long enough for the power limit."""
+"""The default run: long enough for the power limit."""

@@ -1,4 +1,4 @@
-"""Quantities with units, "450 GB/s", to plain numbers and back; no other module converts.
+"""Parse quantities with units, "450 GB/s", into plain numbers and format them; no other module converts.
 
 Prefixes are decimal (k, M, G, T, P) or, for bytes, binary (Ki, Mi, Gi, Ti, Pi); B is a byte and b a bit, so
 "100 Gb/s" is 12.5 GB/s. Plain numbers are bytes, bytes/s, seconds, hertz; the engine counts in femtoseconds.
@@ -21,7 +21,7 @@ LARGEST_COUNT = 2**31 - 1
 
 
 class Dimension(StrEnum):
-    """What a quantity measures; the value names the base unit of its plain number."""
+    """A physical dimension; the enum's value names its base unit."""
 
     BYTES = "bytes"
     BYTES_PER_SECOND = "bytes/s"
@@ -64,7 +64,7 @@ def example(dimension: Dimension) -> str:
 
 
 def parse(text: str, dimension: Dimension | str) -> float:
-    """The plain number of a quantity such as "450 GB/s" [base unit of `dimension`], correctly rounded.
+    """Parse a quantity such as "450 GB/s" into a plain number [base unit of `dimension`], correctly rounded.
 
     Raises UnitError if `text` is no quantity, lacks a unit, or has a unit of another dimension.
     """
@@ -87,7 +87,7 @@ def parse(text: str, dimension: Dimension | str) -> float:
 def common_unit(texts: Sequence[str]) -> tuple[list[float], str]:
     """The numbers of some quantities in the unit of the first one, and that unit.
 
-    Raises UnitError for what is no quantity, and for quantities of several dimensions.
+    Raises UnitError for invalid quantities, and for several dimensions.
 
     >>> common_unit(["150 GB/s", "0.3 TB/s"])
     ([150.0, 300.0], 'GB/s')
@@ -165,7 +165,7 @@ def format_frequency(value: float, digits: int = 15) -> str:
 
 
 def _scaled(value: float, units: Mapping[str, Fraction], digits: int) -> str:
-    """A value in the largest unit not above it (allowing for rounding), or in the smallest of all."""
+    """A value in the largest unit that keeps it at or above 1 (allowing for rounding), else in the smallest unit."""
     ordered = sorted(units.items(), key=lambda item: item[1])
     if value == 0 or not math.isfinite(value):
         unit, factor = next(item for item in ordered if item[1] == 1)
@@ -176,5 +176,5 @@ def _scaled(value: float, units: Mapping[str, Fraction], digits: int) -> str:
 
 
 def to_fs(seconds: float) -> int:
-    """A duration [seconds] in whole femtoseconds, halves to the even neighbour."""
+    """A duration [seconds] in whole femtoseconds, rounded half to even."""
     return round(Fraction(seconds) * FS_PER_S)

@@ -101,7 +101,7 @@ def test_gpus_of_one_machine_share_their_channels():
 
 @pytest.mark.parametrize(
     ("first", "says"),
-    [(LAYER["gemm"].op, "no overlap has a meaning for"), (Opaque("sort", 1, 1), r"no kernel for 'one' \(opaque\)")],
+    [(LAYER["gemm"].op, "no overlap applies to"), (Opaque("sort", 1, 1), r"no kernel for 'one' \(opaque\)")],
     ids=lambda one: getattr(one, "kind", ""),
 )
 def test_a_row_of_operators_that_no_overlap_takes_is_refused(first, says):

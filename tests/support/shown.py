@@ -18,3 +18,5 @@ def check_shown(answer, folder):
     assert json.loads(answer.save(str(folder / "a.json")).read_text())
     assert answer.save(folder / "new" / "a.html").read_text().startswith("<!DOCTYPE html>")
     assert [file.name for file in folder.glob("new/*")] == ["a.html"]
+    assert len(str(answer)) < 10_000
+    assert str(answer) == repr(answer)

@@ -3,8 +3,9 @@ import pytest
 
 from weft.cli import main as cli
 from weft.cli.lazy import LazyCommand, Plugin
-from weft.cli.output import file_option, folder_option, pass_outputs
+from weft.cli.output import Outputs, file_option, folder_option, pass_outputs
 from weft.errors import SimulationError
+from weft.files import write_json
 
 
 @click.command()
@@ -81,9 +82,20 @@ def test_an_unknown_command_lists_the_known_and_the_nearest(capsys, monkeypatch)
 def test_an_unknown_option_points_to_the_help_of_its_command(capsys, monkeypatch):
     status, _, err = run(capsys, monkeypatch, "probe", "--hwo", "x")
     assert status == 2
-    assert err.startswith("weft: no such option")
+    assert err.startswith("weft: no such option '--hwo'; known: --")
     assert err.endswith("see 'weft probe --help'\n")
     assert err.count("\n") == 1
+
+
+def test_an_option_of_another_command_is_no_hint_to_one_that_only_looks_alike(capsys, monkeypatch):
+    _, _, err = run(capsys, monkeypatch, "predict", "collective", "all_reduce:1MiB", "--gpu", "h100-sxm")
+    assert "known: --ranks, --system" in err
+    assert "did you mean" not in err
+
+
+def test_an_unknown_system_says_where_they_are_listed(capsys, monkeypatch):
+    _, _, err = run(capsys, monkeypatch, "hardware", "show", "nowhere")
+    assert err.endswith("see 'weft hardware list'\n")
 
 
 def test_an_unwritable_output_is_refused_before_the_work(capsys, monkeypatch, tmp_path):
@@ -101,3 +113,13 @@ def test_every_command_exists_and_helps(capsys, monkeypatch, name):
     status, out, _ = run(capsys, monkeypatch, name, "--help")
     assert status == 0
     assert out.startswith(f"Usage: weft {name}")
+
+
+def test_files_are_written_even_where_the_reader_of_the_tables_has_left(tmp_path):
+    def tables():
+        raise BrokenPipeError
+        yield
+
+    with pytest.raises(BrokenPipeError):
+        Outputs(json=tmp_path / "a.json").show(tables(), lambda file: write_json(file, {}))
+    assert (tmp_path / "a.json").exists()

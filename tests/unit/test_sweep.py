@@ -116,13 +116,13 @@ def test_an_answer_that_is_no_plain_data_is_refused():
 
 def test_a_task_that_stands_in_no_file_is_refused():
     found = type("Typed", (Echo,), {"__module__": "nowhere"})
-    with pytest.raises(InputError, match="the task 'Typed' stands in no file"):
+    with pytest.raises(InputError, match="the task 'Typed' is defined in no file"):
         sweep([found(1)])
 
 
 def test_a_task_of_a_script_that_was_piped_is_refused(monkeypatch):
     monkeypatch.setattr(sys.modules[Echo.__module__], "__file__", "<stdin>")
-    with pytest.raises(InputError, match="the task 'Echo' stands in no file"):
+    with pytest.raises(InputError, match="the task 'Echo' is defined in no file"):
         sweep([Echo(1)])
 
 

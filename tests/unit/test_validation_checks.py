@@ -180,6 +180,7 @@ def test_a_chosen_gpu_leaves_the_others_rows_alone(tmp_path):
     done = validated(tmp_path, *good_rows(), other, gemm_row(SHAPES[0], 1.0, gpu="q7"), gpus=["b200"])
     assert not done.problems
     assert [group.keys["gpu"] for group in done.groups()] == ["b200"]
+    assert (done.rows_used, done.rows_read) == (1, 1)
 
 
 def test_a_gpu_without_rows_is_refused_with_those_that_have_some(tmp_path):

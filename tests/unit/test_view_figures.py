@@ -20,7 +20,7 @@ from weft.parallel import split
 from weft.result import Comparison, Residency, Timeline
 from weft.result.timeline import words_of
 from weft.view import looks
-from weft.view.explorer import held_units, over_time, phases, waits_table
+from weft.view.explorer import held_units, operator_looks, over_time, phases, waits_table
 from weft.view.figure import Figure
 from weft.view.table import Table
 from weft.view.units import COLUMNS, rectangles, unit_map
@@ -50,6 +50,12 @@ def test_causes_overlaps_and_strategies_have_colours_of_their_own() -> None:
 def test_another_collective_has_the_colours_of_an_all_gather_and_its_own_name() -> None:
     assert looks.cause_color(("all_to_all", "read")) == looks.cause_color(("all_gather", "read"))
     assert "all_to_all reads" in looks.cause_looks([("all_to_all", "read")])
+
+
+def test_a_collective_beside_a_gemm_has_another_colour_than_the_gemm() -> None:
+    pair = weft.concurrent(weft.gemm(512, 512, 512), weft.all_reduce("1 MiB", ranks=2))
+    colors = operator_looks(weft.simulate(pair, "t3-paper", "streams"))
+    assert colors["all-reduce"] != colors["GEMM"]
 
 
 def test_the_same_result_gives_the_same_picture() -> None:

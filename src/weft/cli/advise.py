@@ -63,7 +63,7 @@ def advise(
 ) -> None:
     """Say how a GEMM and a collective should share a GPU: which strategy, how many compute units, what gain.
 
-    The machine's slowdown tables are simulated once and kept; then the best choices are simulated to confirm them.
+    The machine's slowdown tables are simulated once and cached; then the best candidates are simulated to confirm them.
     """
     work, where = (Gemm(*gemm, dtype), Collective(*beside, ranks, dtype)), gpu.replace(changes)
     with progress_bar("advise") as progress:

@@ -1,4 +1,4 @@
-"""`weft cache`: the simulated runs and the compiled engine that Weft keeps, and how to remove them."""
+"""`weft cache`: show and clear cached simulations and the compiled engine."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SECONDS = {"h": 3600, "d": 86400, "w": 7 * 86400}
 
 
 def _seconds(age: str) -> float:
-    """An age like 30d, 12h or 4w [s]; BadParameter for anything else."""
+    """Parse an age such as 30d, 12h or 4w into seconds; BadParameter for anything else."""
     found = re.fullmatch(r"(\d{1,6})([hdw])", age.strip())
     if found is None:
         raise click.BadParameter(f"'{age}' is no age; write hours, days or weeks, like 12h, 30d or 4w")
@@ -34,11 +34,11 @@ def _seconds(age: str) -> float:
 
 @click.group(epilog=examples("weft cache show", "weft cache clear --older-than 30d"))
 def cache() -> None:
-    """Show and clear what Weft keeps for later: simulated runs, and the engine's machine code.
+    """Show and clear the cache: simulated runs and the engine's machine code.
 
-    A run is kept under everything that decides it: its inputs, Weft's sources and data, and the libraries. Where one of
-    them changes, the run is simulated again; the older one is never used for it, and stays until it is cleared. The
-    folder is $WEFT_CACHE, or 'weft' among the user's caches.
+    The key of a run is everything that decides its result: inputs, Weft's sources and data, and library versions. If
+    any of them changes, the run is simulated again; the old entry stays on disk until it is cleared. The folder is
+    $WEFT_CACHE, or 'weft' in the user's cache folder.
     """
 
 
@@ -56,11 +56,15 @@ def show() -> None:
     print_table(Table(columns, rows, str(root)))
 
 
-@cache.command("clear", epilog=examples("weft cache clear --older-than 30d", "weft cache clear --engine"))
+@cache.command(
+    "clear",
+    short_help="Remove the simulated runs that are kept.",
+    epilog=examples("weft cache clear --older-than 30d", "weft cache clear --engine"),
+)
 @option("--older-than", "Only runs unused for 12h, 30d, 4w.", Value("AGE", _seconds), name="age", default="0h")
 @option("--engine", "The engine's machine code too; the next run compiles it again.", is_flag=True)
 def clear(age: float, engine: bool) -> None:
-    """Remove the simulated runs that are kept; they are simulated again when they are needed."""
+    """Remove cached simulations; they are simulated again when needed."""
     _root()
     removed = Store().clear(age)
     click.echo(f"removed {removed.entries} runs, {format_bytes(removed.bytes, 3)}")
@@ -73,7 +77,7 @@ def clear(age: float, engine: bool) -> None:
 
 
 def _root() -> Path:
-    """The cache's folder, which may not exist yet; OutputError if it can be neither read nor made."""
+    """The cache folder, which may not exist yet; OutputError if it cannot be read or created."""
     root = cache_root()
     if fault := _fault(root):
         raise OutputError(f"the cache '{root}' {fault}; set WEFT_CACHE to a folder of yours")
@@ -81,7 +85,7 @@ def _root() -> Path:
 
 
 def _fault(root: Path) -> str:
-    """Why that folder cannot hold a cache; empty if it can."""
+    """Why the folder cannot serve as the cache; empty if it can."""
     try:
         if root.is_dir():
             return "" if os.access(root, os.R_OK | os.X_OK) else "cannot be read: its permissions forbid it"
@@ -96,12 +100,12 @@ def _fault(root: Path) -> str:
 
 
 def _engines() -> list[Path]:
-    """The folders of machine code, of all versions."""
+    """The folders of machine code of every engine version."""
     return sorted(cache_root().glob("engine-*"))
 
 
 def _size(folder: Path) -> int:
-    """The size of all files in a folder [bytes]; files that another process has just removed count as nothing."""
+    """Total size of the files in a folder [bytes]; files removed meanwhile by another process count as 0."""
     total = 0
     for path in folder.rglob("*"):
         with suppress(OSError):

@@ -21,7 +21,7 @@ from weft.view.error_tables import errors_table
 from weft.view.table import Table, number, text
 
 _FITTED = {"start": "start", "fitted": "fitted", "low": "95 % low", "high": "high"}
-_MOST_ROWS = 5000  # of each group: more would make the fit slow and change nothing
+_MOST_ROWS = 5000  # rows per group: more slow the fit down without changing it
 
 
 @click.command("calibrate", epilog=examples("weft calibrate --data gemm.csv --gpu h100-sxm --out my-gpu.toml"))
@@ -42,10 +42,10 @@ _MOST_ROWS = 5000  # of each group: more would make the fit slow and change noth
 def calibrate(
     outputs: Outputs, data: Path | None, gpu: str | None, system: str | None, holdout: float, seed: int
 ) -> None:
-    """Fit the few named physical parameters of a machine to measured rows, and say how far off it then is.
+    """Fit a machine's physical parameters to measured rows, and report the remaining error.
 
-    What may be fitted is a closed list with plausible bounds; a parameter that ends at a bound is marked. Errors are
-    those on rows that the fit did not see, before and after.
+    Only parameters of a closed list are fitted, each within plausible bounds; one that ends at a bound is marked.
+    Errors, before and after the fit, are those of held-out rows.
     """
     if (gpu is None) == (system is None):
         raise click.UsageError("name either a --gpu or a --system to calibrate")
@@ -70,7 +70,7 @@ def _check_place(gpu: str | None, out: Path | None) -> None:
 
 
 def _parts(done: Calibrated, target: Target) -> Iterator[Table | str]:
-    """Parameters, errors before and after the fit, and what must be known to read them."""
+    """Tables of the fitted parameters and of the errors before and after the fit, with notes on how to read them."""
     yield _parameters(done)
     if silent := [found.parameter.path for found in done.fit.parameters if found.state == "no rows"]:
         yield f"no row depends on {', '.join(silent)}: kept as they were"

@@ -28,14 +28,14 @@ Shapes = Mapping[str, Any]
 
 
 def as_columns(rows: Iterable[tuple[int, int, int, int, str]]) -> Shapes:
-    """GEMMs (M, N, K, batch, dtype) as columns."""
+    """Transpose GEMMs (M, N, K, batch, dtype) into columns."""
     return {name: np.array(column) for name, column in zip(_COLUMNS, zip(*rows, strict=True), strict=True)}
 
 
 def read_shapes(path: Path, batch: int, dtype: str) -> Shapes:
-    """The GEMMs of a CSV file with the columns m, n, k and perhaps batch and dtype; other columns are ignored.
+    """Read GEMMs from a CSV file with columns m, n, k and optionally batch and dtype; other columns are ignored.
 
-    Raises InputError that names the file, and the line of a row that is no GEMM.
+    Raises InputError that names the file and the line of an invalid row.
     """
     rows = csv.DictReader(io.StringIO(read_text(path), newline=""), skipinitialspace=True)
     try:
@@ -66,7 +66,7 @@ def _row(
     path: Path, line: int, row: Mapping[str | None, str | None], batch: int, dtype: str
 ) -> tuple[int, int, int, int, str]:
     place = f"{path}, line {line}"
-    if None in row:  # where the csv module puts cells without a column
+    if None in row:  # key under which the csv module collects surplus cells
         raise InputError(f"{place}: the line has more cells than the heads; write a cell for each")
     texts = {name: (row.get(name) or "").strip() for name in _COLUMNS}
     texts["batch"] = texts["batch"] or str(batch)
@@ -80,9 +80,9 @@ def _row(
 
 
 def collective_sizes(text: str) -> tuple[str, FloatArray]:
-    """Name and sizes [bytes] of "all_reduce:256MiB", of a list "1MiB,8MiB" or a range "1MiB..1GiB".
+    """Parse the name and sizes [bytes] of "all_reduce:256MiB", a list "...:1MiB,8MiB" or a range "...:1MiB..1GiB".
 
-    A range holds its first size, every doubling of it, and its last. Raises InputError for anything else.
+    A range is its first size, every doubling below its last, and its last. Raises InputError for anything else.
     """
     name, colon, sizes = text.partition(":")
     if not (name.strip() and colon and sizes.strip()):
@@ -116,7 +116,7 @@ def _buffer(text: str) -> float:
 
 
 def dimensions(assignments: Sequence[str]) -> dict[str, int]:
-    """The dimensions in ("rows=4096", "columns=2048"); InputError for what is no assignment of a whole number."""
+    """Parse dimensions from ("rows=4096", "columns=2048"); InputError unless each assigns a whole number."""
     sizes: dict[str, int] = {}
     for text in assignments:
         name, equals, value = (part.strip() for part in text.partition("="))

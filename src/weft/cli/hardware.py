@@ -50,7 +50,9 @@ def list_machines() -> tuple[Any, list[Table]]:
     ]
 
 
-@hardware.command("show", epilog=examples("weft hardware show t3-paper"))
+@hardware.command(
+    "show", short_help="Show every value, with its unit and source.", epilog=examples("weft hardware show t3-paper")
+)
 @click.argument("name", type=MACHINE_NAME)
 @json_or_tables
 def show_machine(name: str) -> tuple[Any, list[Table]]:
@@ -66,7 +68,7 @@ def show_machine(name: str) -> tuple[Any, list[Table]]:
 
 
 def _find(name: str) -> Gpu | Node:
-    """The GPU or node of that name or file, or the node that "8xH100" means; UnknownNameError names the nearest."""
+    """The GPU or node with that name or file, or the node that "8xH100" means; UnknownNameError suggests others."""
     if name not in machines.node_names():
         try:
             return machines.gpu(name)

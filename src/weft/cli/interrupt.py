@@ -1,7 +1,7 @@
-"""Ctrl-C ends the command within a second or two, whatever it is doing: loading, compiling, waiting for processes.
+"""End the command within two seconds of Ctrl-C, even while it loads, compiles or waits for processes.
 
-Python handles a signal only between two of its own instructions, and one that compiles the engine takes many seconds.
-So a thread waits for the signal, too, and ends the process if the command has not ended by itself.
+Python handles a signal only between two bytecode instructions, and the one that compiles the engine takes many seconds.
+A watchdog thread therefore waits for the signal and ends the process if the command has not ended by itself.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Any, NoReturn
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 SENTENCE = "interrupted; nothing was left half-written"
 GRACE_S = 1.0
-"""How long the command may take to end by itself [s]."""
+"""Time for the command to end by itself after Ctrl-C [s]."""
 _SHOW_CURSOR = "\x1b[?25h"
 reported = threading.Event()
-"""Set once the sentence has been written."""
+"""Set once the message has been printed."""
 
 
 def arm() -> None:
-    """Handle Ctrl-C for the rest of this process, unless it was started to ignore it, as background jobs are."""
+    """Install the Ctrl-C handler for the rest of this process, unless SIGINT is ignored (as in background jobs)."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         return
     wakes, rings = os.pipe()
@@ -36,15 +36,15 @@ def arm() -> None:
 
 
 def disarm() -> None:
-    """Let Ctrl-C end the process at once and silently from here on: it is ending anyway."""
+    """Restore immediate, silent termination by Ctrl-C: the process is already ending."""
     if signal.getsignal(signal.SIGINT) is _raise_once:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def end() -> NoReturn:
-    """End this process with the status of an interrupt, after its exit handlers.
+    """Run the exit handlers and end the process with the exit status of an interrupt.
 
-    Left to Python, it may end by the signal instead of with a status, where the interrupt hit code under compilation.
+    Python alone would sometimes die by the signal instead, if the interrupt hit code under compilation.
     """
     try:
         _report_end()
@@ -59,7 +59,7 @@ def _raise_once(number: int, frame: Any) -> NoReturn:
 
 
 def _report_unraisable(problem: Any) -> None:
-    """Report nothing of an interrupt that Python had to drop, in a destructor for instance: the thread handles it."""
+    """Suppress Python's report of an interrupt that it could not raise, for instance in a destructor."""
     if not issubclass(problem.exc_type, KeyboardInterrupt):
         sys.__unraisablehook__(problem)
 
@@ -75,7 +75,7 @@ def _end_after(wakes: int) -> None:
 
 
 def _report_end() -> None:
-    """Write the sentence once, and show the cursor of a terminal, which a progress bar may have hidden."""
+    """Print the message once, and show the terminal's cursor again, which a progress bar may have hidden."""
     if not reported.is_set():
         reported.set()
         os.write(2, f"{_SHOW_CURSOR if os.isatty(2) else ''}weft: {SENTENCE}\n".encode())

@@ -1,4 +1,4 @@
-"""A command group that imports a command only when it is run, so that `weft --help` is instant."""
+"""A command group that imports a command only when it runs, so that `weft --help` is instant."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from weft.errors import InputError, UnknownNameError
 
 @dataclass(frozen=True)
 class LazyCommand:
-    """The module of a command ("package.module:attribute") and its line in the list of commands."""
+    """A command that is imported on use: its location ("package.module:attribute") and its line in the command list."""
 
     home: str
     short_help: str
 
     def load(self) -> click.Command:
-        """The command itself, imported now."""
+        """Import the command and return it."""
         module, attribute = self.home.split(":")
         command: click.Command = getattr(import_module(module), attribute)
         return command
@@ -39,7 +39,7 @@ class Plugin:
     short_help: str
 
     def load(self) -> click.Command:
-        """The command itself, imported now; InputError if its distribution is not installed."""
+        """Import the command and return it; InputError if its distribution is not installed."""
         from importlib.metadata import entry_points
 
         for found in entry_points(group="weft.commands", name=self.name):
@@ -52,14 +52,14 @@ class Plugin:
 
 
 class LazyGroup(click.Group):
-    """A click group of commands; its help and its completion import none of them."""
+    """A click group whose help and shell completion import none of its commands."""
 
     def __init__(self, *args: Any, lazy: Mapping[str, LazyCommand | Plugin], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.lazy = lazy
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the command line; paths that a command reserves, and its redirection of stdout, end with it."""
+        """Run the command line, then release the paths that it reserved and restore stdout."""
         with redirect_stdout(sys.stdout):
             return copy_context().run(super().main, *args, **kwargs)
 
@@ -72,13 +72,13 @@ class LazyGroup(click.Group):
         return self.lazy[cmd_name].load() if cmd_name in self.lazy else None
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """The commands, or the options, that begin with what is typed."""
+        """The commands or options that begin with the typed text."""
         commands = [CompletionItem(name, help=command.short_help) for name, command in self.lazy.items()]
         found = [command for command in commands if command.value.startswith(incomplete)]
         return found + click.Command.shell_complete(self, ctx, incomplete)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """The arguments that remain; InputError for an empty one, which could be taken for a missing one."""
+        """Parse the group's arguments, return the rest; InputError for an empty one, such as an unset variable."""
         for before, argument in zip(["", *args], args, strict=False):
             option, equals, value = argument.partition("=")
             if not argument or (equals and not value and option.startswith("--")):
@@ -91,7 +91,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that the arguments name, and the arguments that remain.
+        """The command that the arguments name, and its own arguments.
 
         Raises:
             UnknownNameError: no command has that name.

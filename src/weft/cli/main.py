@@ -1,4 +1,4 @@
-"""The `weft` command: its list of commands, and how errors end."""
+"""The `weft` command: its list of commands, and how errors become messages and exit statuses."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from weft import __version__
 from weft.cli import interrupt
 from weft.cli.lazy import LazyCommand, LazyGroup, Plugin
 from weft.cli.options import examples
-from weft.errors import WeftError
+from weft.errors import UnknownNameError, WeftError, join_or, nearest
 
 EXIT_BAD_INPUT = 2
 EXIT_BROKEN_PIPE = 1  # click's
 
 COMMANDS = {
     "study": LazyCommand("weft.cli.study:study", "Repeat a paper's study and compare its figures."),
-    "simulate": LazyCommand("weft.cli.simulate:simulate", "Simulate one sub-layer on one machine."),
+    "simulate": LazyCommand("weft.cli.simulate:simulate", "Simulate a sub-layer, or a GEMM beside a collective."),
     "advise": LazyCommand("weft.cli.advise:advise", "Say how a GEMM and a collective should share a GPU."),
     "tune": LazyCommand("weft.cli.tune:tune", "Tune independent GEMMs that share a GPU."),
     "predict": LazyCommand("weft.cli.predict:predict", "Predict GEMMs, collectives, operators and layers."),
@@ -35,6 +35,8 @@ COMMANDS = {
     "overlaps": LazyCommand("weft.cli.overlaps:overlaps", "List the ways to overlap compute and communication."),
     "cache": LazyCommand("weft.cli.cache:cache", "Show and clear what Weft keeps for later."),
 }
+_LISTS = dict.fromkeys(("GPU", "system"), "; see 'weft hardware list'")
+"""Where names that are too many for a message are listed, by their kind."""
 
 
 @click.command(
@@ -54,10 +56,12 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     try:
         status = weft.main(arguments, prog_name="weft", standalone_mode=False)
         sys.stdout.flush()
+    except UnknownNameError as error:
+        _leave(f"{error}{_LISTS.get(error.kind, '')}", EXIT_BAD_INPUT)
     except WeftError as error:
         _leave(str(error), EXIT_BAD_INPUT)
     except click.exceptions.NoArgsIsHelpError as error:
-        error.show()  # a group by itself: its help, and the exit status of bad input
+        error.show()  # a group without a command: show its help, exit with the status of bad input
         sys.exit(error.exit_code)
     except click.UsageError as error:
         _leave(_usage_sentence(error), error.exit_code)
@@ -76,12 +80,12 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         _leave("the memory of this computer does not suffice; give smaller sizes, or fewer at once", EXIT_BAD_INPUT)
     finally:
         interrupt.disarm()
-    # Outside of its standalone mode click returns the exit status of --help and --version.
+    # With standalone_mode=False click returns the exit status of --help and --version.
     sys.exit(status if isinstance(status, int) else 0)
 
 
 def _steady_streams() -> None:
-    """Replace a closed stream by one that discards what is printed; print "?" for letters that an encoding lacks."""
+    """Replace closed streams by a null stream, and print "?" for characters that the encoding lacks."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
@@ -91,7 +95,7 @@ def _steady_streams() -> None:
 
 
 def _drop(stream: TextIO) -> None:
-    """Discard what a stream still holds, which Python would otherwise try to write once more when it ends."""
+    """Discard a stream's buffered output, which Python would otherwise try to flush at exit."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
@@ -100,17 +104,27 @@ def _system_sentence(error: OSError) -> str:
     reason = (error.strerror or str(error)).lower()
     if error.filename is None:
         return f"cannot write to standard output: {reason}; send it elsewhere, or write files by --json or --out"
-    return f"cannot use '{error.filename}': {reason}; check it and its rights"
+    return f"cannot use '{error.filename}': {reason}; check the path and its permissions"
 
 
 def _usage_sentence(error: click.UsageError) -> str:
     path = error.ctx.command_path if error.ctx else "weft"
     message = error.format_message().rstrip(".")
+    if isinstance(error, click.NoSuchOption) and error.ctx:
+        message = _no_such_option(error.option_name, error.ctx.command)
     return f"{message[:1].lower()}{message[1:]}; see '{path} --help'"
 
 
+def _no_such_option(name: str, command: click.Command) -> str:
+    """What is wrong, with the options that the command has and the nearest of them."""
+    known = [option.opts[0] for option in command.params if isinstance(option, click.Option)]
+    close = nearest(name.lstrip("-"), [option.lstrip("-") for option in known])
+    hint = f"; did you mean {join_or([f'--{option}' for option in close])}?" if close else ""
+    return f"no such option '{name}'; known: {', '.join(known)}{hint}"
+
+
 def _leave(sentence: str, status: int) -> NoReturn:
-    """Exit with a sentence on standard error, in which very long words are shortened; where that is full, without."""
+    """Exit with a one-sentence message on standard error, very long words shortened; silently if stderr is full."""
     with suppress(OSError):
         sys.stdout.flush()
     shortened = re.sub(r"\S{200,}", lambda found: f"{found[0][:100]}... ({len(found[0])} characters)", sentence)

@@ -44,7 +44,9 @@ def list_models() -> tuple[Any, list[Table]]:
     return list(map(_dimensions, known)), [Table(columns, rows, "Models")]
 
 
-@models.command("show", epilog=examples("weft models show t-nlg"))
+@models.command(
+    "show", short_help="Show dimensions, with sources, and sub-layers.", epilog=examples("weft models show t-nlg")
+)
 @click.argument("name", type=MODEL_NAME)
 @json_or_tables
 def show_model(name: str) -> tuple[Any, list[Table]]:
@@ -61,7 +63,7 @@ def show_model(name: str) -> tuple[Any, list[Table]]:
 
 
 def _parts(layer: Graph) -> tuple[str, Gemm, int]:
-    """A sub-layer's name, its GEMM, and the buffer of its all-reduce [bytes]."""
+    """Name, GEMM and all-reduce size [bytes] of a sub-layer."""
     gemm, moved = layer["gemm"].op, layer["all_reduce"].op
     assert isinstance(gemm, Gemm)
     assert isinstance(moved, Collective)

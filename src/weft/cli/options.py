@@ -1,6 +1,6 @@
-"""Options that several commands share: the machine, how it is changed, how fine it is simulated, by how many processes.
+"""Options shared by several commands: machine, changed values, request size, clock, processes.
 
-Values are read in `weft.cli.values`; where the answer is written is chosen in `weft.cli.output`.
+`weft.cli.values` parses the values; `weft.cli.output` has the options that choose where answers are written.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def option(flag: str, help: str, type: Any = None, name: str | None = None, **more: Any) -> Callable[[F], F]:
-    """Click's option, whose help tells the default; `name` is the command's argument if `flag` does not name it."""
+    """A click option whose help states its default; `name` is the function argument if `flag` does not name it."""
     return click.option(*filter(None, (flag, name)), type=type, help=help, show_default=True, **more)
 
 
 def examples(*commands: str) -> str:
-    """The end of a help page: a command to type, or several, one a line."""
+    """The epilogue of a help page: one or several example commands, one per line."""
     if len(commands) == 1:
         return f"Example: {commands[0]}"
     return "\n".join(("\b", "Examples:", *(f"  {command}" for command in commands)))
 
 
 def together(*options: Callable[[F], F]) -> Callable[[F], F]:
-    """Several options as one decorator, in the order in which the help page lists them."""
+    """Combine several options into one decorator, listed on the help page in the given order."""
 
     def add(command: F) -> F:
         return functools.reduce(lambda made, add_option: add_option(made), reversed(options), command)
@@ -45,13 +45,13 @@ def together(*options: Callable[[F], F]) -> Callable[[F], F]:
 
 
 def set_option(what: str = "the GPU") -> Callable[[F], F]:
-    """Add --set: the command's `changes`, values by their paths."""
+    """Add --set: the argument `changes`, values by path."""
     text = f'Change a value of {what}, like memory.bandwidth="2 TB/s"; repeatable.'
     return option("--set", text, name="changes", multiple=True, callback=assignments, metavar="PATH=VALUE")
 
 
 def beside_options(gemm: str, beside: str, ranks: str, required: bool = False) -> Callable[[F], F]:
-    """Add --gemm, --beside and --ranks, the GEMM and the collective that do not depend on each other."""
+    """Add --gemm, --beside and --ranks: a GEMM and an independent collective."""
     return together(
         option("--gemm", gemm, SHAPE, required=required),
         option("--beside", f"{beside}; SIZE is that of the whole buffer.", COLLECTIVE, required=required),
@@ -60,13 +60,13 @@ def beside_options(gemm: str, beside: str, ranks: str, required: bool = False) -
 
 
 def clock_option(default: str = "sustained", also: Sequence[str] = (), more: str = "") -> Callable[[F], F]:
-    """Add --clock, which takes "short", "sustained" and the values of `also`, which `more` explains."""
+    """Add --clock, which takes "short", "sustained" and the values in `also`; `more` documents those."""
     text = f"What compute units run at: the boost clock of a short run, or what a long one holds{more}."
     return option("--clock", text, click.Choice(("short", "sustained", *also)), default=default)
 
 
 def as_run_options(function: F) -> F:
-    """Hand a command --clock, --request-bytes and --mode as its `options` of a run."""
+    """Combine --clock, --request-bytes and --mode into the command's argument `options` (a `RunOptions`)."""
 
     @functools.wraps(function)
     def call(*args: Any, **values: Any) -> Any:
@@ -79,10 +79,10 @@ def as_run_options(function: F) -> F:
 def run_options(
     gpu: str | None = None, changed: str = "the GPU", requests: str | None = "as suits the GPU"
 ) -> Callable[[F], F]:
-    """Add --gpu, --set, --clock and --request-bytes: the command's `gpu`, `changes` and `options` of a run.
+    """Add --gpu, --set, --clock and --request-bytes: the command's arguments `gpu`, `changes` and `options`.
 
-    --gpu is required if it has no default; --set changes values of what is `changed`; `requests` says which size is the
-    default, None leaves the option out.
+    --gpu is required if it has no default. `changed` names in the help what --set changes. `requests` describes the
+    default request size; None omits the option.
     """
     name = "The GPU: a name from 'weft hardware list', or a TOML file."
     size = f"Size of a memory request: 64 is exact, larger ones are faster.  [default: {requests}]"
@@ -119,18 +119,18 @@ def _store(context: click.Context, option: click.Parameter, without: bool) -> St
 store_option = option(
     "--no-cache", "Simulate everything anew, and keep nothing.", name="store", is_flag=True, callback=_store
 )
-"""Add --no-cache; the command's `store` is the user's store of runs, or None."""
+"""Add --no-cache: the command's argument `store`, the user's store of runs or None."""
 
 
 def many_options(command: F) -> F:
-    """Add --jobs and --no-cache: the command's `jobs` and `store`."""
+    """Add --jobs and --no-cache: the command's arguments `jobs` and `store`."""
     text = "Processes that simulate at the same time."
     jobs_option: Callable[[F], F] = option("--jobs", text, click.IntRange(min=1), default=2, metavar="N")
     return jobs_option(store_option(command))
 
 
 def refuse_given(because: str, *names: str) -> None:
-    """Raise InputError if one of the options `names` was typed, which say nothing `because` of another one."""
+    """Raise InputError if an option in `names` was given, which has no effect `because` of another one."""
     context = click.get_current_context()
     for one in context.command.params:
         if one.name in names and context.get_parameter_source(one.name) is ParameterSource.COMMANDLINE:
@@ -138,5 +138,5 @@ def refuse_given(because: str, *names: str) -> None:
 
 
 def given(**options: Any) -> dict[str, Any]:
-    """The options that are not None: the others keep their defaults in Python."""
+    """The options that are not None; the others keep their Python defaults."""
     return {name: value for name, value in options.items() if value is not None}

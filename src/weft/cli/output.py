@@ -1,8 +1,8 @@
-"""Where a command writes its answer: options that check the place while the command line is parsed, and the writing."""
+"""Where a command writes its answer: options that check the path at parse time, and the writing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from json import dumps
@@ -37,7 +37,7 @@ Option = Callable[[Callable[..., Any]], Any]
 
 @dataclass
 class Outputs:
-    """The files of --json, --csv, --trace and --out, and the folder of a page; None for what was not given."""
+    """Paths of --json, --csv, --trace and --out, and the folder of a page; None for options not given."""
 
     json: Path | None = None
     csv: Path | None = None
@@ -55,29 +55,47 @@ class Outputs:
         files: Mapping[str, Save] = MappingProxyType({}),
         page: Save | None = None,
     ) -> None:
-        """Print tables and sentences, write what the options ask for, and print where it is.
+        """Write the files that the options ask for, print tables and sentences, and print the files' paths.
 
-        `save` writes the file of --json; --csv gets the `rows`, --trace the run `traced`. In the folder `files` write
-        what their names say, and `page` the page.
+        `save` writes --json, `rows` go to --csv, the run `traced` to --trace. In the folder of --out each entry of
+        `files` writes the file of its name, and `page` the page. Files come first: a closed pipe does not cost them.
         """
-        from weft.view.table import csv_text
         from weft.view.terminal import print_parts
 
-        print_parts(parts)
+        paths: list[tuple[str, Path]] = []
+        try:
+            paths.extend(self._save(save, rows, traced, files, page))
+        finally:
+            print_parts(parts)
+        for what, path in paths:
+            written(what, path)
+
+    def _save(
+        self,
+        save: Save,
+        rows: Sequence[Mapping[str, Any]],
+        traced: Timeline | None,
+        files: Mapping[str, Save],
+        page: Save | None,
+    ) -> Iterator[tuple[str, Path]]:
+        """Write each file that the options ask for; yields what it holds and its path."""
+        from weft import view
+        from weft.view.table import csv_text
+
         if self.json is not None:
-            written("figures", save(self.json))
+            yield "figures", save(self.json)
         if self.csv is not None:
-            written("table", write_atomically(self.csv, csv_text(rows)))
+            yield "table", write_atomically(self.csv, csv_text(rows))
         if self.trace is not None and traced is not None:
-            self.write_trace(traced)
+            yield from (("trace", path) for path in view.write_trace(traced, self.trace))
         if self.folder is not None:
             for name, save_file in files.items():
-                written("figures", save_file(self.folder / name))
+                yield "figures", save_file(self.folder / name)
             if page is not None:
-                written("report", page(self.folder))
+                yield "report", page(self.folder)
 
     def write_trace(self, run: Timeline, note: str = "") -> None:
-        """Write the trace of a run for --trace, a file for each GPU."""
+        """Write the trace of a run for --trace, one file per GPU."""
         from weft import view
 
         for path in view.write_trace(run, self.trace) if self.trace is not None else ():
@@ -85,23 +103,23 @@ class Outputs:
 
 
 def json_of(answer: Answer, **more: Any) -> Save:
-    """What writes an answer as JSON, with `more` beside its own keys."""
+    """A function that writes an answer as JSON, with `more` added to its keys."""
     return lambda file: write_json(file, {**answer.to_dict(), **more})
 
 
 pass_outputs = click.make_pass_decorator(Outputs, ensure=True)
-"""Hand a command its `Outputs` as the first argument."""
+"""Pass a command its `Outputs` as the first argument."""
 
 
 def written(what: str, path: Path, note: str = "") -> None:
-    """Print where a file was written."""
+    """Print the path of a written file."""
     click.echo(f"{what + ':':<8} {path}{note}")
 
 
 def file_option(flag: str, help_text: str) -> Option:
-    """Add --json, --csv, --trace or --out as a file to write: the field of that name of the command's `Outputs`.
+    """Add --json, --csv, --trace or --out as a file: the field of that name in the command's `Outputs`.
 
-    A path that cannot be written is refused before any work. "-" is standard output, which then holds nothing else.
+    A path that cannot be written is rejected before any work. "-" is standard output, which then holds nothing else.
     """
 
     def check(context: click.Context, option: click.Parameter, path: Path) -> Path:
@@ -116,7 +134,7 @@ def file_option(flag: str, help_text: str) -> Option:
 
 
 def folder_option(help_text: str, *files: str, flag: str = "--out") -> Option:
-    """Add the `folder` of the command's `Outputs`, which gets report.html and `files`; refused before any work."""
+    """Add --out as a folder for report.html and `files`: the field `folder` of the command's `Outputs`."""
 
     def check(context: click.Context, option: click.Parameter, path: Path) -> Path:
         check_out_dir(path)
@@ -130,7 +148,7 @@ def folder_option(help_text: str, *files: str, flag: str = "--out") -> Option:
 def _option(
     flag: str, field: str, metavar: str, help_text: str, check: Callable[[click.Context, click.Parameter, Path], Path]
 ) -> Option:
-    """An option that keeps a checked path in a field of the command's `Outputs`."""
+    """An option whose checked path becomes a field of the command's `Outputs`."""
 
     def keep(context: click.Context, option: click.Parameter, path: Path | None) -> None:
         if path is not None and not context.resilient_parsing:
@@ -144,13 +162,13 @@ def _reserve(context: click.Context, option: click.Parameter, path: Path) -> Non
     """Reserve a path for an option until the command ends; InputError if another option writes there."""
     if not context.meta.get(__name__):
         context.meta[__name__] = True
-        release()  # what a refused command line may have left
+        release()  # left behind by a command line that was rejected
         context.call_on_close(release)
     reserve(path, option.opts[0])
 
 
 def json_or_tables(function: Callable[..., tuple[Any, Iterable[Table | str]]]) -> Callable[..., None]:
-    """Add --json to a command that returns plain data and its tables: it prints the one instead of the other."""
+    """Add --json to a command that returns plain data and tables: it prints the data, otherwise the tables."""
 
     @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
     @wraps(function)

@@ -23,7 +23,7 @@ def overlaps() -> None:
     """List the ways to overlap compute and communication."""
 
 
-@overlaps.command("list", epilog=examples("weft overlaps list"))
+@overlaps.command("list", short_help="List the overlaps, each in a sentence.", epilog=examples("weft overlaps list"))
 @json_or_tables
 def list_overlaps() -> tuple[Any, list[Table]]:
     """List the overlaps of a sub-layer, then those of a GEMM and a collective that do not depend on each other."""

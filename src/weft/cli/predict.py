@@ -1,4 +1,4 @@
-"""`weft predict`: closed-form times of GEMMs, collectives, operators and whole layers, and where they go."""
+"""`weft predict`: closed-form times of GEMMs, collectives, operators and layers, with bound and parts."""
 
 from __future__ import annotations
 
@@ -62,6 +62,7 @@ _systems_option = option(
 
 @predict.command(
     "gemm",
+    short_help="Predict a GEMM, or a file of them.",
     epilog=examples(
         "weft predict gemm 8192,8192,8192 --gpu h100-sxm,mi300x",
         "weft predict gemm --shapes shapes.csv --csv times.csv",
@@ -120,6 +121,7 @@ def _gemms(gpu: Gpu, shapes: cases.Shapes, options: RunOptions) -> Predicted:
 
 @predict.command(
     "collective",
+    short_help="Predict a collective of one size or many.",
     epilog=examples(
         "weft predict collective all_reduce:256MiB --ranks 8 --system dgx-h100",
         "weft predict collective reduce_scatter:1MiB..1GiB --ranks 8 --system dgx-a100 --out out/rs",
@@ -169,7 +171,7 @@ def collective(
 
 
 def _collectives(name: str, sizes: Any, ranks: int, system: str, nodes: int | None, harness: Harness) -> Predicted:
-    """A collective on a system, who carries it out, and its bandwidth as nccl-tests counts it [GB/s]."""
+    """Times of a collective on a system, who moves its data (CUs or DMA), and its nccl-tests bandwidth [GB/s]."""
     proper, found = canonical(name), weft.system(system)
     if nodes is not None:
         found = found.with_gpus(ranks, nodes)
@@ -180,7 +182,11 @@ def _collectives(name: str, sizes: Any, ranks: int, system: str, nodes: int | No
     return Predicted(system, {**columns, "by": prediction.by}, prediction, rates)
 
 
-@predict.command("op", epilog=examples("weft predict op softmax --shape rows=16384,columns=4096 --gpu a100-sxm-80gb"))
+@predict.command(
+    "op",
+    short_help="Predict a memory-bound operator or attention.",
+    epilog=examples("weft predict op softmax --shape rows=16384,columns=4096 --gpu a100-sxm-80gb"),
+)
 @click.argument("name", metavar="NAME")
 @option(
     "--shape",
@@ -206,7 +212,7 @@ def operator(
 
 
 def _operator(name: str, gpu: Gpu, dtype: str, sizes: Mapping[str, int], options: RunOptions) -> Predicted:
-    """An operator on a GPU, with its least traffic in its time [GB/s], and what it computes if it multiplies."""
+    """Times of an operator on a GPU, its least DRAM traffic over its time [GB/s], and FLOP/s if matrix units run it."""
     op = weft.operator(name, dtype, **sizes)
     found = weft.estimate(op, gpu, options)
     seconds = np.ravel(found.seconds)
@@ -217,14 +223,14 @@ def _operator(name: str, gpu: Gpu, dtype: str, sizes: Mapping[str, int], options
     return Predicted(gpu.name, columns, found, rates)
 
 
-@predict.command("ops", epilog=examples("weft predict ops"))
+@predict.command("ops", short_help="List the operators and their dimensions.", epilog=examples("weft predict ops"))
 def operators() -> None:
     """List the operators and their dimensions, in brackets those that have a default."""
     rows = [[entry.name, entry.usage, entry.about] for entry in OPERATORS.values()]
     print_table(Table(texts(("name", "dimensions", "what it is")), rows, "Operators"))
 
 
-@predict.command("layer", epilog=examples(_LAYER))
+@predict.command("layer", short_help="Predict a Transformer layer, operator by operator.", epilog=examples(_LAYER))
 @option("--model", "A model, see 'weft models list'.", MODEL_NAME, required=True)
 @_systems_option
 @option("--gpu", "Another GPU in the place of the systems' own, such as a calibrated one.", GPU)
@@ -274,7 +280,7 @@ def layer(
 
 
 def _system(name: str, gpu: Gpu | None, changes: Mapping[str, str]) -> System:
-    """The system of that name with changed values; with another GPU in the place of its own, those of that GPU."""
+    """The system of that name with changed values; `gpu` replaces its GPU, and the changes then apply to that GPU."""
     found = weft.system(name)
     return found.replace(changes) if gpu is None else found.with_gpu(gpu.replace(changes))
 

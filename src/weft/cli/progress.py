@@ -1,4 +1,4 @@
-"""Progress of long work: a bar on a terminal, a line every ten seconds elsewhere, with the time that is left."""
+"""Progress of long work: a bar on a terminal, else a line every ten seconds; both estimate the time left."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from contextlib import contextmanager
 import click
 
 Progress = Callable[[int, int, str], None]
-"""Called with the steps that are done, their total, and the name of the next one."""
+"""Called with the number of finished steps, their total, and the name of the next one."""
 Watch = Callable[[int, int, Callable[[], int]], None]
-"""Called with the events of a simulation, the time that it has reached [fs] and a function of its expected end [fs]."""
+"""Called with the events of a simulation, its simulated time [fs] and a function that returns its expected end [fs]."""
 SOON_S = 0.2
 """Least time between two changes of the line on a terminal [s]."""
 QUIET_S = 10.0
@@ -21,7 +21,7 @@ QUIET_S = 10.0
 
 @contextmanager
 def progress_bar(title: str) -> Iterator[Progress]:
-    """A progress bar on stderr; where that is no terminal, lines at the beginning, at the end and every ten seconds."""
+    """A progress bar on stderr; without a terminal, lines at the start, at the end and every ten seconds."""
     from rich import progress as rich
     from rich.console import Console
 
@@ -39,7 +39,7 @@ def progress_bar(title: str) -> Iterator[Progress]:
 
 @contextmanager
 def simulation_status() -> Iterator[Watch]:
-    """The progress of a simulation: a line on stderr that changes, or a line every ten seconds in a file or a pipe."""
+    """Progress of a simulation: one line on stderr that is rewritten, or a line every ten seconds in a file or pipe."""
     from rich.console import Console
 
     console = Console(stderr=True)
@@ -51,7 +51,7 @@ def simulation_status() -> Iterator[Watch]:
 
 
 class _Simulation:
-    """Reports of each run of a simulation the share that is done, and the time that is left."""
+    """Reports the finished share and the time left of each run of a simulation."""
 
     def __init__(self, say: Callable[[str], None], every_s: float) -> None:
         self._say, self._every_s = say, every_s
@@ -70,7 +70,7 @@ class _Simulation:
             )
 
     def _share(self, now_fs: int, end_fs: int, now: float) -> str:
-        """The share that is done of the end that closed forms expect, which a run may exceed."""
+        """Simulated time over the end that closed forms expect; a run may exceed that end."""
         reached = f"{now_fs / 1e9:.0f} us"
         if not 0 < now_fs < end_fs:
             return f"{reached}, "
@@ -79,7 +79,7 @@ class _Simulation:
 
 
 class _Lines:
-    """Progress in files and pipes: few lines, as each one stays, and none where there are no steps."""
+    """Progress in files and pipes: few lines, since they cannot be rewritten, and none for work without steps."""
 
     def __init__(self, title: str) -> None:
         self._title = title

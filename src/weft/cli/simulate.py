@@ -35,13 +35,13 @@ from weft.schedule.sharing import apart_of
 from weft.view import corun, run
 
 ALL = "all"
-"""What --overlap takes for every way to share a GPU side by side."""
+"""The value of --overlap that compares every way to share a GPU."""
 _DEFAULT_MODEL, _DEFAULT_SUBLAYER = "t-nlg", "fc2"
 _COUNTED = ("engines", "engines_per_peer", "threads")
 
 
 def _loops(text: str) -> tuple[int, ...]:
-    """GEMMs and collectives in "8,20", or GEMMs alone in "8"; InputError for other numbers."""
+    """Parse the numbers of GEMMs and collectives "8,20", or of GEMMs "8"; InputError for anything else."""
     loops = numbers(text)
     if len(loops) > 2:
         raise InputError(f"--loops has {len(loops)} numbers; write GEMMs,collectives, like 8,20")
@@ -53,7 +53,7 @@ def _loops(text: str) -> tuple[int, ...]:
 
 
 def _copies(text: str) -> tuple[tuple[str, int | bool], ...]:
-    """The options of DMA engines in "prelaunched,engines=2"; InputError for one given twice."""
+    """Parse the DMA options "prelaunched,engines=2"; InputError for one given twice."""
     options = tuple(map(_copy_option, names(text)))
     if len(dict(options)) < len(options):
         raise InputError(f"--copies {text} gives an option twice; give each once")
@@ -61,7 +61,7 @@ def _copies(text: str) -> tuple[tuple[str, int | bool], ...]:
 
 
 def _copy_option(text: str) -> tuple[str, int | bool]:
-    """An option of DMA engines in "prelaunched" or "engines=2"; InputError for a missing or an unexpected number."""
+    """Parse one DMA option, "prelaunched" or "engines=2"; InputError for a missing or unexpected number."""
     name, equals, number = (part.strip() for part in text.partition("="))
     counted = name in _COUNTED
     if counted and not number.isdecimal():
@@ -136,7 +136,7 @@ def _copy_option(text: str) -> tuple[str, int | bool]:
 @folder_option("Write report.html with the pictures to this folder.")
 @pass_outputs
 def simulate(outputs: Outputs, /, options: RunOptions, arbiter: str | None, **values: Any) -> None:
-    """Simulate one sub-layer: how long its parts take, where the time goes, what memory moves.
+    """Simulate a sub-layer, or a GEMM beside a collective: times, where they go, what memory moves.
 
     --compare A,B sets overlaps side by side and shows speedups over 'sequential'; exactly A and B are compared, and
     --overlap if it is given, too.
@@ -159,7 +159,7 @@ def simulate(outputs: Outputs, /, options: RunOptions, arbiter: str | None, **va
 
 
 def _sub_layer(asked: SimpleNamespace, options: RunOptions) -> tuple[str, Comparison]:
-    """The overlap to trace, and a sub-layer under --overlap and those of --compare, beside the baseline if several."""
+    """Simulate a sub-layer under --overlap and --compare, and return the overlap to trace and the answer."""
     refuse_given("without --beside", "ranks", "loops", "split", "copies", "first")
     shown = asked.overlap or (asked.compare[-1] if asked.compare else "t3-mca")
     if shown in (*SHARING, ALL):
@@ -178,7 +178,7 @@ def _sub_layer(asked: SimpleNamespace, options: RunOptions) -> tuple[str, Compar
 
 
 def _layer(asked: SimpleNamespace) -> Graph:
-    """The sub-layer that the options name; InputError if they name two."""
+    """The sub-layer that --model and --sublayer or --gemm name; InputError if both are given."""
     if asked.gemm is None:
         name, kind = asked.model or _DEFAULT_MODEL, asked.sublayer or _DEFAULT_SUBLAYER
         return parallel.sublayer(name, kind, tp=asked.tp, dtype=asked.dtype)
@@ -189,7 +189,7 @@ def _layer(asked: SimpleNamespace) -> Graph:
 
 
 def _beside(asked: SimpleNamespace, options: RunOptions) -> tuple[str, Comparison]:
-    """The best way to share the GPU, and the loops of --gemm and --beside under those that --overlap names."""
+    """Simulate the loops of --gemm and --beside under the overlaps of --overlap; return the best one and the answer."""
     refuse_given("beside --beside, which runs --gemm and the collective alone", "model", "sublayer", "tp", "compare")
     system = weft.system(asked.gpu, gpus=asked.ranks).replace(asked.changes)
     passes = _sharing(asked, system.gpu)
@@ -206,7 +206,7 @@ def _beside(asked: SimpleNamespace, options: RunOptions) -> tuple[str, Compariso
 
 
 def _sharing(asked: SimpleNamespace, gpu: Gpu) -> list[Sharing]:
-    """The ways to share a GPU that --overlap names, changed as --split, --copies and --first ask."""
+    """The ways to share a GPU that --overlap names, with --split, --copies and --first applied."""
     name = asked.overlap or "streams"
     if name in PASSES and name not in SHARING:
         raise InputError(

@@ -1,4 +1,4 @@
-"""`weft study`: a paper's study as one command, its published figures beside Weft's."""
+"""`weft study`: repeat a paper's study and set its published figures beside Weft's."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from weft.studies import sensitivity as moved
 from weft.studies import study as find
 from weft.studies.headline import PaperStudy
 from weft.view.table import Table, texts
-from weft.view.words import headline_table
+from weft.view.words import headline_table, sentence
 
 _TAKES: dict[str, Any] = {
     "names": NAMES,
@@ -40,12 +40,12 @@ _TAKES: dict[str, Any] = {
     "file": click.Path(path_type=Path),
     "size": SIZE,
 }
-"""The type of the value of an option, by what the study declares that it takes."""
+"""The click type of an option, by the type that the study declares."""
 
 
 @dataclass(frozen=True)
 class StudyCommand(LazyCommand):
-    """The command of the study `home`, made of what the study declares when it is first asked for."""
+    """The command of the study `home`, built on first use from what the study declares."""
 
     def load(self) -> click.Command:
         """The command."""
@@ -66,8 +66,8 @@ class StudyCommand(LazyCommand):
 def study() -> None:
     """Repeat a paper's study and compare its published figures with Weft's.
 
-    Every study takes --json and --out for its figures and pages, --jobs for the processes that simulate, and
-    --no-cache to simulate anew what has been simulated before. A study that was interrupted goes on where it stopped.
+    Every study takes --json and --out for figures and pages, --jobs for the number of processes, and --no-cache to
+    ignore cached runs. An interrupted study resumes where it stopped.
     """
 
 
@@ -82,11 +82,12 @@ def list_studies() -> tuple[Any, list[Table | str]]:
         rows,
         "Studies, and their usual time on two cores; a second run takes seconds, from the cache",
     )
-    return [dict(zip(("name", "paper", "answers", "usual_time"), row, strict=True)) for row in rows], [table]
+    more = "weft study sensitivity: which assumed values decide the figures of t3 (an hour; minutes with --values)"
+    return [dict(zip(("name", "paper", "answers", "usual_time"), row, strict=True)) for row in rows], [table, more]
 
 
 def command_of(name: str) -> click.Command:
-    """The command of a study: the options that all share, and those that it declares."""
+    """Build the command of a study: the options that all studies share, and those that it declares."""
     paper = find(name)
     declared = paper.DECLARED
     moves = "Move assumed values to both ends of their ranges instead; --out then writes sensitivity.json."
@@ -135,7 +136,8 @@ def _units_apart(splits: tuple[tuple[int, int], ...], gpu: Gpu) -> list[int]:
 def sensitivity(outputs: Outputs, values: tuple[str, ...] | None, jobs: int, store: Store | None) -> None:
     """Move each assumed value of the T3 paper's machine to both ends of its plausible range.
 
-    Shows what that does to the geomean speedups and to the DRAM traffic of four sub-layers.
+    Shows what that does to the geomean speedups and to the DRAM traffic of four sub-layers. All values take up to an
+    hour on two cores, a few of --values minutes.
     """
     with progress_bar("sensitivity") as progress:
         done = moved.run(values, jobs, progress, store=store)
@@ -143,11 +145,12 @@ def sensitivity(outputs: Outputs, values: tuple[str, ...] | None, jobs: int, sto
 
 
 def show_study(done: PaperStudy, outputs: Outputs) -> None:
-    """Print a study's tables, its figures beside the published ones that hold, and its notes; write its files."""
+    """Print a study's tables, its figures beside comparable published ones, and its notes; write its files."""
     declared = done.DECLARED
     title = "Published figures beside Weft's" if done.comparable else done.elsewhere
     against = ", " * bool(declared.against) + declared.against
-    notes = (f"note: {note}" for note in done.notes)
+    hypothetical = [sentence(done.hypothetical)] if done.hypothetical else []
+    notes = (f"note: {note}" for note in done.notes if note != done.hypothetical)
     links = (f"link: {note}" for note in done.links if note)
 
     def page(folder: Path) -> Path:
@@ -155,13 +158,14 @@ def show_study(done: PaperStudy, outputs: Outputs) -> None:
             watched = done.watch(progress)
         return done.page(folder, watched)
 
-    parts: list[Table | str] = [*done.tables(), headline_table(done.headline(), f"{title}{against}"), *notes, *links]
+    headline = headline_table(done.headline(), f"{title}{against}")
+    parts: list[Table | str] = [*hypothetical, *done.tables(), headline, *notes, *links]
     save = json_of(done)
     outputs.show(parts, save, files={f"{declared.name}.json": save}, page=page)
 
 
 def show_sensitivity(title: str, moved: Sensitivity, outputs: Outputs) -> None:
-    """Print what the figures become, and write them where --json and --out say."""
+    """Print the figures at both ends of every range, and write them to --json and --out."""
     heads, rows = moved.table()
     save = json_of(moved)
     outputs.show([Table(texts(heads), rows, title)], save, files={"sensitivity.json": save})

@@ -42,9 +42,9 @@ def tune(
 ) -> None:
     """Tune independent GEMMs for a GPU that runs several of them together.
 
-    FILE is a CSV with the columns m, n, k, dtype, count and maybe name: so many GEMMs of a shape are queued together.
-    For each line: how many to run at once, with which kernel, and the gain over all at once with the kernel that is
-    fastest alone and over one after another, with its range where uncertain values of the machine take their ends.
+    FILE is a CSV with the columns m, n, k, dtype, count and optionally name; `count` GEMMs of that shape are queued.
+    The answer per line: how many to run at once, with which kernel, and the gain over (1) all at once with the kernel
+    that is fastest alone and (2) one after another. Ranges show what uncertain values of the machine do to the gain.
     """
     wanted, machine = read_gemms(gemms), gpu.replace(changes)
     if outputs.trace is not None and all(line.count < 2 for line in wanted):

@@ -1,4 +1,4 @@
-"""`weft validate`: the models against measured rows, one's own or public ones."""
+"""`weft validate`: compare the models with measured rows, your own or public ones."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ def validate(
     kinds: tuple[str, ...] | None,
     bar: bool,
 ) -> None:
-    """How far the models are off: predictions of the catalogue's machines against measured rows.
+    """Report how far the models are off: predictions for the catalogue's machines against measured rows.
 
-    Errors are those of each GPU and data type, and of each system and collective, over every row that can be true; rows
-    that cannot are named and left out.
+    Errors are per GPU and data type, and per system and collective, over every physically possible row; impossible rows
+    are listed and left out.
     """
     if kinds is not None and not {"collective", "overlap", "contention", "layer"} & {*kinds}:
         refuse_given("where --kinds leaves out every collective", "libraries")
@@ -76,7 +76,7 @@ def _kinds(names: tuple[str, ...] | None) -> list[Kind] | None:
 
 
 def _parts(done: Validation, lines: Sequence[Mapping[str, Any]]) -> Iterator[Table | str]:
-    """Errors, the worst rows, the first problems, and the `lines` of --bar."""
+    """Tables of errors, the worst rows, the first problems, and the `lines` of --bar."""
     data, problems = done.to_dict(), done.complaints()
     yield errors_table(data["overall"], f"{done.rows_used:,} of {done.rows_read:,} rows have a prediction")
     if "streams" in data:

@@ -1,4 +1,4 @@
-"""Types of values on the command line: what each reads from the text, and the names that a shell completes."""
+"""Types of command-line values: how each is parsed, and the names that a shell completes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from weft.units import LARGEST_COUNT, Dimension, parse
 
 
 class Value(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
-    """A value that `read` makes of the text; `known` returns the names that a shell completes, also after a comma."""
+    """A value that `read` parses from text; `known` returns the names for shell completion, also after a comma."""
 
     def __init__(
         self, metavar: str, read: Callable[[str], Any] = str, known: Callable[[], Iterable[str]] = tuple
@@ -26,11 +26,11 @@ class Value(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.
         return self.name
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The value of a text; a default that is a value already stays as it is."""
+        """Parse the text; a default that is already a value is returned unchanged."""
         return self.read(value) if isinstance(value, str) else value
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """The known names that begin with the last name typed; else files, where a file can be given."""
+        """The known names that begin with the last name typed, or files if the value can be a file."""
         before, comma, begun = incomplete.rpartition(",")
         found = [CompletionItem(f"{before}{comma}{name}") for name in self.known() if name.startswith(begun)]
         return found or ([CompletionItem(incomplete, type="file")] if "FILE" in self.name else [])
@@ -45,12 +45,12 @@ class Count(click.IntRange):
 
 
 def shortened(digits: str) -> str:
-    """A number as messages show it: its first digits and their count if it is long."""
+    """A number for messages: if it is long, its first digits and how many digits it has."""
     return digits if len(digits) <= 24 else f"{digits[:8]}... ({len(digits)} digits)"
 
 
 def names(text: str) -> tuple[str, ...]:
-    """The names in "a,b,c"; BadParameter if there is none."""
+    """Parse the names in "a,b,c"; BadParameter if there is none."""
     found = tuple(name.strip() for name in text.split(",") if name.strip())
     if not found:
         raise click.BadParameter(f"'{text}' names nothing; write names with commas between")
@@ -58,7 +58,7 @@ def names(text: str) -> tuple[str, ...]:
 
 
 def numbers(text: str, like: str = "8,16") -> tuple[int, ...]:
-    """The whole numbers in "8,16"; BadParameter for anything else, or a number of more than 31 bits."""
+    """Parse the whole numbers in "8,16"; BadParameter for anything else, or a number of more than 31 bits."""
     for name in names(text):
         if not name.isdecimal():
             raise click.BadParameter(f"'{name}' is no whole number; write numbers with commas between, like {like}")
@@ -68,7 +68,7 @@ def numbers(text: str, like: str = "8,16") -> tuple[int, ...]:
 
 
 def shape(text: str) -> tuple[int, int, int]:
-    """M, N and K of a GEMM in "8192,8192,8192"; InputError for more or fewer numbers."""
+    """Parse M, N and K of a GEMM in "8192,8192,8192"; InputError for more or fewer numbers."""
     sizes = numbers(text, "8192,8192,8192")
     if len(sizes) != 3:
         raise InputError(f"'{text}' has {len(sizes)} dimensions; write M,N,K, like 8192,8192,8192")
@@ -77,12 +77,12 @@ def shape(text: str) -> tuple[int, int, int]:
 
 
 def size(text: str) -> int:
-    """The bytes in "16 KiB"; UnitError for what is no size."""
+    """Parse a size such as "16 KiB" into bytes; UnitError for anything else."""
     return round(parse(text, Dimension.BYTES))
 
 
 def collective(text: str) -> tuple[str, int]:
-    """The name and the size [bytes] in "all_reduce:256MiB"; InputError if either is missing, or nothing is moved."""
+    """Parse the name and size [bytes] in "all_reduce:256MiB"; InputError if one is missing or the size is 0."""
     name, _, moved = (part.strip() for part in text.partition(":"))
     if not (name and moved):
         raise InputError(f"'{text}' is no collective with its size; write it like all_reduce:256MiB")
@@ -93,7 +93,7 @@ def collective(text: str) -> tuple[str, int]:
 
 
 def split(text: str) -> tuple[int, int]:
-    """The compute units of the GEMM and of the collective in "72-8"; InputError for anything else."""
+    """Parse the compute units of GEMM and collective in "72-8"; InputError for anything else."""
     gemm, _, apart = (part.strip() for part in text.partition("-"))
     if not (gemm.isdecimal() and apart.isdecimal()):
         raise InputError(f"'{text}' is no split; write the GEMM's compute units and those set apart, like 72-8")
@@ -101,7 +101,7 @@ def split(text: str) -> tuple[int, int]:
 
 
 def assignments(context: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> dict[str, str]:
-    """The values that --set gives, by their paths; InputError for no assignment, or a path given twice."""
+    """Parse the values of --set into a dict by path; InputError for a malformed assignment or a repeated path."""
     from weft.hardware import parse_assignment
 
     values: dict[str, str] = {}
@@ -113,7 +113,7 @@ def assignments(context: click.Context, option: click.Parameter, texts: tuple[st
 
 
 def later(home: str) -> Callable[..., Any]:
-    """The function of `home` ("package.module:function"), whose module is imported when it is first called."""
+    """A function that imports `home` ("package.module:function") on its first call, then calls it."""
     module, name = home.split(":")
 
     def call(*values: Any) -> Any:

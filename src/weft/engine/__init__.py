@@ -1,1 +1,1 @@
-"""The clock: a deterministic, event-driven, request-level machine. It knows arrays of integers and nothing else."""
+"""The request-level simulator: deterministic and event-driven, on arrays of integers alone."""

@@ -1,7 +1,7 @@
-"""The last-level cache: set-associative, true LRU in a set, merged misses; one, or one per partition of compute units.
+"""The last-level cache: set-associative, LRU per set, misses merged; one cache, or one per partition of compute units.
 
-A line is as long as a request. Kernels may ask for less: a line then holds some of its sectors, and those it lacks are
-fetched when they are asked for.
+A line is as long as a request. Kernels may issue shorter requests: a line then holds some of its sectors, and missing
+sectors are fetched on demand.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from weft.engine.state import (
 
 @block
 def _slice_time(m: Machine, g: int, part: int, address: int, bytes_: int, time: int) -> int:
-    """When the slice that owns `address` in partition `part` starts on a request that leaves its unit at `time`."""
+    """When the cache slice of `address` in partition `part` starts on a request that leaves its unit at `time`."""
     slices = m.shape[y.SIZE_SLICES]
     c = (g * m.shape[y.SIZE_PARTITIONS] + part) * slices + channel_of(m, address) % slices
-    # Requests are entered ahead of their time. The few slices of a die take their work in from now on, so that a gap
-    # before a later one is not lost to others; the many of a common cache from when it comes.
+    # Requests are scheduled ahead of their arrival. The few slices of a die book work from now on, so that a gap
+    # before a later request stays usable; the many slices of a common cache book from the arrival.
     begin = time if m.shape[y.SIZE_PARTITIONS] == 1 else m.clock[y.CLOCK_NOW]
     free = max(begin + m.gpu[g, y.GPU_CACHE_OUT], m.slice_free[c])
     m.slice_free[c] = free + bytes_ * m.gpu[g, y.GPU_SLICE64] // 64
@@ -40,7 +40,7 @@ def _slice_time(m: Machine, g: int, part: int, address: int, bytes_: int, time: 
 
 @block
 def _find(m: Machine, g: int, part: int, line_address: int) -> int:
-    """The line that holds `line_address`, else the least recently used free-to-go line as -2 - line, else -1."""
+    """The line that holds `line_address`; else -2 - the least recently used evictable line; else -1."""
     sets, ways = m.shape[y.SIZE_SETS], m.shape[y.SIZE_WAYS]
     row = (line_address ^ (line_address >> 7) ^ (line_address >> 15)) % sets
     first = ((g * m.shape[y.SIZE_PARTITIONS] + part) * sets + row) * ways
@@ -55,7 +55,7 @@ def _touch(m: Machine, line: int) -> None:
 
 @shared
 def write_back(m: Machine, g: int, line: int, time: int, owner_kind: int, owner: int) -> None:
-    """Send a dirty line to memory; it is clean afterwards."""
+    """Write a dirty line back to memory; it is clean afterwards."""
     i = new_request(m)
     m.request[i, y.REQ_KIND] = y.WRITE
     m.request[i, y.REQ_BYTES] = m.line[line, LINE_BYTES]
@@ -91,7 +91,7 @@ def _await_line(m: Machine, line: int, need: int, slot: int) -> None:
 
 @spliced
 def release_waiter(m: Machine, node: int) -> None:
-    """Give a waiter's row back to the pool."""
+    """Return a waiter's row to the free list."""
     m.waiter[node, WAITER_NEXT] = m.clock[y.CLOCK_FREE_WAITER]
     m.clock[y.CLOCK_FREE_WAITER] = node
     m.clock[y.CLOCK_LIVE_WAITERS] -= 1
@@ -101,7 +101,7 @@ def release_waiter(m: Machine, node: int) -> None:
 def read_memory(  # type: ignore[no-untyped-def]
     m: Machine, g, address, bytes_, cause, stream, time, owner_kind, owner
 ) -> None:
-    """Ask memory for `bytes_` at `address` on behalf of a line, a slot or a DMA engine."""
+    """Issue a memory read of `bytes_` at `address` for a cache line, a slot or a DMA engine."""
     i = new_request(m)
     m.request[i, y.REQ_KIND] = y.READ
     m.request[i, y.REQ_BYTES] = bytes_
@@ -115,7 +115,7 @@ def read_memory(  # type: ignore[no-untyped-def]
 
 @block
 def _cached(m: Machine, slot: int, time: int) -> None:
-    """The cache has done its part for `slot` at `time`."""
+    """Record that the cache completes its part of `slot`'s request at `time`."""
     if time >= m.slot[slot, y.SLOT_TIME]:
         m.slot[slot, y.SLOT_TIME] = time
         m.slot[slot, y.SLOT_FROM] = y.FROM_CACHE
@@ -123,7 +123,7 @@ def _cached(m: Machine, slot: int, time: int) -> None:
 
 @spliced
 def load(m: Machine, g, part, address, bytes_, cause, stream, cached, time, slot) -> None:  # type: ignore[no-untyped-def]
-    """Load for `slot`: a hit has its time at once, a miss or a bypass adds to what the slot waits for."""
+    """Load for `slot`: a hit completes at a known time; a miss or a bypass adds to what the slot waits for."""
     start = _slice_time(m, g, part, address, bytes_, time)
     owner_kind, owner = y.OWNER_SLOT, slot
     if cached == 1:
@@ -147,7 +147,7 @@ def load(m: Machine, g, part, address, bytes_, cause, stream, cached, time, slot
             _claim(m, g, line, line_address, start)
             _touch(m, line)
         m.flow[g, y.FLOW_MISSES] += 1
-        if line != y.NONE:  # else every line of the set is on its way: go past the cache
+        if line != y.NONE:  # else every line of the set is being filled: bypass the cache
             owner_kind, owner = y.OWNER_LINE, line
             m.line[line, LINE_PENDING] += 1
             m.line[line, LINE_COMING] |= need
@@ -159,7 +159,7 @@ def load(m: Machine, g, part, address, bytes_, cause, stream, cached, time, slot
 
 @spliced
 def filled(m: Machine, i: int) -> int:
-    """The read that fills a line is back: returns the first of those who waited for the line, in a chain."""
+    """A read that fills a line has returned: return the head of the chain of waiters for the line."""
     line, request = m.request[i, y.REQ_OWNER], m.request
     came = sectors(m, request[i, y.REQ_ADDRESS], request[i, y.REQ_BYTES])
     m.line[line, LINE_PENDING] -= 1
@@ -172,7 +172,7 @@ def filled(m: Machine, i: int) -> int:
 
 @spliced
 def still_waits(m: Machine, line: int, node: int) -> bool:
-    """Whether a waiter lacks sectors yet; it then joins those who wait for the line."""
+    """Whether a waiter still lacks sectors; if so, it rejoins the line's waiters."""
     need = m.waiter[node, WAITER_NEED]
     if m.line[line, LINE_HERE] & need == need:
         return False
@@ -183,7 +183,7 @@ def still_waits(m: Machine, line: int, node: int) -> bool:
 
 @spliced
 def store(m: Machine, g, part, address, bytes_, cause, time, slot) -> None:  # type: ignore[no-untyped-def]
-    """Store into the cache (allocated without a fetch); the slot gets the time of acceptance."""
+    """Store into the cache (allocated without a fetch); the slot gets the time at which the cache accepts it."""
     start = _slice_time(m, g, part, address, bytes_, time)
     _cached(m, slot, start)
     line_address = address // m.shape[y.SIZE_REQUEST]
@@ -207,7 +207,7 @@ def store(m: Machine, g, part, address, bytes_, cause, time, slot) -> None:  # t
 def write_through(  # type: ignore[no-untyped-def]
     m: Machine, g, address, bytes_, kind, cause, stream, time, slot, region, tile, wavefront
 ) -> None:
-    """Store or update memory past the cache; the slot waits until the DRAM takes it."""
+    """Store to or update memory past the cache; the slot waits until the DRAM accepts it."""
     i = new_request(m)
     m.slot[slot, y.SLOT_PENDING] += 1
     m.request[i, y.REQ_KIND] = kind
@@ -224,7 +224,7 @@ def write_through(  # type: ignore[no-untyped-def]
 
 @shared
 def release(m: Machine, g: int, k: int, time: int) -> int:
-    """Kernel `k` ends, others will read its results: write dirty lines back, forget all lines; returns the writes."""
+    """Release at the end of kernel `k`: write dirty lines back, invalidate all lines; returns the number of writes."""
     lines = m.shape[y.SIZE_PARTITIONS] * m.shape[y.SIZE_SETS] * m.shape[y.SIZE_WAYS]
     writes = 0
     for line in range(g * lines, (g + 1) * lines):

@@ -1,4 +1,4 @@
-"""The dispatcher: kernels become ready, their workgroups go to compute units in kernel order, as many as fit."""
+"""The dispatcher: launches kernels and places their workgroups on compute units, in kernel order, as many as fit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from weft.engine.state import Machine
 
 @shared
 def consider_launch(m: Machine, g: int, k: int, now: int) -> None:
-    """Launch kernel `k`, whose predecessors have ended, or let it wait until its counter has been reached."""
+    """Launch kernel `k`, whose predecessors have ended, or queue it until its counter reaches its value."""
     counter, value = m.kernel[g, k, y.KERNEL_AFTER_COUNTER], m.kernel[g, k, y.KERNEL_AFTER_VALUE]
     if counter != y.NONE and m.counter[g, counter, y.COUNTER_VALUE] < value:
         m.kernel_run[g, k, y.RUN_NEXT_WAITING] = m.counter[g, counter, y.COUNTER_KERNEL]
@@ -25,7 +25,7 @@ def consider_launch(m: Machine, g: int, k: int, now: int) -> None:
 
 @shared
 def launch(m: Machine, g: int, k: int, now: int) -> None:
-    """The launch latency of a kernel has passed: its workgroups may go to the compute units."""
+    """The launch latency of a kernel has passed: its workgroups may be placed."""
     m.kernel_run[g, k, y.RUN_STATE] = y.LAUNCHED
     m.kernel_run[g, k, y.RUN_LAUNCHED] = now
     _deal(m, g, k)
@@ -63,7 +63,7 @@ def first_unit(m: Machine, g: int, part: int) -> int:
 
 @shared
 def _deal(m: Machine, g: int, k: int) -> None:
-    """Deal the workgroups of kernel `k` round robin to the partitions in which its mask leaves it a compute unit."""
+    """Deal the workgroups of kernel `k` round robin to the partitions in which its mask allows a compute unit."""
     partitions = m.shape[y.SIZE_PARTITIONS]
     dealt = 0
     for part in range(partitions):
@@ -81,7 +81,7 @@ def _deal(m: Machine, g: int, k: int) -> None:
 
 @block
 def _precedes(m: Machine, g: int, k: int, other: int) -> bool:
-    """Whether kernel `k` is served before another: by priority, then launch time, then index."""
+    """Whether kernel `k` is dispatched before another: by priority, then launch time, then index."""
     rank, others = m.kernel[g, k, y.KERNEL_PRIORITY], m.kernel[g, other, y.KERNEL_PRIORITY]
     if rank != others:
         return rank > others  # type: ignore[no-any-return]
@@ -91,7 +91,7 @@ def _precedes(m: Machine, g: int, k: int, other: int) -> bool:
 
 @shared
 def _join_ready(m: Machine, g: int, part: int, k: int) -> None:
-    """Enter kernel `k` into the list of its class: at its end, but for launches of the same moment."""
+    """Insert kernel `k` into the ready list of its class, which is sorted by launch time and index."""
     c = m.kernel[g, k, y.KERNEL_CLASS]
     before, following = m.ready[g, part, c, y.READY_LAST], y.NONE
     if before != y.NONE and _precedes(m, g, k, before):
@@ -109,7 +109,7 @@ def _join_ready(m: Machine, g: int, part: int, k: int) -> None:
 
 @spliced
 def _leave_ready(m: Machine, g: int, part: int, c: int) -> None:
-    """The first kernel of a class has no workgroups left for a partition."""
+    """Remove the first kernel of a class from a partition's ready list: it has no workgroups left there."""
     k = m.ready_next[g, m.ready[g, part, c, y.READY_FIRST], part]
     m.ready[g, part, c, y.READY_FIRST] = k
     if k == y.NONE:
@@ -118,7 +118,7 @@ def _leave_ready(m: Machine, g: int, part: int, c: int) -> None:
 
 @shared
 def _emptiest_unit(m: Machine, g: int, part: int, k: int) -> int:
-    """The allowed compute unit with the most free places, the lowest number among equals; NONE if none fits."""
+    """The allowed compute unit with the most free places, the lowest number on a tie; NONE if none has room."""
     best, places = y.NONE, 0
     base = g * m.shape[y.SIZE_CUS]
     for u in range(base + first_unit(m, g, part), base + first_unit(m, g, part + 1)):
@@ -129,7 +129,7 @@ def _emptiest_unit(m: Machine, g: int, part: int, k: int) -> int:
 
 @spliced
 def _next_class(m: Machine, g: int, part: int) -> int:
-    """The class, of those not refused, whose first kernel is served next in a partition; NONE if there is none."""
+    """The class, among those not refused, whose first kernel is dispatched next in a partition, or NONE."""
     best, first = y.NONE, y.NONE
     for c in range(m.shape[y.SIZE_CLASSES]):
         k = m.ready[g, part, c, y.READY_FIRST]
@@ -142,7 +142,7 @@ def _next_class(m: Machine, g: int, part: int) -> int:
 
 @spliced
 def _refuse(m: Machine, g: int, part: int, c: int) -> None:
-    """No unit can take a workgroup of class `c` now; a strict dispatcher keeps its units free for it."""
+    """Mark class `c` refused, as no unit can take its workgroup now; a strict dispatcher reserves its units for it."""
     m.ready[g, part, c, y.READY_REFUSED] = m.clock[y.CLOCK_TICKET]
     if m.gpu[g, y.GPU_STRICT] == 1:
         k = m.ready[g, part, c, y.READY_FIRST]
@@ -153,14 +153,14 @@ def _refuse(m: Machine, g: int, part: int, c: int) -> None:
 
 @shared
 def dispatch(m: Machine, g: int, now: int) -> None:
-    """Place workgroups in every partition until no kernel has one that fits."""
+    """Place workgroups in every partition until none fits."""
     for part in range(m.shape[y.SIZE_PARTITIONS]):
         dispatch_in(m, g, part, now)
 
 
 @shared
 def dispatch_in(m: Machine, g: int, part: int, now: int) -> None:
-    """Place workgroups in a partition until no kernel has one that fits there."""
+    """Place workgroups in one partition until none fits."""
     m.clock[y.CLOCK_TICKET] += 1
     while True:
         c = _next_class(m, g, part)
@@ -205,7 +205,7 @@ def _place(m: Machine, g: int, part: int, k: int, u: int, now: int) -> None:
 
 @shared
 def retire(m: Machine, w: int, now: int) -> None:
-    """A workgroup'resident script is over: free its place, end its kernel after the last one, dispatch the next."""
+    """Retire a workgroup whose script is over: free its place, end its kernel after the last one, dispatch the next."""
     resident = m.resident
     g, k, u = resident[w, y.WG_GPU], resident[w, y.WG_KERNEL], resident[w, y.WG_UNIT]
     m.work_log[g, m.kernel[g, k, y.KERNEL_FIRST_WORK] + resident[w, y.WG_INDEX], y.WORKLOG_END] = now
@@ -232,10 +232,10 @@ def retire(m: Machine, w: int, now: int) -> None:
 
 @shared
 def end_kernel(m: Machine, g: int, k: int, now: int) -> None:
-    """A kernel has ended: those of which it was the last open predecessor may launch."""
+    """End a kernel: successors whose last open predecessor it was may launch."""
     m.kernel_run[g, k, y.RUN_END] = now
     m.clock[y.CLOCK_UNFINISHED] -= 1
-    if m.kernel[g, k, y.KERNEL_MONITOR] == 1:  # nothing left to protect from communication
+    if m.kernel[g, k, y.KERNEL_MONITOR] == 1:  # the GEMM has ended: no limit on communication
         m.flow[g, y.FLOW_THRESHOLD] = m.gpu[g, y.GPU_QUEUE_BYTES]
     first = m.kernel[g, k, y.KERNEL_FIRST_SUCCESSOR]
     for row in range(first, first + m.kernel[g, k, y.KERNEL_SUCCESSORS]):
@@ -247,7 +247,7 @@ def end_kernel(m: Machine, g: int, k: int, now: int) -> None:
 
 @shared
 def released(m: Machine, g: int, k: int, now: int) -> None:
-    """One of the dirty lines that kernel `k` writes back as it ends on GPU `g` has been written."""
+    """One of the dirty lines that kernel `k` writes back at its end on GPU `g` has reached memory."""
     m.kernel_run[g, k, y.RUN_WRITE_BACKS] -= 1
     if m.kernel_run[g, k, y.RUN_WRITE_BACKS] == 0:
         end_kernel(m, g, k, now)
@@ -255,7 +255,7 @@ def released(m: Machine, g: int, k: int, now: int) -> None:
 
 @spliced
 def _choose_threshold(m: Machine, g: int, now: int) -> None:
-    """T3-MCA: the first stage's demand on memory decides how full a queue may be before communication must wait."""
+    """T3-MCA: set the queue occupancy limit for communication from the memory intensity of the GEMM's first stage."""
     gpu = m.gpu
     elapsed = max(now - m.flow[g, y.FLOW_MONITOR_START], 1)
     busy = m.flow[g, y.FLOW_MONITOR_BYTES] // 64 * gpu[g, y.GPU_PEAK64]
@@ -284,7 +284,7 @@ def _find_critical(m: Machine, g: int, k: int, now: int) -> None:
 
 @block
 def count(m: Machine, g: int, counter: int, amount: int, now: int) -> None:
-    """Add to a counter; what waits for the value that it reaches goes on."""
+    """Add to a counter; kernels and workgroups that wait for its new value resume."""
     m.counter[g, counter, y.COUNTER_VALUE] += amount
     if m.counter[g, counter, y.COUNTER_VALUE] >= m.counter[g, counter, y.COUNTER_TARGET]:
         m.counter[g, counter, y.COUNTER_TARGET] = y.NEVER
@@ -294,7 +294,7 @@ def count(m: Machine, g: int, counter: int, amount: int, now: int) -> None:
 
 @shared
 def _launch_waiting(m: Machine, g: int, counter: int, now: int) -> None:
-    """Launch the kernels that wait for a counter; those too early will wait again."""
+    """Launch the kernels that wait for a counter; those whose value is not reached wait again."""
     k = m.counter[g, counter, y.COUNTER_KERNEL]
     m.counter[g, counter, y.COUNTER_KERNEL] = y.NONE
     while k != y.NONE:
@@ -305,9 +305,9 @@ def _launch_waiting(m: Machine, g: int, counter: int, now: int) -> None:
 
 @shared
 def _wake_waiting(m: Machine, g: int, now: int) -> None:
-    """Let every waiting workgroup look at its counter again; those too early will wait again."""
+    """Wake every workgroup that waits for a counter; those whose value is not reached wait again."""
     width = m.shape[y.SIZE_CUS] * m.shape[y.SIZE_RESIDENT]
     for w in range(g * width, (g + 1) * width):
         if m.resident[w, y.WG_KERNEL] != y.NONE and m.resident[w, y.WG_WAITING] == 1:
-            m.resident[w, y.WG_WAITING] = 2  # woken once, however many counters move now
+            m.resident[w, y.WG_WAITING] = 2  # woken once, even if several counters change at this time
             schedule(m, now, y.EV_PHASE, w)

@@ -1,10 +1,10 @@
-"""How the engine is compiled: numba, without reference counting, cached on disk under a key of its own sources.
+"""Compile the engine with numba, without reference counting, and cache the machine code by a hash of the sources.
 
-numba's cache looks only at the file of the function that it compiles; the engine lives in several files. The cache
-directory is therefore named after a hash of all of them, so that a changed block never meets stale machine code.
+numba's own cache checks only the file of the compiled function, but the engine lives in several files. The cache
+directory is named after a hash of all of them, so that a changed file never meets stale machine code.
 
-Machine code is unpickled, which can run anything. So it is taken only from a folder that nobody but this user can
-write, and only if every file still has the digest that it was written with.
+Loading machine code unpickles it, and unpickling can execute arbitrary code. Weft therefore loads files only from a
+folder that this user alone can write, and only files whose digest matches the one recorded when they were written.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class _Lightly(Compiler):
-    """Numba's compiler at LLVM's first level: higher ones take half as long again and make the engine no faster."""
+    """Compile at LLVM's optimisation level 1: higher levels take 50 % longer, and the engine runs no faster."""
 
     def compile_extra(self, function: Any) -> Any:
         config: Any = numba.config
@@ -45,32 +45,32 @@ class _Lightly(Compiler):
 
 
 _OPTIONS: dict[str, Any] = {"error_model": "numpy", "_nrt": False, "pipeline_class": _Lightly}
-# Only the entry point is called from Python: the others need no wrappers, which would take most of the compile time.
+# Only the entry point is called from Python; without wrappers the other functions compile in far less time.
 _INNER: dict[str, Any] = {**_OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
 def block(function: F) -> F:
-    """Compile a function of the engine's inner loop; it is inlined in the several places that call it."""
+    """Compile a function of the engine's inner loop and inline it at each of its few call sites."""
     return numba.njit(forceinline=True, **_INNER)(function)  # type: ignore[no-any-return]
 
 
 def spliced(function: F) -> F:
-    """Make a function of the inner loop part of the one place that calls it; it is not compiled by itself."""
+    """Inline a function of the inner loop at its only call site; it is not compiled by itself."""
     return numba.njit(inline="always", **_INNER)(function)  # type: ignore[no-any-return]
 
 
 def shared(function: F) -> F:
-    """Compile a function of the engine that stays one function: rarely called, or called from many places."""
+    """Compile a function of the engine that is not inlined: rarely called, or called from many places."""
     return numba.njit(**_INNER)(function)  # type: ignore[no-any-return]
 
 
 def entry(function: F) -> F:
-    """Compile the engine's entry point, with its machine code kept on disk between runs where that is possible."""
+    """Compile the engine's entry point; its machine code is cached on disk where possible."""
     return kept(numba.njit(**_OPTIONS)(function), function)
 
 
 def kept(compiled: Any, function: F) -> F:
-    """Keep machine code of `function`, which numba has `compiled`, in the cache, where that is possible and safe."""
+    """Cache the machine code of `function`, which numba has `compiled`, on disk where that is possible and safe."""
     config: Any = numba.config
     if config.DISABLE_JIT or not keeps_code():
         return compiled  # type: ignore[no-any-return]
@@ -84,11 +84,11 @@ def kept(compiled: Any, function: F) -> F:
 
 
 class _DamagedError(Exception):
-    """A file of machine code is not what was written."""
+    """A machine-code file differs from what was written."""
 
 
 class _SealedFiles(IndexDataCacheFile):
-    """Numba's files, each followed by the digest of its content, which unpickling does not look at."""
+    """numba's cache files, each followed by a digest of its content, which is checked before unpickling."""
 
     def _load_index(self) -> Any:
         _check_seal(Path(self._index_path))
@@ -107,7 +107,7 @@ class _SealedFiles(IndexDataCacheFile):
 
 
 class _KeptCode(FunctionCache):
-    """Machine code on disk, for this user alone; what is damaged, or cannot be kept, is said and stops nothing."""
+    """Machine code on disk for this user alone; damaged files, or a failure to write, only cause a warning."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)  # type: ignore[no-untyped-call]
@@ -144,7 +144,7 @@ def _check_seal(file: Path) -> None:
 
 @contextmanager
 def _for_this_user_alone() -> Iterator[None]:
-    """Files and folders made meanwhile can be read and written by this user only."""
+    """Within this context, new files and folders are readable and writable by this user only."""
     before = os.umask(0o077)
     try:
         yield
@@ -159,14 +159,14 @@ def _say(sentence: str) -> None:
 
 
 def cache_root() -> Path:
-    """The folder of everything that Weft keeps for later: $WEFT_CACHE, or `weft` among the user's caches."""
+    """The folder of all caches of Weft: $WEFT_CACHE, or `weft` in the user's cache folder."""
     caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return Path(os.environ.get("WEFT_CACHE") or caches / "weft")
 
 
 @functools.cache
 def cache_directory() -> Path:
-    """The directory of this engine's machine code: one per version of its sources and way of compiling them."""
+    """The directory of this engine's machine code: one per version of its sources and compiler settings."""
     digest = hashlib.sha256()
     for source in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(source.name.encode())
@@ -178,12 +178,12 @@ def cache_directory() -> Path:
 
 
 def foreign() -> str:
-    """Why others than this user could have put machine code into the cache (empty: they could not)."""
+    """Why another user could have written machine code into the cache; empty if none could."""
     return open_to_others((cache_root(), cache_directory(), *cache_directory().rglob("*")))
 
 
 def open_to_others(paths: Iterable[Path]) -> str:
-    """Why others than this user could have written some of those files and folders (empty: they could not)."""
+    """Why another user could have written one of those files or folders; empty if none could."""
     for path in paths:
         try:
             found = path.stat()
@@ -198,9 +198,9 @@ def open_to_others(paths: Iterable[Path]) -> str:
 
 @functools.cache
 def keeps_code() -> bool:
-    """Whether machine code can be kept in its directory, and nobody else can have put any there.
+    """Whether machine code can be kept in its directory, and only this user can write there.
 
-    Left to itself, numba would then keep it beside the sources, where a changed block meets stale machine code.
+    Otherwise numba would cache it beside the sources, where a changed file would meet stale machine code.
     """
     if foreign():
         return False
@@ -214,7 +214,7 @@ def keeps_code() -> bool:
 
 
 def is_compiled() -> bool:
-    """Whether machine code for this version of the engine lies on disk already (or none is needed)."""
+    """Whether machine code for this engine version is already on disk, or none is needed."""
     config: Any = numba.config
     if config.DISABLE_JIT:
         return True

@@ -1,10 +1,9 @@
 """The columns of every integer table that the engine reads or writes.
 
-The engine knows arrays and nothing else: a row is a thing (a GPU, a channel, a workgroup), a column is one of
-the constants below, whose first word names the table (CHAN: channel, REQ: request, WG: resident, RUN: kernel_run,
-WORKLOG: work_log, CHUNK: chunk_log, COMMAND: dma_log, DMA: engine). All times are femtoseconds, all sizes bytes,
-unless a name says otherwise. `X64` columns are femtoseconds per 64 bytes, so that a duration is
-``bytes * x64 // 64``.
+The engine knows arrays and nothing else: a row is a thing (a GPU, a channel, a workgroup), a column is one of the
+constants below, whose prefix names the table (CHAN: channel, REQ: request, WG: resident, RUN: kernel_run, WORKLOG:
+work_log, CHUNK: chunk_log, COMMAND: dma_log, DMA: engine). All times are femtoseconds, all sizes bytes, unless a name
+says otherwise. `X64` columns are femtoseconds per 64 bytes, so that a duration is ``bytes * x64 // 64``.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ def _columns(count: int) -> Iterator[int]:
 
 
 # -- program tables: written by `program`, only read by the engine
-# ------------------------------------------------
 
 QUEUE_ENTRY = 32
 """Bytes of an access, the unit in which a channel's command queue is counted."""
@@ -37,14 +35,14 @@ QUEUE_ENTRY = 32
     GPU_REFRESH_EVERY, GPU_REFRESH_BANKS, GPU_POSTED, GPU_COLUMNS,
 ) = _columns(56)  # fmt: skip
 # GPU_INTENSITY_* are per mille of the peak DRAM bandwidth; GPU_THRESHOLD_* are bytes of queue; GPU_PEAK64 is the
-# whole memory's femtoseconds per 64 bytes. GPU_DMA_RATE64: what one engine takes for its own part (0: nothing).
+# whole memory's femtoseconds per 64 bytes. GPU_DMA_RATE64: time per 64 bytes in one engine (0: none).
 # GPU_STRICT: workgroups of a later kernel wait until the earlier ones are placed. GPU_SIDE64 is one slice of the
-# memory-side cache, GPU_SIDE_LATENCY what a hit there adds to the way through the cache, GPU_SIDE_DIRTY how
-# many of its lines in a thousand hold at the start what earlier work wrote. GPU_T_PATH: what a burst takes on the
-# path from a channel to the rest of the chip; it may lag by GPU_PATH_SLACK behind. GPU_SHARE_*: the share of the bus,
-# in parts of WHOLE_BUS, that a bank group takes for a burst every GPU_T_LONG or GPU_T_UPDATE. GPU_REFRESH_EVERY: from
-# one refresh of GPU_REFRESH_BANKS banks to the next (0: there is no refresh). GPU_POSTED: a store to a peer is complete
-# when it has left its compute unit, not when the link has sent it.
+# memory-side cache, GPU_SIDE_LATENCY the latency that a hit there adds to the way through the cache, GPU_SIDE_DIRTY
+# the per mille of its lines that are dirty at the start. GPU_T_PATH: time of a burst on the path from a channel to
+# the rest of the chip, which may lag behind the bus by GPU_PATH_SLACK. GPU_SHARE_*: the share of the bus, in parts of
+# WHOLE_BUS, that a bank group takes for a burst every GPU_T_LONG or GPU_T_UPDATE. GPU_REFRESH_EVERY: from one refresh
+# of GPU_REFRESH_BANKS banks to the next (0: no refresh). GPU_POSTED: a store to a peer is complete when it has left its
+# compute unit, not when the link has sent it.
 
 # shape[:] — sizes shared by all GPUs.
 (
@@ -55,8 +53,8 @@ QUEUE_ENTRY = 32
 ) = _columns(27)  # fmt: skip
 # SIZE_RESIDENT: workgroup places per compute unit; SIZE_BLOCK_TILES: workgroup tiles per DMA command.
 # SIZE_PARTITIONS: groups of compute units with a cache of their own each, of SIZE_SETS sets in SIZE_SLICES slices.
-# SIZE_SIDE_SETS: sets that a channel has in the memory-side cache (0: there is none). SIZE_CLASSES: kernels that need
-# the same of a compute unit, may use the same ones and have the same priority make a class.
+# SIZE_SIDE_SETS: sets that a channel has in the memory-side cache (0: there is none). SIZE_CLASSES: kernels of
+# equal resource needs, allowed compute units and priority form a class.
 
 # kernel[g, k, :]
 (
@@ -65,15 +63,14 @@ QUEUE_ENTRY = 32
     KERNEL_AFTER_COUNTER, KERNEL_AFTER_VALUE, KERNEL_LAUNCH, KERNEL_RELEASE, KERNEL_MONITOR, KERNEL_FIRST_COPY,
     KERNEL_COPIES, KERNEL_COMPLETION, KERNEL_CLASS, KERNEL_STAGE, KERNEL_COLUMNS,
 ) = _columns(22)  # fmt: skip
-# KERNEL_PHASES: phases of one script; a kernel may have several, one behind the other, and each workgroup runs its
-# own. KERNEL_PREDECESSORS: kernels that must have ended, and KERNEL_AFTER_COUNTER, KERNEL_AFTER_VALUE the counter and
-# what it must have reached (NONE: no counter). KERNEL_SUCCESSORS: kernels that wait for this one to end, in the rows
+# KERNEL_PHASES: phases of one script; a kernel may have several, and each workgroup runs one of them.
+# KERNEL_PREDECESSORS: kernels that must have ended; KERNEL_AFTER_COUNTER, KERNEL_AFTER_VALUE: a counter and the value
+# that it must have reached (NONE: no counter). KERNEL_SUCCESSORS: kernels that wait for this one to end, in the rows
 # of successor[:] from KERNEL_FIRST_SUCCESSOR on. KERNEL_RELEASE: write dirty lines back and drop all lines when it
 # ends; KERNEL_MONITOR: its first stage's memory intensity sets the arbiter's threshold; KERNEL_COPIES:
 # DMA commands that its launch triggers, from the tile row KERNEL_FIRST_COPY on; KERNEL_COMPLETION: from the departure
-# of their last byte to the kernel's end. KERNEL_STAGE: workgroups that are dispatched together, when all of the stage
-# before have ended (0: each as soon as it fits).
-
+# of their last byte to the kernel's end. KERNEL_STAGE: number of workgroups that are dispatched together, once all of
+# the stage before have ended (0: each as soon as it fits).
 # phase[g, p, :] — one pipelined loop of a workgroup script.
 (
     PHASE_ITERATIONS, PHASE_SHARED, PHASE_SLOTS, PHASE_FIRST_LOAD, PHASE_LOADS, PHASE_CYCLES, PHASE_STORE,
@@ -81,7 +78,7 @@ QUEUE_ENTRY = 32
 ) = _columns(13)  # fmt: skip
 # PHASE_SHARED: iterations are dealt round robin to the kernel's workgroups; PHASE_CYCLES: compute-unit cycles per
 # iteration; PHASE_STORES: stores of an iteration, from the access row PHASE_STORE on; PHASE_LANED: the counter is
-# that of the workgroup's own lane (WORK_LANE; NONE: nothing to wait for); PHASE_DELAY: from the end of the wait to
+# that of the workgroup's own lane (WORK_LANE; NONE: no wait); PHASE_DELAY: from the end of the wait to
 # the first iteration.
 
 # access[g, a, :] — a load or a store of a script; its address follows the workgroup and the iteration.
@@ -115,35 +112,33 @@ EXTENT_ONE, EXTENT_ROWS, EXTENT_COLUMNS = range(3)
 # REGION_SENT_COUNTER bytes that DMA commands have sent on. REGION_TARGET: the GPU that stores and commands go
 # to; REGION_ROUTE: the row of `route` that they begin with. REGION_ALSO_*: a second receiver of a command's bytes
 # (REGION_ALSO_REGION NONE: there is none). REGION_SOURCE: the GPU that a command reads from, whose row of the region
-# says where the bytes go; REGION_SOURCE_LATENCY: until that GPU has been asked.
+# says where the bytes go; REGION_SOURCE_LATENCY: time for the request to reach that GPU.
 LOCAL_STORE, LOCAL_UPDATE, REMOTE_STORE, REMOTE_UPDATE = range(4)
 
-# tile[g, t, :] — the output tiles in run order, then the copies: TILE_ROWS rows for each command, whose first one
-# says the rest. TILE_COPY: one more than the kernel that is over when its copies are (0: none); TILE_AFTER: from the
-# kernel's launch until the command is ready; TILE_ENGINE: one more than the engine that takes it (0: any).
+# tile[g, t, :] — the output tiles in run order, then the copies: TILE_ROWS rows for each command, the first of which
+# describes it. TILE_COPY: 1 + the kernel that ends when its copies do (0: none); TILE_AFTER: from the
+# kernel's launch until the command is ready; TILE_ENGINE: 1 + the engine that takes it (0: any).
 TILE_REGION, TILE_OFFSET, TILE_BYTES, TILE_COPY, TILE_ROWS, TILE_AFTER, TILE_ENGINE, TILE_COLUMNS = _columns(8)
 
-# link[k, :] — one direction of a connection, over all GPUs and switches. LINK_STORE64: what stores by compute units
-# take, LINK_DMA64: what DMA engines take; LINK_BUNDLE: a link of which it is a part (NONE: none): both must be free.
+# link[k, :] — one direction of a connection, over all GPUs and switches. LINK_STORE64: time per 64 bytes of stores by
+# compute units, LINK_DMA64: of DMA engines; LINK_BUNDLE: the link that it is part of (NONE: none); both must be free.
 LINK_STORE64, LINK_DMA64, LINK_BUNDLE, LINK_COLUMNS = _columns(4)
 
-# route[p, :] — the links of a route in rows that follow one another; ROUTE_LINK NONE ends it. ROUTE_LATENCY: from the
+# route[p, :] — the links of a route in consecutive rows; ROUTE_LINK NONE ends it. ROUTE_LATENCY: from the
 # end of the link to the next one, or to the receiver.
 ROUTE_LINK, ROUTE_LATENCY, ROUTE_COLUMNS = _columns(3)
 
 # -- causes of traffic: an operator and what it does, `operator * KINDS + kind`
-# ------------------------------------
 READ, WRITE, UPDATE, KINDS = _columns(4)
 OPERATOR_TRACKER, OPERATOR_EARLIER, SYSTEM_OPERATORS = range(3)
 CAUSE_REFILL = OPERATOR_TRACKER * KINDS + READ
 CAUSE_SPILL = OPERATOR_TRACKER * KINDS + WRITE
 CAUSE_EARLIER = OPERATOR_EARLIER * KINDS + WRITE
 # The first operators are those of every machine: the tracker, whose entries are spilled and fetched back, and work
-# before the run, whose data the run pushes out of the memory-side cache. Then come the program's operators that
+# before the run, whose data the run evicts from the memory-side cache. Then come the program's operators that
 # communicate, and from the cause SIZE_COMPUTE_CAUSE on those that compute.
 
 # -- run tables: the engine's own state
-# ---------------------------------------------------------------------------
 
 # clock[:] — scalars of the run.
 (
@@ -157,8 +152,8 @@ CAUSE_EARLIER = OPERATOR_EARLIER * KINDS + WRITE
     REQ_ARRIVE, REQ_OWNER_KIND, REQ_OWNER, REQ_TILE, REQ_WAVEFRONT, REQ_REGION, REQ_ADDRESS, REQ_FILLS, REQ_FROM,
     REQ_TICKET, REQ_COLUMNS,
 ) = _columns(21)  # fmt: skip
-# REQ_ROW: the row of its bank; of a message, the row of `route` that it is at. REQ_ARRIVE: when it is ready, then when
-# its last byte is where its head is. REQ_FILLS: the line of the memory-side cache that a read fills,
+# REQ_ROW: the row of its bank; for a message, its current row of `route`. REQ_ARRIVE: when it is ready, then when
+# its last byte arrives where its head is. REQ_FILLS: the line of the memory-side cache that a read fills,
 # or NONE. REQ_FROM: who serves it, the DRAM or that cache. REQ_TICKET: its number in the order of admission.
 COMPUTE_STREAM, COMMUNICATION_STREAM = range(2)
 OWNER_NOBODY, OWNER_LINE, OWNER_SLOT, OWNER_ENGINE, OWNER_RELEASE, OWNER_REMOTE, OWNER_POSTED = range(7)
@@ -220,18 +215,18 @@ SENDER_FIRST, SENDER_LAST, SENDER_NEXT, SENDER_COLUMNS = _columns(4)
 # slot[w * SLOTS + s, :] — one loop iteration in flight.
 SLOTS = 8
 SLOT_STATE, SLOT_PENDING, SLOT_TIME, SLOT_ITERATION, SLOT_ISSUED, SLOT_FROM, SLOT_STORED, SLOT_COLUMNS = _columns(8)
-# SLOT_FROM: what the slot waited for last of all; SLOT_STORED: the same of the stores before its loads.
+# SLOT_FROM: what served the slot's last load; SLOT_STORED: the same for the stores before its loads.
 FROM_MEMORY, FROM_SIDE, FROM_CACHE, FROM_LINK = range(4)
 SLOT_FREE, SLOT_LOADING, SLOT_READY, SLOT_COMPUTING, SLOT_STORING = range(5)
 
-# engine[e, :] — DMA engines over all GPUs. DMA_FREE: when its own part takes the next request; DMA_WAKE: whether it
-# will be woken then.
+# engine[e, :] — DMA engines over all GPUs. DMA_FREE: when it can take the next request; DMA_WAKE: whether a
+# wake-up is scheduled then.
 DMA_BLOCK, DMA_TILE, DMA_POSITION, DMA_LEFT, DMA_UNSENT, DMA_FLIGHT, DMA_FREE, DMA_WAKE, DMA_COLUMNS = _columns(9)
 
 # counter[g, c, :]
 COUNTER_VALUE, COUNTER_TARGET, COUNTER_KERNEL, COUNTER_COLUMNS = _columns(4)
-# COUNTER_TARGET: the least value that anything waits for; COUNTER_KERNEL: the first of the kernels that wait for it, a
-# list that goes on in RUN_NEXT_WAITING.
+# COUNTER_TARGET: the least awaited value; COUNTER_KERNEL: the first of the kernels that wait for it, a
+# list continued in RUN_NEXT_WAITING.
 NEVER = 1 << 62
 LARGEST = (1 << 63) - 1
 """Mask that clears the sign of a 64-bit integer: the bits of 64 banks can be shifted out one by one."""
@@ -255,23 +250,23 @@ WAITS, LAUNCHING, LAUNCHED = range(3)
     RUN_WAIT_MATRIX, RUN_WAIT_STORE, RUN_WAIT_COUNTER, RUN_COMPUTE, RUN_LAUNCHED, RUN_STRIDE,
     RUN_WAIT_SIDE, RUN_WAIT_CACHE, RUN_WAIT_LINK, RUN_COLUMNS,
 ) = _columns(19)  # fmt: skip
-# RUN_STATE: one of the three above; RUN_OPEN: predecessors that have not ended; RUN_START: when the last of them had,
-# and RUN_LAUNCHED: when its launch was over; RUN_FINISHED: workgroups or copies; RUN_WRITE_BACKS: those of a release
-# that the memory has not taken.
-# RUN_WAIT_SIDE, RUN_WAIT_CACHE: the parts of RUN_WAIT_LOAD in which the last to come came from the memory-side cache,
-# or was a hit; RUN_WAIT_LINK: that of RUN_WAIT_STORE in which the last to go went over a link. RUN_PLACED: workgroups
+# RUN_STATE: one of the three above; RUN_OPEN: predecessors that have not ended; RUN_START: when the last of them ended;
+# RUN_LAUNCHED: when its launch was over; RUN_FINISHED: finished workgroups or copies; RUN_WRITE_BACKS: writes of a
+# release that memory has not accepted.
+# RUN_WAIT_SIDE, RUN_WAIT_CACHE: the parts of RUN_WAIT_LOAD whose last load was served by the memory-side cache
+# or by the cache; RUN_WAIT_LINK: the part of RUN_WAIT_STORE whose last store went over a link. RUN_PLACED: workgroups
 # placed so far; RUN_STRIDE: partitions among which they are dealt.
 
 # ready[g, partition, class, :] — the launched kernels of a class with workgroups left for a partition, by launch time,
-# then index; the list goes on in ready_next[g, k, partition]. READY_REFUSED: the dispatch in which no unit could take
-# one of their workgroups.
+# then index; the list continues in ready_next[g, k, partition]. READY_REFUSED: the dispatch in which none of their
+# workgroups fitted.
 READY_FIRST, READY_LAST, READY_REFUSED, READY_COLUMNS = _columns(4)
 
-# served[g, level, cause]: bytes by where a request was served. Hits and merged misses of the caches; what was written
-# into the memory-side cache. The rest is DRAM's traffic.
+# served[g, level, cause]: bytes by what served a request: hits and merged misses of the caches, and writes into the
+# memory-side cache. The rest is DRAM traffic.
 LEVEL_HIT, LEVEL_MERGED, LEVEL_SIDE_HIT, LEVEL_SIDE_MERGED, LEVEL_SIDE_WRITTEN, LEVELS = _columns(6)
 
-# chunk_log[g, r, :] — when a region was first and last written from here and from the neighbour, and sent on.
+# chunk_log[g, r, :] — first and last writes to a region by this GPU and by the neighbour, and its sending.
 (
     CHUNK_FIRST_LOCAL, CHUNK_LAST_LOCAL, CHUNK_FIRST_REMOTE, CHUNK_LAST_REMOTE, CHUNK_FIRST_SENT, CHUNK_LAST_SENT,
     CHUNK_COMPLETE, CHUNK_COLUMNS,
@@ -284,14 +279,12 @@ COMMAND_READY, COMMAND_START, COMMAND_END, COMMAND_ENGINE, COMMAND_BYTES, COMMAN
 WORKLOG_START, WORKLOG_END, WORKLOG_UNIT, WORKLOG_COLUMNS = _columns(4)
 
 # -- events; at equal times the lower kind goes first, then the lower index
-# ----------------------------------------
 (
     EV_LAUNCH, EV_ARRIVE, EV_READ_DONE, EV_LINK, EV_DMA, EV_PHASE, EV_SLOT, EV_COMPUTED, EV_CHANNEL, EV_COMMAND,
     EV_COMPLETE, EV_TAKEN, EV_HOP,
 ) = range(13)  # fmt: skip
 
 # -- statuses
-# -----------------------------------------------------------------------------------------------------
 (
     RUNNING, FINISHED, STUCK, GROW_HEAP, GROW_REQUESTS, GROW_WAITERS,
 ) = range(6)  # fmt: skip

@@ -1,7 +1,7 @@
-"""The memory-side cache: all that goes to memory passes it, whoever asks. Each channel has its own part of it.
+"""The memory-side cache: every request to memory passes it; each channel has its own part.
 
-A run may begin with a cache in which earlier work left dirty lines. Those are pushed out byte for byte as the run takes
-their places: real lines are far shorter than requests.
+A run may start with dirty lines of earlier work. They are written back byte for byte as the run takes their places,
+since real lines are far shorter than the simulated requests.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from weft.engine.state import (
 )
 
 _EARLIER_ADDRESS = 1 << 45
-"""Where the data of earlier work lie: far beyond all that a run has."""
+"""Address of the data of earlier work: far beyond all addresses of a run."""
 _GOLDEN, _GOLDEN_WHOLE = 618_033_989, 1_000_000_000
-"""The golden section and its whole: multiples of it, modulo the whole, fall evenly into every range."""
+"""The golden ratio as a fraction: multiples of the first modulo the second spread evenly over any range."""
 
 
 @shared
 def begin_used(m: Machine) -> None:
-    """Lay one long buffer of earlier work into the cache, in the order of its addresses, some lines of it dirty."""
+    """Fill the cache with one long buffer of earlier work, in address order, some of its lines dirty."""
     sets, ways, request = m.shape[y.SIZE_SIDE_SETS], m.shape[y.SIZE_SIDE_WAYS], m.shape[y.SIZE_REQUEST]
     for g in range(m.shape[y.SIZE_GPUS]):
         if m.gpu[g, y.GPU_SIDE_DIRTY] == 0:
@@ -44,7 +44,7 @@ def begin_used(m: Machine) -> None:
             end = place + ways
             while place < end and m.earlier[place, EARLIER_ADDRESS] != 0:
                 place += 1
-            if place == end:  # with odd numbers of sets or channels some sets get more than they hold
+            if place == end:  # if sets or channels are no power of two, some sets receive more lines than they hold
                 continue
             m.earlier[place, EARLIER_ADDRESS] = address
             if n * _GOLDEN % _GOLDEN_WHOLE * 1000 < m.gpu[g, y.GPU_SIDE_DIRTY] * _GOLDEN_WHOLE:
@@ -53,7 +53,7 @@ def begin_used(m: Machine) -> None:
 
 @block
 def _push_out(m: Machine, g: int, line: int, bytes_: int, stream: int, time: int) -> None:
-    """Write back what earlier work left in `bytes_` of a line that a request of `stream` takes, after its own read."""
+    """Write back earlier work's dirty bytes in the `bytes_` of a line that `stream` replaces, after its own read."""
     place = line - _first_line(m)
     left = m.earlier[place, EARLIER_BYTES]
     if left > 0:
@@ -64,9 +64,7 @@ def _push_out(m: Machine, g: int, line: int, bytes_: int, stream: int, time: int
 
 @block
 def find(m: Machine, first: int, ways: int, line_address: int) -> int:
-    """In the set from row `first` on: the line of `line_address`, else the oldest one that is not awaited as
-    -2 - line, else -1.
-    """
+    """In the set from row `first` on: the line of `line_address`; else -2 - the oldest idle line; else -1."""
     for w in range(first, first + ways):
         if m.tag[w] == line_address:
             return w
@@ -79,7 +77,7 @@ def find(m: Machine, first: int, ways: int, line_address: int) -> int:
 
 @block
 def sectors(m: Machine, address: int, bytes_: int) -> int:
-    """The sectors of its line that a request touches, a bit each."""
+    """Bit mask of the sectors of its line that a request touches."""
     request = m.shape[y.SIZE_REQUEST]
     first = address % request
     last = min(first + bytes_, request)
@@ -90,7 +88,7 @@ def sectors(m: Machine, address: int, bytes_: int) -> int:
 
 @block
 def reach(m: Machine, i: int, g: int, address: int, arrive: int) -> None:
-    """Bring request `i` (kind, bytes, cause, stream, owner set) to the memory of GPU `g`, there from `arrive` on."""
+    """Send request `i` (kind, bytes, cause, stream, owner are set) to the memory of GPU `g`; it arrives at `arrive`."""
     if m.shape[y.SIZE_SIDE_SETS] > 0:
         arrive = _look_up(m, i, g, address, arrive)
     if arrive != y.NONE:
@@ -99,12 +97,12 @@ def reach(m: Machine, i: int, g: int, address: int, arrive: int) -> None:
 
 @shared
 def _look_up(m: Machine, i: int, g: int, address: int, arrive: int) -> int:
-    """Serve a request from the memory-side cache, else return when it goes on to the DRAM."""
+    """Serve a request from the memory-side cache, or return when it continues to the DRAM."""
     request = m.request
     c = g * m.shape[y.SIZE_CHANNELS] + channel_of(m, address)
-    # The slices stand behind those of the caches, as the lines do.
+    # Rows of these slices, like those of the lines, follow the last-level caches' rows.
     own = m.shape[y.SIZE_GPUS] * m.shape[y.SIZE_PARTITIONS] * m.shape[y.SIZE_SLICES] + c
-    free = max(m.clock[y.CLOCK_NOW], m.slice_free[own])  # requests come ahead of their time; no gap is lost to others
+    free = max(m.clock[y.CLOCK_NOW], m.slice_free[own])  # book from now, not from the later arrival: gaps stay usable
     m.slice_free[own] = free + request[i, y.REQ_BYTES] * m.gpu[g, y.GPU_SIDE64] // 64
     start = max(arrive, free)
     request[i, y.REQ_GPU] = g
@@ -113,12 +111,12 @@ def _look_up(m: Machine, i: int, g: int, address: int, arrive: int) -> int:
     request[i, y.REQ_FILLS] = y.NONE
     request[i, y.REQ_FROM] = y.FROM_MEMORY
     line = _line_of(m, c, address)
-    if request[i, y.REQ_KIND] == y.UPDATE:  # happens at the banks: the line goes there first, and is forgotten
+    if request[i, y.REQ_KIND] == y.UPDATE:  # executed at the banks: write the line back, invalidate it
         if line >= 0:
             _write_back(m, g, line, start)
             m.line[line, LINE_HERE] = 0
         return start  # type: ignore[no-any-return]
-    if line == y.NONE:  # every line of the set is on its way: go past the cache
+    if line == y.NONE:  # every line of the set is being filled: bypass the cache
         return start  # type: ignore[no-any-return]
     if line < 0:
         line = -2 - line
@@ -136,7 +134,7 @@ def _look_up(m: Machine, i: int, g: int, address: int, arrive: int) -> int:
 
 @block
 def _first_line(m: Machine) -> int:
-    """Lines stand behind those of the caches."""
+    """Row of the first memory-side line; these rows follow those of the last-level caches."""
     return m.shape[y.SIZE_GPUS] * m.shape[y.SIZE_PARTITIONS] * m.shape[y.SIZE_SETS] * m.shape[y.SIZE_WAYS]  # type: ignore[no-any-return]
 
 
@@ -146,7 +144,7 @@ def _first_of_set(m: Machine, c: int, address: int) -> int:
     sets, ways, request = m.shape[y.SIZE_SIDE_SETS], m.shape[y.SIZE_SIDE_WAYS], m.shape[y.SIZE_REQUEST]
     stripe = m.shape[y.SIZE_INTERLEAVE]
     lap = address // stripe // m.shape[y.SIZE_CHANNELS]
-    own = lap * (stripe // request) + address % stripe // request  # counts the lines of this channel
+    own = lap * (stripe // request) + address % stripe // request  # line number within this channel
     return _first_line(m) + (c * sets + (own ^ (own >> 5) ^ (own >> 11)) % sets) * ways  # type: ignore[no-any-return]
 
 
@@ -158,7 +156,7 @@ def _line_of(m: Machine, c: int, address: int) -> int:
 
 @shared
 def _write_back(m: Machine, g: int, line: int, time: int) -> None:
-    """Send a line to the DRAM if it is dirty; it is clean afterwards."""
+    """Write a line back to the DRAM if it is dirty; it is clean afterwards."""
     if m.line[line, LINE_DIRTY] == 0:
         return
     cause = m.line[line, LINE_CAUSE]
@@ -170,7 +168,7 @@ def _write_back(m: Machine, g: int, line: int, time: int) -> None:
 
 @block
 def _written(m: Machine, bytes_: int, cause: int, stream: int) -> int:
-    """A write to the DRAM that nobody waits for."""
+    """Write to the DRAM on behalf of no waiting requester."""
     i = new_request(m)
     m.request[i, y.REQ_KIND] = y.WRITE
     m.request[i, y.REQ_BYTES] = bytes_
@@ -207,7 +205,7 @@ def _read(m: Machine, i: int, g: int, line: int, need: int, start: int) -> int:
 
 @spliced
 def _write(m: Machine, i: int, g: int, line: int, need: int, start: int) -> None:
-    """Sectors are allocated without a fetch; that the cache has them ends the write."""
+    """Write sectors into the cache without a fetch; the write completes once the cache holds them."""
     bytes_, cause = m.request[i, y.REQ_BYTES], m.request[i, y.REQ_CAUSE]
     if m.line[line, LINE_DIRTY] == 0:
         m.line[line, LINE_BYTES] = 0
@@ -224,7 +222,7 @@ def _write(m: Machine, i: int, g: int, line: int, need: int, start: int) -> None
 
 @spliced
 def fill(m: Machine, i: int, now: int) -> None:
-    """A read from the DRAM is back: its line has what came, and those who waited for that have it, too."""
+    """A DRAM read has returned: its line holds the data, and requests that waited for it complete."""
     request, lines = m.request, m.line
     line = request[i, y.REQ_FILLS]
     came = sectors(m, request[i, y.REQ_ADDRESS], request[i, y.REQ_BYTES])

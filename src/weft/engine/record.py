@@ -1,4 +1,4 @@
-"""What the engine writes down for the reader of the result: traffic by cause over time, chunk and link activity."""
+"""Counters and series for the result: traffic by cause over time, chunk and link activity."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _fold(series: Table, link_series: Table) -> None:
 
 @block
 def _bin(m: Machine, time: int) -> int:
-    """The bin of `time`; when time outgrows the series, bins are merged in pairs and become twice as wide."""
+    """The bin of `time`; when the series is full, pairs of bins are merged and bins become twice as wide."""
     b = time // m.clock[y.CLOCK_BIN]
     while b >= SERIES_BINS:
         _fold(m.series, m.link_series)
@@ -44,7 +44,7 @@ def record_link(m: Machine, g: int, bytes_: int, time: int) -> None:
 
 @block
 def record_chunk(m: Machine, g: int, region: int, first: int, time: int) -> None:
-    """Note the first and the last moment of an activity of a chunk; `first` is the column of the first."""
+    """Record the first and last time of an activity of a chunk; `first` is the column of the first."""
     if m.chunk_log[g, region, first] == y.NONE:
         m.chunk_log[g, region, first] = time
     m.chunk_log[g, region, first + 1] = max(m.chunk_log[g, region, first + 1], time)

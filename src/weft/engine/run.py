@@ -1,4 +1,4 @@
-"""The engine from outside: run a program to its end, in slices that can be watched, interrupted and resumed."""
+"""The engine's interface: run a program to its end, in slices between which it can be watched and interrupted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from weft.engine.loop import run
 from weft.engine.state import Machine, Tables, allocate, grow, margin_events, margin_requests
 
 SLICE = 1_000_000
-"""Events between two looks at the outside world."""
+"""Events per slice, between which progress is reported and interrupts are handled."""
 
 
 def prepare(tables: Tables, policy: Any) -> None:

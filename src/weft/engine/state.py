@@ -1,4 +1,4 @@
-"""Everything a run reads and writes: the program's tables and the engine's own, as arrays of integers."""
+"""The state of a run as integer arrays: the program's tables and the engine's own."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Machine(NamedTuple):
     dealt: Table
     ready: Table
     ready_next: Table
-    # What is kept for the reader of the result.
+    # Counters and logs for the result.
     traffic: Table
     served: Table
     series: Table
@@ -68,15 +68,15 @@ class Machine(NamedTuple):
     work_log: Table
 
 
-# line[l, :], the caches' lines, then those of the memory-side cache. LINE_PENDING: reads on their way; LINE_HERE,
-# LINE_COMING: sectors that are there or on their way, a bit each; LINE_WAITERS: waiters of a cache's line, requests of
+# line[l, :], the caches' lines, then those of the memory-side cache. LINE_PENDING: reads in flight; LINE_HERE,
+# LINE_COMING: bit masks of the sectors present and in flight; LINE_WAITERS: waiters of a cache's line, requests of
 # a memory-side line.
 (
     LINE_DIRTY, LINE_PENDING, LINE_WAITERS, LINE_CAUSE, LINE_BYTES, LINE_HERE, LINE_COMING, LINE_COLUMNS,
 ) = range(8)  # fmt: skip
 SECTORS = 32
-"""Parts of a cache line that can be there or not."""
-# earlier[l, :] for each line of the memory-side cache: bytes that earlier work left dirty there, and where they belong.
+"""Number of sectors of a cache line, each valid or not."""
+# earlier[l, :] for each line of the memory-side cache: bytes that earlier work left dirty there, and their address.
 EARLIER_BYTES, EARLIER_ADDRESS, EARLIER_COLUMNS = range(3)
 # waiter[i, :]
 WAITER_NEXT, WAITER_SLOT, WAITER_NEED, WAITER_COLUMNS = range(4)
@@ -84,7 +84,7 @@ SERIES_BINS = 4096
 
 
 class Tables(NamedTuple):
-    """The program's tables, as `program.lower` makes them."""
+    """The program's tables, as `weft.program` builds them."""
 
     shape: Table
     gpu: Table
@@ -250,14 +250,14 @@ def _count_blocks(m: Machine) -> None:
 
 
 def link_free_list(table: Table, column: int, first: int) -> None:
-    """Chain the rows of `table` from `first` on into a free list; the last row ends it."""
+    """Chain the rows of `table` from `first` on into a free list, ended by the last row."""
     rows = table.shape[0]
     table[first:, column] = np.arange(first + 1, rows + 1)
     table[rows - 1, column] = y.NONE
 
 
 def grow(m: Machine, status: int) -> Machine:
-    """Double the table that ran full; the run goes on from where it stopped."""
+    """Double the size of the table that is full; the run continues from where it stopped."""
     if status == y.GROW_HEAP:
         return m._replace(heap=np.concatenate([m.heap, np.zeros_like(m.heap)]))
     if status == y.GROW_REQUESTS:

@@ -1,8 +1,8 @@
 """T3's tracker: a set-associative table of wavefront tiles that await updates, beside the memory controller.
 
-The set is the low bits of the workgroup's tile number, the tag the rest and the wavefront. An entry lives from a
-tile's first update to its last. When a set is full, one entry is spilled to memory and fetched back when its
-tile is next updated; both cost a small memory access, both are counted.
+The set index is the low bits of the workgroup's tile number, the tag the rest and the wavefront. An entry lives from a
+tile's first update to its last. When a set is full, one entry is spilled to memory and fetched back at its tile's next
+update; both are counted as small memory accesses.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _take_entry(m: Machine, g: int, key: int, now: int) -> None:
         if m.entry[s, w] == y.NONE:
             free = w
             break
-    if free == y.NONE:  # first in, first out: the tile being written now is about to be written again
+    if free == y.NONE:  # spill the oldest entry (FIFO): tiles that are being written now are soon written again
         _spill(m, g, m.entry[s, 0], now)
         for w in range(ways - 1):
             m.entry[s, w] = m.entry[s, w + 1]
@@ -73,14 +73,14 @@ def _leave_entry(m: Machine, g: int, key: int) -> None:
 
 @spliced
 def wavefront_bytes(m: Machine, g: int, tile: int) -> int:
-    """The bytes of a full wavefront tile of workgroup tile `tile`."""
+    """Size of a full wavefront tile of workgroup tile `tile` [bytes]."""
     wavefronts = m.shape[y.SIZE_WAVEFRONTS]
     return (m.tile[g, tile, y.TILE_BYTES] + wavefronts - 1) // wavefronts  # type: ignore[no-any-return]
 
 
 @spliced
 def track(m: Machine, g: int, region: int, tile: int, wavefront: int, bytes_: int, now: int) -> int:
-    """Count an update; returns the DMA block that it completes, else NONE."""
+    """Count an update; returns the DMA block that it completes, or NONE."""
     key = tile * m.shape[y.SIZE_WAVEFRONTS] + wavefront
     part = wavefront_bytes(m, g, tile)
     part = min(part, m.tile[g, tile, y.TILE_BYTES] - wavefront * part)

@@ -1,8 +1,8 @@
-"""Workgroups walk their scripts: a script is a row of phases, a phase a software-pipelined loop.
+"""Workgroups execute scripts: a script is a sequence of phases, a phase a software-pipelined loop.
 
-An iteration owns a slot: it loads, waits for its data, computes in order behind its predecessor, stores, and frees the
-slot for the iteration `slots` ahead. A phase may begin by waiting for a counter; the next phase begins when
-every iteration of this one has finished.
+An iteration owns a slot: it loads, waits for its data, computes in order after its predecessor, stores, and frees the
+slot for the iteration `slots` ahead. A phase may first wait for a counter; the next phase begins when every iteration
+of this one has finished.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _work_row(m: Machine, w: int) -> int:
 
 @shared
 def begin_phase(m: Machine, w: int, now: int) -> bool:
-    """Enter the workgroup'resident current phase, or skip empty ones; returns whether the script is over."""
+    """Enter the workgroup's current phase, skipping empty ones; returns whether the script is over."""
     resident = m.resident
     g, k = resident[w, y.WG_GPU], resident[w, y.WG_KERNEL]
     while resident[w, y.WG_PHASE] < resident[w, y.WG_END]:
@@ -124,7 +124,7 @@ def begin_iteration(m: Machine, q: int, now: int) -> None:
         position = 0
         while position < bytes_:
             size = min(request, bytes_ - position)
-            if in_lines:  # cut at cache lines, so that every byte has one line
+            if in_lines:  # split at cache-line boundaries
                 size = min(size, request - (address + position) % request)
             load(m, g, partition, address + position, size, cause, stream, cached, port, q)
             port += size * m.gpu[g, y.GPU_PORT64] // 64
@@ -148,7 +148,7 @@ def _iteration_bytes(m: Machine, g: int, a: int, p: int, t: int, it: int, offset
 
 @block
 def arrived(m: Machine, q: int, time: int, came_from: int) -> None:
-    """One of the things that slot `q` waits for has come; at the last, the slot moves on at `time` or later."""
+    """A request that slot `q` waits for has completed; after the last one, the slot proceeds at `time` or later."""
     m.slot[q, y.SLOT_PENDING] -= 1
     if time >= m.slot[q, y.SLOT_TIME]:
         m.slot[q, y.SLOT_TIME] = time
@@ -159,7 +159,7 @@ def arrived(m: Machine, q: int, time: int, came_from: int) -> None:
 
 @block
 def compute_next(m: Machine, w: int, now: int) -> None:
-    """Start the next iteration in order, if its data is here and none is computing."""
+    """Start computing the next iteration in order, if its data has arrived and no other one computes."""
     resident = m.resident
     if resident[w, y.WG_COMPUTING] == 1 or resident[w, y.WG_COMPUTED] >= resident[w, y.WG_ITERATIONS]:
         return
@@ -172,7 +172,7 @@ def compute_next(m: Machine, w: int, now: int) -> None:
     duration = m.phase[g, p, y.PHASE_CYCLES] * m.gpu[g, y.GPU_CYCLE] // 1000
     start = max(now, m.unit[u, y.UNIT_MATRIX_FREE]) if duration > 0 else now
     ready = max(m.slot[q, y.SLOT_TIME], resident[w, y.WG_LAST])
-    # Until its loads were issued, the slot was taken by the stores of an earlier iteration.
+    # Before its loads were issued, the slot was occupied by the stores of an earlier iteration.
     stored = max(resident[w, y.WG_LAST], min(m.slot[q, y.SLOT_ISSUED], ready))
     _stored(m, g, k, stored - resident[w, y.WG_LAST], m.slot[q, y.SLOT_STORED])
     m.kernel_run[g, k, y.RUN_WAIT_LOAD] += ready - stored
@@ -193,7 +193,7 @@ def compute_next(m: Machine, w: int, now: int) -> None:
 
 @block
 def _stored(m: Machine, g: int, k: int, waited: int, went: int) -> None:
-    """A workgroup of kernel `k` waited for stores, the last of which went to memory or over a link."""
+    """Add a workgroup's wait for stores to kernel `k`'s counters, by where its last store went: memory or a link."""
     m.kernel_run[g, k, y.RUN_WAIT_STORE] += waited
     if went == y.FROM_LINK:
         m.kernel_run[g, k, y.RUN_WAIT_LINK] += waited
@@ -201,7 +201,7 @@ def _stored(m: Machine, g: int, k: int, waited: int, went: int) -> None:
 
 @spliced
 def store_iteration(m: Machine, q: int, now: int) -> None:
-    """Issue the stores of an iteration; where they go is the address map'resident matter, not the kernel'resident."""
+    """Issue the stores of an iteration; the address map decides where they go."""
     w = q // y.SLOTS
     resident = m.resident
     g = resident[w, y.WG_GPU]
@@ -243,7 +243,7 @@ def _store_range(m: Machine, q, a, region, tile, offset, bytes_, part, now) -> N
     position = 0
     while position < bytes_:
         wavefront = position // part
-        # Cut at cache lines, so that every byte has one line, and at wavefront tiles.
+        # Split at boundaries of cache lines and of wavefront tiles.
         in_line = request - (offset + position) % request
         size = min(in_line, min((wavefront + 1) * part, bytes_) - position)
         _store_one(m, q, g, a, region, tile, wavefront, offset + position, size, port)
@@ -296,7 +296,7 @@ def _store_one(m: Machine, q, g, a, region, tile, wavefront, offset, size, time)
 
 @block
 def finish_iteration(m: Machine, q: int, now: int) -> None:
-    """The slot is free: the iteration `slots` ahead takes it, or, after the last one, the next phase begins."""
+    """Free the slot: the iteration `slots` ahead takes it, or, after the last one, the next phase begins."""
     w = q // y.SLOTS
     resident = m.resident
     g = resident[w, y.WG_GPU]

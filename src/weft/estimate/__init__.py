@@ -23,7 +23,7 @@ __all__ = [
 
 
 class _Room(ModuleType):
-    """This module, which may be called: `weft.estimate` is both the room and its one function."""
+    """A callable module: `weft.estimate` is both the package and its main function."""
 
     def __call__(self, *args: Any, **named: Any) -> Estimate:
         return estimate(*args, **named)

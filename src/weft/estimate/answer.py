@@ -1,4 +1,4 @@
-"""What a closed form answers: seconds, the bound that was hit, and where the time goes."""
+"""The answer of closed forms: seconds, the bound that was hit, and where the time goes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from weft.answer import Answer
 FloatArray = npt.NDArray[np.float64]
 Words = npt.NDArray[np.str_]
 Parts = Mapping[str, FloatArray]
-"""Times by what they are spent on, which add up [s]."""
+"""Times by cause, which add up to the total [s]."""
 
 
 class Bound(StrEnum):
@@ -43,13 +43,13 @@ BOUND_OF = {
 """The bound of each part of a streaming kernel's or a collective's time."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Estimate(Answer):
     """Times of any number of cases: `seconds` [s], the `bound` of each (words of `Bound`), and `parts` [s].
 
-    Each is an array of one shape, or one number or word where there is one case. The parts of a case add up to its
-    seconds, but for a graph whose streams overlap. `by` names the algorithm and protocol of a collective, `operators`
-    holds a graph's estimates by the names of its nodes.
+    Each is an array of one shape, or one number or word for a single case. The parts of a case add up to its seconds,
+    except for a graph whose streams overlap. `by` names the algorithm and protocol of a collective, `operators` holds
+    the estimates of a graph's nodes by name.
     """
 
     kind = "estimate"
@@ -127,14 +127,14 @@ def from_parts(parts: Parts, by: npt.NDArray[np.str_] | None = None) -> Estimate
 
 
 def slowest(times: Parts) -> dict[str, FloatArray]:
-    """What takes longest of several things that overlap, under its name; the others take no time."""
+    """The longest of several parts that overlap, under its own name; the other parts are 0."""
     stacked = np.stack(np.broadcast_arrays(*times.values()))
     longest = stacked.argmax(axis=0)
     return {name: np.where(longest == place, stacked[place], 0.0) for place, name in enumerate(times)}
 
 
 def in_sequence(steps: Sequence[Estimate]) -> Estimate:
-    """One after the other: seconds and parts add up; the bound is that of the longest."""
+    """Estimates one after the other: seconds and parts add up; the bound is that of the longest."""
     every = side_by_side(steps)
     longest = every.seconds.argmax(axis=0)
     return Estimate(
@@ -145,7 +145,7 @@ def in_sequence(steps: Sequence[Estimate]) -> Estimate:
 
 
 def side_by_side(estimates: Sequence[Estimate]) -> Estimate:
-    """Several estimates as one with a leading axis; a part that one of them lacks is zero there."""
+    """Stack several estimates along a new leading axis; a part that one of them lacks is 0 there."""
     seconds = np.stack(np.broadcast_arrays(*(one.seconds for one in estimates)))
     shape, names = seconds.shape[1:], dict.fromkeys(name for one in estimates for name in one.parts)
     by = [np.broadcast_to(one.by, shape) for one in estimates if one.by is not None]

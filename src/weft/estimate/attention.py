@@ -17,24 +17,24 @@ QUERY_TILE, KEY_TILE = 128, 64
 """Queries that a workgroup of the fused kernel holds, and keys that it takes at a time (FlashAttention-2,
 arXiv:2307.08691: 64 to 128 of each)."""
 LEAST_SPLIT = 256
-"""Fewest keys that a workgroup takes when keys are split among workgroups, for want of queries (Flash-Decoding)."""
+"""Fewest keys per workgroup when keys are split among workgroups because there are few queries (Flash-Decoding)."""
 OPERATIONS_PER_SCORE = 6
 """Vector operations on each score besides its exponential: scale, maximum, subtraction, sum, conversion, and its share
 of rescaling the output (FlashAttention-2, algorithm 1)."""
 _OVERLAPPING = ("hopper", "blackwell")
-"""Architectures whose kernels multiply one tile while they take the exponentials of another (FlashAttention-3)."""
+"""Architectures whose kernels multiply one tile while they compute the exponentials of another (FlashAttention-3)."""
 HIDDEN = 0.5
 """Share of the exponentials' time that such kernels hide [assumed; 0.3 to 0.8]: with both kinds of overlap,
 FlashAttention-3 (arXiv:2407.08608, ablation) gains 14 % over either."""
 
 
 def attention(op: Attention, on: Target) -> Estimate:
-    """The time of attention: of its kernels one after the other, or of the fused one.
+    """The time of attention: of separate kernels in sequence, or of one fused kernel.
 
-    Masked attention skips the tiles above the diagonal, half of them in the limit. With few queries the keys are
-    split among workgroups until every compute unit has some. Query heads that share keys and values share tiles, and so
-    read them together (packed GQA, as in FlashAttention-3 and FlashInfer). Raises InputError for a dtype that the GPU's
-    matrix units lack.
+    Masked attention skips the tiles above the diagonal, half of them in the limit. With few queries the keys are split
+    among workgroups until every compute unit has work. Query heads that share keys and values are packed into common
+    tiles and read them once (packed GQA, as in FlashAttention-3 and FlashInfer). Raises InputError for a dtype that the
+    GPU's matrix units lack.
     """
     if not op.fused:
         return in_sequence([_kernel(kernel, on) for kernel in op.kernels])
@@ -48,7 +48,7 @@ def attention(op: Attention, on: Target) -> Estimate:
     per_tile = np.minimum(packed, QUERY_TILE)
     seen = np.where(floats(op.causal) > 0, _causal_share(query, keys), 1.0)
     scores = tiles * np.ceil(keys / KEY_TILE) * KEY_TILE * seen
-    rows = np.ceil(per_tile / 16) * 16  # what a matrix instruction takes at least
+    rows = np.ceil(per_tile / 16) * 16  # the fewest rows that a matrix instruction processes
     share = np.ceil(tiles * splits / units) / (tiles * splits) * units
     matrix, vector = _unit_seconds(scores * rows, head, op.dtype, on)
     hidden = HIDDEN * np.minimum(matrix, vector) if gpu.architecture in _OVERLAPPING else 0.0
@@ -57,7 +57,7 @@ def attention(op: Attention, on: Target) -> Estimate:
     through = 2 * own + tiles * 2 * keys * head * size * seen
     memory, cache, latency = _moved(own, kept, through, gpu)
     spent = slowest({"compute": share * (matrix + vector - hidden), "memory": memory, "cache": cache})
-    kernels = np.where(splits > 1, 2.0, 1.0)  # split keys take a second, small kernel that joins the parts
+    kernels = np.where(splits > 1, 2.0, 1.0)  # split keys need a second, small kernel that combines the partial results
     return from_parts(
         {
             "launch": kernels * gpu.compute.launch_latency,
@@ -74,7 +74,7 @@ def _kernel(kernel: Gemm | Streaming, on: Target) -> Estimate:
 
 
 def _causal_share(query: FloatArray, keys: FloatArray) -> FloatArray:
-    """Share of the scores that a mask leaves, if the last query sees every key; whole tiles on the diagonal."""
+    """Share of the scores that a causal mask keeps when the last query sees every key; diagonal tiles count whole."""
     share: FloatArray = 1 - np.maximum(query - QUERY_TILE, 0) / (2 * np.maximum(query, keys))
     return share
 
@@ -91,10 +91,10 @@ def _unit_seconds(scores: FloatArray, head: FloatArray, dtype: str, on: Target) 
 def _moved(
     own: FloatArray, kept: FloatArray, through: FloatArray, gpu: Gpu
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Time in DRAM and in the cache, and the latency of its first loads [s]: keys and values once per tile.
+    """Time in DRAM and in the cache, and the latency of the first loads [s]; keys and values are read once per tile.
 
-    `own` are the bytes of the queries, and of the output, `kept` those of keys and values, which come from memory:
-    since they were written, other layers have used the cache.
+    `own` counts the bytes of queries and output; `kept` those of keys and values, which come from DRAM, since other
+    layers have used the cache since they were written.
     """
     held = Residency(2 * own, gpu)
     dram = memory_seconds(gpu, held.dram * own + kept, held.dram * own)

@@ -30,12 +30,12 @@ from weft.library.profiles import at_clock, of_release, profile_for
 Names = npt.NDArray[np.str_]
 
 _ONESHOT_BYTES = 8 * MiB
-"""What the buffers of TensorRT-LLM's own all-reduce hold."""
+"""Buffer size of TensorRT-LLM's own all-reduce [bytes]."""
 _FLOATS = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8")
 
 
 def collective(op: Collective, on: Target) -> Estimate:
-    """How long a collective takes [s], what bounds it, and by which algorithm and protocol the library carries it out.
+    """How long a collective takes [s], what bounds it, and by which algorithm and protocol it runs.
 
     Raises InputError for ranks that cannot be spread evenly over the nodes, for an algorithm that the library does not
     have there, and for copy engines that would have to reduce.
@@ -59,7 +59,7 @@ def _fill(parts: dict[str, FloatArray], of: npt.NDArray[np.bool_], found: Parts)
 
 
 def _among(ranks: int, size: FloatArray, op: Collective, on: Target) -> tuple[Parts, Names]:
-    """The parts of every size [s] for one number of ranks, and the algorithm that carries it out."""
+    """The parts of every size [s] for one number of ranks, and the algorithm that is used."""
     harness, nodes = on.harness, on.nodes(ranks)
     group = _group(ranks, nodes, op, on)
     if harness.driver == "dma":
@@ -80,7 +80,7 @@ def _among(ranks: int, size: FloatArray, op: Collective, on: Target) -> tuple[Pa
 
 
 def _ways(size: FloatArray, group: Group, floating: bool, on: Target) -> tuple[IntArray, IntArray]:
-    """The `Algorithm` and `Protocol` of each size: the library's choice, or what the harness asks for."""
+    """The `Algorithm` and `Protocol` of each size: the library's choice, or the one that the harness names."""
     profile, wanted = group.profile, on.harness.algorithm
     first, second = parsed_way(wanted)
     if first is not None:
@@ -105,7 +105,7 @@ def _ways(size: FloatArray, group: Group, floating: bool, on: Target) -> tuple[I
 
 
 def _group(ranks: int, nodes: int, op: Collective, on: Target) -> Group:
-    """The ranks with their links, and the profile of the library's release on them, at the clock of its GPUs."""
+    """The ranks with their links, and the library's profile for its release and for the clock of the GPUs."""
     fabric, harness = on.fabric, on.harness
     library = harness.library or ("rccl" if fabric.gpu.vendor == "amd" else "nccl")
     known = harness.profile or profile_for(fabric.gpu.name, fabric.gpu.architecture, library)
@@ -115,7 +115,7 @@ def _group(ranks: int, nodes: int, op: Collective, on: Target) -> Group:
 
 
 def _form(algorithm: Algorithm, protocol: Protocol, size: FloatArray, group: Group) -> Parts:
-    """The parts of sizes that one algorithm and protocol carry out."""
+    """The parts [s] of the sizes that one algorithm and protocol serve."""
     if group.nodes > 1:
         return across(algorithm, protocol, size, group)
     if algorithm in (Algorithm.NVLS, Algorithm.NVLS_TREE):
@@ -133,7 +133,7 @@ def _form(algorithm: Algorithm, protocol: Protocol, size: FloatArray, group: Gro
 
 
 def _no_faster_than_the_wire(parts: Parts, protocol: Protocol, size: FloatArray, group: Group) -> Parts:
-    """A profile of fast links says little of slow ones: what the wire takes at least counts as link time."""
+    """Raise the link part to the wire time where it is lower, as a profile fitted on fast links may be on slow ones."""
     wire = size * group.volume / (PAYLOAD[protocol] * group.figure / group.fabric.gpu.link.kernel_efficiency)
     lacking = np.maximum(wire - parts["link"], 0)
     hidden = np.minimum(lacking, parts["latency"])
@@ -141,7 +141,7 @@ def _no_faster_than_the_wire(parts: Parts, protocol: Protocol, size: FloatArray,
 
 
 def _or_oneshot(parts: Parts, by: Names, size: FloatArray, group: Group) -> tuple[dict[str, FloatArray], Names]:
-    """The one-shot all-reduce where it is faster and its buffers hold the data, else what the library takes."""
+    """The one-shot all-reduce where it is faster and its buffers hold the data, else the library's choice."""
     shot = oneshot(size, group)
     faster = (size <= _ONESHOT_BYTES) & (_total(shot) < _total(parts))
     name = way_name(Algorithm.ONESHOT, Protocol.SIMPLE)
@@ -149,7 +149,7 @@ def _or_oneshot(parts: Parts, by: Names, size: FloatArray, group: Group) -> tupl
 
 
 def _host(parts: Parts, size: FloatArray, group: Group, harness: Harness) -> FloatArray:
-    """What the caller adds: its call, the packing of lists of tensors, or the wait for a rank that begins late."""
+    """Time that the caller adds [s]: its call, packing lists of tensors, or waiting for a rank that begins late."""
     if harness.host == "profiler":
         return np.maximum(group.value("host.floor") - _total(parts), 0)
     call = np.full_like(size, group.value("host.launch"))

@@ -42,10 +42,10 @@ _P2P_SECOND_STEP = 16 * MiB
 
 @dataclass(frozen=True)
 class Group(Call):
-    """The ranks that a collective joins, their links, and the library's profile.
+    """The ranks of a collective, their links, and the library's profile.
 
     `paired` ranks all send to each other. `bytewise` says that the elements are one-byte integers, which take more
-    instructions to add up.
+    instructions to add.
     """
 
     profile: Profile = field(kw_only=True)
@@ -54,29 +54,30 @@ class Group(Call):
 
     @cached_property
     def figure(self) -> float:
-        """The library's figure per GPU and direction [bytes/s]."""
+        """Rate per GPU and direction that the library assumes in its cost model [bytes/s]."""
         return self.fabric.figure(self.ranks, self.paired)
 
     @cached_property
     def home(self) -> float:
-        """That figure among as many ranks of the profile's own machine [bytes/s]; a mean's is a mean.
+        """The same rate on the machine that the profile was fitted on, with as many ranks [bytes/s].
 
-        Local copies go at a share of it, since slower links do not slow a GPU's memory down.
+        Of a blended profile it is the mean. Local copies run at a share of it, since slower links do not slow a GPU's
+        memory down.
         """
         homes = _homes(self.profile, self.fabric)
         return _mean([home.figure(min(self.ranks, home.gpus_per_node), self.paired) for home in homes]) or self.figure
 
     @property
     def table(self) -> str:
-        """The table of the profile that serves its rings."""
+        """The table of the profile that holds the values of rings for this collective."""
         return self.name if self.name in ("all_reduce", "reduce_scatter") else "all_gather"
 
     def value(self, path: str) -> float:
-        """A value of the profile [base unit]; without a table, of the rings'."""
+        """A value of the profile [base unit], from the collective's own table or, without one, from the rings'."""
         return self.profile.value(path if "." in path else f"{self.table}.{path}")
 
     def pairs(self, ranks: int) -> Group:
-        """A group of `ranks` of its ranks in one node, which all send to each other."""
+        """A group of `ranks` ranks in one node that all send to each other."""
         return replace(self, ranks=ranks, nodes=1, paired=True)
 
 
@@ -86,15 +87,17 @@ def ring(protocol: Protocol, size: FloatArray, group: Group) -> Parts:
 
 
 def _ring_ll(size: FloatArray, group: Group) -> Parts:
-    """Workgroups are added in proportion to the size: time rises as the first is full and a second joins it (from half
-    to twice its chunk), and then stays flat until all of them work.
+    """A ring with LL: workgroups are added in proportion to the size.
+
+    Time rises as the first workgroup fills and a second joins it (from half to twice its chunk), then stays flat until
+    all of them work.
     """
     n, hops = group.ranks, group.hops
     full = group.fabric.workgroups(n) * _LL_BYTES_PER_WORKGROUP * n
     joined = np.clip(np.log2(2 * size / n / _LL_BYTES_PER_WORKGROUP) / 2, 0, 1)
     beyond = size * np.maximum(1 - full / np.maximum(size, 1), 0)
     rate = group.value("ll_efficiency") * group.figure
-    # A collective's own hop with flags, if the profile says so, else every ring's.
+    # The hop with flags of this collective, if the profile has one, else that of all rings.
     own = f"{group.table}.ll_step"
     hop = group.value(own if own in group.profile.values else "ring.ll_step")
     return {
@@ -133,14 +136,14 @@ def _ring_simple(size: FloatArray, group: Group) -> Parts:
 
 
 def together(one: FloatArray, other: FloatArray, exponent: float) -> tuple[FloatArray, FloatArray]:
-    """Two times that are neither hidden nor added: (a^p + b^p)^(1/p), dealt out in the ratio a^p : b^p."""
+    """Combine two times that overlap in part, (a^p + b^p)^(1/p), split in the ratio a^p : b^p."""
     a, b = np.maximum(one, 1e-15) ** exponent, np.maximum(other, 1e-15) ** exponent
     total = (a + b) ** (1 / exponent)
     return total * (a / (a + b)), total * (b / (a + b))
 
 
 def nvls(size: FloatArray, group: Group) -> Parts:
-    """A collective that the switch reduces or copies out (NVLS): for all-reduce, half of a ring's bytes per link."""
+    """A collective reduced or multicast by the switch (NVLS); an all-reduce moves half of a ring's bytes per link."""
     n = group.ranks
     moved = group.volume if group.name == "all_reduce" else 2 * (1 + 1 / n)
     transfer = size * moved / (group.value("nvls.efficiency") * group.figure)
@@ -157,14 +160,14 @@ def _launch_and_link(size: FloatArray, launch: float, link: FloatArray) -> Parts
 
 
 def direct(protocol: Protocol, size: FloatArray, group: Group) -> Parts:
-    """The all-pairs all-reduce of a full mesh: every rank reduces its share of all others', then hands it out.
+    """The all-pairs all-reduce of a full mesh: every rank reduces its share from all others, then sends it to them.
 
-    An all-gather or all-to-all takes one step of it: what is left out is the kernel's synchronization and a hop over a
-    link, and as nothing is added up, stores reach their share of the links.
+    An all-gather or all-to-all takes one of the two steps, without the kernel's synchronization and one hop; as nothing
+    is added, stores reach their full share of the links.
     """
     kind = "ll" if protocol is Protocol.LL else "simple"
     known = f"direct.{kind}_launch" in group.profile.values
-    # The launch and the two steps of an all-pairs all-reduce; where a profile has none, of a ring.
+    # Launch and two steps of an all-pairs all-reduce; those of a ring if the profile has no such values.
     launch = group.value(f"{'direct' if known else 'ring'}.{kind}_launch")
     if group.name in ("all_gather", "all_to_all"):
         fabric = group.fabric
@@ -176,13 +179,13 @@ def direct(protocol: Protocol, size: FloatArray, group: Group) -> Parts:
 
 
 def oneshot(size: FloatArray, group: Group) -> Parts:
-    """The all-reduce of inference libraries: every GPU reads all others' buffers, and adds them up by itself."""
+    """The one-shot all-reduce of inference libraries: every GPU reads all others' buffers and adds them up itself."""
     rate = group.value("oneshot.efficiency") * group.figure
     return _launch_and_link(size, group.value("oneshot.launch"), size * (group.ranks - 1) / rate)
 
 
 def pairwise(protocol: Protocol, size: FloatArray, group: Group) -> Parts:
-    """Send and receive between all pairs at once: `size` is what a rank sends in all, its own part included."""
+    """Send and receive between all pairs at once; each rank sends `size` bytes, its own part included."""
     n = group.ranks
     part = np.maximum(size / n, 1)
     if protocol is Protocol.LL:
@@ -203,7 +206,7 @@ def pairwise(protocol: Protocol, size: FloatArray, group: Group) -> Parts:
 
 
 def _pairwise_ll(part: FloatArray, group: Group) -> Parts:
-    """With few workgroups they limit the rate, not the links; slower links do so only where they are slower still."""
+    """All-pairs with LL: few workgroups limit the rate, not the links, unless the links are slower still."""
     n, share = group.ranks, group.value("all_to_all.ll_efficiency")
     rate = share * group.figure
     if share < PAYLOAD[Protocol.LL]:
@@ -218,19 +221,19 @@ def _pairwise_ll(part: FloatArray, group: Group) -> Parts:
     }
 
 
-# The homes of a profile are the machines of the GPUs that it was fitted on. Its rates are shares of the link figure:
-# those that links bound scale with the links, others, such as copies in a GPU's memory, do not.
+# A profile's home machines are those that it was fitted on. Its rates are shares of the link rate assumed there:
+# rates that links bound scale with the links; others, such as copies in a GPU's memory, do not.
 
 _STEPS = {"ll_step": Protocol.LL, "ll128_step": Protocol.LL128, "simple_step": Protocol.SIMPLE}
 _MEASURED_RANKS = 8
-"""The most ranks of which LL128 was measured inside one node."""
+"""The most ranks inside one node for which LL128 was measured."""
 
 
 def switch_limit(ranks: int, group: Group) -> float:
-    """The rate per GPU and direction at most when the switch reduces [bytes/s]; 0 where none does.
+    """The highest rate per GPU and direction where the switch reduces [bytes/s]; 0 where none does.
 
-    The library's search rounds to whole rings, which is right where the profile was fitted, and elsewhere only for what
-    it chooses: the rate scales with the links.
+    The library's search rounds to whole rings. That is right where the profile was fitted; on other machines it decides
+    only the library's choice, and the rate scales with the links.
     """
     fabric = group.fabric
     if not fabric.multicast:
@@ -241,7 +244,7 @@ def switch_limit(ranks: int, group: Group) -> float:
 
 
 def over_links(profile: Profile, fabric: Interconnect) -> Profile:
-    """The profile with the hops of this kind of link: over PCIe longer by the ratio of the library's own constants."""
+    """The profile for this kind of link: hops over PCIe are longer by the ratio of the library's own constants."""
     if any(home.topology == fabric.topology for home in _homes(profile)):
         return profile
     ratios = {step: step_ratio(protocol, fabric) for step, protocol in _STEPS.items()}
@@ -250,10 +253,11 @@ def over_links(profile: Profile, fabric: Interconnect) -> Profile:
 
 
 def _ll128_share(ranks: int, profile: Profile) -> float:
-    """The rate of a ring with LL128 as a share of the library's figure: as fitted, up to the ranks of the fit.
+    """Rate of a ring with LL128 as a share of the library's assumed rate.
 
-    The library takes LL128 for few sizes, on Blackwell for a single one of 2 MiB per rank, where it is slow. Beyond the
-    ranks that were measured it counts as no slower than the library expects: an extrapolation.
+    The fitted share holds up to the measured number of ranks. Beyond it, LL128 is taken to be no slower than the
+    library expects: an extrapolation. The rows are few: on Blackwell a single size, 2 MiB per rank, where LL128 is
+    slow.
     """
     fitted = profile.value("ring.ll128_efficiency")
     if ranks <= _MEASURED_RANKS:
@@ -268,7 +272,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _homes(profile: Profile, fabric: Interconnect | None = None) -> tuple[Interconnect, ...]:
-    """The machines that the profile's GPUs are usually sold in; `fabric` itself if it is one, of whatever size."""
+    """The machines in which the profile's GPUs are usually sold; `fabric` itself if it is one of them, of any size."""
     found = _fabrics(profile.fitted_on)
     return tuple(
         fabric if fabric and (fabric.gpu.name, fabric.topology) == (home.gpu.name, home.topology) else home
@@ -288,17 +292,17 @@ def _fabrics(gpus: tuple[str, ...]) -> tuple[Interconnect, ...]:
 
 
 BY_DMA = ("all_gather", "all_to_all", "broadcast", "send_recv")
-"""Collectives that copy engines carry out, which cannot reduce."""
+"""Collectives that copy engines can run; they cannot reduce."""
 
 
 def copied(size: FloatArray, group: Group) -> Parts:
-    """The parts of a collective by copy engines inside one node; InputError for one that must reduce.
+    """A collective by copy engines inside one node, in parts; InputError for one that must reduce.
 
-    Every GPU pushes its parts to all peers at once, and no compute unit works; with fewer engines than peers, an engine
-    serves several in turn. A thread of the host hands one engine's commands over after the other's, on AMD's machines
-    for all GPUs of a node, and waits for every completion: that makes small collectives several times slower than by
-    compute units (AMD-DMA-Latte, arXiv:2511.06605). The engine of `weft.kernels.copies` simulates the same; the two
-    agree within 5 %.
+    Every GPU pushes its parts to all peers at once, without compute units; with fewer engines than peers, an engine
+    serves several in turn. A host thread hands over the commands of one engine after another, on AMD's machines for all
+    GPUs of a node, and waits for every completion: small collectives take several times longer than on compute units
+    (AMD-DMA-Latte, arXiv:2511.06605). `weft.kernels.copies` simulates the same scheme in the engine; the two agree
+    within 5 %.
     """
     name, fabric, ranks = group.name, group.fabric, group.ranks
     if group.nodes > 1:
@@ -326,8 +330,9 @@ def copied(size: FloatArray, group: Group) -> Parts:
 
 
 def _transfer(each: FloatArray, peers: int, turns: int, fabric: Interconnect, earlier: float) -> FloatArray:
-    """How long it takes to send `each` [bytes] to every peer from when the last engine begins, `earlier` [s] after the
-    first: all share the egress, an engine's commands take turns.
+    """Time to send `each` [bytes] to every peer after the last engine begins, `earlier` [s] after the first.
+
+    All engines share the egress link; an engine runs its commands in turn.
     """
     link, dma = fabric.gpu.link, fabric.gpu.dma
     egress = fabric.figure(peers + 1, paired=True) / link.kernel_efficiency * link.dma_efficiency

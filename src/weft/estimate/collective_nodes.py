@@ -1,7 +1,7 @@
-"""Collectives that cross nodes: hops through the network, and the share of the network's rate that each node has.
+"""Collectives across nodes: hops through the network, and each node's share of the network's rate.
 
-A flat ring carries all of its bytes through every node's adapters. Trees, and rings within the nodes with one exchange
-between them, carry less: of an all-reduce over h nodes 2(h-1)/h of the buffer.
+A flat ring carries all of its bytes through every node's adapters. Trees, and rings within nodes joined by one
+exchange, carry less: 2(h-1)/h of the buffer for an all-reduce over h nodes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def across(algorithm: Algorithm, protocol: Protocol, size: FloatArray, group: Gr
 
 
 def _network(group: Group) -> float:
-    """Rate of the adapters of a node [bytes/s]."""
+    """Rate of all network adapters of a node [bytes/s]."""
     return group.fabric.nic * group.per_node * group.value("network.efficiency")
 
 
@@ -53,7 +53,7 @@ def _local_hop(protocol: Protocol, group: Group) -> float:
 def _combined(
     protocol: Protocol, hops: FloatArray, transfer: FloatArray, group: Group
 ) -> tuple[FloatArray, FloatArray]:
-    """Hops and transfer: one after the other with flags; hidden as inside a node with fences, if they hide there.
+    """Combine hops and transfer: in sequence for protocols with flags, overlapped as inside a node for Simple.
 
     An exponent below 1, a slow start, was fitted on links and is not carried over to a network.
     """
@@ -69,7 +69,7 @@ def _inside(protocol: Protocol, group: Group) -> float:
 
 
 def _tree(protocol: Protocol, size: FloatArray, group: Group) -> Parts:
-    """Up and down a chain in each node and a double binary tree between them; long messages fill a pipeline first."""
+    """A chain in each node and a double binary tree between nodes, up and down; long messages first fill a pipeline."""
     local, nodes = group.per_node, group.nodes
     between = 2 * np.ceil(np.log2(nodes))
     hops = 2 * (local - 1) * _local_hop(protocol, group) + between * _hop(group)
@@ -113,7 +113,7 @@ def _ring(protocol: Protocol, size: FloatArray, group: Group) -> Parts:
 
 
 def _pairwise(protocol: Protocol, size: FloatArray, group: Group) -> Parts:
-    """All pairs at once: what leaves the node shares each GPU's adapter, the rest the links within."""
+    """All pairs at once: traffic between nodes shares each GPU's adapter, traffic inside a node the links."""
     local, ranks = group.per_node, group.ranks
     outside = size * (ranks - local) / ranks / (group.fabric.nic * group.value("network.efficiency"))
     hop = _launch(group) + _hop(group)

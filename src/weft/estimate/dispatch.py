@@ -1,4 +1,4 @@
-"""The one way to a time in closed form: an operator, several, or a graph, on a GPU or a system."""
+"""The entry point of closed forms: time of an operator, several, or a graph, on a GPU or a system."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def estimate(
 
 
 def _in_a_row(work: Any) -> Graph:
-    """Operators one after the other; InputError for what is no list of them."""
+    """The estimate of operators one after the other; InputError if `work` is not a list of them."""
     rule = "give an operator like weft.gemm(8192, 8192, 8192), a list of them, a graph, or a name like 't-nlg/fc2'"
     check_type("the work", work, (list, tuple), rule)
     for op in work:
@@ -86,7 +86,7 @@ def _in_a_row(work: Any) -> Graph:
 
 
 def _plain(found: Estimate) -> Estimate:
-    """The estimate with numbers and words in the place of arrays without axes."""
+    """The estimate with Python numbers and words instead of arrays without axes."""
     if np.ndim(found.seconds) == 0:
         return found.case()
     return replace(found, operators={name: _plain(one) for name, one in found.operators.items()})
@@ -101,7 +101,7 @@ def _estimated(op: Op, on: Target) -> Estimate:
 
 
 def _awaited(found: Estimate, on: Target) -> Estimate:
-    """An operator with the host's start and wait instead of a launch; GEMMs and collectives have their own."""
+    """Replace an operator's launch by the host's launch and wait; GEMMs and collectives have terms of their own."""
     launch = np.maximum(found.parts["launch"], on.gpu.achieved.gemm_host)
     seconds = found.seconds + launch - found.parts["launch"]
     bound = np.where(launch > seconds / 2, Bound.LAUNCH, found.bound)

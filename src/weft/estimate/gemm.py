@@ -19,18 +19,18 @@ from weft.library.tiles import Candidate, candidates
 Shapes = tuple[FloatArray, FloatArray, FloatArray, FloatArray]
 """Rows, columns, depth and batch of each case."""
 
-_COMPILE_FROM = 2000  # shapes: beyond them, loading or making machine code pays
-_CACHE_BOUND = 0.05  # share of its time that a unit waits for the cache, from which that is the bound (assumed)
-_UNHASHED = ("cdna1", "cdna2")  # memory channels follow the address bits
+_COMPILE_FROM = 2000  # number of shapes from which compiled code pays for its loading or compilation
+_CACHE_BOUND = 0.05  # share of time waiting for the cache from which the cache is called the bound (assumed)
+_UNHASHED = ("cdna1", "cdna2")  # memory channels selected by plain address bits, without a hash
 
 
 def gemm(op: Gemm, on: Target) -> Estimate:
     """The time of C = A x B, and where it goes.
 
-    The library's kernel is the one with the least estimated time. The GEMMs of a batch share one launch. A and C are in
-    the cache if they fit beside B, and B if the Bs that take turns fit. Parts [s]: launch, convert, compute (the matrix
-    units at their achieved rate), tail (units idle or computing padding), cache, latency, fill (begin and end of
-    workgroups), memory (what the DRAM adds), split. Raises InputError for data types that the GPU lacks.
+    The kernel is the one of the library with the least estimated time. The GEMMs of a batch share one launch. A and C
+    count as cached if they fit beside B, and B if all `rotation` Bs fit. Parts [s]: launch, convert, compute (the
+    matrix units at their achieved rate), tail (units idle or computing padding), cache, latency, fill (begin and end of
+    workgroups), memory (what DRAM adds), split. Raises InputError for data types that the GPU lacks.
     """
     given = np.broadcast_arrays(*map(floats, (op.m, op.n, op.k, op.batch)))
     m, n, k, batch = (np.ravel(size) for size in given)
@@ -53,9 +53,9 @@ def gemm(op: Gemm, on: Target) -> Estimate:
 
 
 def _library(dtype: str, on: Target) -> tuple[Candidate, ...]:
-    on.gpu.matrix_rate(dtype)  # an InputError that names the data types, where there is none
+    on.gpu.matrix_rate(dtype)  # raises the InputError that lists the supported data types
     if on.harness.quantize and DTYPE_BYTES[dtype] != 1:
-        raise InputError(f"operands of {dtype} are not converted; quantize goes with fp8 or int8")
+        raise InputError(f"operands of {dtype} need no conversion; quantize goes with fp8 or int8")
     return candidates(on.gpu.architecture, dtype, scaled=on.harness.quantize)
 
 
@@ -116,9 +116,9 @@ def _parts(shapes: Shapes, times: Any, rates: gemm_kernel.Machine) -> dict[str, 
 
 
 def _conversion(shapes: Shapes, on: Target, rates: gemm_kernel.Machine) -> FloatArray:
-    """A kernel before the GEMM: each row of A is read twice, for its largest value and to be scaled, and written.
+    """A kernel before the GEMM that converts A: each row is read twice (largest value, scaling) and written.
 
-    A workgroup per row, two at a time on a compute unit, with two trips to memory each.
+    One workgroup per row, two at a time on a compute unit, two memory round trips each.
     """
     m, _, k, batch = shapes
     moved = batch * m * k * (2 * DTYPE_BYTES["bf16"] + rates.element)

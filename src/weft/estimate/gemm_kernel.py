@@ -14,27 +14,27 @@ from typing import Any, NamedTuple
 import numpy as np
 
 MAX_SPLIT = 64
-"""Parts that K may be cut into, at most [assumed]."""
+"""Most parts into which K is cut [assumed]."""
 SPLIT_STEPS = 4
-"""K steps that a part has at least [assumed]."""
+"""Fewest K steps of a part [assumed]."""
 SPLIT_WAVES = 3
-"""A split fills the GPU once, twice or three times over [assumed]."""
+"""A split K fills the GPU at most this many times [assumed]."""
 SMALL = 64
-"""Rows or columns of a tile that is tried for however small a matrix [assumed]."""
+"""Tiles of at most this many rows or columns are tried for any small matrix [assumed]."""
 LARGE = 128 * 128
-"""Elements of a tile from which it is tried for however large a matrix [assumed]."""
+"""Tiles of at least this many elements are tried for any large matrix [assumed]."""
 MANY_WAVES = 12
-"""Waves of tiles from which only large tiles are tried [assumed]."""
+"""Number of waves from which only large tiles are tried [assumed]."""
 RAMP = 0.7
-"""Cache over footprint from which on some of the operands are still there when they are used again (assumed)."""
+"""Ratio of cache to footprint from which on part of the operands is still cached when reused [assumed]."""
 SAME = 1 + 1e-12
-"""Times that differ by less are equal: rounding decides nothing."""
+"""Times within this ratio are equal, so that rounding decides nothing."""
 
 _PARTIAL_BYTES = 8  # a partial sum is written and read
 
 
 class Machine(NamedTuple):
-    """A GPU as the kernel sees it: effective rates of the whole GPU, and costs."""
+    """A GPU as the GEMM model sees it: effective rates of the whole GPU, and costs."""
 
     units: float
     unit_flops: float  # of one compute unit [FLOP/s]
@@ -62,7 +62,7 @@ class Shape(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """A candidate as numbers."""
+    """A candidate tile as numbers."""
 
     rows: float
     columns: float
@@ -74,32 +74,32 @@ class Tile(NamedTuple):
 
 
 class Costs(NamedTuple):
-    """What a candidate's workgroup costs on a machine [s], and how many run together."""
+    """What a candidate's workgroup costs on a machine [s], and how many are resident."""
 
     slots: float
     matrix: float  # a K step's matrix instructions, per column
     slab: float  # a K step's elements of one row or column through the whole cache
     shared_slab: float  # the same where a cluster fetches together
     store: float  # a column of C to the cache
-    wait: float  # a K step's latency over the steps in flight
-    wait_share: float  # the wait over the workgroups of a round
-    issue_share: float  # a step's issue over the workgroups of a round
-    unit_share: float  # one over the units
-    column: float  # the least that a column's K step adds to the time of all units
-    pace: float  # the least K step of a workgroup
+    wait: float  # a K step's latency divided by the steps in flight
+    wait_share: float  # the wait divided by the workgroups of a round
+    issue_share: float  # a step's issue time divided by the workgroups of a round
+    unit_share: float  # 1 / units
+    column: float  # lower bound of what a K step of one column adds to the time of all units
+    pace: float  # lower bound of a workgroup's K step
 
 
 class Traffic(NamedTuple):
-    """What one GEMM of a batch moves between memory and cache, whichever candidate runs it [bytes]."""
+    """Bytes that one GEMM of a batch moves between memory and cache, the same under every candidate."""
 
     operands: float  # A and B
     kept: float  # share of them that stays in the cache between waves
-    others: float  # of A and C, what was not and will not be in the cache
+    others: float  # of A and C, bytes that are read from or written to DRAM
     b: float  # of B
 
 
 class Attempt(NamedTuple):
-    """One shape under one candidate and split: times, and what explains them."""
+    """Times of one shape under one candidate and split, and their breakdown."""
 
     total: float
     columns: float
@@ -113,7 +113,7 @@ class Attempt(NamedTuple):
 
 
 def fitted_columns(n: float, grid_rows: float, tile: Tile, units: float) -> float:
-    """Columns of a tile when the library picks, in granules, the narrowest that needs no more waves."""
+    """Tile width in granules where the library can narrow the tile: the least that needs no more waves."""
     if tile.granule == 0:
         return tile.columns
     waves = ceil(grid_rows * ceil(n / tile.columns) / units)
@@ -123,10 +123,10 @@ def fitted_columns(n: float, grid_rows: float, tile: Tile, units: float) -> floa
 
 
 def traffic(shape: Shape, on: Machine) -> Traffic:
-    """What of the operands and of C the cache holds before and after; the same under every candidate.
+    """Which bytes of the operands and of C the cache holds before and after; the same under every candidate.
 
-    A and C are taken to be in the cache when they fit beside one B; B only if `rotation` of them fit. Nothing is
-    shared between the GEMMs of a batch.
+    A and C count as cached when they fit beside one B; B only if `rotation` of them fit. Nothing is shared between the
+    GEMMs of a batch.
     """
     m, n, k, batch = shape
     a, b, c = m * k * on.element, n * k * on.element, m * n * on.output
@@ -138,7 +138,7 @@ def traffic(shape: Shape, on: Machine) -> Traffic:
 def memory_bytes(
     shape: Shape, moved: Traffic, tile: Tile, columns: float, grid_rows: float, grid_columns: float, on: Machine
 ) -> float:
-    """Bytes moved to and from DRAM: operands once, again where the cache loses them between waves, and C.
+    """Bytes moved to and from DRAM: operands once, again where the cache evicts them between waves, and C.
 
     The tiles that run together form a block as square as the grid allows.
     """
@@ -156,10 +156,10 @@ def memory_bytes(
 
 
 def crowding(stride: float, span: float, on: Machine) -> float:
-    """How many times longer B takes because its rows, `stride` bytes apart, meet in few memory channels.
+    """Slowdown of reading B when its rows, `stride` bytes apart, map to few memory channels.
 
-    Without an address hash, rows whose distance is a multiple of channels x interleave all begin in one channel;
-    `span` bytes are read of each.
+    Without an address hash, rows whose distance is a multiple of channels x interleave all begin in one channel; `span`
+    bytes of each are read.
     """
     if on.channels == 0:
         return 1.0
@@ -178,7 +178,7 @@ def _held(ratio: float) -> float:
 
 
 def costs(tile: Tile, on: Machine) -> Costs:
-    """The costs of a candidate's workgroup that no shape changes."""
+    """The costs of a candidate's workgroup that do not depend on the shape."""
     slots = on.units * tile.resident
     slab = tile.step * on.element / on.cache_rate
     wait = on.latency / (tile.stages - 1)
@@ -202,18 +202,18 @@ def costs(tile: Tile, on: Machine) -> Costs:
 
 
 def feed(tile: Tile, columns: float, alone: bool, cost: Costs) -> float:
-    """Both slabs of a K step through the cache [s]; a cluster fetches the longer one once, if there is a cluster."""
+    """Time to load both slabs of a K step through the cache [s]; a cluster loads the longer slab once."""
     longer = max(tile.rows, columns) * (cost.slab if alone else cost.shared_slab)
     return longer + min(tile.rows, columns) * cost.slab
 
 
 def step_time(deep: float, busy: float, matrix: float, fed: float, cost: Costs, on: Machine) -> float:
-    """The longest of `deep` matrix products, their slabs through the cache, and the latency over steps in flight."""
+    """Time of a K step of `deep` resident workgroups [s]: the longest of products, cache loads, and latency."""
     return max(deep * matrix + on.issue, deep * fed * busy, cost.wait)
 
 
 def units_time(work: float, steps: float, tile: Tile, columns: float, fed: float, cost: Costs, on: Machine) -> float:
-    """Whole rounds of resident workgroups on every unit, and the rest."""
+    """Time of whole rounds of resident workgroups on every unit, and of the remainder [s]."""
     matrix, store = cost.matrix * columns, cost.store * columns
     rounds = floor(work / cost.slots)
     rest = work - rounds * cost.slots
@@ -229,9 +229,9 @@ def units_time(work: float, steps: float, tile: Tile, columns: float, fed: float
 
 
 def attempt(shape: Shape, tile: Tile, columns: float, splits: float, memory_time: float, on: Machine) -> Attempt:
-    """One shape under one candidate: rounds of resident workgroups on every unit, beside the memory's time.
+    """One shape under one candidate: rounds of resident workgroups on every unit, overlapped with memory.
 
-    Units and memory overlap: the time is the root of the sum of their squares.
+    Unit time and memory time overlap in part: the total is the root of the sum of their squares.
     """
     cost = costs(tile, on)
     grid = ceil(shape.m / tile.rows) * ceil(shape.n / columns)
@@ -259,7 +259,7 @@ def attempt(shape: Shape, tile: Tile, columns: float, splits: float, memory_time
 
 
 def split_cost(shape: Shape, splits: float, on: Machine) -> float:
-    """To write the partial sums of a split K through the cache and add them up; nothing without a split."""
+    """Time to write the partial sums of a split K through the cache and to add them [s]; 0 without a split."""
     if splits == 1:
         return 0.0
     return on.split + shape.batch * shape.m * shape.n * _PARTIAL_BYTES * splits / on.cache_rate
@@ -274,7 +274,7 @@ def wasteful(shape: Shape, tile: Tile, on: Machine) -> bool:
 
 
 def least_time(shape: Shape, tile: Tile, grid: float, depth: float, columns: float, cost: Costs, on: Machine) -> float:
-    """A time that the units cannot beat under one candidate, however K is cut; quicker to tell than their time.
+    """Lower bound of the units' time under one candidate, for any split of K; cheaper than the time itself.
 
     Every workgroup's K steps need the matrix units, the cache and, with all resident workgroups, a turn to issue
     and to wait; and a workgroup takes its pace through the smallest part of K.
@@ -294,7 +294,7 @@ def least_time(shape: Shape, tile: Tile, grid: float, depth: float, columns: flo
 
 
 def quick_time(shape: Shape, tile: Tile, depth: float, cost: Costs, on: Machine) -> float:
-    """A time that the units cannot beat under one candidate, however wide it is; quicker to tell still."""
+    """Lower bound of the units' time under one candidate of any width; cheaper still than `least_time`."""
     columns = ceil(shape.m / tile.rows) * shape.n * shape.batch
     least = on.fill + columns * (depth * cost.column + cost.store)
     parts = max(1.0, min(MAX_SPLIT, depth / SPLIT_STEPS))
@@ -302,7 +302,7 @@ def quick_time(shape: Shape, tile: Tile, depth: float, cost: Costs, on: Machine)
 
 
 def most_parts(depth: float, grid: float, cost: Costs) -> float:
-    """The most parts that K is cut into: of some steps each, and no more than fill the GPU a few times."""
+    """The most parts that K is cut into: each of some steps, and no more than fill the GPU a few times."""
     most = min(MAX_SPLIT, floor(depth / SPLIT_STEPS), floor(SPLIT_WAVES * cost.slots / grid))
     return max(1.0, most)
 
@@ -317,9 +317,9 @@ def fitted(shape: Shape, tile: Tile, on: Machine) -> tuple[float, float, float]:
 def under(
     shape: Shape, moved: Traffic, tile: Tile, cost: Costs, limit: float, on: Machine
 ) -> tuple[float, float, float, float]:
-    """The best way to run the shape with one candidate: time, columns, parts of K, the memory's time.
+    """The best way to run the shape with one candidate: time, columns, parts of K, and memory time.
 
-    Ways that cannot be as fast as `limit` are left out; with none left, the time is infinite.
+    Ways that cannot beat `limit` are skipped; if none is left, the time is infinite.
     """
     columns, grid_rows, grid_columns = fitted(shape, tile, on)
     grid = grid_rows * grid_columns
@@ -356,17 +356,17 @@ def under(
 
 
 def fixed(shape: Shape, tile: Tile, columns: float, splits: float, on: Machine) -> Attempt:
-    """The shape under one candidate of so many columns, K in so many parts."""
+    """Times of the shape under one candidate with given columns and parts of K."""
     grid_rows, grid_columns = ceil(shape.m / tile.rows), ceil(shape.n / columns)
     moved = memory_bytes(shape, traffic(shape, on), tile, columns, grid_rows, grid_columns, on)
     return attempt(shape, tile, columns, splits, moved / on.memory_rate, on)
 
 
 def best(shape: Shape, tiles: Any, prepared: Any, least: Any, on: Machine) -> tuple[int, Attempt]:
-    """The fastest candidate and its times; among equals the first.
+    """The fastest candidate and its times; the first on a tie.
 
-    The one with the least least time goes first: few others need to be looked at then. `prepared` holds the Costs of
-    every candidate; `least` is room for the squares of their least times.
+    The candidate with the least lower bound is tried first, so that few others need a full evaluation. `prepared` holds
+    the Costs of every candidate; `least` is scratch space for the squares of their lower bounds.
     """
     moved = traffic(shape, on)
     memory = shape.batch * (moved.others + moved.b) / on.memory_rate
@@ -421,7 +421,7 @@ def compiled() -> Callable[..., None]:
 
     from weft.engine.jit import kept
 
-    names: dict[str, Any] = {**globals(), "ceil": np.ceil, "floor": np.floor}  # no integers in between
+    names: dict[str, Any] = {**globals(), "ceil": np.ceil, "floor": np.floor}  # these return floats
     for name, function in globals().items():
         if isinstance(function, FunctionType):
             copy = FunctionType(function.__code__, names, name)

@@ -1,4 +1,4 @@
-"""The kernels that a library could run a GEMM with, each with its time in closed form: what the engine chooses from."""
+"""The kernels with which a library could run a GEMM, each with its closed-form time; the engine chooses among them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from weft.options import RunOptions
 
 @dataclass(frozen=True)
 class RankedPlan:
-    """A tile for a GEMM, and the time that the closed form gives it, without the launch [s].
+    """A tiling of a GEMM and its closed-form time without the launch [s].
 
-    `overlapped` is that time if memory and compute units overlap in full, as they do in the engine [s].
+    `overlapped` is the time if memory and compute units overlap in full, as they do in the engine [s].
     """
 
     tiling: GemmTiling
@@ -40,9 +40,9 @@ def ranked_plans(
 
 
 def cold_rates(dtype: str, gpu: Gpu, options: RunOptions | None = None) -> gemm_kernel.Machine:
-    """The GPU's effective rates as the engine meets them: operands in memory, and a launch for the kernel that adds."""
+    """The GPU's effective rates in the engine: operands in memory, and a launch for the kernel that adds split sums."""
     rates = effective_rates(dtype, target(gpu, options, Harness(rotation=float("inf"))))
-    # On MI210 and MI100 the measured rows hardly determine what a cut of K costs: they leave it below a launch.
+    # MI210's and MI100's rows hardly constrain the cost of splitting K: the fit is below the cost of a launch.
     return rates._replace(split=max(rates.split, gpu.compute.launch_latency))
 
 

@@ -1,8 +1,8 @@
-"""How long a kernel takes that moves data and computes little: sweeps over memory, cache and vector units.
+"""Time of a kernel that moves data and computes little: sweeps over memory, cache and vector units.
 
-A kernel is one or more *sweeps* over its data. Workgroups that start together stay nearly in step, so the sweeps
-follow each other; within a sweep, loads, stores and arithmetic of different workgroups overlap, and the slowest of
-them sets the pace. Few bytes in flight cannot fill memory (Little's law), few workgroups cannot use all units.
+A kernel is one or more *sweeps* over its data. Workgroups that start together stay nearly in step, so the sweeps follow
+each other; within a sweep, loads, stores and arithmetic of different workgroups overlap, and the slowest of them sets
+the pace. Too few bytes in flight cannot saturate memory (Little's law); too few workgroups cannot use all units.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ if TYPE_CHECKING:
     from weft.hardware import Gpu
 
 PARTS = ("launch", "latency", "memory", "cache", "compute")
-"""Where the time of a kernel can go."""
+"""The parts of a kernel's time."""
 
 SPECIALS_PER_CLOCK = 16
 """Exponentials, reciprocals or roots per clock and unit: 16 on an SM since Kepler (CUDA programming guide, arithmetic
 instructions), and 16 on a CU of 64 lanes, where they run at a quarter of the rate (CDNA instruction set guides)."""
 BYTES_IN_FLIGHT = 32
-"""Bytes that a thread has in flight: two vector loads of 16 B [assumed; 16 to 64]."""
+"""Bytes in flight per thread: two vector loads of 16 B [assumed; 16 to 64]."""
 REDUCTION_CLOCKS = 200
-"""Clocks for the threads of a workgroup to agree on a sum: five shuffles, one exchange through local memory and two
-barriers [assumed; 100 to 400]."""
+"""Clocks of a sum over the threads of a workgroup: five shuffles, one exchange through local memory and two barriers
+[assumed; 100 to 400]."""
 Amount = FloatArray | float
-"""Of each case, or of all."""
+"""A number per case, or one for all cases."""
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """One pass over a kernel's data, of all its workgroups together.
+    """One pass over a kernel's data, summed over its workgroups.
 
-    `reads` and `writes` go to memory unless the cache holds them [bytes]; `rereads` were read by the sweep before and
-    come from the cache if the rows at work fit into it [bytes]; `operations` occupy a vector lane for a clock each,
+    `reads` and `writes` go to memory unless the cache holds them [bytes]. `rereads` repeat reads of the previous sweep
+    and hit the cache if the rows in progress fit into it [bytes]. `operations` occupy a vector lane for a clock each,
     `specials` a special-function unit.
     """
 
@@ -51,7 +51,7 @@ class Sweep:
 
 @dataclass(frozen=True)
 class Kernel:
-    """Sweeps by `workgroups` of `threads` threads, each of which touches `footprint` bytes between its sweeps."""
+    """A kernel's sweeps, run by `workgroups` of `threads` threads; a workgroup touches `footprint` bytes per sweep."""
 
     sweeps: Sequence[Sweep]
     workgroups: Amount
@@ -60,9 +60,9 @@ class Kernel:
 
 
 def kernel_time(kernel: Kernel, gpu: Gpu) -> Estimate:
-    """The time of a kernel by itself, its operands in the cache if they fit; parts as in `PARTS`.
+    """The time of a kernel on its own, its operands in the cache if they fit; parts as in `PARTS`.
 
-    The vector units run at the boost clock, since what memory limits leaves power to spare.
+    The vector units run at the boost clock, since a memory-bound kernel stays below the power limit.
     """
     at_work = _Occupancy(kernel, gpu)
     touched = sum((sweep.reads + sweep.writes for sweep in kernel.sweeps), start=np.zeros(()))
@@ -83,7 +83,7 @@ def kernel_time(kernel: Kernel, gpu: Gpu) -> Estimate:
 
 
 class _Occupancy:
-    """How many workgroups run at once, and the largest share of the work that falls to one compute unit."""
+    """How many workgroups are resident, and the largest share of the work on one compute unit."""
 
     def __init__(self, kernel: Kernel, gpu: Gpu) -> None:
         units = gpu.compute.compute_units
@@ -96,9 +96,9 @@ class _Occupancy:
 
 
 class Residency:
-    """Which share of `touched` bytes the cache and the memory-side cache hold, and how fast the rest arrives.
+    """Which share of `touched` bytes the cache and the memory-side cache hold, and the rate of the rest.
 
-    All of it up to their capacity, none beyond twice that, a falling share between [assumed: replacement is neither
+    All bytes up to the capacity, none beyond twice that, a falling share between [assumed: replacement is neither
     perfect nor least recently used].
     """
 
@@ -112,7 +112,7 @@ class Residency:
 
 
 def idle_latency(gpu: Gpu) -> float:
-    """From a load to its data in idle DRAM, a row to be opened: cache, path, activation and column [s]."""
+    """Load latency of idle DRAM with a closed row: cache, path, activation and column access [s]."""
     return gpu.cache.latency + gpu.memory.latency + gpu.memory.timing.rcd + gpu.memory.timing.cl
 
 
@@ -123,8 +123,8 @@ def _held(touched: Amount, capacity: float) -> FloatArray:
 def memory_seconds(gpu: Gpu, reads: FloatArray, writes: FloatArray) -> FloatArray:
     """Time of long streams in DRAM [s]: at the read efficiency, and slower the more reads and writes alternate.
 
-    Every written byte beside a read one costs a share of a turnaround, so that equal reads and writes reach the copy
-    efficiency.
+    Each byte written alongside a byte read costs a share of a bus turnaround, so that equal reads and writes reach the
+    copy efficiency.
     """
     total = reads + writes
     read_cost, copy_cost = 1 / gpu.memory.read_efficiency, 1 / gpu.memory.copy_efficiency
@@ -132,7 +132,7 @@ def memory_seconds(gpu: Gpu, reads: FloatArray, writes: FloatArray) -> FloatArra
 
 
 def _memory_time(sweep: Sweep, cached: Residency, again: Residency, gpu: Gpu) -> FloatArray:
-    """Time of what misses the cache, in DRAM or the memory-side cache, whichever takes longer [s]."""
+    """Time of cache misses in DRAM or in the memory-side cache, whichever is longer [s]."""
     missed = (1 - cached.cache) * (sweep.reads + sweep.writes + (1 - again.cache) * sweep.rereads)
     read = cached.dram * sweep.reads + np.minimum(cached.dram, again.dram) * sweep.rereads
     dram = memory_seconds(gpu, read, cached.dram * sweep.writes)
@@ -143,7 +143,7 @@ def _memory_time(sweep: Sweep, cached: Residency, again: Residency, gpu: Gpu) ->
 def _add_sweep(
     parts: dict[str, FloatArray], sweep: Sweep, cached: Residency, again: Residency, at_work: _Occupancy, gpu: Gpu
 ) -> None:
-    """Add the sweep's time to the part that takes longest in it, and the latency of its first loads."""
+    """Add the sweep's time to its longest part, and the latency of its first loads."""
     moved = sweep.reads + sweep.writes + sweep.rereads
     missed = sweep.rereads * (1 - again.cache)
     latency = np.where(sweep.reads + missed > 0, cached.latency, np.where(sweep.rereads > 0, gpu.cache.latency, 0.0))

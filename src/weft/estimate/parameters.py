@@ -25,11 +25,11 @@ GEMM_PARAMETERS: tuple[Parameter, ...] = (
     Parameter("achieved.gemm_launch", 2e-7, 1e-5, "s", 20, "from one kernel to the next on the device"),
     Parameter("achieved.gemm_host", 1e-6, 8e-5, "s", 20, "from one kernel to the next, issued and awaited by the host"),
 )
-"""What may be fitted of a GPU with measured GEMMs."""
+"""GPU parameters that may be fitted to measured GEMMs."""
 
 
 def collective_parameters(profile: Profile) -> tuple[Parameter, ...]:
-    """The parameters that a profile holds."""
+    """The parameters of a profile that calibration may fit."""
     units = {Dimension.SECONDS: "s", Dimension.BYTES: "bytes"}
     return tuple(
         Parameter(path, value.low, value.high, units.get(value.rule.dimension, ""), _rows(path), value.about)

@@ -1,4 +1,4 @@
-"""Operators that mainly move data: the bytes that each moves, in how many sweeps, and what it computes on them."""
+"""Operators that mainly move data: bytes moved, number of sweeps, and operations."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from weft.hardware import DTYPES, Gpu
 from weft.kernels.gemm import main_loop_flops
 
 THREADS = 256
-"""Threads of a workgroup of element-wise kernels [assumed; PyTorch takes 128 to 512]."""
+"""Threads of a workgroup of element-wise kernels [assumed; PyTorch uses 128 to 512]."""
 ROW_THREADS = 128
 """Threads that normalise one row, as in PyTorch's LayerNorm kernel."""
 ROW_IN_REGISTERS = 1024
-"""Longest row [elements] whose softmax PyTorch keeps in registers: longer ones are read once per sweep."""
+"""Longest row whose softmax PyTorch keeps in registers [elements]: longer ones are read in every sweep."""
 STATE_BYTES = 12
-"""What an optimizer keeps of a parameter: master weight and two moments in fp32."""
+"""Optimizer state per parameter [bytes]: master weight and two moments in fp32."""
 
 
 def streaming(op: Streaming, on: Target) -> Estimate:
     """The time of a streaming operator: its kernels one after the other.
 
-    Operands that fit into the last-level cache are taken to be there. Raises InputError for fp8 on a GPU without it.
+    Operands that fit into the last-level cache are assumed to be cached. Raises InputError for fp8 on a GPU without it.
     """
     if op.dtype == "fp8" and not on.gpu.supports(op.dtype):
         known = ", ".join(one for one in DTYPES if on.gpu.supports(one))
@@ -36,9 +36,9 @@ def streaming(op: Streaming, on: Target) -> Estimate:
 
 
 def opaque(op: Op, on: Target) -> Estimate:
-    """The time of an operator of which only FLOPs and tensors are known: one sweep by workgroups that fill the GPU.
+    """The time of an operator known only by FLOPs and bytes: one sweep by workgroups that fill the GPU.
 
-    Vector units do a multiply-add, two FLOPs, per lane and clock; matrix units reach what they do in a GEMM.
+    Vector units do a multiply-add, two FLOPs, per lane and clock; matrix units run at their achieved GEMM rate.
     """
     compute, gpu = on.gpu.compute, on.gpu
     rate = 2 * gpu.vector_lanes * compute.clock
@@ -65,7 +65,7 @@ def _kernels(op: Streaming, gpu: Gpu) -> tuple[Kernel, ...]:
     if op.name not in ("adam", "lamb"):
         reads, writes = _bytes(op.reads), _bytes(op.writes)
         return (_elementwise(elements, reads, writes, op.operations, specials, size),)
-    # Beside the state, a working copy of the weights is written in the dtype.
+    # Besides the fp32 state, a working copy of the weights is written in the dtype.
     copy = 0 if op.dtype == "fp32" else size
     reads, writes = (STATE_BYTES + size) * elements, STATE_BYTES * elements
     if op.name == "adam":

@@ -1,4 +1,4 @@
-"""What closed forms time work on: a GPU at a clock, the links around it, and how the work is called and timed."""
+"""What closed forms need beside the work: a GPU at a clock, its links, and how the work is called and timed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from weft.units import Dimension, format_bytes, parse
 Timed = Literal["device", "host"]
 
 ROTATION = 6.0
-"""Weights that take turns in a timing loop, as the public inference harnesses do (ai-dynamo/aiconfigurator)."""
+"""B matrices used in turn in a timing loop, as the public inference harnesses do (ai-dynamo/aiconfigurator)."""
 LIBRARIES = ("nccl", "rccl", "trtllm-custom")
 HOSTS = ("", "framework", "torch", "profiler")
 UNTHROTTLED = 0.94
@@ -31,11 +31,11 @@ FLOPs: 0.942 on MI300X and 0.936 on MI325X, in bf16)."""
 
 @dataclass(frozen=True)
 class Harness:
-    """How work is called and timed; by default as benchmarks of single kernels and the libraries' own tests do it.
+    """How work is called and timed; the default is that of single-kernel benchmarks and the libraries' own tests.
 
-    `timed` says whether kernels follow each other on the device, or the host issues each and waits for it. `rotation`
-    is how many B matrices of a GEMM take turns (infinite: B always comes from memory); `quantize` adds the conversion
-    of a 16-bit A to scaled 8-bit rows.
+    `timed` says whether kernels follow each other on the device, or the host launches each and waits for it. `rotation`
+    is how many B matrices of a GEMM are used in turn (infinite: B always comes from memory); `quantize` adds the
+    conversion of a 16-bit A to scaled 8-bit rows.
 
     Of collectives: `library` carries them out (None: the vendor's), of `version`, with a `profile` of its own (None:
     the machine's), by `algorithm` ("auto", or one like "ring", "nvls", "direct", "tree" or "ring-ll128"), with `driver`
@@ -70,7 +70,7 @@ class Harness:
         rotation: object = self.rotation
         if isinstance(rotation, bool) or not isinstance(rotation, int | float) or not rotation >= 1:
             raise InputError(
-                f"rotation is {shown(rotation)}; at least one B takes part, so it must be a number of 1 or more"
+                f"rotation is {shown(rotation)}; it counts the B matrices used in turn and must be 1 or more"
             )
         if isinstance(self.network, str):
             object.__setattr__(self, "network", parse(self.network, Dimension.BYTES_PER_SECOND))
@@ -85,7 +85,7 @@ class Harness:
 
 @dataclass(frozen=True)
 class Target:
-    """A GPU in a system, the options of a run on it, and the harness of what runs there."""
+    """A GPU in a system, the options of the run, and the harness."""
 
     gpu: Gpu
     what: Gpu | Node | System
@@ -99,14 +99,14 @@ class Target:
 
     @cached_property
     def fabric(self) -> Interconnect:
-        """The links of the system in the library's cost model."""
+        """The system's links in the library's cost model."""
         fabric = interconnect(self.system)
         network = self.harness.network
         return fabric if network is None else replace(fabric, nic=float(network))
 
     @property
     def name(self) -> str:
-        """What messages call the system."""
+        """The system's name in messages."""
         return self.what.name
 
     def nodes(self, ranks: int) -> int:
@@ -124,7 +124,7 @@ class Target:
 
 
 def target(what: Described, options: RunOptions | None = None, harness: Harness | None = None) -> Target:
-    """The target that a name, a description and options mean; without options in a short run.
+    """Resolve a name or a description and options into a target; without options, of a short run.
 
     With the clock "boost" power never limits the matrix units. Raises UnknownNameError for an unknown name.
     """
@@ -141,18 +141,18 @@ def target(what: Described, options: RunOptions | None = None, harness: Harness 
 
 @lru_cache(maxsize=64)
 def _at_boost(gpu: Gpu) -> Gpu:
-    """The GPU where power never limits its matrix units, which then lose only what a main loop loses by itself.
+    """The GPU as if power never limited its matrix units: only the main loop's own losses remain.
 
-    So run parts with a higher power limit, and others on operands that toggle few bits: on A100, 293 to 302 TFLOP/s of
-    fp16 and bf16 are measured that way (LLMCompass, arXiv:2312.03134; openfabric-systems/simllm @9c2672c, clock held at
-    1410 MHz), where other public rigs reach 236 to 271.
+    Parts with a higher power limit run so, and others on operands that toggle few bits: A100 was measured at 293 to 302
+    TFLOP/s of fp16 and bf16 that way (LLMCompass, arXiv:2312.03134; openfabric-systems/simllm @9c2672c, clock held at
+    1410 MHz), and at 236 to 271 in other public measurements.
     """
     shares = (path for path in gpu.rules() if path.startswith("achieved.matrix_"))
     return gpu.replace(dict.fromkeys(shares, UNTHROTTLED))
 
 
 def check_held(op: Op, gpu: Gpu) -> None:
-    """Raise InputError for an operator whose data the memory of a GPU cannot hold; of several, for the largest."""
+    """Raise InputError for an operator whose data exceed a GPU's memory; of several, for the largest."""
     least = max(float(np.max(sum(tensor.bytes for tensor in tensors))) for tensors in (op.reads, op.writes))
     if least > gpu.memory.capacity:
         what = op if np.ndim(op.least_bytes) == 0 else f"the largest {op.kind}"

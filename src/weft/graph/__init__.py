@@ -1,4 +1,4 @@
-"""What must be computed, on no machine yet: operators, their data, and how they depend on each other."""
+"""What to compute, independent of a machine: operators, their data, and their dependencies."""
 
 from collections.abc import Mapping
 

@@ -56,7 +56,7 @@ class Attention(Op):
 
     @property
     def key_heads(self) -> int:
-        """Heads that keys and values have."""
+        """Number of heads of keys and values."""
         return cast(int, _where(self.kv_heads, self.kv_heads, self.heads))
 
     @property
@@ -67,7 +67,7 @@ class Attention(Op):
 
     @property
     def writes(self) -> tuple[Tensor, ...]:
-        """A row for every query; the scores need not leave the chip."""
+        """One output row per query; the scores need not leave the chip."""
         return (Tensor((self.batch, self.heads, self.query, self.head), self.dtype),)
 
     @property
@@ -80,12 +80,12 @@ class Attention(Op):
 
     @property
     def matrix_dtype(self) -> str:
-        """Its own."""
+        """The dtype of the operands."""
         return self.dtype
 
     @property
     def kernels(self) -> tuple[Gemm, Streaming, Gemm]:
-        """What runs if it is not fused: queries times keys, softmax of the scores, scores times values."""
+        """The operators of unfused attention: queries times keys, softmax of the scores, scores times values."""
         count = self.batch * self.heads
         return (
             Gemm(self.query, self.keys, self.head, self.dtype, count),
@@ -99,5 +99,5 @@ class Attention(Op):
 
 
 def _where(condition: Any, value: Any, other: Any) -> Any:
-    """A value where a condition is above zero, else the other one; a whole number unless something is an array."""
+    """`numpy.where` for sizes: a value where a condition is positive, else the other; int unless arrays are given."""
     return plain(np.where(np.greater(condition, 0), value, other))

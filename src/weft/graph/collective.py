@@ -1,4 +1,4 @@
-"""What GPUs say to each other: collectives, messages between two of them, copies inside one."""
+"""Communication between GPUs: collectives, messages from one to another, and copies inside one GPU."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from weft.graph.op import DTYPE_BYTES, Op, Tensor, check_dtype, check_sizes
 from weft.units import format_bytes
 
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "send_recv")
-"""The collectives by name, as the libraries spell them."""
+"""The collectives by name, spelled as in the libraries."""
 RANKS = 8
-"""GPUs of a collective unless their number is given."""
+"""Default number of GPUs of a collective."""
 
 
 @dataclass(frozen=True)
 class Collective(Op):
     """A collective `name` over `ranks` GPUs that moves `bytes` of `dtype`.
 
-    `bytes` counts the whole buffer [bytes], as nccl-tests does: a reduction's input, an all-gather's output, what a GPU
-    has for an all-to-all with its own part included, the message of a broadcast or of a send and receive. Raises
+    `bytes` counts the whole buffer [bytes], as nccl-tests does: a reduction's input, an all-gather's output, a rank's
+    data of an all-to-all (its own part included), the message of a broadcast or of a send and receive. Raises
     UnknownNameError for an unknown collective or dtype, InputError for fewer than two ranks or an empty buffer.
 
     >>> Collective("all_reduce", 1 << 20, ranks=8).flops
@@ -48,17 +48,17 @@ class Collective(Op):
 
     @property
     def reduces(self) -> bool:
-        """Whether it adds what the ranks have."""
+        """Whether it adds up the ranks' data."""
         return self.name in ("all_reduce", "reduce_scatter")
 
     @property
     def reads(self) -> tuple[Tensor, ...]:
-        """The buffer of a rank before: its share for an all-gather, all of it else."""
+        """A rank's input: its share for an all-gather, otherwise the whole buffer."""
         return (self._buffer(self.share if self.name == "all_gather" else self.bytes),)
 
     @property
     def writes(self) -> tuple[Tensor, ...]:
-        """The buffer of a rank after: its share of a reduce-scatter, all of it else."""
+        """A rank's output: its share for a reduce-scatter, otherwise the whole buffer."""
         return (self._buffer(self.share if self.name == "reduce_scatter" else self.bytes),)
 
     def _buffer(self, size: int) -> Tensor:
@@ -87,12 +87,12 @@ class Send(Op):
 
     @property
     def reads(self) -> tuple[Tensor, ...]:
-        """What is sent."""
+        """The message."""
         return (Tensor((self.bytes,), "int8", "buffer"),)
 
     @property
     def writes(self) -> tuple[Tensor, ...]:
-        """Nothing here: it is written at the receiver."""
+        """Nothing on this GPU: the message is written at the receiver."""
         return ()
 
 
@@ -109,12 +109,12 @@ class Copy(Op):
 
     @property
     def reads(self) -> tuple[Tensor, ...]:
-        """What is copied."""
+        """The source of the copy."""
         return (Tensor((self.bytes,), "int8", "buffer"),)
 
     @property
     def writes(self) -> tuple[Tensor, ...]:
-        """The copy."""
+        """The destination of the copy."""
         return self.reads
 
 

@@ -1,4 +1,4 @@
-"""Matrix multiplication as a piece of work: how much it computes and how much it must move at least."""
+"""Matrix multiplication as an operator: its FLOPs, tensors and least traffic."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Gemm(Op):
 
     @property
     def matrix_dtype(self) -> str:
-        """Its own."""
+        """The dtype of the operands."""
         return self.dtype
 
     @property

@@ -1,4 +1,4 @@
-"""Graphs of operators and their dependencies: the description of work that passes, estimates and runs take."""
+"""Graphs of operators and their dependencies: the form of work that passes, estimates and runs take."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from weft.graph.gemm import Gemm
 from weft.graph.op import Op
 
 MOST_ITERATIONS = 1000
-"""Iterations of a loop that a graph may hold."""
+"""Most iterations of a loop in a graph."""
 Granularity = Literal["kernel", "tile"]
-"""What an operator waits for: the end of its predecessor, or tile by tile for what it needs."""
+"""What an operator waits for: the end of its predecessor, or single tiles of its output."""
 Driver = Literal["cu", "dma", "tracker", "tiles"]
-"""What moves a collective's data: compute units, DMA engines on command, DMA engines that T3's tracker triggers, or the
-stores of the GEMM that makes it."""
+"""What moves a collective's data: compute units, DMA engines on command, DMA engines triggered by T3's tracker, or the
+stores of the producing GEMM."""
 
 
 class Edge(NamedTuple):
-    """A dependency on the node `node`: on its end, or `by` tile on what it has made so far."""
+    """A dependency on the node `node`: on its end (by kernel), or `by` tile on the tiles that it has finished."""
 
     node: str
     by: Granularity = "kernel"
@@ -32,15 +32,15 @@ class Edge(NamedTuple):
 
 @dataclass(frozen=True)
 class KernelChoice:
-    """How a node runs; what is left out is chosen as the machine's library would.
+    """How a node runs; fields left out are chosen as the machine's library would.
 
-    `driver` moves a collective's data, by the kernel that `kernel` names: "library" (what the vendor's library runs),
-    "plain-ring" (the paper's: steps without a library's slices and staging, with `in_flight` bytes of a workgroup in
-    flight), or "tiles" or "chunks" where it is fused with a GEMM; `near_memory` leaves its additions to the memory.
-    `tiling` cuts a GEMM, `tiles_of` is the GEMM whose tiles make the chunks of a collective that runs without it.
+    `driver` moves a collective's data ("cu" or "dma"), with the kernel that `kernel` names: "library" (the vendor
+    library's kernel), "plain-ring" (the T3 paper's ring: no slices or staging, `in_flight` bytes in flight per
+    workgroup), or "tiles" or "chunks" where it is fused with a GEMM. `near_memory` makes the memory do its additions.
+    `tiling` cuts a GEMM; `tiles_of` is the GEMM whose tiles make up the chunks of a collective that runs without it.
     `workgroups` is the most that a kernel may have, `compute_units` those that it may use (None: all). Waiting
-    workgroups of higher `priority` go first. The host launches it after `launches_before` others, one launch latency
-    each. `copies` are options of copies by DMA engines (`weft.kernels.copies.DmaGather`).
+    workgroups of higher `priority` are placed first. The host launches it after `launches_before` others, one launch
+    latency each. `copies` are options of copies by DMA engines (`weft.kernels.copies.DmaGather`).
     """
 
     driver: Driver = "cu"
@@ -61,7 +61,7 @@ class KernelChoice:
 
 @dataclass(frozen=True)
 class Node:
-    """A place for an operator: iteration `iteration` of `name`, on a `stream`, after what it waits for.
+    """An operator in a graph: iteration `iteration` of `name`, on a `stream`, with its dependencies.
 
     Nodes of one name share their tensors: every iteration reads and writes the same memory. A node runs on every rank
     of the graph, or on `rank` alone. `after` takes names of nodes or edges; nodes of one stream also follow each other
@@ -86,22 +86,22 @@ class Node:
 
     @property
     def edges(self) -> tuple[Edge, ...]:
-        """What it waits for."""
+        """Its dependencies."""
         return tuple(Edge(after) if isinstance(after, str) else after for after in self.after)
 
     @property
     def id(self) -> str:
-        """Its name, with the number of the iteration from the second one on, such as "gemm" and "gemm.1"."""
+        """Its name, with the iteration's number appended from the second one on: "gemm", "gemm.1"."""
         return self.name if self.iteration == 0 else f"{self.name}.{self.iteration}"
 
 
 @dataclass(frozen=True)
 class Graph:
-    """Operators in a possible order, the same on each of `ranks` GPUs unless nodes name a rank.
+    """Operators in a valid order of execution, the same on each of `ranks` GPUs unless nodes name a rank.
 
-    `title` says what it is, for people; `labels` what it came from, such as {"model": "t-nlg", "sublayer": "fc2"}.
-    Raises InputError for two nodes of one name and for one that waits for itself or a later one, UnknownNameError for
-    one that waits for what is not there.
+    `title` describes it for people; `labels` hold its origin, such as {"model": "t-nlg", "sublayer": "fc2"}. Raises
+    InputError for two nodes of one name and for a node that waits for itself or a later one, UnknownNameError for a
+    dependency on an unknown node.
 
     >>> graph = Graph((Node(Gemm(64, 64, 64), "up"), Node(Gemm(64, 64, 64), "down", after=("up",))), ranks=1)
     >>> graph["down"].edges
@@ -189,7 +189,7 @@ class Graph:
         return replace(self, nodes=tuple(change(node) for node in self.nodes))
 
     def only(self, *streams: str, iterations: int | None = None) -> Self:
-        """The nodes of some streams alone, at most `iterations` of each; edges to the others are cut.
+        """The subgraph of some streams, at most `iterations` of each operator; edges to other streams are dropped.
 
         Raises UnknownNameError for an unknown stream.
         """
@@ -205,7 +205,7 @@ class Graph:
         return replace(self, nodes=tuple(cut))
 
     def critical_path(self, seconds: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-        """Begin and end of every node [s] if only edges and streams hold it up; `seconds` by operator name.
+        """Begin and end of every node [s] if only edges and streams constrain it; `seconds` by operator name.
 
         Seconds may be arrays of one shape.
         """
@@ -248,10 +248,10 @@ def concurrent(gemm: Gemm, collective: Collective, gemms: int = 1, collectives: 
 
 
 def gemm_queue(gemms: Sequence[Gemm], queues: int | None = None, tilings: Iterable[Any] = ()) -> Graph:
-    """Independent GEMMs dealt to `queues` streams in turn (None: a stream for each), with operands of their own.
+    """Independent GEMMs dealt round robin to `queues` streams (None: one each), with operands of their own.
 
-    `tilings` cut them (none: as the library would). Raises InputError without GEMMs, or for queues that some GEMM
-    cannot be in.
+    `tilings` cut them (none: as the library would). Raises InputError without GEMMs, or for an unusable number of
+    queues.
     """
     check_type("the GEMMs of a queue", gemms, (list, tuple), "give a list of them")
     check_type("the tilings of a queue", tilings, Iterable, "give a list of them")

@@ -16,15 +16,15 @@ from weft.units import Dimension, parse
 _IN_BYTES = ("bytes", "written")
 """Fields of operators that are amounts of data."""
 LARGEST = 2**50
-"""Largest dimension of an operator: up to here whole numbers and their neighbours differ as floats."""
+"""Largest dimension of an operator: up to here every whole number has its own float."""
 
 
 def check_sizes(op: object, subject: str, least: Mapping[str, int], **called: str) -> None:
     """Check fields of an operator by their `least` value: each a whole number, or an array of whole numbers.
 
-    Arrays become arrays of floats, texts like "64 MiB" whole numbers of bytes.
-    `subject` says what a field is, such as "{} of operator 'gelu'"; `called` names
-    fields that people call otherwise. Raises InputError for any other value, and for arrays that do not broadcast.
+    Arrays become arrays of floats, texts like "64 MiB" whole numbers of bytes. `subject` is the phrase for a field in
+    messages, such as "{} of operator 'gelu'"; `called` gives fields other names there. Raises InputError for any other
+    value, and for arrays that do not broadcast.
     """
     arrays: dict[str, tuple[int, ...]] = {}
     for name, low in least.items():
@@ -66,16 +66,16 @@ def _sizes(what: str, value: Any, low: int) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """A number computed from dimensions as a whole number; an array as it is."""
+    """A number computed from dimensions as an int; an array unchanged."""
     return value if np.ndim(value) else int(value)
 
 
 DTYPE_BYTES = {"fp16": 2, "bf16": 2, "fp8": 1, "int8": 1, "tf32": 4, "fp32": 4, "fp64": 8}
-"""Bytes per element of the number formats that matrix units take; tf32 is fp32 data, rounded as it is multiplied."""
+"""Bytes per element of the number formats of matrix units; tf32 is fp32 data that is rounded when it is multiplied."""
 OUTPUT_DTYPES = {"fp8": "bf16", "int8": "bf16", "tf32": "fp32"}
-"""What a product of 8-bit operands is written as: kernels scale their 32-bit sums and round them to 16 bits."""
+"""Output format of products of 8-bit operands: kernels scale their 32-bit sums and round them to 16 bits."""
 Role = Literal["activation", "weight", "gradient", "state", "buffer"]
-"""What a tensor is to the model; a buffer is scratch memory of one operator."""
+"""The role of a tensor in the model; a buffer is scratch memory of one operator."""
 
 
 @dataclass(frozen=True)
@@ -124,21 +124,21 @@ class Op(ABC):
     @property
     @abstractmethod
     def reads(self) -> tuple[Tensor, ...]:
-        """What it reads."""
+        """The tensors that it reads."""
 
     @property
     @abstractmethod
     def writes(self) -> tuple[Tensor, ...]:
-        """What it writes."""
+        """The tensors that it writes."""
 
     @property
     def flops(self) -> int:
-        """Floating-point operations; none unless a kind says otherwise."""
+        """Floating-point operations; 0 unless a kind overrides it."""
         return 0
 
     @property
     def matrix_dtype(self) -> str | None:
-        """The number format in which matrix units compute its FLOPs; None: vector units do."""
+        """The number format in which matrix units compute its FLOPs; None if vector units do."""
         return None
 
     @property
@@ -149,7 +149,7 @@ class Op(ABC):
 
 @dataclass(frozen=True)
 class Opaque(Op):
-    """`name` computes `flops`, and moves `bytes` in all, of which it writes `written`.
+    """An operator `name` known only by `flops` and `bytes` moved in all, of which it writes `written`.
 
     Matrix units compute it in `matrix_dtype` (None: vector units do). Raises InputError for what is no whole number of
     at least 0, UnknownNameError for an unknown dtype.
@@ -174,12 +174,12 @@ class Opaque(Op):
 
     @property
     def reads(self) -> tuple[Tensor, ...]:
-        """What it reads, as bytes."""
+        """The bytes that it reads, as one tensor."""
         return _bytes(self.bytes - self.written)
 
     @property
     def writes(self) -> tuple[Tensor, ...]:
-        """What it writes, as bytes."""
+        """The bytes that it writes, as one tensor."""
         return _bytes(self.written)
 
     def __str__(self) -> str:

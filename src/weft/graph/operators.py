@@ -1,4 +1,4 @@
-"""The declared operators by the names and dimensions that people give them."""
+"""The operators that users can name, with their dimensions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _ATTENTION = {
 
 @dataclass(frozen=True)
 class Operator:
-    """A declared operator: what it is, its dimensions with their meaning, and those that have a default."""
+    """An operator that users can name: description, dimensions with their meaning, and those that have a default."""
 
     name: str
     about: str
@@ -43,12 +43,12 @@ class Operator:
 
     @property
     def example(self) -> str:
-        """Its dimensions as a user would give them."""
+        """An example of its dimensions as a user types them."""
         return ",".join(f"{name}={_EXAMPLES.get(name, 4096)}" for name in self.dimensions if name not in self.defaults)
 
     @property
     def usage(self) -> str:
-        """Its dimensions, in brackets those that may be left out, with their defaults."""
+        """Its dimensions; optional ones in brackets, with their defaults."""
         optional = self.defaults
         return ", ".join(f"[{name}={optional[name]}]" if name in optional else name for name in self.dimensions)
 
@@ -82,7 +82,7 @@ OPERATORS: Mapping[str, Operator] = {
         {"kv_heads": 0, "causal": 0},
     ),
 }
-"""The declared operators by name."""
+"""The operators that users can name."""
 
 
 def operator(name: str, dtype: str = "fp16", **sizes: Any) -> Op:

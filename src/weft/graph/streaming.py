@@ -19,10 +19,10 @@ OWN, INDEX = "", "index"
 
 @dataclass(frozen=True)
 class StreamingKind:
-    """A streaming operator: what it is, its dimensions (rows, then columns) with their meaning, and its tensors.
+    """A kind of streaming operator: description, dimensions (rows, then columns) with their meaning, and tensors.
 
-    `reads` and `writes` name the dtypes of tensors that have all of its elements. `operations` are vector operations
-    on each element, `specials` exponentials, reciprocals or roots.
+    `reads` and `writes` name the dtypes of full-size tensors. `operations` are vector operations per element,
+    `specials` exponentials, reciprocals or roots per element.
     """
 
     about: str
@@ -38,7 +38,7 @@ _ROWS = {"rows": "rows, each normalised by itself", "columns": "elements of a ro
 _PARAMETERS = {"parameters": "parameters updated on this GPU"}
 _TOKENS = {"tokens": "rows gathered", "hidden": "elements of a row"}
 _STATE = ("fp32", "fp32", "fp32")
-"""What an optimizer keeps of each parameter: a master weight and two moments."""
+"""Optimizer state of each parameter: a master weight and two moments."""
 
 STREAMING: Mapping[str, StreamingKind] = {
     "elementwise": StreamingKind(
@@ -78,7 +78,7 @@ STREAMING: Mapping[str, StreamingKind] = {
 
 @dataclass(frozen=True)
 class Streaming(Op):
-    """The streaming operator `name` on `rows` x `columns` elements of `dtype`; one without rows has 1 column.
+    """The streaming operator `name` on `rows` x `columns` elements of `dtype`; for a flat one `columns` is 1.
 
     `inputs` and `outputs` count the tensors of "elementwise". Raises UnknownNameError for an unknown name or dtype,
     InputError for a dimension that is no whole number above zero.
@@ -114,17 +114,17 @@ class Streaming(Op):
 
     @property
     def about(self) -> StreamingKind:
-        """What is known of operators of this name."""
+        """The `StreamingKind` of this name."""
         return STREAMING[self.name]
 
     @property
     def reads(self) -> tuple[Tensor, ...]:
-        """What it reads."""
+        """The tensors that it reads."""
         return self._tensors(self.about.reads, self.inputs)
 
     @property
     def writes(self) -> tuple[Tensor, ...]:
-        """What it writes."""
+        """The tensors that it writes."""
         return self._tensors(self.about.writes, self.outputs)
 
     def _tensors(self, dtypes: tuple[str, ...], count: int) -> tuple[Tensor, ...]:
@@ -138,7 +138,7 @@ class Streaming(Op):
 
     @property
     def operations(self) -> float:
-        """Vector operations on each element."""
+        """Vector operations per element."""
         tensors = self.inputs + self.outputs if self.name == "elementwise" else 1
         return self.about.operations * tensors
 

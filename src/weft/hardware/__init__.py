@@ -1,4 +1,4 @@
-"""What there is: GPUs, nodes and systems of them, every value with a unit and a source."""
+"""The machines: GPUs, nodes and systems, every value with a unit and a source."""
 
 from weft.catalog import Provenance
 from weft.hardware.fabric import FABRICS, Fabric

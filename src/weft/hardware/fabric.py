@@ -1,4 +1,4 @@
-"""How GPUs are joined: fabrics of links and routes, each built by one function under one name in `FABRICS`."""
+"""How GPUs are connected: fabrics of links and routes, each built by one function named in `FABRICS`."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ EVERY_PEER = -1
 
 @dataclass(frozen=True)
 class Link:
-    """One direction of a connection from vertex `source` to vertex `target`; GPUs come first, then switches.
+    """One direction of a connection from vertex `source` to vertex `target`; vertices are GPUs, then switches.
 
-    `kind` and `owner`, the GPU or node that it belongs to, name it. What enters at `bandwidth` [bytes/s] comes out
-    `latency` [s] later. `bundle` is a link of which it is a part: both must be free for a message to start. `to_peer`
-    marks a link to one GPU alone, which a DMA engine's own rate describes whole. `payload` is the share of the
-    bandwidth that data gets from any sender (None: the owner's `link.kernel_efficiency` or `link.dma_efficiency`).
+    `kind` and `owner` (a GPU or a node) name it. Data that enters at `bandwidth` [bytes/s] leaves `latency` [s] later.
+    `bundle` is a link that this one is part of: both must be free for a message to start. `to_peer` marks a link to a
+    single GPU, for which a DMA engine's own rate is the only limit. `payload` is the share of the bandwidth left for
+    data (None: the owner's `link.kernel_efficiency` or `link.dma_efficiency`).
     """
 
     kind: str
@@ -39,11 +39,11 @@ class Link:
 
 @dataclass(frozen=True)
 class Fabric:
-    """Links, and for each pair (source, target) of GPUs the indices of those that a message passes, in order.
+    """Links, and for each pair (source, target) of GPUs the indices of the links on its route, in order.
 
-    `striped` are the routes of data that is cut over all links of its sender, as parallel rings are (empty: the same
+    `striped` are the routes of data that is spread over all links of its sender, as parallel rings do (empty: the same
     as `routes`). `symmetric` says that rotating the ranks maps every route onto links of the same kinds, so that one
-    GPU can stand for all. `reduces` says whether its switches can add what passes them.
+    GPU can represent all. `reduces` says whether its switches can add up data that passes them.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Fabric:
     reduces: bool = False
 
     def route(self, source: int, target: int, *, direct: bool = True) -> tuple[int, ...]:
-        """The links from one GPU to another: the direct ones, or with direct=False those of striped data.
+        """The links from one GPU to another: the direct route, or with direct=False that of striped data.
 
         Raises InputError for a pair without a route.
         """
@@ -77,7 +77,7 @@ def full(
 ) -> Fabric:
     """`gpus` GPUs with `bandwidth` [bytes/s] to each peer.
 
-    All links of a GPU together send at most `egress` and receive at most as much; data cut over all of them moves at
+    All links of a GPU together send at most `egress` and receive at most as much; data spread over all of them moves at
     `striped` (both by default the sum of the links) [bytes/s].
     """
     together = (gpus - 1) * bandwidth
@@ -110,15 +110,15 @@ def nodes(
 ) -> Fabric:
     """`gpus` GPUs in nodes of `each`, `bandwidth` [bytes/s] and `latency` [s] inside, an `adapter` [bytes/s] per GPU.
 
-    Rail-optimised, the adapters of GPUs with the same place in their nodes share a switch, and data for another place
-    changes GPU inside its own node first. With `oversubscription` a fat tree instead: a leaf switch per node, with
-    that many times less bandwidth upwards than its adapters have. Raises InputError for GPUs that fill no whole nodes.
+    Rail-optimised: adapters of GPUs with the same index in their nodes share a switch, and data for another index first
+    moves inside its node. With `oversubscription` a fat tree instead: a leaf switch per node whose uplinks have that
+    many times less bandwidth than its adapters. Raises InputError for GPUs that fill no whole nodes.
     """
     if gpus % each:
         raise InputError(f"{gpus} GPUs do not fill nodes of {each}; choose a multiple of {each}")
     count, every = gpus // each, range(gpus)
     tree = oversubscription is not None
-    # Vertices behind the GPUs: a switch in each node, then one for each place (rails) or a leaf for each node.
+    # Vertices after the GPUs: a switch in each node, then one for each index (rails) or a leaf for each node.
     inside = [gpus + g // each for g in every]
     outside = [gpus + count + (g // each if tree else g % each) for g in every]
     links = [
@@ -158,9 +158,9 @@ def ring(gpus: int, bandwidth: float, latency: float) -> Fabric:
 
 
 def _around(source: int, target: int, length: int) -> tuple[bool, list[int]]:
-    """Whether the shorter way round a ring leads upwards (down where both are as long), and the places that it leaves.
+    """Whether the shorter way round a ring goes upwards (down on a tie), and the GPUs that a message leaves on it.
 
-    A message leaves every place of the way but the last, `target`.
+    It leaves every GPU on the way but the last, `target`.
     """
     up = (target - source) % length
     upwards = up < length - up
@@ -180,7 +180,7 @@ _STEPS = (("x-", -1, 0), ("x+", 1, 0), ("y-", 0, -1), ("y+", 0, 1))
 
 
 def torus(gpus: int, bandwidth: float, latency: float, columns: int | None = None) -> Fabric:
-    """`gpus` GPUs, row after row of `columns` (by default as near to a square as goes), `bandwidth` [bytes/s] a link.
+    """`gpus` GPUs, row after row of `columns` (default: as square as possible), `bandwidth` [bytes/s] per link.
 
     Raises InputError where `gpus` are no whole rows.
     """

@@ -36,7 +36,7 @@ Dtype = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8"]
 DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 """Every data type of a matrix product."""
 ClockState = Literal["peak", "boost", "sustained"]
-"""Which clock a rate assumes: the data sheet's, the highest, or that of a long run at the power limit."""
+"""The clock that a rate assumes: the data sheet's, the boost clock, or that of a long run at the power limit."""
 ACCESS_BYTES = 64
 """The finest request to memory [bytes]."""
 QUEUE_ENTRY_BYTES = 32
@@ -44,10 +44,10 @@ QUEUE_ENTRY_BYTES = 32
 
 
 class Compute(Part):
-    """The compute units (CUs), what each can hold and how fast it moves data; `clock` is the highest boost.
+    """The compute units (CUs): what each can hold and how fast it moves data; `clock` is the highest boost clock.
 
-    With `stages_in_step` a GEMM's workgroups are dispatched stage by stage: as many as the GPU holds, when all of the
-    stage before have ended. Without, each is dispatched as soon as it fits.
+    With `stages_in_step` a GEMM's workgroups are dispatched stage by stage: as many as the GPU holds, once all of the
+    stage before have ended. Without it, each is dispatched as soon as it fits.
     """
 
     compute_units: Units
@@ -66,7 +66,7 @@ class Compute(Part):
 class Cache(Part):
     """The last-level cache of the compute units, in `partitions` that each serve a part of them.
 
-    `efficiency` is the measured fraction of peak bandwidth, `far_latency` that of a hit in another partition.
+    `efficiency` is the measured fraction of peak bandwidth, `far_latency` the latency of a hit in another partition.
     """
 
     capacity: Bytes
@@ -86,10 +86,10 @@ class Cache(Part):
 
 
 class MemoryCache(Part):
-    """A cache on the memory's side, such as AMD's Infinity Cache; a capacity of 0 means that there is none.
+    """A memory-side cache, such as AMD's Infinity Cache; a capacity of 0 means that there is none.
 
-    `efficiency` is the measured fraction of peak bandwidth, `latency` that of a load that hits there. `dirty_at_start`
-    is the fraction of lines in which a simulated run finds what earlier work wrote, and has to write back.
+    `efficiency` is the measured fraction of peak bandwidth, `latency` that of a load that hits. `dirty_at_start` is the
+    fraction of lines that hold dirty data of earlier work when a simulated run starts.
     """
 
     capacity: BytesOrNone
@@ -101,9 +101,9 @@ class MemoryCache(Part):
 
 
 class Timing(Part):
-    """Delays between the commands of a DRAM bank, in the JEDEC names without their t [seconds].
+    """Delays between the commands of a DRAM bank, named as in JEDEC without the leading t [seconds].
 
-    `faw` = 0: any number of activates may follow one another at `rrd`; `refi` = `rfc` = 0: there is no refresh.
+    `faw` = 0: any number of activates may follow one another at `rrd`; `refi` = `rfc` = 0: no refresh.
     """
 
     rrd: Seconds
@@ -151,21 +151,21 @@ class Memory(Part):
 
     @property
     def copy_rate(self) -> float:
-        """What copies within the memory reach, which read and write every byte [bytes/s]."""
+        """Rate of copies within the memory [bytes copied/s]; each byte is read and written."""
         return self.bandwidth * self.copy_efficiency / 2
 
     @property
     def clock(self) -> float:
-        """Memory clock that gives `bandwidth` [hertz]; the delays in `timing` do not follow it."""
+        """Memory clock at which the bus reaches `bandwidth` [hertz]; the delays in `timing` do not scale with it."""
         return self.bandwidth / (self.channels * self.bytes_per_clock)
 
 
 class Arbiter(Part):
-    """Communication-aware arbitration: how full a queue may be for communication to enter it.
+    """Communication-aware arbitration: the queue occupancy up to which communication may enter.
 
-    Beside a kernel of at least `intensity_high` [fraction of peak bandwidth] the limit is `threshold_high`
-    [accesses of 32 B]; from `intensity_medium` on `threshold_medium`, from `intensity_low` on `threshold_low`;
-    below that there is none. The scheme is T3's (ASPLOS 2024); its numbers are not published.
+    Beside a kernel of at least `intensity_high` [fraction of peak bandwidth] the limit is `threshold_high` [32-B
+    accesses]; from `intensity_medium` on `threshold_medium`, from `intensity_low` on `threshold_low`; below that there
+    is no limit. The scheme is T3's (ASPLOS 2024); its numbers are not published.
     """
 
     threshold_high: Count
@@ -178,7 +178,7 @@ class Arbiter(Part):
 
 
 class Tracker(Part):
-    """The table beside the memory controller that counts the updates of every output tile."""
+    """The table beside the memory controller that counts the updates of each output tile."""
 
     sets: Count
     ways: Count
@@ -186,13 +186,13 @@ class Tracker(Part):
 
 
 class Dma(Part):
-    """The engines that move blocks between GPUs without compute units, and what a host that drives them pays.
+    """The engines that move blocks between GPUs without compute units, and the costs of the host that drives them.
 
-    An engine moves `bandwidth` at most (0: the link's rate), keeps `window` bytes in flight, and needs `setup`
-    for every command. A host thread spends `enqueue` on a command and `doorbell` on handing an engine's commands over;
-    `fetch` later the engine begins, or `trigger` after a flag is set for which commands lie waiting. Bytes sent are
-    acknowledged `drain` after the last one has left; the host knows another `sync` later, and spends `signal` on each
-    completion that it looks for. Commands that a tracker triggers pay none of the host's costs.
+    An engine moves at most `bandwidth` (0: the link's rate), keeps `window` bytes in flight, and needs `setup` for
+    every command. A host thread spends `enqueue` on a command and `doorbell` on submitting an engine's commands; the
+    engine begins `fetch` later, or, for prelaunched commands, `trigger` after their flag is set. The last byte sent is
+    acknowledged after `drain`; the host sees that after another `sync`, and spends `signal` on each completion that it
+    polls. Commands that a tracker triggers have none of the host's costs.
     """
 
     engines: Count
@@ -209,11 +209,11 @@ class Dma(Part):
 
 
 class GpuLink(Part):
-    """The connection to other GPUs: `bandwidth` is what the whole GPU can send, in one direction.
+    """The connection to other GPUs; `bandwidth` is what the whole GPU can send, in one direction.
 
-    With `links` = 0 there are none of its own: peers are reached over PCIe. `kernel_efficiency` is the payload
-    share when compute units store to peers, `dma_efficiency` that of copy engines, with all links busy. A store to a
-    peer is complete when the link has sent it or, with `posted_stores`, when it has left its compute unit.
+    With `links` = 0 there are none of its own: peers are reached over PCIe. `kernel_efficiency` is the payload share of
+    stores by compute units, `dma_efficiency` that of copy engines, with all links busy. A store to a peer is complete
+    when the link has sent it or, with `posted_stores`, when it has left its compute unit.
     """
 
     bandwidth: BytesPerSecond
@@ -231,7 +231,7 @@ class Host(Part):
 
 
 class Launch(Part):
-    """Launch periods beside `compute.launch_latency`: within a graph, and launch plus synchronise."""
+    """Launch intervals besides `compute.launch_latency`: within a graph, and launch plus synchronise."""
 
     graph: Seconds
     sync: Seconds
@@ -240,7 +240,7 @@ class Launch(Part):
 class Rates(Part):
     """Dense matrix operations per clock and compute unit [FLOP]; 0 where a data type is not supported.
 
-    `fp32` and `fp64` are what a plain product uses: the vector units for fp32 on NVIDIA, matrix units elsewhere.
+    `fp32` and `fp64` are those of a plain product: vector units for fp32 on NVIDIA, matrix units elsewhere.
     """
 
     fp64: CountOrNone
@@ -253,7 +253,7 @@ class Rates(Part):
 
 
 class Clocks(Part):
-    """Clocks beside the highest boost clock: behind the data sheet's matrix peak, and at the power limit."""
+    """Clocks besides the highest boost clock: that of the data sheet's matrix peak, and that at the power limit."""
 
     matrix_peak: Hertz
     sustained: Hertz
@@ -262,13 +262,13 @@ class Clocks(Part):
 class Achieved(Part):
     """What tuned GEMM kernels reach on the machine.
 
-    `matrix_*` is the share of the matrix rate in the main loop of a product of that type, in short runs near
-    the boost clock. `gemm_cache` and `gemm_memory` are the shares of the peak bandwidths of the last-level cache
-    and the DRAM, `gemm_resident` the share of the cache that holds operands between uses. `gemm_issue` is what a
-    K step costs beside the matrix instructions [cycles]. Times [s]: `gemm_latency` from asking for a K step's
-    operands to having them, loaded; `gemm_fill` to begin and end a workgroup; `gemm_split` to add up the partial
-    sums of a split K; `gemm_launch` from one kernel to the next where nothing else is done; `gemm_host` the same
-    where the host issues each kernel and waits for it.
+    `matrix_*` is the share of the matrix rate in the main loop of a product of that type, in short runs near the boost
+    clock. `gemm_cache` and `gemm_memory` are the shares of the peak bandwidths of the last-level cache and the DRAM,
+    `gemm_resident` the share of the cache that holds operands between uses. `gemm_issue` is the cost of a K step
+    besides its matrix instructions [cycles]. Times [s]: `gemm_latency` from requesting a K step's operands to their
+    arrival under load; `gemm_fill` to begin and end a workgroup; `gemm_split` to add up the partial sums of a split K;
+    `gemm_launch` from one kernel to the next back to back; `gemm_host` the same where the host launches each kernel and
+    waits for it.
     """
 
     matrix_fp16: Share
@@ -303,9 +303,9 @@ _ROUNDING = 1e-15
 """What sums of delays may be off by in floating point [s]."""
 
 Vendor = Literal["nvidia", "amd", "none"]
-"""Who makes a GPU, and so whose libraries run on it."""
+"""The GPU's vendor, whose libraries run on it."""
 Architecture = Literal["ampere", "ada", "hopper", "blackwell", "cdna1", "cdna2", "cdna3", "cdna4", "t3"]
-"""The generation of a GPU: it decides which kernels its libraries have."""
+"""The GPU's generation, which decides the kernels that its libraries have."""
 
 
 _MULTIPLES: tuple[tuple[str, str, *tuple[str | int, ...]], ...] = (
@@ -317,7 +317,7 @@ _MULTIPLES: tuple[tuple[str, str, *tuple[str | int, ...]], ...] = (
     ("memory", "row_bytes", ACCESS_BYTES),
     ("dma", "window", ACCESS_BYTES),
 )
-"""Values of a part that must be multiples of the product of what follows: other values, and bytes."""
+"""Values of a part that must be multiples of the product of other values and bytes."""
 _ASCENDING = (
     ("memory", "burst_clocks", "ccd", "ccd_long"),
     ("memory", "ccd", "ccd_update"),
@@ -325,11 +325,11 @@ _ASCENDING = (
     ("arbiter", "threshold_high", "threshold_medium", "threshold_low"),
     ("arbiter", "intensity_low", "intensity_medium", "intensity_high"),
 )
-"""Values of a part of which each must be at most the next."""
+"""Values of a part that must not decrease in this order."""
 
 
 class Gpu(Sourced):
-    """A GPU: compute units, caches, memory, arbiter, tracker, DMA engines and links, and what it reaches."""
+    """A GPU: compute units, caches, memory, arbiter, tracker, DMA engines and links, and its achieved rates."""
 
     title: str
     description: str
@@ -384,22 +384,27 @@ class Gpu(Sourced):
         return self
 
     def _shown(self, part: str, name: str) -> str:
-        """A value of a part with its name, for messages."""
+        """A part's value with its name, for messages."""
         return f"{name} ({self.text(f'{part}.{name}')})"
 
     @property
     def dies(self) -> int:
-        """Groups of compute units with a cache of their own, the XCDs of an AMD GPU; others share one cache: 1.
+        """Number of compute-unit groups with a cache of their own (the XCDs of AMD GPUs); 1 if all share one cache.
 
         Compute unit u lies in group u * dies // compute_units.
         """
         return self.cache.partitions if self.vendor == "amd" else 1
 
     @property
+    def units_word(self) -> str:
+        """What the vendor calls compute units: SMs, or CUs."""
+        return "SMs" if self.vendor == "nvidia" else "CUs"
+
+    @property
     def vector_lanes(self) -> float:
         """Lanes of a compute unit that each do an fp32 multiply-add, or an addition, per clock.
 
-        NVIDIA's fp32 rate is theirs; AMD's vector rate counts a multiply-add as two on packed halves.
+        NVIDIA's fp32 rate counts them directly; AMD's vector rate is that of packed fp16, two multiply-adds per lane.
         """
         return self.rates.fp32 / 2 if self.vendor == "nvidia" else self.compute.vector_flops_per_clock / 4
 
@@ -408,7 +413,7 @@ class Gpu(Sourced):
         return dtype in DTYPES and bool(getattr(self.rates, dtype))
 
     def matrix_rate(self, dtype: str, clock: ClockState = "peak") -> float:
-        """Dense rate of a matrix product at a clock [FLOP/s]; InputError names the data types that there are.
+        """Dense rate of a matrix product at a clock [FLOP/s]; InputError lists the supported data types.
 
         The data sheet's "peak" uses `clocks.matrix_peak` for the types of the matrix units, and the boost clock
         for fp32 and fp64.

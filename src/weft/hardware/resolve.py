@@ -1,4 +1,4 @@
-"""The one way from what people write, such as "8xA100-SXM4-80GB" or "16xH100 (2 nodes)", to a GPU or a system."""
+"""Resolve names such as "8xA100-SXM4-80GB" or "16xH100 (2 nodes)" to a GPU or a system."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from weft.hardware.gpus import Gpu
 from weft.hardware.systems import Node, System
 
 Described = str | Path | Gpu | Node | System
-"""What `system` takes: a name, a TOML file, or a description."""
+"""What `system` accepts: a name, a TOML file, or a description."""
 DEFAULT_GPUS = 8
-"""GPUs of a system without a node, unless their number is given."""
+"""Default number of GPUs of a system without a node."""
 _TEXTS = ("name", "title", "description")
 _GPUS = Shelf(
     "GPU", "weft.hardware", "catalog/gpus", (*_TEXTS, "vendor", "architecture"), Gpu.rules(),
@@ -25,22 +25,22 @@ _NODES = Shelf(
     "system", "weft.hardware", "catalog/nodes", (*_TEXTS, "gpu"), Node.rules(), {"aliases": "hgx-h100"}, ("usual",)
 )  # fmt: skip
 
-# Words beside a GPU's name that do not tell it from another one.
+# Words beside a GPU's name that do not distinguish it from another GPU.
 _NOISE = {"nvidia", "amd", "instinct", "tesla", "gpu", "gpus", "accelerator", "oam", "tensor", "core"}
 _MEMORY = re.compile(r"hbm\w*|gddr\w*|\d+gi?b")
 _SOCKET = re.compile(r"sxm\d*")
-# Words around a GPU's name that say how it is built in.
+# Words around a GPU's name that state its form factor.
 _BUILT_IN = {"dgx", "hgx", "nvl72", "nvl", "nvlink", "nvswitch", "node", "nodes", "gcds", "platform"}
 _VENDORS = {"nvidia", "amd", "aws", "azure", "systems", "system"}
 
 
 def gpu_names() -> list[str]:
-    """The GPUs of the catalogue."""
+    """Names of the catalogue's GPUs."""
     return _GPUS.names()
 
 
 def node_names() -> list[str]:
-    """The nodes of the catalogue."""
+    """Names of the catalogue's nodes."""
     return _NODES.names()
 
 
@@ -51,9 +51,9 @@ def known_nodes() -> tuple[Node, ...]:
 
 
 def gpu(name: str | Path | Gpu) -> Gpu:
-    """Return the GPU of a name, title or alias, or the one that a TOML file describes; a `Gpu` is returned as it is.
+    """Resolve a name, title, alias or TOML file to a GPU; a `Gpu` is returned unchanged.
 
-    A file that says extends = "t3-paper" states only what differs. Raises UnknownNameError (SystemNamedError for a
+    A file with extends = "t3-paper" states only the differences. Raises UnknownNameError (SystemNamedError for a
     system's name), InputError or ConfigError.
     """
     if isinstance(name, Gpu):
@@ -75,13 +75,14 @@ def gpu(name: str | Path | Gpu) -> Gpu:
 
 
 def system(what: Described, gpus: int | None = None, nodes: int | None = None) -> System:
-    """Return the system of a name, a TOML file, a GPU or a node: `gpus` GPUs, spread evenly over `nodes` nodes.
+    """Resolve a name, TOML file, GPU or node to a system of `gpus` GPUs, spread evenly over `nodes` nodes.
 
-    A name may hold the numbers: "8xh100-sxm", "16xH100 (2 nodes)", "2x dgx-h100". A GPU means the smallest node that it
-    is usually sold in and that holds `gpus`; a GPU without such a node (the paper's, a user's own) is joined in a ring
-    by its links, 8 GPUs by default. Without numbers the system is one whole node; GPUs fill as few nodes as hold them.
+    A name may contain the numbers: "8xh100-sxm", "16xH100 (2 nodes)", "2x dgx-h100". A GPU means the smallest node in
+    which it is usually sold that holds `gpus`; a GPU without such a node (the paper's, a user's own) is joined in a
+    ring by its links, 8 GPUs by default. Without numbers the system is one whole node; GPUs fill as few nodes as hold
+    them.
 
-    Raises UnknownNameError, ConfigError, or InputError for GPUs that cannot be spread so.
+    Raises UnknownNameError, ConfigError, or InputError for GPUs that cannot be spread evenly.
     """
     check_type("the system", what, (str, Path, Gpu, Node, System), "give a name like 'dgx-h100', a TOML file, or a GPU")
     for name, count in (("gpus", gpus), ("nodes", nodes)):
@@ -116,7 +117,7 @@ def _check_file(name: str | Path, noun: str) -> None:
 
 
 def _of_gpu(gpu: Gpu, gpus: int | None, nodes: int | None, node: Node | None = None) -> System:
-    """Put `gpus` GPUs into the given node, else the smallest usual one that holds them, else several of the largest."""
+    """Place `gpus` GPUs in the given node, or the smallest usual node that holds them, or several of the largest."""
     usual = [known for known in known_nodes() if known.usual and known.gpu.name == gpu.name]
     if node is None and usual:
         each = (gpus or 1) // (nodes or 1)
@@ -129,7 +130,7 @@ def _of_gpu(gpu: Gpu, gpus: int | None, nodes: int | None, node: Node | None = N
 
 
 def _counted(text: str) -> tuple[int | None, str]:
-    """The number before a name, as in "8xH100", "16 GCDs of MI250X" or "2 x dgx-h100", and the rest."""
+    """Split a count off a name, as in "8xH100", "16 GCDs of MI250X" or "2 x dgx-h100"; returns count and rest."""
     found = re.fullmatch(
         r"\s*(\d+)\s*(?:[x×*]\s*|\s)(?:(?:gpus?|gcds?)\s+(?:of\s+)?)?(.+)", text, re.IGNORECASE | re.DOTALL
     )
@@ -137,7 +138,7 @@ def _counted(text: str) -> tuple[int | None, str]:
 
 
 def _counted_nodes(node: Node, count: int | None, rest: str) -> System:
-    """The count is of GPUs in "72xGB200 NVL72", which names the GPU first, but of nodes in "2x dgx-h100"."""
+    """Whether the count is of nodes ("2x dgx-h100"), not of GPUs ("72xGB200 NVL72": the GPU comes first)."""
     of_gpus = rest.strip().lower() != node.name and _gpu_key(_words(rest)[0]) in _gpu_keys()
     if count is not None and of_gpus:
         return System(node=node, gpus=count, nodes=-(-count // node.gpus_per_node))
@@ -145,14 +146,14 @@ def _counted_nodes(node: Node, count: int | None, rest: str) -> System:
 
 
 def _gpu_meant(text: str, hints: Sequence[str]) -> str | None:
-    """The name of the GPU that is meant; "PCIe" in brackets tells the card from the module."""
+    """The name of the GPU that a text means; "PCIe" in brackets selects the card instead of the module."""
     bare = " ".join(word for word in _words(text) if word not in _BUILT_IN)
     tries = [f"{bare} {hint}" for hint in hints if "pcie" in _words(hint)] or [bare]
     return next((name for one in tries if (name := _gpu_keys().get(_gpu_key(one)))), None)
 
 
 def _hinted(hints: Sequence[str], gpu: str) -> tuple[int | None, Node | None]:
-    """The number of nodes and the node that the brackets state; None for what they leave out."""
+    """The number of nodes and the node that the text in brackets states; None for what is missing."""
     nodes: int | None = None
     for hint in hints:
         if found := re.fullmatch(r"(\d+)\s*nodes?", hint, re.IGNORECASE):
@@ -178,12 +179,12 @@ def _node_key(text: str) -> str:
 
 
 def _words(text: str) -> list[str]:
-    """The lower-case words of a name; hyphens, underscores and spaces part them alike."""
+    """The lower-case words of a name, split at hyphens, underscores and spaces."""
     return re.findall(r"[a-z0-9.]+", text.lower())
 
 
 def _gpu_key(text: str, capacity: bool = True) -> frozenset[str]:
-    """What tells one GPU's name from another's; the memory's size only if `capacity` is asked for."""
+    """The words that identify a GPU; the memory size is one of them only if `capacity` is set."""
     kept = {_SOCKET.sub("sxm", word) for word in _words(text) if word not in _NOISE}
     sizes = {word for word in kept if re.fullmatch(r"\d+gi?b", word)}
     return frozenset({word for word in kept if not _MEMORY.fullmatch(word)} | (sizes if capacity else set()))
@@ -191,7 +192,7 @@ def _gpu_key(text: str, capacity: bool = True) -> frozenset[str]:
 
 @cache
 def _gpu_keys() -> dict[frozenset[str], str]:
-    """Name by key, of every name, title and alias in the catalogue; keys without a size point there too."""
+    """Map every name, title and alias of the catalogue's GPUs to the GPU's name, with and without memory size."""
     found: dict[frozenset[str], str] = {}
     known = [_known_gpu(name) for name in _GPUS.names()]
     for capacity in (True, False):
@@ -212,7 +213,7 @@ def _read_gpu(name_or_path: str | Path) -> Gpu:
 
 
 def _node(name_or_path: str | Path) -> Node:
-    """A node; its `gpu` is a name of the catalogue or a path beside the file."""
+    """Load a node; its `gpu` is a name of the catalogue or a path relative to the file."""
     found = _NODES.read(name_or_path)
     named = found.about["gpu"]
     inside = found.folder / named if found.folder and named.endswith(".toml") else named

@@ -1,4 +1,4 @@
-"""Several GPUs: servers as they are sold, systems of them, and what the kernels of a collective library cost there."""
+"""Several GPUs: servers as sold, systems of them, and the costs of a collective library's kernels."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class KernelCost(Part):
 
 
 class RingKernels(Sourced):
-    """The costs of a library's ring kernels by protocol, of those that push to all peers in one step, and of `pairs`.
+    """Costs of a library's kernels: rings by protocol, one-step pushes to all peers, and sends and receives (`pairs`).
 
     `pairs` is what a workgroup of large sends and receives keeps in flight in either direction [bytes].
     """
@@ -75,7 +75,7 @@ class RingKernels(Sourced):
 
 @cache
 def ring_kernels(vendor: str, architecture: str) -> RingKernels:
-    """What the library costs on a generation of GPUs: "cdna" serves all of AMD's, "ampere" also unknown ones."""
+    """Kernel costs of the library on a GPU generation: "cdna" serves all of AMD's, "ampere" also unknown ones."""
     name = "cdna" if vendor == "amd" else architecture if architecture in GENERATIONS else "ampere"
     table = read_toml(resources.files("weft.hardware") / "catalog" / _FILE)[name]
     label = f"{_FILE}: {name}"
@@ -83,13 +83,13 @@ def ring_kernels(vendor: str, architecture: str) -> RingKernels:
 
 
 Topology = Literal["ring", "switch", "mesh", "hybrid", "pcie"]
-"""How the GPUs of a node are joined: "hybrid" by the links in `edges`, "pcie" by the host except where `edges` say."""
+"""How the GPUs of a node are connected: "hybrid" by the links in `edges`, "pcie" through the host and by `edges`."""
 
 
 class Network(Part):
-    """The network between nodes: what each GPU has of it in one direction, and its latency.
+    """The network between nodes: each GPU's rate in one direction, and its latency.
 
-    `launch` is what its transport adds to the start of a collective beyond what a library takes on InfiniBand.
+    `launch` is what its transport adds to the start of a collective, compared with InfiniBand.
     """
 
     kind: str
@@ -99,11 +99,11 @@ class Network(Part):
 
 
 class Node(Sourced):
-    """A server as it is sold: equal GPUs, what joins them, and its network; any number of nodes makes a cluster.
+    """A server as sold: equal GPUs, their interconnect, and the network; any number of nodes makes a cluster.
 
     `links_per_pair` joins each two GPUs of a mesh. In an irregular graph `edges` lists (GPU, GPU, links), and `lanes`
-    (number of GPUs, one-directional rings of one link's width that they close at once). `switch_reduces` says whether
-    the switch sums (NVLS). `usual` marks the node that a GPU's bare name means.
+    lists (number of GPUs, how many one-directional rings of one link's width they form at once). `switch_reduces` says
+    whether the switch sums (NVLS). `usual` marks the node that a GPU's bare name means.
     """
 
     _texts: ClassVar[tuple[str, ...]] = ("topology", "switch_reduces", "edges", "lanes", "network.kind")
@@ -173,11 +173,11 @@ _LIBRARY = "library."
 
 
 class System(Whole):
-    """`gpus` GPUs in all, spread evenly over `nodes` nodes; without a `node`, each is joined to a switch by its link.
+    """`gpus` GPUs spread evenly over `nodes` nodes; without a `node`, each is joined to a switch by its link.
 
-    `fabric` joins them in another way than the node does. All are alike unless `variants` gives a GPU of its own to
-    some ranks; `start` gives ranks that begin late their delay [seconds]. `library` is what the kernels of the vendor's
-    collective library cost. Raises ConfigError for values that break a rule.
+    `fabric` replaces the node's interconnect. All GPUs are equal unless `variants` gives some ranks another one;
+    `start` delays ranks that begin late [seconds]. `library` holds the kernel costs of the vendor's collective library.
+    Raises ConfigError for values that break a rule.
     """
 
     gpu: Gpu
@@ -190,7 +190,7 @@ class System(Whole):
     start: Mapping[int, Delay] = Field(default_factory=dict)
 
     def __init__(self, **values: Any) -> None:
-        super().__init__(**values)  # without the types of the fields, as `_complete` adds those that are left out
+        super().__init__(**values)  # typed loosely, since `_complete` fills in fields that are left out
 
     def __hash__(self) -> int:
         varied = (*sorted(self.variants), *sorted(self.start.items()))
@@ -208,13 +208,13 @@ class System(Whole):
 
     @property
     def peer_bandwidth(self) -> float:
-        """Rate of the links from a GPU to one peer alone, in one direction [bytes/s]; 0 outside a mesh of one node."""
+        """Rate of the links from a GPU to a single peer, in one direction [bytes/s]; 0 outside a mesh of one node."""
         node = self.node if self.nodes == 1 else None
         return node.link_bandwidth * node.links_per_pair if node and node.topology == "mesh" else 0.0
 
     @property
     def uniform(self) -> bool:
-        """Whether all GPUs are equal, equally joined and start together, so that one can represent all."""
+        """Whether all GPUs are equal, equally connected and start together, so that one can represent all."""
         joined = self.fabric is None or self.fabric.symmetric
         return joined and all(gpu == self.gpu for gpu in self.variants.values()) and not any(self.start.values())
 
@@ -297,7 +297,7 @@ class System(Whole):
     @model_validator(mode="before")
     @classmethod
     def _complete(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """The GPU is the node's unless given, and goes into it if it is; the library is that of its generation."""
+        """Fill in the node's GPU if none is given, put a given GPU into the node, add its generation's library."""
         node, gpu = values.get("node"), values.get("gpu")
         if isinstance(node, Node) and gpu is None:
             values = {**values, "gpu": node.gpu}

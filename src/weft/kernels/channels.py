@@ -19,11 +19,11 @@ from weft.units import to_fs
 ALIGNMENT = 512
 """A channel's part of the data is a multiple of this [bytes]; NCCL's grain for plain stores."""
 BYTE_ADDS_PER_CLOCK = 85
-"""Additions of bytes a clock and compute unit: 64 integer lanes, four bytes a word, three instructions for a word."""
+"""Byte additions per clock and compute unit: 64 integer lanes, four bytes per word, three instructions per word."""
 LEAST_SLICE = 32 * 1024
-"""A slice has at least this much data [bytes] (NCCL, prims_simple.h)."""
+"""Smallest slice [bytes of data] (NCCL, prims_simple.h)."""
 PAGE = 4096
-"""Places in receive buffers are multiples of this [bytes] (NCCL device.h, ncclP2pPartBounds)."""
+"""Parts of receive buffers start on multiples of this [bytes] (NCCL device.h, ncclP2pPartBounds)."""
 
 Kind = TypeVar("Kind", bound=Access)
 
@@ -32,8 +32,8 @@ Kind = TypeVar("Kind", bound=Access)
 class ChannelTiling:
     """How a kernel of a collective library is cut.
 
-    `channels` workgroups of `threads` threads have `in_flight` bytes in flight each, in `slots` pieces; a ring's
-    workgroup that only copies from one place to one other has `copying` bytes (None: as many). A step moves at most
+    `channels` workgroups of `threads` threads have `in_flight` bytes in flight each, in `slots` pieces; a workgroup of
+    a ring that copies from one source to one destination has `copying` bytes (None: the same). A step moves at most
     `chunk` bytes of a channel's data in `slices` slices; the buffer at the receiver holds `depth` slices. `wire` bytes
     are stored and sent per byte of data (flags take the rest), at the share `link` of the link's payload rate. `sync`
     [s] passes from the arrival of a slice until its receiver continues, `start` [s] from the launch to the first load.
@@ -64,26 +64,26 @@ class ChannelTiling:
         return ((offset, min(size, chunk - offset)) for offset in range(0, chunk, size))
 
     def slice_data(self, chunk: int) -> int:
-        """The most data in one slice of a chunk of `chunk` bytes."""
+        """Largest slice of a chunk of `chunk` bytes [bytes of data]."""
         if self.slices == 1:
             return chunk
         part = -(-chunk // self.slices)
         return min(max(-(-part // ALIGNMENT) * ALIGNMENT, LEAST_SLICE), chunk)
 
     def on_wire(self, data: int) -> int:
-        """Bytes that `data` bytes take in the buffer and on the link."""
+        """Bytes that `data` bytes occupy in the buffer and on the link."""
         return round(data * self.wire)
 
     def place(self, data: int) -> int:
-        """Bytes of a receive buffer that a slice of `data` bytes is given."""
+        """Bytes reserved in a receive buffer for a slice of `data` bytes."""
         return -(-self.on_wire(data) // PAGE) * PAGE
 
     def move(self, data: int, piece: int | None = None) -> Move:
-        """The loop that moves `data` bytes in pieces of at most `piece` bytes (None: so that `in_flight` bytes are)."""
+        """The loop that moves `data` bytes in pieces of at most `piece` bytes (None: as `in_flight` requires)."""
         return Move(self, data, min(piece or self.in_flight // self.slots, data))
 
     def kernel(self, name: str, phases: tuple[Phase, ...], script_of: tuple[int, ...] = ()) -> Kernel:
-        """The kernel of the channels, a workgroup each."""
+        """The kernel, one workgroup per channel."""
         registers = self.threads * self.registers_per_thread * 4
         return Kernel(name, self.channels, self.threads, registers, self.lds, phases, script_of=script_of)
 
@@ -99,7 +99,7 @@ class Move(NamedTuple):
         self, kind: type[Kind], buffer: str, position: int, operator: str, row_stride: int = 0, offset: int = 0,
         *, wired: bool = False,
     ) -> Kind:  # fmt: skip
-        """A load or a store (`kind`) of the data, `wired` with flags in between as in buffers and on links."""
+        """A load or a store (`kind`) of the data; `wired` adds the flags, as in buffers and on links."""
         unit, whole = self.piece, self.data
         if wired:
             unit, whole = self.tiling.on_wire(unit), self.tiling.on_wire(whole)
@@ -155,7 +155,7 @@ class ChannelRing:
 
     @property
     def fifo(self) -> int:
-        """A channel's buffer at the receiver [bytes]."""
+        """Size of a channel's buffer at the receiver [bytes]."""
         return self.tiling.depth * self._slot
 
     @property
@@ -176,7 +176,7 @@ class ChannelRing:
         )
 
     def kernel(self, gpu: Gpu, name: str | None = None, earlier: int = 0) -> Kernel:
-        """The kernel, as the one after `earlier` others through the same buffers."""
+        """The kernel; `earlier` counts kernels that used the same buffers before it."""
         return self.tiling.kernel(name or self.collective, tuple(self._phases(gpu, earlier)))
 
     def _slices(self) -> Iterator[_Slice]:
@@ -203,7 +203,7 @@ class ChannelRing:
             yield self._phase(gpu, part, wait, source, target)
 
     def _totals(self) -> dict[str, int]:
-        """What a channel receives in all, by the buffer that counts it [bytes]."""
+        """Total bytes that a channel receives, by the buffer that counts them."""
         totals = {"staged": 0, "forwarded": 0}
         for part in self._slices():
             if part.step < self.steps - 1:
@@ -219,7 +219,7 @@ class ChannelRing:
         return self.collective != "all_gather" and step < self.ranks
 
     def _keeps(self, step: int) -> bool:
-        """Whether what a step makes is a part of the result."""
+        """Whether the output of a step is part of the result."""
         return self.collective == "all_gather" or step >= self.ranks - 1
 
     def _phase(

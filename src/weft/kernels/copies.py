@@ -1,8 +1,8 @@
-"""Collectives by DMA engines: copies from GPU to GPU that take no compute unit; engines cannot add.
+"""Collectives by DMA engines: copies from GPU to GPU without compute units; engines cannot add.
 
-A thread of the host drives the engines, as in the public implementation for MI300X (AMDResearch/AMD-DMA-Latte @e01a685
-src/sdmaCollective.cpp, arXiv:2511.06605): it writes an engine's commands, rings its doorbell, goes on to the next
-engine and the next GPU, and at the end waits for one completion per engine. The simulated GPU is the last one that its
+A host thread drives the engines, as in the public implementation for MI300X (AMDResearch/AMD-DMA-Latte @e01a685
+src/sdmaCollective.cpp, arXiv:2511.06605): it writes an engine's commands, rings its doorbell, continues with the next
+engine and the next GPU, and finally waits for one completion per engine. The simulated GPU is the last one that its
 thread serves.
 """
 
@@ -23,8 +23,8 @@ ALIGNMENT = 4096
 class Piece(NamedTuple):
     """Data that a command moves: `bytes_` to the GPU `distance` ranks below, and to the one `also` below unless 0.
 
-    They are read here, or at the GPU `source` away, from where distances count then. `part` numbers the pieces that a
-    peer's data is cut into.
+    It is read here or, with `source`, at the GPU that many ranks below, from which distances then count. `part` numbers
+    the pieces into which a peer's data is cut.
     """
 
     distance: int
@@ -38,11 +38,12 @@ class Piece(NamedTuple):
 class DmaGather:
     """An all-gather of `bytes_` (the whole output), or an all-to-all of as much, by DMA over `ranks` GPUs.
 
-    Every GPU pushes its share, or every peer's part of its data, straight to each of its peers in one step: a command
-    per peer, each on an engine of its own. `engines_per_peer` cuts a peer's data into so many commands, `engines` lets
-    so many engines take all commands in turn. With `broadcast` a command of an all-gather writes to two peers; with
-    `swap` one of an all-to-all exchanges both directions' data with a peer. `prelaunched` commands were enqueued before
-    and wait for a flag. `threads` of the host share the GPUs; by default NVIDIA's have one each, AMD's one for all.
+    Every GPU pushes its share, or each peer's part of its data, directly to all peers in one step: a command per peer,
+    each on an engine of its own. `engines_per_peer` splits a peer's data into that many commands; `engines` limits the
+    engines, which then take the commands in turn. With `broadcast` a command of an all-gather writes to two peers; with
+    `swap` one of an all-to-all exchanges both directions' data with a peer. `prelaunched` commands were enqueued
+    earlier and wait for a flag. `threads` host threads share the GPUs; by default NVIDIA's have one each, AMD's one for
+    all.
 
     Raises InputError for options that do not go together.
     """
@@ -81,7 +82,7 @@ class DmaGather:
 
     @property
     def share(self) -> int:
-        """What goes to each peer [bytes]."""
+        """Bytes sent to each peer."""
         return -(-self.bytes_ // (self.ranks * ALIGNMENT)) * ALIGNMENT
 
     @cached_property
@@ -115,7 +116,7 @@ class DmaGather:
 
     @cached_property
     def _parts(self) -> tuple[tuple[Piece, ...], ...]:
-        """The pieces by their part of a peer's data."""
+        """The pieces grouped by their part of a peer's data."""
         pieces = [piece for legs in self.commands for piece in legs]
         return tuple(
             tuple(piece for piece in pieces if piece.part == part)
@@ -123,7 +124,7 @@ class DmaGather:
         )
 
     def buffers(self) -> tuple[Buffer, ...]:
-        """A GPU's own data, under one name per peer, and where the peers' data arrive; parts have their own buffers."""
+        """A GPU's own data, under one name per peer, and the receive buffers; each part has a buffer of its own."""
         found: list[Buffer] = []
         gathers = self.collective == "all_gather"
         if gathers:
@@ -170,14 +171,14 @@ class DmaGather:
         )
 
     def dealt(self, gpu: Gpu) -> list[list[int]]:
-        """The numbers of the commands that each engine carries out, in order."""
+        """The indices of the commands that each engine executes, in order."""
         if self.engines is not None and self.engines > gpu.dma.engines:
             raise InputError(f"{self.engines} engines are asked for, but {gpu.name} has {gpu.dma.engines}; take fewer")
         count = min(self.engines or gpu.dma.engines, len(self.commands))
         return [list(range(engine, len(self.commands), count)) for engine in range(count)]
 
     def ready(self, gpu: Gpu) -> list[float]:
-        """When each engine begins with its commands, from the start of the host's work or from the flag on [s]."""
+        """When each engine starts its commands, from the start of the host's work or from the flag [s]."""
         dma, dealt = gpu.dma, self.dealt(gpu)
         if self.prelaunched:
             return [dma.trigger] * len(dealt)
@@ -188,14 +189,14 @@ class DmaGather:
     def completion(self, gpu: Gpu) -> float:
         """Time from the departure of a GPU's last byte until the host has seen all completions [s].
 
-        Commands that began together end together, and the thread looks at all their signals; else it has seen those
-        of the other GPUs before.
+        Commands that start together end together, and the thread then polls all their signals; otherwise it has already
+        seen those of the other GPUs.
         """
         signals = len(self.dealt(gpu)) * (self._driven(gpu) if self.prelaunched else 1)
         return gpu.dma.drain + gpu.dma.sync + signals * gpu.dma.signal
 
     def _driven(self, gpu: Gpu) -> int:
-        """GPUs that one thread of the host serves."""
+        """Number of GPUs that one host thread serves."""
         threads = self.threads or (self.ranks if gpu.vendor == "nvidia" else 1)
         return self.ranks // threads
 
@@ -205,7 +206,7 @@ def _named(buffer: str, part: int) -> str:
 
 
 def _cut(bytes_: int, parts: int) -> tuple[int, ...]:
-    """Sizes of `parts` parts of `bytes_`, in whole pages and as even as can be, the larger ones first [bytes]."""
+    """Sizes of `parts` parts of `bytes_`, in whole pages and as even as possible, the larger ones first [bytes]."""
     pages = bytes_ // ALIGNMENT
     counts = [pages // parts + (part < pages % parts) for part in range(parts)]
     return tuple(count * ALIGNMENT for count in counts)

@@ -1,7 +1,7 @@
 """All-gathers and all-to-alls in one step on a full mesh: workgroups push to every peer over its own link.
 
-A pair's data is cut in parts. For each there is a workgroup that loads the part and stores it into a buffer in the
-peer's memory, and one that waits for what the peer sends and copies it into the result. An all-gather is in place, an
+A pair's data is cut into parts. Each part has a sending workgroup, which stores it into a buffer in the peer's memory,
+and a receiving one, which waits for the peer's part and copies it into the result. An all-gather is in place; an
 all-to-all also copies its own part. The scheme is that of RCCL's MSCCL kernels for eight MI300X (ROCm/rccl
 tools/msccl-algorithms; PRs #1110 and #1120).
 """
@@ -18,15 +18,15 @@ from weft.program import Buffer, ChunkRule, Kernel, Load, Phase, RemoteMap, Stor
 from weft.program.plan import scripts
 
 _Job = tuple[str, int, int]
-"""What a workgroup does ("send", "receive" or "copy"), the distance of the peer in ranks, the number of the part."""
+"""A workgroup's job ("send", "receive" or "copy"), the distance of the peer in ranks, and the index of the part."""
 
 
 @dataclass(frozen=True)
 class DirectExchange:
     """A one-step all_gather or all_to_all of `bytes_` (the whole buffer of a GPU) among `ranks` GPUs.
 
-    Every peer is served in `parts` parts. `tiling.channels` workgroups share the work; with fewer than there are
-    parts to send and to receive, each has several in turn and sends before it waits.
+    Each peer's data is cut into `parts` parts. `tiling.channels` workgroups share the jobs; a workgroup with several
+    jobs sends before it waits.
     """
 
     collective: str
@@ -38,23 +38,23 @@ class DirectExchange:
 
     @staticmethod
     def workgroups(collective: str, ranks: int, parts: int) -> int:
-        """Workgroups of the library: one for each part that is sent, received or, in an all-to-all, copied."""
+        """Workgroups of the library: one per part that is sent, received or, in an all-to-all, copied."""
         return parts * (2 * (ranks - 1) + (collective == "all_to_all"))
 
     @property
     def part(self) -> int:
-        """What one workgroup sends to one peer [bytes]."""
+        """Bytes that one workgroup sends to one peer."""
         least = -(-self.bytes_ // (self.ranks * self.parts))
         return -(-least // ALIGNMENT) * ALIGNMENT
 
     @property
     def share(self) -> int:
-        """What goes to each peer [bytes]."""
+        """Bytes sent to each peer."""
         return self.parts * self.part
 
     @property
     def _staged(self) -> int:
-        """A part in the receive buffer at the peer [bytes]; the library's buffer holds it whole."""
+        """Size of a part in the receive buffer at the peer [bytes]; the library's buffer holds the whole part."""
         return self.tiling.on_wire(self.part)
 
     @property
@@ -79,13 +79,13 @@ class DirectExchange:
         return (distance - 1) * self.parts + index
 
     def kernel(self, gpu: Gpu, name: str | None = None, earlier: int = 0) -> Kernel:
-        """The kernel, as the one after `earlier` others through the same buffers."""
+        """The kernel; `earlier` counts kernels that used the same buffers before it."""
         tiling, jobs = self.tiling, list(self._jobs())
         each = (tuple(self._script(jobs[i :: tiling.channels], earlier)) for i in range(tiling.channels))
         return tiling.kernel(name or self.collective, scripts(*each), tuple(range(tiling.channels)))
 
     def _jobs(self) -> Iterator[_Job]:
-        """All jobs; those that wait for no peer come first."""
+        """All jobs, those that wait for no peer first."""
         yield from (("send", *peer) for peer in self._peers)
         if self.collective == "all_to_all":
             yield from (("copy", 0, index) for index in range(self.parts))
@@ -101,7 +101,7 @@ class DirectExchange:
             delay = 0.0
 
     def _push(self, kind: str, distance: int, index: int, delay: float) -> Phase:
-        """Load a part of the data, and store it at the peer or, the GPU's own, into the result."""
+        """Load a part of the data, and store it at the peer or, if it is the GPU's own, into the result."""
         move, name = self.tiling.move(self.part), self.collective
         row = 0 if name == "all_gather" else distance
         load = move.access(Load, "data", 0, name, offset=row * self.share + index * self.part)
@@ -111,7 +111,7 @@ class DirectExchange:
         return move.phase([load], [store], None, delay)
 
     def _receive(self, distance: int, index: int, earlier: int) -> Iterator[Phase]:
-        """Copy what the peer `distance` ranks behind sends into the result, slice after slice."""
+        """Copy the data of the peer `distance` ranks behind into the result, slice after slice."""
         place, name, wire = self._place(distance, index), self.collective, self.tiling.on_wire
         kept = distance * self.share + index * self.part
         for begin, chunk in self.tiling.chunks(self.part):

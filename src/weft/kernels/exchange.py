@@ -1,10 +1,9 @@
-"""The all-to-all of a collective library by compute units: sends and receives between all pairs, dealt to channels.
+"""The all-to-all of a collective library on compute units: sends and receives between all pairs, dealt to channels.
 
-Every round pairs each GPU with the one `round` places ahead, to which it sends, and with the one as far behind, from
-which it receives. A pair's data is cut in parts, each a channel's, and a channel serves the rounds that fall to it one
-after another. Half of a workgroup's threads load the user's data and store it into a buffer in the peer's memory, the
-other half load what has arrived and store it into the result: all bytes are staged. The scheme is that of NCCL and RCCL
-(public sources: enqueue.cc, device.h, sendrecv.h).
+In round r a GPU sends to the GPU r ranks ahead and receives from the one r ranks behind. A pair's data is cut into
+parts, one per channel, and a channel executes its rounds one after another. Half of a workgroup's threads load the
+user's data and store it into a buffer in the peer's memory, the other half load what has arrived and store it into the
+result: all bytes are staged. The scheme is that of NCCL and RCCL (public sources: enqueue.cc, device.h, sendrecv.h).
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from weft.program import Buffer, ChunkRule, Kernel, Load, Phase, RemoteMap, Stor
 from weft.program.plan import scripts
 
 BEHIND = 2
-"""Slices by which receiving lags behind sending: the threads of either half do not wait for the other."""
+"""Slices by which receiving lags behind sending, since the two halves of a workgroup do not wait for each other."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +38,12 @@ class ChannelExchange:
 
     @property
     def stride(self) -> int:
-        """Rounds that are served at the same time, each by a script of its own."""
+        """Number of concurrent rounds, each with a script of its own."""
         return self.tiling.channels // self.parts
 
     @property
     def slices(self) -> int:
-        """Slices in a part."""
+        """Number of slices in a part."""
         return -(-self._least // self.tiling.chunk)
 
     @property
@@ -56,17 +55,17 @@ class ChannelExchange:
 
     @property
     def part(self) -> int:
-        """What one channel sends to one peer [bytes]."""
+        """Bytes that one channel sends to one peer."""
         return self.slices * self.slice
 
     @property
     def share(self) -> int:
-        """What goes to each peer [bytes]."""
+        """Bytes sent to each peer."""
         return self.parts * self.part
 
     @property
     def fifo(self) -> int:
-        """A channel's buffer at a peer [bytes]."""
+        """Size of a channel's buffer at a peer [bytes]."""
         return self.tiling.depth * self._slot
 
     @property
@@ -75,7 +74,7 @@ class ChannelExchange:
 
     @property
     def _least(self) -> int:
-        """A part before it is rounded up to whole slices [bytes]."""
+        """Size of a part before it is rounded up to whole slices [bytes]."""
         return -(-self.bytes_ // (self.ranks * self.parts))
 
     def buffers(self) -> tuple[Buffer, ...]:
@@ -93,13 +92,13 @@ class ChannelExchange:
         )
 
     def kernel(self, gpu: Gpu, name: str | None = None, earlier: int = 0) -> Kernel:
-        """The kernel, as the one after `earlier` others through the same buffers."""
+        """The kernel; `earlier` counts kernels that used the same buffers before it."""
         each = (tuple(self._script(place, earlier)) for place in range(self.stride))
         script_of = tuple(channel % self.stride for channel in range(self.tiling.channels))
         return self.tiling.kernel(name or self.collective, scripts(*each), script_of)
 
     def _script(self, place: int, earlier: int) -> Iterator[Phase]:
-        """The script of the channels whose number is `place` modulo the stride: their rounds, one after another."""
+        """The script of the channels with index `place` modulo the stride: their rounds, one after another."""
         delay = self.tiling.start
         for turn in range(place, self.ranks, self.stride):
             if turn == 0:
@@ -115,7 +114,7 @@ class ChannelExchange:
         return move.phase([self._access(Load, move, at)], [self._access(Store, move, at)], None, delay)
 
     def _round(self, turn: int, place: int, earlier: int, delay: float) -> Iterator[Phase]:
-        """Send to the peer `turn` ranks ahead, receive from the one as far behind, slice after slice."""
+        """Send to the peer `turn` ranks ahead and receive from the peer `turn` ranks behind, slice after slice."""
         move, staged = self.tiling.move(self.slice), ("staged", turn - 1, self.collective, self.fifo)
         behind = min(BEHIND, self.slices)
         for number in range(self.slices + behind):
@@ -143,6 +142,7 @@ class ChannelExchange:
     def _offset(self, turn: int, place: int, number: int = 0) -> int:
         """Where a slice of a peer's share begins for channel 0 [bytes].
 
-        Channel c has the part c // stride: a row's stride is a part over the stride, less what `place` adds to it.
+        Channel c handles part c // stride. The row stride is therefore a part divided by the stride, and `place`
+        corrects the offset.
         """
         return turn * self.share + number * self.slice - place * (self.part // self.stride)

@@ -17,20 +17,19 @@ from weft.program.plan import Work, scripts
 LONG_RUN = 0.94
 """Share of the matrix rate at the sustained clock (ROCm/rocm-blogs: MI300X 0.942, MI325X 0.936, bf16)."""
 OVERHEAD_REGISTERS = 32
-"""Registers per thread beside accumulators and operands: addresses, loop counters, fragments (assumed)."""
+"""Registers per thread besides accumulators and operands: addresses, loop counters, fragments [assumed]."""
 
 
 @dataclass(frozen=True)
 class GemmTiling:
     """How a GEMM is cut: the tile of a workgroup, its step along K, its threads, and the steps in flight.
 
-    128 x 128 with 256 threads (4 wavefronts) is the workhorse of tuned half-precision libraries on 100-CU-class
-    GPUs. `slots` counts the K steps held at once: the one that computes and those loaded ahead of it. `band`
-    is how many lines of tiles are walked together (Tensile's "workgroup mapping", whose usual value is 8).
-    `stages` K steps lie in local memory. `resident` workgroups share a compute unit (0: as many as fit). A is
-    fetched together by `share_columns` workgroups next to each other in a row of tiles, B by `share_rows` in a column
-    (clusters that multicast, pairs that compute together). K is cut into `splits` parts, each with workgroups of its
-    own, whose sums a second kernel adds up (split-K).
+    128 x 128 with 256 threads (4 wavefronts) is the most common tile of tuned half-precision libraries on 100-CU-class
+    GPUs. `slots` counts the K steps held at once: the one that computes and those prefetched. `band` is the number of
+    tile lines walked together (Tensile's "workgroup mapping", usually 8). `stages` K steps are held in local memory.
+    `resident` workgroups share a compute unit (0: as many as fit). A is fetched jointly by `share_columns` neighbouring
+    workgroups in a row of tiles, B by `share_rows` in a column (multicast clusters, or pairs that compute together). K
+    is cut into `splits` parts, each with workgroups of its own, whose sums a second kernel adds up (split-K).
     """
 
     rows: int = 128
@@ -59,7 +58,7 @@ class GemmTiling:
         return tile if self.splits == 1 else f"{tile}, K in {self.splits} parts"
 
     def wavefronts(self, gpu: Gpu) -> int:
-        """Wavefronts, and so wavefront tiles, of a workgroup."""
+        """Wavefronts of a workgroup; each computes one wavefront tile."""
         return -(-self.threads // gpu.compute.wavefront_size)
 
     def grid(self, gemm: Gemm) -> tuple[int, int]:
@@ -67,12 +66,12 @@ class GemmTiling:
         return -(-gemm.m // self.rows), -(-gemm.n // self.columns)
 
     def workgroups(self, gemm: Gemm) -> int:
-        """Workgroups of the kernel: one for each part of K of each output tile."""
+        """Workgroups of the kernel: output tiles times parts of K."""
         rows, columns = self.grid(gemm)
         return rows * columns * self.splits
 
     def part_steps(self, gemm: Gemm) -> tuple[int, ...]:
-        """The K steps of every part, as even as can be, the longer parts first; InputError for a part without any."""
+        """K steps of each part, as even as possible, the longer parts first; InputError for an empty part."""
         steps = -(-gemm.k // self.step)
         if steps < self.splits:
             raise InputError(
@@ -110,14 +109,14 @@ def gemm_kernel(
 def _script(
     gemm: Gemm, gpu: Gpu, tiling: GemmTiling, options: RunOptions, part: int, operator: str, prefix: str
 ) -> tuple[Phase, ...]:
-    """The script of a workgroup for a part of K."""
+    """The script of a workgroup for one part of K."""
     rows, columns = tiling.grid(gemm)
     steps = tiling.part_steps(gemm)
     unit = tiling.step * gemm.element_bytes
-    short = sum(steps) * tiling.step - gemm.k  # what the last K step of all lacks
+    short = sum(steps) * tiling.step - gemm.k  # by how much the last K step is shorter
     last = unit - short * gemm.element_bytes if part == tiling.splits - 1 else unit
     slab_a, slab_b = tiling.rows * unit, tiling.columns * unit
-    # What it takes to begin and end beside the fetch of the first slabs [s].
+    # Time to begin and end a workgroup, without the fetch of the first slabs [s].
     fetch = (slab_a + slab_b) / (gpu.compute.port_bytes_per_clock * running_clock(gpu, options))
     begin = max(0.0, gpu.achieved.gemm_fill - gpu.cache.latency - gpu.memory.latency - fetch)
     load_a = Load(
@@ -142,7 +141,7 @@ def _script(
 
 
 def running_clock(gpu: Gpu, options: RunOptions) -> float:
-    """The compute units' clock in a "short" or a "sustained" run [hertz]; UnknownNameError for another one.
+    """The compute units' clock in a "short" or a "sustained" run [hertz]; UnknownNameError for other names.
 
     A machine without a vendor has no power limit.
     """
@@ -154,23 +153,23 @@ def running_clock(gpu: Gpu, options: RunOptions) -> float:
 
 
 def main_loop_flops(dtype: str, gpu: Gpu, options: RunOptions) -> float:
-    """What the main loop of a tuned GEMM reaches on one compute unit [FLOP/s]; InputError without that dtype.
+    """Main-loop rate of a tuned GEMM on one compute unit [FLOP/s]; InputError for an unsupported dtype.
 
-    In a short run that is a measured share of the rate at the boost clock, in which a falling clock is contained; in a
-    long one no more than LONG_RUN of the rate at the sustained clock.
+    In a short run it is a measured share of the rate at the boost clock, which includes the effect of a falling clock;
+    in a long run it is at most LONG_RUN of the rate at the sustained clock.
     """
     gpu.matrix_rate(dtype)
     rate = float(getattr(gpu.rates, dtype))
-    # Nothing is measured of fp64: it is taken to reach the share that fp32 does.
+    # There are no measurements of fp64: it is assumed to reach fp32's share.
     reached = rate * gpu.compute.clock * float(getattr(gpu.achieved, f"matrix_{dtype}", gpu.achieved.matrix_fp32))
     running = running_clock(gpu, options)
     return reached if running >= gpu.compute.clock else min(reached, rate * running * LONG_RUN)
 
 
 def step_cycles(gemm: Gemm, gpu: Gpu, tiling: GemmTiling, options: RunOptions) -> float:
-    """Cycles that one K step of a workgroup takes of its compute unit: its products, and its share of the issue cost.
+    """Compute-unit cycles of one K step of a workgroup: its products, and its share of the issue cost.
 
-    The workgroups of a compute unit hide each other's issue, so that it is paid once for all of them.
+    Resident workgroups hide each other's issue, so it is paid once for all of them.
     """
     products = 2 * tiling.rows * tiling.columns * tiling.step / main_loop_flops(gemm.dtype, gpu, options)
     issue = gpu.achieved.gemm_issue / gpu.compute.clock / max(tiling.resident, 1)
@@ -178,7 +177,7 @@ def step_cycles(gemm: Gemm, gpu: Gpu, tiling: GemmTiling, options: RunOptions) -
 
 
 def claims(gemm: Gemm, gpu: Gpu, tiling: GemmTiling) -> tuple[int, int]:
-    """Registers and local memory of a workgroup [bytes], claimed so that `tiling.resident` share a compute unit.
+    """Registers and local memory of a workgroup [bytes], sized so that `tiling.resident` share a compute unit.
 
     Registers hold accumulators, one K step of operands, and overhead; local memory `tiling.stages` K steps.
     """
@@ -196,7 +195,7 @@ def claims(gemm: Gemm, gpu: Gpu, tiling: GemmTiling) -> tuple[int, int]:
 
 
 def operand_sizes(gemm: Gemm, tiling: GemmTiling) -> tuple[int, int]:
-    """The sizes of A and B in memory, in whole slabs and equal parts of K [bytes]."""
+    """Sizes of A and B in memory, padded to whole slabs and equal parts of K [bytes]."""
     rows, columns = tiling.grid(gemm)
     slab = tiling.step * gemm.element_bytes * tiling.part_steps(gemm)[0] * tiling.splits
     return rows * tiling.rows * slab, columns * tiling.columns * slab
@@ -232,7 +231,7 @@ def tile_table(gemm: Gemm, tiling: GemmTiling, chunks: int, first_chunk: int = 0
 
 
 def _part_by_part(tiles: Work, gemm: Gemm, tiling: GemmTiling) -> Work:
-    """The tiles once for every part of K; each part's slabs follow the slabs of the part before."""
+    """Repeat the tiles for every part of K; each part's slabs follow those of the part before."""
     work = np.concatenate([tiles] * tiling.splits)
     part = np.repeat(np.arange(tiling.splits), len(tiles))
     rows, columns = tiling.grid(gemm)
@@ -245,11 +244,11 @@ def _part_by_part(tiles: Work, gemm: Gemm, tiling: GemmTiling) -> Work:
 
 
 def over_dies(work: Work, gpu: Gpu) -> Work:
-    """The tiles of `tile_table` as tuned kernels order them on a GPU of several dies: neighbours on one die.
+    """Reorder the tiles of `tile_table` for a GPU of several dies, as tuned kernels do: neighbours on one die.
 
-    Workgroups are dealt to the dies round robin. Of as many workgroups as there are compute units, a die's workgroups
-    therefore take a run of neighbouring tiles, which share operands in its cache (Tensile's workgroup mapping across
-    XCCs; ROCm's Triton and IREE renumber likewise).
+    Workgroups are dealt to the dies round robin. In each batch of as many workgroups as there are compute units, a
+    die's workgroups therefore take a run of neighbouring tiles, which share operands in its cache (Tensile's workgroup
+    mapping across XCCs; ROCm's Triton and IREE renumber likewise).
     """
     if gpu.dies == 1:
         return work
@@ -278,15 +277,15 @@ def _raster(gemm: Gemm, tiling: GemmTiling, chunks: int) -> Work:
 
 
 THREADS = 256
-"""Threads of a workgroup that adds (assumed; 128 to 512)."""
+"""Threads of a workgroup that adds split sums [assumed; 128 to 512]."""
 ELEMENTS = 4
-"""Sums of a thread: one 16-byte load of each part (assumed; 1 to 8)."""
+"""Sums per thread: one 16-byte load of each part [assumed; 1 to 8]."""
 REGISTERS = 64
-"""Registers of a thread that adds (assumed; as many leave room for eight workgroups on a compute unit)."""
+"""Registers per thread that adds split sums [assumed: eight workgroups then fit on a compute unit]."""
 
 
 def stored_sizes(gemm: Gemm, tiling: GemmTiling) -> tuple[int, ...]:
-    """Sizes of the chunks that the tiles of a GEMM fill: its output, or the partial sums per part of K [bytes]."""
+    """Sizes of the chunks that a GEMM's tiles fill: its output, or the partial sums of each part of K [bytes]."""
     if tiling.splits == 1:
         return (gemm.output_bytes,)
     return (gemm.m * gemm.n * gemm.accumulator_bytes,) * tiling.splits

@@ -1,9 +1,9 @@
 """The kernels of a ring collective on compute units: persistent workgroups that move chunk after chunk.
 
-Every workgroup takes every n-th piece of a chunk; a step begins when the chunk it forwards has fully arrived. Every GPU
-sends to one neighbour, and a chunk visits all GPUs. Chunks are named by *position*, the order in which a GPU handles
-them. GPU g produces chunk g + 1 first and its own chunk g last, so that position p of one GPU is position p + 1 of the
-neighbour it sends to.
+Workgroup w of n takes every n-th piece of a chunk; a step begins when the chunk it forwards has fully arrived. Every
+GPU sends to one neighbour, and a chunk visits all GPUs. Chunks are numbered by *position*, the order in which a GPU
+handles them: GPU g produces chunk g + 1 first and its own chunk g last, so position p of one GPU is position p + 1 of
+the neighbour that it sends to.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _phase(
     wait: Wait | None = None,
     element_bytes: int = 2,
 ) -> Phase:
-    """All workgroups add up the chunks `sources`, (buffer, position) each, and store the sum into the `target`."""
+    """A phase in which all workgroups add up the chunks `sources` (buffer, position), and store the sum to `target`."""
     piece = tiling.piece
     additions = (len(sources) - 1) * piece // element_bytes
     return Phase(
@@ -97,12 +97,12 @@ def near_memory_reduce_kernel(chunks: int, gpu: Gpu, tiling: RingTiling) -> Kern
 
 
 def gather_kernel(chunks: int, gpu: Gpu, tiling: RingTiling, own: tuple[str, int]) -> Kernel:
-    """Ring all-gather of `chunks` chunks on compute units: send the own one (found at `own`), forward what arrives."""
+    """Ring all-gather of `chunks` chunks on compute units: send the GPU's own (at `own`), forward what arrives."""
     return _forwarding("all_gather", "gathered", chunks, gpu, tiling, own)
 
 
 def _forwarding(operator: str, buffer: str, chunks: int, gpu: Gpu, tiling: RingTiling, own: tuple[str, int]) -> Kernel:
-    """A kernel that sends `own`, then every complete chunk of `buffer` but the last, whose completion ends it."""
+    """A kernel that sends `own`, then each complete chunk of `buffer` but the last, whose completion ends it."""
     first = _phase(tiling, gpu, operator, (own,), (buffer, 0))
     others = (_phase(tiling, gpu, operator, ((buffer, p),), (buffer, p), Wait(buffer, p)) for p in range(1, chunks - 1))
     return _kernel(operator, gpu, tiling, [first, *others, Phase(0, 1, 0, wait=Wait(buffer, chunks - 1))])
@@ -111,7 +111,7 @@ def _forwarding(operator: str, buffer: str, chunks: int, gpu: Gpu, tiling: RingT
 def sum_kernel(
     name: str, sources: tuple[tuple[str, int], ...], gpu: Gpu, tiling: RingTiling, element_bytes: int = 2
 ) -> Kernel:
-    """The sum of chunks of equal size (buffer, position), stored as the result: a local kernel."""
+    """A local kernel that stores the sum of chunks of equal size (buffer, position) into the result."""
     phase = _phase(tiling, gpu, "reduce_scatter", sources, ("result", 0), None, element_bytes)
     return _kernel(name, gpu, tiling, [phase])
 
@@ -137,7 +137,7 @@ class WholeRing:
         return -(-self.bytes_ // (self.ranks * self.tiling.piece)) * self.tiling.piece
 
     def buffers(self) -> tuple[Buffer, ...]:
-        """The data, what arrives of it, the reduced chunk, and the result, on a GPU."""
+        """A GPU's data, receive buffers, reduced chunk and result."""
         chunks = ((self.chunk,) * self.ranks,)
         return (
             Buffer("data", chunks),
@@ -147,7 +147,7 @@ class WholeRing:
         )
 
     def kernel(self, gpu: Gpu, name: str | None = None, earlier: int = 0) -> Kernel:
-        """The kernel, as the one after `earlier` others through the same buffers."""
+        """The kernel; `earlier` counts kernels that used the same buffers before it."""
         halved = replace(self.tiling, piece=self.tiling.piece // 2)
         reduce = reduce_kernel(self.ranks, gpu, halved, self.element_bytes, source="data")
         gather = gather_kernel(self.ranks, gpu, self.tiling, own=("result", 0))
@@ -178,7 +178,7 @@ def whole_ring(bytes_: int, ranks: int, units: int | None, in_flight: int, eleme
 
 
 def forwarded(buffer: str, operator: str, gpus: int, *, update: bool = False) -> tuple[ChunkRule, ...]:
-    """The map of a buffer around a ring: a store, or `update`, at position p goes to p + 1 of the neighbour."""
+    """The address map of a buffer around a ring: a store (or `update`) at position p goes to the neighbour's p + 1."""
     steps = range(1, gpus)
     return (*(ChunkRule(remote=RemoteMap(buffer, p, update, operator)) for p in steps), PLAIN_STORE)
 

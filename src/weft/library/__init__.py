@@ -1,1 +1,1 @@
-"""What a vendor's library would choose: algorithm, protocol, channels, tiles; and what its kernels cost."""
+"""The choices of a vendor's library: algorithm, protocol, channels and tiles, and the cost of its kernels."""

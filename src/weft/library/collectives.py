@@ -1,7 +1,8 @@
-"""Which algorithm and protocol NCCL and RCCL take for a collective: their own cost model, from public constants.
+"""The algorithm and protocol that NCCL and RCCL choose for a collective: their own cost model, from public constants.
 
-The libraries estimate every candidate as latency + bytes / bandwidth and take the least (NCCL src/graph/tuning.cc,
-release 2.27 to 2.30; RCCL src/graph/tuning.cc). The estimates err by a fifth and serve to choose, not to time.
+The libraries estimate every candidate as latency + bytes / bandwidth and take the minimum (NCCL src/graph/tuning.cc,
+releases 2.27 to 2.30; RCCL src/graph/tuning.cc). The estimates are off by about a fifth: good enough to choose by, not
+to predict times.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ IntArray = npt.NDArray[np.int64]
 
 
 class Algorithm(IntEnum):
-    """Along which paths the data move."""
+    """The paths along which data move."""
 
     RING = 0
     TREE = 1
@@ -39,7 +40,7 @@ class Algorithm(IntEnum):
 
 
 class Protocol(IntEnum):
-    """How a receiver learns that data have arrived: a flag in every 8 B, in every 128-B line, or per slice."""
+    """How a receiver detects that data have arrived: a flag in every 8 B, in every 128-B line, or per slice."""
 
     LL = 0
     LL128 = 1
@@ -68,7 +69,7 @@ _NVLS_LATENCY, _NVLS_NET_LATENCY, _NVLS_TREE_LATENCY = 25.0, 18.0, 20.9
 
 
 class _Limits(NamedTuple):
-    """Ceilings of one generation [GB/s]: LL of all rings, LL128 per ring, LL128 and Simple of a tree per channel."""
+    """Bandwidth limits of one generation [GB/s]: LL of all rings, LL128 per ring, LL128 and Simple per tree channel."""
 
     ll: float
     ll128_ring: float
@@ -95,7 +96,7 @@ def _step(algorithm: Algorithm, fabric: Interconnect) -> tuple[float, float, flo
     return (_PCIE_STEP if fabric.topology == "pcie" else _NVLINK_STEP)[algorithm]
 
 
-# What the library takes off a tree's bandwidth for messages of 64 B, 128 B, ... (tuning.cc, treeCorrectionFactor).
+# Factors on a tree's bandwidth for messages of 64 B, 128 B, ... (tuning.cc, treeCorrectionFactor).
 _TREE_FACTOR = np.array(
     (
         [1, 1, 1, 1, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1, 1],
@@ -107,7 +108,7 @@ _RING_PLATEAU = 1.4
 
 
 class OneStep(NamedTuple):
-    """A kernel for buffers of at most `up_to` bytes: its protocol, and the parts that each peer's data are cut into."""
+    """A one-step kernel for buffers of at most `up_to` bytes: its protocol, and the parts per peer."""
 
     up_to: int
     protocol: Protocol
@@ -138,7 +139,7 @@ P2P_LL_BYTES_OLD = 512 * KiB
 
 
 def canonical(collective: str) -> str:
-    """The collective's name as Weft writes it; UnknownNameError if it has none."""
+    """Weft's name of the collective; UnknownNameError for an unknown one."""
     name = _ALIASES.get(collective, collective.replace("-", "_"))
     if name not in NAMES:
         raise UnknownNameError("collective", collective, NAMES)
@@ -146,14 +147,14 @@ def canonical(collective: str) -> str:
 
 
 def steps(collective: str, ranks: int) -> int:
-    """How often a chunk is passed on in a ring."""
+    """Number of times that a chunk is forwarded in a ring."""
     if ranks < 2:
         raise InputError(f"a collective needs at least 2 ranks, not {ranks}; give more ranks")
     return {"all_reduce": 2 * (ranks - 1), "send_recv": 1}.get(collective, ranks - 1)
 
 
 def volume(collective: str, ranks: int) -> float:
-    """Bytes that each rank must send, as a share of the collective's bytes."""
+    """Bytes that each rank must send, divided by the collective's bytes."""
     if collective in ("broadcast", "send_recv"):
         return 1.0
     return steps(collective, ranks) / ranks
@@ -161,10 +162,10 @@ def volume(collective: str, ranks: int) -> float:
 
 @dataclass(frozen=True)
 class Call:
-    """A collective of `ranks` GPUs on `nodes` nodes, over the links that the ranks of one node see.
+    """A collective of `ranks` GPUs on `nodes` nodes, over the links between the ranks of one node.
 
-    `floating` says whether the data are of a floating type, which alone the switch can reduce. With `halved_tree` a
-    tree of two nodes counts as one of many, which halves its rate.
+    `floating` says whether the data type is a floating one: only those can be reduced by the switch. With `halved_tree`
+    a tree over two nodes is costed like one over many, at half the rate.
     """
 
     name: str
@@ -181,22 +182,22 @@ class Call:
 
     @property
     def amd(self) -> bool:
-        """Whether RCCL carries it out, not NCCL."""
+        """Whether RCCL runs it rather than NCCL."""
         return self.fabric.gpu.vendor == "amd"
 
     @property
     def hops(self) -> int:
-        """How often a chunk is passed on in a ring."""
+        """Number of times that a chunk is forwarded in a ring."""
         return steps(self.name, self.ranks)
 
     @property
     def volume(self) -> float:
-        """Bytes that each rank must send, as a share of the collective's bytes."""
+        """Bytes that each rank must send, divided by the collective's bytes."""
         return volume(self.name, self.ranks)
 
     @property
     def bus_rate(self) -> float:
-        """Rate of all rings, through the network as well if there are several nodes [bytes/s]."""
+        """Rate of all rings, limited by the network if there are several nodes [bytes/s]."""
         rate = self.fabric.ring_rate(max(2, self.per_node))
         return min(rate, self.fabric.nic * self.per_node) if self.nodes > 1 and self.fabric.nic else rate
 
@@ -212,10 +213,10 @@ def choose(
     one_step: bool = True,
     version: str = "",
 ) -> tuple[IntArray, IntArray]:
-    """The `Algorithm` and `Protocol` that the library takes for each size [bytes, of the whole buffer].
+    """The `Algorithm` and `Protocol` that the library chooses for each size [bytes, of the whole buffer].
 
-    `one_step` says whether RCCL has the kernels of `ONE_STEP`. `version` is NCCL's: to 2.27 send and receive
-    use LL longer, and to 2.18 two nodes are no special case of a tree.
+    `one_step` says whether RCCL has the kernels of `ONE_STEP`. `version` is NCCL's: up to 2.27 send and receive keep LL
+    for larger sizes, and up to 2.18 a tree over two nodes is no special case.
     """
     name, size, release = canonical(collective), np.asarray(bytes, dtype=np.float64), numbers(version)
     call = Call(name, ranks, fabric.among(ranks // nodes), nodes, floating, () < release < (2, 19))
@@ -236,13 +237,13 @@ def choose(
 
 
 def one_step_kernels(collective: str, ranks: int, fabric: Interconnect) -> tuple[OneStep, ...]:
-    """The one-step kernels of RCCL in ROCm 6 for a collective of these GPUs, smallest sizes first."""
+    """The one-step kernels of RCCL in ROCm 6 for a collective on these GPUs, smallest sizes first."""
     full = fabric.gpu.architecture == "cdna3" and fabric.topology == "mesh" and ranks == fabric.gpus_per_node == 8
     return ONE_STEP.get(collective, ()) if full else ()
 
 
 def estimates(call: Call, bytes: npt.ArrayLike) -> tuple[list[Way], FloatArray]:
-    """The library's own estimate of every candidate [s]: the candidates, and one row of times for each."""
+    """The library's own estimates: the candidates, and one row of times [s] for each."""
     size = np.asarray(bytes, dtype=np.float64)
     ways, rows = [], []
     for algorithm, protocol, latency, rate in _candidates(call):
@@ -325,12 +326,12 @@ def _nvls(call: Call) -> Iterator[_Candidate]:
 
 
 def switch_rate(ranks: int, fabric: Interconnect) -> float:
-    """Rate per GPU and direction that the library assumes where the switch reduces, else 0 [bytes/s]."""
+    """Rate per GPU and direction that the library assumes where the switch reduces [bytes/s]; else 0."""
     return fabric.ring_rate(ranks) * _limits(fabric).nvls if fabric.multicast else 0.0
 
 
 def step_ratio(protocol: Protocol, fabric: Interconnect) -> float:
-    """Ratio of a ring's hop over these links to one over NVLink, by the library's constants."""
+    """Latency of a ring's hop over these links, relative to NVLink, by the library's constants."""
     if fabric.gpu.vendor == "amd":
         return 1.0
     return _step(Algorithm.RING, fabric)[protocol] / _NVLINK_STEP[Algorithm.RING][protocol]
@@ -348,7 +349,7 @@ def _ll128(rate: float, ranks: int, fabric: Interconnect) -> float:
 
 
 def way_name(algorithm: Algorithm, protocol: Protocol) -> str:
-    """The name of a way, such as "ring-ll128"; a switch that reduces has no protocol to choose."""
+    """The name of algorithm and protocol, such as "ring-ll128"; in-switch reduction has no protocol to choose."""
     name = _plain(algorithm)
     return name if algorithm in _SWITCHED else f"{name}-{protocol.name.lower()}"
 
@@ -358,7 +359,7 @@ def _plain(algorithm: Algorithm) -> str:
 
 
 def parsed_way(wanted: str) -> tuple[Algorithm | None, Protocol | None]:
-    """Algorithm and protocol of a name like "nvls" or "ring-ll128"; none of what it leaves to the library ("auto").
+    """Parse a name like "nvls" or "ring-ll128"; None for what it leaves to the library ("auto" leaves both).
 
     Raises UnknownNameError.
     """
@@ -378,7 +379,7 @@ def parsed_way(wanted: str) -> tuple[Algorithm | None, Protocol | None]:
 def check_way(
     algorithm: Algorithm, protocol: Protocol | None, call: Call, profile: Profile, place: str, wanted: str
 ) -> None:
-    """Raise InputError for a way that the system `place` cannot take; messages call it what was `wanted`."""
+    """Raise InputError if the system `place` cannot run the algorithm and protocol; messages call them `wanted`."""
     possible = _possible(call, profile)
     protocols = [own for one, own in possible if one is algorithm]
     if not protocols:
@@ -390,13 +391,13 @@ def check_way(
 
 
 def _possible(call: Call, profile: Profile) -> list[Way]:
-    """The ways that the library compares, and those that it takes under conditions of its own."""
+    """Algorithms and protocols whose costs the library compares, and those that it takes by special rules."""
     name, one_node = call.name, call.nodes == 1
     if name in ("all_to_all", "send_recv"):
         ways = [(Algorithm.PAIRWISE, Protocol.LL), (Algorithm.PAIRWISE, Protocol.SIMPLE)]
     else:
         ways = estimates(call, 1.0)[0]
-    known = name == "all_reduce" or call.amd  # NCCL has no kernels of one step to all peers
+    known = name == "all_reduce" or call.amd  # NCCL has no one-step kernels
     if known and name in ONE_STEP and one_node and call.fabric.topology == "mesh":
         ways += [(Algorithm.DIRECT, Protocol.LL), (Algorithm.DIRECT, Protocol.SIMPLE)]
     if name == "all_reduce" and one_node and "oneshot.launch" in profile.values:

@@ -18,9 +18,9 @@ class Interconnect:
     `link_figure` is the rate that the library assumes per link and direction [bytes/s]: the line rate less headers and
     flow control. `links` is how many a GPU has. `nic` is the network's rate per GPU and direction [bytes/s],
     `nic_latency` the latency of a message through it [s], `nic_launch` what it adds to a launch [s]. `multicast` says
-    whether the switch reduces (NVLS). `lanes` holds how many links wide the rings are from a number of ranks on, where
-    the topology is irregular. `bridge` is the number of links that join pairs of GPUs of a PCIe machine, and the
-    library's figure of each [bytes/s]. `kernels` are the costs of the library's kernels.
+    whether the switch reduces (NVLS). For irregular topologies, `lanes` maps a minimum number of ranks to the width of
+    the rings [links]. `bridge` is the number of links that join pairs of GPUs of a PCIe machine, and the rate that the
+    library assumes for each [bytes/s]. `kernels` are the costs of the library's kernels.
     """
 
     gpu: Gpu
@@ -37,7 +37,7 @@ class Interconnect:
     bridge: tuple[int, float] = (0, 0.0)
 
     def among(self, ranks: int) -> Interconnect:
-        """The links among `ranks` GPUs of one node: two of a PCIe machine use the bridge that joins them."""
+        """The links among `ranks` GPUs of one node; two ranks of a PCIe machine use the bridge between them."""
         links, figure = self.bridge
         if self.topology != "pcie" or ranks != 2 or not links:
             return self
@@ -53,16 +53,16 @@ class Interconnect:
         return self.links
 
     def figure(self, ranks: int, paired: bool = False) -> float:
-        """Rate per GPU and direction that `ranks` GPUs of one node get, as the library counts it [bytes/s].
+        """Rate per GPU and direction among `ranks` GPUs of one node in the library's cost model [bytes/s].
 
-        `paired` ranks all send to all others at once: where the graph is irregular, each peer over one link.
+        `paired` ranks all send to all others at once: in an irregular graph, to each peer over one link.
         """
         if self.topology == "hybrid" and paired:
             return self.link_figure * (min(ranks, self.gpus_per_node) - 1)
         return self.link_figure if self.topology == "pcie" else self.link_figure * self.width(ranks)
 
     def rings(self, ranks: int) -> int:
-        """How many rings the library lays through one node."""
+        """Number of rings that the library builds in one node."""
         if self.topology == "pcie":
             return 1
         speed = _RING_SPEED.get(self.gpu.architecture, self.link_figure)
@@ -74,19 +74,19 @@ class Interconnect:
         return self.figure(ranks) if self.topology == "pcie" else self.rings(ranks) * speed
 
     def workgroups(self, ranks: int) -> int:
-        """Workgroups that a ring collective occupies: two per ring; on a full mesh of AMD GPUs RCCL's own counts."""
+        """Workgroups of a ring collective: two per ring; on a full mesh of AMD GPUs RCCL's own number."""
         if self.gpu.vendor == "amd" and self.topology == "mesh":
             known = [count for size, count in _MESH_CTAS.items() if size <= ranks]
             return known[-1] if known else _MESH_CTAS[2]
         return (4 if self.gpu.vendor == "amd" else 2) * self.rings(ranks)
 
 
-# Where RCCL lays fewer rings over MI200's graph than it has room for, in links: a GCD reaches its sister over four
-# links at 120 GB/s (the pass mark of Azure's node check), that is 3.33 at RCCL's 36 GB/s; two modules share one
+# Widths [links] where RCCL builds fewer rings over MI200's graph than fit: a GCD reaches its sister over four
+# links at 120 GB/s (the threshold of Azure's node check), that is 3.33 links of RCCL's 36 GB/s; two modules share one
 # ring and four modules two, by what microsoft/nnscaler measured.
 _MI200_LANES = {2: 3.33, 4: 1.0, 8: 2.0}
 _UNBOUNDED = 64
-"""GPUs of a ring without a node."""
+"""Number of GPUs of a ring that belongs to no node."""
 
 
 def interconnect(system: System) -> Interconnect:

@@ -1,8 +1,7 @@
-"""Profiles of collective libraries: the fitted latencies and efficiencies of NCCL and RCCL on a GPU generation.
+"""Profiles of collective libraries: fitted latencies and efficiencies of NCCL and RCCL on a GPU generation.
 
 Rates are shares of the rate that the library itself assumes, so that a profile carries over to another GPU's data
-sheet; latencies are what the library's own steps take on compute units at `REFERENCE_CLOCK`, since that is where its
-code runs.
+sheet. Latencies are those of the library's code on compute units at `REFERENCE_CLOCK`.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _RATIO = Quantity(Dimension.COUNT, zero_allowed=True)
 
 
 class Value(NamedTuple):
-    """A value that a profile may hold: its rule, the range in which it is plausible [base unit], what it says."""
+    """A value that a profile may hold: its rule, its plausible range [base unit], and its description."""
 
     rule: Quantity
     low: float
@@ -33,23 +32,23 @@ class Value(NamedTuple):
 
 
 REFERENCE_CLOCK = 1.98e9
-"""The clock for which profiles state the times of code on compute units: H100's boost clock [hertz]."""
+"""Clock at which profiles state the latencies of library code: H100's boost clock [hertz]."""
 _ELSEWHERE = ("network", "host")
-"""Tables of times that the clock of the compute units does not change."""
+"""Tables of times that do not scale with the compute units' clock."""
 _CALLS = {"trtllm-custom": "nccl"}
-"""Libraries that extend another one, whose profile holds the values of both."""
+"""Libraries that extend another library; their profiles hold the values of both."""
 _ABOUT = ("name", "title", "description", "library", "version", "architecture")
 
 
 @cache
 def values() -> Mapping[str, Value]:
-    """Every value that a profile may hold, by its path, from library/values.toml."""
+    """Every value that a profile may hold, by path, from library/values.toml."""
     tables = read_toml(resources.files("weft.library") / "values.toml")
     return {f"{name}.{key}": _value(*about) for name in tables for key, about in _with_likes(tables, name).items()}
 
 
 def _with_likes(tables: Mapping[str, Any], name: str) -> dict[str, list[Any]]:
-    """A table, begun with that which it is like."""
+    """A table with the entries of the table that it names as `like` filled in."""
     own = dict(tables[name])
     like = own.pop("like", None)
     return {**(_with_likes(tables, like) if like else {}), **own}
@@ -63,7 +62,7 @@ def _value(unit: str, low: float, high: float, about: str) -> Value:
 
 @cache
 def quantities() -> Mapping[str, Quantity]:
-    """The rule of every value that a profile may hold, by its path."""
+    """The rule of every value that a profile may hold, by path."""
     return {path: value.rule for path, value in values().items()}
 
 
@@ -71,8 +70,8 @@ def quantities() -> Mapping[str, Quantity]:
 class Profile:
     """How a library performs on a generation of GPUs: latencies [s] and shares, by path such as "all_reduce.ll_step".
 
-    `gpus` names the GPUs that it was fitted on, its own first; `architecture` the generations that it serves as well;
-    `version` is the library's. `blended` names the GPUs of the profiles that it is the mean of, if it is one.
+    `gpus` names the GPUs that it was fitted on, its own first; `architecture` names further generations that use it;
+    `version` is the library's. For a blended profile, `blended` names the GPUs of the profiles that were averaged.
     """
 
     name: str
@@ -88,7 +87,7 @@ class Profile:
 
     @property
     def fitted_on(self) -> tuple[str, ...]:
-        """The GPU on whose links its shares were fitted; for a mean, one for each of its profiles."""
+        """The GPU on whose links its shares were fitted; for a blend, one for each averaged profile."""
         return self.gpus[:1] or self.blended
 
     def value(self, path: str) -> float:
@@ -114,9 +113,9 @@ class Profile:
 
 
 def of_release(profile: Profile, version: str) -> Profile:
-    """The profile as an older release of its library performs, by the ratios of its table of releases if it has one.
+    """The profile scaled to an older release of its library, by the ratios of its table of releases if it has one.
 
-    A table holds for its own release and those before, down to the next table.
+    A table applies to its own release and to earlier ones, down to the next table.
     """
     wanted = numbers(version)[:2]
     tables = sorted({path.partition(".")[0] for path in profile.values if path.startswith("release_")})
@@ -129,7 +128,7 @@ def of_release(profile: Profile, version: str) -> Profile:
 
 
 def _key(path: str) -> str:
-    """The key of a value in a table of releases: without its table for rings, with it for others."""
+    """The key of a value in a table of releases: prefixed by its table unless that is the rings'."""
     table, _, key = path.partition(".")
     return key if table in ("ring", "all_reduce", "reduce_scatter", "all_gather") else f"{table}_{key}"
 
@@ -189,12 +188,12 @@ def profile_for(gpu: str, architecture: str, library: str) -> Profile:
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    """A version such as "2.27.3" as numbers that compare; empty if it is none."""
+    """The numbers of a version such as "2.27.3", for comparison; empty if it has none."""
     return tuple(int(part) for part in version.split(".") if part.isdigit())
 
 
 def blend(profiles: Sequence[Profile]) -> Profile:
-    """The geometric mean of several profiles, value by value: what one expects of a GPU that none was fitted on."""
+    """The geometric mean of several profiles, value by value: the estimate for a GPU without measurements."""
     if len(profiles) == 1:
         return profiles[0]
     mean = {}
@@ -216,7 +215,7 @@ def blend(profiles: Sequence[Profile]) -> Profile:
 
 
 def at_clock(profile: Profile, clock: float) -> Profile:
-    """The profile of a GPU whose compute units run at `clock` [hertz]: times of their code scale with it."""
+    """The profile of a GPU whose compute units run at `clock` [hertz]: latencies of library code scale inversely."""
     if clock == REFERENCE_CLOCK:
         return profile
     scaled = {

@@ -1,4 +1,4 @@
-"""Which GEMM kernels the vendors' libraries have: the tiles that a product may be cut into, by architecture."""
+"""The GEMM kernels of the vendors' libraries: the tiles into which a product may be cut, by architecture."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _MOST_SLOTS = 8  # K steps that a workgroup of the engine can have in flight
 
 @dataclass(frozen=True)
 class Candidate:
-    """A kernel of a library: its tile, its K step, and how many steps and workgroups a compute unit holds.
+    """A kernel of a library: its tile, its K step, and the steps and workgroups that a compute unit holds.
 
-    With `granule` > 0 the library has the same kernel with fewer columns, in multiples of it. `cluster` workgroups
+    With `granule` > 0 the library also has the kernel with fewer columns, in multiples of it. `cluster` workgroups
     fetch the longer operand slab together (multicast, or one instruction over a pair of compute units).
     """
 
@@ -67,7 +67,7 @@ def candidates(architecture: str, dtype: str, *, scaled: bool = False) -> tuple[
 
 @cache
 def _lists() -> Mapping[str, Sequence[Sequence[int]]]:
-    """The tiles by architecture, and of the kernels that have a list of their own."""
+    """The lists of tiles, by architecture and for special kernels."""
     tables = read_toml(resources.files("weft.library") / "tiles.toml")
     return {name: table["tiles"] for key, table in tables.items() for name in (key, *table.get("serves", ()))}
 

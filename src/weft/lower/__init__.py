@@ -20,16 +20,16 @@ from weft.options import RunOptions
 from weft.program import Plan
 
 MOST_NODES = 4096
-"""Operators that one run may hold, every iteration of a loop counted."""
+"""Most operators of one run, every iteration of a loop counted."""
 EXPLICIT_LIMIT = 16
-"""The most GPUs of an explicit run."""
+"""Most GPUs of an explicit run."""
 
 
 @dataclass(frozen=True)
 class Lowered:
     """A plan, the graph with all kernels chosen, and the system as its kernels see it.
 
-    The link of `system` runs at the rate that the stores of the graph's collectives reach. `gpus` of its GPUs are
+    The link of `system` has the rate that stores of the graph's collectives reach. `gpus` is the number of GPUs
     simulated: one that represents all, or each.
     """
 
@@ -40,11 +40,11 @@ class Lowered:
 
 
 def lower(graph: Graph, system: System, options: RunOptions) -> Lowered:
-    """The plan of a graph on a system, whose GPUs are simulated in the mode of the options.
+    """Lower a graph on a system to a plan; the mode of the options decides how many GPUs are simulated.
 
-    A GEMM and a collective that depend on each other become one of the joined forms, whose kernels share buffers;
-    other operators have buffers of their own. Raises InputError for operators without a kernel, and for a mode that the
-    graph or the system does not allow.
+    A GEMM and a collective that depend on each other take one of the joined forms, whose kernels share buffers; other
+    operators have buffers of their own. Raises InputError for operators without a kernel, and for a mode that the graph
+    or the system does not allow.
     """
     check_operators(graph)
     if len(graph) > MOST_NODES:
@@ -59,7 +59,7 @@ def lower(graph: Graph, system: System, options: RunOptions) -> Lowered:
 
 
 def check_operators(graph: Graph) -> None:
-    """Raise InputError for an operator that no kernel of the engine carries out."""
+    """Raise InputError for an operator that the engine has no kernel for."""
     ask = "ask weft.estimate for a closed form"
     for node in graph:
         op = node.op
@@ -77,7 +77,7 @@ def check_operators(graph: Graph) -> None:
 
 
 def _simulated(graph: Graph, system: System, options: RunOptions, *, even: bool = True) -> int:
-    """How many GPUs are simulated: one that represents all where all are alike and chunks `even`, unless options say.
+    """The number of simulated GPUs: one if all are alike and chunks `even`, unless the options say otherwise.
 
     Raises InputError for a mode that the graph or the system does not allow.
     """
@@ -86,7 +86,7 @@ def _simulated(graph: Graph, system: System, options: RunOptions, *, even: bool 
         if alike and even:
             return 1
         why = "their chunks differ in size" if alike else "they differ"
-        raise InputError(f"one GPU cannot stand for all {system.gpus}, because {why}; choose mode 'explicit'")
+        raise InputError(f"one GPU cannot represent all {system.gpus}, because {why}; choose mode 'explicit'")
     if graph.ranks > EXPLICIT_LIMIT:
         raise InputError(
             f"{graph.ranks} GPUs are too many to simulate each (the most is {EXPLICIT_LIMIT}); "
@@ -108,7 +108,7 @@ def _is_step(node: Node) -> bool:
 
 
 def _settled(node: Node, system: System, options: RunOptions, moved: dict[str, CollectiveKernel]) -> Node:
-    """The node with the tiling of its GEMM, or with the algorithm of its collective."""
+    """The node with the tiling of its GEMM or the algorithm of its collective filled in."""
     choice = node.choice
     if isinstance(node.op, Gemm):
         tiling = choice.tiling or tiling_for(node.op, system.gpu, options, split=True)
@@ -117,7 +117,7 @@ def _settled(node: Node, system: System, options: RunOptions, moved: dict[str, C
 
 
 def paced(system: System, kernels: Iterable[CollectiveKernel]) -> System:
-    """The system with its link at the rate that the stores of kernels reach."""
+    """The system with its link's rate reduced to what stores of kernels reach."""
     share = min((1.0 if isinstance(kernel, DmaGather) else kernel.tiling.link for kernel in kernels), default=1.0)
     link = system.gpu.link
     slower = link.model_copy(update={"kernel_efficiency": link.kernel_efficiency * share})
@@ -160,7 +160,7 @@ def _joined(graph: Graph, system: System, options: RunOptions) -> Lowered:
 
 
 def _gathered(gemm: Node, gather: Node, system: System, options: RunOptions) -> tuple[GemmTiling, Plan]:
-    """Tiling and plan of an all-gather before its GEMM: tiles wait for their chunk, or every chunk has its own GEMM."""
+    """Tiling and plan of an all-gather before its GEMM: tiles wait for their chunk, or each chunk has its own GEMM."""
     product, gpu, ranks = gemm.op, system.gpu, system.gpus
     assert isinstance(product, Gemm)
     whole = gather.choice.kernel == "tiles"
@@ -173,7 +173,7 @@ def _gathered(gemm: Node, gather: Node, system: System, options: RunOptions) -> 
 
 
 def _scattered(gemm: Node, reduce: Node, gathers: bool, system: System, options: RunOptions) -> tuple[GemmTiling, Plan]:
-    """Tiling and plan of a reduce-scatter behind its GEMM: tiles are stored at their owners, or part by part."""
+    """Tiling and plan of a reduce-scatter after its GEMM: tiles are stored at their owners, or part by part."""
     product, gpu, ranks = gemm.op, system.gpu, system.gpus
     assert isinstance(product, Gemm)
     if reduce.choice.kernel == "tiles":

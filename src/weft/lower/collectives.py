@@ -1,4 +1,4 @@
-"""A collective library's kernels on a machine: protocol by the library's own choice, channels, and their cost.
+"""A collective library's kernels on a machine: the protocol that the library chooses, channels, and cost.
 
 Structure and constants are the libraries' own (NCCL and RCCL, public sources). What they do not publish is in
 `hardware/catalog/ring_kernels.toml`, with sources.
@@ -32,11 +32,11 @@ from weft.library.interconnect import Interconnect, interconnect
 from weft.units import format_bytes
 
 RINGS = ("all_reduce", "reduce_scatter", "all_gather")
-"""Collectives that compute units carry out around a ring."""
+"""Collectives that compute units run around a ring."""
 BY_UNITS = (*RINGS, "all_to_all")
-"""Collectives that compute units carry out."""
+"""Collectives that compute units can run."""
 PUSHES = ("all_gather", "all_to_all")
-"""Collectives without additions: DMA engines can carry them out, and compute units in one step to all peers."""
+"""Collectives without additions: DMA engines can run them, and compute units in one step to all peers."""
 
 
 class _Shape(NamedTuple):
@@ -66,7 +66,7 @@ _SHAPES = {
 
 
 class _Pairs(NamedTuple):
-    """How sends and receives are dealt: channels in all, channels to a peer, and the slice of each protocol [bytes]."""
+    """How sends and receives are dealt: channels in all, channels per peer, and the slice of each protocol [bytes]."""
 
     channels: int
     per_peer: int
@@ -81,17 +81,17 @@ _PAIRS = {
     "amd": _Pairs(64, 8, {Protocol.LL: 8 * KiB, Protocol.SIMPLE: MiB // 2}),
 }
 _LARGEST_PART = 32
-"""Slices beyond which a part is cut further, as far as a peer's channels go (NCCL enqueue.cc, addP2pToPlan)."""
+"""Slices above which a part is cut further, up to a peer's channels (NCCL enqueue.cc, addP2pToPlan)."""
 _OPERATIONS = 4
-"""Rounds that a channel serves at most while parts can be fewer (the same)."""
+"""Most rounds per channel while a peer's data can be cut into fewer parts (NCCL enqueue.cc, addP2pToPlan)."""
 CollectiveKernel = ChannelRing | ChannelExchange | DirectExchange | WholeRing | DmaGather
 """A kernel of a collective: its buffers on a GPU, its script, and the name of its `algorithm`."""
 
 
 def collective_kernel(node: Node, system: System) -> CollectiveKernel:
-    """The kernel that carries out a collective node on each GPU of a system: the one place that decides it.
+    """The kernel of a collective node on each GPU of a system; no other module makes this choice.
 
-    Raises InputError for a collective that its driver or kernel cannot carry out, or whose buffer no GPU holds.
+    Raises InputError for a collective that its driver or kernel cannot run, or whose buffer exceeds a GPU's memory.
     """
     op, choice = node.op, node.choice
     assert isinstance(op, Collective)
@@ -135,17 +135,16 @@ def cu_collective(
     dtype: str = "bf16",
     units: int | None = None,
 ) -> ChannelRing | ChannelExchange | DirectExchange:
-    """The kernel of the system's library for a collective by compute units: a ring, sends and receives, or one step to
-    all peers.
+    """The library's kernel for a collective on compute units: a ring, sends and receives, or one step to all peers.
 
     `bytes_` counts the whole buffer [bytes]: a reduction's input, an all-gather's output, a GPU's data of an all-to-all
     including its own part. `units` is the most workgroups that it may have, each on a compute unit of its own (None:
-    the library's own number). Raises UnknownNameError for an unknown collective, InputError for one that compute units
-    have no kernel for here, and for sizes, ranks and units that make none.
+    the library's own number). Raises UnknownNameError for an unknown collective, InputError if there is no kernel for
+    it on compute units, and for invalid sizes, ranks or units.
     """
     name = canonical(collective)
     if units is not None and units < 1:
-        raise InputError(f"a collective with {units} workgroups moves nothing; give it at least 1 compute unit")
+        raise InputError(f"a collective with {units} workgroups cannot run; give it at least 1 compute unit")
     _check(bytes_, ranks)
     fabric = interconnect(system)
     for kernel in (
@@ -163,12 +162,12 @@ def cu_collective(
 
 
 def _vendor(fabric: Interconnect) -> str:
-    """The vendor of the library: NVIDIA's also serves machines of no vendor."""
+    """The vendor whose library is modelled: NVIDIA's also for machines without a vendor."""
     return "amd" if fabric.gpu.vendor == "amd" else "nvidia"
 
 
 def _tiling(fabric: Interconnect, protocol: Protocol, cost: KernelCost, channels: int, **changes: Any) -> ChannelTiling:
-    """How a kernel of a protocol is cut, at its cost, with changes."""
+    """The tiling and cost of a kernel of a protocol, with changes."""
     shape = _SHAPES[_vendor(fabric)][protocol]._asdict()
     return ChannelTiling(channels, **(shape | cost.model_dump() | changes))
 
@@ -185,7 +184,7 @@ def _exchange(bytes_: int, ranks: int, fabric: Interconnect, protocol: Protocol,
 
 
 def _parts(peer: int, ranks: int, channels: int, per_peer: int, slice_: int) -> int:
-    """In how many parts what goes to a peer is cut: one channel for all rounds of a part, unless parts are too long."""
+    """The number of parts of one peer's data: one channel serves all rounds of a part, unless parts become too long."""
     most = min(per_peer, channels)
     while most * ranks > channels * _OPERATIONS and most > 1:
         most //= 2
@@ -200,7 +199,7 @@ def _parts(peer: int, ranks: int, channels: int, per_peer: int, slice_: int) -> 
 
 
 def _power_of_two(number: int) -> int:
-    """The largest power of two that is no larger."""
+    """The largest power of two that is not above a number."""
     return 1 << (max(number, 1).bit_length() - 1)
 
 
@@ -214,9 +213,9 @@ def library_ring(
 ) -> ChannelRing:
     """The ring kernel that the system's library runs for a collective of `bytes_` [bytes of the whole buffer].
 
-    Where the library would take another algorithm (a tree, the switch), it is its best ring. `units` is the most
+    If the library would choose another algorithm (a tree, the switch), this is its best ring. `units` is the most
     workgroups that it may have (None: the library's own number). Raises UnknownNameError for an unknown collective,
-    InputError for one without a ring and for sizes and ranks that make none.
+    InputError for one without a ring and for invalid sizes or ranks.
     """
     name = canonical(collective)
     if name not in RINGS:
@@ -236,7 +235,7 @@ def library_ring(
 
 def _check(bytes_: int, ranks: int) -> None:
     if ranks < 2:
-        raise InputError(f"a collective of {ranks} ranks moves nothing; take at least 2")
+        raise InputError(f"a collective of {ranks} ranks has no peer; take at least 2")
     if bytes_ < ranks * 1024:
         raise InputError(
             f"{format_bytes(bytes_)} over {ranks} ranks is less than 1 KiB each; choose a larger collective"
@@ -250,6 +249,6 @@ def _protocol(collective: str, bytes_: int, ranks: int, fabric: Interconnect) ->
 
 
 def _channels(most: int, ranks: int, bytes_: int, fabric: Interconnect, protocol: Protocol) -> int:
-    """Workgroups: as many as there may be, fewer while there is too little for each thread (NCCL enqueue.cc)."""
+    """Number of workgroups: the maximum, or fewer while each thread would have too little data (NCCL enqueue.cc)."""
     least = {Protocol.LL: 8 * ranks, Protocol.LL128: 8, Protocol.SIMPLE: 64}[protocol]
     return max(1, min(most, bytes_ // (least * _SHAPES[_vendor(fabric)][protocol].threads)))

@@ -1,4 +1,4 @@
-"""How a GEMM is cut into tiles on a GPU, and checks that the GPU, a run and this computer can hold it."""
+"""Choose a GEMM's tiling on a GPU, and check that the GPU, the engine and this computer can hold the run."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from weft.program import Kernel, Plan
 from weft.units import format_bytes
 
 MOST_TILES = 1_000_000
-"""Tiles of the GEMMs of a run; their tables then take some hundred megabytes."""
+"""Most tiles of the GEMMs of a run; their tables then occupy some hundred megabytes."""
 
 
 def tiling_for(
     gemm: Gemm, gpu: Gpu, options: RunOptions = SUSTAINED, chunks: int = 1, *, split: bool = False
 ) -> GemmTiling:
-    """The tile that is fastest in closed form, of those that cut the output into `chunks` chunks of one size.
+    """The tile that is fastest in closed form, among those that cut the output into `chunks` equal chunks.
 
-    Where none does, the fastest of all; the paper's machine has one tile. With `split`, for GEMMs whose tiles no other
-    operator waits for, K is cut into parts where that is faster even if memory and compute units overlapped in full: a
-    cut does not speed up the memory. Raises InputError for a dtype that the GPU lacks.
+    If none does, the fastest of all; the paper's machine has one tile. With `split`, for GEMMs whose tiles no other
+    operator waits for, K is cut into parts only if that is faster even with memory and compute fully overlapped, since
+    splitting does not speed up the memory. Raises InputError for a dtype that the GPU lacks.
     """
     if gpu.vendor == "none":
         return GemmTiling()
@@ -60,7 +60,7 @@ def _even(gemm: Gemm, tiling: GemmTiling, chunks: int) -> bool:
 
 
 def check_state(tables: Tables, gpu: Gpu) -> None:
-    """Raise InputError for a machine whose state this computer cannot keep."""
+    """Raise InputError if the simulation's state does not fit into this computer's memory."""
     size = tables.shape
     gpus, lines = int(size[y.SIZE_GPUS]), int(size[y.SIZE_PARTITIONS] * size[y.SIZE_SETS] * size[y.SIZE_WAYS])
     side = int(size[y.SIZE_CHANNELS] * size[y.SIZE_SIDE_SETS] * size[y.SIZE_SIDE_WAYS])
@@ -82,7 +82,7 @@ def check_state(tables: Tables, gpu: Gpu) -> None:
 def check_tile(gemm: Gemm, tiling: GemmTiling, gpu: Gpu) -> int:
     """The number of tiles of a GEMM on a GPU, one per part of K of each output tile.
 
-    InputError if its memory cannot hold the GEMM, its compute units and cache a tile, or a run so many tiles.
+    InputError if the GEMM exceeds the GPU's memory, a tile its compute units or cache, or the tiles the engine's limit.
     """
     check_held(gemm, gpu)
     registers, lds = claims(gemm, gpu, tiling)
@@ -105,7 +105,7 @@ def check_tile(gemm: Gemm, tiling: GemmTiling, gpu: Gpu) -> int:
 
 
 def _check_needs(what: str, needs: Iterable[tuple[str, int, int, str]]) -> None:
-    """Raise InputError for a resource of which more is needed than its holder has [bytes]."""
+    """Raise InputError if more of a resource is needed than there is [bytes]."""
     for resource, need, have, holder in needs:
         if need > have:
             raise InputError(
@@ -115,7 +115,7 @@ def _check_needs(what: str, needs: Iterable[tuple[str, int, int, str]]) -> None:
 
 
 def check_whole(tiling: GemmTiling) -> None:
-    """Raise InputError for a K in parts where finished tiles are sent on: a tile of a part is no sum."""
+    """Raise InputError for split K where finished tiles are sent on: a tile of one part is only a partial sum."""
     if tiling.splits > 1:
         raise InputError(
             f"GEMM tiling: splits is {tiling.splits}, but an overlap that sends finished tiles on needs K in one "
@@ -124,9 +124,9 @@ def check_whole(tiling: GemmTiling) -> None:
 
 
 def most_resident(plan: Plan, gpu: Gpu) -> int:
-    """The most workgroups of a plan's kernels that a compute unit can hold at once; kernels of a loop count once.
+    """The most workgroups of a plan that a compute unit can hold at once; kernels of a loop count once.
 
-    InputError for a kernel of which it cannot hold a single workgroup.
+    InputError for a kernel of which not a single workgroup fits.
     """
     compute, compute_unit, held = gpu.compute, f"a compute unit of {gpu.name} has", {}
     for kernel in (placed.kernel for placed in plan.kernels if placed.kernel.workgroups > 0):

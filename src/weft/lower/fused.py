@@ -1,10 +1,10 @@
 """GEMM and collective as one kernel each, or in pieces on several streams.
 
-`GatherGemm` is an all-gather before a GEMM, `GemmScatter` a reduce-scatter behind one, as Flux (arXiv:2406.06858) does
-them: DMA engines copy the all-gather's chunks, nearest peer first, and a tile begins when its chunk has arrived; a
-finished tile is stored into its owner's memory, and the owner adds up the tiles of all GPUs at the end.
+`GatherGemm` is an all-gather before a GEMM, `GemmScatter` a reduce-scatter after one, as in Flux (arXiv:2406.06858):
+DMA engines copy the all-gather's chunks, nearest peer first, and a tile begins when its chunk has arrived; a finished
+tile is stored into its owner's memory, and the owner adds up the tiles of all GPUs at the end.
 
-`ChunkedGather` and `ChunkedScatter` are what TransformerEngine's userbuffers do: the all-gather goes around a ring of
+`ChunkedGather` and `ChunkedScatter` follow TransformerEngine's userbuffers: the all-gather goes around a ring of
 copies, and every chunk has a GEMM of its own; or the GEMM is split, and each part's reduce-scatter runs beside the next
 part, with priority.
 """
@@ -49,17 +49,17 @@ from weft.program import (
 from weft.program.plan import CACHED_STORE, PLAIN_STORE, Work
 
 STREAMS = 3
-"""Streams that a library deals the GEMMs of chunks to (TransformerEngine, comm_gemm_overlap)."""
+"""Streams over which a library deals the chunk GEMMs (TransformerEngine, comm_gemm_overlap)."""
 SPLITS = 4
-"""Parts that a GEMM before a reduce-scatter is cut into (the same)."""
+"""Parts into which a GEMM before a reduce-scatter is cut (TransformerEngine, comm_gemm_overlap)."""
 PIECE = 16 * 1024
-"""Bytes that an iteration of the kernels moves that reduce and scatter (assumed)."""
+"""Bytes per iteration of the kernels that reduce and scatter [assumed]."""
 COMMUNICATION_WORKGROUPS = 16
-"""Workgroups of the kernels that reduce and scatter; they have priority on compute units (the same)."""
+"""Workgroups of the kernels that reduce and scatter, which have priority (TransformerEngine, comm_gemm_overlap)."""
 
 
 def fitting(gemm: Gemm, tiling: GemmTiling, ranks: int) -> GemmTiling:
-    """The tiling, transposed or halved in rows until its tiles cut a GPU's share of the rows evenly."""
+    """The tiling, transposed or halved in rows until whole tiles make up a GPU's share of the rows."""
     rows, columns = tiling.rows, tiling.columns
     if gemm.m // ranks % rows and gemm.m // ranks % columns == 0:
         rows, columns = columns, rows
@@ -70,7 +70,7 @@ def fitting(gemm: Gemm, tiling: GemmTiling, ranks: int) -> GemmTiling:
 
 @dataclass(frozen=True)
 class _Joined:
-    """A GEMM and a collective of its input or output among `ranks` GPUs; `gemm` is what one GPU computes in all."""
+    """A GEMM and a collective of its input or output among `ranks` GPUs; `gemm` is the whole work of one GPU."""
 
     gemm: Gemm
     tiling: GemmTiling
@@ -105,7 +105,7 @@ class _Joined:
 
 
 def _repeated(part: Gemm, tiling: GemmTiling, parts: int) -> tuple[Work, Work]:
-    """The tiles of a GEMM of `parts` equal parts of rows, part by part, and the part of each tile."""
+    """The tiles of a GEMM in `parts` equal parts of rows, part by part, and the part of each tile."""
     tiles = tile_table(part, tiling, 1)
     work, of_part = np.concatenate([tiles] * parts), np.repeat(np.arange(parts), len(tiles))
     work[:, y.WORK_ROW] += of_part * tiling.grid(part)[0]
@@ -133,7 +133,7 @@ def copy_kernel(buffer: str, position: int) -> Kernel:
 
 
 class _Gathered(_Joined):
-    """C = gather(A) x B: every GPU has 1/`ranks` of A's rows at first, and copies bring the others."""
+    """C = gather(A) x B: every GPU starts with 1/`ranks` of A's rows and receives the others by copies."""
 
     def _tiles(self) -> Work:
         work = self._chunked_tiles()
@@ -141,7 +141,7 @@ class _Gathered(_Joined):
         return work
 
     def _product(self, gpu: Gpu, wait: Wait | None = None) -> Kernel:
-        """The GEMM, whose A is all chunks of a buffer, and whose workgroups begin after `wait`."""
+        """The GEMM, whose operand A is all chunks of a buffer, and whose workgroups start after `wait`."""
         kernel = super()._product(gpu)
         main, *rest = kernel.phases
         load_a, load_b = main.loads
@@ -161,8 +161,8 @@ class _Gathered(_Joined):
 class GatherGemm(_Gathered):
     """C = gather(A) x B in one GEMM, whose tiles wait for their rows of A.
 
-    `at_once` copies to every peer in a stream of its own, as where a link leads to each
-    (ByteDance-Seed/Triton-distributed @57d36b2 on AMD's GPUs).
+    With `at_once` each peer's copy has a stream of its own, for GPUs with a link to each peer (as
+    ByteDance-Seed/Triton-distributed @57d36b2 does on AMD's).
     """
 
     at_once: bool = False
@@ -170,7 +170,7 @@ class GatherGemm(_Gathered):
     def plan(self, gpu: Gpu) -> Plan:
         """The copies in one stream or in one for each peer, the waiting GEMM in another."""
         work = self._tiles()
-        work[work[:, y.WORK_LANE] == 0, y.WORK_LANE] = y.NONE  # a GPU has its own rows from the beginning
+        work[work[:, y.WORK_LANE] == 0, y.WORK_LANE] = y.NONE  # the GPU's own rows need no copy
         copies = [
             PlacedKernel(
                 copy_kernel("sends", peer),
@@ -188,7 +188,7 @@ class GatherGemm(_Gathered):
 
 @dataclass(frozen=True)
 class ChunkedGather(_Gathered):
-    """C = gather(A) x B: a chunk of A's rows is sent on by copy as soon as it arrives, and has a GEMM of its own."""
+    """C = gather(A) x B: each chunk of A's rows is forwarded by copy when it arrives, and has its own GEMM."""
 
     def plan(self, gpu: Gpu) -> Plan:
         """A stream of copies around the ring and `STREAMS` streams of chunk GEMMs."""
@@ -208,7 +208,7 @@ class ChunkedGather(_Gathered):
 
 @dataclass(frozen=True)
 class GemmScatter(_Joined):
-    """C = scatter(sum of A x B over GPUs): tiles are stored at the GPU that owns their rows, which then adds them up.
+    """C = scatter(sum of A x B over GPUs): tiles are stored at the GPU that owns their rows, which adds them up.
 
     The rows are dealt to `ranks` owners, the GPU itself last. With `gathers` a ring all-gather follows, so that every
     GPU has all of C.
@@ -252,10 +252,10 @@ class GemmScatter(_Joined):
 
 @dataclass(frozen=True)
 class ChunkedScatter(_Joined):
-    """C = scatter(sum of A x B over GPUs): the reduce-scatter of a part of the rows runs beside the next GEMM."""
+    """C = scatter(sum of A x B over GPUs): a part's reduce-scatter runs beside the next part's GEMM."""
 
     def plan(self, gpu: Gpu) -> Plan:
-        """`SPLITS` GEMMs; behind each a kernel that sends and one that adds."""
+        """`SPLITS` GEMMs, each followed by a kernel that sends and one that adds."""
         check_whole(self.tiling)
         part = replace(self.gemm, m=-(-self.gemm.m // SPLITS))
         work, of_part = _repeated(part, self.tiling, SPLITS)
@@ -273,7 +273,7 @@ class ChunkedScatter(_Joined):
         return self._plan(gpu, kernels, self._buffers(part.output_bytes), work)
 
     def _chunk(self, split: int, peer: int) -> int:
-        """The position of a peer's share of a part."""
+        """The position of a peer's share of one part."""
         return split * (self.ranks - 1) + peer
 
     def _buffers(self, part: int) -> tuple[Buffer, ...]:
@@ -292,7 +292,7 @@ class ChunkedScatter(_Joined):
         )
 
     def _sending(self, split: int) -> Kernel:
-        """Read the GPU's own output of a part, peer by peer, and store it at its owner."""
+        """A kernel that reads the GPU's own output of a part, peer by peer, and stores it at its owner."""
         phases = (
             self._phase([self._load("output", split, peer * self._share)], "outgoing", self._chunk(split, peer))
             for peer in self._peers
@@ -307,7 +307,7 @@ class ChunkedScatter(_Joined):
 
     @property
     def _share(self) -> int:
-        """An owner's share of a part [bytes]."""
+        """Size of an owner's share of a part [bytes]."""
         return self.gemm.output_bytes // SPLITS // self.ranks
 
     def _load(self, buffer: str, position: int, offset: int = 0) -> Load:

@@ -1,7 +1,7 @@
-"""Operators that do not exchange data while they run: GEMMs and collectives, each with kernels and buffers of its own.
+"""Lower operators that do not exchange data while they run: each has kernels and buffers of its own.
 
-Kernels of one stream run one after another; between streams only dependencies, the dispatcher, memory and links decide.
-Iterations of an operator share its buffers; different operators have different buffers.
+Kernels of one stream run one after another; between streams only dependencies, the dispatcher, memory and links order
+them. Iterations of an operator share its buffers; different operators have different buffers.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from weft.units import to_fs
 
 @dataclass(frozen=True)
 class _Product:
-    """A GEMM operator: its tiles, numbered as in the run's table, and its kernels."""
+    """A GEMM operator: its tiles, numbered as in the run's tile table, and its kernels."""
 
     gemm: Gemm
     tiling: GemmTiling
@@ -43,7 +43,7 @@ class _Product:
 
 
 def lower_independent(graph: Graph, gpu: Gpu, options: RunOptions, moved: Mapping[str, CollectiveKernel]) -> Plan:
-    """The plan of a graph whose operators share only the machine; `moved` holds the kernel of every collective.
+    """Lower a graph whose operators share only the machine; `moved` holds the kernel of every collective.
 
     Raises InputError for a tile that the GPU cannot hold and for more tiles than a run can hold.
     """
@@ -97,10 +97,10 @@ def _products(graph: Graph, gpu: Gpu, options: RunOptions) -> dict[str, _Product
 
 
 def in_order(graph: Graph, gpu: Gpu, kernels: Callable[[Node], list[PlacedKernel]]) -> tuple[PlacedKernel, ...]:
-    """The kernels of every node of a graph, one after another, with its order, priority and compute units.
+    """The kernels of every node of a graph in order, each with predecessors, priority and compute units.
 
     A node's first kernel runs after the nodes that it depends on and after the previous one of its stream, delayed by
-    the launches that the host makes before.
+    the host's earlier launches.
     """
     launch = to_fs(gpu.compute.launch_latency)
     placed: list[PlacedKernel] = []
@@ -130,12 +130,12 @@ def in_order(graph: Graph, gpu: Gpu, kernels: Callable[[Node], list[PlacedKernel
 def _kernels(
     node: Node, gpu: Gpu, products: Mapping[str, _Product], moved: Mapping[str, CollectiveKernel]
 ) -> list[PlacedKernel]:
-    """The kernels of a node in order."""
+    """The kernels of a node in launch order."""
     if isinstance(node.op, Collective):
         kernel = moved[node.name].kernel(gpu, node.id, node.iteration)
         return [PlacedKernel(renamed(kernel, _prefix(node.name, moved)))]
     main, *adding = products[node.name].kernels
-    # Dies with caches of their own share only the memory: there partial sums are written back before they are added.
+    # Dies with separate caches share only the memory: partial sums are written back before they are added.
     return [
         PlacedKernel(replace(main, name=node.id), release=bool(adding) and gpu.dies > 1),
         *(PlacedKernel(replace(kernel, name=f"{node.id} sum")) for kernel in adding),
@@ -143,5 +143,5 @@ def _kernels(
 
 
 def _prefix(name: str, moved: Mapping[str, CollectiveKernel]) -> str:
-    """The prefix of a collective's buffers, empty if it is the only one."""
+    """A name prefix for a collective's buffers; empty for an only collective."""
     return f"{name} " if len(moved) > 1 else ""

@@ -1,7 +1,7 @@
-"""From a hardware description to the engine's integers: seconds become femtoseconds, rates become time per 64 bytes.
+"""Translate a hardware description into engine integers: seconds to femtoseconds, rates to time per 64 bytes.
 
-Rates are those that a machine reaches: the measured shares of their peaks of the caches, the link and the path from
-memory, and the clock that compute units run at. What DRAM loses by rows and turns of its bus is its timing's matter.
+Rates are achieved ones: the measured shares of the peaks of caches, link and memory path, and the running clock of the
+compute units. DRAM's losses by row misses and bus turnarounds follow from its timing.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from weft.units import format_bytes, format_rate, to_fs
 
 UNIT = 64
 QUEUED_REQUESTS = 4
-"""Requests that a channel's queue holds at least: one for each bank group of HBM."""
+"""Fewest requests in a channel's queue: one for each bank group of HBM."""
 FEWEST_CHANNELS = 4
-"""Channels that ganging leaves at least, so that requests still conflict in some and pass in others."""
+"""Fewest channels after ganging, so that requests still conflict in some and pass in others."""
 COARSEST = 64 * 1024
-"""The largest request [bytes]: beyond it, a machine would be left with a handful of channels."""
+"""Largest request [bytes]: a larger one would leave a machine only a handful of channels."""
 
 
 def _per_unit(bytes_per_s: float) -> int:
@@ -36,14 +36,14 @@ def _per_unit(bytes_per_s: float) -> int:
 
 
 def gpu_row(gpu: Gpu, start: float = 0.0, options: RunOptions = SUSTAINED) -> Table:
-    """The engine's row of one GPU with a link that begins at `start` [s] and runs at the clock of the options."""
+    """The engine's row of one GPU, whose work begins at `start` [s], at the clock of the options."""
     compute, cache, side, memory = gpu.compute, gpu.cache, gpu.memory_cache, gpu.memory
     t, dma, tracker, arbiter = memory.timing, gpu.dma, gpu.tracker, gpu.arbiter
     hertz, clock = running_clock(gpu, options), to_fs(1 / memory.clock)
     burst, bus = memory.burst_clocks / memory.clock, max(memory.ccd, memory.burst_clocks) * clock
     cache_out, far = to_fs(cache.latency / 2), 0
-    if cache.partitions != gpu.dies:  # each partition of an AMD GPU is a cache that only its own die reads
-        # What hits in other partitions add to the mean latency of a hit: addresses are spread over all alike.
+    if cache.partitions != gpu.dies:  # on AMD GPUs each partition is a cache private to its die
+        # Extra mean latency from hits in other partitions: addresses are spread evenly over all.
         far = to_fs((cache.far_latency - cache.latency) * (cache.partitions - 1) / cache.partitions)
     values = {
         y.GPU_START: to_fs(start),
@@ -60,10 +60,10 @@ def gpu_row(gpu: Gpu, start: float = 0.0, options: RunOptions = SUSTAINED) -> Ta
         y.GPU_SLICE64: _per_unit(
             cache.bandwidth * gpu.achieved.gemm_cache / (gpu.dies * slices_of(gpu, memory.channels))
         ),
-        # Half of a near hit's latency passes before the cache is reached, half after.
+        # Half of a near hit's latency passes on the way to the cache, half on the way back.
         y.GPU_CACHE_OUT: cache_out,
         y.GPU_CACHE_BACK: to_fs(cache.latency) - cache_out + far,
-        # A load from memory was measured over near and far partitions together: what hits add is part of it.
+        # The measured memory latency averages near and far partitions, so it already contains that extra latency.
         y.GPU_MEMORY_LATENCY: max(to_fs(memory.latency) - far, 0),
         y.GPU_QUEUE_BYTES: memory.queue_entries * y.QUEUE_ENTRY,
         y.GPU_T_BURST: bus,
@@ -71,8 +71,8 @@ def gpu_row(gpu: Gpu, start: float = 0.0, options: RunOptions = SUSTAINED) -> Ta
         y.GPU_T_UPDATE: memory.ccd_update * clock,
         y.GPU_SHARE_LONG: bus_share(memory.ccd_long * clock, bus),
         y.GPU_SHARE_UPDATE: bus_share(memory.ccd_update * clock, bus),
-        # The bus could carry more than the longest reads get: the path to the rest of the chip is what holds them up.
-        # What a refresh delays, the bus makes up for while the path goes on.
+        # Long reads reach less than the bus could carry: the path from the channel to the chip limits them. What a
+        # refresh delays, the bus makes up for while the path goes on.
         y.GPU_T_PATH: round(bus / memory.read_efficiency),
         y.GPU_PEAK64: _per_unit(memory.bandwidth),
         y.GPU_T_RRD: to_fs(t.rrd),
@@ -86,7 +86,7 @@ def gpu_row(gpu: Gpu, start: float = 0.0, options: RunOptions = SUSTAINED) -> Ta
         # Every bank is refreshed once in `refi`, so many at a time.
         y.GPU_REFRESH_EVERY: to_fs(t.refi * memory.refresh_banks / memory.banks),
         y.GPU_REFRESH_BANKS: memory.refresh_banks,
-        # Command to command, as the data of one must leave the bus before the other's: JEDEC's tRTW, tWTR + WL, tWR.
+        # Command-to-command delays that separate the data of both on the bus: JEDEC's tRTW, tWTR + WL, tWR.
         y.GPU_T_READ_TO_WRITE: to_fs(max(t.cl + burst + 2 / memory.clock - t.wl, burst)),
         y.GPU_T_WRITE_TO_READ: to_fs(t.wl + burst + t.cdlr),
         y.GPU_T_WRITE_TO_PRECHARGE: to_fs(t.wl + burst + t.wr),
@@ -116,7 +116,7 @@ def gpu_row(gpu: Gpu, start: float = 0.0, options: RunOptions = SUSTAINED) -> Ta
 
 
 def _row(columns: int, values: Mapping[int, int]) -> Table:
-    """A row with these values by column, and zero in the others."""
+    """A row with the given values by column, and zero elsewhere."""
     row = np.zeros(columns, dtype=np.int64)
     row[list(values)] = list(values.values())
     return row
@@ -128,16 +128,16 @@ def bus_share(gap: int, burst: int) -> int:
 
 
 def slices_of(gpu: Gpu, channels: int) -> int:
-    """Slices of the cache of one partition, above `channels` memory channels."""
+    """Number of cache slices of one partition, which serve `channels` memory channels."""
     return max(channels // gpu.dies, 1)
 
 
 def machine_tables(system: System, ranks: int, options: RunOptions, residents: int) -> Hardware:
-    """The rows of the simulated GPUs, the sizes they share and the links between them; `residents` is the most
-    workgroups of a compute unit; `options` have a request size.
+    """The engine's tables of the machine: rows of simulated GPUs, shared sizes, and wiring.
 
-    Raises InputError where GPUs differ in what must be common (channels, banks, cache, matrix rate), or
-    where the request size does not fit the machine.
+    `residents` is the most workgroups of a compute unit; `options` have a request size. Raises InputError where GPUs
+    differ in what must be common (channels, banks, cache, matrix rate), or where the request size does not fit the
+    machine.
     """
     request_bytes = options.request_bytes or default_request_bytes(system.gpu)
     gpus = [system.gpu_of(rank) for rank in range(ranks)]
@@ -152,7 +152,7 @@ def machine_tables(system: System, ranks: int, options: RunOptions, residents: i
     rows = np.stack([gpu_row(gpu, system.start_of(rank), options) for rank, gpu in enumerate(gpus)])
     memory, cache = system.gpu.memory, system.gpu.cache
     gang = ganged(system.gpu, request_bytes)
-    # A queue of a few coarse requests represents one of many fine ones: fewer would leave the banks idle.
+    # A queue of a few coarse requests stands for many fine ones; a shorter one would leave banks idle.
     rows[:, y.GPU_QUEUE_BYTES] = np.maximum(rows[:, y.GPU_QUEUE_BYTES] * gang, QUEUED_REQUESTS * request_bytes)
     rows[:, y.GPU_SIDE64] //= gang
     rows[:, y.GPU_PATH_SLACK] = rows[:, y.GPU_QUEUE_BYTES] // (memory.burst_bytes * gang) * rows[:, y.GPU_T_BURST]
@@ -181,23 +181,19 @@ def machine_tables(system: System, ranks: int, options: RunOptions, residents: i
 
 
 CHIPLET_REQUEST = 32 * 1024
-"""Requests on GPUs of several dies, unless asked for otherwise [bytes]: a tenth of the cost of 512 B.
-
-Within 2 % of it for GEMMs bound by compute and for collectives; a GEMM of 36 us that memory bounds is 9 % faster.
-"""
+"""Default request size on GPUs of several dies [bytes]: a tenth of the simulation cost of 512 B. Within 2 % of it for
+compute-bound GEMMs and for collectives; a memory-bound GEMM of 36 us comes out 9 % faster."""
 COARSE_REQUEST = 16 * 1024
-"""Requests on GPUs of one die, unless asked for otherwise [bytes].
-
-On MI100, six GEMMs of 18 to 274 us alone, and eight copies of each together, come out within 9 % of 512 B; requests of
-one interleave (4 KiB) make them up to 70 % longer.
-"""
+"""Default request size on GPUs of one die [bytes]. On MI100, six GEMMs of 18 to 274 us alone, and eight copies of each
+together, come out within 9 % of 512 B; requests of one interleave (4 KiB) make them up to 70 % longer."""
 
 
 def default_request_bytes(gpu: Gpu) -> int:
-    """The size of requests on a GPU unless another one is asked for [bytes].
+    """Default size of requests on a GPU [bytes].
 
     Coarse requests are nearly as exact as fine ones and several times faster. A request of one interleave is served by
-    a single channel and takes too long; machines without a vendor use it by default, and their studies choose the size.
+    a single channel, which overstates its time; machines without a vendor use it by default, and their studies choose
+    the size.
     """
     if gpu.vendor == "none":
         return gpu.memory.interleave
@@ -205,14 +201,14 @@ def default_request_bytes(gpu: Gpu) -> int:
 
 
 FINE_STRIPE = 512
-"""The stripe of a channel where GPUs leave a choice: they stripe at 256 B to 4 KiB [bytes]."""
+"""Default stripe of a channel; GPUs stripe at 256 B to 4 KiB [bytes]."""
 
 
 def stripe(gpu: Gpu, request_bytes: int) -> int:
-    """Bytes in a row that the engine leaves in one channel: as fine as requests allow, at most `memory.interleave`.
+    """Consecutive bytes that the engine maps to one channel: as fine as requests allow, at most `memory.interleave`.
 
-    Coarse stripes let the workgroups that share operands crowd on few channels and slices of the cache, which
-    the address hashes of real GPUs prevent.
+    Coarse stripes would make workgroups that share operands crowd on few channels and cache slices, which the address
+    hashes of real GPUs prevent.
     """
     fine = max(request_bytes, FINE_STRIPE)
     coarse = max(gpu.memory.interleave, request_bytes)
@@ -220,10 +216,10 @@ def stripe(gpu: Gpu, request_bytes: int) -> int:
 
 
 def ganged(gpu: Gpu, request_bytes: int) -> int:
-    """How many channels serve one request together: more than one where a request exceeds the interleave.
+    """How many channels serve one request together: more than one if a request exceeds the interleave.
 
-    As many as the bytes would be striped over as finely as GPUs do. Channels that go in step keep all their times: each
-    command moves the bytes of all of them.
+    The number is that over which fine striping would spread the bytes. Ganged channels work in step and keep all their
+    timings: each command moves the bytes of all of them.
     """
     least = request_bytes // gpu.memory.interleave
     if least <= 1:
@@ -248,11 +244,11 @@ COMMON = (
     "compute.vector_flops_per_clock",
     *(path for path in Gpu.rules() if path.startswith(("rates.", "achieved."))),
 )
-"""What the GPUs of one simulated machine must have in common."""
+"""Values in which the GPUs of one simulated machine must agree."""
 
 
 def check_request(gpu: Gpu, request_bytes: int) -> None:
-    """Raise InputError for a request size that the GPU's channels and caches cannot be cut into."""
+    """Raise InputError for a request size that does not divide the GPU's channels and caches."""
     interleave = gpu.memory.interleave
     shown = f"the request size is {format_bytes(request_bytes)}"
     if request_bytes < UNIT or request_bytes % UNIT or max(interleave, request_bytes) % min(interleave, request_bytes):
@@ -267,7 +263,7 @@ def check_request(gpu: Gpu, request_bytes: int) -> None:
             f"{format_bytes(COARSEST)}, and its {gang} channels must divide the {gpu.memory.channels} of "
             f"{gpu.name}: try {format_bytes(interleave)}"
         )
-    # Caches are so many equal parts of whole sets of lines as long as a request.
+    # Caches consist of equal parts, each a whole number of sets; lines are as long as a request.
     side = gpu.memory_cache
     for part, capacity, ways, parts in (
         ("cache", gpu.cache.capacity, gpu.cache.ways, gpu.dies),
@@ -309,18 +305,18 @@ def ring_link(system: System, gpu: Gpu | None = None) -> GpuLink:
 
 
 def fabric_of(system: System) -> Fabric:
-    """The fabric of a system: its own, a full mesh where its node is one, else a switch with what a ring has of it."""
+    """The fabric of a system: its own, a full mesh if its node is one, else a switch with a ring's share of links."""
     if system.fabric is not None:
         return system.fabric
     ring = ring_link(system)
     if system.peer_bandwidth:
-        whole = system.gpu.link.bandwidth  # also of the links to GPUs that take no part
+        whole = system.gpu.link.bandwidth  # links to GPUs that take no part carry traffic, too
         return full(system.gpus, system.peer_bandwidth, ring.latency, whole, ring.bandwidth)
     return switch(system.gpus, ring.bandwidth, ring.latency)
 
 
 def ring_note(system: System) -> str:
-    """The ring that paces the link of a GPU, in words; empty where the GPU's own link does."""
+    """Which ring limits the link of a GPU, in words; empty if the GPU's own link does."""
     if system.node is None or ring_link(system) == system.gpu.link:
         return ""
     if system.nodes == 1:
@@ -334,7 +330,7 @@ def ring_note(system: System) -> str:
 def wiring(system: System, ranks: int) -> Wiring:
     """The links of `ranks` simulated GPUs and the routes between them.
 
-    With one rank, links of a kind become that GPU's own: what the others send through theirs, it sends through its.
+    With one rank, that GPU has one link of each kind: traffic that others send through theirs goes through its own.
 
     Raises InputError for one rank of a fabric that is not symmetric.
     """
@@ -342,7 +338,7 @@ def wiring(system: System, ranks: int) -> Wiring:
     links, every = fabric.links, range(len(fabric.links))
     kept, rows = _mirrored(fabric) if ranks == 1 else (every, every)
     common, own = _link_of(system, system.gpu), {r: _link_of(system, gpu) for r, gpu in system.variants.items()}
-    # The link of the GPU that a fabric's link belongs to; a network's links belong to no GPU.
+    # A fabric's link takes its payload share from the GPU that owns it; network links have no owner.
     owners = [common if link.payload is not None else own.get(link.owner, common) for link in links]
     delays = [to_fs(link.latency * (o.latency / common.latency)) for link, o in zip(links, owners, strict=True)]
     table = np.zeros((len(kept), y.LINK_COLUMNS), dtype=np.int64)
@@ -365,18 +361,18 @@ def wiring(system: System, ranks: int) -> Wiring:
 
 
 def _link_of(system: System, gpu: Gpu) -> GpuLink:
-    """The link of a GPU; of a system without a fabric, what a ring gets of it."""
+    """The link of a GPU; without a fabric, the share of it that a ring uses."""
     return gpu.link if system.fabric is not None else ring_link(system, gpu)
 
 
 def _mirrored(fabric: Fabric) -> tuple[list[int], list[int]]:
-    """The links of a GPU that represents all, one of each kind, and for every link of the fabric its row among them.
+    """The links of one GPU that represents all, one link of each kind, and the row of each fabric link among them.
 
-    The ingress is left out where it is as fast as the egress, whose order it repeats.
+    The ingress is left out if it is as fast as the egress, since it would repeat the egress's order.
     """
     if not fabric.symmetric:
         raise InputError(
-            f"one GPU cannot stand for all of the fabric '{fabric.name}', whose ranks are not alike; simulate "
+            f"one GPU cannot represent all of the fabric '{fabric.name}', whose ranks are not alike; simulate "
             "each GPU, in mode 'explicit'"
         )
     first: dict[str, int] = {}
@@ -391,7 +387,7 @@ def _mirrored(fabric: Fabric) -> tuple[list[int], list[int]]:
 
 
 def _hops(passed: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Links of a route by row, with the latency to the next one or the receiver [fs], at least 1 in all."""
+    """Links of a route by row, with the latency to the next one or to the receiver [fs], at least 1 fs in all."""
     hops: list[tuple[int, int]] = []
     for row, delay in passed:
         if row == y.NONE:

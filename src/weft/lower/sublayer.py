@@ -53,12 +53,12 @@ class RingSubLayer:
 
     @cached_property
     def tiles(self) -> Work:
-        """The output tiles of GPU 0 in their order: GPU g makes chunk g + 1 first."""
+        """The output tiles of GPU 0 in order; GPU g computes chunk g + 1 first."""
         return tile_table(self.gemm, self.tiling, self.ranks, 1)
 
     @property
     def even(self) -> bool:
-        """Whether all chunks that go around the ring have the same size."""
+        """Whether all chunks of the ring have the same size."""
         return len(set(self._sizes(self.tiles))) == 1
 
     def _work(self, gpus: int) -> tuple[Work, ...]:
@@ -66,7 +66,7 @@ class RingSubLayer:
         return self.tiles, *(tile_table(self.gemm, self.tiling, self.ranks, rank + 1) for rank in range(1, gpus))
 
     def _sizes(self, tiles: Work) -> tuple[int, ...]:
-        """Sizes of the output chunks in the order in which a GPU makes them [bytes]."""
+        """Sizes of the output chunks in the order in which a GPU computes them [bytes]."""
         return tuple(np.bincount(tiles[:, y.WORK_REGION], tiles[:, y.WORK_BYTES]).astype(int).tolist())
 
     def sequential(self, graph: Graph, gpus: int = 1) -> Plan:
@@ -96,10 +96,10 @@ class RingSubLayer:
         return self._plan(kernels, graph, work, (CACHED_STORE,) * self.ranks, received, result)
 
     def track_and_trigger(self, graph: Graph, gpus: int = 1) -> Plan:
-        """T3 (ASPLOS 2024, arXiv:2401.16677): the address map makes the reduce-scatter; the others are kernels."""
+        """T3 (arXiv:2401.16677): the address map does the reduce-scatter; GEMM and all-gather are kernels."""
         last = self.ranks - 1
         gather = gather_kernel(self.ranks, self.gpu, RING, own=("output", last))
-        # The reduce-scatter is over on a GPU when its own chunk is reduced and the last one for others has left.
+        # The reduce-scatter ends on a GPU when its own chunk is reduced and the last chunk for others has been sent.
         over = (Wait("output", last), *([Wait("output", last - 1, sent=True)] if last > 1 else ()))
         kernels = (
             PlacedKernel(self.product, monitor=True, operator="gemm"),
@@ -109,7 +109,7 @@ class RingSubLayer:
         return self._plan(kept, graph, self._work(gpus), fused_reduce_scatter(self.ranks))
 
     def near_memory_scatter(self, gpus: int = 1) -> Plan:
-        """The reduce-scatter alone: one kernel sends each chunk on, as updates, once its own have arrived."""
+        """The reduce-scatter alone: one kernel sends each chunk on, as updates, once its data have arrived."""
         updates = forwarded("output", "reduce_scatter", self.ranks, update=True)
         output = Buffer("output", tuple(map(self._sizes, self._work(gpus))), updates)
         kernel = near_memory_reduce_kernel(self.ranks, self.gpu, RING)
@@ -117,16 +117,16 @@ class RingSubLayer:
 
     @property
     def product(self) -> Kernel:
-        """The kernel of the GEMM, the same under every overlap."""
+        """The GEMM's kernel, the same under every overlap."""
         return gemm_kernel(self.gemm, self.gpu, self.tiling, self.options)
 
     def _plan(
         self, kernels: tuple[PlacedKernel, ...], graph: Graph, work: tuple[Work, ...],
         rules: tuple[ChunkRule, ...], *others: Buffer,
     ) -> Plan:  # fmt: skip
-        """The plan: the GEMM stores its output by `rules`; `others` are buffers beside the usual ones."""
+        """The plan: the GEMM stores its output by `rules`; `others` are additional buffers."""
         sizes = tuple(map(self._sizes, work))
-        # The all-gather begins with a GPU's own chunk, which it made last.
+        # The all-gather begins with a GPU's own chunk, which it computed last.
         own_first = tuple((own[-1], *own[:-1]) for own in sizes)
         gathered = Buffer("gathered", own_first, forwarded("gathered", "all_gather", self.ranks))
         buffers = (

@@ -1,4 +1,4 @@
-"""What must be computed: models, their sub-layers, and the GEMMs inside them."""
+"""Models, their sub-layers, and the GEMMs inside them."""
 
 import sys
 from types import ModuleType
@@ -9,7 +9,7 @@ __all__ = ["SUBLAYERS", "SubLayer", "SubLayerKind", "Transformer", "load_model",
 
 
 class _Room(ModuleType):
-    """This module, which may be called: `weft.models()` lists the models that the room offers by name."""
+    """A callable module: `weft.models()` lists the models of the catalogue by name."""
 
     def __call__(self) -> list[str]:
         return model_names()

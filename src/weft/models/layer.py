@@ -30,7 +30,7 @@ def check_layer(model: Transformer, tp: int, batch: int, sequence: int, phase: P
 
 
 def uneven(model: Transformer, tp: int) -> dict[str, str]:
-    """Notes on what does not divide by the degree of tensor parallelism, so that one GPU has more of it than others."""
+    """Notes on dimensions that the degree of tensor parallelism does not divide: one GPU then does more than others."""
     heads, wide = model.attention_heads, model.ffn_multiple * model.hidden
     notes = {}
     if heads % tp:
@@ -44,7 +44,7 @@ def uneven(model: Transformer, tp: int) -> dict[str, str]:
 def operators(
     model: Transformer, tp: int, batch: int, sequence: int, phase: Phase, attention: How, dtype: str
 ) -> Iterator[tuple[str, Op]]:
-    """The operators of the GPU that has most heads and columns, in the order in which they run."""
+    """The operators of the GPU with the most heads and columns, in the order of execution."""
     queries = sequence if phase == "prefill" else 1
     tokens, hidden, wide = batch * queries, model.hidden, -(-model.ffn_multiple * model.hidden // tp)
     heads, head = -(-model.attention_heads // tp), model.hidden // model.attention_heads

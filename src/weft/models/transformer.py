@@ -14,7 +14,7 @@ from weft.errors import check_name, check_type
 from weft.graph import Gemm, Graph, Node
 from weft.models.layer import How, Phase, check_layer, operators, uneven
 
-# Elements of an attention head where a model does not say: what most large models have.
+# Elements of an attention head if a model does not state them: the value of most large models.
 _HEAD = 128
 
 
@@ -54,7 +54,7 @@ class Transformer(Sourced):
         attention: How = "batched",
         dtype: str = "fp16",
     ) -> Graph:
-        """One layer's forward pass on each of `tp` GPUs; labels note what the GPUs cannot share evenly.
+        """One layer's forward pass on each of `tp` GPUs; labels note what does not divide evenly.
 
         `prefill` computes all `sequence` tokens of `batch` sequences; `decode` computes one token of each, which
         attends to `sequence` of them. Biases and residual additions count as fused into their neighbours. Raises
@@ -97,7 +97,7 @@ def model_names() -> list[str]:
 
 
 def load_model(name_or_path: str | Path) -> Transformer:
-    """The model of the catalogue with that name, or the one that a TOML file describes.
+    """Load a model by its name in the catalogue, or from a TOML file.
 
     Raises UnknownNameError, InputError or ConfigError, which names the file, the field and an example.
     """
@@ -125,7 +125,7 @@ SUBLAYERS: Mapping[str, SubLayerKind] = {
 
 @dataclass(frozen=True)
 class SubLayer:
-    """One sub-layer before it is split: its GEMM, and the names of the model and of itself."""
+    """One sub-layer before it is split: its GEMM, its name, and the name of its model."""
 
     model: str
     name: str

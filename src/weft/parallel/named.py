@@ -1,4 +1,4 @@
-"""Work by name: "t-nlg/fc2", shared by so many GPUs."""
+"""Work by name, such as "t-nlg/fc2", split over a number of GPUs."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ W = TypeVar("W")
 
 
 def work_of(work: W | str, tp: int | None = None, dtype: str | None = None) -> W | Graph:
-    """The sub-layer that a text like "t-nlg/fc2" names, split over `tp` GPUs; other work is returned as it is.
+    """Resolve a text like "t-nlg/fc2" to that sub-layer, split over `tp` GPUs; other work is returned unchanged.
 
-    The part before the last slash is a model's name or TOML file, `dtype` is fp16 unless given. Raises InputError for
-    a text without tp, and for tp or dtype beside work that has its own, and what `sublayer` raises.
+    The part before the last slash is a model's name or TOML file; `dtype` is fp16 unless given. Raises InputError for a
+    text without tp, and for tp or dtype with work that is no text, and what `sublayer` raises.
     """
     if isinstance(work, str):
         if "/" not in work:

@@ -1,4 +1,4 @@
-"""Tensor parallelism: every GPU computes a part of a GEMM, and a collective puts the parts together."""
+"""Tensor parallelism: every GPU computes a part of a GEMM, and a collective combines the parts."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from weft.models import SubLayer, Transformer
 from weft.models import sublayer as unsplit
 
 Form = Literal["ag_gemm", "gemm_rs", "gemm_ar"]
-"""An all-gather of A's rows before the GEMM, or a reduce-scatter or all-reduce of its output behind it."""
+"""An all-gather of A's rows before the GEMM, or a reduce-scatter or all-reduce of its output after it."""
 
 
 def split(sublayer: SubLayer, tp: int) -> Graph:
-    """The share of each of `tp` GPUs: a GEMM with K / TP, and the all-reduce of its output.
+    """The share of each of `tp` GPUs: a GEMM with K / tp, and the all-reduce of its output.
 
     InputError unless tp is at least 2 and divides N (which is H) and K.
     """
@@ -30,7 +30,7 @@ def split(sublayer: SubLayer, tp: int) -> Graph:
 
 
 def dependent(form: Form, gemm: Gemm, ranks: int) -> Graph:
-    """What one of `ranks` GPUs computes, and the collective before or behind it.
+    """One GPU's part of a GEMM over `ranks` GPUs, and the collective before or after it.
 
     >>> [node.id for node in dependent("ag_gemm", Gemm(4096, 512, 4096), ranks=8)]
     ['all_gather', 'gemm']
@@ -49,7 +49,7 @@ def dependent(form: Form, gemm: Gemm, ranks: int) -> Graph:
 
 
 def share_of(form: Form, whole: Gemm, ranks: int) -> Gemm:
-    """What one GPU computes of a GEMM: its columns behind an all-gather, else its part of K.
+    """One GPU's part of a GEMM: its columns after an all-gather, otherwise its part of K.
 
     InputError for dimensions that `ranks` does not divide.
     """
@@ -65,7 +65,7 @@ def sublayer(
 ) -> Graph:
     """A GPU's share of a model's sub-layer, as a graph of its GEMM and the all-reduce of its output.
 
-    Without a name, `model` holds it behind a slash, as in "t-nlg/fc2".
+    If no name is given, `model` contains it after a slash, as in "t-nlg/fc2".
 
     Raises UnknownNameError for an unknown model, sub-layer or dtype, InputError for a degree that does not fit.
 

@@ -1,4 +1,4 @@
-"""From a plan to the engine's integer tables: names become rows, chunks get addresses, waits get counters."""
+"""Build the engine's integer tables from a plan: names become rows, chunks get addresses, waits get counters."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class Wiring(NamedTuple):
     first: Mapping[tuple[int, int, bool], int]
 
     def hops(self, gpu: int, distance: int, direct: bool) -> Table:
-        """The rows of a route: a link each, and the latency from its end to the next one, or to the receiver [fs].
+        """The rows of a route: links, each with the latency from its end to the next one or to the receiver [fs].
 
         Raises InputError for a GPU out of range.
         """
         if (gpu, distance, direct) not in self.first:
             raise InputError(
-                f"the plan sends to the GPU {distance} ranks away from GPU {gpu}, and there is none; choose a system "
+                f"the plan sends to a GPU {distance} ranks away from GPU {gpu}, which does not exist; choose a system "
                 "with as many GPUs as the plan has ranks"
             )
         rows = self.route[self.first[gpu, distance, direct] :]
@@ -49,7 +49,7 @@ class Wiring(NamedTuple):
 
 
 class Hardware(NamedTuple):
-    """The simulated GPUs, `gpu[g, :]`, the sizes that they share, as `engine.layout` names them, and their wiring."""
+    """The simulated GPUs, `gpu[g, :]`, shared sizes as named in `engine.layout`, and the wiring."""
 
     gpu: Table
     shape: Table
@@ -75,7 +75,7 @@ class Program:
         return self.regions.index((buffer, position))
 
     def cause(self, operator: str, kind: int) -> int:
-        """The cause of an operator's traffic of a kind."""
+        """The index of the traffic of one kind of an operator."""
         return self.operators.index(operator) * y.KINDS + kind
 
 
@@ -85,7 +85,7 @@ def build(plan: Plan, hardware: Hardware) -> Program:
 
 
 class _Builder:
-    """The tables of a plan while they are filled; chunks have a `row`, operators and awaited chunks a number."""
+    """The tables of a plan under construction; chunks have a `row`, operators and awaited chunks a number."""
 
     def __init__(self, plan: Plan, hardware: Hardware) -> None:
         self.plan, self.gpu, self.wiring = plan, hardware.gpu, hardware.wiring
@@ -93,7 +93,7 @@ class _Builder:
         self.buffers = {buffer.name: buffer for buffer in plan.buffers}
         chunks = ((buffer.name, p) for buffer in plan.buffers for p in range(len(buffer.sizes[0])))
         self.row = {chunk: row for row, chunk in enumerate(chunks)}
-        # Operators for which the address map sends data communicate; the others compute.
+        # Operators whose data the address map sends are communication; the others are compute.
         routes = (rule.route for buffer in plan.buffers for rule in buffer.rules)
         communicating = dict.fromkeys((*SYSTEM, *(route.operator for route in routes if route is not None)))
         phases = [phase for placed in plan.kernels for phase in placed.kernel.phases]
@@ -149,7 +149,7 @@ class _Builder:
         return Program(tables, names, tuple(self.row), self.wiring.names, tuple(self.operator), self.plan)
 
     def _number_counters(self) -> None:
-        """A counter per chunk that is awaited; chunks that a kernel awaits together share one."""
+        """Number the counters: one per awaited chunk; chunks that a kernel awaits together share one."""
         groups: list[tuple[Wait, ...]] = []
         for placed in self.plan.kernels:
             groups.append(placed.after_chunks)
@@ -167,7 +167,7 @@ class _Builder:
     # -- chunks and tiles
 
     def _place_chunks(self, g: int) -> None:
-        """Rows of all chunks of a GPU, one after another in its memory."""
+        """Rows of all chunks of a GPU, laid out one after another in its memory."""
         grain = max(CHUNK_ALIGNMENT, int(self.shape[y.SIZE_REQUEST]))
         address = 0
         for buffer in self.plan.buffers:
@@ -206,7 +206,7 @@ class _Builder:
         return _filled(y.REGION_COLUMNS, row)
 
     def _command(self, g: int, dma: DmaMap) -> dict[int, int]:
-        """What a DMA engine does with a chunk."""
+        """Columns of the DMA command of a chunk."""
         row = {
             y.REGION_DMA_MODE: y.REMOTE_UPDATE if dma.update else y.REMOTE_STORE,
             y.REGION_DMA_REGION: self.row[dma.buffer, dma.position],
@@ -223,16 +223,16 @@ class _Builder:
         return row
 
     def _to(self, g: int, distance: int, direct: bool) -> tuple[int, int]:
-        """The GPU `distance` ranks below GPU `g` (itself where one GPU represents all), and the first row to it."""
+        """The GPU `distance` ranks below GPU `g` (itself if one GPU represents all), and the first row of the route."""
         self.wiring.hops(g, distance, direct)
         return (g - distance) % self.gpus, self.wiring.first[g, distance, direct]
 
     def _sent(self, route: RemoteMap) -> int:
-        """The cause of traffic at the receiver."""
+        """The cause that traffic has at the receiver."""
         return self.operator[route.operator] * y.KINDS + (y.UPDATE if route.update else y.WRITE)
 
     def _add_tiles(self) -> None:
-        """Rows of the output tiles, and in the chunks' rows which tiles they hold."""
+        """Add the rows of the output tiles, and record in the chunks' rows which tiles they hold."""
         for g, work in enumerate(self.works):
             first, tile = self.row["output", 0], self.tile[g, : len(work)]
             tile[:, y.TILE_REGION] = first + work[:, y.WORK_REGION]
@@ -242,7 +242,7 @@ class _Builder:
             self.region[g, first + positions, y.REGION_TILES] = counts
 
     def _add_copies(self, kernel: Table) -> None:
-        """Rows after the tiles for every copy, one per chunk, and in the kernels' rows which these are."""
+        """Add rows for copies after the tiles, one per chunk, and record them in the kernels' rows."""
         tile, region, t = self.tile, self.region, self.most_tiles
         for k, placed in enumerate(self.plan.kernels):
             kernel[:, k, y.KERNEL_FIRST_COPY] = t
@@ -259,7 +259,7 @@ class _Builder:
     # -- kernels
 
     def _kernels(self) -> tuple[Table, Table]:
-        """The rows of all kernels, and the work of their workgroups."""
+        """Fill the rows of all kernels, and the work of their workgroups."""
         kernels = self.plan.kernels
         table = np.zeros((self.gpus, len(kernels), y.KERNEL_COLUMNS), dtype=np.int64)
         works = []
@@ -319,13 +319,13 @@ class _Builder:
         return int(each * units)
 
     def _awaited(self, g: int, wait: Wait) -> tuple[int, int]:
-        """The counter of the awaited bytes, and the value that it must reach [bytes]."""
+        """The counter of a wait, and the value that it must reach [bytes]."""
         position = wait.position or 0
         whole = int(self.region[g, self.row[wait.buffer, position], y.REGION_SIZE])
         return self.counter[Wait(wait.buffer, position, wait.sent)], whole if wait.bytes is None else wait.bytes
 
     def _add_phase(self, g: int, phase: Phase) -> None:
-        """A row of a script, and the rows of its loads and stores."""
+        """Add a row of a script, and the rows of its loads and stores."""
         iterations, accesses = phase.iterations, self.accesses[g]
         if iterations is None:
             _, size = self._extent(g, phase.loads[0])
@@ -349,7 +349,7 @@ class _Builder:
         accesses += [self._access(g, access) for access in (*phase.loads, *phase.stores)]
 
     def _extent(self, g: int, access: Access) -> tuple[int, int]:
-        """Address and size of the chunk, or of the whole buffer, that is accessed [bytes]."""
+        """Address and size of the accessed chunk or buffer [bytes]."""
         first = last = self.row[access.buffer, access.position or 0]
         if access.position is None:
             last += len(self.buffers[access.buffer].sizes[0]) - 1
@@ -385,7 +385,7 @@ class _Builder:
     # -- order and place
 
     def _order(self, kernel: Table) -> tuple[Table, int]:
-        """The successors of every kernel, kernel by kernel, and the number of classes; `kernel` gets their columns.
+        """The successors of all kernels, and the number of classes; writes their columns into `kernel`.
 
         The dispatcher considers only the first waiting kernel of a class.
         """
@@ -422,12 +422,12 @@ class _Builder:
 
 
 def _of_gpu(rows: tuple[Any, ...], g: int) -> Any:
-    """The row of GPU g, or the only row, which holds for every GPU."""
+    """The row of GPU g, or the only row if one holds for all GPUs."""
     return rows[g] if len(rows) > 1 else rows[0]
 
 
 def _filled(columns: int, values: Mapping[int, int], rest: int = y.NONE) -> list[int]:
-    """A row with these values by column, and `rest` in the others."""
+    """A row with the given values by column, and `rest` elsewhere."""
     row = [rest] * columns
     for column, value in values.items():
         row[column] = value
@@ -435,7 +435,7 @@ def _filled(columns: int, values: Mapping[int, int], rest: int = y.NONE) -> list
 
 
 def _stack(rows: list[list[list[int]]], columns: int) -> Table:
-    """The rows of every GPU in one table, of at least one row."""
+    """The rows of all GPUs in one table, padded to equal length and to at least one row."""
     table = np.zeros((len(rows), max(len(rows[0]), 1), columns), dtype=np.int64)
     table[:, : len(rows[0])] = np.array(rows, dtype=np.int64).reshape(len(rows), -1, columns)
     return table

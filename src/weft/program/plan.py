@@ -1,4 +1,4 @@
-"""Plans: workgroup scripts, DMA commands and the buffers whose address map says where stores go."""
+"""Plans: workgroup scripts, DMA commands, and buffers whose address map decides where stores go."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Access:
 
 @dataclass(frozen=True)
 class Load(Access):
-    """A load, which never passes the chunk's end; with position None from all chunks of the buffer, in a row.
+    """A load, clipped at the chunk's end; with position None it covers all chunks of the buffer in sequence.
 
     `unit_bytes` count per unit of `extent`: one (`EXTENT_ONE` of `engine.layout`), the rows or the columns of the
     workgroup's tile. The address also grows by `column_stride` times the workgroup's column [bytes]. The workgroups of
@@ -49,7 +49,7 @@ class Load(Access):
 
 @dataclass(frozen=True)
 class Store(Access):
-    """A store; the workgroup of a tiled kernel stores its whole tile, wherever that lies in the buffer."""
+    """A store; a workgroup of a tiled kernel stores its whole tile at the tile's place in the buffer."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class Command:
-    """DMA commands enqueued together: an engine sends `chunks`, (buffer, position) each, in order by their address map.
+    """DMA commands enqueued together: an engine sends `chunks`, (buffer, position) each, as the address map says.
 
     They are ready `after_fs` [fs] after the kernel's launch and wait for their `engine` (None: any idle one).
     """
@@ -99,11 +99,11 @@ class Command:
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel: its workgroups, what each needs of a compute unit (`registers` and `lds` in bytes), and its script.
+    """A kernel: its workgroups, their resources (`registers` and `lds` in bytes), and their script.
 
     A `tiled` kernel computes the plan's tiles, or those in the rows `part` (first, one past the last). A kernel without
-    workgroups has DMA engines carry out `copies`. With `completion_fs` [fs] the host enqueues the copies itself: there
-    is no launch on the GPU, and the kernel ends so long after the last byte has left. Where workgroups run different
+    workgroups lets DMA engines execute `copies`. With `completion_fs` [fs] the host enqueues the copies itself: there
+    is no launch on the GPU, and the kernel ends that long after the last byte has left. If workgroups run different
     scripts, `phases` holds the scripts one after another, all of one length (`scripts` pads them), and `script_of` has
     the script of each workgroup; in a tiled kernel it lists the scripts, and `Work` has the script of each tile. With
     `in_step` its workgroups are dispatched stage by stage, as many at once as the compute units hold.
@@ -129,7 +129,7 @@ class Kernel:
 
 
 def scripts(*each: tuple[Phase, ...]) -> tuple[Phase, ...]:
-    """Several scripts one after another, the shorter ones padded with empty phases."""
+    """Concatenate scripts; shorter ones are padded with empty phases."""
     longest = max(len(script) for script in each)
     return tuple(phase for script in each for phase in (*script, *[Phase(0, 1, 0)] * (longest - len(script))))
 
@@ -145,9 +145,9 @@ class Mode(IntEnum):
 
 @dataclass(frozen=True)
 class RemoteMap:
-    """Stores into the chunk go to a chunk of the GPU `distance` ranks below instead, around the group.
+    """Redirects stores into the chunk to a chunk of the GPU `distance` ranks below, around the group.
 
-    They are striped over all links of the GPU or, if `direct`, take those to that GPU alone, where a fabric has some.
+    They are striped over all links of the GPU or, if `direct`, take the links to that GPU alone, if the fabric has any.
     The receiver counts them as traffic of `operator`, as updates if `update`.
     """
 
@@ -161,10 +161,10 @@ class RemoteMap:
 
 @dataclass(frozen=True)
 class DmaMap(RemoteMap):
-    """A DMA engine sends the block there: when all its elements are updated, or when a copy's command is ready.
+    """A DMA engine sends the block to a GPU: when all its elements are updated, or when a copy's command is ready.
 
     `also` names a second receiver of the same bytes, (position, distance). With `source`, the engine reads the chunk in
-    the memory of the GPU that many ranks below, and the other fields hold as seen from there.
+    the memory of the GPU that many ranks below, and the other fields are relative to that GPU.
     """
 
     also: tuple[int, int] | None = None
@@ -183,7 +183,7 @@ class ChunkRule:
 
     @property
     def route(self) -> RemoteMap | None:
-        """Where stores or DMA commands go; None where they stay."""
+        """The map of stores or DMA commands to another GPU; None if they are local."""
         return self.remote or self.dma
 
     @property
@@ -223,12 +223,12 @@ class Buffer:
 
 @dataclass(frozen=True)
 class PlacedKernel:
-    """A kernel in a plan: it starts after the ends of the kernels in the rows `after`, and after chunks.
+    """A kernel in a plan: it starts after the kernels in the rows `after` have ended, and after chunks.
 
     Of kernels that wait for compute units, the higher priority is served first, then the earlier launch; nothing is
-    preempted. The host launches it `delay_fs` [fs] later than it could, because one thread launches all streams. With
-    `release` its end writes dirty cache lines back, so that others can read them; with `monitor` its first stage sets
-    the arbiter's threshold. It runs iteration `iteration` of the graph's node `operator`, in `stream` (for traces).
+    preempted. `delay_fs` [fs] delays its launch, because one host thread launches all streams. With `release` its end
+    writes dirty cache lines back, so that others can read them; with `monitor` its first stage sets the arbiter's
+    threshold. It runs iteration `iteration` of the graph's node `operator`, in `stream` (for traces).
     """
 
     kernel: Kernel
@@ -281,5 +281,5 @@ def renamed_buffer(buffer: Buffer, prefix: str) -> Buffer:
 
 
 def _named(part: Any, prefix: str) -> Any:
-    """A part of a script or an address map with `prefix` before the name of its buffer; None stays None."""
+    """A part of a script or address map with `prefix` before the name of its buffer; None stays None."""
     return part and replace(part, buffer=prefix + part.buffer)

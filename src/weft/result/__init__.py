@@ -1,4 +1,4 @@
-"""What happened: one timeline of a run, and what runs mean beside each other."""
+"""The result of a run as one timeline, and comparisons of several runs."""
 
 from weft.result.comparison import Comparison
 from weft.result.corun import CoRun

@@ -1,4 +1,4 @@
-"""From the engine's final state to the fields of a timeline: rows become names, bins become series."""
+"""Translate the engine's final state into the fields of a timeline: rows become names, bins become series."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ LEVELS = {
 
 
 def collect(program: Program, m: Machine, resident: Mapping[str, int]) -> dict[str, Any]:
-    """The results of a finished run by field of a Timeline; `resident` workgroups of a kernel fit on a compute unit."""
+    """The fields of a Timeline from a finished run; `resident` workgroups of a kernel fit on a compute unit."""
     spans, chunks = _spans(program, m, resident), _chunks(program, m)
     gpus = int(m.shape[y.SIZE_GPUS])
     # The causes of traffic in the order of the engine's columns.
     causes: list[Cause] = [(name, kind) for name in program.operators for kind in ("read", "write", "update")]
     traffic, served = m.traffic.sum(axis=0), m.served.sum(axis=0)
     begin = min(int(start) for start in m.gpu[:, y.GPU_START])
-    # A fused reduce-scatter is no kernel: it ends when its last chunk is whole and gone.
+    # A fused reduce-scatter has no kernel: it ends when its last chunk is complete and sent.
     fused = [at for one in chunks if one.buffer == "output" for at in (one.complete_fs, one.last_sent_fs) if at]
     end = max((*(span.end_fs for span in spans), *fused), default=int(m.clock[y.CLOCK_NOW]))
     held: dict[str, set[int]] = {}
@@ -115,7 +115,7 @@ def _per_workgroup(m: Machine, g: int, k: int) -> dict[str, float]:
     }
     waits = {name: float(fs) / resident * 1e-15 for name, fs in spent.items()}
     phases = m.phase[0, about[y.KERNEL_FIRST_PHASE] :][: about[y.KERNEL_PHASES]]
-    if (phases[:, y.PHASE_WAIT_COUNTER] == y.NONE).all():  # they await no data of other GPUs, but begin and end
+    if (phases[:, y.PHASE_WAIT_COUNTER] == y.NONE).all():  # no chunk is awaited: begin and end
         waits["begin"] = waits.pop("chunk")
     return {"dispatch": float((wave - launched).mean()) * 1e-15, **waits}
 
@@ -128,7 +128,7 @@ def _stages(program: Program, m: Machine) -> tuple[StageSpan, ...]:
             count = len(log)
             if count == 0:  # copies by DMA engines
                 continue
-            # What the GPU holds at once: the workgroups placed before any had ended.
+            # Workgroups that the GPU holds at once: those placed before the first one ended.
             wave = max(int((log[:, y.WORKLOG_START] < log[:, y.WORKLOG_END].min()).sum()), 1)
             for stage in range(-(-count // wave)):
                 part = log[stage * wave : (stage + 1) * wave]
@@ -182,7 +182,7 @@ def _counters(m: Machine) -> dict[str, float]:
     flow, channel = m.flow, m.channel
     now = max(int(m.clock[y.CLOCK_NOW]), 1)
     counted, most = flow.sum(axis=0).tolist(), flow.max(axis=0).tolist()
-    # How long the links were busy by which messages leave their GPU.
+    # How long the egress links were busy.
     starts = m.region[:, :, (y.REGION_ROUTE, y.REGION_ALSO_ROUTE)]
     first = np.unique(m.route[starts[starts != y.NONE], y.ROUTE_LINK])
     counters: dict[str, float] = {

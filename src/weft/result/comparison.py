@@ -13,11 +13,11 @@ from weft.result.metrics import speedup
 from weft.result.timeline import Timeline
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison(Answer):
-    """Timelines by overlap, the baseline being the first; `refused` says why others cannot be.
+    """Timelines by overlap, the baseline first; `refused` gives the reason for overlaps that cannot run.
 
-    `alone` holds, for streams that do not wait for each other, a short loop of each operator on its own, by operator,
+    For streams that do not wait for each other, `alone` holds a short loop of each operator on its own, by operator,
     and for collectives also by driver, as in "all_gather by dma".
 
     Iterates over the timelines; prints as a table; `plot` draws when each overlap computes and communicates.
@@ -66,17 +66,5 @@ class Comparison(Answer):
         return [{**one.to_dict(), "speedup": speedup(one, self.baseline)} for one in self]
 
     def to_dict(self) -> dict[str, Any]:
-        """Every run as plain data, and why other overlaps cannot be."""
+        """Every run as plain data, and the reason for each overlap that cannot run."""
         return {"runs": self.rows(), "refused": dict(self.refused)}
-
-    def __str__(self) -> str:
-        first = self.baseline
-        lines = [
-            f"{first.title} on {first.gpu.name}",
-            f"{'overlap':<14} {'GEMM us':>9} {'RS us':>9} {'AG us':>9} {'total us':>9} {'speedup':>8} {'DRAM MB':>9}",
-        ]
-        for one in self:
-            parts = (one.duration(name) * 1e6 for name in ("gemm", "reduce_scatter", "all_gather"))
-            times = " ".join(f"{us:9.1f}" for us in (*parts, one.seconds * 1e6))
-            lines.append(f"{one.overlap:<14} {times} {self.speedup(one.overlap):8.3f} {one.total_bytes / 1e6:9.1f}")
-        return "\n".join(lines)

@@ -17,15 +17,15 @@ from weft.schedule import PASSES, Pass
 from weft.units import format_bytes, format_time
 
 _SHOWS = 0.01
-"""Added waits above this share of a loop's time alone are reported."""
+"""Added waits above this fraction of a loop's isolated time are reported."""
 
 
 @dataclass(frozen=True)
 class Grid:
     """How a GEMM fills a GPU: `tiles` tiles of `rows` x `columns`, `resident` at once on a compute unit.
 
-    The GPU has `units` compute units, and the strategy gives `given` of them to the GEMM. Where K is cut into `splits`
-    parts, every part of a tile counts as a tile.
+    The GPU has `units` compute units; the strategy gives `given` of them to the GEMM. If K is cut into `splits` parts,
+    every part of a tile counts as a tile.
     """
 
     rows: int
@@ -49,7 +49,7 @@ class Grid:
         each = f", {self.resident} at once on a compute unit" if self.resident > 1 else ""
         waves = f"{_waves(self.waves(self.units))} on all {self.units} compute units"
         if self.given != self.units:
-            waves += f", {self.waves(self.given)} on the {self.given} that it is left"
+            waves += f", {self.waves(self.given)} on the {self.given} available to it"
         parts = f", K in {self.splits} parts" if self.splits > 1 else ""
         return f"{self.tiles:,} tiles of {self.rows} x {self.columns}{parts}{each}: {waves}"
 
@@ -89,7 +89,7 @@ class LoopTimes:
 
     @property
     def added(self) -> str:
-        """The wait that the co-run lengthened most, in words; empty if none by more than 1 % of the time alone."""
+        """The wait that the co-run lengthened most, in words; empty if none grew by more than 1 % of the time alone."""
         more = {why: wait - self.waits_alone.get(why, 0.0) for why, wait in self.waits.items()}
         more.pop("compute", None)
         if not more or max(more.values()) < _SHOWS * self.alone:
@@ -136,7 +136,7 @@ class CoRun:
 
     @cached_property
     def choice(self) -> Choice | None:
-        """The library's algorithm for the collective, with its time in closed form.
+        """The algorithm that the library would choose for the collective, with its closed-form time.
 
         None where no library is known, or DMA engines drive the collective.
         """
@@ -149,7 +149,7 @@ class CoRun:
 
     @property
     def strategy(self) -> Pass:
-        """The pass by which both share the GPU."""
+        """The pass that says how both share the GPU."""
         return PASSES[self.run.overlap]
 
     @property
@@ -177,7 +177,7 @@ class CoRun:
 
     @property
     def grid(self) -> Grid:
-        """How the GEMM's tiles fill the compute units that it may use."""
+        """How the GEMM's tiles fill its compute units."""
         gemm, choice = self.run.gemm, self._gemm.choice
         assert gemm is not None
         tiling, have = choice.tiling, self.run.gpu.compute.compute_units
@@ -220,7 +220,7 @@ class CoRun:
 
     @property
     def differs(self) -> bool:
-        """Whether the library's algorithm is another one than the simulated one."""
+        """Whether the library would choose another algorithm than the simulated one."""
         return self.choice is not None and self.choice.algorithm != self.algorithm
 
     @property
@@ -229,12 +229,12 @@ class CoRun:
 
     @property
     def serial(self) -> float:
-        """Both loops one after the other, the collectives by compute units [s]."""
+        """Time of both loops one after the other, the collectives on compute units [s]."""
         return sum(self._parts)
 
     @property
     def speedup(self) -> float:
-        """How many times faster than both loops one after the other."""
+        """Speedup over running both loops one after the other."""
         return self.serial / self.makespan
 
     @property
@@ -260,9 +260,7 @@ class CoRun:
         return "; ".join(f"{who}: {why}" for who, why in sides.items() if why)
 
     def traffic(self) -> dict[str, tuple[float, float, float]]:
-        """Traffic of caches, DRAM (also by cause) and link of one GPU [MB]: all GEMMs alone, all collectives alone, and
-        the co-run.
-        """
+        """Traffic by level (caches, DRAM also by cause, link) of one GPU [MB]: GEMMs and collectives alone, co-run."""
         alone = ((self.gemm_alone, self._gemm.name), (self.collective_alone, self.name))
         parts = [_moved(one, self.run.graph.iterations(name) / one.graph.iterations(name)) for one, name in alone]
         both = _moved(self.run, 1.0)
@@ -321,9 +319,9 @@ class CoRun:
 
 
 def _loop(run: Timeline, name: str, alone: Timeline, other: str) -> LoopTimes:
-    """The times of a loop in a co-run with the loop `other`, and alone."""
+    """Times of a loop, co-running with the loop `other` and alone."""
     ends, until = run.ends(name), run.ends(other)[-1]
-    # The iterations that ended while the other loop ran; if none did, the first.
+    # The iterations that ended while the other loop ran, or the first one if none did.
     both = max(1, sum(end <= until for end in ends))
     return LoopTimes(
         name=name,
@@ -344,7 +342,7 @@ _LEVELS = {
     "memory-side cache: joined a load under way": "memory_cache_merged",
     "memory-side cache: writes": "memory_cache_written",
 }
-"""What caches served, in words, and its name in `Timeline.levels`."""
+"""The traffic that caches served, in words, and its name in `Timeline.levels`."""
 
 
 def _moved(run: Timeline, scale: float) -> dict[str, float]:

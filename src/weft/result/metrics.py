@@ -8,13 +8,13 @@ import numpy.typing as npt
 from weft.result.timeline import Timeline
 
 LONGER = 1.15
-"""The longer operator is the long one if it takes more than this many times the other's time (arXiv:2412.14335)."""
+"""An operator counts as the longer one if it takes more than this many times the other's time (arXiv:2412.14335)."""
 CLASSES = {"G-long": "GEMM is longer", "GC-equal": "both alike", "C-long": "collective is longer"}
-"""Classes of a GEMM beside a collective by the longer one alone: the paper's names, and words."""
+"""Classes of a GEMM beside a collective by which of them takes longer alone: the paper's names, and words."""
 
 
 def speedup(run: Timeline, baseline: Timeline) -> float:
-    """How many times faster than `baseline`."""
+    """Speedup over `baseline`."""
     return baseline.seconds / run.seconds
 
 
@@ -46,7 +46,7 @@ def _covered(spans: list[tuple[int, int]]) -> int:
 
 def owned_bytes(run: Timeline, gemms: bool, writes: bool, gpu: int = 0) -> npt.NDArray[np.float64]:
     """DRAM bytes per bin of a run's series: reads or `writes`, of the `gemms` or of everything else; shape (bins,)."""
-    assert run.series is not None  # a simulated run has one
+    assert run.series is not None  # a simulated run always has a series
     names = {node.name for node in run.graph.gemms}
     rows = [
         bins[gpu]
@@ -57,7 +57,7 @@ def owned_bytes(run: Timeline, gemms: bool, writes: bool, gpu: int = 0) -> npt.N
 
 
 def class_of(gemm_s: float, collective_s: float) -> str:
-    """The class (`CLASSES`) of a GEMM and a collective by their times alone [s]."""
+    """The class (one of `CLASSES`) of a GEMM and a collective by their isolated times [s]."""
     if gemm_s > LONGER * collective_s:
         return "G-long"
     return "C-long" if collective_s > LONGER * gemm_s else "GC-equal"

@@ -1,4 +1,4 @@
-"""Timelines as plain data and back, every field exactly: for records on disk and between processes."""
+"""Convert timelines to plain data and back, every field exactly: for records on disk and between processes."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def summary(timeline: Timeline) -> Timeline:
 
 
 def as_record(timeline: Timeline) -> dict[str, Plain]:
-    """A timeline as JSON can hold it; functions that options hold (arbiter, progress) are left out."""
+    """A timeline as JSON-compatible data; functions in the options (arbiter, progress) are left out."""
     return plain(timeline)  # type: ignore[no-any-return]
 
 
 def from_record(record: Mapping[str, Any]) -> Timeline:
-    """The timeline that `as_record` wrote; InputError for a record of something else."""
+    """Rebuild the timeline that `as_record` wrote; InputError for any other record."""
     made = _made(record)
     if not isinstance(made, Timeline):
         raise InputError("this is no record of a timeline; write one with Timeline.save")
@@ -46,7 +46,7 @@ def from_record(record: Mapping[str, Any]) -> Timeline:
 
 
 def plain(value: Any) -> Plain:
-    """Anything that a timeline holds, as JSON can hold it."""
+    """A value of a timeline as JSON-compatible data."""
     if isinstance(value, System):
         return {"System": {**value.model_dump(mode="json", exclude={"fabric"}), "fabric": plain(value.fabric)}}
     if isinstance(value, np.ndarray):

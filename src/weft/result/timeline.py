@@ -1,4 +1,4 @@
-"""What happened in a run: every table, picture and trace is computed from it."""
+"""The result of a run: every table, picture and trace is computed from it."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from weft.units import format_bytes, format_time
 
 Ints = npt.NDArray[np.int64]
 Cause = tuple[str, str]
-"""Why bytes moved: for which operator, and whether they were a "read", a "write" or an "update"."""
+"""The operator for which bytes moved, and whether they were a "read", a "write" or an "update"."""
 
 
 @dataclass(frozen=True)
 class Span:
     """A kernel of an iteration of an operator on a GPU: enqueued, first workgroup, end [fs].
 
-    `waits` is the time of all its workgroups by what they did or waited for [fs]: compute, memory (loads), matrix_unit
-    (busy with another workgroup), store, chunk. `per_workgroup` is the time of one workgroup slot [s] with keys as in
-    `REASONS`: loads and stores by what served them, and first the wait for a compute unit ("dispatch"); empty for
-    copies by DMA engines. `resident` workgroups fit on a compute unit at once.
+    `waits` is the total time of its workgroups by activity [fs]: compute, memory (loads), matrix_unit (busy with
+    another workgroup), store, chunk. `per_workgroup` is the time of one workgroup slot [s] with keys as in `REASONS`:
+    first the wait for a compute unit ("dispatch"), then loads and stores by what served them; empty for copies by DMA
+    engines. `resident` workgroups fit on a compute unit at once.
     """
 
     gpu: int
@@ -65,7 +65,7 @@ class StageSpan:
 class ChunkSpan:
     """One chunk of a buffer on a GPU: when it was written by this GPU, by others, sent by DMA, and complete [fs].
 
-    Each is None if it never happened. `position` is its place in the order in which the GPU handles chunks.
+    Each is None if it never happened. `position` is its index in the order in which the GPU handles chunks.
     """
 
     gpu: int
@@ -83,7 +83,7 @@ class ChunkSpan:
 
 @dataclass(frozen=True)
 class DmaSpan:
-    """One DMA command: ready, taken by an engine, last byte sent [fs]."""
+    """One DMA command: when it was ready, taken by an engine, and its last byte sent [fs]."""
 
     gpu: int
     engine: int
@@ -126,20 +126,21 @@ class Residency:
         return found[:, 2], found[:, 3], found[:, 4]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Timeline(Answer):
-    """A run of a graph on a system, or an ideal put together from the runs in `parts`.
+    """A run of a graph on a system, or an ideal assembled from the runs in `parts`.
 
-    `graph` is what ran, every node with the kernel that was chosen; `overlap` is the pass that made it, `arbiter` the
-    memory arbitration. `system` and `options` are those of the run, request size and mode settled. `seconds` is the
-    whole, `durations` how long each operator ran [s]: from its request to its end on the slowest GPU; a fused
-    reduce-scatter from its first byte sent to its last one reduced. `held` is on how many compute units each ran.
+    `graph` is what ran, every node with its chosen kernel; `overlap` is the pass that made it, `arbiter` the memory
+    arbitration. `system` and `options` are those of the run, request size and mode filled in. `seconds` is the total
+    time, `durations` how long each operator ran [s]: from its request to its end on the slowest GPU; a fused
+    reduce-scatter from its first byte sent to its last one reduced. `held` is the number of compute units that each
+    occupied.
 
-    `traffic` is DRAM traffic by cause [bytes] of one GPU (the mean if several were simulated); `levels` what caches
-    served, by level and cause: "cache_hit" and "cache_merged" (in flight for another) in the last-level cache,
-    "memory_cache_hit", "_merged" and "_written" where there is one. `counters` holds what blocks counted (cache hits,
-    tracker spills, DRAM activations, queue occupancy, ...), and `requests` and `events` are counts too: over all
-    simulated GPUs. `wall_s` is how long the simulation took.
+    `traffic` is DRAM traffic by cause [bytes] of one GPU (the mean if several were simulated); `levels` the bytes that
+    caches served, by level and cause: "cache_hit" and "cache_merged" (merged with a miss in flight) in the last-level
+    cache, "memory_cache_hit", "_merged" and "_written" in a memory-side one. `counters` holds the hardware blocks'
+    counts (cache hits, tracker spills, DRAM activations, queue occupancy, ...); like `requests` and `events` they sum
+    all simulated GPUs. `wall_s` is the wall-clock time of the simulation.
     """
 
     kind = "timeline"
@@ -170,12 +171,12 @@ class Timeline(Answer):
 
     @property
     def gpu(self) -> Any:
-        """The GPU, the first one where they differ."""
+        """The GPU; of unequal ones the first."""
         return self.system.gpu
 
     @property
     def title(self) -> str:
-        """What ran, in a few words; of a model's sub-layer with its GEMM as one GPU computes it."""
+        """A short description of the work; for a model's sub-layer, with the GEMM of one GPU."""
         return f"{self.graph}, {self.gemm}" if self.graph.labels else str(self.graph)
 
     @property
@@ -191,7 +192,7 @@ class Timeline(Answer):
     # -- times
 
     def duration(self, operator: str) -> float:
-        """How long an operator ran [s]; 0 for one that did not run."""
+        """How long an operator ran [s]; 0 if it did not run."""
         return self.durations.get(operator, 0.0)
 
     @cached_property
@@ -203,27 +204,27 @@ class Timeline(Answer):
         return {name: tuple(of[i] * 1e-15 for i in sorted(of)) for name, of in ends.items()}
 
     def ends(self, operator: str) -> tuple[float, ...]:
-        """When each iteration of an operator had ended on every GPU [s]; UnknownNameError for one that did not run."""
+        """End of each iteration of an operator on the slowest GPU [s]; UnknownNameError if it did not run."""
         if operator not in self._ends:
             raise UnknownNameError("operator of this timeline", operator, self._ends)
         return self._ends[operator]
 
     def end(self, operator: str) -> float:
-        """When the last iteration of an operator had ended [s]."""
+        """End of the last iteration of an operator [s]."""
         return max(self.ends(operator))
 
     def period(self, operator: str) -> float:
-        """The time of an iteration in steady state, from end to end; of one alone, its end [s]."""
+        """Time of an iteration in steady state, from one end to the next; with a single iteration, its end [s]."""
         ends = self.ends(operator)
         return ends[0] if len(ends) == 1 else (ends[-1] - ends[0]) / (len(ends) - 1)
 
     @property
     def makespan(self) -> float:
-        """When the last kernel had ended, from the common start [s]."""
+        """Time from the common start to the end of the last kernel [s]."""
         return max(max(ends) for ends in self._ends.values())
 
     def waits(self, operator: str) -> dict[str, float]:
-        """What a workgroup slot of an operator did or waited for in an iteration, on average, on GPU 0 [s].
+        """Mean time of a workgroup slot in one iteration of an operator on GPU 0, by activity [s].
 
         Keys as in `REASONS`; empty for copies by DMA engines.
         """
@@ -276,7 +277,7 @@ class Timeline(Answer):
 
     @classmethod
     def load(cls, path: str | Path) -> Timeline:
-        """The timeline that `save` wrote to a .json file, every field of it; InputError for another file."""
+        """Load a timeline that `save` wrote to a .json file; InputError for any other file."""
         from weft.result.stored import from_record
 
         again = "write one with Timeline.save('run.json')"
@@ -286,10 +287,20 @@ class Timeline(Answer):
         except (KeyError, TypeError, ValueError):
             raise InputError(f"'{path}' holds no timeline; {again}") from None
 
+    @property
+    def hypothetical(self) -> tuple[str, ...]:
+        """Hardware in use that no GPU on the market has."""
+        parts = {
+            "a tracker that triggers copies": any(node.choice.driver == "tracker" for node in self.graph),
+            "updates near memory": any(kind == "update" for _, kind in self.traffic),
+        }
+        return tuple(part for part, is_used in parts.items() if is_used)
+
     def __str__(self) -> str:
         parts = ", ".join(f"{name} {format_time(s, digits=4)}" for name, s in self.durations.items())
+        how = f"{self.overlap} (hypothetical hardware)" if self.hypothetical else self.overlap
         return (
-            f"{self.graph} on {self.gpu.name} under {self.overlap}: {format_time(self.seconds, digits=4)} ({parts}), "
+            f"{self.graph} on {self.gpu.name} under {how}: {format_time(self.seconds, digits=4)} ({parts}), "
             f"{format_bytes(self.total_bytes, digits=4)} of DRAM traffic"
         )
 
@@ -305,7 +316,7 @@ REASONS = {
     "begin": "beginning and ending workgroups",
     "compute": "computing",
 }
-"""What a workgroup slot does or waits for, in words; a slot holds one workgroup after another."""
+"""Activities and waits of a workgroup slot, in words; a slot holds one workgroup after another."""
 
 
 _SHORT = {"gemm": "GEMM", "reduce_scatter": "RS", "all_gather": "AG"}
@@ -313,6 +324,6 @@ _KINDS = {"update": "updates near memory"}
 
 
 def words_of(cause: Cause) -> str:
-    """A cause of traffic in words, such as "RS writes"."""
+    """Words for a cause of traffic, such as "RS writes"."""
     operator, kind = cause
     return f"{_SHORT.get(operator, operator)} {_KINDS.get(kind, f'{kind}s')}"

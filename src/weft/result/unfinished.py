@@ -1,4 +1,4 @@
-"""Why a run did not finish: the engine's status and state as one sentence."""
+"""Explain why a run did not finish, from the engine's status and state."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from weft.program import Program
 
 
 def explain(status: int, program: Program, m: Machine, policy: str) -> str:
-    """Why a run did not finish, in a sentence that names the GPU, the kernel, the tile and what it waits for."""
+    """Why a run did not finish: a sentence that names the GPU, the kernel, the tile and what it waits for."""
     now = f"at {m.clock[y.CLOCK_NOW] / 1e9:.3f} us, after {m.clock[y.CLOCK_EVENTS]} events"
     if status == y.RUNNING:
         return f"the event budget is exhausted {now}; raise it, or make the problem smaller"

@@ -1,4 +1,4 @@
-"""Run a graph on a system: once, under several overlaps, or many of them over processes."""
+"""Run a graph on a system: once, under several overlaps, or as many runs on several processes."""
 
 from weft.run.several import balanced, compare
 from weft.run.single import alone, baseline, saturating_units, simulate

@@ -1,4 +1,4 @@
-"""Sweep any values: every combination of works, systems, overlaps and values of the systems, as one table."""
+"""Sweep over values: every combination of works, systems, overlaps and system values, as one table."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from weft.schedule import find_pass
 from weft.units import common_unit
 
 By = Literal["simulate", "estimate"]
-"""How a sweep finds times: by the engine, or in closed form."""
+"""How a sweep computes times: by the engine, or in closed form."""
 _WORK = ("work", "tp", "dtype")
 
 
@@ -39,15 +39,15 @@ class Point:
 
     @property
     def seconds(self) -> float:
-        """How long it takes [s]."""
+        """Its time [s]."""
         return float(self.answer.seconds)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Sweep(Answer):
     """The `points` of a sweep, one per combination of values, in order.
 
-    `axes` names the arguments with several values, `fixed` holds those with one.
+    `axes` names the arguments with several values; `fixed` holds those with a single one.
     """
 
     kind = "sweep"
@@ -58,17 +58,18 @@ class Sweep(Answer):
 
     @property
     def best(self) -> Point:
-        """The combination that takes least time."""
+        """The fastest combination."""
         return min(self.points, key=lambda point: point.seconds)
 
     @property
     def title(self) -> str:
-        """The fixed values in a line."""
-        return ", ".join(f"{name} {_name(value)}" for name, value in self.fixed.items())
+        """The fixed values in a line, work and system by themselves."""
+        named = ("" if name in ("work", "system") else f"{name} " for name in self.fixed)
+        return ", ".join(f"{name}{_name(value)}" for name, value in zip(named, self.fixed.values(), strict=True))
 
     @property
     def scale(self) -> tuple[str, list[float], str] | None:
-        """The last axis of numbers or quantities, the number of each point on it, and their unit; None without one."""
+        """The last numeric axis, each point's number on it, and their unit; None if there is no such axis."""
         for at in reversed(range(len(self.axes))):
             values = [point.values[at] for point in self.points]
             if all(isinstance(value, int | float) for value in values):
@@ -107,12 +108,12 @@ def sweep(
     progress: Progress | None = None,
     **values: Any,
 ) -> Sweep:
-    """Find the time of every combination of some works, systems, overlaps and values of the systems.
+    """Time every combination of works, systems, overlaps and values of the systems.
 
     Each argument is one value or a list; other arguments are values of the systems by their paths, such as
-    `**{"link.bandwidth": ["150 GB/s", "300 GB/s"]}`. `by` "estimate" takes closed forms instead of the engine, also for
-    operators, and no overlap. Simulations run on `jobs` processes and are kept in the user's cache (`cache`), so that a
-    sweep that was interrupted goes on where it stopped.
+    `**{"link.bandwidth": ["150 GB/s", "300 GB/s"]}`. `by` "estimate" uses closed forms instead of the engine, also for
+    operators, and takes no overlap. Simulations run on `jobs` processes and are cached on disk (`cache`), so that an
+    interrupted sweep resumes where it stopped.
 
     Raises InputError for an empty list, and what `simulate` or `estimate` raises.
     """
@@ -149,7 +150,7 @@ def _name(value: Any) -> Any:
 
 
 def _values(case: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of the system that a combination sets, by path."""
+    """The system values that a combination changes, by path."""
     return {name: value for name, value in case.items() if name not in (*_WORK, "system", "overlap")}
 
 
@@ -175,7 +176,7 @@ def _simulated(
     progress: Progress | None,
     store: Store | None,
 ) -> list[Point]:
-    """A timeline per case; the overlap, which varies fastest, is compared with the first one of its list."""
+    """A timeline per case; the overlap varies fastest and is compared with the first one of its list."""
     several = len(overlaps or ("",))
     pairs = [_pair(case, options) for case in cases[::several]]
     names = [find_pass(one).name for one in overlaps] if overlaps else [baseline(pairs[0][0]).name]

@@ -1,4 +1,4 @@
-"""Several overlaps of one graph side by side, and loops that share a GPU beside each loop alone."""
+"""Several overlaps of one graph side by side, and co-running loops beside each loop alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from weft.run.single import Runner, baseline, settled, simulate
 from weft.schedule import PASSES, SHARING, Pass, Sharing, find_pass
 
 ALONE = 2
-"""Iterations of a loop that runs alone: the second one's time is that of all that follow."""
+"""Iterations of an isolated loop: the second one's time is that of all later ones."""
 
 
 def compare(
@@ -28,12 +28,12 @@ def compare(
     tp: int | None = None,
     dtype: str | None = None,
 ) -> Comparison:
-    """Simulate `work` on `system` under one overlap or several (None: every one that takes it).
+    """Simulate `work` on `system` under one or several overlaps (None: every overlap that accepts the graph).
 
-    `work` is a graph, or a sub-layer's name, like "t-nlg/fc2", with its `tp` (and `dtype`).
-    Beside a GEMM with the collective of its own output stands the baseline, "sequential". Beside streams that do not
-    wait for each other stands a short loop of each operator alone. Runs that several need are made once. An overlap
-    that cannot carry out a collective is refused, with the reason, where others can.
+    `work` is a graph, or a sub-layer's name, like "t-nlg/fc2", with its `tp` (and `dtype`). For a GEMM with the
+    collective of its own output the baseline "sequential" is added. For independent streams a short loop of each
+    operator alone is added. Runs that several overlaps need are made once. If an overlap cannot run a collective, it is
+    listed with the reason, as long as another one can.
 
     Raises what `simulate` raises.
     """
@@ -47,7 +47,7 @@ def compare(
 
 
 def _passes(overlaps: str | Pass | Iterable[str | Pass]) -> list[Pass]:
-    """One overlap, or several."""
+    """The passes that `overlap` names: one, or several."""
     several = (overlaps,) if isinstance(overlaps, str | Pass) else overlaps
     check_type("the overlaps", several, Iterable, "give a name like 't3', or a list of names")
     chosen = [find_pass(one) for one in several]
@@ -61,7 +61,7 @@ def _taking(graph: Graph) -> list[Pass]:
 
 
 def _shared(runner: Runner, chosen: list[Pass]) -> Comparison:
-    """Streams that share a GPU under each overlap, each operator alone, and why an overlap was refused."""
+    """Co-running streams under each overlap, each operator alone, and the reasons of overlaps that cannot run."""
     lone = _Alone(runner)
     timelines: dict[str, Timeline] = {}
     refused: dict[str, InputError] = {}
@@ -78,16 +78,16 @@ def _shared(runner: Runner, chosen: list[Pass]) -> Comparison:
 
 
 class _Alone:
-    """Short loops of each stream on its own, made once."""
+    """Short loops of each stream on its own, each simulated once."""
 
     def __init__(self, runner: Runner) -> None:
         self.runner = runner
         self.found: dict[str, Timeline] = {}
 
     def add(self, overlap: Pass) -> None:
-        """Run each stream of an overlap alone; InputError if the overlap cannot carry out one of its collectives.
+        """Run each stream of an overlap alone; InputError if the overlap cannot run one of its collectives.
 
-        A collective is compared with the library's kernel on compute units, or, where there is none, with its driver.
+        A collective is compared with the library's kernel on compute units or, if there is none, with its own driver.
         """
         sharing = overlap if isinstance(overlap, Sharing) else SHARING["streams"]
         on_units = replace(SHARING["streams"], in_flight=sharing.in_flight)
@@ -117,7 +117,7 @@ def balanced(
     options: RunOptions | None = None,
     gemms: int = 4,
 ) -> Graph:
-    """Loops of GEMMs and of collectives that take about as long when each runs alone. Raises as `simulate` does."""
+    """Loops of GEMMs and collectives that take about equally long when each runs alone. Raises as `simulate` does."""
     check_whole("gemms", gemms, 1, 4)
     graph = concurrent(gemm, collective, min(gemms, ALONE), ALONE)
     lone = _Alone(Runner(graph, system, options))

@@ -1,4 +1,4 @@
-"""Run a graph on a system: choose an overlap, lower it, run the engine, read what happened."""
+"""Run a graph on a system: apply an overlap, lower, run the engine, collect the timeline."""
 
 from __future__ import annotations
 
@@ -30,15 +30,16 @@ from weft.schedule.sharing import DMA_UNITS
 from weft.units import to_fs
 
 FIRST_BIN_FS = 100_000_000
-"""Width of the first bins of the series [fs]; they merge as time goes on."""
+"""Initial width of the bins of a series [fs]; bins merge as a run gets longer."""
 FINE_REQUEST = 512
-"""Requests where operators depend on each other: eight 64-B accesses that share a DRAM row, within 2 % of 64 B."""
+"""Request size where operators depend on each other [bytes]: eight 64-B accesses in one row, within 2 % of 64 B."""
 SATURATED = 0.95
 """Share of the best bandwidth at which a collective counts as saturated."""
 LARGEST_PROBE = 256 << 20
-"""Collectives are probed for saturation with at most so much [bytes]: beyond it latencies no longer show."""
+"""Largest collective in the search for saturation [bytes]: beyond it latencies no longer matter."""
 LARGEST_EXCHANGE = 1 << 30
-"""All-to-alls with at most so much: libraries cut large ones into more rounds, which few workgroups do in turn."""
+"""Largest all-to-all in that search [bytes]: libraries cut larger ones into more rounds, which few workgroups run in
+turn."""
 
 
 def simulate(
@@ -53,11 +54,11 @@ def simulate(
     """Simulate `work` on `system` (a system, a GPU, or a name) under `overlap`, request by request.
 
     `work` is a graph, or a sub-layer's name, like "t-nlg/fc2", with its `tp` (and `dtype`). `overlap` is a name from
-    `weft.schedule.PASSES` or a pass of one's own (None: the baseline of such graphs: "sequential" where a GEMM and its
-    collective depend on each other, else "streams").
+    `weft.schedule.PASSES` or a user's own pass. None takes the baseline of the graph: "sequential" where a GEMM and its
+    collective depend on each other, else "streams".
 
     Raises UnknownNameError for an unknown overlap, InputError for what cannot be simulated, SimulationError for a run
-    that cannot finish, saying which tile waits for what.
+    that cannot finish; its message says which tile waits for what.
     """
     graph = work_of(work, tp, dtype)
     runner = Runner(graph, system, options)
@@ -65,22 +66,22 @@ def simulate(
 
 
 def baseline(graph: Graph) -> Pass:
-    """The pass that others are compared with: the first one that takes the graph; InputError if none does."""
+    """The pass with which others are compared: the first one that accepts the graph; InputError if none does."""
     for one in PASSES.values():
         if one.takes(graph):
             return one
     check_operators(graph)
     raise InputError(
-        f"no overlap has a meaning for {graph}; give a GEMM with the collective before or behind it, streams that do "
+        f"no overlap applies to {graph}; give a GEMM with the collective before or after it, streams that do "
         "not wait for each other, or a pass of your own"
     )
 
 
 def request_bytes(graph: Graph, gpu: hardware.Gpu) -> int:
-    """The size of memory requests unless options say so [bytes].
+    """The size of memory requests, if the options do not set it [bytes].
 
-    Fine ones where operators depend on each other, as tiles and chunks then decide when the next begins; else the
-    coarse ones that suit the GPU.
+    Fine where operators depend on each other, since tiles and chunks then decide when the next begins; otherwise the
+    GPU's coarse default.
     """
     dependent = any(node.edges for node in graph) or is_joined(graph)
     return FINE_REQUEST if dependent else default_request_bytes(gpu)
@@ -106,7 +107,7 @@ class Runner:
         self.options = chosen
 
     def timeline(self, overlap: str | Pass) -> Timeline:
-        """What happens under an overlap: simulated, or put together of the runs that an ideal takes its times from."""
+        """The timeline under an overlap: simulated, or assembled from the runs that an ideal takes its times from."""
         chosen = find_pass(overlap)
         if chosen in self.done:
             return self.done[chosen]
@@ -121,7 +122,7 @@ class Runner:
 
 
 def assembled(overlap: Ideal, graph: Graph, parts: Mapping[str, Timeline]) -> Timeline:
-    """The timeline of an ideal, put together of the runs of `graph` that it takes its times from, by overlap."""
+    """The timeline of an ideal, assembled from runs of `graph` by overlap."""
     first = next(iter(parts.values()))
     ran = overlap.apply(graph, first.gpu)
     times = {node.name: parts[overlap.source(node.name)].duration(node.name) for node in ran}
@@ -142,7 +143,7 @@ def assembled(overlap: Ideal, graph: Graph, parts: Mapping[str, Timeline]) -> Ti
 
 
 def _ideal_traffic(overlap: Ideal, parts: Mapping[str, Timeline]) -> dict[Any, int]:
-    """Every operator's traffic in the run that its time is from; that of others in the usual one."""
+    """Traffic of an ideal: each operator's from the run that its time is from, other traffic from the usual run."""
     return {
         cause: amount
         for name, part in parts.items()
@@ -152,9 +153,9 @@ def _ideal_traffic(overlap: Ideal, parts: Mapping[str, Timeline]) -> dict[Any, i
 
 
 def settled(sharing: Sharing, graph: Graph, system: System, options: RunOptions) -> Sharing:
-    """The strategy with the compute units that it sets apart: those given, else its default.
+    """The strategy with its number of partitioned compute units filled in: the given one, else the default.
 
-    By default the collective gets as many as saturate its bandwidth; DMA engines need none, so just a few are taken off
+    By default the collective gets as many as saturate its bandwidth; DMA engines need none, so only a few are taken off
     the GEMM.
     """
     if not sharing.partition or sharing.units is not None or not graph.collectives:
@@ -183,7 +184,7 @@ def saturating_units(collective: Collective, system: System, options: RunOptions
 
 
 def alone(op: Gemm | Collective, ranks: int = 8, **choice: Any) -> Graph:
-    """One operator on its own, with what is known of its kernel (`weft.graph.KernelChoice`)."""
+    """A graph of one operator on its own, with what is known of its kernel (`weft.graph.KernelChoice`)."""
     chosen = KernelChoice(**choice)
     if isinstance(op, Collective):
         return Graph((Node(op, op.name, stream="communication", choice=chosen),), op.ranks, str(op))
@@ -191,7 +192,7 @@ def alone(op: Gemm | Collective, ranks: int = 8, **choice: Any) -> Graph:
 
 
 def execute(graph: Graph, system: System, options: RunOptions, overlap: str = "") -> Timeline:
-    """Run a graph as it is; `options` has a request size and an arbiter. Raises as `simulate` does."""
+    """Run a graph without applying a pass; `options` has a request size and an arbiter. Raises as `simulate` does."""
     lowered, policy = lower(graph, system, options), options.arbiter
     assert isinstance(policy, ArbiterPolicy)
     plan, gpu = lowered.plan, lowered.system.gpu
@@ -214,7 +215,7 @@ def execute(graph: Graph, system: System, options: RunOptions, overlap: str = ""
 
 
 def _watch(graph: Graph, system: System, options: RunOptions) -> Callable[[int, int], None] | None:
-    """The progress of the options, which may ask when closed forms expect the end of this run."""
+    """The options' progress callback, extended by the end of this run that closed forms expect."""
     progress = options.progress
     if progress is None:
         return None
@@ -235,7 +236,7 @@ def run_program(
     event_budget: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[State, float]:
-    """The final state of a run and its time without compilation [s]; SimulationError if it did not finish."""
+    """Run a program; returns the final state and the time without compilation [s]. Raises SimulationError."""
     from weft.engine.run import execute as run
     from weft.engine.run import prepare
 
@@ -249,9 +250,9 @@ def run_program(
 
 
 def announce_compilation() -> None:
-    """Say on stderr that the engine is being compiled, if its machine code is not there yet.
+    """Print a notice on stderr that the engine is being compiled, unless its machine code is cached.
 
-    Raises InputError if others than this user can have put machine code there.
+    Raises InputError if other users could have written machine code there.
     """
     from weft.engine.jit import cache_root, is_compiled, keeps_code
     from weft.engine.loop import run
@@ -265,7 +266,7 @@ def announce_compilation() -> None:
 
 
 def _system(what: Described, graph: Graph) -> System:
-    """The system that the graph runs on; GPUs that share streams must lie in one node, as far as data moves.
+    """The system that the graph runs on; independent streams must run in one node if data moves.
 
     Raises InputError for more GPUs than a node has, and for a `System` of unlike GPUs with another number of them.
     """

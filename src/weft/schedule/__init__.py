@@ -10,7 +10,7 @@ from weft.schedule.sharing import SHARING_PASSES, Sharing
 from weft.schedule.sublayer import SUBLAYER_PASSES
 
 PASSES: Mapping[str, Pass] = {one.name: one for one in (*SUBLAYER_PASSES, *SHARING_PASSES)}
-"""Every way to overlap by name; the first one that takes a graph is its baseline."""
+"""Every way to overlap by name; the first one that accepts a graph is its baseline."""
 SHARING: Mapping[str, Sharing] = {one.name: one for one in SHARING_PASSES}
 """The ways to share a GPU, by name."""
 

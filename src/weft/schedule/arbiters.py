@@ -1,4 +1,4 @@
-"""Memory arbitration: policies that choose which stream enters a channel's command queue, built in or a user's."""
+"""Memory arbitration: policies that choose which stream enters a channel's command queue, built in or user-defined."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ NOBODY = -1
 
 
 class ArbiterView(NamedTuple):
-    """What a policy sees when a channel asks it who goes next.
+    """What a policy sees when a channel asks which stream goes next.
 
-    `now` [fs]; `compute` and `communication`: requests that wait in each stream, `compute_bytes` and
+    `now`: the time [fs]; `compute` and `communication`: number of waiting requests of each stream, `compute_bytes` and
     `communication_bytes`: the size of the first of each [bytes]; `lead`: how much more compute has been admitted than
-    communication since both wait [bytes]; `occupancy`, `capacity` and `threshold` of the command queue [accesses
-    of 32 B], the threshold being the one that the kernel's first stage chose;
-    `last`: the stream served before; `waited`: for how long communication has waited since it was last served,
-    `limit`: the starvation limit [fs]; `critical`: the stream that is expected to end later. A policy that refuses an
-    empty queue is asked again when `waited` passes `limit`; one that refuses even then stops the run.
+    communication since both wait [bytes]; `occupancy`, `capacity` and `threshold` of the command queue [32-B accesses],
+    the threshold being the one chosen by the kernel's first stage; `last`: the stream served last; `waited`: how long
+    communication has waited since it was last served, `limit`: the starvation limit [fs]; `critical`: the stream that
+    is expected to end later. If the queue is empty and a policy selects neither stream, it is called again when
+    `waited` exceeds `limit`; if it selects neither stream then, the run stops with an error.
     """
 
     now: int
@@ -52,12 +52,12 @@ class ArbiterPolicy:
     rule: Rule
 
     def __getstate__(self) -> dict[str, Any]:
-        """Machine code stays in the process that compiled it."""
+        """Pickle without the machine code, which stays in the process that compiled it."""
         return {"name": self.name, "rule": self.rule}
 
     @functools.cached_property
     def compiled(self) -> Any:
-        """What the engine calls: machine code, or the plain function when compilation is switched off.
+        """The function that the engine calls: machine code, or plain Python if compilation is switched off.
 
         Raises InputError if numba cannot compile the rule.
         """
@@ -75,7 +75,7 @@ class ArbiterPolicy:
 
 
 def find_policy(policy: str | ArbiterPolicy) -> ArbiterPolicy:
-    """A policy itself, or the built-in one of that name; UnknownNameError lists these."""
+    """The policy itself, or the built-in one of that name; UnknownNameError lists the built-in ones."""
     if isinstance(policy, ArbiterPolicy):
         return policy
     check_name("arbiter", policy, POLICIES)
@@ -83,7 +83,7 @@ def find_policy(policy: str | ArbiterPolicy) -> ArbiterPolicy:
 
 
 def arbiter(rule: Rule) -> ArbiterPolicy:
-    """Make a policy of a function; it is compiled by numba, so it may use numbers, comparisons and loops.
+    """Make a policy from a function, which numba compiles: it may use numbers, comparisons and loops.
 
     >>> @arbiter
     ... def communication_first(view):
@@ -107,7 +107,7 @@ def _compile(rule: Rule) -> Any:
 
 @functools.lru_cache(maxsize=64)
 def _machine_code(rule: Rule) -> Any:
-    """A rule's machine code, compiled once in a process: every task that comes from another one brings its policy."""
+    """Compile a rule once per process: every task received from another process brings its policy along."""
     import numba
 
     inner = numba.njit(rule)

@@ -1,4 +1,4 @@
-"""Passes: changes of a graph that decide order and sharing, each under a name that users type."""
+"""Passes: transformations of a graph that decide order and sharing, each with a name that users type."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from weft.schedule.arbiters import ROUND_ROBIN, ArbiterPolicy
 
 @dataclass(frozen=True)
 class Pass(ABC):
-    """A way to overlap: `apply` is called once for a run and returns another graph; it changes nothing.
+    """A way to overlap: `apply` is called once per run and returns a new graph.
 
-    `name` is what users type. `needs` lists hardware that no GPU on sale has, or not all have. `arbiter` decides who
-    enters a memory channel's queue, unless the options of a run say so.
+    `name` is what users type. `needs` lists hardware that no GPU on sale, or not every GPU, has. `arbiter` is the
+    memory arbitration policy, unless the options of a run set one.
     """
 
     name: str
@@ -27,15 +27,15 @@ class Pass(ABC):
 
     @property
     def runs(self) -> tuple[str, ...]:
-        """The passes whose runs decide what happens under this one: itself, unless it is an ideal."""
+        """The passes to simulate for this one: itself; for an ideal, those that it is assembled from."""
         return (self.name,)
 
     @abstractmethod
     def apply(self, graph: Graph, gpu: Gpu) -> Graph:
-        """The graph as it runs on GPUs like `gpu`; InputError for a graph that this way has no meaning for."""
+        """The graph as it runs on GPUs like `gpu`; InputError for a graph to which the pass does not apply."""
 
     def takes(self, graph: Graph) -> bool:
-        """Whether the pass has a meaning for a graph."""
+        """Whether the pass applies to a graph."""
         try:
             self._check(graph)
         except InputError:
@@ -44,21 +44,22 @@ class Pass(ABC):
 
     @abstractmethod
     def _check(self, graph: Graph) -> None:
-        """Raise InputError for a graph that the pass has no meaning for."""
+        """Raise InputError for a graph to which the pass does not apply."""
 
 
 @dataclass(frozen=True)
 class Ideal(Pass):
-    """Parts that share nothing but time: every operator takes as long as in the run of another pass.
+    """An overlap without contention: every operator takes as long as in the run of another pass.
 
-    `taken` names that pass for operators, `usually` for all others. The graph's edges alone decide when each begins.
+    `taken` names that pass by operator, `usually` the pass of all others. Only the graph's edges decide when each
+    begins.
     """
 
     usually: str = "sequential"
     taken: tuple[tuple[str, str], ...] = ()
 
     def source(self, operator: str) -> str:
-        """The pass whose run an operator's time is from."""
+        """The pass from whose run an operator's time is taken."""
         return dict(self.taken).get(operator, self.usually)
 
     @property

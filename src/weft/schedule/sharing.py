@@ -18,7 +18,7 @@ Driver = Literal["cu", "dma"]
 """What moves a collective's data: compute units or DMA engines."""
 Launched = Literal["collective", "gemm"]
 LAUNCHED: tuple[Launched, ...] = ("collective", "gemm")
-"""Which of both streams the host launches first."""
+"""Which of the two streams the host launches first."""
 COPY_OPTIONS = ("engines", "engines_per_peer", "broadcast", "swap", "prelaunched", "threads")
 """Options of copies by DMA engines (`weft.kernels.copies.DmaGather`)."""
 DMA_UNITS = 8
@@ -27,13 +27,14 @@ DMA_UNITS = 8
 
 @dataclass(frozen=True)
 class Sharing(Pass):
-    """A way to share a GPU between streams of GEMMs and of collectives that do not wait for each other.
+    """A way to share a GPU between independent streams of GEMMs and of collectives.
 
-    `driver` moves the collectives' data. With `priority` they are launched first and their workgroups take compute
-    units before the GEMMs'. With `partition` masks set `units` apart: for the collectives, or, where DMA engines drive
-    them, just off the GEMMs (None: until their bandwidth saturates; DMA_UNITS beside DMA engines). `first` is what the
-    host launches first (None: the collectives if they have priority, else the GEMMs). `copies` are options of DMA
-    engines, `in_flight` replaces the library's all-reduce by a plain ring with that many bytes per workgroup in flight.
+    `driver` moves the collectives' data. With `priority` they are launched first, and their workgroups are placed
+    before the GEMMs'. With `partition` masks set `units` compute units apart: for the collectives or, if DMA engines
+    drive them, simply off the GEMMs (None: as many as saturate the collectives; DMA_UNITS with DMA engines). `first` is
+    what the host launches first (None: the collectives if they have priority, else the GEMMs). `copies` are options of
+    DMA engines; `in_flight` replaces the library's all-reduce by a plain ring with that many bytes in flight per
+    workgroup.
     """
 
     driver: Driver = "cu"
@@ -57,7 +58,7 @@ class Sharing(Pass):
         if self.copies and self.driver != "dma":
             options = ", ".join(name for name, _ in self.copies)
             raise InputError(
-                f"'{self.name}' moves the data by compute units and has no use for options of DMA engines "
+                f"'{self.name}' moves the data by compute units and takes no options of DMA engines "
                 f"({options}); choose dma or dma-partition, or leave them out"
             )
 
@@ -67,9 +68,9 @@ class Sharing(Pass):
         return self.first or ("collective" if self.priority else "gemm")
 
     def apply(self, graph: Graph, gpu: Gpu) -> Graph:
-        """The nodes in launch order, each with who drives it, its priority and its compute units.
+        """The nodes in launch order, each with its driver, priority and compute units.
 
-        Raises InputError for units that leave one side without any.
+        Raises InputError for a partition that leaves one side without compute units.
         """
         self._check(graph)
         split = split_units(gpu, self.units) if self.partition and self.units is not None else None
@@ -132,18 +133,18 @@ SHARING_PASSES: tuple[Sharing, ...] = (
 
 
 class Split(NamedTuple):
-    """The compute units that a GEMM may use, and those set apart: numbers from 0."""
+    """The compute units that a GEMM may use, and those set apart for the collective, as indices from 0."""
 
     gemm: tuple[int, ...]
     apart: tuple[int, ...]
 
 
 def split_units(gpu: Gpu, apart: int) -> Split:
-    """The compute units of a GPU, with `apart` of them set apart.
+    """Partition the compute units of a GPU, with `apart` of them set apart.
 
-    On AMD GPUs each XCD gives as many as the others (the first ones one more where `apart` is no multiple), so that
-    none of them lags behind; unit u lies in XCD u * XCDs // units. Elsewhere they are the last ones.
-    Raises InputError if either side has no unit.
+    On AMD GPUs each XCD gives equally many (the first ones one more if `apart` is no multiple), so that no XCD becomes
+    the slowest; unit u lies in XCD u * XCDs // units. On other GPUs they are the last ones. Raises InputError if either
+    side has no unit.
     """
     units = gpu.compute.compute_units
     if not 1 <= apart < units:
@@ -163,7 +164,7 @@ def _last(units: int, parts: int, part: int, apart: int) -> range:
 
 
 def apart_of(gemm: int, apart: int, gpu: Gpu) -> int:
-    """The units set apart by a split "gemm-apart"; InputError if it does not add up to those of the GPU."""
+    """Units set apart by a split "gemm-apart"; InputError if both numbers do not add up to the GPU's."""
     units = gpu.compute.compute_units
     if gemm + apart != units:
         raise InputError(

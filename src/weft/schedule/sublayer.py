@@ -14,13 +14,13 @@ from weft.schedule.base import Ideal, Pass
 
 TRACKED = ("tracker", "near-memory update", "triggered DMA")
 PLAIN = KernelChoice(kernel="plain-ring")
-"""A step of the paper's ring: every compute unit, no slices, no staging."""
+"""The paper's ring kernel: on every compute unit, without slices or staging."""
 TRIGGERED = KernelChoice("tracker", near_memory=True)
-"""DMA engines that the tracker triggers; the memory adds."""
+"""DMA engines triggered by the tracker; the memory does the additions."""
 
 
 def produced(graph: Graph) -> tuple[Node, Node]:
-    """The GEMM of a sub-layer and the all-reduce, or reduce-scatter, of its output; InputError for any other graph."""
+    """The GEMM of a sub-layer and the all-reduce or reduce-scatter of its output; InputError for any other graph."""
     pair = _pair(graph, ("gemm",), ("all_reduce", "reduce_scatter"))
     if pair is None:
         raise InputError(
@@ -36,7 +36,7 @@ def consumed(graph: Graph) -> tuple[Node, Node] | None:
 
 
 def _pair(graph: Graph, *wanted: tuple[str, ...]) -> tuple[Node, Node] | None:
-    """The two nodes of a graph, if the second waits for the first and they compute, or communicate, as wanted."""
+    """The two nodes of a graph if the second waits for the first and their kinds are as asked; else None."""
     found = [node.op.name if isinstance(node.op, Collective) else node.op.kind for node in graph]
     if len(found) != 2 or not all(name in names for name, names in zip(found, wanted, strict=True)):
         return None
@@ -45,7 +45,7 @@ def _pair(graph: Graph, *wanted: tuple[str, ...]) -> tuple[Node, Node] | None:
 
 
 def scattered(graph: Graph, choice: KernelChoice, by: Granularity = "kernel") -> Graph:
-    """A sub-layer with its all-reduce as a reduce-scatter, joined `by` kernel or tile, and an all-gather."""
+    """A sub-layer whose all-reduce becomes a reduce-scatter, joined `by` kernel or tile, and an all-gather."""
     gemm, collective = produced(graph)
     op = collective.op
     assert isinstance(op, Collective)
@@ -63,9 +63,9 @@ class _OfSubLayer(Pass):
 
 @dataclass(frozen=True)
 class Sequential(_OfSubLayer):
-    """GEMM with cached stores, release of the output, then ring reduce-scatter and all-gather on compute units.
+    """GEMM with cached stores, cache write-back, then ring reduce-scatter and all-gather on compute units.
 
-    `choice` is how the reduce-scatter runs, joined to the GEMM `by` kernel or tile.
+    `choice` is the kernel choice of the reduce-scatter, which waits for the GEMM `by` kernel or by tile.
     """
 
     choice: KernelChoice = PLAIN
@@ -78,10 +78,10 @@ class Sequential(_OfSubLayer):
 
 @dataclass(frozen=True)
 class TrackTrigger(Sequential):
-    """T3 (ASPLOS 2024, arXiv:2401.16677): the GEMM's stores start the reduce-scatter by themselves.
+    """T3 (ASPLOS 2024, arXiv:2401.16677): the GEMM's stores trigger the reduce-scatter without a kernel.
 
-    Stores are near-memory updates, the tracker counts them, complete tiles leave by DMA. The all-gather begins when the
-    GPU's part of the reduce-scatter is over.
+    Stores are near-memory updates, the tracker counts them, and DMA sends complete tiles. The all-gather begins when
+    the GPU's part of the reduce-scatter ends.
     """
 
     choice: KernelChoice = TRIGGERED
@@ -90,10 +90,10 @@ class TrackTrigger(Sequential):
 
 @dataclass(frozen=True)
 class NearMemoryScatter(_OfSubLayer):
-    """The reduce-scatter alone, its additions made by the memory."""
+    """The reduce-scatter alone, its additions done by the memory."""
 
     def apply(self, graph: Graph, gpu: Gpu) -> Graph:
-        """One kernel that sends each chunk on, as updates, when it has been fully updated."""
+        """One kernel that sends each chunk on, as updates, once it has been fully updated."""
         gemm, _ = produced(graph)
         choice = replace(PLAIN, near_memory=True, tiles_of=gemm.op, tiling=gemm.choice.tiling)
         return replace(graph, nodes=(replace(scattered(graph, choice)["reduce_scatter"], after=()),))
@@ -115,8 +115,9 @@ class IdealSubLayer(Ideal, _OfSubLayer):
 class Fused(Pass):
     """GEMM and collective as one kernel (Flux, arXiv:2406.06858).
 
-    Behind a GEMM: tiles are stored at the GPU that owns their rows, which adds up what came from all. Before one: the
-    all-gather's chunks are copied by DMA engines, nearest peer first, and a tile begins when its chunk is there.
+    A collective after the GEMM: tiles are stored at the GPU that owns their rows, which adds up the tiles of all GPUs.
+    An all-gather before it: DMA engines copy its chunks, nearest peer first, and a tile begins when its chunk has
+    arrived.
     """
 
     how: Literal["tiles", "chunks"] = "tiles"

@@ -1,4 +1,4 @@
-"""What to choose for a machine: strategies, splits, kernels and degrees, from tables of simulated runs."""
+"""Choose strategies, splits, kernels and degrees for a machine, from tables of simulated runs."""
 
 from weft.search.advisor import advise
 from weft.search.heuristics import Choice, choose

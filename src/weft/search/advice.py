@@ -1,4 +1,4 @@
-"""Advice for one GEMM beside one collective: every way to share with what it brings, and how sure the best one is."""
+"""Advice for one GEMM beside one collective: the gain of every way to share, and the uncertainty of the best one."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _MIB = 1 << 20
 ALIKE = 0.01
 """Options whose makespans differ by no more than this share are named together."""
 FELT = 0.005
-"""Doubts that move a speedup by less are summed up as one."""
+"""Uncertainties that move a speedup by less than this are combined into one."""
 NOTED = 0.03
-"""Share by which a collective alone must be faster than the library's to be mentioned."""
+"""An isolated collective faster than the library's by at least this share is mentioned."""
 
 
 class Option(NamedTuple):
-    """One way to share: what the tables expect [s], and its simulation if it was made."""
+    """One way to share: its forecast by the tables [s], and its simulation if there is one."""
 
     strategy: str
     units: int | None
@@ -35,35 +35,36 @@ class Option(NamedTuple):
 
     @property
     def makespan_s(self) -> float:
-        """What both take [s]: as simulated, or else as forecast."""
+        """Time until both have ended [s]: simulated, or else forecast."""
         return self.forecast_s if self.run is None else self.run.makespan
 
 
 class Doubt(NamedTuple):
-    """A reason to doubt a speedup, and the range of the speedup if it holds."""
+    """A source of uncertainty, and the range of the speedup under it."""
 
     why: str
     low: float
     high: float
     copies: bool = False
-    """Whether it concerns DMA engines alone, so that ways without them stay as good."""
+    """Whether it concerns only DMA engines, so that ways without them are unaffected."""
 
 
 class LibraryChoice(NamedTuple):
-    """What the library takes instead of the ring that is simulated: its name, and its time alone in closed form [s]."""
+    """The algorithm that the library would run instead of the simulated ring: name and closed-form time alone [s]."""
 
     name: str
     seconds: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Advice(Answer):
     """How a GEMM and a collective should share each of `tables.ranks` GPUs.
 
-    `options` are all ways, the plainest first; `choice` is what the tables alone choose, knowing what both take
-    alone. `doubts` say what the speedup of the best option would be for another reason each. `crossover` is the size
-    from which DMA engines gather or exchange as fast as compute units alone, `pays` from which a DMA strategy is the
-    best beside this GEMM [bytes]; None where there is none. `library` is what it would take instead, if anything.
+    `options` are all ways, the plainest first; `choice` is what the tables alone would choose, given both isolated
+    times. Each of the `doubts` is a range of the best option's speedup under one uncertainty. `crossover` is the size
+    from which DMA engines gather or exchange as fast as compute units alone, `pays` the size from which a DMA strategy
+    is the best beside this GEMM [bytes]; None if there is none. `library` is the algorithm that the library would use
+    instead of the simulated one, if they differ.
     """
 
     kind = "advice"
@@ -86,7 +87,7 @@ class Advice(Answer):
 
     @property
     def best(self) -> Option:
-        """The fastest option that was simulated; of those that are as good as it, the plainest."""
+        """The fastest simulated option; among equally good ones, the plainest."""
         fastest = min(one.makespan_s for one in self.simulated)
         return next(one for one in self.simulated if one.makespan_s <= (1 + TIE) * fastest)
 
@@ -117,7 +118,7 @@ class Advice(Answer):
 
     @property
     def low(self) -> float:
-        """The speedup if every doubt comes true against the user: independent errors, added in squares.
+        """The speedup if every uncertainty goes against the user: independent errors, added in squares.
 
         Not a bound: the models' errors are means, so about every third answer lies further off.
         """
@@ -125,12 +126,12 @@ class Advice(Answer):
 
     @property
     def high(self) -> float:
-        """The speedup if every doubt comes true in the user's favour."""
+        """The speedup if every uncertainty goes in the user's favour."""
         return self.speedup + hypot(*(max(0.0, doubt.high - self.speedup) for doubt in self.doubts))
 
     @property
     def felt(self) -> list[Doubt]:
-        """The doubts that move the speedup by half a percent or more, and all others as one."""
+        """The uncertainties that move the speedup by half a percent or more, and all others as one."""
 
         def moves(doubt: Doubt) -> bool:
             return max(abs(end / self.speedup - 1) for end in (doubt.low, doubt.high)) >= FELT
@@ -157,34 +158,29 @@ class Advice(Answer):
         )
 
     @property
-    def units_word(self) -> str:
-        """What the vendor calls compute units: CUs, or SMs."""
-        return "SMs" if self.gpu.vendor == "nvidia" else "CUs"
-
-    @property
     def most_apart(self) -> int:
         """Compute units of the best simulated partition, or the smallest split of the tables."""
         tried = [one for one in self.simulated if one.strategy == "partition" and one.units]
         return max(tried, key=self.speedup_of).units or 0 if tried else self.tables.splits[0]
 
     def name_of(self, option: Option) -> str:
-        """A way in a few words."""
-        return label(option.strategy, option.units, self.units_word)
+        """A short name of a way to share."""
+        return label(option.strategy, option.units, self.gpu.units_word)
 
     @property
     def alike(self) -> tuple[Option, ...]:
-        """Simulated options within `ALIKE` of the best one, which is left out."""
+        """Other simulated options within `ALIKE` of the best one."""
         limit = (1 + ALIKE) * self.best.makespan_s
         return tuple(one for one in self.simulated if one != self.best and one.makespan_s <= limit)
 
     @property
     def ranked(self) -> list[Option]:
-        """Every option, the best first, then by speedup."""
+        """Every option, the best first, the others by speedup."""
         return sorted(self.options, key=lambda one: (one == self.best, self.speedup_of(one)), reverse=True)
 
     @property
     def sentences(self) -> list[str]:
-        """The advice in words: what to take, what both take alone, how good the tables are, where DMA engines pay."""
+        """The advice in words: what to use, isolated times, accuracy of the tables, and where DMA engines pay."""
         gemm_us, collective_us = (seconds * 1e6 for seconds in self.alone)
         times = f"Alone the GEMM takes {gemm_us:.0f} us, the collective {collective_us:.0f} us."
         found = (self._take, times, self._faster_alone, self._library, self._tiles, self._chosen, self._unsafe)
@@ -203,7 +199,7 @@ class Advice(Answer):
 
     @property
     def _faster_alone(self) -> str:
-        """Says that part of the gain is no overlap, if the collective alone is faster than by the library's kernel."""
+        """A sentence if part of the gain is no overlap: the collective alone is faster than by the library's kernel."""
         table, best = self.tables.collective(self.collective.name), self.best
         copied = by_dma(best.strategy)
         column = table.dma if copied else table.units.get(best.units or 0)
@@ -230,20 +226,20 @@ class Advice(Answer):
 
     @property
     def _tiles(self) -> str:
-        """Says that the GEMM keeps its tile, if taking the fewest units off it costs a wave."""
+        """A sentence if taking the fewest units off the GEMM costs a wave: real libraries might choose another tile."""
         profile, fewest = self.tables.profile(self.gemm), self.tables.splits[0]
         here, less = profile.waves(0), profile.waves(fewest)
         if here == less:
             return ""
         return (
             f"The GEMM's {profile.tiles} tiles run in {here} {'wave' if here == 1 else 'waves'} on all "
-            f"{self.units_word}, in {less} with {fewest} fewer; a library that is limited to fewer may choose another "
-            "tile, which is not tried."
+            f"{self.gpu.units_word}, in {less} with {fewest} fewer; a library that is limited to fewer may choose "
+            "another tile, which is not tried."
         )
 
     @property
     def _chosen(self) -> str:
-        chosen = label(self.choice.strategy, self.choice.units, self.units_word)
+        chosen = label(self.choice.strategy, self.choice.units, self.gpu.units_word)
         if chosen == self.name_of(self.best):
             return "The tables alone choose the same."
         if self.loss < TIE:
@@ -252,7 +248,7 @@ class Advice(Answer):
 
     @property
     def _unsafe(self) -> str:
-        """Names what is better if a doubt of DMA engines comes true, if anything is."""
+        """A sentence that names the better option if an uncertainty of DMA engines comes true, if there is one."""
         others = [one for one in self.simulated if not by_dma(one.strategy)]
         other = max(others, key=self.speedup_of)
         doubts = [d for d in self.doubts if d.copies and d.low < self.speedup_of(other)]
@@ -269,7 +265,7 @@ class Advice(Answer):
         alone = f"DMA engines alone are as fast as compute units alone {_since(self.crossover, sizes)}"
         best = by_dma(self.best.strategy)
         if best != (self.pays is not None and self.collective.bytes >= self.pays):
-            # At this size it is known better than by the tables, or the sizes that pay are no interval.
+            # Simulation contradicts the tables at this size, or the sizes that pay are no interval.
             here = "are" if best else "are not"
             return f"{alone}; beside this GEMM it depends on the size, and at this one they {here} best."
         return f"{alone}; beside this GEMM they are the best way {_since(self.pays, sizes)}."
@@ -314,12 +310,12 @@ class Advice(Answer):
 
 
 def label(strategy: str, units: int | None, word: str = "CUs") -> str:
-    """A way to share in a few words."""
+    """A short name of a way to share."""
     return strategy if units is None else f"{strategy} with {units} {word}"
 
 
 def _since(size: int | None, sizes: tuple[int, ...]) -> str:
-    """From which of the tables' sizes on, in words."""
+    """From which size of the tables on, in words."""
     if size is None:
         return f"at no size up to {sizes[-1] / _MIB:.0f} MiB"
     least = ", the least in the tables" if size <= 1.1 * sizes[0] else ""

@@ -1,4 +1,4 @@
-"""Makes advice: both alone, the best ways to share, and the doubts, each simulated; everything else is looked up."""
+"""Make advice: simulate both alone, the best ways to share, and the uncertainties; look everything else up."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from weft.search.tables import SlowdownTables
 from weft.search.tasks import Alone, Bench, Jobs, Runs, by_dma
 
 CONFIRMED = 3
-"""So many of the best forecasts are simulated, whatever their strategy; and the best of each strategy."""
+"""Number of best forecasts to simulate, besides the best of each strategy."""
 AS_FAST = 1.05
-"""DMA engines count as fast as compute units up to this ratio of times."""
+"""DMA engines count as equally fast as compute units up to this ratio of times."""
 GRID = 8
-"""Sizes per doubling at which a crossover is looked for."""
+"""Sizes per doubling in the search for a crossover."""
 
 
 def advise(
@@ -46,10 +46,10 @@ def advise(
 
     The machine's slowdown tables are made first, unless `store` holds their runs. The tables' best choices are then
     simulated, and the best of them again with each assumed value of the machine at both ends of its range (`spread`).
-    Raises UnknownNameError for an unknown GPU, InputError for what no library or matrix unit can do.
+    Raises UnknownNameError for an unknown GPU, InputError for a collective or dtype that the library or the GPU lacks.
     """
     bench = Bench.of(machine, collective.ranks, options)
-    # What cannot be run is refused before the tables' minute of work.
+    # Fail early, before the minute of work for the tables.
     check_tile(gemm, tiling_for(gemm, bench.gpu, bench.options), bench.gpu)
     bench.collective(collective)
     collective_kernel(alone(collective).nodes[0], bench.system)
@@ -60,7 +60,7 @@ def advise(
 
 @dataclass(frozen=True)
 class _Advisor:
-    """Simulates what one piece of advice rests on."""
+    """Runs the simulations behind one piece of advice."""
 
     gemm: Gemm
     collective: Collective
@@ -69,7 +69,7 @@ class _Advisor:
     jobs: Jobs
 
     def advice(self, spread: bool) -> Advice:
-        """Both alone, the best ways to share, and the doubts."""
+        """Simulate both alone, the best ways to share, and the uncertainties."""
         runs = self.jobs.run(self._alone)
         gemm, moved = (runs[task] for task in self._alone)
         own = Alone(gemm.makespan, moved.makespan)
@@ -99,7 +99,7 @@ class _Advisor:
         return self.bench.together(self.gemm, self.collective, strategy, units)
 
     def _options(self, case: Case) -> tuple[Option, ...]:
-        """Every way to share; the best few, and the best of each strategy, simulated."""
+        """Every way to share; the best few, and the best of each strategy, are simulated."""
         every = tuple(forecasts(case))
         ranked = sorted(every, key=lambda one: one.makespan_s)
         best: dict[str, Forecast] = {}
@@ -111,7 +111,7 @@ class _Advisor:
         return tuple(Option(*one, runs[tasks[one]] if one in tasks else None) for one in every)
 
     def _model_doubts(self, case: Case, advice: Advice) -> list[Doubt]:
-        """What the known errors of the models would make of the speedup."""
+        """The range of the speedup from the known errors of the models."""
         gpu, best = self.tables.gpu, advice.best
         of_gemm, here_g = gemm_error(gpu.name)
         of_moved, here_c = collective_error(gpu.name, self.collective.name)
@@ -131,13 +131,13 @@ class _Advisor:
         return [*doubts, both]
 
     def _speedup_if(self, case: Case, best: Option, gemm: float, collective: float) -> float:
-        """The best option's speedup if both alone took other times, as the tables forecast the change."""
+        """The best option's speedup if the isolated times were others, by the change that the tables forecast."""
         other = case.off(gemm, collective)
         makespan = next(one.makespan_s for one in forecasts(other) if one[:2] == best[:2])
         return (other.gemm_s + other.collective_s) / (makespan * best.makespan_s / best.forecast_s)
 
     def _assumed_doubts(self, advice: Advice) -> Iterator[Doubt]:
-        """What each assumed value would make of the speedup at both ends of its range, if anything: simulated."""
+        """The range of the speedup from each assumed value at both ends of its range, simulated."""
         both = self._together(advice.best.strategy, advice.best.units)
 
         def speedup(runs: Runs) -> dict[str, float]:
@@ -156,7 +156,7 @@ class _Advisor:
 
 
 def _library_choice(both: CoRun) -> LibraryChoice | None:
-    """What the library takes for the collective of a run by compute units, if that is not what was simulated."""
+    """The library's algorithm for the collective of a run on compute units, if it is not the simulated one."""
     chosen, kernel = both.choice, collective_kernel(both.run.graph.collectives[0], both.run.system)
     if chosen is None or chosen.algorithm not in _INSTEAD or kernel.algorithm != "ring":
         return None
@@ -164,11 +164,11 @@ def _library_choice(both: CoRun) -> LibraryChoice | None:
 
 
 _INSTEAD = {"tree": "a tree", "nvls": "the switch's reduction (NVLS)", "direct": "one step to all peers"}
-"""What a library takes instead of a ring, in words."""
+"""Algorithms that a library uses instead of a ring, in words."""
 
 
 def _library_doubt(advice: Advice) -> Iterator[Doubt]:
-    """The speedup over serial execution with the library's own algorithm, if that is not the simulated ring."""
+    """The speedup over serial execution with the library's own algorithm, if it is not the simulated ring."""
     if advice.library is not None:
         serial = advice.alone.gemm_s + advice.library.seconds
         other = serial / advice.best.makespan_s
@@ -197,7 +197,7 @@ def pays_from(gemm: Gemm, tables: SlowdownTables, collective: Collective) -> int
 
 
 def _from(sizes: Sequence[int], holds: Callable[[int], bool]) -> int | None:
-    """The least size of a grid from which on a claim holds for every size."""
+    """The least size of a grid from which on a condition holds for every larger size."""
     found = None
     size = float(sizes[-1])
     while size >= sizes[0] and holds(round(size)):

@@ -1,4 +1,4 @@
-"""How many queued GEMMs run together: batches of a degree, what they take, and the best of all degrees."""
+"""How many queued GEMMs to run together: batches of a degree, their time, and the best degree."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ Kernels = Mapping[Gemm, GoKernels]
 """GO-kernels by GEMM."""
 Batches = tuple[Simulation, ...]
 DEFAULT = {"concurrency": "default"}
-"""What labels the batch of default concurrency."""
+"""The label of the default-concurrency batch."""
 WORTH = 0.01
-"""A higher degree is preferred if it saves at least this share of the time: it holds memory for more GEMMs at once."""
+"""A higher degree must save at least this share of the time, since it occupies memory for more GEMMs at once."""
 
 
 @dataclass(frozen=True)
 class Queue:
-    """GEMMs that wait, all independent, in the order in which the host put them there."""
+    """Independent GEMMs that wait, in the order in which the host queued them."""
 
     gemms: tuple[Gemm, ...]
 
     @property
     def alike(self) -> bool:
-        """Whether all are of one shape."""
+        """Whether all have the same shape."""
         return len(set(self.gemms)) == 1
 
     @property
     def degrees(self) -> tuple[int, ...]:
-        """How many of them may run together."""
+        """The degrees (GEMMs run together) that its length allows."""
         return degrees_up_to(len(self.gemms))
 
 
 def batch_sizes(queued: int, degree: int) -> tuple[int, ...]:
-    """Full batches of a degree, and the rest in the largest batches that it allows.
+    """Sizes of batches at a degree: full ones, then the rest in the largest allowed ones.
 
     >>> batch_sizes(7, 4)
     (4, 2, 1)
@@ -55,7 +55,7 @@ def batch_sizes(queued: int, degree: int) -> tuple[int, ...]:
 
 
 def asked_degrees(queues: Sequence[Queue]) -> dict[Gemm, set[int]]:
-    """For every GEMM of some queues the degrees at which it may run."""
+    """For every GEMM of some queues, the degrees at which it may run."""
     asked: dict[Gemm, set[int]] = {}
     for queue in queues:
         for gemm in queue.gemms:
@@ -70,7 +70,7 @@ def default_batch(queue: Queue, kernels: Kernels, bench: Bench) -> Simulation:
 
 
 def planned(queue: Queue, degree: int, kernels: Kernels, bench: Bench, tuned_for: int | None = None) -> Batches:
-    """The batches of a degree, with GO-kernels tuned for the size of each batch, or for `tuned_for`."""
+    """The batches of a degree, with GO-kernels tuned for each batch's size, or for `tuned_for`."""
     return tuple(
         bench.queue([_tiled(kernels[gemm], tuned_for or len(part)) for gemm in part])
         for part in _parts(queue.gemms, degree)
@@ -78,7 +78,7 @@ def planned(queue: Queue, degree: int, kernels: Kernels, bench: Bench, tuned_for
 
 
 def _tiled(kernels: GoKernels, degree: int) -> Tiled:
-    """The kernel for a degree, or for the next below that was tried."""
+    """The GEMM with its kernel for a degree, or for the next lower one that was tried."""
     return kernels.tiled(max(one for one in kernels.degrees if one <= degree))
 
 
@@ -90,13 +90,13 @@ def _parts(gemms: Sequence[Gemm], degree: int) -> Iterator[Sequence[Gemm]]:
 
 
 def seconds(batches: Batches, runs: Runs) -> float:
-    """How long batches take, each begun when the one before it has ended [s]."""
+    """Time of batches, each begun when the previous one has ended [s]."""
     return sum(drained(runs[batch]) for batch in batches)
 
 
 @dataclass(frozen=True)
 class Plans:
-    """A queue in batches, each begun when the one before it has ended: one after another, all at once, as chosen."""
+    """A queue in batches, each begun when the previous one has ended: one by one, all at once, or as chosen."""
 
     sequential: Batches
     default: Batches
@@ -118,13 +118,13 @@ def plans(queue: Queue, degree: int, kernels: Kernels, bench: Bench) -> Plans:
 
 
 def _ways(queue: Queue, kernels: Kernels, bench: Bench) -> dict[tuple[int, int | None], Batches]:
-    """The batches of each degree with kernels for each batch's size (None); of several shapes, also for each degree."""
+    """The batches of each degree with kernels for each batch's size (None); for mixed shapes also for each degree."""
     tuned_for = (None,) if queue.alike else (None, *queue.degrees)
     return {(degree, one): planned(queue, degree, kernels, bench, one) for degree in queue.degrees for one in tuned_for}
 
 
 def needed(queue: Queue, kernels: Kernels, bench: Bench) -> Iterator[Simulation]:
-    """Every batch that has to be simulated to judge a queue: default concurrency, each degree, each set of kernels."""
+    """Every batch to simulate for a queue: default concurrency, each degree, each set of kernels."""
     yield default_batch(queue, kernels, bench)
     yield from chain.from_iterable(_ways(queue, kernels, bench).values())
 
@@ -148,7 +148,7 @@ class Judged:
 
     @property
     def best_degree(self) -> int:
-        """The least degree that comes within `WORTH` of the best one."""
+        """The smallest degree whose time is within `WORTH` of the best one."""
         limit = min(self.at_degree.values()) * (1 + WORTH)
         return min(degree for degree, seconds in self.at_degree.items() if seconds <= limit)
 
@@ -158,7 +158,7 @@ class Judged:
 
 
 def judge(queue: Queue, kernels: Kernels, bench: Bench, runs: Runs) -> Judged:
-    """What a queue takes under every way to run it, from the runs of its `needed` batches."""
+    """The times of a queue under every way to run it, from the runs of its `needed` batches."""
     took = {way: seconds(batches, runs) for way, batches in _ways(queue, kernels, bench).items()}
     at_degree = {degree: s for (degree, tuned_for), s in took.items() if tuned_for is None}
     default = drained(runs[default_batch(queue, kernels, bench)])
@@ -187,7 +187,7 @@ class Watched:
 
 
 def watched(title: str, plans: Plans) -> Watched:
-    """Run a queue's batches again and keep what happened in them."""
+    """Simulate a queue's batches again with full timelines."""
     names = tuple(str(node.op) for batch in plans.default for node in batch.graph)
     sizes = tuple(len(batch.graph) for batch in plans.goldyloc)
     return Watched(title, names, _runs(plans.default), _runs(plans.goldyloc), sizes)

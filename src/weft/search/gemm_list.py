@@ -1,4 +1,4 @@
-"""A list of independent GEMMs in a CSV file: sizes, data type, and how many of each wait together."""
+"""Read a list of independent GEMMs from CSV: sizes, data type, and how many of each are queued."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from weft.search.kernels import DEGREES
 from weft.units import LARGEST_COUNT
 
 COLUMNS = ("m", "n", "k", "dtype", "count")
-"""Columns that a list must have; a column "name" is optional."""
+"""Required columns of a list; a column "name" is optional."""
 _EXAMPLE = "512,1024,1024,fp16,8"
 _MARKS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """A line of the list: `count` GEMMs of one shape that are queued together, and what people call them."""
+    """A line of the list: `count` GEMMs of one shape that are queued together, and their name."""
 
     name: str
     gemm: Gemm
@@ -30,10 +30,10 @@ class Wanted:
 
 
 def read_gemms(path: str | Path) -> tuple[Wanted, ...]:
-    """The lines of a CSV file with the columns m, n, k, dtype, count and, if wanted, name, in any order and case.
+    """Read a CSV file with the columns m, n, k, dtype, count and optionally name, in any order and case.
 
-    Raises InputError that names file and line: for a file that cannot be read, missing or unknown columns, sizes that
-    are no whole numbers above zero, unknown data types, and counts beyond what runs together.
+    Raises InputError that names file and line: for an unreadable file, missing or unknown columns, sizes that are no
+    whole numbers above zero, unknown data types, and counts above the limit of co-running GEMMs.
     """
     file = Path(path)
     reader = csv.reader(io.StringIO(read_text(file)), skipinitialspace=True)
@@ -85,7 +85,7 @@ def _wanted(file: Path, line: int, heads: Sequence[str], row: Sequence[str]) -> 
 
 
 def whole_size(place: str, name: str, text: str) -> int:
-    """The size in a cell, from 1 to 2^31 - 1; InputError with its `place` and `name` for anything else."""
+    """Parse a size from 1 to 2^31 - 1 from a cell; InputError with its `place` and `name` for anything else."""
     shown = text if len(text) <= 24 else f"{text[:8]}... ({len(text)} characters)"
     if not text.isdecimal() or not text.strip("0"):
         raise InputError(f"{place}: {name} is '{shown}'; it must be a whole number above zero")

@@ -1,7 +1,7 @@
-"""How a GEMM and a collective should share a GPU, in microseconds: arithmetic on slowdown tables, nothing simulated.
+"""Choose how a GEMM and a collective share a GPU, in microseconds: arithmetic on slowdown tables, no simulation.
 
-Each way to share is timed as two stretches: while both run, each is slowed by what the other takes; when one has ended,
-the other goes on alone.
+Each way to share is timed as two stretches: while both run, each is slowed by the other; when one has ended, the other
+continues alone.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from weft.result.metrics import ideal_speedup, share_of_ideal
 from weft.search.tables import CollectiveTable, GemmProfile, SlowdownTables, between, interpolate
 
 DMA_SPLITS = 3
-"""So many of the smallest splits are tried off the GEMM where DMA engines drive the collective."""
+"""Number of smallest splits tried on the GEMM if DMA engines drive the collective."""
 _ROUNDING = 1e-9
 _UNDISTURBED = (1.0, 1.0, 1.0)
 TIE = 0.002
-"""Of ways whose makespans differ by no more than this share, the plainest is taken."""
+"""Among ways whose makespans differ by at most this share, the plainest is chosen."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """How to share a GPU between a GEMM and a collective, and what that is expected to bring.
+    """How to share a GPU between a GEMM and a collective, and the expected gain.
 
-    `units` compute units are set apart, None where the strategy sets none apart. `speedup` is over running both one
-    after the other with the library's own kernel, between `low` and `high` by the known error of the tables.
-    `share` is that of the ideal (neither slows the other); times are in seconds.
+    `units` compute units are set apart (None: the strategy sets none apart). `speedup` is over running both one after
+    the other with the library's own kernel, between `low` and `high` by the known error of the tables. `share` is the
+    fraction of the ideal gain (neither slows the other); times are in seconds.
     """
 
     strategy: str
@@ -59,9 +59,9 @@ def choose(
 ) -> Choice:
     """The best way to share a GPU between `gemm` and `collective`, by the tables.
 
-    `gemm_s` and `collective_s` are what each takes alone, the collective by the library's own kernel, if the caller has
-    measured that [s]. A shape's tiles are worked out when it is first seen; from then on an answer takes microseconds.
-    Raises UnknownNameError for a collective that the tables lack.
+    `gemm_s` and `collective_s` are isolated times measured by the caller, the collective's by the library's own kernel
+    (None: from the tables) [s]. A shape's tiles are worked out when it is first seen; from then on an answer takes
+    microseconds. Raises UnknownNameError for a collective that the tables lack.
     """
     case = case_of(gemm, collective, tables, gemm_s, collective_s)
     best, error = plainest(list(forecasts(case))), tables.error(given=None not in (gemm_s, collective_s))
@@ -80,17 +80,17 @@ def choose(
 
 
 def plainest(ways: Sequence[Forecast]) -> Forecast:
-    """The first way that is as good as the fastest: no more than `TIE` slower."""
+    """The first way that is at most `TIE` slower than the fastest."""
     fastest = min(one.makespan_s for one in ways)
     return next(one for one in ways if one.makespan_s <= (1 + TIE) * fastest)
 
 
 class Case(NamedTuple):
-    """A GEMM beside a collective, everything looked up: alone they take `gemm_s` and `collective_s` [s].
+    """A GEMM beside a collective with all table lookups done: alone they take `gemm_s` and `collective_s` [s].
 
-    `place` is that of the size in the collective's table. The scales are measured over tabulated times, of the GEMM and
-    of the collective by compute units and by DMA engines. `slow` is, by the collective's units (0: DMA engines), what
-    both cost each other while both run: the GEMM's factor, the collective's, and the rate at which that holds.
+    `place` is the size's position in the collective's table. The scales are measured over tabulated times, of the GEMM
+    and of the collective by compute units and by DMA engines. `slow` holds, by the collective's units (0: DMA engines),
+    the costs while both run: the GEMM's factor, the collective's factor, and the collective's rate at which they hold.
     """
 
     profile: GemmProfile
@@ -111,7 +111,7 @@ class Case(NamedTuple):
         return ideal_speedup(self.gemm_s, self.collective_s)
 
     def off(self, gemm: float, collective: float) -> Case:
-        """The same pair with both isolated times multiplied by the given factors."""
+        """The same pair with the isolated times multiplied by the given factors."""
         return self._replace(
             gemm_s=self.gemm_s * gemm,
             collective_s=self.collective_s * collective,
@@ -121,7 +121,7 @@ class Case(NamedTuple):
         )
 
     def slowdowns(self, units: int, alone_s: float) -> tuple[float, float]:
-        """How much longer the GEMM and the collective take while both run, the collective taking `alone_s` alone."""
+        """Slowdowns of the GEMM and the collective while both run, if the collective takes `alone_s` alone."""
         gemm, moved, rate = self.slow.get(units, _UNDISTURBED)
         demand = min(1.0, self.bytes_ / (alone_s * rate))
         return 1 + (gemm - 1) * demand, 1 + (moved - 1) * demand
@@ -134,7 +134,7 @@ def case_of(
     gemm_s: float | None = None,
     collective_s: float | None = None,
 ) -> Case:
-    """What `choose` works on, looked up once."""
+    """Look up everything that `choose` needs."""
     table, profile = tables.collective(collective.name), tables.profile(gemm)
     place, boundness = table.place(collective.bytes), profile.boundness[0]
     g, c = profile.seconds[0], between(table.library, *place)
@@ -158,7 +158,7 @@ def case_of(
 
 
 def forecasts(case: Case) -> Iterator[Forecast]:
-    """Every way to share that the tables know, the plainest first."""
+    """Forecasts of every way to share in the tables, the plainest first."""
     table, place = case.table, case.place
     yield Forecast("streams", None, _gemm_first(case))
     yield Forecast("priority", None, _collective_first(case))
@@ -173,21 +173,21 @@ def forecasts(case: Case) -> Iterator[Forecast]:
 
 
 def _apart(case: Case, units: int, alone: float, moving: int) -> float:
-    """The makespan with `units` taken off the GEMM for good, the collective by `moving` taking `alone` [s]."""
+    """The makespan with `units` taken off the GEMM throughout, the collective taking `alone` [s] by `moving`."""
     gemm = case.profile.seconds[units] * case.scale_g
     slow_g, slow_c = case.slowdowns(moving, alone)
     return both(gemm * slow_g, alone * slow_c, gemm, alone)
 
 
 def both(gemm_beside: float, moved_beside: float, gemm_after: float, moved_after: float) -> float:
-    """The makespan of two that take so long beside each other, and so long when the other has ended [s]."""
+    """The makespan of two operators from their times while both run and their times alone [s]."""
     if moved_beside <= gemm_beside:
         return moved_beside + (1 - moved_beside / gemm_beside) * gemm_after
     return gemm_beside + (1 - gemm_beside / moved_beside) * moved_after
 
 
 def _collective_first(case: Case) -> float:
-    """The makespan if the collective's workgroups come first, and the GEMM gets their units when it has ended [s]."""
+    """The makespan if the collective's workgroups are placed first; the GEMM gets their units when it ends [s]."""
     profile, held = case.profile, case.table.library_units
     slow_g, slow_c = case.slowdowns(_nearest(case, held), case.collective_s)
     whole, less = case.gemm_s, profile.seconds[held] * case.scale_g
@@ -197,7 +197,7 @@ def _collective_first(case: Case) -> float:
     tile_s = less / ceil(tiles / (slots - places))
     end = last_start(tiles, slots, places, tile_s, moved) + tile_s
     end = min(max(end, whole), less) + min(moved, whole) * (1 - 1 / slow_g)
-    # What is left of the collective when the GEMM ends is no longer slowed.
+    # After the GEMM's end the rest of the collective is not slowed.
     return max(end, moved if moved <= end else end + (moved - end) / slow_c)
 
 
@@ -212,38 +212,38 @@ def _gemm_first(case: Case) -> float:
         return case.gemm_s + case.collective_s
     alone = _with_units(case, free)
     slow_g, slow_c = case.slowdowns(_nearest(case, free), alone)
-    # Every workgroup has its own part of the data: those that find no place move nothing yet.
+    # Every workgroup has its own part of the data: those without a place move nothing yet.
     moved = min(free / wanted, tail / (alone * slow_c))
     slowed = min(tail, alone * slow_c) * (1 - 1 / slow_g)
     return case.gemm_s + slowed + (1 - moved) * case.collective_s
 
 
 def _nearest(case: Case, units: int) -> int:
-    """The split of the tables that is nearest to `units`."""
+    """The split in the tables that is nearest to `units`."""
     return min(case.table.units, key=lambda known: abs(known - units))
 
 
 def _tiles(case: Case) -> tuple[int, float]:
-    """Tiles and places of the part of the GPU that gets the most tiles: an XCD of an AMD GPU, or all of it."""
+    """Tiles and places of the GPU part with the most tiles: an XCD of an AMD GPU, or the whole GPU."""
     profile = case.profile
     return ceil(profile.tiles / case.parts), profile.units / case.parts * profile.resident
 
 
 def _with_units(case: Case, units: int) -> float:
-    """The collective's time by `units` units, interpolated in the table, at most that by the fewest [s]."""
+    """The collective's time on `units` units [s], interpolated in the table and no longer than with the fewest."""
     times = [between(column, *case.place) for column in case.table.units.values()]
     return interpolate(tuple(case.table.units), times, units) * case.scale_c
 
 
 def last_start(tiles: int, slots: float, held: float, tile_s: float, until: float) -> float:
-    """When the last of `tiles` starts, each `tile_s` long, if `held` of `slots` places are taken `until` a time [s].
+    """When the last of `tiles` tiles of `tile_s` starts [s], `held` of `slots` places being taken `until` a time.
 
-    Free places start tiles at multiples of `tile_s`, those that were held at the same distances from `until` on.
+    Free places start tiles at multiples of `tile_s`; the held places do so at the same intervals from `until` on.
     """
     without = (ceil(tiles / (slots - held)) - 1) * tile_s
     if without <= until:
         return without
-    fluid = ((tiles + held * until / tile_s) / slots - 1) * tile_s  # no start can come before
+    fluid = ((tiles + held * until / tile_s) / slots - 1) * tile_s  # lower bound of the start
     first = max(0, ceil(fluid / tile_s - _ROUNDING)) * tile_s
     second = until + max(0, ceil((fluid - until) / tile_s - _ROUNDING)) * tile_s
     for start in sorted((first, first + tile_s, second, second + tile_s)):

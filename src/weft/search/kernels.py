@@ -1,8 +1,7 @@
-"""GO-kernels: for a GEMM and every number of GEMMs that run together, the kernel that is fastest then.
+"""GO-kernels: the fastest kernel of a GEMM for each number of GEMMs that run together.
 
 Candidates are ranked by the closed form for the whole GPU and for a half and a quarter of its compute units and of its
-last-level cache; the first few of each ranking are simulated as copies that run together (GOLDYLOC,
-arXiv:2409.02227).
+last-level cache; the first few of each ranking are simulated as copies that run together (GOLDYLOC, arXiv:2409.02227).
 """
 
 from __future__ import annotations
@@ -21,19 +20,19 @@ from weft.result import Timeline
 from weft.search.tasks import Bench, Jobs, Tiled, drained
 
 DEGREES = (1, 2, 4, 8, 16)
-"""Numbers of GEMMs that run together."""
+"""Numbers of GEMMs that may run together."""
 SHARES = (1, 2, 4)
 """Candidates are ranked for 1/1, 1/2 and 1/4 of the compute units and of the last-level cache."""
 FIRST = 3
-"""Candidates of each ranking, with K cut where that is faster and with K in one piece, that are simulated."""
+"""Number of candidates simulated per ranking: once with K cut where that is faster, once with K in one piece."""
 
 
 @dataclass(frozen=True)
 class GoKernels:
-    """A GEMM's candidates, and what copies of it take with each of them, by how many run together.
+    """A GEMM's candidate kernels, and the time of co-running copies with each, by number of copies.
 
-    `runs[degree][tiling]` is what that many copies took. Degree 1 is always there: its fastest candidate is the
-    kernel tuned in isolation.
+    `runs[degree][tiling]` is the time of that many copies [s]. Degree 1 is always included: its fastest candidate is
+    the kernel tuned in isolation.
     """
 
     gemm: Gemm
@@ -41,7 +40,7 @@ class GoKernels:
 
     @property
     def degrees(self) -> tuple[int, ...]:
-        """The numbers of copies that were tried, the least first."""
+        """The numbers of copies that were tried, ascending."""
         return tuple(sorted(self.runs))
 
     @property
@@ -50,7 +49,7 @@ class GoKernels:
         return self.best(1)
 
     def best(self, degree: int) -> GemmTiling:
-        """The GO-kernel: the fastest for `degree` copies that co-run, the first ranked among equals."""
+        """The GO-kernel: the fastest for `degree` co-running copies, the first ranked on a tie."""
         tried = self.runs[degree]
         return min(tried, key=lambda tiling: drained(tried[tiling]))
 
@@ -64,9 +63,10 @@ class GoKernels:
 
 
 def candidates(gemm: Gemm, gpu: Gpu, options: RunOptions = SUSTAINED) -> tuple[GemmTiling, ...]:
-    """The kernels that are worth a try, those for the whole GPU first; raises InputError for a dtype that it lacks.
+    """The kernels to try, those for the whole GPU first; raises InputError for a dtype that the GPU lacks.
 
-    Kernels that leave K in one piece are tried beside those that cut it: many GEMMs together fill the GPU without.
+    Kernels with K in one piece are tried beside those that split it: many co-running GEMMs fill the GPU without a
+    split.
     """
     if gpu.vendor == "none":  # a model of a GPU without a library: one tile
         return (tiling_for(gemm, gpu, options),)
@@ -79,7 +79,7 @@ def candidates(gemm: Gemm, gpu: Gpu, options: RunOptions = SUSTAINED) -> tuple[G
 
 
 def part_of(gpu: Gpu, share: int) -> Gpu:
-    """A GPU with one over `share` of the compute units and of the last-level cache."""
+    """A GPU with 1 / `share` of the compute units and of the last-level cache."""
     if share == 1:
         return gpu
     compute = gpu.compute.model_copy(update={"compute_units": max(gpu.compute.compute_units // share, 1)})
@@ -88,7 +88,7 @@ def part_of(gpu: Gpu, share: int) -> Gpu:
 
 
 def degrees_up_to(count: int) -> tuple[int, ...]:
-    """The degrees that `count` queued GEMMs allow: powers of two, and all of them together."""
+    """The degrees for `count` queued GEMMs: powers of two, and all of them together."""
     if count < 1:
         raise InputError(f"{count} GEMMs are queued; at least one must be")
     together = [count] if count <= DEGREES[-1] else []

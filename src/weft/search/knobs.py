@@ -1,4 +1,4 @@
-"""What to set on a real machine so that a strategy comes true, in words, with who says so (`knobs.toml`)."""
+"""Settings of a real machine that put a strategy into effect, in words, with their sources (`knobs.toml`)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from weft.hardware import Gpu
 
 
 class Knob(NamedTuple):
-    """Something to set, and the public source that says so."""
+    """A setting, and its public source."""
 
     text: str
     source: str
 
 
 def knobs_for(gpu: Gpu, strategy: str, units: int | None, collective: str) -> tuple[Knob, ...]:
-    """What to set for a strategy with `units` set apart; nothing for a vendor that no library is known of."""
+    """Settings for a strategy with `units` set apart; none for a vendor without a known library."""
     parts = gpu.dies
     apart = units or 0
     # Rings and trees have channels of their own, sends and receives others (NVIDIA/nccl issue 1598).

@@ -1,4 +1,4 @@
-"""A GO-kernel library as a JSON file that a runtime can load: kernels by degree, degrees by what is queued."""
+"""A GO-kernel library as a JSON file for runtimes: kernels by degree, degrees by queue length."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from weft.search.kernels import GoKernels
 
 AGAIN = "write it anew with 'weft tune'"
 SCHEMA = 1
-"""The version of the file's form; a reader refuses others."""
+"""Version of the file format; other versions are rejected."""
 
 
 class _Plain(BaseModel):
@@ -26,12 +26,12 @@ class _Plain(BaseModel):
 
 
 def _whole(tile: Any) -> Any:
-    """A tile's fields, none missing and none unknown; `splits` is optional, K is in one piece by default."""
+    """Check a tile's fields, none missing and none unknown; `splits` is optional (default: K in one piece)."""
     if isinstance(tile, Mapping):
         known = {field.name for field in fields(GemmTiling)}
         odd = (known - {"splits"}) ^ (set(tile) - {"splits"})
         if odd:
-            raise ValueError(f"a tile has the fields {', '.join(sorted(known))}, not more and not less")
+            raise ValueError(f"a tile has exactly the fields {', '.join(sorted(known))}")
     return tile
 
 
@@ -43,7 +43,7 @@ class Kernel(_Plain):
 
 
 class Entry(_Plain):
-    """A GEMM: its kernel at each degree, and the degree to run at by how many are queued."""
+    """A GEMM: its kernel at each degree, and the degree by number of queued GEMMs."""
 
     name: str
     m: int = Field(gt=0)
@@ -55,7 +55,7 @@ class Entry(_Plain):
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
-        """Refuse a degree without a kernel, and an entry that does not say what one GEMM alone takes."""
+        """Reject a degree without a kernel, and an entry without the time of one GEMM alone."""
         missing = sorted({degree for degree in self.degrees.values() if degree not in self.kernels})
         if missing or 1 not in self.degrees:
             what = f"degree {missing[0]} has no kernel" if missing else "nothing is chosen for one GEMM alone"
@@ -79,8 +79,8 @@ class KernelLibrary(_Plain):
     def choose(self, gemm: Gemm, queued: int) -> tuple[int, GemmTiling]:
         """How many of the queued copies of a GEMM to run together, and with which kernel.
 
-        What was tuned for the next smaller queue holds for one that was not tuned. Raises InputError for a GEMM that
-        the library does not hold, and for an empty queue.
+        A queue length that was not tuned takes the next smaller one's choice. Raises InputError for a GEMM that the
+        library does not hold, and for an empty queue.
         """
         if queued < 1:
             raise InputError(f"{queued} GEMMs are queued; at least one must be")
@@ -96,7 +96,7 @@ class KernelLibrary(_Plain):
 
 
 def library_of(gpu: str, clock: str, tuned: Iterable[tuple[str, GoKernels, Mapping[int, int]]]) -> KernelLibrary:
-    """The library of tuned GEMMs: for each its name, its GO-kernels, and the degree by how many are queued."""
+    """The library of tuned GEMMs: for each its name, its GO-kernels, and the degree by number of queued GEMMs."""
     return KernelLibrary(gpu=gpu, clock=clock, gemms=tuple(_entry(*one) for one in tuned))
 
 
@@ -107,9 +107,9 @@ def _entry(name: str, kernels: GoKernels, degrees: Mapping[int, int]) -> Entry:
 
 
 def load_library(path: str | Path) -> KernelLibrary:
-    """The library in a file that `weft tune --out` wrote.
+    """Load the library that `weft tune --out` wrote.
 
-    Raises InputError for a file that cannot be read, ConfigError for one that is no such library or of another version.
+    Raises InputError for an unreadable file, ConfigError for other content or another version.
     """
     content = read_json(path, "kernel library", AGAIN)
     version = content.get("weft_kernel_library")

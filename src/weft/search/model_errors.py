@@ -1,4 +1,4 @@
-"""How far Weft's times of GEMMs and collectives, alone and beside each other, are from public figures, by GPU."""
+"""Errors of Weft's times against public figures, by GPU: GEMMs and collectives, alone and co-running."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ C3_SPEEDUPS: Mapping[str, tuple[float, float]] = _FILE["beside"]["c3"]
 
 
 class Contention(NamedTuple):
-    """What a speedup would be, as factors, if sharing went as it was published; and why that may be so."""
+    """Factors on a speedup if contention were as published, and the reason."""
 
     low: float
     high: float
@@ -23,12 +23,12 @@ class Contention(NamedTuple):
 
 
 def gemm_error(gpu: str) -> tuple[float, bool]:
-    """The mean error of GEMMs on a GPU, and whether it was measured there; else the worst of the others."""
+    """The mean error of GEMMs on a GPU and whether it was measured there; if not, the worst of other GPUs."""
     return (GEMM[gpu], True) if gpu in GEMM else (max(GEMM.values()), False)
 
 
 def collective_error(gpu: str, collective: str) -> tuple[float, bool]:
-    """The mean error of a collective on a GPU, and whether it was measured there; else the worst of the others."""
+    """The mean error of a collective on a GPU and whether it was measured there; if not, the worst of other GPUs."""
     here = COLLECTIVE.get(gpu, {})
     if collective in here:
         return here[collective], True
@@ -36,9 +36,9 @@ def collective_error(gpu: str, collective: str) -> tuple[float, bool]:
 
 
 def contention_error(vendor: str, strategy: str) -> Contention:
-    """How far the speedup of a strategy may be off by what both cost each other, on GPUs of a vendor.
+    """Uncertainty of a strategy's speedup due to contention, on GPUs of a vendor.
 
-    On AMD's to the side on which the published means lie. Elsewhere one case is all that is public.
+    On AMD's GPUs it extends towards the published means. For other vendors a single public case exists.
     """
     if vendor == "amd" and strategy in C3_SPEEDUPS:
         here, published = C3_SPEEDUPS[strategy]

@@ -1,7 +1,7 @@
-"""How far answers move when what they rest on goes to the ends of its range: the one sensitivity of Weft.
+"""Sensitivity: how answers move when values that they depend on go to the ends of their ranges.
 
-A `Move` changes tasks: values of their system that are assumed or uncertain, their options, or how they run. `perturb`
-runs tasks as they are and under every move.
+A `Move` changes tasks: assumed or uncertain values of their system, their options, or how they run. `perturb` runs
+tasks unchanged and under every move.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from weft.search.tasks import Jobs, Runs
 
 ENDS = ("low", "high")
 GEMM, UNITS, COPIES = frozenset({"gemm"}), frozenset({"cu"}), frozenset({"dma"})
-"""What may depend on a value: a GEMM, a collective by compute units, or one by DMA engines."""
+"""What a value may affect: a GEMM, a collective on compute units, or one by DMA engines."""
 EVERYTHING = GEMM | UNITS | COPIES
 
 
 class Values(NamedTuple):
-    """Values of a system that move together to the ends of their ranges, and `what` they are in words.
+    """Values of a system that move together to the ends of their ranges; `what` describes them.
 
     `parts` names what depends on them: "gemm", collectives by "cu" and by "dma". Only assumed values move; with
     `any_kind` also others, on which public sources disagree. `follow` holds, by end, values that depend on these.
@@ -41,7 +41,7 @@ class Values(NamedTuple):
 
 
 def sharing_values(system: System, dtype: str) -> tuple[Values, ...]:
-    """What may be assumed of a system for a GEMM of a data type beside a collective."""
+    """Values of a system that may be assumed, for a GEMM of a data type beside a collective."""
     in_flight = tuple(path for path in system.provenance if path.endswith(("in_flight", "library.pairs")))
     return (
         Values(("clocks.sustained",), "the clock of long runs"),
@@ -74,14 +74,14 @@ _GEMM = (
 
 
 def gemm_values(*dtypes: str) -> tuple[Values, ...]:
-    """What decides how long simulated GEMMs of some data types take."""
+    """Values that determine the simulated time of GEMMs of some data types."""
     rates = (Values((f"achieved.matrix_{dtype}",), parts=frozenset({dtype})) for dtype in dtypes)
     return *(Values((path,)) for path in _GEMM), *rates
 
 
 @dataclass(frozen=True)
 class Move:
-    """A change of tasks: `what` is moved, to which `setting`; only tasks that contain any of `parts` change.
+    """A change of tasks: `what` moves to `setting`; only tasks that contain any of `parts` change.
 
     `values` are texts of values of the system, by path; `change` makes any other change of a task.
     """
@@ -107,7 +107,7 @@ def option_move(what: str, **options: Any) -> Move:
 
 
 def parts_of(task: Simulation) -> frozenset[str]:
-    """What takes part in a run: "gemm" and the data types of GEMMs, "cu" or "dma" for what drives collectives."""
+    """The parts of a run: "gemm" and the data types of GEMMs, "cu" or "dma" for the driver of collectives."""
     overlap = find_pass(task.overlap)
     driver = overlap.driver if isinstance(overlap, Sharing) else "cu"
     ops = [node.op for node in task.graph]
@@ -116,9 +116,9 @@ def parts_of(task: Simulation) -> frozenset[str]:
 
 
 def moves(system: System, values: Iterable[Values], measured: bool = False) -> Iterator[Move]:
-    """Values at both ends of their ranges, each wherever that changes the system and breaks no rule of it.
+    """Moves of values to both ends of their ranges, each only if it changes the system and breaks no rule.
 
-    Only assumed ones; with `measured`, all that have a range.
+    Only assumed values move; with `measured`, all that have a range.
     """
     provenance = system.provenance
     for one in values:
@@ -136,14 +136,14 @@ def moves(system: System, values: Iterable[Values], measured: bool = False) -> I
 
 
 def _title(what: str, paths: Sequence[str]) -> str:
-    """What is moved, with its paths, or their table where there are many."""
+    """Words for what moves, with its paths, or their table if there are many."""
     many = f"{paths[0].partition('.')[0]}, {len(paths)} values"
     listed = ", ".join(paths) if len(paths) < 3 else many
     return f"{what} ({listed})" if what else listed
 
 
 def _changes(system: System, values: Mapping[str, str]) -> bool:
-    """Whether values at those texts make another machine, and one that can be."""
+    """Whether values at those texts make a different and valid machine."""
     try:
         moved = system.replace(values)
     except InputError:
@@ -161,7 +161,7 @@ AS_CHOSEN = Move("as chosen", "")
 
 @dataclass(frozen=True)
 class Row:
-    """A value at one end of its range, `setting`, and the figures then; the first row of all is as chosen."""
+    """A value at one end of its range, `setting`, and the resulting figures; the first row of all is unmoved."""
 
     what: str
     setting: str
@@ -174,9 +174,9 @@ def perturb(
     figures: Callable[[Runs], Mapping[Any, float]],
     jobs: Jobs | None = None,
 ) -> list[Row]:
-    """What the `figures` of some tasks become under every move, the first row without any; equal runs are made once.
+    """The `figures` of some tasks under every move, the first row without any; equal runs are made once.
 
-    `figures` finds the timelines by the task as it is unmoved. Raises what the simulations raise.
+    `figures` looks up timelines by the unmoved task. Raises what the simulations raise.
     """
     chosen = [AS_CHOSEN, *moves]
     own = list(dict.fromkeys(tasks))
@@ -188,9 +188,9 @@ def perturb(
     ]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Sensitivity(Answer):
-    """The rows, the cases that their figures are means over, and how each figure is written, as a format."""
+    """The rows, the cases over which figures are averaged, and each figure's format."""
 
     kind = "sensitivity"
 

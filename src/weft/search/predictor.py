@@ -1,7 +1,7 @@
-"""How many queued GEMMs to run together, predicted from what is known as they are queued: a logistic regression.
+"""Predict how many queued GEMMs to run together, from features known at queueing time, by logistic regression.
 
-GOLDYLOC (arXiv:2409.02227) puts such a predictor into the command processor; its features and degrees are not
-published in detail, so these are Weft's own.
+GOLDYLOC (arXiv:2409.02227) puts such a predictor into the command processor; its features and degrees are not published
+in detail, so these are Weft's own.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ FEATURES = (
     "log2 FLOP per byte",
     "log2 GEMMs queued",
 )
-"""What the predictor sees: means over the queued GEMMs, with the kernels that are fastest alone."""
+"""Features of the predictor: means over the queued GEMMs, with the kernels that are fastest alone."""
 STRENGTH = 1.0
 """The inverse strength of the regularization."""
 _PRECISELY: Any = {"maxiter": 10_000, "gtol": 1e-8, "ftol": 1e-15}
 _CONSTANT = 1e-12
-"""A feature that varies by no more than this share of its mean is not scaled."""
+"""A feature that varies by at most this share of its mean is not scaled."""
 Features = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Example:
-    """A judged queue to learn from: its features, and the degree that was best."""
+    """A training example: the features of a queue, and its best degree."""
 
     features: tuple[float, ...]
     degree: int
@@ -51,9 +51,9 @@ class Example:
 
 @dataclass(frozen=True)
 class Predictor:
-    """Scaled features times `coefficients` plus `intercepts`: the largest score names the degree.
+    """Scores are scaled features times `coefficients` plus `intercepts`; the largest score names the degree.
 
-    `mean` and `scale` are of each feature, `coefficients` has a row for each of `degrees`.
+    `mean` and `scale` standardise each feature; `coefficients` has a row for each of `degrees`.
     """
 
     degrees: tuple[int, ...]
@@ -63,9 +63,9 @@ class Predictor:
     intercepts: tuple[float, ...]
 
     def choose(self, features: Sequence[float], allowed: Iterable[int]) -> int:
-        """The degree of the largest score; if it is not allowed, the next below that is.
+        """The degree with the largest score, or the next lower one that is allowed.
 
-        Where fewer than two batches of it are queued, all run together: a small rest would have the GPU to itself.
+        If fewer than two batches of it are queued, all run together: a small rest would run on the GPU alone.
         """
         scaled = (np.asarray(features) - self.mean) / self.scale
         scores = np.asarray(self.coefficients) @ scaled + self.intercepts
@@ -80,7 +80,7 @@ class Predictor:
 
 
 def features(queue: Queue, kernels: Kernels, gpu: Gpu) -> tuple[float, ...]:
-    """What is known of a queue before anything of it runs, in the order of `FEATURES`."""
+    """Features of a queue that are known before it runs, in the order of `FEATURES`."""
     each = [_of_gemm(gemm, kernels[gemm].isolated, gpu) for gemm in queue.gemms]
     return (*(fmean(column) for column in zip(*each, strict=True)), log2(len(queue.gemms)))
 
@@ -101,12 +101,12 @@ def _of_gemm(gemm: Gemm, tiling: GemmTiling, gpu: Gpu) -> tuple[float, ...]:
 
 
 def example(judged: Judged, kernels: Kernels, gpu: Gpu) -> Example:
-    """What a judged queue teaches."""
+    """The training example of a judged queue."""
     return Example(features(judged.queue, kernels, gpu), judged.best_degree)
 
 
 def train(examples: Sequence[Example]) -> Predictor:
-    """A predictor that has seen the examples; InputError without any."""
+    """Train a predictor on examples; InputError without any."""
     if not examples:
         raise InputError("there is nothing to learn from; judge some queues of GEMMs first")
     seen = np.array([one.features for one in examples])
@@ -124,9 +124,9 @@ def train(examples: Sequence[Example]) -> Predictor:
 
 
 def _fitted(scaled: Features, which: npt.NDArray[np.intp], classes: int) -> Features:
-    """Coefficients and, last, the intercept of every class: the least log loss plus half the coefficients' squares.
+    """Coefficients and, last, the intercept of every class: minimum log loss plus half the squared coefficients.
 
-    Of two classes the first scores 0, and the second has the coefficients (scikit-learn's convention, too).
+    Of two classes the first scores 0, and the second has the coefficients (as in scikit-learn).
     """
     from scipy.optimize import minimize
     from scipy.special import log_softmax
@@ -141,7 +141,7 @@ def _fitted(scaled: Features, which: npt.NDArray[np.intp], classes: int) -> Feat
     def loss(flat: Features) -> tuple[float, Features]:
         rows = rows_of(flat)
         log_shares = log_softmax(inputs @ rows.T, axis=1)
-        held = np.where(np.arange(shape[1]) < shape[1] - 1, rows, 0.0)  # the intercept is free
+        held = np.where(np.arange(shape[1]) < shape[1] - 1, rows, 0.0)  # no penalty on the intercept
         slope = np.exp(log_shares)
         slope[np.arange(len(which)), which] -= 1
         value = -STRENGTH * log_shares[np.arange(len(which)), which].sum() + (held**2).sum() / 2
@@ -153,5 +153,5 @@ def _fitted(scaled: Features, which: npt.NDArray[np.intp], classes: int) -> Feat
 
 
 def train_without(groups: Mapping[str, Sequence[Example]], left_out: str) -> Predictor:
-    """A predictor that has seen every group of examples but one."""
+    """A predictor trained on every group of examples but one."""
     return train([one for name, group in groups.items() if name != left_out for one in group])

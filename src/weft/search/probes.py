@@ -1,4 +1,4 @@
-"""Makes the slowdown tables of a machine from a few hundred short simulations, each made once and kept on disk."""
+"""Make a machine's slowdown tables from a few hundred short simulations, each cached on disk."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from weft.search.tasks import Bench, Jobs, Runs
 
 MIB = 1 << 20
 SIZES = tuple(size * MIB for size in (1, 4, 16, 64, 256, 1024))
-"""Sizes at which collectives are simulated [bytes]: straight lines join them."""
+"""Sizes at which collectives are simulated [bytes]; between them times are interpolated."""
 COLLECTIVES: tuple[str, ...] = ("all_gather", "all_to_all", "reduce_scatter", "all_reduce")
 ROWS = (64, 256, 512, 1024, 8192)
-"""Rows of the GEMMs that are simulated: from bound by memory to bound by compute. N and K are `WIDE`."""
+"""M of the simulated GEMMs: from memory-bound to compute-bound. N and K are `WIDE`."""
 WIDE = 8192
 CHECKS = ((384, 14336, 8192), (4096, 10240, 8192))
-"""GEMMs in no table, with which the answers are checked."""
+"""GEMMs outside the tables, with which the tables' answers are checked."""
 
 
 def tables_for(
@@ -52,7 +52,7 @@ def tables_for(
 ) -> SlowdownTables:
     """The slowdown tables of a system, or of `ranks` GPUs, for some collectives, simulated on `jobs` processes.
 
-    What `store` holds is not run again. Raises InputError for a machine that no collective library is known for,
+    Runs in `store` are not repeated. Raises InputError for a machine without a known collective library,
     UnknownNameError for an unknown GPU or collective, and what the simulations raise.
     """
     return tables_of(Bench.of(machine, ranks, options), collectives, Jobs(jobs, store, progress))
@@ -64,21 +64,21 @@ def tables_of(bench: Bench, collectives: Sequence[str], jobs: Jobs) -> SlowdownT
         check_name("collective", name, COLLECTIVES)
     if bench.gpu.vendor == "none":
         raise InputError(
-            f"no collective library is known for {bench.gpu.name}, so nothing can be said of what it shares; "
+            f"no collective library is known for {bench.gpu.name}, so no co-run on it can be predicted; "
             "choose a real GPU (weft hardware list)"
         )
     return _Probes(bench, tuple(collectives), jobs).tables()
 
 
 def splits_of(gpu: Gpu) -> tuple[int, ...]:
-    """Compute units worth setting apart: doubling from one per XCD, or four, to less than half of the GPU."""
+    """Numbers of compute units to set apart: doubling from one per XCD, or four, to less than half of the GPU."""
     first = max(4, gpu.dies)
     most = 0.45 * gpu.compute.compute_units
     return tuple(first << power for power in range(5) if first << power <= most)
 
 
 class _Check(NamedTuple):
-    """A pair that is in no table, under one way to share."""
+    """A pair that no table contains, under one way to share, to measure the tables' error."""
 
     gemm: Gemm
     collective: Collective
@@ -99,7 +99,7 @@ class _Probes:
         self.movers = [(name, units) for name, units in drivers if units or name in PUSHES]
 
     def tables(self) -> SlowdownTables:
-        """Everything alone first, then pairs whose sizes were chosen to last about as long as each other."""
+        """Simulate everything alone first, then pairs whose sizes make both last about equally long."""
         alone = self.jobs.run(self._alone())
         collectives = {name: self._collective(name, alone) for name in self.names}
         gpus, clock = self.bench.system.gpus, self.bench.options.clock
@@ -138,7 +138,7 @@ class _Probes:
         )
 
     def _gemm(self, alone: Runs) -> GemmTable:
-        """Simulated over closed-form times: higher in one wave, whose tiles request memory all at once."""
+        """Ratios of simulated to closed-form GEMM time: higher for one wave, whose tiles all request memory at once."""
         one: list[tuple[float, float]] = []
         more: list[tuple[float, float]] = []
         for gemm in self.probes:
@@ -149,7 +149,7 @@ class _Probes:
         return GemmTable(_curve(one or more), _curve(more or one))
 
     def _pair(self, gemm: Gemm, name: str, units: int, tables: SlowdownTables) -> tuple[int, Simulation]:
-        """A GEMM beside a collective that lasts about as long: its size [bytes], and the task."""
+        """A GEMM beside a collective of about the same duration: its size [bytes], and the task."""
         table = tables.collective(name)
         column = table.units[units] if units else table.dma
         lasts = tables.profile(gemm).seconds[units]
@@ -161,11 +161,11 @@ class _Probes:
         return Collective(name, size, self.bench.system.gpus, self.dtype)
 
     def _moved(self, name: str, size: int, units: int | None) -> Simulation:
-        """A collective alone: by `units` compute units, by DMA engines (0), or as the library runs it (None)."""
+        """A collective alone: on `units` compute units, by DMA engines (0), or as the library runs it (None)."""
         return self.bench.collective(self._of(name, size), units)
 
     def _checks(self, tables: SlowdownTables) -> Iterator[_Check]:
-        """Pairs that no table holds, under every strategy."""
+        """Pairs that no table contains, under every strategy."""
         middle = self.splits[len(self.splits) // 2]
         for gemm in (Gemm(*shape, self.dtype) for shape in CHECKS):
             for name in self.names:
@@ -175,26 +175,26 @@ class _Probes:
                         yield _Check(gemm, moved, one.strategy, one.units)
 
     def _check_tasks(self, check: _Check) -> tuple[Simulation, ...]:
-        """Both under the strategy, and each alone."""
+        """Tasks of a check: the co-run under the strategy, and each alone."""
         return self.bench.together(*check), self.bench.gemm(check.gemm), self.bench.collective(check.collective)
 
 
 def _interference(rows: Iterable[tuple[float, float, float, float]]) -> Interference:
-    """The interference of a collective from rows of boundness, both slowdowns, and the collective's rate [bytes/s]."""
+    """The interference of a collective, from rows of boundness, both slowdowns, and the collective's rate [bytes/s]."""
     boundness, of_gemm, of_collective, rates = zip(*sorted(rows), strict=True)
     rate = max(rates)
     return Interference(boundness, _at_rate(of_gemm, rates, rate), _at_rate(of_collective, rates, rate), rate)
 
 
 def _at_rate(slowed: Sequence[float], rates: Sequence[float], rate: float) -> tuple[float, ...]:
-    """Slowdowns as they would be beside a collective that moves `rate`."""
+    """Rescale slowdowns to those beside a collective that moves `rate` [bytes/s]."""
     return tuple(1 + (factor - 1) * rate / own for factor, own in zip(slowed, rates, strict=True))
 
 
 def _errors(
     tables: SlowdownTables, checks: Mapping[_Check, Iterable[Simulation]], runs: Runs
 ) -> dict[str, tuple[float, ...]]:
-    """Predicted over simulated makespans less one, with the times alone given and looked up."""
+    """Predicted over simulated makespans, minus one, with isolated times given and looked up."""
     found: dict[str, list[float]] = {GIVEN: [], LOOKED_UP: []}
     for (gemm, moved, *way), tasks in checks.items():
         both, *alone = (runs[task].makespan for task in tasks)
@@ -205,9 +205,9 @@ def _errors(
 
 
 def slowdowns(gemm_end: float, moved_end: float, gemm_s: float, collective_s: float) -> tuple[float, float]:
-    """How many times longer the GEMM and the collective took while both ran, from when each ended and takes alone.
+    """Slowdowns of GEMM and collective while both ran, from their ends and their isolated times.
 
-    What was left of the one that ended last ran at its pace alone.
+    After the first end, the rest of the other is assumed to run at its isolated pace.
     """
     if moved_end <= gemm_end:
         return _while_both(moved_end, gemm_end, gemm_s), moved_end / collective_s
@@ -220,7 +220,7 @@ def _while_both(until: float, end: float, alone: float) -> float:
 
 
 def _curve(points: Sequence[tuple[float, float]]) -> Curve:
-    """The means of points that lie together, in rising order."""
+    """A curve through the means of neighbouring points, in ascending order."""
     groups: dict[float, list[float]] = {}
     for place, value in sorted(points):
         groups.setdefault(round(place, 2), []).append(value)

@@ -1,6 +1,6 @@
-"""Slowdown tables of a machine: what GEMMs and collectives take, alone and beside each other, as a runtime needs it.
+"""Slowdown tables of a machine: times of GEMMs and collectives, alone and co-running, as a runtime needs them.
 
-The numbers come from Weft's own simulations (`weft.search.probes`); here they are only kept, looked up and saved.
+`weft.search.probes` simulates the numbers; this module stores, looks up and saves them.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from weft.lower.fit import tiling_for
 from weft.options import SUSTAINED, Clock, RunOptions
 
 SCHEMA = 2
-"""Version of the file that tables are saved in."""
+"""Version of the file format of saved tables."""
 KIND = "weft slowdown tables"
 AGAIN = "make the tables again with weft advise"
 GIVEN, LOOKED_UP = "given", "looked up"
-"""Where the times of a GEMM and a collective alone come from: the caller, or the tables."""
+"""Where isolated times of a GEMM and a collective come from: the caller, or the tables."""
 
 
 @dataclass(frozen=True)
 class CollectiveTable:
-    """A collective alone: seconds for every size of `bytes`, by what drives it.
+    """A collective alone: seconds for every size in `bytes`, by driver.
 
-    `library` is with the library's own number of workgroups, which is `library_units`; `units[u]` with `u` compute
-    units, `dma` by DMA engines (empty where they cannot).
+    `library` is the time with the library's own number of workgroups, `library_units`; `units[u]` with `u` compute
+    units, `dma` by DMA engines (empty if they cannot run it).
     """
 
     bytes: tuple[int, ...]
@@ -47,9 +47,10 @@ class CollectiveTable:
     dma: tuple[float, ...] = ()
 
     def place(self, bytes_: float) -> tuple[int, float]:
-        """Between which sizes `bytes_` lies: the index of the upper one, and how far from the lower, as a share.
+        """Position of `bytes_` in the table: the index of the next larger size, and the fraction of the way up to it.
 
-        Beyond the largest size the last line goes on; below the smallest it is level, as latency rules there.
+        Beyond the largest size the last line is extrapolated; below the smallest the time is constant, as latency
+        dominates.
         """
         sizes = self.bytes
         right = min(max(1, bisect_right(sizes, bytes_)), len(sizes) - 1)
@@ -61,16 +62,16 @@ class CollectiveTable:
 
 
 def between(column: Sequence[float], right: int, share: float) -> float:
-    """The value at a share of the way to the place `right` from the one before."""
+    """Interpolate between the values at `right - 1` and at `right`."""
     return column[right - 1] + share * (column[right] - column[right - 1])
 
 
 @dataclass(frozen=True)
 class Interference:
-    """What a GEMM and a collective cost each other while both run, neither lacking compute units.
+    """Mutual slowdowns of a GEMM and a collective while both run and neither lacks compute units.
 
-    For each `boundness` of a GEMM: how many times longer the GEMM (`gemm`) and the collective (`collective`) take.
-    `rate` is what the collective moved alone when this was found [bytes of its buffer/s]; slower ones disturb less.
+    For each `boundness` of a GEMM: the slowdown of the GEMM (`gemm`) and of the collective (`collective`). `rate` is
+    the collective's isolated rate in these runs [bytes of its buffer/s]; slower ones disturb less.
     """
 
     boundness: tuple[float, ...]
@@ -79,7 +80,7 @@ class Interference:
     rate: float
 
     def at(self, boundness: float) -> tuple[float, float]:
-        """Both slowdowns at a boundness, along straight lines between those that were simulated."""
+        """Both slowdowns at a boundness, interpolated linearly."""
         return interpolate(self.boundness, self.gemm, boundness), interpolate(
             self.boundness, self.collective, boundness
         )
@@ -87,7 +88,7 @@ class Interference:
 
 @dataclass(frozen=True)
 class Curve:
-    """Values at rising places; straight lines join them, and the ends go on level."""
+    """Values at ascending places, interpolated linearly and constant beyond the ends."""
 
     places: tuple[float, ...]
     values: tuple[float, ...]
@@ -99,7 +100,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class GemmTable:
-    """Simulated over closed form by the boundness of a GEMM: where its tiles run in `one` wave, or in `more`."""
+    """Simulated over closed-form GEMM time by boundness, for tiles in `one` wave and in `more`."""
 
     one: Curve
     more: Curve
@@ -109,8 +110,8 @@ class GemmTable:
 class GemmProfile:
     """A GEMM on one GPU of `units` compute units: `tiles` workgroups, `resident` of them on a unit at once.
 
-    With `u` units taken off it, it takes `seconds[u]` [s], of which memory alone would need the share `boundness[u]`:
-    near 0 bound by compute, towards 1 by memory.
+    With `u` units taken off, it takes `seconds[u]` [s]; `boundness[u]` is the share of that which memory alone would
+    need: near 0 compute-bound, near 1 memory-bound.
     """
 
     tiles: int
@@ -120,12 +121,12 @@ class GemmProfile:
     boundness: Mapping[int, float]
 
     def waves(self, taken: int) -> int:
-        """How many times over the tiles fill the units that are left."""
+        """Waves of tiles on the remaining units."""
         return ceil(self.tiles / ((self.units - taken) * self.resident))
 
 
 def profile_of(gemm: Gemm, gpu: Gpu, taken: Sequence[int], options: RunOptions = SUSTAINED) -> GemmProfile:
-    """The profile of a GEMM in closed form, with each number of compute units `taken` off it; 0 is always among them.
+    """The closed-form profile of a GEMM with each number of compute units `taken` off it; 0 is always included.
 
     Raises InputError for a data type that the GPU's matrix units lack.
     """
@@ -160,9 +161,9 @@ def profile_of(gemm: Gemm, gpu: Gpu, taken: Sequence[int], options: RunOptions =
 class SlowdownTables:
     """Everything that `choose` looks up for a machine: `ranks` equal GPUs at a clock.
 
-    `collectives` and `gemm` say what each takes alone, `interference` what they cost each other, by collective and
-    its compute units, or 0 for DMA engines. `errors` are predicted over simulated makespans
-    less one, for pairs that are in no table: where the times of both alone are given, and where they are looked up.
+    `collectives` and `gemm` hold isolated times, `interference` mutual slowdowns, by collective and its compute units
+    (0: DMA engines). `errors` are predicted over simulated makespans minus one, for pairs that no table contains: with
+    isolated times given, and with those looked up.
     """
 
     gpu: Gpu
@@ -181,11 +182,11 @@ class SlowdownTables:
 
     @property
     def parts(self) -> int:
-        """Into how many parts workgroups are dealt: the dies of an AMD GPU."""
+        """Number of parts to which workgroups are dealt: the dies of an AMD GPU."""
         return self.gpu.dies
 
     def error(self, given: bool) -> float:
-        """By how much a predicted makespan is off, as the mean over what checked it, the times alone `given` or not."""
+        """Mean error of predicted makespans over the check runs, with isolated times `given` or looked up."""
         found = self.errors.get(GIVEN if given else LOOKED_UP, ())
         return sum(map(abs, found)) / len(found) if found else 0.0
 
@@ -196,7 +197,7 @@ class SlowdownTables:
         return self.collectives[name]
 
     def profile(self, gemm: Gemm) -> GemmProfile:
-        """The GEMM with its times as the simulation would give them; made once per shape and kept."""
+        """The GEMM's profile scaled to simulated times; computed once per shape."""
         if gemm not in self._profiles:
             taken = {*self.splits, *(table.library_units for table in self.collectives.values())}
             plain = profile_of(gemm, self.gpu, sorted(taken), RunOptions(clock=self.clock))
@@ -213,13 +214,13 @@ class SlowdownTables:
         return write_json(path, self.record())
 
     def record(self) -> dict[str, Any]:
-        """The tables as plain data; `from_record` makes equal tables of it."""
+        """The tables as plain data, from which `from_record` rebuilds equal tables."""
         plain = _adapter().dump_python(self, mode="json")
         return {"kind": KIND, "schema": SCHEMA, **{name: plain[name] for name in plain if name[0] != "_"}}
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any], file: str | None = None) -> Self:
-        """The tables that `record` was made of; ConfigError for anything else."""
+        """Rebuild tables from the plain data of `record`; ConfigError for anything else."""
         own = {name: value for name, value in record.items() if name not in ("kind", "schema")}
         if (record.get("kind"), record.get("schema")) != (KIND, SCHEMA):
             raise ConfigError(f"these are no {KIND} of version {SCHEMA}; {AGAIN}", file)
@@ -236,12 +237,12 @@ def _adapter() -> TypeAdapter[Any]:
 
 
 def load_tables(path: str | Path) -> SlowdownTables:
-    """The tables in a file; InputError if it cannot be read, ConfigError if it holds something else."""
+    """Load tables from a file; InputError if it cannot be read, ConfigError if it holds something else."""
     return SlowdownTables.from_record(read_json(path, KIND, AGAIN), str(path))
 
 
 def interpolate(known: Sequence[float], values: Sequence[float], at: float) -> float:
-    """The value at a place, along straight lines between rising known places; the ends go on level."""
+    """The value at a place, interpolated linearly between ascending known places, constant beyond the ends."""
     if at <= known[0]:
         return values[0]
     if at >= known[-1]:

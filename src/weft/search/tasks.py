@@ -1,4 +1,4 @@
-"""The simulations that a search rests on, as tasks: queues of GEMMs, a GEMM and a collective on one system."""
+"""The simulations of a search as tasks: queues of GEMMs, and a GEMM and a collective on one system."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from weft.run.sweep.run import Simulation, timelines
 from weft.schedule import SHARING
 
 Runs = Mapping[Simulation, Timeline]
-"""What was simulated, by task."""
+"""Timelines by task."""
 
 
 class Tiled(NamedTuple):
@@ -32,7 +32,7 @@ class Tiled(NamedTuple):
 
 @dataclass(frozen=True)
 class Jobs:
-    """The processes that simulate, the store of their answers (None: none), and the progress callback."""
+    """How to run tasks: number of processes, the store of answers (None: none), and the progress callback."""
 
     count: int = 1
     store: Store | None = None
@@ -44,7 +44,7 @@ class Jobs:
 
 
 class Alone(NamedTuple):
-    """Isolated times of a GEMM and of a collective by compute units [s], and what co-running gains over them."""
+    """Isolated times of a GEMM and of a collective on compute units [s], and the gains of co-runs over them."""
 
     gemm_s: float
     collective_s: float
@@ -56,12 +56,12 @@ class Alone(NamedTuple):
 
     @property
     def ideal(self) -> float:
-        """Speedup over serial execution if the shorter one cost nothing."""
+        """Speedup over serial execution if the shorter one were hidden entirely."""
         return ideal_speedup(*self)
 
     @property
     def kind(self) -> str:
-        """Which of `weft.result.metrics.CLASSES` the two times make."""
+        """The class (one of `weft.result.metrics.CLASSES`) of the two times."""
         return class_of(*self)
 
     def speedup(self, makespan_s: float) -> float:
@@ -69,7 +69,7 @@ class Alone(NamedTuple):
         return self.serial_s / makespan_s
 
     def share(self, makespan_s: float) -> float:
-        """Share of the ideal saving that a co-run reaches; below 0 where it is slower than serial execution."""
+        """Fraction of the ideal saving that a co-run reaches; below 0 if it is slower than serial execution."""
         return share_of_ideal(self.speedup(makespan_s), self.ideal)
 
 
@@ -79,20 +79,20 @@ def by_dma(strategy: str) -> bool:
 
 
 def drained(run: Timeline) -> float:
-    """When all writes of the kernels had reached memory, so that what follows finds an idle GPU [s]."""
+    """When all writes of the kernels have reached memory, so that what follows finds an idle GPU [s]."""
     return run.counters["drained_s"]
 
 
 @dataclass(frozen=True)
 class Bench:
-    """Where and how tasks run: equal GPUs of a system, and options."""
+    """A test bench for tasks: equal GPUs of a system, and options."""
 
     system: System
     options: RunOptions = field(default_factory=RunOptions)
 
     @classmethod
     def of(cls, machine: Described, ranks: int | None = None, options: RunOptions | None = None) -> Bench:
-        """A bench of a system, or of `ranks` GPUs; InputError for more GPUs than fit into a node."""
+        """A bench of a system, or of `ranks` GPUs; InputError for more GPUs than one node holds."""
         system = hardware.system(machine, gpus=ranks)
         if system.nodes > 1:
             each = system.gpus_per_node
@@ -105,17 +105,17 @@ class Bench:
         return self.system.gpu
 
     def queue(self, gemms: Iterable[Tiled], units: int | None = None) -> Simulation:
-        """GEMMs that are launched together, each in a queue of its own, on `units` compute units (None: all)."""
+        """GEMMs launched together, each in a queue of its own, on `units` compute units (None: all)."""
         each, tilings = zip(*gemms, strict=True)
         taken = 0 if units is None else self.gpu.compute.compute_units - units
         return self._task(gemm_queue(each, tilings=tilings), taken)
 
     def gemm(self, gemm: Gemm, taken: int = 0) -> Simulation:
-        """A GEMM alone, with `taken` compute units off it."""
+        """A GEMM alone, with `taken` compute units taken off it."""
         return self._task(alone(gemm, self.system.gpus), taken)
 
     def collective(self, collective: Collective, units: int | None = None, in_flight: int | None = None) -> Simulation:
-        """A collective alone: by `units` workgroups, by DMA engines (0), or as the library runs it (None).
+        """A collective alone: on `units` workgroups, by DMA engines (0), or as the library runs it (None).
 
         With `in_flight` it is a plain ring whose workgroups have that many bytes in flight each.
         """
@@ -125,7 +125,7 @@ class Bench:
     def together(
         self, gemm: Gemm, collective: Collective, strategy: str, units: int | None = None, **changes: Any
     ) -> Simulation:
-        """Both under a strategy, `units` compute units set apart where it partitions; `changes` as in `Sharing`."""
+        """Both under a strategy, with `units` compute units set apart if it partitions; `changes` as in `Sharing`."""
         overlap = replace(SHARING[strategy], units=units, **changes)
         return Simulation(concurrent(gemm, collective), self.system, overlap, self.options)
 

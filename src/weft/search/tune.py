@@ -23,7 +23,7 @@ from weft.search.tasks import Bench, Jobs
 
 @dataclass(frozen=True)
 class Gain:
-    """How many times faster, and between which bounds where each uncertain value of the machine takes its ends."""
+    """A speedup, and its range when each uncertain value of the machine goes to its ends."""
 
     value: float
     low: float
@@ -34,8 +34,8 @@ class Gain:
 class Tuned:
     """One line of a list, tuned: the best degree, its kernel, and the gains over the usual ways to run it.
 
-    `degrees` is the degree by how many are queued: powers of two, and the line's count. `plans` are the batches in
-    which all of the line run.
+    `degrees` is the degree by number of queued GEMMs: powers of two, and the line's count. `plans` are the batches in
+    which the whole line runs.
     """
 
     wanted: Wanted
@@ -48,7 +48,7 @@ class Tuned:
 
     @property
     def degree(self) -> int:
-        """How many to run together where all of the line are queued."""
+        """How many to run together when the whole line is queued."""
         return self.judged.best_degree
 
     @property
@@ -77,7 +77,7 @@ class Tuned:
         }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TunedList(Answer):
     """A tuned list and the machine that it is tuned for."""
 
@@ -88,14 +88,14 @@ class TunedList(Answer):
     rows: Sequence[Tuned]
 
     def watch(self, most: int = 4) -> list[Watched]:
-        """The lines that gain most over all at once, run once more: who held which compute unit when."""
+        """The lines that gain most over all at once, simulated again to see which GEMM held which compute unit."""
         several = [row for row in self.rows if row.wanted.count > 1]
         best = sorted(several, key=lambda row: row.over_default.value, reverse=True)[:most]
         return [watched(f"{row.wanted.name}: {row.wanted.count} of {row.wanted.gemm}", row.plans) for row in best]
 
     @property
     def library(self) -> KernelLibrary:
-        """The kernels as a runtime loads them."""
+        """The kernels in the form that a runtime loads."""
         each = ((row.wanted.name, row.kernels, row.degrees) for row in self.rows)
         return library_of(self.gpu, self.clock, each)
 
@@ -113,7 +113,7 @@ def tune_list(
     progress: Progress | None = None,
     store: Store | None = None,
 ) -> TunedList:
-    """Tune every line on its own; lines are taken to be queued apart from each other.
+    """Tune every line on its own; lines are assumed to be queued at different times.
 
     Raises InputError for a data type that the GPU lacks, and what the simulations raise.
     """

@@ -1,4 +1,4 @@
-"""One declared study per paper: what it ran, under which configurations, and its figures beside Weft's.
+"""One declared study per paper: cases, configurations, and its published figures beside Weft's.
 
 >>> study("t3").DECLARED.claims["t3_mca.speedup.geomean"].published
 1.3
@@ -21,19 +21,19 @@ STUDIES: Mapping[str, str] = {
     "cu-split": "T3's motivation: compute units split between a GEMM and an all-reduce.",
     "goldyloc": "GOLDYLOC (TACO 2025): independent GEMMs together on one GPU.",
 }
-"""Every study by its name, which is that of its module: what it is about, in a line."""
+"""One-line descriptions of the studies, by name of the study's module."""
 
 __all__ = ["STUDIES", "study"]
 
 
 def study(name: str) -> type[PaperStudy]:
-    """The class `STUDY` of the study's module."""
+    """The class `STUDY` of a study's module."""
     found: type[PaperStudy] = import_module(f"weft.studies.{name.replace('-', '_')}").STUDY
     return found
 
 
 class _Room(ModuleType):
-    """This module, which may be called: `weft.studies()` lists the studies by name."""
+    """A callable module: `weft.studies()` lists the studies by name."""
 
     def __call__(self) -> list[str]:
         return list(STUDIES)

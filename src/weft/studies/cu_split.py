@@ -40,9 +40,9 @@ RCCL unrolls by 4, and by 2 where it adds, on MI200 (ROCm/rccl src/device/common
 
 @dataclass(frozen=True)
 class SplitCase:
-    """A sub-layer's GEMM and its all-reduce: times alone by the units that the all-reduce has (0: each has all) [s].
+    """Isolated times of a sub-layer's GEMM and all-reduce by the all-reduce's units (0: each has all) [s].
 
-    `both` are the ends of both where they ran at once, by the same key [s].
+    `both` holds the ends of both when co-running, by the same key [s].
     """
 
     graph: Graph
@@ -56,19 +56,19 @@ class SplitCase:
         return self.gemm_s[0] + self.ring_s[0]
 
     def gemm_slowdown(self, apart: int) -> float:
-        """How much longer the GEMM takes with `apart` units fewer."""
+        """Slowdown of the GEMM with `apart` fewer units."""
         return self.gemm_s[apart] / self.gemm_s[0] - 1
 
     def ring_slowdown(self, apart: int) -> float:
-        """How much longer the all-reduce takes on `apart` units."""
+        """Slowdown of the all-reduce on `apart` units."""
         return self.ring_s[apart] / self.ring_s[0] - 1
 
     def speedup(self, apart: int) -> float:
-        """What overlap could gain over serial execution, from the times of each alone on its units (0: on all)."""
+        """Potential speedup over serial execution from isolated times, each on its own units (0: on all)."""
         return self.serial / max(self.gemm_s[apart], self.ring_s[apart])
 
     def simulated(self, apart: int) -> float:
-        """What it gains where both run at once, and memory and cache are shared as well."""
+        """Speedup when both co-run, sharing memory and cache as well."""
         return self.serial / max(self.both[apart])
 
     def record(self) -> dict[str, Any]:
@@ -94,18 +94,18 @@ _MEASURES: Mapping[str, Rated] = {
     "speedup": SplitCase.speedup,
     "simulated": SplitCase.simulated,
 }
-"""The figures of a split, by the last part of their ids."""
+"""The figures of a split, by the suffix of their ids."""
 
 
 def mean(cases: Sequence[SplitCase], figure: Rated, apart: int, unit: str = "fraction") -> float:
-    """The geometric mean of a figure over cases; of a "fraction", that of how many times longer it takes, less one."""
+    """The geometric mean of a figure over cases; for a "fraction" f, that of 1 + f, minus 1."""
     base = 1 if unit == "fraction" else 0
     return geometric_mean([base + figure(case, apart) for case in cases]) - base
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class CuSplitStudy(PaperStudy):
-    """What the study found; `splits` and `curve` count the units of the all-reduce."""
+    """Results of the study; `splits` and `curve` count the units of the all-reduce."""
 
     DECLARED = DECLARED
     OPTIONS = (
@@ -131,12 +131,12 @@ class CuSplitStudy(PaperStudy):
         splits: Sequence[int] | None = None,
         in_flight: int = IN_FLIGHT,
     ) -> dict[str, Any]:
-        """The cases of the study's sub-layers, or of those of some models and degrees.
+        """Simulate the study's sub-layers, or those of some models and degrees.
 
-        `splits` are the units of the all-reduce (None: 8 and 16). `in_flight` is what a workgroup of the
-        all-reduce has in flight, half of it where it adds [bytes].
+        `splits` are the units of the all-reduce (None: 8 and 16). `in_flight` is what a workgroup of the all-reduce
+        keeps in flight, half of it where it adds [bytes].
 
-        Raises InputError for a split that leaves either none, and what `weft.studies.t3.select` raises.
+        Raises InputError for a split that leaves one side without units, and what `weft.studies.t3.select` raises.
         """
         apart = _splits(splits, at.gpu)
         curve = tuple(sorted({u for u in (*DECLARED.cases["curve"], *apart) if u < at.gpu.compute.compute_units}))
@@ -154,21 +154,21 @@ class CuSplitStudy(PaperStudy):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What must be known to read the figures."""
+        """Notes on how to read the figures."""
         which = f"{len(self.cases)} of the 16" if len(self.cases) < len(MAIN_CASES) else "all 16"
         means = f"which sub-layers its figures are means of: here {which} of its main study, geometric means"
         return (self.unlike or f"the paper does not state {means}",)
 
     def name(self, apart: int) -> str:
-        """A split as it is written: the GEMM's units, then the all-reduce's."""
+        """A split as users write it: the GEMM's units, then the all-reduce's."""
         return f"{self.machine.compute.compute_units - apart}-{apart}"
 
     def id(self, apart: int) -> str:
-        """How the ids of the claims of a split begin."""
+        """The prefix of the ids of a split's claims."""
         return f"cu_split.{self.name(apart).replace('-', '_')}"
 
     def watch(self, progress: Progress | None = None) -> tuple[str, dict[int, Timeline]]:
-        """The sub-layer whose ideal is the largest, and its run under every split with every moment."""
+        """The sub-layer with the largest ideal, simulated again under every split with full timelines."""
         graph = max(self.cases, key=lambda case: case.speedup(0)).graph
         tasks = {apart: _together(graph, self.bench(graph.ranks), apart, self.in_flight) for apart in self.splits}
         return str(graph), {
@@ -176,7 +176,7 @@ class CuSplitStudy(PaperStudy):
         }
 
     def figures(self) -> Iterator[Measured]:
-        """Means over the sub-layers, of every split that was simulated and of the ideal."""
+        """Means over the sub-layers for every simulated split, and for the ideal."""
         for apart in self.splits:
             words = {"ring": apart, "gemm": self.machine.compute.compute_units - apart}
             for measure, figure in _MEASURES.items():
@@ -198,7 +198,7 @@ class CuSplitStudy(PaperStudy):
         }  # fmt: skip
 
     def tables(self) -> list[Table]:
-        """Every sub-layer: times alone, and speedups by the times alone and with both at once, split by split."""
+        """Every sub-layer and split: isolated times, and speedups from isolated times and when co-running."""
         splits = [f"{self.name(apart)}{what}" for apart in self.splits for what in ("", ", at once")]
         rows = [
             (
@@ -221,7 +221,7 @@ class CuSplitStudy(PaperStudy):
 
     @property
     def lead(self) -> str:
-        """What was run, and where."""
+        """What was simulated, and on which machine."""
         return f"{len(self.cases)} sub-layers on {self.gpu}, each beside a ring all-reduce of its output's size."
 
     @property
@@ -236,7 +236,7 @@ class CuSplitStudy(PaperStudy):
         return f"A workgroup of the all-reduce has {self.in_flight // 1024} KiB in flight, half of it where it adds."
 
     def sections(self, watched: tuple[str, Mapping[int, Timeline]] | None = None) -> list[Part]:
-        """Slowdowns against compute units, speedups of every sub-layer, and who held which unit."""
+        """Slowdowns over compute units, speedups of every sub-layer, and compute units over time."""
         return [
             Section("What compute units are worth to either", [self._slowdowns()]),
             Section("What overlap could gain, and what it gains", [self._speedups()]),
@@ -245,7 +245,7 @@ class CuSplitStudy(PaperStudy):
         ]
 
     def _slowdowns(self) -> Figure:
-        """Both slowdowns against the units of the all-reduce, the published ones as marks."""
+        """Both slowdowns over the units of the all-reduce, with published values as marks."""
         known = {row.id: row.published for row in self.headline() if isinstance(row.published, float)}
         published = {
             apart: (known.get(f"{self.id(apart)}.gemm_slowdown"), known.get(f"{self.id(apart)}.ar_slowdown"))
@@ -258,7 +258,7 @@ class CuSplitStudy(PaperStudy):
         )
 
     def _curve(self) -> dict[int, tuple[float, float]]:
-        """How much longer the GEMM and the all-reduce take, in the mean, by the units of the all-reduce."""
+        """Mean slowdowns of the GEMM and the all-reduce by the units of the all-reduce."""
         sides = (SplitCase.gemm_slowdown, SplitCase.ring_slowdown)
         return {u: (mean(self.cases, sides[0], u), mean(self.cases, sides[1], u)) for u in self.curve}
 
@@ -275,7 +275,7 @@ class CuSplitStudy(PaperStudy):
         return f"GEMM on {self.machine.compute.compute_units - apart} CUs, all-reduce on {apart}"
 
     def _held(self, name: str, runs: Mapping[int, Timeline]) -> Figure:
-        """Who held which compute unit under every split."""
+        """Which operator held which compute unit under every split."""
         ways = [
             Way(self._words(apart), [run], [lambda kernel: kernel.operator == "all_reduce"])
             for apart, run in runs.items()
@@ -310,7 +310,7 @@ def _operators(graph: Graph) -> tuple[Gemm, Collective]:
 
 
 def _together(graph: Graph, bench: Bench, apart: int, in_flight: int) -> Simulation:
-    """Both at once, the all-reduce launched first and on `apart` units."""
+    """The co-run, the all-reduce launched first and on `apart` units."""
     return bench.together(*_operators(graph), "partition", apart, first="collective", in_flight=in_flight)
 
 

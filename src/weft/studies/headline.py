@@ -1,4 +1,4 @@
-"""A paper's study: what its file declares, the base of all studies, and Weft's figures beside the published ones."""
+"""The base of all studies: the declaration file of a paper's study, and published figures beside Weft's."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 D = TypeVar("D", "Claim", "Declared")
 Published = float | tuple[float, float]
-"""A published figure, or the range that is published, low and high end."""
+"""A published figure, or the low and high end of a published range."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class HeadlineRow:
 
     @property
     def difference(self) -> float | None:
-        """Weft's figure less the published one, or its distance from the range; None without one."""
+        """Weft's figure minus the published one, or its distance from the range; None without one."""
         if self.published is None:
             return None
         low, high = self.published if isinstance(self.published, tuple) else (self.published, self.published)
@@ -57,10 +57,10 @@ class HeadlineRow:
 
 
 class Measured(NamedTuple):
-    """Weft's value for the claim `id`; `words` fill the places of its text, `part` says how many of its cases were run.
+    """Weft's value for the claim `id`; `words` fill the placeholders of its text, `part` says how many cases were run.
 
-    If no claim of that id is declared, its text and unit are those of the claim `like`. With `always` the published
-    figure holds on any machine.
+    If no claim of that id is declared, text and unit are those of the claim `like`. With `always` the published figure
+    holds on any machine.
     """
 
     id: str
@@ -73,7 +73,7 @@ class Measured(NamedTuple):
 
 @dataclass(frozen=True)
 class Claim:
-    """A figure as a study's file declares it; t3.toml says what every part means."""
+    """A figure that a study's file declares; t3.toml documents the fields."""
 
     id: str
     what: str = ""
@@ -87,7 +87,7 @@ class Claim:
     cause: str = ""
 
     def row(self, figure: Measured, comparable: bool) -> HeadlineRow:
-        """The figure in words, beside the published one if that holds for what was run (`comparable`)."""
+        """The headline row, with the published figure if it applies to what was run (`comparable`)."""
         words = f"{self.what.format(**figure.words)}{', ' * bool(self.covers)}{self.covers}{figure.part}"
         published = self.published if comparable or figure.always else None
         return HeadlineRow(figure.id, words, published, figure.value, self.unit)
@@ -95,7 +95,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Declared:
-    """What a study's file declares: its name, how its paper is `called` and cited, the GPU that its figures hold for.
+    """The declaration of a study: its name, its paper (`called`, citation), and the GPU of the published figures.
 
     `asks` is its question, `takes` its usual time on two cores, `title` that of its page, `summary` lists the claims
     that the page states first; `about` and `examples` are the command's help, `explained` the title and name of its
@@ -123,7 +123,7 @@ class Declared:
 
 
 def declared(module: str) -> Declared:
-    """What the TOML file beside a study's module (its `__file__`) declares.
+    """Read the TOML file beside a study's module (its `__file__`).
 
     Raises ConfigError for an unknown or a missing key.
     """
@@ -148,7 +148,7 @@ def _parsed(kind: type[D], content: Mapping[str, Any], place: str) -> D:
 
 
 class Option(NamedTuple):
-    """An option of a study's own: its `flag`, the argument of `run` that it sets, and what it takes."""
+    """A command-line option of one study: its `flag`, the argument of `run` that it sets, and its type."""
 
     flag: str
     name: str
@@ -175,13 +175,13 @@ class Conditions:
         return Bench.of(self.gpu, ranks, self.options)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class PaperStudy(Answer):
-    """A paper's study that was run on a machine, and its figures beside the published ones.
+    """A paper's study simulated on a machine, with its figures beside the published ones.
 
-    `machine` is the GPU, `request_bytes` the size of a memory request [bytes], `wall_s` what the study took [s].
-    A study declares the class variables, finds its fields in `simulated`, and answers with `figures`, `tables`,
-    `sections` and `own`; its command, its headline, its page and its JSON follow from these.
+    `machine` is the GPU, `request_bytes` the size of a memory request [bytes], `wall_s` the wall-clock time of the
+    study [s]. A subclass declares the class variables, computes its fields in `simulated`, and implements `figures`,
+    `tables`, `sections` and `own`; its command, its headline, its page and its JSON follow from these.
     """
 
     kind = "study"
@@ -208,7 +208,7 @@ class PaperStudy(Answer):
 
     @classmethod
     def sensitivity(cls, *own: Any, **given: Any) -> Sensitivity:
-        """How far the figures move with the values that they rest on, if `DECLARED.moved`; arguments as of `run`."""
+        """Sensitivity of the figures to the values that they depend on, if `DECLARED.moved`; arguments as of `run`."""
         at, more = cls._conditions(**given)
         return cls.moved(at, *own, **more)
 
@@ -223,7 +223,7 @@ class PaperStudy(Answer):
         store: Store | None = None,
         **more: Any,
     ) -> tuple[Conditions, dict[str, Any]]:
-        """The conditions that the arguments of `run` make, and the study's own arguments."""
+        """Split the arguments of `run` into the conditions and the study's own arguments."""
         fine = cls.DECLARED.requests
         if fine.isdecimal() and options.request_bytes is None:
             options = replace(options, request_bytes=int(fine))
@@ -232,11 +232,11 @@ class PaperStudy(Answer):
     @classmethod
     @abstractmethod
     def simulated(cls, at: Conditions, *own: Any, **more: Any) -> dict[str, Any]:
-        """What the study finds, by field; further arguments are its own options."""
+        """Simulate, and return the fields of the study; further arguments are its own options."""
 
     @classmethod
     def moved(cls, at: Conditions, *own: Any, **more: Any) -> Sensitivity:
-        """What its figures become if assumed values move; arguments as of `simulated`."""
+        """The figures when assumed values move; arguments as of `simulated`."""
         raise NotImplementedError
 
     @property
@@ -246,17 +246,17 @@ class PaperStudy(Answer):
 
     @property
     def where(self) -> str:
-        """The GPU's name, and the values of it that the user set."""
+        """The GPU's name, and the values that the user changed."""
         return ", ".join((self.gpu, *self.machine.changes))
 
     @property
     def comparable(self) -> bool:
-        """Whether the published figures hold for what was simulated."""
+        """Whether the published figures apply to what was simulated."""
         return self.unlike is None
 
     @property
     def unlike(self) -> str | None:
-        """Why the published figures do not hold, as a note; None if they do."""
+        """Why the published figures do not apply, as a note; None if they do."""
         if self.gpu != self.DECLARED.gpu:
             why = f"the published ones are of {self.DECLARED.gpu}, these of {self.gpu}"
         elif self.machine.changes:
@@ -266,34 +266,34 @@ class PaperStudy(Answer):
         return f"no published figures stand beside these: {why}" if why else None
 
     def _other_than_published(self) -> str:
-        """What else differs from what was published; empty if nothing does."""
+        """Further differences from the published setup; empty if there are none."""
         return ""
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What must be known to read the figures: why no published ones are shown, if so."""
+        """Notes on how to read the figures, such as why no published ones are shown."""
         return () if self.unlike is None else (self.unlike,)
 
     @property
     def hypothetical(self) -> str:
-        """Hardware behind the figures that no GPU that can be bought has, in words; empty without any."""
+        """Hardware in the simulation that no GPU on sale has, in words; empty if there is none."""
         return ""
 
     @property
     def links(self) -> tuple[str, ...]:
-        """What represents the links of the GPUs, if that must be said."""
+        """A note on what represents the links of the GPUs, if one is needed."""
         return ()
 
     @abstractmethod
     def figures(self) -> Iterable[Measured]:
-        """Weft's values of the claims, in the order of the headline; what was not run is left out."""
+        """Weft's values of the claims, in the order of the headline; claims that were not run are left out."""
 
     def headline(self) -> list[HeadlineRow]:
-        """Weft's figures, beside the published ones where those hold."""
+        """Weft's figures, beside the published ones where those apply."""
         return [self._claim(figure).row(figure, self.comparable) for figure in self.figures()]
 
     def _claim(self, figure: Measured) -> Claim:
-        """The claim of a figure, its text that of the claim `figure.like` if it has none of its own."""
+        """The claim of a figure; if it has no text of its own, with that of the claim `figure.like`."""
         claims = self.DECLARED.claims
         found = [claims[id_] for id_ in (figure.id, figure.like) if id_ in claims]
         if not found:
@@ -302,7 +302,7 @@ class PaperStudy(Answer):
 
     @abstractmethod
     def tables(self) -> list[Table]:
-        """What the command prints above the headline."""
+        """Tables that the command prints above the headline."""
 
     @property
     def elsewhere(self) -> str:
@@ -311,12 +311,12 @@ class PaperStudy(Answer):
 
     @abstractmethod
     def own(self) -> dict[str, Any]:
-        """What only this study found, as plain data."""
+        """Results of this study alone, as plain data."""
 
     @property
     @abstractmethod
     def lead(self) -> str:
-        """The line below the title of its page: what was run, and where."""
+        """The line below the page's title: what was run, and where."""
 
     @property
     def title(self) -> str:
@@ -325,32 +325,32 @@ class PaperStudy(Answer):
 
     @property
     def summary(self) -> Sequence[str]:
-        """What its page says first, in sentences."""
+        """The first sentences of its page."""
         return told(self.headline(), self.DECLARED.summary)
 
     @property
     def work(self) -> Part:
-        """How much was simulated."""
+        """How much was simulated, in words."""
         return ()
 
     def bench(self, ranks: int | None = None) -> Bench:
-        """A bench of `ranks` of its GPUs, to simulate a case again with every moment."""
+        """A bench of `ranks` of its GPUs, to simulate a case again with full timelines."""
         return Bench.of(self.machine, ranks, RunOptions(request_bytes=self.request_bytes))
 
     def watch(self, progress: Progress | None = None) -> Any:
-        """What its page shows moment by moment, simulated again; None for nothing."""
+        """Runs that the page shows over time, simulated again with full timelines; None for nothing."""
         return None
 
     @abstractmethod
     def sections(self, watched: Any = None) -> list[Part]:
-        """Its parts of the page; `watched` is what `watch` answered, if that is to be shown."""
+        """The study's own sections of the page; `watched` is the result of `watch`, if it is to be shown."""
 
     def page(self, folder: str | Path, watched: Any = None) -> Path:
         """Write `report.html` to a folder and return its path; OutputError if it cannot be written."""
         return study_page(self, folder, self.sections(watched))
 
     def to_dict(self) -> dict[str, Any]:
-        """The study as plain data: what was run, notes and headline, and what is its own."""
+        """The study as plain data: conditions, notes, headline, and its own results."""
         return {
             "study": self.DECLARED.name,
             "published": self.DECLARED.paper,
@@ -362,7 +362,3 @@ class PaperStudy(Answer):
             "headline": [row.as_json() for row in self.headline()],
             **self.own(),
         }
-
-    def __str__(self) -> str:
-        lines = (f"{row.id:<40} {row.weft:9.3f}  published: {row.published}" for row in self.headline())
-        return "\n".join((f"{self.DECLARED.name} study on {self.gpu}", *lines))

@@ -1,6 +1,7 @@
-"""How far the T3 headline moves when one assumed value goes to either end of its plausible range.
+"""Sensitivity of the T3 headline to single assumed values at either end of their plausible ranges.
 
-Values that must change together are moved together; values that no simulated block reads alone are left out, by name.
+Values that must change together are moved together; values that no simulated block reads by themselves are excluded by
+name.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ COUPLED: Mapping[str, Mapping[str, Mapping[str, str]]] = {
     "memory.timing.rc": {"low": {"memory.timing.ras": "28 ns", "memory.timing.rp": "12 ns"}},
     "memory.ccd": {"high": {"memory.ccd_long": "2"}},
 }
-"""Ends of a range that another value must follow."""
+"""Ends of ranges that another value must follow."""
 LEFT_OUT = {
     "compute.wavefront_size": "sets the wavefront tiles per workgroup only, with the threads of a workgroup",
     "compute.threads_per_cu": "the registers bound the workgroups per compute unit, not the threads",
@@ -50,7 +51,7 @@ TILINGS: Mapping[str, tuple[GemmTiling, GemmTiling]] = {
 }
 """Assumed ways to cut the GEMM: low and high end."""
 FORMATS = {"t3": ".3f", "t3_mca": ".3f", "ideal_overlap": ".3f", "traffic": "+.1%"}
-"""What is watched, geomeans over the cases, and how it is written."""
+"""The figures that are watched (geomeans over the cases), and their formats."""
 
 
 def assumed(gpu: Gpu) -> list[str]:
@@ -97,7 +98,7 @@ def _moves(system: System, paths: Sequence[str] | None = None) -> Iterator[Move]
 
 
 def _cut(tiling: GemmTiling, task: Simulation) -> Simulation:
-    """The task with its GEMM in other tiles."""
+    """The task with another tiling of its GEMM."""
 
     def changed(node: Node) -> Node:
         choice = replace(node.choice, tiling=tiling)

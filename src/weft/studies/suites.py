@@ -1,4 +1,4 @@
-"""Suites of cases: the ones that studies declare, and a user's own from a TOML file; errors name the case."""
+"""Suites of cases: those that studies declare, and a user's own from a TOML file; errors name the case."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from weft.catalog import read_toml, translated
 from weft.errors import ConfigError, InputError
 
 MOST = 1000
-"""Cases of a kind that a suite may have."""
+"""Most cases of one kind in a suite."""
 
 
 class SuiteCase(BaseModel):
-    """A case of a suite, as a table of a TOML file gives it; errors call it a `NOUN`."""
+    """A case of a suite, read from a table of a TOML file; messages call it a `NOUN`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
     NOUN: ClassVar[str]
@@ -49,7 +49,7 @@ class SuiteCase(BaseModel):
 
 
 class Suite(BaseModel):
-    """Cases with a `title`, and how they were chosen, `rule`.
+    """Cases with a `title`, and the `rule` by which they were chosen.
 
     A study's suite has a field for each of `KINDS`, the kinds of cases by their key in a file, and declares its `OWN`.
     """
@@ -73,7 +73,7 @@ class Suite(BaseModel):
 
     @classmethod
     def given(cls, suite: Self | Path | None) -> Self:
-        """A suite as it is, that in a file, or the declared one (None)."""
+        """Resolve a suite, a file, or None (the declared suite) to a suite."""
         return cls.load(suite) if isinstance(suite, Path) else suite or cls.declared()
 
     @classmethod

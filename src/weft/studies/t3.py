@@ -37,14 +37,14 @@ MAIN: Mapping[str, Sequence[int]] = DECLARED.cases["mid-size"]
 LARGE: Mapping[str, Sequence[int]] = DECLARED.cases["large"]
 """The large models."""
 LARGE_TP = 32
-"""Their degree; their means are published apart from the others'."""
+"""Tensor-parallel degree of the large models, whose means are published separately."""
 HYPOTHETICAL = "no GPU has a tracker, near-memory updates and copies that it starts; their values here are hypothetical"
-"""What must be said beside figures for a machine that can be bought."""
+"""The note on figures for a machine that is on sale."""
 CASES: Mapping[str, tuple[Graph, ...]] = {
     name: tuple(sublayer(model, layer, tp) for model, tps in models.items() for tp in tps for layer in SUBLAYERS)
     for name, models in DECLARED.cases.items()
 }
-"""The sub-layers by what a claim calls them."""
+"""Groups of sub-layers by the name that claims use."""
 MAIN_CASES, LARGE_CASES = CASES["mid-size"], CASES["large"]
 
 Measure = Callable[[Sequence[Comparison]], float]
@@ -59,14 +59,14 @@ def _largest_speedup(overlap: str) -> Measure:
 
 
 def _times_fewer(operator: str, *kinds: str) -> Measure:
-    """Sequential's traffic of an operator over T3-MCA's: 2.5 is 2.5 times fewer."""
+    """Sequential's traffic of an operator over T3-MCA's: 2.5 means 2.5 times fewer bytes."""
     return lambda found: geometric_mean(
         c.baseline.bytes(operator, *kinds) / c["t3-mca"].bytes(operator, *kinds) for c in found
     )
 
 
 def _traffic_change(bytes_of: Callable[[Timeline], int]) -> Measure:
-    """T3-MCA's traffic over sequential's, less one: -0.22 is 22 % less."""
+    """T3-MCA's traffic over sequential's, minus one: -0.22 is 22 % less."""
     return lambda found: 1 / geometric_mean(bytes_of(c.baseline) / bytes_of(c["t3-mca"]) for c in found) - 1
 
 
@@ -79,7 +79,7 @@ def _largest_saving(found: Sequence[Comparison]) -> float:
 
 
 def _near_memory_gain(found: Sequence[Comparison]) -> float:
-    """How much faster the reduce-scatter is by near-memory updates: 0.07 is 7 %."""
+    """Relative speedup of the reduce-scatter by near-memory updates: 0.07 is 7 %."""
     name = "reduce_scatter"
     return fmean(c.baseline.duration(name) / c["ideal-rs-nmc"].duration(name) - 1 for c in found)
 
@@ -105,9 +105,9 @@ MEASURES: Mapping[str, Measure] = {
 """How each claim is measured on the comparisons of its cases."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class T3Study(PaperStudy):
-    """What the study simulated: a comparison of all configurations per sub-layer."""
+    """Results of the study: a comparison of all configurations per sub-layer."""
 
     DECLARED = DECLARED
     OPTIONS = (MODELS, DEGREES)
@@ -118,7 +118,7 @@ class T3Study(PaperStudy):
     def simulated(
         cls, at: Conditions, models: Iterable[str] | None = None, tps: Iterable[int] | None = None
     ) -> dict[str, Any]:
-        """The comparisons of the study's sub-layers, or of those of some models and degrees.
+        """Simulate the study's sub-layers, or those of some models and degrees.
 
         FC-1 and FC-2 of a model are the same GEMM: equal graphs are simulated once, and both carry the result (its
         wall time, too). Raises what `select` and `weft.compare` raise.
@@ -137,7 +137,7 @@ class T3Study(PaperStudy):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What must be known to read the figures; nothing on the paper's machine."""
+        """Notes on how to read the figures; none on the paper's machine."""
         if self.unlike is None:
             return ()
         notes = [self.unlike]
@@ -159,11 +159,11 @@ class T3Study(PaperStudy):
 
     @property
     def links(self) -> tuple[str, ...]:
-        """What the ring makes of the link of a GPU, by degree."""
+        """The bandwidth of a GPU's link under the ring, by degree, in words."""
         return tuple(dict.fromkeys(ring_note(case.baseline.system) for case in self.cases))
 
     def figures(self) -> Iterator[Measured]:
-        """The claims that any of their cases were run for, saying so if not all were."""
+        """The claims of which at least one case was run; the text says so if not all were."""
         for id_, measure in MEASURES.items():
             wanted = CASES[DECLARED.claims[id_].cases]
             found = [self.comparisons[graph] for graph in wanted if graph in self.comparisons]
@@ -176,7 +176,7 @@ class T3Study(PaperStudy):
         return {"runs": [record for comparison in self.cases for record in comparison.rows()]}
 
     def tables(self) -> list[Table]:
-        """Times of the sequential run and every overlap's speedup over it, sub-layer by sub-layer."""
+        """Times of the sequential run and every overlap's speedup over it, per sub-layer."""
         names = [name for name in self.cases[0].timelines if name != "sequential"]
         rows = []
         for case in self.cases:
@@ -194,7 +194,7 @@ class T3Study(PaperStudy):
 
     @property
     def lead(self) -> str:
-        """What was run, and where."""
+        """What was simulated, and on which machine."""
         if self.comparable:
             return f"{len(self.cases)} sub-layers on {self.gpu}."
         return (
@@ -218,7 +218,7 @@ class T3Study(PaperStudy):
         return Table(columns, [(len(runs), events, requests, seconds, rate)])
 
     def sections(self, watched: Any = None) -> list[Part]:
-        """Speedups, contention, data movement, and what happens when."""
+        """Speedups, contention, data movement, and one sub-layer over time."""
         shown = telling_case(self.cases)
         every = "Times are those of the sequential run; the last columns are speedups over it."
         moved = (
@@ -239,10 +239,10 @@ run = T3Study.run
 
 
 def library_factor(baselines: Iterable[Timeline]) -> float | None:
-    """How many times longer than `sequential`'s the library's own reduce-scatter and all-gather take.
+    """Ratio of the library's own reduce-scatter and all-gather times to those of `sequential`.
 
     The geometric mean over the runs within one node, the library by its closed form on the run's own system; None
-    without such a run or where no library is known for the GPU.
+    without such a run, or if no library is known for the GPU.
     """
     factors = []
     for run in baselines:
@@ -277,7 +277,7 @@ def select(models: Iterable[str] | None = None, tps: Iterable[int] | None = None
 
 
 def published_means(rows: Sequence[HeadlineRow], prefix: str = "") -> dict[str, float]:
-    """Published geometric means of speedups by overlap, of the rows whose ids begin with `prefix`."""
+    """Published geometric means of speedups by overlap, from the rows whose ids begin with `prefix`."""
     means = {}
     for row in rows:
         overlap, *what = row.id.removeprefix(prefix).split(".")
@@ -287,7 +287,7 @@ def published_means(rows: Sequence[HeadlineRow], prefix: str = "") -> dict[str, 
 
 
 def telling_case(cases: Sequence[Comparison]) -> Comparison:
-    """The mid-size FC-2 in which arbitration gains most over plain T3: the contention in memory shows best there."""
+    """The mid-size FC-2 in which arbitration gains most over plain T3, where memory contention shows best."""
     mid_size = [case for case in cases if case.baseline.graph.ranks < LARGE_TP] or list(cases)
     candidates = [case for case in mid_size if case.baseline.graph.labels.get("sublayer") == "fc2"] or mid_size
     return max(candidates, key=lambda case: case["t3"].seconds / case["t3-mca"].seconds)

@@ -1,7 +1,7 @@
-"""The models against measurements: errors per machine, and parameters fitted to a machine's own rows.
+"""Compare the models with measurements: errors per machine, and parameters fitted to a machine's own rows.
 
-`validate` sets every measured row of a folder beside its prediction; `calibrated` fits a machine to part of its rows
-and finds the errors on the others. `weft validate` and `weft calibrate` are the same on the command line.
+`validate` compares every measured row of a folder with its prediction; `calibrated` fits a machine to part of its rows
+and measures the errors on the others. `weft validate` and `weft calibrate` do the same on the command line.
 """
 
 from weft.validation.calibration import Calibrated, Fit, Fitted, calibrated, fit, hold_out, leave_one_out

@@ -1,4 +1,4 @@
-"""The bar that the shipped models are held to: errors on rows and machines that no fit saw, demand by demand."""
+"""The accuracy demands on the shipped models: errors on rows and machines that no fit has seen."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from weft.validation.run import Validation
 from weft.validation.subjects import BoolArray, Predicted, Progress, Subject, errors_of, joined
 
 Protocol = Literal["held out", "leave one out", "as shipped"]
-"""On which rows an error counts: a random 30 %, a machine whose rows no fit saw, or all."""
+"""The rows on which an error counts: a random 30 %, a machine whose rows no fit saw, or all."""
 
 SPLITS = 3
-"""How many random splits the held-out errors are averaged over: small groups depend on which rows a split takes."""
+"""Number of random splits over which held-out errors are averaged: small groups depend on the split."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """One demand: what, on which rows, the statistic and its limit; and what was reached (None without rows)."""
+    """One demand: subject, rows, statistic and limit; and the value reached (None without rows)."""
 
     what: str
     protocol: Protocol
@@ -36,7 +36,7 @@ class Line:
 
     @property
     def verdict(self) -> str:
-        """Whether the demand is met: "pass", "MISS", or "no rows" without rows to judge by."""
+        """Whether the demand is met: "pass", "MISS", or "no rows"."""
         if self.reached is None:
             return "no rows"
         holds = self.reached >= self.limit if self.at_least else self.reached <= self.limit
@@ -51,8 +51,8 @@ class Line:
 class Demand:
     """Limits on the errors of some rows of one kind, by statistic: mean, p90 or geomean of the absolute error.
 
-    `rows` selects rows by "machines", class of "size" and label, each by its allowed values; without an entry every row
-    counts, "several" means more than one.
+    `rows` selects rows by "machines", size class "size" and labels, each with its allowed values; a missing entry
+    admits every row, "several" means more than one.
     """
 
     what: str
@@ -62,7 +62,7 @@ class Demand:
     rows: Mapping[str, Any] = field(default_factory=dict)
 
     def which(self, subject: Subject) -> BoolArray:
-        """The rows of a subject that count."""
+        """Mask of a subject's rows that count for the demand."""
         labels = dict(self.rows)
         machines, size = labels.pop("machines", [subject.machine]), labels.pop("size", None)
         mask = np.full(len(subject), subject.machine in machines)
@@ -74,7 +74,7 @@ class Demand:
         return mask
 
     def lines(self, predictions: Sequence[Predicted]) -> list[Line]:
-        """The demand measured on predictions made by its protocol."""
+        """Check the demand on predictions made by its protocol."""
         chosen = [part.take(self.which(part.subject)) for part in predictions if part.subject.kind == self.kind]
         chosen = [part for part in chosen if len(part.subject)]
         if not chosen:
@@ -86,7 +86,7 @@ class Demand:
 
 
 def demands() -> list[Demand]:
-    """Every demand that the models must meet, as bar.toml states them."""
+    """Every demand on the models, from bar.toml."""
     return [
         Demand(what, table["kind"], protocol, table[protocol], table.get("rows", {}))
         for what, table in read_toml(resources.files("weft.validation") / "bar.toml").items()
@@ -101,7 +101,7 @@ def lines(demands: Sequence[Demand], predictions: Mapping[Protocol, Sequence[Pre
 
 
 def judged(validation: Validation, progress: Progress | None = None) -> list[Line]:
-    """Every demand with what was reached: held out, leaving one machine out, and as shipped."""
+    """Every demand with the value reached: held out, leaving one machine out, and as shipped."""
     subjects = [part.subject for part in validation.predictions if part.subject.parameters]
     splits = [hold_out(subjects, _part(progress, seed), seed) for seed in range(SPLITS)]
     predictions: dict[Protocol, list[Predicted]] = {
@@ -113,14 +113,14 @@ def judged(validation: Validation, progress: Progress | None = None) -> list[Lin
 
 
 def _part(progress: Progress | None, split: int) -> Progress | None:
-    """Progress through one of the splits, as progress through all of them."""
+    """Map progress through one of the splits to progress through all of them."""
     if progress is None:
         return None
     return lambda done, total, what: progress(split * total + done, SPLITS * total, what)
 
 
 def _signs(validation: Validation) -> Line:
-    """The share of Flux's rows for which the model predicts rightly whether overlapping wins or loses."""
+    """The share of Flux's rows for which the model predicts correctly whether overlapping wins or loses."""
     right, count = right_signs(validation.predictions)
     reached = right / count if count else None
     return Line(f"{FLUX}: right sign of win or loss", "as shipped", "share", 0.85, reached, count, at_least=True)

@@ -1,9 +1,9 @@
-"""Named physical parameters fitted to measured rows: a few, within plausible bounds, with confidence intervals.
+"""Fit named physical parameters to measured rows: few, within plausible bounds, with confidence intervals.
 
 The fit minimises log(predicted / measured) under the soft-l1 loss of `scipy.optimize.least_squares`, so that outliers
-pull little; positive parameters vary by their logarithm. What the rows leave open stays near its start: the
-plausible range counts as one more observation, whose two standard deviations reach from the middle of the range to its
-ends. Confidence intervals are linear, at Student's t.
+have little weight; positive parameters vary by their logarithm. Parameters that the rows do not determine stay near
+their start: the plausible range counts as one more observation, whose two standard deviations reach from the middle of
+the range to its ends. Confidence intervals are linear, with Student's t.
 
 Errors are measured on rows that the fit did not see (`calibrated`, `hold_out`), and on machines that it did not see
 (`leave_one_out`).
@@ -29,30 +29,30 @@ Model = Callable[[Mapping[str, float]], FloatArray]
 """Predicted seconds of every row for the values of some parameters, by path [base units]."""
 
 HOLDOUT = 0.3
-"""The share of rows that a fit does not see."""
+"""The share of rows that is held out from a fit."""
 MOST_ROWS = 1000
-"""The most rows per group that a fit uses; errors are found on all rows held out."""
+"""Most rows per group in a fit; errors are measured on all held-out rows."""
 SEED = 0
 FITTED, AT_LOW, AT_HIGH = "fitted", "at low bound", "at high bound"
 WEAK, NO_ROWS, TOO_FEW = "weak", "no rows", "too few rows"
 SOFTNESS = 0.1
-"""Residuals above this [ln units] pull less than by their square: rows 10 % off are still trusted in full."""
+"""Residuals above this [ln units] weigh less than their square: rows 10 % off still count in full."""
 CONFIDENCE = 0.95
-_STEP = 0.02  # of a parameter's logarithm: wide enough to see past the steps that whole tiles and waves make
-_FELT = 0.02  # a row depends on a parameter if its logarithm moves by this share of the parameter's
-_AT_BOUND = 0.01  # of the range between the bounds
-_EVALUATIONS = 25  # of the Jacobian, at most
-_TYPICAL = 0.02  # deviation of a good row [ln units], against which the plausible range is weighed
-_INFORMED = 0.6  # least share of the information on a parameter that must come from rows
-_NAMED = 4  # parameters in a message
+_STEP = 0.02  # step of a parameter's logarithm: wider than the jumps caused by whole tiles and waves
+_FELT = 0.02  # a row depends on a parameter if d ln(time) / d ln(parameter) is at least this
+_AT_BOUND = 0.01  # fraction of the range between the bounds
+_EVALUATIONS = 25  # most evaluations of the Jacobian
+_TYPICAL = 0.02  # standard deviation of a good row [ln units], the weight of rows against the plausible range
+_INFORMED = 0.6  # share of the information on a parameter that must come from rows
+_NAMED = 4  # most parameters listed in a message
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """A parameter after the fit: value and 95 % confidence interval [base unit], and how firmly it is known.
+    """A parameter after the fit: value and 95 % confidence interval [base unit], and how well it is determined.
 
-    `state` is "fitted", "at low bound", "at high bound", "weak" (its plausible range determines it more than the
-    rows do), "too few rows" or "no rows"; in the last two it keeps its start. `rows` is how many rows depend on it.
+    `state` is "fitted", "at low bound", "at high bound", "weak" (its plausible range determines it more than the rows
+    do), "too few rows" or "no rows"; in the last two it keeps its start value. `rows` is how many rows depend on it.
     """
 
     parameter: Parameter
@@ -73,7 +73,7 @@ class Fitted:
 
 @dataclass(frozen=True)
 class Fit:
-    """The outcome of a fit: every parameter of the closed list."""
+    """The result of a fit: every parameter of the closed list."""
 
     parameters: tuple[Fitted, ...]
 
@@ -86,13 +86,13 @@ class Fit:
         return {found.parameter.path: found.value for found in self.parameters}
 
     def firm(self) -> dict[str, float]:
-        """The values that the rows determined, by path [base units]."""
+        """The values that the rows determine, by path [base units]."""
         states = (FITTED, AT_LOW, AT_HIGH)
         return {found.parameter.path: found.value for found in self.parameters if found.state in states}
 
 
 def split(strata: Sequence[str], share: float, seed: int) -> npt.NDArray[np.bool_]:
-    """Which rows are held out: a random `share` of each stratum, the same for the same seed.
+    """Choose the held-out rows: a random `share` of each stratum, reproducible by seed.
 
     Raises InputError unless 0 < share < 1.
     """
@@ -102,7 +102,7 @@ def split(strata: Sequence[str], share: float, seed: int) -> npt.NDArray[np.bool
 
 
 def sample(strata: Sequence[str], most: int, seed: int) -> IntArray:
-    """Positions of at most `most` random rows of each stratum, rising."""
+    """Indices of at most `most` random rows of each stratum, ascending."""
     return np.sort(_drawn(strata, lambda rows: most, seed))
 
 
@@ -113,9 +113,9 @@ def _drawn(strata: Sequence[str], count: Callable[[int], int], seed: int) -> Int
 
 
 def fit(model: Model, measured: FloatArray, parameters: Sequence[Parameter], start: Mapping[str, float]) -> Fit:
-    """Fit `parameters` so that the model's seconds meet the `measured` ones, beginning at `start` by path.
+    """Fit `parameters` so that the model's seconds match the `measured` ones, starting at `start` by path.
 
-    A parameter that fewer rows depend on than it needs keeps its start. Raises InputError if none can be fitted.
+    A parameter on which fewer rows depend than it needs keeps its start. Raises InputError if none can be fitted.
     """
     search = _Search(model, measured, parameters, start)
     slopes = search.jacobian(search.begin, range(len(parameters)))
@@ -140,10 +140,10 @@ def fit(model: Model, measured: FloatArray, parameters: Sequence[Parameter], sta
 
 
 class _Search:
-    """log(predicted / measured) of every row over the parameters, and its slopes.
+    """log(predicted / measured) of every row as a function of the parameters, and its Jacobian.
 
-    Parameters that must be positive vary by their logarithm, in units of 1; others as they are, in units of their
-    range. `firmness` weighs the distance of a parameter from its start against the residuals of the rows.
+    Positive parameters vary by their logarithm; others linearly, in units of their range. `firmness` weighs the
+    distance of a parameter from its start against the residuals of the rows.
     """
 
     def __init__(
@@ -164,14 +164,14 @@ class _Search:
         return np.asarray(np.log(self.model(values)) - self.goal, dtype=np.float64)
 
     def plain(self, at: FloatArray) -> FloatArray:
-        """The parameters at a point, kept within their bounds to the last bit [base unit]."""
+        """Parameter values at a point, clipped to their bounds exactly [base unit]."""
         return np.clip(np.exp(at, out=at.copy(), where=self.positive), *self.bounds)
 
     def _inside(self, values: FloatArray) -> FloatArray:
         return np.log(values, out=values.copy(), where=self.positive)
 
     def jacobian(self, at: FloatArray, free: Sequence[int]) -> FloatArray:
-        """The slopes by the free parameters: central where both sides are within bounds, else one-sided."""
+        """Derivatives by the free parameters: central if both sides are within bounds, else one-sided."""
         slopes = []
         for index in free:
             above, below = at.copy(), at.copy()
@@ -182,7 +182,7 @@ class _Search:
 
 
 def _solve(search: _Search, free: Sequence[int]) -> Any:
-    """The best point: residuals of the rows, then how far each parameter is from its start."""
+    """The best point: minimises the rows' residuals and the distances of parameters from their start."""
     from scipy.optimize import least_squares
 
     firm, begin = search.firmness[free], search.begin[free]
@@ -198,7 +198,7 @@ def _solve(search: _Search, free: Sequence[int]) -> Any:
     def slopes(part: FloatArray) -> FloatArray:
         return np.concatenate([search.jacobian(whole(part), free), np.diag(firm)])
 
-    # scipy moves a start on a bound inside by a share of the range; move it as little as possible instead.
+    # scipy would move a start on a bound inwards by a share of the range; move it minimally instead.
     low, high = search.low[free], search.high[free]
     return least_squares(
         residuals,
@@ -216,16 +216,16 @@ def _solve(search: _Search, free: Sequence[int]) -> Any:
 
 
 def _spread(found: Any, firmness: FloatArray, rows: int) -> tuple[FloatArray, FloatArray]:
-    """Half the confidence interval of each free parameter, and the share of its information that comes from rows.
+    """Half-width of each free parameter's confidence interval, and the share of its information from rows.
 
-    The sandwich of an M-estimator, which asks of the residuals neither one variance nor a normal distribution; the
-    plausible range counts with the variance of the rows.
+    The sandwich estimator of an M-estimator, which assumes neither equal variance nor normal residuals; the plausible
+    range counts with the variance of the rows.
     """
     from scipy.stats import t as student
 
     bent = 1 + (found.fun[:rows] / SOFTNESS) ** 2
     curvature, pull = bent**-1.5, found.fun[:rows] * bent**-0.5
-    slopes = found.jac[:rows] / np.sqrt(curvature)[:, None]  # scipy weighs them by the loss's curvature
+    slopes = found.jac[:rows] / np.sqrt(curvature)[:, None]  # scipy has scaled them by the curvature of the loss
     freedom = max(rows - len(firmness), 1)
     firm = np.diag(firmness**2)
     inverse = np.linalg.inv((slopes * curvature[:, None]).T @ slopes + firm)
@@ -237,7 +237,7 @@ def _spread(found: Any, firmness: FloatArray, rows: int) -> tuple[FloatArray, Fl
 
 
 def _too_few(rows: int, parameters: Sequence[Parameter], depend: IntArray) -> str:
-    """The error for too few rows; it lists the parameters that are nearest to having enough."""
+    """The error for too few rows; it lists the parameters closest to having enough."""
     nearest = sorted(zip(parameters, depend.tolist(), strict=True), key=lambda pair: -pair[1])[:_NAMED]
     needs = "; ".join(
         f"'{parameter.path}' needs {parameter.needs_rows} rows that depend on it and has {count}"
@@ -249,7 +249,7 @@ def _too_few(rows: int, parameters: Sequence[Parameter], depend: IntArray) -> st
 
 @dataclass(frozen=True)
 class Calibrated:
-    """A subject fitted to part of its rows: the fit, and the errors on rows it did not see, before and after."""
+    """A subject fitted to part of its rows: the fit, and the errors on the other rows, before and after."""
 
     subject: Subject
     fit: Fit
@@ -272,7 +272,7 @@ class Calibrated:
 
 
 def calibrated(subject: Subject, holdout: float = HOLDOUT, seed: int = SEED, most_rows: int = MOST_ROWS) -> Calibrated:
-    """Fit a subject's parameters to a random part of its rows and find the errors on the rest.
+    """Fit a subject's parameters to a random part of its rows and measure the errors on the rest.
 
     The same share of every group is held out. Raises InputError if the rows are too few.
     """
@@ -290,16 +290,16 @@ def calibrated(subject: Subject, holdout: float = HOLDOUT, seed: int = SEED, mos
 
 
 def unseen(subject: Subject, subjects: Sequence[Subject]) -> Subject:
-    """The subject as if the catalogue had never seen its rows: it starts from the values of the other machines.
+    """The subject without the catalogue's fit to its rows: it starts from the values of other machines.
 
-    Where no other machine has a parameter, it starts from the middle of its plausible range.
+    A parameter that no other machine has starts from the middle of its plausible range.
     """
     middle = {one.path: _mean([one.low, one.high]) for one in subject.parameters}
     return replace(subject, start={**middle, **borrowed(subject, subjects, {})})
 
 
 def hold_out(subjects: Sequence[Subject], progress: Progress | None = None, seed: int = SEED) -> list[Calibrated]:
-    """Every subject with enough rows, fitted to 70 % of its rows at random and tried on the other 30 %.
+    """Fit every subject with enough rows to a random 70 % of them, and predict the other 30 %.
 
     The catalogue's own values, fitted to all rows, are not used.
     """
@@ -307,14 +307,14 @@ def hold_out(subjects: Sequence[Subject], progress: Progress | None = None, seed
     for position, subject in enumerate(subjects):
         if progress:
             progress(position, len(subjects), f"{subject.kind} {subject.machine}")
-        # With too few rows to fit, the machine keeps its catalogue values and is not among those fitted.
+        # With too few rows the machine keeps its catalogue values and is left out of the fits.
         with suppress(InputError):
             done.append(calibrated(unseen(subject, subjects), seed=seed))
     return done
 
 
 def leave_one_out(subjects: Sequence[Subject], fits: Mapping[str, Mapping[str, float]]) -> list[Predicted]:
-    """Every subject predicted from its data sheet and the `fits` of the others, by their names."""
+    """Predict every subject from its data sheet and the `fits` of the other machines, by name."""
     pairs = ((subject, borrowed(subject, subjects, fits)) for subject in subjects)
     return [predicted(subject, values) for subject, values in pairs if values]
 

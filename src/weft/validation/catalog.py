@@ -1,4 +1,4 @@
-"""A fit as a file that Weft reads: what extends a machine or a library profile, with every value's source."""
+"""Write a fit as a TOML file that Weft reads: it extends a machine or a profile and states each value's source."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _SHOWN_DIGITS = 4
 
 @dataclass(frozen=True)
 class Target:
-    """What is calibrated: the rows with their model, and how its file begins.
+    """A machine or profile to calibrate: its rows with their model, and the head of the file to write.
 
-    The fitted machine also answers to the names `others` of rows, written under the key `others_key`. `fitted_before`
-    says whether a parameter starts from a value that was itself calibrated.
+    The fitted machine also matches the names `others` in rows, written under the key `others_key`. `fitted_before` says
+    whether a parameter's start value was itself calibrated.
     """
 
     subject: Subject
@@ -42,9 +42,9 @@ class Target:
     fitted_before: bool
 
     def text(self, done: Calibrated, out: Path, data: str) -> str:
-        """The TOML text of a fit, to be written to `out`; `data` names the rows.
+        """The TOML text of a fit, to be written to `out`; `data` names the rows in the sources.
 
-        It holds what the rows determined; every other value comes from what the file extends.
+        It holds the values that the rows determined; all others come from the file that it extends.
         """
         others = ", ".join(_quoted(name) for name in self.others)
         head = [
@@ -67,14 +67,14 @@ class Target:
 
 
 def gpu_target(place: Path, name: str) -> Target:
-    """A GPU, by name or TOML file, and its GEMMs among the measurements; InputError if there are none."""
+    """Calibrate a GPU (name or TOML file) with its GEMMs among the measurements; InputError if there are none."""
     machines = Machines.of((name,))
     (gpu,) = machines.chosen
     return _target(place, machines, "gemm", gpu, name, "aliases")
 
 
 def library_target(place: Path, name: str) -> Target:
-    """The collective library of a system and its collectives among the measurements; InputError if there are none."""
+    """Calibrate a system's collective library with its collectives among the measurements; InputError if none."""
     gpu = system(name).gpu
     profile = Machines().profile(gpu)
     return _target(place, Machines((gpu,)), "collective", profile, profile.name, "gpus", gpu.name)
@@ -83,7 +83,7 @@ def library_target(place: Path, name: str) -> Target:
 def _target(
     place: Path, machines: Machines, kind: Kind, of: Gpu | Profile, extends: str, others_key: str, *others: str
 ) -> Target:
-    """The rows of a kind that calibrate a GPU or profile; `others` are the names in its file (default: the rows')."""
+    """The rows of one kind that calibrate a GPU or profile; `others` are names in its file (default: the rows')."""
     subjects, problems, _ = subjects_of(place, machines, (kind,))
     subject = subjects[0]
     names = others or sorted(set(subject.rows["gpu"].tolist()))
@@ -101,7 +101,7 @@ def _target(
 
 
 def shown(value: float, parameter: Parameter, digits: int = _SHOWN_DIGITS) -> str:
-    """A value of a parameter for people [its base unit]."""
+    """A parameter's value for people [its base unit]."""
     return format_quantity(value, Dimension.SECONDS if parameter.unit == "s" else Dimension.COUNT, digits)
 
 
@@ -114,12 +114,12 @@ def _leaf(key: str, found: Fitted, source: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A TOML string; JSON's escapes are TOML's."""
+    """A TOML string; JSON escapes are valid in TOML."""
     return json.dumps(text, ensure_ascii=False)
 
 
 def reference(name_or_file: str, out: Path) -> str:
-    """How a file at `out` names what it extends: a name as it is, a file by its path from there."""
+    """How a file at `out` refers to what it extends: a name unchanged, a file by its relative path."""
     if not name_or_file.endswith(".toml"):
         return name_or_file
     return Path(os.path.relpath(Path(name_or_file).resolve(), out.resolve().parent)).as_posix()

@@ -1,4 +1,4 @@
-"""Which rows cannot be true: unknown machines, repeats, times beyond physics, times in another unit."""
+"""Find rows that cannot be right: unknown machines, repeats, impossible times, times in another unit."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from weft.validation.tables import FloatArray, IntArray, Rows
 if TYPE_CHECKING:
     from weft.hardware import Gpu
 
-_TIMING_ERROR = 1.02  # clocks and timers are this far off at most before "faster than the peak" is impossible
+_TIMING_ERROR = 1.02  # tolerance for clocks and timers before "faster than the peak" counts as impossible
 _UNIT = 1000.0
-_FEW = 12  # names that a sentence can list
-_UNIT_ERROR = 200.0  # times this far off are rather in another unit than so slow or fast
+_FEW = 12  # most names listed in a sentence
+_UNIT_ERROR = 200.0  # factor beyond which a time is more likely in another unit
 
 
 class Checked:
-    """The rows that are left of a file, and every problem so far."""
+    """The valid rows of a file, and all problems so far."""
 
     def __init__(self, rows: Rows) -> None:
         self.rows = rows
         self.problems: list[Problem] = []
 
     def drop(self, *found: Iterable[Problem]) -> None:
-        """Note problems, and leave out the rows that they exclude."""
+        """Add problems, and drop the rows that they exclude."""
         problems = [problem for each in found for problem in each]
         bad = [line for problem in problems if not problem.used for line in problem.lines]
         if bad:
@@ -38,11 +38,11 @@ class Checked:
 
 
 class Unfit(Exception):
-    """A row cannot be compared: the column, its value, and the rule that it breaks."""
+    """A row that cannot be compared: the column, its value, and the broken rule."""
 
 
 def unfit_rows(rows: Rows, check: Callable[[int, dict[str, Any]], object]) -> Iterator[Problem]:
-    """The rows for which `check`, given line and cells, raises Unfit."""
+    """The rows for which `check`, called with line and cells, raises Unfit."""
     for line, row in zip(rows.line.tolist(), rows, strict=True):
         try:
             check(line, row)
@@ -57,7 +57,7 @@ def check_multiplies(gpu: Gpu, dtype: str) -> None:
 
 
 def duplicates(rows: Rows) -> Iterator[Problem]:
-    """Rows that repeat an earlier one: left out if every cell is equal, reported but used if only the time differs."""
+    """Rows that repeat an earlier one: dropped if every cell is equal, reported but used if only the time differs."""
     first: dict[object, str] = {}
     seen: set[object] = set()
     for line, row in zip(rows.line.tolist(), rows, strict=True):
@@ -75,7 +75,7 @@ def duplicates(rows: Rows) -> Iterator[Problem]:
 
 
 def unknown_names(rows: Rows, column: str, find: Callable[[str], object]) -> Iterator[Problem]:
-    """Rows whose `column` names what `find` does not know; one problem per name."""
+    """Rows whose `column` holds a name unknown to `find`; one problem per name."""
     for name in np.unique(rows[column]).tolist():
         try:
             find(name)
@@ -84,7 +84,7 @@ def unknown_names(rows: Rows, column: str, find: Callable[[str], object]) -> Ite
 
 
 def _unknown(column: str, error: InputError) -> str:
-    """The rule; it lists the known names where they are few, so that similar problems can be merged."""
+    """The problem's rule; lists the known names only if they are few, so that similar problems can be merged."""
     if not isinstance(error, UnknownNameError):
         return str(error)
     if len(error.known) <= _FEW:
@@ -95,7 +95,7 @@ def _unknown(column: str, error: InputError) -> str:
 
 
 def gemm_floor(m: FloatArray, n: FloatArray, k: FloatArray, dtype: str, gpu: Gpu) -> FloatArray:
-    """Lower bound on a GEMM's time [s]: its operations at the highest clock, and the bytes that no cache holds.
+    """Lower bound on a GEMM's time [s]: its operations at the highest clock, and the bytes that exceed every cache.
 
     Outputs of one-byte types have two bytes.
     """
@@ -108,27 +108,27 @@ def gemm_floor(m: FloatArray, n: FloatArray, k: FloatArray, dtype: str, gpu: Gpu
 
 
 def collective_floor(name: str, ranks: int, size: FloatArray, link: float, in_switch: bool) -> FloatArray:
-    """Lower bound on a collective's time [s]: what a GPU must send over its links, in one direction.
+    """Lower bound on a collective's time [s]: a GPU's least bytes over its links, in one direction.
 
-    `size` counts as nccl-tests do; `link` is the egress of the whole GPU [bytes/s]. In-switch reduction halves
-    what an all-reduce sends.
+    `size` counts as nccl-tests do; `link` is the egress of the whole GPU [bytes/s]. In-switch reduction halves what an
+    all-reduce sends.
     """
     times = 2.0 if name == "all_reduce" and not in_switch else 1.0
     return times * (ranks - 1) / ranks * size / link
 
 
 class Case(Protocol):
-    """Rows that one call of a closed form predicts, on machines described by a GPU or a library's profile."""
+    """Rows predicted by one call of a closed form, on machines described by a GPU or a library's profile."""
 
     @property
     def positions(self) -> IntArray:
-        """Where the rows are."""
+        """Indices of its rows."""
 
     def seconds(self, rows: Rows, on: Any) -> FloatArray:
         """Predicted times of its rows [s]; InputError if the model has none."""
 
     def floor(self, rows: Rows, gpu: Gpu) -> FloatArray:
-        """Times that its rows cannot fall below [s]."""
+        """Lower bounds of its rows' times [s]."""
 
 
 def predicted_by(cases: Sequence[Case], rows: Rows, on: Any) -> FloatArray:
@@ -140,7 +140,7 @@ def predicted_by(cases: Sequence[Case], rows: Rows, on: Any) -> FloatArray:
 
 
 def believable(column: str, cases: Sequence[Case], rows: Rows, gpu: Gpu, on: Any) -> Checked:
-    """The rows that the model predicts at all, and that can be true of the GPU; problems name their `column`."""
+    """The rows that the model can predict and that are physically possible; problems name their `column`."""
     checked, refused = Checked(rows), []
     floor, expected = np.empty(len(rows)), np.full(len(rows), np.nan)
     for case in cases:
@@ -158,7 +158,7 @@ def believable(column: str, cases: Sequence[Case], rows: Rows, gpu: Gpu, on: Any
 def beyond_physics(rows: Rows, floor: FloatArray, expected: FloatArray, of: str) -> Iterator[Problem]:
     """Rows faster than `floor` [s], and rows so far from `expected` [s] that their time must be in another unit.
 
-    The floor is the peak of `of`.
+    `of` names whose peak the floor is.
     """
     measured = rows.seconds
     ratio = measured / expected

@@ -1,4 +1,4 @@
-"""Measured collectives as subjects: one per GPU, with the library profile that serves it; rings in the engine too."""
+"""Measured collectives as subjects: one per GPU, with its library profile; rings also in the engine."""
 
 from __future__ import annotations
 
@@ -27,19 +27,20 @@ from weft.validation.tables import FloatArray, IntArray, Rows, positions_by
 
 LARGE, MEDIUM, ALL = ">= 16 MiB", ">= 1 MiB", "all sizes"
 FROM_ROWS, FROM_MACHINE = "read from the rows", "the machine's"
-"""Where the rate of the network comes from with which a row is predicted."""
+"""The source of the network rate used to predict a row."""
 _MiB = 2.0**20
 
 SIMULATED_BYTES = (6e6, 192e6)
-"""The sizes that the engine is tried on [bytes]: where rings carry the data slice by slice."""
+"""Sizes at which the engine is compared [bytes]: rings carry such data slice by slice."""
 SIMULATED_GPUS = ("a100-sxm-80gb", "h100-sxm")
 RING_REQUEST_BYTES = 1024
-"""Requests of a ring collective on its own: as exact as finer ones, as its few workgroups leave channels idle."""
+"""Request size for an isolated ring collective [bytes]: as exact as finer ones, since its few workgroups leave channels
+idle."""
 
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """Rows that differ in bytes alone: where they are, and what they were run on and with."""
+    """Rows that differ only in bytes: their indices, machine and conditions."""
 
     positions: IntArray
     collective: str
@@ -55,7 +56,7 @@ class Case:
         return estimate(op, self.system, harness=harness).seconds
 
     def floor(self, rows: Rows, gpu: Gpu) -> FloatArray:
-        """Times that the links of a GPU cannot fall below [s]."""
+        """Lower bounds of the times by the links of a GPU [s]."""
         link, node = max(gpu.link.bandwidth, gpu.host.bandwidth), self.system.node
         return collective_floor(
             self.collective, self.ranks, rows["bytes"], link, node is not None and node.switch_reduces
@@ -63,7 +64,7 @@ class Case:
 
     @property
     def labels(self) -> dict[str, object]:
-        """What errors of its rows are grouped by, besides the system's name."""
+        """Labels by which errors of its rows are grouped, besides the system's name."""
         rig, nodes = self.rig, self.system.nodes
         network = FROM_ROWS if rig.network_from_rows and nodes > 1 else FROM_MACHINE
         return {
@@ -78,9 +79,10 @@ class Case:
 
 
 def collective_subjects(checked: Checked, machines: Machines) -> list[Subject]:
-    """The rows of a collectives file by GPU, without those that cannot be true.
+    """The rows of a collectives file by GPU, without impossible ones.
 
-    Rows of libraries without a model are reported and left out. Ring reduce-scatters of one node are simulated as well.
+    Rows of libraries without a model are reported and left out. Ring reduce-scatters within one node are also
+    simulated.
     """
     rows, closed, simulated = checked.rows, [], []
     checked.drop(unfit_rows(rows, _check_ranks), _forced(rows), _without_model(rows))
@@ -109,7 +111,7 @@ def cases_of(rows: Rows) -> tuple[Case, ...]:
 
 
 def _by_case(rows: Rows, values: list[Any]) -> npt.NDArray[np.object_]:
-    """A value for each row from one for each of its cases."""
+    """Expand one value per case to one value per row."""
     column = np.empty(len(rows), dtype=np.object_)
     for case, value in zip(cases_of(rows), values, strict=True):
         column[case.positions] = value
@@ -141,7 +143,7 @@ def _subject(rows: Rows, gpu: Gpu, profile: Profile) -> Subject:
         parameters=parameters,
         start={parameter.path: profile.value(parameter.path) for parameter in parameters},
         vendor=gpu.vendor,
-        # Rows from which the rate of their network was read cannot calibrate the library as well.
+        # Rows that set the rate of their network must not calibrate the library as well.
         teaches=labels["network"] != FROM_ROWS,
     )
 
@@ -157,7 +159,7 @@ def _check_ranks(line: int, row: Mapping[str, Any]) -> None:
 
 
 def _forced(rows: Rows) -> Iterator[Problem]:
-    """Rows measured with a forced protocol or number of channels."""
+    """Which rows were measured with a forced protocol or number of channels."""
     forced = (rows["protocol"] != "") | (rows["channels"] != "")
     if forced.any():
         rule = "protocol and channels are forced in these rows; Weft predicts what the library chooses"
@@ -173,7 +175,7 @@ def _without_model(rows: Rows) -> Iterator[Problem]:
 
 
 def _rings(collectives: Subject) -> list[Subject]:
-    """The ring reduce-scatters of one node among a GPU's collectives, to be simulated request by request."""
+    """The ring reduce-scatters within one node among a GPU's collectives, to be simulated request by request."""
     labels, size = collectives.labels, collectives.rows["bytes"]
     wanted: BoolArray = (size >= SIMULATED_BYTES[0]) & (size <= SIMULATED_BYTES[1])
     for name, value in (("collective", "reduce_scatter"), ("library", "nccl"), ("nodes", 1), ("host", "")):
@@ -199,7 +201,7 @@ def _rings(collectives: Subject) -> list[Subject]:
 
 
 def _simulated(rows: Rows) -> FloatArray:
-    """Seconds of each row in the engine."""
+    """Simulated seconds of each row."""
     seconds = np.empty(len(rows))
     for case in cases_of(rows):
         seconds[case.positions] = [_ring(case, int(size)) for size in rows["bytes"][case.positions].tolist()]

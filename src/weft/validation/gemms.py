@@ -1,4 +1,4 @@
-"""Measured GEMMs as subjects: one per GPU, with its rows checked against what the GPU can do."""
+"""Measured GEMMs as subjects: one per GPU, with its rows checked against the GPU's limits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LONG_SECONDS = 20e-6
 
 @dataclass(frozen=True, eq=False)
 class _Case:
-    """Rows of one data type, measured in one way."""
+    """Rows of one data type and one way of measuring."""
 
     positions: IntArray
     harness: Harness
@@ -37,20 +37,20 @@ class _Case:
         return estimate(Gemm(**sizes, dtype=self.dtype), on, harness=self.harness).seconds
 
     def floor(self, rows: Rows, gpu: Gpu) -> FloatArray:
-        """Times that a GPU cannot fall below [s]."""
+        """Lower bounds of the times on a GPU [s]."""
         return gemm_floor(rows["m"], rows["n"], rows["k"], self.dtype, gpu)
 
 
 @lru_cache(maxsize=256)
 def _cases(rows: Rows) -> tuple[_Case, ...]:
-    """The rows by how their notes and source say they were measured, and by data type."""
+    """The rows grouped by data type and by how they were measured (from notes and source)."""
     columns = (rows[name].tolist() for name in ("notes", "source", "dtype"))
     keys = ((gemm_harness(notes, source), dtype) for notes, source, dtype in zip(*columns, strict=True))
     return tuple(_Case(positions, harness, dtype) for (harness, dtype), positions in positions_by(keys).items())
 
 
 def gemm_subjects(checked: Checked, machines: Machines) -> list[Subject]:
-    """The rows of a GEMM file by GPU, without those that cannot be true."""
+    """The rows of a GEMM file by GPU, without impossible ones."""
     subjects = []
     gpus = {name: machines.find(name) for name in np.unique(checked.rows["gpu"]).tolist()}
     by_gpu = positions_by(gpus[name].name for name in checked.rows["gpu"].tolist())

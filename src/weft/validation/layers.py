@@ -26,9 +26,10 @@ _FILE = re.compile(r"(.+?)_layer_tp(\d+)(?:_.*)?\.csv")
 
 
 def layer_subjects(checked: Checked, machines: Machines) -> list[Subject]:
-    """The operators of a layer's file by phase, with the sum as one more row; its name says model and degree.
+    """The operators of a layer's file by phase, with their sum as an extra row.
 
-    "gpt3_layer_tp4.csv" holds GPT-3 split over four GPUs; every row names the system.
+    The file's name gives model and degree: "gpt3_layer_tp4.csv" holds GPT-3 split over four GPUs; every row names the
+    system.
     """
     rows, subjects = checked.rows, []
     found = _FILE.fullmatch(rows.file)
@@ -53,13 +54,13 @@ def layer_subjects(checked: Checked, machines: Machines) -> list[Subject]:
 
 
 def _model(text: str) -> str | None:
-    """The model whose name has the same letters and digits."""
+    """The model whose name has the same letters and digits as the text."""
     plain = re.sub(r"[^a-z0-9]", "", text.lower())
     return next((name for name in model_names() if re.sub(r"[^a-z0-9]", "", name) == plain), None)
 
 
 def _clock(sources: Sequence[str]) -> Clock:
-    """LLMCompass's A100s held their highest clock: their best fp16 GEMM reaches 293 of 312 TFLOP/s."""
+    """The clock of a measured run: LLMCompass's A100s held the boost clock (293 of 312 TFLOP/s in fp16)."""
     return "boost" if any("LLMCompass" in source for source in sources) else "short"
 
 
@@ -77,7 +78,7 @@ def _operators(
 
 
 def _subject(rows: Rows, seconds: FloatArray, phase: str, system: System, times: Mapping[str, float]) -> Subject:
-    """Operators that both sides know, and their sum as a last row at the first one's line."""
+    """Operators that both sides know, and their sum as a last row, at the first one's line number."""
     names = rows["op"].tolist()
     predicted = np.array([times[name] for name in names])
     taken = rows.take(np.append(np.arange(len(rows)), 0))

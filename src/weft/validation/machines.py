@@ -1,4 +1,4 @@
-"""The machines that rows name: from the catalogue, or from the user's own files."""
+"""Resolve the machines that rows name: from the catalogue, or from the user's own files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from weft.validation.tables import Rows
 
 
 def _library(name: str) -> Profile:
-    """The profile of that name or file; InputError says so if the file describes a GPU."""
+    """Load the profile of that name or file; the InputError says so if the file describes a GPU."""
     try:
         return load_library(name)
     except InputError:
@@ -41,7 +41,7 @@ def _knows(find: Callable[[str], Gpu], name: str) -> bool:
 class Machines:
     """The GPUs that rows may name: all of the catalogue, or only the `chosen` ones, by name or TOML file.
 
-    The GPU of a file matches rows that give its name or one of its aliases. `libraries` are profiles that replace the
+    A GPU from a file matches rows with its name or one of its aliases. `libraries` are profiles that replace the
     catalogue's for the GPUs that they name. `files` holds the file names of chosen GPUs, by GPU name.
     """
 
@@ -51,13 +51,13 @@ class Machines:
 
     @classmethod
     def of(cls, gpus: Sequence[str], libraries: Sequence[str] = ()) -> Machines:
-        """Only these GPUs; all of them if there is no name. Raises UnknownNameError, InputError or ConfigError."""
+        """Only these GPUs; all if no name is given. Raises UnknownNameError, InputError or ConfigError."""
         chosen = tuple(map(hardware.gpu, gpus))
         files = {gpu.name: Path(name).name for gpu, name in zip(chosen, gpus, strict=True) if name.endswith(".toml")}
         return cls(chosen, tuple(map(_library, libraries)), files)
 
     def labels(self, gpu: Gpu, texts: npt.NDArray[np.str_]) -> npt.NDArray[np.str_]:
-        """Names of a GPU's rows in groups: the texts of the rows, or the GPU's name if it comes from a file."""
+        """Group names of a GPU's rows: the text of each row, or the GPU's name if it comes from a file."""
         if gpu.name not in self.files:
             return texts
         name = f"{gpu.name} ({self.files[gpu.name]})" if gpu.name in gpu_names() else gpu.name
@@ -70,7 +70,7 @@ class Machines:
         return own[0] if own else profile_for(gpu.name, gpu.architecture, library)
 
     def find(self, text: str) -> Gpu:
-        """The GPU that a row's text means; UnknownNameError if there is none, or it is not among the chosen."""
+        """The GPU that a row's text means; UnknownNameError if it is unknown or not among the chosen."""
         for gpu in self.chosen:
             if text.lower() in (name.lower() for name in (gpu.name, *gpu.aliases)):
                 return gpu
@@ -83,7 +83,7 @@ class Machines:
         return gpu
 
     def of_chosen(self, rows: Rows) -> Rows:
-        """The rows of chosen GPUs, and of systems of them; all rows if none was chosen."""
+        """The rows on chosen GPUs, and on systems of them; all rows if none was chosen."""
         if not self.chosen:
             return rows
         column, find = ("gpu", self.find) if "gpu" in rows.columns else ("system", self._of_system)

@@ -28,7 +28,7 @@ from weft.validation.subjects import BoolArray, Predicted, Subject
 from weft.validation.tables import Contentions, FloatArray, Rows
 
 QUANTITIES = ("GEMM slowdown", "collective slowdown", "makespan")
-"""What a row is compared in: two ratios, concurrent over alone, and a time [s]."""
+"""The compared quantities: two ratios of concurrent over isolated time, and a time [s]."""
 FLUX = "Flux, NVLink"
 """The rows of Flux's paper and README on A100, A800 and H800 with NVLink."""
 SEQUENTIAL = "sequential"
@@ -41,10 +41,10 @@ METHODS = {
     "async TP": "chunked",
     "async-TP": "chunked",
 }
-"""How the measured systems overlap, as passes: one kernel that waits for, or sends, each tile; or chunks on several
+"""The measured systems' overlaps as passes: one kernel that waits for, or sends, each tile; or chunks on several
 streams."""
 FLUX_METHODS = ("flux", "TransformerEngine-1.4-userbuffers")
-"""What Flux's authors measured against the sequence of GEMM and collective."""
+"""The methods that Flux's authors compared with running GEMM and collective in sequence."""
 _COLLECTIVES = {"ag_gemm": "all_gather", "gemm_rs": "reduce_scatter", "gemm_ar": "all_reduce"}
 _BY = re.compile(r"system=([^;]+)")
 _LOCAL = re.compile(r"local_gemm=(\d+)x(\d+)x(\d+)")
@@ -52,7 +52,7 @@ _LOCAL = re.compile(r"local_gemm=(\d+)x(\d+)x(\d+)")
 
 @dataclass(frozen=True)
 class Overlapped:
-    """One row as a problem: the GEMM of each rank and of all [m, n, k], and a collective of `size` bytes in all."""
+    """One measured row: the GEMM of each rank and of all [m, n, k], and a collective of `size` bytes in all."""
 
     system: System
     pattern: str
@@ -70,15 +70,15 @@ class Overlapped:
 
     @property
     def method(self) -> str | None:
-        """How the measured system overlaps, in the engine's words; None if there is no model of it."""
+        """Weft's name of the measured system's overlap; None if there is no model of it."""
         return next((method for name, method in METHODS.items() if name in self.measured_by), None)
 
     def overlapped(self) -> tuple[float, float]:
-        """Seconds of both, overlapped as the measured system does it and simulated; and how much faster that is."""
+        """Seconds of both overlapped, simulated as the measured system does it, and the speedup."""
         from weft.run import simulate
 
         system, gpu = self.system, self.system.gpu
-        # GPUs of one die keep the size that the measured overlaps were compared at.
+        # Single-die GPUs keep the request size with which the measured overlaps were first compared.
         grain = default_request_bytes(gpu) if gpu.dies > 1 else gpu.memory.interleave
         form: Any = self.pattern
         graph = dependent(form, share_of(form, Gemm(*self.whole, self.dtype), self.ranks), self.ranks)
@@ -118,9 +118,9 @@ def _without_model(rows: Rows) -> Iterator[Problem]:
 
 
 def _overlapped(row: Mapping[str, Any]) -> Overlapped:
-    """The GEMM of a row, of all ranks and of each: its note says which of them it gives. Without a data type, bf16.
+    """A row's GEMM of all ranks and of each (its note says which one it gives); bf16 unless a data type is stated.
 
-    Raises Unfit for a row without a shape, and for a system, ranks or data type that cannot be.
+    Raises Unfit for a row without a shape, and for an invalid system, number of ranks or data type.
     """
     if not all(np.isfinite(row[name]) for name in ("m", "n", "k", "ranks")):
         raise Unfit("m, n, k, ranks", "", "a shape is needed to predict this row")
@@ -146,10 +146,10 @@ def _overlapped(row: Mapping[str, Any]) -> Overlapped:
 
 
 def _compared(row: Mapping[str, Any], case: Overlapped) -> Iterator[tuple[str, str, float, float]]:
-    """Method, quantity, measured and predicted value of all that can be compared.
+    """Method, quantity, measured and predicted value of everything comparable in a row.
 
-    Raises Unfit if there is nothing, or if the system cannot run the overlap. Where a row has only a speedup, that is
-    what is compared.
+    Raises Unfit if there is nothing, or if the system cannot run the overlap. If a row has only a speedup, the speedup
+    is compared.
     """
     sequential, timed = np.isfinite(row["sequential_us"]), np.isfinite(row["overlap_us"])
     if sequential:
@@ -187,7 +187,7 @@ def _subject(rows: Rows, method: str, quantity: str, times: Mapping[int, tuple[f
 
 
 def _is_flux(rows: Rows) -> BoolArray:
-    """Which rows are Flux's own on one NVLink machine, in its paper or README."""
+    """Which rows are Flux's own on an NVLink machine, from its paper or README."""
     source, system = rows["source"], rows["system"]
     starts, find = np.char.startswith, np.char.find
     paper = starts(source, "Flux paper") & (find(system, "SXM") >= 0) & (find(system, "nodes") < 0)
@@ -195,7 +195,7 @@ def _is_flux(rows: Rows) -> BoolArray:
 
 
 def right_signs(predictions: Sequence[Predicted]) -> tuple[int, int]:
-    """Of Flux's NVLink rows, how many are predicted to win or lose over the sequence as measured; and of how many."""
+    """Number of Flux's NVLink rows whose win or loss over the sequence is predicted correctly, and number of rows."""
     times: dict[str, dict[int, tuple[float, float]]] = {}
     for part in predictions:
         subject = part.subject
@@ -217,7 +217,7 @@ def contention_subjects(checked: Checked, machines: Machines) -> list[Subject]:
 
 
 def _check_cell(line: int, row: Mapping[str, Any]) -> None:
-    """Simulate a row; Unfit says what keeps it from that."""
+    """Simulate a row; raises Unfit if that is impossible."""
     check_multiplies(hardware.system(row["system"]).gpu, row["dtype"])
     for what in ("gemm", "collective"):
         beside = row[f"{what}_concurrent_us"]
@@ -250,15 +250,15 @@ def _measured(rows: Rows, quantity: str) -> FloatArray:
 
 
 def _cell(row: Mapping[str, Any]) -> Contentions:
-    """What of a row decides its prediction."""
+    """The fields of a row that decide its prediction."""
     return Contentions.model_validate({**row, "source": "", "notes": ""})
 
 
 @lru_cache(maxsize=256)
 def _corun(row: Contentions) -> Mapping[str, float]:
-    """Every quantity of a row in the engine; the clock is that of runs too short to reach the power limit.
+    """Every quantity of a row, simulated at the clock of runs too short to reach the power limit.
 
-    The sources do not say which loop was launched first; here it is the collectives'.
+    The sources do not say which loop was launched first; here the collectives' is.
     """
     from weft.run import compare
 

@@ -1,4 +1,4 @@
-"""What is wrong with measured rows, by file and line, in one sentence each."""
+"""Problems of measured rows, by file and line, in one sentence each."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _VALUES_SHOWN = 3
 class Problem:
     """A rule that rows of a file break: the lines, the column, the first value, the rule, and what to do.
 
-    `lines` is empty if the whole file is meant; the header is line 1. `column` is empty if the rule says it all.
-    `used` says whether the rows count nevertheless; `more` how many further values a problem of many rows has.
+    `lines` is empty if the whole file is meant; the header is line 1. `column` is empty if the rule names it. `used`
+    says whether the rows count nevertheless; `more` how many further values a problem of many rows has.
     """
 
     file: str
@@ -48,7 +48,7 @@ class Problem:
 
 
 def gathered(problems: Iterable[Problem]) -> list[Problem]:
-    """Problems merged by file, column, rule and whether the rows are used, in the order of files and lines."""
+    """Merge problems by file, column, rule and whether the rows are used, in the order of files and lines."""
     groups: dict[tuple[object, ...], list[Problem]] = {}
     for problem in problems:
         key = (problem.file, problem.column, problem.rule, problem.used, not problem.lines)
@@ -66,7 +66,7 @@ def _merged(group: Sequence[Problem]) -> Problem:
 
 
 def consistent(problems: Sequence[Problem]) -> list[Problem]:
-    """The problems without "counts as well" for rows that another problem leaves out."""
+    """The problems without the note "counts as well" for rows that another problem drops."""
     out = {(problem.file, line) for problem in problems if not problem.used for line in problem.lines}
 
     def counted(problem: Problem) -> Problem:

@@ -1,4 +1,4 @@
-"""What a measured row was run with, read from how its source and notes put it."""
+"""The conditions of a measured row (library, data type, caller), read from its source and notes."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _PATHS: Mapping[str, Quantity | None] = {"version": None, "network.per_gpu": _RA
 
 @dataclass(frozen=True)
 class Rig:
-    """The library and its version ("" if not said), the data type, and who called.
+    """The library and its version ("" if not stated), the data type, and the caller.
 
-    `host` is that of a Harness: "torch" where a framework packs lists of tensors, "profiler" where its kernels
-    were timed, which wait for the last rank to begin. `network` holds the rates per GPU and per node that the rig's
-    network reaches where they are far from its adapters' [bytes/s]; `network_from_rows` says that they were read from
-    the rig's own rows, which then say little of how well the model predicts.
+    `host` is that of a Harness: "torch" if a framework packs lists of tensors, "profiler" if kernels were timed, which
+    include the wait for the last rank to begin. `network` holds the rates per GPU and per node that the rig's network
+    reaches, if they are far from its adapters' [bytes/s]; `network_from_rows` says that they were read from the rig's
+    own rows, which then say little about the model's accuracy.
     """
 
     library: str
@@ -44,7 +44,7 @@ class Rig:
     network_from_rows: bool = False
 
     def harness(self, ranks: int, nodes: int, profile: Profile | None = None) -> Harness:
-        """The harness that estimates a row of `ranks` GPUs on `nodes` nodes, with a profile if one is given."""
+        """The harness to estimate a row of `ranks` GPUs on `nodes` nodes, with a profile if one is given."""
         version = self.version if self.library == "nccl" else ""
         network = None
         if self.network and nodes > 1:
@@ -54,13 +54,13 @@ class Rig:
 
     @property
     def modelled(self) -> bool:
-        """Whether closed forms know the library; rows of others are reported apart."""
+        """Whether closed forms model the library; rows of other libraries are reported separately."""
         return self.library in ("nccl", "rccl", "trtllm-custom")
 
 
 @cache
 def known_rigs() -> Mapping[str, Rig]:
-    """What is known of rigs of published rows beyond what they say, by the word that names one in a source.
+    """Facts about rigs of published rows that the rows do not state, by the word that identifies the rig in a source.
 
     Raises ConfigError for a value that breaks a rule.
     """
@@ -79,7 +79,7 @@ def _known(word: str, table: Mapping[str, object]) -> Rig:
 
 @lru_cache(maxsize=4096)
 def rig_of(system: str, notes: str, source: str) -> Rig:
-    """What a measured row was run with; where nothing is said, the library's own test."""
+    """The rig of a measured row; where nothing is stated, the library's own test."""
     text = f"{source} {notes}".lower()
     known = next((rig for word, rig in known_rigs().items() if word in text), Rig(""))
     version = re.search(r"n?ccl (\d+(?:\.\d+)+)", text)
@@ -112,9 +112,9 @@ def _host(text: str) -> str:
 def gemm_harness(notes: str, source: str) -> Harness:
     """How a measured GEMM was timed.
 
-    vLLM's linear layers in 8 bits quantize their 16-bit input first; tuning tables of hipBLASLt, NeuSight's torch
-    layers and LLMCompass's runs are timed from the host, as their least times of 30 us and more show. (Those of
-    hipBLASLt for operands in the order NN are not.)
+    vLLM's 8-bit linear layers first quantize their 16-bit input. Tuning tables of hipBLASLt (except for operands in the
+    order NN), NeuSight's torch layers and LLMCompass's runs are timed from the host: none of their times is below 30
+    us.
     """
     tuned = "hipBLASLt" in source and "layout NN" not in notes
     hosted = tuned or any(name in source for name in ("NeuSight", "LLMCompass"))

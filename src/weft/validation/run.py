@@ -1,4 +1,4 @@
-"""The models as they ship against every measured row: errors per group, and the rows that are furthest off."""
+"""Compare the shipped models with every measured row: errors per group, and the worst rows."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ READERS: Mapping[Kind, Callable[[Checked, Machines], list[Subject]]] = {
     "overlap": overlap_subjects,
     "contention": contention_subjects,
 }
-"""How the rows of each kind are checked further and given a model."""
+"""For each kind of rows, the function that checks them further and assigns their model."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Validation(Answer):
-    """Predictions beside measurements, and what was wrong with the rows that are left out."""
+    """Predictions beside measurements, and the problems of rows that are left out."""
 
     kind = "validation"
 
@@ -58,11 +58,11 @@ class Validation(Answer):
         return {kind: [part for part in self.predictions if part.subject.kind == kind] for kind in kinds}
 
     def groups(self) -> list[Group]:
-        """The errors of each group: every row is in exactly one."""
+        """The errors of each group; every row is in exactly one group."""
         return [group for part in self.predictions for group in part.groups()]
 
     def worst(self, count: int = 10) -> list[dict[str, Any]]:
-        """The rows of each kind that are furthest off, worst first, with their line in the file."""
+        """The worst rows of each kind, worst first, with their line in the file."""
         found = []
         for parts in self.by_kind.values():
             rows = [row for part in parts for row in part.worst(count) if part.subject.kind != "dram"]
@@ -70,7 +70,7 @@ class Validation(Answer):
         return found
 
     def clouds(self) -> dict[str, list[Cloud]]:
-        """The rows of each kind as points for pictures."""
+        """The rows of each kind as points for scatter plots."""
         return {kind: [cloud for part in parts for cloud in part.clouds()] for kind, parts in self.by_kind.items()}
 
     def streams(self) -> list[dict[str, Any]]:
@@ -114,10 +114,10 @@ def validate(
     kinds: Sequence[Kind] | None = None,
     progress: Progress | None = None,
 ) -> Validation:
-    """The catalogue's models against the measurements of a folder or file (see `data_folder`).
+    """Compare the catalogue's models with the measurements of a folder or file (see `data_folder`).
 
-    `gpus` are names or TOML files: only their rows count. `libraries` are library profiles that take the place of the
-    catalogue's. `kinds` chooses among the kinds of measurements. Raises InputError if nothing can be compared.
+    `gpus` are names or TOML files: only their rows count. `libraries` are library profiles that replace the
+    catalogue's. `kinds` selects kinds of measurements. Raises InputError if nothing can be compared.
     """
     subjects, problems, count = subjects_of(data_folder(place), Machines.of(gpus, libraries), kinds)
     predictions = []
@@ -131,7 +131,7 @@ def validate(
 def subjects_of(
     place: Path, machines: Machines, kinds: Sequence[Kind] | None = None
 ) -> tuple[list[Subject], list[Problem], int]:
-    """The subjects of a folder's rows, the problems of rows, and the number of rows read.
+    """The subjects of a folder's rows, the problems of rows, and the number of rows of the chosen machines.
 
     Raises InputError, with the first problem, if no row is left.
     """
@@ -140,18 +140,20 @@ def subjects_of(
     unread = {(problem.file, line) for problem in problems for line in problem.lines}
     subjects = [one for one in streams if isinstance(one, Subject)]
     problems += [one for one in streams if isinstance(one, Problem)]
-    compared = sum(map(len, subjects))
+    count = len(unread) + sum(map(len, subjects))
     find: dict[str, Callable[[str], object]]
     find = {"gpu": machines.find, "system": hardware.system, "collective": canonical}
     for rows in files:
-        checked = Checked(machines.of_chosen(rows))
+        chosen = machines.of_chosen(rows)
+        count += len(chosen)
+        checked = Checked(chosen)
         names = (unknown_names(checked.rows, name, find[name]) for name in TABLES[rows.kind].named)
         checked.drop(duplicates(checked.rows), *names)
         subjects += READERS[rows.kind](checked, machines)
         problems += checked.problems
     if not subjects:
         raise InputError(_nothing(place, machines, files, problems))
-    return subjects, consistent(problems), sum(map(len, files)) + len(unread) + compared
+    return subjects, consistent(problems), count
 
 
 def _no_tables(place: Path, kinds: Sequence[Kind] | None) -> bool:

@@ -14,12 +14,12 @@ from weft.validation.tables import FloatArray, IntArray, Rows, positions_by
 
 BoolArray = npt.NDArray[np.bool_]
 Progress = Callable[[int, int, str], None]
-"""Called with the number of steps done, of how many, and the name of the next."""
+"""Called with the number of finished steps, their total, and the name of the next one."""
 Predict = Callable[[Rows, Mapping[str, float]], FloatArray]
 """Seconds of each row with some parameters changed, by path [base units]."""
 
 KEYS = ("kind", "gpu", "system", "dtype", "ranks", "collective")
-"""The first keys of every group of errors; None where one does not apply."""
+"""The first keys of every group of errors; None if one does not apply."""
 _SUMMARY = {
     "gemm": ("dtype",),
     "collective": ("library", "collective"),
@@ -34,11 +34,11 @@ _PICTURED = ("gpu", "system", "dtype", "collective", "method")
 
 @dataclass(frozen=True)
 class Subject:
-    """Rows of one machine and kind, labelled by what their errors are grouped by.
+    """Rows of one machine and kind, with labels by which errors are grouped.
 
-    `ranges` maps a class of size, such as ">= 20 us", to the rows in it. `start` holds the parameters' values in
-    the catalog. `vendor` says whose other machines are relatives; a `slow` subject is simulated, request by request.
-    `teaches` marks the rows that a fit may learn from (None: all); the others are only predicted.
+    `ranges` maps a size class, such as ">= 20 us", to the rows in it. `start` holds the parameters' values in the
+    catalogue. `vendor` says whose other machines are relatives; a `slow` subject is simulated, request by request.
+    `teaches` marks the rows that a fit may use (None: all); the others are only predicted.
     """
 
     kind: str
@@ -59,7 +59,7 @@ class Subject:
 
     @property
     def name(self) -> str:
-        """Kind and machine, which identify a subject."""
+        """Kind and machine, which identify the subject."""
         return f"{self.kind} {self.machine}"
 
     def take(self, which: BoolArray | IntArray) -> Subject:
@@ -74,7 +74,7 @@ class Subject:
         )
 
     def teaching(self) -> Subject:
-        """The subject with the rows that a fit may learn from."""
+        """The subject with the rows that a fit may use."""
         return self if self.teaches is None else self.take(self.teaches)
 
     def texts(self, *labels: str) -> list[str]:
@@ -85,7 +85,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class Errors:
-    """How far predictions are from measurements: abs(predicted / measured - 1) over some rows; `bias` keeps the sign.
+    """Statistics of abs(predicted / measured - 1) over some rows; `bias` keeps the sign.
 
     `geomean_err` is exp(mean abs ln(predicted / measured)) - 1, which weighs half and double equally.
     """
@@ -138,14 +138,14 @@ def grouped(
 
 
 def worst(predicted: FloatArray, measured: FloatArray, count: int) -> IntArray:
-    """Positions of the `count` rows with the largest ratio either way, worst first."""
+    """Indices of the `count` rows with the largest ratio either way, worst first."""
     order: IntArray = np.argsort(-np.abs(np.log(predicted / measured)), kind="stable")
     return order[:count]
 
 
 @dataclass(frozen=True)
 class Cloud:
-    """Rows that share a picture: predicted and measured [s], and each row's size in the unit of its label."""
+    """Rows of one scatter plot: predicted and measured [s], and each row's size in the unit of its label."""
 
     title: str
     predicted: FloatArray
@@ -188,7 +188,7 @@ class Predicted:
         return [Group({**head, **group.keys, **tail}, group.errors) for group in found]
 
     def worst(self, count: int) -> list[dict[str, Any]]:
-        """The rows that are furthest off, as plain data, worst first."""
+        """The worst rows as plain data, worst first."""
         rows = self.subject.rows
         furthest = worst(self.seconds, self.subject.measured, count)
         times = zip(self.seconds[furthest].tolist(), self.subject.measured[furthest].tolist(), strict=True)
@@ -203,7 +203,7 @@ class Predicted:
         """One cloud of points for each data type, collective or method."""
         subject, measured = self.subject, self.subject.measured
         if set(subject.labels.get("quantity", np.array(["time"])).tolist()) != {"time"}:
-            return  # ratios: a picture of times would say nothing
+            return  # speedups, which a plot of times cannot show
         collective = subject.kind == "collective"
         shown = ("collective",) if collective else tuple(name for name in _PICTURED if name in subject.labels)
         for title, of in sorted(positions_by(subject.texts(*shown)).items()):
@@ -215,17 +215,17 @@ class Predicted:
 
 
 def _plain(cell: str | float) -> str | float | None:
-    """A cell for JSON: whole numbers as such, None where there is none."""
+    """A cell for JSON: whole numbers as int, None if blank."""
     if isinstance(cell, str):
         return cell
     return None if np.isnan(cell) else int(cell) if cell.is_integer() else cell
 
 
 def predicted(subject: Subject, values: Mapping[str, float] | None = None) -> Predicted:
-    """The subject as the catalog's parameters predict it, or with some of them changed."""
+    """The subject predicted with the catalogue's parameters, or with some of them changed."""
     return Predicted(subject, subject.predict(subject.rows, values or {}))
 
 
 def joined(parts: Sequence[Predicted]) -> tuple[FloatArray, FloatArray]:
-    """Predicted and measured seconds of several subjects, at least one, one after the other."""
+    """Predicted and measured seconds of several subjects (at least one), concatenated."""
     return np.concatenate([p.seconds for p in parts]), np.concatenate([p.subject.measured for p in parts])

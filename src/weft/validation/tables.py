@@ -1,4 +1,4 @@
-"""Tables of measurements in CSV files: the columns of each kind, and one reader that names every wrong row."""
+"""Tables of measurements in CSV files: the columns of each kind, and a reader that reports every wrong row."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from weft.validation.problems import Problem
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 Kind = Literal["gemm", "collective", "overlap", "contention", "layer", "dram"]
-"""What a file holds measurements of."""
+"""The kind of measurements in a file."""
 
 LARGEST_MIB = 256
-"""Size of the largest file that is read [MiB]: some two million rows, a hundred times the public ones."""
+"""Size of the largest file that is read [MiB]: about two million rows, a hundred times the public ones."""
 HOW_TO_GET_DATA = (
     "put measurements (gemm.csv, collectives.csv, ...) into a folder and name it with --data or WEFT_DATA; "
     "docs/howto/validate.md describes the columns"
 )
-_ALIKE = 0.5  # a file with this share of a kind's columns is meant to be of that kind
+_ALIKE = 0.5  # share of a kind's columns from which a file counts as of that kind
 
 
 def _whole(value: float) -> float:
@@ -49,28 +49,28 @@ Dtype = Annotated[str, StringConstraints(to_lower=True)]
 
 
 class Table(BaseModel):
-    """A line of a table, column by column, as read from text.
+    """A line of a table, column by column, as parsed from text.
 
-    A column without a default must be there; its cells may be blank where `None` is allowed, which reads as NaN.
-    Columns beside those declared are not read.
+    A column without a default is required; its cells may be blank if `None` is allowed, which reads as NaN. Undeclared
+    columns are ignored.
     """
 
     model_config = ConfigDict(frozen=True)
     file: ClassVar[str]
-    """The customary file name."""
+    """The usual file name."""
     named: ClassVar[tuple[str, ...]] = ("system",)
-    """Columns of names that Weft must know."""
+    """Columns whose names Weft must know."""
     source: str = ""
     notes: str = ""
 
     @classmethod
     def of_header(cls, head: Sequence[str]) -> type[Table]:
-        """The table that a file with this header holds, if it is of this kind."""
+        """The table type of a file with this header, if it is of this kind."""
         return cls
 
     @classmethod
     def columns(cls, *, needed: bool = True) -> dict[str, type]:
-        """The columns that there must be, or all, each with the type of its cells: `str` or a number."""
+        """The required columns, or all, each with the type of its cells: `str` or a number."""
         return {
             name: str if about.annotation is str else float
             for name, about in cls.model_fields.items()
@@ -154,7 +154,7 @@ class Layers(Table):
 
     @classmethod
     def of_header(cls, head: Sequence[str]) -> type[Table]:
-        """With the header's columns of times, such as prefill_bs8_seq2048_s."""
+        """The table type with the header's columns of times, such as prefill_bs8_seq2048_s."""
         times: dict[str, Any] = {name: (Positive, ...) for name in head if _LAYER_TIME.fullmatch(name)}
         return create_model("MeasuredLayers", __base__=cls, **times)
 
@@ -167,7 +167,7 @@ TABLES: Mapping[Kind, type[Table]] = {
     "contention": Contentions,
     "layer": Layers,
 }
-"""Every kind of table, by its name; streams of requests to a DRAM are read apart (`streams`)."""
+"""The table type of every kind of file; streams of requests to a DRAM are read by `streams`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,12 +191,12 @@ class Rows:
         return (dict(zip(self.columns, cells, strict=True)) for cells in zip(*columns, strict=True))
 
     def take(self, which: npt.NDArray[np.bool_] | IntArray) -> Rows:
-        """The rows of a mask, or at some positions."""
+        """The rows selected by a mask or by indices."""
         columns = {name: column[which] for name, column in self.columns.items()}
         return replace(self, line=self.line[which], columns=columns)
 
     def lines(self, which: npt.NDArray[np.bool_] | IntArray) -> tuple[int, ...]:
-        """The lines in the file of the rows of a mask, or at some positions."""
+        """The line numbers of the rows selected by a mask or by indices."""
         return tuple(self.line[which].tolist())
 
     @property
@@ -206,7 +206,7 @@ class Rows:
 
 
 def positions_by(keys: Iterable[Hashable]) -> dict[Any, IntArray]:
-    """Positions of each key, in the order in which keys first occur."""
+    """Indices of each key's occurrences, keys in order of first occurrence."""
     members: dict[Any, list[int]] = {}
     for position, key in enumerate(keys):
         members.setdefault(key, []).append(position)
@@ -237,9 +237,9 @@ def data_folder(given: str | os.PathLike[str] | None = None) -> Path:
 
 
 def read_folder(place: Path, kinds: Sequence[Kind] | None = None) -> tuple[list[Rows], list[Problem]]:
-    """Every readable file of a folder (or the one file), and what is wrong with files and cells.
+    """Read every table of a folder (or one file), and report problems of files and cells.
 
-    Files are known by their columns, whatever their names. Raises InputError if nothing can be read.
+    Files are recognised by their columns, not their names. Raises InputError if nothing can be read.
     """
     files = sorted(place.glob("*.csv")) if place.is_dir() else [place]
     if not files:
@@ -260,7 +260,7 @@ def read_folder(place: Path, kinds: Sequence[Kind] | None = None) -> tuple[list[
 
 
 class _LeftOut(Exception):
-    """A file cannot be used; its arguments are the Problems."""
+    """A file that cannot be used; the arguments are its Problems."""
 
 
 def _of_file(file: str, rule: str, column: str = "", value: str = "") -> Problem:
@@ -268,7 +268,7 @@ def _of_file(file: str, rule: str, column: str = "", value: str = "") -> Problem
 
 
 def read_file(file: Path) -> tuple[Rows | None, list[Problem]]:
-    """The rows of one file, None if it cannot be used, and what is wrong with it; InputError if it cannot be opened."""
+    """Rows of one file (None if it cannot be used), and its problems; InputError if it cannot be opened."""
     try:
         lines = csv.reader(io.StringIO(_text(file), newline=""))
         head = [cell.strip() for cell in next(lines, [])]
@@ -285,7 +285,7 @@ def _text(file: Path) -> str:
         content = b"" if large else read_bytes(file, LARGEST_MIB << 20)
         text = content.decode("utf-8-sig")
     except OSError as error:
-        raise InputError(f"the file '{file}' cannot be read ({error.strerror}); check it and its rights") from None
+        raise InputError(f"the file '{file}' cannot be read ({error.strerror}); check its permissions") from None
     except UnicodeDecodeError:
         text = "\0"
     if large:
@@ -302,7 +302,7 @@ def _text(file: Path) -> str:
 
 
 def _table_of(head: Sequence[str], file: str) -> tuple[Kind, type[Table]]:
-    """The kind of a file with this header, and the columns to be read."""
+    """The table type of a file with this header, and the columns to read."""
     if len(head) == 1 and (mark := next((mark for mark in _MARKS if mark in head[0]), "")):
         rule = f"the cells of this file are parted by {_MARKS[mark]}; export it with commas, and points in numbers"
         raise _LeftOut(_of_file(file, rule))
@@ -377,4 +377,4 @@ _RULES = {
     "finite_number": "this is no finite number",
     "greater_than": "this must be greater than zero",
 }
-"""What pydantic finds, in words."""
+"""pydantic's errors, reworded for users."""

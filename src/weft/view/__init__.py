@@ -1,6 +1,6 @@
-"""What you see: tables, figures and pages of results, traces for Perfetto.
+"""Tables, figures and pages of results, and traces for Perfetto.
 
-Tables go to a terminal, to CSV, JSON and HTML; figures are interactive in a page and still in a notebook.
+Tables are written to a terminal, CSV, JSON and HTML; figures are interactive in a page and static in a notebook.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = sorted(name for names in _HOMES.values() for name in names)  # noqa: P
 
 
 def __getattr__(name: str) -> object:
-    """Import a public function when it is first used: a trace, for one, needs no plotting library."""
+    """Import a public function on first use: a trace, for example, needs no plotting library."""
     for home, names in _HOMES.items():
         if name in names:
             value: object = getattr(importlib.import_module(f"weft.view.{home}"), name)

@@ -1,4 +1,4 @@
-"""A piece of advice: its tables, and the page of what to do, what that brings, how sure it is, and why."""
+"""Advice as tables, and as a page: what to do, the gain, its uncertainty, and why."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _RUNNING: looks.Looks = {"GEMM only": looks.BLUE, "both": looks.DARK, "collectiv
 
 
 def option_table(advice: Advice) -> Table:
-    """Every way to share, the best first: what the tables expect, what was simulated, and what it gains."""
+    """Every way to share, the best first: forecast of the tables, simulation, and gain."""
     columns = [
-        text("way", "way to share"), number("apart", f"{advice.units_word} apart"),
+        text("way", "way to share"), number("apart", f"{advice.gpu.units_word} apart"),
         microseconds("expected", "expected", 0), microseconds("simulated", "simulated", 0),
         times_faster("speedup", "speedup", "{:.2f}×"),
         number("share_of_ideal", "of the ideal", format_=percent), microseconds("gemm_end", "GEMM ends", 0),
@@ -46,12 +46,12 @@ def _option(advice: Advice, option: Option) -> tuple[Any, ...]:
 
 
 def knob_table(advice: Advice) -> Table:
-    """What to set for the best way, and who says so."""
+    """Settings for the best way, with their sources."""
     return Table(texts(("what", "says")), [tuple(knob) for knob in advice.knobs], "What to set")
 
 
 def doubt_table(advice: Advice) -> Table:
-    """What the speedup of the best way would be for each reason to doubt it."""
+    """The range of the best way's speedup under each uncertainty."""
     columns = [text("why", "reason to doubt"), *(times_faster(end, end, "{:.2f}×") for end in ("low", "high"))]
     return Table(columns, [(one.why, one.low, one.high) for one in advice.felt], "How sure that is")
 
@@ -110,7 +110,7 @@ def ways_to_share(advice: Advice) -> Figure:
 
 
 def _stretches(option: Option) -> tuple[float, float, float, float]:
-    """How long the GEMM ran before the collective had a unit, then both, then what was left of either [s]."""
+    """How long the GEMM ran before the collective had a unit, then both, then the rest of one of them [s]."""
     run = option.run
     assert run is not None
     gemm, collective = run.end("gemm"), run.end(run.graph.collectives[0].name)
@@ -122,13 +122,13 @@ def _stretches(option: Option) -> tuple[float, float, float, float]:
 
 
 def gain_against_units(advice: Advice) -> Figure:
-    """The speedup against the compute units set apart: as the tables expect it, and as simulated."""
-    word = advice.units_word
+    """The speedup over the compute units set apart: as the tables forecast it, and as simulated."""
+    word = advice.gpu.units_word
     splits = sorted({one.units for one in advice.options if one.units is not None})
     rows = []
     for one in advice.options:
         expected = advice.alone.serial_s / one.forecast_s
-        if one.units is None:  # the same whatever the others set apart
+        if one.units is None:  # a level line: it sets no units apart
             rows += [(one.strategy, units, advice.speedup_of(one)) for units in (splits[:1] + splits[-1:])]
         else:
             rows.append((f"{one.strategy}, expected", one.units, expected))
@@ -151,8 +151,8 @@ def gain_against_units(advice: Advice) -> Figure:
 
 
 def collective_times(advice: Advice) -> Figure:
-    """The collective alone against its size: by the library's kernel, by few compute units, by DMA engines."""
-    table, word = advice.tables.collective(advice.collective.name), advice.units_word
+    """The collective alone over its size: by the library's kernel, on few compute units, by DMA engines."""
+    table, word = advice.tables.collective(advice.collective.name), advice.gpu.units_word
     lines = {f"library, {table.library_units} {word}": table.library}
     lines |= {f"{units} {word}": table.units[units] for units in sorted({min(table.units), advice.most_apart})}
     lines |= {"DMA engines": table.dma} if table.dma else {}

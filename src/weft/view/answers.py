@@ -1,8 +1,9 @@
-"""How each kind of result is shown: its table, its figure, its page, and what a notebook shows of it."""
+"""The table, figure, page and notebook view of each kind of result."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,6 +20,7 @@ from weft.view.explorer import timeline
 from weft.view.figure import Figure, Lines, bars, curves, stacked_bars
 from weft.view.page import write_page
 from weft.view.table import Table, microseconds, number, text, texts, times_faster
+from weft.view.terminal import table_text
 from weft.view.tune import tuned_table
 from weft.view.words import headline_table
 
@@ -32,14 +34,14 @@ if TYPE_CHECKING:
     from weft.validation import Validation
 
 _ROWS_SHOWN = 40
-"""Rows that a notebook shows of a table."""
+"""Most rows of a table in a notebook."""
 
 
 class How(NamedTuple):
-    """How results of a kind are shown.
+    """How results of one kind are shown.
 
-    Without a `page` of their own they get one with the table and the figure; `also` are tables that a notebook shows
-    below the first.
+    Without a `page` function the page holds the table and the figure; `also` are tables that a notebook shows below the
+    first.
     """
 
     table: Callable[[Any], Table]
@@ -68,6 +70,14 @@ def page(answer: Answer) -> str:
 def _plain_page(answer: Answer, folder: Path) -> Path:
     shown = table(answer)
     return write_page(folder, shown.title, f"{len(shown.rows)} rows.", [figure(answer), shown])
+
+
+def words(answer: Answer) -> str:
+    """The first rows of a result's table, as text."""
+    shown = table(answer)
+    hidden = len(shown.rows) - _ROWS_SHOWN
+    more = f"\n{hidden} more rows; to_pandas() holds them all" if hidden > 0 else ""
+    return table_text(replace(shown, rows=shown.rows[:_ROWS_SHOWN])) + more
 
 
 def html(answer: Answer) -> str:
@@ -101,7 +111,7 @@ def _one(answer: Timeline) -> Comparison:
 
 
 def _timeline_figure(answer: Timeline) -> Figure:
-    """Every kernel over time; for an ideal, which was not simulated, when it computes and communicates."""
+    """Every kernel over time; for an ideal, which was not simulated, its compute and communication phases."""
     return run.sub_layer_times(_one(answer)) if answer.parts else timeline(answer)
 
 
@@ -134,17 +144,18 @@ def _estimate_table(answer: Estimate) -> Table:
         for case, one in _cases(answer)
     ]
     columns = [text("case"), microseconds("time", "time", 2), text("bound"), text("by")]
-    shown = Table([*columns, *(microseconds(name, name, 2) for name in parts)], rows, "Closed-form times")
+    whole = f", {answer.seconds * 1e6:,.1f} µs in all" if answer.operators and not np.shape(answer.seconds) else ""
+    shown = Table([*columns, *(microseconds(name, name, 2) for name in parts)], rows, f"Closed-form times{whole}")
     return shown if any(row[3] for row in rows) else shown.without(["by"])
 
 
 def _text(value: Any) -> str:
-    """A value of an axis in words."""
+    """An axis value in words."""
     return value if isinstance(value, str) else str(getattr(value, "name", None) or value)
 
 
 def _series(axis: str, value: Any) -> str:
-    """A value of an axis in a legend, where a bare number needs its name."""
+    """An axis value in a legend; a bare number gets its axis' name."""
     return f"{axis} {value}" if isinstance(value, int | float) else _text(value)
 
 
@@ -153,7 +164,7 @@ def _us(seconds: Any) -> float:
 
 
 def _cases(answer: Estimate) -> Iterator[tuple[str, Estimate]]:
-    """The operators of one graph by name, else every case by its index."""
+    """The operators of a graph by name, or every case by its index."""
     if answer.operators and not np.shape(answer.seconds):
         yield from answer.operators.items()
         return
@@ -181,17 +192,18 @@ def _estimate_figure(answer: Estimate) -> Figure:
 def _sweep_table(answer: Sweep) -> Table:
     """A row per combination: its values, its time, and its speedup over the first overlap, or its bound."""
     first = answer.points[0]
+    title = run.with_hypothetical(answer.title, (p.answer for p in answer if isinstance(p.answer, Timeline)))
     columns = [*map(text, answer.axes), microseconds("time", "time", 2)]
     rows = [[*map(_text, point.values), _us(point.seconds)] for point in answer]
     if isinstance(first.answer, Timeline) and first.speedup is None:
-        return Table(columns, rows, answer.title)
+        return Table(columns, rows, title)
     last = [point.speedup if isinstance(point.answer, Timeline) else point.answer.bound for point in answer]
     column = times_faster("speedup") if isinstance(first.answer, Timeline) else text("bound")
-    return Table([*columns, column], [[*row, end] for row, end in zip(rows, last, strict=True)], answer.title)
+    return Table([*columns, column], [[*row, end] for row, end in zip(rows, last, strict=True)], title)
 
 
 def _sweep_figure(answer: Sweep) -> Figure:
-    """Time against the last axis of numbers, a line for each choice of the others; bars where no axis has numbers."""
+    """Time over the last numeric axis, a line per combination of the others; bars if no axis is numeric."""
     name, numbers, unit = answer.scale or (answer.axes[0], [], "")
     at = answer.axes.index(name)
     others = ", ".join(axis for axis in answer.axes if axis != name)
@@ -218,6 +230,13 @@ def _sweep_figure(answer: Sweep) -> Figure:
     ).captioned(answer.title)
 
 
+def _sweep_page(answer: Sweep, folder: Path) -> Path:
+    shown, best = _sweep_table(answer), answer.best
+    values = ", ".join(_series(name, value) for name, value in zip(answer.axes, best.values, strict=True))
+    lead = f"The shortest of {len(answer)} times is {_us(best.seconds):,.1f} µs: {values}."
+    return write_page(folder, shown.title or "Sweep", lead, [_sweep_figure(answer), replace(shown, title="")])
+
+
 # -- choices, models and papers
 
 
@@ -240,7 +259,7 @@ def _sensitivity_table(answer: Sensitivity) -> Table:
 
 
 def _sensitivity_figure(answer: Sensitivity) -> Figure:
-    """The first figure at both ends of each range, around its value as chosen."""
+    """The first figure at both ends of each range, around its unmoved value."""
     name, how = next(iter(answer.formats.items()))
     chosen, *moved = answer.rows
     ends: dict[str, int] = {}
@@ -257,7 +276,7 @@ def _sensitivity_figure(answer: Sensitivity) -> Figure:
 
 
 def _validation_figure(answer: Validation) -> Figure:
-    """Predicted against measured time of the first kind of rows."""
+    """Predicted over measured time of the first kind of rows."""
     kind, clouds = next(iter(answer.clouds().items()))
     return next(validation.figures(kind, clouds))
 
@@ -267,7 +286,7 @@ def _study_table(answer: PaperStudy) -> Table:
 
 
 def _study_figure(answer: PaperStudy) -> Figure:
-    """Weft's ratios of the headline, with marks where the published ones lie."""
+    """Weft's ratios of the headline, with the published ones as marks."""
     ratios = [row for row in answer.headline() if row.unit == "ratio"]
     if not ratios:
         raise InputError(
@@ -291,7 +310,7 @@ HOW: Mapping[str, How] = {
     ),
     "comparison": How(_comparison_table, _comparison_figure, _comparison_page),
     "estimate": How(_estimate_table, _estimate_figure),
-    "sweep": How(_sweep_table, _sweep_figure),
+    "sweep": How(_sweep_table, _sweep_figure, _sweep_page),
     "advice": How(advice.option_table, advice.ways_to_share, advice.advice_report),
     "tuning": How(tuned_table, _tuning_figure),
     "sensitivity": How(_sensitivity_table, _sensitivity_figure),

@@ -28,7 +28,7 @@ _ALGORITHMS = {
     "nvls_tree": "the switch's reduction and a tree (nvls_tree)",
     "direct": "all pairs (direct)",
 }
-_PASSED = "What passed, of one GPU [MB = 10^6 bytes; RS: reduce-scatter, AG: all-gather]"
+_PASSED = "Traffic of one GPU [MB = 10^6 bytes; RS: reduce-scatter, AG: all-gather]"
 
 
 def corun_parts(answer: Comparison) -> list[Table | str]:
@@ -65,7 +65,7 @@ def _all(answer: Comparison) -> list[CoRun]:
 
 
 def _refused(answer: Comparison) -> list[str]:
-    """The strategies that cannot be, with the reason, alike ones together."""
+    """The strategies that cannot run, grouped by reason."""
     names: dict[str, list[str]] = {}
     for name, reason in answer.refused.items():
         names.setdefault(reason, []).append(name)
@@ -73,7 +73,7 @@ def _refused(answer: Comparison) -> list[str]:
 
 
 def _grids(answers: Iterable[CoRun]) -> list[str]:
-    """How the GEMM's tiles fill the GPU, once for each number of compute units that it may use."""
+    """How the GEMM's tiles fill the GPU, for each number of compute units available to it."""
     return list(dict.fromkeys(f"GEMM: {one.grid}" for one in answers if one.apart is not None))
 
 
@@ -83,14 +83,14 @@ def _problem(answer: CoRun) -> str:
 
 
 def _shared(answer: CoRun) -> str:
-    """The driver of the collective with its options, the compute units set apart, and what is launched first."""
+    """The driver of the collective with its options, the compute units set apart, and which loop is launched first."""
     apart = "" if answer.apart is None else f", {answer.apart} compute units apart"
     options = (f", {name}" if value is True else f", {name} = {value}" for name, value in answer.copies.items())
     return f"{_DRIVERS[answer.driver]}{''.join(options)}{apart}, {answer.first} first"
 
 
 def _instead(answer: CoRun) -> list[str]:
-    """What the library would take, where that is not what was simulated."""
+    """The algorithm that the library would use, if it is not the simulated one."""
     if answer.choice is None or not answer.differs:
         return []
     taken, simulated = (_ALGORITHMS.get(name, name) for name in (answer.choice.algorithm, answer.algorithm))
@@ -106,10 +106,10 @@ def _driven(answer: CoRun) -> list[str]:
 
 
 def above_ideal(answers: Iterable[CoRun]) -> list[str]:
-    """Why strategies exceed the ideal: their collective is faster alone than the one that the ideal hides."""
+    """Why strategies exceed the ideal: their collective alone is faster than the one that the ideal assumes."""
     return [
-        f"{one.run.overlap} exceeds the ideal, which hides the collective by compute units "
-        f"({us(one.library_alone.period(one.name))} us alone): {_DRIVERS[one.driver]} it takes "
+        f"{one.run.overlap} exceeds the ideal because the ideal runs the collective by compute units "
+        f"({us(one.library_alone.period(one.name))} us alone), and {_DRIVERS[one.driver]} it takes "
         f"{us(one.collective.alone)} us alone"
         for one in answers
         if one.share_of_ideal > 1
@@ -121,11 +121,11 @@ def _slower(key: str, head: str) -> Column:
 
 
 def loop_table(answer: CoRun) -> Table:
-    """Both loops: how long one takes alone and beside the other, and how many compute units it may use."""
+    """Both loops: time per iteration alone and co-running, and available compute units."""
     columns = [
         text("loop"), number("count"), microseconds("alone", "alone"), microseconds("beside", "beside"),
         _slower("slowdown", "slowdown"), _slower("slowdown_both", "while both run"), microseconds("end", "ends at"),
-        number("allowed", "CUs it may use"),
+        number("allowed", f"{answer.run.gpu.units_word} it may use"),
     ]  # fmt: skip
     units = answer.grid.units if answer.apart is None else answer.apart
     rows = [
@@ -139,7 +139,7 @@ def loop_table(answer: CoRun) -> Table:
 
 
 def wait_table(answer: CoRun) -> Table:
-    """What a workgroup's place did or waited for, alone and beside the other."""
+    """Activity and waits of a workgroup slot, alone and co-running."""
     sides = [waits for loop in (answer.gemm, answer.collective) for waits in (loop.waits_alone, loop.waits)]
     rows = [
         (words, *(side[reason] * 1e6 if reason in side else None for side in sides))
@@ -174,9 +174,11 @@ def traffic_table(answer: CoRun) -> Table:
 
 
 def strategy_table(answers: Sequence[CoRun]) -> Table:
-    """A row per strategy: slowdowns, makespan, share of the ideal, what was waited for."""
+    """A row per strategy: slowdowns, makespan, share of the ideal, main causes."""
+    first = answers[0]
+    apart = number("apart", f"{first.run.gpu.units_word} apart")
     columns = [
-        text("overlap"), text("first"), number("apart", "CUs apart"), _slower("gemm_slowdown", "GEMM slowdown"),
+        text("overlap"), text("first"), apart, _slower("gemm_slowdown", "GEMM slowdown"),
         _slower("collective_slowdown", "collective slowdown"), microseconds("both", "both"),
         _slower("speedup", "speedup"), number("share_of_ideal", "share of ideal", format_=percent),
         text("causes", "longer by", prose=True),
@@ -186,7 +188,6 @@ def strategy_table(answers: Sequence[CoRun]) -> Table:
          one.speedup, one.share_of_ideal, one.causes)
         for one in answers
     ]  # fmt: skip
-    first = answers[0]
     return Table(columns, rows, f"{_problem(first)}, {first.gemm.count} and {first.collective.count} in a row")
 
 
@@ -197,10 +198,10 @@ def corun_record(answer: Comparison) -> dict[str, object]:
 
 
 def corun_report(answer: Comparison, out_dir: str | Path) -> Path:
-    """Write `report.html` on what a GEMM and a collective cost each other to a folder and return its path.
+    """Write `report.html` on a co-run of a GEMM and a collective to a folder and return its path.
 
-    Of several strategies the page compares all and shows the runs of the first and of the best one. Raises OutputError
-    if the folder cannot be written to.
+    With several strategies the page compares all and shows the runs of the first and of the best one. Raises
+    OutputError if the folder cannot be written to.
     """
     answers = _all(answer)
     one, single = answers[0], _is_single(answer)
@@ -220,8 +221,8 @@ def corun_report(answer: Comparison, out_dir: str | Path) -> Path:
             Section("What happens when", [timeline(runs), waits_table(runs)]),
             Section("Who held which compute unit", [held_units(each, until) for each in shown]),
             Section("What workgroups wait for", [stream_waits(each) for each in shown if each.gemm.waits]),
-            Section("What passed, of one GPU", [_JOINED, *(_of_strategy(traffic_table(each), each) for each in shown)]),
-            Section("What the blocks counted", [_COUNTED, counter_table([each.run for each in shown])]),
+            Section("Traffic of one GPU", [_JOINED, *(_of_strategy(traffic_table(each), each) for each in shown)]),
+            Section("Hardware counters", [_COUNTED, counter_table([each.run for each in shown])]),
             simulated_section(one.run),
         ],
         "concurrency",
@@ -239,7 +240,7 @@ _COUNTED = "All iterations of both loops, on one GPU."
 def told(answer: Comparison) -> str:
     """What happened and why, in two or three sentences."""
     best = answer.corun(answer.best)
-    why = f", because of {best.causes}" if best.causes else ""
+    why = f" (what lengthened them: {best.causes})" if best.causes else ""
     gain = f"{best.speedup:.2f} times as fast as one after the other, {percent(best.share_of_ideal)} of the ideal"
     who = "Side by side they are" if _is_single(answer) else f"Of {len(answer)} strategies {answer.best} is best:"
     slowed = (
@@ -249,11 +250,11 @@ def told(answer: Comparison) -> str:
 
 
 def held_units(answer: CoRun, until: float | None = None) -> Figure:
-    """Who held which compute unit of one GPU when [us], a line per unit.
+    """Which operator held which compute unit of one GPU over time [us], a line per unit.
 
-    The time axis ends at `until` [s], for several runs to be compared, else with the run.
+    The time axis ends at `until` [s], so that several runs can be compared, or else with the run.
     """
-    # Kernels of a loop take turns in two shades.
+    # Successive kernels of a loop alternate between two shades.
     way = Way(answer.run.overlap, [answer.run], [lambda one: 2 * (one.operator == answer.name) + one.iteration % 2])
     turns = (GEMM, f"every second {GEMM}", answer.name, f"every second {answer.name}")
     colors = dict(zip(turns, (looks.BLUE, "#5FA3CF", looks.ORANGE, "#F3C766"), strict=True))
@@ -266,7 +267,7 @@ def held_units(answer: CoRun, until: float | None = None) -> Figure:
 
 
 def stream_waits(answer: CoRun) -> Figure:
-    """What a workgroup of one GEMM, and of one collective, did or waited for, alone and beside the other."""
+    """Activity and waits of a workgroup of one GEMM and of one collective, alone and co-running."""
     rows = [
         (f"{name}, {how}", REASONS[reason], spent * 1e6)
         for name, loop in ((GEMM, answer.gemm), (answer.name, answer.collective))
@@ -285,7 +286,7 @@ def stream_waits(answer: CoRun) -> Figure:
 
 
 def strategies(found: Comparison) -> Figure:
-    """When GEMMs and collectives had ended under each strategy, serial execution and the ideal beside them."""
+    """When GEMMs and collectives ended under each strategy, beside serial execution and the ideal."""
     one = found.corun()
     rows = []
     for answer in _all(found):

@@ -1,4 +1,4 @@
-"""Errors, demands and the worst rows of a validation as tables, from its plain data."""
+"""Tables of a validation's errors, demands and worst rows, from its plain data."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CASE = ("gpu", "system", "collective", "pattern", "op", "ranks", "bytes", "dtyp
 
 
 def errors_table(groups: Sequence[Row], title: str = "") -> Table:
-    """Groups and their errors; what no group is told apart by has no column."""
+    """Groups and their errors; keys that are the same for all groups have no column."""
     names = [name for name in dict.fromkeys(name for group in groups for name in group) if _tells(groups, name)]
     keys = ("rows", "mean_abs_err", "median_abs_err", "p90_abs_err", "bias", "geomean_err")
     rows = [
@@ -34,7 +34,7 @@ def _tells(groups: Sequence[Row], name: str) -> bool:
 
 
 def without_rows(lines: Sequence[Row]) -> str:
-    """How many demands the table leaves out, as a sentence; empty if none."""
+    """How many demands have no rows and are left out, as a sentence; empty if none."""
     silent = sum(not line["rows"] for line in lines)
     if not silent:
         return ""
@@ -43,7 +43,7 @@ def without_rows(lines: Sequence[Row]) -> str:
 
 
 def bar_table(lines: Sequence[Row]) -> Table:
-    """Each demand that rows are about, with its limit, what was reached, and the verdict."""
+    """Each demand that has rows: its limit, the value reached, and the verdict."""
     rows = [
         (
             line["what"],
@@ -64,7 +64,7 @@ def bar_table(lines: Sequence[Row]) -> Table:
 
 
 def _reached(line: Row) -> str:
-    """What was reached, with the digits that tell it from the limit."""
+    """The value reached, with enough digits to distinguish it from the limit."""
     close = abs(line["reached"] - line["limit"]) < _CLOSE
     return f"{line['reached']:.{2 if close else 1}%}"
 
@@ -91,7 +91,7 @@ _STREAM = ("stream", "requests", "quantity", "weft")
 
 
 def worst_table(worst: Sequence[Row]) -> Table:
-    """The rows that are furthest off, with their place in the file."""
+    """The worst rows, with their place in the file."""
     rows = [
         (
             f"{row['file']}:{row['line']}",

@@ -1,4 +1,4 @@
-"""The explorer of a run: streams, chunks, compute units, DRAM and link on one axis of time, and who waited for what."""
+"""The explorer of a run: streams, chunks, compute units, DRAM and link on one time axis, and the longest waits."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from weft.view.words import us
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 _US = 1e-9
-"""Microseconds of a femtosecond."""
+"""One femtosecond in microseconds."""
 _BINS = 1500
-"""Moments of the panels over time, of all runs together."""
+"""Number of time steps of the panels, over all runs together."""
 _WAITS_SHOWN = 40
 _BUFFERS = {"output": "RS", "received": "RS", "result": "RS result", "gathered": "AG"}
 _MOVES = {"local": "written here", "remote": "arriving", "sent": "sent by DMA"}
@@ -52,18 +52,23 @@ def phases(run: Timeline, gpu: int = 0) -> dict[str, tuple[float, float]]:
 
 
 def operator_looks(run: Timeline) -> looks.Looks:
-    """The words and colours of a run's operators."""
-    spare = looks.spread([name for name in dict.fromkeys(s.operator for s in run.spans) if name not in looks.PHASES])
-    return {**dict(looks.PHASES.values()), **{words(name): color for name, color in spare.items()}}
+    """The labels and colours of a run's operators, no two alike: those of a sub-layer have their own.
+
+    Others take neither those nor the colours of complete chunks and of the link.
+    """
+    names = dict.fromkeys(span.operator for span in run.spans)
+    taken = {looks.RED, looks.GREEN, *(color for name, (_, color) in looks.PHASES.items() if name in names)}
+    spare = looks.spread([words(name) for name in names if name not in looks.PHASES], taken)
+    return {**dict(looks.PHASES.values()), **spare}
 
 
 def words(operator: str) -> str:
-    """An operator as a legend names it."""
+    """An operator's label in a legend."""
     return looks.PHASES[operator][0] if operator in looks.PHASES else operator.replace("_", "-")
 
 
 def timeline(runs: Timeline | Mapping[str, Timeline], gpu: int = 0) -> Figure:
-    """Simulated runs by name below each other on one axis of time [us], which a brush in the uppermost strip zooms.
+    """Simulated runs one below the other on a common time axis [us]; brushing the top strip zooms.
 
     Raises InputError for an ideal, which has no events.
     """
@@ -71,7 +76,7 @@ def timeline(runs: Timeline | Mapping[str, Timeline], gpu: int = 0) -> Figure:
     for run in runs.values():
         if not run.spans:
             raise InputError(
-                f"'{run.overlap}' has no timeline: it is an ideal, put together from other runs; draw a simulated "
+                f"'{run.overlap}' has no timeline: it is an ideal, assembled from other runs; draw a simulated "
                 "overlap instead"
             )
     until = max(run.seconds for run in runs.values()) * 1e6
@@ -138,8 +143,8 @@ def _panels(key: str, name: str, run: Timeline, gpu: int, brush: Any, bins: int)
 
 
 def over_time(run: Timeline, rates: Mapping[str, Floats], bins: int = _BINS) -> Table:
-    """Values per bin of a run's series as a table over time; neighbouring bins are averaged so that `bins` remain."""
-    assert run.series is not None  # the callers check it
+    """A run's series as a table over time; neighbouring bins are averaged to give `bins` bins."""
+    assert run.series is not None  # checked by the callers
     count = run.series.link.shape[1]
     starts = np.arange(0, count, max(1, -(-count // bins)))
     edges = np.append(starts, count)
@@ -159,7 +164,7 @@ def _held(run: Timeline, gpu: int, bins: int) -> Table:
 
 
 def _steps(edges: Floats, values: Mapping[str, Floats], unit: str) -> Table:
-    """Values between edges [fs] as a table over time [us]."""
+    """A step function with the given edges [fs] as a table over time [us]."""
     columns = [microseconds("time", "time", 2), microseconds("until", "until", 2)]
     columns += [number(f"v{at}", head, unit, ",.1f") for at, head in enumerate(values)]
     rows = zip(edges[:-1] * _US, edges[1:] * _US, *values.values(), strict=True)
@@ -167,20 +172,20 @@ def _steps(edges: Floats, values: Mapping[str, Floats], unit: str) -> Table:
 
 
 def held_units(units: Ints, starts: Ints, ends: Ints, edges: Floats) -> Floats:
-    """How many units are held between edges [fs], on average: workgroups of one unit at a time count once."""
+    """Average number of held units between edges [fs]; overlapping workgroups on one unit count once."""
     _, *moments = held_stretches(units, starts, ends)
     begin, over = (np.sort(each).astype(np.float64) for each in moments)
     return np.diff(_integral(begin, edges) - _integral(over, edges)) / np.diff(edges)
 
 
 def _integral(moments: Floats, edges: Floats) -> Floats:
-    """The sum, at every edge, of the time since each of the moments before it."""
+    """At every edge, the sum of the times elapsed since all earlier moments."""
     passed = np.searchsorted(moments, edges)
     return np.asarray(edges * passed - np.append(0.0, np.cumsum(moments))[passed])
 
 
 def _lanes(run: Timeline, gpu: int) -> Table:
-    """Kernels and stages by operator, and chunks by what was done with them, as bars in lanes."""
+    """Bars in lanes: kernels and stages by operator, chunks by activity."""
     columns = [
         text("lane"), number("row", " "), text("what"), text("name", "which"), microseconds("start", "start", 2),
         microseconds("end", "end", 2), microseconds("long", "takes", 2), text("waited", "waited for"),
@@ -194,7 +199,7 @@ def _lanes(run: Timeline, gpu: int) -> Table:
 
 
 def _kernel_rows(run: Timeline, gpu: int) -> Iterator[tuple[Any, ...]]:
-    """Lane, row, what, which, start, end [fs] and what it waited for, of every kernel and its stages."""
+    """Lane, row, operator, name, start, end [fs] and dependency of every kernel and its stages."""
     for span in (span for span in run.spans if span.gpu == gpu):
         lane, begun = words(span.operator), _begun(run, span)
         awaited = _awaited(run, span)
@@ -214,7 +219,7 @@ def _begun(run: Timeline, span: Span) -> int:
 
 
 def chunk_moves(run: Timeline, gpu: int) -> Iterator[tuple[ChunkSpan, str, int, int]]:
-    """Every chunk of a GPU, what was done with it ("written here", "arriving" or "sent by DMA"), start and end [fs]."""
+    """Every chunk of a GPU, its activity ("written here", "arriving" or "sent by DMA"), start and end [fs]."""
     for move, said in _MOVES.items():
         for chunk in (chunk for chunk in run.chunks if chunk.gpu == gpu):
             start, end = (getattr(chunk, f"{side}_{move}_fs") for side in ("first", "last"))
@@ -243,7 +248,7 @@ def _name(chunk: ChunkSpan) -> str:
 
 
 def _last_arrival(chunk: ChunkSpan) -> tuple[str, int, int]:
-    """What a chunk waited for at the end (the neighbour's data, or this GPU's own), how long and until when [fs]."""
+    """What a chunk waited for last (the neighbour's data, or this GPU's own), for how long, and until when [fs]."""
     here, there = chunk.last_local_fs, chunk.last_remote_fs
     if here is None or there is None:
         return "", 0, 0
@@ -255,7 +260,7 @@ def _last_arrival(chunk: ChunkSpan) -> tuple[str, int, int]:
 
 
 def _awaited(run: Timeline, span: Span) -> str:
-    """The operator or kernel whose end a kernel depended on; empty for one that was requested at the start."""
+    """The operator or kernel whose end a kernel waited for; empty if it was requested at the start."""
     if span.start_fs == 0:
         return ""
     ends = {name: end for name, (_, end) in phases(run, span.gpu).items()}
@@ -270,14 +275,14 @@ def _awaited(run: Timeline, span: Span) -> str:
 
 
 def _spent(span: Span) -> str:
-    """What the workgroups of a kernel spent most time on."""
+    """The activity in which the workgroups of a kernel spent most time."""
     whole = sum(span.waits.values())
     most = sorted(span.waits.items(), key=lambda one: -one[1])[:2]
     return ", ".join(f"{spent / whole:.0%} {looks.WAITS[why][0]}" for why, spent in most if spent) if whole else ""
 
 
 def waits_table(runs: Mapping[str, Timeline], gpu: int = 0) -> Table:
-    """The longest waits of runs on a GPU: what waited, for what, from when until when."""
+    """The longest waits of runs on a GPU: waiter, cause, start and end."""
     found = [(name, *row) for name, run in runs.items() for row in _waits(run, gpu)]
     longest = sorted((row for row in found if row[4] > row[3]), key=lambda row: row[3] - row[4])[:_WAITS_SHOWN]
     rows = [(*row[:3], row[3] * _US, row[4] * _US, (row[4] - row[3]) * _US) for row in longest]
@@ -290,7 +295,7 @@ def waits_table(runs: Mapping[str, Timeline], gpu: int = 0) -> Table:
 
 
 def _waits(run: Timeline, gpu: int) -> Iterator[tuple[str, str, int, int]]:
-    """What waited, for what, from and until [fs]."""
+    """Waiter, cause, start and end [fs]."""
     mine = [span for span in run.spans if span.gpu == gpu]
     for span in mine:
         if awaited := _awaited(run, span):

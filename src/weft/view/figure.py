@@ -1,7 +1,7 @@
 """Interactive figures, declared in Vega-Lite over the tables that they show.
 
-Each function takes a table and the keys of its columns, and returns a `Figure`. A page draws it with tooltips, switches
-in the legend and zoom; `svg` and `png` draw it still, with the extra `pictures`, and a notebook shows the former.
+Each function takes a table and the keys of its columns, and returns a `Figure`. A page draws it with tooltips, a
+clickable legend and zoom; `svg` and `png` draw it statically, with the extra `pictures`; notebooks show the SVG.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from weft.view.table import Table, number
 
 
 class _Later:
-    """Altair, imported when the first figure is drawn: tables do without it."""
+    """Altair, imported when the first figure is drawn: tables do not need it."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(import_module("altair"), name)
@@ -27,10 +27,10 @@ class _Later:
 
 alt: Any = _Later()
 INK = "currentColor"
-"""What is neither bar nor line takes the colour of the text around it, dark or light."""
+"""The colour of everything but bars and lines: that of the surrounding text, dark or light."""
 _WIDTH = 720
 _LINES = "split(datum.value, ': ')"
-"""A Vega expression that writes what follows a colon on a line of its own."""
+"""A Vega expression that breaks a label after a colon."""
 _NUMBERED = re.compile(r"\b(clip|gradient_)\d+\b")
 CONFIG: Mapping[str, Any] = {
     "background": "transparent",
@@ -57,7 +57,7 @@ CONFIG: Mapping[str, Any] = {
 
 @dataclass(frozen=True)
 class Figure:
-    """A chart over `data`, the tables that it names; `title` says what it answers, `caption` what to see in it."""
+    """A chart over `data`, the tables that it names; `title` says what it answers, `caption` what it shows."""
 
     title: str
     chart: Any
@@ -65,7 +65,7 @@ class Figure:
     caption: str = ""
 
     def captioned(self, caption: str) -> Figure:
-        """The figure with words below it."""
+        """The figure with another caption."""
         return Figure(self.title, self.chart, self.data, caption)
 
     @property
@@ -76,7 +76,7 @@ class Figure:
         return {**made, "config": CONFIG}
 
     def still(self) -> dict[str, Any]:
-        """The specification with its title and rows, at the width of a printed page."""
+        """The static specification with title and rows, at the width of a printed page."""
         spec = {**self.spec, "title": self.title}
         for view in (spec, *spec.get("vconcat", ())):
             if view.get("width") == "container":
@@ -84,7 +84,7 @@ class Figure:
         return {**spec, "datasets": {name: table.records() for name, table in self.data.items()}}
 
     def svg(self) -> str:
-        """The picture as an SVG element; the same figure gives the same text."""
+        """The picture as an SVG element; the same figure always gives the same text."""
         return _NUMBERED.sub(_renumbered(), _drawing().vegalite_to_svg(self.still()))
 
     def png(self, scale: float = 1.0) -> bytes:
@@ -93,17 +93,17 @@ class Figure:
         return png
 
     def _repr_svg_(self) -> str | None:
-        """The picture for a notebook; without the extra, its page or table serves there."""
+        """The picture for a notebook; None without the extra, and the notebook then shows the page or table."""
         return self.svg() if can_draw() else None
 
 
 def can_draw() -> bool:
-    """Whether pictures can be written without a browser: whether the extra `pictures` is installed."""
+    """Whether figures can be drawn without a browser (the extra `pictures` is installed)."""
     return find_spec("vl_convert") is not None
 
 
 def _drawing() -> Any:
-    """The library that draws a specification without a browser; WeftError where it is not installed."""
+    """The library that renders a specification without a browser; WeftError if it is not installed."""
     if not can_draw():
         raise WeftError(
             "SVG and PNG pictures need vl-convert-python (84 MB): pip install 'weft[pictures]'; "
@@ -113,14 +113,14 @@ def _drawing() -> Any:
 
 
 def _renumbered() -> Callable[[re.Match[str]], str]:
-    """The names of clips and gradients, numbered from one in each picture."""
+    """Renumber ids of clips and gradients from one in each picture, so that equal figures give equal text."""
     known: dict[str, str] = {}
     return lambda found: known.setdefault(found.group(), f"{found[1]}{len(known) + 1}")
 
 
 @dataclass(frozen=True)
 class Lines:
-    """Reference lines or marks of a figure: rows with the key of the value and the words that name it."""
+    """Reference lines or marks of a figure: rows, the key of their value, and their label."""
 
     table: Table
     value: str
@@ -136,9 +136,9 @@ def bars(
 ) -> Figure:  # fmt: skip
     """Horizontal bars in lanes, from `start` (a column, or one value for all) to the column `end`, coloured by `kind`.
 
-    `offset` names the rows into which a lane is divided, `label` the column written behind each bar, `axis` the title
-    of the axis (by default the head of `end`). `level` moves the upright line from the start of the bars. `zoom` is
-    True for an axis that can be dragged, or a selection on another chart that this one follows.
+    `offset` names the rows into which a lane is divided, `label` the column written after each bar, `axis` the title of
+    the axis (by default the head of `end`). `level` places a vertical reference line (default: at the start of the
+    bars). `zoom` is True for an axis that can be dragged, or a selection on another chart that this one follows.
     """
     y = alt.Y(f"{lane}:N", sort=None, title=None, scale=alt.Scale(paddingInner=0.25))
     rows = table.distinct(offset) if offset else [""]
@@ -161,7 +161,7 @@ def bars(
         data["marks"] = marks.table
         layers.append(_marked(marks, offset, beside, row_px))
     if label:
-        # Behind the bar where it is positive, else behind its foot.
+        # Right of the bar's end, or of its start if the value is negative.
         written = _over(name).mark_text(align="left", dx=4)
         written = written.transform_calculate(at=f"datum.{end}" if base is None else f"max(datum.{end}, {base})")
         layers.append(written.encode(y, alt.X("at:Q"), alt.Text(f"{label}:N"), _faded(switch), **beside))
@@ -188,7 +188,7 @@ def stacked_bars(
     title: str, table: Table, *, lane: str, part: str, value: str, looks: Looks, label: str = "", offset: str = "",
     share: bool = False, percent: bool = False, in_order: bool = False,
 ) -> Figure:  # fmt: skip
-    """A bar per lane (and `offset`) that stacks its parts in the order of `looks`; `label` is written behind it.
+    """A bar per lane (and `offset`) that stacks its parts in the order of `looks`, followed by `label`.
 
     With `share`, every bar has the same length; `percent` writes values as percentages. `in_order` stacks parts in the
     order of the rows.
@@ -217,8 +217,8 @@ def areas(
 ) -> Figure:
     """Columns of a table from "time_us" until "until_us" as stacked steps, below a dashed line with its name.
 
-    The columns are those whose heads `looks` colours. `zoom` is a selection on another chart that this one follows,
-    `name` tells it apart from others that do.
+    The columns are those whose heads `looks` colours. `zoom` is a selection on another chart that this one follows;
+    `name` distinguishes it from others that do.
     """
     columns = [column for column in table.columns if column.head in looks]
     heads, keys = [column.head for column in columns], [column.key for column in columns]
@@ -230,7 +230,7 @@ def areas(
     drawn = folded.mark_area(interpolate="step-after", clip=True).encode(
         x, y, alt.Color("what:N", scale=scale, **legend), _faded(switch), alt.Order("rank:Q")
     ).add_params(switch)  # fmt: skip
-    # What is under the pointer: a bar per moment as high as the panel, seen only by the tooltip.
+    # Invisible full-height bars, one per time step, as targets for the tooltip.
     moments = chart.mark_bar(opacity=0, clip=True, binSpacing=0).encode(x, alt.X2("until_us"), tooltip=_tips(table))
     value, words = limit
     named = alt.Chart(alt.sequence(1)).mark_text(align="right", baseline="bottom", dy=-1, text=words)
@@ -239,7 +239,7 @@ def areas(
 
 
 def held_map(title: str, table: Table, looks: Looks, until: float, units: int) -> Figure:
-    """Rectangles of who (`owner`) held which units from when until when, a panel per `way` below each other."""
+    """Rectangles of which `owner` held which units from when until when; one panel per `way`, stacked."""
     switch = _switch("owner")
     x = alt.X("start_us:Q", title="time [µs]", scale=alt.Scale(domain=[0, until], nice=False))
     y = alt.Y("unit:Q", title="compute unit", scale=alt.Scale(domain=[0, units], nice=False))
@@ -250,7 +250,7 @@ def held_map(title: str, table: Table, looks: Looks, until: float, units: int) -
     ways = table.distinct("way")
     if len(ways) == 1:
         return Figure(title, panel.properties(width="container", height=240), {"held": table})
-    # A panel for each way: a facet, whose width the page sets.
+    # One facet per way; the page sets its width.
     header = alt.Header(orient="top", labelAnchor="start", labelFontWeight="bold", title=None)
     chart = panel.properties(width=_WIDTH - 80, height=150).facet(row=alt.Row("way:N", sort=ways, header=header))
     return Figure(title, chart, {"held": table})
@@ -263,9 +263,9 @@ def curves(
 ) -> Figure:  # fmt: skip
     """Lines with a dot per row, a line per series.
 
-    `faint` holds thin lines behind them, each named by its first column; `marks` are lines across (`of` None: upright
-    at a place of x) or level marks at rows. `labels` is a Vega expression that writes the values of x, `level` a place
-    of a level line.
+    `faint` holds thin lines in the background, each named by its first column; `marks` are reference lines (`of` None:
+    vertical at an x value) or horizontal marks at rows. `labels` is a Vega expression that formats the values of x;
+    `level` is the y value of a horizontal line.
     """
     colors = _color(table, series, looks or spread(table.distinct(series)))
     switch = _switch(series)
@@ -292,7 +292,7 @@ def curves(
 
 
 def _marked_curves(marks: Lines) -> list[Any]:
-    """Upright lines with their words, or level marks at rows."""
+    """Vertical lines with labels, or horizontal marks at rows."""
     drawn, tips = _over("marks"), _tips(marks.table)
     value = f"{marks.value}:Q"
     if marks.of is not None:
@@ -310,9 +310,10 @@ def scatter(
     log: bool = False, log_x: bool = False, bands: Sequence[float] = (), cross: float | None = None,
     percent: bool = False,
 ) -> Figure:  # fmt: skip
-    """A dot per row, in a panel for each value of `facet`; panels share their scales where `cross` is given.
+    """A dot per row, in a panel for each value of `facet`; panels share their scales if `cross` is given.
 
-    `bands` are shares by which y may be off x (with `log`) or off zero; `cross` is where both are 1, marked by lines.
+    `bands` are the relative deviations of y from x (with `log`) or from zero that are shaded; lines mark `cross`, where
+    x and y are both 1.
     """
     scale_x, scale_y = (alt.Scale(type="log", nice=False) if wanted else alt.Scale(zero=False)
                         for wanted in (log or log_x, log))  # fmt: skip
@@ -353,17 +354,17 @@ def _over(name: str) -> Any:
 
 
 def _axis(percent: bool, log: bool = False) -> Any:
-    """An axis that writes percentages, or, where it is logarithmic, few values."""
+    """An axis with percentages or, if logarithmic, with few labels."""
     return alt.Axis(format="%") if percent else alt.Axis(tickCount=4, format=",") if log else alt.Undefined
 
 
 def _switch(key: str, name: str = "") -> Any:
-    """A click in the legend shows only some series."""
+    """A selection: clicking the legend shows only some series."""
     return alt.selection_point(name=f"picked_{name}" if name else "picked", fields=[key], bind="legend", toggle="true")
 
 
 def _zoom() -> Any:
-    """Drag to move along the axis of time; the wheel zooms while Shift or Ctrl is held: a page must scroll."""
+    """Dragging moves along the time axis; the wheel zooms only with Shift or Ctrl, so that the page can scroll."""
     return alt.selection_interval(
         name="zoom", bind="scales", encodings=["x"], zoom="wheel![event.shiftKey || event.ctrlKey]"
     )
@@ -380,13 +381,13 @@ def _line(**place: float) -> Any:
 
 
 def _low(table: Table, value: str, base: float) -> float:
-    """Where an axis of bars begins: at zero, or a little below the lowest bar where bars begin elsewhere."""
+    """Where an axis of bars begins: at zero, or slightly below the lowest bar if bars begin elsewhere."""
     low = min((each for each in table.column(value) if each is not None), default=base)
     return min(base - 0.02, low - 0.02) if base else min(0.0, low)
 
 
 def _color(table: Table, key: str, looks: Looks) -> Any:
-    """Colours of those names that the table has, in the order of `looks`."""
+    """Colours of the names that occur in the table, in the order of `looks`."""
     found = table.distinct(key)
     names = [name for name in looks if name in found]
     scale = alt.Scale(domain=names, range=[looks[name] for name in names])
@@ -398,7 +399,7 @@ def _title(table: Table, key: str) -> str:
 
 
 def _tips(table: Table) -> list[Any]:
-    """Every column of a table, as a tooltip tells it."""
+    """Every column of a table, formatted for a tooltip."""
     return [
         alt.Tooltip(
             column.key, type="quantitative" if column.is_number else "nominal", title=column.title,
@@ -410,5 +411,5 @@ def _tips(table: Table) -> list[Any]:
 
 
 def _is_d3(spec: str) -> bool:
-    """Whether JavaScript's formats (d3) read a specification as Python does."""
+    """Whether d3 (JavaScript) interprets a format specification as Python does."""
     return bool(spec) and bool(re.fullmatch(r"[+]?,?(\.\d+)?[%efg]?", spec))

@@ -1,4 +1,4 @@
-"""Colours by name: Okabe and Ito's palette (2008), which the colour-blind tell apart."""
+"""Colours by name: Okabe and Ito's palette (2008), which is safe for colour-blind readers."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from weft.result.timeline import REASONS, Cause, words_of
 BLUE, SKY, GREEN, ORANGE, RED = "#0072B2", "#56B4E9", "#009E73", "#E69F00", "#D55E00"
 PINK, YELLOW, GREY, DARK = "#CC79A7", "#F0E442", "#999999", "#666666"
 PALETTE = (BLUE, RED, GREEN, ORANGE, PINK, SKY, DARK, YELLOW)
-"""Colours for what has no colour of its own."""
+"""Colours for names without a fixed colour."""
 Looks = Mapping[str, str]
-"""The colour of each thing by its name in words, in the order of a legend."""
+"""Colours by label, in the order of a legend."""
 
 _CAUSES: Mapping[Cause, str] = {
     ("gemm", "read"): BLUE,
@@ -40,7 +40,7 @@ PHASES: Mapping[str, tuple[str, str]] = {
     "reduce_scatter": ("reduce-scatter (RS)", ORANGE),
     "all_gather": ("all-gather (AG)", GREEN),
 }
-"""The operators of a sub-layer: words and colour."""
+"""The operators of a sub-layer: label and colour."""
 WAITS: Mapping[str, tuple[str, str]] = {
     "compute": ("computing", BLUE),
     "matrix_unit": ("waiting for the matrix unit", SKY),
@@ -48,7 +48,7 @@ WAITS: Mapping[str, tuple[str, str]] = {
     "store": ("stores", ORANGE),
     "chunk": ("a chunk from the ring", PINK),
 }
-"""What the workgroups of a kernel do or wait for: words and colour."""
+"""Activities and waits of a kernel's workgroups: label and colour."""
 PLACE: Looks = {
     REASONS["dispatch"]: "#BBBBBB",
     REASONS["cache"]: "#F5B9A0",
@@ -60,27 +60,28 @@ PLACE: Looks = {
     REASONS["begin"]: GREY,
     REASONS["compute"]: SKY,
 }
-"""What a workgroup's place does or waits for."""
+"""Activities and waits of a workgroup slot."""
 
 
 def cause_color(cause: Cause) -> str:
-    """The colour of a cause of traffic: an all-gather's for another collective, the GEMM's for one of several."""
+    """The colour of a cause of traffic; other collectives take the all-gather's, further GEMMs the GEMM's."""
     operator, kind = cause
     like = "gemm" if operator.startswith("gemm") else "reduce_scatter" if kind == "update" else "all_gather"
     return _CAUSES.get(cause) or _CAUSES[like, kind]
 
 
 def cause_looks(causes: Collection[Cause]) -> Looks:
-    """The colours of causes by their words, the GEMM's first."""
+    """The colours of causes by their labels, the GEMM's first."""
     known = [cause for cause in _CAUSES if cause in causes]
     return {words_of(cause): cause_color(cause) for cause in dict.fromkeys((*known, *causes))}
 
 
-def spread(names: Sequence[str]) -> Looks:
-    """A colour of the palette for each name; after eight of them they repeat."""
-    return {name: PALETTE[at % len(PALETTE)] for at, name in enumerate(names)}
+def spread(names: Sequence[str], taken: Collection[str] = ()) -> Looks:
+    """A colour of the palette for each name, none of those `taken`; colours repeat when all are used."""
+    free = [color for color in PALETTE if color not in taken]
+    return {name: free[at % len(free)] for at, name in enumerate(names)}
 
 
 def overlap_looks(names: Sequence[str]) -> Looks:
-    """The colours of overlaps; ones that Weft does not know get a spare colour."""
+    """The colours of overlaps; unknown ones get a spare colour."""
     return {name: OVERLAPS.get(name, spread(names)[name]) for name in names}

@@ -1,4 +1,4 @@
-"""A self-contained HTML page: what happened and why in a sentence, then sections of tables, figures and sentences."""
+"""A self-contained HTML page: a summary sentence, then sections of tables, figures and sentences."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 REPORT = "report.html"
 SIMULATED = "What was simulated"
 _DIGITS = 7
-"""Significant digits of a figure's values in a page: more than a screen has points."""
+"""Significant digits of a figure's values in a page: finer than a screen resolves."""
 
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a page below its title, or folded behind it; an empty one is left out."""
+    """A part of a page below its title, or folded; an empty one is left out."""
 
     title: str
     parts: Sequence[Part]
@@ -39,9 +39,9 @@ Part = str | Table | Figure | Section | Sequence[str]
 
 
 def write_page(out_dir: str | Path, title: str, told: str, parts: Sequence[Part], explained: str = "") -> Path:
-    """Write `report.html` in a folder, whole or not at all, and return its path; else OutputError.
+    """Write `report.html` to a folder, whole or not at all, and return its path; else OutputError.
 
-    `told` is the sentence of what happened and why. `explained` names those of `explained.toml` that end the page.
+    `told` is the summary sentence. `explained` names the entries of `explained.toml` at the end of the page.
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
@@ -60,7 +60,7 @@ def write_page(out_dir: str | Path, title: str, told: str, parts: Sequence[Part]
 
 
 def explanations(name: str) -> list[str]:
-    """The sentences of `explained.toml` that end a page; one without sentences of its own says so."""
+    """The sentences of `explained.toml` for the end of the page `name`, then those of every page."""
     known = tomllib.loads(Path(__file__).with_name("explained.toml").read_text(encoding="utf-8"))
     missing = [f"Nothing explains '{name}': view/explained.toml lacks a sentence of that name."] * bool(name)
     return [*known.get(name, missing), *known["always"]]
@@ -75,13 +75,13 @@ def _figures(parts: Sequence[Part]) -> Iterator[Figure]:
 
 
 def _numbers(drawn: Sequence[Figure]) -> Any:
-    """Which figure of a page one is."""
+    """The number of each figure on a page."""
     ids = {id(figure): number for number, figure in enumerate(drawn, 1)}
     return lambda figure: ids[id(figure)]
 
 
 def _embedded(figure: Figure) -> str:
-    """Specification and rows of a figure as JSON that no text in it can end."""
+    """A figure's specification and rows as JSON, escaped so that no text can close the script element."""
     data = {name: {"keys": table.keys, "columns": _columns(table)} for name, table in figure.data.items()}
     text = json.dumps({"title": figure.title, "spec": figure.spec, "data": data}, separators=(",", ":"))
     return text.replace("<", "\\u003c")
@@ -96,12 +96,12 @@ def _short(value: Any) -> Any:
 
 
 def _javascript() -> str:
-    """Vega, Vega-Lite and Vega-Embed as one script, which `make vega` writes from a pinned version."""
+    """Vega, Vega-Lite and Vega-Embed as one script, which `make vega` builds from pinned versions."""
     return Path(__file__).with_name("vega.js").read_text(encoding="utf-8")
 
 
 def machine_section(gpu: Gpu, *said: Part, title: str = "The machine") -> Section:
-    """What is `said`, then every value of the machine with its source."""
+    """The sentences `said`, then every value of the machine with its source."""
     values, assumed = machine_table(gpu), assumed_table(gpu)
     changes = [f"Changed by the user: {'; '.join(gpu.changes)}."] if gpu.changes else []
     return Section(
@@ -117,13 +117,13 @@ def machine_section(gpu: Gpu, *said: Part, title: str = "The machine") -> Sectio
 
 
 def simulated_section(run: Timeline, *said: Part) -> Section:
-    """What is `said`, and on which machine and how a run was simulated."""
+    """The sentences `said`, then the machine, request size and mode of a run."""
     options, note = run.options, ring_note(run.system)
     link = [f"Link: {note}."] if note else []
     return machine_section(run.gpu, *said, *link, how(options.request_bytes, options.mode), title=SIMULATED)
 
 
 def how(request_bytes: int | None, mode: str = "mirrored") -> str:
-    """How fine a run was simulated, and how many of its GPUs."""
-    one = "one GPU was simulated and stands for all of them: what it sends is, after the link, what it receives"
+    """The request size of a run, and the number of simulated GPUs, in words."""
+    one = "one GPU was simulated and represents all: what it sends returns, a link latency later, as what it receives"
     return f"Requests of {request_bytes} B; {one if mode == 'mirrored' else 'every GPU was simulated'}."

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from weft.graph import Graph
 
 _SHOWN = 40
-"""Rows that a table shows; files hold all."""
+"""Most rows of a printed table; files hold all."""
 _CLOCKS = {"short": "short runs at the boost clock", "sustained": "long runs at the power limit"}
 _GLYPHS = "█▓▒░"
 _BAR = 20
@@ -35,7 +35,7 @@ _PARTS = {
     "network": ("network between nodes", looks.SKY),
     "copy": ("copies on the GPU", looks.ORANGE),
 }
-"""Where a collective's time goes: words and colour."""
+"""The parts of a collective's time: label and colour."""
 _COLLECTIVE = {
     "launch": "launch and host together are the largest share",
     "link": "link and network together are the largest share",
@@ -52,7 +52,7 @@ _KERNEL = dict.fromkeys(("compute", "cache", "memory", "latency"), "it limits th
 
 @dataclass(frozen=True)
 class Predicted:
-    """Predictions for one machine: the cases as `columns`, and the `rates` that they reach, by their heads."""
+    """Predictions for one machine: the cases as `columns`, and the achieved `rates`, by column head."""
 
     machine: str
     columns: Mapping[str, Any]
@@ -72,12 +72,12 @@ class Predicted:
         return [dict(zip(columns, values, strict=True)) for values in zip(*lists, strict=True)]
 
     def shown(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        """The cases that a table shows, with their numbers."""
+        """The cases that a table shows, with their indices."""
         return zip(range(_SHOWN), self.records(), strict=False)
 
 
 def gemm_parts(done: Sequence[Predicted]) -> list[Table | str]:
-    """The GEMMs, machine beside machine, and what the table does not show."""
+    """Tables of GEMMs, machine beside machine, and a note on rows that are left out."""
 
     def cells(case: Mapping[str, Any]) -> tuple[str, ...]:
         sizes = [case[name] for name in ("m", "n", "k")] + [case["batch"]] * (case["batch"] > 1)
@@ -88,7 +88,7 @@ def gemm_parts(done: Sequence[Predicted]) -> list[Table | str]:
 
 
 def collective_parts(done: Sequence[Predicted]) -> list[Table | str]:
-    """The collectives, system beside system, and what the table does not show."""
+    """Tables of collectives, system beside system, and a note on rows that are left out."""
     return _parts(_title(done[0]), [text("system"), text("size"), text("by")], done, _size_and_by)
 
 
@@ -136,14 +136,14 @@ def _shares(found: Estimate, index: int) -> dict[str, float]:
 
 
 def _where(found: Estimate, index: int = 0) -> str:
-    """Where the time of a case goes: a bar of its largest parts, then their shares in words."""
+    """Where the time of a case goes: a text bar of its largest parts, then their shares in words."""
     shown = [(name, share) for name, share in _shares(found, index).items() if share >= 0.005][: len(_GLYPHS)]
     bar = "".join(glyph * round(_BAR * share) for glyph, (_, share) in zip(_GLYPHS, shown, strict=False))
     return f"{bar[:_BAR]:<{_BAR}} {', '.join(f'{name} {share:.0%}' for name, share in shown)}"
 
 
 def _bounds(shown: Iterable[tuple[Estimate, int]]) -> list[str]:
-    """What a bound means, for each that is not the largest part of some case (an estimate and an index)."""
+    """Explanations of bounds that are not the largest part of some case (an estimate and an index)."""
     lines: dict[str, None] = {}
     for found, index in shown:
         bound = str(np.ravel(found.bound)[index])
@@ -154,7 +154,7 @@ def _bounds(shown: Iterable[tuple[Estimate, int]]) -> list[str]:
 
 
 def layer_parts(title: str, graph: Graph, found: Estimate) -> list[Table | str]:
-    """A layer operator by operator, with each one's share, and what to know about it."""
+    """Table of a layer, operator by operator with shares of the time, and notes."""
     total = float(found.seconds)
     rows = [
         (name, about(graph, name), str(one.bound), _time(one), float(one.seconds) / total, _where(one))
@@ -173,13 +173,13 @@ def layer_notes(graph: Graph) -> list[str]:
 
 
 def about(graph: Graph, node: str) -> str:
-    """What an operator of a layer is, in words."""
+    """A description of a layer's operator."""
     op = graph[node].op
     return f"GEMM {op}" if op.kind == "gemm" else str(op)
 
 
 def layer_record(name: str, title: str, graph: Graph, found: Estimate) -> dict[str, Any]:
-    """The layer on the system that goes by `name` as plain data."""
+    """The layer on the system `name` as plain data."""
     rows = [
         {
             "name": node,
@@ -195,7 +195,7 @@ def layer_record(name: str, title: str, graph: Graph, found: Estimate) -> dict[s
 
 
 def collective_report(done: Sequence[Predicted], out_dir: str | Path) -> Path:
-    """Write `report.html` with time and bandwidth against size to a folder and return its path.
+    """Write `report.html` with time and bandwidth over size to a folder and return its path.
 
     Raises OutputError if the folder cannot be written to.
     """
@@ -232,7 +232,7 @@ def collective_report(done: Sequence[Predicted], out_dir: str | Path) -> Path:
 
 
 SIZES = "datum.value < 1 / 1024 ? round(datum.value * 1048576) + ' B' : datum.value < 1 ? format(datum.value * 1024, '.3') + ' KiB' : datum.value < 1024 ? format(datum.value, '.4') + ' MiB' : format(datum.value / 1024, '.4') + ' GiB'"  # noqa: E501
-"""A Vega expression that writes an axis of mebibytes."""
+"""A Vega expression that formats an axis in mebibytes."""
 
 
 def collective_time_parts(one: Predicted) -> Figure:

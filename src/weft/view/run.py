@@ -1,4 +1,4 @@
-"""A sub-layer under one or several overlaps: the tables that a terminal shows, and the page with the figures."""
+"""A sub-layer under one or several overlaps: tables for the terminal, and the page with figures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from weft.view.words import case_label, changed, effort, percent, us
 _PHASES = {"gemm": "GEMM", "reduce_scatter": "RS", "all_gather": "AG"}
 _WAITS = {"compute": "computed", "memory": "loads", "matrix_unit": "matrix", "store": "stores", "chunk": "chunks"}
 _RARE = ("tracker_", "communication_waited_past_limit")
-"""What only T3's tracker and arbiter count: left out where no run did."""
+"""Counters of T3's tracker and arbiter alone: omitted if zero in every run."""
 _COUNTERS = {
     "cache_hits": "L2: hits [requests]",
     "cache_merged_misses": "L2: joined a load under way [requests]",
@@ -52,7 +52,7 @@ _COUNTERS = {
 
 
 def run_parts(answer: Comparison) -> list[Table | str]:
-    """The tables of a terminal: times, waits, traffic and counters of the runs of a graph, and the effort of each."""
+    """Terminal tables of the runs of a graph: times, waits, traffic, counters, and simulation effort."""
     runs = list(answer)
     simulated = [run for run in runs if not run.parts]
     parts: list[Table | str] = [time_table(answer)]
@@ -61,13 +61,15 @@ def run_parts(answer: Comparison) -> list[Table | str]:
     parts += [counter_table(simulated)] if simulated else []
     if note := ring_note(runs[0].system):
         parts.append(f"link: {format_rate(ring_link(runs[0].system).bandwidth, 4)}, {note}")
+    if needed := hypothetical(answer):
+        parts.append(needed)
     return [*parts, effort(runs)]
 
 
 def time_table(answer: Comparison) -> Table:
     """Times and DRAM traffic of each overlap, and its speedup over the first if there are several."""
     first = answer.baseline
-    # Passes may run other operators, such as an all-reduce of its own.
+    # Passes may run other operators, such as a separate all-reduce.
     others = [name for run in answer for name in run.durations if name not in _PHASES]
     phases = {**_PHASES, **{name: name for name in others}}
     columns = [
@@ -80,8 +82,15 @@ def time_table(answer: Comparison) -> Table:
         for run in answer
     ]  # fmt: skip
     gemm = f"{first.gemm} on each " if first.gemm else ""
-    table = Table(columns, rows, f"{case_label(first.graph)}: {gemm}{first.gpu.name}{changed(first.gpu)}")
+    title = f"{case_label(first.graph)}: {gemm}{first.gpu.name}{changed(first.gpu)}"
+    table = Table(columns, rows, with_hypothetical(title, answer))
     return table if len(answer) > 1 else table.without(["speedup"])
+
+
+def with_hypothetical(title: str, runs: Iterable[Timeline]) -> str:
+    """A title that ends with the overlaps that need hardware which no GPU on the market has."""
+    names = dict.fromkeys(run.overlap for run in runs if run.hypothetical)
+    return f"{title}; hypothetical hardware under {', '.join(names)}" if names else title
 
 
 def wait_table(runs: Sequence[Timeline]) -> Table:
@@ -110,7 +119,7 @@ def traffic_table(runs: Sequence[Timeline]) -> Table:
 
 
 def counter_table(runs: Sequence[Timeline]) -> Table:
-    """What the blocks of the machine counted in every simulated run."""
+    """Counters of the machine's blocks in every simulated run."""
     rows: list[Sequence[Any]] = [
         (_COUNTERS.get(name, name.replace("_", " ")), *(_count(name, run.counters.get(name)) for run in runs))
         for name in dict.fromkeys(name for run in runs for name in run.counters)
@@ -120,7 +129,7 @@ def counter_table(runs: Sequence[Timeline]) -> Table:
     rows.append(("memory requests", *(_count("requests", run.requests) for run in runs)))
     rows.append(("time to simulate [s]", *(Shown(run.wall_s, f"{run.wall_s:.2f}") for run in runs)))
     columns = [text("counter"), *(Column(run.overlap, is_number=True) for run in runs)]
-    return Table(columns, rows, "What the blocks counted")
+    return Table(columns, rows, "Hardware counters")
 
 
 def _count(name: str, value: float | None) -> Shown:
@@ -139,9 +148,9 @@ def run_record(answer: Comparison) -> dict[str, object]:
 
 
 def run_report(answer: Comparison | Timeline | Mapping[str, Timeline], out_dir: str | Path) -> Path:
-    """Write `report.html` on runs to a folder and return its path; OutputError if that cannot be done.
+    """Write `report.html` on runs to a folder and return its path; OutputError if that fails.
 
-    A mapping sets runs side by side by its names, such as those of one graph on two machines.
+    A mapping shows runs side by side under its keys, such as those of one graph on two machines.
     """
     if isinstance(answer, Timeline):
         answer = Comparison({answer.overlap: answer})
@@ -162,7 +171,7 @@ def run_report(answer: Comparison | Timeline | Mapping[str, Timeline], out_dir: 
             Section("What happens when", [timeline(simulated), waits_table(simulated)] if shown else []),
             Section("What moves through memory", [traffic_by_cause(answer), traffic] if shown else []),
             Section("What workgroups wait for", [waits(shown), wait_table(shown)] if shown else []),
-            Section("What the blocks counted", [counter_table(shown)] if shown else []),
+            Section("Hardware counters", [counter_table(shown)] if shown else []),
             *(simulated_section(run) for run in machines),
         ],
         "t3",
@@ -176,7 +185,7 @@ _ALONE = (
 
 
 def told(answer: Comparison) -> str:
-    """Which hardware is hypothetical, what happened and why, and why a run beats an ideal, in a few sentences."""
+    """A summary in a few sentences: hypothetical hardware, results and causes, and why a run beats an ideal."""
     return " ".join(filter(None, (hypothetical(answer), _outcome(answer), *above_ideal(answer))))
 
 
@@ -185,7 +194,7 @@ def _outcome(answer: Comparison) -> str:
     if len(answer) == 1:
         alone = f"Under {first.overlap} it takes {us(first.seconds)} µs"
         return f"{alone}, {percent(first.duration('gemm') / first.seconds)} of them the GEMM's: {_hidden(first)}."
-    best = min(answer, key=lambda run: (bool(run.parts), run.seconds))  # an ideal only where all are
+    best = min(answer, key=lambda run: (bool(run.parts), run.seconds))  # simulated runs before ideals
     if best is first:
         return f"Nothing is faster than {first.overlap}, which takes {us(first.seconds)} µs: {_hidden(first)}."
     moved = best.total_bytes / first.total_bytes - 1
@@ -208,15 +217,11 @@ def above_ideal(answer: Comparison) -> list[str]:
 
 
 def hypothetical(runs: Iterable[Timeline]) -> str:
-    """Which hardware of the runs no GPU that can be bought has, in a sentence; empty where there is none."""
+    """Hardware of the runs that no GPU on sale has, in a sentence; empty if there is none."""
     found: dict[str, list[str]] = {}
     for run in runs:
-        parts = {
-            "a tracker that triggers copies": any(node.choice.driver == "tracker" for node in run.graph),
-            "updates near memory": any(kind == "update" for _, kind in run.traffic),
-        }
-        if needs := " and ".join(part for part, is_used in parts.items() if is_used):
-            found.setdefault(needs, []).append(run.overlap)
+        if run.hypothetical:
+            found.setdefault(" and ".join(run.hypothetical), []).append(run.overlap)
     return " ".join(
         f"Hypothetical hardware, on no GPU that can be bought: {needs} (under {', '.join(dict.fromkeys(names))})."
         for needs, names in found.items()
@@ -224,7 +229,7 @@ def hypothetical(runs: Iterable[Timeline]) -> str:
 
 
 def _hidden(run: Timeline) -> str:
-    """How much of the reduce-scatter runs beside the GEMM, in words."""
+    """How much of the reduce-scatter the GEMM hides, in words."""
     found = phases(run)
     if "gemm" not in found or "reduce_scatter" not in found:
         return "its operators follow one another"
@@ -236,7 +241,7 @@ def _hidden(run: Timeline) -> str:
 
 
 def sub_layer_times(answer: Comparison) -> Figure:
-    """When each overlap computes and communicates, on one axis of time."""
+    """When each overlap computes and communicates, on one time axis."""
     rows = []
     for run in answer:
         gain = "" if run is answer.baseline else f", {answer.speedup(run.overlap):.2f}×"
@@ -259,7 +264,7 @@ def sub_layer_times(answer: Comparison) -> Figure:
 
 
 def waits(runs: Timeline | Sequence[Timeline], gpu: int = 0) -> Figure:
-    """What the workgroups of every kernel did or waited for, as shares of their time."""
+    """Activity and waits of every kernel's workgroups, as shares of their time."""
     rows = [
         (f"{run.overlap}: {_named(span)}", what, spent / whole)
         for run in ([runs] if isinstance(runs, Timeline) else runs)
@@ -279,7 +284,7 @@ def waits(runs: Timeline | Sequence[Timeline], gpu: int = 0) -> Figure:
 
 
 def _named(span: Span) -> str:
-    """A kernel in a word or two, such as "RS", with the number of its iteration behind the first."""
+    """A short name of a kernel, such as "RS", with its iteration's number from the second one on."""
     name = _PHASES.get(span.operator, span.operator.replace("_", "-"))
     return f"{name} {span.iteration}" if span.iteration else name
 
@@ -287,7 +292,7 @@ def _named(span: Span) -> str:
 def traffic_by_cause(
     answers: Comparison | Mapping[object, Comparison] | Iterable[Comparison], overlaps: Sequence[str] | None = None
 ) -> Figure:
-    """DRAM traffic in all, stacked by cause: one sub-layer in MB, several as a share of their sequential run.
+    """Total DRAM traffic, stacked by cause: one sub-layer in MB, several as a share of their sequential run.
 
     `overlaps` are set side by side; by default sequential and t3-mca, or all simulated ones of one comparison.
     """

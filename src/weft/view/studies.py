@@ -1,4 +1,4 @@
-"""Figures of the studies of papers: what is published beside what Weft finds, and the curves behind it."""
+"""Figures of the studies: published values beside Weft's, and the curves that explain them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _strategies(cases: Sequence[Case]) -> list[str]:
 
 
 def strategy_slowdowns(cases: Sequence[Case]) -> Figure:
-    """Every scenario: how much longer the GEMM and the collective took under each strategy than alone."""
+    """Every scenario: slowdowns of the GEMM and the collective under each strategy, relative to alone."""
     rows = [
         (name, str(case.scenario.title), CLASSES[case.kind], case.gemm_slowdown(name), case.collective_slowdown(name))
         for name in _strategies(cases)
@@ -73,7 +73,7 @@ def strategy_slowdowns(cases: Sequence[Case]) -> Figure:
 
 
 def gemm_against_units(slowdown: Mapping[str, Mapping[int, float]], boundness: Mapping[str, str | None]) -> Figure:
-    """A GEMM's time against compute units lost: means by what binds it, and each GEMM as a thin line."""
+    """A GEMM's time over compute units lost: means by bound, and each GEMM as a thin line."""
     colors = {"compute-bound": looks.BLUE, "memory-bound": looks.RED}
     curve_of: dict[str, dict[str, Mapping[int, float]]] = {bound: {} for bound in colors}
     for name, curve in slowdown.items():
@@ -91,7 +91,7 @@ def gemm_against_units(slowdown: Mapping[str, Mapping[int, float]], boundness: M
 
 
 def bandwidth_against_units(bandwidth: Mapping[str, Mapping[int, float]]) -> Figure:
-    """A collective's bandwidth against the compute units that it is given, as a share of its best."""
+    """A collective's bandwidth over the compute units that it is given, as a share of its best."""
     rows = [
         (f"{name}, best {max(curve.values()) / 1e9:,.0f} GB/s", units, value / max(curve.values()))
         for name, curve in bandwidth.items()
@@ -108,7 +108,7 @@ def bandwidth_against_units(bandwidth: Mapping[str, Mapping[int, float]]) -> Fig
 
 
 def drivers(cu_s: Mapping[str, Mapping[int, float]], dma_s: Mapping[str, Mapping[int, float]]) -> Figure:
-    """Time of collectives by DMA engines over that by compute units, against size."""
+    """Time of collectives by DMA engines relative to compute units, over size."""
     rows = [
         (name, size / _MIB, format_bytes(size, 3), time / cu_s[name][size])
         for name, curve in dma_s.items()
@@ -132,9 +132,9 @@ def split_slowdowns(
     spread: Mapping[int, Sequence[tuple[float, float]]],
     published: Mapping[int, tuple[float | None, float | None]],
 ) -> Figure:
-    """How much longer the GEMM and the all-reduce take against the units that the all-reduce has.
+    """Slowdowns of the GEMM and the all-reduce over the units of the all-reduce.
 
-    `curve` are means, `spread` those of every sub-layer, `published` the paper's where there are any: GEMM, all-reduce.
+    `curve` holds means, `spread` the values of every sub-layer, `published` the paper's, if any: GEMM, all-reduce.
     """
     colors = {"GEMM": looks.BLUE, "all-reduce": looks.RED}
     axes = [
@@ -172,7 +172,7 @@ def split_speedups(graphs: Sequence[Graph], series: Mapping[str, Sequence[float]
 
 
 def ways_to_run(cases: Sequence[Queue]) -> Figure:
-    """How many times faster than default concurrency each queue runs: bars GOLDYLOC, marks every other way."""
+    """Speedup of each queue over default concurrency: bars for GOLDYLOC, marks for every other way."""
     chosen = [(case.title, "GOLDYLOC", case.over_default) for case in cases]
     marks = []
     for case in cases:
@@ -188,7 +188,7 @@ def ways_to_run(cases: Sequence[Queue]) -> Figure:
 
 
 def held_by_gemms(queue: Watched) -> Figure:
-    """Which GEMM of a queue held which compute unit when: all at once, and in the chosen batches."""
+    """Which GEMM of a queue held which compute unit over time: all at once, and in the chosen batches."""
     sizes = queue.sizes
     first = [sum(sizes[:at]) for at in range(len(sizes))]
     batches = f"{sizes[0]} together" if len(sizes) == 1 else f"batches of {', '.join(map(str, sizes))}"
@@ -204,13 +204,13 @@ def held_by_gemms(queue: Watched) -> Figure:
 
 
 def _owners(run: Timeline, first: int = 0) -> Callable[[Span], int]:
-    """Which GEMM of the queue each kernel of a batch belongs to, whose first one is number `first`."""
+    """The index in the queue of each kernel of a batch that begins at index `first`."""
     numbers = {node.name: first + at for at, node in enumerate(run.graph)}
     return lambda kernel: numbers[kernel.operator]
 
 
 def what_changes(changes: Sequence[Change]) -> Figure:
-    """GO-kernels against those tuned alone: speed over loads from the cache, and over misses."""
+    """GO-kernels relative to isolated ones: speed over cache loads, and over cache misses."""
     counted = {
         "requests to the last-level cache": ("cache_hits", "cache_merged_misses", "cache_misses"),
         "misses of it": ("cache_misses",),
@@ -241,7 +241,7 @@ def fixed_degrees(speeds: Sequence[tuple[str, float]]) -> Figure:
 
 
 def losses(rows: Sequence[ShareLoss]) -> Figure:
-    """What the whole GPU's best kernel loses on a half and a quarter of the compute units, GEMM by GEMM, sorted."""
+    """Loss of the whole GPU's best kernel on a half and a quarter of the compute units, per GEMM, sorted."""
     found = [
         (f"on {name} of the units", at, loss)
         for share, name in ((2, "half"), (4, "a quarter"))

@@ -1,4 +1,4 @@
-"""The page of any study: what it found first, its headline, its own sections, and the machine."""
+"""The page of any study: summary, headline, the study's own sections, and the machine."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def study_page(study: PaperStudy, out_dir: str | Path, sections: Sequence[Part])
 
 
 def told(rows: Sequence[HeadlineRow], ids: Collection[str]) -> list[str]:
-    """Those of the headline's figures as sentences, in the order of `ids`; ones that are not there are left out."""
+    """The headline's figures with those `ids` as sentences; missing ones are left out."""
     found = {row.id: row for row in rows}
     return [_told(found[name]) for name in ids if name in found]
 

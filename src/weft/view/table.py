@@ -1,4 +1,4 @@
-"""One model of a table: typed columns over raw values, which a terminal, a page, CSV and JSON each write their way."""
+"""The table model: typed columns over raw values, rendered to terminal, page, CSV and JSON."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 NONE = "–"
-"""What is written for a value that a row does not have."""
+"""The text of a missing value."""
 
 
 class Shown(NamedTuple):
-    """A cell that is written in its own way, because its row has another unit than others of the column."""
+    """A cell with a text of its own, because its unit differs from the column's."""
 
     value: Any
     text: str
@@ -24,10 +24,10 @@ class Shown(NamedTuple):
 
 @dataclass(frozen=True)
 class Column:
-    """A column: its `key` in files, its head with unit, and how a value is written.
+    """A column: its `key` in files, its head with unit, and the format of its values.
 
-    `format` is a format specification (",.1f"), a template ("{:.3f}×"), or a function. Numbers stand right and sort by
-    value. `spare` columns are the first to go where there is little room; a last column of `prose` may be broken.
+    `format` is a format specification (",.1f"), a template ("{:.3f}×"), or a function. Numbers are right-aligned and
+    sort by value. `spare` columns are dropped first on narrow terminals; a last column of `prose` may wrap.
     """
 
     key: str
@@ -45,7 +45,7 @@ class Column:
         return f"{head} [{self.unit}]" if self.unit else head
 
     def text(self, value: Any) -> str:
-        """A cell as people read it."""
+        """A cell as readable text."""
         if isinstance(value, Shown):
             return value.text
         if value is None:
@@ -81,19 +81,19 @@ def times_faster(key: str, head: str = "", format_: str = ".3f") -> Column:
 
 
 def key_of(head: str) -> str:
-    """The name of a column in a file: small letters, figures and low lines."""
+    """The name of a column in a file: lower-case letters, digits and underscores."""
     return re.sub(r"\W+", "_", head.lower().replace("µ", "u").replace("%", "percent")).strip("_")
 
 
 @dataclass(frozen=True)
 class Table:
-    """Columns, rows of raw values in their order, and a title."""
+    """Columns, rows of raw values, and a title."""
 
     columns: Sequence[Column]
     rows: Sequence[Sequence[Any]]
     title: str = ""
     narrow: Mapping[str, str] = field(default_factory=dict)
-    """Columns whose texts become numbered notes where there is little room, with the title of the notes."""
+    """Columns whose texts become numbered notes on narrow terminals, with the title of the notes."""
 
     @property
     def heads(self) -> list[str]:
@@ -102,7 +102,7 @@ class Table:
 
     @property
     def keys(self) -> list[str]:
-        """The names of the columns in files."""
+        """The columns' names in files."""
         return [column.key for column in self.columns]
 
     def column(self, key: str) -> list[Any]:
@@ -111,15 +111,15 @@ class Table:
         return [row[at] for row in self.rows]
 
     def distinct(self, key: str) -> list[Any]:
-        """The different values of a column, in the order of the rows."""
+        """The distinct values of a column, in the order of the rows."""
         return list(dict.fromkeys(self.column(key)))
 
     def cells(self) -> list[list[str]]:
-        """Every row as people read it."""
+        """Every row as readable text."""
         return [[c.text(value) for c, value in zip(self.columns, row, strict=True)] for row in self.rows]
 
     def values(self) -> Iterator[list[Any]]:
-        """Every row as a file holds it."""
+        """Every row as written to files."""
         for row in self.rows:
             yield [plain(value) for value in row]
 
@@ -134,19 +134,19 @@ class Table:
         return [dict(zip(self.keys, row, strict=True)) for row in self.values()]
 
     def csv(self) -> str:
-        """The rows below their keys."""
+        """The rows as CSV, with the keys as header."""
         return csv_text(self.records(), self.keys)
 
 
 def plain(value: Any) -> Any:
-    """A cell without its text, a numpy scalar as Python's own number."""
+    """A cell's raw value, numpy scalars as Python numbers."""
     if isinstance(value, Shown):
         value = value.value
     return value.item() if isinstance(value, np.generic) else value
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]], names: Sequence[str] | None = None) -> str:
-    """Rows as CSV; what a row lacks is empty there. Without `names`, the columns are those of any row."""
+    """Rows as CSV; missing values are empty. Without `names`, the columns are the union of all rows' keys."""
     out = io.StringIO()
     found = names or list(dict.fromkeys(name for row in rows for name in row))
     writer = csv.DictWriter(out, found, lineterminator="\n")

@@ -1,8 +1,9 @@
-"""Tables on a terminal; rich is imported when the first one is printed."""
+"""Print tables on a terminal; rich is imported when the first one is printed."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from io import StringIO
 from typing import TYPE_CHECKING, Literal
 
 import click
@@ -13,11 +14,11 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table as RichTable
 
-# Below this width [columns] sources would be a column of a few letters: they become numbered notes instead.
+# Below this width [characters] sources become numbered notes, since their column would be too narrow.
 _ROOM_FOR_NOTES = 130
-# A last column of prose with less room than this [columns] becomes a table of its own.
+# A last column of prose narrower than this [characters] becomes a separate table.
 _LEAST_PROSE = 30
-# Width of tables that go to a file or a pipe [columns].
+# Width of tables in a file or a pipe [characters].
 _WIDTH_OF_FILES = 160
 _PLAIN = str.maketrans({"×": "x", "µ": "u", "–": "-", "−": "-"})
 
@@ -25,8 +26,8 @@ _PLAIN = str.maketrans({"×": "x", "µ": "u", "–": "-", "−": "-"})
 def print_table(table: Table) -> None:
     """Print a table.
 
-    Where there is little room, its `spare` columns are left out, first the first, and told, and a last column of prose
-    that would be a few letters wide becomes a table of its own.
+    On a narrow terminal `spare` columns are dropped, in order, with a note, and a last column of prose that would be
+    only a few letters wide becomes a separate table.
     """
     console = _console()
     notes: list[Table] = []
@@ -50,8 +51,18 @@ def print_table(table: Table) -> None:
         console.print(f"no room for {_plain(named)}: widen the terminal to see more", soft_wrap=True)
 
 
+def table_text(table: Table) -> str:
+    """A table as text, as a file or a pipe gets it."""
+    from rich.console import Console
+
+    console = Console(markup=False, highlight=False, emoji=False, width=_WIDTH_OF_FILES, file=StringIO())
+    _print(console, table)
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    return "\n".join(line.rstrip() for line in lines if line.strip())
+
+
 def print_parts(parts: Iterable[Table | str]) -> None:
-    """Print tables, and sentences on a line each."""
+    """Print tables and sentences, each sentence on a line."""
     for part in parts:
         if isinstance(part, str):
             click.echo(part)
@@ -60,12 +71,12 @@ def print_parts(parts: Iterable[Table | str]) -> None:
 
 
 def _plain(words: str) -> str:
-    """Signs of a page as every terminal and every search knows them."""
+    """Replace typographic characters by ASCII ones, which every terminal shows and every search finds."""
     return words.translate(_PLAIN)
 
 
 def _noted(table: Table) -> tuple[Table, list[Table]]:
-    """The table with numbers in the place of long texts, and the texts by their numbers."""
+    """The table with long texts replaced by numbers, and the texts by number."""
     rows, notes = [list(row) for row in table.rows], []
     columns = list(table.columns)
     for at, column in enumerate(table.columns):
@@ -80,7 +91,7 @@ def _noted(table: Table) -> tuple[Table, list[Table]]:
 
 
 def _to_drop(width: int, table: Table) -> list[str]:
-    """The spare columns that must go so that no other is broken."""
+    """The spare columns to drop so that no other column wraps."""
     widths = _widths(table)
     dropped: list[str] = []
     for column in (column for column in table.columns if column.spare):
@@ -92,7 +103,7 @@ def _to_drop(width: int, table: Table) -> list[str]:
 
 
 def _is_narrow(width: int, table: Table) -> bool:
-    """Whether the last column is prose and would be broken into a few letters a line."""
+    """Whether the last column is prose and would wrap after a few letters."""
     widths, last = _widths(table), table.columns[-1]
     if len(table.columns) < 3 or last.is_number or not any(" " in row[-1] for row in table.cells()):
         return False
@@ -101,7 +112,7 @@ def _is_narrow(width: int, table: Table) -> bool:
 
 
 def _widths(table: Table) -> dict[str, int]:
-    """The width that each column would like [columns of the terminal]."""
+    """The preferred width of each column [characters]."""
     cells = [table.heads, *table.cells()]
     return {
         key: max(len(line) for cell in column for line in cell.split("\n"))
@@ -110,7 +121,7 @@ def _widths(table: Table) -> dict[str, int]:
 
 
 def _needed(widths: Collection[int]) -> int:
-    """The width of a table without padding: a space between columns and at both edges."""
+    """The width of a table without padding: one space between columns and at both edges."""
     return sum(widths) + len(widths) + 1
 
 
@@ -131,18 +142,18 @@ def _print(console: Console, table: Table) -> None:
     made = RichTable(box=box.SIMPLE_HEAD, show_header=any(head.strip() for head in table.heads))
     for position, column in enumerate(table.columns):
         side: Literal["left", "right"] = "right" if column.is_number else "left"
-        # A name or a number in two lines would be misread; prose may be broken.
+        # Names and numbers must not wrap; prose may.
         whole = column.is_number or not any(" " in row[position] for row in rows)
         made.add_column(_plain(column.title).strip(), justify=side, overflow="fold", no_wrap=whole)
     for row in rows:
         made.add_row(*row)
-    # Not the table's own title, which would be broken at the table's width.
+    # Printed separately: rich would wrap the table's own title at the table's width.
     console.print(_plain(table.title), style="italic")
     _print_fitted(console, made)
 
 
 def _print_fitted(console: Console, table: RichTable) -> None:
-    """Print a table in less room where there is little, and beyond the edge rather than with digits cut off."""
+    """Print a table compactly if it does not fit, and past the edge rather than with digits cut off."""
     from rich.measure import Measurement
 
     unlimited = console.options.update(max_width=10_000)

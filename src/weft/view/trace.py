@@ -28,7 +28,7 @@ US_PER_FS = 1e-9
 HOST_PID = 100_000
 COMPUTE_STREAM, COMMUNICATION_STREAM, FUSED_STREAM = 7, 20, 24
 _FIRST_QUEUE, _QUEUES = 30, 64
-"""Streams of independent GEMMs: each queue has its own, as far as there are any."""
+"""Stream numbers of independent GEMMs: one per queue, up to a maximum."""
 _FIRST_TRACK = 100
 _FIRST_CORRELATION = 1 << 20
 _KERNELS = {
@@ -40,15 +40,15 @@ _KERNELS = {
 FUSED = "ncclTrackTriggerKernel_ReduceScatter"
 """The reduce-scatter that track-and-trigger runs without a kernel of its own."""
 GROUP = 16
-"""Compute units of one counter where a GPU has no parts of its own."""
+"""Compute units per counter track in a GPU without XCDs."""
 OWNERS = ("gemm", "collective")
 
 
 def write_trace(run: Timeline, path: str | Path) -> list[Path]:
     """Write a run's trace: to `path`, or to one file per GPU ("_rank0" and so on) if several were simulated.
 
-    Returns the files. A path that ends in ".gz" is compressed. Times are in microseconds from the run's start.
-    Raises InputError for an ideal, which has no events, and OutputError if a file cannot be written.
+    Returns the files. A path ending in ".gz" is compressed. Times are in microseconds from the run's start. Raises
+    InputError for an ideal, which has no events, and OutputError if a file cannot be written.
     """
     if not run.spans:
         raise InputError(
@@ -91,7 +91,7 @@ def trace(run: Timeline, gpu: int = 0) -> dict[str, Any]:
 
 
 def _encoded(data: dict[str, Any], target: Path) -> bytes:
-    """JSON with a line per event: HolisticTraceAnalysis seeks the rank line by line."""
+    """JSON with one event per line: HolisticTraceAnalysis searches for the rank line by line."""
     about = json.dumps({key: value for key, value in data.items() if key != "traceEvents"})
     events = ",\n".join(json.dumps(event) for event in data["traceEvents"])
     text = f'{about[:-1]},\n"traceEvents": [\n{events}\n]}}\n'.encode()
@@ -111,19 +111,19 @@ def _span(name: str, category: str, pid: int, tid: int, start_fs: int, end_fs: i
 
 
 def _named(kind: str, pid: int, tid: int, name: str, order: int) -> Iterator[Event]:
-    """The name of a "process" or a "thread", and its place among others."""
+    """The metadata events that name a "process" or a "thread" and set its sort order."""
     for what, args in ((f"{kind}_name", {"name": name}), (f"{kind}_sort_index", {"sort_index": order})):
         yield {"ph": "M", "name": what, "pid": pid, "tid": tid, "ts": 0, "args": args}
 
 
 def _tracks(run: Timeline, gpu: int) -> Iterator[Event]:
-    """Stages, chunks and DMA commands on tracks below the streams; spans that overlap get a track each."""
+    """Stages, chunks and DMA commands on tracks below the streams; overlapping spans get separate tracks."""
     found: dict[tuple[str, str], list[tuple[int, int, str, Event]]] = {}
     for track, category, name, start, end, args in _below_streams(run, gpu):
         found.setdefault((track, category), []).append((start, end, name, args))
     tid = _FIRST_TRACK - 1
     for (track, category), spans in found.items():
-        free: dict[int, int] = {}  # until when [fs] each track is taken
+        free: dict[int, int] = {}  # end of the last span on each track [fs]
         for start, end, name, args in sorted(spans, key=lambda span: span[:2]):
             lane = next((lane for lane, until in free.items() if until <= start), None)
             if lane is None:
@@ -156,7 +156,7 @@ def _below_streams(run: Timeline, gpu: int) -> Iterator[tuple[str, str, str, int
 
 
 def _kernels(run: Timeline, gpu: int, host: int) -> Iterator[Event]:
-    """Every kernel from its first workgroup to its end, and its launch, tied by their correlation."""
+    """Every kernel from its first workgroup to its end, and its launch, linked by a correlation id."""
     nodes = {node.name: node for node in run.graph}
     mine = [(span, _stream(run, span, nodes)) for span in run.spans if span.gpu == gpu]
     for correlation, (span, stream) in enumerate(mine, start=_FIRST_CORRELATION):
@@ -191,7 +191,7 @@ def _kernel_name(span: Span, node: Node | None) -> str:
 
 
 def _fused(run: Timeline, gpu: int) -> Iterator[Event]:
-    """A reduce-scatter without a kernel: from the first byte sent or received to the last complete chunk."""
+    """A fused reduce-scatter, which has no kernel: from the first byte sent or received to the last complete chunk."""
     output = [chunk for chunk in run.chunks if chunk.gpu == gpu and chunk.buffer == "output"]
     starts = [t for c in output for t in (c.first_sent_fs, c.first_remote_fs) if t is not None]
     ends = [c.complete_fs for c in output if c.complete_fs is not None]
@@ -204,7 +204,7 @@ def _fused(run: Timeline, gpu: int) -> Iterator[Event]:
 
 
 def _rates(run: Timeline, gpu: int) -> Iterator[Event]:
-    """DRAM traffic by cause and by owner, and egress link traffic [GB/s]: a value wherever one changes."""
+    """DRAM traffic by cause and by operator, and egress link traffic [GB/s]: a value at every change."""
     if run.series is None:
         return
     seconds = run.series.bin_fs * 1e-15
@@ -214,7 +214,7 @@ def _rates(run: Timeline, gpu: int) -> Iterator[Event]:
         read, written = (owned_bytes(run, owner == "gemm", writes, gpu) for writes in (False, True))
         rates[f"DRAM for {owner}"] = (read + written) / seconds
     for name, rate in rates.items():
-        shown = np.append(np.round(rate / 1e9, 3), 0.0)  # nothing moves behind the last bin
+        shown = np.append(np.round(rate / 1e9, 3), 0.0)  # zero after the last bin
         for at in np.flatnonzero(np.diff(shown, prepend=-1.0)).tolist():
             yield _count(f"{name} [GB/s]", gpu, at * run.series.bin_fs, {"value": float(shown[at])})
 
@@ -224,7 +224,7 @@ def _count(name: str, gpu: int, fs: int, values: Mapping[str, float]) -> Event:
 
 
 def _held(run: Timeline, gpu: int) -> Iterator[Event]:
-    """On how many compute units of each part of the GPU an owner's workgroups run, wherever that changes."""
+    """Compute units of each part of the GPU on which an operator's workgroups run, at every change."""
     if run.residency is None:
         return
     gemms = {node.name for node in run.graph.gemms}
@@ -246,7 +246,7 @@ def _held(run: Timeline, gpu: int) -> Iterator[Event]:
 
 
 def unit_groups(units: int, parts: int) -> dict[str, tuple[int, int]]:
-    """The compute units from and to (exclusive) of each XCD, or of each `GROUP` in a GPU that has no parts."""
+    """First and past-the-last compute unit of each XCD, or of each `GROUP` units in a GPU without XCDs."""
     if parts > 1:
         edges = [-(-part * units // parts) for part in range(parts + 1)]
         return {f"XCD {part}": edge for part, edge in enumerate(pairwise(edges))}

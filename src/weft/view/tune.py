@@ -1,4 +1,4 @@
-"""A tuned list of independent GEMMs: degree and kernel of every line, and the page of who held which unit."""
+"""A tuned list of independent GEMMs: degree and kernel of every line, and a page with compute units over time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def tuned_table(tuned: TunedList) -> Table:
-    """Every line: how many to run together, with which kernel, and what that gains."""
+    """Every line: how many to run together, with which kernel, and the gain."""
     columns = [
         text("gemm", "GEMM"), text("kernel"), text("alone", "kernel alone"), number("count"), number("together"),
         microseconds("time", "time"), number("over_default", "over all at once"),
@@ -42,7 +42,7 @@ def _gain(gain: Gain) -> Shown:
 def tune_report(tuned: TunedList, out_dir: str | Path, gpu: Gpu, queues: Iterable[Watched] = ()) -> Path:
     """Write `report.html` on a tuned list to a folder and return its path; OutputError if it cannot be written.
 
-    `queues` are those whose runs are shown, such as `tuned.watch()`.
+    `queues` are the queues whose runs are shown, such as `tuned.watch()`.
     """
     best = max(tuned.rows, key=lambda row: row.over_default.value)
     told = (

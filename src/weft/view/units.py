@@ -1,4 +1,4 @@
-"""Who held which compute unit when: a line per unit, shared by all workgroups that it holds at a time."""
+"""Maps of compute units over time: a line per unit, divided among the workgroups that it holds."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from weft.view.looks import Looks
 from weft.view.table import Table, microseconds, number, text
 
 COLUMNS = 480
-"""Moments of a map of compute units."""
+"""Number of moments in a map of compute units."""
 LINES = 4
-"""Rows of the map that a compute unit has at most."""
+"""Most rows per compute unit in a map."""
 _MOST_LINES = 640
 Map = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int64]
 
 
 class Way(NamedTuple):
-    """One way to run some work: runs that follow one another, and a function for each that maps a kernel to its owner.
+    """One way to run some work: consecutive runs, each with a function that maps a kernel to its owner.
 
-    An owner is a place in the `looks` of `units_by_way`.
+    An owner is an index into the `looks` of `units_by_way`.
     """
 
     title: str
@@ -35,9 +35,9 @@ class Way(NamedTuple):
 
 
 def units_by_way(ways: Sequence[Way], looks: Looks, until: float | None = None) -> Figure:
-    """Who held which compute unit of one GPU when [us], under each of several ways to run the same work.
+    """Which owner held which compute unit of one GPU over time [us], under each of several ways to run the same work.
 
-    The axis of time ends at `until` [s], or with the longest way.
+    The time axis ends at `until` [s], or with the longest way.
     """
     rows = [(way.title, list(looks)[owner], *where) for way in ways for owner, *where in _held(way, len(looks))]
     columns = [
@@ -51,10 +51,10 @@ def units_by_way(ways: Sequence[Way], looks: Looks, until: float | None = None) 
 
 
 def _held(way: Way, owners: int) -> Iterator[tuple[int, float, float, float, float]]:
-    """Owner, compute units from and to, and time from and to [us] of every rectangle of a way's map."""
+    """Owner, range of compute units, and start and end [us] of every rectangle in a way's map."""
     begin = 0.0
     for run, owner_of in zip(way.runs, way.owners, strict=True):
-        assert run.residency is not None  # simulated runs have one
+        assert run.residency is not None  # simulated runs always have a residency
         owned: list[set[str]] = [set() for _ in range(owners)]
         for span in run.spans:
             owned[owner_of(span)].add(span.kernel)
@@ -68,7 +68,7 @@ def _held(way: Way, owners: int) -> Iterator[tuple[int, float, float, float, flo
 
 
 def rectangles(image: Map) -> Iterator[tuple[int, int, int, int, int]]:
-    """Owner, rows from and to, columns from and to of what covers a map: equal stretches of rows in a row are one."""
+    """Owner, range of rows and range of columns of rectangles that cover a map; equal neighbouring rows are merged."""
     open_: dict[tuple[int, int, int], int] = {}
     for row, line in enumerate([*image, np.zeros_like(image[0])]):
         edges = np.flatnonzero(np.diff(line, prepend=0, append=0)).tolist()
@@ -80,15 +80,15 @@ def rectangles(image: Map) -> Iterator[tuple[int, int, int, int, int]]:
 
 
 def unit_map(held: Residency, owners: Sequence[Collection[str]], end_fs: int) -> Map:
-    """Who holds the compute units of GPU 0 at `COLUMNS` moments up to `end_fs`: 1 for the first of `owners`, 0 nobody.
+    """Owners of GPU 0's compute units at `COLUMNS` moments up to `end_fs`: 1 for the first of `owners`, 0 for none.
 
-    An owner is the names of its kernels. Every unit has as many rows, at most `LINES`, as a unit holds workgroups at a
-    time; the workgroups that it holds at a moment share them evenly.
+    An owner is a set of kernel names. Every unit has as many rows as it holds workgroups at a time, at most `LINES`;
+    the workgroups that it holds at a moment share them evenly.
     """
     change = np.zeros((len(owners), held.units, COLUMNS + 1), dtype=np.int64)
     for owner, names in enumerate(owners):
         units, *moments = held.of(0, names)
-        # A moment is the middle of its column.
+        # Each column is sampled at its middle.
         first, last = (np.ceil(at / max(end_fs, 1) * COLUMNS - 0.5).astype(int).clip(0, COLUMNS) for at in moments)
         np.add.at(change[owner], (units, first), 1)
         np.add.at(change[owner], (units, last), -1)
@@ -101,9 +101,9 @@ def unit_map(held: Residency, owners: Sequence[Collection[str]], end_fs: int) ->
 
 
 def held_stretches(units: Ints, starts: Ints, ends: Ints) -> tuple[Ints, Ints, Ints]:
-    """Unit, begin and end [fs] of every stretch in which a unit is held: workgroups that overlap or touch are one."""
+    """Unit, begin and end [fs] of every stretch in which a unit is held; touching workgroups are merged."""
     order = np.lexsort((starts, units))
-    # Units one behind the other on one axis, so that the latest end so far is that of the same unit.
+    # Units are laid one after another on one axis, so that the running maximum of ends stays within a unit.
     apart = units[order] * (int(ends.max(initial=0)) + 1)
     begin, over = starts[order] + apart, np.maximum.accumulate(ends[order] + apart)
     fresh = np.append(True, begin[1:] > over[:-1])[: len(order)]

@@ -1,4 +1,4 @@
-"""The page of a validation: how far off the models are, machine by machine, and where."""
+"""The page of a validation: errors machine by machine, and their pictures."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ TITLES = {
     "dram": "A DRAM channel beside other simulators",
 }
 PICTURES = ("predicted", "error")
-"""The pictures of each kind: predicted against measured time, and the error against size."""
-_PICTURED = 24  # clouds in one picture: those with most rows
-_DRAWN = 6000  # rows in one picture: of each cloud its worst, and others evenly over its order
+"""The pictures of each kind: predicted over measured time, and the error over size."""
+_PICTURED = 24  # most clouds in one picture, those with most rows
+_DRAWN = 6000  # most rows in one picture: the worst of each cloud, and an even sample of the others
 _WIDEST_ERROR = 1.0
 
 
 def validation_report(findings: Validation, out_dir: str | Path, lines: Sequence[Mapping[str, Any]] = ()) -> Path:
     """Write `report.html` on a validation to a folder and return its path; OutputError if that fails.
 
-    `lines` are the demands on the models, with what was reached. With the extra `pictures`, the figures are also
-    written as files like gemm-predicted.png and gemm-error.png, whose pixels give no measured row away. The page holds
-    the rows that it draws.
+    `lines` are the demands on the models with the values reached. With the extra `pictures`, the figures are also
+    written as image files such as gemm-predicted.png and gemm-error.png, from which no measured row can be read back.
+    The page itself holds the rows that it draws.
     """
     data = findings.to_dict()
     pictures = {kind: list(figures(kind, clouds)) for kind, clouds in findings.clouds().items()}
@@ -91,7 +91,7 @@ def figures(kind: str, clouds: Sequence[Cloud]) -> Iterator[Figure]:
 
 
 def predicted_against_measured(clouds: Sequence[Cloud], title: str = "Rows") -> Figure:
-    """Predicted against measured time, both logarithmic, with bands of 10 % and 20 %; a panel for each cloud."""
+    """Predicted over measured time, log-log, with bands of 10 % and 20 %; a panel for each cloud."""
     return scatter(
         f"{title}: predicted against measured time", _rows(clouds), x="measured_us", y="predicted_us", log=True,
         bands=(0.1, 0.2), facet="cloud",
@@ -99,7 +99,7 @@ def predicted_against_measured(clouds: Sequence[Cloud], title: str = "Rows") -> 
 
 
 def error_against_size(clouds: Sequence[Cloud], title: str = "Rows") -> Figure:
-    """Error of each prediction against the row's size, with bands of 10 % and 20 %; a panel for each cloud."""
+    """Error of each prediction over the row's size, with bands of 10 % and 20 %; a panel for each cloud."""
     return scatter(
         f"{title}: the error of each row against its size", _rows(clouds), x="size", y="error", log_x=True,
         bands=(0.1, 0.2), facet="cloud", percent=True,
@@ -125,6 +125,6 @@ def _rows(clouds: Sequence[Cloud]) -> Table:
 
 
 def _thinned(clouds: Sequence[Cloud]) -> str:
-    """What is left out, in a sentence."""
+    """How many rows are not drawn, in a sentence."""
     whole = sum(len(cloud.measured) for cloud in clouds)
     return f" Of {whole:,} rows about {_DRAWN:,} are drawn, the worst among them." if whole > _DRAWN else ""

@@ -1,4 +1,4 @@
-"""Figures and names in words, and the tables that several answers share."""
+"""Numbers and names in words, and tables that several answers share."""
 
 from __future__ import annotations
 
@@ -20,38 +20,38 @@ PHASES = (
 
 
 def us(seconds: float, digits: int = 1) -> str:
-    """A time in microseconds without its unit."""
+    """A time in microseconds, without the unit."""
     return f"{seconds * 1e6:,.{digits}f}"
 
 
 def percent(share: float | None) -> str:
-    """A share in whole percent, never "-0%"; a dash for none."""
+    """A fraction in whole percent, never "-0%"; a dash for None."""
     return NONE if share is None else f"{round(share, 2) + 0:.0%}"
 
 
 def sentence(words: str) -> str:
-    """Words as a sentence: a capital at the beginning, one full stop at the end."""
+    """Make a sentence: capital first letter, one full stop at the end."""
     return f"{words[:1].upper()}{words[1:].rstrip('.')}."
 
 
 def case_label(graph: Graph) -> str:
-    """The sub-layer that a graph is, in a few words."""
+    """A short label of the sub-layer that a graph is."""
     names = dict.fromkeys(filter(None, (graph.labels.get("model"), graph.labels.get("sublayer"))))
     return f"{' '.join(names)}, TP {graph.ranks}" if names else str(graph)
 
 
 def changed(gpu: Gpu) -> str:
-    """The values of a GPU that the user set, to go behind its name."""
+    """The values of a GPU that the user changed, to append to its name."""
     return "".join(f", {change}" for change in gpu.changes)
 
 
 def phase_times(run: Timeline) -> list[float]:
-    """How long GEMM, reduce-scatter, all-gather and all took [us]."""
+    """Times of GEMM, reduce-scatter, all-gather and total [us]."""
     return [*(run.duration(name) * 1e6 for name in ("gemm", "reduce_scatter", "all_gather")), run.seconds * 1e6]
 
 
 def effort(runs: Iterable[Timeline]) -> str:
-    """How much was simulated, in a sentence: each run once, also where an ideal is made of one beside it."""
+    """How much was simulated, in a sentence; runs shared with an assembled ideal count once."""
     made = list({id(run): run for each in runs for run in (each.parts or (each,))}.values())
     events, wall_s, options = sum(run.events for run in made), sum(run.wall_s for run in made), made[0].options
     effort = f"{events / 1e6:.1f} million events in {wall_s:.1f} s"
@@ -59,14 +59,14 @@ def effort(runs: Iterable[Timeline]) -> str:
 
 
 def headline_table(rows: Sequence[HeadlineRow], title: str = "") -> Table:
-    """Published figure, Weft's, and the difference, for every row; Weft's alone where nothing is published."""
+    """Published figure, Weft's, and the difference, per row; Weft's alone if nothing is published."""
     columns = [text("figure"), *(Column(key, is_number=True) for key in ("published", "weft", "difference"))]
     table = Table(columns, [(row.what, *_headline_cells(row)) for row in rows], title)
     return table if any(row.published is not None for row in rows) else table.without(("published", "difference"))
 
 
 def _headline_cells(row: HeadlineRow) -> tuple[Shown, Shown, Shown]:
-    """Published figure, Weft's with a digit more, and the difference; blank where nothing is published."""
+    """Published figure, Weft's with one more digit, and the difference; blank if nothing is published."""
     published = "" if row.published is None else amount(row.published, row.unit)
     difference = "" if row.difference is None else gap(row.difference, row.unit)
     low = row.published[0] if isinstance(row.published, tuple) else row.published
@@ -78,9 +78,9 @@ def _headline_cells(row: HeadlineRow) -> tuple[Shown, Shown, Shown]:
 
 
 def amount(value: Published, unit: str, more: bool = False) -> str:
-    """A headline figure, or a range of it, with its unit: fractions and shares in percent.
+    """A headline figure or range with its unit: fractions and shares in percent.
 
-    `more` tells as many digits as a simulated figure deserves, instead of those of a published one.
+    `more` gives simulated figures one digit more than published ones.
     """
     if isinstance(value, tuple):
         return " to ".join(amount(end, unit, more) for end in value)
@@ -91,7 +91,7 @@ def amount(value: Published, unit: str, more: bool = False) -> str:
 
 
 def gap(value: float, unit: str) -> str:
-    """A difference of headline figures as text, with its sign; of fractions and shares in percentage points."""
+    """The difference of headline figures with its sign; of fractions and shares in percentage points."""
     if unit in _PERCENT:
         return f"{100 * value:+.1f} pp"
     return f"{value:+.3f}" if unit == "ratio" else f"{value:+.4g}"
@@ -100,7 +100,7 @@ def gap(value: float, unit: str) -> str:
 def machine_table(
     gpu: Gpu, kinds: Sequence[str] = ("published", "peak", "measured", "derived", "set by user")
 ) -> Table:
-    """The machine's values of those kinds with their sources."""
+    """The machine's values of the given kinds, with their sources."""
     rows = [(path, p.text, p.kind, p.source) for path, p in gpu.provenance.items() if p.kind in kinds]
     return Table(texts(("value", "is", "kind", "source")), rows)
 
@@ -112,7 +112,7 @@ def assumed_table(gpu: Gpu) -> Table:
 
 
 def sourced_table(title: str, name: str, values: Mapping[str, str], provenance: Mapping[str, Provenance]) -> Table:
-    """Values by what `name` calls their key, each with its kind, plausible range and source."""
+    """Values with kind, plausible range and source; `name` is the head of the key column."""
     known = [(key, is_, provenance.get(key)) for key, is_ in values.items()]
     rows = [(k, is_, p.kind if p else "", _range(p), p.source if p else "") for k, is_, p in known]
     return Table(texts((name, "value", "kind", "plausible range", "source")), rows, title, {"source": "Sources"})

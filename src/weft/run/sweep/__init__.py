@@ -1,4 +1,4 @@
-"""Many runs: parallel over processes, each answer kept on disk by its content, resumable."""
+"""Many runs on several processes; each record is cached on disk by a hash of its inputs, so that runs resume."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from weft.run.sweep.task import Question, Record, Task, question
 T = TypeVar("T", bound=Task)
 R = TypeVar("R")
 Progress = Callable[[int, int, str], None]
-"""Called with the number of runs done, the number of all, and the title of the last one."""
+"""Called with the number of finished runs, their total, and the title of the last one."""
 
 __all__ = ["Contents", "Progress", "Record", "Store", "Task", "results", "sweep"]
 
@@ -23,11 +23,11 @@ def sweep(
 ) -> Iterator[tuple[T, Record]]:
     """Yield every task with its record, in any order, run on `jobs` processes; equal tasks are run once.
 
-    Records in `store` come first and are not run again; a new record is stored as soon as it is made, so that a sweep
-    that was interrupted or killed resumes. Records do not depend on `jobs`.
+    Records found in `store` are yielded first and not run again; a new record is stored as soon as it is made, so that
+    an interrupted or killed sweep resumes. Records do not depend on `jobs`.
 
-    Raises InputError for fewer than one process or for a task that JSON cannot hold, SimulationError if a process dies,
-    and what the tasks raise.
+    Raises InputError for fewer than one process or for a task that JSON cannot represent, SimulationError if a process
+    dies, and what the tasks raise.
     """
     if jobs < 1:
         raise InputError(f"{jobs} processes cannot run anything; choose 1 or more jobs")
@@ -44,7 +44,7 @@ def results(
     progress: Progress | None = None,
     store: Store | None = None,
 ) -> dict[T, R]:
-    """Every task with what `read` makes of its record, in the order of the tasks; arguments and errors of `sweep`."""
+    """Every task with `read` applied to its record, in the order of the tasks; arguments and errors as of `sweep`."""
     unique = list(dict.fromkeys(tasks))
     found = {task: read(record) for task, record in sweep(unique, jobs, progress, store)}
     return {task: found[task] for task in unique}

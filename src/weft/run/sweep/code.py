@@ -1,4 +1,4 @@
-"""The engine's machine code for several processes: compiled once, also where the user's cache cannot be written."""
+"""Share the engine's machine code among processes: compiled once, even if the user's cache is not writable."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _VARIABLE = "WEFT_CACHE"
 
 @functools.cache
 def stand_in() -> Path | None:
-    """A temporary folder for machine code where the user's cache cannot be written, made once, with a notice.
+    """A temporary folder for machine code if the user's cache is not writable, made once, with a notice.
 
-    It is removed when this process ends. None where the cache can be written (or nothing is compiled), and where no
-    temporary folder can be made either. Raises InputError for a cache that others can write to.
+    It is removed when this process ends. None if the cache is writable (or nothing is compiled), and if no temporary
+    folder can be made. Raises InputError for a cache that others can write to.
     """
     from weft.engine.jit import cache_root, is_compiled, keeps_code
 
@@ -38,7 +38,7 @@ def stand_in() -> Path | None:
 
 
 def is_shared() -> bool:
-    """Whether other processes can load what one compiles."""
+    """Whether other processes can load the machine code that one compiles."""
     from weft.engine.jit import is_compiled, keeps_code
 
     return keeps_code() or is_compiled() or stand_in() is not None
@@ -46,7 +46,7 @@ def is_shared() -> bool:
 
 @contextmanager
 def cache_at(folder: Path | None) -> Iterator[None]:
-    """Let processes that start meanwhile cache their machine code in that folder (None: where this one does)."""
+    """Within this context, new processes cache their machine code in that folder (None: where this one does)."""
     before = os.environ.get(_VARIABLE)
     if folder is not None:
         os.environ[_VARIABLE] = str(folder)

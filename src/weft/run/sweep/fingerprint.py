@@ -1,7 +1,7 @@
-"""Digest of the sources that decide a task's record, so that no record outlives the code that made it.
+"""Hash of the sources that decide a task's record, so that no record outlives the code that made it.
 
-It covers all rooms that a simulation runs through, with their data, and, of the rooms that choose what to simulate, the
-modules that the task's own module imports.
+It covers all packages that a simulation runs through, with their data, and, of the packages that choose what to
+simulate, the modules that the task's own module imports.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from weft.errors import InputError
 
 PACKAGE = Path(__file__).parents[2]
 SHOWING = ("cli", "view")
-"""Rooms that only show records: no task's record depends on them."""
+"""Packages that only show records: no task's record depends on them."""
 CHOOSING = ("studies", "validation", "search")
-"""Rooms that choose what to simulate; no simulation runs through them."""
+"""Packages that choose what to simulate; no simulation runs through them."""
 LIBRARIES = ("numpy", "numba", "llvmlite", "scipy")
-"""Libraries whose versions decide records, too."""
+"""Libraries whose versions affect records."""
 
 
 @functools.cache
 def fingerprint_of(module: Path) -> str:
-    """Digest of everything that decides the records of a file's tasks, except their inputs."""
+    """Hash of everything that decides the records of a file's tasks, except their inputs."""
     digest = hashlib.sha256(_base().encode())
     for source in sorted(_reached(module)):
         digest.update(source.name.encode())
@@ -45,13 +45,13 @@ def home(kind: type) -> Path:
         if module.is_file():
             return module
     raise InputError(
-        f"the task '{kind.__name__}' stands in no file, so other processes cannot find it; define it in a module"
+        f"the task '{kind.__name__}' is defined in no file, so other processes cannot find it; define it in a module"
     )
 
 
 @functools.cache
 def _base() -> str:
-    """Digest of the rooms that simulations run through, of the libraries and of the interpreter."""
+    """Hash of the packages that simulations run through, of library versions and of the interpreter."""
     digest = hashlib.sha256()
     for source in sorted(PACKAGE.rglob("*")):
         place = source.relative_to(PACKAGE)
@@ -65,7 +65,7 @@ def _base() -> str:
 
 
 def _reached(module: Path) -> set[Path]:
-    """A module's file and those that it imports from the rooms that choose, directly or through others."""
+    """A module's file and the files that it imports, directly or indirectly, from the packages in `CHOOSING`."""
     reached, waiting = set[Path](), [module]
     while waiting:
         source = waiting.pop()
@@ -76,7 +76,7 @@ def _reached(module: Path) -> set[Path]:
 
 
 def _imports(source: Path) -> Iterator[Path]:
-    """The files that a module imports from the rooms of `CHOOSING`."""
+    """The files that a module imports from the packages in `CHOOSING`."""
     for node in ast.walk(ast.parse(source.read_bytes())):
         modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom) and node.module:

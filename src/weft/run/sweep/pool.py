@@ -1,4 +1,4 @@
-"""Run tasks on several processes: heaviest first, each record stored as soon as made, a clean end on Ctrl-C."""
+"""Run tasks on several processes: heaviest first, each record stored at once, a clean end on Ctrl-C."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from weft.run.sweep.store import Store
 from weft.run.sweep.task import Question, Record, answer
 
 Answer = tuple[Record, str]
-"""A record, and why it could not be stored (empty: it was, or there is no store)."""
+"""A record, and why it could not be stored (empty if it was stored, or there is no store)."""
 
 
 def answers(asked: Sequence[Question], processes: int, store: Store | None) -> Iterator[tuple[Question, Answer]]:
     """Yield every question with its answer as it is made; with one process, or one question, all in this process.
 
-    The work also stays in this process where each other one would have to compile the engine for itself.
+    The work also stays in this process if each process would have to compile the engine for itself.
 
     Raises SimulationError if a process dies, and what the tasks raise.
     """
     heaviest_first = sorted(asked, key=lambda one: one.task.weight, reverse=True)
-    # One question joins the others' machine code if that is not this process's own.
+    # A single question also loads the shared machine code if this process cannot cache its own.
     if processes == 1 or not asked or not is_shared() or (len(asked) == 1 and stand_in() is None):
         return ((one, _answer(one, store)) for one in heaviest_first)
     return _in_processes(heaviest_first, min(processes, len(heaviest_first)), store)
 
 
 def _answer(asked: Question, store: Store | None) -> Answer:
-    """The answer to a question: stored by another process meanwhile, or made here and stored."""
+    """The answer to a question: read if another process has stored it meanwhile, else computed here and stored."""
     if store is None or not store.keeps:
         return answer(asked.task), ""
     found = store.get(asked)
@@ -57,8 +57,8 @@ def _in_processes(asked: Sequence[Question], processes: int, store: Store | None
     folder = stand_in()
     if folder is None:
         compile_here()
-    # Loky starts fresh processes instead of forking, and survives their end at any time; the executor of the standard
-    # library waits for ever when a process is stopped while it receives a long task or sends a long record.
+    # Loky starts fresh processes instead of forking, and survives their death at any time; the standard library's
+    # executor hangs if a process is killed while it receives a long task or sends a long record.
     from loky import ProcessPoolExecutor
 
     executor = ProcessPoolExecutor(processes, initializer=_prepare_worker, initargs=(os.getpid(),))
@@ -66,7 +66,7 @@ def _in_processes(asked: Sequence[Question], processes: int, store: Store | None
         with cache_at(folder):
             _start(executor)
             if folder is not None:
-                executor.submit(compile_here).result()  # by one process, while the others have nothing to do
+                executor.submit(compile_here).result()  # compiled by one process while the others wait
             waiting = {executor.submit(_answer, one, store): one for one in asked}
         for future in as_completed(waiting):
             yield waiting.pop(future), future.result()
@@ -81,7 +81,7 @@ def _in_processes(asked: Sequence[Question], processes: int, store: Store | None
 
 def _start(executor: Any) -> None:
     """Start the processes with Ctrl-C blocked: it must not reach them before they ignore it."""
-    resource_tracker.ensure_running()  # by itself, as it would let Ctrl-C through again
+    resource_tracker.ensure_running()  # started explicitly: an automatic start would unblock Ctrl-C
     held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         executor.submit(os.getpid)
@@ -90,7 +90,7 @@ def _start(executor: Any) -> None:
 
 
 def _prepare_worker(parent: int) -> None:
-    """Leave Ctrl-C to the parent, and do not outlive it."""
+    """Ignore Ctrl-C in a worker process, which the parent handles, and end when the parent dies."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
 

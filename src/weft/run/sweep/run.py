@@ -1,4 +1,4 @@
-"""A simulation as a task of a sweep, by value: graph, system, overlap, options."""
+"""A simulation as a task of a sweep, defined by its values: graph, system, overlap, options."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Simulation:
     """A graph on a system under an overlap.
 
     Its record is the timeline, with spans and series only if `whole`. `about` is a note for people. Raises InputError
-    for a request size that the GPU cannot have.
+    for a request size that the GPU does not support.
     """
 
     graph: Graph
@@ -38,16 +38,16 @@ class Simulation:
 
     def __post_init__(self) -> None:
         if self.options.request_bytes is not None:
-            check_request(self.system.gpu, self.options.request_bytes)  # before there are processes and progress
+            check_request(self.system.gpu, self.options.request_bytes)  # fail early, before processes start
 
     @property
     def title(self) -> str:
-        """The run in a few words."""
+        """A short description of the run."""
         return ", ".join(filter(None, (str(self.graph), find_pass(self.overlap).name, self.about)))
 
     @property
     def weight(self) -> float:
-        """Roughly how long the run takes compared with others."""
+        """Rough relative duration of the run."""
         moved = sum(node.op.bytes for node in self.graph if isinstance(node.op, Collective))
         work = sum(node.op.flops for node in self.graph if isinstance(node.op, Gemm))
         return work / _FLOPS_PER_WEIGHT + moved / _BYTES_PER_WEIGHT
@@ -64,7 +64,7 @@ class Simulation:
         }
 
     def run(self) -> Mapping[str, Any]:
-        """The record of the timeline, without the system, the title and the labels, which the task has."""
+        """The record of the timeline, without the system, title and labels, which the task already holds."""
         made = simulate(self.graph, self.system, self.overlap, self.options)
         return as_record(_under(None, "", {}, made if self.whole else summary(made)))
 
@@ -74,7 +74,7 @@ class Simulation:
 
 
 def _policy(policy: ArbiterPolicy) -> list[str]:
-    """What identifies an arbitration policy: its name, and the byte code of its function."""
+    """The identity of an arbitration policy: its name, and the byte code of its function."""
     code = policy.rule.__code__
     return [policy.name, code.co_code.hex(), repr(code.co_consts), repr(code.co_names)]
 

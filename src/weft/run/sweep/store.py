@@ -1,4 +1,4 @@
-"""Records on disk: one file per question, found by a digest of its content and checked when it is read.
+"""Records on disk: one file per question, named by a hash of its content and checked when it is read.
 
 Files are written whole or not at all, so any number of processes may share a store, and may be killed at any time.
 """
@@ -25,12 +25,12 @@ from weft.run.sweep.task import Question, Record, as_json
 SCHEMA = 1
 _ENTRIES = "??/*.json.gz"
 _PARTS = "??/.*.part"
-"""What a writer that was killed leaves behind."""
+"""Temporary files that a killed writer leaves behind."""
 
 
 @dataclass(frozen=True)
 class Contents:
-    """What a store holds: entries, their size [bytes], and the time since the least recently used was used [s]."""
+    """The state of a store: entries, their size [bytes], and the age of the least recently used one [s]."""
 
     entries: int
     bytes: int
@@ -43,9 +43,9 @@ def runs_folder() -> Path:
 
 
 def checked_cache() -> Path:
-    """The cache folder; InputError if others than this user can have written to it.
+    """The cache folder; InputError if other users could have written to it.
 
-    The engine's machine code is executed as it is found there, and records are trusted.
+    The engine's machine code is executed as found there, and records are trusted.
     """
     from weft.engine.jit import cache_root, foreign, open_to_others
 
@@ -60,10 +60,10 @@ def checked_cache() -> Path:
 
 
 class Store:
-    """Records by their questions, below `folder` (None: the user's cache); `keeps` says whether it still stores any.
+    """Records by their questions, in `folder` (None: the user's cache); `keeps` says whether new ones are stored.
 
-    A damaged entry is reported on stderr and made again. Where nothing can be written, that is reported once, and runs
-    go on without being stored.
+    A damaged entry is reported on stderr and computed again. If nothing can be written, that is reported once, and runs
+    continue without being stored.
     """
 
     def __init__(self, folder: str | Path | None = None) -> None:
@@ -89,7 +89,7 @@ class Store:
                 path.unlink()
             return None
         with suppress(OSError):
-            os.utime(path)  # `clear` removes what was not used for some time
+            os.utime(path)  # marks the entry as used, for `clear`
         return record
 
     def put(self, asked: Question, record: Record) -> None:
@@ -103,11 +103,11 @@ class Store:
             "record": record,
             "checksum": _checksum(inputs, record),
         }
-        # Without a time in the header, equal records are equal files.
+        # No time stamp in the header, so that equal records are equal files.
         write_atomically(self.path(asked), gzip.compress(as_json(entry).encode(), mtime=0), private=True)
 
     def give_up(self, why: str) -> None:
-        """Store nothing from now on, and say so once."""
+        """Stop storing records, and say so once."""
         if self.keeps:
             self.keeps = False
             say(f"runs are not kept from here on: {why}")
@@ -117,7 +117,7 @@ class Store:
         return _contents([stat for _, stat in self._files(_ENTRIES)])
 
     def clear(self, unused_s: float = 0.0) -> Contents:
-        """Remove the entries that were not used for `unused_s` [s], and return what was removed.
+        """Remove entries unused for `unused_s` [s], and return what was removed.
 
         Raises OutputError if one cannot be removed.
         """
@@ -150,18 +150,18 @@ def _remove(path: Path) -> None:
 
 
 def say(sentence: str) -> None:
-    """Write a notice for the user to standard error."""
+    """Print a notice for the user on standard error."""
     if sys.stderr is not None:  # it may be closed
         sys.stderr.write(f"weft: {sentence}\n")
         sys.stderr.flush()
 
 
 class _Unfit(ValueError):
-    """An entry that can be read but is wrong."""
+    """An entry that is readable but invalid."""
 
 
 def _checked(entry: dict[str, Any], asked: Question) -> Record:
-    """The record of an entry; _Unfit says what is wrong with it."""
+    """The record of an entry; raises _Unfit with the reason if it is invalid."""
     inputs, record = entry["inputs"], entry["record"]
     if entry["schema"] != SCHEMA:
         raise _Unfit(f"its schema is {entry['schema']}, not {SCHEMA}")

@@ -1,4 +1,4 @@
-"""Tasks of a sweep: their content as a question, and the record that answers it."""
+"""Tasks of a sweep: a question that identifies the task, and the record that answers it."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from weft.errors import InputError
 from weft.run.sweep.fingerprint import fingerprint_of, home
 
 Record = dict[str, Any]
-"""The result of a task as plain data that JSON can hold."""
+"""The result of a task as JSON-compatible data."""
 
 
 class Task(Protocol):
-    """A run to make: a frozen dataclass that can be pickled, of a class that a module defines."""
+    """A run to make: a picklable frozen dataclass, whose class is defined in a module file."""
 
     @property
     def title(self) -> str:
-        """The run in a few words, for people."""
+        """A short description of the run."""
 
     @property
     def weight(self) -> float:
-        """Roughly how long the run takes compared with others; the heaviest start first."""
+        """Rough relative duration of the run; the heaviest tasks start first."""
 
     def inputs(self) -> Mapping[str, Any]:
-        """Everything that decides the record, as JSON can hold it: machine, shapes, options."""
+        """Everything that decides the record, as JSON-compatible data: machine, shapes, options."""
 
     def run(self) -> Mapping[str, Any]:
-        """Run the task in this process; returns the record, as JSON can hold it."""
+        """Run the task in this process and return the record as JSON-compatible data."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """A task by its content: `key` is a digest of its class, its inputs and `code`, the sources that would answer it.
+    """The identity of a task: `key` hashes its class, its inputs and `code` (the hash of the sources that answer it).
 
-    `home` is the file of its class. Two tasks of equal content make equal questions.
+    `home` is the file of its class. Two tasks of equal content have equal questions.
     """
 
     key: str
@@ -49,7 +49,7 @@ class Question:
 
 
 def question(task: Task) -> Question:
-    """The content of a task; InputError if its inputs are no JSON, or if its class is defined in no file."""
+    """The identity of a task; InputError if its inputs are not JSON-compatible, or its class is defined in no file."""
     file = home(type(task))
     code = fingerprint_of(file)
     inputs = as_json(task.inputs(), f"the inputs of '{task.title}'", sort_keys=True)
@@ -59,13 +59,13 @@ def question(task: Task) -> Question:
 
 
 def answer(task: Task) -> Record:
-    """The record that a task's run makes, as JSON gives it back; InputError if it is none."""
+    """Run a task and return its record after a JSON round trip; InputError if it is not JSON-compatible."""
     made = as_json(task.run(), f"the record of '{task.title}'")
     return json.loads(made)  # type: ignore[no-any-return]
 
 
 def as_json(data: Mapping[str, Any], what: str = "the data", sort_keys: bool = False) -> str:
-    """JSON that gives back every float exactly, with `sort_keys` the same text for equal data; else InputError."""
+    """JSON text that preserves every float exactly; with `sort_keys` equal data give equal text. Else InputError."""
     try:
         return json.dumps(data, sort_keys=sort_keys, separators=(",", ":"))
     except (TypeError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""The GEMMs that the declared suite was chosen from; scenarios.toml says how, and holds the choice."""
+"""The GEMMs from which the declared suite was chosen; scenarios.toml holds the rule and the choice."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ LAYERS = {
 }
 """Layers by name: N and K of their weights (Llama 3, arXiv:2407.21783); gate and up are GEMMs of their own."""
 ONE_ROW = ("Llama-70B LM head", "Llama-405B LM head")
-"""Layers that prefill needs for the last row of a sequence alone: never bound by compute."""
+"""Layers that prefill runs only for the last row of a sequence: never compute-bound."""
 ROWS: dict[Bound, tuple[int, ...]] = {"compute": (8192, 16384), "memory": (16, 32, 64)}
-"""M of compute-bound GEMMs, as training and prefill have it, and of memory-bound ones, as decoding has it."""
+"""M of compute-bound GEMMs, as in training and prefill, and of memory-bound ones, as in decoding."""
 LONGEST = 25e-3
-"""GEMMs that take longer by the closed form are left out: they cost most to simulate [s]."""
+"""GEMMs with a longer closed-form time are left out, as they cost most to simulate [s]."""
 LEAST_BOUND = 2.0
-"""How many times longer reading a memory-bound GEMM's weights takes than multiplying."""
+"""Ratio of the time to read a memory-bound GEMM's weights to the time to multiply, at least."""
 
 
 def candidates(gpu: Gpu) -> Iterator[tuple[str, tuple[int, int, int], Bound]]:
-    """Every GEMM of the rule: its layer, M x N x K, and what bounds it on a GPU."""
+    """Every GEMM that the rule admits: its layer, M x N x K, and what bounds it on a GPU."""
     for bound, rows in ROWS.items():
         for layer, (n, k) in LAYERS.items():
             if bound == "memory" or layer not in ONE_ROW:
@@ -43,7 +43,7 @@ def candidates(gpu: Gpu) -> Iterator[tuple[str, tuple[int, int, int], Bound]]:
 
 
 def _bound(m: int, n: int, k: int, gpu: Gpu) -> Bound | None:
-    """What clearly limits a GEMM; None for one in between, or too long."""
+    """The clear bound of a GEMM; None if there is none, or if the GEMM runs too long."""
     found = estimate(Gemm(m, n, k, DTYPE), gpu, RunOptions("sustained"))
     reading = 2 * n * k / (gpu.memory.bandwidth * gpu.memory.read_efficiency)
     multiplying = 2 * m * n * k / gpu.matrix_rate(DTYPE, "sustained")

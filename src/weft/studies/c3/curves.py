@@ -1,6 +1,6 @@
-"""The study's curves: a GEMM's slowdown against compute units lost, a collective's bandwidth against those given.
+"""The study's curves: GEMM slowdown over compute units lost, collective bandwidth over compute units given.
 
-And what a collective by DMA engines takes beside one by compute units, over its size.
+And the time of a collective by DMA engines relative to compute units, over its size.
 """
 
 from __future__ import annotations
@@ -24,19 +24,20 @@ LOST = (0, 8, 16, 32, 64, 96, 128)
 GIVEN = (4, 8, 16, 32, 64, 128)
 """Compute units given to a collective."""
 GIVEN_BYTES = 896 * MIB
-"""The size of the collectives whose bandwidth is compared, or the suite's largest: gate and up of 70B [bytes]."""
+"""Size of the collectives in the curves of bandwidth, if the suite has no smaller largest one: gate and up of 70B
+[bytes]."""
 SIZES = (*(64 * KIB * 4**i for i in range(8)), 3328 * MIB)
-"""Sizes of the collectives that DMA engines are compared on, up to the suite's largest, 64 KiB to 3.25 GiB [bytes]."""
+"""Sizes at which DMA engines and compute units are compared, up to the suite's largest [bytes]."""
 SMALL = 32 * 10**6
-"""Below it collectives by DMA engines are published to lose [bytes]."""
+"""Size below which DMA engines are slower than compute units, as published [bytes]."""
 
 
 @dataclass(frozen=True)
 class Curves:
     """The curves as plain numbers.
 
-    `slowdown` holds, by GEMM and compute units lost, the GEMM's time over that on all; `boundness` what limits each
-    GEMM. `bandwidth` holds, by collective and compute units given, bytes of the whole buffer per second, and
+    `slowdown` holds, by GEMM and compute units lost, the GEMM's time over that on all units; `boundness` what limits
+    each GEMM. `bandwidth` holds, by collective and compute units given, bytes of the whole buffer per second, and
     `bandwidth_bytes` the size of that buffer. `cu_s` and `dma_s` hold, by collective and size [bytes], its time by
     compute units and by DMA engines [s].
     """
@@ -49,7 +50,7 @@ class Curves:
     dma_s: Mapping[str, Mapping[int, float]]
 
     def figures(self) -> Iterator[Measured]:
-        """The claims that are made of the curves."""
+        """Values of the claims about the curves."""
         for bound, lost in (("compute", 32), ("compute", 64), ("memory", 8)):
             curves = (curve for gemm, curve in self.slowdown.items() if self.boundness[gemm] == bound)
             slower = [curve[lost] for curve in curves if lost in curve]
@@ -62,7 +63,7 @@ class Curves:
 
     @property
     def saturations(self) -> dict[str, int]:
-        """The compute units that saturate each collective."""
+        """The number of compute units that saturates each collective."""
         return {name: self.saturation(name) for name in self.bandwidth}
 
     def saturation(self, collective: str) -> int:
@@ -81,7 +82,7 @@ class Curves:
 
 
 def gemms_of(scenarios: Sequence[Scenario]) -> dict[Gemm, str | None]:
-    """Every GEMM once, and what limits it."""
+    """Every distinct GEMM, and what limits it."""
     return {s.product: s.bound for s in reversed(scenarios)}
 
 
@@ -100,15 +101,15 @@ class CurveRuns:
 
     @property
     def given_bytes(self) -> int:
-        """The size of the collectives whose bandwidth is compared [bytes]."""
+        """Size of the collectives in the curves of bandwidth [bytes]."""
         return min(GIVEN_BYTES, self.largest)
 
     @cached_property
     def every(self) -> dict[str, dict[str, dict[int, Simulation]]]:
-        """Every run: of each GEMM by the units that it loses, of each collective by those given, and by its size."""
+        """All runs: of each GEMM by units lost, of each collective by units given, and by size."""
         names = sorted({scenario.collective for scenario in self.scenarios})
         units, bench = self.bench.gpu.compute.compute_units, self.bench
-        # None above the suite's largest, but at least one.
+        # Sizes up to the suite's largest, but at least one.
         sizes = [size for size in SIZES if size <= max(self.largest, SIZES[0])]
 
         def moved(name: str, size: int, units: int | None) -> Simulation:
@@ -124,11 +125,11 @@ class CurveRuns:
         }
 
     def tasks(self) -> Iterator[Simulation]:
-        """What the curves need."""
+        """The tasks of the curves."""
         return (task for curves in self.every.values() for curve in curves.values() for task in curve.values())
 
     def curves(self, runs: Runs) -> Curves:
-        """The curves from what was simulated."""
+        """The curves from the simulated runs."""
         seconds = {
             what: {name: {at: runs[task].makespan for at, task in curve.items()} for name, curve in curves.items()}
             for what, curves in self.every.items()

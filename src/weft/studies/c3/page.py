@@ -35,7 +35,7 @@ _COLUMNS = (
 
 
 def sections(study: C3Study, watched: Mapping[str, CoRun]) -> list[Part]:
-    """Shares of the ideal, what both cost each other and why, who held which unit, and every scenario."""
+    """Shares of the ideal, mutual slowdowns and their causes, compute units over time, and every scenario."""
     every = (
         "Share of the ideal under each strategy, with compute units as published; ideal and fastest of all that "
         "was searched as speedups over serial execution."
@@ -66,7 +66,7 @@ def _figures(study: C3Study) -> list[Part]:
     curves = study.curves
     return [
         strategy_shares(study.cases, _published(study)).captioned(
-            "Serial execution with the collective on compute units is 0 %, hiding the shorter of both for nothing 100 "
+            "Serial execution with the collective on compute units is 0 %, hiding the shorter of both at no cost 100 "
             "%. Where the collective is the longer one, faster DMA engines may exceed it.",
         ),
         strategy_slowdowns(study.cases).captioned(
@@ -93,7 +93,7 @@ def _published(study: C3Study) -> dict[str, float]:
 
 
 def _timelines(runs: Mapping[str, CoRun], drawn: str) -> list[Part]:
-    """Who held which compute unit under each strategy."""
+    """Which operator held which compute unit under each strategy."""
     until = max(run.makespan for run in runs.values())
     said = (
         f"One scenario, {drawn}, on one of the GPUs; both are launched at 0. First, when each kernel ran and what it "
@@ -136,7 +136,7 @@ def _every_scenario(
     last: Callable[[Case], Any],
     title: str = "",
 ) -> Table:
-    """A row per scenario: isolated times, the `figure` of every strategy, and what comes `last`."""
+    """A row per scenario: isolated times, the `figure` of every strategy, and the columns in `last`."""
     rows = [
         (
             *_name(case),
@@ -153,7 +153,7 @@ def _every_scenario(
 
 
 def wait_table(study: C3Study) -> Table:
-    """Every scenario and strategy: where most of the time of a workgroup of each went, and slowdowns."""
+    """Every scenario and strategy: the longest waits of a workgroup on each side, and slowdowns."""
     rows = [
         (
             case.scenario.layer,
@@ -181,6 +181,6 @@ def _best(case: Case) -> str:
 
 
 def _longest(waits: Mapping[str, float]) -> str:
-    """Where most of the time went, in words: the two longest."""
+    """The two longest waits, in words."""
     longest = sorted(waits.items(), key=lambda item: -item[1])[:2]
     return ", ".join(f"{REASONS[why]} {us(s, 0)}\N{NO-BREAK SPACE}µs" for why, s in longest if s > 0)

@@ -1,4 +1,4 @@
-"""The simulations that a scenario needs, and the scenario's figures from their results."""
+"""The simulations of a scenario, and the scenario's figures from their results."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SEARCHED: Mapping[str, tuple[int | None, ...]] = {
     "dma": (None,),
     "dma-partition": (8, 16, 32),
 }
-"""Compute units set apart that the exhaustive search tries, by strategy; priority-partition runs as partition does."""
+"""Numbers of partitioned compute units in the exhaustive search, by strategy; priority-partition equals partition."""
 
 
 class Way(NamedTuple):
@@ -60,9 +60,9 @@ class ScenarioRuns:
         return self.bench.together(self.scenario.product, self.op, strategy, units)
 
     def as_published(self, strategy: str, saturation: Mapping[str, int]) -> Simulation:
-        """The co-run that represents a strategy: as many compute units apart as saturate the collective.
+        """The co-run of a strategy as published: as many compute units apart as saturate the collective.
 
-        Beside DMA engines 8 units are set apart, and none if the GEMM is compute-bound.
+        With DMA engines 8 units are set apart, and none if the GEMM is compute-bound.
         """
         if by_dma(strategy) and self.scenario.bound != "memory":
             return self.both("dma")
@@ -82,7 +82,7 @@ class ScenarioRuns:
         yield from (self.both(*way) for way in self.search)
 
     def heuristic(self, tables: SlowdownTables, runs: Runs) -> tuple[Way, Way]:
-        """The ways that the heuristics choose: of all, and of those without DMA engines."""
+        """The heuristics' choices: among all ways, and among those without DMA engines."""
         alone = runs[self.gemm].makespan, runs[self.collective()].makespan
         ways = list(forecasts(case_of(self.scenario.product, self.op, tables, *alone)))
         by_units = [one for one in ways if not by_dma(one.strategy)]
@@ -90,7 +90,7 @@ class ScenarioRuns:
         return best, best_cu
 
     def case(self, runs: Runs, saturation: Mapping[str, int], chosen: Iterable[Way] = ()) -> Case:
-        """The scenario with its results; `chosen` are the heuristics' ways."""
+        """The scenario with its results; `chosen` are the heuristics' choices."""
         by_cu, name = runs[self.collective()], self.scenario.collective
         alone = {
             "gemm": runs[self.gemm],
@@ -108,7 +108,7 @@ class ScenarioRuns:
 class Case:
     """A scenario with the co-run of each strategy as published, and the makespans of other ways, `seconds` [s].
 
-    `searched` are the ways of the exhaustive search, `heuristic` what the heuristics choose of all ways and of those
+    `searched` are the ways of the exhaustive search, `heuristic` the heuristics' choices among all ways and among those
     without DMA engines (empty if they were not asked).
     """
 
@@ -125,7 +125,7 @@ class Case:
 
     @property
     def kind(self) -> str:
-        """Which of CLASSES the isolated times make."""
+        """The class (one of CLASSES) of the isolated times."""
         return self.alone.kind
 
     @property
@@ -161,7 +161,7 @@ class Case:
 
     @property
     def losses(self) -> dict[str, float]:
-        """How much longer the heuristics' ways and plain DMA engines take than the best of the search, by claim."""
+        """Extra time of the heuristics' choices and of plain DMA engines over the best of the search, by claim."""
         best, best_cu = self.seconds[self.best], self.seconds[self.best_cu]
         chosen = zip(("heuristic_loss", "heuristic_loss_cu"), self.heuristic, (best, best_cu), strict=False)
         losses = {claim: self.seconds[way] / least - 1 for claim, way, least in chosen}
@@ -169,7 +169,7 @@ class Case:
 
     @property
     def declared(self) -> bool:
-        """Whether the isolated times make the declared class; true if none is declared."""
+        """Whether the isolated times fall into the declared class; true if none is declared."""
         return self.scenario.kind in (None, self.kind)
 
     def as_json(self) -> dict[str, Any]:

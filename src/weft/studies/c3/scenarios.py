@@ -22,7 +22,7 @@ DECLARED = declared(__file__)
 Bound = Literal["compute", "memory"]
 """What limits a GEMM on a whole GPU."""
 Kind = Literal["G-long", "GC-equal", "C-long"]
-"""Which of a scenario's two takes longer alone."""
+"""Which operator of a scenario takes longer alone."""
 IDS: Mapping[str, str] = {name: f"c3.{'base' if name == 'streams' else name.replace('-', '_')}" for name in SHARING}
 """The claim of each strategy: its mean share of the ideal speedup."""
 
@@ -30,8 +30,8 @@ IDS: Mapping[str, str] = {name: f"c3.{'base' if name == 'streams' else name.repl
 class Scenario(SuiteCase):
     """A GEMM of `layer`, M x N x K, beside a collective of `size` [bytes of the whole buffer].
 
-    `bound` says what limits the GEMM, `kind` ("class" in files) which of both is declared to take longer alone; both
-    are optional in a user's suite.
+    `bound` is what limits the GEMM; `kind` ("class" in files) declares which of both takes longer alone. Both are
+    optional in a user's suite.
     """
 
     NOUN = "scenario"
@@ -66,7 +66,7 @@ class Scenario(SuiteCase):
         return f"{self.layer} {m}x{n}x{k}, {self.collective} {format_bytes(self.size)}"
 
     def checked(self) -> Scenario:
-        """The scenario with its collective by its usual name; InputError for a part that cannot be simulated."""
+        """The scenario with its collective's canonical name; InputError for a part that cannot be simulated."""
         _ = self.product
         collective = canonical(self.collective)
         if collective not in PUSHES:

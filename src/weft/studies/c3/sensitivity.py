@@ -1,6 +1,6 @@
-"""How far the shares of the ideal move when an assumed value goes to either end of its range.
+"""Sensitivity of the shares of the ideal to assumed values at either end of their ranges.
 
-A part of the suite represents it: of each class a compute-bound and a memory-bound GEMM.
+Part of the suite represents it: of each class a compute-bound and a memory-bound GEMM.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def moved(at: Conditions, suite: Suite, ranks: int) -> Sensitivity:
 
 
 def representatives(scenarios: Sequence[Scenario]) -> list[Scenario]:
-    """Of each class, by what bounds the GEMM, the scenario with least to move and multiply."""
+    """For each class and bound of the GEMM, the scenario with the least bytes and operations."""
     least: dict[tuple[str | None, str | None], Scenario] = {}
     for scenario in sorted(scenarios, key=lambda s: (s.size, s.product.flops)):
         least.setdefault((scenario.kind, scenario.bound), scenario)
@@ -60,7 +60,7 @@ def _apart(times: float, task: Simulation) -> Simulation:
 
 
 def _tasks(one: ScenarioRuns) -> Mapping[str, Simulation]:
-    """The GEMM alone, the collective alone, and both under every strategy, its units as published."""
+    """The GEMM alone, the collective alone, and both under every strategy, with the published split of units."""
     both = {strategy: one.as_published(strategy, SATURATION) for strategy in SHARING}
     return {"gemm": one.gemm, "collective": one.collective(), **both}
 

@@ -34,7 +34,7 @@ from weft.view.page import Part
 from weft.view.table import Table
 
 RANKS = 8
-"""GPUs that the published figures hold for."""
+"""Number of GPUs for which the published figures hold."""
 FAST_GPU = "mi355x"
 SQUARE = Gemm(16384, 16384, 16384, "bf16")
 GATHERED = Collective("all_gather", 1 << 30, RANKS)
@@ -42,14 +42,14 @@ GATHERED = Collective("all_gather", 1 << 30, RANKS)
 SQUARE_CLAIMS: Mapping[str, str] = {"dma": "dma", "cu": "priority", "cu_gemm_first": "streams"}
 """The strategy of each claim of that run: frameworks launch the collective before the GEMM, as "priority" does."""
 SHOWN = ("streams", "priority", "partition", "dma")
-"""Strategies whose pictures of who held which unit differ."""
+"""Strategies with distinct pictures of compute units over time."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class C3Study(PaperStudy):
-    """What the study simulated: the cases of a suite, the curves, and one published run on another machine.
+    """Results of the study: the cases of a suite, the curves, and one published run on another machine.
 
-    `square` are the speedups of that run by strategy; `simulated_s` is what all runs took on one core [s].
+    `square` are the speedups of that run by strategy; `simulated_s` is the simulation time on one core [s].
     """
 
     DECLARED = DECLARED
@@ -71,15 +71,15 @@ class C3Study(PaperStudy):
     def simulated(
         cls, at: Conditions, suite: Suite | Path | None = None, ranks: int = RANKS, heuristics: bool = True
     ) -> dict[str, Any]:
-        """The cases of a suite, or of that in a file (None: the declared one), on `ranks` GPUs, and the curves.
+        """Simulate the suite of a file (None: the declared one) on `ranks` GPUs, and the curves.
 
-        With `heuristics` these are judged by the best of the search, which takes the machine's slowdown tables. Raises
-        what the simulations raise.
+        With `heuristics` their choices are compared with the best of the search, which needs the machine's slowdown
+        tables. Raises what the simulations raise.
         """
         suite, bench = Suite.given(suite), at.bench(ranks)
         whole = at.gpu.name == DECLARED.gpu and suite == Suite.declared()
         gemms = gemms_of(suite.scenarios)
-        if whole:  # every GEMM that the suite was chosen from: those taken alone have few wave counts
+        if whole:  # all candidate GEMMs, since the suite's own have few different wave counts
             gemms |= {Gemm(*gemm, DTYPE): bound for _, gemm, bound in candidates(at.gpu)}
         scenarios = [ScenarioRuns(scenario, bench) for scenario in suite.scenarios]
         curve_runs = CurveRuns(suite.scenarios, bench, gemms)
@@ -105,7 +105,7 @@ class C3Study(PaperStudy):
 
     @classmethod
     def moved(cls, at: Conditions, suite: Suite | Path | None = None, ranks: int = RANKS) -> Sensitivity:
-        """What the shares of the ideal become where assumed values, the clock and the units set apart move."""
+        """The shares of the ideal when assumed values, the clock and the partitioned units move."""
         from weft.studies.c3.sensitivity import moved
 
         return moved(at, Suite.given(suite), ranks)
@@ -117,7 +117,7 @@ class C3Study(PaperStudy):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What must be known to read the figures."""
+        """Notes on how to read the figures."""
         moved = [case.scenario.title for case in self.cases if not case.declared]
         lie = "scenario lies" if len(moved) == 1 else "scenarios lie"
         out_of_class = (f"{len(moved)} {lie} outside the declared class: {'; '.join(moved)}",) if moved else ()
@@ -132,12 +132,12 @@ class C3Study(PaperStudy):
         )
 
     def share(self, strategy: str, kind: str | None = None) -> float | None:
-        """The mean share of the ideal of a strategy, over one class or all; None without a case."""
+        """A strategy's mean share of the ideal over one class or all cases; None without a case."""
         found = [case.share(strategy) for case in self.cases if kind in (None, case.kind)]
         return fmean(found) if found else None
 
     def figures(self) -> Iterator[Measured]:
-        """Shares of the ideal, the curves' figures, what the heuristics lose, and the run on another machine."""
+        """Shares of the ideal, the curves' figures, the heuristics' losses, and the run on another machine."""
         for name, id_ in IDS.items():
             yield Measured(id_, fmean(case.share(name) for case in self.cases))
         yield Measured("c3.max_speedup", max(case.speedup(name) for case in self.cases for name in case.strategies))
@@ -164,11 +164,11 @@ class C3Study(PaperStudy):
 
     @property
     def shown(self) -> Case:
-        """The case that is drawn: the shortest of those with times alike and a compute-bound GEMM, if any."""
+        """The case to draw: the shortest with similar isolated times and a compute-bound GEMM, if there is one."""
         return min(self.cases, key=lambda c: (c.kind != "GC-equal", c.scenario.bound == "memory", c.alone.serial_s))
 
     def watch(self, progress: Progress | None = None) -> dict[str, CoRun]:
-        """The shown scenario simulated again with every moment, under each strategy whose picture differs."""
+        """Simulate the shown scenario again with full timelines, under each strategy whose picture differs."""
         bench = self.bench(self.ranks)
         one = ScenarioRuns(self.shown.scenario, bench)
         if progress is not None:
@@ -183,7 +183,7 @@ class C3Study(PaperStudy):
 
     @property
     def lead(self) -> str:
-        """What was run, and where."""
+        """What was simulated, and on which machine."""
         return f"{self.suite.title}: {len(self.cases)} scenarios on {self.ranks} × {self.gpu}."
 
     @property
@@ -192,7 +192,7 @@ class C3Study(PaperStudy):
         return f"{self.runs} runs of {self.events:,} events in {self.simulated_s:.0f} s of one core."
 
     def sections(self, watched: Mapping[str, CoRun] | None = None) -> list[Part]:
-        """Shares of the ideal, what both cost each other and why, who held which unit, and every scenario."""
+        """Shares of the ideal, mutual slowdowns and their causes, compute units over time, and every scenario."""
         return page.sections(self, watched or {})
 
 
@@ -211,7 +211,7 @@ def _square_runs() -> dict[str, Simulation]:
 
 
 def _square(tasks: Mapping[str, Simulation], runs: Runs) -> dict[str, float]:
-    """Speedups over serial execution, by strategy."""
+    """Speedups over serial execution in the published MI355X run, by strategy."""
     seconds = {name: runs[task].makespan for name, task in tasks.items()}
     alone = Alone(seconds.pop("gemm"), seconds.pop("collective"))
     return {name: alone.speedup(makespan) for name, makespan in seconds.items()}

@@ -1,4 +1,4 @@
-"""GOLDYLOC (ACM TACO 2025): independent GEMMs on one GPU, with kernels for the share that each really gets."""
+"""GOLDYLOC (ACM TACO 2025): co-running independent GEMMs, with kernels tuned for each one's share of the GPU."""
 
 from weft.studies.goldyloc.study import STUDY, Case, Change, GoldylocStudy, run
 from weft.studies.goldyloc.suite import Suite

@@ -1,6 +1,6 @@
-"""How far GOLDYLOC's gains move when an assumed value goes to either end of its range.
+"""Sensitivity of GOLDYLOC's gains to assumed values at either end of their ranges.
 
-Kernels and degrees stay as they were chosen. The longest queue of each entry represents the entry.
+Kernels and degrees stay as chosen. The longest queue of each entry represents the entry.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from weft.studies.headline import Conditions
 
 FIGURES = ("over default", "over sequential", "default over sequential")
 HARDWARE_QUEUES = 4
-"""Hardware queues that ROCm's HIP runtime spreads streams over by default (GPU_MAX_HW_QUEUES)."""
+"""Number of hardware queues over which ROCm's HIP runtime spreads streams by default (GPU_MAX_HW_QUEUES)."""
 
 
 def moved(at: Conditions, suite: Suite) -> Sensitivity:
@@ -46,7 +46,7 @@ def _moves(bench: Bench, dtypes: Iterable[str]) -> Iterator[Move]:
 
 
 def _in_few_queues(task: Simulation) -> Simulation:
-    """The task in `HARDWARE_QUEUES` hardware queues, if it is default concurrency."""
+    """The task limited to `HARDWARE_QUEUES` hardware queues, if it is default concurrency."""
     if task.graph.labels != DEFAULT:
         return task
     nodes = task.graph.nodes

@@ -1,4 +1,4 @@
-"""What the kernel that is best on the whole GPU loses on a half and a quarter of its compute units."""
+"""Loss of the whole GPU's best kernel on a half and a quarter of the compute units."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from weft.search.tasks import Bench, Runs, Tiled, drained
 
 @dataclass(frozen=True)
 class ShareLoss:
-    """One GEMM on one over `share` of the compute units: the whole GPU's best kernel against the best for the share."""
+    """One GEMM on 1 / `share` of the compute units: the whole GPU's best kernel against the best for the share."""
 
     gemm: Gemm
     share: int
@@ -26,7 +26,7 @@ class ShareLoss:
 
     @property
     def loss(self) -> float:
-        """How much longer the whole GPU's kernel takes: 0.09 is 9 %."""
+        """Relative extra time of the whole GPU's kernel: 0.09 is 9 %."""
         return self.whole_s / self.best_s - 1
 
 
@@ -37,12 +37,12 @@ class ShareLosses:
     rows: Sequence[ShareLoss]
 
     def median(self, share: int) -> float:
-        """The median loss on one over `share` of the compute units."""
+        """The median loss on 1 / `share` of the compute units."""
         return median(row.loss for row in self.rows if row.share == share)
 
     @property
     def changed(self) -> float:
-        """Share of the GEMMs whose best tile is another one on a half or on a quarter."""
+        """Share of the GEMMs whose best tile differs on a half or a quarter of the units."""
         moved = {row.gemm for row in self.rows if row.best != row.whole}
         return len(moved) / len({row.gemm for row in self.rows})
 
@@ -54,7 +54,7 @@ def share_runs(gemms: Sequence[Gemm], bench: Bench) -> Iterator[Simulation]:
 
 
 def _tasks(gemm: Gemm, bench: Bench) -> dict[tuple[int, GemmTiling], Simulation]:
-    """Every candidate of a GEMM alone, by one over the share of the compute units and by tile."""
+    """Every candidate of a GEMM alone, by share (1 / `share` of the units) and tile."""
     have = bench.gpu.compute.compute_units
     return {
         (share, tiling): bench.queue((Tiled(gemm, tiling),), None if share == 1 else max(have // share, 1))

@@ -32,7 +32,7 @@ from weft.view.table import Column, Shown, Table, key_of, microseconds, number, 
 
 @dataclass(frozen=True)
 class Case:
-    """A queue of a network, judged, and the `degree` that a predictor chooses which has never seen the network.
+    """A judged queue of a network, and the `degree` chosen by a predictor that was trained without the network.
 
     `plans` are the batches in which it runs.
     """
@@ -45,32 +45,32 @@ class Case:
 
     @property
     def mixed(self) -> bool:
-        """Whether GEMMs of several shapes are queued."""
+        """Whether the queue holds GEMMs of several shapes."""
         return not self.judged.queue.alike
 
     @property
     def goldyloc(self) -> float:
-        """GO-kernels at the chosen degree [s]."""
+        """Time with GO-kernels at the chosen degree [s]."""
         return self.judged.at_degree[self.degree]
 
     @property
     def over_default(self) -> float:
-        """How many times faster than default concurrency."""
+        """Speedup over default concurrency."""
         return self.judged.default / self.goldyloc
 
     @property
     def over_sequential(self) -> float:
-        """How many times faster than one after another."""
+        """Speedup over one after another."""
         return self.judged.sequential / self.goldyloc
 
     @property
     def default_over_sequential(self) -> float:
-        """How many times faster default concurrency is than one after another."""
+        """Speedup of default concurrency over one after another."""
         return self.judged.sequential / self.judged.default
 
     @property
     def of_oracle(self) -> float:
-        """Share of the oracle's performance."""
+        """Performance as a share of the oracle's."""
         return self.judged.oracle / self.goldyloc
 
     @property
@@ -102,7 +102,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Change:
-    """What a GO-kernel changes: copies of one GEMM that run together, with the isolated and with the GO-kernel."""
+    """The effect of a GO-kernel: co-running copies of one GEMM, with the isolated kernel and with the GO-kernel."""
 
     network: str
     layer: str
@@ -115,7 +115,7 @@ class Change:
 
     @property
     def faster(self) -> float:
-        """How many times faster the GO-kernel is."""
+        """Speedup by the GO-kernel."""
         return drained(self.before) / drained(self.after)
 
     def as_json(self) -> dict[str, Any]:
@@ -132,7 +132,7 @@ class Change:
 
 
 def _record(run: Timeline) -> dict[str, Any]:
-    """What distinguishes the two kernels: times, waits of workgroups, traffic of caches and memory."""
+    """The differences of two kernels: times, waits of workgroups, traffic of caches and memory."""
     spent = Counter[str]()
     for span in run.spans:
         spent.update(span.waits)
@@ -149,11 +149,11 @@ def _record(run: Timeline) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class GoldylocStudy(PaperStudy):
-    """What the study simulated: every queue, what GO-kernels change, the loss on parts of the GPU, the predictor.
+    """Results of the study: every queue, effects of GO-kernels, losses on parts of the GPU, and the predictor.
 
-    `predictor` has seen the whole suite; cases were judged by ones that had not seen their network.
+    `predictor` was trained on the whole suite; each case was judged by one trained without its network.
     """
 
     DECLARED = DECLARED
@@ -172,12 +172,12 @@ class GoldylocStudy(PaperStudy):
 
     @classmethod
     def simulated(cls, at: Conditions, suite: Suite | Path | None = None) -> dict[str, Any]:
-        """Every queue of a suite, or of that in a file (None: the declared one), judged, and what explains them.
+        """Simulate and judge every queue of the suite in a file (None: the declared one), and what explains the gains.
 
         Raises InputError for what cannot be simulated, such as a data type that the GPU lacks.
         """
         suite, bench = Suite.given(suite), at.bench()
-        # The parts of the GPU first: their runs share candidates with the kernels that are tuned next.
+        # Parts of the GPU first: the tuning that follows reuses runs of the same candidates.
         parts = at.jobs.run(share_runs(suite.shapes, bench))
         cases, predictor, kernels, runs = solve(suite, bench, at.jobs)
         tuned = [one for each in kernels.values() for tried in each.runs.values() for one in tried.values()]
@@ -195,7 +195,7 @@ class GoldylocStudy(PaperStudy):
 
     @classmethod
     def moved(cls, at: Conditions, suite: Suite | Path | None = None) -> Sensitivity:
-        """What the gains become where assumed values, the clock and the queues move; kernels and degrees stay."""
+        """The gains when assumed values, the clock and the queues move, with kernels and degrees unchanged."""
         from weft.studies.goldyloc.sensitivity import moved
 
         return moved(at, Suite.given(suite))
@@ -210,15 +210,15 @@ class GoldylocStudy(PaperStudy):
 
     @property
     def accuracy(self) -> float:
-        """How often the degree that a predictor chose was the best one."""
+        """How often a predicted degree was the best one."""
         return fmean(case.degree == case.judged.best_degree for case in self.cases)
 
     def at_degree(self, degree: int) -> float:
-        """GO-kernels at a fixed degree over default concurrency, geometric mean."""
+        """Speedup of GO-kernels at a fixed degree over default concurrency, geometric mean."""
         return geometric_mean(case.judged.default / case.judged.at(degree) for case in self.cases)
 
     def watch(self, progress: Progress | None = None) -> Watched:
-        """The queue that gains most over default concurrency, one of mixed shapes if there is any, run once more."""
+        """The queue with the largest gain over default concurrency (of mixed shapes if any), simulated again."""
         mixed = [case for case in self.cases if case.mixed]
         case = max(mixed or self.cases, key=lambda case: case.over_default)
         return watched(case.title, case.plans)
@@ -228,7 +228,7 @@ class GoldylocStudy(PaperStudy):
         return geometric_mean(getattr(case, name) for case in self.cases)
 
     def figures(self) -> Iterator[Measured]:
-        """The gains over all queues, and what the whole GPU's best kernels lose on parts of it."""
+        """The gains over all queues, and the losses of the whole GPU's best kernels on parts of it."""
         for name in ("over_default", "over_sequential"):
             yield Measured(f"goldyloc.{name}.geomean", self.gain(name))
             yield Measured(f"goldyloc.{name}.max", max(getattr(case, name) for case in self.cases))
@@ -240,7 +240,7 @@ class GoldylocStudy(PaperStudy):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What must be known to read the figures."""
+        """Notes on how to read the figures."""
         blind = (
             "the degree was chosen by predictors that had not seen the network; "
             f"{self.accuracy:.0%} of them name the best degree"
@@ -292,7 +292,7 @@ class GoldylocStudy(PaperStudy):
 
     @property
     def lead(self) -> str:
-        """What was run, and where."""
+        """What was simulated, and on which machine."""
         return f"{self.suite.title}: {len(self.cases)} queues on {self.gpu}."
 
     @property
@@ -302,7 +302,7 @@ class GoldylocStudy(PaperStudy):
 
     @property
     def summary(self) -> list[str]:
-        """What the chosen degrees gain, and how well they were chosen."""
+        """The gains at the chosen degrees, and the quality of the choice."""
         speeds = dict(self._speeds())
         best = max(self.cases, key=lambda case: case.over_default)
         fixed = max((name for name in speeds if name.startswith("degree")), key=speeds.__getitem__)
@@ -317,7 +317,7 @@ class GoldylocStudy(PaperStudy):
         return [gain, blind]
 
     def sections(self, watched: Watched | None = None) -> list[Part]:
-        """Every way to run each queue, one of them moment by moment, and what GO-kernels change."""
+        """Every way to run each queue, one of them over time, and the effects of GO-kernels."""
         longest = list({(case.network, case.layer): case for case in self.cases}.values())
         ways = ways_to_run(longest).captioned(
             "The longest queue of each layer. Bars: GO-kernels at the chosen degree; marks: every other way. "
@@ -371,9 +371,9 @@ run = GoldylocStudy.run
 
 
 def solve(suite: Suite, bench: Bench, jobs: Jobs) -> tuple[list[Case], Predictor, Mapping[Gemm, GoKernels], Runs]:
-    """Every queue of a suite judged, the predictor that has seen them all, the kernels, and what was simulated.
+    """Judge every queue of a suite; returns cases, the predictor trained on all, kernels, and the simulated runs.
 
-    The degree of a queue is chosen by a predictor that has seen all networks but the queue's.
+    The degree of a queue is chosen by a predictor trained on all other networks.
     """
     queues = [(entry, queue) for entry in suite.entries for queue in entry.queues()]
     judged, kernels, runs = judge_queues([queue for _, queue in queues], bench, jobs)
@@ -389,7 +389,7 @@ def solve(suite: Suite, bench: Bench, jobs: Jobs) -> tuple[list[Case], Predictor
 
 
 def _change(entry: Entry, kernels: Mapping[Gemm, GoKernels]) -> Change:
-    """What the GO-kernel changes where the most copies of an entry run together."""
+    """The effect of the GO-kernel for the largest number of co-running copies of an entry."""
     tuned, degree = kernels[entry.product], max(entry.queued)
     runs = tuned.runs[degree]
     isolated, go = tuned.isolated, tuned.best(degree)
@@ -397,7 +397,7 @@ def _change(entry: Entry, kernels: Mapping[Gemm, GoKernels]) -> Change:
 
 
 def _us(key: str, head: str, spare: bool = False) -> Column:
-    """A column of times whose unit the title says."""
+    """A column of times in microseconds, the unit being in the table's title."""
     return number(f"{key}_us", head, format_=",.1f", spare=spare)
 
 

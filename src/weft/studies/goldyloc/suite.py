@@ -19,7 +19,7 @@ Shape = tuple[int, int, int]
 
 
 class _Queued(suites.SuiteCase):
-    """GEMMs that a `layer` of a `network` leaves independent."""
+    """Independent GEMMs of a `layer` of a `network`."""
 
     network: str
     layer: str
@@ -30,7 +30,7 @@ class _Queued(suites.SuiteCase):
         raise NotImplementedError
 
     def checked(self) -> Self:
-        """The entry; InputError if a queue of it cannot be simulated."""
+        """The entry; InputError if one of its queues cannot be simulated."""
         for queue in self.queues():
             if not 2 <= len(queue.gemms) <= DEGREES[-1]:
                 queued = f"{len(queue.gemms)} GEMMs are queued"
@@ -39,7 +39,7 @@ class _Queued(suites.SuiteCase):
 
 
 class Entry(_Queued):
-    """A GEMM, M x N x K, of which equal ones are queued in each of the numbers `queued`."""
+    """A GEMM, M x N x K; each number in `queued` is the length of one queue of equal GEMMs."""
 
     NOUN = "GEMM"
 
@@ -69,7 +69,7 @@ class Mixed(_Queued):
 
 
 class Suite(suites.Suite):
-    """A set of queues of equal (`gemm`) and of `mixed` GEMMs, and each network's source, `networks`."""
+    """Queues of equal (`gemm`) and of `mixed` GEMMs, and the source of each network, `networks`."""
 
     KINDS: ClassVar = {"gemm": Entry, "mixed": Mixed}
     OWN = DECLARED.cases
@@ -80,12 +80,12 @@ class Suite(suites.Suite):
 
     @property
     def entries(self) -> tuple[Entry | Mixed, ...]:
-        """Every entry, those of equal GEMMs first."""
+        """Every entry, equal GEMMs first."""
         return (*self.gemm, *self.mixed)
 
     @property
     def shapes(self) -> tuple[Gemm, ...]:
-        """Every GEMM of the suite that is queued beside equal ones, once."""
+        """Every distinct GEMM that is queued beside equal ones."""
         return tuple(dict.fromkeys(entry.product for entry in self.gemm))
 
     def longest(self) -> Suite:
