@@ -7,7 +7,7 @@ BIN    := .venv/bin
 # What Weft keeps between runs stays inside the checkout, too.
 export WEFT_CACHE := $(CURDIR)/.venv/cache
 
-.PHONY: help demo test check slow lint docs engine validate figures golden bench clean
+.PHONY: help demo test check slow lint docs engine validate figures gallery vega golden bench clean
 
 help:
 	@echo "make demo      run the T3 study and write its report to out/t3/report.html"
@@ -19,6 +19,8 @@ help:
 	@echo "make slow      only what make check runs beyond make test"
 	@echo "make golden    write the figures of the small golden runs anew"
 	@echo "make figures   repeat all studies, and write their figures into docs/deviations.md"
+	@echo "make gallery   draw the pictures of docs/gallery.md anew"
+	@echo "make vega      write the Vega of the pages, src/weft/view/vega.js, anew"
 	@echo "make bench     measure the simulator's speed, beside its peers"
 	@echo "make clean     remove .venv, out and all caches"
 
@@ -74,9 +76,17 @@ figures: .venv/ready-to-develop
 	@$(BIN)/python docs/figures.py out/figures
 	@echo "== docs/deviations.md was written anew"
 
+gallery: .venv/ready-to-develop
+	@echo "== gallery"
+	@$(BIN)/python docs/gallery.py
+
 golden: .venv/ready-to-develop
 	@echo "== golden runs"
 	@$(BIN)/python tests/golden/runs.py
+
+# Vega as every page holds it, written anew from the version that pyproject.toml pins.
+vega: .venv/ready-to-develop
+	@$(BIN)/python -c "import vl_convert; print(vl_convert.javascript_bundle().replace('</script', '<\\/script'), end='')" > src/weft/view/vega.js
 
 bench: .venv/ready-to-develop
 	@echo "== speed"
@@ -90,12 +100,12 @@ clean:
 
 .venv/ready-to-use: .venv/made pyproject.toml
 	@echo "== setting up .venv to use Weft"
-	@$(BIN)/python -m pip install --quiet --editable .
+	@$(BIN)/python -m pip install --quiet --no-compile --editable .
 	@touch $@
 
 .venv/ready-to-develop: .venv/made pyproject.toml measure/pyproject.toml
 	@echo "== setting up .venv to develop Weft"
-	@$(BIN)/python -m pip install --quiet --editable ".[dev]" --editable ./measure
+	@$(BIN)/python -m pip install --quiet --no-compile --editable ".[dev]" --editable ./measure
 	@touch .venv/ready-to-use $@
 
 .venv/made:

@@ -10,7 +10,7 @@ machines = {
     "all alike": weft.System(gpu=gpu, gpus=4),
     "GPU 2 at 1.0 GHz": weft.System(gpu=gpu, gpus=4, variants={2: gpu.replace({"compute.clock": "1.0 GHz"})}),
     "GPU 2 sends at 75 GB/s": weft.System(gpu=gpu, gpus=4, variants={2: gpu.replace({"link.bandwidth": "75 GB/s"})}),
-    "GPU 2 starts 50 us late": weft.System(gpu=gpu, gpus=4, start={2: 50e-6}),
+    "GPU 2 starts 50 us late": weft.System(gpu=gpu, gpus=4, start={2: "50 us"}),
 }
 print(f"{'machine':<24} {'total us':>8}   GEMM ends, per GPU [us]")
 for name, machine in machines.items():

@@ -15,5 +15,5 @@ for phase, batch, sequence in (("prefill", 1, 2048), ("decode", 32, 2048)):
         longest = max(times, key=times.__getitem__)
         print(
             f"{system:<10} {found.seconds * 1e6:7.0f} us, {reduced / found.seconds:4.0%} in all-reduces; "
-            f"longest: {longest}, bound by {found.operators[longest].bound_names()}"
+            f"longest: {longest}, bound by {found.operators[longest].bound}"
         )

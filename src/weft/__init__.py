@@ -1,12 +1,12 @@
 """Weft: what compute and communication cost each other when they share the GPUs of a machine.
 
 >>> import weft
->>> layer = weft.sublayer("t-nlg", "fc2", tp=8)
->>> layer["gemm"].op
+>>> weft.sublayer("t-nlg/fc2", tp=8)["gemm"].op
 Gemm(m=8192, n=4256, k=2128, dtype='fp16')
 
-`weft.compare(layer, "t3-paper", ["t3", "t3-mca"])` then simulates the sub-layer under both overlaps, beside the
-baseline; `weft.simulate(weft.concurrent(gemm, collective), "mi300x", "dma")` two streams that share a GPU.
+`weft.compare("t-nlg/fc2", "t3-paper", ["t3", "t3-mca"], tp=8)` simulates the sub-layer under both overlaps, beside the
+baseline; `weft.simulate(weft.concurrent(gemm, collective), "mi300x", "dma")` two streams that share a GPU. Every answer
+has `to_dict`, `to_pandas`, `plot` and `save`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from weft import models
+    from weft import models, studies
     from weft.errors import WeftError
     from weft.estimate import Harness, estimate
     from weft.graph import (
@@ -43,12 +43,13 @@ if TYPE_CHECKING:
     from weft.parallel import dependent, sublayer
     from weft.result import Comparison, Timeline
     from weft.run import balanced, compare, simulate
+    from weft.run.grid import Sweep, sweep
     from weft.schedule import overlap_names as overlaps
     from weft.schedule.arbiters import arbiter
 
 __version__ = "0.1.0"
 
-# Public name -> where it lives. A room is imported when one of its names is first asked for, so that
+# Public name -> where it lives. A room is imported when one of its names is first used, so that
 # `import weft` costs neither a compiler nor a plotting library.
 _HOMES = {
     "Attention": ("weft.graph", "Attention"),
@@ -61,6 +62,7 @@ _HOMES = {
     "Opaque": ("weft.graph", "Opaque"),
     "RunOptions": ("weft.options", "RunOptions"),
     "Streaming": ("weft.graph", "Streaming"),
+    "Sweep": ("weft.run.grid", "Sweep"),
     "System": ("weft.hardware", "System"),
     "Timeline": ("weft.result", "Timeline"),
     "WeftError": ("weft.errors", "WeftError"),
@@ -83,7 +85,9 @@ _HOMES = {
     "overlaps": ("weft.schedule", "overlap_names"),
     "reduce_scatter": ("weft.graph", "reduce_scatter"),
     "simulate": ("weft.run", "simulate"),
+    "studies": ("weft.studies", "studies"),
     "sublayer": ("weft.parallel", "sublayer"),
+    "sweep": ("weft.run.grid", "sweep"),
     "system": ("weft.hardware", "system"),
     "systems": ("weft.hardware", "node_names"),
 }
@@ -99,6 +103,7 @@ __all__ = [
     "Opaque",
     "RunOptions",
     "Streaming",
+    "Sweep",
     "System",
     "Timeline",
     "WeftError",
@@ -122,7 +127,9 @@ __all__ = [
     "overlaps",
     "reduce_scatter",
     "simulate",
+    "studies",
     "sublayer",
+    "sweep",
     "system",
     "systems",
 ]
@@ -134,7 +141,7 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'weft' has no attribute '{name}'; public names: {', '.join(__all__)}")
     room, attribute = _HOMES[name]
     module = importlib.import_module(room)
-    # weft.estimate is a room that may be called: the name must mean the same whichever is asked for first.
+    # weft.estimate, for one, is a room that may be called: the name means the same, whichever is imported first.
     value: object = module if room == f"weft.{name}" else getattr(module, attribute)
     globals()[name] = value
     return value

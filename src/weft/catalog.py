@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, get_args
 
@@ -155,6 +156,11 @@ def set_by_user(text: str, where: str = "") -> Provenance:
     return Provenance(text=text, kind="set by user", source=f"set by the user{where}")
 
 
+def changes(provenance: Mapping[str, Provenance]) -> tuple[str, ...]:
+    """The values that the user set, as texts such as "memory.bandwidth = 2 TB/s"."""
+    return tuple(f"{path} = {p.text}" for path, p in provenance.items() if p.kind == "set by user")
+
+
 class Leaf(NamedTuple):
     """One value of a configuration file [base unit, where it has a rule], with its provenance."""
 
@@ -196,12 +202,13 @@ def _walk(table: Mapping[str, Any], prefix: str, known: Collection[str], file: s
             raise unknown_key(path, known, file)
 
 
-def is_path(path: object, known: Collection[str]) -> bool:
-    """Whether something is one of the known paths."""
-    return isinstance(path, str) and path in known
+def check_path(path: object, known: Collection[str]) -> None:
+    """Raise ConfigError, which names the nearest known path, unless a value is one of the known paths."""
+    if not isinstance(path, str) or path not in known:
+        raise unknown_key(path, known)
 
 
-def unknown_key(path: str, known: Collection[str], file: str | None = None) -> ConfigError:
+def unknown_key(path: object, known: Collection[str], file: str | None = None) -> ConfigError:
     """The error for a key that no rule knows, naming the nearest known keys."""
     if not isinstance(path, str):
         return ConfigError(f"{shown(path)} is no path; give one like '{next(iter(known))}'", file)
@@ -283,7 +290,21 @@ def broken_rule(sentence: str) -> PydanticCustomError:
     return PydanticCustomError("rule", "{sentence}", {"sentence": sentence})
 
 
-class Sourced(Part):
+class Whole(Part):
+    """Base of descriptions that users make: a value that breaks a rule raises ConfigError."""
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise translated(error, tuple(type(self).model_fields)) from None
+
+    def _with(self, **values: Any) -> Self:
+        """A validated copy with other fields."""
+        return type(self)(**{**dict(self), **values})
+
+
+class Sourced(Whole):
     """A description whose values are reached by dotted path, such as "memory.timing.rcd", each with its source.
 
     `provenance` explains each value by its path. What changes is a validated copy. Raises ConfigError for values that
@@ -294,29 +315,23 @@ class Sourced(Part):
     provenance: Mapping[str, Provenance] = Field(default_factory=dict, repr=False)
     _texts: ClassVar[tuple[str, ...]] = ()
     """Paths of values that are no numbers."""
-    _optional: ClassVar[tuple[str, ...]] = ()
-    """How the paths begin that a file may leave out."""
 
-    def __init__(self, **values: Any) -> None:
-        try:
-            super().__init__(**values)
-        except ValidationError as error:
-            raise translated(error, tuple(self.rules())) from None
+    def __hash__(self) -> int:
+        return hash(tuple(value for field, value in self if field != "provenance"))
 
     @classmethod
     @cache
     def rules(cls) -> Rules:
         """Every settable path in the order of the fields, with the rule of its number."""
-        return {**dict(_quantities(cls, "")), **dict.fromkeys(cls._texts)}
+        return {**{path: rule for path, rule, _ in _fields(cls) if rule}, **dict.fromkeys(cls._texts)}
 
     def value(self, path: str) -> Any:
         """The plain number, text or list at `path` [base unit]; ConfigError names the nearest path if there is none."""
-        if not is_path(path, self.rules()):
-            raise unknown_key(path, self.rules())
-        found: Any = self
-        for part in path.split("."):
-            found = getattr(found, part)
-        return found
+        check_path(path, self.rules())
+        try:
+            return attrgetter(path)(self)
+        except AttributeError:
+            raise ConfigError(f"{self.name} has no such value", None, path) from None
 
     def text(self, path: str) -> str:
         """The value at `path` as a user would write it."""
@@ -328,7 +343,7 @@ class Sourced(Part):
     @property
     def changes(self) -> tuple[str, ...]:
         """What the user set, as texts such as "memory.bandwidth = 2 TB/s"."""
-        return tuple(f"{path} = {p.text}" for path, p in self.provenance.items() if p.kind == "set by user")
+        return changes(self.provenance)
 
     def replace(self, values: Mapping[str, Any]) -> Self:
         """A copy with the values at the given paths replaced, such as {"memory.bandwidth": "2 TB/s"}.
@@ -340,19 +355,20 @@ class Sourced(Part):
             return self
         fields = dict(self)
         for path, raw in values.items():
-            if not is_path(path, self.rules()):
-                raise unknown_key(path, self.rules())
-            table = path.partition(".")[0]
-            if isinstance(fields[table], BaseModel):
-                fields[table] = fields[table].model_dump()
+            check_path(path, self.rules())
+            table, dot, _ = path.partition(".")
+            if dot and not isinstance(fields[table], dict):
+                fields[table] = fields[table].model_dump() if fields[table] else {}
             _place(fields, path, parse_value(self.rules()[path], path, raw))
+        changed = type(self)(**fields)
         sources = {path: set_by_user(_text(raw)) for path, raw in values.items()}
-        return type(self)(**{**fields, "provenance": {**self.provenance, **sources}})
+        return changed.model_copy(update={"provenance": {**self.provenance, **sources}})
 
     @classmethod
     def from_leaves(cls, about: Mapping[str, Any], leaves: Mapping[str, Leaf], file: str) -> Self:
         """The description with texts and other fields `about` it and the leaves of a file; ConfigError if one lacks."""
-        missing = [path for path in cls.rules() if path not in leaves and not path.startswith(cls._optional)]
+        required = (path for path, _, needed in _fields(cls) if needed and path in cls.rules())
+        missing = [path for path in required if path not in leaves]
         if missing:
             rule = cls.rules()[missing[0]]
             example = f'{{ value = "{rule.example if rule else "..."}", kind = "published", source = "data sheet" }}'
@@ -367,17 +383,20 @@ class Sourced(Part):
             raise ConfigError(error.message, file, error.key) from None
 
 
-def _quantities(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, Quantity]]:
-    """The dotted paths of the numeric fields of a model and its parts, each with its rule."""
+_Field = tuple[str, Quantity | None, bool]
+"""The dotted path of a field, its rule if it is a number, and whether it is required."""
+
+
+def _fields(model: type[BaseModel], prefix: str = "", needed: bool = True) -> Iterator[_Field]:
+    """Every field of a model and of its parts."""
     for name, about in model.model_fields.items():
+        path, required = f"{prefix}{name}", needed and about.is_required()
         kinds = (about.annotation, *get_args(about.annotation))  # the second in `Count | None`
         for kind in kinds:
             if isinstance(kind, type) and issubclass(kind, Part) and not issubclass(kind, Sourced | Provenance):
-                yield from _quantities(kind, f"{prefix}{name}.")
-        inside = (rule for kind in kinds for rule in getattr(kind, "__metadata__", ()))
-        for rule in (*about.metadata, *inside):
-            if isinstance(rule, Quantity):
-                yield f"{prefix}{name}", rule
+                yield from _fields(kind, f"{path}.", required)
+        rules = (*about.metadata, *(rule for kind in kinds for rule in getattr(kind, "__metadata__", ())))
+        yield path, next((rule for rule in rules if isinstance(rule, Quantity)), None), required
 
 
 def _place(fields: dict[str, Any], path: str, value: Any) -> None:
@@ -453,19 +472,17 @@ class Shelf:
         return Description(about, leaves, label, folder)
 
     def _own(self, document: dict[str, Any], label: str) -> dict[str, Any]:
-        """Takes texts, lists and truth values out of the document."""
-        own = {key: document.pop(key) for key in (*self.texts, *self.flags) if key in document}
+        """Take texts, truth values and lists of names out of the document; ConfigError for one of another type."""
+        rules: dict[str, tuple[type, str]] = dict.fromkeys(self.texts, (str, "text in quotes"))
+        rules |= dict.fromkeys(self.flags, (bool, "true or false"))
+        rules |= {key: (list, f'a list of names, like ["{example}"]') for key, example in self.lists.items()}
+        own: dict[str, Any] = {key: document.pop(key) for key in rules if key in document}
         for key, value in own.items():
-            if key in self.flags and not isinstance(value, bool):
-                raise ConfigError(f"{value!r} must be true or false", label, key)
-            if key in self.texts and not isinstance(value, str):
-                raise ConfigError(f"{value!r} must be text in quotes", label, key)
-        for key, example in self.lists.items():
-            names = document.pop(key, [])
-            if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-                raise ConfigError(f'{names!r} must be a list of names, like ["{example}"]', label, key)
-            own[key] = tuple(names)
-        return own
+            kind, rule = rules[key]
+            names = value if kind is list and isinstance(value, list) else ()
+            if not (isinstance(value, kind) and all(isinstance(name, str) for name in names)):
+                raise ConfigError(f"{value!r} must be {rule}", label, key)
+        return own | {key: tuple(own.get(key, ())) for key in self.lists}
 
 
 def is_file(name_or_path: str | Path) -> bool:

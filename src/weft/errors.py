@@ -56,7 +56,7 @@ def is_whole(value: object) -> bool:
 
 
 def check_whole(what: str, value: object, least: int, example: int) -> None:
-    """Raise InputError unless a value is a whole number of at least so much."""
+    """Raise InputError unless a value is a whole number of at least `least`."""
     number = int(value) if is_whole(value) else least - 1  # type: ignore[call-overload]
     if number < least:
         raise InputError(f"{what} is {shown(value)}; it must be a whole number of at least {least}, like {example}")

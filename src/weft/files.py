@@ -1,6 +1,6 @@
-"""Files of results: written whole or not at all, with every complaint before the long work; files of the user's, read.
+"""Files: results written whole or not at all, places checked before the long work, the user's files read.
 
-What a user names may be anything, so reading ends: at a limit of size, and where a pipe stays silent.
+Reading always ends, whatever the user names: at a limit of size, and where a pipe stays silent.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import select
 import stat
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from types import MappingProxyType
@@ -24,10 +25,9 @@ LARGEST_FILE = 64 << 20
 SILENCE_S = 10.0
 """How long a pipe may say nothing before it is given up [s]."""
 STDOUT = Path("-")
-"""What stands for standard output where a file is to be written."""
-_reserved: ContextVar[Mapping[str | None, str]] = ContextVar(
-    "what options write, by place", default=MappingProxyType({})
-)
+"""The path that means standard output."""
+_reserved: ContextVar[Mapping[str | None, str]] = ContextVar("options by place", default=MappingProxyType({}))
+"""Which option writes to a place."""
 _data_stream: ContextVar[TextIO | None] = ContextVar("the stream of STDOUT, if it is not sys.stdout", default=None)
 
 
@@ -42,7 +42,7 @@ def write_atomically(path: str | os.PathLike[str], data: str | bytes, private: b
     """
     target = Path(path)
     payload = data.encode() if isinstance(data, str) else data
-    try:
+    with _writing("the file", target):
         if target == STDOUT:
             _write_stdout(payload)
         elif target.exists() and not (target.is_file() or target.is_dir()):
@@ -50,11 +50,22 @@ def write_atomically(path: str | os.PathLike[str], data: str | bytes, private: b
         else:
             _make_folder(target.parent, private)
             _replace(Path(os.path.realpath(target)), payload, private)
+    return target
+
+
+@contextmanager
+def _writing(what: str, target: Path) -> Iterator[None]:
+    """Turn what the system says where `target` cannot be written into an OutputError with the next step."""
+    try:
+        yield
     except BrokenPipeError:
         raise
-    except OSError as error:
-        raise _cannot_write("the file", target, error) from error
-    return target
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+        reason = str(getattr(error, "strerror", None) or error).lower()
+        if target == STDOUT:
+            raise OutputError(f"cannot write to standard output: {reason}; name a file") from error
+        step = "choose another place or change its permissions"
+        raise OutputError(f"cannot write {what} '{target}': {reason}; {step}") from error
 
 
 def keep_stdout_for_data() -> None:
@@ -157,28 +168,24 @@ def _content(path: str, descriptor: int, found: os.stat_result, at_most: int) ->
             return b"".join(parts)
         parts.append(part)
         size += len(part)
-    shown = f"{at_most >> 20} MiB"
-    raise InputError(f"the file '{path}' is larger than {shown}, the most that is read; split it, or name another file")
+    limit = f"{at_most >> 20} MiB, the most that is read"
+    raise InputError(f"the file '{path}' is larger than {limit}; split it, or name another file")
 
 
 def check_writable(path: str | os.PathLike[str]) -> Path:
     """The path, once it is sure that a file can be written there; nothing is created.
 
     Raises:
-        OutputError: it is a folder, or the folder it would stand in cannot be written to.
+        OutputError: it is a folder, or its own folder cannot be written to.
     """
     target = Path(path)
     if not str(path):
         raise OutputError("cannot write a file without a name; give one, or '-' for standard output")
-    try:
-        if target == STDOUT:
-            return target
-        if target.is_dir():
+    with _writing("the file", target):
+        if target != STDOUT and target.is_dir():
             raise OutputError(f"cannot write the file '{target}': it is a folder; add a file name")
-        if not target.exists() or target.is_file():
-            _try_folder("the file", target, target.parent)
-    except (OSError, ValueError) as error:  # a name that no file can have
-        raise _cannot_write("the file", target, error) from error
+        if target != STDOUT and (not target.exists() or target.is_file()):
+            _try_folder(target.parent)
     return target
 
 
@@ -191,12 +198,10 @@ def check_out_dir(path: str | os.PathLike[str]) -> Path:
     target = Path(path)
     if not str(path):
         raise OutputError("cannot write to a folder without a name; give one, or '.' for this one")
-    try:
+    with _writing("to the folder", target):
         if target.exists() and not target.is_dir():
             raise OutputError(f"cannot write to the folder '{target}': it is a file; name a folder")
-        _try_folder("to the folder", target, target)
-    except (OSError, ValueError) as error:  # a name that no folder can have
-        raise _cannot_write("to the folder", target, error) from error
+        _try_folder(target)
     return target
 
 
@@ -217,7 +222,7 @@ def _make_folder(folder: Path, private: bool) -> None:
     if not private:
         folder.mkdir(parents=True, exist_ok=True)
         return
-    for path in (*reversed(folder.parents), folder):  # a mode holds for the last folder that mkdir makes, only
+    for path in (*reversed(folder.parents), folder):  # mkdir gives its mode to the last folder alone
         if not path.exists():
             path.mkdir(mode=0o700, exist_ok=True)
 
@@ -236,7 +241,7 @@ def _replace(target: Path, payload: bytes, private: bool) -> None:
 
 
 def _mode(target: Path) -> int:
-    """The permissions of the file that is replaced, or those that a plain new file would get."""
+    """The permissions of the file that is replaced, or else of any new file."""
     if target.exists():
         return target.stat().st_mode & 0o777
     mask = os.umask(0)
@@ -244,20 +249,9 @@ def _mode(target: Path) -> int:
     return 0o666 & ~mask
 
 
-def _try_folder(what: str, target: Path, folder: Path) -> None:
+def _try_folder(folder: Path) -> None:
     """Make and drop a nameless file in the nearest folder that exists: the only check that never lies."""
     nearest = Path(os.path.realpath(folder))
     while not nearest.exists() and nearest != nearest.parent:
         nearest = nearest.parent
-    try:
-        with tempfile.TemporaryFile(dir=nearest):
-            pass
-    except OSError as error:
-        raise _cannot_write(what, target, error) from error
-
-
-def _cannot_write(what: str, target: Path, error: OSError | ValueError) -> OutputError:
-    reason = str(getattr(error, "strerror", None) or error).lower()
-    if target == STDOUT:
-        return OutputError(f"cannot write to standard output: {reason}; name a file")
-    return OutputError(f"cannot write {what} '{target}': {reason}; choose another place or change its permissions")
+    tempfile.TemporaryFile(dir=nearest).close()

@@ -15,7 +15,7 @@ Clock = Literal["short", "sustained", "boost"]
 """What compute units run at: the highest clock for a short run, what a long one holds at the power limit, or the boost
 clock throughout."""
 Mode = Literal["auto", "mirrored", "explicit"]
-"""Whether one GPU stands for all, or each is simulated; auto: one wherever all are alike."""
+"""Whether one GPU represents all, or each is simulated; auto: one wherever all are alike."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,7 @@ class RunOptions:
         if self.event_budget is not None:
             check_whole("event_budget", self.event_budget, 0, 10**9)
         if not (self.arbiter is None or isinstance(self.arbiter, str) or hasattr(self.arbiter, "compiled")):
-            raise InputError(
-                f"arbiter is {shown(self.arbiter)}; give a function to weft.arbiter, and what that answers"
-            )
+            raise InputError(f"arbiter is {shown(self.arbiter)}; give what weft.arbiter makes of a function")
         if self.progress is not None and not callable(self.progress):
             raise InputError(f"progress is {shown(self.progress)}; give a function of events and time")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from fractions import Fraction
 
@@ -82,6 +82,22 @@ def parse(text: str, dimension: Dimension | str) -> float:
         return float(Fraction(number) * factor)
     except OverflowError:
         raise UnitError(f"'{text}' is too large for a quantity in {wanted}; give one below 1e308") from None
+
+
+def common_unit(texts: Sequence[str]) -> tuple[list[float], str]:
+    """The numbers of some quantities in the unit of the first one, and that unit.
+
+    Raises UnitError for what is no quantity, and for quantities of several dimensions.
+
+    >>> common_unit(["150 GB/s", "0.3 TB/s"])
+    ([150.0, 300.0], 'GB/s')
+    """
+    match = _QUANTITY.fullmatch(str(texts[0]))
+    unit = str(match[2] or "") if match else "no unit"
+    for dimension, units in _UNITS.items():
+        if unit in units:
+            return [float(Fraction(parse(text, dimension)) / units[unit]) for text in texts], unit
+    raise UnitError(f"{shown(texts[0])} is no quantity; write it like '{example(Dimension.BYTES_PER_SECOND)}'")
 
 
 def _unit_problem(text: str, unit: str, wanted: Dimension) -> str:

@@ -15,10 +15,12 @@ from weft.result.stored import _made, plain
 GPU = "h100-sxm"
 NAMES = {"streaming": "gelu", "collective": "all_gather", "opaque": "sort"}
 """What a kind's field `name` may hold, where it has one."""
+COUNTS = ("batch", "heads")
+"""Dimensions that multiply whole tensors: as large as the others, they would make more than a GPU's memory holds."""
 
 
 def example(kind: type[Op], size: int = 1024, batched: str | None = None) -> Op:
-    """An operator of a kind: 1024 for every dimension that has no default; an array of sizes for `batched`."""
+    """An operator of a kind: `size` for every length that has no default, 2 for counts; an array for `batched`."""
     given = {}
     for field in fields(kind):
         if field.name == "name":
@@ -26,7 +28,8 @@ def example(kind: type[Op], size: int = 1024, batched: str | None = None) -> Op:
         elif field.name == "ranks":
             given["ranks"] = 8
         elif field.default is MISSING or (kind.kind == "opaque" and field.default == 0):
-            given[field.name] = np.array([size, 2 * size]) if field.name == batched else size
+            value = 2 if field.name in COUNTS else size
+            given[field.name] = np.array([value, 2 * value]) if field.name == batched else value
     return kind(**given)
 
 

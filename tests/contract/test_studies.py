@@ -7,8 +7,10 @@ import pytest
 from click.testing import CliRunner
 
 from weft.cli.study import study as command
+from weft.errors import ConfigError
 from weft.studies import STUDIES
 from weft.studies import study as find
+from weft.studies.headline import declared
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -42,3 +44,20 @@ def test_its_figures_have_a_place_in_the_deviations(name):
     mark = f"<!--- figures of {name}: made by `make figures` -->"
     after = (DOCS / "deviations.md").read_text(encoding="utf-8").partition(mark)[2]
     assert "<!--- end of figures -->" in after, f"docs/deviations.md lacks {mark} and <!--- end of figures -->"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("covers", "cover", r"c3.toml: claims\.c3\.base: unknown key 'cover'; known: id, what, covers, .*cause"),
+        ("called", "caled", r"c3.toml: unknown key 'caled'; known: name, called, paper"),
+        ('title = "A', 'moved = "A', r"c3.toml: title: this value is missing; add it"),
+    ],
+)
+def test_a_wrong_key_in_its_file_is_refused_with_the_known_ones(tmp_path, old, new, words):
+    text = 'name = "c3"\ncalled = "C3"\npaper = "x"\ngpu = "mi100"\ntitle = "A"\nasks = "x"\ntakes = "x"\n'
+    text += 'about = "x"\nexplained = ["x", "x"]\n'
+    file = tmp_path / "c3.toml"
+    file.write_text(f'{text}[claims."c3.base"]\ncovers = "all"\n'.replace(old, new))
+    with pytest.raises(ConfigError, match=words):
+        declared(str(tmp_path / "c3.py"))

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import weft
 from weft.cli import main as cli
 from weft.errors import WeftError
 
@@ -22,6 +23,12 @@ UGLY = re.compile(r"Traceback|object at 0x|NoneType|pydantic|Errno|Input should|
 
 class HangError(BaseException):
     """A command took longer than anyone would wait for a refusal."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _engine_is_compiled():
+    """Compile the engine before any command is timed."""
+    weft.simulate(weft.sublayer("t-nlg", "op", tp=8), "t3-paper", "t3")
 
 
 def _hang(number, frame):

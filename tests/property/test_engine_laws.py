@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from machines import BIN, SIMULATED, bare, chiplets, finish, gpu, interpret, layer, program, streams_program
-from runs import CollectiveLoop, GemmLoop, Streams
+from runs import CollectiveLoop, GemmLoop, Streams, link_bytes
 from state import check_drained, moved, now, workgroups
 
 from weft.engine import layout as y
@@ -287,7 +287,7 @@ def kernels_of(m):
 @laws
 @given(shared_gpus())
 def test_every_byte_asked_for_is_served_by_one_level(problem):
-    _, streams, _ = problem
+    machine, streams, _ = problem
     m = run_shared(problem)
     gemm, count, parts = streams.gemms.gemm, streams.gemms.count, streams.gemms.tiling.splits
     tiles = m.work[0][(m.work[0, :, y.WORK_REGION] >= 0) & (m.work[0, :, y.WORK_SCRIPT] == 0)]  # of all GEMMs
@@ -306,7 +306,7 @@ def test_every_byte_asked_for_is_served_by_one_level(problem):
     elif count == 1:
         # A write finds no place beside the DRAM where all lines of its set await their data: it goes by, to the DRAM.
         assert served[y.LEVEL_SIDE_WRITTEN, y.WRITE] + dirty + dram[y.WRITE] >= written
-    assert m.link_series.sum() == streams.collectives.collective.link_bytes()
+    assert m.link_series.sum() == link_bytes(streams.collectives.collective, machine)
 
 
 @laws

@@ -43,11 +43,11 @@ size = "32 MiB"
 def small(tmp_path_factory):
     file = tmp_path_factory.mktemp("c3") / "small.toml"
     file.write_text(SUITE)
-    return c3.run(c3.load_suite(file), jobs=1, heuristics=False)
+    return c3.run(c3.Suite.load(file), jobs=1, heuristics=False)
 
 
 def test_a_suite_of_ones_own_gives_every_strategy_and_no_published_figure(small):
-    data = json.loads(json.dumps(small.as_json()))
+    data = json.loads(json.dumps(small.to_dict()))
     (case,) = data["scenarios"]
     assert set(case["strategies"]) == set(SHARING)
     assert all(row["published"] is None for row in data["headline"])

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from shown import check_shown
 
 from published import broken
 from weft import hardware
@@ -50,6 +51,10 @@ def command(*arguments):
     return left.value.code
 
 
+def test_the_study_is_shown_in_every_way(small, tmp_path):
+    check_shown(small, tmp_path)
+
+
 def test_every_published_figure_is_claimed():
     assert {claim.id: claim.published for claim in t3.DECLARED.claims.values()} == HEADLINE
     assert set(t3.MEASURES) == set(HEADLINE)
@@ -79,7 +84,7 @@ def test_a_figure_over_a_part_of_its_cases_says_so_and_one_without_any_is_left_o
 
 
 def test_differences_are_wefts_figure_less_the_published_one(small):
-    for row in small.as_json()["headline"]:
+    for row in small.to_dict()["headline"]:
         assert set(row) == {"id", "what", "published", "weft", "unit", "difference"}
         assert row["difference"] == pytest.approx(row["weft"] - row["published"])
 
@@ -171,7 +176,7 @@ def elsewhere():
 def test_nothing_published_stands_beside_another_machine(elsewhere, capsys, tmp_path, monkeypatch):
     assert elsewhere.headline()
     assert {row.published for row in elsewhere.headline()} == {None}
-    assert {row["difference"] for row in elsewhere.as_json()["headline"]} == {None}
+    assert {row["difference"] for row in elsewhere.to_dict()["headline"]} == {None}
     monkeypatch.setattr(t3.T3Study, "run", lambda *arguments, **options: elsewhere)
     assert command("study", "t3", "--gpu", "h100-sxm", "--out", str(tmp_path)) == 0
     out = capsys.readouterr().out

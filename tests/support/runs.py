@@ -203,6 +203,18 @@ def overlapped(
     return Overlapped(*parts, found.makespan)
 
 
+def link_bytes(kernel: Any, gpu: Gpu) -> int:
+    """What a GPU sends for a collective by compute units, by the kernel's scripts and its address map [bytes]."""
+    made = kernel.kernel(gpu)
+    remote = {(b.name, p) for b in kernel.buffers() for p, rule in enumerate(b.rules) if rule.remote}
+    sent = 0
+    for script in made.script_of or (0,) * made.workgroups:
+        for phase in made.phases[script * made.script_length : (script + 1) * made.script_length]:
+            stores = [store for store in phase.stores if (store.buffer, store.position) in remote]
+            sent += sum((phase.iterations - 1) * store.unit_bytes + store.last_unit_bytes for store in stores)
+    return sent
+
+
 @dataclass(frozen=True)
 class GemmLoop:
     """The same GEMM in a row."""
@@ -245,4 +257,4 @@ class Streams:
             op = Collective(kernel.collective, kernel.bytes_, kernel.ranks)
             moved = loop(op, kernel.collective, self.collectives.count, "communication", choice)
         nodes = (*gemms, *moved) if self.first == "gemm" else (*moved, *gemms)
-        return lower_independent(Graph(nodes, ranks=gpus), gpu, RunOptions(), kernels, gpus)
+        return lower_independent(Graph(nodes, ranks=gpus), gpu, RunOptions(), kernels)

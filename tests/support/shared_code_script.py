@@ -44,7 +44,7 @@ def compile_quickly() -> None:
     from weft.engine.jit import cache_directory, is_compiled
 
     if not is_compiled():
-        (cache_directory() / f"{os.getpid()}.nbc").touch()
+        (cache_directory() / f"loop.run-{os.getpid()}.nbc").touch()
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from shown import check_shown
 
 from weft import hardware
 from weft.cli.advise import advise as command
@@ -58,6 +59,10 @@ def gathered(small, store) -> Advice:
     return advise(SHAPE, Collective("all_gather", 8 * MIB, 8), "h100-sxm", store=store)
 
 
+def test_advice_is_shown_in_every_way(gathered, tmp_path):
+    check_shown(gathered, tmp_path)
+
+
 def test_nothing_is_simulated_twice(gathered, store):
     seen = []
     again = advise(
@@ -69,7 +74,7 @@ def test_nothing_is_simulated_twice(gathered, store):
     )
     assert seen
     assert all(done == total for done, total in seen)
-    assert again.as_json() == gathered.as_json()
+    assert again.to_dict() == gathered.to_dict()
 
 
 def test_the_advice_is_the_best_of_what_was_simulated_and_lies_within_its_doubts(gathered):
@@ -179,7 +184,7 @@ def test_a_value_is_moved_only_in_the_runs_that_depend_on_it():
 
 def test_what_is_moved_is_told_by_its_values_and_the_end():
     found = {(move.what, move.setting): move for move in moves(BENCH.system, VALUES, measured=True)}
-    assert ("how much an engine has on its way (dma.window)", "32 KiB") in found
+    assert ("how much an engine has in flight (dma.window)", "32 KiB") in found
     assert ("what a copy costs host and engine (dma, 7 values)", "high") in found
     (held,) = {what for what, _ in found if what.startswith("how much the library's workgroups")}
     assert {setting for what, setting in found if what == held} == set(ENDS)

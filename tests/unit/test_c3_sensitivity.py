@@ -13,9 +13,9 @@ from weft.run import alone
 from weft.schedule import SHARING
 from weft.search.perturb import Values
 from weft.search.tasks import Bench
-from weft.studies.c3 import C3Study, declared_suite, sensitivity
+from weft.studies.c3 import C3Study, Suite, sensitivity
 from weft.studies.c3.runs import ScenarioRuns
-from weft.studies.c3.scenarios import Scenario, Suite
+from weft.studies.c3.scenarios import Scenario
 from weft.studies.c3.sensitivity import _moves, _tasks, representatives
 
 BENCH = Bench.of("mi300x", 8)
@@ -48,7 +48,7 @@ def test_every_kernel_says_how_many_bytes_it_may_have_in_flight(system):
 
 def test_every_move_changes_something():
     """At least one run of the scenarios is another one."""
-    chosen = [ScenarioRuns(one, BENCH) for one in representatives(declared_suite().scenarios)]
+    chosen = [ScenarioRuns(one, BENCH) for one in representatives(Suite.declared().scenarios)]
     tasks = {task for one in chosen for task in _tasks(one).values()}
     moved = list(_moves(BENCH.system))
     for move in moved:
@@ -58,7 +58,7 @@ def test_every_move_changes_something():
 
 
 def test_both_rates_of_copies_move_together():
-    copies = ScenarioRuns(declared_suite().scenarios[0], BENCH).collective("dma")
+    copies = ScenarioRuns(Suite.declared().scenarios[0], BENCH).collective("dma")
     low, high = (
         move(copies).system.gpu
         for move in _moves(BENCH.system)
@@ -69,13 +69,13 @@ def test_both_rates_of_copies_move_together():
 
 
 def test_the_part_of_a_suite_that_is_moved_has_every_class_and_boundness():
-    chosen = representatives(declared_suite().scenarios)
+    chosen = representatives(Suite.declared().scenarios)
     assert sorted((s.kind, s.bound) for s in chosen) == sorted(product(CLASSES, ("compute", "memory")))
     assert {s.collective for s in chosen} == {"all_gather", "all_to_all"}
 
 
 def test_a_suite_of_ones_own_gives_the_share_of_every_strategy_at_both_ends(monkeypatch, tmp_path):
-    window = Values(("dma.window",), "how much an engine has on its way", frozenset({"dma"}))
+    window = Values(("dma.window",), "how much an engine has in flight", frozenset({"dma"}))
     monkeypatch.setattr(sensitivity, "sharing_values", lambda *_: (window,))
     small = Scenario(layer="mine", gemm=(4096, 4096, 1024), collective="all_gather", size="64 MiB")
     done = C3Study.sensitivity(Suite(title="small", scenarios=(small,)), jobs=1)
@@ -85,5 +85,5 @@ def test_a_suite_of_ones_own_gives_the_share_of_every_strategy_at_both_ends(monk
     assert {low[name] - chosen[name] for name in SHARING if not name.startswith("dma")} == {0}
     heads, rows = done.table()
     assert heads[2:] == list(SHARING)
-    assert rows[1][:2] == ["how much an engine has on its way (dma.window)", "32 KiB / 1 MiB"]
+    assert rows[1][:2] == ["how much an engine has in flight (dma.window)", "32 KiB / 1 MiB"]
     assert json.loads(done.save(tmp_path / "s.json").read_text())["cases"] == [small.title]

@@ -1,19 +1,18 @@
-from pathlib import Path
-
 import click
 import pytest
 
 from weft.cli import main as cli
 from weft.cli.lazy import LazyCommand, Plugin
-from weft.cli.output import writable_file, writable_folder
+from weft.cli.output import file_option, folder_option, pass_outputs
 from weft.errors import SimulationError
 
 
 @click.command()
 @click.option("--how", default="well")
-@click.option("--json", "json_file", type=click.Path(path_type=Path), callback=writable_file)
-@click.option("--out", "folder", type=click.Path(path_type=Path), callback=writable_folder())
-def probe(how: str, json_file: Path | None, folder: Path | None) -> None:
+@file_option("--json", "Write JSON.")
+@folder_option("Write a page.")
+@pass_outputs
+def probe(outputs, how: str) -> None:
     if how == "badly":
         raise SimulationError("tile 3 waits for rank 1")
     if how == "interrupted":

@@ -39,9 +39,18 @@ def test_comparing_sets_speedups_over_sequential_beside_each_other(weft, tmp_pat
     assert status == 0
     assert "speedup" in out
     runs = json.loads((tmp_path / "runs.json").read_text())["runs"]
-    assert [run["overlap"] for run in runs] == ["sequential", "t3", "ideal-overlap", "t3-mca"]
+    assert [run["overlap"] for run in runs] == ["sequential", "t3", "ideal-overlap"]
     assert runs[0]["speedup"] == 1
     assert all(run["total_us"] > 0 for run in runs)
+
+
+def test_the_overlap_stands_beside_what_it_is_compared_with(weft, tmp_path):
+    files = ("--json", tmp_path / "runs.json", "--trace", tmp_path / "trace.json")
+    assert weft(*SMALL, "--compare", "sequential", "--overlap", "t3", *files)[0] == 0
+    assert [run["overlap"] for run in json.loads((tmp_path / "runs.json").read_text())["runs"]] == ["sequential", "t3"]
+    assert weft(*SMALL, "--compare", "sequential,t3", *files)[0] == 0
+    assert [run["overlap"] for run in json.loads((tmp_path / "runs.json").read_text())["runs"]] == ["sequential", "t3"]
+    assert (tmp_path / "trace.json").exists()
 
 
 def test_a_run_alone_has_no_speedup_in_its_json(weft, tmp_path):
@@ -103,7 +112,7 @@ def test_every_gpu_of_an_explicit_run_has_its_trace(weft, tmp_path):
         (["--model", "t-nlgg"], "unknown model 't-nlgg'"),
         (["--sublayer", "fc3"], "unknown sub-layer 'fc3'"),
         (["--tp", "9"], "TP 9 cannot split t-nlg fc2"),
-        (["--gemm", "1024,1024"], "--gemm has 2 dimensions"),
+        (["--gemm", "1024,1024"], "'1024,1024' has 2 dimensions"),
         (["--gemm", "a,b,c"], "'a' is no whole number"),
         (["--gemm", "0,8,8"], "GEMM dimension M is 0"),
         (["--gemm", "512,512,512", "--model", "t-nlg"], "give one or the other"),

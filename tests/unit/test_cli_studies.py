@@ -6,8 +6,10 @@ from dataclasses import replace
 import pytest
 
 from weft.cli import main as cli
-from weft.cli.study import print_study, show_sensitivity, study, write_study
+from weft.cli.output import Outputs
+from weft.cli.study import show_sensitivity, show_study
 from weft.search.perturb import Row, Sensitivity
+from weft.studies import STUDIES
 from weft.studies import study as find
 from weft.studies.headline import HeadlineRow
 from weft.view.words import headline_table
@@ -45,6 +47,9 @@ class Done:
     def headline(self):
         return self.rows
 
+    def to_dict(self):
+        return {}
+
     def save(self, path):
         path.parent.mkdir(exist_ok=True)
         path.write_text("{}")
@@ -56,7 +61,7 @@ def lines(text):
 
 
 def test_published_figures_stand_beside_with_their_differences(capsys):
-    print_study(Done())
+    show_study(Done(), Outputs())
     found = lines(capsys.readouterr().out)
     assert "Published figures beside Weft's, against nothing" in found.values()
     assert found["a speedu"] == "a speedup 1.20x 1.317x +0.117"
@@ -72,13 +77,13 @@ def test_page_and_console_tell_every_figure_alike(capsys):
     """No row is lost where some have nothing published beside them."""
     table = headline_table(ROWS)
     assert [row[0] for row in table.rows] == [row.what for row in ROWS]
-    print_study(Done())
+    show_study(Done(), Outputs())
     shown = " ".join(capsys.readouterr().out.split())
     assert all(" ".join(" ".join(row).split()) in shown for row in table.cells())
 
 
 def test_where_nothing_is_published_there_is_one_column(capsys):
-    print_study(Done(ROWS[4:5], comparable=False))
+    show_study(Done(ROWS[4:5], comparable=False), Outputs())
     told = capsys.readouterr().out
     assert "Alone, against nothing" in told
     assert "published  " not in told
@@ -86,8 +91,8 @@ def test_where_nothing_is_published_there_is_one_column(capsys):
 
 
 def test_files_are_written_where_asked_and_named(tmp_path, capsys):
-    write_study(Done(), tmp_path / "all.json", tmp_path / "out")
-    assert capsys.readouterr().out.splitlines() == [
+    show_study(Done(), Outputs(json=tmp_path / "all.json", folder=tmp_path / "out"))
+    assert capsys.readouterr().out.splitlines()[-3:] == [
         f"figures: {tmp_path / 'all.json'}",
         f"figures: {tmp_path / 'out' / 'c3.json'}",
         f"report:  {tmp_path / 'out' / 'report.html'}",
@@ -101,7 +106,7 @@ def test_sensitivity_is_shown_and_written_where_asked(tmp_path, capsys):
         Row("memory.latency", "300 ns", {"gain": 1.1, "traffic": -0.18}),
     )
     moved = Sensitivity("t3", ("one",), rows, {"gain": ".2f", "traffic": "+.0%"})
-    show_sensitivity("Moved", moved, tmp_path / "all.json", tmp_path / "out")
+    show_sensitivity("Moved", moved, Outputs(json=tmp_path / "all.json", folder=tmp_path / "out"))
     told = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert "as chosen 1.20 -20%" in told
     assert "memory.latency 150 ns / 300 ns 1.25 / 1.10 -21% / -18%" in told
@@ -113,7 +118,20 @@ def test_sensitivity_is_shown_and_written_where_asked(tmp_path, capsys):
     assert written["rows"][1] == {"what": "memory.latency", "setting": "150 ns", "figures": rows[1].figures}
 
 
-@pytest.mark.parametrize("name", study.lazy)
+def test_the_list_names_paper_question_and_usual_time_of_every_study(capsys):
+    for arguments in ([], ["--json"]):
+        with pytest.raises(SystemExit):
+            cli.main(["study", "list", *arguments])
+    shown, data = capsys.readouterr().out.split("[\n", 1)
+    listed = json.loads(f"[{data}")
+    assert [one["name"] for one in listed] == list(STUDIES)
+    for one in listed:
+        assert one["usual_time"].endswith(" min")
+        (row,) = [line for line in shown.splitlines() if line.split()[:1] == [one["name"]]]
+        assert all(one[key] in row for key in ("paper", "answers", "usual_time"))
+
+
+@pytest.mark.parametrize("name", [*STUDIES, "sensitivity"])
 def test_every_study_takes_what_all_take_and_shows_how(name, capsys):
     with pytest.raises(SystemExit):
         cli.main(["study", name, "--help"])

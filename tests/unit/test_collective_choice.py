@@ -3,7 +3,7 @@ import pytest
 
 from weft import hardware
 from weft.errors import InputError, UnknownNameError
-from weft.library.collectives import Algorithm, MiB, Protocol, canonical, choose, estimates, steps
+from weft.library.collectives import Algorithm, Call, MiB, Protocol, canonical, choose, estimates, steps
 from weft.library.interconnect import interconnect
 
 SIZES = 2.0 ** np.arange(9, 32)
@@ -109,7 +109,7 @@ def test_nodes_without_a_reducing_switch_are_joined_by_trees():
 
 
 def test_the_estimate_is_latency_plus_bytes_by_bandwidth():
-    keys, times = estimates("all_gather", [0.0, 480e9], 2, interconnect(hardware.system("dgx-a100")))
+    keys, times = estimates(Call("all_gather", 2, interconnect(hardware.system("dgx-a100"))), [0.0, 480e9])
     simple = times[keys.index((Algorithm.RING, Protocol.SIMPLE))]
     assert simple == pytest.approx([11.8e-6, 1.0 + 11.8e-6])
 

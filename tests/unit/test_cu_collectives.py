@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from machines import finish, gpu
-from runs import CollectiveLoop, Streams, isolated_collective
+from runs import CollectiveLoop, Streams, isolated_collective, link_bytes
 from state import dram_bytes, workgroups
 
 from weft import hardware
@@ -52,7 +52,7 @@ def test_an_all_to_all_stages_every_byte_but_its_own(ranks, channels, parts, cou
     kernel = exchange(96 * KIB * ranks, ranks, channels, parts)
     m = run(kernel, count)
     sent, kept = (ranks - 1) * kernel.share, kernel.share
-    assert m.link_series.sum() == count * sent == count * kernel.link_bytes()
+    assert m.link_series.sum() == count * sent == count * link_bytes(kernel, gpu())
     # What is sent is read here, written and read in the buffer at the peer, and written there; one's own is copied.
     assert dram_bytes(m, "read") == count * (2 * sent + kept)
     assert dram_bytes(m, "write") == count * (2 * sent + kept)
@@ -60,7 +60,7 @@ def test_an_all_to_all_stages_every_byte_but_its_own(ranks, channels, parts, cou
 
 def test_flags_between_the_data_take_half_of_the_link_and_of_the_buffers():
     plain, flagged = exchange(), exchange(wire=2.0)
-    assert flagged.link_bytes() == 2 * plain.link_bytes()
+    assert link_bytes(flagged, gpu()) == 2 * link_bytes(plain, gpu())
     assert run(flagged).link_series.sum() == 2 * run(plain).link_series.sum()
 
 

@@ -8,14 +8,15 @@ import pytest
 from click.testing import CliRunner
 
 from weft import hardware
-from weft.cli.options import parse_split
 from weft.cli.study import command_of
+from weft.cli.values import split
 from weft.errors import InputError, UnknownNameError
 from weft.graph import Collective, Gemm, concurrent
 from weft.options import RunOptions
 from weft.parallel import sublayer
 from weft.run import alone, simulate
 from weft.schedule import SHARING
+from weft.schedule.sharing import apart_of
 from weft.studies.cu_split import CuSplitStudy, SplitCase, run
 
 MIB = 1 << 20
@@ -97,19 +98,19 @@ def test_the_page_shows_its_pictures(tmp_path):
     shown = study().page(tmp_path, study().watch()).read_text()
     assert shown.count("<figure") == 3
     assert "t-nlg op, TP 8, both at once" in shown
-    assert "72-8, both at once" in page
+    assert "GEMM on 72 CUs, all-reduce on 8, both at once" in page
 
 
 @pytest.mark.parametrize(
     ("call", "error", "sentence"),
     [
         (
-            lambda: parse_split("72-9", hardware.gpu("t3-paper")),
+            lambda: apart_of(72, 9, hardware.gpu("t3-paper")),
             InputError,
             "has 81 compute units, but t3-paper has 80",
         ),
-        (lambda: parse_split("80-0", hardware.gpu("t3-paper")), InputError, "each side needs at least one"),
-        (lambda: parse_split("half", hardware.gpu("t3-paper")), InputError, "like 72-8"),
+        (lambda: apart_of(80, 0, hardware.gpu("t3-paper")), InputError, "each side needs at least one"),
+        (lambda: split("half"), InputError, "like 72-8"),
         (lambda: run(splits=[80]), InputError, "each side needs at least one"),
         (lambda: run(["gpt-3"]), InputError, "has the models"),
         (lambda: run(["gpt-9"]), UnknownNameError, "model of the T3 study"),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from estimates import collective as closed_form
 from machines import finish, gpu
-from runs import CollectiveLoop, Streams, beside, isolated_collective
+from runs import CollectiveLoop, Streams, beside, isolated_collective, link_bytes
 from state import dram_bytes, workgroups
 
 from weft import hardware
@@ -54,7 +54,7 @@ def test_every_byte_for_a_peer_is_staged_once_however_few_workgroups_there_are(c
     m = run(kernel, count)
     sent = (kernel.ranks - 1) * kernel.share
     kept = kernel.share if collective == "all_to_all" else 0
-    assert m.link_series.sum() == count * sent == count * kernel.link_bytes()
+    assert m.link_series.sum() == count * sent == count * link_bytes(kernel, gpu())
     assert dram_bytes(m, "read") == count * (2 * sent + kept)
     assert dram_bytes(m, "write") == count * (2 * sent + kept)
 
@@ -62,7 +62,7 @@ def test_every_byte_for_a_peer_is_staged_once_however_few_workgroups_there_are(c
 def test_flags_double_what_crosses_the_links():
     plain, flagged = exchange("all_gather"), exchange("all_gather", wire=2.0)
     assert run(flagged).link_series.sum() == 2 * run(plain).link_series.sum()
-    assert flagged.link_bytes() == 2 * plain.link_bytes()
+    assert link_bytes(flagged, gpu()) == 2 * link_bytes(plain, gpu())
 
 
 def test_a_receiver_goes_on_when_data_have_come_and_not_before():

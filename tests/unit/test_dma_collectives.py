@@ -171,9 +171,10 @@ def test_every_byte_is_sent_once_and_arrives_once(options):
     moved = gather(2 * MIB, **options)
     uncached = MI300X.gpu.replace({"memory_cache.capacity": "0 B"})
     m = finish(built(moved, MI300X.model_copy(update={"gpu": uncached}), count=2))
-    assert m.link_series.sum() == 2 * moved.link_bytes() == dram_bytes(m, "write")
+    sent = 2 * 7 * moved.share
+    assert m.link_series.sum() == sent == dram_bytes(m, "write")
     reads = 4 / 7 if moved.broadcast else 1
-    assert dram_bytes(m, "read") == reads * 2 * moved.link_bytes()
+    assert dram_bytes(m, "read") == reads * sent
     check_drained(m)
 
 

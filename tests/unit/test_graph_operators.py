@@ -145,9 +145,9 @@ def test_a_kind_that_a_user_adds_is_timed_by_its_flops_and_bytes():
     gpu = hardware.gpu("h100-sxm")
     wide, narrow = Convolution(64, 1024, 32), Convolution(4096, 2, 128)
     computed, moved = estimate(wide, gpu), estimate(narrow, gpu)
-    assert str(computed.bound_names()) == "compute"
+    assert str(computed.bound) == "compute"
     assert computed.seconds > wide.flops / gpu.matrix_rate("bf16")
-    assert str(moved.bound_names()) == "memory"
+    assert str(moved.bound) == "memory"
     assert moved.seconds > narrow.least_bytes / gpu.memory.bandwidth
     assert np.all(estimate(Convolution(np.array([1, 64]), 1024, 32), gpu).seconds[1] == computed.seconds)
 

@@ -5,7 +5,6 @@ from click.testing import CliRunner
 
 from weft import hardware as machines
 from weft.cli.hardware import hardware
-from weft.cli.options import machine
 from weft.cli.simulate import simulate
 from weft.errors import InputError, UnknownNameError
 
@@ -81,7 +80,7 @@ def test_a_system_is_shown_by_what_rows_call_it():
 )
 def test_what_is_no_gpu_is_told_as_what_it_is(name, sentence):
     with pytest.raises(InputError, match=sentence):
-        machine(name, ())
+        machines.gpu(name)
 
 
 def test_a_data_type_may_be_in_capitals(tmp_path):

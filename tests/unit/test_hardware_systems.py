@@ -351,3 +351,11 @@ def test_what_is_a_description_already_is_its_own_answer():
     assert hardware.system(system.node) == system
     with pytest.raises(InputError, match="8 GPUs that differ, but 4 are asked for"):
         hardware.system(System(node=system.node, gpus=8, start={1: 1e-6}), 4)
+
+
+def test_a_kernel_that_the_library_lacks_has_no_values():
+    system = hardware.system("dgx-h100")
+    with pytest.raises(InputError, match=r"direct_ll\.start: hopper has no such value"):
+        system.value("library.direct_ll.start")
+    with pytest.raises(InputError, match=r"direct_ll\.sync: this value is missing"):
+        system.replace({"library.direct_ll.start": "1 us"})

@@ -72,7 +72,7 @@ def test_small_ones_are_bound_by_latency_and_large_ones_by_links():
 
 
 def test_a_scalar_size_gives_a_scalar_time():
-    assert collective("all_reduce", 2**20, 8, "dgx-h100").seconds.shape == ()
+    assert type(collective("all_reduce", 2**20, 8, "dgx-h100").seconds) is float
 
 
 # What is known of machines

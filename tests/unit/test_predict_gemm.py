@@ -66,7 +66,7 @@ def test_clear_cases_have_their_bounds() -> None:
     gpu = hardware.gpu("h100-sxm")
     assert gemm(16384, 16384, 16384, "bf16", gpu).bound == Bound.COMPUTE
     assert gemm(1, 32768, 32768, "bf16", gpu).bound == Bound.MEMORY
-    assert gemm(1, 8, 8, "bf16", gpu).bound_names() == "launch"
+    assert gemm(1, 8, 8, "bf16", gpu).bound == "launch"
 
 
 def test_one_more_row_than_the_tiles_hold_costs_a_wave() -> None:
@@ -167,6 +167,12 @@ def test_rows_in_few_channels_crowd_only_where_addresses_are_not_hashed() -> Non
 def test_impossible_sizes_are_refused(size: float) -> None:
     with pytest.raises(InputError, match="GEMM dimension K is"):
         gemm(64, 64, [64, size], "bf16", hardware.gpu("h100-sxm"))
+
+
+def test_what_no_memory_holds_is_refused() -> None:
+    gpu = hardware.gpu("h100-sxm")
+    with pytest.raises(InputError, match="take 16 TiB at least, but the memory of h100-sxm holds 80 GB; give smaller"):
+        gemm(2**20, 2**20, [2**10, 2**22], "bf16", gpu)
 
 
 def test_other_bad_input_is_refused_in_a_sentence() -> None:

@@ -78,8 +78,8 @@ def test_a_host_that_waits_for_each_operator_costs_most_where_operators_are_shor
     wait = A100.achieved.gemm_host
     short, long = host["GeLU"], host["W1_proj"]
     assert short.seconds == pytest.approx(device["GeLU"].seconds + wait - A100.compute.launch_latency)
-    assert str(short.bound_names()) == "launch"
-    assert str(long.bound_names()) == "memory"
+    assert str(short.bound) == "launch"
+    assert str(long.bound) == "memory"
     assert sum(short.parts.values()) == pytest.approx(short.seconds)
     assert host["AllReduce_MHA"].seconds == device["AllReduce_MHA"].seconds
 
@@ -162,4 +162,4 @@ def test_what_has_no_model_of_its_own_takes_what_its_flops_and_bytes_take(op, le
     gpu = hardware.gpu("h100-sxm")
     found = estimate(op, gpu)
     assert least(gpu) < found.seconds < 1.7 * least(gpu)
-    assert str(found.bound_names()) == bound
+    assert str(found.bound) == bound

@@ -1,4 +1,5 @@
 import importlib
+import re
 import tomllib
 from pathlib import Path
 
@@ -23,8 +24,9 @@ def test_every_page_figure_and_trace_can_be_used(name):
 def test_a_public_name_that_is_also_a_module_can_be_called_whichever_was_imported_first():
     """A module takes the place of a function of its name as soon as it is imported."""
     also = [name for name in weft.__all__ if importlib.util.find_spec(f"weft.{name}")]
-    assert also == ["estimate", "models"]
+    assert also == ["estimate", "models", "studies"]
     assert weft.models is importlib.import_module("weft.models")
+    assert weft.studies is importlib.import_module("weft.studies")
     assert weft.estimate is importlib.import_module("weft.estimate")
     gemm = weft.gemm(4096, 4096, 4096, "bf16")
     assert weft.estimate(gemm, "h100-sxm").seconds == weft.estimate.estimate(gemm, "h100-sxm").seconds
@@ -32,7 +34,13 @@ def test_a_public_name_that_is_also_a_module_can_be_called_whichever_was_importe
 
 @pytest.mark.parametrize(
     ("names", "one"),
-    [(weft.gpus, "h100-sxm"), (weft.systems, "dgx-h100"), (weft.models, "t-nlg"), (weft.overlaps, "t3-mca")],
+    [
+        (weft.gpus, "h100-sxm"),
+        (weft.systems, "dgx-h100"),
+        (weft.models, "t-nlg"),
+        (weft.overlaps, "t3-mca"),
+        (weft.studies, "c3"),
+    ],
 )
 def test_names_are_listed(names, one):
     assert one in names()
@@ -54,4 +62,4 @@ def test_every_dependency_is_explained():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     explained = (ROOT / "docs" / "dependencies.md").read_text()
     for requirement in [*project["dependencies"], *project["optional-dependencies"]["dev"]]:
-        assert requirement.split(">=")[0] in explained
+        assert re.split("[=>]=", requirement)[0] in explained

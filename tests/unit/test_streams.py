@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from machines import finish, gpu, interpret
-from runs import CollectiveLoop, GemmLoop, Streams, beside, overlapped, ring_collective
+from runs import CollectiveLoop, GemmLoop, Streams, beside, link_bytes, overlapped, ring_collective
 from state import check_drained, dram_bytes, ended, launched, now, workgroups
 
 import weft.lower.collectives
@@ -110,12 +110,13 @@ def test_a_ring_kernel_moves_what_its_collective_needs(collective, ranks, wire):
     m = finish(lowered(Streams(None, CollectiveLoop(kernel, 2)), machine(), ranks=ranks))
     data, hops = kernel.share, ranks - 1
     sent = {"all_reduce": 2 * hops, "reduce_scatter": hops, "all_gather": hops}[collective] * data
-    assert m.link_run[0, y.LINK_BYTES] == 2 * kernel.link_bytes()
-    assert kernel.link_bytes() == pytest.approx(sent * wire, rel=1e-4)
+    linked = link_bytes(kernel, machine())
+    assert m.link_run[0, y.LINK_BYTES] == 2 * linked
+    assert linked == pytest.approx(sent * wire, rel=1e-4)
     kept = {"all_reduce": ranks, "reduce_scatter": 1, "all_gather": ranks}[collective] * data
-    assert dram_bytes(m, "write") == pytest.approx(2 * (kernel.link_bytes() + kept))
+    assert dram_bytes(m, "write") == pytest.approx(2 * (linked + kept))
     own = {"all_reduce": ranks, "reduce_scatter": ranks, "all_gather": 1}[collective] * data
-    assert dram_bytes(m, "read") == pytest.approx(2 * (kernel.link_bytes() + own))
+    assert dram_bytes(m, "read") == pytest.approx(2 * (linked + own))
 
 
 def test_a_channel_waits_for_its_own_data_only():
@@ -138,9 +139,9 @@ def test_a_copy_takes_no_compute_unit_and_ends_when_its_last_byte_has_left():
     m = finish(built)
     begun, end, groups = span(built, m, "all_gather")
     assert len(groups.start) == 0
-    assert m.link_run[0, y.LINK_BYTES] == gather.link_bytes() == 3 * 256 * KIB
-    assert (end - begun) * 1e-15 >= gather.link_bytes() / (on.link.bandwidth * on.link.dma_efficiency)
-    assert dram_bytes(m, "read") == dram_bytes(m, "write") == gather.link_bytes()
+    assert m.link_run[0, y.LINK_BYTES] == 3 * gather.share == 3 * 256 * KIB
+    assert (end - begun) * 1e-15 >= 3 * gather.share / (on.link.bandwidth * on.link.dma_efficiency)
+    assert dram_bytes(m, "read") == dram_bytes(m, "write") == 3 * gather.share
 
 
 def test_copies_reach_the_gpu_that_is_as_many_neighbours_away_as_they_say():
@@ -149,7 +150,7 @@ def test_copies_reach_the_gpu_that_is_as_many_neighbours_away_as_they_say():
     m = finish(built)
     rows = [r for r, (name, _) in enumerate(built.regions) if name == "collected"]
     assert (m.chunk_log[:, rows, y.CHUNK_LAST_REMOTE] > 0).all()
-    assert (m.link_run[:, y.LINK_BYTES] == gather.link_bytes()).all()
+    assert (m.link_run[:, y.LINK_BYTES] == 3 * gather.share).all()
 
 
 @pytest.mark.parametrize("driver", ["ring", "dma"])
@@ -264,10 +265,11 @@ def test_every_cost_of_a_ring_kernel_has_a_source_and_bounds():
 
 
 def test_stores_below_the_links_rate_leave_the_memorys_traffic_as_it_is():
-    slow = library_ring("reduce_scatter", 64 << 20, 8, hardware.system("dgx-h100"))
+    system = hardware.system("dgx-h100")
+    slow = library_ring("reduce_scatter", 64 << 20, 8, system)
     assert slow.tiling.wire == 1
     assert slow.tiling.link < 1
-    assert slow.link_bytes() == pytest.approx(7 / 8 * (64 << 20), rel=0.01)
+    assert link_bytes(slow, system.gpu) == pytest.approx(7 / 8 * (64 << 20), rel=0.01)
 
 
 def test_copy_engines_slow_a_gemm_less_than_a_ring_kernel_does():

@@ -4,6 +4,7 @@ import json
 
 import pytest
 from click.testing import CliRunner
+from shown import check_shown
 from small_gemms import small_mi100
 
 from weft.cli.main import weft
@@ -71,6 +72,10 @@ def tuned(tmp_path_factory):
     file = tmp_path_factory.mktemp("tuned") / "gemms.csv"
     file.write_text(HEADS + "head,128,64,128,fp16,3\n")
     return tune_list(read_gemms(file), small_mi100())
+
+
+def test_a_tuned_list_is_shown_in_every_way(tuned, tmp_path):
+    check_shown(tuned, tmp_path)
 
 
 def test_a_tuned_line_says_how_many_together_and_what_it_gains(tuned):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from estimates import collective, gemm
+from shown import check_shown
 
 from weft import hardware
 from weft.errors import InputError
@@ -30,6 +31,10 @@ def good_rows():
 def validated(folder, *rows, head=GEMM_HEAD, name="gemm.csv", **options):
     (folder / name).write_text("\n".join([head, *rows, ""]))
     return validate(folder, **options)
+
+
+def test_a_validation_is_shown_in_every_way(tmp_path):
+    check_shown(validated(tmp_path, *good_rows()), tmp_path)
 
 
 def test_rows_as_predicted_have_no_error_and_no_problem(tmp_path):

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import vl_convert
 
 import weft
 from weft import view
-from weft.errors import InputError
+from weft.errors import InputError, WeftError
 from weft.graph import Collective, Gemm
 from weft.models import SubLayer
 from weft.parallel import split
@@ -58,6 +60,19 @@ def test_a_picture_shows_itself_in_a_notebook() -> None:
     assert view.waits(simulated()["t3"])._repr_svg_().startswith("<svg")
     assert small().plot()._repr_svg_().startswith("<svg")
     assert view.waits(simulated()["t3"]).png().startswith(b"\x89PNG")
+
+
+def test_a_picture_without_the_extra_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    figure = view.sub_layer_times(small())
+    monkeypatch.setattr("weft.view.figure.can_draw", lambda: False)
+    with pytest.raises(WeftError, match=r"pip install 'weft\[pictures\]'"):
+        figure.svg()
+    assert figure._repr_svg_() is None
+
+
+def test_pages_hold_the_vega_that_is_pinned() -> None:
+    held = Path(view.__file__).with_name("vega.js").read_text(encoding="utf-8")
+    assert held == vl_convert.javascript_bundle().replace("</script", "<\\/script"), "write it anew: make vega"
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,10 @@ from weft.errors import OutputError
 from weft.models import SubLayer
 from weft.parallel import split
 from weft.result import Comparison, Timeline
-from weft.result.html import comparison_html, timeline_html
+from weft.studies import STUDIES, study
 from weft.studies.t3 import T3Study, published_means, telling_case
 from weft.view import run_report
+from weft.view.page import explanations
 from weft.view.words import amount, gap, percent
 
 
@@ -127,8 +128,27 @@ def test_a_run_page_is_self_contained_and_counts_what_blocks_counted(tmp_path: P
         assert part in page
 
 
-def test_one_run_without_a_baseline_has_a_page_too(tmp_path: Path) -> None:
-    assert "speedup" not in checked(run_report(small()["t3"], tmp_path).read_text())
+def test_one_run_without_a_baseline_has_a_page_that_says_how_to_get_one(tmp_path: Path) -> None:
+    page = checked(run_report(small()["t3"], tmp_path).read_text())
+    assert "speedup" not in page
+    assert "add --compare sequential" in page
+
+
+def test_the_first_line_of_a_page_names_hardware_that_cannot_be_bought(tmp_path: Path) -> None:
+    lead = re.compile(r'<p class="lead">([^<]*)</p>')
+    first = {name: lead.findall(run_report(small()[name], tmp_path).read_text())[0] for name in ("sequential", "t3")}
+    assert first["t3"].startswith("Hypothetical hardware, on no GPU that can be bought: a tracker")
+    assert "Hypothetical" not in first["sequential"]
+    assert lead.findall(small_study().page(tmp_path).read_text())[0].startswith("No GPU has a tracker")
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_the_page_of_every_study_is_explained(name: str) -> None:
+    assert not any("Nothing explains" in sentence for sentence in explanations(study(name).DECLARED.explained[1]))
+
+
+def test_a_page_without_an_explanation_says_so() -> None:
+    assert "Nothing explains 'new-study'" in explanations("new-study")[0]
 
 
 def test_a_page_does_not_change_between_writings(tmp_path: Path) -> None:
@@ -164,14 +184,13 @@ def test_headline_figures_are_written_in_their_units() -> None:
 
 
 def test_results_show_themselves_as_tables_in_a_notebook() -> None:
-    page = checked(comparison_html(small()))
+    page = checked(small()._repr_html_())
     assert page.count("<tr>") == 1 + len(small())
-    assert small()._repr_html_() == page
-    assert "reduce_scatter update" in checked(timeline_html(small()["t3"]))
+    assert "RS updates near memory" in checked(small()["t3"]._repr_html_())
 
 
 def test_a_custom_sub_layer_is_named_once() -> None:
-    assert ">custom, TP 4," in comparison_html(small())
+    assert ">custom, TP 4:" in small()._repr_html_()
 
 
 def test_a_share_is_a_whole_percent_and_never_minus_nothing() -> None:

@@ -12,6 +12,7 @@ import click
 from click.core import ParameterSource
 
 from weft import __version__
+from weft.cli.values import DTYPE, GPU_NAME, NAMES, SHAPE
 from weft.files import check_out_dir
 
 if TYPE_CHECKING:
@@ -20,24 +21,6 @@ if TYPE_CHECKING:
 
 def _folder(context: click.Context, option: click.Parameter, path: Path) -> Path:
     return check_out_dir(path)
-
-
-def _names(context: click.Context, option: click.Parameter, text: str | None) -> tuple[str, ...] | None:
-    """The names in "a,b,c"; None stays None."""
-    if text is None:
-        return None
-    names = tuple(name.strip() for name in text.split(",") if name.strip())
-    if not names:
-        raise click.BadParameter(f"'{text}' names nothing; write names with commas between", context, option)
-    return names
-
-
-def _shape(context: click.Context, option: click.Parameter, text: str | None) -> tuple[int, ...] | None:
-    """The three whole numbers in "8192,8192,8192"; None stays None."""
-    names = _names(context, option, text)
-    if names is not None and (len(names) != 3 or not all(name.isdecimal() for name in names)):
-        raise click.BadParameter(f"'{text}' is no shape; write M,N,K, like 8192,8192,8192", context, option)
-    return names and tuple(map(int, names))
 
 
 @click.command(epilog="Example: weft measure --out data/my-gpu --only gemm,probe")
@@ -51,16 +34,15 @@ def _shape(context: click.Context, option: click.Parameter, text: str | None) ->
 )
 @click.option(
     "--only",
-    callback=_names,
-    metavar="A,B",
+    type=NAMES,
     help="Only these kinds: gemm, operator, copy, beside, probe.  [default: all]",
 )
-@click.option("--gemm", callback=_shape, metavar="M,N,K", help="One GEMM instead of the planned shapes.")
+@click.option("--gemm", type=SHAPE, help="One GEMM instead of the planned shapes.")
 @click.option(
     "--dtype",
+    type=DTYPE,
     default="bf16",
     show_default=True,
-    metavar="NAME",
     help="Data type of --gemm: fp64, fp32, tf32, fp16, bf16, fp8 or int8.",
 )
 @click.option(
@@ -70,12 +52,14 @@ def _shape(context: click.Context, option: click.Parameter, text: str | None) ->
     show_default=True,
     help="cuda: the GPU that PyTorch sees (also ROCm); cpu: only to try the measurement.",
 )
-@click.option("--gpu", metavar="NAME", help="Name of the GPU in the tables.  [default: found in the catalogue]")
+@click.option(
+    "--gpu", type=GPU_NAME, metavar="NAME", help="Name of the GPU in the tables.  [default: found in the catalogue]"
+)
 @click.option("--quick", is_flag=True, help="A few small cases: does everything work here?")
 def measure(
     folder: Path,
     only: tuple[str, ...] | None,
-    gemm: tuple[int, ...] | None,
+    gemm: tuple[int, int, int] | None,
     dtype: str,
     device: str,
     gpu: str | None,
@@ -96,8 +80,7 @@ def measure(
         raise click.UsageError("--gemm says nothing where --only leaves out gemm; leave out one of both")
     shapes = None
     if gemm is not None:
-        m, n, k = gemm
-        shapes = (Gemm(m, n, k, dtype.strip().lower()),)
+        shapes = (Gemm(*gemm, dtype),)
     kinds = only or (("gemm",) if shapes else tuple(KINDS))
     opened = open_device(device, gpu)
     source = f"weft {__version__} measure, {dt.datetime.now(dt.UTC).date().isoformat()}"

@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from weft.cli.options import data_option, examples, file_option
+from weft.cli.options import data_option, examples, option
+from weft.cli.output import Outputs, file_option, pass_outputs, written
+from weft.cli.values import GPU_NAME, SYSTEM_NAME
 from weft.files import write_atomically, write_json
+from weft.validation import calibration, catalog
+from weft.validation.calibration import Calibrated, Fitted
+from weft.validation.catalog import Target, shown
+from weft.validation.tables import data_folder
+from weft.view.error_tables import errors_table
 from weft.view.table import Table, number, text
-from weft.view.terminal import print_table
-
-if TYPE_CHECKING:
-    from weft.validation.calibration import Calibrated, Fitted
-    from weft.validation.catalog import Target
-
 
 _FITTED = {"start": "start", "fitted": "fitted", "low": "95 % low", "high": "high"}
 _MOST_ROWS = 5000  # of each group: more would make the fit slow and change nothing
@@ -25,58 +26,41 @@ _MOST_ROWS = 5000  # of each group: more would make the fit slow and change noth
 
 @click.command("calibrate", epilog=examples("weft calibrate --data gemm.csv --gpu h100-sxm --out my-gpu.toml"))
 @data_option
-@click.option("--gpu", metavar="NAME|FILE", help="Fit this GPU to its GEMMs.")
-@click.option("--system", metavar="NAME", help="Fit the collective library of this system to its collectives.")
-@click.option(
+@option("--gpu", "Fit this GPU to its GEMMs.", GPU_NAME)
+@option("--system", "Fit the collective library of this system to its collectives.", SYSTEM_NAME)
+@option(
     "--holdout",
-    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    "Share of the rows that the fit does not see.",
+    click.FloatRange(0, 1, min_open=True, max_open=True),
     default=0.3,
-    show_default=True,
     metavar="SHARE",
-    help="Share of the rows that the fit does not see.",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Which rows are held out.")
-@file_option("--out", "out", "Write the fitted GPU or library profile to this TOML file.")
-@file_option("--json", "json_file", "Write the parameters and the errors as JSON.")
+@option("--seed", "Which rows are held out.", click.IntRange(min=0), default=0)
+@file_option("--out", "Write the fitted GPU or library profile to this TOML file.")
+@file_option("--json", "Write the parameters and the errors as JSON.")
+@pass_outputs
 def calibrate(
-    data: Path | None,
-    gpu: str | None,
-    system: str | None,
-    holdout: float,
-    seed: int,
-    out: Path | None,
-    json_file: Path | None,
+    outputs: Outputs, data: Path | None, gpu: str | None, system: str | None, holdout: float, seed: int
 ) -> None:
     """Fit the few named physical parameters of a machine to measured rows, and say how far off it then is.
 
-    What may be fitted is a closed list with plausible bounds; whatever ends at a bound is told. Errors are those
-    on rows that the fit did not see, before and after.
+    What may be fitted is a closed list with plausible bounds; a parameter that ends at a bound is marked. Errors are
+    those on rows that the fit did not see, before and after.
     """
-    from weft.validation import catalog
-    from weft.validation.calibration import calibrated
-    from weft.validation.tables import data_folder
-
     if (gpu is None) == (system is None):
         raise click.UsageError("name either a --gpu or a --system to calibrate")
-    _check_place(gpu, out)
+    _check_place(gpu, outputs.out)
     place = data_folder(data)
     target = catalog.gpu_target(place, gpu) if gpu else catalog.library_target(place, str(system))
-    done = calibrated(target.subject, holdout, seed, _MOST_ROWS)
-    _print_parameters(done)
-    _print_errors(done)
-    for note in _notes(done, target):
-        click.echo(f"note: {note}")
-    for problem in target.complaints:
-        click.echo(f"problem: {problem}")
-    if json_file is not None:
-        click.echo(f"fit: {write_json(json_file, done.to_dict())}")
-    if out is not None:
-        text = target.text(done, out, f"{place.name}, seed {seed}")
-        click.echo(f"fitted: {write_atomically(out, text)}")
+    done = calibration.calibrated(target.subject, holdout, seed, _MOST_ROWS)
+    outputs.show(_parts(done, target), lambda file: write_json(file, done.to_dict()))
+    if outputs.out is not None:
+        fitted = target.text(done, outputs.out, f"{place.name}, seed {seed}")
+        written("fitted", write_atomically(outputs.out, fitted))
 
 
 def _check_place(gpu: str | None, out: Path | None) -> None:
-    """The fitted file extends the file that it starts from, so it cannot take its place."""
+    """Raise BadParameter if --out would replace the file of --gpu, which the fitted file extends."""
     if gpu is None or out is None or not gpu.endswith(".toml") or Path(gpu).resolve() != out.resolve():
         return
     raise click.BadParameter(
@@ -85,36 +69,41 @@ def _check_place(gpu: str | None, out: Path | None) -> None:
     )
 
 
-def _notes(done: Calibrated, target: Target) -> Iterator[str]:
-    """What the errors alone do not say."""
+def _parts(done: Calibrated, target: Target) -> Iterator[Table | str]:
+    """Parameters, errors before and after the fit, and what must be known to read them."""
+    yield _parameters(done)
+    if silent := [found.parameter.path for found in done.fit.parameters if found.state == "no rows"]:
+        yield f"no row depends on {', '.join(silent)}: kept as they were"
+    errors = (("before", done.before), ("after", done.after))
+    rows = [{"rows held out": when, **asdict(one)} for when, one in errors]
+    yield errors_table(rows, "Errors on the rows that the fit did not see")
     if done.after.mean_abs_err > done.before.mean_abs_err:
         yield (
-            f"after the fit the rows held out are further off ({done.before.mean_abs_err:.1%} before, "
+            f"note: after the fit the rows held out are further off ({done.before.mean_abs_err:.1%} before, "
             f"{done.after.mean_abs_err:.1%} after): keep {target.extends} as it is, or fit more rows"
         )
     if target.fitted_before:
         yield (
-            f"values of {target.extends} were calibrated before, perhaps to these very rows: 'before' need not "
+            f"note: values of {target.extends} were calibrated before, perhaps to these very rows: 'before' need not "
             "be the error on rows that nothing has seen"
         )
+    yield from (f"problem: {problem}" for problem in target.complaints)
 
 
-def _print_parameters(done: Calibrated) -> None:
-    told = [found for found in done.fit.parameters if found.state != "no rows"]
+def _parameters(done: Calibrated) -> Table:
     columns = [
-        text("parameter"), *(number(key, head, format_=str) for key, head in _FITTED.items()), number("rows"),
-        text("bounds"), text("state"), text("about", "what it is", prose=True),
-    ]  # fmt: skip
+        text("parameter"),
+        *(number(key, head, format_=str) for key, head in _FITTED.items()),
+        number("rows"),
+        text("bounds"),
+        text("state"),
+        text("about", "what it is", prose=True),
+    ]
     title = f"{done.subject.machine}: {done.fitted_rows} rows fitted, {len(done.held_out.subject)} held out"
-    print_table(Table(columns, [_row(found) for found in told], title))
-    silent = [found.parameter.path for found in done.fit.parameters if found.state == "no rows"]
-    if silent:
-        click.echo(f"no row depends on {', '.join(silent)}: kept as they were")
+    return Table(columns, [_row(found) for found in done.fit.parameters if found.state != "no rows"], title)
 
 
 def _row(found: Fitted) -> list[Any]:
-    from weft.validation.catalog import shown
-
     parameter, state = found.parameter, found.state
     start, value, low, high, least, most = (
         shown(v, parameter) for v in (found.start, found.value, found.low, found.high, parameter.low, parameter.high)
@@ -124,11 +113,3 @@ def _row(found: Fitted) -> list[Any]:
         state = f"{state}, needs {parameter.needs_rows}"
     fitted = (start, value, low, high, found.rows)
     return [parameter.path, *fitted, f"{least} to {most}", state, parameter.about]
-
-
-def _print_errors(done: Calibrated) -> None:
-    from weft.view.error_tables import errors_table
-
-    errors = (("before", done.before), ("after", done.after))
-    rows = [{"rows held out": when, **asdict(one)} for when, one in errors]
-    print_table(errors_table(rows, "Errors on the rows that the fit did not see"))

@@ -1,22 +1,25 @@
-"""The cases that `weft predict` is given, as people write them: shapes, files of shapes, sizes, dimensions."""
+"""Parse the cases of `weft predict`: shapes, files of shapes, sizes of collectives, dimensions of operators."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from weft.cli.values import shortened
 from weft.errors import InputError, UnknownNameError
 from weft.estimate.answer import FloatArray
 from weft.files import read_text
 from weft.graph import DTYPE_BYTES
-from weft.units import LARGEST_COUNT, Dimension, parse
+from weft.search.gemm_list import whole_size
+from weft.units import Dimension, parse
 
 _SIZES = ("m", "n", "k", "batch")
+_COLUMNS = (*_SIZES, "dtype")
 _LARGEST_BUFFER = 2.0**50
 """Largest buffer of a collective [bytes]: 1 PiB, more than any GPU will hold."""
 
@@ -24,14 +27,13 @@ Shapes = Mapping[str, Any]
 """GEMMs as columns: m, n, k, batch [whole numbers] and dtype."""
 
 
-def one_shape(shape: Sequence[int], batch: int, dtype: str) -> Shapes:
-    """A single GEMM as columns."""
-    m, n, k = (np.array([size]) for size in shape)
-    return {"m": m, "n": n, "k": k, "batch": np.array([batch]), "dtype": np.array([dtype])}
+def as_columns(rows: Iterable[tuple[int, int, int, int, str]]) -> Shapes:
+    """GEMMs (M, N, K, batch, dtype) as columns."""
+    return {name: np.array(column) for name, column in zip(_COLUMNS, zip(*rows, strict=True), strict=True)}
 
 
 def read_shapes(path: Path, batch: int, dtype: str) -> Shapes:
-    """The GEMMs of a CSV file with the columns m, n, k and perhaps batch and dtype; others are left out.
+    """The GEMMs of a CSV file with the columns m, n, k and perhaps batch and dtype; other columns are ignored.
 
     Raises InputError that names the file, and the line of a row that is no GEMM.
     """
@@ -46,15 +48,13 @@ def read_shapes(path: Path, batch: int, dtype: str) -> Shapes:
         ) from None
     if not found:
         raise InputError(f"{path} has no rows; give each GEMM a line, like 8192,8192,8192")
-    columns = list(zip(*found, strict=True))
-    sizes = {name: np.array(columns[index]) for index, name in enumerate(_SIZES)}
-    return {**sizes, "dtype": np.array(columns[4])}
+    return as_columns(found)
 
 
 def _check_columns(path: Path, names: Sequence[str]) -> None:
     if not names:
         raise InputError(f"{path} is empty; its first line must name the columns, like m,n,k")
-    twice = [name for name in names if name in (*_SIZES, "dtype") and names.count(name) > 1]
+    twice = [name for name in names if name in _COLUMNS and names.count(name) > 1]
     if twice:
         raise InputError(f"{path} has the column '{twice[0]}' twice; name each column once")
     missing = [name for name in ("m", "n", "k") if name not in names]
@@ -65,30 +65,18 @@ def _check_columns(path: Path, names: Sequence[str]) -> None:
 def _row(
     path: Path, line: int, row: Mapping[str | None, str | None], batch: int, dtype: str
 ) -> tuple[int, int, int, int, str]:
-    if None in row:  # where the csv module puts what has no column
-        raise InputError(f"{path}, line {line}: the line has more cells than the heads; write a cell for each")
-    texts = {name: (row.get(name) or "").strip() for name in (*_SIZES, "dtype")}
+    place = f"{path}, line {line}"
+    if None in row:  # where the csv module puts cells without a column
+        raise InputError(f"{place}: the line has more cells than the heads; write a cell for each")
+    texts = {name: (row.get(name) or "").strip() for name in _COLUMNS}
     texts["batch"] = texts["batch"] or str(batch)
-    sizes = [_size(f"{path}, line {line}: {name}", texts[name]) for name in _SIZES]
+    if missing := [name for name in _SIZES if not texts[name]]:
+        raise InputError(f"{place}: {missing[0]} is missing; each row needs m, n and k, like 8192,8192,8192")
+    m, n, k, count = (whole_size(place, name, texts[name]) for name in _SIZES)
     named = (texts["dtype"] or dtype).lower()
     if named not in DTYPE_BYTES:
-        raise InputError(f"{path}, line {line}: {UnknownNameError('dtype', named, DTYPE_BYTES)}")
-    m, n, k, count = sizes
+        raise InputError(f"{place}: {UnknownNameError('dtype', named, DTYPE_BYTES)}")
     return m, n, k, count, named
-
-
-def _size(what: str, text: str) -> int:
-    if not text:
-        raise InputError(f"{what} is missing; each row needs m, n and k, like 8192,8192,8192")
-    if not text.isdecimal() or not text.strip("0"):
-        raise InputError(f"{what} is '{text}'; it must be a whole number above zero")
-    if len(text) > len(str(LARGEST_COUNT)) or int(text) > LARGEST_COUNT:
-        raise InputError(f"{what} is {_short(text)}; it must be at most {LARGEST_COUNT}")
-    return int(text)
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 24 else f"{text[:8]}... ({len(text)} digits)"
 
 
 def collective_sizes(text: str) -> tuple[str, FloatArray]:
@@ -135,7 +123,7 @@ def dimensions(assignments: Sequence[str]) -> dict[str, int]:
         if not (name and equals and value.isdecimal()):
             raise InputError(f"'{text}' gives no dimension a whole number; write it like rows=4096,columns=2048")
         if len(value) > 15:
-            raise InputError(f"{name} is {_short(value)}; it must have at most 15 digits")
+            raise InputError(f"{name} is {shortened(value)}; it must have at most 15 digits")
         if name in sizes:
             raise InputError(f"{name} is given twice; give each dimension once")
         sizes[name] = int(value)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from typing import Any
 
 import click
 
 from weft import hardware as machines
 from weft.cli.options import examples
+from weft.cli.output import json_or_tables
+from weft.cli.values import MACHINE_NAME
 from weft.errors import UnknownNameError
 from weft.hardware import Gpu, Node, Provenance
 from weft.units import format_bytes, format_rate
 from weft.view.table import Table, number, text
-from weft.view.terminal import print_table
 from weft.view.words import sourced_table
 
 
@@ -40,32 +39,30 @@ def hardware() -> None:
 
 
 @hardware.command("list", epilog=examples("weft hardware list"))
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
-def list_machines(as_json: bool) -> None:
-    """List the GPUs of the catalogue and the systems that they sit in."""
+@json_or_tables
+def list_machines() -> tuple[Any, list[Table]]:
+    """List the GPUs of the catalogue and the systems that hold them."""
     gpus = [machines.gpu(name) for name in machines.gpu_names()]
     systems = machines.known_nodes()
-    if as_json:
-        about = [*map(_gpu_entry, gpus), *map(_system_entry, systems)]
-        click.echo(json.dumps(about, indent=2))
-        return
-    print_table(Table(_GPU_COLUMNS, list(map(_gpu_row, gpus)), "GPUs"))
-    print_table(Table(_SYSTEM_COLUMNS, list(map(_system_row, systems)), "Systems"))
+    return [*map(_gpu_entry, gpus), *map(_system_entry, systems)], [
+        Table(_GPU_COLUMNS, list(map(_gpu_row, gpus)), "GPUs"),
+        Table(_SYSTEM_COLUMNS, list(map(_system_row, systems)), "Systems"),
+    ]
 
 
 @hardware.command("show", epilog=examples("weft hardware show t3-paper"))
-@click.argument("name", metavar="NAME|FILE")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
-def show_machine(name: str, as_json: bool) -> None:
+@click.argument("name", type=MACHINE_NAME)
+@json_or_tables
+def show_machine(name: str) -> tuple[Any, list[Table]]:
     """Show every value of a GPU or system: its path (for --set), unit, kind, plausible range and source.
 
     A "peak" value is a data sheet's, an "achieved" one was measured under load, a "calibrated" one was fitted.
     """
     found = _find(name)
-    if as_json:
-        click.echo(json.dumps(_as_json(found), indent=2))
-        return
-    print_table(sourced_table(_headline(found), "path", _texts(found), found.provenance))
+    texts = {path: found.text(path) for path in (found.rules() if isinstance(found, Gpu) else found.provenance)}
+    entry = _gpu_entry(found) if isinstance(found, Gpu) else _system_entry(found)
+    values = [_value_entry(found, path, found.provenance.get(path)) for path in texts]
+    return {**entry, "values": values}, [sourced_table(_headline(found), "path", texts, found.provenance)]
 
 
 def _find(name: str) -> Gpu | Node:
@@ -100,10 +97,8 @@ def _system_row(system: Node) -> tuple[Any, ...]:
 
 
 def _gpu_entry(gpu: Gpu) -> dict[str, Any]:
-    about = {"kind": "gpu", "name": gpu.name, "title": gpu.title, "description": gpu.description}
     return {
-        **about,
-        "aliases": list(gpu.aliases),
+        **_about("gpu", gpu),
         "vendor": gpu.vendor,
         "architecture": gpu.architecture,
         "compute_units": gpu.compute.compute_units,
@@ -117,10 +112,8 @@ def _gpu_entry(gpu: Gpu) -> dict[str, Any]:
 
 
 def _system_entry(system: Node) -> dict[str, Any]:
-    about = {"kind": "system", "name": system.name, "title": system.title, "description": system.description}
     return {
-        **about,
-        "aliases": list(system.aliases),
+        **_about("system", system),
         "gpu": system.gpu.name,
         "gpus_per_node": system.gpus_per_node,
         "topology": system.topology,
@@ -129,20 +122,13 @@ def _system_entry(system: Node) -> dict[str, Any]:
     }
 
 
-def _texts(found: Gpu | Node) -> Mapping[str, str]:
-    if isinstance(found, Gpu):
-        return {path: found.text(path) for path in found.rules()}
-    return {path: found.text(path) for path in found.provenance}
+def _about(kind: str, found: Gpu | Node) -> dict[str, Any]:
+    names = {"name": found.name, "title": found.title, "description": found.description}
+    return {"kind": kind, **names, "aliases": list(found.aliases)}
 
 
-def _as_json(found: Gpu | Node) -> dict[str, Any]:
-    """A GPU or system as plain data, every value with its base unit and provenance."""
-    entry = _gpu_entry(found) if isinstance(found, Gpu) else _system_entry(found)
-    values = [_value_as_json(found, path, found.provenance.get(path)) for path in _texts(found)]
-    return {**entry, "values": values}
-
-
-def _value_as_json(found: Gpu | Node, path: str, provenance: Provenance | None) -> dict[str, Any]:
+def _value_entry(found: Gpu | Node, path: str, provenance: Provenance | None) -> dict[str, Any]:
+    """A value in its base unit, with its provenance."""
     known = provenance.model_dump(exclude={"text"}) if provenance else {}
     rule = found.rules()[path]
     unit = rule.dimension.value if rule else ""

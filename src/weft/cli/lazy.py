@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Mapping
 from contextlib import redirect_stdout
 from contextvars import copy_context
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from weft.errors import InputError, UnknownNameError
 
 
 @dataclass(frozen=True)
 class LazyCommand:
-    """Where a command lives ("package.module:attribute") and what the list of commands says about it."""
+    """The module of a command ("package.module:attribute") and its line in the list of commands."""
 
     home: str
     short_help: str
@@ -25,7 +26,7 @@ class LazyCommand:
     def load(self) -> click.Command:
         """The command itself, imported now."""
         module, attribute = self.home.split(":")
-        command: click.Command = getattr(importlib.import_module(module), attribute)
+        command: click.Command = getattr(import_module(module), attribute)
         return command
 
 
@@ -51,14 +52,14 @@ class Plugin:
 
 
 class LazyGroup(click.Group):
-    """A click group of commands; its help is written without importing any of them."""
+    """A click group of commands; its help and its completion import none of them."""
 
     def __init__(self, *args: Any, lazy: Mapping[str, LazyCommand | Plugin], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.lazy = lazy
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the command line; what a command reserves or redirects for itself ends with it."""
+        """Run the command line; paths that a command reserves, and its redirection of stdout, end with it."""
         with redirect_stdout(sys.stdout):
             return copy_context().run(super().main, *args, **kwargs)
 
@@ -70,8 +71,14 @@ class LazyGroup(click.Group):
         """The command of that name, or None if there is none."""
         return self.lazy[cmd_name].load() if cmd_name in self.lazy else None
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """The commands, or the options, that begin with what is typed."""
+        commands = [CompletionItem(name, help=command.short_help) for name, command in self.lazy.items()]
+        found = [command for command in commands if command.value.startswith(incomplete)]
+        return found + click.Command.shell_complete(self, ctx, incomplete)
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """What is left of the arguments; InputError for an empty one, which would pass for one that is not there."""
+        """The arguments that remain; InputError for an empty one, which could be taken for a missing one."""
         for before, argument in zip(["", *args], args, strict=False):
             option, equals, value = argument.partition("=")
             if not argument or (equals and not value and option.startswith("--")):
@@ -84,7 +91,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that the arguments name, and what is left of them.
+        """The command that the arguments name, and the arguments that remain.
 
         Raises:
             UnknownNameError: no command has that name.

@@ -15,18 +15,19 @@ import click
 from weft import __version__
 from weft.cli import interrupt
 from weft.cli.lazy import LazyCommand, LazyGroup, Plugin
+from weft.cli.options import examples
 from weft.errors import WeftError
 
 EXIT_BAD_INPUT = 2
-EXIT_BROKEN_PIPE = 1  # as click has it
+EXIT_BROKEN_PIPE = 1  # click's
 
 COMMANDS = {
-    "study": LazyCommand("weft.cli.study:study", "Repeat a paper's study and stand beside its figures."),
+    "study": LazyCommand("weft.cli.study:study", "Repeat a paper's study and compare its figures."),
     "simulate": LazyCommand("weft.cli.simulate:simulate", "Simulate one sub-layer on one machine."),
     "advise": LazyCommand("weft.cli.advise:advise", "Say how a GEMM and a collective should share a GPU."),
     "tune": LazyCommand("weft.cli.tune:tune", "Tune independent GEMMs that share a GPU."),
     "predict": LazyCommand("weft.cli.predict:predict", "Predict GEMMs, collectives, operators and layers."),
-    "validate": LazyCommand("weft.cli.validate:validate", "Set the models beside measured times."),
+    "validate": LazyCommand("weft.cli.validate:validate", "Compare the models with measured times."),
     "calibrate": LazyCommand("weft.cli.calibrate:calibrate", "Fit a machine to its own measurements."),
     "measure": Plugin("weft-measure", "measure", "Time the GPU at hand and write tables of it."),
     "hardware": LazyCommand("weft.cli.hardware:hardware", "List and show machines, each value with its source."),
@@ -40,7 +41,7 @@ COMMANDS = {
     cls=LazyGroup,
     lazy=COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Start with: weft study t3 --out out/t3",
+    epilog=examples("weft study t3 --out out/t3"),
 )
 @click.version_option(__version__, prog_name="weft", message="%(prog)s %(version)s")
 def weft() -> None:
@@ -63,10 +64,10 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except click.ClickException as error:
         _leave(error.format_message(), error.exit_code)
     except (click.Abort, KeyboardInterrupt):
-        interrupt.told.set()
+        interrupt.reported.set()
         _leave(interrupt.SENTENCE, interrupt.EXIT_INTERRUPTED)
     except BrokenPipeError:
-        _drop(sys.stdout)  # whoever read it has seen enough, as `head` has
+        _drop(sys.stdout)  # the reader, such as `head`, has closed the pipe
         sys.exit(EXIT_BROKEN_PIPE)
     except OSError as error:
         _drop(sys.stdout)
@@ -75,12 +76,12 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         _leave("the memory of this computer does not suffice; give smaller sizes, or fewer at once", EXIT_BAD_INPUT)
     finally:
         interrupt.disarm()
-    # Outside of click's own mode, --help and --version come back as their exit status.
+    # Outside of its standalone mode click returns the exit status of --help and --version.
     sys.exit(status if isinstance(status, int) else 0)
 
 
 def _steady_streams() -> None:
-    """Let what is printed go nowhere where a stream is closed, and letters become marks where it knows them not."""
+    """Replace a closed stream by one that discards what is printed; print "?" for letters that an encoding lacks."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
@@ -90,7 +91,7 @@ def _steady_streams() -> None:
 
 
 def _drop(stream: TextIO) -> None:
-    """Throw away what a stream still holds; Python would try to write it once more, and end as it likes."""
+    """Discard what a stream still holds, which Python would otherwise try to write once more when it ends."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
@@ -109,7 +110,8 @@ def _usage_sentence(error: click.UsageError) -> str:
 
 
 def _leave(sentence: str, status: int) -> NoReturn:
-    with suppress(OSError):  # where standard error is full, the exit status has to do
+    """Exit with a sentence on standard error, in which very long words are shortened; where that is full, without."""
+    with suppress(OSError):
         sys.stdout.flush()
     shortened = re.sub(r"\S{200,}", lambda found: f"{found[0][:100]}... ({len(found[0])} characters)", sentence)
     try:

@@ -1,69 +1,67 @@
-"""`weft models`: which models there are, their dimensions, and the sub-layers that they are studied with."""
+"""`weft models`: which models there are, their dimensions, and the sub-layers that studies run."""
 
 from __future__ import annotations
 
-import json
+from functools import partial
 from typing import Any
 
 import click
 
-from weft import units
 from weft.cli.options import examples
+from weft.cli.output import json_or_tables
+from weft.cli.values import MODEL_NAME
 from weft.graph import Collective, Gemm, Graph
 from weft.models import SUBLAYERS, Transformer, load_model, model_names
 from weft.parallel import sublayer
+from weft.units import format_bytes
 from weft.view.table import Table, number, text
-from weft.view.terminal import print_table
 from weft.view.words import sourced_table
 
 _DIMENSIONS = ("hidden", "layers", "sequence_length", "batch", "ffn_multiple")
+_COLUMNS = (
+    text("tp", "TP"),
+    text("sublayer", "sub-layer"),
+    text("what"),
+    *(number(size, size.upper(), format_="d") for size in "mnk"),
+    number("gflop", "GFLOP", format_=".1f"),
+    number("payload_bytes", "payload", format_=partial(format_bytes, digits=4)),
+)
 
 
-@click.group()
+@click.group(epilog=examples("weft models show t-nlg"))
 def models() -> None:
     """List and show models and their sub-layers."""
 
 
 @models.command("list", epilog=examples("weft models list"))
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
-def list_models(as_json: bool) -> None:
+@json_or_tables
+def list_models() -> tuple[Any, list[Table]]:
     """List the models of the catalogue."""
     known = [load_model(name) for name in model_names()]
-    if as_json:
-        click.echo(json.dumps([_dimensions(model) for model in known], indent=2))
-        return
     sizes = [number(name, format_="d") for name in ("hidden", "layers", "tokens")]
+    columns = [text("name"), text("title"), *sizes, number("tp", "TP", format_=str)]
     rows = [(m.name, m.title, m.hidden, m.layers, m.tokens, _degrees(m)) for m in known]
-    print_table(Table([text("name"), text("title"), *sizes, number("tp", "TP", format_=str)], rows, "Models"))
+    return list(map(_dimensions, known)), [Table(columns, rows, "Models")]
 
 
 @models.command("show", epilog=examples("weft models show t-nlg"))
-@click.argument("name", metavar="NAME|FILE")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
-def show_model(name: str, as_json: bool) -> None:
+@click.argument("name", type=MODEL_NAME)
+@json_or_tables
+def show_model(name: str) -> tuple[Any, list[Table]]:
     """Show a model's dimensions with their sources, and its sub-layers as one GPU computes them."""
     model = load_model(name)
     layers = [sublayer(model, kind, tp) for tp in model.tensor_parallel for kind in SUBLAYERS]
-    if as_json:
-        click.echo(json.dumps(_as_json(model, layers), indent=2))
-        return
+    provenance = {key: found.model_dump() for key, found in model.provenance.items()}
     values = {key: str(getattr(model, key)) for key in _DIMENSIONS}
     values |= {"heads": str(model.attention_heads), "tensor_parallel": _degrees(model)}
-    print_table(sourced_table(f"{model.name}: {model.title}", "dimension", values, model.provenance))
-    columns = [
-        text("tp", "TP"), text("sublayer", "sub-layer"), text("what"),
-        *(number(size, size.upper(), format_="d") for size in "mnk"),
-        number("gflop", "GFLOP", format_=".1f"), number("payload_bytes", "payload", format_=_size),
-    ]  # fmt: skip
-    print_table(Table(columns, list(map(_row, layers)), "Sub-layers, on each GPU"))
-
-
-def _size(payload: int) -> str:
-    return units.format_bytes(payload, digits=4)
+    return _dimensions(model) | {"provenance": provenance, "sublayers": list(map(_layer, layers))}, [
+        sourced_table(f"{model.name}: {model.title}", "dimension", values, model.provenance),
+        Table(_COLUMNS, list(map(_row, layers)), "Sub-layers, on each GPU"),
+    ]
 
 
 def _parts(layer: Graph) -> tuple[str, Gemm, int]:
-    """A sub-layer's name, its GEMM, and what its all-reduce adds up [bytes]."""
+    """A sub-layer's name, its GEMM, and the buffer of its all-reduce [bytes]."""
     gemm, moved = layer["gemm"].op, layer["all_reduce"].op
     assert isinstance(gemm, Gemm)
     assert isinstance(moved, Collective)
@@ -81,11 +79,6 @@ def _degrees(model: Transformer) -> str:
 
 def _dimensions(model: Transformer) -> dict[str, Any]:
     return model.model_dump(mode="json", exclude={"provenance"}) | {"tokens": model.tokens}
-
-
-def _as_json(model: Transformer, layers: list[Graph]) -> dict[str, Any]:
-    provenance = {key: found.model_dump() for key, found in model.provenance.items()}
-    return _dimensions(model) | {"provenance": provenance, "sublayers": [_layer(layer) for layer in layers]}
 
 
 def _layer(layer: Graph) -> dict[str, Any]:

@@ -2,49 +2,46 @@
 
 from __future__ import annotations
 
-import json
+from typing import Any
 
 import click
 
 from weft.cli.options import examples
+from weft.cli.output import json_or_tables
+from weft.schedule import PASSES, Ideal, Pass, Sharing
 from weft.view.table import Table, texts
-from weft.view.terminal import print_table
 
-_JOINED = ("name", "title", "kind", "arbiter", "summary")
-_SHARED = ("name", "title", "driver", "units apart", "summary")
+_DEPENDENT = "A GEMM and the collective of its own output", ("name", "title", "kind", "arbiter", "summary")
+_INDEPENDENT = (
+    "A GEMM and an independent collective: weft simulate --gemm ... --beside ...",
+    ("name", "title", "driver", "units apart", "summary"),
+)
 
 
-@click.group()
+@click.group(epilog=examples("weft overlaps list"))
 def overlaps() -> None:
     """List the ways to overlap compute and communication."""
 
 
 @overlaps.command("list", epilog=examples("weft overlaps list"))
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
-def list_overlaps(as_json: bool) -> None:
+@json_or_tables
+def list_overlaps() -> tuple[Any, list[Table]]:
     """List the overlaps of a sub-layer, then those of a GEMM and a collective that do not depend on each other."""
-    from weft.schedule import PASSES, Ideal, Sharing
-
-    joined, shared = [], []
-    for one in PASSES.values():
-        about: dict[str, str | None] = {"name": one.name, "title": one.title}
-        if isinstance(one, Sharing):
-            apart = "yes" if one.partition else None
-            about |= {"kind": "strategy", "driver": one.driver, "units_apart": apart}
-            shared.append(about | {"summary": one.summary})
-        else:
-            ideal = isinstance(one, Ideal)
-            about |= {
-                "kind": "ideal" if ideal else "simulated",
-                "arbiter": None if ideal else one.arbiter.name,
-            }
-            joined.append(about | {"summary": one.summary})
-    if as_json:
-        click.echo(json.dumps([*joined, *shared], indent=2))
-        return
-    for title, heads, rows in (
-        ("A GEMM and the collective of its own output", _JOINED, joined),
-        ("A GEMM and an independent collective: weft simulate --gemm ... --beside ...", _SHARED, shared),
-    ):
+    dependent = [_entry(one) for one in PASSES.values() if not isinstance(one, Sharing)]
+    independent = [_entry(one) for one in PASSES.values() if isinstance(one, Sharing)]
+    tables = []
+    for (title, heads), entries in ((_DEPENDENT, dependent), (_INDEPENDENT, independent)):
         columns = texts(heads)
-        print_table(Table(columns, [[row[column.key] or "" for column in columns] for row in rows], title))
+        tables.append(Table(columns, [[entry[column.key] or "" for column in columns] for entry in entries], title))
+    return [*dependent, *independent], tables
+
+
+def _entry(one: Pass) -> dict[str, str | None]:
+    """An overlap as plain data."""
+    if isinstance(one, Sharing):
+        how = {"kind": "strategy", "driver": one.driver, "units_apart": "yes" if one.partition else None}
+    elif isinstance(one, Ideal):
+        how = {"kind": "ideal", "arbiter": None}
+    else:
+        how = {"kind": "simulated", "arbiter": one.arbiter.name}
+    return {"name": one.name, "title": one.title, **how, "summary": one.summary}

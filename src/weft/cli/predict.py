@@ -2,60 +2,62 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+import numpy as np
 
+import weft
+from weft.cli import cases
 from weft.cli.options import (
-    SIZE,
-    assigned,
+    as_run_options,
     clock_option,
-    comma_list,
     dtype_option,
     examples,
-    file_option,
-    folder_option,
     given,
-    machine,
+    option,
     refuse_given,
-    run_options,
     set_option,
-    whole_numbers,
+    together,
 )
-from weft.cli.output import write_tables
+from weft.cli.output import Outputs, file_option, folder_option, pass_outputs
+from weft.cli.values import COUNT, GPU, GPUS, MODEL_NAME, NAMES, RANKS, SHAPE, SYSTEM_NAMES, Value
 from weft.errors import InputError
+from weft.estimate import Estimate, Harness
+from weft.files import write_json
+from weft.graph import OPERATORS
+from weft.hardware import Gpu, System
+from weft.library.collectives import canonical, volume
+from weft.library.profiles import load_library
 from weft.options import RunOptions
+from weft.view import predictions
+from weft.view.predictions import Predicted
 from weft.view.table import Table, texts
-from weft.view.terminal import print_parts, print_table
+from weft.view.terminal import print_table
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from weft.cli.cases import Shapes
-    from weft.estimate import Harness
-    from weft.hardware import Gpu, System
-    from weft.view.predictions import Predicted
+_LAYER = "weft predict layer --model gpt-3 --tp 4 --batch 8 --sequence 2048 --system hgx-a100-4"
 
 
-@click.group()
+@click.group(epilog=examples("weft predict gemm 8192,8192,8192 --gpu h100-sxm,mi300x"))
 def predict() -> None:
     """Predict times in closed form: vectorised, with the bound that was hit and where the time goes."""
 
 
-_gpus = click.option(
-    "--gpu",
-    "names",
-    default="h100-sxm",
-    show_default=True,
-    callback=comma_list,
-    metavar="A,B",
-    help="GPUs to set side by side: names from 'weft hardware list', or TOML files.",
+_file_options = together(
+    file_option("--json", "Write the predictions as JSON."), file_option("--csv", "Write the predictions as CSV.")
 )
-_set = set_option("every GPU")
-_clock = clock_option("short")
-_json = file_option("--json", "json_file", "Write the predictions as JSON.")
-_csv = file_option("--csv", "csv_file", "Write the predictions as CSV.")
+_gpus_options = together(
+    option("--gpu", "GPUs side by side, see 'weft hardware list'.", GPUS, name="gpus", default="h100-sxm"),
+    set_option("every GPU"),
+    clock_option("short"),
+    _file_options,
+)
+_systems_option = option(
+    "--system", "Systems side by side, see 'weft hardware list'.", SYSTEM_NAMES, name="systems", required=True
+)
 
 
 @predict.command(
@@ -65,67 +67,49 @@ _csv = file_option("--csv", "csv_file", "Write the predictions as CSV.")
         "weft predict gemm --shapes shapes.csv --csv times.csv",
     ),
 )
-@click.argument("shape", required=False, callback=whole_numbers, metavar="M,N,K")
+@click.argument("shape", required=False, type=SHAPE)
 @dtype_option("bf16", "A and B")
-@click.option("--batch", type=SIZE, default=1, show_default=True, metavar="N", help="GEMMs in one launch.")
-@click.option(
+@option("--batch", "GEMMs in one launch.", COUNT, default=1)
+@option(
     "--shapes",
-    "shapes_file",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    "A CSV file with the columns m, n and k (also batch and dtype) instead of M,N,K.",
+    click.Path(path_type=Path, exists=True, dir_okay=False),
+    name="shapes_file",
     metavar="FILE",
-    help="A CSV file with the columns m, n and k (also batch and dtype) instead of M,N,K.",
 )
-@_gpus
-@_set
-@_clock
-@_json
-@_csv
-@run_options
+@_gpus_options
+@as_run_options
+@pass_outputs
 def gemm(
-    shape: tuple[int, ...] | None,
+    outputs: Outputs,
+    shape: tuple[int, int, int] | None,
     dtype: str,
     batch: int,
     shapes_file: Path | None,
-    names: tuple[str, ...],
-    assignments: tuple[str, ...],
-    json_file: Path | None,
-    csv_file: Path | None,
+    gpus: tuple[Gpu, ...],
+    changes: Mapping[str, str],
     options: RunOptions,
 ) -> None:
     """Predict C[M,N] = A[M,K] B[K,N] on one or several GPUs, for one shape or a file of them."""
-    from weft.cli import cases
-    from weft.view.predictions import gemm_parts
-
-    if shape is not None and len(shape) != 3:
-        raise InputError(f"the shape has {len(shape)} dimensions; write M,N,K, like 8192,8192,8192")
     if shapes_file is not None and shape is None:
         shapes = cases.read_shapes(shapes_file, batch, dtype)
     elif shapes_file is None and shape is not None:
-        shapes = cases.one_shape(shape, batch, dtype)
+        shapes = cases.as_columns([(*shape, batch, dtype)])
     else:
         raise InputError("give either a shape, like 8192,8192,8192, or --shapes FILE")
-    done = [_gemms(machine(name, assignments), shapes, options) for name in names]
-    _finish(done, gemm_parts(done), json_file, csv_file)
+    done = [_gemms(gpu.replace(changes), shapes, options) for gpu in gpus]
+    _show(outputs, done, predictions.gemm_parts(done))
 
 
-def _gemms(gpu: Gpu, shapes: Shapes, options: RunOptions) -> Predicted:
+def _gemms(gpu: Gpu, shapes: cases.Shapes, options: RunOptions) -> Predicted:
     """The GEMMs on a GPU, with the rate that they reach [TFLOP/s]."""
-    import numpy as np
-
-    from weft.estimate import Estimate, estimate
-    from weft.graph import Gemm
-    from weft.lower.fit import check_held
-    from weft.view.predictions import Predicted
-
     dtypes = shapes["dtype"]
-    seconds, bound = np.empty(dtypes.size), np.empty(dtypes.size, dtype=np.int64)
+    seconds, bound = np.empty(dtypes.size), np.empty(dtypes.size, dtype="<U7")
     parts: dict[str, Any] = {}
     for dtype in dict.fromkeys(dtypes.tolist()):
         chosen = dtypes == dtype
         m, n, k, batch = (shapes[name][chosen] for name in ("m", "n", "k", "batch"))
-        work = Gemm(m, n, k, dtype, batch)
-        check_held(work, gpu)
-        found = estimate(work, gpu, options)
+        found = weft.estimate(weft.Gemm(m, n, k, dtype, batch), gpu, options)
         seconds[chosen], bound[chosen] = found.seconds, found.bound
         for name, part in found.parts.items():
             parts.setdefault(name, np.zeros(dtypes.size))[chosen] = part
@@ -141,81 +125,55 @@ def _gemms(gpu: Gpu, shapes: Shapes, options: RunOptions) -> Predicted:
         "weft predict collective reduce_scatter:1MiB..1GiB --ranks 8 --system dgx-a100 --out out/rs",
     ),
 )
-@click.argument("what", metavar="NAME:SIZES")
-@click.option("--ranks", type=click.IntRange(2, SIZE.max), required=True, metavar="N", help="GPUs that take part.")
-@click.option(
-    "--system",
-    "systems",
-    required=True,
-    callback=comma_list,
-    metavar="A,B",
-    help="Systems to set side by side, see 'weft hardware list'.",
-)
-@click.option(
+@click.argument("what", type=Value("NAME:SIZES", cases.collective_sizes))
+@option("--ranks", "GPUs that take part.", RANKS, required=True)
+@_systems_option
+@option(
     "--algorithm",
+    "One algorithm instead of the library's choice, perhaps with its protocol: ring, nvls, ring-ll128.",
     metavar="NAME",
-    help="One algorithm instead of the library's choice, perhaps with its protocol: ring, nvls, ring-ll128.",
 )
-@click.option(
-    "--nodes",
-    type=SIZE,
-    metavar="N",
-    help="Nodes that they stand on.  [default: as few as hold them]",
-)
-@click.option(
+@option("--nodes", "Nodes that hold them.  [default: as few as hold them]", COUNT)
+@option(
     "--library",
-    "profile",
+    "A profile of the library, as 'weft calibrate --system' writes it.  [default: by the system]",
+    name="profile",
     metavar="NAME|FILE",
-    help="A profile of the library, as 'weft calibrate --system' writes it.  [default: by the system]",
 )
-@click.option("--dma", is_flag=True, help="By copy engines instead of compute units (without reduction).")
-@_json
-@_csv
+@option("--dma", "By copy engines instead of compute units (without reduction).", is_flag=True)
+@_file_options
 @folder_option("Write report.html with a plot of time and bandwidth to this folder.")
+@pass_outputs
 def collective(
-    what: str,
+    outputs: Outputs,
+    what: tuple[str, Any],
     ranks: int,
     systems: tuple[str, ...],
     algorithm: str | None,
     nodes: int | None,
     profile: str | None,
     dma: bool,
-    json_file: Path | None,
-    csv_file: Path | None,
-    folder: Path | None,
 ) -> None:
     """Predict a collective for one size or many: all_reduce:256MiB, all_gather:1MiB,8MiB, all_reduce:1MiB..1GiB.
 
     A size is the whole buffer, as nccl-tests counts it; a range takes its first size, every doubling of it, and
     its last.
     """
-    from weft.cli import cases
-    from weft.estimate import Harness
-    from weft.view.predictions import collective_parts, collective_report
-
     if dma:
         refuse_given("beside --dma: the library is not asked", "algorithm", "profile")
-    name, sizes = cases.collective_sizes(what)
-    how: Any = given(algorithm=algorithm, driver="dma" if dma else None, profile=_profile(profile))
+    found = None if profile is None else load_library(profile)
+    how: Any = given(algorithm=algorithm, driver="dma" if dma else None, profile=found)
     harness = Harness(**how)
-    done = [_collectives(name, sizes, ranks, system, nodes, harness) for system in systems]
-    _finish(done, collective_parts(done), json_file, csv_file)
-    if folder is not None:
-        click.echo(f"report:  {collective_report(done, folder)}")
+    done = [_collectives(*what, ranks, system, nodes, harness) for system in systems]
+    _show(outputs, done, predictions.collective_parts(done), page=partial(predictions.collective_report, done))
 
 
 def _collectives(name: str, sizes: Any, ranks: int, system: str, nodes: int | None, harness: Harness) -> Predicted:
     """A collective on a system, who carries it out, and its bandwidth as nccl-tests counts it [GB/s]."""
-    from weft import hardware
-    from weft.estimate import estimate
-    from weft.graph import Collective
-    from weft.library.collectives import canonical, volume
-    from weft.view.predictions import Predicted
-
-    proper, found = canonical(name), hardware.system(system)
+    proper, found = canonical(name), weft.system(system)
     if nodes is not None:
         found = found.with_gpus(ranks, nodes)
-    prediction = estimate(Collective(proper, sizes, ranks), found, harness=harness)
+    prediction = weft.estimate(weft.Collective(proper, sizes, ranks), found, harness=harness)
     rate = sizes / prediction.seconds / 1e9
     rates = {"algbw_gbs": rate, "busbw_gbs": rate * volume(proper, ranks)}
     columns = {"system": system, "collective": proper, "ranks": ranks, "bytes": sizes.astype("int64")}
@@ -224,50 +182,33 @@ def _collectives(name: str, sizes: Any, ranks: int, system: str, nodes: int | No
 
 @predict.command("op", epilog=examples("weft predict op softmax --shape rows=16384,columns=4096 --gpu a100-sxm-80gb"))
 @click.argument("name", metavar="NAME")
-@click.option(
+@option(
     "--shape",
-    callback=comma_list,
-    metavar="A=1,B=2",
-    help="Its dimensions, see 'weft predict ops'.",
+    "Its dimensions, see 'weft predict ops'.",
+    Value("A=1,B=2", lambda text: cases.dimensions(NAMES.read(text))),
 )
 @dtype_option("fp16", "its tensors")
-@_gpus
-@_set
-@_clock
-@_json
-@_csv
-@run_options
+@_gpus_options
+@as_run_options
+@pass_outputs
 def operator(
+    outputs: Outputs,
     name: str,
-    shape: tuple[str, ...] | None,
+    shape: dict[str, int] | None,
     dtype: str,
-    names: tuple[str, ...],
-    assignments: tuple[str, ...],
-    json_file: Path | None,
-    csv_file: Path | None,
+    gpus: tuple[Gpu, ...],
+    changes: Mapping[str, str],
     options: RunOptions,
 ) -> None:
     """Predict a memory-bound operator or attention; 'weft predict ops' lists them."""
-    from weft.cli import cases
-    from weft.view.predictions import operator_parts
-
-    sizes = cases.dimensions(shape or ())
-    done = [_operator(name, machine(gpu, assignments), dtype, sizes, options) for gpu in names]
-    _finish(done, operator_parts(done), json_file, csv_file)
+    done = [_operator(name, gpu.replace(changes), dtype, shape or {}, options) for gpu in gpus]
+    _show(outputs, done, predictions.operator_parts(done))
 
 
 def _operator(name: str, gpu: Gpu, dtype: str, sizes: Mapping[str, int], options: RunOptions) -> Predicted:
     """An operator on a GPU, with its least traffic in its time [GB/s], and what it computes if it multiplies."""
-    import numpy as np
-
-    from weft.estimate import estimate
-    from weft.graph import operator
-    from weft.lower.fit import check_held
-    from weft.view.predictions import Predicted
-
-    op = operator(name, dtype, **sizes)
-    check_held(op, gpu)
-    found = estimate(op, gpu, options)
+    op = weft.operator(name, dtype, **sizes)
+    found = weft.estimate(op, gpu, options)
     seconds = np.ravel(found.seconds)
     rates = {"gbs": op.least_bytes / seconds / 1e9}
     if op.matrix_dtype is not None:
@@ -279,108 +220,66 @@ def _operator(name: str, gpu: Gpu, dtype: str, sizes: Mapping[str, int], options
 @predict.command("ops", epilog=examples("weft predict ops"))
 def operators() -> None:
     """List the operators and their dimensions, in brackets those that have a default."""
-    from weft.graph import OPERATORS
-
     rows = [[entry.name, entry.usage, entry.about] for entry in OPERATORS.values()]
     print_table(Table(texts(("name", "dimensions", "what it is")), rows, "Operators"))
 
 
-@predict.command(
-    "layer",
-    epilog=examples("weft predict layer --model gpt-3 --tp 4 --batch 8 --sequence 2048 --system hgx-a100-4"),
+@predict.command("layer", epilog=examples(_LAYER))
+@option("--model", "A model, see 'weft models list'.", MODEL_NAME, required=True)
+@_systems_option
+@option("--gpu", "Another GPU in the place of the systems' own, such as a calibrated one.", GPU)
+@set_option("every GPU")
+@option("--tp", "GPUs that share it.", COUNT, default=1)
+@option("--batch", "Sequences.", COUNT, default=1)
+@option("--sequence", "Tokens of each sequence (decode: tokens of context that attention reads).", COUNT, default=2048)
+@option(
+    "--phase", "Whole sequences, or one more token of each.", click.Choice(["prefill", "decode"]), default="prefill"
 )
-@click.option("--model", required=True, metavar="NAME|FILE", help="A model, see 'weft models list'.")
-@click.option(
-    "--system",
-    "systems",
-    required=True,
-    callback=comma_list,
-    metavar="A,B",
-    help="Systems, a table each, see 'weft hardware list'.",
-)
-@click.option(
-    "--gpu",
-    metavar="NAME|FILE",
-    help="Another GPU in the place of the systems' own, such as a calibrated one.",
-)
-@_set
-@click.option("--tp", type=SIZE, default=1, show_default=True, metavar="N", help="GPUs that share it.")
-@click.option("--batch", type=SIZE, default=1, show_default=True, metavar="N", help="Sequences.")
-@click.option(
-    "--sequence",
-    type=SIZE,
-    default=2048,
-    show_default=True,
-    metavar="N",
-    help="Tokens of each sequence (decode: tokens that are looked back at).",
-)
-@click.option("--phase", type=click.Choice(["prefill", "decode"]), default="prefill", show_default=True)
-@click.option("--attention", type=click.Choice(["batched", "fused"]), default="batched", show_default=True)
-@click.option(
+@option("--attention", "As separate operators, or as one.", click.Choice(["batched", "fused"]), default="batched")
+@option(
     "--timed",
-    type=click.Choice(["device", "host"]),
+    "Kernels follow each other on the device, or the host waits for each.",
+    click.Choice(["device", "host"]),
     default="device",
-    show_default=True,
-    help="Kernels follow each other on the device, or the host waits for each.",
 )
 @dtype_option("fp16", "its tensors")
 @clock_option("short", ("boost",), "; boost: held throughout, where power allows it")
-@_json
-@_csv
-@run_options
+@_file_options
+@as_run_options
+@pass_outputs
 def layer(
+    outputs: Outputs,
+    /,
     model: str,
     systems: tuple[str, ...],
-    gpu: str | None,
-    assignments: tuple[str, ...],
-    tp: int,
-    batch: int,
-    sequence: int,
-    phase: Any,
-    attention: Any,
+    gpu: Gpu | None,
+    changes: Mapping[str, str],
     timed: Any,
-    dtype: str,
-    json_file: Path | None,
-    csv_file: Path | None,
     options: RunOptions,
+    **sizes: Any,
 ) -> None:
     """Predict one layer's forward pass, operator by operator, on each GPU of a tensor-parallel group."""
-    from weft.estimate import Harness, estimate
-    from weft.models import load_model
-    from weft.view.predictions import layer_parts, layer_record
-
-    work = load_model(model).layer(tp=tp, batch=batch, sequence=sequence, phase=phase, attention=attention, dtype=dtype)
-    told = []
+    work = weft.load_model(model).layer(**sizes)
+    parts: list[Table | str] = []
+    layers = []
     for name in systems:
-        where = _system(name, gpu, assignments)
+        where = _system(name, gpu, changes)
         title = f"{work.title} on {where.name}, {options.clock} clock"
-        found = estimate(work, where, options, Harness(timed=timed))
-        print_parts(layer_parts(title, work, found))
-        told.append(layer_record(name, title, work, found))
-    rows = [{"system": one["system"], **row} for one in told for row in one["operators"]]
-    write_tables(json_file, told[0] if len(told) == 1 else {"layers": told}, csv_file, rows)
+        found = weft.estimate(work, where, options, Harness(timed=timed))
+        parts += predictions.layer_parts(title, work, found)
+        layers.append(predictions.layer_record(name, title, work, found))
+    rows = [{"system": one["system"], **row} for one in layers for row in one["operators"]]
+    record = layers[0] if len(layers) == 1 else {"layers": layers}
+    outputs.show(parts, lambda file: write_json(file, record), rows=rows)
 
 
-def _system(name: str, gpu: str | None, assignments: tuple[str, ...]) -> System:
-    """The system of that name, with another GPU in the place of its own, or with changed values."""
-    from weft.hardware import system
-
-    found = system(name)
-    if gpu is not None:
-        return found.with_gpu(machine(gpu, assignments))
-    return found.replace(assigned(assignments))
+def _system(name: str, gpu: Gpu | None, changes: Mapping[str, str]) -> System:
+    """The system of that name with changed values; with another GPU in the place of its own, those of that GPU."""
+    found = weft.system(name)
+    return found.replace(changes) if gpu is None else found.with_gpu(gpu.replace(changes))
 
 
-def _profile(name: str | None) -> Any:
-    from weft.library.profiles import load_library
-
-    return None if name is None else load_library(name)
-
-
-def _finish(
-    done: Sequence[Predicted], parts: Sequence[Table | str], json_file: Path | None, csv_file: Path | None
-) -> None:
+def _show(outputs: Outputs, done: Sequence[Predicted], parts: Sequence[Table | str], **more: Any) -> None:
     """Print the tables, and write every case."""
-    print_parts(parts)
     rows = [row for one in done for row in one.records()]
-    write_tables(json_file, {"predictions": rows}, csv_file, rows)
+    outputs.show(parts, lambda file: write_json(file, {"predictions": rows}), rows=rows, **more)

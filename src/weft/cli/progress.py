@@ -1,4 +1,4 @@
-"""How long work goes on: a bar on a terminal, a line every ten seconds elsewhere, with what is left to wait for."""
+"""Progress of long work: a bar on a terminal, a line every ten seconds elsewhere, with the time that is left."""
 
 from __future__ import annotations
 
@@ -10,52 +10,36 @@ from contextlib import contextmanager
 import click
 
 Progress = Callable[[int, int, str], None]
-"""Told how many steps are done, of how many, and which comes next."""
+"""Called with the steps that are done, their total, and the name of the next one."""
 Watch = Callable[[int, int, Callable[[], int]], None]
-"""Told the events of a simulation, the time that it has reached [fs] and what answers when it should end [fs]."""
+"""Called with the events of a simulation, the time that it has reached [fs] and a function of its expected end [fs]."""
 SOON_S = 0.2
-"""On a terminal the line changes so often [s]."""
+"""Least time between two changes of the line on a terminal [s]."""
 QUIET_S = 10.0
-"""Where lines stay, one is written so long after the last, and when all steps are done [s]."""
+"""Least time between two lines in a file or a pipe [s]; the last line is written at once."""
 
 
 @contextmanager
 def progress_bar(title: str) -> Iterator[Progress]:
-    """A progress bar on stderr, or lines at the beginning, at the end and every ten seconds where it is none."""
+    """A progress bar on stderr; where that is no terminal, lines at the beginning, at the end and every ten seconds."""
+    from rich import progress as rich
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TaskProgressColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
 
     console = Console(stderr=True)
     if not console.is_terminal:
         with _Lines(title) as lines:
             yield lines
         return
-    columns = (
-        TextColumn(title),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TaskProgressColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        TextColumn("{task.description}"),
-    )
-    with Progress(*columns, console=console, transient=True) as bar:
+    done = (title, rich.BarColumn(), rich.MofNCompleteColumn(), rich.TaskProgressColumn(), rich.TimeElapsedColumn())
+    left = ("left", rich.TimeRemainingColumn(), "{task.description}")
+    with rich.Progress(*done, *left, console=console, transient=True) as bar:
         task = bar.add_task("starting", total=None)
         yield lambda done, total, what: bar.update(task, completed=done, total=total, description=what)
 
 
 @contextmanager
 def simulation_status() -> Iterator[Watch]:
-    """How far the simulation under way is: a line on stderr that changes, or one every ten seconds where it stays."""
+    """The progress of a simulation: a line on stderr that changes, or a line every ten seconds in a file or a pipe."""
     from rich.console import Console
 
     console = Console(stderr=True)
@@ -67,7 +51,7 @@ def simulation_status() -> Iterator[Watch]:
 
 
 class _Simulation:
-    """Says of the runs of a simulation, one after the other, what share is done and how long the rest takes."""
+    """Reports of each run of a simulation the share that is done, and the time that is left."""
 
     def __init__(self, say: Callable[[str], None], every_s: float) -> None:
         self._say, self._every_s = say, every_s
@@ -86,7 +70,7 @@ class _Simulation:
             )
 
     def _share(self, now_fs: int, end_fs: int, now: float) -> str:
-        """The share that is done, as far as closed forms can tell; a run may last longer than they expect."""
+        """The share that is done of the end that closed forms expect, which a run may exceed."""
         reached = f"{now_fs / 1e9:.0f} us"
         if not 0 < now_fs < end_fs:
             return f"{reached}, "
@@ -95,12 +79,12 @@ class _Simulation:
 
 
 class _Lines:
-    """Progress for files and pipes, where every line stays: few lines, and none for no steps at all."""
+    """Progress in files and pipes: few lines, as each one stays, and none where there are no steps."""
 
     def __init__(self, title: str) -> None:
         self._title = title
         self._last: float | None = None
-        self._told: tuple[int, int, str] = (0, 0, "")
+        self._step: tuple[int, int, str] = (0, 0, "")
         self._begin, self._already = 0.0, 0
         self._lock, self._over = threading.Lock(), threading.Event()
 
@@ -114,23 +98,23 @@ class _Lines:
     def __call__(self, done: int, total: int, what: str) -> None:
         with self._lock:
             now = time.monotonic()
-            if total != self._told[1] or done < self._told[0]:
-                self._begin, self._already = now, done  # what was kept from before took no time
-            self._told = done, total, what
+            if total != self._step[1] or done < self._step[0]:
+                self._begin, self._already = now, done  # steps answered by the cache took no time
+            self._step = done, total, what
             due = self._last is None or now - self._last >= QUIET_S
             if total and (due or done == total):
                 self._write(now)
 
     def _repeat(self) -> None:
-        """Write the last step again while the next one takes its time."""
+        """Write the last step again every ten seconds while the next one runs."""
         while not self._over.wait(QUIET_S):
             with self._lock:
                 now = time.monotonic()
-                if self._told[1] and self._last is not None and now - self._last >= QUIET_S:
+                if self._step[1] and self._last is not None and now - self._last >= QUIET_S:
                     self._write(now)
 
     def _write(self, now: float) -> None:
-        done, total, what = self._told
+        done, total, what = self._step
         self._last = now
         fresh, left = done - self._already, ""
         if fresh and done < total:
@@ -139,7 +123,7 @@ class _Lines:
 
 
 def _duration(seconds: float) -> str:
-    """A duration as people say it: "40 s", "12 min", "3.5 h"."""
+    """A duration in words: "40 s", "12 min", "3.5 h"."""
     if seconds < 99.5:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

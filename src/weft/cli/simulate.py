@@ -3,41 +3,36 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
 
 import click
 
-from weft import view
+import weft
+from weft import parallel, view
 from weft.cli.options import (
-    assigned,
-    clock_option,
-    comma_list,
+    beside_options,
     dtype_option,
     examples,
-    file_option,
-    folder_option,
-    gpu_options,
-    parse_collective,
-    parse_split,
+    option,
     refuse_given,
-    request_option,
     run_options,
-    three_sizes,
-    whole_numbers,
-)  # fmt: skip
-from weft.cli.output import write_answer
+)
+from weft.cli.output import Outputs, file_option, folder_option, pass_outputs
 from weft.cli.progress import simulation_status
-from weft.errors import InputError, UnknownNameError, join_or
-from weft.view.terminal import print_parts
-
-if TYPE_CHECKING:
-    from weft.graph import Collective, Gemm, Graph
-    from weft.hardware import Gpu, System
-    from weft.options import RunOptions
-    from weft.result import Comparison
-    from weft.schedule import Sharing
-    from weft.schedule.arbiters import ArbiterPolicy
+from weft.cli.values import MODEL_NAME, OVERLAP, OVERLAPS, SPLIT, Value, names, numbers
+from weft.errors import InputError, join_or
+from weft.files import write_json
+from weft.graph import Graph
+from weft.graph.graph import MOST_ITERATIONS
+from weft.hardware import Gpu
+from weft.models import SubLayer
+from weft.options import RunOptions
+from weft.result import Comparison
+from weft.schedule import PASSES, SHARING, Ideal, Sharing, find_pass
+from weft.schedule.sharing import apart_of
+from weft.view import corun, run
 
 ALL = "all"
 """What --overlap takes for every way to share a GPU side by side."""
@@ -45,255 +40,28 @@ _DEFAULT_MODEL, _DEFAULT_SUBLAYER = "t-nlg", "fc2"
 _COUNTED = ("engines", "engines_per_peer", "threads")
 
 
-@click.command(
-    epilog=examples(
-        "weft simulate --model t-nlg --sublayer fc2 --tp 8 --compare sequential,t3",
-        "weft simulate --gemm 8192,8192,8192 --beside all_reduce:256MiB --ranks 4 --gpu a100-sxm-80gb",
-        "weft simulate --gemm 8192,8192,8192 --beside all_gather:896MiB --overlap dma --gpu mi300x",
-    )
-)
-@click.option("--model", metavar="NAME|FILE", help=f"A model, see 'weft models list'.  [default: {_DEFAULT_MODEL}]")
-@click.option("--sublayer", metavar="NAME", help=f"op, fc2, fc1 or ip.  [default: {_DEFAULT_SUBLAYER}]")
-@click.option(
-    "--gemm",
-    callback=whole_numbers,
-    metavar="M,N,K",
-    help="A GEMM of your own instead of a model's; K is that of all GPUs together.",
-)
-@dtype_option("fp16", "the GEMM")
-@click.option("--tp", type=int, default=8, show_default=True, metavar="N", help="GPUs that share the sub-layer.")
-@click.option(
-    "--overlap",
-    metavar="NAME",
-    help="How compute and communication overlap, see 'weft overlaps list'; with --beside also 'all'.  "
-    "[default: t3-mca, with --beside streams]",
-)
-@click.option("--compare", callback=comma_list, metavar="A,B", help="Other overlaps to set beside it.")
-@click.option(
-    "--arbiter",
-    metavar="NAME",
-    help="Memory arbitration of every run: round-robin, compute-first or communication-first.",
-)
-@click.option(
-    "--mode",
-    type=click.Choice(["auto", "mirrored", "explicit"]),
-    default="auto",
-    show_default=True,
-    help="One GPU stands for all, or each is simulated.",
-)
-@clock_option()
-@click.option(
-    "--beside",
-    metavar="COLLECTIVE:SIZE",
-    help="Run --gemm in a loop beside a loop of this collective, which does not depend on it, like "
-    "all_reduce:256MiB; SIZE is that of the whole buffer.",
-)
-@click.option("--ranks", type=int, default=8, show_default=True, metavar="N", help="GPUs of --beside.")
-@click.option(
-    "--loops",
-    callback=whole_numbers,
-    metavar="G[,C]",
-    help="GEMMs and collectives of --beside.  [default: 4, and as many collectives as last as long]",
-)
-@click.option(
-    "--split",
-    metavar="GEMM-COLL",
-    help="Compute units of the GEMM and those set apart, for the partitioned overlaps of --beside, like "
-    "272-32.  [default: as many as the collective can use, or 8 beside DMA engines]",
-)
-@click.option(
-    "--copies",
-    callback=comma_list,
-    metavar="A,B=N",
-    help="How DMA engines copy where they move the data of --beside: prelaunched, broadcast (all_gather), "
-    "swap (all_to_all), engines=N, engines_per_peer=N, threads=N.",
-)
-@click.option(
-    "--first",
-    type=click.Choice(["collective", "gemm"]),
-    help="Which loop of --beside the host launches first.  [default: the collective where it has priority, "
-    "else the GEMM]",
-)
-@gpu_options("t3-paper", changed="the GPU, its node or its library")
-@request_option("512, with --beside as suits the GPU")
-@file_option("--json", "json_file", "Write every run as JSON.")
-@file_option(
-    "--trace", "trace_file", "Write a trace of --overlap for Perfetto and HTA, one file per rank.", several=True
-)
-@folder_option("Write report.html with the pictures to this folder.")
-@run_options
-def simulate(
-    beside: str | None,
-    arbiter: str | None,
-    json_file: Path | None,
-    trace_file: Path | None,
-    folder: Path | None,
-    options: RunOptions,
-    **work: Any,
-) -> None:
-    """Simulate one sub-layer: how long its parts take, where the time goes, what memory moves.
-
-    --compare sets other overlaps beside it and shows speedups over 'sequential', which is simulated for them.
-    --beside instead runs --gemm (what one GPU computes) and a collective in two independent streams, and shows what
-    each costs the other; --overlap then says how they share the GPU.
-    """
-    from weft.view import corun, run
-
-    with simulation_status() as watch:
-        made = replace(options, arbiter=_policy(arbiter), progress=watch)
-        if beside is None:
-            answer = _sub_layer(made, traced=trace_file is not None, **work)
-        else:
-            answer = _beside(made, beside, **work)
-    write: tuple[Any, Any, Any] = (
-        (run.run_parts, run.run_record, view.run_report)
-        if beside is None
-        else (corun.corun_parts, corun.corun_record, view.corun_report)
-    )
-    parts, record, page = write
-    print_parts(parts(answer))
-    shown = answer[(work["overlap"] or "t3-mca") if beside is None else answer.best]
-    write_answer(json_file, record(answer), trace_file, shown, folder, lambda to: page(answer, to))
-
-
-def _sub_layer(
-    options: RunOptions, *, traced: bool, model: str | None, sublayer: str | None, gemm: tuple[int, ...] | None,
-    tp: int,
-    dtype: str, overlap: str | None, compare: tuple[str, ...] | None, split: str | None, copies: tuple[str, ...] | None,
-    gpu: str, assignments: tuple[str, ...], **_beside: Any,
-) -> Comparison:  # fmt: skip
-    """A sub-layer under --overlap, beside the baseline and those of --compare if there are any."""
-    import weft
-    from weft.result import Comparison
-
-    chosen = overlap or "t3-mca"
-    _check_overlap(chosen, compare or (), split, copies, traced)
-    refuse_given("without --beside", "ranks", "loops", "first")
-    layer = _layer(model, sublayer, gemm, tp, dtype)
-    on = _machine(gpu, assignments, tp)
-    if compare is None:
-        return Comparison({chosen: weft.simulate(layer, on, chosen, options)})
-    return weft.compare(layer, on, (*compare, chosen), options)
-
-
-def _machine(gpu: str, assignments: tuple[str, ...], ranks: int) -> System:
-    """`ranks` GPUs with the values that --set changes, also of their nodes; InputError for what cannot be."""
-    from weft import hardware
-
-    return hardware.system(hardware.gpu(gpu), gpus=ranks).replace(assigned(assignments))
-
-
-def _layer(model: str | None, name: str | None, gemm: tuple[int, ...] | None, tp: int, dtype: str) -> Graph:
-    """The sub-layer that the options name; InputError if they name two, or a GEMM that lacks dimensions."""
-    from weft.models import SubLayer
-    from weft.parallel import split, sublayer
-
-    if gemm is None:
-        return sublayer(model or _DEFAULT_MODEL, name or _DEFAULT_SUBLAYER, tp=tp, dtype=dtype)
-    if model is not None or name is not None:
-        raise InputError("--gemm replaces --model and --sublayer; give one or the other")
-    return split(SubLayer.custom(*three_sizes(gemm), dtype), tp)
-
-
-def _check_overlap(
-    overlap: str, compared: tuple[str, ...], split: str | None, copies: tuple[str, ...] | None, traced: bool
-) -> None:
-    """Raise InputError for an overlap that a sub-layer has no use for, or an option of one that shares a GPU."""
-    from weft.schedule import SHARING, Ideal, find_pass
-
-    if overlap in (*SHARING, ALL):
-        raise InputError(
-            f"overlap '{overlap}' shares a GPU between kernels that do not depend on each other, but those of a "
-            f"sub-layer do; give --gemm M,N,K --beside all_gather:896MiB --overlap {overlap}"
-        )
-    for given, what in (
-        (split, f"--split {split} shares compute units with"),
-        (copies, "--copies says how to move the data of"),
-    ):
-        if given is not None:
-            raise InputError(f"{what} --beside, which is missing; add it or leave it out")
-    for name in compared:
-        find_pass(name)
-    if isinstance(find_pass(overlap), Ideal) and traced:
-        raise InputError(
-            f"'{overlap}' is computed, not simulated: it has no trace; choose another --overlap, like t3-mca"
-        )
-
-
-def _beside(
-    options: RunOptions, beside: str, *, model: str | None, sublayer: str | None, compare: tuple[str, ...] | None,
-    gemm: tuple[int, ...] | None, dtype: str, tp: int, ranks: int, loops: tuple[int, ...] | None, overlap: str | None,
-    split: str | None, copies: tuple[str, ...] | None, first: Any, gpu: str, assignments: tuple[str, ...],
-) -> Comparison:  # fmt: skip
-    """The loops of --gemm and --beside under --overlap; InputError for what the options leave open or cannot mean."""
-    import weft
-    from weft.graph import Collective, Gemm
-
-    for name, value in (("model", model), ("sublayer", sublayer), ("compare", compare)):
-        if value is not None:
-            raise InputError(f"--beside takes no --{name}; it runs --gemm and the collective alone")
-    refuse_given("beside --beside, whose GPUs --ranks counts", "tp")
-    _check_counts(loops, ranks)
-    on = _machine(gpu, assignments, ranks)
-    passes = _sharing(overlap or "streams", split, copies or (), first, on.gpu)
-    if gemm is None:
-        raise InputError("--beside needs the GEMM of one GPU: give --gemm M,N,K, like 8192,8192,8192")
-    shape = Gemm(*three_sizes(gemm), dtype)
-    moved = Collective(*parse_collective(beside), ranks, dtype)
-    graph = _loops(shape, moved, loops or (4,), on, passes[0], options)
-    return weft.compare(graph, on, passes, options)
-
-
-def _loops(
-    gemm: Gemm, moved: Collective, loops: tuple[int, ...], on: System, overlap: Sharing, options: RunOptions
-) -> Graph:
-    import weft
-
-    if len(loops) == 2:
-        return weft.concurrent(gemm, moved, *loops)
-    return weft.balanced(gemm, moved, on, overlap, options, *loops)
-
-
-def _check_counts(loops: tuple[int, ...] | None, ranks: int) -> None:
-    if ranks < 2:
-        raise InputError(f"--ranks is {ranks}; a collective needs at least 2 GPUs, like --ranks 8")
-    if loops is not None and len(loops) > 2:
+def _loops(text: str) -> tuple[int, ...]:
+    """GEMMs and collectives in "8,20", or GEMMs alone in "8"; InputError for other numbers."""
+    loops = numbers(text)
+    if len(loops) > 2:
         raise InputError(f"--loops has {len(loops)} numbers; write GEMMs,collectives, like 8,20")
-    if loops is not None and min(loops) < 1:
+    if min(loops) < 1:
         raise InputError(f"--loops has {min(loops)} in it; each loop runs at least once, like --loops 8,20")
+    if max(loops) > MOST_ITERATIONS:
+        raise InputError(f"--loops has {max(loops)} in it; a loop runs at most {MOST_ITERATIONS} times")
+    return loops
 
 
-def _sharing(name: str, split: str | None, copies: tuple[str, ...], first: Any, on: Gpu) -> list[Sharing]:
-    """The ways to share a GPU that --overlap names, with what --split, --copies and --first say of them."""
-    from weft.schedule import PASSES, SHARING, find_pass
-
-    if name in PASSES and name not in SHARING:
-        raise InputError(
-            f"overlap '{name}' joins a GEMM with the collective of its own output, but those of --beside do not depend "
-            f"on each other; choose {join_or((*SHARING, ALL))}"
-        )
-    chosen = list(SHARING.values()) if name == ALL else [SHARING[find_pass(name).name]]
-    if split is not None and not any(one.partition for one in chosen):
-        parting = [one.name for one in SHARING.values() if one.partition]
-        raise InputError(f"--split {split} needs an overlap that sets compute units apart: {join_or(parting)}")
-    units = None if split is None else parse_split(split, on)
-    options = tuple(map(_copy_option, copies))
-    if len({option for option, _ in options}) < len(options):
-        raise InputError(f"--copies {','.join(copies)} gives an option twice; give each once")
-    several = len(chosen) > 1
-    return [
-        replace(
-            one,
-            first=first,
-            units=units if one.partition and not (several and one.driver == "dma") else None,
-            copies=options if not several or one.driver == "dma" else (),
-        )
-        for one in chosen
-    ]
+def _copies(text: str) -> tuple[tuple[str, int | bool], ...]:
+    """The options of DMA engines in "prelaunched,engines=2"; InputError for one given twice."""
+    options = tuple(map(_copy_option, names(text)))
+    if len(dict(options)) < len(options):
+        raise InputError(f"--copies {text} gives an option twice; give each once")
+    return options
 
 
 def _copy_option(text: str) -> tuple[str, int | bool]:
-    """An option of DMA engines in "prelaunched" or "engines=2"; InputError for a number too many or too few."""
+    """An option of DMA engines in "prelaunched" or "engines=2"; InputError for a missing or an unexpected number."""
     name, equals, number = (part.strip() for part in text.partition("="))
     counted = name in _COUNTED
     if counted and not number.isdecimal():
@@ -303,9 +71,161 @@ def _copy_option(text: str) -> tuple[str, int | bool]:
     return name, int(number) if counted else True
 
 
-def _policy(name: str | None) -> ArbiterPolicy | None:
-    from weft.schedule.arbiters import POLICIES
+@click.command(
+    epilog=examples(
+        "weft simulate --model t-nlg --sublayer fc2 --tp 8 --compare sequential,t3",
+        "weft simulate --gemm 8192,8192,8192 --beside all_reduce:256MiB --ranks 4 --gpu a100-sxm-80gb",
+        "weft simulate --gemm 8192,8192,8192 --beside all_gather:896MiB --overlap dma --gpu mi300x",
+    )
+)
+@option("--model", f"A model, see 'weft models list'.  [default: {_DEFAULT_MODEL}]", MODEL_NAME)
+@option("--sublayer", f"op, fc2, fc1 or ip.  [default: {_DEFAULT_SUBLAYER}]", metavar="NAME")
+@dtype_option("fp16", "the GEMM")
+@option("--tp", "GPUs that share the sub-layer.", int, default=8, metavar="N")
+@option(
+    "--overlap",
+    "How compute and communication overlap, see 'weft overlaps list'; with --beside also 'all'.  "
+    "[default: t3-mca, with --beside streams]",
+    OVERLAP,
+)
+@option(
+    "--compare",
+    "Overlaps side by side, each with its speedup over 'sequential', which is simulated for them. Without "
+    "--overlap exactly these are compared.",
+    OVERLAPS,
+)
+@option(
+    "--arbiter", "Memory arbitration of every run: round-robin, compute-first or communication-first.", metavar="NAME"
+)
+@option(
+    "--mode",
+    "Simulate one GPU for all, or each of them.",
+    click.Choice(["auto", "mirrored", "explicit"]),
+    default="auto",
+)
+@beside_options(
+    gemm="A GEMM of your own instead of a model's; K is that of all GPUs together.",
+    beside="Run --gemm in a loop beside a loop of this independent collective, like all_reduce:256MiB",
+    ranks="GPUs of --beside.",
+)
+@option(
+    "--loops",
+    "GEMMs and collectives of --beside.  [default: 4, and as many collectives as last as long]",
+    Value("G[,C]", _loops),
+)
+@option(
+    "--split",
+    "Compute units of the GEMM and those set apart, for the partitioned overlaps of --beside, like "
+    "272-32.  [default: as many as the collective can use, or 8 beside DMA engines]",
+    SPLIT,
+)
+@option(
+    "--copies",
+    "How DMA engines copy where they move the data of --beside: prelaunched, broadcast (all_gather), "
+    "swap (all_to_all), engines=N, engines_per_peer=N, threads=N.",
+    Value("A,B=N", _copies),
+)
+@option(
+    "--first",
+    "Which loop of --beside the host launches first.  [default: the collective where it has priority, else the GEMM]",
+    click.Choice(["collective", "gemm"]),
+)
+@run_options("t3-paper", "the GPU, its node or its library", "512, with --beside as suits the GPU")
+@file_option("--json", "Write every run as JSON.")
+@file_option("--trace", "Write a trace of --overlap for Perfetto and HTA, one file per rank.")
+@folder_option("Write report.html with the pictures to this folder.")
+@pass_outputs
+def simulate(outputs: Outputs, /, options: RunOptions, arbiter: str | None, **values: Any) -> None:
+    """Simulate one sub-layer: how long its parts take, where the time goes, what memory moves.
 
-    if name is not None and name not in POLICIES:
-        raise UnknownNameError("arbiter", name, POLICIES)
-    return None if name is None else POLICIES[name]
+    --compare A,B sets overlaps side by side and shows speedups over 'sequential'; exactly A and B are compared, and
+    --overlap if it is given, too.
+    --beside instead runs --gemm (what one GPU computes) and a collective in two independent streams, and shows what
+    each costs the other; --overlap then says how they share the GPU.
+    """
+    asked = SimpleNamespace(**values, traced=outputs.trace is not None)
+    with simulation_status() as watch:
+        options = replace(options, arbiter=arbiter, progress=watch)
+        shown, answer = (_sub_layer if asked.beside is None else _beside)(asked, options)
+    layers: tuple[Any, Any, Any] = run.run_parts, run.run_record, view.run_report
+    streams: tuple[Any, Any, Any] = corun.corun_parts, corun.corun_record, view.corun_report
+    parts, record, page = layers if asked.beside is None else streams
+    outputs.show(
+        parts(answer),
+        lambda file: write_json(file, record(answer)),
+        traced=answer[shown],
+        page=partial(page, answer),
+    )
+
+
+def _sub_layer(asked: SimpleNamespace, options: RunOptions) -> tuple[str, Comparison]:
+    """The overlap to trace, and a sub-layer under --overlap and those of --compare, beside the baseline if several."""
+    refuse_given("without --beside", "ranks", "loops", "split", "copies", "first")
+    shown = asked.overlap or (asked.compare[-1] if asked.compare else "t3-mca")
+    if shown in (*SHARING, ALL):
+        raise InputError(
+            f"overlap '{shown}' shares a GPU between kernels that do not depend on each other, but those of a "
+            f"sub-layer do; give --gemm M,N,K --beside all_gather:896MiB --overlap {shown}"
+        )
+    if isinstance(find_pass(shown), Ideal) and asked.traced:
+        raise InputError(
+            f"'{shown}' is computed, not simulated: it has no trace; choose another --overlap, like t3-mca"
+        )
+    graph, system = _layer(asked), weft.system(asked.gpu, gpus=asked.tp).replace(asked.changes)
+    if asked.compare is None:
+        return shown, Comparison({shown: weft.simulate(graph, system, shown, options)})
+    return shown, weft.compare(graph, system, (*asked.compare, shown), options)
+
+
+def _layer(asked: SimpleNamespace) -> Graph:
+    """The sub-layer that the options name; InputError if they name two."""
+    if asked.gemm is None:
+        name, kind = asked.model or _DEFAULT_MODEL, asked.sublayer or _DEFAULT_SUBLAYER
+        return parallel.sublayer(name, kind, tp=asked.tp, dtype=asked.dtype)
+    if asked.model is not None or asked.sublayer is not None:
+        raise InputError("--gemm replaces --model and --sublayer; give one or the other")
+    m, n, k = asked.gemm
+    return parallel.split(SubLayer.custom(m, n, k, asked.dtype), asked.tp)
+
+
+def _beside(asked: SimpleNamespace, options: RunOptions) -> tuple[str, Comparison]:
+    """The best way to share the GPU, and the loops of --gemm and --beside under those that --overlap names."""
+    refuse_given("beside --beside, which runs --gemm and the collective alone", "model", "sublayer", "tp", "compare")
+    system = weft.system(asked.gpu, gpus=asked.ranks).replace(asked.changes)
+    passes = _sharing(asked, system.gpu)
+    if asked.gemm is None:
+        raise InputError("--beside needs the GEMM of one GPU: give --gemm M,N,K, like 8192,8192,8192")
+    (m, n, k), (name, size) = asked.gemm, asked.beside
+    work = weft.Gemm(m, n, k, asked.dtype), weft.Collective(name, size, asked.ranks, asked.dtype)
+    if asked.loops is not None and len(asked.loops) == 2:
+        graph = weft.concurrent(*work, *asked.loops)
+    else:
+        graph = weft.balanced(*work, system, passes[0], options, *(asked.loops or (4,)))
+    answer = weft.compare(graph, system, passes, options)
+    return answer.best, answer
+
+
+def _sharing(asked: SimpleNamespace, gpu: Gpu) -> list[Sharing]:
+    """The ways to share a GPU that --overlap names, changed as --split, --copies and --first ask."""
+    name = asked.overlap or "streams"
+    if name in PASSES and name not in SHARING:
+        raise InputError(
+            f"overlap '{name}' joins a GEMM with the collective of its own output, but those of --beside do not depend "
+            f"on each other; choose {join_or((*SHARING, ALL))}"
+        )
+    chosen = list(SHARING.values()) if name == ALL else [SHARING[find_pass(name).name]]
+    if asked.split is not None and not any(one.partition for one in chosen):
+        parting = [one.name for one in SHARING.values() if one.partition]
+        raise InputError(f"--split needs an overlap that sets compute units apart: {join_or(parting)}")
+    left, apart = asked.split or (0, 0)
+    units = None if asked.split is None else apart_of(left, apart, gpu)
+    several = len(chosen) > 1
+    return [
+        replace(
+            one,
+            first=asked.first,
+            units=units if one.partition and not (several and one.driver == "dma") else None,
+            copies=asked.copies or () if not several or one.driver == "dma" else (),
+        )
+        for one in chosen
+    ]

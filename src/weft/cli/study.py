@@ -2,51 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from weft.cli.lazy import LazyCommand, LazyGroup
 from weft.cli.options import (
-    clock_option,
-    comma_list,
     examples,
-    file_option,
-    folder_option,
     given,
-    gpu_options,
-    jobs_option,
-    machine,
-    parse_split,
-    request_option,
+    many_options,
+    option,
     run_options,
-    store_option,
     together,
-    whole_numbers,
-)  # fmt: skip
+)
+from weft.cli.output import Outputs, file_option, folder_option, json_of, json_or_tables, pass_outputs
 from weft.cli.progress import progress_bar
+from weft.cli.values import NAMES, NUMBERS, SIZE, SPLITS
+from weft.hardware import Gpu
+from weft.run.sweep import Store
+from weft.schedule.sharing import apart_of
+from weft.search.perturb import Sensitivity
 from weft.studies import STUDIES
+from weft.studies import sensitivity as moved
 from weft.studies import study as find
+from weft.studies.headline import PaperStudy
 from weft.view.table import Table, texts
-from weft.view.terminal import print_parts, print_table
+from weft.view.words import headline_table
 
-if TYPE_CHECKING:
-    from weft.hardware import Gpu
-    from weft.run.sweep import Store
-    from weft.search.perturb import Sensitivity
-    from weft.studies.headline import Option, PaperStudy
-
-_TAKES: dict[str, dict[str, Any]] = {
-    "names": {"callback": comma_list},
-    "splits": {"callback": comma_list},
-    "numbers": {"callback": whole_numbers},
-    "gpus": {"type": click.IntRange(2)},
-    "file": {"type": click.Path(path_type=Path)},
-    "size": {},
+_TAKES: dict[str, Any] = {
+    "names": NAMES,
+    "splits": SPLITS,
+    "numbers": NUMBERS,
+    "gpus": click.IntRange(2),
+    "file": click.Path(path_type=Path),
+    "size": SIZE,
 }
-"""What click makes of the value of an option, by what the option takes."""
+"""The type of the value of an option, by what the study declares that it takes."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +55,7 @@ class StudyCommand(LazyCommand):
 @click.group(
     cls=LazyGroup,
     lazy={
+        "list": LazyCommand("weft.cli.study:list_studies", "The studies: paper, question and usual time."),
         **{name: StudyCommand(name, about) for name, about in STUDIES.items()},
         "sensitivity": LazyCommand("weft.cli.study:sensitivity", "What assumed values decide of the T3 figures."),
     },
@@ -69,122 +64,104 @@ class StudyCommand(LazyCommand):
     ),
 )
 def study() -> None:
-    """Repeat a paper's study and stand beside its figures.
+    """Repeat a paper's study and compare its published figures with Weft's.
 
     Every study takes --json and --out for its figures and pages, --jobs for the processes that simulate, and
     --no-cache to simulate anew what has been simulated before. A study that was interrupted goes on where it stopped.
     """
 
 
+@click.command("list", epilog=examples("weft study list"))
+@json_or_tables
+def list_studies() -> tuple[Any, list[Table | str]]:
+    """List the studies: the paper of each, the question that it answers, and its usual time."""
+    listed = [find(name).DECLARED for name in STUDIES]
+    rows = [(one.name, f"{one.called} ({one.paper})", one.asks, one.takes) for one in listed]
+    table = Table(
+        texts(("name", "paper", "what it answers", "usual time")),
+        rows,
+        "Studies, and their usual time on two cores; a second run takes seconds, from the cache",
+    )
+    return [dict(zip(("name", "paper", "answers", "usual_time"), row, strict=True)) for row in rows], [table]
+
+
 def command_of(name: str) -> click.Command:
     """The command of a study: the options that all share, and those that it declares."""
     paper = find(name)
     declared = paper.DECLARED
+    moves = "Move assumed values to both ends of their ranges instead; --out then writes sensitivity.json."
     options = together(
-        file_option("--json", "json_file", "Write the headline and every run as JSON."),
+        file_option("--json", "Write the headline and every run as JSON."),
         folder_option(
             f"Write report.html with the pictures, and {name}.json, to this folder.", f"{name}.json", "sensitivity.json"
         ),
-        *(_own_option(option) for option in paper.OPTIONS),
-        *([_sensitivity_flag] if declared.moved else []),
-        gpu_options(declared.gpu),
-        clock_option(),
-        request_option(declared.requests),
-        jobs_option,
-        store_option,
+        *(option(own.flag, own.help, _TAKES[own.takes], name=own.name, metavar=own.metavar) for own in paper.OPTIONS),
+        *([option("--sensitivity", moves, is_flag=True)] if declared.moved else []),
+        run_options(declared.gpu, requests=declared.requests),
+        many_options,
+        pass_outputs,
     )
 
     def command(
-        gpu: str, assignments: tuple[str, ...], json_file: Path | None, folder: Path | None, sensitivity: bool = False,
+        outputs: Outputs, gpu: Gpu, changes: Mapping[str, str], store: Store | None, sensitivity: bool = False,
         **options: Any,
     ) -> None:  # fmt: skip
-        chosen = machine(gpu, assignments)
-        options |= _own_values(paper, options, chosen)
-        options = {**given(**options), "store": options["store"], "gpu": chosen}
+        machine = gpu.replace(changes)
+        if options.get("splits") is not None:
+            options["splits"] = _units_apart(options["splits"], machine)
+        options = {**given(**options), "store": store, "gpu": machine}
+        with progress_bar(f"{declared.called} {'sensitivity' if sensitivity else 'study'}") as progress:
+            done: Any = (paper.sensitivity if sensitivity else paper.run)(progress=progress, **options)
         if sensitivity:
-            with progress_bar(f"{declared.called} sensitivity") as progress:
-                moved = paper.sensitivity(progress=progress, **options)
-            show_sensitivity(declared.moved, moved, json_file, folder)
-            return
-        with progress_bar(f"{declared.called} study") as progress:
-            done = paper.run(progress=progress, **options)
-        print_study(done)
-        write_study(done, json_file, folder)
+            show_sensitivity(declared.moved, done, outputs)
+        else:
+            show_study(done, outputs)
 
     short, epilog = STUDIES[name], examples(*declared.examples)
-    return click.command(name, help=declared.about, short_help=short, epilog=epilog)(options(run_options(command)))
+    return click.command(name, help=declared.about, short_help=short, epilog=epilog)(options(command))
 
 
-def _own_option(option: Option) -> Any:
-    return click.option(option.flag, option.name, metavar=option.metavar, help=option.help, **_TAKES[option.takes])
-
-
-_sensitivity_flag = click.option(
-    "--sensitivity",
-    is_flag=True,
-    help="Move assumed values to both ends of their ranges instead; --out then writes sensitivity.json.",
-)
-
-
-def _own_values(paper: type[PaperStudy], options: dict[str, Any], gpu: Gpu) -> dict[str, Any]:
-    """The study's own options whose texts become numbers: sizes, and splits of the GPU's compute units."""
-    from weft.units import Dimension, parse
-
-    found: dict[str, Any] = {}
-    for option in paper.OPTIONS:
-        text = options[option.name]
-        if text is not None and option.takes == "size":
-            found[option.name] = round(parse(text, Dimension.BYTES))
-        elif text is not None and option.takes == "splits":
-            found[option.name] = [parse_split(split, gpu) for split in text]
-    return found
+def _units_apart(splits: tuple[tuple[int, int], ...], gpu: Gpu) -> list[int]:
+    return [apart_of(*split, gpu) for split in splits]
 
 
 @click.command(
     "sensitivity", epilog=examples("weft study sensitivity --values memory.latency,dma.engines --json moved.json")
 )
-@file_option("--json", "json_file", "Write every row as JSON.")
-@click.option("--values", callback=comma_list, metavar="PATH,PATH", help="Only these assumed values.")
-@jobs_option
-@store_option
-def sensitivity(json_file: Path | None, values: tuple[str, ...] | None, jobs: int, store: Store | None) -> None:
+@file_option("--json", "Write every row as JSON.")
+@option("--values", "Only these assumed values.", NAMES, metavar="PATH,PATH")
+@many_options
+@pass_outputs
+def sensitivity(outputs: Outputs, values: tuple[str, ...] | None, jobs: int, store: Store | None) -> None:
     """Move each assumed value of the T3 paper's machine to both ends of its plausible range.
 
     Shows what that does to the geomean speedups and to the DRAM traffic of four sub-layers.
     """
-    from weft.studies import sensitivity as moved
-
     with progress_bar("sensitivity") as progress:
         done = moved.run(values, jobs, progress, store=store)
-    show_sensitivity("What the figures become at either end of each range", done, json_file)
+    show_sensitivity("What the figures become at either end of each range", done, outputs)
 
 
-def print_study(done: PaperStudy) -> None:
-    """Print a study's tables, its figures beside the published ones where those hold, and what must be known."""
-    from weft.view.words import headline_table
-
+def show_study(done: PaperStudy, outputs: Outputs) -> None:
+    """Print a study's tables, its figures beside the published ones that hold, and its notes; write its files."""
+    declared = done.DECLARED
     title = "Published figures beside Weft's" if done.comparable else done.elsewhere
-    against = ", " * bool(done.DECLARED.against) + done.DECLARED.against
-    headline = headline_table(done.headline(), f"{title}{against}")
+    against = ", " * bool(declared.against) + declared.against
+    notes = (f"note: {note}" for note in done.notes)
     links = (f"link: {note}" for note in done.links if note)
-    print_parts([*done.tables(), headline, *(f"note: {note}" for note in done.notes), *links])
 
-
-def write_study(done: PaperStudy, json_file: Path | None, folder: Path | None) -> None:
-    """Write the files that --json and --out ask for, and say where they are."""
-    if json_file is not None:
-        click.echo(f"figures: {done.save(json_file)}")
-    if folder is not None:
-        click.echo(f"figures: {done.save(folder / f'{done.DECLARED.name}.json')}")
-        with progress_bar(f"{done.DECLARED.called} page") as progress:
+    def page(folder: Path) -> Path:
+        with progress_bar(f"{declared.called} page") as progress:
             watched = done.watch(progress)
-        click.echo(f"report:  {done.page(folder, watched)}")
+        return done.page(folder, watched)
+
+    parts: list[Table | str] = [*done.tables(), headline_table(done.headline(), f"{title}{against}"), *notes, *links]
+    save = json_of(done)
+    outputs.show(parts, save, files={f"{declared.name}.json": save}, page=page)
 
 
-def show_sensitivity(title: str, moved: Sensitivity, json_file: Path | None, folder: Path | None = None) -> None:
-    """Print what the figures become, and write it to where --json and --out say."""
+def show_sensitivity(title: str, moved: Sensitivity, outputs: Outputs) -> None:
+    """Print what the figures become, and write them where --json and --out say."""
     heads, rows = moved.table()
-    print_table(Table(texts(heads), rows, title))
-    for path in (json_file, folder and folder / "sensitivity.json"):
-        if path is not None:
-            click.echo(f"figures: {moved.save(path)}")
+    save = json_of(moved)
+    outputs.show([Table(texts(heads), rows, title)], save, files={"sensitivity.json": save})

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from weft import view
-from weft.cli.options import comma_list, data_option, examples, file_option, folder_option, refuse_given
+from weft.cli.options import data_option, examples, option, refuse_given
+from weft.cli.output import Outputs, file_option, folder_option, json_of, pass_outputs
 from weft.cli.progress import progress_bar
-from weft.view.terminal import print_parts, print_table
-
-if TYPE_CHECKING:
-    from weft.validation.run import Validation
-    from weft.validation.tables import Kind
+from weft.cli.values import GPU_NAMES, NAMES
+from weft.errors import check_name
+from weft.validation import run
+from weft.validation.bar import judged
+from weft.validation.run import Validation
+from weft.validation.tables import TABLES, Kind
+from weft.view.error_tables import bar_table, errors_table, without_rows, worst_table
+from weft.view.table import Table
 
 KINDS = ("gemm", "collective", "overlap", "contention", "layer")
 _PROBLEMS_SHOWN = 20
@@ -23,94 +27,64 @@ _PROBLEMS_SHOWN = 20
 
 @click.command("validate", epilog=examples("weft validate --data measurements --gpu h100-sxm --out out/validate"))
 @data_option
-@click.option("--gpu", "gpus", callback=comma_list, metavar="A,B", help="Only rows of these GPUs: names or TOML files.")
-@click.option(
+@option("--gpu", "Only rows of these GPUs: names or TOML files.", GPU_NAMES, name="gpus")
+@option(
     "--library",
-    "libraries",
-    callback=comma_list,
+    "Profiles of collective libraries, as 'weft calibrate --system' writes them.",
+    NAMES,
+    name="libraries",
     metavar="FILE,...",
-    help="Profiles of collective libraries, as 'weft calibrate --system' writes them.",
 )
-@click.option(
-    "--kinds",
-    callback=comma_list,
-    metavar="A,B",
-    help=f"Only these kinds of measurements, of {', '.join(KINDS)}.",
+@option("--kinds", f"Only these kinds of measurements, of {', '.join(KINDS)}.", NAMES)
+@option(
+    "--bar", "Also fit to 70 % of the rows and to the other machines, and say line by line what holds.", is_flag=True
 )
-@click.option(
-    "--bar",
-    is_flag=True,
-    help="Also fit to 70 % of the rows and to the other machines, and say line by line what holds.",
-)
-@file_option("--json", "json_file", "Write the errors, the worst rows and every problem as JSON.")
+@file_option("--json", "Write the errors, the worst rows and every problem as JSON.")
 @folder_option("Write report.html with the pictures, and validation.json, to this folder.", "validation.json")
+@pass_outputs
 def validate(
+    outputs: Outputs,
     data: Path | None,
     gpus: tuple[str, ...] | None,
     libraries: tuple[str, ...] | None,
     kinds: tuple[str, ...] | None,
     bar: bool,
-    json_file: Path | None,
-    folder: Path | None,
 ) -> None:
     """How far the models are off: predictions of the catalogue's machines against measured rows.
 
-    Errors are told per GPU and data type, and per system and collective, over every row that can be true; rows
+    Errors are those of each GPU and data type, and of each system and collective, over every row that can be true; rows
     that cannot are named and left out.
     """
-    from weft.validation import run
-    from weft.validation.bar import judged
-
     if kinds is not None and not {"collective", "overlap", "contention", "layer"} & {*kinds}:
         refuse_given("where --kinds leaves out every collective", "libraries")
     with progress_bar("validation") as progress:
         done = run.validate(data, gpus=gpus or (), libraries=libraries or (), kinds=_kinds(kinds), progress=progress)
         lines = [line.to_dict() for line in judged(done, progress)] if bar else []
-    _print_errors(done)
-    _print_problems(done)
-    if lines:
-        _print_bar(lines)
-    more = {"bar": lines} if lines else {}
-    if json_file is not None:
-        click.echo(f"errors: {done.save(json_file, **more)}")
-    if folder is not None:
-        click.echo(f"errors: {done.save(folder / 'validation.json', **more)}")
-        click.echo(f"report: {view.validation_report(done, folder, lines)}")
+    save = json_of(done, **({"bar": lines} if lines else {}))
+    outputs.show(
+        _parts(done, lines),
+        save,
+        files={"validation.json": save},
+        page=lambda folder: view.validation_report(done, folder, lines),
+    )
 
 
 def _kinds(names: tuple[str, ...] | None) -> list[Kind] | None:
-    from weft.errors import UnknownNameError
-    from weft.validation.tables import TABLES
-
     for name in names or ():
-        if name not in TABLES:
-            raise UnknownNameError("kind of measurement", name, list(TABLES))
+        check_name("kind of measurement", name, TABLES)
     return None if names is None else [kind for kind in TABLES if kind in names]
 
 
-def _print_errors(done: Validation) -> None:
-    from weft.view.error_tables import errors_table, worst_table
-
-    data = done.to_dict()
-    used = f"{done.rows_used:,} of {done.rows_read:,} rows have a prediction"
-    each = "Errors of each group: |predicted / measured - 1|, and the bias with its sign"
-    overall, groups = errors_table(data["overall"], used), errors_table(data["groups"], each)
-    print_parts([overall, groups, worst_table(data["worst"])])
-
-
-def _print_problems(done: Validation) -> None:
-    found = done.complaints()
-    for problem in found[:_PROBLEMS_SHOWN]:
-        click.echo(f"problem: {problem}")
-    if len(found) > _PROBLEMS_SHOWN:
-        click.echo(f"and {len(found) - _PROBLEMS_SHOWN} more problems; --json lists them all")
-
-
-def _print_bar(lines: Sequence[Mapping[str, Any]]) -> None:
-    from weft.view.error_tables import bar_table, without_rows
-
-    table = bar_table(lines)
-    if table.rows:
-        print_table(table)
+def _parts(done: Validation, lines: Sequence[Mapping[str, Any]]) -> Iterator[Table | str]:
+    """Errors, the worst rows, the first problems, and the `lines` of --bar."""
+    data, problems = done.to_dict(), done.complaints()
+    yield errors_table(data["overall"], f"{done.rows_used:,} of {done.rows_read:,} rows have a prediction")
+    yield errors_table(data["groups"], "Errors of each group: |predicted / measured - 1|, and the bias with its sign")
+    yield worst_table(data["worst"])
+    yield from (f"problem: {problem}" for problem in problems[:_PROBLEMS_SHOWN])
+    if len(problems) > _PROBLEMS_SHOWN:
+        yield f"and {len(problems) - _PROBLEMS_SHOWN} more problems; --json lists them all"
+    if lines and (table := bar_table(lines)).rows:
+        yield table
     if silent := without_rows(lines):
-        click.echo(silent)
+        yield silent

@@ -66,7 +66,11 @@ def shared(function: F) -> F:
 
 def entry(function: F) -> F:
     """Compile the engine's entry point, with its machine code kept on disk between runs where that is possible."""
-    compiled: Any = numba.njit(**_OPTIONS)(function)
+    return kept(numba.njit(**_OPTIONS)(function), function)
+
+
+def kept(compiled: Any, function: F) -> F:
+    """Keep machine code of `function`, which numba has `compiled`, in the cache, where that is possible and safe."""
     config: Any = numba.config
     if config.DISABLE_JIT or not keeps_code():
         return compiled  # type: ignore[no-any-return]
@@ -214,4 +218,4 @@ def is_compiled() -> bool:
     config: Any = numba.config
     if config.DISABLE_JIT:
         return True
-    return keeps_code() and any(cache_directory().rglob("*.nbc"))
+    return keeps_code() and any(cache_directory().rglob("loop.run*.nbc"))

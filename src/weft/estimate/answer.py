@@ -4,26 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
+from enum import StrEnum
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from weft.answer import Answer
+
 FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
+Words = npt.NDArray[np.str_]
 Parts = Mapping[str, FloatArray]
 """Times by what they are spent on, which add up [s]."""
 
 
-class Bound(IntEnum):
+class Bound(StrEnum):
     """What limits an operator."""
 
-    COMPUTE = 0
-    CACHE = 1
-    MEMORY = 2
-    LAUNCH = 3
-    LINK = 4
-    LATENCY = 5
+    COMPUTE = "compute"
+    CACHE = "cache"
+    MEMORY = "memory"
+    LAUNCH = "launch"
+    LINK = "link"
+    LATENCY = "latency"
 
 
 BOUND_OF = {
@@ -37,35 +40,64 @@ BOUND_OF = {
     "network": Bound.LINK,
     "copy": Bound.MEMORY,
 }
-"""The bound that each part of a streaming kernel's or a collective's time stands for."""
+"""The bound of each part of a streaming kernel's or a collective's time."""
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """Times of any number of cases: `seconds` [s], the `bound` of each (codes of `Bound`), and `parts` [s].
+class Estimate(Answer):
+    """Times of any number of cases: `seconds` [s], the `bound` of each (words of `Bound`), and `parts` [s].
 
-    All arrays have one shape; the parts of a case add up to its seconds, but for a graph whose streams overlap. `by`
-    names the algorithm and protocol of a collective, `operators` holds a graph's estimates by the names of its nodes.
+    Each is an array of one shape, or one number or word where there is one case. The parts of a case add up to its
+    seconds, but for a graph whose streams overlap. `by` names the algorithm and protocol of a collective, `operators`
+    holds a graph's estimates by the names of its nodes.
     """
 
+    kind = "estimate"
+
     seconds: FloatArray
-    bound: IntArray
+    bound: Words
     parts: Parts
-    by: npt.NDArray[np.str_] | None = None
+    by: Words | None = None
     operators: Mapping[str, Estimate] = field(default_factory=dict)
 
-    def bound_names(self) -> npt.NDArray[np.str_]:
-        """The bound of each case in words."""
-        names = np.array([bound.name.lower() for bound in Bound])
-        return names[self.bound]
+    def case(self, place: tuple[int, ...] = ()) -> Estimate:
+        """One case of the arrays, by its index, as Python numbers and words."""
+        return _case(self, np.shape(self.seconds), place)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Seconds, bound and parts as plain data: numbers and words, or nested lists of them."""
+        return {
+            "seconds": _listed(self.seconds),
+            "bound": _listed(self.bound),
+            "parts": {name: _listed(part) for name, part in self.parts.items()},
+            **({} if self.by is None else {"by": _listed(self.by)}),
+            **({"operators": {name: one.to_dict() for name, one in self.operators.items()}} if self.operators else {}),
+        }
+
+
+def _case(found: Estimate, shape: tuple[int, ...], place: tuple[int, ...]) -> Estimate:
+    def at(values: Any) -> Any:
+        return np.broadcast_to(values, shape)[place].item()
+
+    return Estimate(
+        at(found.seconds),
+        at(found.bound),
+        {name: at(part) for name, part in found.parts.items()},
+        None if found.by is None else at(found.by),
+        {name: _case(one, shape, place) for name, one in found.operators.items()},
+    )
+
+
+def _listed(values: Any) -> Any:
+    return np.asarray(values).tolist()
 
 
 @dataclass(frozen=True)
 class Parameter:
     """A physical parameter that calibration may fit: its path in the catalog and its plausible range.
 
-    `low` and `high` are in the base unit of `unit`; `needs_rows` is how many measurements it takes to tell it from
-    the others; `about` says what it is, for people.
+    `low` and `high` are in the base unit of `unit`; `needs_rows` is how many measurements it takes to separate it from
+    the others; `about` describes it in words.
     """
 
     path: str
@@ -82,16 +114,16 @@ def floats(size: object) -> FloatArray:
 
 
 def from_parts(parts: Parts, by: npt.NDArray[np.str_] | None = None) -> Estimate:
-    """The estimate whose seconds are the sum of `parts`, bound by what most of them stand for."""
+    """The estimate whose seconds are the sum of `parts`, with the bound that has the largest share of them."""
     stacked = np.stack(np.broadcast_arrays(*parts.values()))
     seconds = stacked.sum(axis=0)
     shares: dict[Bound, FloatArray] = {}
     for name, values in zip(parts, stacked, strict=True):
         bound = BOUND_OF[name]
         shares[bound] = shares.get(bound, np.zeros_like(seconds)) + values
-    codes = np.array([int(bound) for bound in shares], dtype=np.int64)
+    bounds = np.array(list(shares))
     largest = np.argmax(np.stack(list(shares.values())), axis=0)
-    return Estimate(seconds, codes[largest], dict(zip(parts, stacked, strict=True)), by)
+    return Estimate(seconds, bounds[largest], dict(zip(parts, stacked, strict=True)), by)
 
 
 def slowest(times: Parts) -> dict[str, FloatArray]:

@@ -80,7 +80,7 @@ def _causal_share(query: FloatArray, keys: FloatArray) -> FloatArray:
 
 
 def _unit_seconds(scores: FloatArray, head: FloatArray, dtype: str, on: Target) -> tuple[FloatArray, FloatArray]:
-    """Time of all matrix units and of all vector units for so many scores [s]."""
+    """Time of all matrix units and of all vector units for a number of scores [s]."""
     gpu = on.gpu
     rate = gpu.compute.compute_units * main_loop_flops(dtype, gpu, on.options)
     matrix = 4 * scores * head / rate

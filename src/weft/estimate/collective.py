@@ -14,7 +14,17 @@ from weft.estimate.collective_forms import Group, copied, direct, nvls, oneshot,
 from weft.estimate.collective_nodes import across
 from weft.estimate.target import Harness, Target
 from weft.graph import Collective
-from weft.library.collectives import PAYLOAD, Algorithm, MiB, Protocol, way_name, ways
+from weft.library.collectives import (
+    PAYLOAD,
+    Algorithm,
+    IntArray,
+    MiB,
+    Protocol,
+    check_way,
+    choose,
+    parsed_way,
+    way_name,
+)
 from weft.library.profiles import at_clock, of_release, profile_for
 
 Names = npt.NDArray[np.str_]
@@ -49,23 +59,12 @@ def _fill(parts: dict[str, FloatArray], of: npt.NDArray[np.bool_], found: Parts)
 
 
 def _among(ranks: int, size: FloatArray, op: Collective, on: Target) -> tuple[Parts, Names]:
-    """The parts of every size among so many ranks, and who carries it out."""
+    """The parts of every size [s] for one number of ranks, and the algorithm that carries it out."""
     harness, nodes = on.harness, on.nodes(ranks)
     group = _group(ranks, nodes, op, on)
     if harness.driver == "dma":
         return copied(size, group), np.full(size.shape, "copy engines", dtype=_NAMES)
-    algorithm, protocol = ways(
-        group.name,
-        size,
-        ranks,
-        group.fabric,
-        group.profile,
-        wanted=harness.algorithm,
-        nodes=nodes,
-        floating=op.dtype in _FLOATS,
-        version=harness.version,
-        place=on.name,
-    )
+    algorithm, protocol = _ways(size, group, op.dtype in _FLOATS, on)
     parts: dict[str, FloatArray] = {}
     by = np.empty(size.shape, dtype=_NAMES)
     for code in np.unique(algorithm * len(Protocol) + protocol):
@@ -80,6 +79,31 @@ def _among(ranks: int, size: FloatArray, op: Collective, on: Target) -> tuple[Pa
     return parts, by
 
 
+def _ways(size: FloatArray, group: Group, floating: bool, on: Target) -> tuple[IntArray, IntArray]:
+    """The `Algorithm` and `Protocol` of each size: the library's choice, or what the harness asks for."""
+    profile, wanted = group.profile, on.harness.algorithm
+    first, second = parsed_way(wanted)
+    if first is not None:
+        check_way(first, second, group, profile, on.name, wanted)
+    version = (on.harness.version or profile.version) if profile.library == "nccl" else ""
+    one_step = first in (None, Algorithm.DIRECT)
+    algorithm, protocol = choose(
+        group.name,
+        size,
+        group.ranks,
+        group.fabric,
+        nodes=group.nodes,
+        floating=floating,
+        one_step=one_step,
+        version=version,
+    )
+    if first is not None:
+        algorithm = np.full(size.shape, int(first))
+    if first is Algorithm.DIRECT:  # has no LL128
+        protocol = np.where(protocol == Protocol.LL128, int(Protocol.SIMPLE), protocol)
+    return algorithm, protocol if second is None else np.full(size.shape, int(second))
+
+
 def _group(ranks: int, nodes: int, op: Collective, on: Target) -> Group:
     """The ranks with their links, and the profile of the library's release on them, at the clock of its GPUs."""
     fabric, harness = on.fabric, on.harness
@@ -87,7 +111,7 @@ def _group(ranks: int, nodes: int, op: Collective, on: Target) -> Group:
     known = harness.profile or profile_for(fabric.gpu.name, fabric.gpu.architecture, library)
     known = at_clock(of_release(known, harness.version), fabric.gpu.compute.clock)
     links = fabric.among(ranks // nodes)
-    return Group(op.name, ranks, nodes, links, over_links(known, links), bytewise=op.dtype == "int8")
+    return Group(op.name, ranks, links, nodes, profile=over_links(known, links), bytewise=op.dtype == "int8")
 
 
 def _form(algorithm: Algorithm, protocol: Protocol, size: FloatArray, group: Group) -> Parts:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 
 import numpy as np
@@ -20,14 +20,13 @@ from weft.hardware import system
 from weft.library.collectives import (
     P2P_LL_BYTES,
     PAYLOAD,
+    Call,
     KiB,
     MiB,
     Protocol,
     ll128_rate,
     step_ratio,
-    steps,
     switch_rate,
-    volume,
 )
 from weft.library.interconnect import Interconnect, interconnect
 from weft.library.profiles import Profile
@@ -42,18 +41,14 @@ _P2P_SECOND_STEP = 16 * MiB
 
 
 @dataclass(frozen=True)
-class Group:
-    """The ranks that a collective `name` joins, their links, and the library's profile.
+class Group(Call):
+    """The ranks that a collective joins, their links, and the library's profile.
 
     `paired` ranks all send to each other. `bytewise` says that the elements are one-byte integers, which take more
     instructions to add up.
     """
 
-    name: str
-    ranks: int
-    nodes: int
-    fabric: Interconnect
-    profile: Profile
+    profile: Profile = field(kw_only=True)
     bytewise: bool = False
     paired: bool = False
 
@@ -72,21 +67,6 @@ class Group:
         return _mean([home.figure(min(self.ranks, home.gpus_per_node), self.paired) for home in homes]) or self.figure
 
     @property
-    def per_node(self) -> int:
-        """Ranks of each node."""
-        return self.ranks // self.nodes
-
-    @property
-    def hops(self) -> int:
-        """How often a chunk is passed on in a ring."""
-        return steps(self.name, self.ranks)
-
-    @property
-    def volume(self) -> float:
-        """Bytes that each rank must send, as a share of the collective's bytes."""
-        return volume(self.name, self.ranks)
-
-    @property
     def table(self) -> str:
         """The table of the profile that serves its rings."""
         return self.name if self.name in ("all_reduce", "reduce_scatter") else "all_gather"
@@ -96,7 +76,7 @@ class Group:
         return self.profile.value(path if "." in path else f"{self.table}.{path}")
 
     def pairs(self, ranks: int) -> Group:
-        """So many of its ranks in one node, which all send to each other."""
+        """A group of `ranks` of its ranks in one node, which all send to each other."""
         return replace(self, ranks=ranks, nodes=1, paired=True)
 
 
@@ -238,8 +218,8 @@ def _pairwise_ll(part: FloatArray, group: Group) -> Parts:
     }
 
 
-# A profile is at home on the machines of the GPUs that it was fitted on. It states rates as shares of the link figure:
-# that carries what the links bound over to other links, and not what they do not, such as copies in a GPU's memory.
+# The homes of a profile are the machines of the GPUs that it was fitted on. Its rates are shares of the link figure:
+# those that links bound scale with the links, others, such as copies in a GPU's memory, do not.
 
 _STEPS = {"ll_step": Protocol.LL, "ll128_step": Protocol.LL128, "simple_step": Protocol.SIMPLE}
 _MEASURED_RANKS = 8

@@ -16,7 +16,7 @@ from weft.estimate.collective_forms import Group, pairwise, switch_limit, togeth
 from weft.library.collectives import PAYLOAD, Algorithm, Protocol, volume
 
 _TREE_STAGES = 4
-"""Times that a tree holds a chunk on its way: up and down, in one node and in the other."""
+"""Stages in which a tree holds a chunk: up and down, in one node and in the other."""
 
 _TWO_STAGES = 3.0
 """Exponent at which the links inside a node and the network between nodes, stages of one pipeline, combine

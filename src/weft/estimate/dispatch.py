@@ -15,10 +15,11 @@ from weft.estimate.attention import attention
 from weft.estimate.collective import collective
 from weft.estimate.gemm import gemm
 from weft.estimate.streaming import opaque, streaming
-from weft.estimate.target import Harness, Target, target
+from weft.estimate.target import Harness, Target, check_held, target
 from weft.graph import Attention, Collective, Gemm, Graph, Node, Op, Send, Streaming
 from weft.hardware import Described
 from weft.options import RunOptions
+from weft.parallel import work_of
 
 
 def _send(op: Send, on: Target) -> Estimate:
@@ -36,42 +37,63 @@ _MODELS: Mapping[type[Op], Callable[[Any, Target], Estimate]] = {
 
 
 def estimate(
-    work: Op | Sequence[Op] | Graph,
+    work: Op | Sequence[Op] | Graph | str,
     system: Described | Sequence[Described],
     options: RunOptions | None = None,
     harness: Harness | None = None,
+    *,
+    tp: int | None = None,
+    dtype: str | None = None,
 ) -> Estimate:
     """How long work takes on each GPU of a system, what bounds it, and where the time goes, in closed form.
 
-    Dimensions of operators, bytes and ranks may be arrays, which broadcast; several systems are a leading axis.
+    `work` is an operator, several, a graph, or a sub-layer's name, like "t-nlg/fc2", with its `tp` (and `dtype`).
+    Dimensions of operators, bytes and ranks may be arrays, which broadcast; several systems are a leading axis. A
+    single case is answered with Python numbers and words.
+
     Operators run one after the other, those of a graph after their predecessors, streams side by side without slowing
     each other down. `options` say what clock the GPUs run at (default: that of a short run), `harness` how the work is
     called and timed.
 
-    Raises UnknownNameError for an unknown system, InputError for what the system cannot do: data types that it lacks,
-    ranks that cannot be spread over its nodes, an algorithm that its library does not have.
+    Raises UnknownNameError for an unknown system, InputError for what the system cannot do: data that the memory of a
+    GPU cannot hold, data types that it lacks, ranks that cannot be spread over its nodes, an algorithm that its library
+    does not have.
 
     >>> from weft.graph import Gemm
-    >>> print(estimate(Gemm(8192, 8192, 8192, "bf16"), ["h100-sxm", "mi300x"]).bound_names())
+    >>> print(estimate(Gemm(8192, 8192, 8192, "bf16"), ["h100-sxm", "mi300x"]).bound)
     ['compute' 'compute']
     """
+    work = work_of(work, tp, dtype)
     if isinstance(system, Sequence) and not isinstance(system, str | bytes):
         if not system:
             raise InputError("there is no system to estimate on; name one, like 'h100-sxm'")
         return side_by_side([estimate(work, one, options, harness) for one in system])
     on = target(system, options, harness)
     if isinstance(work, Op):
-        return _estimated(work, on)
+        return _plain(_estimated(work, on))
     if not isinstance(work, Graph):
-        rule = "give an operator like weft.gemm(8192, 8192, 8192), a list of them, or a graph"
-        check_type("the work", work, (list, tuple), rule)
-        for op in work:
-            check_type("an operator of the work", op, Op, rule)
-        work = Graph(tuple(Node(op, f"{op.kind}{place}") for place, op in enumerate(work)))
-    return _of_graph(work, on)
+        work = _in_a_row(work)
+    return _plain(_of_graph(work, on))
+
+
+def _in_a_row(work: Any) -> Graph:
+    """Operators one after the other; InputError for what is no list of them."""
+    rule = "give an operator like weft.gemm(8192, 8192, 8192), a list of them, a graph, or a name like 't-nlg/fc2'"
+    check_type("the work", work, (list, tuple), rule)
+    for op in work:
+        check_type("an operator of the work", op, Op, rule)
+    return Graph(tuple(Node(op, f"{op.kind}{place}") for place, op in enumerate(work)))
+
+
+def _plain(found: Estimate) -> Estimate:
+    """The estimate with numbers and words in the place of arrays without axes."""
+    if np.ndim(found.seconds) == 0:
+        return found.case()
+    return replace(found, operators={name: _plain(one) for name, one in found.operators.items()})
 
 
 def _estimated(op: Op, on: Target) -> Estimate:
+    check_held(op, on.gpu)
     model = next((model for kind, model in _MODELS.items() if isinstance(op, kind)), opaque)
     found = model(op, on)
     waits = on.harness.timed == "host" and not isinstance(op, Gemm | Collective | Send)
@@ -82,7 +104,7 @@ def _awaited(found: Estimate, on: Target) -> Estimate:
     """An operator with the host's start and wait instead of a launch; GEMMs and collectives have their own."""
     launch = np.maximum(found.parts["launch"], on.gpu.achieved.gemm_host)
     seconds = found.seconds + launch - found.parts["launch"]
-    bound = np.where(launch > seconds / 2, int(Bound.LAUNCH), found.bound)
+    bound = np.where(launch > seconds / 2, Bound.LAUNCH, found.bound)
     return replace(found, seconds=seconds, bound=bound, parts={**found.parts, "launch": launch})
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from weft.errors import InputError
 from weft.estimate import gemm_kernel
-from weft.estimate.answer import Bound, Estimate, FloatArray, IntArray, floats
+from weft.estimate.answer import Bound, Estimate, FloatArray, Words, floats
 from weft.estimate.target import Target
 from weft.graph import DTYPE_BYTES, Gemm
 from weft.graph.op import OUTPUT_DTYPES
@@ -128,10 +128,10 @@ def _conversion(shapes: Shapes, on: Target, rates: gemm_kernel.Machine) -> Float
     return seconds
 
 
-def _bounds(times: Any, parts: dict[str, FloatArray], seconds: FloatArray) -> IntArray:
-    bound = np.full(len(seconds), int(Bound.COMPUTE), dtype=np.int64)
-    bound[parts["latency"] + parts["fill"] + parts["split"] > times.matrix_time] = int(Bound.LATENCY)
-    bound[parts["cache"] > np.maximum(_CACHE_BOUND * times.units_time, parts["latency"])] = int(Bound.CACHE)
-    bound[times.memory_time > times.units_time] = int(Bound.MEMORY)
-    bound[2 * parts["launch"] > seconds] = int(Bound.LAUNCH)
+def _bounds(times: Any, parts: dict[str, FloatArray], seconds: FloatArray) -> Words:
+    bound = np.full(len(seconds), Bound.COMPUTE)
+    bound[parts["latency"] + parts["fill"] + parts["split"] > times.matrix_time] = Bound.LATENCY
+    bound[parts["cache"] > np.maximum(_CACHE_BOUND * times.units_time, parts["latency"])] = Bound.CACHE
+    bound[times.memory_time > times.units_time] = Bound.MEMORY
+    bound[2 * parts["launch"] > seconds] = Bound.LAUNCH
     return bound

@@ -419,10 +419,12 @@ def compiled() -> Callable[..., None]:
     """`run` with every function that it calls as machine code, kept on disk: over a million shapes a second."""
     import numba
 
+    from weft.engine.jit import kept
+
     names: dict[str, Any] = {**globals(), "ceil": np.ceil, "floor": np.floor}  # no integers in between
     for name, function in globals().items():
         if isinstance(function, FunctionType):
             copy = FunctionType(function.__code__, names, name)
-            names[name] = numba.njit(error_model="numpy", cache=name == "run")(copy)
-    run: Callable[..., None] = names["run"]
+            names[name] = numba.njit(error_model="numpy")(copy)
+    run: Callable[..., None] = kept(names["run"], names["run"].py_func)
     return run

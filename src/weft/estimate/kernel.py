@@ -25,7 +25,7 @@ SPECIALS_PER_CLOCK = 16
 """Exponentials, reciprocals or roots per clock and unit: 16 on an SM since Kepler (CUDA programming guide, arithmetic
 instructions), and 16 on a CU of 64 lanes, where they run at a quarter of the rate (CDNA instruction set guides)."""
 BYTES_IN_FLIGHT = 32
-"""Bytes that a thread has on the way at once: two vector loads of 16 B [assumed; 16 to 64]."""
+"""Bytes that a thread has in flight: two vector loads of 16 B [assumed; 16 to 64]."""
 REDUCTION_CLOCKS = 200
 """Clocks for the threads of a workgroup to agree on a sum: five shuffles, one exchange through local memory and two
 barriers [assumed; 100 to 400]."""

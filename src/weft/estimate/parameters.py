@@ -8,7 +8,7 @@ from weft.units import Dimension
 
 _NEEDS_ROWS = 4
 _NEEDS_ROWS_OF_LL128 = 2
-"""A library uses LL128 for few sizes; without these rows nothing tells its rate."""
+"""A library uses LL128 for few sizes, so few rows determine its rate."""
 
 GEMM_PARAMETERS: tuple[Parameter, ...] = (
     *(

@@ -80,7 +80,7 @@ def _kernels(op: Streaming, gpu: Gpu) -> tuple[Kernel, ...]:
 def _elementwise(
     elements: FloatArray, reads: FloatArray, writes: FloatArray, operations: float, specials: float, size: int
 ) -> Kernel:
-    """A kernel that reads and writes so many bytes, with so many operations for each of its elements."""
+    """A kernel that reads and writes `reads` and `writes` bytes, with `operations` on each element."""
     sweep = Sweep(reads, writes, operations=operations * elements, specials=specials * elements)
     per_workgroup = THREADS * max(16 // size, 1)
     return Kernel((sweep,), np.ceil(elements / per_workgroup), floats(THREADS))

@@ -7,12 +7,16 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Literal, get_args
 
+import numpy as np
+
 from weft import hardware
 from weft.errors import InputError, UnknownNameError, check_type, shown
+from weft.graph import Op
 from weft.hardware import Described, Gpu, Node, System
 from weft.library.interconnect import Interconnect, interconnect
 from weft.library.profiles import Profile
 from weft.options import RunOptions
+from weft.units import Dimension, format_bytes, parse
 
 Timed = Literal["device", "host"]
 
@@ -37,7 +41,7 @@ class Harness:
     the machine's), by `algorithm` ("auto", or one like "ring", "nvls", "direct", "tree" or "ring-ll128"), with `driver`
     "cu" or "dma". `host` is who calls: "" (the library's own test), "framework", "torch" (packs lists of tensors) or
     "profiler" (times kernels, which wait for the last rank to begin). `network` is the rate per GPU of a network that
-    differs from the machine's [bytes/s].
+    differs from the machine's [bytes/s], like "50 GB/s".
 
     Raises UnknownNameError for an unknown library, host or way of timing, InputError for a rotation below 1.
     """
@@ -51,7 +55,7 @@ class Harness:
     algorithm: str = "auto"
     driver: Literal["cu", "dma"] = "cu"
     host: str = ""
-    network: float | None = None
+    network: float | str | None = None
 
     def __post_init__(self) -> None:
         named: tuple[tuple[str, object, tuple[str, ...]], ...] = (
@@ -68,6 +72,8 @@ class Harness:
             raise InputError(
                 f"rotation is {shown(rotation)}; at least one B takes part, so it must be a number of 1 or more"
             )
+        if isinstance(self.network, str):
+            object.__setattr__(self, "network", parse(self.network, Dimension.BYTES_PER_SECOND))
         network: object = self.network
         if network is not None and not (isinstance(network, int | float) and 0 < network < math.inf):
             raise InputError(f"network is {shown(network)}; it must be a rate above zero, in bytes/s")
@@ -88,14 +94,15 @@ class Target:
 
     @cached_property
     def system(self) -> System:
-        """What `what` stands for."""
+        """The system that `what` describes."""
         return hardware.system(self.what)
 
     @cached_property
     def fabric(self) -> Interconnect:
-        """The links of the system, as the library sees them."""
+        """The links of the system in the library's cost model."""
         fabric = interconnect(self.system)
-        return fabric if self.harness.network is None else replace(fabric, nic=self.harness.network)
+        network = self.harness.network
+        return fabric if network is None else replace(fabric, nic=float(network))
 
     @property
     def name(self) -> str:
@@ -103,7 +110,7 @@ class Target:
         return self.what.name
 
     def nodes(self, ranks: int) -> int:
-        """On how many nodes `ranks` GPUs stand: as the system says, else as few as hold them.
+        """Number of nodes of `ranks` GPUs: the system's, else as few as hold them.
 
         Raises InputError for ranks that cannot be spread evenly.
         """
@@ -142,3 +149,14 @@ def _at_boost(gpu: Gpu) -> Gpu:
     """
     shares = (path for path in gpu.rules() if path.startswith("achieved.matrix_"))
     return gpu.replace(dict.fromkeys(shares, UNTHROTTLED))
+
+
+def check_held(op: Op, gpu: Gpu) -> None:
+    """Raise InputError for an operator whose data the memory of a GPU cannot hold; of several, for the largest."""
+    least = max(float(np.max(sum(tensor.bytes for tensor in tensors))) for tensors in (op.reads, op.writes))
+    if least > gpu.memory.capacity:
+        what = op if np.ndim(op.least_bytes) == 0 else f"the largest {op.kind}"
+        raise InputError(
+            f"the data of {what} take {format_bytes(least, 4)} at least, but the memory of {gpu.name} holds "
+            f"{format_bytes(gpu.memory.capacity)}; give smaller sizes"
+        )

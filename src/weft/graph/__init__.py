@@ -19,15 +19,7 @@ from weft.graph.op import DTYPE_BYTES, Op, Opaque, Tensor
 from weft.graph.operators import OPERATORS, operator
 from weft.graph.streaming import STREAMING, Streaming
 
-KINDS: Mapping[str, type[Op]] = {
-    Gemm.kind: Gemm,
-    Attention.kind: Attention,
-    Streaming.kind: Streaming,
-    Collective.kind: Collective,
-    Send.kind: Send,
-    Copy.kind: Copy,
-    Opaque.kind: Opaque,
-}
+KINDS: Mapping[str, type[Op]] = {one.kind: one for one in (Gemm, Attention, Streaming, Collective, Send, Copy, Opaque)}
 """Every kind of operator by the name that files and tables use."""
 
 __all__ = [

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from weft.errors import check_name
 from weft.graph.op import DTYPE_BYTES, Op, Tensor, check_dtype, check_sizes
-from weft.units import Dimension, format_bytes, parse
+from weft.units import format_bytes
 
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "send_recv")
 """The collectives by name, as the libraries spell them."""
@@ -95,11 +95,6 @@ class Send(Op):
         """Nothing here: it is written at the receiver."""
         return ()
 
-    @property
-    def flops(self) -> int:
-        """None."""
-        return 0
-
 
 @dataclass(frozen=True)
 class Copy(Op):
@@ -121,11 +116,6 @@ class Copy(Op):
     def writes(self) -> tuple[Tensor, ...]:
         """The copy."""
         return self.reads
-
-    @property
-    def flops(self) -> int:
-        """None."""
-        return 0
 
 
 def all_reduce(bytes: npt.ArrayLike, ranks: npt.ArrayLike = RANKS, dtype: str = "bf16") -> Collective:
@@ -155,5 +145,4 @@ def all_to_all(bytes: npt.ArrayLike, ranks: npt.ArrayLike = RANKS, dtype: str = 
 
 
 def _collective(name: str, bytes: npt.ArrayLike, ranks: npt.ArrayLike, dtype: str) -> Collective:
-    size = round(parse(bytes, Dimension.BYTES)) if isinstance(bytes, str) else bytes
-    return Collective(name, cast(int, size), cast(int, ranks), dtype)
+    return Collective(name, cast(int, bytes), cast(int, ranks), dtype)

@@ -1,4 +1,4 @@
-"""Operators and what they wait for: the one description of work that everything else takes or turns into another."""
+"""Graphs of operators and their dependencies: the description of work that passes, estimates and runs take."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class Graph:
                 if edge.node not in names:
                     raise UnknownNameError("node of the graph", edge.node, names)
                 if edge.node not in known:
-                    raise InputError(f"node '{node.id}' waits for '{edge.node}', which does not stand before it")
+                    raise InputError(f"node '{node.id}' waits for '{edge.node}', which does not come before it")
             if node.rank is not None and not 0 <= node.rank < self.ranks:
                 raise InputError(f"node '{node.id}' runs on rank {node.rank}; the ranks are 0 to {self.ranks - 1}")
             known.add(node.id)
@@ -157,7 +157,7 @@ class Graph:
 
     @property
     def operators(self) -> Mapping[str, Op]:
-        """Every operator by name, in launch order: the iterations of a loop stand once."""
+        """Every operator by name, in launch order; the iterations of a loop are one operator."""
         return {node.name: node.op for node in self.nodes}
 
     @property
@@ -189,9 +189,9 @@ class Graph:
         return replace(self, nodes=tuple(change(node) for node in self.nodes))
 
     def only(self, *streams: str, iterations: int | None = None) -> Self:
-        """The nodes of some streams alone, at most so many iterations of each; edges to the others are cut.
+        """The nodes of some streams alone, at most `iterations` of each; edges to the others are cut.
 
-        Raises UnknownNameError for a stream that there is not.
+        Raises UnknownNameError for an unknown stream.
         """
         for stream in streams:
             check_name("stream of the graph", stream, self.streams)
@@ -241,10 +241,7 @@ def concurrent(gemm: Gemm, collective: Collective, gemms: int = 1, collectives: 
     check_type("the GEMM", gemm, Gemm, "give one, like weft.gemm(8192, 8192, 8192)")
     check_type("the collective", collective, Collective, "give one, like weft.all_gather('896 MiB')")
     return Graph(
-        (
-            *loop(collective, collective.name, collectives, "communication"),
-            *loop(gemm, "gemm", gemms, "compute"),
-        ),
+        (*loop(collective, collective.name, collectives, "communication"), *loop(gemm, "gemm", gemms, "compute")),
         ranks=collective.ranks,
         title=f"GEMM {gemm} beside {collective}",
     )

@@ -11,20 +11,27 @@ from typing import Any, ClassVar, Literal, get_args
 import numpy as np
 
 from weft.errors import InputError, check_name, check_type, shown
+from weft.units import Dimension, parse
 
+_IN_BYTES = ("bytes", "written")
+"""Fields of operators that are amounts of data."""
 LARGEST = 2**50
 """Largest dimension of an operator: up to here whole numbers and their neighbours differ as floats."""
 
 
 def check_sizes(op: object, subject: str, least: Mapping[str, int], **called: str) -> None:
-    """Check some fields of an operator, each a whole number of at least so much, or an array of such numbers.
+    """Check fields of an operator by their `least` value: each a whole number, or an array of whole numbers.
 
-    Arrays become arrays of floats. `subject` says what a field is, such as "{} of operator 'gelu'"; `called` names
+    Arrays become arrays of floats, texts like "64 MiB" whole numbers of bytes.
+    `subject` says what a field is, such as "{} of operator 'gelu'"; `called` names
     fields that people call otherwise. Raises InputError for any other value, and for arrays that do not broadcast.
     """
     arrays: dict[str, tuple[int, ...]] = {}
     for name, low in least.items():
         value = getattr(op, name)
+        if isinstance(value, str) and name in _IN_BYTES:
+            value = round(parse(value, Dimension.BYTES))
+            object.__setattr__(op, name, value)
         if type(value) is not int or not low <= value <= LARGEST:
             value = _sizes(subject.format(called.get(name, name)), value, low)
             object.__setattr__(op, name, value)
@@ -49,13 +56,12 @@ def _sizes(what: str, value: Any, low: int) -> Any:
         raise InputError(f"{what} is {shown(value)}; {rule}") from None
     if not sizes.size:
         raise InputError(f"{what} is empty; {rule}, or an array of such numbers")
-    if sizes.ndim == 0 and np.isfinite(sizes) and sizes > LARGEST:
-        raise InputError(f"{what} is {shown(value)}; it must be at most {LARGEST}")
     wrong = sizes[~((sizes >= low) & (sizes == np.floor(sizes)) & np.isfinite(sizes))]
     if wrong.size or isinstance(value, bool):
         raise InputError(f"{what} is {f'{wrong.flat[0]:g}' if wrong.size and sizes.ndim else shown(value)}; {rule}")
     if np.any(sizes > LARGEST):
-        raise InputError(f"{what} is {np.max(sizes):.4g}; it must be at most {LARGEST}")
+        largest = f"{np.max(sizes):.4g}" if sizes.ndim else shown(value)
+        raise InputError(f"{what} is {largest}; it must be at most {LARGEST}")
     return sizes if sizes.ndim else int(sizes)
 
 
@@ -101,7 +107,7 @@ class Tensor:
 
 
 def check_dtype(dtype: str) -> None:
-    """Raise UnknownNameError for a number format that there is not."""
+    """Raise UnknownNameError for an unknown number format."""
     check_name("dtype", dtype, DTYPE_BYTES)
 
 
@@ -126,9 +132,9 @@ class Op(ABC):
         """What it writes."""
 
     @property
-    @abstractmethod
     def flops(self) -> int:
-        """Floating-point operations."""
+        """Floating-point operations; none unless a kind says otherwise."""
+        return 0
 
     @property
     def matrix_dtype(self) -> str | None:

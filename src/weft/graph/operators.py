@@ -14,11 +14,8 @@ from weft.graph.streaming import STREAMING, Streaming
 
 _EXAMPLES = {
     "elements": 16777216,
-    "rows": 4096,
-    "columns": 4096,
     "parameters": 100000000,
     "tokens": 8192,
-    "hidden": 4096,
     "batch": 8,
     "heads": 32,
     "query": 2048,
@@ -61,16 +58,16 @@ def _streaming(name: str, dtype: str, **sizes: Any) -> Streaming:
     return Streaming(name, dtype=dtype, **{named.get(key, key): size for key, size in sizes.items()})
 
 
-OPERATORS: dict[str, Operator] = {}
-"""The declared operators by name."""
-for _name, _kind in STREAMING.items():
-    OPERATORS[_name] = Operator(_name, _kind.about, _kind.dimensions, partial(_streaming, _name))
-OPERATORS["elementwise"] = replace(
-    OPERATORS["elementwise"],
-    dimensions={**STREAMING["elementwise"].dimensions, "inputs": "tensors read", "outputs": "tensors written"},
-    defaults={"inputs": 1, "outputs": 1},
-)
-OPERATORS |= {
+_STREAMING = {
+    name: Operator(name, kind.about, kind.dimensions, partial(_streaming, name)) for name, kind in STREAMING.items()
+}
+OPERATORS: Mapping[str, Operator] = {
+    **_STREAMING,
+    "elementwise": replace(
+        _STREAMING["elementwise"],
+        dimensions={**STREAMING["elementwise"].dimensions, "inputs": "tensors read", "outputs": "tensors written"},
+        defaults={"inputs": 1, "outputs": 1},
+    ),
     "attention_batched": Operator(
         "attention_batched",
         "Attention as two batched GEMMs with a softmax between: three kernels.",
@@ -85,13 +82,14 @@ OPERATORS |= {
         {"kv_heads": 0, "causal": 0},
     ),
 }
+"""The declared operators by name."""
 
 
 def operator(name: str, dtype: str = "fp16", **sizes: Any) -> Op:
     """The declared operator of that name with its dimensions, whole numbers or arrays of them that broadcast.
 
     Raises UnknownNameError for an unknown operator or dtype, InputError for dimensions that are missing, unknown, no
-    whole numbers or at odds with each other.
+    whole numbers or contradict each other.
 
     >>> operator("softmax", rows=4096, columns=2048).least_bytes
     33554432

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from weft.errors import InputError
 
 EVERY_PEER = -1
-"""The end of a link that stands for all links of a GPU at once."""
+"""The end of a link that represents all links of a GPU together."""
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Link:
     `kind` and `owner`, the GPU or node that it belongs to, name it. What enters at `bandwidth` [bytes/s] comes out
     `latency` [s] later. `bundle` is a link of which it is a part: both must be free for a message to start. `to_peer`
     marks a link to one GPU alone, which a DMA engine's own rate describes whole. `payload` is the share of the
-    bandwidth that data gets, whoever sends (None: that of the owner's `link.kernel_efficiency`, `dma_efficiency`).
+    bandwidth that data gets from any sender (None: the owner's `link.kernel_efficiency` or `link.dma_efficiency`).
     """
 
     kind: str
@@ -90,19 +90,13 @@ def full(
         for g in range(gpus)
         for distance in range(1, gpus)
     ]
-    first = 3 * gpus
-    return Fabric(
-        "full",
-        gpus,
-        (*out, *into, *rings, *peers),
-        {(s, t): (first + s * (gpus - 1) + (s - t) % gpus - 1, gpus + t) for s, t in pairs(gpus)},
-        {(s, t): (2 * gpus + s, gpus + t) for s, t in pairs(gpus)},
-        symmetric=True,
-    )
+    direct = {(s, t): (3 * gpus + s * (gpus - 1) + (s - t) % gpus - 1, gpus + t) for s, t in pairs(gpus)}
+    cut = {(s, t): (2 * gpus + s, gpus + t) for s, t in pairs(gpus)}
+    return Fabric("full", gpus, (*out, *into, *rings, *peers), direct, cut, symmetric=True)
 
 
 NETWORK_PAYLOAD = 0.92
-"""Payload share of the network between nodes, whoever sends (assumed; 0.85 to 0.97)."""
+"""Payload share of the network between nodes, for any sender (assumed; 0.85 to 0.97)."""
 
 
 def nodes(
@@ -125,10 +119,8 @@ def nodes(
     count, every = gpus // each, range(gpus)
     tree = oversubscription is not None
     # Vertices behind the GPUs: a switch in each node, then one for each place (rails) or a leaf for each node.
-    inside, outside = (
-        [gpus + g // each for g in every],
-        [gpus + count + (g // each if tree else g % each) for g in every],
-    )
+    inside = [gpus + g // each for g in every]
+    outside = [gpus + count + (g // each if tree else g % each) for g in every]
     links = [
         *(Link("egress", g, g, inside[g], bandwidth) for g in every),
         *(Link("ingress", g, inside[g], g, bandwidth, latency) for g in every),
@@ -157,25 +149,27 @@ def ring(gpus: int, bandwidth: float, latency: float) -> Fabric:
     """`gpus` GPUs with `bandwidth` [bytes/s] to each of two neighbours; others are reached the shorter way round."""
     down = [Link("down", g, g, (g - 1) % gpus, bandwidth, latency, to_peer=True) for g in range(gpus)]
     up = [Link("up", g, g, (g + 1) % gpus, bandwidth, latency, to_peer=True) for g in range(gpus)]
-    routes = {(s, t): _around(s, t, gpus) for s, t in pairs(gpus)}
-    return Fabric("ring", gpus, (*down, *up), routes, symmetric=True)
+
+    def route(source: int, target: int) -> tuple[int, ...]:
+        upwards, left = _around(source, target, gpus)
+        return tuple(upwards * gpus + gpu for gpu in left)
+
+    return Fabric("ring", gpus, (*down, *up), {(s, t): route(s, t) for s, t in pairs(gpus)}, symmetric=True)
 
 
-def _around(source: int, target: int, gpus: int) -> tuple[int, ...]:
-    steps = signed_distance(source, target, gpus)
-    if steps < 0:
-        return tuple((source - step) % gpus for step in range(-steps))
-    return tuple(gpus + (source + step) % gpus for step in range(steps))
+def _around(source: int, target: int, length: int) -> tuple[bool, list[int]]:
+    """Whether the shorter way round a ring leads upwards (down where both are as long), and the places that it leaves.
 
-
-def signed_distance(source: int, target: int, length: int) -> int:
-    """Steps from one place of a ring to another, the shorter way; the way down (negative) where both are as long."""
+    A message leaves every place of the way but the last, `target`.
+    """
     up = (target - source) % length
-    return up if up < length - up else up - length
+    upwards = up < length - up
+    step = 1 if upwards else -1
+    return upwards, [(source + step * n) % length for n in range(up if upwards else length - up)]
 
 
 def switch(gpus: int, bandwidth: float, latency: float, *, reduces: bool = False) -> Fabric:
-    """`gpus` GPUs that send and receive at `bandwidth` [bytes/s] each, whoever the peer is."""
+    """`gpus` GPUs that send and receive at `bandwidth` [bytes/s] each, to and from any peer."""
     out = [Link("egress", g, g, gpus, bandwidth) for g in range(gpus)]
     into = [Link("ingress", g, gpus, g, bandwidth, latency) for g in range(gpus)]
     routes = {(s, t): (s, gpus + t) for s, t in pairs(gpus)}
@@ -207,14 +201,8 @@ def torus(gpus: int, bandwidth: float, latency: float, columns: int | None = Non
 
     def route(source: int, target: int) -> tuple[int, ...]:
         (y, x), (to_y, to_x) = divmod(source, columns), divmod(target, columns)
-        across, along = signed_distance(x, to_x, columns), signed_distance(y, to_y, rows)
-        first = (across > 0) * gpus
-        second = (2 + (along > 0)) * gpus
-        sign_x, sign_y = (1 if across > 0 else -1), (1 if along > 0 else -1)
-        return (
-            *(first + at(x + sign_x * step, y) for step in range(abs(across))),
-            *(second + at(to_x, y + sign_y * step) for step in range(abs(along))),
-        )
+        (right, xs), (down, ys) = _around(x, to_x, columns), _around(y, to_y, rows)
+        return (*(right * gpus + at(x, y) for x in xs), *((2 + down) * gpus + at(to_x, y) for y in ys))
 
     return Fabric("torus", gpus, tuple(links), {(s, t): route(s, t) for s, t in pairs(gpus)})
 
@@ -227,5 +215,3 @@ FABRICS: Mapping[str, Callable[..., Fabric]] = {
     "nodes": nodes,
 }
 """Builders by name; each takes the number of GPUs, a link's bandwidth [bytes/s] and its latency [s]."""
-
-__all__ = ["EVERY_PEER", "FABRICS", "Fabric", "Link", "full", "nodes", "ring", "switch", "torus"]

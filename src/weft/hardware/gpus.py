@@ -171,7 +171,7 @@ class Tracker(Part):
 class Dma(Part):
     """The engines that move blocks between GPUs without compute units, and what a host that drives them pays.
 
-    An engine moves `bandwidth` at most (0: whatever the link takes), keeps `window` bytes in flight, and needs `setup`
+    An engine moves `bandwidth` at most (0: the link's rate), keeps `window` bytes in flight, and needs `setup`
     for every command. A host thread spends `enqueue` on a command and `doorbell` on handing an engine's commands over;
     `fetch` later the engine begins, or `trigger` after a flag is set for which commands lie waiting. Bytes sent are
     acknowledged `drain` after the last one has left; the host knows another `sync` later, and spends `signal` on each
@@ -221,8 +221,7 @@ class Launch(Part):
 class Rates(Part):
     """Dense matrix operations per clock and compute unit [FLOP]; 0 where a data type is not supported.
 
-    `fp32` and `fp64` are what a plain product uses: the vector units for fp32 on NVIDIA, matrix units
-    elsewhere.
+    `fp32` and `fp64` are what a plain product uses: the vector units for fp32 on NVIDIA, matrix units elsewhere.
     """
 
     fp64: CountOrNone
@@ -317,9 +316,6 @@ class Gpu(Sourced):
     launch: Launch
     achieved: Achieved
 
-    def __hash__(self) -> int:
-        return hash((self.name, *(getattr(self, part) for part in _PARTS)))
-
     @model_validator(mode="after")
     def _check(self) -> Self:
         for part, name, *factors in _MULTIPLES:
@@ -385,9 +381,6 @@ class Gpu(Sourced):
         elif clock == "peak" and dtype not in ("fp32", "fp64"):
             hertz = self.clocks.matrix_peak
         return self.compute.compute_units * int(getattr(self.rates, dtype)) * hertz
-
-
-_PARTS = tuple(name for name in Gpu.model_fields if name not in Sourced.model_fields)
 
 
 def parse_assignment(text: str) -> tuple[str, str]:

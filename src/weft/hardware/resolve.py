@@ -51,7 +51,7 @@ def known_nodes() -> tuple[Node, ...]:
 
 
 def gpu(name: str | Path | Gpu) -> Gpu:
-    """The GPU that a name, title or alias means, or the one that a TOML file describes; a `Gpu` is its own answer.
+    """Return the GPU of a name, title or alias, or the one that a TOML file describes; a `Gpu` is returned as it is.
 
     A file that says extends = "t3-paper" states only what differs. Raises UnknownNameError (SystemNamedError for a
     system's name), InputError or ConfigError.
@@ -75,11 +75,11 @@ def gpu(name: str | Path | Gpu) -> Gpu:
 
 
 def system(what: Described, gpus: int | None = None, nodes: int | None = None) -> System:
-    """The system that a name, a TOML file, a GPU or a node means: `gpus` GPUs in all, spread evenly over `nodes` nodes.
+    """Return the system of a name, a TOML file, a GPU or a node: `gpus` GPUs, spread evenly over `nodes` nodes.
 
-    A name may hold the numbers: "8xh100-sxm", "16xH100 (2 nodes)", "2x dgx-h100". A GPU stands for the smallest node
-    that it is usually sold in and that holds as many; one that is sold in none (the paper's, a user's own) for a ring
-    of its links, of 8 GPUs unless `gpus` says. Without numbers it is one whole node, and as few nodes as hold the GPUs.
+    A name may hold the numbers: "8xh100-sxm", "16xH100 (2 nodes)", "2x dgx-h100". A GPU means the smallest node that it
+    is usually sold in and that holds `gpus`; a GPU without such a node (the paper's, a user's own) is joined in a ring
+    by its links, 8 GPUs by default. Without numbers the system is one whole node; GPUs fill as few nodes as hold them.
 
     Raises UnknownNameError, ConfigError, or InputError for GPUs that cannot be spread so.
     """
@@ -116,7 +116,7 @@ def _check_file(name: str | Path, noun: str) -> None:
 
 
 def _of_gpu(gpu: Gpu, gpus: int | None, nodes: int | None, node: Node | None = None) -> System:
-    """So many GPUs in a node, else in the smallest usual one of the GPU that holds them, else often in the largest."""
+    """Put `gpus` GPUs into the given node, else the smallest usual one that holds them, else several of the largest."""
     usual = [known for known in known_nodes() if known.usual and known.gpu.name == gpu.name]
     if node is None and usual:
         each = (gpus or 1) // (nodes or 1)
@@ -152,7 +152,7 @@ def _gpu_meant(text: str, hints: Sequence[str]) -> str | None:
 
 
 def _hinted(hints: Sequence[str], gpu: str) -> tuple[int | None, Node | None]:
-    """The number of nodes and the node that the brackets state, as far as they do."""
+    """The number of nodes and the node that the brackets state; None for what they leave out."""
     nodes: int | None = None
     for hint in hints:
         if found := re.fullmatch(r"(\d+)\s*nodes?", hint, re.IGNORECASE):
@@ -165,7 +165,7 @@ def _hinted(hints: Sequence[str], gpu: str) -> tuple[int | None, Node | None]:
 
 
 def _node_named(text: str) -> Node | None:
-    """The node of that name or alias, whatever parts the words; "Azure" or "NVIDIA" before it do not matter."""
+    """The node of that name or alias; separators and vendors' names ("Azure", "NVIDIA") are ignored."""
     wanted = _node_key(text)
     for node in known_nodes():
         if wanted in {_node_key(name) for name in (node.name, node.title, *node.aliases)}:

@@ -7,7 +7,7 @@ from functools import cache
 from importlib import resources
 from typing import Any, ClassVar, Literal, Self
 
-from pydantic import Field, InstanceOf, ValidationError, model_validator
+from pydantic import Field, InstanceOf, model_validator
 
 from weft.catalog import (
     Bytes,
@@ -21,12 +21,12 @@ from weft.catalog import (
     Seconds,
     Share,
     Sourced,
+    Whole,
     broken_rule,
-    is_path,
+    changes,
+    check_path,
     read_leaves,
     read_toml,
-    translated,
-    unknown_key,
 )
 from weft.errors import InputError, check_type
 from weft.hardware.fabric import Fabric
@@ -55,16 +55,12 @@ class RingKernels(Sourced):
     `pairs` is what a workgroup of large sends and receives keeps in flight in either direction [bytes].
     """
 
-    _optional: ClassVar[tuple[str, ...]] = ("direct_",)
     ll: KernelCost
     ll128: KernelCost
     simple: KernelCost
     direct_ll: KernelCost | None = None
     direct_simple: KernelCost | None = None
     pairs: Bytes
-
-    def __hash__(self) -> int:
-        return hash((self.name, self.ll, self.ll128, self.simple, self.direct_ll, self.direct_simple, self.pairs))
 
     def cost(self, kernel: str) -> KernelCost:
         """The costs of "ll", "ll128", "simple", "direct_ll" or "direct_simple"; InputError if the library lacks it."""
@@ -87,7 +83,7 @@ def ring_kernels(vendor: str, architecture: str) -> RingKernels:
 
 
 Topology = Literal["ring", "switch", "mesh", "hybrid", "pcie"]
-"""How the GPUs of a node are joined: "hybrid" by the links in `edges`, "pcie" by the host, but for `edges`."""
+"""How the GPUs of a node are joined: "hybrid" by the links in `edges`, "pcie" by the host except where `edges` say."""
 
 
 class Network(Part):
@@ -105,15 +101,12 @@ class Network(Part):
 class Node(Sourced):
     """A server as it is sold: equal GPUs, what joins them, and its network; any number of nodes makes a cluster.
 
-    `links_per_pair` joins each two GPUs of a mesh; `edges` lists (GPU, GPU, links) where the graph is irregular,
-    `lanes` there (GPUs, one-directional rings, one link wide, that so many close at once). `switch_reduces` says
-    whether the switch sums (NVLS). `usual` marks the node that a GPU's bare name means.
+    `links_per_pair` joins each two GPUs of a mesh. In an irregular graph `edges` lists (GPU, GPU, links), and `lanes`
+    (number of GPUs, one-directional rings of one link's width that they close at once). `switch_reduces` says whether
+    the switch sums (NVLS). `usual` marks the node that a GPU's bare name means.
     """
 
     _texts: ClassVar[tuple[str, ...]] = ("topology", "switch_reduces", "edges", "lanes", "network.kind")
-    _optional: ClassVar[tuple[str, ...]] = (
-        "links_per_pair", "switch_reduces", "edges", "lanes", "network.launch"
-    )  # fmt: skip
     title: str
     description: str
     aliases: tuple[str, ...] = ()
@@ -126,9 +119,6 @@ class Node(Sourced):
     edges: tuple[tuple[int, int, int], ...] = ()
     lanes: tuple[tuple[int, int], ...] = ()
     network: Network
-
-    def __hash__(self) -> int:
-        return hash((self.name, self.gpu, self.gpus_per_node, self.topology, self.network))
 
     @property
     def link_bandwidth(self) -> float:
@@ -182,7 +172,7 @@ class Node(Sourced):
 _LIBRARY = "library."
 
 
-class System(Part):
+class System(Whole):
     """`gpus` GPUs in all, spread evenly over `nodes` nodes; without a `node`, each is joined to a switch by its link.
 
     `fabric` joins them in another way than the node does. All are alike unless `variants` gives a GPU of its own to
@@ -200,10 +190,7 @@ class System(Part):
     start: Mapping[int, Delay] = Field(default_factory=dict)
 
     def __init__(self, **values: Any) -> None:
-        try:
-            super().__init__(**values)
-        except ValidationError as error:
-            raise translated(error, tuple(type(self).model_fields)) from None
+        super().__init__(**values)  # without the types of the fields, as `_complete` adds those that are left out
 
     def __hash__(self) -> int:
         varied = (*sorted(self.variants), *sorted(self.start.items()))
@@ -221,13 +208,13 @@ class System(Part):
 
     @property
     def peer_bandwidth(self) -> float:
-        """What leads from a GPU to one peer alone, in one direction [bytes/s]; 0 but in a mesh of one node."""
+        """Rate of the links from a GPU to one peer alone, in one direction [bytes/s]; 0 outside a mesh of one node."""
         node = self.node if self.nodes == 1 else None
         return node.link_bandwidth * node.links_per_pair if node and node.topology == "mesh" else 0.0
 
     @property
     def uniform(self) -> bool:
-        """Whether all GPUs are equal, equally joined and start together, so that one can stand for all."""
+        """Whether all GPUs are equal, equally joined and start together, so that one can represent all."""
         joined = self.fabric is None or self.fabric.symmetric
         return joined and all(gpu == self.gpu for gpu in self.variants.values()) and not any(self.start.values())
 
@@ -250,12 +237,12 @@ class System(Part):
             why = "that a fabric joins" if self.fabric else "that differ"
             raise InputError(f"the system has {self.gpus} GPUs {why}, but {gpus} are asked for; make them equal")
         least = -(-gpus // self.node.gpus_per_node) if self.node else 1
-        return type(self)(**{**dict(self), "gpus": gpus, "nodes": nodes or least})
+        return self._with(gpus=gpus, nodes=nodes or least)
 
     def with_gpu(self, gpu: Gpu) -> Self:
         """The same system with another description of its GPU, such as a calibrated one."""
         alike = (gpu.vendor, gpu.architecture) == (self.gpu.vendor, self.gpu.architecture)
-        return type(self)(**{**dict(self), "gpu": gpu, "library": self.library if alike else None})
+        return self._with(gpu=gpu, library=self.library if alike else None)
 
     @property
     def provenance(self) -> Mapping[str, Provenance]:
@@ -273,27 +260,25 @@ class System(Part):
 
     def value(self, path: str) -> Any:
         """The value at a path such as "link.bandwidth", "network.latency" or "library.simple.in_flight" [base unit]."""
-        part, own = self._part(path)
-        return part.value(own)
+        field, own = self._place(path)
+        return getattr(self, field).value(own)
 
     def text(self, path: str) -> str:
         """The value at `path` as a user would write it."""
-        part, own = self._part(path)
-        return part.text(own)
+        field, own = self._place(path)
+        return str(getattr(self, field).text(own))
 
-    def _part(self, path: str) -> tuple[Sourced, str]:
-        """The part of the system that holds the value at a path, and the path there."""
-        if not is_path(path, self.rules):
-            raise unknown_key(path, self.rules)
+    def _place(self, path: str) -> tuple[str, str]:
+        """The field of the system ("gpu", "node" or "library") that holds the value at a path, and the path there."""
+        check_path(path, self.rules)
         if path.startswith(_LIBRARY):
-            return self.library, path.removeprefix(_LIBRARY)
-        return (self.gpu if path in self.gpu.rules() or self.node is None else self.node), path
+            return "library", path.removeprefix(_LIBRARY)
+        return "gpu" if path in self.gpu.rules() else "node", path
 
     @property
     def changes(self) -> tuple[str, ...]:
         """What the user set, as texts such as "memory.bandwidth = 2 TB/s"."""
-        own = (*self.gpu.changes, *(self.node.changes if self.node else ()))
-        return (*own, *(f"{_LIBRARY}{change}" for change in self.library.changes))
+        return changes(self.provenance)
 
     def replace(self, values: Mapping[str, Any]) -> Self:
         """A copy with the values at the given paths replaced, such as {"link.bandwidth": "300 GB/s"}.
@@ -305,11 +290,9 @@ class System(Part):
             return self
         split: dict[str, dict[str, Any]] = {}
         for path, value in values.items():
-            part, own = self._part(path)
-            field = {Gpu: "gpu", Node: "node", RingKernels: "library"}[type(part)]
+            field, own = self._place(path)
             split.setdefault(field, {})[own] = value
-        parts = {field: getattr(self, field).replace(own) for field, own in split.items()}
-        return type(self)(**{**dict(self), **parts})
+        return self._with(**{field: getattr(self, field).replace(own) for field, own in split.items()})
 
     @model_validator(mode="before")
     @classmethod

@@ -10,7 +10,6 @@ from weft.kernels.gemm import (
     over_dies,
     running_clock,
     stored_sizes,
-    sums,
     tile_table,
 )
 from weft.kernels.ring import RingTiling, gather_kernel, near_memory_reduce_kernel, reduce_kernel, sum_kernel
@@ -30,6 +29,5 @@ __all__ = [
     "running_clock",
     "stored_sizes",
     "sum_kernel",
-    "sums",
     "tile_table",
 ]

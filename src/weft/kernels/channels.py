@@ -1,19 +1,19 @@
 """The ring kernels of a collective library: channels, each one workgroup and one ring of its own.
 
-A channel walks its part of the data in chunks; a chunk visits all GPUs in steps, a step is cut into slices, and a
-slice is passed on through a first-in-first-out buffer in the next GPU's memory. Whoever waits for a slice
-waits for its own channel only. The scheme and its constants are those of NCCL and RCCL (public sources; `collectives`
-chooses among the protocols).
+A channel moves its part of the data in chunks. A chunk visits all GPUs in steps, a step is cut into slices, and each
+slice passes through a first-in-first-out buffer in the next GPU's memory. A workgroup waits only for slices of its own
+channel. The scheme and its constants are those of NCCL and RCCL (public sources; `lower.collectives` chooses among the
+protocols).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar, NamedTuple, TypeVar
 
 from weft.hardware import Gpu
-from weft.program import Buffer, ChunkRule, Kernel, Load, Phase, RemoteMap, Store, Wait
-from weft.program.plan import PLAIN_STORE
+from weft.program import Access, Buffer, ChunkRule, Kernel, Load, Phase, RemoteMap, Store, Wait
 from weft.units import to_fs
 
 ALIGNMENT = 512
@@ -22,18 +22,21 @@ BYTE_ADDS_PER_CLOCK = 85
 """Additions of bytes a clock and compute unit: 64 integer lanes, four bytes a word, three instructions for a word."""
 LEAST_SLICE = 32 * 1024
 """A slice has at least this much data [bytes] (NCCL, prims_simple.h)."""
+PAGE = 4096
+"""Places in receive buffers are multiples of this [bytes] (NCCL device.h, ncclP2pPartBounds)."""
+
+Kind = TypeVar("Kind", bound=Access)
 
 
 @dataclass(frozen=True)
 class ChannelTiling:
-    """How a ring kernel of a collective library is cut.
+    """How a kernel of a collective library is cut.
 
-    `channels` workgroups of `threads` threads have `in_flight` bytes each on their way. A step moves at most `chunk`
-    bytes of a channel's data in `slices` slices; the buffer at the receiver holds `depth` slices. `wire` bytes are
-    stored and sent per byte of data (flags between the data take the rest), at the share `link` of the link's payload
-    rate. `sync` [s] passes from the arrival of a slice until its receiver goes on, `start` [s] from a kernel's launch
-    to its first load. What is in flight are `slots` pieces; where a workgroup only copies from one place to one other,
-    `copying` bytes are (None: as many).
+    `channels` workgroups of `threads` threads have `in_flight` bytes in flight each, in `slots` pieces; a ring's
+    workgroup that only copies from one place to one other has `copying` bytes (None: as many). A step moves at most
+    `chunk` bytes of a channel's data in `slices` slices; the buffer at the receiver holds `depth` slices. `wire` bytes
+    are stored and sent per byte of data (flags take the rest), at the share `link` of the link's payload rate. `sync`
+    [s] passes from the arrival of a slice until its receiver continues, `start` [s] from the launch to the first load.
     """
 
     channels: int
@@ -51,6 +54,15 @@ class ChannelTiling:
     slots: int = 4
     copying: int | None = None
 
+    def chunks(self, data: int) -> Iterator[tuple[int, int]]:
+        """Offset and size of every chunk of `data` bytes."""
+        return ((begin, min(self.chunk, data - begin)) for begin in range(0, data, self.chunk))
+
+    def cut(self, chunk: int) -> Iterator[tuple[int, int]]:
+        """Offset and size of every slice of a chunk of `chunk` bytes."""
+        size = self.slice_data(chunk)
+        return ((offset, min(size, chunk - offset)) for offset in range(0, chunk, size))
+
     def slice_data(self, chunk: int) -> int:
         """The most data in one slice of a chunk of `chunk` bytes."""
         if self.slices == 1:
@@ -62,13 +74,13 @@ class ChannelTiling:
         """Bytes that `data` bytes take in the buffer and on the link."""
         return round(data * self.wire)
 
-    def pieces(self, data: int, piece: int, *, wired: bool = False) -> tuple[int, int]:
-        """Bytes of each of the pieces of `piece` bytes that `data` bytes are moved in, and of the last one.
+    def place(self, data: int) -> int:
+        """Bytes of a receive buffer that a slice of `data` bytes is given."""
+        return -(-self.on_wire(data) // PAGE) * PAGE
 
-        Those that they take in the buffer and on the link where they are `wired`.
-        """
-        unit, whole = (self.on_wire(piece), self.on_wire(data)) if wired else (piece, data)
-        return unit, whole - (-(-data // piece) - 1) * unit
+    def move(self, data: int, piece: int | None = None) -> Move:
+        """The loop that moves `data` bytes in pieces of at most `piece` bytes (None: so that `in_flight` bytes are)."""
+        return Move(self, data, min(piece or self.in_flight // self.slots, data))
 
     def kernel(self, name: str, phases: tuple[Phase, ...], script_of: tuple[int, ...] = ()) -> Kernel:
         """The kernel of the channels, a workgroup each."""
@@ -76,14 +88,39 @@ class ChannelTiling:
         return Kernel(name, self.channels, self.threads, registers, self.lds, phases, script_of=script_of)
 
 
-@dataclass(frozen=True)
-class _Slice:
-    """One slice of one step: which chunk of the data, where in the channel's part of it, and how much [bytes]."""
+class Move(NamedTuple):
+    """A loop whose iterations move `data` bytes in pieces of `piece` bytes."""
 
-    position: int
+    tiling: ChannelTiling
+    data: int
+    piece: int
+
+    def access(
+        self, kind: type[Kind], buffer: str, position: int, operator: str, row_stride: int = 0, offset: int = 0,
+        *, wired: bool = False,
+    ) -> Kind:  # fmt: skip
+        """A load or a store (`kind`) of the data, `wired` with flags in between as in buffers and on links."""
+        unit, whole = self.piece, self.data
+        if wired:
+            unit, whole = self.tiling.on_wire(unit), self.tiling.on_wire(whole)
+        last = whole - (-(-self.data // self.piece) - 1) * unit
+        return kind(buffer, position, operator, unit, last, row_stride, offset=offset)
+
+    def phase(
+        self, loads: list[Load], stores: list[Store], wait: Wait | None, delay: float, cycles: float = 0
+    ) -> Phase:
+        """The phase of a script that waits, lets `delay` [s] pass, and moves the data."""
+        count, slots = -(-self.data // self.piece), self.tiling.slots
+        return Phase(count, slots, cycles, tuple(loads), tuple(stores), wait, delay_fs=to_fs(delay))
+
+
+class _Slice(NamedTuple):
+    """One slice of one step: its step, its offset in the channel's part, its data [bytes], and whether it is first."""
+
+    step: int
     offset: int
     data: int
-    first_of_kernel: bool
+    first: bool
 
 
 @dataclass(frozen=True)
@@ -98,10 +135,11 @@ class ChannelRing:
     ranks: int
     tiling: ChannelTiling
     element_bytes: int = 2
+    algorithm: ClassVar[str] = "ring"
 
     @property
     def steps(self) -> int:
-        """Steps that a chunk makes, the one in which it only arrives included."""
+        """Steps of a chunk, including the last one, which only receives."""
         return 2 * self.ranks - 1 if self.collective == "all_reduce" else self.ranks
 
     @property
@@ -122,63 +160,45 @@ class ChannelRing:
 
     @property
     def _slot(self) -> int:
-        chunk = min(self.tiling.chunk, self.lane)
-        wire = self.tiling.on_wire(self.tiling.slice_data(chunk))
-        return -(-wire // 4096) * 4096
+        return self.tiling.place(self.tiling.slice_data(min(self.tiling.chunk, self.lane)))
 
-    def link_bytes(self) -> int:
-        """What each GPU sends [bytes]."""
-        slices = (part for part in self._slices() if part.position < self.steps - 1)
-        return self.tiling.channels * sum(self.tiling.on_wire(part.data) for part in slices)
-
-    # -- buffers
-
-    def buffers(self, gpus: int) -> tuple[Buffer, ...]:
-        """The data, the result and the receive buffer of each of `gpus` simulated GPUs."""
+    def buffers(self) -> tuple[Buffer, ...]:
+        """The data, the result and the receive buffer of a GPU."""
         inputs = 1 if self.collective == "all_gather" else self.ranks
         outputs = 1 if self.collective == "reduce_scatter" else self.ranks
-        lanes, fifo = self.tiling.channels, self.fifo * self.tiling.channels
-        gather = Buffer("forwarded", ((fifo,),) * gpus, (_to("forwarded", "all_gather"),), lanes, ("staged", 0))
+        lanes, fifo = self.tiling.channels, ((self.fifo * self.tiling.channels,),)
+        gather = Buffer("forwarded", fifo, (_to("forwarded", "all_gather"),), lanes, ("staged", 0))
         return (
-            Buffer("data", ((self.share * inputs,),) * gpus),
-            Buffer("collected", ((self.share * outputs,),) * gpus, (PLAIN_STORE,)),
-            Buffer("staged", ((fifo,),) * gpus, (_to("staged", "reduce_scatter"),), lanes),
+            Buffer("data", ((self.share * inputs,),)),
+            Buffer("collected", ((self.share * outputs,),)),
+            Buffer("staged", fifo, (_to("staged", "reduce_scatter"),), lanes),
             *((gather,) if self.collective != "reduce_scatter" else ()),
         )
-
-    # -- the script
 
     def kernel(self, gpu: Gpu, name: str | None = None, earlier: int = 0) -> Kernel:
         """The kernel, as the one after `earlier` others through the same buffers."""
         return self.tiling.kernel(name or self.collective, tuple(self._phases(gpu, earlier)))
 
     def _slices(self) -> Iterator[_Slice]:
-        """Every slice that a channel deals with, in order: chunk after chunk, step after step."""
-        first = True
-        for begin in range(0, self.lane, self.tiling.chunk):
-            chunk = min(self.tiling.chunk, self.lane - begin)
-            size = self.tiling.slice_data(chunk)
-            for position in range(self.steps):
-                for offset in range(0, chunk, size):
-                    yield _Slice(position, begin + offset, min(size, chunk - offset), first)
-                    first = False
+        """Every slice that a channel handles, in order: chunk after chunk, step after step."""
+        for begin, chunk in self.tiling.chunks(self.lane):
+            for step in range(self.steps):
+                for offset, data in self.tiling.cut(chunk):
+                    yield _Slice(step, begin + offset, data, begin == step == offset == 0)
 
     def _phases(self, gpu: Gpu, earlier: int) -> Iterator[Phase]:
-        sent = {buffer: earlier * total for buffer, total in self._totals().items()}
-        came = dict(sent)
+        received = {buffer: earlier * total for buffer, total in self._totals().items()}
         slot_out = slot_in = 0
         for part in self._slices():
-            wire = self.tiling.on_wire(part.data)
-            source = target = None
-            wait = None
-            if part.position > 0:
-                buffer = self._stage(part.position - 1)
-                came[buffer] += wire
-                wait = Wait(buffer, 0, bytes=came[buffer])
+            source = target = wait = None
+            if part.step > 0:
+                buffer = self._stage(part.step - 1)
+                received[buffer] += self.tiling.on_wire(part.data)
+                wait = Wait(buffer, 0, bytes=received[buffer])
                 source = (buffer, slot_in % self.tiling.depth * self._slot)
                 slot_in += 1
-            if part.position < self.steps - 1:
-                target = (self._stage(part.position), slot_out % self.tiling.depth * self._slot)
+            if part.step < self.steps - 1:
+                target = (self._stage(part.step), slot_out % self.tiling.depth * self._slot)
                 slot_out += 1
             yield self._phase(gpu, part, wait, source, target)
 
@@ -186,22 +206,21 @@ class ChannelRing:
         """What a channel receives in all, by the buffer that counts it [bytes]."""
         totals = {"staged": 0, "forwarded": 0}
         for part in self._slices():
-            if part.position < self.steps - 1:
-                totals[self._stage(part.position)] += self.tiling.on_wire(part.data)
+            if part.step < self.steps - 1:
+                totals[self._stage(part.step)] += self.tiling.on_wire(part.data)
         return totals
 
-    def _stage(self, position: int) -> str:
-        """The buffer that takes what is sent in a step: data still to be reduced, or complete data."""
-        if self.collective == "reduce_scatter":
-            return "staged"
-        return "staged" if self.collective == "all_reduce" and position < self.ranks - 1 else "forwarded"
+    def _stage(self, step: int) -> str:
+        """The buffer that receives what is sent in a step: data still to be reduced, or complete data."""
+        reduces = {"reduce_scatter": self.ranks, "all_reduce": self.ranks - 1, "all_gather": 0}
+        return "staged" if step < reduces[self.collective] else "forwarded"
 
-    def _adds(self, position: int) -> bool:
-        return self.collective != "all_gather" and position < self.ranks
+    def _adds(self, step: int) -> bool:
+        return self.collective != "all_gather" and step < self.ranks
 
-    def _keeps(self, position: int) -> bool:
+    def _keeps(self, step: int) -> bool:
         """Whether what a step makes is a part of the result."""
-        return self.collective == "all_gather" or position >= self.ranks - 1
+        return self.collective == "all_gather" or step >= self.ranks - 1
 
     def _phase(
         self,
@@ -211,42 +230,29 @@ class ChannelRing:
         source: tuple[str, int] | None,
         target: tuple[str, int] | None,
     ) -> Phase:
-        """One slice: load what has arrived and what is one's own, add, store to the next GPU and into the result."""
-        own = part.position == 0 or self._adds(part.position)
-        copies = own != (source is not None) and self._keeps(part.position) != (target is not None)
+        """One slice: load what has arrived and the GPU's own data, add, store to the next GPU and into the result."""
+        own = part.step == 0 or self._adds(part.step)
+        copies = own != (source is not None) and self._keeps(part.step) != (target is not None)
         in_flight = (copies and self.tiling.copying) or self.tiling.in_flight
-        piece = min(in_flight // self.tiling.slots, part.data)
-        operator = "reduce_scatter" if self._adds(part.position) else "all_gather"
-        unit, last = self.tiling.pieces(part.data, piece)
-        wired, wired_last = self.tiling.pieces(part.data, piece, wired=True)
-        offset = part.position % self.ranks * self.share + part.offset
+        move = self.tiling.move(part.data, in_flight // self.tiling.slots)
+        operator = "reduce_scatter" if self._adds(part.step) else "all_gather"
+        offset = part.step % self.ranks * self.share + part.offset
         loads, stores = [], []
         if own:
-            loads.append(Load("data", 0, unit, last, operator, row_stride=self.lane, step_stride=unit, offset=offset))
+            loads.append(move.access(Load, "data", 0, operator, self.lane, offset))
         if source is not None:
-            buffer, slot = source
-            arrived = Load(buffer, 0, wired, wired_last, operator, row_stride=self.fifo, step_stride=wired, offset=slot)
-            loads.append(arrived)
+            loads.append(move.access(Load, source[0], 0, operator, self.fifo, source[1], wired=True))
         if target is not None:
-            buffer, slot = target
-            sender = "reduce_scatter" if buffer == "staged" else "all_gather"
-            stores.append(Store(buffer, sender, 0, wired, wired, wired_last, self.fifo, slot))
-        if self._keeps(part.position):
+            sender = "reduce_scatter" if target[0] == "staged" else "all_gather"
+            stores.append(move.access(Store, target[0], 0, sender, self.fifo, target[1], wired=True))
+        if self._keeps(part.step):
             scatters = self.collective == "reduce_scatter"
             keeper, kept = ("reduce_scatter", part.offset) if scatters else ("all_gather", offset)
-            stores.append(Store("collected", keeper, 0, unit, unit, last, self.lane, kept))
-        adds = (len(loads) - 1) * piece // self.element_bytes
+            stores.append(move.access(Store, "collected", 0, keeper, self.lane, kept))
+        adds = (len(loads) - 1) * move.piece // self.element_bytes
         rate = gpu.compute.vector_flops_per_clock if self.element_bytes > 1 else BYTE_ADDS_PER_CLOCK
-        return Phase(
-            iterations=-(-part.data // piece),
-            slots=self.tiling.slots,
-            cycles=adds / rate,
-            loads=tuple(loads),
-            store=stores[0],
-            also=stores[1] if len(stores) > 1 else None,
-            wait=wait,
-            delay_fs=to_fs(self.tiling.start if part.first_of_kernel else 0.0 if wait is None else self.tiling.sync),
-        )
+        delay = self.tiling.start if part.first else 0.0 if wait is None else self.tiling.sync
+        return move.phase(loads, stores, wait, delay, adds / rate)
 
 
 def _to(buffer: str, operator: str) -> ChunkRule:

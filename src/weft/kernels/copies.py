@@ -2,27 +2,26 @@
 
 A thread of the host drives the engines, as in the public implementation for MI300X (AMDResearch/AMD-DMA-Latte @e01a685
 src/sdmaCollective.cpp, arXiv:2511.06605): it writes an engine's commands, rings its doorbell, goes on to the next
-engine and the next GPU, and at the end waits for one completion per engine. The GPU that is simulated is the one that
-its thread comes to last.
+engine and the next GPU, and at the end waits for one completion per engine. The simulated GPU is the last one that its
+thread serves.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from weft.errors import InputError
 from weft.hardware import Gpu
 from weft.program import Buffer, ChunkRule, Command, DmaMap, Kernel
-from weft.program.plan import Wait
 from weft.units import to_fs
 
 ALIGNMENT = 4096
 
 
 class Piece(NamedTuple):
-    """What one leg of a command moves: `bytes_` to the GPU `distance` ranks away, and to the one `also` away unless 0.
+    """Data that a command moves: `bytes_` to the GPU `distance` ranks below, and to the one `also` below unless 0.
 
     They are read here, or at the GPU `source` away, from where distances count then. `part` numbers the pieces that a
     peer's data is cut into.
@@ -57,6 +56,7 @@ class DmaGather:
     swap: bool = False
     prelaunched: bool = False
     threads: int | None = None
+    algorithm: ClassVar[str] = "copies"
 
     def __post_init__(self) -> None:
         for option, taken, only in (
@@ -84,13 +84,9 @@ class DmaGather:
         """What goes to each peer [bytes]."""
         return -(-self.bytes_ // (self.ranks * ALIGNMENT)) * ALIGNMENT
 
-    def link_bytes(self) -> int:
-        """What each GPU sends [bytes]."""
-        return (self.ranks - 1) * self.share
-
     @cached_property
     def commands(self) -> tuple[tuple[Piece, ...], ...]:
-        """What every command of a GPU moves, leg by leg."""
+        """The pieces that every command of a GPU moves, one after another."""
         if self.broadcast:
             return tuple(
                 (Piece(distance, self.share, also=distance + 1 if distance + 1 < self.ranks else 0),)
@@ -105,7 +101,7 @@ class DmaGather:
         )
 
     def _swaps(self) -> tuple[tuple[Piece, ...], ...]:
-        """One exchange per pair of GPUs; with the GPU opposite each does one half, so that all do alike."""
+        """One exchange per pair of GPUs; opposite GPUs do one half each, so that all GPUs have the same commands."""
         found: list[tuple[Piece, ...]] = [
             (Piece(distance, self.share), Piece(self.ranks - distance, self.share, source=distance))
             for distance in range(1, (self.ranks + 1) // 2)
@@ -126,46 +122,31 @@ class DmaGather:
             for part in range(1 + max(piece.part for piece in pieces))
         )
 
-    def buffers(self, gpus: int) -> tuple[Buffer, ...]:
-        """The own data, under one name per peer, and where the peers' data arrive; parts have buffers of their own."""
+    def buffers(self) -> tuple[Buffer, ...]:
+        """A GPU's own data, under one name per peer, and where the peers' data arrive; parts have their own buffers."""
         found: list[Buffer] = []
         gathers = self.collective == "all_gather"
         if gathers:
-            sizes = tuple(pieces[0].bytes_ for pieces in self._parts)
-            found.append(Buffer("data", (sizes,) * gpus))
+            found.append(Buffer("data", (tuple(pieces[0].bytes_ for pieces in self._parts),)))
         for part, pieces in enumerate(self._parts):
-            rules = tuple(self._push(piece) for piece in pieces)
-            sizes = tuple(piece.bytes_ for piece in pieces)
-            whole = ("data", part) if gathers else None
-            found.append(Buffer(_named("sends", part), (sizes,) * gpus, rules, within=whole))
-            arriving = tuple(bytes_ for _, bytes_ in self._arriving(part))
-            found.append(Buffer(_named("collected", part), (arriving,) * gpus))
-        return tuple(found)
-
-    def _arriving(self, part: int) -> list[tuple[int, int]]:
-        """Who sends what for a part, as (distance, bytes); a position of `collected` each."""
-        return [
-            (distance, piece.bytes_)
-            for piece in self._parts[part]
-            for distance in (piece.distance, piece.also)
-            if distance
-        ]
-
-    def _push(self, piece: Piece) -> ChunkRule:
-        where = [distance for distance, _ in self._arriving(piece.part)]
-        also = (where.index(piece.also), piece.also) if piece.also else None
-        return ChunkRule(
-            dma=DmaMap(
-                _named("collected", piece.part),
-                where.index(piece.distance),
-                False,
-                self.collective,
-                piece.distance,
-                direct=True,
-                also=also,
-                source=piece.source,
+            arriving = [(to, piece.bytes_) for piece in pieces for to in (piece.distance, piece.also) if to]
+            position = {to: at for at, (to, _) in enumerate(arriving)}
+            collected = Buffer(_named("collected", part), (tuple(bytes_ for _, bytes_ in arriving),))
+            rules = (
+                DmaMap(
+                    collected.name, position[piece.distance], False, self.collective, piece.distance, direct=True,
+                    also=(position[piece.also], piece.also) if piece.also else None, source=piece.source,
+                )
+                for piece in pieces
+            )  # fmt: skip
+            sends = Buffer(
+                _named("sends", part),
+                (tuple(piece.bytes_ for piece in pieces),),
+                tuple(ChunkRule(dma=rule) for rule in rules),
+                within=("data", part) if gathers else None,
             )
-        )
+            found += [sends, collected]
+        return tuple(found)
 
     def kernel(self, gpu: Gpu, name: str | None = None, earlier: int = 0) -> Kernel:
         """The copies, as one entry of a stream.
@@ -181,7 +162,7 @@ class DmaGather:
         return Kernel(name or self.collective, 0, 0, 0, 0, (), copies=copies, completion_fs=completion)
 
     def _chunks(self, numbers: list[int]) -> tuple[tuple[str, int], ...]:
-        """What the commands of these numbers send, leg by leg."""
+        """The chunks that the commands of these numbers send, in order."""
         return tuple(
             (_named("sends", piece.part), self._parts[piece.part].index(piece))
             for number in numbers
@@ -196,7 +177,7 @@ class DmaGather:
         return [list(range(engine, len(self.commands), count)) for engine in range(count)]
 
     def ready(self, gpu: Gpu) -> list[float]:
-        """When each engine begins with its commands, from the moment on when the host begins or sets the flag [s]."""
+        """When each engine begins with its commands, from the start of the host's work or from the flag on [s]."""
         dma, dealt = gpu.dma, self.dealt(gpu)
         if self.prelaunched:
             return [dma.trigger] * len(dealt)
@@ -205,7 +186,7 @@ class DmaGather:
         return [others + sum(costs[: engine + 1]) + dma.fetch for engine in range(len(dealt))]
 
     def completion(self, gpu: Gpu) -> float:
-        """From the departure of a GPU's last byte until the host knows that all is done [s].
+        """Time from the departure of a GPU's last byte until the host has seen all completions [s].
 
         Commands that began together end together, and the thread looks at all their signals; else it has seen those
         of the other GPUs before.
@@ -214,17 +195,9 @@ class DmaGather:
         return gpu.dma.drain + gpu.dma.sync + signals * gpu.dma.signal
 
     def _driven(self, gpu: Gpu) -> int:
-        """GPUs that a thread of the host drives."""
+        """GPUs that one thread of the host serves."""
         threads = self.threads or (self.ranks if gpu.vendor == "nvidia" else 1)
         return self.ranks // threads
-
-    def arrivals(self) -> tuple[Wait, ...]:
-        """What a reader of the result waits for."""
-        return tuple(
-            Wait(_named("collected", part), position)
-            for part in range(len(self._parts))
-            for position in range(len(self._arriving(part)))
-        )
 
 
 def _named(buffer: str, part: int) -> str:
@@ -232,7 +205,7 @@ def _named(buffer: str, part: int) -> str:
 
 
 def _cut(bytes_: int, parts: int) -> tuple[int, ...]:
-    """`bytes_` in parts of whole pages, the last one with what is left."""
+    """Sizes of `parts` parts of `bytes_`, in whole pages and as even as can be, the larger ones first [bytes]."""
     pages = bytes_ // ALIGNMENT
     counts = [pages // parts + (part < pages % parts) for part in range(parts)]
     return tuple(count * ALIGNMENT for count in counts)

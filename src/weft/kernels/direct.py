@@ -10,25 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar
 
 from weft.hardware import Gpu
 from weft.kernels.channels import ALIGNMENT, ChannelTiling
 from weft.program import Buffer, ChunkRule, Kernel, Load, Phase, RemoteMap, Store, Wait
-from weft.program.plan import PLAIN_STORE, scripts
-from weft.units import to_fs
+from weft.program.plan import scripts
 
 _Job = tuple[str, int, int]
-"""What a workgroup does ("send", "receive" or "copy"), how many places ahead or behind the peer is, which part."""
-
-
-class _Place(NamedTuple):
-    """Where data lies: a chunk and the offset in it [bytes], and whether with flags between, as it is sent."""
-
-    buffer: str
-    position: int
-    offset: int
-    wired: bool = False
+"""What a workgroup does ("send", "receive" or "copy"), the distance of the peer in ranks, the number of the part."""
 
 
 @dataclass(frozen=True)
@@ -44,10 +34,11 @@ class DirectExchange:
     ranks: int
     tiling: ChannelTiling
     parts: int
+    algorithm: ClassVar[str] = "direct"
 
     @staticmethod
     def workgroups(collective: str, ranks: int, parts: int) -> int:
-        """One for each part that is sent, received or, in an all-to-all, copied."""
+        """Workgroups of the library: one for each part that is sent, received or, in an all-to-all, copied."""
         return parts * (2 * (ranks - 1) + (collective == "all_to_all"))
 
     @property
@@ -63,33 +54,29 @@ class DirectExchange:
 
     @property
     def _staged(self) -> int:
-        """A part in the buffer at the peer [bytes]; all of it fits the library's."""
+        """A part in the receive buffer at the peer [bytes]; the library's buffer holds it whole."""
         return self.tiling.on_wire(self.part)
 
-    def link_bytes(self) -> int:
-        """What each GPU sends [bytes]."""
-        return (self.ranks - 1) * self.parts * self._staged
+    @property
+    def _peers(self) -> list[tuple[int, int]]:
+        """Distance of the peer and number of the part, for every part that is sent or received."""
+        return [(distance, index) for distance in range(1, self.ranks) for index in range(self.parts)]
 
-    # -- buffers
-
-    def buffers(self, gpus: int) -> tuple[Buffer, ...]:
-        """The data, the result, and a receive buffer for every part of every peer, each of `gpus` simulated GPUs."""
-        places = [(distance, index) for distance in range(1, self.ranks) for index in range(self.parts)]
+    def buffers(self) -> tuple[Buffer, ...]:
+        """The data, the result, and a receive buffer for every part of every peer, on a GPU."""
         rules = tuple(
-            ChunkRule(remote=RemoteMap("staged", self._place(*place), False, self.collective, place[0], True))
-            for place in places
+            ChunkRule(remote=RemoteMap("staged", self._place(*peer), False, self.collective, peer[0], direct=True))
+            for peer in self._peers
         )
         own = self.share * (1 if self.collective == "all_gather" else self.ranks)
         return (
-            Buffer("data", ((own,),) * gpus),
-            Buffer("collected", ((self.share * self.ranks,),) * gpus, (PLAIN_STORE,)),
-            Buffer("staged", ((self._staged,) * len(places),) * gpus, rules),
+            Buffer("data", ((own,),)),
+            Buffer("collected", ((self.share * self.ranks,),)),
+            Buffer("staged", ((self._staged,) * len(rules),), rules),
         )
 
     def _place(self, distance: int, index: int) -> int:
         return (distance - 1) * self.parts + index
-
-    # -- the scripts
 
     def kernel(self, gpu: Gpu, name: str | None = None, earlier: int = 0) -> Kernel:
         """The kernel, as the one after `earlier` others through the same buffers."""
@@ -98,12 +85,11 @@ class DirectExchange:
         return tiling.kernel(name or self.collective, scripts(*each), tuple(range(tiling.channels)))
 
     def _jobs(self) -> Iterator[_Job]:
-        """All that is to do, what waits for nobody first."""
-        peers = [(distance, index) for distance in range(1, self.ranks) for index in range(self.parts)]
-        yield from (("send", *peer) for peer in peers)
+        """All jobs; those that wait for no peer come first."""
+        yield from (("send", *peer) for peer in self._peers)
         if self.collective == "all_to_all":
             yield from (("copy", 0, index) for index in range(self.parts))
-        yield from (("receive", *peer) for peer in peers)
+        yield from (("receive", *peer) for peer in self._peers)
 
     def _script(self, jobs: list[_Job], earlier: int) -> Iterator[Phase]:
         delay = self.tiling.start
@@ -115,36 +101,23 @@ class DirectExchange:
             delay = 0.0
 
     def _push(self, kind: str, distance: int, index: int, delay: float) -> Phase:
-        """Load a part of the data, and store it at the peer or, one's own, into the result."""
-        row = 0 if self.collective == "all_gather" else distance
-        source = _Place("data", 0, row * self.share + index * self.part)
-        target = _Place("staged", self._place(distance, index), 0, wired=True)
-        if kind == "copy":
-            target = _Place("collected", 0, index * self.part)
-        return self._phase(self.part, source, target, None, delay)
+        """Load a part of the data, and store it at the peer or, the GPU's own, into the result."""
+        move, name = self.tiling.move(self.part), self.collective
+        row = 0 if name == "all_gather" else distance
+        load = move.access(Load, "data", 0, name, offset=row * self.share + index * self.part)
+        store = move.access(Store, "collected", 0, name, offset=index * self.part)
+        if kind == "send":
+            store = move.access(Store, "staged", self._place(distance, index), name, wired=True)
+        return move.phase([load], [store], None, delay)
 
     def _receive(self, distance: int, index: int, earlier: int) -> Iterator[Phase]:
-        """Copy into the result what comes from the peer as far behind, slice after slice."""
-        place = self._place(distance, index)
-        for offset, data in self._slices():
-            came = earlier * self._staged + self.tiling.on_wire(offset + data)
-            source = _Place("staged", place, self.tiling.on_wire(offset), wired=True)
-            target = _Place("collected", 0, distance * self.share + index * self.part + offset)
-            yield self._phase(data, source, target, Wait("staged", place, bytes=came), self.tiling.sync)
-
-    def _slices(self) -> Iterator[tuple[int, int]]:
-        """Where each slice of a part begins, and its length [bytes]."""
-        for begin in range(0, self.part, self.tiling.chunk):
-            chunk = min(self.tiling.chunk, self.part - begin)
-            size = self.tiling.slice_data(chunk)
-            yield from ((begin + offset, min(size, chunk - offset)) for offset in range(0, chunk, size))
-
-    def _phase(self, data: int, source: _Place, target: _Place, wait: Wait | None, delay: float) -> Phase:
-        """Copy `data` bytes from one place to another."""
-        tiling, name = self.tiling, self.collective
-        piece = min(tiling.in_flight // tiling.slots, data)
-        unit, last = tiling.pieces(data, piece, wired=source.wired)
-        load = Load(source.buffer, source.position, unit, last, name, step_stride=unit, offset=source.offset)
-        unit, last = tiling.pieces(data, piece, wired=target.wired)
-        store = Store(target.buffer, name, target.position, unit, unit, last, offset=target.offset)
-        return Phase(-(-data // piece), tiling.slots, 0, (load,), store, wait, delay_fs=to_fs(delay))
+        """Copy what the peer `distance` ranks behind sends into the result, slice after slice."""
+        place, name, wire = self._place(distance, index), self.collective, self.tiling.on_wire
+        kept = distance * self.share + index * self.part
+        for begin, chunk in self.tiling.chunks(self.part):
+            for offset, data in self.tiling.cut(chunk):
+                at, move = begin + offset, self.tiling.move(data)
+                load = move.access(Load, "staged", place, name, offset=wire(at), wired=True)
+                store = move.access(Store, "collected", 0, name, offset=kept + at)
+                wait = Wait("staged", place, bytes=earlier * self._staged + wire(at + data))
+                yield move.phase([load], [store], wait, self.tiling.sync)

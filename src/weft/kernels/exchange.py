@@ -11,17 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 from weft.hardware import Gpu
-from weft.kernels.channels import ChannelTiling
+from weft.kernels.channels import PAGE, ChannelTiling, Kind, Move
 from weft.program import Buffer, ChunkRule, Kernel, Load, Phase, RemoteMap, Store, Wait
-from weft.program.plan import PLAIN_STORE, scripts
-from weft.units import to_fs
+from weft.program.plan import scripts
 
-GRAIN = 4096
-"""Parts are multiples of this [bytes] (NCCL device.h, ncclP2pPartBounds)."""
 BEHIND = 2
-"""Slices that receiving lies behind sending: a part's halves do not wait for each other."""
+"""Slices by which receiving lags behind sending: the threads of either half do not wait for the other."""
 
 
 @dataclass(frozen=True)
@@ -29,22 +27,19 @@ class ChannelExchange:
     """An all-to-all in which each of `ranks` GPUs has `bytes_` (the whole buffer, its own part included).
 
     `tiling.channels` workgroups share the rounds; `parts` of them, at most, serve one peer at a time. A slice is
-    `tiling.chunk` bytes at most; `tiling.in_flight` bytes are on their way in either direction.
+    `tiling.chunk` bytes at most; `tiling.in_flight` bytes are in flight in either direction.
     """
 
     bytes_: int
     ranks: int
     tiling: ChannelTiling
     parts: int
-
-    @property
-    def collective(self) -> str:
-        """The collective's name."""
-        return "all_to_all"
+    collective: ClassVar[str] = "all_to_all"
+    algorithm: ClassVar[str] = "pairwise"
 
     @property
     def stride(self) -> int:
-        """How many rounds are served at the same time, and so how many scripts there are."""
+        """Rounds that are served at the same time, each by a script of its own."""
         return self.tiling.channels // self.parts
 
     @property
@@ -56,7 +51,7 @@ class ChannelExchange:
     def slice(self) -> int:
         """Data in a slice [bytes]."""
         each = -(-self._least // self.slices)
-        grain = GRAIN * self.stride
+        grain = PAGE * self.stride
         return -(-each // grain) * grain if each > grain else -(-each // self.stride) * self.stride
 
     @property
@@ -76,35 +71,26 @@ class ChannelExchange:
 
     @property
     def _slot(self) -> int:
-        return -(-self.tiling.on_wire(self.slice) // GRAIN) * GRAIN
+        return self.tiling.place(self.slice)
 
     @property
     def _least(self) -> int:
         """A part before it is rounded up to whole slices [bytes]."""
         return -(-self.bytes_ // (self.ranks * self.parts))
 
-    def link_bytes(self) -> int:
-        """What each GPU sends [bytes]."""
-        return (self.ranks - 1) * self.parts * self.slices * self.tiling.on_wire(self.slice)
-
-    # -- buffers
-
-    def buffers(self, gpus: int) -> tuple[Buffer, ...]:
-        """The data, the result, and at every peer a receive buffer per channel, each of `gpus` simulated GPUs."""
-        whole = ((self.share * self.ranks,),) * gpus
-        peers = range(1, self.ranks)
-        fifos = ((self.fifo * self.tiling.channels,) * len(peers),) * gpus
+    def buffers(self) -> tuple[Buffer, ...]:
+        """The data, the result, and at every peer a receive buffer per channel, on a GPU."""
+        whole, peers = ((self.share * self.ranks,),), range(1, self.ranks)
         rules = tuple(
             ChunkRule(remote=RemoteMap("staged", distance - 1, False, self.collective, distance, direct=True))
             for distance in peers
         )
+        fifos = ((self.fifo * self.tiling.channels,) * len(peers),)
         return (
             Buffer("data", whole),
-            Buffer("collected", whole, (PLAIN_STORE,)),
+            Buffer("collected", whole),
             Buffer("staged", fifos, rules, self.tiling.channels),
         )
-
-    # -- the scripts
 
     def kernel(self, gpu: Gpu, name: str | None = None, earlier: int = 0) -> Kernel:
         """The kernel, as the one after `earlier` others through the same buffers."""
@@ -113,7 +99,7 @@ class ChannelExchange:
         return self.tiling.kernel(name or self.collective, scripts(*each), script_of)
 
     def _script(self, place: int, earlier: int) -> Iterator[Phase]:
-        """What the channels do whose number is `place` modulo the stride: their rounds, one after another."""
+        """The script of the channels whose number is `place` modulo the stride: their rounds, one after another."""
         delay = self.tiling.start
         for turn in range(place, self.ranks, self.stride):
             if turn == 0:
@@ -123,14 +109,14 @@ class ChannelExchange:
             delay = self.tiling.sync
 
     def _copy(self, place: int, delay: float) -> Phase:
-        """One's own part goes straight from the data to the result, by all threads."""
-        piece = min(2 * self._piece, self.part)
-        load, store = self._accesses(self.part, piece, self._offset(0, place))
-        return _phase(self.part, piece, (load,), (store,), None, delay)
+        """All threads copy the GPU's own part from the data to the result."""
+        move = self.tiling.move(self.part, 2 * self.tiling.move(self.slice).piece)
+        at = self._offset(0, place)
+        return move.phase([self._access(Load, move, at)], [self._access(Store, move, at)], None, delay)
 
     def _round(self, turn: int, place: int, earlier: int, delay: float) -> Iterator[Phase]:
-        """Send to the peer `turn` places ahead, receive from the one as far behind, slice after slice."""
-        unit, last = self.tiling.pieces(self.slice, self._piece, wired=True)
+        """Send to the peer `turn` ranks ahead, receive from the one as far behind, slice after slice."""
+        move, staged = self.tiling.move(self.slice), ("staged", turn - 1, self.collective, self.fifo)
         behind = min(BEHIND, self.slices)
         for number in range(self.slices + behind):
             loads: list[Load] = []
@@ -138,31 +124,21 @@ class ChannelExchange:
             wait = None
             if number < self.slices:
                 slot = number % self.tiling.depth * self._slot
-                own, _ = self._accesses(self.slice, self._piece, self._offset(turn, place, number))
-                loads.append(own)
-                stores.append(Store("staged", self.collective, turn - 1, unit, unit, last, self.fifo, slot))
+                loads.append(self._access(Load, move, self._offset(turn, place, number)))
+                stores.append(move.access(Store, *staged, slot, wired=True))
             if (arrived := number - behind) >= 0:
                 came = earlier * self.slices + arrived + 1
                 wait = Wait("staged", turn - 1, bytes=came * self.tiling.on_wire(self.slice))
                 slot = arrived % self.tiling.depth * self._slot
-                _, keep = self._accesses(self.slice, self._piece, self._offset(turn, place, arrived))
-                name, fifo = self.collective, self.fifo
-                loads.append(Load("staged", turn - 1, unit, last, name, row_stride=fifo, step_stride=unit, offset=slot))
-                stores.append(keep)
-            yield _phase(self.slice, self._piece, tuple(loads), tuple(stores), wait, delay)
+                loads.append(move.access(Load, *staged, slot, wired=True))
+                stores.append(self._access(Store, move, self._offset(turn, place, arrived)))
+            yield move.phase(loads, stores, wait, delay)
             delay = self.tiling.sync
 
-    @property
-    def _piece(self) -> int:
-        """What each of the four wavefronts moves at a time in either direction [bytes]."""
-        return min(self.tiling.in_flight // 4, self.slice)
-
-    def _accesses(self, data: int, piece: int, offset: int) -> tuple[Load, Store]:
-        """The load of data to send, and the store of data that came, each of a channel's part of a peer's share."""
-        unit, last = self.tiling.pieces(data, piece)
-        row = self.part // self.stride
-        load = Load("data", 0, unit, last, self.collective, row_stride=row, step_stride=unit, offset=offset)
-        return load, Store("collected", self.collective, 0, unit, unit, last, row, offset)
+    def _access(self, kind: type[Kind], move: Move, offset: int) -> Kind:
+        """The load of data to send, or the store of data received, in a channel's part of a peer's share."""
+        buffer = "data" if kind is Load else "collected"
+        return move.access(kind, buffer, 0, self.collective, self.part // self.stride, offset)
 
     def _offset(self, turn: int, place: int, number: int = 0) -> int:
         """Where a slice of a peer's share begins for channel 0 [bytes].
@@ -170,10 +146,3 @@ class ChannelExchange:
         Channel c has the part c // stride: a row's stride is a part over the stride, less what `place` adds to it.
         """
         return turn * self.share + number * self.slice - place * (self.part // self.stride)
-
-
-def _phase(
-    data: int, piece: int, loads: tuple[Load, ...], stores: tuple[Store, ...], wait: Wait | None, delay: float
-) -> Phase:
-    also = stores[1] if len(stores) > 1 else None
-    return Phase(-(-data // piece), 4, 0, loads, stores[0], wait, also=also, delay_fs=to_fs(delay))

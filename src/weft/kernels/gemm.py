@@ -11,8 +11,8 @@ from weft.errors import InputError, UnknownNameError
 from weft.graph import Gemm
 from weft.hardware import Gpu
 from weft.options import SUSTAINED, RunOptions
-from weft.program import Buffer, Extent, Kernel, Load, Phase, Store
-from weft.program.plan import CACHED_STORE, Work, scripts
+from weft.program import Buffer, Kernel, Load, Phase, Store
+from weft.program.plan import Work, scripts
 
 LONG_RUN = 0.94
 """Share of the matrix rate at the sustained clock (ROCm/rocm-blogs: MI300X 0.942, MI325X 0.936, bf16)."""
@@ -82,12 +82,15 @@ class GemmTiling:
         return tuple(steps // self.splits + (part < steps % self.splits) for part in range(self.splits))
 
 
-def gemm_kernel(gemm: Gemm, gpu: Gpu, tiling: GemmTiling, options: RunOptions = SUSTAINED) -> Kernel:
-    """The GEMM's kernel: a loop over K that loads a slab of A and of B and multiplies, then one store of the
-    tile, or of its partial sums where K is cut.
+def gemm_kernel(
+    gemm: Gemm, gpu: Gpu, tiling: GemmTiling, options: RunOptions = SUSTAINED, operator: str = "gemm", prefix: str = ""
+) -> Kernel:
+    """The GEMM's kernel: a loop over K loads slabs of A and B and multiplies; then the tile, or the partial sums of a
+    part of K, are stored.
 
     Operands lie slab by slab (a tile's rows for one K step are contiguous), as packed or swizzled operands do, part of
-    K by part of K. `options` say what clock the compute units run at.
+    K by part of K, in the buffers "a" and "b" with `prefix` before their names. All traffic counts as that of
+    `operator`. `options` give the clock of the compute units.
     """
     registers, lds = claims(gemm, gpu, tiling)
     parts = range(tiling.splits)
@@ -97,14 +100,16 @@ def gemm_kernel(gemm: Gemm, gpu: Gpu, tiling: GemmTiling, options: RunOptions = 
         threads=tiling.threads,
         registers=registers,
         lds=lds,
-        phases=scripts(*(_script(gemm, gpu, tiling, options, part) for part in parts)),
+        phases=scripts(*(_script(gemm, gpu, tiling, options, part, operator, prefix) for part in parts)),
         tiled=True,
         script_of=tuple(parts) if tiling.splits > 1 else (),
     )
 
 
-def _script(gemm: Gemm, gpu: Gpu, tiling: GemmTiling, options: RunOptions, part: int) -> tuple[Phase, ...]:
-    """What a workgroup does for a part of K."""
+def _script(
+    gemm: Gemm, gpu: Gpu, tiling: GemmTiling, options: RunOptions, part: int, operator: str, prefix: str
+) -> tuple[Phase, ...]:
+    """The script of a workgroup for a part of K."""
     rows, columns = tiling.grid(gemm)
     steps = tiling.part_steps(gemm)
     unit = tiling.step * gemm.element_bytes
@@ -115,20 +120,13 @@ def _script(gemm: Gemm, gpu: Gpu, tiling: GemmTiling, options: RunOptions, part:
     fetch = (slab_a + slab_b) / (gpu.compute.port_bytes_per_clock * running_clock(gpu, options))
     begin = max(0.0, gpu.achieved.gemm_fill - gpu.cache.latency - gpu.memory.latency - fetch)
     load_a = Load(
-        "a",
-        0,
-        unit,
-        last,
-        "gemm",
-        Extent.ROWS,
-        row_stride=slab_a * steps[0],
-        step_stride=slab_a,
-        cached=True,
-        shared_by_columns=min(tiling.share_columns, columns),
-    )
+        f"{prefix}a", 0, operator, unit, last, slab_a * steps[0], slab_a,
+        extent=y.EXTENT_ROWS, cached=True, shared_by_columns=min(tiling.share_columns, columns),
+    )  # fmt: skip
     load_b = Load(
-        "b", 0, unit, last, "gemm", Extent.COLUMNS, column_stride=slab_b * steps[0], step_stride=slab_b,
-        cached=True, shared_by_rows=min(tiling.share_rows, rows),
+        f"{prefix}b", 0, operator, unit, last, 0, slab_b,
+        extent=y.EXTENT_COLUMNS, column_stride=slab_b * steps[0], cached=True,
+        shared_by_rows=min(tiling.share_rows, rows),
     )  # fmt: skip
     return (
         Phase(
@@ -138,14 +136,14 @@ def _script(gemm: Gemm, gpu: Gpu, tiling: GemmTiling, options: RunOptions, part:
             loads=(load_a, load_b),
             delay_fs=round(begin * 1e15),
         ),
-        Phase(iterations=1, slots=1, cycles=0, store=Store("output", "gemm")),
+        Phase(1, 1, 0, stores=(Store("output", 0, operator),)),
     )
 
 
 def running_clock(gpu: Gpu, options: RunOptions) -> float:
     """The compute units' clock in a "short" or a "sustained" run [hertz]; UnknownNameError for another one.
 
-    A machine without a vendor is a model that knows no power limit.
+    A machine without a vendor has no power limit.
     """
     limit = gpu.compute.clock if gpu.vendor == "none" else gpu.clocks.sustained
     clocks = {"short": gpu.compute.clock, "sustained": min(gpu.compute.clock, limit)}
@@ -197,25 +195,23 @@ def claims(gemm: Gemm, gpu: Gpu, tiling: GemmTiling) -> tuple[int, int]:
 
 
 def operand_sizes(gemm: Gemm, tiling: GemmTiling) -> tuple[int, int]:
-    """The sizes of A and B as they lie in memory, in whole slabs and equal parts of K [bytes]."""
+    """The sizes of A and B in memory, in whole slabs and equal parts of K [bytes]."""
     rows, columns = tiling.grid(gemm)
     slab = tiling.step * gemm.element_bytes * tiling.part_steps(gemm)[0] * tiling.splits
     return rows * tiling.rows * slab, columns * tiling.columns * slab
 
 
-def operands(gemm: Gemm, tiling: GemmTiling, gpus: int, prefix: str = "") -> list[Buffer]:
-    """A and B on each of `gpus` simulated GPUs, as the buffers "a" and "b" with `prefix` before their names."""
-    sizes = operand_sizes(gemm, tiling)
-    return [Buffer(f"{prefix}{name}", ((size,),) * gpus) for name, size in zip("ab", sizes, strict=True)]
+def operands(gemm: Gemm, tiling: GemmTiling, prefix: str = "") -> list[Buffer]:
+    """A and B as the buffers "a" and "b" with `prefix` before their names."""
+    return [Buffer(prefix + name, ((size,),)) for name, size in zip("ab", operand_sizes(gemm, tiling), strict=True)]
 
 
 def tile_table(gemm: Gemm, tiling: GemmTiling, chunks: int, first_chunk: int = 0) -> Work:
-    """The output tiles in run order, one row each: chunk by chunk, beginning with `first_chunk` (the
-    stagger).
+    """The output tiles in run order, one row each: chunk by chunk, beginning with `first_chunk` (the stagger).
 
-    Chunks cut the longer side of the tile grid, so that a chunk is as square as can be and its operands are
-    reused in the cache; they are equal runs of tiles in raster order. Where K is cut, all tiles of one part follow
-    those of the part before, and a part is a chunk of partial sums.
+    Chunks cut the longer side of the tile grid, so that a chunk is as square as can be and its operands are reused in
+    the cache; they are equal runs of tiles in raster order. Where K is cut, its parts follow each other, and the tiles
+    of each part fill a chunk of partial sums.
     """
     parts = np.array_split(_raster(gemm, tiling, chunks), chunks)
     ordered = [parts[(first_chunk + p) % chunks] for p in range(chunks)]
@@ -235,7 +231,7 @@ def tile_table(gemm: Gemm, tiling: GemmTiling, chunks: int, first_chunk: int = 0
 
 
 def _part_by_part(tiles: Work, gemm: Gemm, tiling: GemmTiling) -> Work:
-    """The tiles once for every part of K; a part's slabs lie behind those of the part before."""
+    """The tiles once for every part of K; each part's slabs follow the slabs of the part before."""
     work = np.concatenate([tiles] * tiling.splits)
     part = np.repeat(np.arange(tiling.splits), len(tiles))
     rows, columns = tiling.grid(gemm)
@@ -248,7 +244,7 @@ def _part_by_part(tiles: Work, gemm: Gemm, tiling: GemmTiling) -> Work:
 
 
 def over_dies(work: Work, gpu: Gpu) -> Work:
-    """The tiles of `tile_table` as tuned kernels take them on a GPU of several dies: neighbours on one die.
+    """The tiles of `tile_table` as tuned kernels order them on a GPU of several dies: neighbours on one die.
 
     Workgroups are dealt to the dies round robin. Of as many workgroups as there are compute units, a die's workgroups
     therefore take a run of neighbouring tiles, which share operands in its cache (Tensile's workgroup mapping across
@@ -273,14 +269,10 @@ def _raster(gemm: Gemm, tiling: GemmTiling, chunks: int) -> Work:
     rows, columns = tiling.grid(gemm)
     long, short = max(rows, columns), min(rows, columns)
     part = long // chunks if long % chunks == 0 else long
-    order = [
-        (line, across)
-        for chunk in range(0, long, part)
-        for top in range(chunk, chunk + part, tiling.band)
-        for across in range(short)
-        for line in range(top, min(top + tiling.band, chunk + part))
-    ]
-    pairs = np.array(order, dtype=np.int64)
+    line, across = np.indices((long, short)).reshape(2, -1)
+    chunk, inside = line // part, line % part
+    order = np.lexsort((line, across, inside // tiling.band, chunk))
+    pairs = np.stack([line, across], axis=1)[order]
     return pairs if rows >= columns else pairs[:, ::-1]
 
 
@@ -293,33 +285,26 @@ REGISTERS = 64
 
 
 def stored_sizes(gemm: Gemm, tiling: GemmTiling) -> tuple[int, ...]:
-    """What the tiles of a GEMM are stored into: its output, or the partial sums of every part of K [bytes]."""
+    """Sizes of the chunks that the tiles of a GEMM fill: its output, or the partial sums per part of K [bytes]."""
     if tiling.splits == 1:
         return (gemm.output_bytes,)
     return (gemm.m * gemm.n * gemm.accumulator_bytes,) * tiling.splits
 
 
-def sums(gemm: Gemm, name: str, gpus: int) -> Buffer:
-    """Where the sums over all parts go: the output."""
-    return Buffer(name, ((gemm.output_bytes,),) * gpus, (CACHED_STORE,))
-
-
-def adding_kernel(gemm: Gemm, gpu: Gpu, tiling: GemmTiling, name: str, first: int = 0, result: str = "sums") -> Kernel:
+def adding_kernel(gemm: Gemm, gpu: Gpu, tiling: GemmTiling, operator: str, first: int, result: str) -> Kernel:
     """The kernel that adds up the partial sums in the chunks of "output" from `first` on, into the buffer `result`.
 
-    Its workgroups each take as many elements in a row as their threads hold.
+    Its workgroups each take as many elements in a row as their threads hold; its traffic counts as that of `operator`.
     """
     elements = THREADS * ELEMENTS
     partial, whole = elements * gemm.accumulator_bytes, elements * gemm.output_element_bytes
+    parts = range(first, first + tiling.splits)
     phase = Phase(
         iterations=1,
         slots=1,
         cycles=(tiling.splits - 1) * elements / gpu.vector_lanes,
-        loads=tuple(
-            Load("output", first + part, partial, partial, "gemm", row_stride=partial, cached=True)
-            for part in range(tiling.splits)
-        ),
-        store=Store(result, "gemm", 0, whole, row_stride=whole),
+        loads=tuple(Load("output", part, operator, partial, 0, partial, 0, cached=True) for part in parts),
+        stores=(Store(result, 0, operator, whole, 0, whole, 0),),
     )
     workgroups = -(-gemm.m * gemm.n // elements)
-    return Kernel(name, workgroups, THREADS, THREADS * REGISTERS * 4, 0, (phase,))
+    return Kernel("sum", workgroups, THREADS, THREADS * REGISTERS * 4, 0, (phase,))

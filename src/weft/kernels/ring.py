@@ -1,7 +1,7 @@
 """The kernels of a ring collective on compute units: persistent workgroups that move chunk after chunk.
 
 Every workgroup takes every n-th piece of a chunk; a step begins when the chunk it forwards has fully arrived. Every GPU
-sends to one neighbour, and a chunk visits all GPUs. Chunks are named by *position*: the order in which a GPU deals with
+sends to one neighbour, and a chunk visits all GPUs. Chunks are named by *position*, the order in which a GPU handles
 them. GPU g produces chunk g + 1 first and its own chunk g last, so that position p of one GPU is position p + 1 of the
 neighbour it sends to.
 """
@@ -9,6 +9,7 @@ neighbour it sends to.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from weft.errors import InputError
 from weft.hardware import Gpu
@@ -17,16 +18,16 @@ from weft.program.plan import PLAIN_STORE
 from weft.units import format_bytes
 
 SLOTS = 4
-"""Iterations that a workgroup of a ring kernel has in flight unless told otherwise."""
+"""Iterations that a workgroup of a ring kernel has in flight by default."""
 
 
 @dataclass(frozen=True)
 class RingTiling:
-    """How a ring kernel is cut: workgroups (None: one per compute unit), threads, the piece of an iteration
-    [bytes], and the iterations in flight per workgroup.
+    """How a ring kernel is cut: workgroups (None: one per compute unit), threads, bytes of an iteration (`piece`), and
+    iterations in flight per workgroup (`slots`).
 
-    256 threads x 16 B make 4 KiB; four in flight keep 32 KiB of two operands on their way, more than latency
-    x bandwidth of a compute unit's share (assumed).
+    256 threads x 16 B make 4 KiB; four iterations keep 32 KiB of two operands in flight, more than latency x bandwidth
+    of a compute unit's share (assumed).
     """
 
     workgroups: int | None = None
@@ -34,30 +35,32 @@ class RingTiling:
     piece: int = 4096
     slots: int = SLOTS
     registers_per_thread: int = 64
+    link: ClassVar[float] = 1.0
+    """The share of the link's payload rate that its stores reach."""
 
-    @property
-    def link(self) -> float:
-        """The share of the link's payload rate that its stores reach."""
-        return 1.0
+
+RING = RingTiling()
+"""The tiling of the ring kernels of a sub-layer."""
 
 
 def _phase(
     tiling: RingTiling,
     gpu: Gpu,
-    sources: tuple[tuple[str, int], ...],
     operator: str,
-    store: Store,
-    wait: Wait | None,
+    sources: tuple[tuple[str, int], ...],
+    target: tuple[str, int],
+    wait: Wait | None = None,
     element_bytes: int = 2,
 ) -> Phase:
+    """All workgroups add up the chunks `sources`, (buffer, position) each, and store the sum into the `target`."""
     piece = tiling.piece
     additions = (len(sources) - 1) * piece // element_bytes
     return Phase(
         iterations=None,
         slots=tiling.slots,
         cycles=additions / gpu.compute.vector_flops_per_clock,
-        loads=tuple(Load(buffer, position, piece, piece, operator, step_stride=piece) for buffer, position in sources),
-        store=store,
+        loads=tuple(Load(buffer, position, operator, piece) for buffer, position in sources),
+        stores=(Store(*target, operator, piece),),
         wait=wait,
         shared=True,
     )
@@ -77,49 +80,40 @@ def _kernel(name: str, gpu: Gpu, tiling: RingTiling, phases: list[Phase]) -> Ker
 def reduce_kernel(chunks: int, gpu: Gpu, tiling: RingTiling, element_bytes: int = 2, source: str = "output") -> Kernel:
     """Ring reduce-scatter of `chunks` chunks of the buffer `source`, of elements of `element_bytes`, on compute units.
 
-    The chunk at position 0 is sent as it is; each later one is added to what was received and sent on; the
-    last one is kept.
+    The chunk at position 0 is sent as it is; each later one is added to what was received, and the sum is sent; the
+    last sum is kept.
     """
-    phases = []
-    for p in range(chunks):
-        sources = ((source, p),) if p == 0 else ((source, p), ("received", p))
-        buffer, position = ("result", 0) if p == chunks - 1 else ("received", p)
-        store = Store(buffer, "reduce_scatter", position, tiling.piece, tiling.piece)
-        wait = None if p == 0 else Wait("received", p)
-        phases.append(_phase(tiling, gpu, sources, "reduce_scatter", store, wait, element_bytes))
+    phases = [_phase(tiling, gpu, "reduce_scatter", ((source, 0),), ("received", 0), None, element_bytes)]
+    for p in range(1, chunks):
+        target = ("result", 0) if p == chunks - 1 else ("received", p)
+        sources, wait = ((source, p), ("received", p)), Wait("received", p)
+        phases.append(_phase(tiling, gpu, "reduce_scatter", sources, target, wait, element_bytes))
     return _kernel("reduce_scatter", gpu, tiling, phases)
 
 
 def near_memory_reduce_kernel(chunks: int, gpu: Gpu, tiling: RingTiling) -> Kernel:
-    """Ring reduce-scatter of `chunks` chunks whose additions the memory makes: read a complete chunk, send updates."""
-    phases = []
-    for p in range(chunks - 1):
-        wait = None if p == 0 else Wait("output", p)
-        store = Store("output", "reduce_scatter", p, tiling.piece, tiling.piece)
-        phases.append(_phase(tiling, gpu, (("output", p),), "reduce_scatter", store, wait))
-    phases.append(Phase(0, 1, 0, wait=Wait("output", chunks - 1)))
-    return _kernel("reduce_scatter", gpu, tiling, phases)
+    """Ring reduce-scatter of `chunks` chunks with additions in the memory: read a complete chunk, send updates."""
+    return _forwarding("reduce_scatter", "output", chunks, gpu, tiling, ("output", 0))
 
 
 def gather_kernel(chunks: int, gpu: Gpu, tiling: RingTiling, own: tuple[str, int]) -> Kernel:
     """Ring all-gather of `chunks` chunks on compute units: send the own one (found at `own`), forward what arrives."""
-    phases = []
-    for p in range(chunks - 1):
-        source = own if p == 0 else ("gathered", p)
-        wait = None if p == 0 else Wait("gathered", p)
-        store = Store("gathered", "all_gather", p, tiling.piece, tiling.piece)
-        phases.append(_phase(tiling, gpu, (source,), "all_gather", store, wait))
-    # The kernel ends when the last chunk has arrived.
-    phases.append(Phase(0, 1, 0, wait=Wait("gathered", chunks - 1)))
-    return _kernel("all_gather", gpu, tiling, phases)
+    return _forwarding("all_gather", "gathered", chunks, gpu, tiling, own)
+
+
+def _forwarding(operator: str, buffer: str, chunks: int, gpu: Gpu, tiling: RingTiling, own: tuple[str, int]) -> Kernel:
+    """A kernel that sends `own`, then every complete chunk of `buffer` but the last, whose completion ends it."""
+    first = _phase(tiling, gpu, operator, (own,), (buffer, 0))
+    others = (_phase(tiling, gpu, operator, ((buffer, p),), (buffer, p), Wait(buffer, p)) for p in range(1, chunks - 1))
+    return _kernel(operator, gpu, tiling, [first, *others, Phase(0, 1, 0, wait=Wait(buffer, chunks - 1))])
 
 
 def sum_kernel(
     name: str, sources: tuple[tuple[str, int], ...], gpu: Gpu, tiling: RingTiling, element_bytes: int = 2
 ) -> Kernel:
     """The sum of chunks of equal size (buffer, position), stored as the result: a local kernel."""
-    store = Store("result", "reduce_scatter", 0, tiling.piece, tiling.piece)
-    return _kernel(name, gpu, tiling, [_phase(tiling, gpu, sources, "reduce_scatter", store, None, element_bytes)])
+    phase = _phase(tiling, gpu, "reduce_scatter", sources, ("result", 0), None, element_bytes)
+    return _kernel(name, gpu, tiling, [phase])
 
 
 @dataclass(frozen=True)
@@ -127,35 +121,28 @@ class WholeRing:
     """A ring all-reduce of `bytes_` (the whole buffer) over `ranks` in one kernel: reduce-scatter, then all-gather.
 
     A step begins when the chunk that it forwards has fully arrived, as in `reduce_kernel` and `gather_kernel`. Where it
-    adds, a workgroup has half of `tiling.piece` on its way in an iteration: the two operands share its registers.
+    adds, an iteration moves half of `tiling.piece`: the two operands share the workgroup's registers.
     """
 
     bytes_: int
     ranks: int
     tiling: RingTiling
     element_bytes: int = 2
-
-    @property
-    def collective(self) -> str:
-        """The collective's name."""
-        return "all_reduce"
+    collective: ClassVar[str] = "all_reduce"
+    algorithm: ClassVar[str] = "plain-ring"
 
     @property
     def chunk(self) -> int:
         """One GPU's share of the data [bytes], rounded up to whole pieces."""
         return -(-self.bytes_ // (self.ranks * self.tiling.piece)) * self.tiling.piece
 
-    def link_bytes(self) -> int:
-        """What each GPU sends [bytes]."""
-        return 2 * (self.ranks - 1) * self.chunk
-
-    def buffers(self, gpus: int) -> tuple[Buffer, ...]:
-        """The data, what arrives of it, the reduced chunk, and the result, of each of `gpus` simulated GPUs."""
-        chunks = ((self.chunk,) * self.ranks,) * gpus
+    def buffers(self) -> tuple[Buffer, ...]:
+        """The data, what arrives of it, the reduced chunk, and the result, on a GPU."""
+        chunks = ((self.chunk,) * self.ranks,)
         return (
             Buffer("data", chunks),
             Buffer("received", chunks, forwarded("received", "reduce_scatter", self.ranks)),
-            Buffer("result", ((self.chunk,),) * gpus),
+            Buffer("result", ((self.chunk,),)),
             Buffer("gathered", chunks, forwarded("gathered", "all_gather", self.ranks)),
         )
 
@@ -173,19 +160,18 @@ class WholeRing:
 
 
 def whole_ring(bytes_: int, ranks: int, units: int | None, in_flight: int, element_bytes: int = 2) -> WholeRing:
-    """A ring all-reduce by `units` workgroups (None: one per compute unit) with `in_flight` bytes on their way in each.
+    """A ring all-reduce by `units` workgroups (None: one per compute unit) with `in_flight` bytes in flight in each.
 
-    Raises InputError for bytes that a workgroup's threads cannot share.
+    Raises InputError for bytes that a workgroup's threads cannot share evenly.
     """
     grain = 128 * SLOTS
     if in_flight < grain or in_flight % grain:
-        raise InputError(f"in_flight is {format_bytes(in_flight)}; a workgroup has a multiple of {grain} B on its way")
+        raise InputError(f"in_flight is {format_bytes(in_flight)}; it must be a multiple of {grain} B")
     if in_flight > bytes_:
         raise InputError(
-            f"in_flight is {format_bytes(in_flight)}, but the buffer has {format_bytes(bytes_)}; a workgroup has at "
-            "most that on its way"
+            f"in_flight is {format_bytes(in_flight)}, but the buffer has {format_bytes(bytes_)}; give at most that"
         )
-    return WholeRing(bytes_, ranks, RingTiling(units, piece=in_flight // SLOTS, slots=SLOTS), element_bytes)
+    return WholeRing(bytes_, ranks, RingTiling(units, piece=in_flight // SLOTS), element_bytes)
 
 
 # -- address maps
@@ -200,9 +186,9 @@ def forwarded(buffer: str, operator: str, gpus: int, *, update: bool = False) ->
 def fused_reduce_scatter(gpus: int) -> tuple[ChunkRule, ...]:
     """T3's map of the producer's output (ASPLOS 2024, arXiv:2401.16677).
 
-    The first chunk has a ``remote_map``: the producer's own stores are updates of the neighbour's memory. Later
-    ones are updated here, by the producer and by the neighbour, and have a ``dma_map``: complete blocks
-    are sent on as updates. The last one stays.
+    The first chunk has a ``remote_map``: the producer's stores update the neighbour's memory. The later ones are
+    updated here, by the producer and by the neighbour, and have a ``dma_map``: complete blocks are sent on as updates.
+    The last one stays.
     """
     sent_on = (DmaMap("output", p + 1, True, "reduce_scatter") for p in range(1, gpus - 1))
     return (

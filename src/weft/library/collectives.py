@@ -7,6 +7,7 @@ release 2.27 to 2.30; RCCL src/graph/tuning.cc). The estimates err by a fifth an
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from enum import IntEnum
 from math import floor, log2
 from typing import NamedTuple
@@ -106,7 +107,7 @@ _RING_PLATEAU = 1.4
 
 
 class OneStep(NamedTuple):
-    """A kernel for buffers of up to so many bytes: its protocol, and how many parts each peer's data are cut in."""
+    """A kernel for buffers of at most `up_to` bytes: its protocol, and the parts that each peer's data are cut into."""
 
     up_to: int
     protocol: Protocol
@@ -158,6 +159,48 @@ def volume(collective: str, ranks: int) -> float:
     return steps(collective, ranks) / ranks
 
 
+@dataclass(frozen=True)
+class Call:
+    """A collective of `ranks` GPUs on `nodes` nodes, over the links that the ranks of one node see.
+
+    `floating` says whether the data are of a floating type, which alone the switch can reduce. With `halved_tree` a
+    tree of two nodes counts as one of many, which halves its rate.
+    """
+
+    name: str
+    ranks: int
+    fabric: Interconnect
+    nodes: int = 1
+    floating: bool = True
+    halved_tree: bool = False
+
+    @property
+    def per_node(self) -> int:
+        """Ranks of each node."""
+        return self.ranks // self.nodes
+
+    @property
+    def amd(self) -> bool:
+        """Whether RCCL carries it out, not NCCL."""
+        return self.fabric.gpu.vendor == "amd"
+
+    @property
+    def hops(self) -> int:
+        """How often a chunk is passed on in a ring."""
+        return steps(self.name, self.ranks)
+
+    @property
+    def volume(self) -> float:
+        """Bytes that each rank must send, as a share of the collective's bytes."""
+        return volume(self.name, self.ranks)
+
+    @property
+    def bus_rate(self) -> float:
+        """Rate of all rings, through the network as well if there are several nodes [bytes/s]."""
+        rate = self.fabric.ring_rate(max(2, self.per_node))
+        return min(rate, self.fabric.nic * self.per_node) if self.nodes > 1 and self.fabric.nic else rate
+
+
 def choose(
     collective: str,
     bytes: npt.ArrayLike,
@@ -171,23 +214,21 @@ def choose(
 ) -> tuple[IntArray, IntArray]:
     """The `Algorithm` and `Protocol` that the library takes for each size [bytes, of the whole buffer].
 
-    `floating` says whether the data are of a floating type, which alone the switch can reduce; `one_step` whether RCCL
-    brings the kernels of `ONE_STEP` along. `version` is NCCL's: to 2.27 send and receive use LL longer, and to 2.18 two
-    nodes are no special case of a tree.
+    `one_step` says whether RCCL has the kernels of `ONE_STEP`. `version` is NCCL's: to 2.27 send and receive
+    use LL longer, and to 2.18 two nodes are no special case of a tree.
     """
-    name, size = canonical(collective), np.asarray(bytes, dtype=np.float64)
-    fabric, release = fabric.among(ranks // nodes), numbers(version)
+    name, size, release = canonical(collective), np.asarray(bytes, dtype=np.float64), numbers(version)
+    call = Call(name, ranks, fabric.among(ranks // nodes), nodes, floating, () < release < (2, 19))
     if name in ("all_to_all", "send_recv"):
         peer = size / ranks if name == "all_to_all" else size
         limit = P2P_LL_BYTES_OLD if () < release < (2, 28) else P2P_LL_BYTES
         algorithm = np.full(size.shape, int(Algorithm.PAIRWISE))
         protocol = np.where(peer <= limit, int(Protocol.LL), int(Protocol.SIMPLE))
     else:
-        halved = () < release < (2, 19)
-        keys, times = estimates(name, size, ranks, fabric, nodes=nodes, floating=floating, halved_tree=halved)
+        keys, times = estimates(call, size)
         table = np.array(keys, dtype=np.int64)[np.argmin(times, axis=0)]
         algorithm, protocol = table[..., 0], table[..., 1]
-    for kernel in reversed(one_step_kernels(name, ranks, fabric) if one_step and nodes == 1 else ()):
+    for kernel in reversed(one_step_kernels(name, ranks, call.fabric) if one_step and nodes == 1 else ()):
         taken = size <= kernel.up_to
         algorithm = np.where(taken, int(Algorithm.DIRECT), algorithm)
         protocol = np.where(taken, int(kernel.protocol), protocol)
@@ -195,28 +236,16 @@ def choose(
 
 
 def one_step_kernels(collective: str, ranks: int, fabric: Interconnect) -> tuple[OneStep, ...]:
-    """The kernels in one step that RCCL of ROCm 6 brings along for a collective of these GPUs, smallest sizes first."""
+    """The one-step kernels of RCCL in ROCm 6 for a collective of these GPUs, smallest sizes first."""
     full = fabric.gpu.architecture == "cdna3" and fabric.topology == "mesh" and ranks == fabric.gpus_per_node == 8
     return ONE_STEP.get(collective, ()) if full else ()
 
 
-def estimates(
-    collective: str,
-    bytes: npt.ArrayLike,
-    ranks: int,
-    fabric: Interconnect,
-    *,
-    nodes: int = 1,
-    floating: bool = True,
-    halved_tree: bool = False,
-) -> tuple[list[Way], FloatArray]:
-    """The library's own estimate of every candidate [s]: the candidates, and one row of times for each.
-
-    With `halved_tree` a tree of two nodes counts as one of many, which halves its rate.
-    """
+def estimates(call: Call, bytes: npt.ArrayLike) -> tuple[list[Way], FloatArray]:
+    """The library's own estimate of every candidate [s]: the candidates, and one row of times for each."""
     size = np.asarray(bytes, dtype=np.float64)
     ways, rows = [], []
-    for algorithm, protocol, latency, rate in _candidates(collective, ranks, fabric, nodes, floating, halved_tree):
+    for algorithm, protocol, latency, rate in _candidates(call):
         factor = _tree_factor(size, protocol) if algorithm is Algorithm.TREE else 1.0
         ways.append((algorithm, protocol))
         rows.append(latency * _US + size / (rate * factor))
@@ -236,74 +265,79 @@ class _Candidate(NamedTuple):
     rate: float
 
 
-def _candidates(
-    collective: str, ranks: int, fabric: Interconnect, nodes: int, floating: bool, halved: bool
-) -> Iterator[_Candidate]:
-    protocols = [p for p in Protocol if p is not Protocol.LL128 or _has_ll128(fabric)]
-    for protocol in protocols:
-        yield _ring(collective, ranks, fabric, nodes, protocol)
-        if collective == "all_reduce" and fabric.gpu.vendor != "amd":
-            yield _tree(ranks, fabric, nodes, protocol, halved)
-    reduced = collective in ("all_reduce", "reduce_scatter") and floating
-    if fabric.multicast and (reduced or collective == "all_gather"):
-        yield from _nvls(collective, ranks, fabric, nodes)
+def _candidates(call: Call) -> Iterator[_Candidate]:
+    name, fabric = call.name, call.fabric
+    for protocol in Protocol:
+        if protocol is Protocol.LL128 and not _has_ll128(fabric):
+            continue
+        yield _ring(call, protocol)
+        if name == "all_reduce" and not call.amd:
+            yield _tree(call, protocol)
+    reduced = name in ("all_reduce", "reduce_scatter") and call.floating
+    if fabric.multicast and (reduced or name == "all_gather"):
+        yield from _nvls(call)
 
 
 def _has_ll128(fabric: Interconnect) -> bool:
     return fabric.topology != "pcie" and (fabric.gpu.vendor == "nvidia" or fabric.gpu.architecture == "cdna2")
 
 
-def _bus_rate(ranks: int, fabric: Interconnect, nodes: int) -> float:
-    local = ranks // nodes
-    rate = fabric.ring_rate(max(2, local))
-    return min(rate, fabric.nic * local) if nodes > 1 and fabric.nic else rate
-
-
-def _ring(collective: str, ranks: int, fabric: Interconnect, nodes: int, protocol: Protocol) -> _Candidate:
-    rate, count = _bus_rate(ranks, fabric, nodes), steps(collective, ranks)
-    amd = fabric.gpu.vendor == "amd"
-    base, step = (_AMD_BASE, _AMD_STEP) if amd else (_BASE[Algorithm.RING], _step(Algorithm.RING, fabric))
+def _ring(call: Call, protocol: Protocol) -> _Candidate:
+    fabric, nodes, rate = call.fabric, call.nodes, call.bus_rate
+    base, step = (_AMD_BASE, _AMD_STEP) if call.amd else (_BASE[Algorithm.RING], _step(Algorithm.RING, fabric))
     if protocol is Protocol.LL:
-        rate = rate / 2 if amd else min(_limits(fabric).ll * _GB, rate / 2)
+        rate = rate / 2 if call.amd else min(_limits(fabric).ll * _GB, rate / 2)
     elif protocol is Protocol.LL128:
-        rate = _ll128(rate, ranks, fabric)
-    between = (count // (ranks - 1)) * (nodes - 1) if nodes > 1 else 0
-    latency = base[protocol] + (count - between) * step[protocol] + between * _NET_STEP[Algorithm.RING][protocol]
-    if nodes > 1 and protocol is Protocol.SIMPLE and collective == "all_reduce":
+        rate = _ll128(rate, call.ranks, fabric)
+    between = (call.hops // (call.ranks - 1)) * (nodes - 1) if nodes > 1 else 0
+    latency = base[protocol] + (call.hops - between) * step[protocol] + between * _NET_STEP[Algorithm.RING][protocol]
+    if nodes > 1 and protocol is Protocol.SIMPLE and call.name == "all_reduce":
         latency *= _RING_PLATEAU
-    return _Candidate(Algorithm.RING, protocol, latency, rate / volume(collective, ranks))
+    return _Candidate(Algorithm.RING, protocol, latency, rate / call.volume)
 
 
-def _tree(ranks: int, fabric: Interconnect, nodes: int, protocol: Protocol, halved: bool) -> _Candidate:
-    limits = _limits(fabric)
-    rate, rings = fabric.ring_rate(max(2, ranks // nodes)), fabric.rings(ranks)
-    rate = min(0.92 * rate, rings * limits.simple_tree * _GB)
+def _tree(call: Call, protocol: Protocol) -> _Candidate:
+    fabric, nodes, limits = call.fabric, call.nodes, _limits(call.fabric)
+    rings = fabric.rings(call.ranks)
+    rate = min(0.92 * fabric.ring_rate(max(2, call.per_node)), rings * limits.simple_tree * _GB)
     if nodes > 1 and fabric.nic:
-        twice = 1 if halved else nodes / (nodes - 1)
-        rate = min(rate, fabric.nic * (ranks // nodes) * twice)
+        twice = 1 if call.halved_tree else nodes / (nodes - 1)
+        rate = min(rate, fabric.nic * call.per_node * twice)
     if protocol is Protocol.LL:
         rate = min(rate / 3.8, limits.ll * _GB)
     elif protocol is Protocol.LL128:
         rate = min(rate * (7 / 9 if nodes == 1 else 0.9375), rings * limits.ll128_tree * _GB)
-    latency = _BASE[Algorithm.TREE][protocol] + 2 * (ranks // nodes - 1) * _step(Algorithm.TREE, fabric)[protocol]
+    latency = _BASE[Algorithm.TREE][protocol] + 2 * (call.per_node - 1) * _step(Algorithm.TREE, fabric)[protocol]
     latency += 2 * floor(log2(nodes)) * _NET_STEP[Algorithm.TREE][protocol]
     return _Candidate(Algorithm.TREE, protocol, latency, rate / 2)
 
 
+def _nvls(call: Call) -> Iterator[_Candidate]:
+    share, reduces = _limits(call.fabric).nvls, call.name == "all_reduce"
+    if not share or call.per_node < 3 or (call.nodes > 1 and not reduces):
+        return
+    heads = min(call.per_node, _NVLS_HEADS)
+    rate = call.bus_rate * share * (heads - 1) / heads * heads / _NVLS_HEADS * (2 if reduces else 1)
+    algorithm, latency = Algorithm.NVLS, _NVLS_LATENCY
+    if call.nodes > 1:
+        algorithm, latency = Algorithm.NVLS_TREE, 2 * _NVLS_TREE_LATENCY + _NVLS_NET_LATENCY
+    yield _Candidate(algorithm, Protocol.SIMPLE, latency, rate / call.volume)
+
+
 def switch_rate(ranks: int, fabric: Interconnect) -> float:
-    """What the library counts on per GPU and direction when the switch reduces, in whole rings [bytes/s]; else 0."""
+    """Rate per GPU and direction that the library assumes where the switch reduces, else 0 [bytes/s]."""
     return fabric.ring_rate(ranks) * _limits(fabric).nvls if fabric.multicast else 0.0
 
 
 def step_ratio(protocol: Protocol, fabric: Interconnect) -> float:
-    """How much longer the library counts a hop of a ring over these links than over NVLink."""
+    """Ratio of a ring's hop over these links to one over NVLink, by the library's constants."""
     if fabric.gpu.vendor == "amd":
         return 1.0
     return _step(Algorithm.RING, fabric)[protocol] / _NVLINK_STEP[Algorithm.RING][protocol]
 
 
 def ll128_rate(ranks: int, fabric: Interconnect) -> float:
-    """What the library counts on per GPU for a ring with LL128 on one node [bytes/s]."""
+    """Rate per GPU that the library assumes for a ring with LL128 on one node [bytes/s]."""
     return _ll128(fabric.ring_rate(ranks), ranks, fabric)
 
 
@@ -313,67 +347,8 @@ def _ll128(rate: float, ranks: int, fabric: Interconnect) -> float:
     return min(0.92 * rate, fabric.rings(ranks) * (_limits(fabric).ll128_ring * _GB))
 
 
-def _nvls(collective: str, ranks: int, fabric: Interconnect, nodes: int) -> Iterator[_Candidate]:
-    share, local = _limits(fabric).nvls, ranks // nodes
-    if not share or local < 3 or (nodes > 1 and collective != "all_reduce"):
-        return
-    heads = min(local, _NVLS_HEADS)
-    rate = _bus_rate(ranks, fabric, nodes) * share * (heads - 1) / heads * heads / _NVLS_HEADS
-    rate *= 2 if collective == "all_reduce" else 1
-    algorithm, latency = Algorithm.NVLS, _NVLS_LATENCY
-    if nodes > 1:
-        algorithm, latency = Algorithm.NVLS_TREE, 2 * _NVLS_TREE_LATENCY + _NVLS_NET_LATENCY
-    yield _Candidate(algorithm, Protocol.SIMPLE, latency, rate / volume(collective, ranks))
-
-
-def ways(
-    name: str,
-    size: FloatArray,
-    ranks: int,
-    fabric: Interconnect,
-    profile: Profile,
-    *,
-    wanted: str = "auto",
-    nodes: int = 1,
-    floating: bool = True,
-    version: str = "",
-    place: str = "this system",
-) -> tuple[IntArray, IntArray]:
-    """The `Algorithm` and `Protocol` of each size [bytes, of the whole buffer]: the library's choice, or `wanted`.
-
-    `wanted` is "auto", an algorithm such as "nvls", or one with its protocol such as "ring-ll128"; `version` the
-    library's, if it is not the profile's; messages name the system `place`. Raises UnknownNameError for a name that
-    there is not, InputError for a way that the system cannot take.
-    """
-    first, second = (None, None) if wanted == "auto" else _parsed(wanted)
-    if first is not None:
-        possible = _possible(name, ranks, nodes, fabric, profile)
-        protocols = [protocol for algorithm, protocol in possible if algorithm is first]
-        if not protocols:
-            others = dict.fromkeys(_plain(algorithm) for algorithm, _ in possible)
-            raise InputError(f"{_reason(first, name, nodes, place, fabric)}; choose {join_or([*others])}")
-        if second not in (None, *protocols):
-            names = [way_name(first, own) for own in protocols]
-            raise InputError(f"{place} has no '{wanted}'; choose {join_or(names)}")
-    algorithm, protocol = choose(
-        name,
-        size,
-        ranks,
-        fabric,
-        nodes=nodes,
-        floating=floating,
-        one_step=first in (None, Algorithm.DIRECT),
-        version=(version or profile.version) if profile.library == "nccl" else "",
-    )
-    if first is not None:
-        algorithm = np.full(size.shape, int(first))
-    if first is Algorithm.DIRECT:  # knows no LL128
-        protocol = np.where(protocol == Protocol.LL128, int(Protocol.SIMPLE), protocol)
-    return algorithm, protocol if second is None else np.full(size.shape, int(second))
-
-
 def way_name(algorithm: Algorithm, protocol: Protocol) -> str:
-    """What a user calls it, such as "ring-ll128"; a switch that reduces has no protocol to choose."""
+    """The name of a way, such as "ring-ll128"; a switch that reduces has no protocol to choose."""
     name = _plain(algorithm)
     return name if algorithm in _SWITCHED else f"{name}-{protocol.name.lower()}"
 
@@ -382,7 +357,13 @@ def _plain(algorithm: Algorithm) -> str:
     return algorithm.name.lower().replace("_", "-")
 
 
-def _parsed(wanted: str) -> tuple[Algorithm, Protocol | None]:
+def parsed_way(wanted: str) -> tuple[Algorithm | None, Protocol | None]:
+    """Algorithm and protocol of a name like "nvls" or "ring-ll128"; none of what it leaves to the library ("auto").
+
+    Raises UnknownNameError.
+    """
+    if wanted == "auto":
+        return None, None
     text = wanted.upper().replace("-", "_")
     if text in Algorithm.__members__:
         return Algorithm[text], None
@@ -394,22 +375,37 @@ def _parsed(wanted: str) -> tuple[Algorithm, Protocol | None]:
     return Algorithm[first], Protocol[second]
 
 
-def _possible(name: str, ranks: int, nodes: int, fabric: Interconnect, profile: Profile) -> list[Way]:
-    """What the library weighs, and what it takes where conditions of its own are met."""
+def check_way(
+    algorithm: Algorithm, protocol: Protocol | None, call: Call, profile: Profile, place: str, wanted: str
+) -> None:
+    """Raise InputError for a way that the system `place` cannot take; messages call it what was `wanted`."""
+    possible = _possible(call, profile)
+    protocols = [own for one, own in possible if one is algorithm]
+    if not protocols:
+        others = dict.fromkeys(_plain(one) for one, _ in possible)
+        raise InputError(f"{_reason(algorithm, call, place)}; choose {join_or([*others])}")
+    if protocol not in (None, *protocols):
+        names = [way_name(algorithm, own) for own in protocols]
+        raise InputError(f"{place} has no '{wanted}'; choose {join_or(names)}")
+
+
+def _possible(call: Call, profile: Profile) -> list[Way]:
+    """The ways that the library compares, and those that it takes under conditions of its own."""
+    name, one_node = call.name, call.nodes == 1
     if name in ("all_to_all", "send_recv"):
         ways = [(Algorithm.PAIRWISE, Protocol.LL), (Algorithm.PAIRWISE, Protocol.SIMPLE)]
     else:
-        ways = estimates(name, 1.0, ranks, fabric, nodes=nodes)[0]
-    known = name == "all_reduce" or fabric.gpu.vendor == "amd"  # NCCL has no kernels of one step to all peers
-    if known and name in ONE_STEP and nodes == 1 and fabric.topology == "mesh":
+        ways = estimates(call, 1.0)[0]
+    known = name == "all_reduce" or call.amd  # NCCL has no kernels of one step to all peers
+    if known and name in ONE_STEP and one_node and call.fabric.topology == "mesh":
         ways += [(Algorithm.DIRECT, Protocol.LL), (Algorithm.DIRECT, Protocol.SIMPLE)]
-    if name == "all_reduce" and nodes == 1 and "oneshot.launch" in profile.values:
+    if name == "all_reduce" and one_node and "oneshot.launch" in profile.values:
         ways.append((Algorithm.ONESHOT, Protocol.SIMPLE))
     return ways
 
 
-def _reason(algorithm: Algorithm, name: str, nodes: int, place: str, fabric: Interconnect) -> str:
-    if algorithm in _SWITCHED and not fabric.multicast:
+def _reason(algorithm: Algorithm, call: Call, place: str) -> str:
+    if algorithm in _SWITCHED and not call.fabric.multicast:
         return f"{place} has no switch that reduces"
-    where = f"on {nodes} nodes of {place}" if nodes > 1 else f"on {place}"
-    return f"'{_plain(algorithm)}' carries out no {name} {where}"
+    where = f"on {call.nodes} nodes of {place}" if call.nodes > 1 else f"on {place}"
+    return f"'{_plain(algorithm)}' carries out no {call.name} {where}"

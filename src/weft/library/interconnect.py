@@ -1,4 +1,4 @@
-"""What a collective library sees of a system: how many ranks, over which links, at what rate."""
+"""The links of a system in a collective library's cost model: their number, topology and rates."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _MESH_CTAS = {2: 32, 4: 24, 8: 56}
 class Interconnect:
     """The links between the GPUs of a system, as a library's cost model sees them.
 
-    `link_figure` is what the library counts on per link and direction [bytes/s], the line rate less headers and flow
-    control; `links` is how many a GPU has. `nic` is the network's rate per GPU and direction [bytes/s], `nic_latency`
-    what a message through it takes [s], `nic_launch` what it adds to a launch. `multicast` says whether the switch
-    reduces (NVLS), `lanes` how many links wide the rings are from a number of ranks on, where the topology is
-    irregular. `bridge` is the number of links that join pairs of GPUs of a PCIe machine, and the library's figure of
-    each [bytes/s]. `kernels` are the costs of the library's kernels.
+    `link_figure` is the rate that the library assumes per link and direction [bytes/s]: the line rate less headers and
+    flow control. `links` is how many a GPU has. `nic` is the network's rate per GPU and direction [bytes/s],
+    `nic_latency` the latency of a message through it [s], `nic_launch` what it adds to a launch [s]. `multicast` says
+    whether the switch reduces (NVLS). `lanes` holds how many links wide the rings are from a number of ranks on, where
+    the topology is irregular. `bridge` is the number of links that join pairs of GPUs of a PCIe machine, and the
+    library's figure of each [bytes/s]. `kernels` are the costs of the library's kernels.
     """
 
     gpu: Gpu
@@ -37,7 +37,7 @@ class Interconnect:
     bridge: tuple[int, float] = (0, 0.0)
 
     def among(self, ranks: int) -> Interconnect:
-        """What `ranks` GPUs of one node see: two of a PCIe machine take the bridge that joins them."""
+        """The links among `ranks` GPUs of one node: two of a PCIe machine use the bridge that joins them."""
         links, figure = self.bridge
         if self.topology != "pcie" or ranks != 2 or not links:
             return self
@@ -90,7 +90,7 @@ _UNBOUNDED = 64
 
 
 def interconnect(system: System) -> Interconnect:
-    """What the library of a system's GPUs sees of it; a system without a node is a ring of links."""
+    """The links of a system in the cost model of its GPUs' library; a system without a node is a ring of links."""
     node, gpu, payload = system.node, system.gpu, system.gpu.link.kernel_efficiency
     if node is None:
         return Interconnect(gpu, system.library, _UNBOUNDED, 1, gpu.link.bandwidth * payload, "ring")

@@ -1,6 +1,6 @@
 """Profiles of collective libraries: the fitted latencies and efficiencies of NCCL and RCCL on a GPU generation.
 
-Rates are shares of the rate that the library itself counts on, so that a profile carries over to another GPU's data
+Rates are shares of the rate that the library itself assumes, so that a profile carries over to another GPU's data
 sheet; latencies are what the library's own steps take on compute units at `REFERENCE_CLOCK`, since that is where its
 code runs.
 """
@@ -37,13 +37,13 @@ REFERENCE_CLOCK = 1.98e9
 _ELSEWHERE = ("network", "host")
 """Tables of times that the clock of the compute units does not change."""
 _CALLS = {"trtllm-custom": "nccl"}
-"""Libraries that add something of their own to another one, whose profile holds both."""
+"""Libraries that extend another one, whose profile holds the values of both."""
 _ABOUT = ("name", "title", "description", "library", "version", "architecture")
 
 
 @cache
 def values() -> Mapping[str, Value]:
-    """Every value that a profile may hold, by its path; they stand in library/values.toml."""
+    """Every value that a profile may hold, by its path, from library/values.toml."""
     tables = read_toml(resources.files("weft.library") / "values.toml")
     return {f"{name}.{key}": _value(*about) for name in tables for key, about in _with_likes(tables, name).items()}
 
@@ -129,7 +129,7 @@ def of_release(profile: Profile, version: str) -> Profile:
 
 
 def _key(path: str) -> str:
-    """How a table of ratios names a value: those of rings by the value alone; send and receive did not change."""
+    """The key of a value in a table of releases: without its table for rings, with it for others."""
     table, _, key = path.partition(".")
     return key if table in ("ring", "all_reduce", "reduce_scatter", "all_gather") else f"{table}_{key}"
 
@@ -183,9 +183,9 @@ def profile_for(gpu: str, architecture: str, library: str) -> Profile:
     if not left:
         raise UnknownNameError("collective library", library, sorted({profile.library for profile in known}))
     own = [profile for profile in left if gpu in profile.gpus[:1]]
-    alike = [profile for profile in left if architecture in profile.architecture.split()]
+    related = [profile for profile in left if architecture in profile.architecture.split()]
     each = {profile.architecture: profile for profile in reversed(left)}
-    return (own or alike or [blend(list(each.values()))])[0]
+    return (own or related or [blend(list(each.values()))])[0]
 
 
 def numbers(version: str) -> tuple[int, ...]:

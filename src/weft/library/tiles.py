@@ -54,7 +54,7 @@ def candidates(architecture: str, dtype: str, *, scaled: bool = False) -> tuple[
     """The kernels that a library may choose from; the K step follows the size of an element of `dtype`.
 
     `scaled` asks for the kernels of inference frameworks that multiply 8-bit operands with scale factors. The lists
-    stand in library/tiles.toml, with their sources.
+    are in library/tiles.toml, with their sources.
     """
     if scaled and architecture in ("hopper", "blackwell"):
         return tuple(replace(Candidate(*tile), threads=384) for tile in _lists()["scaled"])
@@ -67,7 +67,7 @@ def candidates(architecture: str, dtype: str, *, scaled: bool = False) -> tuple[
 
 @cache
 def _lists() -> Mapping[str, Sequence[Sequence[int]]]:
-    """The tiles of each architecture, and of kernels of their own."""
+    """The tiles by architecture, and of the kernels that have a list of their own."""
     tables = read_toml(resources.files("weft.library") / "tiles.toml")
     return {name: table["tiles"] for key, table in tables.items() for name in (key, *table.get("serves", ()))}
 

@@ -9,7 +9,8 @@ from weft.errors import InputError
 from weft.graph import Collective, Gemm, Graph, Node
 from weft.hardware import System
 from weft.kernels import GemmTiling
-from weft.lower.collectives import CollectiveKernel, algorithm_of, collective_kernel, link_share
+from weft.kernels.copies import DmaGather
+from weft.lower.collectives import CollectiveKernel, collective_kernel
 from weft.lower.fit import tiling_for
 from weft.lower.fused import SPLITS, ChunkedGather, ChunkedScatter, GatherGemm, GemmScatter, fitting
 from weft.lower.independent import lower_independent
@@ -19,19 +20,17 @@ from weft.options import RunOptions
 from weft.program import Plan
 
 MOST_NODES = 4096
-"""Operators that one run may hold, the iterations of loops counted each."""
-
-
+"""Operators that one run may hold, every iteration of a loop counted."""
 EXPLICIT_LIMIT = 16
-"""The most GPUs that are simulated each."""
+"""The most GPUs of an explicit run."""
 
 
 @dataclass(frozen=True)
 class Lowered:
-    """A plan, the graph with every choice settled that it carries out, and the system as its kernels see it.
+    """A plan, the graph with all kernels chosen, and the system as its kernels see it.
 
-    `system` has a link at the rate that the stores of the graph's collectives reach. `gpus` of its GPUs are simulated:
-    one that stands for all, or each.
+    The link of `system` runs at the rate that the stores of the graph's collectives reach. `gpus` of its GPUs are
+    simulated: one that represents all, or each.
     """
 
     graph: Graph
@@ -41,10 +40,10 @@ class Lowered:
 
 
 def lower(graph: Graph, system: System, options: RunOptions) -> Lowered:
-    """The plan of a graph on a system, whose GPUs are simulated as the mode of the options says.
+    """The plan of a graph on a system, whose GPUs are simulated in the mode of the options.
 
     A GEMM and a collective that depend on each other become one of the joined forms, whose kernels share buffers;
-    other operators have buffers of their own. Raises InputError for what no kernel carries out, and for a mode that the
+    other operators have buffers of their own. Raises InputError for operators without a kernel, and for a mode that the
     graph or the system does not allow.
     """
     check_operators(graph)
@@ -55,7 +54,7 @@ def lower(graph: Graph, system: System, options: RunOptions) -> Lowered:
     gpus = _simulated(graph, system, options)
     moved = {node.name: collective_kernel(node, system) for node in graph.collectives}
     settled = graph.map(lambda node: _settled(node, system, options, moved))
-    plan = lower_independent(settled, system.gpu, options, moved, gpus)
+    plan = lower_independent(settled, system.gpu, options, moved)
     return Lowered(settled, plan, paced(system, moved.values()), gpus)
 
 
@@ -78,9 +77,9 @@ def check_operators(graph: Graph) -> None:
 
 
 def _simulated(graph: Graph, system: System, options: RunOptions, *, even: bool = True) -> int:
-    """How many GPUs are simulated: one that stands for all where all are alike, and chunks `even`, unless options say.
+    """How many GPUs are simulated: one that represents all where all are alike and chunks `even`, unless options say.
 
-    InputError for a mode that cannot be.
+    Raises InputError for a mode that the graph or the system does not allow.
     """
     alike = system.uniform and all(node.rank is None for node in graph)
     if options.mode == "mirrored" or (options.mode == "auto" and alike and even):
@@ -97,7 +96,7 @@ def _simulated(graph: Graph, system: System, options: RunOptions, *, even: bool 
 
 
 def is_joined(graph: Graph) -> bool:
-    """Whether operators of the graph work on each other's data: by tiles, or by steps of the paper's ring."""
+    """Whether operators of the graph share buffers: tile by tile, or in steps of the paper's ring."""
     by_tiles = any(edge.by == "tile" for node in graph for edge in node.edges)
     return by_tiles or any(_is_step(node) for node in graph)
 
@@ -109,27 +108,28 @@ def _is_step(node: Node) -> bool:
 
 
 def _settled(node: Node, system: System, options: RunOptions, moved: dict[str, CollectiveKernel]) -> Node:
-    """The node with its tile, or with the algorithm and the workgroups of its collective."""
+    """The node with the tiling of its GEMM, or with the algorithm of its collective."""
     choice = node.choice
     if isinstance(node.op, Gemm):
         tiling = choice.tiling or tiling_for(node.op, system.gpu, options, split=True)
         return replace(node, choice=replace(choice, tiling=tiling))
-    return replace(node, choice=replace(choice, kernel=algorithm_of(moved[node.name])))
+    return replace(node, choice=replace(choice, kernel=moved[node.name].algorithm))
 
 
 def paced(system: System, kernels: Iterable[CollectiveKernel]) -> System:
-    """The system with a link at the rate that the stores of kernels reach."""
-    share = min((link_share(kernel) for kernel in kernels), default=1.0)
+    """The system with its link at the rate that the stores of kernels reach."""
+    share = min((1.0 if isinstance(kernel, DmaGather) else kernel.tiling.link for kernel in kernels), default=1.0)
     link = system.gpu.link
     slower = link.model_copy(update={"kernel_efficiency": link.kernel_efficiency * share})
     return system.with_gpu(system.gpu.model_copy(update={"link": slower}))
 
 
 def _joined(graph: Graph, system: System, options: RunOptions) -> Lowered:
-    ops = {node.id: node for node in graph}
-    reduce, gather, gemm = (ops.get(name) for name in ("reduce_scatter", "all_gather", "gemm"))
-    others = [name for name in ops if name not in ("reduce_scatter", "all_gather", "gemm")]
-    if others or (reduce is None and (gemm is None or gather is None or gather.choice.driver != "dma")):
+    """The plan of a graph whose GEMM and collectives share buffers."""
+    ops, names = {node.id: node for node in graph}, ("reduce_scatter", "all_gather", "gemm")
+    reduce, gather, gemm = map(ops.get, names)
+    copied = gemm is not None and gather is not None and gather.choice.driver == "dma"
+    if not set(ops) <= set(names) or (reduce is None and not copied):
         raise InputError(
             "tiles and steps of a ring join one 'gemm', its 'reduce_scatter' and its 'all_gather', or copies with the "
             f"GEMM behind them; {', '.join(ops)} are others: give their collectives the kernel 'library'"
@@ -137,10 +137,10 @@ def _joined(graph: Graph, system: System, options: RunOptions) -> Lowered:
     tiling: GemmTiling
     if gemm is not None and gather is not None and reduce is None:
         gpus = _simulated(graph, system, options)
-        tiling, plan = _gathered(gemm, gather, system, options, gpus)
+        tiling, plan = _gathered(gemm, gather, system, options)
     elif gemm is not None and reduce is not None and reduce.choice.driver == "tiles":
         gpus = _simulated(graph, system, options)
-        tiling, plan = _scattered(gemm, reduce, gather is not None, system, options, gpus)
+        tiling, plan = _scattered(gemm, reduce, gather is not None, system, options)
     else:
         assert reduce is not None
         product = reduce.choice.tiles_of if gemm is None else gemm.op
@@ -159,8 +159,8 @@ def _joined(graph: Graph, system: System, options: RunOptions) -> Lowered:
     return Lowered(settled, plan, system, gpus)
 
 
-def _gathered(gemm: Node, gather: Node, system: System, options: RunOptions, gpus: int) -> tuple[GemmTiling, Plan]:
-    """An all-gather before its GEMM: tiles wait for their chunk of rows, or every chunk has a GEMM of its own."""
+def _gathered(gemm: Node, gather: Node, system: System, options: RunOptions) -> tuple[GemmTiling, Plan]:
+    """Tiling and plan of an all-gather before its GEMM: tiles wait for their chunk, or every chunk has its own GEMM."""
     product, gpu, ranks = gemm.op, system.gpu, system.gpus
     assert isinstance(product, Gemm)
     whole = gather.choice.kernel == "tiles"
@@ -168,19 +168,17 @@ def _gathered(gemm: Node, gather: Node, system: System, options: RunOptions, gpu
     tiling = fitting(product, gemm.choice.tiling or tiling_for(cut, gpu, options), ranks)
     if whole:
         at_once = bool(fabric_of(system).striped)
-        return tiling, GatherGemm(product, tiling, ranks, options, at_once=at_once).plan(gpu, gpus)
-    return tiling, ChunkedGather(product, tiling, ranks, options).plan(gpu, gpus)
+        return tiling, GatherGemm(product, tiling, ranks, options, at_once=at_once).plan(gpu)
+    return tiling, ChunkedGather(product, tiling, ranks, options).plan(gpu)
 
 
-def _scattered(
-    gemm: Node, reduce: Node, gathers: bool, system: System, options: RunOptions, gpus: int
-) -> tuple[GemmTiling, Plan]:
-    """A reduce-scatter behind its GEMM: tiles are stored at their owners, or parts are sent on one by one."""
+def _scattered(gemm: Node, reduce: Node, gathers: bool, system: System, options: RunOptions) -> tuple[GemmTiling, Plan]:
+    """Tiling and plan of a reduce-scatter behind its GEMM: tiles are stored at their owners, or part by part."""
     product, gpu, ranks = gemm.op, system.gpu, system.gpus
     assert isinstance(product, Gemm)
     if reduce.choice.kernel == "tiles":
         tiling = fitting(product, gemm.choice.tiling or tiling_for(product, gpu, options), ranks)
-        return tiling, GemmScatter(product, tiling, ranks, options, gathers).plan(gpu, gpus)
+        return tiling, GemmScatter(product, tiling, ranks, options, gathers).plan(gpu)
     part = replace(product, m=-(-product.m // SPLITS))
     tiling = gemm.choice.tiling or tiling_for(part, gpu, options)
-    return tiling, ChunkedScatter(product, tiling, ranks, options).plan(gpu, gpus)
+    return tiling, ChunkedScatter(product, tiling, ranks, options).plan(gpu)

@@ -1,25 +1,25 @@
 """A collective library's kernels on a machine: protocol by the library's own choice, channels, and their cost.
 
-Structure and constants are the libraries' own (NCCL and RCCL, public sources). What they do not say stands with its
-sources in `hardware/catalog/ring_kernels.toml`.
+Structure and constants are the libraries' own (NCCL and RCCL, public sources). What they do not publish is in
+`hardware/catalog/ring_kernels.toml`, with sources.
 """
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from weft.errors import InputError, join_or
 from weft.graph import Collective, Node
 from weft.hardware import System
-from weft.kernels.channels import ChannelRing, ChannelTiling
+from weft.hardware.systems import KernelCost
+from weft.kernels.channels import PAGE, ChannelRing, ChannelTiling
 from weft.kernels.copies import DmaGather
 from weft.kernels.direct import DirectExchange
-from weft.kernels.exchange import GRAIN, ChannelExchange
+from weft.kernels.exchange import ChannelExchange
 from weft.kernels.ring import WholeRing, whole_ring
 from weft.library.collectives import (
     Algorithm,
+    Call,
     KiB,
     MiB,
     Protocol,
@@ -32,12 +32,11 @@ from weft.library.interconnect import Interconnect, interconnect
 from weft.units import format_bytes
 
 RINGS = ("all_reduce", "reduce_scatter", "all_gather")
-"""Collectives that compute units drive around a ring."""
-PUSHES = ("all_gather", "all_to_all")
-"""Collectives that DMA engines can drive: they cannot add."""
+"""Collectives that compute units carry out around a ring."""
 BY_UNITS = (*RINGS, "all_to_all")
-"""Collectives that compute units drive."""
-MIB = 1 << 20
+"""Collectives that compute units carry out."""
+PUSHES = ("all_gather", "all_to_all")
+"""Collectives without additions: DMA engines can carry them out, and compute units in one step to all peers."""
 
 
 class _Shape(NamedTuple):
@@ -53,15 +52,15 @@ class _Shape(NamedTuple):
 _SHAPES = {
     # LL: 8 B of data in a 16-B line per thread. LL128: 1,920 B in 2 KiB per warp. Simple: eight 16-B words per thread.
     "nvidia": {
-        Protocol.LL: _Shape(512, 32 * 1024, 1, 8, 2.0),
+        Protocol.LL: _Shape(512, 32 * KiB, 1, 8, 2.0),
         Protocol.LL128: _Shape(640, 576_000, 1, 8, 16 / 15),
-        Protocol.SIMPLE: _Shape(544, 2 * MIB, 2, 4, 1.0),
+        Protocol.SIMPLE: _Shape(544, 2 * MiB, 2, 4, 1.0),
     },
     # 256 threads; lines of LL128 are 64 B with 56 B of data.
     "amd": {
-        Protocol.LL: _Shape(256, 16 * 1024, 1, 8, 2.0),
-        Protocol.LL128: _Shape(256, 256 * 1024, 1, 8, 8 / 7),
-        Protocol.SIMPLE: _Shape(256, 2 * MIB, 2, 4, 1.0),
+        Protocol.LL: _Shape(256, 16 * KiB, 1, 8, 2.0),
+        Protocol.LL128: _Shape(256, 256 * KiB, 1, 8, 8 / 7),
+        Protocol.SIMPLE: _Shape(256, 2 * MiB, 2, 4, 1.0),
     },
 }
 
@@ -78,26 +77,15 @@ class _Pairs(NamedTuple):
 # (RCCL src/graph/paths.cc, ncclTopoComputeP2pChannels), one round at a time in each (NCCL_MAX_DEV_WORK_P2P_PER_BATCH is
 # 1: ROCm/rccl #1760).
 _PAIRS = {
-    "nvidia": _Pairs(64, 64, {Protocol.LL: 16 * 1024, Protocol.SIMPLE: MIB // 2}),
-    "amd": _Pairs(64, 8, {Protocol.LL: 8 * 1024, Protocol.SIMPLE: MIB // 2}),
+    "nvidia": _Pairs(64, 64, {Protocol.LL: 16 * KiB, Protocol.SIMPLE: MiB // 2}),
+    "amd": _Pairs(64, 8, {Protocol.LL: 8 * KiB, Protocol.SIMPLE: MiB // 2}),
 }
 _LARGEST_PART = 32
 """Slices beyond which a part is cut further, as far as a peer's channels go (NCCL enqueue.cc, addP2pToPlan)."""
-
-
 _OPERATIONS = 4
 """Rounds that a channel serves at most while parts can be fewer (the same)."""
-
-
 CollectiveKernel = ChannelRing | ChannelExchange | DirectExchange | WholeRing | DmaGather
-"""A kernel of a collective: its buffers on a GPU, its script, and what it sends."""
-_ALGORITHMS: dict[type, str] = {
-    ChannelRing: "ring",
-    ChannelExchange: "pairwise",
-    DirectExchange: "direct",
-    WholeRing: "plain-ring",
-    DmaGather: "copies",
-}
+"""A kernel of a collective: its buffers on a GPU, its script, and the name of its `algorithm`."""
 
 
 def collective_kernel(node: Node, system: System) -> CollectiveKernel:
@@ -128,18 +116,15 @@ def collective_kernel(node: Node, system: System) -> CollectiveKernel:
             )
         return whole_ring(op.bytes, op.ranks, choice.workgroups, choice.in_flight, 1 if op.dtype == "int8" else 2)
     if choice.driver == "dma":
-        return dma_collective(op.name, op.bytes, op.ranks, **dict(choice.copies))
+        name = canonical(op.name)
+        if name not in PUSHES:
+            raise InputError(
+                f"DMA engines cannot drive {name}: they copy and cannot add; choose {join_or(PUSHES)}, or let compute "
+                "units drive it"
+            )
+        _check(op.bytes, op.ranks)
+        return DmaGather(name, op.bytes, op.ranks, **dict(choice.copies))  # type: ignore[arg-type]
     return cu_collective(op.name, op.bytes, op.ranks, system, op.dtype, choice.workgroups)
-
-
-def algorithm_of(kernel: CollectiveKernel) -> str:
-    """How a kernel carries out its collective: "ring", "pairwise", "direct", "plain-ring" or "copies"."""
-    return _ALGORITHMS[type(kernel)]
-
-
-def link_share(kernel: CollectiveKernel) -> float:
-    """The share of the link's payload rate that a kernel's stores reach."""
-    return 1.0 if isinstance(kernel, DmaGather) else kernel.tiling.link
 
 
 def cu_collective(
@@ -150,50 +135,53 @@ def cu_collective(
     dtype: str = "bf16",
     units: int | None = None,
 ) -> ChannelRing | ChannelExchange | DirectExchange:
-    """The kernel by which the system's library drives a collective with compute units: a ring, sends and receives, or
-    one step to all peers.
+    """The kernel of the system's library for a collective by compute units: a ring, sends and receives, or one step to
+    all peers.
 
-    `bytes_` counts the whole buffer [bytes]: a reduction's input, an all-gather's output, what a GPU has for an
-    all-to-all with its own part included. `units` is the most workgroups that it may have, each on a compute unit of
-    its own (None: the library's own number). Raises UnknownNameError for an unknown collective, InputError for one that
-    compute units have no kernel for here and for sizes, ranks and units that make none.
+    `bytes_` counts the whole buffer [bytes]: a reduction's input, an all-gather's output, a GPU's data of an all-to-all
+    including its own part. `units` is the most workgroups that it may have, each on a compute unit of its own (None:
+    the library's own number). Raises UnknownNameError for an unknown collective, InputError for one that compute units
+    have no kernel for here, and for sizes, ranks and units that make none.
     """
     name = canonical(collective)
     if units is not None and units < 1:
         raise InputError(f"a collective with {units} workgroups moves nothing; give it at least 1 compute unit")
     _check(bytes_, ranks)
     fabric = interconnect(system)
-    direct = _direct_exchange(name, bytes_, ranks, fabric, units)
-    if direct is not None:
-        return direct
+    for kernel in (
+        one_step_kernels(name, ranks, fabric) if name in PUSHES else ()
+    ):  # RCCL's MSCCL kernels for eight MI300X
+        if bytes_ <= kernel.up_to:
+            own = DirectExchange.workgroups(name, ranks, kernel.parts)
+            cost = fabric.kernels.cost(f"direct_{kernel.protocol.name.lower()}")
+            tiling = _tiling(fabric, kernel.protocol, cost, min(own, units or own))
+            return DirectExchange(name, bytes_, ranks, tiling, kernel.parts)
     if name != "all_to_all":
         return library_ring(name, bytes_, ranks, system, dtype, units)
     chosen = choose(name, [bytes_], ranks, fabric)[1]
     return _exchange(bytes_, ranks, fabric, Protocol(int(chosen[0])), units)
 
 
+def _vendor(fabric: Interconnect) -> str:
+    """The vendor of the library: NVIDIA's also serves machines of no vendor."""
+    return "amd" if fabric.gpu.vendor == "amd" else "nvidia"
+
+
+def _tiling(fabric: Interconnect, protocol: Protocol, cost: KernelCost, channels: int, **changes: Any) -> ChannelTiling:
+    """How a kernel of a protocol is cut, at its cost, with changes."""
+    shape = _SHAPES[_vendor(fabric)][protocol]._asdict()
+    return ChannelTiling(channels, **(shape | cost.model_dump() | changes))
+
+
 def _exchange(bytes_: int, ranks: int, fabric: Interconnect, protocol: Protocol, units: int | None) -> ChannelExchange:
-    vendor = "amd" if fabric.gpu.vendor == "amd" else "nvidia"
-    pairs, shape = _PAIRS[vendor], _SHAPES[vendor][protocol]
-    cost = fabric.kernels.cost(protocol.name.lower())
+    pairs, cost = _PAIRS[_vendor(fabric)], fabric.kernels.cost(protocol.name.lower())
     own = min(_power_of_two(fabric.workgroups(ranks) - 1) * 2, pairs.channels)
     channels = own if units is None else min(_power_of_two(units), own)
     slice_ = pairs.slices[protocol]
     parts = _parts(bytes_ // ranks, ranks, channels, pairs.per_peer, slice_)
-    simple = protocol is Protocol.SIMPLE
-    tiling = ChannelTiling(
-        channels=min(ranks * parts, channels),
-        threads=shape.threads,
-        chunk=slice_,
-        slices=1,
-        depth=8,
-        in_flight=fabric.kernels.pairs if simple else cost.in_flight // 2,
-        wire=shape.wire,
-        link=cost.link,
-        sync=cost.sync,
-        start=cost.start,
-    )
-    return ChannelExchange(bytes_, ranks, tiling, parts)
+    in_flight = fabric.kernels.pairs if protocol is Protocol.SIMPLE else cost.in_flight // 2
+    cut = {"chunk": slice_, "slices": 1, "depth": 8, "in_flight": in_flight}
+    return ChannelExchange(bytes_, ranks, _tiling(fabric, protocol, cost, min(ranks * parts, channels), **cut), parts)
 
 
 def _parts(peer: int, ranks: int, channels: int, per_peer: int, slice_: int) -> int:
@@ -206,7 +194,7 @@ def _parts(peer: int, ranks: int, channels: int, per_peer: int, slice_: int) -> 
         parts //= 2
     while peer > parts * slice_ * _LARGEST_PART and 2 * parts <= most:
         parts *= 2
-    while parts > 1 and peer < parts * GRAIN:
+    while parts > 1 and peer < parts * PAGE:
         parts //= 2
     return parts
 
@@ -236,41 +224,14 @@ def library_ring(
     _check(bytes_, ranks)
     fabric = interconnect(system)
     protocol = _protocol(name, bytes_, ranks, fabric)
-    shape = _SHAPES["amd" if fabric.gpu.vendor == "amd" else "nvidia"][protocol]
     cost = fabric.kernels.cost(protocol.name.lower())
+    channels = _channels(units or fabric.workgroups(ranks), ranks, bytes_, fabric, protocol)
     # RCCL's reduceCopy unrolls copies from one place to one other twice as far. Two pieces in flight take as long as
     # the four wavefronts' own, to 0.3 %, and half the events.
     doubled = fabric.gpu.vendor == "amd" and protocol is Protocol.SIMPLE
-    tiling = ChannelTiling(
-        channels=_channels(units or fabric.workgroups(ranks), ranks, bytes_, shape.threads, protocol),
-        threads=shape.threads,
-        chunk=shape.chunk,
-        slices=shape.slices,
-        depth=shape.depth,
-        in_flight=cost.in_flight,
-        wire=shape.wire,
-        link=cost.link,
-        sync=cost.sync,
-        start=cost.start,
-        slots=2 if doubled else 4,
-        copying=2 * cost.in_flight if doubled else None,
-    )
+    changes = {"slots": 2, "copying": 2 * cost.in_flight} if doubled else {}
+    tiling = _tiling(fabric, protocol, cost, channels, **changes)
     return ChannelRing(name, bytes_, ranks, tiling, element_bytes=1 if dtype == "int8" else 2)
-
-
-def dma_collective(collective: str, bytes_: int, ranks: int, **options: Any) -> DmaGather:
-    """The collective driven by DMA engines, with the options of `DmaGather`.
-
-    Raises InputError for a collective that has to add, and for options that do not go together.
-    """
-    name = canonical(collective)
-    if name not in PUSHES:
-        raise InputError(
-            f"DMA engines cannot drive {name}: they copy and cannot add; choose {join_or(PUSHES)}, or let compute "
-            "units drive it"
-        )
-    _check(bytes_, ranks)
-    return DmaGather(name, bytes_, ranks, **options)
 
 
 def _check(bytes_: int, ranks: int) -> None:
@@ -283,49 +244,12 @@ def _check(bytes_: int, ranks: int) -> None:
 
 
 def _protocol(collective: str, bytes_: int, ranks: int, fabric: Interconnect) -> Protocol:
-    keys, times = estimates(collective, np.array([bytes_]), ranks, fabric)
+    keys, times = estimates(Call(collective, ranks, fabric), [bytes_])
     rings = [(times[i, 0], key[1]) for i, key in enumerate(keys) if key[0] is Algorithm.RING]
     return min(rings)[1]
 
 
-def _channels(most: int, ranks: int, bytes_: int, threads: int, protocol: Protocol) -> int:
+def _channels(most: int, ranks: int, bytes_: int, fabric: Interconnect, protocol: Protocol) -> int:
     """Workgroups: as many as there may be, fewer while there is too little for each thread (NCCL enqueue.cc)."""
-    least = {Protocol.LL: 8 * ranks, Protocol.LL128: 8, Protocol.SIMPLE: 64}[protocol] * threads
-    return max(1, min(most, bytes_ // least))
-
-
-DIRECT = ("all_gather", "all_to_all")
-"""Collectives that RCCL pushes to all peers in one step, by MSCCL kernels for eight MI300X."""
-
-
-def _direct_exchange(
-    collective: str, bytes_: int, ranks: int, fabric: Interconnect, units: int | None = None
-) -> DirectExchange | None:
-    """The one-step kernel that RCCL takes for a collective of `bytes_` [bytes of the whole buffer]; None if none.
-
-    `units` is the most workgroups that it may have (None: the library's own number).
-    """
-    for kernel in one_step_kernels(collective, ranks, fabric) if collective in DIRECT else ():
-        if bytes_ <= kernel.up_to:
-            own = DirectExchange.workgroups(collective, ranks, kernel.parts)
-            tiling = _direct_tiling(fabric, kernel.protocol, min(own, units or own))
-            return DirectExchange(collective, bytes_, ranks, tiling, kernel.parts)
-    return None
-
-
-def _direct_tiling(fabric: Interconnect, protocol: Protocol, workgroups: int) -> ChannelTiling:
-    """Slices as in a ring: LL in 16 KiB with flags, Simple in halves of at most 2 MiB (RCCL src/device/prims_*.h)."""
-    cost = fabric.kernels.cost(f"direct_{protocol.name.lower()}")
-    flags = protocol is Protocol.LL
-    return ChannelTiling(
-        channels=workgroups,
-        threads=256,
-        chunk=16 * KiB if flags else 2 * MiB,
-        slices=1 if flags else 2,
-        depth=8 if flags else 4,
-        in_flight=cost.in_flight,
-        wire=2.0 if flags else 1.0,
-        link=cost.link,
-        sync=cost.sync,
-        start=cost.start,
-    )
+    least = {Protocol.LL: 8 * ranks, Protocol.LL128: 8, Protocol.SIMPLE: 64}[protocol]
+    return max(1, min(most, bytes_ // (least * _SHAPES[_vendor(fabric)][protocol].threads)))

@@ -1,6 +1,8 @@
-"""How a GEMM is cut into tiles on a GPU, and what the GPU, a run and this computer can hold of it."""
+"""How a GEMM is cut into tiles on a GPU, and checks that the GPU, a run and this computer can hold it."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 import numpy as np
 import psutil
@@ -16,7 +18,8 @@ from weft.engine.state import (
 )
 from weft.errors import InputError
 from weft.estimate.gemm_plans import ranked_plans
-from weft.graph import Gemm, Op
+from weft.estimate.target import check_held
+from weft.graph import Gemm
 from weft.hardware import Gpu
 from weft.kernels import GemmTiling, claims, tile_table
 from weft.options import SUSTAINED, RunOptions
@@ -32,9 +35,9 @@ def tiling_for(
 ) -> GemmTiling:
     """The tile that is fastest in closed form, of those that cut the output into `chunks` chunks of one size.
 
-    Where none does, the fastest of all; the paper's machine has one tile. With `split`, as GEMMs may whose tiles nobody
-    waits for, K is cut into parts where that is faster, and would be if memory and compute units overlapped in full: no
-    cut quickens the memory. Raises InputError for a dtype that the GPU lacks.
+    Where none does, the fastest of all; the paper's machine has one tile. With `split`, for GEMMs whose tiles no other
+    operator waits for, K is cut into parts where that is faster even if memory and compute units overlapped in full: a
+    cut does not speed up the memory. Raises InputError for a dtype that the GPU lacks.
     """
     if gpu.vendor == "none":
         return GemmTiling()
@@ -54,17 +57,6 @@ def _even(gemm: Gemm, tiling: GemmTiling, chunks: int) -> bool:
     work = tile_table(gemm, tiling, chunks)
     sizes = np.bincount(work[:, y.WORK_REGION], weights=work[:, y.WORK_BYTES])
     return bool((sizes == sizes[0]).all())
-
-
-def check_held(op: Op, gpu: Gpu) -> None:
-    """Raise InputError for an operator whose data the memory of a GPU cannot hold; of several, for the largest."""
-    least = max(float(np.max(sum(tensor.bytes for tensor in tensors))) for tensors in (op.reads, op.writes))
-    if least > gpu.memory.capacity:
-        what = op if np.ndim(op.least_bytes) == 0 else f"the largest {op.kind}"
-        raise InputError(
-            f"the data of {what} take {format_bytes(least, 4)} at least, but the memory of {gpu.name} holds "
-            f"{format_bytes(gpu.memory.capacity)}; give smaller sizes"
-        )
 
 
 def check_state(tables: Tables, gpu: Gpu) -> None:
@@ -88,9 +80,9 @@ def check_state(tables: Tables, gpu: Gpu) -> None:
 
 
 def check_tile(gemm: Gemm, tiling: GemmTiling, gpu: Gpu) -> int:
-    """The number of output tiles of a GEMM on a GPU.
+    """The number of tiles of a GEMM on a GPU, one per part of K of each output tile.
 
-    InputError if its memory cannot hold the GEMM, its compute units and cache a tile, or a run so many.
+    InputError if its memory cannot hold the GEMM, its compute units and cache a tile, or a run so many tiles.
     """
     check_held(gemm, gpu)
     registers, lds = claims(gemm, gpu, tiling)
@@ -101,17 +93,7 @@ def check_tile(gemm: Gemm, tiling: GemmTiling, gpu: Gpu) -> int:
         ("local memory", lds, gpu.compute.lds_per_cu, compute_unit),
         ("cache for one K step", step, gpu.cache.capacity, f"the last-level cache of {gpu.name} holds"),
     )
-    for what, need, have, holder in needs:
-        if need > have:
-            raise InputError(
-                f"a tile of {tiling.rows} x {tiling.columns} with K steps of {tiling.step} needs {format_bytes(need)} "
-                f"of {what}, but {holder} {format_bytes(have)}; choose a smaller tile"
-            )
-    return check_tiles(gemm, tiling)
-
-
-def check_tiles(gemm: Gemm, tiling: GemmTiling) -> int:
-    """The number of tiles, one per part of K; InputError if no workgroup, on any GPU, or no run can hold so much."""
+    _check_needs(f"a tile of {tiling.rows} x {tiling.columns} with K steps of {tiling.step}", needs)
     tiling.part_steps(gemm)
     tiles = tiling.workgroups(gemm)
     if tiles > MOST_TILES:
@@ -122,8 +104,18 @@ def check_tiles(gemm: Gemm, tiling: GemmTiling) -> int:
     return tiles
 
 
+def _check_needs(what: str, needs: Iterable[tuple[str, int, int, str]]) -> None:
+    """Raise InputError for a resource of which more is needed than its holder has [bytes]."""
+    for resource, need, have, holder in needs:
+        if need > have:
+            raise InputError(
+                f"{what} needs {format_bytes(need)} of {resource}, but {holder} {format_bytes(have)}; "
+                "choose a smaller tile"
+            )
+
+
 def check_whole(tiling: GemmTiling) -> None:
-    """Raise InputError for a K in parts where tiles are sent on as they are finished: none of them is a sum."""
+    """Raise InputError for a K in parts where finished tiles are sent on: a tile of a part is no sum."""
     if tiling.splits > 1:
         raise InputError(
             f"GEMM tiling: splits is {tiling.splits}, but an overlap that sends finished tiles on needs K in one "
@@ -136,17 +128,13 @@ def most_resident(plan: Plan, gpu: Gpu) -> int:
 
     InputError for a kernel of which it cannot hold a single workgroup.
     """
-    compute, held = gpu.compute, {}
+    compute, compute_unit, held = gpu.compute, f"a compute unit of {gpu.name} has", {}
     for kernel in (placed.kernel for placed in plan.kernels if placed.kernel.workgroups > 0):
-        for what, need, have in (
-            ("registers", kernel.registers, compute.registers_per_cu),
-            ("local memory", kernel.lds, compute.lds_per_cu),
-        ):
-            if need > have:
-                raise InputError(
-                    f"a workgroup of {kernel.name} needs {format_bytes(need)} of {what}, but a compute unit of "
-                    f"{gpu.name} has {format_bytes(have)}; choose a smaller tile"
-                )
+        needs = (
+            ("registers", kernel.registers, compute.registers_per_cu, compute_unit),
+            ("local memory", kernel.lds, compute.lds_per_cu, compute_unit),
+        )
+        _check_needs(f"a workgroup of {kernel.name}", needs)
         held[kernel.threads, kernel.registers, kernel.lds] = occupancy(kernel, gpu)
     return min(compute.max_workgroups_per_cu, max(sum(held.values()), 1))
 

@@ -7,6 +7,7 @@ memory, and the clock that compute units run at. What DRAM loses by rows and tur
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -24,7 +25,7 @@ UNIT = 64
 QUEUED_REQUESTS = 4
 """Requests that a channel's queue holds at least: one for each bank group of HBM."""
 FEWEST_CHANNELS = 4
-"""Channels that ganging leaves at least, so that requests still meet in some and pass in others."""
+"""Channels that ganging leaves at least, so that requests still conflict in some and pass in others."""
 COARSEST = 64 * 1024
 """The largest request [bytes]: beyond it, a machine would be left with a handful of channels."""
 
@@ -41,7 +42,7 @@ def gpu_row(gpu: Gpu, start: float = 0.0, options: RunOptions = SUSTAINED) -> Ta
     hertz, clock = running_clock(gpu, options), to_fs(1 / memory.clock)
     burst, bus = memory.burst_clocks / memory.clock, max(memory.ccd, memory.burst_clocks) * clock
     cache_out, far = to_fs(cache.latency / 2), 0
-    if cache.partitions != gpu.dies:  # the partitions of an AMD GPU are caches of their own, which nobody else reads
+    if cache.partitions != gpu.dies:  # each partition of an AMD GPU is a cache that only its own die reads
         # What hits in other partitions add to the mean latency of a hit: addresses are spread over all alike.
         far = to_fs((cache.far_latency - cache.latency) * (cache.partitions - 1) / cache.partitions)
     values = {
@@ -58,7 +59,7 @@ def gpu_row(gpu: Gpu, start: float = 0.0, options: RunOptions = SUSTAINED) -> Ta
         y.GPU_SLICE64: _per_unit(
             cache.bandwidth * gpu.achieved.gemm_cache / (gpu.dies * slices_of(gpu, memory.channels))
         ),
-        # Half of a near hit's latency lies on the way to the cache, half on the way back.
+        # Half of a near hit's latency passes before the cache is reached, half after.
         y.GPU_CACHE_OUT: cache_out,
         y.GPU_CACHE_BACK: to_fs(cache.latency) - cache_out + far,
         # A load from memory was measured over near and far partitions together: what hits add is part of it.
@@ -102,7 +103,12 @@ def gpu_row(gpu: Gpu, start: float = 0.0, options: RunOptions = SUSTAINED) -> Ta
             y.GPU_SIDE_DIRTY: round(1000 * side.dirty_at_start),
             y.GPU_SIDE_LATENCY: max(to_fs(side.latency) - to_fs(cache.latency), 0),
         }
-    row = np.zeros(y.GPU_COLUMNS, dtype=np.int64)
+    return _row(y.GPU_COLUMNS, values)
+
+
+def _row(columns: int, values: Mapping[int, int]) -> Table:
+    """A row with these values by column, and zero in the others."""
+    row = np.zeros(columns, dtype=np.int64)
     row[list(values)] = list(values.values())
     return row
 
@@ -132,33 +138,32 @@ def machine_tables(system: System, ranks: int, options: RunOptions, residents: i
     rows = np.stack([gpu_row(gpu, system.start_of(rank), options) for rank, gpu in enumerate(gpus)])
     memory, cache = system.gpu.memory, system.gpu.cache
     gang = ganged(system.gpu, request_bytes)
-    # A queue of a few coarse requests stands for one of many fine ones: less would leave the banks idle.
+    # A queue of a few coarse requests represents one of many fine ones: fewer would leave the banks idle.
     rows[:, y.GPU_QUEUE_BYTES] = np.maximum(rows[:, y.GPU_QUEUE_BYTES] * gang, QUEUED_REQUESTS * request_bytes)
     rows[:, y.GPU_SIDE64] //= gang
     rows[:, y.GPU_PATH_SLACK] = rows[:, y.GPU_QUEUE_BYTES] // (memory.burst_bytes * gang) * rows[:, y.GPU_T_BURST]
     partitions, slices = system.gpu.dies, slices_of(system.gpu, memory.channels // gang)
     rows[:, y.GPU_SLICE64] = rows[:, y.GPU_SLICE64] * slices // slices_of(system.gpu, memory.channels)
-    shape = np.zeros(y.SIZE_COLUMNS, dtype=np.int64)
-    shape[y.SIZE_CUS] = max(gpu.compute.compute_units for gpu in gpus)
-    shape[y.SIZE_CHANNELS], shape[y.SIZE_BANKS], shape[y.SIZE_GROUPS] = (
-        memory.channels // gang,
-        memory.banks,
-        memory.bank_groups,
-    )
-    shape[y.SIZE_INTERLEAVE], shape[y.SIZE_ROW], shape[y.SIZE_BURST] = (
-        stripe(system.gpu, request_bytes),
-        memory.row_bytes * gang,
-        memory.burst_bytes * gang,
-    )
-    shape[y.SIZE_REQUEST], shape[y.SIZE_WAYS] = request_bytes, cache.ways
-    shape[y.SIZE_PARTITIONS], shape[y.SIZE_SLICES] = partitions, slices
-    shape[y.SIZE_SETS] = cache.capacity // (partitions * cache.ways * request_bytes)
-    side = system.gpu.memory_cache
-    shape[y.SIZE_SIDE_WAYS] = side.ways
-    shape[y.SIZE_SIDE_SETS] = side.capacity // (side.ways * request_bytes * (memory.channels // gang))
-    shape[y.SIZE_RESIDENT] = residents
-    shape[y.SIZE_ENGINES] = max(gpu.dma.engines for gpu in gpus)
-    return Hardware(rows, shape, wiring(system, ranks))
+    side, channels = system.gpu.memory_cache, memory.channels // gang
+    sizes = {
+        y.SIZE_CUS: max(gpu.compute.compute_units for gpu in gpus),
+        y.SIZE_CHANNELS: channels,
+        y.SIZE_BANKS: memory.banks,
+        y.SIZE_GROUPS: memory.bank_groups,
+        y.SIZE_INTERLEAVE: stripe(system.gpu, request_bytes),
+        y.SIZE_ROW: memory.row_bytes * gang,
+        y.SIZE_BURST: memory.burst_bytes * gang,
+        y.SIZE_REQUEST: request_bytes,
+        y.SIZE_WAYS: cache.ways,
+        y.SIZE_PARTITIONS: partitions,
+        y.SIZE_SLICES: slices,
+        y.SIZE_SETS: cache.capacity // (partitions * cache.ways * request_bytes),
+        y.SIZE_SIDE_WAYS: side.ways,
+        y.SIZE_SIDE_SETS: side.capacity // (side.ways * request_bytes * channels),
+        y.SIZE_RESIDENT: residents,
+        y.SIZE_ENGINES: max(gpu.dma.engines for gpu in gpus),
+    }
+    return Hardware(rows, _row(y.SIZE_COLUMNS, sizes), wiring(system, ranks))
 
 
 CHIPLET_REQUEST = 32 * 1024
@@ -177,8 +182,8 @@ one interleave (4 KiB) make them up to 70 % longer.
 def default_request_bytes(gpu: Gpu) -> int:
     """The size of requests on a GPU unless another one is asked for [bytes].
 
-    Coarse ones are nearly as exact as fine ones and several times faster. A request of just one interleave lies whole
-    in one of many channels and takes too long; machines without a vendor have it all the same: their studies choose.
+    Coarse requests are nearly as exact as fine ones and several times faster. A request of one interleave is served by
+    a single channel and takes too long; machines without a vendor use it by default, and their studies choose the size.
     """
     if gpu.vendor == "none":
         return gpu.memory.interleave
@@ -265,10 +270,10 @@ def check_request(gpu: Gpu, request_bytes: int) -> None:
 def ring_link(system: System, gpu: Gpu | None = None) -> GpuLink:
     """What one GPU (None: the system's) sees of the ring, as the bandwidth and latency of its link.
 
-    Collective libraries run as many rings at once as a node has adapters, and let each leave the node at another GPU.
-    So of what a GPU sends, one ring's share leaves by its adapter and the rest by its links, side by side, and the
-    slower of the two paces: bandwidth = min(links, adapters of a node), each with its own share of payload. A piece
-    meets one adapter per node on its way: latency = the mean over the hops of a node.
+    Collective libraries run as many rings at once as a node has adapters, and each leaves the node at another GPU. Of
+    what a GPU sends, one ring's share leaves by its adapter and the rest by its links, in parallel, and the slower of
+    the two limits both: bandwidth = min(links, adapters of a node), each with its own share of payload. A piece passes
+    one adapter per node: latency = the mean over the hops of a node.
     """
     gpu = gpu or system.gpu
     link, each = gpu.link, system.gpus_per_node
@@ -301,7 +306,7 @@ def fabric_of(system: System) -> Fabric:
 
 
 def ring_note(system: System) -> str:
-    """What the ring makes of the link of a GPU, in words; empty where it is the GPU's own."""
+    """The ring that paces the link of a GPU, in words; empty where the GPU's own link does."""
     if system.node is None or ring_link(system) == system.gpu.link:
         return ""
     if system.nodes == 1:
@@ -323,7 +328,7 @@ def wiring(system: System, ranks: int) -> Wiring:
     links, every = fabric.links, range(len(fabric.links))
     kept, rows = _mirrored(fabric) if ranks == 1 else (every, every)
     common, own = _link_of(system, system.gpu), {r: _link_of(system, gpu) for r, gpu in system.variants.items()}
-    # The link of the GPU that a fabric's link belongs to; the network's are nobody's.
+    # The link of the GPU that a fabric's link belongs to; a network's links belong to no GPU.
     owners = [common if link.payload is not None else own.get(link.owner, common) for link in links]
     delays = [to_fs(link.latency * (o.latency / common.latency)) for link, o in zip(links, owners, strict=True)]
     table = np.zeros((len(kept), y.LINK_COLUMNS), dtype=np.int64)
@@ -346,14 +351,14 @@ def wiring(system: System, ranks: int) -> Wiring:
 
 
 def _link_of(system: System, gpu: Gpu) -> GpuLink:
-    """The link of a GPU, as a ring has it where the system has no fabric of its own."""
+    """The link of a GPU; of a system without a fabric, what a ring gets of it."""
     return gpu.link if system.fabric is not None else ring_link(system, gpu)
 
 
 def _mirrored(fabric: Fabric) -> tuple[list[int], list[int]]:
-    """The links of a GPU that stands for all, one of each kind, and the row of every link of the fabric among them.
+    """The links of a GPU that represents all, one of each kind, and for every link of the fabric its row among them.
 
-    There is none for its ingress where that takes what its egress lets out, as fast and in the same order.
+    The ingress is left out where it is as fast as the egress, whose order it repeats.
     """
     if not fabric.symmetric:
         raise InputError(
@@ -372,7 +377,7 @@ def _mirrored(fabric: Fabric) -> tuple[list[int], list[int]]:
 
 
 def _hops(passed: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Links of a route by row, with the time to the next one or the receiver [fs], at least 1 in all."""
+    """Links of a route by row, with the latency to the next one or the receiver [fs], at least 1 in all."""
     hops: list[tuple[int, int]] = []
     for row, delay in passed:
         if row == y.NONE:

@@ -1,9 +1,8 @@
-"""A GEMM and the ring collectives of its own output: kernel by kernel, or joined by T3's tracker."""
+"""A GEMM and the ring collectives of its output: kernel after kernel, or fused by T3's tracker."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -14,7 +13,6 @@ from weft.graph import Gemm, Graph
 from weft.hardware import Gpu
 from weft.kernels import (
     GemmTiling,
-    RingTiling,
     gather_kernel,
     gemm_kernel,
     near_memory_reduce_kernel,
@@ -22,9 +20,10 @@ from weft.kernels import (
     reduce_kernel,
     tile_table,
 )
-from weft.kernels.ring import forwarded, fused_reduce_scatter
+from weft.kernels.ring import RING, forwarded, fused_reduce_scatter
 from weft.lower.fit import check_tile, check_whole
-from weft.options import SUSTAINED, RunOptions
+from weft.lower.independent import in_order
+from weft.options import RunOptions
 from weft.program import Buffer, ChunkRule, Kernel, PlacedKernel, Plan, Wait
 from weft.program.plan import CACHED_STORE, Work
 
@@ -33,16 +32,15 @@ from weft.program.plan import CACHED_STORE, Work
 class RingSubLayer:
     """One GPU's share of a GEMM whose output `ranks` GPUs reduce around a ring.
 
-    `options` say what clock the compute units run at. Raises InputError for tiles that the GPU cannot hold, or of which
-    there are fewer than GPUs.
+    `options` give the clock of the compute units. Raises InputError for tiles that the GPU cannot hold, and for fewer
+    tiles than GPUs.
     """
 
     gemm: Gemm
     ranks: int
     gpu: Gpu
     tiling: GemmTiling
-    options: RunOptions = SUSTAINED
-    ring: RingTiling = field(default_factory=RingTiling)
+    options: RunOptions
 
     def __post_init__(self) -> None:
         check_whole(self.tiling)
@@ -60,7 +58,7 @@ class RingSubLayer:
 
     @property
     def even(self) -> bool:
-        """Whether the chunks that go around are of one size."""
+        """Whether all chunks that go around the ring have the same size."""
         return len(set(self._sizes(self.tiles))) == 1
 
     def _work(self, gpus: int) -> tuple[Work, ...]:
@@ -72,29 +70,35 @@ class RingSubLayer:
         return tuple(np.bincount(tiles[:, y.WORK_REGION], tiles[:, y.WORK_BYTES]).astype(int).tolist())
 
     def sequential(self, graph: Graph, gpus: int = 1) -> Plan:
-        """The graph's steps, each behind what it waits for and what is before it in its stream.
+        """The kernels of the graph's steps, each after its dependencies and after the previous one of its stream.
 
         The output is stored through the cache and written back before others read it. Raises InputError for a step
         that waits for tiles.
         """
-        reduce = reduce_kernel(self.ranks, self.gpu, self.ring, self.gemm.output_element_bytes)
-        gather = gather_kernel(self.ranks, self.gpu, self.ring, own=("result", 0))
+        reduce = reduce_kernel(self.ranks, self.gpu, RING, self.gemm.output_element_bytes)
+        gather = gather_kernel(self.ranks, self.gpu, RING, own=("result", 0))
         steps = {
-            # AMD's caches are written back at a kernel's end; NVIDIA's L2, where all SMs meet, keeps its lines.
-            "gemm": PlacedKernel(self.product, release=self.gpu.vendor != "nvidia", operator="gemm"),
-            "reduce_scatter": PlacedKernel(reduce, operator="reduce_scatter"),
-            "all_gather": PlacedKernel(gather, operator="all_gather"),
+            # AMD's caches are written back at a kernel's end; NVIDIA's L2, which all SMs share, keeps its lines.
+            "gemm": PlacedKernel(self.product, release=self.gpu.vendor != "nvidia"),
+            "reduce_scatter": PlacedKernel(reduce),
+            "all_gather": PlacedKernel(gather),
         }
+        for node in graph:
+            if tiles := [edge.node for edge in node.edges if edge.by == "tile"]:
+                raise InputError(
+                    f"'{node.id}', a step of a ring, waits for '{tiles[0]}' by tile; let it wait by kernel"
+                )
+        kernels = in_order(graph, self.gpu, lambda node: [steps[node.id]])
         work = self._work(gpus)
         sizes = tuple(map(self._sizes, work))
         received = Buffer("received", sizes, forwarded("received", "reduce_scatter", self.ranks))
         result = Buffer("result", tuple((own[-1],) for own in sizes))
-        return self._plan(_placed(steps, graph), graph, work, (CACHED_STORE,) * self.ranks, received, result)
+        return self._plan(kernels, graph, work, (CACHED_STORE,) * self.ranks, received, result)
 
     def track_and_trigger(self, graph: Graph, gpus: int = 1) -> Plan:
-        """T3 (ASPLOS 2024, arXiv:2401.16677): the reduce-scatter is in the address map; the others are left."""
+        """T3 (ASPLOS 2024, arXiv:2401.16677): the address map makes the reduce-scatter; the others are kernels."""
         last = self.ranks - 1
-        gather = gather_kernel(self.ranks, self.gpu, self.ring, own=("output", last))
+        gather = gather_kernel(self.ranks, self.gpu, RING, own=("output", last))
         # The reduce-scatter is over on a GPU when its own chunk is reduced and the last one for others has left.
         over = (Wait("output", last), *([Wait("output", last - 1, sent=True)] if last > 1 else ()))
         kernels = (
@@ -105,54 +109,30 @@ class RingSubLayer:
         return self._plan(kept, graph, self._work(gpus), fused_reduce_scatter(self.ranks))
 
     def near_memory_scatter(self, gpus: int = 1) -> Plan:
-        """The reduce-scatter alone: one kernel that sends each chunk on, as updates, when it has been fully updated."""
+        """The reduce-scatter alone: one kernel sends each chunk on, as updates, once its own have arrived."""
         updates = forwarded("output", "reduce_scatter", self.ranks, update=True)
         output = Buffer("output", tuple(map(self._sizes, self._work(gpus))), updates)
-        kernel = near_memory_reduce_kernel(self.ranks, self.gpu, self.ring)
+        kernel = near_memory_reduce_kernel(self.ranks, self.gpu, RING)
         return Plan((PlacedKernel(kernel, operator="reduce_scatter"),), (output,), ())
 
     @property
     def product(self) -> Kernel:
-        """The producer's kernel: the same whatever the overlap."""
+        """The kernel of the GEMM, the same under every overlap."""
         return gemm_kernel(self.gemm, self.gpu, self.tiling, self.options)
 
     def _plan(
         self, kernels: tuple[PlacedKernel, ...], graph: Graph, work: tuple[Work, ...],
         rules: tuple[ChunkRule, ...], *others: Buffer,
     ) -> Plan:  # fmt: skip
-        """The plan: the GEMM stores its output by `rules`; `others` are buffers beside its own and the all-gather's."""
+        """The plan: the GEMM stores its output by `rules`; `others` are buffers beside the usual ones."""
         sizes = tuple(map(self._sizes, work))
         # The all-gather begins with a GPU's own chunk, which it made last.
         own_first = tuple((own[-1], *own[:-1]) for own in sizes)
         gathered = Buffer("gathered", own_first, forwarded("gathered", "all_gather", self.ranks))
         buffers = (
-            *operands(self.gemm, self.tiling, len(work)),
+            *operands(self.gemm, self.tiling),
             Buffer("output", sizes, rules),
             *others,
             *([gathered] * ("all_gather" in graph.operators)),
         )
         return Plan(kernels, buffers, work, self.tiling.wavefronts(self.gpu))
-
-
-def _placed(steps: Mapping[str, PlacedKernel], graph: Graph) -> tuple[PlacedKernel, ...]:
-    """The kernels of a graph's nodes in its order, with the order and the shares that it gives them."""
-    rows = {node.id: row for row, node in enumerate(graph)}
-    streams, placed = graph.streams, []
-    last: dict[str, int] = {}
-    for row, node in enumerate(graph):
-        tiles = [edge.node for edge in node.edges if edge.by == "tile"]
-        if tiles:
-            raise InputError(f"'{node.id}', a step of a ring, waits for '{tiles[0]}' by tile; let it wait by kernel")
-        after = {rows[edge.node] for edge in node.edges} | {last[s] for s in (node.stream,) if s in last}
-        choice = node.choice
-        placed.append(
-            replace(
-                steps[node.id],
-                after=tuple(sorted(after)),
-                priority=choice.priority,
-                compute_units=choice.compute_units,
-                stream=streams.index(node.stream),
-            )
-        )
-        last[node.stream] = row
-    return tuple(placed)

@@ -5,15 +5,7 @@ from types import ModuleType
 
 from weft.models.transformer import SUBLAYERS, SubLayer, SubLayerKind, Transformer, load_model, model_names, sublayer
 
-__all__ = [
-    "SUBLAYERS",
-    "SubLayer",
-    "SubLayerKind",
-    "Transformer",
-    "load_model",
-    "model_names",
-    "sublayer",
-]
+__all__ = ["SUBLAYERS", "SubLayer", "SubLayerKind", "Transformer", "load_model", "model_names", "sublayer"]
 
 
 class _Room(ModuleType):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal, get_args
 
 from weft.errors import InputError, check_name, check_whole
-from weft.graph import DTYPE_BYTES, Attention, Collective, Gemm, Graph, Node, Op, Streaming
+from weft.graph import DTYPE_BYTES, Attention, Collective, Gemm, Op, Streaming
 from weft.units import LARGEST_COUNT
 
 if TYPE_CHECKING:
@@ -16,19 +16,10 @@ Phase = Literal["prefill", "decode"]
 How = Literal["batched", "fused"]
 
 
-def layer(model: Transformer, tp: int, batch: int, sequence: int, phase: Phase, attention: How, dtype: str) -> Graph:
-    """See `Transformer.layer`."""
-    for kind, name, known in (("phase", phase, get_args(Phase)), ("attention", attention, get_args(How))):
-        check_name(kind, name, known)
-    _check_sizes(model, tp, batch, sequence)
-    work: list[tuple[str, Op]] = list(_operators(model, tp, batch, sequence, phase, attention, dtype))
-    nodes = [Node(op, name, after=(work[at - 1][0],) if at else ()) for at, (name, op) in enumerate(work)]
-    what = "tokens" if phase == "prefill" else "tokens of context"
-    title = f"{model.name}, one layer, {phase}, TP {tp}, batch {batch} x {sequence} {what}, {dtype}"
-    return Graph(tuple(nodes), tp, title, {"model": model.name, "layer": phase, **_uneven(model, tp)})
-
-
-def _check_sizes(model: Transformer, tp: int, batch: int, sequence: int) -> None:
+def check_layer(model: Transformer, tp: int, batch: int, sequence: int, phase: Phase, attention: How) -> None:
+    """Raise UnknownNameError for an unknown phase or attention, InputError for sizes that do not fit the model."""
+    check_name("phase", phase, get_args(Phase))
+    check_name("attention", attention, get_args(How))
     for name, value in (("TP", tp), ("batch", batch), ("sequence", sequence)):
         check_whole(name, value, 1, 8)
     if batch * sequence > LARGEST_COUNT:
@@ -38,21 +29,19 @@ def _check_sizes(model: Transformer, tp: int, batch: int, sequence: int) -> None
         raise InputError(f"TP {tp} cannot split {model.name}: it has {most} attention heads; choose at most {most}")
 
 
-def _uneven(model: Transformer, tp: int) -> dict[str, str]:
+def uneven(model: Transformer, tp: int) -> dict[str, str]:
     """Notes on what does not divide by the degree of tensor parallelism, so that one GPU has more of it than others."""
     heads, wide = model.attention_heads, model.ffn_multiple * model.hidden
     notes = {}
     if heads % tp:
-        most = -(-heads // tp)
-        notes["heads"] = (
-            f"{heads} heads do not divide by TP {tp}: the times are those of a GPU with {most}, others have fewer"
-        )
+        counted = f"the times are those of a GPU with {-(-heads // tp)}, others have fewer"
+        notes["heads"] = f"{heads} heads do not divide by TP {tp}: {counted}"
     if wide % tp:
         notes["columns"] = f"{wide} feed-forward columns do not divide by TP {tp}: a GPU with {-(-wide // tp)} counts"
     return notes
 
 
-def _operators(
+def operators(
     model: Transformer, tp: int, batch: int, sequence: int, phase: Phase, attention: How, dtype: str
 ) -> Iterator[tuple[str, Op]]:
     """The operators of the GPU that has most heads and columns, in the order in which they run."""
@@ -61,9 +50,8 @@ def _operators(
     heads, head = -(-model.attention_heads // tp), model.hidden // model.attention_heads
     norm = Streaming("layernorm", tokens, hidden, dtype)
     fused = attention == "fused"
-    attend = Attention(
-        batch, heads, queries, sequence, head, causal=int(fused and queries > 1), dtype=dtype, fused=fused
-    )
+    masked = int(fused and queries > 1)
+    attend = Attention(batch, heads, queries, sequence, head, causal=masked, dtype=dtype, fused=fused)
     yield "LayerNorm_MHA", norm
     yield "Q_K_V", Gemm(tokens, 3 * heads * head, hidden, dtype)
     if fused:

@@ -11,9 +11,8 @@ from pydantic import field_validator, model_validator
 
 from weft.catalog import Count, Shelf, Sourced, broken_rule
 from weft.errors import check_name, check_type
-from weft.graph import Graph
-from weft.graph.gemm import Gemm
-from weft.models.layer import How, Phase, layer
+from weft.graph import Gemm, Graph, Node
+from weft.models.layer import How, Phase, check_layer, operators, uneven
 
 # Elements of an attention head where a model does not say: what most large models have.
 _HEAD = 128
@@ -26,7 +25,6 @@ class Transformer(Sourced):
     """
 
     _texts: ClassVar[tuple[str, ...]] = ("tensor_parallel",)
-    _optional: ClassVar[tuple[str, ...]] = ("ffn_multiple", "heads")
     title: str
     hidden: Count
     layers: Count
@@ -35,9 +33,6 @@ class Transformer(Sourced):
     ffn_multiple: Count = 4
     heads: Count | None = None
     tensor_parallel: tuple[int, ...]
-
-    def __hash__(self) -> int:
-        return hash((self.name, self.hidden, self.layers, self.tokens, self.tensor_parallel))
 
     @property
     def tokens(self) -> int:
@@ -61,14 +56,20 @@ class Transformer(Sourced):
     ) -> Graph:
         """One layer's forward pass on each of `tp` GPUs; labels note what the GPUs cannot share evenly.
 
-        `prefill` computes all `sequence` tokens of `batch` sequences; `decode` computes one token of each and looks
-        back at `sequence` of them. Biases and residual additions count as fused into their neighbours. Raises
+        `prefill` computes all `sequence` tokens of `batch` sequences; `decode` computes one token of each, which
+        attends to `sequence` of them. Biases and residual additions count as fused into their neighbours. Raises
         UnknownNameError for an unknown phase, attention or dtype, InputError for sizes that do not fit.
 
         >>> len(load_model("gpt-3").layer(tp=8))
         12
         """
-        return layer(self, tp, batch, sequence, phase, attention, dtype)
+        check_layer(self, tp, batch, sequence, phase, attention)
+        work = list(operators(self, tp, batch, sequence, phase, attention, dtype))
+        names = [name for name, _ in work]
+        nodes = tuple(Node(op, name, after=tuple(names[at - 1 : at])) for at, (name, op) in enumerate(work))
+        what = "tokens" if phase == "prefill" else "tokens of context"
+        title = f"{self.name}, one layer, {phase}, TP {tp}, batch {batch} x {sequence} {what}, {dtype}"
+        return Graph(nodes, tp, title, {"model": self.name, "layer": phase, **uneven(self, tp)})
 
     @model_validator(mode="after")
     def _check_heads(self) -> Self:
@@ -107,18 +108,17 @@ def load_model(name_or_path: str | Path) -> Transformer:
 
 @dataclass(frozen=True)
 class SubLayerKind:
-    """A kind of sub-layer: title, direction, and K as a multiple of H (None: the feed-forward multiple)."""
+    """A kind of sub-layer: title, and K as a multiple of H (None: the feed-forward multiple)."""
 
     title: str
-    direction: str
     multiple: int | None
 
 
 SUBLAYERS: Mapping[str, SubLayerKind] = {
-    "op": SubLayerKind("OP (forward)", "forward", 1),
-    "fc2": SubLayerKind("FC-2 (forward)", "forward", None),
-    "fc1": SubLayerKind("FC-1 (backward)", "backward", None),
-    "ip": SubLayerKind("IP (backward)", "backward", 3),
+    "op": SubLayerKind("OP (forward)", 1),
+    "fc2": SubLayerKind("FC-2 (forward)", None),
+    "fc1": SubLayerKind("FC-1 (backward)", None),
+    "ip": SubLayerKind("IP (backward)", 3),
 }
 """The four sub-layers by name."""
 
@@ -139,7 +139,7 @@ class SubLayer:
 
 
 def sublayer(model: Transformer | str | Path, name: str, dtype: str = "fp16") -> SubLayer:
-    """A sub-layer of a model (given itself, by name or by file), unsplit; UnknownNameError if there is none.
+    """A sub-layer of a model (given itself, by name or by file), unsplit; UnknownNameError for an unknown one.
 
     >>> sublayer("t-nlg", "fc2").gemm
     Gemm(m=8192, n=4256, k=17024, dtype='fp16')

@@ -1,5 +1,6 @@
 """A graph split over GPUs: tensor parallelism."""
 
+from weft.parallel.named import work_of
 from weft.parallel.tensor import dependent, legal_degrees, share_of, split, sublayer
 
-__all__ = ["dependent", "legal_degrees", "share_of", "split", "sublayer"]
+__all__ = ["dependent", "legal_degrees", "share_of", "split", "sublayer", "work_of"]

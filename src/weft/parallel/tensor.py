@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 from weft.errors import InputError, check_name, check_type, check_whole, shown
 from weft.graph import Collective, Gemm, Graph, Node
@@ -60,15 +60,21 @@ def share_of(form: Form, whole: Gemm, ranks: int) -> Gemm:
     return replace(whole, n=cut // ranks) if form == "ag_gemm" else replace(whole, k=cut // ranks)
 
 
-def sublayer(model: Transformer | str | Path, name: str, tp: int, dtype: str = "fp16") -> Graph:
+def sublayer(
+    model: Transformer | str | Path, name: str | None = None, tp: int | None = None, dtype: str = "fp16"
+) -> Graph:
     """A GPU's share of a model's sub-layer, as a graph of its GEMM and the all-reduce of its output.
+
+    Without a name, `model` holds it behind a slash, as in "t-nlg/fc2".
 
     Raises UnknownNameError for an unknown model, sub-layer or dtype, InputError for a degree that does not fit.
 
     >>> sublayer("t-nlg", "fc2", tp=8)["gemm"].op
     Gemm(m=8192, n=4256, k=2128, dtype='fp16')
     """
-    return split(unsplit(model, name, dtype), tp)
+    if name is None and isinstance(model, str) and "/" in model:
+        model, _, name = model.rpartition("/")
+    return split(unsplit(model, cast(str, name), dtype), cast(int, tp))
 
 
 def legal_degrees(sublayer: SubLayer) -> list[int]:

@@ -2,11 +2,11 @@
 
 from weft.program.build import Hardware, Program, Wiring, build
 from weft.program.plan import (
+    Access,
     Buffer,
     ChunkRule,
     Command,
     DmaMap,
-    Extent,
     Kernel,
     Load,
     Mode,
@@ -19,11 +19,11 @@ from weft.program.plan import (
 )
 
 __all__ = [
+    "Access",
     "Buffer",
     "ChunkRule",
     "Command",
     "DmaMap",
-    "Extent",
     "Hardware",
     "Kernel",
     "Load",

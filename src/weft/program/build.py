@@ -1,17 +1,17 @@
-"""From a plan to integer tables: names become rows, chunks get addresses, waits get counters."""
+"""From a plan to the engine's integer tables: names become rows, chunks get addresses, waits get counters."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from weft.engine import layout as y
 from weft.engine.state import Table, Tables
 from weft.errors import InputError
-from weft.program.plan import Buffer, DmaMap, Kernel, Load, Phase, PlacedKernel, Plan, RemoteMap, Store, Wait
+from weft.program.plan import Access, Buffer, DmaMap, Kernel, Load, Phase, PlacedKernel, Plan, RemoteMap, Wait
 
 ALIGNMENT = 1 << 21
 """Buffers start on multiples of a large page [bytes]."""
@@ -25,8 +25,8 @@ SYSTEM = ("tracker", "earlier")
 class Wiring(NamedTuple):
     """The links of the simulated GPUs, `link[k, :]`, their names, and all routes over them, `route[p, :]`.
 
-    `first` is the row that a route begins with, by (GPU, distance, direct). A distance counts ranks away around the
-    group, downwards; `direct` routes take the links to that GPU alone.
+    `first` is the first row of each route, by (GPU, distance, direct). A distance counts ranks downwards around the
+    group; `direct` routes take the links to that GPU alone.
     """
 
     link: Table
@@ -37,7 +37,7 @@ class Wiring(NamedTuple):
     def hops(self, gpu: int, distance: int, direct: bool) -> Table:
         """The rows of a route: a link each, and the latency from its end to the next one, or to the receiver [fs].
 
-        Raises InputError for a GPU that there is not.
+        Raises InputError for a GPU out of range.
         """
         if (gpu, distance, direct) not in self.first:
             raise InputError(
@@ -85,7 +85,7 @@ def build(plan: Plan, hardware: Hardware) -> Program:
 
 
 class _Builder:
-    """The tables of a plan as they are filled: `row` numbers chunks, `operator` operators, `counter` awaited chunks."""
+    """The tables of a plan while they are filled; chunks have a `row`, operators and awaited chunks a number."""
 
     def __init__(self, plan: Plan, hardware: Hardware) -> None:
         self.plan, self.gpu, self.wiring = plan, hardware.gpu, hardware.wiring
@@ -93,18 +93,19 @@ class _Builder:
         self.buffers = {buffer.name: buffer for buffer in plan.buffers}
         chunks = ((buffer.name, p) for buffer in plan.buffers for p in range(len(buffer.sizes[0])))
         self.row = {chunk: row for row, chunk in enumerate(chunks)}
-        # Operators on whose behalf the address map sends communicate; the others compute.
-        ways = (rule.way for buffer in plan.buffers for rule in buffer.rules)
-        communicating = dict.fromkeys((*SYSTEM, *(way.operator for way in ways if way is not None)))
+        # Operators for which the address map sends data communicate; the others compute.
+        routes = (rule.route for buffer in plan.buffers for rule in buffer.rules)
+        communicating = dict.fromkeys((*SYSTEM, *(route.operator for route in routes if route is not None)))
         phases = [phase for placed in plan.kernels for phase in placed.kernel.phases]
-        accesses = (access for phase in phases for access in (*phase.loads, phase.store, phase.also))
-        names = dict.fromkeys((*communicating, *(access.operator for access in accesses if access is not None)))
+        accesses = (access for phase in phases for access in (*phase.loads, *phase.stores))
+        names = dict.fromkeys((*communicating, *(access.operator for access in accesses)))
         self.operator = {name: number for number, name in enumerate(names)}
         self.shape[y.SIZE_CAUSES] = len(names) * y.KINDS
         self.shape[y.SIZE_COMPUTE_CAUSE] = len(communicating) * y.KINDS
         self.counter: dict[Wait, int] = {}
         self.counters = 0
-        self.most_tiles = max((len(work) for work in plan.work), default=0)
+        self.works: list[Table] = [_of_gpu(plan.work, g) for g in range(self.gpus)] if plan.work else []
+        self.most_tiles = max(map(len, self.works), default=0)
         copied = sum(len(copy.chunks) for placed in plan.kernels for copy in placed.kernel.copies)
         self.region = np.zeros((self.gpus, len(self.row), y.REGION_COLUMNS), dtype=np.int64)
         self.tile = np.zeros((self.gpus, max(self.most_tiles + copied, 1), y.TILE_COLUMNS), dtype=np.int64)
@@ -118,14 +119,14 @@ class _Builder:
         kernel, work = self._kernels()
         successor, classes = self._order(kernel)
         self._add_tiles()
-        self._add_copies()
+        self._add_copies(kernel)
         sizes = {
             y.SIZE_GPUS: self.gpus,
             y.SIZE_KERNELS: kernel.shape[1],
             y.SIZE_REGIONS: len(self.row),
             y.SIZE_TILES: self.tile.shape[1] if self.tile.any() else 0,
             y.SIZE_WAVEFRONTS: self.plan.wavefronts,
-            y.SIZE_BLOCK_TILES: self.plan.block_tiles,
+            y.SIZE_BLOCK_TILES: 1,
             y.SIZE_COUNTERS: self.counters,
             y.SIZE_CLASSES: classes,
         }
@@ -166,11 +167,11 @@ class _Builder:
     # -- chunks and tiles
 
     def _place_chunks(self, g: int) -> None:
-        """Rows of all chunks of a GPU, one behind the other in its memory."""
+        """Rows of all chunks of a GPU, one after another in its memory."""
         grain = max(CHUNK_ALIGNMENT, int(self.shape[y.SIZE_REQUEST]))
         address = 0
         for buffer in self.plan.buffers:
-            for position, size in enumerate(buffer.sizes[g]):
+            for position, size in enumerate(_of_gpu(buffer.sizes, g)):
                 base = address
                 if buffer.within is not None:
                     base = int(self.region[g, self.row[buffer.within], y.REGION_BASE])
@@ -184,7 +185,7 @@ class _Builder:
         row = {
             y.REGION_BASE: base,
             y.REGION_SIZE: size,
-            y.REGION_MODE: int(rule.mode),
+            y.REGION_MODE: rule.mode,
             y.REGION_CACHED: int(rule.cached),
             y.REGION_COUNTER: self.counter.get(Wait(buffer.name, position), y.NONE),
             y.REGION_SENT_COUNTER: self.counter.get(Wait(buffer.name, position, sent=True), y.NONE),
@@ -195,8 +196,8 @@ class _Builder:
             y.REGION_SOURCE: g,
             y.REGION_SOURCE_LATENCY: 0,
         }
-        if rule.way is not None:
-            row[y.REGION_TARGET], row[y.REGION_ROUTE] = self._to(g, rule.way.distance, rule.way.direct)
+        if rule.route is not None:
+            row[y.REGION_TARGET], row[y.REGION_ROUTE] = self._to(g, rule.route.distance, rule.route.direct)
         if rule.remote is not None:
             row[y.REGION_TO_REGION] = self.row[rule.remote.buffer, rule.remote.position]
             row[y.REGION_REMOTE_CAUSE] = self._sent(rule.remote)
@@ -222,28 +223,29 @@ class _Builder:
         return row
 
     def _to(self, g: int, distance: int, direct: bool) -> tuple[int, int]:
-        """The GPU `distance` ranks away from GPU `g` (itself where one stands for all), and the first row to it."""
+        """The GPU `distance` ranks below GPU `g` (itself where one GPU represents all), and the first row to it."""
         self.wiring.hops(g, distance, direct)
         return (g - distance) % self.gpus, self.wiring.first[g, distance, direct]
 
-    def _sent(self, way: RemoteMap | DmaMap) -> int:
+    def _sent(self, route: RemoteMap) -> int:
         """The cause of traffic at the receiver."""
-        return self.operator[way.operator] * y.KINDS + (y.UPDATE if way.update else y.WRITE)
+        return self.operator[route.operator] * y.KINDS + (y.UPDATE if route.update else y.WRITE)
 
     def _add_tiles(self) -> None:
-        """Rows of the output tiles, and in their chunks' rows which these are."""
-        for g, work in enumerate(self.plan.work):
-            first, tile = self.row[self.plan.tile_buffer, 0], self.tile[g, : len(work)]
+        """Rows of the output tiles, and in the chunks' rows which tiles they hold."""
+        for g, work in enumerate(self.works):
+            first, tile = self.row["output", 0], self.tile[g, : len(work)]
             tile[:, y.TILE_REGION] = first + work[:, y.WORK_REGION]
             tile[:, y.TILE_OFFSET], tile[:, y.TILE_BYTES] = work[:, y.WORK_OFFSET], work[:, y.WORK_BYTES]
             positions, starts, counts = np.unique(work[:, y.WORK_REGION], return_index=True, return_counts=True)
             self.region[g, first + positions, y.REGION_FIRST_TILE] = starts
             self.region[g, first + positions, y.REGION_TILES] = counts
 
-    def _add_copies(self) -> None:
-        """Rows behind the tiles for every copy, one per chunk; a chunk is its tile."""
+    def _add_copies(self, kernel: Table) -> None:
+        """Rows after the tiles for every copy, one per chunk, and in the kernels' rows which these are."""
         tile, region, t = self.tile, self.region, self.most_tiles
         for k, placed in enumerate(self.plan.kernels):
+            kernel[:, k, y.KERNEL_FIRST_COPY] = t
             for copy in placed.kernel.copies:
                 tile[:, t, y.TILE_ROWS], tile[:, t, y.TILE_AFTER] = len(copy.chunks), copy.after_fs
                 tile[:, t, y.TILE_ENGINE] = 0 if copy.engine is None else copy.engine + 1
@@ -257,40 +259,35 @@ class _Builder:
     # -- kernels
 
     def _kernels(self) -> tuple[Table, Table]:
-        """The rows of all kernels, and of what their workgroups work on."""
+        """The rows of all kernels, and the work of their workgroups."""
         kernels = self.plan.kernels
         table = np.zeros((self.gpus, len(kernels), y.KERNEL_COLUMNS), dtype=np.int64)
         works = []
         for g in range(self.gpus):
-            work, first_copy = [np.zeros((0, y.WORK_FIELDS), dtype=np.int64)], self.most_tiles
+            work = [self._work(g, placed.kernel) for placed in kernels]
             for k, placed in enumerate(kernels):
-                firsts = {
-                    y.KERNEL_FIRST_WORK: sum(map(len, work)),
-                    y.KERNEL_FIRST_PHASE: len(self.phases[g]),
-                    y.KERNEL_FIRST_COPY: first_copy,
-                }
-                table[g, k] = self._kernel(g, placed, firsts)
+                table[g, k] = self._kernel(g, placed)
                 for phase in placed.kernel.phases:
                     self._add_phase(g, phase)
-                work.append(self._work(g, placed.kernel))
-                first_copy += sum(len(copy.chunks) for copy in placed.kernel.copies)
+            lengths = [len(part) for part in work]
+            table[g, :, y.KERNEL_FIRST_WORK] = np.cumsum(lengths) - lengths
             works.append(np.concatenate(work))
         return table, np.stack(works)
 
     def _work(self, g: int, kernel: Kernel) -> Table:
         if kernel.tiled:
-            return self.plan.work[g] if kernel.part is None else self.plan.work[g][slice(*kernel.part)]
+            return self.works[g] if kernel.part is None else self.works[g][slice(*kernel.part)]
         work = np.zeros((kernel.workgroups, y.WORK_FIELDS), dtype=np.int64)
         work[:, y.WORK_ROW] = work[:, y.WORK_LANE] = np.arange(kernel.workgroups)
         work[:, y.WORK_REGION] = y.NONE
         work[:, y.WORK_SCRIPT] = kernel.script_of or 0
         return work
 
-    def _kernel(self, g: int, placed: PlacedKernel, firsts: dict[int, int]) -> list[int]:
+    def _kernel(self, g: int, placed: PlacedKernel) -> list[int]:
         kernel, after = placed.kernel, placed.after_chunks
         launch = 0 if kernel.completion_fs is not None else int(self.gpu[g, y.GPU_LAUNCH])
         row = {
-            **firsts,
+            y.KERNEL_FIRST_PHASE: len(self.phases[g]),
             y.KERNEL_WORKGROUPS: kernel.workgroups,
             y.KERNEL_PHASES: kernel.script_length,
             y.KERNEL_COPIES: len(kernel.copies),
@@ -309,14 +306,13 @@ class _Builder:
         return _filled(y.KERNEL_COLUMNS, row, rest=0)
 
     def _awaited(self, g: int, wait: Wait) -> tuple[int, int]:
-        """The counter of what is awaited, and what it must have reached [bytes]."""
+        """The counter of the awaited bytes, and the value that it must reach [bytes]."""
         position = wait.position or 0
         whole = int(self.region[g, self.row[wait.buffer, position], y.REGION_SIZE])
         return self.counter[Wait(wait.buffer, position, wait.sent)], whole if wait.bytes is None else wait.bytes
 
     def _add_phase(self, g: int, phase: Phase) -> None:
-        """A row of a script, and those of its loads and stores."""
-        stores = [store for store in (phase.store, phase.also) if store is not None]
+        """A row of a script, and the rows of its loads and stores."""
         iterations, accesses = phase.iterations, self.accesses[g]
         if iterations is None:
             _, size = self._extent(g, phase.loads[0])
@@ -329,61 +325,56 @@ class _Builder:
             y.PHASE_DELAY: phase.delay_fs,
             y.PHASE_FIRST_LOAD: len(accesses),
             y.PHASE_LOADS: len(phase.loads),
-            y.PHASE_STORES: len(stores),
+            y.PHASE_STORES: len(phase.stores),
         }
-        if stores:
+        if phase.stores:
             row[y.PHASE_STORE] = len(accesses) + len(phase.loads)
         if phase.wait is not None:
             row[y.PHASE_LANED] = int(phase.wait.position is None or self.buffers[phase.wait.buffer].lanes > 0)
             row[y.PHASE_WAIT_COUNTER], row[y.PHASE_WAIT_VALUE] = self._awaited(g, phase.wait)
         self.phases[g].append(_filled(y.PHASE_COLUMNS, row))
-        accesses += [*(self._load(g, load) for load in phase.loads), *(self._store(g, store) for store in stores)]
+        accesses += [self._access(g, access) for access in (*phase.loads, *phase.stores)]
 
-    def _extent(self, g: int, load: Load) -> tuple[int, int]:
-        """Address and size of the chunk, or of the whole buffer, that is loaded from [bytes]."""
-        chunks = len(self.buffers[load.buffer].sizes[g])
-        first = self.region[g, self.row[load.buffer, load.position or 0]]
-        last = first if load.position is not None else self.region[g, self.row[load.buffer, chunks - 1]]
-        return int(first[y.REGION_BASE]), int(last[y.REGION_BASE] + last[y.REGION_SIZE] - first[y.REGION_BASE])
+    def _extent(self, g: int, access: Access) -> tuple[int, int]:
+        """Address and size of the chunk, or of the whole buffer, that is accessed [bytes]."""
+        first = last = self.row[access.buffer, access.position or 0]
+        if access.position is None:
+            last += len(self.buffers[access.buffer].sizes[0]) - 1
+        base = int(self.region[g, first, y.REGION_BASE])
+        return base, int(self.region[g, last, [y.REGION_BASE, y.REGION_SIZE]].sum()) - base
 
-    def _load(self, g: int, load: Load) -> list[int]:
-        base, size = self._extent(g, load)
-        rows, columns = load.shared_by_rows, load.shared_by_columns
+    def _access(self, g: int, access: Access) -> list[int]:
+        """The row of a load, whose base is an address, or of a store, whose base is an offset in its region."""
+        base, size = self._extent(g, access)
         row = {
-            y.ACCESS_BASE: base + load.offset,
-            y.ACCESS_LIMIT: size - load.offset,
-            y.ACCESS_ROW_STRIDE: load.row_stride,
-            y.ACCESS_COLUMN_STRIDE: load.column_stride,
-            y.ACCESS_STEP_STRIDE: load.step_stride,
-            y.ACCESS_EXTENT: int(load.extent),
-            y.ACCESS_UNIT: load.unit_bytes,
-            y.ACCESS_LAST_UNIT: load.last_unit_bytes,
-            y.ACCESS_CACHED: int(load.cached),
-            y.ACCESS_OPERATOR: self.operator[load.operator],
-            y.ACCESS_SHARE: rows if rows > 1 else -columns if columns > 1 else 1,
+            y.ACCESS_ROW_STRIDE: access.row_stride,
+            y.ACCESS_STEP_STRIDE: access.unit_bytes if access.step_stride is None else access.step_stride,
+            y.ACCESS_UNIT: access.unit_bytes,
+            y.ACCESS_LAST_UNIT: access.last_unit_bytes or access.unit_bytes,
+            y.ACCESS_OPERATOR: self.operator[access.operator],
         }
-        return _filled(y.ACCESS_COLUMNS, row)
-
-    def _store(self, g: int, store: Store) -> list[int]:
-        first = self.row[store.buffer, store.position]
-        row = {
-            y.ACCESS_BASE: store.offset,
-            y.ACCESS_LIMIT: int(self.region[g, first, y.REGION_SIZE]),
-            y.ACCESS_ROW_STRIDE: store.row_stride,
-            y.ACCESS_STEP_STRIDE: store.step_stride,
-            y.ACCESS_UNIT: store.unit_bytes,
-            y.ACCESS_LAST_UNIT: store.last_unit_bytes or store.unit_bytes,
-            y.ACCESS_OPERATOR: self.operator[store.operator],
-            y.ACCESS_REGION: first,
-        }
+        if isinstance(access, Load):
+            rows, columns = access.shared_by_rows, access.shared_by_columns
+            row |= {
+                y.ACCESS_BASE: base + access.offset,
+                y.ACCESS_LIMIT: size - access.offset,
+                y.ACCESS_COLUMN_STRIDE: access.column_stride,
+                y.ACCESS_EXTENT: access.extent,
+                y.ACCESS_CACHED: int(access.cached),
+                y.ACCESS_SHARE: rows if rows > 1 else -columns if columns > 1 else 1,
+                y.ACCESS_REGION: y.NONE,
+            }
+        else:
+            region = self.row[access.buffer, access.position or 0]
+            row |= {y.ACCESS_BASE: access.offset, y.ACCESS_LIMIT: size, y.ACCESS_REGION: region}
         return _filled(y.ACCESS_COLUMNS, row, rest=0)
 
     # -- order and place
 
     def _order(self, kernel: Table) -> tuple[Table, int]:
-        """The kernels that wait for each kernel's end, one kernel's behind the other's, and the number of classes.
+        """The successors of every kernel, kernel by kernel, and the number of classes; `kernel` gets their columns.
 
-        Of the kernels of a class the dispatcher can place the first alone. `kernel` takes both.
+        The dispatcher considers only the first waiting kernel of a class.
         """
         number: dict[tuple[object, ...], int] = {}
         for k, placed in enumerate(self.plan.kernels):
@@ -398,7 +389,7 @@ class _Builder:
         return np.ascontiguousarray(follows), len(number)
 
     def _masks(self) -> Table:
-        """The compute units that each kernel may use; InputError for a kernel that has none, or some that are not."""
+        """The compute units that each kernel may use; InputError for an empty mask and for units out of range."""
         fewest = int(self.gpu[:, y.GPU_CUS].min())
         mask = np.ones((self.gpus, len(self.plan.kernels), int(self.shape[y.SIZE_CUS])), dtype=np.int64)
         for k, placed in enumerate(self.plan.kernels):
@@ -415,6 +406,11 @@ class _Builder:
             mask[:, k, :] = 0
             mask[:, k, list(units)] = 1
         return mask
+
+
+def _of_gpu(rows: tuple[Any, ...], g: int) -> Any:
+    """The row of GPU g, or the only row, which holds for every GPU."""
+    return rows[g] if len(rows) > 1 else rows[0]
 
 
 def _filled(columns: int, values: Mapping[int, int], rest: int = y.NONE) -> list[int]:

@@ -1,4 +1,4 @@
-"""Workgroup scripts: what every workgroup of a kernel does, without saying where its stores go."""
+"""Plans: workgroup scripts, DMA commands and the buffers whose address map says where stores go."""
 
 from __future__ import annotations
 
@@ -12,63 +12,52 @@ import numpy.typing as npt
 from weft.engine import layout as y
 
 
-class Extent(IntEnum):
-    """What the bytes of a load are per: the whole, a row of the workgroup's tile, or a column of it."""
-
-    ONE = y.EXTENT_ONE
-    ROWS = y.EXTENT_ROWS
-    COLUMNS = y.EXTENT_COLUMNS
-
-
 @dataclass(frozen=True)
-class Load:
-    """A load of one iteration: address = chunk base + row, column and step strides [bytes] times their index.
+class Access:
+    """Bytes of a chunk that one iteration of a workgroup loads or stores, as traffic of `operator`.
 
-    It moves `unit_bytes` per unit of `extent` (`last_unit_bytes` in the last iteration), never past the chunk's end, as
-    traffic of `operator`. `offset` [bytes] shifts the base. With position None it reads the buffer as a whole, whose
-    chunks lie in a row. Workgroups of so many neighbouring rows or columns of tiles may fetch it together, a part each
-    (clusters).
+    The address is the chunk's base + `offset` + `row_stride` times the workgroup's row + `step_stride` times the
+    iteration [bytes]; by default (None) iterations follow each other without gaps. An iteration moves `unit_bytes`, the
+    last one `last_unit_bytes` (0: as many).
     """
 
     buffer: str
     position: int | None
-    unit_bytes: int
-    last_unit_bytes: int
     operator: str
-    extent: Extent = Extent.ONE
+    unit_bytes: int = 0
+    last_unit_bytes: int = 0
     row_stride: int = 0
-    column_stride: int = 0
-    step_stride: int = 0
-    cached: bool = False
+    step_stride: int | None = None
     offset: int = 0
+
+
+@dataclass(frozen=True)
+class Load(Access):
+    """A load, which never passes the chunk's end; with position None from all chunks of the buffer, in a row.
+
+    `unit_bytes` count per unit of `extent`: one (`EXTENT_ONE` of `engine.layout`), the rows or the columns of the
+    workgroup's tile. The address also grows by `column_stride` times the workgroup's column [bytes]. The workgroups of
+    `shared_by_rows` or `shared_by_columns` neighbouring tiles fetch the bytes together, a part each (clusters).
+    """
+
+    extent: int = y.EXTENT_ONE
+    column_stride: int = 0
+    cached: bool = False
     shared_by_rows: int = 1
     shared_by_columns: int = 1
 
 
 @dataclass(frozen=True)
-class Store:
-    """A store of one iteration into a buffer: into the workgroup's own tile if the kernel's work is tiled
-    (then
-    `position` is its chunk's), else `unit_bytes` (`last_unit_bytes` in the last iteration, 0: the same) at `offset` +
-    `row_stride` times the workgroup + `step_stride` times the iteration [bytes].
-    """
-
-    buffer: str
-    operator: str
-    position: int = 0
-    unit_bytes: int = 0
-    step_stride: int = 0
-    last_unit_bytes: int = 0
-    row_stride: int = 0
-    offset: int = 0
+class Store(Access):
+    """A store; the workgroup of a tiled kernel stores its whole tile, wherever that lies in the buffer."""
 
 
 @dataclass(frozen=True)
 class Wait:
-    """Begin only when a chunk is complete (fully received or reduced), or, if `sent`, when DMA has sent it on.
+    """Wait until a chunk is complete (fully received or reduced) or, if `sent`, until DMA engines have sent it.
 
-    With `bytes`, that many must have come instead of the whole chunk: into the workgroup's own lane, if the
-    buffer has lanes. With position None it is the chunk that the workgroup's work names as its lane.
+    With `bytes`, until that many have arrived: in the workgroup's own lane if the buffer has lanes. With position None,
+    for the chunk whose position is the workgroup's lane.
     """
 
     buffer: str
@@ -81,27 +70,26 @@ class Wait:
 class Phase:
     """A software-pipelined loop: `slots` iterations in flight, `cycles` of a compute unit each, in order.
 
-    With `shared`, iteration i belongs to workgroup i modulo the number of workgroups. Where `iterations` is
-    None, there are as many as cover the chunk of the first load. An iteration may store a second time (`also`).
-    `delay_fs` [fs] passes between the end of the wait and the first iteration.
+    With `shared`, iteration i belongs to workgroup i modulo the number of workgroups. Where `iterations` is None, there
+    are as many as cover the chunk of the first load. An iteration makes at most two `stores`. `delay_fs` [fs] passes
+    between the end of the wait and the first iteration.
     """
 
     iterations: int | None
     slots: int
     cycles: float
     loads: tuple[Load, ...] = ()
-    store: Store | None = None
+    stores: tuple[Store, ...] = ()
     wait: Wait | None = None
     shared: bool = False
-    also: Store | None = None
     delay_fs: int = 0
 
 
 @dataclass(frozen=True)
 class Command:
-    """DMA commands handed over as one: an engine sends chunks, (buffer, position) each, in order by their address map.
+    """DMA commands enqueued together: an engine sends `chunks`, (buffer, position) each, in order by their address map.
 
-    They are ready `after_fs` [fs] after its kernel's launch and wait for their `engine` (None: whichever is idle).
+    They are ready `after_fs` [fs] after the kernel's launch and wait for their `engine` (None: any idle one).
     """
 
     chunks: tuple[tuple[str, int], ...]
@@ -111,14 +99,13 @@ class Command:
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel: how many workgroups, what each needs of a compute unit, and the script that all of them run.
+    """A kernel: its workgroups, what each needs of a compute unit (`registers` and `lds` in bytes), and its script.
 
     A `tiled` kernel computes the plan's tiles, or those in the rows `part` (first, one past the last). A kernel without
-    workgroups has DMA engines carry out `copies`. With `completion_fs` the host drives them: there is no launch on the
-    GPU, and the kernel is over so long after the last byte has left [fs]; None: they are launched as kernels are.
-    Where workgroups run scripts of their own, `phases` holds these one behind the other, all of one length (`scripts`
-    pads them), and `script_of` says which one each workgroup runs; of a tiled kernel it names the scripts, and the
-    work says which one a tile's workgroup runs.
+    workgroups has DMA engines carry out `copies`. With `completion_fs` [fs] the host enqueues the copies itself: there
+    is no launch on the GPU, and the kernel ends so long after the last byte has left. Where workgroups run different
+    scripts, `phases` holds the scripts one after another, all of one length (`scripts` pads them), and `script_of` has
+    the script of each workgroup; in a tiled kernel it lists the scripts, and `Work` has the script of each tile.
     """
 
     name: str
@@ -140,7 +127,7 @@ class Kernel:
 
 
 def scripts(*each: tuple[Phase, ...]) -> tuple[Phase, ...]:
-    """Several scripts one behind the other, the shorter ones padded with phases that do nothing."""
+    """Several scripts one after another, the shorter ones padded with empty phases."""
     longest = max(len(script) for script in each)
     return tuple(phase for script in each for phase in (*script, *[Phase(0, 1, 0)] * (longest - len(script))))
 
@@ -156,10 +143,10 @@ class Mode(IntEnum):
 
 @dataclass(frozen=True)
 class RemoteMap:
-    """Stores into the chunk go to a chunk of the GPU `distance` ranks away instead, downwards around the group.
+    """Stores into the chunk go to a chunk of the GPU `distance` ranks below instead, around the group.
 
-    They are striped over all links of the GPU, or with `direct` take those to that GPU alone, where a fabric has some.
-    The receiver counts them as traffic of `operator`.
+    They are striped over all links of the GPU or, if `direct`, take those to that GPU alone, where a fabric has some.
+    The receiver counts them as traffic of `operator`, as updates if `update`.
     """
 
     buffer: str
@@ -171,28 +158,20 @@ class RemoteMap:
 
 
 @dataclass(frozen=True)
-class DmaMap:
-    """When every element of a block has had its updates, or a copy's command is ready, an engine sends the block to the
-    GPU `distance` ranks away; `distance` and `direct` as in `RemoteMap`.
+class DmaMap(RemoteMap):
+    """A DMA engine sends the block there: when all its elements are updated, or when a copy's command is ready.
 
-    `also` names a second receiver, (position, distance), of the same bytes. With `source`, the chunk is read in the
-    memory of the GPU that many ranks away, and the rest is meant as seen from there. Reads and what they make at the
-    receiver count as traffic of `operator`.
+    `also` names a second receiver of the same bytes, (position, distance). With `source`, the engine reads the chunk in
+    the memory of the GPU that many ranks below, and the other fields hold as seen from there.
     """
 
-    buffer: str
-    position: int
-    update: bool
-    operator: str
-    distance: int = 1
-    direct: bool = False
     also: tuple[int, int] | None = None
     source: int = 0
 
 
 @dataclass(frozen=True)
 class ChunkRule:
-    """One chunk's entry of the address map; the default is an ordinary cached local store."""
+    """One chunk's entry of the address map; the default is an ordinary uncached local store."""
 
     update: bool = False
     cached: bool = False
@@ -201,9 +180,9 @@ class ChunkRule:
     dma: DmaMap | None = None
 
     @property
-    def way(self) -> RemoteMap | DmaMap | None:
-        """What says where stores or commands go; None where they stay."""
-        return self.remote if self.remote is not None else self.dma
+    def route(self) -> RemoteMap | None:
+        """Where stores or DMA commands go; None where they stay."""
+        return self.remote or self.dma
 
     @property
     def mode(self) -> Mode:
@@ -223,10 +202,10 @@ Work = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Buffer:
-    """A buffer in chunks: `sizes[g][p]` bytes at GPU g and position p, each chunk with its rule.
+    """A buffer in chunks: `sizes[g][p]` bytes on GPU g at position p, or `sizes[0][p]` on every GPU; `rules[p]` each.
 
-    With `lanes`, what arrives is counted for every workgroup of the sending kernel on its own. With `within`, the
-    chunks are other names of that chunk (buffer, position), so that it can be sent to several GPUs.
+    With `lanes`, arriving bytes are counted per workgroup of the sending kernel. With `within`, the chunks are other
+    names of that chunk (buffer, position), so that it can be sent to several GPUs.
     """
 
     name: str
@@ -236,18 +215,18 @@ class Buffer:
     within: tuple[str, int] | None = None
 
     def rule(self, position: int) -> ChunkRule:
-        """The rule of a chunk; ordinary uncached stores where none is given."""
+        """The rule of a chunk; ordinary uncached stores without one."""
         return self.rules[position] if self.rules else PLAIN_STORE
 
 
 @dataclass(frozen=True)
 class PlacedKernel:
-    """A kernel in a plan: what it follows (the ends of the kernels in the rows `after`, and chunks), its priority, and
-    whether its results are released to other readers.
+    """A kernel in a plan: it starts after the ends of the kernels in the rows `after`, and after chunks.
 
-    Of kernels that wait for compute units, the higher priority is served first, then the earlier launch; those that run
-    stay. The host launches it `delay_fs` [fs] after it might, as one thread launches streams one after another. It is a
-    kernel of iteration `iteration` of the graph's node `operator`, in `stream` (for traces: order is in `after`).
+    Of kernels that wait for compute units, the higher priority is served first, then the earlier launch; nothing is
+    preempted. The host launches it `delay_fs` [fs] later than it could, because one thread launches all streams. With
+    `release` its end writes dirty cache lines back, so that others can read them; with `monitor` its first stage sets
+    the arbiter's threshold. It runs iteration `iteration` of the graph's node `operator`, in `stream` (for traces).
     """
 
     kernel: Kernel
@@ -265,28 +244,25 @@ class PlacedKernel:
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that one run does, for every simulated GPU.
+    """Everything that one run does, on every simulated GPU.
 
-    `work[g]` are the output tiles of GPU g in run order (empty if nothing is tiled); `block_tiles` of them make one
-    DMA command; `wavefronts` is the number of wavefront tiles in a tile.
+    `work[g]` are the tiles of GPU g in run order, or `work[0]` those of every GPU; they fill the buffer "output" (empty
+    if nothing is tiled). `wavefronts` is the number of wavefront tiles in a tile.
     """
 
     kernels: tuple[PlacedKernel, ...]
     buffers: tuple[Buffer, ...]
     work: tuple[Work, ...]
     wavefronts: int = 4
-    block_tiles: int = 1
-    tile_buffer: str = "output"
 
 
 def renamed(kernel: Kernel, prefix: str) -> Kernel:
-    """A kernel with `prefix` before the name of every buffer that it works on, so that a plan can hold several."""
+    """A kernel with `prefix` before the name of every buffer that it uses, so that a plan can hold several."""
     phases = (
         replace(
             phase,
             loads=tuple(_named(load, prefix) for load in phase.loads),
-            store=_named(phase.store, prefix),
-            also=_named(phase.also, prefix),
+            stores=tuple(_named(store, prefix) for store in phase.stores),
             wait=_named(phase.wait, prefix),
         )
         for phase in kernel.phases
@@ -296,7 +272,7 @@ def renamed(kernel: Kernel, prefix: str) -> Kernel:
 
 
 def renamed_buffer(buffer: Buffer, prefix: str) -> Buffer:
-    """A buffer with `prefix` before its name, and before those that its address map leads to."""
+    """A buffer with `prefix` before its name and before the names in its address map."""
     within = buffer.within and (prefix + buffer.within[0], buffer.within[1])
     rules = (replace(r, remote=_named(r.remote, prefix), dma=_named(r.dma, prefix)) for r in buffer.rules)
     return replace(buffer, name=prefix + buffer.name, within=within, rules=tuple(rules))

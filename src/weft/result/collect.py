@@ -1,4 +1,4 @@
-"""From the engine's final state to a timeline: rows become names, bins become series."""
+"""From the engine's final state to the fields of a timeline: rows become names, bins become series."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LEVELS = {
 
 
 def collect(program: Program, m: Machine, resident: Mapping[str, int]) -> dict[str, Any]:
-    """What a finished run has to say, by field of a Timeline; `resident` is how many workgroups fit, by kernel."""
+    """The results of a finished run by field of a Timeline; `resident` workgroups of a kernel fit on a compute unit."""
     spans, chunks = _spans(program, m, resident), _chunks(program, m)
     gpus = int(m.shape[y.SIZE_GPUS])
     # The causes of traffic in the order of the engine's columns.
@@ -86,15 +86,15 @@ def _spans(program: Program, m: Machine, resident: Mapping[str, int]) -> tuple[S
 
 
 def _log(m: Machine, g: int, k: int) -> Table:
-    """When and where the workgroups of a kernel ran."""
+    """The log of the workgroups of a kernel: when and on which compute unit each ran."""
     first = int(m.kernel[g, k, y.KERNEL_FIRST_WORK])
     return m.work_log[g, first : first + int(m.kernel[g, k, y.KERNEL_WORKGROUPS])]
 
 
 def _per_workgroup(m: Machine, g: int, k: int) -> dict[str, float]:
-    """Where the time of a workgroup of kernel `k` went, all that ran in its place counted as one [s].
+    """The time of a workgroup slot of kernel `k` by what it did or waited for [s]; keys as in `REASONS`.
 
-    Loads count by what brought the last part, stores by where they went.
+    Loads count by what served their last request, stores by where they went.
     """
     log, run, about = _log(m, g, k), m.kernel_run[g, k], m.kernel[0, k]
     if len(log) == 0:
@@ -138,21 +138,15 @@ def _stages(program: Program, m: Machine) -> tuple[StageSpan, ...]:
 
 
 def _chunks(program: Program, m: Machine) -> tuple[ChunkSpan, ...]:
-    moments = {
-        "first_local_fs": y.CHUNK_FIRST_LOCAL,
-        "last_local_fs": y.CHUNK_LAST_LOCAL,
-        "first_remote_fs": y.CHUNK_FIRST_REMOTE,
-        "last_remote_fs": y.CHUNK_LAST_REMOTE,
-        "first_sent_fs": y.CHUNK_FIRST_SENT,
-        "last_sent_fs": y.CHUNK_LAST_SENT,
-        "complete_fs": y.CHUNK_COMPLETE,
-    }
+    # In the order of the fields of a span.
+    moments = [y.CHUNK_FIRST_LOCAL, y.CHUNK_LAST_LOCAL, y.CHUNK_FIRST_REMOTE, y.CHUNK_LAST_REMOTE,
+               y.CHUNK_FIRST_SENT, y.CHUNK_LAST_SENT, y.CHUNK_COMPLETE]  # fmt: skip
     spans = []
     for g, logs in enumerate(m.chunk_log):
         for row, (buffer, position) in enumerate(program.regions):
-            if (logs[row] != y.NONE).any():
-                times = {name: None if logs[row, at] == y.NONE else int(logs[row, at]) for name, at in moments.items()}
-                spans.append(ChunkSpan(g, buffer, position, int(m.region[g, row, y.REGION_SIZE]), **times))
+            times = [None if at == y.NONE else at for at in logs[row, moments].tolist()]
+            if any(at is not None for at in times):
+                spans.append(ChunkSpan(g, buffer, position, int(m.region[g, row, y.REGION_SIZE]), *times))
     return tuple(spans)
 
 
@@ -225,9 +219,9 @@ def _counters(m: Machine) -> dict[str, float]:
 
 
 def _durations(gpus: int, spans: tuple[Span, ...], chunks: tuple[ChunkSpan, ...]) -> dict[str, float]:
-    """How long each operator ran [s]: from its first request to its last end on a GPU, the slowest one's.
+    """How long each operator ran [s]: from its first request to its last end, on the slowest GPU.
 
-    That of a reduce-scatter without a kernel, from its first byte sent to its last one reduced.
+    A reduce-scatter without a kernel runs from its first byte sent to its last one reduced.
     """
     found: dict[str, int] = {}
     for name in dict.fromkeys(span.operator for span in spans):
@@ -246,7 +240,7 @@ def _durations(gpus: int, spans: tuple[Span, ...], chunks: tuple[ChunkSpan, ...]
 
 
 def _residency(program: Program, m: Machine) -> Residency:
-    """Who held which compute unit when."""
+    """Kernel, compute unit, start and end of every workgroup."""
     rows = []
     for g in range(len(m.kernel)):
         for k in range(len(program.kernel_names)):

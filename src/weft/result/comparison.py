@@ -4,27 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
-from pathlib import Path
 from typing import Any
 
+from weft.answer import Answer
 from weft.errors import UnknownNameError
-from weft.files import write_json
 from weft.result.corun import CoRun
-from weft.result.html import comparison_html
 from weft.result.metrics import speedup
 from weft.result.timeline import Timeline
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Answer):
     """Timelines by overlap, the baseline being the first; `refused` says why others cannot be.
 
     `alone` holds, for streams that do not wait for each other, a short loop of each operator on its own, by operator,
     and for collectives also by driver, as in "all_gather by dma".
 
-    Iterates over the timelines; prints as a table; `save` writes JSON; `plot` draws (weft.view has more).
+    Iterates over the timelines; prints as a table; `plot` draws when each overlap computes and communicates.
     """
+
+    kind = "comparison"
 
     timelines: Mapping[str, Timeline]
     alone: Mapping[str, Timeline] = field(default_factory=dict)
@@ -64,19 +63,11 @@ class Comparison:
 
     def rows(self) -> list[dict[str, Any]]:
         """One plain record per overlap, with its speedup."""
-        return [{**one.record(), "speedup": speedup(one, self.baseline)} for one in self]
+        return [{**one.to_dict(), "speedup": speedup(one, self.baseline)} for one in self]
 
-    def save(self, path: str | Path) -> Path:
-        """Write the records as JSON; OutputError if the path cannot be written."""
-        return write_json(path, self.rows())
-
-    def plot(self) -> Any:
-        """A figure of when each overlap computes and communicates (weft.view has more)."""
-        # By name: results know nothing of pictures, and a table must not wait for a plotting library.
-        return import_module("weft.view").sub_layer_times(self)
-
-    def _repr_html_(self) -> str:
-        return comparison_html(self)
+    def to_dict(self) -> dict[str, Any]:
+        """Every run as plain data, and why other overlaps cannot be."""
+        return {"runs": self.rows(), "refused": dict(self.refused)}
 
     def __str__(self) -> str:
         first = self.baseline

@@ -1,4 +1,4 @@
-"""What a GEMM and a collective that do not depend on each other cost each other."""
+"""A co-run of a GEMM and a collective without dependencies: slowdowns, overlap, and what causes them."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from weft.schedule import PASSES, Pass
 from weft.units import format_bytes, format_time
 
 _SHOWS = 0.01
-"""Share of a loop's time alone from which on an added wait is worth a word."""
+"""Added waits above this share of a loop's time alone are reported."""
 
 
 @dataclass(frozen=True)
 class Grid:
-    """How a GEMM fills a GPU: tiles of `rows` x `columns`, `tiles` of them, `resident` at once on a compute unit.
+    """How a GEMM fills a GPU: `tiles` tiles of `rows` x `columns`, `resident` at once on a compute unit.
 
-    The GPU has `units`, of which the strategy leaves the GEMM `given`. Where K is cut into `splits` parts, every part
-    of a tile counts as one.
+    The GPU has `units` compute units, and the strategy gives `given` of them to the GEMM. Where K is cut into `splits`
+    parts, every part of a tile counts as a tile.
     """
 
     rows: int
@@ -37,7 +37,7 @@ class Grid:
     splits: int = 1
 
     def waves(self, units: int) -> int:
-        """How many times over the tiles fill so many compute units."""
+        """Waves of tiles on `units` compute units."""
         return -(-self.tiles // (units * self.resident))
 
     def record(self) -> dict[str, int]:
@@ -60,13 +60,12 @@ def _waves(count: int) -> str:
 
 @dataclass(frozen=True)
 class LoopTimes:
-    """A loop of `count` equal kernels: one of them alone and in the concurrent run, on average, and when it ended [s].
+    """A loop of `count` equal iterations: the mean time of one alone and in the co-run, and the end of the loop [s].
 
-    `concurrent` is the mean over the whole loop, as measurements report it: iterations that were left when the other
-    loop had ended count, so it depends on the numbers of iterations. `both` is the mean over those that ended
-    while the other loop still ran; where none did, it is that of the first.
-    `waits` and `waits_alone` say how long a workgroup of one of them waited for what, on average [s]; keys as in
-    `REASONS`.
+    `concurrent` is the mean over the whole loop, as measurements report it: iterations after the end of the other loop
+    count, so it depends on the numbers of iterations. `both` is the mean over those that ended while the other loop
+    still ran; where none did, the time of the first. `waits` and `waits_alone` are the mean times of a workgroup slot
+    by what it waited for [s]; keys as in `REASONS`.
     """
 
     name: str
@@ -80,17 +79,17 @@ class LoopTimes:
 
     @property
     def slowdown(self) -> float:
-        """How many times longer one takes in the concurrent run than alone, on average over the whole loop."""
+        """Slowdown of an iteration by the co-run, on average over the whole loop."""
         return self.concurrent / self.alone
 
     @property
     def slowdown_both(self) -> float:
-        """How many times longer one takes than alone while both loops run."""
+        """Slowdown of an iteration while both loops run."""
         return self.both / self.alone
 
     @property
     def added(self) -> str:
-        """What a workgroup waited for longer than alone, most of all, in words; empty if for nothing that shows."""
+        """The wait that the co-run lengthened most, in words; empty if none by more than 1 % of the time alone."""
         more = {why: wait - self.waits_alone.get(why, 0.0) for why, wait in self.waits.items()}
         more.pop("compute", None)
         if not more or max(more.values()) < _SHOWS * self.alone:
@@ -115,7 +114,7 @@ class LoopTimes:
 
 @dataclass(frozen=True)
 class Choice:
-    """How a collective is carried out: the algorithm ("ring", "tree", "nvls", "direct"), and how long alone [s]."""
+    """The algorithm of a collective ("ring", "tree", "nvls", "direct"), and its time alone [s]."""
 
     algorithm: str
     seconds: float
@@ -123,11 +122,11 @@ class Choice:
 
 @dataclass(frozen=True)
 class CoRun:
-    """A loop of GEMMs and a loop of collectives that share every GPU, beside each loop alone.
+    """A co-run of a loop of GEMMs and a loop of collectives on every GPU, compared with each loop alone.
 
-    `run` is both at once; `gemm_alone` and `collective_alone` are short loops alone, the collective as it is driven in
-    `run`. `library_alone` is the collective by compute units, with which overlap is compared, whoever drives it in
-    `run` (where compute units cannot, by DMA engines).
+    `run` has both; `gemm_alone` and `collective_alone` are short loops alone, the collective by the same driver as in
+    `run`. `library_alone` is the collective by compute units, the baseline of every strategy (by DMA engines where
+    compute units have no kernel).
     """
 
     run: Timeline
@@ -137,9 +136,9 @@ class CoRun:
 
     @cached_property
     def choice(self) -> Choice | None:
-        """What the machine's library would take for the collective, in closed form.
+        """The library's algorithm for the collective, with its time in closed form.
 
-        None where no library is known, or DMA engines drive it.
+        None where no library is known, or DMA engines drive the collective.
         """
         links, op = interconnect(self.run.system), self._collective.op
         if self.driver == "dma" or links.gpu.vendor == "none" or not isinstance(op, Collective):
@@ -150,7 +149,7 @@ class CoRun:
 
     @property
     def strategy(self) -> Pass:
-        """How both share the GPU."""
+        """The pass by which both share the GPU."""
         return PASSES[self.run.overlap]
 
     @property
@@ -188,18 +187,18 @@ class CoRun:
 
     @property
     def apart(self) -> int | None:
-        """Compute units set apart; None where the strategy sets none apart."""
+        """Compute units that the GEMM may not use; None where the strategy does not partition them."""
         grid = self.grid
         return None if self._gemm.choice.compute_units is None else grid.units - grid.given
 
     @property
     def first(self) -> str:
-        """What the host launched first: "collective" or "gemm"."""
+        """The stream that the host launched first: "collective" or "gemm"."""
         return "gemm" if self.run.graph.nodes[0].stream == self._gemm.stream else "collective"
 
     @property
     def copies(self) -> Mapping[str, int | bool]:
-        """Options of DMA engines where those move the data."""
+        """Options of the copies by DMA engines."""
         return dict(self._collective.choice.copies)
 
     @property
@@ -221,7 +220,7 @@ class CoRun:
 
     @property
     def differs(self) -> bool:
-        """Whether the library would take another algorithm than the one that was simulated."""
+        """Whether the library's algorithm is another one than the simulated one."""
         return self.choice is not None and self.choice.algorithm != self.algorithm
 
     @property
@@ -240,17 +239,17 @@ class CoRun:
 
     @property
     def ideal_speedup(self) -> float:
-        """The same if neither slowed the other: serial over the longer loop."""
+        """Speedup if neither slowed the other: serial over the longer loop."""
         return ideal_speedup(*self._parts)
 
     @property
     def share_of_ideal(self) -> float:
-        """(speedup - 1) / (ideal speedup - 1): how much of what overlap could save it saves."""
+        """(speedup - 1) / (ideal speedup - 1): the fraction of the ideal gain that is reached."""
         return share_of_ideal(self.speedup, self.ideal_speedup)
 
     @property
     def causes(self) -> str:
-        """What most lengthened each side, in words: a GEMM's waves on fewer compute units, and what was waited for."""
+        """What lengthened each side most, in words: more waves on fewer compute units, and the longest added wait."""
         grid = self.grid
         before, after = grid.waves(grid.units), grid.waves(grid.given)
         waves = f"{_waves(after)} of tiles instead of {before}" if after > before else ""
@@ -261,9 +260,8 @@ class CoRun:
         return "; ".join(f"{who}: {why}" for who, why in sides.items() if why)
 
     def traffic(self) -> dict[str, tuple[float, float, float]]:
-        """What passed caches, DRAM (also by cause) and link: all GEMMs alone, all collectives alone, side by side [MB].
-
-        Of one GPU.
+        """Traffic of caches, DRAM (also by cause) and link of one GPU [MB]: all GEMMs alone, all collectives alone, and
+        the co-run.
         """
         alone = ((self.gemm_alone, self._gemm.name), (self.collective_alone, self.name))
         parts = [_moved(one, self.run.graph.iterations(name) / one.graph.iterations(name)) for one, name in alone]
@@ -273,7 +271,7 @@ class CoRun:
         return {name: (row[0], row[1], row[2]) for name, row in found.items() if any(row)}
 
     def record(self) -> dict[str, Any]:
-        """The answer as plain data for JSON."""
+        """All metrics as plain data for JSON."""
         held = self.run.held
         parts = (self.run, self.gemm_alone, self.collective_alone)
         return {
@@ -323,7 +321,7 @@ class CoRun:
 
 
 def _loop(run: Timeline, name: str, alone: Timeline, other: str) -> LoopTimes:
-    """A loop in a run, beside the loop `other` and beside itself alone."""
+    """The times of a loop in a co-run with the loop `other`, and alone."""
     ends, until = run.ends(name), run.ends(other)[-1]
     # The iterations that ended while the other loop ran; if none did, the first.
     both = max(1, sum(end <= until for end in ends))
@@ -346,11 +344,11 @@ _LEVELS = {
     "memory-side cache: joined a load under way": "memory_cache_merged",
     "memory-side cache: writes": "memory_cache_written",
 }
-"""What caches served, in words."""
+"""What caches served, in words, and its name in `Timeline.levels`."""
 
 
 def _moved(run: Timeline, scale: float) -> dict[str, float]:
-    """What passed in a run [MB], `scale` times over."""
+    """The traffic of a run times `scale`, by level [MB]."""
     mega = scale / 1e6
     return {
         **{words: sum(run.levels.get(name, {}).values()) * mega for words, name in _LEVELS.items()},

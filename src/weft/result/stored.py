@@ -1,4 +1,4 @@
-"""Timelines as plain data and back, every field exactly: for records on disk and answers of other processes."""
+"""Timelines as plain data and back, every field exactly: for records on disk and between processes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 from weft.errors import InputError
 from weft.graph import KINDS, Edge, Graph, KernelChoice, Node
 from weft.hardware import System
+from weft.hardware.fabric import Fabric, Link
 from weft.kernels import GemmTiling
 from weft.options import RunOptions
 from weft.result.timeline import ChunkSpan, DmaSpan, Residency, Series, Span, StageSpan, Timeline
@@ -20,13 +21,13 @@ _KINDS = {
     kind.__name__: kind
     for kind in (
         Graph, Node, KernelChoice, RunOptions, Timeline, Span, StageSpan, ChunkSpan, DmaSpan, Series, Residency,
-        GemmTiling, *KINDS.values(),
+        GemmTiling, Fabric, Link, *KINDS.values(),
     )
 }  # fmt: skip
 
 
 def summary(timeline: Timeline) -> Timeline:
-    """The timeline without what tells it moment by moment: times, bytes, counters and kernels' spans are left."""
+    """The timeline without stages, chunks, copies, series and residency: times, bytes, counters and spans are kept."""
     parts = tuple(summary(part) for part in timeline.parts)
     return replace(timeline, stages=(), chunks=(), dmas=(), series=None, residency=None, parts=parts)
 
@@ -47,7 +48,7 @@ def from_record(record: Mapping[str, Any]) -> Timeline:
 def plain(value: Any) -> Plain:
     """Anything that a timeline holds, as JSON can hold it."""
     if isinstance(value, System):
-        return {"System": value.model_dump(mode="json")}
+        return {"System": {**value.model_dump(mode="json", exclude={"fabric"}), "fabric": plain(value.fabric)}}
     if isinstance(value, np.ndarray):
         return {"array": value.tolist(), "shape": list(value.shape)}
     if isinstance(value, Edge):
@@ -78,5 +79,5 @@ def _made(value: Plain) -> Any:
     if name == "Edge":
         return Edge(*content)
     if name == "System":
-        return System(**content)
+        return System(**{**content, "fabric": _made(content.get("fabric"))})
     return _KINDS[name](**{field: _made(inner) for field, inner in content.items()})

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from weft.errors import UnknownNameError
+from weft.answer import Answer
+from weft.errors import InputError, UnknownNameError, check_type
+from weft.files import read_json, write_atomically
 from weft.graph import Collective, Gemm, Graph
 from weft.hardware import System
 from weft.options import RunOptions
 from weft.units import format_bytes, format_time
 
-FS_PER_US = 1_000_000_000
 Ints = npt.NDArray[np.int64]
 Cause = tuple[str, str]
 """Why bytes moved: for which operator, and whether they were a "read", a "write" or an "update"."""
@@ -24,12 +27,12 @@ Cause = tuple[str, str]
 
 @dataclass(frozen=True)
 class Span:
-    """A kernel of an iteration of an operator on a GPU: requested, first workgroup, end [fs].
+    """A kernel of an iteration of an operator on a GPU: enqueued, first workgroup, end [fs].
 
-    `waits` is the time of its workgroups by what they did or awaited [fs]: compute, memory (loads), matrix_unit (busy
-    with another workgroup), store, chunk. `per_workgroup` is the same for one place of a workgroup [s], loads and
-    stores by what served them, and before it the wait for a compute unit ("dispatch"); empty for copies by DMA engines.
-    `resident` workgroups fit on a compute unit at once.
+    `waits` is the time of all its workgroups by what they did or waited for [fs]: compute, memory (loads), matrix_unit
+    (busy with another workgroup), store, chunk. `per_workgroup` is the time of one workgroup slot [s] with keys as in
+    `REASONS`: loads and stores by what served them, and first the wait for a compute unit ("dispatch"); empty for
+    copies by DMA engines. `resident` workgroups fit on a compute unit at once.
     """
 
     gpu: int
@@ -60,10 +63,9 @@ class StageSpan:
 
 @dataclass(frozen=True)
 class ChunkSpan:
-    """One chunk of a buffer on a GPU: when it was written from here, from the neighbour, sent by DMA, and
-    complete [fs].
+    """One chunk of a buffer on a GPU: when it was written by this GPU, by others, sent by DMA, and complete [fs].
 
-    Each is None if it never happened. `position` is the order in which the GPU deals with its chunks.
+    Each is None if it never happened. `position` is its place in the order in which the GPU handles chunks.
     """
 
     gpu: int
@@ -81,7 +83,7 @@ class ChunkSpan:
 
 @dataclass(frozen=True)
 class DmaSpan:
-    """One DMA command: triggered, taken by an engine, last byte gone [fs]."""
+    """One DMA command: ready, taken by an engine, last byte sent [fs]."""
 
     gpu: int
     engine: int
@@ -101,11 +103,6 @@ class Series:
     traffic: Mapping[Cause, Ints]
     link: Ints
 
-    @property
-    def time_us(self) -> npt.NDArray[np.float64]:
-        """Start of each bin [us]."""
-        return np.arange(self.link.shape[1], dtype=np.float64) * np.float64(self.bin_fs / FS_PER_US)
-
     def rate(self, cause: Cause, gpu: int = 0) -> npt.NDArray[np.float64]:
         """DRAM traffic of a cause over time [bytes/s]."""
         return np.asarray(self.traffic[cause][gpu] / (self.bin_fs * 1e-15), dtype=np.float64)
@@ -113,7 +110,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Residency:
-    """Who held which compute unit when: per workgroup its GPU, kernel (of `kernels`), unit, start and end [fs].
+    """Residency of workgroups: for each its GPU, kernel (index in `kernels`), compute unit, start and end [fs].
 
     `rows` has the shape (workgroups, 5); each GPU has `units` compute units, numbered from 0.
     """
@@ -123,14 +120,14 @@ class Residency:
     units: int
 
     def of(self, gpu: int, kernels: Collection[str]) -> tuple[Ints, Ints, Ints]:
-        """Unit, start and end [fs] of the workgroups of some kernels on a GPU."""
+        """Compute unit, start and end [fs] of the workgroups of some kernels on a GPU; each of shape (workgroups,)."""
         wanted = [k for k, name in enumerate(self.kernels) if name in kernels]
         found = self.rows[(self.rows[:, 0] == gpu) & np.isin(self.rows[:, 1], wanted)]
         return found[:, 2], found[:, 3], found[:, 4]
 
 
 @dataclass(frozen=True)
-class Timeline:
+class Timeline(Answer):
     """A run of a graph on a system, or an ideal put together from the runs in `parts`.
 
     `graph` is what ran, every node with the kernel that was chosen; `overlap` is the pass that made it, `arbiter` the
@@ -144,6 +141,8 @@ class Timeline:
     tracker spills, DRAM activations, queue occupancy, ...), and `requests` and `events` are counts too: over all
     simulated GPUs. `wall_s` is how long the simulation took.
     """
+
+    kind = "timeline"
 
     graph: Graph
     system: System
@@ -192,7 +191,7 @@ class Timeline:
     # -- times
 
     def duration(self, operator: str) -> float:
-        """How long an operator ran [s]; 0 for one that the run has not."""
+        """How long an operator ran [s]; 0 for one that did not run."""
         return self.durations.get(operator, 0.0)
 
     @cached_property
@@ -224,9 +223,9 @@ class Timeline:
         return max(max(ends) for ends in self._ends.values())
 
     def waits(self, operator: str) -> dict[str, float]:
-        """What a place of a workgroup of an operator did or waited for in an iteration, on average, on GPU 0 [s].
+        """What a workgroup slot of an operator did or waited for in an iteration, on average, on GPU 0 [s].
 
-        Keys are those of `REASONS`; empty for copies by DMA engines.
+        Keys as in `REASONS`; empty for copies by DMA engines.
         """
         spans = [s for s in self.spans if s.operator == operator and s.gpu == 0]
         iterations = len({span.iteration for span in spans})
@@ -244,8 +243,8 @@ class Timeline:
         """DRAM traffic of an operator, of some kinds ("read", "write", "update") or all [bytes]."""
         return sum(n for (of, kind), n in self.traffic.items() if of == operator and (not kinds or kind in kinds))
 
-    def record(self) -> dict[str, Any]:
-        """The run as plain data for JSON; `weft.result.stored` keeps every field."""
+    def to_dict(self) -> dict[str, Any]:
+        """Times [us], bytes and counters of the run as plain data; a saved .json file holds every field."""
         about = {name: self.graph.labels.get(name, "") for name in ("model", "sublayer")}
         gemm = self.gemm
         return {
@@ -270,10 +269,22 @@ class Timeline:
             "changed": list(self.system.changes),
         }
 
-    def _repr_html_(self) -> str:
-        from weft.result.html import timeline_html
+    def _save_json(self, file: Path) -> Path:
+        from weft.result.stored import as_record
 
-        return timeline_html(self)
+        return write_atomically(file, json.dumps(as_record(self)) + "\n")
+
+    @classmethod
+    def load(cls, path: str | Path) -> Timeline:
+        """The timeline that `save` wrote to a .json file, every field of it; InputError for another file."""
+        from weft.result.stored import from_record
+
+        again = "write one with Timeline.save('run.json')"
+        check_type("the path", path, (str, Path), again)
+        try:
+            return from_record(read_json(path, "timeline", again))
+        except (KeyError, TypeError, ValueError):
+            raise InputError(f"'{path}' holds no timeline; {again}") from None
 
     def __str__(self) -> str:
         parts = ", ".join(f"{name} {format_time(s, digits=4)}" for name, s in self.durations.items())
@@ -294,7 +305,7 @@ REASONS = {
     "begin": "beginning and ending workgroups",
     "compute": "computing",
 }
-"""What a workgroup does or waits for, in words; one that ends and the next in its place count as one."""
+"""What a workgroup slot does or waits for, in words; a slot holds one workgroup after another."""
 
 
 _SHORT = {"gemm": "GEMM", "reduce_scatter": "RS", "all_gather": "AG"}

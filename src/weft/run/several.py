@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 
 from weft.errors import InputError, check_type, check_whole
 from weft.graph import Collective, Gemm, Graph, concurrent
 from weft.hardware import Described
 from weft.options import RunOptions
+from weft.parallel import work_of
 from weft.result import Comparison, Timeline
 from weft.run.single import Runner, baseline, settled, simulate
 from weft.schedule import PASSES, SHARING, Pass, Sharing, find_pass
@@ -18,19 +20,24 @@ ALONE = 2
 
 
 def compare(
-    graph: Graph,
+    work: Graph | str,
     system: Described,
     overlaps: str | Pass | Iterable[str | Pass] | None = None,
     options: RunOptions | None = None,
+    *,
+    tp: int | None = None,
+    dtype: str | None = None,
 ) -> Comparison:
-    """`graph` on `system` under one overlap or several (None: every one that takes the graph).
+    """Simulate `work` on `system` under one overlap or several (None: every one that takes it).
 
+    `work` is a graph, or a sub-layer's name, like "t-nlg/fc2", with its `tp` (and `dtype`).
     Beside a GEMM with the collective of its own output stands the baseline, "sequential". Beside streams that do not
     wait for each other stands a short loop of each operator alone. Runs that several need are made once. An overlap
     that cannot carry out a collective is refused, with the reason, where others can.
 
     Raises what `simulate` raises.
     """
+    graph = work_of(work, tp, dtype)
     runner = Runner(graph, system, options)
     first = baseline(graph)
     chosen = _taking(graph) if overlaps is None else _passes(overlaps)
@@ -54,17 +61,17 @@ def _taking(graph: Graph) -> list[Pass]:
 
 
 def _shared(runner: Runner, chosen: list[Pass]) -> Comparison:
-    """Streams that share a GPU, each operator alone, and why some overlap cannot be."""
+    """Streams that share a GPU under each overlap, each operator alone, and why an overlap was refused."""
     lone = _Alone(runner)
     timelines: dict[str, Timeline] = {}
     refused: dict[str, InputError] = {}
     for one in chosen:
         try:
-            lone.of(one)
+            lone.add(one)
         except InputError as error:
             refused[one.name] = error
-            continue
-        timelines[one.name] = runner.timeline(one)
+        else:
+            timelines[one.name] = runner.timeline(one)
     if not timelines:
         raise next(iter(refused.values()))
     return Comparison(timelines, lone.found, {name: str(error) for name, error in refused.items()})
@@ -77,34 +84,29 @@ class _Alone:
         self.runner = runner
         self.found: dict[str, Timeline] = {}
 
-    def of(self, overlap: Pass) -> None:
-        """Run what the overlap's streams are compared with; InputError if it cannot carry one out."""
-        graph = self.runner.graph
-        sharing = overlap if isinstance(overlap, Sharing) else SHARING["streams"]
-        for node in graph.collectives:
-            self._add(f"{node.name} by {sharing.driver}", node.stream, sharing)
-            library = "cu"
-            try:
-                self._add(
-                    f"{node.name} by cu",
-                    node.stream,
-                    replace(SHARING["streams"], in_flight=sharing.in_flight),
-                )
-            except InputError:
-                library = sharing.driver
-            self.found[node.name] = self.found[f"{node.name} by {library}"]
-        for node in graph.gemms:
-            self._add(node.name, node.stream, SHARING["streams"])
+    def add(self, overlap: Pass) -> None:
+        """Run each stream of an overlap alone; InputError if the overlap cannot carry out one of its collectives.
 
-    def _add(self, name: str, stream: str, like: Sharing) -> None:
+        A collective is compared with the library's kernel on compute units, or, where there is none, with its driver.
+        """
+        sharing = overlap if isinstance(overlap, Sharing) else SHARING["streams"]
+        on_units = replace(SHARING["streams"], in_flight=sharing.in_flight)
+        driven = on_units
+        if sharing.driver == "dma":
+            driven = replace(SHARING["dma"], copies=sharing.copies, in_flight=sharing.in_flight)
+        for node in self.runner.graph.collectives:
+            lone = self._run(f"{node.name} by {sharing.driver}", node.stream, driven)
+            with suppress(InputError):
+                lone = self._run(f"{node.name} by cu", node.stream, on_units)
+            self.found[node.name] = lone
+        for node in self.runner.graph.gemms:
+            self._run(node.name, node.stream, SHARING["streams"])
+
+    def _run(self, name: str, stream: str, overlap: Sharing) -> Timeline:
         if name not in self.found:
-            overlap = replace(
-                SHARING["dma" if like.driver == "dma" else "streams"],
-                copies=like.copies,
-                in_flight=like.in_flight,
-            )
             graph = self.runner.graph.only(stream, iterations=ALONE)
             self.found[name] = simulate(graph, self.runner.system, overlap, self.runner.options)
+        return self.found[name]
 
 
 def balanced(
@@ -115,11 +117,11 @@ def balanced(
     options: RunOptions | None = None,
     gemms: int = 4,
 ) -> Graph:
-    """A loop of GEMMs beside a loop of collectives that takes about as long, each alone. Raises as `simulate` does."""
+    """Loops of GEMMs and of collectives that take about as long when each runs alone. Raises as `simulate` does."""
     check_whole("gemms", gemms, 1, 4)
     graph = concurrent(gemm, collective, min(gemms, ALONE), ALONE)
     lone = _Alone(Runner(graph, system, options))
-    lone.of(find_pass(overlap))
+    lone.add(find_pass(overlap))
     ratio = lone.found["gemm"].period("gemm") / lone.found[collective.name].period(collective.name)
     return concurrent(gemm, collective, gemms, max(1, round(gemms * ratio)))
 

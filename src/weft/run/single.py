@@ -19,6 +19,7 @@ from weft.lower import check_operators, is_joined, lower
 from weft.lower.fit import check_state, most_resident, occupancy
 from weft.lower.machine import default_request_bytes, machine_tables
 from weft.options import RunOptions
+from weft.parallel import work_of
 from weft.program import Program, build
 from weft.result import Timeline
 from weft.result.collect import collect
@@ -41,19 +42,24 @@ LARGEST_EXCHANGE = 1 << 30
 
 
 def simulate(
-    graph: Graph,
+    work: Graph | str,
     system: Described,
     overlap: str | Pass | None = None,
     options: RunOptions | None = None,
+    *,
+    tp: int | None = None,
+    dtype: str | None = None,
 ) -> Timeline:
-    """What happens when `graph` runs on `system` (a system, a GPU, or a name) under `overlap`, request by request.
+    """Simulate `work` on `system` (a system, a GPU, or a name) under `overlap`, request by request.
 
-    `overlap` is a name from `weft.schedule.PASSES` or a pass of one's own (None: the baseline of such graphs:
-    "sequential" where a GEMM and its collective depend on each other, else "streams").
+    `work` is a graph, or a sub-layer's name, like "t-nlg/fc2", with its `tp` (and `dtype`). `overlap` is a name from
+    `weft.schedule.PASSES` or a pass of one's own (None: the baseline of such graphs: "sequential" where a GEMM and its
+    collective depend on each other, else "streams").
 
     Raises UnknownNameError for an unknown overlap, InputError for what cannot be simulated, SimulationError for a run
     that cannot finish, saying which tile waits for what.
     """
+    graph = work_of(work, tp, dtype)
     runner = Runner(graph, system, options)
     return runner.timeline(baseline(graph) if overlap is None else overlap)
 

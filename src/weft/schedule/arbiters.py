@@ -1,4 +1,4 @@
-"""Who may enter a memory channel's command queue: the arbiter's policies, built in or written by a user."""
+"""Memory arbitration: policies that choose which stream enters a channel's command queue, built in or a user's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a pass is: a change of a graph that decides order and sharing, under a name that users type."""
+"""Passes: changes of a graph that decide order and sharing, each under a name that users type."""
 
 from __future__ import annotations
 
@@ -24,6 +24,11 @@ class Pass(ABC):
     summary: str
     needs: tuple[str, ...] = ()
     arbiter: ArbiterPolicy = ROUND_ROBIN
+
+    @property
+    def runs(self) -> tuple[str, ...]:
+        """The passes whose runs decide what happens under this one: itself, unless it is an ideal."""
+        return (self.name,)
 
     @abstractmethod
     def apply(self, graph: Graph, gpu: Gpu) -> Graph:
@@ -58,5 +63,5 @@ class Ideal(Pass):
 
     @property
     def runs(self) -> tuple[str, ...]:
-        """The passes whose runs it is put together from."""
+        """The passes whose runs it is assembled from."""
         return tuple(dict.fromkeys((self.usually, *(name for _, name in self.taken))))

@@ -1,4 +1,4 @@
-"""How a GEMM and an independent collective share one GPU: who drives, who goes first, who gets what.
+"""How a GEMM and an independent collective share one GPU: driver, launch order, priority, compute units.
 
 The strategies are those that C3 and ConCCL compare (arXiv:2412.14335): two plain streams, a collective with priority,
 compute units set apart for it, and copies by DMA engines.
@@ -7,9 +7,9 @@ compute units set apart for it, and copies by DMA engines.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from weft.errors import InputError, UnknownNameError
+from weft.errors import InputError, check_name
 from weft.graph import Collective, Graph, Node
 from weft.hardware import Gpu
 from weft.schedule.base import Pass
@@ -22,7 +22,7 @@ LAUNCHED: tuple[Launched, ...] = ("collective", "gemm")
 COPY_OPTIONS = ("engines", "engines_per_peer", "broadcast", "swap", "prelaunched", "threads")
 """Options of copies by DMA engines (`weft.kernels.copies.DmaGather`)."""
 DMA_UNITS = 8
-"""Compute units that `dma-partition` takes off the GEMM unless told otherwise: one of each XCD of an MI300X."""
+"""Compute units that `dma-partition` takes off the GEMM by default: one of each XCD of an MI300X."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Sharing(Pass):
     units before the GEMMs'. With `partition` masks set `units` apart: for the collectives, or, where DMA engines drive
     them, just off the GEMMs (None: until their bandwidth saturates; DMA_UNITS beside DMA engines). `first` is what the
     host launches first (None: the collectives if they have priority, else the GEMMs). `copies` are options of DMA
-    engines, `in_flight` replaces the library's all-reduce by a plain ring with so many bytes of a workgroup in flight.
+    engines, `in_flight` replaces the library's all-reduce by a plain ring with that many bytes per workgroup in flight.
     """
 
     driver: Driver = "cu"
@@ -45,16 +45,15 @@ class Sharing(Pass):
     in_flight: int | None = None
 
     def __post_init__(self) -> None:
-        if self.first is not None and self.first not in LAUNCHED:
-            raise UnknownNameError("first stream", self.first, LAUNCHED)
+        if self.first is not None:
+            check_name("first stream", self.first, LAUNCHED)
         if self.units is not None and not self.partition:
             raise InputError(
                 f"'{self.name}' sets no compute units apart, but units is {self.units}; "
                 "choose partition, priority-partition or dma-partition"
             )
         for name, _ in self.copies:
-            if name not in COPY_OPTIONS:
-                raise UnknownNameError("option of DMA engines", name, COPY_OPTIONS)
+            check_name("option of DMA engines", name, COPY_OPTIONS)
         if self.copies and self.driver != "dma":
             options = ", ".join(name for name, _ in self.copies)
             raise InputError(
@@ -76,22 +75,18 @@ class Sharing(Pass):
         split = split_units(gpu, self.units) if self.partition and self.units is not None else None
 
         def placed(node: Node) -> Node:
-            if not isinstance(node.op, Collective):
-                own = split.gemm if split else node.choice.compute_units
-                return replace(node, choice=replace(node.choice, compute_units=own))
-            own = split.apart if split else node.choice.compute_units
-            choice = replace(
-                node.choice,
-                driver=self.driver,
-                compute_units=own if self.driver == "cu" else None,
-                priority=int(self.priority),
-                copies=self.copies,
-            )
-            if self.driver == "cu" and self.units is not None:
-                choice = replace(choice, workgroups=self.units)
-            if self.in_flight is not None:
-                choice = replace(choice, kernel="plain-ring", in_flight=self.in_flight)
-            return replace(node, choice=choice)
+            moves, changed = isinstance(node.op, Collective), dict[str, Any]()
+            if split:
+                changed["compute_units"] = split.apart if moves else split.gemm
+            if moves:
+                changed |= {"driver": self.driver, "priority": int(self.priority), "copies": self.copies}
+                if self.driver == "dma":
+                    changed["compute_units"] = None
+                elif self.units is not None:
+                    changed["workgroups"] = self.units
+                if self.in_flight is not None:
+                    changed |= {"kernel": "plain-ring", "in_flight": self.in_flight}
+            return replace(node, choice=replace(node.choice, **changed))
 
         first_is_gemm = self.launched_first == "gemm"
         ordered = sorted(graph.map(placed).nodes, key=lambda node: isinstance(node.op, Collective) is first_is_gemm)
@@ -108,12 +103,7 @@ class Sharing(Pass):
 
 SHARING_PASSES: tuple[Sharing, ...] = (
     Sharing("streams", "Streams", "two streams, as launched: who comes first takes the compute units"),
-    Sharing(
-        "priority",
-        "Priority",
-        "the collective comes first and takes a compute unit per workgroup",
-        priority=True,
-    ),
+    Sharing("priority", "Priority", "the collective comes first and takes a compute unit per workgroup", priority=True),
     Sharing(
         "partition",
         "Partition",
@@ -128,10 +118,7 @@ SHARING_PASSES: tuple[Sharing, ...] = (
         partition=True,
     ),
     Sharing(
-        "dma",
-        "DMA",
-        "DMA engines push the data: no compute unit, no L2; memory and links are shared",
-        driver="dma",
+        "dma", "DMA", "DMA engines push the data: no compute unit, no L2; memory and links are shared", driver="dma"
     ),
     Sharing(
         "dma-partition",
@@ -166,12 +153,11 @@ def split_units(gpu: Gpu, apart: int) -> Split:
         )
     parts = gpu.dies
     chosen = tuple(unit for part in range(parts) for unit in _last(units, parts, part, apart))
-    taken = set(chosen)
-    return Split(tuple(unit for unit in range(units) if unit not in taken), chosen)
+    return Split(tuple(unit for unit in range(units) if unit not in chosen), chosen)
 
 
 def _last(units: int, parts: int, part: int, apart: int) -> range:
-    """The last units of a part: its share of those set apart."""
+    """The last compute units of an XCD: its share of those set apart."""
     end = -(-(part + 1) * units // parts)
     return range(end - (apart // parts + (part < apart % parts)), end)
 

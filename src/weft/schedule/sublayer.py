@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from weft.errors import InputError
@@ -15,12 +15,14 @@ from weft.schedule.base import Ideal, Pass
 TRACKED = ("tracker", "near-memory update", "triggered DMA")
 PLAIN = KernelChoice(kernel="plain-ring")
 """A step of the paper's ring: every compute unit, no slices, no staging."""
+TRIGGERED = KernelChoice("tracker", near_memory=True)
+"""DMA engines that the tracker triggers; the memory adds."""
 
 
 def produced(graph: Graph) -> tuple[Node, Node]:
     """The GEMM of a sub-layer and the all-reduce, or reduce-scatter, of its output; InputError for any other graph."""
-    pair = _pair(graph, ("gemm", "collective"))
-    if pair is None or getattr(pair[1].op, "name", "") not in ("all_reduce", "reduce_scatter"):
+    pair = _pair(graph, ("gemm",), ("all_reduce", "reduce_scatter"))
+    if pair is None:
         raise InputError(
             f"{graph} is no GEMM followed by the all-reduce or reduce-scatter of its output; "
             "give a sub-layer, or choose a way to share a GPU, such as 'streams'"
@@ -28,17 +30,15 @@ def produced(graph: Graph) -> tuple[Node, Node]:
     return pair
 
 
-def consumed(graph: Graph) -> tuple[Node, Node]:
-    """The all-gather of an operand and the GEMM that waits for it; InputError for any other graph."""
-    pair = _pair(graph, ("collective", "gemm"))
-    if pair is None or getattr(pair[0].op, "name", "") != "all_gather":
-        raise InputError(f"{graph} is no all-gather followed by the GEMM of what it gathers")
-    return pair
+def consumed(graph: Graph) -> tuple[Node, Node] | None:
+    """The all-gather of an operand and the GEMM that waits for it; None for any other graph."""
+    return _pair(graph, ("all_gather",), ("gemm",))
 
 
-def _pair(graph: Graph, kinds: tuple[str, str]) -> tuple[Node, Node] | None:
-    """The two nodes of a graph, the second of which waits for the first, if they are of these kinds."""
-    if len(graph) != 2 or tuple(node.op.kind for node in graph) != kinds:
+def _pair(graph: Graph, *wanted: tuple[str, ...]) -> tuple[Node, Node] | None:
+    """The two nodes of a graph, if the second waits for the first and they compute, or communicate, as wanted."""
+    found = [node.op.name if isinstance(node.op, Collective) else node.op.kind for node in graph]
+    if len(found) != 2 or not all(name in names for name, names in zip(found, wanted, strict=True)):
         return None
     first, second = graph.nodes
     return (first, second) if [edge.node for edge in second.edges] == [first.id] else None
@@ -49,12 +49,7 @@ def scattered(graph: Graph, choice: KernelChoice, by: Granularity = "kernel") ->
     gemm, collective = produced(graph)
     op = collective.op
     assert isinstance(op, Collective)
-    reduce = Node(
-        replace(op, name="reduce_scatter"),
-        "reduce_scatter",
-        after=(Edge(gemm.id, by),),
-        choice=choice,
-    )
+    reduce = Node(replace(op, name="reduce_scatter"), "reduce_scatter", after=(Edge(gemm.id, by),), choice=choice)
     if op.name == "reduce_scatter":
         return replace(graph, nodes=(gemm, reduce))
     gather = Node(replace(op, name="all_gather"), "all_gather", after=("reduce_scatter",), choice=PLAIN)
@@ -68,24 +63,29 @@ class _OfSubLayer(Pass):
 
 @dataclass(frozen=True)
 class Sequential(_OfSubLayer):
-    """GEMM with cached stores, release of the output, then ring reduce-scatter and all-gather on compute units."""
+    """GEMM with cached stores, release of the output, then ring reduce-scatter and all-gather on compute units.
+
+    `choice` is how the reduce-scatter runs, joined to the GEMM `by` kernel or tile.
+    """
+
+    choice: KernelChoice = PLAIN
+    by: Granularity = "kernel"
 
     def apply(self, graph: Graph, gpu: Gpu) -> Graph:
-        """Three kernels in a row."""
-        return scattered(graph, PLAIN)
+        """The GEMM, the reduce-scatter, then the all-gather."""
+        return scattered(graph, self.choice, self.by)
 
 
 @dataclass(frozen=True)
-class TrackTrigger(_OfSubLayer):
+class TrackTrigger(Sequential):
     """T3 (ASPLOS 2024, arXiv:2401.16677): the GEMM's stores start the reduce-scatter by themselves.
 
     Stores are near-memory updates, the tracker counts them, complete tiles leave by DMA. The all-gather begins when the
     GPU's part of the reduce-scatter is over.
     """
 
-    def apply(self, graph: Graph, gpu: Gpu) -> Graph:
-        """The GEMM and the reduce-scatter joined by tiles, then the all-gather."""
-        return scattered(graph, KernelChoice("tracker", near_memory=True), by="tile")
+    choice: KernelChoice = TRIGGERED
+    by: Granularity = "tile"
 
 
 @dataclass(frozen=True)
@@ -95,10 +95,8 @@ class NearMemoryScatter(_OfSubLayer):
     def apply(self, graph: Graph, gpu: Gpu) -> Graph:
         """One kernel that sends each chunk on, as updates, when it has been fully updated."""
         gemm, _ = produced(graph)
-        _, reduce, *_ = scattered(
-            graph, replace(PLAIN, near_memory=True, tiles_of=gemm.op, tiling=gemm.choice.tiling)
-        ).nodes
-        return replace(graph, nodes=(replace(reduce, after=()),))
+        choice = replace(PLAIN, near_memory=True, tiles_of=gemm.op, tiling=gemm.choice.tiling)
+        return replace(graph, nodes=(replace(scattered(graph, choice)["reduce_scatter"], after=()),))
 
 
 @dataclass(frozen=True)
@@ -109,7 +107,7 @@ class IdealSubLayer(Ideal, _OfSubLayer):
         """The GEMM and the reduce-scatter in streams of their own, then the all-gather."""
         gemm, reduce, *gather = scattered(graph, PLAIN).nodes
         moved = replace(reduce, after=(), stream="communication")
-        after = ((replace(node, after=(gemm.id, reduce.id))) for node in gather)
+        after = (replace(node, after=(gemm.id, reduce.id)) for node in gather)
         return replace(graph, nodes=(gemm, moved, *after))
 
 
@@ -122,30 +120,23 @@ class Fused(Pass):
     """
 
     how: Literal["tiles", "chunks"] = "tiles"
-    _choice: KernelChoice = field(default_factory=lambda: KernelChoice("tiles"))
 
     def apply(self, graph: Graph, gpu: Gpu) -> Graph:
         """Both nodes, joined by tiles; an all-reduce ends with a ring all-gather."""
         self._check(graph)
-        if not _gathers(graph):
-            return scattered(graph, replace(self._choice, kernel=self.how), by="tile")
-        gather, gemm = consumed(graph)
+        pair = consumed(graph)
+        if pair is None:
+            return scattered(graph, KernelChoice("tiles", kernel=self.how), by="tile")
+        gather, gemm = pair
         first = replace(gather, choice=KernelChoice("dma", kernel=self.how), stream="communication")
         return replace(graph, nodes=(first, replace(gemm, after=(Edge(gather.id, "tile"),))))
 
     def _check(self, graph: Graph) -> None:
-        if not _gathers(graph):
-            _, collective = produced(graph)
-            if self.how == "chunks" and collective.name != "reduce_scatter":
-                raise InputError(
-                    f"'{self.name}' sends parts of a reduce-scatter and has no all-gather behind it; "
-                    "give a GEMM followed by a reduce_scatter, or choose 'flux'"
-                )
-
-
-def _gathers(graph: Graph) -> bool:
-    pair = _pair(graph, ("collective", "gemm"))
-    return pair is not None and getattr(pair[0].op, "name", "") == "all_gather"
+        if consumed(graph) is None and produced(graph)[1].name != "reduce_scatter" and self.how == "chunks":
+            raise InputError(
+                f"'{self.name}' sends parts of a reduce-scatter and has no all-gather behind it; "
+                "give a GEMM followed by a reduce_scatter, or choose 'flux'"
+            )
 
 
 _TRACK = "GEMM fused with the reduce-scatter by track and trigger; memory arbitration: "
@@ -156,9 +147,7 @@ SUBLAYER_PASSES: tuple[Pass, ...] = (
         "GEMM, then ring reduce-scatter, then ring all-gather on the compute units: the baseline",
     ),
     Fused(
-        "flux",
-        "Flux",
-        "tiles are stored at their owners, which add them up, or wait for their rows to arrive (Flux)",
+        "flux", "Flux", "tiles are stored at their owners, which add them up, or wait for their rows to arrive (Flux)"
     ),
     Fused(
         "chunked",
@@ -181,10 +170,7 @@ SUBLAYER_PASSES: tuple[Pass, ...] = (
         taken=(("reduce_scatter", "rs-nmc"),),
     ),
     NearMemoryScatter(
-        "rs-nmc",
-        "RS + NMC",
-        "ring reduce-scatter alone, its stores being near-memory updates",
-        ("near-memory update",),
+        "rs-nmc", "RS + NMC", "ring reduce-scatter alone, its stores being near-memory updates", ("near-memory update",)
     ),
 )
 """The passes of a sub-layer, the baseline first."""

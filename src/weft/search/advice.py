@@ -6,22 +6,23 @@ from dataclasses import asdict, dataclass
 from math import hypot
 from typing import Any, NamedTuple
 
+from weft.answer import Answer
 from weft.graph import Collective, Gemm
 from weft.hardware import Gpu
 from weft.lower.collectives import PUSHES
 from weft.result import Timeline
-from weft.result.metrics import ideal_speedup, share_of_ideal
 from weft.search.heuristics import TIE, Choice
 from weft.search.knobs import Knob, knobs_for
 from weft.search.tables import SlowdownTables
+from weft.search.tasks import Alone, by_dma
 
 _MIB = 1 << 20
 ALIKE = 0.01
-"""Ways that differ by no more than this share are named together."""
+"""Options whose makespans differ by no more than this share are named together."""
 FELT = 0.005
-"""Doubts that move a speedup by less are told as one."""
+"""Doubts that move a speedup by less are summed up as one."""
 NOTED = 0.03
-"""A collective that is so much faster alone than the library's is worth a word."""
+"""Share by which a collective alone must be faster than the library's to be mentioned."""
 
 
 class Option(NamedTuple):
@@ -38,25 +39,8 @@ class Option(NamedTuple):
         return self.forecast_s if self.run is None else self.run.makespan
 
 
-class Alone(NamedTuple):
-    """What a GEMM takes alone, and a collective as its library runs it, simulated [s]."""
-
-    gemm_s: float
-    collective_s: float
-
-    @property
-    def serial_s(self) -> float:
-        """One after the other."""
-        return self.gemm_s + self.collective_s
-
-    @property
-    def ideal(self) -> float:
-        """The speedup over one after the other if the shorter one cost nothing."""
-        return ideal_speedup(*self)
-
-
 class Doubt(NamedTuple):
-    """A reason to doubt a speedup, and between what it would then lie."""
+    """A reason to doubt a speedup, and the range of the speedup if it holds."""
 
     why: str
     low: float
@@ -73,7 +57,7 @@ class LibraryChoice(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Advice:
+class Advice(Answer):
     """How a GEMM and a collective should share each of `tables.ranks` GPUs.
 
     `options` are all ways, the plainest first; `choice` is what the tables alone choose, knowing what both take
@@ -81,6 +65,8 @@ class Advice:
     from which DMA engines gather or exchange as fast as compute units alone, `pays` from which a DMA strategy is the
     best beside this GEMM [bytes]; None where there is none. `library` is what it would take instead, if anything.
     """
+
+    kind = "advice"
 
     gemm: Gemm
     collective: Collective
@@ -111,50 +97,49 @@ class Advice:
 
     @property
     def speedup(self) -> float:
-        """That of the best option over running both one after the other."""
+        """Speedup of the best option over serial execution."""
         return self.speedup_of(self.best)
 
     def speedup_of(self, option: Option) -> float:
-        """Serial time over that of an option: simulated, or else as forecast."""
-        return self.alone.serial_s / option.makespan_s
+        """Speedup of an option over serial execution: simulated, or else forecast."""
+        return self.alone.speedup(option.makespan_s)
 
     def share_of(self, option: Option) -> float:
-        """How much of what the ideal saves an option saves."""
-        return share_of_ideal(self.speedup_of(option), self.alone.ideal)
+        """Share of the ideal saving that an option reaches."""
+        return self.alone.share(option.makespan_s)
 
     @property
     def loss(self) -> float:
         """How much longer the tables' choice takes than the best option, both simulated."""
-        chosen = next(
-            one for one in self.simulated if (one.strategy, one.units) == (self.choice.strategy, self.choice.units)
-        )
+        way = self.choice.strategy, self.choice.units
+        chosen = next(one for one in self.simulated if one[:2] == way)
         return chosen.makespan_s / self.best.makespan_s - 1
 
     @property
     def low(self) -> float:
-        """The speedup if doubts come true, against the user: each by itself, as the root of their squares.
+        """The speedup if every doubt comes true against the user: independent errors, added in squares.
 
-        No bound: errors of the models are means, so that about every third answer lies further off.
+        Not a bound: the models' errors are means, so about every third answer lies further off.
         """
         return self.speedup - hypot(*(max(0.0, self.speedup - doubt.low) for doubt in self.doubts))
 
     @property
     def high(self) -> float:
-        """The same in the user's favour."""
+        """The speedup if every doubt comes true in the user's favour."""
         return self.speedup + hypot(*(max(0.0, doubt.high - self.speedup) for doubt in self.doubts))
 
     @property
     def felt(self) -> list[Doubt]:
         """The doubts that move the speedup by half a percent or more, and all others as one."""
-        small = [doubt for doubt in self.doubts if self._moved_by(doubt) < FELT]
-        found = [doubt for doubt in self.doubts if doubt not in small]
+
+        def moves(doubt: Doubt) -> bool:
+            return max(abs(end / self.speedup - 1) for end in (doubt.low, doubt.high)) >= FELT
+
+        found, small = ([one for one in self.doubts if moves(one) is large] for large in (True, False))
         if small:
             low, high = min(doubt.low for doubt in small), max(doubt.high for doubt in small)
             found.append(Doubt(f"{len(small)} others, each by itself", low, high))
         return found
-
-    def _moved_by(self, doubt: Doubt) -> float:
-        return max(abs(end / self.speedup - 1) for end in (doubt.low, doubt.high))
 
     @property
     def knobs(self) -> tuple[Knob, ...]:
@@ -163,7 +148,7 @@ class Advice:
 
     @property
     def why_no_dma(self) -> str:
-        """Why no DMA strategy stands among the options; empty where they do."""
+        """Why the options contain no DMA strategy; empty if they do."""
         if self.collective.name in PUSHES:
             return ""
         return (
@@ -178,7 +163,7 @@ class Advice:
 
     @property
     def most_apart(self) -> int:
-        """Compute units of the best partition that was simulated, or the fewest there are."""
+        """Compute units of the best simulated partition, or the smallest split of the tables."""
         tried = [one for one in self.simulated if one.strategy == "partition" and one.units]
         return max(tried, key=self.speedup_of).units or 0 if tried else self.tables.splits[0]
 
@@ -188,29 +173,21 @@ class Advice:
 
     @property
     def alike(self) -> tuple[Option, ...]:
-        """What was simulated and is as good as the best but for a percent, the best left out."""
+        """Simulated options within `ALIKE` of the best one, which is left out."""
         limit = (1 + ALIKE) * self.best.makespan_s
         return tuple(one for one in self.simulated if one != self.best and one.makespan_s <= limit)
 
     @property
     def ranked(self) -> list[Option]:
-        """Every way, the best first and then by what it gains."""
+        """Every option, the best first, then by speedup."""
         return sorted(self.options, key=lambda one: (one == self.best, self.speedup_of(one)), reverse=True)
 
     @property
     def sentences(self) -> list[str]:
         """The advice in words: what to take, what both take alone, how good the tables are, where DMA engines pay."""
-        alone = self.alone
-        times = f"Alone the GEMM takes {alone.gemm_s * 1e6:.0f} us, the collective {alone.collective_s * 1e6:.0f} us."
-        found = [
-            self._take,
-            times,
-            self._faster_alone,
-            self._library,
-            self._tiles,
-            self._chosen,
-            self._unsafe,
-        ]
+        gemm_us, collective_us = (seconds * 1e6 for seconds in self.alone)
+        times = f"Alone the GEMM takes {gemm_us:.0f} us, the collective {collective_us:.0f} us."
+        found = (self._take, times, self._faster_alone, self._library, self._tiles, self._chosen, self._unsafe)
         return [*filter(None, found), self.why_no_dma or self._dma_pays()]
 
     @property
@@ -226,17 +203,17 @@ class Advice:
 
     @property
     def _faster_alone(self) -> str:
-        """That a part of the gain is no overlap, where the collective is faster alone than by the library's kernel."""
+        """Says that part of the gain is no overlap, if the collective alone is faster than by the library's kernel."""
         table, best = self.tables.collective(self.collective.name), self.best
-        by_dma = best.strategy.startswith("dma")
-        column = table.dma if by_dma else table.units.get(best.units or 0)
+        copied = by_dma(best.strategy)
+        column = table.dma if copied else table.units.get(best.units or 0)
         if not column:
             return ""
         library = table.seconds(table.library, self.collective.bytes)
         faster = library / table.seconds(column, self.collective.bytes) - 1
         if faster < NOTED:
             return ""
-        who = "DMA engines" if by_dma else f"{best.units} workgroups"
+        who = "DMA engines" if copied else f"{best.units} workgroups"
         return (
             f"{who} alone are {faster:.0%} faster than the library's {table.library_units} workgroups: this part of "
             "the gain is no overlap, and counts above the ideal."
@@ -253,14 +230,14 @@ class Advice:
 
     @property
     def _tiles(self) -> str:
-        """That the GEMM keeps its tile, where taking the fewest units off it costs a wave."""
+        """Says that the GEMM keeps its tile, if taking the fewest units off it costs a wave."""
         profile, fewest = self.tables.profile(self.gemm), self.tables.splits[0]
         here, less = profile.waves(0), profile.waves(fewest)
         if here == less:
             return ""
         return (
             f"The GEMM's {profile.tiles} tiles run in {here} {'wave' if here == 1 else 'waves'} on all "
-            f"{self.units_word}, in {less} with {fewest} fewer; a library that is told of fewer may choose another "
+            f"{self.units_word}, in {less} with {fewest} fewer; a library that is limited to fewer may choose another "
             "tile, which is not tried."
         )
 
@@ -275,8 +252,8 @@ class Advice:
 
     @property
     def _unsafe(self) -> str:
-        """What would be better if a doubt of DMA engines came true, where that is so."""
-        others = [one for one in self.simulated if not one.strategy.startswith("dma")]
+        """Names what is better if a doubt of DMA engines comes true, if anything is."""
+        others = [one for one in self.simulated if not by_dma(one.strategy)]
         other = max(others, key=self.speedup_of)
         doubts = [d for d in self.doubts if d.copies and d.low < self.speedup_of(other)]
         if not doubts:
@@ -290,14 +267,14 @@ class Advice:
     def _dma_pays(self) -> str:
         sizes = self.tables.collective(self.collective.name).bytes
         alone = f"DMA engines alone are as fast as compute units alone {_since(self.crossover, sizes)}"
-        best = self.best.strategy.startswith("dma")
+        best = by_dma(self.best.strategy)
         if best != (self.pays is not None and self.collective.bytes >= self.pays):
             # At this size it is known better than by the tables, or the sizes that pay are no interval.
             here = "are" if best else "are not"
             return f"{alone}; beside this GEMM it depends on the size, and at this one they {here} best."
         return f"{alone}; beside this GEMM they are the best way {_since(self.pays, sizes)}."
 
-    def as_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Everything as plain data; times in seconds."""
         return {
             "gemm": asdict(self.gemm),

@@ -8,26 +8,25 @@ from functools import cached_property
 
 from weft.graph import Collective, Gemm
 from weft.hardware import Described
-from weft.lower.collectives import algorithm_of, collective_kernel
+from weft.lower.collectives import collective_kernel
 from weft.lower.fit import check_tile, tiling_for
 from weft.options import RunOptions
 from weft.result import CoRun
 from weft.run import alone
 from weft.run.sweep import Progress, Store
 from weft.run.sweep.run import Simulation
-from weft.schedule import SHARING
-from weft.search.advice import Advice, Alone, Doubt, LibraryChoice, Option
+from weft.search.advice import Advice, Doubt, LibraryChoice, Option
 from weft.search.heuristics import Case, Forecast, case_of, choose, forecasts, plainest
 from weft.search.model_errors import collective_error, contention_error, gemm_error
 from weft.search.perturb import COPIES, moves, perturb, sharing_values
-from weft.search.probes import tables_for
+from weft.search.probes import tables_of
 from weft.search.tables import SlowdownTables
-from weft.search.tasks import Bench, Jobs, Runs
+from weft.search.tasks import Alone, Bench, Jobs, Runs, by_dma
 
 CONFIRMED = 3
 """So many of the best forecasts are simulated, whatever their strategy; and the best of each strategy."""
 AS_FAST = 1.05
-"""DMA engines are as fast as compute units if they take at most so many times as long."""
+"""DMA engines count as fast as compute units up to this ratio of times."""
 GRID = 8
 """Sizes per doubling at which a crossover is looked for."""
 
@@ -54,8 +53,9 @@ def advise(
     check_tile(gemm, tiling_for(gemm, bench.gpu, bench.options), bench.gpu)
     bench.collective(collective)
     collective_kernel(alone(collective).nodes[0], bench.system)
-    tables = tables_for(bench.system, (collective.name,), bench.options, jobs=jobs, progress=progress, store=store)
-    return _Advisor(gemm, collective, tables, bench, Jobs(jobs, store, progress)).advice(spread)
+    own = Jobs(jobs, store, progress)
+    tables = tables_of(bench, (collective.name,), own)
+    return _Advisor(gemm, collective, tables, bench, own).advice(spread)
 
 
 @dataclass(frozen=True)
@@ -143,9 +143,9 @@ class _Advisor:
         def speedup(runs: Runs) -> dict[str, float]:
             return {"speedup": sum(runs[task].makespan for task in self._alone) / runs[both].makespan}
 
-        by_dma = SHARING[advice.best.strategy].driver == "dma"
+        copied = by_dma(advice.best.strategy)
         values = sharing_values(self.bench.system, self.gemm.dtype)
-        moved = list(moves(self.bench.system, (v for v in values if by_dma or v.parts != COPIES)))
+        moved = list(moves(self.bench.system, (v for v in values if copied or v.parts != COPIES)))
         ends: dict[str, list[float]] = {}
         for row in perturb((*self._alone, both), moved, speedup, self.jobs)[1:]:
             ends.setdefault(row.what, []).append(row.figures["speedup"])
@@ -158,7 +158,7 @@ class _Advisor:
 def _library_choice(both: CoRun) -> LibraryChoice | None:
     """What the library takes for the collective of a run by compute units, if that is not what was simulated."""
     chosen, kernel = both.choice, collective_kernel(both.run.graph.collectives[0], both.run.system)
-    if chosen is None or chosen.algorithm not in _INSTEAD or algorithm_of(kernel) != "ring":
+    if chosen is None or chosen.algorithm not in _INSTEAD or kernel.algorithm != "ring":
         return None
     return LibraryChoice(_INSTEAD[chosen.algorithm], chosen.seconds)
 
@@ -168,7 +168,7 @@ _INSTEAD = {"tree": "a tree", "nvls": "the switch's reduction (NVLS)", "direct":
 
 
 def _library_doubt(advice: Advice) -> Iterator[Doubt]:
-    """The gain over the library's own choice, which no overlap of a ring can claim."""
+    """The speedup over serial execution with the library's own algorithm, if that is not the simulated ring."""
     if advice.library is not None:
         serial = advice.alone.gemm_s + advice.library.seconds
         other = serial / advice.best.makespan_s
@@ -176,7 +176,7 @@ def _library_doubt(advice: Advice) -> Iterator[Doubt]:
 
 
 def crossover(tables: SlowdownTables, collective: str) -> int | None:
-    """The size from which DMA engines are as fast as the library's kernel, both alone; None if there is none."""
+    """Size from which DMA engines alone are as fast as the library's kernel alone [bytes]; None if there is none."""
     table = tables.collective(collective)
     if not table.dma:
         return None
@@ -187,10 +187,10 @@ def crossover(tables: SlowdownTables, collective: str) -> int | None:
 
 
 def pays_from(gemm: Gemm, tables: SlowdownTables, collective: Collective) -> int | None:
-    """The size from which a DMA strategy is the best one beside a GEMM, as forecast; None if there is none."""
+    """Size from which a DMA strategy is forecast to be best beside a GEMM [bytes]; None if there is none."""
 
     def pays(size: int) -> bool:
-        return choose(gemm, replace(collective, bytes=size), tables).strategy.startswith("dma")
+        return by_dma(choose(gemm, replace(collective, bytes=size), tables).strategy)
 
     table = tables.collective(collective.name)
     return _from(table.bytes, pays) if table.dma else None

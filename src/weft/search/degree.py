@@ -10,8 +10,8 @@ from weft.graph import Gemm
 from weft.result import Timeline
 from weft.run import simulate
 from weft.run.sweep.run import Simulation
-from weft.search.kernels import GoKernels, degrees_up_to
-from weft.search.tasks import Bench, Runs, Tiled, drained
+from weft.search.kernels import GoKernels, degrees_up_to, tune
+from weft.search.tasks import Bench, Jobs, Runs, Tiled, drained
 
 Kernels = Mapping[Gemm, GoKernels]
 """GO-kernels by GEMM."""
@@ -19,7 +19,7 @@ Batches = tuple[Simulation, ...]
 DEFAULT = {"concurrency": "default"}
 """What labels the batch of default concurrency."""
 WORTH = 0.01
-"""A higher degree must gain so much of the time to be preferred: it holds memory for more GEMMs at once."""
+"""A higher degree is preferred if it saves at least this share of the time: it holds memory for more GEMMs at once."""
 
 
 @dataclass(frozen=True)
@@ -106,15 +106,15 @@ class Plans:
         return chain(self.sequential, self.default, self.goldyloc)
 
     def gains(self, runs: Runs) -> tuple[float, float, float]:
-        """How many times faster: as chosen than all at once, as chosen than one by one, all at once than one by one."""
+        """Speedups: as chosen over all at once, as chosen over one by one, all at once over one by one."""
         one_by_one, together, chosen = (seconds(part, runs) for part in (self.sequential, self.default, self.goldyloc))
         return together / chosen, one_by_one / chosen, one_by_one / together
 
 
 def plans(queue: Queue, degree: int, kernels: Kernels, bench: Bench) -> Plans:
     """How a queue runs with the kernels that are fastest alone, and with GO-kernels at a degree."""
-    alone = tuple(bench.queue((kernels[gemm].tiled(1),)) for gemm in queue.gemms)
-    return Plans(alone, (default_batch(queue, kernels, bench),), planned(queue, degree, kernels, bench))
+    sequential, chosen = (planned(queue, each, kernels, bench) for each in (1, degree))
+    return Plans(sequential, (default_batch(queue, kernels, bench),), chosen)
 
 
 def _ways(queue: Queue, kernels: Kernels, bench: Bench) -> dict[tuple[int, int | None], Batches]:
@@ -131,15 +131,20 @@ def needed(queue: Queue, kernels: Kernels, bench: Bench) -> Iterator[Simulation]
 
 @dataclass(frozen=True)
 class Judged:
-    """A queue under every way to run it [s]: one after another, default concurrency, GO-kernels at each degree, and the
-    oracle, the fastest of every degree with the kernels of every degree.
+    """A queue under every way to run it [s]: default concurrency, GO-kernels at each degree, and the oracle.
+
+    The oracle is the fastest of every degree with the kernels of every degree.
     """
 
     queue: Queue
-    sequential: float
     default: float
     at_degree: Mapping[int, float]
     oracle: float
+
+    @property
+    def sequential(self) -> float:
+        """One after another [s]."""
+        return self.at_degree[1]
 
     @property
     def best_degree(self) -> int:
@@ -157,8 +162,14 @@ def judge(queue: Queue, kernels: Kernels, bench: Bench, runs: Runs) -> Judged:
     took = {way: seconds(batches, runs) for way, batches in _ways(queue, kernels, bench).items()}
     at_degree = {degree: s for (degree, tuned_for), s in took.items() if tuned_for is None}
     default = drained(runs[default_batch(queue, kernels, bench)])
-    alone = sum(kernels[gemm].seconds(1) for gemm in queue.gemms)
-    return Judged(queue, alone, default, at_degree, min(*took.values(), default))
+    return Judged(queue, default, at_degree, min(*took.values(), default))
+
+
+def judge_queues(queues: Sequence[Queue], bench: Bench, jobs: Jobs) -> tuple[list[Judged], dict[Gemm, GoKernels], Runs]:
+    """Every queue judged, the GO-kernels of their GEMMs, and the runs of all batches; raises what `tune` raises."""
+    kernels = tune(asked_degrees(queues), bench, jobs)
+    runs = jobs.run(batch for queue in queues for batch in needed(queue, kernels, bench))
+    return [judge(queue, kernels, bench, runs) for queue in queues], kernels, runs
 
 
 @dataclass(frozen=True)

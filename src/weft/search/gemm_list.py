@@ -15,7 +15,7 @@ from weft.search.kernels import DEGREES
 from weft.units import LARGEST_COUNT
 
 COLUMNS = ("m", "n", "k", "dtype", "count")
-"""Columns that a list must have; a column "name" may stand beside them."""
+"""Columns that a list must have; a column "name" is optional."""
 _EXAMPLE = "512,1024,1024,fp16,8"
 _MARKS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 
@@ -33,7 +33,7 @@ def read_gemms(path: str | Path) -> tuple[Wanted, ...]:
     """The lines of a CSV file with the columns m, n, k, dtype, count and, if wanted, name, in any order and case.
 
     Raises InputError that names file and line: for a file that cannot be read, missing or unknown columns, sizes that
-    are no whole numbers above zero, data types that nobody knows, and counts beyond what runs together.
+    are no whole numbers above zero, unknown data types, and counts beyond what runs together.
     """
     file = Path(path)
     reader = csv.reader(io.StringIO(read_text(file)), skipinitialspace=True)
@@ -74,7 +74,7 @@ def _wanted(file: Path, line: int, heads: Sequence[str], row: Sequence[str]) -> 
     empty = [name for name in COLUMNS if not cells[name]]
     if empty:
         raise InputError(f"{place}: {empty[0]} is empty; write {','.join(heads)}")
-    m, n, k, count = (_whole(place, name, cells[name]) for name in ("m", "n", "k", "count"))
+    m, n, k, count = (whole_size(place, name, cells[name]) for name in ("m", "n", "k", "count"))
     if count > DEGREES[-1]:
         raise InputError(f"{place}: count is {count}; at most {DEGREES[-1]} GEMMs are tried together, write that")
     try:
@@ -84,7 +84,8 @@ def _wanted(file: Path, line: int, heads: Sequence[str], row: Sequence[str]) -> 
     return Wanted(cells.get("name") or f"{m}x{n}x{k}", gemm, count)
 
 
-def _whole(place: str, name: str, text: str) -> int:
+def whole_size(place: str, name: str, text: str) -> int:
+    """The size in a cell, from 1 to 2^31 - 1; InputError with its `place` and `name` for anything else."""
     shown = text if len(text) <= 24 else f"{text[:8]}... ({len(text)} characters)"
     if not text.isdecimal() or not text.strip("0"):
         raise InputError(f"{place}: {name} is '{shown}'; it must be a whole number above zero")

@@ -28,7 +28,7 @@ class Choice:
     """How to share a GPU between a GEMM and a collective, and what that is expected to bring.
 
     `units` compute units are set apart, None where the strategy sets none apart. `speedup` is over running both one
-    after the other with the library's own kernel, between `low` and `high` for what the tables are known to be off.
+    after the other with the library's own kernel, between `low` and `high` by the known error of the tables.
     `share` is that of the ideal (neither slows the other); times are in seconds.
     """
 
@@ -111,7 +111,7 @@ class Case(NamedTuple):
         return ideal_speedup(self.gemm_s, self.collective_s)
 
     def off(self, gemm: float, collective: float) -> Case:
-        """The same pair if a GEMM and a collective alone took so many times longer than is thought."""
+        """The same pair with both isolated times multiplied by the given factors."""
         return self._replace(
             gemm_s=self.gemm_s * gemm,
             collective_s=self.collective_s * collective,
@@ -219,7 +219,7 @@ def _gemm_first(case: Case) -> float:
 
 
 def _nearest(case: Case, units: int) -> int:
-    """The split of the tables that is nearest to so many units."""
+    """The split of the tables that is nearest to `units`."""
     return min(case.table.units, key=lambda known: abs(known - units))
 
 
@@ -230,7 +230,7 @@ def _tiles(case: Case) -> tuple[int, float]:
 
 
 def _with_units(case: Case, units: int) -> float:
-    """The collective's time by so many units: between those of the table, at most as slow as by the fewest [s]."""
+    """The collective's time by `units` units, interpolated in the table, at most that by the fewest [s]."""
     times = [between(column, *case.place) for column in case.table.units.values()]
     return interpolate(tuple(case.table.units), times, units) * case.scale_c
 

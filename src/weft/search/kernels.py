@@ -23,7 +23,7 @@ from weft.search.tasks import Bench, Jobs, Tiled, drained
 DEGREES = (1, 2, 4, 8, 16)
 """Numbers of GEMMs that run together."""
 SHARES = (1, 2, 4)
-"""Candidates are ranked for one over so much of the compute units and of the last-level cache."""
+"""Candidates are ranked for 1/1, 1/2 and 1/4 of the compute units and of the last-level cache."""
 FIRST = 3
 """Candidates of each ranking, with K cut where that is faster and with K in one piece, that are simulated."""
 
@@ -50,12 +50,12 @@ class GoKernels:
         return self.best(1)
 
     def best(self, degree: int) -> GemmTiling:
-        """The GO-kernel: the fastest where so many copies run together, the first ranked among equals."""
+        """The GO-kernel: the fastest for `degree` copies that co-run, the first ranked among equals."""
         tried = self.runs[degree]
         return min(tried, key=lambda tiling: drained(tried[tiling]))
 
     def seconds(self, degree: int) -> float:
-        """How long so many copies of the GO-kernel took [s]."""
+        """Time of `degree` co-running copies with the GO-kernel [s]."""
         return drained(self.runs[degree][self.best(degree)])
 
     def tiled(self, degree: int) -> Tiled:
@@ -88,7 +88,7 @@ def part_of(gpu: Gpu, share: int) -> Gpu:
 
 
 def degrees_up_to(count: int) -> tuple[int, ...]:
-    """The degrees that so many queued GEMMs allow: powers of two, and all of them together."""
+    """The degrees that `count` queued GEMMs allow: powers of two, and all of them together."""
     if count < 1:
         raise InputError(f"{count} GEMMs are queued; at least one must be")
     together = [count] if count <= DEGREES[-1] else []

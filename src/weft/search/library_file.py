@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from weft.catalog import translated
+from weft.catalog import broken_rule, translated
 from weft.errors import ConfigError, InputError
 from weft.files import read_json, write_json
 from weft.graph import Gemm
@@ -26,7 +26,7 @@ class _Plain(BaseModel):
 
 
 def _whole(tile: Any) -> Any:
-    """A tile's fields as they are, none missing and none unknown; K is in one piece unless it says otherwise."""
+    """A tile's fields, none missing and none unknown; `splits` is optional, K is in one piece by default."""
     if isinstance(tile, Mapping):
         known = {field.name for field in fields(GemmTiling)}
         odd = (known - {"splits"}) ^ (set(tile) - {"splits"})
@@ -36,7 +36,7 @@ def _whole(tile: Any) -> Any:
 
 
 class Kernel(_Plain):
-    """The GO-kernel of a degree, how it cuts the GEMM, and how long so many copies with it took [s]."""
+    """The GO-kernel of a degree, how it tiles the GEMM, and the time of that many copies [s]."""
 
     tile: Annotated[GemmTiling, BeforeValidator(_whole)]
     seconds: float = Field(gt=0)
@@ -52,6 +52,15 @@ class Entry(_Plain):
     dtype: str
     kernels: dict[int, Kernel]
     degrees: dict[int, int]
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        """Refuse a degree without a kernel, and an entry that does not say what one GEMM alone takes."""
+        missing = sorted({degree for degree in self.degrees.values() if degree not in self.kernels})
+        if missing or 1 not in self.degrees:
+            what = f"degree {missing[0]} has no kernel" if missing else "nothing is chosen for one GEMM alone"
+            raise broken_rule(f"{self.name}: {what}; {AGAIN}")
+        return self
 
     @property
     def gemm(self) -> Gemm:
@@ -111,17 +120,6 @@ def load_library(path: str | Path) -> KernelLibrary:
             "weft_kernel_library",
         )
     try:
-        library = KernelLibrary(**content)
+        return KernelLibrary(**content)
     except ValidationError as error:
         raise translated(error, tuple(KernelLibrary.model_fields), str(path)) from None
-    for entry in library.gemms:
-        _check(entry, str(path))
-    return library
-
-
-def _check(entry: Entry, file: str) -> None:
-    """Every degree that is chosen must have a kernel, and something must be chosen for one GEMM alone."""
-    missing = sorted({degree for degree in entry.degrees.values() if degree not in entry.kernels})
-    if missing or 1 not in entry.degrees:
-        what = f"degree {missing[0]} has no kernel" if missing else "nothing is chosen for one GEMM alone"
-        raise ConfigError(f"{what}; write the library anew with 'weft tune'", file, entry.name)

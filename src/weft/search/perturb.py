@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from itertools import chain
-from pathlib import Path
 from typing import Any, NamedTuple
 
+from weft.answer import Answer
 from weft.errors import InputError
-from weft.files import write_json
 from weft.graph import Gemm
 from weft.hardware import System
 from weft.run.sweep.run import Simulation
@@ -23,15 +22,15 @@ from weft.search.tasks import Jobs, Runs
 
 ENDS = ("low", "high")
 GEMM, UNITS, COPIES = frozenset({"gemm"}), frozenset({"cu"}), frozenset({"dma"})
-"""What may depend on a value: a GEMM, a collective by compute units, and one by DMA engines."""
+"""What may depend on a value: a GEMM, a collective by compute units, or one by DMA engines."""
 EVERYTHING = GEMM | UNITS | COPIES
 
 
 class Values(NamedTuple):
     """Values of a system that move together to the ends of their ranges, and `what` they are in words.
 
-    `parts` says whose time alone depends on them: "gemm", collectives by "cu" and by "dma". Only assumed values move,
-    or those of `any_kind` where public sources disagree. `follow` holds, by end, other values that must follow these.
+    `parts` names what depends on them: "gemm", collectives by "cu" and by "dma". Only assumed values move; with
+    `any_kind` also others, on which public sources disagree. `follow` holds, by end, values that depend on these.
     """
 
     paths: tuple[str, ...]
@@ -60,9 +59,9 @@ def sharing_values(system: System, dtype: str) -> tuple[Values, ...]:
         Values(("memory.banks", "memory.bank_groups", "memory.row_bytes"), "the banks of the memory"),
         Values(("link.latency",), "the latency of a link", UNITS | COPIES),
         Values(_COPY, "what a copy costs host and engine", COPIES),
-        Values(("dma.window",), "how much an engine has on its way", COPIES),
+        Values(("dma.window",), "how much an engine has in flight", COPIES),
         Values(("dma.bandwidth", "link.dma_efficiency"), "the rate of copies", COPIES, any_kind=True),
-        Values(in_flight, "how much the library's workgroups have on their way", UNITS, any_kind=True),
+        Values(in_flight, "how much the library's workgroups have in flight", UNITS, any_kind=True),
     )
 
 
@@ -82,9 +81,9 @@ def gemm_values(*dtypes: str) -> tuple[Values, ...]:
 
 @dataclass(frozen=True)
 class Move:
-    """A change of tasks: `what` is moved, to which `setting`; tasks stay as they are if nothing of `parts` is in them.
+    """A change of tasks: `what` is moved, to which `setting`; only tasks that contain any of `parts` change.
 
-    `values` are those of the system that take the given texts, by path; `change` does anything else.
+    `values` are texts of values of the system, by path; `change` makes any other change of a task.
     """
 
     what: str
@@ -94,7 +93,7 @@ class Move:
     change: Callable[[Simulation], Simulation] | None = None
 
     def __call__(self, task: Simulation) -> Simulation:
-        """The task as it is then."""
+        """The task after the change."""
         if not self.parts & parts_of(task):
             return task
         changed = task if self.change is None else self.change(task)
@@ -190,8 +189,10 @@ def perturb(
 
 
 @dataclass(frozen=True)
-class Sensitivity:
+class Sensitivity(Answer):
     """The rows, the cases that their figures are means over, and how each figure is written, as a format."""
+
+    kind = "sensitivity"
 
     study: str
     cases: Sequence[object]
@@ -210,7 +211,7 @@ class Sensitivity:
     def _ends(self, rows: Sequence[Row], name: str) -> str:
         return " / ".join(format(row.figures[name], self.formats[name]) for row in rows)
 
-    def save(self, path: str | Path) -> Path:
-        """Write the rows as JSON; OutputError if the path cannot be written."""
+    def to_dict(self) -> dict[str, Any]:
+        """Every row as plain data."""
         rows = [asdict(row) for row in self.rows]
-        return write_json(path, {"study": f"{self.study} sensitivity", "cases": self.cases, "rows": rows})
+        return {"study": f"{self.study} sensitivity", "cases": self.cases, "rows": rows}

@@ -1,4 +1,4 @@
-"""How many queued GEMMs to run together, told from what is known as they are queued: a logistic regression.
+"""How many queued GEMMs to run together, predicted from what is known as they are queued: a logistic regression.
 
 GOLDYLOC (arXiv:2409.02227) puts such a predictor into the command processor; its features and degrees are not
 published in detail, so these are Weft's own.
@@ -7,7 +7,7 @@ published in detail, so these are Weft's own.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import log2
 from statistics import fmean
 from typing import Any
@@ -76,14 +76,7 @@ class Predictor:
 
     def record(self) -> dict[str, Any]:
         """The predictor as plain data for JSON."""
-        return {
-            "features": list(FEATURES),
-            "degrees": list(self.degrees),
-            "mean": list(self.mean),
-            "scale": list(self.scale),
-            "coefficients": [list(row) for row in self.coefficients],
-            "intercepts": list(self.intercepts),
-        }
+        return {"features": FEATURES, **asdict(self)}
 
 
 def features(queue: Queue, kernels: Kernels, gpu: Gpu) -> tuple[float, ...]:

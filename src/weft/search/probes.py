@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from math import log
 from statistics import fmean
+from typing import NamedTuple
 
-from weft.errors import InputError, UnknownNameError
+from weft.errors import InputError, check_name
 from weft.graph import Collective, Gemm
 from weft.hardware import Described, Gpu
 from weft.lower.collectives import PUSHES
 from weft.options import RunOptions
-from weft.result import Timeline
 from weft.run.sweep import Progress, Store
 from weft.run.sweep.run import Simulation
 from weft.search.heuristics import case_of, forecasts
@@ -54,16 +55,19 @@ def tables_for(
     What `store` holds is not run again. Raises InputError for a machine that no collective library is known for,
     UnknownNameError for an unknown GPU or collective, and what the simulations raise.
     """
+    return tables_of(Bench.of(machine, ranks, options), collectives, Jobs(jobs, store, progress))
+
+
+def tables_of(bench: Bench, collectives: Sequence[str], jobs: Jobs) -> SlowdownTables:
+    """The slowdown tables of the system of a bench; otherwise as `tables_for`."""
     for name in collectives:
-        if name not in COLLECTIVES:
-            raise UnknownNameError("collective", name, COLLECTIVES)
-    bench = Bench.of(machine, ranks, options)
+        check_name("collective", name, COLLECTIVES)
     if bench.gpu.vendor == "none":
         raise InputError(
             f"no collective library is known for {bench.gpu.name}, so nothing can be said of what it shares; "
             "choose a real GPU (weft hardware list)"
         )
-    return _Probes(bench, tuple(collectives), Jobs(jobs, store, progress)).tables()
+    return _Probes(bench, tuple(collectives), jobs).tables()
 
 
 def splits_of(gpu: Gpu) -> tuple[int, ...]:
@@ -73,35 +77,50 @@ def splits_of(gpu: Gpu) -> tuple[int, ...]:
     return tuple(first << power for power in range(5) if first << power <= most)
 
 
+class _Check(NamedTuple):
+    """A pair that is in no table, under one way to share."""
+
+    gemm: Gemm
+    collective: Collective
+    strategy: str
+    units: int | None
+
+
 class _Probes:
     """The simulations behind the tables of one machine."""
 
     def __init__(self, bench: Bench, names: tuple[str, ...], jobs: Jobs) -> None:
         self.bench, self.names, self.jobs = bench, names, jobs
-        self.gpu, self.ranks = bench.gpu, bench.system.gpus
-        self.splits = splits_of(self.gpu)
-        self.dtype = "bf16" if self.gpu.supports("bf16") else "fp16"
+        self.splits = splits_of(bench.gpu)
+        self.dtype = "bf16" if bench.gpu.supports("bf16") else "fp16"
         self.probes = [Gemm(rows, WIDE, WIDE, self.dtype) for rows in ROWS]
-        self.checks = [Gemm(*shape, self.dtype) for shape in CHECKS]
+        # Every collective with each driver: its compute units, or 0 for DMA engines.
+        drivers = ((name, units) for name in names for units in (0, *self.splits))
+        self.movers = [(name, units) for name, units in drivers if units or name in PUSHES]
 
     def tables(self) -> SlowdownTables:
         """Everything alone first, then pairs whose sizes were chosen to last about as long as each other."""
         alone = self.jobs.run(self._alone())
         collectives = {name: self._collective(name, alone) for name in self.names}
-        clock = self.bench.options.clock
-        bare = SlowdownTables(self.gpu, self.ranks, clock, self._gemm(alone), collectives, {})
-        checks = list(self._checks(bare))
-        pairs = [self._pair(gemm, *mover, bare)[1] for gemm in self.probes for mover in self._movers()]
-        runs = self.jobs.run([*pairs, *(task for check in checks for task in self._check_tasks(*check))])
+        gpus, clock = self.bench.system.gpus, self.bench.options.clock
+        bare = SlowdownTables(self.bench.gpu, gpus, clock, self._gemm(alone), collectives, {})
+        pairs = {mover: [(gemm, *self._pair(gemm, *mover, bare)) for gemm in self.probes] for mover in self.movers}
+        checks = {check: self._check_tasks(check) for check in self._checks(bare)}
+        runs = self.jobs.run([*(pair for each in pairs.values() for *_, pair in each), *chain(*checks.values())])
         interference: dict[str, dict[int, Interference]] = {}
-        for name, units in self._movers():
-            found = self._interference(name, units, bare, alone, runs)
-            interference.setdefault(name, {})[units] = found
+        for (name, units), each in pairs.items():
+            rows = []
+            for gemm, size, pair in each:
+                moved_s = alone[self._moved(name, size, units)].makespan
+                gemm_s = alone[self.bench.gemm(gemm, units)].makespan
+                slowed = slowdowns(runs[pair].end("gemm"), runs[pair].end(name), gemm_s, moved_s)
+                rows.append((bare.profile(gemm).boundness[0], *slowed, size / moved_s))
+            interference.setdefault(name, {})[units] = _interference(rows)
         tables = replace(bare, interference=interference)
-        return replace(tables, errors=self._errors(tables, checks, runs))
+        return replace(tables, errors=_errors(tables, checks, runs))
 
     def _alone(self) -> Iterator[Simulation]:
-        for name, units in [*((name, None) for name in self.names), *self._movers()]:
+        for name, units in [*((name, None) for name in self.names), *self.movers]:
             yield from (self._moved(name, size, units) for size in SIZES)
         for gemm in self.probes:
             yield from (self.bench.gemm(gemm, taken) for taken in (0, *self.splits))
@@ -119,20 +138,15 @@ class _Probes:
         )
 
     def _gemm(self, alone: Runs) -> GemmTable:
-        """What the simulation adds to the closed form: more in one wave, whose tiles ask memory all at once."""
+        """Simulated over closed-form times: higher in one wave, whose tiles request memory all at once."""
         one: list[tuple[float, float]] = []
         more: list[tuple[float, float]] = []
         for gemm in self.probes:
-            plain = profile_of(gemm, self.gpu, self.splits, self.bench.options)
+            plain = profile_of(gemm, self.bench.gpu, self.splits, self.bench.options)
             for units, seconds in plain.seconds.items():
                 ratio = alone[self.bench.gemm(gemm, units)].makespan / seconds
                 (one if plain.waves(units) == 1 else more).append((plain.boundness[units], ratio))
         return GemmTable(_curve(one or more), _curve(more or one))
-
-    def _movers(self) -> list[tuple[str, int]]:
-        """Every collective with everything that may drive it: so many compute units, or 0 for DMA engines."""
-        every = [(name, units) for name in self.names for units in (0, *self.splits)]
-        return [(name, units) for name, units in every if units or name in PUSHES]
 
     def _pair(self, gemm: Gemm, name: str, units: int, tables: SlowdownTables) -> tuple[int, Simulation]:
         """A GEMM beside a collective that lasts about as long: its size [bytes], and the task."""
@@ -143,61 +157,51 @@ class _Probes:
         moved = self._of(name, size)
         return size, self.bench.together(gemm, moved, "partition" if units else "dma", units or None)
 
-    def _interference(self, name: str, units: int, tables: SlowdownTables, alone: Runs, pairs: Runs) -> Interference:
-        rows = []
-        for gemm in self.probes:
-            size, pair = self._pair(gemm, name, units, tables)
-            moved_s = alone[self._moved(name, size, units)].makespan
-            gemm_s = alone[self.bench.gemm(gemm, units)].makespan
-            slowed = slowdowns(*_ends(pairs[pair]), gemm_s, moved_s)
-            rows.append((tables.profile(gemm).boundness[0], *slowed, size / moved_s))
-        rows.sort()
-        boundness, of_gemm, of_collective, rates = zip(*rows, strict=True)
-        rate = max(rates)
-        return Interference(boundness, _at_rate(of_gemm, rates, rate), _at_rate(of_collective, rates, rate), rate)
-
     def _of(self, name: str, size: int) -> Collective:
-        return Collective(name, size, self.ranks, self.dtype)
+        return Collective(name, size, self.bench.system.gpus, self.dtype)
 
     def _moved(self, name: str, size: int, units: int | None) -> Simulation:
-        """A collective alone: by so many units, by DMA engines (0), or as the library does it (None)."""
+        """A collective alone: by `units` compute units, by DMA engines (0), or as the library runs it (None)."""
         return self.bench.collective(self._of(name, size), units)
 
-    def _checks(self, tables: SlowdownTables) -> Iterator[tuple[Gemm, Collective, str, int | None]]:
-        """Pairs that no table has seen, under every strategy."""
+    def _checks(self, tables: SlowdownTables) -> Iterator[_Check]:
+        """Pairs that no table holds, under every strategy."""
         middle = self.splits[len(self.splits) // 2]
-        for gemm in self.checks:
+        for gemm in (Gemm(*shape, self.dtype) for shape in CHECKS):
             for name in self.names:
                 moved = self._of(name, self._pair(gemm, name, middle, tables)[0] * 3 // 4)
                 for one in forecasts(case_of(gemm, moved, tables)):
                     if one.units in (None, middle):
-                        yield gemm, moved, one.strategy, one.units
+                        yield _Check(gemm, moved, one.strategy, one.units)
 
-    def _check_tasks(
-        self, gemm: Gemm, moved: Collective, strategy: str, units: int | None
-    ) -> tuple[Simulation, Simulation, Simulation]:
+    def _check_tasks(self, check: _Check) -> tuple[Simulation, ...]:
         """Both under the strategy, and each alone."""
-        both = self.bench.together(gemm, moved, strategy, units)
-        return both, self.bench.gemm(gemm), self.bench.collective(moved)
-
-    def _errors(
-        self, tables: SlowdownTables, checks: Iterable[tuple[Gemm, Collective, str, int | None]], runs: Runs
-    ) -> dict[str, tuple[float, ...]]:
-        """Predicted over simulated makespans less one, with the times alone given and looked up."""
-        found: dict[str, list[float]] = {GIVEN: [], LOOKED_UP: []}
-        for gemm, moved, strategy, units in checks:
-            tasks = self._check_tasks(gemm, moved, strategy, units)
-            both, *alone = (runs[task].makespan for task in tasks)
-            for how, given in ((GIVEN, alone), (LOOKED_UP, ())):
-                ways = forecasts(case_of(gemm, moved, tables, *given))
-                predicted = next(one for one in ways if (one.strategy, one.units) == (strategy, units))
-                found[how].append(predicted.makespan_s / both - 1)
-        return {how: tuple(errors) for how, errors in found.items()}
+        return self.bench.together(*check), self.bench.gemm(check.gemm), self.bench.collective(check.collective)
 
 
-def _ends(beside: Timeline) -> tuple[float, float]:
-    """When the GEMM and the collective of a run ended [s]."""
-    return beside.end("gemm"), beside.end(beside.graph.collectives[0].name)
+def _interference(rows: Iterable[tuple[float, float, float, float]]) -> Interference:
+    """The interference of a collective from rows of boundness, both slowdowns, and the collective's rate [bytes/s]."""
+    boundness, of_gemm, of_collective, rates = zip(*sorted(rows), strict=True)
+    rate = max(rates)
+    return Interference(boundness, _at_rate(of_gemm, rates, rate), _at_rate(of_collective, rates, rate), rate)
+
+
+def _at_rate(slowed: Sequence[float], rates: Sequence[float], rate: float) -> tuple[float, ...]:
+    """Slowdowns as they would be beside a collective that moves `rate`."""
+    return tuple(1 + (factor - 1) * rate / own for factor, own in zip(slowed, rates, strict=True))
+
+
+def _errors(
+    tables: SlowdownTables, checks: Mapping[_Check, Iterable[Simulation]], runs: Runs
+) -> dict[str, tuple[float, ...]]:
+    """Predicted over simulated makespans less one, with the times alone given and looked up."""
+    found: dict[str, list[float]] = {GIVEN: [], LOOKED_UP: []}
+    for (gemm, moved, *way), tasks in checks.items():
+        both, *alone = (runs[task].makespan for task in tasks)
+        for how, given in ((GIVEN, alone), (LOOKED_UP, ())):
+            ways = forecasts(case_of(gemm, moved, tables, *given))
+            found[how].append(next(one.makespan_s for one in ways if [*one[:2]] == way) / both - 1)
+    return {how: tuple(errors) for how, errors in found.items()}
 
 
 def slowdowns(gemm_end: float, moved_end: float, gemm_s: float, collective_s: float) -> tuple[float, float]:
@@ -213,11 +217,6 @@ def slowdowns(gemm_end: float, moved_end: float, gemm_s: float, collective_s: fl
 def _while_both(until: float, end: float, alone: float) -> float:
     done = 1 - (end - until) / alone
     return until / alone / done if done > 0 else 1.0
-
-
-def _at_rate(slowed: Sequence[float], rates: Sequence[float], rate: float) -> tuple[float, ...]:
-    """Slowdowns as they would be beside a collective that moves `rate`."""
-    return tuple(1 + (factor - 1) * rate / own for factor, own in zip(slowed, rates, strict=True))
 
 
 def _curve(points: Sequence[tuple[float, float]]) -> Curve:

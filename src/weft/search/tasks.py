@@ -13,6 +13,7 @@ from weft.hardware import Described, Gpu, System
 from weft.kernels import GemmTiling
 from weft.options import RunOptions
 from weft.result import Timeline
+from weft.result.metrics import class_of, ideal_speedup, share_of_ideal
 from weft.run import alone
 from weft.run.sweep import Progress, Store
 from weft.run.sweep.run import Simulation, timelines
@@ -31,7 +32,7 @@ class Tiled(NamedTuple):
 
 @dataclass(frozen=True)
 class Jobs:
-    """How many processes simulate, what remembers their answers (None: nothing), and who is told of the progress."""
+    """The processes that simulate, the store of their answers (None: none), and the progress callback."""
 
     count: int = 1
     store: Store | None = None
@@ -42,8 +43,43 @@ class Jobs:
         return timelines(tasks, self.count, self.progress, self.store)
 
 
+class Alone(NamedTuple):
+    """Isolated times of a GEMM and of a collective by compute units [s], and what co-running gains over them."""
+
+    gemm_s: float
+    collective_s: float
+
+    @property
+    def serial_s(self) -> float:
+        """One after the other [s]."""
+        return self.gemm_s + self.collective_s
+
+    @property
+    def ideal(self) -> float:
+        """Speedup over serial execution if the shorter one cost nothing."""
+        return ideal_speedup(*self)
+
+    @property
+    def kind(self) -> str:
+        """Which of `weft.result.metrics.CLASSES` the two times make."""
+        return class_of(*self)
+
+    def speedup(self, makespan_s: float) -> float:
+        """Serial time over the makespan of a co-run."""
+        return self.serial_s / makespan_s
+
+    def share(self, makespan_s: float) -> float:
+        """Share of the ideal saving that a co-run reaches; below 0 where it is slower than serial execution."""
+        return share_of_ideal(self.speedup(makespan_s), self.ideal)
+
+
+def by_dma(strategy: str) -> bool:
+    """Whether DMA engines drive the collective under a strategy."""
+    return SHARING[strategy].driver == "dma"
+
+
 def drained(run: Timeline) -> float:
-    """When what the kernels wrote had reached memory, too: what follows meets a GPU at rest [s]."""
+    """When all writes of the kernels had reached memory, so that what follows finds an idle GPU [s]."""
     return run.counters["drained_s"]
 
 
@@ -56,7 +92,7 @@ class Bench:
 
     @classmethod
     def of(cls, machine: Described, ranks: int | None = None, options: RunOptions | None = None) -> Bench:
-        """A system, or so many GPUs of one; InputError for more GPUs than fit into a node."""
+        """A bench of a system, or of `ranks` GPUs; InputError for more GPUs than fit into a node."""
         system = hardware.system(machine, gpus=ranks)
         if system.nodes > 1:
             each = system.gpus_per_node
@@ -79,9 +115,9 @@ class Bench:
         return self._task(alone(gemm, self.system.gpus), taken)
 
     def collective(self, collective: Collective, units: int | None = None, in_flight: int | None = None) -> Simulation:
-        """A collective alone: by so many workgroups, by DMA engines (0), or as the library does it (None).
+        """A collective alone: by `units` workgroups, by DMA engines (0), or as the library runs it (None).
 
-        With `in_flight` it is a plain ring with so many bytes of a workgroup in flight.
+        With `in_flight` it is a plain ring whose workgroups have that many bytes in flight each.
         """
         overlap = replace(SHARING["dma" if units == 0 else "streams"], in_flight=in_flight)
         return Simulation(alone(collective, workgroups=units or None), self.system, overlap, self.options)

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
-from weft.files import write_atomically
+from weft.answer import Answer
+from weft.estimate.target import check_held
 from weft.hardware import Described
 from weft.kernels import GemmTiling
-from weft.lower.fit import check_held
 from weft.options import RunOptions
 from weft.run.sweep import Progress, Store
-from weft.search.degree import Judged, Plans, Queue, Watched, asked_degrees, judge, needed, plans, watched
+from weft.search.degree import Judged, Plans, Queue, Watched, judge_queues, plans, watched
 from weft.search.gemm_list import Wanted
-from weft.search.kernels import GoKernels, degrees_up_to, tune
+from weft.search.kernels import GoKernels, degrees_up_to
 from weft.search.library_file import KernelLibrary, library_of
 from weft.search.perturb import gemm_values, moves, perturb
 from weft.search.tasks import Bench, Jobs
@@ -80,8 +78,10 @@ class Tuned:
 
 
 @dataclass(frozen=True)
-class TunedList:
+class TunedList(Answer):
     """A tuned list and the machine that it is tuned for."""
+
+    kind = "tuning"
 
     gpu: str
     clock: str
@@ -90,8 +90,8 @@ class TunedList:
     def watch(self, most: int = 4) -> list[Watched]:
         """The lines that gain most over all at once, run once more: who held which compute unit when."""
         several = [row for row in self.rows if row.wanted.count > 1]
-        telling = sorted(several, key=lambda row: row.over_default.value, reverse=True)[:most]
-        return [watched(f"{row.wanted.name}: {row.wanted.count} of {row.wanted.gemm}", row.plans) for row in telling]
+        best = sorted(several, key=lambda row: row.over_default.value, reverse=True)[:most]
+        return [watched(f"{row.wanted.name}: {row.wanted.count} of {row.wanted.gemm}", row.plans) for row in best]
 
     @property
     def library(self) -> KernelLibrary:
@@ -99,11 +99,9 @@ class TunedList:
         each = ((row.wanted.name, row.kernels, row.degrees) for row in self.rows)
         return library_of(self.gpu, self.clock, each)
 
-    def save(self, path: str | Path) -> Path:
-        """Write everything as JSON; OutputError if the path cannot be written."""
-        rows = [row.record() for row in self.rows]
-        data = {"gpu": self.gpu, "clock": self.clock, "gemms": rows}
-        return write_atomically(path, json.dumps(data, indent=1) + "\n")
+    def to_dict(self) -> dict[str, Any]:
+        """Every line as plain data, times in microseconds."""
+        return {"gpu": self.gpu, "clock": self.clock, "gemms": [row.record() for row in self.rows]}
 
 
 def tune_list(
@@ -122,11 +120,11 @@ def tune_list(
     bench, own = Bench.of(machine, options=options), Jobs(jobs, store, progress)
     for line in wanted:
         check_held(line.gemm, bench.gpu)
-    queues = {line: _queues(line) for line in wanted}
-    every = [queue for each in queues.values() for queue in each]
-    kernels = tune(asked_degrees(every), bench, own)
-    runs = own.run(batch for queue in every for batch in needed(queue, kernels, bench))
-    judged = {line: [judge(queue, kernels, bench, runs) for queue in each] for line, each in queues.items()}
+    # One GEMM of each line queued, two, four, ... and all of them.
+    queues = {line: [Queue((line.gemm,) * count) for count in degrees_up_to(line.count)] for line in wanted}
+    every, kernels, _ = judge_queues([queue for each in queues.values() for queue in each], bench, own)
+    found = {one.queue: one for one in every}
+    judged = {line: [found[queue] for queue in each] for line, each in queues.items()}
     chosen = {line: plans(each[-1].queue, each[-1].best_degree, kernels, bench) for line, each in judged.items()}
     gains = _gains(chosen, bench, own)
     rows = [
@@ -141,11 +139,6 @@ def tune_list(
         for line in wanted
     ]
     return TunedList(bench.gpu.name, bench.options.clock, rows)
-
-
-def _queues(line: Wanted) -> list[Queue]:
-    """One GEMM of the line queued, two, four, ... and all of them."""
-    return [Queue((line.gemm,) * count) for count in degrees_up_to(line.count)]
 
 
 def _gains(chosen: Mapping[Wanted, Plans], bench: Bench, jobs: Jobs) -> dict[Wanted, tuple[Gain, Gain]]:

@@ -6,8 +6,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -28,3 +30,13 @@ def study(name: str) -> type[PaperStudy]:
     """The class `STUDY` of the study's module."""
     found: type[PaperStudy] = import_module(f"weft.studies.{name.replace('-', '_')}").STUDY
     return found
+
+
+class _Room(ModuleType):
+    """This module, which may be called: `weft.studies()` lists the studies by name."""
+
+    def __call__(self) -> list[str]:
+        return list(STUDIES)
+
+
+sys.modules[__name__].__class__ = _Room

@@ -14,7 +14,6 @@ from typing import Any
 from weft.errors import InputError
 from weft.graph import Collective, Gemm, Graph
 from weft.hardware import Gpu
-from weft.options import RunOptions
 from weft.result import Timeline
 from weft.run.single import simulate
 from weft.run.sweep import Progress
@@ -95,7 +94,7 @@ _MEASURES: Mapping[str, Rated] = {
     "speedup": SplitCase.speedup,
     "simulated": SplitCase.simulated,
 }
-"""What is told of a split, by its part of the id."""
+"""The figures of a split, by the last part of their ids."""
 
 
 def mean(cases: Sequence[SplitCase], figure: Rated, apart: int, unit: str = "fraction") -> float:
@@ -164,19 +163,14 @@ class CuSplitStudy(PaperStudy):
         """A split as it is written: the GEMM's units, then the all-reduce's."""
         return f"{self.machine.compute.compute_units - apart}-{apart}"
 
-    def ring_slowdown(self, apart: int) -> float:
-        """How much longer the all-reduce takes on `apart` units, in the mean."""
-        return mean(self.cases, SplitCase.ring_slowdown, apart)
-
-    def gemm_slowdown(self, apart: int) -> float:
-        """How much longer the GEMM takes with `apart` units fewer, in the mean."""
-        return mean(self.cases, SplitCase.gemm_slowdown, apart)
+    def id(self, apart: int) -> str:
+        """How the ids of the claims of a split begin."""
+        return f"cu_split.{self.name(apart).replace('-', '_')}"
 
     def watch(self, progress: Progress | None = None) -> tuple[str, dict[int, Timeline]]:
         """The sub-layer whose ideal is the largest, and its run under every split with every moment."""
         graph = max(self.cases, key=lambda case: case.speedup(0)).graph
-        bench = Bench.of(self.machine, graph.ranks, RunOptions(request_bytes=self.request_bytes))
-        tasks = {apart: _together(graph, bench, apart, self.in_flight) for apart in self.splits}
+        tasks = {apart: _together(graph, self.bench(graph.ranks), apart, self.in_flight) for apart in self.splits}
         return str(graph), {
             apart: simulate(task.graph, task.system, task.overlap, task.options) for apart, task in tasks.items()
         }
@@ -188,7 +182,7 @@ class CuSplitStudy(PaperStudy):
             for measure, figure in _MEASURES.items():
                 like = f"cu_split.split.{measure}"
                 value = mean(self.cases, figure, apart, DECLARED.claims[like].unit)
-                yield Measured(f"cu_split.{self.name(apart).replace('-', '_')}.{measure}", value, words, like=like)
+                yield Measured(f"{self.id(apart)}.{measure}", value, words, like=like)
         yield Measured("cu_split.ideal.speedup", mean(self.cases, SplitCase.speedup, 0, "ratio"))
 
     def own(self) -> dict[str, Any]:
@@ -197,8 +191,8 @@ class CuSplitStudy(PaperStudy):
             "splits": [self.name(apart) for apart in self.splits],
             "in_flight_bytes": self.in_flight,
             "curve": [
-                {"units": u, "all_reduce_slowdown": self.ring_slowdown(u), "gemm_slowdown": self.gemm_slowdown(u)}
-                for u in self.curve
+                {"units": units, "all_reduce_slowdown": ring, "gemm_slowdown": gemm}
+                for units, (gemm, ring) in self._curve().items()
             ],
             "cases": [case.record() for case in self.cases],
         }  # fmt: skip
@@ -253,30 +247,37 @@ class CuSplitStudy(PaperStudy):
     def _slowdowns(self) -> Figure:
         """Both slowdowns against the units of the all-reduce, the published ones as marks."""
         known = {row.id: row.published for row in self.headline() if isinstance(row.published, float)}
-        ids = {apart: f"cu_split.{self.name(apart).replace('-', '_')}" for apart in self.splits}
         published = {
-            apart: (known.get(f"{id_}.gemm_slowdown"), known.get(f"{id_}.ar_slowdown")) for apart, id_ in ids.items()
+            apart: (known.get(f"{self.id(apart)}.gemm_slowdown"), known.get(f"{self.id(apart)}.ar_slowdown"))
+            for apart in self.splits
         }
-        curve = {u: (self.gemm_slowdown(u), self.ring_slowdown(u)) for u in self.curve}
         spread = {u: [(c.gemm_slowdown(u), c.ring_slowdown(u)) for c in self.cases] for u in self.curve}
-        return split_slowdowns(curve, spread, published).captioned(
-            "Thin lines are single sub-layers. A few workgroups have too little on their way to fill the link; once "
+        return split_slowdowns(self._curve(), spread, published).captioned(
+            "Thin lines are single sub-layers. A few workgroups have too little in flight to fill the link; once "
             "they do, every further unit only costs the GEMM.",
         )
+
+    def _curve(self) -> dict[int, tuple[float, float]]:
+        """How much longer the GEMM and the all-reduce take, in the mean, by the units of the all-reduce."""
+        sides = (SplitCase.gemm_slowdown, SplitCase.ring_slowdown)
+        return {u: (mean(self.cases, sides[0], u), mean(self.cases, sides[1], u)) for u in self.curve}
 
     def _speedups(self) -> Figure:
         series = {"ideal, nothing shared": [c.speedup(0) for c in self.cases]}
         for apart in self.splits:
-            series[f"{self.name(apart)}, each alone"] = [c.speedup(apart) for c in self.cases]
-            series[f"{self.name(apart)}, both at once"] = [c.simulated(apart) for c in self.cases]
+            series[f"{self._words(apart)}, each alone"] = [c.speedup(apart) for c in self.cases]
+            series[f"{self._words(apart)}, both at once"] = [c.simulated(apart) for c in self.cases]
         return split_speedups([case.graph for case in self.cases], series).captioned(
             "By the times of each alone, nothing but compute units is shared; at once, memory and cache are too.",
         )
 
+    def _words(self, apart: int) -> str:
+        return f"GEMM on {self.machine.compute.compute_units - apart} CUs, all-reduce on {apart}"
+
     def _held(self, name: str, runs: Mapping[int, Timeline]) -> Figure:
         """Who held which compute unit under every split."""
         ways = [
-            Way(self.name(apart), [run], [lambda kernel: kernel.operator == "all_reduce"])
+            Way(self._words(apart), [run], [lambda kernel: kernel.operator == "all_reduce"])
             for apart, run in runs.items()
         ]
         return units_by_way(ways, {"GEMM": looks.BLUE, "all-reduce": looks.ORANGE}).captioned(

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import time
-import tomllib
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, TypeVar
 
 from weft import hardware
-from weft.errors import UnknownNameError
-from weft.files import write_json
+from weft.answer import Answer
+from weft.catalog import read_toml
+from weft.errors import ConfigError, UnknownNameError
 from weft.hardware import Gpu
 from weft.lower.machine import default_request_bytes
 from weft.options import SUSTAINED, RunOptions
@@ -25,15 +25,16 @@ from weft.view.table import Table
 if TYPE_CHECKING:
     from weft.search.perturb import Sensitivity
 
+D = TypeVar("D", "Claim", "Declared")
 Published = float | tuple[float, float]
 """A published figure, or the range that is published, low and high end."""
 
 
 @dataclass(frozen=True)
 class HeadlineRow:
-    """Weft's figure and the published one or range, both in `unit`; None where nothing is published for the machine.
+    """Weft's figure and the published one or range, both in `unit`; None if none is published for the machine.
 
-    `unit` is "ratio", "fraction" (a change, told with its sign), "share" (of a whole), or what is counted ("CUs").
+    `unit` is "ratio", "fraction" (a change, shown with its sign), "share" (of a whole), or what is counted ("CUs").
     """
 
     id: str
@@ -44,7 +45,7 @@ class HeadlineRow:
 
     @property
     def difference(self) -> float | None:
-        """How far Weft's figure lies above the published one, or outside of the range; None without one."""
+        """Weft's figure less the published one, or its distance from the range; None without one."""
         if self.published is None:
             return None
         low, high = self.published if isinstance(self.published, tuple) else (self.published, self.published)
@@ -58,8 +59,8 @@ class HeadlineRow:
 class Measured(NamedTuple):
     """Weft's value for the claim `id`; `words` fill the places of its text, `part` says how many of its cases were run.
 
-    Where no claim of that id is declared, the claim `like` says what it is and in which unit. What is published holds
-    `always` if the figure does not depend on the machine that was studied.
+    If no claim of that id is declared, its text and unit are those of the claim `like`. With `always` the published
+    figure holds on any machine.
     """
 
     id: str
@@ -86,30 +87,33 @@ class Claim:
     cause: str = ""
 
     def row(self, figure: Measured, comparable: bool) -> HeadlineRow:
-        """The figure in words, beside the published one if it holds for what was run (`comparable`)."""
+        """The figure in words, beside the published one if that holds for what was run (`comparable`)."""
         words = f"{self.what.format(**figure.words)}{', ' * bool(self.covers)}{self.covers}{figure.part}"
-        return HeadlineRow(figure.id, words, self.published if comparable else None, figure.value, self.unit)
+        published = self.published if comparable or figure.always else None
+        return HeadlineRow(figure.id, words, published, figure.value, self.unit)
 
 
 @dataclass(frozen=True)
 class Declared:
-    """What a study's file says: its name, how its paper is `called` and cited, the GPU that its figures hold for.
+    """What a study's file declares: its name, how its paper is `called` and cited, the GPU that its figures hold for.
 
-    `title` is that of its page, `summary` lists the claims that the page tells first; `about` and `examples` are the
-    command's help, `explained` the title and name of its page of the documentation. `against` is what its figures are
-    measured against, `elsewhere` the headline's title where the published ones do not hold, `moved` that of its
-    sensitivity, and `requests` the size of memory requests by default, in words.
+    `asks` is its question, `takes` its usual time on two cores, `title` that of its page, `summary` lists the claims
+    that the page states first; `about` and `examples` are the command's help, `explained` the title and name of its
+    page of the documentation. `against` is the baseline of its figures, `elsewhere` the headline's title on other
+    machines, `moved` that of its sensitivity, and `requests` the default size of memory requests, in words.
     """
 
     name: str
     called: str
     paper: str
     gpu: str
+    asks: str
+    takes: str
     title: str
     about: str
     explained: tuple[str, str]
     claims: Mapping[str, Claim]
-    cases: Mapping[str, Any]
+    cases: Mapping[str, Any] = field(default_factory=dict)
     examples: tuple[str, ...] = ()
     summary: tuple[str, ...] = ()
     against: str = ""
@@ -119,14 +123,28 @@ class Declared:
 
 
 def declared(module: str) -> Declared:
-    """What the TOML file beside a study's module (its `__file__`) declares."""
-    content = tomllib.loads(Path(module).with_suffix(".toml").read_text(encoding="utf-8"))
-    claims = {id_: Claim(id_, **_tuples(row)) for id_, row in content.pop("claims").items()}
-    return Declared(claims=claims, cases=content.pop("cases", {}), **_tuples(content))
+    """What the TOML file beside a study's module (its `__file__`) declares.
+
+    Raises ConfigError for an unknown or a missing key.
+    """
+    file = Path(module).with_suffix(".toml")
+    content = read_toml(file)
+    rows = content.get("claims", {}).items()
+    claims = {id_: _parsed(Claim, {"id": id_, **row}, f"{file}: claims.{id_}") for id_, row in rows}
+    return _parsed(Declared, {**content, "claims": claims}, str(file))
 
 
-def _tuples(content: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in content.items()}
+def _parsed(kind: type[D], content: Mapping[str, Any], place: str) -> D:
+    """A dataclass from a table of a file, lists as tuples; ConfigError for an unknown or a missing key."""
+    known = {one.name: one for one in fields(kind)}
+    for key in content:
+        if key not in known:
+            raise ConfigError(str(UnknownNameError("key", key, known)), place)
+    for name, one in known.items():
+        if name not in content and one.default is one.default_factory is MISSING:
+            raise ConfigError("this value is missing; add it", place, name)
+    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in content.items()}
+    return kind(**values)
 
 
 class Option(NamedTuple):
@@ -153,12 +171,12 @@ class Conditions:
     jobs: Jobs
 
     def bench(self, ranks: int | None = None) -> Bench:
-        """So many of the GPUs, or the one."""
+        """A bench of `ranks` such GPUs, or of one."""
         return Bench.of(self.gpu, ranks, self.options)
 
 
 @dataclass(frozen=True, kw_only=True)
-class PaperStudy(ABC):
+class PaperStudy(Answer):
     """A paper's study that was run on a machine, and its figures beside the published ones.
 
     `machine` is the GPU, `request_bytes` the size of a memory request [bytes], `wall_s` what the study took [s].
@@ -166,6 +184,7 @@ class PaperStudy(ABC):
     `sections` and `own`; its command, its headline, its page and its JSON follow from these.
     """
 
+    kind = "study"
     DECLARED: ClassVar[Declared]
     OPTIONS: ClassVar[Sequence[Option]] = ()
 
@@ -217,7 +236,7 @@ class PaperStudy(ABC):
 
     @classmethod
     def moved(cls, at: Conditions, *own: Any, **more: Any) -> Sensitivity:
-        """What its figures become where assumed values move; arguments as of `simulated`."""
+        """What its figures become if assumed values move; arguments as of `simulated`."""
         raise NotImplementedError
 
     @property
@@ -237,7 +256,7 @@ class PaperStudy(ABC):
 
     @property
     def unlike(self) -> str | None:
-        """Why they do not, as a note; None where they do."""
+        """Why the published figures do not hold, as a note; None if they do."""
         if self.gpu != self.DECLARED.gpu:
             why = f"the published ones are of {self.DECLARED.gpu}, these of {self.gpu}"
         elif self.machine.changes:
@@ -252,12 +271,17 @@ class PaperStudy(ABC):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What must be known to read the figures: why nothing published stands beside them, if so."""
+        """What must be known to read the figures: why no published ones are shown, if so."""
         return () if self.unlike is None else (self.unlike,)
 
     @property
+    def hypothetical(self) -> str:
+        """Hardware behind the figures that no GPU that can be bought has, in words; empty without any."""
+        return ""
+
+    @property
     def links(self) -> tuple[str, ...]:
-        """What stands for the links of the GPUs, where that must be said."""
+        """What represents the links of the GPUs, if that must be said."""
         return ()
 
     @abstractmethod
@@ -266,17 +290,15 @@ class PaperStudy(ABC):
 
     def headline(self) -> list[HeadlineRow]:
         """Weft's figures, beside the published ones where those hold."""
+        return [self._claim(figure).row(figure, self.comparable) for figure in self.figures()]
+
+    def _claim(self, figure: Measured) -> Claim:
+        """The claim of a figure, its text that of the claim `figure.like` if it has none of its own."""
         claims = self.DECLARED.claims
-        made = []
-        for figure in self.figures():
-            like = figure.id if figure.id in claims else figure.like
-            if like not in claims:
-                raise UnknownNameError(f"claim of the study {self.DECLARED.name}", like or figure.id, claims)
-            claim = replace(claims[like], id=figure.id)
-            if not claim.what:
-                claim = replace(claim, what=claims[figure.like].what)
-            made.append(claim.row(figure, self.comparable or figure.always))
-        return made
+        found = [claims[id_] for id_ in (figure.id, figure.like) if id_ in claims]
+        if not found:
+            raise UnknownNameError(f"claim of the study {self.DECLARED.name}", figure.like or figure.id, claims)
+        return replace(found[0], what=found[0].what or found[-1].what)
 
     @abstractmethod
     def tables(self) -> list[Table]:
@@ -284,7 +306,7 @@ class PaperStudy(ABC):
 
     @property
     def elsewhere(self) -> str:
-        """The headline's title where the published figures do not hold."""
+        """The headline's title on machines for which nothing is published."""
         return self.DECLARED.elsewhere.format(study=self)
 
     @abstractmethod
@@ -294,7 +316,7 @@ class PaperStudy(ABC):
     @property
     @abstractmethod
     def lead(self) -> str:
-        """What stands below the title of its page: what was run, and where."""
+        """The line below the title of its page: what was run, and where."""
 
     @property
     def title(self) -> str:
@@ -311,8 +333,12 @@ class PaperStudy(ABC):
         """How much was simulated."""
         return ()
 
+    def bench(self, ranks: int | None = None) -> Bench:
+        """A bench of `ranks` of its GPUs, to simulate a case again with every moment."""
+        return Bench.of(self.machine, ranks, RunOptions(request_bytes=self.request_bytes))
+
     def watch(self, progress: Progress | None = None) -> Any:
-        """What its page shows moment by moment, simulated once more; None for nothing."""
+        """What its page shows moment by moment, simulated again; None for nothing."""
         return None
 
     @abstractmethod
@@ -323,7 +349,7 @@ class PaperStudy(ABC):
         """Write `report.html` to a folder and return its path; OutputError if it cannot be written."""
         return study_page(self, folder, self.sections(watched))
 
-    def as_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """The study as plain data: what was run, notes and headline, and what is its own."""
         return {
             "study": self.DECLARED.name,
@@ -336,10 +362,6 @@ class PaperStudy(ABC):
             "headline": [row.as_json() for row in self.headline()],
             **self.own(),
         }
-
-    def save(self, path: str | Path) -> Path:
-        """Write the study as JSON; OutputError if the path cannot be written."""
-        return write_json(path, self.as_json())
 
     def __str__(self) -> str:
         lines = (f"{row.id:<40} {row.weft:9.3f}  published: {row.published}" for row in self.headline())

@@ -26,7 +26,7 @@ from weft.search.perturb import ENDS, Move, Sensitivity, Values, moves, perturb
 from weft.search.tasks import Jobs, Runs
 
 CASES = (("t-nlg", 8, "op"), ("t-nlg", 8, "fc2"), ("mega-gpt-2", 8, "ip"), ("mega-gpt-2", 16, "fc2"))
-"""The sub-layers that stand for the study: GEMM-bound and RS-bound, in and out of the cache."""
+"""The sub-layers that represent the study: GEMM-bound and RS-bound, in and out of the cache."""
 OVERLAPS = ("sequential", "t3", "t3-mca")
 COUPLED: Mapping[str, Mapping[str, Mapping[str, str]]] = {
     "memory.timing.ras": {"high": {"memory.timing.rc": "48 ns"}},

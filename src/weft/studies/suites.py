@@ -2,55 +2,88 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Self
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
-from weft.catalog import read_toml, translated, unknown_key
+from weft.catalog import read_toml, translated
 from weft.errors import ConfigError, InputError
 
-E = TypeVar("E", bound=BaseModel)
-S = TypeVar("S", bound=BaseModel)
-KEYS = ("title", "rule", "networks")
-Content = Mapping[str, Any]
+MOST = 1000
+"""Cases of a kind that a suite may have."""
 
 
-def suite_in(path: str | Path, read: Callable[[Content, str], S]) -> S:
-    """The suite in a TOML file; InputError for a file that cannot be read, ConfigError for one that breaks a rule."""
-    return read(read_toml(Path(path)), str(path))
+class SuiteCase(BaseModel):
+    """A case of a suite, as a table of a TOML file gives it; errors call it a `NOUN`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+    NOUN: ClassVar[str]
+
+    def checked(self) -> Self:
+        """The case with its names resolved; InputError if it cannot be simulated."""
+        return self
+
+    @classmethod
+    def all_of(cls, rows: Any, file: str) -> tuple[Self, ...]:
+        """The cases in the tables of a file; ConfigError names the first wrong one by its number."""
+        place = f"{file}: {cls.NOUN}"
+        if not isinstance(rows, list | tuple):
+            raise ConfigError(f"{rows!r} must be a list of tables; write each below a line in double brackets", place)
+        if len(rows) > MOST:
+            raise ConfigError(f"there are {len(rows)}; a suite may have {MOST}", place)
+        return tuple(cls._read(row, f"{place} {number}") for number, row in enumerate(rows, start=1))
+
+    @classmethod
+    def _read(cls, row: Any, place: str) -> Self:
+        if not isinstance(row, dict):
+            raise ConfigError(f"this must be a table of values, not {row!r}", place)
+        try:
+            return cls(**row).checked()
+        except ValidationError as error:
+            known = [field.alias or name for name, field in cls.model_fields.items()]
+            raise translated(error, known, place) from None
+        except InputError as error:
+            raise ConfigError(str(error), place) from None
 
 
-def suite_of(kind: type[S], content: Content, cases: Mapping[str, tuple[Any, ...]], file: str, **parts: Any) -> S:
-    """A suite of a `kind`: its `parts`, made of the `cases` by their keys, and what stands beside these in the file."""
-    own = {key: value for key, value in content.items() if key not in cases}
-    known = [key for key in KEYS if key in kind.model_fields]
-    for key in own:
-        if key not in known:
-            raise unknown_key(key, (*known, *cases), file)
-    try:
-        return kind(**own, **parts)
-    except ValidationError as error:
-        raise translated(error, known, file) from None
+class Suite(BaseModel):
+    """Cases with a `title`, and how they were chosen, `rule`.
 
+    A study's suite has a field for each of `KINDS`, the kinds of cases by their key in a file, and declares its `OWN`.
+    """
 
-def cases_of(kind: type[E], rows: Any, place: str, check: Callable[[E, str], E]) -> tuple[E, ...]:
-    """Cases that `check` lets pass, of the tables in a file; errors name them by their number behind `place`."""
-    if not isinstance(rows, list | tuple):
-        raise ConfigError(f"{rows!r} must be a list of tables; write each below a line in double brackets", place)
-    return tuple(_case(kind, row, f"{place} {number}", check) for number, row in enumerate(rows, start=1))
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+    KINDS: ClassVar[Mapping[str, type[SuiteCase]]]
+    OWN: ClassVar[Mapping[str, Any]]
 
+    title: str
+    rule: str = ""
 
-def _case(kind: type[E], row: Any, place: str, check: Callable[[E, str], E]) -> E:
-    if not isinstance(row, dict):
-        raise ConfigError(f"this must be a table of values, not {row!r}", place)
-    try:
-        return check(kind(**row), place)
-    except ValidationError as error:
-        known = [field.alias or name for name, field in kind.model_fields.items()]
-        raise translated(error, known, place) from None
-    except ConfigError:
-        raise
-    except InputError as error:
-        raise ConfigError(str(error), place) from None
+    @classmethod
+    def declared(cls) -> Self:
+        """The suite that the study declares."""
+        return cls._read(cls.OWN, "the declared suite")
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """The suite in a TOML file; InputError if it cannot be read, ConfigError if it breaks a rule."""
+        return cls._read(read_toml(Path(path)), str(path))
+
+    @classmethod
+    def given(cls, suite: Self | Path | None) -> Self:
+        """A suite as it is, that in a file, or the declared one (None)."""
+        return cls.load(suite) if isinstance(suite, Path) else suite or cls.declared()
+
+    @classmethod
+    def _read(cls, content: Mapping[str, Any], file: str) -> Self:
+        cases = {key: kind.all_of(content.get(key, ()), file) for key, kind in cls.KINDS.items()}
+        if not any(cases.values()):
+            lines = " or ".join(f"[[{key}]]" for key in cls.KINDS)
+            raise ConfigError(f"there is no {next(iter(cls.KINDS.values())).NOUN}; add one below a line {lines}", file)
+        try:
+            return cls(**{**content, **cases})
+        except ValidationError as error:
+            known = [field.alias or name for name, field in cls.model_fields.items()]
+            raise translated(error, known, file) from None

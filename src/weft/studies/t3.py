@@ -74,10 +74,6 @@ def _written(run: Timeline) -> int:
     return sum(run.bytes(operator, "write", "update") for operator in ("gemm", "reduce_scatter"))
 
 
-def _all_traffic(run: Timeline) -> int:
-    return run.total_bytes
-
-
 def _largest_saving(found: Sequence[Comparison]) -> float:
     return min(c["t3-mca"].total_bytes / c.baseline.total_bytes - 1 for c in found)
 
@@ -99,7 +95,7 @@ MEASURES: Mapping[str, Measure] = {
     "ideal_rs_nmc.rs_gain.tp16": _near_memory_gain,
     "large.t3_mca.speedup.geomean": _mean_speedup("t3-mca"),
     "large.t3_mca.speedup.max": _largest_speedup("t3-mca"),
-    "traffic.total.geomean": _traffic_change(_all_traffic),
+    "traffic.total.geomean": _traffic_change(lambda run: run.total_bytes),
     "traffic.total.max": _largest_saving,
     "traffic.rs_reads.tp8": _times_fewer("reduce_scatter", "read"),
     "traffic.rs_reads.tp16": _times_fewer("reduce_scatter", "read"),
@@ -144,9 +140,22 @@ class T3Study(PaperStudy):
         """What must be known to read the figures; nothing on the paper's machine."""
         if self.unlike is None:
             return ()
+        notes = [self.unlike]
+        if self.gpu != DECLARED.gpu:
+            notes.append(HYPOTHETICAL)
         longer = library_factor(case.baseline for case in self.cases)
-        baseline = () if longer is None else (_about_baseline(longer),)
-        return (self.unlike, *(() if self.gpu == DECLARED.gpu else (HYPOTHETICAL,)), *baseline)
+        if longer is not None:
+            notes.append(
+                "sequential's ring kernel uses every compute unit and no staging buffers; by closed form the "
+                f"library's own reduce-scatter and all-gather take {longer:.2f} times as long as that kernel's "
+                "(geomean within one node)"
+            )
+        return tuple(notes)
+
+    @property
+    def hypothetical(self) -> str:
+        """T3's own hardware, which the paper simulates, too."""
+        return HYPOTHETICAL
 
     @property
     def links(self) -> tuple[str, ...]:
@@ -181,8 +190,7 @@ class T3Study(PaperStudy):
     @property
     def title(self) -> str:
         """The title of the page."""
-        own = f"What T3 would buy on {self.machine.title}"
-        return DECLARED.title if self.comparable else own
+        return DECLARED.title if self.comparable else f"What T3 would buy on {self.machine.title}"
 
     @property
     def lead(self) -> str:
@@ -198,7 +206,7 @@ class T3Study(PaperStudy):
     def work(self) -> Part:
         """How much was simulated."""
         runs = [result for case in self.cases for result in case if not result.parts]
-        # A sub-layer of the same shape may stand under two names: its runs were made, and count, once.
+        # Sub-layers of the same shape share their runs, which count once.
         runs = list({(run.overlap, run.events, run.wall_s): run for run in runs}.values())
         seconds = sum(run.wall_s for run in runs)
         events = sum(run.events for run in runs)
@@ -213,11 +221,15 @@ class T3Study(PaperStudy):
         """Speedups, contention, data movement, and what happens when."""
         shown = telling_case(self.cases)
         every = "Times are those of the sequential run; the last columns are speedups over it."
+        moved = (
+            "Bytes between the memory controllers and DRAM of one GPU, the sequential run above t3-mca. Reduce-scatter "
+            "reads shrink most; GEMM reads shrink where outputs no longer push inputs out."
+        )
         return [
             Section("Speedup", _speedup_figures(self.cases, self.headline())),
-            Section("Contention in memory", _traffic_figures(shown)),
-            Section("Data movement", _cause_figures(self.cases)),
-            Section("What happens when", _timeline_figures(shown)),
+            Section("Contention in memory", _contention(shown)),
+            Section("Data movement", [traffic_by_cause(self.cases).captioned(moved)]),
+            Section("What happens when", _phases(shown)),
             Section("Every sub-layer", [every, *self.tables()]),
         ]
 
@@ -236,16 +248,9 @@ def library_factor(baselines: Iterable[Timeline]) -> float | None:
     for run in baselines:
         if run.system.node and run.system.nodes == 1:
             moved = [node.op for node in run.graph.collectives if isinstance(node.op, Collective)]
-            library = sum(estimate(op, run.system).seconds.item() for op in moved)
+            library = sum(float(estimate(op, run.system).seconds) for op in moved)
             factors.append(library / sum(run.duration(op.name) for op in moved))
     return geometric_mean(factors) if factors else None
-
-
-def _about_baseline(longer: float) -> str:
-    return (
-        "sequential's ring kernel uses every compute unit and no staging buffers; by closed form the library's own "
-        f"reduce-scatter and all-gather take {longer:.2f} times as long as that kernel's (geomean within one node)"
-    )
 
 
 def select(models: Iterable[str] | None = None, tps: Iterable[int] | None = None) -> list[Graph]:
@@ -255,19 +260,16 @@ def select(models: Iterable[str] | None = None, tps: Iterable[int] | None = None
     is left.
     """
     studied = {**MAIN, **LARGE}
-    wanted = list(studied) if models is None else list(models)
     degrees = sorted({tp for all_of in studied.values() for tp in all_of})
-    chosen = degrees if tps is None else list(tps)
+    wanted, chosen = list(studied) if models is None else list(models), degrees if tps is None else list(tps)
     for model in wanted:
         if model not in studied:
             raise UnknownNameError("model of the T3 study", model, studied)
     for tp in chosen:
         if tp not in degrees:
-            listed = ", ".join(map(str, degrees))
-            raise InputError(f"the T3 study has no TP {tp}; its degrees are {listed}")
-    cases = [
-        graph for graph in (*MAIN_CASES, *LARGE_CASES) if graph.labels["model"] in wanted and graph.ranks in chosen
-    ]
+            raise InputError(f"the T3 study has no TP {tp}; its degrees are {', '.join(map(str, degrees))}")
+    every = (*MAIN_CASES, *LARGE_CASES)
+    cases = [graph for graph in every if graph.labels["model"] in wanted and graph.ranks in chosen]
     if not cases:
         pairs = "; ".join(f"{model} at TP {', '.join(map(str, studied[model]))}" for model in wanted)
         raise InputError(f"the T3 study has none of these models at TP {', '.join(map(str, chosen))}: {pairs}")
@@ -285,11 +287,10 @@ def published_means(rows: Sequence[HeadlineRow], prefix: str = "") -> dict[str, 
 
 
 def telling_case(cases: Sequence[Comparison]) -> Comparison:
-    """The mid-size FC-2 in which arbitration gains most over plain T3: where contention shows if anywhere."""
+    """The mid-size FC-2 in which arbitration gains most over plain T3: the contention in memory shows best there."""
     mid_size = [case for case in cases if case.baseline.graph.ranks < LARGE_TP] or list(cases)
     candidates = [case for case in mid_size if case.baseline.graph.labels.get("sublayer") == "fc2"] or mid_size
-    both = [case for case in candidates if {"t3", "t3-mca"} <= set(case.timelines)]
-    return max(both or candidates, key=lambda case: case["t3"].seconds / case["t3-mca"].seconds if both else 0)
+    return max(candidates, key=lambda case: case["t3"].seconds / case["t3-mca"].seconds)
 
 
 def _speedup_figures(cases: list[Comparison], rows: Sequence[HeadlineRow]) -> list[Figure]:
@@ -305,30 +306,17 @@ def _speedup_figure(title: str, cases: list[Comparison], published: Mapping[str,
     return drawn.captioned(f"{title}. Bars are simulated sub-layers{lines if published else ''}.")
 
 
-def _traffic_figures(case: Comparison) -> list[Part]:
-    runs = {name: case[name] for name in ("t3", "t3-mca") if name in case.timelines}
-    if not runs:
-        return []
+def _contention(case: Comparison) -> list[Part]:
+    runs = {name: case[name] for name in ("t3", "t3-mca")}
     alone = case.baseline.duration("gemm")
     slower = "; ".join(f"{name} {run.duration('gemm') / alone - 1:+.1%}" for name, run in runs.items())
     return [f"{case_label(case.baseline.graph)}. The GEMM's time against alone: {slower}.", timeline(runs)]
 
 
-def _cause_figures(cases: list[Comparison]) -> list[Figure]:
-    if "t3-mca" not in cases[0].timelines:
-        return []
-    caption = (
-        "Bytes between the memory controllers and DRAM of one GPU, the sequential run above t3-mca. Reduce-scatter "
-        "reads shrink most; GEMM reads shrink where outputs no longer push inputs out."
-    )
-    return [traffic_by_cause(cases).captioned(caption)]
-
-
-def _timeline_figures(case: Comparison) -> list[Part]:
-    runs = {name: case[name] for name in ("t3-mca", "sequential") if name in case.timelines}
+def _phases(case: Comparison) -> list[Part]:
+    runs = {name: case[name] for name in ("t3-mca", "sequential")}
     tracked = (
         "Under t3-mca every tile of a chunk must be written here and arrive from the neighbour before DMA sends it on. "
         "The chunk that the GEMM makes first is not shown: its stores go straight to the neighbour, as chunk 1 there."
     )
-    said = f"{case_label(case.baseline.graph)}. {tracked if 't3-mca' in runs else ''}"
-    return [said, timeline(runs), waits_table(runs)] if runs else []
+    return [f"{case_label(case.baseline.graph)}. {tracked}", timeline(runs), waits_table(runs)]

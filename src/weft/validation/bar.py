@@ -36,7 +36,7 @@ class Line:
 
     @property
     def verdict(self) -> str:
-        """Whether the demand is met, in a word; "no rows" if there were none to tell."""
+        """Whether the demand is met: "pass", "MISS", or "no rows" without rows to judge by."""
         if self.reached is None:
             return "no rows"
         holds = self.reached >= self.limit if self.at_least else self.reached <= self.limit
@@ -51,8 +51,8 @@ class Line:
 class Demand:
     """Limits on the errors of some rows of one kind, by statistic: mean, p90 or geomean of the absolute error.
 
-    `rows` are those of some "machines", within a class of "size", whose labels are among those listed; nothing means
-    any, "several" more than one.
+    `rows` selects rows by "machines", class of "size" and label, each by its allowed values; without an entry every row
+    counts, "several" means more than one.
     """
 
     what: str
@@ -96,7 +96,7 @@ def demands() -> list[Demand]:
 
 
 def lines(demands: Sequence[Demand], predictions: Mapping[Protocol, Sequence[Predicted]]) -> list[Line]:
-    """Every demand's lines; one whose protocol was not run says that there were no rows."""
+    """The lines of every demand; without rows if its protocol was not run."""
     return [line for demand in demands for line in demand.lines(predictions.get(demand.protocol, ()))]
 
 
@@ -113,14 +113,14 @@ def judged(validation: Validation, progress: Progress | None = None) -> list[Lin
 
 
 def _part(progress: Progress | None, split: int) -> Progress | None:
-    """Progress through all splits from that through one of them."""
+    """Progress through one of the splits, as progress through all of them."""
     if progress is None:
         return None
     return lambda done, total, what: progress(split * total + done, SPLITS * total, what)
 
 
 def _signs(validation: Validation) -> Line:
-    """Whether overlapping wins or loses over the sequence is what a user decides by."""
+    """The share of Flux's rows for which the model predicts rightly whether overlapping wins or loses."""
     right, count = right_signs(validation.predictions)
     reached = right / count if count else None
     return Line(f"{FLUX}: right sign of win or loss", "as shipped", "share", 0.85, reached, count, at_least=True)

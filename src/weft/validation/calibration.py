@@ -1,12 +1,12 @@
 """Named physical parameters fitted to measured rows: a few, within plausible bounds, with confidence intervals.
 
-The fit minimises log(predicted / measured) under the soft-l1 loss of `scipy.optimize.least_squares`, so that a
-few odd rows pull little; parameters vary by their logarithm where they must stay positive. What the rows leave open
-stays near its start: the plausible range counts as one more observation, whose two standard deviations reach from
-the middle of the range to its ends. Confidence intervals are linear, at Student's t.
+The fit minimises log(predicted / measured) under the soft-l1 loss of `scipy.optimize.least_squares`, so that outliers
+pull little; positive parameters vary by their logarithm. What the rows leave open stays near its start: the
+plausible range counts as one more observation, whose two standard deviations reach from the middle of the range to its
+ends. Confidence intervals are linear, at Student's t.
 
-Errors are found honestly: on rows that the fit did not see (`calibrated`, `hold_out`), and on machines that it did not
-see (`leave_one_out`).
+Errors are measured on rows that the fit did not see (`calibrated`, `hold_out`), and on machines that it did not see
+(`leave_one_out`).
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ SOFTNESS = 0.1
 """Residuals above this [ln units] pull less than by their square: rows 10 % off are still trusted in full."""
 CONFIDENCE = 0.95
 _STEP = 0.02  # of a parameter's logarithm: wide enough to see past the steps that whole tiles and waves make
-_FELT = 0.02  # a row speaks about a parameter if its logarithm moves by this share of the parameter's
+_FELT = 0.02  # a row depends on a parameter if its logarithm moves by this share of the parameter's
 _AT_BOUND = 0.01  # of the range between the bounds
 _EVALUATIONS = 25  # of the Jacobian, at most
 _TYPICAL = 0.02  # deviation of a good row [ln units], against which the plausible range is weighed
-_INFORMED = 0.6  # share of what is known of a parameter that must come from rows
+_INFORMED = 0.6  # least share of the information on a parameter that must come from rows
 _NAMED = 4  # parameters in a message
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """A parameter after the fit: value, 95 % confidence interval, and what to know about it [base unit].
+    """A parameter after the fit: value and 95 % confidence interval [base unit], and how firmly it is known.
 
-    `state` is "fitted", "at low bound", "at high bound", "weak" (the rows say less of it than its plausible range
-    does), "too few rows" or "no rows"; in the last two it keeps its start. `rows` is how many rows feel it.
+    `state` is "fitted", "at low bound", "at high bound", "weak" (its plausible range determines it more than the
+    rows do), "too few rows" or "no rows"; in the last two it keeps its start. `rows` is how many rows depend on it.
     """
 
     parameter: Parameter
@@ -86,7 +86,7 @@ class Fit:
         return {found.parameter.path: found.value for found in self.parameters}
 
     def firm(self) -> dict[str, float]:
-        """The values that the rows, not their start, decided, by path [base units]."""
+        """The values that the rows determined, by path [base units]."""
         states = (FITTED, AT_LOW, AT_HIGH)
         return {found.parameter.path: found.value for found in self.parameters if found.state in states}
 
@@ -98,124 +98,111 @@ def split(strata: Sequence[str], share: float, seed: int) -> npt.NDArray[np.bool
     """
     if not 0 < share < 1:
         raise InputError(f"a share of {share:g} of the rows cannot be held out; write one between 0 and 1, like 0.3")
-    random = np.random.default_rng(seed)
-    held: npt.NDArray[np.bool_] = np.zeros(len(strata), dtype=np.bool_)
-    for _, members in sorted(positions_by(strata).items()):
-        held[random.permutation(members)[: round(share * len(members))]] = True
-    return held
+    return np.isin(np.arange(len(strata)), _drawn(strata, lambda rows: round(share * rows), seed))
 
 
 def sample(strata: Sequence[str], most: int, seed: int) -> IntArray:
-    """Positions of at most `most` random rows of each stratum, in their order."""
+    """Positions of at most `most` random rows of each stratum, rising."""
+    return np.sort(_drawn(strata, lambda rows: most, seed))
+
+
+def _drawn(strata: Sequence[str], count: Callable[[int], int], seed: int) -> IntArray:
     random = np.random.default_rng(seed)
-    chosen = [random.permutation(members)[:most] for _, members in sorted(positions_by(strata).items())]
-    return np.sort(np.concatenate(chosen)) if chosen else np.zeros(0, dtype=np.int64)
+    drawn = [random.permutation(rows)[: count(len(rows))] for _, rows in sorted(positions_by(strata).items())]
+    return np.concatenate([np.zeros(0, dtype=np.int64), *drawn])
 
 
 def fit(model: Model, measured: FloatArray, parameters: Sequence[Parameter], start: Mapping[str, float]) -> Fit:
     """Fit `parameters` so that the model's seconds meet the `measured` ones, beginning at `start` by path.
 
-    A parameter that fewer rows feel than it needs keeps its start. Raises InputError if none can be fitted.
+    A parameter that fewer rows depend on than it needs keeps its start. Raises InputError if none can be fitted.
     """
-    space = _Space(parameters, start)
-    residuals = _Residuals(model, measured, space)
-    slopes = residuals.jacobian(space.begin, range(len(parameters)))
-    felt = (np.abs(slopes) * space.per_log > _FELT).sum(axis=0)
-    free = [i for i, parameter in enumerate(parameters) if felt[i] >= parameter.needs_rows]
+    search = _Search(model, measured, parameters, start)
+    slopes = search.jacobian(search.begin, range(len(parameters)))
+    depend = (np.abs(slopes) * search.unit > _FELT).sum(axis=0)
+    free = [i for i, parameter in enumerate(parameters) if depend[i] >= parameter.needs_rows]
     if not free:
-        raise InputError(_too_few(len(measured), parameters, felt))
-    found = _solve(residuals, space, free)
-    at, spread, informed = space.begin.copy(), np.full(len(parameters), np.inf), np.zeros(len(parameters))
+        raise InputError(_too_few(len(measured), parameters, depend))
+    found = _solve(search, free)
+    at, spread, informed = search.begin.copy(), np.full(len(parameters), np.inf), np.zeros(len(parameters))
     at[free] = found.x
-    spread[free], informed[free] = _spread(found, space, free, len(measured))
-    low, value, high = (space.plain(point).tolist() for point in (at - spread, at, at + spread))
-    near, fixed = _AT_BOUND * (space.high - space.low), np.isinf(spread)
+    spread[free], informed[free] = _spread(found, search.firmness[free], len(measured))
+    low, value, high = (search.plain(point) for point in (at - spread, at, at + spread))
+    near, fixed = _AT_BOUND * (search.high - search.low), np.isinf(spread)
     states = np.select(
-        [fixed & (felt == 0), fixed, at - space.low < near, space.high - at < near, informed >= _INFORMED],
+        [fixed & (depend == 0), fixed, at - search.low < near, search.high - at < near, informed >= _INFORMED],
         [NO_ROWS, TOO_FEW, AT_LOW, AT_HIGH, FITTED],
         WEAK,
-    ).tolist()
-    value = np.where(fixed, space.start, value).tolist()
-    columns = (parameters, space.start.tolist(), value, low, high, felt.tolist(), states)
-    return Fit(tuple(Fitted(*row) for row in zip(*columns, strict=True)))
+    )
+    columns = (search.start, np.where(fixed, search.start, value), low, high, depend, states)
+    rows = zip(parameters, *(column.tolist() for column in columns), strict=True)
+    return Fit(tuple(Fitted(*row) for row in rows))
 
 
-class _Space:
-    """Where the search moves: logarithms of the parameters that must be positive, others as they are.
+class _Search:
+    """log(predicted / measured) of every row over the parameters, and its slopes.
 
-    `firmness` is by what a parameter's distance from its start counts beside the rows' residuals, `step` how far to
-    move for a slope, `per_log` what turns a slope into one per logarithm, or per width of the bounds, of the parameter.
+    Parameters that must be positive vary by their logarithm, in units of 1; others as they are, in units of their
+    range. `firmness` weighs the distance of a parameter from its start against the residuals of the rows.
     """
 
-    def __init__(self, parameters: Sequence[Parameter], start: Mapping[str, float]) -> None:
+    def __init__(
+        self, model: Model, measured: FloatArray, parameters: Sequence[Parameter], start: Mapping[str, float]
+    ) -> None:
+        self.model, self.goal = model, np.log(measured)
         self.paths = [parameter.path for parameter in parameters]
         self.bounds = np.array([(parameter.low, parameter.high) for parameter in parameters], dtype=np.float64).T
-        self.logarithmic = self.bounds[0] > 0
+        self.positive = self.bounds[0] > 0
         self.low, self.high = map(self._inside, self.bounds)
         self.start = np.array([start[path] for path in self.paths], dtype=np.float64)
         self.begin = self._inside(np.clip(self.start, *self.bounds))
-        width = self.high - self.low
-        self.firmness = _TYPICAL * 4 / width
-        self.step = np.where(self.logarithmic, _STEP, _STEP * width)
-        self.per_log = np.where(self.logarithmic, 1.0, width)
+        self.firmness: FloatArray = _TYPICAL * 4 / (self.high - self.low)
+        self.unit = np.where(self.positive, 1.0, self.high - self.low)
 
-    def values(self, at: FloatArray) -> dict[str, float]:
-        """The parameters at a point, by path [base unit]."""
-        return dict(zip(self.paths, self.plain(at).tolist(), strict=True))
+    def __call__(self, at: FloatArray) -> FloatArray:
+        values = dict(zip(self.paths, self.plain(at).tolist(), strict=True))
+        return np.asarray(np.log(self.model(values)) - self.goal, dtype=np.float64)
 
     def plain(self, at: FloatArray) -> FloatArray:
         """The parameters at a point, kept within their bounds to the last bit [base unit]."""
-        return np.clip(np.where(self.logarithmic, np.exp(np.where(self.logarithmic, at, 0)), at), *self.bounds)
+        return np.clip(np.exp(at, out=at.copy(), where=self.positive), *self.bounds)
 
     def _inside(self, values: FloatArray) -> FloatArray:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return np.where(self.logarithmic, np.log(values), values)
-
-
-class _Residuals:
-    """log(predicted / measured) of every row, and its slopes by central differences."""
-
-    def __init__(self, model: Model, measured: FloatArray, space: _Space) -> None:
-        self.model, self.space = model, space
-        self.goal = np.log(measured)
-
-    def __call__(self, at: FloatArray) -> FloatArray:
-        return np.asarray(np.log(self.model(self.space.values(at))) - self.goal, dtype=np.float64)
+        return np.log(values, out=values.copy(), where=self.positive)
 
     def jacobian(self, at: FloatArray, free: Sequence[int]) -> FloatArray:
         """The slopes by the free parameters: central where both sides are within bounds, else one-sided."""
         slopes = []
         for index in free:
             above, below = at.copy(), at.copy()
-            above[index] = min(at[index] + self.space.step[index], self.space.high[index])
-            below[index] = max(at[index] - self.space.step[index], self.space.low[index])
+            above[index] = min(at[index] + _STEP * self.unit[index], self.high[index])
+            below[index] = max(at[index] - _STEP * self.unit[index], self.low[index])
             slopes.append((self(above) - self(below)) / (above[index] - below[index]))
         return np.stack(slopes, axis=1)
 
 
-def _solve(residuals: _Residuals, space: _Space, free: Sequence[int]) -> Any:
+def _solve(search: _Search, free: Sequence[int]) -> Any:
     """The best point: residuals of the rows, then how far each parameter is from its start."""
     from scipy.optimize import least_squares
 
-    firm = space.firmness[free]
+    firm, begin = search.firmness[free], search.begin[free]
 
     def whole(part: FloatArray) -> FloatArray:
-        at = space.begin.copy()
+        at = search.begin.copy()
         at[free] = part
         return at
 
-    def differences(part: FloatArray) -> FloatArray:
-        return np.concatenate([residuals(whole(part)), firm * (part - space.begin[free])])
+    def residuals(part: FloatArray) -> FloatArray:
+        return np.concatenate([search(whole(part)), firm * (part - begin)])
 
     def slopes(part: FloatArray) -> FloatArray:
-        return np.concatenate([residuals.jacobian(whole(part), free), np.diag(firm)])
+        return np.concatenate([search.jacobian(whole(part), free), np.diag(firm)])
 
     # scipy moves a start on a bound inside by a share of the range; move it as little as possible instead.
-    low, high = space.low[free], space.high[free]
-    begin = np.clip(space.begin[free], low + 1e-6 * (high - low), high - 1e-6 * (high - low))
+    low, high = search.low[free], search.high[free]
     return least_squares(
-        differences,
-        begin,
+        residuals,
+        np.clip(begin, low + 1e-6 * (high - low), high - 1e-6 * (high - low)),
         jac=slopes,
         bounds=(low, high),
         loss="soft_l1",
@@ -228,8 +215,8 @@ def _solve(residuals: _Residuals, space: _Space, free: Sequence[int]) -> Any:
     )
 
 
-def _spread(found: Any, space: _Space, free: Sequence[int], rows: int) -> tuple[FloatArray, FloatArray]:
-    """Half the confidence interval of each free parameter, and which share of what is known of it the rows gave.
+def _spread(found: Any, firmness: FloatArray, rows: int) -> tuple[FloatArray, FloatArray]:
+    """Half the confidence interval of each free parameter, and the share of its information that comes from rows.
 
     The sandwich of an M-estimator, which asks of the residuals neither one variance nor a normal distribution; the
     plausible range counts with the variance of the rows.
@@ -238,9 +225,9 @@ def _spread(found: Any, space: _Space, free: Sequence[int], rows: int) -> tuple[
 
     bent = 1 + (found.fun[:rows] / SOFTNESS) ** 2
     curvature, pull = bent**-1.5, found.fun[:rows] * bent**-0.5
-    slopes = found.jac[:rows] / np.sqrt(curvature)[:, None]  # scipy hands them back weighed by the loss's curvature
-    freedom = max(rows - len(free), 1)
-    firm = np.diag(space.firmness[free] ** 2)
+    slopes = found.jac[:rows] / np.sqrt(curvature)[:, None]  # scipy weighs them by the loss's curvature
+    freedom = max(rows - len(firmness), 1)
+    firm = np.diag(firmness**2)
     inverse = np.linalg.inv((slopes * curvature[:, None]).T @ slopes + firm)
     scores = slopes * pull[:, None]
     variance = float((pull**2).sum() / freedom)
@@ -249,9 +236,9 @@ def _spread(found: Any, space: _Space, free: Sequence[int], rows: int) -> tuple[
     return quantile * np.sqrt(np.diag(covariance)), 1 - np.diag(inverse) * np.diag(firm)
 
 
-def _too_few(rows: int, parameters: Sequence[Parameter], felt: IntArray) -> str:
-    """Which parameters are nearest to having enough rows."""
-    nearest = sorted(zip(parameters, felt.tolist(), strict=True), key=lambda pair: -pair[1])[:_NAMED]
+def _too_few(rows: int, parameters: Sequence[Parameter], depend: IntArray) -> str:
+    """The error for too few rows; it lists the parameters that are nearest to having enough."""
+    nearest = sorted(zip(parameters, depend.tolist(), strict=True), key=lambda pair: -pair[1])[:_NAMED]
     needs = "; ".join(
         f"'{parameter.path}' needs {parameter.needs_rows} rows that depend on it and has {count}"
         for parameter, count in nearest
@@ -303,7 +290,7 @@ def calibrated(subject: Subject, holdout: float = HOLDOUT, seed: int = SEED, mos
 
 
 def unseen(subject: Subject, subjects: Sequence[Subject]) -> Subject:
-    """The subject as if the catalogue had never seen its rows: it starts from what the other machines' values say.
+    """The subject as if the catalogue had never seen its rows: it starts from the values of the other machines.
 
     Where no other machine has a parameter, it starts from the middle of its plausible range.
     """
@@ -327,7 +314,7 @@ def hold_out(subjects: Sequence[Subject], progress: Progress | None = None, seed
 
 
 def leave_one_out(subjects: Sequence[Subject], fits: Mapping[str, Mapping[str, float]]) -> list[Predicted]:
-    """Every subject predicted from its data sheet and what is known of the others; `fits` are by their names."""
+    """Every subject predicted from its data sheet and the `fits` of the others, by their names."""
     pairs = ((subject, borrowed(subject, subjects, fits)) for subject in subjects)
     return [predicted(subject, values) for subject, values in pairs if values]
 
@@ -335,10 +322,10 @@ def leave_one_out(subjects: Sequence[Subject], fits: Mapping[str, Mapping[str, f
 def borrowed(
     subject: Subject, subjects: Sequence[Subject], fits: Mapping[str, Mapping[str, float]]
 ) -> dict[str, float]:
-    """The parameters that the other machines suggest for a subject, by path; empty if there are no others.
+    """Parameters of a subject estimated from the other machines, by path; empty if there are no others.
 
     A parameter is the geometric mean of what was fitted on the vendor's other machines; else on all others; else of
-    what the catalogue says of these. Its own value for the subject, fitted to all its rows, never counts.
+    the catalogue's values for these. The catalogue's value for the subject itself, fitted to its rows, never counts.
     """
     others = [other for other in subjects if other.name != subject.name and other.kind == subject.kind]
     relatives = [other for other in others if other.vendor == subject.vendor]

@@ -28,8 +28,8 @@ _SHOWN_DIGITS = 4
 class Target:
     """What is calibrated: the rows with their model, and how its file begins.
 
-    `others` are the names in rows for which the fitted machine stands, under the key `others_key`; `fitted_before` says
-    whether a parameter starts from a value that was itself calibrated.
+    The fitted machine also answers to the names `others` of rows, written under the key `others_key`. `fitted_before`
+    says whether a parameter starts from a value that was itself calibrated.
     """
 
     subject: Subject
@@ -44,7 +44,7 @@ class Target:
     def text(self, done: Calibrated, out: Path, data: str) -> str:
         """The TOML text of a fit, to be written to `out`; `data` names the rows.
 
-        Only what the rows determined is stated; the rest is what the file extends.
+        It holds what the rows determined; every other value comes from what the file extends.
         """
         others = ", ".join(_quoted(name) for name in self.others)
         head = [
@@ -83,7 +83,7 @@ def library_target(place: Path, name: str) -> Target:
 def _target(
     place: Path, machines: Machines, kind: Kind, of: Gpu | Profile, extends: str, others_key: str, *others: str
 ) -> Target:
-    """What rows of a kind say of a GPU or profile; `others` are the names in its file, the rows' own by default."""
+    """The rows of a kind that calibrate a GPU or profile; `others` are the names in its file (default: the rows')."""
     subjects, problems, _ = subjects_of(place, machines, (kind,))
     subject = subjects[0]
     names = others or sorted(set(subject.rows["gpu"].tolist()))

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from weft.errors import InputError, UnknownNameError, join_or, nearest
 from weft.graph import DTYPE_BYTES
 from weft.validation.problems import Problem
-from weft.validation.tables import FloatArray, Rows
+from weft.validation.tables import FloatArray, IntArray, Rows
 
 if TYPE_CHECKING:
     from weft.hardware import Gpu
@@ -37,8 +37,27 @@ class Checked:
         self.problems += problems
 
 
+class Unfit(Exception):
+    """A row cannot be compared: the column, its value, and the rule that it breaks."""
+
+
+def unfit_rows(rows: Rows, check: Callable[[int, dict[str, Any]], object]) -> Iterator[Problem]:
+    """The rows for which `check`, given line and cells, raises Unfit."""
+    for line, row in zip(rows.line.tolist(), rows, strict=True):
+        try:
+            check(line, row)
+        except Unfit as unfit:
+            yield Problem(rows.file, (line,), *unfit.args)
+
+
+def check_multiplies(gpu: Gpu, dtype: str) -> None:
+    """Raise Unfit for a data type that the GPU's matrix units lack."""
+    if dtype not in DTYPE_BYTES or not gpu.supports(dtype):
+        raise Unfit("dtype", dtype, f"{gpu.name} does not multiply matrices of this type")
+
+
 def duplicates(rows: Rows) -> Iterator[Problem]:
-    """Rows that repeat an earlier one: left out if every cell is the same, told but used if only the time differs."""
+    """Rows that repeat an earlier one: left out if every cell is equal, reported but used if only the time differs."""
     first: dict[object, str] = {}
     seen: set[object] = set()
     for line, row in zip(rows.line.tolist(), rows, strict=True):
@@ -65,7 +84,7 @@ def unknown_names(rows: Rows, column: str, find: Callable[[str], object]) -> Ite
 
 
 def _unknown(column: str, error: InputError) -> str:
-    """The rule; names are listed where they are few, else alike problems can be told together."""
+    """The rule; it lists the known names where they are few, so that similar problems can be merged."""
     if not isinstance(error, UnknownNameError):
         return str(error)
     if len(error.known) <= _FEW:
@@ -76,7 +95,7 @@ def _unknown(column: str, error: InputError) -> str:
 
 
 def gemm_floor(m: FloatArray, n: FloatArray, k: FloatArray, dtype: str, gpu: Gpu) -> FloatArray:
-    """Less time than this no GEMM takes [s]: its operations at the highest clock, and the bytes that no cache holds.
+    """Lower bound on a GEMM's time [s]: its operations at the highest clock, and the bytes that no cache holds.
 
     Outputs of one-byte types have two bytes.
     """
@@ -89,7 +108,7 @@ def gemm_floor(m: FloatArray, n: FloatArray, k: FloatArray, dtype: str, gpu: Gpu
 
 
 def collective_floor(name: str, ranks: int, size: FloatArray, link: float, in_switch: bool) -> FloatArray:
-    """Less time than this no collective takes [s]: what a GPU must at least send over its links, in one direction.
+    """Lower bound on a collective's time [s]: what a GPU must send over its links, in one direction.
 
     `size` counts as nccl-tests do; `link` is the egress of the whole GPU [bytes/s]. In-switch reduction halves
     what an all-reduce sends.
@@ -98,10 +117,48 @@ def collective_floor(name: str, ranks: int, size: FloatArray, link: float, in_sw
     return times * (ranks - 1) / ranks * size / link
 
 
-def beyond_physics(rows: Rows, floor: FloatArray, expected: FloatArray, of: str) -> Iterator[Problem]:
-    """Rows faster than `floor` [s], and rows so far from the `expected` [s] that their unit must be another.
+class Case(Protocol):
+    """Rows that one call of a closed form predicts, on machines described by a GPU or a library's profile."""
 
-    `of` says whose peak the floor is.
+    @property
+    def positions(self) -> IntArray:
+        """Where the rows are."""
+
+    def seconds(self, rows: Rows, on: Any) -> FloatArray:
+        """Predicted times of its rows [s]; InputError if the model has none."""
+
+    def floor(self, rows: Rows, gpu: Gpu) -> FloatArray:
+        """Times that its rows cannot fall below [s]."""
+
+
+def predicted_by(cases: Sequence[Case], rows: Rows, on: Any) -> FloatArray:
+    """The closed form's time of each row [s]."""
+    seconds = np.empty(len(rows))
+    for case in cases:
+        seconds[case.positions] = case.seconds(rows.take(case.positions), on)
+    return seconds
+
+
+def believable(column: str, cases: Sequence[Case], rows: Rows, gpu: Gpu, on: Any) -> Checked:
+    """The rows that the model predicts at all, and that can be true of the GPU; problems name their `column`."""
+    checked, refused = Checked(rows), []
+    floor, expected = np.empty(len(rows)), np.full(len(rows), np.nan)
+    for case in cases:
+        some = rows.take(case.positions)
+        try:
+            expected[case.positions], floor[case.positions] = case.seconds(some, on), case.floor(some, gpu)
+        except InputError as error:
+            refused.append(Problem(rows.file, tuple(some.line.tolist()), column, str(some[column][0]), str(error)))
+    checked.drop(refused)
+    known = np.isfinite(expected)
+    checked.drop(beyond_physics(checked.rows, floor[known], expected[known], gpu.name))
+    return checked
+
+
+def beyond_physics(rows: Rows, floor: FloatArray, expected: FloatArray, of: str) -> Iterator[Problem]:
+    """Rows faster than `floor` [s], and rows so far from `expected` [s] that their time must be in another unit.
+
+    The floor is the peak of `of`.
     """
     measured = rows.seconds
     ratio = measured / expected

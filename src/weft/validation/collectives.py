@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ from weft.hardware import Gpu, System
 from weft.library.collectives import canonical
 from weft.library.profiles import Profile
 from weft.options import RunOptions
-from weft.validation.checks import Checked, beyond_physics, collective_floor
+from weft.validation.checks import Checked, Unfit, believable, collective_floor, predicted_by, unfit_rows
 from weft.validation.machines import Machines
 from weft.validation.problems import Problem
 from weft.validation.rigs import Rig, rig_of
@@ -29,10 +29,6 @@ LARGE, MEDIUM, ALL = ">= 16 MiB", ">= 1 MiB", "all sizes"
 FROM_ROWS, FROM_MACHINE = "read from the rows", "the machine's"
 """Where the rate of the network comes from with which a row is predicted."""
 _MiB = 2.0**20
-_OF_ONE = ("reduce_scatter", "all_gather", "all_reduce", "all_to_all")
-_TABLE = {"send_recv": "all_to_all", "broadcast": "all_gather"}
-"""The tables of a profile that serve one collective, and those that serve another one as well."""
-_REMEMBERED = 20_000
 
 SIMULATED_BYTES = (6e6, 192e6)
 """The sizes that the engine is tried on [bytes]: where rings carry the data slice by slice."""
@@ -51,16 +47,19 @@ class Case:
     system: System
     rig: Rig
 
-    def seconds(self, size: FloatArray, profile: Profile) -> FloatArray:
-        """Predicted times for some numbers of bytes [s]."""
-        op = Collective(self.collective, cast(int, size), self.ranks, self.rig.dtype)
-        harness = self.rig.harness(self.ranks, self.system.nodes, profile)
+    def seconds(self, rows: Rows, on: Profile) -> FloatArray:
+        """Times with a library's profile [s]."""
+        size: Any = rows["bytes"]
+        op = Collective(self.collective, size, self.ranks, self.rig.dtype)
+        harness = self.rig.harness(self.ranks, self.system.nodes, on)
         return estimate(op, self.system, harness=harness).seconds
 
-    def feels(self, path: str) -> bool:
-        """Whether its times may depend on a value of a profile: any but those of the other collectives."""
-        table = path.partition(".")[0]
-        return table not in _OF_ONE or table == _TABLE.get(self.collective, self.collective)
+    def floor(self, rows: Rows, gpu: Gpu) -> FloatArray:
+        """Times that the links of a GPU cannot fall below [s]."""
+        link, node = max(gpu.link.bandwidth, gpu.host.bandwidth), self.system.node
+        return collective_floor(
+            self.collective, self.ranks, rows["bytes"], link, node is not None and node.switch_reduces
+        )
 
     @property
     def labels(self) -> dict[str, object]:
@@ -81,18 +80,19 @@ class Case:
 def collective_subjects(checked: Checked, machines: Machines) -> list[Subject]:
     """The rows of a collectives file by GPU, without those that cannot be true.
 
-    Rows of libraries without a model are told and left out. Ring reduce-scatters of one node are simulated as well.
+    Rows of libraries without a model are reported and left out. Ring reduce-scatters of one node are simulated as well.
     """
     rows, closed, simulated = checked.rows, [], []
-    checked.drop(_impossible_ranks(rows), _forced(rows), _without_model(rows))
+    checked.drop(unfit_rows(rows, _check_ranks), _forced(rows), _without_model(rows))
     cases = cases_of(checked.rows)
     names = _by_case(checked.rows, [case.system.gpu.name for case in cases])
     for gpu in {case.system.gpu.name: case.system.gpu for case in cases}.values():
         profile = machines.profile(gpu)
-        believable = _believable(checked.rows.take(names == gpu.name), gpu, profile)
-        checked.problems += believable.problems
-        if len(believable.rows):
-            subject = _subject(believable.rows, gpu, profile)
+        own = checked.rows.take(names == gpu.name)
+        true = believable("collective", cases_of(own), own, gpu, profile)
+        checked.problems += true.problems
+        if len(true.rows):
+            subject = _subject(true.rows, gpu, profile)
             closed.append(subject)
             simulated += _rings(subject)
     return [*closed, *simulated]
@@ -118,7 +118,7 @@ def _by_case(rows: Rows, values: list[Any]) -> npt.NDArray[np.object_]:
 
 @lru_cache(maxsize=1024)
 def _system(text: str, ranks: float) -> System:
-    """The machine that runs so many ranks: what the text says, or another number of its GPUs."""
+    """The system of that name with as many GPUs as there are ranks."""
     return hardware.system(text, gpus=int(ranks))
 
 
@@ -126,30 +126,10 @@ def _rig(row: Mapping[str, Any]) -> Rig:
     return rig_of(row["system"], row["notes"], row["source"])
 
 
-@dataclass
-class _Model:
-    """Times of a GPU's rows under changed parameters; cases that a change does not reach are not computed again."""
-
-    profile: Profile
-    known: dict[tuple[object, ...], FloatArray] = field(default_factory=dict)
-
-    def __call__(self, rows: Rows, values: Mapping[str, float]) -> FloatArray:
-        profile = self.profile.replace(dict(values)) if values else self.profile
-        seconds = np.empty(len(rows))
-        for case in cases_of(rows):
-            key = (case, tuple(value for path, value in values.items() if case.feels(path)))
-            if key not in self.known:
-                if len(self.known) > _REMEMBERED:
-                    self.known.clear()
-                self.known[key] = case.seconds(rows["bytes"][case.positions], profile)
-            seconds[case.positions] = self.known[key]
-        return seconds
-
-
 def _subject(rows: Rows, gpu: Gpu, profile: Profile) -> Subject:
     size, parameters = rows["bytes"], collective_parameters(profile)
-    told = [case.labels for case in cases_of(rows)]
-    labels = {name: _by_case(rows, [each[name] for each in told]) for name in told[0]}
+    each = [case.labels for case in cases_of(rows)]
+    labels = {name: _by_case(rows, [one[name] for one in each]) for name in each[0]}
     return Subject(
         kind="collective",
         machine=gpu.name,
@@ -157,28 +137,27 @@ def _subject(rows: Rows, gpu: Gpu, profile: Profile) -> Subject:
         measured=rows.seconds,
         labels={"system": rows["system"], **labels},
         ranges={LARGE: size >= 16 * _MiB, MEDIUM: size >= _MiB, ALL: np.ones(len(rows), dtype=np.bool_)},
-        predict=_Model(profile),
+        predict=lambda some, values: predicted_by(cases_of(some), some, profile.replace(values)),
         parameters=parameters,
         start={parameter.path: profile.value(parameter.path) for parameter in parameters},
         vendor=gpu.vendor,
-        # A network that was read from its rows leaves them nothing to say of the library.
+        # Rows from which the rate of their network was read cannot calibrate the library as well.
         teaches=labels["network"] != FROM_ROWS,
     )
 
 
-def _impossible_ranks(rows: Rows) -> Iterator[Problem]:
-    for line, row in zip(rows.line.tolist(), rows, strict=True):
+def _check_ranks(line: int, row: Mapping[str, Any]) -> None:
+    try:
+        _system(row["system"], row["ranks"])
         rule = "a collective needs at least two ranks" if row["ranks"] < 2 else ""
-        try:
-            _system(row["system"], row["ranks"])
-        except InputError as error:
-            rule = str(error)
-        if rule:
-            yield Problem(rows.file, (line,), "ranks", str(int(row["ranks"])), rule)
+    except InputError as error:
+        rule = str(error)
+    if rule:
+        raise Unfit("ranks", str(int(row["ranks"])), rule)
 
 
 def _forced(rows: Rows) -> Iterator[Problem]:
-    """Rows measured with a protocol or a number of channels that the library was told to use."""
+    """Rows measured with a forced protocol or number of channels."""
     forced = (rows["protocol"] != "") | (rows["channels"] != "")
     if forced.any():
         rule = "protocol and channels are forced in these rows; Weft predicts what the library chooses"
@@ -186,35 +165,11 @@ def _forced(rows: Rows) -> Iterator[Problem]:
 
 
 def _without_model(rows: Rows) -> Iterator[Problem]:
-    """Rows of libraries that Weft has no model of, told once for each library."""
+    """Rows of libraries without a model; one problem per library."""
     rigs = map(_rig, rows)
     found = positions_by("" if rig.modelled else rig.library for rig in rigs)
     for library in sorted(found.keys() - {""}):
         yield Problem(rows.file, rows.lines(found[library]), "library", library, "Weft has no model of this library")
-
-
-def _believable(rows: Rows, gpu: Gpu, profile: Profile) -> Checked:
-    checked = Checked(rows)
-    checked.drop(_unpredictable(rows, profile))
-    rows = checked.rows
-    floor, expected = np.empty(len(rows)), np.empty(len(rows))
-    link = max(gpu.link.bandwidth, gpu.host.bandwidth)
-    for case in cases_of(rows):
-        of, size = case.positions, rows["bytes"][case.positions]
-        reduces = case.system.node is not None and case.system.node.switch_reduces
-        floor[of] = collective_floor(case.collective, case.ranks, size, link, reduces)
-        expected[of] = case.seconds(size, profile)
-    checked.drop(beyond_physics(rows, floor, expected, gpu.name))
-    return checked
-
-
-def _unpredictable(rows: Rows, profile: Profile) -> Iterator[Problem]:
-    """Cases that the model refuses, such as ranks that no algorithm serves."""
-    for case in cases_of(rows):
-        try:
-            case.seconds(rows["bytes"][case.positions], profile)
-        except InputError as error:
-            yield Problem(rows.file, rows.lines(case.positions), "collective", case.collective, str(error))
 
 
 def _rings(collectives: Subject) -> list[Subject]:

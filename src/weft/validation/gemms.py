@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from weft.errors import InputError
 from weft.estimate import GEMM_PARAMETERS, Harness, estimate
 from weft.graph import Gemm
 from weft.hardware import Gpu
-from weft.validation.checks import Checked, beyond_physics, gemm_floor, unsupported
+from weft.validation.checks import Checked, believable, gemm_floor, predicted_by, unsupported
 from weft.validation.machines import Machines
-from weft.validation.problems import Problem
 from weft.validation.rigs import gemm_harness
 from weft.validation.subjects import Subject
 from weft.validation.tables import FloatArray, IntArray, Rows, positions_by
@@ -24,52 +23,45 @@ SHORT = "< 20 us"
 _LONG_SECONDS = 20e-6
 
 
+@dataclass(frozen=True, eq=False)
+class _Case:
+    """Rows of one data type, measured in one way."""
+
+    positions: IntArray
+    harness: Harness
+    dtype: str
+
+    def seconds(self, rows: Rows, on: Gpu) -> FloatArray:
+        """Times on a GPU [s]."""
+        sizes: dict[str, Any] = {name: rows[name] for name in ("m", "n", "k")}
+        return estimate(Gemm(**sizes, dtype=self.dtype), on, harness=self.harness).seconds
+
+    def floor(self, rows: Rows, gpu: Gpu) -> FloatArray:
+        """Times that a GPU cannot fall below [s]."""
+        return gemm_floor(rows["m"], rows["n"], rows["k"], self.dtype, gpu)
+
+
+@lru_cache(maxsize=256)
+def _cases(rows: Rows) -> tuple[_Case, ...]:
+    """The rows by how their notes and source say they were measured, and by data type."""
+    columns = (rows[name].tolist() for name in ("notes", "source", "dtype"))
+    keys = ((gemm_harness(notes, source), dtype) for notes, source, dtype in zip(*columns, strict=True))
+    return tuple(_Case(positions, harness, dtype) for (harness, dtype), positions in positions_by(keys).items())
+
+
 def gemm_subjects(checked: Checked, machines: Machines) -> list[Subject]:
     """The rows of a GEMM file by GPU, without those that cannot be true."""
     subjects = []
     gpus = {name: machines.find(name) for name in np.unique(checked.rows["gpu"]).tolist()}
     by_gpu = positions_by(gpus[name].name for name in checked.rows["gpu"].tolist())
     for gpu in {gpu.name: gpu for gpu in gpus.values()}.values():
-        believable = _believable(checked.rows.take(by_gpu[gpu.name]), gpu)
-        checked.problems += believable.problems
-        if len(believable.rows):
-            subjects.append(_subject(believable.rows, gpu, machines))
+        own = Checked(checked.rows.take(by_gpu[gpu.name]))
+        own.drop(unsupported(own.rows, gpu))
+        true = believable("gpu", _cases(own.rows), own.rows, gpu, gpu)
+        checked.problems += own.problems + true.problems
+        if len(true.rows):
+            subjects.append(_subject(true.rows, gpu, machines))
     return subjects
-
-
-def _believable(rows: Rows, gpu: Gpu) -> Checked:
-    """The rows that the GPU can run at all, and in the measured time."""
-    checked = Checked(rows)
-    checked.drop(unsupported(rows, gpu))
-    if len(checked.rows):
-        try:
-            expected = gemm_seconds(checked.rows, gpu)
-        except InputError as error:
-            checked.drop([Problem(rows.file, tuple(checked.rows.line.tolist()), "gpu", gpu.name, str(error))])
-        else:
-            floors = _by_group(checked.rows, lambda m, n, k, dtype, how: gemm_floor(m, n, k, dtype, gpu))
-            checked.drop(beyond_physics(checked.rows, floors, expected, gpu.name))
-    return checked
-
-
-def gemm_seconds(rows: Rows, gpu: Gpu) -> FloatArray:
-    """The closed form's time of each row on one GPU, as the row says it was measured [s]."""
-    return _by_group(rows, lambda m, n, k, dtype, how: estimate(Gemm(m, n, k, dtype), gpu, harness=how).seconds)
-
-
-def _by_group(rows: Rows, seconds: Callable[[Any, Any, Any, str, Harness], FloatArray]) -> FloatArray:
-    """Times of each row, computed for all rows of one data type and one way of measuring at once."""
-    found = np.empty(len(rows))
-    for (harness, dtype), of in _alike(rows).items():
-        found[of] = seconds(rows["m"][of], rows["n"][of], rows["k"][of], dtype, harness)
-    return found
-
-
-@lru_cache(maxsize=256)
-def _alike(rows: Rows) -> dict[tuple[Harness, str], IntArray]:
-    """The rows by how their notes and source say they were measured, and by data type."""
-    columns = (rows[name].tolist() for name in ("notes", "source", "dtype"))
-    return positions_by((gemm_harness(notes, source), dtype) for notes, source, dtype in zip(*columns, strict=True))
 
 
 def changed(gpu: Gpu, values: Mapping[str, float]) -> Gpu:
@@ -89,7 +81,7 @@ def _subject(rows: Rows, gpu: Gpu, machines: Machines) -> Subject:
         measured=measured,
         labels={"gpu": machines.labels(gpu, rows["gpu"]), "dtype": rows["dtype"]},
         ranges={LONG: measured >= _LONG_SECONDS, SHORT: measured < _LONG_SECONDS},
-        predict=lambda some, values: gemm_seconds(some, changed(gpu, values)),
+        predict=lambda some, values: predicted_by(_cases(some), some, changed(gpu, values)),
         parameters=GEMM_PARAMETERS,
         start={parameter.path: gpu.value(parameter.path) for parameter in GEMM_PARAMETERS},
         vendor=gpu.vendor,

@@ -1,4 +1,4 @@
-"""Which machine a row means: the catalogue's, or the user's own where one is named for it."""
+"""The machines that rows name: from the catalogue, or from the user's own files."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def _knows(find: Callable[[str], Gpu], name: str) -> bool:
 
 @dataclass(frozen=True)
 class Machines:
-    """The GPUs that rows may mean: those of the catalogue, or only the `chosen` ones, by name or TOML file.
+    """The GPUs that rows may name: all of the catalogue, or only the `chosen` ones, by name or TOML file.
 
-    A file's GPU stands for rows that give its name or one of its aliases. `libraries` are profiles that take the
-    place of the catalogue's for the GPUs that they name. `files` says of which file a chosen GPU is, by its name.
+    The GPU of a file matches rows that give its name or one of its aliases. `libraries` are profiles that replace the
+    catalogue's for the GPUs that they name. `files` holds the file names of chosen GPUs, by GPU name.
     """
 
     chosen: tuple[Gpu, ...] = ()
@@ -57,14 +57,14 @@ class Machines:
         return cls(chosen, tuple(map(_library, libraries)), files)
 
     def labels(self, gpu: Gpu, texts: npt.NDArray[np.str_]) -> npt.NDArray[np.str_]:
-        """What the rows of a GPU are called in groups: as they say, but a file's GPU goes by its own name."""
+        """Names of a GPU's rows in groups: the texts of the rows, or the GPU's name if it comes from a file."""
         if gpu.name not in self.files:
             return texts
         name = f"{gpu.name} ({self.files[gpu.name]})" if gpu.name in gpu_names() else gpu.name
         return np.full(len(texts), name)
 
     def profile(self, gpu: Gpu) -> Profile:
-        """How the vendor's collective library performs on a GPU, by the user's profile if one names it."""
+        """The profile of the vendor's library on a GPU: the user's if one names the GPU, else the catalogue's."""
         library = "rccl" if gpu.vendor == "amd" else "nccl"
         own = [profile for profile in self.libraries if gpu.name in profile.gpus and profile.library == library]
         return own[0] if own else profile_for(gpu.name, gpu.architecture, library)

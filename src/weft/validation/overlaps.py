@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -20,7 +20,7 @@ from weft.lower.machine import default_request_bytes
 from weft.options import RunOptions
 from weft.parallel import dependent, share_of
 from weft.schedule import SHARING
-from weft.validation.checks import Checked
+from weft.validation.checks import Checked, Unfit, check_multiplies, unfit_rows
 from weft.validation.machines import Machines
 from weft.validation.problems import Problem
 from weft.validation.rigs import rig_of
@@ -97,17 +97,18 @@ class Overlapped:
 
 
 def overlap_subjects(checked: Checked, machines: Machines) -> list[Subject]:
-    """The rows of an overlap file with a shape and a pattern that has a model."""
+    """The rows of an overlap file with a shape and a pattern that has a model, by measured system and quantity."""
     checked.drop(_without_model(checked.rows))
-    cases: dict[int, Overlapped] = {}
-    checked.drop(_put(checked.rows, cases))
-    rows = checked.rows
-    simulated, wrong = _simulated(rows, cases)
-    subjects = [subject for subject in (_sequential(rows, cases), *simulated) if len(subject)]
-    told = {line for problem in wrong for line in problem.lines}
-    told |= {line for subject in subjects for line in subject.rows.line.tolist()}
-    checked.drop(wrong, _neither(rows, cases, told))
-    return subjects
+    times: dict[tuple[str, str], dict[int, tuple[float, float]]] = {}
+
+    def compare(line: int, row: dict[str, Any]) -> None:
+        for method, quantity, measured, predicted in _compared(row, _overlapped(row)):
+            times.setdefault((method, quantity), {})[line] = measured, predicted
+
+    checked.drop(unfit_rows(checked.rows, compare))
+    # The sequence first, then system by system; times before speedups.
+    keys = sorted(times, key=lambda key: (key[0] != SEQUENTIAL, key[0], key[1] != "time"))
+    return [_subject(checked.rows, *key, times[key]) for key in keys]
 
 
 def _without_model(rows: Rows) -> Iterator[Problem]:
@@ -116,29 +117,20 @@ def _without_model(rows: Rows) -> Iterator[Problem]:
         yield Problem(rows.file, rows.lines(rows["pattern"] == pattern), "pattern", pattern, rule)
 
 
-def _put(rows: Rows, cases: dict[int, Overlapped]) -> Iterator[Problem]:
-    """Put every row that can be predicted into `cases`, by its line; what is wrong with the others."""
-    for line, row in zip(rows.line.tolist(), rows, strict=True):
-        row["dtype"] = dtype = row["dtype"] or "bf16"  # what is usual, where a row names none
-        if not all(np.isfinite(row[name]) for name in ("m", "n", "k", "ranks")):
-            yield Problem(rows.file, (line,), "m, n, k, ranks", "", "a shape is needed to predict this row")
-            continue
-        ranks = int(row["ranks"])
-        try:
-            system = hardware.system(row["system"], gpus=ranks)
-        except InputError as error:
-            yield Problem(rows.file, (line,), "ranks", str(ranks), str(error))
-            continue
-        if dtype in DTYPE_BYTES and system.gpu.supports(dtype):
-            cases[line] = _overlapped(row, system, ranks)
-        else:
-            rule = f"{system.gpu.name} does not multiply matrices of this type"
-            yield Problem(rows.file, (line,), "dtype", dtype, rule)
+def _overlapped(row: Mapping[str, Any]) -> Overlapped:
+    """The GEMM of a row, of all ranks and of each: its note says which of them it gives. Without a data type, bf16.
 
-
-def _overlapped(row: Mapping[str, Any], system: System, ranks: int) -> Overlapped:
-    """A row's GEMM as all ranks together and as each of them computes it; a row's note says which it gives."""
-    pattern, each, notes = row["pattern"], DTYPE_BYTES[row["dtype"]], row["notes"]
+    Raises Unfit for a row without a shape, and for a system, ranks or data type that cannot be.
+    """
+    if not all(np.isfinite(row[name]) for name in ("m", "n", "k", "ranks")):
+        raise Unfit("m, n, k, ranks", "", "a shape is needed to predict this row")
+    ranks, dtype, pattern, notes = int(row["ranks"]), row["dtype"] or "bf16", row["pattern"], row["notes"]
+    try:
+        system = hardware.system(row["system"], gpus=ranks)
+    except InputError as error:
+        raise Unfit("ranks", str(ranks), str(error)) from None
+    check_multiplies(system.gpu, dtype)
+    each = DTYPE_BYTES[dtype]
     m, n, k = (int(row[name]) for name in ("m", "n", "k"))
     if "shape=global" in notes:
         whole = (m, n, k)
@@ -150,62 +142,47 @@ def _overlapped(row: Mapping[str, Any], system: System, ranks: int) -> Overlappe
         whole = (m, n * ranks, k) if pattern == "ag_gemm" else (m, n, k * ranks)
     moved = local[0] * local[2] * each if pattern == "ag_gemm" else local[0] * local[1] * max(each, 2)
     by = _BY.search(notes)
-    return Overlapped(system, pattern, row["dtype"], ranks, local, whole, moved, by[1].strip() if by else "")
+    return Overlapped(system, pattern, dtype, ranks, local, whole, moved, by[1].strip() if by else "")
 
 
-def _neither(rows: Rows, cases: Mapping[int, Overlapped], told: Collection[int]) -> Iterator[Problem]:
-    """Rows whose way of overlapping has no model, and that say no time of the sequence either."""
-    for line in rows.line.tolist():
-        if line not in told:
-            rule = "Weft has no model of this way to overlap, and the row has no time without overlap"
-            yield Problem(rows.file, (line,), "system in notes", cases[line].measured_by, rule)
+def _compared(row: Mapping[str, Any], case: Overlapped) -> Iterator[tuple[str, str, float, float]]:
+    """Method, quantity, measured and predicted value of all that can be compared.
 
-
-def _sequential(rows: Rows, cases: Mapping[int, Overlapped]) -> Subject:
-    rows = rows.take(np.isfinite(rows["sequential_us"]))
-    return _subject(rows, SEQUENTIAL, "time", rows["sequential_us"] * 1e-6, lambda line: cases[line].sequential())
-
-
-def _simulated(rows: Rows, cases: Mapping[int, Overlapped]) -> tuple[list[Subject], list[Problem]]:
-    """The rows whose way of overlapping the engine has, one subject for each system that was measured.
-
-    Where a row tells only how much faster overlapping was, that is what is compared.
+    Raises Unfit if there is nothing, or if the system cannot run the overlap. Where a row has only a speedup, that is
+    what is compared.
     """
-    timed, told = np.isfinite(rows["overlap_us"]), np.isfinite(rows["speedup"])
-    results: dict[int, tuple[float, float]] = {}
-    problems = []
-    for line in rows.line[timed | told].tolist():
-        case = cases[line]
-        if case.method is None or case.pattern == "gemm_ar":
-            continue
+    sequential, timed = np.isfinite(row["sequential_us"]), np.isfinite(row["overlap_us"])
+    if sequential:
+        yield SEQUENTIAL, "time", row["sequential_us"] * 1e-6, case.sequential()
+    if case.method is not None and case.pattern != "gemm_ar" and (timed or np.isfinite(row["speedup"])):
         try:
-            results[line] = case.overlapped()
+            seconds, speedup = case.overlapped()
         except InputError as error:
-            problems.append(Problem(rows.file, (line,), "system", case.system.name, str(error)))
-    names = np.array([cases[line].measured_by for line in rows.line.tolist()], dtype=np.str_)
-    done = np.isin(rows.line, list(results))
-    subjects = []
-    for name in np.unique(names[done]).tolist():
-        of = done & (names == name)
-        some = rows.take(of & timed)
-        times = _subject(some, name, "time", some["overlap_us"] * 1e-6, lambda line: results[line][0])
-        some = rows.take(of & told & ~timed)
-        speedups = _subject(some, name, "speedup", some["speedup"], lambda line: results[line][1])
-        subjects += [times, speedups]
-    return subjects, problems
+            raise Unfit("system", case.system.name, str(error)) from None
+        if timed:
+            yield case.measured_by, "time", row["overlap_us"] * 1e-6, seconds
+        else:
+            yield case.measured_by, "speedup", row["speedup"], speedup
+    elif not sequential:
+        rule = "Weft has no model of this way to overlap, and the row has no time without overlap"
+        raise Unfit("system in notes", case.measured_by, rule)
 
 
-def _subject(rows: Rows, method: str, quantity: str, measured: FloatArray, of_line: Callable[[int], float]) -> Subject:
-    """Times [s], or speedups over the sequence, of one measured system."""
-    texts = {name: rows[name] for name in ("system", "collective", "pattern")}
+def _subject(rows: Rows, method: str, quantity: str, times: Mapping[int, tuple[float, float]]) -> Subject:
+    """Measured and predicted times [s], or speedups over the sequence, of one measured system, by line."""
+    rows = rows.take(np.isin(rows.line, list(times)))
     return Subject(
         kind="overlap",
         machine="",
         rows=rows,
-        measured=measured,
-        labels={**texts, "method": np.full(len(rows), method), "quantity": np.full(len(rows), quantity)},
+        measured=np.array([times[line][0] for line in rows.line.tolist()]),
+        labels={
+            **{name: rows[name] for name in ("system", "collective", "pattern")},
+            "method": np.full(len(rows), method),
+            "quantity": np.full(len(rows), quantity),
+        },
         ranges={FLUX: _is_flux(rows)},
-        predict=lambda some, values: np.array([of_line(line) for line in some.line.tolist()]),
+        predict=lambda some, values: np.array([times[line][1] for line in some.line.tolist()]),
     )
 
 
@@ -235,27 +212,22 @@ def right_signs(predictions: Sequence[Predicted]) -> tuple[int, int]:
 
 def contention_subjects(checked: Checked, machines: Machines) -> list[Subject]:
     """The rows of a contention file that can be simulated, one subject for each quantity."""
-    checked.drop(_not_a_cell(checked.rows))
+    checked.drop(unfit_rows(checked.rows, _check_cell))
     return [_quantity(checked.rows, quantity) for quantity in QUANTITIES if len(checked.rows)]
 
 
-def _not_a_cell(rows: Rows) -> Iterator[Problem]:
-    """What keeps rows from being simulated."""
-    for line, row in zip(rows.line.tolist(), rows, strict=True):
-        gpu, dtype = hardware.system(row["system"]).gpu, row["dtype"]
-        if not gpu.supports(dtype):
-            rule = f"{gpu.name} does not multiply matrices of this type"
-            yield Problem(rows.file, (line,), "dtype", dtype, rule)
-            continue
-        for what in ("gemm", "collective"):
-            if row[f"{what}_concurrent_us"] < row[f"{what}_alone_us"] / 2:
-                rule = "this is less than half of the time alone; nothing runs faster beside something else"
-                beside = f"{row[f'{what}_concurrent_us']:g}"
-                yield Problem(rows.file, (line,), f"{what}_concurrent_us", beside, rule)
-        try:
-            _corun(_cell(row))
-        except InputError as error:
-            yield Problem(rows.file, (line,), "system", row["system"], str(error))
+def _check_cell(line: int, row: Mapping[str, Any]) -> None:
+    """Simulate a row; Unfit says what keeps it from that."""
+    check_multiplies(hardware.system(row["system"]).gpu, row["dtype"])
+    for what in ("gemm", "collective"):
+        beside = row[f"{what}_concurrent_us"]
+        if beside < row[f"{what}_alone_us"] / 2:
+            rule = "this is less than half of the time alone; nothing runs faster beside something else"
+            raise Unfit(f"{what}_concurrent_us", f"{beside:g}", rule)
+    try:
+        _corun(_cell(row))
+    except InputError as error:
+        raise Unfit("system", row["system"], str(error)) from None
 
 
 def _quantity(rows: Rows, quantity: str) -> Subject:

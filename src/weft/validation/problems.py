@@ -32,8 +32,8 @@ class Problem:
     def to_dict(self) -> dict[str, object]:
         """The problem as plain data for JSON."""
         lines = {"line": self.lines[0] if self.lines else None, "lines": list(self.lines), "rows": len(self.lines)}
-        told = {name: getattr(self, name) for name in ("column", "value", "rule", "used")}
-        return {"file": self.file, **lines, **told, "message": str(self)}
+        about = {name: getattr(self, name) for name in ("column", "value", "rule", "used")}
+        return {"file": self.file, **lines, **about, "message": str(self)}
 
     def _place(self) -> str:
         if not self.lines:
@@ -48,7 +48,7 @@ class Problem:
 
 
 def gathered(problems: Iterable[Problem]) -> list[Problem]:
-    """The same problems with those of one file, column, rule and fate told once, in the order of files and lines."""
+    """Problems merged by file, column, rule and whether the rows are used, in the order of files and lines."""
     groups: dict[tuple[object, ...], list[Problem]] = {}
     for problem in problems:
         key = (problem.file, problem.column, problem.rule, problem.used, not problem.lines)
@@ -66,7 +66,7 @@ def _merged(group: Sequence[Problem]) -> Problem:
 
 
 def consistent(problems: Sequence[Problem]) -> list[Problem]:
-    """The problems without saying that a row counts which another problem leaves out."""
+    """The problems without "counts as well" for rows that another problem leaves out."""
     out = {(problem.file, line) for problem in problems if not problem.used for line in problem.lines}
 
     def counted(problem: Problem) -> Problem:

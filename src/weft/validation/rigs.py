@@ -44,7 +44,7 @@ class Rig:
     network_from_rows: bool = False
 
     def harness(self, ranks: int, nodes: int, profile: Profile | None = None) -> Harness:
-        """How a row of `ranks` GPUs on `nodes` nodes is estimated, perhaps with a profile of its own."""
+        """The harness that estimates a row of `ranks` GPUs on `nodes` nodes, with a profile if one is given."""
         version = self.version if self.library == "nccl" else ""
         network = None
         if self.network and nodes > 1:

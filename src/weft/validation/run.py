@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from weft import hardware
+from weft.answer import Answer
 from weft.errors import InputError
-from weft.files import write_json
 from weft.library.collectives import canonical
 from weft.validation.checks import Checked, duplicates, unknown_names
 from weft.validation.collectives import collective_subjects
@@ -35,8 +35,10 @@ READERS: Mapping[Kind, Callable[[Checked, Machines], list[Subject]]] = {
 
 
 @dataclass(frozen=True)
-class Validation:
+class Validation(Answer):
     """Predictions beside measurements, and what was wrong with the rows that are left out."""
+
+    kind = "validation"
 
     predictions: tuple[Predicted, ...]
     problems: tuple[Problem, ...]
@@ -71,7 +73,7 @@ class Validation:
         return {kind: [cloud for part in parts for cloud in part.clouds()] for kind, parts in self.by_kind.items()}
 
     def complaints(self) -> list[str]:
-        """Every problem as a sentence, alike ones together."""
+        """Every problem as a sentence, similar ones merged."""
         return [str(problem) for problem in gathered(self.problems)]
 
     def to_dict(self) -> dict[str, Any]:
@@ -89,10 +91,6 @@ class Validation:
             "rows_read": self.rows_read,
             "rows_used": self.rows_used,
         }
-
-    def save(self, file: str | os.PathLike[str], **more: Any) -> Path:
-        """Write the errors as JSON, whole or not at all, with `more` beside them; OutputError if that fails."""
-        return write_json(file, {**self.to_dict(), **more})
 
 
 def validate(
@@ -120,7 +118,7 @@ def validate(
 def subjects_of(
     place: Path, machines: Machines, kinds: Sequence[Kind] | None = None
 ) -> tuple[list[Subject], list[Problem], int]:
-    """What the rows of a folder put to the test, what is wrong with rows, and how many were read.
+    """The subjects of a folder's rows, the problems of rows, and the number of rows read.
 
     Raises InputError, with the first problem, if no row is left.
     """

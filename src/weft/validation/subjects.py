@@ -1,4 +1,4 @@
-"""What is put to the test: rows of one machine, the model that predicts them, and the errors of its predictions."""
+"""Subjects of validation: rows of one machine, the model that predicts them, and the errors of its predictions."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from weft.validation.tables import FloatArray, IntArray, Rows, positions_by
 
 BoolArray = npt.NDArray[np.bool_]
 Progress = Callable[[int, int, str], None]
-"""Told how many steps are done, of how many, and which comes next."""
+"""Called with the number of steps done, of how many, and the name of the next."""
 Predict = Callable[[Rows, Mapping[str, float]], FloatArray]
 """Seconds of each row with some parameters changed, by path [base units]."""
 
 KEYS = ("kind", "gpu", "system", "dtype", "ranks", "collective")
-"""What every group of errors says of itself first; None where it does not apply."""
+"""The first keys of every group of errors; None where one does not apply."""
 _SUMMARY = {
     "gemm": ("dtype",),
     "collective": ("library", "collective"),
@@ -58,7 +58,7 @@ class Subject:
 
     @property
     def name(self) -> str:
-        """Kind and machine: what tells subjects apart."""
+        """Kind and machine, which identify a subject."""
         return f"{self.kind} {self.machine}"
 
     def take(self, which: BoolArray | IntArray) -> Subject:
@@ -86,7 +86,7 @@ class Subject:
 class Errors:
     """How far predictions are from measurements: abs(predicted / measured - 1) over some rows; `bias` keeps the sign.
 
-    `geomean_err` is exp(mean abs ln(predicted / measured)) - 1, which weighs half and double alike.
+    `geomean_err` is exp(mean abs ln(predicted / measured)) - 1, which weighs half and double equally.
     """
 
     rows: int
@@ -204,8 +204,8 @@ class Predicted:
         if set(subject.labels.get("quantity", np.array(["time"])).tolist()) != {"time"}:
             return  # ratios: a picture of times would say nothing
         collective = subject.kind == "collective"
-        told = ("collective",) if collective else tuple(name for name in _PICTURED if name in subject.labels)
-        for title, of in sorted(positions_by(subject.texts(*told)).items()):
+        shown = ("collective",) if collective else tuple(name for name in _PICTURED if name in subject.labels)
+        for title, of in sorted(positions_by(subject.texts(*shown)).items()):
             if collective:
                 name, size, label = f"{subject.machine}, {title}", subject.rows["bytes"][of], "buffer [bytes]"
             else:

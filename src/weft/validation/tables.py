@@ -45,7 +45,7 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Whole = Annotated[Positive, AfterValidator(_whole)]
 """A number of things, or bytes, as a float."""
 Dtype = Annotated[str, StringConstraints(to_lower=True)]
-"""A data type, told apart by its letters, not by their case."""
+"""A data type, in upper or lower case."""
 
 
 class Table(BaseModel):
@@ -92,7 +92,7 @@ class Gemms(Table):
 
 
 class Collectives(Table):
-    """A collective of so many bytes, of the whole buffer as nccl-tests counts them."""
+    """A collective; `bytes` are of the whole buffer, as nccl-tests counts them."""
 
     file = "collectives.csv"
     named = ("system", "collective")
@@ -172,7 +172,7 @@ TABLES: Mapping[Kind, type[Table]] = {
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Rows of one file by column: numbers as floats (NaN if blank), texts as they stand; `line` counts from 1."""
+    """Rows of one file by column: numbers as floats (NaN if blank), texts unchanged; `line` counts from 1."""
 
     kind: Kind
     file: str
@@ -206,7 +206,7 @@ class Rows:
 
 
 def positions_by(keys: Iterable[Hashable]) -> dict[Any, IntArray]:
-    """Where each key stands, in the order in which keys first occur."""
+    """Positions of each key, in the order in which keys first occur."""
     members: dict[Any, list[int]] = {}
     for position, key in enumerate(keys):
         members.setdefault(key, []).append(position)

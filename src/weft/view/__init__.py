@@ -9,14 +9,21 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from weft.view.advice import advice_report
-    from weft.view.corun import corun_report, held_units, strategies, stream_waits
-    from weft.view.explorer import timeline
-    from weft.view.predictions import collective_report
-    from weft.view.run import run_report, speedups, sub_layer_times, traffic_by_cause, waits
-    from weft.view.trace import write_trace
-    from weft.view.tune import tune_report
-    from weft.view.validation import validation_report
+    from weft.view.advice import advice_report as advice_report
+    from weft.view.corun import corun_report as corun_report
+    from weft.view.corun import held_units as held_units
+    from weft.view.corun import strategies as strategies
+    from weft.view.corun import stream_waits as stream_waits
+    from weft.view.explorer import timeline as timeline
+    from weft.view.predictions import collective_report as collective_report
+    from weft.view.run import run_report as run_report
+    from weft.view.run import speedups as speedups
+    from weft.view.run import sub_layer_times as sub_layer_times
+    from weft.view.run import traffic_by_cause as traffic_by_cause
+    from weft.view.run import waits as waits
+    from weft.view.trace import write_trace as write_trace
+    from weft.view.tune import tune_report as tune_report
+    from weft.view.validation import validation_report as validation_report
 
 _HOMES = {
     "advice": ("advice_report",),
@@ -29,23 +36,7 @@ _HOMES = {
     "validation": ("validation_report",),
 }
 
-__all__ = [
-    "advice_report",
-    "collective_report",
-    "corun_report",
-    "held_units",
-    "run_report",
-    "speedups",
-    "strategies",
-    "stream_waits",
-    "sub_layer_times",
-    "timeline",
-    "traffic_by_cause",
-    "tune_report",
-    "validation_report",
-    "waits",
-    "write_trace",
-]
+__all__ = sorted(name for names in _HOMES.values() for name in names)  # noqa: PLE0605
 
 
 def __getattr__(name: str) -> object:

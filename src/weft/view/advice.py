@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,6 +61,11 @@ def advice_report(advice: Advice, out_dir: str | Path) -> Path:
     gpu, moved = advice.gpu, advice.collective
     gemm = str(advice.gemm).replace(" x ", " × ")
     expected = "Expected is what the machine's slowdown tables say; simulated is request by request."
+    if any(advice.share_of(one) > 1 for one in advice.options):
+        expected += (
+            f" More than 100 % of the ideal: the ideal hides the {moved.name} as the library's compute units carry it "
+            "out, and these ways carry it out faster."
+        )
     sure = (
         "The speedup of the best way if one thing were as bad, or as good, as it may be. The range above joins them as "
         "the root of their squares: typical, no bound."
@@ -101,7 +105,7 @@ def ways_to_share(advice: Advice) -> Figure:
     columns = [text("way"), text("runs", "what ran"), microseconds("time", "time"), text("said", " ")]
     return stacked_bars(
         "What runs for how long?", Table(columns, rows), lane="way", part="runs", value="time_us", looks=_RUNNING,
-        end="said", in_order=True,
+        label="said", in_order=True,
     ).captioned("Every way that was simulated, the best last but for the ideal, with its speedup.")  # fmt: skip
 
 
@@ -119,42 +123,31 @@ def _stretches(option: Option) -> tuple[float, float, float, float]:
 
 def gain_against_units(advice: Advice) -> Figure:
     """The speedup against the compute units set apart: as the tables expect it, and as simulated."""
-    rows, word = list(_gains(advice)), advice.units_word
+    word = advice.units_word
     splits = sorted({one.units for one in advice.options if one.units is not None})
-    # Ways without a split are levels: the same speedup whatever the others set apart.
-    levels = [(one.strategy, advice.speedup_of(one)) for one in advice.options if one.units is None]
-    for name, speedup in [*levels, ("ideal", advice.alone.ideal)]:
-        rows += [(name, units, speedup) for units in (splits[0], splits[-1])] if splits else []
+    rows = []
+    for one in advice.options:
+        expected = advice.alone.serial_s / one.forecast_s
+        if one.units is None:  # the same whatever the others set apart
+            rows += [(one.strategy, units, advice.speedup_of(one)) for units in (splits[:1] + splits[-1:])]
+        else:
+            rows.append((f"{one.strategy}, expected", one.units, expected))
+            rows += [(f"{one.strategy}, simulated", one.units, advice.speedup_of(one))] if one.run is not None else []
+    rows += [("ideal", units, advice.alone.ideal) for units in splits[:1] + splits[-1:]]
     columns = [
-        text("way"),
-        number("units", f"{word} set apart"),
-        number("speedup", "over one after the other", "×", ".2f"),
-    ]
+        text("way"), number("units", f"{word} set apart"), number("speedup", "over one after the other", "×", ".2f"),
+    ]  # fmt: skip
     colors = {
         **looks.spread([row[0] for row in rows]), **looks.STRATEGIES, "ideal": looks.DARK,
         "partition, expected": "#A8D3F0", "dma-partition, expected": "#F0A878", "partition, simulated": looks.BLUE,
         "dma-partition, simulated": looks.RED,
     }  # fmt: skip
     return curves(
-        f"How many {word} should the collective have?",
-        Table(columns, rows),
-        x="units",
-        y="speedup",
-        series="way",
-        looks=colors,
-        log_x=True,
-        ticks=splits,
-        zero=False,
-    ).captioned(f"The speedup against the {word} set apart, expected and as simulated. Level lines set none apart.")
-
-
-def _gains(advice: Advice) -> Iterator[tuple[str, int, float]]:
-    for strategy in ("partition", "dma-partition"):
-        for one in advice.options:
-            if one.strategy == strategy and one.units is not None:
-                yield f"{strategy}, expected", one.units, advice.alone.serial_s / one.forecast_s
-                if one.run is not None:
-                    yield f"{strategy}, simulated", one.units, advice.speedup_of(one)
+        f"How many {word} should the collective have?", Table(columns, rows), x="units", y="speedup", series="way",
+        looks=colors, log_x=True, ticks=splits, zero=False,
+    ).captioned(
+        f"The speedup against the {word} set apart, expected and as simulated. Level lines set none apart."
+    )  # fmt: skip
 
 
 def collective_times(advice: Advice) -> Figure:

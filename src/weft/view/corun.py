@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from weft.result import Comparison, CoRun
-from weft.result.corun import LoopTimes
 from weft.result.timeline import REASONS
 from weft.view import looks
 from weft.view.explorer import timeline, waits_table
-from weft.view.figure import Figure, Lines, grouped_bars, stacked_bars
-from weft.view.page import Part, Section, simulated_section, write_page
+from weft.view.figure import Figure, Lines, bars, stacked_bars
+from weft.view.page import Section, simulated_section, write_page
 from weft.view.run import counter_table
-from weft.view.table import Column, Table, microseconds, number, text, times_faster
+from weft.view.table import Column, Table, key_of, microseconds, number, text, times_faster
 from weft.view.units import Way, units_by_way
-from weft.view.words import changed, effort, percent, us
+from weft.view.words import changed, effort, percent, sentence, us
 
 GEMM, COLLECTIVE = "GEMM", "collective"
 SIDES: looks.Looks = {GEMM: looks.BLUE, COLLECTIVE: looks.ORANGE}
@@ -33,22 +32,26 @@ _PASSED = "What passed, of one GPU [MB = 10^6 bytes; RS: reduce-scatter, AG: all
 
 
 def corun_parts(answer: Comparison) -> list[Table | str]:
-    """What a terminal shows of a GEMM beside a collective: all of one strategy, or several side by side."""
+    """The tables of a terminal: all about a GEMM beside a collective under one strategy, or several side by side."""
     answers = _all(answer)
     one = answers[0]
     if _is_single(answer):
-        return [loop_table(one), f"GEMM: {one.grid}", *_instead(one), wait_table(one), whole_table(one), *_driven(one),
-                traffic_table(one), effort([one.gemm_alone, one.collective_alone, one.run])]  # fmt: skip
+        return [
+            loop_table(one), f"GEMM: {one.grid}", *_instead(one), wait_table(one), whole_table(one), *_driven(one),
+            *above_ideal(answers), traffic_table(one), effort([one.gemm_alone, one.collective_alone, one.run]),
+        ]  # fmt: skip
     best, loops = answer.corun(answer.best), {id(run): run for run in answer.alone.values()}
     serial, ideal = one.serial * 1e6, one.serial / one.ideal_speedup * 1e6
+    alone = {each.driver: us(each.collective.alone) for each in reversed(answers)}
     return [
         strategy_table(answers),
-        *(f"GEMM: {grid}" for grid in _grids(answers)),
+        *_grids(answers),
         *_instead(one),
-        *(f"one {one.name} alone {_DRIVERS[driver]}: {time}" for driver, time in _times_alone(answers)),
+        *(f"one {one.name} alone {_DRIVERS[driver]}: {time} us" for driver, time in sorted(alone.items())),
         f"one GEMM alone: {us(one.gemm.alone)} us; all in a row: {serial:,.1f} us, ideal: {ideal:,.1f} us",
         *_refused(answer),
         f"least time: {answer.best}, {best.speedup:.3f}x over one after the other",
+        *above_ideal(answers),
         effort([*loops.values(), *answer]),
     ]
 
@@ -61,11 +64,6 @@ def _all(answer: Comparison) -> list[CoRun]:
     return [answer.corun(name) for name in answer.timelines]
 
 
-def _times_alone(answers: Iterable[CoRun]) -> list[tuple[str, str]]:
-    found = {one.driver: f"{us(one.collective.alone)} us" for one in reversed(list(answers))}
-    return sorted(found.items())
-
-
 def _refused(answer: Comparison) -> list[str]:
     """The strategies that cannot be, with the reason, alike ones together."""
     names: dict[str, list[str]] = {}
@@ -76,7 +74,7 @@ def _refused(answer: Comparison) -> list[str]:
 
 def _grids(answers: Iterable[CoRun]) -> list[str]:
     """How the GEMM's tiles fill the GPU, once for each number of compute units that it may use."""
-    return list(dict.fromkeys(str(one.grid) for one in answers if one.apart is not None))
+    return list(dict.fromkeys(f"GEMM: {one.grid}" for one in answers if one.apart is not None))
 
 
 def _problem(answer: CoRun) -> str:
@@ -85,7 +83,7 @@ def _problem(answer: CoRun) -> str:
 
 
 def _shared(answer: CoRun) -> str:
-    """Who drives the collective, with which options, what is set apart, and what is launched first."""
+    """The driver of the collective with its options, the compute units set apart, and what is launched first."""
     apart = "" if answer.apart is None else f", {answer.apart} compute units apart"
     options = (f", {name}" if value is True else f", {name} = {value}" for name, value in answer.copies.items())
     return f"{_DRIVERS[answer.driver]}{''.join(options)}{apart}, {answer.first} first"
@@ -107,24 +105,37 @@ def _driven(answer: CoRun) -> list[str]:
     return [f"one after the other and ideal: with the collective by compute units, {alone} us alone"]
 
 
+def above_ideal(answers: Iterable[CoRun]) -> list[str]:
+    """Why strategies exceed the ideal: their collective is faster alone than the one that the ideal hides."""
+    return [
+        f"{one.run.overlap} exceeds the ideal, which hides the collective by compute units "
+        f"({us(one.library_alone.period(one.name))} us alone): {_DRIVERS[one.driver]} it takes "
+        f"{us(one.collective.alone)} us alone"
+        for one in answers
+        if one.share_of_ideal > 1
+    ]
+
+
 def _slower(key: str, head: str) -> Column:
     return times_faster(key, head, "{:.3f}×")
 
 
 def loop_table(answer: CoRun) -> Table:
-    """Both loops: how long one takes alone and beside the other, and on how many compute units."""
+    """Both loops: how long one takes alone and beside the other, and how many compute units it may use."""
     columns = [
         text("loop"), number("count"), microseconds("alone", "alone"), microseconds("beside", "beside"),
         _slower("slowdown", "slowdown"), _slower("slowdown_both", "while both run"), microseconds("end", "ends at"),
-        number("held", "CUs held"),
+        number("allowed", "CUs it may use"),
     ]  # fmt: skip
-    rows = [_loop(loop, answer.run.held[loop.name]) for loop in (answer.gemm, answer.collective)]
+    units = answer.grid.units if answer.apart is None else answer.apart
+    rows = [
+        (loop.name, loop.count, loop.alone * 1e6, loop.concurrent * 1e6, loop.slowdown, loop.slowdown_both,
+         loop.end * 1e6, allowed)
+        for loop, allowed in (
+            (answer.gemm, answer.grid.given), (answer.collective, None if answer.driver == "dma" else units)
+        )
+    ]  # fmt: skip
     return Table(columns, rows, f"{_problem(answer)} ({answer.run.overlap}: {_shared(answer)})")
-
-
-def _loop(loop: LoopTimes, held: int) -> tuple[Any, ...]:
-    times = (loop.alone * 1e6, loop.concurrent * 1e6, loop.slowdown, loop.slowdown_both, loop.end * 1e6)
-    return loop.name, loop.count, *times, held
 
 
 def wait_table(answer: CoRun) -> Table:
@@ -137,8 +148,7 @@ def wait_table(answer: CoRun) -> Table:
     ]
     title = "What a workgroup's place did or waited for in one GEMM, or one collective, wave after wave [µs]"
     heads = ("GEMM alone", "GEMM beside", "collective alone", "collective beside")
-    columns = [number(head.replace(" ", "_").lower() + "_us", head, format_=",.1f") for head in heads]
-    return Table([text("what"), *columns], rows, title)
+    return Table([text("what"), *(number(f"{key_of(h)}_us", h, format_=",.1f") for h in heads)], rows, title)
 
 
 def whole_table(answer: CoRun) -> Table:
@@ -154,18 +164,17 @@ def whole_table(answer: CoRun) -> Table:
 
 
 def traffic_table(answer: CoRun) -> Table:
-    """What passed caches, DRAM and link: both loops alone, their sum, and side by side."""
+    """Traffic of caches, DRAM and link: both loops alone, their sum, and side by side."""
     rows = [
         (words, *(amount or None for amount in (one, other, one + other, both)))
         for words, (one, other, both) in answer.traffic().items()
     ]
     heads = ("GEMM alone", "collective alone", "both alone", "side by side")
-    columns = [number(head.replace(" ", "_").lower() + "_mb", head, format_=",.2f") for head in heads]
-    return Table([text("what"), *columns], rows, _PASSED)
+    return Table([text("what"), *(number(f"{key_of(h)}_mb", h, format_=",.2f") for h in heads)], rows, _PASSED)
 
 
-def strategy_table(answers: list[CoRun]) -> Table:
-    """Every strategy by row: slowdowns, makespan, share of the ideal, what was waited for."""
+def strategy_table(answers: Sequence[CoRun]) -> Table:
+    """A row per strategy: slowdowns, makespan, share of the ideal, what was waited for."""
     columns = [
         text("overlap"), text("first"), number("apart", "CUs apart"), _slower("gemm_slowdown", "GEMM slowdown"),
         _slower("collective_slowdown", "collective slowdown"), microseconds("both", "both"),
@@ -173,10 +182,8 @@ def strategy_table(answers: list[CoRun]) -> Table:
         text("causes", "longer by", prose=True),
     ]  # fmt: skip
     rows = [
-        (
-            one.run.overlap, one.first, one.apart, one.gemm.slowdown, one.collective.slowdown, one.makespan * 1e6,
-            one.speedup, one.share_of_ideal, one.causes,
-        )
+        (one.run.overlap, one.first, one.apart, one.gemm.slowdown, one.collective.slowdown, one.makespan * 1e6,
+         one.speedup, one.share_of_ideal, one.causes)
         for one in answers
     ]  # fmt: skip
     first = answers[0]
@@ -198,26 +205,22 @@ def corun_report(answer: Comparison, out_dir: str | Path) -> Path:
     answers = _all(answer)
     one, single = answers[0], _is_single(answer)
     shown = [one] if answer.best == one.run.overlap else [one, answer.corun(answer.best)]
-    overview: list[Part] = (
-        [loop_table(one), whole_table(one)] if single else [strategy_table(answers), strategies(answer)]
-    )
-    until, runs = max(one.makespan for one in shown), {each.run.overlap: each.run for each in shown}
+    until, runs = max(each.makespan for each in shown), {each.run.overlap: each.run for each in shown}
     pass_ = one.strategy
     how = f"{pass_.title}: {pass_.summary}; {_shared(one)}" if single else "Strategies side by side"
-    grids = [str(one.grid)] if single else _grids(answers)
+    grids = [f"GEMM: {one.grid}"] if single else _grids(answers)
     return write_page(
         out_dir,
         f"GEMM beside {one.name}, {one.run.graph.ranks} GPUs, on {one.run.gpu.name}",
         told(answer),
         [
             f"{one.run.gemm} on each GPU. {how}.".replace(" x ", " × "),
-            *overview,
-            *(f"GEMM: {grid}.".replace(" x ", " × ") for grid in grids),
-            *(f"{reason[0].upper()}{reason[1:]}." for reason in _refused(answer)),
+            *([loop_table(one), whole_table(one)] if single else [strategy_table(answers), strategies(answer)]),
+            *(sentence(each).replace(" x ", " × ") for each in (*grids, *_instead(one), *_refused(answer))),
             Section("What happens when", [timeline(runs), waits_table(runs)]),
             Section("Who held which compute unit", [held_units(each, until) for each in shown]),
             Section("What workgroups wait for", [stream_waits(each) for each in shown if each.gemm.waits]),
-            Section("What passed, of one GPU", [_JOINED, *(traffic_table(each) for each in shown)]),
+            Section("What passed, of one GPU", [_JOINED, *(_of_strategy(traffic_table(each), each) for each in shown)]),
             Section("What the blocks counted", [_COUNTED, counter_table([each.run for each in shown])]),
             simulated_section(one.run),
         ],
@@ -225,12 +228,16 @@ def corun_report(answer: Comparison, out_dir: str | Path) -> Path:
     )
 
 
+def _of_strategy(table: Table, answer: CoRun) -> Table:
+    return replace(table, title=f"{answer.run.overlap}: {table.title[:1].lower()}{table.title[1:]}")
+
+
 _JOINED = "RS: reduce-scatter, AG: all-gather [MB]. A load of data that another load is bringing joins it."
 _COUNTED = "All iterations of both loops, on one GPU."
 
 
 def told(answer: Comparison) -> str:
-    """What happened and why, in a sentence."""
+    """What happened and why, in two or three sentences."""
     best = answer.corun(answer.best)
     why = f", because of {best.causes}" if best.causes else ""
     gain = f"{best.speedup:.2f} times as fast as one after the other, {percent(best.share_of_ideal)} of the ideal"
@@ -238,7 +245,7 @@ def told(answer: Comparison) -> str:
     slowed = (
         f"the GEMM takes {best.gemm.slowdown:.2f} and the collective {best.collective.slowdown:.2f} times as long as"
     )
-    return f"{who} {gain}; {slowed} alone{why}."
+    return " ".join([f"{who} {gain}; {slowed} alone{why}.", *map(sentence, above_ideal([best]))])
 
 
 def held_units(answer: CoRun, until: float | None = None) -> Figure:
@@ -250,12 +257,12 @@ def held_units(answer: CoRun, until: float | None = None) -> Figure:
     way = Way(answer.run.overlap, [answer.run], [lambda one: 2 * (one.operator == answer.name) + one.iteration % 2])
     turns = (GEMM, f"every second {GEMM}", answer.name, f"every second {answer.name}")
     colors = dict(zip(turns, (looks.BLUE, "#5FA3CF", looks.ORANGE, "#F3C766"), strict=True))
-    figure = units_by_way([way], colors, until)
     ends = ", ".join(
         f"the {what} ends at {us(loop.end, 0)} µs ({loop.end / loop.alone / loop.count:.2f} × its time alone)"
         for what, loop in (("GEMM", answer.gemm), ("collective", answer.collective))
     )
-    return figure.captioned(f"{answer.run.overlap}: {ends}; {percent(answer.share_of_ideal)} of the ideal.")
+    caption = f"{answer.run.overlap}: {ends}; {percent(answer.share_of_ideal)} of the ideal."
+    return units_by_way([way], colors, until).captioned(caption)
 
 
 def stream_waits(answer: CoRun) -> Figure:
@@ -279,21 +286,20 @@ def stream_waits(answer: CoRun) -> Figure:
 
 def strategies(found: Comparison) -> Figure:
     """When GEMMs and collectives had ended under each strategy, serial execution and the ideal beside them."""
-    answers = [found.corun(name) for name in found.timelines]
-    one = answers[0]
-    rows = [
-        (name, side, loop.end * 1e6, said if loop.end == answer.makespan else "")
-        for name, answer in zip(found.timelines, answers, strict=True)
-        for side, loop in ((GEMM, answer.gemm), (COLLECTIVE, answer.collective))
-        for said in (f"{answer.speedup:.2f}×, {percent(answer.share_of_ideal)} of the ideal",)
-    ]
+    one = found.corun()
+    rows = []
+    for answer in _all(found):
+        for side, loop in ((GEMM, answer.gemm), (COLLECTIVE, answer.collective)):
+            said = f"{answer.speedup:.2f}× ({percent(answer.share_of_ideal)})"
+            rows.append((answer.run.overlap, side, loop.end * 1e6, said if loop.end == answer.makespan else ""))
     columns = [text("overlap"), text("side", "what"), microseconds("end", "ended"), text("said", " ")]
     ideal = ("ideal: neither slows the other", one.serial / one.ideal_speedup * 1e6)
     lines = Table([text("line"), microseconds("end", "time")], [("one after the other", one.serial * 1e6), ideal])
-    return grouped_bars(
-        f"{one.gemm.count} × GEMM beside {one.collective.count} × {one.name}", Table(columns, rows), group="overlap",
-        series="side", value="end_us", looks=SIDES, label="said", marks=Lines(lines, "end_us", "line"),
+    return bars(
+        f"{one.gemm.count} × GEMM beside {one.collective.count} × {one.name}", Table(columns, rows), lane="overlap",
+        offset="side", kind="side", end="end_us", looks=SIDES, label="said", marks=Lines(lines, "end_us", "line"),
     ).captioned(
-        "When the GEMMs and the collectives had ended under each strategy. Dashed: the ideal, in which neither slows "
-        "the other, and one after the other with the collective on compute units."
+        "When the GEMMs and the collectives had ended under each strategy, with the speedup and, in brackets, its "
+        "share of the ideal. Dashed: the ideal, in which neither slows the other, and one after the other, the "
+        "collective on compute units."
     )  # fmt: skip

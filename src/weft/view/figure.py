@@ -1,7 +1,7 @@
 """Interactive figures, declared in Vega-Lite over the tables that they show.
 
 Each function takes a table and the keys of its columns, and returns a `Figure`. A page draws it with tooltips, switches
-in the legend and zoom; `svg` and `png` draw it still, and a notebook shows the former.
+in the legend and zoom; `svg` and `png` draw it still, with the extra `pictures`, and a notebook shows the former.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
-from weft.view.looks import Looks, spread
+from weft.errors import WeftError
+from weft.view.looks import BLUE, Looks, spread
 from weft.view.table import Table, number
 
 
@@ -83,18 +85,31 @@ class Figure:
 
     def svg(self) -> str:
         """The picture as an SVG element; the same figure gives the same text."""
-        import vl_convert
-
-        return _NUMBERED.sub(_renumbered(), vl_convert.vegalite_to_svg(self.still()))
+        return _NUMBERED.sub(_renumbered(), _drawing().vegalite_to_svg(self.still()))
 
     def png(self, scale: float = 1.0) -> bytes:
         """The picture as a PNG file on white."""
-        import vl_convert
+        png: bytes = _drawing().vegalite_to_png({**self.still(), "background": "white"}, scale=scale)
+        return png
 
-        return vl_convert.vegalite_to_png({**self.still(), "background": "white"}, scale=scale)
+    def _repr_svg_(self) -> str | None:
+        """The picture for a notebook; without the extra, its page or table serves there."""
+        return self.svg() if can_draw() else None
 
-    def _repr_svg_(self) -> str:
-        return self.svg()
+
+def can_draw() -> bool:
+    """Whether pictures can be written without a browser: whether the extra `pictures` is installed."""
+    return find_spec("vl_convert") is not None
+
+
+def _drawing() -> Any:
+    """The library that draws a specification without a browser; WeftError where it is not installed."""
+    if not can_draw():
+        raise WeftError(
+            "SVG and PNG pictures need vl-convert-python (84 MB): pip install 'weft[pictures]'; "
+            "pages, CSV and JSON need nothing more"
+        )
+    return import_module("vl_convert")
 
 
 def _renumbered() -> Callable[[re.Match[str]], str]:
@@ -111,46 +126,52 @@ class Lines:
     value: str
     label: str
     of: str | None = None
-    """The key of the group that a mark belongs to; without it, a line goes through all."""
+    """The key of the group that a mark belongs to; without it, a line crosses all groups."""
 
 
-def grouped_bars(
-    title: str, table: Table, *, group: str, series: str, value: str, looks: Looks, base: float = 0.0,
-    marks: Lines | None = None, label: str | None = None, percent: bool = False, level: float | None = None,
-    side_by_side: bool = True,
+def bars(
+    title: str, table: Table, *, lane: str, end: str, kind: str, looks: Looks, start: str | float = 0.0,
+    offset: str = "", label: str = "", marks: Lines | None = None, level: float | None = None, axis: str = "",
+    percent: bool = False, lane_px: int = 0, zoom: Any = None, name: str = "bars",
 ) -> Figure:  # fmt: skip
-    """Bars from `base` to a value: a block per group, a bar per series, and reference lines or marks across them.
+    """Horizontal bars in lanes, from `start` (a column, or one value for all) to the column `end`, coloured by `kind`.
 
-    `label` is the column that is written at the end of each bar, `level` a place of a line. Where each group has one
-    bar, series need not stand `side_by_side`.
+    `offset` names the rows into which a lane is divided, `label` the column written behind each bar, `axis` the title
+    of the axis (by default the head of `end`). `level` moves the upright line from the start of the bars. `zoom` is
+    True for an axis that can be dragged, or a selection on another chart that this one follows.
     """
-    names = list(dict.fromkeys(row[table.keys.index(series)] for row in table.rows)) if side_by_side else [""]
-    row_px = 15 if len(names) > 1 else 20
-    y = alt.Y(f"{group}:N", sort=None, title=None, scale=alt.Scale(paddingInner=0.25))
-    beside = {"yOffset": alt.YOffset(f"{series}:N", sort=names)} if len(names) > 1 else {}
-    switch = _switch(series)
-    chart = alt.Chart(alt.NamedData("bars"))
-    scale, axis = alt.Scale(zero=False, domainMin=_low(table, value, base)), alt.Axis(format="%" if percent else "")
-    x = alt.X(f"{value}:Q", title=_title(table, value), scale=scale, axis=axis)
-    bars = chart.mark_bar().encode(
-        y, x, alt.X2(datum=base), _color(table, series, looks), _faded(switch), tooltip=_tips(table), **beside
-    ).add_params(switch)  # fmt: skip
-    layers = [bars, _rule(base if level is None else level)]
-    data = {"bars": table}
-    if label is not None:
-        # Behind the bar where it is positive, else behind its foot.
-        written = chart.mark_text(align="left", dx=4).transform_calculate(at=f"max(datum.{value}, {base})")
-        layers.append(written.encode(y, alt.X("at:Q"), alt.Text(f"{label}:N"), _faded(switch), **beside))
+    y = alt.Y(f"{lane}:N", sort=None, title=None, scale=alt.Scale(paddingInner=0.25))
+    rows = table.distinct(offset) if offset else [""]
+    beside = {"yOffset": alt.YOffset(f"{offset}:N", sort=rows)} if len(rows) > 1 else {}
+    base = start if isinstance(start, float) else None
+    scale = alt.Undefined if base is None else alt.Scale(zero=False, domainMin=_low(table, end, base))
+    if zoom is not None and zoom is not True:
+        scale = alt.Scale(domain=zoom)
+    x = alt.X(f"{end}:Q", title=(axis or _title(table, end)).strip() or None, scale=scale, axis=_axis(percent))
+    switch = _switch(kind, "" if name == "bars" else name)
+    drawn = _over(name).mark_bar(clip=zoom is not None).encode(
+        y, x, alt.X2(start) if base is None else alt.X2(datum=base), _color(table, kind, looks), _faded(switch),
+        tooltip=_tips(table), **beside,
+    ).add_params(*([switch, _zoom()] if zoom is True else [switch]))  # fmt: skip
+    layers, data = [drawn], {name: table}
+    row_px = 16 if len(rows) > 1 else 20
+    if base is not None:
+        layers.append(_line(x=base if level is None else level))
     if marks is not None:
         data["marks"] = marks.table
-        layers.append(_marked(marks, series, beside, row_px))
-    groups = len({row[table.keys.index(group)] for row in table.rows})
-    return Figure(title, _layers(layers, 30 + groups * (row_px * len(names) + 6)), data)
+        layers.append(_marked(marks, offset, beside, row_px))
+    if label:
+        # Behind the bar where it is positive, else behind its foot.
+        written = _over(name).mark_text(align="left", dx=4)
+        written = written.transform_calculate(at=f"datum.{end}" if base is None else f"max(datum.{end}, {base})")
+        layers.append(written.encode(y, alt.X("at:Q"), alt.Text(f"{label}:N"), _faded(switch), **beside))
+    height = 26 + len(table.distinct(lane)) * (lane_px or row_px * len(rows) + 6)
+    return Figure(title, _layers(layers, height), data)
 
 
 def _marked(marks: Lines, series: str, beside: Mapping[str, Any], size: int) -> Any:
-    """Lines through all groups, ticks at bars of their series, or marks of shapes that a legend names."""
-    drawn, at, tips = alt.Chart(alt.NamedData("marks")), alt.X(f"{marks.value}:Q"), _tips(marks.table)
+    """Lines across all groups, ticks at bars of their series, or marks of shapes that a legend names."""
+    drawn, at, tips = _over("marks"), alt.X(f"{marks.value}:Q"), _tips(marks.table)
     of_series = series in marks.table.keys
     if marks.of is None:
         colored = {"color": alt.Color(f"{series}:N")} if of_series else {}
@@ -158,77 +179,37 @@ def _marked(marks: Lines, series: str, beside: Mapping[str, Any], size: int) -> 
     band = alt.Y(f"{marks.of}:N", sort=None)
     if of_series:
         return drawn.mark_tick(thickness=3, size=size, color=INK).encode(at, band, tooltip=tips, **beside)
-    shape = alt.Shape(f"{marks.label}:N", sort=None, legend=alt.Legend(symbolStrokeColor=INK))
+    scale = alt.Scale(domain=marks.table.distinct(marks.label))
+    shape = alt.Shape(f"{marks.label}:N", scale=scale, legend=alt.Legend(symbolStrokeColor=INK))
     return drawn.mark_point(color=INK, size=40).encode(at, band, shape, tooltip=tips)
 
 
 def stacked_bars(
-    title: str, table: Table, *, lane: str, part: str, value: str, looks: Looks, end: str | None = None,
-    share: bool = False, offset: str | None = None, percent: bool = False, in_order: bool = False,
+    title: str, table: Table, *, lane: str, part: str, value: str, looks: Looks, label: str = "", offset: str = "",
+    share: bool = False, percent: bool = False, in_order: bool = False,
 ) -> Figure:  # fmt: skip
-    """A bar per lane that stacks its parts in the order of `looks`; `end` is what is written behind a whole bar.
+    """A bar per lane (and `offset`) that stacks its parts in the order of `looks`; `label` is written behind it.
 
-    With `share`, each bar is as long as the others; `percent` writes values so. `offset` tells apart bars that belong
-    to one lane. `in_order` stacks parts in the order of the rows.
+    With `share`, every bar has the same length; `percent` writes values as percentages. `in_order` stacks parts in the
+    order of the rows.
     """
-    order = list(looks)
-    at = table.keys.index(part)
-    numbered = Table(
-        [*table.columns, number("order")],
-        [[*row, place if in_order else order.index(row[at])] for place, row in enumerate(table.rows)],
-    )
-    switch = _switch(part)
-    chart = alt.Chart(alt.NamedData("bars"))
-    y = alt.Y(f"{lane}:N", sort=None, title=None)
-    more = {"yOffset": alt.YOffset(f"{offset}:N", sort=None)} if offset else {}
-    axis = alt.Axis(format="%") if share or percent else alt.Undefined
-    amount = alt.X(f"{value}:Q", stack="normalize" if share else "zero", title=_title(table, value), axis=axis)
-    bars = chart.mark_bar(stroke="white", strokeWidth=0.4).encode(
-        y, amount, _color(table, part, looks), _faded(switch), alt.Order("order:Q"), tooltip=_tips(table), **more
-    ).add_params(switch)  # fmt: skip
-    layers = [bars]
-    if end is not None:
-        groups: list[Any] = [key for key in (lane, offset, end) if key]
-        sums = chart.transform_aggregate(whole=f"sum({value})", groupby=groups)
-        layers.append(sums.mark_text(align="left", dx=4).encode(y, alt.X("whole:Q"), alt.Text(f"{end}:N"), **more))
-    lanes = len({tuple(row[table.keys.index(key)] for key in (lane, offset) if key) for row in table.rows})
-    return Figure(title, _layers(layers, 20 + 24 * lanes), {"bars": numbered})
-
-
-def spans(
-    title: str, table: Table, *, lane: str, start: str, end: str, kind: str, looks: Looks, unit: str = "time [µs]",
-    offset: str | None = None, words: Lines | None = None, lines: Lines | None = None, row_px: int = 30,
-    zoom: Any = None, name: str = "spans",
-) -> Figure:  # fmt: skip
-    """Bars from start to end on one axis of time, a lane per stream or unit.
-
-    `offset` parts a lane into rows, `words` are written at places of lanes, `lines` cross all lanes. `zoom` is a
-    selection on another chart that this one follows; then every chart has a `name` of its own.
-    """
-    switch = _switch(kind, name)
-    x = alt.X(f"{start}:Q", title=unit or None, scale=alt.Undefined if zoom is None else alt.Scale(domain=zoom))
-    y = alt.Y(f"{lane}:N", sort=None, title=None)
-    more = {"yOffset": alt.YOffset(f"{offset}:N", sort=None)} if offset else {}
-    chart = alt.Chart(alt.NamedData(name))
-    bars = chart.mark_bar(clip=True, stroke="white", strokeWidth=0.4).encode(
-        y, x, alt.X2(end), _color(table, kind, looks), _faded(switch), tooltip=_tips(table), **more,
-    ).add_params(*([switch, _zoom()] if zoom is None else [switch]))  # fmt: skip
-    layers, data = [bars], {name: table}
-    if lines is not None:
-        data["lines"] = lines.table
-        layers.append(
-            alt.Chart(alt.NamedData("lines")).mark_rule(strokeDash=[5, 3]).encode(
-                alt.X(f"{lines.value}:Q"), tooltip=_tips(lines.table)
-            )
-        )  # fmt: skip
-    if words is not None:
-        data["words"] = words.table
-        at = alt.Chart(alt.NamedData("words")).mark_text(align="left", dx=4, clip=True)
-        layers.append(
-            at.encode(alt.Y(f"{words.of}:N", sort=None), alt.X(f"{words.value}:Q"), alt.Text(f"{words.label}:N"))
-        )
-    lanes = len({row[table.keys.index(lane)] for row in table.rows})
-    return Figure(title, _layers(layers, 20 + row_px * lanes), data)
+    order, value_at = list(looks), table.keys.index(value)
+    stacks: dict[Any, list[list[Any]]] = {}
+    for stack, row in zip(zip(table.column(lane), table.column(offset or lane), strict=True), table.rows, strict=True):
+        stacks.setdefault(stack, []).append([*row])
+    placed = []
+    for rows in stacks.values():
+        rows.sort(key=lambda row: 0 if in_order else order.index(row[table.keys.index(part)]))
+        whole, reached = sum(row[value_at] for row in rows) if share else 1.0, 0.0
+        for row in rows:
+            if label and row is not rows[-1]:
+                row[table.keys.index(label)] = ""
+            placed.append([*row, reached, reached := reached + row[value_at] / whole])
+    columns = [*table.columns, number("stack_from", " "), number("stack_to", " ")]
+    return bars(
+        title, Table(columns, placed), lane=lane, start="stack_from", end="stack_to", kind=part, looks=looks,
+        offset=offset, label=label, axis=_title(table, value), percent=share or percent,
+    )  # fmt: skip
 
 
 def areas(
@@ -244,7 +225,7 @@ def areas(
     x = alt.X("time_us:Q", title=None, scale=alt.Scale(domain=zoom))
     y = alt.Y("value:Q", title=None, stack="zero", scale=alt.Scale(domainMax=(1 + 20 / height) * limit[0], nice=False))
     scale, legend = alt.Scale(domain=heads, range=[looks[h] for h in heads]), {} if len(heads) > 1 else {"legend": None}
-    switch, chart, place = _switch("what", name), alt.Chart(alt.NamedData(name)), f"indexof({keys}, datum.key)"
+    switch, chart, place = _switch("what", name), _over(name), f"indexof({keys}, datum.key)"
     folded = chart.transform_fold(keys, as_=["key", "value"]).transform_calculate(what=f"{heads}[{place}]", rank=place)
     drawn = folded.mark_area(interpolate="step-after", clip=True).encode(
         x, y, alt.Color("what:N", scale=scale, **legend), _faded(switch), alt.Order("rank:Q")
@@ -252,9 +233,8 @@ def areas(
     # What is under the pointer: a bar per moment as high as the panel, seen only by the tooltip.
     moments = chart.mark_bar(opacity=0, clip=True, binSpacing=0).encode(x, alt.X2("until_us"), tooltip=_tips(table))
     value, words = limit
-    line = _mark().mark_rule(strokeDash=[5, 3]).encode(alt.Y(datum=value))
-    named = _mark().mark_text(align="right", baseline="bottom", dy=-1, text=words)
-    layers = [drawn, moments, line, named.encode(alt.Y(datum=value), x=alt.value("width"))]
+    named = alt.Chart(alt.sequence(1)).mark_text(align="right", baseline="bottom", dy=-1, text=words)
+    layers = [drawn, moments, _line(y=value), named.encode(alt.Y(datum=value), x=alt.value("width"))]
     return Figure(title, _layers(layers, height), {name: table})
 
 
@@ -263,11 +243,11 @@ def held_map(title: str, table: Table, looks: Looks, until: float, units: int) -
     switch = _switch("owner")
     x = alt.X("start_us:Q", title="time [µs]", scale=alt.Scale(domain=[0, until], nice=False))
     y = alt.Y("unit:Q", title="compute unit", scale=alt.Scale(domain=[0, units], nice=False))
-    panel = alt.Chart(alt.NamedData("held")).mark_rect(clip=True).encode(
+    panel = _over("held").mark_rect(clip=True).encode(
         x, alt.X2("end_us"), y, alt.Y2("unit_to"), _color(table, "owner", looks), _faded(switch),
         tooltip=_tips(table),
     ).add_params(switch, _zoom())  # fmt: skip
-    ways = list(dict.fromkeys(row[0] for row in table.rows))
+    ways = table.distinct("way")
     if len(ways) == 1:
         return Figure(title, panel.properties(width="container", height=240), {"held": table})
     # A panel for each way: a facet, whose width the page sets.
@@ -278,100 +258,103 @@ def held_map(title: str, table: Table, looks: Looks, until: float, units: int) -
 
 def curves(
     title: str, table: Table, *, x: str, y: str, series: str, looks: Looks | None = None, log_x: bool = False,
-    log_y: bool = False, marks: Lines | None = None, faint: Table | None = None, thin: str | None = None,
-    ticks: Sequence[float] | None = None, percent: bool = False, height: int = 280, zero: bool = True,
-    labels: str | None = None, level: float | None = None,
+    log_y: bool = False, marks: Lines | None = None, faint: Table | None = None, ticks: Sequence[float] | None = None,
+    percent: bool = False, zero: bool = True, labels: str = "", level: float | None = None,
 ) -> Figure:  # fmt: skip
     """Lines with a dot per row, a line per series.
 
-    `faint` holds thin lines behind them, each named by the column `thin`; `marks` are lines across (`of` None: upright
+    `faint` holds thin lines behind them, each named by its first column; `marks` are lines across (`of` None: upright
     at a place of x) or level marks at rows. `labels` is a Vega expression that writes the values of x, `level` a place
     of a level line.
     """
-    colors = looks or spread(list(dict.fromkeys(row[table.keys.index(series)] for row in table.rows)))
+    colors = _color(table, series, looks or spread(table.distinct(series)))
     switch = _switch(series)
     axis: dict[str, Any] = {"values": list(ticks)} if ticks is not None else {}
     axis |= {"labelExpr": labels} if labels else {}
     scale_x = alt.Scale(type="log", base=2, nice=False) if log_x else alt.Scale(zero=False)
     scale_y = alt.Scale(type="log") if log_y else alt.Scale(zero=zero)
     at = alt.X(f"{x}:Q", title=_title(table, x), scale=scale_x, axis=alt.Axis(**axis))
-    up = alt.Y(f"{y}:Q", title=_title(table, y), scale=scale_y, axis=alt.Axis(format="%") if percent else alt.Undefined)
-    chart = alt.Chart(alt.NamedData("curves"))
-    line = chart.mark_line(point=alt.OverlayMarkDef(filled=True, size=42), strokeWidth=2).encode(
-        at, up, _color(table, series, colors), _faded(switch), tooltip=_tips(table)
+    up = alt.Y(f"{y}:Q", title=_title(table, y), scale=scale_y, axis=_axis(percent, log_y))
+    line = _over("curves").mark_line(point=alt.OverlayMarkDef(filled=True, size=42), strokeWidth=2).encode(
+        at, up, colors, _faded(switch), tooltip=_tips(table)
     ).add_params(switch)  # fmt: skip
     layers, data = [line], {"curves": table}
     if level is not None:
-        layers.append(_mark().mark_rule(opacity=0.6).encode(alt.Y(datum=level)))
-    if faint is not None and thin is not None:
+        layers.append(_line(y=level))
+    if faint is not None:
         data["faint"] = faint
-        layers.insert(0, alt.Chart(alt.NamedData("faint")).mark_line(strokeWidth=0.7, strokeOpacity=0.35).encode(
-            at, up, _color(table, series, colors), detail=f"{thin}:N"
-        ))  # fmt: skip
+        thin = _over("faint").mark_line(strokeWidth=0.7, strokeOpacity=0.35)
+        layers.insert(0, thin.encode(at, up, colors, detail=f"{faint.keys[0]}:N"))
     if marks is not None:
         data["marks"] = marks.table
-        drawn = alt.Chart(alt.NamedData("marks"))
-        if marks.of is None:
-            upright = drawn.mark_rule(strokeDash=[3, 3]).encode(alt.X(f"{marks.value}:Q"), tooltip=_tips(marks.table))
-            named = drawn.mark_text(align="left", angle=270, dx=4, dy=10, baseline="middle").encode(
-                alt.X(f"{marks.value}:Q"), y=alt.value("height"), text=f"{marks.label}:N"
-            )
-            layers += [upright, named]
-        else:
-            layers.append(drawn.mark_tick(thickness=3, size=26, color=INK, orient="horizontal").encode(
-                alt.X(f"{marks.of}:Q"), alt.Y(f"{marks.value}:Q"), tooltip=_tips(marks.table)
-            ))  # fmt: skip
-    return Figure(title, _layers(layers, height), data)
+        layers += _marked_curves(marks)
+    return Figure(title, _layers(layers, 280), data)
+
+
+def _marked_curves(marks: Lines) -> list[Any]:
+    """Upright lines with their words, or level marks at rows."""
+    drawn, tips = _over("marks"), _tips(marks.table)
+    value = f"{marks.value}:Q"
+    if marks.of is not None:
+        level = drawn.mark_tick(thickness=3, size=26, color=INK, orient="horizontal")
+        return [level.encode(alt.X(f"{marks.of}:Q"), alt.Y(value), tooltip=tips)]
+    named = drawn.mark_text(align="left", angle=270, dx=4, dy=10, baseline="middle")
+    return [
+        drawn.mark_rule(strokeDash=[3, 3]).encode(alt.X(value), tooltip=tips),
+        named.encode(alt.X(value), y=alt.value("height"), text=f"{marks.label}:N"),
+    ]
 
 
 def scatter(
-    title: str, table: Table, *, x: str, y: str, color: str | None = None, looks: Looks | None = None,
-    log: bool = False, bands: Sequence[float] = (), cross: float | None = None, facet: str | None = None,
-    height: int = 300, log_x: bool = False, percent: bool = False, shared: bool = False,
+    title: str, table: Table, *, x: str, y: str, facet: str, color: str = "", looks: Looks | None = None,
+    log: bool = False, log_x: bool = False, bands: Sequence[float] = (), cross: float | None = None,
+    percent: bool = False,
 ) -> Figure:  # fmt: skip
-    """A dot per row; with `facet`, a panel for each of its values, on scales of its own or `shared` ones.
+    """A dot per row, in a panel for each value of `facet`; panels share their scales where `cross` is given.
 
     `bands` are shares by which y may be off x (with `log`) or off zero; `cross` is where both are 1, marked by lines.
     """
-    scale_x = alt.Scale(type="log", nice=False) if log or log_x else alt.Scale(zero=False)
-    scale_y = alt.Scale(type="log", nice=False) if log else alt.Scale(zero=False)
+    scale_x, scale_y = (alt.Scale(type="log", nice=False) if wanted else alt.Scale(zero=False)
+                        for wanted in (log or log_x, log))  # fmt: skip
     thousands = alt.Axis(grid=False, tickCount=4, format="~s" if log_x else "")
-    at = alt.X(f"{x}:Q", title=_title(table, x), scale=scale_x, axis=thousands)
     written = {"format": "%"} if percent else {"grid": False} if log else {}
+    at = alt.X(f"{x}:Q", title=_title(table, x), scale=scale_x, axis=thousands)
     up = alt.Y(f"{y}:Q", title=_title(table, y), scale=scale_y, axis=alt.Axis(tickCount=4, **written))
-    base = alt.Chart(alt.NamedData("dots")) if facet is None else alt.Chart()
-    tinted = {"color": _color(table, color, looks or {})} if color else {"color": alt.value("#0072B2")}
-    many = len(table.rows) > 1000
-    dots = base.mark_circle(size=14 if many else 42, opacity=0.45 if many else 0.7).encode(
-        at, up, tooltip=_tips(table), **tinted
-    )
     layers: list[Any] = []
     for band in sorted(bands, reverse=True):
         low, high = (f"datum.{x} * {1 - band}", f"datum.{x} * {1 + band}") if log else (str(-band), str(band))
-        layers.append(base.transform_calculate(low=low, high=high).mark_area(color="#888888", opacity=0.18).encode(
-            at, alt.Y("low:Q"), alt.Y2("high")
-        ))  # fmt: skip
+        area = alt.Chart().transform_calculate(low=low, high=high).mark_area(color="#888888", opacity=0.18)
+        layers.append(area.encode(at, alt.Y("low:Q"), alt.Y2("high")))
+    many = len(table.rows) > 1000
+    dots = alt.Chart().mark_circle(size=14 if many else 42, opacity=0.45 if many else 0.7, color=BLUE)
+    dots = dots.encode(at, up, tooltip=_tips(table))
     if color:
         switch = _switch(color)
-        dots = dots.encode(_faded(switch)).add_params(switch)
+        dots = dots.encode(_color(table, color, looks or {}), _faded(switch)).add_params(switch)
     layers.append(dots)
     if cross is not None:
-        layers += [_rule(cross), _mark().mark_rule(opacity=0.5).encode(alt.Y(datum=cross))]
-    if facet is None:
-        return Figure(title, _layers(layers, height), {"dots": table})
-    panel = alt.layer(*layers).properties(width=190, height=170)
-    panels = list(dict.fromkeys(row[table.keys.index(facet)] for row in table.rows))
+        layers += [_line(x=cross), _line(y=cross)]
     header = alt.Header(labelLimit=260, labelFontSize=11, labelExpr=_LINES)
-    chart = panel.facet(
-        alt.Facet(f"{facet}:N", sort=panels, title=None, header=header), data=alt.NamedData("dots"), columns=3
-    )
-    if not shared:
+    panels = alt.Facet(f"{facet}:N", sort=table.distinct(facet), title=None, header=header)
+    chart = alt.layer(*layers).properties(width=190, height=170)
+    chart = chart.facet(panels, data=alt.NamedData("dots"), columns=3)
+    if cross is None:
         chart = chart.resolve_scale(x="independent", y="independent")
     return Figure(title, chart, {"dots": table})
 
 
 def _layers(layers: Sequence[Any], height: int) -> Any:
     return alt.layer(*layers).properties(width="container", height=height)
+
+
+def _over(name: str) -> Any:
+    """A chart over the table of that name."""
+    return alt.Chart(alt.NamedData(name))
+
+
+def _axis(percent: bool, log: bool = False) -> Any:
+    """An axis that writes percentages, or, where it is logarithmic, few values."""
+    return alt.Axis(format="%") if percent else alt.Axis(tickCount=4, format=",") if log else alt.Undefined
 
 
 def _switch(key: str, name: str = "") -> Any:
@@ -390,26 +373,21 @@ def _faded(switch: Any) -> Any:
     return alt.Opacity(condition={"param": switch.name, "value": 1}, value=0.1)
 
 
-def _mark() -> Any:
-    """A chart of a single mark, at places that are given as values."""
-    return alt.Chart(alt.sequence(1))
-
-
-def _rule(base: float) -> Any:
-    return _mark().mark_rule(opacity=0.6).encode(alt.X(datum=base))
+def _line(**place: float) -> Any:
+    """A line across the chart at a value of `x` or `y`."""
+    at = [getattr(alt, axis.upper())(datum=value) for axis, value in place.items()]
+    return alt.Chart(alt.sequence(1)).mark_rule(opacity=0.6).encode(*at)
 
 
 def _low(table: Table, value: str, base: float) -> float:
     """Where an axis of bars begins: at zero, or a little below the lowest bar where bars begin elsewhere."""
-    if not base:
-        return min(0.0, *(row[table.keys.index(value)] or 0 for row in table.rows), 0.0)
-    low = min([row[table.keys.index(value)] for row in table.rows], default=base)
-    return min(base - 0.02, low - 0.02)
+    low = min((each for each in table.column(value) if each is not None), default=base)
+    return min(base - 0.02, low - 0.02) if base else min(0.0, low)
 
 
 def _color(table: Table, key: str, looks: Looks) -> Any:
     """Colours of those names that the table has, in the order of `looks`."""
-    found = {row[table.keys.index(key)] for row in table.rows}
+    found = table.distinct(key)
     names = [name for name in looks if name in found]
     scale = alt.Scale(domain=names, range=[looks[name] for name in names])
     return alt.Color(f"{key}:N", scale=scale, legend=alt.Undefined if len(names) > 1 else None)

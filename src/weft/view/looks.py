@@ -22,7 +22,8 @@ _CAUSES: Mapping[Cause, str] = {
     ("reduce_scatter", "update"): YELLOW,
     ("all_gather", "read"): GREEN,
     ("all_gather", "write"): PINK,
-    ("tracker", "spill"): DARK,
+    ("tracker", "read"): DARK,
+    ("tracker", "write"): "#BBBBBB",
     ("earlier", "write"): GREY,
 }
 OVERLAPS: Looks = {
@@ -42,7 +43,7 @@ PHASES: Mapping[str, tuple[str, str]] = {
 """The operators of a sub-layer: words and colour."""
 WAITS: Mapping[str, tuple[str, str]] = {
     "compute": ("computing", BLUE),
-    "matrix_unit": ("matrix unit taken by another workgroup", SKY),
+    "matrix_unit": ("waiting for the matrix unit", SKY),
     "memory": ("loads", RED),
     "store": ("stores", ORANGE),
     "chunk": ("a chunk from the ring", PINK),

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,16 +52,18 @@ def write_page(out_dir: str | Path, title: str, told: str, parts: Sequence[Part]
     )  # fmt: skip
     drawn = list(_figures(parts))
     made = environment.get_template("page.html.j2").render(
-        title=title, told=told, parts=parts, explained=_sentences(explained), plain=plain, number_of=_numbers(drawn),
+        title=title, told=told, parts=parts, explained=explanations(explained), plain=plain, number_of=_numbers(drawn),
         figures={f"figure-{number}": _embedded(figure) for number, figure in enumerate(drawn, 1)},
         script=_javascript() if drawn else "",
     )  # fmt: skip
     return write_atomically(folder / REPORT, made)
 
 
-def _sentences(explained: str) -> list[str]:
+def explanations(name: str) -> list[str]:
+    """The sentences of `explained.toml` that end a page; one without sentences of its own says so."""
     known = tomllib.loads(Path(__file__).with_name("explained.toml").read_text(encoding="utf-8"))
-    return [*known.get(explained, ()), *known["always"]]
+    missing = [f"Nothing explains '{name}': view/explained.toml lacks a sentence of that name."] * bool(name)
+    return [*known.get(name, missing), *known["always"]]
 
 
 def _figures(parts: Sequence[Part]) -> Iterator[Figure]:
@@ -96,20 +96,8 @@ def _short(value: Any) -> Any:
 
 
 def _javascript() -> str:
-    """Vega, Vega-Lite and Vega-Embed as one script, of the version that is installed; kept beside other caches."""
-    import vl_convert
-
-    from weft.engine.jit import cache_root
-
-    kept = cache_root() / f"vega-{version('vl-convert-python')}.js"
-    with suppress(OSError):
-        return kept.read_text(encoding="utf-8")
-    bundle: Any = vl_convert.javascript_bundle
-    made = str(bundle()).replace("</script", "<\\/script")
-    with suppress(OSError):
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(kept, made)
-    return made
+    """Vega, Vega-Lite and Vega-Embed as one script, which `make vega` writes from a pinned version."""
+    return Path(__file__).with_name("vega.js").read_text(encoding="utf-8")
 
 
 def machine_section(gpu: Gpu, *said: Part, title: str = "The machine") -> Section:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -60,12 +60,12 @@ class Predicted:
     rates: Mapping[str, FloatArray] = field(default_factory=dict)
 
     def __len__(self) -> int:
-        return self.prediction.seconds.size
+        return np.size(self.prediction.seconds)
 
     def records(self) -> list[dict[str, Any]]:
         """Every case as an object: case, time [us], bound, rates, and parts [us]."""
         count = len(self)
-        times = {"time_us": 1e6 * self.prediction.seconds, "bound": self.prediction.bound_names()}
+        times = {"time_us": 1e6 * self.prediction.seconds, "bound": self.prediction.bound}
         parts = {f"{name}_us": 1e6 * part for name, part in self.prediction.parts.items()}
         columns = {**self.columns, **times, **self.rates, **parts}
         lists = [np.broadcast_to(np.ravel(column), count).tolist() for column in columns.values()]
@@ -109,17 +109,11 @@ def _title(found: Predicted) -> str:
 
 def _parts(title: str, columns: Sequence[Column], done: Sequence[Predicted], cells: Any) -> list[Table | str]:
     rows = [
-        (
-            found.machine,
-            *cells(case),
-            case["bound"],
-            _time(found.prediction, index),
-            *(case[name] for name in found.rates),
-            _where(found.prediction, index),
-        )
+        (found.machine, *cells(case), case["bound"], _time(found.prediction, index),
+         *(case[name] for name in found.rates), _where(found.prediction, index))
         for found in done
         for index, case in found.shown()
-    ]
+    ]  # fmt: skip
     rates = [number(name, _RATES[name], format_=".4g") for name in done[0].rates]
     hidden = sum(max(len(found) - _SHOWN, 0) for found in done)
     more = f"{hidden} more row{'s' * (hidden != 1)}; --json FILE or --csv FILE writes them all"
@@ -135,35 +129,35 @@ def _time(found: Estimate, index: int = 0) -> float:
 _TIME = number("time_s", "time", format_=lambda seconds: format_time(seconds, digits=4))
 
 
+def _shares(found: Estimate, index: int) -> dict[str, float]:
+    """The share of each part of a case's time, the largest first."""
+    parts = {name: float(np.ravel(part)[index]) / _time(found, index) for name, part in found.parts.items()}
+    return dict(sorted(parts.items(), key=lambda part: -part[1]))
+
+
 def _where(found: Estimate, index: int = 0) -> str:
     """Where the time of a case goes: a bar of its largest parts, then their shares in words."""
-    total = float(np.ravel(found.seconds)[index])
-    parts = {name: float(np.ravel(part)[index]) / total for name, part in found.parts.items()}
-    largest = sorted(parts.items(), key=lambda item: -item[1])[: len(_GLYPHS)]
-    shown = [(name, share) for name, share in largest if share >= 0.005]
+    shown = [(name, share) for name, share in _shares(found, index).items() if share >= 0.005][: len(_GLYPHS)]
     bar = "".join(glyph * round(_BAR * share) for glyph, (_, share) in zip(_GLYPHS, shown, strict=False))
-    words = ", ".join(f"{name} {share:.0%}" for name, share in shown)
-    return f"{bar[:_BAR]:<{_BAR}} {words}"
+    return f"{bar[:_BAR]:<{_BAR}} {', '.join(f'{name} {share:.0%}' for name, share in shown)}"
 
 
-def _bounds(shown: Sequence[tuple[Estimate, int]]) -> Iterator[str]:
+def _bounds(shown: Iterable[tuple[Estimate, int]]) -> list[str]:
     """What a bound means, for each that is not the largest part of some case (an estimate and an index)."""
-    told: set[tuple[str, str]] = set()
+    lines: dict[str, None] = {}
     for found, index in shown:
-        bound = str(np.ravel(found.bound_names())[index])
-        parts = {name: float(np.ravel(part)[index]) for name, part in found.parts.items()}
-        meanings = _COLLECTIVE if "link" in parts else _GEMM if "tail" in parts else _KERNEL
-        line = meanings.get(bound)
-        if line and max(parts, key=lambda name: parts[name]) != bound and (bound, line) not in told:
-            told.add((bound, line))
-            yield f"bound {bound}: {line}"
+        bound = str(np.ravel(found.bound)[index])
+        meanings = _COLLECTIVE if "link" in found.parts else _GEMM if "tail" in found.parts else _KERNEL
+        if bound in meanings and next(iter(_shares(found, index))) != bound:
+            lines[f"bound {bound}: {meanings[bound]}"] = None
+    return list(lines)
 
 
 def layer_parts(title: str, graph: Graph, found: Estimate) -> list[Table | str]:
     """A layer operator by operator, with each one's share, and what to know about it."""
     total = float(found.seconds)
     rows = [
-        (name, about(graph, name), str(one.bound_names()), _time(one), float(one.seconds) / total, _where(one))
+        (name, about(graph, name), str(one.bound), _time(one), float(one.seconds) / total, _where(one))
         for name, one in found.operators.items()
     ]
     whole = ("total", "", "", total, Shown(1.0, ""), "")
@@ -191,7 +185,7 @@ def layer_record(name: str, title: str, graph: Graph, found: Estimate) -> dict[s
             "name": node,
             "about": about(graph, node),
             "time_us": 1e6 * float(one.seconds),
-            "bound": str(one.bound_names()),
+            "bound": str(one.bound),
             **{f"{part}_us": 1e6 * float(value) for part, value in one.parts.items()},
         }
         for node, one in found.operators.items()

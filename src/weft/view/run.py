@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 from weft.lower.machine import ring_link, ring_note
 from weft.result import Comparison, Span, Timeline
-from weft.result.timeline import Cause, words_of
+from weft.result.timeline import words_of
 from weft.units import format_rate
 from weft.view import looks
 from weft.view.explorer import phases, timeline, waits_table, words
-from weft.view.figure import Figure, Lines, grouped_bars, spans, stacked_bars
-from weft.view.page import Part, Section, simulated_section, write_page
+from weft.view.figure import Figure, Lines, bars, stacked_bars
+from weft.view.page import Section, simulated_section, write_page
 from weft.view.table import NONE, Column, Shown, Table, microseconds, number, text, times_faster
 from weft.view.words import case_label, changed, effort, percent, us
 
@@ -50,7 +52,7 @@ _COUNTERS = {
 
 
 def run_parts(answer: Comparison) -> list[Table | str]:
-    """What a terminal shows of the runs of a graph: times, waits, traffic, counters, and what it took."""
+    """The tables of a terminal: times, waits, traffic and counters of the runs of a graph, and the effort of each."""
     runs = list(answer)
     simulated = [run for run in runs if not run.parts]
     parts: list[Table | str] = [time_table(answer)]
@@ -63,7 +65,7 @@ def run_parts(answer: Comparison) -> list[Table | str]:
 
 
 def time_table(answer: Comparison) -> Table:
-    """Times, speedup over the first if there are several, and DRAM traffic of each overlap."""
+    """Times and DRAM traffic of each overlap, and its speedup over the first if there are several."""
     first = answer.baseline
     # Passes may run other operators, such as an all-reduce of its own.
     others = [name for run in answer for name in run.durations if name not in _PHASES]
@@ -72,11 +74,11 @@ def time_table(answer: Comparison) -> Table:
         text("overlap"), *(microseconds(name, head) for name, head in phases.items()), microseconds("total", "total"),
         times_faster("speedup"), number("traffic_mb", "DRAM traffic", "MB", ",.1f"),
     ]  # fmt: skip
-    times = {run.overlap: [run.duration(name) * 1e6 for name in phases] for run in answer}
     rows = [
-        (run.overlap, *times[run.overlap], run.seconds * 1e6, answer.speedup(run.overlap), run.total_bytes / 1e6)
+        (run.overlap, *(run.duration(name) * 1e6 for name in phases), run.seconds * 1e6, answer.speedup(run.overlap),
+         run.total_bytes / 1e6)
         for run in answer
-    ]
+    ]  # fmt: skip
     gemm = f"{first.gemm} on each " if first.gemm else ""
     table = Table(columns, rows, f"{case_label(first.graph)}: {gemm}{first.gpu.name}{changed(first.gpu)}")
     return table if len(answer) > 1 else table.without(["speedup"])
@@ -84,48 +86,38 @@ def time_table(answer: Comparison) -> Table:
 
 def wait_table(runs: Sequence[Timeline]) -> Table:
     """Shares of the time that a kernel's workgroups spent on a compute unit, the mean of all GPUs."""
-    rows = [
-        (run.overlap, name, *_wait_shares([span for span in run.spans if span.kernel == name]))
-        for run in runs
-        for name in dict.fromkeys(span.kernel for span in run.spans)
-    ]
+    rows = []
+    for run in runs:
+        for name in dict.fromkeys(span.kernel for span in run.spans):
+            found = [span for span in run.spans if span.kernel == name]
+            spent = [sum(span.waits.get(what, 0) for span in found) for what in _WAITS]
+            duration = max(span.end_fs - span.start_fs for span in found) * 1e-9
+            rows.append((run.overlap, name, duration, *(100 * time / max(sum(spent), 1) for time in spent)))
     columns = [number(f"{key}_percent", head, format_=".1f") for key, head in _WAITS.items()]
     title = "What workgroups spent their time on, or waited for [%]"
     return Table([text("overlap"), text("kernel"), number("time_us", "µs", format_=",.1f"), *columns], rows, title)
 
 
-def _wait_shares(found: Sequence[Span]) -> list[float]:
-    spent = {what: sum(span.waits.get(what, 0) for span in found) for what in _WAITS}
-    whole = max(sum(spent.values()), 1)
-    duration = max(span.end_fs - span.start_fs for span in found)
-    return [duration * 1e-9, *(100 * time / whole for time in spent.values())]
-
-
 def traffic_table(runs: Sequence[Timeline]) -> Table:
-    """What DRAM moved by cause, a column per run."""
+    """DRAM traffic by cause, a column per run."""
+    causes = sorted(dict.fromkeys(cause for run in runs for cause in run.traffic), key=lambda c: c[0][:4] != "gemm")
     rows: list[Sequence[Any]] = [
-        (words_of(cause), *(run.traffic.get(cause, 0) / 1e6 or None for run in runs))
-        for cause in sorted({cause: 0 for run in runs for cause in run.traffic}, key=_computes, reverse=True)
+        (words_of(cause), *(run.traffic.get(cause, 0) / 1e6 or None for run in runs)) for cause in causes
     ]
     rows.append(("all", *(run.total_bytes / 1e6 or None for run in runs)))
     columns = [text("cause"), *(number(run.overlap, format_=",.2f") for run in runs)]
     return Table(columns, rows, "DRAM traffic of a GPU by cause [MB = 10^6 bytes]")
 
 
-def _computes(cause: Cause) -> bool:
-    return cause[0].startswith("gemm")
-
-
 def counter_table(runs: Sequence[Timeline]) -> Table:
     """What the blocks of the machine counted in every simulated run."""
-    names = dict.fromkeys(name for run in runs for name in run.counters)
     rows: list[Sequence[Any]] = [
         (_COUNTERS.get(name, name.replace("_", " ")), *(_count(name, run.counters.get(name)) for run in runs))
-        for name in names
+        for name in dict.fromkeys(name for run in runs for name in run.counters)
         if not name.startswith(_RARE) or any(run.counters.get(name) for run in runs)
     ]
-    rows.append(("simulated events", *(Shown(run.events, f"{run.events:,}") for run in runs)))
-    rows.append(("memory requests", *(Shown(run.requests, f"{run.requests:,}") for run in runs)))
+    rows.append(("simulated events", *(_count("events", run.events) for run in runs)))
+    rows.append(("memory requests", *(_count("requests", run.requests) for run in runs)))
     rows.append(("time to simulate [s]", *(Shown(run.wall_s, f"{run.wall_s:.2f}") for run in runs)))
     columns = [text("counter"), *(Column(run.overlap, is_number=True) for run in runs)]
     return Table(columns, rows, "What the blocks counted")
@@ -143,7 +135,7 @@ def _count(name: str, value: float | None) -> Shown:
 
 def run_record(answer: Comparison) -> dict[str, object]:
     """The runs as plain data for JSON, with speedups if there are several."""
-    return {"runs": answer.rows() if len(answer) > 1 else [answer.baseline.record()]}
+    return {"runs": answer.rows() if len(answer) > 1 else [answer.baseline.to_dict()]}
 
 
 def run_report(answer: Comparison | Timeline | Mapping[str, Timeline], out_dir: str | Path) -> Path:
@@ -153,21 +145,22 @@ def run_report(answer: Comparison | Timeline | Mapping[str, Timeline], out_dir: 
     """
     if isinstance(answer, Timeline):
         answer = Comparison({answer.overlap: answer})
-    runs = dict(answer.timelines if isinstance(answer, Comparison) else answer)
-    compared = answer if isinstance(answer, Comparison) else Comparison(_named(runs))
-    first, simulated = compared.baseline, {name: run for name, run in runs.items() if not run.parts}
-    shown = [compared.timelines[name] for name in simulated]
-    machines = list({(run.gpu.name, run.gpu.changes): run for run in runs.values()}.values())
+    if not isinstance(answer, Comparison):
+        answer = Comparison({name: replace(run, overlap=name) for name, run in answer.items()})
+    first, shown = answer.baseline, [run for run in answer if not run.parts]
+    simulated, traffic = {run.overlap: run for run in shown}, traffic_table(list(answer))
+    machines = list({(run.gpu.name, run.gpu.changes): run for run in answer}.values())
     return write_page(
         out_dir,
         f"{case_label(first.graph)}, on {' and '.join(dict.fromkeys(run.gpu.name for run in machines))}",
-        told(compared),
+        told(answer),
         [
             f"{first.gemm} on each GPU.".replace(" x ", " × ") if first.gemm else [],
-            time_table(compared),
-            Section("How much is hidden", [sub_layer_times(compared)]),
-            Section("What happens when", [timeline(simulated), waits_table(simulated)] if simulated else []),
-            Section("What moves through memory", _moved(compared) if shown else []),
+            *([_ALONE] if len(answer) == 1 else []),
+            time_table(answer),
+            Section("How much is hidden", [sub_layer_times(answer)]),
+            Section("What happens when", [timeline(simulated), waits_table(simulated)] if shown else []),
+            Section("What moves through memory", [traffic_by_cause(answer), traffic] if shown else []),
             Section("What workgroups wait for", [waits(shown), wait_table(shown)] if shown else []),
             Section("What the blocks counted", [counter_table(shown)] if shown else []),
             *(simulated_section(run) for run in machines),
@@ -176,24 +169,23 @@ def run_report(answer: Comparison | Timeline | Mapping[str, Timeline], out_dir: 
     )  # fmt: skip
 
 
-def _moved(answer: Comparison) -> list[Part]:
-    return [traffic_by_cause(answer), traffic_table(list(answer))]
-
-
-def _named(runs: Mapping[str, Timeline]) -> Mapping[str, Timeline]:
-    """The runs under the names by which they are told apart."""
-    from dataclasses import replace
-
-    return {name: replace(run, overlap=name) for name, run in runs.items()}
+_ALONE = (
+    "No baseline was simulated, so this page cannot say what the overlap gains. To compare, add --compare sequential "
+    'to the command, or call weft.compare(graph, system, ["sequential", ...]) in Python.'
+)
 
 
 def told(answer: Comparison) -> str:
-    """What happened and why, in a sentence."""
+    """Which hardware is hypothetical, what happened and why, and why a run beats an ideal, in a few sentences."""
+    return " ".join(filter(None, (hypothetical(answer), _outcome(answer), *above_ideal(answer))))
+
+
+def _outcome(answer: Comparison) -> str:
     first = answer.baseline
     if len(answer) == 1:
         alone = f"Under {first.overlap} it takes {us(first.seconds)} µs"
         return f"{alone}, {percent(first.duration('gemm') / first.seconds)} of them the GEMM's: {_hidden(first)}."
-    best = answer[_fastest(answer)]
+    best = min(answer, key=lambda run: (bool(run.parts), run.seconds))  # an ideal only where all are
     if best is first:
         return f"Nothing is faster than {first.overlap}, which takes {us(first.seconds)} µs: {_hidden(first)}."
     moved = best.total_bytes / first.total_bytes - 1
@@ -204,9 +196,31 @@ def told(answer: Comparison) -> str:
     )
 
 
-def _fastest(answer: Comparison) -> str:
-    """The simulated run that takes least time, or the ideal if all are."""
-    return min(answer.timelines, key=lambda name: (bool(answer[name].parts), answer[name].seconds))
+def above_ideal(answer: Comparison) -> list[str]:
+    """Why a simulated run takes less time than an ideal of the same comparison."""
+    return [
+        f"{run.overlap} is faster than {ideal.overlap}, which hides sequential's operators as they are: {run.overlap} "
+        f"also moves {1 - run.total_bytes / ideal.total_bytes:.0%} less through DRAM."
+        for ideal in answer
+        for run in answer
+        if ideal.parts and not run.parts and run.seconds < ideal.seconds and run.total_bytes < ideal.total_bytes
+    ]
+
+
+def hypothetical(runs: Iterable[Timeline]) -> str:
+    """Which hardware of the runs no GPU that can be bought has, in a sentence; empty where there is none."""
+    found: dict[str, list[str]] = {}
+    for run in runs:
+        parts = {
+            "a tracker that triggers copies": any(node.choice.driver == "tracker" for node in run.graph),
+            "updates near memory": any(kind == "update" for _, kind in run.traffic),
+        }
+        if needs := " and ".join(part for part, is_used in parts.items() if is_used):
+            found.setdefault(needs, []).append(run.overlap)
+    return " ".join(
+        f"Hypothetical hardware, on no GPU that can be bought: {needs} (under {', '.join(dict.fromkeys(names))})."
+        for needs, names in found.items()
+    )
 
 
 def _hidden(run: Timeline) -> str:
@@ -223,23 +237,21 @@ def _hidden(run: Timeline) -> str:
 
 def sub_layer_times(answer: Comparison) -> Figure:
     """When each overlap computes and communicates, on one axis of time."""
-    rows = [
-        (run.overlap, words(phase), begin, end, end - begin)
-        for run in answer
-        for phase, (begin, end) in phases(run).items()
-    ]
-    columns = [text("overlap"), text("phase", "what"), *(microseconds(key, key) for key in ("start", "end", "takes"))]
-    said = [
-        (run.overlap, run.seconds * 1e6, f"{run.seconds * 1e6:,.0f} µs"
-         + ("" if run is answer.baseline else f", {answer.speedup(run.overlap):.2f}×"))
-        for run in answer
-    ]  # fmt: skip
-    whole = Table([text("overlap"), microseconds("total", "total"), text("said", " ")], said)
+    rows = []
+    for run in answer:
+        gain = "" if run is answer.baseline else f", {answer.speedup(run.overlap):.2f}×"
+        found = phases(run)
+        last = max(found, key=lambda name: found[name][1])
+        for name, (begin, end) in found.items():
+            said = f"{run.seconds * 1e6:,.0f} µs{gain}" if name == last else ""
+            rows.append((run.overlap, words(name), begin, end, end - begin, said))
+    times = (microseconds(key, head) for key, head in (("start", "start"), ("end", "end"), ("takes", "takes")))
+    table = Table([text("overlap"), text("phase", "what"), *times, text("said", " ")], rows)
     colors = {words(name): color for name, (_, color) in looks.PHASES.items()}
-    return spans(
-        "How much communication hides behind the GEMM?", Table(columns, rows), lane="overlap", start="start_us",
-        end="end_us", kind="phase", looks={**looks.spread([row[1] for row in rows]), **colors}, offset="phase",
-        words=Lines(whole, "total_us", "said", "overlap"), row_px=46,
+    return bars(
+        "How much communication hides behind the GEMM?", table, lane="overlap", start="start_us", end="end_us",
+        kind="phase", looks={**looks.spread(table.distinct("phase")), **colors}, offset="phase", label="said",
+        axis="time [µs]", zoom=True,
     ).captioned(
         "What lies under a GEMM bar is hidden. A fused reduce-scatter runs from its first byte's arrival to its last "
         "chunk's completion."
@@ -248,10 +260,9 @@ def sub_layer_times(answer: Comparison) -> Figure:
 
 def waits(runs: Timeline | Sequence[Timeline], gpu: int = 0) -> Figure:
     """What the workgroups of every kernel did or waited for, as shares of their time."""
-    several = [runs] if isinstance(runs, Timeline) else list(runs)
     rows = [
-        (f"{run.overlap}: {words(span.operator)}{f' {span.iteration}' if span.iteration else ''}", what, spent / whole)
-        for run in several
+        (f"{run.overlap}: {_named(span)}", what, spent / whole)
+        for run in ([runs] if isinstance(runs, Timeline) else runs)
         for span in run.spans
         if span.gpu == gpu and (whole := sum(span.waits.values()))
         for why, (what, _) in looks.WAITS.items()
@@ -267,48 +278,45 @@ def waits(runs: Timeline | Sequence[Timeline], gpu: int = 0) -> Figure:
     )  # fmt: skip
 
 
+def _named(span: Span) -> str:
+    """A kernel in a word or two, such as "RS", with the number of its iteration behind the first."""
+    name = _PHASES.get(span.operator, span.operator.replace("_", "-"))
+    return f"{name} {span.iteration}" if span.iteration else name
+
+
 def traffic_by_cause(
     answers: Comparison | Mapping[object, Comparison] | Iterable[Comparison], overlaps: Sequence[str] | None = None
 ) -> Figure:
     """DRAM traffic in all, stacked by cause: one sub-layer in MB, several as a share of their sequential run.
 
-    `overlaps` stand side by side; by default sequential and t3-mca, or all simulated ones of one comparison.
+    `overlaps` are set side by side; by default sequential and t3-mca, or all simulated ones of one comparison.
     """
-    if isinstance(answers, Comparison):
-        names = overlaps or [run.overlap for run in answers if not run.parts]
-        return _one_sub_layer(answers, [answers[name] for name in names])
-    cases = list(answers.values() if isinstance(answers, Mapping) else answers)
-    return _many_sub_layers(cases, overlaps or ("sequential", "t3-mca"))
-
-
-def _one_sub_layer(case: Comparison, runs: Sequence[Timeline]) -> Figure:
-    rows = []
-    for run in runs:
-        change = "" if run is case.baseline else f" ({run.total_bytes / case.baseline.total_bytes - 1:+.0%})"
-        said = f"{run.total_bytes / 1e6:,.0f} MB{change}"
-        rows += [(run.overlap, words_of(cause), moved / 1e6, said) for cause, moved in run.traffic.items() if moved]
-    columns = [text("overlap"), text("cause"), number("mb", "DRAM traffic of one GPU", "MB", ",.1f"), text("said", " ")]
-    return stacked_bars(
-        "Which traffic does each overlap cause?", Table(columns, rows), lane="overlap", part="cause", value="mb",
-        looks=looks.cause_looks([cause for run in runs for cause in run.traffic]), end="said",
-    ).captioned("All bytes between the memory controllers and DRAM of one GPU, by what caused them.")  # fmt: skip
-
-
-def _many_sub_layers(cases: Sequence[Comparison], overlaps: Sequence[str]) -> Figure:
+    cases: list[Comparison] = list(answers.values() if isinstance(answers, Mapping) else [answers] if
+                                   isinstance(answers, Comparison) else answers)  # fmt: skip
+    one = isinstance(answers, Comparison)
+    simulated = [run.overlap for run in cases[0] if not run.parts]
+    names = overlaps or (simulated if one else ("sequential", "t3-mca"))
     rows = []
     for case in cases:
-        for name in overlaps:
-            whole, base = case[name].total_bytes, case.baseline.total_bytes
-            said = "" if name == "sequential" else f"{whole / base - 1:+.0%}"
-            moved = case[name].traffic.items()
-            rows += [(case_label(case.baseline.graph), name, words_of(of), n / base, said) for of, n in moved if n]
-    share = number("share", "DRAM traffic, share of sequential", format_=".1%")
-    columns = [text("layer", "sub-layer"), text("overlap"), text("cause"), share, text("said", " ")]
-    causes = [cause for case in cases for name in overlaps for cause in case[name].traffic]
-    return stacked_bars(
-        "Where is DRAM traffic saved?", Table(columns, rows), lane="layer", part="cause", value="share", end="said",
-        looks=looks.cause_looks(causes), offset="overlap", percent=True,
-    )  # fmt: skip
+        base = case.baseline.total_bytes
+        for run in (case[name] for name in names):
+            change = "" if run is case.baseline else f"{run.total_bytes / base - 1:+.0%}"
+            said = f"{run.total_bytes / 1e6:,.0f} MB{change and f' ({change})'}" if one else change
+            label = case_label(case.baseline.graph)
+            moved = run.traffic.items()
+            rows += [(label, run.overlap, words_of(of), n / 1e6, n / base, said) for of, n in moved if n]
+    columns = [
+        text("layer", "sub-layer"), text("overlap"), text("cause"),
+        number("mb", "DRAM traffic of one GPU", "MB", ",.1f"),
+        number("share", "DRAM traffic, share of sequential", format_=".1%"), text("said", " "),
+    ]  # fmt: skip
+    table, causes = Table(columns, rows), [cause for case in cases for name in names for cause in case[name].traffic]
+    style: dict[str, Any] = {"part": "cause", "label": "said", "looks": looks.cause_looks(causes)}
+    if one:
+        drawn = stacked_bars("Which traffic does each overlap cause?", table, lane="overlap", value="mb", **style)
+        return drawn.captioned("All bytes between the memory controllers and DRAM of one GPU, by what caused them.")
+    title = "Where is DRAM traffic saved?"
+    return stacked_bars(title, table, lane="layer", value="share", offset="overlap", percent=True, **style)
 
 
 def speedups(
@@ -318,10 +326,8 @@ def speedups(
 ) -> Figure:
     """Bars of speedup over sequential for every sub-layer, with each overlap's geometric mean below them.
 
-    `published` gives geometric means to mark as lines, by overlap. The first comparison says which overlaps.
+    `published` gives geometric means to mark as lines, by overlap. The overlaps are those of the first comparison.
     """
-    from statistics import geometric_mean
-
     cases = list(answers.values() if isinstance(answers, Mapping) else answers)
     names = [name for name in cases[0].timelines if name != "sequential"]
     rows = [(case_label(case.baseline.graph), name, case.speedup(name), "") for case in cases for name in names]
@@ -330,8 +336,8 @@ def speedups(
     speedup = number("speedup", "speedup over sequential", "×", ".3f")
     marks = [(name, value) for name, value in (published or {}).items() if name in names]
     lines = Table([text("overlap"), number("speedup", "published geometric mean", "×", ".2f")], marks)
-    return grouped_bars(
-        title, Table([text("layer", "sub-layer"), text("overlap"), speedup, text("said", " ")], rows), group="layer",
-        series="overlap", value="speedup", looks=looks.overlap_looks(names), base=1.0, label="said",
+    return bars(
+        title, Table([text("layer", "sub-layer"), text("overlap"), speedup, text("said", " ")], rows), lane="layer",
+        offset="overlap", kind="overlap", end="speedup", looks=looks.overlap_looks(names), start=1.0, label="said",
         marks=Lines(lines, "speedup", "overlap") if marks else None,
     )  # fmt: skip

@@ -11,7 +11,7 @@ from weft.result import Span, Timeline
 from weft.result.metrics import CLASSES
 from weft.units import format_bytes
 from weft.view import looks
-from weft.view.figure import Figure, Lines, curves, grouped_bars, scatter
+from weft.view.figure import Figure, Lines, bars, curves, scatter
 from weft.view.predictions import SIZES
 from weft.view.table import Table, number, text
 from weft.view.units import Way, units_by_way
@@ -32,60 +32,61 @@ _MIB = 1 << 20
 
 def strategy_shares(cases: Sequence[Case], published: Mapping[str, float] | None = None) -> Figure:
     """Mean share of the ideal speedup of each strategy, over all scenarios and by class; `published` as marks."""
-    by_class = {kind: [case for case in cases if case.kind == kind] for kind in CLASSES}
-    groups = {"all": list(cases)} | {kind: members for kind, members in by_class.items() if members}
-    labels = {kind: f"{CLASSES.get(kind, 'all scenarios')} ({len(members)})" for kind, members in groups.items()}
-    names = [name for name in looks.STRATEGIES if name in cases[0].strategies]
+    groups = {"all scenarios": list(cases)}
+    groups |= {words: [case for case in cases if case.kind == kind] for kind, words in CLASSES.items()}
     means = [
-        (labels[kind], name, fmean(case.share(name) for case in groups[kind])) for kind in groups for name in names
+        (f"{words} ({len(members)})", name, fmean(case.share(name) for case in members))
+        for words, members in groups.items()
+        for name in _strategies(cases)
+        if members
     ]
-    rows = [(*row, percent(row[2])) for row in means]
-    marks = [(labels["all"], name, value) for name, value in (published or {}).items() if name in names]
+    marks = [(means[0][0], name, value) for name, value in (published or {}).items() if name in _strategies(cases)]
     share = number("share", "share of the ideal speedup", format_=".1%")
-    columns = [text("class"), text("strategy"), share, text("said", " ")]
+    table = Table([text("class"), text("strategy"), share, text("said", " ")], [(*m, percent(m[2])) for m in means])
     known = Table([text("class"), text("strategy"), number("share", "published mean", format_=".0%")], marks)
-    return grouped_bars(
-        "How much of what overlap could save does each strategy save?", Table(columns, rows), group="class",
-        series="strategy", value="share", looks=looks.STRATEGIES, label="said", percent=True,
+    return bars(
+        "How much of what overlap could save does each strategy save?", table, lane="class", offset="strategy",
+        kind="strategy", end="share", looks=looks.STRATEGIES, label="said", percent=True,
         marks=Lines(known, "share", "strategy", "class") if marks else None,
     )  # fmt: skip
 
 
+def _strategies(cases: Sequence[Case]) -> list[str]:
+    return [name for name in looks.STRATEGIES if name in cases[0].strategies]
+
+
 def strategy_slowdowns(cases: Sequence[Case]) -> Figure:
     """Every scenario: how much longer the GEMM and the collective took under each strategy than alone."""
-    names = [name for name in looks.STRATEGIES if name in cases[0].strategies]
     rows = [
         (name, str(case.scenario.title), CLASSES[case.kind], case.gemm_slowdown(name), case.collective_slowdown(name))
-        for name in names
+        for name in _strategies(cases)
         for case in cases
     ]
     columns = [
-        text("strategy"), text("scenario"), text("class"), number("gemm", "GEMM, over its time alone", "×", ".2f"),
-        number("collective", "collective, over its time alone", "×", ".2f"),
+        text("strategy"), text("scenario"), text("class"), number("gemm", "GEMM over alone", "×", ".2f"),
+        number("collective", "collective over alone", "×", ".2f"),
     ]  # fmt: skip
     return scatter(
         "What does each strategy cost the GEMM and the collective?", Table(columns, rows), x="gemm", y="collective",
-        color="class", looks=looks.spread(list(CLASSES.values())), facet="strategy", cross=1.0, shared=True,
+        color="class", looks=looks.spread(list(CLASSES.values())), facet="strategy", cross=1.0,
     )  # fmt: skip
 
 
 def gemm_against_units(slowdown: Mapping[str, Mapping[int, float]], boundness: Mapping[str, str | None]) -> Figure:
     """A GEMM's time against compute units lost: means by what binds it, and each GEMM as a thin line."""
     colors = {"compute-bound": looks.BLUE, "memory-bound": looks.RED}
-    thin = [
-        (name, f"{'memory' if boundness[name] == 'memory' else 'compute'}-bound", lost, value)
-        for name, curve in slowdown.items()
-        for lost, value in curve.items()
-    ]
-    means = []
-    for bound in ("compute", "memory"):
-        members = [curve for name, curve in slowdown.items() if boundness[name] == bound]
-        means += [(f"{bound}-bound", lost, fmean(c[lost] for c in members)) for lost in (members[0] if members else ())]
+    curve_of: dict[str, dict[str, Mapping[int, float]]] = {bound: {} for bound in colors}
+    for name, curve in slowdown.items():
+        curve_of["memory-bound" if boundness[name] == "memory" else "compute-bound"][name] = curve
+    means, thin = [], []
+    for bound, members in curve_of.items():
+        thin += [(name, bound, lost, value) for name, curve in members.items() for lost, value in curve.items()]
+        lost_units = next(iter(members.values()), ())
+        means += [(bound, lost, fmean(curve[lost] for curve in members.values())) for lost in lost_units]
     axes = [number("lost", "compute units lost"), number("slower", "time over that on all", "×", ".3f")]
     return curves(
         "What does a GEMM lose?", Table([text("bound", "means of GEMMs"), *axes], means), x="lost", y="slower",
-        series="bound", looks=colors, faint=Table([text("gemm", "GEMM"), text("bound"), *axes], thin), thin="gemm",
-        zero=False,
+        series="bound", looks=colors, faint=Table([text("gemm", "GEMM"), text("bound"), *axes], thin), zero=False,
     )  # fmt: skip
 
 
@@ -97,10 +98,9 @@ def bandwidth_against_units(bandwidth: Mapping[str, Mapping[int, float]]) -> Fig
         for units, value in curve.items()
     ]
     columns = [
-        text("collective"),
-        number("units", "compute units given"),
+        text("collective"), number("units", "compute units given"),
         number("share", "share of its best bandwidth", format_=".1%"),
-    ]
+    ]  # fmt: skip
     return curves(
         "How many compute units does a collective need?", Table(columns, rows), x="units", y="share",
         series="collective", log_x=True, percent=True, ticks=sorted({row[1] for row in rows}),
@@ -136,46 +136,35 @@ def split_slowdowns(
 
     `curve` are means, `spread` those of every sub-layer, `published` the paper's where there are any: GEMM, all-reduce.
     """
-    sides = ("GEMM", "all-reduce")
+    colors = {"GEMM": looks.BLUE, "all-reduce": looks.RED}
     axes = [
         number("units", "compute units of the all-reduce; the GEMM has the rest"),
         number("longer", "longer than on all units", format_=".1%"),
     ]
-    means = [(side, units, curve[units][at]) for at, side in enumerate(sides) for units in sorted(curve)]
-    thin = [
-        (f"{side} {number_}", side, units, pair[at])
-        for at, side in enumerate(sides)
-        for units in sorted(curve)
-        for number_, pair in enumerate(spread[units])
-    ]
-    known = [
-        (sides[at], units, value)
-        for units, pair in published.items()
-        for at, value in enumerate(pair)
-        if value is not None
-    ]
+    means, thin, known = [], [], []
+    for at, side in enumerate(colors):
+        means += [(side, units, curve[units][at]) for units in sorted(curve)]
+        thin += [
+            (f"{side} {n}", side, units, pair[at]) for units in sorted(curve) for n, pair in enumerate(spread[units])
+        ]
+        known += [(side, units, pair[at]) for units, pair in published.items() if pair[at] is not None]
     return curves(
         "What do the GEMM and the all-reduce lose on their share of the compute units?",
         Table([text("side", "mean of"), *axes], means), x="units", y="longer", series="side",
-        looks={"GEMM": looks.BLUE, "all-reduce": looks.RED}, log_x=True, percent=True, ticks=sorted(curve),
-        faint=Table([text("layer", "sub-layer"), text("side"), *axes], thin), thin="layer",
+        looks=colors, log_x=True, percent=True, ticks=sorted(curve),
+        faint=Table([text("layer", "sub-layer"), text("side"), *axes], thin),
         marks=Lines(Table([text("side", "published mean of"), *axes], known), "longer", "side", "units"),
     )  # fmt: skip
 
 
 def split_speedups(graphs: Sequence[Graph], series: Mapping[str, Sequence[float]]) -> Figure:
     """The speedup of every sub-layer over serial execution, a bar per series, the first of which is the ideal."""
-    rows = [
-        (case_label(graph), name, value)
-        for name, values in series.items()
-        for graph, value in zip(graphs, values, strict=True)
-    ]
-    rows.sort(key=lambda row: [case_label(graph) for graph in graphs].index(row[0]))
+    rows = [(case_label(graph), name, values[at]) for at, graph in enumerate(graphs) for name, values in series.items()]
     columns = [text("layer", "sub-layer"), text("series", "what"), number("speedup", "speedup over serial", "×", ".3f")]
     first, *others = series
-    return grouped_bars(
-        "What can overlap gain in each sub-layer?", Table(columns, rows), group="layer", series="series",
-        value="speedup", looks={first: looks.GREY, **looks.spread(others)}, base=1.0,
+    return bars(
+        "What can overlap gain in each sub-layer?", Table(columns, rows), lane="layer", offset="series", kind="series",
+        end="speedup", looks={first: looks.GREY, **looks.spread(others)}, start=1.0,
     )  # fmt: skip
 
 
@@ -184,28 +173,24 @@ def split_speedups(graphs: Sequence[Graph], series: Mapping[str, Sequence[float]
 
 def ways_to_run(cases: Sequence[Queue]) -> Figure:
     """How many times faster than default concurrency each queue runs: bars GOLDYLOC, marks every other way."""
-    bars = [(case.title, "GOLDYLOC", case.over_default) for case in cases]
-    marks = [
-        (case.title, way, case.judged.default / seconds)
-        for case in cases
-        for way, seconds in (
-            ("one after another", case.judged.sequential),
-            ("oracle", case.judged.oracle),
-            *((f"GO-kernels, always {degree}", each) for degree, each in case.judged.at_degree.items()),
-        )
-    ]
+    chosen = [(case.title, "GOLDYLOC", case.over_default) for case in cases]
+    marks = []
+    for case in cases:
+        ways = {"one after another": case.judged.sequential, "oracle": case.judged.oracle}
+        ways |= {f"GO-kernels, always {degree}": seconds for degree, seconds in case.judged.at_degree.items()}
+        marks += [(case.title, way, case.judged.default / seconds) for way, seconds in ways.items()]
     speed = number("speed", "speed over default concurrency", "×", ".2f")
-    return grouped_bars(
-        "How fast does each queue run, in every way?", Table([text("queue"), text("way"), speed], bars), group="queue",
-        series="way", value="speed", looks={"GOLDYLOC": looks.BLUE},
-        marks=Lines(Table([text("queue"), text("other", "way"), speed], marks), "speed", "other", "queue"), level=1.0,
+    return bars(
+        "How fast does each queue run, in every way?", Table([text("queue"), text("way"), speed], chosen), lane="queue",
+        kind="way", end="speed", looks={"GOLDYLOC": looks.BLUE}, level=1.0,
+        marks=Lines(Table([text("queue"), text("other", "way"), speed], marks), "speed", "other", "queue"),
     )  # fmt: skip
 
 
 def held_by_gemms(queue: Watched) -> Figure:
     """Which GEMM of a queue held which compute unit when: all at once, and in the chosen batches."""
-    first = [sum(queue.sizes[:at]) for at in range(len(queue.sizes))]
-    sizes = list(queue.sizes)
+    sizes = queue.sizes
+    first = [sum(sizes[:at]) for at in range(len(sizes))]
     batches = f"{sizes[0]} together" if len(sizes) == 1 else f"batches of {', '.join(map(str, sizes))}"
     ways = (
         Way("all at once, kernels tuned alone", queue.default, list(map(_owners, queue.default))),
@@ -226,11 +211,15 @@ def _owners(run: Timeline, first: int = 0) -> Callable[[Span], int]:
 
 def what_changes(changes: Sequence[Change]) -> Figure:
     """GO-kernels against those tuned alone: speed over loads from the cache, and over misses."""
-    rows = [
-        (what, f"{one.degree} of {one.gemm}", measure(one.after) / max(measure(one.before), 1), one.faster)
-        for what, measure in (("requests to the last-level cache", _requests), ("misses of it", _misses))
-        for one in changes
-    ]
+    counted = {
+        "requests to the last-level cache": ("cache_hits", "cache_merged_misses", "cache_misses"),
+        "misses of it": ("cache_misses",),
+    }
+    rows = []
+    for what, names in counted.items():
+        for one in changes:
+            before, after = (sum(run.counters[name] for name in names) for run in (one.before, one.after))
+            rows.append((what, f"{one.degree} of {one.gemm}", after / max(before, 1), one.faster))
     columns = [
         text("what"), text("gemms", "GEMMs"), number("ratio", "GO-kernel / kernel tuned alone", "×", ".3f"),
         number("faster", "times faster", "×", ".2f"),
@@ -240,22 +229,14 @@ def what_changes(changes: Sequence[Change]) -> Figure:
     )
 
 
-def _requests(run: Timeline) -> float:
-    return float(sum(run.counters[name] for name in ("cache_hits", "cache_merged_misses", "cache_misses")))
-
-
-def _misses(run: Timeline) -> float:
-    return float(run.counters["cache_misses"])
-
-
 def fixed_degrees(speeds: Sequence[tuple[str, float]]) -> Figure:
     """Geometric means over default concurrency: GO-kernels at each fixed degree, GOLDYLOC, the oracle."""
     colors = {"fixed": looks.GREY, "chosen": looks.BLUE}
     rows = [(name, "fixed" if name.startswith("degree") else "chosen", v, f"{v:.2f}") for name, v in speeds]
     columns = [text("way"), text("kind"), number("speed", "over default concurrency", "×", ".3f"), text("said", " ")]
-    return grouped_bars(
-        "How much does the choice of the degree bring?", Table(columns, rows), group="way", series="kind",
-        value="speed", looks=colors, label="said", side_by_side=False,
+    return bars(
+        "How much does the choice of the degree bring?", Table(columns, rows), lane="way", kind="kind", end="speed",
+        looks=colors, label="said",
     )  # fmt: skip
 
 
@@ -267,10 +248,9 @@ def losses(rows: Sequence[ShareLoss]) -> Figure:
         for at, loss in enumerate(sorted(row.loss for row in rows if row.share == share), 1)
     ]
     columns = [
-        text("share"),
-        number("gemm", "GEMMs, the least loss first"),
+        text("share"), number("gemm", "GEMMs, the least loss first"),
         number("loss", "longer than the best", format_=".1%"),
-    ]
+    ]  # fmt: skip
     return curves(
         "What does the whole GPU's best kernel lose on a part of it?", Table(columns, found), x="gemm", y="loss",
         series="share", looks={"on half of the units": looks.SKY, "on a quarter of the units": looks.RED}, percent=True,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from weft.view.page import SIMULATED, Part, Section, how, machine_section, write_page
-from weft.view.words import amount, headline_table
+from weft.view.words import amount, headline_table, sentence
 
 if TYPE_CHECKING:
     from weft.studies.headline import HeadlineRow, PaperStudy
@@ -16,15 +16,16 @@ if TYPE_CHECKING:
 def study_page(study: PaperStudy, out_dir: str | Path, sections: Sequence[Part]) -> Path:
     """Write `report.html` on a study to a folder and return its path; OutputError if it cannot be written."""
     link, *others = study.links or ("",)
-    notes = [f"{_begun(note)}." for note in (*study.notes, *(f"link: {note}" for note in others if note))]
+    notes = [sentence(note) for note in (*study.notes, *(f"link: {note}" for note in others if note))]
     paper = study.DECLARED
     published = f" Published figures: {paper.called}, {paper.paper}." if study.comparable else ""
     said = [study.work, *([f"Link: {link}."] if link else []), how(study.request_bytes)]
     first, *more = study.summary or (study.lead,)
+    hypothetical = f"{sentence(study.hypothetical)} " if study.hypothetical else ""
     return write_page(
         out_dir,
         study.title,
-        f"{first.rstrip('.')}.",
+        f"{hypothetical}{sentence(first)}",
         [
             study.lead + published,
             more,
@@ -36,11 +37,6 @@ def study_page(study: PaperStudy, out_dir: str | Path, sections: Sequence[Part])
     )
 
 
-def _begun(text: str) -> str:
-    """Words as a sentence begins."""
-    return f"{text[:1].upper()}{text[1:]}"
-
-
 def told(rows: Sequence[HeadlineRow], ids: Collection[str]) -> list[str]:
     """Those of the headline's figures as sentences, in the order of `ids`; ones that are not there are left out."""
     found = {row.id: row for row in rows}
@@ -49,4 +45,4 @@ def told(rows: Sequence[HeadlineRow], ids: Collection[str]) -> list[str]:
 
 def _told(row: HeadlineRow) -> str:
     published = "" if row.published is None else f", {amount(row.published, row.unit)} published"
-    return f"{_begun(row.what)}: {amount(row.weft, row.unit)} simulated{published}"
+    return f"{row.what[:1].upper()}{row.what[1:]}: {amount(row.weft, row.unit)} simulated{published}"

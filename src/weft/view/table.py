@@ -105,6 +105,15 @@ class Table:
         """The names of the columns in files."""
         return [column.key for column in self.columns]
 
+    def column(self, key: str) -> list[Any]:
+        """The raw values of a column."""
+        at = self.keys.index(key)
+        return [row[at] for row in self.rows]
+
+    def distinct(self, key: str) -> list[Any]:
+        """The different values of a column, in the order of the rows."""
+        return list(dict.fromkeys(self.column(key)))
+
     def cells(self) -> list[list[str]]:
         """Every row as people read it."""
         return [[c.text(value) for c, value in zip(self.columns, row, strict=True)] for row in self.rows]

@@ -8,25 +8,22 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from weft.errors import InputError
 from weft.files import check_writable, write_atomically
 from weft.graph import Collective, Gemm, Node
-from weft.result import Residency, Span, Timeline
+from weft.result import Span, Timeline
 from weft.result.metrics import owned_bytes
+from weft.view.explorer import chunk_moves
 from weft.view.units import held_stretches
 
 Event = dict[str, Any]
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-
 US_PER_FS = 1e-9
 HOST_PID = 100_000
 COMPUTE_STREAM, COMMUNICATION_STREAM, FUSED_STREAM = 7, 20, 24
@@ -73,26 +70,23 @@ def rank_path(path: str | Path, rank: int) -> Path:
 
 def trace(run: Timeline, gpu: int = 0) -> dict[str, Any]:
     """The trace of one GPU as plain data."""
-    tracks = _Tracks(gpu)
-    events = [
-        *_process(gpu, f"GPU {gpu} ({run.gpu.name})", 0),
-        *_process(HOST_PID + gpu, f"host of GPU {gpu}: launches", 1),
-        *_kernels(run, gpu),
-        *_fused(run, gpu),
-        *_stages(run, gpu, tracks),
-        *_chunks(run, gpu, tracks),
-        *_dmas(run, gpu, tracks),
-        *_counters(run, gpu),
-        *_sharing(run, gpu),
-    ]
+    host = HOST_PID + gpu
     return {
         "schemaVersion": 1,
         "deviceProperties": [{"id": gpu, "name": run.gpu.name}],
         "distributedInfo": {"backend": "nccl", "rank": gpu, "world_size": run.graph.ranks},
         "displayTimeUnit": "ns",
         "baseTimeNanoseconds": 0,
-        "weft": run.record(),
-        "traceEvents": [*events, *tracks.names],
+        "weft": run.to_dict(),
+        "traceEvents": [
+            *_named("process", gpu, 0, f"GPU {gpu} ({run.gpu.name})", 0),
+            *_named("process", host, 0, f"host of GPU {gpu}: launches", 1),
+            *_kernels(run, gpu, host),
+            *_fused(run, gpu),
+            *_tracks(run, gpu),
+            *_rates(run, gpu),
+            *_held(run, gpu),
+        ],
     }
 
 
@@ -116,60 +110,65 @@ def _span(name: str, category: str, pid: int, tid: int, start_fs: int, end_fs: i
     }  # fmt: skip
 
 
-def _process(pid: int, name: str, order: int) -> Iterator[Event]:
-    for what, args in (("process_name", {"name": name}), ("process_sort_index", {"sort_index": order})):
-        yield {"ph": "M", "name": what, "pid": pid, "tid": 0, "ts": 0, "args": args}
-
-
-def _thread(pid: int, tid: int, name: str) -> Iterator[Event]:
-    for what, args in (("thread_name", {"name": name}), ("thread_sort_index", {"sort_index": tid})):
+def _named(kind: str, pid: int, tid: int, name: str, order: int) -> Iterator[Event]:
+    """The name of a "process" or a "thread", and its place among others."""
+    for what, args in ((f"{kind}_name", {"name": name}), (f"{kind}_sort_index", {"sort_index": order})):
         yield {"ph": "M", "name": what, "pid": pid, "tid": tid, "ts": 0, "args": args}
 
 
-@dataclass
-class _Tracks:
-    """Tracks below the streams; spans that overlap get a lane each: in one track they would nest."""
+def _tracks(run: Timeline, gpu: int) -> Iterator[Event]:
+    """Stages, chunks and DMA commands on tracks below the streams; spans that overlap get a track each."""
+    found: dict[tuple[str, str], list[tuple[int, int, str, Event]]] = {}
+    for track, category, name, start, end, args in _below_streams(run, gpu):
+        found.setdefault((track, category), []).append((start, end, name, args))
+    tid = _FIRST_TRACK - 1
+    for (track, category), spans in found.items():
+        free: dict[int, int] = {}  # until when [fs] each track is taken
+        for start, end, name, args in sorted(spans, key=lambda span: span[:2]):
+            lane = next((lane for lane, until in free.items() if until <= start), None)
+            if lane is None:
+                tid, lane = tid + 1, tid + 1
+                yield from _named("thread", gpu, tid, f"{track} ({len(free) + 1})" if free else track, tid)
+            free[lane] = end
+            yield _span(name, category, gpu, lane, start, end, **args)
+    complete = [(chunk, chunk.complete_fs) for chunk in run.chunks if chunk.gpu == gpu]
+    if any(moment is not None for _, moment in complete):
+        yield from _named("thread", gpu, tid + 1, "tracker: chunks complete", tid + 1)
+    for chunk, moment in complete:
+        if moment is not None:
+            name = f"{chunk.buffer} chunk {chunk.position} complete"
+            yield {"ph": "i", "s": "t", "cat": "tracker", "name": name, "pid": gpu, "tid": tid + 1, "ts": _us(moment)}
 
-    gpu: int
-    names: list[Event] = field(default_factory=list)
-    next_tid: int = _FIRST_TRACK
 
-    def add(self, name: str) -> int:
-        tid = self.next_tid
-        self.next_tid += 1
-        self.names.extend(_thread(self.gpu, tid, name))
-        return tid
-
-    def spans(self, track: str, category: str, spans: Iterable[tuple[str, int, int, Event]]) -> Iterator[Event]:
-        lanes: list[tuple[int, int]] = []
-        for name, start, end, args in sorted(spans, key=lambda span: span[1:3]):
-            lane = next((i for i, (_, free) in enumerate(lanes) if free <= start), len(lanes))
-            if lane == len(lanes):
-                lanes.append((self.add(track if lane == 0 else f"{track} ({lane + 1})"), 0))
-            tid = lanes[lane][0]
-            lanes[lane] = (tid, end)
-            yield _span(name, category, self.gpu, tid, start, end, **args)
+def _below_streams(run: Timeline, gpu: int) -> Iterator[tuple[str, str, str, int, int, Event]]:
+    """Track, category, name, start and end [fs], and arguments of stages, chunks and DMA commands."""
+    for stage in (stage for stage in run.stages if stage.gpu == gpu):
+        name, args = f"{stage.kernel} stage {stage.index}", {"workgroups": stage.workgroups}
+        yield f"stages of {stage.kernel}", "stage", name, stage.start_fs, stage.end_fs, args
+    for chunk, move, start, end in chunk_moves(run, gpu):
+        name = f"{chunk.buffer} chunk {chunk.position} {move}"
+        yield f"chunks {move}", "chunk", name, start, end, {"bytes": chunk.bytes}
+    for dma in sorted((dma for dma in run.dmas if dma.gpu == gpu), key=lambda dma: dma.engine):
+        waited = round(_us(dma.start_fs) - _us(dma.ready_fs), 6)
+        yield f"DMA engine {dma.engine}", "dma", f"dma chunk {dma.position}", dma.start_fs, dma.end_fs, {
+            "bytes": dma.bytes, "tile": dma.tile, "waited_us": waited
+        }  # fmt: skip
 
 
-def _kernels(run: Timeline, gpu: int) -> Iterator[Event]:
+def _kernels(run: Timeline, gpu: int, host: int) -> Iterator[Event]:
     """Every kernel from its first workgroup to its end, and its launch, tied by their correlation."""
     nodes = {node.name: node for node in run.graph}
     mine = [(span, _stream(run, span, nodes)) for span in run.spans if span.gpu == gpu]
     for correlation, (span, stream) in enumerate(mine, start=_FIRST_CORRELATION):
+        begin, name = span.first_workgroup_fs, _kernel_name(span, nodes.get(span.operator))
         args = {"stream": stream, "device": gpu, "context": 1, "correlation": correlation}
-        begin = span.first_workgroup_fs
-        category = "kernel" if span.workgroups else "gpu_memcpy"
-        yield _span(
-            _kernel_name(span, nodes.get(span.operator)), category, gpu, stream, begin, span.end_fs, **args,
-            workgroups=span.workgroups, iteration=span.iteration,
-        )  # fmt: skip
-        yield _span(
-            "cudaLaunchKernel", "cuda_runtime", HOST_PID + gpu, 1, span.start_fs, begin, cbid=211,
-            correlation=correlation,
-        )  # fmt: skip
+        args |= {"workgroups": span.workgroups, "iteration": span.iteration}
+        yield _span(name, "kernel" if span.workgroups else "gpu_memcpy", gpu, stream, begin, span.end_fs, **args)
+        launch = {"cbid": 211, "correlation": correlation}
+        yield _span("cudaLaunchKernel", "cuda_runtime", host, 1, span.start_fs, begin, **launch)
     for stream in sorted({stream for _, stream in mine} or {COMPUTE_STREAM}):
         what = "communication" if stream == COMMUNICATION_STREAM else "compute"
-        yield from _thread(gpu, stream, f"stream {stream}: {what}")
+        yield from _named("thread", gpu, stream, f"stream {stream}: {what}", stream)
 
 
 def _stream(run: Timeline, span: Span, nodes: Mapping[str, Node]) -> int:
@@ -201,122 +200,55 @@ def _fused(run: Timeline, gpu: int) -> Iterator[Event]:
         return
     args = {"stream": FUSED_STREAM, "device": gpu, "context": 1}
     yield _span(FUSED, "kernel", gpu, FUSED_STREAM, min(starts), max(ends), **args)
-    yield from _thread(gpu, FUSED_STREAM, f"stream {FUSED_STREAM}: track and trigger")
+    yield from _named("thread", gpu, FUSED_STREAM, f"stream {FUSED_STREAM}: track and trigger", FUSED_STREAM)
 
 
-def _stages(run: Timeline, gpu: int, tracks: _Tracks) -> Iterator[Event]:
-    for kernel in dict.fromkeys(stage.kernel for stage in run.stages if stage.gpu == gpu):
-        spans = (
-            (f"{kernel} stage {s.index}", s.start_fs, s.end_fs, {"workgroups": s.workgroups})
-            for s in run.stages
-            if s.gpu == gpu and s.kernel == kernel
-        )
-        yield from tracks.spans(f"stages of {kernel}", "stage", spans)
-
-
-def _chunks(run: Timeline, gpu: int, tracks: _Tracks) -> Iterator[Event]:
-    """When chunks were written here, arrived, and left; a mark when the tracker saw one complete."""
-    mine = [chunk for chunk in run.chunks if chunk.gpu == gpu]
-    for what, verb in (("local", "written here"), ("remote", "arriving"), ("sent", "sent by DMA")):
-        spans = (
-            (
-                f"{c.buffer} chunk {c.position} {verb}", getattr(c, f"first_{what}_fs"),
-                getattr(c, f"last_{what}_fs"), {"bytes": c.bytes},
-            )
-            for c in mine
-            if getattr(c, f"first_{what}_fs") is not None
-        )  # fmt: skip
-        yield from tracks.spans(f"chunks {verb}", "chunk", spans)
-    done = [(chunk, chunk.complete_fs) for chunk in mine if chunk.complete_fs is not None]
-    if not done:
-        return
-    tid = tracks.add("tracker: chunks complete")
-    for chunk, moment in done:
-        yield {
-            "ph": "i", "s": "t", "cat": "tracker", "name": f"{chunk.buffer} chunk {chunk.position} complete",
-            "pid": gpu, "tid": tid, "ts": _us(moment),
-        }  # fmt: skip
-
-
-def _dmas(run: Timeline, gpu: int, tracks: _Tracks) -> Iterator[Event]:
-    mine = [dma for dma in run.dmas if dma.gpu == gpu]
-    for engine in sorted({dma.engine for dma in mine}):
-        spans = (
-            (f"dma chunk {d.position}", d.start_fs, d.end_fs,
-             {"bytes": d.bytes, "tile": d.tile, "waited_us": round(_us(d.start_fs) - _us(d.ready_fs), 6)})
-            for d in mine
-            if d.engine == engine
-        )  # fmt: skip
-        yield from tracks.spans(f"DMA engine {engine}", "dma", spans)
-
-
-def _counters(run: Timeline, gpu: int) -> Iterator[Event]:
-    """DRAM traffic by cause and egress link traffic [GB/s], one value wherever it changes."""
+def _rates(run: Timeline, gpu: int) -> Iterator[Event]:
+    """DRAM traffic by cause and by owner, and egress link traffic [GB/s]: a value wherever one changes."""
     if run.series is None:
         return
-    series = run.series
-    rates = {f"DRAM {' '.join(cause)} [GB/s]": series.rate(cause, gpu) for cause in series.traffic}
-    rates["link out [GB/s]"] = series.link[gpu] / (series.bin_fs * 1e-15)
+    seconds = run.series.bin_fs * 1e-15
+    rates = {f"DRAM {' '.join(cause)}": run.series.rate(cause, gpu) for cause in run.series.traffic}
+    rates["link out"] = run.series.link[gpu] / seconds
+    for owner in OWNERS if run.residency is not None else ():
+        read, written = (owned_bytes(run, owner == "gemm", writes, gpu) for writes in (False, True))
+        rates[f"DRAM for {owner}"] = (read + written) / seconds
     for name, rate in rates.items():
-        yield from _changes(name, gpu, rate / 1e9, series.bin_fs)
-
-
-def _sharing(run: Timeline, gpu: int) -> Iterator[Event]:
-    """Compute units that GEMMs and collectives hold, part by part, and what DRAM moves for each [GB/s]."""
-    if run.residency is None:
-        return
-    yield from _held(run, run.residency, gpu)
-    if run.series is not None:
-        width = run.series.bin_fs
-        for owner in OWNERS:
-            read, written = (owned_bytes(run, owner == "gemm", writes, gpu) for writes in (False, True))
-            yield from _changes(f"DRAM for {owner} [GB/s]", gpu, (read + written) / (width * 1e-6), width)
-
-
-def _changes(name: str, gpu: int, values: Floats, width_fs: int) -> Iterator[Event]:
-    """A counter's value wherever it changes, from one value per `width_fs`; zero behind the last."""
-    shown = np.append(np.round(values, 3), 0.0)
-    for at in np.flatnonzero(np.diff(shown, prepend=-1.0)):
-        yield _count(name, gpu, int(at) * width_fs, {"value": float(shown[at])})
+        shown = np.append(np.round(rate / 1e9, 3), 0.0)  # nothing moves behind the last bin
+        for at in np.flatnonzero(np.diff(shown, prepend=-1.0)).tolist():
+            yield _count(f"{name} [GB/s]", gpu, at * run.series.bin_fs, {"value": float(shown[at])})
 
 
 def _count(name: str, gpu: int, fs: int, values: Mapping[str, float]) -> Event:
-    return {"ph": "C", "name": name, "pid": gpu, "tid": 0, "ts": _us(fs), "args": dict(values)}
+    return {"ph": "C", "name": name, "pid": gpu, "tid": 0, "ts": _us(fs), "args": values}
 
 
-def _held(run: Timeline, held: Residency, gpu: int) -> Iterator[Event]:
-    """How many compute units of each part of the GPU an owner's workgroups run on, wherever that changes."""
+def _held(run: Timeline, gpu: int) -> Iterator[Event]:
+    """On how many compute units of each part of the GPU an owner's workgroups run, wherever that changes."""
+    if run.residency is None:
+        return
     gemms = {node.name for node in run.graph.gemms}
-    of = {
-        owner: {span.kernel for span in run.spans if (span.operator in gemms) is (owner == "gemm")} for owner in OWNERS
-    }
-    for name, (low, high) in unit_groups(held.units, run.gpu.dies).items():
-        found = [_steps(*held.of(gpu, of[owner]), low, high) for owner in OWNERS]
-        times = np.unique(np.concatenate([[0], *(moments for moments, _ in found)]))
-        series = [_at(times, moments, counts) for moments, counts in found]
-        for at, *counts in zip(times.tolist(), *(values.tolist() for values in series), strict=True):
-            yield _count(f"{name}: held units", gpu, at, dict(zip(OWNERS, counts, strict=True)))
+    stretches = [
+        held_stretches(*run.residency.of(gpu, {s.kernel for s in run.spans if (s.operator in gemms) is is_gemm}))
+        for is_gemm in (True, False)
+    ]
+    for name, (low, high) in unit_groups(run.residency.units, run.gpu.dies).items():
+        moments, changes = [np.zeros(1, dtype=np.int64)], [np.zeros((1, len(OWNERS)), dtype=np.int64)]
+        for change, (units, *ends) in zip(np.eye(len(OWNERS), dtype=np.int64), stretches, strict=True):
+            for sign, at in zip((1, -1), ends, strict=True):
+                moments.append(at[(units >= low) & (units < high)])
+                changes.append(np.tile(sign * change, (len(moments[-1]), 1)))
+        times, which = np.unique(np.concatenate(moments), return_inverse=True)
+        held = np.zeros((len(times), len(OWNERS)), dtype=np.int64)
+        np.add.at(held, which, np.concatenate(changes))
+        for fs, counts in zip(times.tolist(), held.cumsum(axis=0).tolist(), strict=True):
+            yield _count(f"{name}: held units", gpu, fs, dict(zip(OWNERS, counts, strict=True)))
 
 
 def unit_groups(units: int, parts: int) -> dict[str, tuple[int, int]]:
     """The compute units from and to (exclusive) of each XCD, or of each `GROUP` in a GPU that has no parts."""
     if parts > 1:
         edges = [-(-part * units // parts) for part in range(parts + 1)]
-        return {f"XCD {part}": (edges[part], edges[part + 1]) for part in range(parts)}
+        return {f"XCD {part}": edge for part, edge in enumerate(pairwise(edges))}
     groups = ((low, min(low + GROUP, units)) for low in range(0, units, GROUP))
     return {f"CUs {low} to {high - 1}": (low, high) for low, high in groups}
-
-
-def _steps(units: Ints, starts: Ints, ends: Ints, low: int, high: int) -> tuple[Ints, Ints]:
-    """When the number of held units of a group changes [fs], and what it is from then on."""
-    mine = (units >= low) & (units < high)
-    begin, over = held_stretches(units[mine], starts[mine], ends[mine])
-    times, where = np.unique(np.append(begin, over), return_inverse=True)
-    change = np.bincount(where, weights=np.repeat([1, -1], len(begin)), minlength=len(times))
-    return times, np.cumsum(change).astype(np.int64)
-
-
-def _at(times: Ints, moments: Ints, counts: Ints) -> Ints:
-    """The counts at other times."""
-    place = np.searchsorted(moments, times, side="right")
-    return np.append(0, counts)[place]

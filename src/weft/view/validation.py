@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from weft.files import write_atomically
 from weft.view.error_tables import bar_table, errors_table, without_rows, worst_table
-from weft.view.figure import Figure, scatter
+from weft.view.figure import Figure, can_draw, scatter
 from weft.view.page import Section, write_page
 from weft.view.table import Table, microseconds, number, text
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
+    from weft.validation.run import Validation
+    from weft.validation.subjects import Cloud
 
 TITLES = {
     "gemm": "GEMMs",
@@ -32,53 +33,16 @@ _DRAWN = 6000  # rows in one picture: of each cloud its worst, and others evenly
 _WIDEST_ERROR = 1.0
 
 
-class Cloud(Protocol):
-    """Rows that share a picture: predicted and measured seconds, and each row's size in the unit of its label."""
-
-    @property
-    def title(self) -> str:
-        """What the rows have in common."""
-
-    @property
-    def predicted(self) -> npt.NDArray[np.float64]:
-        """Predicted times [s]."""
-
-    @property
-    def measured(self) -> npt.NDArray[np.float64]:
-        """Measured times [s]."""
-
-    @property
-    def size(self) -> npt.NDArray[np.float64]:
-        """What the error is drawn against."""
-
-    @property
-    def size_label(self) -> str:
-        """What the size is, with its unit."""
-
-
-class Findings(Protocol):
-    """What a page needs of a validation: its plain data, its rows as clouds of points, and what was wrong."""
-
-    def to_dict(self) -> Mapping[str, Any]:
-        """Groups, ranges, overall errors, worst rows and counts of rows."""
-
-    def clouds(self) -> Mapping[str, Sequence[Cloud]]:
-        """The rows of each kind."""
-
-    def complaints(self) -> Sequence[str]:
-        """Every problem of rows as a sentence, alike ones together."""
-
-
-def validation_report(findings: Findings, out_dir: str | Path, lines: Sequence[Mapping[str, Any]] = ()) -> Path:
+def validation_report(findings: Validation, out_dir: str | Path, lines: Sequence[Mapping[str, Any]] = ()) -> Path:
     """Write `report.html` on a validation to a folder and return its path; OutputError if that fails.
 
-    `lines` are the demands on the models, with what was reached. The pictures are also written by themselves, like
-    gemm-predicted.png and gemm-error.png: as pixels, which give no measured row away. The page holds the rows
-    that it draws.
+    `lines` are the demands on the models, with what was reached. With the extra `pictures`, the figures are also
+    written as files like gemm-predicted.png and gemm-error.png, whose pixels give no measured row away. The page holds
+    the rows that it draws.
     """
     data = findings.to_dict()
     pictures = {kind: list(figures(kind, clouds)) for kind, clouds in findings.clouds().items()}
-    for kind, drawn in pictures.items():
+    for kind, drawn in pictures.items() if can_draw() else ():
         for name, figure in zip(PICTURES, drawn, strict=False):
             write_atomically(Path(out_dir) / f"{kind}-{name}.png", figure.png())
     kinds = "; ".join(f"{_named(one)} are off by {one['median_abs_err']:.1%} in the median" for one in data["overall"])
@@ -108,9 +72,8 @@ def _named(group: Mapping[str, Any]) -> str:
 
 
 def _section(data: Mapping[str, Any], kind: str, drawn: list[Figure]) -> Section:
-    groups, ranges = (
-        errors_table([group for group in data[name] if group["kind"] == kind]) for name in ("groups", "ranges")
-    )
+    own = ([group for group in data[name] if group["kind"] == kind] for name in ("groups", "ranges"))
+    groups, ranges = (errors_table(found).without(["kind"]) for found in own)
     sizes = f"By class of size ({len(ranges.rows)})"
     folded = [Section(sizes, [ranges], folded=True)] if ranges.rows else []
     return Section(TITLES.get(kind, kind), [groups, *folded, *drawn])

@@ -29,6 +29,11 @@ def percent(share: float | None) -> str:
     return NONE if share is None else f"{round(share, 2) + 0:.0%}"
 
 
+def sentence(words: str) -> str:
+    """Words as a sentence: a capital at the beginning, one full stop at the end."""
+    return f"{words[:1].upper()}{words[1:].rstrip('.')}."
+
+
 def case_label(graph: Graph) -> str:
     """The sub-layer that a graph is, in a few words."""
     names = dict.fromkeys(filter(None, (graph.labels.get("model"), graph.labels.get("sublayer"))))

@@ -6,15 +6,14 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from weft.errors import InputError
-from weft.run.sweep.fingerprint import home
-from weft.run.sweep.pool import Order, answers
+from weft.run.sweep.pool import answers
 from weft.run.sweep.store import Contents, Store
 from weft.run.sweep.task import Question, Record, Task, question
 
 T = TypeVar("T", bound=Task)
 R = TypeVar("R")
 Progress = Callable[[int, int, str], None]
-"""Told how many runs are done, of how many, and which was last."""
+"""Called with the number of runs done, the number of all, and the title of the last one."""
 
 __all__ = ["Contents", "Progress", "Record", "Store", "Task", "results", "sweep"]
 
@@ -22,20 +21,20 @@ __all__ = ["Contents", "Progress", "Record", "Store", "Task", "results", "sweep"
 def sweep(
     tasks: Iterable[T], jobs: int = 1, progress: Progress | None = None, store: Store | None = None
 ) -> Iterator[tuple[T, Record]]:
-    """Every task with its record, in any order, on `jobs` processes; equal tasks are run once.
+    """Yield every task with its record, in any order, run on `jobs` processes; equal tasks are run once.
 
-    What `store` holds comes first and is not run; what is run is kept there as soon as it is done, so that a sweep
-    that was interrupted, even killed, goes on where it stopped. Records do not depend on `jobs`.
+    Records in `store` come first and are not run again; a new record is stored as soon as it is made, so that a sweep
+    that was interrupted or killed resumes. Records do not depend on `jobs`.
 
-    Raises InputError for fewer than one process or for a task that is no plain data, SimulationError if a process
-    dies, and what the tasks raise.
+    Raises InputError for fewer than one process or for a task that JSON cannot hold, SimulationError if a process dies,
+    and what the tasks raise.
     """
     if jobs < 1:
         raise InputError(f"{jobs} processes cannot run anything; choose 1 or more jobs")
     alike: dict[Question, list[T]] = {}
     for task in tasks:
         alike.setdefault(question(task), []).append(task)
-    return _answered(alike, jobs, progress or _nobody, store)
+    return _answered(alike, jobs, progress or (lambda done, total, what: None), store)
 
 
 def results(
@@ -60,14 +59,9 @@ def _answered(
     progress(done, len(alike), f"{done} kept from before" if done else "starting")
     for asked, record in kept.items():
         yield from ((task, record) for task in alike[asked])
-    orders = [Order(same[0], asked, home(type(same[0]))) for asked, same in alike.items() if asked not in kept]
-    for order, answer in answers(orders, jobs, store):
+    for asked, (record, complaint) in answers([asked for asked in alike if asked not in kept], jobs, store):
         done += 1
-        progress(done, len(alike), order.task.title)
-        if answer.complaint and store is not None:
-            store.give_up(answer.complaint)
-        yield from ((task, answer.record) for task in alike[order.asked])
-
-
-def _nobody(done: int, total: int, what: str) -> None:
-    """Progress that nobody watches."""
+        progress(done, len(alike), asked.task.title)
+        if complaint and store is not None:
+            store.give_up(complaint)
+        yield from ((task, record) for task in alike[asked])

@@ -18,10 +18,10 @@ _VARIABLE = "WEFT_CACHE"
 
 @functools.cache
 def stand_in() -> Path | None:
-    """A temporary folder for machine code, made once and removed when this process ends, and said so.
+    """A temporary folder for machine code where the user's cache cannot be written, made once, with a notice.
 
-    None where the user's cache does (or nothing is compiled), and where no temporary folder can be made either. Raises
-    InputError for a cache that is not this user's alone.
+    It is removed when this process ends. None where the cache can be written (or nothing is compiled), and where no
+    temporary folder can be made either. Raises InputError for a cache that others can write to.
     """
     from weft.engine.jit import cache_root, is_compiled, keeps_code
 
@@ -38,7 +38,7 @@ def stand_in() -> Path | None:
 
 
 def is_shared() -> bool:
-    """Whether what one process compiles serves the others."""
+    """Whether other processes can load what one compiles."""
     from weft.engine.jit import is_compiled, keeps_code
 
     return keeps_code() or is_compiled() or stand_in() is not None
@@ -46,7 +46,7 @@ def is_shared() -> bool:
 
 @contextmanager
 def cache_at(folder: Path | None) -> Iterator[None]:
-    """Processes that are started meanwhile keep their machine code in that folder (None: where this one does)."""
+    """Let processes that start meanwhile cache their machine code in that folder (None: where this one does)."""
     before = os.environ.get(_VARIABLE)
     if folder is not None:
         os.environ[_VARIABLE] = str(folder)
@@ -59,7 +59,7 @@ def cache_at(folder: Path | None) -> Iterator[None]:
 
 
 def compile_here() -> None:
-    """Compile the engine in this process, unless its machine code lies on disk (or cannot)."""
+    """Compile the engine in this process, unless its machine code is on disk already (or cannot be written)."""
     from weft.engine.jit import is_compiled, keeps_code
 
     if keeps_code() and not is_compiled():

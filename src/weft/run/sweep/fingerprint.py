@@ -1,7 +1,7 @@
-"""Which sources decide a task's answer: a digest of them, so that no record outlives the code that made it.
+"""Digest of the sources that decide a task's record, so that no record outlives the code that made it.
 
-All rooms that a simulation can enter count, with their data; of those that choose what to simulate, what the task's own
-module imports.
+It covers all rooms that a simulation runs through, with their data, and, of the rooms that choose what to simulate, the
+modules that the task's own module imports.
 """
 
 from __future__ import annotations
@@ -21,24 +21,16 @@ from weft.errors import InputError
 
 PACKAGE = Path(__file__).parents[2]
 SHOWING = ("cli", "view")
-"""Rooms that only show answers: no task's answer depends on them, though a study holds its page, too."""
+"""Rooms that only show records: no task's record depends on them."""
 CHOOSING = ("studies", "validation", "search")
-"""Rooms that say what to simulate, and that no simulation enters."""
+"""Rooms that choose what to simulate; no simulation runs through them."""
 LIBRARIES = ("numpy", "numba", "llvmlite", "scipy")
-"""What computes beside Weft."""
-
-
-def fingerprint(kind: type) -> str:
-    """A digest of everything but its inputs that decides what a task of that class answers.
-
-    Raises InputError for a class that stands in no file.
-    """
-    return fingerprint_of(home(kind))
+"""Libraries whose versions decide records, too."""
 
 
 @functools.cache
 def fingerprint_of(module: Path) -> str:
-    """A digest of everything but its inputs that decides what tasks of that file answer."""
+    """Digest of everything that decides the records of a file's tasks, except their inputs."""
     digest = hashlib.sha256(_base().encode())
     for source in sorted(_reached(module)):
         digest.update(source.name.encode())
@@ -47,7 +39,7 @@ def fingerprint_of(module: Path) -> str:
 
 
 def home(kind: type) -> Path:
-    """The file of a task's class; InputError if it stands in none, as when it was typed at a prompt."""
+    """The file that defines a task's class; InputError if there is none, as for a class typed at a prompt."""
     with contextlib.suppress(TypeError, OSError):
         module = Path(inspect.getfile(kind))
         if module.is_file():
@@ -59,7 +51,7 @@ def home(kind: type) -> Path:
 
 @functools.cache
 def _base() -> str:
-    """A digest of the rooms that simulations enter, of the libraries and of the interpreter."""
+    """Digest of the rooms that simulations run through, of the libraries and of the interpreter."""
     digest = hashlib.sha256()
     for source in sorted(PACKAGE.rglob("*")):
         place = source.relative_to(PACKAGE)
@@ -84,18 +76,13 @@ def _reached(module: Path) -> set[Path]:
 
 
 def _imports(source: Path) -> Iterator[Path]:
+    """The files that a module imports from the rooms of `CHOOSING`."""
     for node in ast.walk(ast.parse(source.read_bytes())):
+        modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom) and node.module:
             # What is imported from a package may be a module of it.
-            yield from _files([node.module, *(f"{node.module}.{alias.name}" for alias in node.names)])
-        elif isinstance(node, ast.Import):
-            yield from _files([alias.name for alias in node.names])
-
-
-def _files(modules: list[str]) -> Iterator[Path]:
-    """The files of those modules that stand in rooms that choose."""
-    for module in modules:
-        package, *parts = module.split(".")
-        if package == PACKAGE.name and parts and parts[0] in CHOOSING:
-            place = PACKAGE.joinpath(*parts)
-            yield from filter(Path.is_file, (place.with_suffix(".py"), place / "__init__.py"))
+            modules = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        for package, *parts in (module.split(".") for module in modules):
+            if package == PACKAGE.name and parts and parts[0] in CHOOSING:
+                place = PACKAGE.joinpath(*parts)
+                yield from filter(Path.is_file, (place.with_suffix(".py"), place / "__init__.py"))

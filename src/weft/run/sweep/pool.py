@@ -1,4 +1,4 @@
-"""Tasks on several processes: heaviest first, one answer at a time, kept as soon as made, a clean end on Ctrl-C."""
+"""Run tasks on several processes: heaviest first, each record stored as soon as made, a clean end on Ctrl-C."""
 
 from __future__ import annotations
 
@@ -9,72 +9,56 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import as_completed
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
 from multiprocessing import resource_tracker
-from pathlib import Path
 from typing import Any
 
 from weft.errors import OutputError, SimulationError
 from weft.run.sweep.code import cache_at, compile_here, is_shared, stand_in
 from weft.run.sweep.fingerprint import fingerprint_of
 from weft.run.sweep.store import Store
-from weft.run.sweep.task import Question, Record, Task, answer
+from weft.run.sweep.task import Question, Record, answer
+
+Answer = tuple[Record, str]
+"""A record, and why it could not be stored (empty: it was, or there is no store)."""
 
 
-@dataclass(frozen=True)
-class Order:
-    """A task to run, its question, and the file of its class, which is another process's when that is a script."""
+def answers(asked: Sequence[Question], processes: int, store: Store | None) -> Iterator[tuple[Question, Answer]]:
+    """Yield every question with its answer as it is made; with one process, or one question, all in this process.
 
-    task: Task
-    asked: Question
-    home: Path
-
-
-@dataclass(frozen=True)
-class Answer:
-    """A record, and why it could not be kept (empty: it was, or nobody wanted it)."""
-
-    record: Record
-    complaint: str = ""
-
-
-def answers(orders: Sequence[Order], processes: int, store: Store | None) -> Iterator[tuple[Order, Answer]]:
-    """Every order with its answer, as they end; with one process, or one order, all in this process.
-
-    So it is, too, where each process would have to compile the engine for itself.
+    The work also stays in this process where each other one would have to compile the engine for itself.
 
     Raises SimulationError if a process dies, and what the tasks raise.
     """
-    heaviest_first = sorted(orders, key=lambda order: order.task.weight, reverse=True)
-    # One order joins the others' machine code if that is not this process's own.
-    if processes == 1 or not orders or not is_shared() or (len(orders) == 1 and stand_in() is None):
-        return ((order, _answer(order, store)) for order in heaviest_first)
+    heaviest_first = sorted(asked, key=lambda one: one.task.weight, reverse=True)
+    # One question joins the others' machine code if that is not this process's own.
+    if processes == 1 or not asked or not is_shared() or (len(asked) == 1 and stand_in() is None):
+        return ((one, _answer(one, store)) for one in heaviest_first)
     return _in_processes(heaviest_first, min(processes, len(heaviest_first)), store)
 
 
-def _answer(order: Order, store: Store | None) -> Answer:
-    """The answer to an order: kept by another process meanwhile, or made here and kept."""
+def _answer(asked: Question, store: Store | None) -> Answer:
+    """The answer to a question: stored by another process meanwhile, or made here and stored."""
     if store is None or not store.keeps:
-        return Answer(answer(order.task))
-    found = store.get(order.asked)
+        return answer(asked.task), ""
+    found = store.get(asked)
     if found is not None:
-        return Answer(found)
-    made = answer(order.task)
-    if fingerprint_of(order.home) != order.asked.code:
-        return Answer(made, "Weft's own sources changed since the sweep began")
+        return found, ""
+    made = answer(asked.task)
+    if fingerprint_of(asked.home) != asked.code:
+        return made, "Weft's own sources changed since the sweep began"
     try:
-        store.put(order.asked, made)
+        store.put(asked, made)
     except OutputError as error:
-        return Answer(made, str(error))
-    return Answer(made)
+        return made, str(error)
+    return made, ""
 
 
-def _in_processes(orders: Sequence[Order], processes: int, store: Store | None) -> Iterator[tuple[Order, Answer]]:
+def _in_processes(asked: Sequence[Question], processes: int, store: Store | None) -> Iterator[tuple[Question, Answer]]:
     folder = stand_in()
     if folder is None:
         compile_here()
-    # Loky's processes are started afresh, not forked, and may be stopped at any time; those of the standard library
-    # leave their executor waiting for ever when one is stopped while it takes a long task or hands in a long answer.
+    # Loky starts fresh processes instead of forking, and survives their end at any time; the executor of the standard
+    # library waits for ever when a process is stopped while it receives a long task or sends a long record.
     from loky import ProcessPoolExecutor
 
     executor = ProcessPoolExecutor(processes, initializer=_prepare_worker, initargs=(os.getpid(),))
@@ -83,7 +67,7 @@ def _in_processes(orders: Sequence[Order], processes: int, store: Store | None) 
             _start(executor)
             if folder is not None:
                 executor.submit(compile_here).result()  # by one process, while the others have nothing to do
-            waiting = {executor.submit(_answer, order, store): order for order in orders}
+            waiting = {executor.submit(_answer, one, store): one for one in asked}
         for future in as_completed(waiting):
             yield waiting.pop(future), future.result()
     except BrokenProcessPool as error:
@@ -91,12 +75,12 @@ def _in_processes(orders: Sequence[Order], processes: int, store: Store | None) 
             "a process of the sweep ended by itself, perhaps out of memory; try it with 1 job"
         ) from error
     finally:
-        # On an error or Ctrl-C nobody needs what is still running; on success nothing is.
+        # Only after an error or Ctrl-C are tasks still running; their records are not needed.
         executor.shutdown(wait=True, kill_workers=True)
 
 
 def _start(executor: Any) -> None:
-    """Start the processes without Ctrl-C, which is left to this one: it could meet them before they ignore it."""
+    """Start the processes with Ctrl-C blocked: it must not reach them before they ignore it."""
     resource_tracker.ensure_running()  # by itself, as it would let Ctrl-C through again
     held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

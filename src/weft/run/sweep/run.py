@@ -13,7 +13,7 @@ from weft.options import RunOptions
 from weft.result import Comparison, Timeline
 from weft.result.stored import as_record, from_record, plain, summary
 from weft.run.single import assembled, simulate
-from weft.run.sweep import Progress, Store, sweep
+from weft.run.sweep import Progress, Store, results
 from weft.schedule import Ideal, Pass, find_pass
 from weft.schedule.arbiters import ArbiterPolicy, find_policy
 
@@ -25,8 +25,8 @@ _BYTES_PER_WEIGHT = 1e6
 class Simulation:
     """A graph on a system under an overlap.
 
-    Its answer is the timeline, without what tells it moment by moment unless `whole`. `about` says what is special, for
-    people. Raises InputError for a request size that the GPU cannot have.
+    Its record is the timeline, with spans and series only if `whole`. `about` is a note for people. Raises InputError
+    for a request size that the GPU cannot have.
     """
 
     graph: Graph
@@ -47,13 +47,13 @@ class Simulation:
 
     @property
     def weight(self) -> float:
-        """How long the run takes beside others, roughly."""
+        """Roughly how long the run takes compared with others."""
         moved = sum(node.op.bytes for node in self.graph if isinstance(node.op, Collective))
         work = sum(node.op.flops for node in self.graph if isinstance(node.op, Gemm))
         return work / _FLOPS_PER_WEIGHT + moved / _BYTES_PER_WEIGHT
 
     def inputs(self) -> Mapping[str, Any]:
-        """Everything that decides the answer."""
+        """Everything that decides the record."""
         return {
             "graph": plain(replace(self.graph, title="", labels={})),
             "system": system_inputs(self.system),
@@ -64,40 +64,33 @@ class Simulation:
         }
 
     def run(self) -> Mapping[str, Any]:
-        """The record of the timeline, without the system, which the task has."""
+        """The record of the timeline, without the system, the title and the labels, which the task has."""
         made = simulate(self.graph, self.system, self.overlap, self.options)
-        return as_record(_on(None, made if self.whole else summary(made)))
+        return as_record(_under(None, "", {}, made if self.whole else summary(made)))
 
     def read(self, record: Mapping[str, Any]) -> Timeline:
         """The timeline that a record holds, on the task's system, under the task's title and labels."""
-        return _labelled(_on(self.system, from_record(record)), self.graph)
+        return _under(self.system, self.graph.title, self.graph.labels, from_record(record))
 
 
 def _policy(policy: ArbiterPolicy) -> list[str]:
-    """What tells an arbitration policy from another one: its name, and what its function does."""
+    """What identifies an arbitration policy: its name, and the byte code of its function."""
     code = policy.rule.__code__
     return [policy.name, code.co_code.hex(), repr(code.co_consts), repr(code.co_names)]
 
 
-def _on(system: Any, timeline: Timeline) -> Timeline:
-    return replace(timeline, system=system, parts=tuple(_on(system, part) for part in timeline.parts))
-
-
-def _labelled(timeline: Timeline, like: Graph) -> Timeline:
-    graph = replace(timeline.graph, title=like.title, labels=like.labels)
-    return replace(timeline, graph=graph, parts=tuple(_labelled(part, like) for part in timeline.parts))
+def _under(system: Any, title: str, labels: Mapping[str, str], timeline: Timeline) -> Timeline:
+    """A timeline and its parts on another system, under another title and labels."""
+    parts = tuple(_under(system, title, labels, part) for part in timeline.parts)
+    return replace(timeline, system=system, graph=replace(timeline.graph, title=title, labels=labels), parts=parts)
 
 
 def timelines(
-    tasks: Iterable[Simulation],
-    jobs: int = 1,
-    progress: Progress | None = None,
-    store: Store | None = None,
+    tasks: Iterable[Simulation], jobs: int = 1, progress: Progress | None = None, store: Store | None = None
 ) -> dict[Simulation, Timeline]:
     """Every task with its timeline, in the order of the tasks; arguments and errors of `sweep`."""
-    unique = list(dict.fromkeys(tasks))
-    found = {task: task.read(record) for task, record in sweep(unique, jobs, progress, store)}
-    return {task: found[task] for task in unique}
+    records = results(tasks, lambda record: record, jobs, progress, store)
+    return {task: task.read(record) for task, record in records.items()}
 
 
 def comparisons(
@@ -111,26 +104,21 @@ def comparisons(
 ) -> list[Comparison]:
     """Each graph on its system under some overlaps, the baseline first; other arguments and errors as of `sweep`.
 
-    Every run is made once: ideals are put together of the runs that they take their times from.
+    Every run is made once: ideals are assembled from the runs that they take their times from.
     """
     chosen, pairs = [find_pass(one) for one in overlaps], list(pairs)
-    needed = dict.fromkeys(name for one in chosen for name in (one.runs if isinstance(one, Ideal) else (one.name,)))
+    needed = dict.fromkeys(name for one in chosen for name in one.runs)
     tasks = [{name: Simulation(graph, system, name, options, whole) for name in needed} for graph, system in pairs]
     made = timelines((task for each in tasks for task in each.values()), jobs, progress, store)
-    found = []
-    for (graph, _), each in zip(pairs, tasks, strict=True):
-        runs = {name: made[task] for name, task in each.items()}
-        found.append(
-            Comparison(
-                {
-                    one.name: assembled(one, graph, {name: runs[name] for name in one.runs})
-                    if isinstance(one, Ideal)
-                    else runs[one.name]
-                    for one in chosen
-                }
-            )
-        )
-    return found
+
+    def under(one: Pass, graph: Graph, each: Mapping[str, Simulation]) -> Timeline:
+        parts = {name: made[each[name]] for name in one.runs}
+        return assembled(one, graph, parts) if isinstance(one, Ideal) else parts[one.name]
+
+    return [
+        Comparison({one.name: under(one, graph, each) for one in chosen})
+        for (graph, _), each in zip(pairs, tasks, strict=True)
+    ]
 
 
 _PROSE = {"provenance", "title", "description", "aliases"}

@@ -1,6 +1,6 @@
-"""Answers on disk: one file per question, found by its content, believed only if everything about it is right.
+"""Records on disk: one file per question, found by a digest of its content and checked when it is read.
 
-A file appears whole or not at all, so any number of processes may share a store, and may be killed at any time.
+Files are written whole or not at all, so any number of processes may share a store, and may be killed at any time.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import sys
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,13 +23,14 @@ from weft.files import write_atomically
 from weft.run.sweep.task import Question, Record, as_json
 
 SCHEMA = 1
-_ENDING = ".json.gz"
-_PART = ".part"
+_ENTRIES = "??/*.json.gz"
+_PARTS = "??/.*.part"
+"""What a writer that was killed leaves behind."""
 
 
 @dataclass(frozen=True)
 class Contents:
-    """What a store holds: entries, their size [bytes], and how long the least recently used has lain [s]."""
+    """What a store holds: entries, their size [bytes], and the time since the least recently used was used [s]."""
 
     entries: int
     bytes: int
@@ -37,14 +38,14 @@ class Contents:
 
 
 def runs_folder() -> Path:
-    """Where answers are kept unless said otherwise: `runs` beside the engine's machine code."""
+    """The default folder of records: `runs` beside the engine's machine code."""
     return checked_cache() / "runs"
 
 
 def checked_cache() -> Path:
-    """The folder of everything that is kept for later, once it is sure that nobody but this user put anything there.
+    """The cache folder; InputError if others than this user can have written to it.
 
-    The engine's machine code is run as it lies there, and answers are believed. Raises InputError otherwise.
+    The engine's machine code is executed as it is found there, and records are trusted.
     """
     from weft.engine.jit import cache_root, foreign, open_to_others
 
@@ -59,10 +60,10 @@ def checked_cache() -> Path:
 
 
 class Store:
-    """Records by their questions, below `folder` (None: the user's cache); `keeps` says whether it still takes any.
+    """Records by their questions, below `folder` (None: the user's cache); `keeps` says whether it still stores any.
 
-    What is damaged is told on stderr and answered anew. Where nothing can be written, that is told once, and work
-    goes on without keeping anything.
+    A damaged entry is reported on stderr and made again. Where nothing can be written, that is reported once, and runs
+    go on without being stored.
     """
 
     def __init__(self, folder: str | Path | None = None) -> None:
@@ -70,11 +71,11 @@ class Store:
         self.keeps = True
 
     def path(self, asked: Question) -> Path:
-        """The file of an answer."""
-        return self.folder / asked.key[:2] / f"{asked.key}{_ENDING}"
+        """The file of a record."""
+        return self.folder / asked.key[:2] / f"{asked.key}.json.gz"
 
     def get(self, asked: Question) -> Record | None:
-        """The record that answers a question, or None; a damaged entry is told and counts as none."""
+        """The record that answers a question, or None; a damaged entry is reported and removed."""
         path = self.path(asked)
         try:
             found = path.read_bytes()
@@ -88,67 +89,75 @@ class Store:
                 path.unlink()
             return None
         with suppress(OSError):
-            os.utime(path)  # used today: `clear` goes by that
+            os.utime(path)  # `clear` removes what was not used for some time
         return record
 
     def put(self, asked: Question, record: Record) -> None:
-        """Keep an answer; OutputError if it cannot be written."""
+        """Store a record; OutputError if it cannot be written."""
         inputs = json.loads(asked.inputs)
         entry = {
             "schema": SCHEMA,
             "key": asked.key,
-            "title": asked.title,
+            "title": asked.task.title,
             "inputs": inputs,
             "record": record,
             "checksum": _checksum(inputs, record),
         }
-        # Without a time in its header, equal answers are equal files.
+        # Without a time in the header, equal records are equal files.
         write_atomically(self.path(asked), gzip.compress(as_json(entry).encode(), mtime=0), private=True)
 
     def give_up(self, why: str) -> None:
-        """Keep nothing from now on, and say so once."""
+        """Store nothing from now on, and say so once."""
         if self.keeps:
             self.keeps = False
             say(f"runs are not kept from here on: {why}")
 
     def contents(self) -> Contents:
         """How much the store holds."""
-        found = [stat for _, stat in self._files(_ENDING)]
-        oldest = min((stat.st_mtime for stat in found), default=time.time())
-        return Contents(len(found), sum(stat.st_size for stat in found), max(time.time() - oldest, 0.0))
+        return _contents([stat for _, stat in self._files(_ENTRIES)])
 
     def clear(self, unused_s: float = 0.0) -> Contents:
-        """Remove the entries that nobody used for `unused_s` [s], and return what they were.
+        """Remove the entries that were not used for `unused_s` [s], and return what was removed.
 
         Raises OutputError if one cannot be removed.
         """
         limit = time.time() - unused_s
-        removed = [(path, stat) for path, stat in self._files(_ENDING) if stat.st_mtime <= limit]
-        abandoned = [path for path, stat in self._files(_PART) if stat.st_mtime <= limit]
-        for path in (*(path for path, _ in removed), *abandoned):
-            try:
-                path.unlink(missing_ok=True)
-            except OSError as error:
-                reason = (error.strerror or str(error)).lower()
-                raise OutputError(f"cannot remove '{path}': {reason}; change its permissions") from error
-        idle = max((time.time() - stat.st_mtime for _, stat in removed), default=0.0)
-        return Contents(len(removed), sum(stat.st_size for _, stat in removed), idle)
+        removed = []
+        for pattern in (_ENTRIES, _PARTS):
+            for path, stat in self._files(pattern):
+                if stat.st_mtime <= limit:
+                    _remove(path)
+                    removed += [stat] if pattern == _ENTRIES else []
+        return _contents(removed)
 
-    def _files(self, ending: str) -> Iterator[tuple[Path, os.stat_result]]:
-        for path in self.folder.glob(f"??/*{ending}") if ending != _PART else self.folder.glob(f"??/.*{ending}"):
-            with suppress(OSError):  # gone since
+    def _files(self, pattern: str) -> Iterator[tuple[Path, os.stat_result]]:
+        for path in list(self.folder.glob(pattern)):
+            with suppress(OSError):  # removed by another process meanwhile
                 yield path, path.stat()
 
 
+def _contents(entries: Sequence[os.stat_result]) -> Contents:
+    oldest = min((stat.st_mtime for stat in entries), default=time.time())
+    return Contents(len(entries), sum(stat.st_size for stat in entries), max(time.time() - oldest, 0.0))
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise OutputError(f"cannot remove '{path}': {reason}; change its permissions") from error
+
+
 def say(sentence: str) -> None:
-    """Tell the user something that stops nothing."""
+    """Write a notice for the user to standard error."""
     if sys.stderr is not None:  # it may be closed
         sys.stderr.write(f"weft: {sentence}\n")
         sys.stderr.flush()
 
 
 class _Unfit(ValueError):
-    """An entry that is whole but wrong."""
+    """An entry that can be read but is wrong."""
 
 
 def _checked(entry: dict[str, Any], asked: Question) -> Record:

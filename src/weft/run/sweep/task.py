@@ -1,4 +1,4 @@
-"""What a sweep runs: a question by value, and the record that answers it."""
+"""Tasks of a sweep: their content as a question, and the record that answers it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 from weft.errors import InputError
-from weft.run.sweep.fingerprint import fingerprint
+from weft.run.sweep.fingerprint import fingerprint_of, home
 
 Record = dict[str, Any]
-"""An answer as plain data: what JSON can hold."""
+"""The result of a task as plain data that JSON can hold."""
 
 
 class Task(Protocol):
@@ -24,32 +25,37 @@ class Task(Protocol):
 
     @property
     def weight(self) -> float:
-        """How long the run takes beside others, roughly: the heaviest begin first."""
+        """Roughly how long the run takes compared with others; the heaviest start first."""
 
     def inputs(self) -> Mapping[str, Any]:
-        """Everything that decides the answer, as JSON can hold it: machine, shapes, options."""
+        """Everything that decides the record, as JSON can hold it: machine, shapes, options."""
 
     def run(self) -> Mapping[str, Any]:
-        """The answer, as JSON can hold it, made in this process."""
+        """Run the task in this process; returns the record, as JSON can hold it."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """A task by its content: `key` is a digest of its kind, its inputs and `code`, the sources that would answer it."""
+    """A task by its content: `key` is a digest of its class, its inputs and `code`, the sources that would answer it.
+
+    `home` is the file of its class. Two tasks of equal content make equal questions.
+    """
 
     key: str
     inputs: str
     code: str
-    title: str = field(compare=False)
+    home: Path = field(compare=False)
+    task: Task = field(compare=False)
 
 
 def question(task: Task) -> Question:
-    """The content of a task; InputError if its inputs are no JSON."""
-    code = fingerprint(type(task))
-    inputs = canonical(task.inputs(), f"the inputs of '{task.title}'")
+    """The content of a task; InputError if its inputs are no JSON, or if its class is defined in no file."""
+    file = home(type(task))
+    code = fingerprint_of(file)
+    inputs = as_json(task.inputs(), f"the inputs of '{task.title}'", sort_keys=True)
     kind = f"{type(task).__module__}.{type(task).__qualname__}"
     key = hashlib.sha256(f"{kind}\n{code}\n{inputs}".encode()).hexdigest()
-    return Question(key, inputs, code, task.title)
+    return Question(key, inputs, code, file, task)
 
 
 def answer(task: Task) -> Record:
@@ -58,13 +64,8 @@ def answer(task: Task) -> Record:
     return json.loads(made)  # type: ignore[no-any-return]
 
 
-def canonical(data: Mapping[str, Any], what: str) -> str:
-    """The one JSON text of equal data."""
-    return as_json(data, what, sort_keys=True)
-
-
 def as_json(data: Mapping[str, Any], what: str = "the data", sort_keys: bool = False) -> str:
-    """JSON that gives back every float exactly; InputError names `what` if it cannot be."""
+    """JSON that gives back every float exactly, with `sort_keys` the same text for equal data; else InputError."""
     try:
         return json.dumps(data, sort_keys=sort_keys, separators=(",", ":"))
     except (TypeError, ValueError) as error:

@@ -35,10 +35,10 @@ SMALL = 32 * 10**6
 class Curves:
     """The curves as plain numbers.
 
-    `slowdown` holds, by GEMM and compute units lost, the GEMM's time over that on all; `boundness` says what limits
-    each of them. `bandwidth` holds, by collective and compute units given, bytes of the whole buffer per second, and
-    `bandwidth_bytes` how large that is. `cu_s` and `dma_s` hold, by collective and size [bytes], the time by either
-    driver [s].
+    `slowdown` holds, by GEMM and compute units lost, the GEMM's time over that on all; `boundness` what limits each
+    GEMM. `bandwidth` holds, by collective and compute units given, bytes of the whole buffer per second, and
+    `bandwidth_bytes` the size of that buffer. `cu_s` and `dma_s` hold, by collective and size [bytes], its time by
+    compute units and by DMA engines [s].
     """
 
     slowdown: Mapping[str, Mapping[int, float]]
@@ -48,24 +48,14 @@ class Curves:
     cu_s: Mapping[str, Mapping[int, float]]
     dma_s: Mapping[str, Mapping[int, float]]
 
-    def gemms(self, bound: str) -> int:
-        """How many GEMMs of that boundness there are."""
-        return sum(found == bound for found in self.boundness.values())
-
-    def mean_slowdown(self, bound: str, lost: int) -> float | None:
-        """How much longer GEMMs of that boundness take on average with so many compute units less; None without any."""
-        found = [
-            curve[lost] for name, curve in self.slowdown.items() if self.boundness[name] == bound and lost in curve
-        ]
-        return fmean(found) - 1 if found else None
-
     def figures(self) -> Iterator[Measured]:
         """The claims that are made of the curves."""
         for bound, lost in (("compute", 32), ("compute", 64), ("memory", 8)):
-            slower, count = self.mean_slowdown(bound, lost), self.gemms(bound)
-            if slower is not None:
-                words = {"count": count, "s": "s" * (count != 1)}
-                yield Measured(f"c3.gemm_slowdown.{bound}_bound.minus{lost}", slower, words)
+            curves = (curve for gemm, curve in self.slowdown.items() if self.boundness[gemm] == bound)
+            slower = [curve[lost] for curve in curves if lost in curve]
+            if slower:
+                words = {"count": len(slower), "s": "s" * (len(slower) != 1)}
+                yield Measured(f"c3.gemm_slowdown.{bound}_bound.minus{lost}", fmean(slower) - 1, words)
         for name, units in self.saturations.items():
             yield Measured(f"c3.saturation.{name}", units, {"size": format_bytes(self.bandwidth_bytes)})
         yield Measured("c3.dma_small_slowdown", self.small_slowdown())
@@ -81,7 +71,7 @@ class Curves:
         return min(units for units, reached in curve.items() if reached >= SATURATED * max(curve.values()))
 
     def small_slowdown(self) -> float:
-        """How many times longer DMA engines take below 32 MB: geometric mean over sizes and collectives."""
+        """Time by DMA engines over that by compute units below 32 MB: geometric mean over sizes and collectives."""
         return geometric_mean(
             self.dma_s[name][size] / self.cu_s[name][size]
             for name in self.dma_s
@@ -97,7 +87,7 @@ def gemms_of(scenarios: Sequence[Scenario]) -> dict[Gemm, str | None]:
 
 @dataclass(frozen=True)
 class CurveRuns:
-    """The runs behind the curves of a suite on a bench, those of slowdowns for `gemms`, by what limits each."""
+    """The runs behind the curves of a suite on a bench: slowdowns of `gemms`, each with what limits it."""
 
     scenarios: Sequence[Scenario]
     bench: Bench

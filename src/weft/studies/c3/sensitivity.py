@@ -1,6 +1,6 @@
 """How far the shares of the ideal move when an assumed value goes to either end of its range.
 
-A part of the suite stands for all: of each class a compute-bound and a memory-bound GEMM, all-gathers and all-to-alls.
+A part of the suite represents it: of each class a compute-bound and a memory-bound GEMM.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from statistics import fmean
 from typing import Any
 
 from weft.hardware import System
-from weft.result.metrics import ideal_speedup, share_of_ideal
 from weft.run.sweep.run import Simulation
 from weft.schedule import SHARING, Sharing
 from weft.search.perturb import UNITS, Move, Sensitivity, moves, option_move, perturb, sharing_values
-from weft.search.tasks import Runs
+from weft.search.tasks import Alone, Runs
 from weft.studies.c3.candidates import DTYPE
 from weft.studies.c3.runs import ScenarioRuns
 from weft.studies.c3.scenarios import DECLARED, Scenario, Suite
@@ -53,7 +52,7 @@ def _moves(system: System) -> Iterator[Move]:
 
 
 def _apart(times: float, task: Simulation) -> Simulation:
-    """The task with so many times the compute units set apart for the collective."""
+    """The task with the collective's compute units multiplied by `times`."""
     overlap = task.overlap
     if not isinstance(overlap, Sharing) or overlap.units is None:
         return task
@@ -70,8 +69,7 @@ def _shares(scenarios: Sequence[ScenarioRuns], runs: Runs) -> dict[str, float]:
     found: dict[str, list[float]] = {}
     for one in scenarios:
         seconds = {name: runs[task].makespan for name, task in _tasks(one).items()}
-        alone = seconds.pop("gemm"), seconds.pop("collective")
-        for strategy, both in seconds.items():
-            share = share_of_ideal(sum(alone) / both, ideal_speedup(*alone))
-            found.setdefault(strategy, []).append(share)
+        alone = Alone(seconds.pop("gemm"), seconds.pop("collective"))
+        for strategy, makespan in seconds.items():
+            found.setdefault(strategy, []).append(alone.share(makespan))
     return {strategy: fmean(shares) for strategy, shares in found.items()}

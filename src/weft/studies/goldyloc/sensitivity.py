@@ -1,6 +1,6 @@
 """How far GOLDYLOC's gains move when an assumed value goes to either end of its range.
 
-Kernels and degrees stay as they were chosen. The longest queue of each entry of the suite stands for all of them.
+Kernels and degrees stay as they were chosen. The longest queue of each entry represents the entry.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from weft.studies.headline import Conditions
 
 FIGURES = ("over default", "over sequential", "default over sequential")
 HARDWARE_QUEUES = 4
-"""Hardware queues that ROCm's HIP runtime spreads streams over unless told otherwise (GPU_MAX_HW_QUEUES)."""
+"""Hardware queues that ROCm's HIP runtime spreads streams over by default (GPU_MAX_HW_QUEUES)."""
 
 
 def moved(at: Conditions, suite: Suite) -> Sensitivity:
@@ -46,7 +46,7 @@ def _moves(bench: Bench, dtypes: Iterable[str]) -> Iterator[Move]:
 
 
 def _in_few_queues(task: Simulation) -> Simulation:
-    """The task in so many hardware queues, if it is default concurrency."""
+    """The task in `HARDWARE_QUEUES` hardware queues, if it is default concurrency."""
     if task.graph.labels != DEFAULT:
         return task
     nodes = task.graph.nodes

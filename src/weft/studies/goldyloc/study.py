@@ -17,13 +17,13 @@ from weft.graph import Gemm
 from weft.kernels import GemmTiling
 from weft.result import Timeline
 from weft.run.sweep import Progress
-from weft.search.degree import Judged, Plans, Watched, asked_degrees, judge, needed, plans, watched
-from weft.search.kernels import DEGREES, GoKernels, tune
+from weft.search.degree import Judged, Plans, Watched, judge_queues, plans, watched
+from weft.search.kernels import DEGREES, GoKernels
 from weft.search.perturb import Sensitivity
 from weft.search.predictor import Example, Predictor, example, features, train, train_without
 from weft.search.tasks import Bench, Jobs, Runs, drained
 from weft.studies.goldyloc.shares import ShareLosses, share_losses, share_runs
-from weft.studies.goldyloc.suite import DECLARED, Entry, Mixed, Suite, declared_suite, load_suite
+from weft.studies.goldyloc.suite import DECLARED, Entry, Suite
 from weft.studies.headline import Conditions, Measured, Option, PaperStudy
 from weft.view.page import Part, Section
 from weft.view.studies import fixed_degrees, held_by_gemms, losses, ways_to_run, what_changes
@@ -132,7 +132,7 @@ class Change:
 
 
 def _record(run: Timeline) -> dict[str, Any]:
-    """What telling the two kernels apart takes: times, where workgroups spent theirs, what caches and memory moved."""
+    """What distinguishes the two kernels: times, waits of workgroups, traffic of caches and memory."""
     spent = Counter[str]()
     for span in run.spans:
         spent.update(span.waits)
@@ -176,7 +176,7 @@ class GoldylocStudy(PaperStudy):
 
         Raises InputError for what cannot be simulated, such as a data type that the GPU lacks.
         """
-        suite, bench = _suite_of(suite), at.bench()
+        suite, bench = Suite.given(suite), at.bench()
         # The parts of the GPU first: their runs share candidates with the kernels that are tuned next.
         parts = at.jobs.run(share_runs(suite.shapes, bench))
         cases, predictor, kernels, runs = solve(suite, bench, at.jobs)
@@ -185,7 +185,7 @@ class GoldylocStudy(PaperStudy):
         return {
             "suite": suite,
             "cases": cases,
-            "changes": [_change(entry, kernels) for entry in suite.entries if isinstance(entry, Entry)],
+            "changes": [_change(entry, kernels) for entry in suite.gemm],
             "losses": share_losses(suite.shapes, bench, parts),
             "predictor": predictor,
             "clock": at.options.clock,
@@ -198,10 +198,10 @@ class GoldylocStudy(PaperStudy):
         """What the gains become where assumed values, the clock and the queues move; kernels and degrees stay."""
         from weft.studies.goldyloc.sensitivity import moved
 
-        return moved(at, _suite_of(suite))
+        return moved(at, Suite.given(suite))
 
     def _other_than_published(self) -> str:
-        return "" if self.suite == declared_suite() else "the suite is not the declared one"
+        return "" if self.suite == Suite.declared() else "the suite is not the declared one"
 
     @property
     def units(self) -> int:
@@ -245,11 +245,8 @@ class GoldylocStudy(PaperStudy):
             "the degree was chosen by predictors that had not seen the network; "
             f"{self.accuracy:.0%} of them name the best degree"
         )
-        told = (
-            "sequential and default concurrency use the kernel that is fastest alone; caches are cold, launches count",
-            blind,
-        )
-        return told if self.unlike is None else (*told, self.unlike)
+        alone = "sequential and default concurrency use the kernel that is fastest alone"
+        return (f"{alone}; caches are cold, launches count", blind, *super().notes)
 
     def own(self) -> dict[str, Any]:
         """Suite, predictor and every case as plain data."""
@@ -373,44 +370,30 @@ STUDY = GoldylocStudy
 run = GoldylocStudy.run
 
 
-def _suite_of(given: Suite | Path | None) -> Suite:
-    return load_suite(given) if isinstance(given, Path) else given or declared_suite()
+def solve(suite: Suite, bench: Bench, jobs: Jobs) -> tuple[list[Case], Predictor, Mapping[Gemm, GoKernels], Runs]:
+    """Every queue of a suite judged, the predictor that has seen them all, the kernels, and what was simulated.
 
-
-def solve(suite: Suite, bench: Bench, own: Jobs) -> tuple[list[Case], Predictor, Mapping[Gemm, GoKernels], Runs]:
-    """Every queue of a suite judged, the predictor that has seen them all, the kernels, and what was simulated."""
+    The degree of a queue is chosen by a predictor that has seen all networks but the queue's.
+    """
     queues = [(entry, queue) for entry in suite.entries for queue in entry.queues()]
-    kernels = tune(asked_degrees([queue for _, queue in queues]), bench, own)
-    runs = own.run(batch for _, queue in queues for batch in needed(queue, kernels, bench))
-    judged = [(entry, judge(queue, kernels, bench, runs)) for entry, queue in queues]
-    return *_choose(judged, kernels, bench), kernels, runs
-
-
-def _choose(
-    judged: Sequence[tuple[Entry | Mixed, Judged]], kernels: Mapping[Gemm, GoKernels], bench: Bench
-) -> tuple[list[Case], Predictor]:
-    """Every queue with the degree that a predictor chooses which has seen all networks but the queue's."""
+    judged, kernels, runs = judge_queues([queue for _, queue in queues], bench, jobs)
     seen: dict[str, list[Example]] = {}
-    for entry, one in judged:
+    for (entry, _), one in zip(queues, judged, strict=True):
         seen.setdefault(entry.network, []).append(example(one, kernels, bench.gpu))
-    several = len(seen) > 1
-    blind = {name: train_without(seen, name) if several else train(seen[name]) for name in seen}
+    blind = {name: train_without(seen, name) if len(seen) > 1 else train(seen[name]) for name in seen}
     cases = []
-    for entry, one in judged:
-        known = features(one.queue, kernels, bench.gpu)
-        degree = blind[entry.network].choose(known, one.queue.degrees)
-        chosen = plans(one.queue, degree, kernels, bench)
-        cases.append(Case(entry.network, entry.layer, one, degree, chosen))
-    return cases, train([one for group in seen.values() for one in group])
+    for (entry, queue), one in zip(queues, judged, strict=True):
+        degree = blind[entry.network].choose(features(queue, kernels, bench.gpu), queue.degrees)
+        cases.append(Case(entry.network, entry.layer, one, degree, plans(queue, degree, kernels, bench)))
+    return cases, train([one for group in seen.values() for one in group]), kernels, runs
 
 
 def _change(entry: Entry, kernels: Mapping[Gemm, GoKernels]) -> Change:
     """What the GO-kernel changes where the most copies of an entry run together."""
-    gemm = Gemm(*entry.gemm, entry.dtype)
-    tuned, degree = kernels[gemm], max(entry.queued)
+    tuned, degree = kernels[entry.product], max(entry.queued)
     runs = tuned.runs[degree]
     isolated, go = tuned.isolated, tuned.best(degree)
-    return Change(entry.network, entry.layer, gemm, degree, isolated, go, runs[isolated], runs[go])
+    return Change(entry.network, entry.layer, entry.product, degree, isolated, go, runs[isolated], runs[go])
 
 
 def _us(key: str, head: str, spare: bool = False) -> Column:

@@ -2,105 +2,93 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import Any, TypeVar
+from collections.abc import Iterator
+from typing import ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from weft.errors import ConfigError
+from weft.errors import InputError
 from weft.graph import Gemm
 from weft.search.degree import Queue
 from weft.search.kernels import DEGREES
+from weft.studies import suites
 from weft.studies.headline import declared
-from weft.studies.suites import cases_of, suite_in, suite_of
 
 DECLARED = declared(__file__)
 Shape = tuple[int, int, int]
-E = TypeVar("E", "Entry", "Mixed")
 
 
-class Entry(BaseModel):
-    """A GEMM of a network, M x N x K, of which equal ones are queued in each of the numbers `queued`."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
+class _Queued(suites.SuiteCase):
+    """GEMMs that a `layer` of a `network` leaves independent."""
 
     network: str
     layer: str
-    gemm: Shape
-    queued: tuple[int, ...] = Field(min_length=1)
     dtype: str = "fp16"
 
     def queues(self) -> Iterator[Queue]:
+        """The queues to simulate."""
+        raise NotImplementedError
+
+    def checked(self) -> Self:
+        """The entry; InputError if a queue of it cannot be simulated."""
+        for queue in self.queues():
+            if not 2 <= len(queue.gemms) <= DEGREES[-1]:
+                queued = f"{len(queue.gemms)} GEMMs are queued"
+                raise InputError(f"{queued}; write 2 to {DEGREES[-1]}, so that there is something to choose")
+        return self
+
+
+class Entry(_Queued):
+    """A GEMM, M x N x K, of which equal ones are queued in each of the numbers `queued`."""
+
+    NOUN = "GEMM"
+
+    gemm: Shape
+    queued: tuple[int, ...] = Field(min_length=1)
+
+    @property
+    def product(self) -> Gemm:
+        """The GEMM."""
+        return Gemm(*self.gemm, self.dtype)
+
+    def queues(self) -> Iterator[Queue]:
         """The queues of the entry."""
-        return (Queue((Gemm(*self.gemm, self.dtype),) * count) for count in self.queued)
+        return (Queue((self.product,) * count) for count in self.queued)
 
 
-class Mixed(BaseModel):
-    """GEMMs of several shapes that a network leaves independent, in the order in which they are queued."""
+class Mixed(_Queued):
+    """GEMMs of several shapes, in the order in which they are queued."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    NOUN = "mixed set"
 
-    network: str
-    layer: str
     gemms: tuple[Shape, ...] = Field(min_length=1)
-    dtype: str = "fp16"
 
     def queues(self) -> Iterator[Queue]:
         """The one queue of the set."""
         yield Queue(tuple(Gemm(*shape, self.dtype) for shape in self.gemms))
 
 
-class Suite(BaseModel):
-    """A set of queues with a `title`, how they were chosen, `rule`, and each network's source, `networks`."""
+class Suite(suites.Suite):
+    """A set of queues of equal (`gemm`) and of `mixed` GEMMs, and each network's source, `networks`."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    KINDS: ClassVar = {"gemm": Entry, "mixed": Mixed}
+    OWN = DECLARED.cases
 
-    title: str
-    rule: str = ""
-    networks: dict[str, str] = {}
-    entries: tuple[Entry | Mixed, ...]
+    networks: dict[str, str] = Field(default_factory=dict)
+    gemm: tuple[Entry, ...]
+    mixed: tuple[Mixed, ...]
+
+    @property
+    def entries(self) -> tuple[Entry | Mixed, ...]:
+        """Every entry, those of equal GEMMs first."""
+        return (*self.gemm, *self.mixed)
 
     @property
     def shapes(self) -> tuple[Gemm, ...]:
         """Every GEMM of the suite that is queued beside equal ones, once."""
-        alike = (Gemm(*entry.gemm, entry.dtype) for entry in self.entries if isinstance(entry, Entry))
-        return tuple(dict.fromkeys(alike))
+        return tuple(dict.fromkeys(entry.product for entry in self.gemm))
 
     def longest(self) -> Suite:
         """The suite with each entry's longest queue only."""
-        entries = (
-            entry.model_copy(update={"queued": (max(entry.queued),)}) if isinstance(entry, Entry) else entry
-            for entry in self.entries
-        )
-        return self.model_copy(update={"entries": tuple(entries)})
-
-
-def declared_suite() -> Suite:
-    """The declared suite of `weft study goldyloc`."""
-    return _suite(DECLARED.cases, "suite.toml")
-
-
-def load_suite(path: str | Path) -> Suite:
-    """The suite in a TOML file of the form of the declared cases, with errors of `suite_in`, which name the entry."""
-    return suite_in(path, _suite)
-
-
-def _suite(content: Mapping[str, Any], file: str) -> Suite:
-    alike = cases_of(Entry, content.get("gemm", ()), f"{file}: GEMM", _checked)
-    mixed = cases_of(Mixed, content.get("mixed", ()), f"{file}: mixed set", _checked)
-    suite = suite_of(Suite, content, {"gemm": alike, "mixed": mixed}, file, entries=(*alike, *mixed))
-    if not suite.entries:
-        raise ConfigError("there are no GEMMs; add some below a line [[gemm]] or [[mixed]]", file)
-    return suite
-
-
-def _checked(entry: E, place: str) -> E:
-    """An entry whose every queue can be simulated."""
-    for queue in entry.queues():
-        if not 2 <= len(queue.gemms) <= DEGREES[-1]:
-            raise ConfigError(
-                f"{len(queue.gemms)} GEMMs are queued; write 2 to {DEGREES[-1]}, so that there is something to choose",
-                place,
-            )
-    return entry
+        longest = (entry.model_copy(update={"queued": (max(entry.queued),)}) for entry in self.gemm)
+        return self.model_copy(update={"gemm": tuple(longest)})

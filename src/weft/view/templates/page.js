@@ -63,16 +63,24 @@ document.querySelectorAll(".table").forEach((box) => {
 // -- figures
 const drawn = new Map();
 function fitted(figure, width) {
-  const spec = structuredClone(figure.spec), small = width < 560, side = Math.round(Math.min(170, width * 0.27));
+  const spec = structuredClone(figure.spec), small = width < 560, side = Math.round(Math.min(170, width * 0.37));
   spec.datasets = figure.datasets;
   const names = [...JSON.stringify(figure.spec).matchAll(/"domain":(\["[^\]]*\])/g)].flatMap((found) => JSON.parse(found[1]));
   const longest = Math.max(8, ...names.map((name) => name.length)) * 6.6 + 30;
-  spec.config.legend.columns = Math.max(1, Math.floor((width - (spec.vconcat ? side : 40)) / longest));
-  spec.config.legend.labelLimit = Math.max(150, width - 60);
   spec.config.axisX = { tickCount: Math.max(3, Math.round(width / 85)) };
-  spec.config.axisY.labelLimit = Math.round(width * (small ? 0.34 : 0.25));
-  const beside = spec.layer?.some(({ mark }) => mark?.type === "text" && mark.align === "left" && !mark.clip && !mark.angle);
-  if (beside) spec.padding = { left: 5, top: 5, bottom: 5, right: 48 }; // room for what stands behind the longest bar
+  spec.config.axisY.labelLimit = Math.round(width * (small ? 0.42 : 0.33));
+  const first = spec.layer?.[0], lane = first?.mark.type === "bar" && first.encoding.y.field, sets = Object.values(figure.datasets);
+  const lanes = lane ? Math.max(...sets.flat().map((row) => String(row[lane] ?? "").length)) * 6.4 + 14 : 40;
+  const plot = width - Math.min(lanes, spec.config.axisY.labelLimit + 14) - 20;
+  const legend = spec.vconcat ? width - side : plot;
+  Object.assign(spec.config.legend, { labelLimit: Math.max(150, legend - 30), columns: Math.max(1, Math.floor(legend / longest)) });
+  const label = spec.layer?.find(({ mark }) => mark?.type === "text" && mark.align === "left" && !mark.angle);
+  if (label) { // the axis is long enough for the words behind the bars
+    const end = label.transform[0].calculate.match(/datum\.(\w+)/)[1], words = label.encoding.text.field;
+    const low = first.encoding.x.scale?.domainMin ?? 0, room = (row) => Math.max(plot * 0.4, plot - 6.6 * String(row[words] ?? "").length - 8);
+    const needed = sets.flat().filter((row) => end in row).map((row) => low + ((row[end] - low) * plot) / room(row));
+    first.encoding.x.scale = { ...first.encoding.x.scale, domainMax: Math.max(...needed), nice: false };
+  }
   if (spec.vconcat) {
     Object.assign(spec.config.axisY, { minExtent: side, maxExtent: side, labelLimit: side - 8 });
     const inner = Math.max(120, width - side - 34);

@@ -1,0 +1,148 @@
+"""Types of values on the command line: what each reads from the text, and the names that a shell completes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from importlib import import_module
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from weft.errors import InputError
+from weft.units import LARGEST_COUNT, Dimension, parse
+
+
+class Value(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
+    """A value that `read` makes of the text; `known` returns the names that a shell completes, also after a comma."""
+
+    def __init__(
+        self, metavar: str, read: Callable[[str], Any] = str, known: Callable[[], Iterable[str]] = tuple
+    ) -> None:
+        self.name, self.read, self.known = metavar, read, known
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        """The placeholder of the value on a help page."""
+        return self.name
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The value of a text; a default that is a value already stays as it is."""
+        return self.read(value) if isinstance(value, str) else value
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """The known names that begin with the last name typed; else files, where a file can be given."""
+        before, comma, begun = incomplete.rpartition(",")
+        found = [CompletionItem(f"{before}{comma}{name}") for name in self.known() if name.startswith(begun)]
+        return found or ([CompletionItem(incomplete, type="file")] if "FILE" in self.name else [])
+
+
+class Count(click.IntRange):
+    """A whole number in a range."""
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        """The placeholder of the value on a help page."""
+        return "N"
+
+
+def shortened(digits: str) -> str:
+    """A number as messages show it: its first digits and their count if it is long."""
+    return digits if len(digits) <= 24 else f"{digits[:8]}... ({len(digits)} digits)"
+
+
+def names(text: str) -> tuple[str, ...]:
+    """The names in "a,b,c"; BadParameter if there is none."""
+    found = tuple(name.strip() for name in text.split(",") if name.strip())
+    if not found:
+        raise click.BadParameter(f"'{text}' names nothing; write names with commas between")
+    return found
+
+
+def numbers(text: str, like: str = "8,16") -> tuple[int, ...]:
+    """The whole numbers in "8,16"; BadParameter for anything else, or a number of more than 31 bits."""
+    for name in names(text):
+        if not name.isdecimal():
+            raise click.BadParameter(f"'{name}' is no whole number; write numbers with commas between, like {like}")
+        if len(name) > len(str(LARGEST_COUNT)) or int(name) > LARGEST_COUNT:
+            raise click.BadParameter(f"{shortened(name)} is too large; give at most {LARGEST_COUNT}")
+    return tuple(map(int, names(text)))
+
+
+def shape(text: str) -> tuple[int, int, int]:
+    """M, N and K of a GEMM in "8192,8192,8192"; InputError for more or fewer numbers."""
+    sizes = numbers(text, "8192,8192,8192")
+    if len(sizes) != 3:
+        raise InputError(f"'{text}' has {len(sizes)} dimensions; write M,N,K, like 8192,8192,8192")
+    m, n, k = sizes
+    return m, n, k
+
+
+def size(text: str) -> int:
+    """The bytes in "16 KiB"; UnitError for what is no size."""
+    return round(parse(text, Dimension.BYTES))
+
+
+def collective(text: str) -> tuple[str, int]:
+    """The name and the size [bytes] in "all_reduce:256MiB"; InputError if either is missing, or nothing is moved."""
+    name, _, moved = (part.strip() for part in text.partition(":"))
+    if not (name and moved):
+        raise InputError(f"'{text}' is no collective with its size; write it like all_reduce:256MiB")
+    bytes_ = int(parse(moved, Dimension.BYTES))
+    if bytes_ < 1:
+        raise InputError(f"'{text}' moves nothing; give a size above zero, like {name}:256MiB")
+    return name, bytes_
+
+
+def split(text: str) -> tuple[int, int]:
+    """The compute units of the GEMM and of the collective in "72-8"; InputError for anything else."""
+    gemm, _, apart = (part.strip() for part in text.partition("-"))
+    if not (gemm.isdecimal() and apart.isdecimal()):
+        raise InputError(f"'{text}' is no split; write the GEMM's compute units and those set apart, like 72-8")
+    return int(gemm), int(apart)
+
+
+def assignments(context: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> dict[str, str]:
+    """The values that --set gives, by their paths; InputError for no assignment, or a path given twice."""
+    from weft.hardware import parse_assignment
+
+    values: dict[str, str] = {}
+    for path, value in map(parse_assignment, texts):
+        if path in values:
+            raise InputError(f"--set gives {path} twice, {values[path]} and {value}; give it once")
+        values[path] = value
+    return values
+
+
+def later(home: str) -> Callable[..., Any]:
+    """The function of `home` ("package.module:function"), whose module is imported when it is first called."""
+    module, name = home.split(":")
+
+    def call(*values: Any) -> Any:
+        return getattr(import_module(module), name)(*values)
+
+    return call
+
+
+_gpu, _gpu_names = later("weft.hardware:gpu"), later("weft.hardware:gpu_names")
+_system_names, _overlap_names = later("weft.hardware:node_names"), later("weft.schedule:overlap_names")
+NAMES = Value("A,B", names)
+NUMBERS = Value("8,16", numbers)
+SHAPE = Value("M,N,K", shape)
+SIZE = Value("SIZE", size)
+COLLECTIVE = Value("COLLECTIVE:SIZE", collective)
+SPLIT = Value("GEMM-COLL", split)
+SPLITS = Value("72-8,64-16", lambda text: tuple(map(split, names(text))))
+DTYPE = Value("NAME", lambda text: text.strip().lower())
+GPU = Value("NAME|FILE", _gpu, _gpu_names)
+GPUS = Value("A,B", lambda text: tuple(map(_gpu, names(text))), _gpu_names)
+GPU_NAME = Value("NAME|FILE", known=_gpu_names)
+GPU_NAMES = Value("A,B", names, _gpu_names)
+MACHINE_NAME = Value("NAME|FILE", known=lambda: [*_gpu_names(), *_system_names()])
+SYSTEM_NAME = Value("NAME", known=_system_names)
+SYSTEM_NAMES = Value("A,B", names, _system_names)
+MODEL_NAME = Value("NAME|FILE", known=later("weft.models:model_names"))
+OVERLAP = Value("NAME", known=_overlap_names)
+OVERLAPS = Value("A,B", names, _overlap_names)
+COUNT = Count(1, LARGEST_COUNT)
+"""A size or count: a whole number from 1 to the largest that a library indexes with 32 bits."""
+RANKS = Count(2, LARGEST_COUNT)
+"""GPUs of a collective."""

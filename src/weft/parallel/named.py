@@ -1,0 +1,33 @@
+"""Work by name: "t-nlg/fc2", shared by so many GPUs."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from weft.errors import InputError, check_type, shown
+from weft.graph import Graph, Op
+from weft.parallel.tensor import sublayer
+
+W = TypeVar("W")
+
+
+def work_of(work: W | str, tp: int | None = None, dtype: str | None = None) -> W | Graph:
+    """The sub-layer that a text like "t-nlg/fc2" names, split over `tp` GPUs; other work is returned as it is.
+
+    The part before the last slash is a model's name or TOML file, `dtype` is fp16 unless given. Raises InputError for
+    a text without tp, and for tp or dtype beside work that has its own, and what `sublayer` raises.
+    """
+    if isinstance(work, str):
+        if "/" not in work:
+            raise InputError(f"the work is {shown(work)}; name a model and its sub-layer, like 't-nlg/fc2'")
+        if tp is None:
+            raise InputError(f"tp is missing: '{work}' is split over several GPUs; say over how many, like tp=8")
+        return sublayer(work, tp=tp, dtype="fp16" if dtype is None else dtype)
+    for argument, value in (("tp", tp), ("dtype", dtype)):
+        if value is not None:
+            check_type("the work", work, (Graph, Op), "name it, like 't-nlg/fc2', or give a graph")
+            raise InputError(
+                f"{argument} is given twice: {shown(value)}, and by the work itself; leave it out, or name the work, "
+                "like 't-nlg/fc2'"
+            )
+    return work

@@ -1,0 +1,20 @@
+"""What every answer must do: plain data, a table, a figure, files, and a view in a notebook."""
+
+import csv
+import json
+
+from weft.view.figure import Figure
+
+
+def check_shown(answer, folder):
+    """Use everything that an answer offers, and look at what comes out."""
+    assert json.loads(json.dumps(answer.to_dict())) == answer.to_dict()
+    figure = answer.plot()
+    assert isinstance(figure, Figure)
+    assert figure.svg().startswith("<svg")
+    assert answer._repr_html_().startswith("<table")
+    rows = list(csv.DictReader(answer.save(folder / "a.csv").read_text().splitlines()))
+    assert rows
+    assert json.loads(answer.save(str(folder / "a.json")).read_text())
+    assert answer.save(folder / "new" / "a.html").read_text().startswith("<!DOCTYPE html>")
+    assert [file.name for file in folder.glob("new/*")] == ["a.html"]

@@ -1,0 +1,102 @@
+"""What a command tells about itself: examples that run, and the names that a shell completes."""
+
+import shlex
+
+import click
+import pytest
+from click.shell_completion import get_completion_class
+
+from weft.cli.main import weft
+from weft.errors import InputError
+
+OWN = {
+    "gemms.csv": "m,n,k,dtype,count\n64,64,64,fp16,2\n",
+    "shapes.csv": "m,n,k\n64,64,64\n",
+    "gemm.csv": "gpu,dtype,m,n,k,time_us\nh100-sxm,bf16,64,64,64,9\n",
+    "mine.toml": "",
+}
+"""Files of the user's that examples name."""
+LONG = {"study": ["list"], "simulate": [], "advise": [], "tune": [], "validate": [], "calibrate": [], "measure": []}
+"""Commands of which only these run within a second."""
+
+
+def commands(group=weft, path=("weft",)):
+    """Every command with its path, groups included."""
+    yield path, group
+    for name in group.list_commands(click.Context(group)):
+        try:
+            command = group.get_command(click.Context(group), name)
+        except InputError:
+            continue  # of a distribution that is not installed
+        if isinstance(command, click.Group):
+            yield from commands(command, (*path, name))
+        else:
+            yield (*path, name), command
+
+
+COMMANDS = dict(commands())
+
+
+def examples_of(command):
+    lines = (command.epilog or "").removeprefix("Example: ").splitlines()
+    return [line.strip() for line in lines if line.strip().startswith("weft ")]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    for name, content in OWN.items():
+        (tmp_path / name).write_text(content)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_every_help_ends_with_an_example_that_is_parsed(path):
+    found = examples_of(COMMANDS[path])
+    assert found
+    assert any(shlex.split(example)[: len(path)] == list(path) for example in found)
+    for example in found:
+        _, *arguments = shlex.split(example)
+        context = weft.make_context("weft", arguments)
+        while isinstance(context.command, click.Group):
+            name, command, rest = context.command.resolve_command(context, [*context._protected_args, *context.args])
+            context = command.make_context(name, rest, parent=context)
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_short_examples_run(path, capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("WEFT_CACHE", str(tmp_path / "cache"))
+    for example in examples_of(COMMANDS[path]):
+        _, *arguments = shlex.split(example)
+        if arguments[0] in LONG and arguments[1] not in LONG[arguments[0]]:
+            continue
+        weft.main(arguments, prog_name="weft", standalone_mode=False)
+        assert capsys.readouterr().out
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+@pytest.mark.parametrize(
+    ("arguments", "typed", "wanted"),
+    [
+        ([], "stu", ["study"]),
+        (["study"], "go", ["goldyloc"]),
+        (["simulate", "--gpu"], "h100", ["h100-sxm"]),
+        (["simulate", "--model"], "mt", ["mt-nlg"]),
+        (["simulate", "--overlap"], "ideal-o", ["ideal-overlap"]),
+        (["simulate", "--compare"], "t3,seq", ["t3,sequential"]),
+        (["predict", "gemm", "8,8,8", "--gpu"], "h100-sxm,mi300", ["h100-sxm,mi300x"]),
+        (["predict", "collective", "all_reduce:1MiB", "--system"], "dgx-h1", ["dgx-h100"]),
+        (["hardware", "show"], "hgx-a100-4", ["hgx-a100-4"]),
+        (["study", "t3", "--json", "-", "--gpu"], "mi100", ["mi100"]),
+        (["measure", "--nothing", "''"], "zzz", []),
+    ],
+)
+def test_a_shell_completes_commands_and_names(shell, arguments, typed, wanted):
+    complete = get_completion_class(shell)(weft, {}, "weft", "_WEFT_COMPLETE")
+    assert [item.value for item in complete.get_completions(arguments, typed)] == wanted
+    assert "_WEFT_COMPLETE" in complete.source_template % complete.source_vars()
+
+
+def test_a_shell_offers_files_where_a_file_can_be_given():
+    complete = get_completion_class("bash")(weft, {}, "weft", "_WEFT_COMPLETE")
+    (item,) = complete.get_completions(["simulate", "--gpu"], "my-gpu")
+    assert item.type == "file"
