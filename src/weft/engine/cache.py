@@ -7,6 +7,7 @@ fetched when they are asked for.
 from __future__ import annotations
 
 from weft.engine import layout as y
+from weft.engine.divide import quotient, remainder
 from weft.engine.jit import block, shared, spliced
 from weft.engine.memory import channel_of, new_request
 from weft.engine.memory_cache import find, reach, sectors
@@ -29,7 +30,7 @@ from weft.engine.state import (
 def _slice_time(m: Machine, g: int, part: int, address: int, bytes_: int, time: int) -> int:
     """When the slice that owns `address` in partition `part` starts on a request that leaves its unit at `time`."""
     slices = m.shape[y.SIZE_SLICES]
-    c = (g * m.shape[y.SIZE_PARTITIONS] + part) * slices + channel_of(m, address) % slices
+    c = (g * m.shape[y.SIZE_PARTITIONS] + part) * slices + remainder(m, channel_of(m, address), y.SIZE_SLICES)
     # Requests are entered ahead of their time. The few slices of a die take their work in from now on, so that a gap
     # before a later one is not lost to others; the many of a common cache from when it comes.
     begin = time if m.shape[y.SIZE_PARTITIONS] == 1 else m.clock[y.CLOCK_NOW]
@@ -42,7 +43,7 @@ def _slice_time(m: Machine, g: int, part: int, address: int, bytes_: int, time: 
 def _find(m: Machine, g: int, part: int, line_address: int) -> int:
     """The line that holds `line_address`, else the least recently used free-to-go line as -2 - line, else -1."""
     sets, ways = m.shape[y.SIZE_SETS], m.shape[y.SIZE_WAYS]
-    row = (line_address ^ (line_address >> 7) ^ (line_address >> 15)) % sets
+    row = remainder(m, line_address ^ (line_address >> 7) ^ (line_address >> 15), y.SIZE_SETS)
     first = ((g * m.shape[y.SIZE_PARTITIONS] + part) * sets + row) * ways
     return find(m, first, ways, line_address)
 
@@ -127,7 +128,7 @@ def load(m: Machine, g, part, address, bytes_, cause, stream, cached, time, slot
     start = _slice_time(m, g, part, address, bytes_, time)
     owner_kind, owner = y.OWNER_SLOT, slot
     if cached == 1:
-        line_address = address // m.shape[y.SIZE_REQUEST]
+        line_address = quotient(m, address, y.SIZE_REQUEST)
         need = sectors(m, address, bytes_)
         line = _find(m, g, part, line_address)
         if line >= 0:
@@ -186,7 +187,7 @@ def store(m: Machine, g, part, address, bytes_, cause, time, slot) -> None:  # t
     """Store into the cache (allocated without a fetch); the slot gets the time of acceptance."""
     start = _slice_time(m, g, part, address, bytes_, time)
     _cached(m, slot, start)
-    line_address = address // m.shape[y.SIZE_REQUEST]
+    line_address = quotient(m, address, y.SIZE_REQUEST)
     line = _find(m, g, part, line_address)
     if line == y.NONE:
         write_through(m, g, address, bytes_, y.WRITE, cause, y.COMPUTE_STREAM, start, slot, y.NONE, y.NONE, y.NONE)

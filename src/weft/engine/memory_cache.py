@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from weft.engine import layout as y
 from weft.engine.calendar import schedule
+from weft.engine.divide import quotient, remainder
 from weft.engine.jit import block, shared, spliced
 from weft.engine.memory import channel_of, enqueue, new_request, stream_of
 from weft.engine.state import (
@@ -81,10 +82,12 @@ def find(m: Machine, first: int, ways: int, line_address: int) -> int:
 def sectors(m: Machine, address: int, bytes_: int) -> int:
     """The sectors of its line that a request touches, a bit each."""
     request = m.shape[y.SIZE_REQUEST]
-    first = address % request
+    first = remainder(m, address, y.SIZE_REQUEST)
+    if first == 0 and bytes_ >= request:
+        return (1 << SECTORS) - 1
     last = min(first + bytes_, request)
-    low = first * SECTORS // request
-    high = (last * SECTORS + request - 1) // request
+    low = quotient(m, first * SECTORS, y.SIZE_REQUEST)
+    high = quotient(m, last * SECTORS + request - 1, y.SIZE_REQUEST)
     return (1 << high) - (1 << low)  # type: ignore[no-any-return]
 
 

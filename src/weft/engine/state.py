@@ -29,6 +29,7 @@ class Machine(NamedTuple):
     link: Table
     route: Table
     # The run.
+    shift: Table
     clock: Table
     heap: Table
     request: Table
@@ -120,6 +121,7 @@ def allocate(tables: Tables, bin_fs: int) -> Machine:
 
     machine = Machine(
         *tables,
+        shift=_shifts(tables.shape),
         clock=table(y.CLOCK_COLUMNS),
         heap=table(heap_rows, 2),
         request=table(request_rows, y.REQ_COLUMNS),
@@ -160,6 +162,11 @@ def allocate(tables: Tables, bin_fs: int) -> Machine:
     )
     _initialise(machine, bin_fs)
     return machine
+
+
+def _shifts(shape: Table) -> Table:
+    """The binary logarithm of every size that is a power of two, NONE of others."""
+    return np.array([int(n).bit_length() - 1 if n > 0 and n & (n - 1) == 0 else y.NONE for n in shape])
 
 
 def margin_events(shape: Table) -> int:
