@@ -17,7 +17,7 @@ from weft.engine.state import (
     LINE_COMING,
     LINE_DIRTY,
     LINE_HERE,
-    LINE_PENDING,
+    LINE_SLICE,
     LINE_WAITERS,
     WAITER_NEED,
     WAITER_NEXT,
@@ -27,10 +27,15 @@ from weft.engine.state import (
 
 
 @block
-def _slice_time(m: Machine, g: int, part: int, address: int, bytes_: int, time: int) -> int:
-    """When the slice that owns `address` in partition `part` starts on a request that leaves its unit at `time`."""
-    slices = m.shape[y.SIZE_SLICES]
-    c = (g * m.shape[y.SIZE_PARTITIONS] + part) * slices + remainder(m, channel_of(m, address), y.SIZE_SLICES)
+def _slice_of(m: Machine, g: int, part: int, address: int) -> int:
+    """The row of the slice that owns `address` in partition `part`."""
+    first = (g * m.shape[y.SIZE_PARTITIONS] + part) * m.shape[y.SIZE_SLICES]
+    return first + remainder(m, channel_of(m, address), y.SIZE_SLICES)  # type: ignore[no-any-return]
+
+
+@block
+def _slice_time(m: Machine, g: int, c: int, bytes_: int, time: int) -> int:
+    """When slice `c` starts on a request that leaves its compute unit at `time`."""
     # Requests are entered ahead of their time. The few slices of a die take their work in from now on, so that a gap
     # before a later one is not lost to others; the many of a common cache from when it comes.
     begin = time if m.shape[y.SIZE_PARTITIONS] == 1 else m.clock[y.CLOCK_NOW]
@@ -71,11 +76,13 @@ def write_back(m: Machine, g: int, line: int, time: int, owner_kind: int, owner:
 
 
 @block
-def _claim(m: Machine, g: int, line: int, line_address: int, time: int) -> None:
+def _claim(m: Machine, g: int, line: int, line_address: int, c: int, time: int) -> None:
+    """Give a line, written back if dirty, to `line_address`, which slice `c` owns."""
     if m.line[line, LINE_DIRTY] == 1:
         write_back(m, g, line, time, y.OWNER_NOBODY, y.NONE)
     m.tag[line] = line_address
     m.line[line, LINE_HERE] = 0
+    m.line[line, LINE_SLICE] = c
 
 
 @block
@@ -125,12 +132,13 @@ def _cached(m: Machine, slot: int, time: int) -> None:
 @spliced
 def load(m: Machine, g, part, address, bytes_, cause, stream, cached, time, slot) -> None:  # type: ignore[no-untyped-def]
     """Load for `slot`: a hit has its time at once, a miss or a bypass adds to what the slot waits for."""
-    start = _slice_time(m, g, part, address, bytes_, time)
     owner_kind, owner = y.OWNER_SLOT, slot
+    line_address = quotient(m, address, y.SIZE_REQUEST)
+    line = _find(m, g, part, line_address) if cached == 1 else y.NONE
+    c = m.line[line, LINE_SLICE] if line >= 0 else _slice_of(m, g, part, address)
+    start = _slice_time(m, g, c, bytes_, time)
     if cached == 1:
-        line_address = quotient(m, address, y.SIZE_REQUEST)
         need = sectors(m, address, bytes_)
-        line = _find(m, g, part, line_address)
         if line >= 0:
             _touch(m, line)
             if m.line[line, LINE_HERE] & need == need:
@@ -145,12 +153,12 @@ def load(m: Machine, g, part, address, bytes_, cause, stream, cached, time, slot
                 return
         elif line != y.NONE:
             line = -2 - line
-            _claim(m, g, line, line_address, start)
+            _claim(m, g, line, line_address, c, start)
             _touch(m, line)
         m.flow[g, y.FLOW_MISSES] += 1
         if line != y.NONE:  # else every line of the set is on its way: go past the cache
             owner_kind, owner = y.OWNER_LINE, line
-            m.line[line, LINE_PENDING] += 1
+            m.pending[line] += 1
             m.line[line, LINE_COMING] |= need
             _await_line(m, line, need, slot)
     if owner_kind == y.OWNER_SLOT:
@@ -163,7 +171,7 @@ def filled(m: Machine, i: int) -> int:
     """The read that fills a line is back: returns the first of those who waited for the line, in a chain."""
     line, request = m.request[i, y.REQ_OWNER], m.request
     came = sectors(m, request[i, y.REQ_ADDRESS], request[i, y.REQ_BYTES])
-    m.line[line, LINE_PENDING] -= 1
+    m.pending[line] -= 1
     m.line[line, LINE_HERE] |= came
     m.line[line, LINE_COMING] &= ~came
     node = m.line[line, LINE_WAITERS]
@@ -185,16 +193,17 @@ def still_waits(m: Machine, line: int, node: int) -> bool:
 @spliced
 def store(m: Machine, g, part, address, bytes_, cause, time, slot) -> None:  # type: ignore[no-untyped-def]
     """Store into the cache (allocated without a fetch); the slot gets the time of acceptance."""
-    start = _slice_time(m, g, part, address, bytes_, time)
-    _cached(m, slot, start)
     line_address = quotient(m, address, y.SIZE_REQUEST)
     line = _find(m, g, part, line_address)
+    c = m.line[line, LINE_SLICE] if line >= 0 else _slice_of(m, g, part, address)
+    start = _slice_time(m, g, c, bytes_, time)
+    _cached(m, slot, start)
     if line == y.NONE:
         write_through(m, g, address, bytes_, y.WRITE, cause, y.COMPUTE_STREAM, start, slot, y.NONE, y.NONE, y.NONE)
         return
     if line < 0:
         line = -2 - line
-        _claim(m, g, line, line_address, start)
+        _claim(m, g, line, line_address, c, start)
     _touch(m, line)
     if m.line[line, LINE_DIRTY] == 0:
         m.line[line, LINE_BYTES] = 0
@@ -232,7 +241,7 @@ def release(m: Machine, g: int, k: int, time: int) -> int:
         if m.line[line, LINE_DIRTY] == 1:
             write_back(m, g, line, time, y.OWNER_RELEASE, k)
             writes += 1
-        if m.line[line, LINE_PENDING] == 0:
+        if m.pending[line] == 0:
             m.tag[line] = y.NONE
             m.stamp[line] = 0
     return writes

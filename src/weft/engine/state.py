@@ -41,6 +41,7 @@ class Machine(NamedTuple):
     slice_free: Table
     tag: Table
     stamp: Table
+    pending: Table
     line: Table
     earlier: Table
     link_run: Table
@@ -70,11 +71,12 @@ class Machine(NamedTuple):
     work_log: Table
 
 
-# line[l, :], the caches' lines, then those of the memory-side cache. LINE_PENDING: reads on their way; LINE_HERE,
-# LINE_COMING: sectors that are there or on their way, a bit each; LINE_WAITERS: waiters of a cache's line, requests of
-# a memory-side line.
+# line[l, :], the caches' lines, then those of the memory-side cache. LINE_WAITERS: waiters of a cache's line, requests
+# of a memory-side line; LINE_HERE, LINE_COMING: sectors that are present or in flight, a bit each; LINE_SLICE: the row
+# of `slice_free` of the slice that owns a cache's line. What a search of a set reads lies apart, so that it touches few
+# cache lines: tag[l], stamp[l] of the last use, and pending[l], the reads in flight for it.
 (
-    LINE_DIRTY, LINE_PENDING, LINE_WAITERS, LINE_CAUSE, LINE_BYTES, LINE_HERE, LINE_COMING, LINE_COLUMNS,
+    LINE_DIRTY, LINE_WAITERS, LINE_CAUSE, LINE_BYTES, LINE_HERE, LINE_COMING, LINE_SLICE, LINE_COLUMNS,
 ) = range(8)  # fmt: skip
 SECTORS = 32
 """Parts of a cache line that can be there or not."""
@@ -133,6 +135,7 @@ def allocate(tables: Tables, bin_fs: int) -> Machine:
         slice_free=table(gpus * (partitions * int(s[y.SIZE_SLICES]) + channels)),
         tag=table(lines + side, fill=y.NONE),
         stamp=table(lines + side),
+        pending=table(lines + side),
         line=table(lines + side, LINE_COLUMNS),
         earlier=table(max(side, 1), EARLIER_COLUMNS),
         link_run=table(tables.link.shape[0], y.LINK_RUN_COLUMNS),
