@@ -170,10 +170,10 @@ OWNER_NOBODY, OWNER_LINE, OWNER_SLOT, OWNER_ENGINE, OWNER_RELEASE, OWNER_REMOTE,
 # bank[b, :] — b counts over all channels.
 BANK_ROW, BANK_READY, BANK_PRECHARGE, BANK_ACTIVATED, BANK_COLUMNS = _columns(5)
 
-# link_run[k, :] — messages that begin with a link wait in a queue of their sender, a DMA engine or a compute unit of its
-# GPU; the link serves senders round robin, a message each. LINK_SENT: the message that occupies the link (NONE: free);
-# LINK_FIRST, LINK_LAST: the list of senders with messages. Messages that come over other links take their turn as their
-# heads arrive.
+# link_run[k, :] — messages that begin with a link wait in a queue of their sender, a DMA engine or a compute unit of
+# its GPU; the link serves senders round robin, a message each. LINK_SENT: the message that occupies the link (NONE:
+# free); LINK_FIRST, LINK_LAST: the list of senders with messages. Messages that come over other links take their turn
+# as their heads arrive.
 LINK_SENT, LINK_FIRST, LINK_LAST, LINK_COUNT, LINK_BUSY_UNTIL, LINK_BYTES, LINK_BUSY, LINK_RUN_COLUMNS = _columns(8)
 
 # sender[k, s, :] — the queue of a sender at link k: engines first, then compute units. SENDER_NEXT: the next in turn.
