@@ -224,6 +224,7 @@ class LinkBench:
                 self._enter(*self.sent[entered])
                 continue
             code = int(PLAIN.take(m))
+            PLAIN.settle(m)
             kind, index, now = code >> 40, code & ((1 << 40) - 1), int(m.clock[y.CLOCK_NOW])
             if kind == y.EV_LINK:
                 PLAIN.depart(m, index, now)

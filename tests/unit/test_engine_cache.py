@@ -5,7 +5,7 @@ from interpreted import PLAIN
 from machines import GEMM_READ, GEMM_UPDATE, GEMM_WRITE, NS, bare, gpu
 
 from weft.engine import layout as y
-from weft.engine.state import LINE_BYTES, LINE_COMING, LINE_DIRTY, LINE_HERE, LINE_PENDING, WAITER_NEXT
+from weft.engine.state import LINE_BYTES, LINE_COMING, LINE_DIRTY, LINE_HERE, WAITER_NEXT
 
 LINE = 512
 
@@ -27,7 +27,7 @@ class CacheBench:
 
     def fill(self):
         """Let every line that is on its way arrive."""
-        self.m.line[:, LINE_PENDING] = 0
+        self.m.pending[:] = 0
         self.m.line[:, LINE_HERE] |= self.m.line[:, LINE_COMING]
         self.m.line[:, LINE_COMING] = 0
         self.m.slot[0, y.SLOT_PENDING] = 0
@@ -187,7 +187,7 @@ def test_a_load_waits_only_for_the_sectors_that_it_asked_for(cache):
         satisfied.append(not PLAIN.still_waits(cache.m, line, node))
         node = following
     assert sorted(satisfied) == [False, True]
-    assert cache.m.line[line, LINE_PENDING] == 1
+    assert cache.m.pending[line] == 1
 
 
 def test_a_line_of_which_a_part_is_on_its_way_is_never_the_victim(cache):

@@ -9,6 +9,7 @@ from state import workgroups
 
 from weft import hardware
 from weft.engine import layout as y
+from weft.engine.state import LINE_COMING, LINE_HERE
 from weft.errors import InputError
 from weft.graph import Gemm
 from weft.kernels import GemmTiling, over_dies, tile_table
@@ -81,8 +82,8 @@ def test_gpus_whose_units_share_a_cache_are_one_die():
 
 def miss(m, part, address=0):
     PLAIN.load(m, 0, part, address, LINE, GEMM_READ, y.COMPUTE_STREAM, 1, 0, 0)
-    m.line[:, [1, 6]] = 0, 0  # what is on its way arrives
-    m.line[m.tag == address // LINE, 5] = -1
+    m.pending[:] = m.line[:, LINE_COMING] = 0  # what is in flight arrives
+    m.line[m.tag == address // LINE, LINE_HERE] = -1
 
 
 def test_what_one_die_has_loaded_is_a_miss_in_another():
@@ -98,15 +99,15 @@ def test_hits_in_different_dies_do_not_share_a_slice():
         miss(m, part)
     out = int(m.gpu[0, y.GPU_CACHE_OUT])
     m.clock[y.CLOCK_NOW] = later = 1_000_000_000
-    starts = [PLAIN._slice_time(m, 0, part, 0, LINE, later) - out for part in (0, 1, 0)]
+    starts = [PLAIN._slice_time(m, 0, PLAIN._slice_of(m, 0, part, 0), LINE, later) - out for part in (0, 1, 0)]
     assert starts == [later, later, later + LINE * int(m.gpu[0, y.GPU_SLICE64]) // 64]
 
 
 def test_a_request_entered_ahead_of_its_time_leaves_the_gap_before_it_to_others():
     m = bare(chiplets())
     out, service = int(m.gpu[0, y.GPU_CACHE_OUT]), LINE * int(m.gpu[0, y.GPU_SLICE64]) // 64
-    assert PLAIN._slice_time(m, 0, 0, 0, LINE, 1_000_000_000) == 1_000_000_000 + out
-    assert PLAIN._slice_time(m, 0, 0, 0, LINE, 0) == out + service
+    assert PLAIN._slice_time(m, 0, 0, LINE, 1_000_000_000) == 1_000_000_000 + out
+    assert PLAIN._slice_time(m, 0, 0, LINE, 0) == out + service
 
 
 def test_the_slices_of_all_dies_together_have_the_bandwidth_of_the_cache():

@@ -6,7 +6,7 @@ from machines import GATHER_WRITE, GEMM_READ, NS, bare, chiplets, steps
 
 from weft import hardware
 from weft.engine import layout as y
-from weft.engine.state import EARLIER_ADDRESS, EARLIER_BYTES, LINE_DIRTY, LINE_PENDING, SECTORS
+from weft.engine.state import EARLIER_ADDRESS, EARLIER_BYTES, LINE_DIRTY, SECTORS
 
 LINE = 512
 GEMM, REMOTE = GEMM_READ, GATHER_WRITE
@@ -107,7 +107,7 @@ def test_the_least_recently_used_line_goes(bench):
 def test_a_set_of_lines_on_their_way_is_passed_by(bench):
     for address in bench.same_set[:3]:
         bench.ask(y.READ, address)
-    assert (bench.m.line[:, LINE_PENDING] > 0).sum() == 2
+    assert (bench.m.pending > 0).sum() == 2
     assert len(bench.run()) == 3
 
 

@@ -7,6 +7,7 @@ sectors are fetched on demand.
 from __future__ import annotations
 
 from weft.engine import layout as y
+from weft.engine.divide import quotient, remainder
 from weft.engine.jit import block, shared, spliced
 from weft.engine.memory import channel_of, new_request
 from weft.engine.memory_cache import find, reach, sectors
@@ -16,7 +17,7 @@ from weft.engine.state import (
     LINE_COMING,
     LINE_DIRTY,
     LINE_HERE,
-    LINE_PENDING,
+    LINE_SLICE,
     LINE_WAITERS,
     WAITER_NEED,
     WAITER_NEXT,
@@ -26,10 +27,15 @@ from weft.engine.state import (
 
 
 @block
-def _slice_time(m: Machine, g: int, part: int, address: int, bytes_: int, time: int) -> int:
-    """When the cache slice of `address` in partition `part` starts on a request that leaves its unit at `time`."""
-    slices = m.shape[y.SIZE_SLICES]
-    c = (g * m.shape[y.SIZE_PARTITIONS] + part) * slices + channel_of(m, address) % slices
+def _slice_of(m: Machine, g: int, part: int, address: int) -> int:
+    """The row of the slice that owns `address` in partition `part`."""
+    first = (g * m.shape[y.SIZE_PARTITIONS] + part) * m.shape[y.SIZE_SLICES]
+    return first + remainder(m, channel_of(m, address), y.SIZE_SLICES)  # type: ignore[no-any-return]
+
+
+@block
+def _slice_time(m: Machine, g: int, c: int, bytes_: int, time: int) -> int:
+    """When slice `c` starts on a request that leaves its compute unit at `time`."""
     # Requests are scheduled ahead of their arrival. The few slices of a die book work from now on, so that a gap
     # before a later request stays usable; the many slices of a common cache book from the arrival.
     begin = time if m.shape[y.SIZE_PARTITIONS] == 1 else m.clock[y.CLOCK_NOW]
@@ -42,7 +48,7 @@ def _slice_time(m: Machine, g: int, part: int, address: int, bytes_: int, time: 
 def _find(m: Machine, g: int, part: int, line_address: int) -> int:
     """The line that holds `line_address`; else -2 - the least recently used evictable line; else -1."""
     sets, ways = m.shape[y.SIZE_SETS], m.shape[y.SIZE_WAYS]
-    row = (line_address ^ (line_address >> 7) ^ (line_address >> 15)) % sets
+    row = remainder(m, line_address ^ (line_address >> 7) ^ (line_address >> 15), y.SIZE_SETS)
     first = ((g * m.shape[y.SIZE_PARTITIONS] + part) * sets + row) * ways
     return find(m, first, ways, line_address)
 
@@ -70,11 +76,13 @@ def write_back(m: Machine, g: int, line: int, time: int, owner_kind: int, owner:
 
 
 @block
-def _claim(m: Machine, g: int, line: int, line_address: int, time: int) -> None:
+def _claim(m: Machine, g: int, line: int, line_address: int, c: int, time: int) -> None:
+    """Give a line, written back if dirty, to `line_address`, which slice `c` owns."""
     if m.line[line, LINE_DIRTY] == 1:
         write_back(m, g, line, time, y.OWNER_NOBODY, y.NONE)
     m.tag[line] = line_address
     m.line[line, LINE_HERE] = 0
+    m.line[line, LINE_SLICE] = c
 
 
 @block
@@ -124,12 +132,13 @@ def _cached(m: Machine, slot: int, time: int) -> None:
 @spliced
 def load(m: Machine, g, part, address, bytes_, cause, stream, cached, time, slot) -> None:  # type: ignore[no-untyped-def]
     """Load for `slot`: a hit completes at a known time; a miss or a bypass adds to what the slot waits for."""
-    start = _slice_time(m, g, part, address, bytes_, time)
     owner_kind, owner = y.OWNER_SLOT, slot
+    line_address = quotient(m, address, y.SIZE_REQUEST)
+    line = _find(m, g, part, line_address) if cached == 1 else y.NONE
+    c = m.line[line, LINE_SLICE] if line >= 0 else _slice_of(m, g, part, address)
+    start = _slice_time(m, g, c, bytes_, time)
     if cached == 1:
-        line_address = address // m.shape[y.SIZE_REQUEST]
         need = sectors(m, address, bytes_)
-        line = _find(m, g, part, line_address)
         if line >= 0:
             _touch(m, line)
             if m.line[line, LINE_HERE] & need == need:
@@ -144,12 +153,12 @@ def load(m: Machine, g, part, address, bytes_, cause, stream, cached, time, slot
                 return
         elif line != y.NONE:
             line = -2 - line
-            _claim(m, g, line, line_address, start)
+            _claim(m, g, line, line_address, c, start)
             _touch(m, line)
         m.flow[g, y.FLOW_MISSES] += 1
         if line != y.NONE:  # else every line of the set is being filled: bypass the cache
             owner_kind, owner = y.OWNER_LINE, line
-            m.line[line, LINE_PENDING] += 1
+            m.pending[line] += 1
             m.line[line, LINE_COMING] |= need
             _await_line(m, line, need, slot)
     if owner_kind == y.OWNER_SLOT:
@@ -162,7 +171,7 @@ def filled(m: Machine, i: int) -> int:
     """A read that fills a line has returned: return the head of the chain of waiters for the line."""
     line, request = m.request[i, y.REQ_OWNER], m.request
     came = sectors(m, request[i, y.REQ_ADDRESS], request[i, y.REQ_BYTES])
-    m.line[line, LINE_PENDING] -= 1
+    m.pending[line] -= 1
     m.line[line, LINE_HERE] |= came
     m.line[line, LINE_COMING] &= ~came
     node = m.line[line, LINE_WAITERS]
@@ -184,16 +193,17 @@ def still_waits(m: Machine, line: int, node: int) -> bool:
 @spliced
 def store(m: Machine, g, part, address, bytes_, cause, time, slot) -> None:  # type: ignore[no-untyped-def]
     """Store into the cache (allocated without a fetch); the slot gets the time at which the cache accepts it."""
-    start = _slice_time(m, g, part, address, bytes_, time)
-    _cached(m, slot, start)
-    line_address = address // m.shape[y.SIZE_REQUEST]
+    line_address = quotient(m, address, y.SIZE_REQUEST)
     line = _find(m, g, part, line_address)
+    c = m.line[line, LINE_SLICE] if line >= 0 else _slice_of(m, g, part, address)
+    start = _slice_time(m, g, c, bytes_, time)
+    _cached(m, slot, start)
     if line == y.NONE:
         write_through(m, g, address, bytes_, y.WRITE, cause, y.COMPUTE_STREAM, start, slot, y.NONE, y.NONE, y.NONE)
         return
     if line < 0:
         line = -2 - line
-        _claim(m, g, line, line_address, start)
+        _claim(m, g, line, line_address, c, start)
     _touch(m, line)
     if m.line[line, LINE_DIRTY] == 0:
         m.line[line, LINE_BYTES] = 0
@@ -231,7 +241,7 @@ def release(m: Machine, g: int, k: int, time: int) -> int:
         if m.line[line, LINE_DIRTY] == 1:
             write_back(m, g, line, time, y.OWNER_RELEASE, k)
             writes += 1
-        if m.line[line, LINE_PENDING] == 0:
+        if m.pending[line] == 0:
             m.tag[line] = y.NONE
             m.stamp[line] = 0
     return writes

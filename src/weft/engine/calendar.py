@@ -1,4 +1,7 @@
-"""The calendar: events in the order of time, then kind, then index. A 4-ary heap of two integers per event."""
+"""The calendar: events in the order of time, then kind, then index. A 4-ary heap of two integers per event.
+
+The first event leaves a gap at the top of the heap, which the next event that is entered fills on its way down.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ KIND_SHIFT = 40
 INDEX_MASK = (1 << KIND_SHIFT) - 1
 
 
-@shared
+@spliced
 def _sift_up(heap: Table, position: int, time: int, code: int) -> None:
     while position > 0:
         parent = (position - 1) >> 2
@@ -34,9 +37,11 @@ def _sift_down(heap: Table, size: int, time: int, code: int) -> None:
         least_time = heap[child, 0]
         least_code = heap[child, 1]
         for other in range(child + 1, min(child + 4, size)):
-            t = heap[other, 0]
-            if t < least_time or (t == least_time and heap[other, 1] < least_code):
-                least, least_time, least_code = other, t, heap[other, 1]
+            t, c = heap[other, 0], heap[other, 1]
+            before = (t < least_time) | ((t == least_time) & (c < least_code))  # no branch: none could be foreseen
+            least = other if before else least
+            least_time = t if before else least_time
+            least_code = c if before else least_code
         if time < least_time or (time == least_time and code <= least_code):
             break
         heap[position, 0] = least_time
@@ -46,21 +51,37 @@ def _sift_down(heap: Table, size: int, time: int, code: int) -> None:
     heap[position, 1] = code
 
 
+@shared
+def _enter(clock: Table, heap: Table, time: int, code: int) -> None:
+    size = clock[y.CLOCK_HEAP]
+    if clock[y.CLOCK_GAP] == 1:
+        clock[y.CLOCK_GAP] = 0
+        _sift_down(heap, size, time, code)
+    else:
+        clock[y.CLOCK_HEAP] = size + 1
+        _sift_up(heap, size, time, code)
+
+
 @block
 def schedule(m: Machine, time: int, kind: int, index: int) -> None:
     """Enter an event; the loop keeps enough free rows for all that one event can enter."""
-    size = m.clock[y.CLOCK_HEAP]
-    m.clock[y.CLOCK_HEAP] = size + 1
-    _sift_up(m.heap, size, time, (kind << KIND_SHIFT) | index)
+    _enter(m.clock, m.heap, time, (kind << KIND_SHIFT) | index)
 
 
 @spliced
 def take(m: Machine) -> int:
-    """Remove the first event: its time goes to the clock, its code is returned."""
+    """Take the first event: its time goes to the clock, its code is returned. `settle` must follow."""
     m.clock[y.CLOCK_NOW] = m.heap[0, 0]
-    code = m.heap[0, 1]
-    size = m.clock[y.CLOCK_HEAP] - 1
-    m.clock[y.CLOCK_HEAP] = size
-    if size > 0:
-        _sift_down(m.heap, size, m.heap[size, 0], m.heap[size, 1])
-    return code  # type: ignore[no-any-return]
+    m.clock[y.CLOCK_GAP] = 1
+    return m.heap[0, 1]  # type: ignore[no-any-return]
+
+
+@spliced
+def settle(m: Machine) -> None:
+    """Close the gap of the event taken, if none has been entered since."""
+    if m.clock[y.CLOCK_GAP] == 1:
+        m.clock[y.CLOCK_GAP] = 0
+        size = m.clock[y.CLOCK_HEAP] - 1
+        m.clock[y.CLOCK_HEAP] = size
+        if size > 0:
+            _sift_down(m.heap, size, m.heap[size, 0], m.heap[size, 1])

@@ -49,7 +49,7 @@ def _fits(m: Machine, u: int, g: int, k: int) -> bool:
 
 @spliced
 def _may_begin(m: Machine, g: int, k: int) -> bool:
-    """Whether a workgroup of kernel `k` may be dispatched: of a kernel in stages, when the stage before has ended."""
+    """Whether a workgroup of kernel `k` may be dispatched: in a kernel of stages, the stage before must have ended."""
     stage, run = m.kernel[g, k, y.KERNEL_STAGE], m.kernel_run[g, k]
     return stage == 0 or run[y.RUN_PLACED] < (run[y.RUN_FINISHED] // stage + 1) * stage  # type: ignore[no-any-return]
 

@@ -27,21 +27,30 @@ import numba
 import numpy as np
 from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.core.compiler import Compiler
+from numba.np import arrayobj
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+def _plain_index(context: Any, builder: Any, kind: Any, index: Any, size: Any) -> Any:
+    """Lower an integer index as it is: the engine has no negative ones, and a check of each would cost a tenth."""
+    return context.cast(builder, index, kind, numba.types.intp if kind.signed else numba.types.uintp)
+
+
 class _Lightly(Compiler):
-    """Compile at LLVM's optimisation level 1: higher levels take 50 % longer, and the engine runs no faster."""
+    """Compile at LLVM's optimisation level 1, without negative indices.
+
+    Higher levels take 50 % longer, and the engine runs no faster.
+    """
 
     def compile_extra(self, function: Any) -> Any:
         config: Any = numba.config
-        before = config.OPT
-        config.OPT = type(before)(1)
+        level, index = config.OPT, arrayobj.fix_integer_index
+        config.OPT, arrayobj.fix_integer_index = type(level)(1), _plain_index
         try:
             return super().compile_extra(function)  # type: ignore[no-untyped-call]
         finally:
-            config.OPT = before
+            config.OPT, arrayobj.fix_integer_index = level, index
 
 
 _OPTIONS: dict[str, Any] = {"error_model": "numpy", "_nrt": False, "pipeline_class": _Lightly}

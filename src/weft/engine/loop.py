@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from weft.engine import layout as y
 from weft.engine.cache import filled, release_waiter, still_waits
-from weft.engine.calendar import INDEX_MASK, KIND_SHIFT, schedule, take
+from weft.engine.calendar import INDEX_MASK, KIND_SHIFT, schedule, settle, take
 from weft.engine.dispatcher import consider_launch, count, end_kernel, launch, released, retire
 from weft.engine.dma import block_bytes, departed, forward, pump, start_copies, trigger
 from weft.engine.jit import block, entry, spliced
@@ -223,6 +223,7 @@ def run(m: Machine, policy, events: int, spare_events: int, spare_requests: int)
         code = take(m)
         m.clock[y.CLOCK_EVENTS] += 1
         _act(m, code >> KIND_SHIFT, code & INDEX_MASK, m.clock[y.CLOCK_NOW], policy)
+        settle(m)
     if m.clock[y.CLOCK_HEAP] > 0:
         return y.RUNNING
     return y.FINISHED if m.clock[y.CLOCK_UNFINISHED] == 0 else y.STUCK

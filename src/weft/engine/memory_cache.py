@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from weft.engine import layout as y
 from weft.engine.calendar import schedule
+from weft.engine.divide import quotient, remainder
 from weft.engine.jit import block, shared, spliced
 from weft.engine.memory import channel_of, enqueue, new_request, stream_of
 from weft.engine.state import (
@@ -18,7 +19,6 @@ from weft.engine.state import (
     LINE_COMING,
     LINE_DIRTY,
     LINE_HERE,
-    LINE_PENDING,
     LINE_WAITERS,
     SECTORS,
     Machine,
@@ -70,7 +70,7 @@ def find(m: Machine, first: int, ways: int, line_address: int) -> int:
             return w
     victim, oldest = y.NONE, y.NEVER
     for w in range(first, first + ways):
-        if m.stamp[w] < oldest and m.line[w, LINE_PENDING] == 0:
+        if m.stamp[w] < oldest and m.pending[w] == 0:
             victim, oldest = w, m.stamp[w]
     return -2 - victim if victim != y.NONE else y.NONE
 
@@ -79,11 +79,13 @@ def find(m: Machine, first: int, ways: int, line_address: int) -> int:
 def sectors(m: Machine, address: int, bytes_: int) -> int:
     """Bit mask of the sectors of its line that a request touches."""
     request = m.shape[y.SIZE_REQUEST]
-    first = address % request
+    first = remainder(m, address, y.SIZE_REQUEST)
+    if first == 0 and bytes_ >= request:
+        return (1 << SECTORS) - 1
     last = min(first + bytes_, request)
-    low = first * SECTORS // request
-    high = (last * SECTORS + request - 1) // request
-    return (1 << high) - (1 << low)  # type: ignore[no-any-return]
+    low = quotient(m, first * SECTORS, y.SIZE_REQUEST)
+    high = quotient(m, last * SECTORS + request - 1, y.SIZE_REQUEST)
+    return (1 << high) - (1 << low)
 
 
 @block
@@ -196,7 +198,7 @@ def _read(m: Machine, i: int, g: int, line: int, need: int, start: int) -> int:
         m.line[line, LINE_WAITERS] = i
         return y.NONE
     m.flow[g, y.FLOW_SIDE_MISSES] += 1
-    m.line[line, LINE_PENDING] += 1
+    m.pending[line] += 1
     m.line[line, LINE_COMING] |= need
     m.request[i, y.REQ_FILLS] = line
     _push_out(m, g, line, bytes_, m.request[i, y.REQ_STREAM], start)
@@ -226,7 +228,7 @@ def fill(m: Machine, i: int, now: int) -> None:
     request, lines = m.request, m.line
     line = request[i, y.REQ_FILLS]
     came = sectors(m, request[i, y.REQ_ADDRESS], request[i, y.REQ_BYTES])
-    lines[line, LINE_PENDING] -= 1
+    m.pending[line] -= 1
     lines[line, LINE_HERE] |= came
     lines[line, LINE_COMING] &= ~came
     j = lines[line, LINE_WAITERS]

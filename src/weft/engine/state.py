@@ -29,6 +29,7 @@ class Machine(NamedTuple):
     link: Table
     route: Table
     # The run.
+    shift: Table
     clock: Table
     heap: Table
     request: Table
@@ -39,6 +40,7 @@ class Machine(NamedTuple):
     slice_free: Table
     tag: Table
     stamp: Table
+    pending: Table
     line: Table
     earlier: Table
     link_run: Table
@@ -68,11 +70,12 @@ class Machine(NamedTuple):
     work_log: Table
 
 
-# line[l, :], the caches' lines, then those of the memory-side cache. LINE_PENDING: reads in flight; LINE_HERE,
-# LINE_COMING: bit masks of the sectors present and in flight; LINE_WAITERS: waiters of a cache's line, requests of
-# a memory-side line.
+# line[l, :], the caches' lines, then those of the memory-side cache. LINE_HERE, LINE_COMING: bit masks of the sectors
+# present and in flight; LINE_WAITERS: waiters of a cache's line, requests of a memory-side line; LINE_SLICE: the row of
+# `slice_free` of the slice that owns a cache's line. What a search of a set reads is stored apart, so that it touches
+# few cache lines: tag[l], stamp[l] of the last use, and pending[l], the reads in flight for it.
 (
-    LINE_DIRTY, LINE_PENDING, LINE_WAITERS, LINE_CAUSE, LINE_BYTES, LINE_HERE, LINE_COMING, LINE_COLUMNS,
+    LINE_DIRTY, LINE_WAITERS, LINE_CAUSE, LINE_BYTES, LINE_HERE, LINE_COMING, LINE_SLICE, LINE_COLUMNS,
 ) = range(8)  # fmt: skip
 SECTORS = 32
 """Number of sectors of a cache line, each valid or not."""
@@ -119,6 +122,7 @@ def allocate(tables: Tables, bin_fs: int) -> Machine:
 
     machine = Machine(
         *tables,
+        shift=_shifts(tables.shape),
         clock=table(y.CLOCK_COLUMNS),
         heap=table(heap_rows, 2),
         request=table(request_rows, y.REQ_COLUMNS),
@@ -129,6 +133,7 @@ def allocate(tables: Tables, bin_fs: int) -> Machine:
         slice_free=table(gpus * (partitions * int(s[y.SIZE_SLICES]) + channels)),
         tag=table(lines + side, fill=y.NONE),
         stamp=table(lines + side),
+        pending=table(lines + side),
         line=table(lines + side, LINE_COLUMNS),
         earlier=table(max(side, 1), EARLIER_COLUMNS),
         link_run=table(tables.link.shape[0], y.LINK_RUN_COLUMNS),
@@ -158,6 +163,11 @@ def allocate(tables: Tables, bin_fs: int) -> Machine:
     )
     _initialise(machine, bin_fs)
     return machine
+
+
+def _shifts(shape: Table) -> Table:
+    """The binary logarithm of every size that is a power of two, NONE of others."""
+    return np.array([int(n).bit_length() - 1 if n > 0 and n & (n - 1) == 0 else y.NONE for n in shape])
 
 
 def margin_events(shape: Table) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from weft.engine import layout as y
 from weft.engine.cache import load, store, write_through
 from weft.engine.calendar import schedule
+from weft.engine.divide import remainder
 from weft.engine.jit import block, shared, spliced
 from weft.engine.link import new_message, send
 from weft.engine.memory import stream_of
@@ -125,7 +126,7 @@ def begin_iteration(m: Machine, q: int, now: int) -> None:
         while position < bytes_:
             size = min(request, bytes_ - position)
             if in_lines:  # split at cache-line boundaries
-                size = min(size, request - (address + position) % request)
+                size = min(size, request - remainder(m, address + position, y.SIZE_REQUEST))
             load(m, g, partition, address + position, size, cause, stream, cached, port, q)
             port += size * m.gpu[g, y.GPU_PORT64] // 64
             position += size
@@ -244,7 +245,7 @@ def _store_range(m: Machine, q, a, region, tile, offset, bytes_, part, now) -> N
     while position < bytes_:
         wavefront = position // part
         # Split at boundaries of cache lines and of wavefront tiles.
-        in_line = request - (offset + position) % request
+        in_line = request - remainder(m, offset + position, y.SIZE_REQUEST)
         size = min(in_line, min((wavefront + 1) * part, bytes_) - position)
         _store_one(m, q, g, a, region, tile, wavefront, offset + position, size, port)
         port += size * m.gpu[g, y.GPU_PORT64] // 64

@@ -68,7 +68,7 @@ def check_state(tables: Tables, gpu: Gpu) -> None:
     entries = (
         2 * margin_events(size) * 2
         + 2 * margin_requests(size) * (y.REQ_COLUMNS + WAITER_COLUMNS)
-        + gpus * (lines + side) * (2 + LINE_COLUMNS + EARLIER_COLUMNS)
+        + gpus * (lines + side) * (3 + LINE_COLUMNS + EARLIER_COLUMNS)
         + gpus * places * (y.WG_COLUMNS + y.SLOTS * y.SLOT_COLUMNS)
     )
     free = psutil.virtual_memory().available
