@@ -151,6 +151,7 @@ class Oracle:
                 last=self.last_stream,
                 waited=self.env.now - max(communication[0].at, self.communicated) if communication else 0,
                 limit=self.t["starvation"],
+                critical=y.COMPUTE_STREAM,
             )
             stream = self.rule(view)
             if stream < 0 or not fits[stream]:
