@@ -275,9 +275,17 @@ def _choose_threshold(m: Machine, g: int, now: int) -> None:
 
 @spliced
 def _find_critical(m: Machine, g: int, k: int, now: int) -> None:
-    """Estimate which ends later: kernel `k` at the pace of its workgroups so far, or its updates at the links' rate."""
-    done = m.kernel_run[g, k, y.RUN_FINISHED]
-    left = (now - m.kernel_run[g, k, y.RUN_LAUNCHED]) // done * (m.kernel[g, k, y.KERNEL_WORKGROUPS] - done)
+    """Estimate which ends later: kernel `k` at its pace so far, or the updates that are left at the links' rate.
+
+    The pace is that of the kernel's computing, without the time that its workgroups waited for a link to take their
+    stores.
+    """
+    run = m.kernel_run[g, k]
+    occupied = run[y.RUN_COMPUTE] + run[y.RUN_WAIT_LOAD] + run[y.RUN_WAIT_MATRIX] + run[y.RUN_WAIT_STORE]
+    elapsed = now - run[y.RUN_LAUNCHED]
+    elapsed -= elapsed // 1000 * (run[y.RUN_WAIT_LINK] // (occupied // 1000 + 1))
+    done = run[y.RUN_COMPUTE] // (m.flow[g, y.FLOW_TO_COMPUTE] // 1000 + 1)
+    left = elapsed // max(done, 1) * (1000 - done)
     unsent = (m.flow[g, y.FLOW_TO_SEND] - m.flow[g, y.FLOW_SENT]) // 64 * m.flow[g, y.FLOW_SEND64]
     m.flow[g, y.FLOW_CRITICAL] = y.COMMUNICATION_STREAM if unsent > left else y.COMPUTE_STREAM
 

@@ -237,12 +237,13 @@ LARGEST = (1 << 63) - 1
     FLOW_DMA_HEAD, FLOW_DMA_TAIL, FLOW_THRESHOLD, FLOW_INTENSITY, FLOW_MONITOR_START, FLOW_MONITOR_BYTES,
     FLOW_SPILLS, FLOW_REFILLS, FLOW_LIVE_ENTRIES, FLOW_MAX_LIVE, FLOW_HITS, FLOW_MERGES, FLOW_MISSES,
     FLOW_WRITEBACKS, FLOW_CHOSEN_THRESHOLD, FLOW_PAST_LIMIT, FLOW_SIDE_HITS, FLOW_SIDE_MERGES, FLOW_SIDE_MISSES,
-    FLOW_SIDE_WRITES, FLOW_SIDE_WRITEBACKS, FLOW_TO_SEND, FLOW_SENT, FLOW_SEND64, FLOW_CRITICAL, FLOW_COLUMNS,
-) = _columns(26)  # fmt: skip
+    FLOW_SIDE_WRITES, FLOW_SIDE_WRITEBACKS, FLOW_TO_SEND, FLOW_SENT, FLOW_SEND64, FLOW_TO_COMPUTE,
+    FLOW_CRITICAL, FLOW_COLUMNS,
+) = _columns(27)  # fmt: skip
 
 # FLOW_TO_SEND, FLOW_SENT: bytes of updates that the GPU sends to peers, in all and so far; FLOW_SEND64: what 64 of them
-# take on its links together. FLOW_CRITICAL: the stream that is expected to end later, by the progress of the monitored
-# kernel and of these bytes.
+# take on its links together. FLOW_TO_COMPUTE: what the workgroups of the monitored kernel compute in all [fs].
+# FLOW_CRITICAL: the stream that is expected to end later, by the progress of that kernel and of these bytes.
 
 # kernel_run[g, k, :]
 WAITS, LAUNCHING, LAUNCHED = range(3)

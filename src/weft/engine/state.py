@@ -235,6 +235,7 @@ def _initialise(m: Machine, bin_fs: int) -> None:
         m.unit[g * units + own : (g + 1) * units, y.UNIT_PLACES] = 0
         m.unit[g * units : g * units + own, y.UNIT_PARTITION] = np.arange(own) * int(m.shape[y.SIZE_PARTITIONS]) // own
     _plan_sends(m)
+    _plan_computing(m)
     _count_blocks(m)
 
 
@@ -247,6 +248,17 @@ def _plan_sends(m: Machine) -> None:
         links = m.route[np.unique(region[sends, y.REGION_ROUTE]), y.ROUTE_LINK]
         rates = 1 / np.maximum(m.link[np.unique(links), y.LINK_DMA64], 1)
         m.flow[g, y.FLOW_SEND64] = round(1 / rates.sum()) if len(rates) else 0
+
+
+def _plan_computing(m: Machine) -> None:
+    """Sum what the workgroups of each GPU's monitored kernel compute [fs]."""
+    for g, k in np.argwhere(m.kernel[:, :, y.KERNEL_MONITOR] == 1):
+        kernel = m.kernel[g, k]
+        first, work = kernel[y.KERNEL_FIRST_PHASE], kernel[y.KERNEL_FIRST_WORK]
+        scripts = m.work[g, work : work + kernel[y.KERNEL_WORKGROUPS], y.WORK_SCRIPT]
+        phases = first + scripts[:, None] * kernel[y.KERNEL_PHASES] + np.arange(kernel[y.KERNEL_PHASES])
+        iteration = m.phase[g, phases, y.PHASE_CYCLES] * m.gpu[g, y.GPU_CYCLE] // 1000
+        m.flow[g, y.FLOW_TO_COMPUTE] = (m.phase[g, phases, y.PHASE_ITERATIONS] * iteration).sum()
 
 
 def _count_blocks(m: Machine) -> None:
