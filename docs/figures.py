@@ -54,7 +54,8 @@ def table(rows: list[Mapping[str, Any]], claims: Mapping[str, Claim]) -> Iterato
             yield f"| {row['what']} | none | | {weft} | |"
             continue
         claim = claims[row["id"]]
-        wanted = f"{published(row['published'], unit)} | ± {written(claim.bar or 0.0, unit)}"
+        around = "" if claim.around is None else f"{written(claim.around, unit)} "
+        wanted = f"{published(row['published'], unit)} | {around}± {written(claim.bar or 0.0, unit)}"
         missed = f"**{weft}** | [missed](#{claim.cause})" if claim.miss is not None else f"{weft} |"
         yield f"| {row['what']} | {wanted} | {missed} |"
 

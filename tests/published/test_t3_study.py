@@ -2,10 +2,12 @@
 
 import json
 from dataclasses import replace
+from statistics import geometric_mean
 
 import pytest
 from shown import check_shown
 
+import weft
 from published import broken
 from weft import hardware
 from weft.cli import main as cli
@@ -13,6 +15,7 @@ from weft.errors import InputError, UnknownNameError
 from weft.options import RunOptions
 from weft.parallel import sublayer
 from weft.studies import t3
+from weft.view.words import sentence
 
 HEADLINE = {
     "t3.speedup.geomean": 1.20,
@@ -21,6 +24,10 @@ HEADLINE = {
     "t3_mca.speedup.max": 1.47,
     "ideal_overlap.speedup.geomean": 1.35,
     "ideal_overlap.speedup.max": 1.50,
+    "t3_mca.minus_t3.geomean": 0.10,
+    "t3.away_from_ideal.fc_ip": 0.15,
+    "critical.speedup.geomean": None,
+    "critical.worst_against_best": None,
     "ideal_rs_nmc.rs_gain.tp8": 0.07,
     "ideal_rs_nmc.rs_gain.tp16": 0.03,
     "large.t3_mca.speedup.geomean": 1.29,
@@ -31,6 +38,10 @@ HEADLINE = {
     "traffic.rs_reads.tp16": 2.2,
     "traffic.gemm_rs_writes.geomean": -0.10,
     "traffic.gemm_reads.geomean": 1.56,
+    "free.t3.speedup.geomean": None,
+    "free.t3_mca.speedup.geomean": None,
+    "free.t3_mca.minus_t3.geomean": None,
+    "free.ideal_overlap.speedup.geomean": None,
 }
 COARSE = RunOptions(request_bytes=4096)
 """For what does not depend on the size of requests: eight times fewer of them."""
@@ -86,7 +97,8 @@ def test_a_figure_over_a_part_of_its_cases_says_so_and_one_without_any_is_left_o
 def test_differences_are_wefts_figure_less_the_published_one(small):
     for row in small.to_dict()["headline"]:
         assert set(row) == {"id", "what", "published", "weft", "unit", "difference"}
-        assert row["difference"] == pytest.approx(row["weft"] - row["published"])
+        published = row["published"]
+        assert row["difference"] == (None if published is None else pytest.approx(row["weft"] - published))
 
 
 def test_figures_are_taken_from_the_runs(small):
@@ -97,8 +109,37 @@ def test_figures_are_taken_from_the_runs(small):
         product *= speedup
     assert rows["t3_mca.speedup.max"] == max(speedups)
     assert rows["t3_mca.speedup.geomean"] == pytest.approx(product ** (1 / 4))
+    assert rows["t3_mca.minus_t3.geomean"] == pytest.approx(rows["t3_mca.speedup.geomean"] - rows["t3.speedup.geomean"])
     assert rows["traffic.rs_reads.tp8"] == pytest.approx(15 / 6)
     assert rows["traffic.gemm_rs_writes.geomean"] == pytest.approx(14 / 16 - 1)
+
+
+def test_the_mid_size_sublayers_are_simulated_with_free_stages_as_well(small):
+    assert list(small.free) == list(small.comparisons)
+    assert {run.system.gpu.changes for case in small.free.values() for run in case if not run.parts} == {
+        ("compute.stages_in_step = 0",)
+    }
+    rows = {row.id: row.weft for row in small.headline()}
+    for name in ("t3", "t3-mca", "ideal-overlap"):
+        speedups = [case.speedup(name) for case in small.free.values()]
+        assert rows[f"free.{name.replace('-', '_')}.speedup.geomean"] == pytest.approx(geometric_mean(speedups))
+    alone = weft.simulate(
+        sublayer("t-nlg", "op", 8), weft.gpu("t3-paper").replace({t3.IN_STEP: 0}), "t3-mca", options=COARSE
+    )
+    assert small.free[sublayer("t-nlg", "op", 8)]["t3-mca"].seconds == alone.seconds
+
+
+def test_the_first_lines_say_what_arbitration_is_worth_in_step_and_free(small):
+    in_step, free, critical = small.findings
+    rows = {row.id: row.weft for row in small.headline()}
+    for line, prefix in ((in_step, ""), (free, "free.")):
+        low, high = (rows[f"{prefix}{name}.speedup.geomean"] for name in ("t3", "t3_mca"))
+        assert f"worth {high / low - 1:+.1%} with " in line
+        assert f"T3 {low:.3f}x, T3-MCA {high:.3f}x" in line
+    assert "stages in step" in in_step
+    assert "free stages" in free
+    assert f"{rows['critical.speedup.geomean']:.3f}x" in critical
+    assert f"{rows['critical.worst_against_best'] - 1:+.1%}" in critical
 
 
 def test_equal_shapes_are_simulated_once_and_carry_both_names(small):
@@ -110,20 +151,21 @@ def test_equal_shapes_are_simulated_once_and_carry_both_names(small):
 
 
 def test_every_run_is_recorded_with_its_keys(small):
-    runs = small.own()["runs"]
-    assert len(runs) == 4 * len(t3.OVERLAPS)
-    assert all(set(run) >= RUN_KEYS for run in runs)
-    assert {run["overlap"] for run in runs} == set(t3.OVERLAPS)
+    for name, overlaps in (("runs", t3.OVERLAPS), ("free", t3.FREE_OVERLAPS)):
+        runs = small.own()[name]
+        assert len(runs) == 4 * len(overlaps)
+        assert all(set(run) >= RUN_KEYS for run in runs)
+        assert {run["overlap"] for run in runs} == set(overlaps)
 
 
 @pytest.mark.slow
 def test_two_processes_give_what_one_gives(small):
-    """Three shapes under four simulated passes: both ideals are put together of these."""
+    """Three shapes under five simulated passes, and under three with free stages; ideals are put together of these."""
     seen = []
     study = t3.run(
         ["t-nlg"], [8], jobs=2, options=COARSE, progress=lambda done, total, what: seen.append((done, total))
     )
-    assert seen == [(done, 12) for done in range(13)]
+    assert seen == [(done, 24) for done in range(25)]
     assert list(study.comparisons) == list(small.comparisons)
     for graph, comparison in study.comparisons.items():
         for run in comparison:
@@ -135,6 +177,7 @@ def test_the_command_prints_both_tables_and_writes_what_was_asked(capsys, tmp_pa
     monkeypatch.setattr(t3.T3Study, "run", lambda *arguments, **options: small)
     assert command("study", "t3", "--json", str(tmp_path / "figures.json"), "--out", str(tmp_path / "out")) == 0
     out = capsys.readouterr().out
+    assert out.splitlines()[:3] == [sentence(finding) for finding in small.findings]
     assert "Sub-layers on t3-paper" in out
     assert "Published figures beside Weft's" in out
     assert f"report:  {tmp_path / 'out' / 'report.html'}" in out
@@ -175,6 +218,7 @@ def elsewhere():
 @pytest.mark.slow
 def test_nothing_published_stands_beside_another_machine(elsewhere, capsys, tmp_path, monkeypatch):
     assert elsewhere.headline()
+    assert not elsewhere.free
     assert {row.published for row in elsewhere.headline()} == {None}
     assert {row["difference"] for row in elsewhere.to_dict()["headline"]} == {None}
     monkeypatch.setattr(t3.T3Study, "run", lambda *arguments, **options: elsewhere)
@@ -238,3 +282,11 @@ def test_every_published_figure_is_met_or_off_as_the_deviations_say(whole):
 def test_the_whole_study_has_every_figure_and_run(whole):
     assert {row.id for row in whole.headline()} == set(HEADLINE)
     assert len(whole.own()["runs"]) == 28 * len(t3.OVERLAPS)
+    assert len(whole.own()["free"]) == 16 * len(t3.FREE_OVERLAPS)
+
+
+@pytest.mark.slow
+def test_critical_first_is_no_worse_than_the_better_published_arbitration_anywhere(whole):
+    rows = {row.id: row.weft for row in whole.headline()}
+    assert rows["critical.worst_against_best"] >= 0.995
+    assert rows["critical.speedup.geomean"] > rows["t3_mca.speedup.geomean"]

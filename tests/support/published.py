@@ -25,10 +25,11 @@ def _off(row: HeadlineRow, claim: Claim) -> list[str]:
     bar, miss = claim.bar or 0.0, claim.miss
     if row.difference is None:
         return [f"{row.id}: there is a bar, but nothing published beside the figure"]
-    off = f"{row.id}: {row.weft:.4g} is {row.difference:+.4g} off"
-    if abs(row.difference) <= bar:
+    difference = row.difference if claim.around is None else row.weft - claim.around
+    off = f"{row.id}: {row.weft:.4g} is {difference:+.4g} off"
+    if abs(difference) <= bar:
         return [] if miss is None else [f"{off} and meets the bar, {bar:.4g}; take away its miss"]
     if miss is None:
         return [f"{off}, the bar is {bar:.4g}"]
-    missed_so = 0 < row.difference <= miss or miss <= row.difference < 0
+    missed_so = 0 < difference <= miss or miss <= difference < 0
     return [] if missed_so else [f"{off}, where at most {miss:+.4g} was known; docs/deviations.md#{claim.cause}"]

@@ -28,7 +28,7 @@ ROWS = [
 class Done:
     """A study that is done."""
 
-    notes, links, elsewhere, hypothetical = ("one thing",), (), "Alone", ""
+    notes, links, elsewhere, hypothetical, findings = ("one thing",), (), "Alone", "", ("first of all",)
 
     def __init__(self, rows=ROWS, comparable=True):
         self.rows, self.comparable = rows, comparable

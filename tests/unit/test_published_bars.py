@@ -28,6 +28,7 @@ def row(id_="a", published=1.2, weft=1.25):
         ([row()], {"a": {"bar": 0.01, "miss": 0.04}}, "a: 1.25 is +0.05 off, where at most +0.04 was known"),
         ([row()], {"a": {"bar": 0.01, "miss": -0.06}}, "a: 1.25 is +0.05 off, where at most -0.06 was known"),
         ([row()], {"a": {"bar": 0.1, "miss": 0.12}}, "meets the bar, 0.1; take away its miss"),
+        ([row()], {"a": {"bar": 0.1, "around": 1.1}}, "a: 1.25 is +0.15 off, the bar is 0.1"),
         ([row()], {}, "it is published, but has no bar"),
         ([], {"a": {"bar": 0.1}}, "there is a bar, but no figure"),
         ([row(published=None)], {"a": {"bar": 0.1}}, "nothing published beside"),
@@ -40,12 +41,13 @@ def test_what_is_broken_is_told(rows, bars, words):
 
 
 def test_figures_in_their_intervals_and_known_misses_are_fine():
-    rows = [row(), row("b", 1.2, 1.4), row("c", None, 3.0), row("d", (1.0, 1.3), 1.25), row("e", 1.2, 1.1)]
+    rows = [row(), row("b", 1.2, 1.4), row("c", None, 3.0), row("d", (1.0, 1.3), 1.25), row("e", 1.2, 1.1), row("f")]
     bars = {
         "a": {"bar": 0.06},
         "b": {"bar": 0.1, "miss": 0.25},
         "d": {"bar": 0.01},
         "e": {"bar": 0.05, "miss": -0.12},
+        "f": {"bar": 0.01, "around": 1.25},
     }
     assert broken(rows, claims(bars)) == []
 

@@ -159,7 +159,8 @@ def show_study(done: PaperStudy, outputs: Outputs) -> None:
         return done.page(folder, watched)
 
     headline = headline_table(done.headline(), f"{title}{against}")
-    parts: list[Table | str] = [*hypothetical, *done.tables(), headline, *notes, *links]
+    findings = map(sentence, done.findings)
+    parts: list[Table | str] = [*findings, *hypothetical, *done.tables(), headline, *notes, *links]
     save = json_of(done)
     outputs.show(parts, save, files={f"{declared.name}.json": save}, page=page)
 

@@ -181,7 +181,7 @@ def _simulated(
     pairs = [_pair(case, options) for case in cases[::several]]
     names = [find_pass(one).name for one in overlaps] if overlaps else [baseline(pairs[0][0]).name]
     unique = list(dict.fromkeys(names))
-    made = comparisons(pairs, unique, options or RunOptions(), jobs, progress, store)
+    made = comparisons([(*pair, unique) for pair in pairs], options or RunOptions(), jobs, progress, store)
     return [Point((), one[name], one.speedup(name) if several > 1 else None) for one in made for name in names]
 
 

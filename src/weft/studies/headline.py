@@ -83,6 +83,7 @@ class Claim:
     source: str = ""
     cases: str = ""
     bar: float | None = None
+    around: float | None = None
     miss: float | None = None
     cause: str = ""
 
@@ -284,6 +285,11 @@ class PaperStudy(Answer):
         """A note on what represents the links of the GPUs, if one is needed."""
         return ()
 
+    @property
+    def findings(self) -> Sequence[str]:
+        """Sentences that the command prints first, and the page after its title; empty if there are none."""
+        return ()
+
     @abstractmethod
     def figures(self) -> Iterable[Measured]:
         """Weft's values of the claims, in the order of the headline; claims that were not run are left out."""
@@ -326,7 +332,7 @@ class PaperStudy(Answer):
     @property
     def summary(self) -> Sequence[str]:
         """The first sentences of its page."""
-        return told(self.headline(), self.DECLARED.summary)
+        return [*self.findings, *told(self.headline(), self.DECLARED.summary)]
 
     @property
     def work(self) -> Part:

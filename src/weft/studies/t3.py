@@ -8,7 +8,7 @@ and the maximum of T3-MCA's speedup and of the traffic that it saves; the sectio
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean, geometric_mean
 from typing import Any
 
@@ -30,8 +30,12 @@ from weft.view.table import Table, number, text, times_faster
 from weft.view.words import PHASES, case_label, phase_times
 
 DECLARED = declared(__file__)
-OVERLAPS = ("sequential", "t3", "t3-mca", "ideal-overlap", "ideal-rs-nmc")
-"""The paper's configurations, the baseline first."""
+OVERLAPS = ("sequential", "t3", "t3-mca", "t3-critical", "ideal-overlap", "ideal-rs-nmc")
+"""The paper's configurations, the baseline first, and T3 under Weft's own critical-first arbitration."""
+FREE_OVERLAPS = ("sequential", "t3", "t3-mca", "ideal-overlap")
+"""What the mid-size sub-layers are simulated under with free stages as well."""
+IN_STEP = "compute.stages_in_step"
+"""Whether a stage of the GEMM's workgroups begins only when the stage before has ended."""
 MAIN: Mapping[str, Sequence[int]] = DECLARED.cases["mid-size"]
 """The models of the main figures, with their degrees of tensor parallelism."""
 LARGE: Mapping[str, Sequence[int]] = DECLARED.cases["large"]
@@ -56,6 +60,22 @@ def _mean_speedup(overlap: str) -> Measure:
 
 def _largest_speedup(overlap: str) -> Measure:
     return lambda found: max(c.speedup(overlap) for c in found)
+
+
+def _arbitration_gain(found: Sequence[Comparison]) -> float:
+    """Geometric mean speedup of T3-MCA minus that of T3."""
+    return _mean_speedup("t3-mca")(found) - _mean_speedup("t3")(found)
+
+
+def _away_from_ideal(found: Sequence[Comparison]) -> float:
+    """Mean share of T3's time on FC and IP that ideal overlap would save."""
+    layers = [case for case in found if case.baseline.graph.labels["sublayer"] != "op"]
+    return fmean(1 - case["ideal-overlap"].seconds / case["t3"].seconds for case in layers)
+
+
+def _critical_at_worst(found: Sequence[Comparison]) -> float:
+    """Smallest ratio of critical-first's speedup to the better of T3's and T3-MCA's."""
+    return min(min(case["t3"].seconds, case["t3-mca"].seconds) / case["t3-critical"].seconds for case in found)
 
 
 def _times_fewer(operator: str, *kinds: str) -> Measure:
@@ -91,6 +111,10 @@ MEASURES: Mapping[str, Measure] = {
     "t3_mca.speedup.max": _largest_speedup("t3-mca"),
     "ideal_overlap.speedup.geomean": _mean_speedup("ideal-overlap"),
     "ideal_overlap.speedup.max": _largest_speedup("ideal-overlap"),
+    "t3_mca.minus_t3.geomean": _arbitration_gain,
+    "t3.away_from_ideal.fc_ip": _away_from_ideal,
+    "critical.speedup.geomean": _mean_speedup("t3-critical"),
+    "critical.worst_against_best": _critical_at_worst,
     "ideal_rs_nmc.rs_gain.tp8": _near_memory_gain,
     "ideal_rs_nmc.rs_gain.tp16": _near_memory_gain,
     "large.t3_mca.speedup.geomean": _mean_speedup("t3-mca"),
@@ -101,18 +125,26 @@ MEASURES: Mapping[str, Measure] = {
     "traffic.rs_reads.tp16": _times_fewer("reduce_scatter", "read"),
     "traffic.gemm_rs_writes.geomean": _traffic_change(_written),
     "traffic.gemm_reads.geomean": _times_fewer("gemm", "read"),
+    "free.t3.speedup.geomean": _mean_speedup("t3"),
+    "free.t3_mca.speedup.geomean": _mean_speedup("t3-mca"),
+    "free.t3_mca.minus_t3.geomean": _arbitration_gain,
+    "free.ideal_overlap.speedup.geomean": _mean_speedup("ideal-overlap"),
 }
-"""How each claim is measured on the comparisons of its cases."""
+"""How each claim is measured on the comparisons of its cases; "free." marks those with free stages."""
 
 
 @dataclass(frozen=True, repr=False)
 class T3Study(PaperStudy):
-    """Results of the study: a comparison of all configurations per sub-layer."""
+    """Results of the study: a comparison of all configurations per sub-layer.
+
+    If the GEMM's stages are in step on the machine, `free` holds the mid-size sub-layers with free stages.
+    """
 
     DECLARED = DECLARED
     OPTIONS = (MODELS, DEGREES)
 
     comparisons: Mapping[Graph, Comparison]
+    free: Mapping[Graph, Comparison] = field(default_factory=dict)
 
     @classmethod
     def simulated(
@@ -125,10 +157,17 @@ class T3Study(PaperStudy):
         """
         cases = select(models, tps)
         systems = {ranks: hardware.system(at.gpu, gpus=ranks) for ranks in {graph.ranks for graph in cases}}
-        pairs = [(graph, systems[graph.ranks]) for graph in cases]
+        free = [graph for graph in cases if graph in MAIN_CASES and at.gpu.compute.stages_in_step]
+        asked = [
+            *((graph, systems[graph.ranks], OVERLAPS) for graph in cases),
+            *((graph, systems[graph.ranks].replace({IN_STEP: 0}), FREE_OVERLAPS) for graph in free),
+        ]
         jobs = at.jobs
-        made = comparisons(pairs, OVERLAPS, at.options, jobs.count, jobs.progress, jobs.store, whole=True)
-        return {"comparisons": dict(zip(cases, made, strict=True))}
+        made = comparisons(asked, at.options, jobs.count, jobs.progress, jobs.store, whole=True)
+        return {
+            "comparisons": dict(zip(cases, made[: len(cases)], strict=True)),
+            "free": dict(zip(free, made[len(cases) :], strict=True)),
+        }
 
     @property
     def cases(self) -> list[Comparison]:
@@ -162,30 +201,39 @@ class T3Study(PaperStudy):
         """The bandwidth of a GPU's link under the ring, by degree, in words."""
         return tuple(dict.fromkeys(ring_note(case.baseline.system) for case in self.cases))
 
+    @property
+    def findings(self) -> Sequence[str]:
+        """What arbitration is worth, with stages in step and free, and what critical-first arbitration reaches."""
+        found = [self.comparisons[graph] for graph in MAIN_CASES if graph in self.comparisons] or self.cases
+        in_step = bool(self.machine.compute.stages_in_step)
+        low, high = (DECLARED.claims[f"{name}.speedup.geomean"].published for name in ("t3", "t3_mca"))
+        whole = self.comparable and len(found) == len(MAIN_CASES)
+        beside = f"published: {low:.2f}x and {high:.2f}x" if whole else f"geomeans of {len(found)} sub-layers"
+        free = [_arbitration(list(self.free.values()), in_step=False)] if self.free else []
+        reached, worst = _mean_speedup("t3-critical")(found), _critical_at_worst(self.cases)
+        own = f"critical-first, Weft's own: {reached:.3f}x, at worst {worst - 1:+.1%} against the better of these two"
+        return [f"{_arbitration(found, in_step)} ({beside})", *free, own]
+
     def figures(self) -> Iterator[Measured]:
         """The claims of which at least one case was run; the text says so if not all were."""
         for id_, measure in MEASURES.items():
             wanted = CASES[DECLARED.claims[id_].cases]
-            found = [self.comparisons[graph] for graph in wanted if graph in self.comparisons]
+            runs = self.free if id_.startswith("free.") else self.comparisons
+            found = [runs[graph] for graph in wanted if graph in runs]
             if found:
                 part = "" if len(found) == len(wanted) else f" ({len(found)} of {len(wanted)})"
                 yield Measured(id_, measure(found), part=part)
 
     def own(self) -> dict[str, Any]:
-        """One plain record per sub-layer and configuration."""
-        return {"runs": [record for comparison in self.cases for record in comparison.rows()]}
+        """One plain record per sub-layer and configuration; under "free", those with free stages."""
+        sets = {"runs": self.cases, "free": self.free.values()}
+        return {name: [record for case in cases for record in case.rows()] for name, cases in sets.items()}
 
     def tables(self) -> list[Table]:
-        """Times of the sequential run and every overlap's speedup over it, per sub-layer."""
-        names = [name for name in self.cases[0].timelines if name != "sequential"]
-        rows = []
-        for case in self.cases:
-            first = case.baseline
-            model, layer = (first.graph.labels.get(name, "custom") for name in ("model", "sublayer"))
-            rows.append((model, first.graph.ranks, layer, *phase_times(first), *map(case.speedup, names)))
-        columns = [text("model"), text("tp", "TP"), text("layer"), *PHASES, *(times_faster(name) for name in names)]
-        title = f"Sub-layers on {self.where}: times under sequential, speedups over it"
-        return [Table(columns, rows, title)]
+        """The sub-layers, and those with free stages."""
+        what = "times under sequential, speedups over it"
+        free = [_table(list(self.free.values()), f"The same with free stages: {what}")] if self.free else []
+        return [_table(self.cases, f"Sub-layers on {self.where}: {what}"), *free]
 
     @property
     def title(self) -> str:
@@ -205,7 +253,7 @@ class T3Study(PaperStudy):
     @property
     def work(self) -> Part:
         """How much was simulated."""
-        runs = [result for case in self.cases for result in case if not result.parts]
+        runs = [result for case in (*self.cases, *self.free.values()) for result in case if not result.parts]
         # Sub-layers of the same shape share their runs, which count once.
         runs = list({(run.overlap, run.events, run.wall_s): run for run in runs}.values())
         seconds = sum(run.wall_s for run in runs)
@@ -226,7 +274,7 @@ class T3Study(PaperStudy):
             "reads shrink most; GEMM reads shrink where outputs no longer push inputs out."
         )
         return [
-            Section("Speedup", _speedup_figures(self.cases, self.headline())),
+            Section("Speedup", _speedup_figures(self.cases, list(self.free.values()), self.headline())),
             Section("Contention in memory", _contention(shown)),
             Section("Data movement", [traffic_by_cause(self.cases).captioned(moved)]),
             Section("What happens when", _phases(shown)),
@@ -276,6 +324,25 @@ def select(models: Iterable[str] | None = None, tps: Iterable[int] | None = None
     return cases
 
 
+def _table(cases: Sequence[Comparison], title: str) -> Table:
+    """Times of the sequential run and every overlap's speedup over it, per sub-layer."""
+    names = [name for name in cases[0].timelines if name != "sequential"]
+    rows = []
+    for case in cases:
+        first = case.baseline
+        model, layer = (first.graph.labels.get(name, "custom") for name in ("model", "sublayer"))
+        rows.append((model, first.graph.ranks, layer, *phase_times(first), *map(case.speedup, names)))
+    columns = [text("model"), text("tp", "TP"), text("layer"), *PHASES, *(times_faster(name) for name in names)]
+    return Table(columns, rows, title)
+
+
+def _arbitration(cases: Sequence[Comparison], in_step: bool) -> str:
+    """What T3-MCA gains over T3, in words."""
+    t3, mca = (_mean_speedup(name)(cases) for name in ("t3", "t3-mca"))
+    stages = "the GEMM's stages in step" if in_step else "free stages"
+    return f"arbitration is worth {mca / t3 - 1:+.1%} with {stages}: T3 {t3:.3f}x, T3-MCA {mca:.3f}x"
+
+
 def published_means(rows: Sequence[HeadlineRow], prefix: str = "") -> dict[str, float]:
     """Published geometric means of speedups by overlap, from the rows whose ids begin with `prefix`."""
     means = {}
@@ -293,10 +360,13 @@ def telling_case(cases: Sequence[Comparison]) -> Comparison:
     return max(candidates, key=lambda case: case["t3"].seconds / case["t3-mca"].seconds)
 
 
-def _speedup_figures(cases: list[Comparison], rows: Sequence[HeadlineRow]) -> list[Figure]:
+def _speedup_figures(cases: list[Comparison], free: list[Comparison], rows: Sequence[HeadlineRow]) -> list[Figure]:
     large = [case for case in cases if case.baseline.graph.ranks >= LARGE_TP]
     small = [case for case in cases if case.baseline.graph.ranks < LARGE_TP]
-    groups = (("", "Mid-size models", small), ("large.", "Large models", large))
+    groups = (
+        ("", "Mid-size models", small), ("large.", "Large models", large),
+        ("free.", "Mid-size models with free stages", free),
+    )  # fmt: skip
     return [_speedup_figure(title, group, published_means(rows, prefix)) for prefix, title, group in groups if group]
 
 

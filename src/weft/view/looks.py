@@ -27,8 +27,8 @@ _CAUSES: Mapping[Cause, str] = {
     ("earlier", "write"): GREY,
 }
 OVERLAPS: Looks = {
-    "sequential": GREY, "flux": PINK, "chunked": GREEN, "t3": ORANGE, "t3-mca": RED, "ideal-overlap": SKY,
-    "ideal-rs-nmc": BLUE,
+    "sequential": GREY, "flux": PINK, "chunked": GREEN, "t3": ORANGE, "t3-mca": RED,
+    "t3-critical": DARK, "ideal-overlap": SKY, "ideal-rs-nmc": BLUE,
 }  # fmt: skip
 STRATEGIES: Looks = {
     "streams": GREY, "priority": ORANGE, "partition": SKY, "priority-partition": BLUE, "dma": GREEN,

@@ -94,21 +94,22 @@ def timelines(
 
 
 def comparisons(
-    pairs: Iterable[tuple[Graph, System]],
-    overlaps: Iterable[str],
+    cases: Iterable[tuple[Graph, System, Iterable[str]]],
     options: RunOptions,
     jobs: int = 1,
     progress: Progress | None = None,
     store: Store | None = None,
     whole: bool = False,
 ) -> list[Comparison]:
-    """Each graph on its system under some overlaps, the baseline first; other arguments and errors as of `sweep`.
+    """Each graph on its system under its overlaps, the baseline first; other arguments and errors as of `sweep`.
 
     Every run is made once: ideals are assembled from the runs that they take their times from.
     """
-    chosen, pairs = [find_pass(one) for one in overlaps], list(pairs)
-    needed = dict.fromkeys(name for one in chosen for name in one.runs)
-    tasks = [{name: Simulation(graph, system, name, options, whole) for name in needed} for graph, system in pairs]
+    asked = [(graph, system, [find_pass(name) for name in overlaps]) for graph, system, overlaps in cases]
+    tasks = [
+        {name: Simulation(graph, system, name, options, whole) for one in chosen for name in one.runs}
+        for graph, system, chosen in asked
+    ]
     made = timelines((task for each in tasks for task in each.values()), jobs, progress, store)
 
     def under(one: Pass, graph: Graph, each: Mapping[str, Simulation]) -> Timeline:
@@ -117,7 +118,7 @@ def comparisons(
 
     return [
         Comparison({one.name: under(one, graph, each) for one in chosen})
-        for (graph, _), each in zip(pairs, tasks, strict=True)
+        for (graph, _, chosen), each in zip(asked, tasks, strict=True)
     ]
 
 
