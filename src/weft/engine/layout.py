@@ -279,6 +279,39 @@ COMMAND_READY, COMMAND_START, COMMAND_END, COMMAND_ENGINE, COMMAND_BYTES, COMMAN
 # work_log[g, w, :]
 WORKLOG_START, WORKLOG_END, WORKLOG_UNIT, WORKLOG_COLUMNS = _columns(4)
 
+# -- interference: recorded only where a run asks for it; else these tables have no rows
+
+# arrival[i, :] — a request at its channel: when it arrived, and how many bytes of the other stream had been served.
+ARRIVAL_TIME, ARRIVAL_SERVED, ARRIVAL_COLUMNS = _columns(3)
+
+# meeting[c, :] — a channel's two streams, compute first in each pair of columns. MEETING_LAST: the last request of the
+# stream whose arrival is recorded and that is not admitted yet; MEETING_WAITING: bytes that have arrived and are not
+# admitted; MEETING_UNSERVED: requests that have arrived and are not served; MEETING_SERVED: bytes served so far.
+MEETING_LAST, MEETING_WAITING, MEETING_UNSERVED, MEETING_SERVED = range(0, 8, 2)
+MEETING_COLUMNS = 8
+
+# met[g, stream, :] — MET_AHEAD: bytes of the other stream served between a request's arrival and its service, summed
+# over requests; MET_DELAYING: bytes of the other stream served while at least one request waited.
+MET_REQUESTS, MET_BYTES, MET_AHEAD, MET_DELAYING, MET_COLUMNS = _columns(5)
+
+# spread[g, stream, what, :] — how often a value was in each class of values, then the largest value. Class 0 is below
+# one unit (a nanosecond, a byte); classes are so narrow that CLASSES_PER_DOUBLING of them double a value.
+(
+    SPREAD_LOAD, SPREAD_READ, SPREAD_AHEAD, SPREAD_OWN, SPREAD_OTHER, SPREAD_QUEUE, SPREADS,
+) = _columns(7)  # fmt: skip
+# SPREAD_LOAD: from the issue of an iteration's loads to its last data [fs]; SPREAD_READ: from a read's arrival at its
+# channel to its last data on the bus [fs]; SPREAD_AHEAD: bytes of the other stream served meanwhile; what an arriving
+# request finds [bytes]: SPREAD_OWN, SPREAD_OTHER waiting in its own and the other stream, SPREAD_QUEUE in the command
+# queue.
+CLASSES_PER_DOUBLING = 16
+CLASSES = 1 + 24 * CLASSES_PER_DOUBLING
+UNIT_TIME, UNIT_BYTES = 1_000_000, 1
+"""What a class of times and of bytes begins with: a nanosecond in femtoseconds, a byte."""
+
+# load_series[g, stream, bin, class] — loads by when they were issued and how long they took, in classes as above.
+# misses[g, p] — requests for operands that missed in the last-level cache, by the position of the chunk that their
+# workgroup makes.
+
 # -- events; at equal times the lower kind goes first, then the lower index
 (
     EV_LAUNCH, EV_ARRIVE, EV_READ_DONE, EV_LINK, EV_DMA, EV_PHASE, EV_SLOT, EV_COMPUTED, EV_CHANNEL, EV_COMMAND,
