@@ -93,7 +93,7 @@ def _next_arrived(m: Machine, c: int, stream: int, now: int) -> int:
     """The first request of a stream that has arrived by `now` and whose arrival is not recorded, or NONE."""
     last = m.meeting[c, y.MEETING_LAST + stream]
     i = m.channel[c, y.CHAN_COMPUTE_HEAD + 3 * stream] if last == y.NONE else m.request[last, y.REQ_NEXT]
-    return i if i != y.NONE and m.request[i, y.REQ_ARRIVE] <= now else y.NONE  # type: ignore[no-any-return]
+    return i if i != y.NONE and m.request[i, y.REQ_ARRIVE] <= now else y.NONE
 
 
 @spliced

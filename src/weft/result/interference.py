@@ -153,8 +153,8 @@ def _percentiles(row: Table, unit: float = 1.0, exact: float = 1.0) -> Percentil
     if total == 0:
         return Percentiles()
     reached, middle = np.cumsum(counts), _middles() * unit
-    ranks = (min(float(middle[np.searchsorted(reached, share * total)]), most) for share in _SHARES)
-    return Percentiles(total, min(float(counts @ middle) / total, most), *ranks, most)
+    p50, p90, p99 = (min(float(middle[np.searchsorted(reached, share * total)]), most) for share in _SHARES)
+    return Percentiles(total, min(float(counts @ middle) / total, most), p50, p90, p99, most)
 
 
 def _middles() -> npt.NDArray[np.float64]:

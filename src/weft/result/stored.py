@@ -31,9 +31,7 @@ def summary(timeline: Timeline) -> Timeline:
     """The timeline without stages, chunks, copies, series and residency: times, bytes, counters and spans are kept."""
     parts, met = tuple(summary(part) for part in timeline.parts), timeline.interference
     met = None if met is None else met.without_series()
-    return replace(
-        timeline, stages=(), chunks=(), dmas=(), series=None, residency=None, interference=met, parts=parts
-    )
+    return replace(timeline, stages=(), chunks=(), dmas=(), series=None, residency=None, interference=met, parts=parts)
 
 
 def as_record(timeline: Timeline) -> dict[str, Plain]:

@@ -271,8 +271,12 @@ class Timeline(Answer):
             "request_bytes": self.options.request_bytes,
             "mode": self.options.mode,
             "changed": list(self.system.changes),
-            **({} if self.interference is None else {"interference": self.interference.to_dict()}),
+            **self.interference_record(),
         }
+
+    def interference_record(self) -> dict[str, Any]:
+        """The interference under its name as plain data; empty if the run did not record it."""
+        return {} if self.interference is None else {"interference": self.interference.to_dict()}
 
     def _save_json(self, file: Path) -> Path:
         from weft.result.stored import as_record

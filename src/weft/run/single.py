@@ -199,7 +199,9 @@ def execute(graph: Graph, system: System, options: RunOptions, overlap: str = ""
     tables = machine_tables(lowered.system, lowered.gpus, options, most_resident(plan, gpu))
     program = build(plan, tables)
     check_state(program.tables, gpu)
-    state, wall = run_program(program, policy, options.event_budget, _watch(graph, system, options), options.interference)
+    state, wall = run_program(
+        program, policy, options.event_budget, _watch(graph, system, options), options.interference
+    )
     kernels = [placed.kernel for placed in plan.kernels]
     explicit = options.mode == "explicit" or lowered.gpus > 1
     resident = {kernel.name: occupancy(kernel, gpu) for kernel in kernels if kernel.workgroups}

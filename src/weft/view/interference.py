@@ -1,0 +1,173 @@
+"""Interference in memory: tables of latencies, queues and delays, and a burst that meets a GEMM's loads over time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from weft.errors import InputError
+from weft.result import Interference, Percentiles, StreamInterference, Timeline
+from weft.result.metrics import stage_ends, stage_spreads
+from weft.result.timeline import words_of
+from weft.view import looks
+from weft.view.figure import Figure, alt, areas, levels
+from weft.view.table import Table, number, text
+from weft.view.words import us
+
+MET = "What compute and communication cost each other in memory"
+"""The title of a page's section with `interference_parts`."""
+_RANKS = ("mean", "p50", "p90", "p99", "max")
+_BEFORE_US, _AFTER_US = 10.0, 50.0
+"""How much of a run the figure shows before and after the first workgroup of a stage ends [us]."""
+_US = 1e-9
+"""One femtosecond in microseconds."""
+_LATENCY: looks.Looks = {"99th percentile": looks.PINK, "mean": looks.DARK}
+
+
+def interference_parts(runs: Sequence[Timeline]) -> list[Table | str]:
+    """The tables of the runs that recorded interference, and how far apart the workgroups of a stage end."""
+    found = [(run, run.interference) for run in runs if run.interference is not None]
+    if not found:
+        return []
+    return [_latencies(found), _queues(found), _delays(found), *filter(None, (_stages(run) for run, _ in found))]
+
+
+def _streams(
+    found: Sequence[tuple[Timeline, Interference]],
+) -> Iterator[tuple[tuple[str, ...], Interference, StreamInterference]]:
+    """Every stream that was used: how its rows begin, and its figures; GPUs are named where several were simulated."""
+    for run, met in found:
+        several = any(one.gpu for one in met.streams)
+        for one in met.streams:
+            if one.requests:
+                yield (run.overlap, f"{one.stream}, GPU {one.gpu}" if several else one.stream), met, one
+
+
+def _latencies(found: Sequence[tuple[Timeline, Interference]]) -> Table:
+    rows = []
+    for about, _, one in _streams(found):
+        for what, took in (("loads of kernels", one.load_latency_s), ("reads at a channel", one.read_latency_s)):
+            if took.count:
+                rows.append((*about, what, took.count, *(value * 1e9 for value in _ranked(took))))
+    columns = [text("overlap"), text("stream"), text("what", "latency of"), number("count", spare=True)]
+    columns += [number(f"{rank}_ns", rank, "ns", ",.0f") for rank in _RANKS]
+    return Table(columns, rows, "Latency of loads, from issue to last data, and of DRAM reads at their channel")
+
+
+def _queues(found: Sequence[tuple[Timeline, Interference]]) -> Table:
+    rows = []
+    for about, _, one in _streams(found):
+        waiting = {
+            "its own stream": one.own_waiting_bytes,
+            "the other stream": one.other_waiting_bytes,
+            "the command queue": one.queue_bytes,
+        }
+        rows += [(*about, where, *(value / 1024 for value in _ranked(of))) for where, of in waiting.items()]
+    columns = [text("overlap"), text("stream"), text("where", "waiting in")]
+    columns += [number(f"{rank}_kib", rank, "KiB", ",.2f") for rank in _RANKS]
+    return Table(columns, rows, "What a request finds at its memory channel when it arrives")
+
+
+def _delays(found: Sequence[tuple[Timeline, Interference]]) -> Table:
+    rows = [
+        (*about, one.requests, one.ahead_bytes.mean / 1024, one.ahead_bytes.p99 / 1024, met.mean_delay(one) * 1e9,
+         one.delaying_bytes / 1e6, met.delayed(one) * 1e6)
+        for about, met, one in _streams(found)
+    ]  # fmt: skip
+    columns = [
+        text("overlap"), text("stream"), number("requests", spare=True),
+        number("ahead_kib", "ahead, mean", "KiB", ",.2f"), number("ahead_p99_kib", "ahead, p99", "KiB", ",.1f"),
+        number("delay_ns", "delay, mean", "ns", ",.1f"), number("while_waiting_mb", "while any waits", "MB", ",.1f"),
+        number("delayed_us", "per channel", "µs", ",.1f"),
+    ]  # fmt: skip
+    title = "Who delays whom: bytes of the other stream served between a request's arrival and its service"
+    return Table(columns, rows, title)
+
+
+def _ranked(values: Percentiles) -> tuple[float, ...]:
+    return values.mean, values.p50, values.p90, values.p99, values.max
+
+
+def _stages(run: Timeline) -> str:
+    """How far apart the workgroups of a stage of the GEMM end, and the operand misses by chunk, in words."""
+    spreads, said = stage_spreads(run), []
+    if len(spreads) > 1:
+        least, most = us(min(spreads)), us(max(spreads))
+        said.append(
+            f"workgroups of a stage end {us(median(spreads))} µs apart (standard deviation; the median of "
+            f"{len(spreads)} stages, {least} to {most})"
+        )
+    if run.interference and any(run.interference.misses):
+        said.append(f"misses of operands by chunk: {', '.join(f'{count:,}' for count in run.interference.misses)}")
+    return f"{run.overlap}: {'; '.join(said)}" if said else ""
+
+
+def bursts(runs: Mapping[str, Timeline], stage: int | None = None, gpu: int = 0) -> Figure:
+    """The end of a GEMM's stage in runs that recorded interference: latency of loads, and bytes by cause, over time.
+
+    Time counts from the end of the stage's first workgroup; ticks mark the ends of all. Loads are shown when they were
+    issued. `stage` is by default the one in the middle. Raises InputError for a run without stages or without
+    interference.
+    """
+    data: dict[str, Table] = {}
+    panels: list[Any] = []
+    shown = {name: _Around(name, run, stage, gpu) for name, run in runs.items()}
+    slowest = max(float(around.latency.max()) for around in shown.values())
+    for at, (name, around) in enumerate(shown.items()):
+        for figure in around.panels(f"burst{at}", name, slowest, last=at == len(shown) - 1):
+            panels.append(figure.chart.properties(title=alt.Title(figure.title, fontSize=12), width=720))
+            data |= figure.data
+    chart = alt.vconcat(*panels, spacing=14).resolve_scale(color="independent")
+    return Figure("How a burst meets the GEMM's loads", chart, data)
+
+
+class _Around:
+    """A run around the end of one stage of its GEMM, time in microseconds from the end of its first workgroup."""
+
+    def __init__(self, name: str, run: Timeline, stage: int | None, gpu: int) -> None:
+        met, stages = run.interference, stage_ends(run, gpu=gpu)
+        if met is None or run.series is None or not stages:
+            raise InputError(f"'{name}' recorded no interference; simulate a GEMM with RunOptions(interference=True)")
+        chosen = len(stages) // 2 if stage is None else stage
+        if not 0 <= chosen < len(stages):
+            raise InputError(f"stage is {chosen}; the GEMM of '{name}' has stages 0 to {len(stages) - 1}")
+        self.run, self.stage, self.ends = run, chosen, stages[chosen]
+        width, self.first = run.series.bin_fs, int(self.ends.min())
+        bins = np.arange(run.series.link.shape[1])
+        times = (bins * width - self.first) * _US
+        self.kept = bins[(times > -_BEFORE_US) & (times < _AFTER_US)]
+        self.edges = np.append(times[self.kept], times[self.kept[-1]] + width * _US)
+        self.gpu = gpu
+        self.latency = np.stack([rows["compute"][gpu][self.kept] for rows in (met.load_p99_fs, met.load_mean_fs)]) * _US
+
+    def panels(self, key: str, name: str, slowest: float, last: bool) -> Iterator[Figure]:
+        """Latency of the GEMM's loads with the ends of workgroups, then DRAM traffic by cause."""
+        window = [-_BEFORE_US, _AFTER_US]
+        latency = {what: np.where(row > 0, row, np.nan) for what, row in zip(_LATENCY, self.latency, strict=True)}
+        rug = Table([number("time_us", "end of a workgroup", "µs", ",.2f")], [[t] for t in self._ends()])
+        yield levels(
+            f"{name}: latency of loads [µs]", self._table(latency, "µs", ",.2f"), looks=_LATENCY, height=90,
+            window=window, most=slowest, ticks=rug, name=f"{key}_latency",
+        )  # fmt: skip
+        assert self.run.series is not None
+        series = self.run.series
+        rates = {words_of(c): series.rate(c, self.gpu)[self.kept] / 1e9 for c in series.traffic}
+        colors = {head: color for head, color in looks.cause_looks(list(series.traffic)).items() if rates[head].any()}
+        peak = self.run.gpu.memory.bandwidth / 1e9
+        yield areas(
+            f"{name}: DRAM traffic [GB/s]", self._table({head: rates[head] for head in colors}, "GB/s", ",.0f"),
+            looks=colors, limit=(peak, f"peak {peak:,.0f} GB/s"), height=150, zoom=window, name=f"{key}_bytes",
+            axis=f"time from the end of the first workgroup of stage {self.stage} [µs]" if last else "",
+        )  # fmt: skip
+
+    def _ends(self) -> list[float]:
+        return [round(float(end - self.first) * _US, 3) for end in self.ends]
+
+    def _table(self, values: Mapping[str, Any], unit: str, format_: str) -> Table:
+        columns = [number("time_us", "time", "µs", ",.2f"), number("until_us", "until", "µs", ",.2f")]
+        columns += [number(f"v{at}", head, unit, format_) for at, head in enumerate(values)]
+        rows = zip(self.edges[:-1], self.edges[1:], *values.values(), strict=True)
+        return Table(columns, [[None if np.isnan(value) else round(float(value), 3) for value in row] for row in rows])
