@@ -42,9 +42,10 @@ LARGE: Mapping[str, Sequence[int]] = DECLARED.cases["large"]
 LARGE_TP = 32
 """Tensor-parallel degree of the large models, whose means are published separately."""
 BURST = (
-    "The end of one stage: its workgroups (ticks) update their output tiles at about the same time, DMA engines read "
-    "the tiles that are complete, and the loads of the next stage's workgroups wait behind both. Above: from the issue "
-    "of an iteration's loads to its last data. Below: bytes between the memory controllers and DRAM, by cause."
+    "The end of one stage of the GEMM. Its workgroups (a tick at the end of each) store their tiles as updates at "
+    "about the same time; the more of the channels communication takes meanwhile, the longer that lasts, and the later the "
+    "loads of the next stage begin. Above: from the issue of an iteration's loads to its last data, by the time of "
+    "issue. Below: bytes between the memory controllers and DRAM, by cause."
 )
 """The caption of the figure in which a burst meets the GEMM's loads."""
 HYPOTHETICAL = "no GPU has a tracker, near-memory updates and copies that it starts; their values here are hypothetical"

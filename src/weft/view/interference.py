@@ -160,7 +160,7 @@ class _Around:
         yield areas(
             f"{name}: DRAM traffic [GB/s]", self._table({head: rates[head] for head in colors}, "GB/s", ",.0f"),
             looks=colors, limit=(peak, f"peak {peak:,.0f} GB/s"), height=150, zoom=window, name=f"{key}_bytes",
-            axis=f"time from the end of the first workgroup of stage {self.stage} [µs]" if last else "",
+            axis=f"time from the first end in stage {self.stage} [µs]" if last else "",
         )  # fmt: skip
 
     def _ends(self) -> list[float]:
