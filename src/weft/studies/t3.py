@@ -41,13 +41,6 @@ LARGE: Mapping[str, Sequence[int]] = DECLARED.cases["large"]
 """The large models."""
 LARGE_TP = 32
 """Tensor-parallel degree of the large models, whose means are published separately."""
-BURST = (
-    "The end of one stage of the GEMM. Its workgroups (a tick at the end of each) store their tiles as updates at "
-    "about the same time; the more of the channels communication takes meanwhile, the longer that lasts, and the later the "
-    "loads of the next stage begin. Above: from the issue of an iteration's loads to its last data, by the time of "
-    "issue. Below: bytes between the memory controllers and DRAM, by cause."
-)
-"""The caption of the figure in which a burst meets the GEMM's loads."""
 HYPOTHETICAL = "no GPU has a tracker, near-memory updates and copies that it starts; their values here are hypothetical"
 """The note on figures for a machine that is on sale."""
 CASES: Mapping[str, tuple[Graph, ...]] = {
@@ -332,7 +325,7 @@ def _contention(case: Comparison) -> list[Part]:
 
 def _bursts(runs: Mapping[str, Timeline]) -> list[Part]:
     """A stage's end over time without and with MCA, and the latencies and queues behind it."""
-    return [bursts(runs).captioned(BURST), *interference_parts(list(runs.values()))] if runs else []
+    return [bursts(runs), *interference_parts(list(runs.values()))] if runs else []
 
 
 def _phases(case: Comparison) -> list[Part]:

@@ -11,7 +11,7 @@ from weft.result.timeline import REASONS
 from weft.view import looks
 from weft.view.explorer import timeline, waits_table
 from weft.view.figure import Figure, Lines, bars, stacked_bars
-from weft.view.interference import MET, interference_parts
+from weft.view.interference import interference_parts, interference_section
 from weft.view.page import Section, simulated_section, write_page
 from weft.view.run import counter_table
 from weft.view.table import Column, Table, key_of, microseconds, number, text, times_faster
@@ -225,7 +225,7 @@ def corun_report(answer: Comparison, out_dir: str | Path) -> Path:
             Section("Who held which compute unit", [held_units(each, until) for each in shown]),
             Section("What workgroups wait for", [stream_waits(each) for each in shown if each.gemm.waits]),
             Section("Traffic of one GPU", [_JOINED, *(_of_strategy(traffic_table(each), each) for each in shown)]),
-            Section(MET, interference_parts([each.run for each in shown])),
+            interference_section([each.run for each in shown]),
             Section("Hardware counters", [_COUNTED, counter_table([each.run for each in shown])]),
             simulated_section(one.run),
         ],

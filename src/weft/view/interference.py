@@ -14,11 +14,17 @@ from weft.result.metrics import stage_ends, stage_spreads
 from weft.result.timeline import words_of
 from weft.view import looks
 from weft.view.figure import Figure, alt, areas, levels
+from weft.view.page import Section
 from weft.view.table import Table, number, text
 from weft.view.words import us
 
-MET = "What compute and communication cost each other in memory"
-"""The title of a page's section with `interference_parts`."""
+_MET = "What compute and communication cost each other in memory"
+_CAPTION = (
+    "The end of one stage of the GEMM. Its workgroups (a tick at the end of each) store their tiles at about the "
+    "same time; the more of the channels communication takes meanwhile, the longer that lasts, and the later "
+    "the loads of the next stage begin. Above: from the issue of an iteration's loads to its last data, by the time of "
+    "issue. Below: bytes between the memory controllers and DRAM, by cause."
+)
 _RANKS = ("mean", "p50", "p90", "p99", "max")
 _BEFORE_US, _AFTER_US = 10.0, 50.0
 """How much of a run the figure shows before and after the first workgroup of a stage ends [us]."""
@@ -33,6 +39,12 @@ def interference_parts(runs: Sequence[Timeline]) -> list[Table | str]:
     if not found:
         return []
     return [_latencies(found), _queues(found), _delays(found), *filter(None, (_stages(run) for run, _ in found))]
+
+
+def interference_section(runs: Sequence[Timeline]) -> Section:
+    """The part of a page about the runs that recorded interference; empty if none did."""
+    staged = {run.overlap: run for run in runs if run.interference is not None and len(stage_ends(run)) > 1}
+    return Section(_MET, [*([bursts(staged)] if staged else []), *interference_parts(runs)])
 
 
 def _streams(
@@ -121,14 +133,14 @@ def bursts(runs: Mapping[str, Timeline], stage: int | None = None, gpu: int = 0)
             panels.append(figure.chart.properties(title=alt.Title(figure.title, fontSize=12), width=720))
             data |= figure.data
     chart = alt.vconcat(*panels, spacing=14).resolve_scale(color="independent")
-    return Figure("How a burst meets the GEMM's loads", chart, data)
+    return Figure("How a burst meets the GEMM's loads", chart, data, _CAPTION)
 
 
 class _Around:
     """A run around the end of one stage of its GEMM, time in microseconds from the end of its first workgroup."""
 
     def __init__(self, name: str, run: Timeline, stage: int | None, gpu: int) -> None:
-        met, stages = run.interference, stage_ends(run, gpu=gpu)
+        met, stages = run.interference, stage_ends(run, gpu)
         if met is None or run.series is None or not stages:
             raise InputError(f"'{name}' recorded no interference; simulate a GEMM with RunOptions(interference=True)")
         chosen = len(stages) // 2 if stage is None else stage

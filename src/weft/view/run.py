@@ -15,7 +15,7 @@ from weft.units import format_rate
 from weft.view import looks
 from weft.view.explorer import phases, timeline, waits_table, words
 from weft.view.figure import Figure, Lines, bars, stacked_bars
-from weft.view.interference import MET, interference_parts
+from weft.view.interference import interference_parts, interference_section
 from weft.view.page import Section, simulated_section, write_page
 from weft.view.table import NONE, Column, Shown, Table, microseconds, number, text, times_faster
 from weft.view.words import case_label, changed, effort, percent, us
@@ -173,7 +173,7 @@ def run_report(answer: Comparison | Timeline | Mapping[str, Timeline], out_dir: 
             Section("What happens when", [timeline(simulated), waits_table(simulated)] if shown else []),
             Section("What moves through memory", [traffic_by_cause(answer), traffic] if shown else []),
             Section("What workgroups wait for", [waits(shown), wait_table(shown)] if shown else []),
-            Section(MET, interference_parts(shown)),
+            interference_section(shown),
             Section("Hardware counters", [counter_table(shown)] if shown else []),
             *(simulated_section(run) for run in machines),
         ],
