@@ -57,14 +57,14 @@ def check_channel(requests, policy, in_advance):
     bytes_ahead = ahead(bench.requests, served)
     for stream in (COMPUTE, COMMUNICATION):
         own = [n for n, request in enumerate(bench.requests) if request[5] == stream]
-        met = bench.machine.met[0, stream]
-        assert met[y.MET_REQUESTS] == len(own)
-        assert met[y.MET_BYTES] == sum(bench.requests[n][4] for n in own)
-        assert met[y.MET_AHEAD] == sum(bytes_ahead[n] for n in own)
-        assert bench.machine.spread[0, stream, y.SPREAD_AHEAD, y.CLASSES] == max(
+        counted = bench.machine.stream[0, stream]
+        assert counted[y.STREAM_REQUESTS] == len(own)
+        assert counted[y.STREAM_BYTES] == sum(bench.requests[n][4] for n in own)
+        assert counted[y.STREAM_AHEAD] == sum(bytes_ahead[n] for n in own)
+        assert bench.machine.histogram[0, stream, y.HISTOGRAM_AHEAD, y.CLASSES] == max(
             (bytes_ahead[n] for n in own), default=0
         )
-        assert met[y.MET_DELAYING] <= bench.machine.met[0, 1 - stream, y.MET_BYTES]
+        assert counted[y.STREAM_DELAYING] <= bench.machine.stream[0, 1 - stream, y.STREAM_BYTES]
     return bench
 
 
@@ -78,7 +78,7 @@ def test_four_requests_are_delayed_by_what_is_served_between_their_arrival_and_t
         (y.READ, 3 * NS, 3, 0, 128, COMMUNICATION),
     ]
     bench = check_channel(requests, policy, in_advance)
-    assert bench.machine.met[0, COMMUNICATION, y.MET_AHEAD] > 0
+    assert bench.machine.stream[0, COMMUNICATION, y.STREAM_AHEAD] > 0
 
 
 REQUEST = st.tuples(
@@ -100,11 +100,11 @@ def test_a_request_finds_what_arrived_before_it_and_still_waits():
         bench.request(y.READ, 0, 0, 0, 512, COMPUTE)
     bench.request(y.READ, 0, 1, 0, 512, COMMUNICATION)
     bench.run(ahead=True)
-    found = bench.machine.spread[0, :, :, y.CLASSES]
-    assert found[COMPUTE, y.SPREAD_OWN] == 2 * 512
-    assert found[COMPUTE, y.SPREAD_OTHER] == 0
-    assert found[COMMUNICATION, y.SPREAD_OTHER] == 3 * 512
-    assert not found[:, y.SPREAD_QUEUE].any()
+    found = bench.machine.histogram[0, :, :, y.CLASSES]
+    assert found[COMPUTE, y.HISTOGRAM_OWN] == 2 * 512
+    assert found[COMPUTE, y.HISTOGRAM_OTHER] == 0
+    assert found[COMMUNICATION, y.HISTOGRAM_OTHER] == 3 * 512
+    assert not found[:, y.HISTOGRAM_QUEUE].any()
 
 
 def test_a_lone_gemm_is_delayed_by_no_one():
@@ -176,8 +176,8 @@ def test_every_value_is_within_a_class_of_a_few_percent():
     values = np.unique(np.geomspace(1, 1e7, 4000).astype(int))
     machine = MemoryBench(interference=True).machine
     for value in values.tolist():
-        machine.spread[:] = 0
-        PLAIN._classify(machine.spread, 0, 0, y.SPREAD_AHEAD, value, y.UNIT_BYTES)
+        machine.histogram[:] = 0
+        PLAIN._classify(machine.histogram, 0, 0, y.HISTOGRAM_AHEAD, value, y.UNIT_BYTES)
         (found,) = (one for one in recorded(machine, 1).streams if one.stream == "compute")
         assert found.ahead_bytes.p50 == pytest.approx(value, rel=0.022)
         assert found.ahead_bytes.max == value
@@ -194,7 +194,7 @@ def test_plain_python_records_what_compiled_code_does():
     built = program(layer(m=256, n=256, k=64, tp=2), "t3")
     compiled = finish(built, COMPUTE_FIRST, interference=True)
     plain = interpret(built, COMPUTE_FIRST, interference=True)
-    for name in ("met", "spread", "load_series", "misses"):
+    for name in ("stream", "histogram", "load_series", "misses"):
         assert np.array_equal(getattr(compiled, name), getattr(plain, name)), name
 
 

@@ -284,31 +284,32 @@ WORKLOG_START, WORKLOG_END, WORKLOG_UNIT, WORKLOG_COLUMNS = _columns(4)
 # arrival[i, :] — a request at its channel: when it arrived, and how many bytes of the other stream had been served.
 ARRIVAL_TIME, ARRIVAL_SERVED, ARRIVAL_COLUMNS = _columns(3)
 
-# meeting[c, :] — a channel's two streams, compute first in each pair of columns. MEETING_LAST: the last request of the
-# stream whose arrival is recorded and that is not admitted yet; MEETING_WAITING: bytes that have arrived and are not
-# admitted; MEETING_UNSERVED: requests that have arrived and are not served; MEETING_SERVED: bytes served so far.
-MEETING_LAST, MEETING_WAITING, MEETING_UNSERVED, MEETING_SERVED = range(0, 8, 2)
-MEETING_COLUMNS = 8
+# waiting[c, :] — a channel's two streams, compute first in each pair of columns. WAITING_LAST: the last request of the
+# stream whose arrival is recorded and that is not admitted yet; WAITING_BYTES: bytes that have arrived and are not
+# admitted; WAITING_UNSERVED: requests that have arrived and are not served; WAITING_SERVED: bytes served so far.
+WAITING_LAST, WAITING_BYTES, WAITING_UNSERVED, WAITING_SERVED = range(0, 8, 2)
+WAITING_COLUMNS = 8
 
-# met[g, stream, :] — MET_AHEAD: bytes of the other stream served between a request's arrival and its service, summed
-# over requests; MET_DELAYING: bytes of the other stream served while at least one request waited.
-MET_REQUESTS, MET_BYTES, MET_AHEAD, MET_DELAYING, MET_COLUMNS = _columns(5)
+# stream[g, s, :] — what GPU g's channels served for stream s. STREAM_AHEAD: bytes of the other stream served between a
+# request's arrival and its service, summed over requests; STREAM_DELAYING: bytes of the other stream served while at
+# least one request waited.
+STREAM_REQUESTS, STREAM_BYTES, STREAM_AHEAD, STREAM_DELAYING, STREAM_COLUMNS = _columns(5)
 
-# spread[g, stream, what, :] — how often a value was in each class of values, then the largest value. Class 0 is below
-# one unit (a nanosecond, a byte); classes are so narrow that CLASSES_PER_DOUBLING of them double a value.
+# histogram[g, s, what, :] — how many values of stream s were in each class, then the largest value. Class 0 is below
+# one unit (a nanosecond, a byte); a value doubles in CLASSES_PER_DOUBLING classes.
 (
-    SPREAD_LOAD, SPREAD_READ, SPREAD_AHEAD, SPREAD_OWN, SPREAD_OTHER, SPREAD_QUEUE, SPREADS,
+    HISTOGRAM_LOAD, HISTOGRAM_READ, HISTOGRAM_AHEAD, HISTOGRAM_OWN, HISTOGRAM_OTHER, HISTOGRAM_QUEUE, HISTOGRAMS,
 ) = _columns(7)  # fmt: skip
-# SPREAD_LOAD: from the issue of an iteration's loads to its last data [fs]; SPREAD_READ: from a read's arrival at its
-# channel to its last data on the bus [fs]; SPREAD_AHEAD: bytes of the other stream served meanwhile; what an arriving
-# request finds [bytes]: SPREAD_OWN, SPREAD_OTHER waiting in its own and the other stream, SPREAD_QUEUE in the command
-# queue.
+# HISTOGRAM_LOAD: from the issue of an iteration's loads to its last data [fs]; HISTOGRAM_READ: from a read's arrival at
+# its channel to its last data on the bus [fs]; HISTOGRAM_AHEAD: bytes of the other stream served between a request's
+# arrival and its service; HISTOGRAM_OWN, _OTHER, _QUEUE: bytes that an arriving request finds in its own stream, in the
+# other one and in the command queue.
 CLASSES_PER_DOUBLING = 16
 CLASSES = 1 + 24 * CLASSES_PER_DOUBLING
 UNIT_TIME, UNIT_BYTES = 1_000_000, 1
-"""What a class of times and of bytes begins with: a nanosecond in femtoseconds, a byte."""
+"""The unit of classes of times, a nanosecond in femtoseconds, and that of classes of bytes."""
 
-# load_series[g, stream, bin, class] — loads by when they were issued and how long they took, in classes as above.
+# load_series[g, s, bin, class] — loads of stream s by when they were issued and how long they took.
 # misses[g, p] — requests for operands that missed in the last-level cache, by the position of the chunk that their
 # workgroup makes.
 

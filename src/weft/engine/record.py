@@ -1,6 +1,6 @@
 """Counters and series for the result: traffic by cause over time, chunk and link activity, interference.
 
-Interference is what the two streams of a memory channel cost each other. It is recorded only where a run asks for it.
+Interference is what the two streams of a memory channel cost each other; it is recorded only where a run asks for it.
 """
 
 from __future__ import annotations
@@ -91,24 +91,24 @@ def _arrivals(m: Machine, c: int, now: int) -> None:
 @block
 def _next_arrived(m: Machine, c: int, stream: int, now: int) -> int:
     """The first request of a stream that has arrived by `now` and whose arrival is not recorded, or NONE."""
-    last = m.meeting[c, y.MEETING_LAST + stream]
+    last = m.waiting[c, y.WAITING_LAST + stream]
     i = m.channel[c, y.CHAN_COMPUTE_HEAD + 3 * stream] if last == y.NONE else m.request[last, y.REQ_NEXT]
     return i if i != y.NONE and m.request[i, y.REQ_ARRIVE] <= now else y.NONE
 
 
 @spliced
 def _record_arrival(m: Machine, c: int, i: int) -> None:
-    """Count what request `i` finds in channel `c`, and note what it needs to know when it is served."""
-    meeting, g, own = m.meeting, m.channel[c, y.CHAN_GPU], m.request[i, y.REQ_STREAM]
+    """Count what request `i` finds in channel `c`, and keep its arrival for when it is served."""
+    waiting, g, own = m.waiting, m.channel[c, y.CHAN_GPU], m.request[i, y.REQ_STREAM]
     other = 1 - own
-    _classify(m.spread, g, own, y.SPREAD_OWN, meeting[c, y.MEETING_WAITING + own], y.UNIT_BYTES)
-    _classify(m.spread, g, own, y.SPREAD_OTHER, meeting[c, y.MEETING_WAITING + other], y.UNIT_BYTES)
-    _classify(m.spread, g, own, y.SPREAD_QUEUE, m.channel[c, y.CHAN_QUEUED_BYTES], y.UNIT_BYTES)
+    _classify(m.histogram, g, own, y.HISTOGRAM_OWN, waiting[c, y.WAITING_BYTES + own], y.UNIT_BYTES)
+    _classify(m.histogram, g, own, y.HISTOGRAM_OTHER, waiting[c, y.WAITING_BYTES + other], y.UNIT_BYTES)
+    _classify(m.histogram, g, own, y.HISTOGRAM_QUEUE, m.channel[c, y.CHAN_QUEUED_BYTES], y.UNIT_BYTES)
     m.arrival[i, y.ARRIVAL_TIME] = m.request[i, y.REQ_ARRIVE]
-    m.arrival[i, y.ARRIVAL_SERVED] = meeting[c, y.MEETING_SERVED + other]
-    meeting[c, y.MEETING_LAST + own] = i
-    meeting[c, y.MEETING_WAITING + own] += m.request[i, y.REQ_BYTES]
-    meeting[c, y.MEETING_UNSERVED + own] += 1
+    m.arrival[i, y.ARRIVAL_SERVED] = waiting[c, y.WAITING_SERVED + other]
+    waiting[c, y.WAITING_LAST + own] = i
+    waiting[c, y.WAITING_BYTES + own] += m.request[i, y.REQ_BYTES]
+    waiting[c, y.WAITING_UNSERVED + own] += 1
 
 
 @spliced
@@ -116,34 +116,35 @@ def record_admission(m: Machine, c: int, i: int) -> None:
     """Record that request `i`, the first of its stream, has left it for the command queue of channel `c`."""
     if m.arrival.shape[0] > 0:
         stream = m.request[i, y.REQ_STREAM]
-        m.meeting[c, y.MEETING_WAITING + stream] -= m.request[i, y.REQ_BYTES]
-        if m.meeting[c, y.MEETING_LAST + stream] == i:
-            m.meeting[c, y.MEETING_LAST + stream] = y.NONE
+        m.waiting[c, y.WAITING_BYTES + stream] -= m.request[i, y.REQ_BYTES]
+        if m.waiting[c, y.WAITING_LAST + stream] == i:
+            m.waiting[c, y.WAITING_LAST + stream] = y.NONE
 
 
 @spliced
 def record_service(m: Machine, c: int, i: int) -> None:
-    """Record how long issued request `i` has been in channel `c`, and how many bytes of the other stream passed it."""
+    """Record how long issued request `i` was in channel `c`, and the bytes of the other stream served before it."""
     if m.arrival.shape[0] > 0:
         _service(m, c, i)
 
 
 @shared
 def _service(m: Machine, c: int, i: int) -> None:
-    meeting, met, g, own = m.meeting, m.met, m.channel[c, y.CHAN_GPU], m.request[i, y.REQ_STREAM]
+    """Add request `i` to its stream's bytes, delays and latencies."""
+    waiting, stream, g, own = m.waiting, m.stream, m.channel[c, y.CHAN_GPU], m.request[i, y.REQ_STREAM]
     other, bytes_ = 1 - own, m.request[i, y.REQ_BYTES]
-    ahead = meeting[c, y.MEETING_SERVED + other] - m.arrival[i, y.ARRIVAL_SERVED]
-    meeting[c, y.MEETING_SERVED + own] += bytes_
-    meeting[c, y.MEETING_UNSERVED + own] -= 1
-    met[g, own, y.MET_REQUESTS] += 1
-    met[g, own, y.MET_BYTES] += bytes_
-    met[g, own, y.MET_AHEAD] += ahead
-    if meeting[c, y.MEETING_UNSERVED + other] > 0:
-        met[g, other, y.MET_DELAYING] += bytes_
-    _classify(m.spread, g, own, y.SPREAD_AHEAD, ahead, y.UNIT_BYTES)
+    ahead = waiting[c, y.WAITING_SERVED + other] - m.arrival[i, y.ARRIVAL_SERVED]
+    waiting[c, y.WAITING_SERVED + own] += bytes_
+    waiting[c, y.WAITING_UNSERVED + own] -= 1
+    stream[g, own, y.STREAM_REQUESTS] += 1
+    stream[g, own, y.STREAM_BYTES] += bytes_
+    stream[g, own, y.STREAM_AHEAD] += ahead
+    if waiting[c, y.WAITING_UNSERVED + other] > 0:
+        stream[g, other, y.STREAM_DELAYING] += bytes_
+    _classify(m.histogram, g, own, y.HISTOGRAM_AHEAD, ahead, y.UNIT_BYTES)
     if m.request[i, y.REQ_KIND] == y.READ:
         took = m.request[i, y.REQ_ARRIVE] - m.arrival[i, y.ARRIVAL_TIME]
-        _classify(m.spread, g, own, y.SPREAD_READ, took, y.UNIT_TIME)
+        _classify(m.histogram, g, own, y.HISTOGRAM_READ, took, y.UNIT_TIME)
 
 
 @spliced
@@ -155,6 +156,7 @@ def record_load(m: Machine, q: int, now: int) -> None:
 
 @shared
 def _load(m: Machine, q: int, now: int) -> None:
+    """Add the latency of the loads of slot `q` to the histogram and the series of their stream; no loads: nothing."""
     w = q // y.SLOTS
     g, k = m.resident[w, y.WG_GPU], m.resident[w, y.WG_KERNEL]
     p = m.kernel[g, k, y.KERNEL_FIRST_PHASE] + m.resident[w, y.WG_PHASE]
@@ -163,7 +165,7 @@ def _load(m: Machine, q: int, now: int) -> None:
     cause = m.access[g, m.phase[g, p, y.PHASE_FIRST_LOAD], y.ACCESS_OPERATOR] * y.KINDS
     stream = y.COMPUTE_STREAM if cause >= m.shape[y.SIZE_COMPUTE_CAUSE] else y.COMMUNICATION_STREAM
     issued = m.slot[q, y.SLOT_ISSUED]
-    _classify(m.spread, g, stream, y.SPREAD_LOAD, now - issued, y.UNIT_TIME)
+    _classify(m.histogram, g, stream, y.HISTOGRAM_LOAD, now - issued, y.UNIT_TIME)
     m.load_series[g, stream, _bin(m, issued), _class_of(now - issued, y.UNIT_TIME)] += 1
 
 
@@ -183,7 +185,7 @@ def _class_of(value: int, unit: int) -> int:
 
 
 @shared
-def _classify(spread: Table, g: int, stream: int, what: int, value: int, unit: int) -> None:
+def _classify(histogram: Table, g: int, stream: int, what: int, value: int, unit: int) -> None:
     """Count a value in its class, and keep the largest."""
-    spread[g, stream, what, _class_of(value, unit)] += 1
-    spread[g, stream, what, y.CLASSES] = max(spread[g, stream, what, y.CLASSES], value)
+    histogram[g, stream, what, _class_of(value, unit)] += 1
+    histogram[g, stream, what, y.CLASSES] = max(histogram[g, stream, what, y.CLASSES], value)

@@ -69,9 +69,9 @@ class Machine(NamedTuple):
     dma_log: Table
     work_log: Table
     arrival: Table
-    meeting: Table
-    met: Table
-    spread: Table
+    waiting: Table
+    stream: Table
+    histogram: Table
     load_series: Table
     misses: Table
 
@@ -125,7 +125,7 @@ def allocate(tables: Tables, bin_fs: int, interference: bool = False) -> Machine
     ways = int(tables.gpu[:, y.GPU_TRACKER_WAYS].max())
     works, causes = tables.work.shape[1], int(s[y.SIZE_CAUSES])
     heap_rows, request_rows = 2 * margin_events(tables.shape), 2 * margin_requests(tables.shape)
-    watched = gpus if interference else 0
+    recorded = gpus if interference else 0
 
     def table(*dims: int, fill: int = 0) -> Table:
         return np.full(dims, fill, dtype=np.int64)
@@ -171,11 +171,11 @@ def allocate(tables: Tables, bin_fs: int, interference: bool = False) -> Machine
         dma_log=table(gpus, tiles, y.COMMAND_COLUMNS, fill=y.NONE),
         work_log=table(gpus, works, y.WORKLOG_COLUMNS, fill=y.NONE),
         arrival=table(request_rows if interference else 0, y.ARRIVAL_COLUMNS),
-        meeting=table(watched * channels, y.MEETING_COLUMNS),
-        met=table(watched, 2, y.MET_COLUMNS),
-        spread=table(watched, 2, y.SPREADS, y.CLASSES + 1),
-        load_series=np.zeros((watched, 2, SERIES_BINS, y.CLASSES), dtype=np.int64),
-        misses=table(watched, int(s[y.SIZE_REGIONS])),
+        waiting=table(recorded * channels, y.WAITING_COLUMNS),
+        stream=table(recorded, 2, y.STREAM_COLUMNS),
+        histogram=table(recorded, 2, y.HISTOGRAMS, y.CLASSES + 1),
+        load_series=np.zeros((recorded, 2, SERIES_BINS, y.CLASSES), dtype=np.int64),
+        misses=table(recorded, int(s[y.SIZE_REGIONS])),
     )
     _initialise(machine, bin_fs)
     return machine
@@ -229,7 +229,7 @@ def _initialise(m: Machine, bin_fs: int) -> None:
     m.bank[:, y.BANK_GROUP] = channel * int(m.shape[y.SIZE_GROUPS]) + k % int(m.shape[y.SIZE_GROUPS])
     m.line[:, LINE_WAITERS] = y.NONE
     m.link_run[:, [y.LINK_SENT, y.LINK_FIRST, y.LINK_LAST]] = y.NONE
-    m.meeting[:, y.MEETING_LAST : y.MEETING_LAST + 2] = y.NONE
+    m.waiting[:, y.WAITING_LAST : y.WAITING_LAST + 2] = y.NONE
     m.resident[:, y.WG_KERNEL] = y.NONE
     m.engine[:, y.DMA_BLOCK] = y.NONE
     m.counter[:, :, y.COUNTER_TARGET] = y.NEVER

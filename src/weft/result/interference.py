@@ -38,7 +38,7 @@ class Percentiles:
 
 @dataclass(frozen=True)
 class StreamInterference:
-    """What one stream of a GPU's memory channels met.
+    """Latencies, queues and delays of one stream of a GPU's memory channels.
 
     `load_latency_s` is what kernels see: from the issue of an iteration's loads to its last data, caches included [s].
     `read_latency_s` is that of reads of the DRAM: from the arrival at the channel to the last data on its bus [s].
@@ -114,12 +114,12 @@ class Interference:
 
 def recorded(m: Machine, bins: int) -> Interference | None:
     """The interference that a run recorded, with series of `bins` bins; None if it recorded none."""
-    if len(m.met) == 0:
+    if len(m.stream) == 0:
         return None
     channels = int(m.shape[y.SIZE_CHANNELS])
     loads = m.load_series[:, :, :bins]
     return Interference(
-        streams=tuple(_stream(m, g, at) for g in range(len(m.met)) for at in range(len(STREAMS))),
+        streams=tuple(_stream(m, g, at) for g in range(len(m.stream)) for at in range(len(STREAMS))),
         channels=channels,
         channel_bytes_per_s=64e15 / int(m.gpu[0, y.GPU_PEAK64]) / channels,
         misses=tuple(m.misses.sum(axis=0)[: m.work[:, :, y.WORK_REGION].max(initial=y.NONE) + 1].tolist()),
@@ -129,25 +129,25 @@ def recorded(m: Machine, bins: int) -> Interference | None:
 
 
 def _stream(m: Machine, g: int, at: int) -> StreamInterference:
-    met, spread = m.met[g, at].tolist(), m.spread[g, at]
+    counted, histogram = m.stream[g, at].tolist(), m.histogram[g, at]
     return StreamInterference(
         gpu=g,
         stream=STREAMS[at],
-        requests=met[y.MET_REQUESTS],
-        served_bytes=met[y.MET_BYTES],
-        ahead_sum_bytes=met[y.MET_AHEAD],
-        delaying_bytes=met[y.MET_DELAYING],
-        load_latency_s=_percentiles(spread[y.SPREAD_LOAD], 1e-9, 1e-15),
-        read_latency_s=_percentiles(spread[y.SPREAD_READ], 1e-9, 1e-15),
-        ahead_bytes=_percentiles(spread[y.SPREAD_AHEAD]),
-        own_waiting_bytes=_percentiles(spread[y.SPREAD_OWN]),
-        other_waiting_bytes=_percentiles(spread[y.SPREAD_OTHER]),
-        queue_bytes=_percentiles(spread[y.SPREAD_QUEUE]),
+        requests=counted[y.STREAM_REQUESTS],
+        served_bytes=counted[y.STREAM_BYTES],
+        ahead_sum_bytes=counted[y.STREAM_AHEAD],
+        delaying_bytes=counted[y.STREAM_DELAYING],
+        load_latency_s=_percentiles(histogram[y.HISTOGRAM_LOAD], 1e-9, 1e-15),
+        read_latency_s=_percentiles(histogram[y.HISTOGRAM_READ], 1e-9, 1e-15),
+        ahead_bytes=_percentiles(histogram[y.HISTOGRAM_AHEAD]),
+        own_waiting_bytes=_percentiles(histogram[y.HISTOGRAM_OWN]),
+        other_waiting_bytes=_percentiles(histogram[y.HISTOGRAM_OTHER]),
+        queue_bytes=_percentiles(histogram[y.HISTOGRAM_QUEUE]),
     )
 
 
 def _percentiles(row: Table, unit: float = 1.0, exact: float = 1.0) -> Percentiles:
-    """The distribution that a row of `spread` holds, whose classes begin with `unit`, the largest value in `exact`."""
+    """The distribution in a row of `histogram`: classes begin with `unit`, the largest value is in `exact`."""
     counts, most = row[: y.CLASSES], float(row[y.CLASSES]) * exact
     total = int(counts.sum())
     if total == 0:

@@ -34,7 +34,7 @@ _LATENCY: looks.Looks = {"99th percentile": looks.PINK, "mean": looks.DARK}
 
 
 def interference_parts(runs: Sequence[Timeline]) -> list[Table | str]:
-    """The tables of the runs that recorded interference, and how far apart the workgroups of a stage end."""
+    """The tables of the runs that recorded interference, and how far apart a stage's workgroups end."""
     found = [(run, run.interference) for run in runs if run.interference is not None]
     if not found:
         return []
@@ -109,8 +109,8 @@ def _stages(run: Timeline) -> str:
     if len(spreads) > 1:
         least, most = us(min(spreads)), us(max(spreads))
         said.append(
-            f"workgroups of a stage end {us(median(spreads))} µs apart (standard deviation; the median of "
-            f"{len(spreads)} stages, {least} to {most})"
+            f"ends of a stage's workgroups: standard deviation {us(median(spreads))} µs (median of {len(spreads)} "
+            f"stages; {least} to {most})"
         )
     if run.interference and any(run.interference.misses):
         said.append(f"misses of operands by chunk: {', '.join(f'{count:,}' for count in run.interference.misses)}")
