@@ -7,6 +7,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from weft.errors import InputError
 from weft.result import Interference, Percentiles, StreamInterference, Timeline
@@ -18,6 +19,10 @@ from weft.view.page import Section
 from weft.view.table import Table, number, text
 from weft.view.words import us
 
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Window = tuple[float, float]
+"""Begin and end of the time that the figure shows [us]."""
 _MET = "What compute and communication cost each other in memory"
 _CAPTION = (
     "The end of one stage of the GEMM. Its workgroups (a tick at the end of each) store their tiles at about the "
@@ -26,8 +31,8 @@ _CAPTION = (
     "issue. Below: bytes between the memory controllers and DRAM, by cause."
 )
 _RANKS = ("mean", "p50", "p90", "p99", "max")
-_BEFORE_US, _AFTER_US = 10.0, 50.0
-"""How much of a run the figure shows before and after the first workgroup of a stage ends [us]."""
+_BEFORE, _AFTER = 0.08, 0.4
+"""How much the figure shows before and after the first workgroup of a stage ends, as a share of a stage's length."""
 _US = 1e-9
 """One femtosecond in microseconds."""
 _LATENCY: looks.Looks = {"99th percentile": looks.PINK, "mean": looks.DARK}
@@ -124,62 +129,72 @@ def bursts(runs: Mapping[str, Timeline], stage: int | None = None, gpu: int = 0)
     issued. `stage` is by default the one in the middle. Raises InputError for a run without stages or without
     interference.
     """
+    shown = {name: _StageEnd(name, run, stage, gpu) for name, run in runs.items()}
+    longest = max(each.length_us for each in shown.values())
+    window = -_BEFORE * longest, _AFTER * longest
+    slowest = max(float(each.latency(window).max()) for each in shown.values())
     data: dict[str, Table] = {}
     panels: list[Any] = []
-    shown = {name: _Around(name, run, stage, gpu) for name, run in runs.items()}
-    slowest = max(float(around.latency.max()) for around in shown.values())
-    for at, (name, around) in enumerate(shown.items()):
-        for figure in around.panels(f"burst{at}", name, slowest, last=at == len(shown) - 1):
+    for at, each in enumerate(shown.values()):
+        for figure in each.panels(f"burst{at}", window, slowest, last=at == len(shown) - 1):
             panels.append(figure.chart.properties(title=alt.Title(figure.title, fontSize=12), width=720))
             data |= figure.data
     chart = alt.vconcat(*panels, spacing=14).resolve_scale(color="independent")
     return Figure("How a burst meets the GEMM's loads", chart, data, _CAPTION)
 
 
-class _Around:
-    """A run around the end of one stage of its GEMM, time in microseconds from the end of its first workgroup."""
+class _StageEnd:
+    """The end of one stage of a run's GEMM; times in microseconds from the end of the stage's first workgroup."""
 
     def __init__(self, name: str, run: Timeline, stage: int | None, gpu: int) -> None:
-        met, stages = run.interference, stage_ends(run, gpu)
-        if met is None or run.series is None or not stages:
+        stages = stage_ends(run, gpu)
+        if run.interference is None or run.series is None or not stages:
             raise InputError(f"'{name}' recorded no interference; simulate a GEMM with RunOptions(interference=True)")
-        chosen = len(stages) // 2 if stage is None else stage
-        if not 0 <= chosen < len(stages):
-            raise InputError(f"stage is {chosen}; the GEMM of '{name}' has stages 0 to {len(stages) - 1}")
-        self.run, self.stage, self.ends = run, chosen, stages[chosen]
-        width, self.first = run.series.bin_fs, int(self.ends.min())
-        bins = np.arange(run.series.link.shape[1])
-        times = (bins * width - self.first) * _US
-        self.kept = bins[(times > -_BEFORE_US) & (times < _AFTER_US)]
-        self.edges = np.append(times[self.kept], times[self.kept[-1]] + width * _US)
-        self.gpu = gpu
-        self.latency = np.stack([rows["compute"][gpu][self.kept] for rows in (met.load_p99_fs, met.load_mean_fs)]) * _US
+        self.stage = len(stages) // 2 if stage is None else stage
+        if not 0 <= self.stage < len(stages):
+            raise InputError(f"stage is {self.stage}; the GEMM of '{name}' has stages 0 to {len(stages) - 1}")
+        self.name, self.run, self.gpu = name, run, gpu
+        self.series, self.recorded, self.ends = run.series, run.interference, stages[self.stage]
+        self.first = int(self.ends.min())
+        self.length_us = (self.first - (int(stages[self.stage - 1].min()) if self.stage else 0)) * _US
 
-    def panels(self, key: str, name: str, slowest: float, last: bool) -> Iterator[Figure]:
+    def latency(self, window: Window) -> Floats:
+        """99th percentile and mean of the GEMM's loads in every bin [us], 0 where there are none; shape (2, bins)."""
+        series = (self.recorded.load_p99_fs, self.recorded.load_mean_fs)
+        return np.stack([rows["compute"][self.gpu][self._bins(window)] for rows in series]) * _US
+
+    def panels(self, key: str, window: Window, slowest: float, last: bool) -> Iterator[Figure]:
         """Latency of the GEMM's loads with the ends of workgroups, then DRAM traffic by cause."""
-        window = [-_BEFORE_US, _AFTER_US]
-        latency = {what: np.where(row > 0, row, np.nan) for what, row in zip(_LATENCY, self.latency, strict=True)}
-        rug = Table([number("time_us", "end of a workgroup", "µs", ",.2f")], [[t] for t in self._ends()])
+        bins = self._bins(window)
+        latency = dict(zip(_LATENCY, (np.where(row > 0, row, np.nan) for row in self.latency(window)), strict=True))
+        ends = [[round(float(end - self.first) * _US, 3)] for end in self.ends]
         yield levels(
-            f"{name}: latency of loads [µs]", self._table(latency, "µs", ",.2f"), looks=_LATENCY, height=90,
-            window=window, most=slowest, ticks=rug, name=f"{key}_latency",
+            f"{self.name}: latency of loads [µs]", self._table(bins, latency, "µs", ",.2f"), looks=_LATENCY, height=90,
+            window=window, most=slowest, ticks=Table([number("time_us", "end of a workgroup", "µs", ",.2f")], ends),
+            name=f"{key}_latency",
         )  # fmt: skip
-        assert self.run.series is not None
-        series = self.run.series
-        rates = {words_of(c): series.rate(c, self.gpu)[self.kept] / 1e9 for c in series.traffic}
-        colors = {head: color for head, color in looks.cause_looks(list(series.traffic)).items() if rates[head].any()}
+        causes = list(self.series.traffic)
+        rates = {words_of(cause): self.series.rate(cause, self.gpu)[bins] / 1e9 for cause in causes}
+        colors = {head: color for head, color in looks.cause_looks(causes).items() if rates[head].any()}
         peak = self.run.gpu.memory.bandwidth / 1e9
         yield areas(
-            f"{name}: DRAM traffic [GB/s]", self._table({head: rates[head] for head in colors}, "GB/s", ",.0f"),
-            looks=colors, limit=(peak, f"peak {peak:,.0f} GB/s"), height=150, zoom=window, name=f"{key}_bytes",
+            f"{self.name}: DRAM traffic [GB/s]",
+            self._table(bins, {head: rates[head] for head in colors}, "GB/s", ",.0f"), looks=colors,
+            limit=(peak, f"peak {peak:,.0f} GB/s"), height=150, zoom=window, name=f"{key}_bytes",
             axis=f"time from the first end in stage {self.stage} [µs]" if last else "",
         )  # fmt: skip
 
-    def _ends(self) -> list[float]:
-        return [round(float(end - self.first) * _US, 3) for end in self.ends]
+    def _bins(self, window: Window) -> Ints:
+        """The bins of the series that begin in the window, at least one."""
+        times = self._times(np.arange(self.series.link.shape[1]))
+        kept = np.flatnonzero((times > window[0]) & (times < window[1]))
+        return kept if len(kept) else np.array([self.first // self.series.bin_fs])
 
-    def _table(self, values: Mapping[str, Any], unit: str, format_: str) -> Table:
+    def _times(self, bins: Ints) -> Floats:
+        return np.asarray((bins * self.series.bin_fs - self.first) * _US, dtype=np.float64)
+
+    def _table(self, bins: Ints, values: Mapping[str, Floats], unit: str, format_: str) -> Table:
         columns = [number("time_us", "time", "µs", ",.2f"), number("until_us", "until", "µs", ",.2f")]
         columns += [number(f"v{at}", head, unit, format_) for at, head in enumerate(values)]
-        rows = zip(self.edges[:-1], self.edges[1:], *values.values(), strict=True)
+        rows = zip(self._times(bins), self._times(bins + 1), *values.values(), strict=True)
         return Table(columns, [[None if np.isnan(value) else round(float(value), 3) for value in row] for row in rows])
