@@ -26,7 +26,8 @@ class RunOptions:
     exact, larger ones faster; None: as suits graph and GPU). `event_budget` ends a run that takes more events.
     `arbiter` replaces the overlap's memory arbitration: a policy, or the name of a built-in one. `progress(events,
     now_fs, end_fs)` is called about every million events with the simulated time [fs] and a function that returns the
-    end that closed forms expect [fs] (0: unknown).
+    end that closed forms expect [fs] (0: unknown). `interference` records what compute and communication cost each
+    other in memory: `Timeline.interference`.
 
     Raises UnknownNameError for an unknown clock or mode, InputError for an invalid size or budget.
     """
@@ -37,6 +38,7 @@ class RunOptions:
     event_budget: int | None = None
     arbiter: ArbiterPolicy | str | None = None
     progress: Callable[[int, int, Callable[[], int]], None] | None = None
+    interference: bool = False
 
     def __post_init__(self) -> None:
         check_name("clock", self.clock, get_args(Clock))
@@ -47,6 +49,8 @@ class RunOptions:
             check_whole("event_budget", self.event_budget, 0, 10**9)
         if not (self.arbiter is None or isinstance(self.arbiter, str) or hasattr(self.arbiter, "compiled")):
             raise InputError(f"arbiter is {shown(self.arbiter)}; give what weft.arbiter makes of a function")
+        if not isinstance(self.interference, bool):
+            raise InputError(f"interference is {shown(self.interference)}; give True or False")
         if self.progress is not None and not callable(self.progress):
             raise InputError(f"progress is {shown(self.progress)}; give a function of events and time")
 

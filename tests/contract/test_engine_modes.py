@@ -16,7 +16,8 @@ from weft.schedule.arbiters import COMPUTE_FIRST
 digest = hashlib.sha256()
 for overlap in ("sequential", "t3", "rs-nmc"):
     for explicit in (False, True):
-        for table in finish(program(layer(m=256, n=256, k=64, tp=2), overlap, explicit=explicit), COMPUTE_FIRST):
+        built = program(layer(m=256, n=256, k=64, tp=2), overlap, explicit=explicit)
+        for table in finish(built, COMPUTE_FIRST, interference=explicit):
             digest.update(table.tobytes())
 print(digest.hexdigest())
 """

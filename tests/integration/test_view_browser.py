@@ -128,9 +128,10 @@ def test_tables_sort_by_value_filter_by_words_and_keep_markup_as_text(tmp_path: 
 
 @pytest.mark.parametrize("width", [1400, 390])
 def test_the_page_of_runs_draws_every_figure_on_wide_and_narrow_windows(tmp_path: Path, width: int) -> None:
-    answer = weft.compare(split(SubLayer.custom(1024, 1024, 512), 4), "t3-paper")
+    graph, watched = split(SubLayer.custom(2048, 2048, 512), 4), weft.RunOptions(interference=True)
+    answer = weft.compare(graph, "t3-paper", options=watched)
     found = checked(opened(view.run_report(answer, tmp_path), width))
-    assert found["figures"] == 4
+    assert found["figures"] == 5
     assert found["zoomed"], "the wait that is clicked is not what the timeline shows"
     assert found["contents"] >= 5
 

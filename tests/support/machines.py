@@ -128,17 +128,19 @@ def program(
     return lowered(tiled(shared, tiling), overlap, system, shared.ranks if explicit else 1, request)
 
 
-def finish(made: Program, policy: ArbiterPolicy = ROUND_ROBIN) -> Machine:
+def finish(made: Program, policy: ArbiterPolicy = ROUND_ROBIN, interference: bool = False) -> Machine:
     """The final state of a run that must finish."""
-    status, machine = execute(made.tables, policy.compiled, BIN)
+    status, machine = execute(made.tables, policy.compiled, BIN, interference=interference)
     assert status == y.FINISHED, status
     return machine
 
 
-def interpret(made: Program | Tables, policy: ArbiterPolicy = ROUND_ROBIN, engine: Any = PLAIN) -> Machine:
+def interpret(
+    made: Program | Tables, policy: ArbiterPolicy = ROUND_ROBIN, engine: Any = PLAIN, interference: bool = False
+) -> Machine:
     """The final state of the same run in plain Python."""
     tables = made.tables if isinstance(made, Program) else made
-    status, machine = engine.execute(tables, plain_policy(policy), BIN)
+    status, machine = engine.execute(tables, plain_policy(policy), BIN, interference=interference)
     assert status == y.FINISHED, status
     return machine  # type: ignore[no-any-return]
 
@@ -148,7 +150,9 @@ def plain_policy(policy: ArbiterPolicy) -> Any:
     return lambda *fields: policy.rule(ArbiterView(*(int(field) for field in fields)))
 
 
-def bare(machine: Gpu, gpus: int = 1, request: int = 512, regions: int = 1, tiles: int = 0) -> Machine:
+def bare(
+    machine: Gpu, gpus: int = 1, request: int = 512, regions: int = 1, tiles: int = 0, interference: bool = False
+) -> Machine:
     """A machine without kernels: nothing happens but what the test puts in."""
     rows, shape, wired = machine_tables(
         System(gpu=machine, gpus=max(gpus, 2)), gpus, RunOptions(request_bytes=request), 1
@@ -174,7 +178,7 @@ def bare(machine: Gpu, gpus: int = 1, request: int = 512, regions: int = 1, tile
         link=wired.link,
         route=np.array([*wired.hops(0, 1, True), (y.NONE, 0)], dtype=np.int64),
     )
-    return allocate(tables, BIN)
+    return allocate(tables, BIN, interference)
 
 
 class LinkBench:
@@ -250,8 +254,9 @@ def steps(machine: Machine, policy: ArbiterPolicy = ROUND_ROBIN) -> Iterator[tup
 class MemoryBench:
     """One memory channel under requests of the test's choosing."""
 
-    def __init__(self, machine: Gpu | None = None, request: int = 512) -> None:
-        self.machine = bare(machine or gpu(memory__channels=1, memory__bandwidth="32 GB/s"), request=request)
+    def __init__(self, machine: Gpu | None = None, request: int = 512, interference: bool = False) -> None:
+        one_channel = machine or gpu(memory__channels=1, memory__bandwidth="32 GB/s")
+        self.machine = bare(one_channel, request=request, interference=interference)
         self.requests: list[tuple[int, int, int, int, int, int]] = []
         self.number: dict[int, int] = {}
 
@@ -286,8 +291,11 @@ class MemoryBench:
                 i = int(m.request[i, y.REQ_NEXT])
         return waiting
 
-    def run(self, policy: ArbiterPolicy = ROUND_ROBIN) -> list[tuple[int, int, int | None]]:
-        """For every request: when the channel chose it, when its first column began, when a read returned."""
+    def run(self, policy: ArbiterPolicy = ROUND_ROBIN, ahead: bool = False) -> list[tuple[int, int, int | None]]:
+        """For every request: when the channel chose it, when its first column began, when a read returned.
+
+        Requests are entered when they arrive, or all `ahead` of that.
+        """
         m = self.machine
         spare = margin_events(m.shape), margin_requests(m.shape)
         chosen: dict[int, tuple[int, int]] = {}
@@ -295,7 +303,7 @@ class MemoryBench:
         entered = 0
         while m.clock[y.CLOCK_HEAP] > 0 or entered < len(self.requests):
             now, code = m.heap[0] if m.clock[y.CLOCK_HEAP] > 0 else (y.NEVER, 0)
-            if entered < len(self.requests) and self.requests[entered][1] <= now:
+            if entered < len(self.requests) and (ahead or self.requests[entered][1] <= now):
                 self._enter(entered)
                 entered += 1
                 continue

@@ -24,6 +24,16 @@ def weft(capsys):
     return run
 
 
+def test_interference_is_recorded_on_request(weft, tmp_path):
+    file, folder = tmp_path / "runs.json", tmp_path / "page"
+    status, out, _ = weft(*RUN, "--interference", "--json", file, "--out", folder)
+    assert status == 0
+    assert "Who delays whom" in out
+    (run,) = json.loads(file.read_text())["runs"]
+    assert {one["stream"] for one in run["interference"]["streams"]} == {"compute", "communication"}
+    assert "How a burst meets" in (folder / "report.html").read_text()
+
+
 def test_both_slowdowns_the_makespan_and_the_waits_are_shown_and_written(weft, tmp_path):
     file, trace, folder = tmp_path / "runs.json", tmp_path / "trace.json", tmp_path / "page"
     status, out, _ = weft(*RUN, "--json", file, "--trace", trace, "--out", folder)

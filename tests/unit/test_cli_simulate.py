@@ -44,6 +44,26 @@ def test_comparing_sets_speedups_over_sequential_beside_each_other(weft, tmp_pat
     assert all(run["total_us"] > 0 for run in runs)
 
 
+def test_interference_is_recorded_on_request(weft, tmp_path):
+    files = ("--json", tmp_path / "runs.json", "--out", tmp_path / "page")
+    status, out, _ = weft(*SMALL, "--compare", "t3,t3-mca", "--interference", *files)
+    assert status == 0
+    for words in ("Latency of loads", "What a request finds at its memory channel", "Who delays whom"):
+        assert words in out
+    runs = json.loads((tmp_path / "runs.json").read_text())["runs"]
+    for run in runs:
+        compute, communication = run["interference"]["streams"]
+        assert compute["load_latency_s"]["p50"] <= compute["load_latency_s"]["p99"]
+        assert communication["served_bytes"] > 0
+    assert "Who delays whom" in (tmp_path / "page" / "report.html").read_text()
+
+
+def test_interference_is_not_recorded_otherwise(weft, tmp_path):
+    _, out, _ = weft(*SMALL, "--json", tmp_path / "runs.json")
+    assert "Who delays whom" not in out
+    assert "interference" not in (tmp_path / "runs.json").read_text()
+
+
 def test_the_overlap_stands_beside_what_it_is_compared_with(weft, tmp_path):
     files = ("--json", tmp_path / "runs.json", "--trace", tmp_path / "trace.json")
     assert weft(*SMALL, "--compare", "sequential", "--overlap", "t3", *files)[0] == 0

@@ -11,7 +11,7 @@ from weft.graph import Collective, Gemm, concurrent
 from weft.models import SubLayer
 from weft.options import RunOptions
 from weft.parallel import split
-from weft.result import Residency, Series, Timeline
+from weft.result import Interference, Residency, Series, Timeline
 from weft.result.stored import as_record, from_record, summary
 from weft.run import compare, simulate
 
@@ -24,6 +24,7 @@ def timelines():
     return [
         *compare(graph, "t3-paper", overlaps),
         simulate(shared, "mi300x", "partition", RunOptions(clock="short", request_bytes=4096)),
+        simulate(graph, "t3-paper", "t3-mca", RunOptions(interference=True)),
     ]
 
 
@@ -35,7 +36,7 @@ def same(one, two):
     """Whether two values of a timeline are equal, arrays by their elements."""
     if isinstance(one, np.ndarray):
         return one.dtype == two.dtype and np.array_equal(one, two)
-    if isinstance(one, Series | Residency | Timeline):
+    if isinstance(one, Interference | Series | Residency | Timeline):
         return all(same(getattr(one, field.name), getattr(two, field.name)) for field in fields(one))
     if isinstance(one, dict):
         return list(one) == list(two) and all(same(one[key], two[key]) for key in one)

@@ -131,11 +131,16 @@ def _copy_option(text: str) -> tuple[str, int | bool]:
     click.Choice(["collective", "gemm"]),
 )
 @run_options("t3-paper", "the GPU, its node or its library", "512, with --beside as suits the GPU")
+@option(
+    "--interference",
+    "Record what compute and communication cost each other in memory: latencies, queues, who delays whom.",
+    is_flag=True,
+)
 @file_option("--json", "Write every run as JSON.")
 @file_option("--trace", "Write a trace of --overlap for Perfetto and HTA, one file per rank.")
 @folder_option("Write report.html with the pictures to this folder.")
 @pass_outputs
-def simulate(outputs: Outputs, /, options: RunOptions, arbiter: str | None, **values: Any) -> None:
+def simulate(outputs: Outputs, /, options: RunOptions, arbiter: str | None, interference: bool, **values: Any) -> None:
     """Simulate a sub-layer, or a GEMM beside a collective: times, where they go, what memory moves.
 
     --compare A,B sets overlaps side by side and shows speedups over 'sequential'; exactly A and B are compared, and
@@ -145,7 +150,7 @@ def simulate(outputs: Outputs, /, options: RunOptions, arbiter: str | None, **va
     """
     asked = SimpleNamespace(**values, traced=outputs.trace is not None)
     with simulation_status() as watch:
-        options = replace(options, arbiter=arbiter, progress=watch)
+        options = replace(options, arbiter=arbiter, progress=watch, interference=interference)
         shown, answer = (_sub_layer if asked.beside is None else _beside)(asked, options)
     layers: tuple[Any, Any, Any] = run.run_parts, run.run_record, view.run_report
     streams: tuple[Any, Any, Any] = corun.corun_parts, corun.corun_record, view.corun_report

@@ -280,6 +280,40 @@ COMMAND_READY, COMMAND_START, COMMAND_END, COMMAND_ENGINE, COMMAND_BYTES, COMMAN
 # work_log[g, w, :]
 WORKLOG_START, WORKLOG_END, WORKLOG_UNIT, WORKLOG_COLUMNS = _columns(4)
 
+# -- interference: recorded only where a run asks for it; else these tables have no rows
+
+# arrival[i, :] — a request at its channel: when it arrived, and how many bytes of the other stream had been served.
+ARRIVAL_TIME, ARRIVAL_SERVED, ARRIVAL_COLUMNS = _columns(3)
+
+# waiting[c, :] — a channel's two streams, compute first in each pair of columns. WAITING_LAST: the last request of the
+# stream whose arrival is recorded and that is not admitted yet; WAITING_BYTES: bytes that have arrived and are not
+# admitted; WAITING_UNSERVED: requests that have arrived and are not served; WAITING_SERVED: bytes served so far.
+WAITING_LAST, WAITING_BYTES, WAITING_UNSERVED, WAITING_SERVED = range(0, 8, 2)
+WAITING_COLUMNS = 8
+
+# stream[g, s, :] — what GPU g's channels served for stream s. STREAM_AHEAD: bytes of the other stream served between a
+# request's arrival and its service, summed over requests; STREAM_DELAYING: bytes of the other stream served while at
+# least one request waited.
+STREAM_REQUESTS, STREAM_BYTES, STREAM_AHEAD, STREAM_DELAYING, STREAM_COLUMNS = _columns(5)
+
+# histogram[g, s, what, :] — how many values of stream s were in each class, then the largest value. Class 0 is below
+# one unit (a nanosecond, a byte); a value doubles in CLASSES_PER_DOUBLING classes.
+(
+    HISTOGRAM_LOAD, HISTOGRAM_READ, HISTOGRAM_AHEAD, HISTOGRAM_OWN, HISTOGRAM_OTHER, HISTOGRAM_QUEUE, HISTOGRAMS,
+) = _columns(7)  # fmt: skip
+# HISTOGRAM_LOAD: from the issue of an iteration's loads to its last data [fs]; HISTOGRAM_READ: from a read's arrival at
+# its channel to its last data on the bus [fs]; HISTOGRAM_AHEAD: bytes of the other stream served between a request's
+# arrival and its service; HISTOGRAM_OWN, _OTHER, _QUEUE: bytes that an arriving request finds in its own stream, in the
+# other one and in the command queue.
+CLASSES_PER_DOUBLING = 16
+CLASSES = 1 + 24 * CLASSES_PER_DOUBLING
+UNIT_TIME, UNIT_BYTES = 1_000_000, 1
+"""The unit of classes of times, a nanosecond in femtoseconds, and that of classes of bytes."""
+
+# load_series[g, s, bin, class] — loads of stream s by when they were issued and how long they took.
+# misses[g, p] — requests for operands that missed in the last-level cache, by the position of the chunk that their
+# workgroup makes.
+
 # -- events; at equal times the lower kind goes first, then the lower index
 (
     EV_LAUNCH, EV_ARRIVE, EV_READ_DONE, EV_LINK, EV_DMA, EV_PHASE, EV_SLOT, EV_COMPUTED, EV_CHANNEL, EV_COMMAND,

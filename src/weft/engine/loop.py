@@ -11,7 +11,7 @@ from weft.engine.jit import block, entry, spliced
 from weft.engine.link import arrive, depart, hop
 from weft.engine.memory import free_request, look
 from weft.engine.memory_cache import begin_used, fill
-from weft.engine.record import record_chunk, record_traffic
+from weft.engine.record import record_chunk, record_load, record_traffic
 from weft.engine.state import WAITER_NEXT, WAITER_SLOT, Machine
 from weft.engine.tracker import track
 from weft.engine.workgroup import (
@@ -136,6 +136,7 @@ def _on_slot(m: Machine, q: int, now: int) -> None:
     if state == y.SLOT_FREE:
         begin_iteration(m, q, now)
     elif state == y.SLOT_LOADING:
+        record_load(m, q, now)
         m.slot[q, y.SLOT_STATE] = y.SLOT_READY
         compute_next(m, q // y.SLOTS, now)
     else:

@@ -11,6 +11,7 @@ from weft.engine import layout as y
 from weft.engine.calendar import schedule
 from weft.engine.dram import choose, issue, join_bank, open_rows
 from weft.engine.jit import block, spliced
+from weft.engine.record import record_admission, record_arrivals, record_service
 from weft.engine.state import Machine
 
 
@@ -180,6 +181,7 @@ def _move_to_queue(m: Machine, c: int, i: int, stream: int, now: int) -> None:
     channel[c, base + 2] -= 1
     if stream == y.COMMUNICATION_STREAM:
         channel[c, y.CHAN_COMMUNICATION_SERVED] = now
+    record_admission(m, c, i)
     _account_occupancy(m, c, now)
     request[i, y.REQ_TICKET] = channel[c, y.CHAN_ADMITTED]
     channel[c, y.CHAN_ADMITTED] += 1
@@ -208,6 +210,7 @@ def look(m: Machine, c: int, now: int, policy) -> int:  # type: ignore[no-untype
     """
     g = m.channel[c, y.CHAN_GPU]
     issued = y.NONE
+    record_arrivals(m, c, now)
     while True:
         opened = open_rows(m, c, g, now)
         start = choose(m, c, g, now)
@@ -217,6 +220,7 @@ def look(m: Machine, c: int, now: int, policy) -> int:  # type: ignore[no-untype
             _account_occupancy(m, c, now)
             m.channel[c, y.CHAN_QUEUED_BYTES] -= m.request[issued, y.REQ_BYTES]
             issue(m, c, g, issued, now)
+            record_service(m, c, issued)
         if not _admit(m, c, g, now, policy) and not ready:
             break
     if opened < y.NEVER:

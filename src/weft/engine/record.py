@@ -1,6 +1,11 @@
-"""Counters and series for the result: traffic by cause over time, chunk and link activity."""
+"""Counters and series for the result: traffic by cause over time, chunk and link activity, interference.
+
+Interference is what the two streams of a memory channel cost each other; it is recorded only where a run asks for it.
+"""
 
 from __future__ import annotations
+
+import math
 
 from weft.engine import layout as y
 from weft.engine.jit import block, shared, spliced
@@ -8,7 +13,7 @@ from weft.engine.state import SERIES_BINS, Machine, Table
 
 
 @shared
-def _fold(series: Table, link_series: Table) -> None:
+def _fold(series: Table, link_series: Table, load_series: Table) -> None:
     for g in range(series.shape[0]):
         for b in range(SERIES_BINS // 2):
             for cause in range(series.shape[1]):
@@ -16,6 +21,13 @@ def _fold(series: Table, link_series: Table) -> None:
             link_series[g, b] = link_series[g, 2 * b] + link_series[g, 2 * b + 1]
         series[g, :, SERIES_BINS // 2 :] = 0
         link_series[g, SERIES_BINS // 2 :] = 0
+    for g in range(load_series.shape[0]):
+        for stream in range(2):
+            for b in range(SERIES_BINS // 2):
+                for k in range(y.CLASSES):
+                    both = load_series[g, stream, 2 * b, k] + load_series[g, stream, 2 * b + 1, k]
+                    load_series[g, stream, b, k] = both
+            load_series[g, stream, SERIES_BINS // 2 :] = 0
 
 
 @block
@@ -23,7 +35,7 @@ def _bin(m: Machine, time: int) -> int:
     """The bin of `time`; when the series is full, pairs of bins are merged and bins become twice as wide."""
     b = time // m.clock[y.CLOCK_BIN]
     while b >= SERIES_BINS:
-        _fold(m.series, m.link_series)
+        _fold(m.series, m.link_series, m.load_series)
         m.clock[y.CLOCK_BIN] *= 2
         b = time // m.clock[y.CLOCK_BIN]
     return b  # type: ignore[no-any-return]
@@ -48,3 +60,132 @@ def record_chunk(m: Machine, g: int, region: int, first: int, time: int) -> None
     if m.chunk_log[g, region, first] == y.NONE:
         m.chunk_log[g, region, first] = time
     m.chunk_log[g, region, first + 1] = max(m.chunk_log[g, region, first + 1], time)
+
+
+# -- interference
+
+
+@spliced
+def record_arrivals(m: Machine, c: int, now: int) -> None:
+    """Record the arrival of every request that has reached channel `c` since the last look at it."""
+    if m.arrival.shape[0] > 0:
+        _arrivals(m, c, now)
+
+
+@shared
+def _arrivals(m: Machine, c: int, now: int) -> None:
+    """Record arrivals at channel `c` up to `now`, both streams in the order of time.
+
+    Requests are entered ahead of their arrival; since the last look, nothing else has changed in the channel.
+    """
+    while True:
+        i = _next_arrived(m, c, y.COMPUTE_STREAM, now)
+        other = _next_arrived(m, c, y.COMMUNICATION_STREAM, now)
+        if i == y.NONE or (other != y.NONE and m.request[other, y.REQ_ARRIVE] < m.request[i, y.REQ_ARRIVE]):
+            i = other
+        if i == y.NONE:
+            return
+        _record_arrival(m, c, i)
+
+
+@block
+def _next_arrived(m: Machine, c: int, stream: int, now: int) -> int:
+    """The first request of a stream that has arrived by `now` and whose arrival is not recorded, or NONE."""
+    last = m.waiting[c, y.WAITING_LAST + stream]
+    i = m.channel[c, y.CHAN_COMPUTE_HEAD + 3 * stream] if last == y.NONE else m.request[last, y.REQ_NEXT]
+    return i if i != y.NONE and m.request[i, y.REQ_ARRIVE] <= now else y.NONE
+
+
+@spliced
+def _record_arrival(m: Machine, c: int, i: int) -> None:
+    """Count what request `i` finds in channel `c`, and keep its arrival for when it is served."""
+    waiting, g, own = m.waiting, m.channel[c, y.CHAN_GPU], m.request[i, y.REQ_STREAM]
+    other = 1 - own
+    _classify(m.histogram, g, own, y.HISTOGRAM_OWN, waiting[c, y.WAITING_BYTES + own], y.UNIT_BYTES)
+    _classify(m.histogram, g, own, y.HISTOGRAM_OTHER, waiting[c, y.WAITING_BYTES + other], y.UNIT_BYTES)
+    _classify(m.histogram, g, own, y.HISTOGRAM_QUEUE, m.channel[c, y.CHAN_QUEUED_BYTES], y.UNIT_BYTES)
+    m.arrival[i, y.ARRIVAL_TIME] = m.request[i, y.REQ_ARRIVE]
+    m.arrival[i, y.ARRIVAL_SERVED] = waiting[c, y.WAITING_SERVED + other]
+    waiting[c, y.WAITING_LAST + own] = i
+    waiting[c, y.WAITING_BYTES + own] += m.request[i, y.REQ_BYTES]
+    waiting[c, y.WAITING_UNSERVED + own] += 1
+
+
+@spliced
+def record_admission(m: Machine, c: int, i: int) -> None:
+    """Record that request `i`, the first of its stream, has left it for the command queue of channel `c`."""
+    if m.arrival.shape[0] > 0:
+        stream = m.request[i, y.REQ_STREAM]
+        m.waiting[c, y.WAITING_BYTES + stream] -= m.request[i, y.REQ_BYTES]
+        if m.waiting[c, y.WAITING_LAST + stream] == i:
+            m.waiting[c, y.WAITING_LAST + stream] = y.NONE
+
+
+@spliced
+def record_service(m: Machine, c: int, i: int) -> None:
+    """Record how long issued request `i` was in channel `c`, and the bytes of the other stream served before it."""
+    if m.arrival.shape[0] > 0:
+        _service(m, c, i)
+
+
+@shared
+def _service(m: Machine, c: int, i: int) -> None:
+    """Add request `i` to its stream's bytes, delays and latencies."""
+    waiting, stream, g, own = m.waiting, m.stream, m.channel[c, y.CHAN_GPU], m.request[i, y.REQ_STREAM]
+    other, bytes_ = 1 - own, m.request[i, y.REQ_BYTES]
+    ahead = waiting[c, y.WAITING_SERVED + other] - m.arrival[i, y.ARRIVAL_SERVED]
+    waiting[c, y.WAITING_SERVED + own] += bytes_
+    waiting[c, y.WAITING_UNSERVED + own] -= 1
+    stream[g, own, y.STREAM_REQUESTS] += 1
+    stream[g, own, y.STREAM_BYTES] += bytes_
+    stream[g, own, y.STREAM_AHEAD] += ahead
+    if waiting[c, y.WAITING_UNSERVED + other] > 0:
+        stream[g, other, y.STREAM_DELAYING] += bytes_
+    _classify(m.histogram, g, own, y.HISTOGRAM_AHEAD, ahead, y.UNIT_BYTES)
+    if m.request[i, y.REQ_KIND] == y.READ:
+        took = m.request[i, y.REQ_ARRIVE] - m.arrival[i, y.ARRIVAL_TIME]
+        _classify(m.histogram, g, own, y.HISTOGRAM_READ, took, y.UNIT_TIME)
+
+
+@spliced
+def record_load(m: Machine, q: int, now: int) -> None:
+    """Record the latency of the loads of the iteration in slot `q`, whose last data arrives now."""
+    if m.arrival.shape[0] > 0:
+        _load(m, q, now)
+
+
+@shared
+def _load(m: Machine, q: int, now: int) -> None:
+    """Add the latency of the loads of slot `q` to the histogram and the series of their stream; no loads: nothing."""
+    w = q // y.SLOTS
+    g, k = m.resident[w, y.WG_GPU], m.resident[w, y.WG_KERNEL]
+    p = m.kernel[g, k, y.KERNEL_FIRST_PHASE] + m.resident[w, y.WG_PHASE]
+    if m.phase[g, p, y.PHASE_LOADS] == 0:
+        return
+    cause = m.access[g, m.phase[g, p, y.PHASE_FIRST_LOAD], y.ACCESS_OPERATOR] * y.KINDS
+    stream = y.COMPUTE_STREAM if cause >= m.shape[y.SIZE_COMPUTE_CAUSE] else y.COMMUNICATION_STREAM
+    issued = m.slot[q, y.SLOT_ISSUED]
+    _classify(m.histogram, g, stream, y.HISTOGRAM_LOAD, now - issued, y.UNIT_TIME)
+    m.load_series[g, stream, _bin(m, issued), _class_of(now - issued, y.UNIT_TIME)] += 1
+
+
+@spliced
+def record_misses(m: Machine, g: int, t: int, before: int) -> None:
+    """Count the misses since `before` for the chunk that the workgroup of work row `t` makes."""
+    if m.arrival.shape[0] > 0 and m.work[g, t, y.WORK_REGION] >= 0:
+        m.misses[g, m.work[g, t, y.WORK_REGION]] += m.flow[g, y.FLOW_MISSES] - before
+
+
+@shared
+def _class_of(value: int, unit: int) -> int:
+    """The class of a value: 0 below one unit, then CLASSES_PER_DOUBLING of them for every doubling."""
+    if value < unit:
+        return 0
+    return min(1 + int(y.CLASSES_PER_DOUBLING * math.log2(value / unit)), y.CLASSES - 1)
+
+
+@shared
+def _classify(histogram: Table, g: int, stream: int, what: int, value: int, unit: int) -> None:
+    """Count a value in its class, and keep the largest."""
+    histogram[g, stream, what, _class_of(value, unit)] += 1
+    histogram[g, stream, what, y.CLASSES] = max(histogram[g, stream, what, y.CLASSES], value)

@@ -68,6 +68,12 @@ class Machine(NamedTuple):
     chunk_log: Table
     dma_log: Table
     work_log: Table
+    arrival: Table
+    waiting: Table
+    stream: Table
+    histogram: Table
+    load_series: Table
+    misses: Table
 
 
 # line[l, :], the caches' lines, then those of the memory-side cache. LINE_HERE, LINE_COMING: bit masks of the sectors
@@ -103,8 +109,11 @@ class Tables(NamedTuple):
     route: Table
 
 
-def allocate(tables: Tables, bin_fs: int) -> Machine:
-    """Make the empty state of a run of `tables`; series start with bins of `bin_fs` femtoseconds."""
+def allocate(tables: Tables, bin_fs: int, interference: bool = False) -> Machine:
+    """Make the empty state of a run of `tables`; series start with bins of `bin_fs` femtoseconds.
+
+    With `interference`, the run records what the streams of a channel cost each other.
+    """
     s = tables.shape
     gpus, units, channels = int(s[y.SIZE_GPUS]), int(s[y.SIZE_CUS]), int(s[y.SIZE_CHANNELS])
     partitions = int(s[y.SIZE_PARTITIONS])
@@ -116,6 +125,7 @@ def allocate(tables: Tables, bin_fs: int) -> Machine:
     ways = int(tables.gpu[:, y.GPU_TRACKER_WAYS].max())
     works, causes = tables.work.shape[1], int(s[y.SIZE_CAUSES])
     heap_rows, request_rows = 2 * margin_events(tables.shape), 2 * margin_requests(tables.shape)
+    recorded = gpus if interference else 0
 
     def table(*dims: int, fill: int = 0) -> Table:
         return np.full(dims, fill, dtype=np.int64)
@@ -160,6 +170,12 @@ def allocate(tables: Tables, bin_fs: int) -> Machine:
         chunk_log=table(gpus, int(s[y.SIZE_REGIONS]), y.CHUNK_COLUMNS, fill=y.NONE),
         dma_log=table(gpus, tiles, y.COMMAND_COLUMNS, fill=y.NONE),
         work_log=table(gpus, works, y.WORKLOG_COLUMNS, fill=y.NONE),
+        arrival=table(request_rows if interference else 0, y.ARRIVAL_COLUMNS),
+        waiting=table(recorded * channels, y.WAITING_COLUMNS),
+        stream=table(recorded, 2, y.STREAM_COLUMNS),
+        histogram=table(recorded, 2, y.HISTOGRAMS, y.CLASSES + 1),
+        load_series=np.zeros((recorded, 2, SERIES_BINS, y.CLASSES), dtype=np.int64),
+        misses=table(recorded, int(s[y.SIZE_REGIONS])),
     )
     _initialise(machine, bin_fs)
     return machine
@@ -213,6 +229,7 @@ def _initialise(m: Machine, bin_fs: int) -> None:
     m.bank[:, y.BANK_GROUP] = channel * int(m.shape[y.SIZE_GROUPS]) + k % int(m.shape[y.SIZE_GROUPS])
     m.line[:, LINE_WAITERS] = y.NONE
     m.link_run[:, [y.LINK_SENT, y.LINK_FIRST, y.LINK_LAST]] = y.NONE
+    m.waiting[:, y.WAITING_LAST : y.WAITING_LAST + 2] = y.NONE
     m.resident[:, y.WG_KERNEL] = y.NONE
     m.engine[:, y.DMA_BLOCK] = y.NONE
     m.counter[:, :, y.COUNTER_TARGET] = y.NEVER
@@ -283,7 +300,8 @@ def grow(m: Machine, status: int) -> Machine:
     if status == y.GROW_HEAP:
         return m._replace(heap=np.concatenate([m.heap, np.zeros_like(m.heap)]))
     if status == y.GROW_REQUESTS:
-        return m._replace(request=_doubled(m, m.request, y.REQ_NEXT, y.CLOCK_FREE_REQUEST))
+        arrival = np.concatenate([m.arrival, np.zeros_like(m.arrival)])
+        return m._replace(request=_doubled(m, m.request, y.REQ_NEXT, y.CLOCK_FREE_REQUEST), arrival=arrival)
     return m._replace(waiter=_doubled(m, m.waiter, WAITER_NEXT, y.CLOCK_FREE_WAITER))
 
 

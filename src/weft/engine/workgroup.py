@@ -14,6 +14,7 @@ from weft.engine.divide import remainder
 from weft.engine.jit import block, shared, spliced
 from weft.engine.link import new_message, send
 from weft.engine.memory import stream_of
+from weft.engine.record import record_misses
 from weft.engine.state import Machine
 
 
@@ -100,6 +101,7 @@ def begin_iteration(m: Machine, q: int, now: int) -> None:
     m.slot[q, y.SLOT_TIME] = now
     m.slot[q, y.SLOT_ISSUED] = now
     m.slot[q, y.SLOT_STORED] = m.slot[q, y.SLOT_FROM]
+    missed = m.flow[g, y.FLOW_MISSES]
     partition = m.unit[u, y.UNIT_PARTITION]
     first = m.phase[g, p, y.PHASE_FIRST_LOAD]
     for a in range(first, first + m.phase[g, p, y.PHASE_LOADS]):
@@ -131,6 +133,7 @@ def begin_iteration(m: Machine, q: int, now: int) -> None:
             port += size * m.gpu[g, y.GPU_PORT64] // 64
             position += size
         m.unit[u, y.UNIT_PORT_FREE] = port
+    record_misses(m, g, t, missed)
     if m.slot[q, y.SLOT_PENDING] == 0:
         schedule(m, m.slot[q, y.SLOT_TIME], y.EV_SLOT, q)
 

@@ -2,6 +2,7 @@
 
 from weft.result.comparison import Comparison
 from weft.result.corun import CoRun
+from weft.result.interference import Interference, Percentiles, StreamInterference
 from weft.result.timeline import ChunkSpan, DmaSpan, Residency, Series, Span, StageSpan, Timeline
 
 __all__ = [
@@ -9,9 +10,12 @@ __all__ = [
     "CoRun",
     "Comparison",
     "DmaSpan",
+    "Interference",
+    "Percentiles",
     "Residency",
     "Series",
     "Span",
     "StageSpan",
+    "StreamInterference",
     "Timeline",
 ]

@@ -10,6 +10,7 @@ import numpy as np
 from weft.engine import layout as y
 from weft.engine.state import Machine, Table
 from weft.program import Program
+from weft.result.interference import recorded
 from weft.result.timeline import Cause, ChunkSpan, DmaSpan, Ints, Residency, Series, Span, StageSpan
 
 WAITS = {
@@ -34,7 +35,7 @@ def collect(program: Program, m: Machine, resident: Mapping[str, int]) -> dict[s
     gpus = int(m.shape[y.SIZE_GPUS])
     # The causes of traffic in the order of the engine's columns.
     causes: list[Cause] = [(name, kind) for name in program.operators for kind in ("read", "write", "update")]
-    traffic, served = m.traffic.sum(axis=0), m.served.sum(axis=0)
+    traffic, served, series = m.traffic.sum(axis=0), m.served.sum(axis=0), _series(m, causes)
     begin = min(int(start) for start in m.gpu[:, y.GPU_START])
     # A fused reduce-scatter has no kernel: it ends when its last chunk is complete and sent.
     fused = [at for one in chunks if one.buffer == "output" for at in (one.complete_fs, one.last_sent_fs) if at]
@@ -57,7 +58,8 @@ def collect(program: Program, m: Machine, resident: Mapping[str, int]) -> dict[s
         "stages": _stages(program, m),
         "chunks": chunks,
         "dmas": _dmas(program, m),
-        "series": _series(m, causes),
+        "series": series,
+        "interference": recorded(m, series.link.shape[1]),
         "residency": _residency(program, m),
         "events": int(m.clock[y.CLOCK_EVENTS]),
         "requests": int(m.clock[y.CLOCK_REQUESTS]),

@@ -295,6 +295,7 @@ class CoRun:
             "ideal_speedup": self.ideal_speedup,
             "share_of_ideal": self.share_of_ideal,
             "bytes": {" ".join(cause): amount for cause, amount in self.run.traffic.items()},
+            **self.run.interference_record(),
             "traffic_mb": {
                 name: {"gemm_alone": one, "collective_alone": other, "side_by_side": both}
                 for name, (one, other, both) in self.traffic().items()

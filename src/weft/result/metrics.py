@@ -56,6 +56,26 @@ def owned_bytes(run: Timeline, gemms: bool, writes: bool, gpu: int = 0) -> npt.N
     return np.sum(rows, axis=0, dtype=np.float64) if rows else np.zeros(run.series.link.shape[1])
 
 
+def stage_spreads(run: Timeline, gpu: int = 0) -> tuple[float, ...]:
+    """Standard deviation of the ends of the workgroups of each stage of the first GEMM on a GPU [s].
+
+    In step, all workgroups of a stage end together; then they store together, and the next stage's loads wait.
+    """
+    return tuple(float(np.std(ends)) * 1e-15 for ends in stage_ends(run, gpu))
+
+
+def stage_ends(run: Timeline, gpu: int = 0) -> list[npt.NDArray[np.int64]]:
+    """The ends of the workgroups of each stage of the first GEMM on a GPU [fs], stages in order; empty without any."""
+    if run.residency is None or not run.graph.gemms:
+        return []
+    found, gemm = [], run.graph.gemms[0].name
+    for kernel in dict.fromkeys(span.kernel for span in run.spans if span.operator == gemm):
+        ends = run.residency.of(gpu, [kernel])[2]
+        sizes = [stage.workgroups for stage in run.stages if (stage.gpu, stage.kernel) == (gpu, kernel)]
+        found += np.split(ends, np.cumsum(sizes)[:-1])
+    return found
+
+
 def class_of(gemm_s: float, collective_s: float) -> str:
     """The class (one of `CLASSES`) of a GEMM and a collective by their isolated times [s]."""
     if gemm_s > LONGER * collective_s:

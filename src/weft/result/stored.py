@@ -14,6 +14,7 @@ from weft.hardware import System
 from weft.hardware.fabric import Fabric, Link
 from weft.kernels import GemmTiling
 from weft.options import RunOptions
+from weft.result.interference import Interference, Percentiles, StreamInterference
 from weft.result.timeline import ChunkSpan, DmaSpan, Residency, Series, Span, StageSpan, Timeline
 
 Plain = Any
@@ -21,15 +22,16 @@ _KINDS = {
     kind.__name__: kind
     for kind in (
         Graph, Node, KernelChoice, RunOptions, Timeline, Span, StageSpan, ChunkSpan, DmaSpan, Series, Residency,
-        GemmTiling, Fabric, Link, *KINDS.values(),
+        Interference, StreamInterference, Percentiles, GemmTiling, Fabric, Link, *KINDS.values(),
     )
 }  # fmt: skip
 
 
 def summary(timeline: Timeline) -> Timeline:
     """The timeline without stages, chunks, copies, series and residency: times, bytes, counters and spans are kept."""
-    parts = tuple(summary(part) for part in timeline.parts)
-    return replace(timeline, stages=(), chunks=(), dmas=(), series=None, residency=None, parts=parts)
+    parts, met = tuple(summary(part) for part in timeline.parts), timeline.interference
+    met = None if met is None else met.without_series()
+    return replace(timeline, stages=(), chunks=(), dmas=(), series=None, residency=None, interference=met, parts=parts)
 
 
 def as_record(timeline: Timeline) -> dict[str, Plain]:

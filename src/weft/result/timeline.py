@@ -18,6 +18,7 @@ from weft.files import read_json, write_atomically
 from weft.graph import Collective, Gemm, Graph
 from weft.hardware import System
 from weft.options import RunOptions
+from weft.result.interference import Interference
 from weft.units import format_bytes, format_time
 
 Ints = npt.NDArray[np.int64]
@@ -140,7 +141,8 @@ class Timeline(Answer):
     caches served, by level and cause: "cache_hit" and "cache_merged" (merged with a miss in flight) in the last-level
     cache, "memory_cache_hit", "_merged" and "_written" in a memory-side one. `counters` holds the hardware blocks'
     counts (cache hits, tracker spills, DRAM activations, queue occupancy, ...); like `requests` and `events` they sum
-    all simulated GPUs. `wall_s` is the wall-clock time of the simulation.
+    all simulated GPUs. `interference` is what the streams of the memory channels cost each other, if the options ask
+    for it. `wall_s` is the wall-clock time of the simulation.
     """
 
     kind = "timeline"
@@ -162,6 +164,7 @@ class Timeline(Answer):
     dmas: tuple[DmaSpan, ...] = ()
     series: Series | None = None
     residency: Residency | None = None
+    interference: Interference | None = None
     events: int = 0
     requests: int = 0
     wall_s: float = 0.0
@@ -268,7 +271,12 @@ class Timeline(Answer):
             "request_bytes": self.options.request_bytes,
             "mode": self.options.mode,
             "changed": list(self.system.changes),
+            **self.interference_record(),
         }
+
+    def interference_record(self) -> dict[str, Any]:
+        """The interference under its name as plain data; empty if the run did not record it."""
+        return {} if self.interference is None else {"interference": self.interference.to_dict()}
 
     def _save_json(self, file: Path) -> Path:
         from weft.result.stored import as_record

@@ -199,7 +199,9 @@ def execute(graph: Graph, system: System, options: RunOptions, overlap: str = ""
     tables = machine_tables(lowered.system, lowered.gpus, options, most_resident(plan, gpu))
     program = build(plan, tables)
     check_state(program.tables, gpu)
-    state, wall = run_program(program, policy, options.event_budget, _watch(graph, system, options))
+    state, wall = run_program(
+        program, policy, options.event_budget, _watch(graph, system, options), options.interference
+    )
     kernels = [placed.kernel for placed in plan.kernels]
     explicit = options.mode == "explicit" or lowered.gpus > 1
     resident = {kernel.name: occupancy(kernel, gpu) for kernel in kernels if kernel.workgroups}
@@ -235,6 +237,7 @@ def run_program(
     policy: ArbiterPolicy,
     event_budget: int | None = None,
     progress: Callable[[int, int], None] | None = None,
+    interference: bool = False,
 ) -> tuple[State, float]:
     """Run a program; returns the final state and the time without compilation [s]. Raises SimulationError."""
     from weft.engine.run import execute as run
@@ -243,7 +246,7 @@ def run_program(
     announce_compilation()
     prepare(program.tables, policy.compiled)
     begin = time.perf_counter()
-    status, machine = run(program.tables, policy.compiled, FIRST_BIN_FS, event_budget, progress)
+    status, machine = run(program.tables, policy.compiled, FIRST_BIN_FS, event_budget, progress, interference)
     if status != y.FINISHED:
         raise SimulationError(explain(status, program, machine, policy.name))
     return machine, time.perf_counter() - begin

@@ -8,7 +8,7 @@ and the maximum of T3-MCA's speedup and of the traffic that it saves; the sectio
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean, geometric_mean
 from typing import Any
 
@@ -20,10 +20,13 @@ from weft.lower.machine import ring_note
 from weft.models import SUBLAYERS
 from weft.parallel import sublayer
 from weft.result import Comparison, Timeline
+from weft.run import simulate
+from weft.run.sweep import Progress
 from weft.run.sweep.run import comparisons
 from weft.studies.headline import DEGREES, MODELS, Conditions, HeadlineRow, Measured, PaperStudy, declared
 from weft.view.explorer import timeline, waits_table
 from weft.view.figure import Figure
+from weft.view.interference import bursts, interference_parts
 from weft.view.page import Part, Section
 from weft.view.run import speedups, traffic_by_cause
 from weft.view.table import Table, number, text, times_faster
@@ -265,7 +268,14 @@ class T3Study(PaperStudy):
         requests, rate = sum(run.requests for run in runs), events / max(seconds, 1e-9)
         return Table(columns, [(len(runs), events, requests, seconds, rate)])
 
-    def sections(self, watched: Any = None) -> list[Part]:
+    def watch(self, progress: Progress | None = None) -> dict[str, Timeline]:
+        """The sub-layer that shows contention best without and with MCA, simulated again with its interference."""
+        shown = telling_case(self.cases)
+        graph = next(graph for graph, case in self.comparisons.items() if case is shown)
+        options = replace(shown["t3"].options, interference=True)
+        return {name: simulate(graph, shown.baseline.system, name, options) for name in ("t3", "t3-mca")}
+
+    def sections(self, watched: Mapping[str, Timeline] | None = None) -> list[Part]:
         """Speedups, contention, data movement, and one sub-layer over time."""
         shown = telling_case(self.cases)
         every = "Times are those of the sequential run; the last columns are speedups over it."
@@ -275,7 +285,7 @@ class T3Study(PaperStudy):
         )
         return [
             Section("Speedup", _speedup_figures(self.cases, list(self.free.values()), self.headline())),
-            Section("Contention in memory", _contention(shown)),
+            Section("Contention in memory", [*_contention(shown), *_bursts(watched or {})]),
             Section("Data movement", [traffic_by_cause(self.cases).captioned(moved)]),
             Section("What happens when", _phases(shown)),
             Section("Every sub-layer", [every, *self.tables()]),
@@ -381,6 +391,11 @@ def _contention(case: Comparison) -> list[Part]:
     alone = case.baseline.duration("gemm")
     slower = "; ".join(f"{name} {run.duration('gemm') / alone - 1:+.1%}" for name, run in runs.items())
     return [f"{case_label(case.baseline.graph)}. The GEMM's time against alone: {slower}.", timeline(runs)]
+
+
+def _bursts(runs: Mapping[str, Timeline]) -> list[Part]:
+    """A stage's end over time without and with MCA, and the latencies and queues behind it."""
+    return [bursts(runs), *interference_parts(list(runs.values()))] if runs else []
 
 
 def _phases(case: Comparison) -> list[Part]:

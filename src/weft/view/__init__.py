@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from weft.view.corun import strategies as strategies
     from weft.view.corun import stream_waits as stream_waits
     from weft.view.explorer import timeline as timeline
+    from weft.view.interference import bursts as bursts
     from weft.view.predictions import collective_report as collective_report
     from weft.view.run import run_report as run_report
     from weft.view.run import speedups as speedups
@@ -29,6 +30,7 @@ _HOMES = {
     "advice": ("advice_report",),
     "corun": ("corun_report", "held_units", "strategies", "stream_waits"),
     "explorer": ("timeline",),
+    "interference": ("bursts",),
     "predictions": ("collective_report",),
     "run": ("run_report", "speedups", "sub_layer_times", "traffic_by_cause", "waits"),
     "trace": ("write_trace",),

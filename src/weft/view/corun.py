@@ -11,6 +11,7 @@ from weft.result.timeline import REASONS
 from weft.view import looks
 from weft.view.explorer import timeline, waits_table
 from weft.view.figure import Figure, Lines, bars, stacked_bars
+from weft.view.interference import interference_parts, interference_section
 from weft.view.page import Section, simulated_section, write_page
 from weft.view.run import counter_table
 from weft.view.table import Column, Table, key_of, microseconds, number, text, times_faster
@@ -38,7 +39,8 @@ def corun_parts(answer: Comparison) -> list[Table | str]:
     if _is_single(answer):
         return [
             loop_table(one), f"GEMM: {one.grid}", *_instead(one), wait_table(one), whole_table(one), *_driven(one),
-            *above_ideal(answers), traffic_table(one), effort([one.gemm_alone, one.collective_alone, one.run]),
+            *above_ideal(answers), traffic_table(one), *interference_parts([one.run]),
+            effort([one.gemm_alone, one.collective_alone, one.run]),
         ]  # fmt: skip
     best, loops = answer.corun(answer.best), {id(run): run for run in answer.alone.values()}
     serial, ideal = one.serial * 1e6, one.serial / one.ideal_speedup * 1e6
@@ -52,6 +54,7 @@ def corun_parts(answer: Comparison) -> list[Table | str]:
         *_refused(answer),
         f"least time: {answer.best}, {best.speedup:.3f}x over one after the other",
         *above_ideal(answers),
+        *interference_parts([*answer]),
         effort([*loops.values(), *answer]),
     ]
 
@@ -222,6 +225,7 @@ def corun_report(answer: Comparison, out_dir: str | Path) -> Path:
             Section("Who held which compute unit", [held_units(each, until) for each in shown]),
             Section("What workgroups wait for", [stream_waits(each) for each in shown if each.gemm.waits]),
             Section("Traffic of one GPU", [_JOINED, *(_of_strategy(traffic_table(each), each) for each in shown)]),
+            interference_section([each.run for each in shown]),
             Section("Hardware counters", [_COUNTED, counter_table([each.run for each in shown])]),
             simulated_section(one.run),
         ],

@@ -31,6 +31,8 @@ INK = "currentColor"
 _WIDTH = 720
 _LINES = "split(datum.value, ': ')"
 """A Vega expression that breaks a label after a colon."""
+_NOT_NEGATIVE = "datum.value < 0 ? '' : datum.label"
+"""A Vega expression that leaves out labels below zero."""
 _NUMBERED = re.compile(r"\b(clip|gradient_)\d+\b")
 CONFIG: Mapping[str, Any] = {
     "background": "transparent",
@@ -213,29 +215,69 @@ def stacked_bars(
 
 
 def areas(
-    title: str, table: Table, *, looks: Looks, limit: tuple[float, str], height: int, zoom: Any, name: str
-) -> Figure:
+    title: str, table: Table, *, looks: Looks, limit: tuple[float, str], height: int, zoom: Any, name: str,
+    axis: str = "",
+) -> Figure:  # fmt: skip
     """Columns of a table from "time_us" until "until_us" as stacked steps, below a dashed line with its name.
 
-    The columns are those whose heads `looks` colours. `zoom` is a selection on another chart that this one follows;
-    `name` distinguishes it from others that do.
+    The columns are those whose heads `looks` colours. `zoom` is a selection on another chart that this one follows, or
+    the range of its axis; `name` distinguishes it from others, `axis` is the title of the axis of time.
     """
-    columns = [column for column in table.columns if column.head in looks]
-    heads, keys = [column.head for column in columns], [column.key for column in columns]
-    x = alt.X("time_us:Q", title=None, scale=alt.Scale(domain=zoom))
+    x = alt.X("time_us:Q", title=axis or None, scale=alt.Scale(domain=zoom))
     y = alt.Y("value:Q", title=None, stack="zero", scale=alt.Scale(domainMax=(1 + 20 / height) * limit[0], nice=False))
-    scale, legend = alt.Scale(domain=heads, range=[looks[h] for h in heads]), {} if len(heads) > 1 else {"legend": None}
-    switch, chart, place = _switch("what", name), _over(name), f"indexof({keys}, datum.key)"
-    folded = chart.transform_fold(keys, as_=["key", "value"]).transform_calculate(what=f"{heads}[{place}]", rank=place)
+    folded, switch = _folded(table, looks, name), _switch("what", name)
     drawn = folded.mark_area(interpolate="step-after", clip=True).encode(
-        x, y, alt.Color("what:N", scale=scale, **legend), _faded(switch), alt.Order("rank:Q")
+        x, y, _series(table, looks), _faded(switch), alt.Order("rank:Q")
     ).add_params(switch)  # fmt: skip
-    # Invisible full-height bars, one per time step, as targets for the tooltip.
-    moments = chart.mark_bar(opacity=0, clip=True, binSpacing=0).encode(x, alt.X2("until_us"), tooltip=_tips(table))
     value, words = limit
     named = alt.Chart(alt.sequence(1)).mark_text(align="right", baseline="bottom", dy=-1, text=words)
-    layers = [drawn, moments, _line(y=value), named.encode(alt.Y(datum=value), x=alt.value("width"))]
-    return Figure(title, _layers(layers, height), {name: table})
+    named = named.encode(alt.Y(datum=value), x=alt.value("width"))
+    return Figure(title, _layers([drawn, _moments(table, x, name), _line(y=value), named], height), {name: table})
+
+
+def levels(
+    title: str, table: Table, *, looks: Looks, most: float, height: int, window: Sequence[float], ticks: Table,
+    name: str,
+) -> Figure:  # fmt: skip
+    """Columns of a table from "time_us" until "until_us" as bars from zero, the later ones in front, above ticks.
+
+    The columns are those whose heads `looks` colours; `ticks` has their times. `most` and `window` are the largest
+    value and the range of the axis of time; `name` distinguishes the figure from others beside it.
+    """
+    x = alt.X("time_us:Q", title=None, scale=alt.Scale(domain=window), axis=alt.Axis(labels=False, ticks=False))
+    low = -most * 14 / height  # room for the ticks
+    scale = alt.Scale(domain=[low, most], nice=False)
+    y = alt.Y("value:Q", title=None, stack=None, scale=scale, axis=alt.Axis(tickCount=4, labelExpr=_NOT_NEGATIVE))
+    switch = _switch("what", name)
+    drawn = _folded(table, looks, name).mark_bar(clip=True, binSpacing=0).encode(
+        x, y, _series(table, looks), _faded(switch), alt.X2("until_us"), alt.Y2(datum=0), alt.Order("rank:Q")
+    ).add_params(switch)  # fmt: skip
+    rug = _over(f"{name}_ticks").mark_tick(clip=True, size=9, thickness=1, opacity=0.6, color=INK)
+    rug = rug.encode(x, y=alt.value(height - 6), tooltip=_tips(ticks))
+    layers = [drawn, _moments(table, x, name), rug]
+    return Figure(title, _layers(layers, height), {name: table, f"{name}_ticks": ticks})
+
+
+def _folded(table: Table, looks: Looks, name: str) -> Any:
+    """A chart over the columns that `looks` colours, a row for each: "what" it shows, its "value" and "rank"."""
+    columns = [column for column in table.columns if column.head in looks]
+    heads, keys = [column.head for column in columns], [column.key for column in columns]
+    place = f"indexof({keys}, datum.key)"
+    folded = _over(name).transform_fold(keys, as_=["key", "value"])
+    return folded.transform_calculate(what=f"{heads}[{place}]", rank=place)
+
+
+def _series(table: Table, looks: Looks) -> Any:
+    """The colours of the columns that `looks` colours, with a legend if there are several."""
+    heads = [column.head for column in table.columns if column.head in looks]
+    scale = alt.Scale(domain=heads, range=[looks[head] for head in heads])
+    return alt.Color("what:N", scale=scale, legend=alt.Undefined if len(heads) > 1 else None)
+
+
+def _moments(table: Table, x: Any, name: str) -> Any:
+    """Invisible full-height bars, one per time step, as targets for the tooltip."""
+    bar = _over(name).mark_bar(opacity=0, clip=True, binSpacing=0)
+    return bar.encode(x, alt.X2("until_us"), tooltip=_tips(table))
 
 
 def held_map(title: str, table: Table, looks: Looks, until: float, units: int) -> Figure:
