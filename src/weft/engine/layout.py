@@ -292,5 +292,6 @@ WORKLOG_START, WORKLOG_END, WORKLOG_UNIT, WORKLOG_COLUMNS = _columns(4)
 
 # -- statuses
 (
-    RUNNING, FINISHED, STUCK, GROW_HEAP, GROW_REQUESTS, GROW_WAITERS,
-) = range(6)  # fmt: skip
+    RUNNING, FINISHED, STUCK, GROW_HEAP, GROW_REQUESTS, GROW_WAITERS, STARVED,
+) = range(7)  # fmt: skip
+# STUCK: no event is left, but kernels are unfinished; STARVED: requests wait in a stream that the policy does not serve.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from weft.engine import layout as y
 from weft.engine.calendar import schedule
 from weft.engine.dram import choose, issue, join_bank, open_rows
-from weft.engine.jit import block, spliced
+from weft.engine.jit import block, shared, spliced
 from weft.engine.state import Machine
 
 
@@ -241,3 +241,12 @@ def _next_arrival(m: Machine, c: int, g: int, now: int) -> int:
             if again > now:
                 soonest = min(soonest, again)
     return soonest
+
+
+@shared
+def starved_channel(m: Machine) -> int:
+    """The first channel with a request in a stream once no event is left (NONE: there is none): the policy refused it."""
+    for c in range(m.channel.shape[0]):
+        if m.channel[c, y.CHAN_COMPUTE_COUNT] + m.channel[c, y.CHAN_COMMUNICATION_COUNT] > 0:
+            return c
+    return y.NONE
