@@ -148,7 +148,11 @@ def only_beside_the_other(view):
 @pytest.mark.parametrize("overlap", ENGINE_RUNS)
 @pytest.mark.parametrize(
     ("rule", "stream"),
-    [(never_communication, "communication"), (never_compute, "compute"), (only_beside_the_other, "(compute|communication)")],
+    [
+        (never_communication, "communication"),
+        (never_compute, "compute"),
+        (only_beside_the_other, "(compute|communication)"),
+    ],
 )
 def test_a_policy_that_never_serves_a_stream_ends_in_a_sentence_with_the_stream_and_its_channel(rule, stream, overlap):
     starved = rf"{rule.__name__}' has starved the {stream} stream of channel \d+ of GPU 0, where \d+ requests? wait"

@@ -15,7 +15,9 @@ from weft.engine import layout as y
 Message = tuple[int, int, int]
 """When a message is ready [fs], its bytes, and which DMA engine sends it."""
 messages = st.lists(
-    st.tuples(st.integers(0, 100_000), st.sampled_from([64, 512, 2048, 4096]), st.integers(0, 3)), min_size=1, max_size=30
+    st.tuples(st.integers(0, 100_000), st.sampled_from([64, 512, 2048, 4096]), st.integers(0, 3)),
+    min_size=1,
+    max_size=30,
 )
 
 

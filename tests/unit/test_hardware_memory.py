@@ -47,7 +47,8 @@ def test_an_impossible_memory_is_refused_in_one_sentence_from_a_file_and_from_th
     value, sentence = IMPOSSIBLE[path]
     part, _, name = path.rpartition(".")
     file = tmp_path / "mine.toml"
-    file.write_text(f'extends = "t3-paper"\nname = "mine"\n[{part}]\n{name} = {value if value.isdigit() else repr(value)}\n')
+    written = value if value.isdigit() else repr(value)
+    file.write_text(f'extends = "t3-paper"\nname = "mine"\n[{part}]\n{name} = {written}\n')
     for error in (refusal(capsys, "--gpu", str(file)), refusal(capsys, "--set", f"{path}={value}")):
         assert sentence in error
         assert error.count("\n") == 1

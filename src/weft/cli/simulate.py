@@ -31,6 +31,7 @@ from weft.models import SubLayer
 from weft.options import Memory, RunOptions
 from weft.result import Comparison
 from weft.schedule import PASSES, SHARING, Ideal, Sharing, find_pass
+from weft.schedule.arbiters import POLICIES
 from weft.schedule.sharing import apart_of
 from weft.view import corun, run
 
@@ -94,9 +95,7 @@ def _copy_option(text: str) -> tuple[str, int | bool]:
     "--overlap exactly these are compared.",
     OVERLAPS,
 )
-@option(
-    "--arbiter", "Memory arbitration of every run: round-robin, compute-first or communication-first.", metavar="NAME"
-)
+@option("--arbiter", f"Memory arbitration of every run: {', '.join(POLICIES)}.", metavar="NAME")
 @option(
     "--mode",
     "Simulate one GPU for all, or each of them.",

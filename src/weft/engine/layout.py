@@ -192,9 +192,9 @@ GROUP_UNTIL, GROUP_SHARE, GROUP_COLUMNS = _columns(3)
 WHOLE_BUS = 720_720
 
 # link_run[k, :] — messages that begin with a link wait in a queue of their sender, a DMA engine or a compute unit of
-# its GPU; the link serves senders round robin, LINK_TURN bytes each. LINK_SENT: the message that occupies the link (NONE:
-# free); LINK_FIRST, LINK_LAST: the list of senders with messages. LINK_SENDER: the sender served last, LINK_SERVED: the
-# bytes of its turn so far. Messages that come over other links take their turn as their heads arrive.
+# its GPU; the link serves senders round robin, LINK_TURN bytes each. LINK_SENT: the message that occupies the link
+# (NONE: free); LINK_FIRST, LINK_LAST: the list of senders with messages. LINK_SENDER: the sender served last,
+# LINK_SERVED: the bytes of its turn so far. Messages that come over other links take their turn as their heads arrive.
 (
     LINK_SENT, LINK_FIRST, LINK_LAST, LINK_COUNT, LINK_BUSY_UNTIL, LINK_BYTES, LINK_BUSY, LINK_SENDER, LINK_SERVED,
     LINK_RUN_COLUMNS,
@@ -294,4 +294,4 @@ WORKLOG_START, WORKLOG_END, WORKLOG_UNIT, WORKLOG_COLUMNS = _columns(4)
 (
     RUNNING, FINISHED, STUCK, GROW_HEAP, GROW_REQUESTS, GROW_WAITERS, STARVED,
 ) = range(7)  # fmt: skip
-# STUCK: no event is left, but kernels are unfinished; STARVED: requests wait in a stream that the policy does not serve.
+# No event is left, and STUCK: kernels are unfinished; STARVED: the policy leaves requests in a stream.

@@ -1,6 +1,6 @@
 """Links and routes: a message leaves its GPU when its turn comes, passes every link of its route and becomes a request.
 
-A link serves the compute units and DMA engines of its GPU round robin, `LINK_TURN` bytes each, as a crossbar arbitrates.
+A link serves the compute units and DMA engines of its GPU round robin, `LINK_TURN` bytes each.
 The head of a message goes on at once (cut-through): a route without others on it takes no longer than its slowest link
 and all latencies. Where a further link is taken, messages wait there in the order in which their heads arrive, without
 limit: nothing holds up the link behind.

@@ -9,7 +9,7 @@ from weft.engine.dispatcher import consider_launch, count, end_kernel, launch, r
 from weft.engine.dma import block_bytes, departed, forward, pump, start_copies, trigger
 from weft.engine.jit import block, entry, spliced
 from weft.engine.link import arrive, depart, hop
-from weft.engine.memory import free_request, look, starved_channel
+from weft.engine.memory import free_request, look, starved
 from weft.engine.memory_cache import begin_used, fill
 from weft.engine.record import record_chunk, record_traffic
 from weft.engine.state import WAITER_NEXT, WAITER_SLOT, Machine
@@ -226,6 +226,6 @@ def run(m: Machine, policy, events: int, spare_events: int, spare_requests: int)
         settle(m)
     if m.clock[y.CLOCK_HEAP] > 0:
         return y.RUNNING
-    if starved_channel(m) != y.NONE:
+    if starved(m):
         return y.STARVED
     return y.FINISHED if m.clock[y.CLOCK_UNFINISHED] == 0 else y.STUCK

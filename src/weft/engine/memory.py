@@ -244,9 +244,9 @@ def _next_arrival(m: Machine, c: int, g: int, now: int) -> int:
 
 
 @shared
-def starved_channel(m: Machine) -> int:
-    """The first channel with a request in a stream once no event is left (NONE: there is none): the policy refused it."""
+def starved(m: Machine) -> bool:
+    """Whether a stream has requests that the policy refused, once no event is left."""
     for c in range(m.channel.shape[0]):
         if m.channel[c, y.CHAN_COMPUTE_COUNT] + m.channel[c, y.CHAN_COMMUNICATION_COUNT] > 0:
-            return c
-    return y.NONE
+            return True
+    return False

@@ -23,9 +23,10 @@ def starvation(m: Machine, policy: str) -> str:
     waiting = m.channel[:, [y.CHAN_COMPUTE_COUNT, y.CHAN_COMMUNICATION_COUNT]]
     c, stream = np.unravel_index(waiting.argmax(), waiting.shape)
     g, local = divmod(int(c), int(m.shape[y.SIZE_CHANNELS]))
+    name = ("compute", "communication")[stream]
     return (
-        f"arbiter policy '{policy}' has starved the {('compute', 'communication')[stream]} stream of channel {local} of "
-        f"GPU {g}, where {waiting[c, stream]} requests wait"
+        f"arbiter policy '{policy}' has starved the {name} stream of channel {local} of GPU {g}, where "
+        f"{waiting[c, stream]} requests wait"
     )
 
 

@@ -120,7 +120,8 @@ def simulated_section(run: Timeline, *said: Part) -> Section:
     """The sentences `said`, then the machine, request size and mode of a run."""
     options, note = run.options, ring_note(run.system)
     link = [f"Link: {note}."] if note else []
-    return machine_section(run.gpu, *said, *link, how(options.request_bytes, options.mode, options.memory), title=SIMULATED)
+    simulated = how(options.request_bytes, options.mode, options.memory)
+    return machine_section(run.gpu, *said, *link, simulated, title=SIMULATED)
 
 
 def how(request_bytes: int | None, mode: str = "mirrored", memory: str = "banks") -> str:
