@@ -17,6 +17,10 @@ the boost clock throughout."""
 Mode = Literal["auto", "mirrored", "explicit"]
 """Whether one GPU represents all, or each is simulated; auto: one if all are alike."""
 
+Memory = Literal["banks", "bandwidth"]
+"""Detail of the DRAM: banks with rows, bank groups and refresh, or one server per channel at the rate of its bus, which
+pays for turnarounds between reads and writes alone."""
+
 
 @dataclass(frozen=True)
 class RunOptions:
@@ -27,9 +31,10 @@ class RunOptions:
     `arbiter` replaces the overlap's memory arbitration: a policy, or the name of a built-in one. `progress(events,
     now_fs, end_fs)` is called about every million events with the simulated time [fs] and a function that returns the
     end that closed forms expect [fs] (0: unknown). `interference` records what compute and communication cost each
-    other in memory: `Timeline.interference`.
+    other in memory: `Timeline.interference`. `memory` is the detail of the DRAM: "bandwidth" is faster and leaves out
+    what rows, banks and refreshes cost.
 
-    Raises UnknownNameError for an unknown clock or mode, InputError for an invalid size or budget.
+    Raises UnknownNameError for an unknown clock, mode or memory, InputError for an invalid size or budget.
     """
 
     clock: Clock = "sustained"
@@ -39,10 +44,12 @@ class RunOptions:
     arbiter: ArbiterPolicy | str | None = None
     progress: Callable[[int, int, Callable[[], int]], None] | None = None
     interference: bool = False
+    memory: Memory = "banks"
 
     def __post_init__(self) -> None:
         check_name("clock", self.clock, get_args(Clock))
         check_name("mode", self.mode, get_args(Mode))
+        check_name("detail of the memory", self.memory, get_args(Memory))
         if self.request_bytes is not None and not (is_whole(self.request_bytes) and 0 < self.request_bytes < 2**40):
             raise InputError(f"request_bytes is {shown(self.request_bytes)}; give a multiple of 64 B, such as 512")
         if self.event_budget is not None:

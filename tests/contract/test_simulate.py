@@ -12,6 +12,7 @@ from weft.hardware import System
 from weft.kernels import GemmTiling
 from weft.parallel import dependent
 from weft.run import compare
+from weft.run.channel import Requests, one_channel, replay_requests
 from weft.schedule.arbiters import arbiter
 
 LAYER = layer(m=512, n=512, k=256, tp=4)
@@ -130,6 +131,40 @@ def test_a_policy_that_never_lets_communication_pass_ends_in_a_sentence_not_in_a
     assert "tile" in sentence
     assert "chunk" in sentence
     assert "GPU 0" in sentence
+
+
+def never_communication(view):
+    return 0 if view.compute > 0 else -1
+
+
+def never_compute(view):
+    return 1 if view.communication > 0 else -1
+
+
+def only_beside_the_other(view):
+    return 1 - view.last if view.compute > 0 and view.communication > 0 else -1
+
+
+@pytest.mark.parametrize("overlap", ENGINE_RUNS)
+@pytest.mark.parametrize(
+    ("rule", "stream"),
+    [
+        (never_communication, "communication"),
+        (never_compute, "compute"),
+        (only_beside_the_other, "(compute|communication)"),
+    ],
+)
+def test_a_policy_that_never_serves_a_stream_ends_in_a_sentence_with_the_stream_and_its_channel(rule, stream, overlap):
+    starved = rf"{rule.__name__}' has starved the {stream} stream of channel \d+ of GPU 0, where \d+ requests? wait"
+    with pytest.raises(SimulationError, match=starved):
+        simulate(LAYER, GPU, overlap, arbiter=arbiter(rule))
+
+
+def test_a_policy_that_starves_replayed_requests_says_so():
+    zero = np.zeros(4, dtype=np.int64)
+    requests = Requests(zero, zero, zero + 1, np.arange(4) * 512, zero + 512)
+    with pytest.raises(SimulationError, match="starved the communication stream of channel 0 of GPU 0, where 4"):
+        replay_requests(requests, one_channel(GPU), arbiter(never_communication))
 
 
 def test_a_policy_that_lets_nothing_pass_names_itself_and_who_waits():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import simpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,7 +15,9 @@ from weft.engine import layout as y
 Message = tuple[int, int, int]
 """When a message is ready [fs], its bytes, and which DMA engine sends it."""
 messages = st.lists(
-    st.tuples(st.integers(0, 100_000), st.sampled_from([64, 96, 256, 512]), st.integers(0, 3)), min_size=1, max_size=30
+    st.tuples(st.integers(0, 100_000), st.sampled_from([64, 512, 2048, 4096]), st.integers(0, 3)),
+    min_size=1,
+    max_size=30,
 )
 
 
@@ -40,20 +43,34 @@ def by_engine(sent: list[Message], machine) -> tuple[list[int], list[int]]:
 def by_oracle(sent: list[Message], per_unit: int, latency: int) -> tuple[list[int], list[int]]:
     env = simpy.Environment()
     left, arrived = [0] * len(sent), [0] * len(sent)
+    served: list[tuple[int, int]] = []  # the sender and bytes of each message of the present turn
     waiting: dict[int, list[int]] = {}  # the messages of each sender, senders in the order of their turns
     for n, (_, _, sender) in enumerate(sent):
         waiting.setdefault(sender, []).append(n)
     first = waiting[sent[0][2]].pop(0)  # the link is free when the first message is queued
-    turns = [sender for sender in dict.fromkeys(sender for _, _, sender in sent[1:]) if waiting[sender]]
+    turns: list[int] = []
+
+    def queue(sender: int) -> None:
+        turns.insert(0 if sender == served[0][0] and sum(b for _, b in served) < y.LINK_TURN else len(turns), sender)
+
+    def serve(n: int) -> int:
+        if served and (served[0][0] != sent[n][2] or sum(b for _, b in served) >= y.LINK_TURN):
+            served.clear()
+        served.append((sent[n][2], sent[n][1]))
+        return n
 
     def next_message() -> int:
         soonest = min(turns, key=lambda sender: sent[waiting[sender][0]][0])
         chosen = next((sender for sender in turns if sent[waiting[sender][0]][0] <= env.now), soonest)
         turns.remove(chosen)
-        n = waiting[chosen].pop(0)
+        n = serve(waiting[chosen].pop(0))
         if waiting[chosen]:
-            turns.append(chosen)
+            queue(chosen)
         return n
+
+    serve(first)
+    for sender in dict.fromkeys(sender for _, _, sender in sent[1:]):
+        queue(sender)
 
     def link():
         n = first
@@ -85,9 +102,16 @@ def test_a_lone_message_takes_its_bytes_over_the_bandwidth_and_the_latency():
     assert arrived == [left[0] + 500 * NS]
 
 
-def test_a_message_of_each_sender_leaves_in_turn():
-    left, _ = by_engine([(0, 512, 0)] * 4 + [(0, 512, 1)] * 2, gpu())
-    assert np.argsort(left).tolist() == [0, 1, 4, 2, 5, 3]
+@pytest.mark.parametrize("messages_a_turn", [1, 2, 8])
+def test_senders_leave_in_turns_of_as_many_bytes_however_many_messages_these_are(messages_a_turn):
+    sender = [0] * 4 * messages_a_turn + [1] * 2 * messages_a_turn
+    left, _ = by_engine([(0, y.LINK_TURN // messages_a_turn, one) for one in sender], gpu())
+    turns = np.array(sender)[np.argsort(left)].reshape(-1, messages_a_turn)
+    assert (turns == turns[:, :1]).all()
+    if messages_a_turn > 1:
+        assert turns[:, 0].tolist() == [0, 1, 0, 1, 0, 0]
+    else:  # the link is free when the first message comes, and the second queues before any of the other sender
+        assert turns[:, 0].tolist() == [0, 0, 1, 0, 1, 0]
 
 
 def test_messages_that_wait_keep_their_order():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
@@ -305,6 +305,7 @@ MACHINES = {
         **REFRESH, "memory__refresh_banks": 16, "memory__timing__faw": "25 ns",
     },
     "banks refreshed one by one": {**REFRESH, "memory__refresh_banks": 1},
+    "one server without banks": {},
 }  # fmt: skip
 
 
@@ -315,7 +316,9 @@ MACHINES = {
 @given(requests=requests_of_a_channel)
 def test_every_request_begins_when_the_oracle_says(machine, policy, queue, requests):
     one = {"memory__channels": 1, "memory__bandwidth": "32 GB/s", "memory__queue_entries": queue}
-    bench = MemoryBench(gpu(**one, **MACHINES[machine]))
+    bench = MemoryBench(gpu(**one, **MACHINES[machine]), memory="bandwidth" if "server" in machine else "banks")
+    if "server" in machine:
+        requests = [replace(r, bank=0, row=0) for r in requests]
     for r in requests:
         bench.request(r.kind, r.at, r.bank, r.row, r.bytes, r.stream)
     assert [first for _, first, _ in bench.run(policy)] == by_oracle(bench, requests, policy.rule)

@@ -20,10 +20,14 @@ FREE = (
 """Constants that are zero in a memory without contention: only latency remains."""
 
 
-def uncontended(units: int, places: int, slots: int, steps: int, columns: int, latency: int) -> Program:
+def uncontended(
+    units: int, places: int, slots: int, steps: int, columns: int, latency: int, in_step: bool = False
+) -> Program:
     """A GEMM of 2 x `columns` tiles whose every load takes the same time."""
     tiling = GemmTiling(rows=128, columns=128, step=32, slots=slots)
-    machine = gpu(compute__compute_units=units, compute__max_workgroups_per_cu=places)
+    machine = gpu(
+        compute__compute_units=units, compute__max_workgroups_per_cu=places, compute__stages_in_step=int(in_step)
+    )
     lowered = program(layer(m=256, n=128 * columns, k=64 * steps, tp=2), "t3", machine, tiling=tiling)
     tables = lowered.tables
     tables.gpu[:, FREE] = 0
@@ -51,7 +55,11 @@ def by_oracle(lowered: Program) -> tuple[list[int], int]:
     matrix = [simpy.Resource(env, capacity=1) for _ in range(int(g[y.GPU_CUS]))]
     places = simpy.FilterStore(env)
     places.items = [unit for _ in range(fitting) for unit in range(int(g[y.GPU_CUS]))]
+    stage = fitting * int(g[y.GPU_CUS]) if kernel[y.KERNEL_STAGE] else 0
+    workgroups = int(kernel[y.KERNEL_WORKGROUPS])
+    stage_over = [env.event() for _ in range(workgroups)]
     ends: list[int] = []
+    left = 0
     busy = 0
 
     def iteration(unit: int, slot: simpy.Resource, before: simpy.Event, done: simpy.Event):
@@ -66,7 +74,10 @@ def by_oracle(lowered: Program) -> tuple[list[int], int]:
                 busy += compute_time
         done.succeed()
 
-    def workgroup():
+    def workgroup(index: int):
+        nonlocal left
+        if stage and index >= stage:  # every workgroup of the stage before has left its compute unit
+            yield stage_over[index // stage - 1]
         unit = yield places.get()
         slot = simpy.Resource(env, capacity=slots)
         before = env.event().succeed()
@@ -78,9 +89,12 @@ def by_oracle(lowered: Program) -> tuple[list[int], int]:
         ends.append(env.now)
         yield env.timeout(int(g[y.GPU_CACHE_OUT]))  # the tile is on its way to memory, which takes it at once
         places.put(unit)
+        left += 1
+        if stage and left % stage == 0:
+            stage_over[left // stage - 1].succeed()
 
-    for _ in range(int(kernel[y.KERNEL_WORKGROUPS])):
-        env.process(workgroup())
+    for index in range(workgroups):
+        env.process(workgroup(index))
     env.run()
     return sorted(ends), busy
 
@@ -93,11 +107,13 @@ def by_oracle(lowered: Program) -> tuple[list[int], int]:
     steps=st.integers(1, 9),
     columns=st.integers(1, 4),
     latency=st.integers(1_000, 3_000_000_000),
+    in_step=st.booleans(),
 )
-@example(units=1, places=2, slots=1, steps=1, columns=1, latency=1_000)
-@example(units=1, places=1, slots=2, steps=5, columns=1, latency=1_000_000_000)
-def test_the_gemm_takes_as_long_as_the_oracle_says(units, places, slots, steps, columns, latency):
-    lowered = uncontended(units, places, slots, steps, columns, latency)
+@example(units=1, places=2, slots=1, steps=1, columns=1, latency=1_000, in_step=False)
+@example(units=1, places=1, slots=2, steps=5, columns=1, latency=1_000_000_000, in_step=False)
+@example(units=3, places=2, slots=6, steps=7, columns=4, latency=254_416_310, in_step=True)
+def test_the_gemm_takes_as_long_as_the_oracle_says(units, places, slots, steps, columns, latency, in_step):
+    lowered = uncontended(units, places, slots, steps, columns, latency, in_step)
     # All stores stay here, so that nothing but the script decides.
     tables = lowered.tables
     first = lowered.region("output", 0)

@@ -29,7 +29,7 @@ from weft.kernels import GemmTiling
 from weft.lower import lower
 from weft.lower.machine import machine_tables, wiring
 from weft.models import SubLayer
-from weft.options import RunOptions
+from weft.options import Memory, RunOptions
 from weft.parallel import split
 from weft.program import Program, build
 from weft.schedule import Ideal, Pass, find_pass
@@ -151,12 +151,17 @@ def plain_policy(policy: ArbiterPolicy) -> Any:
 
 
 def bare(
-    machine: Gpu, gpus: int = 1, request: int = 512, regions: int = 1, tiles: int = 0, interference: bool = False
+    machine: Gpu,
+    gpus: int = 1,
+    request: int = 512,
+    regions: int = 1,
+    tiles: int = 0,
+    memory: Memory = "banks",
+    interference: bool = False,
 ) -> Machine:
     """A machine without kernels: nothing happens but what the test puts in."""
-    rows, shape, wired = machine_tables(
-        System(gpu=machine, gpus=max(gpus, 2)), gpus, RunOptions(request_bytes=request), 1
-    )
+    options = RunOptions(request_bytes=request, memory=memory)
+    rows, shape, wired = machine_tables(System(gpu=machine, gpus=max(gpus, 2)), gpus, options, 1)
     shape[y.SIZE_GPUS], shape[y.SIZE_REGIONS], shape[y.SIZE_TILES] = gpus, regions, tiles
     shape[y.SIZE_WAVEFRONTS] = shape[y.SIZE_BLOCK_TILES] = 1
     shape[y.SIZE_CAUSES], shape[y.SIZE_COMPUTE_CAUSE] = GEMM_READ + y.KINDS, GEMM_READ
@@ -254,9 +259,11 @@ def steps(machine: Machine, policy: ArbiterPolicy = ROUND_ROBIN) -> Iterator[tup
 class MemoryBench:
     """One memory channel under requests of the test's choosing."""
 
-    def __init__(self, machine: Gpu | None = None, request: int = 512, interference: bool = False) -> None:
-        one_channel = machine or gpu(memory__channels=1, memory__bandwidth="32 GB/s")
-        self.machine = bare(one_channel, request=request, interference=interference)
+    def __init__(
+        self, machine: Gpu | None = None, request: int = 512, memory: Memory = "banks", interference: bool = False
+    ) -> None:
+        one = machine or gpu(memory__channels=1, memory__bandwidth="32 GB/s")
+        self.machine = bare(one, request=request, memory=memory, interference=interference)
         self.requests: list[tuple[int, int, int, int, int, int]] = []
         self.number: dict[int, int] = {}
 

@@ -3,6 +3,7 @@ import json
 import pytest
 
 from weft.cli import main as cli
+from weft.schedule.arbiters import POLICIES, arbiter
 
 SMALL = ("--gemm", "1024,1024,1024", "--tp", "4")
 
@@ -71,6 +72,16 @@ def test_the_overlap_stands_beside_what_it_is_compared_with(weft, tmp_path):
     assert weft(*SMALL, "--compare", "sequential,t3", *files)[0] == 0
     assert [run["overlap"] for run in json.loads((tmp_path / "runs.json").read_text())["runs"]] == ["sequential", "t3"]
     assert (tmp_path / "trace.json").exists()
+
+
+def test_a_policy_that_starves_a_stream_ends_the_command_with_one_sentence(weft, monkeypatch):
+    never = arbiter(lambda view: 0 if view.compute > 0 else -1)
+    monkeypatch.setitem(POLICIES, "never", never)
+    status, _, error = weft(*SMALL, "--overlap", "t3", "--arbiter", "never")
+    assert status != 0
+    assert error.count("\n") == 1
+    assert "has starved the communication stream of channel" in error
+    assert "of GPU 0" in error
 
 
 def test_a_run_alone_has_no_speedup_in_its_json(weft, tmp_path):

@@ -3,6 +3,7 @@
 import pytest
 
 import weft
+from weft.cli import main as cli
 from weft.models import SubLayer
 from weft.parallel import split
 
@@ -24,3 +25,30 @@ def test_timings_and_channels_give_about_the_copy_bandwidth_that_others_measured
     # Half of the output is read, half is written.
     copied = layer["all_reduce"].op.bytes / result.duration("all_gather")
     assert copied / gpu.memory.bandwidth == pytest.approx(gpu.memory.copy_efficiency, rel=0.12)
+
+
+IMPOSSIBLE = {
+    "memory.timing.rc": ("40 ns", "rc (40 ns) must be at least ras (33 ns) + rp (14 ns)"),
+    "memory.timing.rfc": ("260 ns", "refi (0 s) and rfc (260 ns) need each other"),
+    "memory.queue_entries": ("1", "queue_entries (1) of 32 B cannot hold one request of 64 B"),
+    "memory.refresh_banks": ("3", "banks (16) must be a multiple of refresh_banks (3)"),
+}
+
+
+def refusal(capsys, *options):
+    with pytest.raises(SystemExit) as left:
+        cli.main(["simulate", "--gemm", "1024,1024,1024", "--tp", "4", *options])
+    assert left.value.code != 0
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize("path", IMPOSSIBLE)
+def test_an_impossible_memory_is_refused_in_one_sentence_from_a_file_and_from_the_command_line(path, tmp_path, capsys):
+    value, sentence = IMPOSSIBLE[path]
+    part, _, name = path.rpartition(".")
+    file = tmp_path / "mine.toml"
+    written = value if value.isdigit() else repr(value)
+    file.write_text(f'extends = "t3-paper"\nname = "mine"\n[{part}]\n{name} = {written}\n')
+    for error in (refusal(capsys, "--gpu", str(file)), refusal(capsys, "--set", f"{path}={value}")):
+        assert sentence in error
+        assert error.count("\n") == 1

@@ -66,11 +66,11 @@ def clock_option(default: str = "sustained", also: Sequence[str] = (), more: str
 
 
 def as_run_options(function: F) -> F:
-    """Combine --clock, --request-bytes and --mode into the command's argument `options` (a `RunOptions`)."""
+    """Combine --clock, --request-bytes, --mode and --memory into the command's argument `options` (a `RunOptions`)."""
 
     @functools.wraps(function)
     def call(*args: Any, **values: Any) -> Any:
-        taken = {name: values.pop(name) for name in ("clock", "request_bytes", "mode") if name in values}
+        taken = {name: values.pop(name) for name in ("clock", "request_bytes", "mode", "memory") if name in values}
         return function(*args, options=RunOptions(**given(**taken)), **values)
 
     return cast(F, call)

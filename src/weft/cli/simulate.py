@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import click
 
@@ -28,9 +28,10 @@ from weft.graph import Graph
 from weft.graph.graph import MOST_ITERATIONS
 from weft.hardware import Gpu
 from weft.models import SubLayer
-from weft.options import RunOptions
+from weft.options import Memory, RunOptions
 from weft.result import Comparison
 from weft.schedule import PASSES, SHARING, Ideal, Sharing, find_pass
+from weft.schedule.arbiters import POLICIES
 from weft.schedule.sharing import apart_of
 from weft.view import corun, run
 
@@ -94,14 +95,18 @@ def _copy_option(text: str) -> tuple[str, int | bool]:
     "--overlap exactly these are compared.",
     OVERLAPS,
 )
-@option(
-    "--arbiter", "Memory arbitration of every run: round-robin, compute-first or communication-first.", metavar="NAME"
-)
+@option("--arbiter", f"Memory arbitration of every run: {', '.join(POLICIES)}.", metavar="NAME")
 @option(
     "--mode",
     "Simulate one GPU for all, or each of them.",
     click.Choice(["auto", "mirrored", "explicit"]),
     default="auto",
+)
+@option(
+    "--memory",
+    "Detail of the DRAM: banks, rows and refreshes, or only the bandwidth of each channel, which is faster.",
+    click.Choice(get_args(Memory)),
+    default="banks",
 )
 @beside_options(
     gemm="A GEMM of your own instead of a model's; K is that of all GPUs together.",

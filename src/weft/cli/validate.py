@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 
@@ -17,11 +17,11 @@ from weft.errors import check_name
 from weft.validation import run
 from weft.validation.bar import judged
 from weft.validation.run import Validation
-from weft.validation.tables import TABLES, Kind
+from weft.validation.tables import Kind
 from weft.view.error_tables import bar_table, errors_table, streams_table, without_rows, worst_table
 from weft.view.table import Table
 
-KINDS = ("gemm", "collective", "overlap", "contention", "layer", "dram")
+KINDS: tuple[Kind, ...] = get_args(Kind)
 _PROBLEMS_SHOWN = 20
 
 
@@ -71,8 +71,8 @@ def validate(
 
 def _kinds(names: tuple[str, ...] | None) -> list[Kind] | None:
     for name in names or ():
-        check_name("kind of measurement", name, TABLES)
-    return None if names is None else [kind for kind in TABLES if kind in names]
+        check_name("kind of measurement", name, KINDS)
+    return None if names is None else [kind for kind in KINDS if kind in names]
 
 
 def _parts(done: Validation, lines: Sequence[Mapping[str, Any]]) -> Iterator[Table | str]:

@@ -192,10 +192,15 @@ GROUP_UNTIL, GROUP_SHARE, GROUP_COLUMNS = _columns(3)
 WHOLE_BUS = 720_720
 
 # link_run[k, :] — messages that begin with a link wait in a queue of their sender, a DMA engine or a compute unit of
-# its GPU; the link serves senders round robin, a message each. LINK_SENT: the message that occupies the link (NONE:
-# free); LINK_FIRST, LINK_LAST: the list of senders with messages. Messages that come over other links take their turn
-# as their heads arrive.
-LINK_SENT, LINK_FIRST, LINK_LAST, LINK_COUNT, LINK_BUSY_UNTIL, LINK_BYTES, LINK_BUSY, LINK_RUN_COLUMNS = _columns(8)
+# its GPU; the link serves senders round robin, LINK_TURN bytes each. LINK_SENT: the message that occupies the link
+# (NONE: free); LINK_FIRST, LINK_LAST: the list of senders with messages. LINK_SENDER: the sender served last,
+# LINK_SERVED: the bytes of its turn so far. Messages that come over other links take their turn as their heads arrive.
+(
+    LINK_SENT, LINK_FIRST, LINK_LAST, LINK_COUNT, LINK_BUSY_UNTIL, LINK_BYTES, LINK_BUSY, LINK_SENDER, LINK_SERVED,
+    LINK_RUN_COLUMNS,
+) = _columns(10)  # fmt: skip
+LINK_TURN = 4096
+"""Bytes of a turn [assumed]: what 256 threads store at once, 16 B each. In bytes, as messages grow with requests."""
 
 # sender[k, s, :] — the queue of a sender at link k: engines first, then compute units. SENDER_NEXT: the next in turn.
 SENDER_FIRST, SENDER_LAST, SENDER_NEXT, SENDER_COLUMNS = _columns(4)
@@ -322,5 +327,6 @@ UNIT_TIME, UNIT_BYTES = 1_000_000, 1
 
 # -- statuses
 (
-    RUNNING, FINISHED, STUCK, GROW_HEAP, GROW_REQUESTS, GROW_WAITERS,
-) = range(6)  # fmt: skip
+    RUNNING, FINISHED, STUCK, GROW_HEAP, GROW_REQUESTS, GROW_WAITERS, STARVED,
+) = range(7)  # fmt: skip
+# No event is left, and STUCK: kernels are unfinished; STARVED: the policy leaves requests in a stream.

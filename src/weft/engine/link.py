@@ -1,6 +1,6 @@
 """Links and routes: a message leaves its GPU when its turn comes, passes every link of its route and becomes a request.
 
-A link serves the compute units and DMA engines of its GPU round robin, a message each, as a crossbar arbitrates.
+A link serves the compute units and DMA engines of its GPU round robin, `LINK_TURN` bytes each.
 The head of a message goes on at once (cut-through): a route without others on it takes no longer than its slowest link
 and all latencies. Where a further link is taken, messages wait there in the order in which their heads arrive, without
 limit: nothing holds up the link behind.
@@ -25,13 +25,14 @@ def send(m: Machine, route: int, i: int, time: int) -> None:
     m.request[i, y.REQ_ARRIVE] = time
     m.request[i, y.REQ_NEXT] = y.NONE
     link[k, y.LINK_COUNT] += 1
+    s = _sender_of(m, i)
     if link[k, y.LINK_SENT] == y.NONE:
+        link[k, y.LINK_SENDER], link[k, y.LINK_SERVED] = s, m.request[i, y.REQ_BYTES]
         _start(m, k, i, time)
         return
-    s = _sender_of(m, i)
     if m.sender[k, s, y.SENDER_FIRST] == y.NONE:
         m.sender[k, s, y.SENDER_FIRST] = i
-        _append(m, k, s)
+        _queue_sender(m, k, s)
     else:
         m.request[m.sender[k, s, y.SENDER_LAST], y.REQ_NEXT] = i
     m.sender[k, s, y.SENDER_LAST] = i
@@ -48,15 +49,19 @@ def _sender_of(m: Machine, i: int) -> int:
 
 
 @block
-def _append(m: Machine, k: int, s: int) -> None:
-    """Sender `s` of link `k` has a message: its turn comes after all others'."""
-    last = m.link_run[k, y.LINK_LAST]
-    if last == y.NONE:
-        m.link_run[k, y.LINK_FIRST] = s
+def _queue_sender(m: Machine, k: int, s: int) -> None:
+    """Sender `s` of link `k` has a message: it goes on with its turn, or has its next one after all others."""
+    link, sender = m.link_run, m.sender
+    first, last = link[k, y.LINK_FIRST], link[k, y.LINK_LAST]
+    goes_on = link[k, y.LINK_SENDER] == s and link[k, y.LINK_SERVED] < y.LINK_TURN
+    sender[k, s, y.SENDER_NEXT] = first if goes_on else y.NONE
+    if first == y.NONE:
+        link[k, y.LINK_FIRST] = link[k, y.LINK_LAST] = s
+    elif goes_on:
+        link[k, y.LINK_FIRST] = s
     else:
-        m.sender[k, last, y.SENDER_NEXT] = s
-    m.link_run[k, y.LINK_LAST] = s
-    m.sender[k, s, y.SENDER_NEXT] = y.NONE
+        sender[k, last, y.SENDER_NEXT] = s
+        link[k, y.LINK_LAST] = s
 
 
 @spliced
@@ -82,8 +87,11 @@ def _next_message(m: Machine, k: int, now: int) -> int:
     if following == y.NONE:
         m.link_run[k, y.LINK_LAST] = before_best
     sender[k, best, y.SENDER_FIRST] = request[i, y.REQ_NEXT]
+    if m.link_run[k, y.LINK_SENDER] != best or m.link_run[k, y.LINK_SERVED] >= y.LINK_TURN:
+        m.link_run[k, y.LINK_SENDER], m.link_run[k, y.LINK_SERVED] = best, 0
+    m.link_run[k, y.LINK_SERVED] += request[i, y.REQ_BYTES]
     if sender[k, best, y.SENDER_FIRST] != y.NONE:
-        _append(m, k, best)
+        _queue_sender(m, k, best)
     return i  # type: ignore[no-any-return]
 
 

@@ -9,7 +9,7 @@ from weft.engine.dispatcher import consider_launch, count, end_kernel, launch, r
 from weft.engine.dma import block_bytes, departed, forward, pump, start_copies, trigger
 from weft.engine.jit import block, entry, spliced
 from weft.engine.link import arrive, depart, hop
-from weft.engine.memory import free_request, look
+from weft.engine.memory import free_request, look, starved
 from weft.engine.memory_cache import begin_used, fill
 from weft.engine.record import record_chunk, record_load, record_traffic
 from weft.engine.state import WAITER_NEXT, WAITER_SLOT, Machine
@@ -204,7 +204,7 @@ def _start(m: Machine) -> None:
 
 @entry
 def run(m: Machine, policy, events: int, spare_events: int, spare_requests: int) -> int:  # type: ignore[no-untyped-def]
-    """Process up to `events` events; returns the status: running, finished or stuck, or which table must
+    """Process up to `events` events; returns the status: running, finished, stuck or starved, or which table must
     grow.
 
     A first call starts the run. `spare_*` are the rows that any one event may need.
@@ -227,4 +227,6 @@ def run(m: Machine, policy, events: int, spare_events: int, spare_requests: int)
         settle(m)
     if m.clock[y.CLOCK_HEAP] > 0:
         return y.RUNNING
+    if starved(m):
+        return y.STARVED
     return y.FINISHED if m.clock[y.CLOCK_UNFINISHED] == 0 else y.STUCK

@@ -10,7 +10,7 @@ from __future__ import annotations
 from weft.engine import layout as y
 from weft.engine.calendar import schedule
 from weft.engine.dram import choose, issue, join_bank, open_rows
-from weft.engine.jit import block, spliced
+from weft.engine.jit import block, shared, spliced
 from weft.engine.record import record_admission, record_arrivals, record_service
 from weft.engine.state import Machine
 
@@ -245,3 +245,12 @@ def _next_arrival(m: Machine, c: int, g: int, now: int) -> int:
             if again > now:
                 soonest = min(soonest, again)
     return soonest
+
+
+@shared
+def starved(m: Machine) -> bool:
+    """Whether a stream has requests that the policy refused, once no event is left."""
+    for c in range(m.channel.shape[0]):
+        if m.channel[c, y.CHAN_COMPUTE_COUNT] + m.channel[c, y.CHAN_COMMUNICATION_COUNT] > 0:
+            return True
+    return False

@@ -29,8 +29,8 @@ def enter(m: Machine, trace: Table) -> None:
         enqueue(m, i, 0, trace[r, TRACE_ADDRESS], trace[r, TRACE_AT])
 
 
-def replay(tables: Tables, policy: Any, trace: Table) -> tuple[Table, Machine]:
-    """When the last data of each request of `trace` was on the bus [fs], and the final state.
+def replay(tables: Tables, policy: Any, trace: Table) -> tuple[int, Table, Machine]:
+    """The status, when the last data of each request of `trace` was on the bus [fs], and the final state.
 
     `tables` hold no kernels, and the trace is in the order of arrival.
     """
@@ -38,5 +38,5 @@ def replay(tables: Tables, policy: Any, trace: Table) -> tuple[Table, Machine]:
     while machine.request.shape[0] < len(trace):
         machine = grow(machine, y.GROW_REQUESTS)
     enter(machine, trace)
-    _, machine = resume(machine, policy)
-    return machine.request[trace[:, TRACE_ROW], y.REQ_ARRIVE], machine
+    status, machine = resume(machine, policy)
+    return status, machine.request[trace[:, TRACE_ROW], y.REQ_ARRIVE], machine

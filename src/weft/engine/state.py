@@ -223,7 +223,9 @@ def _initialise(m: Machine, bin_fs: int) -> None:
         m.channel[:, column] = y.NONE
     m.bank[:, (y.BANK_ROW, *y.BANK_HEADS)] = y.NONE
     m.channel[:, y.CHAN_GPU] = np.arange(len(m.channel)) // int(m.shape[y.SIZE_CHANNELS])
-    every = m.gpu[m.channel[:, y.CHAN_GPU], y.GPU_REFRESH_EVERY]
+    row = m.gpu[m.channel[:, y.CHAN_GPU]]
+    m.channel[:, y.CHAN_START] = -row[:, y.GPU_T_BURST]  # the bus is free at the start
+    every = row[:, y.GPU_REFRESH_EVERY]
     m.channel[:, y.CHAN_REFRESH] = np.where(every > 0, every, y.NEVER)
     channel, k = np.divmod(np.arange(len(m.bank)), int(m.shape[y.SIZE_BANKS]))
     m.bank[:, y.BANK_GROUP] = channel * int(m.shape[y.SIZE_GROUPS]) + k % int(m.shape[y.SIZE_GROUPS])

@@ -177,7 +177,31 @@ def machine_tables(system: System, ranks: int, options: RunOptions, residents: i
         y.SIZE_RESIDENT: residents,
         y.SIZE_ENGINES: max(gpu.dma.engines for gpu in gpus),
     }
+    if options.memory == "bandwidth":
+        _leave_out_banks(rows, sizes)
     return Hardware(rows, _row(y.SIZE_COLUMNS, sizes), wiring(system, ranks))
+
+
+_OF_ROWS = (
+    y.GPU_T_RRD, y.GPU_T_RCD, y.GPU_T_RAS, y.GPU_T_RP, y.GPU_T_RC, y.GPU_T_FAW, y.GPU_T_RFC, y.GPU_REFRESH_EVERY,
+    y.GPU_T_WRITE_TO_PRECHARGE, y.GPU_T_READ_TO_PRECHARGE,
+)  # fmt: skip
+_ONE_ROW = 1 << 60
+"""Bytes of a row that holds every address."""
+
+
+def _leave_out_banks(rows: Table, sizes: dict[int, int]) -> None:
+    """Make each channel one server at the rate of its bus: a single bank with one row, always open.
+
+    Turnarounds between reads and writes stay. A near-memory update takes as many times the bus of a write as its column
+    delay within a bank group is that of a write.
+    """
+    rows[:, _OF_ROWS] = 0
+    burst = rows[:, y.GPU_T_BURST]
+    rows[:, y.GPU_T_UPDATE] = np.maximum(burst, rows[:, y.GPU_T_UPDATE] * burst // rows[:, y.GPU_T_LONG])
+    rows[:, y.GPU_T_LONG] = burst
+    rows[:, (y.GPU_SHARE_LONG, y.GPU_SHARE_UPDATE)] = y.WHOLE_BUS
+    sizes |= {y.SIZE_BANKS: 1, y.SIZE_GROUPS: 1, y.SIZE_ROW: _ONE_ROW}
 
 
 CHIPLET_REQUEST = 32 * 1024

@@ -303,6 +303,7 @@ class CoRun:
             "events": self.run.events,
             "wall_s": sum(part.wall_s for part in parts),
             "request_bytes": self.run.options.request_bytes,
+            "memory": self.run.options.memory,
         }
 
     def __str__(self) -> str:

@@ -270,6 +270,7 @@ class Timeline(Answer):
             "clock": self.options.clock,
             "request_bytes": self.options.request_bytes,
             "mode": self.options.mode,
+            "memory": self.options.memory,
             "changed": list(self.system.changes),
             **self.interference_record(),
         }

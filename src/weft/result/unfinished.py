@@ -14,16 +14,34 @@ def explain(status: int, program: Program, m: Machine, policy: str) -> str:
     now = f"at {m.clock[y.CLOCK_NOW] / 1e9:.3f} us, after {m.clock[y.CLOCK_EVENTS]} events"
     if status == y.RUNNING:
         return f"the event budget is exhausted {now}; raise it, or make the problem smaller"
+    starved = f"{starvation(m, policy)}, so " if status == y.STARVED else ""
+    return f"the run is stuck {now}: {starved}{_stuck(program, m)}"
+
+
+def starvation(m: Machine, policy: str) -> str:
+    """Which stream of which channel the policy has starved: the longest one where no event is left."""
+    waiting = m.channel[:, [y.CHAN_COMPUTE_COUNT, y.CHAN_COMMUNICATION_COUNT]]
+    c, stream = np.unravel_index(waiting.argmax(), waiting.shape)
+    g, local = divmod(int(c), int(m.shape[y.SIZE_CHANNELS]))
+    name = ("compute", "communication")[stream]
+    return (
+        f"arbiter policy '{policy}' has starved the {name} stream of channel {local} of GPU {g}, where "
+        f"{waiting[c, stream]} requests wait"
+    )
+
+
+def _stuck(program: Program, m: Machine) -> str:
+    """The first workgroup or kernel that cannot go on, and what it waits for."""
     for w in range(m.resident.shape[0]):
         if m.resident[w, y.WG_KERNEL] != y.NONE:
-            return f"the run is stuck {now}: {_waiting(program, m, w)}; arbiter policy '{policy}'"
+            return _waiting(program, m, w)
     for g in range(int(m.shape[y.SIZE_GPUS])):
         for k, name in enumerate(program.kernel_names):
             if m.kernel_run[g, k, y.RUN_STATE] == y.WAITS:
-                return f"the run is stuck {now}: on GPU {g}, {name} never started; {_unfinished(program, m, g)}"
+                return f"on GPU {g}, {name} never started; {_unfinished(program, m, g)}"
             if m.kernel_run[g, k, y.RUN_PLACED] < m.kernel[g, k, y.KERNEL_WORKGROUPS]:
-                return f"the run is stuck {now}: no compute unit of GPU {g} can hold a workgroup of {name}"
-    return f"the run is stuck {now}"
+                return f"no compute unit of GPU {g} can hold a workgroup of {name}"
+    return "all its kernels have ended"
 
 
 def _waiting(program: Program, m: Machine, w: int) -> str:

@@ -10,9 +10,11 @@ import numpy.typing as npt
 from weft.engine import layout as y
 from weft.engine.replay import TRACE_COLUMNS, TRACE_STREAM, replay
 from weft.engine.state import Tables
+from weft.errors import SimulationError
 from weft.hardware import Gpu, System
 from weft.lower.machine import default_request_bytes, machine_tables
-from weft.options import RunOptions
+from weft.options import Memory, RunOptions
+from weft.result.unfinished import starvation
 from weft.schedule.arbiters import ROUND_ROBIN, ArbiterPolicy
 from weft.units import format_rate
 
@@ -45,21 +47,26 @@ def one_channel(gpu: Gpu) -> Gpu:
     return gpu.replace({"memory.channels": 1, "memory.bandwidth": each, "memory_cache.capacity": "0 B"})
 
 
-def replay_requests(requests: Requests, gpu: Gpu, arbiter: ArbiterPolicy = ROUND_ROBIN) -> IntArray:
+def replay_requests(
+    requests: Requests, gpu: Gpu, arbiter: ArbiterPolicy = ROUND_ROBIN, memory: Memory = "banks"
+) -> IntArray:
     """When the last data of each request has passed the bus of the GPU's one channel [fs].
 
-    The path behind the channel (`memory.latency`) is left out, and the stream in front of it has no end.
+    The path behind the channel (`memory.latency`) is left out, and the stream in front of it has no end. Raises
+    SimulationError if the arbiter never serves a stream.
     """
     trace = np.zeros((len(requests.at), TRACE_COLUMNS), dtype=np.int64)
     trace[:, : TRACE_STREAM + 3] = np.stack(requests, axis=1)
-    done, _ = replay(_tables(gpu), arbiter.compiled, trace)
+    status, done, machine = replay(_tables(gpu, memory), arbiter.compiled, trace)
+    if status == y.STARVED:
+        raise SimulationError(starvation(machine, arbiter.name))
     return done
 
 
-def _tables(gpu: Gpu) -> Tables:
+def _tables(gpu: Gpu, memory: Memory) -> Tables:
     """The tables of a GPU without kernels."""
-    request_bytes = min(default_request_bytes(gpu), gpu.memory.interleave)
-    rows, shape, wired = machine_tables(System(gpu=gpu, gpus=2), 1, RunOptions(request_bytes=request_bytes), 1)
+    options = RunOptions(request_bytes=min(default_request_bytes(gpu), gpu.memory.interleave), memory=memory)
+    rows, shape, wired = machine_tables(System(gpu=gpu, gpus=2), 1, options, 1)
     shape[y.SIZE_GPUS] = shape[y.SIZE_REGIONS] = shape[y.SIZE_WAVEFRONTS] = shape[y.SIZE_BLOCK_TILES] = 1
     shape[y.SIZE_CAUSES], shape[y.SIZE_COMPUTE_CAUSE] = y.KINDS, 0
 

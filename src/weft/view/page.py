@@ -120,10 +120,12 @@ def simulated_section(run: Timeline, *said: Part) -> Section:
     """The sentences `said`, then the machine, request size and mode of a run."""
     options, note = run.options, ring_note(run.system)
     link = [f"Link: {note}."] if note else []
-    return machine_section(run.gpu, *said, *link, how(options.request_bytes, options.mode), title=SIMULATED)
+    simulated = how(options.request_bytes, options.mode, options.memory)
+    return machine_section(run.gpu, *said, *link, simulated, title=SIMULATED)
 
 
-def how(request_bytes: int | None, mode: str = "mirrored") -> str:
-    """The request size of a run, and the number of simulated GPUs, in words."""
+def how(request_bytes: int | None, mode: str = "mirrored", memory: str = "banks") -> str:
+    """The request size of a run, the detail of its DRAM, and the number of simulated GPUs, in words."""
+    detail = "" if memory == "banks" else ", memory channels of one server without banks"
     one = "one GPU was simulated and represents all: what it sends returns, a link latency later, as what it receives"
-    return f"Requests of {request_bytes} B; {one if mode == 'mirrored' else 'every GPU was simulated'}."
+    return f"Requests of {request_bytes} B{detail}; {one if mode == 'mirrored' else 'every GPU was simulated'}."

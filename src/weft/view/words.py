@@ -55,7 +55,8 @@ def effort(runs: Iterable[Timeline]) -> str:
     made = list({id(run): run for each in runs for run in (each.parts or (each,))}.values())
     events, wall_s, options = sum(run.events for run in made), sum(run.wall_s for run in made), made[0].options
     effort = f"{events / 1e6:.1f} million events in {wall_s:.1f} s"
-    return f"{effort}; mode {options.mode}, requests of {options.request_bytes} B"
+    memory = "" if options.memory == "banks" else f", memory by {options.memory}"
+    return f"{effort}; mode {options.mode}, requests of {options.request_bytes} B{memory}"
 
 
 def headline_table(rows: Sequence[HeadlineRow], title: str = "") -> Table:
