@@ -266,6 +266,7 @@ class MemoryBench:
         self.machine = bare(one, request=request, memory=memory, interference=interference)
         self.requests: list[tuple[int, int, int, int, int, int]] = []
         self.number: dict[int, int] = {}
+        self.row: dict[int, int] = {}
 
     def __getitem__(self, column: int) -> int:
         """A constant of the GPU's row."""
@@ -284,7 +285,7 @@ class MemoryBench:
         m.request[i, y.REQ_OWNER_KIND], m.request[i, y.REQ_REGION] = y.OWNER_NOBODY, y.NONE
         PLAIN.enqueue(m, i, 0, 0, at)
         m.request[i, y.REQ_BANK], m.request[i, y.REQ_ROW] = bank, row
-        self.number[i] = number
+        self.number[i], self.row[number] = number, i
 
     def _waiting(self) -> set[int]:
         """The numbers of all requests that the DRAM has not taken."""
@@ -304,20 +305,21 @@ class MemoryBench:
         Requests are entered when they arrive, or all `ahead` of that.
         """
         m = self.machine
+        latency = int(m.gpu[0, y.GPU_MEMORY_LATENCY])
         spare = margin_events(m.shape), margin_requests(m.shape)
         chosen: dict[int, tuple[int, int]] = {}
         returned: dict[int, int] = {}
         entered = 0
         while m.clock[y.CLOCK_HEAP] > 0 or entered < len(self.requests):
-            now, code = m.heap[0] if m.clock[y.CLOCK_HEAP] > 0 else (y.NEVER, 0)
+            now = m.heap[0, 0] if m.clock[y.CLOCK_HEAP] > 0 else y.NEVER
             if entered < len(self.requests) and (ahead or self.requests[entered][1] <= now):
                 self._enter(entered)
                 entered += 1
                 continue
-            if code >> 40 == y.EV_READ_DONE:
-                returned[self.number.pop(int(code) & ((1 << 40) - 1))] = int(now)
             before = self._waiting()
             run(m, policy.compiled, 1, *spare)
             for number in before - self._waiting():
                 chosen[number] = (int(now), int(m.channel[0, y.CHAN_START]))
+                if self.requests[number][0] == y.READ:
+                    returned[number] = int(m.request[self.row[number], y.REQ_ARRIVE]) + latency
         return [(*chosen[number], returned.get(number)) for number in range(len(self.requests))]

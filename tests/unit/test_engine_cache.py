@@ -27,7 +27,7 @@ class CacheBench:
 
     def fill(self):
         """Let every line that is on its way arrive."""
-        self.m.pending[:] = 0
+        self.m.held[:] = 0
         self.m.line[:, LINE_HERE] |= self.m.line[:, LINE_COMING]
         self.m.line[:, LINE_COMING] = 0
         self.m.slot[0, y.SLOT_PENDING] = 0
@@ -181,13 +181,13 @@ def test_a_load_waits_only_for_the_sectors_that_it_asked_for(cache):
         cache.load(half, bytes_=LINE // 2)
     requests = [i for i in range(8) if cache.m.request[i, y.REQ_OWNER_KIND] == y.OWNER_LINE][:2]
     line = int(cache.m.request[requests[0], y.REQ_OWNER])
-    node, satisfied = PLAIN.filled(cache.m, requests[0]), []
+    node, satisfied = PLAIN.filled(cache.m, requests[0], 0, 0), []
     while node != y.NONE:
         following = int(cache.m.waiter[node, WAITER_NEXT])
-        satisfied.append(not PLAIN.still_waits(cache.m, line, node))
+        satisfied.append(PLAIN.complete_from(cache.m, line, node) < y.NEVER)
         node = following
     assert sorted(satisfied) == [False, True]
-    assert cache.m.pending[line] == 1
+    assert cache.m.held[line] == y.NEVER + 1
 
 
 def test_a_line_of_which_a_part_is_on_its_way_is_never_the_victim(cache):
@@ -196,7 +196,7 @@ def test_a_line_of_which_a_part_is_on_its_way_is_never_the_victim(cache):
     cache.load(first + LINE // 2, bytes_=LINE // 2)
     cache.load(second)
     line = int((cache.m.tag == first // LINE).argmax())
-    PLAIN.filled(cache.m, next(i for i in range(8) if cache.m.request[i, y.REQ_ADDRESS] == first))
+    PLAIN.filled(cache.m, next(i for i in range(8) if cache.m.request[i, y.REQ_ADDRESS] == first), 0, 0)
     cache.load(third)
     assert cache.m.tag[line] == first // LINE
 

@@ -82,7 +82,7 @@ def test_gpus_whose_units_share_a_cache_are_one_die():
 
 def miss(m, part, address=0):
     PLAIN.load(m, 0, part, address, LINE, GEMM_READ, y.COMPUTE_STREAM, 1, 0, 0)
-    m.pending[:] = m.line[:, LINE_COMING] = 0  # what is in flight arrives
+    m.held[:] = m.line[:, LINE_COMING] = 0  # what is in flight arrives
     m.line[m.tag == address // LINE, LINE_HERE] = -1
 
 

@@ -107,7 +107,7 @@ def test_the_least_recently_used_line_goes(bench):
 def test_a_set_of_lines_on_their_way_is_passed_by(bench):
     for address in bench.same_set[:3]:
         bench.ask(y.READ, address)
-    assert (bench.m.pending > 0).sum() == 2
+    assert (bench.m.held > 0).sum() == 2
     assert len(bench.run()) == 3
 
 

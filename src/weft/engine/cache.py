@@ -16,7 +16,9 @@ from weft.engine.state import (
     LINE_CAUSE,
     LINE_COMING,
     LINE_DIRTY,
+    LINE_DUE,
     LINE_HERE,
+    LINE_NEXT,
     LINE_SLICE,
     LINE_WAITERS,
     WAITER_NEED,
@@ -81,7 +83,7 @@ def _claim(m: Machine, g: int, line: int, line_address: int, c: int, time: int) 
     if m.line[line, LINE_DIRTY] == 1:
         write_back(m, g, line, time, y.OWNER_NOBODY, y.NONE)
     m.tag[line] = line_address
-    m.line[line, LINE_HERE] = 0
+    m.line[line, LINE_HERE] = m.line[line, LINE_NEXT] = 0
     m.line[line, LINE_SLICE] = c
 
 
@@ -122,11 +124,12 @@ def read_memory(  # type: ignore[no-untyped-def]
 
 
 @block
-def _cached(m: Machine, slot: int, time: int) -> None:
-    """Record that the cache completes its part of `slot`'s request at `time`."""
-    if time >= m.slot[slot, y.SLOT_TIME]:
+def _cached(m: Machine, slot: int, time: int, came_from: int) -> None:
+    """Record that the cache completes its part of `slot`'s request at `time`; at equal times memory counts."""
+    latest = m.slot[slot, y.SLOT_TIME]
+    if time > latest or (time == latest and m.slot[slot, y.SLOT_FROM] != y.FROM_MEMORY):
         m.slot[slot, y.SLOT_TIME] = time
-        m.slot[slot, y.SLOT_FROM] = y.FROM_CACHE
+        m.slot[slot, y.SLOT_FROM] = came_from
 
 
 @spliced
@@ -141,15 +144,20 @@ def load(m: Machine, g, part, address, bytes_, cause, stream, cached, time, slot
         need = sectors(m, address, bytes_)
         if line >= 0:
             _touch(m, line)
-            if m.line[line, LINE_HERE] & need == need:
+            _take_in(m, line, m.clock[y.CLOCK_NOW])
+            present = present_from(m, line, need)
+            if present == 0:
                 m.flow[g, y.FLOW_HITS] += 1
                 m.served[g, y.LEVEL_HIT, cause] += bytes_
-                _cached(m, slot, start + m.gpu[g, y.GPU_CACHE_BACK])
+                _cached(m, slot, start + m.gpu[g, y.GPU_CACHE_BACK], y.FROM_CACHE)
                 return
-            if (m.line[line, LINE_HERE] | m.line[line, LINE_COMING]) & need == need:
+            if present < y.NEVER or _comes(m, line, need):
                 m.flow[g, y.FLOW_MERGES] += 1
                 m.served[g, y.LEVEL_MERGED, cause] += bytes_
-                _await_line(m, line, need, slot)
+                if present < y.NEVER:
+                    _cached(m, slot, present + m.gpu[g, y.GPU_CACHE_BACK], y.FROM_MEMORY)
+                else:
+                    _await_line(m, line, need, slot)
                 return
         elif line != y.NONE:
             line = -2 - line
@@ -158,7 +166,7 @@ def load(m: Machine, g, part, address, bytes_, cause, stream, cached, time, slot
         m.flow[g, y.FLOW_MISSES] += 1
         if line != y.NONE:  # else every line of the set is being filled: bypass the cache
             owner_kind, owner = y.OWNER_LINE, line
-            m.pending[line] += 1
+            m.held[line] = max(m.held[line], y.NEVER) + 1
             m.line[line, LINE_COMING] |= need
             _await_line(m, line, need, slot)
     if owner_kind == y.OWNER_SLOT:
@@ -166,13 +174,48 @@ def load(m: Machine, g, part, address, bytes_, cause, stream, cached, time, slot
     read_memory(m, g, address, bytes_, cause, stream, start, owner_kind, owner)
 
 
+@block
+def _take_in(m: Machine, line: int, now: int) -> None:
+    """Mark the sectors that a read was known to bring by now as present."""
+    if m.line[line, LINE_NEXT] != 0 and m.line[line, LINE_DUE] <= now:
+        m.line[line, LINE_HERE] |= m.line[line, LINE_NEXT]
+        m.line[line, LINE_NEXT] = 0
+
+
+@block
+def present_from(m: Machine, line: int, need: int) -> int:
+    """When all the sectors `need` of a line are present: 0 if they are, NEVER if the end of a read is not known."""
+    lacks = need & ~m.line[line, LINE_HERE]
+    if lacks == 0:
+        return 0
+    return m.line[line, LINE_DUE] if lacks & ~m.line[line, LINE_NEXT] == 0 else y.NEVER  # type: ignore[no-any-return]
+
+
 @spliced
-def filled(m: Machine, i: int) -> int:
-    """A read that fills a line has returned: return the head of the chain of waiters for the line."""
+def _comes(m: Machine, line: int, need: int) -> bool:
+    """Whether reads in flight bring the sectors of `need` that a line lacks."""
+    return need & ~(m.line[line, LINE_HERE] | m.line[line, LINE_NEXT] | m.line[line, LINE_COMING]) == 0  # type: ignore[no-any-return]
+
+
+@spliced
+def brings_more(m: Machine, line: int, now: int) -> bool:
+    """Whether a read of other sectors of a line is already known to arrive after `now`: a line notes one such time."""
+    return m.line[line, LINE_NEXT] != 0 and m.line[line, LINE_DUE] > now  # type: ignore[no-any-return]
+
+
+@spliced
+def filled(m: Machine, i: int, due: int, now: int) -> int:
+    """A read fills a line at `due`, now or later: note that, and return the head of the line's chain of waiters."""
     line, request = m.request[i, y.REQ_OWNER], m.request
     came = sectors(m, request[i, y.REQ_ADDRESS], request[i, y.REQ_BYTES])
-    m.pending[line] -= 1
-    m.line[line, LINE_HERE] |= came
+    _take_in(m, line, now)
+    m.held[line] -= 1
+    if due > now:
+        m.line[line, LINE_NEXT], m.line[line, LINE_DUE] = came, due
+    else:
+        m.line[line, LINE_HERE] |= came
+    if m.held[line] == y.NEVER:
+        m.held[line] = m.line[line, LINE_DUE]
     m.line[line, LINE_COMING] &= ~came
     node = m.line[line, LINE_WAITERS]
     m.line[line, LINE_WAITERS] = y.NONE
@@ -180,14 +223,13 @@ def filled(m: Machine, i: int) -> int:
 
 
 @spliced
-def still_waits(m: Machine, line: int, node: int) -> bool:
-    """Whether a waiter still lacks sectors; if so, it rejoins the line's waiters."""
-    need = m.waiter[node, WAITER_NEED]
-    if m.line[line, LINE_HERE] & need == need:
-        return False
-    m.waiter[node, WAITER_NEXT] = m.line[line, LINE_WAITERS]
-    m.line[line, LINE_WAITERS] = node
-    return True
+def complete_from(m: Machine, line: int, node: int) -> int:
+    """When the sectors that a waiter needs are present; if that is not known (NEVER), it rejoins the line's waiters."""
+    present = present_from(m, line, m.waiter[node, WAITER_NEED])
+    if present == y.NEVER:
+        m.waiter[node, WAITER_NEXT] = m.line[line, LINE_WAITERS]
+        m.line[line, LINE_WAITERS] = node
+    return present  # type: ignore[no-any-return]
 
 
 @spliced
@@ -197,7 +239,7 @@ def store(m: Machine, g, part, address, bytes_, cause, time, slot) -> None:  # t
     line = _find(m, g, part, line_address)
     c = m.line[line, LINE_SLICE] if line >= 0 else _slice_of(m, g, part, address)
     start = _slice_time(m, g, c, bytes_, time)
-    _cached(m, slot, start)
+    _cached(m, slot, start, y.FROM_CACHE)
     if line == y.NONE:
         write_through(m, g, address, bytes_, y.WRITE, cause, y.COMPUTE_STREAM, start, slot, y.NONE, y.NONE, y.NONE)
         return
@@ -241,7 +283,7 @@ def release(m: Machine, g: int, k: int, time: int) -> int:
         if m.line[line, LINE_DIRTY] == 1:
             write_back(m, g, line, time, y.OWNER_RELEASE, k)
             writes += 1
-        if m.pending[line] == 0:
+        if m.held[line] <= time:
             m.tag[line] = y.NONE
             m.stamp[line] = 0
     return writes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from weft.engine import layout as y
-from weft.engine.cache import filled, release_waiter, still_waits
+from weft.engine.cache import brings_more, complete_from, filled, release_waiter
 from weft.engine.calendar import INDEX_MASK, KIND_SHIFT, schedule, settle, take
 from weft.engine.dispatcher import consider_launch, count, end_kernel, launch, released, retire
 from weft.engine.dma import block_bytes, departed, forward, pump, start_copies, trigger
@@ -27,34 +27,47 @@ from weft.engine.workgroup import (
 
 @block
 def _on_memory(m: Machine, kind: int, index: int, now: int, policy) -> None:  # type: ignore[no-untyped-def]
-    """A channel looks for work, or the memory-side cache has taken a write."""
-    taken = index
+    """A channel looks for work, a read brings its data, or the memory-side cache has taken a write."""
+    i, done = index, now
     if kind == y.EV_CHANNEL:
         if m.channel[index, y.CHAN_SCHEDULED] == now:
             m.channel[index, y.CHAN_SCHEDULED] = y.NONE
         if m.channel[index, y.CHAN_WAKE] != now:
             return  # an earlier look has replaced this one
         m.channel[index, y.CHAN_WAKE] = y.NONE
-        taken = look(m, index, now, policy)
-        if taken != y.NONE:
-            taken = _served(m, taken, now)
-    if taken != y.NONE:
-        _on_taken(m, taken, now)
+        i = look(m, index, now, policy)
+        if i == y.NONE:
+            return
+        _served(m, i, now)
+        if m.request[i, y.REQ_KIND] == y.READ:
+            done = m.request[i, y.REQ_ARRIVE] + m.gpu[m.request[i, y.REQ_GPU], y.GPU_MEMORY_LATENCY]
+            if _read_needs_event(m, i, now):
+                schedule(m, done, y.EV_READ_DONE, i)
+                return
+    if m.request[i, y.REQ_KIND] == y.READ:
+        _on_read(m, i, done, now)
+    else:
+        _on_taken(m, i, now)
 
 
 @spliced
-def _served(m: Machine, i: int, now: int) -> int:
-    """The DRAM has taken request `i`: a read will bring data; a write or an update is done and returned."""
+def _served(m: Machine, i: int, now: int) -> None:
+    """Count request `i`, which the DRAM has taken."""
     request = m.request
     g = request[i, y.REQ_GPU]
     record_traffic(m, g, request[i, y.REQ_CAUSE], request[i, y.REQ_BYTES], now)
     m.clock[y.CLOCK_REQUESTS] += 1
     if request[i, y.REQ_STREAM] == y.COMPUTE_STREAM:
         m.flow[g, y.FLOW_MONITOR_BYTES] += request[i, y.REQ_BYTES]
-    if request[i, y.REQ_KIND] != y.READ:
-        return i
-    schedule(m, request[i, y.REQ_ARRIVE] + m.gpu[g, y.GPU_MEMORY_LATENCY], y.EV_READ_DONE, i)
-    return y.NONE
+
+
+@spliced
+def _read_needs_event(m: Machine, i: int, now: int) -> bool:
+    """Whether the end of read `i` does more than complete loads, which needs no event: they take the time as it is."""
+    owner_kind = m.request[i, y.REQ_OWNER_KIND]
+    if m.shape[y.SIZE_SIDE_SETS] > 0 or owner_kind == y.OWNER_ENGINE:
+        return True
+    return owner_kind == y.OWNER_LINE and brings_more(m, m.request[i, y.REQ_OWNER], now)
 
 
 @spliced
@@ -95,8 +108,9 @@ def _on_written(m: Machine, i: int, g: int, now: int) -> None:
         count(m, g, counter, bytes_, now)
 
 
-@block
-def _on_read_done(m: Machine, i: int, now: int) -> None:
+@spliced
+def _on_read(m: Machine, i: int, done: int, now: int) -> None:
+    """Read `i` brings its data at `done`: complete the loads that wait for it."""
     request = m.request
     kind, owner, g = request[i, y.REQ_OWNER_KIND], request[i, y.REQ_OWNER], request[i, y.REQ_GPU]
     if m.shape[y.SIZE_SIDE_SETS] > 0 and request[i, y.REQ_FILLS] != y.NONE:
@@ -107,13 +121,14 @@ def _on_read_done(m: Machine, i: int, now: int) -> None:
     came_from = request[i, y.REQ_FROM]
     free_request(m, i)
     if kind == y.OWNER_SLOT:
-        arrived(m, owner, now + m.gpu[g, y.GPU_CACHE_BACK], came_from)
+        arrived(m, owner, done + m.gpu[g, y.GPU_CACHE_BACK], came_from)
     elif kind == y.OWNER_LINE:
-        node = filled(m, i)
+        node = filled(m, i, done, now)
         while node != y.NONE:
             following = m.waiter[node, WAITER_NEXT]
-            if not still_waits(m, owner, node):
-                arrived(m, m.waiter[node, WAITER_SLOT], now + m.gpu[g, y.GPU_CACHE_BACK], came_from)
+            present = max(done, complete_from(m, owner, node))
+            if present < y.NEVER:
+                arrived(m, m.waiter[node, WAITER_SLOT], present + m.gpu[g, y.GPU_CACHE_BACK], came_from)
                 release_waiter(m, node)
             node = following
 
@@ -165,10 +180,8 @@ def _on_launch(m: Machine, index: int, now: int) -> None:
 
 @spliced
 def _act(m: Machine, kind: int, index: int, now: int, policy) -> None:  # type: ignore[no-untyped-def]
-    if kind == y.EV_CHANNEL or kind == y.EV_TAKEN:
+    if kind == y.EV_CHANNEL or kind == y.EV_TAKEN or kind == y.EV_READ_DONE:
         _on_memory(m, kind, index, now, policy)
-    elif kind == y.EV_READ_DONE:
-        _on_read_done(m, index, now)
     elif kind == y.EV_SLOT:
         _on_slot(m, index, now)
     elif kind == y.EV_COMPUTED:

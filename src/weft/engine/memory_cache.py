@@ -68,9 +68,9 @@ def find(m: Machine, first: int, ways: int, line_address: int) -> int:
     for w in range(first, first + ways):
         if m.tag[w] == line_address:
             return w
-    victim, oldest = y.NONE, y.NEVER
+    victim, oldest, now = y.NONE, y.NEVER, m.clock[y.CLOCK_NOW]
     for w in range(first, first + ways):
-        if m.stamp[w] < oldest and m.pending[w] == 0:
+        if m.stamp[w] < oldest and m.held[w] <= now:
             victim, oldest = w, m.stamp[w]
     return -2 - victim if victim != y.NONE else y.NONE
 
@@ -198,7 +198,7 @@ def _read(m: Machine, i: int, g: int, line: int, need: int, start: int) -> int:
         m.line[line, LINE_WAITERS] = i
         return y.NONE
     m.flow[g, y.FLOW_SIDE_MISSES] += 1
-    m.pending[line] += 1
+    m.held[line] = max(m.held[line], y.NEVER) + 1
     m.line[line, LINE_COMING] |= need
     m.request[i, y.REQ_FILLS] = line
     _push_out(m, g, line, bytes_, m.request[i, y.REQ_STREAM], start)
@@ -228,7 +228,9 @@ def fill(m: Machine, i: int, now: int) -> None:
     request, lines = m.request, m.line
     line = request[i, y.REQ_FILLS]
     came = sectors(m, request[i, y.REQ_ADDRESS], request[i, y.REQ_BYTES])
-    m.pending[line] -= 1
+    m.held[line] -= 1
+    if m.held[line] == y.NEVER:
+        m.held[line] = now
     lines[line, LINE_HERE] |= came
     lines[line, LINE_COMING] &= ~came
     j = lines[line, LINE_WAITERS]

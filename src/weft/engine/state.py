@@ -40,7 +40,7 @@ class Machine(NamedTuple):
     slice_free: Table
     tag: Table
     stamp: Table
-    pending: Table
+    held: Table
     line: Table
     earlier: Table
     link_run: Table
@@ -77,12 +77,15 @@ class Machine(NamedTuple):
 
 
 # line[l, :], the caches' lines, then those of the memory-side cache. LINE_HERE, LINE_COMING: bit masks of the sectors
-# present and in flight; LINE_WAITERS: waiters of a cache's line, requests of a memory-side line; LINE_SLICE: the row of
-# `slice_free` of the slice that owns a cache's line. What a search of a set reads is stored apart, so that it touches
-# few cache lines: tag[l], stamp[l] of the last use, and pending[l], the reads in flight for it.
+# present and in flight; LINE_NEXT: those that a read is known to bring at LINE_DUE; LINE_WAITERS: waiters of a cache's
+# line, requests of a memory-side line; LINE_SLICE: the row of `slice_free` of the slice that owns a cache's line. What
+# a search of a set reads is stored apart, so that it touches few cache lines: tag[l], stamp[l] of the last use, and
+# held[l], until when reads in flight keep the line from being replaced (NEVER plus the number of those whose end is not
+# known).
 (
-    LINE_DIRTY, LINE_WAITERS, LINE_CAUSE, LINE_BYTES, LINE_HERE, LINE_COMING, LINE_SLICE, LINE_COLUMNS,
-) = range(8)  # fmt: skip
+    LINE_DIRTY, LINE_WAITERS, LINE_CAUSE, LINE_BYTES, LINE_HERE, LINE_COMING, LINE_SLICE, LINE_NEXT, LINE_DUE,
+    LINE_COLUMNS,
+) = range(10)  # fmt: skip
 SECTORS = 32
 """Number of sectors of a cache line, each valid or not."""
 # earlier[l, :] for each line of the memory-side cache: bytes that earlier work left dirty there, and their address.
@@ -143,7 +146,7 @@ def allocate(tables: Tables, bin_fs: int, interference: bool = False) -> Machine
         slice_free=table(gpus * (partitions * int(s[y.SIZE_SLICES]) + channels)),
         tag=table(lines + side, fill=y.NONE),
         stamp=table(lines + side),
-        pending=table(lines + side),
+        held=table(lines + side),
         line=table(lines + side, LINE_COLUMNS),
         earlier=table(max(side, 1), EARLIER_COLUMNS),
         link_run=table(tables.link.shape[0], y.LINK_RUN_COLUMNS),
