@@ -214,7 +214,7 @@ class T3Study(PaperStudy):
         beside = f"published: {low:.2f}x and {high:.2f}x" if whole else f"geomeans of {len(found)} sub-layers"
         free = [_arbitration(list(self.free.values()), in_step=False)] if self.free else []
         reached, worst = _mean_speedup("t3-critical")(found), _critical_at_worst(self.cases)
-        own = f"critical-first, Weft's own: {reached:.3f}x, at worst {worst - 1:+.1%} against the better of these two"
+        own = f"Critical-first, Weft's own: {reached:.3f}x; at worst {worst - 1:+.1%} over the better of T3 and T3-MCA"
         return [f"{_arbitration(found, in_step)} ({beside})", *free, own]
 
     def figures(self) -> Iterator[Measured]:
@@ -350,7 +350,7 @@ def _arbitration(cases: Sequence[Comparison], in_step: bool) -> str:
     """What T3-MCA gains over T3, in words."""
     t3, mca = (_mean_speedup(name)(cases) for name in ("t3", "t3-mca"))
     stages = "the GEMM's stages in step" if in_step else "free stages"
-    return f"arbitration is worth {mca / t3 - 1:+.1%} with {stages}: T3 {t3:.3f}x, T3-MCA {mca:.3f}x"
+    return f"Arbitration is worth {mca / t3 - 1:+.1%} with {stages}: T3 {t3:.3f}x, T3-MCA {mca:.3f}x"
 
 
 def published_means(rows: Sequence[HeadlineRow], prefix: str = "") -> dict[str, float]:
