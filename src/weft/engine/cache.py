@@ -7,7 +7,7 @@ sectors are fetched on demand.
 from __future__ import annotations
 
 from weft.engine import layout as y
-from weft.engine.divide import quotient, remainder
+from weft.engine.divide import duration, quotient, remainder
 from weft.engine.jit import block, shared, spliced
 from weft.engine.memory import channel_of, new_request
 from weft.engine.memory_cache import find, reach, sectors
@@ -42,7 +42,7 @@ def _slice_time(m: Machine, g: int, c: int, bytes_: int, time: int) -> int:
     # before a later request stays usable; the many slices of a common cache book from the arrival.
     begin = time if m.shape[y.SIZE_PARTITIONS] == 1 else m.clock[y.CLOCK_NOW]
     free = max(begin + m.gpu[g, y.GPU_CACHE_OUT], m.slice_free[c])
-    m.slice_free[c] = free + bytes_ * m.gpu[g, y.GPU_SLICE64] // 64
+    m.slice_free[c] = free + duration(bytes_, m.gpu[g, y.GPU_SLICE64])
     return max(time + m.gpu[g, y.GPU_CACHE_OUT], free)  # type: ignore[no-any-return]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from weft.engine import layout as y
 from weft.engine.calendar import schedule
-from weft.engine.divide import quotient, remainder
+from weft.engine.divide import duration, quotient, remainder
 from weft.engine.jit import block, shared, spliced
 from weft.engine.memory import channel_of, enqueue, new_request, stream_of
 from weft.engine.state import (
@@ -105,7 +105,7 @@ def _look_up(m: Machine, i: int, g: int, address: int, arrive: int) -> int:
     # Rows of these slices, like those of the lines, follow the last-level caches' rows.
     own = m.shape[y.SIZE_GPUS] * m.shape[y.SIZE_PARTITIONS] * m.shape[y.SIZE_SLICES] + c
     free = max(m.clock[y.CLOCK_NOW], m.slice_free[own])  # book from now, not from the later arrival: gaps stay usable
-    m.slice_free[own] = free + request[i, y.REQ_BYTES] * m.gpu[g, y.GPU_SIDE64] // 64
+    m.slice_free[own] = free + duration(request[i, y.REQ_BYTES], m.gpu[g, y.GPU_SIDE64])
     start = max(arrive, free)
     request[i, y.REQ_GPU] = g
     request[i, y.REQ_CHANNEL] = c
