@@ -15,7 +15,6 @@ from weft.engine.state import (
     LINE_BYTES,
     LINE_CAUSE,
     LINE_COMING,
-    LINE_DIRTY,
     LINE_DUE,
     LINE_HERE,
     LINE_NEXT,
@@ -72,7 +71,7 @@ def write_back(m: Machine, g: int, line: int, time: int, owner_kind: int, owner:
     m.request[i, y.REQ_OWNER_KIND] = owner_kind
     m.request[i, y.REQ_OWNER] = owner
     m.request[i, y.REQ_REGION] = y.NONE
-    m.line[line, LINE_DIRTY] = 0
+    m.line[line, LINE_BYTES] = 0
     m.flow[g, y.FLOW_WRITEBACKS] += 1
     reach(m, i, g, m.tag[line] * m.shape[y.SIZE_REQUEST], time)
 
@@ -80,7 +79,7 @@ def write_back(m: Machine, g: int, line: int, time: int, owner_kind: int, owner:
 @block
 def _claim(m: Machine, g: int, line: int, line_address: int, c: int, time: int) -> None:
     """Give a line, written back if dirty, to `line_address`, which slice `c` owns."""
-    if m.line[line, LINE_DIRTY] == 1:
+    if m.line[line, LINE_BYTES] > 0:
         write_back(m, g, line, time, y.OWNER_NOBODY, y.NONE)
     m.tag[line] = line_address
     m.line[line, LINE_HERE] = m.line[line, LINE_NEXT] = 0
@@ -247,9 +246,6 @@ def store(m: Machine, g, part, address, bytes_, cause, time, slot) -> None:  # t
         line = -2 - line
         _claim(m, g, line, line_address, c, start)
     _touch(m, line)
-    if m.line[line, LINE_DIRTY] == 0:
-        m.line[line, LINE_BYTES] = 0
-    m.line[line, LINE_DIRTY] = 1
     m.line[line, LINE_CAUSE] = cause
     m.line[line, LINE_HERE] |= sectors(m, address, bytes_)
     m.line[line, LINE_BYTES] = min(m.line[line, LINE_BYTES] + bytes_, m.shape[y.SIZE_REQUEST])
@@ -280,7 +276,7 @@ def release(m: Machine, g: int, k: int, time: int) -> int:
     lines = m.shape[y.SIZE_PARTITIONS] * m.shape[y.SIZE_SETS] * m.shape[y.SIZE_WAYS]
     writes = 0
     for line in range(g * lines, (g + 1) * lines):
-        if m.line[line, LINE_DIRTY] == 1:
+        if m.line[line, LINE_BYTES] > 0:
             write_back(m, g, line, time, y.OWNER_RELEASE, k)
             writes += 1
         if m.held[line] <= time:

@@ -17,7 +17,6 @@ from weft.engine.state import (
     LINE_BYTES,
     LINE_CAUSE,
     LINE_COMING,
-    LINE_DIRTY,
     LINE_HERE,
     LINE_WAITERS,
     SECTORS,
@@ -159,11 +158,11 @@ def _line_of(m: Machine, c: int, address: int) -> int:
 @shared
 def _write_back(m: Machine, g: int, line: int, time: int) -> None:
     """Write a line back to the DRAM if it is dirty; it is clean afterwards."""
-    if m.line[line, LINE_DIRTY] == 0:
+    if m.line[line, LINE_BYTES] == 0:
         return
     cause = m.line[line, LINE_CAUSE]
     i = _written(m, m.line[line, LINE_BYTES], cause, stream_of(m, cause))
-    m.line[line, LINE_DIRTY] = 0
+    m.line[line, LINE_BYTES] = 0
     m.flow[g, y.FLOW_SIDE_WRITEBACKS] += 1
     enqueue(m, i, g, m.tag[line] * m.shape[y.SIZE_REQUEST], time)
 
@@ -209,9 +208,6 @@ def _read(m: Machine, i: int, g: int, line: int, need: int, start: int) -> int:
 def _write(m: Machine, i: int, g: int, line: int, need: int, start: int) -> None:
     """Write sectors into the cache without a fetch; the write completes once the cache holds them."""
     bytes_, cause = m.request[i, y.REQ_BYTES], m.request[i, y.REQ_CAUSE]
-    if m.line[line, LINE_DIRTY] == 0:
-        m.line[line, LINE_BYTES] = 0
-    m.line[line, LINE_DIRTY] = 1
     m.line[line, LINE_CAUSE] = cause
     if m.line[line, LINE_HERE] & need != need:
         _push_out(m, g, line, bytes_, m.request[i, y.REQ_STREAM], start)
