@@ -187,7 +187,7 @@ def present_from(m: Machine, line: int, need: int) -> int:
     lacks = need & ~m.line[line, LINE_HERE]
     if lacks == 0:
         return 0
-    return m.line[line, LINE_DUE] if lacks & ~m.line[line, LINE_NEXT] == 0 else y.NEVER  # type: ignore[no-any-return]
+    return m.line[line, LINE_DUE] if lacks & ~m.line[line, LINE_NEXT] == 0 else y.NEVER
 
 
 @spliced
@@ -228,7 +228,7 @@ def complete_from(m: Machine, line: int, node: int) -> int:
     if present == y.NEVER:
         m.waiter[node, WAITER_NEXT] = m.line[line, LINE_WAITERS]
         m.line[line, LINE_WAITERS] = node
-    return present  # type: ignore[no-any-return]
+    return present
 
 
 @spliced

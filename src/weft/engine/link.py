@@ -112,7 +112,7 @@ def _occupy(m: Machine, k: int, i: int, start: int) -> int:
     m.link_run[k, y.LINK_BUSY_UNTIL] = start + took
     m.link_run[k, y.LINK_BUSY] += took
     m.link_run[k, y.LINK_BYTES] += bytes_
-    return start + took  # type: ignore[no-any-return]
+    return start + took
 
 
 @shared

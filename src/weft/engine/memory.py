@@ -37,13 +37,13 @@ def free_request(m: Machine, i: int) -> None:
 def channel_of(m: Machine, address: int) -> int:
     """The channel, within its GPU, that owns an address: stripes go round, each round shifted against the last."""
     stripe = quotient(m, address, y.SIZE_INTERLEAVE)
-    return _turned(m, stripe, quotient(m, stripe, y.SIZE_CHANNELS))  # type: ignore[no-any-return]
+    return _turned(m, stripe, quotient(m, stripe, y.SIZE_CHANNELS))
 
 
 @block
 def _turned(m: Machine, stripe: int, lap: int) -> int:
     """The channel of a stripe in a round `lap` over the channels."""
-    return remainder(m, stripe + lap * 5 + (lap >> 5) * 3, y.SIZE_CHANNELS)  # type: ignore[no-any-return]
+    return remainder(m, stripe + lap * 5 + (lap >> 5) * 3, y.SIZE_CHANNELS)
 
 
 @block
