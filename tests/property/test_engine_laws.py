@@ -17,7 +17,6 @@ from weft.engine.state import (
     EARLIER_BYTES,
     LINE_BYTES,
     LINE_COMING,
-    LINE_DIRTY,
     allocate,
     margin_events,
     margin_requests,
@@ -300,7 +299,7 @@ def test_every_byte_asked_for_is_served_by_one_level(problem):
     assert reads[y.READ] == asked + count * partial
     # What was stored has been written beside the DRAM, or by it, or is still in a die's cache.
     own = int(m.shape[y.SIZE_PARTITIONS] * m.shape[y.SIZE_SETS] * m.shape[y.SIZE_WAYS])
-    dirty = m.line[:own, LINE_BYTES][m.line[:own, LINE_DIRTY] == 1].sum()
+    dirty = m.line[:own, LINE_BYTES].sum()
     if m.shape[y.SIZE_SIDE_SETS] == 0 and count == 1:
         assert dram[y.WRITE] + dirty == written
     elif count == 1:

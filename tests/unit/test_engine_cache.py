@@ -5,7 +5,7 @@ from interpreted import PLAIN
 from machines import GEMM_READ, GEMM_UPDATE, GEMM_WRITE, NS, bare, gpu
 
 from weft.engine import layout as y
-from weft.engine.state import LINE_BYTES, LINE_COMING, LINE_DIRTY, LINE_HERE, WAITER_NEXT
+from weft.engine.state import LINE_BYTES, LINE_COMING, LINE_HERE, WAITER_NEXT
 
 LINE = 512
 
@@ -137,7 +137,7 @@ def test_a_load_finds_what_was_stored(cache):
 def test_parts_of_a_line_are_written_back_together(cache):
     cache.store(0, bytes_=128)
     cache.store(128, bytes_=128)
-    line = int((cache.m.line[:, LINE_DIRTY] == 1).argmax())
+    line = int((cache.m.line[:, LINE_BYTES] > 0).argmax())
     assert cache.m.line[line, LINE_BYTES] == 256
 
 

@@ -7,7 +7,7 @@ sectors are fetched on demand.
 from __future__ import annotations
 
 from weft.engine import layout as y
-from weft.engine.divide import quotient, remainder
+from weft.engine.divide import duration, quotient, remainder
 from weft.engine.jit import block, shared, spliced
 from weft.engine.memory import channel_of, new_request
 from weft.engine.memory_cache import find, reach, sectors
@@ -15,7 +15,6 @@ from weft.engine.state import (
     LINE_BYTES,
     LINE_CAUSE,
     LINE_COMING,
-    LINE_DIRTY,
     LINE_DUE,
     LINE_HERE,
     LINE_NEXT,
@@ -42,7 +41,7 @@ def _slice_time(m: Machine, g: int, c: int, bytes_: int, time: int) -> int:
     # before a later request stays usable; the many slices of a common cache book from the arrival.
     begin = time if m.shape[y.SIZE_PARTITIONS] == 1 else m.clock[y.CLOCK_NOW]
     free = max(begin + m.gpu[g, y.GPU_CACHE_OUT], m.slice_free[c])
-    m.slice_free[c] = free + bytes_ * m.gpu[g, y.GPU_SLICE64] // 64
+    m.slice_free[c] = free + duration(bytes_, m.gpu[g, y.GPU_SLICE64])
     return max(time + m.gpu[g, y.GPU_CACHE_OUT], free)  # type: ignore[no-any-return]
 
 
@@ -72,7 +71,7 @@ def write_back(m: Machine, g: int, line: int, time: int, owner_kind: int, owner:
     m.request[i, y.REQ_OWNER_KIND] = owner_kind
     m.request[i, y.REQ_OWNER] = owner
     m.request[i, y.REQ_REGION] = y.NONE
-    m.line[line, LINE_DIRTY] = 0
+    m.line[line, LINE_BYTES] = 0
     m.flow[g, y.FLOW_WRITEBACKS] += 1
     reach(m, i, g, m.tag[line] * m.shape[y.SIZE_REQUEST], time)
 
@@ -80,7 +79,7 @@ def write_back(m: Machine, g: int, line: int, time: int, owner_kind: int, owner:
 @block
 def _claim(m: Machine, g: int, line: int, line_address: int, c: int, time: int) -> None:
     """Give a line, written back if dirty, to `line_address`, which slice `c` owns."""
-    if m.line[line, LINE_DIRTY] == 1:
+    if m.line[line, LINE_BYTES] > 0:
         write_back(m, g, line, time, y.OWNER_NOBODY, y.NONE)
     m.tag[line] = line_address
     m.line[line, LINE_HERE] = m.line[line, LINE_NEXT] = 0
@@ -188,7 +187,7 @@ def present_from(m: Machine, line: int, need: int) -> int:
     lacks = need & ~m.line[line, LINE_HERE]
     if lacks == 0:
         return 0
-    return m.line[line, LINE_DUE] if lacks & ~m.line[line, LINE_NEXT] == 0 else y.NEVER  # type: ignore[no-any-return]
+    return m.line[line, LINE_DUE] if lacks & ~m.line[line, LINE_NEXT] == 0 else y.NEVER
 
 
 @spliced
@@ -229,7 +228,7 @@ def complete_from(m: Machine, line: int, node: int) -> int:
     if present == y.NEVER:
         m.waiter[node, WAITER_NEXT] = m.line[line, LINE_WAITERS]
         m.line[line, LINE_WAITERS] = node
-    return present  # type: ignore[no-any-return]
+    return present
 
 
 @spliced
@@ -247,9 +246,6 @@ def store(m: Machine, g, part, address, bytes_, cause, time, slot) -> None:  # t
         line = -2 - line
         _claim(m, g, line, line_address, c, start)
     _touch(m, line)
-    if m.line[line, LINE_DIRTY] == 0:
-        m.line[line, LINE_BYTES] = 0
-    m.line[line, LINE_DIRTY] = 1
     m.line[line, LINE_CAUSE] = cause
     m.line[line, LINE_HERE] |= sectors(m, address, bytes_)
     m.line[line, LINE_BYTES] = min(m.line[line, LINE_BYTES] + bytes_, m.shape[y.SIZE_REQUEST])
@@ -280,7 +276,7 @@ def release(m: Machine, g: int, k: int, time: int) -> int:
     lines = m.shape[y.SIZE_PARTITIONS] * m.shape[y.SIZE_SETS] * m.shape[y.SIZE_WAYS]
     writes = 0
     for line in range(g * lines, (g + 1) * lines):
-        if m.line[line, LINE_DIRTY] == 1:
+        if m.line[line, LINE_BYTES] > 0:
             write_back(m, g, line, time, y.OWNER_RELEASE, k)
             writes += 1
         if m.held[line] <= time:

@@ -1,4 +1,4 @@
-"""Divide by the sizes of `shape`: by a shift or a mask where a size is a power of two, as most are."""
+"""Divide by shifts and masks: by the sizes of `shape` that are powers of two, as most are, and by 64 bytes."""
 
 from __future__ import annotations
 
@@ -18,3 +18,9 @@ def remainder(m: Machine, value: int, size: int) -> int:
     """`value` modulo the size in column `size` of `shape`."""
     whole = m.shape[size]
     return value & (whole - 1) if m.shift[size] >= 0 else value % whole  # type: ignore[no-any-return]
+
+
+@block
+def duration(bytes_: int, x64: int) -> int:
+    """Time [fs] that `bytes_` take at `x64` femtoseconds per 64 bytes, rounded down."""
+    return bytes_ * x64 >> 6

@@ -11,6 +11,7 @@ from weft.engine import layout as y
 from weft.engine.cache import read_memory
 from weft.engine.calendar import schedule
 from weft.engine.dispatcher import count, end_kernel
+from weft.engine.divide import duration
 from weft.engine.jit import block, shared, spliced
 from weft.engine.link import address_message, new_message, send
 from weft.engine.record import record_chunk
@@ -122,7 +123,7 @@ def pump(m: Machine, e: int, now: int) -> None:
         sent = bytes_ * _receivers(m, g, tile)
         engine[e, y.DMA_LEFT] -= bytes_
         engine[e, y.DMA_FLIGHT] += sent
-        engine[e, y.DMA_FREE] = now + sent * m.gpu[g, y.GPU_DMA_RATE64] // 64
+        engine[e, y.DMA_FREE] = now + duration(sent, m.gpu[g, y.GPU_DMA_RATE64])
         engine[e, y.DMA_POSITION] += bytes_
         if engine[e, y.DMA_POSITION] >= size:
             engine[e, y.DMA_TILE] += 1

@@ -11,6 +11,7 @@ channel nothing changes but rows that open and refreshes: the next look makes up
 from __future__ import annotations
 
 from weft.engine import layout as y
+from weft.engine.bits import bits_above, lowest_bit
 from weft.engine.jit import block, spliced
 from weft.engine.state import Machine
 
@@ -154,11 +155,12 @@ def _choose_row(m: Machine, c: int) -> None:
     waits = channel[c, y.CHAN_MISSES] & ~channel[c, y.CHAN_HITS]
     b = c * m.shape[y.SIZE_BANKS]
     while waits != 0:
-        if waits & 1:
-            opens = max(bank[b, y.BANK_OPENS], channel[c, y.CHAN_NEXT_ACTIVATE])
-            if opens < start or (opens == start and bank[b, y.BANK_MISS_TICKET] < oldest):
-                chosen, start, oldest = b, opens, bank[b, y.BANK_MISS_TICKET]
-        waits = waits >> 1 & y.LARGEST
+        skip = lowest_bit(waits)
+        waits = bits_above(waits, skip)
+        b += skip
+        opens = max(bank[b, y.BANK_OPENS], channel[c, y.CHAN_NEXT_ACTIVATE])
+        if opens < start or (opens == start and bank[b, y.BANK_MISS_TICKET] < oldest):
+            chosen, start, oldest = b, opens, bank[b, y.BANK_MISS_TICKET]
         b += 1
     channel[c, y.CHAN_OPENS], channel[c, y.CHAN_OPENS_BANK] = start, chosen
 
@@ -223,22 +225,23 @@ def choose(m: Machine, c: int, g: int, now: int) -> int:
         bus = max(path, _bus_free(m, c, g, m.gpu[g, y.GPU_SHARE_LONG]))
     b = c * m.shape[y.SIZE_BANKS]
     while hits != 0:
-        if hits & 1:
-            ready = max(bank[b, y.BANK_READY], m.group[bank[b, y.BANK_GROUP], y.GROUP_UNTIL])
-            i = bank[b, y.BANK_READ_HEAD]
-            if i != y.NONE:
-                start = max(ready, bus, channel[c, y.CHAN_NEXT_READ])
-                if start < best_start or (start == best_start and request[i, y.REQ_TICKET] < oldest):
-                    best, best_start, oldest = i, start, request[i, y.REQ_TICKET]
-            i = bank[b, y.BANK_WRITE_HEAD]
-            if i != y.NONE:
-                free = bus
-                if request[i, y.REQ_KIND] == y.UPDATE:
-                    free = max(path, _bus_free(m, c, g, m.gpu[g, y.GPU_SHARE_UPDATE]))
-                start = max(ready, free, channel[c, y.CHAN_NEXT_WRITE])
-                if start < best_start or (start == best_start and request[i, y.REQ_TICKET] < oldest):
-                    best, best_start, oldest = i, start, request[i, y.REQ_TICKET]
-        hits = hits >> 1 & y.LARGEST
+        skip = lowest_bit(hits)
+        hits = bits_above(hits, skip)
+        b += skip
+        ready = max(bank[b, y.BANK_READY], m.group[bank[b, y.BANK_GROUP], y.GROUP_UNTIL])
+        i = bank[b, y.BANK_READ_HEAD]
+        if i != y.NONE:
+            start = max(ready, bus, channel[c, y.CHAN_NEXT_READ])
+            if start < best_start or (start == best_start and request[i, y.REQ_TICKET] < oldest):
+                best, best_start, oldest = i, start, request[i, y.REQ_TICKET]
+        i = bank[b, y.BANK_WRITE_HEAD]
+        if i != y.NONE:
+            free = bus
+            if request[i, y.REQ_KIND] == y.UPDATE:
+                free = max(path, _bus_free(m, c, g, m.gpu[g, y.GPU_SHARE_UPDATE]))
+            start = max(ready, free, channel[c, y.CHAN_NEXT_WRITE])
+            if start < best_start or (start == best_start and request[i, y.REQ_TICKET] < oldest):
+                best, best_start, oldest = i, start, request[i, y.REQ_TICKET]
         b += 1
     channel[c, y.CHAN_BEST], channel[c, y.CHAN_BEST_START] = best, best_start
     return best_start

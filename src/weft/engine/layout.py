@@ -143,9 +143,11 @@ CAUSE_EARLIER = OPERATOR_EARLIER * KINDS + WRITE
 # clock[:] — scalars of the run.
 (
     CLOCK_NOW, CLOCK_HEAP, CLOCK_EVENTS, CLOCK_REQUESTS, CLOCK_FREE_REQUEST, CLOCK_FREE_WAITER, CLOCK_LIVE_REQUESTS,
-    CLOCK_LIVE_WAITERS, CLOCK_UNFINISHED, CLOCK_STAMP, CLOCK_BIN, CLOCK_TICKET, CLOCK_GAP, CLOCK_COLUMNS,
-) = _columns(14)  # fmt: skip
-# CLOCK_GAP: 1 while the event that is being processed leaves the first row of the heap free.
+    CLOCK_LIVE_WAITERS, CLOCK_UNFINISHED, CLOCK_STAMP, CLOCK_BIN, CLOCK_TICKET, CLOCK_GAP, CLOCK_BIN_LAST,
+    CLOCK_COLUMNS,
+) = _columns(15)  # fmt: skip
+# CLOCK_GAP: 1 while the event that is being processed leaves the first row of the heap free. CLOCK_BIN_LAST: the bin of
+# the series that was counted into last.
 
 # request[i, :]
 (

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from weft.engine import layout as y
 from weft.engine.calendar import schedule
+from weft.engine.divide import duration
 from weft.engine.jit import block, shared, spliced
 from weft.engine.memory import new_request
 from weft.engine.memory_cache import reach
@@ -115,11 +116,11 @@ def _occupy(m: Machine, k: int, i: int, start: int) -> int:
     """Message `i` takes link `k` from `start` on; returns until when."""
     by_engine = m.request[i, y.REQ_OWNER_KIND] == y.OWNER_ENGINE
     bytes_ = m.request[i, y.REQ_BYTES]
-    duration = bytes_ * (m.link[k, y.LINK_DMA64] if by_engine else m.link[k, y.LINK_STORE64]) // 64
-    m.link_run[k, y.LINK_BUSY_UNTIL] = start + duration
-    m.link_run[k, y.LINK_BUSY] += duration
+    took = duration(bytes_, m.link[k, y.LINK_DMA64] if by_engine else m.link[k, y.LINK_STORE64])
+    m.link_run[k, y.LINK_BUSY_UNTIL] = start + took
+    m.link_run[k, y.LINK_BUSY] += took
     m.link_run[k, y.LINK_BYTES] += bytes_
-    return start + duration  # type: ignore[no-any-return]
+    return start + took
 
 
 @shared

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from weft.engine import layout as y
 from weft.engine.calendar import schedule
+from weft.engine.divide import quotient, remainder
 from weft.engine.dram import choose, issue, join_bank, open_rows
 from weft.engine.jit import block, shared, spliced
 from weft.engine.record import record_admission, record_arrivals, record_service
@@ -36,10 +37,14 @@ def free_request(m: Machine, i: int) -> None:
 @block
 def channel_of(m: Machine, address: int) -> int:
     """The channel, within its GPU, that owns an address: stripes go round, each round shifted against the last."""
-    channels = m.shape[y.SIZE_CHANNELS]
-    stripe = address // m.shape[y.SIZE_INTERLEAVE]
-    lap = stripe // channels
-    return (stripe + lap * 5 + (lap >> 5) * 3) % channels  # type: ignore[no-any-return]
+    stripe = quotient(m, address, y.SIZE_INTERLEAVE)
+    return _turned(m, stripe, quotient(m, stripe, y.SIZE_CHANNELS))
+
+
+@block
+def _turned(m: Machine, stripe: int, lap: int) -> int:
+    """The channel of a stripe in a round `lap` over the channels."""
+    return remainder(m, stripe + lap * 5 + (lap >> 5) * 3, y.SIZE_CHANNELS)
 
 
 @block
@@ -51,19 +56,19 @@ def stream_of(m: Machine, cause: int) -> int:
 @block
 def enqueue(m: Machine, i: int, g: int, address: int, arrive: int) -> None:
     """Put request `i` (kind, bytes, cause, stream, owner set) into its channel's stream, there from `arrive` on."""
-    channels, banks = m.shape[y.SIZE_CHANNELS], m.shape[y.SIZE_BANKS]
-    interleave = m.shape[y.SIZE_INTERLEAVE]
-    local = channel_of(m, address)
-    c = g * channels + local
+    stripe = quotient(m, address, y.SIZE_INTERLEAVE)
+    lap = quotient(m, stripe, y.SIZE_CHANNELS)
+    c = g * m.shape[y.SIZE_CHANNELS] + _turned(m, stripe, lap)
     # The channel's own linear address decides row and bank; successive rows walk over the bank groups. A request larger
     # than a row counts as one: its rows are opened in banks of one group, as if they were one long row.
-    span = max(m.shape[y.SIZE_ROW], m.shape[y.SIZE_REQUEST])
-    row_index = (address // interleave // channels * interleave + address % interleave) // span
-    row = row_index // banks
+    own = lap * m.shape[y.SIZE_INTERLEAVE] + remainder(m, address, y.SIZE_INTERLEAVE)
+    span = y.SIZE_ROW if m.shape[y.SIZE_ROW] > m.shape[y.SIZE_REQUEST] else y.SIZE_REQUEST
+    row_index = quotient(m, own, span)
+    row = quotient(m, row_index, y.SIZE_BANKS)
     request = m.request
     request[i, y.REQ_GPU] = g
     request[i, y.REQ_CHANNEL] = c
-    request[i, y.REQ_BANK] = c * banks + (row_index + row * 3) % banks
+    request[i, y.REQ_BANK] = c * m.shape[y.SIZE_BANKS] + remainder(m, row_index + row * 3, y.SIZE_BANKS)
     request[i, y.REQ_ROW] = row
     request[i, y.REQ_ADDRESS] = address
     request[i, y.REQ_ARRIVE] = arrive

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from weft.engine import layout as y
 from weft.engine.calendar import schedule
-from weft.engine.divide import quotient, remainder
+from weft.engine.divide import duration, quotient, remainder
 from weft.engine.jit import block, shared, spliced
 from weft.engine.memory import channel_of, enqueue, new_request, stream_of
 from weft.engine.state import (
@@ -17,7 +17,6 @@ from weft.engine.state import (
     LINE_BYTES,
     LINE_CAUSE,
     LINE_COMING,
-    LINE_DIRTY,
     LINE_HERE,
     LINE_WAITERS,
     SECTORS,
@@ -105,7 +104,7 @@ def _look_up(m: Machine, i: int, g: int, address: int, arrive: int) -> int:
     # Rows of these slices, like those of the lines, follow the last-level caches' rows.
     own = m.shape[y.SIZE_GPUS] * m.shape[y.SIZE_PARTITIONS] * m.shape[y.SIZE_SLICES] + c
     free = max(m.clock[y.CLOCK_NOW], m.slice_free[own])  # book from now, not from the later arrival: gaps stay usable
-    m.slice_free[own] = free + request[i, y.REQ_BYTES] * m.gpu[g, y.GPU_SIDE64] // 64
+    m.slice_free[own] = free + duration(request[i, y.REQ_BYTES], m.gpu[g, y.GPU_SIDE64])
     start = max(arrive, free)
     request[i, y.REQ_GPU] = g
     request[i, y.REQ_CHANNEL] = c
@@ -159,11 +158,11 @@ def _line_of(m: Machine, c: int, address: int) -> int:
 @shared
 def _write_back(m: Machine, g: int, line: int, time: int) -> None:
     """Write a line back to the DRAM if it is dirty; it is clean afterwards."""
-    if m.line[line, LINE_DIRTY] == 0:
+    if m.line[line, LINE_BYTES] == 0:
         return
     cause = m.line[line, LINE_CAUSE]
     i = _written(m, m.line[line, LINE_BYTES], cause, stream_of(m, cause))
-    m.line[line, LINE_DIRTY] = 0
+    m.line[line, LINE_BYTES] = 0
     m.flow[g, y.FLOW_SIDE_WRITEBACKS] += 1
     enqueue(m, i, g, m.tag[line] * m.shape[y.SIZE_REQUEST], time)
 
@@ -209,9 +208,6 @@ def _read(m: Machine, i: int, g: int, line: int, need: int, start: int) -> int:
 def _write(m: Machine, i: int, g: int, line: int, need: int, start: int) -> None:
     """Write sectors into the cache without a fetch; the write completes once the cache holds them."""
     bytes_, cause = m.request[i, y.REQ_BYTES], m.request[i, y.REQ_CAUSE]
-    if m.line[line, LINE_DIRTY] == 0:
-        m.line[line, LINE_BYTES] = 0
-    m.line[line, LINE_DIRTY] = 1
     m.line[line, LINE_CAUSE] = cause
     if m.line[line, LINE_HERE] & need != need:
         _push_out(m, g, line, bytes_, m.request[i, y.REQ_STREAM], start)

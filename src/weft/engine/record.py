@@ -33,11 +33,16 @@ def _fold(series: Table, link_series: Table, load_series: Table) -> None:
 @block
 def _bin(m: Machine, time: int) -> int:
     """The bin of `time`; when the series is full, pairs of bins are merged and bins become twice as wide."""
+    b = m.clock[y.CLOCK_BIN_LAST]
+    since = time - b * m.clock[y.CLOCK_BIN]
+    if 0 <= since < m.clock[y.CLOCK_BIN]:
+        return b  # type: ignore[no-any-return]
     b = time // m.clock[y.CLOCK_BIN]
     while b >= SERIES_BINS:
         _fold(m.series, m.link_series, m.load_series)
         m.clock[y.CLOCK_BIN] *= 2
         b = time // m.clock[y.CLOCK_BIN]
+    m.clock[y.CLOCK_BIN_LAST] = b
     return b  # type: ignore[no-any-return]
 
 

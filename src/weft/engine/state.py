@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -76,16 +77,15 @@ class Machine(NamedTuple):
     misses: Table
 
 
-# line[l, :], the caches' lines, then those of the memory-side cache. LINE_HERE, LINE_COMING: bit masks of the sectors
-# present and in flight; LINE_NEXT: those that a read is known to bring at LINE_DUE; LINE_WAITERS: waiters of a cache's
-# line, requests of a memory-side line; LINE_SLICE: the row of `slice_free` of the slice that owns a cache's line. What
-# a search of a set reads is stored apart, so that it touches few cache lines: tag[l], stamp[l] of the last use, and
-# held[l], until when reads in flight keep the line from being replaced (NEVER plus the number of those whose end is not
-# known).
+# line[l, :], the caches' lines, then those of the memory-side cache. LINE_BYTES: dirty bytes (0: the line is clean);
+# LINE_HERE, LINE_COMING: bit masks of the sectors present and in flight; LINE_NEXT: those that a read is known to bring
+# at LINE_DUE; LINE_WAITERS: waiters of a cache's line, requests of a memory-side line; LINE_SLICE: the row of
+# `slice_free` of the slice that owns a cache's line. What a search of a set reads is stored apart, so that it touches
+# few cache lines: tag[l], stamp[l] of the last use, and held[l], until when reads in flight keep the line from being
+# replaced (NEVER plus the number of those whose end is not known).
 (
-    LINE_DIRTY, LINE_WAITERS, LINE_CAUSE, LINE_BYTES, LINE_HERE, LINE_COMING, LINE_SLICE, LINE_NEXT, LINE_DUE,
-    LINE_COLUMNS,
-) = range(10)  # fmt: skip
+    LINE_WAITERS, LINE_CAUSE, LINE_BYTES, LINE_HERE, LINE_COMING, LINE_SLICE, LINE_NEXT, LINE_DUE, LINE_COLUMNS,
+) = range(9)  # fmt: skip
 SECTORS = 32
 """Number of sectors of a cache line, each valid or not."""
 # earlier[l, :] for each line of the memory-side cache: bytes that earlier work left dirty there, and their address.
@@ -93,6 +93,8 @@ EARLIER_BYTES, EARLIER_ADDRESS, EARLIER_COLUMNS = range(3)
 # waiter[i, :]
 WAITER_NEXT, WAITER_SLOT, WAITER_NEED, WAITER_COLUMNS = range(4)
 SERIES_BINS = 4096
+_CACHE_LINE = 8
+"""Integers in a cache line of the processor that runs the engine."""
 
 
 class Tables(NamedTuple):
@@ -129,9 +131,6 @@ def allocate(tables: Tables, bin_fs: int, interference: bool = False) -> Machine
     works, causes = tables.work.shape[1], int(s[y.SIZE_CAUSES])
     heap_rows, request_rows = 2 * margin_events(tables.shape), 2 * margin_requests(tables.shape)
     recorded = gpus if interference else 0
-
-    def table(*dims: int, fill: int = 0) -> Table:
-        return np.full(dims, fill, dtype=np.int64)
 
     machine = Machine(
         *tables,
@@ -182,6 +181,14 @@ def allocate(tables: Tables, bin_fs: int, interference: bool = False) -> Machine
     )
     _initialise(machine, bin_fs)
     return machine
+
+
+def table(*dims: int, fill: int = 0) -> Table:
+    """A table that begins at a processor's cache line, so that rows of 64 bytes lie in one line each."""
+    count = math.prod(dims)
+    room = np.full(count + _CACHE_LINE, fill, dtype=np.int64)
+    first = -(room.ctypes.data // room.itemsize) % _CACHE_LINE
+    return room[first : first + count].reshape(dims)
 
 
 def _shifts(shape: Table) -> Table:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from weft.engine import layout as y
 from weft.engine.cache import load, store, write_through
 from weft.engine.calendar import schedule
-from weft.engine.divide import remainder
+from weft.engine.divide import duration, remainder
 from weft.engine.jit import block, shared, spliced
 from weft.engine.link import new_message, send
 from weft.engine.memory import stream_of
@@ -130,7 +130,7 @@ def begin_iteration(m: Machine, q: int, now: int) -> None:
             if in_lines:  # split at cache-line boundaries
                 size = min(size, request - remainder(m, address + position, y.SIZE_REQUEST))
             load(m, g, partition, address + position, size, cause, stream, cached, port, q)
-            port += size * m.gpu[g, y.GPU_PORT64] // 64
+            port += duration(size, m.gpu[g, y.GPU_PORT64])
             position += size
         m.unit[u, y.UNIT_PORT_FREE] = port
     record_misses(m, g, t, missed)
@@ -173,8 +173,8 @@ def compute_next(m: Machine, w: int, now: int) -> None:
     if m.slot[q, y.SLOT_STATE] != y.SLOT_READY:
         return
     k = resident[w, y.WG_KERNEL]
-    duration = m.phase[g, p, y.PHASE_CYCLES] * m.gpu[g, y.GPU_CYCLE] // 1000
-    start = max(now, m.unit[u, y.UNIT_MATRIX_FREE]) if duration > 0 else now
+    busy = m.phase[g, p, y.PHASE_CYCLES] * m.gpu[g, y.GPU_CYCLE] // 1000
+    start = max(now, m.unit[u, y.UNIT_MATRIX_FREE]) if busy > 0 else now
     ready = max(m.slot[q, y.SLOT_TIME], resident[w, y.WG_LAST])
     # Before its loads were issued, the slot was occupied by the stores of an earlier iteration.
     stored = max(resident[w, y.WG_LAST], min(m.slot[q, y.SLOT_ISSUED], ready))
@@ -185,14 +185,14 @@ def compute_next(m: Machine, w: int, now: int) -> None:
     elif m.slot[q, y.SLOT_FROM] == y.FROM_CACHE:
         m.kernel_run[g, k, y.RUN_WAIT_CACHE] += ready - stored
     m.kernel_run[g, k, y.RUN_WAIT_MATRIX] += start - ready
-    m.kernel_run[g, k, y.RUN_COMPUTE] += duration
-    if duration > 0:
-        m.unit[u, y.UNIT_MATRIX_FREE] = start + duration
-        m.unit[u, y.UNIT_BUSY] += duration
-    resident[w, y.WG_LAST] = start + duration
+    m.kernel_run[g, k, y.RUN_COMPUTE] += busy
+    if busy > 0:
+        m.unit[u, y.UNIT_MATRIX_FREE] = start + busy
+        m.unit[u, y.UNIT_BUSY] += busy
+    resident[w, y.WG_LAST] = start + busy
     resident[w, y.WG_COMPUTING] = 1
     m.slot[q, y.SLOT_STATE] = y.SLOT_COMPUTING
-    schedule(m, start + duration, y.EV_COMPUTED, q)
+    schedule(m, start + busy, y.EV_COMPUTED, q)
 
 
 @block
@@ -251,7 +251,7 @@ def _store_range(m: Machine, q, a, region, tile, offset, bytes_, part, now) -> N
         in_line = request - remainder(m, offset + position, y.SIZE_REQUEST)
         size = min(in_line, min((wavefront + 1) * part, bytes_) - position)
         _store_one(m, q, g, a, region, tile, wavefront, offset + position, size, port)
-        port += size * m.gpu[g, y.GPU_PORT64] // 64
+        port += duration(size, m.gpu[g, y.GPU_PORT64])
         position += size
     m.unit[u, y.UNIT_PORT_FREE] = port
 
