@@ -1,0 +1,46 @@
+"""What software adds where it joins a GEMM and a collective: gaps, starts, barriers, and the host's time per launch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources
+
+from weft.catalog import Leaf, Quantity, parse_value, read_leaves, read_toml
+from weft.units import Dimension
+
+_TIME, _RATE = Quantity(Dimension.SECONDS), Quantity(Dimension.BYTES_PER_SECOND)
+_SHARE = Quantity(Dimension.COUNT, at_most=1)
+RULES: Mapping[str, Quantity | None] = {
+    "sequence.gap": _TIME,
+    "fused.start": _TIME,
+    "fused.store_rate": _RATE,
+    "pieces.start": _TIME,
+    "pieces.issue": _TIME,
+    "pieces.copy_share": _SHARE,
+    "pieces.barrier": _TIME,
+}
+"""Every value by path, with its rule; times in seconds, the rate in bytes/s, the share a ratio."""
+
+
+@cache
+def leaves() -> Mapping[str, Leaf]:
+    """The shipped values by path, each with its source and range."""
+    return read_leaves(read_toml(resources.files("weft.library") / "software.toml"), RULES, "software.toml")
+
+
+@cache
+def costs() -> Mapping[str, float]:
+    """The shipped values by path [seconds or bytes/s]."""
+    return {path: leaf.value for path, leaf in leaves().items()}
+
+
+@cache
+def bounds() -> Mapping[str, tuple[float, float]]:
+    """The plausible range of every value by path [seconds or bytes/s]."""
+    ends = {path: (leaf.provenance.low, leaf.provenance.high) for path, leaf in leaves().items()}
+    return {path: (_parsed(path, low), _parsed(path, high)) for path, (low, high) in ends.items()}
+
+
+def _parsed(path: str, text: str | None) -> float:
+    return float(parse_value(RULES[path], path, text))
