@@ -1,13 +1,20 @@
 """GEMM and collective joined by software: in sequence, fused, in pieces; and rows with a system or method left out."""
 
+import json
+
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 import weft
+from weft.cli.predict import predict
 from weft.errors import InputError, UnknownNameError
 from weft.estimate.joined import METHODS, Pair, joined, pair_of
+from weft.graph import Gemm
 from weft.library import software
 from weft.parallel import dependent
+from weft.search import joins
+from weft.search.model_errors import joined_error
 from weft.validation.left_out import by_method, by_system, left_out
 from weft.validation.run import validate
 
@@ -82,14 +89,51 @@ def test_a_graph_that_is_no_pair_and_an_unknown_method_are_refused():
         joined(weft.concurrent(weft.Gemm(64, 64, 64), weft.Collective("all_to_all", 1 << 20, 8)), "dgx-h100")
 
 
+@pytest.mark.parametrize(("form", "shape"), [("ag_gemm", (8192, 11008, 4096)), ("gemm_rs", (8192, 4096, 11008))])
+def test_async_tp_is_not_advised_where_it_was_measured_to_lose(form, shape):
+    found = {way.method: way for way in joins(form, Gemm(*shape, "bf16"), 8, "hgx-h800").ways}
+    assert found["pieces"].speedup < 1
+    assert found["pieces"].pays in ("unlikely", "no")
+    assert found["fused"].speedup > found["pieces"].speedup
+
+
+def test_a_range_holds_the_error_of_its_class_and_is_wider_on_a_system_that_was_not_in_sight():
+    seen, unseen = (joins("ag_gemm", Gemm(8192, 28672, 8192, "bf16"), 8, name) for name in ("dgx-h100", "hgx-h200"))
+    assert (seen.seen, unseen.seen) == (True, False)
+    widths = [found.ways[1].high / found.ways[1].low for found in (seen, unseen)]
+    assert widths[0] < widths[1]
+    assert "errors with a system left out" in unseen.sentence
+    assert joined_error("sequence", 100e-6, seen=False) > joined_error("sequence", 1e-3, seen=False)
+
+
+def test_an_all_reduce_is_not_cut_into_pieces():
+    found = joins("gemm_ar", Gemm(8192, 8192, 8192, "bf16"), 8, "dgx-h100")
+    assert [way.method for way in found.ways] == ["sequence", "fused"]
+
+
+def test_the_command_prints_every_way_and_writes_json(tmp_path):
+    command = ["overlap", "ag_gemm", "8192,11008,4096", "--ranks", "8", "--system", "hgx-h800"]
+    done = CliRunner().invoke(predict, [*command, "--json", str(tmp_path / "joins.json")], catch_exceptions=False)
+    assert done.exit_code == 0
+    assert "Overlap likely pays: fused" in done.output
+    record = json.loads((tmp_path / "joins.json").read_text())
+    assert [way["method"] for way in record["ways"]] == ["sequence", "fused", "pieces"]
+    assert record["seen"] is True
+
+
 OVERLAP = "system,ranks,collective,pattern,m,n,k,dtype,gemm_us,comm_us,sequential_us,overlap_us,speedup,source,notes"
+CASES = (
+    ("8xH800", 8192, 610, 900, "async-TP"),
+    ("8xH800", 4096, 330, 560, "async-TP"),
+    ("8xH100", 8192, 440, 600, "async-TP"),
+    ("8xH100", 4096, 260, 400, "helion"),
+    ("8xB300", 8192, 300, 420, "helion"),
+    ("8xB300", 4096, 180, 330, "helion"),
+)
 ROWS = [
     f"{system},8,reduce_scatter,gemm_rs,{rows},7168,1536,bf16,,,{before},{after},,here,system={by}; shape=local"
-    for system, rows, before, after, by in [
-        ("8xH800", 8192, 610, 900, "async-TP"), ("8xH800", 4096, 330, 560, "async-TP"), ("8xH100", 8192, 440, 600, "async-TP"),
-        ("8xH100", 4096, 260, 400, "helion"), ("8xB300", 8192, 300, 420, "helion"), ("8xB300", 4096, 180, 330, "helion"),
-    ]
-]  # fmt: skip
+    for system, rows, before, after, by in CASES
+]
 
 
 def test_left_out_predictions_cover_every_row_once_and_forget_its_group(tmp_path):
@@ -127,7 +171,7 @@ def test_every_group_says_whether_its_system_and_method_were_in_sight(tmp_path):
 
 def test_a_shape_that_the_engine_cannot_cut_is_predicted_in_closed_form(tmp_path):
     row = "8xH800,8,all_gather,ag_gemm,8184,14336,4096,bf16,,,,,1.2,here,system=flux; shape=global"
-    (tmp_path / "overlap.csv").write_text("\n".join([OVERLAP, row, ""]))
+    (tmp_path / "overlap.csv").write_text(f"{OVERLAP}\n{row}\n")
     done = validate(tmp_path)
     assert np.all(np.isfinite(np.concatenate([part.seconds for part in done.predictions])))
     assert done.rows_used == 1

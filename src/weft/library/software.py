@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
 
@@ -23,10 +23,21 @@ RULES: Mapping[str, Quantity | None] = {
 """Every value by path, with its rule; times in seconds, the rate in bytes/s, the share a ratio."""
 
 
+_FILE = resources.files("weft.library") / "software.toml"
+
+
 @cache
 def leaves() -> Mapping[str, Leaf]:
     """The shipped values by path, each with its source and range."""
-    return read_leaves(read_toml(resources.files("weft.library") / "software.toml"), RULES, "software.toml")
+    tables = {name: table for name, table in read_toml(_FILE).items() if name != "rows"}
+    return read_leaves(tables, RULES, _FILE.name)
+
+
+@cache
+def rows() -> Mapping[str, Sequence[str]]:
+    """The "systems" and "methods" whose rows were in sight when a value was read or a form chosen."""
+    found: Mapping[str, Sequence[str]] = read_toml(_FILE)["rows"]
+    return found
 
 
 @cache

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from weft import hardware
 from weft.catalog import read_toml
 from weft.hardware import Gpu
+from weft.library import software
 from weft.library.profiles import Profile
 
 YES = "yes"
@@ -26,7 +27,7 @@ def _lists() -> Mapping[str, Mapping[str, Sequence[str]]]:
 
 def seen_overlap(system: str, method: str) -> str:
     """Whether a pair's system and method were in sight: "yes", "not the system", "not the method" or "neither"."""
-    known = _lists()["overlap"]
+    known = software.rows()
     here, so = hardware.system(system).name in known["systems"], method in known["methods"]
     return {(True, True): YES, (False, True): _NO, (True, False): "not the method", (False, False): "neither"}[here, so]
 
