@@ -329,7 +329,7 @@ def test_a_speedup_on_amd_is_doubted_as_far_as_c3_is_missed():
 def test_a_gpu_without_rows_is_doubted_as_much_as_machines_left_out():
     unseen, seen = gemm_error("mi300x", 1e-3), gemm_error("h100-sxm", 1e-3)
     assert unseen.value == 0.117 > seen.value == 0.066
-    assert unseen.why.endswith("left out of the fits: no such row is public for mi300x")
+    assert unseen.why.endswith("left out of the fits, as no such row is public for mi300x")
     assert collective_error("mi300x", "all_to_all", 64 * MIB).value == 0.154
 
 

@@ -56,14 +56,14 @@ def collective_error(gpu: str, collective: str, size: float) -> Error:
 def _error(what: str, of: str, gpu: str, here: Sequence[Sequence[float]] | None, key: str, place: int) -> Error:
     """The error of a class on a GPU, or of machines left out; thin classes say how many rows they have."""
     if here is None or not here[place]:
-        value = float(_FILE["left_out"][key][place])
-        return Error(
-            value,
-            f"{what} {of} are off by {value:.1%} on machines left out of the fits: no such row is public for {gpu}",
-        )
+        classes = _FILE["left_out"]
+        known = [classes[key]] if key in classes else [classes[name] for name in COLLECTIVE["h100-sxm"]]
+        value = max(float(values[place]) for values in known)
+        where = f"on machines left out of the fits, as no such row is public for {gpu}"
+        return Error(value, f"{what} {of}: off by {value:.1%} {where}")
     value, rows = here[place]
     thin = f" ({rows:.0f} rows only)" if rows < _THIN else ""
-    return Error(value, f"{what} {of} are off by {value:.1%}, the mean error on {gpu}{thin}")
+    return Error(value, f"{what} {of}: off by {value:.1%}, the mean on {gpu}{thin}")
 
 
 def contention_error(vendor: str, strategy: str) -> Contention:
