@@ -67,6 +67,12 @@ def test_pieces_win_where_the_gemm_is_large_enough():
     assert found.seconds("pieces") < found.seconds("sequence")
 
 
+def test_pairs_over_two_nodes_copy_at_the_networks_rate():
+    one, two = pair("ag_gemm", (8192, 3072, 12288), ranks=8), pair("ag_gemm", (8192, 3072, 12288), ranks=16)
+    assert two.copy * 15 > one.copy * 7
+    assert two.seconds("fused") < two.seconds("sequence")
+
+
 def test_several_pairs_are_timed_as_each_by_itself():
     pairs = [pair(), pair("gemm_rs", (8192, 4096, 1376))]
     for method in METHODS:

@@ -43,8 +43,8 @@ class Pair:
     """Times [s] of a GEMM and a collective alone, and of one of their pieces: numbers, or arrays of one shape.
 
     `gemm` and `collective` are whole; `piece` is the GEMM of one rank's share of the rows, `copy` a rank's share copied
-    to one peer. `sent` is what a GPU sends to all peers, `summed` what it reads and writes to add up partial sums
-    [bytes, s]. `scatters` says that the GEMM comes first, `in_switch` that the switch adds. `framework` says that a
+    to one peer. `stored` is what the GEMM of a fused kernel stores at peers of its node [bytes], `summed` the time to add
+    up partial sums [s]. `scatters` says that the GEMM comes first, `in_switch` that the switch adds. `framework` says that a
     framework calls both, so that its costs count. `simulated` is the time of both fused by the engine, NaN if unknown.
     """
 
@@ -52,7 +52,7 @@ class Pair:
     collective: Any
     piece: Any
     copy: Any
-    sent: Any
+    stored: Any
     summed: Any
     ranks: Any
     scatters: Any
@@ -84,7 +84,7 @@ def _fused(pair: Pair, costs: Mapping[str, float]) -> Any:
     device = np.maximum(pair.gemm, pair.collective) + shorter / pair.ranks
     device = np.where(np.isfinite(pair.simulated), pair.simulated, device)
     stored = np.logical_and(pair.scatters, np.logical_not(pair.in_switch))
-    stores = pair.sent / costs["fused.store_rate"] + pair.gemm / pair.ranks
+    stores = pair.stored / costs["fused.store_rate"] + pair.gemm / pair.ranks
     device = np.where(stored, np.maximum(device, stores), device)
     # A switch that adds needs neither copies nor partial sums, so nothing has to be prepared.
     return device + np.logical_and(pair.framework, np.logical_not(pair.in_switch)) * costs["fused.start"]
@@ -113,15 +113,16 @@ def pair_of(work: Graph, system: Described, options: RunOptions | None = None, h
     on = target(system, options, harness)
     both = [float(estimate(op, system, options, harness).seconds) for op in (gemm, moved)]
     share = replace(gemm, m=-(-int(gemm.m) // moved.ranks))
-    copied = replace(moved, name="all_gather")
-    by_copies = replace(on.harness, driver="dma", library=None)
+    copied, one_node = replace(moved, name="all_gather"), on.nodes(moved.ranks) == 1
+    # Copy engines reach no other node, and fused kernels hand tiles for other nodes over to copies.
+    by_copies = replace(on.harness, driver="dma", library=None) if one_node else on.harness
     others, each = moved.ranks - 1, moved.bytes / moved.ranks
     return Pair(
         gemm=both[0],
         collective=both[1],
         piece=float(estimate(share, system, options, harness).seconds),
         copy=float(estimate(copied, system, options, by_copies).seconds) / others,
-        sent=others * each,
+        stored=others * each if one_node else 0.0,
         summed=0.0 if moved.name == "all_gather" else (moved.bytes + each) / on.gpu.memory.copy_rate,
         ranks=moved.ranks,
         scatters=moved.name != "all_gather",
