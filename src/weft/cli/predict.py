@@ -194,7 +194,7 @@ def _collectives(name: str, sizes: Any, ranks: int, system: str, nodes: int | No
 @option("--ranks", "GPUs that share it.", RANKS, required=True)
 @option("--system", "The system, see 'weft hardware list'.", SYSTEM_NAME, required=True)
 @dtype_option("bf16", "A and B")
-@clock_option("short")
+@clock_option("sustained")
 @file_option("--json", "Write the times, errors and verdicts as JSON.")
 @as_run_options
 @pass_outputs

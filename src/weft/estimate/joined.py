@@ -25,7 +25,7 @@ from weft.estimate.target import Harness, target
 from weft.graph import Collective, Gemm, Graph
 from weft.hardware import Described
 from weft.library.software import costs as shipped
-from weft.options import RunOptions
+from weft.options import SUSTAINED, RunOptions
 
 Method = Literal["sequence", "fused", "pieces"]
 """How a GEMM and a collective are joined."""
@@ -43,9 +43,10 @@ class Pair:
     """Times [s] of a GEMM and a collective alone, and of one of their pieces: numbers, or arrays of one shape.
 
     `gemm` and `collective` are whole; `piece` is the GEMM of one rank's share of the rows, `copy` a rank's share copied
-    to one peer. `stored` is what the GEMM of a fused kernel stores at peers of its node [bytes], `summed` the time to add
-    up partial sums [s]. `scatters` says that the GEMM comes first, `in_switch` that the switch adds. `framework` says that a
-    framework calls both, so that its costs count. `simulated` is the time of both fused by the engine, NaN if unknown.
+    to one peer. `stored` is what the GEMM of a fused kernel stores at peers of its node [bytes], `summed` the time to
+    add up partial sums [s]. `scatters` says that the GEMM comes first, `in_switch` that the switch adds. `framework`
+    says that a framework calls both, so that its costs count. `simulated` is the time of both fused by the engine, NaN
+    if unknown.
     """
 
     gemm: Any
@@ -146,7 +147,7 @@ def joined(
     work: Graph,
     system: Described,
     method: Method = "sequence",
-    options: RunOptions | None = None,
+    options: RunOptions = SUSTAINED,
     harness: Harness | None = None,
 ) -> float:
     """Time of a GEMM and the collective that depends on it, joined by a method and called by a framework [s].

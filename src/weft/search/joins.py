@@ -13,7 +13,7 @@ from weft.estimate.joined import METHODS, Method, Pair, pair_of
 from weft.graph import Gemm
 from weft.hardware import Described
 from weft.library import software
-from weft.options import RunOptions
+from weft.options import SUSTAINED, RunOptions
 from weft.parallel import dependent, share_of
 from weft.parallel.tensor import Form
 from weft.search.model_errors import joined_error
@@ -111,7 +111,7 @@ def joins(
     gemm: Gemm,
     ranks: int,
     system: Described,
-    options: RunOptions | None = None,
+    options: RunOptions = SUSTAINED,
     harness: Harness | None = None,
 ) -> Joins:
     """How long a GEMM split over `ranks` GPUs and its collective take, joined in every way; `gemm` is the whole one.

@@ -21,7 +21,7 @@ from weft.graph import Collective, Gemm, concurrent
 from weft.hardware import System
 from weft.library.collectives import canonical
 from weft.lower.machine import default_request_bytes
-from weft.options import RunOptions
+from weft.options import Clock, RunOptions
 from weft.parallel import dependent, share_of
 from weft.parallel.tensor import Form
 from weft.schedule import SHARING
@@ -83,11 +83,16 @@ class Overlapped:
         """How the measured system joins both, and the pass that simulates it; None if there is no model of it."""
         return _JOINS.get(family(self.measured_by))
 
+    @property
+    def _clock(self) -> Clock:
+        """A framework's loop of pairs is long enough to reach the power limit; other rows are short runs."""
+        return "short" if self.alone or self.compiled else "sustained"
+
     def pair(self, *, simulated: bool) -> Pair:
         """Times of both alone, and fused as the engine simulates them if asked."""
         harness = rig_of(self.system.name, "", "").harness(self.ranks, self.system.nodes)
         alone = dependent(self.pattern, Gemm(*self.local, self.dtype), self.ranks)
-        found = pair_of(alone, self.system, harness=harness)
+        found = pair_of(alone, self.system, RunOptions(clock=self._clock), harness)
         seconds = self._simulated() if simulated else np.nan
         return replace(found, framework=not (self.alone or self.compiled), simulated=seconds)
 
@@ -102,7 +107,7 @@ class Overlapped:
         grain = default_request_bytes(gpu) if gpu.dies > 1 else gpu.memory.interleave
         try:
             graph = dependent(form, share_of(form, Gemm(*self.whole, self.dtype), self.ranks), self.ranks)
-            options = RunOptions(clock="short", request_bytes=grain)
+            options = RunOptions(clock=self._clock, request_bytes=grain)
             return simulate(graph, self.system, self.join[1], options).makespan
         except InputError:
             return np.nan
