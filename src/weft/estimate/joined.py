@@ -4,7 +4,7 @@ Closed forms over both parts' times alone and the costs of `library/software.tom
 
 * sequence: the sum, and the gap between two streams of a framework;
 * fused (Flux, Triton-distributed, TileLink): the longer part, one rank's share of the shorter one, which nothing hides,
-  and the start. Tiles stored at their owners travel at `fused.store_rate` at most;
+  and the start. Tiles stored at their owners travel at `fused.store_rate` at most, a gather takes a round per peer;
 * pieces (async TP): a GEMM per rank's share on two streams, beside copies. Pieces leave compute units idle where their
   tiles fill no wave, each waits for its copy (and, before a reduce-scatter, for two barriers), and the host issues
   every kernel, copy and barrier.
@@ -87,6 +87,8 @@ def _fused(pair: Pair, costs: Mapping[str, float]) -> Any:
     stored = np.logical_and(pair.scatters, np.logical_not(pair.in_switch))
     stores = pair.stored / costs["fused.store_rate"] + pair.gemm / pair.ranks
     device = np.where(stored, np.maximum(device, stores), device)
+    rounds = np.where(pair.scatters, 0.0, pair.ranks - 1.0)
+    device = device + rounds * costs["fused.round"]
     # A switch that adds needs neither copies nor partial sums, so nothing has to be prepared.
     return device + np.logical_and(pair.framework, np.logical_not(pair.in_switch)) * costs["fused.start"]
 

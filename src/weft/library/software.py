@@ -14,6 +14,7 @@ _SHARE = Quantity(Dimension.COUNT, at_most=1)
 RULES: Mapping[str, Quantity | None] = {
     "sequence.gap": _TIME,
     "fused.start": _TIME,
+    "fused.round": _TIME,
     "fused.store_rate": _RATE,
     "pieces.start": _TIME,
     "pieces.issue": _TIME,

@@ -39,10 +39,25 @@ FLUX = "Flux, NVLink"
 """The rows of Flux's paper and README on A100, A800 and H800 with NVLink."""
 SEQUENTIAL = "sequential"
 _JOINS: Mapping[str, tuple[Method, str]] = {
-    **dict.fromkeys(("async-tp", "async tp", "decompos", "symm_mem"), ("pieces", "")),
+    **dict.fromkeys(
+        ("async-tp", "async tp", "decompos", "symm_mem", "torch fused", "fused_all_gather", "fused_matmul"),
+        ("pieces", ""),
+    ),
     **dict.fromkeys(("transformerengine", "userbuffers"), ("fused", "chunked")),
     **dict.fromkeys(
-        ("flux", "triton", "tilelink", "fused", "pallas", "helion", "kraken", "kittens", "cutlass", "nvshmem"),
+        (
+            *(
+                "flux",
+                "triton",
+                "tilelink",
+                "fused",
+                "pallas",
+                "collective matmul",
+                "all-gather-matmul",
+                "flashoverlap",
+            ),
+            *("comm-aware", "helion", "kraken", "kittens", "cutlass", "cublasmp", "nvshmem", "iris"),
+        ),
         ("fused", "flux"),
     ),
 }
