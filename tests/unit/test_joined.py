@@ -73,6 +73,13 @@ def test_pairs_over_two_nodes_copy_at_the_networks_rate():
     assert two.seconds("fused") < two.seconds("sequence")
 
 
+def test_only_a_switch_that_adds_spares_a_fused_all_reduce_its_start():
+    inside, outside = (pair("gemm_ar", (8192, 8192, 1024), system) for system in ("dgx-h100", "mi300x-x8"))
+    costs = {"fused.start": 1e-3}
+    assert inside.seconds("fused", costs) == inside.seconds("fused")
+    assert outside.seconds("fused", costs) == pytest.approx(outside.seconds("fused") + 1e-3 - 60e-6)
+
+
 def test_several_pairs_are_timed_as_each_by_itself():
     pairs = [pair(), pair("gemm_rs", (8192, 4096, 1376))]
     for method in METHODS:

@@ -129,7 +129,7 @@ def pair_of(work: Graph, system: Described, options: RunOptions | None = None, h
         summed=0.0 if moved.name == "all_gather" else (moved.bytes + each) / on.gpu.memory.copy_rate,
         ranks=moved.ranks,
         scatters=moved.name != "all_gather",
-        in_switch=moved.name == "all_reduce",
+        in_switch=moved.name == "all_reduce" and on.fabric.multicast,
     )
 
 
