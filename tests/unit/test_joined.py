@@ -48,9 +48,9 @@ def test_tiles_stored_at_their_owners_travel_no_faster_than_gemms_store_them():
     ("form", "shape"), [("ag_gemm", (8192, 1376, 4096)), ("gemm_rs", (8192, 4096, 1376))], ids=["gather", "scatter"]
 )
 def test_async_tp_loses_at_1024_tokens_a_rank_of_a_7b_model(form, shape):
-    """Measured: 0.52 and 0.37 times the sequence's speed (arXiv:2503.20313, table 2), predicted with less loss."""
+    """Measured: 0.52 and 0.37 times the sequence's speed (arXiv:2503.20313, table 2)."""
     found = pair(form, shape)
-    assert found.seconds("pieces") > 1.05 * found.seconds("sequence")
+    assert found.seconds("pieces") > 1.5 * found.seconds("sequence")
 
 
 def test_small_pieces_take_as_long_as_the_host_issues_them():
@@ -105,8 +105,7 @@ def test_a_graph_that_is_no_pair_and_an_unknown_method_are_refused():
 @pytest.mark.parametrize(("form", "shape"), [("ag_gemm", (8192, 11008, 4096)), ("gemm_rs", (8192, 4096, 11008))])
 def test_async_tp_is_not_advised_where_it_was_measured_to_lose(form, shape):
     found = {way.method: way for way in joins(form, Gemm(*shape, "bf16"), 8, "hgx-h800").ways}
-    assert found["pieces"].speedup < 1
-    assert found["pieces"].pays in ("unlikely", "no")
+    assert found["pieces"].pays == "no"
     assert found["fused"].speedup > found["pieces"].speedup
 
 
