@@ -55,7 +55,7 @@ def corun_parts(answer: Comparison) -> list[Table | str]:
         *_refused(answer),
         f"least time: {answer.best}, {best.speedup:.3f}x over one after the other",
         *above_ideal(answers),
-        *typical_errors(one),
+        *typical_errors(best),
         effort([*loops.values(), *answer]),
     ]
 
