@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.view.error_tables import bar_table, errors_table, without_rows
-from weft.view.table import Table
+from weft.view.table import Table, number, text
 from weft.view.validation import PICTURES, TITLES
 
 HERE = Path(__file__).parent / "explanation"
@@ -36,7 +36,14 @@ BAR = """
 
 {passed} of {all} lines pass. *Held out*: fitted to a random 70 % of a machine's rows, from what the other machines say,
 and judged on the rest, over three splits. *Leave one out*: predicted from the data sheet and the other machines' fits.
-*As shipped*: the catalogue as it is. {causes}
+*As shipped*: the catalogue as it is. *System* or *method left out*: software costs fitted to all others. {causes}
+"""
+SEEN = """
+## Seen and left out
+
+GEMM and collective [joined by software](joined.md): mean error, and share of right signs of win or loss. *As shipped*,
+the rows were in sight of the software costs; then every system, or every method, is left out of their fit. GEMMs and
+collectives alone: the lines *leave one out* above.
 """
 CAUSES = "Missed ([causes](../deviations.md#real-gpus)):"
 
@@ -45,8 +52,8 @@ NOTES = {
     "collective": "Libraries that Weft has no model of (MSCCL++, Triton-distributed) are left out.",
     "layer": "That rig's A100s held their highest clock, 1410 MHz, and so does the prediction. In decode its times "
     "hold the framework's 48 µs per operator, which no model of the GPU has.",
-    "overlap": "*Sequential* is in closed form, the rest is simulated. PCIe machines without peer-to-peer copies reach "
-    "less than any model of their links says. Rows that state only a speedup are compared in that.",
+    "overlap": "*Sequential* and pieces (async TP) are in closed form, the rest is simulated where the engine can cut "
+    "the shape; [software costs](joined.md) are added. Rows that state only a speedup are compared in that.",
     "contention": "Loops of both on two streams, simulated request by request.",
 }
 
@@ -64,6 +71,7 @@ def lines(data: Mapping[str, Any], kinds: Sequence[str]) -> Iterator[str]:
     yield TERMS
     if data.get("bar"):
         yield from bar(data["bar"])
+        yield from seen_and_left_out(data["bar"])
     yield "\n## Machine by machine, as shipped"
     for kind in kinds:
         yield f"\n### {TITLES.get(kind, kind)}\n"
@@ -87,6 +95,21 @@ def bar(demands: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     yield from folded("The lines that pass", without_verdict(table, passed))
     if silent := without_rows(demands):
         yield f"\n{silent}."
+
+
+def seen_and_left_out(demands: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Errors of pairs joined by software: all rows, and with each system or method left out of the fits."""
+    protocols = ("as shipped", "system left out", "method left out")
+    reached = {(one["what"], one["protocol"]): one for one in demands if one["what"].startswith("overlap: ")}
+    names = list(dict.fromkeys(what for what, _ in reached))
+    if not any(reached[name, "as shipped"]["rows"] for name in names):
+        return
+    rows = [
+        (name.removeprefix("overlap: "), *(reached[name, protocol]["reached"] for protocol in protocols))
+        for name in names
+    ]
+    yield SEEN
+    yield from markdown(Table([text("rows"), *(number(one, format_=".1%") for one in protocols)], rows))
 
 
 def without_verdict(table: Table, rows: Sequence[Sequence[Any]]) -> Table:

@@ -56,6 +56,12 @@ def test_both_slowdowns_the_makespan_and_the_waits_are_shown_and_written(weft, t
     assert (folder / "report.html").exists()
 
 
+def test_an_answer_carries_the_errors_of_its_classes(weft):
+    _, out, _ = weft(*RUN)
+    assert "typical errors: GEMMs " in " ".join(out.split())
+    assert "both side by side are off by" in " ".join(out.split())
+
+
 def test_what_the_library_would_take_instead_of_the_ring_is_said(weft):
     shape = ("simulate", "--gemm", "1024,1024,1024", "--gpu", "h100-sxm", "--loops", "1,1")
     for size, said in (("64MiB", True), ("1MiB", False)):

@@ -182,7 +182,9 @@ def test_no_gpu_has_more_links_than_its_data_sheet(name):
 def test_what_gpus_can_send_each_other_follows_the_topology(name, gpus, gigabytes):
     machine = hardware.system(name, gpus)
     assert machine.node.bandwidth_among(gpus) == pytest.approx(gigabytes * 1e9)
-    assert ring_link(machine).bandwidth == machine.node.bandwidth_among(gpus)
+    reached = machine.node.bandwidth_among(gpus) * machine.node.path_share(gpus)
+    assert ring_link(machine).bandwidth == reached
+    assert machine.node.path_share(gpus) == (0.6 if gigabytes == 31.5 else 1)
     assert machine.gpus == gpus
 
 

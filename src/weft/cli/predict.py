@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 import numpy as np
@@ -24,7 +24,7 @@ from weft.cli.options import (
     together,
 )
 from weft.cli.output import Outputs, file_option, folder_option, pass_outputs
-from weft.cli.values import COUNT, GPU, GPUS, MODEL_NAME, NAMES, RANKS, SHAPE, SYSTEM_NAMES, Value
+from weft.cli.values import COUNT, GPU, GPUS, MODEL_NAME, NAMES, RANKS, SHAPE, SYSTEM_NAME, SYSTEM_NAMES, Value
 from weft.errors import InputError
 from weft.estimate import Estimate, Harness
 from weft.files import write_json
@@ -33,6 +33,8 @@ from weft.hardware import Gpu, System
 from weft.library.collectives import canonical, volume
 from weft.library.profiles import load_library
 from weft.options import RunOptions
+from weft.parallel.tensor import Form
+from weft.search import joins
 from weft.view import predictions
 from weft.view.predictions import Predicted
 from weft.view.table import Table, texts
@@ -180,6 +182,40 @@ def _collectives(name: str, sizes: Any, ranks: int, system: str, nodes: int | No
     rates = {"algbw_gbs": rate, "busbw_gbs": rate * volume(proper, ranks)}
     columns = {"system": system, "collective": proper, "ranks": ranks, "bytes": sizes.astype("int64")}
     return Predicted(system, {**columns, "by": prediction.by}, prediction, rates)
+
+
+@predict.command(
+    "overlap",
+    short_help="Predict whether overlapping a GEMM and its collective pays.",
+    epilog=examples("weft predict overlap ag_gemm 8192,11008,4096 --ranks 8 --system hgx-h800"),
+)
+@click.argument("form", type=click.Choice(get_args(Form)))
+@click.argument("shape", type=SHAPE)
+@option("--ranks", "GPUs that share it.", RANKS, required=True)
+@option("--system", "The system, see 'weft hardware list'.", SYSTEM_NAME, required=True)
+@dtype_option("bf16", "A and B")
+@clock_option("sustained")
+@file_option("--json", "Write the times, errors and verdicts as JSON.")
+@as_run_options
+@pass_outputs
+def overlap(
+    outputs: Outputs,
+    form: Any,
+    shape: tuple[int, int, int],
+    ranks: int,
+    system: str,
+    dtype: str,
+    options: RunOptions,
+) -> None:
+    """Predict a GEMM M,N,K split over GPUs and its collective, in sequence, fused, and in pieces (async TP).
+
+    An all-gather of A's rows comes before the GEMM (ag_gemm), or the reduce-scatter or all-reduce of its output after
+    it (gemm_rs, gemm_ar). M, N and K are of the whole GEMM. Times hold what frameworks add; each has the mean error of
+    its class.
+    """
+    found = joins(form, weft.Gemm(*shape, dtype), ranks, system, options)
+    parts: list[Table | str] = [predictions.join_table(found), found.sentence]
+    outputs.show(parts, lambda file: write_json(file, found.to_dict()))
 
 
 @predict.command(

@@ -102,8 +102,9 @@ class Node(Sourced):
     """A server as sold: equal GPUs, their interconnect, and the network; any number of nodes makes a cluster.
 
     `links_per_pair` joins each two GPUs of a mesh. In an irregular graph `edges` lists (GPU, GPU, links), and `lanes`
-    lists (number of GPUs, how many one-directional rings of one link's width they form at once). `switch_reduces` says
-    whether the switch sums (NVLS). `usual` marks the node that a GPU's bare name means.
+    lists (number of GPUs, how many one-directional rings of one link's width they form at once). `host_path` is the
+    share of the PCIe rate that peers reach through root complexes and sockets. `switch_reduces` says whether the switch
+    sums (NVLS). `usual` marks the node that a GPU's bare name means.
     """
 
     _texts: ClassVar[tuple[str, ...]] = ("topology", "switch_reduces", "edges", "lanes", "network.kind")
@@ -115,6 +116,7 @@ class Node(Sourced):
     gpus_per_node: Count
     topology: Topology
     links_per_pair: CountOrNone = 0
+    host_path: Share = 1.0
     switch_reduces: bool = False
     edges: tuple[tuple[int, int, int], ...] = ()
     lanes: tuple[tuple[int, int], ...] = ()
@@ -146,9 +148,15 @@ class Node(Sourced):
             fitting = [wide for size, wide in sorted(self.lanes) if size <= gpus]
             return self.link_bandwidth * (fitting[-1] if fitting else 1)
         if self.topology == "pcie":
-            bridged = gpus == 2 and self.links_between(0, 1)
-            return self.gpu.link.bandwidth if bridged else self.gpu.host.bandwidth
+            return self.gpu.host.bandwidth if self._through_host(gpus) else self.gpu.link.bandwidth
         return self.gpu.link.bandwidth
+
+    def path_share(self, gpus: int) -> float:
+        """Share of that peak that the paths between `gpus` GPUs let through: `host_path` over PCIe, else 1."""
+        return self.host_path if self._through_host(gpus) else 1.0
+
+    def _through_host(self, gpus: int) -> bool:
+        return self.topology == "pcie" and not (gpus == 2 and self.links_between(0, 1))
 
     def with_gpu(self, gpu: Gpu) -> Self:
         """The same node with another description of its GPU, such as a calibrated one."""

@@ -96,7 +96,7 @@ def interconnect(system: System) -> Interconnect:
         return Interconnect(gpu, system.library, _UNBOUNDED, 1, gpu.link.bandwidth * payload, "ring")
     links, rate, bridge = gpu.link.links, node.link_bandwidth, (0, 0.0)
     if node.topology == "pcie":
-        links, rate = 1, gpu.host.bandwidth
+        links, rate = 1, gpu.host.bandwidth * node.host_path
         if node.gpus_per_node > 1:
             bridge = node.links_between(0, 1), node.link_bandwidth * payload
     elif node.topology == "mesh":

@@ -313,7 +313,9 @@ def ring_link(system: System, gpu: Gpu | None = None) -> GpuLink:
     link, each = gpu.link, system.gpus_per_node
     if system.node is None:
         return link
-    inside = system.node.with_gpu(gpu).bandwidth_among(each) if each > 1 else float("inf")
+    inside = (
+        system.node.with_gpu(gpu).bandwidth_among(each) * system.node.path_share(each) if each > 1 else float("inf")
+    )
     if system.nodes == 1:
         return link.model_copy(update={"bandwidth": inside}) if each > 1 else link
     network = system.node.network

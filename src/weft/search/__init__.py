@@ -2,7 +2,18 @@
 
 from weft.search.advisor import advise
 from weft.search.heuristics import Choice, choose
+from weft.search.joins import Joins, joins
 from weft.search.probes import splits_of, tables_for
 from weft.search.tables import SlowdownTables, load_tables
 
-__all__ = ["Choice", "SlowdownTables", "advise", "choose", "load_tables", "splits_of", "tables_for"]
+__all__ = [
+    "Choice",
+    "Joins",
+    "SlowdownTables",
+    "advise",
+    "choose",
+    "joins",
+    "load_tables",
+    "splits_of",
+    "tables_for",
+]

@@ -113,15 +113,11 @@ class _Advisor:
     def _model_doubts(self, case: Case, advice: Advice) -> list[Doubt]:
         """The range of the speedup from the known errors of the models."""
         gpu, best = self.tables.gpu, advice.best
-        of_gemm, here_g = gemm_error(gpu.name)
-        of_moved, here_c = collective_error(gpu.name, self.collective.name)
+        of_gemm = gemm_error(gpu.name, advice.alone.gemm_s)
+        moved = collective_error(gpu.name, self.collective.name, self.collective.bytes)
         factors = {
-            f"GEMMs are off by {of_gemm:.1%}{_where(here_g, gpu.name)}": [
-                (1 + off, 1.0) for off in (-of_gemm, of_gemm)
-            ],
-            f"{self.collective.name} is off by {of_moved:.1%}{_where(here_c, gpu.name)}": [
-                (1.0, 1 + off) for off in (-of_moved, of_moved)
-            ],
+            of_gemm.why: [(1 + off, 1.0) for off in (-of_gemm.value, of_gemm.value)],
+            moved.why: [(1.0, 1 + off) for off in (-moved.value, moved.value)],
         }
         doubts = [
             _doubt(why, [self._speedup_if(case, best, *pair) for pair in pairs]) for why, pairs in factors.items()
@@ -208,7 +204,3 @@ def _from(sizes: Sequence[int], holds: Callable[[int], bool]) -> int | None:
 
 def _doubt(why: str, speedups: Sequence[float]) -> Doubt:
     return Doubt(why, min(speedups), max(speedups))
-
-
-def _where(here: bool, gpu: str) -> str:
-    return f", the mean error on {gpu}" if here else f", the worst mean error known: none is public for {gpu}"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import NamedTuple
 
@@ -11,6 +12,16 @@ _FILE = tomllib.loads((resources.files("weft.search") / "model_errors.toml").rea
 GEMM: Mapping[str, float] = _FILE["gemm"]
 COLLECTIVE: Mapping[str, Mapping[str, float]] = _FILE["collective"]
 ONE_CASE: float = _FILE["beside"]["one_case"]
+GEMM_SECONDS = (20e-6,)
+"""Bounds between classes of GEMMs [s]."""
+GEMM_CLASSES = ("below 20 us", "from 20 us")
+COLLECTIVE_BYTES = (1 << 20, 1 << 24)
+"""Bounds between classes of collectives [bytes]."""
+COLLECTIVE_CLASSES = ("below 1 MiB", "below 16 MiB", "from 16 MiB")
+_THIN = 10  # a class with fewer rows says so
+JOINED: Mapping[str, Mapping[str, tuple[float, float]]] = _FILE["joined"]
+JOINED_LONG = 200e-6
+"""Time from which a joined pair counts as long [s]."""
 C3_SPEEDUPS: Mapping[str, tuple[float, float]] = _FILE["beside"]["c3"]
 
 
@@ -22,17 +33,37 @@ class Contention(NamedTuple):
     why: str
 
 
-def gemm_error(gpu: str) -> tuple[float, bool]:
-    """The mean error of GEMMs on a GPU and whether it was measured there; if not, the worst of other GPUs."""
-    return (GEMM[gpu], True) if gpu in GEMM else (max(GEMM.values()), False)
+class Error(NamedTuple):
+    """The mean error of a class of predictions, and a sentence that names the class."""
+
+    value: float
+    why: str
 
 
-def collective_error(gpu: str, collective: str) -> tuple[float, bool]:
-    """The mean error of a collective on a GPU and whether it was measured there; if not, the worst of other GPUs."""
-    here = COLLECTIVE.get(gpu, {})
-    if collective in here:
-        return here[collective], True
-    return max(found[collective] for found in COLLECTIVE.values() if collective in found), False
+def gemm_error(gpu: str, seconds: float) -> Error:
+    """The mean error of GEMMs of a time [s] on a GPU; of machines left out of the fits, if no row is about it."""
+    place = bisect_right(GEMM_SECONDS, seconds)
+    return _error("GEMMs", GEMM_CLASSES[place], gpu, _FILE["gemm_class"].get(gpu), "gemm", place)
+
+
+def collective_error(gpu: str, collective: str, size: float) -> Error:
+    """The mean error of a collective of a size [bytes] on a GPU; of machines left out, if no row is about it."""
+    place = bisect_right(COLLECTIVE_BYTES, size)
+    here = _FILE["collective_class"].get(gpu, {}).get(collective)
+    return _error(collective, COLLECTIVE_CLASSES[place], gpu, here, collective, place)
+
+
+def _error(what: str, of: str, gpu: str, here: Sequence[Sequence[float]] | None, key: str, place: int) -> Error:
+    """The error of a class on a GPU, or of machines left out; thin classes say how many rows they have."""
+    if here is None or not here[place]:
+        classes = _FILE["left_out"]
+        known = [classes[key]] if key in classes else [classes[name] for name in COLLECTIVE["h100-sxm"]]
+        value = max(float(values[place]) for values in known)
+        where = f"on machines left out of the fits, as no such row is public for {gpu}"
+        return Error(value, f"{what} {of}: off by {value:.1%} {where}")
+    value, rows = here[place]
+    thin = f" ({rows:.0f} rows only)" if rows < _THIN else ""
+    return Error(value, f"{what} {of}: off by {value:.1%}, the mean on {gpu}{thin}")
 
 
 def contention_error(vendor: str, strategy: str) -> Contention:
@@ -50,3 +81,9 @@ def contention_error(vendor: str, strategy: str) -> Contention:
         return Contention(min(published / here, 1.0), max(published / here, 1.0), why)
     why = f"both side by side are off by {ONE_CASE:.1%}, as in the one case that is public (four A100)"
     return Contention(1 / (1 + ONE_CASE), 1 / (1 - ONE_CASE), why)
+
+
+def joined_error(method: str, seconds: float, *, seen: bool) -> float:
+    """The mean error of pairs joined by a method: of the class of its time, on a system in sight or left out."""
+    short, long = JOINED[method]["seen" if seen else "left_out"]
+    return long if seconds >= JOINED_LONG else short

@@ -11,12 +11,14 @@ import numpy as np
 
 from weft.catalog import read_toml
 from weft.validation.calibration import hold_out, leave_one_out
+from weft.validation.left_out import by_method, by_system, left_out
 from weft.validation.overlaps import FLUX, right_signs
 from weft.validation.run import Validation
 from weft.validation.subjects import BoolArray, Predicted, Progress, Subject, errors_of, joined
 
-Protocol = Literal["held out", "leave one out", "as shipped"]
-"""The rows on which an error counts: a random 30 %, a machine whose rows no fit saw, or all."""
+Protocol = Literal["held out", "leave one out", "as shipped", "system left out", "method left out"]
+"""The rows on which an error counts: a random 30 %, a machine whose rows no fit saw, all, or those of each system or
+method of overlaps with all of its rows left out of the fit of software costs."""
 
 SPLITS = 3
 """Number of random splits over which held-out errors are averaged: small groups depend on the split."""
@@ -109,7 +111,14 @@ def judged(validation: Validation, progress: Progress | None = None) -> list[Lin
         "leave one out": leave_one_out(subjects, {each.subject.name: each.fit.firm() for each in splits[0]}),
         "as shipped": list(validation.predictions),
     }
-    return [*lines(demands(), predictions), _signs(validation)]
+    overlaps = [part.subject for part in validation.predictions if part.subject.kind == "overlap"]
+    predictions["system left out"] = left_out(overlaps, by_system)
+    predictions["method left out"] = left_out(overlaps, by_method)
+    signs = [
+        _signs(f"{FLUX}: right sign of win or loss", 0.85, "as shipped", predictions, FLUX),
+        *(_signs(f"{OVERLAPS}: right sign of win or loss", 0.8, protocol, predictions, None) for protocol in _LEFT_OUT),
+    ]
+    return [*lines(demands(), predictions), *signs]
 
 
 def _part(progress: Progress | None, split: int) -> Progress | None:
@@ -119,8 +128,18 @@ def _part(progress: Progress | None, split: int) -> Progress | None:
     return lambda done, total, what: progress(split * total + done, SPLITS * total, what)
 
 
-def _signs(validation: Validation) -> Line:
-    """The share of Flux's rows for which the model predicts correctly whether overlapping wins or loses."""
-    right, count = right_signs(validation.predictions)
-    reached = right / count if count else None
-    return Line(f"{FLUX}: right sign of win or loss", "as shipped", "share", 0.85, reached, count, at_least=True)
+OVERLAPS = "overlap"
+"""How lines on pairs joined by software begin."""
+_LEFT_OUT: tuple[Protocol, ...] = ("as shipped", "system left out", "method left out")
+
+
+def _signs(
+    what: str,
+    limit: float,
+    protocol: Protocol,
+    predictions: Mapping[Protocol, Sequence[Predicted]],
+    within: str | None,
+) -> Line:
+    """The share of overlapped rows for which the model predicts correctly whether overlapping wins or loses."""
+    right, count = right_signs(predictions[protocol], within)
+    return Line(what, protocol, "share", limit, right / count if count else None, count, at_least=True)

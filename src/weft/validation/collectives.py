@@ -22,6 +22,7 @@ from weft.validation.checks import Checked, Unfit, believable, collective_floor,
 from weft.validation.machines import Machines
 from weft.validation.problems import Problem
 from weft.validation.rigs import Rig, rig_of
+from weft.validation.seen import seen_collectives
 from weft.validation.subjects import BoolArray, Subject
 from weft.validation.tables import FloatArray, IntArray, Rows, positions_by
 
@@ -137,7 +138,7 @@ def _subject(rows: Rows, gpu: Gpu, profile: Profile) -> Subject:
         machine=gpu.name,
         rows=rows,
         measured=rows.seconds,
-        labels={"system": rows["system"], **labels},
+        labels={"system": rows["system"], **labels, "seen": seen_collectives(gpu, profile, len(rows))},
         ranges={LARGE: size >= 16 * _MiB, MEDIUM: size >= _MiB, ALL: np.ones(len(rows), dtype=np.bool_)},
         predict=lambda some, values: predicted_by(cases_of(some), some, profile.replace(values)),
         parameters=parameters,
@@ -193,6 +194,7 @@ def _rings(collectives: Subject) -> list[Subject]:
                 "system": rows["system"],
                 "ranks": rows["ranks"].astype(np.int64),
                 "collective": rows["collective"],
+                "seen": labels["seen"][wanted],
             },
             predict=lambda given, values: _simulated(given),
             slow=True,

@@ -15,6 +15,7 @@ from weft.hardware import Gpu
 from weft.validation.checks import Checked, believable, gemm_floor, predicted_by, unsupported
 from weft.validation.machines import Machines
 from weft.validation.rigs import gemm_harness
+from weft.validation.seen import seen_gemms
 from weft.validation.subjects import Subject
 from weft.validation.tables import FloatArray, IntArray, Rows, positions_by
 
@@ -79,7 +80,11 @@ def _subject(rows: Rows, gpu: Gpu, machines: Machines) -> Subject:
         machine=gpu.name,
         rows=rows,
         measured=measured,
-        labels={"gpu": machines.labels(gpu, rows["gpu"]), "dtype": rows["dtype"]},
+        labels={
+            "gpu": machines.labels(gpu, rows["gpu"]),
+            "dtype": rows["dtype"],
+            "seen": seen_gemms(gpu, rows["dtype"]),
+        },
         ranges={LONG: measured >= _LONG_SECONDS, SHORT: measured < _LONG_SECONDS},
         predict=lambda some, values: predicted_by(_cases(some), some, changed(gpu, values)),
         parameters=GEMM_PARAMETERS,

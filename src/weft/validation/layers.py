@@ -18,6 +18,7 @@ from weft.options import Clock, RunOptions
 from weft.validation.checks import Checked
 from weft.validation.machines import Machines
 from weft.validation.problems import Problem
+from weft.validation.seen import seen_systems
 from weft.validation.subjects import Subject
 from weft.validation.tables import FloatArray, Rows, layer_times, positions_by
 
@@ -90,7 +91,12 @@ def _subject(rows: Rows, seconds: FloatArray, phase: str, system: System, times:
         machine=system.name,
         rows=whole,
         measured=np.append(seconds, seconds.sum()),
-        labels={"system": whole["system"], "phase": np.full(len(whole), phase), "op": np.where(total, TOTAL, "each")},
+        labels={
+            "system": whole["system"],
+            "phase": np.full(len(whole), phase),
+            "op": np.where(total, TOTAL, "each"),
+            "seen": seen_systems("layer", whole["system"]),
+        },
         ranges={"each operator": ~total, TOTAL: total},
         predict=lambda some, values: np.array([by_name[name] for name in some["op"].tolist()]),
     )

@@ -1,4 +1,8 @@
-"""Measured GEMMs with a collective before, after or beside them as subjects, simulated request by request."""
+"""Measured GEMMs with a collective before, after or beside them as subjects: by the engine and by closed forms.
+
+Kernels fused tile by tile, and chunks on several streams, are simulated where the engine can cut the shape; software
+costs are added (`weft.estimate.joined`). Sequences and pieces are in closed form.
+"""
 
 from __future__ import annotations
 
@@ -6,24 +10,26 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from weft import hardware
 from weft.errors import InputError
-from weft.estimate import estimate
-from weft.graph import DTYPE_BYTES, Collective, Gemm, concurrent
+from weft.estimate.joined import Method, Pair, pair_of
+from weft.graph import Collective, Gemm, concurrent
 from weft.hardware import System
 from weft.library.collectives import canonical
 from weft.lower.machine import default_request_bytes
-from weft.options import RunOptions
+from weft.options import Clock, RunOptions
 from weft.parallel import dependent, share_of
+from weft.parallel.tensor import Form
 from weft.schedule import SHARING
 from weft.validation.checks import Checked, Unfit, check_multiplies, unfit_rows
 from weft.validation.machines import Machines
 from weft.validation.problems import Problem
 from weft.validation.rigs import rig_of
+from weft.validation.seen import seen_overlap, seen_systems
 from weft.validation.subjects import BoolArray, Predicted, Subject
 from weft.validation.tables import Contentions, FloatArray, Rows
 
@@ -32,83 +38,119 @@ QUANTITIES = ("GEMM slowdown", "collective slowdown", "makespan")
 FLUX = "Flux, NVLink"
 """The rows of Flux's paper and README on A100, A800 and H800 with NVLink."""
 SEQUENTIAL = "sequential"
-METHODS = {
-    "flux": "flux",
-    "Triton-distributed": "flux",
-    "TileLink": "flux",
-    "TransformerEngine": "chunked",
-    "Async-TP": "chunked",
-    "async TP": "chunked",
-    "async-TP": "chunked",
+_JOINS: Mapping[str, tuple[Method, str]] = {
+    **dict.fromkeys(
+        ("async-tp", "async tp", "decompos", "symm_mem", "torch fused", "fused_all_gather", "fused_matmul"),
+        ("pieces", ""),
+    ),
+    **dict.fromkeys(("transformerengine", "userbuffers"), ("fused", "chunked")),
+    **dict.fromkeys(
+        (
+            *(
+                "flux",
+                "triton",
+                "tilelink",
+                "fused",
+                "pallas",
+                "collective matmul",
+                "all-gather-matmul",
+                "flashoverlap",
+            ),
+            *("comm-aware", "helion", "kraken", "kittens", "cutlass", "cublasmp", "nvshmem", "iris"),
+        ),
+        ("fused", "flux"),
+    ),
 }
-"""The measured systems' overlaps as passes: one kernel that waits for, or sends, each tile; or chunks on several
-streams."""
+"""By a word of the measured system: how it joins GEMM and collective, and the pass that simulates it."""
 FLUX_METHODS = ("flux", "TransformerEngine-1.4-userbuffers")
 """The methods that Flux's authors compared with running GEMM and collective in sequence."""
 _COLLECTIVES = {"ag_gemm": "all_gather", "gemm_rs": "reduce_scatter", "gemm_ar": "all_reduce"}
+_SUM = 0.01  # relative difference up to which a sequence counts as the sum of both parts alone
 _BY = re.compile(r"system=([^;]+)")
 _LOCAL = re.compile(r"local_gemm=(\d+)x(\d+)x(\d+)")
 
 
+def family(method: str) -> str:
+    """The word that identifies a measured system among those that join GEMM and collective alike, or its name."""
+    return next((word for word in _JOINS if word in method.lower()), method)
+
+
 @dataclass(frozen=True)
 class Overlapped:
-    """One measured row: the GEMM of each rank and of all [m, n, k], and a collective of `size` bytes in all."""
+    """One measured row: the GEMM of each rank and of all [m, n, k], and who joined it with its collective.
+
+    `alone` says that the row's sequence is the sum of both kernels alone, so that its times hold no framework's costs;
+    `compiled` that a compiler issues both in one program.
+    """
 
     system: System
-    pattern: str
+    pattern: Form
     dtype: str
     ranks: int
     local: tuple[int, int, int]
     whole: tuple[int, int, int]
-    size: int
     measured_by: str
+    alone: bool
+    compiled: bool
 
     @property
-    def collective(self) -> str:
-        """The collective before or after the GEMM."""
-        return _COLLECTIVES[self.pattern]
+    def join(self) -> tuple[Method, str] | None:
+        """How the measured system joins both, and the pass that simulates it; None if there is no model of it."""
+        return _JOINS.get(family(self.measured_by))
 
     @property
-    def method(self) -> str | None:
-        """Weft's name of the measured system's overlap; None if there is no model of it."""
-        return next((method for name, method in METHODS.items() if name in self.measured_by), None)
+    def _clock(self) -> Clock:
+        """A framework's loop of pairs is long enough to reach the power limit; other rows are short runs."""
+        return "short" if self.alone or self.compiled else "sustained"
 
-    def overlapped(self) -> tuple[float, float]:
-        """Seconds of both overlapped, simulated as the measured system does it, and the speedup."""
+    def pair(self, *, simulated: bool) -> Pair:
+        """Times of both alone, and fused as the engine simulates them if asked."""
+        harness = rig_of(self.system.name, "", "").harness(self.ranks, self.system.nodes)
+        alone = dependent(self.pattern, Gemm(*self.local, self.dtype), self.ranks)
+        found = pair_of(alone, self.system, RunOptions(clock=self._clock), harness)
+        seconds = self._simulated() if simulated else np.nan
+        return replace(found, framework=not (self.alone or self.compiled), simulated=seconds)
+
+    def _simulated(self) -> float:
+        """Time of both fused or in chunks by the engine [s]; NaN for shapes that it cannot cut, and without a pass."""
         from weft.run import simulate
 
-        system, gpu = self.system, self.system.gpu
+        form, gpu = self.pattern, self.system.gpu
+        if self.join is None or not self.join[1] or form == "gemm_ar":
+            return np.nan
         # Single-die GPUs keep the request size with which the measured overlaps were first compared.
         grain = default_request_bytes(gpu) if gpu.dies > 1 else gpu.memory.interleave
-        form: Any = self.pattern
-        graph = dependent(form, share_of(form, Gemm(*self.whole, self.dtype), self.ranks), self.ranks)
-        run = simulate(graph, system, self.method, RunOptions(clock="short", request_bytes=grain))
-        alone = RunOptions(clock="short")
-        parts = [float(estimate(node.op, system, alone).seconds) for node in graph]
-        return run.makespan, sum(parts) / run.makespan
+        try:
+            graph = dependent(form, share_of(form, Gemm(*self.whole, self.dtype), self.ranks), self.ranks)
+            options = RunOptions(clock=self._clock, request_bytes=grain)
+            return simulate(graph, self.system, self.join[1], options).makespan
+        except InputError:
+            return np.nan
 
-    def sequential(self) -> float:
-        """Seconds of the GEMM and the library's collective, one after the other, in closed form."""
-        harness = rig_of(self.system.name, "", "").harness(self.ranks, self.system.nodes)
-        moved = Collective(self.collective, self.size, self.ranks)
-        return sum(
-            float(estimate(op, self.system, harness=harness).seconds) for op in (Gemm(*self.local, self.dtype), moved)
-        )
+
+class _Compared(NamedTuple):
+    """A value of a row: who is measured and what, how both are joined, the pair, and the measured time or speedup."""
+
+    method: str
+    quantity: str
+    join: Method
+    pair: Pair
+    measured: float
 
 
 def overlap_subjects(checked: Checked, machines: Machines) -> list[Subject]:
     """The rows of an overlap file with a shape and a pattern that has a model, by measured system and quantity."""
     checked.drop(_without_model(checked.rows))
-    times: dict[tuple[str, str], dict[int, tuple[float, float]]] = {}
+    found: dict[tuple[str, str], dict[int, _Compared]] = {}
 
     def compare(line: int, row: dict[str, Any]) -> None:
-        for method, quantity, measured, predicted in _compared(row, _overlapped(row)):
-            times.setdefault((method, quantity), {})[line] = measured, predicted
+        for one in _compared(row, _overlapped(row)):
+            found.setdefault((one.method, one.quantity), {})[line] = one
 
     checked.drop(unfit_rows(checked.rows, compare))
     # The sequence first, then system by system; times before speedups.
-    keys = sorted(times, key=lambda key: (key[0] != SEQUENTIAL, key[0], key[1] != "time"))
-    return [_subject(checked.rows, *key, times[key]) for key in keys]
+    keys = sorted(found, key=lambda key: (key[0] != SEQUENTIAL, key[0], key[1] != "time"))
+    return [_subject(checked.rows, found[key]) for key in keys]
 
 
 def _without_model(rows: Rows) -> Iterator[Problem]:
@@ -130,7 +172,6 @@ def _overlapped(row: Mapping[str, Any]) -> Overlapped:
     except InputError as error:
         raise Unfit("ranks", str(ranks), str(error)) from None
     check_multiplies(system.gpu, dtype)
-    each = DTYPE_BYTES[dtype]
     m, n, k = (int(row[name]) for name in ("m", "n", "k"))
     if "shape=global" in notes:
         whole = (m, n, k)
@@ -140,49 +181,62 @@ def _overlapped(row: Mapping[str, Any]) -> Overlapped:
             m, n, k = (int(size) for size in noted.groups())
         local = (m, n, k)
         whole = (m, n * ranks, k) if pattern == "ag_gemm" else (m, n, k * ranks)
-    moved = local[0] * local[2] * each if pattern == "ag_gemm" else local[0] * local[1] * max(each, 2)
-    by = _BY.search(notes)
-    return Overlapped(system, pattern, dtype, ranks, local, whole, moved, by[1].strip() if by else "")
+    by, source = _BY.search(notes), f"{row['source']} {notes}".lower()
+    both = row["gemm_us"] + row["comm_us"]
+    return Overlapped(
+        system, pattern, dtype, ranks, local, whole,
+        measured_by=by[1].strip() if by else "",
+        alone=bool(abs(both - row["sequential_us"]) < _SUM * both),
+        compiled="jax" in source,
+    )  # fmt: skip
 
 
-def _compared(row: Mapping[str, Any], case: Overlapped) -> Iterator[tuple[str, str, float, float]]:
-    """Method, quantity, measured and predicted value of everything comparable in a row.
+def _compared(row: Mapping[str, Any], case: Overlapped) -> Iterator[_Compared]:
+    """Everything comparable in a row; if it has only a speedup, the speedup is compared.
 
-    Raises Unfit if there is nothing, or if the system cannot run the overlap. If a row has only a speedup, the speedup
-    is compared.
+    Raises Unfit if there is nothing.
     """
-    sequential, timed = np.isfinite(row["sequential_us"]), np.isfinite(row["overlap_us"])
-    if sequential:
-        yield SEQUENTIAL, "time", row["sequential_us"] * 1e-6, case.sequential()
-    if case.method is not None and case.pattern != "gemm_ar" and (timed or np.isfinite(row["speedup"])):
-        try:
-            seconds, speedup = case.overlapped()
-        except InputError as error:
-            raise Unfit("system", case.system.name, str(error)) from None
-        if timed:
-            yield case.measured_by, "time", row["overlap_us"] * 1e-6, seconds
-        else:
-            yield case.measured_by, "speedup", row["speedup"], speedup
-    elif not sequential:
+    timed, join = np.isfinite(row["overlap_us"]), case.join
+    overlaps = join is not None and (timed or np.isfinite(row["speedup"]))
+    if not overlaps and not np.isfinite(row["sequential_us"]):
         rule = "Weft has no model of this way to overlap, and the row has no time without overlap"
         raise Unfit("system in notes", case.measured_by, rule)
+    try:
+        pair = case.pair(simulated=overlaps)
+    except InputError as error:
+        raise Unfit("system", case.system.name, str(error)) from None
+    if np.isfinite(row["sequential_us"]):
+        yield _Compared(SEQUENTIAL, "time", "sequence", pair, row["sequential_us"] * 1e-6)
+    if join is not None and overlaps:
+        measured = row["overlap_us"] * 1e-6 if timed else row["speedup"]
+        yield _Compared(case.measured_by, "time" if timed else "speedup", join[0], pair, measured)
 
 
-def _subject(rows: Rows, method: str, quantity: str, times: Mapping[int, tuple[float, float]]) -> Subject:
+def _subject(rows: Rows, found: Mapping[int, _Compared]) -> Subject:
     """Measured and predicted times [s], or speedups over the sequence, of one measured system, by line."""
-    rows = rows.take(np.isin(rows.line, list(times)))
+    rows = rows.take(np.isin(rows.line, list(found)))
+    every = [found[line] for line in rows.line.tolist()]
+    one, pairs = every[0], Pair.stack([each.pair for each in every])
+
+    def predict(some: Rows, values: Mapping[str, float]) -> FloatArray:
+        chosen = pairs.take(np.searchsorted(rows.line, some.line))
+        seconds = chosen.seconds(one.join, values)
+        return chosen.seconds("sequence", values) / seconds if one.quantity == "speedup" else seconds
+
     return Subject(
         kind="overlap",
         machine="",
         rows=rows,
-        measured=np.array([times[line][0] for line in rows.line.tolist()]),
+        measured=np.array([each.measured for each in every]),
         labels={
             **{name: rows[name] for name in ("system", "collective", "pattern")},
-            "method": np.full(len(rows), method),
-            "quantity": np.full(len(rows), quantity),
+            "join": np.full(len(rows), one.join),
+            "method": np.full(len(rows), one.method),
+            "quantity": np.full(len(rows), one.quantity),
+            "seen": np.array([seen_overlap(system, one.method) for system in rows["system"].tolist()]),
         },
         ranges={FLUX: _is_flux(rows)},
-        predict=lambda some, values: np.array([times[line][1] for line in some.line.tolist()]),
+        predict=predict,
     )
 
 
@@ -194,20 +248,32 @@ def _is_flux(rows: Rows) -> BoolArray:
     return np.asarray(paper | starts(source, "bytedance/flux README"), dtype=np.bool_)
 
 
-def right_signs(predictions: Sequence[Predicted]) -> tuple[int, int]:
-    """Number of Flux's NVLink rows whose win or loss over the sequence is predicted correctly, and number of rows."""
-    times: dict[str, dict[int, tuple[float, float]]] = {}
-    for part in predictions:
-        subject = part.subject
-        if subject.kind == "overlap" and subject.labels["quantity"][0] == "time":
-            flux = subject.ranges[FLUX]
-            both = zip(part.seconds[flux].tolist(), subject.measured[flux].tolist(), strict=True)
-            method = str(subject.labels["method"][0])
-            times[method] = dict(zip(subject.rows.lines(flux), both, strict=True))
-    sequential = times.get(SEQUENTIAL, {})
-    pairs = [(sequential[line], time) for name in FLUX_METHODS for line, time in times.get(name, {}).items()]
-    right = [(before[0] > after[0]) == (before[1] > after[1]) for before, after in pairs]
+def right_signs(predictions: Sequence[Predicted], within: str | None = FLUX) -> tuple[int, int]:
+    """Number of overlapped rows whose win or loss over the sequence is predicted correctly, and number of rows.
+
+    `within` names the range of rows that count, Flux's own comparisons by default; None: every overlapped row.
+    """
+    parts = [part for part in predictions if part.subject.kind == "overlap"]
+    sequences = [part for part in parts if part.subject.labels["method"][0] == SEQUENTIAL]
+    before = {line: both for part in sequences for line, both in _by_line(part)}
+    right = []
+    for part in parts:
+        method, quantity = (str(part.subject.labels[name][0]) for name in ("method", "quantity"))
+        if method == SEQUENTIAL or (within == FLUX and method not in FLUX_METHODS):
+            continue
+        counted = part.subject.ranges[within] if within else np.ones(len(part.subject), dtype=np.bool_)
+        for line, after in _by_line(part.take(counted)):
+            if quantity == "speedup":
+                right.append((after[0] > 1) == (after[1] > 1))
+            elif line in before:
+                right.append((before[line][0] > after[0]) == (before[line][1] > after[1]))
     return sum(right), len(right)
+
+
+def _by_line(part: Predicted) -> Iterator[tuple[int, tuple[float, float]]]:
+    """Line, and predicted and measured value, of every row."""
+    both = zip(part.seconds.tolist(), part.subject.measured.tolist(), strict=True)
+    return zip(part.subject.rows.line.tolist(), both, strict=True)
 
 
 def contention_subjects(checked: Checked, machines: Machines) -> list[Subject]:
@@ -236,7 +302,12 @@ def _quantity(rows: Rows, quantity: str) -> Subject:
         machine="",
         rows=rows,
         measured=_measured(rows, quantity),
-        labels={"system": rows["system"], "collective": rows["collective"], "quantity": np.full(len(rows), quantity)},
+        labels={
+            "system": rows["system"],
+            "collective": rows["collective"],
+            "quantity": np.full(len(rows), quantity),
+            "seen": seen_systems("contention", rows["system"]),
+        },
         predict=lambda some, values: np.array([_corun(_cell(row))[quantity] for row in some]),
         slow=True,
     )

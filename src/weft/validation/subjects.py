@@ -24,7 +24,7 @@ _SUMMARY = {
     "gemm": ("dtype",),
     "collective": ("library", "collective"),
     "layer": ("phase", "op"),
-    "overlap": ("system", "collective", "method", "quantity"),
+    "overlap": ("system", "collective", "method", "quantity", "seen"),
     "contention": ("quantity",),
     "ring": ("ranks",),
     "dram": ("peer", "requests", "quantity"),

@@ -6,8 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from weft.graph import Collective
 from weft.result import Comparison, CoRun
 from weft.result.timeline import REASONS
+from weft.search.model_errors import collective_error, contention_error, gemm_error
 from weft.view import looks
 from weft.view.explorer import timeline, waits_table
 from weft.view.figure import Figure, Lines, bars, stacked_bars
@@ -39,7 +41,7 @@ def corun_parts(answer: Comparison) -> list[Table | str]:
     if _is_single(answer):
         return [
             loop_table(one), f"GEMM: {one.grid}", *_instead(one), wait_table(one), whole_table(one), *_driven(one),
-            *above_ideal(answers), traffic_table(one), *interference_parts([one.run]),
+            *above_ideal(answers), traffic_table(one), *interference_parts([one.run]), *typical_errors(one),
             effort([one.gemm_alone, one.collective_alone, one.run]),
         ]  # fmt: skip
     best, loops = answer.corun(answer.best), {id(run): run for run in answer.alone.values()}
@@ -55,6 +57,7 @@ def corun_parts(answer: Comparison) -> list[Table | str]:
         f"least time: {answer.best}, {best.speedup:.3f}x over one after the other",
         *above_ideal(answers),
         *interference_parts([*answer]),
+        *typical_errors(best),
         effort([*loops.values(), *answer]),
     ]
 
@@ -117,6 +120,19 @@ def above_ideal(answers: Iterable[CoRun]) -> list[str]:
         for one in answers
         if one.share_of_ideal > 1
     ]
+
+
+def typical_errors(answer: CoRun) -> list[str]:
+    """The mean errors of the classes of GEMM, collective and sharing, in words; nothing for a GPU that no one sells."""
+    gpu, moved = answer.run.gpu, answer.run.graph.collectives[0].op
+    if gpu.vendor == "none" or not isinstance(moved, Collective):
+        return []
+    classes = (
+        gemm_error(gpu.name, answer.gemm.alone),
+        collective_error(gpu.name, moved.name, moved.bytes),
+        contention_error(gpu.vendor, answer.run.overlap),
+    )
+    return [f"typical errors: {'; '.join(one.why for one in classes)}"]
 
 
 def _slower(key: str, head: str) -> Column:

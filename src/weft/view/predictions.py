@@ -15,10 +15,11 @@ from weft.units import format_bytes, format_time
 from weft.view import looks
 from weft.view.figure import Figure, curves, stacked_bars
 from weft.view.page import Section, write_page
-from weft.view.table import Column, Shown, Table, number, text
+from weft.view.table import Column, Shown, Table, microseconds, number, text, times_faster
 
 if TYPE_CHECKING:
     from weft.graph import Graph
+    from weft.search.joins import Joins
 
 _SHOWN = 40
 """Most rows of a printed table; files hold all."""
@@ -97,6 +98,20 @@ def operator_parts(done: Sequence[Predicted]) -> list[Table | str]:
     case = done[0].columns
     shape = ", ".join(f"{key} {value}" for key, value in case.items() if isinstance(value, int))
     return _parts(f"{case['operator']}, {shape}, {case['dtype']}", [text("gpu", "GPU")], done, lambda case: ())
+
+
+def join_table(found: Joins) -> Table:
+    """Every way to join a GEMM and its collective: time, error of its class, speedup, and whether it pays."""
+    rows = [
+        (way.method, way.seconds * 1e6, way.error, way.speedup, way.low, way.high, way.pays if place else "")
+        for place, way in enumerate(found.ways)
+    ]
+    columns = [
+        text("way"), microseconds("time", "time", 0), number("error", "off by", format_=".0%"),
+        times_faster("speedup", "speedup", "{:.2f}×"), times_faster("low", "from", "{:.2f}×"),
+        times_faster("high", "to", "{:.2f}×"), text("pays", "pays?"),
+    ]  # fmt: skip
+    return Table(columns, rows, f"{found.form} of {found.gemm} over {found.ranks} GPUs of {found.system}")
 
 
 def _size_and_by(case: Mapping[str, Any]) -> tuple[str, ...]:

@@ -1,0 +1,160 @@
+"""A GEMM and the collective before or after it, joined by software: in sequence, fused into one kernel, or in pieces.
+
+Closed forms over both parts' times alone and the costs of `library/software.toml`:
+
+* sequence: the sum, and the gap between two streams of a framework;
+* fused (Flux, Triton-distributed, TileLink): the longer part, one rank's share of the shorter one, which nothing hides,
+  and the start. Tiles stored at their owners travel at `fused.store_rate` at most, a gather takes a round per peer;
+* pieces (async TP): a GEMM per rank's share on two streams, beside copies. Pieces leave compute units idle where their
+  tiles fill no wave, each waits for its copy (and, before a reduce-scatter, for two barriers), and the host issues
+  every kernel, copy and barrier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, Self
+
+import numpy as np
+
+from weft.errors import InputError, check_name
+from weft.estimate.answer import FloatArray
+from weft.estimate.dispatch import estimate
+from weft.estimate.target import Harness, target
+from weft.graph import Collective, Gemm, Graph
+from weft.hardware import Described
+from weft.library.software import costs as shipped
+from weft.options import SUSTAINED, RunOptions
+
+Method = Literal["sequence", "fused", "pieces"]
+"""How a GEMM and a collective are joined."""
+METHODS: Mapping[Method, str] = {
+    "sequence": "one after the other, on two streams",
+    "fused": "one kernel whose tiles wait for their rows or are stored at their owners (Flux, Triton-distributed)",
+    "pieces": "a GEMM for each rank's share, beside copies (PyTorch's async TP)",
+}
+STREAMS = 2
+"""Streams over which pieces are dealt (PyTorch, symmetric memory)."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Times [s] of a GEMM and a collective alone, and of one of their pieces: numbers, or arrays of one shape.
+
+    `gemm` and `collective` are whole; `piece` is the GEMM of one rank's share of the rows, `copy` a rank's share copied
+    to one peer. `stored` is what the GEMM of a fused kernel stores at peers of its node [bytes], `summed` the time to
+    add up partial sums [s]. `scatters` says that the GEMM comes first, `in_switch` that the switch adds. `framework`
+    says that a framework calls both, so that its costs count. `simulated` is the time of both fused by the engine, NaN
+    if unknown.
+    """
+
+    gemm: Any
+    collective: Any
+    piece: Any
+    copy: Any
+    stored: Any
+    summed: Any
+    ranks: Any
+    scatters: Any
+    in_switch: Any
+    framework: Any = True
+    simulated: Any = np.nan
+
+    @classmethod
+    def stack(cls, pairs: list[Self]) -> Self:
+        """Several pairs as one with arrays."""
+        return cls(**{one.name: np.array([getattr(pair, one.name) for pair in pairs]) for one in fields(cls)})
+
+    def take(self, which: Any) -> Self:
+        """Some pairs of the arrays, by a mask or indices."""
+        return replace(self, **{one.name: getattr(self, one.name)[which] for one in fields(self)})
+
+    def seconds(self, method: Method, costs: Mapping[str, float] | None = None) -> FloatArray:
+        """Time of both, joined by a method [s]; `costs` replaces the shipped values of some paths."""
+        values = {**shipped(), **(costs or {})}
+        return np.asarray(_FORMS[method](self, values), dtype=np.float64)
+
+
+def _sequence(pair: Pair, costs: Mapping[str, float]) -> Any:
+    return pair.gemm + pair.collective + pair.framework * costs["sequence.gap"]
+
+
+def _fused(pair: Pair, costs: Mapping[str, float]) -> Any:
+    shorter = np.minimum(pair.gemm, pair.collective)
+    device = np.maximum(pair.gemm, pair.collective) + shorter / pair.ranks
+    device = np.where(np.isfinite(pair.simulated), pair.simulated, device)
+    stored = np.logical_and(pair.scatters, np.logical_not(pair.in_switch))
+    stores = pair.stored / costs["fused.store_rate"] + pair.gemm / pair.ranks
+    device = np.where(stored, np.maximum(device, stores), device)
+    rounds = np.where(pair.scatters, 0.0, pair.ranks - 1.0)
+    device = device + rounds * costs["fused.round"]
+    # A switch that adds needs neither copies nor partial sums, so nothing has to be prepared.
+    return device + np.logical_and(pair.framework, np.logical_not(pair.in_switch)) * costs["fused.start"]
+
+
+def _pieces(pair: Pair, costs: Mapping[str, float]) -> Any:
+    others, barriers = pair.ranks - 1, np.where(pair.scatters, 2.0, 0.0)
+    copy = pair.copy / costs["pieces.copy_share"]
+    step = pair.piece + copy + barriers * costs["pieces.barrier"]
+    computed = pair.ranks * np.maximum(pair.piece / STREAMS, pair.gemm / pair.ranks) + copy
+    linked = others * copy + pair.piece
+    device = np.maximum(np.maximum(computed, linked), others / STREAMS * step + pair.piece) + pair.summed
+    issued = (others * (2 + barriers) + 4) * costs["pieces.issue"]
+    return costs["pieces.start"] + np.maximum(device, issued)
+
+
+_FORMS = {"sequence": _sequence, "fused": _fused, "pieces": _pieces}
+
+
+def pair_of(work: Graph, system: Described, options: RunOptions | None = None, harness: Harness | None = None) -> Pair:
+    """The pair of a graph of one GEMM and one collective that depend on each other (see `weft.parallel.dependent`).
+
+    Raises InputError for any other graph, and what `estimate` raises.
+    """
+    gemm, moved = _ops(work)
+    on = target(system, options, harness)
+    both = [float(estimate(op, system, options, harness).seconds) for op in (gemm, moved)]
+    share = replace(gemm, m=-(-int(gemm.m) // moved.ranks))
+    copied, one_node = replace(moved, name="all_gather"), on.nodes(moved.ranks) == 1
+    # Copy engines reach no other node, and fused kernels hand tiles for other nodes over to copies.
+    by_copies = replace(on.harness, driver="dma", library=None) if one_node else on.harness
+    others, each = moved.ranks - 1, moved.bytes / moved.ranks
+    return Pair(
+        gemm=both[0],
+        collective=both[1],
+        piece=float(estimate(share, system, options, harness).seconds),
+        copy=float(estimate(copied, system, options, by_copies).seconds) / others,
+        stored=others * each if one_node else 0.0,
+        summed=0.0 if moved.name == "all_gather" else (moved.bytes + each) / on.gpu.memory.copy_rate,
+        ranks=moved.ranks,
+        scatters=moved.name != "all_gather",
+        in_switch=moved.name == "all_reduce" and on.fabric.multicast,
+    )
+
+
+def _ops(work: Graph) -> tuple[Gemm, Collective]:
+    """The GEMM and the collective of a graph of just these; InputError for any other graph."""
+    ops = [node.op for node in work]
+    gemms, moved = [op for op in ops if isinstance(op, Gemm)], [op for op in ops if isinstance(op, Collective)]
+    if len(ops) != 2 or not gemms or not moved or moved[0].name not in _JOINED:
+        raise InputError(f"{work} is no GEMM with the {', '.join(_JOINED)} of its operand or output; give one of each")
+    return gemms[0], moved[0]
+
+
+_JOINED = ("all_gather", "reduce_scatter", "all_reduce")
+
+
+def joined(
+    work: Graph,
+    system: Described,
+    method: Method = "sequence",
+    options: RunOptions = SUSTAINED,
+    harness: Harness | None = None,
+) -> float:
+    """Time of a GEMM and the collective that depends on it, joined by a method and called by a framework [s].
+
+    Raises UnknownNameError for an unknown method, and what `pair_of` raises.
+    """
+    check_name("way to join a GEMM and a collective", method, tuple(METHODS))
+    return float(pair_of(work, system, options, harness).seconds(method))

@@ -1,0 +1,58 @@
+"""What software adds where it joins a GEMM and a collective: gaps, starts, barriers, and the host's time per launch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib import resources
+
+from weft.catalog import Leaf, Quantity, parse_value, read_leaves, read_toml
+from weft.units import Dimension
+
+_TIME, _RATE = Quantity(Dimension.SECONDS), Quantity(Dimension.BYTES_PER_SECOND)
+_SHARE = Quantity(Dimension.COUNT, at_most=1)
+RULES: Mapping[str, Quantity | None] = {
+    "sequence.gap": _TIME,
+    "fused.start": _TIME,
+    "fused.round": _TIME,
+    "fused.store_rate": _RATE,
+    "pieces.start": _TIME,
+    "pieces.issue": _TIME,
+    "pieces.copy_share": _SHARE,
+    "pieces.barrier": _TIME,
+}
+"""Every value by path, with its rule; times in seconds, the rate in bytes/s, the share a ratio."""
+
+
+_FILE = resources.files("weft.library") / "software.toml"
+
+
+@cache
+def leaves() -> Mapping[str, Leaf]:
+    """The shipped values by path, each with its source and range."""
+    tables = {name: table for name, table in read_toml(_FILE).items() if name != "rows"}
+    return read_leaves(tables, RULES, _FILE.name)
+
+
+@cache
+def rows() -> Mapping[str, Sequence[str]]:
+    """The "systems" and "methods" whose rows were in sight when a value was read or a form chosen."""
+    found: Mapping[str, Sequence[str]] = read_toml(_FILE)["rows"]
+    return found
+
+
+@cache
+def costs() -> Mapping[str, float]:
+    """The shipped values by path [seconds or bytes/s]."""
+    return {path: leaf.value for path, leaf in leaves().items()}
+
+
+@cache
+def bounds() -> Mapping[str, tuple[float, float]]:
+    """The plausible range of every value by path [seconds or bytes/s]."""
+    ends = {path: (leaf.provenance.low, leaf.provenance.high) for path, leaf in leaves().items()}
+    return {path: (_parsed(path, low), _parsed(path, high)) for path, (low, high) in ends.items()}
+
+
+def _parsed(path: str, text: str | None) -> float:
+    return float(parse_value(RULES[path], path, text))
