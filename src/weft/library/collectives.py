@@ -132,6 +132,8 @@ Sizes, protocols and parts are those of ROCm/rccl tools/msccl-algorithms as tune
 @c2fc1d6, -512kb-7mb and -7mb-43mb @db48bcf). They hold for all-gathers in place and all-to-alls out of place. The
 parts of all-reduces are not needed here.
 """
+MOST_CHANNELS: Mapping[str, int] = {"nvidia": 64, "amd": 128}
+"""Most channels of a communicator in one node, by vendor (NCCL and RCCL src/include/device.h, MAXCHANNELS)."""
 P2P_LL_BYTES = 16 * KiB
 """Bytes per peer up to which send and receive use LL (NCCL 2.28 on)."""
 P2P_LL_BYTES_OLD = 512 * KiB
@@ -348,6 +350,13 @@ def _ll128(rate: float, ranks: int, fabric: Interconnect) -> float:
     return min(0.92 * rate, fabric.rings(ranks) * (_limits(fabric).ll128_ring * _GB))
 
 
+def protocol_of(name: str) -> Protocol:
+    """The protocol of a name such as "ll128"; UnknownNameError for an unknown one."""
+    if name.upper() not in Protocol.__members__:
+        raise UnknownNameError("protocol", name, [own.name.lower() for own in Protocol])
+    return Protocol[name.upper()]
+
+
 def way_name(algorithm: Algorithm, protocol: Protocol) -> str:
     """The name of algorithm and protocol, such as "ring-ll128"; in-switch reduction has no protocol to choose."""
     name = _plain(algorithm)
@@ -371,9 +380,7 @@ def parsed_way(wanted: str) -> tuple[Algorithm | None, Protocol | None]:
     first, _, second = text.rpartition("_")
     if first not in Algorithm.__members__:
         raise UnknownNameError("algorithm", wanted, ["auto", *map(_plain, Algorithm)])
-    if second not in Protocol.__members__:
-        raise UnknownNameError("protocol", second.lower(), [own.name.lower() for own in Protocol])
-    return Algorithm[first], Protocol[second]
+    return Algorithm[first], protocol_of(second.lower())
 
 
 def check_way(
