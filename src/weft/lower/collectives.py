@@ -18,54 +18,29 @@ from weft.kernels.direct import DirectExchange
 from weft.kernels.exchange import ChannelExchange
 from weft.kernels.ring import WholeRing, whole_ring
 from weft.library.collectives import (
-    MOST_CHANNELS,
-    Algorithm,
+    RINGS,
+    SHAPES,
     Call,
     KiB,
     MiB,
     Protocol,
+    best_ring,
     canonical,
+    check_channels,
     choose,
-    estimates,
+    library_vendor,
     one_step_kernels,
+    own_channels,
     protocol_of,
 )
 from weft.library.interconnect import Interconnect, interconnect
 from weft.lower.fit import occupancy
 from weft.units import format_bytes
 
-RINGS = ("all_reduce", "reduce_scatter", "all_gather")
-"""Collectives that compute units run around a ring."""
 BY_UNITS = (*RINGS, "all_to_all")
 """Collectives that compute units can run."""
 PUSHES = ("all_gather", "all_to_all")
 """Collectives without additions: DMA engines can run them, and compute units in one step to all peers."""
-
-
-class _Shape(NamedTuple):
-    """How a protocol cuts the data [bytes]: NCCL src/device/prims_*.h and enqueue.cc, RCCL for AMD."""
-
-    threads: int
-    chunk: int
-    slices: int
-    depth: int
-    wire: float
-
-
-_SHAPES = {
-    # LL: 8 B of data in a 16-B line per thread. LL128: 1,920 B in 2 KiB per warp. Simple: eight 16-B words per thread.
-    "nvidia": {
-        Protocol.LL: _Shape(512, 32 * KiB, 1, 8, 2.0),
-        Protocol.LL128: _Shape(640, 576_000, 1, 8, 16 / 15),
-        Protocol.SIMPLE: _Shape(544, 2 * MiB, 2, 4, 1.0),
-    },
-    # 256 threads; lines of LL128 are 64 B with 56 B of data.
-    "amd": {
-        Protocol.LL: _Shape(256, 16 * KiB, 1, 8, 2.0),
-        Protocol.LL128: _Shape(256, 256 * KiB, 1, 8, 8 / 7),
-        Protocol.SIMPLE: _Shape(256, 2 * MiB, 2, 4, 1.0),
-    },
-}
 
 
 class _Pairs(NamedTuple):
@@ -173,7 +148,7 @@ def cu_collective(
     name = canonical(collective)
     _check(bytes_, ranks)
     fabric = interconnect(system)
-    _check_channels(channels, fabric)
+    check_channels(channels, fabric)
     for kernel in (
         one_step_kernels(name, ranks, fabric) if name in PUSHES else ()
     ):  # RCCL's MSCCL kernels for eight MI300X
@@ -188,21 +163,16 @@ def cu_collective(
     return _exchange(bytes_, ranks, fabric, Protocol(int(chosen[0])), channels)
 
 
-def _vendor(fabric: Interconnect) -> str:
-    """The vendor whose library is modelled: NVIDIA's also for machines without a vendor."""
-    return "amd" if fabric.gpu.vendor == "amd" else "nvidia"
-
-
 def _tiling(fabric: Interconnect, protocol: Protocol, cost: KernelCost, channels: int, **changes: Any) -> ChannelTiling:
     """The tiling and cost of a kernel of a protocol, with changes."""
-    shape = _SHAPES[_vendor(fabric)][protocol]._asdict()
+    shape = SHAPES[library_vendor(fabric)][protocol]._asdict()
     return ChannelTiling(channels, **(shape | cost.model_dump() | changes))
 
 
 def _exchange(
     bytes_: int, ranks: int, fabric: Interconnect, protocol: Protocol, channels: int | None
 ) -> ChannelExchange:
-    pairs, cost = _PAIRS[_vendor(fabric)], fabric.kernels.cost(protocol.name.lower())
+    pairs, cost = _PAIRS[library_vendor(fabric)], fabric.kernels.cost(protocol.name.lower())
     own = min(_power_of_two(fabric.workgroups(ranks) - 1) * 2, pairs.channels)
     channels = own if channels is None else min(_power_of_two(channels), own)
     slice_ = pairs.slices[protocol]
@@ -253,14 +223,14 @@ def library_ring(
         raise InputError(f"no ring kernel drives {name}; by compute units choose {join_or(BY_UNITS)}")
     _check(bytes_, ranks)
     fabric = interconnect(system)
-    _check_channels(channels, fabric)
-    chosen = _protocol(name, bytes_, ranks, fabric) if protocol is None else protocol_of(protocol)
+    check_channels(channels, fabric)
+    chosen = Protocol(int(best_ring(Call(name, ranks, fabric), bytes_))) if protocol is None else protocol_of(protocol)
     cost = fabric.kernels.cost(chosen.name.lower())
     # RCCL's reduceCopy unrolls copies from one place to one other twice as far. Two pieces in flight take as long as
     # the four wavefronts' own, to 0.3 %, and half the events.
     doubled = fabric.gpu.vendor == "amd" and chosen is Protocol.SIMPLE
     changes = {"slots": 2, "copying": 2 * cost.in_flight} if doubled else {}
-    workgroups = _channels(channels or fabric.workgroups(ranks), ranks, bytes_, fabric, chosen)
+    workgroups = int(own_channels(bytes_, ranks, fabric, chosen, channels))
     tiling = _tiling(fabric, chosen, cost, workgroups, **changes)
     return ChannelRing(name, bytes_, ranks, tiling, element_bytes=1 if dtype == "int8" else 2)
 
@@ -272,26 +242,3 @@ def _check(bytes_: int, ranks: int) -> None:
         raise InputError(
             f"{format_bytes(bytes_)} over {ranks} ranks is less than 1 KiB each; choose a larger collective"
         )
-
-
-def _check_channels(channels: int | None, fabric: Interconnect) -> None:
-    """Raise InputError for fewer channels than one, or more than the library can have."""
-    most = MOST_CHANNELS[_vendor(fabric)]
-    if channels is not None and not 1 <= channels <= most:
-        library = "RCCL" if fabric.gpu.vendor == "amd" else "NCCL"
-        raise InputError(
-            f"channels is {channels}, but {library} has 1 to {most} of them; choose one of these, or leave channels "
-            "out for the library's own number"
-        )
-
-
-def _protocol(collective: str, bytes_: int, ranks: int, fabric: Interconnect) -> Protocol:
-    keys, times = estimates(Call(collective, ranks, fabric), [bytes_])
-    rings = [(times[i, 0], key[1]) for i, key in enumerate(keys) if key[0] is Algorithm.RING]
-    return min(rings)[1]
-
-
-def _channels(most: int, ranks: int, bytes_: int, fabric: Interconnect, protocol: Protocol) -> int:
-    """Number of workgroups: the maximum, or fewer while each thread would have too little data (NCCL enqueue.cc)."""
-    least = {Protocol.LL: 8 * ranks, Protocol.LL128: 8, Protocol.SIMPLE: 64}[protocol]
-    return max(1, min(most, bytes_ // (least * _SHAPES[_vendor(fabric)][protocol].threads)))
