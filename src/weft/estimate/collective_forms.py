@@ -148,7 +148,9 @@ def _moved(
     each = _CHANNEL_RATE[protocol] * group.home_channel
     wire = size * group.volume / (PAYLOAD[protocol] * group.figure)
     worked = size * (group.volume + _CHANNEL_COPY / n) / (channels * each)
-    return link + np.maximum(np.maximum(wire, worked) - link - copied, 0), copied
+    total = np.maximum(link + copied, np.maximum(wire, worked))
+    link = np.maximum(link, wire)
+    return link, total - link
 
 
 def _ring_ll(size: FloatArray, group: Group, channels: FloatArray | None) -> Parts:
