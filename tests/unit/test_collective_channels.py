@@ -106,5 +106,5 @@ def test_measured_channels_are_compared_where_the_threads_are_the_librarys(tmp_p
     (predicted,) = done.by_kind["channels"]
     assert predicted.subject.rows.line.tolist() == [2, 3]
     assert predicted.subject.labels["compute_units"].tolist() == ["one per channel", "fewer than channels"]
-    for words in ("threads per channel", "unknown protocol", "NCCL has 1 to 64", "rings in one node"):
+    for words in ("threads per channel", "unknown protocol", "NCCL has 1 to 64", "carries out no all_to_all"):
         assert any(words in problem for problem in done.complaints())

@@ -149,7 +149,7 @@ def _moved(
     wire = size * group.volume / (PAYLOAD[protocol] * group.figure)
     worked = size * (group.volume + _CHANNEL_COPY / n) / (channels * each)
     total = np.maximum(link + copied, np.maximum(wire, worked))
-    link = np.maximum(link, wire)
+    link = np.maximum(np.maximum(link, wire), total - copied)
     return link, total - link
 
 
