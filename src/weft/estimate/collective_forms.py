@@ -108,11 +108,11 @@ def ring_in_rounds(
     first = np.minimum(channels, at_once)
     rounds = np.ceil(channels / first)
     last = channels - (rounds - 1) * first
-    total = {**ring(protocol, size * first / channels, group, first)}
+    total = dict(ring(protocol, size * first / channels, group, first))
     for active, times in ((first, np.maximum(rounds - 2, 0)), (last, np.minimum(rounds - 1, 1))):
         again = ring(protocol, size * active / channels, group, active)
-        again["launch"] = again["launch"] - group.value("ring.ll_launch")
         total = {part: seconds + times * again[part] for part, seconds in total.items()}
+        total["launch"] -= times * group.value("ring.ll_launch")
     return total
 
 
