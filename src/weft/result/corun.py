@@ -12,7 +12,7 @@ from weft.graph import Collective, Node
 from weft.library.collectives import Algorithm, choose
 from weft.library.interconnect import interconnect
 from weft.result.metrics import ideal_speedup, share_of_ideal
-from weft.result.timeline import REASONS, Timeline, words_of
+from weft.result.timeline import REASONS, Span, Timeline, words_of
 from weft.schedule import PASSES, Pass
 from weft.units import format_bytes, format_time
 
@@ -207,6 +207,40 @@ class CoRun:
         return self._collective.choice.driver
 
     @property
+    def _span(self) -> Span:
+        """The collective's first kernel."""
+        return next(span for span in self.run.spans if span.operator == self.name)
+
+    @property
+    def channels(self) -> int | None:
+        """The collective's channels, each one workgroup; None where DMA engines move the data."""
+        return self._span.workgroups or None
+
+    @property
+    def _at_once(self) -> int | None:
+        """How many of the collective's workgroups the compute units set apart for it hold; None without a mask."""
+        mask = self._collective.choice.compute_units
+        return None if mask is None else len(mask) * self._span.resident
+
+    @property
+    def rounds(self) -> int:
+        """Rounds in which the collective's workgroups run on compute units set apart for it; 1 if all fit at once."""
+        return -(-self._span.workgroups // self._at_once) if self._at_once else 1
+
+    @property
+    def warning(self) -> str:
+        """Why a mask slows the collective down and what to set instead; empty if all its workgroups run at once."""
+        if self.rounds == 1:
+            return ""
+        span, units = self._span, len(self._collective.choice.compute_units or ())
+        needed = -(-span.workgroups // span.resident)
+        return (
+            f"the {self.channels} channels of the {self.name} run in {self.rounds} rounds, as {units} compute units "
+            f"hold no more at once: give it {self._at_once} channels (--channels {self._at_once}) or {needed} compute "
+            "units"
+        )
+
+    @property
     def makespan(self) -> float:
         """When both loops had ended [s]."""
         return self.run.makespan
@@ -279,6 +313,9 @@ class CoRun:
             "strategy": self.run.overlap,
             "driver": self.driver,
             "units_apart": self.apart,
+            "channels": self.channels,
+            "rounds": self.rounds,
+            "warning": self.warning,
             "units_held": {"gemm": held[self._gemm.name], "collective": held[self.name]},
             "grid": self.grid.record(),
             "first": self.first,
