@@ -12,9 +12,7 @@ from weft.errors import InputError, UnknownNameError
 from weft.graph import Collective, Gemm, concurrent
 from weft.kernels import GemmTiling
 from weft.lower.fit import tiling_for
-from weft.options import RunOptions
 from weft.result.stored import as_record, from_record, summary
-from weft.run import saturating_units
 from weft.schedule import SHARING as STRATEGIES
 from weft.schedule.sharing import apart_of, split_units
 
@@ -35,18 +33,21 @@ PAIRS = [
 every_pair = pytest.mark.parametrize(("name", "collective"), PAIRS)
 
 
-def units_of(name):
-    return UNITS if STRATEGIES[name].partition else None
+def split_of(name):
+    """A partition of the compute units, with a channel for each of the collective's."""
+    if not STRATEGIES[name].partition:
+        return {}
+    return {"units": UNITS, "channels": UNITS if STRATEGIES[name].driver == "cu" else None}
 
 
 @functools.cache
 def shared(name, collective):
-    return together(GEMM, collective, SIZE, GPU, strategy=name, units=units_of(name))
+    return together(GEMM, collective, SIZE, GPU, strategy=name, **split_of(name))
 
 
 @functools.cache
 def answer(name, collective):
-    return beside(GEMM, collective, SIZE, GPU, strategy=name, units=units_of(name), gemms=2, collectives=1)
+    return beside(GEMM, collective, SIZE, GPU, strategy=name, **split_of(name), gemms=2, collectives=1)
 
 
 @functools.cache
@@ -94,7 +95,7 @@ def test_the_link_carries_what_the_collective_needs_and_nothing_for_the_gemm(nam
 
 @every_pair
 def test_a_run_is_the_same_every_time_and_as_plain_data(name, collective):
-    again = together(GEMM, collective, SIZE, GPU, strategy=name, units=units_of(name))
+    again = together(GEMM, collective, SIZE, GPU, strategy=name, **split_of(name))
     one, other = (replace(summary(found), wall_s=0.0) for found in (shared(name, collective), again))
     assert as_record(one) == as_record(other)
     assert from_record(json.loads(json.dumps(as_record(one)))) == one
@@ -121,7 +122,7 @@ def test_a_slowdown_has_a_reason(name, collective):
     for loop in (found.gemm, found.collective):
         assert loop.slowdown >= 1 - EPS
         if loop.slowdown > 1.1 and loop.waits:
-            assert loop.added or units_of(name)
+            assert loop.added or split_of(name)
     assert found.gemm.slowdown_both <= found.gemm.slowdown * 1.5
     ideal = max(found.gemm.alone * found.gemm.count, found.library_alone.period(found.name) * found.collective.count)
     assert found.serial / found.ideal_speedup == pytest.approx(ideal)
@@ -136,7 +137,7 @@ def test_priority_lets_the_collective_find_compute_units_at_once(name, collectiv
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_a_gemm_whose_k_is_cut_ends_with_its_sums_and_keeps_to_its_mask(name):
     gemm = Gemm(512, 512, 16384, "bf16")
-    found = beside(gemm, "all_gather", 8 << 20, GPU, strategy=name, units=units_of(name), gemms=2, collectives=1)
+    found = beside(gemm, "all_gather", 8 << 20, GPU, strategy=name, **split_of(name), gemms=2, collectives=1)
     ends = {span.kernel: span.end_fs for span in found.run.spans if span.gpu == 0}
     assert [name for name in ends if "gemm" in name] == ["gemm", "gemm sum", "gemm.1", "gemm.1 sum"]
     assert found.gemm.end == ends["gemm.1 sum"] * 1e-15
@@ -153,7 +154,7 @@ def test_behind_a_gemm_a_collective_waits_for_the_tail_or_with_priority_for_the_
     waves = replace(tiling_for(GEMM, hardware.gpu(GPU)), columns=112)
 
     def waited(name):
-        options = {"strategy": name, "units": units_of(name), "first": "gemm", "tiling": waves}
+        options = {"strategy": name, "first": "gemm", "tiling": waves, **split_of(name)}
         return together(GEMM, collective, SIZE, GPU, **options).waits(collective)["dispatch"]
 
     assert waited("streams") > 0.5 * isolated_gemm(GEMM, GPU, tiling=waves).end("gemm")
@@ -165,10 +166,12 @@ def test_behind_a_gemm_a_collective_waits_for_the_tail_or_with_priority_for_the_
 def test_the_host_launches_the_gemm_first_unless_the_collective_has_priority(name):
     first = "collective" if STRATEGIES[name].priority else "gemm"
     graph = concurrent(GEMM, Collective("all_gather", SIZE, 8, GEMM.dtype))
-    usual, said = (sharing(name, units_of(name), which).apply(graph, hardware.gpu(GPU)) for which in (None, first))
+    usual, said = (
+        sharing(name, first=which, **split_of(name)).apply(graph, hardware.gpu(GPU)) for which in (None, first)
+    )
     assert usual == said
     assert answer(name, "all_gather").first == first
-    launched = together(GEMM, "all_gather", SIZE, GPU, strategy=name, units=units_of(name), first=first)
+    launched = together(GEMM, "all_gather", SIZE, GPU, strategy=name, **split_of(name), first=first)
     assert shared(name, "all_gather").makespan == launched.makespan
 
 
@@ -204,14 +207,6 @@ def test_all_strategies_side_by_side_are_those_that_can_carry_the_collective_out
     assert found["priority"].makespan == alone.makespan
 
 
-def test_the_units_that_saturate_a_collective_are_a_power_of_two_that_few_more_would_not_better():
-    units = saturating_units(Collective("all_gather", SIZE, 8), hardware.system(GPU), RunOptions())
-    assert units & (units - 1) == 0
-    assert isolated_collective("all_gather", SIZE, GPU, units=units).makespan <= 1.06 * min(
-        isolated_collective("all_gather", SIZE, GPU, units=more).makespan for more in (units, 2 * units)
-    )
-
-
 @pytest.mark.parametrize(
     ("call", "error", "sentence"),
     [
@@ -233,8 +228,8 @@ def test_the_units_that_saturate_a_collective_are_a_power_of_two_that_few_more_w
         (lambda: together(GEMM, "all_gather", SIZE, GPU, first="host"), UnknownNameError, "first stream"),
         (lambda: isolated_gemm(GEMM, GPU, units=0), InputError, "each side needs at least one"),
         (lambda: isolated_gemm(GEMM, GPU, units=305), InputError, "each side needs at least one"),
-        (lambda: isolated_collective("all_gather", SIZE, GPU, units=305), InputError, "choose 1 to 304"),
-        (lambda: isolated_collective("all_gather", SIZE, GPU, driver="dma", units=4), InputError, "no compute units"),
+        (lambda: isolated_collective("all_gather", SIZE, GPU, units=305), InputError, "RCCL has 1 to 128"),
+        (lambda: isolated_collective("all_gather", SIZE, GPU, driver="dma", units=4), InputError, "no channels"),
         (lambda: isolated_collective("all_gather", SIZE, GPU, driver="gpu"), UnknownNameError, "driver"),
         (lambda: isolated_gemm(GEMM, GPU, tiling=GemmTiling(512, 512, 64)), InputError, "of registers, but a compute"),
         (lambda: apart_of(272, 30, hardware.gpu(GPU)), InputError, "has 302 compute units, but mi300x has 304"),

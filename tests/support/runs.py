@@ -43,12 +43,17 @@ def run(graph: Graph, machine: Machine, overlap: Any = "t3-mca", *, tiling: Any 
     return simulate(tiled(graph, tiling), machine, overlap, RunOptions(**options))
 
 
+SHARED = ("strategy", "units", "channels", "first", "copies", "plain_ring")
+"""The parameters of `sharing`."""
+
+
 def sharing(
     strategy: str = "streams",
     units: int | None = None,
     first: Any = None,
     copies: Mapping[str, int | bool] | None = None,
     plain_ring: int | None = None,
+    channels: int | None = None,
 ) -> Sharing:
     """A way to share a GPU with its parameters."""
     how = find_pass(strategy)
@@ -56,6 +61,7 @@ def sharing(
     return replace(
         how,
         units=units,
+        channels=channels,
         first=first,
         copies=tuple((copies or {}).items()),
         in_flight=plain_ring,
@@ -73,9 +79,7 @@ def together(
     **given: Any,
 ) -> Timeline:
     """A GEMM beside a collective of `size` bytes, once each."""
-    how = {
-        name: given.pop(name) for name in list(given) if name in ("strategy", "units", "first", "copies", "plain_ring")
-    }
+    how = {name: given.pop(name) for name in list(given) if name in SHARED}
     graph = concurrent(gemm, Collective(collective, size, ranks, gemm.dtype))
     return run(graph, machine, sharing(**how), tiling=tiling, **given)
 
@@ -112,7 +116,7 @@ def isolated_collective(
     **options: Any,
 ) -> Timeline:
     """A collective alone, by so many workgroups or by DMA engines."""
-    graph = alone(Collective(collective, size, ranks, dtype), workgroups=units)
+    graph = alone(Collective(collective, size, ranks, dtype), channels=units)
     how = sharing("dma" if driver == "dma" else "streams", plain_ring=plain_ring)
     KernelChoice(driver)  # refuses a driver that there is not
     return run(graph, machine, how, **options)
@@ -131,9 +135,7 @@ def _loops(
 
 def beside(gemm: Gemm, collective: str, size: int, machine: Machine, **given: Any) -> CoRun:
     """A loop of GEMMs beside a loop of collectives, and each alone."""
-    how = sharing(
-        **{n: given.pop(n) for n in list(given) if n in ("strategy", "units", "first", "copies", "plain_ring")}
-    )
+    how = sharing(**{n: given.pop(n) for n in list(given) if n in SHARED})
     graph, options = _loops(gemm, collective, size, machine, given, how)
     return compare(graph, machine, [how], options).corun()
 

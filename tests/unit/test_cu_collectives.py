@@ -76,13 +76,13 @@ def test_every_pair_is_served_by_as_many_channels_as_there_are_parts():
         (128, 64, 1),
         (40, 32, 2),
     ):
-        kernel = cu_collective("all_to_all", large, 8, hardware.system("mi300x"), units=units)
+        kernel = cu_collective("all_to_all", large, 8, hardware.system("mi300x"), channels=units)
         assert (kernel.tiling.channels, 8 // kernel.stride) == (channels, rounds)
         assert kernel.parts == (8 if channels > 8 else 4)
 
 
 def test_small_all_to_alls_are_not_cut_for_more_channels_than_serve_all_peers_at_once():
-    assert cu_collective("all_to_all", 64 * MIB, 8, hardware.system("mi300x"), units=32).parts == 4
+    assert cu_collective("all_to_all", 64 * MIB, 8, hardware.system("mi300x"), channels=32).parts == 4
     assert cu_collective("all_to_all", 64 * KIB, 8, hardware.system("mi355x")).parts == 2
 
 
@@ -131,16 +131,16 @@ def test_bandwidth_grows_with_workgroups_until_the_links_are_full(collective):
 
 def test_a_library_takes_no_more_workgroups_than_it_is_given():
     assert cu_collective("all_reduce", 64 * MIB, 8, hardware.system("mi300x")).tiling.channels == 56
-    assert cu_collective("all_reduce", 64 * MIB, 8, hardware.system("mi300x"), units=12).tiling.channels == 12
-    assert cu_collective("reduce_scatter", 64 * KIB, 8, hardware.system("mi300x"), units=12).tiling.channels < 12
+    assert cu_collective("all_reduce", 64 * MIB, 8, hardware.system("mi300x"), channels=12).tiling.channels == 12
+    assert cu_collective("reduce_scatter", 64 * KIB, 8, hardware.system("mi300x"), channels=12).tiling.channels < 12
 
 
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [
         (
-            lambda: cu_collective("all_gather", MIB, 8, hardware.system("mi300x"), units=0),
-            "at least 1 compute unit",
+            lambda: cu_collective("all_gather", MIB, 8, hardware.system("mi300x"), channels=0),
+            "RCCL has 1 to 128",
         ),
         (lambda: cu_collective("broadcast", MIB, 8, hardware.system("mi300x")), "choose 'all_reduce'"),
         (lambda: cu_collective("all_to_all", 100, 8, hardware.system("mi300x")), "less than 1 KiB each"),

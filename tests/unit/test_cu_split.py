@@ -63,7 +63,7 @@ def test_published_figures_stand_beside_the_papers_machine_only():
 
 def ring(bytes_=16 * MIB, units=None, in_flight=16 * 1024, ranks=4, name="all_reduce", count=1):
     op = Collective(name, bytes_, ranks, "fp16")
-    graph = alone(op, workgroups=units)
+    graph = alone(op, channels=units)
     graph = replace(graph, nodes=tuple(replace(graph.nodes[0], iteration=i) for i in range(count)))
     overlap = replace(SHARING["streams"], in_flight=in_flight)
     return simulate(graph, "t3-paper", overlap, RunOptions(request_bytes=512))

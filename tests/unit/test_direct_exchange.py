@@ -90,7 +90,7 @@ def test_rccl_takes_one_step_for_small_sizes_on_eight_mi300x(collective, bytes_,
     kernel = cu_collective(collective, bytes_, 8, hardware.system("mi300x"))
     assert isinstance(kernel, DirectExchange)
     assert (kernel.tiling.wire, kernel.parts, kernel.tiling.channels) == (wire, parts, workgroups)
-    assert cu_collective(collective, bytes_, 8, hardware.system("mi300x"), units=8).tiling.channels == 8
+    assert cu_collective(collective, bytes_, 8, hardware.system("mi300x"), channels=8).tiling.channels == 8
 
 
 @pytest.mark.parametrize(

@@ -214,7 +214,8 @@ def test_what_both_cost_while_both_run_does_not_depend_on_what_is_left_over():
 
 def test_a_gemm_of_a_wave_more_says_so_and_waits_neither_for_masked_units_nor_for_another_gpu():
     shape = Gemm(4096, 4096, 512, "bf16")
-    answer = beside(shape, "all_gather", 1 << 20, "mi300x", gemms=1, collectives=1, strategy="partition", units=32)
+    how = {"strategy": "partition", "units": 32, "channels": 32}
+    answer = beside(shape, "all_gather", 1 << 20, "mi300x", gemms=1, collectives=1, **how)
     grid = answer.grid
     assert (grid.tiles, grid.waves(grid.units), grid.waves(grid.given)) == (304, 1, 2)
     assert "2 waves of tiles instead of 1" in answer.causes

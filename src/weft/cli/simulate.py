@@ -116,8 +116,15 @@ def _copy_option(text: str) -> tuple[str, int | bool]:
 @option(
     "--split",
     "Compute units of the GEMM and those set apart, for the partitioned overlaps of --beside, like "
-    "272-32.  [default: as many as the collective can use, or 8 beside DMA engines]",
+    "272-32.  [default: as many as hold the collective's channels at once, or 8 beside DMA engines]",
     SPLIT,
+)
+@option(
+    "--channels",
+    "Channels of the collective of --beside where compute units drive it, each one workgroup; those that its compute "
+    "units cannot hold at once wait.  [default: the library's own number]",
+    int,
+    metavar="N",
 )
 @option(
     "--copies",
@@ -160,7 +167,7 @@ def simulate(outputs: Outputs, /, options: RunOptions, arbiter: str | None, **va
 
 def _sub_layer(asked: SimpleNamespace, options: RunOptions) -> tuple[str, Comparison]:
     """Simulate a sub-layer under --overlap and --compare, and return the overlap to trace and the answer."""
-    refuse_given("without --beside", "ranks", "loops", "split", "copies", "first")
+    refuse_given("without --beside", "ranks", "loops", "split", "channels", "copies", "first")
     shown = asked.overlap or (asked.compare[-1] if asked.compare else "t3-mca")
     if shown in (*SHARING, ALL):
         raise InputError(
@@ -206,7 +213,7 @@ def _beside(asked: SimpleNamespace, options: RunOptions) -> tuple[str, Compariso
 
 
 def _sharing(asked: SimpleNamespace, gpu: Gpu) -> list[Sharing]:
-    """The ways to share a GPU that --overlap names, with --split, --copies and --first applied."""
+    """The ways to share a GPU that --overlap names, with --split, --channels, --copies and --first applied."""
     name = asked.overlap or "streams"
     if name in PASSES and name not in SHARING:
         raise InputError(
@@ -225,6 +232,7 @@ def _sharing(asked: SimpleNamespace, gpu: Gpu) -> list[Sharing]:
             one,
             first=asked.first,
             units=units if one.partition and not (several and one.driver == "dma") else None,
+            channels=None if several and one.driver == "dma" else asked.channels,
             copies=asked.copies or () if not several or one.driver == "dma" else (),
         )
         for one in chosen

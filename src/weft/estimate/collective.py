@@ -9,19 +9,35 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from weft.errors import InputError, join_or
 from weft.estimate.answer import Estimate, FloatArray, Parts, floats, from_parts
-from weft.estimate.collective_forms import Group, copied, direct, nvls, oneshot, over_links, pairwise, ring
+from weft.estimate.collective_forms import (
+    Group,
+    copied,
+    direct,
+    nvls,
+    oneshot,
+    over_links,
+    pairwise,
+    ring,
+    ring_in_rounds,
+    workgroups_held,
+)
 from weft.estimate.collective_nodes import across
 from weft.estimate.target import Harness, Target
 from weft.graph import Collective
 from weft.library.collectives import (
     PAYLOAD,
+    RINGS,
     Algorithm,
     IntArray,
     MiB,
     Protocol,
+    best_ring,
+    check_channels,
     check_way,
     choose,
+    own_channels,
     parsed_way,
     way_name,
 )
@@ -63,15 +79,21 @@ def _among(ranks: int, size: FloatArray, op: Collective, on: Target) -> tuple[Pa
     harness, nodes = on.harness, on.nodes(ranks)
     group = _group(ranks, nodes, op, on)
     if harness.driver == "dma":
+        if harness.channels is not None:
+            raise InputError(
+                f"copy engines have no channels, but channels is {harness.channels}; leave it out, or drop driver 'dma'"
+            )
         return copied(size, group), np.full(size.shape, "copy engines", dtype=_NAMES)
     algorithm, protocol = _ways(size, group, op.dtype in _FLOATS, on)
+    if harness.channels is not None or harness.compute_units is not None:
+        algorithm, protocol = _rings(algorithm, protocol, size, group, harness)
     parts: dict[str, FloatArray] = {}
     by = np.empty(size.shape, dtype=_NAMES)
     for code in np.unique(algorithm * len(Protocol) + protocol):
         a, p = divmod(int(code), len(Protocol))
         of = (algorithm == a) & (protocol == p)
         by[of] = way_name(Algorithm(a), Protocol(p))
-        _fill(parts, of, _form(Algorithm(a), Protocol(p), size[of], group))
+        _fill(parts, of, _form(Algorithm(a), Protocol(p), size[of], group, harness))
     if harness.library == "trtllm-custom" and group.name == "all_reduce" and nodes == 1:
         parts, by = _or_oneshot(parts, by, size, group)
     if harness.host:
@@ -104,6 +126,46 @@ def _ways(size: FloatArray, group: Group, floating: bool, on: Target) -> tuple[I
     return algorithm, protocol if second is None else np.full(size.shape, int(second))
 
 
+def _rings(
+    algorithm: IntArray, protocol: IntArray, size: FloatArray, group: Group, harness: Harness
+) -> tuple[IntArray, IntArray]:
+    """The ring and protocol of each size where channels or compute units are given: the library's best ring.
+
+    Raises InputError for collectives without a ring, several nodes, and channels or units that cannot be.
+    """
+    if group.name not in RINGS or group.nodes > 1:
+        where = group.name if group.nodes == 1 else f"{group.name} over {group.nodes} nodes"
+        raise InputError(
+            f"closed forms know channels and compute_units of rings in one node, not of {where}; choose "
+            f"{join_or(RINGS)} in one node, or simulate it"
+        )
+    check_channels(harness.channels, group.fabric)
+    units = group.fabric.gpu.compute.compute_units
+    if harness.compute_units is not None and harness.compute_units > units:
+        raise InputError(
+            f"compute_units is {harness.compute_units}, but {group.fabric.gpu.name} has {units}; choose 1 to {units}"
+        )
+    others = algorithm != Algorithm.RING
+    if harness.algorithm != "auto" and others.any():
+        raise InputError(
+            f"closed forms know channels and compute_units of rings, not of '{harness.algorithm}'; choose 'ring', or "
+            "leave them out"
+        )
+    best = np.where(others, best_ring(group, size), protocol)
+    return np.full(size.shape, int(Algorithm.RING)), best
+
+
+def _in_rounds(protocol: Protocol, size: FloatArray, group: Group, harness: Harness) -> Parts:
+    """The ring with the harness's channels on its compute units; the library's own channels grow with the size."""
+    if harness.channels is None:
+        channels = own_channels(size, group.ranks, group.fabric, protocol)
+    else:
+        channels = np.full(size.shape, float(harness.channels))
+    units = harness.compute_units or group.fabric.gpu.compute.compute_units
+    at_once = np.full(size.shape, float(units * workgroups_held(protocol, group.fabric)))
+    return ring_in_rounds(protocol, size, group, channels, at_once)
+
+
 def _group(ranks: int, nodes: int, op: Collective, on: Target) -> Group:
     """The ranks with their links, and the library's profile for its release and for the clock of the GPUs."""
     fabric, harness = on.fabric, on.harness
@@ -114,7 +176,7 @@ def _group(ranks: int, nodes: int, op: Collective, on: Target) -> Group:
     return Group(op.name, ranks, links, nodes, profile=over_links(known, links), bytewise=op.dtype == "int8")
 
 
-def _form(algorithm: Algorithm, protocol: Protocol, size: FloatArray, group: Group) -> Parts:
+def _form(algorithm: Algorithm, protocol: Protocol, size: FloatArray, group: Group, harness: Harness) -> Parts:
     """The parts [s] of the sizes that one algorithm and protocol serve."""
     if group.nodes > 1:
         return across(algorithm, protocol, size, group)
@@ -127,6 +189,8 @@ def _form(algorithm: Algorithm, protocol: Protocol, size: FloatArray, group: Gro
         return _no_faster_than_the_wire(parts, protocol, size, pairs)
     if algorithm is Algorithm.ONESHOT:
         parts = oneshot(size, group)
+    elif harness.channels is not None or harness.compute_units is not None:
+        parts = _in_rounds(protocol, size, group, harness)
     else:
         parts = (direct if algorithm is Algorithm.DIRECT else ring)(protocol, size, group)
     return _no_faster_than_the_wire(parts, protocol, size, group)

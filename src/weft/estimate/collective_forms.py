@@ -17,13 +17,16 @@ import numpy as np
 from weft.errors import InputError, UnknownNameError
 from weft.estimate.answer import FloatArray, Parts
 from weft.hardware import system
+from weft.kernels.channels import ChannelTiling
 from weft.library.collectives import (
     P2P_LL_BYTES,
     PAYLOAD,
+    SHAPES,
     Call,
     KiB,
     MiB,
     Protocol,
+    library_vendor,
     ll128_rate,
     step_ratio,
     switch_rate,
@@ -67,6 +70,13 @@ class Group(Call):
         homes = _homes(self.profile, self.fabric)
         return _mean([home.figure(min(self.ranks, home.gpus_per_node), self.paired) for home in homes]) or self.figure
 
+    @cached_property
+    def home_channel(self) -> float:
+        """A channel's share of the same rate there, with the library's own number of channels [bytes/s]."""
+        counted = [(home, min(self.ranks, home.gpus_per_node)) for home in _homes(self.profile, self.fabric)]
+        shares = [home.figure(n, self.paired) / home.workgroups(n) for home, n in counted]
+        return _mean(shares) or self.figure / self.fabric.workgroups(self.ranks)
+
     @property
     def table(self) -> str:
         """The table of the profile that holds the values of rings for this collective."""
@@ -81,57 +91,112 @@ class Group(Call):
         return replace(self, ranks=ranks, nodes=1, paired=True)
 
 
-def ring(protocol: Protocol, size: FloatArray, group: Group) -> Parts:
-    """A ring collective with one protocol."""
-    return {Protocol.LL: _ring_ll, Protocol.LL128: _ring_ll128, Protocol.SIMPLE: _ring_simple}[protocol](size, group)
+def ring(protocol: Protocol, size: FloatArray, group: Group, channels: FloatArray | None = None) -> Parts:
+    """A ring collective with one protocol, by so many `channels` at once (None: the library's own number)."""
+    form = {Protocol.LL: _ring_ll, Protocol.LL128: _ring_ll128, Protocol.SIMPLE: _ring_simple}[protocol]
+    return form(size, group, channels)
 
 
-def _ring_ll(size: FloatArray, group: Group) -> Parts:
+def ring_in_rounds(
+    protocol: Protocol, size: FloatArray, group: Group, channels: FloatArray, at_once: FloatArray
+) -> Parts:
+    """A ring collective by `channels` workgroups of which compute units hold `at_once`; both as the sizes' shape.
+
+    The others start when earlier ones end, round after round. Every round carries its channels' part of the data, and
+    all but the first go without the launch of the kernel, which is what a launch with LL takes.
+    """
+    first = np.minimum(channels, at_once)
+    rounds = np.ceil(channels / first)
+    last = channels - (rounds - 1) * first
+    total = {**ring(protocol, size * first / channels, group, first)}
+    for active, times in ((first, np.maximum(rounds - 2, 0)), (last, np.minimum(rounds - 1, 1))):
+        again = ring(protocol, size * active / channels, group, active)
+        again["launch"] = again["launch"] - group.value("ring.ll_launch")
+        total = {part: seconds + times * again[part] for part, seconds in total.items()}
+    return total
+
+
+def workgroups_held(protocol: Protocol, fabric: Interconnect) -> int:
+    """Workgroups of a ring's kernel that a compute unit holds at once."""
+    tiling = ChannelTiling(1, threads=SHAPES[library_vendor(fabric)][protocol].threads)
+    kernel = tiling.kernel("", ())
+    return fabric.gpu.compute.held(kernel.threads, kernel.registers, kernel.lds)
+
+
+_CHANNEL_RATE = {Protocol.LL: 0.6, Protocol.LL128: 1.32, Protocol.SIMPLE: 1.74}
+"""Rate of one channel, over its share of the library's link figure with the library's own number of channels.
+
+Fitted to all-reduces of 1 to 32 channels on two and four A100 (openfabric-systems/simllm @26704c1, NCCL 2.31.2).
+"""
+_CHANNEL_COPY = 0.5
+"""Weight of local copies against a link transfer where the channels are the limit; as above."""
+
+
+def _moved(
+    protocol: Protocol, size: FloatArray, share: float, copy: float, group: Group, channels: FloatArray | None
+) -> tuple[FloatArray, FloatArray]:
+    """Times of link and local copies [s] at a `share` of the library's link figure and a weight of copies.
+
+    With a given number of `channels` the full rate is that of the profile's own machine, limited by the links and by
+    the rate of each channel.
+    """
+    n, home = group.ranks, group.home
+    if channels is None:
+        rate = share * group.figure
+        return size * group.volume / rate, size * copy / n / rate * group.figure / home
+    link, copied = size * group.volume / (share * home), size * copy / n / (share * home)
+    each = _CHANNEL_RATE[protocol] * group.home_channel
+    wire = size * group.volume / (PAYLOAD[protocol] * group.figure)
+    worked = size * (group.volume + _CHANNEL_COPY / n) / (channels * each)
+    return link + np.maximum(np.maximum(wire, worked) - link - copied, 0), copied
+
+
+def _ring_ll(size: FloatArray, group: Group, channels: FloatArray | None) -> Parts:
     """A ring with LL: workgroups are added in proportion to the size.
 
     Time rises as the first workgroup fills and a second joins it (from half to twice its chunk), then stays flat until
     all of them work.
     """
     n, hops = group.ranks, group.hops
-    full = group.fabric.workgroups(n) * _LL_BYTES_PER_WORKGROUP * n
+    full = (group.fabric.workgroups(n) if channels is None else channels) * _LL_BYTES_PER_WORKGROUP * n
     joined = np.clip(np.log2(2 * size / n / _LL_BYTES_PER_WORKGROUP) / 2, 0, 1)
     beyond = size * np.maximum(1 - full / np.maximum(size, 1), 0)
-    rate = group.value("ll_efficiency") * group.figure
+    link, copied = _moved(Protocol.LL, beyond, group.value("ll_efficiency"), group.value("ll_copy"), group, channels)
     # The hop with flags of this collective, if the profile has one, else that of all rings.
     own = f"{group.table}.ll_step"
     hop = group.value(own if own in group.profile.values else "ring.ll_step")
     return {
         "launch": group.value("ring.ll_launch") + group.value("ll_join") * joined,
         "latency": hops * (hop + group.value("ll_ramp") * joined),
-        "link": beyond * group.volume / rate,
-        "copy": beyond * group.value("ll_copy") / n / rate * group.figure / group.home,
+        "link": link,
+        "copy": copied,
     }
 
 
-def _ring_ll128(size: FloatArray, group: Group) -> Parts:
-    rate = _ll128_share(group.ranks, group.profile) * group.figure
+def _ring_ll128(size: FloatArray, group: Group, channels: FloatArray | None) -> Parts:
+    share = _ll128_share(group.ranks, group.profile)
+    link, copied = _moved(Protocol.LL128, size, share, group.value("ll_copy"), group, channels)
     return {
         "launch": np.full_like(size, group.value("ring.ll128_launch")),
         "latency": np.full_like(size, group.hops * group.value("ring.ll128_step")),
-        "link": size * group.volume / rate,
-        "copy": size * group.value("ll_copy") / group.ranks / rate * group.figure / group.home,
+        "link": link,
+        "copy": copied,
     }
 
 
-def _ring_simple(size: FloatArray, group: Group) -> Parts:
-    rate = group.value("simple_efficiency") * group.figure
+def _ring_simple(size: FloatArray, group: Group, channels: FloatArray | None) -> Parts:
+    share = group.value("simple_efficiency")
     if group.bytewise and group.table != "all_gather":
-        rate *= group.value("bytewise_efficiency")
-    moved = group.volume
-    copied = group.value("simple_copy") / group.ranks * group.figure / group.home
+        share *= group.value("bytewise_efficiency")
+    link, copied = _moved(Protocol.SIMPLE, size, share, group.value("simple_copy"), group, channels)
     hops = np.full_like(size, group.hops * group.value("simple_step"))
-    latency, transfer = together(hops, size * (moved + copied) / rate, group.value("simple_overlap"))
-    share = moved / (moved + copied)
+    latency, transfer = together(hops, link + copied, group.value("simple_overlap"))
+    moved = link / (link + copied)
     return {
         "launch": np.full_like(size, group.value("ring.simple_launch")),
         "latency": latency,
-        "link": transfer * share,
-        "copy": transfer * (1 - share),
+        "link": transfer * moved,
+        "copy": transfer * (1 - moved),
     }
 
 

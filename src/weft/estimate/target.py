@@ -10,7 +10,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from weft import hardware
-from weft.errors import InputError, UnknownNameError, check_type, shown
+from weft.errors import InputError, UnknownNameError, check_type, check_whole, shown
 from weft.graph import Op
 from weft.hardware import Described, Gpu, Node, System
 from weft.library.interconnect import Interconnect, interconnect
@@ -39,11 +39,12 @@ class Harness:
 
     Of collectives: `library` carries them out (None: the vendor's), of `version`, with a `profile` of its own (None:
     the machine's), by `algorithm` ("auto", or one like "ring", "nvls", "direct", "tree" or "ring-ll128"), with `driver`
-    "cu" or "dma". `host` is who calls: "" (the library's own test), "framework", "torch" (packs lists of tensors) or
-    "profiler" (times kernels, which wait for the last rank to begin). `network` is the rate per GPU of a network that
-    differs from the machine's [bytes/s], like "50 GB/s".
+    "cu" or "dma". Of a ring in one node, `channels` run, each one workgroup (None: the library's own number), on
+    `compute_units` compute units (None: all). `host` is who calls: "" (the library's own test), "framework", "torch"
+    (packs lists of tensors) or "profiler" (times kernels, which wait for the last rank to begin). `network` is the rate
+    per GPU of a network that differs from the machine's [bytes/s], like "50 GB/s".
 
-    Raises UnknownNameError for an unknown library, host or way of timing, InputError for a rotation below 1.
+    Raises UnknownNameError for an unknown library, host or way of timing, InputError for numbers below 1.
     """
 
     timed: Timed = "device"
@@ -54,6 +55,8 @@ class Harness:
     profile: Profile | None = None
     algorithm: str = "auto"
     driver: Literal["cu", "dma"] = "cu"
+    channels: int | None = None
+    compute_units: int | None = None
     host: str = ""
     network: float | str | None = None
 
@@ -67,6 +70,9 @@ class Harness:
         for kind, name, known in named:
             if not isinstance(name, str) or name not in known:
                 raise UnknownNameError(kind, name, [one for one in known if one])
+        for name, count in (("channels", self.channels), ("compute_units", self.compute_units)):
+            if count is not None:
+                check_whole(name, count, 1, 8)
         rotation: object = self.rotation
         if isinstance(rotation, bool) or not isinstance(rotation, int | float) or not rotation >= 1:
             raise InputError(

@@ -38,16 +38,19 @@ class KernelChoice:
     library's kernel), "plain-ring" (the T3 paper's ring: no slices or staging, `in_flight` bytes in flight per
     workgroup), or "tiles" or "chunks" where it is fused with a GEMM. `near_memory` makes the memory do its additions.
     `tiling` cuts a GEMM; `tiles_of` is the GEMM whose tiles make up the chunks of a collective that runs without it.
-    `workgroups` is the most that a kernel may have, `compute_units` those that it may use (None: all). Waiting
-    workgroups of higher `priority` are placed first. The host launches it after `launches_before` others, one launch
-    latency each. `copies` are options of copies by DMA engines (`weft.kernels.copies.DmaGather`).
+    `channels` is the most that a collective may have, each one workgroup (None: the library's own number), with the
+    `protocol` "ll", "ll128" or "simple" (None: the library's choice). `compute_units` are those that a kernel may use
+    (None: all); workgroups beyond what they hold at once wait for the earlier ones. Waiting workgroups of higher
+    `priority` are placed first. The host launches a kernel after `launches_before` others, one launch latency each.
+    `copies` are options of copies by DMA engines (`weft.kernels.copies.DmaGather`).
     """
 
     driver: Driver = "cu"
     kernel: str = "library"
     near_memory: bool = False
     tiling: Any = None
-    workgroups: int | None = None
+    channels: int | None = None
+    protocol: str | None = None
     in_flight: int | None = None
     compute_units: tuple[int, ...] | None = None
     priority: int = 0

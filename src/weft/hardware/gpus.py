@@ -62,6 +62,15 @@ class Compute(Part):
     launch_latency: Seconds
     stages_in_step: Flag
 
+    def held(self, threads: int, registers: int, lds: int) -> int:
+        """How many workgroups a compute unit holds at once, by their threads, registers and local memory [bytes]."""
+        return min(
+            self.max_workgroups_per_cu,
+            self.threads_per_cu // threads,
+            self.registers_per_cu // registers,
+            self.lds_per_cu // max(lds, 1),
+        )
+
 
 class Cache(Part):
     """The last-level cache of the compute units, in `partitions` that each serve a part of them.

@@ -49,12 +49,47 @@ class Protocol(IntEnum):
 
 Way = tuple[Algorithm, Protocol]
 _SWITCHED = (Algorithm.NVLS, Algorithm.NVLS_TREE)
+RINGS = ("all_reduce", "reduce_scatter", "all_gather")
+"""Collectives that compute units run around a ring."""
 NAMES = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "send_recv")
 _ALIASES = {"alltoall": "all_to_all", "allreduce": "all_reduce", "allgather": "all_gather"}
 _ALIASES |= {"reducescatter": "reduce_scatter", "p2p": "send_recv"}
 
 PAYLOAD = {Protocol.LL: 0.5, Protocol.LL128: 0.9375, Protocol.SIMPLE: 1.0}
 """Share of the bytes on the wire that is data (NCCL src/device/prims_ll*.h)."""
+
+
+class Shape(NamedTuple):
+    """How a protocol cuts the data [bytes]: NCCL src/device/prims_*.h and enqueue.cc, RCCL for AMD."""
+
+    threads: int
+    chunk: int
+    slices: int
+    depth: int
+    wire: float
+
+
+SHAPES: Mapping[str, Mapping[Protocol, Shape]] = {
+    # LL: 8 B of data in a 16-B line per thread. LL128: 1,920 B in 2 KiB per warp. Simple: eight 16-B words per thread.
+    "nvidia": {
+        Protocol.LL: Shape(512, 32 * KiB, 1, 8, 2.0),
+        Protocol.LL128: Shape(640, 576_000, 1, 8, 16 / 15),
+        Protocol.SIMPLE: Shape(544, 2 * MiB, 2, 4, 1.0),
+    },
+    # 256 threads; lines of LL128 are 64 B with 56 B of data.
+    "amd": {
+        Protocol.LL: Shape(256, 16 * KiB, 1, 8, 2.0),
+        Protocol.LL128: Shape(256, 256 * KiB, 1, 8, 8 / 7),
+        Protocol.SIMPLE: Shape(256, 2 * MiB, 2, 4, 1.0),
+    },
+}
+"""The shape of each protocol, by vendor."""
+
+
+def library_vendor(fabric: Interconnect) -> str:
+    """The vendor whose library is modelled: NVIDIA's also for machines without a vendor."""
+    return "amd" if fabric.gpu.vendor == "amd" else "nvidia"
+
 
 _US = 1e-6
 _GB = 1e9
@@ -132,6 +167,8 @@ Sizes, protocols and parts are those of ROCm/rccl tools/msccl-algorithms as tune
 @c2fc1d6, -512kb-7mb and -7mb-43mb @db48bcf). They hold for all-gathers in place and all-to-alls out of place. The
 parts of all-reduces are not needed here.
 """
+MOST_CHANNELS: Mapping[str, int] = {"nvidia": 64, "amd": 128}
+"""Most channels of a communicator in one node, by vendor (NCCL and RCCL src/include/device.h, MAXCHANNELS)."""
 P2P_LL_BYTES = 16 * KiB
 """Bytes per peer up to which send and receive use LL (NCCL 2.28 on)."""
 P2P_LL_BYTES_OLD = 512 * KiB
@@ -242,6 +279,36 @@ def one_step_kernels(collective: str, ranks: int, fabric: Interconnect) -> tuple
     return ONE_STEP.get(collective, ()) if full else ()
 
 
+def best_ring(call: Call, bytes: npt.ArrayLike) -> IntArray:
+    """The `Protocol` of the ring that the library's cost model prefers for each size [bytes]."""
+    ways, times = estimates(call, bytes)
+    of_rings = [i for i, (algorithm, _) in enumerate(ways) if algorithm is Algorithm.RING]
+    protocols = np.array([int(ways[i][1]) for i in of_rings], dtype=np.int64)
+    return np.asarray(protocols[np.argmin(times[of_rings], axis=0)])
+
+
+def own_channels(
+    bytes: npt.ArrayLike, ranks: int, fabric: Interconnect, protocol: Protocol, most: int | None = None
+) -> FloatArray:
+    """Channels of a ring for each size [bytes]: `most` of them (None: the library's own number), or as many as leave
+    every thread enough data (NCCL enqueue.cc).
+    """
+    least = {Protocol.LL: 8 * ranks, Protocol.LL128: 8, Protocol.SIMPLE: 64}[protocol]
+    per_channel = least * SHAPES[library_vendor(fabric)][protocol].threads
+    return np.clip(np.asarray(bytes) // per_channel, 1, most or fabric.workgroups(ranks)).astype(np.float64)
+
+
+def check_channels(channels: int | None, fabric: Interconnect) -> None:
+    """Raise InputError for fewer channels than one, or more than the library can have."""
+    most = MOST_CHANNELS[library_vendor(fabric)]
+    if channels is not None and not 1 <= channels <= most:
+        library = "RCCL" if fabric.gpu.vendor == "amd" else "NCCL"
+        raise InputError(
+            f"channels is {channels}, but {library} has 1 to {most} of them; choose one of these, or leave channels "
+            "out for the library's own number"
+        )
+
+
 def estimates(call: Call, bytes: npt.ArrayLike) -> tuple[list[Way], FloatArray]:
     """The library's own estimates: the candidates, and one row of times [s] for each."""
     size = np.asarray(bytes, dtype=np.float64)
@@ -348,6 +415,13 @@ def _ll128(rate: float, ranks: int, fabric: Interconnect) -> float:
     return min(0.92 * rate, fabric.rings(ranks) * (_limits(fabric).ll128_ring * _GB))
 
 
+def protocol_of(name: str) -> Protocol:
+    """The protocol of a name such as "ll128"; UnknownNameError for an unknown one."""
+    if name.upper() not in Protocol.__members__:
+        raise UnknownNameError("protocol", name, [own.name.lower() for own in Protocol])
+    return Protocol[name.upper()]
+
+
 def way_name(algorithm: Algorithm, protocol: Protocol) -> str:
     """The name of algorithm and protocol, such as "ring-ll128"; in-switch reduction has no protocol to choose."""
     name = _plain(algorithm)
@@ -371,9 +445,7 @@ def parsed_way(wanted: str) -> tuple[Algorithm | None, Protocol | None]:
     first, _, second = text.rpartition("_")
     if first not in Algorithm.__members__:
         raise UnknownNameError("algorithm", wanted, ["auto", *map(_plain, Algorithm)])
-    if second not in Protocol.__members__:
-        raise UnknownNameError("protocol", second.lower(), [own.name.lower() for own in Protocol])
-    return Algorithm[first], Protocol[second]
+    return Algorithm[first], protocol_of(second.lower())
 
 
 def check_way(

@@ -113,14 +113,18 @@ class Profile:
 
 
 def of_release(profile: Profile, version: str) -> Profile:
-    """The profile scaled to an older release of its library, by the ratios of its table of releases if it has one.
+    """The profile scaled to another release of its library, by the ratios of its table of releases if it has one.
 
-    A table applies to its own release and to earlier ones, down to the next table.
+    A table of an older release than the profile's applies to its own and to earlier ones, down to the next table; one
+    of a newer release to its own and to later ones.
     """
-    wanted = numbers(version)[:2]
-    tables = sorted({path.partition(".")[0] for path in profile.values if path.startswith("release_")})
-    covering = [table for table in tables if wanted and wanted <= tuple(map(int, table.split("_")[1:]))]
-    if not covering or profile.library != "nccl":
+    wanted, own = numbers(version)[:2], numbers(profile.version)[:2]
+    names = {path.partition(".")[0] for path in profile.values if path.startswith("release_")}
+    tables = sorted((tuple(map(int, name.split("_")[1:])), name) for name in names)
+    older = [name for release, name in tables if wanted <= release < own]
+    newer = [name for release, name in tables if own < release <= wanted]
+    covering = [*older[:1], *newer[-1:]]
+    if not wanted or not covering or profile.library != "nccl":
         return profile
     ratios = {path.partition(".")[2]: value for path, value in profile.values.items() if path.startswith(covering[0])}
     changed = {path: value * ratios.get(_key(path), 1.0) for path, value in profile.values.items()}

@@ -51,6 +51,7 @@ def lower(graph: Graph, system: System, options: RunOptions) -> Lowered:
         raise InputError(f"{len(graph)} operators are queued; a run holds between 1 and {MOST_NODES}")
     if is_joined(graph):
         return _joined(graph, system, options)
+    _check_masks(graph, system)
     gpus = _simulated(graph, system, options)
     moved = {node.name: collective_kernel(node, system) for node in graph.collectives}
     settled = graph.map(lambda node: _settled(node, system, options, moved))
@@ -73,6 +74,18 @@ def check_operators(graph: Graph) -> None:
         if isinstance(op, Gemm) and op.batch > 1:
             raise InputError(
                 f"'{node.id}' is a batch of {op.batch} GEMMs; the engine has kernels for single ones: {ask}"
+            )
+
+
+def _check_masks(graph: Graph, system: System) -> None:
+    """Raise InputError for a mask without a compute unit, or with one that the GPU lacks."""
+    gpu, units = system.gpu, system.gpu.compute.compute_units
+    for node in graph:
+        mask = node.choice.compute_units
+        if mask is not None and (not mask or not 0 <= min(mask) <= max(mask) < units):
+            has = f"has compute unit {max(mask)}" if mask else "has no compute unit"
+            raise InputError(
+                f"the mask of '{node.id}' {has}; {gpu.name} has 0 to {units - 1}: give one or more of these, or None"
             )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from weft.errors import InputError, join_or
-from weft.graph import Collective, Node
+from weft.graph import Collective, KernelChoice, Node
 from weft.hardware import System
 from weft.hardware.systems import KernelCost
 from weft.kernels.channels import PAGE, ChannelRing, ChannelTiling
@@ -18,51 +18,29 @@ from weft.kernels.direct import DirectExchange
 from weft.kernels.exchange import ChannelExchange
 from weft.kernels.ring import WholeRing, whole_ring
 from weft.library.collectives import (
-    Algorithm,
+    RINGS,
+    SHAPES,
     Call,
     KiB,
     MiB,
     Protocol,
+    best_ring,
     canonical,
+    check_channels,
     choose,
-    estimates,
+    library_vendor,
     one_step_kernels,
+    own_channels,
+    protocol_of,
 )
 from weft.library.interconnect import Interconnect, interconnect
+from weft.lower.fit import occupancy
 from weft.units import format_bytes
 
-RINGS = ("all_reduce", "reduce_scatter", "all_gather")
-"""Collectives that compute units run around a ring."""
 BY_UNITS = (*RINGS, "all_to_all")
 """Collectives that compute units can run."""
 PUSHES = ("all_gather", "all_to_all")
 """Collectives without additions: DMA engines can run them, and compute units in one step to all peers."""
-
-
-class _Shape(NamedTuple):
-    """How a protocol cuts the data [bytes]: NCCL src/device/prims_*.h and enqueue.cc, RCCL for AMD."""
-
-    threads: int
-    chunk: int
-    slices: int
-    depth: int
-    wire: float
-
-
-_SHAPES = {
-    # LL: 8 B of data in a 16-B line per thread. LL128: 1,920 B in 2 KiB per warp. Simple: eight 16-B words per thread.
-    "nvidia": {
-        Protocol.LL: _Shape(512, 32 * KiB, 1, 8, 2.0),
-        Protocol.LL128: _Shape(640, 576_000, 1, 8, 16 / 15),
-        Protocol.SIMPLE: _Shape(544, 2 * MiB, 2, 4, 1.0),
-    },
-    # 256 threads; lines of LL128 are 64 B with 56 B of data.
-    "amd": {
-        Protocol.LL: _Shape(256, 16 * KiB, 1, 8, 2.0),
-        Protocol.LL128: _Shape(256, 256 * KiB, 1, 8, 8 / 7),
-        Protocol.SIMPLE: _Shape(256, 2 * MiB, 2, 4, 1.0),
-    },
-}
 
 
 class _Pairs(NamedTuple):
@@ -101,12 +79,10 @@ def collective_kernel(node: Node, system: System) -> CollectiveKernel:
             f"the buffer of the {op.name} is {format_bytes(op.bytes)}, but the memory of each GPU holds "
             f"{format_bytes(held)}; give a whole buffer of no more than that"
         )
-    units = system.gpu.compute.compute_units
-    if choice.workgroups is not None and choice.driver == "dma":
-        raise InputError(f"DMA engines take no compute units, but workgroups is {choice.workgroups}; leave it out")
-    if choice.workgroups is not None and not 1 <= choice.workgroups <= units:
+    if choice.channels is not None and choice.driver == "dma":
         raise InputError(
-            f"workgroups is {choice.workgroups}, but {system.gpu.name} has {units} compute units; choose 1 to {units}"
+            f"DMA engines have no channels, but channels is {choice.channels}; leave it out, or let compute units "
+            "drive the collective"
         )
     if choice.kernel == "plain-ring":
         if (op.name, choice.driver) != ("all_reduce", "cu") or choice.in_flight is None:
@@ -114,7 +90,7 @@ def collective_kernel(node: Node, system: System) -> CollectiveKernel:
                 f"a plain ring is an all_reduce by compute units with in_flight bytes, not {op.name} by "
                 f"{choice.driver}; choose the kernel 'library'"
             )
-        return whole_ring(op.bytes, op.ranks, choice.workgroups, choice.in_flight, 1 if op.dtype == "int8" else 2)
+        return _plain_ring(op, choice, choice.in_flight, system)
     if choice.driver == "dma":
         name = canonical(op.name)
         if name not in PUSHES:
@@ -124,7 +100,32 @@ def collective_kernel(node: Node, system: System) -> CollectiveKernel:
             )
         _check(op.bytes, op.ranks)
         return DmaGather(name, op.bytes, op.ranks, **dict(choice.copies))  # type: ignore[arg-type]
-    return cu_collective(op.name, op.bytes, op.ranks, system, op.dtype, choice.workgroups)
+    return cu_collective(op.name, op.bytes, op.ranks, system, op.dtype, choice.channels, choice.protocol)
+
+
+def units_held(node: Node, system: System) -> int:
+    """The least number of compute units that hold all workgroups of a collective's kernel at once."""
+    kernel = collective_kernel(node, system).kernel(system.gpu)
+    return -(-kernel.workgroups // occupancy(kernel, system.gpu))
+
+
+def _plain_ring(op: Collective, choice: KernelChoice, in_flight: int, system: System) -> WholeRing:
+    """The plain ring, by default with a workgroup on each compute unit that it may use.
+
+    All its workgroups share every chunk, so that none can wait for the end of another. InputError for more of them than
+    the compute units hold at once.
+    """
+    gpu = system.gpu
+    units = gpu.compute.compute_units if choice.compute_units is None else len(choice.compute_units)
+    channels = units if choice.channels is None else choice.channels
+    ring = whole_ring(op.bytes, op.ranks, channels, in_flight, 1 if op.dtype == "int8" else 2)
+    most = units * occupancy(ring.kernel(gpu), gpu)
+    if not 1 <= channels <= most:
+        raise InputError(
+            f"channels is {channels}, but the workgroups of a plain ring wait for each other, and {units} compute "
+            f"units of {gpu.name} hold {most} of them at once; choose 1 to {most}"
+        )
+    return ring
 
 
 def cu_collective(
@@ -133,49 +134,47 @@ def cu_collective(
     ranks: int,
     system: System,
     dtype: str = "bf16",
-    units: int | None = None,
+    channels: int | None = None,
+    protocol: str | None = None,
 ) -> ChannelRing | ChannelExchange | DirectExchange:
     """The library's kernel for a collective on compute units: a ring, sends and receives, or one step to all peers.
 
     `bytes_` counts the whole buffer [bytes]: a reduction's input, an all-gather's output, a GPU's data of an all-to-all
-    including its own part. `units` is the most workgroups that it may have, each on a compute unit of its own (None:
-    the library's own number). Raises UnknownNameError for an unknown collective, InputError if there is no kernel for
-    it on compute units, and for invalid sizes, ranks or units.
+    including its own part. `channels` is the most that it may have, each one workgroup (None: the library's own
+    number), `protocol` the one of a ring (None: the library's choice). Raises UnknownNameError for an unknown
+    collective or protocol, InputError if there is no kernel for it on compute units, and for invalid sizes, ranks or
+    channels.
     """
     name = canonical(collective)
-    if units is not None and units < 1:
-        raise InputError(f"a collective with {units} workgroups cannot run; give it at least 1 compute unit")
     _check(bytes_, ranks)
     fabric = interconnect(system)
+    check_channels(channels, fabric)
     for kernel in (
         one_step_kernels(name, ranks, fabric) if name in PUSHES else ()
     ):  # RCCL's MSCCL kernels for eight MI300X
         if bytes_ <= kernel.up_to:
             own = DirectExchange.workgroups(name, ranks, kernel.parts)
             cost = fabric.kernels.cost(f"direct_{kernel.protocol.name.lower()}")
-            tiling = _tiling(fabric, kernel.protocol, cost, min(own, units or own))
+            tiling = _tiling(fabric, kernel.protocol, cost, min(own, channels or own))
             return DirectExchange(name, bytes_, ranks, tiling, kernel.parts)
     if name != "all_to_all":
-        return library_ring(name, bytes_, ranks, system, dtype, units)
+        return library_ring(name, bytes_, ranks, system, dtype, channels, protocol)
     chosen = choose(name, [bytes_], ranks, fabric)[1]
-    return _exchange(bytes_, ranks, fabric, Protocol(int(chosen[0])), units)
-
-
-def _vendor(fabric: Interconnect) -> str:
-    """The vendor whose library is modelled: NVIDIA's also for machines without a vendor."""
-    return "amd" if fabric.gpu.vendor == "amd" else "nvidia"
+    return _exchange(bytes_, ranks, fabric, Protocol(int(chosen[0])), channels)
 
 
 def _tiling(fabric: Interconnect, protocol: Protocol, cost: KernelCost, channels: int, **changes: Any) -> ChannelTiling:
     """The tiling and cost of a kernel of a protocol, with changes."""
-    shape = _SHAPES[_vendor(fabric)][protocol]._asdict()
+    shape = SHAPES[library_vendor(fabric)][protocol]._asdict()
     return ChannelTiling(channels, **(shape | cost.model_dump() | changes))
 
 
-def _exchange(bytes_: int, ranks: int, fabric: Interconnect, protocol: Protocol, units: int | None) -> ChannelExchange:
-    pairs, cost = _PAIRS[_vendor(fabric)], fabric.kernels.cost(protocol.name.lower())
+def _exchange(
+    bytes_: int, ranks: int, fabric: Interconnect, protocol: Protocol, channels: int | None
+) -> ChannelExchange:
+    pairs, cost = _PAIRS[library_vendor(fabric)], fabric.kernels.cost(protocol.name.lower())
     own = min(_power_of_two(fabric.workgroups(ranks) - 1) * 2, pairs.channels)
-    channels = own if units is None else min(_power_of_two(units), own)
+    channels = own if channels is None else min(_power_of_two(channels), own)
     slice_ = pairs.slices[protocol]
     parts = _parts(bytes_ // ranks, ranks, channels, pairs.per_peer, slice_)
     in_flight = fabric.kernels.pairs if protocol is Protocol.SIMPLE else cost.in_flight // 2
@@ -209,27 +208,30 @@ def library_ring(
     ranks: int,
     system: System,
     dtype: str = "bf16",
-    units: int | None = None,
+    channels: int | None = None,
+    protocol: str | None = None,
 ) -> ChannelRing:
     """The ring kernel that the system's library runs for a collective of `bytes_` [bytes of the whole buffer].
 
-    If the library would choose another algorithm (a tree, the switch), this is its best ring. `units` is the most
-    workgroups that it may have (None: the library's own number). Raises UnknownNameError for an unknown collective,
-    InputError for one without a ring and for invalid sizes or ranks.
+    If the library would choose another algorithm (a tree, the switch), this is its best ring. `channels` is the most
+    that it may have (None: the library's own number), `protocol` its protocol (None: the library's choice). Raises
+    UnknownNameError for an unknown collective or protocol, InputError for one without a ring and for invalid sizes,
+    ranks or channels.
     """
     name = canonical(collective)
     if name not in RINGS:
         raise InputError(f"no ring kernel drives {name}; by compute units choose {join_or(BY_UNITS)}")
     _check(bytes_, ranks)
     fabric = interconnect(system)
-    protocol = _protocol(name, bytes_, ranks, fabric)
-    cost = fabric.kernels.cost(protocol.name.lower())
-    channels = _channels(units or fabric.workgroups(ranks), ranks, bytes_, fabric, protocol)
+    check_channels(channels, fabric)
+    chosen = Protocol(int(best_ring(Call(name, ranks, fabric), bytes_))) if protocol is None else protocol_of(protocol)
+    cost = fabric.kernels.cost(chosen.name.lower())
     # RCCL's reduceCopy unrolls copies from one place to one other twice as far. Two pieces in flight take as long as
     # the four wavefronts' own, to 0.3 %, and half the events.
-    doubled = fabric.gpu.vendor == "amd" and protocol is Protocol.SIMPLE
+    doubled = fabric.gpu.vendor == "amd" and chosen is Protocol.SIMPLE
     changes = {"slots": 2, "copying": 2 * cost.in_flight} if doubled else {}
-    tiling = _tiling(fabric, protocol, cost, channels, **changes)
+    workgroups = int(own_channels(bytes_, ranks, fabric, chosen, channels))
+    tiling = _tiling(fabric, chosen, cost, workgroups, **changes)
     return ChannelRing(name, bytes_, ranks, tiling, element_bytes=1 if dtype == "int8" else 2)
 
 
@@ -240,15 +242,3 @@ def _check(bytes_: int, ranks: int) -> None:
         raise InputError(
             f"{format_bytes(bytes_)} over {ranks} ranks is less than 1 KiB each; choose a larger collective"
         )
-
-
-def _protocol(collective: str, bytes_: int, ranks: int, fabric: Interconnect) -> Protocol:
-    keys, times = estimates(Call(collective, ranks, fabric), [bytes_])
-    rings = [(times[i, 0], key[1]) for i, key in enumerate(keys) if key[0] is Algorithm.RING]
-    return min(rings)[1]
-
-
-def _channels(most: int, ranks: int, bytes_: int, fabric: Interconnect, protocol: Protocol) -> int:
-    """Number of workgroups: the maximum, or fewer while each thread would have too little data (NCCL enqueue.cc)."""
-    least = {Protocol.LL: 8 * ranks, Protocol.LL128: 8, Protocol.SIMPLE: 64}[protocol]
-    return max(1, min(most, bytes_ // (least * _SHAPES[_vendor(fabric)][protocol].threads)))

@@ -141,10 +141,4 @@ def most_resident(plan: Plan, gpu: Gpu) -> int:
 
 def occupancy(kernel: Kernel, gpu: Gpu) -> int:
     """How many workgroups of a kernel a compute unit holds at once, by its threads, registers and local memory."""
-    compute = gpu.compute
-    return min(
-        compute.max_workgroups_per_cu,
-        compute.threads_per_cu // kernel.threads,
-        compute.registers_per_cu // kernel.registers,
-        compute.lds_per_cu // max(kernel.lds, 1),
-    )
+    return gpu.compute.held(kernel.threads, kernel.registers, kernel.lds)

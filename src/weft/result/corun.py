@@ -207,6 +207,29 @@ class CoRun:
         return self._collective.choice.driver
 
     @property
+    def rounds(self) -> int:
+        """Rounds in which the collective's workgroups run on compute units set apart for it; 1 if all fit at once."""
+        mask = self._collective.choice.compute_units
+        span = next(span for span in self.run.spans if span.operator == self.name)
+        return 1 if mask is None else -(-span.workgroups // (len(mask) * span.resident))
+
+    @property
+    def channels(self) -> int | None:
+        """The collective's channels, each one workgroup; None where DMA engines move the data."""
+        return next(span.workgroups for span in self.run.spans if span.operator == self.name) or None
+
+    @property
+    def warning(self) -> str:
+        """Why a mask slows the collective down and what to set instead; empty if all its workgroups run at once."""
+        if self.rounds == 1:
+            return ""
+        units = len(self._collective.choice.compute_units or ())
+        return (
+            f"the {self.channels} channels of the {self.name} run in {self.rounds} rounds, as {units} compute units "
+            f"hold no more at once: give it {units} channels (--channels {units}) or {self.channels} compute units"
+        )
+
+    @property
     def makespan(self) -> float:
         """When both loops had ended [s]."""
         return self.run.makespan
@@ -279,6 +302,9 @@ class CoRun:
             "strategy": self.run.overlap,
             "driver": self.driver,
             "units_apart": self.apart,
+            "channels": self.channels,
+            "rounds": self.rounds,
+            "warning": self.warning,
             "units_held": {"gemm": held[self._gemm.name], "collective": held[self.name]},
             "grid": self.grid.record(),
             "first": self.first,

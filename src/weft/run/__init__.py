@@ -1,6 +1,6 @@
 """Run a graph on a system: once, under several overlaps, or as many runs on several processes."""
 
 from weft.run.several import balanced, compare
-from weft.run.single import alone, baseline, saturating_units, simulate
+from weft.run.single import alone, baseline, simulate
 
-__all__ = ["alone", "balanced", "baseline", "compare", "saturating_units", "simulate"]
+__all__ = ["alone", "balanced", "baseline", "compare", "simulate"]

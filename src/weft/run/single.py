@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from weft import hardware
@@ -16,6 +16,7 @@ from weft.estimate import estimate
 from weft.graph import Collective, Gemm, Graph, KernelChoice, Node
 from weft.hardware import Described, System
 from weft.lower import check_operators, is_joined, lower
+from weft.lower.collectives import units_held
 from weft.lower.fit import check_state, most_resident, occupancy
 from weft.lower.machine import default_request_bytes, machine_tables
 from weft.options import RunOptions
@@ -33,13 +34,6 @@ FIRST_BIN_FS = 100_000_000
 """Initial width of the bins of a series [fs]; bins merge as a run gets longer."""
 FINE_REQUEST = 512
 """Request size where operators depend on each other [bytes]: eight 64-B accesses in one row, within 2 % of 64 B."""
-SATURATED = 0.95
-"""Share of the best bandwidth at which a collective counts as saturated."""
-LARGEST_PROBE = 256 << 20
-"""Largest collective in the search for saturation [bytes]: beyond it latencies no longer matter."""
-LARGEST_EXCHANGE = 1 << 30
-"""Largest all-to-all in that search [bytes]: libraries cut larger ones into more rounds, which few workgroups run in
-turn."""
 
 
 def simulate(
@@ -155,32 +149,16 @@ def _ideal_traffic(overlap: Ideal, parts: Mapping[str, Timeline]) -> dict[Any, i
 def settled(sharing: Sharing, graph: Graph, system: System, options: RunOptions) -> Sharing:
     """The strategy with its number of partitioned compute units filled in: the given one, else the default.
 
-    By default the collective gets as many as saturate its bandwidth; DMA engines need none, so only a few are taken off
-    the GEMM.
+    By default the collective gets as many as hold all its channels at once; DMA engines need none, so only a few are
+    taken off the GEMM.
     """
     if not sharing.partition or sharing.units is not None or not graph.collectives:
         return sharing
     units = DMA_UNITS
     if sharing.driver == "cu":
-        op = graph.collectives[0].op
-        assert isinstance(op, Collective)
-        units = saturating_units(op, system, options)
+        moved = (replace(node, choice=replace(node.choice, channels=sharing.channels)) for node in graph.collectives)
+        units = max(map(partial(units_held, system=system), moved))
     return replace(sharing, units=min(units, system.gpu.compute.compute_units - 1))
-
-
-def saturating_units(collective: Collective, system: System, options: RunOptions) -> int:
-    """The least power of two of compute units that gives a collective 95 % of the bandwidth of its best power of two.
-
-    At most half of the GPU's units, and 128, are tried; large collectives are probed with less. Raises as `simulate`
-    does.
-    """
-    most = min(max(system.gpu.compute.compute_units // 2, 1), 128)
-    tried = [1 << power for power in range(most.bit_length())]
-    largest = LARGEST_EXCHANGE if collective.name == "all_to_all" else LARGEST_PROBE
-    probe = replace(collective, bytes=min(collective.bytes, largest), dtype="bf16")
-    at = RunOptions(clock=options.clock)
-    times = [simulate(alone(probe, workgroups=units), system, "streams", at).makespan for units in tried]
-    return next(u for u, seconds in zip(tried, times, strict=True) if SATURATED * seconds <= min(times))
 
 
 def alone(op: Gemm | Collective, ranks: int = 8, **choice: Any) -> Graph:

@@ -31,16 +31,18 @@ class Sharing(Pass):
 
     `driver` moves the collectives' data. With `priority` they are launched first, and their workgroups are placed
     before the GEMMs'. With `partition` masks set `units` compute units apart: for the collectives or, if DMA engines
-    drive them, simply off the GEMMs (None: as many as saturate the collectives; DMA_UNITS with DMA engines). `first` is
-    what the host launches first (None: the collectives if they have priority, else the GEMMs). `copies` are options of
-    DMA engines; `in_flight` replaces the library's all-reduce by a plain ring with that many bytes in flight per
-    workgroup.
+    drive them, simply off the GEMMs (None: as many as hold all channels at once; DMA_UNITS with DMA engines).
+    `channels` is the most workgroups of a collective, one each (None: the library's own number, whatever the masks).
+    `first` is what the host launches first (None: the collectives if they have priority, else the GEMMs). `copies` are
+    options of DMA engines; `in_flight` replaces the library's all-reduce by a plain ring with that many bytes in flight
+    per workgroup.
     """
 
     driver: Driver = "cu"
     priority: bool = False
     partition: bool = False
     units: int | None = None
+    channels: int | None = None
     first: Launched | None = None
     copies: tuple[tuple[str, int | bool], ...] = ()
     in_flight: int | None = None
@@ -52,6 +54,11 @@ class Sharing(Pass):
             raise InputError(
                 f"'{self.name}' sets no compute units apart, but units is {self.units}; "
                 "choose partition, priority-partition or dma-partition"
+            )
+        if self.channels is not None and self.driver == "dma":
+            raise InputError(
+                f"'{self.name}' moves the data by DMA engines, which have no channels, but channels is "
+                f"{self.channels}; leave it out, or choose streams, priority, partition or priority-partition"
             )
         for name, _ in self.copies:
             check_name("option of DMA engines", name, COPY_OPTIONS)
@@ -83,8 +90,8 @@ class Sharing(Pass):
                 changed |= {"driver": self.driver, "priority": int(self.priority), "copies": self.copies}
                 if self.driver == "dma":
                     changed["compute_units"] = None
-                elif self.units is not None:
-                    changed["workgroups"] = self.units
+                elif self.channels is not None:
+                    changed["channels"] = self.channels
                 if self.in_flight is not None:
                     changed |= {"kernel": "plain-ring", "in_flight": self.in_flight}
             return replace(node, choice=replace(node.choice, **changed))

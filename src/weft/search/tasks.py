@@ -11,6 +11,7 @@ from weft.errors import InputError
 from weft.graph import Collective, Gemm, Graph, concurrent, gemm_queue
 from weft.hardware import Described, Gpu, System
 from weft.kernels import GemmTiling
+from weft.library.collectives import MOST_CHANNELS
 from weft.options import RunOptions
 from weft.result import Timeline
 from weft.result.metrics import class_of, ideal_speedup, share_of_ideal
@@ -115,17 +116,29 @@ class Bench:
         return self._task(alone(gemm, self.system.gpus), taken)
 
     def collective(self, collective: Collective, units: int | None = None, in_flight: int | None = None) -> Simulation:
-        """A collective alone: on `units` workgroups, by DMA engines (0), or as the library runs it (None).
+        """A collective alone: by a channel for each of `units` compute units, by DMA engines (0), or as the library
+        runs it (None).
 
         With `in_flight` it is a plain ring whose workgroups have that many bytes in flight each.
         """
         overlap = replace(SHARING["dma" if units == 0 else "streams"], in_flight=in_flight)
-        return Simulation(alone(collective, workgroups=units or None), self.system, overlap, self.options)
+        channels = units if in_flight else self.channels(units)
+        return Simulation(alone(collective, channels=channels or None), self.system, overlap, self.options)
+
+    def channels(self, units: int | None) -> int | None:
+        """A channel for each of `units` compute units, as far as the library has them (None: its own number)."""
+        return None if units is None else min(units, MOST_CHANNELS.get(self.gpu.vendor, units))
 
     def together(
         self, gemm: Gemm, collective: Collective, strategy: str, units: int | None = None, **changes: Any
     ) -> Simulation:
-        """Both under a strategy, with `units` compute units set apart if it partitions; `changes` as in `Sharing`."""
+        """Both under a strategy, with `units` compute units set apart if it partitions; `changes` as in `Sharing`.
+
+        A collective on compute units set apart for it has a channel for each, unless `changes` say otherwise; a plain
+        ring always has.
+        """
+        if not by_dma(strategy) and "in_flight" not in changes:
+            changes = {"channels": self.channels(units), **changes}
         overlap = replace(SHARING[strategy], units=units, **changes)
         return Simulation(concurrent(gemm, collective), self.system, overlap, self.options)
 

@@ -37,8 +37,9 @@ def corun_parts(answer: Comparison) -> list[Table | str]:
     one = answers[0]
     if _is_single(answer):
         return [
-            loop_table(one), f"GEMM: {one.grid}", *_instead(one), wait_table(one), whole_table(one), *_driven(one),
-            *above_ideal(answers), traffic_table(one), effort([one.gemm_alone, one.collective_alone, one.run]),
+            loop_table(one), f"GEMM: {one.grid}", *_warnings(answers), *_instead(one), wait_table(one),
+            whole_table(one), *_driven(one), *above_ideal(answers), traffic_table(one),
+            effort([one.gemm_alone, one.collective_alone, one.run]),
         ]  # fmt: skip
     best, loops = answer.corun(answer.best), {id(run): run for run in answer.alone.values()}
     serial, ideal = one.serial * 1e6, one.serial / one.ideal_speedup * 1e6
@@ -46,6 +47,7 @@ def corun_parts(answer: Comparison) -> list[Table | str]:
     return [
         strategy_table(answers),
         *_grids(answers),
+        *_warnings(answers),
         *_instead(one),
         *(f"one {one.name} alone {_DRIVERS[driver]}: {time} us" for driver, time in sorted(alone.items())),
         f"one GEMM alone: {us(one.gemm.alone)} us; all in a row: {serial:,.1f} us, ideal: {ideal:,.1f} us",
@@ -75,6 +77,11 @@ def _refused(answer: Comparison) -> list[str]:
 def _grids(answers: Iterable[CoRun]) -> list[str]:
     """How the GEMM's tiles fill the GPU, for each number of compute units available to it."""
     return list(dict.fromkeys(f"GEMM: {one.grid}" for one in answers if one.apart is not None))
+
+
+def _warnings(answers: Iterable[CoRun]) -> list[str]:
+    """Where a mask makes the collective's workgroups wait for each other."""
+    return list(dict.fromkeys(one.warning for one in answers if one.warning))
 
 
 def _problem(answer: CoRun) -> str:
@@ -209,7 +216,7 @@ def corun_report(answer: Comparison, out_dir: str | Path) -> Path:
     until, runs = max(each.makespan for each in shown), {each.run.overlap: each.run for each in shown}
     pass_ = one.strategy
     how = f"{pass_.title}: {pass_.summary}; {_shared(one)}" if single else "Strategies side by side"
-    grids = [f"GEMM: {one.grid}"] if single else _grids(answers)
+    notes = [*([f"GEMM: {one.grid}"] if single else _grids(answers)), *_warnings(answers), *_instead(one)]
     return write_page(
         out_dir,
         f"GEMM beside {one.name}, {one.run.graph.ranks} GPUs, on {one.run.gpu.name}",
@@ -217,7 +224,7 @@ def corun_report(answer: Comparison, out_dir: str | Path) -> Path:
         [
             f"{one.run.gemm} on each GPU. {how}.".replace(" x ", " × "),
             *([loop_table(one), whole_table(one)] if single else [strategy_table(answers), strategies(answer)]),
-            *(sentence(each).replace(" x ", " × ") for each in (*grids, *_instead(one), *_refused(answer))),
+            *(sentence(each).replace(" x ", " × ") for each in (*notes, *_refused(answer))),
             Section("What happens when", [timeline(runs), waits_table(runs)]),
             Section("Who held which compute unit", [held_units(each, until) for each in shown]),
             Section("What workgroups wait for", [stream_waits(each) for each in shown if each.gemm.waits]),

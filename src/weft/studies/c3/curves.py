@@ -11,7 +11,6 @@ from functools import cached_property
 from statistics import fmean, geometric_mean
 
 from weft.graph import Collective, Gemm
-from weft.run.single import SATURATED
 from weft.run.sweep.run import Simulation
 from weft.search.tasks import Bench, Runs
 from weft.studies.c3.scenarios import Scenario
@@ -21,6 +20,8 @@ from weft.units import format_bytes
 KIB, MIB = 1 << 10, 1 << 20
 LOST = (0, 8, 16, 32, 64, 96, 128)
 """Compute units taken off a GEMM."""
+SATURATED = 0.95
+"""Share of the best bandwidth at which a collective counts as saturated."""
 GIVEN = (4, 8, 16, 32, 64, 128)
 """Compute units given to a collective."""
 GIVEN_BYTES = 896 * MIB

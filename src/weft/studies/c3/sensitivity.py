@@ -52,11 +52,12 @@ def _moves(system: System) -> Iterator[Move]:
 
 
 def _apart(times: float, task: Simulation) -> Simulation:
-    """The task with the collective's compute units multiplied by `times`."""
+    """The task with the collective's compute units multiplied by `times`, and as many channels."""
     overlap = task.overlap
     if not isinstance(overlap, Sharing) or overlap.units is None:
         return task
-    return replace(task, overlap=replace(overlap, units=int(overlap.units * times)))
+    units = int(overlap.units * times)
+    return replace(task, overlap=replace(overlap, units=units, channels=overlap.channels and units))
 
 
 def _tasks(one: ScenarioRuns) -> Mapping[str, Simulation]:

@@ -127,6 +127,7 @@ class C3Study(PaperStudy):
             "the heuristics are judged by the best of a search over all strategies, with up to 128 CUs set apart",
             "priority-partition is not searched: between masks nobody comes first, so that it runs as partition does",
             f"partition sets apart what saturates {format_bytes(self.curves.bandwidth_bytes)}, whatever the size",
+            "a partitioned collective has a channel for each of its CUs, not RCCL's own number",
             *super().notes,
             *out_of_class,
         )

@@ -1,0 +1,144 @@
+"""Channels of a collective on fewer compute units: every byte arrives once, and waiting for a unit never helps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+from runs import together
+
+import weft
+from weft import hardware
+from weft.errors import InputError, UnknownNameError
+from weft.graph import Collective, Gemm
+from weft.lower.collectives import BY_UNITS, collective_kernel
+from weft.options import RunOptions
+from weft.run import alone, compare, simulate
+from weft.schedule import SHARING
+from weft.schedule.sharing import split_units
+
+MIB = 1 << 20
+MACHINES = {"a100-sxm-80gb": 4, "h100-sxm": 8, "mi300x": 8}
+SMALL, LARGE = MIB // 2, 24 * MIB
+"""Sizes of a one-step kernel on MI300X and LL elsewhere, and of Simple."""
+UNITS = 8
+GEMM = Gemm(1024, 1024, 1024, "bf16")
+CASES = [
+    (machine, collective, size, protocol)
+    for machine in MACHINES
+    for collective in BY_UNITS
+    for size in (SMALL, LARGE)
+    for protocol in ((None,) if collective == "all_to_all" or machine == "mi300x" else ("ll", "ll128", "simple"))
+]
+every_case = pytest.mark.parametrize(("machine", "collective", "size", "protocol"), CASES)
+
+
+@cache
+def run(machine, collective, size, protocol=None, channels=None, units=None, mode="auto"):
+    ranks, gpu = MACHINES[machine], hardware.gpu(machine)
+    mask = None if units is None else split_units(gpu, units).apart
+    graph = alone(Collective(collective, size, ranks, "bf16"), channels=channels, protocol=protocol, compute_units=mask)
+    return simulate(graph, hardware.system(machine, gpus=ranks), "streams", RunOptions(clock="short", mode=mode))
+
+
+def written(done):
+    """Bytes that reach DRAM or the memory-side cache as stores."""
+    dram = sum(amount for cause, amount in done.traffic.items() if "write" in cause)
+    return dram + sum(done.levels.get("memory_cache_written", {}).values())
+
+
+@every_case
+def test_channels_that_wait_for_a_compute_unit_send_and_store_every_byte_once(machine, collective, size, protocol):
+    free, masked = (run(machine, collective, size, protocol, units=units) for units in (None, UNITS))
+    assert masked.held[collective] == UNITS
+    assert masked.counters["link_bytes"] == free.counters["link_bytes"]
+    assert written(masked) == written(free) > 0
+
+
+@every_case
+def test_more_channels_than_units_are_never_faster_than_as_many(machine, collective, size, protocol):
+    own = run(machine, collective, size, protocol, units=UNITS)
+    fewer = run(machine, collective, size, protocol, UNITS, UNITS)
+    assert own.makespan >= 0.99 * fewer.makespan
+    assert own.makespan >= run(machine, collective, size, protocol).makespan
+
+
+@pytest.mark.parametrize("collective", BY_UNITS)
+def test_channels_that_wait_on_every_simulated_gpu_do_not_lock_up(collective):
+    """Every GPU places the channels in the same order, so that the first one without an end is resident on each."""
+    mirrored, explicit = (
+        run("a100-sxm-80gb", collective, SMALL, units=UNITS, mode=mode) for mode in ("auto", "explicit")
+    )
+    assert explicit.makespan == pytest.approx(mirrored.makespan, rel=0.05)
+
+
+def test_the_measured_trap_thirty_two_channels_on_eight_sms():
+    """4 x A100, 1 MiB, measured: 71, 132 and 253 us with LL, LL128 and Simple (openfabric-systems/simllm @26704c1)."""
+    board = hardware.system("hgx-a100-4")
+    for protocol, measured_us in (("ll", 71.1), ("simple", 253.3)):
+        moved = Collective("all_reduce", MIB, 4, "fp32")
+        trap, fewer = (
+            simulate(alone(moved, channels=n, protocol=protocol, compute_units=tuple(range(8))), board, "streams")
+            for n in (32, 8)
+        )
+        assert trap.makespan * 1e6 == pytest.approx(measured_us, rel=0.15)
+        assert trap.makespan > 1.5 * fewer.makespan
+
+
+def test_a_partition_sets_as_many_units_apart_as_hold_the_librarys_channels_by_default():
+    for channels, units in ((None, 24), (8, 8)):
+        how = replace(SHARING["partition"], channels=channels)
+        done = simulate(weft.concurrent(GEMM, Collective("all_reduce", LARGE, 4, "bf16")), "a100-sxm-80gb", how)
+        assert len(done.graph["all_reduce"].choice.compute_units) == units == done.held["all_reduce"]
+
+
+def test_a_mask_without_fewer_channels_is_warned_of_with_what_to_set():
+    pair = weft.concurrent(GEMM, Collective("all_reduce", LARGE, 4, "bf16"))
+
+    def shared(**changes):
+        return compare(pair, "a100-sxm-80gb", [replace(SHARING["partition"], units=UNITS, **changes)]).corun()
+
+    trap, fewer = shared(), shared(channels=UNITS)
+    assert (trap.channels, trap.rounds, fewer.channels, fewer.rounds) == (24, 3, 8, 1)
+    assert "run in 3 rounds" in trap.warning
+    assert "--channels 8" in trap.warning
+    assert not fewer.warning
+    assert trap.collective.slowdown > fewer.collective.slowdown
+
+
+def plain(channels, units):
+    node = alone(
+        Collective("all_reduce", MIB, 4), kernel="plain-ring", in_flight=16384, channels=channels, compute_units=units
+    ).nodes[0]
+    return collective_kernel(node, hardware.system("t3-paper", gpus=4))
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "sentence"),
+    [
+        (lambda: run("a100-sxm-80gb", "all_gather", LARGE, channels=65), InputError, "NCCL has 1 to 64"),
+        (lambda: run("mi300x", "all_to_all", LARGE, channels=129), InputError, "RCCL has 1 to 128"),
+        (lambda: run("h100-sxm", "all_reduce", LARGE, channels=0), InputError, "leave channels out"),
+        (lambda: run("h100-sxm", "all_reduce", LARGE, protocol="ll64"), UnknownNameError, "known: ll, ll128, simple"),
+        (lambda: run("h100-sxm", "all_reduce", LARGE, units=0), InputError, "at least one"),
+        (
+            lambda: simulate(alone(GEMM, compute_units=()), "h100-sxm"),
+            InputError,
+            "the mask of 'gemm' has no compute unit; h100-sxm has 0 to 131",
+        ),
+        (lambda: simulate(alone(GEMM, compute_units=(132,)), "h100-sxm"), InputError, "has compute unit 132"),
+        (
+            lambda: together(GEMM, "all_gather", LARGE, "mi300x", strategy="dma", channels=8),
+            InputError,
+            "DMA engines, which have no channels",
+        ),
+        (lambda: plain(1000, None), InputError, "wait for each other"),
+        (lambda: plain(64, (0, 1)), InputError, "2 compute units of t3-paper hold"),
+    ],
+)  # fmt: skip
+def test_channels_that_cannot_run_are_refused_in_one_sentence(call, error, sentence):
+    with pytest.raises(error) as refused:
+        call()
+    assert sentence in str(refused.value)
+    assert "\n" not in str(refused.value)
