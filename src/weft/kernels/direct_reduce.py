@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from weft.hardware import Gpu
-from weft.kernels.channels import BYTE_ADDS_PER_CLOCK, ChannelTiling
+from weft.kernels.channels import BYTE_ADDS_PER_CLOCK, ChannelTiling, Move
 from weft.program import Buffer, ChunkRule, Kernel, Load, Phase, RemoteMap, Store, Wait
 from weft.program.plan import scripts
 
@@ -84,8 +84,7 @@ class DirectReduce:
             yield self._push(index, own)
             yield from self._receive("staged", index, own, earlier)
         yield from self._add(gpu, index, own, earlier)
-        for turn in range(self.ranks - 1):
-            yield self._forward(index, own, (own + turn - 1) % (self.ranks - 1) + 1)
+        yield self._forward(index, own)
         if own:
             yield from self._receive("forwarded", index, own, earlier)
 
@@ -114,7 +113,7 @@ class DirectReduce:
         came = (earlier + 1) * self.tiling.on_wire(self.part)
         *others, last = (Wait("staged", self._place(peer, index), bytes=came) for peer in range(1, self.ranks))
         yield from (Phase(0, 1, 0, wait=wait) for wait in others)
-        move, at = self.tiling.move(self.piece), own * self.piece
+        move, at = self._move(2 * self.ranks), own * self.piece
         places = (self._place(peer, index) for peer in range(1, self.ranks))
         own_data = move.access(Load, "data", 0, _SCATTER, offset=index * self.part + at)
         loads = [own_data, *(move.access(Load, "kept", place, _SCATTER, offset=at) for place in places)]
@@ -123,10 +122,18 @@ class DirectReduce:
         adds = (self.ranks - 1) * move.piece // self.element_bytes
         yield move.phase(loads, [store], last, self.tiling.sync, adds / rate)
 
-    def _forward(self, index: int, own: int, peer: int) -> Phase:
-        """Push the piece that this workgroup has added up to one peer."""
-        move = self.tiling.move(self.piece)
+    def _move(self, share: int) -> Move:
+        """The loop over a piece, with a `share`-th of the workgroup's bytes in flight.
+
+        Each GPU's data is one of `ranks` to be loaded or stored at once; unlike copies, additions are not unrolled
+        twice.
+        """
+        return self.tiling.move(self.piece, max(self.tiling.in_flight // (self.tiling.slots * share), _GRAIN))
+
+    def _forward(self, index: int, own: int) -> Phase:
+        """Push the piece that this workgroup has added up to all peers."""
+        move, offset = self._move(self.ranks), self.tiling.on_wire(own * self.piece)
         load = move.access(Load, "collected", 0, _GATHER, offset=index * self.part + own * self.piece)
-        offset = self.tiling.on_wire(own * self.piece)
-        store = move.access(Store, "forwarded", self._place(peer, index), _GATHER, offset=offset, wired=True)
-        return move.phase([load], [store], None, 0.0)
+        places = (self._place(peer, index) for peer in range(1, self.ranks))
+        stores = [move.access(Store, "forwarded", place, _GATHER, offset=offset, wired=True) for place in places]
+        return move.phase([load], stores, None, 0.0)

@@ -75,8 +75,8 @@ class Phase:
     """A software-pipelined loop: `slots` iterations in flight, `cycles` of a compute unit each, in order.
 
     With `shared`, iteration i belongs to workgroup i modulo the number of workgroups. Where `iterations` is None, there
-    are as many as cover the chunk of the first load. An iteration makes at most two `stores`. `delay_fs` [fs] passes
-    between the end of the wait and the first iteration.
+    are as many as cover the chunk of the first load. `delay_fs` [fs] passes between the end of the wait and the first
+    iteration.
     """
 
     iterations: int | None

@@ -26,7 +26,7 @@ _SUMMARY = {
     "layer": ("phase", "op"),
     "overlap": ("system", "collective", "method", "quantity"),
     "contention": ("quantity",),
-    "ring": ("ranks",),
+    "ring": ("collective", "ranks"),
     "dram": ("peer", "requests", "quantity"),
 }
 _PICTURED = ("gpu", "system", "dtype", "collective", "method")
