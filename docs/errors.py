@@ -43,6 +43,8 @@ CAUSES = "Missed ([causes](../deviations.md#real-gpus)):"
 NOTES = {
     "gemm": "Rows are predicted as they were taken: in short runs, on the device or timed from the host.",
     "collective": "Libraries that Weft has no model of (MSCCL++, Triton-distributed) are left out.",
+    "channels": "Protocol, channels and compute units are forced. The rate of a channel and NCCL 2.31 on this board "
+    "are fitted to these rows; configurations that are left out of the fit are met within 1 point as well.",
     "layer": "That rig's A100s held their highest clock, 1410 MHz, and so does the prediction. In decode its times "
     "hold the framework's 48 µs per operator, which no model of the GPU has.",
     "overlap": "*Sequential* is in closed form, the rest is simulated. PCIe machines without peer-to-peer copies reach "

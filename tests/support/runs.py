@@ -168,10 +168,12 @@ class Bare(Pass):
         pass
 
 
-def ring_collective(name: str, size: int, machine: Machine, ranks: int = 8, dtype: str = "bf16") -> float:
+def ring_collective(
+    name: str, size: int, machine: Machine, ranks: int = 8, dtype: str = "bf16", protocol: str | None = None
+) -> float:
     """How long the library's ring kernel takes for a collective, whatever the library would choose [s]."""
     system, options = hardware.system(machine, gpus=ranks), RunOptions(clock="short", request_bytes=1024)
-    kernel = library_ring(name, size, ranks, system, dtype)
+    kernel = library_ring(name, size, ranks, system, dtype, protocol=protocol)
     plan = Streams(None, CollectiveLoop(kernel, 1)).plan(system.gpu)
     built = build(plan, machine_tables(paced(system, [kernel]), 1, options, 1))
     state, _ = run_program(built, ROUND_ROBIN)

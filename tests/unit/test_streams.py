@@ -8,7 +8,6 @@ from machines import finish, gpu, interpret
 from runs import CollectiveLoop, GemmLoop, Streams, beside, link_bytes, overlapped, ring_collective
 from state import check_drained, dram_bytes, ended, launched, now, workgroups
 
-import weft.lower.collectives
 from weft import hardware
 from weft.engine import layout as y
 from weft.errors import InputError, UnknownNameError
@@ -18,7 +17,6 @@ from weft.hardware.systems import GENERATIONS, ring_kernels
 from weft.kernels import GemmTiling
 from weft.kernels.channels import ChannelRing, ChannelTiling
 from weft.kernels.copies import DmaGather
-from weft.library.collectives import Protocol
 from weft.lower.collectives import library_ring
 from weft.lower.fit import most_resident
 from weft.lower.machine import machine_tables
@@ -239,13 +237,13 @@ def test_a_ring_in_the_place_of_the_switchs_reduction_is_told():
 
 
 @pytest.mark.parametrize("gpu_name", ["a100-sxm-80gb", "h800", "b200", "mi300x"])
-def test_an_all_reduce_takes_a_reduce_scatter_and_an_all_gather_in_one_kernel(gpu_name, monkeypatch):
-    for protocol in (Protocol.LL, Protocol.LL128, Protocol.SIMPLE):
-        monkeypatch.setattr(weft.lower.collectives, "_protocol", lambda *_, which=protocol: which)
+def test_an_all_reduce_takes_a_reduce_scatter_and_an_all_gather_in_one_kernel(gpu_name):
+    for protocol in ("ll", "ll128", "simple"):
         scatter, gather, both = (
-            ring_collective(name, 8 << 20, gpu_name) for name in ("reduce_scatter", "all_gather", "all_reduce")
+            ring_collective(name, 8 << 20, gpu_name, protocol=protocol)
+            for name in ("reduce_scatter", "all_gather", "all_reduce")
         )
-        start = hardware.system(gpu_name).library.cost(protocol.name.lower()).start
+        start = hardware.system(gpu_name).library.cost(protocol).start
         # One launch instead of two, and one step that ends the one and begins the other.
         assert 0.85 * (scatter + gather - start) < both < scatter + gather
 

@@ -142,6 +142,12 @@ def _gemms(gpu: Gpu, shapes: cases.Shapes, options: RunOptions) -> Predicted:
     name="profile",
     metavar="NAME|FILE",
 )
+@option("--channels", "Channels of a ring, each one workgroup.  [default: the library's own number]", COUNT)
+@option(
+    "--compute-units",
+    "Compute units that a ring may use; channels beyond what they hold at once wait.  [default: all]",
+    COUNT,
+)
 @option("--dma", "By copy engines instead of compute units (without reduction).", is_flag=True)
 @_file_options
 @folder_option("Write report.html with a plot of time and bandwidth to this folder.")
@@ -154,6 +160,8 @@ def collective(
     algorithm: str | None,
     nodes: int | None,
     profile: str | None,
+    channels: int | None,
+    compute_units: int | None,
     dma: bool,
 ) -> None:
     """Predict a collective for one size or many: all_reduce:256MiB, all_gather:1MiB,8MiB, all_reduce:1MiB..1GiB.
@@ -162,9 +170,10 @@ def collective(
     its last.
     """
     if dma:
-        refuse_given("beside --dma: the library is not asked", "algorithm", "profile")
+        refuse_given("beside --dma: the library is not asked", "algorithm", "profile", "channels", "compute_units")
     found = None if profile is None else load_library(profile)
-    how: Any = given(algorithm=algorithm, driver="dma" if dma else None, profile=found)
+    driver = "dma" if dma else None
+    how: Any = given(algorithm=algorithm, driver=driver, profile=found, channels=channels, compute_units=compute_units)
     harness = Harness(**how)
     done = [_collectives(*what, ranks, system, nodes, harness) for system in systems]
     _show(outputs, done, predictions.collective_parts(done), page=partial(predictions.collective_report, done))

@@ -21,7 +21,7 @@ from weft.validation.tables import TABLES, Kind
 from weft.view.error_tables import bar_table, errors_table, streams_table, without_rows, worst_table
 from weft.view.table import Table
 
-KINDS = ("gemm", "collective", "overlap", "contention", "layer", "dram")
+KINDS = ("gemm", "collective", "channels", "overlap", "contention", "layer", "dram")
 _PROBLEMS_SHOWN = 20
 
 
@@ -55,7 +55,7 @@ def validate(
     Errors are per GPU and data type, and per system and collective, over every physically possible row; impossible rows
     are listed and left out.
     """
-    if kinds is not None and not {"collective", "overlap", "contention", "layer"} & {*kinds}:
+    if kinds is not None and not {"collective", "channels", "overlap", "contention", "layer"} & {*kinds}:
         refuse_given("where --kinds leaves out every collective", "libraries")
     with progress_bar("validation") as progress:
         done = run.validate(data, gpus=gpus or (), libraries=libraries or (), kinds=_kinds(kinds), progress=progress)

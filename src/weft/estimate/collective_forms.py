@@ -108,11 +108,11 @@ def ring_in_rounds(
     first = np.minimum(channels, at_once)
     rounds = np.ceil(channels / first)
     last = channels - (rounds - 1) * first
-    total = {**ring(protocol, size * first / channels, group, first)}
+    total = dict(ring(protocol, size * first / channels, group, first))
     for active, times in ((first, np.maximum(rounds - 2, 0)), (last, np.minimum(rounds - 1, 1))):
         again = ring(protocol, size * active / channels, group, active)
-        again["launch"] = again["launch"] - group.value("ring.ll_launch")
         total = {part: seconds + times * again[part] for part, seconds in total.items()}
+        total["launch"] -= times * group.value("ring.ll_launch")
     return total
 
 
@@ -148,7 +148,9 @@ def _moved(
     each = _CHANNEL_RATE[protocol] * group.home_channel
     wire = size * group.volume / (PAYLOAD[protocol] * group.figure)
     worked = size * (group.volume + _CHANNEL_COPY / n) / (channels * each)
-    return link + np.maximum(np.maximum(wire, worked) - link - copied, 0), copied
+    total = np.maximum(link + copied, np.maximum(wire, worked))
+    link = np.maximum(np.maximum(link, wire), total - copied)
+    return link, total - link
 
 
 def _ring_ll(size: FloatArray, group: Group, channels: FloatArray | None) -> Parts:

@@ -324,7 +324,8 @@ def own_channels(
     """
     least = {Protocol.LL: 8 * ranks, Protocol.LL128: 8, Protocol.SIMPLE: 64}[protocol]
     per_channel = least * SHAPES[library_vendor(fabric)][protocol].threads
-    return np.clip(np.asarray(bytes) // per_channel, 1, most or fabric.workgroups(ranks)).astype(np.float64)
+    channels = np.clip(np.asarray(bytes) // per_channel, 1, most or fabric.workgroups(ranks))
+    return np.asarray(channels, dtype=np.float64)
 
 
 def check_channels(channels: int | None, fabric: Interconnect) -> None:

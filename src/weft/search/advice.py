@@ -10,7 +10,7 @@ from weft.answer import Answer
 from weft.graph import Collective, Gemm
 from weft.hardware import Gpu
 from weft.lower.collectives import PUSHES
-from weft.result import Timeline
+from weft.result import CoRun, Timeline
 from weft.search.heuristics import TIE, Choice
 from weft.search.knobs import Knob, knobs_for
 from weft.search.tables import SlowdownTables
@@ -64,7 +64,8 @@ class Advice(Answer):
     times. Each of the `doubts` is a range of the best option's speedup under one uncertainty. `crossover` is the size
     from which DMA engines gather or exchange as fast as compute units alone, `pays` the size from which a DMA strategy
     is the best beside this GEMM [bytes]; None if there is none. `library` is the algorithm that the library would use
-    instead of the simulated one, if they differ.
+    instead of the simulated one, if they differ. `masked` is the best partition with a mask alone, the library keeping
+    its number of channels, if that takes longer.
     """
 
     kind = "advice"
@@ -79,6 +80,7 @@ class Advice(Answer):
     crossover: int | None
     pays: int | None
     library: LibraryChoice | None = None
+    masked: CoRun | None = None
 
     @property
     def gpu(self) -> Gpu:
@@ -183,7 +185,10 @@ class Advice(Answer):
         """The advice in words: what to use, isolated times, accuracy of the tables, and where DMA engines pay."""
         gemm_us, collective_us = (seconds * 1e6 for seconds in self.alone)
         times = f"Alone the GEMM takes {gemm_us:.0f} us, the collective {collective_us:.0f} us."
-        found = (self._take, times, self._faster_alone, self._library, self._tiles, self._chosen, self._unsafe)
+        found = (
+            self._take, times, self._mask_alone, self._faster_alone, self._library, self._tiles, self._chosen,
+            self._unsafe,
+        )  # fmt: skip
         return [*filter(None, found), self.why_no_dma or self._dma_pays()]
 
     @property
@@ -195,6 +200,17 @@ class Advice(Answer):
             f"Take {self.name_of(self.best)}: {self.speedup:.2f}x over one after the other, typically "
             f"{self.low:.2f}x to {self.high:.2f}x; the ideal is {self.alone.ideal:.2f}x."
             + (f" As good within {ALIKE:.0%}: {others}." if others else "")
+        )
+
+    @property
+    def _mask_alone(self) -> str:
+        """A sentence on the best partition with a mask alone, if that takes longer than with fewer channels."""
+        if self.masked is None:
+            return ""
+        units, both = self.most_apart, self.masked
+        return (
+            f"A mask of {units} {self.gpu.units_word} needs fewer channels, too: the library's {both.channels} run on "
+            f"it in {both.rounds} rounds, and the partition reaches {self.alone.speedup(both.makespan):.2f}x only."
         )
 
     @property
@@ -292,8 +308,13 @@ class Advice(Answer):
             "dma_pays_from_bytes": self.pays,
             "set": [knob._asdict() for knob in self.knobs],
             "why_no_dma": self.why_no_dma,
+            "mask_alone": None if self.masked is None else self._masked(self.masked),
             "library_takes": None if self.library is None else self.library._asdict(),
         }
+
+    def _masked(self, both: CoRun) -> dict[str, Any]:
+        found = {"units": self.most_apart, "channels": both.channels, "rounds": both.rounds}
+        return {**found, "makespan_s": both.makespan, "speedup": self.alone.speedup(both.makespan)}
 
     def _option(self, option: Option) -> dict[str, Any]:
         run = option.run

@@ -11,11 +11,11 @@ from weft.hardware import Described
 from weft.lower.collectives import collective_kernel
 from weft.lower.fit import check_tile, tiling_for
 from weft.options import RunOptions
-from weft.result import CoRun
+from weft.result import CoRun, Timeline
 from weft.run import alone
 from weft.run.sweep import Progress, Store
 from weft.run.sweep.run import Simulation
-from weft.search.advice import Advice, Doubt, LibraryChoice, Option
+from weft.search.advice import ALIKE, Advice, Doubt, LibraryChoice, Option
 from weft.search.heuristics import Case, Forecast, case_of, choose, forecasts, plainest
 from weft.search.model_errors import collective_error, contention_error, gemm_error
 from weft.search.perturb import COPIES, moves, perturb, sharing_values
@@ -89,7 +89,8 @@ class _Advisor:
             library=_library_choice(CoRun(streams, gemm, moved, moved)),
         )
         doubts = [*self._model_doubts(case, advice), *_library_doubt(advice)]
-        return replace(advice, doubts=(*doubts, *(self._assumed_doubts(advice) if spread else ())))
+        doubts += self._assumed_doubts(advice) if spread else []
+        return replace(advice, masked=self._masked(advice, gemm, moved), doubts=tuple(doubts))
 
     @cached_property
     def _alone(self) -> tuple[Simulation, Simulation]:
@@ -109,6 +110,15 @@ class _Advisor:
         tasks = {one: self._together(one.strategy, one.units) for one in confirmed}
         runs = self.jobs.run(tasks.values())
         return tuple(Option(*one, runs[tasks[one]] if one in tasks else None) for one in every)
+
+    def _masked(self, advice: Advice, gemm: Timeline, moved: Timeline) -> CoRun | None:
+        """The best partition with a mask alone, the library keeping its channels; None if that takes no longer."""
+        fewer = next((one for one in advice.simulated if one[:2] == ("partition", advice.most_apart)), None)
+        if fewer is None:
+            return None
+        task = self.bench.together(self.gemm, self.collective, "partition", fewer.units, channels=None)
+        both = CoRun(self.jobs.run([task])[task], gemm, moved, moved)
+        return both if both.rounds > 1 and both.makespan > (1 + ALIKE) * fewer.makespan_s else None
 
     def _model_doubts(self, case: Case, advice: Advice) -> list[Doubt]:
         """The range of the speedup from the known errors of the models."""

@@ -23,7 +23,12 @@ _OTHERS = {
     "sdma": "copy-engine",
 }
 _RATE = Quantity(Dimension.BYTES_PER_SECOND)
-_PATHS: Mapping[str, Quantity | None] = {"version": None, "network.per_gpu": _RATE, "network.per_node": _RATE}
+_PATHS: Mapping[str, Quantity | None] = {
+    "version": None,
+    "machine": None,
+    "network.per_gpu": _RATE,
+    "network.per_node": _RATE,
+}
 
 
 @dataclass(frozen=True)
@@ -33,7 +38,8 @@ class Rig:
     `host` is that of a Harness: "torch" if a framework packs lists of tensors, "profiler" if kernels were timed, which
     include the wait for the last rank to begin. `network` holds the rates per GPU and per node that the rig's network
     reaches, if they are far from its adapters' [bytes/s]; `network_from_rows` says that they were read from the rig's
-    own rows, which then say little about the model's accuracy.
+    own rows, which then say little about the model's accuracy. `machine` is the node of
+    a rig whose rows name only GPUs.
     """
 
     library: str
@@ -42,6 +48,7 @@ class Rig:
     host: str = ""
     network: tuple[float, float] | None = None
     network_from_rows: bool = False
+    machine: str = ""
 
     def harness(self, ranks: int, nodes: int, profile: Profile | None = None) -> Harness:
         """The harness to estimate a row of `ranks` GPUs on `nodes` nodes, with a profile if one is given."""
@@ -69,9 +76,9 @@ def known_rigs() -> Mapping[str, Rig]:
 
 def _known(word: str, table: Mapping[str, object]) -> Rig:
     leaves = read_leaves(table, _PATHS, f"rigs.toml: {word}")
-    version = str(leaves["version"].value) if "version" in leaves else ""
+    version, machine = (str(leaves[name].value) if name in leaves else "" for name in ("version", "machine"))
     if "network.per_gpu" not in leaves or "network.per_node" not in leaves:
-        return Rig("", version)
+        return Rig("", version, machine=machine)
     each, node = leaves["network.per_gpu"], leaves["network.per_node"]
     from_rows = "calibrated" in (each.provenance.kind, node.provenance.kind)
     return Rig("", version, network=(each.value, node.value), network_from_rows=from_rows)

@@ -14,6 +14,7 @@ from weft import hardware
 from weft.answer import Answer
 from weft.errors import InputError
 from weft.library.collectives import canonical
+from weft.validation.channels import channel_subjects
 from weft.validation.checks import Checked, duplicates, unknown_names
 from weft.validation.collectives import collective_subjects
 from weft.validation.gemms import gemm_subjects
@@ -28,6 +29,7 @@ from weft.validation.tables import TABLES, Kind, Rows, data_folder, read_folder
 READERS: Mapping[Kind, Callable[[Checked, Machines], list[Subject]]] = {
     "gemm": gemm_subjects,
     "collective": collective_subjects,
+    "channels": channel_subjects,
     "layer": layer_subjects,
     "overlap": overlap_subjects,
     "contention": contention_subjects,

@@ -23,6 +23,7 @@ KEYS = ("kind", "gpu", "system", "dtype", "ranks", "collective")
 _SUMMARY = {
     "gemm": ("dtype",),
     "collective": ("library", "collective"),
+    "channels": ("ranks", "protocol", "compute_units"),
     "layer": ("phase", "op"),
     "overlap": ("system", "collective", "method", "quantity"),
     "contention": ("quantity",),

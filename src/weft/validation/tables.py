@@ -22,7 +22,7 @@ from weft.validation.problems import Problem
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
-Kind = Literal["gemm", "collective", "overlap", "contention", "layer", "dram"]
+Kind = Literal["gemm", "collective", "channels", "overlap", "contention", "layer", "dram"]
 """The kind of measurements in a file."""
 
 LARGEST_MIB = 256
@@ -105,6 +105,22 @@ class Collectives(Table):
     channels: str = ""
 
 
+class Channels(Table):
+    """A ring collective with a number of channels, in all or on `sms` compute units (blank: all)."""
+
+    file = "nccl_channels.csv"
+    named = ("system", "collective")
+    system: str
+    collective: str
+    library: str
+    protocol: str
+    ranks: Whole
+    channels: Whole
+    sms: Whole | None
+    bytes: Whole
+    time_us: Positive
+
+
 class Overlaps(Table):
     """A GEMM before or after a collective: alone, one after the other, and overlapped."""
 
@@ -163,6 +179,7 @@ _LAYER_TIME = re.compile(r"(prefill|decode)_bs(\d+)_(?:seq|ctx)(\d+)_s")
 TABLES: Mapping[Kind, type[Table]] = {
     "gemm": Gemms,
     "collective": Collectives,
+    "channels": Channels,
     "overlap": Overlaps,
     "contention": Contentions,
     "layer": Layers,

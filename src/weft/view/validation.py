@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 TITLES = {
     "gemm": "GEMMs",
     "collective": "Collectives",
+    "channels": "Ring collectives by channels and compute units",
     "layer": "A Transformer layer",
     "overlap": "Overlapped GEMMs and collectives",
     "contention": "A GEMM beside a collective",
