@@ -141,13 +141,13 @@ def test_where_links_are_the_limit_more_bytes_take_bytes_over_rate(gpu, name, wa
             "mi300x",
             "all_reduce",
             {"kernel": "nvls"},
-            "has no switch that reduces, as 'nvls' needs; choose 'ring', 'direct'",
+            "has no switch that reduces, as 'nvls' needs; choose 'ring' or 'direct', or leave the algorithm",
         ),
         (
             "a100-sxm-80gb",
             "all_reduce",
             {"kernel": "nvls"},
-            "has no switch that reduces, as 'nvls' needs; choose 'ring' or",
+            "has no switch that reduces, as 'nvls' needs; choose 'ring', or leave",
         ),
         (
             "h100-sxm",
@@ -155,12 +155,17 @@ def test_where_links_are_the_limit_more_bytes_take_bytes_over_rate(gpu, name, wa
             {"kernel": "direct"},
             "no link from each GPU to each peer, as 'direct' needs; choose",
         ),
-        ("h100-sxm", "all_to_all", {"kernel": "nvls"}, "'nvls' carries out no all_to_all; choose 'auto'"),
+        (
+            "h100-sxm",
+            "all_to_all",
+            {"kernel": "nvls"},
+            "'nvls' carries out no all_to_all; leave the algorithm to the library",
+        ),
         (
             "mi300x",
             "reduce_scatter",
             {"kernel": "direct"},
-            "'direct' carries out no reduce_scatter; choose 'ring' or 'auto'",
+            "'direct' carries out no reduce_scatter; choose 'ring', or leave",
         ),
         (
             "mi300x",

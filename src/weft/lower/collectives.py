@@ -203,7 +203,8 @@ def _way(
     if algorithm is not None:
         possible = [one for one in KERNELS if not _why_not(one, name, dtype, system)]
         if reason := _why_not(algorithm, name, dtype, system):
-            raise InputError(f"{reason}; choose {join_or([*possible, 'auto'])}")
+            others = f"choose {join_or(possible)}, or " if possible else ""
+            raise InputError(f"{reason}; {others}leave the algorithm to the library")
         return Algorithm[algorithm.upper()], asked
     if asked is not None and name in RINGS:
         return Algorithm.RING, asked
