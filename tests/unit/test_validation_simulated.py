@@ -89,3 +89,18 @@ def test_ring_reduce_scatters_of_the_librarys_test_are_simulated_as_well(tmp_pat
     rings = [part for part in done.predictions if part.subject.kind == "ring"]
     assert [len(part.subject) for part in rings] == [1]
     assert np.all(np.abs(rings[0].seconds / rings[0].subject.measured - 1) < 0.3)
+
+
+def test_all_reduces_in_the_switch_and_on_a_mesh_are_simulated_on_a_whole_node(tmp_path):
+    head = "system,collective,ranks,bytes,time_us,source,notes"
+    rows = [
+        "8xH100-SXM 80GB HBM3,all_reduce,8,16777216,121.9,here,nccl-tests dtype half",
+        "8xH100-SXM 80GB HBM3,all_reduce,8,16777216,119.8,here,nccl-tests dtype int8",
+        "2xH100-SXM 80GB HBM3,all_reduce,2,16777216,86.0,here,nccl-tests dtype half",
+        "8xMI300X,all_reduce,8,8388608,84.5,here,rccl-tests dtype float",
+    ]
+    (tmp_path / "collectives.csv").write_text("\n".join([head, *rows, ""]))
+    rings = [part for part in validate(tmp_path).predictions if part.subject.kind == "ring"]
+    assert [(part.subject.machine, len(part.subject)) for part in rings] == [("h100-sxm", 1), ("mi300x", 1)]
+    for part in rings:
+        assert np.all(np.abs(part.seconds / part.subject.measured - 1) < 0.1)

@@ -27,6 +27,7 @@ from weft.files import write_json
 from weft.graph import Graph
 from weft.graph.graph import MOST_ITERATIONS
 from weft.hardware import Gpu
+from weft.library.collectives import KERNELS
 from weft.models import SubLayer
 from weft.options import Memory, RunOptions
 from weft.result import Comparison
@@ -132,6 +133,12 @@ def _copy_option(text: str) -> tuple[str, int | bool]:
     metavar="N",
 )
 @option(
+    "--algorithm",
+    "Algorithm of the collective of --beside where compute units drive it: ring, direct (a link to each peer) or nvls "
+    "(a switch that reduces).  [default: the library's choice]",
+    click.Choice(["auto", *KERNELS]),
+)
+@option(
     "--copies",
     "How DMA engines copy where they move the data of --beside: prelaunched, broadcast (all_gather), "
     "swap (all_to_all), engines=N, engines_per_peer=N, threads=N.",
@@ -177,7 +184,7 @@ def simulate(outputs: Outputs, /, options: RunOptions, arbiter: str | None, inte
 
 def _sub_layer(asked: SimpleNamespace, options: RunOptions) -> tuple[str, Comparison]:
     """Simulate a sub-layer under --overlap and --compare, and return the overlap to trace and the answer."""
-    refuse_given("without --beside", "ranks", "loops", "split", "channels", "copies", "first")
+    refuse_given("without --beside", "ranks", "loops", "split", "channels", "algorithm", "copies", "first")
     shown = asked.overlap or (asked.compare[-1] if asked.compare else "t3-mca")
     if shown in (*SHARING, ALL):
         raise InputError(
@@ -223,7 +230,7 @@ def _beside(asked: SimpleNamespace, options: RunOptions) -> tuple[str, Compariso
 
 
 def _sharing(asked: SimpleNamespace, gpu: Gpu) -> list[Sharing]:
-    """The ways to share a GPU that --overlap names, with --split, --channels, --copies and --first applied."""
+    """The ways to share a GPU that --overlap names, with the options of --beside applied."""
     name = asked.overlap or "streams"
     if name in PASSES and name not in SHARING:
         raise InputError(
@@ -243,6 +250,7 @@ def _sharing(asked: SimpleNamespace, gpu: Gpu) -> list[Sharing]:
             first=asked.first,
             units=units if one.partition and not (several and one.driver == "dma") else None,
             channels=None if several and one.driver == "dma" else asked.channels,
+            algorithm=None if asked.algorithm == "auto" or (several and one.driver == "dma") else asked.algorithm,
             copies=asked.copies or () if not several or one.driver == "dma" else (),
         )
         for one in chosen

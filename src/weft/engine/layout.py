@@ -32,8 +32,8 @@ QUEUE_ENTRY = 32
     GPU_THRESHOLD_MEDIUM, GPU_THRESHOLD_LOW, GPU_INTENSITY_HIGH, GPU_INTENSITY_MEDIUM, GPU_INTENSITY_LOW,
     GPU_STARVATION, GPU_START, GPU_PEAK64, GPU_LAUNCH, GPU_STRICT, GPU_DMA_RATE64, GPU_SIDE64, GPU_SIDE_LATENCY,
     GPU_SIDE_DIRTY, GPU_T_PATH, GPU_PATH_SLACK, GPU_SHARE_LONG, GPU_SHARE_UPDATE, GPU_T_FAW, GPU_T_RFC,
-    GPU_REFRESH_EVERY, GPU_REFRESH_BANKS, GPU_POSTED, GPU_COLUMNS,
-) = _columns(56)  # fmt: skip
+    GPU_REFRESH_EVERY, GPU_REFRESH_BANKS, GPU_POSTED, GPU_UP, GPU_DOWN, GPU_COLUMNS,
+) = _columns(58)  # fmt: skip
 # GPU_INTENSITY_* are per mille of the peak DRAM bandwidth; GPU_THRESHOLD_* are bytes of queue; GPU_PEAK64 is the
 # whole memory's femtoseconds per 64 bytes. GPU_DMA_RATE64: time per 64 bytes in one engine (0: none).
 # GPU_STRICT: workgroups of a later kernel wait until the earlier ones are placed. GPU_SIDE64 is one slice of the
@@ -42,7 +42,8 @@ QUEUE_ENTRY = 32
 # the rest of the chip, which may lag behind the bus by GPU_PATH_SLACK. GPU_SHARE_*: the share of the bus, in parts of
 # WHOLE_BUS, that a bank group takes for a burst every GPU_T_LONG or GPU_T_UPDATE. GPU_REFRESH_EVERY: from one refresh
 # of GPU_REFRESH_BANKS banks to the next (0: no refresh). GPU_POSTED: a store to a peer is complete when it has left its
-# compute unit, not when the link has sent it.
+# compute unit, not when the link has sent it. GPU_UP, GPU_DOWN: the rows of `route` to the switch and from it, if that
+# can reduce (NONE: it cannot).
 
 # shape[:] — sizes shared by all GPUs.
 (
@@ -84,12 +85,14 @@ QUEUE_ENTRY = 32
 # access[g, a, :] — a load or a store of a script; its address follows the workgroup and the iteration.
 (
     ACCESS_BASE, ACCESS_ROW_STRIDE, ACCESS_COLUMN_STRIDE, ACCESS_STEP_STRIDE, ACCESS_EXTENT, ACCESS_UNIT,
-    ACCESS_LAST_UNIT, ACCESS_LIMIT, ACCESS_CACHED, ACCESS_OPERATOR, ACCESS_REGION, ACCESS_SHARE, ACCESS_COLUMNS,
-) = _columns(13)  # fmt: skip
+    ACCESS_LAST_UNIT, ACCESS_LIMIT, ACCESS_CACHED, ACCESS_OPERATOR, ACCESS_REGION, ACCESS_SHARE, ACCESS_MEMBERS,
+    ACCESS_MEMBER_STRIDE, ACCESS_COLUMNS,
+) = _columns(15)  # fmt: skip
 # ACCESS_REGION: for stores, the first region of the destination buffer (and ACCESS_BASE is an offset in it). With
 # tiled work (WORK_REGION >= 0) the workgroup's own region is added, and offset and bytes come from its work row.
 # ACCESS_SHARE: the workgroups of that many neighbouring rows of tiles (below zero: columns) fetch a load together, a
-# part each; 0 and 1: each fetches all of it.
+# part each; 0 and 1: each fetches all of it. ACCESS_MEMBERS: the number of GPUs from which a load through the switch
+# fetches (0: an ordinary load); at the GPU d ranks below, its address is ACCESS_MEMBER_STRIDE times d further on.
 EXTENT_ONE, EXTENT_ROWS, EXTENT_COLUMNS = range(3)
 
 # work[g, w, :] — what one workgroup works on.
@@ -104,15 +107,18 @@ EXTENT_ONE, EXTENT_ROWS, EXTENT_COLUMNS = range(3)
     REGION_BASE, REGION_SIZE, REGION_MODE, REGION_CACHED, REGION_TO_REGION, REGION_REMOTE_CAUSE, REGION_COUNTER,
     REGION_TRACKED, REGION_FIRST_TILE, REGION_TILES, REGION_DMA_MODE, REGION_DMA_REGION, REGION_DMA_CAUSE,
     REGION_DMA_REMOTE_CAUSE, REGION_SENT_COUNTER, REGION_LANED, REGION_TARGET, REGION_ROUTE, REGION_ALSO_REGION,
-    REGION_ALSO_TARGET, REGION_ALSO_ROUTE, REGION_SOURCE, REGION_SOURCE_LATENCY, REGION_COLUMNS,
-) = _columns(24)  # fmt: skip
+    REGION_ALSO_TARGET, REGION_ALSO_ROUTE, REGION_SOURCE, REGION_SOURCE_LATENCY, REGION_MEMBERS,
+    REGION_MEMBER_STRIDE, REGION_COLUMNS,
+) = _columns(26)  # fmt: skip
 # REGION_TRACKED: updates per element that complete a tile (0: untracked); REGION_TO_REGION: the region at the
 # receiver for remote modes; REGION_DMA_*: the pre-programmed command that a complete block triggers (REGION_DMA_MODE
 # NONE: none). REGION_COUNTER counts bytes received or reduced (REGION_LANED: one counter per lane from there on),
 # REGION_SENT_COUNTER bytes that DMA commands have sent on. REGION_TARGET: the GPU that stores and commands go
 # to; REGION_ROUTE: the row of `route` that they begin with. REGION_ALSO_*: a second receiver of a command's bytes
 # (REGION_ALSO_REGION NONE: there is none). REGION_SOURCE: the GPU that a command reads from, whose row of the region
-# says where the bytes go; REGION_SOURCE_LATENCY: time for the request to reach that GPU.
+# says where the bytes go; REGION_SOURCE_LATENCY: time for the request to reach that GPU. REGION_MEMBERS: the number of
+# GPUs to which the switch copies a store (0: the store goes to one GPU); at the GPU d ranks below, its place in the
+# region is REGION_MEMBER_STRIDE times d further on.
 LOCAL_STORE, LOCAL_UPDATE, REMOTE_STORE, REMOTE_UPDATE = range(4)
 
 # tile[g, t, :] — the output tiles in run order, then the copies: TILE_ROWS rows for each command, the first of which
@@ -153,13 +159,15 @@ CAUSE_EARLIER = OPERATOR_EARLIER * KINDS + WRITE
 (
     REQ_NEXT, REQ_PREVIOUS, REQ_GPU, REQ_CHANNEL, REQ_BANK, REQ_ROW, REQ_BYTES, REQ_KIND, REQ_CAUSE, REQ_STREAM,
     REQ_ARRIVE, REQ_OWNER_KIND, REQ_OWNER, REQ_TILE, REQ_WAVEFRONT, REQ_REGION, REQ_ADDRESS, REQ_FILLS, REQ_FROM,
-    REQ_TICKET, REQ_COLUMNS,
-) = _columns(21)  # fmt: skip
+    REQ_TICKET, REQ_MEMBERS, REQ_STRIDE, REQ_COLUMNS,
+) = _columns(23)  # fmt: skip
 # REQ_ROW: the row of its bank; for a message, its current row of `route`. REQ_ARRIVE: when it is ready, then when
 # its last byte arrives where its head is. REQ_FILLS: the line of the memory-side cache that a read fills,
 # or NONE. REQ_FROM: who serves it, the DRAM or that cache. REQ_TICKET: its number in the order of admission.
+# REQ_MEMBERS: for a message, the number of GPUs to which the switch copies it; for the sum that a slot waits for, the
+# answers that are missing. REQ_STRIDE: the distance of the copies' places [bytes].
 COMPUTE_STREAM, COMMUNICATION_STREAM = range(2)
-OWNER_NOBODY, OWNER_LINE, OWNER_SLOT, OWNER_ENGINE, OWNER_RELEASE, OWNER_REMOTE, OWNER_POSTED = range(7)
+OWNER_NOBODY, OWNER_LINE, OWNER_SLOT, OWNER_ENGINE, OWNER_RELEASE, OWNER_REMOTE, OWNER_POSTED, OWNER_SUM = range(8)
 
 # channel[c, :] — c counts over all GPUs.
 (

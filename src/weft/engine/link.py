@@ -43,6 +43,8 @@ def send(m: Machine, route: int, i: int, time: int) -> None:
 def _sender_of(m: Machine, i: int) -> int:
     """Which of its GPU's senders message `i` comes from: a DMA engine, or the compute unit whose slot waits for it."""
     engines, owner = m.shape[y.SIZE_ENGINES], m.request[i, y.REQ_OWNER]
+    if m.request[i, y.REQ_OWNER_KIND] == y.OWNER_SUM:  # an answer takes the turn of the compute unit that asked
+        owner = m.request[owner, y.REQ_OWNER]
     if m.request[i, y.REQ_OWNER_KIND] == y.OWNER_ENGINE:
         return owner % engines  # type: ignore[no-any-return]
     unit = m.resident[owner // y.SLOTS, y.WG_UNIT]
@@ -207,3 +209,4 @@ def address_message(  # type: ignore[no-untyped-def]
     m.request[i, y.REQ_ADDRESS] = offset
     m.request[i, y.REQ_TILE] = tile
     m.request[i, y.REQ_WAVEFRONT] = wavefront
+    m.request[i, y.REQ_MEMBERS] = 0

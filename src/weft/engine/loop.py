@@ -13,6 +13,7 @@ from weft.engine.memory import free_request, look, starved
 from weft.engine.memory_cache import begin_used, fill
 from weft.engine.record import record_chunk, record_load, record_traffic
 from weft.engine.state import WAITER_NEXT, WAITER_SLOT, Machine
+from weft.engine.switch import answer, pass_switch
 from weft.engine.tracker import track
 from weft.engine.workgroup import (
     arrived,
@@ -118,6 +119,9 @@ def _on_read(m: Machine, i: int, done: int, now: int) -> None:
     if kind == y.OWNER_ENGINE:
         forward(m, i, now)
         return
+    if kind == y.OWNER_SUM:
+        answer(m, i, now)
+        return
     came_from = request[i, y.REQ_FROM]
     free_request(m, i)
     if kind == y.OWNER_SLOT:
@@ -143,6 +147,19 @@ def _on_link(m: Machine, k: int, now: int) -> None:
         arrived(m, owner, now, y.FROM_LINK)
     elif m.request[i, y.REQ_OWNER_KIND] == y.OWNER_ENGINE:
         departed(m, owner, m.request[i, y.REQ_BYTES], now)
+
+
+@block
+def _on_arrive(m: Machine, i: int, now: int) -> None:
+    """A message is at the switch that works on it, or at its receiver: the sum that a slot waits for, or a store."""
+    if m.request[i, y.REQ_MEMBERS] > 0:
+        pass_switch(m, i, now)
+    elif m.request[i, y.REQ_KIND] == y.READ:
+        back = now + m.gpu[m.request[i, y.REQ_GPU], y.GPU_CACHE_BACK]
+        arrived(m, m.request[i, y.REQ_OWNER], back, y.FROM_LINK)
+        free_request(m, i)
+    else:
+        arrive(m, i, now)
 
 
 @block
@@ -189,7 +206,7 @@ def _act(m: Machine, kind: int, index: int, now: int, policy) -> None:  # type: 
     elif kind == y.EV_LINK:
         _on_link(m, index, now)
     elif kind == y.EV_ARRIVE:
-        arrive(m, index, now)
+        _on_arrive(m, index, now)
     elif kind == y.EV_HOP:
         hop(m, index, now)
     elif kind == y.EV_DMA:

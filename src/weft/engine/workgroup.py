@@ -16,6 +16,7 @@ from weft.engine.link import new_message, send
 from weft.engine.memory import stream_of
 from weft.engine.record import record_misses
 from weft.engine.state import Machine
+from weft.engine.switch import load_sum
 
 
 @block
@@ -120,7 +121,7 @@ def begin_iteration(m: Machine, q: int, now: int) -> None:
         address = m.access[g, a, y.ACCESS_BASE] + offset
         cause = m.access[g, a, y.ACCESS_OPERATOR] * y.KINDS + y.READ
         stream = stream_of(m, cause)
-        cached = m.access[g, a, y.ACCESS_CACHED]
+        cached, summed = m.access[g, a, y.ACCESS_CACHED], m.access[g, a, y.ACCESS_MEMBERS] > 0
         request = m.shape[y.SIZE_REQUEST]
         port = max(m.unit[u, y.UNIT_PORT_FREE], now)
         in_lines = cached == 1 or m.shape[y.SIZE_SIDE_SETS] > 0
@@ -129,7 +130,10 @@ def begin_iteration(m: Machine, q: int, now: int) -> None:
             size = min(request, bytes_ - position)
             if in_lines:  # split at cache-line boundaries
                 size = min(size, request - remainder(m, address + position, y.SIZE_REQUEST))
-            load(m, g, partition, address + position, size, cause, stream, cached, port, q)
+            if summed:
+                load_sum(m, g, a, address + position, size, port + m.gpu[g, y.GPU_CACHE_OUT], q)
+            else:
+                load(m, g, partition, address + position, size, cause, stream, cached, port, q)
             port += duration(size, m.gpu[g, y.GPU_PORT64])
             position += size
         m.unit[u, y.UNIT_PORT_FREE] = port
@@ -269,6 +273,8 @@ def _store_one(m: Machine, q, g, a, region, tile, wavefront, offset, size, time)
             m, g, receiver, target, offset, size, mode == y.REMOTE_UPDATE, m.region[g, region, y.REGION_REMOTE_CAUSE],
             y.OWNER_POSTED if posted else y.OWNER_SLOT, q, tile, wavefront,
         )  # fmt: skip
+        m.request[i, y.REQ_MEMBERS] = m.region[g, region, y.REGION_MEMBERS]
+        m.request[i, y.REQ_STRIDE] = m.region[g, region, y.REGION_MEMBER_STRIDE]
         if posted:
             m.slot[q, y.SLOT_TIME] = max(m.slot[q, y.SLOT_TIME], time)
         else:

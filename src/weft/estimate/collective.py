@@ -27,6 +27,7 @@ from weft.estimate.collective_nodes import across
 from weft.estimate.target import Harness, Target
 from weft.graph import Collective
 from weft.library.collectives import (
+    FLOATS,
     PAYLOAD,
     RINGS,
     Algorithm,
@@ -47,7 +48,6 @@ Names = npt.NDArray[np.str_]
 
 _ONESHOT_BYTES = 8 * MiB
 """Buffer size of TensorRT-LLM's own all-reduce [bytes]."""
-_FLOATS = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8")
 
 
 def collective(op: Collective, on: Target) -> Estimate:
@@ -84,7 +84,7 @@ def _among(ranks: int, size: FloatArray, op: Collective, on: Target) -> tuple[Pa
                 f"copy engines have no channels, but channels is {harness.channels}; leave it out, or drop driver 'dma'"
             )
         return copied(size, group), np.full(size.shape, "copy engines", dtype=_NAMES)
-    algorithm, protocol = _ways(size, group, op.dtype in _FLOATS, on)
+    algorithm, protocol = _ways(size, group, op.dtype in FLOATS, on)
     if harness.channels is not None or harness.compute_units is not None:
         algorithm, protocol = _rings(algorithm, protocol, size, group, harness)
     parts: dict[str, FloatArray] = {}

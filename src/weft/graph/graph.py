@@ -35,14 +35,15 @@ class KernelChoice:
     """How a node runs; fields left out are chosen as the machine's library would.
 
     `driver` moves a collective's data ("cu" or "dma"), with the kernel that `kernel` names: "library" (the vendor
-    library's kernel), "plain-ring" (the T3 paper's ring: no slices or staging, `in_flight` bytes in flight per
-    workgroup), or "tiles" or "chunks" where it is fused with a GEMM. `near_memory` makes the memory do its additions.
-    `tiling` cuts a GEMM; `tiles_of` is the GEMM whose tiles make up the chunks of a collective that runs without it.
-    `channels` is the most that a collective may have, each one workgroup (None: the library's own number), with the
-    `protocol` "ll", "ll128" or "simple" (None: the library's choice). `compute_units` are those that a kernel may use
-    (None: all); workgroups beyond what they hold at once wait for the earlier ones. Waiting workgroups of higher
-    `priority` are placed first. The host launches a kernel after `launches_before` others, one launch latency each.
-    `copies` are options of copies by DMA engines (`weft.kernels.copies.DmaGather`).
+    library's kernel, by the algorithm that it would choose), "ring", "direct" (pushes to all peers) or "nvls" (a switch
+    that reduces) for another of its algorithms, "plain-ring" (the T3 paper's ring: no slices or staging, `in_flight`
+    bytes in flight per workgroup), or "tiles" or "chunks" where it is fused with a GEMM. `near_memory` makes the memory
+    do its additions. `tiling` cuts a GEMM; `tiles_of` is the GEMM whose tiles make up the chunks of a collective that
+    runs without it. `channels` is the most that a collective may have, each one workgroup (None: the library's own
+    number), with the `protocol` "ll", "ll128" or "simple" (None: the library's choice). `compute_units` are those that
+    a kernel may use (None: all); workgroups beyond what they hold at once wait for the earlier ones. Waiting workgroups
+    of higher `priority` are placed first. The host launches a kernel after `launches_before` others, one launch latency
+    each. `copies` are options of copies by DMA engines (`weft.kernels.copies.DmaGather`).
     """
 
     driver: Driver = "cu"

@@ -50,7 +50,7 @@ class KernelCost(Part):
 
 
 class RingKernels(Sourced):
-    """Costs of a library's kernels: rings by protocol, one-step pushes to all peers, and sends and receives (`pairs`).
+    """Costs of a library's kernels: rings by protocol, pushes to all peers, reduction in the switch, sends (`pairs`).
 
     `pairs` is what a workgroup of large sends and receives keeps in flight in either direction [bytes].
     """
@@ -60,15 +60,19 @@ class RingKernels(Sourced):
     simple: KernelCost
     direct_ll: KernelCost | None = None
     direct_simple: KernelCost | None = None
+    nvls: KernelCost | None = None
     pairs: Bytes
 
     def cost(self, kernel: str) -> KernelCost:
-        """The costs of "ll", "ll128", "simple", "direct_ll" or "direct_simple"; InputError if the library lacks it."""
+        """The costs of "ll", "ll128", "simple", "direct_ll", "direct_simple" or "nvls".
+
+        Raises InputError if the library lacks the kernel.
+        """
         found: KernelCost | None = getattr(self, kernel)
         if found is None:
             raise InputError(
-                f"no '{self.name}.{kernel}' kernel is known: libraries push to all peers in one step on AMD's GPUs "
-                "alone; take another algorithm, such as 'ring'"
+                f"no '{self.name}.{kernel}' kernel is known: libraries push to all peers on AMD's GPUs alone, and "
+                "reduce in the switch from NVIDIA's Hopper on; take another algorithm, such as 'ring'"
             )
         return found
 

@@ -151,7 +151,11 @@ class OneStep(NamedTuple):
 
 
 ONE_STEP: Mapping[str, tuple[OneStep, ...]] = {
-    "all_reduce": (OneStep(512 * KiB, Protocol.LL), OneStep(16 * MiB, Protocol.SIMPLE)),
+    "all_reduce": (
+        OneStep(64 * KiB, Protocol.LL, 4),
+        OneStep(512 * KiB, Protocol.LL, 8),
+        OneStep(16 * MiB, Protocol.SIMPLE, 8),
+    ),
     "all_gather": (OneStep(128 * KiB, Protocol.LL, 2), OneStep(16 * MiB, Protocol.SIMPLE, 4)),
     "all_to_all": (
         OneStep(190 * KiB, Protocol.LL, 2),
@@ -164,9 +168,21 @@ ONE_STEP: Mapping[str, tuple[OneStep, ...]] = {
 
 Sizes, protocols and parts are those of ROCm/rccl tools/msccl-algorithms as tuned in PRs #1110 and #1120
 (allgather-8n-8kb-128kb @ee38c4c, -128kb-1mb @ee38c4c, -1mb-16mb @e6987a6; alltoall-8n-9kb-190kb @0f59f1f, -190kb-512kb
-@c2fc1d6, -512kb-7mb and -7mb-43mb @db48bcf). They hold for all-gathers in place and all-to-alls out of place. The
-parts of all-reduces are not needed here.
+@c2fc1d6, -512kb-7mb and -7mb-43mb @db48bcf; allreduce-allpairs-8n-ll-32tb @62d10fd, -ll-64tb @bb144dc and -simple
+@2a59f8d). They hold for all-gathers in place and all-to-alls out of place.
 """
+KERNELS = ("ring", "direct", "nvls")
+"""Algorithms of kernels on compute units that can be asked for in a simulation."""
+FLOATS = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8")
+"""The number formats that a switch can add up."""
+NVLS_CHANNELS: Mapping[str, int] = {"hopper": 16, "blackwell": 24}
+"""Channels of a collective through the switch in one node, by architecture (NCCL src/transport/nvls.cc)."""
+NVLS_THREADS = 640
+"""Threads of its workgroups (NCCL src/graph/tuning.cc)."""
+NVLS_DEPTH = 8
+"""Chunks that its buffers hold for each channel and head (NCCL_STEPS)."""
+_NVLS_CHUNKS = ((2, 16 * KiB), (8, 32 * KiB), (64, 64 * KiB))
+_NVLS_CHUNK = 128 * KiB
 MOST_CHANNELS: Mapping[str, int] = {"nvidia": 64, "amd": 128}
 """Most channels of a communicator in one node, by vendor (NCCL and RCCL src/include/device.h, MAXCHANNELS)."""
 P2P_LL_BYTES = 16 * KiB
@@ -285,6 +301,19 @@ def best_ring(call: Call, bytes: npt.ArrayLike) -> IntArray:
     of_rings = [i for i, (algorithm, _) in enumerate(ways) if algorithm is Algorithm.RING]
     protocols = np.array([int(ways[i][1]) for i in of_rings], dtype=np.int64)
     return np.asarray(protocols[np.argmin(times[of_rings], axis=0)])
+
+
+def nvls_chunk(bytes_: int, heads: int) -> int:
+    """Bytes of a chunk of each of `heads` (GPUs times channels) for a collective through the switch.
+
+    The library starts with the largest chunk, and takes the next smaller one while a head has less than 64, 8 and 2 of
+    the larger (NCCL src/enqueue.cc, calcCollChunking).
+    """
+    chunk = _NVLS_CHUNK
+    for chunks, smaller in reversed(_NVLS_CHUNKS):
+        if bytes_ < chunks * heads * chunk:
+            chunk = smaller
+    return chunk
 
 
 def own_channels(

@@ -8,18 +8,27 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from weft.errors import InputError, join_or
+from weft.errors import InputError, check_name, join_or
 from weft.graph import Collective, KernelChoice, Node
 from weft.hardware import System
 from weft.hardware.systems import KernelCost
 from weft.kernels.channels import PAGE, ChannelRing, ChannelTiling
 from weft.kernels.copies import DmaGather
 from weft.kernels.direct import DirectExchange
+from weft.kernels.direct_reduce import DirectReduce
 from weft.kernels.exchange import ChannelExchange
+from weft.kernels.multicast import SwitchCollective
 from weft.kernels.ring import WholeRing, whole_ring
 from weft.library.collectives import (
+    FLOATS,
+    KERNELS,
+    NVLS_CHANNELS,
+    NVLS_DEPTH,
+    NVLS_THREADS,
+    ONE_STEP,
     RINGS,
     SHAPES,
+    Algorithm,
     Call,
     KiB,
     MiB,
@@ -29,12 +38,13 @@ from weft.library.collectives import (
     check_channels,
     choose,
     library_vendor,
-    one_step_kernels,
+    nvls_chunk,
     own_channels,
     protocol_of,
 )
 from weft.library.interconnect import Interconnect, interconnect
 from weft.lower.fit import occupancy
+from weft.lower.machine import fabric_of
 from weft.units import format_bytes
 
 BY_UNITS = (*RINGS, "all_to_all")
@@ -62,7 +72,9 @@ _LARGEST_PART = 32
 """Slices above which a part is cut further, up to a peer's channels (NCCL enqueue.cc, addP2pToPlan)."""
 _OPERATIONS = 4
 """Most rounds per channel while a peer's data can be cut into fewer parts (NCCL enqueue.cc, addP2pToPlan)."""
-CollectiveKernel = ChannelRing | ChannelExchange | DirectExchange | WholeRing | DmaGather
+UnitsKernel = ChannelRing | ChannelExchange | DirectExchange | DirectReduce | SwitchCollective
+"""A library's kernel of a collective on compute units."""
+CollectiveKernel = UnitsKernel | WholeRing | DmaGather
 """A kernel of a collective: its buffers on a GPU, its script, and the name of its `algorithm`."""
 
 
@@ -79,6 +91,8 @@ def collective_kernel(node: Node, system: System) -> CollectiveKernel:
             f"the buffer of the {op.name} is {format_bytes(op.bytes)}, but the memory of each GPU holds "
             f"{format_bytes(held)}; give a whole buffer of no more than that"
         )
+    known = ("library", *KERNELS, "plain-ring", ChannelExchange.algorithm, DmaGather.algorithm)
+    check_name("kernel of a collective", choice.kernel, known)
     if choice.channels is not None and choice.driver == "dma":
         raise InputError(
             f"DMA engines have no channels, but channels is {choice.channels}; leave it out, or let compute units "
@@ -100,7 +114,10 @@ def collective_kernel(node: Node, system: System) -> CollectiveKernel:
             )
         _check(op.bytes, op.ranks)
         return DmaGather(name, op.bytes, op.ranks, **dict(choice.copies))  # type: ignore[arg-type]
-    return cu_collective(op.name, op.bytes, op.ranks, system, op.dtype, choice.channels, choice.protocol)
+    algorithm = choice.kernel if choice.kernel in KERNELS else None
+    kernel = cu_collective(op.name, op.bytes, op.ranks, system, op.dtype, choice.channels, choice.protocol, algorithm)
+    _check_mask(kernel, choice, system)
+    return kernel
 
 
 def units_held(node: Node, system: System) -> int:
@@ -128,6 +145,19 @@ def _plain_ring(op: Collective, choice: KernelChoice, in_flight: int, system: Sy
     return ring
 
 
+def _check_mask(kernel: UnitsKernel, choice: KernelChoice, system: System) -> None:
+    """Raise InputError for a mask that cannot hold all workgroups of a part of a direct all-reduce at once."""
+    if not isinstance(kernel, DirectReduce) or choice.compute_units is None:
+        return
+    each = occupancy(kernel.kernel(system.gpu), system.gpu)
+    if len(choice.compute_units) * each < kernel.ranks:
+        raise InputError(
+            f"the {kernel.ranks} workgroups of a part of a direct all_reduce wait for each other, but "
+            f"{len(choice.compute_units)} compute units hold {len(choice.compute_units) * each} of them at once; give "
+            f"it {-(-kernel.ranks // each)} compute units, or choose the algorithm 'ring'"
+        )
+
+
 def cu_collective(
     collective: str,
     bytes_: int,
@@ -136,31 +166,106 @@ def cu_collective(
     dtype: str = "bf16",
     channels: int | None = None,
     protocol: str | None = None,
-) -> ChannelRing | ChannelExchange | DirectExchange:
-    """The library's kernel for a collective on compute units: a ring, sends and receives, or one step to all peers.
+    algorithm: str | None = None,
+) -> UnitsKernel:
+    """The library's kernel for a collective on compute units.
 
     `bytes_` counts the whole buffer [bytes]: a reduction's input, an all-gather's output, a GPU's data of an all-to-all
     including its own part. `channels` is the most that it may have, each one workgroup (None: the library's own
-    number), `protocol` the one of a ring (None: the library's choice). Raises UnknownNameError for an unknown
-    collective or protocol, InputError if there is no kernel for it on compute units, and for invalid sizes, ranks or
-    channels.
+    number), `protocol` its protocol and `algorithm` "ring", "direct" or "nvls" (None: the library's choice; a ring if
+    that is another one). Raises UnknownNameError for an unknown collective or protocol, InputError if there is no
+    kernel for it on compute units or this fabric, and for invalid sizes, ranks or channels.
     """
     name = canonical(collective)
+    if name not in BY_UNITS:
+        raise InputError(f"no kernel on compute units carries out {name}; choose {join_or(BY_UNITS)}")
     _check(bytes_, ranks)
     fabric = interconnect(system)
     check_channels(channels, fabric)
-    for kernel in (
-        one_step_kernels(name, ranks, fabric) if name in PUSHES else ()
-    ):  # RCCL's MSCCL kernels for eight MI300X
-        if bytes_ <= kernel.up_to:
-            own = DirectExchange.workgroups(name, ranks, kernel.parts)
-            cost = fabric.kernels.cost(f"direct_{kernel.protocol.name.lower()}")
-            tiling = _tiling(fabric, kernel.protocol, cost, min(own, channels or own))
-            return DirectExchange(name, bytes_, ranks, tiling, kernel.parts)
-    if name != "all_to_all":
-        return library_ring(name, bytes_, ranks, system, dtype, channels, protocol)
-    chosen = choose(name, [bytes_], ranks, fabric)[1]
-    return _exchange(bytes_, ranks, fabric, Protocol(int(chosen[0])), channels)
+    way, best = _way(name, bytes_, ranks, system, dtype, protocol, algorithm)
+    if way is Algorithm.NVLS:
+        return _through_switch(name, bytes_, ranks, fabric, channels)
+    if way is Algorithm.DIRECT:
+        return _direct(name, bytes_, ranks, fabric, dtype, channels, best)
+    if name == "all_to_all":
+        return _exchange(bytes_, ranks, fabric, best or Protocol.SIMPLE, channels)
+    return library_ring(name, bytes_, ranks, system, dtype, channels, protocol)
+
+
+def _way(
+    name: str, bytes_: int, ranks: int, system: System, dtype: str, protocol: str | None, algorithm: str | None
+) -> tuple[Algorithm, Protocol | None]:
+    """The algorithm and protocol of a collective: those asked for, else the library's; with a protocol alone, a ring.
+
+    Raises InputError for an algorithm that the collective or the system does not allow.
+    """
+    asked = None if protocol is None else protocol_of(protocol)
+    if algorithm is not None:
+        possible = [one for one in KERNELS if not _why_not(one, name, dtype, system)]
+        if reason := _why_not(algorithm, name, dtype, system):
+            others = f"choose {join_or(possible)}, or " if possible else ""
+            raise InputError(f"{reason}; {others}leave the algorithm to the library")
+        return Algorithm[algorithm.upper()], asked
+    if asked is not None and name in RINGS:
+        return Algorithm.RING, asked
+    chosen = choose(name, [bytes_], ranks, interconnect(system), floating=dtype in FLOATS)
+    way, best = Algorithm(int(chosen[0][0])), Protocol(int(chosen[1][0]))
+    reducing = fabric_of(system).reduces
+    return Algorithm.RING if way is Algorithm.NVLS and not reducing else way, best
+
+
+def _why_not(algorithm: str, name: str, dtype: str, system: System) -> str:
+    """Why a system cannot run a collective with an algorithm; empty if it can."""
+    fabric, kernels = fabric_of(system), interconnect(system).kernels
+    runs = {"ring": RINGS, "direct": tuple(ONE_STEP), "nvls": RINGS}[algorithm]
+    if name not in runs:
+        return f"'{algorithm}' carries out no {name}"
+    if algorithm == "nvls" and not (fabric.reduces and kernels.nvls):
+        return f"{system.name} has no switch that reduces, as 'nvls' needs"
+    if algorithm == "nvls" and name != "all_gather" and dtype not in FLOATS:
+        return f"a switch adds floating-point numbers only, not {dtype}"
+    if algorithm == "direct" and not (fabric.striped and kernels.direct_simple):
+        return f"{system.name} has no link from each GPU to each peer, as 'direct' needs"
+    return ""
+
+
+def _through_switch(name: str, bytes_: int, ranks: int, fabric: Interconnect, channels: int | None) -> SwitchCollective:
+    """The kernel of a collective that the switch reduces or copies (NVLS)."""
+    own = NVLS_CHANNELS[fabric.gpu.architecture]
+    many = min(own, channels or own)
+    cut = {"threads": NVLS_THREADS, "chunk": nvls_chunk(bytes_, many * ranks), "slices": 1, "depth": NVLS_DEPTH}
+    tiling = _tiling(fabric, Protocol.SIMPLE, fabric.kernels.cost("nvls"), many, **cut)
+    return SwitchCollective(name, bytes_, ranks, tiling)
+
+
+def _direct(
+    name: str,
+    bytes_: int,
+    ranks: int,
+    fabric: Interconnect,
+    dtype: str,
+    channels: int | None,
+    protocol: Protocol | None,
+) -> DirectExchange | DirectReduce:
+    """A kernel that pushes to all peers at once; beyond the library's sizes, that of its largest.
+
+    InputError for fewer channels than an all-reduce needs.
+    """
+    sizes = [one for one in ONE_STEP[name] if protocol in (None, one.protocol)]
+    kernel = next((one for one in sizes if bytes_ <= one.up_to), sizes[-1])
+    cost = fabric.kernels.cost(f"direct_{kernel.protocol.name.lower()}")
+    if name != "all_reduce":
+        own = DirectExchange.workgroups(name, ranks, kernel.parts)
+        tiling = _tiling(fabric, kernel.protocol, cost, min(own, channels or own))
+        return DirectExchange(name, bytes_, ranks, tiling, kernel.parts)
+    if channels is not None and channels < ranks:
+        raise InputError(
+            f"channels is {channels}, but a direct all_reduce over {ranks} GPUs has at least {ranks} workgroups; give "
+            f"it {ranks} channels, or choose the algorithm 'ring'"
+        )
+    parts = min(kernel.parts, (channels or kernel.parts * ranks) // ranks)
+    tiling = _tiling(fabric, kernel.protocol, cost, parts * ranks)
+    return DirectReduce(bytes_, ranks, tiling, parts, element_bytes=1 if dtype == "int8" else 2)
 
 
 def _tiling(fabric: Interconnect, protocol: Protocol, cost: KernelCost, channels: int, **changes: Any) -> ChannelTiling:

@@ -179,7 +179,9 @@ def machine_tables(system: System, ranks: int, options: RunOptions, residents: i
     }
     if options.memory == "bandwidth":
         _leave_out_banks(rows, sizes)
-    return Hardware(rows, _row(y.SIZE_COLUMNS, sizes), wiring(system, ranks))
+    wired = wiring(system, ranks)
+    rows[:, [y.GPU_UP, y.GPU_DOWN]] = wired.switch
+    return Hardware(rows, _row(y.SIZE_COLUMNS, sizes), wired)
 
 
 _OF_ROWS = (
@@ -338,7 +340,8 @@ def fabric_of(system: System) -> Fabric:
     if system.peer_bandwidth:
         whole = system.gpu.link.bandwidth  # links to GPUs that take no part carry traffic, too
         return full(system.gpus, system.peer_bandwidth, ring.latency, whole, ring.bandwidth)
-    return switch(system.gpus, ring.bandwidth, ring.latency)
+    reduces = system.node is not None and system.nodes == 1 and system.node.switch_reduces
+    return switch(system.gpus, ring.bandwidth, ring.latency, reduces=reduces)
 
 
 def ring_note(system: System) -> str:
@@ -382,8 +385,14 @@ def wiring(system: System, ranks: int) -> Wiring:
         first[g, distance, direct] = len(route)
         passed = fabric.route(g, (g - distance) % peers, direct=direct)
         route += [*_hops([(rows[k], delays[k]) for k in passed]), (y.NONE, 0)]
+    through = np.full((ranks, 2), y.NONE, dtype=np.int64)
+    for g in range(ranks) if fabric.reduces else ():
+        up, down = fabric.route(g, (g + 1) % peers)[0], fabric.route((g + 1) % peers, g)[-1]
+        for way, k in enumerate((up, down)):
+            through[g, way] = len(route)
+            route += [*_hops([(rows[k], delays[k])]), (y.NONE, 0)]
     names = tuple(links[k].kind if ranks == 1 else links[k].name for k in kept)
-    return Wiring(table, names, np.array(route or [(y.NONE, 0)], dtype=np.int64), first)
+    return Wiring(table, names, np.array(route or [(y.NONE, 0)], dtype=np.int64), first, through)
 
 
 def _link_of(system: System, gpu: Gpu) -> GpuLink:
@@ -394,7 +403,8 @@ def _link_of(system: System, gpu: Gpu) -> GpuLink:
 def _mirrored(fabric: Fabric) -> tuple[list[int], list[int]]:
     """The links of one GPU that represents all, one link of each kind, and the row of each fabric link among them.
 
-    The ingress is left out if it is as fast as the egress, since it would repeat the egress's order.
+    The ingress is left out if it is as fast as the egress, since it would repeat the egress's order, unless a switch
+    that reduces fills it with copies.
     """
     if not fabric.symmetric:
         raise InputError(
@@ -404,7 +414,7 @@ def _mirrored(fabric: Fabric) -> tuple[list[int], list[int]]:
     first: dict[str, int] = {}
     for k, link in enumerate(fabric.links):
         first.setdefault(link.kind, k)
-    if "egress" in first and "ingress" in first:
+    if "egress" in first and "ingress" in first and not fabric.reduces:
         out, into = fabric.links[first["egress"]], fabric.links[first["ingress"]]
         if into.bandwidth >= out.bandwidth and into.payload == out.payload:
             del first["ingress"]

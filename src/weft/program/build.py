@@ -26,13 +26,15 @@ class Wiring(NamedTuple):
     """The links of the simulated GPUs, `link[k, :]`, their names, and all routes over them, `route[p, :]`.
 
     `first` is the first row of each route, by (GPU, distance, direct). A distance counts ranks downwards around the
-    group; `direct` routes take the links to that GPU alone.
+    group; `direct` routes take the links to that GPU alone. `switch[g]` are the first rows of the routes from GPU g to
+    a switch that reduces and back (NONE: there is none).
     """
 
     link: Table
     names: tuple[str, ...]
     route: Table
     first: Mapping[tuple[int, int, bool], int]
+    switch: Table
 
     def hops(self, gpu: int, distance: int, direct: bool) -> Table:
         """The rows of a route: links, each with the latency from its end to the next one or to the receiver [fs].
@@ -195,8 +197,11 @@ class _Builder:
             y.REGION_LANED: int(buffer.lanes > 0),
             y.REGION_SOURCE: g,
             y.REGION_SOURCE_LATENCY: 0,
+            y.REGION_MEMBERS: 0,
         }
-        if rule.route is not None:
+        if rule.route is not None and rule.route.members:
+            row |= self._multicast(g, rule.route)
+        elif rule.route is not None:
             row[y.REGION_TARGET], row[y.REGION_ROUTE] = self._to(g, rule.route.distance, rule.route.direct)
         if rule.remote is not None:
             row[y.REGION_TO_REGION] = self.row[rule.remote.buffer, rule.remote.position]
@@ -204,6 +209,15 @@ class _Builder:
         if rule.dma is not None:
             row |= self._command(g, rule.dma)
         return _filled(y.REGION_COLUMNS, row)
+
+    def _multicast(self, g: int, route: RemoteMap) -> dict[int, int]:
+        """Columns of a chunk whose stores the switch copies to all members."""
+        return {
+            y.REGION_TARGET: g,
+            y.REGION_ROUTE: int(self.gpu[g, y.GPU_UP]),
+            y.REGION_MEMBERS: route.members,
+            y.REGION_MEMBER_STRIDE: route.member_stride,
+        }
 
     def _command(self, g: int, dma: DmaMap) -> dict[int, int]:
         """Columns of the DMA command of a chunk."""
@@ -377,6 +391,9 @@ class _Builder:
                 y.ACCESS_SHARE: rows if rows > 1 else -columns if columns > 1 else 1,
                 y.ACCESS_REGION: y.NONE,
             }
+            if access.members:
+                row[y.ACCESS_BASE], row[y.ACCESS_REGION] = access.offset, self.row[access.buffer, access.position or 0]
+                row[y.ACCESS_MEMBERS], row[y.ACCESS_MEMBER_STRIDE] = access.members, access.member_stride
         else:
             region = self.row[access.buffer, access.position or 0]
             row |= {y.ACCESS_BASE: access.offset, y.ACCESS_LIMIT: size, y.ACCESS_REGION: region}

@@ -37,7 +37,9 @@ class Load(Access):
 
     `unit_bytes` count per unit of `extent`: one (`EXTENT_ONE` of `engine.layout`), the rows or the columns of the
     workgroup's tile. The address also grows by `column_stride` times the workgroup's column [bytes]. The workgroups of
-    `shared_by_rows` or `shared_by_columns` neighbouring tiles fetch the bytes together, a part each (clusters).
+    `shared_by_rows` or `shared_by_columns` neighbouring tiles fetch the bytes together, a part each (clusters). With
+    `members` the switch fetches the bytes from that many GPUs and returns the sum: at the GPU d ranks below, from
+    `member_stride` times d further on [bytes].
     """
 
     extent: int = y.EXTENT_ONE
@@ -45,6 +47,8 @@ class Load(Access):
     cached: bool = False
     shared_by_rows: int = 1
     shared_by_columns: int = 1
+    members: int = 0
+    member_stride: int = 0
 
 
 @dataclass(frozen=True)
@@ -71,8 +75,8 @@ class Phase:
     """A software-pipelined loop: `slots` iterations in flight, `cycles` of a compute unit each, in order.
 
     With `shared`, iteration i belongs to workgroup i modulo the number of workgroups. Where `iterations` is None, there
-    are as many as cover the chunk of the first load. An iteration makes at most two `stores`. `delay_fs` [fs] passes
-    between the end of the wait and the first iteration.
+    are as many as cover the chunk of the first load. `delay_fs` [fs] passes between the end of the wait and the first
+    iteration.
     """
 
     iterations: int | None
@@ -148,7 +152,8 @@ class RemoteMap:
     """Redirects stores into the chunk to a chunk of the GPU `distance` ranks below, around the group.
 
     They are striped over all links of the GPU or, if `direct`, take the links to that GPU alone, if the fabric has any.
-    The receiver counts them as traffic of `operator`, as updates if `update`.
+    The receiver counts them as traffic of `operator`, as updates if `update`. With `members` the switch copies them to
+    that many GPUs, the sender included: at the GPU d ranks below, to `member_stride` times d further on [bytes].
     """
 
     buffer: str
@@ -157,6 +162,8 @@ class RemoteMap:
     operator: str
     distance: int = 1
     direct: bool = False
+    members: int = 0
+    member_stride: int = 0
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 from weft.errors import InputError, check_name
 from weft.graph import Collective, Graph, Node
 from weft.hardware import Gpu
+from weft.library.collectives import KERNELS
 from weft.schedule.base import Pass
 
 Driver = Literal["cu", "dma"]
@@ -32,10 +33,10 @@ class Sharing(Pass):
     `driver` moves the collectives' data. With `priority` they are launched first, and their workgroups are placed
     before the GEMMs'. With `partition` masks set `units` compute units apart: for the collectives or, if DMA engines
     drive them, simply off the GEMMs (None: as many as hold all channels at once; DMA_UNITS with DMA engines).
-    `channels` is the most workgroups of a collective, one each (None: the library's own number, whatever the masks).
-    `first` is what the host launches first (None: the collectives if they have priority, else the GEMMs). `copies` are
-    options of DMA engines; `in_flight` replaces the library's all-reduce by a plain ring with that many bytes in flight
-    per workgroup.
+    `channels` is the most workgroups of a collective, one each (None: the library's own number, whatever the masks);
+    `algorithm` is "ring", "direct" or "nvls" (None: the library's choice). `first` is what the host launches first
+    (None: the collectives if they have priority, else the GEMMs). `copies` are options of DMA engines; `in_flight`
+    replaces the library's all-reduce by a plain ring with that many bytes in flight per workgroup.
     """
 
     driver: Driver = "cu"
@@ -43,6 +44,7 @@ class Sharing(Pass):
     partition: bool = False
     units: int | None = None
     channels: int | None = None
+    algorithm: str | None = None
     first: Launched | None = None
     copies: tuple[tuple[str, int | bool], ...] = ()
     in_flight: int | None = None
@@ -59,6 +61,13 @@ class Sharing(Pass):
             raise InputError(
                 f"'{self.name}' moves the data by DMA engines, which have no channels, but channels is "
                 f"{self.channels}; leave it out, or choose streams, priority, partition or priority-partition"
+            )
+        if self.algorithm is not None:
+            check_name("algorithm", self.algorithm, KERNELS)
+        if self.algorithm is not None and self.driver == "dma":
+            raise InputError(
+                f"'{self.name}' moves the data by DMA engines, which push it to all peers, but algorithm is "
+                f"'{self.algorithm}'; leave it out, or choose streams, priority, partition or priority-partition"
             )
         for name, _ in self.copies:
             check_name("option of DMA engines", name, COPY_OPTIONS)
@@ -92,6 +101,8 @@ class Sharing(Pass):
                     changed["compute_units"] = None
                 elif self.channels is not None:
                     changed["channels"] = self.channels
+                if self.algorithm is not None:
+                    changed["kernel"] = self.algorithm
                 if self.in_flight is not None:
                     changed |= {"kernel": "plain-ring", "in_flight": self.in_flight}
             return replace(node, choice=replace(node.choice, **changed))

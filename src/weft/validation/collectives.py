@@ -1,4 +1,4 @@
-"""Measured collectives as subjects: one per GPU, with its library profile; rings also in the engine."""
+"""Measured collectives as subjects: one per GPU, with its library profile; some also in the engine."""
 
 from __future__ import annotations
 
@@ -31,11 +31,16 @@ FROM_ROWS, FROM_MACHINE = "read from the rows", "the machine's"
 """The source of the network rate used to predict a row."""
 _MiB = 2.0**20
 
-SIMULATED_BYTES = (6e6, 192e6)
-"""Sizes at which the engine is compared [bytes]: rings carry such data slice by slice."""
-SIMULATED_GPUS = ("a100-sxm-80gb", "h100-sxm")
-RING_REQUEST_BYTES = 1024
-"""Request size for an isolated ring collective [bytes]: as exact as finer ones, since its few workgroups leave channels
+SIMULATED = {
+    "a100-sxm-80gb": {"reduce_scatter": 192e6},
+    "h100-sxm": {"reduce_scatter": 192e6, "all_reduce": 272e6},
+    "mi300x": {"all_reduce": 272e6},
+}
+"""Collectives that the engine is compared on, by GPU, with the largest size [bytes]."""
+SMALLEST_SIMULATED = 6e6
+"""Smallest of these sizes [bytes]: the kernels carry such data slice by slice."""
+SIMULATED_REQUEST = 1024
+"""Request size for an isolated collective [bytes]: as exact as finer ones, since its few workgroups leave channels
 idle."""
 
 
@@ -82,8 +87,7 @@ class Case:
 def collective_subjects(checked: Checked, machines: Machines) -> list[Subject]:
     """The rows of a collectives file by GPU, without impossible ones.
 
-    Rows of libraries without a model are reported and left out. Ring reduce-scatters within one node are also
-    simulated.
+    Rows of libraries without a model are reported and left out. Some collectives within one node are also simulated.
     """
     rows, closed, simulated = checked.rows, [], []
     checked.drop(unfit_rows(rows, _check_ranks), _forced(rows), _without_model(rows))
@@ -97,7 +101,7 @@ def collective_subjects(checked: Checked, machines: Machines) -> list[Subject]:
         if len(true.rows):
             subject = _subject(true.rows, gpu, profile)
             closed.append(subject)
-            simulated += _rings(subject)
+            simulated += _in_engine(subject)
     return [*closed, *simulated]
 
 
@@ -175,13 +179,20 @@ def _without_model(rows: Rows) -> Iterator[Problem]:
         yield Problem(rows.file, rows.lines(found[library]), "library", library, "Weft has no model of this library")
 
 
-def _rings(collectives: Subject) -> list[Subject]:
-    """The ring reduce-scatters within one node among a GPU's collectives, to be simulated request by request."""
+def _in_engine(collectives: Subject) -> list[Subject]:
+    """The collectives of a GPU within one node that are also simulated, request by request.
+
+    All-reduces are those that the library reduces in the switch or pushes to all peers: of floating-point data on a
+    whole node.
+    """
     labels, size = collectives.labels, collectives.rows["bytes"]
-    wanted: BoolArray = (size >= SIMULATED_BYTES[0]) & (size <= SIMULATED_BYTES[1])
-    for name, value in (("collective", "reduce_scatter"), ("library", "nccl"), ("nodes", 1), ("host", "")):
-        wanted &= labels[name] == value
-    if collectives.machine not in SIMULATED_GPUS or not wanted.any():
+    wanted: BoolArray = np.zeros(len(size), dtype=np.bool_)
+    for name, largest in SIMULATED.get(collectives.machine, {}).items():
+        wanted |= (labels["collective"] == name) & (size >= SMALLEST_SIMULATED) & (size <= largest)
+    wanted &= (labels["collective"] != "all_reduce") | ((labels["ranks"] == 8) & (labels["dtype"] != "int8"))
+    wanted &= (labels["library"] == "nccl") | (labels["library"] == "rccl")
+    wanted &= (labels["nodes"] == 1) & (labels["host"] == "")
+    if not wanted.any():
         return []
     rows = collectives.rows.take(wanted)
     return [
@@ -206,14 +217,14 @@ def _simulated(rows: Rows) -> FloatArray:
     """Simulated seconds of each row."""
     seconds = np.empty(len(rows))
     for case in cases_of(rows):
-        seconds[case.positions] = [_ring(case, int(size)) for size in rows["bytes"][case.positions].tolist()]
+        seconds[case.positions] = [_run(case, int(size)) for size in rows["bytes"][case.positions].tolist()]
     return seconds
 
 
-def _ring(case: Case, size: int) -> float:
+def _run(case: Case, size: int) -> float:
     from weft.run import alone, simulate
 
     dtype = "int8" if case.rig.dtype == "int8" else "bf16"
-    grain = min(RING_REQUEST_BYTES, case.system.gpu.memory.interleave)
+    grain = min(SIMULATED_REQUEST, case.system.gpu.memory.interleave)
     graph = alone(Collective(case.collective, size, case.ranks, dtype))
     return simulate(graph, case.system, "streams", RunOptions(clock="short", request_bytes=grain)).makespan

@@ -27,7 +27,7 @@ _SUMMARY = {
     "layer": ("phase", "op"),
     "overlap": ("system", "collective", "method", "quantity", "seen"),
     "contention": ("quantity",),
-    "ring": ("ranks",),
+    "ring": ("collective", "ranks"),
     "dram": ("peer", "requests", "quantity"),
 }
 _PICTURED = ("gpu", "system", "dtype", "collective", "method")

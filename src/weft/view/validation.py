@@ -25,7 +25,7 @@ TITLES = {
     "layer": "A Transformer layer",
     "overlap": "Overlapped GEMMs and collectives",
     "contention": "A GEMM beside a collective",
-    "ring": "Ring reduce-scatter, simulated",
+    "ring": "Collectives, simulated",
     "dram": "A DRAM channel beside other simulators",
 }
 PICTURES = ("predicted", "error")
