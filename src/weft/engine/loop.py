@@ -66,7 +66,7 @@ def _served(m: Machine, i: int, now: int) -> None:
 def _read_needs_event(m: Machine, i: int, now: int) -> bool:
     """Whether the end of read `i` does more than complete loads, which needs no event: they take the time as it is."""
     owner_kind = m.request[i, y.REQ_OWNER_KIND]
-    if m.shape[y.SIZE_SIDE_SETS] > 0 or owner_kind == y.OWNER_ENGINE:
+    if m.shape[y.SIZE_SIDE_SETS] > 0 or owner_kind == y.OWNER_ENGINE or owner_kind == y.OWNER_SUM:
         return True
     return owner_kind == y.OWNER_LINE and brings_more(m, m.request[i, y.REQ_OWNER], now)
 
