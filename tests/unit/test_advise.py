@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,11 +13,12 @@ from shown import check_shown
 from weft import hardware
 from weft.cli.advise import advise as command
 from weft.errors import InputError, UnknownNameError
-from weft.graph import Collective, Gemm
+from weft.graph import Collective, Gemm, concurrent
 from weft.hardware import System
 from weft.options import RunOptions
-from weft.run import simulate
+from weft.run import compare, simulate
 from weft.run.sweep import Store
+from weft.schedule import SHARING
 from weft.search import advise, load_tables, probes, splits_of, tables_for
 from weft.search.advice import Advice
 from weft.search.knobs import knobs_for
@@ -83,6 +85,16 @@ def test_the_advice_is_the_best_of_what_was_simulated_and_lies_within_its_doubts
     assert gathered.low <= gathered.speedup <= gathered.high
     assert gathered.loss >= -0.003
     assert {one.strategy for one in gathered.simulated} >= {"streams", "priority", "partition", "dma"}
+
+
+def test_a_partition_whose_mask_is_too_small_for_the_librarys_channels_says_what_that_costs(gathered):
+    pair = concurrent(SHAPE, gathered.collective)
+    both = compare(pair, "h100-sxm", [replace(SHARING["partition"], units=8)]).corun()
+    advice = replace(gathered, masked=both)
+    assert advice.to_dict()["mask_alone"]["channels"] == 24
+    assert advice.to_dict()["mask_alone"]["rounds"] == 3
+    assert any("24 run on it in 3 rounds" in sentence for sentence in advice.sentences)
+    assert gathered.masked is None or gathered.masked.rounds > 1
 
 
 def test_every_strategy_is_confirmed_near_to_what_the_tables_expect(gathered):

@@ -101,6 +101,18 @@ def test_a_split_gives_each_side_its_compute_units(weft, tmp_path):
     assert run["units_held"]["gemm"] <= 92
 
 
+def test_a_split_with_more_channels_than_units_warns_and_names_the_number_that_fits(weft, tmp_path):
+    file, folder = tmp_path / "runs.json", tmp_path / "page"
+    split = [*BESIDE, "--beside", "all_gather:16MiB", "--overlap", "partition", "--split", "100-8", "--loops", "1,1"]
+    for given, channels, rounds in (((), 24, 3), (("--channels", "8"), 8, 1)):
+        status, out, _ = weft(*split, *given, "--json", file, "--out", folder)
+        assert status == 0
+        (run,) = json.loads(file.read_text())["runs"]
+        assert (run["channels"], run["rounds"], bool(run["warning"])) == (channels, rounds, rounds > 1)
+        for shown in (out, (folder / "report.html").read_text()):
+            assert ("channels of the all_gather run in 3 rounds" in shown) is (rounds > 1)
+
+
 def test_every_strategy_stands_beside_the_others_or_is_left_out_with_a_reason(weft, tmp_path):
     file, folder = tmp_path / "runs.json", tmp_path / "page"
     for collective, count in (("all_gather", 6), ("all_reduce", 4)):
@@ -151,6 +163,10 @@ def test_every_strategy_stands_beside_the_others_or_is_left_out_with_a_reason(we
         ([*COPIED, "--copies", "swap"], "only an all_to_all has commands that swap"),
         ([*COPIED, "--copies", "engines=0"], "engines is 0; it must be at least 1"),
         ([*COPIED, "--copies", "prelaunch"], "did you mean 'prelaunched'"),
+        ([*PARTED, "--channels", "0"], "channels is 0, but NCCL has 1 to 64"),
+        ([*PARTED, "--channels", "65"], "channels is 65, but NCCL has 1 to 64"),
+        ([*COPIED, "--channels", "8"], "DMA engines, which have no channels, but channels is 8"),
+        (["simulate", "--channels", "8"], "--channels says nothing without --beside"),
         ([*PARTED, "--copies", "prelaunched"], "choose dma or dma-partition, or leave them out"),
     ],
 )

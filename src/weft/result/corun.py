@@ -12,8 +12,9 @@ from weft.graph import Collective, Node
 from weft.library.collectives import Algorithm, choose
 from weft.library.interconnect import interconnect
 from weft.result.metrics import ideal_speedup, share_of_ideal
-from weft.result.timeline import REASONS, Timeline, words_of
+from weft.result.timeline import REASONS, Span, Timeline, words_of
 from weft.schedule import PASSES, Pass
+from weft.schedule.sharing import run_at_once, units_needed
 from weft.units import format_bytes, format_time
 
 _SHOWS = 0.01
@@ -207,26 +208,37 @@ class CoRun:
         return self._collective.choice.driver
 
     @property
-    def rounds(self) -> int:
-        """Rounds in which the collective's workgroups run on compute units set apart for it; 1 if all fit at once."""
-        mask = self._collective.choice.compute_units
-        span = next(span for span in self.run.spans if span.operator == self.name)
-        return 1 if mask is None else -(-span.workgroups // (len(mask) * span.resident))
+    def _span(self) -> Span:
+        """The collective's first kernel."""
+        return next(span for span in self.run.spans if span.operator == self.name)
 
     @property
     def channels(self) -> int | None:
         """The collective's channels, each one workgroup; None where DMA engines move the data."""
-        return next(span.workgroups for span in self.run.spans if span.operator == self.name) or None
+        return self._span.workgroups or None
+
+    @property
+    def _at_once(self) -> int | None:
+        """How many of the collective's workgroups run at once on the units set apart for it; None without a mask."""
+        mask = self._collective.choice.compute_units
+        return None if mask is None else run_at_once(mask, self._span.resident, self.run.gpu)
+
+    @property
+    def rounds(self) -> int:
+        """Rounds in which the collective's workgroups run on compute units set apart for it; 1 if all fit at once."""
+        return -(-self._span.workgroups // self._at_once) if self._at_once else 1
 
     @property
     def warning(self) -> str:
         """Why a mask slows the collective down and what to set instead; empty if all its workgroups run at once."""
         if self.rounds == 1:
             return ""
-        units = len(self._collective.choice.compute_units or ())
+        span, units = self._span, len(self._collective.choice.compute_units or ())
+        needed = units_needed(span.workgroups, span.resident, self.run.gpu)
         return (
             f"the {self.channels} channels of the {self.name} run in {self.rounds} rounds, as {units} compute units "
-            f"hold no more at once: give it {units} channels (--channels {units}) or {self.channels} compute units"
+            f"hold no more at once: give it {self._at_once} channels (--channels {self._at_once}) or {needed} compute "
+            "units"
         )
 
     @property
