@@ -121,7 +121,7 @@ def test_workgroups_are_dealt_to_xcds_so_that_the_one_with_fewest_units_decides_
     machine, units, rounds, needed
 ):
     pair = weft.concurrent(GEMM, Collective("all_reduce", LARGE, 8, "bf16"))
-    split, usual = (replace(SHARING["partition"], units=given) for given in (units, None))
+    split, usual = (replace(SHARING["partition"], units=given, algorithm="ring") for given in (units, None))
     assert compare(pair, machine, [split]).corun().rounds == rounds
     assert len(simulate(pair, machine, usual).graph["all_reduce"].choice.compute_units) == needed
 
