@@ -107,6 +107,25 @@ def test_a_mask_without_fewer_channels_is_warned_of_with_what_to_set():
     assert trap.collective.slowdown > fewer.collective.slowdown
 
 
+@pytest.mark.parametrize(
+    ("machine", "units", "rounds", "needed"),
+    [
+        ("h100-sxm", 8, 3, 24),
+        ("h100-sxm", 24, 1, 24),
+        ("mi300x", 32, 2, 56),
+        ("mi355x", 14, 2, 16),
+        ("mi355x", 16, 1, 16),
+    ],
+)
+def test_workgroups_are_dealt_to_xcds_so_that_the_one_with_fewest_units_decides_the_rounds(
+    machine, units, rounds, needed
+):
+    pair = weft.concurrent(GEMM, Collective("all_reduce", LARGE, 8, "bf16"))
+    split, usual = (replace(SHARING["partition"], units=given, algorithm="ring") for given in (units, None))
+    assert compare(pair, machine, [split]).corun().rounds == rounds
+    assert len(simulate(pair, machine, usual).graph["all_reduce"].choice.compute_units) == needed
+
+
 def plain(channels, units):
     node = alone(
         Collective("all_reduce", MIB, 4), kernel="plain-ring", in_flight=16384, channels=channels, compute_units=units

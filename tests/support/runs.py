@@ -43,7 +43,7 @@ def run(graph: Graph, machine: Machine, overlap: Any = "t3-mca", *, tiling: Any 
     return simulate(tiled(graph, tiling), machine, overlap, RunOptions(**options))
 
 
-SHARED = ("strategy", "units", "channels", "first", "copies", "plain_ring")
+SHARED = ("strategy", "units", "channels", "algorithm", "first", "copies", "plain_ring")
 """The parameters of `sharing`."""
 
 
@@ -54,6 +54,7 @@ def sharing(
     copies: Mapping[str, int | bool] | None = None,
     plain_ring: int | None = None,
     channels: int | None = None,
+    algorithm: str | None = None,
 ) -> Sharing:
     """A way to share a GPU with its parameters."""
     how = find_pass(strategy)
@@ -62,6 +63,7 @@ def sharing(
         how,
         units=units,
         channels=channels,
+        algorithm=algorithm,
         first=first,
         copies=tuple((copies or {}).items()),
         in_flight=plain_ring,

@@ -64,8 +64,8 @@ def test_an_answer_carries_the_errors_of_its_classes(weft):
 
 def test_what_the_library_would_take_instead_of_the_ring_is_said(weft):
     shape = ("simulate", "--gemm", "1024,1024,1024", "--gpu", "h100-sxm", "--loops", "1,1")
-    for size, said in (("64MiB", True), ("1MiB", False)):
-        status, out, _ = weft(*shape, "--beside", f"all_reduce:{size}")
+    for size, asked, said in (("64MiB", "ring", True), ("64MiB", "auto", False), ("1MiB", "ring", False)):
+        status, out, _ = weft(*shape, "--beside", f"all_reduce:{size}", "--algorithm", asked)
         assert status == 0
         assert ("the library would take the switch's reduction (nvls)" in out) is said
 

@@ -225,7 +225,10 @@ def test_a_gemm_of_a_wave_more_says_so_and_waits_neither_for_masked_units_nor_fo
 
 def test_a_ring_in_the_place_of_the_switchs_reduction_is_told():
     shape = Gemm(1024, 1024, 1024, "bf16")
-    nvls, ring_ = (beside(shape, name, 64 << 20, "h100-sxm", gemms=1) for name in ("all_reduce", "all_gather"))
+    own, ring_ = (beside(shape, name, 64 << 20, "h100-sxm", gemms=1) for name in ("all_reduce", "all_gather"))
+    assert not own.differs
+    assert own.algorithm == "nvls"
+    nvls = beside(shape, "all_reduce", 64 << 20, "h100-sxm", gemms=1, algorithm="ring")
     assert nvls.differs
     assert nvls.record()["library_algorithm"] == "nvls"
     assert nvls.choice.seconds < nvls.collective.alone

@@ -45,6 +45,7 @@ from weft.library.collectives import (
 from weft.library.interconnect import Interconnect, interconnect
 from weft.lower.fit import occupancy
 from weft.lower.machine import fabric_of
+from weft.schedule.sharing import units_needed
 from weft.units import format_bytes
 
 BY_UNITS = (*RINGS, "all_to_all")
@@ -121,9 +122,9 @@ def collective_kernel(node: Node, system: System) -> CollectiveKernel:
 
 
 def units_held(node: Node, system: System) -> int:
-    """The least number of compute units that hold all workgroups of a collective's kernel at once."""
+    """The least number of compute units to set apart that run all workgroups of a collective's kernel at once."""
     kernel = collective_kernel(node, system).kernel(system.gpu)
-    return -(-kernel.workgroups // occupancy(kernel, system.gpu))
+    return units_needed(kernel.workgroups, occupancy(kernel, system.gpu), system.gpu)
 
 
 def _plain_ring(op: Collective, choice: KernelChoice, in_flight: int, system: System) -> WholeRing:

@@ -14,6 +14,7 @@ from weft.library.interconnect import interconnect
 from weft.result.metrics import ideal_speedup, share_of_ideal
 from weft.result.timeline import REASONS, Span, Timeline, words_of
 from weft.schedule import PASSES, Pass
+from weft.schedule.sharing import run_at_once, units_needed
 from weft.units import format_bytes, format_time
 
 _SHOWS = 0.01
@@ -218,9 +219,9 @@ class CoRun:
 
     @property
     def _at_once(self) -> int | None:
-        """How many of the collective's workgroups the compute units set apart for it hold; None without a mask."""
+        """How many of the collective's workgroups run at once on the units set apart for it; None without a mask."""
         mask = self._collective.choice.compute_units
-        return None if mask is None else len(mask) * self._span.resident
+        return None if mask is None else run_at_once(mask, self._span.resident, self.run.gpu)
 
     @property
     def rounds(self) -> int:
@@ -233,7 +234,7 @@ class CoRun:
         if self.rounds == 1:
             return ""
         span, units = self._span, len(self._collective.choice.compute_units or ())
-        needed = -(-span.workgroups // span.resident)
+        needed = units_needed(span.workgroups, span.resident, self.run.gpu)
         return (
             f"the {self.channels} channels of the {self.name} run in {self.rounds} rounds, as {units} compute units "
             f"hold no more at once: give it {self._at_once} channels (--channels {self._at_once}) or {needed} compute "

@@ -90,7 +90,7 @@ class _Alone:
         A collective is compared with the library's kernel on compute units or, if there is none, with its own driver.
         """
         sharing = overlap if isinstance(overlap, Sharing) else SHARING["streams"]
-        on_units = replace(SHARING["streams"], in_flight=sharing.in_flight)
+        on_units = replace(SHARING["streams"], algorithm=sharing.algorithm, in_flight=sharing.in_flight)
         driven = on_units
         if sharing.driver == "dma":
             driven = replace(SHARING["dma"], copies=sharing.copies, in_flight=sharing.in_flight)

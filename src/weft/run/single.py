@@ -156,7 +156,7 @@ def settled(sharing: Sharing, graph: Graph, system: System, options: RunOptions)
         return sharing
     units = DMA_UNITS
     if sharing.driver == "cu":
-        moved = (replace(node, choice=replace(node.choice, channels=sharing.channels)) for node in graph.collectives)
+        moved = replace(sharing, partition=False).apply(graph, system.gpu).collectives
         units = max(map(partial(units_held, system=system), moved))
     return replace(sharing, units=min(units, system.gpu.compute.compute_units - 1))
 

@@ -6,6 +6,7 @@ compute units set apart for it, and copies by DMA engines.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
@@ -179,6 +180,21 @@ def _last(units: int, parts: int, part: int, apart: int) -> range:
     """The last compute units of an XCD: its share of those set apart."""
     end = -(-(part + 1) * units // parts)
     return range(end - (apart // parts + (part < apart % parts)), end)
+
+
+def units_needed(workgroups: int, resident: int, gpu: Gpu) -> int:
+    """The least number of compute units to set apart that run all workgroups at once, `resident` on each.
+
+    Workgroups are dealt round robin to the XCDs of an AMD GPU, so each gives equally many.
+    """
+    parts = min(gpu.dies, workgroups)
+    return -(-workgroups // (parts * resident)) * parts
+
+
+def run_at_once(mask: tuple[int, ...], resident: int, gpu: Gpu) -> int:
+    """The most workgroups that run at once on the compute units of a mask, `resident` on each, dealt as above."""
+    held = Counter(unit * gpu.dies // gpu.compute.compute_units for unit in mask)
+    return len(held) * min(held.values()) * resident
 
 
 def apart_of(gemm: int, apart: int, gpu: Gpu) -> int:
