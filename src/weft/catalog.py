@@ -45,7 +45,9 @@ class Quantity:
     @property
     def example(self) -> str:
         """A value that obeys the rule, for messages."""
-        return "0.5" if self.at_most == 1 else units.example(self.dimension)
+        if self.at_most != 1:
+            return units.example(self.dimension)
+        return "1" if self.whole else "0.5"
 
     def parse(self, raw: object) -> float:
         """Parse a value as a user wrote it into a plain number [base unit]; UnitError if a required unit is missing."""

@@ -1,5 +1,6 @@
 """What `simulate` promises beyond figures: refusals in one sentence, runs that end, unequal GPUs that wait."""
 
+import numba
 import numpy as np
 import pytest
 from machines import OVERLAPS, gpu, interpret, layer, program
@@ -291,3 +292,18 @@ def test_a_policy_that_numba_cannot_compile_is_refused_in_one_sentence():
 
     with pytest.raises(InputError, match="'broken' cannot be compiled by numba: Unknown attribute 'nonsense'"):
         simulate(LAYER, GPU, "t3", arbiter=broken)
+
+
+def sometimes_nothing(view):
+    return 0 if view.compute > 0 else None
+
+
+def half(view):
+    return 0.5
+
+
+@pytest.mark.skipif(numba.config.DISABLE_JIT, reason="plain Python has no types of what a rule returns")
+@pytest.mark.parametrize("rule", [sometimes_nothing, half])
+def test_a_policy_that_returns_anything_but_whole_numbers_is_refused(rule):
+    with pytest.raises(InputError, match=f"'{rule.__name__}' returns .*, not whole numbers; return 0, 1 or -1"):
+        simulate(LAYER, GPU, "t3", arbiter=arbiter(rule))

@@ -63,6 +63,12 @@ def test_every_help_ends_with_an_example_that_is_parsed(path):
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_every_example_is_whole_on_one_line_of_its_help(path):
+    shown = COMMANDS[path].get_help(click.Context(COMMANDS[path], max_content_width=200, terminal_width=80))
+    assert [example for example in examples_of(COMMANDS[path]) if example not in shown] == []
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
 def test_short_examples_run(path, capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("WEFT_CACHE", str(tmp_path / "cache"))
     for example in examples_of(COMMANDS[path]):

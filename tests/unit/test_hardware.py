@@ -330,3 +330,9 @@ def test_values_that_no_run_could_hold_are_refused(path, value):
 def test_refreshes_must_leave_time_for_something_else(gpu):
     with pytest.raises(ConfigError, match=r"rfc \(5 us\) must be below refi \(4 us\)"):
         gpu.replace({"memory.timing.refi": "4 us", "memory.timing.rfc": "5 us"})
+
+
+@pytest.mark.parametrize("value", ["0.5", "2", "-1"])
+def test_a_flag_that_is_neither_0_nor_1_is_refused_with_a_value_that_works(gpu, value):
+    with pytest.raises(ConfigError, match=f"link.posted_stores: '{value}' must be .*; write it like '1'"):
+        gpu.replace({"link.posted_stores": value})

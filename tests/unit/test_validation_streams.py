@@ -63,6 +63,7 @@ def test_the_command_prints_both_sides_and_writes_them_as_json(folder, tmp_path,
     assert left.value.code == 0
     for words in ("Memory requests on one channel", "bandwidth, GB/s", "read latency, ns", "other"):
         assert words in out
+    assert "furthest off" not in out
     assert {row["stream"] for row in json.loads((tmp_path / "v.json").read_text())["streams"]} == {"mixed"}
 
 

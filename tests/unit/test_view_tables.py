@@ -9,6 +9,7 @@ import json
 import numpy as np
 import pytest
 
+from weft.view import terminal
 from weft.view.page import write_page
 from weft.view.table import Shown, Table, csv_text, key_of, microseconds, number, text, times_faster
 from weft.view.terminal import print_table
@@ -50,6 +51,14 @@ def test_a_terminal_shows_signs_that_every_terminal_knows(capsys: pytest.Capture
     assert "Times of <two>" in out
     assert "time [us]" in out
     assert "1.50x" in out
+
+
+def test_a_narrow_terminal_cuts_no_digits_off(capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
+    monkeypatch.setattr(terminal, "_WIDTH_OF_FILES", 30)
+    heads = [text("name"), *(number(f"column{at}", "latency, mean", "ns") for at in range(3))]
+    print_table(Table(heads, [["loads of kernels", 123456, 234567, 345678]], "Latencies"))
+    out = capsys.readouterr().out
+    assert all(whole in out for whole in ("kernels", "123,456", "234,567", "345,678", "latency, mean [ns]"))
 
 
 def test_a_page_sorts_by_raw_values_and_keeps_markup_as_text(tmp_path) -> None:

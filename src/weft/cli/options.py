@@ -28,11 +28,16 @@ def option(flag: str, help: str, type: Any = None, name: str | None = None, **mo
     return click.option(*filter(None, (flag, name)), type=type, help=help, show_default=True, **more)
 
 
+_BESIDE_ITS_HEAD = 65
+"""The longest example that shares a line of a help page with its head [characters]."""
+
+
 def examples(*commands: str) -> str:
-    """The epilogue of a help page: one or several example commands, one per line."""
-    if len(commands) == 1:
+    """The epilogue of a help page: one or several example commands, each whole on one line."""
+    if len(commands) == 1 and len(commands[0]) <= _BESIDE_ITS_HEAD:
         return f"Example: {commands[0]}"
-    return "\n".join(("\b", "Examples:", *(f"  {command}" for command in commands)))
+    head = "Example:" if len(commands) == 1 else "Examples:"
+    return "\n".join(("\b", head, *(f"  {command}" for command in commands)))
 
 
 def together(*options: Callable[[F], F]) -> Callable[[F], F]:

@@ -82,7 +82,8 @@ def _parts(done: Validation, lines: Sequence[Mapping[str, Any]]) -> Iterator[Tab
     if "streams" in data:
         yield streams_table(data["streams"])
     yield errors_table(data["groups"], "Errors of each group: |predicted / measured - 1|, and the bias with its sign")
-    yield worst_table(data["worst"])
+    if data["worst"]:
+        yield worst_table(data["worst"])
     yield from (f"problem: {problem}" for problem in problems[:_PROBLEMS_SHOWN])
     if len(problems) > _PROBLEMS_SHOWN:
         yield f"and {len(problems) - _PROBLEMS_SHOWN} more problems; --json lists them all"

@@ -59,7 +59,7 @@ class ArbiterPolicy:
     def compiled(self) -> Any:
         """The function that the engine calls: machine code, or plain Python if compilation is switched off.
 
-        Raises InputError if numba cannot compile the rule.
+        Raises InputError if numba cannot compile the rule, or if the rule can return anything but a whole number.
         """
         from numba.core.errors import NumbaError
 
@@ -110,7 +110,7 @@ def _machine_code(rule: Rule) -> Any:
     """Compile a rule once per process: every task received from another process brings its policy along."""
     import numba
 
-    inner = numba.njit(rule)
+    inner: Any = numba.njit(rule)
     i8 = numba.types.int64
 
     def adapter(  # type: ignore[no-untyped-def]
@@ -123,7 +123,14 @@ def _machine_code(rule: Rule) -> Any:
         )  # fmt: skip
         return inner(view)
 
-    return numba.cfunc(i8(*[i8] * len(ArbiterView._fields)))(adapter)
+    compiled = numba.cfunc(i8(*[i8] * len(ArbiterView._fields)))(adapter)
+    returned = inner.nopython_signatures[0].return_type
+    if not isinstance(returned, numba.types.Integer | numba.types.Boolean):
+        raise InputError(
+            f"arbiter policy '{inner.__name__}' returns {returned}, not whole numbers; return 0, 1 or -1 at the end of "
+            "every branch"
+        )
+    return compiled
 
 
 def _round_robin(view: ArbiterView) -> int:

@@ -16,7 +16,7 @@ from weft.result.timeline import words_of
 from weft.view import looks
 from weft.view.figure import Figure, alt, areas, levels
 from weft.view.page import Section
-from weft.view.table import Table, number, text
+from weft.view.table import Column, Table, number, text
 from weft.view.words import us
 
 Floats = npt.NDArray[np.float64]
@@ -66,26 +66,30 @@ def _streams(
 def _latencies(found: Sequence[tuple[Timeline, Interference]]) -> Table:
     rows = []
     for about, _, one in _streams(found):
-        for what, took in (("loads of kernels", one.load_latency_s), ("reads at a channel", one.read_latency_s)):
+        for what, took in (("kernel loads", one.load_latency_s), ("channel reads", one.read_latency_s)):
             if took.count:
                 rows.append((*about, what, took.count, *(value * 1e9 for value in _ranked(took))))
     columns = [text("overlap"), text("stream"), text("what", "latency of"), number("count", spare=True)]
-    columns += [number(f"{rank}_ns", rank, "ns", ",.0f") for rank in _RANKS]
-    return Table(columns, rows, "Latency of loads, from issue to last data, and of DRAM reads at their channel")
+    columns += _percentiles("ns", ",.0f")
+    return Table(columns, rows, "Latency of loads, from issue to last data, and of DRAM reads at their channel [ns]")
 
 
 def _queues(found: Sequence[tuple[Timeline, Interference]]) -> Table:
     rows = []
     for about, _, one in _streams(found):
         waiting = {
-            "its own stream": one.own_waiting_bytes,
-            "the other stream": one.other_waiting_bytes,
-            "the command queue": one.queue_bytes,
+            "own stream": one.own_waiting_bytes,
+            "other stream": one.other_waiting_bytes,
+            "command queue": one.queue_bytes,
         }
         rows += [(*about, where, *(value / 1024 for value in _ranked(of))) for where, of in waiting.items()]
-    columns = [text("overlap"), text("stream"), text("where", "waiting in")]
-    columns += [number(f"{rank}_kib", rank, "KiB", ",.2f") for rank in _RANKS]
-    return Table(columns, rows, "What a request finds at its memory channel when it arrives")
+    columns = [text("overlap"), text("stream"), text("where", "waiting in"), *_percentiles("kib", ",.2f")]
+    return Table(columns, rows, "What a request finds at its memory channel when it arrives [KiB]")
+
+
+def _percentiles(unit: str, format_: str) -> list[Column]:
+    """Columns of percentiles; a narrow terminal leaves the middle ones out. The table's title has the unit."""
+    return [number(f"{rank}_{unit}", rank, format_=format_, spare=rank in ("p50", "p90")) for rank in _RANKS]
 
 
 def _delays(found: Sequence[tuple[Timeline, Interference]]) -> Table:
@@ -96,8 +100,9 @@ def _delays(found: Sequence[tuple[Timeline, Interference]]) -> Table:
     ]  # fmt: skip
     columns = [
         text("overlap"), text("stream"), number("requests", spare=True),
-        number("ahead_kib", "ahead, mean", "KiB", ",.2f"), number("ahead_p99_kib", "ahead, p99", "KiB", ",.1f"),
-        number("delay_ns", "delay, mean", "ns", ",.1f"), number("while_waiting_mb", "while any waits", "MB", ",.1f"),
+        number("ahead_kib", "ahead", "KiB", ",.2f"), number("ahead_p99_kib", "p99", "KiB", ",.1f", spare=True),
+        number("delay_ns", "delay", "ns", ",.1f"),
+        number("while_waiting_mb", "while any waits", "MB", ",.1f", spare=True),
         number("delayed_us", "per channel", "µs", ",.1f"),
     ]  # fmt: skip
     title = "Who delays whom: bytes of the other stream served between a request's arrival and its service"

@@ -140,11 +140,13 @@ def _print(console: Console, table: Table) -> None:
 
     rows: Sequence[Sequence[str]] = [[_plain(cell) for cell in row] for row in table.cells()]
     made = RichTable(box=box.SIMPLE_HEAD, show_header=any(head.strip() for head in table.heads))
+    widths = _widths(table)
     for position, column in enumerate(table.columns):
         side: Literal["left", "right"] = "right" if column.is_number else "left"
         # Names and numbers must not wrap; prose may.
         whole = column.is_number or not any(" " in row[position] for row in rows)
-        made.add_column(_plain(column.title).strip(), justify=side, overflow="fold", no_wrap=whole)
+        least = widths[column.key] if whole else None
+        made.add_column(_plain(column.title).strip(), justify=side, overflow="fold", no_wrap=whole, min_width=least)
     for row in rows:
         made.add_row(*row)
     # Printed separately: rich would wrap the table's own title at the table's width.

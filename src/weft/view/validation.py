@@ -62,7 +62,7 @@ def validation_report(findings: Validation, out_dir: str | Path, lines: Sequence
             errors_table(data["overall"]),
             Section("What must be reached", [bar_table(lines), *silent] if lines else []),
             *(_section(data, kind, drawn) for kind, drawn in pictures.items()),
-            Section("Rows that are furthest off", [worst_table(data["worst"])]),
+            Section("Rows that are furthest off", [worst_table(data["worst"])] if data["worst"] else []),
             Section("Problems of rows", [findings.complaints()] if findings.complaints() else []),
         ],
         "errors",
