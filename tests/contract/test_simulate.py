@@ -242,16 +242,30 @@ def test_equal_gpus_agree_with_the_one_that_stands_for_all(overlap, tp):
     assert dict(all_.traffic) == dict(one.traffic)
 
 
+RING_BOUND = (8192, 3072, 3072, 8)
+KNOWN_GAP = pytest.mark.xfail(strict=True, reason="0.57 %: docs/deviations.md, mirrored against explicit")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("overlap", "shape"),
+    [
+        pytest.param(overlap, shape, marks=[KNOWN_GAP] if (overlap, shape) == ("t3-mca", RING_BOUND) else [])
+        for overlap in ENGINE_RUNS
+        for shape in ((4096, 2048, 4096, 4), RING_BOUND)
+    ],
+)
+def test_at_the_size_of_real_sub_layers_they_agree_within_half_a_percent(overlap, shape):
+    one, all_ = (simulate(layer(*shape), GPU, overlap, mode=mode) for mode in ("mirrored", "explicit"))
+    assert all_.seconds == pytest.approx(one.seconds, rel=0.005)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("overlap", ENGINE_RUNS)
-@pytest.mark.parametrize(("m", "n", "k", "tp"), [(4096, 2048, 4096, 4), (8192, 3072, 3072, 8)])
-def test_at_the_size_of_real_sub_layers_they_agree_within_half_a_percent(m, n, k, tp, overlap):
-    shared = layer(m, n, k, tp)
-    one, all_ = (simulate(shared, GPU, overlap, mode=mode) for mode in ("mirrored", "explicit"))
-    ends = [max(span.end_fs for span in all_.spans if span.gpu == gpu) / 1e15 for gpu in range(tp)]
+def test_the_one_that_stands_for_all_ends_when_gpus_do_on_average(overlap):
+    one, all_ = (simulate(layer(*RING_BOUND), GPU, overlap, mode=mode) for mode in ("mirrored", "explicit"))
+    ends = [max(span.end_fs for span in all_.spans if span.gpu == gpu) / 1e15 for gpu in range(RING_BOUND[-1])]
     assert fmean(ends) == pytest.approx(one.seconds, rel=0.005)
-    # Under compute-first arbitration the ring passes every GPU's delay on, and a run ends with its slowest GPU.
-    assert all_.seconds == pytest.approx(one.seconds, rel=0.01 if overlap == "t3-mca" else 0.005)
 
 
 def test_equal_gpus_end_at_the_same_time_in_a_ring():
