@@ -1,6 +1,7 @@
 """The calendar: events in the order of time, then kind, then index. A 4-ary heap of two integers per event.
 
-The first event leaves a gap at the top of the heap, which the next event that is entered fills on its way down.
+Taking the first event leaves the top of the heap empty. The next event to be scheduled is inserted there, which saves
+moving the last event to the top and sifting twice.
 """
 
 from __future__ import annotations
