@@ -37,6 +37,8 @@ def gemm(op: Gemm, on: Target) -> Estimate:
     shapes, harness, achieved = (m, n, k, batch), on.harness, on.gpu.achieved
     library = _library(op.dtype, on)
     rates = effective_rates(op.dtype, on)
+    if op.accumulates:
+        rates = rates._replace(output=2.0 * op.accumulator_bytes)
     times = _run(shapes, library, rates)
     parts = _parts(shapes, times, rates)
     launch = achieved.gemm_host if harness.timed == "host" else achieved.gemm_launch

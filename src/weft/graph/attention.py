@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, cast
 
 import numpy as np
 
 from weft.errors import InputError, check_type
 from weft.graph.gemm import Gemm
-from weft.graph.op import Op, Tensor, check_dtype, check_sizes, plain
+from weft.graph.op import Gradients, Op, Tensor, check_dtype, check_sizes, plain
 from weft.graph.streaming import Streaming
 
 
@@ -19,7 +19,9 @@ class Attention(Op):
 
     `fused` attention is one kernel, else it is `kernels`. A fused kernel may share `kv_heads` heads of keys and values
     among the query heads (0: each has its own), and be `causal` (1): a query sees the keys up to its own, the last one
-    all of them. Raises InputError for sizes that do not fit, UnknownNameError for an unknown dtype.
+    all of them. Unfused attention may have `dropout` of its scores. The `gradient` is the backward pass: fused, it
+    computes the scores again and does five products where the forward pass does two (FlashAttention-2,
+    arXiv:2307.08691). Raises InputError for sizes that do not fit, UnknownNameError for an unknown dtype.
 
     >>> Attention(batch=8, heads=32, query=2048, keys=2048, head=128).flops
     549755813888
@@ -36,6 +38,8 @@ class Attention(Op):
     causal: int = 0
     dtype: str = "fp16"
     fused: bool = True
+    dropout: bool = False
+    gradient: bool = False
 
     def __post_init__(self) -> None:
         least = dict.fromkeys(("batch", "heads", "query", "keys", "head"), 1) | {"kv_heads": 0, "causal": 0}
@@ -61,22 +65,46 @@ class Attention(Op):
 
     @property
     def reads(self) -> tuple[Tensor, ...]:
-        """Queries, keys and values."""
-        keys = Tensor((self.batch, self.key_heads, self.keys, self.head), self.dtype)
-        return *self.writes, keys, keys
+        """Queries, keys and values; for the gradient also the output, its gradient, and a sum for each row."""
+        query, keys = self._query, self._keys
+        rows = Tensor((self.batch, self.heads, self.query), "fp32")
+        return (query, keys, keys, query, query, rows) if self.gradient else (query, keys, keys)
 
     @property
     def writes(self) -> tuple[Tensor, ...]:
-        """One output row per query; the scores need not leave the chip."""
-        return (Tensor((self.batch, self.heads, self.query, self.head), self.dtype),)
+        """One output row per query, or the gradients of queries, keys and values; scores may stay on the chip."""
+        return (self._query, self._keys, self._keys) if self.gradient else (self._query,)
+
+    @property
+    def _query(self) -> Tensor:
+        return Tensor((self.batch, self.heads, self.query, self.head), self.dtype)
+
+    @property
+    def _keys(self) -> Tensor:
+        return Tensor((self.batch, self.key_heads, self.keys, self.head), self.dtype)
+
+    @property
+    def saved(self) -> tuple[Tensor, ...]:
+        """Queries, keys, values and the sum of each row; unfused: also the scores after softmax, mask and dropout."""
+        kept = (self._query, self._keys, self._keys)
+        if self.fused:
+            return *kept, Tensor((self.batch, self.heads, self.query), "fp32")
+        scores = Tensor((self.batch, self.heads, self.query, self.keys), self.dtype)
+        return *kept, scores, *((scores, replace(scores, dtype="int8")) if self.dropout else ())
+
+    @property
+    def backward(self) -> Gradients:
+        """Its gradient, one kernel or several."""
+        return Gradients((replace(self, gradient=True),))
 
     @property
     def flops(self) -> int:
-        """Two products for each pair of a query and a key that it sees."""
+        """Two products for each pair of a query and a key that it sees; four, or fused five, for the gradient."""
         asking = np.minimum(self.query, self.keys)
         masked = asking * (self.keys - (asking - 1) / 2)
         pairs = _where(self.causal, masked, self.query * self.keys)
-        return cast(int, 4 * self.batch * self.heads * pairs * self.head)
+        products = 2 if not self.gradient else 5 if self.fused else 4
+        return cast(int, 2 * products * self.batch * self.heads * pairs * self.head)
 
     @property
     def matrix_dtype(self) -> str:
@@ -84,14 +112,24 @@ class Attention(Op):
         return self.dtype
 
     @property
-    def kernels(self) -> tuple[Gemm, Streaming, Gemm]:
-        """The operators of unfused attention: queries times keys, softmax of the scores, scores times values."""
+    def kernels(self) -> tuple[Gemm | Streaming, ...]:
+        """The operators of unfused attention: queries times keys, softmax (and dropout), scores times values.
+
+        The gradient's: each one's own, from the last to the first.
+        """
         count = self.batch * self.heads
-        return (
+        scores = Streaming("softmax", count * self.query, self.keys, self.dtype)
+        dropped = (replace(scores, name="dropout"),) if self.dropout else ()
+        forward: tuple[Gemm | Streaming, ...] = (
             Gemm(self.query, self.keys, self.head, self.dtype, count),
-            Streaming("softmax", count * self.query, self.keys, self.dtype),
+            scores,
+            *dropped,
             Gemm(self.query, self.head, self.keys, self.dtype, count),
         )
+        if not self.gradient:
+            return forward
+        each = (part for kernel in reversed(forward) for part in (*kernel.backward.inputs, *kernel.backward.weights))
+        return cast("tuple[Gemm | Streaming, ...]", tuple(each))
 
     def __str__(self) -> str:
         how = "fused" if self.fused else "batched"

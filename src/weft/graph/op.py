@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -111,6 +111,13 @@ def check_dtype(dtype: str) -> None:
     check_name("dtype", dtype, DTYPE_BYTES)
 
 
+class Gradients(NamedTuple):
+    """The operators of a backward pass: those of the gradients of inputs, then those of the gradients of weights."""
+
+    inputs: tuple[Op, ...] = ()
+    weights: tuple[Op, ...] = ()
+
+
 class Op(ABC):
     """An operator: a frozen dataclass of its dimensions, equal to every operator of equal content.
 
@@ -140,6 +147,16 @@ class Op(ABC):
     def matrix_dtype(self) -> str | None:
         """The number format in which matrix units compute its FLOPs; None if vector units do."""
         return None
+
+    @property
+    def saved(self) -> tuple[Tensor, ...]:
+        """The tensors that it keeps for its backward pass, other than its outputs; none unless a kind overrides it."""
+        return ()
+
+    @property
+    def backward(self) -> Gradients:
+        """The operators that compute its gradients; none unless a kind overrides it."""
+        return Gradients()
 
     @property
     def least_bytes(self) -> int:

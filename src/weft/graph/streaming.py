@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from weft.errors import InputError, check_name
-from weft.graph.op import Op, Tensor, check_dtype, check_sizes
+from weft.graph.op import Gradients, Op, Tensor, check_dtype, check_sizes
 
 EXP, DIVIDE, ERF, RANDOM = 6, 6, 12, 20
 """Vector operations of an exponential, a division (each with one special function), an error function, and a random
@@ -22,7 +22,9 @@ class StreamingKind:
     """A kind of streaming operator: description, dimensions (rows, then columns) with their meaning, and tensors.
 
     `reads` and `writes` name the dtypes of full-size tensors. `operations` are vector operations per element,
-    `specials` exponentials, reciprocals or roots per element.
+    `specials` exponentials, reciprocals or roots per element. `backward` names the kind that computes the gradients of
+    its inputs (empty: the output's gradient passes on unchanged), and `saves` the dtypes of the tensors that it keeps
+    until then.
     """
 
     about: str
@@ -31,6 +33,8 @@ class StreamingKind:
     specials: float = 0.0
     reads: tuple[str, ...] = (OWN,)
     writes: tuple[str, ...] = (OWN,)
+    backward: str = ""
+    saves: tuple[str, ...] = ()
 
 
 _ELEMENTS = {"elements": "elements of each tensor"}
@@ -45,16 +49,85 @@ STREAMING: Mapping[str, StreamingKind] = {
         "A function of `inputs` tensors that makes `outputs` tensors, an operation for each of their elements.",
         _ELEMENTS,
         1,
+        backward="elementwise",
+        saves=(OWN,),
     ),
-    "gelu": StreamingKind("GeLU by the error function.", _ELEMENTS, 5 + ERF, 1),
-    "bias_gelu": StreamingKind("A bias added, then GeLU.", _ELEMENTS, 6 + ERF, 1),
+    "gelu": StreamingKind("GeLU by the error function.", _ELEMENTS, 5 + ERF, 1, backward="gelu_backward", saves=(OWN,)),
+    "gelu_backward": StreamingKind("Gradient of GeLU.", _ELEMENTS, 12 + ERF, 2, (OWN, OWN)),
+    "bias_gelu": StreamingKind(
+        "A bias added, then GeLU.", _ELEMENTS, 6 + ERF, 1, backward="gelu_backward", saves=(OWN,)
+    ),
+    "swiglu": StreamingKind(
+        "SiLU of a gate times a second tensor; elements count one of the two.",
+        _ELEMENTS,
+        4 + EXP + DIVIDE,
+        2,
+        (OWN, OWN),
+        backward="swiglu_backward",
+        saves=(OWN, OWN),
+    ),
+    "swiglu_backward": StreamingKind(
+        "Gradients of the gate and the second tensor of SwiGLU.",
+        _ELEMENTS,
+        10 + EXP + DIVIDE,
+        2,
+        (OWN, OWN, OWN),
+        (OWN, OWN),
+    ),
     "dropout": StreamingKind(
-        "Random zeros, with a mask of a byte per element.", _ELEMENTS, 2 + RANDOM, writes=(OWN, "int8")
+        "Random zeros, with a mask of a byte per element.",
+        _ELEMENTS,
+        2 + RANDOM,
+        writes=(OWN, "int8"),
+        backward="dropout_backward",
+        saves=("int8",),
+    ),
+    "dropout_backward": StreamingKind("Gradient of dropout: masked and scaled.", _ELEMENTS, 2, reads=(OWN, "int8")),
+    "bias_dropout_add": StreamingKind(
+        "A bias added, random zeros, and the sum with a second tensor.",
+        _ELEMENTS,
+        4 + RANDOM,
+        reads=(OWN, OWN),
+        writes=(OWN, "int8"),
+        backward="dropout_backward",
+        saves=("int8",),
     ),
     "residual_add": StreamingKind("The sum of two tensors.", _ELEMENTS, 1, reads=(OWN, OWN)),
-    "softmax": StreamingKind("Softmax over rows, fp32 inside.", _ROWS, 2 * EXP + DIVIDE + 4, 3),
-    "layernorm": StreamingKind("LayerNorm with scale and shift.", _ROWS, 12),
-    "rmsnorm": StreamingKind("RMSNorm with scale.", _ROWS, 5),
+    "rotary": StreamingKind("Rotary position embedding.", _ELEMENTS, 6, backward="rotary"),
+    "softmax": StreamingKind(
+        "Softmax over rows, fp32 inside.", _ROWS, 2 * EXP + DIVIDE + 4, 3, backward="softmax_backward", saves=(OWN,)
+    ),
+    "softmax_backward": StreamingKind("Gradient of softmax over rows.", _ROWS, 6, 0, (OWN, OWN)),
+    "layernorm": StreamingKind(
+        "LayerNorm with scale and shift.", _ROWS, 12, backward="layernorm_backward", saves=(OWN,)
+    ),
+    "layernorm_backward": StreamingKind(
+        "Gradients of LayerNorm's input, and partial sums of those of scale and shift.", _ROWS, 18, 0, (OWN, OWN)
+    ),
+    "rmsnorm": StreamingKind("RMSNorm with scale.", _ROWS, 5, backward="rmsnorm_backward", saves=(OWN,)),
+    "rmsnorm_backward": StreamingKind(
+        "Gradient of RMSNorm's input, and partial sums of that of the scale.", _ROWS, 11, 0, (OWN, OWN)
+    ),
+    "cross_entropy": StreamingKind(
+        "Loss of rows of logits in the kernels of Megatron-LM: fp32 copy, maximum, shift, exponential, sum, quotient.",
+        _ROWS,
+        2 * EXP + DIVIDE + 4,
+        2,
+        (OWN, "fp32", "fp32", "fp32", "fp32", "fp32"),
+        ("fp32", "fp32", "fp32", "fp32"),
+        backward="cross_entropy_backward",
+        saves=("fp32",),
+    ),
+    "cross_entropy_backward": StreamingKind(
+        "Gradient of the logits from the kept probabilities.", _ROWS, 3, 0, ("fp32", "fp32"), ("fp32", OWN)
+    ),
+    "fused_cross_entropy": StreamingKind(
+        "Loss of rows of logits and their gradient in place, in one kernel.",
+        _ROWS,
+        2 * EXP + DIVIDE + 4,
+        2,
+        (OWN, OWN),
+    ),
     "adam": StreamingKind(
         "An Adam step: fp32 master weights and moments, gradients and a copy of the weights in the dtype.",
         _PARAMETERS,
@@ -71,7 +144,20 @@ STREAMING: Mapping[str, StreamingKind] = {
         (OWN, *_STATE),
         _STATE,
     ),
-    "embedding": StreamingKind("Rows gathered from a table.", _TOKENS, 1, reads=(OWN, INDEX)),
+    "sgd": StreamingKind(
+        "A step of SGD with momentum: fp32 master weights and one moment.",
+        _PARAMETERS,
+        4,
+        0,
+        (OWN, "fp32", "fp32"),
+        ("fp32", "fp32"),
+    ),
+    "embedding": StreamingKind(
+        "Rows gathered from a table.", _TOKENS, 1, reads=(OWN, INDEX), backward="embedding_backward", saves=(INDEX,)
+    ),
+    "embedding_backward": StreamingKind(
+        "Gradients of rows added to those of a table.", _TOKENS, 1, reads=(OWN, OWN, INDEX)
+    ),
 }
 """The streaming operators by name."""
 
@@ -135,6 +221,18 @@ class Streaming(Op):
             else Tensor((self.rows, self.columns), dtype or self.dtype, "state" if dtype else "activation")
             for dtype in dtypes
         )
+
+    @property
+    def saved(self) -> tuple[Tensor, ...]:
+        """The tensors that it keeps for the backward pass, other than its outputs."""
+        return self._tensors(self.about.saves, self.inputs)
+
+    @property
+    def backward(self) -> Gradients:
+        """The kernel of its kind that computes the gradients of its inputs, if it needs one."""
+        name = self.about.backward
+        swapped = {"inputs": self.outputs + self.inputs, "outputs": self.inputs} if name == "elementwise" else {}
+        return Gradients((replace(self, name=name, **swapped),)) if name else Gradients()
 
     @property
     def operations(self) -> float:
