@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import field_validator, model_validator
 
-from weft.catalog import Count, Shelf, Sourced, broken_rule
+from weft.catalog import Count, CountOrNone, Shelf, Sourced, broken_rule
 from weft.errors import check_name, check_type
 from weft.graph import Gemm, Graph, Node
 from weft.models.layer import How, Phase, check_layer, operators, uneven
@@ -19,20 +19,52 @@ _HEAD = 128
 
 
 class Transformer(Sourced):
-    """A Transformer's dimensions: hidden size H, layers, tokens per step, studied tensor-parallel degrees.
+    """A Transformer's dimensions: hidden size H, layers, context length, attention heads, feed-forward width.
 
-    The attention heads span H together; without their number, they have 128 elements each.
+    Without `heads`, they have 128 elements each; without `head`, they span H together; without `ffn`, the feed-forward
+    layers are H x `ffn_multiple` H. `kv_heads` heads of keys and values serve all query heads. A `gated` MLP has a
+    second first matrix. `vocabulary` rows of the embedding; `tied` shares them with the head. A mixture has `experts`
+    of width `expert_ffn`, `experts_per_token` of which compute a token beside `shared_experts`; its first
+    `dense_layers` layers have a plain MLP. Latent attention (MLA) has the ranks `query_rank` and `kv_rank`, and heads
+    whose keys have `head` elements and `rotary_head` more that all share. Every `window_every`-th layer sees `window`
+    tokens. `encoder_layers` precede the layers of an encoder-decoder, whose layers then also attend to the encoder.
+    `batch` and `tensor_parallel` are those that T3's study runs.
     """
 
-    _texts: ClassVar[tuple[str, ...]] = ("tensor_parallel",)
+    _texts: ClassVar[tuple[str, ...]] = (
+        "tensor_parallel", "gated", "tied", "causal", "biases", "norm", "activation", "positions",
+    )  # fmt: skip
     title: str
     hidden: Count
     layers: Count
     sequence_length: Count
-    batch: Count
+    batch: Count = 1
     ffn_multiple: Count = 4
+    ffn: Count | None = None
     heads: Count | None = None
-    tensor_parallel: tuple[int, ...]
+    kv_heads: Count | None = None
+    head: Count | None = None
+    gated: bool = False
+    activation: Literal["gelu", "swiglu", "relu"] = "gelu"
+    norm: Literal["layernorm", "rmsnorm"] = "layernorm"
+    positions: Literal["learned", "rotary", "alibi", "relative", "none"] = "learned"
+    causal: bool = True
+    biases: bool = True
+    vocabulary: Count = 51200
+    tied: bool = True
+    experts: CountOrNone = 0
+    experts_per_token: CountOrNone = 0
+    expert_ffn: Count | None = None
+    shared_experts: CountOrNone = 0
+    dense_layers: CountOrNone = 0
+    query_rank: CountOrNone = 0
+    kv_rank: CountOrNone = 0
+    rotary_head: CountOrNone = 0
+    value_head: CountOrNone = 0
+    window: CountOrNone = 0
+    window_every: Count = 1
+    encoder_layers: CountOrNone = 0
+    tensor_parallel: tuple[int, ...] = ()
 
     @property
     def tokens(self) -> int:
@@ -43,6 +75,21 @@ class Transformer(Sourced):
     def attention_heads(self) -> int:
         """Number of attention heads."""
         return self.heads or max(self.hidden // _HEAD, 1)
+
+    @property
+    def head_size(self) -> int:
+        """Elements of an attention head's query and key."""
+        return self.head or self.hidden // self.attention_heads
+
+    @property
+    def key_heads(self) -> int:
+        """Number of heads of keys and values."""
+        return self.kv_heads or self.attention_heads
+
+    @property
+    def wide(self) -> int:
+        """Width of the feed-forward layers."""
+        return self.ffn or self.ffn_multiple * self.hidden
 
     def layer(
         self,
@@ -73,7 +120,7 @@ class Transformer(Sourced):
 
     @model_validator(mode="after")
     def _check_heads(self) -> Self:
-        if self.heads and self.hidden % self.heads:
+        if self.heads and not self.head and self.hidden % self.heads:
             raise broken_rule(
                 f"heads ({self.heads}) cannot share hidden ({self.hidden}) evenly; give heads that divide it"
             )

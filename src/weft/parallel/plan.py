@@ -1,0 +1,105 @@
+"""How a model is spread over GPUs: degrees of parallelism, micro-batches, schedule, recomputation, and overlap."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from weft.errors import InputError, check_name, check_whole
+
+Axis = Literal["tp", "cp", "dp", "pp"]
+ORDER: tuple[Axis, ...] = ("tp", "cp", "dp", "pp")
+"""Order in which GPUs are given to the groups, from neighbours in a node outwards, as Megatron-LM does."""
+Recompute = Literal["none", "selective", "full"]
+"""What the backward pass computes again: nothing, the scores of attention, or all layers from their inputs."""
+
+
+@dataclass(frozen=True)
+class Parallelism:
+    """A plan: `tp` x `cp` x `dp` x `pp` GPUs, `batch` sequences of `sequence` tokens per step.
+
+    `tp` ranks share every layer (with `sp` the tokens between their GEMMs, too), `cp` ranks every sequence, `pp` stages
+    the layers, `ep` ranks the experts; `dp` replicas share the batch. `zero` shards over the replicas the optimizer
+    states (1), gradients (2) and weights (3, as FSDP does), within groups of `shard` replicas (None: over all). Each
+    pipeline runs `micro_batches` of `micro_batch` sequences, in the order of `schedule` ("1f1b", "interleaved:5").
+    `recompute` what attention or layers need in the backward pass. `overlap` names the method for the collectives of
+    an axis, such as {"tp": "t3-mca"}; left out, they overlap as in the framework. `order` places the axes, the
+    innermost first.
+
+    Raises InputError for numbers below 1, for a batch that replicas and micro-batches do not divide, and for options
+    that contradict each other; UnknownNameError for an unknown recomputation.
+
+    >>> Parallelism(tp=8, pp=8, dp=2, batch=64).micro_batches
+    32
+    """
+
+    tp: int = 1
+    pp: int = 1
+    dp: int = 1
+    cp: int = 1
+    ep: int = 1
+    batch: int = 1
+    micro_batch: int = 1
+    sequence: int = 2048
+    sp: bool = False
+    zero: int = 0
+    shard: int | None = None
+    schedule: str = "1f1b"
+    recompute: Recompute = "none"
+    dtype: str = "bf16"
+    overlap: Mapping[str, str] = field(default_factory=dict)
+    order: tuple[Axis, ...] = ORDER
+
+    def __post_init__(self) -> None:
+        for name in ("tp", "pp", "dp", "cp", "ep", "batch", "micro_batch", "sequence"):
+            check_whole(name, getattr(self, name), 1, 8)
+        check_whole("zero", self.zero, 0, 1)
+        if self.zero > 3:
+            raise InputError(f"zero is {self.zero}; stages are 0 (none) to 3 (weights, as FSDP)")
+        check_name("recomputation", self.recompute, get_args(Recompute))
+        each = self.dp * self.micro_batch
+        if self.batch % each:
+            nearest = max(round(self.batch / each), 1) * each
+            raise InputError(
+                f"batch {self.batch} does not divide into {self.dp} replicas x micro-batches of {self.micro_batch}; "
+                f"give a multiple of {each}, such as {nearest}"
+            )
+        if sorted(self.order) != sorted(ORDER):
+            raise InputError(f"the order of placement is {self.order}; name each of {', '.join(ORDER)} once")
+        if self.sequence % self.cp:
+            raise InputError(f"sequence {self.sequence} does not divide into {self.cp} context-parallel ranks")
+
+    def __hash__(self) -> int:
+        return hash(tuple(value for name, value in vars(self).items() if name != "overlap"))
+
+    @property
+    def gpus(self) -> int:
+        """Number of GPUs: the product of the degrees."""
+        return self.tp * self.pp * self.dp * self.cp
+
+    @property
+    def micro_batches(self) -> int:
+        """Micro-batches of each pipeline per step."""
+        return self.batch // (self.dp * self.micro_batch)
+
+    @property
+    def chunks(self) -> int:
+        """Parts of the model on each stage, as the schedule "interleaved:5" says; one by default."""
+        name, _, number = self.schedule.partition(":")
+        return int(number) if name == "interleaved" and number.isdigit() else 1
+
+    def degree(self, axis: str) -> int:
+        """The degree of an axis; "dp" counts the ranks that hold the same weights, context-parallel ones included."""
+        degree: int = getattr(self, axis)
+        return degree
+
+    def stride(self, axis: str) -> int:
+        """Distance between neighbours of a group, in GPUs counted through the machine.
+
+        Context-parallel ranks hold the same weights as the replicas: the group "dp" contains them.
+        """
+        names: tuple[str, ...] = self.order
+        inner = names[: names.index(axis)] if axis in names else ()
+        return math.prod(self.degree(name) for name in inner)
