@@ -8,24 +8,11 @@ from typing import Literal
 
 from weft.graph import DTYPE_BYTES, Attention, Collective, Gemm, Graph, Node, Op, Streaming
 from weft.models.block import Piece
+from weft.parallel.framework import Framework
 from weft.parallel.plan import Parallelism
 
 Phase = Literal["forward", "recompute", "input", "weight"]
 """What a node computes: the forward pass (again), or gradients of inputs or of weights."""
-
-
-@dataclass(frozen=True)
-class Framework:
-    """What a training framework does by default.
-
-    `gradients` is the number format in which gradients of weights are kept; with `accumulates` the GEMM adds to them
-    itself. `async_tp` collectives of the backward pass run beside the GEMMs of gradients.
-    """
-
-    name: str = "megatron"
-    gradients: str = "fp32"
-    accumulates: bool = True
-    async_tp: bool = True
 
 
 @dataclass(frozen=True)
