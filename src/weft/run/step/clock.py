@@ -40,7 +40,7 @@ def train(
         )
     framework = framework or Framework()
     prices = Prices(system, plan, options)
-    order = schedule(plan.schedule, stages=plan.pp, micro_batches=plan.micro_batches)
+    order = schedule(plan.schedule, plan.pp, plan.micro_batches)
     rank = _Rank(model, plan, framework, prices, order)
     chunks = [rank.chunk(place) for place in range(order.stages)]
     send = rank.send() if plan.pp > 1 else 0.0
