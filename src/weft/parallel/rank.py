@@ -18,7 +18,7 @@ Phase = Literal["forward", "recompute", "input", "weight"]
 
 @dataclass(frozen=True)
 class RankPart:
-    """One rank's work on a part of a model, such as a layer: its passes as graphs, its parameters, and what it keeps in memory.
+    """One rank's work on a part of a model, such as a layer: passes as graphs, parameters, and what it must remember.
 
     `recompute` is None if nothing is computed again. Streams are named by what runs on them: "compute", "tp", "cp".
     """

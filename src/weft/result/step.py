@@ -61,8 +61,8 @@ def _times(shares: Mapping[str, float], count: float) -> dict[str, float]:
 class PartTimes:
     """One rank's passes over a part of a model: forward, backward (of inputs; of weights if they are computed apart).
 
-    `parameters` counts those that the rank holds, `recompute` is the pass over what is computed again before `backward`,
-    `kept` what one micro-batch needs in memory.
+    `parameters` counts those that the rank holds; `recompute` is the pass over what is computed again before
+    `backward`, `kept` what one micro-batch needs in memory.
     """
 
     name: str

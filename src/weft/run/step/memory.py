@@ -75,7 +75,7 @@ def _together(chunk: Sequence[RankPart]) -> Kept:
 
 
 def _through(order: Schedule, device: int, chunks: Sequence[Kept]) -> tuple[FloatArray, FloatArray]:
-    """Activations held after each task of a device, and what is needed beside them during the task [bytes].
+    """Activations held during each task of a device, and what is needed beside them [bytes].
 
     A forward keeps its chunk's activations until the backward has ended, or the gradients of weights if they are
     computed apart.
@@ -87,9 +87,9 @@ def _through(order: Schedule, device: int, chunks: Sequence[Kept]) -> tuple[Floa
         for name in ("bytes", "forward", "backward")
     )
     is_last = (names == "W") | ((names == "B") & order.whole[stage, micro_batch])
-    after = np.cumsum(np.where(names == "F", saved, 0.0) - np.where(is_last, saved, 0.0))
-    during = np.where(names == "F", forward, backward) + np.where(is_last, saved, 0.0)
-    return after, during
+    released = np.where(is_last, saved, 0.0)
+    held = np.cumsum(np.where(names == "F", saved, 0.0) - released) + released
+    return held, np.where(names == "F", forward, backward)
 
 
 def _remedies(found: Memory, framework: Framework) -> Mapping[str, float]:
