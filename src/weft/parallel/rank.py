@@ -122,6 +122,8 @@ class _Chain:
         for number, inner in enumerate(op.backward.inputs):
             name = f"{piece.name}.gradient" + (f".{number}" if number else "")
             self.last = (self.add(name, inner, "input", piece.module, self.last),)
+        for inner in op.backward.weights:
+            self.add(f"{piece.name}.weight", inner, "weight", piece.module, self.last)
         if piece.name.startswith("norm"):
             joined = Streaming("residual_add", op.rows * op.columns, 1, op.dtype)
             self.last = (self.add(f"{piece.name}.join", joined, "input", piece.module, self.last),)
