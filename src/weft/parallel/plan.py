@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from weft.errors import InputError, check_name, check_whole
 
@@ -108,3 +108,7 @@ class Parallelism:
         names: tuple[str, ...] = self.order
         inner = names[: names.index(axis)] if axis in names else ()
         return math.prod(self.degree(name) for name in inner)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan as plain data."""
+        return {**vars(self), "overlap": dict(self.overlap), "order": list(self.order), "gpus": self.gpus}

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from weft.graph import DTYPE_BYTES, Attention, Collective, Gemm, Graph, Node, Op, Streaming
 from weft.models.block import Piece, Routing
+from weft.parallel.framework import Framework
+from weft.parallel.memory import Kept, kept
 from weft.parallel.plan import Parallelism
 
 Phase = Literal["forward", "recompute", "input", "weight"]
@@ -16,22 +18,8 @@ Phase = Literal["forward", "recompute", "input", "weight"]
 
 
 @dataclass(frozen=True)
-class Framework:
-    """What a training framework does by default.
-
-    `gradients` is the number format in which gradients of weights are kept; with `accumulates` the GEMM adds to them
-    itself. `async_tp` collectives of the backward pass run beside the GEMMs of gradients.
-    """
-
-    name: str = "megatron"
-    gradients: str = "fp32"
-    accumulates: bool = True
-    async_tp: bool = True
-
-
-@dataclass(frozen=True)
 class RankPart:
-    """One rank's work on a part of a model, such as a layer: its passes as graphs, and its parameters.
+    """One rank's work on a part of a model, such as a layer: passes as graphs, parameters, and what it must remember.
 
     `recompute` is None if nothing is computed again. Of the parameters `experts` belong to routed experts. Streams are
     named by what runs on them: "compute", and collectives of the axes "tp", "cp" and "ep".
@@ -42,6 +30,7 @@ class RankPart:
     backward: Graph
     recompute: Graph | None = None
     parameters: int = 0
+    kept: Kept = field(default_factory=Kept)
     experts: int = 0
 
 
@@ -85,7 +74,7 @@ def _narrowed(op: Streaming, tp: int) -> Streaming:
     return replace(op, rows=-(-op.rows // tp)) if op.columns == 1 else replace(op, columns=-(-op.columns // tp))
 
 
-def part(name: str, pieces: Sequence[Piece], plan: Parallelism, framework: Framework, tokens: int) -> RankPart:
+def part(name: str, pieces: Sequence[Piece], plan: Parallelism, framework: Framework) -> RankPart:
     """One rank's share of the pieces in their order."""
     mine = [(piece, cut(piece, plan)) for piece in pieces]
     forward = _Chain(plan, framework)
@@ -101,10 +90,11 @@ def part(name: str, pieces: Sequence[Piece], plan: Parallelism, framework: Frame
             if plan.recompute == "full" or (isinstance(op, Attention) and not op.fused):
                 chain.forward(piece, op)
         again = chain.graph(f"{name}, again") if chain.nodes else None
+    remembered = kept(pieces, [local(op, plan) for _, op in mine], plan)
     owned = sum(_owned(piece, plan) for piece in pieces)
     experts = sum(_owned(piece, plan) for piece in pieces if piece.cut == "experts")
     passes = forward.graph(f"{name}, forward"), backward.graph(f"{name}, backward"), again
-    return RankPart(name, *passes, owned, experts)
+    return RankPart(name, *passes, owned, remembered, experts)
 
 
 def _owned(piece: Piece, plan: Parallelism) -> int:
@@ -374,6 +364,13 @@ def hops(op: Attention, ranks: int) -> list[Attention]:
     first = replace(op, query=query, keys=keys)
     other = replace(first, keys=-(-keys // 2), causal=0) if op.causal else first
     return [first] + [other] * (ranks - 1)
+
+
+def local(op: Op, plan: Parallelism) -> Op:
+    """One rank's own queries, keys and values, or part of the heads, of attention; any other operator unchanged."""
+    if plan.cp == 1 or not isinstance(op, Attention):
+        return op
+    return _heads(op, plan.cp) if plan.context == "all_to_all" else hops(op, plan.cp)[0]
 
 
 def of_context(op: Attention, plan: Parallelism) -> Attention:

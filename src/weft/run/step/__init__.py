@@ -1,0 +1,5 @@
+"""Whole steps: a model under a plan on a machine, timed operator by operator, layer by layer, stage by stage."""
+
+from weft.run.step.clock import train
+
+__all__ = ["train"]

@@ -1,0 +1,117 @@
+"""A pass over a part of a model on one rank: when its operators run, and what its compute stream does meanwhile."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+
+from weft.graph import Attention, Gemm, Graph, Node, Op, Streaming
+from weft.graph.streaming import STREAMING
+from weft.result.step import Pass, Times
+
+COMPUTE = "compute"
+"""The stream of everything that is no communication."""
+Slowdown = Callable[[Node, Node], tuple[float, float]]
+"""How many times longer a kernel and a collective take while they run at once."""
+_CLASSES = {
+    "norm": ("norm",),
+    "loss": ("entropy",),
+    "embedding": ("embedding",),
+    "optimizer": ("adam", "lamb", "sgd"),
+}
+_STREAMING = {
+    name: word for word, parts in _CLASSES.items() for name in STREAMING if any(part in name for part in parts)
+}
+
+
+def class_of(op: Op) -> str:
+    """The class of an operator in a breakdown: "gemm", "attention", "norm", "element-wise", "loss", "embedding"."""
+    if isinstance(op, Gemm | Attention):
+        return op.kind
+    return _STREAMING.get(op.name, "element-wise") if isinstance(op, Streaming) else op.kind
+
+
+def timed(graph: Graph, seconds: Mapping[str, float], slowdown: Slowdown | None = None) -> Pass:
+    """The pass of a graph whose operators take `seconds` alone, by name.
+
+    A node begins when its predecessors and the node before it on its stream have ended; while a kernel and a collective
+    run at once, both are slower by their `slowdown` (None: by nothing).
+    """
+    times = graph.critical_path(seconds) if slowdown is None else _shared(graph.nodes, seconds, slowdown)
+    return account(graph, times)
+
+
+def _shared(nodes: Sequence[Node], seconds: Mapping[str, float], slowdown: Slowdown) -> Times:
+    """Begin and end of every node if those that run at once slow each other down: an event per begin or end."""
+    left = {node.id: seconds[node.name] for node in nodes}
+    waiting: dict[str, list[Node]] = {}
+    for node in nodes:
+        waiting.setdefault(node.stream, []).append(node)
+    running: dict[str, Node] = {}
+    times: dict[str, tuple[float, float]] = {}
+    now = 0.0
+    while waiting or running:
+        for stream in [stream for stream in waiting if stream not in running]:
+            node = waiting[stream][0]
+            if all(edge.node in times and edge.node not in _ids(running) for edge in node.edges):
+                running[stream] = node
+                times[node.id] = (now, now)
+                waiting[stream].pop(0)
+                if not waiting[stream]:
+                    del waiting[stream]
+        rate = _rates(running, slowdown)
+        step = min(left[node.id] * rate[stream] for stream, node in running.items())
+        now += step
+        for stream, node in list(running.items()):
+            left[node.id] -= step / rate[stream]
+            times[node.id] = (times[node.id][0], now)
+            if left[node.id] <= 1e-15:
+                del running[stream]
+    return times
+
+
+def _ids(running: Mapping[str, Node]) -> set[str]:
+    return {node.id for node in running.values()}
+
+
+def _rates(running: Mapping[str, Node], slowdown: Slowdown) -> dict[str, float]:
+    """How many times longer each running node takes now, by its stream: what the most disturbing other one costs it."""
+    rate = dict.fromkeys(running, 1.0)
+    kernel = running.get(COMPUTE)
+    for stream, other in running.items():
+        if kernel is not None and stream != COMPUTE:
+            own, theirs = slowdown(kernel, other)
+            rate[COMPUTE], rate[stream] = max(rate[COMPUTE], own), theirs
+    return rate
+
+
+def account(graph: Graph, times: Times) -> Pass:
+    """What the compute stream does until the last node has ended; a gap belongs to the communication that ends it."""
+    parts: Counter[str] = Counter()
+    hidden: Counter[str] = Counter()
+    communication = [(*times[node.id], node.stream) for node in graph if node.stream != COMPUTE]
+    computing = sorted(((*times[node.id], node) for node in graph if node.stream == COMPUTE), key=lambda one: one[:2])
+    end = max(stop for _, stop in times.values())
+    now = 0.0
+    for start, stop, node in computing:
+        _gap(parts, now, start, communication)
+        parts["recompute" if node.phase == "recompute" else class_of(node.op)] += stop - start
+        now = stop
+    _gap(parts, now, end, communication)
+    for start, stop, axis in communication:
+        hidden[axis] += stop - start
+    for axis in hidden:
+        hidden[axis] -= parts.get(f"exposed {axis}", 0.0)
+    return Pass(end, dict(parts), dict(hidden), graph, times)
+
+
+def _gap(parts: Counter[str], start: float, stop: float, communication: Sequence[tuple[float, float, str]]) -> None:
+    """Assign a gap of the compute stream to the communication that runs in it, from its end backwards."""
+    while stop - start > 1e-12:
+        running = [one for one in communication if one[0] < stop and one[1] >= stop - 1e-12]
+        if not running:
+            parts["wait"] += stop - start
+            return
+        first, _, axis = min(running)
+        parts[f"exposed {axis}"] += stop - max(first, start)
+        stop = max(first, start)

@@ -1,0 +1,48 @@
+"""Pipeline schedules by the names that users type, such as "1f1b" and "interleaved:5"."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from weft.errors import InputError, check_name, check_type, check_whole
+from weft.schedule.pipeline import single
+from weft.schedule.pipeline.orders import Schedule
+
+SCHEDULES: Mapping[str, Callable[..., Schedule]] = {
+    "device-placement": single.device_placement,
+    "inference": single.inference,
+    "gpipe": single.gpipe,
+    "1f1b": single.one_forward_one_backward,
+    "interleaved": single.interleaved,
+    "zb-h1": single.zb_h1,
+    "zb-h2": single.zb_h2,
+    "pipedream": single.pipedream,
+    "pipedream-2bw": single.pipedream_2bw,
+}
+"""Every pipeline schedule: what builds it for a number of devices, of micro-batches, and options."""
+_OPTIONS: Mapping[str, tuple[str, ...]] = {"interleaved": ("chunks", "group")}
+
+
+def schedule_names() -> list[str]:
+    """The names of all pipeline schedules."""
+    return list(SCHEDULES)
+
+
+def schedule(text: str, devices: int, micro_batches: int) -> Schedule:
+    """The pipeline schedule of a name and its options, for a number of devices and of micro-batches.
+
+    Options are whole numbers behind colons: "interleaved:5" has 5 chunks a device, "interleaved:5:16" passes them in
+    groups of 16 micro-batches.
+
+    Raises UnknownNameError for an unknown name, InputError for numbers that the schedule does not take.
+    """
+    check_type("the pipeline schedule", text, str, "name one, such as '1f1b' or 'interleaved:2'")
+    name, *given = text.split(":")
+    check_name("pipeline schedule", name, SCHEDULES)
+    check_whole("the number of pipeline devices", devices, 1, 8)
+    check_whole("the number of micro-batches", micro_batches, 1, 32)
+    known = _OPTIONS.get(name, ())
+    if len(given) > len(known) or not all(each.isdecimal() for each in given):
+        form = ":".join([name, *(f"[{each}]" for each in known)])
+        raise InputError(f"the pipeline schedule '{text}' is not understood; write it as '{form}', with whole numbers")
+    return SCHEDULES[name](devices, micro_batches, **dict(zip(known, map(int, given), strict=False)))
