@@ -35,20 +35,25 @@ def _reduced(chunks: Sequence[Chunk], count: int, plan: Parallelism, framework: 
     Frameworks that overlap send a bucket as soon as its gradients are complete, in the backward pass of the last
     micro-batch, and gather weights in the forward pass of the first.
     """
-    replicas, size = plan.dp * plan.cp, DTYPE_BYTES[framework.gradients]
+    replicas, size = plan.dp * plan.cp, DTYPE_BYTES[framework.reduced]
 
     def moved(kind: str, parameters: int, width: int) -> float:
-        return prices.of(Collective(kind, max(parameters, replicas) * width, replicas, framework.gradients), "dp")
+        return prices.of(Collective(kind, max(parameters, replicas) * width, replicas, framework.reduced), "dp")
 
     if not plan.zero:
-        ways = [("all_reduce", size, "backward")]
+        ways = [("all_reduce", size, "backward", framework.dp_overlap)]
     else:
-        ways = [("reduce_scatter", size, "backward"), ("all_gather", DTYPE_BYTES[plan.dtype], "forward")]
-    if not framework.dp_overlap:
-        return sum(moved(kind, count, width) for kind, width, _ in ways)
+        ways = [
+            ("reduce_scatter", size, "backward", framework.dp_overlap),
+            ("all_gather", DTYPE_BYTES[plan.dtype], "forward", framework.gather_overlap),
+        ]
     exposed = 0.0
-    buckets = max(-(-count // framework.bucket), 1)
-    for kind, width, during in ways:
+    bucket = framework.bucket_of(replicas) or count
+    buckets = max(-(-count // bucket), 1)
+    for kind, width, during, overlaps in ways:
+        if not overlaps:
+            exposed += moved(kind, count, width)
+            continue
         each = moved(kind, -(-count // buckets), width)
         beside = sum(getattr(chunk, during).seconds for chunk in chunks) * (buckets - 1) / buckets
         exposed += max(each * buckets - beside, each)
