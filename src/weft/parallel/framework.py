@@ -27,7 +27,9 @@ class Framework:
     `zero` is the default stage of sharding; with stage 3 (FSDP) it `keeps_weights` from the forward to the backward
     pass. With `scatter_gather` each tensor-parallel rank sends its part of the activations between stages. `optimizer`
     runs in one kernel over many tensors or, not `fused_optimizer`, in one per operation; `scales_loss` adds the check
-    for overflow of fp16. The host spends `launch` on each operator [s].
+    for overflow of fp16. Weights are kept in the number format `weights` (empty: that of the computation), beside
+    `optimizer_bytes` of states per parameter: 12 for Adam with fp32 master weights. The host spends `launch` on each
+    operator [s].
     """
 
     name: str = "megatron"
@@ -45,6 +47,8 @@ class Framework:
     bucket_per_replica: int = 0
     zero: int = 0
     keeps_weights: bool = False
+    weights: str = ""
+    optimizer_bytes: int = 12
     scatter_gather: bool = True
     optimizer: str = "adam"
     fused_optimizer: bool = True
