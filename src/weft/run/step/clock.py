@@ -61,12 +61,11 @@ class _Rank:
         self.parts = {name: self._timed(one) for name, one in rank_parts(model, plan, framework).items()}
 
     def _timed(self, of: RankPart) -> PartTimes:
-        backward, weight = of.backward, Pass()
+        backward, weight = self._pass(of.backward), Pass()
         if self.splits:
-            weight = self._pass(_only(backward, "weight"))
-            backward = _only(backward, "input")
+            backward, weight = (self._pass(_only(of.backward, phase)) for phase in ("input", "weight"))
         again = self._pass(of.recompute) if of.recompute is not None else Pass()
-        return PartTimes(of.name, self._pass(of.forward), self._pass(backward), weight, again, of.parameters, of.kept)
+        return PartTimes(of.name, self._pass(of.forward), backward, weight, again, of.parameters, of.kept)
 
     def _pass(self, graph: Graph | None) -> Pass:
         return Pass() if graph is None else timed(graph, self.prices.graph(graph), self.prices.slowdown)
@@ -98,12 +97,12 @@ class _Rank:
         return self.prices.of(Collective("send_recv", -(-size // shared), 2, plan.dtype), "pp")
 
 
-def _only(graph: Graph, phase: str) -> Graph:
-    """The nodes of a phase, without edges to others."""
+def _only(graph: Graph, phase: str) -> Graph | None:
+    """The nodes of a phase, without edges to others; None if there is none."""
     kept = [node for node in graph if node.phase == phase]
     ids = {node.id for node in kept}
     cut = (replace(node, after=tuple(edge for edge in node.edges if edge.node in ids)) for node in kept)
-    return replace(graph, nodes=tuple(cut))
+    return replace(graph, nodes=tuple(cut)) if kept else None
 
 
 def _run(order: Schedule, chunks: Sequence[Chunk], send: float) -> PipelineTimes:
