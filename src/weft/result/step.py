@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from weft.answer import Answer
 from weft.graph import Graph
@@ -97,6 +97,21 @@ class Chunk:
         return self.forward + self.backward + self.weight
 
 
+class Window(NamedTuple):
+    """How many times longer a kernel and a collective take while both run on a GPU under a sharing strategy.
+
+    `source` says where the slowdowns come from: "engine", or "none" for what it cannot run, with the reason `why`.
+    """
+
+    kernel: str
+    collective: str
+    sharing: str
+    gpu: str
+    slowdowns: tuple[float, float]
+    source: str = "engine"
+    why: str = ""
+
+
 @dataclass(frozen=True, repr=False)
 class Step(Answer):
     """A training step of `model` on `system` under `plan`: `seconds`, and where they go.
@@ -104,7 +119,8 @@ class Step(Answer):
     `chunks` are the parts of the model in the order of the data, `pipeline` says when the micro-batches pass through
     them, `tails` what each pipeline device does between its last micro-batch and the end of the step [s].
     `pipeline_waits` are the parts of the makespan in which the mean device computes nothing: "bubble", "imbalance" and
-    "exposed pp" [s]. `fidelity` says where durations come from, `notes` what a reader must know.
+    "exposed pp" [s]. `fidelity` says where durations come from, `notes` what a reader must know,
+    `windows` what kernels and collectives cost each other.
     """
 
     kind = "step"
@@ -121,6 +137,7 @@ class Step(Answer):
     fidelity: str = "estimate"
     needs: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    windows: tuple[Window, ...] = ()
 
     @property
     def devices(self) -> int:
@@ -182,4 +199,5 @@ class Step(Answer):
             "bubble_share": self.bubble,
             "needs": list(self.needs),
             "notes": list(self.notes),
+            "windows": [window._asdict() for window in self.windows],
         }
