@@ -14,7 +14,7 @@ import numpy as np
 from weft.errors import InputError
 from weft.result import Comparison, Timeline
 from weft.schedule import SHARING
-from weft.view import advice, corun, looks, run, validation
+from weft.view import advice, corun, looks, run, step, validation
 from weft.view.error_tables import errors_table
 from weft.view.explorer import timeline
 from weft.view.figure import Figure, Lines, bars, curves, stacked_bars
@@ -317,6 +317,9 @@ HOW: Mapping[str, How] = {
     "validation": How(
         lambda answer: errors_table(answer.to_dict()["groups"], "Errors of the models"), _validation_figure,
         validation.validation_report,
+    ),
+    "step": How(
+        step.waterfall_table, step.waterfall, step.step_page, lambda answer: [step.communication_table(answer)]
     ),
     "study": How(_study_table, _study_figure, lambda study, folder: study.page(folder)),
 }  # fmt: skip
