@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from weft.graph import DTYPE_BYTES, Attention, Collective, Gemm, Graph, Node, Op, Streaming
 from weft.models.block import Piece
 from weft.parallel.framework import Framework
+from weft.parallel.memory import Kept, kept
 from weft.parallel.plan import Parallelism
 
 Phase = Literal["forward", "recompute", "input", "weight"]
@@ -17,7 +18,7 @@ Phase = Literal["forward", "recompute", "input", "weight"]
 
 @dataclass(frozen=True)
 class RankPart:
-    """One rank's work on a part of a model, such as a layer: its passes as graphs, and its parameters.
+    """One rank's work on a part of a model, such as a layer: passes as graphs, parameters, and what it must remember.
 
     `recompute` is None if nothing is computed again. Streams are named by what runs on them: "compute", "tp", "cp".
     """
@@ -27,6 +28,7 @@ class RankPart:
     backward: Graph
     recompute: Graph | None = None
     parameters: int = 0
+    kept: Kept = field(default_factory=Kept)
 
 
 def cut(piece: Piece, plan: Parallelism) -> Op:
@@ -51,7 +53,7 @@ def _narrowed(op: Streaming, tp: int) -> Streaming:
     return replace(op, rows=-(-op.rows // tp)) if op.columns == 1 else replace(op, columns=-(-op.columns // tp))
 
 
-def part(name: str, pieces: Sequence[Piece], plan: Parallelism, framework: Framework, tokens: int) -> RankPart:
+def part(name: str, pieces: Sequence[Piece], plan: Parallelism, framework: Framework) -> RankPart:
     """One rank's share of the pieces in their order."""
     mine = [(piece, cut(piece, plan)) for piece in pieces]
     forward = _Chain(plan, framework)
@@ -67,8 +69,11 @@ def part(name: str, pieces: Sequence[Piece], plan: Parallelism, framework: Frame
             if plan.recompute == "full" or (isinstance(op, Attention) and not op.fused):
                 chain.forward(piece, op)
         again = chain.graph(f"{name}, again") if chain.nodes else None
+    remembered = kept(pieces, [op for _, op in mine], plan)
     owned = sum(_owned(piece, plan) for piece in pieces)
-    return RankPart(name, forward.graph(f"{name}, forward"), backward.graph(f"{name}, backward"), again, owned)
+    return RankPart(
+        name, forward.graph(f"{name}, forward"), backward.graph(f"{name}, backward"), again, owned, remembered
+    )
 
 
 def _owned(piece: Piece, plan: Parallelism) -> int:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from weft.answer import Answer
 from weft.graph import Attention, Graph
+from weft.parallel.memory import Kept
 
 if TYPE_CHECKING:
     from weft.hardware import System
@@ -76,7 +77,8 @@ def _times(shares: Mapping[str, float], count: float) -> dict[str, float]:
 class PartTimes:
     """One rank's passes over a part of a model: forward, backward (of inputs; of weights if they are computed apart).
 
-    `parameters` counts those that the rank holds, `recompute` the pass over what is computed again before `backward`.
+    `parameters` counts those that the rank holds; `recompute` is the pass over what is computed again before
+    `backward`, `kept` what one micro-batch needs in memory.
     """
 
     name: str
@@ -85,6 +87,7 @@ class PartTimes:
     weight: Pass = Pass()
     recompute: Pass = Pass()
     parameters: int = 0
+    kept: Kept = field(default_factory=Kept)
 
 
 @dataclass(frozen=True)

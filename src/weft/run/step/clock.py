@@ -9,13 +9,13 @@ from weft.errors import InputError
 from weft.graph import DTYPE_BYTES, Collective, Graph
 from weft.hardware import System
 from weft.models import Transformer
-from weft.models.block import Piece, Tokens, embedding, head, layer
 from weft.options import SUSTAINED, RunOptions
 from weft.parallel.framework import Framework
 from weft.parallel.plan import Parallelism
-from weft.parallel.rank import RankPart, part
+from weft.parallel.rank import RankPart
 from weft.result.step import Chunk, PartTimes, Pass, Step
 from weft.run.step.chunks import Gathering, chunk
+from weft.run.step.parts import chunks_of, rank_parts, stages_on
 from weft.run.step.prices import Prices
 from weft.run.step.spans import timed
 from weft.run.step.tail import tail
@@ -42,7 +42,7 @@ def train(
     prices = Prices(system, plan, options)
     order = schedule(plan.schedule, plan.pp, plan.micro_batches)
     rank = _Rank(model, plan, framework, prices, order)
-    chunks = [rank.chunk(place) for place in range(order.stages)]
+    chunks = [rank.chunk(names) for names in chunks_of(model, order.stages)]
     send = rank.send() if plan.pp > 1 else 0.0
     pipeline = _run(order, chunks, send)
     held = [[chunks[stage] for stage in stages_on(order, device)] for device in range(order.devices)]
@@ -57,24 +57,8 @@ class _Rank:
         self, model: Transformer, plan: Parallelism, framework: Framework, prices: Prices, order: Schedule
     ) -> None:
         self.model, self.plan, self.framework, self.prices = model, plan, framework, prices
-        self.stages, self.splits = order.stages, order.splits_backward
-        self.tokens = Tokens(plan.micro_batch, plan.sequence, plan.cp)
-        self._known: dict[str, PartTimes] = {}
-
-    def part(self, name: str) -> PartTimes:
-        """The passes over the embedding, the head, or a layer of the kind `name`."""
-        if name not in self._known:
-            arguments = self.model, self.tokens, self.framework.style, self.plan.dtype
-            pieces: Sequence[Piece]
-            plan = self.plan
-            if name == "embedding":
-                pieces, plan = tuple(embedding(*arguments)), replace(plan, recompute="none")
-            elif name == "head":
-                pieces, plan = tuple(head(*arguments)), replace(plan, recompute="none")
-            else:
-                pieces = tuple(layer(self.model, name, *arguments[1:]))
-            self._known[name] = self._timed(part(name, pieces, plan, self.framework, self.tokens.count))
-        return self._known[name]
+        self.splits = order.splits_backward
+        self.parts = {name: self._timed(one) for name, one in rank_parts(model, plan, framework).items()}
 
     def _timed(self, of: RankPart) -> PartTimes:
         backward, weight = of.backward, Pass()
@@ -82,20 +66,14 @@ class _Rank:
             weight = self._pass(_only(backward, "weight"))
             backward = _only(backward, "input")
         again = self._pass(of.recompute) if of.recompute is not None else Pass()
-        return PartTimes(of.name, self._pass(of.forward), self._pass(backward), weight, again, of.parameters)
+        return PartTimes(of.name, self._pass(of.forward), self._pass(backward), weight, again, of.parameters, of.kept)
 
     def _pass(self, graph: Graph | None) -> Pass:
         return Pass() if graph is None else timed(graph, self.prices.graph(graph), self.prices.slowdown)
 
-    def chunk(self, place: int) -> Chunk:
-        """The parts of the model that run as stage `place`: layers in equal numbers, the first stages one more."""
-        layers, stages = self.model.layers, self.stages
-        count = layers // stages + (place < layers % stages)
-        parts = [self.part("dense")] * count
-        if place == 0:
-            parts.insert(0, self.part("embedding"))
-        if place == stages - 1:
-            parts.append(self.part("head"))
+    def chunk(self, names: Sequence[str]) -> Chunk:
+        """The passes over the parts of a stage, by their names."""
+        parts = [self.parts[name] for name in names]
         return chunk(parts, self._gathering(parts) if self.plan.zero == 3 else None)
 
     def _gathering(self, parts: Sequence[PartTimes]) -> Gathering:
@@ -114,14 +92,10 @@ class _Rank:
     def send(self) -> float:
         """Time to send a micro-batch's activations to the next stage [s]; with sequence parallelism a rank's share."""
         plan = self.plan
-        size = self.tokens.count * self.model.hidden * DTYPE_BYTES[plan.dtype]
+        tokens = plan.micro_batch * plan.sequence // plan.cp
+        size = tokens * self.model.hidden * DTYPE_BYTES[plan.dtype]
         shared = plan.tp if plan.sp or self.framework.scatter_gather else 1
         return self.prices.of(Collective("send_recv", -(-size // shared), 2, plan.dtype), "pp")
-
-
-def stages_on(order: Schedule, device: int) -> list[int]:
-    """The stages whose weights a pipeline device holds."""
-    return [stage for stage in range(order.stages) if (order.placement[:, stage] == device).any()]
 
 
 def _only(graph: Graph, phase: str) -> Graph:

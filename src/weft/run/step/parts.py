@@ -1,0 +1,46 @@
+"""Which parts of a model a rank runs: its layers by kind, the embedding, the head, and the stage of each."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from weft.models import Transformer
+from weft.models.block import Tokens, embedding, head, layer
+from weft.parallel.framework import Framework
+from weft.parallel.plan import Parallelism
+from weft.parallel.rank import RankPart, part
+from weft.schedule.pipeline import Schedule
+
+
+def rank_parts(model: Transformer, plan: Parallelism, framework: Framework) -> dict[str, RankPart]:
+    """One rank's share of every distinct part of a model: "embedding", each kind of layer, "head"."""
+    tokens = Tokens(plan.micro_batch, plan.sequence, plan.cp)
+    arguments = model, tokens, framework.style, plan.dtype
+    ends = replace(plan, recompute="none")
+    kinds = {kind: layer(model, kind, *arguments[1:]) for kind in dict.fromkeys(layer_kinds(model))}
+    return {
+        "embedding": part("embedding", tuple(embedding(*arguments)), ends, framework),
+        **{kind: part(kind, tuple(pieces), plan, framework) for kind, pieces in kinds.items()},
+        "head": part("head", tuple(head(*arguments)), ends, framework),
+    }
+
+
+def layer_kinds(model: Transformer) -> tuple[str, ...]:
+    """The kind of every layer of a model, in order."""
+    return ("dense",) * model.layers
+
+
+def chunks_of(model: Transformer, stages: int) -> list[list[str]]:
+    """The names of the parts of each stage: layers in equal numbers, one more in the first stages if need be."""
+    kinds = layer_kinds(model)
+    counts = [len(kinds) // stages + (place < len(kinds) % stages) for place in range(stages)]
+    ends = [sum(counts[: place + 1]) for place in range(stages)]
+    chunks = [list(kinds[end - count : end]) for count, end in zip(counts, ends, strict=True)]
+    chunks[0].insert(0, "embedding")
+    chunks[-1].append("head")
+    return chunks
+
+
+def stages_on(order: Schedule, device: int) -> list[int]:
+    """The stages whose weights a pipeline device holds."""
+    return [stage for stage in range(order.stages) if (order.placement[:, stage] == device).any()]
