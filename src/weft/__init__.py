@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from weft.result.step import Step
     from weft.run import balanced, compare, simulate
     from weft.run.grid import Sweep, sweep
-    from weft.run.step import step
+    from weft.run.step import memory, step
     from weft.schedule import overlap_names as overlaps
     from weft.schedule.arbiters import arbiter
 
@@ -85,6 +85,7 @@ _HOMES = {
     "gpu": ("weft.hardware", "gpu"),
     "gpus": ("weft.hardware", "gpu_names"),
     "load_model": ("weft.models", "load_model"),
+    "memory": ("weft.run.step", "memory"),
     "models": ("weft.models", "models"),
     "operator": ("weft.graph", "operator"),
     "overlaps": ("weft.schedule", "overlap_names"),
@@ -130,6 +131,7 @@ __all__ = [
     "gpu",
     "gpus",
     "load_model",
+    "memory",
     "models",
     "operator",
     "overlaps",

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from weft.models import Transformer
     from weft.parallel.framework import Framework
     from weft.parallel.plan import Parallelism
+    from weft.result.memory import Memory
     from weft.schedule.pipeline import PipelineTimes
 
 FLOPS_CONVENTION = "attention in full, the backward pass as twice the forward one, recomputation only in HFU"
@@ -120,7 +121,7 @@ class Step(Answer):
     `chunks` are the parts of the model in the order of the data, `pipeline` says when the micro-batches pass through
     them, `tails` what each pipeline device does between its last micro-batch and the end of the step [s].
     `pipeline_waits` are the parts of the makespan in which the mean device computes nothing: "bubble", "imbalance" and
-    "exposed pp" [s]. `fidelity` says where durations come from, `notes` what a reader must know.
+    "exposed pp" [s]. `fidelity` says where durations come from, `memory` what every device holds, `notes` what a reader must know.
     """
 
     kind = "step"
@@ -134,6 +135,7 @@ class Step(Answer):
     pipeline_waits: Mapping[str, float]
     tails: tuple[Mapping[str, float], ...]
     fidelity: str = "estimate"
+    memory: Memory | None = None
     needs: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -227,6 +229,8 @@ class Step(Answer):
             "hfu": self.hfu,
             "model_flops": self.flops(),
             "flops_convention": FLOPS_CONVENTION,
+            "peak_bytes": None if self.memory is None else self.memory.peak,
+            "fits": None if self.memory is None else self.memory.fits,
             "waterfall": self.parts,
             "exposed_s": self.exposed,
             "bubble_share": self.bubble,

@@ -9,18 +9,12 @@ from weft.graph import Collective, Gemm, Node
 from weft.result.step import FLOPS_CONVENTION, PartTimes, Pass, Step
 from weft.view import looks
 from weft.view.figure import Figure, bars, stacked_bars
+from weft.view.memory import fitting, holder_table, holders, memory_curve
 from weft.view.page import Section, machine_section, write_page
+from weft.view.plans import AXES, plan_table, plan_words, shown_devices
 from weft.view.table import Table, number, text
 from weft.view.words import percent
 
-AXES = {
-    "tp": "tensor parallelism",
-    "cp": "context parallelism",
-    "ep": "expert parallelism",
-    "dp": "data parallelism",
-    "pp": "pipeline parallelism",
-}
-"""The axes of a plan in words."""
 _WHAT = {
     "gemm": "matrix products of the forward and the backward pass",
     "grouped_gemm": "matrix products of the experts",
@@ -56,7 +50,8 @@ def verdict(answer: Step) -> list[str]:
         + (f" (HFU {answer.hfu:.1%})" if answer.hfu > 1.001 * answer.mfu else "")
         + "."
     )
-    return [lead, _dominates(answer), *answer.needs, *answer.notes]
+    fits = [] if answer.memory is None else [fitting(answer.memory)]
+    return [lead, _dominates(answer), *fits, *answer.needs, *answer.notes]
 
 
 def _dominates(answer: Step) -> str:
@@ -90,7 +85,8 @@ def label(name: str) -> str:
 
 def seconds(value: float) -> str:
     """A time in the unit that suits a step."""
-    return f"{value:,.3g} s" if value >= 1 else f"{value * 1e3:,.3g} ms"
+    shown, unit = (value, "s") if value >= 1 else (value * 1e3, "ms")
+    return f"{shown:,.{2 if shown < 10 else 1 if shown < 100 else 0}f} {unit}"
 
 
 def ordered(parts: Mapping[str, float]) -> list[str]:
@@ -114,14 +110,7 @@ def waterfall_table(answer: Step) -> Table:
 
 def title(answer: Step) -> str:
     """The model, the machine and the plan on one line."""
-    return f"{answer.model.title} on {answer.plan.gpus:,} GPUs of {answer.system.name}, {plan_words(answer)}"
-
-
-def plan_words(answer: Step) -> str:
-    """The plan in a few words: its degrees above one, its schedule, its batch."""
-    plan = answer.plan
-    degrees = [f"{axis.upper()} {plan.degree(axis)}" for axis in ("tp", "pp", "cp", "ep", "dp") if plan.degree(axis) > 1]
-    return ", ".join([*(degrees or ["one GPU"]), f"batch {plan.batch} x {plan.sequence}"])
+    return f"{answer.model.title} on {answer.plan.gpus:,} GPUs of {answer.system.name}, {plan_words(answer.plan)}"
 
 
 def _meaning(name: str) -> str:
@@ -129,28 +118,6 @@ def _meaning(name: str) -> str:
     if axis != name:
         return f"computing waits for the communication of {AXES.get(axis, axis)}"
     return _WHAT.get(name, "")
-
-
-def plan_table(answer: Step) -> Table:
-    """The plan, field by field, as it was timed."""
-    plan = answer.plan
-    rows = [
-        ("GPUs", f"{plan.gpus} = " + " x ".join(f"{axis} {plan.degree(axis)}" for axis in reversed(plan.order))),
-        ("batch", f"{plan.batch} sequences of {plan.sequence:,} tokens, {answer.tokens:,} tokens"),
-        ("micro-batches", f"{plan.micro_batches} of {plan.micro_batch} in each pipeline"),
-        ("schedule", f"{plan.schedule}, {len(answer.chunks)} stages" if plan.pp > 1 else "no pipeline"),
-        ("sequence parallelism", "yes" if plan.sp else "no"),
-        ("sharded over replicas", _ZERO[plan.zero]),
-        ("recomputation", plan.recompute),
-        ("overlap", ", ".join(f"{axis} by {name}" for axis, name in plan.overlap.items()) or "as the framework does"),
-        ("framework", answer.framework.name),
-        ("number format", plan.dtype),
-        ("times from", answer.fidelity),
-    ]
-    return Table([text("field", "plan"), text("value", " ")], rows)
-
-
-_ZERO = ("nothing", "optimizer states (ZeRO 1)", "and gradients (ZeRO 2)", "and weights (ZeRO 3, FSDP)")
 
 
 def communication_table(answer: Step) -> Table:
@@ -241,13 +208,6 @@ def waterfall(answer: Step) -> Figure:
     )  # fmt: skip
 
 
-def shown_devices(devices: int, most: int = 9) -> list[int]:
-    """The pipeline devices that a figure shows: all, or some of them spread evenly, first and last included."""
-    if devices <= most:
-        return list(range(devices))
-    return sorted({round(at * (devices - 1) / (most - 1)) for at in range(most)})
-
-
 def layer_streams(answer: Step) -> Figure | None:
     """What the streams of one GPU run in the forward and backward pass of a layer; None without a layer."""
     part = next((part for chunk in answer.chunks for part in chunk.parts if part.name not in ("embedding", "head")), None)
@@ -297,11 +257,19 @@ def step_page(answer: Step, folder: str | Path) -> Path:
             Section("Communication", [communication] if communication.rows else []),
             Section("A layer", [layer] if layer else []),
             Section("The pipeline", [stage_table(answer)] if answer.devices > 1 else []),
-            Section("The plan", [plan_table(answer), f"MFU and HFU: {FLOPS_CONVENTION}."]),
+            _memory_section(answer),
+            Section("The plan", [plan_table(answer.plan, answer.framework.name, len(answer.chunks)), f"MFU and HFU: {FLOPS_CONVENTION}."]),
             machine_section(answer.system.gpu),
         ],
         "step",
     )  # fmt: skip
+
+
+def _memory_section(answer: Step) -> Section:
+    if answer.memory is None:
+        return Section("Memory", [])
+    curve = memory_curve(answer)
+    return Section("Memory", [fitting(answer.memory), holders(answer.memory), *([curve] if curve else []), holder_table(answer.memory)])
 
 
 def node_words(node: Node) -> str:

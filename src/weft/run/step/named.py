@@ -14,8 +14,24 @@ from weft.options import SUSTAINED, RunOptions
 from weft.parallel.complete import complete
 from weft.parallel.framework import Framework
 from weft.parallel.plan import Parallelism
+from weft.result.memory import Memory
 from weft.result.step import Step
 from weft.run.step.clock import train
+from weft.run.step.memory import memory as needed
+
+
+def _asked(
+    model: Transformer | str | Path, on: Described, plan: Parallelism | None, stated: dict[str, Any]
+) -> tuple[Transformer, System, Parallelism, tuple[str, ...]]:
+    """Model, system and plan, and notes on what was chosen."""
+    found = model if isinstance(model, Transformer) else load_model(model)
+    where = on if isinstance(on, System) else system(on)
+    if plan is None:
+        return found, where, *complete(found, where.gpus, stated)
+    check_type("the plan", plan, Parallelism, "give a weft.Parallelism, or its fields as keywords")
+    if stated:
+        raise InputError(f"{', '.join(stated)} belong to the plan; put them into weft.Parallelism, or leave it out")
+    return found, where, plan, ()
 
 
 def step(
@@ -36,14 +52,24 @@ def step(
     >>> step("gpt-3", "64xa100", tp=8, pp=8, batch=64).plan.micro_batches
     64
     """
-    found = model if isinstance(model, Transformer) else load_model(model)
-    where = on if isinstance(on, System) else system(on)
-    notes: tuple[str, ...] = ()
-    if plan is None:
-        plan, notes = complete(found, where.gpus, stated)
-    else:
-        check_type("the plan", plan, Parallelism, "give a weft.Parallelism, or its fields as keywords")
-        if stated:
-            raise InputError(f"{', '.join(stated)} belong to the plan; put them into weft.Parallelism, or leave it out")
+    found, where, plan, notes = _asked(model, on, plan, stated)
     answer = train(found, where, plan, framework, options)
-    return replace(answer, notes=(*notes, *answer.notes))
+    held = needed(found, where, plan, framework)
+    return replace(answer, memory=held, notes=(*notes, *answer.notes))
+
+
+def memory(
+    model: Transformer | str | Path,
+    on: Described,
+    plan: Parallelism | None = None,
+    *,
+    framework: Framework | None = None,
+    **stated: Any,
+) -> Memory:
+    """What every GPU must hold in a training step, and what would make it fit; arguments as for `step`.
+
+    >>> memory("gpt-3", "64xa100", tp=8, pp=8, batch=64).fits
+    False
+    """
+    found, where, plan, _ = _asked(model, on, plan, stated)
+    return needed(found, where, plan, framework)
