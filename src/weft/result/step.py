@@ -134,15 +134,11 @@ class Step(Answer):
     pipeline: PipelineTimes
     pipeline_waits: Mapping[str, float]
     tails: tuple[Mapping[str, float], ...]
+    seconds: float
     fidelity: str = "estimate"
     memory: Memory | None = None
     needs: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-
-    @cached_property
-    def seconds(self) -> float:
-        """The time of the step [s]: of the pipeline, then of the device whose tail is longest."""
-        return self.pipeline.makespan + max(sum(tail.values()) for tail in self.tails)
 
     @property
     def devices(self) -> int:
