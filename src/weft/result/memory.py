@@ -23,13 +23,15 @@ FloatArray = npt.NDArray[np.float64]
 class DeviceMemory:
     """The memory of one pipeline device's rank [bytes].
 
-    `fixed` are held throughout, by kind. `held` are activations after each task of the device's order, and `working`
-    what is needed beside them during the task; both have the shape (tasks,). `saved` are activations of one micro-batch
+    `fixed` are held throughout, by kind. `held` are activations during each task of the device's order, and
+    `working` what is needed beside them; both have the shape (tasks,).
+    `left` is what remains of them after the last task. `saved` are activations of one micro-batch
     by operator.
     """
 
     fixed: Mapping[str, int]
     held: FloatArray
+    left: float
     working: FloatArray
     saved: Mapping[str, int]
 
