@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 
 from weft.catalog import read_toml
-from weft.graph import DTYPE_BYTES
+from weft.graph.op import width
 from weft.kernels.gemm import GemmTiling
 
 _MOST_SLOTS = 8  # K steps that a workgroup of the engine can have in flight
@@ -62,7 +63,8 @@ def candidates(architecture: str, dtype: str, *, scaled: bool = False) -> tuple[
         amd = architecture.startswith("cdna") or architecture == "t3"
         return _mirrored(Candidate(*tile) for tile in _lists()["single-amd" if amd else "single-nvidia"])
     found = (Candidate(*tile) for tile in _lists()[architecture])
-    return _mirrored(replace(one, step=one.step * 2 // DTYPE_BYTES[dtype]) for one in found)
+    packed = math.floor(2 * width(dtype)) / 2  # bytes of an element without its share of a block's scale
+    return _mirrored(replace(one, step=int(one.step * 2 / packed)) for one in found)
 
 
 @cache
