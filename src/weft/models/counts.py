@@ -86,13 +86,17 @@ CONVENTIONS: Mapping[str, Convention] = {
     "full-embedding": Convention(
         "as full, and the embedding as if it were a GEMM: 6 N + 12 L h s", "llm-foundry, throughput tables", True, True
     ),
-    "megatron-2022": Convention("as full; recomputed attention counts three times", "arXiv:2205.05198, appendix A", True, again=3),
+    "megatron-2022": Convention(
+        "as full; recomputed attention counts three times", "arXiv:2205.05198, appendix A", True, again=3
+    ),
 }
 """Conventions by name; times tell more than the rates that they make of them."""
 Recomputed = Literal["none", "selective", "full"]
 
 
-def forward_flops(model: Transformer, sequence: int, convention: str = "causal", source: int = 0) -> Mapping[str, float]:
+def forward_flops(
+    model: Transformer, sequence: int, convention: str = "causal", source: int = 0
+) -> Mapping[str, float]:
     """Floating-point operations of GEMMs in the forward pass of one sequence: of layers, their attention, and the head.
 
     A multiply-add counts as two; `source` are the tokens of an encoder. Raises UnknownNameError for an unknown

@@ -239,7 +239,9 @@ class _Chain:
                 after = (*after, *sent)
             self.last = (self.add(name, op, phase, piece.module, after),)
             if number:
-                joined = Streaming("residual_add", _queries(local) // self.plan.cp // DTYPE_BYTES[whole.dtype], 1, whole.dtype)
+                joined = Streaming(
+                    "residual_add", _queries(local) // self.plan.cp // DTYPE_BYTES[whole.dtype], 1, whole.dtype
+                )
                 self.last = (self.add(f"{name}.join", joined, phase, piece.module, self.last),)
 
     def _scatter(self, piece: Piece, ops: Sequence[Op], phase: Phase) -> None:
@@ -272,7 +274,9 @@ class _Chain:
 
     def _exchange(self, piece: Piece, phase: Phase) -> None:
         if self.plan.ep > 1:
-            self.then(".exchange", exchange(_routing(piece), _tokens(piece, self.plan), self.plan.ep), piece, phase, "ep")
+            self.then(
+                ".exchange", exchange(_routing(piece), _tokens(piece, self.plan), self.plan.ep), piece, phase, "ep"
+            )
 
     def _sort(self, piece: Piece, phase: Phase) -> None:
         """Order the tokens that other ranks have sent by their expert, if this rank has several."""

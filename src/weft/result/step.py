@@ -32,20 +32,28 @@ class Pass:
 
     Parts are classes of operators ("gemm", "attention", "norm", ...), "recompute", and the communication that the
     compute stream waits for, by its axis: "exposed tp". `hidden` is the communication beside computing, by its axis
-    [s]. `graph` and `times` say what ran when, if the pass is of a single graph.
+    [s]. The host launches `launches` kernels for it. `graph` and `times` say what ran when, if the pass is of a single
+    graph.
     """
 
     seconds: float = 0.0
     parts: Mapping[str, float] = field(default_factory=dict)
     hidden: Mapping[str, float] = field(default_factory=dict)
+    launches: float = 0
     graph: Graph | None = None
     times: Times = field(default_factory=dict)
 
     def __add__(self, other: Pass) -> Pass:
-        return Pass(self.seconds + other.seconds, added(self.parts, other.parts), added(self.hidden, other.hidden))
+        return Pass(
+            self.seconds + other.seconds,
+            added(self.parts, other.parts),
+            added(self.hidden, other.hidden),
+            self.launches + other.launches,
+        )
 
     def __mul__(self, count: float) -> Pass:
-        return Pass(self.seconds * count, _times(self.parts, count), _times(self.hidden, count))
+        parts, hidden = _times(self.parts, count), _times(self.hidden, count)
+        return Pass(self.seconds * count, parts, hidden, self.launches * count)
 
 
 def _matrix_flops(graph: Graph | None, causal: bool) -> float:

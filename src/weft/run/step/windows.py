@@ -91,7 +91,9 @@ class Meeting:
         repeated = nodes if len(nodes) > 1 else loop(nodes[0].op, name, ALONE, nodes[0].stream, nodes[0].choice)
         whole = SHARING["streams"] if name == "gemm" else SHARING[self.sharing]
         graph = Graph(repeated, self.collective.ranks)
-        return float(simulate(graph, self.system, replace(whole, partition=False, units=None), self.options).period(name))
+        return float(
+            simulate(graph, self.system, replace(whole, partition=False, units=None), self.options).period(name)
+        )
 
     def _gemm(self) -> Node:
         """The GEMM cut to a few waves, with the tile of the whole one.
@@ -216,4 +218,3 @@ def _ring(moved: Collective, ranks: int) -> Collective:
         return Collective("all_gather", min(2 * moved.bytes, MOST_BYTES), 2, moved.dtype)
     name = "all_gather" if moved.name == "broadcast" else moved.name
     return Collective(name, min(moved.bytes, MOST_BYTES), ranks, moved.dtype)
-
