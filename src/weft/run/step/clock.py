@@ -42,7 +42,7 @@ def train(
     prices = Prices(system, plan, options)
     order = schedule(plan.schedule, plan.pp, plan.micro_batches)
     rank = _Rank(model, plan, framework, prices, order)
-    chunks = [rank.chunk(names) for names in chunks_of(model, order.stages)]
+    chunks = [rank.chunk(names) for names in chunks_of(model, order.stages, plan)]
     send = rank.send() if plan.pp > 1 else 0.0
     pipeline = _run(order, chunks, send)
     ends = tails(model, chunks, pipeline, plan, framework, prices)
