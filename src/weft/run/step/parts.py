@@ -14,10 +14,11 @@ from weft.schedule.pipeline import Schedule
 
 def rank_parts(model: Transformer, plan: Parallelism, framework: Framework) -> dict[str, RankPart]:
     """One rank's share of every distinct part of a model: "embedding", each kind of layer, "head"."""
-    tokens = Tokens(plan.micro_batch, plan.sequence, plan.cp)
+    source = model.sequence_length if model.encoder_layers else 0
+    tokens = Tokens(plan.micro_batch, plan.sequence, plan.cp, source)
     arguments = model, tokens, framework.style, plan.dtype
     ends = replace(plan, recompute="none")
-    kinds = {kind: layer(model, kind, *arguments[1:]) for kind in dict.fromkeys(layer_kinds(model))}
+    kinds = {kind: layer(model, kind, *arguments[1:]) for kind in dict.fromkeys(model.layer_kinds)}
     return {
         "embedding": part("embedding", tuple(embedding(*arguments)), ends, framework),
         **{kind: part(kind, tuple(pieces), plan, framework) for kind, pieces in kinds.items()},
@@ -25,14 +26,9 @@ def rank_parts(model: Transformer, plan: Parallelism, framework: Framework) -> d
     }
 
 
-def layer_kinds(model: Transformer) -> tuple[str, ...]:
-    """The kind of every layer of a model, in order."""
-    return ("dense",) * model.layers
-
-
 def chunks_of(model: Transformer, stages: int) -> list[list[str]]:
     """The names of the parts of each stage: layers in equal numbers, one more in the first stages if need be."""
-    kinds = layer_kinds(model)
+    kinds = model.layer_kinds
     counts = [len(kinds) // stages + (place < len(kinds) % stages) for place in range(stages)]
     ends = [sum(counts[: place + 1]) for place in range(stages)]
     chunks = [list(kinds[end - count : end]) for count, end in zip(counts, ends, strict=True)]
