@@ -103,8 +103,10 @@ class Parallelism:
     def stride(self, axis: str) -> int:
         """Distance between neighbours of a group, in GPUs counted through the machine.
 
-        Context-parallel ranks hold the same weights as the replicas: the group "dp" contains them.
+        The groups "replica" join the ranks that hold the same shard.
         """
+        if axis == "replica":
+            return self.stride("cp" if self.cp > 1 else "dp") * (self.shard or 1)
         names: tuple[str, ...] = self.order
         inner = names[: names.index(axis)] if axis in names else ()
         return math.prod(self.degree(name) for name in inner)

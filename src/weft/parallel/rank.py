@@ -311,8 +311,8 @@ class _Chain:
                 self.then(".gather", self._tp("all_gather", *_output(piece.op)), piece, "input", "tp")
             for number, inner in enumerate(inputs):
                 self.then(".gradient" + (f".{number}" if number else ""), inner, piece, "input")
-        for inner in () if isinstance(op, Gemm | GroupedGemm) else op.backward.weights:
-            self.add(f"{piece.name}.weight", inner, "weight", piece.module, self.last)
+            for inner in op.backward.weights:
+                self.add(f"{piece.name}.weight", inner, "weight", piece.module, self.last)
         if piece.forks:
             rows, columns, dtype = _input(op)
             self.then(".join", Streaming("residual_add", rows * columns, 1, dtype), piece, "input")

@@ -24,12 +24,14 @@ class DeviceMemory:
     """The memory of one pipeline device's rank [bytes].
 
     `fixed` are held throughout, by kind. `held` are activations during each task of the device's order, and
-    `working` what is needed beside them; both have the shape (tasks,). `saved` are activations of one micro-batch
+    `working` what is needed beside them; both have the shape (tasks,).
+    `left` is what remains of them after the last task. `saved` are activations of one micro-batch
     by operator.
     """
 
     fixed: Mapping[str, int]
     held: FloatArray
+    left: float
     working: FloatArray
     saved: Mapping[str, int]
 

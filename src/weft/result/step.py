@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from weft.answer import Answer
-from weft.graph import Graph
+from weft.graph import Attention, Graph
 from weft.parallel.memory import Kept
 
 if TYPE_CHECKING:
@@ -17,8 +17,11 @@ if TYPE_CHECKING:
     from weft.models import Transformer
     from weft.parallel.framework import Framework
     from weft.parallel.plan import Parallelism
+    from weft.result.memory import Memory
     from weft.schedule.pipeline import PipelineTimes
 
+FLOPS_CONVENTION = "attention in full, the backward pass as twice the forward one, recomputation only in HFU"
+"""What MFU and HFU count, unless asked otherwise."""
 Times = Mapping[str, tuple[float, float]]
 """Start and end of every node of a graph by its id [s]."""
 
@@ -29,20 +32,42 @@ class Pass:
 
     Parts are classes of operators ("gemm", "attention", "norm", ...), "recompute", and the communication that the
     compute stream waits for, by its axis: "exposed tp". `hidden` is the communication beside computing, by its axis
-    [s]. `graph` and `times` say what ran when, if the pass is of a single graph.
+    [s]. The host launches `launches` kernels for it. `graph` and `times` say what ran when, if the pass is of a single
+    graph.
     """
 
     seconds: float = 0.0
     parts: Mapping[str, float] = field(default_factory=dict)
     hidden: Mapping[str, float] = field(default_factory=dict)
+    launches: float = 0
     graph: Graph | None = None
     times: Times = field(default_factory=dict)
 
     def __add__(self, other: Pass) -> Pass:
-        return Pass(self.seconds + other.seconds, added(self.parts, other.parts), added(self.hidden, other.hidden))
+        return Pass(
+            self.seconds + other.seconds,
+            added(self.parts, other.parts),
+            added(self.hidden, other.hidden),
+            self.launches + other.launches,
+        )
 
     def __mul__(self, count: float) -> Pass:
-        return Pass(self.seconds * count, _times(self.parts, count), _times(self.hidden, count))
+        parts, hidden = _times(self.parts, count), _times(self.hidden, count)
+        return Pass(self.seconds * count, parts, hidden, self.launches * count)
+
+
+def _matrix_flops(graph: Graph | None, causal: bool) -> float:
+    """Operations of the matrix units in a graph, those of attention as `Step.flops` says."""
+    total = 0.0
+    for node in graph or ():
+        if node.op.matrix_dtype is None:
+            continue
+        if isinstance(node.op, Attention):
+            pairs = node.op.query * node.op.keys
+            total += 4 * node.op.batch * node.op.heads * node.op.head * (pairs / 2 if causal else pairs)
+        else:
+            total += node.op.flops
+    return total
 
 
 def added(*shares: Mapping[str, float]) -> dict[str, float]:
@@ -97,6 +122,21 @@ class Chunk:
         return self.forward + self.backward + self.weight
 
 
+class Window(NamedTuple):
+    """How many times longer a kernel and a collective take while both run on a GPU under a sharing strategy.
+
+    `source` says where the slowdowns come from: "engine", or "none" for what it cannot run, with the reason `why`.
+    """
+
+    kernel: str
+    collective: str
+    sharing: str
+    gpu: str
+    slowdowns: tuple[float, float]
+    source: str = "engine"
+    why: str = ""
+
+
 @dataclass(frozen=True, repr=False)
 class Step(Answer):
     """A training step of `model` on `system` under `plan`: `seconds`, and where they go.
@@ -104,7 +144,8 @@ class Step(Answer):
     `chunks` are the parts of the model in the order of the data, `pipeline` says when the micro-batches pass through
     them, `tails` what each pipeline device does between its last micro-batch and the end of the step [s].
     `pipeline_waits` are the parts of the makespan in which the mean device computes nothing: "bubble", "imbalance" and
-    "exposed pp" [s]. `fidelity` says where durations come from, `notes` what a reader must know.
+    "exposed pp" [s]. `fidelity` says where durations come from, `windows` what kernels and collectives cost each other,
+    `memory` what every device holds, `notes` what a reader must know.
     """
 
     kind = "step"
@@ -117,14 +158,12 @@ class Step(Answer):
     pipeline: PipelineTimes
     pipeline_waits: Mapping[str, float]
     tails: tuple[Mapping[str, float], ...]
+    seconds: float
     fidelity: str = "estimate"
+    memory: Memory | None = None
     needs: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-
-    @cached_property
-    def seconds(self) -> float:
-        """The time of the step [s]: of the pipeline, then of the device whose tail is longest."""
-        return self.pipeline.makespan + max(sum(tail.values()) for tail in self.tails)
+    windows: tuple[Window, ...] = ()
 
     @property
     def devices(self) -> int:
@@ -161,6 +200,32 @@ class Step(Answer):
         """Throughput of each GPU [tokens/s]."""
         return self.tokens / self.seconds / self.plan.gpus
 
+    def flops(self, causal: bool = False, again: bool = False) -> float:
+        """Floating-point operations of the matrix units on all GPUs, the backward pass as twice the forward one.
+
+        Attention counts every pair of a query and a key, as Megatron-LM does (arXiv:2205.05198), or with `causal` the
+        half that a causal mask leaves. `again` adds what is recomputed.
+        """
+        passes = ((part.forward, 3) for chunk in self.chunks for part in chunk.parts)
+        repeated = ((part.recompute, 1) for chunk in self.chunks for part in chunk.parts if again)
+        one = sum(count * _matrix_flops(each.graph, causal) for each, count in (*passes, *repeated))
+        return one * self.plan.micro_batches * self.plan.gpus / self.plan.pp
+
+    @property
+    def peak_flops(self) -> float:
+        """Rate of the matrix units of all GPUs in the plan's number format [FLOP/s]: MFU is relative to it."""
+        return self.system.gpu.matrix_rate(self.plan.dtype) * self.plan.gpus
+
+    @property
+    def mfu(self) -> float:
+        """Model FLOPs utilization: operations that the model needs, over what the GPUs could do in the time."""
+        return self.flops() / self.peak_flops / self.seconds
+
+    @property
+    def hfu(self) -> float:
+        """Hardware FLOPs utilization: as MFU, with the operations of recomputation."""
+        return self.flops(again=True) / self.peak_flops / self.seconds
+
     @property
     def exposed(self) -> dict[str, float]:
         """Communication that computing waits for, by its axis [s], mean over the pipeline devices."""
@@ -181,9 +246,16 @@ class Step(Answer):
             "fidelity": self.fidelity,
             "step_time_s": self.seconds,
             "tokens_per_s_per_gpu": self.tokens_per_s_per_gpu,
+            "mfu": self.mfu,
+            "hfu": self.hfu,
+            "model_flops": self.flops(),
+            "flops_convention": FLOPS_CONVENTION,
+            "peak_bytes": None if self.memory is None else self.memory.peak,
+            "fits": None if self.memory is None else self.memory.fits,
             "waterfall": self.parts,
             "exposed_s": self.exposed,
             "bubble_share": self.bubble,
             "needs": list(self.needs),
             "notes": list(self.notes),
+            "windows": [window._asdict() for window in self.windows],
         }

@@ -188,12 +188,12 @@ def _marked(marks: Lines, series: str, beside: Mapping[str, Any], size: int) -> 
 
 def stacked_bars(
     title: str, table: Table, *, lane: str, part: str, value: str, looks: Looks, label: str = "", offset: str = "",
-    share: bool = False, percent: bool = False, in_order: bool = False,
+    share: bool = False, percent: bool = False, in_order: bool = False, marks: Lines | None = None,
 ) -> Figure:  # fmt: skip
     """A bar per lane (and `offset`) that stacks its parts in the order of `looks`, followed by `label`.
 
     With `share`, every bar has the same length; `percent` writes values as percentages. `in_order` stacks parts in the
-    order of the rows.
+    order of the rows; `marks` are reference lines.
     """
     order, value_at = list(looks), table.keys.index(value)
     stacks: dict[Any, list[list[Any]]] = {}
@@ -210,7 +210,7 @@ def stacked_bars(
     columns = [*table.columns, number("stack_from", " "), number("stack_to", " ")]
     return bars(
         title, Table(columns, placed), lane=lane, start="stack_from", end="stack_to", kind=part, looks=looks,
-        offset=offset, label=label, axis=_title(table, value), percent=share or percent,
+        offset=offset, label=label, axis=_title(table, value), percent=share or percent, marks=marks,
     )  # fmt: skip
 
 

@@ -15,10 +15,10 @@ from weft.parallel.plan import Parallelism
 from weft.parallel.rank import RankPart
 from weft.result.step import Chunk, PartTimes, Pass, Step
 from weft.run.step.chunks import Gathering, chunk
-from weft.run.step.parts import chunks_of, rank_parts, stages_on
+from weft.run.step.parts import chunks_of, rank_parts
 from weft.run.step.prices import Prices
 from weft.run.step.spans import timed
-from weft.run.step.tail import tail
+from weft.run.step.tail import end_of_step, tails
 from weft.schedule.pipeline import Durations, PipelineTimes, Schedule, run_schedule, schedule
 
 
@@ -45,9 +45,18 @@ def train(
     chunks = [rank.chunk(names) for names in chunks_of(model, order.stages)]
     send = rank.send() if plan.pp > 1 else 0.0
     pipeline = _run(order, chunks, send)
-    held = [[chunks[stage] for stage in stages_on(order, device)] for device in range(order.devices)]
-    tails = tuple(tail(mine, plan, framework, prices) for mine in held)
-    return Step(model, system, plan, framework, tuple(chunks), pipeline, _waits(order, chunks, pipeline, send), tails)
+    ends = tails(model, chunks, pipeline, plan, framework, prices)
+    return Step(
+        model,
+        system,
+        plan,
+        framework,
+        tuple(chunks),
+        pipeline,
+        _waits(order, chunks, pipeline, send),
+        tuple(end.parts for end in ends),
+        end_of_step(pipeline, ends),
+    )
 
 
 class _Rank:
@@ -61,12 +70,11 @@ class _Rank:
         self.parts = {name: self._timed(one) for name, one in rank_parts(model, plan, framework).items()}
 
     def _timed(self, of: RankPart) -> PartTimes:
-        backward, weight = of.backward, Pass()
+        backward, weight = self._pass(of.backward), Pass()
         if self.splits:
-            weight = self._pass(_only(backward, "weight"))
-            backward = _only(backward, "input")
+            backward, weight = (self._pass(_only(of.backward, phase)) for phase in ("input", "weight"))
         again = self._pass(of.recompute) if of.recompute is not None else Pass()
-        return PartTimes(of.name, self._pass(of.forward), self._pass(backward), weight, again, of.parameters, of.kept)
+        return PartTimes(of.name, self._pass(of.forward), backward, weight, again, of.parameters, of.kept)
 
     def _pass(self, graph: Graph | None) -> Pass:
         return Pass() if graph is None else timed(graph, self.prices.graph(graph), self.prices.slowdown)
@@ -74,19 +82,24 @@ class _Rank:
     def chunk(self, names: Sequence[str]) -> Chunk:
         """The passes over the parts of a stage, by their names."""
         parts = [self.parts[name] for name in names]
-        return chunk(parts, self._gathering(parts) if self.plan.zero == 3 else None)
+        return chunk(parts, self._gathering(parts) if self.plan.zero == 3 else None, self.framework.launch)
 
     def _gathering(self, parts: Sequence[PartTimes]) -> Gathering:
-        plan, size = self.plan, DTYPE_BYTES[self.plan.dtype]
-        ranks = plan.shard or plan.dp * plan.cp
+        plan, replicas = self.plan, self.plan.dp * self.plan.cp
+        ranks = plan.shard or replicas
         if ranks == 1:
             return Gathering([0.0] * len(parts), [0.0] * len(parts))
 
-        def moved(kind: str, count: int) -> float:
-            return self.prices.of(Collective(kind, max(count * size, ranks), ranks, plan.dtype), "dp")
+        def moved(kind: str, count: int, dtype: str, among: int = ranks, axis: str = "dp") -> float:
+            return self.prices.of(Collective(kind, max(count * DTYPE_BYTES[dtype], among), among, dtype), axis)
 
-        gather = [moved("all_gather", one.parameters) for one in parts]
-        scatter = [moved("reduce_scatter", one.parameters) for one in parts]
+        gradients = self.framework.gradients
+        gather = [moved("all_gather", one.parameters, plan.dtype) for one in parts]
+        scatter = [moved("reduce_scatter", one.parameters, gradients) for one in parts]
+        if ranks < replicas:
+            groups = replicas // ranks
+            shares = (moved("all_reduce", one.parameters // ranks, gradients, groups, "replica") for one in parts)
+            scatter = [one + share for one, share in zip(scatter, shares, strict=True)]
         return Gathering(gather, scatter, self.framework.keeps_weights)
 
     def send(self) -> float:
@@ -98,12 +111,12 @@ class _Rank:
         return self.prices.of(Collective("send_recv", -(-size // shared), 2, plan.dtype), "pp")
 
 
-def _only(graph: Graph, phase: str) -> Graph:
-    """The nodes of a phase, without edges to others."""
+def _only(graph: Graph, phase: str) -> Graph | None:
+    """The nodes of a phase, without edges to others; None if there is none."""
     kept = [node for node in graph if node.phase == phase]
     ids = {node.id for node in kept}
     cut = (replace(node, after=tuple(edge for edge in node.edges if edge.node in ids)) for node in kept)
-    return replace(graph, nodes=tuple(cut))
+    return replace(graph, nodes=tuple(cut)) if kept else None
 
 
 def _run(order: Schedule, chunks: Sequence[Chunk], send: float) -> PipelineTimes:

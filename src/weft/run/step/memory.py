@@ -49,7 +49,7 @@ def _device(
     device: int, order: Schedule, chunks: Sequence[Sequence[RankPart]], plan: Parallelism, framework: Framework
 ) -> DeviceMemory:
     mine = [chunks[stage] for stage in stages_on(order, device)]
-    held, working = _through(order, device, [_together(chunk) for chunk in chunks])
+    held, left, working = _through(order, device, [_together(chunk) for chunk in chunks])
     count = sum(part.parameters for chunk in mine for part in chunk)
     largest = max((part.parameters for chunk in mine for part in chunk), default=0)
     groups = sum(degree > 1 for degree in (plan.tp, plan.cp, plan.dp * plan.cp, plan.pp, plan.pp)) + 1
@@ -62,7 +62,7 @@ def _device(
     for chunk in mine:
         for part in chunk:
             saved.update({f"{part.name}: {name}": size for name, size in part.kept.saved.items()})
-    return DeviceMemory({name: size for name, size in fixed.items() if size}, held, working, dict(saved))
+    return DeviceMemory({name: size for name, size in fixed.items() if size}, held, left, working, dict(saved))
 
 
 def _together(chunk: Sequence[RankPart]) -> Kept:
@@ -74,8 +74,8 @@ def _together(chunk: Sequence[RankPart]) -> Kept:
     )
 
 
-def _through(order: Schedule, device: int, chunks: Sequence[Kept]) -> tuple[FloatArray, FloatArray]:
-    """Activations held during each task of a device, and what is needed beside them [bytes].
+def _through(order: Schedule, device: int, chunks: Sequence[Kept]) -> tuple[FloatArray, float, FloatArray]:
+    """Activations held during each task of a device, then after all, and what is needed beside them [bytes].
 
     A forward keeps its chunk's activations until the backward has ended, or the gradients of weights if they are
     computed apart.
@@ -89,7 +89,7 @@ def _through(order: Schedule, device: int, chunks: Sequence[Kept]) -> tuple[Floa
     is_last = (names == "W") | ((names == "B") & order.whole[stage, micro_batch])
     released = np.where(is_last, saved, 0.0)
     held = np.cumsum(np.where(names == "F", saved, 0.0) - released) + released
-    return held, np.where(names == "F", forward, backward)
+    return held, float(held[-1] - released[-1]), np.where(names == "F", forward, backward)
 
 
 def _remedies(found: Memory, framework: Framework) -> Mapping[str, float]:

@@ -12,11 +12,13 @@ from weft.parallel.plan import Parallelism
 def group(system: System, plan: Parallelism, axis: str, size: int | None = None) -> System:
     """The GPUs of one group of an axis, as a system: as many to a node as the plan's placement puts there.
 
-    `size` overrides the degree of the axis, as for pairs of neighbours. Without a node, all are alike.
+    `size` overrides the degree of the axis, as for pairs of neighbours; the replicas of the same weights ("dp") may
+    include the context-parallel ranks. Without a node, all are alike.
     """
     count = plan.degree(axis) if size is None else size
     each = system.node.gpus_per_node if system.node else system.gpus
-    together = max(each // plan.stride(axis), 1)
+    outer = "cp" if axis == "dp" and count > plan.dp else axis
+    together = max(each // plan.stride(outer), 1)
     while count % together:
         together -= 1
     return system.with_gpus(count, count // together)

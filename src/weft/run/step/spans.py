@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
 from weft.graph import Attention, Gemm, Graph, Node, Op, Streaming
@@ -87,8 +87,8 @@ def _rates(running: Mapping[str, Node], slowdown: Slowdown) -> dict[str, float]:
 
 def account(graph: Graph, times: Times) -> Pass:
     """What the compute stream does until the last node has ended; a gap belongs to the communication that ends it."""
-    parts: Counter[str] = Counter()
-    hidden: Counter[str] = Counter()
+    parts: defaultdict[str, float] = defaultdict(float)
+    hidden: defaultdict[str, float] = defaultdict(float)
     communication = [(*times[node.id], node.stream) for node in graph if node.stream != COMPUTE]
     computing = sorted(((*times[node.id], node) for node in graph if node.stream == COMPUTE), key=lambda one: one[:2])
     end = max(stop for _, stop in times.values())
@@ -102,10 +102,17 @@ def account(graph: Graph, times: Times) -> Pass:
         hidden[axis] += stop - start
     for axis in hidden:
         hidden[axis] -= parts.get(f"exposed {axis}", 0.0)
-    return Pass(end, dict(parts), dict(hidden), graph, times)
+    return Pass(end, dict(parts), dict(hidden), sum(_kernels(node.op) for node in graph), graph, times)
 
 
-def _gap(parts: Counter[str], start: float, stop: float, communication: Sequence[tuple[float, float, str]]) -> None:
+def _kernels(op: Op) -> int:
+    """How many kernels the host launches for an operator."""
+    return len(op.kernels) if isinstance(op, Attention) and not op.fused else 1
+
+
+def _gap(
+    parts: defaultdict[str, float], start: float, stop: float, communication: Sequence[tuple[float, float, str]]
+) -> None:
     """Assign a gap of the compute stream to the communication that runs in it, from its end backwards."""
     while stop - start > 1e-12:
         running = [one for one in communication if one[0] < stop and one[1] >= stop - 1e-12]

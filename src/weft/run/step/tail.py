@@ -2,25 +2,102 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
 
 from weft.graph import DTYPE_BYTES, Collective, Streaming
+from weft.models import Transformer
 from weft.parallel.framework import Framework
 from weft.parallel.plan import Parallelism
 from weft.result.step import Chunk
+from weft.run.step.parts import stages_on
 from weft.run.step.prices import Prices
+from weft.schedule.pipeline import PipelineTimes
+
+BACKWARD, WEIGHT = 1, 2
+"""Kinds of a pipeline's tasks, by their place in the arrays of `PipelineTimes`."""
 
 
-def tail(chunks: Sequence[Chunk], plan: Parallelism, framework: Framework, prices: Prices) -> dict[str, float]:
-    """What one pipeline device does after its last micro-batch, by its kind [s]."""
-    count = sum(chunk.parameters for chunk in chunks)
+@dataclass(frozen=True)
+class Tail:
+    """What a pipeline device does after its last task [s]: wait for the sum of gradients, then update the weights.
+
+    `gather` is the wait for the weights of other ranks, at the end of this step or in the first forward of the next.
+    """
+
+    reduce: float
+    optimizer: float
+    gather: float
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """Seconds by what they are spent on."""
+        parts = {"exposed dp": self.reduce + self.gather, "optimizer": self.optimizer}
+        return {name: seconds for name, seconds in parts.items() if seconds}
+
+
+def tails(
+    model: Transformer,
+    chunks: Sequence[Chunk],
+    ran: PipelineTimes,
+    plan: Parallelism,
+    framework: Framework,
+    prices: Prices,
+) -> tuple[Tail, ...]:
+    """The tail of every pipeline device."""
+    return tuple(_tail(device, model, chunks, ran, plan, framework, prices) for device in range(ran.schedule.devices))
+
+
+def end_of_step(ran: PipelineTimes, tails: Sequence[Tail]) -> float:
+    """The end of the step [s]: all devices wait for the norm of all gradients, then for the slowest update.
+
+    A schedule without a flush has no such end: the step takes as long as its busiest device computes.
+    """
+    if not ran.schedule.flushes:
+        return float(np.max(ran.busy)) + max(tail.reduce + tail.optimizer + tail.gather for tail in tails)
+    reduced = max(end + tail.reduce for end, tail in zip(_ends(ran), tails, strict=True))
+    return reduced + max(tail.optimizer + tail.gather for tail in tails)
+
+
+def _ends(ran: PipelineTimes) -> list[float]:
+    return [float(ran.end.flat[order].max()) for order in ran.schedule.orders]
+
+
+def _tail(
+    device: int,
+    model: Transformer,
+    chunks: Sequence[Chunk],
+    ran: PipelineTimes,
+    plan: Parallelism,
+    framework: Framework,
+    prices: Prices,
+) -> Tail:
+    stages = stages_on(ran.schedule, device)
+    count = sum(chunks[stage].parameters for stage in stages)
     replicas = plan.dp * plan.cp
-    parts: dict[str, float] = {}
-    if replicas > 1 and plan.zero < 3:
-        parts["exposed dp"] = _reduced(chunks, count, plan, framework, prices)
-    shard = -(-count // replicas) if plan.zero else count
-    parts["optimizer"] = optimizer(shard, plan, framework, prices)
-    return parts
+    shard = -(-count // (plan.shard or replicas)) if plan.zero else count
+    update = optimizer(shard, plan, framework, prices)
+    groups = _Groups(plan, framework, prices)
+    tied = groups.tied(model) if plan.pp > 1 and model.tied and {0, len(chunks) - 1} & set(stages) else 0.0
+    ready = [_gradients(device, stage, ran) for stage in stages]
+    counts = [chunks[stage].parameters for stage in stages]
+    end = float(ran.end.flat[ran.schedule.orders[device]].max())
+    forward = sum(chunks[stage].forward.seconds for stage in stages)
+    return Tail(
+        (max(groups.reduced(ready, counts) - end, 0.0) if framework.dp_overlap else groups.reduce(count)) + tied,
+        update,
+        groups.gathered(count, forward) if framework.gather_overlap else groups.gather(count),
+    )
+
+
+def _gradients(device: int, stage: int, ran: PipelineTimes) -> tuple[float, float]:
+    """Between when the gradients of a stage's weights become complete: begin and end of its last backward task [s]."""
+    mine = ran.schedule.device[stage] == device
+    kind = BACKWARD if ran.schedule.whole[stage][mine].all() else WEIGHT
+    last = int(np.nanargmax(np.where(mine, ran.end[kind, stage], np.nan)))
+    return float(ran.start[kind, stage, last]), float(ran.end[kind, stage, last])
 
 
 def optimizer(count: int, plan: Parallelism, framework: Framework, prices: Prices) -> float:
@@ -29,27 +106,54 @@ def optimizer(count: int, plan: Parallelism, framework: Framework, prices: Price
     return prices.of(norm) + prices.of(Streaming(framework.optimizer, count, 1, plan.dtype))
 
 
-def _reduced(chunks: Sequence[Chunk], count: int, plan: Parallelism, framework: Framework, prices: Prices) -> float:
-    """Time that the compute stream waits for the sum of gradients and, if sharded, for the gathering of weights [s].
+class _Groups:
+    """Collectives over the replicas of the same weights."""
 
-    Frameworks that overlap send a bucket as soon as its gradients are complete, in the backward pass of the last
-    micro-batch, and gather weights in the forward pass of the first.
-    """
-    replicas, size = plan.dp * plan.cp, DTYPE_BYTES[framework.gradients]
+    def __init__(self, plan: Parallelism, framework: Framework, prices: Prices) -> None:
+        self.plan, self.framework, self.prices = plan, framework, prices
+        self.replicas = plan.dp * plan.cp
 
-    def moved(kind: str, parameters: int, width: int) -> float:
-        return prices.of(Collective(kind, max(parameters, replicas) * width, replicas, framework.gradients), "dp")
+    def _moved(self, kind: str, count: int, dtype: str) -> float:
+        if self.replicas == 1 or self.plan.zero == 3:
+            return 0.0
+        size = max(count, self.replicas) * DTYPE_BYTES[dtype]
+        return self.prices.of(Collective(kind, size, self.replicas, dtype), "dp")
 
-    if not plan.zero:
-        ways = [("all_reduce", size, "backward")]
-    else:
-        ways = [("reduce_scatter", size, "backward"), ("all_gather", DTYPE_BYTES[plan.dtype], "forward")]
-    if not framework.dp_overlap:
-        return sum(moved(kind, count, width) for kind, width, _ in ways)
-    exposed = 0.0
-    buckets = max(-(-count // framework.bucket), 1)
-    for kind, width, during in ways:
-        each = moved(kind, -(-count // buckets), width)
-        beside = sum(getattr(chunk, during).seconds for chunk in chunks) * (buckets - 1) / buckets
-        exposed += max(each * buckets - beside, each)
-    return exposed
+    def reduce(self, count: int) -> float:
+        """Time to sum the gradients of so many parameters, to shards if the optimizer is sharded [s]."""
+        return self._moved("reduce_scatter" if self.plan.zero else "all_reduce", count, self.framework.reduced)
+
+    def gather(self, count: int) -> float:
+        """Time to gather so many weights that a sharded optimizer has updated [s]."""
+        return self._moved("all_gather", count, self.plan.dtype) if self.plan.zero else 0.0
+
+    def tied(self, model: Transformer) -> float:
+        """Time to sum the gradient of the embedding, which the first and the last stage share [s]."""
+        count = -(-model.vocabulary * model.hidden // self.plan.tp)
+        dtype = self.framework.reduced
+        return self.prices.of(Collective("all_reduce", count * DTYPE_BYTES[dtype], 2, dtype), "pp")
+
+    def _buckets(self, count: int) -> int:
+        return max(-(-count // (self.framework.bucket_of(self.replicas) or count)), 1)
+
+    def reduced(self, ready: Sequence[tuple[float, float]], counts: Sequence[int]) -> float:
+        """When the last bucket of gradients is summed [s]: each waits for its own and for the bucket before it.
+
+        The gradients of a stage become complete evenly while its last backward task runs.
+        """
+        free = 0.0
+        for (start, end), count in sorted(zip(ready, counts, strict=True)):
+            for when, size in self._arrivals(start, end, count):
+                free = max(free, when) + self.reduce(size)
+        return free
+
+    def _arrivals(self, start: float, end: float, count: int) -> Iterator[tuple[float, int]]:
+        buckets = self._buckets(count)
+        for number in range(1, buckets + 1):
+            yield start + (end - start) * number / buckets, -(-count // buckets)
+
+    def gathered(self, count: int, forward: float) -> float:
+        """How long the first forward pass waits for weights that are gathered in buckets beside it [s]."""
+        buckets = self._buckets(count)
+        each = self.gather(-(-count // buckets))
+        return max(each * buckets - forward * (buckets - 1) / buckets, each)
