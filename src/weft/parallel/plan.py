@@ -26,7 +26,7 @@ class Parallelism:
     `tp` ranks share every layer (with `sp` the tokens between their GEMMs, too), `cp` ranks every sequence, `pp` stages
     the layers, `ep` ranks the experts; `dp` replicas share the batch. `zero` shards over the replicas the optimizer
     states (1), gradients (2) and weights (3, as FSDP does), within groups of `shard` replicas (None: over all). Each
-    pipeline runs `micro_batches` of `micro_batch` sequences, in the order of `schedule` ("1f1b", "interleaved:5").
+    pipeline runs `micro_batches` of `micro_batch` sequences, in the order of `schedule` ("1f1b", "interleaved:5"); `uneven` stages may differ by a layer.
     `context` names how attention sees the other ranks' keys. `recompute` what attention or layers need in the backward
     pass. `overlap` names the method for the collectives of an axis, such as {"tp": "t3-mca"}; left out, they overlap as
     in the framework. `order` places the axes, the innermost first.
@@ -51,6 +51,7 @@ class Parallelism:
     shard: int | None = None
     context: Context = "ring"
     schedule: str = "1f1b"
+    uneven: bool = False
     recompute: Recompute = "none"
     dtype: str = "bf16"
     overlap: Mapping[str, str] = field(default_factory=dict)
