@@ -115,4 +115,10 @@ class Parallelism:
 
     def to_dict(self) -> dict[str, Any]:
         """The plan as plain data."""
-        return {**vars(self), "overlap": dict(self.overlap), "layers": list(self.layers), "order": list(self.order), "gpus": self.gpus}
+        return {
+            **vars(self),
+            "overlap": dict(self.overlap),
+            "layers": list(self.layers),
+            "order": list(self.order),
+            "gpus": self.gpus,
+        }

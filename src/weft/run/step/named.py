@@ -11,6 +11,7 @@ from weft.hardware import System, system
 from weft.hardware.resolve import Described
 from weft.models import Transformer, load_model
 from weft.options import SUSTAINED, RunOptions
+from weft.parallel.check import check_plan
 from weft.parallel.complete import complete
 from weft.parallel.framework import Framework
 from weft.parallel.plan import Parallelism
@@ -27,10 +28,13 @@ def _asked(
     found = model if isinstance(model, Transformer) else load_model(model)
     where = on if isinstance(on, System) else system(on)
     if plan is None:
-        return found, where, *complete(found, where.gpus, stated)
+        plan, notes = complete(found, where.gpus, stated)
+        check_plan(found, plan)
+        return found, where, plan, notes
     check_type("the plan", plan, Parallelism, "give a weft.Parallelism, or its fields as keywords")
     if stated:
         raise InputError(f"{', '.join(stated)} belong to the plan; put them into weft.Parallelism, or leave it out")
+    check_plan(found, plan)
     return found, where, plan, ()
 
 
