@@ -95,6 +95,7 @@ def step(
 
     MODEL is a name of 'weft models list', or a file.
     """
+    from weft import view
     from weft.view import step as shown
 
     answer = weft.step(model, weft.system(system).replace(changes), options=options, **given(**stated))
@@ -102,6 +103,7 @@ def step(
         shown.step_parts(answer),
         json_of(answer),
         rows=shown.waterfall_table(answer).records(),
+        trace=partial(view.write_step_trace, answer),
         files={"step.json": json_of(answer)},
         page=partial(shown.step_page, answer),
     )

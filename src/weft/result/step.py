@@ -121,7 +121,8 @@ class Step(Answer):
     `chunks` are the parts of the model in the order of the data, `pipeline` says when the micro-batches pass through
     them, `tails` what each pipeline device does between its last micro-batch and the end of the step [s].
     `pipeline_waits` are the parts of the makespan in which the mean device computes nothing: "bubble", "imbalance" and
-    "exposed pp" [s]. `fidelity` says where durations come from, `memory` what every device holds, `notes` what a reader must know.
+    "exposed pp" [s]. `fidelity` says where durations come from, `memory` what every device holds,
+    `send` how long a micro-batch's activations take to the next stage [s], `notes` what a reader must know.
     """
 
     kind = "step"
@@ -135,6 +136,7 @@ class Step(Answer):
     pipeline_waits: Mapping[str, float]
     tails: tuple[Mapping[str, float], ...]
     seconds: float
+    send: float = 0.0
     fidelity: str = "estimate"
     memory: Memory | None = None
     needs: tuple[str, ...] = ()

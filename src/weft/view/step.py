@@ -153,7 +153,7 @@ def stage_table(answer: Step) -> Table:
         parts = answer.rank_parts(device)
         idle = parts.pop("bubble")
         rows.append((
-            device, "; ".join(_held(chunk.parts) for chunk in held), sum(chunk.parameters for chunk in held) / 1e9,
+            device, _held([part for chunk in held for part in chunk.parts]), sum(chunk.parameters for chunk in held) / 1e9,
             sum(chunk.forward.seconds for chunk in held) * 1e3,
             sum((chunk.backward + chunk.weight).seconds for chunk in held) * 1e3,
             sum(answer.tails[device].values()) * 1e3, idle / answer.seconds,
