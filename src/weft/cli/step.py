@@ -58,9 +58,7 @@ _plan_options = together(
         Value("NAME[:N]", str, schedule_names),
         default="1f1b",
     ),
-    option(
-        "--recompute", "What the backward pass computes again.", click.Choice(get_args(Recompute)), default="none"
-    ),
+    option("--recompute", "What the backward pass computes again.", click.Choice(get_args(Recompute)), default="none"),
     option(
         "--zero",
         "Shard over replicas: optimizer states (1), gradients (2), weights (3, FSDP).",

@@ -134,7 +134,9 @@ def memory_curve(answer: Step) -> Figure | None:
         limit=(capacity, f"{capacity:.0f} GB"), height=220, zoom=[float(start[0]), float(end[-1])], name="memory",
         axis="time [µs]",
     )  # fmt: skip
-    return figure.captioned(f"The GPU of stage {at}, in GB; activations rise with every forward pass that is in flight.")
+    return figure.captioned(
+        f"The GPU of stage {at}, in GB; activations rise with every forward pass that is in flight."
+    )
 
 
 def _label(name: str) -> str:

@@ -25,7 +25,9 @@ _ZERO = (
 
 def plan_words(plan: Parallelism) -> str:
     """The plan in a few words: its degrees above one, and its batch."""
-    degrees = [f"{axis.upper()} {plan.degree(axis)}" for axis in ("tp", "pp", "cp", "ep", "dp") if plan.degree(axis) > 1]
+    degrees = [
+        f"{axis.upper()} {plan.degree(axis)}" for axis in ("tp", "pp", "cp", "ep", "dp") if plan.degree(axis) > 1
+    ]
     return ", ".join([*(degrees or ["one GPU"]), f"batch {plan.batch} x {plan.sequence}"])
 
 

@@ -70,9 +70,11 @@ def loss(name: str) -> str:
     axis = name.removeprefix("exposed ")
     if axis != name:
         return f"to exposed communication of {AXES.get(axis, axis)}"
-    return {"bubble": "to the pipeline's bubble", "imbalance": "to unequal stages", "recompute": "to recomputation"}.get(
-        name, f"to {name}"
-    )
+    return {
+        "bubble": "to the pipeline's bubble",
+        "imbalance": "to unequal stages",
+        "recompute": "to recomputation",
+    }.get(name, f"to {name}")
 
 
 def label(name: str) -> str:
@@ -149,7 +151,9 @@ def stage_table(answer: Step) -> Table:
     """What each pipeline device holds and does: layers, passes of a micro-batch, busy and idle time."""
     rows = []
     for device in range(answer.devices):
-        held = [chunk for at, chunk in enumerate(answer.chunks) if (answer.pipeline.schedule.device[at] == device).any()]
+        held = [
+            chunk for at, chunk in enumerate(answer.chunks) if (answer.pipeline.schedule.device[at] == device).any()
+        ]
         parts = answer.rank_parts(device)
         idle = parts.pop("bubble")
         rows.append((
@@ -210,7 +214,9 @@ def waterfall(answer: Step) -> Figure:
 
 def layer_streams(answer: Step) -> Figure | None:
     """What the streams of one GPU run in the forward and backward pass of a layer; None without a layer."""
-    part = next((part for chunk in answer.chunks for part in chunk.parts if part.name not in ("embedding", "head")), None)
+    part = next(
+        (part for chunk in answer.chunks for part in chunk.parts if part.name not in ("embedding", "head")), None
+    )
     if part is None:
         return None
     rows = []
@@ -269,7 +275,10 @@ def _memory_section(answer: Step) -> Section:
     if answer.memory is None:
         return Section("Memory", [])
     curve = memory_curve(answer)
-    return Section("Memory", [fitting(answer.memory), holders(answer.memory), *([curve] if curve else []), holder_table(answer.memory)])
+    return Section(
+        "Memory",
+        [fitting(answer.memory), holders(answer.memory), *([curve] if curve else []), holder_table(answer.memory)],
+    )
 
 
 def node_words(node: Node) -> str:

@@ -85,7 +85,9 @@ def _events(found: Sequence[Kernel], rank: int) -> Iterator[Event]:
         yield from named("thread", rank, streams[stream], f"stream {streams[stream]}: {stream}", streams[stream])
     for correlation, kernel in enumerate(found, _FIRST_CORRELATION):
         args = {"stream": streams[kernel.stream], "device": rank, "context": 1, "correlation": correlation}
-        yield _span(kernel.name, "kernel", rank, streams[kernel.stream], kernel.start, kernel.end, {**args, **kernel.args})
+        yield _span(
+            kernel.name, "kernel", rank, streams[kernel.stream], kernel.start, kernel.end, {**args, **kernel.args}
+        )
         launch = {"cbid": 211, "correlation": correlation}
         yield _span("cudaLaunchKernel", "cuda_runtime", HOST_PID + rank, 1, kernel.start, kernel.start, launch)
 
