@@ -35,6 +35,7 @@ SIZES = {
     "query": 16,
     "keys": 64,
     "head": 32,
+    "experts": 16,
 }
 
 

@@ -22,6 +22,7 @@ SIZES = {
     "query": 2048,
     "keys": 2048,
     "head": 128,
+    "experts": 1024,
 }
 ASKED = {key: SIZES[key] for key in ("batch", "heads", "query", "keys", "head")}
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import reduce
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from weft.errors import InputError
 from weft.estimate import gemm_kernel
-from weft.estimate.answer import Bound, Estimate, FloatArray, Words, floats
+from weft.estimate.answer import Bound, Estimate, FloatArray, Words, floats, side_by_side
 from weft.estimate.target import Target
-from weft.graph import DTYPE_BYTES, Gemm
+from weft.graph import DTYPE_BYTES, Gemm, GroupedGemm
 from weft.graph.op import OUTPUT_DTYPES
 from weft.kernels.gemm import main_loop_flops
 from weft.library.tiles import Candidate, candidates
@@ -52,6 +54,35 @@ def gemm(op: Gemm, on: Target) -> Estimate:
         _bounds(times, parts, seconds).reshape(shape),
         {name: part.reshape(shape) for name, part in parts.items()},
     )
+
+
+def grouped_gemm(op: GroupedGemm, on: Target) -> Estimate:
+    """The time of the products of a mixture's experts: as a batch in one launch, or one launch after the other.
+
+    Groups that differ count half as the fullest and half as what is left for the others, one each. Raises as `gemm`.
+    """
+    mean = floats(op.rows) / op.groups
+    most = np.where(floats(op.busiest) > 0, op.busiest, mean)
+    least = np.maximum(2 * mean - most, 1.0)
+    halves = [_of_groups(op, np.ceil(rows), on) for rows in ([mean] if np.all(most == mean) else [most, least])]
+    return halves[0] if len(halves) == 1 else _average(halves)
+
+
+def _of_groups(op: GroupedGemm, rows: FloatArray, on: Target) -> Estimate:
+    """The time of all groups, with so many rows each."""
+    n, k, count = floats(op.n), floats(op.k), floats(op.groups)
+    m, k = (k, rows) if op.over_rows else (rows, k)
+    shape = Gemm(*cast("tuple[int, int, int]", (m, n, k)), op.dtype, accumulates=op.accumulates)
+    if op.fused:
+        return gemm(replace(shape, batch=cast(int, count)), on)
+    one = gemm(shape, on)
+    return replace(one, seconds=one.seconds * count, parts={name: part * count for name, part in one.parts.items()})
+
+
+def _average(of: Sequence[Estimate]) -> Estimate:
+    every = side_by_side(of)
+    parts = {name: part.mean(axis=0) for name, part in every.parts.items()}
+    return Estimate(every.seconds.mean(axis=0), every.bound[0], parts)
 
 
 def _library(dtype: str, on: Target) -> tuple[Candidate, ...]:

@@ -9,12 +9,13 @@ from typing import ClassVar
 from weft.errors import InputError, check_name
 from weft.graph.op import Gradients, Op, Tensor, check_dtype, check_sizes
 
-EXP, DIVIDE, ERF, RANDOM = 6, 6, 12, 20
-"""Vector operations of an exponential, a division (each with one special function), an error function, and a random
-number (Philox, a counter-based generator: ten rounds for four numbers), each a clock of a lane: what the fp32
-mathematics of CUDA and HIP compile to."""
-OWN, INDEX = "", "index"
-"""A tensor in the operator's dtype, and one of 8 bytes for each row."""
+EXP, DIVIDE, ERF, RANDOM, SELECT = 6, 6, 12, 20, 20
+"""Vector operations of an exponential, a division (each with one special function), an error function, a random number
+(Philox, a counter-based generator: ten rounds for four numbers), and a place among the largest of a row (radix select:
+five instructions for each of four digits), each a clock of a lane: what the fp32 mathematics of CUDA and HIP compile
+to."""
+OWN, MANY, INDEX = "", "many", "index"
+"""A tensor in the operator's dtype, `inputs` or `outputs` of them, and one of 8 bytes for each row."""
 
 
 @dataclass(frozen=True)
@@ -23,8 +24,8 @@ class StreamingKind:
 
     `reads` and `writes` name the dtypes of full-size tensors. `operations` are vector operations per element,
     `specials` exponentials, reciprocals or roots per element. `backward` names the kind that computes the gradients of
-    its inputs (empty: the output's gradient passes on unchanged), and `saves` the dtypes of the tensors that it keeps
-    until then.
+    its inputs (empty: the output's gradient passes on unchanged), `weight` the one that computes the gradients of its
+    weights, and `saves` the dtypes of the tensors that it keeps until then.
     """
 
     about: str
@@ -34,6 +35,7 @@ class StreamingKind:
     reads: tuple[str, ...] = (OWN,)
     writes: tuple[str, ...] = (OWN,)
     backward: str = ""
+    weight: str = ""
     saves: tuple[str, ...] = ()
 
 
@@ -41,6 +43,7 @@ _ELEMENTS = {"elements": "elements of each tensor"}
 _ROWS = {"rows": "rows, each normalised by itself", "columns": "elements of a row"}
 _PARAMETERS = {"parameters": "parameters updated on this GPU"}
 _TOKENS = {"tokens": "rows gathered", "hidden": "elements of a row"}
+_EXPERTS = {"tokens": "rows, each a token", "experts": "elements of a row"}
 _STATE = ("fp32", "fp32", "fp32")
 """Optimizer state of each parameter: a master weight and two moments."""
 
@@ -49,14 +52,23 @@ STREAMING: Mapping[str, StreamingKind] = {
         "A function of `inputs` tensors that makes `outputs` tensors, an operation for each of their elements.",
         _ELEMENTS,
         1,
+        reads=(MANY,),
+        writes=(MANY,),
         backward="elementwise",
         saves=(OWN,),
     ),
     "gelu": StreamingKind("GeLU by the error function.", _ELEMENTS, 5 + ERF, 1, backward="gelu_backward", saves=(OWN,)),
     "gelu_backward": StreamingKind("Gradient of GeLU.", _ELEMENTS, 12 + ERF, 2, (OWN, OWN)),
     "bias_gelu": StreamingKind(
-        "A bias added, then GeLU.", _ELEMENTS, 6 + ERF, 1, backward="gelu_backward", saves=(OWN,)
+        "A bias added, then GeLU.",
+        _ELEMENTS,
+        6 + ERF,
+        1,
+        backward="gelu_backward",
+        weight="bias_backward",
+        saves=(OWN,),
     ),
+    "bias_backward": StreamingKind("Gradient of a bias: a sum over all rows.", _ELEMENTS, 1, writes=()),
     "swiglu": StreamingKind(
         "SiLU of a gate times a second tensor; elements count one of the two.",
         _ELEMENTS,
@@ -90,6 +102,7 @@ STREAMING: Mapping[str, StreamingKind] = {
         reads=(OWN, OWN),
         writes=(OWN, "int8"),
         backward="dropout_backward",
+        weight="bias_backward",
         saves=("int8",),
     ),
     "residual_add": StreamingKind("The sum of two tensors.", _ELEMENTS, 1, reads=(OWN, OWN)),
@@ -158,6 +171,43 @@ STREAMING: Mapping[str, StreamingKind] = {
     "embedding_backward": StreamingKind(
         "Gradients of rows added to those of a table.", _TOKENS, 1, reads=(OWN, OWN, INDEX)
     ),
+    "top_k": StreamingKind(
+        "Router of a mixture: softmax over the experts of each token, the largest of them, and a map of the choice.",
+        _EXPERTS,
+        2 * EXP + DIVIDE + 4 + SELECT,
+        2,
+        writes=("fp32", "int8"),
+        backward="top_k_backward",
+        saves=("fp32", "int8"),
+    ),
+    "top_k_backward": StreamingKind(
+        "Gradient of the router's logits from those of the chosen experts.", _EXPERTS, 6, 0, ("fp32", "fp32", "int8")
+    ),
+    "permute": StreamingKind(
+        "Tokens copied to the places of the `outputs` experts that each is sent to.",
+        _TOKENS,
+        1,
+        reads=(OWN, INDEX),
+        writes=(MANY,),
+        backward="unpermute",
+        saves=(INDEX,),
+    ),
+    "unpermute": StreamingKind(
+        "Sum of the rows of the `inputs` experts of each token, weighted by the router.",
+        _TOKENS,
+        2,
+        reads=(MANY, INDEX),
+        backward="unpermute_backward",
+        saves=(MANY, INDEX),
+    ),
+    "unpermute_backward": StreamingKind(
+        "Gradients of the experts' rows, and of the router's weights.",
+        _TOKENS,
+        3,
+        reads=(OWN, MANY, INDEX),
+        writes=(MANY,),
+    ),
+    "cast": StreamingKind("A copy of fp32 numbers in the dtype.", _ELEMENTS, 1, reads=("fp32",)),
 }
 """The streaming operators by name."""
 
@@ -166,8 +216,8 @@ STREAMING: Mapping[str, StreamingKind] = {
 class Streaming(Op):
     """The streaming operator `name` on `rows` x `columns` elements of `dtype`; for a flat one `columns` is 1.
 
-    `inputs` and `outputs` count the tensors of "elementwise". Raises UnknownNameError for an unknown name or dtype,
-    InputError for a dimension that is no whole number above zero.
+    `inputs` and `outputs` count the tensors of "elementwise", and the experts of a token in permutations. Raises
+    UnknownNameError for an unknown name or dtype, InputError for a dimension that is no whole number above zero.
 
     >>> Streaming("residual_add", 1024).least_bytes
     6144
@@ -214,12 +264,13 @@ class Streaming(Op):
         return self._tensors(self.about.writes, self.outputs)
 
     def _tensors(self, dtypes: tuple[str, ...], count: int) -> tuple[Tensor, ...]:
-        dtypes = dtypes * count if self.name == "elementwise" else dtypes
+        """The tensors of the dtypes; `count` stands for how many MANY is."""
+        listed = [one for dtype in dtypes for one in ([OWN] * count if dtype == MANY else [dtype])]
         return tuple(
             Tensor((self.rows, 8), "int8", "buffer")
             if dtype == INDEX
             else Tensor((self.rows, self.columns), dtype or self.dtype, "state" if dtype else "activation")
-            for dtype in dtypes
+            for dtype in listed
         )
 
     @property
@@ -229,16 +280,26 @@ class Streaming(Op):
 
     @property
     def backward(self) -> Gradients:
-        """The kernel of its kind that computes the gradients of its inputs, if it needs one."""
-        name = self.about.backward
-        swapped = {"inputs": self.outputs + self.inputs, "outputs": self.inputs} if name == "elementwise" else {}
-        return Gradients((replace(self, name=name, **swapped),)) if name else Gradients()
+        """The kernels that compute the gradients of its inputs and of its weights, if it needs any."""
+        return Gradients(self._derived(self.about.backward), self._derived(self.about.weight))
+
+    def _derived(self, name: str) -> tuple[Streaming, ...]:
+        """The operator of that name in the backward pass; a gradient has the inputs' count of outputs."""
+        if not name:
+            return ()
+        given = {
+            "elementwise": (self.outputs + self.inputs, self.inputs),
+            "unpermute": (self.outputs, 1),
+            "unpermute_backward": (self.inputs, self.inputs),
+        }
+        inputs, outputs = given.get(name, (self.inputs, self.outputs))
+        return (replace(self, name=name, inputs=inputs, outputs=outputs),)
 
     @property
     def operations(self) -> float:
         """Vector operations per element."""
-        tensors = self.inputs + self.outputs if self.name == "elementwise" else 1
-        return self.about.operations * tensors
+        many = (self.inputs if MANY in self.about.reads else 0) + (self.outputs if MANY in self.about.writes else 0)
+        return self.about.operations * (many or 1)
 
     @property
     def flops(self) -> int:

@@ -12,6 +12,9 @@ from weft.errors import InputError, check_name, check_whole
 Axis = Literal["tp", "cp", "dp", "pp"]
 ORDER: tuple[Axis, ...] = ("tp", "cp", "dp", "pp")
 """Order in which GPUs are given to the groups, from neighbours in a node outwards, as Megatron-LM does."""
+Context = Literal["ring", "all_gather", "all_to_all"]
+"""How context-parallel ranks see each other's keys and values: passed on in a ring while attention works on those of
+the rank before, gathered before it, or by exchanging parts of the sequence for parts of the heads (Ulysses)."""
 Recompute = Literal["none", "selective", "full"]
 """What the backward pass computes again: nothing, the scores of attention, or all layers from their inputs."""
 
@@ -24,7 +27,7 @@ class Parallelism:
     the layers, `ep` ranks the experts; `dp` replicas share the batch. `zero` shards over the replicas the optimizer
     states (1), gradients (2) and weights (3, as FSDP does), within groups of `shard` replicas (None: over all). Each
     pipeline runs `micro_batches` of `micro_batch` sequences, in the order of `schedule` ("1f1b", "interleaved:5").
-    `recompute` what attention or layers need in the backward pass. `overlap` names the method for the collectives of
+    `context` names how attention sees the other ranks' keys. `recompute` what attention or layers need in the backward pass. `overlap` names the method for the collectives of
     an axis, such as {"tp": "t3-mca"}; left out, they overlap as in the framework. `order` places the axes, the
     innermost first.
 
@@ -46,6 +49,7 @@ class Parallelism:
     sp: bool = False
     zero: int = 0
     shard: int | None = None
+    context: Context = "ring"
     schedule: str = "1f1b"
     recompute: Recompute = "none"
     dtype: str = "bf16"
@@ -58,6 +62,7 @@ class Parallelism:
         check_whole("zero", self.zero, 0, 1)
         if self.zero > 3:
             raise InputError(f"zero is {self.zero}; stages are 0 (none) to 3 (weights, as FSDP)")
+        check_name("context parallelism", self.context, get_args(Context))
         check_name("recomputation", self.recompute, get_args(Recompute))
         each = self.dp * self.micro_batch
         if self.batch % each:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from weft.graph import DTYPE_BYTES, Attention, Collective, Gemm, Graph, Node, Op, Streaming
-from weft.models.block import Piece
+from weft.models.block import Piece, Routing
 from weft.parallel.framework import Framework
 from weft.parallel.memory import Kept, kept
 from weft.parallel.plan import Parallelism
@@ -20,7 +21,8 @@ Phase = Literal["forward", "recompute", "input", "weight"]
 class RankPart:
     """One rank's work on a part of a model, such as a layer: passes as graphs, parameters, and what it must remember.
 
-    `recompute` is None if nothing is computed again. Streams are named by what runs on them: "compute", "tp", "cp".
+    `recompute` is None if nothing is computed again. Of the parameters `experts` belong to routed experts. Streams are
+    named by what runs on them: "compute", and collectives of the axes "tp", "cp" and "ep".
     """
 
     name: str
@@ -29,23 +31,42 @@ class RankPart:
     recompute: Graph | None = None
     parameters: int = 0
     kept: Kept = field(default_factory=Kept)
+    experts: int = 0
 
 
 def cut(piece: Piece, plan: Parallelism) -> Op:
     """One rank's share of an operator; dimensions that do not divide are rounded up, as for the fullest rank."""
     op, tp = piece.op, plan.tp
     match op:
+        case Gemm() if piece.cut == "experts":
+            return replace(op, batch=-(-op.batch // plan.ep), m=-(-op.m * plan.ep // _token_ranks(plan)))
         case Gemm() if piece.cut == "columns":
             return replace(op, n=-(-op.n // tp))
         case Gemm() if piece.cut == "rows":
             return replace(op, k=-(-op.k // tp))
+        case Gemm() if piece.cut == "tokens":
+            return replace(op, m=-(-op.m // _token_ranks(plan)))
         case Attention() if piece.cut == "heads":
-            return replace(op, heads=-(-op.heads // tp), kv_heads=-(-op.kv_heads // tp))
-        case Streaming() if piece.cut == "width":
-            return _narrowed(op, tp)
-        case Streaming() if piece.cut == "tokens" and plan.sp:
+            return _heads(op, tp)
+        case Streaming() if piece.cut == "heads":
             return replace(op, rows=-(-op.rows // tp))
+        case Streaming() if piece.cut in ("width", "classes"):
+            return _narrowed(op, tp)
+        case Streaming() if piece.cut in ("tokens", "routed", "dispatch", "combine"):
+            return replace(op, rows=-(-op.rows // _token_ranks(plan)))
     return op
+
+
+def _token_ranks(plan: Parallelism) -> int:
+    """Ranks of a tensor-parallel group that hold different tokens between its GEMMs."""
+    return plan.tp if plan.sp else 1
+
+
+def _heads(op: Attention, ranks: int) -> Attention:
+    """Attention of a part of the heads: each rank has as many for every head of keys."""
+    shared = -(-op.kv_heads // ranks)
+    heads = -(-op.heads // ranks)
+    return replace(op, heads=-(-heads // shared) * shared if shared else heads, kv_heads=shared)
 
 
 def _narrowed(op: Streaming, tp: int) -> Streaming:
@@ -69,26 +90,32 @@ def part(name: str, pieces: Sequence[Piece], plan: Parallelism, framework: Frame
             if plan.recompute == "full" or (isinstance(op, Attention) and not op.fused):
                 chain.forward(piece, op)
         again = chain.graph(f"{name}, again") if chain.nodes else None
-    remembered = kept(pieces, [op for _, op in mine], plan)
+    remembered = kept(pieces, [local(op, plan) for _, op in mine], plan)
     owned = sum(_owned(piece, plan) for piece in pieces)
-    return RankPart(
-        name, forward.graph(f"{name}, forward"), backward.graph(f"{name}, backward"), again, owned, remembered
-    )
+    experts = sum(_owned(piece, plan) for piece in pieces if piece.cut == "experts")
+    passes = forward.graph(f"{name}, forward"), backward.graph(f"{name}, backward"), again
+    return RankPart(name, *passes, owned, remembered, experts)
 
 
 def _owned(piece: Piece, plan: Parallelism) -> int:
     """Parameters of a piece on one rank; what is not cut by weights is replicated."""
-    shared = piece.cut in ("columns", "rows", "vocabulary")
-    return -(-piece.parameters // plan.tp) if shared else piece.parameters
+    ranks = {"columns": plan.tp, "rows": plan.tp, "vocabulary": plan.tp, "experts": plan.ep}.get(piece.cut, 1)
+    return -(-piece.parameters // ranks)
 
 
 class _Chain:
-    """Nodes of a pass, one after the other on the stream "compute", with collectives before, after or beside them."""
+    """Nodes of a pass, one after the other on the stream "compute", with collectives before, after or beside them.
+
+    `last` is what the next operator waits for; pieces that run beside an exchange of tokens form a `branch`, which
+    starts at the `fork` before the exchange and is joined after the next one.
+    """
 
     def __init__(self, plan: Parallelism, framework: Framework, phase: Phase = "forward") -> None:
         self.plan, self.framework, self.phase = plan, framework, phase
         self.nodes: list[Node] = []
         self.last: tuple[str, ...] = ()
+        self.fork: tuple[str, ...] = ()
+        self.branch: tuple[str, ...] = ()
 
     def graph(self, title: str) -> Graph:
         return Graph(tuple(self.nodes), self.plan.tp, title)
@@ -97,34 +124,187 @@ class _Chain:
         self.nodes.append(Node(op, name, after=tuple(after), stream=stream, phase=phase, module=module))
         return name
 
+    def then(self, name: str, op: Op, piece: Piece, phase: Phase, stream: str = "compute") -> None:
+        """Append a node that waits for the last one, and that the next one waits for."""
+        self.last = (self.add(f"{piece.name}{name}", op, phase, piece.module, self.last, stream),)
+
     def _tp(self, kind: str, tokens: int, width: int, dtype: str) -> Collective:
         return Collective(kind, tokens * width * DTYPE_BYTES[dtype], self.plan.tp, dtype)
 
     def forward(self, piece: Piece, op: Op) -> None:
-        """Append an operator and the collective that its cut needs before or after it."""
-        plan, whole = self.plan, piece.op
-        if plan.tp > 1 and plan.sp and piece.cut == "columns" and isinstance(whole, Gemm):
-            gathered = self._tp("all_gather", whole.m, whole.k, whole.output_dtype)
-            self.last = (self.add(f"{piece.name}.gather", gathered, self.phase, piece.module, self.last, "tp"),)
-        self.last = (self.add(piece.name, op, self.phase, piece.module, self.last),)
-        if plan.tp > 1 and piece.cut in ("rows", "vocabulary"):
-            kind = "reduce_scatter" if plan.sp else "all_reduce"
-            m, n = (whole.m, whole.n) if isinstance(whole, Gemm) else (whole.rows, whole.columns)  # type: ignore[attr-defined]
-            dtype = whole.output_dtype if isinstance(whole, Gemm) else whole.dtype  # type: ignore[attr-defined]
-            reduced = self._tp(kind, m, n, dtype)
-            self.last = (self.add(f"{piece.name}.reduce", reduced, self.phase, piece.module, self.last, "tp"),)
+        """Append an operator and the collectives that its cut needs before, beside or after it."""
+        if piece.beside:
+            self._beside(lambda: self._forward(piece, op))
+        else:
+            self._forward(piece, op)
 
     def backward(self, piece: Piece, op: Op) -> None:
         """Append the gradients of an operator and the collectives that its cut needs."""
+        if piece.beside:
+            self._beside(lambda: self._backward(piece, op))
+        else:
+            self._backward(piece, op)
+
+    def _beside(self, append: Callable[[], None]) -> None:
+        main, self.last = self.last, self.branch or self.fork
+        append()
+        self.branch, self.last = self.last, main
+
+    def _forward(self, piece: Piece, op: Op) -> None:
+        phase = self.phase
+        if isinstance(op, Attention) and self.plan.cp > 1:
+            self._context(piece, op)
+        elif piece.cut == "dispatch":
+            self._scatter(piece, (op,), phase)
+        elif piece.cut == "combine":
+            self._collect(piece, (op,), phase)
+        elif piece.cut == "classes" and self.plan.tp > 1:
+            self._loss(piece, op)
+        else:
+            self._gathered(piece, phase)
+            self.then("", op, piece, phase)
+            self._reduced(piece, phase)
+
+    def _gathered(self, piece: Piece, phase: Phase) -> None:
+        """The all-gather of tokens before a GEMM that is cut by columns, with sequence parallelism."""
+        whole = piece.op
+        if self.plan.tp > 1 and self.plan.sp and piece.cut == "columns" and isinstance(whole, Gemm):
+            self.then(".gather", self._tp("all_gather", whole.m, whole.k, whole.output_dtype), piece, phase, "tp")
+
+    def _reduced(self, piece: Piece, phase: Phase) -> None:
+        """The reduction of sums that the ranks have computed in parts."""
+        if self.plan.tp > 1 and piece.cut in ("rows", "vocabulary"):
+            kind = "reduce_scatter" if self.plan.sp else "all_reduce"
+            self.then(".reduce", self._tp(kind, *_output(piece.op)), piece, phase, "tp")
+
+    def _loss(self, piece: Piece, op: Op) -> None:
+        """A loss of classes that the ranks share: all-reduces of each row's maximum, its own class, and its sum."""
+        rows = _output(piece.op)[0]
+        each = Collective("all_reduce", rows * 4, self.plan.tp, "fp32")
+        self.then(".maximum", each, piece, self.phase, "tp")
+        self.then("", op, piece, self.phase)
+        for name in (".own", ".sum"):
+            self.then(name, each, piece, self.phase, "tp")
+
+    def _context(self, piece: Piece, op: Attention) -> None:
+        """Attention of one rank's part of each sequence, with the exchange of keys and values that the plan names."""
+        method, phase = self.plan.context, self.phase
+        if method == "ring":
+            self._ring(piece, hops(op, self.plan.cp), "", phase, 1)
+            return
+        mine = of_context(op, self.plan)
+        if method == "all_gather":
+            self._cp(piece, "all_gather", ".keys", 2 * _keys(op), phase)
+            self.then("", mine, piece, phase)
+            return
+        for name, size in ((".q", _queries(op)), (".k", _keys(op)), (".v", _keys(op))):
+            self._cp(piece, "all_to_all", name, size // self.plan.cp, phase)
+        self.then("", mine, piece, phase)
+        self._cp(piece, "all_to_all", ".out", _queries(op) // self.plan.cp, phase)
+
+    def _context_backward(self, piece: Piece, op: Attention) -> None:
+        method, size = self.plan.context, _keys(op)
+        if method == "ring":
+            inner = [hop.backward.inputs[0] for hop in hops(op, self.plan.cp)]
+            self._ring(piece, inner, ".gradient", "input", 2)
+            return
+        (gradient,) = of_context(op, self.plan).backward.inputs
+        if method == "all_gather":
+            self._cp(piece, "all_gather", ".keys", 2 * size, "input")
+            self.then(".gradient", gradient, piece, "input")
+            self._cp(piece, "reduce_scatter", ".scatter", 2 * size, "input")
+            return
+        self._cp(piece, "all_to_all", ".out", _queries(op) // self.plan.cp, "input")
+        self.then(".gradient", gradient, piece, "input")
+        for name, bytes in ((".q", _queries(op)), (".k", size), (".v", size)):
+            self._cp(piece, "all_to_all", name, bytes // self.plan.cp, "input")
+
+    def _cp(self, piece: Piece, kind: str, name: str, bytes: int, phase: Phase) -> None:
+        dtype = piece.op.dtype  # type: ignore[attr-defined]
+        self.then(name, Collective(kind, bytes, self.plan.cp, dtype), piece, phase, "cp")
+
+    def _ring(self, piece: Piece, each: Sequence[Op], suffix: str, phase: Phase, times: int) -> None:
+        """Attention to one rank's keys after the other, while those of the next arrive; `times` their size is sent."""
+        whole = piece.op
+        assert isinstance(whole, Attention)
+        local = cut(piece, self.plan)
+        size = 2 * times * _keys(local) // self.plan.cp
+        sent = self.last
+        for number, op in enumerate(each):
+            name = f"{piece.name}{suffix}" + (f".{number}" if number else "")
+            after = self.last
+            if number:
+                moved = Collective("send_recv", size, 2, whole.dtype)
+                sent = (self.add(f"{name}.send", moved, phase, piece.module, sent, "cp"),)
+                after = (*after, *sent)
+            self.last = (self.add(name, op, phase, piece.module, after),)
+            if number:
+                joined = Streaming(
+                    "residual_add", _queries(local) // self.plan.cp // DTYPE_BYTES[whole.dtype], 1, whole.dtype
+                )
+                self.last = (self.add(f"{name}.join", joined, phase, piece.module, self.last),)
+
+    def _scatter(self, piece: Piece, ops: Sequence[Op], phase: Phase) -> None:
+        """Send each token to its experts' ranks: permuted by expert before, or by the receiver if sent once to each."""
+        routing = _routing(piece)
+        if not routing.deduplicated:
+            self._all(piece, ops, phase)
+        self.fork, self.branch = self.last, ()
+        self._exchange(piece, phase)
+        if routing.deduplicated:
+            self._all(piece, ops, phase)
+        else:
+            self._sort(piece, phase)
+
+    def _collect(self, piece: Piece, ops: Sequence[Op], phase: Phase) -> None:
+        """Send what the experts return back to its tokens, the inverse of `_scatter`."""
+        routing = _routing(piece)
+        if routing.deduplicated:
+            self._all(piece, ops, phase)
+        else:
+            self._sort(piece, phase)
+        self._exchange(piece, phase)
+        self.last, self.branch = (*self.last, *self.branch), ()
+        if not routing.deduplicated:
+            self._all(piece, ops, phase)
+
+    def _all(self, piece: Piece, ops: Sequence[Op], phase: Phase) -> None:
+        for number, op in enumerate(ops):
+            self.then(f".{number}" if number else "", op, piece, phase)
+
+    def _exchange(self, piece: Piece, phase: Phase) -> None:
+        if self.plan.ep > 1:
+            self.then(
+                ".exchange", exchange(_routing(piece), _tokens(piece, self.plan), self.plan.ep), piece, phase, "ep"
+            )
+
+    def _sort(self, piece: Piece, phase: Phase) -> None:
+        """Order the tokens that other ranks have sent by their expert, if this rank has several."""
+        routing = _routing(piece)
+        if self.plan.ep > 1 and routing.experts > self.plan.ep:
+            elements = _tokens(piece, self.plan) * routing.each * routing.hidden
+            self.then(".sort", Streaming("elementwise", elements, 1, routing.dtype), piece, phase)
+
+    def _backward(self, piece: Piece, op: Op) -> None:
+        inputs = op.backward.inputs
         if isinstance(piece.op, Gemm) and isinstance(op, Gemm):
             self._gemm_backward(piece, piece.op, op)
-            return
-        for number, inner in enumerate(op.backward.inputs):
-            name = f"{piece.name}.gradient" + (f".{number}" if number else "")
-            self.last = (self.add(name, inner, "input", piece.module, self.last),)
-        if piece.name.startswith("norm"):
-            joined = Streaming("residual_add", op.rows * op.columns, 1, op.dtype)
-            self.last = (self.add(f"{piece.name}.join", joined, "input", piece.module, self.last),)
+        elif isinstance(op, Attention) and self.plan.cp > 1:
+            self._context_backward(piece, op)
+        elif piece.cut == "dispatch":
+            self._collect(piece, inputs, "input")
+        elif piece.cut == "combine":
+            self._scatter(piece, inputs, "input")
+        else:
+            if self.plan.tp > 1 and self.plan.sp and piece.cut == "vocabulary":
+                self.then(".gather", self._tp("all_gather", *_output(piece.op)), piece, "input", "tp")
+            for number, inner in enumerate(inputs):
+                self.then(".gradient" + (f".{number}" if number else ""), inner, piece, "input")
+            for inner in op.backward.weights:
+                self.add(f"{piece.name}.weight", inner, "weight", piece.module, self.last)
+        if piece.forks:
+            rows, columns, dtype = _input(op)
+            self.then(".join", Streaming("residual_add", rows * columns, 1, dtype), piece, "input")
 
     def _gemm_backward(self, piece: Piece, whole: Gemm, op: Gemm) -> None:
         plan, name = self.plan, piece.name
@@ -152,3 +332,88 @@ class _Chain:
             weight = replace(weight, accumulates=self.framework.gradients == "fp32")
         self.add(f"{name}.weight", weight, "weight", piece.module, dict.fromkeys((*for_weight, done)))
         self.last = tuple(ends)
+
+
+def _output(op: Op) -> tuple[int, int, str]:
+    """Rows, columns and number format of an operator's output."""
+    if isinstance(op, Gemm):
+        return op.m, op.n, op.output_dtype
+    assert isinstance(op, Streaming)
+    return op.rows, op.columns, op.dtype
+
+
+def _input(op: Op) -> tuple[int, int, str]:
+    """Rows, columns and number format of what an operator reads."""
+    return (op.m, op.k, op.output_dtype) if isinstance(op, Gemm) else _output(op)
+
+
+def _queries(op: Op) -> int:
+    """Size of attention's queries [bytes]."""
+    return op.reads[0].bytes
+
+
+def _keys(op: Op) -> int:
+    """Size of attention's keys, and of its values [bytes]."""
+    return op.reads[1].bytes
+
+
+def hops(op: Attention, ranks: int) -> list[Attention]:
+    """The parts of attention on one of `ranks` ranks in a ring: to its own keys, then to those of each other rank.
+
+    Causal attention is balanced: each rank has a part from the start and one from the end of a sequence, and computes
+    half of the pairs with each other rank (arXiv:2310.01889; Megatron-LM's context parallelism). Windows that end
+    within the neighbour's part need only that one.
+    """
+    query, keys = -(-op.query // ranks), -(-op.keys // ranks)
+    if op.keys < op.query:
+        return [replace(op, query=query)] + [replace(op, query=query, keys=keys)] * 0
+    first = replace(op, query=query, keys=keys)
+    other = replace(first, keys=-(-keys // 2), causal=0) if op.causal else first
+    return [first] + [other] * (ranks - 1)
+
+
+def local(op: Op, plan: Parallelism) -> Op:
+    """One rank's own queries, keys and values, or part of the heads, of attention; any other operator unchanged."""
+    if plan.cp == 1 or not isinstance(op, Attention):
+        return op
+    return _heads(op, plan.cp) if plan.context == "all_to_all" else hops(op, plan.cp)[0]
+
+
+def of_context(op: Attention, plan: Parallelism) -> Attention:
+    """One rank's attention when it has all keys: of its own queries, or of its part of the heads.
+
+    A causal query sees half of the keys on average.
+    """
+    if plan.context == "all_to_all":
+        return _heads(op, plan.cp)
+    query = -(-op.query // plan.cp)
+    return replace(op, query=query, keys=(op.keys + query) // 2, causal=0) if op.causal else replace(op, query=query)
+
+
+def _routing(piece: Piece) -> Routing:
+    assert piece.routing is not None
+    return piece.routing
+
+
+def _tokens(piece: Piece, plan: Parallelism) -> int:
+    """Tokens that one rank routes."""
+    return -(-_output(piece.op)[0] // _routing(piece).hidden // _token_ranks(plan))
+
+
+def exchange(routing: Routing, tokens: int, ranks: int) -> Collective:
+    """The all-to-all that brings each of a rank's `tokens` to its experts, which `ranks` ranks share evenly."""
+    size = tokens * copies(routing, ranks) * routing.hidden * DTYPE_BYTES[routing.dtype]
+    return Collective("all_to_all", max(round(size), 1), ranks, routing.dtype)
+
+
+def copies(routing: Routing, ranks: int) -> float:
+    """How many copies of a token are sent on average, one to its own rank included.
+
+    One for each expert, or, deduplicated, one for each rank that has at least one of the token's experts: ranks x (1 -
+    C(E - E / ranks, e) / C(E, e)) for e of E experts, each set equally likely.
+    """
+    if not routing.deduplicated:
+        return routing.each
+    experts, each = routing.experts, routing.each
+    missed = math.comb(experts - experts // ranks, each) / math.comb(experts, each)
+    return ranks * (1 - missed)

@@ -21,15 +21,24 @@ class Gathering:
     keep_last: bool = True
 
 
-def chunk(parts: Sequence[PartTimes], gathering: Gathering | None = None) -> Chunk:
-    """The passes over parts in their order, the backward ones in reverse."""
+def chunk(parts: Sequence[PartTimes], gathering: Gathering | None = None, launch: float = 0.0) -> Chunk:
+    """The passes over parts in their order, the backward ones in reverse.
+
+    The host spends `launch` on each kernel [s]; it runs ahead of the GPU as far as the pass allows.
+    """
     forward = sum((part.forward for part in parts), Pass())
     backward = sum((part.recompute + part.backward for part in parts), Pass())
     weight = sum((part.weight for part in parts), Pass())
     if gathering is not None:
         forward = _waiting(forward, _forward(parts, gathering))
         backward = _waiting(backward, _backward(parts, gathering))
-    return Chunk(tuple(parts), forward, backward, weight)
+    return Chunk(tuple(parts), *(_launched(one, launch) for one in (forward, backward, weight)))
+
+
+def _launched(alone: Pass, launch: float) -> Pass:
+    """A pass that takes no less than the host needs to launch its kernels."""
+    gap = alone.launches * launch - alone.seconds
+    return alone if gap <= 0 else alone + Pass(gap, {"launch gaps": gap})
 
 
 def _waiting(alone: Pass, times: tuple[float, float]) -> Pass:

@@ -83,7 +83,7 @@ class _Rank:
     def chunk(self, names: Sequence[str]) -> Chunk:
         """The passes over the parts of a stage, by their names."""
         parts = [self.parts[name] for name in names]
-        return chunk(parts, self._gathering(parts) if self.plan.zero == 3 else None)
+        return chunk(parts, self._gathering(parts) if self.plan.zero == 3 else None, self.framework.launch)
 
     def _gathering(self, parts: Sequence[PartTimes]) -> Gathering:
         plan, replicas = self.plan, self.plan.dp * self.plan.cp

@@ -102,7 +102,12 @@ def account(graph: Graph, times: Times) -> Pass:
         hidden[axis] += stop - start
     for axis in hidden:
         hidden[axis] -= parts.get(f"exposed {axis}", 0.0)
-    return Pass(end, dict(parts), dict(hidden), graph, times)
+    return Pass(end, dict(parts), dict(hidden), sum(_kernels(node.op) for node in graph), graph, times)
+
+
+def _kernels(op: Op) -> int:
+    """How many kernels the host launches for an operator."""
+    return len(op.kernels) if isinstance(op, Attention) and not op.fused else 1
 
 
 def _gap(

@@ -81,15 +81,14 @@ def _tail(
     update = optimizer(shard, plan, framework, prices)
     groups = _Groups(plan, framework, prices)
     tied = groups.tied(model) if plan.pp > 1 and model.tied and {0, len(chunks) - 1} & set(stages) else 0.0
-    if not framework.dp_overlap:
-        return Tail(groups.reduce(count) + tied, update, groups.gather(count))
     ready = [_gradients(device, stage, ran) for stage in stages]
     counts = [chunks[stage].parameters for stage in stages]
     end = float(ran.end.flat[ran.schedule.orders[device]].max())
+    forward = sum(chunks[stage].forward.seconds for stage in stages)
     return Tail(
-        max(groups.reduced(ready, counts) - end, 0.0) + tied,
+        (max(groups.reduced(ready, counts) - end, 0.0) if framework.dp_overlap else groups.reduce(count)) + tied,
         update,
-        groups.gathered(count, sum(chunks[stage].forward.seconds for stage in stages)),
+        groups.gathered(count, forward) if framework.gather_overlap else groups.gather(count),
     )
 
 
@@ -122,7 +121,7 @@ class _Groups:
 
     def reduce(self, count: int) -> float:
         """Time to sum the gradients of so many parameters, to shards if the optimizer is sharded [s]."""
-        return self._moved("reduce_scatter" if self.plan.zero else "all_reduce", count, self.framework.gradients)
+        return self._moved("reduce_scatter" if self.plan.zero else "all_reduce", count, self.framework.reduced)
 
     def gather(self, count: int) -> float:
         """Time to gather so many weights that a sharded optimizer has updated [s]."""
@@ -131,11 +130,11 @@ class _Groups:
     def tied(self, model: Transformer) -> float:
         """Time to sum the gradient of the embedding, which the first and the last stage share [s]."""
         count = -(-model.vocabulary * model.hidden // self.plan.tp)
-        dtype = self.framework.gradients
+        dtype = self.framework.reduced
         return self.prices.of(Collective("all_reduce", count * DTYPE_BYTES[dtype], 2, dtype), "pp")
 
     def _buckets(self, count: int) -> int:
-        return max(-(-count // self.framework.bucket), 1)
+        return max(-(-count // (self.framework.bucket_of(self.replicas) or count)), 1)
 
     def reduced(self, ready: Sequence[tuple[float, float]], counts: Sequence[int]) -> float:
         """When the last bucket of gradients is summed [s]: each waits for its own and for the bucket before it.

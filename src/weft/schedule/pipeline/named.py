@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from weft.errors import InputError, check_name, check_type, check_whole
-from weft.schedule.pipeline import single
+from weft.schedule.pipeline import folded, single
 from weft.schedule.pipeline.orders import Schedule
 
 SCHEDULES: Mapping[str, Callable[..., Schedule]] = {
@@ -14,13 +14,23 @@ SCHEDULES: Mapping[str, Callable[..., Schedule]] = {
     "gpipe": single.gpipe,
     "1f1b": single.one_forward_one_backward,
     "interleaved": single.interleaved,
+    "chimera": folded.chimera,
     "zb-h1": single.zb_h1,
     "zb-h2": single.zb_h2,
+    "zb-v": folded.zb_v,
+    "dualpipe": folded.dualpipe,
+    "dualpipe-v": folded.dualpipe_v,
+    "terapipe": single.terapipe,
+    "ampnet": single.ampnet,
     "pipedream": single.pipedream,
     "pipedream-2bw": single.pipedream_2bw,
 }
 """Every pipeline schedule: what builds it for a number of devices, of micro-batches, and options."""
-_OPTIONS: Mapping[str, tuple[str, ...]] = {"interleaved": ("chunks", "group")}
+_OPTIONS: Mapping[str, tuple[str, ...]] = {
+    "interleaved": ("chunks", "group"),
+    "chimera": ("ratio",),
+    "terapipe": ("slices",),
+}
 
 
 def schedule_names() -> list[str]:

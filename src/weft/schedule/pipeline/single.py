@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from weft.errors import InputError, check_whole
+from weft.schedule.pipeline.greedy import list_schedule
 from weft.schedule.pipeline.orders import BACKWARD, FORWARD, WEIGHT, Ints, Schedule, codes, one_way, weave
 
 
@@ -47,6 +48,25 @@ def inference(devices: int, micro_batches: int) -> Schedule:
 def gpipe(devices: int, micro_batches: int) -> Schedule:
     """All forwards, then all backwards (arXiv:1811.06965)."""
     return _woven("gpipe", devices, micro_batches, lambda _: micro_batches)
+
+
+def terapipe(devices: int, micro_batches: int, slices: int = 4) -> Schedule:
+    """GPipe over slices of sequences: a slice needs only the slices before it (arXiv:2102.07988).
+
+    Slice j of sequence i is micro-batch i x slices + j of the schedule; backwards go from the last slice to the first.
+
+    Raises InputError for fewer than one slice.
+    """
+    check_whole("the slices of 'terapipe'", slices, 1, 4)
+    count = micro_batches * slices
+    orders = [
+        np.concatenate([
+            codes(FORWARD, i, np.arange(count), devices, count),
+            codes(BACKWARD, i, np.arange(count)[::-1], devices, count),
+        ])
+        for i in range(devices)
+    ]  # fmt: skip
+    return one_way(f"terapipe:{slices}", np.arange(devices), count, orders)
 
 
 def one_forward_one_backward(devices: int, micro_batches: int) -> Schedule:
@@ -113,6 +133,29 @@ def pipedream_2bw(devices: int, micro_batches: int) -> Schedule:
         "pipedream-2bw", devices, micro_batches, lambda i: devices - 1 - i, flushes=False,
         versions=(2,) * devices, staleness=(1,) * devices,
     )  # fmt: skip
+
+
+def ampnet(devices: int, micro_batches: int) -> Schedule:
+    """Each device runs what arrived first, and updates at once: one version of the weights (arXiv:1705.09786).
+
+    As many micro-batches as devices are in flight. The order is that of backwards that take twice a forward; the
+    forward and the backward of a micro-batch see weights that are up to `staleness` updates apart.
+    """
+    placement, replica = np.arange(devices)[None, :], np.zeros(micro_batches, np.int64)
+    orders = list_schedule(
+        placement, replica, 2, [devices] * devices, lambda kind, _, micro_batch, arrived: (arrived, -kind, micro_batch)
+    )
+    stale = tuple(int(_updates_between(order, devices * micro_batches).max()) for order in orders)
+    return Schedule("ampnet", placement, replica, tuple(orders), flushes=False, staleness=stale)
+
+
+def _updates_between(order: Ints, forwards: int) -> Ints:
+    """Of each micro-batch, the other micro-batches' backwards between its forward and its backward."""
+    updates = np.cumsum(order >= forwards)
+    at = np.argsort(order)  # forwards by micro-batch, then backwards by micro-batch
+    begun, ended = updates[at].reshape(2, -1)
+    between: Ints = ended - 1 - begun
+    return between
 
 
 def zb_h1(devices: int, micro_batches: int) -> Schedule:
