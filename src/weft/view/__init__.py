@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from weft.view.run import sub_layer_times as sub_layer_times
     from weft.view.run import traffic_by_cause as traffic_by_cause
     from weft.view.run import waits as waits
+    from weft.view.step_trace import write_step_trace as write_step_trace
     from weft.view.trace import write_trace as write_trace
     from weft.view.tune import tune_report as tune_report
     from weft.view.validation import validation_report as validation_report
@@ -35,6 +36,7 @@ _HOMES = {
     "pipeline": ("pipeline_diagram",),
     "predictions": ("collective_report",),
     "run": ("run_report", "speedups", "sub_layer_times", "traffic_by_cause", "waits"),
+    "step_trace": ("write_step_trace",),
     "trace": ("write_trace",),
     "tune": ("tune_report",),
     "validation": ("validation_report",),
