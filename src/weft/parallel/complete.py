@@ -8,6 +8,7 @@ from typing import Any
 
 from weft.errors import InputError, check_name, check_whole
 from weft.models import Transformer
+from weft.parallel.check import divisors
 from weft.parallel.plan import Parallelism
 
 _FULL = 4
@@ -45,8 +46,8 @@ def complete(model: Transformer, gpus: int, stated: Mapping[str, Any]) -> tuple[
 
 def _replicas(gpus: int, values: Mapping[str, Any]) -> int:
     """The replicas that a number of GPUs holds; InputError if they do not fill it, or are not those stated."""
-    each = math.prod(values[name] for name in _SHARED)
-    stated = values.get("dp")
+    each: int = math.prod(values[name] for name in _SHARED)
+    stated: int | None = values.get("dp")
     if gpus % each == 0 and stated in (None, gpus // each):
         return gpus // each
     tp, pp, cp = nearest(gpus, *(values[name] for name in _SHARED))
@@ -70,12 +71,7 @@ def nearest(gpus: int, tp: int, pp: int, cp: int) -> tuple[int, int, int]:
 
 
 def _divisions(gpus: int) -> Iterator[tuple[int, int, int]]:
-    for tp in _divisors(gpus):
-        for pp in _divisors(gpus // tp):
-            for cp in _divisors(gpus // (tp * pp)):
+    for tp in divisors(gpus):
+        for pp in divisors(gpus // tp):
+            for cp in divisors(gpus // (tp * pp)):
                 yield tp, pp, cp
-
-
-def _divisors(number: int) -> list[int]:
-    small = [one for one in range(1, math.isqrt(number) + 1) if number % one == 0]
-    return sorted({*small, *(number // one for one in small)})

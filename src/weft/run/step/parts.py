@@ -15,7 +15,8 @@ from weft.schedule.pipeline import Schedule
 
 def rank_parts(model: Transformer, plan: Parallelism, framework: Framework) -> dict[str, RankPart]:
     """One rank's share of every distinct part of a model: "embedding", each kind of layer, "head"."""
-    tokens = Tokens(plan.micro_batch, plan.sequence, plan.cp)
+    source = model.sequence_length if model.encoder_layers else 0
+    tokens = Tokens(plan.micro_batch, plan.sequence, plan.cp, source)
     arguments = model, tokens, framework.style, plan.dtype
     ends = replace(plan, recompute="none")
     kinds = {kind: layer(model, kind, *arguments[1:]) for kind in dict.fromkeys(model.layer_kinds)}
