@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from weft.graph import DTYPE_BYTES, Attention, Collective, Gemm, Graph, GroupedGemm, Node, Op, Streaming
+from weft.graph import DTYPE_BYTES, Attention, Collective, Gemm, Graph, GroupedGemm, Node, Op, Streaming, Tensor
 from weft.models.block import Piece, Routing
 from weft.parallel.framework import Framework
 from weft.parallel.memory import Kept, kept
 from weft.parallel.plan import Parallelism
+from weft.parallel.quantize import RECIPES, is_narrow, narrowed, quantized
 
 Phase = Literal["forward", "recompute", "input", "weight"]
 """What a node computes: the forward pass (again), or gradients of inputs or of weights."""
@@ -76,6 +77,7 @@ def _narrowed(op: Streaming, tp: int) -> Streaming:
 
 def part(name: str, pieces: Sequence[Piece], plan: Parallelism, framework: Framework) -> RankPart:
     """One rank's share of the pieces in their order."""
+    pieces = narrowed(pieces, plan.quantize)
     mine = [(piece, cut(piece, plan)) for piece in pieces]
     forward = _Chain(plan, framework)
     for piece, op in mine:
@@ -173,15 +175,25 @@ class _Chain:
         elif piece.cut == "classes" and self.plan.tp > 1:
             self._loss(piece, op)
         else:
+            self._quantized(piece, ".quantize", op.reads[0], phase, piece.cut == "columns")
+            if self.plan.quantize and RECIPES[self.plan.quantize].each_pass:
+                self._quantized(piece, ".weights", op.reads[-1], phase, False)
             self._gathered(piece, phase)
             self.then("", op, piece, phase)
             self._reduced(piece, phase)
+
+    def _quantized(self, piece: Piece, suffix: str, tensor: Tensor, phase: Phase, gathered: bool) -> None:
+        """Make the operands of a GEMM of a 16-bit tensor; one that is `gathered` with its tokens, of the rank's own."""
+        if is_narrow(piece.op):
+            count = -(-math.prod(tensor.shape) // (_token_ranks(self.plan) if gathered else 1))
+            for op in quantized(count, self.plan.quantize, self.plan.dtype):
+                self.then(f"{suffix}.{op.name}", op, piece, phase)
 
     def _gathered(self, piece: Piece, phase: Phase) -> None:
         """The all-gather of tokens before a GEMM that is cut by columns, with sequence parallelism."""
         whole = piece.op
         if self.plan.tp > 1 and self.plan.sp and piece.cut == "columns" and isinstance(whole, Gemm):
-            self.then(".gather", self._tp("all_gather", whole.m, whole.k, whole.output_dtype), piece, phase, "tp")
+            self.then(".gather", self._tp("all_gather", whole.m, whole.k, _sent(whole)), piece, phase, "tp")
 
     def _reduced(self, piece: Piece, phase: Phase) -> None:
         """The reduction of sums that the ranks have computed in parts."""
@@ -297,6 +309,7 @@ class _Chain:
     def _backward(self, piece: Piece, op: Op) -> None:
         inputs = op.backward.inputs
         if isinstance(op, GroupedGemm):
+            self._quantized(piece, ".input", op.writes[0], "input", False)
             self._weighted(piece, op, self.last)
         elif isinstance(piece.op, Gemm) and isinstance(op, Gemm):
             self._gemm_backward(piece, piece.op, op)
@@ -320,13 +333,14 @@ class _Chain:
     def _gemm_backward(self, piece: Piece, whole: Gemm, op: Gemm) -> None:
         plan, name = self.plan, piece.name
         split = plan.tp > 1
+        self._quantized(piece, ".input", op.writes[0], "input", piece.cut == "rows")
         if split and plan.sp and piece.cut == "rows":
-            gathered = self._tp("all_gather", whole.m, whole.n, whole.output_dtype)
+            gathered = self._tp("all_gather", whole.m, whole.n, _sent(whole))
             self.last = (self.add(f"{name}.gather", gathered, "input", piece.module, self.last, "tp"),)
         before = self.last
         for_weight = before
         if split and plan.sp and piece.cut == "columns":
-            again = self._tp("all_gather", whole.m, whole.k, whole.output_dtype)
+            again = self._tp("all_gather", whole.m, whole.k, _sent(whole))
             for_weight = (self.add(f"{name}.gather", again, "weight", piece.module, before, "tp"),)
         if not self.framework.async_tp:
             before = for_weight
@@ -371,6 +385,11 @@ def _biased(piece: Piece) -> bool:
     op = piece.op
     weights = op.n * op.k * op.batch if isinstance(op, Gemm) else 0
     return bool(weights) and piece.parameters > weights
+
+
+def _sent(op: Gemm) -> str:
+    """Number format in which a GEMM's input is gathered: quantised before, as in Transformer Engine (4 bits as 8)."""
+    return "fp8" if is_narrow(op) else op.output_dtype
 
 
 def _output(op: Op) -> tuple[int, int, str]:
