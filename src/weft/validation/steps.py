@@ -202,6 +202,7 @@ def _plan(row: Mapping[str, Any], used: Framework) -> Parallelism:
         schedule=_schedule(row, pp),
         recompute=_recompute(row),
         dtype=_dtype(row),
+        quantize=_recipe(row),
     )
 
 
@@ -244,11 +245,24 @@ def _recompute(row: Mapping[str, Any]) -> Any:
 
 
 def _dtype(row: Mapping[str, Any]) -> str:
+    """The number format in which operators compute, but for quantised GEMMs."""
     text = row["precision"].upper()
-    if any(word in text for word in ("FP8", "FP4")):
-        raise Unfit("precision", row["precision"], "GEMMs of fewer than 16 bits in training have no model")
     if "TF32" in text:
         return "tf32"
     if text.startswith("FP32"):
         return "fp32"
     return "fp16" if "FP16" in text or not text else "bf16"
+
+
+def _recipe(row: Mapping[str, Any]) -> str:
+    """How the GEMMs of layers are quantised; frameworks before 2025 scaled fp8 tensors by earlier steps."""
+    text = row["precision"].upper()
+    if "ROWWISE" in text:
+        raise Unfit("precision", row["precision"], "a scale for each row has no model")
+    if "NVFP4" in text:
+        return "nvfp4"
+    if "MX" in text:
+        return "mxfp8"
+    if "FP8" not in text:
+        return ""
+    return "delayed" if row["framework"].startswith(("NeMo 24", "Composer")) else "tensorwise"
