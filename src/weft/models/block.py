@@ -27,7 +27,7 @@ ends with the exchange of tokens, a "combine" begins with it. Or not at all ("wh
 class Style:
     """How a framework writes a layer's operators.
 
-    `flash` attention is one kernel, otherwise batched GEMMs with a softmax between; with `dropout` after attention and
+    `flash` attention is one kernel of a `generation` (see `Attention`), otherwise batched GEMMs with a softmax between; with `dropout` after attention and
     each sub-layer. `fused` element-wise operators share kernels with their neighbours: bias with GeLU, bias with
     dropout and residual sum. `loss` names the kernels of the cross entropy. Shared experts may run `beside` the
     exchange of tokens; `deduplicated` tokens are sent once to each rank that has experts for them, not once to each
@@ -35,6 +35,7 @@ class Style:
     """
 
     flash: bool = True
+    generation: int = 0
     dropout: bool = False
     fused: bool = True
     loss: Literal["cross_entropy", "fused_cross_entropy"] = "cross_entropy"
@@ -232,6 +233,10 @@ class _Layer:
             rotated = count * (model.attention_heads + 1) * model.rotary_head or every * model.head_size
             yield Piece("rotary", Streaming("rotary", rotated, 1, self.dtype), "attention", "width")
         yield Piece("attention", self.attend(), "attention", "heads")
+        if not self.style.flash:
+            # Batched products return the heads of each token apart: a copy brings them together.
+            copied = Streaming("elementwise", count * model.inner, 1, self.dtype)
+            yield Piece("context", copied, "attention", "width")
 
     def attend(self) -> Attention:
         """The attention of all heads to the tokens themselves and to what is cached."""
@@ -249,7 +254,9 @@ class _Layer:
         sizes = tokens.batch, model.attention_heads, tokens.sequence, keys, model.head_size
         value = model.value_size if model.value_size != model.head_size else 0
         dropped = self.style.dropout and not flash
-        return Attention(*sizes, shared, causal, self.dtype, fused=flash, dropout=dropped, value=value)
+        generation = self.style.generation if flash else 0
+        how = {"fused": flash, "dropout": dropped, "value": value, "generation": generation}
+        return Attention(*sizes, shared, causal, self.dtype, **how)
 
     def cross_attention(self) -> Iterator[Piece]:
         model, bias = self.model, self.bias("qkv")

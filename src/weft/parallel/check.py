@@ -52,7 +52,7 @@ def _tensor(model: Transformer, plan: Parallelism) -> Iterator[str]:
 def _stages(model: Transformer, plan: Parallelism) -> Iterator[str]:
     layers, stages = len(model.layer_kinds), plan.pp * plan.chunks
     what = f"pp {plan.pp}" + (f" with {plan.chunks} chunks each" if plan.chunks > 1 else "")
-    if stages > layers:
+    if stages > layers and not plan.layers:
         yield f"{what} needs {stages} layers, and {model.name} has {layers}"
     elif layers % stages and not plan.layers:
         yield f"{what} does not divide the {layers} layers of {model.name} (layers= may give each its own number)"

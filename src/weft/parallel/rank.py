@@ -365,7 +365,26 @@ class _Chain:
         (weight,) = op.backward.weights
         if self.framework.accumulates and isinstance(weight, Gemm | GroupedGemm):
             weight = replace(weight, accumulates=self.framework.gradients == "fp32")
-        self.add(f"{piece.name}.weight", weight, "weight", piece.module, dict.fromkeys(after))
+        last = self.add(f"{piece.name}.weight", weight, "weight", piece.module, dict.fromkeys(after))
+        if _biased(piece):
+            rows, columns, dtype = _output(op)
+            summed = Streaming("elementwise", rows * columns, 1, dtype, inputs=1, outputs=0)
+            last = self.add(f"{piece.name}.bias", summed, "weight", piece.module, [last])
+        if not self.framework.accumulates and self.plan.micro_batches > 1 and self.plan.zero < _SHARDED_GRADIENTS:
+            count = math.prod(weight.writes[0].shape)
+            added = Streaming("elementwise", count, 1, self.framework.gradients, inputs=2)
+            self.add(f"{piece.name}.add", added, "weight", piece.module, [last])
+
+
+_SHARDED_GRADIENTS = 3
+"""Stage of ZeRO from which gradients of a micro-batch are added up by shards alone."""
+
+
+def _biased(piece: Piece) -> bool:
+    """Whether a GEMM's weight has a bias, whose gradient is a sum over the rows of the output's gradient."""
+    op = piece.op
+    weights = op.n * op.k * op.batch if isinstance(op, Gemm) else 0
+    return bool(weights) and piece.parameters > weights
 
 
 def _sent(op: Gemm) -> str:
