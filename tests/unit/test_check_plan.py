@@ -13,9 +13,9 @@ from weft.parallel.plan import Parallelism
 @pytest.mark.parametrize(
     ("name", "plan", "sentence"),
     [
-        ("llama-3-70b", {"tp": 3, "dp": 8}, "tp 3 does not divide the 64 attention heads of llama-3-70b; .* tp 4, dp 6"),
+        ("llama-3-70b", {"tp": 3, "dp": 8}, "tp 3 does not divide the 64 attention heads of [^;]*; .* tp 4, dp 6"),
         ("qwen2.5-7b", {"tp": 8}, "tp 8 does not divide the 28 attention heads .* is tp 4, dp 2"),
-        ("llama-3-70b", {"pp": 3, "dp": 8}, r"pp 3 does not divide the 80 layers .*uneven=True.* is pp 4, dp 6"),
+        ("llama-3-70b", {"pp": 3, "dp": 8}, r"pp 3 does not divide the 80 layers .*layers of each.* is pp 4, dp 6"),
         ("llama-3-70b", {"pp": 128}, "pp 128 needs 128 layers, and llama-3-70b has 80"),
         ("gpt-3", {"pp": 8, "schedule": "interleaved:5"}, "pp 8 with 5 chunks each does not divide the 96 layers"),
         ("deepseek-v3", {"ep": 3, "dp": 6}, "ep 3 does not divide the 256 experts of deepseek-v3; .* ep 2, dp 6"),
@@ -57,7 +57,8 @@ def test_uneven_stages_are_accepted_on_demand():
     model, plan = load_model("llama-3.1-405b"), Parallelism(pp=16, batch=32)
     with pytest.raises(InputError, match="pp 16 does not divide the 126 layers"):
         check_plan(model, plan)
-    check_plan(model, replace(plan, uneven=True))
+    check_plan(model, plan, even=False)
+    check_plan(model, replace(plan, layers=(7,) * 7 + (8,) * 8 + (13,)))
 
 
 @pytest.mark.parametrize(

@@ -11,20 +11,23 @@ from weft.models import Transformer
 from weft.parallel.plan import Parallelism
 
 
-def check_plan(model: Transformer, plan: Parallelism) -> None:
-    """Raise InputError if a degree does not divide what it splits; it names the nearest plan that works."""
-    found = next(problems(model, plan), None)
+def check_plan(model: Transformer, plan: Parallelism, even: bool = True) -> None:
+    """Raise InputError if a degree does not divide what it splits; it names the nearest plan that works.
+
+    Unless they must be `even`, stages may differ by a layer; those that the plan states may differ by more.
+    """
+    found = next(problems(model, plan, even), None)
     if found is None:
         return
-    better = nearest_plan(model, plan)
+    better = nearest_plan(model, plan, even)
     hint = f"the nearest plan that works is {degrees(better)}" if better else "no plan on as many GPUs works"
     raise InputError(f"{found}; {hint}")
 
 
-def problems(model: Transformer, plan: Parallelism) -> Iterator[str]:
+def problems(model: Transformer, plan: Parallelism, even: bool = True) -> Iterator[str]:
     """Sentences on what does not divide."""
     yield from _tensor(model, plan)
-    yield from _stages(model, plan)
+    yield from _stages(model, plan, even)
     yield from _experts(model, plan)
     yield from _context(model, plan)
 
@@ -49,13 +52,13 @@ def _tensor(model: Transformer, plan: Parallelism) -> Iterator[str]:
         yield f"tp {tp} does not divide the {tokens} tokens of a sequence, as sequence parallelism needs"
 
 
-def _stages(model: Transformer, plan: Parallelism) -> Iterator[str]:
+def _stages(model: Transformer, plan: Parallelism, even: bool) -> Iterator[str]:
     layers, stages = len(model.layer_kinds), plan.pp * plan.chunks
     what = f"pp {plan.pp}" + (f" with {plan.chunks} chunks each" if plan.chunks > 1 else "")
     if stages > layers:
         yield f"{what} needs {stages} layers, and {model.name} has {layers}"
-    elif layers % stages and not plan.uneven:
-        yield f"{what} does not divide the {layers} layers of {model.name} (uneven=True lets stages differ)"
+    elif layers % stages and even and not plan.layers:
+        yield f"{what} does not divide the {layers} layers of {model.name} (if stages differ, state the layers of each)"
 
 
 def _experts(model: Transformer, plan: Parallelism) -> Iterator[str]:
@@ -85,7 +88,7 @@ def degrees(plan: Parallelism) -> str:
     return ", ".join([*shown, *(["sp"] if plan.sp else [])]) or "one GPU"
 
 
-def nearest_plan(model: Transformer, plan: Parallelism) -> Parallelism | None:
+def nearest_plan(model: Transformer, plan: Parallelism, even: bool = True) -> Parallelism | None:
     """The plan on as many GPUs that fits the model and changes degrees least, by their ratios; None if none fits."""
 
     def distance(found: Parallelism) -> tuple[float, bool]:
@@ -93,7 +96,7 @@ def nearest_plan(model: Transformer, plan: Parallelism) -> Parallelism | None:
         ratios = (abs(math.log(getattr(found, name) / getattr(plan, name))) for name in names)
         return sum(ratios), found.sp != plan.sp
 
-    fitting = (one for one in _others(model, plan) if next(problems(model, one), None) is None)
+    fitting = (one for one in _others(model, plan) if next(problems(model, one, even), None) is None)
     return min(fitting, key=distance, default=None)
 
 
@@ -106,7 +109,7 @@ def _others(model: Transformer, plan: Parallelism) -> Iterator[Parallelism]:
                 for ep in divisors(math.gcd(model.experts, tp * cp * dp)) if model.experts else (1,):
                     sp = tp > 1 and (plan.sp or model.experts > 0)
                     try:
-                        yield replace(plan, tp=tp, pp=pp, cp=cp, dp=dp, ep=ep, sp=sp)
+                        yield replace(plan, layers=(), tp=tp, pp=pp, cp=cp, dp=dp, ep=ep, sp=sp)
                     except InputError:  # the batch or the sequence do not divide
                         continue
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from weft.errors import InputError
 from weft.models import Transformer
 from weft.models.block import Tokens, embedding, head, layer
 from weft.parallel.framework import Framework
@@ -26,10 +27,18 @@ def rank_parts(model: Transformer, plan: Parallelism, framework: Framework) -> d
     }
 
 
-def chunks_of(model: Transformer, stages: int) -> list[list[str]]:
-    """The names of the parts of each stage: layers in equal numbers, one more in the first stages if need be."""
+def chunks_of(model: Transformer, stages: int, plan: Parallelism) -> list[list[str]]:
+    """The names of the parts of each stage: as many layers as the plan says, or as equal numbers as possible.
+
+    Numbers that differ are largest in the first stages. Raises InputError for a plan whose layers do not add up.
+    """
     kinds = model.layer_kinds
-    counts = [len(kinds) // stages + (place < len(kinds) % stages) for place in range(stages)]
+    counts = plan.layers or [len(kinds) // stages + (place < len(kinds) % stages) for place in range(stages)]
+    if len(counts) != stages or sum(counts) != len(kinds):
+        raise InputError(
+            f"the plan gives {len(counts)} stages {sum(counts)} layers, but {model.name} has {len(kinds)} and the "
+            f"schedule {stages} stages; list the layers of each stage, or leave them out"
+        )
     ends = [sum(counts[: place + 1]) for place in range(stages)]
     chunks = [list(kinds[end - count : end]) for count, end in zip(counts, ends, strict=True)]
     chunks[0].insert(0, "embedding")
