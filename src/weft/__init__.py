@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from weft.result.step import Step
     from weft.run import balanced, compare, simulate
     from weft.run.grid import Sweep, sweep
-    from weft.run.step import memory, step
+    from weft.run.step.named import memory, step
     from weft.schedule import overlap_names as overlaps
     from weft.schedule.arbiters import arbiter
 
@@ -85,13 +85,13 @@ _HOMES = {
     "gpu": ("weft.hardware", "gpu"),
     "gpus": ("weft.hardware", "gpu_names"),
     "load_model": ("weft.models", "load_model"),
-    "memory": ("weft.run.step", "memory"),
+    "memory": ("weft.run.step.named", "memory"),
     "models": ("weft.models", "models"),
     "operator": ("weft.graph", "operator"),
     "overlaps": ("weft.schedule", "overlap_names"),
     "reduce_scatter": ("weft.graph", "reduce_scatter"),
     "simulate": ("weft.run", "simulate"),
-    "step": ("weft.run.step", "step"),
+    "step": ("weft.run.step.named", "step"),
     "studies": ("weft.studies", "studies"),
     "sublayer": ("weft.parallel", "sublayer"),
     "sweep": ("weft.run.grid", "sweep"),

@@ -11,7 +11,7 @@ import click
 import weft
 from weft.cli.options import as_run_options, clock_option, examples, given, option, set_option, together
 from weft.cli.output import Outputs, file_option, folder_option, json_of, pass_outputs
-from weft.cli.values import COUNT, DTYPE, MODEL_NAME, SYSTEM_NAME, Value, names
+from weft.cli.values import COUNT, DTYPE, MODEL_NAME, SYSTEM_NAME, Value, later, names
 from weft.errors import InputError
 from weft.options import RunOptions
 from weft.parallel.plan import Recompute
@@ -66,6 +66,11 @@ _plan_options = together(
         metavar="N",
     ),
     option("--shard", "Replicas among which --zero 3 shards.  [default: all]", COUNT),
+    option(
+        "--framework",
+        "Whose defaults: kernels, number formats, overlaps.  [default: megatron-core, with --zero 3 torchtitan]",
+        Value("NAME", str, later("weft.parallel.framework:frameworks")),
+    ),
     option("--dtype", "Data type of GEMMs and activations.", DTYPE, default="bf16"),
     set_option("every GPU, node or network"),
 )
@@ -93,6 +98,7 @@ def step(
 
     MODEL is a name of 'weft models list', or a file.
     """
+    from weft import view
     from weft.view import step as shown
 
     answer = weft.step(model, weft.system(system).replace(changes), options=options, **given(**stated))
@@ -100,6 +106,7 @@ def step(
         shown.step_parts(answer),
         json_of(answer),
         rows=shown.waterfall_table(answer).records(),
+        trace=partial(view.write_step_trace, answer),
         files={"step.json": json_of(answer)},
         page=partial(shown.step_page, answer),
     )

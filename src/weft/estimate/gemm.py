@@ -16,7 +16,7 @@ from weft.estimate.target import Target
 from weft.graph import DTYPE_BYTES, Gemm, GroupedGemm
 from weft.graph.op import OUTPUT_DTYPES
 from weft.kernels.gemm import main_loop_flops
-from weft.library.tiles import Candidate, candidates
+from weft.library.tiles import Candidate, candidates, most_parts
 
 Shapes = tuple[FloatArray, FloatArray, FloatArray, FloatArray]
 """Rows, columns, depth and batch of each case."""
@@ -29,10 +29,11 @@ _UNHASHED = ("cdna1", "cdna2")  # memory channels selected by plain address bits
 def gemm(op: Gemm, on: Target) -> Estimate:
     """The time of C = A x B, and where it goes.
 
-    The kernel is the one of the library with the least estimated time. The GEMMs of a batch share one launch. A and C
-    count as cached if they fit beside B, and B if all `rotation` Bs fit. Parts [s]: launch, convert, compute (the
-    matrix units at their achieved rate), tail (units idle or computing padding), cache, latency, fill (begin and end of
-    workgroups), memory (what DRAM adds), split. Raises InputError for data types that the GPU lacks.
+    The kernel is the one of the library with the least estimated time; by itself a library may cut K into fewer parts
+    than a tuner tries. The GEMMs of a batch share one launch. A and C count as cached if they fit beside B, and B if
+    all `rotation` Bs fit. Parts [s]: launch, convert, compute (the matrix units at their achieved rate), tail (units
+    idle or computing padding), cache, latency, fill (begin and end of workgroups), memory (what DRAM adds), split.
+    Raises InputError for data types that the GPU lacks.
     """
     given = np.broadcast_arrays(*map(floats, (op.m, op.n, op.k, op.batch)))
     m, n, k, batch = (np.ravel(size) for size in given)
@@ -111,6 +112,8 @@ def effective_rates(dtype: str, on: Target) -> gemm_kernel.Machine:
         rotation=min(float(on.harness.rotation), 1e9),
         channels=float(gpu.cache.banks) if unhashed else 0.0,
         interleave=float(gpu.memory.interleave),
+        parts=float(most_parts(gpu.architecture, dtype, tuned=on.harness.tuned)),
+        own_parts=float(most_parts(gpu.architecture, dtype)),
     )
 
 

@@ -46,8 +46,8 @@ def complete(model: Transformer, gpus: int, stated: Mapping[str, Any]) -> tuple[
 
 def _replicas(gpus: int, values: Mapping[str, Any]) -> int:
     """The replicas that a number of GPUs holds; InputError if they do not fill it, or are not those stated."""
-    each = math.prod(values[name] for name in _SHARED)
-    stated = values.get("dp")
+    each: int = math.prod(values[name] for name in _SHARED)
+    stated: int | None = values.get("dp")
     if gpus % each == 0 and stated in (None, gpus // each):
         return gpus // each
     tp, pp, cp = nearest(gpus, *(values[name] for name in _SHARED))

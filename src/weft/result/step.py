@@ -9,7 +9,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from weft.answer import Answer
-from weft.graph import Attention, Graph
+from weft.graph import Graph
+from weft.models.counts import hardware_flops, utilisation
 from weft.parallel.memory import Kept
 
 if TYPE_CHECKING:
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
     from weft.result.memory import Memory
     from weft.schedule.pipeline import PipelineTimes
 
-FLOPS_CONVENTION = "attention in full, the backward pass as twice the forward one, recomputation only in HFU"
-"""What MFU and HFU count, unless asked otherwise."""
+CONVENTION = "full"
+"""What MFU and HFU count unless asked otherwise, as papers on Megatron-LM do: a key of `CONVENTIONS`."""
 Times = Mapping[str, tuple[float, float]]
 """Start and end of every node of a graph by its id [s]."""
 
@@ -54,20 +55,6 @@ class Pass:
     def __mul__(self, count: float) -> Pass:
         parts, hidden = _times(self.parts, count), _times(self.hidden, count)
         return Pass(self.seconds * count, parts, hidden, self.launches * count)
-
-
-def _matrix_flops(graph: Graph | None, causal: bool) -> float:
-    """Operations of the matrix units in a graph, those of attention as `Step.flops` says."""
-    total = 0.0
-    for node in graph or ():
-        if node.op.matrix_dtype is None:
-            continue
-        if isinstance(node.op, Attention):
-            pairs = node.op.query * node.op.keys
-            total += 4 * node.op.batch * node.op.heads * node.op.head * (pairs / 2 if causal else pairs)
-        else:
-            total += node.op.flops
-    return total
 
 
 def added(*shares: Mapping[str, float]) -> dict[str, float]:
@@ -144,8 +131,9 @@ class Step(Answer):
     `chunks` are the parts of the model in the order of the data, `pipeline` says when the micro-batches pass through
     them, `tails` what each pipeline device does between its last micro-batch and the end of the step [s].
     `pipeline_waits` are the parts of the makespan in which the mean device computes nothing: "bubble", "imbalance" and
-    "exposed pp" [s]. `fidelity` says where durations come from, `windows` what kernels and collectives cost each other,
-    `memory` what every device holds, `notes` what a reader must know.
+    "exposed pp" [s], `send` is how long activations take to the next stage [s]. `fidelity` says where durations come
+    from, `windows` what kernels and collectives cost each other, `memory` what every device holds, `notes` what a
+    reader must know.
     """
 
     kind = "step"
@@ -159,6 +147,7 @@ class Step(Answer):
     pipeline_waits: Mapping[str, float]
     tails: tuple[Mapping[str, float], ...]
     seconds: float
+    send: float = 0.0
     fidelity: str = "estimate"
     memory: Memory | None = None
     needs: tuple[str, ...] = ()
@@ -200,16 +189,15 @@ class Step(Answer):
         """Throughput of each GPU [tokens/s]."""
         return self.tokens / self.seconds / self.plan.gpus
 
-    def flops(self, causal: bool = False, again: bool = False) -> float:
-        """Floating-point operations of the matrix units on all GPUs, the backward pass as twice the forward one.
+    def flops(self, convention: str = CONVENTION, again: bool = False) -> float:
+        """Floating-point operations of a step on all GPUs as a convention counts them (`weft.models.counts`).
 
-        Attention counts every pair of a query and a key, as Megatron-LM does (arXiv:2205.05198), or with `causal` the
-        half that a causal mask leaves. `again` adds what is recomputed.
+        `again` adds those of recomputation, if the plan repeats any.
         """
-        passes = ((part.forward, 3) for chunk in self.chunks for part in chunk.parts)
-        repeated = ((part.recompute, 1) for chunk in self.chunks for part in chunk.parts if again)
-        one = sum(count * _matrix_flops(each.graph, causal) for each, count in (*passes, *repeated))
-        return one * self.plan.micro_batches * self.plan.gpus / self.plan.pp
+        repeats = again and any(part.recompute.seconds for chunk in self.chunks for part in chunk.parts)
+        source = self.plan.sequence if self.model.encoder_layers else 0
+        how = self.plan.recompute if repeats else "none"
+        return self.plan.batch * hardware_flops(self.model, self.plan.sequence, how, convention, source)
 
     @property
     def peak_flops(self) -> float:
@@ -219,12 +207,12 @@ class Step(Answer):
     @property
     def mfu(self) -> float:
         """Model FLOPs utilization: operations that the model needs, over what the GPUs could do in the time."""
-        return self.flops() / self.peak_flops / self.seconds
+        return utilisation(self.flops(), self.seconds, self.peak_flops)
 
     @property
     def hfu(self) -> float:
         """Hardware FLOPs utilization: as MFU, with the operations of recomputation."""
-        return self.flops(again=True) / self.peak_flops / self.seconds
+        return utilisation(self.flops(again=True), self.seconds, self.peak_flops)
 
     @property
     def exposed(self) -> dict[str, float]:
@@ -249,7 +237,7 @@ class Step(Answer):
             "mfu": self.mfu,
             "hfu": self.hfu,
             "model_flops": self.flops(),
-            "flops_convention": FLOPS_CONVENTION,
+            "flops_convention": CONVENTION,
             "peak_bytes": None if self.memory is None else self.memory.peak,
             "fits": None if self.memory is None else self.memory.fits,
             "waterfall": self.parts,

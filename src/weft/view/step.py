@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from weft.graph import Collective, Gemm, Node
-from weft.result.step import FLOPS_CONVENTION, PartTimes, Pass, Step
+from weft.models.counts import CONVENTIONS
+from weft.result.step import CONVENTION, PartTimes, Pass, Step
 from weft.view import looks
 from weft.view.figure import Figure, bars, stacked_bars
 from weft.view.memory import fitting, holder_table, holders, memory_curve
@@ -28,15 +29,20 @@ _WHAT = {
     "bubble": "stages that wait for their first or next micro-batch, as the schedule has it",
     "imbalance": "stages that wait for slower ones",
     "wait": "kernels that wait for others of their stream",
-    "launch": "kernels that wait for the host to launch them",
+    "launch gaps": "kernels that wait for the host to launch them",
 }
 _COLORS = {
     "gemm": looks.BLUE, "grouped_gemm": "#004C77", "attention": looks.SKY, "norm": looks.GREEN, "element-wise": "#66C2A5",
     "embedding": "#B3DE69", "loss": "#8DD3C7", "recompute": looks.PINK, "optimizer": looks.YELLOW,
     "exposed tp": looks.RED, "exposed cp": "#F28E5C", "exposed ep": "#A63603", "exposed dp": looks.ORANGE,
-    "exposed pp": "#8C510A", "bubble": "#BBBBBB", "imbalance": looks.GREY, "wait": looks.DARK, "launch": "#444444",
+    "exposed pp": "#8C510A", "bubble": "#BBBBBB", "imbalance": looks.GREY, "wait": looks.DARK, "launch gaps": "#444444",
 }  # fmt: skip
 _COMPUTE = ("gemm", "grouped_gemm", "attention", "norm", "element-wise", "embedding", "loss", "recompute", "optimizer")
+UTILIZATION = (
+    f"MFU and HFU are relative to the data sheet's rate and count FLOPs as {CONVENTIONS[CONVENTION].source}: "
+    f"{CONVENTIONS[CONVENTION].about}, the backward pass as twice the forward one; HFU adds recomputation."
+)
+"""The convention of the answer's utilization."""
 _HARMLESS = 0.03
 """Share of the step below which the verdict does not name a loss."""
 
@@ -157,7 +163,7 @@ def stage_table(answer: Step) -> Table:
         parts = answer.rank_parts(device)
         idle = parts.pop("bubble")
         rows.append((
-            device, "; ".join(_held(chunk.parts) for chunk in held), sum(chunk.parameters for chunk in held) / 1e9,
+            device, _held([part for chunk in held for part in chunk.parts]), sum(chunk.parameters for chunk in held) / 1e9,
             sum(chunk.forward.seconds for chunk in held) * 1e3,
             sum((chunk.backward + chunk.weight).seconds for chunk in held) * 1e3,
             sum(answer.tails[device].values()) * 1e3, idle / answer.seconds,
@@ -183,7 +189,7 @@ def step_parts(answer: Step) -> list[Table | str]:
         parts.append(communication)
     if answer.devices > 1 and answer.devices <= 16:
         parts.append(stage_table(answer))
-    return [*parts, f"MFU and HFU: {FLOPS_CONVENTION}."]
+    return [*parts, UTILIZATION]
 
 
 def waterfall(answer: Step) -> Figure:
@@ -264,7 +270,7 @@ def step_page(answer: Step, folder: str | Path) -> Path:
             Section("A layer", [layer] if layer else []),
             Section("The pipeline", [stage_table(answer)] if answer.devices > 1 else []),
             _memory_section(answer),
-            Section("The plan", [plan_table(answer.plan, answer.framework.name, len(answer.chunks)), f"MFU and HFU: {FLOPS_CONVENTION}."]),
+            Section("The plan", [plan_table(answer.plan, answer.framework.name, len(answer.chunks)), UTILIZATION]),
             machine_section(answer.system.gpu),
         ],
         "step",

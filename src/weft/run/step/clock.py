@@ -58,6 +58,7 @@ def train(
         _waits(order, chunks, pipeline, send),
         tuple(end.parts for end in ends),
         end_of_step(pipeline, ends),
+        send,
     )
 
 
