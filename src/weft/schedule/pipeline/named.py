@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from weft.errors import InputError, check_name, check_type, check_whole
-from weft.schedule.pipeline import folded, single
+from weft.schedule.pipeline import folded, repeated, single
 from weft.schedule.pipeline.orders import Schedule
 from weft.schedule.pipeline.written import read_schedule
 
@@ -19,6 +19,8 @@ SCHEDULES: Mapping[str, Callable[..., Schedule]] = {
     "zb-h1": single.zb_h1,
     "zb-h2": single.zb_h2,
     "zb-v": folded.zb_v,
+    "v-half": repeated.v_half,
+    "v-min": repeated.v_min,
     "dualpipe": folded.dualpipe,
     "dualpipe-v": folded.dualpipe_v,
     "terapipe": single.terapipe,
