@@ -308,6 +308,8 @@ def test_a_pipeline_of_thousands_of_tasks_is_built_of_arrays(name):
         ("interleaved:two", 4, 8, r"write it as 'interleaved:\[chunks\]:\[group\]'"),
         ("1f1b", 0, 8, "number of pipeline devices is 0"),
         ("1f1b", 4, 2.5, "number of micro-batches is 2.5"),
+        ("interleaved:1000000", 4, 8, "has too many tasks; devices x micro-batches x parts must be at most 4000000"),
+        ("gpipe", 4, 10**9, "of 1000000000 micro-batches on 4 devices has too many tasks"),
         (None, 4, 8, "the pipeline schedule is None; name one"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 
 from weft.errors import InputError, check_name, check_type, check_whole
@@ -34,6 +35,8 @@ _OPTIONS: Mapping[str, tuple[str, ...]] = {
     "chimera": ("ratio",),
     "terapipe": ("slices",),
 }
+_NUMBER = re.compile(r"[0-9]{1,9}")
+_LARGEST = 4_000_000
 
 
 def schedule_names() -> list[str]:
@@ -57,9 +60,15 @@ def schedule(text: str, devices: int, micro_batches: int) -> Schedule:
     check_whole("the number of pipeline devices", devices, 1, 8)
     check_whole("the number of micro-batches", micro_batches, 1, 32)
     known = _OPTIONS.get(name, ())
-    if len(given) > len(known) or not all(each.isdecimal() for each in given):
+    if len(given) > len(known) or not all(_NUMBER.fullmatch(each) for each in given):
         form = ":".join([name, *(f"[{each}]" for each in known)])
         raise InputError(f"the pipeline schedule '{text}' is not understood; write it as '{form}', with whole numbers")
+    parts = int(given[0]) if given else 1
+    if devices * micro_batches * parts > _LARGEST:
+        raise InputError(
+            f"the pipeline schedule '{text}' of {micro_batches} micro-batches on {devices} devices has too many tasks; "
+            f"devices x micro-batches x parts must be at most {_LARGEST}"
+        )
     return SCHEDULES[name](devices, micro_batches, **dict(zip(known, map(int, given), strict=False)))
 
 
