@@ -31,7 +31,7 @@ _WHAT = {
     "wait": "kernels that wait for others of their stream",
     "launch gaps": "kernels that wait for the host to launch them",
 }
-_COLORS = {
+COLORS = {
     "gemm": looks.BLUE, "grouped_gemm": "#004C77", "attention": looks.SKY, "norm": looks.GREEN, "element-wise": "#66C2A5",
     "embedding": "#B3DE69", "loss": "#8DD3C7", "recompute": looks.PINK, "optimizer": looks.YELLOW,
     "exposed tp": looks.RED, "exposed cp": "#F28E5C", "exposed ep": "#A63603", "exposed dp": looks.ORANGE,
@@ -99,13 +99,13 @@ def seconds(value: float) -> str:
 
 def ordered(parts: Mapping[str, float]) -> list[str]:
     """The parts of a step in the order of the waterfall: computing, exposed communication, idle time."""
-    return [*(name for name in _COLORS if name in parts), *(name for name in parts if name not in _COLORS)]
+    return [*(name for name in COLORS if name in parts), *(name for name in parts if name not in COLORS)]
 
 
 def waterfall_table(answer: Step) -> Table:
     """Where the step goes, as the mean over the pipeline devices; the shares add up to 100 %."""
     rows = [
-        (label(name), answer.parts[name] * 1e3, answer.parts[name] / answer.seconds, _meaning(name))
+        (label(name), answer.parts[name] * 1e3, answer.parts[name] / answer.seconds, meaning(name))
         for name in ordered(answer.parts)
     ]
     columns = [
@@ -121,7 +121,7 @@ def title(answer: Step) -> str:
     return f"{answer.model.title} on {answer.plan.gpus:,} GPUs of {answer.system.name}, {plan_words(answer.plan)}"
 
 
-def _meaning(name: str) -> str:
+def meaning(name: str) -> str:
     axis = name.removeprefix("exposed ")
     if axis != name:
         return f"computing waits for the communication of {AXES.get(axis, axis)}"
@@ -208,7 +208,7 @@ def waterfall(answer: Step) -> Figure:
         number("time_ms", "time", "ms", ",.1f"),
     ]  # fmt: skip
     table = Table(columns, rows)
-    colors = {label(name): color for name, color in _COLORS.items()}
+    colors = {label(name): color for name, color in COLORS.items()}
     return stacked_bars(
         "Where does the step go?", table, lane="lane", part="part", value="share",
         looks={**looks.spread(table.distinct("part")), **colors}, percent=True,
