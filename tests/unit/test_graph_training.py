@@ -95,3 +95,37 @@ def test_a_bias_has_a_gradient_that_sums_over_all_rows():
 def test_arrays_of_rows_and_groups_broadcast():
     op = GroupedGemm(np.array([4, 8]), np.array([[512], [4096]]), 256, 128)
     assert weft.estimate(op, "a100-sxm").seconds.shape == (2, 2)
+
+
+def seconds(name, dtype="bf16", rows=8192, columns=6144, **more):
+    return weft.estimate(Streaming(name, rows, columns, dtype, **more), "a100-sxm").seconds
+
+
+@pytest.mark.parametrize("name", ["layernorm", "rmsnorm"])
+def test_a_gradient_of_rows_moves_three_tensors_where_the_forward_pass_moves_two(name):
+    assert seconds(f"{name}_backward") / seconds(name) == pytest.approx(1.5, rel=0.12)
+
+
+def test_a_norms_gradient_has_a_small_second_kernel_for_its_parameters():
+    few = weft.estimate(Streaming("layernorm_backward", 8, 1024), "a100-sxm")
+    one = weft.estimate(Streaming("layernorm", 8, 1024), "a100-sxm")
+    assert few.parts["launch"] == pytest.approx(2 * one.parts["launch"])
+
+
+def test_cross_entropy_in_six_kernels_takes_many_times_one():
+    assert seconds("cross_entropy", columns=32000) > 5 * seconds("fused_cross_entropy", columns=32000)
+    launches = weft.estimate(Streaming("cross_entropy", 8, 128), "a100-sxm").parts["launch"]
+    assert launches == pytest.approx(6 * weft.estimate(Streaming("gelu", 8), "a100-sxm").parts["launch"])
+
+
+def test_gradients_of_an_embedding_are_sorted_before_they_are_added():
+    assert seconds("embedding_backward", rows=16) > 5 * seconds("embedding", rows=16)
+    assert seconds("embedding_backward", rows=2**20, columns=1024) < 2 * seconds("embedding", rows=2**20, columns=1024)
+
+
+def test_kernels_of_a_kind_move_what_its_tensors_say():
+    for name in ("cross_entropy", "cross_entropy_backward"):
+        op = Streaming(name, 2**16, 2**15, "bf16")
+        rate = op.least_bytes / weft.estimate(op, "a100-sxm").seconds
+        peak = weft.gpu("a100-sxm").memory.bandwidth
+        assert 0.75 * peak < rate < 0.9 * peak

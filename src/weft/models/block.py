@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from weft.errors import InputError, check_name
-from weft.graph import Attention, Gemm, Op, Streaming
+from weft.graph import Attention, Gemm, GroupedGemm, Op, Streaming
 
 if TYPE_CHECKING:
     from weft.models.transformer import Transformer
@@ -91,8 +91,8 @@ class Piece:
     """One operator of a model before it is split: its name, its part of the model, its cut, and its parameters.
 
     `parameters` counts the weights that it owns before the cut, the smaller ones (scales, biases) included. Where its
-    input `forks`, the backward pass adds up two gradients. A piece `beside` the exchange of tokens does not wait for it;
-    `routing` says what is exchanged.
+    input `forks`, the backward pass adds up two gradients. A piece `beside` the exchange of tokens does not wait for
+    it; `routing` says what is exchanged.
     """
 
     name: str
@@ -234,21 +234,22 @@ class _Layer:
         yield Piece("attention", self.attend(), "attention", "heads")
 
     def attend(self) -> Attention:
-        """The attention of all heads; a window limits the keys of each query, also of the first ones."""
-        model, tokens, flash = self.model, self.tokens, self.style.flash
+        """The attention of all heads to the tokens themselves and to what is cached."""
+        model, tokens = self.model, self.tokens
+        causal = int(self.style.flash and model.causal and not self.kind.encodes and tokens.sequence > 1)
         keys = tokens.sequence + tokens.cached
-        causal = int(flash and model.causal and not self.kind.encodes and tokens.sequence > 1)
-        if self.kind.window and model.window < keys:
-            keys, causal = model.window, 0
-        return self._attend(keys, causal)
+        window = model.window if self.kind.window and model.window < keys else 0
+        if window and not causal:  # a query of decode, or kernels that compute whole rows of scores
+            return self._attend(window if tokens.sequence == 1 else keys, causal)
+        return replace(self._attend(keys, causal), window=window)
 
     def _attend(self, keys: int, causal: int) -> Attention:
         model, tokens, flash = self.model, self.tokens, self.style.flash
         shared = model.key_heads if flash and model.key_heads != model.attention_heads else 0
-        head = (model.head_size + model.value_size) // 2  # the same products and bytes as their two sizes
-        sizes = tokens.batch, model.attention_heads, tokens.sequence, keys, head
+        sizes = tokens.batch, model.attention_heads, tokens.sequence, keys, model.head_size
+        value = model.value_size if model.value_size != model.head_size else 0
         dropped = self.style.dropout and not flash
-        return Attention(*sizes, shared, causal, self.dtype, fused=flash, dropout=dropped)
+        return Attention(*sizes, shared, causal, self.dtype, fused=flash, dropout=dropped, value=value)
 
     def cross_attention(self) -> Iterator[Piece]:
         model, bias = self.model, self.bias("qkv")
@@ -283,13 +284,13 @@ class _Layer:
             shared[0] = replace(shared[0], forks=True)
         routing = Routing(experts, each, hidden, self.style.dispatched or self.dtype, self.style.deduplicated)
         yield Piece("router", self.gemm(experts, hidden), "moe", "tokens", experts * (hidden + bias), forks=True)
-        yield Piece("top_k", Streaming("softmax", count, experts, self.dtype), "moe", "tokens")
-        permuted = Streaming("elementwise", count * hidden, 1, self.dtype, inputs=1, outputs=each)
+        yield Piece("top_k", Streaming("top_k", count, experts, self.dtype), "moe", "tokens")
+        permuted = Streaming("permute", count, hidden, self.dtype, outputs=each)
         yield Piece("permute", permuted, "moe", "dispatch", routing=routing)
         if self.style.beside:
             yield from (replace(piece, beside=True) for piece in shared)
         yield from self.experts()
-        restored = replace(permuted, inputs=each, outputs=1)
+        restored = Streaming("unpermute", count, hidden, self.dtype, inputs=each)
         back = replace(routing, dtype=self.dtype)
         yield Piece("unpermute", restored, "moe", "combine", routing=back)
         if not self.style.beside:
@@ -301,11 +302,10 @@ class _Layer:
         model, bias = self.model, self.bias()
         experts, hidden, wide = model.experts, model.hidden, model.expert_wide
         routed, first = self.tokens.count * model.experts_per_token, _mlp_columns(model, wide)
-        rows = -(-routed // experts)
-        up = Gemm(rows, first, hidden, self.dtype, batch=experts)
+        up = GroupedGemm(experts, routed, first, hidden, self.dtype)
         yield Piece("experts_fc1", up, "moe", "experts", experts * first * (hidden + bias))
         yield Piece("experts_activation", self.activation(routed * wide), "moe", "routed")
-        down = Gemm(rows, hidden, wide, self.dtype, batch=experts)
+        down = GroupedGemm(experts, routed, hidden, wide, self.dtype)
         yield Piece("experts_fc2", down, "moe", "experts", experts * hidden * (wide + bias))
 
     def activation(self, elements: int) -> Streaming:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
 from weft.errors import check_name, check_whole
-from weft.graph import Attention, Gemm
+from weft.graph import Attention, Gemm, GroupedGemm
 from weft.models.block import Piece, Style, Tokens, embedding, head, layer
 
 if TYPE_CHECKING:
@@ -104,9 +104,9 @@ def forward_flops(
     """
     check_name("convention of FLOPs", convention, CONVENTIONS)
     check_whole("sequence", sequence, 1, 2048)
-    counted, flops = CONVENTIONS[convention], Counter({"layers": 0.0, "attention": 0.0, "head": 0.0})
+    counted, flops = CONVENTIONS[convention], dict.fromkeys(("layers", "attention", "head"), 0.0)
     for part, times, piece in _pieces(model, Tokens(1, sequence, source=source)):
-        if isinstance(piece.op, Gemm):
+        if isinstance(piece.op, Gemm | GroupedGemm):
             flops[part] += times * piece.op.flops
         elif isinstance(piece.op, Attention):
             flops["attention"] += times * _scores(piece.op, counted.full)
@@ -125,9 +125,14 @@ def _pieces(model: Transformer, tokens: Tokens) -> Iterator[tuple[str, int, Piec
 
 
 def _scores(op: Attention, full: bool) -> float:
-    """Products of queries with keys, and of scores with values; half of them if a mask hides the others."""
-    every = 4.0 * op.batch * op.heads * op.query * op.keys * op.head
-    return every / 2 if op.causal and not full else every
+    """Products of queries with keys, and of scores with values; half of them if a mask hides the others.
+
+    Of windows the part that a mask shows.
+    """
+    each = 2.0 * op.batch * op.heads * (op.head + op.value_head)
+    if op.window:
+        return each * (op.query * op.window if full else op.pairs)
+    return each * op.query * op.keys / (2 if op.causal and not full else 1)
 
 
 def model_flops(model: Transformer, sequence: int, convention: str = "causal", source: int = 0) -> float:

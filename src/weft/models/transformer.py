@@ -30,19 +30,21 @@ class Transformer(Sourced):
 
     The MLP is `ffn` wide, or `ffn_multiple` x H; a gated `activation` (SwiGLU, GeGLU) has a second first matrix. A
     mixture has `experts` of width `expert_ffn`, `experts_per_token` of which compute a token beside `shared_experts`;
-    the first `dense_layers` layers have a plain MLP, and later ones except every `moe_every`-th.
+    the first `dense_layers` layers have a plain MLP, and so do all but every `moe_every`-th of the others.
 
     `norms` stand before or after attention and MLP, or at both places; a `parallel` block adds attention and MLP to the
-    same input, after one norm. `biases` are those of all linear layers, of the QKV projection, or none. `vocabulary` counts the
-    rows of the embedding; `tied` shares them with the head. A share of `predicted` tokens reaches the head; that of
-    `masked` language models has a transform of its own, and their embedding token types (BERT). `predict_layers` further
-    layers each predict one more token (MTP). `encoder_layers` precede the layers of an encoder-decoder, which then also
-    attend to the encoder. `batch` and `tensor_parallel` are those that T3's study runs.
+    same input, after one norm. `biases` are those of all linear layers, of the QKV projection, or none. `vocabulary`
+    counts the rows of the embedding; `tied` shares them with the head. A share of `predicted` tokens reaches the head;
+    that of `masked` language models has a transform of its own, and their embedding token types (BERT). Further
+    `predict_layers` each predict one more token (MTP). `encoder_layers` precede the layers of an encoder-decoder, which
+    then also attend to the encoder. `batch` and `tensor_parallel` are those that T3's study runs.
+
+    A dimension that a file leaves out has the value that it has in GPT-2.
     """
 
     _texts: ClassVar[tuple[str, ...]] = (
-        "tensor_parallel", "tied", "causal", "biases", "norm", "norms", "activation", "positions", "qk_norm", "parallel",
-        "masked", "embedding_norm",
+        "tensor_parallel", "tied", "causal", "biases", "norm", "norms", "activation", "positions", "qk_norm",
+        "parallel", "masked", "embedding_norm",
     )  # fmt: skip
     title: str
     hidden: Count
@@ -192,6 +194,8 @@ class Transformer(Sourced):
     @field_validator("tensor_parallel", mode="before")
     @classmethod
     def _check_degrees(cls, degrees: Any) -> Any:
+        if degrees == ():  # none are studied
+            return degrees
         listed = isinstance(degrees, list | tuple) and len(degrees) > 0
         if not listed or not all(type(degree) is int and degree > 1 for degree in degrees):
             raise broken_rule(f"{degrees!r} must be a list of whole numbers above 1; write it like [8, 16]")

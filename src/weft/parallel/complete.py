@@ -8,6 +8,7 @@ from typing import Any
 
 from weft.errors import InputError, check_name, check_whole
 from weft.models import Transformer
+from weft.parallel.check import divisors
 from weft.parallel.plan import Parallelism
 
 _FULL = 4
@@ -70,12 +71,7 @@ def nearest(gpus: int, tp: int, pp: int, cp: int) -> tuple[int, int, int]:
 
 
 def _divisions(gpus: int) -> Iterator[tuple[int, int, int]]:
-    for tp in _divisors(gpus):
-        for pp in _divisors(gpus // tp):
-            for cp in _divisors(gpus // (tp * pp)):
+    for tp in divisors(gpus):
+        for pp in divisors(gpus // tp):
+            for cp in divisors(gpus // (tp * pp)):
                 yield tp, pp, cp
-
-
-def _divisors(number: int) -> list[int]:
-    small = [one for one in range(1, math.isqrt(number) + 1) if number % one == 0]
-    return sorted({*small, *(number // one for one in small)})

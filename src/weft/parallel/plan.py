@@ -27,9 +27,10 @@ class Parallelism:
     the layers, `ep` ranks the experts; `dp` replicas share the batch. `zero` shards over the replicas the optimizer
     states (1), gradients (2) and weights (3, as FSDP does), within groups of `shard` replicas (None: over all). Each
     pipeline runs `micro_batches` of `micro_batch` sequences, in the order of `schedule` ("1f1b", "interleaved:5").
-    `context` names how attention sees the other ranks' keys. `recompute` what attention or layers need in the backward pass. `overlap` names the method for the collectives of
-    an axis, such as {"tp": "t3-mca"}; left out, they overlap as in the framework. `order` places the axes, the
-    innermost first.
+    `layers` are those of each stage, in the order of the data (left out: as equal as possible). `context` names how
+    attention sees the other ranks' keys. `recompute` what attention or layers need in the backward pass. `overlap` names
+    the method for the collectives of an axis, such as {"tp": "t3-mca"}; left out, they overlap as in the framework.
+    `order` places the axes, the innermost first.
 
     Raises InputError for numbers below 1, for a batch that replicas and micro-batches do not divide, and for options
     that contradict each other; UnknownNameError for an unknown recomputation.
@@ -51,6 +52,7 @@ class Parallelism:
     shard: int | None = None
     context: Context = "ring"
     schedule: str = "1f1b"
+    layers: tuple[int, ...] = ()
     recompute: Recompute = "none"
     dtype: str = "bf16"
     overlap: Mapping[str, str] = field(default_factory=dict)
@@ -113,4 +115,10 @@ class Parallelism:
 
     def to_dict(self) -> dict[str, Any]:
         """The plan as plain data."""
-        return {**vars(self), "overlap": dict(self.overlap), "order": list(self.order), "gpus": self.gpus}
+        return {
+            **vars(self),
+            "overlap": dict(self.overlap),
+            "layers": list(self.layers),
+            "order": list(self.order),
+            "gpus": self.gpus,
+        }

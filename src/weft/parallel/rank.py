@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from weft.graph import DTYPE_BYTES, Attention, Collective, Gemm, Graph, Node, Op, Streaming
+from weft.graph import DTYPE_BYTES, Attention, Collective, Gemm, Graph, GroupedGemm, Node, Op, Streaming
 from weft.models.block import Piece, Routing
 from weft.parallel.framework import Framework
 from weft.parallel.memory import Kept, kept
@@ -38,8 +38,8 @@ def cut(piece: Piece, plan: Parallelism) -> Op:
     """One rank's share of an operator; dimensions that do not divide are rounded up, as for the fullest rank."""
     op, tp = piece.op, plan.tp
     match op:
-        case Gemm() if piece.cut == "experts":
-            return replace(op, batch=-(-op.batch // plan.ep), m=-(-op.m * plan.ep // _token_ranks(plan)))
+        case GroupedGemm() if piece.cut == "experts":
+            return replace(op, groups=-(-op.groups // plan.ep), rows=-(-op.rows // _token_ranks(plan)))
         case Gemm() if piece.cut == "columns":
             return replace(op, n=-(-op.n // tp))
         case Gemm() if piece.cut == "rows":
@@ -81,7 +81,7 @@ def part(name: str, pieces: Sequence[Piece], plan: Parallelism, framework: Frame
     for piece, op in mine:
         forward.forward(piece, op)
     backward = _Chain(plan, framework)
-    for piece, op in reversed(mine):
+    for piece, op in _reversed(mine):
         backward.backward(piece, op)
     again = None
     if plan.recompute != "none":
@@ -97,6 +97,16 @@ def part(name: str, pieces: Sequence[Piece], plan: Parallelism, framework: Frame
     return RankPart(name, *passes, owned, remembered, experts)
 
 
+def _reversed(mine: Sequence[tuple[Piece, Op]]) -> Iterator[tuple[Piece, Op]]:
+    """The order of the backward pass: what runs beside an exchange of tokens follows the first one there, too."""
+    beside = [one for one in reversed(mine) if one[0].beside]
+    for one in reversed(mine):
+        if not one[0].beside:
+            yield one
+        if one[0].cut == "combine":
+            yield from beside
+
+
 def _owned(piece: Piece, plan: Parallelism) -> int:
     """Parameters of a piece on one rank; what is not cut by weights is replicated."""
     ranks = {"columns": plan.tp, "rows": plan.tp, "vocabulary": plan.tp, "experts": plan.ep}.get(piece.cut, 1)
@@ -107,7 +117,7 @@ class _Chain:
     """Nodes of a pass, one after the other on the stream "compute", with collectives before, after or beside them.
 
     `last` is what the next operator waits for; pieces that run beside an exchange of tokens form a `branch`, which
-    starts at the `fork` before the exchange and is joined after the next one.
+    starts at the `fork` before the exchange and is joined after the next one. Only then `received` tokens are sorted.
     """
 
     def __init__(self, plan: Parallelism, framework: Framework, phase: Phase = "forward") -> None:
@@ -116,6 +126,7 @@ class _Chain:
         self.last: tuple[str, ...] = ()
         self.fork: tuple[str, ...] = ()
         self.branch: tuple[str, ...] = ()
+        self.received: Callable[[], None] | None = None
 
     def graph(self, title: str) -> Graph:
         return Graph(tuple(self.nodes), self.plan.tp, title)
@@ -133,22 +144,23 @@ class _Chain:
 
     def forward(self, piece: Piece, op: Op) -> None:
         """Append an operator and the collectives that its cut needs before, beside or after it."""
-        if piece.beside:
-            self._beside(lambda: self._forward(piece, op))
-        else:
-            self._forward(piece, op)
+        self._in_turn(piece, lambda: self._forward(piece, op))
 
     def backward(self, piece: Piece, op: Op) -> None:
         """Append the gradients of an operator and the collectives that its cut needs."""
-        if piece.beside:
-            self._beside(lambda: self._backward(piece, op))
-        else:
-            self._backward(piece, op)
+        self._in_turn(piece, lambda: self._backward(piece, op))
 
-    def _beside(self, append: Callable[[], None]) -> None:
-        main, self.last = self.last, self.branch or self.fork
+    def _in_turn(self, piece: Piece, append: Callable[[], None]) -> None:
+        """Append to the branch or to the main path, there after what an exchange of tokens has left to do."""
+        if piece.beside:
+            main, self.last = self.last, self.branch or self.fork
+            append()
+            self.branch, self.last = self.last, main
+            return
+        received, self.received = self.received, None
+        if received is not None:
+            received()
         append()
-        self.branch, self.last = self.last, main
 
     def _forward(self, piece: Piece, op: Op) -> None:
         phase = self.phase
@@ -251,10 +263,7 @@ class _Chain:
             self._all(piece, ops, phase)
         self.fork, self.branch = self.last, ()
         self._exchange(piece, phase)
-        if routing.deduplicated:
-            self._all(piece, ops, phase)
-        else:
-            self._sort(piece, phase)
+        self.received = lambda: self._all(piece, ops, phase) if routing.deduplicated else self._sort(piece, phase)
 
     def _collect(self, piece: Piece, ops: Sequence[Op], phase: Phase) -> None:
         """Send what the experts return back to its tokens, the inverse of `_scatter`."""
@@ -282,12 +291,14 @@ class _Chain:
         """Order the tokens that other ranks have sent by their expert, if this rank has several."""
         routing = _routing(piece)
         if self.plan.ep > 1 and routing.experts > self.plan.ep:
-            elements = _tokens(piece, self.plan) * routing.each * routing.hidden
-            self.then(".sort", Streaming("elementwise", elements, 1, routing.dtype), piece, phase)
+            rows = _tokens(piece, self.plan) * routing.each
+            self.then(".sort", Streaming("permute", rows, routing.hidden, routing.dtype), piece, phase)
 
     def _backward(self, piece: Piece, op: Op) -> None:
         inputs = op.backward.inputs
-        if isinstance(piece.op, Gemm) and isinstance(op, Gemm):
+        if isinstance(op, GroupedGemm):
+            self._weighted(piece, op, self.last)
+        elif isinstance(piece.op, Gemm) and isinstance(op, Gemm):
             self._gemm_backward(piece, piece.op, op)
         elif isinstance(op, Attention) and self.plan.cp > 1:
             self._context_backward(piece, op)
@@ -319,8 +330,7 @@ class _Chain:
             for_weight = (self.add(f"{name}.gather", again, "weight", piece.module, before, "tp"),)
         if not self.framework.async_tp:
             before = for_weight
-        (inner,), (weight,) = op.backward.inputs, op.backward.weights
-        done = self.add(f"{name}.input", inner, "input", piece.module, before)
+        done = self.add(f"{name}.input", op.backward.inputs[0], "input", piece.module, before)
         ends = [done]
         if split and piece.cut == "columns":
             kind = "reduce_scatter" if plan.sp else "all_reduce"
@@ -328,10 +338,20 @@ class _Chain:
             ends = [self.add(f"{name}.reduce", reduced, "input", piece.module, [done], "tp")]
             if not self.framework.async_tp:
                 for_weight = (*for_weight, *ends)
-        if self.framework.accumulates:
-            weight = replace(weight, accumulates=self.framework.gradients == "fp32")
-        self.add(f"{name}.weight", weight, "weight", piece.module, dict.fromkeys((*for_weight, done)))
+        self._weight(piece, op, (*for_weight, done))
         self.last = tuple(ends)
+
+    def _weighted(self, piece: Piece, op: GroupedGemm, before: tuple[str, ...]) -> None:
+        done = self.add(f"{piece.name}.input", op.backward.inputs[0], "input", piece.module, before)
+        self._weight(piece, op, (*before, done))
+        self.last = (done,)
+
+    def _weight(self, piece: Piece, op: Gemm | GroupedGemm, after: Iterable[str]) -> None:
+        """The gradient of a GEMM's weight, added to that of earlier micro-batches by the GEMM if the framework does."""
+        (weight,) = op.backward.weights
+        if self.framework.accumulates and isinstance(weight, Gemm | GroupedGemm):
+            weight = replace(weight, accumulates=self.framework.gradients == "fp32")
+        self.add(f"{piece.name}.weight", weight, "weight", piece.module, dict.fromkeys(after))
 
 
 def _output(op: Op) -> tuple[int, int, str]:
@@ -361,13 +381,15 @@ def hops(op: Attention, ranks: int) -> list[Attention]:
     """The parts of attention on one of `ranks` ranks in a ring: to its own keys, then to those of each other rank.
 
     Causal attention is balanced: each rank has a part from the start and one from the end of a sequence, and computes
-    half of the pairs with each other rank (arXiv:2310.01889; Megatron-LM's context parallelism). Windows that end
-    within the neighbour's part need only that one.
+    half of the pairs with each other rank (arXiv:2310.01889; Megatron-LM's context parallelism). Of windows only those
+    of the first queries of both parts reach into keys of other ranks.
     """
     query, keys = -(-op.query // ranks), -(-op.keys // ranks)
-    if op.keys < op.query:
-        return [replace(op, query=query)] + [replace(op, query=query, keys=keys)] * 0
     first = replace(op, query=query, keys=keys)
+    if op.window:
+        reached = min(-(-(op.window - 1) // keys), ranks - 1)
+        edge = replace(first, query=min(2 * op.window, query), keys=min(op.window, keys), causal=0, window=0)
+        return [first] + [edge] * reached
     other = replace(first, keys=-(-keys // 2), causal=0) if op.causal else first
     return [first] + [other] * (ranks - 1)
 
@@ -382,12 +404,15 @@ def local(op: Op, plan: Parallelism) -> Op:
 def of_context(op: Attention, plan: Parallelism) -> Attention:
     """One rank's attention when it has all keys: of its own queries, or of its part of the heads.
 
-    A causal query sees half of the keys on average.
+    A causal query sees half of the keys on average, or its window.
     """
     if plan.context == "all_to_all":
         return _heads(op, plan.cp)
     query = -(-op.query // plan.cp)
-    return replace(op, query=query, keys=(op.keys + query) // 2, causal=0) if op.causal else replace(op, query=query)
+    if not op.causal:
+        return replace(op, query=query)
+    seen = min(op.window or op.keys, -(-op.keys // 2))
+    return replace(op, query=query, keys=seen, causal=0, window=0)
 
 
 def _routing(piece: Piece) -> Routing:
@@ -397,7 +422,7 @@ def _routing(piece: Piece) -> Routing:
 
 def _tokens(piece: Piece, plan: Parallelism) -> int:
     """Tokens that one rank routes."""
-    return -(-_output(piece.op)[0] // _routing(piece).hidden // _token_ranks(plan))
+    return -(-_output(piece.op)[0] // _token_ranks(plan))
 
 
 def exchange(routing: Routing, tokens: int, ranks: int) -> Collective:

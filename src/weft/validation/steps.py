@@ -15,7 +15,7 @@ from weft import hardware
 from weft.catalog import read_toml
 from weft.errors import InputError
 from weft.hardware import System
-from weft.models import Transformer
+from weft.models import Transformer, load_model, model_names
 from weft.parallel.framework import Framework, framework
 from weft.parallel.plan import Parallelism
 from weft.result.step import Step
@@ -130,30 +130,47 @@ def _framework(row: Mapping[str, Any]) -> Framework:
 
 
 def _model(row: Mapping[str, Any]) -> Transformer:
-    form = _longest("models", row["model"])
-    layers = row["layers"]
-    if form is None or not str(layers).replace(".0", "").isdigit():
+    """The model of the catalogue that a row names, or its family's, with the dimensions that the row states."""
+    name = _longest("models", row["model"])
+    own = next((known for known in model_names() if _plain(known) == _plain(row["model"])), name)
+    if own is None or not row["layers"].isdigit():
         raise Unfit("model", row["model"], "Weft has no operators of this model, or the row no dimensions")
-    hidden = _whole(row, "hidden")
-    heads = _whole(row, "heads", max(hidden // 128, 1))
-    shared = row["kv_heads"]
-    return Transformer(
-        name=row["model"],
-        title=row["model"],
-        hidden=hidden,
-        layers=int(float(layers)),
-        sequence_length=_whole(row, "seq_len"),
-        heads=heads,
-        kv_heads=int(float(shared)) if shared and int(float(shared)) != heads else None,
-        ffn=_whole(row, "ffn", 4 * hidden),
-        vocabulary=_whole(row, "vocab", 51200),
-        **form,
-    )
+    known = load_model(own)
+    stated = {ours: _whole(row, theirs, 0) for theirs, ours in _DIMENSIONS.items()}
+    stated["kv_heads"] = int(row["kv_heads"]) if row["kv_heads"].isdigit() else 0
+    if known.experts:
+        stated["expert_ffn"] = stated.pop("ffn")
+    elif _whole(row, "experts", 0):
+        raise Unfit("model", row["model"], "Weft has no operators of this model")
+    values = {field: value for field, value in stated.items() if value}
+    if own == name and "heads" not in values:
+        values["heads"] = max(values["hidden"] // known.head_size, 1)
+    if "w/o MTP" in row["notes"]:
+        values["predict_layers"] = 0
+    if known.parallel and not row["framework"].startswith("MegaScale"):
+        values["parallel"] = False
+    stated_there = {field: getattr(known, field) for field in known.model_fields_set - {"provenance"}}
+    return Transformer(**{**stated_there, "name": row["model"], **values, "layers": int(row["layers"])})
+
+
+_DIMENSIONS = {
+    "hidden": "hidden",
+    "heads": "heads",
+    "ffn": "ffn",
+    "vocab": "vocabulary",
+    "experts": "experts",
+    "topk": "experts_per_token",
+}
+"""Columns of rows, with the fields of models."""
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"[^a-z0-9.]", "", text.lower())
 
 
 def _system(row: Mapping[str, Any], machines: Machines) -> System:
     """The GPUs of a row in their usual node, joined by the network that the row states."""
-    gpu = machines.find(re.sub(r"\(.*?\)", "", row["gpu"]).strip())
+    gpu = machines.find(row["gpu"])
     found = hardware.system(gpu, gpus=_whole(row, "gpus"))
     rate = _RATE.search(row["network"])
     if rate is None or found.node is None:
@@ -171,6 +188,7 @@ def _plan(row: Mapping[str, Any], used: Framework) -> Parallelism:
         pp=pp,
         cp=cp,
         dp=dp,
+        ep=_whole(row, "ep", 1),
         batch=_whole(row, "gbs_seq"),
         micro_batch=_whole(row, "mbs_seq"),
         sequence=_whole(row, "seq_len"),

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from weft.view.corun import stream_waits as stream_waits
     from weft.view.explorer import timeline as timeline
     from weft.view.interference import bursts as bursts
+    from weft.view.pipeline import pipeline_diagram as pipeline_diagram
     from weft.view.predictions import collective_report as collective_report
     from weft.view.run import run_report as run_report
     from weft.view.run import speedups as speedups
@@ -32,6 +33,7 @@ _HOMES = {
     "corun": ("corun_report", "held_units", "strategies", "stream_waits"),
     "explorer": ("timeline",),
     "interference": ("bursts",),
+    "pipeline": ("pipeline_diagram",),
     "predictions": ("collective_report",),
     "run": ("run_report", "speedups", "sub_layer_times", "traffic_by_cause", "waits"),
     "step_trace": ("write_step_trace",),

@@ -12,6 +12,7 @@ from weft.view import looks
 from weft.view.figure import Figure, bars, stacked_bars
 from weft.view.memory import fitting, holder_table, holders, memory_curve
 from weft.view.page import Section, machine_section, write_page
+from weft.view.pipeline import pipeline_diagram
 from weft.view.plans import AXES, plan_table, plan_words, shown_devices
 from weft.view.table import Table, number, text
 from weft.view.words import percent
@@ -268,13 +269,21 @@ def step_page(answer: Step, folder: str | Path) -> Path:
             waterfall_table(answer),
             Section("Communication", [communication] if communication.rows else []),
             Section("A layer", [layer] if layer else []),
-            Section("The pipeline", [stage_table(answer)] if answer.devices > 1 else []),
+            Section("The pipeline", [*_diagram(answer), stage_table(answer)] if answer.devices > 1 else []),
             _memory_section(answer),
             Section("The plan", [plan_table(answer.plan, answer.framework.name, len(answer.chunks)), UTILIZATION]),
             machine_section(answer.system.gpu),
         ],
         "step",
     )  # fmt: skip
+
+
+_MOST_DRAWN = 3000
+"""Tasks of a pipeline above which the page leaves out the diagram."""
+
+
+def _diagram(answer: Step) -> list[Figure]:
+    return [pipeline_diagram(answer.pipeline)] if answer.pipeline.schedule.tasks <= _MOST_DRAWN else []
 
 
 def _memory_section(answer: Step) -> Section:

@@ -10,6 +10,7 @@ from weft.graph import DTYPE_BYTES, Collective, Graph
 from weft.hardware import System
 from weft.models import Transformer
 from weft.options import SUSTAINED, RunOptions
+from weft.parallel.check import check_plan
 from weft.parallel.framework import Framework
 from weft.parallel.plan import Parallelism
 from weft.parallel.rank import RankPart
@@ -38,11 +39,12 @@ def train(
             f"the plan uses {plan.gpus} GPUs (tp {plan.tp} x cp {plan.cp} x pp {plan.pp} x dp {plan.dp}), but the "
             f"system has {system.gpus}; let the degrees multiply to {system.gpus}"
         )
+    check_plan(model, plan)
     framework = framework or Framework()
     prices = Prices(system, plan, options)
     order = schedule(plan.schedule, plan.pp, plan.micro_batches)
     rank = _Rank(model, plan, framework, prices, order)
-    chunks = [rank.chunk(names) for names in chunks_of(model, order.stages)]
+    chunks = [rank.chunk(names) for names in chunks_of(model, order.stages, plan)]
     send = rank.send() if plan.pp > 1 else 0.0
     pipeline = _run(order, chunks, send)
     ends = tails(model, chunks, pipeline, plan, framework, prices)

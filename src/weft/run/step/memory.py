@@ -41,7 +41,7 @@ def memory(model: Transformer, system: System, plan: Parallelism, framework: Fra
 def _devices(model: Transformer, plan: Parallelism, framework: Framework) -> tuple[DeviceMemory, ...]:
     parts = rank_parts(model, plan, framework)
     order = schedule(plan.schedule, plan.pp, plan.micro_batches)
-    chunks = [[parts[name] for name in names] for names in chunks_of(model, order.stages)]
+    chunks = [[parts[name] for name in names] for names in chunks_of(model, order.stages, plan)]
     return tuple(_device(device, order, chunks, plan, framework) for device in range(order.devices))
 
 

@@ -11,6 +11,7 @@ from weft.hardware import System, system
 from weft.hardware.resolve import Described
 from weft.models import Transformer, load_model
 from weft.options import SUSTAINED, RunOptions
+from weft.parallel.check import check_plan
 from weft.parallel.complete import complete
 from weft.parallel.framework import Framework
 from weft.parallel.framework import framework as framework_of
@@ -80,11 +81,13 @@ def _asked(
         check_type("the plan", plan, Parallelism, "give a weft.Parallelism, or its fields as keywords")
         if stated:
             raise InputError(f"{', '.join(stated)} belong to the plan; put them into weft.Parallelism, or leave it out")
+        check_plan(found, plan)
         return found, where, plan, _framework(framework, plan.zero), ()
     used = _framework(framework, stated.get("zero"))
     if stated.get("zero") is None:
         stated = {**stated, "zero": used.zero}
     plan, notes = complete(found, where.gpus, stated)
+    check_plan(found, plan)
     return found, where, plan, used, notes
 
 

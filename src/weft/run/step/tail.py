@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from weft.graph import DTYPE_BYTES, Collective, Streaming
+from weft.graph import DTYPE_BYTES, Collective
 from weft.models import Transformer
+from weft.models.update import optimizer_ops
 from weft.parallel.framework import Framework
 from weft.parallel.plan import Parallelism
 from weft.result.step import Chunk
@@ -78,7 +79,7 @@ def _tail(
     count = sum(chunks[stage].parameters for stage in stages)
     replicas = plan.dp * plan.cp
     shard = -(-count // (plan.shard or replicas)) if plan.zero else count
-    update = optimizer(shard, plan, framework, prices)
+    update = optimizer(shard, count, plan, framework, prices)
     groups = _Groups(plan, framework, prices)
     tied = groups.tied(model) if plan.pp > 1 and model.tied and {0, len(chunks) - 1} & set(stages) else 0.0
     ready = [_gradients(device, stage, ran) for stage in stages]
@@ -100,10 +101,18 @@ def _gradients(device: int, stage: int, ran: PipelineTimes) -> tuple[float, floa
     return float(ran.start[kind, stage, last]), float(ran.end[kind, stage, last])
 
 
-def optimizer(count: int, plan: Parallelism, framework: Framework, prices: Prices) -> float:
-    """Time of the optimizer's step on so many parameters, and of the norm of their gradients [s]."""
-    norm = Streaming("elementwise", count, 1, framework.gradients, inputs=1, outputs=0)
-    return prices.of(norm) + prices.of(Streaming(framework.optimizer, count, 1, plan.dtype))
+def optimizer(shard: int, count: int, plan: Parallelism, framework: Framework, prices: Prices) -> float:
+    """Time of the optimizer's step on a shard of so many parameters, and of what surrounds it [s]."""
+    ops = optimizer_ops(
+        framework.optimizer,
+        shard,
+        gradients=framework.gradients,
+        weights=framework.weights or plan.dtype,
+        fused=framework.fused_optimizer,
+        loss_scaling=framework.scales_loss and plan.dtype == "fp16",
+        zeroed=count if plan.zero < 2 else shard,
+    )
+    return sum(prices.of(op) for op in ops)
 
 
 class _Groups:

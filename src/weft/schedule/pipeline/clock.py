@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,19 +50,16 @@ def run_schedule(
 
     Raises InputError for times that are negative, not finite or of another shape, and if devices wait for each other.
     """
-    sends = send if isinstance(send, tuple) else (send, send)
-    by_direction = [one if isinstance(one, Send) else Send(one) for one in sends]
     ran = schedule.position >= 0
-    taken = _taken(schedule, durations)
-    latency = _on_arrival(schedule, "latency", by_direction)
-    receiving = np.where(ran, _on_arrival(schedule, "receiver_busy", by_direction), 0.0)
-    sending = np.where(ran, _on_departure(_on_arrival(schedule, "sender_busy", by_direction)), 0.0)
-    start, wait, cause = earliest(schedule, taken, latency, receiving, sending)
+    taken = task_times(schedule, durations)
+    receiving = np.where(ran, _on_arrival(schedule, "receiver_busy", send), 0.0)
+    sending = np.where(ran, _on_departure(_on_arrival(schedule, "sender_busy", send)), 0.0)
+    start, wait, cause = earliest(schedule, taken, latencies(schedule, send), receiving, sending)
     start = np.where(ran, start, np.nan)
     return PipelineTimes(schedule, start, start + taken, np.where(ran, wait, np.nan), cause, receiving, sending)
 
 
-def _taken(schedule: Schedule, durations: Durations) -> Floats:
+def task_times(schedule: Schedule, durations: Durations) -> Floats:
     """The time that each task takes [s]; two that run together both take the time of the pair."""
     times = np.empty(schedule.shape)
     for kind, name in enumerate(("forward", "backward", "weight")):
@@ -92,9 +88,16 @@ def _seconds(what: str, value: ArrayLike, shape: tuple[int, ...]) -> Floats:
     return spread
 
 
-def _on_arrival(schedule: Schedule, part: str, sends: Sequence[Send]) -> Floats:
+def latencies(schedule: Schedule, send: float | Send | tuple[Send, Send]) -> Floats:
+    """The send latency before each task [s]; zero where nothing comes from another device."""
+    return _on_arrival(schedule, "latency", send)
+
+
+def _on_arrival(schedule: Schedule, part: str, send: float | Send | tuple[Send, Send]) -> Floats:
     """A part of the sends [s] by the task that receives; zero where nothing comes from another device."""
     values = np.zeros(schedule.shape)
+    pair = send if isinstance(send, tuple) else (send, send)
+    sends = [one if isinstance(one, Send) else Send(one) for one in pair]
     what = f"the {part.replace('_', ' ')} of a send"
     forward, backward = (_seconds(what, getattr(one, part), (schedule.stages - 1,))[:, None] for one in sends)
     moves = schedule.device[1:] != schedule.device[:-1]

@@ -117,7 +117,7 @@ def dualpipe_v(devices: int, micro_batches: int) -> Schedule:
 def zb_v(devices: int, micro_batches: int) -> Schedule:
     """Zero bubble with 1F1B's memory: the stages lie in a V, so that the first micro-batch is soon back.
 
-    The order is that of arXiv:2401.10241, section 6, and of PyTorch's ScheduleZBVZeroBubble.
+    The schedule is that of arXiv:2401.10241, in the order of phases of PyTorch's ScheduleZBVZeroBubble.
     """
     return _folded("zb-v", devices, micro_batches, [_zero_bubble(devices, micro_batches, i) for i in range(devices)])
 

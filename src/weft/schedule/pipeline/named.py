@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from weft.errors import InputError, check_name, check_type, check_whole
 from weft.schedule.pipeline import folded, single
 from weft.schedule.pipeline.orders import Schedule
+from weft.schedule.pipeline.written import read_schedule
 
 SCHEDULES: Mapping[str, Callable[..., Schedule]] = {
     "device-placement": single.device_placement,
@@ -42,11 +43,13 @@ def schedule(text: str, devices: int, micro_batches: int) -> Schedule:
     """The pipeline schedule of a name and its options, for a number of devices and of micro-batches.
 
     Options are whole numbers behind colons: "interleaved:5" has 5 chunks a device, "interleaved:5:16" passes them in
-    groups of 16 micro-batches.
+    groups of 16 micro-batches. A name that ends in ".json" is a file that `read_schedule` reads.
 
     Raises UnknownNameError for an unknown name, InputError for numbers that the schedule does not take.
     """
     check_type("the pipeline schedule", text, str, "name one, such as '1f1b' or 'interleaved:2'")
+    if text.endswith(".json"):
+        return _from_file(text, devices, micro_batches)
     name, *given = text.split(":")
     check_name("pipeline schedule", name, SCHEDULES)
     check_whole("the number of pipeline devices", devices, 1, 8)
@@ -56,3 +59,14 @@ def schedule(text: str, devices: int, micro_batches: int) -> Schedule:
         form = ":".join([name, *(f"[{each}]" for each in known)])
         raise InputError(f"the pipeline schedule '{text}' is not understood; write it as '{form}', with whole numbers")
     return SCHEDULES[name](devices, micro_batches, **dict(zip(known, map(int, given), strict=False)))
+
+
+def _from_file(path: str, devices: int, micro_batches: int) -> Schedule:
+    """A schedule from a file; InputError if it is for other numbers of devices or micro-batches."""
+    found = read_schedule(path)
+    if (found.devices, found.micro_batches) != (devices, micro_batches):
+        raise InputError(
+            f"the schedule '{path}' is for {found.devices} devices and {found.micro_batches} micro-batches, not for "
+            f"{devices} and {micro_batches}; write it for those"
+        )
+    return found

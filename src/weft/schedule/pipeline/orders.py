@@ -48,10 +48,10 @@ class Schedule:
     """
 
     name: str
-    placement: Ints
-    replica: Ints
-    orders: tuple[Ints, ...]
-    pairs: Ints = field(default_factory=lambda: NO_PAIRS)
+    placement: Ints = field(repr=False)
+    replica: Ints = field(repr=False)
+    orders: tuple[Ints, ...] = field(repr=False)
+    pairs: Ints = field(default_factory=lambda: NO_PAIRS, repr=False)
     flushes: bool = True
     versions: tuple[int, ...] = ()
     staleness: tuple[int, ...] = ()
@@ -61,6 +61,7 @@ class Schedule:
         object.__setattr__(self, "staleness", self.staleness or (0,) * self.stages)
         self._check_once()
         self._check_sequence()
+        self._check_pairs()
 
     @property
     def devices(self) -> int:
@@ -174,6 +175,18 @@ class Schedule:
                     f"the schedule '{self.name}' runs {late._replace(kind=KINDS[kind])} before {late}, "
                     "which it continues; swap them"
                 )
+
+    def _check_pairs(self) -> None:
+        """Raise InputError for a pair that is not a forward and, next on its device, another micro-batch's backward."""
+        kind, of = np.divmod(self.pairs, self.device.size)
+        device, place = self.device.ravel()[of], self.position.ravel()[self.pairs]
+        fits = (kind == (FORWARD, BACKWARD)).all(axis=1) & (of[:, 0] != of[:, 1])
+        fits &= (device[:, 0] == device[:, 1]) & (place[:, 0] >= 0) & (place[:, 0] + 1 == place[:, 1])
+        for first, second in self.pairs[~fits].tolist():
+            raise InputError(
+                f"the schedule '{self.name}' runs {self.task(first)} and {self.task(second)} together; pair a "
+                "forward with the backward of another micro-batch that follows it on the same device"
+            )
 
 
 def _times(count: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -20,12 +20,12 @@ class PipelineTimes:
     """
 
     schedule: Schedule
-    start: Floats
-    end: Floats
-    wait: Floats
-    cause: Ints
-    receiving: Floats
-    sending: Floats
+    start: Floats = field(repr=False)
+    end: Floats = field(repr=False)
+    wait: Floats = field(repr=False)
+    cause: Ints = field(repr=False)
+    receiving: Floats = field(repr=False)
+    sending: Floats = field(repr=False)
 
     @cached_property
     def makespan(self) -> float:
