@@ -55,7 +55,7 @@ def _stages(model: Transformer, plan: Parallelism) -> Iterator[str]:
     if stages > layers:
         yield f"{what} needs {stages} layers, and {model.name} has {layers}"
     elif layers % stages and not plan.layers:
-        yield f"{what} does not divide the {layers} layers of {model.name} (layers= may give every stage its own number)"
+        yield f"{what} does not divide the {layers} layers of {model.name} (layers= may give each its own number)"
 
 
 def _experts(model: Transformer, plan: Parallelism) -> Iterator[str]:

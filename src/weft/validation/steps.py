@@ -19,12 +19,12 @@ from weft.models import Transformer, load_model, model_names
 from weft.parallel.framework import Framework, framework
 from weft.parallel.plan import Parallelism
 from weft.result.step import Step
+from weft.units import Dimension
+from weft.units import format as format_quantity
 from weft.validation.checks import Checked, Unfit, unfit_rows
 from weft.validation.machines import Machines
 from weft.validation.subjects import Subject
-from weft.validation.tables import FloatArray, Rows, positions_by
-from weft.units import Dimension
-from weft.units import format as format_quantity
+from weft.validation.tables import Rows, positions_by
 
 _RATE = re.compile(r"(?:(\d+) x )?[^0-9]*(\d+) Gb/s")
 _FSDP = 3

@@ -8,7 +8,7 @@ from weft.result.inference import Inference
 from weft.view import looks
 from weft.view.figure import Figure, stacked_bars
 from weft.view.page import Section, machine_section, write_page
-from weft.view.step import COLORS, label, meaning, ordered, seconds
+from weft.view.shares import COLORS, label, meaning, ordered, seconds
 from weft.view.table import Table, number, text
 from weft.view.words import percent
 
@@ -18,7 +18,9 @@ def verdict(answer: Inference) -> list[str]:
     on = f"{answer.plan.tp} GPU" + "s" * (answer.plan.tp > 1)
     sequences = f"{answer.batch} sequence" + "s" * (answer.batch > 1)
     if answer.phase == "prefill":
-        lead = f"{answer.model.title} reads {sequences} of {answer.tokens:,} tokens in {seconds(answer.seconds)} on {on}"
+        lead = (
+            f"{answer.model.title} reads {sequences} of {answer.tokens:,} tokens in {seconds(answer.seconds)} on {on}"
+        )
     else:
         lead = (
             f"{answer.model.title} writes a token in {seconds(answer.seconds)} on {on}, with {sequences} of "

@@ -59,9 +59,7 @@ def write_trace(run: Timeline, path: str | Path) -> list[Path]:
         )
     gpus = sorted({span.gpu for span in run.spans})
     paths = [check_writable(rank_path(path, gpu) if len(gpus) > 1 else path) for gpu in gpus]
-    return [
-        write_atomically(target, encoded(trace(run, gpu), target)) for gpu, target in zip(gpus, paths, strict=True)
-    ]
+    return [write_atomically(target, encoded(trace(run, gpu), target)) for gpu, target in zip(gpus, paths, strict=True)]
 
 
 def rank_path(path: str | Path, rank: int) -> Path:

@@ -21,7 +21,6 @@ from weft.result.step import Step
 from weft.run.step.clock import train
 from weft.run.step.memory import memory as needed
 
-
 _USUAL, _SHARDED = "megatron-core", "torchtitan"
 """Frameworks of plans that name none: of those with whole weights on each rank, and of those that shard them."""
 
