@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from weft.errors import InputError, check_name, check_whole
-from weft.graph import DTYPE_BYTES, Attention, Gemm, Streaming
+from weft.graph import DTYPE_BYTES, Attention, Gemm, GroupedGemm, Streaming
 from weft.hardware import System, system
 from weft.hardware.resolve import Described
 from weft.models import Transformer, load_model
@@ -120,8 +120,8 @@ def _layer(model: Transformer, kind: str, tokens: Tokens, length: int, phase: Ph
         if isinstance(op, Attention) and model.kv_rank and phase == "decode":
             wide = model.kv_rank + model.rotary_head
             yield replace(piece, op=replace(op, head=wide, value=model.kv_rank, kv_heads=1, keys=length))
-        elif isinstance(op, Gemm) and piece.cut == "experts":
-            yield _slice(piece, _visited(model, op, tokens.count), tp)
+        elif isinstance(op, GroupedGemm):
+            yield replace(piece, op=_slice(model, op, tokens.count, tp), cut="whole")
         elif piece.cut == "routed":
             yield replace(piece, cut="width")
         elif piece.cut == "combine" and not model.shared_experts and isinstance(op, Streaming):
@@ -131,18 +131,16 @@ def _layer(model: Transformer, kind: str, tokens: Tokens, length: int, phase: Ph
             yield piece
 
 
-def _visited(model: Transformer, op: Gemm, tokens: int) -> Gemm:
-    """The grouped GEMM of the experts that so many tokens are expected to visit, if they choose evenly."""
+def _slice(model: Transformer, op: GroupedGemm, tokens: int, tp: int) -> GroupedGemm:
+    """One rank's slice of the experts that so many tokens are expected to visit, if they choose evenly.
+
+    The first GEMM is cut by columns, the second by rows of its weights: both along the width of an expert.
+    """
     missed = (1 - model.experts_per_token / model.experts) ** tokens
     visited = max(round(model.experts * (1 - missed)), 1)
-    return replace(op, batch=visited, m=-(-tokens * model.experts_per_token // visited))
-
-
-def _slice(piece: Piece, op: Gemm, tp: int) -> Piece:
-    """The slice of experts on one rank: of the columns of the first GEMM, of the rows of the second's weights."""
-    if piece.name == "experts_fc1":
-        return replace(piece, op=op, cut="columns")
-    return replace(piece, op=replace(op, k=-(-op.k // tp)), cut="whole")
+    if op.n == model.hidden:
+        return replace(op, groups=visited, k=-(-op.k // tp))
+    return replace(op, groups=visited, n=-(-op.n // tp))
 
 
 def _logits(model: Transformer, last: Tokens) -> Iterator[Piece]:
@@ -159,7 +157,7 @@ def _timed(name: str, pieces: Iterable[Piece], plan: Parallelism, prices: Prices
 
 
 def _in_format(piece: Piece, dtype: str) -> Piece:
-    return replace(piece, op=replace(piece.op, dtype=dtype)) if isinstance(piece.op, Gemm) else piece
+    return replace(piece, op=replace(piece.op, dtype=dtype)) if isinstance(piece.op, Gemm | GroupedGemm) else piece
 
 
 def _weights(model: Transformer, plan: Parallelism) -> int:
