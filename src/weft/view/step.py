@@ -29,6 +29,7 @@ _WHAT = {
     "bubble": "stages that wait for their first or next micro-batch, as the schedule has it",
     "imbalance": "stages that wait for slower ones",
     "wait": "kernels that wait for others of their stream",
+    "contention": "what kernels take longer because communication runs beside them",
     "launch gaps": "kernels that wait for the host to launch them",
 }
 _COLORS = {
@@ -36,6 +37,7 @@ _COLORS = {
     "embedding": "#B3DE69", "loss": "#8DD3C7", "recompute": looks.PINK, "optimizer": looks.YELLOW,
     "exposed tp": looks.RED, "exposed cp": "#F28E5C", "exposed ep": "#A63603", "exposed dp": looks.ORANGE,
     "exposed pp": "#8C510A", "bubble": "#BBBBBB", "imbalance": looks.GREY, "wait": looks.DARK, "launch gaps": "#444444",
+    "contention": "#D7301F",
 }  # fmt: skip
 _COMPUTE = ("gemm", "grouped_gemm", "attention", "norm", "element-wise", "embedding", "loss", "recompute", "optimizer")
 UTILIZATION = (
@@ -80,6 +82,7 @@ def loss(name: str) -> str:
         "bubble": "to the pipeline's bubble",
         "imbalance": "to unequal stages",
         "recompute": "to recomputation",
+        "contention": "to kernels that share the GPU with communication",
     }.get(name, f"to {name}")
 
 
