@@ -49,7 +49,7 @@ class Case:
 def _stepped(case: Case) -> Step:
     from weft.run.step import train
 
-    return train(case.model, case.system, case.plan, case.framework)
+    return train(case.model, case.system, case.plan, case.framework, fidelity="estimate")
 
 
 def step_subjects(checked: Checked, machines: Machines) -> list[Subject]:
@@ -104,7 +104,9 @@ def case_of(row: Mapping[str, Any], machines: Machines) -> Case:
         raise Unfit("task", row["task"], "adapters on frozen weights have no model")
     used = _framework(row)
     try:
-        return Case(_model(row), _system(row, machines), _plan(row, used), used)
+        model, plan = _model(row), _plan(row, used)
+        plan = replace(plan, layers=_layers(len(model.layer_kinds), plan, used))
+        return Case(model, _system(row, machines), plan, used)
     except InputError as error:
         raise Unfit("model", row["model"], str(error)) from None
 
@@ -145,6 +147,9 @@ def _model(row: Mapping[str, Any]) -> Transformer:
     values = {field: value for field, value in stated.items() if value}
     if own == name and "heads" not in values:
         values["heads"] = max(values["hidden"] // known.head_size, 1)
+    rows, ranks = values.get("vocabulary", known.vocabulary), _whole(row, "tp", 1)
+    if rows % ranks:  # frameworks pad the embedding
+        values["vocabulary"] = -(-rows // (128 * ranks)) * 128 * ranks
     if "w/o MTP" in row["notes"]:
         values["predict_layers"] = 0
     if known.parallel and not row["framework"].startswith("MegaScale"):
@@ -201,6 +206,23 @@ def _plan(row: Mapping[str, Any], used: Framework) -> Parallelism:
     )
 
 
+def _layers(layers: int, plan: Parallelism, used: Framework) -> tuple[int, ...]:
+    """The layers of each stage where they do not divide: embedding and head count as one each if that divides.
+
+    Otherwise Megatron-DeepSpeed fills all stages but the last (its partition by type), and others differ by one layer.
+    """
+    stages = plan.pp * plan.chunks
+    if layers % stages == 0:
+        return ()
+    each = -(-layers // stages)
+    if (layers + 2) % stages == 0:
+        each = (layers + 2) // stages
+        return (each - 1, *(each,) * (stages - 2), each - 1)
+    if used.name == "megatron-deepspeed" and layers > each * (stages - 1):
+        return (*(each,) * (stages - 1), layers - each * (stages - 1))
+    return tuple(layers // stages + (place < layers % stages) for place in range(stages))
+
+
 def _sequence_parallel(row: Mapping[str, Any], used: Framework) -> bool:
     """Whether ranks share the tokens between GEMMs: where the row says so, and by default in newer frameworks."""
     if used.name == "megatron-2022":
@@ -213,6 +235,8 @@ def _schedule(row: Mapping[str, Any], pp: int) -> str:
     if named.startswith("ZB-"):
         return "zb-h1" if named == "ZB-1p" else "zb-h2"
     chunks = _whole(row, "vp", 1)
+    if named == "1F1B interleaved":  # one layer a chunk, none in the first and in the last
+        chunks = (int(row["layers"]) + 2) // pp
     return f"interleaved:{chunks}" if chunks > 1 and pp > 1 else "1f1b"
 
 
@@ -239,9 +263,24 @@ def _recipe(row: Mapping[str, Any]) -> str:
 
 
 def _dtype(row: Mapping[str, Any]) -> str:
+    """The number format in which operators compute, but for quantised GEMMs."""
     text = row["precision"].upper()
     if "TF32" in text:
         return "tf32"
     if text.startswith("FP32"):
         return "fp32"
     return "fp16" if "FP16" in text or not text else "bf16"
+
+
+def _recipe(row: Mapping[str, Any]) -> str:
+    """How the GEMMs of layers are quantised; frameworks before 2025 scaled fp8 tensors by earlier steps."""
+    text = row["precision"].upper()
+    if "ROWWISE" in text:
+        raise Unfit("precision", row["precision"], "a scale for each row has no model")
+    if "NVFP4" in text:
+        return "nvfp4"
+    if "MX" in text:
+        return "mxfp8"
+    if "FP8" not in text:
+        return ""
+    return "delayed" if row["framework"].startswith(("NeMo 24", "Composer")) else "tensorwise"
