@@ -129,3 +129,13 @@ def test_kernels_of_a_kind_move_what_its_tensors_say():
         rate = op.least_bytes / weft.estimate(op, "a100-sxm").seconds
         peak = weft.gpu("a100-sxm").memory.bandwidth
         assert 0.75 * peak < rate < 0.9 * peak
+
+
+def test_after_other_operators_only_the_first_tensor_is_found_in_the_cache():
+    op = Streaming("layernorm_backward", 4096, 1024, "bf16")
+    between = weft.Harness(after_others=True)
+    alone, later = weft.estimate(op, "h100-sxm").seconds, weft.estimate(op, "h100-sxm", harness=between).seconds
+    assert later > 1.3 * alone
+    assert later - alone < op.least_bytes / weft.gpu("h100-sxm").memory.bandwidth
+    large = Streaming("layernorm_backward", 2**17, 8192, "bf16")
+    assert weft.estimate(large, "h100-sxm", harness=between).seconds == weft.estimate(large, "h100-sxm").seconds

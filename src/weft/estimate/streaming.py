@@ -38,14 +38,15 @@ Step = tuple[tuple[str, ...], tuple[str, ...], float, float]
 def streaming(op: Streaming, on: Target) -> Estimate:
     """The time of a streaming operator: its kernels one after the other.
 
-    Operands that fit into the last-level cache are assumed to be cached. Raises InputError for formats of 8 bits or
-    fewer on a GPU without them.
+    Operands that fit into the last-level cache are assumed to be cached; `after_others`, the first one only. Raises
+    InputError for formats of 8 bits or fewer on a GPU without them.
     """
     for dtype in dict.fromkeys((op.dtype, *op.about.writes)):
         if dtype in _NARROW and not on.gpu.supports(dtype):
             known = ", ".join(one for one in DTYPES if on.gpu.supports(one))
             raise InputError(f"{on.gpu.name} does not compute in {dtype}; choose one of {known}")
-    found = [kernel_time(kernel, on.gpu) for kernel in _kernels(op, on.gpu)]
+    recent = _bytes(op.reads[:1]) if on.harness.after_others else np.inf
+    found = [kernel_time(kernel, on.gpu, recent) for kernel in _kernels(op, on.gpu)]
     return found[0] if len(found) == 1 else in_sequence(found)
 
 
