@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -152,6 +153,13 @@ def _softmax_backward(op: Streaming, gpu: Gpu) -> tuple[Kernel, ...]:
     return (Kernel(sweeps, floats(op.rows), threads, footprint=3 * size / op.rows),)
 
 
+def _eager_softmax_backward(op: Streaming, gpu: Gpu) -> tuple[Kernel, ...]:
+    """A kernel that multiplies output and gradient, and the one of `_softmax_backward` on the products."""
+    elements, own = floats(op.elements), width(op.dtype)
+    product = _elementwise(elements, 2 * own * elements, own * elements, 1.0, 0.0, own)
+    return product, *_softmax_backward(replace(op, name="softmax_backward"), gpu)
+
+
 def _rows(op: Streaming, gpu: Gpu) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
     """Elements, bytes, bytes that a further sweep reads again, and threads of each row's workgroup."""
     columns, elements = floats(op.columns), floats(op.elements)
@@ -199,6 +207,8 @@ def _normalised_backward(parameters: int) -> Callable[[Streaming, Gpu], tuple[Ke
 _SPECIAL: Mapping[str, Callable[[Streaming, Gpu], tuple[Kernel, ...]]] = {
     "softmax": _softmax,
     "softmax_backward": _softmax_backward,
+    "eager_softmax": _softmax,
+    "eager_softmax_backward": _eager_softmax_backward,
     "layernorm": _normalised(8, 4, 2),
     "rmsnorm": _normalised(2, 3, 1),
     "layernorm_backward": _normalised_backward(2),

@@ -265,7 +265,8 @@ class _Layer:
         dropped = self.style.dropout and not flash
         generation = self.style.generation if flash else 0
         how = {"fused": flash, "dropout": dropped, "value": value, "generation": generation}
-        return Attention(*sizes, shared, causal, self.dtype, **how)
+        eager = not (flash or self.style.fused)
+        return Attention(*sizes, shared, causal, self.dtype, eager=eager, **how)
 
     def cross_attention(self) -> Iterator[Piece]:
         model, bias = self.model, self.bias("qkv")
