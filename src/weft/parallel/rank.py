@@ -203,8 +203,8 @@ class _Chain:
         """Make the operands of a GEMM of a 16-bit tensor; one that is `gathered` with its tokens, of the rank's own."""
         if is_narrow(piece.op):
             count = -(-math.prod(tensor.shape) // (_token_ranks(self.plan) if gathered else 1))
-            for op in quantized(count, self.plan.quantize, self.plan.dtype):
-                self.then(f"{suffix}.{op.name}", op, piece, phase)
+            for number, op in enumerate(quantized(count, self.plan.quantize, self.plan.dtype)):
+                self.then(f"{suffix}.{number}", op, piece, phase)
 
     def _gathered(self, piece: Piece, phase: Phase) -> None:
         """The all-gather of tokens before a GEMM that is cut by columns, with sequence parallelism."""

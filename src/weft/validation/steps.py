@@ -244,24 +244,6 @@ def _recompute(row: Mapping[str, Any]) -> Any:
     return "full" if row["recompute"] == "full" else "selective" if "selective" in row["recompute"] else "none"
 
 
-_RECIPES = {
-    "NVFP4": "nvfp4",
-    "MXFP8": "mxfp8",
-    "FP8-MX": "mxfp8",
-    "TENSORWISE": "tensorwise",
-    "ROWWISE": "tensorwise",
-    "FP8-CS": "current",
-    "FP8": "delayed",
-}
-"""Recipes of quantisation by words in the column of precision, the more exact first. Megatron-Bridge calls that of
-current scaling FP8, too."""
-
-
-def _recipe(row: Mapping[str, Any]) -> str:
-    found = next((name for word, name in _RECIPES.items() if word in row["precision"].upper()), "")
-    return "current" if found == "delayed" and row["framework"].startswith("Megatron-Bridge") else found
-
-
 def _dtype(row: Mapping[str, Any]) -> str:
     """The number format in which operators compute, but for quantised GEMMs."""
     text = row["precision"].upper()
@@ -275,12 +257,12 @@ def _dtype(row: Mapping[str, Any]) -> str:
 def _recipe(row: Mapping[str, Any]) -> str:
     """How the GEMMs of layers are quantised; frameworks before 2025 scaled fp8 tensors by earlier steps."""
     text = row["precision"].upper()
-    if "ROWWISE" in text:
-        raise Unfit("precision", row["precision"], "a scale for each row has no model")
     if "NVFP4" in text:
         return "nvfp4"
     if "MX" in text:
         return "mxfp8"
     if "FP8" not in text:
         return ""
-    return "delayed" if row["framework"].startswith(("NeMo 24", "Composer")) else "tensorwise"
+    if row["framework"].startswith("torchtitan"):
+        return "rowwise" if "ROWWISE" in text else "tensorwise"
+    return "delayed" if row["framework"].startswith(("NeMo 24", "Composer")) else "current"
