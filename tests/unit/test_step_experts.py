@@ -9,7 +9,7 @@ from weft.parallel.memory import sharded, states
 from weft.parallel.plan import Parallelism
 from weft.run.step.clock import train
 
-MODEL = load_model("qwen3-30b-a3b").replace({"layers": 4})
+MODEL = load_model("qwen3-30b-a3b").replace({"layers": 8})
 
 
 @pytest.mark.parametrize(
