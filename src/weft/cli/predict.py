@@ -310,7 +310,7 @@ def layer(
     **sizes: Any,
 ) -> None:
     """Predict one layer's forward pass, operator by operator, on each GPU of a tensor-parallel group."""
-    work = weft.load_model(model).layer(**sizes)
+    work = weft.layer(model, **sizes)
     parts: list[Table | str] = []
     layers = []
     for name in systems:

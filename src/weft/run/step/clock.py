@@ -86,7 +86,7 @@ class _Rank:
         if self.splits:
             backward, weight = (self._pass(_only(of.backward, phase)) for phase in ("input", "weight"))
         again = self._pass(of.recompute) if of.recompute is not None else Pass()
-        return PartTimes(of.name, self._pass(of.forward), backward, weight, again, of.parameters, of.kept)
+        return PartTimes(of.name, self._pass(of.forward), backward, weight, again, of.parameters, of.kept, of.experts)
 
     def _pass(self, graph: Graph | None) -> Pass:
         return Pass() if graph is None else timed(graph, self.prices.graph(graph), self.prices.windows)
@@ -106,9 +106,18 @@ class _Rank:
             op = Collective(kind, max(count * DTYPE_BYTES[dtype], among), among, dtype)
             return Moved(op, self.prices.of(op, axis))
 
+        few = min(ranks, plan.expert_replicas)
+
+        def whole(kind: str, one: PartTimes, dtype: str) -> Moved:
+            shared = moved(kind, one.parameters - one.experts, dtype)
+            if few == 1 or not one.experts:
+                return shared
+            routed = moved(kind, one.experts, dtype, few, "experts")
+            return replace(shared, seconds=shared.seconds + routed.seconds)
+
         gradients = self.framework.gradients
-        gather = [moved("all_gather", one.parameters, plan.dtype) for one in parts]
-        scatter = [moved("reduce_scatter", one.parameters, gradients) for one in parts]
+        gather = [whole("all_gather", one, plan.dtype) for one in parts]
+        scatter = [whole("reduce_scatter", one, gradients) for one in parts]
         if ranks < replicas:
             groups = replicas // ranks
             shares = (moved("all_reduce", one.parameters // ranks, gradients, groups, "replica") for one in parts)
