@@ -343,7 +343,7 @@ class Sourced(Whole):
         """The value at `path` as a user would write it."""
         value, rule = self.value(path), self.rules()[path]
         if rule is not None:
-            return "not stated" if value is None else rule.format(value)
+            return rule.format(value)
         return "; ".join(" ".join(map(str, row)) for row in value) if isinstance(value, tuple) else str(value)
 
     @property

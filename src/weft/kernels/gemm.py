@@ -167,7 +167,7 @@ def main_loop_flops(dtype: str, gpu: Gpu, options: RunOptions) -> float:
     running = running_clock(gpu, options)
     if running >= gpu.compute.clock:
         return reached
-    held = (gpu.clocks.sustained_fp8 if field == "fp8" else None) or running
+    held = gpu.clocks.sustained_fp8 if field == "fp8" else running
     return min(reached, rate * held * LONG_RUN)
 
 
