@@ -110,8 +110,10 @@ class Parallelism:
     def stride(self, axis: str) -> int:
         """Distance between neighbours of a group, in GPUs counted through the machine.
 
-        The groups "replica" join the ranks that hold the same shard.
+        The groups "replica" join the ranks that hold the same shard, the groups "ep" neighbours with different tokens.
         """
+        if axis == "ep":
+            return 1 if self.sp else self.stride("cp" if self.cp > 1 else "dp")
         if axis == "replica":
             return self.stride("cp" if self.cp > 1 else "dp") * (self.shard or 1)
         names: tuple[str, ...] = self.order

@@ -27,8 +27,13 @@ RECIPES: Mapping[str, Recipe] = {
     "delayed": Recipe(
         "fp8, a scale for each tensor from earlier steps (Transformer Engine)", "fp8", ("quantize_transpose",)
     ),
+    "current": Recipe(
+        "fp8, a scale for each tensor from its largest element (Transformer Engine)",
+        "fp8",
+        ("amax", "quantize_transpose"),
+    ),
     "tensorwise": Recipe(
-        "fp8, a scale for each tensor from its largest element", "fp8", ("amax", "quantize_transpose"), each_pass=True
+        "the same, weights in every pass (torchao)", "fp8", ("amax", "quantize_transpose"), each_pass=True
     ),
     "mxfp8": Recipe("8 bits, a scale for each 32 elements", "mxfp8", ("quantize_mxfp8",)),
     "nvfp4": Recipe(

@@ -39,12 +39,15 @@ def cut(piece: Piece, plan: Parallelism) -> Op:
     """One rank's share of an operator; dimensions that do not divide are rounded up, as for the fullest rank."""
     op, tp = piece.op, plan.tp
     match op:
-        case GroupedGemm() if piece.cut == "experts":
-            return replace(op, groups=-(-op.groups // plan.ep), rows=-(-op.rows // _token_ranks(plan)))
+        case GroupedGemm():
+            mine = replace(op, groups=-(-op.groups // plan.ep), rows=-(-op.rows // _token_ranks(plan)))
+            if piece.cut == "expert_columns":
+                return replace(mine, n=-(-op.n // expert_tp(plan)))
+            return replace(mine, k=-(-op.k // expert_tp(plan)))
         case Gemm() if piece.cut == "columns":
-            return replace(op, n=-(-op.n // tp))
+            return replace(op, n=_share(op.n, tp, piece.unit))
         case Gemm() if piece.cut == "rows":
-            return replace(op, k=-(-op.k // tp))
+            return replace(op, k=_share(op.k, tp, piece.unit))
         case Gemm() if piece.cut == "tokens":
             return replace(op, m=-(-op.m // _token_ranks(plan)))
         case Attention() if piece.cut == "heads":
@@ -53,9 +56,21 @@ def cut(piece: Piece, plan: Parallelism) -> Op:
             return replace(op, rows=-(-op.rows // tp))
         case Streaming() if piece.cut in ("width", "classes"):
             return _narrowed(op, tp)
-        case Streaming() if piece.cut in ("tokens", "routed", "dispatch", "combine"):
+        case Streaming() if piece.cut == "routed":
+            return replace(op, rows=-(-op.rows // tp))
+        case Streaming() if piece.cut in ("tokens", "dispatch", "combine"):
             return replace(op, rows=-(-op.rows // _token_ranks(plan)))
     return op
+
+
+def _share(size: int, ranks: int, unit: int) -> int:
+    """The largest part of a dimension that is cut between units."""
+    return -(-size // (unit * ranks)) * unit
+
+
+def expert_tp(plan: Parallelism) -> int:
+    """Ranks that share each expert: those of tensor parallelism, if they see the same tokens."""
+    return 1 if plan.sp else plan.tp
 
 
 def _token_ranks(plan: Parallelism) -> int:
@@ -94,7 +109,7 @@ def part(name: str, pieces: Sequence[Piece], plan: Parallelism, framework: Frame
         again = chain.graph(f"{name}, again") if chain.nodes else None
     remembered = kept(pieces, [local(op, plan) for _, op in mine], plan)
     owned = sum(_owned(piece, plan) for piece in pieces)
-    experts = sum(_owned(piece, plan) for piece in pieces if piece.cut == "experts")
+    experts = sum(_owned(piece, plan) for piece in pieces if piece.cut.startswith("expert"))
     passes = forward.graph(f"{name}, forward"), backward.graph(f"{name}, backward"), again
     return RankPart(name, *passes, owned, remembered, experts)
 
@@ -111,8 +126,10 @@ def _reversed(mine: Sequence[tuple[Piece, Op]]) -> Iterator[tuple[Piece, Op]]:
 
 def _owned(piece: Piece, plan: Parallelism) -> int:
     """Parameters of a piece on one rank; what is not cut by weights is replicated."""
-    ranks = {"columns": plan.tp, "rows": plan.tp, "vocabulary": plan.tp, "experts": plan.ep}.get(piece.cut, 1)
-    return -(-piece.parameters // ranks)
+    experts = plan.ep * expert_tp(plan)
+    ranks = dict.fromkeys(("columns", "rows", "vocabulary"), plan.tp)
+    ranks |= dict.fromkeys(("expert_columns", "expert_rows"), experts)
+    return -(-piece.parameters // ranks.get(piece.cut, 1))
 
 
 class _Chain:
@@ -288,6 +305,8 @@ class _Chain:
         self.last, self.branch = (*self.last, *self.branch), ()
         if not routing.deduplicated:
             self._all(piece, ops, phase)
+        if expert_tp(self.plan) > 1:
+            self.then(".reduce", self._tp("all_reduce", *_output(piece.op)), piece, phase, "tp")
 
     def _all(self, piece: Piece, ops: Sequence[Op], phase: Phase) -> None:
         for number, op in enumerate(ops):

@@ -49,7 +49,7 @@ class Case:
 def _stepped(case: Case) -> Step:
     from weft.run.step import train
 
-    return train(case.model, case.system, case.plan, case.framework)
+    return train(case.model, case.system, case.plan, case.framework, fidelity="estimate")
 
 
 def step_subjects(checked: Checked, machines: Machines) -> list[Subject]:
@@ -242,6 +242,24 @@ def _schedule(row: Mapping[str, Any], pp: int) -> str:
 
 def _recompute(row: Mapping[str, Any]) -> Any:
     return "full" if row["recompute"] == "full" else "selective" if "selective" in row["recompute"] else "none"
+
+
+_RECIPES = {
+    "NVFP4": "nvfp4",
+    "MXFP8": "mxfp8",
+    "FP8-MX": "mxfp8",
+    "TENSORWISE": "tensorwise",
+    "ROWWISE": "tensorwise",
+    "FP8-CS": "current",
+    "FP8": "delayed",
+}
+"""Recipes of quantisation by words in the column of precision, the more exact first. Megatron-Bridge calls that of
+current scaling FP8, too."""
+
+
+def _recipe(row: Mapping[str, Any]) -> str:
+    found = next((name for word, name in _RECIPES.items() if word in row["precision"].upper()), "")
+    return "current" if found == "delayed" and row["framework"].startswith("Megatron-Bridge") else found
 
 
 def _dtype(row: Mapping[str, Any]) -> str:

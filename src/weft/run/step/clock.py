@@ -4,23 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import get_args
 
-from weft.errors import InputError
+import numpy as np
+
+from weft.errors import InputError, check_name
 from weft.graph import DTYPE_BYTES, Collective, Graph
 from weft.hardware import System
 from weft.models import Transformer
-from weft.options import SUSTAINED, RunOptions
+from weft.options import SUSTAINED, Fidelity, RunOptions
 from weft.parallel.check import check_plan
 from weft.parallel.framework import Framework
 from weft.parallel.plan import Parallelism
 from weft.parallel.rank import RankPart
 from weft.result.step import Chunk, PartTimes, Pass, Step
-from weft.run.step.chunks import Gathering, chunk
+from weft.run.step.chunks import Gathering, Moved, chunk
 from weft.run.step.parts import chunks_of, rank_parts
 from weft.run.step.prices import Prices
 from weft.run.step.spans import timed
 from weft.run.step.tail import end_of_step, tails
-from weft.schedule.pipeline import Durations, PipelineTimes, Schedule, run_schedule, schedule
+from weft.schedule.pipeline import Durations, PipelineTimes, Schedule, Send, run_schedule, schedule
 
 
 def train(
@@ -29,23 +32,27 @@ def train(
     plan: Parallelism,
     framework: Framework | None = None,
     options: RunOptions = SUSTAINED,
+    fidelity: Fidelity = "windows",
 ) -> Step:
     """Time one training step of a model on a system under a plan, and say where it goes.
 
-    Raises InputError for a plan that does not fit the model or the system.
+    With the `fidelity` "windows" the engine says what kernels and collectives cost each other while they run at once;
+    with "estimate" nothing. Raises InputError for a plan that does not fit the model or the system, UnknownNameError
+    for an unknown fidelity.
     """
+    check_name("fidelity", fidelity, get_args(Fidelity))
     if plan.gpus != system.gpus:
         raise InputError(
             f"the plan uses {plan.gpus} GPUs (tp {plan.tp} x cp {plan.cp} x pp {plan.pp} x dp {plan.dp}), but the "
             f"system has {system.gpus}; let the degrees multiply to {system.gpus}"
         )
-    check_plan(model, plan)
+    check_plan(model, plan, even=False)
     framework = framework or Framework()
-    prices = Prices(system, plan, options)
+    prices = Prices(system, plan, options, fidelity)
     order = schedule(plan.schedule, plan.pp, plan.micro_batches)
     rank = _Rank(model, plan, framework, prices, order)
     chunks = [rank.chunk(names) for names in chunks_of(model, order.stages, plan)]
-    send = rank.send() if plan.pp > 1 else 0.0
+    send = rank.send() if plan.pp > 1 else Send()
     pipeline = _run(order, chunks, send)
     ends = tails(model, chunks, pipeline, plan, framework, prices)
     return Step(
@@ -58,7 +65,9 @@ def train(
         _waits(order, chunks, pipeline, send),
         tuple(end.parts for end in ends),
         end_of_step(pipeline, ends),
-        send,
+        float(np.max(send.latency)),
+        fidelity=fidelity,
+        windows=() if prices.windows is None else tuple(prices.windows.found.values()),
     )
 
 
@@ -80,7 +89,7 @@ class _Rank:
         return PartTimes(of.name, self._pass(of.forward), backward, weight, again, of.parameters, of.kept)
 
     def _pass(self, graph: Graph | None) -> Pass:
-        return Pass() if graph is None else timed(graph, self.prices.graph(graph), self.prices.slowdown)
+        return Pass() if graph is None else timed(graph, self.prices.graph(graph), self.prices.windows)
 
     def chunk(self, names: Sequence[str]) -> Chunk:
         """The passes over the parts of a stage, by their names."""
@@ -91,10 +100,11 @@ class _Rank:
         plan, replicas = self.plan, self.plan.dp * self.plan.cp
         ranks = plan.shard or replicas
         if ranks == 1:
-            return Gathering([0.0] * len(parts), [0.0] * len(parts))
+            return Gathering([Moved()] * len(parts), [Moved()] * len(parts))
 
-        def moved(kind: str, count: int, dtype: str, among: int = ranks, axis: str = "dp") -> float:
-            return self.prices.of(Collective(kind, max(count * DTYPE_BYTES[dtype], among), among, dtype), axis)
+        def moved(kind: str, count: int, dtype: str, among: int = ranks, axis: str = "dp") -> Moved:
+            op = Collective(kind, max(count * DTYPE_BYTES[dtype], among), among, dtype)
+            return Moved(op, self.prices.of(op, axis))
 
         gradients = self.framework.gradients
         gather = [moved("all_gather", one.parameters, plan.dtype) for one in parts]
@@ -102,16 +112,25 @@ class _Rank:
         if ranks < replicas:
             groups = replicas // ranks
             shares = (moved("all_reduce", one.parameters // ranks, gradients, groups, "replica") for one in parts)
-            scatter = [one + share for one, share in zip(scatter, shares, strict=True)]
-        return Gathering(gather, scatter, self.framework.keeps_weights)
+            scatter = [
+                replace(one, seconds=one.seconds + share.seconds) for one, share in zip(scatter, shares, strict=True)
+            ]
+        windows = self.prices.windows
+        slowdown = None if windows is None else windows.of_passes
+        return Gathering(gather, scatter, self.framework.keeps_weights, slowdown=slowdown)
 
-    def send(self) -> float:
-        """Time to send a micro-batch's activations to the next stage [s]; with sequence parallelism a rank's share."""
+    def send(self) -> Send:
+        """What it takes to send a micro-batch's activations to the next stage; with sequence parallelism a rank's share.
+
+        A rank that does not overlap its sends computes nothing until the tensor has arrived.
+        """
         plan = self.plan
         tokens = plan.micro_batch * plan.sequence // plan.cp
         size = tokens * self.model.hidden * DTYPE_BYTES[plan.dtype]
         shared = plan.tp if plan.sp or self.framework.scatter_gather else 1
-        return self.prices.of(Collective("send_recv", -(-size // shared), 2, plan.dtype), "pp")
+        seconds = self.prices.of(Collective("send_recv", -(-size // shared), 2, plan.dtype), "pp")
+        waits = self.framework.sends == "blocking" or (self.framework.sends == "interleaved" and plan.chunks == 1)
+        return Send(seconds, sender_busy=seconds if waits else 0.0)
 
 
 def _only(graph: Graph, phase: str) -> Graph | None:
@@ -122,18 +141,18 @@ def _only(graph: Graph, phase: str) -> Graph | None:
     return replace(graph, nodes=tuple(cut)) if kept else None
 
 
-def _run(order: Schedule, chunks: Sequence[Chunk], send: float) -> PipelineTimes:
+def _run(order: Schedule, chunks: Sequence[Chunk], send: Send) -> PipelineTimes:
     forward, backward, weight = (
         [getattr(one, name).seconds for one in chunks] for name in ("forward", "backward", "weight")
     )
     return run_schedule(order, Durations(forward, backward, weight), send)
 
 
-def _waits(order: Schedule, chunks: Sequence[Chunk], ran: PipelineTimes, send: float) -> dict[str, float]:
+def _waits(order: Schedule, chunks: Sequence[Chunk], ran: PipelineTimes, send: Send) -> dict[str, float]:
     """Why the mean pipeline device computes nothing [s]: sends, stages that differ, and the schedule's bubble."""
-    at_once = _run(order, chunks, 0.0) if send else ran
+    at_once = _run(order, chunks, Send())
     alike = [Chunk((), *(_mean(chunks, name) for name in ("forward", "backward", "weight")))] * len(chunks)
-    even = _run(order, alike, 0.0)
+    even = _run(order, alike, Send())
     return {
         "exposed pp": ran.makespan - at_once.makespan,
         "imbalance": at_once.makespan - even.makespan,
