@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from weft.result.step import Step
     from weft.run import balanced, compare, simulate
     from weft.run.grid import Sweep, sweep
+    from weft.run.step.inference import decode, prefill
     from weft.run.step.named import memory, step
     from weft.schedule import overlap_names as overlaps
     from weft.schedule.arbiters import arbiter
@@ -78,6 +79,7 @@ _HOMES = {
     "balanced": ("weft.run", "balanced"),
     "compare": ("weft.run", "compare"),
     "concurrent": ("weft.graph", "concurrent"),
+    "decode": ("weft.run.step.inference", "decode"),
     "dependent": ("weft.parallel", "dependent"),
     "estimate": ("weft.estimate", "estimate"),
     "gemm": ("weft.graph", "gemm"),
@@ -89,6 +91,7 @@ _HOMES = {
     "models": ("weft.models", "models"),
     "operator": ("weft.graph", "operator"),
     "overlaps": ("weft.schedule", "overlap_names"),
+    "prefill": ("weft.run.step.inference", "prefill"),
     "reduce_scatter": ("weft.graph", "reduce_scatter"),
     "simulate": ("weft.run", "simulate"),
     "step": ("weft.run.step.named", "step"),
@@ -124,6 +127,7 @@ __all__ = [
     "balanced",
     "compare",
     "concurrent",
+    "decode",
     "dependent",
     "estimate",
     "gemm",
@@ -135,6 +139,7 @@ __all__ = [
     "models",
     "operator",
     "overlaps",
+    "prefill",
     "reduce_scatter",
     "simulate",
     "step",

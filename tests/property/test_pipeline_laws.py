@@ -2,13 +2,14 @@
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given, reject, settings
 from hypothesis import strategies as st
 
 from weft.errors import InputError
 from weft.schedule.pipeline import SCHEDULES, Durations, bounds, run_schedule, schedule
 
 SECONDS = st.floats(0.01, 10.0)
+NAMES = [*SCHEDULES, "interleaved:2:9", "interleaved:3:11", "chimera:2", "terapipe:3"]
 DEVICES, MICRO_BATCHES = st.integers(1, 9), st.integers(1, 24)
 
 
@@ -87,12 +88,12 @@ def test_zero_bubble_idles_by_its_closed_forms_while_w_fits_into_the_gaps(device
 
 
 @settings(deadline=None)
-@given(st.data(), st.sampled_from(sorted(SCHEDULES)), DEVICES, MICRO_BATCHES, SECONDS, SECONDS, SECONDS)
+@given(st.data(), st.sampled_from(NAMES), DEVICES, MICRO_BATCHES, SECONDS, SECONDS, SECONDS)
 def test_longer_tasks_and_sends_never_shorten_a_step(data, name, devices, micro_batches, forward, backward, weight):
     try:
         built = schedule(name, devices, micro_batches)
     except InputError:
-        assume(False)
+        reject()
     times = [np.full(built.shape[1:], value) for value in (forward, backward, weight)]
     before = run_schedule(built, Durations(*times), 0.1).makespan
     which, stage = data.draw(st.integers(0, 2)), data.draw(st.integers(0, built.stages - 1))

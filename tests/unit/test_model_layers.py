@@ -148,8 +148,7 @@ def test_sequence_parallelism_gathers_and_scatters_the_same_tokens():
 @pytest.mark.parametrize("name", ["gpt-3", "llama-3-70b", "bert-large", "megascale-175b", "qwen3-30b-a3b"])
 def test_the_ranks_of_a_group_share_a_layers_gemms(name):
     kind = load_model(name).layer_kinds[0]
-    plan = {"tp": 4, "sp": True} if kind == "moe" else {"tp": 4}
-    whole, shared = share(name, kind), share(name, kind, **plan)
+    whole, shared = share(name, kind), share(name, kind, tp=4, sp=True)
     for graph in ("forward", "backward"):
         assert 4 * rank_flops(getattr(shared, graph)) == pytest.approx(rank_flops(getattr(whole, graph)), rel=1e-3)
 
@@ -197,6 +196,20 @@ def test_with_sequence_parallelism_each_rank_routes_its_own_tokens():
     found = share("deepseek-v3", "moe", tp=2, sp=True, ep=8, dp=4, batch=4)
     assert {op.bytes for _, op in collectives(found.forward, "ep")} == {1024 * 8 * 7168 * 2}
     assert found.forward["experts_fc1"].op.rows == 1024 * 8
+
+
+def test_without_sequence_parallelism_ranks_share_each_expert_and_add_up_its_results():
+    """Expert tensor parallelism of Megatron-LM, and of inference engines: an all-reduce after the experts."""
+    whole, found = share("mixtral-8x7b", "moe"), share("mixtral-8x7b", "moe", tp=4)
+    first, last = found.forward["experts_fc1"].op, found.forward["experts_fc2"].op
+    assert (first.groups, first.rows, first.n) == (8, 2 * 2048, 2 * 14336 // 4)
+    assert (last.n, last.k) == (4096, 14336 // 4)
+    assert 4 * found.experts == whole.experts
+    reduced = [(name, op.bytes) for name, op in collectives(found.forward, "tp")]
+    assert reduced == [("projection.reduce", 2048 * 4096 * 2), ("unpermute.reduce", 2048 * 4096 * 2)]
+    assert ("permute.reduce", 2048 * 4096 * 2) in [(name, op.bytes) for name, op in collectives(found.backward, "tp")]
+    shared = 8 * 2 * 3 * 2048 * 4096  # the router is computed by every rank
+    assert 4 * rank_flops(found.backward) == pytest.approx(rank_flops(whole.backward) + shared, rel=1e-3)
 
 
 def test_a_shared_expert_runs_beside_the_exchange_of_tokens_if_the_framework_lets_it():

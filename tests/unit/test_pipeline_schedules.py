@@ -152,6 +152,16 @@ def test_zb_v_has_no_bubble_within_a_span_at_the_memory_of_1f1b(devices):
         assert ran.peak_in_flight == pytest.approx([devices] * devices)
 
 
+@pytest.mark.parametrize("devices", [4, 5, 6, 7, 8, 12, 16])
+def test_v_half_and_v_min_give_idle_time_for_memory(devices):
+    whole, half, least = (times(name, devices, 3 * devices, 1, 1, 1) for name in ("1f1b", "v-half", "v-min"))
+    idle = (whole.span - whole.busy).max()
+    assert 0.44 <= (half.span - half.busy).max() / idle <= 0.56
+    assert 0.6 <= (least.span - least.busy).max() / idle <= 0.7
+    assert half.peak_in_flight.max() <= devices / 2 + 1.5
+    assert least.peak_in_flight.max() <= devices / 3 + 1.34
+
+
 def test_pipedream_runs_a_micro_batch_every_forward_and_backward():
     short, long = times("pipedream", 4, 40), times("pipedream", 4, 80)
     assert (long.makespan - short.makespan) / 40 == pytest.approx(3)
@@ -298,6 +308,8 @@ def test_a_pipeline_of_thousands_of_tasks_is_built_of_arrays(name):
         ("interleaved:two", 4, 8, r"write it as 'interleaved:\[chunks\]:\[group\]'"),
         ("1f1b", 0, 8, "number of pipeline devices is 0"),
         ("1f1b", 4, 2.5, "number of micro-batches is 2.5"),
+        ("interleaved:1000000", 4, 8, "has too many tasks; devices x micro-batches x parts must be at most 4000000"),
+        ("gpipe", 4, 10**9, "of 1000000000 micro-batches on 4 devices has too many tasks"),
         (None, 4, 8, "the pipeline schedule is None; name one"),
     ],
 )

@@ -11,10 +11,10 @@ import click
 import weft
 from weft.cli.options import as_run_options, clock_option, examples, given, option, set_option, together
 from weft.cli.output import Outputs, file_option, folder_option, json_of, pass_outputs
-from weft.cli.values import COUNT, DTYPE, MODEL_NAME, SYSTEM_NAME, Value, later, names
+from weft.cli.values import COUNT, DTYPE, MODEL_NAME, NUMBERS, SYSTEM_NAME, Value, later, names
 from weft.errors import InputError
 from weft.options import Fidelity, RunOptions
-from weft.parallel.plan import Recompute
+from weft.parallel.plan import Context, Recompute
 from weft.schedule.pipeline import schedule_names
 
 _EXAMPLE = "weft step gpt-3 --system 64xa100 --tp 8 --pp 8 --batch 64 --recompute full"
@@ -64,6 +64,13 @@ _plan_options = together(
         "Shard over replicas: optimizer states (1), gradients (2), weights (3, FSDP).",
         click.IntRange(0, 3),
         metavar="N",
+    ),
+    option("--layers", "Layers of each stage, such as 4,4,4,3.  [default: as equal as possible]", NUMBERS),
+    option(
+        "--context",
+        "How attention sees the keys of --cp: ring, all_gather or all_to_all.",
+        click.Choice(get_args(Context)),
+        default="ring",
     ),
     option("--shard", "Replicas among which --zero 3 shards.  [default: all]", COUNT),
     option(

@@ -51,6 +51,30 @@ _GENERATION = _Generation(6.0, 1.0, 0.5)
 (FlashAttention-3, arXiv:2407.08608: both kinds of overlap gain 14 % over either) [hidden: assumed; 0.3 to 0.8]."""
 
 
+class _Older(NamedTuple):
+    """What an older generation of fused kernels reaches, by the newest on an architecture."""
+
+    forward: float
+    gradient: float
+
+
+_FIRST = _Older(0.68, 0.56)
+"""FlashAttention by FlashAttention-2: up to 0.50 beside 0.73 of the peak forward, 0.35 beside 0.63 for the gradient
+(arXiv:2307.08691, sections 1 and 4, A100)."""
+_SECOND = {"hopper": _Older(0.57, 0.62), "blackwell": _Older(0.57, 0.62)}
+"""FlashAttention-2 by FlashAttention-3 on H100, which is 1.5 to 2.0 times as fast forward and 1.5 to 1.75 times for the
+gradient (arXiv:2407.08608) [middle of both; Blackwell: assumed alike]."""
+
+
+def _older(op: Attention, gpu: Gpu) -> _Older:
+    """Rate of the kernels of an attention's generation by that of the newest."""
+    newest = _Older(1.0, 1.0)
+    second = _SECOND.get(gpu.architecture, newest)
+    if op.generation == 1:
+        return _Older(_FIRST.forward * second.forward, _FIRST.gradient * second.gradient)
+    return second if op.generation == 2 else newest
+
+
 def attention(op: Attention, on: Target) -> Estimate:
     """The time of attention or of its gradient: of separate kernels in sequence, or of one fused kernel.
 
@@ -76,6 +100,7 @@ def _forward(op: Attention, on: Target) -> Estimate:
     scores = tiles * np.ceil(keys / KEY_TILE) * KEY_TILE * seen
     rows = np.ceil(per_tile / 16) * 16  # the fewest rows that a matrix instruction processes
     compute = _unit_seconds(scores * rows, floats(op.head) + op.value_head, tiles * splits, 1.0, op, on)
+    compute = compute / _older(op, gpu).forward
     widths = floats(op.head) + op.value_head
     own, kept = count * query * widths * size, kv_count * keys * widths * size * _reached(op)
     through = own + tiles * keys * widths * size * seen
@@ -96,7 +121,7 @@ def _gradient(op: Attention, on: Target) -> Estimate:
     tiles = count * np.ceil(keys / GRADIENT_TILE)
     seen = _seen(op, GRADIENT_TILE)
     scores = tiles * GRADIENT_TILE * np.ceil(query / KEY_TILE) * KEY_TILE * seen
-    compute = _unit_seconds(scores, 3 * head + 2 * value, tiles, GRADIENT_RATE, op, on)
+    compute = _unit_seconds(scores, 3 * head + 2 * value, tiles, GRADIENT_RATE, op, on) / _older(op, gpu).gradient
     sums = count * query * head * 4
     own, kept = 2 * count * query * (head + value) * size, 2 * count * keys * (head + value) * size
     through = own + kept + tiles * query * (head * (size + 4) + value * size) * seen

@@ -14,7 +14,7 @@ from weft.estimate import gemm_kernel
 from weft.estimate.answer import Bound, Estimate, FloatArray, Words, floats, side_by_side
 from weft.estimate.target import Target
 from weft.graph import DTYPE_BYTES, Gemm, GroupedGemm
-from weft.graph.op import OUTPUT_DTYPES
+from weft.graph.op import OUTPUT_DTYPES, width
 from weft.kernels.gemm import main_loop_flops
 from weft.library.tiles import Candidate, candidates, most_parts
 
@@ -88,7 +88,7 @@ def _average(of: Sequence[Estimate]) -> Estimate:
 
 def _library(dtype: str, on: Target) -> tuple[Candidate, ...]:
     on.gpu.matrix_rate(dtype)  # raises the InputError that lists the supported data types
-    if on.harness.quantize and DTYPE_BYTES[dtype] != 1:
+    if on.harness.quantize and DTYPE_BYTES.get(dtype) != 1:
         raise InputError(f"operands of {dtype} need no conversion; quantize goes with fp8 or int8")
     return candidates(on.gpu.architecture, dtype, scaled=on.harness.quantize)
 
@@ -107,7 +107,7 @@ def effective_rates(dtype: str, on: Target) -> gemm_kernel.Machine:
         latency=achieved.gemm_latency,
         fill=achieved.gemm_fill,
         split=achieved.gemm_split,
-        element=float(DTYPE_BYTES[dtype]),
+        element=width(dtype),
         output=float(DTYPE_BYTES[OUTPUT_DTYPES.get(dtype, dtype)]),
         rotation=min(float(on.harness.rotation), 1e9),
         channels=float(gpu.cache.banks) if unhashed else 0.0,

@@ -10,13 +10,15 @@ from weft.errors import InputError
 from weft.estimate.answer import Estimate, FloatArray, floats, in_sequence
 from weft.estimate.kernel import Kernel, Sweep, kernel_time
 from weft.estimate.target import Target
-from weft.graph import DTYPE_BYTES, Op, Streaming
+from weft.graph import Op, Streaming
+from weft.graph.op import BLOCK_BYTES, width
 from weft.graph.streaming import DIVIDE, EXP, OWN, SELECT
 from weft.hardware import DTYPES, Gpu
 from weft.kernels.gemm import main_loop_flops
 
 THREADS = 256
 """Threads of a workgroup of element-wise kernels [assumed; PyTorch uses 128 to 512]."""
+_NARROW = ("fp8", *BLOCK_BYTES)
 ROW_THREADS = 128
 """Threads that normalise one row, as in PyTorch's LayerNorm kernel."""
 ROW_IN_REGISTERS = 1024
@@ -36,11 +38,13 @@ Step = tuple[tuple[str, ...], tuple[str, ...], float, float]
 def streaming(op: Streaming, on: Target) -> Estimate:
     """The time of a streaming operator: its kernels one after the other.
 
-    Operands that fit into the last-level cache are assumed to be cached. Raises InputError for fp8 on a GPU without it.
+    Operands that fit into the last-level cache are assumed to be cached. Raises InputError for formats of 8 bits or
+    fewer on a GPU without them.
     """
-    if op.dtype == "fp8" and not on.gpu.supports(op.dtype):
-        known = ", ".join(one for one in DTYPES if on.gpu.supports(one))
-        raise InputError(f"{on.gpu.name} does not compute in fp8; choose one of {known}")
+    for dtype in dict.fromkeys((op.dtype, *op.about.writes)):
+        if dtype in _NARROW and not on.gpu.supports(dtype):
+            known = ", ".join(one for one in DTYPES if on.gpu.supports(one))
+            raise InputError(f"{on.gpu.name} does not compute in {dtype}; choose one of {known}")
     found = [kernel_time(kernel, on.gpu) for kernel in _kernels(op, on.gpu)]
     return found[0] if len(found) == 1 else in_sequence(found)
 
@@ -69,13 +73,13 @@ def _kernels(op: Streaming, gpu: Gpu) -> tuple[Kernel, ...]:
     special = _SPECIAL.get(op.name)
     if special:
         return special(op, gpu)
-    elements, size = floats(op.elements), DTYPE_BYTES[op.dtype]
+    elements, size = floats(op.elements), width(op.dtype)
     return (_elementwise(elements, _bytes(op.reads), _bytes(op.writes), op.operations, op.about.specials, size),)
 
 
 def _optimizer(op: Streaming, gpu: Gpu) -> tuple[Kernel, ...]:
     """Adam in one kernel; LAMB in two, the norms of weights and update known only after the first."""
-    elements, size, specials = floats(op.elements), DTYPE_BYTES[op.dtype], op.about.specials
+    elements, size, specials = floats(op.elements), width(op.dtype), op.about.specials
     # Besides the fp32 state, a working copy of the weights is written in the dtype.
     copy = 0 if op.dtype == "fp32" else size
     reads, writes = (STATE_BYTES + size) * elements, STATE_BYTES * elements
@@ -91,7 +95,7 @@ def _in_steps(*steps: Step) -> Callable[[Streaming, Gpu], tuple[Kernel, ...]]:
     """Kernels that each go once over all elements, as a framework runs them without fusing."""
 
     def kernels(op: Streaming, gpu: Gpu) -> tuple[Kernel, ...]:
-        elements, own = floats(op.elements), DTYPE_BYTES[op.dtype]
+        elements, own = floats(op.elements), width(op.dtype)
         return tuple(
             _elementwise(elements, _wide(reads, own) * elements, _wide(writes, own) * elements, work, specials, 4)
             for reads, writes, work, specials in steps
@@ -102,23 +106,23 @@ def _in_steps(*steps: Step) -> Callable[[Streaming, Gpu], tuple[Kernel, ...]]:
 
 def _wide(dtypes: tuple[str, ...], own: float) -> float:
     """Bytes of an element of tensors of these dtypes."""
-    return sum(DTYPE_BYTES[dtype] if dtype else own for dtype in dtypes)
+    return sum(width(dtype) if dtype else own for dtype in dtypes)
 
 
 def _scattered(op: Streaming, gpu: Gpu) -> tuple[Kernel, ...]:
     """Gradients of rows added to a table's: a sort of the rows by their places, then one sweep over them."""
-    rows, size = floats(op.rows), DTYPE_BYTES[op.dtype]
+    rows, size = floats(op.rows), width(op.dtype)
     sort = _elementwise(rows, SORTED_BYTES * rows, SORTED_BYTES * rows, 10.0, 0.0, 8)
     added = _elementwise(floats(op.elements), _bytes(op.reads), _bytes(op.writes), op.operations, 0.0, size)
     return *(sort for _ in range(SORT_KERNELS)), added
 
 
 def _elementwise(
-    elements: FloatArray, reads: FloatArray, writes: FloatArray, operations: float, specials: float, size: int
+    elements: FloatArray, reads: FloatArray, writes: FloatArray, operations: float, specials: float, size: float
 ) -> Kernel:
     """A kernel that reads and writes `reads` and `writes` bytes, with `operations` on each element."""
     sweep = Sweep(reads, writes, operations=operations * elements, specials=specials * elements)
-    per_workgroup = THREADS * max(16 // size, 1)
+    per_workgroup = THREADS * np.maximum(16 // size, 1)
     return Kernel((sweep,), np.ceil(elements / per_workgroup), floats(THREADS))
 
 
@@ -150,7 +154,7 @@ def _softmax_backward(op: Streaming, gpu: Gpu) -> tuple[Kernel, ...]:
 def _rows(op: Streaming, gpu: Gpu) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
     """Elements, bytes, bytes that a further sweep reads again, and threads of each row's workgroup."""
     columns, elements = floats(op.columns), floats(op.elements)
-    size, short = elements * DTYPE_BYTES[op.dtype], columns <= ROW_IN_REGISTERS
+    size, short = elements * width(op.dtype), columns <= ROW_IN_REGISTERS
     threads = np.where(short, gpu.compute.wavefront_size, np.clip(columns / 16, ROW_THREADS, 1024))
     return elements, size, np.where(short, 0.0, size), threads
 
@@ -159,8 +163,8 @@ def _normalised(moments: float, scaled: float, parameters: int) -> Callable[[Str
     """Normalisation of rows: a sweep for the moments, one that reads the rows again, scales and writes them."""
 
     def kernels(op: Streaming, gpu: Gpu) -> tuple[Kernel, ...]:
-        elements, width = floats(op.elements), DTYPE_BYTES[op.dtype]
-        size, weights = elements * width, parameters * floats(op.columns) * width
+        elements, weights = floats(op.elements), parameters * floats(op.columns) * width(op.dtype)
+        size = elements * width(op.dtype)
         sweeps = (
             Sweep(reads=size, operations=moments * elements),
             Sweep(reads=weights, writes=size, rereads=size, operations=scaled * elements),
@@ -178,15 +182,15 @@ def _normalised_backward(parameters: int) -> Callable[[Streaming, Gpu], tuple[Ke
     """
 
     def kernels(op: Streaming, gpu: Gpu) -> tuple[Kernel, ...]:
-        elements, columns, width = floats(op.elements), floats(op.columns), DTYPE_BYTES[op.dtype]
-        size, half = elements * width, op.operations / 2 * elements
-        partial = parameters * columns * 4 * np.minimum(floats(op.rows), gpu.compute.compute_units)
+        elements, gradients = floats(op.elements), parameters * floats(op.columns)
+        size, half = elements * width(op.dtype), op.operations / 2 * elements
+        partial = 4 * gradients * np.minimum(floats(op.rows), gpu.compute.compute_units)
         sweeps = (
             Sweep(reads=2 * size, operations=half),
             Sweep(writes=size + partial, operations=half),
         )
         rows = Kernel(sweeps, floats(op.rows), floats(ROW_THREADS))
-        return rows, _elementwise(partial / 4, partial, parameters * columns * width, 1.0, 0.0, 4)
+        return rows, _elementwise(partial / 4, partial, gradients * width(op.dtype), 1.0, 0.0, 4)
 
     return kernels
 

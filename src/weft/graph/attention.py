@@ -20,7 +20,8 @@ class Attention(Op):
     `fused` attention is one kernel, else it is `kernels`. A fused kernel may share `kv_heads` heads of keys and values
     among the query heads (0: each has its own), and be `causal` (1): a query sees the keys up to its own, the last one
     all of them; of these, the nearest `window` (0: all). Values have `value` elements a head (0: as many as keys), as
-    in latent attention. Unfused attention may have `dropout` of its scores. The `gradient` is the backward pass: fused,
+    in latent attention. A fused kernel is of a `generation` of FlashAttention (0: the newest on its GPU). Unfused
+    attention may have `dropout` of its scores. The `gradient` is the backward pass: fused,
     it computes the scores again and does five products where the forward pass does two (FlashAttention-2,
     arXiv:2307.08691). Raises InputError for sizes that do not fit, UnknownNameError for an unknown dtype.
 
@@ -43,10 +44,11 @@ class Attention(Op):
     gradient: bool = False
     window: int = 0
     value: int = 0
+    generation: int = 0
 
     def __post_init__(self) -> None:
         least = dict.fromkeys(("batch", "heads", "query", "keys", "head"), 1)
-        least |= dict.fromkeys(("kv_heads", "causal", "window", "value"), 0)
+        least |= dict.fromkeys(("kv_heads", "causal", "window", "value", "generation"), 0)
         check_sizes(self, "{} of attention", least)
         check_dtype(self.dtype)
         check_type("fused", self.fused, (bool, np.bool_), "say True or False")

@@ -8,6 +8,7 @@ from typing import ClassVar, cast
 import numpy as np
 import numpy.typing as npt
 
+from weft.errors import InputError
 from weft.graph.op import DTYPE_BYTES, OUTPUT_DTYPES, Gradients, Op, Tensor, check_dtype, check_sizes
 
 
@@ -15,7 +16,7 @@ from weft.graph.op import DTYPE_BYTES, OUTPUT_DTYPES, Gradients, Op, Tensor, che
 class Gemm(Op):
     """C = A x B with A of M x K and B of K x N elements of `dtype`, and C of M x N of `output_dtype`; `batch` of them.
 
-    C has the operands' format, but for 8-bit operands (fp8, int8): there it is bf16, as inference and training
+    C has the operands' format, but for operands of 8 bits or fewer: there it is bf16, as inference and training
     libraries write it. Sums are kept in 32 bits (fp64 in 64). With `accumulates` it is C += A x B on an fp32 C, as
     training adds up the gradients of weights over micro-batches. Raises InputError for a dimension that is no whole
     number above zero, UnknownNameError for an unknown dtype.
@@ -74,7 +75,9 @@ class Gemm(Op):
 
     @property
     def element_bytes(self) -> int:
-        """Size of one element of A or B [bytes]."""
+        """Size of one element of A or B [bytes]; InputError for formats with block scales, which no kernel runs."""
+        if self.dtype not in DTYPE_BYTES:
+            raise InputError(f"no kernel multiplies {self.dtype} request by request; use weft.estimate, or fp8")
         return DTYPE_BYTES[self.dtype]
 
     @property

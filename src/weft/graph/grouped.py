@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from weft.errors import InputError, check_type
-from weft.graph.op import DTYPE_BYTES, OUTPUT_DTYPES, Gradients, Op, Tensor, check_dtype, check_sizes
+from weft.graph.op import OUTPUT_DTYPES, Gradients, Op, Tensor, check_dtype, check_sizes
 
 
 @dataclass(frozen=True)
@@ -94,11 +94,6 @@ class GroupedGemm(Op):
     def matrix_dtype(self) -> str:
         """The dtype of the operands."""
         return self.dtype
-
-    @property
-    def element_bytes(self) -> int:
-        """Size of one element of A or B [bytes]."""
-        return DTYPE_BYTES[self.dtype]
 
     def __str__(self) -> str:
         return f"{self.groups} groups, {self.rows} rows x {self.n} x {self.k} {self.dtype}"

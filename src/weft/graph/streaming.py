@@ -9,11 +9,11 @@ from typing import ClassVar
 from weft.errors import InputError, check_name
 from weft.graph.op import Gradients, Op, Tensor, check_dtype, check_sizes
 
-EXP, DIVIDE, ERF, RANDOM, SELECT = 6, 6, 12, 20, 20
+EXP, DIVIDE, ERF, RANDOM, SELECT, HADAMARD = 6, 6, 12, 20, 20, 4
 """Vector operations of an exponential, a division (each with one special function), an error function, a random number
-(Philox, a counter-based generator: ten rounds for four numbers), and a place among the largest of a row (radix select:
-five instructions for each of four digits), each a clock of a lane: what the fp32 mathematics of CUDA and HIP compile
-to."""
+(Philox, a counter-based generator: ten rounds for four numbers), a place among the largest of a row (radix select:
+five instructions for each of four digits), and a Hadamard transform of 16 (four butterflies), each a clock of a lane:
+what the fp32 mathematics of CUDA and HIP compile to."""
 OWN, MANY, INDEX = "", "many", "index"
 """A tensor in the operator's dtype, `inputs` or `outputs` of them, and one of 8 bytes for each row."""
 
@@ -208,6 +208,20 @@ STREAMING: Mapping[str, StreamingKind] = {
         writes=(MANY,),
     ),
     "cast": StreamingKind("A copy of fp32 numbers in the dtype.", _ELEMENTS, 1, reads=("fp32",)),
+    "amax": StreamingKind("The largest magnitude of a tensor, from which its scale follows.", _ELEMENTS, 1, writes=()),
+    "quantize": StreamingKind("A scaled copy in fp8, and its largest magnitude.", _ELEMENTS, 4, writes=("fp8",)),
+    "quantize_transpose": StreamingKind(
+        "Scaled copies in fp8, one of them transposed, and the largest magnitude.", _ELEMENTS, 4, writes=("fp8", "fp8")
+    ),
+    "quantize_mxfp8": StreamingKind(
+        "Copies in MXFP8 with block scales along rows and along columns.", _ELEMENTS, 8, writes=("mxfp8", "mxfp8")
+    ),
+    "quantize_nvfp4": StreamingKind(
+        "Copies in NVFP4 with block scales along rows and, rotated by a Hadamard matrix of 16, along columns.",
+        _ELEMENTS,
+        8 + HADAMARD + RANDOM / 8,
+        writes=("nvfp4", "nvfp4"),
+    ),
 }
 """The streaming operators by name."""
 
@@ -269,7 +283,7 @@ class Streaming(Op):
         return tuple(
             Tensor((self.rows, 8), "int8", "buffer")
             if dtype == INDEX
-            else Tensor((self.rows, self.columns), dtype or self.dtype, "state" if dtype else "activation")
+            else Tensor((self.rows, self.columns), dtype or self.dtype, "state" if dtype == "fp32" else "activation")
             for dtype in listed
         )
 

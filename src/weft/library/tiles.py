@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -9,7 +10,7 @@ from importlib import resources
 from typing import Any
 
 from weft.catalog import read_toml
-from weft.graph import DTYPE_BYTES
+from weft.graph.op import width
 from weft.kernels.gemm import GemmTiling
 
 MOST_PARTS = 64
@@ -65,7 +66,8 @@ def candidates(architecture: str, dtype: str, *, scaled: bool = False) -> tuple[
         amd = architecture.startswith("cdna") or architecture == "t3"
         return _mirrored(Candidate(*tile) for tile in _lists()["single-amd" if amd else "single-nvidia"])
     found = (Candidate(*tile) for tile in _lists()[architecture])
-    return _mirrored(replace(one, step=one.step * 2 // DTYPE_BYTES[dtype]) for one in found)
+    packed = math.floor(2 * width(dtype)) / 2  # bytes of an element without its share of a block's scale
+    return _mirrored(replace(one, step=int(one.step * 2 / packed)) for one in found)
 
 
 @cache

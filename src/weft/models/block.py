@@ -13,21 +13,22 @@ if TYPE_CHECKING:
     from weft.models.transformer import Transformer
 
 Cut = Literal[
-    "columns", "rows", "heads", "width", "tokens", "vocabulary", "classes", "experts", "routed", "dispatch", "combine",
-    "whole",
+    "columns", "rows", "heads", "width", "tokens", "vocabulary", "classes", "expert_columns", "expert_rows", "routed",
+    "dispatch", "combine", "whole",
 ]  # fmt: skip
 """How parallelism cuts an operator. Tensor parallelism: a GEMM by output columns or by rows of its weight, attention
 and what works on its heads by heads, an element-wise operator between the two by its width, one outside by tokens (with
-sequence parallelism), an embedding by rows of its table ("vocabulary"), a loss by classes. Expert parallelism: a
-grouped GEMM by experts, an element-wise operator between two of them by the tokens "routed" to a rank; a "dispatch"
-ends with the exchange of tokens, a "combine" begins with it. Or not at all ("whole")."""
+sequence parallelism), an embedding by rows of its table ("vocabulary"), a loss by classes. Expert parallelism: grouped
+GEMMs by experts, and what is between them by the tokens "routed" to a rank; a "dispatch" ends with the exchange of
+tokens, a "combine" begins with it. Without sequence parallelism tensor-parallel ranks see the same tokens: they cut
+each expert by columns and rows. Or not at all ("whole")."""
 
 
 @dataclass(frozen=True)
 class Style:
     """How a framework writes a layer's operators.
 
-    `flash` attention is one kernel, otherwise batched GEMMs with a softmax between; with `dropout` after attention and
+    `flash` attention is one kernel of a `generation` (see `Attention`), otherwise batched GEMMs with a softmax between; with `dropout` after attention and
     each sub-layer. `fused` element-wise operators share kernels with their neighbours: bias with GeLU, bias with
     dropout and residual sum. `loss` names the kernels of the cross entropy. Shared experts may run `beside` the
     exchange of tokens; `deduplicated` tokens are sent once to each rank that has experts for them, not once to each
@@ -35,6 +36,7 @@ class Style:
     """
 
     flash: bool = True
+    generation: int = 0
     dropout: bool = False
     fused: bool = True
     loss: Literal["cross_entropy", "fused_cross_entropy"] = "cross_entropy"
@@ -92,7 +94,7 @@ class Piece:
 
     `parameters` counts the weights that it owns before the cut, the smaller ones (scales, biases) included. Where its
     input `forks`, the backward pass adds up two gradients. A piece `beside` the exchange of tokens does not wait for
-    it; `routing` says what is exchanged.
+    it; `routing` says what is exchanged. Columns or rows that are cut stay together by `unit`, as those of a head do.
     """
 
     name: str
@@ -103,6 +105,7 @@ class Piece:
     forks: bool = False
     beside: bool = False
     routing: Routing | None = None
+    unit: int = 1
 
 
 @dataclass(frozen=True)
@@ -175,13 +178,17 @@ class _Layer:
             yield self.norm(norm, module)
 
     def parallel(self) -> Iterator[Piece]:
-        """Attention and MLP on one input: the GEMMs that read it are one, and so are those that are added up."""
+        """Attention and MLP on one input: the GEMMs that are added up are one, and so are those after a common norm."""
         model, count, bias = self.model, self.tokens.count, self.bias()
-        first = _mlp_columns(model, model.wide)
-        columns = query_key_value(model) + first
-        owned = columns * model.hidden + query_key_value(model) * self.bias("qkv") + first * bias
+        wide, first, hidden = query_key_value(model), _mlp_columns(model, model.wide), model.hidden
+        both = wide * (hidden + self.bias("qkv")), first * (hidden + bias)
         yield self.norm("norm1", "attention", forks=True)
-        yield Piece("qkv_fc1", self.gemm(columns, model.hidden), "attention", "columns", owned)
+        if model.parallel_norms == 1:
+            yield Piece("qkv_fc1", self.gemm(wide + first, hidden), "attention", "columns", sum(both))
+        else:
+            yield Piece("qkv", self.gemm(wide, hidden), "attention", "columns", both[0])
+            yield self.norm("norm2", "mlp", forks=True)
+            yield Piece("fc1", self.gemm(first, hidden), "mlp", "columns", both[1])
         yield from self.heads()
         yield Piece("activation", self.activation(count * model.wide), "mlp", "width")
         inner = model.inner + model.wide
@@ -196,10 +203,13 @@ class _Layer:
         else:
             wide = query_key_value(model)
             owned = wide * (model.hidden + self.bias("qkv"))
-            yield Piece("qkv", self.gemm(wide, model.hidden), "attention", "columns", owned)
+            alike = model.key_heads == model.attention_heads
+            unit = wide // model.attention_heads if alike else 1
+            yield Piece("qkv", self.gemm(wide, model.hidden), "attention", "columns", owned, unit=unit)
         yield from self.heads()
         owned = model.hidden * (model.inner + self.bias())
-        yield Piece("projection", self.gemm(model.hidden, model.inner), "attention", "rows", owned)
+        unit = model.inner // model.attention_heads
+        yield Piece("projection", self.gemm(model.hidden, model.inner), "attention", "rows", owned, unit=unit)
 
     def latent(self) -> Iterator[Piece]:
         """Queries, and keys and values, through GEMMs of low rank with a norm between (MLA, arXiv:2405.04434)."""
@@ -232,6 +242,10 @@ class _Layer:
             rotated = count * (model.attention_heads + 1) * model.rotary_head or every * model.head_size
             yield Piece("rotary", Streaming("rotary", rotated, 1, self.dtype), "attention", "width")
         yield Piece("attention", self.attend(), "attention", "heads")
+        if not self.style.flash:
+            # Batched products return the heads of each token apart: a copy brings them together.
+            copied = Streaming("elementwise", count * model.inner, 1, self.dtype)
+            yield Piece("context", copied, "attention", "width")
 
     def attend(self) -> Attention:
         """The attention of all heads to the tokens themselves and to what is cached."""
@@ -249,7 +263,9 @@ class _Layer:
         sizes = tokens.batch, model.attention_heads, tokens.sequence, keys, model.head_size
         value = model.value_size if model.value_size != model.head_size else 0
         dropped = self.style.dropout and not flash
-        return Attention(*sizes, shared, causal, self.dtype, fused=flash, dropout=dropped, value=value)
+        generation = self.style.generation if flash else 0
+        how = {"fused": flash, "dropout": dropped, "value": value, "generation": generation}
+        return Attention(*sizes, shared, causal, self.dtype, **how)
 
     def cross_attention(self) -> Iterator[Piece]:
         model, bias = self.model, self.bias("qkv")
@@ -303,10 +319,10 @@ class _Layer:
         experts, hidden, wide = model.experts, model.hidden, model.expert_wide
         routed, first = self.tokens.count * model.experts_per_token, _mlp_columns(model, wide)
         up = GroupedGemm(experts, routed, first, hidden, self.dtype)
-        yield Piece("experts_fc1", up, "moe", "experts", experts * first * (hidden + bias))
+        yield Piece("experts_fc1", up, "moe", "expert_columns", experts * first * (hidden + bias))
         yield Piece("experts_activation", self.activation(routed * wide), "moe", "routed")
         down = GroupedGemm(experts, routed, hidden, wide, self.dtype)
-        yield Piece("experts_fc2", down, "moe", "experts", experts * hidden * (wide + bias))
+        yield Piece("experts_fc2", down, "moe", "expert_rows", experts * hidden * (wide + bias))
 
     def activation(self, elements: int) -> Streaming:
         """The activation function on so many elements of its output."""

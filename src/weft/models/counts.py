@@ -51,7 +51,7 @@ def parameters(model: Transformer) -> Parameters:
         _owned(every),
         _owned(piece for piece in ends if piece.module != "prediction"),
         _owned(piece for piece in ends if piece.module == "prediction"),
-        _owned(piece for piece in every if piece.cut == "experts"),
+        _owned(piece for piece in every if piece.cut.startswith("expert")),
         model.experts_per_token / model.experts if model.experts else 1.0,
     )
 

@@ -1,17 +1,14 @@
-"""Transformers by their dimensions, from the catalogue of models or from a user's file."""
+"""Transformers by their dimensions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import field_validator, model_validator
 
-from weft.catalog import Count, CountOrNone, Share, Shelf, Sourced, broken_rule
-from weft.errors import check_name, check_type
-from weft.graph import Gemm, Graph, Node
+from weft.catalog import Count, CountOrNone, Share, Sourced, broken_rule
+from weft.graph import Graph, Node
 from weft.models.counts import parameters
 from weft.models.layer import How, Phase, check_layer, operators, uneven
 
@@ -33,11 +30,12 @@ class Transformer(Sourced):
     the first `dense_layers` layers have a plain MLP, and so do all but every `moe_every`-th of the others.
 
     `norms` stand before or after attention and MLP, or at both places; a `parallel` block adds attention and MLP to the
-    same input, after one norm. `biases` are those of all linear layers, of the QKV projection, or none. `vocabulary`
-    counts the rows of the embedding; `tied` shares them with the head. A share of `predicted` tokens reaches the head;
-    that of `masked` language models has a transform of its own, and their embedding token types (BERT). Further
-    `predict_layers` each predict one more token (MTP). `encoder_layers` precede the layers of an encoder-decoder, which
-    then also attend to the encoder. `batch` and `tensor_parallel` are those that T3's study runs.
+    same input, after `parallel_norms` norms. `biases` are those of all linear layers, of the QKV projection, or none.
+    `vocabulary` counts the rows of the embedding; `tied` shares them with the head. A share of `predicted` tokens
+    reaches the head; that of `masked` language models has a transform of its own, and their embedding token types
+    (BERT). Further `predict_layers` each predict one more token (MTP). `encoder_layers` precede the layers of an
+    encoder-decoder, which then also attend to the encoder. `batch` and `tensor_parallel` are those that T3's study
+    runs.
 
     A dimension that a file leaves out has the value that it has in GPT-2.
     """
@@ -73,6 +71,7 @@ class Transformer(Sourced):
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"
     norms: Literal["before", "after", "both"] = "before"
     parallel: bool = False
+    parallel_norms: Count = 1
     positions: Literal["learned", "rotary", "alibi", "relative", "none"] = "learned"
     causal: bool = True
     biases: Literal["all", "qkv", "none"] = "all"
@@ -134,6 +133,7 @@ class Transformer(Sourced):
     def layer_kinds(self) -> tuple[str, ...]:
         """The kind of each layer in its order (see `weft.models.block.LAYERS`): equal kinds are equal layers.
 
+        >>> from weft.models import load_model
         >>> load_model("deepseek-v3").layer_kinds[2:4]
         ('dense', 'moe')
         """
@@ -173,6 +173,7 @@ class Transformer(Sourced):
         attends to `sequence` of them. Biases and residual additions count as fused into their neighbours. Raises
         UnknownNameError for an unknown phase, attention or dtype, InputError for sizes that do not fit.
 
+        >>> from weft.models import load_model
         >>> len(load_model("gpt-3").layer(tp=8))
         12
         """
@@ -218,71 +219,3 @@ def _broken(model: Transformer) -> Iterator[tuple[bool, str]]:
     yield bool(model.kv_rank and not model.head), "latent attention needs head, the elements of a key without rotation"
     most = model.layers
     yield model.dense_layers > most, f"dense_layers is {model.dense_layers}; the model has {most} layers"
-
-
-_SHELF = Shelf("model", "weft.models", "catalog", ("name", "title"), Transformer.rules())
-
-
-def model_names() -> list[str]:
-    """The models of the catalogue."""
-    return _SHELF.names()
-
-
-def load_model(name_or_path: str | Path) -> Transformer:
-    """Load a model by its name in the catalogue, or from a TOML file.
-
-    Raises UnknownNameError, InputError or ConfigError, which names the file, the field and an example.
-    """
-    check_type("the model", name_or_path, (str, Path), "give a name like 't-nlg', or a TOML file")
-    found = _SHELF.read(name_or_path)
-    return Transformer.from_leaves(found.about, found.leaves, found.file)
-
-
-@dataclass(frozen=True)
-class SubLayerKind:
-    """A kind of sub-layer: title, and the sum that tensor parallelism splits: K of its GEMM."""
-
-    title: str
-    inner: Callable[[Transformer], int]
-
-
-def _query_key_value(model: Transformer) -> int:
-    shared = 2 * model.key_heads * (model.inner // model.attention_heads)
-    return 3 * model.inner if model.key_heads == model.attention_heads else model.inner + shared
-
-
-SUBLAYERS: Mapping[str, SubLayerKind] = {
-    "op": SubLayerKind("OP (forward)", lambda model: model.inner),
-    "fc2": SubLayerKind("FC-2 (forward)", lambda model: model.wide),
-    "fc1": SubLayerKind("FC-1 (backward)", lambda model: (1 + model.gated) * model.wide),
-    "ip": SubLayerKind("IP (backward)", _query_key_value),
-}
-"""The four sub-layers by name."""
-
-
-@dataclass(frozen=True)
-class SubLayer:
-    """One sub-layer before it is split: its GEMM, its name, and the name of its model."""
-
-    model: str
-    name: str
-    title: str
-    gemm: Gemm
-
-    @classmethod
-    def custom(cls, m: int, n: int, k: int, dtype: str = "fp16", name: str = "custom") -> Self:
-        """A sub-layer from the dimensions of its unsplit GEMM; InputError if one cannot be used."""
-        return cls(model="custom", name=name, title=f"{name} ({m} x {n} x {k})", gemm=Gemm(m, n, k, dtype))
-
-
-def sublayer(model: Transformer | str | Path, name: str, dtype: str = "fp16") -> SubLayer:
-    """A sub-layer of a model (given itself, by name or by file), unsplit; UnknownNameError for an unknown one.
-
-    >>> sublayer("t-nlg", "fc2").gemm
-    Gemm(m=8192, n=4256, k=17024, dtype='fp16')
-    """
-    check_name("sub-layer", name, SUBLAYERS)
-    transformer = model if isinstance(model, Transformer) else load_model(model)
-    kind = SUBLAYERS[name]
-    gemm = Gemm(m=transformer.tokens, n=transformer.hidden, k=kind.inner(transformer), dtype=dtype)
-    return SubLayer(model=transformer.name, name=name, title=kind.title, gemm=gemm)

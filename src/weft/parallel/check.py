@@ -9,22 +9,26 @@ from dataclasses import replace
 from weft.errors import InputError
 from weft.models import Transformer
 from weft.parallel.plan import Parallelism
+from weft.parallel.rank import expert_tp
 
 
-def check_plan(model: Transformer, plan: Parallelism) -> None:
-    """Raise InputError if a degree does not divide what it splits; it names the nearest plan that works."""
-    found = next(problems(model, plan), None)
+def check_plan(model: Transformer, plan: Parallelism, even: bool = True) -> None:
+    """Raise InputError if a degree does not divide what it splits; it names the nearest plan that works.
+
+    Unless they must be `even`, stages may differ by a layer; those that the plan states may differ by more.
+    """
+    found = next(problems(model, plan, even), None)
     if found is None:
         return
-    better = nearest_plan(model, plan)
+    better = nearest_plan(model, plan, even)
     hint = f"the nearest plan that works is {degrees(better)}" if better else "no plan on as many GPUs works"
     raise InputError(f"{found}; {hint}")
 
 
-def problems(model: Transformer, plan: Parallelism) -> Iterator[str]:
+def problems(model: Transformer, plan: Parallelism, even: bool = True) -> Iterator[str]:
     """Sentences on what does not divide."""
     yield from _tensor(model, plan)
-    yield from _stages(model, plan)
+    yield from _stages(model, plan, even)
     yield from _experts(model, plan)
     yield from _context(model, plan)
 
@@ -49,25 +53,25 @@ def _tensor(model: Transformer, plan: Parallelism) -> Iterator[str]:
         yield f"tp {tp} does not divide the {tokens} tokens of a sequence, as sequence parallelism needs"
 
 
-def _stages(model: Transformer, plan: Parallelism) -> Iterator[str]:
+def _stages(model: Transformer, plan: Parallelism, even: bool) -> Iterator[str]:
     layers, stages = len(model.layer_kinds), plan.pp * plan.chunks
     what = f"pp {plan.pp}" + (f" with {plan.chunks} chunks each" if plan.chunks > 1 else "")
-    if stages > layers:
+    if stages > layers and even and not plan.layers:  # else embedding and head may be stages by themselves
         yield f"{what} needs {stages} layers, and {model.name} has {layers}"
-    elif layers % stages and not plan.layers:
-        yield f"{what} does not divide the {layers} layers of {model.name} (layers= may give each its own number)"
+    elif layers % stages and even and not plan.layers:
+        yield f"{what} does not divide the {layers} layers of {model.name} (if stages differ, state the layers of each)"
 
 
 def _experts(model: Transformer, plan: Parallelism) -> Iterator[str]:
-    ranks = plan.tp * plan.cp * plan.dp
+    ranks = plan.tp * plan.cp * plan.dp // expert_tp(plan)
     if plan.ep > 1 and not model.experts:
         yield f"ep {plan.ep} shares experts, and {model.name} has none"
     elif plan.ep > 1 and model.experts % plan.ep:
         yield f"ep {plan.ep} does not divide the {model.experts} experts of {model.name}"
     if ranks % plan.ep:
-        yield f"ep {plan.ep} does not divide the {ranks} ranks of a stage (tp {plan.tp} x cp {plan.cp} x dp {plan.dp})"
-    if model.experts and plan.tp > 1 and not plan.sp:
-        yield f"tp {plan.tp} with experts needs sequence parallelism, so that each rank routes its own tokens (sp)"
+        yield f"ep {plan.ep} does not divide the {ranks} ranks that route different tokens"
+    if model.experts and model.expert_wide % expert_tp(plan):
+        yield f"tp {plan.tp} does not divide the {model.expert_wide} columns of an expert of {model.name}"
 
 
 def _context(model: Transformer, plan: Parallelism) -> Iterator[str]:
@@ -85,15 +89,15 @@ def degrees(plan: Parallelism) -> str:
     return ", ".join([*shown, *(["sp"] if plan.sp else [])]) or "one GPU"
 
 
-def nearest_plan(model: Transformer, plan: Parallelism) -> Parallelism | None:
+def nearest_plan(model: Transformer, plan: Parallelism, even: bool = True) -> Parallelism | None:
     """The plan on as many GPUs that fits the model and changes degrees least, by their ratios; None if none fits."""
 
-    def distance(found: Parallelism) -> tuple[float, bool]:
+    def distance(found: Parallelism) -> float:
         names = "tp", "cp", "pp", "ep", "dp"
         ratios = (abs(math.log(getattr(found, name) / getattr(plan, name))) for name in names)
-        return sum(ratios), found.sp != plan.sp
+        return sum(ratios)
 
-    fitting = (one for one in _others(model, plan) if next(problems(model, one), None) is None)
+    fitting = (one for one in _others(model, plan) if next(problems(model, one, even), None) is None)
     return min(fitting, key=distance, default=None)
 
 
@@ -104,9 +108,9 @@ def _others(model: Transformer, plan: Parallelism) -> Iterator[Parallelism]:
             for cp in divisors(plan.gpus // (tp * pp)) if plan.cp > 1 else (1,):
                 dp = plan.gpus // (tp * pp * cp)
                 for ep in divisors(math.gcd(model.experts, tp * cp * dp)) if model.experts else (1,):
-                    sp = tp > 1 and (plan.sp or model.experts > 0)
+                    sp = tp > 1 and plan.sp
                     try:
-                        yield replace(plan, tp=tp, pp=pp, cp=cp, dp=dp, ep=ep, sp=sp)
+                        yield replace(plan, layers=(), tp=tp, pp=pp, cp=cp, dp=dp, ep=ep, sp=sp)
                     except InputError:  # the batch or the sequence do not divide
                         continue
 

@@ -12,7 +12,7 @@ from weft.parallel.check import divisors
 from weft.parallel.plan import Parallelism
 
 _FULL = 4
-"""Micro-batches of each pipeline stage, if the batch is left out: with 1F1B, a fifth of the time is bubble or less."""
+"""Micro-batches for each pipeline stage, if the batch is left out: with 1F1B, at most a fifth of the time is bubble."""
 _SHARED = ("tp", "pp", "cp")
 
 
@@ -35,10 +35,10 @@ def complete(model: Transformer, gpus: int, stated: Mapping[str, Any]) -> tuple[
         values["sequence"] = model.sequence_length
         notes.append(f"Sequences have the model's context of {model.sequence_length:,} tokens.")
     if "batch" not in values:
-        count = _FULL * values["pp"] if values["pp"] > 1 else 1
+        count = _FULL * values["pp"]
         values["batch"] = values["dp"] * values["micro_batch"] * count
         notes.append(
-            f"No batch was stated; {values['batch']} sequences are {count} micro-batches for each of {values['dp']} "
+            f"No batch was stated; {values['batch']} sequences are {count} micro-batches in each of {values['dp']} "
             "pipelines."
         )
     return Parallelism(**values), tuple(notes)

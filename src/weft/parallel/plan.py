@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from weft.errors import InputError, check_name, check_whole
+from weft.parallel.quantize import RECIPES
 
 Axis = Literal["tp", "cp", "dp", "pp"]
 ORDER: tuple[Axis, ...] = ("tp", "cp", "dp", "pp")
@@ -28,8 +29,9 @@ class Parallelism:
     states (1), gradients (2) and weights (3, as FSDP does), within groups of `shard` replicas (None: over all). Each
     pipeline runs `micro_batches` of `micro_batch` sequences, in the order of `schedule` ("1f1b", "interleaved:5").
     `layers` are those of each stage, in the order of the data (left out: as equal as possible). `context` names how
-    attention sees the other ranks' keys. `recompute` what attention or layers need in the backward pass. `overlap`
-    names the method for the collectives of an axis, such as {"tp": "t3-mca"}; left out, they overlap as in the framework.
+    attention sees the other ranks' keys. `recompute` what attention or layers need in the backward pass. `quantize`
+    names the recipe of `weft.parallel.quantize` by which GEMMs of layers get operands of 8 or 4 bits. `overlap` names
+    the method for the collectives of an axis, such as {"tp": "t3-mca"}; left out, they overlap as in the framework.
     `order` places the axes, the innermost first.
 
     Raises InputError for numbers below 1, for a batch that replicas and micro-batches do not divide, and for options
@@ -55,6 +57,7 @@ class Parallelism:
     layers: tuple[int, ...] = ()
     recompute: Recompute = "none"
     dtype: str = "bf16"
+    quantize: str = ""
     overlap: Mapping[str, str] = field(default_factory=dict)
     order: tuple[Axis, ...] = ORDER
 
@@ -66,6 +69,8 @@ class Parallelism:
             raise InputError(f"zero is {self.zero}; stages are 0 (none) to 3 (weights, as FSDP)")
         check_name("context parallelism", self.context, get_args(Context))
         check_name("recomputation", self.recompute, get_args(Recompute))
+        if self.quantize:
+            check_name("recipe", self.quantize, RECIPES)
         each = self.dp * self.micro_batch
         if self.batch % each:
             nearest = max(round(self.batch / each), 1) * each
@@ -105,8 +110,10 @@ class Parallelism:
     def stride(self, axis: str) -> int:
         """Distance between neighbours of a group, in GPUs counted through the machine.
 
-        The groups "replica" join the ranks that hold the same shard.
+        The groups "replica" join the ranks that hold the same shard, the groups "ep" neighbours with different tokens.
         """
+        if axis == "ep":
+            return 1 if self.sp else self.stride("cp" if self.cp > 1 else "dp")
         if axis == "replica":
             return self.stride("cp" if self.cp > 1 else "dp") * (self.shard or 1)
         names: tuple[str, ...] = self.order

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from weft.graph import DTYPE_BYTES, Attention, Collective, Gemm, Graph, GroupedGemm, Node, Op, Streaming
+from weft.graph import DTYPE_BYTES, Attention, Collective, Gemm, Graph, GroupedGemm, Node, Op, Streaming, Tensor
 from weft.models.block import Piece, Routing
 from weft.parallel.framework import Framework
 from weft.parallel.memory import Kept, kept
 from weft.parallel.plan import Parallelism
+from weft.parallel.quantize import RECIPES, is_narrow, narrowed, quantized
 
 Phase = Literal["forward", "recompute", "input", "weight"]
 """What a node computes: the forward pass (again), or gradients of inputs or of weights."""
@@ -38,12 +39,15 @@ def cut(piece: Piece, plan: Parallelism) -> Op:
     """One rank's share of an operator; dimensions that do not divide are rounded up, as for the fullest rank."""
     op, tp = piece.op, plan.tp
     match op:
-        case GroupedGemm() if piece.cut == "experts":
-            return replace(op, groups=-(-op.groups // plan.ep), rows=-(-op.rows // _token_ranks(plan)))
+        case GroupedGemm():
+            mine = replace(op, groups=-(-op.groups // plan.ep), rows=-(-op.rows // _token_ranks(plan)))
+            if piece.cut == "expert_columns":
+                return replace(mine, n=-(-op.n // expert_tp(plan)))
+            return replace(mine, k=-(-op.k // expert_tp(plan)))
         case Gemm() if piece.cut == "columns":
-            return replace(op, n=-(-op.n // tp))
+            return replace(op, n=_share(op.n, tp, piece.unit))
         case Gemm() if piece.cut == "rows":
-            return replace(op, k=-(-op.k // tp))
+            return replace(op, k=_share(op.k, tp, piece.unit))
         case Gemm() if piece.cut == "tokens":
             return replace(op, m=-(-op.m // _token_ranks(plan)))
         case Attention() if piece.cut == "heads":
@@ -52,9 +56,21 @@ def cut(piece: Piece, plan: Parallelism) -> Op:
             return replace(op, rows=-(-op.rows // tp))
         case Streaming() if piece.cut in ("width", "classes"):
             return _narrowed(op, tp)
-        case Streaming() if piece.cut in ("tokens", "routed", "dispatch", "combine"):
+        case Streaming() if piece.cut == "routed":
+            return replace(op, rows=-(-op.rows // tp))
+        case Streaming() if piece.cut in ("tokens", "dispatch", "combine"):
             return replace(op, rows=-(-op.rows // _token_ranks(plan)))
     return op
+
+
+def _share(size: int, ranks: int, unit: int) -> int:
+    """The largest part of a dimension that is cut between units."""
+    return -(-size // (unit * ranks)) * unit
+
+
+def expert_tp(plan: Parallelism) -> int:
+    """Ranks that share each expert: those of tensor parallelism, if they see the same tokens."""
+    return 1 if plan.sp else plan.tp
 
 
 def _token_ranks(plan: Parallelism) -> int:
@@ -76,6 +92,7 @@ def _narrowed(op: Streaming, tp: int) -> Streaming:
 
 def part(name: str, pieces: Sequence[Piece], plan: Parallelism, framework: Framework) -> RankPart:
     """One rank's share of the pieces in their order."""
+    pieces = narrowed(pieces, plan.quantize)
     mine = [(piece, cut(piece, plan)) for piece in pieces]
     forward = _Chain(plan, framework)
     for piece, op in mine:
@@ -92,7 +109,7 @@ def part(name: str, pieces: Sequence[Piece], plan: Parallelism, framework: Frame
         again = chain.graph(f"{name}, again") if chain.nodes else None
     remembered = kept(pieces, [local(op, plan) for _, op in mine], plan)
     owned = sum(_owned(piece, plan) for piece in pieces)
-    experts = sum(_owned(piece, plan) for piece in pieces if piece.cut == "experts")
+    experts = sum(_owned(piece, plan) for piece in pieces if piece.cut.startswith("expert"))
     passes = forward.graph(f"{name}, forward"), backward.graph(f"{name}, backward"), again
     return RankPart(name, *passes, owned, remembered, experts)
 
@@ -109,8 +126,10 @@ def _reversed(mine: Sequence[tuple[Piece, Op]]) -> Iterator[tuple[Piece, Op]]:
 
 def _owned(piece: Piece, plan: Parallelism) -> int:
     """Parameters of a piece on one rank; what is not cut by weights is replicated."""
-    ranks = {"columns": plan.tp, "rows": plan.tp, "vocabulary": plan.tp, "experts": plan.ep}.get(piece.cut, 1)
-    return -(-piece.parameters // ranks)
+    experts = plan.ep * expert_tp(plan)
+    ranks = dict.fromkeys(("columns", "rows", "vocabulary"), plan.tp)
+    ranks |= dict.fromkeys(("expert_columns", "expert_rows"), experts)
+    return -(-piece.parameters // ranks.get(piece.cut, 1))
 
 
 class _Chain:
@@ -173,15 +192,25 @@ class _Chain:
         elif piece.cut == "classes" and self.plan.tp > 1:
             self._loss(piece, op)
         else:
+            self._quantized(piece, ".quantize", op.reads[0], phase, piece.cut == "columns")
+            if self.plan.quantize and RECIPES[self.plan.quantize].each_pass:
+                self._quantized(piece, ".weights", op.reads[-1], phase, False)
             self._gathered(piece, phase)
             self.then("", op, piece, phase)
             self._reduced(piece, phase)
+
+    def _quantized(self, piece: Piece, suffix: str, tensor: Tensor, phase: Phase, gathered: bool) -> None:
+        """Make the operands of a GEMM of a 16-bit tensor; one that is `gathered` with its tokens, of the rank's own."""
+        if is_narrow(piece.op):
+            count = -(-math.prod(tensor.shape) // (_token_ranks(self.plan) if gathered else 1))
+            for op in quantized(count, self.plan.quantize, self.plan.dtype):
+                self.then(f"{suffix}.{op.name}", op, piece, phase)
 
     def _gathered(self, piece: Piece, phase: Phase) -> None:
         """The all-gather of tokens before a GEMM that is cut by columns, with sequence parallelism."""
         whole = piece.op
         if self.plan.tp > 1 and self.plan.sp and piece.cut == "columns" and isinstance(whole, Gemm):
-            self.then(".gather", self._tp("all_gather", whole.m, whole.k, whole.output_dtype), piece, phase, "tp")
+            self.then(".gather", self._tp("all_gather", whole.m, whole.k, _sent(whole)), piece, phase, "tp")
 
     def _reduced(self, piece: Piece, phase: Phase) -> None:
         """The reduction of sums that the ranks have computed in parts."""
@@ -276,6 +305,8 @@ class _Chain:
         self.last, self.branch = (*self.last, *self.branch), ()
         if not routing.deduplicated:
             self._all(piece, ops, phase)
+        if expert_tp(self.plan) > 1:
+            self.then(".reduce", self._tp("all_reduce", *_output(piece.op)), piece, phase, "tp")
 
     def _all(self, piece: Piece, ops: Sequence[Op], phase: Phase) -> None:
         for number, op in enumerate(ops):
@@ -297,6 +328,7 @@ class _Chain:
     def _backward(self, piece: Piece, op: Op) -> None:
         inputs = op.backward.inputs
         if isinstance(op, GroupedGemm):
+            self._quantized(piece, ".input", op.writes[0], "input", False)
             self._weighted(piece, op, self.last)
         elif isinstance(piece.op, Gemm) and isinstance(op, Gemm):
             self._gemm_backward(piece, piece.op, op)
@@ -320,13 +352,14 @@ class _Chain:
     def _gemm_backward(self, piece: Piece, whole: Gemm, op: Gemm) -> None:
         plan, name = self.plan, piece.name
         split = plan.tp > 1
+        self._quantized(piece, ".input", op.writes[0], "input", piece.cut == "rows")
         if split and plan.sp and piece.cut == "rows":
-            gathered = self._tp("all_gather", whole.m, whole.n, whole.output_dtype)
+            gathered = self._tp("all_gather", whole.m, whole.n, _sent(whole))
             self.last = (self.add(f"{name}.gather", gathered, "input", piece.module, self.last, "tp"),)
         before = self.last
         for_weight = before
         if split and plan.sp and piece.cut == "columns":
-            again = self._tp("all_gather", whole.m, whole.k, whole.output_dtype)
+            again = self._tp("all_gather", whole.m, whole.k, _sent(whole))
             for_weight = (self.add(f"{name}.gather", again, "weight", piece.module, before, "tp"),)
         if not self.framework.async_tp:
             before = for_weight
@@ -351,7 +384,31 @@ class _Chain:
         (weight,) = op.backward.weights
         if self.framework.accumulates and isinstance(weight, Gemm | GroupedGemm):
             weight = replace(weight, accumulates=self.framework.gradients == "fp32")
-        self.add(f"{piece.name}.weight", weight, "weight", piece.module, dict.fromkeys(after))
+        last = self.add(f"{piece.name}.weight", weight, "weight", piece.module, dict.fromkeys(after))
+        if _biased(piece):
+            rows, columns, dtype = _output(op)
+            summed = Streaming("elementwise", rows * columns, 1, dtype, inputs=1, outputs=0)
+            last = self.add(f"{piece.name}.bias", summed, "weight", piece.module, [last])
+        if not self.framework.accumulates and self.plan.micro_batches > 1 and self.plan.zero < _SHARDED_GRADIENTS:
+            count = math.prod(weight.writes[0].shape)
+            added = Streaming("elementwise", count, 1, self.framework.gradients, inputs=2)
+            self.add(f"{piece.name}.add", added, "weight", piece.module, [last])
+
+
+_SHARDED_GRADIENTS = 3
+"""Stage of ZeRO from which gradients of a micro-batch are added up by shards alone."""
+
+
+def _biased(piece: Piece) -> bool:
+    """Whether a GEMM's weight has a bias, whose gradient is a sum over the rows of the output's gradient."""
+    op = piece.op
+    weights = op.n * op.k * op.batch if isinstance(op, Gemm) else 0
+    return bool(weights) and piece.parameters > weights
+
+
+def _sent(op: Gemm) -> str:
+    """Number format in which a GEMM's input is gathered: quantised before, as in Transformer Engine (4 bits as 8)."""
+    return "fp8" if is_narrow(op) else op.output_dtype
 
 
 def _output(op: Op) -> tuple[int, int, str]:

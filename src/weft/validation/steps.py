@@ -104,7 +104,9 @@ def case_of(row: Mapping[str, Any], machines: Machines) -> Case:
         raise Unfit("task", row["task"], "adapters on frozen weights have no model")
     used = _framework(row)
     try:
-        return Case(_model(row), _system(row, machines), _plan(row, used), used)
+        model, plan = _model(row), _plan(row, used)
+        plan = replace(plan, layers=_layers(len(model.layer_kinds), plan, used))
+        return Case(model, _system(row, machines), plan, used)
     except InputError as error:
         raise Unfit("model", row["model"], str(error)) from None
 
@@ -145,6 +147,9 @@ def _model(row: Mapping[str, Any]) -> Transformer:
     values = {field: value for field, value in stated.items() if value}
     if own == name and "heads" not in values:
         values["heads"] = max(values["hidden"] // known.head_size, 1)
+    rows, ranks = values.get("vocabulary", known.vocabulary), _whole(row, "tp", 1)
+    if rows % ranks:  # frameworks pad the embedding
+        values["vocabulary"] = -(-rows // (128 * ranks)) * 128 * ranks
     if "w/o MTP" in row["notes"]:
         values["predict_layers"] = 0
     if known.parallel and not row["framework"].startswith("MegaScale"):
@@ -197,7 +202,25 @@ def _plan(row: Mapping[str, Any], used: Framework) -> Parallelism:
         schedule=_schedule(row, pp),
         recompute=_recompute(row),
         dtype=_dtype(row),
+        quantize=_recipe(row),
     )
+
+
+def _layers(layers: int, plan: Parallelism, used: Framework) -> tuple[int, ...]:
+    """The layers of each stage where they do not divide: embedding and head count as one each if that divides.
+
+    Otherwise Megatron-DeepSpeed fills all stages but the last (its partition by type), and others differ by one layer.
+    """
+    stages = plan.pp * plan.chunks
+    if layers % stages == 0:
+        return ()
+    each = -(-layers // stages)
+    if (layers + 2) % stages == 0:
+        each = (layers + 2) // stages
+        return (each - 1, *(each,) * (stages - 2), each - 1)
+    if used.name == "megatron-deepspeed" and layers > each * (stages - 1):
+        return (*(each,) * (stages - 1), layers - each * (stages - 1))
+    return tuple(layers // stages + (place < layers % stages) for place in range(stages))
 
 
 def _sequence_parallel(row: Mapping[str, Any], used: Framework) -> bool:
@@ -212,6 +235,8 @@ def _schedule(row: Mapping[str, Any], pp: int) -> str:
     if named.startswith("ZB-"):
         return "zb-h1" if named == "ZB-1p" else "zb-h2"
     chunks = _whole(row, "vp", 1)
+    if named == "1F1B interleaved":  # one layer a chunk, none in the first and in the last
+        chunks = (int(row["layers"]) + 2) // pp
     return f"interleaved:{chunks}" if chunks > 1 and pp > 1 else "1f1b"
 
 
@@ -219,12 +244,43 @@ def _recompute(row: Mapping[str, Any]) -> Any:
     return "full" if row["recompute"] == "full" else "selective" if "selective" in row["recompute"] else "none"
 
 
+_RECIPES = {
+    "NVFP4": "nvfp4",
+    "MXFP8": "mxfp8",
+    "FP8-MX": "mxfp8",
+    "TENSORWISE": "tensorwise",
+    "ROWWISE": "tensorwise",
+    "FP8-CS": "current",
+    "FP8": "delayed",
+}
+"""Recipes of quantisation by words in the column of precision, the more exact first. Megatron-Bridge calls that of
+current scaling FP8, too."""
+
+
+def _recipe(row: Mapping[str, Any]) -> str:
+    found = next((name for word, name in _RECIPES.items() if word in row["precision"].upper()), "")
+    return "current" if found == "delayed" and row["framework"].startswith("Megatron-Bridge") else found
+
+
 def _dtype(row: Mapping[str, Any]) -> str:
+    """The number format in which operators compute, but for quantised GEMMs."""
     text = row["precision"].upper()
-    if any(word in text for word in ("FP8", "FP4")):
-        raise Unfit("precision", row["precision"], "GEMMs of fewer than 16 bits in training have no model")
     if "TF32" in text:
         return "tf32"
     if text.startswith("FP32"):
         return "fp32"
     return "fp16" if "FP16" in text or not text else "bf16"
+
+
+def _recipe(row: Mapping[str, Any]) -> str:
+    """How the GEMMs of layers are quantised; frameworks before 2025 scaled fp8 tensors by earlier steps."""
+    text = row["precision"].upper()
+    if "ROWWISE" in text:
+        raise Unfit("precision", row["precision"], "a scale for each row has no model")
+    if "NVFP4" in text:
+        return "nvfp4"
+    if "MX" in text:
+        return "mxfp8"
+    if "FP8" not in text:
+        return ""
+    return "delayed" if row["framework"].startswith(("NeMo 24", "Composer")) else "tensorwise"

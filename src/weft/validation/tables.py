@@ -236,7 +236,10 @@ _MILLISECONDS = "iteration time (ms)"
 
 
 class VTrainSteps(Steps):
-    """A training step as vTrain's authors write it."""
+    """A training step as vTrain's authors write it.
+
+    Their configuration recomputes every layer and has 50,257 words (VIA-Research/vTrain @f8dda84, src/config.py).
+    """
 
     others = {
         "# GPUs": "gpus",
@@ -251,6 +254,8 @@ class VTrainSteps(Steps):
         "pipeline parallelism": "pp",
         _MILLISECONDS: "step_time_s",
     }
+    recompute: str = "full"
+    vocab: Whole | None = 50257.0
     step_time_s: Annotated[Positive, AfterValidator(_seconds)]  # type: ignore[assignment]
 
 

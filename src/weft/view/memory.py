@@ -11,7 +11,7 @@ from weft.result.memory import Memory
 from weft.view import looks
 from weft.view.figure import Figure, Lines, areas, stacked_bars
 from weft.view.page import Section, machine_section, write_page
-from weft.view.plans import plan_words, shown_devices
+from weft.view.plans import plan_title, shown_devices
 from weft.view.table import Table, number, text
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def memory_curve(answer: Step) -> Figure | None:
     columns = [number("time_us", "from", "µs", ",.0f"), number("until_us", "until", "µs", ",.0f"), *sizes]
     capacity = answer.memory.capacity / 1e9
     figure = areas(
-        "How does the memory change over the step?", Table(columns, rows), looks=_looks([_label(name) for name in names]),
+        "How does the memory change over the step?", Table(columns, rows), looks=_looks([*map(_label, names)]),
         limit=(capacity, f"{capacity:.0f} GB"), height=220, zoom=[float(start[0]), float(end[-1])], name="memory",
         axis="time [µs]",
     )  # fmt: skip
@@ -151,7 +151,7 @@ def memory_page(answer: Memory, folder: str | Path) -> Path:
     """Write `report.html` on the memory of a plan to a folder and return its path; OutputError if that fails."""
     return write_page(
         folder,
-        f"Memory of {answer.model.title} on {answer.plan.gpus:,} GPUs of {answer.system.name}, {plan_words(answer.plan)}",
+        f"Memory of {plan_title(answer.model, answer.system, answer.plan)}",
         fitting(answer),
         [
             holders(answer),

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from weft.view.table import Table, text
 
 if TYPE_CHECKING:
+    from weft.hardware import System
+    from weft.models import Transformer
     from weft.parallel.plan import Parallelism
 
 AXES = {
@@ -21,6 +23,11 @@ _ZERO = (
     "nothing", "optimizer states (ZeRO 1)", "optimizer states and gradients (ZeRO 2)",
     "optimizer states, gradients and weights (ZeRO 3, FSDP)",
 )  # fmt: skip
+
+
+def plan_title(model: Transformer, system: System, plan: Parallelism) -> str:
+    """The model, the machine and the plan on one line."""
+    return f"{model.title} on {plan.gpus:,} GPUs of {system.name}, {plan_words(plan)}"
 
 
 def plan_words(plan: Parallelism) -> str:

@@ -2,44 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from weft.graph import Collective, Gemm, Node
+from weft.graph import Collective
 from weft.models.counts import CONVENTIONS
-from weft.result.step import CONVENTION, PartTimes, Pass, Step
+from weft.result.step import CONVENTION, PartTimes, Step
 from weft.view import looks
 from weft.view.figure import Figure, bars, stacked_bars
 from weft.view.memory import fitting, holder_table, holders, memory_curve
 from weft.view.page import Section, machine_section, write_page
-from weft.view.plans import AXES, plan_table, plan_words, shown_devices
+from weft.view.pipeline import pipeline_diagram
+from weft.view.plans import AXES, plan_table, plan_title, shown_devices
+from weft.view.shares import COLORS, COMPUTE, label, loss, meaning, ordered, seconds
 from weft.view.table import Table, number, text
 from weft.view.words import percent
 
-_WHAT = {
-    "gemm": "matrix products of the forward and the backward pass",
-    "grouped_gemm": "matrix products of the experts",
-    "attention": "scores, softmax and values, forward and backward",
-    "norm": "layer norms and RMS norms",
-    "element-wise": "activation functions, biases, residual sums, rotary positions",
-    "embedding": "rows of the embedding table",
-    "loss": "cross entropy of the logits",
-    "recompute": "what the backward pass computes again, because it was not kept",
-    "optimizer": "the update of the weights, and the norm of the gradients",
-    "bubble": "stages that wait for their first or next micro-batch, as the schedule has it",
-    "imbalance": "stages that wait for slower ones",
-    "wait": "kernels that wait for others of their stream",
-    "contention": "what kernels take longer because communication runs beside them",
-    "launch gaps": "kernels that wait for the host to launch them",
-}
-_COLORS = {
-    "gemm": looks.BLUE, "grouped_gemm": "#004C77", "attention": looks.SKY, "norm": looks.GREEN, "element-wise": "#66C2A5",
-    "embedding": "#B3DE69", "loss": "#8DD3C7", "recompute": looks.PINK, "optimizer": looks.YELLOW,
-    "exposed tp": looks.RED, "exposed cp": "#F28E5C", "exposed ep": "#A63603", "exposed dp": looks.ORANGE,
-    "exposed pp": "#8C510A", "bubble": "#BBBBBB", "imbalance": looks.GREY, "wait": looks.DARK, "launch gaps": "#444444",
-    "contention": "#D7301F",
-}  # fmt: skip
-_COMPUTE = ("gemm", "grouped_gemm", "attention", "norm", "element-wise", "embedding", "loss", "recompute", "optimizer")
 UTILIZATION = (
     f"MFU and HFU are relative to the data sheet's rate and count FLOPs as {CONVENTIONS[CONVENTION].source}: "
     f"{CONVENTIONS[CONVENTION].about}, the backward pass as twice the forward one; HFU adds recomputation."
@@ -65,50 +43,18 @@ def verdict(answer: Step) -> list[str]:
 def _dominates(answer: Step) -> str:
     """What takes most of the step, and the losses that are worth a look, the largest first."""
     shares = {name: part / answer.seconds for name, part in answer.parts.items()}
-    computing = sum(shares.get(name, 0.0) for name in _COMPUTE if name != "recompute")
-    lost = {name: share for name, share in shares.items() if name not in _COMPUTE or name == "recompute"}
+    computing = sum(shares.get(name, 0.0) for name in COMPUTE if name != "recompute")
+    lost = {name: share for name, share in shares.items() if name not in COMPUTE or name == "recompute"}
     worst = [name for name in sorted(lost, key=lost.__getitem__, reverse=True) if lost[name] >= _HARMLESS]
     said = [f"{percent(lost[name])} {loss(name)}" for name in worst[:4]]
     rest = f"; lost are {', '.join(said)}" if said else "; nothing else takes 3 % of it"
     return f"Computing takes {percent(computing)} of the step, {percent(shares.get('gemm', 0.0))} its GEMMs{rest}."
 
 
-def loss(name: str) -> str:
-    """A part of the step that is no useful computing, in words."""
-    axis = name.removeprefix("exposed ")
-    if axis != name:
-        return f"to exposed communication of {AXES.get(axis, axis)}"
-    return {
-        "bubble": "to the pipeline's bubble",
-        "imbalance": "to unequal stages",
-        "recompute": "to recomputation",
-        "contention": "to kernels that share the GPU with communication",
-    }.get(name, f"to {name}")
-
-
-def label(name: str) -> str:
-    """A part of the waterfall as tables and legends show it."""
-    axis = name.removeprefix("exposed ")
-    if axis != name:
-        return f"exposed: {axis.upper()}"
-    return {"gemm": "GEMM", "grouped_gemm": "experts' GEMM", "recompute": "recomputation"}.get(name, name)
-
-
-def seconds(value: float) -> str:
-    """A time in the unit that suits a step."""
-    shown, unit = (value, "s") if value >= 1 else (value * 1e3, "ms")
-    return f"{shown:,.{2 if shown < 10 else 1 if shown < 100 else 0}f} {unit}"
-
-
-def ordered(parts: Mapping[str, float]) -> list[str]:
-    """The parts of a step in the order of the waterfall: computing, exposed communication, idle time."""
-    return [*(name for name in _COLORS if name in parts), *(name for name in parts if name not in _COLORS)]
-
-
 def waterfall_table(answer: Step) -> Table:
     """Where the step goes, as the mean over the pipeline devices; the shares add up to 100 %."""
     rows = [
-        (label(name), answer.parts[name] * 1e3, answer.parts[name] / answer.seconds, _meaning(name))
+        (label(name), answer.parts[name] * 1e3, answer.parts[name] / answer.seconds, meaning(name))
         for name in ordered(answer.parts)
     ]
     columns = [
@@ -121,14 +67,7 @@ def waterfall_table(answer: Step) -> Table:
 
 def title(answer: Step) -> str:
     """The model, the machine and the plan on one line."""
-    return f"{answer.model.title} on {answer.plan.gpus:,} GPUs of {answer.system.name}, {plan_words(answer.plan)}"
-
-
-def _meaning(name: str) -> str:
-    axis = name.removeprefix("exposed ")
-    if axis != name:
-        return f"computing waits for the communication of {AXES.get(axis, axis)}"
-    return _WHAT.get(name, "")
+    return plan_title(answer.model, answer.system, answer.plan)
 
 
 def communication_table(answer: Step) -> Table:
@@ -138,7 +77,7 @@ def communication_table(answer: Step) -> Table:
     for at in devices:
         for axis, time in answer.work(at).hidden.items():
             hidden[axis] = hidden.get(axis, 0.0) + time / answer.devices
-    computing = sum(answer.parts.get(name, 0.0) for name in _COMPUTE)
+    computing = sum(answer.parts.get(name, 0.0) for name in COMPUTE)
     free = max(computing - sum(hidden.values()), 0.0)
     rows = []
     for axis in AXES:
@@ -165,8 +104,9 @@ def stage_table(answer: Step) -> Table:
         ]
         parts = answer.rank_parts(device)
         idle = parts.pop("bubble")
+        names = _held([part for chunk in held for part in chunk.parts])
         rows.append((
-            device, _held([part for chunk in held for part in chunk.parts]), sum(chunk.parameters for chunk in held) / 1e9,
+            device, names, sum(chunk.parameters for chunk in held) / 1e9,
             sum(chunk.forward.seconds for chunk in held) * 1e3,
             sum((chunk.backward + chunk.weight).seconds for chunk in held) * 1e3,
             sum(answer.tails[device].values()) * 1e3, idle / answer.seconds,
@@ -211,7 +151,7 @@ def waterfall(answer: Step) -> Figure:
         number("time_ms", "time", "ms", ",.1f"),
     ]  # fmt: skip
     table = Table(columns, rows)
-    colors = {label(name): color for name, color in _COLORS.items()}
+    colors = {label(name): color for name, color in COLORS.items()}
     return stacked_bars(
         "Where does the step go?", table, lane="lane", part="part", value="share",
         looks={**looks.spread(table.distinct("part")), **colors}, percent=True,
@@ -230,14 +170,12 @@ def layer_streams(answer: Step) -> Figure | None:
         return None
     rows = []
     begin = 0.0
-    for name, each in (("forward", part.forward), ("again", part.recompute), ("backward", part.backward + Pass())):
-        each = part.backward if name == "backward" else each
+    for name, each in (("forward", part.forward), ("again", part.recompute), ("backward", part.backward)):
         for node in each.graph or ():
-            start, stop = each.times[node.id]
+            start, stop = (begin + moment for moment in each.times[node.id])
             kind = "communication" if isinstance(node.op, Collective) else node.op.kind
             rows.append((
-                node.stream, name, kind, (begin + start) * 1e6, (begin + stop) * 1e6, (stop - start) * 1e6,
-                node.name, str(node.op),
+                node.stream, name, kind, start * 1e6, stop * 1e6, (stop - start) * 1e6, node.name, str(node.op)
             ))  # fmt: skip
         begin += each.seconds
     columns = [
@@ -251,8 +189,8 @@ def layer_streams(answer: Step) -> Figure | None:
         f"What runs in a {part.name} layer, and when?", table, lane="stream", start="start_us", end="end_us",
         kind="kind", looks=colors, axis="time [µs]", zoom=True, name="streams",
     ).captioned(
-        "One GPU's streams in the forward and then the backward pass of one micro-batch. Where a stream of communication "
-        "is busy and the stream compute is not, communication is exposed."
+        "One GPU's streams in the forward and then the backward pass of one micro-batch. Where a stream of "
+        "communication is busy and the stream compute is not, communication is exposed."
     )  # fmt: skip
 
 
@@ -271,13 +209,21 @@ def step_page(answer: Step, folder: str | Path) -> Path:
             waterfall_table(answer),
             Section("Communication", [communication] if communication.rows else []),
             Section("A layer", [layer] if layer else []),
-            Section("The pipeline", [stage_table(answer)] if answer.devices > 1 else []),
+            Section("The pipeline", [*_diagram(answer), stage_table(answer)] if answer.devices > 1 else []),
             _memory_section(answer),
             Section("The plan", [plan_table(answer.plan, answer.framework.name, len(answer.chunks)), UTILIZATION]),
             machine_section(answer.system.gpu),
         ],
         "step",
     )  # fmt: skip
+
+
+_MOST_DRAWN = 3000
+"""Tasks of a pipeline above which the page leaves out the diagram."""
+
+
+def _diagram(answer: Step) -> list[Figure]:
+    return [pipeline_diagram(answer.pipeline)] if answer.pipeline.schedule.tasks <= _MOST_DRAWN else []
 
 
 def _memory_section(answer: Step) -> Section:
@@ -288,8 +234,3 @@ def _memory_section(answer: Step) -> Section:
         "Memory",
         [fitting(answer.memory), holders(answer.memory), *([curve] if curve else []), holder_table(answer.memory)],
     )
-
-
-def node_words(node: Node) -> str:
-    """An operator of a layer, with its shape."""
-    return f"GEMM {node.op}" if isinstance(node.op, Gemm) else str(node.op)

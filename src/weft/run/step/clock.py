@@ -45,7 +45,7 @@ def train(
             f"the plan uses {plan.gpus} GPUs (tp {plan.tp} x cp {plan.cp} x pp {plan.pp} x dp {plan.dp}), but the "
             f"system has {system.gpus}; let the degrees multiply to {system.gpus}"
         )
-    check_plan(model, plan)
+    check_plan(model, plan, even=False)
     check_overlap(plan, system)
     framework = settled(framework or Framework(), plan)
     prices = Prices(system, plan, options, fidelity)

@@ -12,6 +12,7 @@ from weft.models import Transformer
 from weft.models.update import optimizer_ops
 from weft.parallel.framework import Framework
 from weft.parallel.plan import Parallelism
+from weft.parallel.quantize import RECIPES, quantized
 from weft.result.step import Chunk, Pass
 from weft.run.step.parts import stages_on
 from weft.run.step.prices import Prices
@@ -107,7 +108,10 @@ def _gradients(device: int, stage: int, ran: PipelineTimes) -> tuple[float, floa
 
 
 def optimizer(shard: int, count: int, plan: Parallelism, framework: Framework, prices: Prices) -> float:
-    """Time of the optimizer's step on a shard of so many parameters, and of what surrounds it [s]."""
+    """Time of the optimizer's step on a shard of so many parameters, and of what surrounds it [s].
+
+    Weights that are quantised once per step are so after it.
+    """
     ops = optimizer_ops(
         framework.optimizer,
         shard,
@@ -117,7 +121,8 @@ def optimizer(shard: int, count: int, plan: Parallelism, framework: Framework, p
         loss_scaling=framework.scales_loss and plan.dtype == "fp16",
         zeroed=count if plan.zero < 2 else shard,
     )
-    return sum(prices.of(op) for op in ops)
+    once = plan.quantize and not RECIPES[plan.quantize].each_pass
+    return sum(prices.of(op) for op in (*ops, *(quantized(count, plan.quantize, plan.dtype) if once else ())))
 
 
 class _Groups:

@@ -39,24 +39,38 @@ def earliest(
     Raises InputError if devices wait for each other.
     """
     first, second = schedule.pairs.T
-    size = taken.size
-    alone, mates = np.ones(size, bool), np.arange(size)
+    alone, mates = np.ones(taken.size, bool), np.arange(taken.size)
     alone[second], mates[first] = False, second
     need, wakes, mate = (each.tolist() for each in (needed(schedule), _wakes(schedule), mates))
-    took, delay, before, after = (each.ravel().tolist() for each in (taken, latency, receiving, sending))
+    times = [each.ravel().tolist() for each in (taken, latency, receiving, sending)]
     rows = [order[alone[order]].tolist()[::-1] for order in schedule.orders]  # the next task is the last one
+    start, wait, cause, done = _loop(rows, need, mate, wakes, *times)
+    if any(rows):
+        raise InputError(_deadlock(schedule, rows, mate, done))
+    starts, waits, causes = (np.array(each).reshape(schedule.shape) for each in (start, wait, cause))
+    return starts, waits, causes
+
+
+def _loop(
+    rows: list[list[int]], need: list[int], mate: list[int], wakes: list[int],
+    took: list[float], delay: list[float], before: list[float], after: list[float],
+) -> tuple[list[float], list[float], list[int], list[float]]:  # fmt: skip
+    """Start, wait, cause and end of every task; `rows` keep what waits for ever."""
+    size = len(need)
     start, wait, cause = [0.0] * size, [0.0] * size, [NOBODY] * size
     done = [inf] * size + [0.0]  # the last entry is that of NOBODY
     clock, latest = [0.0] * len(rows), [NOBODY] * len(rows)
-
-    def advance(device: int) -> None:
+    awake = list(range(len(rows)))
+    while awake:
+        device = awake.pop()
         row, free, why = rows[device], clock[device], latest[device]
         while row:
             code = row[-1]
             joined, source = mate[code], need[code]
-            begin = idle_from = free + before[code] + (before[joined] if joined != code else 0.0)
+            paired = joined != code
+            begin = idle_from = free + before[code] + (before[joined] if paired else 0.0)
             arrival = done[source] + delay[code]
-            if joined != code and done[need[joined]] + delay[joined] > arrival:
+            if paired and done[need[joined]] + delay[joined] > arrival:
                 source = need[joined]
                 arrival = done[source] + delay[joined]
             if arrival == inf:
@@ -67,22 +81,14 @@ def earliest(
             cause[code] = cause[joined] = why
             wait[code] = begin - idle_from
             done[code] = done[joined] = end = begin + took[code]
-            free, why = end + after[code], joined
+            free, why = end + after[code] + (after[joined] if paired else 0.0), joined
             row.pop()
-            if wakes[code] >= 0:
+            if wakes[code] != NOBODY:
                 awake.append(wakes[code])
-            if joined != code:
-                free += after[joined]
+            if paired and wakes[joined] != NOBODY:
                 awake.append(wakes[joined])
         clock[device], latest[device] = free, why
-
-    awake = list(range(len(rows)))
-    while awake:
-        advance(awake.pop())
-    if any(rows):
-        raise InputError(_deadlock(schedule, rows, mate, done))
-    starts, waits, causes = (np.array(each).reshape(schedule.shape) for each in (start, wait, cause))
-    return starts, waits, causes
+    return start, wait, cause, done
 
 
 def _deadlock(schedule: Schedule, rows: list[list[int]], mate: list[int], done: list[float]) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 
 from weft.errors import InputError, check_name, check_type, check_whole
-from weft.schedule.pipeline import folded, single
+from weft.schedule.pipeline import folded, repeated, single
 from weft.schedule.pipeline.orders import Schedule
 from weft.schedule.pipeline.written import read_schedule
 
@@ -19,6 +20,8 @@ SCHEDULES: Mapping[str, Callable[..., Schedule]] = {
     "zb-h1": single.zb_h1,
     "zb-h2": single.zb_h2,
     "zb-v": folded.zb_v,
+    "v-half": repeated.v_half,
+    "v-min": repeated.v_min,
     "dualpipe": folded.dualpipe,
     "dualpipe-v": folded.dualpipe_v,
     "terapipe": single.terapipe,
@@ -32,6 +35,8 @@ _OPTIONS: Mapping[str, tuple[str, ...]] = {
     "chimera": ("ratio",),
     "terapipe": ("slices",),
 }
+_NUMBER = re.compile(r"[0-9]{1,9}")
+_LARGEST = 4_000_000
 
 
 def schedule_names() -> list[str]:
@@ -55,9 +60,15 @@ def schedule(text: str, devices: int, micro_batches: int) -> Schedule:
     check_whole("the number of pipeline devices", devices, 1, 8)
     check_whole("the number of micro-batches", micro_batches, 1, 32)
     known = _OPTIONS.get(name, ())
-    if len(given) > len(known) or not all(each.isdecimal() for each in given):
+    if len(given) > len(known) or not all(_NUMBER.fullmatch(each) for each in given):
         form = ":".join([name, *(f"[{each}]" for each in known)])
         raise InputError(f"the pipeline schedule '{text}' is not understood; write it as '{form}', with whole numbers")
+    parts = int(given[0]) if given else 1
+    if devices * micro_batches * parts > _LARGEST:
+        raise InputError(
+            f"the pipeline schedule '{text}' of {micro_batches} micro-batches on {devices} devices has too many tasks; "
+            f"devices x micro-batches x parts must be at most {_LARGEST}"
+        )
     return SCHEDULES[name](devices, micro_batches, **dict(zip(known, map(int, given), strict=False)))
 
 
