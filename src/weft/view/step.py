@@ -218,7 +218,7 @@ def step_page(answer: Step, folder: str | Path) -> Path:
     )  # fmt: skip
 
 
-_MOST_DRAWN = 3000
+_MOST_DRAWN = 2400
 """Tasks of a pipeline above which the page leaves out the diagram."""
 
 
