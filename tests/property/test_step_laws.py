@@ -42,7 +42,7 @@ def plans(draw):
 def run(plan, **hardware):
     system = NODE.with_gpus(plan.gpus) if plan.gpus > 8 or plan.gpus in (1, 2, 4, 8) else None
     assume(system is not None)
-    return train(MODEL, system.replace(hardware), plan)
+    return train(MODEL, system.replace(hardware), plan, fidelity="estimate")
 
 
 @laws

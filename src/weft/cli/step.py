@@ -13,7 +13,7 @@ from weft.cli.options import as_run_options, clock_option, examples, given, opti
 from weft.cli.output import Outputs, file_option, folder_option, json_of, pass_outputs
 from weft.cli.values import COUNT, DTYPE, MODEL_NAME, NUMBERS, SYSTEM_NAME, Value, later, names
 from weft.errors import InputError
-from weft.options import RunOptions
+from weft.options import Fidelity, RunOptions
 from weft.parallel.plan import Context, Recompute
 from weft.schedule.pipeline import schedule_names
 
@@ -91,6 +91,12 @@ _plan_options = together(
     "--overlap", "Overlap methods by axis, such as tp=t3-mca.  [default: as the framework does]",
     Value("AXIS=NAME", _overlaps),
 )  # fmt: skip
+@option(
+    "--fidelity",
+    "What kernels and collectives that run at once cost each other: by the engine (windows), or nothing (estimate).",
+    click.Choice(get_args(Fidelity)),
+    default="windows",
+)
 @clock_option()
 @file_option("--json", "Write the answer as JSON.")
 @file_option("--csv", "Write the waterfall as CSV.")

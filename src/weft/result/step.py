@@ -245,5 +245,5 @@ class Step(Answer):
             "bubble_share": self.bubble,
             "needs": list(self.needs),
             "notes": list(self.notes),
-            "windows": [window._asdict() for window in self.windows],
+            "windows": [{**window._asdict(), "slowdowns": list(window.slowdowns)} for window in self.windows],
         }

@@ -49,7 +49,7 @@ class Case:
 def _stepped(case: Case) -> Step:
     from weft.run.step import train
 
-    return train(case.model, case.system, case.plan, case.framework)
+    return train(case.model, case.system, case.plan, case.framework, fidelity="estimate")
 
 
 def step_subjects(checked: Checked, machines: Machines) -> list[Subject]:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import get_args
 
-from weft.errors import InputError
+from weft.errors import InputError, check_name
 from weft.graph import DTYPE_BYTES, Collective, Graph
 from weft.hardware import System
 from weft.models import Transformer
-from weft.options import SUSTAINED, RunOptions
+from weft.options import SUSTAINED, Fidelity, RunOptions
 from weft.parallel.check import check_plan
 from weft.parallel.framework import Framework
 from weft.parallel.plan import Parallelism
 from weft.parallel.rank import RankPart
 from weft.result.step import Chunk, PartTimes, Pass, Step
-from weft.run.step.chunks import Gathering, chunk
+from weft.run.step.chunks import Gathering, Moved, chunk
 from weft.run.step.parts import chunks_of, rank_parts
 from weft.run.step.prices import Prices
 from weft.run.step.spans import timed
@@ -29,11 +30,15 @@ def train(
     plan: Parallelism,
     framework: Framework | None = None,
     options: RunOptions = SUSTAINED,
+    fidelity: Fidelity = "windows",
 ) -> Step:
     """Time one training step of a model on a system under a plan, and say where it goes.
 
-    Raises InputError for a plan that does not fit the model or the system.
+    With the `fidelity` "windows" the engine says what kernels and collectives cost each other while they run at once;
+    with "estimate" nothing. Raises InputError for a plan that does not fit the model or the system, UnknownNameError
+    for an unknown fidelity.
     """
+    check_name("fidelity", fidelity, get_args(Fidelity))
     if plan.gpus != system.gpus:
         raise InputError(
             f"the plan uses {plan.gpus} GPUs (tp {plan.tp} x cp {plan.cp} x pp {plan.pp} x dp {plan.dp}), but the "
@@ -41,7 +46,7 @@ def train(
         )
     check_plan(model, plan, even=False)
     framework = framework or Framework()
-    prices = Prices(system, plan, options)
+    prices = Prices(system, plan, options, fidelity)
     order = schedule(plan.schedule, plan.pp, plan.micro_batches)
     rank = _Rank(model, plan, framework, prices, order)
     chunks = [rank.chunk(names) for names in chunks_of(model, order.stages, plan)]
@@ -59,6 +64,8 @@ def train(
         tuple(end.parts for end in ends),
         end_of_step(pipeline, ends),
         send,
+        fidelity=fidelity,
+        windows=() if prices.windows is None else tuple(prices.windows.found.values()),
     )
 
 
@@ -80,7 +87,7 @@ class _Rank:
         return PartTimes(of.name, self._pass(of.forward), backward, weight, again, of.parameters, of.kept)
 
     def _pass(self, graph: Graph | None) -> Pass:
-        return Pass() if graph is None else timed(graph, self.prices.graph(graph), self.prices.slowdown)
+        return Pass() if graph is None else timed(graph, self.prices.graph(graph), self.prices.windows)
 
     def chunk(self, names: Sequence[str]) -> Chunk:
         """The passes over the parts of a stage, by their names."""
@@ -91,10 +98,11 @@ class _Rank:
         plan, replicas = self.plan, self.plan.dp * self.plan.cp
         ranks = plan.shard or replicas
         if ranks == 1:
-            return Gathering([0.0] * len(parts), [0.0] * len(parts))
+            return Gathering([Moved()] * len(parts), [Moved()] * len(parts))
 
-        def moved(kind: str, count: int, dtype: str, among: int = ranks, axis: str = "dp") -> float:
-            return self.prices.of(Collective(kind, max(count * DTYPE_BYTES[dtype], among), among, dtype), axis)
+        def moved(kind: str, count: int, dtype: str, among: int = ranks, axis: str = "dp") -> Moved:
+            op = Collective(kind, max(count * DTYPE_BYTES[dtype], among), among, dtype)
+            return Moved(op, self.prices.of(op, axis))
 
         gradients = self.framework.gradients
         gather = [moved("all_gather", one.parameters, plan.dtype) for one in parts]
@@ -102,8 +110,12 @@ class _Rank:
         if ranks < replicas:
             groups = replicas // ranks
             shares = (moved("all_reduce", one.parameters // ranks, gradients, groups, "replica") for one in parts)
-            scatter = [one + share for one, share in zip(scatter, shares, strict=True)]
-        return Gathering(gather, scatter, self.framework.keeps_weights)
+            scatter = [
+                replace(one, seconds=one.seconds + share.seconds) for one, share in zip(scatter, shares, strict=True)
+            ]
+        windows = self.prices.windows
+        slowdown = None if windows is None else windows.of_passes
+        return Gathering(gather, scatter, self.framework.keeps_weights, slowdown=slowdown)
 
     def send(self) -> float:
         """Time to send a micro-batch's activations to the next stage [s]; with sequence parallelism a rank's share."""

@@ -10,7 +10,7 @@ from weft.errors import InputError, check_type
 from weft.hardware import System, system
 from weft.hardware.resolve import Described
 from weft.models import Transformer, load_model
-from weft.options import SUSTAINED, RunOptions
+from weft.options import SUSTAINED, Fidelity, RunOptions
 from weft.parallel.check import check_plan
 from weft.parallel.complete import complete
 from weft.parallel.framework import Framework
@@ -32,20 +32,21 @@ def step(
     *,
     framework: Framework | str | None = None,
     options: RunOptions = SUSTAINED,
+    fidelity: Fidelity = "windows",
     **stated: Any,
 ) -> Step:
     """How long a training step takes, and where it goes: `model` and `on` by name, file or object.
 
     Without a `plan`, keywords state fields of one (`Parallelism`); replicas take the GPUs that are left, and the
     answer's notes say what else was chosen. Without a `framework`, it is Megatron Core, or torchtitan where weights are
-    sharded (zero=3). Raises UnknownNameError for unknown names, InputError for a plan that does not fit, with the
-    nearest one that does.
+    sharded (zero=3); `fidelity` as in `weft.run.step.train`. Raises
+    UnknownNameError for unknown names, InputError for a plan that does not fit, with the nearest one that does.
 
-    >>> step("gpt-3", "64xa100", tp=8, pp=8, batch=64).plan.micro_batches
+    >>> step("gpt-3", "64xa100", tp=8, pp=8, batch=64, fidelity="estimate").plan.micro_batches
     64
     """
     found, where, plan, used, notes = _asked(model, on, plan, framework, stated)
-    answer = train(found, where, plan, used, options)
+    answer = train(found, where, plan, used, options, fidelity)
     return replace(answer, memory=needed(found, where, plan, used), notes=(*notes, *answer.notes))
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from weft.estimate import Harness, estimate
 from weft.graph import Collective, Graph, Op
 from weft.hardware import System
-from weft.options import RunOptions
+from weft.options import Fidelity, RunOptions
 from weft.parallel.plan import Parallelism
+from weft.run.step.windows import Windows
 
 
 def group(system: System, plan: Parallelism, axis: str, size: int | None = None) -> System:
@@ -25,30 +26,34 @@ def group(system: System, plan: Parallelism, axis: str, size: int | None = None)
 
 
 class Prices:
-    """Seconds of operators on a rank of a plan; equal operators are estimated once."""
+    """Seconds of operators on a rank of a plan; equal operators are estimated once.
 
-    def __init__(self, system: System, plan: Parallelism, options: RunOptions) -> None:
+    `windows` say what kernels and collectives cost each other while they run at once (None: nothing).
+    """
+
+    def __init__(self, system: System, plan: Parallelism, options: RunOptions, fidelity: Fidelity = "estimate") -> None:
         self._system, self._plan, self._options = system, plan, options
         self._known: dict[tuple[Op, str], float] = {}
         self._groups: dict[tuple[str, int], System] = {}
+        self.windows: Windows | None = None
+        if fidelity == "windows":
+            self.windows = Windows(self.among, plan.overlap, plan.dtype, options)
 
     def of(self, op: Op, axis: str = "compute") -> float:
         """Seconds of an operator, a collective among the ranks of an axis."""
         key = (op, axis)
         if key not in self._known:
-            on = self._among(axis, op.ranks) if isinstance(op, Collective) else self._system
+            on = self.among(axis, op.ranks) if isinstance(op, Collective) else self._system
             harness = Harness(host="") if isinstance(op, Collective) else None
             self._known[key] = float(estimate(op, on, options=self._options, harness=harness).seconds)
         return self._known[key]
 
-    def _among(self, axis: str, ranks: int) -> System:
+    def among(self, axis: str, ranks: int) -> System:
+        """The system of the ranks of an axis."""
         key = (axis, ranks)
         if key not in self._groups:
             self._groups[key] = group(self._system, self._plan, axis, ranks)
         return self._groups[key]
-
-    slowdown = None
-    """What kernels and collectives cost each other while they run at once; nothing in closed forms."""
 
     def graph(self, graph: Graph) -> dict[str, float]:
         """Seconds of every node of a graph by name."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, TypeVar
 
-from weft.graph import Attention, Gemm, Graph, Node, Op, Streaming
+from weft.graph import Attention, Edge, Gemm, Graph, Node, Op, Streaming
 from weft.graph.streaming import STREAMING
 from weft.result.step import Pass, Times
 
@@ -13,6 +14,27 @@ COMPUTE = "compute"
 """The stream of everything that is no communication."""
 Slowdown = Callable[[Node, Node], tuple[float, float]]
 """How many times longer a kernel and a collective take while they run at once."""
+CONTENTION = "contention"
+"""The part of a pass that kernels take longer because communication runs beside them."""
+
+
+class Placed(Protocol):
+    """What runs on a stream of one rank after others: a node of a graph, or a whole pass."""
+
+    @property
+    def id(self) -> str:
+        """Its own name."""
+
+    @property
+    def stream(self) -> str:
+        """The stream on which it runs in order."""
+
+    @property
+    def edges(self) -> tuple[Edge, ...]:
+        """What it waits for."""
+
+
+P = TypeVar("P", bound=Placed)
 _CLASSES = {
     "norm": ("norm",),
     "loss": ("entropy",),
@@ -37,26 +59,31 @@ def timed(graph: Graph, seconds: Mapping[str, float], slowdown: Slowdown | None 
     A node begins when its predecessors and the node before it on its stream have ended; while a kernel and a collective
     run at once, both are slower by their `slowdown` (None: by nothing).
     """
-    times = graph.critical_path(seconds) if slowdown is None else _shared(graph.nodes, seconds, slowdown)
-    return account(graph, times)
+    by_id = {node.id: seconds[node.name] for node in graph}
+    times = graph.critical_path(seconds) if slowdown is None else shared(graph.nodes, by_id, slowdown)
+    return account(graph, times, by_id)
 
 
-def _shared(nodes: Sequence[Node], seconds: Mapping[str, float], slowdown: Slowdown) -> Times:
-    """Begin and end of every node if those that run at once slow each other down: an event per begin or end."""
-    left = {node.id: seconds[node.name] for node in nodes}
-    waiting: dict[str, list[Node]] = {}
+def shared(nodes: Sequence[P], seconds: Mapping[str, float], slowdown: Callable[[P, P], tuple[float, float]]) -> Times:
+    """Begin and end of every node if those that run at once slow each other down: an event per begin or end.
+
+    `seconds` are the times alone by id.
+    """
+    left = dict(seconds)
+    waiting: dict[str, deque[P]] = {}
     for node in nodes:
-        waiting.setdefault(node.stream, []).append(node)
-    running: dict[str, Node] = {}
+        waiting.setdefault(node.stream, deque()).append(node)
+    running: dict[str, P] = {}
     times: dict[str, tuple[float, float]] = {}
+    ended: set[str] = set()
     now = 0.0
     while waiting or running:
         for stream in [stream for stream in waiting if stream not in running]:
             node = waiting[stream][0]
-            if all(edge.node in times and edge.node not in _ids(running) for edge in node.edges):
+            if all(edge.node in ended for edge in node.edges):
                 running[stream] = node
                 times[node.id] = (now, now)
-                waiting[stream].pop(0)
+                waiting[stream].popleft()
                 if not waiting[stream]:
                     del waiting[stream]
         rate = _rates(running, slowdown)
@@ -67,14 +94,11 @@ def _shared(nodes: Sequence[Node], seconds: Mapping[str, float], slowdown: Slowd
             times[node.id] = (times[node.id][0], now)
             if left[node.id] <= 1e-15:
                 del running[stream]
+                ended.add(node.id)
     return times
 
 
-def _ids(running: Mapping[str, Node]) -> set[str]:
-    return {node.id for node in running.values()}
-
-
-def _rates(running: Mapping[str, Node], slowdown: Slowdown) -> dict[str, float]:
+def _rates(running: Mapping[str, P], slowdown: Callable[[P, P], tuple[float, float]]) -> dict[str, float]:
     """How many times longer each running node takes now, by its stream: what the most disturbing other one costs it."""
     rate = dict.fromkeys(running, 1.0)
     kernel = running.get(COMPUTE)
@@ -85,8 +109,11 @@ def _rates(running: Mapping[str, Node], slowdown: Slowdown) -> dict[str, float]:
     return rate
 
 
-def account(graph: Graph, times: Times) -> Pass:
-    """What the compute stream does until the last node has ended; a gap belongs to the communication that ends it."""
+def account(graph: Graph, times: Times, alone: Mapping[str, float]) -> Pass:
+    """What the compute stream does until the last node has ended; a gap belongs to the communication that ends it.
+
+    What a kernel takes longer than `alone` [s, by id] is contention.
+    """
     parts: defaultdict[str, float] = defaultdict(float)
     hidden: defaultdict[str, float] = defaultdict(float)
     communication = [(*times[node.id], node.stream) for node in graph if node.stream != COMPUTE]
@@ -95,7 +122,9 @@ def account(graph: Graph, times: Times) -> Pass:
     now = 0.0
     for start, stop, node in computing:
         _gap(parts, now, start, communication)
-        parts["recompute" if node.phase == "recompute" else class_of(node.op)] += stop - start
+        parts["recompute" if node.phase == "recompute" else class_of(node.op)] += alone[node.id]
+        if stop - start > alone[node.id] * (1 + 1e-9):
+            parts[CONTENTION] += stop - start - alone[node.id]
         now = stop
     _gap(parts, now, end, communication)
     for start, stop, axis in communication:

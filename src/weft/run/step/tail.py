@@ -13,9 +13,10 @@ from weft.models.update import optimizer_ops
 from weft.parallel.framework import Framework
 from weft.parallel.plan import Parallelism
 from weft.parallel.quantize import RECIPES, quantized
-from weft.result.step import Chunk
+from weft.result.step import Chunk, Pass
 from weft.run.step.parts import stages_on
 from weft.run.step.prices import Prices
+from weft.run.step.spans import CONTENTION
 from weft.schedule.pipeline import PipelineTimes
 
 BACKWARD, WEIGHT = 1, 2
@@ -27,16 +28,19 @@ class Tail:
     """What a pipeline device does after its last task [s]: wait for the sum of gradients, then update the weights.
 
     `gather` is the wait for the weights of other ranks, at the end of this step or in the first forward of the next.
+    `contention` is what its passes take longer because these collectives run beside them.
     """
 
     reduce: float
     optimizer: float
     gather: float
+    contention: float = 0.0
 
     @property
     def parts(self) -> dict[str, float]:
         """Seconds by what they are spent on."""
-        parts = {"exposed dp": self.reduce + self.gather, "optimizer": self.optimizer}
+        exposed = {"exposed dp": self.reduce + self.gather, CONTENTION: self.contention}
+        parts = {**exposed, "optimizer": self.optimizer}
         return {name: seconds for name, seconds in parts.items() if seconds}
 
 
@@ -58,8 +62,8 @@ def end_of_step(ran: PipelineTimes, tails: Sequence[Tail]) -> float:
     A schedule without a flush has no such end: the step takes as long as its busiest device computes.
     """
     if not ran.schedule.flushes:
-        return float(np.max(ran.busy)) + max(tail.reduce + tail.optimizer + tail.gather for tail in tails)
-    reduced = max(end + tail.reduce for end, tail in zip(_ends(ran), tails, strict=True))
+        return float(np.max(ran.busy)) + max(sum(tail.parts.values()) for tail in tails)
+    reduced = max(end + tail.contention + tail.reduce for end, tail in zip(_ends(ran), tails, strict=True))
     return reduced + max(tail.optimizer + tail.gather for tail in tails)
 
 
@@ -86,12 +90,13 @@ def _tail(
     ready = [_gradients(device, stage, ran) for stage in stages]
     counts = [chunks[stage].parameters for stage in stages]
     end = float(ran.end.flat[ran.schedule.orders[device]].max())
-    forward = sum(chunks[stage].forward.seconds for stage in stages)
-    return Tail(
-        (max(groups.reduced(ready, counts) - end, 0.0) if framework.dp_overlap else groups.reduce(count)) + tied,
-        update,
-        groups.gathered(count, forward) if framework.gather_overlap else groups.gather(count),
-    )
+    reduce, gather = (groups.reduce(count), 0.0), (groups.gather(count), 0.0)
+    parts = [part for stage in stages for part in chunks[stage].parts]
+    if framework.dp_overlap:
+        reduce = groups.reduced(ready, counts, end, [one for part in parts for one in (part.backward, part.weight)])
+    if framework.gather_overlap:
+        gather = groups.gathered(count, [part.forward for part in parts])
+    return Tail(reduce[0] + tied, update, gather[0], reduce[1] + gather[1])
 
 
 def _gradients(device: int, stage: int, ran: PipelineTimes) -> tuple[float, float]:
@@ -126,6 +131,7 @@ class _Groups:
     def __init__(self, plan: Parallelism, framework: Framework, prices: Prices) -> None:
         self.plan, self.framework, self.prices = plan, framework, prices
         self.replicas = plan.dp * plan.cp
+        self._reduction = "reduce_scatter" if plan.zero else "all_reduce"
 
     def _moved(self, kind: str, count: int, dtype: str) -> float:
         if self.replicas == 1 or self.plan.zero == 3:
@@ -135,7 +141,7 @@ class _Groups:
 
     def reduce(self, count: int) -> float:
         """Time to sum the gradients of so many parameters, to shards if the optimizer is sharded [s]."""
-        return self._moved("reduce_scatter" if self.plan.zero else "all_reduce", count, self.framework.reduced)
+        return self._moved(self._reduction, count, self.framework.reduced)
 
     def gather(self, count: int) -> float:
         """Time to gather so many weights that a sharded optimizer has updated [s]."""
@@ -150,24 +156,46 @@ class _Groups:
     def _buckets(self, count: int) -> int:
         return max(-(-count // (self.framework.bucket_of(self.replicas) or count)), 1)
 
-    def reduced(self, ready: Sequence[tuple[float, float]], counts: Sequence[int]) -> float:
-        """When the last bucket of gradients is summed [s]: each waits for its own and for the bucket before it.
+    def reduced(
+        self, ready: Sequence[tuple[float, float]], counts: Sequence[int], end: float, passes: Sequence[Pass]
+    ) -> tuple[float, float]:
+        """How long the sum of the last bucket of gradients ends after `end`, the device's last task, and how much
+        longer its backward `passes` take beside the others [s].
 
-        The gradients of a stage become complete evenly while its last backward task runs.
+        The gradients of a stage become complete evenly while its last backward task runs; each bucket waits for its
+        own and for the bucket before it.
         """
-        free = 0.0
-        for (start, end), count in sorted(zip(ready, counts, strict=True)):
-            for when, size in self._arrivals(start, end, count):
-                free = max(free, when) + self.reduce(size)
-        return free
+        buckets = self._buckets(max(counts))
+        own, other = self._slowdown(passes, self._reduction, -(-max(counts) // buckets), self.framework.reduced)
+        free = beside = 0.0
+        for (start, stop), count in sorted(zip(ready, counts, strict=True)):
+            for when, size in self._arrivals(start, stop, count):
+                begin, alone = max(free, when), self.reduce(size)
+                hidden = min(alone * other, max(end - begin, 0.0))
+                beside += hidden
+                free = begin + hidden + alone - hidden / other
+        contention = beside * (1 - 1 / own)
+        return max(free - end - contention, 0.0), contention
 
     def _arrivals(self, start: float, end: float, count: int) -> Iterator[tuple[float, int]]:
         buckets = self._buckets(count)
         for number in range(1, buckets + 1):
             yield start + (end - start) * number / buckets, -(-count // buckets)
 
-    def gathered(self, count: int, forward: float) -> float:
-        """How long the first forward pass waits for weights that are gathered in buckets beside it [s]."""
-        buckets = self._buckets(count)
+    def gathered(self, count: int, passes: Sequence[Pass]) -> tuple[float, float]:
+        """How long the first forward pass waits for weights that are gathered in buckets beside it, and how much
+        longer it takes [s].
+        """
+        buckets, forward = self._buckets(count), sum(one.seconds for one in passes)
         each = self.gather(-(-count // buckets))
-        return max(each * buckets - forward * (buckets - 1) / buckets, each)
+        own, other = self._slowdown(passes, "all_gather", -(-count // buckets), self.plan.dtype)
+        beside = min(each * (buckets - 1) * other, forward * (buckets - 1) / buckets * own)
+        return each * buckets - beside / other, beside * (1 - 1 / own)
+
+    def _slowdown(self, passes: Sequence[Pass], kind: str, count: int, dtype: str) -> tuple[float, float]:
+        """What passes and a collective of so many parameters cost each other."""
+        windows = self.prices.windows
+        if windows is None or self.replicas == 1 or self.plan.zero == 3:
+            return 1.0, 1.0
+        size = max(count, self.replicas) * DTYPE_BYTES[dtype]
+        return windows.of_passes(passes, Collective(kind, size, self.replicas, dtype))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from math import ceil
 from typing import Any
 
@@ -15,18 +17,21 @@ from weft.lower.collectives import units_held
 from weft.lower.fit import tiling_for
 from weft.lower.machine import ring_link
 from weft.options import RunOptions
-from weft.result.step import Window
+from weft.result.step import Pass, Window
 from weft.result.stored import plain
 from weft.run.several import ALONE
 from weft.run.single import simulate
+from weft.run.step.spans import COMPUTE
 from weft.run.sweep import Store, results
 from weft.run.sweep.run import system_inputs
-from weft.schedule import SHARING
+from weft.schedule import SHARING, Sharing
 
 DEFAULT = "priority"
 """How a kernel and a collective share a GPU unless the plan says otherwise: frameworks launch the collective first."""
 MOST_WAVES = 16
 """Waves of tiles to which a window cuts a GEMM, whose rows repeat the same work."""
+MOST_DEPTH = 4096
+"""Depth K to which a window cuts a GEMM: its tiles take K in equal steps."""
 MOST_BYTES = 64 << 20
 """Bytes to which a window cuts a collective: every channel is busy, and larger ones repeat the same steps."""
 MOST_RANKS = 8
@@ -35,9 +40,12 @@ STREAMED = 32 << 20
 """Bytes that the stand-in of a streaming operator reads."""
 SIDE = 4096
 """Rows, columns and depth of the stand-in of fused attention, which the matrix units bound like a large GEMM."""
-MOST_LOOPS = 32
-"""Most iterations of the shorter operator beside the longer one."""
-_COVER = 1.3  # the shorter one's loop outlasts the longer operators although both slow down
+SMALL = 0.05
+"""Share of a pass below which an operator has no window of its own."""
+MOST_REPEATS = 64
+"""Most times that the shorter one of both is repeated, or prolonged, to cover the longer one."""
+COVER = 1.3
+"""How much longer than the GEMMs alone a collective must last, since it slows them down."""
 
 
 @dataclass(frozen=True)
@@ -70,33 +78,31 @@ class Meeting:
         return {**plain(named), "system": system_inputs(self.system)}
 
     def run(self) -> Mapping[str, float]:
-        """Both slowdowns; a kernel that the engine finds faster beside the other one is not slowed down: 1."""
-        kernel, moved = self._gemm(), loop(self.collective, "moved", ALONE, "communication")
-        alone = self._period((kernel,), "gemm"), self._period(moved, "moved")
-        gemms, count = _counts(alone[0] / alone[1])
-        both = (
-            *loop(self.collective, "moved", count, "communication"),
-            *loop(kernel.op, "gemm", gemms, "compute", kernel.choice),
-        )
-        ran = self._run(both)
-        ends = ran.ends("gemm"), ran.ends("moved")
-        beside = _until(ends[0], ends[1][-1]), _until(ends[1], ends[0][-1])
-        return {"kernel": max(beside[0] / alone[0], 1.0), "collective": max(beside[1] / alone[1], 1.0)}
+        """Both slowdowns; a kernel that the engine finds faster beside the other one is not slowed down: 1.
 
-    def _run(self, nodes: tuple[Node, ...]) -> Any:
-        return simulate(Graph(nodes, self.collective.ranks), self.system, SHARING[self.sharing], self.options)
+        The collective is as long as it takes to cover two GEMMs: on each of several short ones, workgroups of the GEMM
+        would take the compute units between two launches.
+        """
+        kernel = self._gemm()
+        gemm_s = self._alone(loop(kernel.op, "gemm", ALONE, "compute", kernel.choice))
+        alone = self._alone(loop(self.collective, "moved", ALONE, "communication"))
+        times = min(ceil(ALONE * COVER * gemm_s / alone), MOST_REPEATS)
+        gemms = max(ALONE, min(ceil(alone / gemm_s), MOST_REPEATS))
+        moved = loop(replace(self.collective, bytes=self.collective.bytes * times), "moved", 1, "communication")
+        both = Graph((*moved, *loop(kernel.op, "gemm", gemms, "compute", kernel.choice)), self.collective.ranks)
+        ran = simulate(both, self.system, SHARING[self.sharing], self.options)
+        ends, (moved_end,) = ran.ends("gemm"), ran.ends("moved")
+        shared = min(ends[-1], moved_end)
+        beside = shared / max(self._alone(moved) - (moved_end - shared), 1e-3 * shared)
+        return {"kernel": max(_until(ends, moved_end) / gemm_s, 1.0), "collective": max(beside, 1.0)}
 
-    def _period(self, nodes: tuple[Node, ...], name: str) -> float:
-        """Time of an operator in a loop of its own [s]."""
-        repeated = nodes if len(nodes) > 1 else loop(nodes[0].op, name, ALONE, nodes[0].stream, nodes[0].choice)
-        whole = SHARING["streams"] if name == "gemm" else SHARING[self.sharing]
-        graph = Graph(repeated, self.collective.ranks)
-        return float(
-            simulate(graph, self.system, replace(whole, partition=False, units=None), self.options).period(name)
-        )
+    def _alone(self, nodes: tuple[Node, ...]) -> float:
+        """Time of an operator in a loop of its own [s]: of the collective by the same driver, on any compute units."""
+        driver = SHARING["dma" if SHARING[self.sharing].driver == "dma" else "streams"]
+        return _period(Graph(nodes, self.collective.ranks), self.system, driver, self.options)
 
     def _gemm(self) -> Node:
-        """The GEMM cut to a few waves, with the tile of the whole one.
+        """The GEMM cut to a few waves and to less depth, with the tile of the whole one.
 
         Of the numbers of rows within the limit, it takes the one whose waves grow by nearly the same factor as those
         of the whole GEMM when the collective takes compute units.
@@ -115,7 +121,8 @@ class Meeting:
         rows = whole
         if whole > most > 0:
             rows = min(range(max(most // 2, 1), most + 1), key=lambda few: (abs(growth(few) / growth(whole) - 1), -few))
-        cut = replace(self.gemm, m=min(rows * tiling.rows, self.gemm.m))
+        m, k = min(rows * tiling.rows, self.gemm.m), min(self.gemm.k, MOST_DEPTH * tiling.splits)
+        cut = replace(self.gemm, m=m, k=k)
         return Node(cut, "gemm", stream="compute", choice=KernelChoice(tiling=tiling))
 
     def _held(self) -> int:
@@ -125,11 +132,10 @@ class Meeting:
         return units_held(Node(self.collective, "moved"), self.system)
 
 
-def _counts(ratio: float) -> tuple[int, int]:
-    """Iterations of a GEMM that takes `ratio` times as long as the collective, and of the collective."""
-    if ratio >= 1:
-        return ALONE, min(ceil(ALONE * _COVER * ratio) + 1, MOST_LOOPS)
-    return min(ceil(_COVER / ratio) + 1, MOST_LOOPS), 1
+@lru_cache(maxsize=256)
+def _period(graph: Graph, system: System, sharing: Sharing, options: RunOptions) -> float:
+    """Time of an iteration of a loop alone [s]."""
+    return simulate(graph, system, sharing, options).period(graph.nodes[0].name)
 
 
 def _until(ends: tuple[float, ...], other: float) -> float:
@@ -179,6 +185,7 @@ class Windows:
     options: RunOptions
     store: Store = field(default_factory=Store)
     found: dict[tuple[Gemm, Collective, str], Window] = field(default_factory=dict)
+    _means: dict[tuple[Any, ...], tuple[Any, tuple[float, float]]] = field(default_factory=dict)
 
     def __call__(self, kernel: Node, moved: Node) -> tuple[float, float]:
         """How many times longer the kernel and the collective take while both run."""
@@ -187,22 +194,49 @@ class Windows:
 
     def of(self, op: Op, moved: Collective, axis: str) -> tuple[float, float]:
         """The same for operators, the collective among the ranks of an axis."""
-        key = (stand_in(op, self.dtype), moved, axis)
+        key = stand_in(op, self.dtype), cut(moved), axis
         if key not in self.found:
             self.found[key] = self._window(*key)
         return self.found[key].slowdowns
 
+    def of_passes(self, passes: Sequence[Pass], moved: Collective, axis: str = "dp") -> tuple[float, float]:
+        """The same for passes of many operators: the mean over the time that each takes, gaps undisturbed.
+
+        Operators that take less than `SMALL` of the passes count as the mean of the others.
+        """
+        key = (*map(id, passes), moved, axis)
+        if key not in self._means:
+            self._means[key] = passes, self._mean(passes, moved, axis)
+        return self._means[key][1]
+
+    def _mean(self, passes: Sequence[Pass], moved: Collective, axis: str) -> tuple[float, float]:
+        spent: defaultdict[Gemm, float] = defaultdict(float)
+        for one in passes:
+            for node in one.graph or ():
+                if node.stream == COMPUTE:
+                    begin, end = one.times[node.id]
+                    spent[stand_in(node.op, self.dtype)] += end - begin
+        total = sum(spent.values())
+        large = {gemm: seconds for gemm, seconds in spent.items() if seconds >= SMALL * total > 0}
+        if not large:
+            return 1.0, 1.0
+        met = [(seconds, *self.of(gemm, moved, axis)) for gemm, seconds in large.items()]
+        measured, stretched = sum(large.values()), sum(seconds * own for seconds, own, _ in met)
+        progress = sum(seconds * own / other for seconds, own, other in met)
+        gaps = sum(one.seconds for one in passes) - total
+        return (total * stretched / measured + gaps) / (total + gaps), stretched / progress
+
     def _window(self, gemm: Gemm, moved: Collective, axis: str) -> Window:
         sharing = self.sharing(axis, moved)
         system = ring_of(self.among(axis, moved.ranks), moved.ranks)
-        few = _ring(moved, system.gpus)
+        few = replace(moved, ranks=system.gpus)
         task = Meeting(gemm, few, system, sharing, RunOptions(clock=self.options.clock))
         try:
             record = results([task], dict, store=self.store)[task]
         except InputError as error:
             return Window(str(gemm), str(moved), sharing, system.gpu.name, (1.0, 1.0), "none", str(error))
         slowdowns = record["kernel"], record["collective"]
-        return Window(str(gemm), str(moved), sharing, system.gpu.name, slowdowns, "engine")
+        return Window(str(gemm), str(moved), sharing, system.gpu.name, slowdowns)
 
     def sharing(self, axis: str, moved: Collective) -> str:
         """The sharing strategy of an axis; what copies cannot do stays with compute units."""
@@ -212,9 +246,9 @@ class Windows:
         return DEFAULT if SHARING[name].driver == "dma" and moved.reduces else name
 
 
-def _ring(moved: Collective, ranks: int) -> Collective:
-    """A collective among fewer ranks, cut to the bytes of a window; messages to a neighbour as a gathering of two."""
+def cut(moved: Collective) -> Collective:
+    """A collective of the bytes of a window; a message to a neighbour as a gathering among two, a broadcast as one."""
     if moved.name == "send_recv":
         return Collective("all_gather", min(2 * moved.bytes, MOST_BYTES), 2, moved.dtype)
     name = "all_gather" if moved.name == "broadcast" else moved.name
-    return Collective(name, min(moved.bytes, MOST_BYTES), ranks, moved.dtype)
+    return Collective(name, min(moved.bytes, MOST_BYTES), moved.ranks, moved.dtype)
