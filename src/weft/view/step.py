@@ -15,7 +15,7 @@ from weft.view.page import Section, machine_section, write_page
 from weft.view.pipeline import pipeline_diagram
 from weft.view.plans import AXES, plan_table, plan_title, shown_devices
 from weft.view.shares import COLORS, COMPUTE, label, loss, meaning, ordered, seconds
-from weft.view.table import Table, number, text
+from weft.view.table import Table, number, text, times_faster
 from weft.view.words import percent
 
 UTILIZATION = (
@@ -93,6 +93,19 @@ def communication_table(answer: Step) -> Table:
     ]  # fmt: skip
     heading = f"Communication; {seconds(free)} of computing have none beside them, and could hide it"
     return Table(columns, rows, heading)
+
+
+def window_table(answer: Step) -> Table:
+    """What kernels and collectives that run at once cost each other, and where that comes from."""
+    rows = [
+        (one.kernel, one.collective, one.sharing, *one.slowdowns, one.source + (f": {one.why}" if one.why else ""))
+        for one in answer.windows
+    ]
+    columns = [
+        text("kernel"), text("collective", "beside"), text("sharing"),
+        times_faster("kernel_slowdown", "kernel", "{:.2f}×"), times_faster("collective_slowdown", "collective", "{:.2f}×"), text("source", "from", prose=True),
+    ]  # fmt: skip
+    return Table(columns, rows, "How many times longer a kernel and a collective take while both run on a GPU")
 
 
 def stage_table(answer: Step) -> Table:
@@ -207,7 +220,7 @@ def step_page(answer: Step, folder: str | Path) -> Path:
             rest,
             waterfall(answer),
             waterfall_table(answer),
-            Section("Communication", [communication] if communication.rows else []),
+            Section("Communication", [communication, *_windows(answer)] if communication.rows else []),
             Section("A layer", [layer] if layer else []),
             Section("The pipeline", [*_diagram(answer), stage_table(answer)] if answer.devices > 1 else []),
             _memory_section(answer),
@@ -216,6 +229,10 @@ def step_page(answer: Step, folder: str | Path) -> Path:
         ],
         "step",
     )  # fmt: skip
+
+
+def _windows(answer: Step) -> list[Table]:
+    return [window_table(answer)] if answer.windows else []
 
 
 _MOST_DRAWN = 2400
