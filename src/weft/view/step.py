@@ -72,11 +72,7 @@ def title(answer: Step) -> str:
 
 def communication_table(answer: Step) -> Table:
     """Communication by the axis of the plan: how much there is, is hidden and exposed, and could hide."""
-    devices = range(answer.devices)
-    hidden: dict[str, float] = {}
-    for at in devices:
-        for axis, time in answer.work(at).hidden.items():
-            hidden[axis] = hidden.get(axis, 0.0) + time / answer.devices
+    hidden = answer.hidden
     computing = sum(answer.parts.get(name, 0.0) for name in COMPUTE)
     free = max(computing - sum(hidden.values()), 0.0)
     rows = []

@@ -196,8 +196,8 @@ def _tail(answer: Step, device: int) -> Iterator[Kernel]:
     last = max(answer.seconds, free)
     for name, time in answer.tails[device].items():
         axis = name.removeprefix("exposed ")
-        if axis == name:
+        if name == "optimizer":
             yield Kernel(name, "compute", last - time, last)
         else:
-            yield Kernel(moved, axis, free, free + time)
+            yield Kernel(name if axis == name else moved, "compute" if axis == name else axis, free, free + time)
             free += time

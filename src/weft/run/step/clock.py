@@ -62,6 +62,7 @@ def train(
         pipeline,
         _waits(order, chunks, pipeline, send),
         tuple(end.parts for end in ends),
+        tuple(end.hidden for end in ends),
         end_of_step(pipeline, ends),
         send,
         fidelity=fidelity,
@@ -146,10 +147,11 @@ def _waits(order: Schedule, chunks: Sequence[Chunk], ran: PipelineTimes, send: f
     at_once = _run(order, chunks, 0.0) if send else ran
     alike = [Chunk((), *(_mean(chunks, name) for name in ("forward", "backward", "weight")))] * len(chunks)
     even = _run(order, alike, 0.0)
+    alike_end = min(even.makespan, at_once.makespan)  # unequal stages may fit a schedule better by chance
     return {
         "exposed pp": ran.makespan - at_once.makespan,
-        "imbalance": at_once.makespan - even.makespan,
-        "bubble": even.makespan - float(even.busy.mean()),
+        "imbalance": at_once.makespan - alike_end,
+        "bubble": alike_end - float(even.busy.mean()),
     }
 
 
