@@ -97,9 +97,9 @@ def window_table(answer: Step) -> Table:
         (one.kernel, one.collective, one.sharing, *one.slowdowns, one.source + (f": {one.why}" if one.why else ""))
         for one in answer.windows
     ]
+    slower = (times_faster(f"{what}_slowdown", f"{what} slower", "{:.2f}×") for what in ("kernel", "collective"))
     columns = [
-        text("kernel"), text("collective", "beside"), text("sharing"),
-        times_faster("kernel_slowdown", "kernel", "{:.2f}×"), times_faster("collective_slowdown", "collective", "{:.2f}×"), text("source", "from", prose=True),
+        text("kernel"), text("collective", "beside"), text("sharing"), *slower, text("source", "from", prose=True)
     ]  # fmt: skip
     return Table(columns, rows, "How many times longer a kernel and a collective take while both run on a GPU")
 
