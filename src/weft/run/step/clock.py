@@ -66,6 +66,7 @@ def train(
         pipeline,
         _waits(order, chunks, pipeline, send),
         tuple(end.parts for end in ends),
+        tuple(end.hidden for end in ends),
         end_of_step(pipeline, ends),
         float(np.max(send.latency)),
         fidelity=fidelity,
@@ -175,10 +176,11 @@ def _waits(order: Schedule, chunks: Sequence[Chunk], ran: PipelineTimes, send: S
     at_once = _run(order, chunks, Send())
     alike = [Chunk((), *(_mean(chunks, name) for name in ("forward", "backward", "weight")))] * len(chunks)
     even = _run(order, alike, Send())
+    alike_end = min(even.makespan, at_once.makespan)  # unequal stages may fit a schedule better by chance
     return {
         "exposed pp": ran.makespan - at_once.makespan,
-        "imbalance": at_once.makespan - even.makespan,
-        "bubble": even.makespan - float(even.busy.mean()),
+        "imbalance": at_once.makespan - alike_end,
+        "bubble": alike_end - float(even.busy.mean()),
     }
 
 
