@@ -97,7 +97,7 @@ def _problem(answer: CoRun) -> str:
 
 def _shared(answer: CoRun) -> str:
     """The driver of the collective with its options, the compute units set apart, and which loop is launched first."""
-    apart = "" if answer.apart is None else f", {answer.apart} compute units apart"
+    apart = "" if answer.apart is None else f", {answer.apart} compute unit{'s' * (answer.apart != 1)} apart"
     options = (f", {name}" if value is True else f", {name} = {value}" for name, value in answer.copies.items())
     return f"{_DRIVERS[answer.driver]}{''.join(options)}{apart}, {answer.first} first"
 
@@ -137,7 +137,7 @@ def typical_errors(answer: CoRun) -> list[str]:
     classes = (
         gemm_error(gpu.name, answer.gemm.alone),
         collective_error(gpu.name, moved.name, moved.bytes),
-        contention_error(gpu.vendor, answer.run.overlap),
+        contention_error(gpu, answer.run.overlap),
     )
     return [f"typical errors: {'; '.join(one.why for one in classes)}"]
 
