@@ -41,9 +41,13 @@ if TYPE_CHECKING:
     from weft.models import load_model
     from weft.options import RunOptions
     from weft.parallel import dependent, sublayer
+    from weft.parallel.plan import Parallelism
     from weft.result import Comparison, Timeline
+    from weft.result.step import Step
     from weft.run import balanced, compare, simulate
     from weft.run.grid import Sweep, sweep
+    from weft.run.step.inference import decode, prefill
+    from weft.run.step.named import memory, step
     from weft.schedule import overlap_names as overlaps
     from weft.schedule.arbiters import arbiter
 
@@ -60,7 +64,9 @@ _HOMES = {
     "Harness": ("weft.estimate", "Harness"),
     "Node": ("weft.graph", "Node"),
     "Opaque": ("weft.graph", "Opaque"),
+    "Parallelism": ("weft.parallel.plan", "Parallelism"),
     "RunOptions": ("weft.options", "RunOptions"),
+    "Step": ("weft.result.step", "Step"),
     "Streaming": ("weft.graph", "Streaming"),
     "Sweep": ("weft.run.grid", "Sweep"),
     "System": ("weft.hardware", "System"),
@@ -73,6 +79,7 @@ _HOMES = {
     "balanced": ("weft.run", "balanced"),
     "compare": ("weft.run", "compare"),
     "concurrent": ("weft.graph", "concurrent"),
+    "decode": ("weft.run.step.inference", "decode"),
     "dependent": ("weft.parallel", "dependent"),
     "estimate": ("weft.estimate", "estimate"),
     "gemm": ("weft.graph", "gemm"),
@@ -80,11 +87,14 @@ _HOMES = {
     "gpu": ("weft.hardware", "gpu"),
     "gpus": ("weft.hardware", "gpu_names"),
     "load_model": ("weft.models", "load_model"),
+    "memory": ("weft.run.step.named", "memory"),
     "models": ("weft.models", "models"),
     "operator": ("weft.graph", "operator"),
     "overlaps": ("weft.schedule", "overlap_names"),
+    "prefill": ("weft.run.step.inference", "prefill"),
     "reduce_scatter": ("weft.graph", "reduce_scatter"),
     "simulate": ("weft.run", "simulate"),
+    "step": ("weft.run.step.named", "step"),
     "studies": ("weft.studies", "studies"),
     "sublayer": ("weft.parallel", "sublayer"),
     "sweep": ("weft.run.grid", "sweep"),
@@ -101,7 +111,9 @@ __all__ = [
     "Harness",
     "Node",
     "Opaque",
+    "Parallelism",
     "RunOptions",
+    "Step",
     "Streaming",
     "Sweep",
     "System",
@@ -115,6 +127,7 @@ __all__ = [
     "balanced",
     "compare",
     "concurrent",
+    "decode",
     "dependent",
     "estimate",
     "gemm",
@@ -122,11 +135,14 @@ __all__ = [
     "gpu",
     "gpus",
     "load_model",
+    "memory",
     "models",
     "operator",
     "overlaps",
+    "prefill",
     "reduce_scatter",
     "simulate",
+    "step",
     "studies",
     "sublayer",
     "sweep",

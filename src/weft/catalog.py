@@ -185,12 +185,12 @@ def read_toml(file: Path | Traversable) -> dict[str, Any]:
         raise ConfigError("tables or lists are nested too deeply; nest fewer", str(file)) from None
 
 
-def read_leaves(table: Mapping[str, Any], rules: Rules, file: str) -> dict[str, Leaf]:
-    """Every leaf of a nested table by its dotted path; `rules` names the known paths.
+def read_leaves(table: Mapping[str, Any], rules: Rules, file: str, source: str = "") -> dict[str, Leaf]:
+    """Every leaf of a nested table by its dotted path; `rules` names the known paths, `source` that of bare values.
 
     Raises ConfigError for an unknown key (naming the nearest known one) and for a leaf that breaks a rule.
     """
-    return {path: _leaf(raw, rules[path], path, file) for path, raw in _walk(table, "", rules, file)}
+    return {path: _leaf(raw, rules[path], path, file, source) for path, raw in _walk(table, "", rules, file)}
 
 
 def _walk(table: Mapping[str, Any], prefix: str, known: Collection[str], file: str) -> Iterator[tuple[str, Any]]:
@@ -231,7 +231,7 @@ def _listing(known: Collection[str]) -> str:
     return f"known keys begin with {', '.join(dict.fromkeys(name.partition('.')[0] for name in known))}"
 
 
-def _leaf(raw: Any, quantity: Quantity | None, path: str, file: str) -> Leaf:
+def _leaf(raw: Any, quantity: Quantity | None, path: str, file: str, common: str = "") -> Leaf:
     if isinstance(raw, Mapping):
         for key in raw:
             if key not in _LEAF_KEYS:
@@ -244,6 +244,8 @@ def _leaf(raw: Any, quantity: Quantity | None, path: str, file: str) -> Leaf:
         ends = {key: _text(raw[key]) for key in ("low", "high") if key in raw}
         source = Provenance(text=_text(raw["value"]), kind=raw["kind"], source=str(raw["source"]), **ends)
         leaf = Leaf(raw["value"], source)
+    elif common:
+        leaf = Leaf(raw, Provenance(text=_text(raw), kind="published", source=common))
     else:
         leaf = Leaf(raw, set_by_user(_text(raw), f" in {file}"))
     return leaf if quantity is None else Leaf(_in_range(leaf, quantity, path, file), leaf.provenance)
@@ -424,7 +426,7 @@ class Shelf:
     """A packaged folder of TOML files that describe things of one kind.
 
     `texts` are required text fields, which an extending file inherits. `lists` (lists of names) and `flags` (booleans)
-    are not inherited.
+    are not inherited. A file may name one `source` for all values that it gives without one: they count as published.
     """
 
     noun: str
@@ -469,11 +471,19 @@ class Shelf:
             base = self._read(self._find(extends, folder or Path()), (*seen, str(file)))
         about = {key: value for key, value in base.about.items() if key in self.texts}
         about |= {"name": file.name.removesuffix(".toml"), **self._own(document, label)}
-        leaves = {**base.leaves, **read_leaves(document, self.rules, label)}
+        source = self._own_source(document, label)
+        leaves = {**base.leaves, **read_leaves(document, self.rules, label, source)}
         missing = [key for key in self.texts if key not in about]
         if missing:
             raise ConfigError(f'this text is missing; add a line like {missing[0]} = "..."', label, missing[0])
         return Description(about, leaves, label, folder)
+
+    def _own_source(self, document: dict[str, Any], label: str) -> str:
+        """Remove and return the source that all bare values of the file share; ConfigError if it is no text."""
+        source = document.pop("source", "")
+        if not isinstance(source, str):
+            raise ConfigError(f"{shown(source)} must be text in quotes, the source of all bare values", label, "source")
+        return source
 
     def _own(self, document: dict[str, Any], label: str) -> dict[str, Any]:
         """Remove text fields, flags and lists of names from the document and return them; ConfigError if mistyped."""

@@ -21,6 +21,9 @@ Memory = Literal["banks", "bandwidth"]
 """Detail of the DRAM: banks with rows, bank groups and refresh, or one server per channel at the rate of its bus, which
 pays for turnarounds between reads and writes alone."""
 
+Fidelity = Literal["estimate", "windows"]
+"""Where a step's durations come from: closed forms alone, or the engine where kernels and collectives run at once."""
+
 
 @dataclass(frozen=True)
 class RunOptions:

@@ -15,7 +15,7 @@ from weft.result.stored import _made, plain
 GPU = "h100-sxm"
 NAMES = {"streaming": "gelu", "collective": "all_gather", "opaque": "sort"}
 """What a kind's field `name` may hold, where it has one."""
-COUNTS = ("batch", "heads")
+COUNTS = ("batch", "heads", "groups")
 """Dimensions that multiply whole tensors: as large as the others, they would make more than a GPU's memory holds."""
 
 

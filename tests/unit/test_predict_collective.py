@@ -391,6 +391,20 @@ def test_how_gemms_were_timed_is_read_from_their_notes():
     assert gemm_harness("torch linear, FP32", "sitar-lab/NeuSight").timed == "host"
 
 
+def test_tables_of_tuners_hold_the_best_kernels_and_say_how_these_were_timed():
+    logic = "ROCm/hipBLASLt Tensile Equality logic"
+    timed = [
+        gemm_harness(f"layout {order}", f"{logic} {chip}")
+        for chip in ("aldebaran", "aquavanjaram")
+        for order in ("TN", "NN")
+    ]
+    assert [one.timed for one in timed] == ["host", "device", "device", "device"]
+    assert all(one.tuned for one in timed)
+    aiter = gemm_harness("", "ROCm/aiter tuned tables")
+    assert (aiter.timed, aiter.tuned, aiter.rotation) == ("device", True, float("inf"))
+    assert not gemm_harness("", "ai-dynamo/aiconfigurator").tuned
+
+
 def test_a_network_that_was_read_from_the_rows_says_so():
     rig = rig_of("16xA100-SXM", "PyTorch profiler", "microsoft/vidur data")
     assert rig.network_from_rows

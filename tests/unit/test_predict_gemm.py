@@ -13,7 +13,7 @@ from weft.estimate.gemm import effective_rates
 from weft.estimate.target import target
 from weft.graph import DTYPE_BYTES, Gemm
 from weft.graph.op import OUTPUT_DTYPES
-from weft.library.tiles import candidates
+from weft.library.tiles import candidates, most_parts
 
 GPUS = [name for name in hardware.gpu_names() if name != "t3-paper"]
 
@@ -156,6 +156,37 @@ def test_the_fastest_plan_is_a_kernel_of_the_library_and_cuts_k_where_tiles_are_
     assert ranked_plans(Gemm(64, 512, 65536, "bf16"), gpu, split=True)[0].tiling.splits > 1
 
 
+@pytest.mark.parametrize("name", ["mi300x", "mi308x", "mi325x", "mi355x"])
+@pytest.mark.parametrize("dtype", ["bf16", "fp8"])
+def test_a_library_by_itself_cuts_a_long_k_into_at_most_eight_parts(name: str, dtype: str) -> None:
+    plans = ranked_plans(Gemm(16, 256, 65536, dtype), hardware.gpu(name), split=True)
+    assert max(plan.tiling.splits for plan in plans) == most_parts(hardware.gpu(name).architecture, dtype) == 8
+
+
+@pytest.mark.parametrize("name", GPUS)
+@pytest.mark.parametrize("dtype", ["fp16", "fp32"])
+def test_a_tuned_kernel_is_at_least_as_fast_as_the_choice_of_the_library(name: str, dtype: str) -> None:
+    m, n, k = random_shapes(60, seed=5)
+    gpu = hardware.gpu(name)
+    own, tuned = (gemm(m, n, k, dtype, gpu, tuned=on).seconds for on in (False, True))
+    assert (tuned <= own * (1 + 1e-9)).all()
+    if dtype == "fp32" or not gpu.architecture.startswith(("cdna3", "cdna4")):
+        assert (tuned == own).all()
+
+
+def test_tuning_pays_where_few_tiles_have_a_long_k() -> None:
+    gpu = hardware.gpu("mi355x")
+    own, tuned = (gemm([32, 8192], [384, 8192], 16384, "bf16", gpu, tuned=on).seconds for on in (False, True))
+    assert own[0] > 1.2 * tuned[0]
+    assert own[1] == tuned[1]
+
+
+@pytest.mark.parametrize("name", ["mi300x", "mi308x", "mi325x", "mi355x"])
+def test_cutting_k_costs_at_least_the_launch_of_a_second_kernel(name: str) -> None:
+    gpu = hardware.gpu(name)
+    assert gpu.achieved.gemm_split > gpu.compute.launch_latency
+
+
 def test_rows_in_few_channels_crowd_only_where_addresses_are_not_hashed() -> None:
     on = effective_rates("fp32", target(hardware.gpu("mi210")))
     assert gemm_kernel.crowding(32768 * 4, 4096, on) == 32
@@ -181,6 +212,8 @@ def test_other_bad_input_is_refused_in_a_sentence() -> None:
         gemm(64, 64, 64, "fp8", gpu)
     with pytest.raises(InputError, match="rotation is 0"):
         gemm(64, 64, 64, "bf16", gpu, rotation=0)
+    with pytest.raises(InputError, match="tuned is 'yes'"):
+        gemm(64, 64, 64, "bf16", gpu, tuned="yes")
     with pytest.raises(UnknownNameError, match="clock"):
         gemm(64, 64, 64, "bf16", gpu, clock="fast")
     with pytest.raises(UnknownNameError, match="unknown way of timing 'sundial'; known: device, host"):

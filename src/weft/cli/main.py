@@ -24,6 +24,10 @@ EXIT_BROKEN_PIPE = 1  # click's
 COMMANDS = {
     "study": LazyCommand("weft.cli.study:study", "Repeat a paper's study and compare its figures."),
     "simulate": LazyCommand("weft.cli.simulate:simulate", "Simulate a sub-layer, or a GEMM beside a collective."),
+    "step": LazyCommand("weft.cli.step:step", "Time a training step of a whole model."),
+    "memory": LazyCommand("weft.cli.step:memory", "Say whether a training step fits, and who holds the memory."),
+    "prefill": LazyCommand("weft.cli.inference:prefill", "Time the prompt of a model, up to its first token."),
+    "decode": LazyCommand("weft.cli.inference:decode", "Time the next token of a model."),
     "advise": LazyCommand("weft.cli.advise:advise", "Say how a GEMM and a collective should share a GPU."),
     "tune": LazyCommand("weft.cli.tune:tune", "Tune independent GEMMs that share a GPU."),
     "predict": LazyCommand("weft.cli.predict:predict", "Predict GEMMs, collectives, operators and layers."),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 from json import dumps
 from pathlib import Path
 from types import MappingProxyType
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 Save = Callable[[Path], Path]
 """Writes to a file or a folder, and returns the file that it wrote."""
+Traces = Callable[[Path], list[Path]]
+"""Writes traces to a file, or one for each GPU, and returns the files."""
 Option = Callable[[Callable[..., Any]], Any]
 """A decorator that adds an option to a command."""
 
@@ -52,19 +54,21 @@ class Outputs:
         *,
         rows: Sequence[Mapping[str, Any]] = (),
         traced: Timeline | None = None,
+        trace: Traces | None = None,
         files: Mapping[str, Save] = MappingProxyType({}),
         page: Save | None = None,
     ) -> None:
         """Write the files that the options ask for, print tables and sentences, and print the files' paths.
 
-        `save` writes --json, `rows` go to --csv, the run `traced` to --trace. In the folder of --out each entry of
+        `save` writes --json, `rows` go to --csv, the run `traced` to --trace, or what
+        `trace` writes. In the folder of --out each entry of
         `files` writes the file of its name, and `page` the page. Files come first: a closed pipe does not cost them.
         """
         from weft.view.terminal import print_parts
 
         paths: list[tuple[str, Path]] = []
         try:
-            paths.extend(self._save(save, rows, traced, files, page))
+            paths.extend(self._save(save, rows, trace or _traces_of(traced), files, page))
         finally:
             print_parts(parts)
         for what, path in paths:
@@ -74,20 +78,19 @@ class Outputs:
         self,
         save: Save,
         rows: Sequence[Mapping[str, Any]],
-        traced: Timeline | None,
+        trace: Traces | None,
         files: Mapping[str, Save],
         page: Save | None,
     ) -> Iterator[tuple[str, Path]]:
         """Write each file that the options ask for; yields what it holds and its path."""
-        from weft import view
         from weft.view.table import csv_text
 
         if self.json is not None:
             yield "figures", save(self.json)
         if self.csv is not None:
             yield "table", write_atomically(self.csv, csv_text(rows))
-        if self.trace is not None and traced is not None:
-            yield from (("trace", path) for path in view.write_trace(traced, self.trace))
+        if self.trace is not None and trace is not None:
+            yield from (("trace", path) for path in trace(self.trace))
         if self.folder is not None:
             for name, save_file in files.items():
                 yield "figures", save_file(self.folder / name)
@@ -100,6 +103,14 @@ class Outputs:
 
         for path in view.write_trace(run, self.trace) if self.trace is not None else ():
             written("trace", path, note)
+
+
+def _traces_of(run: Timeline | None) -> Traces | None:
+    if run is None:
+        return None
+    from weft import view
+
+    return partial(view.write_trace, run)
 
 
 def json_of(answer: Answer, **more: Any) -> Save:

@@ -13,10 +13,10 @@ from weft.errors import InputError, check_type
 from weft.estimate.answer import Bound, Estimate, in_sequence, side_by_side
 from weft.estimate.attention import attention
 from weft.estimate.collective import collective
-from weft.estimate.gemm import gemm
+from weft.estimate.gemm import gemm, grouped_gemm
 from weft.estimate.streaming import opaque, streaming
 from weft.estimate.target import Harness, Target, check_held, target
-from weft.graph import Attention, Collective, Gemm, Graph, Node, Op, Send, Streaming
+from weft.graph import Attention, Collective, Gemm, Graph, GroupedGemm, Node, Op, Send, Streaming
 from weft.hardware import Described
 from weft.options import RunOptions
 from weft.parallel import work_of
@@ -28,6 +28,7 @@ def _send(op: Send, on: Target) -> Estimate:
 
 _MODELS: Mapping[type[Op], Callable[[Any, Target], Estimate]] = {
     Gemm: gemm,
+    GroupedGemm: grouped_gemm,
     Attention: attention,
     Streaming: streaming,
     Collective: collective,
@@ -96,7 +97,7 @@ def _estimated(op: Op, on: Target) -> Estimate:
     check_held(op, on.gpu)
     model = next((model for kind, model in _MODELS.items() if isinstance(op, kind)), opaque)
     found = model(op, on)
-    waits = on.harness.timed == "host" and not isinstance(op, Gemm | Collective | Send)
+    waits = on.harness.timed == "host" and not isinstance(op, Gemm | GroupedGemm | Collective | Send)
     return _awaited(found, on) if waits else found
 
 

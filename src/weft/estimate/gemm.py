@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import reduce
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from weft.errors import InputError
 from weft.estimate import gemm_kernel
-from weft.estimate.answer import Bound, Estimate, FloatArray, Words, floats
+from weft.estimate.answer import Bound, Estimate, FloatArray, Words, floats, side_by_side
 from weft.estimate.target import Target
-from weft.graph import DTYPE_BYTES, Gemm
-from weft.graph.op import OUTPUT_DTYPES
+from weft.graph import DTYPE_BYTES, Gemm, GroupedGemm
+from weft.graph.op import OUTPUT_DTYPES, width
 from weft.kernels.gemm import main_loop_flops
-from weft.library.tiles import Candidate, candidates
+from weft.library.tiles import Candidate, candidates, most_parts
 
 Shapes = tuple[FloatArray, FloatArray, FloatArray, FloatArray]
 """Rows, columns, depth and batch of each case."""
@@ -27,16 +29,19 @@ _UNHASHED = ("cdna1", "cdna2")  # memory channels selected by plain address bits
 def gemm(op: Gemm, on: Target) -> Estimate:
     """The time of C = A x B, and where it goes.
 
-    The kernel is the one of the library with the least estimated time. The GEMMs of a batch share one launch. A and C
-    count as cached if they fit beside B, and B if all `rotation` Bs fit. Parts [s]: launch, convert, compute (the
-    matrix units at their achieved rate), tail (units idle or computing padding), cache, latency, fill (begin and end of
-    workgroups), memory (what DRAM adds), split. Raises InputError for data types that the GPU lacks.
+    The kernel is the one of the library with the least estimated time; by itself a library may cut K into fewer parts
+    than a tuner tries. The GEMMs of a batch share one launch. A and C count as cached if they fit beside B, and B if
+    all `rotation` Bs fit. Parts [s]: launch, convert, compute (the matrix units at their achieved rate), tail (units
+    idle or computing padding), cache, latency, fill (begin and end of workgroups), memory (what DRAM adds), split.
+    Raises InputError for data types that the GPU lacks.
     """
     given = np.broadcast_arrays(*map(floats, (op.m, op.n, op.k, op.batch)))
     m, n, k, batch = (np.ravel(size) for size in given)
     shapes, harness, achieved = (m, n, k, batch), on.harness, on.gpu.achieved
     library = _library(op.dtype, on)
     rates = effective_rates(op.dtype, on)
+    if op.accumulates:
+        rates = rates._replace(output=2.0 * op.accumulator_bytes)
     times = _run(shapes, library, rates)
     parts = _parts(shapes, times, rates)
     launch = achieved.gemm_host if harness.timed == "host" else achieved.gemm_launch
@@ -52,9 +57,38 @@ def gemm(op: Gemm, on: Target) -> Estimate:
     )
 
 
+def grouped_gemm(op: GroupedGemm, on: Target) -> Estimate:
+    """The time of the products of a mixture's experts: as a batch in one launch, or one launch after the other.
+
+    Groups that differ count half as the fullest and half as what is left for the others, one each. Raises as `gemm`.
+    """
+    mean = floats(op.rows) / op.groups
+    most = np.where(floats(op.busiest) > 0, op.busiest, mean)
+    least = np.maximum(2 * mean - most, 1.0)
+    halves = [_of_groups(op, np.ceil(rows), on) for rows in ([mean] if np.all(most == mean) else [most, least])]
+    return halves[0] if len(halves) == 1 else _average(halves)
+
+
+def _of_groups(op: GroupedGemm, rows: FloatArray, on: Target) -> Estimate:
+    """The time of all groups, with so many rows each."""
+    n, k, count = floats(op.n), floats(op.k), floats(op.groups)
+    m, k = (k, rows) if op.over_rows else (rows, k)
+    shape = Gemm(*cast("tuple[int, int, int]", (m, n, k)), op.dtype, accumulates=op.accumulates)
+    if op.fused:
+        return gemm(replace(shape, batch=cast(int, count)), on)
+    one = gemm(shape, on)
+    return replace(one, seconds=one.seconds * count, parts={name: part * count for name, part in one.parts.items()})
+
+
+def _average(of: Sequence[Estimate]) -> Estimate:
+    every = side_by_side(of)
+    parts = {name: part.mean(axis=0) for name, part in every.parts.items()}
+    return Estimate(every.seconds.mean(axis=0), every.bound[0], parts)
+
+
 def _library(dtype: str, on: Target) -> tuple[Candidate, ...]:
     on.gpu.matrix_rate(dtype)  # raises the InputError that lists the supported data types
-    if on.harness.quantize and DTYPE_BYTES[dtype] != 1:
+    if on.harness.quantize and DTYPE_BYTES.get(dtype) != 1:
         raise InputError(f"operands of {dtype} need no conversion; quantize goes with fp8 or int8")
     return candidates(on.gpu.architecture, dtype, scaled=on.harness.quantize)
 
@@ -73,11 +107,13 @@ def effective_rates(dtype: str, on: Target) -> gemm_kernel.Machine:
         latency=achieved.gemm_latency,
         fill=achieved.gemm_fill,
         split=achieved.gemm_split,
-        element=float(DTYPE_BYTES[dtype]),
+        element=width(dtype),
         output=float(DTYPE_BYTES[OUTPUT_DTYPES.get(dtype, dtype)]),
         rotation=min(float(on.harness.rotation), 1e9),
         channels=float(gpu.cache.banks) if unhashed else 0.0,
         interleave=float(gpu.memory.interleave),
+        parts=float(most_parts(gpu.architecture, dtype, tuned=on.harness.tuned)),
+        own_parts=float(most_parts(gpu.architecture, dtype)),
     )
 
 

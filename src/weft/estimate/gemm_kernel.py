@@ -13,8 +13,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-MAX_SPLIT = 64
-"""Most parts into which K is cut [assumed]."""
 SPLIT_STEPS = 4
 """Fewest K steps of a part [assumed]."""
 SPLIT_WAVES = 3
@@ -50,6 +48,8 @@ class Machine(NamedTuple):
     rotation: float  # sets of B that take turns in the cache
     channels: float  # memory channels that interleave without a hash; 0 = hashed
     interleave: float  # [bytes]
+    parts: float  # most parts into which K may be cut
+    own_parts: float  # most parts into which the library cuts K by itself
 
 
 class Shape(NamedTuple):
@@ -286,7 +286,7 @@ def least_time(shape: Shape, tile: Tile, grid: float, depth: float, columns: flo
     pace = max(matrix + on.issue, cost.wait)
     alone = on.fill + depth * pace
     if least < alone:
-        parts = most_parts(depth, grid, cost)
+        parts = most_parts(depth, grid, cost, on)
         if parts > 1:
             alone = min(alone, on.fill + depth / parts * pace + split_cost(shape, 2.0, on))
         least = max(least, alone)
@@ -297,14 +297,22 @@ def quick_time(shape: Shape, tile: Tile, depth: float, cost: Costs, on: Machine)
     """Lower bound of the units' time under one candidate of any width; cheaper still than `least_time`."""
     columns = ceil(shape.m / tile.rows) * shape.n * shape.batch
     least = on.fill + columns * (depth * cost.column + cost.store)
-    parts = max(1.0, min(MAX_SPLIT, depth / SPLIT_STEPS))
+    parts = max(1.0, min(on.parts, depth / SPLIT_STEPS))
     return max(least, on.fill + min(depth * cost.pace, depth / parts * cost.pace + on.split))
 
 
-def most_parts(depth: float, grid: float, cost: Costs) -> float:
-    """The most parts that K is cut into: each of some steps, and no more than fill the GPU a few times."""
-    most = min(MAX_SPLIT, floor(depth / SPLIT_STEPS), floor(SPLIT_WAVES * cost.slots / grid))
+def most_parts(depth: float, grid: float, cost: Costs, on: Machine) -> float:
+    """The most parts that K is cut into: each of some steps, up to the library's limit or a few fills of the GPU."""
+    most = min(on.parts, floor(depth / SPLIT_STEPS), floor(SPLIT_WAVES * cost.slots / grid))
     return max(1.0, most)
+
+
+def parts_tried(turn: int, most: float, work: float, cost: Costs, on: Machine) -> float:
+    """The parts of K tried in a turn: one, up to the library's limit, then whole fills of the GPU."""
+    if turn == 0:
+        return 1.0
+    fills = floor(max(turn - 1, 1) * cost.slots / work)
+    return min(most, fills, on.own_parts) if turn == 1 else min(most, fills)
 
 
 def fitted(shape: Shape, tile: Tile, on: Machine) -> tuple[float, float, float]:
@@ -335,9 +343,9 @@ def under(
         return found, columns, parts, memory_time
     fed = feed(tile, columns, grid == 1, cost)
     pace = max(cost.matrix * columns + on.issue, cost.wait)
-    most = most_parts(depth, work, cost)
-    for waves in range(SPLIT_WAVES + 1):
-        splits = min(most, floor(waves * cost.slots / work)) if waves > 0 else 1.0
+    most = most_parts(depth, work, cost, on)
+    for turn in range(SPLIT_WAVES + 2):
+        splits = parts_tried(turn, most, work, cost, on)
         if splits <= before:
             continue
         before = splits

@@ -2,35 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import numpy as np
 
 from weft.errors import InputError
 from weft.estimate.answer import Estimate, FloatArray, floats, in_sequence
 from weft.estimate.kernel import Kernel, Sweep, kernel_time
 from weft.estimate.target import Target
-from weft.graph import DTYPE_BYTES, Op, Streaming
-from weft.graph.streaming import DIVIDE, EXP
+from weft.graph import Op, Streaming
+from weft.graph.op import BLOCK_BYTES, width
+from weft.graph.streaming import DIVIDE, EXP, OWN, SELECT
 from weft.hardware import DTYPES, Gpu
 from weft.kernels.gemm import main_loop_flops
 
 THREADS = 256
 """Threads of a workgroup of element-wise kernels [assumed; PyTorch uses 128 to 512]."""
+_NARROW = ("fp8", *BLOCK_BYTES)
 ROW_THREADS = 128
 """Threads that normalise one row, as in PyTorch's LayerNorm kernel."""
 ROW_IN_REGISTERS = 1024
 """Longest row whose softmax PyTorch keeps in registers [elements]: longer ones are read in every sweep."""
+SORT_KERNELS = 8
+"""Kernels of a sort of indices: a histogram, three passes of a radix sort, and the search for equal ones [assumed; 5 to
+12]."""
+SORTED_BYTES = 16
+"""An index and its place, as a pass of a sort moves them [bytes]."""
 STATE_BYTES = 12
 """Optimizer state per parameter [bytes]: master weight and two moments in fp32."""
+
+Step = tuple[tuple[str, ...], tuple[str, ...], float, float]
+"""A kernel of an element-wise operator: dtypes that it reads and writes, operations and specials of an element."""
 
 
 def streaming(op: Streaming, on: Target) -> Estimate:
     """The time of a streaming operator: its kernels one after the other.
 
-    Operands that fit into the last-level cache are assumed to be cached. Raises InputError for fp8 on a GPU without it.
+    Operands that fit into the last-level cache are assumed to be cached. Raises InputError for formats of 8 bits or
+    fewer on a GPU without them.
     """
-    if op.dtype == "fp8" and not on.gpu.supports(op.dtype):
-        known = ", ".join(one for one in DTYPES if on.gpu.supports(one))
-        raise InputError(f"{on.gpu.name} does not compute in fp8; choose one of {known}")
+    for dtype in dict.fromkeys((op.dtype, *op.about.writes)):
+        if dtype in _NARROW and not on.gpu.supports(dtype):
+            known = ", ".join(one for one in DTYPES if on.gpu.supports(one))
+            raise InputError(f"{on.gpu.name} does not compute in {dtype}; choose one of {known}")
     found = [kernel_time(kernel, on.gpu) for kernel in _kernels(op, on.gpu)]
     return found[0] if len(found) == 1 else in_sequence(found)
 
@@ -55,64 +69,159 @@ def _bytes(tensors: tuple[object, ...]) -> FloatArray:
 
 
 def _kernels(op: Streaming, gpu: Gpu) -> tuple[Kernel, ...]:
-    if op.name == "softmax":
-        return (_softmax(op, gpu),)
-    if op.name == "layernorm":
-        return (_normalised(op, 8, 4, 2),)
-    if op.name == "rmsnorm":
-        return (_normalised(op, 2, 3, 1),)
-    elements, size, specials = floats(op.elements), DTYPE_BYTES[op.dtype], op.about.specials
-    if op.name not in ("adam", "lamb"):
-        reads, writes = _bytes(op.reads), _bytes(op.writes)
-        return (_elementwise(elements, reads, writes, op.operations, specials, size),)
+    """The kernels of an operator, in their order: one sweep over its tensors, unless its kind needs more."""
+    special = _SPECIAL.get(op.name)
+    if special:
+        return special(op, gpu)
+    elements, size = floats(op.elements), width(op.dtype)
+    return (_elementwise(elements, _bytes(op.reads), _bytes(op.writes), op.operations, op.about.specials, size),)
+
+
+def _optimizer(op: Streaming, gpu: Gpu) -> tuple[Kernel, ...]:
+    """Adam in one kernel; LAMB in two, the norms of weights and update known only after the first."""
+    elements, size, specials = floats(op.elements), width(op.dtype), op.about.specials
     # Besides the fp32 state, a working copy of the weights is written in the dtype.
     copy = 0 if op.dtype == "fp32" else size
     reads, writes = (STATE_BYTES + size) * elements, STATE_BYTES * elements
     if op.name == "adam":
         return (_elementwise(elements, reads, writes + copy * elements, op.operations, specials, 4),)
-    # Moments, update and the norms of weights and update; then the step by the ratio of the norms.
     return (
         _elementwise(elements, reads, writes, op.operations - 2, specials, 4),
         _elementwise(elements, 8 * elements, (4 + copy) * elements, 2.0, 0.0, 4),
     )
 
 
+def _in_steps(*steps: Step) -> Callable[[Streaming, Gpu], tuple[Kernel, ...]]:
+    """Kernels that each go once over all elements, as a framework runs them without fusing."""
+
+    def kernels(op: Streaming, gpu: Gpu) -> tuple[Kernel, ...]:
+        elements, own = floats(op.elements), width(op.dtype)
+        return tuple(
+            _elementwise(elements, _wide(reads, own) * elements, _wide(writes, own) * elements, work, specials, 4)
+            for reads, writes, work, specials in steps
+        )
+
+    return kernels
+
+
+def _wide(dtypes: tuple[str, ...], own: float) -> float:
+    """Bytes of an element of tensors of these dtypes."""
+    return sum(width(dtype) if dtype else own for dtype in dtypes)
+
+
+def _scattered(op: Streaming, gpu: Gpu) -> tuple[Kernel, ...]:
+    """Gradients of rows added to a table's: a sort of the rows by their places, then one sweep over them."""
+    rows, size = floats(op.rows), width(op.dtype)
+    sort = _elementwise(rows, SORTED_BYTES * rows, SORTED_BYTES * rows, 10.0, 0.0, 8)
+    added = _elementwise(floats(op.elements), _bytes(op.reads), _bytes(op.writes), op.operations, 0.0, size)
+    return *(sort for _ in range(SORT_KERNELS)), added
+
+
 def _elementwise(
-    elements: FloatArray, reads: FloatArray, writes: FloatArray, operations: float, specials: float, size: int
+    elements: FloatArray, reads: FloatArray, writes: FloatArray, operations: float, specials: float, size: float
 ) -> Kernel:
     """A kernel that reads and writes `reads` and `writes` bytes, with `operations` on each element."""
     sweep = Sweep(reads, writes, operations=operations * elements, specials=specials * elements)
-    per_workgroup = THREADS * max(16 // size, 1)
+    per_workgroup = THREADS * np.maximum(16 // size, 1)
     return Kernel((sweep,), np.ceil(elements / per_workgroup), floats(THREADS))
 
 
-def _softmax(op: Streaming, gpu: Gpu) -> Kernel:
+def _softmax(op: Streaming, gpu: Gpu) -> tuple[Kernel, ...]:
     """Rows of elements: the largest, the sum of exponentials, then the quotients.
 
     As PyTorch does it: fp32 inside, short rows held in registers by a wavefront each, longer ones read again in every
     sweep by a workgroup each.
     """
-    rows, columns = floats(op.rows), floats(op.columns)
-    elements = rows * columns
-    size = elements * DTYPE_BYTES[op.dtype]
-    short = columns <= ROW_IN_REGISTERS
-    again = np.where(short, 0.0, size)
-    threads = np.where(short, gpu.compute.wavefront_size, np.clip(columns / 16, ROW_THREADS, 1024))
+    elements, size, again, threads = _rows(op, gpu)
     sweeps = (
         Sweep(reads=size, operations=elements),
         Sweep(rereads=again, operations=(EXP + 2) * elements, specials=elements),
         Sweep(writes=size, rereads=again, operations=(EXP + DIVIDE + 1) * elements, specials=2 * elements),
     )
-    return Kernel(sweeps, rows, threads, footprint=2 * size / rows)
+    return (Kernel(sweeps, floats(op.rows), threads, footprint=2 * size / op.rows),)
 
 
-def _normalised(op: Streaming, moments: float, scaled: float, parameters: int) -> Kernel:
-    """Normalisation of rows: a sweep for the moments, one that reads the rows again, scales and writes them."""
-    rows, columns, width = floats(op.rows), floats(op.columns), DTYPE_BYTES[op.dtype]
-    elements = rows * columns
-    size, weights = elements * width, parameters * columns * width
+def _softmax_backward(op: Streaming, gpu: Gpu) -> tuple[Kernel, ...]:
+    """Rows of the output and of its gradient: the sum of their products, then the differences from it."""
+    elements, size, again, threads = _rows(op, gpu)
     sweeps = (
-        Sweep(reads=size, operations=moments * elements),
-        Sweep(reads=weights, writes=size, rereads=size, operations=scaled * elements),
+        Sweep(reads=2 * size, operations=2 * elements),
+        Sweep(writes=size, rereads=2 * again, operations=(op.operations - 2) * elements),
     )
-    return Kernel(sweeps, rows, floats(ROW_THREADS), footprint=2 * size / rows)
+    return (Kernel(sweeps, floats(op.rows), threads, footprint=3 * size / op.rows),)
+
+
+def _rows(op: Streaming, gpu: Gpu) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+    """Elements, bytes, bytes that a further sweep reads again, and threads of each row's workgroup."""
+    columns, elements = floats(op.columns), floats(op.elements)
+    size, short = elements * width(op.dtype), columns <= ROW_IN_REGISTERS
+    threads = np.where(short, gpu.compute.wavefront_size, np.clip(columns / 16, ROW_THREADS, 1024))
+    return elements, size, np.where(short, 0.0, size), threads
+
+
+def _normalised(moments: float, scaled: float, parameters: int) -> Callable[[Streaming, Gpu], tuple[Kernel, ...]]:
+    """Normalisation of rows: a sweep for the moments, one that reads the rows again, scales and writes them."""
+
+    def kernels(op: Streaming, gpu: Gpu) -> tuple[Kernel, ...]:
+        elements, weights = floats(op.elements), parameters * floats(op.columns) * width(op.dtype)
+        size = elements * width(op.dtype)
+        sweeps = (
+            Sweep(reads=size, operations=moments * elements),
+            Sweep(reads=weights, writes=size, rereads=size, operations=scaled * elements),
+        )
+        return (Kernel(sweeps, floats(op.rows), floats(ROW_THREADS), footprint=2 * size / op.rows),)
+
+    return kernels
+
+
+def _normalised_backward(parameters: int) -> Callable[[Streaming, Gpu], tuple[Kernel, ...]]:
+    """Gradients of a normalisation: sums over each row, then their use; and a kernel for those of the parameters.
+
+    As in Apex and Transformer Engine: a workgroup on each compute unit goes through rows, which it holds in registers,
+    and keeps fp32 partial sums of the gradients of scale and shift, which the second kernel adds up.
+    """
+
+    def kernels(op: Streaming, gpu: Gpu) -> tuple[Kernel, ...]:
+        elements, gradients = floats(op.elements), parameters * floats(op.columns)
+        size, half = elements * width(op.dtype), op.operations / 2 * elements
+        partial = 4 * gradients * np.minimum(floats(op.rows), gpu.compute.compute_units)
+        sweeps = (
+            Sweep(reads=2 * size, operations=half),
+            Sweep(writes=size + partial, operations=half),
+        )
+        rows = Kernel(sweeps, floats(op.rows), floats(ROW_THREADS))
+        return rows, _elementwise(partial / 4, partial, gradients * width(op.dtype), 1.0, 0.0, 4)
+
+    return kernels
+
+
+_SPECIAL: Mapping[str, Callable[[Streaming, Gpu], tuple[Kernel, ...]]] = {
+    "softmax": _softmax,
+    "softmax_backward": _softmax_backward,
+    "layernorm": _normalised(8, 4, 2),
+    "rmsnorm": _normalised(2, 3, 1),
+    "layernorm_backward": _normalised_backward(2),
+    "rmsnorm_backward": _normalised_backward(1),
+    "adam": _optimizer,
+    "lamb": _optimizer,
+    "embedding_backward": _scattered,
+    # Megatron-LM: a copy in fp32, the largest of each row, its subtraction, exponentials, their sum, quotients.
+    "cross_entropy": _in_steps(
+        ((OWN,), ("fp32",), 1, 0),
+        (("fp32",), (), 1, 0),
+        (("fp32",), ("fp32",), 1, 0),
+        (("fp32",), ("fp32",), EXP, 1),
+        (("fp32",), (), 1, 0),
+        (("fp32",), ("fp32",), DIVIDE, 1),
+    ),
+    # The probabilities minus one at the target, times the loss's gradient; then a copy in the dtype of the logits.
+    "cross_entropy_backward": _in_steps((("fp32",), ("fp32",), 2, 0), (("fp32",), (OWN,), 1, 0)),
+    # Megatron-LM's router: probabilities, the largest of them, and zeros with these and with ones at their places.
+    "top_k": _in_steps(
+        ((OWN,), ("fp32",), 2 * EXP + DIVIDE + 4, 2),
+        (("fp32",), (), SELECT, 0),
+        ((), ("fp32",), 1, 0),
+        ((), ("int8",), 1, 0),
+    ),
+}
+"""The kernels of the kinds that take more than one sweep."""

@@ -35,7 +35,8 @@ class Harness:
 
     `timed` says whether kernels follow each other on the device, or the host launches each and waits for it. `rotation`
     is how many B matrices of a GEMM are used in turn (infinite: B always comes from memory); `quantize` adds the
-    conversion of a 16-bit A to scaled 8-bit rows.
+    conversion of a 16-bit A to scaled 8-bit rows; `tuned` takes the best kernel that a tuner finds, not the choice of
+    the library.
 
     Of collectives: `library` carries them out (None: the vendor's), of `version`, with a `profile` of its own (None:
     the machine's), by `algorithm` ("auto", or one like "ring", "nvls", "direct", "tree" or "ring-ll128"), with `driver`
@@ -50,6 +51,7 @@ class Harness:
     timed: Timed = "device"
     rotation: float = ROTATION
     quantize: bool = False
+    tuned: bool = False
     library: str | None = None
     version: str = ""
     profile: Profile | None = None
@@ -73,6 +75,8 @@ class Harness:
         for name, count in (("channels", self.channels), ("compute_units", self.compute_units)):
             if count is not None:
                 check_whole(name, count, 1, 8)
+        for switch in ("quantize", "tuned"):
+            check_type(switch, getattr(self, switch), bool, "give True or False")
         rotation: object = self.rotation
         if isinstance(rotation, bool) or not isinstance(rotation, int | float) or not rotation >= 1:
             raise InputError(

@@ -15,11 +15,14 @@ from weft.graph.collective import (
 )
 from weft.graph.gemm import Gemm, gemm
 from weft.graph.graph import Edge, Graph, KernelChoice, Node, concurrent, gemm_queue
+from weft.graph.grouped import GroupedGemm
 from weft.graph.op import DTYPE_BYTES, Op, Opaque, Tensor
 from weft.graph.operators import OPERATORS, operator
 from weft.graph.streaming import STREAMING, Streaming
 
-KINDS: Mapping[str, type[Op]] = {one.kind: one for one in (Gemm, Attention, Streaming, Collective, Send, Copy, Opaque)}
+KINDS: Mapping[str, type[Op]] = {
+    one.kind: one for one in (Gemm, GroupedGemm, Attention, Streaming, Collective, Send, Copy, Opaque)
+}
 """Every kind of operator by the name that files and tables use."""
 
 __all__ = [
@@ -34,6 +37,7 @@ __all__ = [
     "Edge",
     "Gemm",
     "Graph",
+    "GroupedGemm",
     "KernelChoice",
     "Node",
     "Op",

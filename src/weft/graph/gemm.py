@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from weft.graph.op import DTYPE_BYTES, OUTPUT_DTYPES, Op, Tensor, check_dtype, check_sizes
+from weft.errors import InputError
+from weft.graph.op import DTYPE_BYTES, OUTPUT_DTYPES, Gradients, Op, Tensor, check_dtype, check_sizes
 
 
 @dataclass(frozen=True)
 class Gemm(Op):
     """C = A x B with A of M x K and B of K x N elements of `dtype`, and C of M x N of `output_dtype`; `batch` of them.
 
-    C has the operands' format, but for 8-bit operands (fp8, int8): there it is bf16, as inference and training
-    libraries write it. Sums are kept in 32 bits (fp64 in 64). Raises InputError for a dimension that is no whole number
-    above zero, UnknownNameError for an unknown dtype.
+    C has the operands' format, but for operands of 8 bits or fewer: there it is bf16, as inference and training
+    libraries write it. Sums are kept in 32 bits (fp64 in 64). With `accumulates` it is C += A x B on an fp32 C, as
+    training adds up the gradients of weights over micro-batches. Raises InputError for a dimension that is no whole
+    number above zero, UnknownNameError for an unknown dtype.
 
     >>> Gemm(m=8192, n=4256, k=2128).flops
     148386086912
@@ -32,6 +34,7 @@ class Gemm(Op):
     k: int
     dtype: str = "fp16"
     batch: int = field(default=1, repr=False)
+    accumulates: bool = field(default=False, repr=False)
 
     def __post_init__(self) -> None:
         least = dict.fromkeys(("m", "n", "k", "batch"), 1)
@@ -40,14 +43,25 @@ class Gemm(Op):
 
     @property
     def reads(self) -> tuple[Tensor, ...]:
-        """A and B."""
+        """A and B, and C if it accumulates."""
         a, b = Tensor((self.batch, self.m, self.k), self.dtype), (self.batch, self.k, self.n)
-        return a, Tensor(b, self.dtype, "weight")
+        return a, Tensor(b, self.dtype, "weight"), *(self.writes if self.accumulates else ())
 
     @property
     def writes(self) -> tuple[Tensor, ...]:
         """C."""
         return (Tensor((self.batch, self.m, self.n), self.output_dtype),)
+
+    @property
+    def saved(self) -> tuple[Tensor, ...]:
+        """A, from which the gradient of B is computed."""
+        return (Tensor((self.batch, self.m, self.k), self.dtype),)
+
+    @property
+    def backward(self) -> Gradients:
+        """The gradient of A (M x K, sum over N) and that of B (K x N, sum over M)."""
+        inputs = replace(self, n=self.k, k=self.n)
+        return Gradients((inputs,), (replace(self, m=self.k, k=self.m),))
 
     @property
     def flops(self) -> int:
@@ -61,12 +75,16 @@ class Gemm(Op):
 
     @property
     def element_bytes(self) -> int:
-        """Size of one element of A or B [bytes]."""
+        """Size of one element of A or B [bytes]; InputError for formats with block scales, which no kernel runs."""
+        if self.dtype not in DTYPE_BYTES:
+            raise InputError(f"no kernel multiplies {self.dtype} request by request; use weft.estimate, or fp8")
         return DTYPE_BYTES[self.dtype]
 
     @property
     def output_dtype(self) -> str:
         """Number format of C."""
+        if self.accumulates:
+            return "fp32"
         return OUTPUT_DTYPES.get(self.dtype, self.dtype)
 
     @property

@@ -69,7 +69,8 @@ class Node:
 
     Nodes of one name share their tensors: every iteration reads and writes the same memory. A node runs on every rank
     of the graph, or on `rank` alone. `after` takes names of nodes or edges; nodes of one stream also follow each other
-    in the graph's order.
+    in the graph's order. `phase` is the part of a training step ("forward", "recompute", "input" or "weight" for
+    gradients), `module` the part of the model.
     """
 
     op: Op
@@ -79,6 +80,8 @@ class Node:
     stream: str = "main"
     rank: int | None = None
     choice: KernelChoice = field(default_factory=KernelChoice)
+    phase: str = ""
+    module: str = ""
 
     def __post_init__(self) -> None:
         if not isinstance(self.op, Op):

@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, cast, get_args
 
 import numpy as np
 
@@ -72,8 +72,11 @@ def plain(value: Any) -> Any:
 
 DTYPE_BYTES = {"fp16": 2, "bf16": 2, "fp8": 1, "int8": 1, "tf32": 4, "fp32": 4, "fp64": 8}
 """Bytes per element of the number formats of matrix units; tf32 is fp32 data that is rounded when it is multiplied."""
-OUTPUT_DTYPES = {"fp8": "bf16", "int8": "bf16", "tf32": "fp32"}
-"""Output format of products of 8-bit operands: kernels scale their 32-bit sums and round them to 16 bits."""
+BLOCK_BYTES = {"mxfp8": 1 + 1 / 32, "mxfp4": 1 / 2 + 1 / 32, "nvfp4": 1 / 2 + 1 / 16}
+"""Bytes per element of formats whose blocks of 32 (OCP Microscaling Formats 1.0) or 16 elements (NVFP4) share a scale
+of a byte, which counts here."""
+OUTPUT_DTYPES = {"fp8": "bf16", "int8": "bf16", "tf32": "fp32", **dict.fromkeys(BLOCK_BYTES, "bf16")}
+"""Output format of products of operands of 8 bits or fewer: kernels scale their 32-bit sums and round them to 16."""
 Role = Literal["activation", "weight", "gradient", "state", "buffer"]
 """The role of a tensor in the model; a buffer is scratch memory of one operator."""
 
@@ -103,12 +106,25 @@ class Tensor:
     @property
     def bytes(self) -> int:
         """Size of the data [bytes]."""
-        return math.prod(self.shape) * DTYPE_BYTES[self.dtype]
+        count, whole = math.prod(self.shape), DTYPE_BYTES.get(self.dtype)
+        return count * whole if whole else cast(int, plain(np.ceil(count * width(self.dtype))))
+
+
+def width(dtype: str) -> float:
+    """Bytes per element of a number format, its share of a block's scale included."""
+    return DTYPE_BYTES[dtype] if dtype in DTYPE_BYTES else BLOCK_BYTES[dtype]
 
 
 def check_dtype(dtype: str) -> None:
     """Raise UnknownNameError for an unknown number format."""
-    check_name("dtype", dtype, DTYPE_BYTES)
+    check_name("dtype", dtype, (*DTYPE_BYTES, *BLOCK_BYTES))
+
+
+class Gradients(NamedTuple):
+    """The operators of a backward pass: those of the gradients of inputs, then those of the gradients of weights."""
+
+    inputs: tuple[Op, ...] = ()
+    weights: tuple[Op, ...] = ()
 
 
 class Op(ABC):
@@ -140,6 +156,16 @@ class Op(ABC):
     def matrix_dtype(self) -> str | None:
         """The number format in which matrix units compute its FLOPs; None if vector units do."""
         return None
+
+    @property
+    def saved(self) -> tuple[Tensor, ...]:
+        """The tensors that it keeps for its backward pass, other than its outputs; none unless a kind overrides it."""
+        return ()
+
+    @property
+    def backward(self) -> Gradients:
+        """The operators that compute its gradients; none unless a kind overrides it."""
+        return Gradients()
 
     @property
     def least_bytes(self) -> int:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from weft.errors import InputError, check_name
 from weft.graph.attention import Attention
 from weft.graph.op import Op
-from weft.graph.streaming import STREAMING, Streaming
+from weft.graph.streaming import MANY, STREAMING, Streaming, StreamingKind
 
 _EXAMPLES = {
     "elements": 16777216,
@@ -21,6 +21,7 @@ _EXAMPLES = {
     "query": 2048,
     "keys": 2048,
     "head": 128,
+    "experts": 64,
 }
 _ATTENTION = {
     "batch": "sequences",
@@ -58,16 +59,16 @@ def _streaming(name: str, dtype: str, **sizes: Any) -> Streaming:
     return Streaming(name, dtype=dtype, **{named.get(key, key): size for key, size in sizes.items()})
 
 
-_STREAMING = {
-    name: Operator(name, kind.about, kind.dimensions, partial(_streaming, name)) for name, kind in STREAMING.items()
-}
+def _declared(name: str, kind: StreamingKind) -> Operator:
+    """The operator of a kind, with the counts of tensors that may differ."""
+    counts = {"inputs": "tensors read"} if MANY in kind.reads else {}
+    counts |= {"outputs": "tensors written"} if MANY in kind.writes else {}
+    dimensions = {**kind.dimensions, **counts}
+    return Operator(name, kind.about, dimensions, partial(_streaming, name), dict.fromkeys(counts, 1))
+
+
 OPERATORS: Mapping[str, Operator] = {
-    **_STREAMING,
-    "elementwise": replace(
-        _STREAMING["elementwise"],
-        dimensions={**STREAMING["elementwise"].dimensions, "inputs": "tensors read", "outputs": "tensors written"},
-        defaults={"inputs": 1, "outputs": 1},
-    ),
+    **{name: _declared(name, kind) for name, kind in STREAMING.items()},
     "attention_batched": Operator(
         "attention_batched",
         "Attention as two batched GEMMs with a softmax between: three kernels.",
@@ -77,9 +78,15 @@ OPERATORS: Mapping[str, Operator] = {
     "attention_fused": Operator(
         "attention_fused",
         "Attention as one kernel that keeps the scores on chip.",
-        _ATTENTION | {"kv_heads": "key and value heads (0: as many as query heads)", "causal": "1: masked"},
+        _ATTENTION
+        | {
+            "kv_heads": "key and value heads (0: as many as query heads)",
+            "causal": "1: masked",
+            "window": "keys that a query sees at most (0: all)",
+            "value": "elements of a head of values (0: as of keys)",
+        },
         Attention,
-        {"kv_heads": 0, "causal": 0},
+        {"kv_heads": 0, "causal": 0, "window": 0, "value": 0},
     ),
 }
 """The operators that users can name."""

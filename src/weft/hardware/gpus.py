@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Literal, Self, get_args
 
@@ -31,10 +31,23 @@ from weft.catalog import (
 from weft.errors import InputError
 from weft.units import format_bytes
 
-Dtype = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8"]
+Dtype = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8", "mxfp8", "mxfp4", "nvfp4"]
 """Data types of a matrix product; the sums are kept in FP32 (FP64 for fp64, INT32 for int8)."""
 DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 """Every data type of a matrix product."""
+_BLOCKS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "mxfp8": ("fp8", ("blackwell", "cdna4")),
+    "mxfp4": ("fp4", ("blackwell", "cdna4")),
+    "nvfp4": ("fp4", ("blackwell",)),
+}
+"""Of data types with block scales, the one whose rate matrix units reach, and the architectures whose units scale."""
+
+
+def rated_as(dtype: str) -> str:
+    """The field of `Rates`, and of the shares of `Achieved`, that a data type's rate stands in."""
+    return _BLOCKS[dtype][0] if dtype in _BLOCKS else dtype
+
+
 ClockState = Literal["peak", "boost", "sustained"]
 """The clock that a rate assumes: the data sheet's, the boost clock, or that of a long run at the power limit."""
 ACCESS_BYTES = 64
@@ -249,7 +262,8 @@ class Launch(Part):
 class Rates(Part):
     """Dense matrix operations per clock and compute unit [FLOP]; 0 where a data type is not supported.
 
-    `fp32` and `fp64` are those of a plain product: vector units for fp32 on NVIDIA, matrix units elsewhere.
+    `fp32` and `fp64` are those of a plain product: vector units for fp32 on NVIDIA, matrix units elsewhere. `fp4` is
+    that of 4-bit formats with block scales.
     """
 
     fp64: CountOrNone
@@ -259,6 +273,7 @@ class Rates(Part):
     bf16: CountOrNone
     fp8: CountOrNone
     int8: CountOrNone
+    fp4: CountOrNone = 0
 
 
 class Clocks(Part):
@@ -286,6 +301,7 @@ class Achieved(Part):
     matrix_int8: Share
     matrix_tf32: Share
     matrix_fp32: Share
+    matrix_fp4: Share = 1.0
     gemm_cache: Share
     gemm_memory: Share
     gemm_resident: Share
@@ -419,7 +435,9 @@ class Gpu(Sourced):
 
     def supports(self, dtype: str) -> bool:
         """Whether the GPU multiplies matrices of that data type."""
-        return dtype in DTYPES and bool(getattr(self.rates, dtype))
+        if dtype in _BLOCKS and self.architecture not in _BLOCKS[dtype][1]:
+            return False
+        return dtype in DTYPES and bool(getattr(self.rates, rated_as(dtype)))
 
     def matrix_rate(self, dtype: str, clock: ClockState = "peak") -> float:
         """Dense rate of a matrix product at a clock [FLOP/s]; InputError lists the supported data types.
@@ -435,7 +453,7 @@ class Gpu(Sourced):
             hertz = self.clocks.sustained
         elif clock == "peak" and dtype not in ("fp32", "fp64"):
             hertz = self.clocks.matrix_peak
-        return self.compute.compute_units * int(getattr(self.rates, dtype)) * hertz
+        return self.compute.compute_units * int(getattr(self.rates, rated_as(dtype))) * hertz
 
 
 def parse_assignment(text: str) -> tuple[str, str]:

@@ -10,6 +10,7 @@ from weft.engine import layout as y
 from weft.errors import InputError, UnknownNameError
 from weft.graph import Gemm
 from weft.hardware import Gpu
+from weft.hardware.gpus import rated_as
 from weft.options import SUSTAINED, RunOptions
 from weft.program import Buffer, Kernel, Load, Phase, Store
 from weft.program.plan import Work, scripts
@@ -159,9 +160,10 @@ def main_loop_flops(dtype: str, gpu: Gpu, options: RunOptions) -> float:
     in a long run it is at most LONG_RUN of the rate at the sustained clock.
     """
     gpu.matrix_rate(dtype)
-    rate = float(getattr(gpu.rates, dtype))
+    field = rated_as(dtype)
+    rate = float(getattr(gpu.rates, field))
     # There are no measurements of fp64: it is assumed to reach fp32's share.
-    reached = rate * gpu.compute.clock * float(getattr(gpu.achieved, f"matrix_{dtype}", gpu.achieved.matrix_fp32))
+    reached = rate * gpu.compute.clock * float(getattr(gpu.achieved, f"matrix_{field}", gpu.achieved.matrix_fp32))
     running = running_clock(gpu, options)
     return reached if running >= gpu.compute.clock else min(reached, rate * running * LONG_RUN)
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
+from typing import Any
 
 from weft.catalog import read_toml
-from weft.graph import DTYPE_BYTES
+from weft.graph.op import width
 from weft.kernels.gemm import GemmTiling
 
+MOST_PARTS = 64
+"""Most parts into which K is cut where no lower limit of the library is known [assumed]."""
 _MOST_SLOTS = 8  # K steps that a workgroup of the engine can have in flight
 
 
@@ -62,14 +66,30 @@ def candidates(architecture: str, dtype: str, *, scaled: bool = False) -> tuple[
         amd = architecture.startswith("cdna") or architecture == "t3"
         return _mirrored(Candidate(*tile) for tile in _lists()["single-amd" if amd else "single-nvidia"])
     found = (Candidate(*tile) for tile in _lists()[architecture])
-    return _mirrored(replace(one, step=one.step * 2 // DTYPE_BYTES[dtype]) for one in found)
+    packed = math.floor(2 * width(dtype)) / 2  # bytes of an element without its share of a block's scale
+    return _mirrored(replace(one, step=int(one.step * 2 / packed)) for one in found)
+
+
+@cache
+def most_parts(architecture: str, dtype: str, *, tuned: bool = False) -> int:
+    """The most parts into which the library of an architecture cuts K by itself, or, `tuned`, the best kernel that a
+    tuner finds.
+    """
+    free = tuned or dtype in ("fp32", "fp64")
+    return MOST_PARTS if free else int(_tables()[architecture].get("parts", MOST_PARTS))
 
 
 @cache
 def _lists() -> Mapping[str, Sequence[Sequence[int]]]:
     """The lists of tiles, by architecture and for special kernels."""
+    return {name: table["tiles"] for name, table in _tables().items()}
+
+
+@cache
+def _tables() -> Mapping[str, Mapping[str, Any]]:
+    """The tables of library/tiles.toml, by architecture and for special kernels."""
     tables = read_toml(resources.files("weft.library") / "tiles.toml")
-    return {name: table["tiles"] for key, table in tables.items() for name in (key, *table.get("serves", ()))}
+    return {name: table for key, table in tables.items() for name in (key, *table.get("serves", ()))}
 
 
 def _mirrored(found: Iterable[Candidate]) -> tuple[Candidate, ...]:

@@ -3,7 +3,9 @@
 import sys
 from types import ModuleType
 
-from weft.models.transformer import SUBLAYERS, SubLayer, SubLayerKind, Transformer, load_model, model_names, sublayer
+from weft.models.load import load_model, model_names
+from weft.models.sublayer import SUBLAYERS, SubLayer, SubLayerKind, sublayer
+from weft.models.transformer import Transformer
 
 __all__ = ["SUBLAYERS", "SubLayer", "SubLayerKind", "Transformer", "load_model", "model_names", "sublayer"]
 

@@ -1,17 +1,15 @@
-"""Transformers by their dimensions, from the catalogue of models or from a user's file."""
+"""Transformers by their dimensions."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, ClassVar, Self
+from collections.abc import Iterator
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import field_validator, model_validator
 
-from weft.catalog import Count, Shelf, Sourced, broken_rule
-from weft.errors import check_name, check_type
-from weft.graph import Gemm, Graph, Node
+from weft.catalog import Count, CountOrNone, Share, Sourced, broken_rule
+from weft.graph import Graph, Node
+from weft.models.counts import parameters
 from weft.models.layer import How, Phase, check_layer, operators, uneven
 
 # Elements of an attention head if a model does not state them: the value of most large models.
@@ -19,20 +17,72 @@ _HEAD = 128
 
 
 class Transformer(Sourced):
-    """A Transformer's dimensions: hidden size H, layers, tokens per step, studied tensor-parallel degrees.
+    """A Transformer's dimensions: `layers` layers of hidden size `hidden` (H) on sequences of `sequence_length` tokens.
 
-    The attention heads span H together; without their number, they have 128 elements each.
+    Attention has `heads` heads of `head` elements (without `heads`, of 128; without `head`, they span H together), and
+    `kv_heads` heads of keys and values that serve all of them. `qk_norm` normalises each head of queries and keys.
+    Latent attention (MLA) has the ranks `query_rank` and `kv_rank`, `rotary_head` elements of each query and key beside
+    `head`, of which all heads share the key's, and values of `value_head` elements. Every `window_every`-th layer, the
+    first one included, sees `window` tokens.
+
+    The MLP is `ffn` wide, or `ffn_multiple` x H; a gated `activation` (SwiGLU, GeGLU) has a second first matrix. A
+    mixture has `experts` of width `expert_ffn`, `experts_per_token` of which compute a token beside `shared_experts`;
+    the first `dense_layers` layers have a plain MLP, and so do all but every `moe_every`-th of the others.
+
+    `norms` stand before or after attention and MLP, or at both places; a `parallel` block adds attention and MLP to the
+    same input, after `parallel_norms` norms. `biases` are those of all linear layers, of the QKV projection, or none.
+    `vocabulary` counts the rows of the embedding; `tied` shares them with the head. A share of `predicted` tokens
+    reaches the head; that of `masked` language models has a transform of its own, and their embedding token types
+    (BERT). Further `predict_layers` each predict one more token (MTP). `encoder_layers` precede the layers of an
+    encoder-decoder, which then also attend to the encoder. `batch` and `tensor_parallel` are those that T3's study
+    runs.
+
+    A dimension that a file leaves out has the value that it has in GPT-2.
     """
 
-    _texts: ClassVar[tuple[str, ...]] = ("tensor_parallel",)
+    _texts: ClassVar[tuple[str, ...]] = (
+        "tensor_parallel", "tied", "causal", "biases", "norm", "norms", "activation", "positions", "qk_norm",
+        "parallel", "masked", "embedding_norm",
+    )  # fmt: skip
     title: str
     hidden: Count
     layers: Count
     sequence_length: Count
-    batch: Count
-    ffn_multiple: Count = 4
+    batch: Count = 1
     heads: Count | None = None
-    tensor_parallel: tuple[int, ...]
+    kv_heads: Count | None = None
+    head: Count | None = None
+    qk_norm: bool = False
+    query_rank: CountOrNone = 0
+    kv_rank: CountOrNone = 0
+    rotary_head: CountOrNone = 0
+    value_head: Count | None = None
+    window: CountOrNone = 0
+    window_every: Count = 1
+    ffn_multiple: Count = 4
+    ffn: Count | None = None
+    activation: Literal["gelu", "relu", "swiglu", "geglu"] = "gelu"
+    experts: CountOrNone = 0
+    experts_per_token: CountOrNone = 0
+    expert_ffn: Count | None = None
+    shared_experts: CountOrNone = 0
+    dense_layers: CountOrNone = 0
+    moe_every: Count = 1
+    norm: Literal["layernorm", "rmsnorm"] = "layernorm"
+    norms: Literal["before", "after", "both"] = "before"
+    parallel: bool = False
+    parallel_norms: Count = 1
+    positions: Literal["learned", "rotary", "alibi", "relative", "none"] = "learned"
+    causal: bool = True
+    biases: Literal["all", "qkv", "none"] = "all"
+    vocabulary: Count = 51200
+    tied: bool = True
+    embedding_norm: bool = False
+    masked: bool = False
+    predicted: Share = 1.0
+    predict_layers: CountOrNone = 0
+    encoder_layers: CountOrNone = 0
+    tensor_parallel: tuple[int, ...] = ()
 
     @property
     def tokens(self) -> int:
@@ -43,6 +93,69 @@ class Transformer(Sourced):
     def attention_heads(self) -> int:
         """Number of attention heads."""
         return self.heads or max(self.hidden // _HEAD, 1)
+
+    @property
+    def head_size(self) -> int:
+        """Elements of an attention head's query and key."""
+        return (self.head or self.hidden // self.attention_heads) + self.rotary_head
+
+    @property
+    def value_size(self) -> int:
+        """Elements of an attention head's value."""
+        return self.value_head or self.head or self.hidden // self.attention_heads
+
+    @property
+    def inner(self) -> int:
+        """Elements that all heads of attention return together."""
+        return self.attention_heads * self.value_size if self.head or self.value_head else self.hidden
+
+    @property
+    def key_heads(self) -> int:
+        """Number of heads of keys and values."""
+        return self.kv_heads or self.attention_heads
+
+    @property
+    def wide(self) -> int:
+        """Width of the MLP."""
+        return self.ffn or self.ffn_multiple * self.hidden
+
+    @property
+    def expert_wide(self) -> int:
+        """Width of an expert."""
+        return self.expert_ffn or self.wide
+
+    @property
+    def gated(self) -> bool:
+        """Whether the activation function takes a second tensor."""
+        return self.activation in ("swiglu", "geglu")
+
+    @property
+    def layer_kinds(self) -> tuple[str, ...]:
+        """The kind of each layer in its order (see `weft.models.block.LAYERS`): equal kinds are equal layers.
+
+        >>> from weft.models import load_model
+        >>> load_model("deepseek-v3").layer_kinds[2:4]
+        ('dense', 'moe')
+        """
+        encoder = ("encoder",) * self.encoder_layers
+        return encoder + tuple(self._kind(at) for at in range(self.layers))
+
+    def _kind(self, at: int) -> str:
+        if self.encoder_layers:
+            return "decoder"
+        mixture = self.experts and at >= self.dense_layers and (at + 1) % self.moe_every == 0
+        kind = "moe" if mixture else "dense"
+        return f"{kind}-window" if self.window and at % self.window_every == 0 else kind
+
+    @property
+    def parameters(self) -> int:
+        """Number of weights, without the layers that predict further tokens."""
+        return parameters(self).total
+
+    @property
+    def active_parameters(self) -> int:
+        """Number of weights that compute one token: all but the experts that a token does not visit."""
+        return parameters(self).active
 
     def layer(
         self,
@@ -60,6 +173,7 @@ class Transformer(Sourced):
         attends to `sequence` of them. Biases and residual additions count as fused into their neighbours. Raises
         UnknownNameError for an unknown phase, attention or dtype, InputError for sizes that do not fit.
 
+        >>> from weft.models import load_model
         >>> len(load_model("gpt-3").layer(tp=8))
         12
         """
@@ -72,81 +186,36 @@ class Transformer(Sourced):
         return Graph(nodes, tp, title, {"model": self.name, "layer": phase, **uneven(self, tp)})
 
     @model_validator(mode="after")
-    def _check_heads(self) -> Self:
-        if self.heads and self.hidden % self.heads:
-            raise broken_rule(
-                f"heads ({self.heads}) cannot share hidden ({self.hidden}) evenly; give heads that divide it"
-            )
+    def _check(self) -> Self:
+        for broken, sentence in _broken(self):
+            if broken:
+                raise broken_rule(sentence)
         return self
 
     @field_validator("tensor_parallel", mode="before")
     @classmethod
     def _check_degrees(cls, degrees: Any) -> Any:
+        if degrees == ():  # none are studied
+            return degrees
         listed = isinstance(degrees, list | tuple) and len(degrees) > 0
         if not listed or not all(type(degree) is int and degree > 1 for degree in degrees):
             raise broken_rule(f"{degrees!r} must be a list of whole numbers above 1; write it like [8, 16]")
         return degrees
 
 
-_SHELF = Shelf("model", "weft.models", "catalog", ("name", "title"), Transformer.rules())
-
-
-def model_names() -> list[str]:
-    """The models of the catalogue."""
-    return _SHELF.names()
-
-
-def load_model(name_or_path: str | Path) -> Transformer:
-    """Load a model by its name in the catalogue, or from a TOML file.
-
-    Raises UnknownNameError, InputError or ConfigError, which names the file, the field and an example.
-    """
-    check_type("the model", name_or_path, (str, Path), "give a name like 't-nlg', or a TOML file")
-    found = _SHELF.read(name_or_path)
-    return Transformer.from_leaves(found.about, found.leaves, found.file)
-
-
-@dataclass(frozen=True)
-class SubLayerKind:
-    """A kind of sub-layer: title, and K as a multiple of H (None: the feed-forward multiple)."""
-
-    title: str
-    multiple: int | None
-
-
-SUBLAYERS: Mapping[str, SubLayerKind] = {
-    "op": SubLayerKind("OP (forward)", 1),
-    "fc2": SubLayerKind("FC-2 (forward)", None),
-    "fc1": SubLayerKind("FC-1 (backward)", None),
-    "ip": SubLayerKind("IP (backward)", 3),
-}
-"""The four sub-layers by name."""
-
-
-@dataclass(frozen=True)
-class SubLayer:
-    """One sub-layer before it is split: its GEMM, its name, and the name of its model."""
-
-    model: str
-    name: str
-    title: str
-    gemm: Gemm
-
-    @classmethod
-    def custom(cls, m: int, n: int, k: int, dtype: str = "fp16", name: str = "custom") -> Self:
-        """A sub-layer from the dimensions of its unsplit GEMM; InputError if one cannot be used."""
-        return cls(model="custom", name=name, title=f"{name} ({m} x {n} x {k})", gemm=Gemm(m, n, k, dtype))
-
-
-def sublayer(model: Transformer | str | Path, name: str, dtype: str = "fp16") -> SubLayer:
-    """A sub-layer of a model (given itself, by name or by file), unsplit; UnknownNameError for an unknown one.
-
-    >>> sublayer("t-nlg", "fc2").gemm
-    Gemm(m=8192, n=4256, k=17024, dtype='fp16')
-    """
-    check_name("sub-layer", name, SUBLAYERS)
-    transformer = model if isinstance(model, Transformer) else load_model(model)
-    kind = SUBLAYERS[name]
-    k = (kind.multiple or transformer.ffn_multiple) * transformer.hidden
-    gemm = Gemm(m=transformer.tokens, n=transformer.hidden, k=k, dtype=dtype)
-    return SubLayer(model=transformer.name, name=name, title=kind.title, gemm=gemm)
+def _broken(model: Transformer) -> Iterator[tuple[bool, str]]:
+    """Each rule between dimensions: whether the model breaks it, and what to say then."""
+    heads, shared = model.attention_heads, model.key_heads
+    uneven = bool(model.heads and not model.head and not model.kv_rank and model.hidden % model.heads)
+    yield uneven, f"heads ({heads}) cannot share hidden ({model.hidden}) evenly; give heads that divide it, or head"
+    yield heads % shared > 0, f"kv_heads is {shared}; it must divide the {heads} heads"
+    count, each = model.experts, model.experts_per_token
+    yield bool(count) != bool(each), "experts and experts_per_token go together; give both, or neither"
+    yield each > count, f"experts_per_token is {each}; there are {count} experts"
+    yield bool(model.shared_experts and not count), "shared_experts go with experts; give both, or neither"
+    yield bool(count and model.encoder_layers), "experts in an encoder-decoder are not modelled; leave one of them out"
+    latent = bool(model.query_rank or model.rotary_head or model.value_head) and not model.kv_rank
+    yield latent, "query_rank, rotary_head and value_head belong to latent attention; give kv_rank, too"
+    yield bool(model.kv_rank and not model.head), "latent attention needs head, the elements of a key without rotation"
+    most = model.layers
+    yield model.dense_layers > most, f"dense_layers is {model.dense_layers}; the model has {most} layers"

@@ -10,6 +10,7 @@ from importlib import resources
 
 from weft.catalog import Quantity, read_leaves, read_toml
 from weft.estimate import Harness
+from weft.estimate.target import ROTATION
 from weft.library.profiles import Profile
 from weft.units import Dimension
 
@@ -119,10 +120,17 @@ def _host(text: str) -> str:
 def gemm_harness(notes: str, source: str) -> Harness:
     """How a measured GEMM was timed.
 
-    vLLM's 8-bit linear layers first quantize their 16-bit input. Tuning tables of hipBLASLt (except for operands in the
-    order NN), NeuSight's torch layers and LLMCompass's runs are timed from the host: none of their times is below 30
-    us.
+    vLLM's 8-bit linear layers first quantize their 16-bit input. hipBLASLt's tuning tables of gfx90a ("aldebaran",
+    except for operands in the order NN), NeuSight's torch layers and LLMCompass's runs are timed from the host: none of
+    their times is below 30 us. Tables of later GPUs are not: their jobs launch 20 kernels before they wait
+    (ROCm/hipBLASLt @08c4f1f tensile_config_generator.py). aiter's tuner times kernels on operands that no cache holds,
+    up to 101 copies in turn (ROCm/aiter @029455b test_common.py).
     """
-    tuned = "hipBLASLt" in source and "layout NN" not in notes
-    hosted = tuned or any(name in source for name in ("NeuSight", "LLMCompass"))
-    return Harness(quantize="LinearKernel" in notes, timed="host" if hosted else "device")
+    one_by_one = "hipBLASLt" in source and "aldebaran" in source and "layout NN" not in notes
+    hosted = one_by_one or any(name in source for name in ("NeuSight", "LLMCompass"))
+    return Harness(
+        timed="host" if hosted else "device",
+        rotation=float("inf") if "aiter" in source else ROTATION,
+        quantize="LinearKernel" in notes,
+        tuned=any(name in source for name in ("hipBLASLt", "aiter")),
+    )

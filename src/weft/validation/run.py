@@ -22,6 +22,7 @@ from weft.validation.layers import layer_subjects
 from weft.validation.machines import Machines
 from weft.validation.overlaps import contention_subjects, overlap_subjects
 from weft.validation.problems import Problem, consistent, gathered
+from weft.validation.steps import step_subjects
 from weft.validation.streams import stream_subjects
 from weft.validation.subjects import Cloud, Group, Predicted, Progress, Subject, errors_of, joined, predicted
 from weft.validation.tables import TABLES, Kind, Rows, data_folder, read_folder
@@ -33,6 +34,7 @@ READERS: Mapping[Kind, Callable[[Checked, Machines], list[Subject]]] = {
     "layer": layer_subjects,
     "overlap": overlap_subjects,
     "contention": contention_subjects,
+    "step": step_subjects,
 }
 """For each kind of rows, the function that checks them further and assigns their model."""
 

@@ -28,6 +28,7 @@ _SUMMARY = {
     "overlap": ("system", "collective", "method", "quantity", "seen"),
     "contention": ("quantity",),
     "ring": ("collective", "ranks"),
+    "step": ("framework", "layers"),
     "dram": ("peer", "requests", "quantity"),
 }
 _PICTURED = ("gpu", "system", "dtype", "collective", "method")

@@ -22,8 +22,8 @@ from weft.validation.problems import Problem
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
-Kind = Literal["gemm", "collective", "channels", "overlap", "contention", "layer", "dram"]
-"""The kind of measurements in a file."""
+Kind = Literal["gemm", "collective", "channels", "overlap", "contention", "layer", "step", "memory", "dram"]
+"""The kind of measurements in a file; "memory" is in files of steps."""
 
 LARGEST_MIB = 256
 """Size of the largest file that is read [MiB]: about two million rows, a hundred times the public ones."""
@@ -60,6 +60,8 @@ class Table(BaseModel):
     """The usual file name."""
     named: ClassVar[tuple[str, ...]] = ("system",)
     """Columns whose names Weft must know."""
+    others: ClassVar[Mapping[str, str]] = {}
+    """Other headings of columns, with their names here."""
     source: str = ""
     notes: str = ""
 
@@ -67,6 +69,11 @@ class Table(BaseModel):
     def of_header(cls, head: Sequence[str]) -> type[Table]:
         """The table type of a file with this header, if it is of this kind."""
         return cls
+
+    @classmethod
+    def own(cls, head: Sequence[str]) -> list[str]:
+        """The header with this type's names of columns."""
+        return [cls.others.get(name, name) for name in head]
 
     @classmethod
     def columns(cls, *, needed: bool = True) -> dict[str, type]:
@@ -175,6 +182,83 @@ class Layers(Table):
         return create_model("MeasuredLayers", __base__=cls, **times)
 
 
+class Steps(Table):
+    """A training step of a model on a number of GPUs: shapes, degrees of parallelism, and seconds or peak memory.
+
+    Blank cells are not stated; vTrain's files have their own headings, and milliseconds.
+    """
+
+    file = "iterations.csv"
+    named = ("gpu",)
+    id: str = ""
+    task: str = "pretrain"
+    framework: str = "vTrain"
+    model: str = "GPT"
+    gpu: str = "A100-SXM-80GB"
+    network: str = ""
+    precision: str = ""
+    recompute: str = ""
+    overlap_or_schedule: str = ""
+    mem_kind: str = ""
+    layers: str
+    kv_heads: str = ""
+    hidden: Whole | None
+    ffn: Whole | None = None
+    heads: Whole | None
+    vocab: Whole | None = None
+    experts: Whole | None = None
+    topk: Whole | None = None
+    seq_len: Whole | None
+    gpus: Whole
+    tp: Whole | None
+    pp: Whole | None
+    dp: Whole | None
+    vp: Whole | None = None
+    cp: Whole | None = None
+    ep: Whole | None = None
+    zero_stage: Annotated[float, Field(ge=0)] | None = None
+    mbs_seq: Whole | None
+    gbs_seq: Whole | None
+    step_time_s: Positive | None
+    peak_mem_gb: Positive | None = None
+
+    @classmethod
+    def of_header(cls, head: Sequence[str]) -> type[Table]:
+        """The table type for seconds, or for vTrain's milliseconds."""
+        return VTrainSteps if _MILLISECONDS in head else cls
+
+
+def _seconds(milliseconds: float) -> float:
+    return milliseconds * 1e-3
+
+
+_MILLISECONDS = "iteration time (ms)"
+
+
+class VTrainSteps(Steps):
+    """A training step as vTrain's authors write it.
+
+    Their configuration recomputes every layer and has 50,257 words (VIA-Research/vTrain @f8dda84, src/config.py).
+    """
+
+    others = {
+        "# GPUs": "gpus",
+        "global batch": "gbs_seq",
+        "micro batch": "mbs_seq",
+        "hidden size": "hidden",
+        "attention heads": "heads",
+        "# layers": "layers",
+        "sequence length": "seq_len",
+        "tensor parallelism": "tp",
+        "data parallelism": "dp",
+        "pipeline parallelism": "pp",
+        _MILLISECONDS: "step_time_s",
+    }
+    recompute: str = "full"
+    vocab: Whole | None = 50257.0
+    step_time_s: Annotated[Positive, AfterValidator(_seconds)]  # type: ignore[assignment]
+
+
 _LAYER_TIME = re.compile(r"(prefill|decode)_bs(\d+)_(?:seq|ctx)(\d+)_s")
 TABLES: Mapping[Kind, type[Table]] = {
     "gemm": Gemms,
@@ -183,6 +267,7 @@ TABLES: Mapping[Kind, type[Table]] = {
     "overlap": Overlaps,
     "contention": Contentions,
     "layer": Layers,
+    "step": Steps,
 }
 """The table type of every kind of file; streams of requests to a DRAM are read by `streams`."""
 
@@ -289,7 +374,8 @@ def read_file(file: Path) -> tuple[Rows | None, list[Problem]]:
     try:
         lines = csv.reader(io.StringIO(_text(file), newline=""))
         head = [cell.strip() for cell in next(lines, [])]
-        return _rows(*_table_of(head, file.name), head, file.name, lines)
+        kind, table = _table_of(head, file.name)
+        return _rows(kind, table, table.own(head), file.name, lines)
     except _LeftOut as left_out:
         return None, list(left_out.args)
     except csv.Error as error:
@@ -329,6 +415,7 @@ def _table_of(head: Sequence[str], file: str) -> tuple[Kind, type[Table]]:
         rule = f"no kind of measurements has these columns; docs/howto/validate.md says which {files} have"
         raise _LeftOut(_of_file(file, rule, "columns", ",".join(head)))
     table = TABLES[kind].of_header(head)
+    head = table.own(head)
     twice = [name for name in table.columns(needed=False) if head.count(name) > 1]
     wrong = [_of_file(file, "this column is there more than once; keep one", "column", name) for name in twice]
     for name in (name for name in table.columns() if name not in head):
@@ -346,6 +433,8 @@ def _kind_of(head: Sequence[str], file: str) -> Kind | None:
     """The kind whose columns a file has; else the one that its name or most of its columns suggest."""
     if {"system", "op"} <= set(head) and any(map(_LAYER_TIME.fullmatch, head)):
         return "layer"
+    if _MILLISECONDS in head:
+        return "step"
     shares = {
         kind: len(table.columns().keys() & set(head)) / len(table.columns())
         for kind, table in TABLES.items()

@@ -16,12 +16,14 @@ if TYPE_CHECKING:
     from weft.view.corun import stream_waits as stream_waits
     from weft.view.explorer import timeline as timeline
     from weft.view.interference import bursts as bursts
+    from weft.view.pipeline import pipeline_diagram as pipeline_diagram
     from weft.view.predictions import collective_report as collective_report
     from weft.view.run import run_report as run_report
     from weft.view.run import speedups as speedups
     from weft.view.run import sub_layer_times as sub_layer_times
     from weft.view.run import traffic_by_cause as traffic_by_cause
     from weft.view.run import waits as waits
+    from weft.view.step_trace import write_step_trace as write_step_trace
     from weft.view.trace import write_trace as write_trace
     from weft.view.tune import tune_report as tune_report
     from weft.view.validation import validation_report as validation_report
@@ -31,8 +33,10 @@ _HOMES = {
     "corun": ("corun_report", "held_units", "strategies", "stream_waits"),
     "explorer": ("timeline",),
     "interference": ("bursts",),
+    "pipeline": ("pipeline_diagram",),
     "predictions": ("collective_report",),
     "run": ("run_report", "speedups", "sub_layer_times", "traffic_by_cause", "waits"),
+    "step_trace": ("write_step_trace",),
     "trace": ("write_trace",),
     "tune": ("tune_report",),
     "validation": ("validation_report",),

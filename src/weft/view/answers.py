@@ -14,7 +14,7 @@ import numpy as np
 from weft.errors import InputError
 from weft.result import Comparison, Timeline
 from weft.schedule import SHARING
-from weft.view import advice, corun, looks, run, validation
+from weft.view import advice, corun, inference, looks, memory, run, step, validation
 from weft.view.error_tables import errors_table
 from weft.view.explorer import timeline
 from weft.view.figure import Figure, Lines, bars, curves, stacked_bars
@@ -318,6 +318,11 @@ HOW: Mapping[str, How] = {
         lambda answer: errors_table(answer.to_dict()["groups"], "Errors of the models"), _validation_figure,
         validation.validation_report,
     ),
+    "step": How(
+        step.waterfall_table, step.waterfall, step.step_page, lambda answer: [step.communication_table(answer)]
+    ),
+    "memory": How(memory.holder_table, memory.holders, memory.memory_page),
+    "inference": How(inference.part_table, inference.shares, inference.inference_page),
     "study": How(_study_table, _study_figure, lambda study, folder: study.page(folder)),
 }  # fmt: skip
 """How results are shown, by the `kind` of their class."""

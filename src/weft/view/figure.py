@@ -133,14 +133,15 @@ class Lines:
 
 def bars(
     title: str, table: Table, *, lane: str, end: str, kind: str, looks: Looks, start: str | float = 0.0,
-    offset: str = "", label: str = "", marks: Lines | None = None, level: float | None = None, axis: str = "",
-    percent: bool = False, lane_px: int = 0, zoom: Any = None, name: str = "bars",
+    offset: str = "", label: str = "", inside: str = "", marks: Lines | None = None, level: float | None = None,
+    axis: str = "", percent: bool = False, lane_px: int = 0, zoom: Any = None, name: str = "bars",
 ) -> Figure:  # fmt: skip
     """Horizontal bars in lanes, from `start` (a column, or one value for all) to the column `end`, coloured by `kind`.
 
-    `offset` names the rows into which a lane is divided, `label` the column written after each bar, `axis` the title of
-    the axis (by default the head of `end`). `level` places a vertical reference line (default: at the start of the
-    bars). `zoom` is True for an axis that can be dragged, or a selection on another chart that this one follows.
+    `offset` names the rows into which a lane is divided, `label` the column written after each bar, `inside` the one
+    written into bars between two columns, `axis` the title of the axis (by default the head of `end`). `level` places a
+    vertical reference line (default: at the start of the bars). `zoom` is True for an axis that can be dragged, or a
+    selection on another chart that this one follows.
     """
     y = alt.Y(f"{lane}:N", sort=None, title=None, scale=alt.Scale(paddingInner=0.25))
     rows = table.distinct(offset) if offset else [""]
@@ -167,6 +168,10 @@ def bars(
         written = _over(name).mark_text(align="left", dx=4)
         written = written.transform_calculate(at=f"datum.{end}" if base is None else f"max(datum.{end}, {base})")
         layers.append(written.encode(y, alt.X("at:Q"), alt.Text(f"{label}:N"), _faded(switch), **beside))
+    if inside:
+        written = _over(name).mark_text(color="white", clip=True)
+        written = written.transform_calculate(middle=f"(datum.{start} + datum.{end}) / 2")
+        layers.append(written.encode(y, alt.X("middle:Q"), alt.Text(f"{inside}:N"), **beside))
     height = 26 + len(table.distinct(lane)) * (lane_px or row_px * len(rows) + 6)
     return Figure(title, _layers(layers, height), data)
 
@@ -188,12 +193,12 @@ def _marked(marks: Lines, series: str, beside: Mapping[str, Any], size: int) -> 
 
 def stacked_bars(
     title: str, table: Table, *, lane: str, part: str, value: str, looks: Looks, label: str = "", offset: str = "",
-    share: bool = False, percent: bool = False, in_order: bool = False,
+    share: bool = False, percent: bool = False, in_order: bool = False, marks: Lines | None = None,
 ) -> Figure:  # fmt: skip
     """A bar per lane (and `offset`) that stacks its parts in the order of `looks`, followed by `label`.
 
     With `share`, every bar has the same length; `percent` writes values as percentages. `in_order` stacks parts in the
-    order of the rows.
+    order of the rows; `marks` are reference lines.
     """
     order, value_at = list(looks), table.keys.index(value)
     stacks: dict[Any, list[list[Any]]] = {}
@@ -210,7 +215,7 @@ def stacked_bars(
     columns = [*table.columns, number("stack_from", " "), number("stack_to", " ")]
     return bars(
         title, Table(columns, placed), lane=lane, start="stack_from", end="stack_to", kind=part, looks=looks,
-        offset=offset, label=label, axis=_title(table, value), percent=share or percent,
+        offset=offset, label=label, axis=_title(table, value), percent=share or percent, marks=marks,
     )  # fmt: skip
 
 

@@ -31,12 +31,15 @@ _FIRST_QUEUE, _QUEUES = 30, 64
 """Stream numbers of independent GEMMs: one per queue, up to a maximum."""
 _FIRST_TRACK = 100
 _FIRST_CORRELATION = 1 << 20
-_KERNELS = {
+KERNELS = {
     "reduce_scatter": "ncclDevKernel_ReduceScatter_RING",
     "all_gather": "ncclDevKernel_AllGather_RING",
     "all_reduce": "ncclDevKernel_AllReduce_RING",
     "all_to_all": "ncclDevKernel_SendRecv",
+    "send_recv": "ncclDevKernel_SendRecv",
+    "broadcast": "ncclDevKernel_Broadcast_RING",
 }
+"""Names of the kernels of collectives."""
 FUSED = "ncclTrackTriggerKernel_ReduceScatter"
 """The reduce-scatter that track-and-trigger runs without a kernel of its own."""
 GROUP = 16
@@ -56,9 +59,7 @@ def write_trace(run: Timeline, path: str | Path) -> list[Path]:
         )
     gpus = sorted({span.gpu for span in run.spans})
     paths = [check_writable(rank_path(path, gpu) if len(gpus) > 1 else path) for gpu in gpus]
-    return [
-        write_atomically(target, _encoded(trace(run, gpu), target)) for gpu, target in zip(gpus, paths, strict=True)
-    ]
+    return [write_atomically(target, encoded(trace(run, gpu), target)) for gpu, target in zip(gpus, paths, strict=True)]
 
 
 def rank_path(path: str | Path, rank: int) -> Path:
@@ -79,8 +80,8 @@ def trace(run: Timeline, gpu: int = 0) -> dict[str, Any]:
         "baseTimeNanoseconds": 0,
         "weft": run.to_dict(),
         "traceEvents": [
-            *_named("process", gpu, 0, f"GPU {gpu} ({run.gpu.name})", 0),
-            *_named("process", host, 0, f"host of GPU {gpu}: launches", 1),
+            *named("process", gpu, 0, f"GPU {gpu} ({run.gpu.name})", 0),
+            *named("process", host, 0, f"host of GPU {gpu}: launches", 1),
             *_kernels(run, gpu, host),
             *_fused(run, gpu),
             *_tracks(run, gpu),
@@ -90,7 +91,7 @@ def trace(run: Timeline, gpu: int = 0) -> dict[str, Any]:
     }
 
 
-def _encoded(data: dict[str, Any], target: Path) -> bytes:
+def encoded(data: dict[str, Any], target: Path) -> bytes:
     """JSON with one event per line: HolisticTraceAnalysis searches for the rank line by line."""
     about = json.dumps({key: value for key, value in data.items() if key != "traceEvents"})
     events = ",\n".join(json.dumps(event) for event in data["traceEvents"])
@@ -110,7 +111,7 @@ def _span(name: str, category: str, pid: int, tid: int, start_fs: int, end_fs: i
     }  # fmt: skip
 
 
-def _named(kind: str, pid: int, tid: int, name: str, order: int) -> Iterator[Event]:
+def named(kind: str, pid: int, tid: int, name: str, order: int) -> Iterator[Event]:
     """The metadata events that name a "process" or a "thread" and set its sort order."""
     for what, args in ((f"{kind}_name", {"name": name}), (f"{kind}_sort_index", {"sort_index": order})):
         yield {"ph": "M", "name": what, "pid": pid, "tid": tid, "ts": 0, "args": args}
@@ -128,12 +129,12 @@ def _tracks(run: Timeline, gpu: int) -> Iterator[Event]:
             lane = next((lane for lane, until in free.items() if until <= start), None)
             if lane is None:
                 tid, lane = tid + 1, tid + 1
-                yield from _named("thread", gpu, tid, f"{track} ({len(free) + 1})" if free else track, tid)
+                yield from named("thread", gpu, tid, f"{track} ({len(free) + 1})" if free else track, tid)
             free[lane] = end
             yield _span(name, category, gpu, lane, start, end, **args)
     complete = [(chunk, chunk.complete_fs) for chunk in run.chunks if chunk.gpu == gpu]
     if any(moment is not None for _, moment in complete):
-        yield from _named("thread", gpu, tid + 1, "tracker: chunks complete", tid + 1)
+        yield from named("thread", gpu, tid + 1, "tracker: chunks complete", tid + 1)
     for chunk, moment in complete:
         if moment is not None:
             name = f"{chunk.buffer} chunk {chunk.position} complete"
@@ -168,7 +169,7 @@ def _kernels(run: Timeline, gpu: int, host: int) -> Iterator[Event]:
         yield _span("cudaLaunchKernel", "cuda_runtime", host, 1, span.start_fs, begin, **launch)
     for stream in sorted({stream for _, stream in mine} or {COMPUTE_STREAM}):
         what = "communication" if stream == COMMUNICATION_STREAM else "compute"
-        yield from _named("thread", gpu, stream, f"stream {stream}: {what}", stream)
+        yield from named("thread", gpu, stream, f"stream {stream}: {what}", stream)
 
 
 def _stream(run: Timeline, span: Span, nodes: Mapping[str, Node]) -> int:
@@ -182,7 +183,7 @@ def _kernel_name(span: Span, node: Node | None) -> str:
     if node is not None and isinstance(node.op, Collective):
         if not span.workgroups:
             return f"Memcpy PtoP ({node.op.name} by DMA engines)"
-        return _KERNELS[node.op.name]
+        return KERNELS[node.op.name]
     first = span.operator if span.iteration == 0 else f"{span.operator}.{span.iteration}"
     part = span.operator + span.kernel.removeprefix(first).replace(" ", "_")  # a loop's kernels share a name
     if node is None or not isinstance(node.op, Gemm):
@@ -200,7 +201,7 @@ def _fused(run: Timeline, gpu: int) -> Iterator[Event]:
         return
     args = {"stream": FUSED_STREAM, "device": gpu, "context": 1}
     yield _span(FUSED, "kernel", gpu, FUSED_STREAM, min(starts), max(ends), **args)
-    yield from _named("thread", gpu, FUSED_STREAM, f"stream {FUSED_STREAM}: track and trigger", FUSED_STREAM)
+    yield from named("thread", gpu, FUSED_STREAM, f"stream {FUSED_STREAM}: track and trigger", FUSED_STREAM)
 
 
 def _rates(run: Timeline, gpu: int) -> Iterator[Event]:

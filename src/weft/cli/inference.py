@@ -1,0 +1,66 @@
+"""`weft prefill` and `weft decode`: a step of inference of a whole model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import click
+
+import weft
+from weft.cli.options import as_run_options, clock_option, examples, option, set_option, together
+from weft.cli.output import Outputs, file_option, folder_option, json_of, pass_outputs
+from weft.cli.values import COUNT, DTYPE, MODEL_NAME, SYSTEM_NAME
+from weft.options import RunOptions
+from weft.result.inference import Inference
+
+_options = together(
+    option("--system", "The machine, such as 8xh100 or 4xl40s, see 'weft hardware list'.", SYSTEM_NAME, required=True),
+    option("--tp", "GPUs that share every layer.", COUNT, default=1),
+    option("--batch", "Sequences that run together.", COUNT, default=1),
+)
+_rest = together(
+    option("--dtype", "Data type of weights and GEMMs: bf16, fp16, fp8, int8.", DTYPE, default="bf16"),
+    set_option("every GPU, node or network"),
+    clock_option(),
+    file_option("--json", "Write the answer as JSON."),
+    folder_option("Write report.html with the pictures to this folder."),
+)
+
+
+@click.command(epilog=examples("weft prefill llama-3-8b --system 4xl40s --tp 4"))
+@click.argument("model", type=MODEL_NAME)
+@_options
+@option("--sequence", "Tokens of each prompt.", COUNT, default=2048)
+@_rest
+@as_run_options
+@pass_outputs
+def prefill(
+    outputs: Outputs, /, model: str, system: str, changes: Mapping[str, str], options: RunOptions, **sizes: Any
+) -> None:
+    """Time the prompt of MODEL: how long until the first token, and where the time goes.
+
+    Time in a server's queue is not part of it.
+    """
+    _show(outputs, weft.prefill(model, weft.system(system).replace(changes), options=options, **sizes))
+
+
+@click.command(epilog=examples("weft decode llama-3-70b --system 8xmi300x --tp 8 --dtype fp8"))
+@click.argument("model", type=MODEL_NAME)
+@_options
+@option("--context", "Tokens that the next one attends to.", COUNT, default=2048)
+@_rest
+@as_run_options
+@pass_outputs
+def decode(
+    outputs: Outputs, /, model: str, system: str, changes: Mapping[str, str], options: RunOptions, **sizes: Any
+) -> None:
+    """Time the next token of MODEL: latency, throughput at a batch, and the cache of keys and values."""
+    _show(outputs, weft.decode(model, weft.system(system).replace(changes), options=options, **sizes))
+
+
+def _show(outputs: Outputs, answer: Inference) -> None:
+    from weft.view import inference as shown
+
+    outputs.show(shown.inference_parts(answer), json_of(answer), page=partial(shown.inference_page, answer))

@@ -1,0 +1,144 @@
+"""`weft step` and `weft memory`: a training step of a whole model, its time and what it must hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, get_args
+
+import click
+
+import weft
+from weft.cli.options import as_run_options, clock_option, examples, given, option, set_option, together
+from weft.cli.output import Outputs, file_option, folder_option, json_of, pass_outputs
+from weft.cli.values import COUNT, DTYPE, MODEL_NAME, NUMBERS, SYSTEM_NAME, Value, later, names
+from weft.errors import InputError
+from weft.options import Fidelity, RunOptions
+from weft.parallel.plan import Context, Recompute
+from weft.schedule.pipeline import schedule_names
+
+_EXAMPLE = "weft step gpt-3 --system 64xa100 --tp 8 --pp 8 --batch 64 --recompute full"
+_LARGE = "weft step gpt-3 --system 1024xa100 --tp 8 --pp 8 --batch 1536 --out out/step"
+
+
+def _overlaps(text: str) -> dict[str, str]:
+    """Parse "tp=t3-mca,dp=dma" into methods by axis; InputError for anything else, or an axis given twice."""
+    found: dict[str, str] = {}
+    for one in names(text):
+        axis, equals, method = (part.strip() for part in one.partition("="))
+        if not (axis and equals and method):
+            raise InputError(f"--overlap {text}: name an axis and its method, like tp=t3-mca")
+        if axis in found:
+            raise InputError(f"--overlap gives {axis} twice, {found[axis]} and {method}; give it once")
+        found[axis] = method
+    return found
+
+
+_degrees = together(
+    option("--tp", "GPUs that share every layer.", COUNT, default=1),
+    option("--pp", "Pipeline stages.", COUNT, default=1),
+    option("--dp", "Replicas that share the batch.  [default: the GPUs that are left]", COUNT),
+    option("--cp", "GPUs that share every sequence.", COUNT, default=1),
+    option("--ep", "GPUs that share the experts.", COUNT, default=1),
+)
+
+
+_plan_options = together(
+    option(
+        "--system", "The machine, such as 64xh100 or 8x dgx-a100, see 'weft hardware list'.", SYSTEM_NAME, required=True
+    ),
+    _degrees,
+    option("--sp/--no-sp", "Share the tokens between the GEMMs of --tp, too.  [default: with --tp]", default=None),
+    option("--batch", "Sequences of a step.  [default: four micro-batches for each stage of each pipeline]", COUNT),
+    option("--micro-batch", "Sequences that pass a stage together.", COUNT, default=1),
+    option("--sequence", "Tokens of each sequence.  [default: the model's context]", COUNT),
+    option(
+        "--schedule",
+        f"Order of the pipeline: {', '.join(schedule_names())}; interleaved:5 has 5 chunks a stage.",
+        Value("NAME[:N]", str, schedule_names),
+        default="1f1b",
+    ),
+    option("--recompute", "What the backward pass computes again.", click.Choice(get_args(Recompute)), default="none"),
+    option(
+        "--zero",
+        "Shard over replicas: optimizer states (1), gradients (2), weights (3, FSDP).",
+        click.IntRange(0, 3),
+        metavar="N",
+    ),
+    option("--layers", "Layers of each stage, such as 4,4,4,3.  [default: as equal as possible]", NUMBERS),
+    option(
+        "--context",
+        "How attention sees the keys of --cp: ring, all_gather or all_to_all.",
+        click.Choice(get_args(Context)),
+        default="ring",
+    ),
+    option("--shard", "Replicas among which --zero 3 shards.  [default: all]", COUNT),
+    option(
+        "--framework",
+        "Whose defaults: kernels, number formats, overlaps.  [default: megatron-core, with --zero 3 torchtitan]",
+        Value("NAME", str, later("weft.parallel.framework:frameworks")),
+    ),
+    option("--dtype", "Data type of GEMMs and activations.", DTYPE, default="bf16"),
+    set_option("every GPU, node or network"),
+)
+"""The machine and the plan of a training step."""
+
+
+@click.command(epilog=examples(_EXAMPLE, _LARGE))
+@click.argument("model", type=MODEL_NAME)
+@_plan_options
+@option(
+    "--overlap", "Overlap methods by axis, such as tp=t3-mca.  [default: as the framework does]",
+    Value("AXIS=NAME", _overlaps),
+)  # fmt: skip
+@option(
+    "--fidelity",
+    "What kernels and collectives that run at once cost each other: by the engine (windows), or nothing (estimate).",
+    click.Choice(get_args(Fidelity)),
+    default="windows",
+)
+@clock_option()
+@file_option("--json", "Write the answer as JSON.")
+@file_option("--csv", "Write the waterfall as CSV.")
+@file_option("--trace", "Write a trace for Perfetto and HTA, one file per pipeline stage.")
+@folder_option("Write report.html with the pictures, and step.json, to this folder.", "step.json")
+@as_run_options
+@pass_outputs
+def step(
+    outputs: Outputs, /, model: str, system: str, changes: Mapping[str, str], options: RunOptions, **stated: Any
+) -> None:
+    """Time a training step of MODEL: how long it takes, what is exposed, what fits, where the time goes.
+
+    MODEL is a name of 'weft models list', or a file.
+    """
+    from weft import view
+    from weft.view import step as shown
+
+    answer = weft.step(model, weft.system(system).replace(changes), options=options, **given(**stated))
+    outputs.show(
+        shown.step_parts(answer),
+        json_of(answer),
+        rows=shown.waterfall_table(answer).records(),
+        trace=partial(view.write_step_trace, answer),
+        files={"step.json": json_of(answer)},
+        page=partial(shown.step_page, answer),
+    )
+
+
+@click.command(epilog=examples("weft memory gpt-3 --system 64xa100 --tp 8 --pp 8 --batch 64"))
+@click.argument("model", type=MODEL_NAME)
+@_plan_options
+@file_option("--json", "Write the answer as JSON.")
+@folder_option("Write report.html with the pictures, and memory.json, to this folder.", "memory.json")
+@pass_outputs
+def memory(outputs: Outputs, /, model: str, system: str, changes: Mapping[str, str], **stated: Any) -> None:
+    """Say whether a training step of MODEL fits, who holds the memory, and what would make it fit."""
+    from weft.view import memory as shown
+
+    answer = weft.memory(model, weft.system(system).replace(changes), **given(**stated))
+    outputs.show(
+        shown.memory_parts(answer),
+        json_of(answer),
+        files={"memory.json": json_of(answer)},
+        page=partial(shown.memory_page, answer),
+    )

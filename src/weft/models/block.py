@@ -1,0 +1,431 @@
+"""A Transformer's parts as operators on unsplit data, each with how parallelism may cut it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+from weft.errors import InputError, check_name
+from weft.graph import Attention, Gemm, GroupedGemm, Op, Streaming
+
+if TYPE_CHECKING:
+    from weft.models.transformer import Transformer
+
+Cut = Literal[
+    "columns", "rows", "heads", "width", "tokens", "vocabulary", "classes", "expert_columns", "expert_rows", "routed",
+    "dispatch", "combine", "whole",
+]  # fmt: skip
+"""How parallelism cuts an operator. Tensor parallelism: a GEMM by output columns or by rows of its weight, attention
+and what works on its heads by heads, an element-wise operator between the two by its width, one outside by tokens (with
+sequence parallelism), an embedding by rows of its table ("vocabulary"), a loss by classes. Expert parallelism: grouped
+GEMMs by experts, and what is between them by the tokens "routed" to a rank; a "dispatch" ends with the exchange of
+tokens, a "combine" begins with it. Without sequence parallelism tensor-parallel ranks see the same tokens: they cut
+each expert by columns and rows. Or not at all ("whole")."""
+
+
+@dataclass(frozen=True)
+class Style:
+    """How a framework writes a layer's operators.
+
+    `flash` attention is one kernel of a `generation` (see `Attention`), otherwise batched GEMMs with a softmax between; with `dropout` after attention and
+    each sub-layer. `fused` element-wise operators share kernels with their neighbours: bias with GeLU, bias with
+    dropout and residual sum. `loss` names the kernels of the cross entropy. Shared experts may run `beside` the
+    exchange of tokens; `deduplicated` tokens are sent once to each rank that has experts for them, not once to each
+    expert (as DeepEP does), in the number format `dispatched` (none: that of the model).
+    """
+
+    flash: bool = True
+    generation: int = 0
+    dropout: bool = False
+    fused: bool = True
+    loss: Literal["cross_entropy", "fused_cross_entropy"] = "cross_entropy"
+    beside: bool = False
+    deduplicated: bool = False
+    dispatched: str = ""
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """The tokens that a layer works on: `batch` sequences of `sequence`, of which `context` ranks hold a part each.
+
+    The decoder of an encoder-decoder also attends to `source` tokens of each; `cached` tokens precede these in the
+    cache of keys and values.
+    """
+
+    batch: int
+    sequence: int
+    context: int = 1
+    source: int = 0
+    cached: int = 0
+
+    @property
+    def count(self) -> int:
+        """Tokens on each rank."""
+        return self.batch * self.queries
+
+    @property
+    def queries(self) -> int:
+        """Tokens of each sequence on each rank."""
+        return -(-self.sequence // self.context)
+
+    @property
+    def of_encoder(self) -> Tokens:
+        """The tokens of the encoder; InputError if there are none."""
+        if not self.source:
+            raise InputError("an encoder-decoder needs the number of tokens of its encoder; give source")
+        return replace(self, sequence=self.source, source=0, cached=0)
+
+
+@dataclass(frozen=True)
+class Routing:
+    """Tokens of `hidden` elements go to `each` of `experts`; see `Style` for the rest."""
+
+    experts: int
+    each: int
+    hidden: int
+    dtype: str
+    deduplicated: bool = False
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One operator of a model before it is split: its name, its part of the model, its cut, and its parameters.
+
+    `parameters` counts the weights that it owns before the cut, the smaller ones (scales, biases) included. Where its
+    input `forks`, the backward pass adds up two gradients. A piece `beside` the exchange of tokens does not wait for
+    it; `routing` says what is exchanged. Columns or rows that are cut stay together by `unit`, as those of a head do.
+    """
+
+    name: str
+    op: Op
+    module: str
+    cut: Cut
+    parameters: int = 0
+    forks: bool = False
+    beside: bool = False
+    routing: Routing | None = None
+    unit: int = 1
+
+
+@dataclass(frozen=True)
+class LayerKind:
+    """A kind of layer: with a mixture of experts, with windowed attention, causal, with cross attention."""
+
+    mixture: bool = False
+    window: bool = False
+    cross: bool = False
+    encodes: bool = False
+
+
+LAYERS: Mapping[str, LayerKind] = {
+    "dense": LayerKind(),
+    "dense-window": LayerKind(window=True),
+    "moe": LayerKind(mixture=True),
+    "moe-window": LayerKind(mixture=True, window=True),
+    "encoder": LayerKind(encodes=True),
+    "decoder": LayerKind(cross=True),
+}
+"""The kinds of layers by name."""
+
+
+def layer(model: Transformer, kind: str, tokens: Tokens, style: Style, dtype: str) -> Iterator[Piece]:
+    """The operators of one layer of a kind (see `Transformer.layer_kinds`), in the order of execution.
+
+    Sources: the layer of GPT-2 and Megatron-LM (arXiv:1909.08053, 2205.05198); Llama (arXiv:2307.09288); latent
+    attention and mixtures: DeepSeek-V2 (arXiv:2405.04434); parallel blocks: PaLM (arXiv:2204.02311), whose first and
+    last GEMMs are one each. Raises UnknownNameError for an unknown kind.
+    """
+    check_name("kind of layer", kind, LAYERS)
+    of = LAYERS[kind]
+    on = tokens.of_encoder if of.encodes else tokens
+    yield from _Layer(model, of, on, style, dtype).pieces()
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """Writes the operators of a layer; its fields are what all of them share."""
+
+    model: Transformer
+    kind: LayerKind
+    tokens: Tokens
+    style: Style
+    dtype: str
+
+    def pieces(self) -> Iterator[Piece]:
+        if self.model.parallel:
+            yield from self.parallel()
+            return
+        yield from self.sublayer("norm1", "residual1", self.attention())
+        if self.kind.cross:
+            yield from self.sublayer("norm_cross", "residual_cross", self.cross_attention())
+        body = self.mixture() if self.kind.mixture else self.mlp()
+        yield from self.sublayer("norm2", "residual2", body)
+
+    def sublayer(self, norm: str, residual: str, body: Iterator[Piece]) -> Iterator[Piece]:
+        """A sub-layer with its norms and the sum with its own input."""
+        pieces = list(body)
+        module, where = pieces[0].module, self.model.norms
+        if where == "after":
+            pieces[0] = replace(pieces[0], forks=True)
+        else:
+            yield self.norm(norm, module, forks=True)
+        yield from pieces
+        if where == "both":
+            yield self.norm(f"{norm}_after", module)
+        yield from self.residual(residual, module)
+        if where == "after":
+            yield self.norm(norm, module)
+
+    def parallel(self) -> Iterator[Piece]:
+        """Attention and MLP on one input: the GEMMs that are added up are one, and so are those after a common norm."""
+        model, count, bias = self.model, self.tokens.count, self.bias()
+        wide, first, hidden = query_key_value(model), _mlp_columns(model, model.wide), model.hidden
+        both = wide * (hidden + self.bias("qkv")), first * (hidden + bias)
+        yield self.norm("norm1", "attention", forks=True)
+        if model.parallel_norms == 1:
+            yield Piece("qkv_fc1", self.gemm(wide + first, hidden), "attention", "columns", sum(both))
+        else:
+            yield Piece("qkv", self.gemm(wide, hidden), "attention", "columns", both[0])
+            yield self.norm("norm2", "mlp", forks=True)
+            yield Piece("fc1", self.gemm(first, hidden), "mlp", "columns", both[1])
+        yield from self.heads()
+        yield Piece("activation", self.activation(count * model.wide), "mlp", "width")
+        inner = model.inner + model.wide
+        owned = model.hidden * (inner + 2 * bias)
+        yield Piece("projection_fc2", self.gemm(model.hidden, inner), "mlp", "rows", owned)
+        yield from self.residual("residual1", "mlp")
+
+    def attention(self) -> Iterator[Piece]:
+        model = self.model
+        if model.kv_rank:
+            yield from self.latent()
+        else:
+            wide = query_key_value(model)
+            owned = wide * (model.hidden + self.bias("qkv"))
+            alike = model.key_heads == model.attention_heads
+            unit = wide // model.attention_heads if alike else 1
+            yield Piece("qkv", self.gemm(wide, model.hidden), "attention", "columns", owned, unit=unit)
+        yield from self.heads()
+        owned = model.hidden * (model.inner + self.bias())
+        unit = model.inner // model.attention_heads
+        yield Piece("projection", self.gemm(model.hidden, model.inner), "attention", "rows", owned, unit=unit)
+
+    def latent(self) -> Iterator[Piece]:
+        """Queries, and keys and values, through GEMMs of low rank with a norm between (MLA, arXiv:2405.04434)."""
+        model = self.model
+        wide = model.attention_heads * model.head_size
+        if model.query_rank:
+            yield from self.compressed("q", model.query_rank, model.query_rank, wide)
+        else:
+            yield Piece("q", self.gemm(wide, model.hidden), "attention", "columns", wide * model.hidden)
+        plain = model.head_size - model.rotary_head + model.value_size
+        down = model.kv_rank + model.rotary_head
+        for piece in self.compressed("kv", down, model.kv_rank, model.attention_heads * plain):
+            yield replace(piece, forks=piece.name == "kv_down")
+
+    def compressed(self, name: str, down: int, rank: int, up: int) -> Iterator[Piece]:
+        hidden = self.model.hidden
+        yield Piece(f"{name}_down", self.gemm(down, hidden), "attention", "tokens", down * hidden)
+        norm = Streaming(self.model.norm, self.tokens.count, rank, self.dtype)
+        yield Piece(f"{name}_norm", norm, "attention", "tokens", rank)
+        yield Piece(f"{name}_up", self.gemm(up, rank), "attention", "columns", up * rank)
+
+    def heads(self) -> Iterator[Piece]:
+        """What works on single heads: norms of queries and keys, rotation, attention."""
+        model, count = self.model, self.tokens.count
+        every = count * (model.attention_heads + model.key_heads)
+        if model.qk_norm:
+            norm = Streaming(model.norm, every, model.head_size, self.dtype)
+            yield Piece("qk_norm", norm, "attention", "heads", 2 * model.head_size)
+        if model.positions == "rotary":
+            rotated = count * (model.attention_heads + 1) * model.rotary_head or every * model.head_size
+            yield Piece("rotary", Streaming("rotary", rotated, 1, self.dtype), "attention", "width")
+        yield Piece("attention", self.attend(), "attention", "heads")
+        if not self.style.flash:
+            # Batched products return the heads of each token apart: a copy brings them together.
+            copied = Streaming("elementwise", count * model.inner, 1, self.dtype)
+            yield Piece("context", copied, "attention", "width")
+
+    def attend(self) -> Attention:
+        """The attention of all heads to the tokens themselves and to what is cached."""
+        model, tokens = self.model, self.tokens
+        causal = int(self.style.flash and model.causal and not self.kind.encodes and tokens.sequence > 1)
+        keys = tokens.sequence + tokens.cached
+        window = model.window if self.kind.window and model.window < keys else 0
+        if window and not causal:  # a query of decode, or kernels that compute whole rows of scores
+            return self._attend(window if tokens.sequence == 1 else keys, causal)
+        return replace(self._attend(keys, causal), window=window)
+
+    def _attend(self, keys: int, causal: int) -> Attention:
+        model, tokens, flash = self.model, self.tokens, self.style.flash
+        shared = model.key_heads if flash and model.key_heads != model.attention_heads else 0
+        sizes = tokens.batch, model.attention_heads, tokens.sequence, keys, model.head_size
+        value = model.value_size if model.value_size != model.head_size else 0
+        dropped = self.style.dropout and not flash
+        generation = self.style.generation if flash else 0
+        how = {"fused": flash, "dropout": dropped, "value": value, "generation": generation}
+        return Attention(*sizes, shared, causal, self.dtype, **how)
+
+    def cross_attention(self) -> Iterator[Piece]:
+        model, bias = self.model, self.bias("qkv")
+        inner, source = model.inner, self.tokens.of_encoder
+        yield Piece("cross_q", self.gemm(inner, model.hidden), "cross", "columns", inner * (model.hidden + bias))
+        keys = Gemm(source.count, 2 * inner, model.hidden, self.dtype)
+        yield Piece("cross_kv", keys, "cross", "columns", 2 * inner * (model.hidden + bias), forks=True)
+        yield Piece("cross_attention", self._attend(source.sequence, 0), "cross", "heads")
+        owned = model.hidden * (inner + self.bias())
+        yield Piece("cross_projection", self.gemm(model.hidden, inner), "cross", "rows", owned)
+
+    def mlp(self) -> Iterator[Piece]:
+        yield from self.perceptron("", self.model.wide)
+
+    def perceptron(self, prefix: str, wide: int) -> Iterator[Piece]:
+        """A plain MLP; `prefix` precedes the names of its operators."""
+        hidden, bias = self.model.hidden, self.bias()
+        first = _mlp_columns(self.model, wide)
+        yield Piece(f"{prefix}fc1", self.gemm(first, hidden), "mlp", "columns", first * (hidden + bias))
+        yield Piece(f"{prefix}activation", self.activation(self.tokens.count * wide), "mlp", "width")
+        yield Piece(f"{prefix}fc2", self.gemm(hidden, wide), "mlp", "rows", hidden * (wide + bias))
+
+    def mixture(self) -> Iterator[Piece]:
+        """Router, exchange of tokens, experts as grouped GEMMs, and experts that all tokens share.
+
+        Tokens spread evenly over the experts.
+        """
+        model, bias, count = self.model, self.bias(), self.tokens.count
+        experts, each, hidden, wide = model.experts, model.experts_per_token, model.hidden, model.expert_wide
+        shared = list(self.perceptron("shared_", model.shared_experts * wide)) if model.shared_experts else []
+        if shared:
+            shared[0] = replace(shared[0], forks=True)
+        routing = Routing(experts, each, hidden, self.style.dispatched or self.dtype, self.style.deduplicated)
+        yield Piece("router", self.gemm(experts, hidden), "moe", "tokens", experts * (hidden + bias), forks=True)
+        yield Piece("top_k", Streaming("top_k", count, experts, self.dtype), "moe", "tokens")
+        permuted = Streaming("permute", count, hidden, self.dtype, outputs=each)
+        yield Piece("permute", permuted, "moe", "dispatch", routing=routing)
+        if self.style.beside:
+            yield from (replace(piece, beside=True) for piece in shared)
+        yield from self.experts()
+        restored = Streaming("unpermute", count, hidden, self.dtype, inputs=each)
+        back = replace(routing, dtype=self.dtype)
+        yield Piece("unpermute", restored, "moe", "combine", routing=back)
+        if not self.style.beside:
+            yield from shared
+        if shared:
+            yield Piece("shared_add", Streaming("residual_add", count * hidden, 1, self.dtype), "moe", "tokens")
+
+    def experts(self) -> Iterator[Piece]:
+        model, bias = self.model, self.bias()
+        experts, hidden, wide = model.experts, model.hidden, model.expert_wide
+        routed, first = self.tokens.count * model.experts_per_token, _mlp_columns(model, wide)
+        up = GroupedGemm(experts, routed, first, hidden, self.dtype)
+        yield Piece("experts_fc1", up, "moe", "expert_columns", experts * first * (hidden + bias))
+        yield Piece("experts_activation", self.activation(routed * wide), "moe", "routed")
+        down = GroupedGemm(experts, routed, hidden, wide, self.dtype)
+        yield Piece("experts_fc2", down, "moe", "expert_rows", experts * hidden * (wide + bias))
+
+    def activation(self, elements: int) -> Streaming:
+        """The activation function on so many elements of its output."""
+        name, fused = self.model.activation, self.style.fused and self.model.biases == "all"
+        if self.model.gated:
+            return Streaming("swiglu", elements, 1, self.dtype)  # GeGLU moves the same bytes
+        if name == "relu":
+            return Streaming("elementwise", elements, 1, self.dtype)
+        return Streaming("bias_gelu" if fused else "gelu", elements, 1, self.dtype)
+
+    def residual(self, name: str, module: str) -> Iterator[Piece]:
+        elements, style = self.tokens.count * self.model.hidden, self.style
+        if style.dropout and not style.fused:
+            yield Piece(f"{name}_dropout", Streaming("dropout", elements, 1, self.dtype), module, "tokens")
+        kind = "bias_dropout_add" if style.dropout and style.fused else "residual_add"
+        yield Piece(name, Streaming(kind, elements, 1, self.dtype), module, "tokens")
+
+    def gemm(self, n: int, k: int) -> Gemm:
+        return Gemm(self.tokens.count, n, k, self.dtype)
+
+    def norm(self, name: str, module: str, forks: bool = False) -> Piece:
+        return _norm(self.model, name, self.tokens.count, self.dtype, module, forks)
+
+    def bias(self, of: str = "all") -> int:
+        """1 if linear layers have a bias; for "qkv" also if only those of attention's input have one."""
+        return int(self.model.biases in ("all", of))
+
+
+def query_key_value(model: Transformer) -> int:
+    """Columns of the projection of queries, keys and values."""
+    return (model.attention_heads + model.key_heads) * model.head_size + model.key_heads * model.value_size
+
+
+def _mlp_columns(model: Transformer, wide: int) -> int:
+    return 2 * wide if model.gated else wide
+
+
+def _norm(model: Transformer, name: str, rows: int, dtype: str, module: str, forks: bool = False) -> Piece:
+    scales = model.hidden * (2 if model.norm == "layernorm" else 1)
+    return Piece(name, Streaming(model.norm, rows, model.hidden, dtype), module, "tokens", scales, forks)
+
+
+def embedding(model: Transformer, tokens: Tokens, style: Style, dtype: str) -> Iterator[Piece]:
+    """What precedes the first layer: rows of the embedding table, positions, token types, norm, dropout."""
+    hidden = model.hidden
+    count = tokens.count + (tokens.of_encoder.count if model.encoder_layers else 0)
+    table = Streaming("embedding", count, hidden, dtype)
+    yield Piece("embedding", table, "embedding", "vocabulary", model.vocabulary * hidden)
+    added = Streaming("residual_add", count * hidden, 1, dtype)
+    if model.positions == "learned":
+        yield Piece("positions", added, "embedding", "tokens", model.sequence_length * hidden)
+    if model.masked:
+        yield Piece("token_types", added, "embedding", "tokens", 2 * hidden)
+    if model.embedding_norm:
+        yield _norm(model, "embedding_norm", count, dtype, "embedding")
+    if style.dropout:
+        dropped = Streaming("dropout", count * hidden, 1, dtype)
+        yield Piece("embedding_dropout", dropped, "embedding", "tokens")
+
+
+def head(model: Transformer, tokens: Tokens, style: Style, dtype: str) -> Iterator[Piece]:
+    """What follows the last layer: layers that predict further tokens, the last norm, the logits and their loss."""
+    for number in range(1, model.predict_layers + 1):
+        yield from prediction(model, f"predict{number}_", tokens, style, dtype)
+    if model.norms != "after":
+        yield _norm(model, "norm", tokens.count, dtype, "head")
+    rows = max(round(tokens.count * model.predicted), 1)
+    if model.masked:
+        yield from _masked(model, rows, tokens.batch, dtype)
+    yield from _logits(model, "", rows, style, dtype, model.tied)
+
+
+def _logits(model: Transformer, prefix: str, rows: int, style: Style, dtype: str, tied: bool) -> Iterator[Piece]:
+    owned = 0 if tied else model.vocabulary * model.hidden
+    owned += model.vocabulary if model.masked else 0
+    yield Piece(f"{prefix}logits", Gemm(rows, model.vocabulary, model.hidden, dtype), "head", "columns", owned)
+    yield Piece(f"{prefix}loss", Streaming(style.loss, rows, model.vocabulary, dtype), "head", "classes")
+
+
+def _masked(model: Transformer, rows: int, batch: int, dtype: str) -> Iterator[Piece]:
+    """BERT's pooler and classifier of the first token, and the transform of the masked ones (arXiv:1810.04805)."""
+    hidden = model.hidden
+    yield Piece("pooler", Gemm(batch, hidden, hidden, dtype), "head", "whole", hidden * (hidden + 1), forks=True)
+    yield Piece("next_sentence", Gemm(batch, 2, hidden, dtype), "head", "whole", 2 * (hidden + 1))
+    yield Piece("transform", Gemm(rows, hidden, hidden, dtype), "head", "whole", hidden * (hidden + 1))
+    yield Piece("transform_gelu", Streaming("gelu", rows * hidden, 1, dtype), "head", "whole")
+    yield replace(_norm(model, "transform_norm", rows, dtype, "head"), cut="whole")
+
+
+def prediction(model: Transformer, prefix: str, tokens: Tokens, style: Style, dtype: str) -> Iterator[Piece]:
+    """A layer that predicts one more token: from the last layer's output and the embedding of the token after it.
+
+    Source: multi-token prediction of DeepSeek-V3 (arXiv:2412.19437, section 2.2); embedding and logits share weights.
+    """
+    count, hidden = tokens.count, model.hidden
+    table = Streaming("embedding", count, hidden, dtype)
+    yield Piece(f"{prefix}embedding", table, "prediction", "vocabulary")
+    for name in ("embedding_norm", "hidden_norm"):
+        yield _norm(model, f"{prefix}{name}", count, dtype, "prediction", forks=name == "hidden_norm")
+    joined = Gemm(count, hidden, 2 * hidden, dtype)
+    yield Piece(f"{prefix}join", joined, "prediction", "tokens", 2 * hidden * hidden)
+    for piece in layer(model, model.layer_kinds[-1], tokens, style, dtype):
+        yield replace(piece, name=f"{prefix}{piece.name}", module="prediction")
+    yield _norm(model, f"{prefix}norm", count, dtype, "prediction")
+    for piece in _logits(model, prefix, count, style, dtype, tied=True):
+        yield replace(piece, module="prediction")

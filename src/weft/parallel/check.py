@@ -1,0 +1,121 @@
+"""Whether a plan fits a model: what does not divide, and the nearest plan on as many GPUs that works."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+from weft.errors import InputError
+from weft.models import Transformer
+from weft.parallel.plan import Parallelism
+from weft.parallel.rank import expert_tp
+
+
+def check_plan(model: Transformer, plan: Parallelism, even: bool = True) -> None:
+    """Raise InputError if a degree does not divide what it splits; it names the nearest plan that works.
+
+    Unless they must be `even`, stages may differ by a layer; those that the plan states may differ by more.
+    """
+    found = next(problems(model, plan, even), None)
+    if found is None:
+        return
+    better = nearest_plan(model, plan, even)
+    hint = f"the nearest plan that works is {degrees(better)}" if better else "no plan on as many GPUs works"
+    raise InputError(f"{found}; {hint}")
+
+
+def problems(model: Transformer, plan: Parallelism, even: bool = True) -> Iterator[str]:
+    """Sentences on what does not divide."""
+    yield from _tensor(model, plan)
+    yield from _stages(model, plan, even)
+    yield from _experts(model, plan)
+    yield from _context(model, plan)
+
+
+def _tensor(model: Transformer, plan: Parallelism) -> Iterator[str]:
+    tp, shared = plan.tp, model.key_heads
+    widths = {
+        "attention heads": model.attention_heads,
+        "columns of the MLP": model.wide,
+        "rows of the vocabulary": model.vocabulary,
+    }
+    if model.shared_experts:
+        widths["columns of the shared experts"] = model.shared_experts * model.expert_wide
+    for what, count in widths.items():
+        if count % tp:
+            padded = f" (pad the vocabulary to {-(-count // tp) * tp})" if "vocabulary" in what else ""
+            yield f"tp {tp} does not divide the {count} {what} of {model.name}{padded}"
+    if shared % tp and tp % shared:
+        yield f"tp {tp} is no divisor or multiple of the {shared} heads of keys of {model.name}"
+    if plan.sp and plan.sequence // plan.cp % tp:
+        tokens = plan.sequence // plan.cp
+        yield f"tp {tp} does not divide the {tokens} tokens of a sequence, as sequence parallelism needs"
+
+
+def _stages(model: Transformer, plan: Parallelism, even: bool) -> Iterator[str]:
+    layers, stages = len(model.layer_kinds), plan.pp * plan.chunks
+    what = f"pp {plan.pp}" + (f" with {plan.chunks} chunks each" if plan.chunks > 1 else "")
+    if stages > layers and even and not plan.layers:  # else embedding and head may be stages by themselves
+        yield f"{what} needs {stages} layers, and {model.name} has {layers}"
+    elif layers % stages and even and not plan.layers:
+        yield f"{what} does not divide the {layers} layers of {model.name} (if stages differ, state the layers of each)"
+
+
+def _experts(model: Transformer, plan: Parallelism) -> Iterator[str]:
+    ranks = plan.tp * plan.cp * plan.dp // expert_tp(plan)
+    if plan.ep > 1 and not model.experts:
+        yield f"ep {plan.ep} shares experts, and {model.name} has none"
+    elif plan.ep > 1 and model.experts % plan.ep:
+        yield f"ep {plan.ep} does not divide the {model.experts} experts of {model.name}"
+    if ranks % plan.ep:
+        yield f"ep {plan.ep} does not divide the {ranks} ranks that route different tokens"
+    if model.experts and model.expert_wide % expert_tp(plan):
+        yield f"tp {plan.tp} does not divide the {model.expert_wide} columns of an expert of {model.name}"
+
+
+def _context(model: Transformer, plan: Parallelism) -> Iterator[str]:
+    heads = model.attention_heads // plan.tp
+    if plan.context == "all_to_all" and heads % plan.cp:
+        yield f"cp {plan.cp} does not divide the {heads} attention heads of a rank, as an all-to-all of heads needs"
+    if plan.cp > 1 and plan.context != "all_to_all" and plan.sequence % (2 * plan.cp):
+        yield f"cp {plan.cp} needs a sequence of a multiple of {2 * plan.cp} tokens, and it has {plan.sequence}"
+
+
+def degrees(plan: Parallelism) -> str:
+    """The degrees of a plan, such as "tp 8, pp 4, dp 2"; those of one rank are left out."""
+    named = {name: getattr(plan, name) for name in ("tp", "cp", "pp", "ep", "dp")}
+    shown = [f"{name} {degree}" for name, degree in named.items() if degree > 1]
+    return ", ".join([*shown, *(["sp"] if plan.sp else [])]) or "one GPU"
+
+
+def nearest_plan(model: Transformer, plan: Parallelism, even: bool = True) -> Parallelism | None:
+    """The plan on as many GPUs that fits the model and changes degrees least, by their ratios; None if none fits."""
+
+    def distance(found: Parallelism) -> float:
+        names = "tp", "cp", "pp", "ep", "dp"
+        ratios = (abs(math.log(getattr(found, name) / getattr(plan, name))) for name in names)
+        return sum(ratios)
+
+    fitting = (one for one in _others(model, plan) if next(problems(model, one, even), None) is None)
+    return min(fitting, key=distance, default=None)
+
+
+def _others(model: Transformer, plan: Parallelism) -> Iterator[Parallelism]:
+    """Plans on as many GPUs."""
+    for tp in divisors(plan.gpus):
+        for pp in divisors(plan.gpus // tp):
+            for cp in divisors(plan.gpus // (tp * pp)) if plan.cp > 1 else (1,):
+                dp = plan.gpus // (tp * pp * cp)
+                for ep in divisors(math.gcd(model.experts, tp * cp * dp)) if model.experts else (1,):
+                    sp = tp > 1 and plan.sp
+                    try:
+                        yield replace(plan, layers=(), tp=tp, pp=pp, cp=cp, dp=dp, ep=ep, sp=sp)
+                    except InputError:  # the batch or the sequence do not divide
+                        continue
+
+
+def divisors(number: int) -> list[int]:
+    """All divisors, ascending."""
+    small = [one for one in range(1, math.isqrt(number) + 1) if number % one == 0]
+    return sorted({*small, *(number // one for one in small)})

@@ -1,0 +1,114 @@
+"""What training frameworks do by default: operators, number formats, overlaps, and what the host spends on launches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from weft.catalog import Quantity, read_leaves, read_toml, unknown_key
+from weft.errors import ConfigError, check_name
+from weft.models.block import Style
+from weft.units import Dimension
+
+
+@dataclass(frozen=True)
+class Framework:
+    """What a training framework does by default.
+
+    `style` says how it writes the operators of a layer. `gradients` is the number format in which gradients of weights
+    are added up over micro-batches, `reduces` that in which replicas add them (empty: the same); with `accumulates` the
+    GEMM adds to them itself. `async_tp` collectives of the backward pass run beside the GEMMs of gradients; `tp` names
+    the method that overlaps those of both passes (empty: none). With `dp_overlap` replicas reduce gradients beside the
+    backward pass of the last micro-batch, with `gather_overlap` they gather updated weights beside the forward pass of
+    the first, both in buckets of `bucket` parameters (0: all at once), at least `bucket_per_replica` for each replica.
+    `zero` is the default stage of sharding; with stage 3 (FSDP) it `keeps_weights` from the forward to the backward
+    pass. With `scatter_gather` each tensor-parallel rank sends its part of the activations between stages. `optimizer`
+    runs in one kernel over many tensors or, not `fused_optimizer`, in one per operation; `scales_loss` adds the check
+    for overflow of fp16. Weights are kept in the number format `weights` (empty: that of the computation), beside
+    `optimizer_bytes` of states per parameter: 12 for Adam with fp32 master weights. The host spends `launch` on each
+    operator [s].
+    """
+
+    name: str = "megatron"
+    title: str = ""
+    source: str = ""
+    style: Style = field(default_factory=Style)
+    gradients: str = "fp32"
+    reduces: str = ""
+    accumulates: bool = True
+    async_tp: bool = True
+    tp: str = ""
+    dp_overlap: bool = False
+    gather_overlap: bool = False
+    bucket: int = 0
+    bucket_per_replica: int = 0
+    zero: int = 0
+    keeps_weights: bool = False
+    weights: str = ""
+    optimizer_bytes: int = 12
+    scatter_gather: bool = True
+    optimizer: str = "adam"
+    fused_optimizer: bool = True
+    scales_loss: bool = False
+    launch: float = 0.0
+
+    @property
+    def reduced(self) -> str:
+        """Number format in which replicas add their gradients."""
+        return self.reduces or self.gradients
+
+    def bucket_of(self, replicas: int) -> int:
+        """Parameters of a bucket among so many replicas; 0 if all gradients travel at once."""
+        return max(self.bucket, self.bucket_per_replica * replicas)
+
+
+_FILE = "frameworks.toml"
+_RULES = {"launch": Quantity(Dimension.SECONDS, zero_allowed=True)}
+
+
+@cache
+def frameworks() -> Mapping[str, Framework]:
+    """The frameworks of the catalogue by name; ConfigError for an unknown key."""
+    tables = read_toml(resources.files("weft.parallel") / _FILE)
+    return {name: _read(name, tables) for name in tables}
+
+
+def framework(name: str) -> Framework:
+    """The framework of that name; UnknownNameError lists the known ones.
+
+    >>> framework("megatron-2022").gradients
+    'fp32'
+    """
+    check_name("framework", name, frameworks())
+    return frameworks()[name]
+
+
+def _read(name: str, tables: Mapping[str, Any]) -> Framework:
+    values: dict[str, Any] = {}
+    chain, table = [name], tables[name]
+    while "extends" in table:
+        check_name("framework", table["extends"], tables)
+        chain.append(table["extends"])
+        table = tables[table["extends"]]
+    for step in reversed(chain):
+        own = {key: value for key, value in tables[step].items() if key != "extends"}
+        style = {**values.get("style", {}), **own.pop("style", {})}
+        values |= {**own, "style": style}
+    return _built(name, values)
+
+
+def _built(name: str, values: dict[str, Any]) -> Framework:
+    label = f"{_FILE}: {name}"
+    for known, given in ((Framework, values), (Style, values["style"])):
+        names = [one.name for one in fields(known)]
+        for key in given:
+            if key not in names:
+                raise unknown_key(key, names, label)
+    if not values.get("source"):
+        raise ConfigError("the source is missing; say where the defaults are documented", label, "source")
+    leaves = read_leaves({key: values[key] for key in _RULES if key in values}, _RULES, label)
+    plain = {path: leaf.value for path, leaf in leaves.items()}
+    return Framework(**{**values, **plain, "name": name, "style": Style(**values["style"])})

@@ -1,0 +1,100 @@
+"""What a rank must hold: weights, gradients and optimizer states, and activations of each part of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from weft.graph import DTYPE_BYTES, Attention, Gemm, Op, Streaming, Tensor
+from weft.models.block import Piece
+from weft.parallel.framework import Framework
+from weft.parallel.plan import Parallelism
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Bytes that one micro-batch needs in a part of the model on one rank.
+
+    `saved` are kept from the forward to the backward pass, by operator. `forward` and `backward` are needed beside them
+    only while that pass runs: outputs that nobody keeps, what is computed again, gradients of activations.
+    """
+
+    saved: Mapping[str, int] = field(default_factory=dict)
+    forward: int = 0
+    backward: int = 0
+
+    @property
+    def bytes(self) -> int:
+        """All that is kept from the forward to the backward pass."""
+        return sum(self.saved.values())
+
+
+def kept(pieces: Sequence[Piece], ops: Sequence[Op], plan: Parallelism) -> Kept:
+    """The activations of a part: `ops` are a rank's shares of its pieces.
+
+    An operator keeps the inputs that its gradients need (arXiv:2205.05198, section 4). With sequence parallelism the
+    input of a GEMM that is cut by columns is kept as the rank's part of the tokens, and gathered again. Selective
+    recomputation drops the scores of unfused attention, full recomputation all but the input of the part.
+    """
+    whole = {piece.name: _saved(piece, op, plan) for piece, op in zip(pieces, ops, strict=True)}
+    widest = max((_outputs(op) for op in ops), default=0)
+    gradients = max((_gradients(op) for op in ops), default=0)
+    if plan.recompute == "none" or _is_end(pieces):
+        return Kept(whole, widest, gradients)
+    if plan.recompute == "full":
+        entry = ops[0].reads[0].bytes // (1 if isinstance(ops[0], Streaming) or not plan.sp else plan.tp)
+        return Kept({"input": entry}, widest, sum(whole.values()) + gradients)
+    lean = {piece.name: _lean(op, whole[piece.name]) for piece, op in zip(pieces, ops, strict=True)}
+    again = sum(whole.values()) - sum(lean.values())
+    return Kept(lean, max(widest, again), again + gradients)
+
+
+def _is_end(pieces: Sequence[Piece]) -> bool:
+    return bool(pieces) and pieces[0].module in ("embedding", "head")
+
+
+def _saved(piece: Piece, op: Op, plan: Parallelism) -> int:
+    if piece.name == "rotary":
+        # The values are a view of the GEMM's output, whose storage therefore outlives the queries and keys in it.
+        return _bytes(op.reads)
+    sharded = plan.sp and piece.cut == "columns" and isinstance(op, Gemm)
+    return -(-_bytes(op.saved) // plan.tp) if sharded else _bytes(op.saved)
+
+
+def _lean(op: Op, whole: int) -> int:
+    """What selective recomputation leaves of an operator's activations: of unfused attention, its inputs."""
+    return _bytes(op.reads) if isinstance(op, Attention) and not op.fused else whole
+
+
+def _gradients(op: Op) -> int:
+    """The gradient of an operator's output, and of its inputs [bytes]."""
+    return _outputs(op) + max((_outputs(inner) for inner in op.backward.inputs), default=0)
+
+
+def _outputs(op: Op) -> int:
+    """Size of an operator's outputs; what a streaming operator writes in another format it keeps or overwrites."""
+    return _bytes([one for one in op.writes if not isinstance(op, Streaming) or one.dtype == op.dtype])
+
+
+def _bytes(tensors: Sequence[Tensor]) -> int:
+    return sum(tensor.bytes for tensor in tensors)
+
+
+def states(count: int, plan: Parallelism, framework: Framework) -> dict[str, int]:
+    """Bytes of weights, gradients and optimizer states of a rank with so many parameters before they are sharded.
+
+    Bytes per parameter follow Megatron-LM's distributed optimizer and ZeRO (arXiv:1910.02054): stage 1 shards the
+    optimizer states, 2 the gradients, 3 the weights over the replicas of a shard group.
+    """
+    ranks = plan.shard or plan.dp * plan.cp
+    shards = [ranks if plan.zero >= stage else 1 for stage in (3, 2, 1)]
+    width = DTYPE_BYTES[framework.weights or plan.dtype], DTYPE_BYTES[framework.gradients], framework.optimizer_bytes
+    names = "weights", "gradients", "optimizer"
+    return {name: -(-count * each // shard) for name, each, shard in zip(names, width, shards, strict=True)}
+
+
+def gathered(largest: int, plan: Parallelism, framework: Framework) -> int:
+    """Bytes of whole parts under ZeRO-3: two gathered at once, and the gradient of one before it is scattered."""
+    if plan.zero < 3 or (plan.shard or plan.dp * plan.cp) == 1:
+        return 0
+    return largest * (2 * DTYPE_BYTES[plan.dtype] + DTYPE_BYTES[framework.gradients])

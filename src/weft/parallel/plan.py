@@ -1,0 +1,131 @@
+"""How a model is spread over GPUs: degrees of parallelism, micro-batches, schedule, recomputation, and overlap."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+from weft.errors import InputError, check_name, check_whole
+from weft.parallel.quantize import RECIPES
+
+Axis = Literal["tp", "cp", "dp", "pp"]
+ORDER: tuple[Axis, ...] = ("tp", "cp", "dp", "pp")
+"""Order in which GPUs are given to the groups, from neighbours in a node outwards, as Megatron-LM does."""
+Context = Literal["ring", "all_gather", "all_to_all"]
+"""How context-parallel ranks see each other's keys and values: passed on in a ring while attention works on those of
+the rank before, gathered before it, or by exchanging parts of the sequence for parts of the heads (Ulysses)."""
+Recompute = Literal["none", "selective", "full"]
+"""What the backward pass computes again: nothing, the scores of attention, or all layers from their inputs."""
+
+
+@dataclass(frozen=True)
+class Parallelism:
+    """A plan: `tp` x `cp` x `dp` x `pp` GPUs, `batch` sequences of `sequence` tokens per step.
+
+    `tp` ranks share every layer (with `sp` the tokens between their GEMMs, too), `cp` ranks every sequence, `pp` stages
+    the layers, `ep` ranks the experts; `dp` replicas share the batch. `zero` shards over the replicas the optimizer
+    states (1), gradients (2) and weights (3, as FSDP does), within groups of `shard` replicas (None: over all). Each
+    pipeline runs `micro_batches` of `micro_batch` sequences, in the order of `schedule` ("1f1b", "interleaved:5").
+    `layers` are those of each stage, in the order of the data (left out: as equal as possible). `context` names how
+    attention sees the other ranks' keys. `recompute` what attention or layers need in the backward pass. `quantize`
+    names the recipe of `weft.parallel.quantize` by which GEMMs of layers get operands of 8 or 4 bits. `overlap` names
+    the method for the collectives of an axis, such as {"tp": "t3-mca"}; left out, they overlap as in the framework.
+    `order` places the axes, the innermost first.
+
+    Raises InputError for numbers below 1, for a batch that replicas and micro-batches do not divide, and for options
+    that contradict each other; UnknownNameError for an unknown recomputation.
+
+    >>> Parallelism(tp=8, pp=8, dp=2, batch=64).micro_batches
+    32
+    """
+
+    tp: int = 1
+    pp: int = 1
+    dp: int = 1
+    cp: int = 1
+    ep: int = 1
+    batch: int = 1
+    micro_batch: int = 1
+    sequence: int = 2048
+    sp: bool = False
+    zero: int = 0
+    shard: int | None = None
+    context: Context = "ring"
+    schedule: str = "1f1b"
+    layers: tuple[int, ...] = ()
+    recompute: Recompute = "none"
+    dtype: str = "bf16"
+    quantize: str = ""
+    overlap: Mapping[str, str] = field(default_factory=dict)
+    order: tuple[Axis, ...] = ORDER
+
+    def __post_init__(self) -> None:
+        for name in ("tp", "pp", "dp", "cp", "ep", "batch", "micro_batch", "sequence"):
+            check_whole(name, getattr(self, name), 1, 8)
+        check_whole("zero", self.zero, 0, 1)
+        if self.zero > 3:
+            raise InputError(f"zero is {self.zero}; stages are 0 (none) to 3 (weights, as FSDP)")
+        check_name("context parallelism", self.context, get_args(Context))
+        check_name("recomputation", self.recompute, get_args(Recompute))
+        if self.quantize:
+            check_name("recipe", self.quantize, RECIPES)
+        each = self.dp * self.micro_batch
+        if self.batch % each:
+            nearest = max(round(self.batch / each), 1) * each
+            raise InputError(
+                f"batch {self.batch} does not divide into {self.dp} replicas x micro-batches of {self.micro_batch}; "
+                f"give a multiple of {each}, such as {nearest}"
+            )
+        if sorted(self.order) != sorted(ORDER):
+            raise InputError(f"the order of placement is {self.order}; name each of {', '.join(ORDER)} once")
+        if self.sequence % self.cp:
+            raise InputError(f"sequence {self.sequence} does not divide into {self.cp} context-parallel ranks")
+
+    def __hash__(self) -> int:
+        return hash(tuple(value for name, value in vars(self).items() if name != "overlap"))
+
+    @property
+    def gpus(self) -> int:
+        """Number of GPUs: the product of the degrees."""
+        return self.tp * self.pp * self.dp * self.cp
+
+    @property
+    def micro_batches(self) -> int:
+        """Micro-batches of each pipeline per step."""
+        return self.batch // (self.dp * self.micro_batch)
+
+    @property
+    def chunks(self) -> int:
+        """Parts of the model on each stage, as the schedule "interleaved:5" says; one by default."""
+        name, _, number = self.schedule.partition(":")
+        return int(number) if name == "interleaved" and number.isdigit() else 1
+
+    def degree(self, axis: str) -> int:
+        """The degree of an axis; "dp" counts the ranks that hold the same weights, context-parallel ones included."""
+        degree: int = getattr(self, axis)
+        return degree
+
+    def stride(self, axis: str) -> int:
+        """Distance between neighbours of a group, in GPUs counted through the machine.
+
+        The groups "replica" join the ranks that hold the same shard, the groups "ep" neighbours with different tokens.
+        """
+        if axis == "ep":
+            return 1 if self.sp else self.stride("cp" if self.cp > 1 else "dp")
+        if axis == "replica":
+            return self.stride("cp" if self.cp > 1 else "dp") * (self.shard or 1)
+        names: tuple[str, ...] = self.order
+        inner = names[: names.index(axis)] if axis in names else ()
+        return math.prod(self.degree(name) for name in inner)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan as plain data."""
+        return {
+            **vars(self),
+            "overlap": dict(self.overlap),
+            "layers": list(self.layers),
+            "order": list(self.order),
+            "gpus": self.gpus,
+        }

@@ -1,0 +1,501 @@
+"""One rank's share of a model's parts: operators cut, collectives added, forward and backward, as graphs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from weft.graph import DTYPE_BYTES, Attention, Collective, Gemm, Graph, GroupedGemm, Node, Op, Streaming, Tensor
+from weft.models.block import Piece, Routing
+from weft.parallel.framework import Framework
+from weft.parallel.memory import Kept, kept
+from weft.parallel.plan import Parallelism
+from weft.parallel.quantize import RECIPES, is_narrow, narrowed, quantized
+
+Phase = Literal["forward", "recompute", "input", "weight"]
+"""What a node computes: the forward pass (again), or gradients of inputs or of weights."""
+
+
+@dataclass(frozen=True)
+class RankPart:
+    """One rank's work on a part of a model, such as a layer: passes as graphs, parameters, and what it must remember.
+
+    `recompute` is None if nothing is computed again. Of the parameters `experts` belong to routed experts. Streams are
+    named by what runs on them: "compute", and collectives of the axes "tp", "cp" and "ep".
+    """
+
+    name: str
+    forward: Graph
+    backward: Graph
+    recompute: Graph | None = None
+    parameters: int = 0
+    kept: Kept = field(default_factory=Kept)
+    experts: int = 0
+
+
+def cut(piece: Piece, plan: Parallelism) -> Op:
+    """One rank's share of an operator; dimensions that do not divide are rounded up, as for the fullest rank."""
+    op, tp = piece.op, plan.tp
+    match op:
+        case GroupedGemm():
+            mine = replace(op, groups=-(-op.groups // plan.ep), rows=-(-op.rows // _token_ranks(plan)))
+            if piece.cut == "expert_columns":
+                return replace(mine, n=-(-op.n // expert_tp(plan)))
+            return replace(mine, k=-(-op.k // expert_tp(plan)))
+        case Gemm() if piece.cut == "columns":
+            return replace(op, n=_share(op.n, tp, piece.unit))
+        case Gemm() if piece.cut == "rows":
+            return replace(op, k=_share(op.k, tp, piece.unit))
+        case Gemm() if piece.cut == "tokens":
+            return replace(op, m=-(-op.m // _token_ranks(plan)))
+        case Attention() if piece.cut == "heads":
+            return _heads(op, tp)
+        case Streaming() if piece.cut == "heads":
+            return replace(op, rows=-(-op.rows // tp))
+        case Streaming() if piece.cut in ("width", "classes"):
+            return _narrowed(op, tp)
+        case Streaming() if piece.cut == "routed":
+            return replace(op, rows=-(-op.rows // tp))
+        case Streaming() if piece.cut in ("tokens", "dispatch", "combine"):
+            return replace(op, rows=-(-op.rows // _token_ranks(plan)))
+    return op
+
+
+def _share(size: int, ranks: int, unit: int) -> int:
+    """The largest part of a dimension that is cut between units."""
+    return -(-size // (unit * ranks)) * unit
+
+
+def expert_tp(plan: Parallelism) -> int:
+    """Ranks that share each expert: those of tensor parallelism, if they see the same tokens."""
+    return 1 if plan.sp else plan.tp
+
+
+def _token_ranks(plan: Parallelism) -> int:
+    """Ranks of a tensor-parallel group that hold different tokens between its GEMMs."""
+    return plan.tp if plan.sp else 1
+
+
+def _heads(op: Attention, ranks: int) -> Attention:
+    """Attention of a part of the heads: each rank has as many for every head of keys."""
+    shared = -(-op.kv_heads // ranks)
+    heads = -(-op.heads // ranks)
+    return replace(op, heads=-(-heads // shared) * shared if shared else heads, kv_heads=shared)
+
+
+def _narrowed(op: Streaming, tp: int) -> Streaming:
+    """A `tp`-th of the columns, or of a flat operator's elements."""
+    return replace(op, rows=-(-op.rows // tp)) if op.columns == 1 else replace(op, columns=-(-op.columns // tp))
+
+
+def part(name: str, pieces: Sequence[Piece], plan: Parallelism, framework: Framework) -> RankPart:
+    """One rank's share of the pieces in their order."""
+    pieces = narrowed(pieces, plan.quantize)
+    mine = [(piece, cut(piece, plan)) for piece in pieces]
+    forward = _Chain(plan, framework)
+    for piece, op in mine:
+        forward.forward(piece, op)
+    backward = _Chain(plan, framework)
+    for piece, op in _reversed(mine):
+        backward.backward(piece, op)
+    again = None
+    if plan.recompute != "none":
+        chain = _Chain(plan, framework, "recompute")
+        for piece, op in mine:
+            if plan.recompute == "full" or (isinstance(op, Attention) and not op.fused):
+                chain.forward(piece, op)
+        again = chain.graph(f"{name}, again") if chain.nodes else None
+    remembered = kept(pieces, [local(op, plan) for _, op in mine], plan)
+    owned = sum(_owned(piece, plan) for piece in pieces)
+    experts = sum(_owned(piece, plan) for piece in pieces if piece.cut.startswith("expert"))
+    passes = forward.graph(f"{name}, forward"), backward.graph(f"{name}, backward"), again
+    return RankPart(name, *passes, owned, remembered, experts)
+
+
+def _reversed(mine: Sequence[tuple[Piece, Op]]) -> Iterator[tuple[Piece, Op]]:
+    """The order of the backward pass: what runs beside an exchange of tokens follows the first one there, too."""
+    beside = [one for one in reversed(mine) if one[0].beside]
+    for one in reversed(mine):
+        if not one[0].beside:
+            yield one
+        if one[0].cut == "combine":
+            yield from beside
+
+
+def _owned(piece: Piece, plan: Parallelism) -> int:
+    """Parameters of a piece on one rank; what is not cut by weights is replicated."""
+    experts = plan.ep * expert_tp(plan)
+    ranks = dict.fromkeys(("columns", "rows", "vocabulary"), plan.tp)
+    ranks |= dict.fromkeys(("expert_columns", "expert_rows"), experts)
+    return -(-piece.parameters // ranks.get(piece.cut, 1))
+
+
+class _Chain:
+    """Nodes of a pass, one after the other on the stream "compute", with collectives before, after or beside them.
+
+    `last` is what the next operator waits for; pieces that run beside an exchange of tokens form a `branch`, which
+    starts at the `fork` before the exchange and is joined after the next one. Only then `received` tokens are sorted.
+    """
+
+    def __init__(self, plan: Parallelism, framework: Framework, phase: Phase = "forward") -> None:
+        self.plan, self.framework, self.phase = plan, framework, phase
+        self.nodes: list[Node] = []
+        self.last: tuple[str, ...] = ()
+        self.fork: tuple[str, ...] = ()
+        self.branch: tuple[str, ...] = ()
+        self.received: Callable[[], None] | None = None
+
+    def graph(self, title: str) -> Graph:
+        return Graph(tuple(self.nodes), self.plan.tp, title)
+
+    def add(self, name: str, op: Op, phase: Phase, module: str, after: Iterable[str], stream: str = "compute") -> str:
+        self.nodes.append(Node(op, name, after=tuple(after), stream=stream, phase=phase, module=module))
+        return name
+
+    def then(self, name: str, op: Op, piece: Piece, phase: Phase, stream: str = "compute") -> None:
+        """Append a node that waits for the last one, and that the next one waits for."""
+        self.last = (self.add(f"{piece.name}{name}", op, phase, piece.module, self.last, stream),)
+
+    def _tp(self, kind: str, tokens: int, width: int, dtype: str) -> Collective:
+        return Collective(kind, tokens * width * DTYPE_BYTES[dtype], self.plan.tp, dtype)
+
+    def forward(self, piece: Piece, op: Op) -> None:
+        """Append an operator and the collectives that its cut needs before, beside or after it."""
+        self._in_turn(piece, lambda: self._forward(piece, op))
+
+    def backward(self, piece: Piece, op: Op) -> None:
+        """Append the gradients of an operator and the collectives that its cut needs."""
+        self._in_turn(piece, lambda: self._backward(piece, op))
+
+    def _in_turn(self, piece: Piece, append: Callable[[], None]) -> None:
+        """Append to the branch or to the main path, there after what an exchange of tokens has left to do."""
+        if piece.beside:
+            main, self.last = self.last, self.branch or self.fork
+            append()
+            self.branch, self.last = self.last, main
+            return
+        received, self.received = self.received, None
+        if received is not None:
+            received()
+        append()
+
+    def _forward(self, piece: Piece, op: Op) -> None:
+        phase = self.phase
+        if isinstance(op, Attention) and self.plan.cp > 1:
+            self._context(piece, op)
+        elif piece.cut == "dispatch":
+            self._scatter(piece, (op,), phase)
+        elif piece.cut == "combine":
+            self._collect(piece, (op,), phase)
+        elif piece.cut == "classes" and self.plan.tp > 1:
+            self._loss(piece, op)
+        else:
+            self._quantized(piece, ".quantize", op.reads[0], phase, piece.cut == "columns")
+            if self.plan.quantize and RECIPES[self.plan.quantize].each_pass:
+                self._quantized(piece, ".weights", op.reads[-1], phase, False)
+            self._gathered(piece, phase)
+            self.then("", op, piece, phase)
+            self._reduced(piece, phase)
+
+    def _quantized(self, piece: Piece, suffix: str, tensor: Tensor, phase: Phase, gathered: bool) -> None:
+        """Make the operands of a GEMM of a 16-bit tensor; one that is `gathered` with its tokens, of the rank's own."""
+        if is_narrow(piece.op):
+            count = -(-math.prod(tensor.shape) // (_token_ranks(self.plan) if gathered else 1))
+            for op in quantized(count, self.plan.quantize, self.plan.dtype):
+                self.then(f"{suffix}.{op.name}", op, piece, phase)
+
+    def _gathered(self, piece: Piece, phase: Phase) -> None:
+        """The all-gather of tokens before a GEMM that is cut by columns, with sequence parallelism."""
+        whole = piece.op
+        if self.plan.tp > 1 and self.plan.sp and piece.cut == "columns" and isinstance(whole, Gemm):
+            self.then(".gather", self._tp("all_gather", whole.m, whole.k, _sent(whole)), piece, phase, "tp")
+
+    def _reduced(self, piece: Piece, phase: Phase) -> None:
+        """The reduction of sums that the ranks have computed in parts."""
+        if self.plan.tp > 1 and piece.cut in ("rows", "vocabulary"):
+            kind = "reduce_scatter" if self.plan.sp else "all_reduce"
+            self.then(".reduce", self._tp(kind, *_output(piece.op)), piece, phase, "tp")
+
+    def _loss(self, piece: Piece, op: Op) -> None:
+        """A loss of classes that the ranks share: all-reduces of each row's maximum, its own class, and its sum."""
+        rows = _output(piece.op)[0]
+        each = Collective("all_reduce", rows * 4, self.plan.tp, "fp32")
+        self.then(".maximum", each, piece, self.phase, "tp")
+        self.then("", op, piece, self.phase)
+        for name in (".own", ".sum"):
+            self.then(name, each, piece, self.phase, "tp")
+
+    def _context(self, piece: Piece, op: Attention) -> None:
+        """Attention of one rank's part of each sequence, with the exchange of keys and values that the plan names."""
+        method, phase = self.plan.context, self.phase
+        if method == "ring":
+            self._ring(piece, hops(op, self.plan.cp), "", phase, 1)
+            return
+        mine = of_context(op, self.plan)
+        if method == "all_gather":
+            self._cp(piece, "all_gather", ".keys", 2 * _keys(op), phase)
+            self.then("", mine, piece, phase)
+            return
+        for name, size in ((".q", _queries(op)), (".k", _keys(op)), (".v", _keys(op))):
+            self._cp(piece, "all_to_all", name, size // self.plan.cp, phase)
+        self.then("", mine, piece, phase)
+        self._cp(piece, "all_to_all", ".out", _queries(op) // self.plan.cp, phase)
+
+    def _context_backward(self, piece: Piece, op: Attention) -> None:
+        method, size = self.plan.context, _keys(op)
+        if method == "ring":
+            inner = [hop.backward.inputs[0] for hop in hops(op, self.plan.cp)]
+            self._ring(piece, inner, ".gradient", "input", 2)
+            return
+        (gradient,) = of_context(op, self.plan).backward.inputs
+        if method == "all_gather":
+            self._cp(piece, "all_gather", ".keys", 2 * size, "input")
+            self.then(".gradient", gradient, piece, "input")
+            self._cp(piece, "reduce_scatter", ".scatter", 2 * size, "input")
+            return
+        self._cp(piece, "all_to_all", ".out", _queries(op) // self.plan.cp, "input")
+        self.then(".gradient", gradient, piece, "input")
+        for name, bytes in ((".q", _queries(op)), (".k", size), (".v", size)):
+            self._cp(piece, "all_to_all", name, bytes // self.plan.cp, "input")
+
+    def _cp(self, piece: Piece, kind: str, name: str, bytes: int, phase: Phase) -> None:
+        dtype = piece.op.dtype  # type: ignore[attr-defined]
+        self.then(name, Collective(kind, bytes, self.plan.cp, dtype), piece, phase, "cp")
+
+    def _ring(self, piece: Piece, each: Sequence[Op], suffix: str, phase: Phase, times: int) -> None:
+        """Attention to one rank's keys after the other, while those of the next arrive; `times` their size is sent."""
+        whole = piece.op
+        assert isinstance(whole, Attention)
+        local = cut(piece, self.plan)
+        size = 2 * times * _keys(local) // self.plan.cp
+        sent = self.last
+        for number, op in enumerate(each):
+            name = f"{piece.name}{suffix}" + (f".{number}" if number else "")
+            after = self.last
+            if number:
+                moved = Collective("send_recv", size, 2, whole.dtype)
+                sent = (self.add(f"{name}.send", moved, phase, piece.module, sent, "cp"),)
+                after = (*after, *sent)
+            self.last = (self.add(name, op, phase, piece.module, after),)
+            if number:
+                joined = Streaming(
+                    "residual_add", _queries(local) // self.plan.cp // DTYPE_BYTES[whole.dtype], 1, whole.dtype
+                )
+                self.last = (self.add(f"{name}.join", joined, phase, piece.module, self.last),)
+
+    def _scatter(self, piece: Piece, ops: Sequence[Op], phase: Phase) -> None:
+        """Send each token to its experts' ranks: permuted by expert before, or by the receiver if sent once to each."""
+        routing = _routing(piece)
+        if not routing.deduplicated:
+            self._all(piece, ops, phase)
+        self.fork, self.branch = self.last, ()
+        self._exchange(piece, phase)
+        self.received = lambda: self._all(piece, ops, phase) if routing.deduplicated else self._sort(piece, phase)
+
+    def _collect(self, piece: Piece, ops: Sequence[Op], phase: Phase) -> None:
+        """Send what the experts return back to its tokens, the inverse of `_scatter`."""
+        routing = _routing(piece)
+        if routing.deduplicated:
+            self._all(piece, ops, phase)
+        else:
+            self._sort(piece, phase)
+        self._exchange(piece, phase)
+        self.last, self.branch = (*self.last, *self.branch), ()
+        if not routing.deduplicated:
+            self._all(piece, ops, phase)
+        if expert_tp(self.plan) > 1:
+            self.then(".reduce", self._tp("all_reduce", *_output(piece.op)), piece, phase, "tp")
+
+    def _all(self, piece: Piece, ops: Sequence[Op], phase: Phase) -> None:
+        for number, op in enumerate(ops):
+            self.then(f".{number}" if number else "", op, piece, phase)
+
+    def _exchange(self, piece: Piece, phase: Phase) -> None:
+        if self.plan.ep > 1:
+            self.then(
+                ".exchange", exchange(_routing(piece), _tokens(piece, self.plan), self.plan.ep), piece, phase, "ep"
+            )
+
+    def _sort(self, piece: Piece, phase: Phase) -> None:
+        """Order the tokens that other ranks have sent by their expert, if this rank has several."""
+        routing = _routing(piece)
+        if self.plan.ep > 1 and routing.experts > self.plan.ep:
+            rows = _tokens(piece, self.plan) * routing.each
+            self.then(".sort", Streaming("permute", rows, routing.hidden, routing.dtype), piece, phase)
+
+    def _backward(self, piece: Piece, op: Op) -> None:
+        inputs = op.backward.inputs
+        if isinstance(op, GroupedGemm):
+            self._quantized(piece, ".input", op.writes[0], "input", False)
+            self._weighted(piece, op, self.last)
+        elif isinstance(piece.op, Gemm) and isinstance(op, Gemm):
+            self._gemm_backward(piece, piece.op, op)
+        elif isinstance(op, Attention) and self.plan.cp > 1:
+            self._context_backward(piece, op)
+        elif piece.cut == "dispatch":
+            self._collect(piece, inputs, "input")
+        elif piece.cut == "combine":
+            self._scatter(piece, inputs, "input")
+        else:
+            if self.plan.tp > 1 and self.plan.sp and piece.cut == "vocabulary":
+                self.then(".gather", self._tp("all_gather", *_output(piece.op)), piece, "input", "tp")
+            for number, inner in enumerate(inputs):
+                self.then(".gradient" + (f".{number}" if number else ""), inner, piece, "input")
+            for inner in op.backward.weights:
+                self.add(f"{piece.name}.weight", inner, "weight", piece.module, self.last)
+        if piece.forks:
+            rows, columns, dtype = _input(op)
+            self.then(".join", Streaming("residual_add", rows * columns, 1, dtype), piece, "input")
+
+    def _gemm_backward(self, piece: Piece, whole: Gemm, op: Gemm) -> None:
+        plan, name = self.plan, piece.name
+        split = plan.tp > 1
+        self._quantized(piece, ".input", op.writes[0], "input", piece.cut == "rows")
+        if split and plan.sp and piece.cut == "rows":
+            gathered = self._tp("all_gather", whole.m, whole.n, _sent(whole))
+            self.last = (self.add(f"{name}.gather", gathered, "input", piece.module, self.last, "tp"),)
+        before = self.last
+        for_weight = before
+        if split and plan.sp and piece.cut == "columns":
+            again = self._tp("all_gather", whole.m, whole.k, _sent(whole))
+            for_weight = (self.add(f"{name}.gather", again, "weight", piece.module, before, "tp"),)
+        if not self.framework.async_tp:
+            before = for_weight
+        done = self.add(f"{name}.input", op.backward.inputs[0], "input", piece.module, before)
+        ends = [done]
+        if split and piece.cut == "columns":
+            kind = "reduce_scatter" if plan.sp else "all_reduce"
+            reduced = self._tp(kind, whole.m, whole.k, whole.output_dtype)
+            ends = [self.add(f"{name}.reduce", reduced, "input", piece.module, [done], "tp")]
+            if not self.framework.async_tp:
+                for_weight = (*for_weight, *ends)
+        self._weight(piece, op, (*for_weight, done))
+        self.last = tuple(ends)
+
+    def _weighted(self, piece: Piece, op: GroupedGemm, before: tuple[str, ...]) -> None:
+        done = self.add(f"{piece.name}.input", op.backward.inputs[0], "input", piece.module, before)
+        self._weight(piece, op, (*before, done))
+        self.last = (done,)
+
+    def _weight(self, piece: Piece, op: Gemm | GroupedGemm, after: Iterable[str]) -> None:
+        """The gradient of a GEMM's weight, added to that of earlier micro-batches by the GEMM if the framework does."""
+        (weight,) = op.backward.weights
+        if self.framework.accumulates and isinstance(weight, Gemm | GroupedGemm):
+            weight = replace(weight, accumulates=self.framework.gradients == "fp32")
+        last = self.add(f"{piece.name}.weight", weight, "weight", piece.module, dict.fromkeys(after))
+        if _biased(piece):
+            rows, columns, dtype = _output(op)
+            summed = Streaming("elementwise", rows * columns, 1, dtype, inputs=1, outputs=0)
+            last = self.add(f"{piece.name}.bias", summed, "weight", piece.module, [last])
+        if not self.framework.accumulates and self.plan.micro_batches > 1 and self.plan.zero < _SHARDED_GRADIENTS:
+            count = math.prod(weight.writes[0].shape)
+            added = Streaming("elementwise", count, 1, self.framework.gradients, inputs=2)
+            self.add(f"{piece.name}.add", added, "weight", piece.module, [last])
+
+
+_SHARDED_GRADIENTS = 3
+"""Stage of ZeRO from which gradients of a micro-batch are added up by shards alone."""
+
+
+def _biased(piece: Piece) -> bool:
+    """Whether a GEMM's weight has a bias, whose gradient is a sum over the rows of the output's gradient."""
+    op = piece.op
+    weights = op.n * op.k * op.batch if isinstance(op, Gemm) else 0
+    return bool(weights) and piece.parameters > weights
+
+
+def _sent(op: Gemm) -> str:
+    """Number format in which a GEMM's input is gathered: quantised before, as in Transformer Engine (4 bits as 8)."""
+    return "fp8" if is_narrow(op) else op.output_dtype
+
+
+def _output(op: Op) -> tuple[int, int, str]:
+    """Rows, columns and number format of an operator's output."""
+    if isinstance(op, Gemm):
+        return op.m, op.n, op.output_dtype
+    assert isinstance(op, Streaming)
+    return op.rows, op.columns, op.dtype
+
+
+def _input(op: Op) -> tuple[int, int, str]:
+    """Rows, columns and number format of what an operator reads."""
+    return (op.m, op.k, op.output_dtype) if isinstance(op, Gemm) else _output(op)
+
+
+def _queries(op: Op) -> int:
+    """Size of attention's queries [bytes]."""
+    return op.reads[0].bytes
+
+
+def _keys(op: Op) -> int:
+    """Size of attention's keys, and of its values [bytes]."""
+    return op.reads[1].bytes
+
+
+def hops(op: Attention, ranks: int) -> list[Attention]:
+    """The parts of attention on one of `ranks` ranks in a ring: to its own keys, then to those of each other rank.
+
+    Causal attention is balanced: each rank has a part from the start and one from the end of a sequence, and computes
+    half of the pairs with each other rank (arXiv:2310.01889; Megatron-LM's context parallelism). Of windows only those
+    of the first queries of both parts reach into keys of other ranks.
+    """
+    query, keys = -(-op.query // ranks), -(-op.keys // ranks)
+    first = replace(op, query=query, keys=keys)
+    if op.window:
+        reached = min(-(-(op.window - 1) // keys), ranks - 1)
+        edge = replace(first, query=min(2 * op.window, query), keys=min(op.window, keys), causal=0, window=0)
+        return [first] + [edge] * reached
+    other = replace(first, keys=-(-keys // 2), causal=0) if op.causal else first
+    return [first] + [other] * (ranks - 1)
+
+
+def local(op: Op, plan: Parallelism) -> Op:
+    """One rank's own queries, keys and values, or part of the heads, of attention; any other operator unchanged."""
+    if plan.cp == 1 or not isinstance(op, Attention):
+        return op
+    return _heads(op, plan.cp) if plan.context == "all_to_all" else hops(op, plan.cp)[0]
+
+
+def of_context(op: Attention, plan: Parallelism) -> Attention:
+    """One rank's attention when it has all keys: of its own queries, or of its part of the heads.
+
+    A causal query sees half of the keys on average, or its window.
+    """
+    if plan.context == "all_to_all":
+        return _heads(op, plan.cp)
+    query = -(-op.query // plan.cp)
+    if not op.causal:
+        return replace(op, query=query)
+    seen = min(op.window or op.keys, -(-op.keys // 2))
+    return replace(op, query=query, keys=seen, causal=0, window=0)
+
+
+def _routing(piece: Piece) -> Routing:
+    assert piece.routing is not None
+    return piece.routing
+
+
+def _tokens(piece: Piece, plan: Parallelism) -> int:
+    """Tokens that one rank routes."""
+    return -(-_output(piece.op)[0] // _token_ranks(plan))
+
+
+def exchange(routing: Routing, tokens: int, ranks: int) -> Collective:
+    """The all-to-all that brings each of a rank's `tokens` to its experts, which `ranks` ranks share evenly."""
+    size = tokens * copies(routing, ranks) * routing.hidden * DTYPE_BYTES[routing.dtype]
+    return Collective("all_to_all", max(round(size), 1), ranks, routing.dtype)
+
+
+def copies(routing: Routing, ranks: int) -> float:
+    """How many copies of a token are sent on average, one to its own rank included.
+
+    One for each expert, or, deduplicated, one for each rank that has at least one of the token's experts: ranks x (1 -
+    C(E - E / ranks, e) / C(E, e)) for e of E experts, each set equally likely.
+    """
+    if not routing.deduplicated:
+        return routing.each
+    experts, each = routing.experts, routing.each
+    missed = math.comb(experts - experts // ranks, each) / math.comb(experts, each)
+    return ranks * (1 - missed)

@@ -1,0 +1,102 @@
+"""What a step of inference answers: latency, throughput, where the time goes, and the cache of keys and values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from weft.answer import Answer
+
+if TYPE_CHECKING:
+    from weft.hardware import System
+    from weft.models import Transformer
+    from weft.parallel.plan import Parallelism
+
+Phase = Literal["prefill", "decode"]
+
+
+@dataclass(frozen=True, repr=False)
+class Inference(Answer):
+    """A step of inference on the `plan.tp` GPUs of a replica; the `parts` [s] add up to it.
+
+    Prefill computes all `tokens` of each of `batch` sequences; decode computes the next token of each, which attends to
+    `tokens` of context. `weights` and `cache` are what a GPU holds [bytes]: the cache of keys and values of all
+    sequences.
+    """
+
+    kind = "inference"
+
+    phase: Phase
+    model: Transformer
+    system: System
+    plan: Parallelism
+    batch: int
+    tokens: int
+    parts: Mapping[str, float]
+    weights: int
+    cache: int
+    notes: tuple[str, ...] = ()
+
+    @property
+    def seconds(self) -> float:
+        """Latency of the step [s]: to the first token in prefill, of each token in decode."""
+        return float(sum(self.parts.values()))
+
+    @property
+    def replicas(self) -> int:
+        """Copies of the model that the system holds."""
+        return self.system.gpus // self.plan.tp
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Throughput of a replica [tokens/s]: of the prompts in prefill, of the answers in decode."""
+        return self.batch * (self.tokens if self.phase == "prefill" else 1) / self.seconds
+
+    @property
+    def tokens_per_s_per_gpu(self) -> float:
+        """Throughput of each GPU [tokens/s]."""
+        return self.tokens_per_s / self.plan.tp
+
+    @property
+    def cache_per_token(self) -> float:
+        """Cache of keys and values of one token on one GPU [bytes]."""
+        return self.cache / (self.batch * self.tokens)
+
+    @property
+    def capacity(self) -> int:
+        """Memory of the GPU [bytes]."""
+        return int(self.system.gpu.memory.capacity)
+
+    @property
+    def fits(self) -> bool:
+        """Whether weights and cache fit into the GPU; activations and what else a server keeps are left out."""
+        return self.weights + self.cache <= self.capacity
+
+    @property
+    def most_sequences(self) -> int:
+        """Sequences of this length whose cache fits beside the weights."""
+        return max(int((self.capacity - self.weights) // (self.cache_per_token * self.tokens)), 0)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Times [s], rates and sizes [bytes] as plain data."""
+        return {
+            "phase": self.phase,
+            "model": self.model.name,
+            "system": f"{self.system.gpus} x {self.system.name}",
+            "tp": self.plan.tp,
+            "replicas": self.replicas,
+            "dtype": self.plan.dtype,
+            "batch": self.batch,
+            "tokens": self.tokens,
+            "latency_s": self.seconds,
+            "tokens_per_s": self.tokens_per_s,
+            "tokens_per_s_per_gpu": self.tokens_per_s_per_gpu,
+            "parts": {name: float(seconds) for name, seconds in self.parts.items()},
+            "weight_bytes_per_gpu": self.weights,
+            "kv_cache_bytes_per_gpu": self.cache,
+            "capacity_bytes": self.capacity,
+            "fits": self.fits,
+            "most_sequences": self.most_sequences,
+            "notes": list(self.notes),
+        }

@@ -1,0 +1,249 @@
+"""What a training step answers: its time, what every rank does in it, and what that means."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from weft.answer import Answer
+from weft.graph import Graph
+from weft.models.counts import hardware_flops, utilisation
+from weft.parallel.memory import Kept
+
+if TYPE_CHECKING:
+    from weft.hardware import System
+    from weft.models import Transformer
+    from weft.parallel.framework import Framework
+    from weft.parallel.plan import Parallelism
+    from weft.result.memory import Memory
+    from weft.schedule.pipeline import PipelineTimes
+
+CONVENTION = "full"
+"""What MFU and HFU count unless asked otherwise, as papers on Megatron-LM do: a key of `CONVENTIONS`."""
+Times = Mapping[str, tuple[float, float]]
+"""Start and end of every node of a graph by its id [s]."""
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A pass over a part of a model takes `seconds`, which `parts` add up to.
+
+    Parts are classes of operators ("gemm", "attention", "norm", ...), "recompute", and the communication that the
+    compute stream waits for, by its axis: "exposed tp". `hidden` is the communication beside computing, by its axis
+    [s]. The host launches `launches` kernels for it. `graph` and `times` say what ran when, if the pass is of a single
+    graph.
+    """
+
+    seconds: float = 0.0
+    parts: Mapping[str, float] = field(default_factory=dict)
+    hidden: Mapping[str, float] = field(default_factory=dict)
+    launches: float = 0
+    graph: Graph | None = None
+    times: Times = field(default_factory=dict)
+
+    def __add__(self, other: Pass) -> Pass:
+        return Pass(
+            self.seconds + other.seconds,
+            added(self.parts, other.parts),
+            added(self.hidden, other.hidden),
+            self.launches + other.launches,
+        )
+
+    def __mul__(self, count: float) -> Pass:
+        parts, hidden = _times(self.parts, count), _times(self.hidden, count)
+        return Pass(self.seconds * count, parts, hidden, self.launches * count)
+
+
+def added(*shares: Mapping[str, float]) -> dict[str, float]:
+    """Seconds by name, summed over several mappings."""
+    total: Counter[str] = Counter()
+    for share in shares:
+        total.update(share)
+    return dict(total)
+
+
+def _times(shares: Mapping[str, float], count: float) -> dict[str, float]:
+    return {name: share * count for name, share in shares.items()}
+
+
+@dataclass(frozen=True)
+class PartTimes:
+    """One rank's passes over a part of a model: forward, backward (of inputs; of weights if they are computed apart).
+
+    `parameters` counts those that the rank holds; `recompute` is the pass over what is computed again before
+    `backward`, `kept` what one micro-batch needs in memory.
+    """
+
+    name: str
+    forward: Pass
+    backward: Pass
+    weight: Pass = Pass()
+    recompute: Pass = Pass()
+    parameters: int = 0
+    kept: Kept = field(default_factory=Kept)
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """The part of a model that a pipeline stage runs at once: its parts in order, and their passes together.
+
+    The passes include what the rank waits for between its parts, such as weights that are gathered.
+    """
+
+    parts: tuple[PartTimes, ...]
+    forward: Pass
+    backward: Pass
+    weight: Pass
+
+    @property
+    def parameters(self) -> int:
+        """Parameters that one rank holds before they are sharded over replicas."""
+        return sum(part.parameters for part in self.parts)
+
+    @property
+    def all(self) -> Pass:
+        """All passes of one micro-batch."""
+        return self.forward + self.backward + self.weight
+
+
+class Window(NamedTuple):
+    """How many times longer a kernel and a collective take while both run on a GPU under a sharing strategy.
+
+    `source` says where the slowdowns come from: "engine", or "none" for what it cannot run, with the reason `why`.
+    """
+
+    kernel: str
+    collective: str
+    sharing: str
+    gpu: str
+    slowdowns: tuple[float, float]
+    source: str = "engine"
+    why: str = ""
+
+
+@dataclass(frozen=True, repr=False)
+class Step(Answer):
+    """A training step of `model` on `system` under `plan`: `seconds`, and where they go.
+
+    `chunks` are the parts of the model in the order of the data, `pipeline` says when the micro-batches pass through
+    them, `tails` what each pipeline device does between its last micro-batch and the end of the step [s].
+    `pipeline_waits` are the parts of the makespan in which the mean device computes nothing: "bubble", "imbalance" and
+    "exposed pp" [s], `send` is how long activations take to the next stage [s]. `fidelity` says where durations come
+    from, `windows` what kernels and collectives cost each other, `memory` what every device holds, `notes` what a
+    reader must know.
+    """
+
+    kind = "step"
+
+    model: Transformer
+    system: System
+    plan: Parallelism
+    framework: Framework
+    chunks: tuple[Chunk, ...]
+    pipeline: PipelineTimes
+    pipeline_waits: Mapping[str, float]
+    tails: tuple[Mapping[str, float], ...]
+    seconds: float
+    send: float = 0.0
+    fidelity: str = "estimate"
+    memory: Memory | None = None
+    needs: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    windows: tuple[Window, ...] = ()
+
+    @property
+    def devices(self) -> int:
+        """Number of pipeline devices."""
+        return len(self.tails)
+
+    def work(self, device: int) -> Pass:
+        """All passes of the micro-batches on a pipeline device."""
+        counts = (self.pipeline.schedule.device == device).sum(axis=1).tolist()
+        return sum((chunk.all * count for chunk, count in zip(self.chunks, counts, strict=True)), Pass())
+
+    def rank_parts(self, device: int) -> dict[str, float]:
+        """Where the step goes on one pipeline device [s]; the parts add up to the step."""
+        parts = added(self.work(device).parts, self.tails[device])
+        parts["bubble"] = self.seconds - sum(parts.values())
+        return parts
+
+    @cached_property
+    def parts(self) -> dict[str, float]:
+        """Where the step goes [s], as the mean over the pipeline devices; the parts add up to the step."""
+        share = 1 / self.devices
+        total = added(*(_times(added(self.work(at).parts, self.tails[at]), share) for at in range(self.devices)))
+        total = added(total, self.pipeline_waits)
+        total["imbalance"] = total.get("imbalance", 0.0) + self.seconds - sum(total.values())
+        return {name: part for name, part in total.items() if abs(part) > 1e-12}
+
+    @property
+    def tokens(self) -> int:
+        """Tokens per step."""
+        return self.plan.batch * self.plan.sequence
+
+    @property
+    def tokens_per_s_per_gpu(self) -> float:
+        """Throughput of each GPU [tokens/s]."""
+        return self.tokens / self.seconds / self.plan.gpus
+
+    def flops(self, convention: str = CONVENTION, again: bool = False) -> float:
+        """Floating-point operations of a step on all GPUs as a convention counts them (`weft.models.counts`).
+
+        `again` adds those of recomputation, if the plan repeats any.
+        """
+        repeats = again and any(part.recompute.seconds for chunk in self.chunks for part in chunk.parts)
+        source = self.plan.sequence if self.model.encoder_layers else 0
+        how = self.plan.recompute if repeats else "none"
+        return self.plan.batch * hardware_flops(self.model, self.plan.sequence, how, convention, source)
+
+    @property
+    def peak_flops(self) -> float:
+        """Rate of the matrix units of all GPUs in the plan's number format [FLOP/s]: MFU is relative to it."""
+        return self.system.gpu.matrix_rate(self.plan.dtype) * self.plan.gpus
+
+    @property
+    def mfu(self) -> float:
+        """Model FLOPs utilization: operations that the model needs, over what the GPUs could do in the time."""
+        return utilisation(self.flops(), self.seconds, self.peak_flops)
+
+    @property
+    def hfu(self) -> float:
+        """Hardware FLOPs utilization: as MFU, with the operations of recomputation."""
+        return utilisation(self.flops(again=True), self.seconds, self.peak_flops)
+
+    @property
+    def exposed(self) -> dict[str, float]:
+        """Communication that computing waits for, by its axis [s], mean over the pipeline devices."""
+        return {name.removeprefix("exposed "): s for name, s in self.parts.items() if name.startswith("exposed ")}
+
+    @property
+    def bubble(self) -> float:
+        """Share of the step in which the mean pipeline device has nothing to compute."""
+        return (self.parts.get("bubble", 0.0) + self.parts.get("imbalance", 0.0)) / self.seconds
+
+    def to_dict(self) -> dict[str, Any]:
+        """Times [s], shares and counts as plain data."""
+        return {
+            "model": self.model.name,
+            "system": f"{self.system.gpus} x {self.system.name}",
+            "plan": self.plan.to_dict(),
+            "framework": self.framework.name,
+            "fidelity": self.fidelity,
+            "step_time_s": self.seconds,
+            "tokens_per_s_per_gpu": self.tokens_per_s_per_gpu,
+            "mfu": self.mfu,
+            "hfu": self.hfu,
+            "model_flops": self.flops(),
+            "flops_convention": CONVENTION,
+            "peak_bytes": None if self.memory is None else self.memory.peak,
+            "fits": None if self.memory is None else self.memory.fits,
+            "waterfall": self.parts,
+            "exposed_s": self.exposed,
+            "bubble_share": self.bubble,
+            "needs": list(self.needs),
+            "notes": list(self.notes),
+            "windows": [{**window._asdict(), "slowdowns": list(window.slowdowns)} for window in self.windows],
+        }

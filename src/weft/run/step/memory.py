@@ -1,0 +1,125 @@
+"""The memory of a training step: what every rank holds, followed through the order of its tasks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from weft.errors import InputError
+from weft.hardware import System
+from weft.models import Transformer
+from weft.parallel.framework import Framework
+from weft.parallel.memory import Kept, gathered, states
+from weft.parallel.plan import Parallelism
+from weft.parallel.rank import RankPart
+from weft.result.memory import DeviceMemory, FloatArray, Memory
+from weft.run.step.parts import chunks_of, rank_parts, stages_on
+from weft.schedule.pipeline import KINDS, Schedule, schedule
+
+CONTEXT = 1_570_000_000
+"""Memory of a process before its first tensor [bytes]: CUDA context and libraries, measured on A100 (BigScience's notes
+on the training of BLOOM; 1.27 GB on V100)."""
+COMMUNICATOR = 600_000_000
+"""Buffers of the collective library per group of ranks [bytes; assumed, 0.2 to 1.5 GB]: 4 MiB a channel and direction
+for the Simple protocol, more for LL and LL128, and for every peer that ranks send to."""
+
+
+def memory(model: Transformer, system: System, plan: Parallelism, framework: Framework | None = None) -> Memory:
+    """What every rank of a plan holds, and what would make it fit if it does not.
+
+    Raises InputError for a plan that does not fit the model.
+    """
+    framework = framework or Framework()
+    devices = _devices(model, plan, framework)
+    found = Memory(model, system, plan, devices, {})
+    return found if found.fits else replace(found, remedies=_remedies(found, framework))
+
+
+def _devices(model: Transformer, plan: Parallelism, framework: Framework) -> tuple[DeviceMemory, ...]:
+    parts = rank_parts(model, plan, framework)
+    order = schedule(plan.schedule, plan.pp, plan.micro_batches)
+    chunks = [[parts[name] for name in names] for names in chunks_of(model, order.stages, plan)]
+    return tuple(_device(device, order, chunks, plan, framework) for device in range(order.devices))
+
+
+def _device(
+    device: int, order: Schedule, chunks: Sequence[Sequence[RankPart]], plan: Parallelism, framework: Framework
+) -> DeviceMemory:
+    mine = [chunks[stage] for stage in stages_on(order, device)]
+    held, left, working = _through(order, device, [_together(chunk) for chunk in chunks])
+    count = sum(part.parameters for chunk in mine for part in chunk)
+    largest = max((part.parameters for chunk in mine for part in chunk), default=0)
+    groups = sum(degree > 1 for degree in (plan.tp, plan.cp, plan.dp * plan.cp, plan.pp, plan.pp)) + 1
+    fixed = {
+        **states(count, plan, framework),
+        "gathered weights": gathered(largest, plan, framework),
+        "outside": CONTEXT + COMMUNICATOR * groups,
+    }
+    saved: Counter[str] = Counter()
+    for chunk in mine:
+        for part in chunk:
+            saved.update({f"{part.name}: {name}": size for name, size in part.kept.saved.items()})
+    return DeviceMemory({name: size for name, size in fixed.items() if size}, held, left, working, dict(saved))
+
+
+def _together(chunk: Sequence[RankPart]) -> Kept:
+    """The activations of all parts of a chunk; passes run through one part at a time."""
+    return Kept(
+        {str(number): part.kept.bytes for number, part in enumerate(chunk)},
+        max((part.kept.forward for part in chunk), default=0),
+        max((part.kept.backward for part in chunk), default=0),
+    )
+
+
+def _through(order: Schedule, device: int, chunks: Sequence[Kept]) -> tuple[FloatArray, float, FloatArray]:
+    """Activations held during each task of a device, then after all, and what is needed beside them [bytes].
+
+    A forward keeps its chunk's activations until the backward has ended, or the gradients of weights if they are
+    computed apart.
+    """
+    kind, stage, micro_batch = np.unravel_index(order.orders[device], order.shape)
+    names = np.array(KINDS)[kind]
+    saved, forward, backward = (
+        np.array([getattr(one, name) for one in chunks], dtype=np.float64)[stage]
+        for name in ("bytes", "forward", "backward")
+    )
+    is_last = (names == "W") | ((names == "B") & order.whole[stage, micro_batch])
+    released = np.where(is_last, saved, 0.0)
+    held = np.cumsum(np.where(names == "F", saved, 0.0) - released) + released
+    return held, float(held[-1] - released[-1]), np.where(names == "F", forward, backward)
+
+
+def _remedies(found: Memory, framework: Framework) -> Mapping[str, float]:
+    """Changes of the plan that would fit, the gentlest first, with their peaks [bytes]."""
+    fitting: dict[str, float] = {}
+    for words, plan in _changes(found.plan):
+        try:
+            peak = replace(found, plan=plan, devices=_devices(found.model, plan, framework)).peak
+        except InputError:
+            continue
+        if peak <= found.capacity:
+            fitting[words] = peak
+    return fitting
+
+
+def _changes(plan: Parallelism) -> Iterator[tuple[str, Parallelism]]:
+    if plan.tp > 1 and not plan.sp:
+        yield "sequence parallelism", replace(plan, sp=True)
+    if plan.dp > 1:
+        for zero in range(plan.zero + 1, 4):
+            yield f"ZeRO stage {zero}", replace(plan, zero=zero)
+    if plan.recompute == "none":
+        yield "selective recomputation", replace(plan, recompute="selective")
+    if plan.recompute != "full":
+        yield "full recomputation", replace(plan, recompute="full")
+    if plan.micro_batch > 1:
+        yield "micro-batches of 1 sequence", replace(plan, micro_batch=1)
+    if plan.recompute != "full" and plan.dp > 1 and plan.zero < 3:
+        yield "full recomputation and ZeRO stage 3", replace(plan, recompute="full", zero=3)
+    for axis in ("pp", "tp"):
+        if plan.dp % 2 == 0:
+            degree = 2 * getattr(plan, axis)
+            yield f"{axis} {degree} and dp {plan.dp // 2}", replace(plan, **{axis: degree, "dp": plan.dp // 2})

@@ -1,0 +1,97 @@
+"""A training step by names and numbers: what is left out of the plan follows from the model and the system."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from weft.errors import InputError, check_type
+from weft.hardware import System, system
+from weft.hardware.resolve import Described
+from weft.models import Transformer, load_model
+from weft.options import SUSTAINED, Fidelity, RunOptions
+from weft.parallel.check import check_plan
+from weft.parallel.complete import complete
+from weft.parallel.framework import Framework
+from weft.parallel.framework import framework as framework_of
+from weft.parallel.plan import Parallelism
+from weft.result.memory import Memory
+from weft.result.step import Step
+from weft.run.step.clock import train
+from weft.run.step.memory import memory as needed
+
+_USUAL, _SHARDED = "megatron-core", "torchtitan"
+"""Frameworks of plans that name none: of those with whole weights on each rank, and of those that shard them."""
+
+
+def step(
+    model: Transformer | str | Path,
+    on: Described,
+    plan: Parallelism | None = None,
+    *,
+    framework: Framework | str | None = None,
+    options: RunOptions = SUSTAINED,
+    fidelity: Fidelity = "windows",
+    **stated: Any,
+) -> Step:
+    """How long a training step takes, and where it goes: `model` and `on` by name, file or object.
+
+    Without a `plan`, keywords state fields of one (`Parallelism`); replicas take the GPUs that are left, and the
+    answer's notes say what else was chosen. Without a `framework`, it is Megatron Core, or torchtitan where weights are
+    sharded (zero=3); `fidelity` as in `weft.run.step.train`. Raises
+    UnknownNameError for unknown names, InputError for a plan that does not fit, with the nearest one that does.
+
+    >>> step("gpt-3", "64xa100", tp=8, pp=8, batch=64, fidelity="estimate").plan.micro_batches
+    64
+    """
+    found, where, plan, used, notes = _asked(model, on, plan, framework, stated)
+    answer = train(found, where, plan, used, options, fidelity)
+    return replace(answer, memory=needed(found, where, plan, used), notes=(*notes, *answer.notes))
+
+
+def memory(
+    model: Transformer | str | Path,
+    on: Described,
+    plan: Parallelism | None = None,
+    *,
+    framework: Framework | str | None = None,
+    **stated: Any,
+) -> Memory:
+    """What every GPU must hold in a training step, and what would make it fit; arguments as for `step`.
+
+    >>> memory("gpt-3", "64xa100", tp=8, pp=8, batch=64).fits
+    True
+    """
+    found, where, plan, used, _ = _asked(model, on, plan, framework, stated)
+    return needed(found, where, plan, used)
+
+
+def _asked(
+    model: Transformer | str | Path,
+    on: Described,
+    plan: Parallelism | None,
+    framework: Framework | str | None,
+    stated: dict[str, Any],
+) -> tuple[Transformer, System, Parallelism, Framework, tuple[str, ...]]:
+    """Model, system, plan and framework, and notes on what was chosen."""
+    found = model if isinstance(model, Transformer) else load_model(model)
+    where = on if isinstance(on, System) else system(on)
+    if plan is not None:
+        check_type("the plan", plan, Parallelism, "give a weft.Parallelism, or its fields as keywords")
+        if stated:
+            raise InputError(f"{', '.join(stated)} belong to the plan; put them into weft.Parallelism, or leave it out")
+        check_plan(found, plan)
+        return found, where, plan, _framework(framework, plan.zero), ()
+    used = _framework(framework, stated.get("zero"))
+    if stated.get("zero") is None:
+        stated = {**stated, "zero": used.zero}
+    plan, notes = complete(found, where.gpus, stated)
+    check_plan(found, plan)
+    return found, where, plan, used, notes
+
+
+def _framework(named: Framework | str | None, zero: int | None) -> Framework:
+    if isinstance(named, Framework):
+        return named
+    return framework_of((_SHARDED if zero == 3 else _USUAL) if named is None else named)

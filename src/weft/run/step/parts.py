@@ -1,0 +1,51 @@
+"""Which parts of a model a rank runs: its layers by kind, the embedding, the head, and the stage of each."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from weft.errors import InputError
+from weft.models import Transformer
+from weft.models.block import Tokens, embedding, head, layer
+from weft.parallel.framework import Framework
+from weft.parallel.plan import Parallelism
+from weft.parallel.rank import RankPart, part
+from weft.schedule.pipeline import Schedule
+
+
+def rank_parts(model: Transformer, plan: Parallelism, framework: Framework) -> dict[str, RankPart]:
+    """One rank's share of every distinct part of a model: "embedding", each kind of layer, "head"."""
+    source = model.sequence_length if model.encoder_layers else 0
+    tokens = Tokens(plan.micro_batch, plan.sequence, plan.cp, source)
+    arguments = model, tokens, framework.style, plan.dtype
+    ends = replace(plan, recompute="none")
+    kinds = {kind: layer(model, kind, *arguments[1:]) for kind in dict.fromkeys(model.layer_kinds)}
+    return {
+        "embedding": part("embedding", tuple(embedding(*arguments)), ends, framework),
+        **{kind: part(kind, tuple(pieces), plan, framework) for kind, pieces in kinds.items()},
+        "head": part("head", tuple(head(*arguments)), ends, framework),
+    }
+
+
+def chunks_of(model: Transformer, stages: int, plan: Parallelism) -> list[list[str]]:
+    """The names of the parts of each stage: as many layers as the plan says, or as equal numbers as possible.
+
+    Numbers that differ are largest in the first stages. Raises InputError for a plan whose layers do not add up.
+    """
+    kinds = model.layer_kinds
+    counts = plan.layers or [len(kinds) // stages + (place < len(kinds) % stages) for place in range(stages)]
+    if len(counts) != stages or sum(counts) != len(kinds):
+        raise InputError(
+            f"the plan gives {len(counts)} stages {sum(counts)} layers, but {model.name} has {len(kinds)} and the "
+            f"schedule {stages} stages; list the layers of each stage, or leave them out"
+        )
+    ends = [sum(counts[: place + 1]) for place in range(stages)]
+    chunks = [list(kinds[end - count : end]) for count, end in zip(counts, ends, strict=True)]
+    chunks[0].insert(0, "embedding")
+    chunks[-1].append("head")
+    return chunks
+
+
+def stages_on(order: Schedule, device: int) -> list[int]:
+    """The stages whose weights a pipeline device holds."""
+    return [stage for stage in range(order.stages) if (order.placement[:, stage] == device).any()]

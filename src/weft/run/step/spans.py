@@ -1,0 +1,160 @@
+"""A pass over a part of a model on one rank: when its operators run, and what its compute stream does meanwhile."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, TypeVar
+
+from weft.graph import Attention, Edge, Gemm, Graph, Node, Op, Streaming
+from weft.graph.streaming import STREAMING
+from weft.result.step import Pass, Times
+
+COMPUTE = "compute"
+"""The stream of everything that is no communication."""
+Slowdown = Callable[[Node, Node], tuple[float, float]]
+"""How many times longer a kernel and a collective take while they run at once."""
+CONTENTION = "contention"
+"""The part of a pass that kernels take longer because communication runs beside them."""
+
+
+class Placed(Protocol):
+    """What runs on a stream of one rank after others: a node of a graph, or a whole pass."""
+
+    @property
+    def id(self) -> str:
+        """Its own name."""
+
+    @property
+    def stream(self) -> str:
+        """The stream on which it runs in order."""
+
+    @property
+    def edges(self) -> tuple[Edge, ...]:
+        """What it waits for."""
+
+
+P = TypeVar("P", bound=Placed)
+_CLASSES = {
+    "norm": ("norm",),
+    "loss": ("entropy",),
+    "embedding": ("embedding",),
+    "optimizer": ("adam", "lamb", "sgd"),
+}
+_STREAMING = {
+    name: word for word, parts in _CLASSES.items() for name in STREAMING if any(part in name for part in parts)
+}
+
+
+def class_of(op: Op) -> str:
+    """The class of an operator in a breakdown: "gemm", "attention", "norm", "element-wise", "loss", "embedding"."""
+    if isinstance(op, Gemm | Attention):
+        return op.kind
+    return _STREAMING.get(op.name, "element-wise") if isinstance(op, Streaming) else op.kind
+
+
+def timed(graph: Graph, seconds: Mapping[str, float], slowdown: Slowdown | None = None) -> Pass:
+    """The pass of a graph whose operators take `seconds` alone, by name.
+
+    A node begins when its predecessors and the node before it on its stream have ended; while a kernel and a collective
+    run at once, both are slower by their `slowdown` (None: by nothing).
+    """
+    by_id = {node.id: seconds[node.name] for node in graph}
+    times = graph.critical_path(seconds) if slowdown is None else shared(graph.nodes, by_id, slowdown)
+    return account(graph, times, by_id)
+
+
+def shared(nodes: Sequence[P], seconds: Mapping[str, float], slowdown: Callable[[P, P], tuple[float, float]]) -> Times:
+    """Begin and end of every node if those that run at once slow each other down: an event per begin or end.
+
+    `seconds` are the times alone by id.
+    """
+    left = dict(seconds)
+    waiting: dict[str, deque[P]] = {}
+    for node in nodes:
+        waiting.setdefault(node.stream, deque()).append(node)
+    running: dict[str, P] = {}
+    times: dict[str, tuple[float, float]] = {}
+    ended: set[str] = set()
+    now = 0.0
+    while waiting or running:
+        for stream in [stream for stream in waiting if stream not in running]:
+            node = waiting[stream][0]
+            if all(edge.node in ended for edge in node.edges):
+                running[stream] = node
+                times[node.id] = (now, now)
+                waiting[stream].popleft()
+                if not waiting[stream]:
+                    del waiting[stream]
+        rate = _rates(running, slowdown)
+        step = min(left[node.id] * rate[stream] for stream, node in running.items())
+        now += step
+        for stream, node in list(running.items()):
+            left[node.id] -= step / rate[stream]
+            times[node.id] = (times[node.id][0], now)
+            if left[node.id] <= 1e-15:
+                del running[stream]
+                ended.add(node.id)
+    return times
+
+
+def _rates(running: Mapping[str, P], slowdown: Callable[[P, P], tuple[float, float]]) -> dict[str, float]:
+    """How many times longer each running node takes now, by its stream: what the most disturbing other one costs it."""
+    rate = dict.fromkeys(running, 1.0)
+    kernel = running.get(COMPUTE)
+    for stream, other in running.items():
+        if kernel is not None and stream != COMPUTE:
+            own, theirs = slowdown(kernel, other)
+            rate[COMPUTE], rate[stream] = max(rate[COMPUTE], own), theirs
+    return rate
+
+
+def account(graph: Graph, times: Times, alone: Mapping[str, float]) -> Pass:
+    """What the compute stream does until the last node has ended; a gap belongs to the communication that ends it.
+
+    What a kernel takes longer than `alone` [s, by id] is contention.
+    """
+    parts: defaultdict[str, float] = defaultdict(float)
+    hidden: defaultdict[str, float] = defaultdict(float)
+    communication = [(*times[node.id], node.stream) for node in graph if node.stream != COMPUTE]
+    computing = sorted(((*times[node.id], node) for node in graph if node.stream == COMPUTE), key=lambda one: one[:2])
+    end = max(stop for _, stop in times.values())
+    now = 0.0
+    for start, stop, node in computing:
+        _gap(parts, now, start, communication)
+        parts["recompute" if node.phase == "recompute" else class_of(node.op)] += alone[node.id]
+        if stop - start > alone[node.id] * (1 + 1e-9):
+            parts[CONTENTION] += stop - start - alone[node.id]
+        now = stop
+    _gap(parts, now, end, communication)
+    for start, stop, axis in communication:
+        hidden[axis] += stop - start
+    for axis in hidden:
+        hidden[axis] -= parts.get(f"exposed {axis}", 0.0)
+    return Pass(end, dict(parts), dict(hidden), sum(_kernels(node) for node in graph), graph, times)
+
+
+def _kernels(node: Node) -> int:
+    """How many kernels the host launches on the compute stream for a node; collectives are enqueued beside them.
+
+    Measured steps that are bound by their host take as long with collectives of tensor parallelism as without
+    (VIA-Research/vTrain, degrees 1 and 2).
+    """
+    op = node.op
+    if node.stream != COMPUTE:
+        return 0
+    return len(op.kernels) if isinstance(op, Attention) and not op.fused else 1
+
+
+def _gap(
+    parts: defaultdict[str, float], start: float, stop: float, communication: Sequence[tuple[float, float, str]]
+) -> None:
+    """Assign a gap of the compute stream to the communication that runs in it, from its end backwards."""
+    while stop - start > 1e-12:
+        running = [one for one in communication if one[0] < stop and one[1] >= stop - 1e-12]
+        if not running:
+            parts["wait"] += stop - start
+            return
+        first, _, axis = min(running)
+        parts[f"exposed {axis}"] += stop - max(first, start)
+        stop = max(first, start)

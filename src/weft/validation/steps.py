@@ -1,0 +1,286 @@
+"""Measured training steps as subjects: the plan, the framework and the machine of each row, and its predicted time."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
+from importlib import resources
+from typing import Any
+
+import numpy as np
+
+from weft import hardware
+from weft.catalog import read_toml
+from weft.errors import InputError
+from weft.hardware import System
+from weft.models import Transformer, load_model, model_names
+from weft.parallel.framework import Framework, framework
+from weft.parallel.plan import Parallelism
+from weft.result.step import Step
+from weft.units import Dimension
+from weft.units import format as format_quantity
+from weft.validation.checks import Checked, Unfit, unfit_rows
+from weft.validation.machines import Machines
+from weft.validation.subjects import Subject
+from weft.validation.tables import Rows, positions_by
+
+_RATE = re.compile(r"(?:(\d+) x )?[^0-9]*(\d+) Gb/s")
+_FSDP = 3
+
+
+@dataclass(frozen=True)
+class Case:
+    """What one row ran: a model under a plan, in a framework on a machine."""
+
+    model: Transformer
+    system: System
+    plan: Parallelism
+    framework: Framework
+
+    @property
+    def step(self) -> Step:
+        """The predicted step; InputError for a plan that the model or the machine does not fit."""
+        return _stepped(self)
+
+
+@lru_cache(maxsize=4096)
+def _stepped(case: Case) -> Step:
+    from weft.run.step import train
+
+    return train(case.model, case.system, case.plan, case.framework, fidelity="estimate")
+
+
+def step_subjects(checked: Checked, machines: Machines) -> list[Subject]:
+    """The rows of steps by GPU, predicted in closed form; rows that cannot be modelled are reported with the reason."""
+    found: dict[int, tuple[Case, float]] = {}
+
+    def predict(line: int, row: dict[str, Any]) -> None:
+        case = case_of(row, machines)
+        if not np.isfinite(row["step_time_s"]):
+            raise Unfit("step_time_s", "", "this row states no time of a step")
+        try:
+            found[line] = case, case.step.seconds
+        except InputError as error:
+            raise Unfit("model", row["model"], str(error)) from None
+
+    checked.drop(unfit_rows(checked.rows, predict))
+    rows = checked.rows
+    gpus = positions_by(found[line][0].system.gpu.name for line in rows.line.tolist())
+    return [_subject(rows.take(at), {line: found[line] for line in rows.line[at].tolist()}) for at in gpus.values()]
+
+
+def _subject(rows: Rows, found: Mapping[int, tuple[Case, float]]) -> Subject:
+    cases = [found[line][0] for line in rows.line.tolist()]
+    return Subject(
+        kind="step",
+        machine=cases[0].system.gpu.name,
+        rows=rows,
+        measured=rows["step_time_s"].astype(np.float64),
+        labels={
+            "gpu": np.array([case.system.gpu.name for case in cases]),
+            "framework": np.array([case.framework.name for case in cases]),
+            "layers": np.array(["mixture" if case.model.experts else "dense" for case in cases]),
+        },
+        predict=lambda some, values: np.array([found[line][1] for line in some.line.tolist()]),
+    )
+
+
+@cache
+def _known() -> Mapping[str, Mapping[str, Any]]:
+    return read_toml(resources.files(__package__) / "steps.toml")
+
+
+def _longest(table: str, text: str) -> Any:
+    """The entry of a table whose word is the longest that a text begins with; None if there is none."""
+    words = [word for word in _known()[table] if text.startswith(word)]
+    return _known()[table][max(words, key=len)] if words else None
+
+
+def case_of(row: Mapping[str, Any], machines: Machines) -> Case:
+    """The case of a row; raises Unfit for what it does not state, and for what there is no model of."""
+    if row["task"] == "lora":
+        raise Unfit("task", row["task"], "adapters on frozen weights have no model")
+    used = _framework(row)
+    try:
+        model, plan = _model(row), _plan(row, used)
+        plan = replace(plan, layers=_layers(len(model.layer_kinds), plan, used))
+        return Case(model, _system(row, machines), plan, used)
+    except InputError as error:
+        raise Unfit("model", row["model"], str(error)) from None
+
+
+def _whole(row: Mapping[str, Any], column: str, default: int | None = None) -> int:
+    """A number of a row, or its default if the cell is blank; Unfit if it has none."""
+    value = row[column]
+    if np.isfinite(value):
+        return int(value)
+    if default is None:
+        raise Unfit(column, "", "this is needed to predict a step, and the row does not state it")
+    return default
+
+
+def _framework(row: Mapping[str, Any]) -> Framework:
+    name = _longest("frameworks", row["framework"])
+    if name is None:
+        raise Unfit("framework", row["framework"], "the defaults of this framework are not known")
+    used = framework("megatron-fsdp" if name == "megatron-bridge" and row["zero_stage"] == _FSDP else name)
+    if "FP32 gradient accumulation" in row["precision"]:
+        used = replace(used, gradients="fp32")
+    return replace(used, keeps_weights=used.keeps_weights or (used.zero == _FSDP and row["zero_stage"] < _FSDP))
+
+
+def _model(row: Mapping[str, Any]) -> Transformer:
+    """The model of the catalogue that a row names, or its family's, with the dimensions that the row states."""
+    name = _longest("models", row["model"])
+    own = next((known for known in model_names() if _plain(known) == _plain(row["model"])), name)
+    if own is None or not row["layers"].isdigit():
+        raise Unfit("model", row["model"], "Weft has no operators of this model, or the row no dimensions")
+    known = load_model(own)
+    stated = {ours: _whole(row, theirs, 0) for theirs, ours in _DIMENSIONS.items()}
+    stated["kv_heads"] = int(row["kv_heads"]) if row["kv_heads"].isdigit() else 0
+    if known.experts:
+        stated["expert_ffn"] = stated.pop("ffn")
+    elif _whole(row, "experts", 0):
+        raise Unfit("model", row["model"], "Weft has no operators of this model")
+    values = {field: value for field, value in stated.items() if value}
+    if own == name and "heads" not in values:
+        values["heads"] = max(values["hidden"] // known.head_size, 1)
+    rows, ranks = values.get("vocabulary", known.vocabulary), _whole(row, "tp", 1)
+    if rows % ranks:  # frameworks pad the embedding
+        values["vocabulary"] = -(-rows // (128 * ranks)) * 128 * ranks
+    if "w/o MTP" in row["notes"]:
+        values["predict_layers"] = 0
+    if known.parallel and not row["framework"].startswith("MegaScale"):
+        values["parallel"] = False
+    stated_there = {field: getattr(known, field) for field in known.model_fields_set - {"provenance"}}
+    return Transformer(**{**stated_there, "name": row["model"], **values, "layers": int(row["layers"])})
+
+
+_DIMENSIONS = {
+    "hidden": "hidden",
+    "heads": "heads",
+    "ffn": "ffn",
+    "vocab": "vocabulary",
+    "experts": "experts",
+    "topk": "experts_per_token",
+}
+"""Columns of rows, with the fields of models."""
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"[^a-z0-9.]", "", text.lower())
+
+
+def _system(row: Mapping[str, Any], machines: Machines) -> System:
+    """The GPUs of a row in their usual node, joined by the network that the row states."""
+    gpu = machines.find(row["gpu"])
+    found = hardware.system(gpu, gpus=_whole(row, "gpus"))
+    rate = _RATE.search(row["network"])
+    if rate is None or found.node is None:
+        return found
+    each = int(rate[1] or 1) * int(rate[2]) * 1e9 / 8 / found.node.gpus_per_node
+    return found.replace({"network.bandwidth": format_quantity(each, Dimension.BYTES_PER_SECOND)})
+
+
+def _plan(row: Mapping[str, Any], used: Framework) -> Parallelism:
+    tp, pp, cp = (_whole(row, name, 1) for name in ("tp", "pp", "cp"))
+    dp = _whole(row, "dp", _whole(row, "gpus") // (tp * pp * cp))
+    zero = used.zero if used.zero == _FSDP else _whole(row, "zero_stage", used.zero)
+    return Parallelism(
+        tp=tp,
+        pp=pp,
+        cp=cp,
+        dp=dp,
+        ep=_whole(row, "ep", 1),
+        batch=_whole(row, "gbs_seq"),
+        micro_batch=_whole(row, "mbs_seq"),
+        sequence=_whole(row, "seq_len"),
+        sp=tp > 1 and _sequence_parallel(row, used),
+        zero=zero,
+        schedule=_schedule(row, pp),
+        recompute=_recompute(row),
+        dtype=_dtype(row),
+        quantize=_recipe(row),
+    )
+
+
+def _layers(layers: int, plan: Parallelism, used: Framework) -> tuple[int, ...]:
+    """The layers of each stage where they do not divide: embedding and head count as one each if that divides.
+
+    Otherwise Megatron-DeepSpeed fills all stages but the last (its partition by type), and others differ by one layer.
+    """
+    stages = plan.pp * plan.chunks
+    if layers % stages == 0:
+        return ()
+    each = -(-layers // stages)
+    if (layers + 2) % stages == 0:
+        each = (layers + 2) // stages
+        return (each - 1, *(each,) * (stages - 2), each - 1)
+    if used.name == "megatron-deepspeed" and layers > each * (stages - 1):
+        return (*(each,) * (stages - 1), layers - each * (stages - 1))
+    return tuple(layers // stages + (place < layers % stages) for place in range(stages))
+
+
+def _sequence_parallel(row: Mapping[str, Any], used: Framework) -> bool:
+    """Whether ranks share the tokens between GEMMs: where the row says so, and by default in newer frameworks."""
+    if used.name == "megatron-2022":
+        return "sequence parallel" in row["recompute"]
+    return used.name in ("megatron-bridge", "megatron-fsdp", "torchtitan", "llama-3", "megascale", "automodel")
+
+
+def _schedule(row: Mapping[str, Any], pp: int) -> str:
+    named = row["overlap_or_schedule"]
+    if named.startswith("ZB-"):
+        return "zb-h1" if named == "ZB-1p" else "zb-h2"
+    chunks = _whole(row, "vp", 1)
+    if named == "1F1B interleaved":  # one layer a chunk, none in the first and in the last
+        chunks = (int(row["layers"]) + 2) // pp
+    return f"interleaved:{chunks}" if chunks > 1 and pp > 1 else "1f1b"
+
+
+def _recompute(row: Mapping[str, Any]) -> Any:
+    return "full" if row["recompute"] == "full" else "selective" if "selective" in row["recompute"] else "none"
+
+
+_RECIPES = {
+    "NVFP4": "nvfp4",
+    "MXFP8": "mxfp8",
+    "FP8-MX": "mxfp8",
+    "TENSORWISE": "tensorwise",
+    "ROWWISE": "tensorwise",
+    "FP8-CS": "current",
+    "FP8": "delayed",
+}
+"""Recipes of quantisation by words in the column of precision, the more exact first. Megatron-Bridge calls that of
+current scaling FP8, too."""
+
+
+def _recipe(row: Mapping[str, Any]) -> str:
+    found = next((name for word, name in _RECIPES.items() if word in row["precision"].upper()), "")
+    return "current" if found == "delayed" and row["framework"].startswith("Megatron-Bridge") else found
+
+
+def _dtype(row: Mapping[str, Any]) -> str:
+    """The number format in which operators compute, but for quantised GEMMs."""
+    text = row["precision"].upper()
+    if "TF32" in text:
+        return "tf32"
+    if text.startswith("FP32"):
+        return "fp32"
+    return "fp16" if "FP16" in text or not text else "bf16"
+
+
+def _recipe(row: Mapping[str, Any]) -> str:
+    """How the GEMMs of layers are quantised; frameworks before 2025 scaled fp8 tensors by earlier steps."""
+    text = row["precision"].upper()
+    if "ROWWISE" in text:
+        raise Unfit("precision", row["precision"], "a scale for each row has no model")
+    if "NVFP4" in text:
+        return "nvfp4"
+    if "MX" in text:
+        return "mxfp8"
+    if "FP8" not in text:
+        return ""
+    return "delayed" if row["framework"].startswith(("NeMo 24", "Composer")) else "tensorwise"

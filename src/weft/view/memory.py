@@ -1,0 +1,164 @@
+"""The memory of a training step: whether it fits, who holds it at the peak, and the curve over a step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from weft.result.memory import Memory
+from weft.view import looks
+from weft.view.figure import Figure, Lines, areas, stacked_bars
+from weft.view.page import Section, machine_section, write_page
+from weft.view.plans import plan_title, shown_devices
+from weft.view.table import Table, number, text
+
+if TYPE_CHECKING:
+    from weft.result.step import Step
+
+_HOLDERS = {
+    "weights": ("weights", looks.BLUE),
+    "gradients": ("gradients", looks.GREEN),
+    "optimizer": ("optimizer states", looks.ORANGE),
+    "gathered weights": ("weights gathered", looks.SKY),
+    "activations": ("activations", looks.RED),
+    "workspace": ("workspace", looks.PINK),
+    "outside": ("outside the allocator", "#BBBBBB"),
+}
+"""Who holds memory: label and colour."""
+_MEANING = {
+    "weights": "in the number format of the plan",
+    "gradients": "of all weights, as the framework accumulates them",
+    "optimizer": "momenta and the main copy of the weights",
+    "gathered weights": "whole parts beside the shards (FSDP)",
+    "activations": "kept from forward to backward passes, of all micro-batches in flight",
+    "workspace": "outputs and gradients that live during one pass, what is computed again",
+    "outside": "the context of the process and buffers of the collective library [assumed]",
+}
+
+
+def fitting(answer: Memory) -> str:
+    """Whether the plan fits, by how much, and what would make it fit, in a sentence."""
+    peak, room = answer.peak / 1e9, answer.capacity / 1e9
+    where = f" on stage {answer.fullest}" if len(answer.devices) > 1 else ""
+    if answer.fits:
+        return f"It fits: the peak is {peak:.1f} GB of {room:.0f} GB{where}, {room - peak:.1f} GB are free."
+    found = [f"{name} ({size / 1e9:.1f} GB)" for name, size in answer.remedies.items()]
+    remedy = f"it would fit with {', or '.join(found[:3])}" if found else "no single change of the plan makes it fit"
+    return f"It does not fit: the peak is {peak:.1f} GB{where}, {peak - room:.1f} GB above the {room:.0f} GB; {remedy}."
+
+
+def holder_table(answer: Memory) -> Table:
+    """Who holds the memory at the peak of the fullest device."""
+    fullest = answer.devices[answer.fullest]
+    rows = [
+        (_label(name), size / 1e9, size / fullest.peak, _MEANING.get(name, ""))
+        for name, size in fullest.holders.items()
+        if size
+    ]
+    columns = [
+        text("holder"), number("size_gb", "size", "GB", ",.2f"), number("share", format_=".1%"),
+        text("what", "what it is", prose=True),
+    ]  # fmt: skip
+    heading = f"Memory of the fullest GPU at its peak, of {answer.capacity / 1e9:.0f} GB"
+    return Table(columns, [*rows, ("all", fullest.peak / 1e9, 1.0, "")], heading)
+
+
+def saved_table(answer: Memory) -> Table:
+    """Activations that one micro-batch leaves on the fullest device, by operator, the largest first."""
+    saved = sorted(answer.devices[answer.fullest].saved.items(), key=lambda one: -one[1])
+    rows = [(name, size / 1e6) for name, size in saved if size]
+    columns = [text("operator"), number("size_mb", "kept", "MB", ",.1f")]
+    return Table(columns, rows, "Activations of one micro-batch, by part of the model and operator")
+
+
+def remedy_table(answer: Memory) -> Table:
+    """Changes of the plan that would fit, with the peak that each leads to."""
+    rows = [(name, size / 1e9) for name, size in answer.remedies.items()]
+    return Table([text("change"), number("peak_gb", "peak", "GB", ".1f")], rows, "What would make it fit")
+
+
+def memory_parts(answer: Memory) -> list[Table | str]:
+    """What a terminal shows of the memory of a plan."""
+    parts: list[Table | str] = [fitting(answer), holder_table(answer)]
+    return [*parts, remedy_table(answer)] if answer.remedies else parts
+
+
+def holders(answer: Memory) -> Figure:
+    """The peak of each pipeline device by holder, beside the GPU's capacity."""
+    rows = [
+        (f"stage {at}", _label(name), size / 1e9)
+        for at in shown_devices(len(answer.devices))
+        for name, size in answer.devices[at].holders.items()
+        if size
+    ]
+    columns = [text("lane", " "), text("holder"), number("size_gb", "memory at the peak", "GB", ",.2f")]
+    table = Table(columns, rows)
+    figure = stacked_bars(
+        "Who holds the memory?", table, lane="lane", part="holder", value="size_gb",
+        looks=_looks(table.distinct("holder")), marks=_capacity(answer),
+    )  # fmt: skip
+    return figure.captioned("One GPU of each pipeline stage at its own peak; the dashed line is the GPU's memory.")
+
+
+def _capacity(answer: Memory) -> Lines:
+    columns = [number("size_gb", "capacity", "GB", ".0f"), text("name", " ")]
+    return Lines(Table(columns, [(answer.capacity / 1e9, "capacity")]), "size_gb", "name")
+
+
+def memory_curve(answer: Step) -> Figure | None:
+    """The memory of the fullest device over the tasks of the pipeline; None if it was not computed."""
+    if answer.memory is None:
+        return None
+    at = answer.memory.fullest
+    device = answer.memory.devices[at]
+    order = answer.pipeline.schedule.orders[at]
+    start, end = (np.asarray(times).flat[order] * 1e6 for times in (answer.pipeline.start, answer.pipeline.end))
+    held, working = device.held / 1e9, device.working / 1e9
+    most = 500
+    if len(order) > most:  # only the beginning and the end, which differ from the steady part between them
+        kept = np.r_[0 : most // 2, len(order) - most // 2 : len(order)]
+        start, end, held, working = start[kept], end[kept], held[kept], working[kept]
+    fixed = {name: size / 1e9 for name, size in device.fixed.items()}
+    rows = [
+        (begin, until, *fixed.values(), active, passing)
+        for begin, until, active, passing in zip(start, [*start[1:], end[-1]], held, working, strict=True)
+    ]
+    names = [*fixed, "activations", "workspace"]
+    sizes = (number(name.replace(" ", "_"), _label(name), format_=".2f") for name in names)
+    columns = [number("time_us", "from", "µs", ",.0f"), number("until_us", "until", "µs", ",.0f"), *sizes]
+    capacity = answer.memory.capacity / 1e9
+    figure = areas(
+        "How does the memory change over the step?", Table(columns, rows), looks=_looks([*map(_label, names)]),
+        limit=(capacity, f"{capacity:.0f} GB"), height=220, zoom=[float(start[0]), float(end[-1])], name="memory",
+        axis="time [µs]",
+    )  # fmt: skip
+    return figure.captioned(
+        f"The GPU of stage {at}, in GB; activations rise with every forward pass that is in flight."
+    )
+
+
+def _label(name: str) -> str:
+    return _HOLDERS.get(name, (name, ""))[0]
+
+
+def _looks(names: list[str]) -> looks.Looks:
+    return {label: color for label, color in _HOLDERS.values() if label in names}
+
+
+def memory_page(answer: Memory, folder: str | Path) -> Path:
+    """Write `report.html` on the memory of a plan to a folder and return its path; OutputError if that fails."""
+    return write_page(
+        folder,
+        f"Memory of {plan_title(answer.model, answer.system, answer.plan)}",
+        fitting(answer),
+        [
+            holders(answer),
+            holder_table(answer),
+            Section("What would make it fit", [remedy_table(answer)] if answer.remedies else []),
+            Section("Activations", [saved_table(answer)]),
+            machine_section(answer.system.gpu),
+        ],
+        "memory",
+    )

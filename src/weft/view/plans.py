@@ -1,0 +1,63 @@
+"""Plans in words and as a table, shared by the pages of steps, of memory and of inference."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from weft.view.table import Table, text
+
+if TYPE_CHECKING:
+    from weft.hardware import System
+    from weft.models import Transformer
+    from weft.parallel.plan import Parallelism
+
+AXES = {
+    "tp": "tensor parallelism",
+    "cp": "context parallelism",
+    "ep": "expert parallelism",
+    "dp": "data parallelism",
+    "pp": "pipeline parallelism",
+}
+"""The axes of a plan in words."""
+_ZERO = (
+    "nothing", "optimizer states (ZeRO 1)", "optimizer states and gradients (ZeRO 2)",
+    "optimizer states, gradients and weights (ZeRO 3, FSDP)",
+)  # fmt: skip
+
+
+def plan_title(model: Transformer, system: System, plan: Parallelism) -> str:
+    """The model, the machine and the plan on one line."""
+    return f"{model.title} on {plan.gpus:,} GPUs of {system.name}, {plan_words(plan)}"
+
+
+def plan_words(plan: Parallelism) -> str:
+    """The plan in a few words: its degrees above one, and its batch."""
+    degrees = [
+        f"{axis.upper()} {plan.degree(axis)}" for axis in ("tp", "pp", "cp", "ep", "dp") if plan.degree(axis) > 1
+    ]
+    return ", ".join([*(degrees or ["one GPU"]), f"batch {plan.batch} x {plan.sequence}"])
+
+
+def plan_table(plan: Parallelism, framework: str, stages: int) -> Table:
+    """The plan, field by field, as it was timed."""
+    overlaps = ", ".join(f"{axis} by {name}" for axis, name in plan.overlap.items())
+    rows = [
+        ("GPUs", f"{plan.gpus} = " + " x ".join(f"{axis} {plan.degree(axis)}" for axis in reversed(plan.order))),
+        ("batch", f"{plan.batch} sequences of {plan.sequence:,} tokens, {plan.batch * plan.sequence:,} tokens"),
+        ("micro-batches", f"{plan.micro_batches} of {plan.micro_batch} in each pipeline"),
+        ("schedule", f"{plan.schedule}, {stages} stages" if plan.pp > 1 else "no pipeline"),
+        ("sequence parallelism", "yes" if plan.sp else "no"),
+        ("sharded over replicas", _ZERO[plan.zero]),
+        ("recomputation", plan.recompute),
+        ("overlap", overlaps or "as the framework does"),
+        ("framework", framework),
+        ("number format", plan.dtype),
+    ]
+    return Table([text("field", "plan"), text("value", " ")], rows)
+
+
+def shown_devices(devices: int, most: int = 9) -> list[int]:
+    """The pipeline devices that a figure shows: all, or some of them spread evenly, first and last included."""
+    if devices <= most:
+        return list(range(devices))
+    return sorted({round(at * (devices - 1) / (most - 1)) for at in range(most)})

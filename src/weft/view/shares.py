@@ -1,0 +1,73 @@
+"""The parts of a step in words and colours: computing by class of operator, exposed communication, idle time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from weft.view import looks
+from weft.view.plans import AXES
+
+_WHAT = {
+    "gemm": "matrix products",
+    "grouped_gemm": "matrix products of the experts",
+    "attention": "scores, softmax and values",
+    "norm": "layer norms and RMS norms",
+    "element-wise": "activation functions, biases, residual sums, rotary positions",
+    "embedding": "rows of the embedding table",
+    "loss": "cross entropy of the logits",
+    "recompute": "what the backward pass computes again, because it was not kept",
+    "optimizer": "the update of the weights, and the norm of the gradients",
+    "contention": "computing that is slower while communication runs beside it",
+    "bubble": "stages that wait for their first or next micro-batch, as the schedule has it",
+    "imbalance": "stages that wait for slower ones",
+    "wait": "kernels that wait for others of their stream",
+    "launch gaps": "kernels that wait for the host to launch them",
+}
+COLORS = {
+    "gemm": looks.BLUE, "grouped_gemm": "#004C77", "attention": looks.SKY, "norm": looks.GREEN,
+    "element-wise": "#66C2A5", "embedding": "#B3DE69", "loss": "#8DD3C7", "recompute": looks.PINK,
+    "optimizer": looks.YELLOW, "contention": "#CC6677", "exposed tp": looks.RED, "exposed cp": "#F28E5C",
+    "exposed ep": "#A63603", "exposed dp": looks.ORANGE, "exposed pp": "#8C510A", "bubble": "#BBBBBB",
+    "imbalance": looks.GREY, "wait": looks.DARK, "launch gaps": "#444444",
+}  # fmt: skip
+"""Colours of the parts, in the order of the waterfall."""
+COMPUTE = ("gemm", "grouped_gemm", "attention", "norm", "element-wise", "embedding", "loss", "recompute", "optimizer")
+"""The parts in which the compute stream computes."""
+_LABELS = {"gemm": "GEMM", "grouped_gemm": "experts' GEMM", "recompute": "recomputation"}
+_LOSSES = {
+    "bubble": "to the pipeline's bubble", "imbalance": "to unequal stages", "recompute": "to recomputation",
+    "contention": "to contention with communication",
+}  # fmt: skip
+
+
+def _axis(name: str) -> str:
+    """The axis whose communication a part is, "" for other parts."""
+    return name.removeprefix("exposed ") if name.startswith("exposed ") else ""
+
+
+def label(name: str) -> str:
+    """A part as tables and legends show it."""
+    return f"exposed: {_axis(name).upper()}" if _axis(name) else _LABELS.get(name, name)
+
+
+def meaning(name: str) -> str:
+    """What a part is, in words."""
+    axis = _axis(name)
+    return f"computing waits for the communication of {AXES.get(axis, axis)}" if axis else _WHAT.get(name, "")
+
+
+def loss(name: str) -> str:
+    """What a part that is no useful computing is lost to, in words."""
+    axis = _axis(name)
+    return f"to exposed communication of {AXES.get(axis, axis)}" if axis else _LOSSES.get(name, f"to {name}")
+
+
+def ordered(parts: Mapping[str, float]) -> list[str]:
+    """The parts of a step in the order of the waterfall: computing, exposed communication, idle time."""
+    return [*(name for name in COLORS if name in parts), *(name for name in parts if name not in COLORS)]
+
+
+def seconds(value: float) -> str:
+    """A time in the unit that suits a step."""
+    shown, unit = (value, "s") if value >= 1 else (value * 1e3, "ms")
+    return f"{shown:,.{2 if shown < 10 else 1 if shown < 100 else 0}f} {unit}"

@@ -1,0 +1,44 @@
+"""One layer of a 22B GPT, forward and backward, beside the measurements of arXiv:2205.05198, Table 4.
+
+A100 80 GB, tensor parallelism 8, micro-batch 4, 2048 tokens, fp16, attention in separate kernels, dropout.
+"""
+
+import pytest
+
+import weft
+from weft.models import load_model
+from weft.models.block import Style, Tokens, layer
+from weft.options import SUSTAINED
+from weft.parallel.framework import Framework
+from weft.parallel.plan import Parallelism
+from weft.parallel.rank import part
+from weft.run.step.prices import Prices
+from weft.run.step.spans import timed
+
+MODEL = load_model("gpt-3").model_copy(update={"hidden": 6144, "layers": 48, "heads": 64})
+STYLE = Style(flash=False, dropout=True, fused=True)
+SETTINGS = {
+    "plain": (False, "none", 7.7, 11.9),
+    "sequence parallelism": (True, "none", 7.2, 11.8),
+    "full recomputation": (False, "full", 7.7, 19.5),
+    "selective recomputation": (False, "selective", 7.7, 13.2),
+    "both": (True, "selective", 7.2, 13.1),
+}
+
+
+@pytest.fixture(scope="module")
+def system():
+    return weft.system("8xa100-sxm")
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_a_layer_takes_as_long_as_measured(system, setting):
+    sp, recompute, forward, backward = SETTINGS[setting]
+    plan = Parallelism(tp=8, batch=4, micro_batch=4, sp=sp, recompute=recompute, dtype="fp16")
+    pieces = tuple(layer(MODEL, "dense", Tokens(4, 2048), STYLE, "fp16"))
+    mine = part("layer", pieces, plan, Framework(style=STYLE))
+    prices = Prices(system, plan, SUSTAINED)
+    graphs = (mine.forward, mine.backward, *([mine.recompute] if mine.recompute else ()))
+    first, *others = (1e3 * timed(graph, prices.graph(graph)).seconds for graph in graphs)
+    assert first == pytest.approx(forward, rel=0.06)
+    assert sum(others) == pytest.approx(backward, rel=0.06)

@@ -1,0 +1,291 @@
+"""Models from the config.json of Hugging Face, by its fields."""
+
+import json
+
+import pytest
+
+from weft.errors import ConfigError, InputError, UnknownNameError
+from weft.models import load_model
+from weft.models import sublayer as unsplit
+from weft.models.huggingface import FAMILIES
+from weft.parallel import legal_degrees, sublayer
+
+DENSE = {
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "intermediate_size": 11008,
+    "vocab_size": 32000,
+    "max_position_embeddings": 4096,
+    "hidden_act": "silu",
+}
+QWEN_MOE = {"moe_intermediate_size": 768, "num_experts": 128, "num_experts_per_tok": 8, "hidden_act": "silu"}
+LATENT = {
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "moe_intermediate_size": 2048,
+    "num_experts_per_tok": 8,
+    "n_shared_experts": 1,
+}
+CONFIGS = {
+    "llama": (DENSE | {"num_key_value_heads": 32}, 6.738),
+    "internlm": (DENSE | {"vocab_size": 103168, "bias": True}, 7.322),
+    "internlm2": (DENSE | {"num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 92544}, 7.738),
+    "granite": (DENSE | {"tie_word_embeddings": True}, 6.607),
+    "mistral": (DENSE | {"num_key_value_heads": 8, "intermediate_size": 14336, "sliding_window": 4096}, 7.242),
+    "mixtral": (
+        DENSE
+        | {"num_key_value_heads": 8, "intermediate_size": 14336, "num_local_experts": 8, "num_experts_per_tok": 2},
+        46.703,
+    ),
+    "phi3": (DENSE | {"hidden_size": 3072, "intermediate_size": 8192, "vocab_size": 32064}, 3.821),
+    "qwen2": (
+        DENSE
+        | {"hidden_size": 3584, "num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4}
+        | {"intermediate_size": 18944, "vocab_size": 152064},
+        7.616,
+    ),
+    "qwen3": (
+        DENSE
+        | {"hidden_size": 1024, "num_hidden_layers": 28, "num_attention_heads": 16, "num_key_value_heads": 8}
+        | {"intermediate_size": 3072, "vocab_size": 151936, "head_dim": 128, "tie_word_embeddings": True},
+        0.596,
+    ),
+    "qwen3_moe": (
+        DENSE
+        | QWEN_MOE
+        | {"hidden_size": 2048, "num_hidden_layers": 48, "num_key_value_heads": 4, "head_dim": 128}
+        | {"vocab_size": 151936},
+        30.532,
+    ),
+    "qwen2_moe": (
+        DENSE
+        | {"hidden_size": 2048, "num_hidden_layers": 24, "num_attention_heads": 16, "vocab_size": 151936}
+        | {"moe_intermediate_size": 1408, "shared_expert_intermediate_size": 5632, "num_experts": 60}
+        | {"num_experts_per_tok": 4},
+        14.316,
+    ),
+    "gpt_oss": (
+        DENSE
+        | {"hidden_size": 2880, "num_hidden_layers": 24, "num_attention_heads": 64, "num_key_value_heads": 8}
+        | {"intermediate_size": 2880, "head_dim": 64, "num_local_experts": 32, "num_experts_per_tok": 4}
+        | {"vocab_size": 201088, "sliding_window": 128},
+        20.915,
+    ),
+    "deepseek_v3": (
+        DENSE
+        | LATENT
+        | {"hidden_size": 7168, "num_hidden_layers": 61, "num_attention_heads": 128, "intermediate_size": 18432}
+        | {"vocab_size": 129280, "q_lora_rank": 1536, "n_routed_experts": 256, "first_k_dense_replace": 3}
+        | {"num_nextn_predict_layers": 1},
+        671.026,
+    ),
+    "kimi_k2": (
+        DENSE
+        | LATENT
+        | {"hidden_size": 7168, "num_hidden_layers": 61, "num_attention_heads": 64, "intermediate_size": 18432}
+        | {"vocab_size": 163840, "q_lora_rank": 1536, "n_routed_experts": 384, "first_k_dense_replace": 1},
+        1026.408,
+    ),
+    "deepseek_v2": (
+        DENSE
+        | LATENT
+        | {"hidden_size": 2048, "num_hidden_layers": 27, "num_attention_heads": 16, "intermediate_size": 10944}
+        | {"vocab_size": 102400, "q_lora_rank": None, "n_routed_experts": 64, "first_k_dense_replace": 1}
+        | {"moe_intermediate_size": 1408, "num_experts_per_tok": 6, "n_shared_experts": 2},
+        15.706,
+    ),
+    "gemma": (
+        DENSE
+        | {"hidden_size": 3072, "num_hidden_layers": 28, "num_attention_heads": 16, "intermediate_size": 24576}
+        | {"head_dim": 256, "vocab_size": 256000, "hidden_act": "gelu_pytorch_tanh"},
+        8.538,
+    ),
+    "gemma2": (
+        DENSE
+        | {"hidden_size": 2304, "num_hidden_layers": 26, "num_attention_heads": 8, "num_key_value_heads": 4}
+        | {"intermediate_size": 9216, "head_dim": 256, "vocab_size": 256000, "sliding_window": 4096},
+        2.614,
+    ),
+    "cohere": (
+        DENSE
+        | {"hidden_size": 8192, "num_hidden_layers": 40, "num_attention_heads": 64, "intermediate_size": 22528}
+        | {"vocab_size": 256000, "tie_word_embeddings": True},
+        34.981,
+    ),
+    "phi": (
+        DENSE | {"hidden_size": 2560, "intermediate_size": 10240, "vocab_size": 51200, "hidden_act": "gelu_new"},
+        2.780,
+    ),
+    "gpt_neox": (
+        DENSE
+        | {"hidden_size": 6144, "num_hidden_layers": 44, "num_attention_heads": 64, "intermediate_size": 24576}
+        | {"vocab_size": 50432, "hidden_act": "gelu_fast"},
+        20.555,
+    ),
+    "falcon": (
+        {"hidden_size": 4544, "num_hidden_layers": 32, "num_attention_heads": 71, "vocab_size": 65024}
+        | {"multi_query": True, "parallel_attn": True, "bias": False},
+        6.922,
+    ),
+    "gpt2": ({"n_embd": 768, "n_layer": 12, "n_head": 12, "vocab_size": 50257, "n_positions": 1024}, 0.1244),
+    "opt": (
+        {key: value for key, value in DENSE.items() if key not in ("intermediate_size", "hidden_act")}
+        | {"ffn_dim": 16384, "vocab_size": 50272, "max_position_embeddings": 2048, "activation_function": "relu"},
+        6.658,
+    ),
+    "bloom": ({"hidden_size": 14336, "n_layer": 70, "n_head": 112, "vocab_size": 250880}, 176.247),
+    "mpt": (
+        {"d_model": 4096, "n_layers": 32, "n_heads": 32, "vocab_size": 50432, "max_seq_len": 2048, "no_bias": True},
+        6.649,
+    ),
+    "bert": (
+        DENSE
+        | {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
+        | {"vocab_size": 30522, "max_position_embeddings": 512, "hidden_act": "gelu"},
+        0.336,
+    ),
+    "roberta": (
+        DENSE
+        | {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
+        | {"vocab_size": 50265, "max_position_embeddings": 514, "hidden_act": "gelu"},
+        0.356,
+    ),
+    "t5": (
+        {"d_model": 4096, "d_kv": 64, "d_ff": 10240, "num_layers": 24, "num_heads": 64, "vocab_size": 32128}
+        | {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
+        11.135,
+    ),
+    "mt5": (
+        {"d_model": 512, "d_kv": 64, "d_ff": 1024, "num_layers": 8, "num_heads": 6, "vocab_size": 250112}
+        | {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
+        0.300,
+    ),
+}
+"""Configurations of released models by their type, with their billions of parameters."""
+
+
+def written(tmp_path, kind, **changes):
+    fields = {"model_type": kind} | CONFIGS[kind][0] | changes
+    path = tmp_path / kind / "config.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps({key: value for key, value in fields.items() if value != "left out"}), encoding="utf-8")
+    return path
+
+
+def test_every_family_has_an_example():
+    assert set(CONFIGS) == set(FAMILIES)
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_a_configuration_gives_the_models_published_parameters(tmp_path, kind):
+    model = load_model(written(tmp_path, kind))
+    assert model.parameters / 1e9 == pytest.approx(CONFIGS[kind][1], rel=3e-3)
+    assert model.name == kind
+    assert all("config.json: " in known.source for known in model.provenance.values())
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_a_missing_field_is_named_in_one_sentence(tmp_path, kind):
+    key = next(iter(FAMILIES[kind].needed.values()))[0]
+    path = written(tmp_path, kind, **{key: "left out"})
+    with pytest.raises(ConfigError, match=rf"config\.json: '{key}' is missing; a {kind} model needs it"):
+        load_model(path)
+
+
+def test_a_configuration_is_read_by_its_name_alone(tmp_path, monkeypatch):
+    monkeypatch.chdir(written(tmp_path, "llama").parent)
+    assert load_model("config.json").hidden == 4096
+    assert load_model("./config.json").name == "llama"
+
+
+def test_the_same_model_from_catalogue_and_configuration_is_equal(tmp_path):
+    kinds = {"llama": "llama-2-7b", "qwen3_moe": "qwen3-30b-a3b", "deepseek_v3": "deepseek-v3", "t5": "t5-11b",
+             "gpt_oss": "gpt-oss-20b", "qwen2": "qwen2.5-7b",
+             "mixtral": "mixtral-8x7b", "bloom": "bloom-176b"}  # fmt: skip
+    for kind, name in kinds.items():
+        found, known = load_model(written(tmp_path, kind)), load_model(name)
+        assert found.parameters == known.parameters
+        assert found.layer_kinds == known.layer_kinds
+        assert (found.activation, found.positions, found.norms) == (known.activation, known.positions, known.norms)
+
+
+def test_an_unknown_type_lists_the_known_and_names_the_nearest(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": "mixtrall"}), encoding="utf-8")
+    with pytest.raises(UnknownNameError, match=r"unknown model_type 'mixtrall'; .*did you mean 'mixtral'"):
+        load_model(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "rule"),
+    [("{", "no JSON"), ("[]", "no model's configuration"), ("{}", "'model_type' is missing")],
+)
+def test_a_file_that_is_no_configuration_is_named(tmp_path, content, rule):
+    path = tmp_path / "config.json"
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(ConfigError, match=rule):
+        load_model(path)
+    with pytest.raises(InputError):
+        load_model(tmp_path / "none.json")
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "rule"),
+    [
+        ("llama", {"hidden_size": "wide"}, r"config\.json: hidden: "),
+        ("llama", {"hidden_act": "tanh"}, "unknown hidden_act 'tanh'; known: silu"),
+        ("qwen3_moe", {"mlp_only_layers": [3]}, r"config\.json: mlp_only_layers: single layers"),
+        ("qwen2_moe", {"shared_expert_intermediate_size": 1000}, "1000 is no multiple of moe_intermediate_size, 1408"),
+        ("deepseek_v2", {"moe_layer_freq": 2}, "moe_layer_freq: only mixtures in every layer"),
+        ("opt", {"word_embed_proj_dim": 512}, "word_embed_proj_dim: an embedding of another width, 512"),
+        (
+            "gemma2",
+            {"layer_types": ["full_attention", "sliding_attention"] * 13},
+            "layer_types: windows in some layers",
+        ),
+        ("t5", {"feed_forward_proj": "gated-relu"}, "unknown feed_forward_proj 'gated-relu'"),
+        ("mistral", {"num_key_value_heads": 5}, "kv_heads is 5; it must divide the 32 heads"),
+    ],
+)
+def test_what_has_no_operators_is_refused_with_its_key(tmp_path, kind, changes, rule):
+    with pytest.raises(InputError, match=rule):
+        load_model(written(tmp_path, kind, **changes))
+
+
+def test_windows_come_as_the_configuration_lists_them(tmp_path):
+    alternating = load_model(written(tmp_path, "gemma2"))
+    assert alternating.layer_kinds[:3] == ("dense-window", "dense", "dense-window")
+    assert set(load_model(written(tmp_path, "mistral")).layer_kinds) == {"dense-window"}
+    assert set(load_model(written(tmp_path, "mistral", sliding_window=None)).layer_kinds) == {"dense"}
+    listed = ["sliding_attention"] + ["full_attention"] * 5 + ["sliding_attention"] + ["full_attention"] * 19
+    with pytest.raises(ConfigError, match="equal distances"):
+        load_model(written(tmp_path, "gemma2", layer_types=listed))
+    full = load_model(written(tmp_path, "gpt_oss", layer_types=["full_attention"] * 24))
+    assert set(full.layer_kinds) == {"moe"}
+    assert set(load_model(written(tmp_path, "qwen2", sliding_window=4096)).layer_kinds) == {"dense"}
+    slid = load_model(written(tmp_path, "qwen2", sliding_window=4096, use_sliding_window=True))
+    assert slid.window == 4096
+
+
+def test_variants_of_a_family_follow_their_flags(tmp_path):
+    assert load_model(written(tmp_path, "gpt_neox")).parallel_norms == 2
+    assert not load_model(written(tmp_path, "gpt_neox", use_parallel_residual=False)).parallel
+    large = load_model(written(tmp_path, "falcon", new_decoder_architecture=True, num_kv_heads=71, bias=True))
+    assert (large.key_heads, large.parallel_norms, large.biases) == (71, 2, "all")
+    assert load_model(written(tmp_path, "falcon", alibi=True)).positions == "alibi"
+    assert load_model(written(tmp_path, "opt", do_layer_norm_before=False)).norms == "after"
+    assert load_model(written(tmp_path, "mpt", attn_config={"alibi": False})).positions == "learned"
+    assert load_model(written(tmp_path, "llama", attention_bias=True)).biases == "qkv"
+    assert load_model(written(tmp_path, "llama", attention_bias=True, mlp_bias=True)).biases == "all"
+    assert load_model(written(tmp_path, "deepseek_v2")).query_rank == 0
+    assert load_model(written(tmp_path, "deepseek_v3")).predict_layers == 1
+    assert load_model(written(tmp_path, "t5", num_decoder_layers=12)).layers == 12
+
+
+def test_sub_layers_of_a_configuration_are_split_like_those_of_the_catalogue(tmp_path):
+    model = load_model(written(tmp_path, "llama"))
+    assert sublayer(model, "fc2", 8)["gemm"].op.k == 11008 // 8
+    assert 8 in legal_degrees(unsplit(model, "ip"))

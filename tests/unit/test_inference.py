@@ -1,0 +1,78 @@
+"""A step of inference: what it costs, what it holds, and what it says."""
+
+from __future__ import annotations
+
+import pytest
+from shown import check_shown
+
+import weft
+from weft.errors import InputError
+from weft.view.inference import part_table, verdict
+
+
+@pytest.fixture(scope="module")
+def written():
+    return weft.decode("llama-3-70b", "8xmi300x", tp=8, context=1152, dtype="fp8")
+
+
+@pytest.mark.parametrize("answer", [weft.prefill("llama-3-8b", "4xl40s", tp=4), weft.decode("gpt-3", "8xa100", tp=8)])
+def test_an_answer_is_plain_data_a_table_a_figure_and_a_page(answer, tmp_path):
+    check_shown(answer, tmp_path)
+
+
+def test_a_token_of_a_70b_model_on_mi300x_takes_what_was_measured(written):
+    """15.85 s end to end for 128 tokens in and 2048 out (AMD's results page, vLLM 0.8.5): 7.7 ms a token."""
+    assert written.seconds == pytest.approx(7.7e-3, rel=0.1)
+
+
+def test_the_cache_of_a_token_is_that_of_the_heads_of_keys_and_values(written):
+    assert written.cache_per_token * written.plan.tp == 2 * 2 * 80 * 8 * 128
+
+
+def test_latent_attention_keeps_its_compressed_cache_on_every_gpu():
+    found = weft.decode("deepseek-v3", "8xh200", tp=8, dtype="fp8")
+    assert found.cache_per_token == (512 + 64) * 2 * 61
+    assert any("Latent attention" in note for note in found.notes)
+
+
+def test_a_longer_context_and_a_larger_batch_never_speed_a_token_up(written):
+    longer = weft.decode("llama-3-70b", "8xmi300x", tp=8, context=32768, dtype="fp8")
+    larger = weft.decode("llama-3-70b", "8xmi300x", tp=8, context=1152, batch=64, dtype="fp8")
+    assert longer.seconds > written.seconds
+    assert larger.seconds > written.seconds
+    assert larger.tokens_per_s > 8 * written.tokens_per_s
+
+
+def test_prefill_counts_the_work_of_every_token():
+    short, long = (weft.prefill("llama-3-8b", "h100", batch=batch).parts["gemm"] for batch in (4, 8))
+    assert long == pytest.approx(2 * short, rel=0.1)
+
+
+def test_the_parts_of_a_step_of_inference_add_up(written):
+    *parts, (_, time, share, _) = part_table(written).rows
+    assert sum(row[1] for row in parts) == pytest.approx(time)
+    assert share == 1
+
+
+def test_weights_that_do_not_fit_are_said_so():
+    found = weft.decode("llama-3-70b", "8xh100", tp=1)
+    assert not found.fits
+    assert any("It does not fit" in sentence for sentence in verdict(found))
+
+
+def test_replicas_fill_the_system():
+    found = weft.decode("llama-3-8b", "8xh100", tp=2)
+    assert found.replicas == 4
+    with pytest.raises(InputError, match="such as 2"):
+        weft.decode("llama-3-8b", "8xh100", tp=3)
+
+
+def test_a_model_that_writes_no_tokens_is_refused():
+    with pytest.raises(InputError, match="give a decoder"):
+        weft.decode("bert-large", "8xa100")
+
+
+def test_few_tokens_visit_few_experts():
+    """A batch of one visits 8 of 256 experts, so that a token reads a small part of the weights."""
+    one, many = (weft.decode("deepseek-v3", "8xh200", tp=8, batch=batch, dtype="fp8") for batch in (1, 256))
+    assert many.parts["grouped_gemm"] > 5 * one.parts["grouped_gemm"]

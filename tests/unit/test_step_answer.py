@@ -1,0 +1,167 @@
+"""What a training step answers: words, waterfall, memory, page, and traces that agree with it."""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import pairwise
+
+import pytest
+from shown import check_shown
+
+import weft
+from weft.errors import InputError, UnknownNameError
+from weft.parallel.complete import complete, nearest
+from weft.parallel.plan import Parallelism
+from weft.view.memory import fitting
+from weft.view.step import communication_table, layer_streams, verdict, waterfall_table
+from weft.view.step_trace import kernels, step_trace, write_step_trace
+
+HTA_COMMUNICATION = re.compile(r"^nccl.*(AllReduce|AllGather|ReduceScatter|SendRecv|AllToAll)")
+BUSY = ("exposed", "bubble", "imbalance")
+
+
+@pytest.fixture(scope="module")
+def answer():
+    return weft.step("gpt-3", "64xa100", tp=8, pp=8, batch=16)
+
+
+def test_a_step_is_plain_data_a_table_a_figure_and_a_page(answer, tmp_path):
+    check_shown(answer, tmp_path)
+
+
+def test_the_memory_of_a_step_is_plain_data_a_table_a_figure_and_a_page(answer, tmp_path):
+    check_shown(answer.memory, tmp_path)
+
+
+def test_the_waterfall_adds_up_to_the_step(answer):
+    *parts, (name, time, share, _) = waterfall_table(answer).rows
+    assert name == "the step"
+    assert sum(row[1] for row in parts) == pytest.approx(time) == pytest.approx(answer.seconds * 1e3)
+    assert sum(row[2] for row in parts) == pytest.approx(share) == 1
+
+
+def test_the_first_sentence_is_the_verdict(answer):
+    first = verdict(answer)[0]
+    assert f"{answer.tokens_per_s_per_gpu:,.0f} tokens/s per GPU" in first
+    assert f"MFU {answer.mfu:.1%}" in first
+
+
+def test_the_answer_has_the_keys_that_programs_read(answer):
+    found = answer.to_dict()
+    assert {"step_time_s", "tokens_per_s_per_gpu", "mfu", "peak_bytes", "waterfall"} <= set(found)
+    assert sum(found["waterfall"].values()) == pytest.approx(found["step_time_s"])
+
+
+def test_hfu_counts_what_is_computed_again():
+    plain, again = (weft.step("gpt-3", "64xa100", tp=8, pp=8, batch=16, recompute=how) for how in ("none", "full"))
+    assert plain.hfu == plain.mfu
+    assert again.hfu / again.mfu == pytest.approx(4 / 3, rel=0.02)  # all layers once more; the head is not repeated
+
+
+def test_mfu_follows_the_closed_form_of_the_papers(answer):
+    """72 B s L h^2 (1 + s / 6h + V / 12hL): arXiv:2205.05198, appendix A."""
+    model, plan = answer.model, answer.plan
+    h, s, layers, v = model.hidden, plan.sequence, model.layers, model.vocabulary
+    flops = 72 * plan.batch * s * layers * h**2 * (1 + s / (6 * h) + v / (12 * h * layers))
+    assert answer.flops() == pytest.approx(flops, rel=2e-3)
+
+
+def test_replicas_take_the_gpus_that_are_left(answer):
+    plan, notes = complete(answer.model, 64, {"tp": 4, "pp": 4})
+    assert (plan.dp, plan.sp, plan.sequence) == (4, True, answer.model.sequence_length)
+    assert plan.micro_batches == 16
+    assert len(notes) == 2
+
+
+@pytest.mark.parametrize(
+    ("stated", "words"),
+    [
+        ({"tp": 3, "pp": 8}, "the nearest plan that fills it is tp 4, pp 8, dp 2"),
+        ({"tp": 8, "pp": 8, "dp": 4}, "ask for a system of 256 GPUs"),
+        ({"tp": 8, "pp": 8, "batch": 3, "micro_batch": 2}, "give a multiple of 2"),
+        ({"tp": 0}, "at least 1"),
+    ],
+)
+def test_an_impossible_plan_is_one_sentence_with_the_nearest_one(answer, stated, words):
+    with pytest.raises(InputError, match=words) as found:
+        complete(answer.model, 64, stated)
+    assert "\n" not in str(found.value)
+
+
+def test_an_unknown_field_of_a_plan_names_its_neighbour():
+    with pytest.raises(UnknownNameError, match="did you mean 'micro_batch'"):
+        weft.step("gpt-3", "64xa100", micro_batches=4)
+
+
+def test_a_plan_and_its_fields_are_not_given_together():
+    plan = Parallelism(tp=8, pp=8)
+    with pytest.raises(InputError, match="tp belong to the plan"):
+        weft.step("gpt-3", "64xa100", plan, tp=4)
+
+
+@pytest.mark.parametrize(("gpus", "asked"), [(64, (3, 8, 1)), (96, (5, 7, 2)), (7, (2, 2, 1)), (1, (8, 8, 8))])
+def test_the_nearest_plan_fills_the_gpus(gpus, asked):
+    tp, pp, cp = nearest(gpus, *asked)
+    assert gpus % (tp * pp * cp) == 0
+
+
+def test_memory_that_does_not_fit_says_by_how_much_and_what_would():
+    found = weft.memory("gpt-3", "16xa100", tp=8, pp=1, batch=2)
+    assert not found.fits
+    assert "It does not fit" in fitting(found)
+    assert f"{found.peak / 1e9 - found.capacity / 1e9:.1f} GB above" in fitting(found)
+
+
+def test_communication_is_hidden_or_exposed(answer):
+    for _, busy, hidden, exposed, _, gain in communication_table(answer).rows:
+        assert hidden + exposed == pytest.approx(busy)
+        assert gain >= 1
+
+
+def test_a_layer_shows_its_streams(answer):
+    (table,) = layer_streams(answer).data.values()
+    assert set(table.column("stream")) == {"compute", "tp"}
+
+
+@pytest.mark.parametrize("device", [0, 3, 7])
+def test_a_trace_agrees_with_the_step_on_every_second(answer, device):
+    found = list(kernels(answer, device))
+    computing = sum(kernel.end - kernel.start for kernel in found if kernel.stream == "compute")
+    parts = answer.rank_parts(device)
+    assert computing == pytest.approx(sum(time for name, time in parts.items() if not name.startswith(BUSY)))
+    assert max(kernel.end for kernel in found) <= answer.seconds * (1 + 1e-9)
+
+
+def test_kernels_of_one_stream_never_overlap(answer):
+    for stream in ("compute", "tp"):
+        mine = sorted((k.start, k.end) for k in kernels(answer, 2) if k.stream == stream)
+        assert all(end <= start + 1e-9 for (_, end), (start, _) in pairwise(mine))
+
+
+def test_a_trace_has_one_file_per_stage_with_its_rank_in_the_first_line(answer, tmp_path):
+    files = write_step_trace(answer, tmp_path / "t.json")
+    assert [file.name for file in files] == [f"t_rank{8 * device}.json" for device in range(8)]
+    data = json.loads(files[1].read_text())
+    assert data["distributedInfo"] == {"backend": "nccl", "rank": 8, "world_size": 64}
+    assert re.search(r'"rank":\s+(\d+)', files[1].read_text().splitlines()[0])
+
+
+def test_only_communication_is_named_after_nccl(answer):
+    events = [event for event in step_trace(answer, 1)["traceEvents"] if event.get("cat") == "kernel"]
+    communication = {event["args"]["stream"] for event in events if HTA_COMMUNICATION.match(event["name"])}
+    assert communication == {20, 24}
+    assert {event["args"]["stream"] for event in events} - communication == {7}
+
+
+def test_every_kernel_of_a_step_has_its_launch(answer):
+    events = step_trace(answer)["traceEvents"]
+    launched = [event["args"]["correlation"] for event in events if event.get("cat") == "cuda_runtime"]
+    assert launched == [event["args"]["correlation"] for event in events if event.get("cat") == "kernel"]
+
+
+def test_a_long_trace_unfolds_only_the_first_micro_batches(answer):
+    whole, short = list(kernels(answer, 0)), list(kernels(answer, 0, most=2000))
+    assert len(short) < 2500 < len(whole)
+    assert short[-1].end == whole[-1].end
+    assert any("not unfolded" in kernel.name for kernel in short)

@@ -1,0 +1,104 @@
+"""The memory of a training step, against closed forms of arXiv:2205.05198 and ZeRO (arXiv:1910.02054)."""
+
+from dataclasses import replace
+
+import pytest
+
+import weft
+from weft.models import Transformer
+from weft.models.block import Style
+from weft.parallel.framework import Framework
+from weft.parallel.memory import states
+from weft.parallel.plan import Parallelism
+from weft.run.step.memory import memory
+from weft.run.step.parts import rank_parts
+
+S, B, H, A = 2048, 4, 6144, 64
+MODEL = Transformer(name="22b", title="22B", hidden=H, layers=48, heads=A, sequence_length=S, vocabulary=51200)
+UNFUSED = Framework(style=Style(flash=False, dropout=True))
+SCORES = 5 * A * S / H
+
+
+def layer_bytes(framework: Framework = UNFUSED, **plan) -> float:
+    """Bytes that a layer keeps, in units of sequence x batch x hidden size."""
+    parts = rank_parts(MODEL, Parallelism(micro_batch=B, batch=B, sequence=S, **plan), framework)
+    return parts["dense"].kept.bytes / (S * B * H)
+
+
+@pytest.mark.parametrize(
+    ("plan", "expected"),
+    [
+        ({}, 34 + SCORES),
+        ({"tp": 8}, 10 + 24 / 8 + SCORES / 8),
+        ({"tp": 8, "sp": True}, (34 + SCORES) / 8),
+        ({"tp": 8, "recompute": "selective"}, 10 + 24 / 8),
+        ({"tp": 8, "sp": True, "recompute": "selective"}, 34 / 8),
+        ({"recompute": "full"}, 2),
+        ({"tp": 8, "sp": True, "recompute": "full"}, 2 / 8),
+    ],
+)
+def test_layer_keeps_what_the_published_table_says(plan, expected):
+    assert layer_bytes(**plan) == pytest.approx(expected, rel=1e-3)
+
+
+def test_flash_attention_keeps_no_scores():
+    flash = replace(UNFUSED, style=Style(flash=True, dropout=True))
+    assert layer_bytes(flash) == pytest.approx(34, rel=0.003)
+
+
+@pytest.mark.parametrize(("zero", "gigabytes"), [(0, 120.0), (1, 31.4), (2, 16.6), (3, 1.88)])
+def test_states_shrink_with_zero_stages(zero, gigabytes):
+    plan = Parallelism(dp=64, batch=64, zero=zero)
+    framework = Framework(gradients="fp16")
+    assert sum(states(7_500_000_000, plan, framework).values()) == pytest.approx(gigabytes * 1e9, rel=0.005)
+
+
+@pytest.mark.parametrize(("zero", "each"), [(0, 18), (1, 6 + 12 / 8)])
+def test_distributed_optimizer_keeps_fp32_gradients_whole(zero, each):
+    plan = Parallelism(dp=8, batch=8, zero=zero)
+    assert sum(states(8_000_000, plan, Framework()).values()) == pytest.approx(each * 8_000_000)
+
+
+def test_first_stage_holds_most_micro_batches_under_1f1b():
+    plan = Parallelism(pp=8, batch=64, micro_batch=1, sequence=S, recompute="full")
+    found = memory(MODEL, weft.system("dgx-a100"), plan, UNFUSED)
+    held = [max(device.held) for device in found.devices]
+    middle = held[1:-1]
+    assert middle == sorted(middle, reverse=True)
+    per_layer = 2 * S * H
+    assert held[3] == pytest.approx((8 - 3) * 6 * per_layer)
+
+
+def test_plan_that_does_not_fit_says_what_would():
+    plan = Parallelism(dp=8, batch=8, sequence=S)
+    found = memory(MODEL, weft.system("dgx-a100"), plan, UNFUSED)
+    assert not found.fits
+    assert found.remedies
+    assert all(peak <= found.capacity for peak in found.remedies.values())
+
+
+def test_holders_add_up_to_the_peak():
+    found = memory(MODEL, weft.system("dgx-a100"), Parallelism(tp=8, sequence=S), UNFUSED)
+    device = found.devices[0]
+    assert sum(device.holders.values()) == pytest.approx(device.peak)
+
+
+GQA = Transformer(
+    name="7b", title="7B", hidden=4096, layers=32, heads=32, kv_heads=8, ffn=16384, sequence_length=8192,
+    vocabulary=131200, tied=False, positions="rotary",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("plan", "peak", "static"),
+    [
+        (Parallelism(tp=4, dp=2, batch=8, micro_batch=2, sequence=8192, zero=1), 58.19e9, 20.63e9),
+        (Parallelism(pp=4, dp=2, batch=8, sequence=8192, zero=1, schedule="interleaved:8"), 60.49e9, 24.51e9),
+    ],
+)
+def test_peaks_of_megatron_cores_golden_runs(plan, peak, static):
+    """Official golden values of Megatron-LM's functional tests, on the first pipeline device."""
+    found = memory(GQA, weft.system("dgx-a100"), plan, Framework(style=Style(dropout=True)))
+    device = found.devices[0]
+    assert device.allocated == pytest.approx(peak, rel=0.03)
+    assert sum(device.fixed[name] for name in ("weights", "gradients", "optimizer")) == pytest.approx(static, rel=0.05)
