@@ -403,4 +403,4 @@ def test_a_thin_class_says_how_few_rows_it_has():
     _, rows, _ = CARRIED["collective"]["mi300x"]["all_reduce"][1]
     assert f"({rows} rows only)" in collective_error("mi300x", "all_reduce", 8 * MIB).why
     assert "only" not in gemm_error("h100-sxm", 1e-3).why
-    assert "2 machines only" in joined_error("pieces", 1e-3, seen=True).why
+    assert "2 systems only" in joined_error("pieces", 1e-3, seen=True).why

@@ -84,10 +84,10 @@ def _error(
     return Error(value, f"{what}: off by {value:.1%} {where}")
 
 
-def _thin(rows: float, machines: float) -> str:
-    """How few rows and machines a class has, if it is thin."""
+def _thin(rows: float, machines: float, word: str = "machine") -> str:
+    """How few rows and machines, or systems, a class has, if it is thin."""
     found = [f"{rows:.0f} rows"] if rows < _THIN else []
-    found += [f"{machines:.0f} machine{'s' * (machines != 1)}"] if machines < _FEW else []
+    found += [f"{machines:.0f} {word}{'s' * (machines != 1)}"] if machines < _FEW else []
     return f" ({' of '.join(found)} only)" if found else ""
 
 
@@ -119,5 +119,5 @@ def joined_error(method: str, seconds: float, *, seen: bool) -> Error:
     classes = CARRIED["joined"][method]["seen" if seen else "left_out"]
     value, rows, machines = classes[place] or max(filter(None, classes), key=lambda found: found[0])
     how = "in sight of the software costs" if seen else "left out of the software costs"
-    thin = _thin(rows, machines)
+    thin = _thin(rows, machines, "system")
     return Error(value, f"{method} {words}: off by {value:.1%}, the mean of pairs on systems {how}{thin}")
