@@ -270,17 +270,3 @@ def _dtype(row: Mapping[str, Any]) -> str:
     if text.startswith("FP32"):
         return "fp32"
     return "fp16" if "FP16" in text or not text else "bf16"
-
-
-def _recipe(row: Mapping[str, Any]) -> str:
-    """How the GEMMs of layers are quantised; frameworks before 2025 scaled fp8 tensors by earlier steps."""
-    text = row["precision"].upper()
-    if "ROWWISE" in text:
-        raise Unfit("precision", row["precision"], "a scale for each row has no model")
-    if "NVFP4" in text:
-        return "nvfp4"
-    if "MX" in text:
-        return "mxfp8"
-    if "FP8" not in text:
-        return ""
-    return "delayed" if row["framework"].startswith(("NeMo 24", "Composer")) else "tensorwise"
