@@ -28,11 +28,12 @@ each expert by columns and rows. Or not at all ("whole")."""
 class Style:
     """How a framework writes a layer's operators.
 
-    `flash` attention is one kernel of a `generation` (see `Attention`), otherwise batched GEMMs with a softmax between; with `dropout` after attention and
-    each sub-layer. `fused` element-wise operators share kernels with their neighbours: bias with GeLU, bias with
-    dropout and residual sum. `loss` names the kernels of the cross entropy. Shared experts may run `beside` the
-    exchange of tokens; `deduplicated` tokens are sent once to each rank that has experts for them, not once to each
-    expert (as DeepEP does), in the number format `dispatched` (none: that of the model).
+    `flash` attention is one kernel of a `generation` (see `Attention`), otherwise batched GEMMs with a softmax between;
+    with `dropout` after attention and each sub-layer. `fused` element-wise operators share kernels with their
+    neighbours: bias with GeLU, bias with dropout and residual sum. `loss` names the kernels of the cross entropy.
+    Shared experts may run `beside` the exchange of tokens; `deduplicated` tokens are sent once to each rank that has
+    experts for them, not once to each expert (as DeepEP does), in the number format `dispatched` (none: that of the
+    model).
     """
 
     flash: bool = True
@@ -264,8 +265,10 @@ class _Layer:
         value = model.value_size if model.value_size != model.head_size else 0
         dropped = self.style.dropout and not flash
         generation = self.style.generation if flash else 0
-        how = {"fused": flash, "dropout": dropped, "value": value, "generation": generation}
-        return Attention(*sizes, shared, causal, self.dtype, **how)
+        eager = not (flash or self.style.fused)
+        return Attention(
+            *sizes, shared, causal, self.dtype, flash, dropped, value=value, generation=generation, eager=eager
+        )
 
     def cross_attention(self) -> Iterator[Piece]:
         model, bias = self.model, self.bias("qkv")

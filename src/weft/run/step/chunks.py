@@ -98,7 +98,7 @@ def _beside(alone: Pass, tasks: Sequence[_Task], slowdown: PassSlowdown | None, 
     more = {"exposed dp": exposed, CONTENTION: contention}
     parts = added(alone.parts, {name: value for name, value in more.items() if value > 1e-12})
     hidden = added(alone.hidden, {DATA: busy[DATA] - exposed})
-    return replace(alone, seconds=end - weight, parts=parts, hidden=hidden)
+    return replace(alone, seconds=end - weight, parts=parts, hidden=hidden, times=times)
 
 
 _STREAMS = COMPUTE, DATA

@@ -66,6 +66,7 @@ def train(
         pipeline,
         _waits(order, chunks, pipeline, send),
         tuple(end.parts for end in ends),
+        tuple(end.hidden for end in ends),
         end_of_step(pipeline, ends),
         float(np.max(send.latency)),
         fidelity=fidelity,
@@ -89,7 +90,7 @@ class _Rank:
         if self.splits:
             backward, weight = (self._pass(_only(of.backward, phase)) for phase in ("input", "weight"))
         again = self._pass(of.recompute) if of.recompute is not None else Pass()
-        return PartTimes(of.name, self._pass(of.forward), backward, weight, again, of.parameters, of.kept)
+        return PartTimes(of.name, self._pass(of.forward), backward, weight, again, of.parameters, of.kept, of.experts)
 
     def _pass(self, graph: Graph | None) -> Pass:
         if graph is None:
@@ -116,9 +117,18 @@ class _Rank:
             op = Collective(kind, max(count * DTYPE_BYTES[dtype], among), among, dtype)
             return Moved(op, self.prices.of(op, axis))
 
+        few = min(ranks, plan.expert_replicas)
+
+        def whole(kind: str, one: PartTimes, dtype: str) -> Moved:
+            shared = moved(kind, one.parameters - one.experts, dtype)
+            if few == 1 or not one.experts:
+                return shared
+            routed = moved(kind, one.experts, dtype, few, "experts")
+            return replace(shared, seconds=shared.seconds + routed.seconds)
+
         gradients = self.framework.gradients
-        gather = [moved("all_gather", one.parameters, plan.dtype) for one in parts]
-        scatter = [moved("reduce_scatter", one.parameters, gradients) for one in parts]
+        gather = [whole("all_gather", one, plan.dtype) for one in parts]
+        scatter = [whole("reduce_scatter", one, gradients) for one in parts]
         if ranks < replicas:
             groups = replicas // ranks
             shares = (moved("all_reduce", one.parameters // ranks, gradients, groups, "replica") for one in parts)
@@ -130,7 +140,7 @@ class _Rank:
         return Gathering(gather, scatter, self.framework.keeps_weights, slowdown=slowdown, ahead=ahead)
 
     def send(self) -> Send:
-        """What it takes to send a micro-batch's activations to the next stage; with sequence parallelism a rank's share.
+        """What it takes to send a micro-batch's activations, with sequence parallelism a rank's share, to the next stage.
 
         A rank that does not overlap its sends computes nothing until the tensor has arrived.
         """
@@ -163,10 +173,11 @@ def _waits(order: Schedule, chunks: Sequence[Chunk], ran: PipelineTimes, send: S
     at_once = _run(order, chunks, Send())
     alike = [Chunk((), *(_mean(chunks, name) for name in ("forward", "backward", "weight")))] * len(chunks)
     even = _run(order, alike, Send())
+    alike_end = min(even.makespan, at_once.makespan)  # unequal stages may fit a schedule better by chance
     return {
         "exposed pp": ran.makespan - at_once.makespan,
-        "imbalance": at_once.makespan - even.makespan,
-        "bubble": even.makespan - float(even.busy.mean()),
+        "imbalance": at_once.makespan - alike_end,
+        "bubble": alike_end - float(even.busy.mean()),
     }
 
 
