@@ -77,7 +77,7 @@ class Windows:
     dtype: str
     options: RunOptions
     engine: bool = True
-    store: Store = field(default_factory=Store)
+    store: Store | None = None
     found: dict[tuple[Gemm, Collective, str], Window] = field(default_factory=dict)
     _means: dict[tuple[Any, ...], tuple[Any, tuple[float, float]]] = field(default_factory=dict)
 
@@ -131,6 +131,7 @@ class Windows:
             return Window(*named, (1.0, 1.0), "none", why)
         try:
             if self.engine:
+                self.store = self.store or Store()  # made late: it loads the engine
                 record = results([task], dict, store=self.store)[task]
                 return Window(*named, (record["kernel"], record["collective"]), "engine")
             return Window(*named, (1.0 if gemm.m == STREAMED_ROWS else task.growth, 1.0), "waves")
