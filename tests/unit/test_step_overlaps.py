@@ -111,3 +111,26 @@ def test_gathers_in_sequence_with_layers_are_exposed():
     ahead, after = (step(**plan, overlap=overlap) for overlap in ({}, {"dp": "sequential"}))
     assert after.exposed["dp"] > 2 * ahead.exposed["dp"]
     assert after.parts.get("contention", 0.0) == 0.0
+
+
+def test_tokens_of_several_sequences_are_copied_around_their_collectives_unless_a_method_joins_them():
+    plain = Parallelism(tp=8, batch=4, micro_batch=2, sp=True)
+    joined = Parallelism(tp=8, batch=4, micro_batch=2, sp=True, overlap={"tp": "async-tp"})
+    single = Parallelism(tp=8, batch=4, micro_batch=1, sp=True)
+    copied = Framework(orders_tokens=True)
+
+    def copies(plan):
+        names = {node.name for part in train(MODEL, NODE, plan, copied, fidelity="estimate").chunks[0].parts
+                 for node in part.forward.graph}  # fmt: skip
+        return any(name.endswith(".order") for name in names)
+
+    assert (copies(plain), copies(joined), copies(single)) == (True, False, False)
+
+
+def test_inputs_that_are_kept_whole_are_not_gathered_again():
+    plan = Parallelism(tp=8, batch=4, sp=True, overlap={"tp": "sequential"})
+    waits = [
+        train(MODEL, NODE, plan, Framework(gathers_again=again), fidelity="estimate").exposed["tp"]
+        for again in (True, False)
+    ]
+    assert waits[1] < waits[0]
