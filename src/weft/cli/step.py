@@ -93,7 +93,7 @@ _plan_options = together(
 )  # fmt: skip
 @option(
     "--fidelity",
-    "What kernels and collectives that run at once cost each other: by the engine (windows), or nothing (estimate).",
+    "What kernels and collectives that run at once cost each other: by the engine, or in closed form (estimate).",
     click.Choice(get_args(Fidelity)),
     default="windows",
 )

@@ -296,6 +296,7 @@ def _plan(row: Mapping[str, Any], used: Framework) -> Parallelism:
         recompute=_recompute(row),
         dtype=_dtype(row),
         quantize=_recipe(row),
+        overlap={"tp": "async-tp"} if "async TP" in row["overlap_or_schedule"] else {},
     )
 
 
