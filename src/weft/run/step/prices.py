@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from weft.estimate import Harness, estimate
 from weft.graph import Collective, Graph, Op
 from weft.hardware import System
@@ -25,6 +27,10 @@ def group(system: System, plan: Parallelism, axis: str, size: int | None = None)
     return system.with_gpus(count, count // together)
 
 
+_BETWEEN_OTHERS = Harness(rotation=math.inf, after_others=True)
+"""Operators of a step: others have used the caches since weights and saved tensors were written."""
+
+
 class Prices:
     """Seconds of operators on a rank of a plan; equal operators are estimated once.
 
@@ -44,7 +50,7 @@ class Prices:
         key = (op, axis)
         if key not in self._known:
             on = self.among(axis, op.ranks) if isinstance(op, Collective) else self._system
-            harness = Harness(host="") if isinstance(op, Collective) else None
+            harness = Harness(host="") if isinstance(op, Collective) else _BETWEEN_OTHERS
             self._known[key] = float(estimate(op, on, options=self._options, harness=harness).seconds)
         return self._known[key]
 
