@@ -28,11 +28,12 @@ each expert by columns and rows. Or not at all ("whole")."""
 class Style:
     """How a framework writes a layer's operators.
 
-    `flash` attention is one kernel of a `generation` (see `Attention`), otherwise batched GEMMs with a softmax between; with `dropout` after attention and
-    each sub-layer. `fused` element-wise operators share kernels with their neighbours: bias with GeLU, bias with
-    dropout and residual sum. `loss` names the kernels of the cross entropy. Shared experts may run `beside` the
-    exchange of tokens; `deduplicated` tokens are sent once to each rank that has experts for them, not once to each
-    expert (as DeepEP does), in the number format `dispatched` (none: that of the model).
+    `flash` attention is one kernel of a `generation` (see `Attention`), otherwise batched GEMMs with a softmax between;
+    with `dropout` after attention and each sub-layer. `fused` element-wise operators share kernels with their
+    neighbours: bias with GeLU, bias with dropout and residual sum. `loss` names the kernels of the cross entropy.
+    Shared experts may run `beside` the exchange of tokens; `deduplicated` tokens are sent once to each rank that has
+    experts for them, not once to each expert (as DeepEP does), in the number format `dispatched` (none: that of the
+    model).
     """
 
     flash: bool = True

@@ -73,8 +73,8 @@ def _times(shares: Mapping[str, float], count: float) -> dict[str, float]:
 class PartTimes:
     """One rank's passes over a part of a model: forward, backward (of inputs; of weights if they are computed apart).
 
-    `parameters` counts those that the rank holds; `recompute` is the pass over what is computed again before
-    `backward`, `kept` what one micro-batch needs in memory.
+    `parameters` counts those that the rank holds, `experts` those of routed experts among them; `recompute` is the pass
+    over what is computed again before `backward`, `kept` what one micro-batch needs in memory.
     """
 
     name: str
@@ -84,6 +84,7 @@ class PartTimes:
     recompute: Pass = Pass()
     parameters: int = 0
     kept: Kept = field(default_factory=Kept)
+    experts: int = 0
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,11 @@ class Chunk:
     def parameters(self) -> int:
         """Parameters that one rank holds before they are sharded over replicas."""
         return sum(part.parameters for part in self.parts)
+
+    @property
+    def experts(self) -> int:
+        """Parameters of routed experts among them."""
+        return sum(part.experts for part in self.parts)
 
     @property
     def all(self) -> Pass:

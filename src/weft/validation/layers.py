@@ -13,9 +13,9 @@ from weft.errors import InputError
 from weft.estimate import estimate
 from weft.graph import Gemm, Node, Streaming
 from weft.hardware import System
-from weft.models import load_model, model_names
-from weft.models.layer import Phase
+from weft.models import model_names
 from weft.options import Clock, RunOptions
+from weft.parallel.inference import Phase, layer
 from weft.validation.checks import Checked
 from weft.validation.machines import Machines
 from weft.validation.problems import Problem
@@ -98,7 +98,7 @@ def _operators(
     """Predicted seconds of each operator; empty if the layer cannot be split so."""
     which: Phase = "prefill" if phase == "prefill" else "decode"
     try:
-        work = load_model(model).layer(tp=tp, batch=batch, sequence=length, phase=which)
+        work = layer(model, tp=tp, batch=batch, sequence=length, phase=which)
         return {node.name: _seconds(node, system, called) for node in work}
     except InputError:
         return {}
