@@ -115,12 +115,13 @@ def step(
     from weft.view import step as shown
 
     answer = weft.step(model, weft.system(system).replace(changes), options=options, **given(**stated))
+    written = json_of(answer, expected_error=shown.how_sure(answer).value)
     outputs.show(
         shown.step_parts(answer),
-        json_of(answer),
+        written,
         rows=shown.waterfall_table(answer).records(),
         trace=partial(view.write_step_trace, answer),
-        files={"step.json": json_of(answer)},
+        files={"step.json": written},
         page=partial(shown.step_page, answer),
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -102,7 +103,7 @@ def _named(node: Node) -> Iterator[tuple[str, Op]]:
     op = node.op
     if isinstance(op, Attention) and not op.fused:
         prefix = "" if node.name == "attention" else f"{node.name}_"
-        for name, kernel in zip(("Q_mul_K", "Softmax", "A_mul_V"), op.kernels, strict=True):
+        for name, kernel in zip(("Q_mul_K", "Softmax", "A_mul_V"), replace(op, eager=False).kernels, strict=True):
             yield f"{prefix}{name}", kernel
         return
     if isinstance(op, Streaming) and node.name in _NORMS:
