@@ -111,6 +111,23 @@ STREAMING: Mapping[str, StreamingKind] = {
         "Softmax over rows, fp32 inside.", _ROWS, 2 * EXP + DIVIDE + 4, 3, backward="softmax_backward", saves=(OWN,)
     ),
     "softmax_backward": StreamingKind("Gradient of softmax over rows.", _ROWS, 6, 0, (OWN, OWN)),
+    "eager_softmax": StreamingKind(
+        "Softmax as PyTorch runs it, its gradient in two kernels.",
+        _ROWS,
+        2 * EXP + DIVIDE + 4,
+        3,
+        backward="eager_softmax_backward",
+        saves=(OWN,),
+    ),
+    "eager_softmax_backward": StreamingKind(
+        "Gradient of softmax: its output times the gradient, then differences from sums over rows.",
+        _ROWS,
+        7,
+        0,
+        (OWN, OWN),
+    ),
+    "scale": StreamingKind("A multiple of a tensor.", _ROWS, 1, backward="scale"),
+    "mask": StreamingKind("A tensor and a mask that is added to each row.", _ROWS, 1),
     "layernorm": StreamingKind(
         "LayerNorm with scale and shift.", _ROWS, 12, backward="layernorm_backward", saves=(OWN,)
     ),

@@ -135,7 +135,8 @@ class Step(Answer):
     """A training step of `model` on `system` under `plan`: `seconds`, and where they go.
 
     `chunks` are the parts of the model in the order of the data, `pipeline` says when the micro-batches pass through
-    them, `tails` what each pipeline device does between its last micro-batch and the end of the step [s].
+    them, `tails` what each pipeline device does between its last micro-batch and the end of the step [s];
+    `tails_hidden` is the communication of replicas beside its passes [s].
     `pipeline_waits` are the parts of the makespan in which the mean device computes nothing: "bubble", "imbalance" and
     "exposed pp" [s], `send` is how long activations take to the next stage [s]. `fidelity` says where durations come
     from, `windows` what kernels and collectives cost each other, `memory` what every device holds, `notes` what a
@@ -152,6 +153,7 @@ class Step(Answer):
     pipeline: PipelineTimes
     pipeline_waits: Mapping[str, float]
     tails: tuple[Mapping[str, float], ...]
+    tails_hidden: tuple[float, ...]
     seconds: float
     send: float = 0.0
     fidelity: str = "estimate"
@@ -226,6 +228,13 @@ class Step(Answer):
         return {name.removeprefix("exposed "): s for name, s in self.parts.items() if name.startswith("exposed ")}
 
     @property
+    def hidden(self) -> dict[str, float]:
+        """Communication beside computing, by its axis [s], mean over the pipeline devices."""
+        ends = ({"dp": seconds} for seconds in self.tails_hidden if seconds)
+        total = added(*(self.work(device).hidden for device in range(self.devices)), *ends)
+        return {name: seconds / self.devices for name, seconds in total.items() if seconds > 1e-12}
+
+    @property
     def bubble(self) -> float:
         """Share of the step in which the mean pipeline device has nothing to compute."""
         return (self.parts.get("bubble", 0.0) + self.parts.get("imbalance", 0.0)) / self.seconds
@@ -248,6 +257,7 @@ class Step(Answer):
             "fits": None if self.memory is None else self.memory.fits,
             "waterfall": self.parts,
             "exposed_s": self.exposed,
+            "hidden_s": self.hidden,
             "bubble_share": self.bubble,
             "needs": list(self.needs),
             "notes": list(self.notes),

@@ -15,7 +15,7 @@ from weft.view.page import Section, machine_section, write_page
 from weft.view.pipeline import pipeline_diagram
 from weft.view.plans import AXES, plan_table, plan_title, shown_devices
 from weft.view.shares import COLORS, COMPUTE, label, loss, meaning, ordered, seconds
-from weft.view.table import Table, number, text
+from weft.view.table import Table, number, text, times_faster
 from weft.view.words import percent
 
 UTILIZATION = (
@@ -72,11 +72,7 @@ def title(answer: Step) -> str:
 
 def communication_table(answer: Step) -> Table:
     """Communication by the axis of the plan: how much there is, is hidden and exposed, and could hide."""
-    devices = range(answer.devices)
-    hidden: dict[str, float] = {}
-    for at in devices:
-        for axis, time in answer.work(at).hidden.items():
-            hidden[axis] = hidden.get(axis, 0.0) + time / answer.devices
+    hidden = answer.hidden
     computing = sum(answer.parts.get(name, 0.0) for name in COMPUTE)
     free = max(computing - sum(hidden.values()), 0.0)
     rows = []
@@ -93,6 +89,19 @@ def communication_table(answer: Step) -> Table:
     ]  # fmt: skip
     heading = f"Communication; {seconds(free)} of computing have none beside them, and could hide it"
     return Table(columns, rows, heading)
+
+
+def window_table(answer: Step) -> Table:
+    """What kernels and collectives that run at once cost each other, and where that comes from."""
+    rows = [
+        (one.kernel, one.collective, one.sharing, *one.slowdowns, one.source + (f": {one.why}" if one.why else ""))
+        for one in answer.windows
+    ]
+    slower = (times_faster(f"{what}_slowdown", f"{what} slower", "{:.2f}×") for what in ("kernel", "collective"))
+    columns = [
+        text("kernel"), text("collective", "beside"), text("sharing"), *slower, text("source", "from", prose=True)
+    ]  # fmt: skip
+    return Table(columns, rows, "How many times longer a kernel and a collective take while both run on a GPU")
 
 
 def stage_table(answer: Step) -> Table:
@@ -207,7 +216,7 @@ def step_page(answer: Step, folder: str | Path) -> Path:
             rest,
             waterfall(answer),
             waterfall_table(answer),
-            Section("Communication", [communication] if communication.rows else []),
+            Section("Communication", [communication, *_windows(answer)] if communication.rows else []),
             Section("A layer", [layer] if layer else []),
             Section("The pipeline", [*_diagram(answer), stage_table(answer)] if answer.devices > 1 else []),
             _memory_section(answer),
@@ -218,7 +227,11 @@ def step_page(answer: Step, folder: str | Path) -> Path:
     )  # fmt: skip
 
 
-_MOST_DRAWN = 3000
+def _windows(answer: Step) -> list[Table]:
+    return [window_table(answer)] if answer.windows else []
+
+
+_MOST_DRAWN = 2400
 """Tasks of a pipeline above which the page leaves out the diagram."""
 
 

@@ -29,13 +29,15 @@ class Tail:
     """What a pipeline device does after its last task [s]: wait for the sum of gradients, then update the weights.
 
     `gather` is the wait for the weights of other ranks, at the end of this step or in the first forward of the next.
-    `contention` is what its passes take longer because these collectives run beside them.
+    `contention` is what its passes take longer because these collectives run beside them, `hidden` the communication
+    that nothing waits for.
     """
 
     reduce: float
     optimizer: float
     gather: float
     contention: float = 0.0
+    hidden: float = 0.0
 
     @property
     def parts(self) -> dict[str, float]:
@@ -97,7 +99,8 @@ def _tail(
         reduce = groups.reduced(ready, counts, end, [one for part in parts for one in (part.backward, part.weight)])
     if framework.gather_overlap:
         gather = groups.gathered(count, [part.forward for part in parts])
-    return Tail(reduce[0] + tied, update, gather[0], reduce[1] + gather[1])
+    hidden = max(groups.reduce(count) - reduce[0], 0.0) + max(groups.gather(count) - gather[0], 0.0)
+    return Tail(reduce[0] + tied, update, gather[0], reduce[1] + gather[1], hidden)
 
 
 def _gradients(device: int, stage: int, ran: PipelineTimes) -> tuple[float, float]:
