@@ -223,7 +223,7 @@ def overlap(
     its class.
     """
     found = joins(form, weft.Gemm(*shape, dtype), ranks, system, options)
-    parts: list[Table | str] = [predictions.join_table(found), found.sentence]
+    parts: list[Table | str] = [predictions.join_table(found), found.sentence, found.errors]
     outputs.show(parts, lambda file: write_json(file, found.to_dict()))
 
 

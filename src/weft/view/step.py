@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 from weft.graph import Collective
 from weft.models.counts import CONVENTIONS
 from weft.result.step import CONVENTION, PartTimes, Step
+from weft.search.model_errors import contention_error
 from weft.view import looks
 from weft.view.figure import Figure, bars, stacked_bars
 from weft.view.memory import fitting, holder_table, holders, memory_curve
@@ -141,7 +143,17 @@ def step_parts(answer: Step) -> list[Table | str]:
         parts.append(communication)
     if answer.devices > 1 and answer.devices <= 16:
         parts.append(stage_table(answer))
-    return [*parts, UTILIZATION]
+    return [*parts, *window_errors(answer), UTILIZATION]
+
+
+def window_errors(answer: Step) -> list[str]:
+    """The class of error of the windows that the engine simulated, by way to share; nothing without windows."""
+    gpu, ways = answer.system.gpu, Counter(one.sharing for one in answer.windows if one.source == "engine")
+    return [
+        f"{count} window{'s' * (count != 1)} under {way}, typical errors: {contention_error(gpu, way).why}"
+        for way, count in ways.items()
+        if gpu.vendor != "none"
+    ]
 
 
 def waterfall(answer: Step) -> Figure:
@@ -227,8 +239,8 @@ def step_page(answer: Step, folder: str | Path) -> Path:
     )  # fmt: skip
 
 
-def _windows(answer: Step) -> list[Table]:
-    return [window_table(answer)] if answer.windows else []
+def _windows(answer: Step) -> list[Table | str]:
+    return [window_table(answer), *window_errors(answer)] if answer.windows else []
 
 
 _MOST_DRAWN = 2400

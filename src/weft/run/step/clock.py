@@ -143,7 +143,7 @@ class _Rank:
         return Gathering(gather, scatter, self.framework.keeps_weights, slowdown=slowdown, ahead=ahead)
 
     def send(self) -> Send:
-        """What it takes to send a micro-batch's activations to the next stage; with sequence parallelism a rank's share.
+        """What it takes to send a micro-batch's activations, under sequence parallelism a rank's share, to a stage.
 
         A rank that does not overlap its sends computes nothing until the tensor has arrived.
         """
