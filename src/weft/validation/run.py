@@ -140,7 +140,7 @@ def subjects_of(
     Raises InputError, with the first problem, if no row is left.
     """
     streams = list(stream_subjects(place)) if (kinds is None or "dram" in kinds) and not machines.chosen else []
-    wanted = None if kinds is None else [*kinds, *(["step"] if "memory" in kinds else [])]
+    wanted: list[Kind] | None = None if kinds is None else [*kinds, *(("step",) if "memory" in kinds else ())]
     files, problems = ([], []) if streams and _no_tables(place, kinds) else read_folder(place, wanted)
     unread = {(problem.file, line) for problem in problems for line in problem.lines}
     subjects = [one for one in streams if isinstance(one, Subject)]
