@@ -65,7 +65,7 @@ _plan_options = together(
         click.IntRange(0, 3),
         metavar="N",
     ),
-    option("--layers", "Layers of each stage, such as 4,4,4,3.  [default: as equal as possible]", NUMBERS),
+    option("--layers", "Layers of each stage, such as 4,4,4,3.  [default: equal, the rest in the last]", NUMBERS),
     option(
         "--context",
         "How attention sees the keys of --cp: ring, all_gather or all_to_all.",
