@@ -1,0 +1,449 @@
+"""T3 end to end: steps of whole models, composed of the sub-layers of T3's study and closed forms for the rest.
+
+Published: S. Pati et al., "T3", ASPLOS 2024, arXiv:2401.16677, end-to-end speedups and communication's share. The
+paper does not state batch sizes, sequence lengths or how its steps treat weights; here the optimizer updates them
+once per micro-batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import geometric_mean
+from typing import Any, NamedTuple
+
+from weft import hardware
+from weft.graph import Gemm, Graph
+from weft.hardware import Gpu
+from weft.models import Transformer, load_model
+from weft.options import Fidelity, RunOptions
+from weft.parallel.framework import framework
+from weft.parallel.plan import Parallelism
+from weft.result.step import Step
+from weft.run.step import train
+from weft.run.step.overlaps import SEQUENTIAL
+from weft.run.sweep.run import comparisons
+from weft.studies.composed import COMMUNICATION, PHASES, ROOM, Composed, Phase, Work, work
+from weft.studies.headline import DEGREES, MODELS, Conditions, Measured, PaperStudy, declared
+from weft.studies.t3 import HYPOTHETICAL, OVERLAPS, select
+from weft.view import looks
+from weft.view.figure import Figure, Lines, bars, curves, stacked_bars
+from weft.view.page import Part, Section
+from weft.view.table import Table, number, text, times_faster
+
+DECLARED = declared(__file__)
+GROUPS: Mapping[str, Mapping[str, Sequence[int]]] = DECLARED.cases
+"""Models with their degrees of tensor parallelism, by the group that claims speak of."""
+SHOWN = "t-nlg"
+"""The model of everything beyond the paper."""
+FEW = (SEQUENTIAL, "t3", "t3-mca", "ideal-overlap")
+"""Overlaps of the runs beyond the paper."""
+LINKS = (75, 300, 600)
+"""Rings beside the paper's 150 GB/s [GB/s]."""
+LENGTHS = (1024, 2048, 4096, 8192)
+"""Tokens of a sequence, at as many tokens per step."""
+TWICE = 2
+"""How many times more compute units, or faster GEMMs."""
+ACCUMULATED = 8
+"""Micro-batches per update of weights in the experiment on what the optimizer's share costs."""
+NODES = ("8xh100", "8xh200", "8xmi300x")
+"""Nodes on sale to which T3's hardware is added in thought."""
+REPLICAS = 8
+"""Replicas whose gradients travel in the background."""
+CLASSES = {
+    "gemm": looks.BLUE, "attention": looks.SKY, "norm, element-wise, loss": looks.GREEN,
+    "optimizer": looks.GREY, COMMUNICATION: looks.ORANGE,
+}  # fmt: skip
+"""Classes of a step's time, and their colours."""
+
+
+class Variant(NamedTuple):
+    """A step of one model under a change; `of` groups changes, `value` is what the change sets."""
+
+    of: str
+    value: str
+    step: Composed
+
+
+@dataclass(frozen=True)
+class NodeStep:
+    """Steps of one model on a machine by overlap, timed by the step clock alone."""
+
+    where: str
+    steps: Mapping[str, Step]
+
+    def speedup(self, overlap: str) -> float:
+        """How many times faster than with the collectives of tensor parallelism in sequence."""
+        return self.steps[SEQUENTIAL].seconds / self.steps[overlap].seconds
+
+    @property
+    def share(self) -> float:
+        """Exposed communication's share of the sequential step."""
+        step = self.steps[SEQUENTIAL]
+        return sum(step.exposed.values()) / step.seconds
+
+
+@dataclass(frozen=True, repr=False)
+class T3EndToEnd(PaperStudy):
+    """Results of the study: `steps` as published, `variants` of one model, and steps on `nodes`."""
+
+    DECLARED = DECLARED
+    OPTIONS = (MODELS, DEGREES)
+
+    steps: tuple[Composed, ...]
+    shared: tuple[Composed, ...]
+    variants: tuple[Variant, ...]
+    nodes: tuple[NodeStep, ...]
+
+    @classmethod
+    def simulated(
+        cls, at: Conditions, models: Iterable[str] | None = None, tps: Iterable[int] | None = None
+    ) -> dict[str, Any]:
+        """Simulate the sub-layers of the study's models, or of some models and degrees, and compose their steps.
+
+        Steps on nodes on sale belong to the whole study on the declared GPU. Raises what `weft.studies.t3.select` and
+        `weft.compare` raise.
+        """
+        whole = models is None and tps is None and at.gpu.name == DECLARED.gpu and not at.gpu.changes
+        cases = _cases(select(models, tps))
+        machines = _machines(at.gpu) if (SHOWN, 8) in cases else {}
+        shown = [(gpu, case) for gpu in machines.values() for case in cases if case[0] == SHOWN]
+        asked = [
+            *(_asked(graph, at.gpu, OVERLAPS) for graphs in cases.values() for graph in graphs),
+            *(_asked(graph, gpu, FEW) for gpu, case in shown for graph in cases[case]),
+        ]
+        jobs = at.jobs
+        made = comparisons(asked, at.options, jobs.count, jobs.progress, jobs.store)
+        known = {
+            (system.gpu, graph.ranks, _gemm(graph)): run for (graph, system, _), run in zip(asked, made, strict=True)
+        }
+
+        def composed(case: tuple[str, int], phase: Phase, gpu: Gpu = at.gpu, **plan: Any) -> Composed:
+            model, tp = load_model(case[0]), case[1]
+            done = _work(model, gpu, tp, phase, at.options, **plan)
+            return Composed(case[0], tp, phase, done, {gemm: known[gpu, tp, gemm] for gemm in done.sublayers})
+
+        return {
+            "steps": tuple(composed(case, phase) for phase in PHASES for case in cases),
+            "shared": tuple(composed(case, phase, sp=True) for phase in PHASES for case in cases),
+            "variants": tuple(_variants(composed, machines, cases)),
+            "nodes": tuple(_on_nodes(at)) if whole else (),
+        }
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Notes on how to read the figures."""
+        assumed = "batch and sequence are assumed; the optimizer updates weights once per micro-batch"
+        heads = "heads that the degree does not divide are rounded up, together as wide"
+        return tuple(filter(None, (self.unlike, assumed, heads)))
+
+    @property
+    def hypothetical(self) -> str:
+        """T3's own hardware."""
+        return HYPOTHETICAL
+
+    @property
+    def findings(self) -> Sequence[str]:
+        """What T3-MCA is worth end to end, and where that comes from."""
+        gains = {phase: [step.speedup("t3-mca") for step in self.steps if step.phase == phase] for phase in PHASES}
+        told = "; ".join(f"{phase} {min(of) - 1:.0%} to {max(of) - 1:.0%}" for phase, of in gains.items())
+        most = max(self.steps, key=lambda step: step.speedup("t3-mca"))
+        why = f"most for {most.title} ({most.phase}), where communication takes {most.share():.0%}"
+        return [f"T3-MCA makes whole steps faster: {told}; {why}"]
+
+    def figures(self) -> Iterator[Measured]:
+        """The claims of which at least one case was run; the text says so if not all were."""
+        for id_, measure in MEASURES.items():
+            found = measure.steps(self)
+            if found:
+                wanted = sum(len(tps) for group in measure.groups for tps in GROUPS[group].values()) * len(
+                    measure.phases
+                )
+                part = "" if len(found) == wanted else f" ({len(found)} of {wanted})"
+                yield Measured(id_, measure.value(found), part=part)
+
+    def own(self) -> dict[str, Any]:
+        """Every step as plain data."""
+        return {
+            "steps": [step.record() for step in (*self.steps, *self.shared)],
+            "variants": [{"of": one.of, "value": one.value, **one.step.record()} for one in self.variants],
+            "nodes": self._nodes().records() if self.nodes else [],
+        }
+
+    def tables(self) -> list[Table]:
+        """Every step, with sequence parallelism as well."""
+        titles = {False: "Steps", True: "Steps with sequence parallelism"}
+        return [
+            _steps(steps, f"{titles[sp]} on {self.where}") for sp, steps in ((False, self.steps), (True, self.shared))
+        ]
+
+    @property
+    def lead(self) -> str:
+        """What was composed, and on which machine."""
+        return f"{len(self.steps)} steps on {self.where}: sub-layers from the engine, the rest from closed forms."
+
+    def sections(self, watched: Any = None) -> list[Part]:
+        """Speedups, where steps go, where T3 pays, and nodes on sale."""
+        found: list[Part] = [
+            Section("How much faster is a step?", [self._speedups(phase) for phase in PHASES]),
+            Section("Where a step goes without overlap", [self._where(phase) for phase in PHASES]),
+            Section("Where it pays", [self._pays(), *self._curves()]),
+        ]
+        if self.nodes:
+            found.append(Section("Replicas in the background, and nodes on sale", [_NODES, self._nodes()]))
+        return [*found, Section("Every step", self.tables())]
+
+    def _speedups(self, phase: Phase) -> Figure:
+        names, steps = OVERLAPS[1:], [step for step in self.steps if step.phase == phase]
+        rows = [(step.title, name, step.speedup(name)) for step in steps for name in names]
+        known = {row.id: row.published for row in self.headline()}
+        ids = {"t3": f"t3.{phase}.speedup.geomean", "t3-mca": f"t3_mca.{phase}.speedup.geomean"}
+        lines = [(name, value) for name, id_ in ids.items() if (value := known.get(id_)) is not None]
+        speedup = number("speedup", "speedup over sequential", "×", ".3f")
+        marks = Table([text("overlap"), number("speedup", "published geomean", "×", ".2f")], lines)
+        return bars(
+            f"{phase}: how much faster than sequential?", Table([text("step"), text("overlap"), speedup], rows),
+            lane="step", offset="overlap", kind="overlap", end="speedup", looks=looks.overlap_looks(names), start=1.0,
+            marks=Lines(marks, "speedup", "overlap") if lines else None,
+        ).captioned(f"{phase}. Dashed lines are published geometric means of the four mid-size steps.")  # fmt: skip
+
+    def _where(self, phase: Phase) -> Figure:
+        rows = []
+        for step in self.steps:
+            if step.phase == phase:
+                rows += [(step.title, name, part, f"{step.seconds():.2f} s") for name, part in _classes(step).items()]
+        columns = [text("step"), text("part"), number("share", "share of the step", "", ".1%"), text("said", " ")]
+        return stacked_bars(
+            f"{phase}: where the sequential step goes", Table(columns, rows), lane="step", part="part", value="share",
+            looks=CLASSES, label="said", share=True, percent=True,
+        )  # fmt: skip
+
+    def _pays(self) -> str:
+        best, least = (choose(self.steps, key=lambda step: step.speedup("t3-mca")) for choose in (max, min))
+        return (
+            f"T3 hides the reduce-scatter, at most half of communication; the all-gather stays. It pays where that is "
+            f"long beside the rest: at high degrees, narrow layers and slow links ({best.title}, {best.phase}: "
+            f"{best.speedup('t3-mca'):.3f}×), and least in training of wide layers ({least.title}: "
+            f"{least.speedup('t3-mca'):.3f}×), whose GEMMs grow with H² while communication grows with H."
+        )
+
+    def _curves(self) -> list[Part]:
+        """Speedups over every change, a line per overlap and phase."""
+        found: list[Part] = []
+        for of in dict.fromkeys(one.of for one in self.variants):
+            rows = [one for one in self.variants if one.of == of]
+            found.append(_variant_table(of, rows))
+            if of != UNITS:
+                found.append(_curve(of, rows))
+        return found
+
+    def _nodes(self) -> Table:
+        columns = [
+            text("where", "machine"), number("share", "exposed without T3", "", ".1%"),
+            times_faster("t3"), times_faster("t3_mca", "t3-mca"),
+        ]  # fmt: skip
+        rows = [(one.where, one.share, one.speedup("t3"), one.speedup("t3-mca")) for one in self.nodes]
+        return Table(columns, rows, f"Training steps of {SHOWN} at TP 8 by the step clock")
+
+
+STUDY = T3EndToEnd
+run = T3EndToEnd.run
+UNITS, LINK, LENGTH = "compute units", "ring [GB/s]", "tokens of a sequence"
+"""What variants change."""
+_NODES = (
+    "The step clock alone, whose sub-layers are cut to a few waves in the engine, with Megatron Core's operators "
+    f"(FlashAttention) and all collectives of tensor parallelism in sequence. {HYPOTHETICAL.capitalize()}."
+)
+
+
+class Measure(NamedTuple):
+    """How a claim is measured: `of` each step, then their `mean` or largest, over the steps of groups and phases."""
+
+    of: Callable[[Composed], float]
+    over: Callable[[Iterable[float]], float]
+    groups: tuple[str, ...]
+    phases: tuple[Phase, ...]
+    sp: bool = False
+
+    def steps(self, study: T3EndToEnd) -> list[Composed]:
+        """The study's steps that the claim covers."""
+        wanted = {(model, tp) for group in self.groups for model, tps in GROUPS[group].items() for tp in tps}
+        every = study.shared if self.sp else study.steps
+        return [step for step in every if (step.model, step.tp) in wanted and step.phase in self.phases]
+
+    def value(self, steps: Iterable[Composed]) -> float:
+        """The figure over these steps."""
+        return self.over(map(self.of, steps))
+
+
+def _faster(overlap: str) -> Callable[[Composed], float]:
+    return lambda step: step.speedup(overlap)
+
+
+def accumulated(step: Composed) -> Composed:
+    """The step with the optimizer's time spread over several micro-batches."""
+    rest = dict(step.work.rest)
+    rest["optimizer"] = rest.get("optimizer", 0.0) / ACCUMULATED
+    return replace(step, work=replace(step.work, rest=rest))
+
+
+def _measures() -> Iterator[tuple[str, Measure]]:
+    mid, large, every = ("mid-size",), ("large",), tuple(GROUPS)
+    for phase in PHASES:
+        for id_, name in (("t3", "t3"), ("t3_mca", "t3-mca")):
+            yield f"{id_}.{phase}.speedup.geomean", Measure(_faster(name), geometric_mean, mid, (phase,))
+            yield f"{id_}.{phase}.speedup.max", Measure(_faster(name), max, mid, (phase,))
+    for phase in PHASES:
+        yield f"large.t3_mca.{phase}.speedup.max", Measure(_faster("t3-mca"), max, large, (phase,))
+    for phase in PHASES:
+        yield f"comm_share.{phase}.max", Measure(Composed.share, max, mid, (phase,))
+        yield f"large.comm_share.{phase}.max", Measure(Composed.share, max, large, (phase,))
+    yield "comm_share.gemms_twice.max", Measure(lambda step: step.share(gemms=TWICE), max, every, PHASES)
+    yield "comm_share.computing_twice.max", Measure(lambda step: step.share(computing=TWICE), max, every, PHASES)
+    spread = Measure(lambda step: accumulated(step).speedup("t3-mca"), max, large, ("training",))
+    yield "large.t3_mca.training.accumulated.max", spread
+    for phase in PHASES:
+        for id_, name in (("critical", "t3-critical"), ("ideal_overlap", "ideal-overlap")):
+            yield f"{id_}.{phase}.speedup.geomean", Measure(_faster(name), geometric_mean, mid, (phase,))
+        yield f"sp.t3_mca.{phase}.speedup.geomean", Measure(_faster("t3-mca"), geometric_mean, mid, (phase,), True)
+
+
+MEASURES = dict(_measures())
+"""How each claim is measured, by its id."""
+
+
+def _cases(graphs: Iterable[Graph]) -> dict[tuple[str, int], list[Graph]]:
+    """The sub-layers of each model and degree."""
+    cases: dict[tuple[str, int], list[Graph]] = {}
+    for graph in graphs:
+        cases.setdefault((graph.labels["model"], graph.ranks), []).append(graph)
+    return cases
+
+
+def _asked(graph: Graph, gpu: Gpu, overlaps: tuple[str, ...]) -> tuple[Graph, hardware.System, tuple[str, ...]]:
+    return graph, hardware.system(gpu, gpus=graph.ranks), overlaps
+
+
+def _gemm(graph: Graph) -> Gemm:
+    gemm = graph["gemm"].op
+    assert isinstance(gemm, Gemm)
+    return gemm
+
+
+def _work(
+    model: Transformer, gpu: Gpu, tp: int, phase: Phase, options: RunOptions, sequence: int = 0, sp: bool = False
+) -> Work:
+    """One step of as many tokens as the sub-layers have, in sequences of the given length (0: the model's)."""
+    length = sequence or model.sequence_length
+    batch = model.tokens // length
+    plan = Parallelism(
+        tp=tp, sp=sp, batch=batch, micro_batch=batch, sequence=length, dtype="fp16", overlap={"tp": SEQUENTIAL}
+    )
+    return work(model, gpu, plan, phase, RunOptions(clock=options.clock))
+
+
+def _machines(gpu: Gpu) -> dict[tuple[str, str], Gpu]:
+    """The GPU with twice the compute units, and with other links, by what is changed and its value."""
+    units = TWICE * gpu.compute.compute_units
+    machines = {(UNITS, str(units)): gpu.replace({"compute.compute_units": units})}
+    return machines | {(LINK, str(link)): gpu.replace({"link.bandwidth": f"{link} GB/s"}) for link in LINKS}
+
+
+def _variants(
+    composed: Callable[..., Composed], machines: Mapping[tuple[str, str], Gpu], cases: Iterable[tuple[str, int]]
+) -> Iterator[Variant]:
+    """Steps of the shown model on other machines, and with sequences of other lengths."""
+    for case in cases if machines else ():
+        if case[0] == SHOWN:
+            for phase in PHASES:
+                for (of, value), gpu in machines.items():
+                    yield Variant(of, value, composed(case, phase, gpu))
+                yield Variant(LINK, "150", composed(case, phase))
+                for length in LENGTHS:
+                    yield Variant(LENGTH, str(length), composed(case, phase, sequence=length))
+
+
+def _on_nodes(at: Conditions) -> Iterator[NodeStep]:
+    """Training steps with replicas in the background, and on nodes on sale, by the step clock."""
+    model = load_model(SHOWN).model_copy(update={"heads": 32})
+    room = at.gpu.replace(ROOM)
+    alone, several = hardware.system(room, gpus=8), hardware.system(room, gpus=8 * REPLICAS)
+    yield _node_step(f"8 x {at.gpu.name}", model, alone, at.options, "estimate")
+    yield _node_step(f"{8 * REPLICAS} x {at.gpu.name}, {REPLICAS} replicas", model, several, at.options, "windows")
+    for name in NODES:
+        yield _node_step(f"{name} and T3's hardware", model, hardware.system(name), at.options, "estimate")
+
+
+def _node_step(
+    where: str, model: Transformer, system: hardware.System, options: RunOptions, fidelity: Fidelity
+) -> NodeStep:
+    replicas = system.gpus // 8
+    plan = Parallelism(
+        tp=8, dp=replicas, zero=int(replicas > 1), batch=8 * replicas, micro_batch=8, sequence=1024, dtype="fp16"
+    )
+    used = replace(framework("megatron-core"), async_tp=False)
+    run = RunOptions(clock=options.clock)
+    return NodeStep(
+        where,
+        {
+            name: train(model, system, replace(plan, overlap={"tp": name}), used, run, fidelity)
+            for name in (SEQUENTIAL, "t3", "t3-mca")
+        },
+    )
+
+
+def _steps(steps: Sequence[Composed], title: str) -> Table:
+    """Times, shares and speedups of steps."""
+    names = OVERLAPS[1:]
+    columns = [
+        text("phase"), text("model"), text("tp", "TP"), number("seconds", "sequential", "s", ".3f"),
+        number("share", "communication", "", ".1%"), number("share_twice", "GEMMs twice as fast", "", ".1%"),
+        *(times_faster(name) for name in names),
+    ]  # fmt: skip
+    rows = [
+        (
+            step.phase,
+            step.model,
+            step.tp,
+            step.seconds(),
+            step.share(),
+            step.share(gemms=TWICE),
+            *map(step.speedup, names),
+        )
+        for step in steps
+    ]
+    return Table(columns, rows, title)
+
+
+def _variant_table(of: str, variants: Sequence[Variant]) -> Table:
+    columns = [
+        text("phase"), text("tp", "TP"), number("value", of), number("share", "communication", "", ".1%"),
+        *(times_faster(name) for name in FEW[1:]),
+    ]  # fmt: skip
+    ordered = sorted(variants, key=lambda one: (one.step.phase, one.step.tp, float(one.value)))
+    rows = [
+        (one.step.phase, one.step.tp, int(one.value), one.step.share(), *map(one.step.speedup, FEW[1:]))
+        for one in ordered
+    ]
+    return Table(columns, rows, f"{SHOWN} by {of}")
+
+
+def _curve(of: str, variants: Sequence[Variant]) -> Figure:
+    rows = [
+        (float(one.value), one.step.speedup("t3-mca"), f"{one.step.phase}, TP {one.step.tp}")
+        for one in sorted(variants, key=lambda one: float(one.value))
+    ]
+    columns = [number("value", of), number("speedup", "speedup of T3-MCA", "×", ".3f"), text("step")]
+    ticks = sorted({row[0] for row in rows})
+    title = f"What T3-MCA is worth by {of.partition(' [')[0]}"
+    return curves(
+        title, Table(columns, rows), x="value", y="speedup", series="step", log_x=True, ticks=ticks, zero=False
+    )
+
+
+def _classes(step: Composed) -> dict[str, float]:
+    """The parts of the sequential step in the classes that the picture shows."""
+    parts = dict.fromkeys(CLASSES, 0.0)
+    for name, seconds in step.parts.items():
+        parts[name if name in CLASSES else "norm, element-wise, loss"] += seconds / step.seconds()
+    return parts
