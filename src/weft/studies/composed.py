@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -60,7 +60,8 @@ def work(
         if phase == "training" or part.name != "head":
             tally.add(part, phase)
     if phase == "training":
-        tally.rest.update(step.tails[0])
+        for name, seconds in step.tails[0].items():
+            tally.rest[name] += seconds
     return Work(dict(tally.sublayers), dict(tally.rest), tally.gathers, plan.sp)
 
 
@@ -69,7 +70,7 @@ class _Tally:
 
     def __init__(self, sp: bool) -> None:
         self.sp, self.gathers = sp, 0
-        self.rest: Counter[str] = Counter()
+        self.rest: defaultdict[str, float] = defaultdict(float)
         self.sublayers: Counter[Gemm] = Counter()
 
     def add(self, part: PartTimes, phase: Phase) -> None:
@@ -143,7 +144,7 @@ class Composed:
     @property
     def parts(self) -> dict[str, float]:
         """Where the sequential step goes [s]: GEMMs of sub-layers and others together."""
-        parts = Counter(self.work.rest)
+        parts = defaultdict(float, self.work.rest)
         for gemm, count in self.work.sublayers.items():
             parts["gemm"] += count * self.runs[gemm].baseline.duration("gemm")
         parts[COMMUNICATION] += self.seconds() - sum(parts.values())

@@ -36,7 +36,7 @@ GROUPS: Mapping[str, Mapping[str, Sequence[int]]] = DECLARED.cases
 """Models with their degrees of tensor parallelism, by the group that claims speak of."""
 SHOWN = "t-nlg"
 """The model of everything beyond the paper."""
-FEW = (SEQUENTIAL, "t3", "t3-mca", "ideal-overlap")
+FEW = (SEQUENTIAL, "t3", "t3-mca", "t3-critical", "ideal-overlap")
 """Overlaps of the runs beyond the paper."""
 LINKS = (75, 300, 600)
 """Rings beside the paper's 150 GB/s [GB/s]."""
@@ -55,6 +55,10 @@ CLASSES = {
     "optimizer": looks.GREY, COMMUNICATION: looks.ORANGE,
 }  # fmt: skip
 """Classes of a step's time, and their colours."""
+
+
+TITLES: Mapping[Phase, str] = {"training": "Training", "prompt": "Prompt"}
+"""Phases as titles of pictures."""
 
 
 class Variant(NamedTuple):
@@ -113,7 +117,7 @@ class T3EndToEnd(PaperStudy):
             *(_asked(graph, gpu, FEW) for gpu, case in shown for graph in cases[case]),
         ]
         jobs = at.jobs
-        made = comparisons(asked, at.options, jobs.count, jobs.progress, jobs.store)
+        made = comparisons(asked, at.options, jobs.count, jobs.progress, jobs.store, whole=True)
         known = {
             (system.gpu, graph.ranks, _gemm(graph)): run for (graph, system, _), run in zip(asked, made, strict=True)
         }
@@ -202,10 +206,10 @@ class T3EndToEnd(PaperStudy):
         speedup = number("speedup", "speedup over sequential", "×", ".3f")
         marks = Table([text("overlap"), number("speedup", "published geomean", "×", ".2f")], lines)
         return bars(
-            f"{phase}: how much faster than sequential?", Table([text("step"), text("overlap"), speedup], rows),
+            f"{TITLES[phase]}: how much faster than sequential?", Table([text("step"), text("overlap"), speedup], rows),
             lane="step", offset="overlap", kind="overlap", end="speedup", looks=looks.overlap_looks(names), start=1.0,
             marks=Lines(marks, "speedup", "overlap") if lines else None,
-        ).captioned(f"{phase}. Dashed lines are published geometric means of the four mid-size steps.")  # fmt: skip
+        ).captioned("Dashed lines are published geometric means of the four mid-size steps.")  # fmt: skip
 
     def _where(self, phase: Phase) -> Figure:
         rows = []
@@ -214,8 +218,8 @@ class T3EndToEnd(PaperStudy):
                 rows += [(step.title, name, part, f"{step.seconds():.2f} s") for name, part in _classes(step).items()]
         columns = [text("step"), text("part"), number("share", "share of the step", "", ".1%"), text("said", " ")]
         return stacked_bars(
-            f"{phase}: where the sequential step goes", Table(columns, rows), lane="step", part="part", value="share",
-            looks=CLASSES, label="said", share=True, percent=True,
+            f"{TITLES[phase]}: where the sequential step goes", Table(columns, rows),
+            lane="step", part="part", value="share", looks=CLASSES, label="said", share=True, percent=True,
         )  # fmt: skip
 
     def _pays(self) -> str:
@@ -228,13 +232,11 @@ class T3EndToEnd(PaperStudy):
         )
 
     def _curves(self) -> list[Part]:
-        """Speedups over every change, a line per overlap and phase."""
+        """What every change does to the speedup of T3-MCA; of compute units, to that of every overlap."""
         found: list[Part] = []
         for of in dict.fromkeys(one.of for one in self.variants):
             rows = [one for one in self.variants if one.of == of]
-            found.append(_variant_table(of, rows))
-            if of != UNITS:
-                found.append(_curve(of, rows))
+            found.append(_variant_table(of, rows) if of == UNITS else _curve(of, rows))
         return found
 
     def _nodes(self) -> Table:
@@ -248,11 +250,11 @@ class T3EndToEnd(PaperStudy):
 
 STUDY = T3EndToEnd
 run = T3EndToEnd.run
-UNITS, LINK, LENGTH = "compute units", "ring [GB/s]", "tokens of a sequence"
+UNITS, LINK, LENGTH = "compute units", "bandwidth of the ring [GB/s]", "tokens of a sequence"
 """What variants change."""
 _NODES = (
     "The step clock alone, whose sub-layers are cut to a few waves in the engine, with Megatron Core's operators "
-    f"(FlashAttention) and all collectives of tensor parallelism in sequence. {HYPOTHETICAL.capitalize()}."
+    f"(FlashAttention) and all collectives of tensor parallelism in sequence. N{HYPOTHETICAL[1:]}."
 )
 
 
@@ -435,7 +437,7 @@ def _curve(of: str, variants: Sequence[Variant]) -> Figure:
     ]
     columns = [number("value", of), number("speedup", "speedup of T3-MCA", "×", ".3f"), text("step")]
     ticks = sorted({row[0] for row in rows})
-    title = f"What T3-MCA is worth by {of.partition(' [')[0]}"
+    title = f"What T3-MCA is worth by {of.partition(' [')[0]}, {SHOWN}"
     return curves(
         title, Table(columns, rows), x="value", y="speedup", series="step", log_x=True, ticks=ticks, zero=False
     )
