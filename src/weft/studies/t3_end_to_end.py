@@ -189,15 +189,16 @@ class T3EndToEnd(PaperStudy):
     def sections(self, watched: Any = None) -> list[Part]:
         """Speedups, where steps go, where T3 pays, and nodes on sale."""
         found: list[Part] = [
-            Section("How much faster is a step?", [self._speedups(phase) for phase in PHASES]),
-            Section("Where a step goes without overlap", [self._where(phase) for phase in PHASES]),
+            Section("How much faster is a step?", [self.gains(phase) for phase in PHASES]),
+            Section("Where a step goes without overlap", [self.where_it_goes(phase) for phase in PHASES]),
             Section("Where it pays", [self._pays(), *self._curves()]),
         ]
         if self.nodes:
             found.append(Section("Replicas in the background, and nodes on sale", [_NODES, self._nodes()]))
         return [*found, Section("Every step", self.tables())]
 
-    def _speedups(self, phase: Phase) -> Figure:
+    def gains(self, phase: Phase) -> Figure:
+        """Speedups of every step of a phase, beside the published means."""
         names, steps = OVERLAPS[1:], [step for step in self.steps if step.phase == phase]
         rows = [(step.title, name, step.speedup(name)) for step in steps for name in names]
         known = {row.id: row.published for row in self.headline()}
@@ -211,7 +212,8 @@ class T3EndToEnd(PaperStudy):
             marks=Lines(marks, "speedup", "overlap") if lines else None,
         ).captioned("Dashed lines are published geometric means of the four mid-size steps.")  # fmt: skip
 
-    def _where(self, phase: Phase) -> Figure:
+    def where_it_goes(self, phase: Phase) -> Figure:
+        """Shares of every sequential step of a phase."""
         rows = []
         for step in self.steps:
             if step.phase == phase:
@@ -225,10 +227,10 @@ class T3EndToEnd(PaperStudy):
     def _pays(self) -> str:
         best, least = (choose(self.steps, key=lambda step: step.speedup("t3-mca")) for choose in (max, min))
         return (
-            f"T3 hides the reduce-scatter, at most half of communication; the all-gather stays. It pays where that is "
-            f"long beside the rest: at high degrees, narrow layers and slow links ({best.title}, {best.phase}: "
-            f"{best.speedup('t3-mca'):.3f}×), and least in training of wide layers ({least.title}: "
-            f"{least.speedup('t3-mca'):.3f}×), whose GEMMs grow with H² while communication grows with H."
+            "T3 hides the reduce-scatter, at most half of communication; the all-gather stays. A layer's GEMMs take "
+            "time with H²/TP per token and its collectives with H, so T3 pays at high TP/H and over slow links. Most: "
+            f"{best.title} ({best.phase}), {best.speedup('t3-mca'):.3f}×; least: {least.title} ({least.phase}), "
+            f"{least.speedup('t3-mca'):.3f}×."
         )
 
     def _curves(self) -> list[Part]:
