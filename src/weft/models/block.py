@@ -28,18 +28,19 @@ each expert by columns and rows. Or not at all ("whole")."""
 class Style:
     """How a framework writes a layer's operators.
 
-    `flash` attention is one kernel of a `generation` (see `Attention`), otherwise batched GEMMs with a softmax between;
-    with `dropout` after attention and each sub-layer. `fused` element-wise operators share kernels with their
-    neighbours: bias with GeLU, bias with dropout and residual sum. `loss` names the kernels of the cross entropy.
-    Shared experts may run `beside` the exchange of tokens; `deduplicated` tokens are sent once to each rank that has
-    experts for them, not once to each expert (as DeepEP does), in the number format `dispatched` (none: that of the
-    model).
+    `flash` attention is one kernel of a `generation` (see `Attention`), otherwise batched GEMMs with a softmax between,
+    and `eager` kernels for scale and mask; with `dropout` after attention and each sub-layer. `fused` element-wise
+    operators share kernels with their neighbours: bias with GeLU, bias with dropout and residual sum. `loss` names the
+    kernels of the cross entropy. Shared experts may run `beside` the exchange of tokens; `deduplicated` tokens are sent
+    once to each rank that has experts for them, not once to each expert (as DeepEP does), in the number format
+    `dispatched` (none: that of the model).
     """
 
     flash: bool = True
     generation: int = 0
     dropout: bool = False
     fused: bool = True
+    eager: bool = False
     loss: Literal["cross_entropy", "fused_cross_entropy"] = "cross_entropy"
     beside: bool = False
     deduplicated: bool = False
@@ -265,7 +266,7 @@ class _Layer:
         value = model.value_size if model.value_size != model.head_size else 0
         dropped = self.style.dropout and not flash
         generation = self.style.generation if flash else 0
-        eager = not (flash or self.style.fused)
+        eager = self.style.eager and not flash
         return Attention(
             *sizes, shared, causal, self.dtype, flash, dropped, value=value, generation=generation, eager=eager
         )
