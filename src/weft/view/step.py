@@ -11,6 +11,7 @@ from weft.models.counts import CONVENTIONS
 from weft.result.step import CONVENTION, PartTimes, Step
 from weft.search.model_errors import contention_error
 from weft.view import looks
+from weft.view.contention import sources
 from weft.view.figure import Figure, bars, stacked_bars
 from weft.view.memory import fitting, holder_table, holders, memory_curve
 from weft.view.page import Section, machine_section, write_page
@@ -39,7 +40,7 @@ def verdict(answer: Step) -> list[str]:
         + "."
     )
     fits = [] if answer.memory is None else [fitting(answer.memory)]
-    return [lead, _dominates(answer), *fits, *answer.needs, *answer.notes]
+    return [lead, _dominates(answer), *fits, *answer.needs, *answer.notes, *sources(answer)]
 
 
 def _dominates(answer: Step) -> str:
