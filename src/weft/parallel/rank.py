@@ -200,11 +200,11 @@ class _Chain:
             self._reduced(piece, phase)
 
     def _quantized(self, piece: Piece, suffix: str, tensor: Tensor, phase: Phase, gathered: bool) -> None:
-        """Make the operands of a GEMM of a 16-bit tensor; one that is `gathered` with its tokens, of the rank's own."""
-        if is_narrow(piece.op):
+        """Make a recipe's operands of a 16-bit tensor; of one that is `gathered`, of the rank's own tokens."""
+        if self.plan.quantize and is_narrow(piece.op):
             count = -(-math.prod(tensor.shape) // (_token_ranks(self.plan) if gathered else 1))
-            for op in quantized(count, self.plan.quantize, self.plan.dtype):
-                self.then(f"{suffix}.{op.name}", op, piece, phase)
+            for number, op in enumerate(quantized(count, self.plan.quantize, self.plan.dtype)):
+                self.then(f"{suffix}.{number}", op, piece, phase)
 
     def _gathered(self, piece: Piece, phase: Phase) -> None:
         """The all-gather of tokens before a GEMM that is cut by columns, with sequence parallelism."""
