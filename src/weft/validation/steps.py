@@ -212,6 +212,8 @@ def _framework(row: Mapping[str, Any]) -> Framework:
     name = _longest("frameworks", row["framework"])
     if name is None:
         raise Unfit("framework", row["framework"], "the defaults of this framework are not known")
+    if "MegaScale" in row["model"] and name == "megatron-core":  # the paper's own baseline
+        name = "megascale-baseline"
     used = framework("megatron-fsdp" if name == "megatron-bridge" and row["zero_stage"] == _FSDP else name)
     if "FP32 gradient accumulation" in row["precision"]:
         used = replace(used, gradients="fp32")
