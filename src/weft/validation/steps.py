@@ -298,13 +298,15 @@ def _plan(row: Mapping[str, Any], used: Framework) -> Parallelism:
         recompute=_recompute(row),
         dtype=_dtype(row),
         quantize=_recipe(row),
+        overlap={"tp": "async-tp"} if "async TP" in row["overlap_or_schedule"] else {},
     )
 
 
 def _layers(layers: int, plan: Parallelism, used: Framework) -> tuple[int, ...]:
     """The layers of each stage where they do not divide: embedding and head count as one each if that divides.
 
-    Otherwise Megatron-DeepSpeed fills all stages but the last (its partition by type), and others differ by one layer.
+    Otherwise Megatron-DeepSpeed (its partition by type) and Megatron-Bridge (its recipes' layouts) fill all stages but
+    the last, and others differ by one layer.
     """
     stages = plan.pp * plan.chunks
     if layers % stages == 0:
@@ -313,8 +315,8 @@ def _layers(layers: int, plan: Parallelism, used: Framework) -> tuple[int, ...]:
     if (layers + 2) % stages == 0:
         each = (layers + 2) // stages
         return (each - 1, *(each,) * (stages - 2), each - 1)
-    if used.name == "megatron-deepspeed" and layers > each * (stages - 1):
-        return (*(each,) * (stages - 1), layers - each * (stages - 1))
+    if used.name in ("megatron-deepspeed", "megatron-bridge"):
+        return tuple(min(max(layers - each * place, 0), each) for place in range(stages))
     return tuple(layers // stages + (place < layers % stages) for place in range(stages))
 
 
@@ -349,7 +351,7 @@ _RECIPES = {
     "MXFP8": "mxfp8",
     "FP8-MX": "mxfp8",
     "TENSORWISE": "tensorwise",
-    "ROWWISE": "tensorwise",
+    "ROWWISE": "rowwise",
     "FP8-CS": "current",
     "FP8": "delayed",
 }
