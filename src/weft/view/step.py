@@ -22,7 +22,8 @@ from weft.view.table import Table, number, text, times_faster
 from weft.view.words import percent
 
 UTILIZATION = (
-    f"MFU and HFU are relative to the data sheet's rate and count FLOPs as {CONVENTIONS[CONVENTION].source}: "
+    "MFU and HFU are relative to the data sheet's rate of the plan's number format and count FLOPs as "
+    f"{CONVENTIONS[CONVENTION].source}: "
     f"{CONVENTIONS[CONVENTION].about}, the backward pass as twice the forward one; HFU adds recomputation."
 )
 """The convention of the answer's utilization."""
