@@ -121,8 +121,12 @@ def states(count: int, plan: Parallelism, framework: Framework, experts: int = 0
     return {name: part * each for name, each, part in zip(names, width, held, strict=True)}
 
 
-def gathered(largest: int, plan: Parallelism, framework: Framework) -> int:
-    """Bytes of whole parts under ZeRO-3: two gathered at once, and the gradient of one before it is scattered."""
+def gathered(largest: int, count: int, plan: Parallelism, framework: Framework) -> int:
+    """Bytes of whole parts under ZeRO-3: two gathered at once, and the gradient of one before it is scattered.
+
+    Stages of a pipeline keep the weights and the gradients of all their parts.
+    """
     if plan.zero < 3 or (plan.shard or plan.dp * plan.cp) == 1:
         return 0
-    return largest * (2 * DTYPE_BYTES[plan.dtype] + DTYPE_BYTES[framework.gradients])
+    weights, gradients = DTYPE_BYTES[plan.dtype], DTYPE_BYTES[framework.gradients]
+    return largest * (2 * weights + gradients) if plan.gathers_each_pass else count * (weights + gradients)

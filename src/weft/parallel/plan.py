@@ -103,6 +103,14 @@ class Parallelism:
         return self.batch // (self.dp * self.micro_batch)
 
     @property
+    def gathers_each_pass(self) -> bool:
+        """Whether sharded weights (zero=3) are gathered for every pass, rather than once a step.
+
+        Stages of a pipeline keep them, and their whole gradients, until the last micro-batch, as torchtitan's do.
+        """
+        return self.zero == 3 and self.pp == 1
+
+    @property
     def chunks(self) -> int:
         """Parts of the model on each stage, as the schedule "interleaved:5" says; one by default."""
         name, _, number = self.schedule.partition(":")

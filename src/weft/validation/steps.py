@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from weft import hardware
-from weft.catalog import Quantity, read_leaves, read_toml
+from weft.catalog import read_toml
 from weft.errors import InputError
 from weft.hardware import System
 from weft.models import Transformer, load_model, model_names
@@ -152,28 +152,11 @@ def case_of(row: Mapping[str, Any], machines: Machines) -> Case:
 
 
 def _fitted(case: Case) -> Case:
-    """The case with the clock that its framework's rows held, and with the one before it."""
-    system, used = case.system, case.framework
-    held = _clocks().get((used.name, system.gpu.name))
-    plain = replace(case, framework=replace(used, launch=0.0))
-    if held is None:
-        return replace(case, unfitted=plain) if used.launch else case
-    clocks = system.gpu.clocks
-    narrow = held * clocks.sustained_fp8 / clocks.sustained
-    values = {"clocks.sustained": held, "clocks.sustained_fp8": narrow}
-    changed = system.replace({path: format_quantity(value, Dimension.HERTZ) for path, value in values.items()})
-    return replace(case, system=changed, unfitted=plain)
-
-
-@cache
-def _clocks() -> Mapping[tuple[str, str], float]:
-    """The clock of long runs [hertz] by framework and GPU; ConfigError for a value that breaks a rule."""
-    found = {}
-    for used, table in _known()["clocks"].items():
-        rules = {gpu: Quantity(Dimension.HERTZ) for gpu in table}
-        leaves = read_leaves(table, rules, f"steps.toml: clocks.{used}")
-        found.update({(used, gpu): leaf.value for gpu, leaf in leaves.items()})
-    return found
+    """The case, with that before anything was fitted to its framework's rows, if anything was."""
+    used = case.framework
+    clocks = tuple(held for held in used.clocks if held[0] == case.system.gpu.name)
+    plain = replace(case, framework=replace(used, launch=0.0, clocks=()))
+    return replace(case, unfitted=plain) if used.launch or clocks else case
 
 
 def _fastest(case: Case) -> Case:

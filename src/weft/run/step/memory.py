@@ -55,7 +55,7 @@ def _device(
     groups = sum(degree > 1 for degree in (plan.tp, plan.cp, plan.dp * plan.cp, plan.pp, plan.pp)) + 1
     fixed = {
         **states(count, plan, framework, sum(part.experts for chunk in mine for part in chunk)),
-        "gathered weights": gathered(largest, plan, framework),
+        "gathered weights": gathered(largest, count, plan, framework),
         "outside": CONTEXT + COMMUNICATOR * groups,
     }
     saved: Counter[str] = Counter()
