@@ -21,9 +21,10 @@ class Attention(Op):
     among the query heads (0: each has its own), and be `causal` (1): a query sees the keys up to its own, the last one
     all of them; of these, the nearest `window` (0: all). Values have `value` elements a head (0: as many as keys), as
     in latent attention. A fused kernel is of a `generation` of FlashAttention (0: the newest on its GPU). Unfused
-    attention may have `dropout` of its scores. The `gradient` is the backward pass: fused,
-    it computes the scores again and does five products where the forward pass does two (FlashAttention-2,
-    arXiv:2307.08691). Raises InputError for sizes that do not fit, UnknownNameError for an unknown dtype.
+    attention may have `dropout` of its scores; if it is `eager`, scale and mask are kernels of their own, as PyTorch
+    runs them operator by operator. The `gradient` is the backward pass: fused, it computes the scores again and does
+    five products where the forward pass does two (FlashAttention-2, arXiv:2307.08691). Raises InputError for sizes that
+    do not fit, UnknownNameError for an unknown dtype.
 
     >>> Attention(batch=8, heads=32, query=2048, keys=2048, head=128).flops
     549755813888
@@ -45,6 +46,7 @@ class Attention(Op):
     window: int = 0
     value: int = 0
     generation: int = 0
+    eager: bool = False
 
     def __post_init__(self) -> None:
         least = dict.fromkeys(("batch", "heads", "query", "keys", "head"), 1)
@@ -148,19 +150,29 @@ class Attention(Op):
 
         The gradient's: each one's own, from the last to the first.
         """
+        forward = self._forward
+        return tuple(part for kernel in reversed(forward) for part in self._backward(kernel)) if self.gradient else forward
+
+    @property
+    def _forward(self) -> tuple[Gemm | Streaming, ...]:
         count = self.batch * self.heads
         scores = Streaming("softmax", count * self.query, self.keys, self.dtype)
-        dropped = (replace(scores, name="dropout"),) if self.dropout else ()
-        forward: tuple[Gemm | Streaming, ...] = (
+        before = (replace(scores, name="scale"), replace(scores, name="mask")) if self.eager else ()
+        after = (replace(scores, name="dropout"),) if self.dropout else ()
+        return (
             Gemm(self.query, self.keys, self.head, self.dtype, count),
+            *before,
             scores,
-            *dropped,
+            *after,
             Gemm(self.query, self.value_head, self.keys, self.dtype, count),
         )
-        if not self.gradient:
-            return forward
-        each = (part for kernel in reversed(forward) for part in (*kernel.backward.inputs, *kernel.backward.weights))
-        return cast("tuple[Gemm | Streaming, ...]", tuple(each))
+
+    def _backward(self, kernel: Gemm | Streaming) -> tuple[Gemm | Streaming, ...]:
+        """The gradients of a kernel; PyTorch multiplies that of a softmax by its output first (its SoftMax.cu)."""
+        found = cast("tuple[Gemm | Streaming, ...]", (*kernel.backward.inputs, *kernel.backward.weights))
+        if self.eager and isinstance(kernel, Streaming) and kernel.name == "softmax":
+            return replace(kernel, name="elementwise", inputs=2), *found
+        return found
 
     def __str__(self) -> str:
         how = "fused" if self.fused else "batched"

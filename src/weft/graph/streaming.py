@@ -95,6 +95,12 @@ STREAMING: Mapping[str, StreamingKind] = {
         saves=("int8",),
     ),
     "dropout_backward": StreamingKind("Gradient of dropout: masked and scaled.", _ELEMENTS, 2, reads=(OWN, "int8")),
+    "dropout_backward_again": StreamingKind(
+        "Gradient of dropout that can be differentiated again (PyTorch's create_graph): three kernels.",
+        _ELEMENTS,
+        3,
+        reads=(OWN, "int8"),
+    ),
     "bias_dropout_add": StreamingKind(
         "A bias added, random zeros, and the sum with a second tensor.",
         _ELEMENTS,
@@ -105,6 +111,8 @@ STREAMING: Mapping[str, StreamingKind] = {
         weight="bias_backward",
         saves=("int8",),
     ),
+    "scale": StreamingKind("A tensor times a number.", _ELEMENTS, 1, backward="scale"),
+    "mask": StreamingKind("A mask added that many rows share; its gradient passes on.", _ELEMENTS, 1),
     "residual_add": StreamingKind("The sum of two tensors.", _ELEMENTS, 1, reads=(OWN, OWN)),
     "rotary": StreamingKind("Rotary position embedding.", _ELEMENTS, 6, backward="rotary"),
     "softmax": StreamingKind(
@@ -117,6 +125,15 @@ STREAMING: Mapping[str, StreamingKind] = {
     "layernorm_backward": StreamingKind(
         "Gradients of LayerNorm's input, and partial sums of those of scale and shift.", _ROWS, 18, 0, (OWN, OWN)
     ),
+    "layernorm_eager": StreamingKind(
+        "LayerNorm with scale and shift, as PyTorch runs it: another kernel sums the gradients of both.",
+        _ROWS,
+        12,
+        backward="layernorm_backward",
+        weight="layernorm_sums",
+        saves=(OWN,),
+    ),
+    "layernorm_sums": StreamingKind("Gradients of LayerNorm's scale and shift.", _ROWS, 4, 0, (OWN, OWN), ()),
     "rmsnorm": StreamingKind("RMSNorm with scale.", _ROWS, 5, backward="rmsnorm_backward", saves=(OWN,)),
     "rmsnorm_backward": StreamingKind(
         "Gradient of RMSNorm's input, and partial sums of that of the scale.", _ROWS, 11, 0, (OWN, OWN)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, cast
 
 from weft.errors import InputError, check_name
 from weft.graph import Attention, Gemm, GroupedGemm, Op, Streaming
@@ -30,7 +30,9 @@ class Style:
 
     `flash` attention is one kernel of a `generation` (see `Attention`), otherwise batched GEMMs with a softmax between; with `dropout` after attention and
     each sub-layer. `fused` element-wise operators share kernels with their neighbours: bias with GeLU, bias with
-    dropout and residual sum. `loss` names the kernels of the cross entropy. Shared experts may run `beside` the
+    dropout and residual sum; `eager` ones never do, as PyTorch runs a model operator by operator: queries, keys and
+    values are GEMMs of their own, so are scale and mask of the scores kernels; heads are `copied` apart before batched
+    products, where these do not read them in strides. `loss` names the kernels of the cross entropy. Shared experts may run `beside` the
     exchange of tokens; `deduplicated` tokens are sent once to each rank that has experts for them, not once to each
     expert (as DeepEP does), in the number format `dispatched` (none: that of the model).
     """
@@ -39,6 +41,8 @@ class Style:
     generation: int = 0
     dropout: bool = False
     fused: bool = True
+    eager: bool = False
+    copied: bool = False
     loss: Literal["cross_entropy", "fused_cross_entropy"] = "cross_entropy"
     beside: bool = False
     deduplicated: bool = False
@@ -200,6 +204,8 @@ class _Layer:
         model = self.model
         if model.kv_rank:
             yield from self.latent()
+        elif self.style.eager:
+            yield from self.apart()
         else:
             wide = query_key_value(model)
             owned = wide * (model.hidden + self.bias("qkv"))
@@ -210,6 +216,15 @@ class _Layer:
         owned = model.hidden * (model.inner + self.bias())
         unit = model.inner // model.attention_heads
         yield Piece("projection", self.gemm(model.hidden, model.inner), "attention", "rows", owned, unit=unit)
+
+    def apart(self) -> Iterator[Piece]:
+        """Projections of queries, keys and values as GEMMs of their own, whose gradients are added up."""
+        model, bias = self.model, self.bias("qkv")
+        key = model.key_heads * model.head_size
+        widths = {"query": model.attention_heads * model.head_size, "key": key, "value": model.key_heads * model.value_size}
+        for name, wide in widths.items():
+            owned = wide * (model.hidden + bias)
+            yield Piece(name, self.gemm(wide, model.hidden), "attention", "columns", owned, forks=name != "query")
 
     def latent(self) -> Iterator[Piece]:
         """Queries, and keys and values, through GEMMs of low rank with a norm between (MLA, arXiv:2405.04434)."""
@@ -241,6 +256,9 @@ class _Layer:
         if model.positions == "rotary":
             rotated = count * (model.attention_heads + 1) * model.rotary_head or every * model.head_size
             yield Piece("rotary", Streaming("rotary", rotated, 1, self.dtype), "attention", "width")
+        if self.style.copied:
+            apart = Streaming("elementwise", count * query_key_value(model), 1, self.dtype)
+            yield Piece("heads", apart, "attention", "width")
         yield Piece("attention", self.attend(), "attention", "heads")
         if not self.style.flash:
             # Batched products return the heads of each token apart: a copy brings them together.
@@ -264,7 +282,7 @@ class _Layer:
         value = model.value_size if model.value_size != model.head_size else 0
         dropped = self.style.dropout and not flash
         generation = self.style.generation if flash else 0
-        how = {"fused": flash, "dropout": dropped, "value": value, "generation": generation}
+        how = {"fused": flash, "dropout": dropped, "value": value, "generation": generation, "eager": self.style.eager}
         return Attention(*sizes, shared, causal, self.dtype, **how)
 
     def cross_attention(self) -> Iterator[Piece]:
@@ -344,7 +362,10 @@ class _Layer:
         return Gemm(self.tokens.count, n, k, self.dtype)
 
     def norm(self, name: str, module: str, forks: bool = False) -> Piece:
-        return _norm(self.model, name, self.tokens.count, self.dtype, module, forks)
+        piece = _norm(self.model, name, self.tokens.count, self.dtype, module, forks)
+        if self.style.eager and self.model.norm == "layernorm":
+            return replace(piece, op=replace(cast(Streaming, piece.op), name="layernorm_eager"))
+        return piece
 
     def bias(self, of: str = "all") -> int:
         """1 if linear layers have a bias; for "qkv" also if only those of attention's input have one."""
