@@ -8,8 +8,8 @@ import pytest
 from weft.errors import InputError
 from weft.schedule.pipeline import SCHEDULES, Durations, Send, bounds, run_schedule, schedule
 
-SIZES = [(1, 4), (2, 4), (4, 8), (6, 12), (8, 24), (5, 15)]
-ALSO = ["interleaved:3", "interleaved:2:9", "chimera:2", "terapipe:3"]
+SIZES = [(1, 4), (2, 4), (4, 8), (6, 12), (8, 24), (5, 20)]
+ALSO = ["interleaved:3", "interleaved:2:12", "chimera:2", "terapipe:3"]
 EVEN_DEVICES = ("chimera", "chimera:2", "dualpipe")
 CASES = [
     (name, devices, micro_batches)

@@ -299,6 +299,8 @@ def test_a_pipeline_of_thousands_of_tasks_is_built_of_arrays(name):
     ("name", "devices", "micro_batches", "says"),
     [
         ("interleaved:2", 4, 10, "takes a multiple of its 4 devices as micro-batches, not 10; take 8"),
+        ("interleaved:2:5", 4, 12, "takes groups of 5, the last of 4 or more as micro-batches, not 12; take 10"),
+        ("interleaved:2", 4, 3, "not 3; take 4, or another group, as in 'interleaved:2:4'"),
         ("interleaved:2:3", 4, 8, "group of 'interleaved' is 3; it must be a whole number of at least 4"),
         ("chimera", 5, 4, "takes an even number of devices, half from each end, not 5; take 6"),
         ("dualpipe", 4, 6, "at least 8, not 6; take 8"),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import Any, Literal
 
 from weft.catalog import Quantity, read_leaves, read_toml, unknown_key
 from weft.errors import ConfigError, check_name
@@ -25,7 +25,8 @@ class Framework:
     backward pass of the last micro-batch, with `gather_overlap` they gather updated weights beside the forward pass of
     the first, both in buckets of `bucket` parameters (0: all at once), at least `bucket_per_replica` for each replica.
     `zero` is the default stage of sharding; with stage 3 (FSDP) it `keeps_weights` from the forward to the backward
-    pass. With `scatter_gather` each tensor-parallel rank sends its part of the activations between stages. `optimizer`
+    pass. Of the `sends` between stages, "blocking" ones keep the sender from computing, "overlapped" ones do not, and
+    "interleaved" ones only with several chunks a stage. With `scatter_gather` each tensor-parallel rank sends its part of the activations between stages. `optimizer`
     runs in one kernel over many tensors or, not `fused_optimizer`, in one per operation; `scales_loss` adds the check
     for overflow of fp16. Weights are kept in the number format `weights` (empty: that of the computation), beside
     `optimizer_bytes` of states per parameter: 12 for Adam with fp32 master weights. The host spends `launch` on each
@@ -49,6 +50,7 @@ class Framework:
     keeps_weights: bool = False
     weights: str = ""
     optimizer_bytes: int = 12
+    sends: Literal["blocking", "interleaved", "overlapped"] = "interleaved"
     scatter_gather: bool = True
     optimizer: str = "adam"
     fused_optimizer: bool = True

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import get_args
 
+import numpy as np
+
 from weft.errors import InputError, check_name
 from weft.graph import DTYPE_BYTES, Collective, Graph
 from weft.hardware import System
@@ -21,7 +23,7 @@ from weft.run.step.parts import chunks_of, rank_parts
 from weft.run.step.prices import Prices
 from weft.run.step.spans import timed
 from weft.run.step.tail import end_of_step, tails
-from weft.schedule.pipeline import Durations, PipelineTimes, Schedule, run_schedule, schedule
+from weft.schedule.pipeline import Durations, PipelineTimes, Schedule, Send, run_schedule, schedule
 
 
 def train(
@@ -50,7 +52,7 @@ def train(
     order = schedule(plan.schedule, plan.pp, plan.micro_batches)
     rank = _Rank(model, plan, framework, prices, order)
     chunks = [rank.chunk(names) for names in chunks_of(model, order.stages, plan)]
-    send = rank.send() if plan.pp > 1 else 0.0
+    send = rank.send() if plan.pp > 1 else Send()
     pipeline = _run(order, chunks, send)
     ends = tails(model, chunks, pipeline, plan, framework, prices)
     return Step(
@@ -63,7 +65,7 @@ def train(
         _waits(order, chunks, pipeline, send),
         tuple(end.parts for end in ends),
         end_of_step(pipeline, ends),
-        send,
+        float(np.max(send.latency)),
         fidelity=fidelity,
         windows=() if prices.windows is None else tuple(prices.windows.found.values()),
     )
@@ -117,13 +119,18 @@ class _Rank:
         slowdown = None if windows is None else windows.of_passes
         return Gathering(gather, scatter, self.framework.keeps_weights, slowdown=slowdown)
 
-    def send(self) -> float:
-        """Time to send a micro-batch's activations to the next stage [s]; with sequence parallelism a rank's share."""
+    def send(self) -> Send:
+        """What it takes to send a micro-batch's activations to the next stage; with sequence parallelism a rank's share.
+
+        A rank that does not overlap its sends computes nothing until the tensor has arrived.
+        """
         plan = self.plan
         tokens = plan.micro_batch * plan.sequence // plan.cp
         size = tokens * self.model.hidden * DTYPE_BYTES[plan.dtype]
         shared = plan.tp if plan.sp or self.framework.scatter_gather else 1
-        return self.prices.of(Collective("send_recv", -(-size // shared), 2, plan.dtype), "pp")
+        seconds = self.prices.of(Collective("send_recv", -(-size // shared), 2, plan.dtype), "pp")
+        waits = self.framework.sends == "blocking" or (self.framework.sends == "interleaved" and plan.chunks == 1)
+        return Send(seconds, sender_busy=seconds if waits else 0.0)
 
 
 def _only(graph: Graph, phase: str) -> Graph | None:
@@ -134,18 +141,18 @@ def _only(graph: Graph, phase: str) -> Graph | None:
     return replace(graph, nodes=tuple(cut)) if kept else None
 
 
-def _run(order: Schedule, chunks: Sequence[Chunk], send: float) -> PipelineTimes:
+def _run(order: Schedule, chunks: Sequence[Chunk], send: Send) -> PipelineTimes:
     forward, backward, weight = (
         [getattr(one, name).seconds for one in chunks] for name in ("forward", "backward", "weight")
     )
     return run_schedule(order, Durations(forward, backward, weight), send)
 
 
-def _waits(order: Schedule, chunks: Sequence[Chunk], ran: PipelineTimes, send: float) -> dict[str, float]:
+def _waits(order: Schedule, chunks: Sequence[Chunk], ran: PipelineTimes, send: Send) -> dict[str, float]:
     """Why the mean pipeline device computes nothing [s]: sends, stages that differ, and the schedule's bubble."""
-    at_once = _run(order, chunks, 0.0) if send else ran
+    at_once = _run(order, chunks, Send())
     alike = [Chunk((), *(_mean(chunks, name) for name in ("forward", "backward", "weight")))] * len(chunks)
-    even = _run(order, alike, 0.0)
+    even = _run(order, alike, Send())
     return {
         "exposed pp": ran.makespan - at_once.makespan,
         "imbalance": at_once.makespan - even.makespan,

@@ -80,17 +80,23 @@ def interleaved(devices: int, micro_batches: int, chunks: int = 2, group: int | 
     `group` is the number of micro-batches that pass one chunk in a row (None: the number of devices); with another
     group, micro-batches need not be a multiple of the devices (arXiv:2407.21783).
 
-    Raises InputError for a group below the number of devices, and without one unless micro-batches are a multiple.
+    Raises InputError for a group, the last one included, that is smaller than the number of devices: then devices would
+    wait for each other.
     """
     check_whole("chunks of 'interleaved'", chunks, 1, 2)
-    if group is None and micro_batches % devices:
-        near = max(devices, round(micro_batches / devices) * devices)
-        raise InputError(
-            f"'interleaved' takes a multiple of its {devices} devices as micro-batches, not {micro_batches}; "
-            f"take {near}, or set a group, as in 'interleaved:{chunks}:{max(devices, micro_batches)}'"
-        )
     row = devices if group is None else group
     check_whole("the group of 'interleaved'", row, devices, devices)
+    left = micro_batches % row
+    if 0 < left < devices:
+        whole, more = micro_batches - left, micro_batches - left + devices
+        near = whole if whole and left <= more - micro_batches else more
+        rule = (
+            f"groups of {row}, the last of {devices} or more" if row > devices else f"a multiple of its {row} devices"
+        )
+        raise InputError(
+            f"'interleaved' takes {rule} as micro-batches, not {micro_batches}; take {near}, or another group, as in "
+            f"'interleaved:{chunks}:{max(devices, micro_batches)}'"
+        )
     if chunks == 1:
         return one_forward_one_backward(devices, micro_batches)
     micro_batch = np.tile(np.arange(micro_batches), chunks)
