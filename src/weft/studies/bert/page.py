@@ -52,8 +52,8 @@ def phase_table(phases: Phases) -> Table:
     columns = [
         text("gpu", "GPU"), text("precision"), number("sequence"), number("sequences"),
         number("step_ms", "step", "ms", ",.1f"), number("gemms", "GEMMs", format_=".1%"),
-        number("softmax", "scale, mask, softmax, dropout", format_=".1%"),
-        number("norm", "GeLU, dropout, sum, LayerNorm", format_=".1%"),
+        number("softmax", "softmax and dropout", format_=".1%"),
+        number("norm", "GeLU, LayerNorm, sums", format_=".1%"),
         number("lamb", "LAMB", format_=".1%"), number("rank", "LAMB's rank"),
     ]  # fmt: skip
     return Table(columns, rows, "A step of one micro-batch and an update, operators one by one")
@@ -73,7 +73,8 @@ def _steps(study: BertStudy) -> Figure:
     )  # fmt: skip
     return figure.captioned(
         "Steps of 4096 tokens: GPU, precision, tokens of a sequence. Faster matrix units leave more of the step to "
-        "operators that memory bounds, LAMB first; longer sequences to the softmax of attention."
+        "operators that memory bounds, LAMB first; longer sequences to the softmax of attention. Softmax includes scale, "
+        "mask and dropout of the scores, LayerNorm the dropout and sum before it, the head the loss."
     )
 
 
@@ -157,7 +158,7 @@ def _gemms(study: BertStudy) -> Figure:
     )  # fmt: skip
     return figure.captioned(
         "Each dot a GEMM of a layer or the head, forward or a gradient. Those of attention do a tenth of the work per "
-        "byte and are bound by memory; mixed precision leaves most of the others short of the peak, too."
+        "byte and wait for memory or cache; gradients of small weights fill the GPU badly."
     )
 
 
