@@ -1,4 +1,5 @@
-"""Writes explanation/errors.md, the page of today's errors, from what `weft validate --bar --out` wrote.
+"""Writes explanation/errors.md, the page of today's errors, from what `weft validate --bar --out` wrote, and the errors
+that answers carry, `src/weft/search/model_errors.toml`.
 
 Use: python docs/errors.py out/validate (`make validate` does). Needs nothing but Weft.
 """
@@ -18,6 +19,14 @@ from weft.view.validation import PICTURES, TITLES
 HERE = Path(__file__).parent / "explanation"
 FIGURES = "errors"
 DRAWN = ("gemm", "collective")
+CLASSES = Path(__file__).parent.parent / "src/weft/search/model_errors.toml"
+HEAD = """# Written by docs/errors.py (make validate), from what `weft validate --bar` finds; do not edit.
+#
+# Mean error, rows and machines of each class, [] where no row is public. Classes of size lie below, between and from
+# the bounds: GEMMs in bf16 and fp16 and pairs joined by software by time [s], collectives (one node, the library's own
+# test) by bytes. `left_out`: each machine predicted from its data sheet and the fits of the others; of pairs, each
+# system left out of the fit of software costs. `beside`: the largest error of GEMMs beside a collective.
+"""
 INTRODUCTION = """# Accuracy: how far off Weft is today
 
 <!--- Made by `make validate`: change docs/errors.py, not this page. -->
@@ -45,6 +54,13 @@ GEMM and collective [joined by software](joined.md): mean error, and share of ri
 the rows were in sight of the software costs; then every system, or every method, is left out of their fit. GEMMs and
 collectives alone: the lines *leave one out* above.
 """
+CARRIED = """
+## The errors that answers carry
+
+`weft simulate --beside`, `weft advise` and `weft predict overlap` state the mean error of their class: of their
+machine, where it has rows, else of machines, or systems, that were left out of the fits. Below ten rows or three
+machines they say so. Sizes are [classes](../howto/advise.md#read-it), the smallest first.
+"""
 CAUSES = "Missed ([causes](../deviations.md#real-gpus)):"
 
 NOTES = {
@@ -65,6 +81,7 @@ def main(folder: Path) -> None:
     kinds = list(dict.fromkeys(group["kind"] for group in data["groups"]))
     copy_pictures(folder)
     (HERE / "errors.md").write_text("\n".join([*lines(data, kinds), ""]))
+    CLASSES.write_text(classes_toml(data["classes"]))
 
 
 def lines(data: Mapping[str, Any], kinds: Sequence[str]) -> Iterator[str]:
@@ -74,6 +91,8 @@ def lines(data: Mapping[str, Any], kinds: Sequence[str]) -> Iterator[str]:
     if data.get("bar"):
         yield from bar(data["bar"])
         yield from seen_and_left_out(data["bar"])
+        yield CARRIED
+        yield from folded("Errors by class", class_table(data["classes"]))
     yield "\n## Machine by machine, as shipped"
     for kind in kinds:
         yield f"\n### {TITLES.get(kind, kind)}\n"
@@ -112,6 +131,42 @@ def seen_and_left_out(demands: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     ]
     yield SEEN
     yield from markdown(Table([text("rows"), *(number(one, format_=".1%") for one in protocols)], rows))
+
+
+def class_table(classes: Mapping[str, Any]) -> Table:
+    """The error of each class that has rows, with its rows and machines."""
+    rows = [
+        (" ".join(where), f"{place + 1} of {len(sizes)}", *found)
+        for where, sizes in classes_in(classes)
+        for place, found in enumerate(sizes)
+        if found
+    ]
+    columns = [text("class"), text("size"), number("off by", format_=".1%"), number("rows"), number("machines")]
+    return Table(columns, rows)
+
+
+def classes_in(classes: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], list[list[float]]]]:
+    """The path of each list of classes by size, and the list."""
+    for name in ("gemm", "collective", "left_out", "joined"):
+        for first, found in classes[name].items():
+            if isinstance(found, Mapping):
+                yield from (((name, first, second), sizes) for second, sizes in found.items())
+            else:
+                yield (name, first), found
+
+
+def classes_toml(classes: Mapping[str, Any]) -> str:
+    """The classes as TOML: a line for each list of classes by size."""
+    parts = [HEAD]
+    for table in ("bounds", "beside"):
+        parts += [f"[{table}]", *(f"{name} = {json.dumps(value)}" for name, value in classes[table].items()), ""]
+    last: tuple[str, ...] = ()
+    for path, sizes in classes_in(classes):
+        if path[:-1] != last:
+            last = path[:-1]
+            parts += ["", f"[{'.'.join(last)}]"] if parts[-1] else [f"[{'.'.join(last)}]"]
+        parts.append(f"{path[-1]} = {json.dumps(sizes)}")
+    return "\n".join([*parts, ""])
 
 
 def without_verdict(table: Table, rows: Sequence[Sequence[Any]]) -> Table:

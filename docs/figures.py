@@ -1,4 +1,5 @@
-"""Writes the tables of published figures in deviations.md, from what the studies declare and wrote with --json.
+"""Writes the tables of published figures in deviations.md, from what the studies declare and wrote with --json, and the
+speedups of C3 by which advice on AMD's GPUs is doubted, `src/weft/search/c3_speedups.toml`.
 
 Use: python docs/figures.py out/figures (`make figures` does). Needs nothing but Weft.
 """
@@ -8,13 +9,16 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from weft.studies import STUDIES, study
+from weft.studies.c3.study import IDS
 from weft.studies.headline import Claim
 
 HERE = Path(__file__).parent
 PAGE = HERE / "deviations.md"
+SPEEDUPS = HERE.parent / "src/weft/search/c3_speedups.toml"
 BEGIN, END = "<!--- figures of {}: made by `make figures` -->", "<!--- end of figures -->"
 
 
@@ -24,6 +28,9 @@ def main(folder: Path) -> None:
         rows = json.loads((folder / f"{name}.json").read_text())["headline"]
         page = with_table(page, name, "\n".join(met_folded(list(table(rows, study(name).DECLARED.claims)))))
     PAGE.write_text(page, encoding="utf-8")
+    kept = [line for line in SPEEDUPS.read_text(encoding="utf-8").splitlines() if line.startswith("#")]
+    found = c3_speedups(json.loads((folder / "c3.json").read_text()))
+    SPEEDUPS.write_text("\n".join([*kept, "", *found, ""]), encoding="utf-8")
 
 
 def with_table(page: str, name: str, text: str) -> str:
@@ -58,6 +65,16 @@ def table(rows: list[Mapping[str, Any]], claims: Mapping[str, Claim]) -> Iterato
         wanted = f"{published(row['published'], unit)} | {around}± {written(claim.bar or 0.0, unit)}"
         missed = f"**{weft}** | [missed](#{claim.cause})" if claim.miss is not None else f"{weft} |"
         yield f"| {row['what']} | {wanted} | {missed} |"
+
+
+def c3_speedups(data: Mapping[str, Any]) -> Iterator[str]:
+    """A line for each way to share: its mean speedup, and the one that its published share of the ideal gives."""
+    claims, cases = study("c3").DECLARED.claims, data["scenarios"]
+    ideal = fmean(case["ideal"] for case in cases)
+    for name, claim in IDS.items():
+        if name != "priority-partition":
+            speedup = fmean(case["strategies"][name]["speedup"] for case in cases)
+            yield f"{name} = [{speedup:.3f}, {1 + claims[claim].published * (ideal - 1):.3f}]"
 
 
 def published(value: float | list[float], unit: str) -> str:

@@ -1,13 +1,13 @@
 """Where does a layer spend its time? GPT-3's on three systems, in closed form, prefill and decode."""
 
+import weft
 from weft.estimate import estimate
-from weft.models import load_model
 
 SYSTEMS = ("dgx-a100", "dgx-h100", "mi300x-x8")
 
 for phase, batch, sequence in (("prefill", 1, 2048), ("decode", 32, 2048)):
     print(f"\nGPT-3, one layer, TP 8, {phase}, {batch} x {sequence} tokens")
-    layer = load_model("gpt-3").layer(tp=8, batch=batch, sequence=sequence, phase=phase, attention="fused")
+    layer = weft.layer("gpt-3", tp=8, batch=batch, sequence=sequence, phase=phase, attention="fused")
     for system in SYSTEMS:
         found = estimate(layer, system)
         times = {name: float(one.seconds) for name, one in found.operators.items()}

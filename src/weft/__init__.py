@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from weft.hardware import node_names as systems
     from weft.models import load_model
     from weft.options import RunOptions
-    from weft.parallel import dependent, sublayer
+    from weft.parallel import dependent, layer, sublayer
     from weft.parallel.plan import Parallelism
     from weft.result import Comparison, Timeline
     from weft.result.step import Step
@@ -86,6 +86,7 @@ _HOMES = {
     "gemm_queue": ("weft.graph", "gemm_queue"),
     "gpu": ("weft.hardware", "gpu"),
     "gpus": ("weft.hardware", "gpu_names"),
+    "layer": ("weft.parallel", "layer"),
     "load_model": ("weft.models", "load_model"),
     "memory": ("weft.run.step.named", "memory"),
     "models": ("weft.models", "models"),
@@ -134,6 +135,7 @@ __all__ = [
     "gemm_queue",
     "gpu",
     "gpus",
+    "layer",
     "load_model",
     "memory",
     "models",

@@ -45,12 +45,22 @@ def test_a_model_is_shown_with_its_sublayers_on_each_gpu():
     assert row.split() == ["8", "fc2", "FC-2", "(forward)", "8192", "4256", "2128", "148.4", "66.5", "MiB"]
 
 
+def test_a_model_that_no_study_splits_is_shown_by_what_its_file_states():
+    shown = run(models, "show", "deepseek-v3")
+    assert "671.0 billion parameters, 37.6 billion of them for each token" in shown
+    assert "experts_per_token" in shown
+    assert "window" not in shown
+    assert "Sub-layers" not in shown
+
+
 def test_models_as_json_are_plain_data():
     model = json.loads(run(models, "show", "gpt-3", "--json"))
     assert model["hidden"] == 12288
     assert model["provenance"]["batch"]["kind"] == "assumed"
     assert [layer["name"] for layer in model["sublayers"]] == ["op", "fc2", "fc1", "ip"]
-    assert [entry["name"] for entry in json.loads(run(models, "list", "--json"))][-1] == "t-nlg"
+    listed = {entry["name"]: entry for entry in json.loads(run(models, "list", "--json"))}
+    assert {"t-nlg", "llama-3-8b"} <= set(listed)
+    assert listed["llama-3-8b"]["parameters"] == 8_030_261_248
     assert "t3-paper" in [entry["name"] for entry in json.loads(run(hardware, "list", "--json"))]
 
 

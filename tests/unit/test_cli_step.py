@@ -9,6 +9,7 @@ import pytest
 from weft.cli.main import main
 
 PLAN = ["gpt-3", "--system", "64xa100", "--tp", "8", "--pp", "8", "--batch", "16"]
+QUICK = ["--fidelity", "estimate"]
 
 
 def run(capsys, *arguments):
@@ -21,7 +22,7 @@ def run(capsys, *arguments):
 def test_a_step_leads_with_the_verdict_and_writes_all_files(capsys, tmp_path):
     folder, trace = tmp_path / "out", tmp_path / "t.json"
     status, out, _ = run(
-        capsys, "step", *PLAN, "--out", str(folder), "--trace", str(trace), "--json", str(tmp_path / "a")
+        capsys, "step", *PLAN, *QUICK, "--out", str(folder), "--trace", str(trace), "--json", str(tmp_path / "a")
     )
     assert status == 0
     assert out.startswith("A step of GPT-3 on 64 GPUs takes ")
@@ -32,8 +33,17 @@ def test_a_step_leads_with_the_verdict_and_writes_all_files(capsys, tmp_path):
     assert len(list(tmp_path.glob("t_rank*.json"))) == 8
 
 
+def test_windows_carry_the_error_of_their_class(capsys):
+    small = ["llama-2-7b", "--system", "dgx-h100", "--tp", "2", "--dp", "4", "--batch", "32"]
+    _, by_engine, _ = run(capsys, "step", *small)
+    _, by_nothing, _ = run(capsys, "step", *small, "--fidelity", "estimate")
+    assert "windows under priority, typical errors: both side by side are off by" in by_engine
+    assert "no public row has priority on h100-sxm" in by_engine
+    assert "typical errors" not in by_nothing
+
+
 def test_the_waterfall_is_a_table_of_parts(capsys, tmp_path):
-    status, _, _ = run(capsys, "step", *PLAN, "--csv", str(tmp_path / "w.csv"))
+    status, _, _ = run(capsys, "step", *PLAN, *QUICK, "--csv", str(tmp_path / "w.csv"))
     assert status == 0
     assert (tmp_path / "w.csv").read_text().startswith("part,time_ms,share,what\n")
 

@@ -37,6 +37,9 @@ def test_no_name_means_two_machines():
         ("NVIDIA H200", "h200-sxm"),
         ("b200_sxm", "b200"),
         ("GB200", "gb200"),
+        ("GB300", "gb300"),
+        ("A100-SXM4-40GB", "a100-sxm-40gb"),
+        ("H100-SXM-96GB-HBM2e", "h100-sxm-96gb"),
         ("NVIDIA L40S", "l40s"),
         ("gfx90a-104cu", "mi210"),
         ("gfx90a", "mi250x-gcd"),
@@ -49,7 +52,7 @@ def test_gpus_are_found_by_what_vendors_and_measurements_call_them(text, name):
     assert hardware.gpu(text).name == name
 
 
-@pytest.mark.parametrize("text", ["A100 PCIe 40GB", "H100 PCIe", "L20", "P100", ""])
+@pytest.mark.parametrize("text", ["A100-SXM4-64GB", "H100 PCIe", "L20", "P100", ""])
 def test_another_gpu_is_not_taken_for_a_known_one(text):
     with pytest.raises(UnknownNameError, match="unknown GPU"):
         hardware.gpu(text)

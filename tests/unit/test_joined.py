@@ -115,7 +115,7 @@ def test_a_range_holds_the_error_of_its_class_and_is_wider_on_a_system_that_was_
     widths = [found.ways[1].high / found.ways[1].low for found in (seen, unseen)]
     assert widths[0] < widths[1]
     assert "errors with a system left out" in unseen.sentence
-    assert joined_error("sequence", 100e-6, seen=False) > joined_error("sequence", 1e-3, seen=False)
+    assert joined_error("sequence", 100e-6, seen=False).value > joined_error("sequence", 1e-3, seen=False).value
 
 
 def test_an_all_reduce_is_not_cut_into_pieces():

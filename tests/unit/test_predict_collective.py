@@ -19,6 +19,7 @@ from weft.library.profiles import (
     of_release,
     profile_for,
     quantities,
+    relative_latency,
     values,
 )
 from weft.validation.rigs import gemm_harness, known_rigs, rig_of
@@ -150,6 +151,27 @@ def test_slower_links_do_not_slow_a_local_copy(name):
 def test_a_mean_knows_on_whose_links_it_was_fitted():
     mean = blend([load_library("nccl-h100"), load_library("nccl-a100")])
     assert mean.fitted_on == ("h100-sxm", "a100-sxm-80gb")
+
+
+def test_a_mean_compares_latencies_of_flags_relative_to_each_generation():
+    hopper, blackwell = load_library("nccl-h100"), load_library("nccl-b200")
+    path, ratio = "ring.ll_launch", relative_latency("ring.ll_launch", "blackwell")
+    assert ratio == pytest.approx(8.5 / 4.5)
+    older, newer = (blend([hopper, blackwell], name).value(path) for name in ("volta", "blackwell"))
+    assert newer == pytest.approx(ratio * older)
+    assert older == pytest.approx((hopper.value(path) * blackwell.value(path) / ratio) ** 0.5)
+    assert relative_latency("all_gather.simple_step", "blackwell") == 1
+    assert relative_latency("release_2_26.ll_launch", "blackwell") == 1
+
+
+def test_sends_and_receives_of_an_older_release_take_longer_for_each_peer():
+    def added(version: str) -> float:
+        few, many = (
+            float(collective("all_to_all", 4096.0 * n, n, "h100-sxm", version=version).seconds) for n in (2, 8)
+        )
+        return many - few
+
+    assert added("2.23") > 2 * added("2.29.2") > 0
 
 
 def test_a_switch_on_fewer_links_is_slower_in_proportion_and_not_in_whole_rings():

@@ -8,14 +8,14 @@ from weft import hardware
 from weft.errors import InputError, UnknownNameError
 from weft.estimate import Harness, estimate
 from weft.graph import Copy, Gemm, Graph, Node, Opaque, Send
-from weft.models import load_model
 from weft.options import RunOptions
+from weft.parallel import layer
 
 A100 = hardware.gpu("a100-sxm-80gb")
 
 
 def graph(**changes):
-    return load_model("gpt-3").layer(**{"tp": 4, "batch": 8, "sequence": 2048} | changes)
+    return layer("gpt-3", **{"tp": 4, "batch": 8, "sequence": 2048} | changes)
 
 
 def gpt3(clock="short", timed="device", **changes):
@@ -68,7 +68,7 @@ def test_fused_attention_replaces_its_three_kernels():
 
 
 def test_heads_that_do_not_divide_leave_one_gpu_with_more():
-    work = load_model("t-nlg").layer(tp=8, sequence=1024)
+    work = layer("t-nlg", tp=8, sequence=1024)
     assert str(work["Q_mul_K"].op) == "4 x 1024 x 1024 x 152 fp16"
     assert work.labels["heads"].startswith("28 heads do not divide by TP 8: the times are those of a GPU with 4")
 

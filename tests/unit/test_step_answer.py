@@ -18,12 +18,12 @@ from weft.view.step import communication_table, layer_streams, verdict, waterfal
 from weft.view.step_trace import kernels, step_trace, write_step_trace
 
 HTA_COMMUNICATION = re.compile(r"^nccl.*(AllReduce|AllGather|ReduceScatter|SendRecv|AllToAll)")
-BUSY = ("exposed", "bubble", "imbalance")
+NOT_COMPUTING = ("exposed", "bubble", "imbalance", "launch gaps")
 
 
 @pytest.fixture(scope="module")
 def answer():
-    return weft.step("gpt-3", "64xa100", tp=8, pp=8, batch=16)
+    return weft.step("gpt-3", "64xa100", tp=8, pp=8, batch=16, fidelity="estimate")
 
 
 def test_a_step_is_plain_data_a_table_a_figure_and_a_page(answer, tmp_path):
@@ -54,7 +54,10 @@ def test_the_answer_has_the_keys_that_programs_read(answer):
 
 
 def test_hfu_counts_what_is_computed_again():
-    plain, again = (weft.step("gpt-3", "64xa100", tp=8, pp=8, batch=16, recompute=how) for how in ("none", "full"))
+    plain, again = (
+        weft.step("gpt-3", "64xa100", tp=8, pp=8, batch=16, recompute=how, fidelity="estimate")
+        for how in ("none", "full")
+    )
     assert plain.hfu == plain.mfu
     assert again.hfu / again.mfu == pytest.approx(4 / 3, rel=0.02)  # all layers once more; the head is not repeated
 
@@ -124,19 +127,36 @@ def test_a_layer_shows_its_streams(answer):
     assert set(table.column("stream")) == {"compute", "tp"}
 
 
-@pytest.mark.parametrize("device", [0, 3, 7])
-def test_a_trace_agrees_with_the_step_on_every_second(answer, device):
+@pytest.fixture(scope="module")
+def sharded():
+    return weft.step("llama-3-8b", "32xh100", zero=3, batch=32, sequence=2048, fidelity="estimate")
+
+
+@pytest.mark.parametrize(("name", "device"), [("answer", 0), ("answer", 3), ("answer", 7), ("sharded", 0)])
+def test_a_trace_agrees_with_the_step_on_every_second(request, name, device):
+    answer = request.getfixturevalue(name)
     found = list(kernels(answer, device))
     computing = sum(kernel.end - kernel.start for kernel in found if kernel.stream == "compute")
     parts = answer.rank_parts(device)
-    assert computing == pytest.approx(sum(time for name, time in parts.items() if not name.startswith(BUSY)))
+    assert computing == pytest.approx(sum(time for name, time in parts.items() if not name.startswith(NOT_COMPUTING)))
     assert max(kernel.end for kernel in found) <= answer.seconds * (1 + 1e-9)
 
 
-def test_kernels_of_one_stream_never_overlap(answer):
-    for stream in ("compute", "tp"):
-        mine = sorted((k.start, k.end) for k in kernels(answer, 2) if k.stream == stream)
+@pytest.mark.parametrize(
+    ("name", "device", "stream"), [("answer", 2, "tp"), ("sharded", 0, "compute"), ("sharded", 0, "dp")]
+)
+def test_kernels_of_one_stream_never_overlap(request, name, device, stream):
+    for each in ("compute", stream):
+        found = kernels(request.getfixturevalue(name), device)
+        mine = sorted((k.start, k.end) for k in found if k.stream == each)
         assert all(end <= start + 1e-9 for (_, end), (start, _) in pairwise(mine))
+
+
+def test_a_trace_shows_the_gathering_of_weights_beside_computing(sharded):
+    moved = [k for k in kernels(sharded, 0) if k.stream == "dp"]
+    assert {k.name for k in moved} >= {"ncclDevKernel_AllGather_RING", "ncclDevKernel_ReduceScatter_RING"}
+    hidden, exposed = sharded.work(0).hidden["dp"], sharded.parts["exposed dp"]
+    assert sum(k.end - k.start for k in moved) == pytest.approx(hidden + exposed, rel=1e-3)
 
 
 def test_a_trace_has_one_file_per_stage_with_its_rank_in_the_first_line(answer, tmp_path):

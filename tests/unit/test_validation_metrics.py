@@ -70,6 +70,13 @@ def test_a_machine_left_out_borrows_the_geometric_mean_of_its_vendors_others():
     assert left[0].seconds == pytest.approx(4 * machines[0].rows["m"])
 
 
+def test_what_is_borrowed_is_relative_to_what_is_known_of_each_machine():
+    fits = {"gemm a": {"pace": 2.0}, "gemm b": {"pace": 9.0}}
+    slow = replace(subject("b", 1), relative={"pace": 3.0})
+    assert borrowed(slow, [subject("a", 1), slow], fits) == pytest.approx({"pace": 6})
+    assert borrowed(subject("a", 1), [subject("a", 1), slow], fits) == pytest.approx({"pace": 3})
+
+
 def test_a_demand_counts_only_its_rows_and_says_whether_it_holds():
     parts = [predicted(subject("a", 1.05)), predicted(subject("b", 2.0))]
     near = Demand(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 import click
 
@@ -38,6 +39,13 @@ from weft.view.advice import doubt_table, knob_table, option_table
     ranks="GPUs of the collective.",
     required=True,
 )
+@option(
+    "--channels",
+    "Channels of the collective where compute units drive it, each one workgroup.  [default: the library's own number; "
+    "one for each compute unit set apart]",
+    int,
+    metavar="N",
+)
 @dtype_option("bf16", "the GEMM")
 @run_options()
 @option("--quick", "Leave out what the assumed values of the machine could change.", is_flag=True)
@@ -56,6 +64,7 @@ def advise(
     gpu: Gpu,
     changes: Mapping[str, str],
     dtype: str,
+    channels: int | None,
     quick: bool,
     jobs: int,
     store: Store | None,
@@ -67,7 +76,8 @@ def advise(
     """
     work, where = (Gemm(*gemm, dtype), Collective(*beside, ranks, dtype)), gpu.replace(changes)
     with progress_bar("advise") as progress:
-        advice = search(*work, where, options, spread=not quick, jobs=jobs, progress=progress, store=store)
+        how: dict[str, Any] = {"spread": not quick, "jobs": jobs, "progress": progress, "store": store}
+        advice = search(*work, where, options, channels=channels, **how)
     outputs.show(
         [option_table(advice), *advice.sentences, knob_table(advice), doubt_table(advice)],
         json_of(advice),

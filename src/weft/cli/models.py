@@ -17,7 +17,7 @@ from weft.units import format_bytes
 from weft.view.table import Table, number, text
 from weft.view.words import sourced_table
 
-_DIMENSIONS = ("hidden", "layers", "sequence_length", "batch", "ffn_multiple")
+_SIZES = {"layers": "layers", "hidden": "hidden", "sequence_length": "context"}
 _COLUMNS = (
     text("tp", "TP"),
     text("sublayer", "sub-layer"),
@@ -38,9 +38,10 @@ def models() -> None:
 def list_models() -> tuple[Any, list[Table]]:
     """List the models of the catalogue."""
     known = [load_model(name) for name in model_names()]
-    sizes = [number(name, format_="d") for name in ("hidden", "layers", "tokens")]
-    columns = [text("name"), text("title"), *sizes, number("tp", "TP", format_=str)]
-    rows = [(m.name, m.title, m.hidden, m.layers, m.tokens, _degrees(m)) for m in known]
+    billions = [number(name, f"{name} [billion]", format_=".4g") for name in ("parameters", "active")]
+    sizes = [number(name, title, format_="d") for name, title in _SIZES.items()]
+    columns = [text("name"), text("title"), *billions, *sizes]
+    rows = [(m.name, m.title, m.parameters / 1e9, m.active_parameters / 1e9, *_sizes(m)) for m in known]
     return list(map(_dimensions, known)), [Table(columns, rows, "Models")]
 
 
@@ -54,12 +55,24 @@ def show_model(name: str) -> tuple[Any, list[Table]]:
     model = load_model(name)
     layers = [sublayer(model, kind, tp) for tp in model.tensor_parallel for kind in SUBLAYERS]
     provenance = {key: found.model_dump() for key, found in model.provenance.items()}
-    values = {key: str(getattr(model, key)) for key in _DIMENSIONS}
-    values |= {"heads": str(model.attention_heads), "tensor_parallel": _degrees(model)}
-    return _dimensions(model) | {"provenance": provenance, "sublayers": list(map(_layer, layers))}, [
-        sourced_table(f"{model.name}: {model.title}", "dimension", values, model.provenance),
-        Table(_COLUMNS, list(map(_row, layers)), "Sub-layers, on each GPU"),
-    ]
+    values = {key: found.text for key, found in model.provenance.items()}
+    values.setdefault("heads", str(model.attention_heads))
+    title = f"{model.name}: {model.title}, {_counted(model)}"
+    tables = [sourced_table(title, "dimension", values, model.provenance)]
+    if layers:
+        tables.append(Table(_COLUMNS, list(map(_row, layers)), "Sub-layers, on each GPU"))
+    return _dimensions(model) | {"provenance": provenance, "sublayers": list(map(_layer, layers))}, tables
+
+
+def _counted(model: Transformer) -> str:
+    """How many parameters a model has, in words."""
+    each = f", {model.active_parameters / 1e9:.1f} billion of them for each token" if model.experts else ""
+    digits = 1 if model.parameters > 1e10 else 3
+    return f"{model.parameters / 1e9:.{digits}f} billion parameters{each}"
+
+
+def _sizes(model: Transformer) -> tuple[int, ...]:
+    return tuple(getattr(model, name) for name in _SIZES)
 
 
 def _parts(layer: Graph) -> tuple[str, Gemm, int]:
@@ -75,12 +88,9 @@ def _row(layer: Graph) -> tuple[Any, ...]:
     return layer.ranks, name, layer.labels["title"], gemm.m, gemm.n, gemm.k, gemm.flops / 1e9, payload
 
 
-def _degrees(model: Transformer) -> str:
-    return ", ".join(map(str, model.tensor_parallel))
-
-
 def _dimensions(model: Transformer) -> dict[str, Any]:
-    return model.model_dump(mode="json", exclude={"provenance"}) | {"tokens": model.tokens}
+    counts = {"tokens": model.tokens, "parameters": model.parameters, "active_parameters": model.active_parameters}
+    return model.model_dump(mode="json", exclude={"provenance"}) | counts
 
 
 def _layer(layer: Graph) -> dict[str, Any]:

@@ -223,7 +223,7 @@ def overlap(
     its class.
     """
     found = joins(form, weft.Gemm(*shape, dtype), ranks, system, options)
-    parts: list[Table | str] = [predictions.join_table(found), found.sentence]
+    parts: list[Table | str] = [predictions.join_table(found), found.sentence, found.errors]
     outputs.show(parts, lambda file: write_json(file, found.to_dict()))
 
 
@@ -310,7 +310,7 @@ def layer(
     **sizes: Any,
 ) -> None:
     """Predict one layer's forward pass, operator by operator, on each GPU of a tensor-parallel group."""
-    work = weft.load_model(model).layer(**sizes)
+    work = weft.layer(model, **sizes)
     parts: list[Table | str] = []
     layers = []
     for name in systems:

@@ -15,7 +15,8 @@ from weft.cli.progress import progress_bar
 from weft.cli.values import GPU_NAMES, NAMES
 from weft.errors import check_name
 from weft.validation import run
-from weft.validation.bar import judged
+from weft.validation.bar import judged, predicted_by
+from weft.validation.classes import class_errors
 from weft.validation.run import Validation
 from weft.validation.tables import Kind
 from weft.view.error_tables import bar_table, errors_table, streams_table, without_rows, worst_table
@@ -59,8 +60,14 @@ def validate(
         refuse_given("where --kinds leaves out every collective", "libraries")
     with progress_bar("validation") as progress:
         done = run.validate(data, gpus=gpus or (), libraries=libraries or (), kinds=_kinds(kinds), progress=progress)
-        lines = [line.to_dict() for line in judged(done, progress)] if bar else []
-    save = json_of(done, **({"bar": lines} if lines else {}))
+        by = predicted_by(done, progress) if bar else {}
+    lines = [line.to_dict() for line in judged(by)] if by else []
+    more = (
+        {"bar": lines, "classes": class_errors(by["as shipped"], by["leave one out"], by["system left out"])}
+        if by
+        else {}
+    )
+    save = json_of(done, **more)
     outputs.show(
         _parts(done, lines),
         save,

@@ -59,17 +59,18 @@ class Kernel:
     footprint: Amount = 0.0
 
 
-def kernel_time(kernel: Kernel, gpu: Gpu) -> Estimate:
+def kernel_time(kernel: Kernel, gpu: Gpu, recent: Amount = np.inf) -> Estimate:
     """The time of a kernel on its own, its operands in the cache if they fit; parts as in `PARTS`.
 
-    The vector units run at the boost clock, since a memory-bound kernel stays below the power limit.
+    At most `recent` bytes of them have been used so recently that they may be there. The vector units run at the boost
+    clock, since a memory-bound kernel stays below the power limit.
     """
     at_work = _Occupancy(kernel, gpu)
     touched = sum((sweep.reads + sweep.writes for sweep in kernel.sweeps), start=np.zeros(()))
     computed = sum((sweep.operations + sweep.specials for sweep in kernel.sweeps), start=np.zeros(()))
     each = (touched, computed, kernel.workgroups, kernel.threads)
     shape = np.broadcast_shapes(*(np.shape(amount) for amount in each))
-    cached = Residency(touched, gpu)
+    cached = Residency(touched, gpu, np.minimum(recent / np.maximum(touched, 1.0), 1.0))
     again = Residency(at_work.resident * kernel.footprint, gpu)
     parts = {name: np.zeros(shape) for name in PARTS}
     parts["launch"] += gpu.compute.launch_latency
@@ -98,14 +99,14 @@ class _Occupancy:
 class Residency:
     """Which share of `touched` bytes the cache and the memory-side cache hold, and the rate of the rest.
 
-    All bytes up to the capacity, none beyond twice that, a falling share between [assumed: replacement is neither
-    perfect nor least recently used].
+    Of the `recent` share, all bytes up to the capacity, none beyond twice that, a falling share between [assumed:
+    replacement is neither perfect nor least recently used].
     """
 
-    def __init__(self, touched: Amount, gpu: Gpu) -> None:
+    def __init__(self, touched: Amount, gpu: Gpu, recent: Amount = 1.0) -> None:
         self._gpu = gpu
-        self.cache = _held(touched, gpu.cache.capacity)
-        self.beside = (1 - self.cache) * _held(touched, gpu.memory_cache.capacity)
+        self.cache = recent * _held(touched, gpu.cache.capacity)
+        self.beside = (recent - self.cache) * _held(touched, gpu.memory_cache.capacity)
         self.dram = 1 - self.cache - self.beside
         beside = gpu.cache.latency + gpu.memory_cache.latency
         self.latency = self.cache * gpu.cache.latency + self.beside * beside + self.dram * idle_latency(gpu)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -38,14 +39,15 @@ Step = tuple[tuple[str, ...], tuple[str, ...], float, float]
 def streaming(op: Streaming, on: Target) -> Estimate:
     """The time of a streaming operator: its kernels one after the other.
 
-    Operands that fit into the last-level cache are assumed to be cached. Raises InputError for formats of 8 bits or
-    fewer on a GPU without them.
+    Operands that fit into the last-level cache are assumed to be cached; `after_others`, the first one only. Raises
+    InputError for formats of 8 bits or fewer on a GPU without them.
     """
     for dtype in dict.fromkeys((op.dtype, *op.about.writes)):
         if dtype in _NARROW and not on.gpu.supports(dtype):
             known = ", ".join(one for one in DTYPES if on.gpu.supports(one))
             raise InputError(f"{on.gpu.name} does not compute in {dtype}; choose one of {known}")
-    found = [kernel_time(kernel, on.gpu) for kernel in _kernels(op, on.gpu)]
+    recent = _bytes(op.reads[:1]) if on.harness.after_others else np.inf
+    found = [kernel_time(kernel, on.gpu, recent) for kernel in _kernels(op, on.gpu)]
     return found[0] if len(found) == 1 else in_sequence(found)
 
 
@@ -151,6 +153,13 @@ def _softmax_backward(op: Streaming, gpu: Gpu) -> tuple[Kernel, ...]:
     return (Kernel(sweeps, floats(op.rows), threads, footprint=3 * size / op.rows),)
 
 
+def _eager_softmax_backward(op: Streaming, gpu: Gpu) -> tuple[Kernel, ...]:
+    """A kernel that multiplies output and gradient, and the one of `_softmax_backward` on the products."""
+    elements, own = floats(op.elements), width(op.dtype)
+    product = _elementwise(elements, 2 * own * elements, own * elements, 1.0, 0.0, own)
+    return product, *_softmax_backward(replace(op, name="softmax_backward"), gpu)
+
+
 def _rows(op: Streaming, gpu: Gpu) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
     """Elements, bytes, bytes that a further sweep reads again, and threads of each row's workgroup."""
     columns, elements = floats(op.columns), floats(op.elements)
@@ -198,8 +207,10 @@ def _normalised_backward(parameters: int) -> Callable[[Streaming, Gpu], tuple[Ke
 _SPECIAL: Mapping[str, Callable[[Streaming, Gpu], tuple[Kernel, ...]]] = {
     "softmax": _softmax,
     "softmax_backward": _softmax_backward,
+    "eager_softmax": _softmax,
+    "eager_softmax_backward": _eager_softmax_backward,
     "layernorm": _normalised(8, 4, 2),
-    "layernorm_eager": _normalised(8, 4, 2),
+    "eager_layernorm": _normalised(8, 4, 2),
     "rmsnorm": _normalised(2, 3, 1),
     "layernorm_backward": _normalised_backward(2),
     "rmsnorm_backward": _normalised_backward(1),

@@ -34,9 +34,10 @@ class Harness:
     """How work is called and timed; the default is that of single-kernel benchmarks and the libraries' own tests.
 
     `timed` says whether kernels follow each other on the device, or the host launches each and waits for it. `rotation`
-    is how many B matrices of a GEMM are used in turn (infinite: B always comes from memory); `quantize` adds the
-    conversion of a 16-bit A to scaled 8-bit rows; `tuned` takes the best kernel that a tuner finds, not the choice of
-    the library.
+    is how many B matrices of a GEMM are used in turn (infinite: B always comes from memory). An element-wise operator
+    `after_others`, as in a step of a model, finds at most the first tensor that it reads in the cache. `quantize` adds
+    the conversion of a 16-bit A to scaled 8-bit rows; `tuned` takes the best kernel that a tuner finds, not the choice
+    of the library.
 
     Of collectives: `library` carries them out (None: the vendor's), of `version`, with a `profile` of its own (None:
     the machine's), by `algorithm` ("auto", or one like "ring", "nvls", "direct", "tree" or "ring-ll128"), with `driver`
@@ -50,6 +51,7 @@ class Harness:
 
     timed: Timed = "device"
     rotation: float = ROTATION
+    after_others: bool = False
     quantize: bool = False
     tuned: bool = False
     library: str | None = None

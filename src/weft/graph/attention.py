@@ -21,10 +21,10 @@ class Attention(Op):
     among the query heads (0: each has its own), and be `causal` (1): a query sees the keys up to its own, the last one
     all of them; of these, the nearest `window` (0: all). Values have `value` elements a head (0: as many as keys), as
     in latent attention. A fused kernel is of a `generation` of FlashAttention (0: the newest on its GPU). Unfused
-    attention may have `dropout` of its scores; if it is `eager`, scale and mask are kernels of their own, as PyTorch
-    runs them operator by operator. The `gradient` is the backward pass: fused, it computes the scores again and does
-    five products where the forward pass does two (FlashAttention-2, arXiv:2307.08691). Raises InputError for sizes that
-    do not fit, UnknownNameError for an unknown dtype.
+    attention may have `dropout` of its scores; `eager`, their scale and mask are kernels of their own. The `gradient`
+    is the backward pass: fused, it computes the scores again and does five products where the forward pass does two
+    (FlashAttention-2, arXiv:2307.08691). Raises InputError for sizes that do not fit, UnknownNameError for an unknown
+    dtype.
 
     >>> Attention(batch=8, heads=32, query=2048, keys=2048, head=128).flops
     549755813888
@@ -53,7 +53,8 @@ class Attention(Op):
         least |= dict.fromkeys(("kv_heads", "causal", "window", "value", "generation"), 0)
         check_sizes(self, "{} of attention", least)
         check_dtype(self.dtype)
-        check_type("fused", self.fused, (bool, np.bool_), "say True or False")
+        for name in ("fused", "eager"):
+            check_type(name, getattr(self, name), (bool, np.bool_), "say True or False")
         heads, shared, causal, window = np.broadcast_arrays(self.heads, self.kv_heads, self.causal, self.window)
         odd = (shared > 0) & (heads % np.maximum(shared, 1) != 0)
         if np.any(causal > 1):
@@ -150,29 +151,19 @@ class Attention(Op):
 
         The gradient's: each one's own, from the last to the first.
         """
-        forward = self._forward
-        return tuple(part for kernel in reversed(forward) for part in self._backward(kernel)) if self.gradient else forward
-
-    @property
-    def _forward(self) -> tuple[Gemm | Streaming, ...]:
         count = self.batch * self.heads
-        scores = Streaming("softmax", count * self.query, self.keys, self.dtype)
-        before = (replace(scores, name="scale"), replace(scores, name="mask")) if self.eager else ()
-        after = (replace(scores, name="dropout"),) if self.dropout else ()
-        return (
+        names = ("scale", "mask", "eager_softmax") if self.eager else ("softmax",)
+        rows = count * self.query, self.keys, self.dtype
+        scores = tuple(Streaming(name, *rows) for name in (*names, *(["dropout"] if self.dropout else [])))
+        forward: tuple[Gemm | Streaming, ...] = (
             Gemm(self.query, self.keys, self.head, self.dtype, count),
-            *before,
-            scores,
-            *after,
+            *scores,
             Gemm(self.query, self.value_head, self.keys, self.dtype, count),
         )
-
-    def _backward(self, kernel: Gemm | Streaming) -> tuple[Gemm | Streaming, ...]:
-        """The gradients of a kernel; PyTorch multiplies that of a softmax by its output first (its SoftMax.cu)."""
-        found = cast("tuple[Gemm | Streaming, ...]", (*kernel.backward.inputs, *kernel.backward.weights))
-        if self.eager and isinstance(kernel, Streaming) and kernel.name == "softmax":
-            return replace(kernel, name="elementwise", inputs=2), *found
-        return found
+        if not self.gradient:
+            return forward
+        each = (part for kernel in reversed(forward) for part in (*kernel.backward.inputs, *kernel.backward.weights))
+        return cast("tuple[Gemm | Streaming, ...]", tuple(each))
 
     def __str__(self) -> str:
         how = "fused" if self.fused else "batched"

@@ -111,21 +111,36 @@ STREAMING: Mapping[str, StreamingKind] = {
         weight="bias_backward",
         saves=("int8",),
     ),
-    "scale": StreamingKind("A tensor times a number.", _ELEMENTS, 1, backward="scale"),
-    "mask": StreamingKind("A mask added that many rows share; its gradient passes on.", _ELEMENTS, 1),
     "residual_add": StreamingKind("The sum of two tensors.", _ELEMENTS, 1, reads=(OWN, OWN)),
     "rotary": StreamingKind("Rotary position embedding.", _ELEMENTS, 6, backward="rotary"),
     "softmax": StreamingKind(
         "Softmax over rows, fp32 inside.", _ROWS, 2 * EXP + DIVIDE + 4, 3, backward="softmax_backward", saves=(OWN,)
     ),
     "softmax_backward": StreamingKind("Gradient of softmax over rows.", _ROWS, 6, 0, (OWN, OWN)),
+    "eager_softmax": StreamingKind(
+        "Softmax as PyTorch runs it, its gradient in two kernels.",
+        _ROWS,
+        2 * EXP + DIVIDE + 4,
+        3,
+        backward="eager_softmax_backward",
+        saves=(OWN,),
+    ),
+    "eager_softmax_backward": StreamingKind(
+        "Gradient of softmax: its output times the gradient, then differences from sums over rows.",
+        _ROWS,
+        7,
+        0,
+        (OWN, OWN),
+    ),
+    "scale": StreamingKind("A multiple of a tensor.", _ROWS, 1, backward="scale"),
+    "mask": StreamingKind("A tensor and a mask that is added to each row.", _ROWS, 1),
     "layernorm": StreamingKind(
         "LayerNorm with scale and shift.", _ROWS, 12, backward="layernorm_backward", saves=(OWN,)
     ),
     "layernorm_backward": StreamingKind(
         "Gradients of LayerNorm's input, and partial sums of those of scale and shift.", _ROWS, 18, 0, (OWN, OWN)
     ),
-    "layernorm_eager": StreamingKind(
+    "eager_layernorm": StreamingKind(
         "LayerNorm with scale and shift, as PyTorch runs it: another kernel sums the gradients of both.",
         _ROWS,
         12,

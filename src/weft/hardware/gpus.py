@@ -277,10 +277,14 @@ class Rates(Part):
 
 
 class Clocks(Part):
-    """Clocks besides the highest boost clock: that of the data sheet's matrix peak, and that at the power limit."""
+    """Clocks besides the highest boost clock: that of the data sheet's matrix peak, and those at the power limit.
+
+    `sustained_fp8` is that of products of 8-bit numbers, which may draw more power than others.
+    """
 
     matrix_peak: Hertz
     sustained: Hertz
+    sustained_fp8: Hertz
 
 
 class Achieved(Part):

@@ -157,7 +157,7 @@ def main_loop_flops(dtype: str, gpu: Gpu, options: RunOptions) -> float:
     """Main-loop rate of a tuned GEMM on one compute unit [FLOP/s]; InputError for an unsupported dtype.
 
     In a short run it is a measured share of the rate at the boost clock, which includes the effect of a falling clock;
-    in a long run it is at most LONG_RUN of the rate at the sustained clock.
+    in a long run it is at most LONG_RUN of the rate at the sustained clock of its number format.
     """
     gpu.matrix_rate(dtype)
     field = rated_as(dtype)
@@ -165,7 +165,10 @@ def main_loop_flops(dtype: str, gpu: Gpu, options: RunOptions) -> float:
     # There are no measurements of fp64: it is assumed to reach fp32's share.
     reached = rate * gpu.compute.clock * float(getattr(gpu.achieved, f"matrix_{field}", gpu.achieved.matrix_fp32))
     running = running_clock(gpu, options)
-    return reached if running >= gpu.compute.clock else min(reached, rate * running * LONG_RUN)
+    if running >= gpu.compute.clock:
+        return reached
+    held = gpu.clocks.sustained_fp8 if field == "fp8" else running
+    return min(reached, rate * held * LONG_RUN)
 
 
 def step_cycles(gemm: Gemm, gpu: Gpu, tiling: GemmTiling, options: RunOptions) -> float:

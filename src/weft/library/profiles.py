@@ -7,6 +7,7 @@ sheet. Latencies are those of the library's code on compute units at `REFERENCE_
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -188,7 +189,7 @@ def profile_for(gpu: str, architecture: str, library: str) -> Profile:
     own = [profile for profile in left if gpu in profile.gpus[:1]]
     related = [profile for profile in left if architecture in profile.architecture.split()]
     each = {profile.architecture: profile for profile in reversed(left)}
-    return (own or related or [blend(list(each.values()))])[0]
+    return (own or related or [blend(list(each.values()), architecture)])[0]
 
 
 def numbers(version: str) -> tuple[int, ...]:
@@ -196,14 +197,34 @@ def numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".") if part.isdigit())
 
 
-def blend(profiles: Sequence[Profile]) -> Profile:
-    """The geometric mean of several profiles, value by value: the estimate for a GPU without measurements."""
+_FLAGGED = re.compile(r"(ring|all_reduce|reduce_scatter|all_gather|all_to_all)\.(ll|ll128)_(launch|step)")
+_SLOWER = {"blackwell": 8.5 / 4.5}
+
+
+def relative_latency(path: str, architecture: str) -> float:
+    """How long launches and hops of protocols with flags take on an architecture, against Hopper's; 1 for other values.
+
+    NCCL counts on 4.5 us for its kernels with flags up to Hopper and on 8.5 us (all-gather; 11 us where it adds) from
+    Blackwell on (src/sym_kernels.cc, `baseLat`).
+    """
+    return _SLOWER.get(architecture, 1.0) if _FLAGGED.fullmatch(path) else 1.0
+
+
+def blend(profiles: Sequence[Profile], architecture: str = "") -> Profile:
+    """The geometric mean of several profiles, value by value: the estimate for a GPU without measurements.
+
+    Latencies are compared relative to those of each profile's architecture, and returned for `architecture`.
+    """
     if len(profiles) == 1:
         return profiles[0]
     mean = {}
     for path in sorted({path for profile in profiles for path in profile.values}):
-        found = [profile.values[path] for profile in profiles if path in profile.values]
-        mean[path] = math.prod(found) ** (1 / len(found))
+        found = [
+            profile.values[path] / relative_latency(path, profile.architecture)
+            for profile in profiles
+            if path in profile.values
+        ]
+        mean[path] = math.prod(found) ** (1 / len(found)) * relative_latency(path, architecture)
     names = " and ".join(profile.name for profile in profiles)
     source = Provenance(text="", kind="derived", source=f"geometric mean of {names}")
     return replace(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Literal
 
 from weft.errors import InputError, check_name
 from weft.graph import Attention, Gemm, GroupedGemm, Op, Streaming
@@ -28,25 +28,32 @@ each expert by columns and rows. Or not at all ("whole")."""
 class Style:
     """How a framework writes a layer's operators.
 
-    `flash` attention is one kernel of a `generation` (see `Attention`), otherwise batched GEMMs with a softmax between; with `dropout` after attention and
-    each sub-layer. `fused` element-wise operators share kernels with their neighbours: bias with GeLU, bias with
-    dropout and residual sum; `eager` ones never do, as PyTorch runs a model operator by operator: queries, keys and
-    values are GEMMs of their own, so are scale and mask of the scores kernels; heads are `copied` apart before batched
-    products, where these do not read them in strides. `loss` names the kernels of the cross entropy. Shared experts may run `beside` the
-    exchange of tokens; `deduplicated` tokens are sent once to each rank that has experts for them, not once to each
-    expert (as DeepEP does), in the number format `dispatched` (none: that of the model).
+    `flash` attention is one kernel of a `generation` (see `Attention`), otherwise batched GEMMs with a softmax between;
+    with `dropout` after attention and each sub-layer. `fused` element-wise operators share kernels with their
+    neighbours: bias with GeLU, bias with dropout and residual sum. `loss` names the kernels of the cross entropy. Heads
+    are `copied` apart before batched products, where these do not read them in strides.
+    Shared experts may run `beside` the exchange of tokens; `deduplicated` tokens are sent once to each rank that has
+    experts for them, not once to each expert (as DeepEP does), in the number format `dispatched` (none: that of the
+    model).
     """
 
     flash: bool = True
     generation: int = 0
     dropout: bool = False
     fused: bool = True
-    eager: bool = False
     copied: bool = False
     loss: Literal["cross_entropy", "fused_cross_entropy"] = "cross_entropy"
     beside: bool = False
     deduplicated: bool = False
     dispatched: str = ""
+
+    @property
+    def eager(self) -> bool:
+        """Whether every operator has kernels of its own, as PyTorch runs a model.
+
+        Also scale and mask of the scores, projections of queries, keys and values, gradients of a norm's parameters.
+        """
+        return not (self.flash or self.fused)
 
 
 @dataclass(frozen=True)
@@ -220,9 +227,9 @@ class _Layer:
     def apart(self) -> Iterator[Piece]:
         """Projections of queries, keys and values as GEMMs of their own, whose gradients are added up."""
         model, bias = self.model, self.bias("qkv")
-        key = model.key_heads * model.head_size
-        widths = {"query": model.attention_heads * model.head_size, "key": key, "value": model.key_heads * model.value_size}
-        for name, wide in widths.items():
+        keys, values = model.key_heads * model.head_size, model.key_heads * model.value_size
+        queries = model.attention_heads * model.head_size
+        for name, wide in (("query", queries), ("key", keys), ("value", values)):
             owned = wide * (model.hidden + bias)
             yield Piece(name, self.gemm(wide, model.hidden), "attention", "columns", owned, forks=name != "query")
 
@@ -282,8 +289,8 @@ class _Layer:
         value = model.value_size if model.value_size != model.head_size else 0
         dropped = self.style.dropout and not flash
         generation = self.style.generation if flash else 0
-        how = {"fused": flash, "dropout": dropped, "value": value, "generation": generation, "eager": self.style.eager}
-        return Attention(*sizes, shared, causal, self.dtype, **how)
+        how = {"value": value, "generation": generation, "eager": self.style.eager}
+        return Attention(*sizes, shared, causal, self.dtype, flash, dropped, **how)
 
     def cross_attention(self) -> Iterator[Piece]:
         model, bias = self.model, self.bias("qkv")
@@ -364,7 +371,8 @@ class _Layer:
     def norm(self, name: str, module: str, forks: bool = False) -> Piece:
         piece = _norm(self.model, name, self.tokens.count, self.dtype, module, forks)
         if self.style.eager and self.model.norm == "layernorm":
-            return replace(piece, op=replace(cast(Streaming, piece.op), name="layernorm_eager"))
+            rows = self.tokens.count
+            return replace(piece, op=Streaming("eager_layernorm", rows, self.model.hidden, self.dtype))
         return piece
 
     def bias(self, of: str = "all") -> int:

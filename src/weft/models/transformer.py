@@ -8,9 +8,7 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import field_validator, model_validator
 
 from weft.catalog import Count, CountOrNone, Share, Sourced, broken_rule
-from weft.graph import Graph, Node
 from weft.models.counts import parameters
-from weft.models.layer import How, Phase, check_layer, operators, uneven
 
 # Elements of an attention head if a model does not state them: the value of most large models.
 _HEAD = 128
@@ -156,34 +154,6 @@ class Transformer(Sourced):
     def active_parameters(self) -> int:
         """Number of weights that compute one token: all but the experts that a token does not visit."""
         return parameters(self).active
-
-    def layer(
-        self,
-        *,
-        tp: int = 1,
-        batch: int = 1,
-        sequence: int = 2048,
-        phase: Phase = "prefill",
-        attention: How = "batched",
-        dtype: str = "fp16",
-    ) -> Graph:
-        """One layer's forward pass on each of `tp` GPUs; labels note what does not divide evenly.
-
-        `prefill` computes all `sequence` tokens of `batch` sequences; `decode` computes one token of each, which
-        attends to `sequence` of them. Biases and residual additions count as fused into their neighbours. Raises
-        UnknownNameError for an unknown phase, attention or dtype, InputError for sizes that do not fit.
-
-        >>> from weft.models import load_model
-        >>> len(load_model("gpt-3").layer(tp=8))
-        12
-        """
-        check_layer(self, tp, batch, sequence, phase, attention)
-        work = list(operators(self, tp, batch, sequence, phase, attention, dtype))
-        names = [name for name, _ in work]
-        nodes = tuple(Node(op, name, after=tuple(names[at - 1 : at])) for at, (name, op) in enumerate(work))
-        what = "tokens" if phase == "prefill" else "tokens of context"
-        title = f"{self.name}, one layer, {phase}, TP {tp}, batch {batch} x {sequence} {what}, {dtype}"
-        return Graph(nodes, tp, title, {"model": self.name, "layer": phase, **uneven(self, tp)})
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -26,11 +26,11 @@ class Framework:
     the first, both in buckets of `bucket` parameters (0: all at once), at least `bucket_per_replica` for each replica.
     `zero` is the default stage of sharding; with stage 3 (FSDP) it `keeps_weights` from the forward to the backward
     pass. Of the `sends` between stages, "blocking" ones keep the sender from computing, "overlapped" ones do not, and
-    "interleaved" ones only with several chunks a stage. With `scatter_gather` each tensor-parallel rank sends its part of the activations between stages. `optimizer`
-    runs in one kernel over many tensors or, not `fused_optimizer`, in one per operation; `scales_loss` adds the check
-    for overflow of fp16. Weights are kept in the number format `weights` (empty: that of the computation), beside
-    `optimizer_bytes` of states per parameter: 12 for Adam with fp32 master weights. The host spends `launch` on each
-    operator [s].
+    "interleaved" ones only with several chunks a stage; with `scatter_gather` tensor-parallel ranks share them.
+    `optimizer` runs in one kernel over many tensors or, not `fused_optimizer`, in one per operation; `scales_loss` adds
+    the check for overflow of fp16. Weights are kept in the number format `weights` (empty: that of the computation),
+    beside `optimizer_bytes` of states per parameter: 12 for Adam with fp32 master weights. The host spends `launch` on
+    each operator [s].
     """
 
     name: str = "megatron"

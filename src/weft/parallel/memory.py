@@ -80,17 +80,22 @@ def _bytes(tensors: Sequence[Tensor]) -> int:
     return sum(tensor.bytes for tensor in tensors)
 
 
-def states(count: int, plan: Parallelism, framework: Framework) -> dict[str, int]:
+def sharded(count: int, experts: int, plan: Parallelism) -> int:
+    """The part of so many parameters, `experts` of which are of routed experts, that a rank of a shard group holds."""
+    ranks, few = plan.shard or plan.dp * plan.cp, plan.expert_replicas
+    return -(-(count - experts) // ranks) - (-experts // min(ranks, few))
+
+
+def states(count: int, plan: Parallelism, framework: Framework, experts: int = 0) -> dict[str, int]:
     """Bytes of weights, gradients and optimizer states of a rank with so many parameters before they are sharded.
 
     Bytes per parameter follow Megatron-LM's distributed optimizer and ZeRO (arXiv:1910.02054): stage 1 shards the
     optimizer states, 2 the gradients, 3 the weights over the replicas of a shard group.
     """
-    ranks = plan.shard or plan.dp * plan.cp
-    shards = [ranks if plan.zero >= stage else 1 for stage in (3, 2, 1)]
+    held = [sharded(count, experts, plan) if plan.zero >= stage else count for stage in (3, 2, 1)]
     width = DTYPE_BYTES[framework.weights or plan.dtype], DTYPE_BYTES[framework.gradients], framework.optimizer_bytes
     names = "weights", "gradients", "optimizer"
-    return {name: -(-count * each // shard) for name, each, shard in zip(names, width, shards, strict=True)}
+    return {name: part * each for name, each, part in zip(names, width, held, strict=True)}
 
 
 def gathered(largest: int, plan: Parallelism, framework: Framework) -> int:

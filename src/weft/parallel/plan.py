@@ -92,6 +92,11 @@ class Parallelism:
         return self.tp * self.pp * self.dp * self.cp
 
     @property
+    def expert_replicas(self) -> int:
+        """Ranks of a stage that hold the same experts: all that route different tokens, divided by `ep`."""
+        return max(self.cp * self.dp * (self.tp if self.sp else 1) // self.ep, 1)
+
+    @property
     def micro_batches(self) -> int:
         """Micro-batches of each pipeline per step."""
         return self.batch // (self.dp * self.micro_batch)
@@ -110,8 +115,11 @@ class Parallelism:
     def stride(self, axis: str) -> int:
         """Distance between neighbours of a group, in GPUs counted through the machine.
 
-        The groups "replica" join the ranks that hold the same shard, the groups "ep" neighbours with different tokens.
+        The groups "replica" join the ranks that hold the same shard, the groups "ep" neighbours with different tokens,
+        and the groups "experts" the ranks that hold the same experts.
         """
+        if axis == "experts":
+            return self.stride("ep") * self.ep
         if axis == "ep":
             return 1 if self.sp else self.stride("cp" if self.cp > 1 else "dp")
         if axis == "replica":

@@ -48,15 +48,16 @@ class Grid:
 
     def __str__(self) -> str:
         each = f", {self.resident} at once on a compute unit" if self.resident > 1 else ""
-        waves = f"{_waves(self.waves(self.units))} on all {self.units} compute units"
+        waves = f"{_count(self.waves(self.units), 'wave')} on all {self.units} compute units"
         if self.given != self.units:
             waves += f", {self.waves(self.given)} on the {self.given} available to it"
         parts = f", K in {self.splits} parts" if self.splits > 1 else ""
         return f"{self.tiles:,} tiles of {self.rows} x {self.columns}{parts}{each}: {waves}"
 
 
-def _waves(count: int) -> str:
-    return f"{count} wave" + "s" * (count != 1)
+def _count(count: int, what: str) -> str:
+    """A number of things: "1 wave", "2 waves"."""
+    return f"{count} {what}" + "s" * (count != 1)
 
 
 @dataclass(frozen=True)
@@ -230,15 +231,34 @@ class CoRun:
 
     @property
     def warning(self) -> str:
-        """Why a mask slows the collective down and what to set instead; empty if all its workgroups run at once."""
+        """How the collective's channels differ from those asked for, and why a mask slows it down and what to set
+        instead; empty if neither holds.
+        """
+        return "; ".join(filter(None, (self._fewer, self._masked)))
+
+    @property
+    def _fewer(self) -> str:
+        """Why the collective has fewer channels than asked for; empty if it has as many."""
+        asked = self._collective.choice.channels
+        if asked is None or asked == self.channels:
+            return ""
+        why = (
+            "sends and receives take a power of two"
+            if self.algorithm == "pairwise"
+            else "the library gives this size no more"
+        )
+        return f"the {self.name} has {_count(self.channels or 0, 'channel')}, not the {asked} asked for, as {why}"
+
+    @property
+    def _masked(self) -> str:
         if self.rounds == 1:
             return ""
         span, units = self._span, len(self._collective.choice.compute_units or ())
         needed = units_needed(span.workgroups, span.resident, self.run.gpu)
         return (
-            f"the {self.channels} channels of the {self.name} run in {self.rounds} rounds, as {units} compute units "
-            f"hold no more at once: give it {self._at_once} channels (--channels {self._at_once}) or {needed} compute "
-            "units"
+            f"the {self.channels} channels of the {self.name} run in {self.rounds} rounds, as "
+            f"{_count(units, 'compute unit')} {'holds' if units == 1 else 'hold'} no more at once: give it "
+            f"{_count(self._at_once or 0, 'channel')} (--channels {self._at_once}) or {_count(needed, 'compute unit')}"
         )
 
     @property
@@ -287,7 +307,7 @@ class CoRun:
         """What lengthened each side most, in words: more waves on fewer compute units, and the longest added wait."""
         grid = self.grid
         before, after = grid.waves(grid.units), grid.waves(grid.given)
-        waves = f"{_waves(after)} of tiles instead of {before}" if after > before else ""
+        waves = f"{_count(after, 'wave')} of tiles instead of {before}" if after > before else ""
         sides = {
             "GEMM": ", ".join(filter(None, (waves, self.gemm.added))),
             "collective": self.collective.added,

@@ -73,8 +73,8 @@ def _times(shares: Mapping[str, float], count: float) -> dict[str, float]:
 class PartTimes:
     """One rank's passes over a part of a model: forward, backward (of inputs; of weights if they are computed apart).
 
-    `parameters` counts those that the rank holds; `recompute` is the pass over what is computed again before
-    `backward`, `kept` what one micro-batch needs in memory.
+    `parameters` counts those that the rank holds, `experts` those of routed experts among them; `recompute` is the pass
+    over what is computed again before `backward`, `kept` what one micro-batch needs in memory.
     """
 
     name: str
@@ -84,6 +84,7 @@ class PartTimes:
     recompute: Pass = Pass()
     parameters: int = 0
     kept: Kept = field(default_factory=Kept)
+    experts: int = 0
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,11 @@ class Chunk:
     def parameters(self) -> int:
         """Parameters that one rank holds before they are sharded over replicas."""
         return sum(part.parameters for part in self.parts)
+
+    @property
+    def experts(self) -> int:
+        """Parameters of routed experts among them."""
+        return sum(part.experts for part in self.parts)
 
     @property
     def all(self) -> Pass:
@@ -129,7 +135,8 @@ class Step(Answer):
     """A training step of `model` on `system` under `plan`: `seconds`, and where they go.
 
     `chunks` are the parts of the model in the order of the data, `pipeline` says when the micro-batches pass through
-    them, `tails` what each pipeline device does between its last micro-batch and the end of the step [s].
+    them, `tails` what each pipeline device does between its last micro-batch and the end of the step [s];
+    `tails_hidden` is the communication of replicas beside its passes [s].
     `pipeline_waits` are the parts of the makespan in which the mean device computes nothing: "bubble", "imbalance" and
     "exposed pp" [s], `send` is how long activations take to the next stage [s]. `fidelity` says where durations come
     from, `windows` what kernels and collectives cost each other, `memory` what every device holds, `notes` what a
@@ -146,6 +153,7 @@ class Step(Answer):
     pipeline: PipelineTimes
     pipeline_waits: Mapping[str, float]
     tails: tuple[Mapping[str, float], ...]
+    tails_hidden: tuple[float, ...]
     seconds: float
     send: float = 0.0
     fidelity: str = "estimate"
@@ -220,6 +228,13 @@ class Step(Answer):
         return {name.removeprefix("exposed "): s for name, s in self.parts.items() if name.startswith("exposed ")}
 
     @property
+    def hidden(self) -> dict[str, float]:
+        """Communication beside computing, by its axis [s], mean over the pipeline devices."""
+        ends = ({"dp": seconds} for seconds in self.tails_hidden if seconds)
+        total = added(*(self.work(device).hidden for device in range(self.devices)), *ends)
+        return {name: seconds / self.devices for name, seconds in total.items() if seconds > 1e-12}
+
+    @property
     def bubble(self) -> float:
         """Share of the step in which the mean pipeline device has nothing to compute."""
         return (self.parts.get("bubble", 0.0) + self.parts.get("imbalance", 0.0)) / self.seconds
@@ -242,6 +257,7 @@ class Step(Answer):
             "fits": None if self.memory is None else self.memory.fits,
             "waterfall": self.parts,
             "exposed_s": self.exposed,
+            "hidden_s": self.hidden,
             "bubble_share": self.bubble,
             "needs": list(self.needs),
             "notes": list(self.notes),

@@ -38,6 +38,14 @@ class Option(NamedTuple):
         """Time until both have ended [s]: simulated, or else forecast."""
         return self.forecast_s if self.run is None else self.run.makespan
 
+    @property
+    def channels(self) -> int | None:
+        """Workgroups of the simulated collective; None without a simulation, or where DMA engines drive it."""
+        if self.run is None:
+            return None
+        moved = self.run.graph.collectives[0].name
+        return next(span.workgroups for span in self.run.spans if span.operator == moved) or None
+
 
 class Doubt(NamedTuple):
     """A source of uncertainty, and the range of the speedup under it."""
@@ -65,7 +73,8 @@ class Advice(Answer):
     from which DMA engines gather or exchange as fast as compute units alone, `pays` the size from which a DMA strategy
     is the best beside this GEMM [bytes]; None if there is none. `library` is the algorithm that the library would use
     instead of the simulated one, if they differ. `masked` is the best partition with a mask alone, the library keeping
-    its number of channels, if that takes longer.
+    its number of channels, if that takes longer. `channels` is the number asked for on compute units (None: the
+    library's own, or one for each compute unit set apart).
     """
 
     kind = "advice"
@@ -81,6 +90,7 @@ class Advice(Answer):
     pays: int | None
     library: LibraryChoice | None = None
     masked: CoRun | None = None
+    channels: int | None = None
 
     @property
     def gpu(self) -> Gpu:
@@ -106,6 +116,10 @@ class Advice(Answer):
     def speedup_of(self, option: Option) -> float:
         """Speedup of an option over serial execution: simulated, or else forecast."""
         return self.alone.speedup(option.makespan_s)
+
+    def is_forecast(self, option: Option) -> bool:
+        """Whether the tables forecast an option: they know no other number of channels than the library's."""
+        return self.channels is None or by_dma(option.strategy)
 
     def share_of(self, option: Option) -> float:
         """Share of the ideal saving that an option reaches."""
@@ -147,7 +161,9 @@ class Advice(Answer):
     @property
     def knobs(self) -> tuple[Knob, ...]:
         """What to set for the best option."""
-        return knobs_for(self.gpu, self.best.strategy, self.best.units, self.collective.name)
+        own = self.tables.collective(self.collective.name).library_units
+        best = self.best
+        return knobs_for(self.gpu, best.strategy, best.units, self.collective.name, self.channels, own)
 
     @property
     def why_no_dma(self) -> str:
@@ -186,8 +202,8 @@ class Advice(Answer):
         gemm_us, collective_us = (seconds * 1e6 for seconds in self.alone)
         times = f"Alone the GEMM takes {gemm_us:.0f} us, the collective {collective_us:.0f} us."
         found = (
-            self._take, times, self._mask_alone, self._faster_alone, self._library, self._tiles, self._chosen,
-            self._unsafe,
+            self._take, times, self._asked, self._mask_alone, self._faster_alone, self._library, self._tiles,
+            self._chosen, self._unsafe,
         )  # fmt: skip
         return [*filter(None, found), self.why_no_dma or self._dma_pays()]
 
@@ -205,7 +221,7 @@ class Advice(Answer):
     @property
     def _mask_alone(self) -> str:
         """A sentence on the best partition with a mask alone, if that takes longer than with fewer channels."""
-        if self.masked is None:
+        if self.masked is None or self.channels is not None:
             return ""
         units, both = self.most_apart, self.masked
         return (
@@ -214,11 +230,22 @@ class Advice(Answer):
         )
 
     @property
+    def _asked(self) -> str:
+        """A sentence on the channels asked for, and on the best mask that does not hold them at once."""
+        if self.channels is None:
+            return ""
+        own, word = self.tables.collective(self.collective.name).library_units, self.gpu.units_word
+        found = f"Every way on {word} has {self.channels} channels, as asked; the library's own number is {own}."
+        if self.masked is None:
+            return found
+        return f"{found} On {self.most_apart} {word} they run in {self.masked.rounds} rounds."
+
+    @property
     def _faster_alone(self) -> str:
         """A sentence if part of the gain is no overlap: the collective alone is faster than by the library's kernel."""
         table, best = self.tables.collective(self.collective.name), self.best
         copied = by_dma(best.strategy)
-        column = table.dma if copied else table.units.get(best.units or 0)
+        column = table.dma if copied else table.units.get(best.units or 0) if self.channels is None else ()
         if not column:
             return ""
         library = table.seconds(table.library, self.collective.bytes)
@@ -255,6 +282,8 @@ class Advice(Answer):
 
     @property
     def _chosen(self) -> str:
+        if self.channels is not None:
+            return "The tables know the library's own number of channels only, and choose nothing here."
         chosen = label(self.choice.strategy, self.choice.units, self.gpu.units_word)
         if chosen == self.name_of(self.best):
             return "The tables alone choose the same."
@@ -294,6 +323,7 @@ class Advice(Answer):
             "bytes": self.collective.bytes,
             "gpu": self.gpu.name,
             "ranks": self.tables.ranks,
+            "channels": self.channels,
             "gemm_alone_s": self.alone.gemm_s,
             "collective_alone_s": self.alone.collective_s,
             "ideal_speedup": self.alone.ideal,
@@ -321,7 +351,8 @@ class Advice(Answer):
         return {
             "strategy": option.strategy,
             "units": option.units,
-            "forecast_s": option.forecast_s,
+            "channels": option.channels,
+            "forecast_s": option.forecast_s if self.is_forecast(option) else None,
             "simulated_s": None if run is None else run.makespan,
             "gemm_ends_s": None if run is None else run.end("gemm"),
             "collective_ends_s": None if run is None else run.end(self.collective.name),

@@ -37,6 +37,7 @@ def advise(
     machine: Described,
     options: RunOptions | None = None,
     *,
+    channels: int | None = None,
     spread: bool = True,
     jobs: int = 1,
     progress: Progress | None = None,
@@ -44,18 +45,21 @@ def advise(
 ) -> Advice:
     """How `gemm` and `collective` should share each GPU of a system, or of as many GPUs as the collective has ranks.
 
-    The machine's slowdown tables are made first, unless `store` holds their runs. The tables' best choices are then
-    simulated, and the best of them again with each assumed value of the machine at both ends of its range (`spread`).
-    Raises UnknownNameError for an unknown GPU, InputError for a collective or dtype that the library or the GPU lacks.
+    The collective has `channels` wherever compute units drive it (None: the library's own number, and on compute units
+    set apart for it one for each). The machine's slowdown tables are made first, unless `store` holds their runs. The
+    tables' best choices are then simulated, and the best of them again with each assumed value of the machine at both
+    ends of its range (`spread`). With `channels`, which the tables do not know, every way on compute units is
+    simulated. Raises UnknownNameError for an unknown GPU, InputError for a collective, dtype or number of channels that
+    the library or the GPU lacks.
     """
     bench = Bench.of(machine, collective.ranks, options)
     # Fail early, before the minute of work for the tables.
     check_tile(gemm, tiling_for(gemm, bench.gpu, bench.options), bench.gpu)
     bench.collective(collective)
-    collective_kernel(alone(collective).nodes[0], bench.system)
+    collective_kernel(alone(collective, channels=channels).nodes[0], bench.system)
     own = Jobs(jobs, store, progress)
     tables = tables_of(bench, (collective.name,), own)
-    return _Advisor(gemm, collective, tables, bench, own).advice(spread)
+    return _Advisor(gemm, collective, tables, bench, own, channels).advice(spread)
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,7 @@ class _Advisor:
     tables: SlowdownTables
     bench: Bench
     jobs: Jobs
+    channels: int | None = None
 
     def advice(self, spread: bool) -> Advice:
         """Simulate both alone, the best ways to share, and the uncertainties."""
@@ -87,6 +92,7 @@ class _Advisor:
             crossover=crossover(self.tables, self.collective.name),
             pays=pays_from(self.gemm, self.tables, self.collective),
             library=_library_choice(CoRun(streams, gemm, moved, moved)),
+            channels=self.channels,
         )
         doubts = [*self._model_doubts(case, advice), *_library_doubt(advice)]
         doubts += self._assumed_doubts(advice) if spread else []
@@ -97,25 +103,32 @@ class _Advisor:
         return self.bench.gemm(self.gemm), self.bench.collective(self.collective)
 
     def _together(self, strategy: str, units: int | None) -> Simulation:
-        return self.bench.together(self.gemm, self.collective, strategy, units)
+        given = {} if self.channels is None or by_dma(strategy) else {"channels": self.channels}
+        return self.bench.together(self.gemm, self.collective, strategy, units, **given)
 
     def _options(self, case: Case) -> tuple[Option, ...]:
-        """Every way to share; the best few, and the best of each strategy, are simulated."""
+        """Every way to share; the best few, the best of each strategy, and all that the tables lack are simulated."""
         every = tuple(forecasts(case))
         ranked = sorted(every, key=lambda one: one.makespan_s)
         best: dict[str, Forecast] = {}
         for one in ranked:
             best.setdefault(one.strategy, one)
-        confirmed = [*ranked[:CONFIRMED], *best.values(), plainest(every)]
+        unknown = () if self.channels is None else (one for one in every if not by_dma(one.strategy))
+        confirmed = [*ranked[:CONFIRMED], *best.values(), plainest(every), *unknown]
         tasks = {one: self._together(one.strategy, one.units) for one in confirmed}
         runs = self.jobs.run(tasks.values())
         return tuple(Option(*one, runs[tasks[one]] if one in tasks else None) for one in every)
 
     def _masked(self, advice: Advice, gemm: Timeline, moved: Timeline) -> CoRun | None:
-        """The best partition with a mask alone, the library keeping its channels; None if that takes no longer."""
+        """The best partition with a mask alone, the library keeping its channels, if that takes longer than with fewer;
+        with a number of channels asked for, the best partition if its mask does not hold them at once.
+        """
         fewer = next((one for one in advice.simulated if one[:2] == ("partition", advice.most_apart)), None)
         if fewer is None:
             return None
+        if self.channels is not None and fewer.run:
+            asked = CoRun(fewer.run, gemm, moved, moved)
+            return asked if asked.rounds > 1 else None
         task = self.bench.together(self.gemm, self.collective, "partition", fewer.units, channels=None)
         both = CoRun(self.jobs.run([task])[task], gemm, moved, moved)
         return both if both.rounds > 1 and both.makespan > (1 + ALIKE) * fewer.makespan_s else None
@@ -132,7 +145,7 @@ class _Advisor:
         doubts = [
             _doubt(why, [self._speedup_if(case, best, *pair) for pair in pairs]) for why, pairs in factors.items()
         ]
-        shared = contention_error(gpu.vendor, best.strategy)
+        shared = contention_error(gpu, best.strategy)
         both = Doubt(shared.why, advice.speedup * shared.low, advice.speedup * shared.high)
         return [*doubts, both]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import hypot
@@ -22,12 +23,16 @@ Verdict = Literal["yes", "likely", "unlikely", "no"]
 """Whether a way pays: beyond its error, or only by its middle."""
 
 
+_CALLED: Mapping[Method, str] = {"sequence": "One after the other", "fused": "Fused", "pieces": "In pieces (async TP)"}
+
+
 class Join(NamedTuple):
-    """One way to join both: its time [s], the mean error of its class, and its speedup over the sequence with range."""
+    """One way to join both: its time [s], the mean error of its class and its name, and its speedup with range."""
 
     method: Method
     seconds: float
     error: float
+    why: str
     speedup: float
     low: float
     high: float
@@ -65,9 +70,11 @@ class Joins:
         errors = {method: joined_error(method, seconds, seen=self.seen) for method, seconds in times.items()}
         found = []
         for method, seconds in times.items():
-            off = 0.0 if method == "sequence" else hypot(errors["sequence"], errors[method])
+            error = errors[method]
+            off = 0.0 if method == "sequence" else hypot(errors["sequence"].value, error.value)
             speedup = before / seconds
-            found.append(Join(method, seconds, errors[method], speedup, speedup / (1 + off), speedup * (1 + off)))
+            ends = speedup / (1 + off), speedup * (1 + off)
+            found.append(Join(method, seconds, error.value, error.why, speedup, *ends))
         return tuple(found)
 
     def _offers(self, method: Method) -> bool:
@@ -85,10 +92,16 @@ class Joins:
             "no": f"Do not overlap: the best way, {best.method}, is",
         }[best.pays]
         where = "in sight of these costs" if self.seen else "not in sight of these costs: errors with a system left out"
+        rest = "".join(f" {_CALLED[way.method]}: {way.pays}, {way.speedup:.2f}x." for way in others if way != best)
         return (
             f"{said} {best.speedup:.2f}x the speed of the sequence, typically {best.low:.2f}x to {best.high:.2f}x "
-            f"({self.system} was {where})."
+            f"({self.system} was {where}).{rest}"
         )
+
+    @property
+    def errors(self) -> str:
+        """The class of each way's error, in words."""
+        return f"typical errors: {'; '.join(way.why for way in self.ways)}"
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain data; times in seconds."""

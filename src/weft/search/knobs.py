@@ -17,23 +17,34 @@ class Knob(NamedTuple):
     source: str
 
 
-def knobs_for(gpu: Gpu, strategy: str, units: int | None, collective: str) -> tuple[Knob, ...]:
-    """Settings for a strategy with `units` set apart; none for a vendor without a known library."""
+def knobs_for(
+    gpu: Gpu, strategy: str, units: int | None, collective: str, channels: int | None = None, own: int = 0
+) -> tuple[Knob, ...]:
+    """Settings for a strategy with `units` set apart; none for a vendor without a known library.
+
+    The collective has `channels` where compute units drive it (None: one for each unit set apart, else the library's
+    own number, `own`).
+    """
     parts = gpu.dies
     apart = units or 0
+    many = apart if channels is None else channels
+    end = "MIN" if channels is not None and channels > own else "MAX"
     # Rings and trees have channels of their own, sends and receives others (NVIDIA/nccl issue 1598).
-    channels = "NCCL_MAX_P2P_NCHANNELS" if collective == "all_to_all" else _CHANNELS.get(gpu.vendor, "")
+    variable = "NCCL_{}_P2P_NCHANNELS" if collective == "all_to_all" else _CHANNELS.get(gpu.vendor, "")
     words = {
         "units": apart,
         "share": f"{apart / parts:g}",
         "rest": gpu.compute.compute_units - apart,
-        "channels": channels,
+        "channels": f"{variable.format(end)}={many}",
+        "ctas": f"{end.lower()}CTAs = {many}",
     }
-    found = _file().get(gpu.vendor, {}).get(strategy, ())
+    found = list(_file().get(gpu.vendor, {}).get(strategy, ()))
+    if channels is not None and strategy in ("streams", "priority"):
+        found = [*_file()[gpu.vendor]["channels"], *(knob for knob in found if not knob["text"].startswith("nothing"))]
     return tuple(Knob(knob["text"].format(**words), knob["source"]) for knob in found)
 
 
-_CHANNELS = {"amd": "NCCL_MAX_NCHANNELS", "nvidia": "NCCL_MAX_CTAS"}
+_CHANNELS = {"amd": "NCCL_{}_NCHANNELS", "nvidia": "NCCL_{}_CTAS"}
 
 
 @cache

@@ -1,4 +1,7 @@
-"""Errors of Weft's times against public figures, by GPU: GEMMs and collectives, alone and co-running."""
+"""Errors of Weft's times against public figures by class: machine or way to join, size, whether a fit saw the rows.
+
+`docs/errors.py` writes `model_errors.toml` from what `weft validate --bar` finds, `docs/figures.py` the speedups of C3.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +9,27 @@ import tomllib
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from importlib import resources
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-_FILE = tomllib.loads((resources.files("weft.search") / "model_errors.toml").read_text(encoding="utf-8"))
-GEMM: Mapping[str, float] = _FILE["gemm"]
-COLLECTIVE: Mapping[str, Mapping[str, float]] = _FILE["collective"]
-ONE_CASE: float = _FILE["beside"]["one_case"]
-GEMM_SECONDS = (20e-6,)
-"""Bounds between classes of GEMMs [s]."""
-GEMM_CLASSES = ("below 20 us", "from 20 us")
-COLLECTIVE_BYTES = (1 << 20, 1 << 24)
-"""Bounds between classes of collectives [bytes]."""
-COLLECTIVE_CLASSES = ("below 1 MiB", "below 16 MiB", "from 16 MiB")
-_THIN = 10  # a class with fewer rows says so
-JOINED: Mapping[str, Mapping[str, tuple[float, float]]] = _FILE["joined"]
-JOINED_LONG = 200e-6
-"""Time from which a joined pair counts as long [s]."""
-C3_SPEEDUPS: Mapping[str, tuple[float, float]] = _FILE["beside"]["c3"]
+from weft import hardware
+from weft.hardware import Gpu
+from weft.units import format_bytes
+
+
+def _read(name: str) -> Mapping[str, Any]:
+    return tomllib.loads((resources.files("weft.search") / name).read_text(encoding="utf-8"))
+
+
+CARRIED = _read("model_errors.toml")
+"""Mean error, rows and machines of every class of GEMMs, collectives and joined pairs."""
+C3_SPEEDUPS: Mapping[str, tuple[float, float]] = _read("c3_speedups.toml")
+"""Of each strategy: the mean speedup over the scenarios of C3 here, and the one that the published share implies."""
+BESIDE: Mapping[str, Any] = CARRIED["beside"]
+"""GEMMs beside a collective: the largest error, and the cells and systems that were measured."""
+_BOUNDS: Mapping[str, Sequence[float]] = CARRIED["bounds"]
+_THIN = 10
+"""A class with fewer rows, or with fewer machines than `_FEW`, says so."""
+_FEW = 3
 
 
 class Contention(NamedTuple):
@@ -42,36 +49,54 @@ class Error(NamedTuple):
 
 def gemm_error(gpu: str, seconds: float) -> Error:
     """The mean error of GEMMs of a time [s] on a GPU; of machines left out of the fits, if no row is about it."""
-    place = bisect_right(GEMM_SECONDS, seconds)
-    return _error("GEMMs", GEMM_CLASSES[place], gpu, _FILE["gemm_class"].get(gpu), "gemm", place)
+    place, words = _class("gemm", seconds, lambda bound: f"{bound * 1e6:.0f} us")
+    return _error(f"GEMMs {words}", gpu, CARRIED["gemm"].get(gpu), [CARRIED["left_out"]["gemm"]], place)
 
 
 def collective_error(gpu: str, collective: str, size: float) -> Error:
     """The mean error of a collective of a size [bytes] on a GPU; of machines left out, if no row is about it."""
-    place = bisect_right(COLLECTIVE_BYTES, size)
-    here = _FILE["collective_class"].get(gpu, {}).get(collective)
-    return _error(collective, COLLECTIVE_CLASSES[place], gpu, here, collective, place)
+    place, words = _class("collective", size, lambda bound: format_bytes(int(bound)))
+    here, left = CARRIED["collective"].get(gpu, {}).get(collective), CARRIED["left_out"]
+    others = [left[collective]] if collective in left else [each for name, each in left.items() if name != "gemm"]
+    return _error(f"{collective} {words}", gpu, here, others, place)
 
 
-def _error(what: str, of: str, gpu: str, here: Sequence[Sequence[float]] | None, key: str, place: int) -> Error:
-    """The error of a class on a GPU, or of machines left out; thin classes say how many rows they have."""
-    if here is None or not here[place]:
-        classes = _FILE["left_out"]
-        known = [classes[key]] if key in classes else [classes[name] for name in COLLECTIVE["h100-sxm"]]
-        value = max(float(values[place]) for values in known)
-        where = f"on machines left out of the fits, as no such row is public for {gpu}"
-        return Error(value, f"{what} {of}: off by {value:.1%} {where}")
-    value, rows = here[place]
-    thin = f" ({rows:.0f} rows only)" if rows < _THIN else ""
-    return Error(value, f"{what} {of}: off by {value:.1%}, the mean on {gpu}{thin}")
+def _class(kind: str, value: float, written: Any) -> tuple[int, str]:
+    """The class of a value among those of a kind, and its name: "below" its upper bound, or "from" the last."""
+    bounds = _BOUNDS[kind]
+    place = bisect_right(bounds, value)
+    return place, f"below {written(bounds[place])}" if place < len(bounds) else f"from {written(bounds[-1])}"
 
 
-def contention_error(vendor: str, strategy: str) -> Contention:
-    """Uncertainty of a strategy's speedup due to contention, on GPUs of a vendor.
+def _error(
+    what: str,
+    gpu: str,
+    here: Sequence[Sequence[float]] | None,
+    others: Sequence[Sequence[Sequence[float]]],
+    place: int,
+) -> Error:
+    """The error of a class on a GPU, or the largest of machines left out; thin classes say how many rows they have."""
+    if here is not None and here[place]:
+        value, rows, _ = here[place]
+        return Error(value, f"{what}: off by {value:.1%}, the mean on {gpu}{_thin(rows, _FEW)}")
+    value, rows, machines = max((each[place] for each in others if each[place]), key=lambda found: found[0])
+    where = f"on machines left out of the fits{_thin(rows, machines)}, as no such row is public for {gpu}"
+    return Error(value, f"{what}: off by {value:.1%} {where}")
 
-    On AMD's GPUs it extends towards the published means. For other vendors a single public case exists.
+
+def _thin(rows: float, machines: float, word: str = "machine") -> str:
+    """How few rows and machines, or systems, a class has, if it is thin."""
+    found = [f"{rows:.0f} rows"] if rows < _THIN else []
+    found += [f"{machines:.0f} {word}{'s' * (machines != 1)}"] if machines < _FEW else []
+    return f" ({' of '.join(found)} only)" if found else ""
+
+
+def contention_error(gpu: Gpu, strategy: str) -> Contention:
+    """Uncertainty of a strategy's speedup due to contention on a GPU.
+
+    On AMD's GPUs it extends towards the published means. On others it is the error of the cells that are public.
     """
-    if vendor == "amd" and strategy in C3_SPEEDUPS:
+    if gpu.vendor == "amd" and strategy in C3_SPEEDUPS:
         here, published = C3_SPEEDUPS[strategy]
         than, side = ("no better than", "higher") if here > published else ("as good as", "lower")
         why = (
@@ -79,11 +104,20 @@ def contention_error(vendor: str, strategy: str) -> Contention:
             f"{abs(here / published - 1):.0%} {side}"
         )
         return Contention(min(published / here, 1.0), max(published / here, 1.0), why)
-    why = f"both side by side are off by {ONE_CASE:.1%}, as in the one case that is public (four A100)"
-    return Contention(1 / (1 + ONE_CASE), 1 / (1 - ONE_CASE), why)
+    off, cells = BESIDE["largest"], BESIDE["cells"]
+    known = {hardware.system(name).gpu.name for name in BESIDE["systems"]}
+    case = "the one case that is public" if cells == 1 else f"the worst of {cells} cases that are public"
+    why = f"both side by side are off by {off:.1%}, as in {case} (streams on {', '.join(BESIDE['systems'])})"
+    if gpu.name not in known or strategy != "streams":
+        why += f"; no public row has {strategy} on {gpu.name}"
+    return Contention(1 / (1 + off), 1 / (1 - off), why)
 
 
-def joined_error(method: str, seconds: float, *, seen: bool) -> float:
+def joined_error(method: str, seconds: float, *, seen: bool) -> Error:
     """The mean error of pairs joined by a method: of the class of its time, on a system in sight or left out."""
-    short, long = JOINED[method]["seen" if seen else "left_out"]
-    return long if seconds >= JOINED_LONG else short
+    place, words = _class("joined", seconds, lambda bound: f"{bound * 1e6:.0f} us")
+    classes = CARRIED["joined"][method]["seen" if seen else "left_out"]
+    value, rows, machines = classes[place] or max(filter(None, classes), key=lambda found: found[0])
+    how = "in sight of the software costs" if seen else "left out of the software costs"
+    thin = _thin(rows, machines, "system")
+    return Error(value, f"{method} {words}: off by {value:.1%}, the mean of pairs on systems {how}{thin}")

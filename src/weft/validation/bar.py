@@ -102,18 +102,22 @@ def lines(demands: Sequence[Demand], predictions: Mapping[Protocol, Sequence[Pre
     return [line for demand in demands for line in demand.lines(predictions.get(demand.protocol, ()))]
 
 
-def judged(validation: Validation, progress: Progress | None = None) -> list[Line]:
-    """Every demand with the value reached: held out, leaving one machine out, and as shipped."""
+def predicted_by(validation: Validation, progress: Progress | None = None) -> dict[Protocol, list[Predicted]]:
+    """The rows predicted by every protocol: held out, leaving one machine, system or method out, and as shipped."""
     subjects = [part.subject for part in validation.predictions if part.subject.parameters]
     splits = [hold_out(subjects, _part(progress, seed), seed) for seed in range(SPLITS)]
-    predictions: dict[Protocol, list[Predicted]] = {
+    overlaps = [part.subject for part in validation.predictions if part.subject.kind == "overlap"]
+    return {
         "held out": [each.held_out for split in splits for each in split],
         "leave one out": leave_one_out(subjects, {each.subject.name: each.fit.firm() for each in splits[0]}),
         "as shipped": list(validation.predictions),
+        "system left out": left_out(overlaps, by_system),
+        "method left out": left_out(overlaps, by_method),
     }
-    overlaps = [part.subject for part in validation.predictions if part.subject.kind == "overlap"]
-    predictions["system left out"] = left_out(overlaps, by_system)
-    predictions["method left out"] = left_out(overlaps, by_method)
+
+
+def judged(predictions: Mapping[Protocol, Sequence[Predicted]]) -> list[Line]:
+    """Every demand with the value reached by predictions of every protocol (`predicted_by`)."""
     signs = [
         _signs(f"{FLUX}: right sign of win or loss", 0.85, "as shipped", predictions, FLUX),
         *(_signs(f"{OVERLAPS}: right sign of win or loss", 0.8, protocol, predictions, None) for protocol in _LEFT_OUT),

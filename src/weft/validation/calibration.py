@@ -325,21 +325,22 @@ def borrowed(
     """Parameters of a subject estimated from the other machines, by path; empty if there are no others.
 
     A parameter is the geometric mean of what was fitted on the vendor's other machines; else on all others; else of
-    the catalogue's values for these. The catalogue's value for the subject itself, fitted to its rows, never counts.
+    the catalogue's values for these; each relative to what is known of the machine (`Subject.relative`). The
+    catalogue's value for the subject itself, fitted to its rows, never counts.
     """
     others = [other for other in subjects if other.name != subject.name and other.kind == subject.kind]
     relatives = [other for other in others if other.vendor == subject.vendor]
     ranked = (
-        [fits.get(other.name, {}) for other in relatives],
-        [fits.get(other.name, {}) for other in others],
-        [other.start for other in relatives],
-        [other.start for other in others],
+        [(other, fits.get(other.name, {})) for other in relatives],
+        [(other, fits.get(other.name, {})) for other in others],
+        [(other, other.start) for other in relatives],
+        [(other, other.start) for other in others],
     )
     values = {}
-    for parameter in subject.parameters:
-        known = ([one[parameter.path] for one in rank if parameter.path in one] for rank in ranked)
+    for path in (parameter.path for parameter in subject.parameters):
+        known = ([one[path] / other.relative.get(path, 1.0) for other, one in rank if path in one] for rank in ranked)
         if found := next(filter(None, known), None):
-            values[parameter.path] = _mean(found)
+            values[path] = _mean(found) * subject.relative.get(path, 1.0)
     return values
 
 

@@ -16,7 +16,7 @@ from weft.estimate import collective_parameters, estimate
 from weft.graph import Collective
 from weft.hardware import Gpu, System
 from weft.library.collectives import canonical
-from weft.library.profiles import Profile
+from weft.library.profiles import Profile, relative_latency
 from weft.options import RunOptions
 from weft.validation.checks import Checked, Unfit, believable, collective_floor, predicted_by, unfit_rows
 from weft.validation.machines import Machines
@@ -150,6 +150,7 @@ def _subject(rows: Rows, gpu: Gpu, profile: Profile) -> Subject:
         vendor=gpu.vendor,
         # Rows that set the rate of their network must not calibrate the library as well.
         teaches=labels["network"] != FROM_ROWS,
+        relative={one.path: relative_latency(one.path, profile.architecture) for one in parameters},
     )
 
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from weft import hardware
 from weft.errors import InputError
 from weft.estimate import estimate
+from weft.graph import Gemm, Node, Streaming
 from weft.hardware import System
-from weft.models import load_model, model_names
-from weft.models.layer import Phase
+from weft.models import model_names
 from weft.options import Clock, RunOptions
+from weft.parallel.inference import Phase, layer
 from weft.validation.checks import Checked
 from weft.validation.machines import Machines
 from weft.validation.problems import Problem
@@ -23,6 +24,7 @@ from weft.validation.subjects import Subject
 from weft.validation.tables import FloatArray, Rows, layer_times, positions_by
 
 TOTAL = "total"
+_PROJECTIONS = "Q_K_V"
 _FILE = re.compile(r"(.+?)_layer_tp(\d+)(?:_.*)?\.csv")
 
 
@@ -42,9 +44,10 @@ def layer_subjects(checked: Checked, machines: Machines) -> list[Subject]:
         return []
     for name, positions in sorted(positions_by(rows["system"].tolist()).items()):
         system, of = hardware.system(name), rows.take(positions)
-        options = RunOptions(_clock(of["source"].tolist()))
         for phase, batch, length, seconds in layer_times(of):
-            times = _operators(model, system, int(found[2]), phase, batch, length, options)
+            times = _operators(
+                model, system, int(found[2]), phase, batch, length, _called(of["source"].tolist(), phase)
+            )
             known = np.isin(of["op"], list(times))
             rule = f"the layer has no such operator; it has {', '.join(times)}"
             unknown = zip(of.line[~known].tolist(), of["op"][~known].tolist(), strict=True)
@@ -60,22 +63,55 @@ def _model(text: str) -> str | None:
     return next((name for name in model_names() if re.sub(r"[^a-z0-9]", "", name) == plain), None)
 
 
-def _clock(sources: Sequence[str]) -> Clock:
-    """The clock of a measured run: LLMCompass's A100s held the boost clock (293 of 312 TFLOP/s in fp16)."""
-    return "boost" if any("LLMCompass" in source for source in sources) else "short"
+@dataclass(frozen=True)
+class Called:
+    """How the operators of a measured layer were called: the clock, and what a call of each kind costs the host [s].
+
+    The projections of queries, keys and values were timed in `separate` GEMMs. `launches` replace the device's own.
+    """
+
+    clock: Clock = "short"
+    separate: int = 1
+    launches: Mapping[str, float] = field(default_factory=dict)
+
+
+_LAUNCHES = {"gemm": 21e-6, "softmax": 12e-6, "layernorm": 45e-6, "gelu": 45e-6}
+"""What LLMCompass's A100 spends on a call of PyTorch that waits for its end [s], measured on tiny operators
+(PrincetonUniversity/LLMCompass hardware_model/compute_module.py @b95c6c9)."""
+
+
+def _called(sources: Sequence[str], phase: str) -> Called:
+    """How a measured layer was called, by the source of its rows.
+
+    LLMCompass's A100s held the boost clock (293 of 312 TFLOP/s in fp16). Its layer times operator by operator, the
+    projections apart, and subtracts the call from LayerNorm's time in prefill (software_model/transformer.py @b95c6c9).
+    """
+    if not any("LLMCompass" in source for source in sources):
+        return Called()
+    subtracted = "layernorm" if phase == "prefill" else ""
+    return Called("boost", 3, {kind: cost for kind, cost in _LAUNCHES.items() if kind != subtracted})
 
 
 def _operators(
-    model: str, system: System, tp: int, phase: str, batch: int, length: int, options: RunOptions
+    model: str, system: System, tp: int, phase: str, batch: int, length: int, called: Called
 ) -> Mapping[str, float]:
     """Predicted seconds of each operator; empty if the layer cannot be split so."""
     which: Phase = "prefill" if phase == "prefill" else "decode"
     try:
-        work = load_model(model).layer(tp=tp, batch=batch, sequence=length, phase=which)
-        found = estimate(work, system, options)
+        work = layer(model, tp=tp, batch=batch, sequence=length, phase=which)
+        return {node.name: _seconds(node, system, called) for node in work}
     except InputError:
         return {}
-    return {name: float(one.seconds) for name, one in found.operators.items()}
+
+
+def _seconds(node: Node, system: System, called: Called) -> float:
+    """Predicted seconds of an operator as it was called."""
+    op, times = node.op, called.separate if node.name == _PROJECTIONS else 1
+    if isinstance(op, Gemm):
+        op = replace(op, n=op.n // times)
+    found = estimate(op, system, RunOptions(called.clock))
+    launch = called.launches.get(op.name if isinstance(op, Streaming) else op.kind)
+    return times * float(found.seconds if launch is None else found.seconds - found.parts["launch"] + launch)
 
 
 def _subject(rows: Rows, seconds: FloatArray, phase: str, system: System, times: Mapping[str, float]) -> Subject:

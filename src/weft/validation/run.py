@@ -140,7 +140,8 @@ def subjects_of(
     Raises InputError, with the first problem, if no row is left.
     """
     streams = list(stream_subjects(place)) if (kinds is None or "dram" in kinds) and not machines.chosen else []
-    files, problems = ([], []) if streams and _no_tables(place, kinds) else read_folder(place, kinds)
+    wanted: list[Kind] | None = None if kinds is None else [*kinds, *(("step",) if "memory" in kinds else ())]
+    files, problems = ([], []) if streams and _no_tables(place, kinds) else read_folder(place, wanted)
     unread = {(problem.file, line) for problem in problems for line in problem.lines}
     subjects = [one for one in streams if isinstance(one, Subject)]
     problems += [one for one in streams if isinstance(one, Problem)]
@@ -153,7 +154,8 @@ def subjects_of(
         checked = Checked(chosen)
         names = (unknown_names(checked.rows, name, find[name]) for name in TABLES[rows.kind].named)
         checked.drop(duplicates(checked.rows), *names)
-        subjects += READERS[rows.kind](checked, machines)
+        found = READERS[rows.kind](checked, machines)
+        subjects += [one for one in found if kinds is None or one.kind in kinds or rows.kind in kinds]
         problems += checked.problems
     if not subjects:
         raise InputError(_nothing(place, machines, files, problems))

@@ -53,38 +53,66 @@ def _stepped(case: Case) -> Step:
 
 
 def step_subjects(checked: Checked, machines: Machines) -> list[Subject]:
-    """The rows of steps by GPU, predicted in closed form; rows that cannot be modelled are reported with the reason."""
-    found: dict[int, tuple[Case, float]] = {}
+    """The rows of steps by GPU, predicted in closed form: times, and peaks of memory.
+
+    Rows that cannot be modelled are reported with the reason.
+    """
+    cases: dict[int, Case] = {}
+    found: dict[str, dict[int, float]] = {"step": {}, "memory": {}}
 
     def predict(line: int, row: dict[str, Any]) -> None:
-        case = case_of(row, machines)
-        if not np.isfinite(row["step_time_s"]):
-            raise Unfit("step_time_s", "", "this row states no time of a step")
+        case = cases[line] = case_of(row, machines)
+        if not any(np.isfinite(row[column]) for column in _MEASURED.values()):
+            raise Unfit("step_time_s", "", "this row states neither the time of a step nor its memory")
         try:
-            found[line] = case, case.step.seconds
+            if np.isfinite(row["step_time_s"]):
+                found["step"][line] = case.step.seconds
+            if np.isfinite(row["peak_mem_gb"]):
+                found["memory"][line] = _peak(case, row["mem_kind"])
         except InputError as error:
             raise Unfit("model", row["model"], str(error)) from None
 
     checked.drop(unfit_rows(checked.rows, predict))
-    rows = checked.rows
-    gpus = positions_by(found[line][0].system.gpu.name for line in rows.line.tolist())
-    return [_subject(rows.take(at), {line: found[line] for line in rows.line[at].tolist()}) for at in gpus.values()]
+    subjects = []
+    for kind, values in found.items():
+        rows = checked.rows.take(np.isin(checked.rows.line, list(values)))
+        gpus = positions_by(cases[line].system.gpu.name for line in rows.line.tolist())
+        subjects += [_subject(kind, rows.take(at), cases, values) for at in gpus.values()]
+    return subjects
 
 
-def _subject(rows: Rows, found: Mapping[int, tuple[Case, float]]) -> Subject:
-    cases = [found[line][0] for line in rows.line.tolist()]
+_MEASURED = {"step": "step_time_s", "memory": "peak_mem_gb"}
+"""The column that each kind of subject compares."""
+
+
+def _subject(kind: str, rows: Rows, cases: Mapping[int, Case], found: Mapping[int, float]) -> Subject:
+    """Times [s], or peaks of memory [bytes], of one GPU."""
+    mine = [cases[line] for line in rows.line.tolist()]
+    unit = 1.0 if kind == "step" else np.where(np.char.find(rows["mem_kind"], "GiB") >= 0, 2.0**30, 1e9)
+    labels = {
+        "gpu": [case.system.gpu.name for case in mine],
+        "framework": [case.framework.name for case in mine],
+        "layers": ["mixture" if case.model.experts else "dense" for case in mine],
+        **({"quantity": rows["mem_kind"]} if kind == "memory" else {}),
+    }
     return Subject(
-        kind="step",
-        machine=cases[0].system.gpu.name,
+        kind=kind,
+        machine=mine[0].system.gpu.name,
         rows=rows,
-        measured=rows["step_time_s"].astype(np.float64),
-        labels={
-            "gpu": np.array([case.system.gpu.name for case in cases]),
-            "framework": np.array([case.framework.name for case in cases]),
-            "layers": np.array(["mixture" if case.model.experts else "dense" for case in cases]),
-        },
-        predict=lambda some, values: np.array([found[line][1] for line in some.line.tolist()]),
+        measured=np.asarray(rows[_MEASURED[kind]] * unit, dtype=np.float64),
+        labels={name: np.array(column) for name, column in labels.items()},
+        predict=lambda some, values: np.array([found[line] for line in some.line.tolist()]),
     )
+
+
+def _peak(case: Case, quantity: str) -> float:
+    """The peak of memory that a row means [bytes]: of the device, or of the framework's tensors."""
+    from weft.run.step.memory import memory
+
+    found = memory(case.model, case.system, case.plan, case.framework)
+    whole = "device total" in quantity
+    devices = (found.devices[0], found.devices[-1]) if "first/last stage" in quantity else found.devices
+    return float(max(one.peak if whole else one.allocated for one in devices))
 
 
 @cache
@@ -102,13 +130,33 @@ def case_of(row: Mapping[str, Any], machines: Machines) -> Case:
     """The case of a row; raises Unfit for what it does not state, and for what there is no model of."""
     if row["task"] == "lora":
         raise Unfit("task", row["task"], "adapters on frozen weights have no model")
+    if "binned by length" in row["notes"]:
+        raise Unfit("seq_len", str(int(row["seq_len"])), "sequences are shorter than this, by an unknown amount")
     used = _framework(row)
     try:
         model, plan = _model(row), _plan(row, used)
         plan = replace(plan, layers=_layers(len(model.layer_kinds), plan, used))
-        return Case(model, _system(row, machines), plan, used)
+        case = Case(model, _system(row, machines), plan, used)
+        return case if np.isfinite(row["mbs_seq"]) else _fastest(case)
     except InputError as error:
         raise Unfit("model", row["model"], str(error)) from None
+
+
+def _fastest(case: Case) -> Case:
+    """The case with the micro-batch, of powers of two, that fits and is fastest, where a row does not state it."""
+    each = case.plan.batch // case.plan.dp
+    sizes = [size for size in (1, 2, 4, 8, 16, 32) if each % size == 0]
+    cases = [replace(case, plan=replace(case.plan, micro_batch=size)) for size in sizes]
+    fitting = [one for one in cases if _fits(one)]
+    return min(fitting or cases[:1], key=lambda one: one.step.seconds)
+
+
+def _fits(case: Case) -> bool:
+    """Whether a case's plan works and its memory suffices."""
+    try:
+        return _peak(case, "device total") <= case.system.gpu.memory.capacity and case.step.seconds > 0
+    except InputError:
+        return False
 
 
 def _whole(row: Mapping[str, Any], column: str, default: int | None = None) -> int:
@@ -146,7 +194,7 @@ def _model(row: Mapping[str, Any]) -> Transformer:
         raise Unfit("model", row["model"], "Weft has no operators of this model")
     values = {field: value for field, value in stated.items() if value}
     if own == name and "heads" not in values:
-        values["heads"] = max(values["hidden"] // known.head_size, 1)
+        values["heads"] = _heads(values["hidden"], known.head_size, _whole(row, "tp", 1))
     rows, ranks = values.get("vocabulary", known.vocabulary), _whole(row, "tp", 1)
     if rows % ranks:  # frameworks pad the embedding
         values["vocabulary"] = -(-rows // (128 * ranks)) * 128 * ranks
@@ -156,6 +204,12 @@ def _model(row: Mapping[str, Any]) -> Transformer:
         values["parallel"] = False
     stated_there = {field: getattr(known, field) for field in known.model_fields_set - {"provenance"}}
     return Transformer(**{**stated_there, "name": row["model"], **values, "layers": int(row["layers"])})
+
+
+def _heads(hidden: int, size: int, ranks: int) -> int:
+    """Number of attention heads that share `hidden` elements, of at least `size` each, and that ranks share."""
+    fitting = (count for count in range(hidden // size, 0, -1) if hidden % count == 0 and count % ranks == 0)
+    return next(fitting, max(hidden // size, 1))
 
 
 _DIMENSIONS = {
@@ -195,7 +249,7 @@ def _plan(row: Mapping[str, Any], used: Framework) -> Parallelism:
         dp=dp,
         ep=_whole(row, "ep", 1),
         batch=_whole(row, "gbs_seq"),
-        micro_batch=_whole(row, "mbs_seq"),
+        micro_batch=_whole(row, "mbs_seq", 1),
         sequence=_whole(row, "seq_len"),
         sp=tp > 1 and _sequence_parallel(row, used),
         zero=zero,
@@ -237,7 +291,12 @@ def _schedule(row: Mapping[str, Any], pp: int) -> str:
     chunks = _whole(row, "vp", 1)
     if named == "1F1B interleaved":  # one layer a chunk, none in the first and in the last
         chunks = (int(row["layers"]) + 2) // pp
-    return f"interleaved:{chunks}" if chunks > 1 and pp > 1 else "1f1b"
+    if chunks == 1 or pp == 1:
+        return "1f1b"
+    replicas = _whole(row, "dp", _whole(row, "gpus") // (pp * _whole(row, "tp", 1) * _whole(row, "cp", 1)))
+    batches = _whole(row, "gbs_seq") // (replicas * _whole(row, "mbs_seq", 1))
+    group = f":{max(batches, pp)}" if batches % pp else ""  # as many at once as there are
+    return f"interleaved:{chunks}{group}"
 
 
 def _recompute(row: Mapping[str, Any]) -> Any:
@@ -270,17 +329,3 @@ def _dtype(row: Mapping[str, Any]) -> str:
     if text.startswith("FP32"):
         return "fp32"
     return "fp16" if "FP16" in text or not text else "bf16"
-
-
-def _recipe(row: Mapping[str, Any]) -> str:
-    """How the GEMMs of layers are quantised; frameworks before 2025 scaled fp8 tensors by earlier steps."""
-    text = row["precision"].upper()
-    if "ROWWISE" in text:
-        raise Unfit("precision", row["precision"], "a scale for each row has no model")
-    if "NVFP4" in text:
-        return "nvfp4"
-    if "MX" in text:
-        return "mxfp8"
-    if "FP8" not in text:
-        return ""
-    return "delayed" if row["framework"].startswith(("NeMo 24", "Composer")) else "tensorwise"

@@ -29,6 +29,7 @@ _SUMMARY = {
     "contention": ("quantity",),
     "ring": ("collective", "ranks"),
     "step": ("framework", "layers"),
+    "memory": ("framework", "layers", "quantity"),
     "dram": ("peer", "requests", "quantity"),
 }
 _PICTURED = ("gpu", "system", "dtype", "collective", "method")
@@ -40,7 +41,8 @@ class Subject:
 
     `ranges` maps a size class, such as ">= 20 us", to the rows in it. `start` holds the parameters' values in the
     catalogue. `vendor` says whose other machines are relatives; a `slow` subject is simulated, request by request.
-    `teaches` marks the rows that a fit may use (None: all); the others are only predicted.
+    `teaches` marks the rows that a fit may use (None: all); the others are only predicted. `relative` holds, by path,
+    what a parameter is divided by before it is compared with that of other machines (1 where it is missing).
     """
 
     kind: str
@@ -55,6 +57,7 @@ class Subject:
     vendor: str = "none"
     slow: bool = False
     teaches: BoolArray | None = None
+    relative: Mapping[str, float] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -256,7 +256,7 @@ class VTrainSteps(Steps):
     }
     recompute: str = "full"
     vocab: Whole | None = 50257.0
-    step_time_s: Annotated[Positive, AfterValidator(_seconds)]  # type: ignore[assignment]
+    step_time_s: Annotated[Positive, AfterValidator(_seconds)]
 
 
 _LAYER_TIME = re.compile(r"(prefill|decode)_bs(\d+)_(?:seq|ctx)(\d+)_s")

@@ -23,7 +23,7 @@ _RUNNING: looks.Looks = {"GEMM only": looks.BLUE, "both": looks.DARK, "collectiv
 def option_table(advice: Advice) -> Table:
     """Every way to share, the best first: forecast of the tables, simulation, and gain."""
     columns = [
-        text("way", "way to share"), number("apart", f"{advice.gpu.units_word} apart"),
+        text("way", "way to share"), number("apart", f"{advice.gpu.units_word} apart"), number("channels"),
         microseconds("expected", "expected", 0), microseconds("simulated", "simulated", 0),
         times_faster("speedup", "speedup", "{:.2f}×"),
         number("share_of_ideal", "of the ideal", format_=percent), microseconds("gemm_end", "GEMM ends", 0),
@@ -38,10 +38,11 @@ def option_table(advice: Advice) -> Table:
 
 def _option(advice: Advice, option: Option) -> tuple[Any, ...]:
     run = option.run
+    expected = option.forecast_s * 1e6 if advice.is_forecast(option) else None
     times: list[float | None] = [None, None, None]
     if run is not None:
         times = [end * 1e6 for end in (run.makespan, run.end("gemm"), run.end(advice.collective.name))]
-    found = (option.strategy, option.units, option.forecast_s * 1e6, times[0])
+    found = (option.strategy, option.units, option.channels, expected, times[0])
     return *found, advice.speedup_of(option), advice.share_of(option), *times[1:]
 
 
@@ -131,7 +132,7 @@ def gain_against_units(advice: Advice) -> Figure:
         if one.units is None:  # a level line: it sets no units apart
             rows += [(one.strategy, units, advice.speedup_of(one)) for units in (splits[:1] + splits[-1:])]
         else:
-            rows.append((f"{one.strategy}, expected", one.units, expected))
+            rows += [(f"{one.strategy}, expected", one.units, expected)] if advice.is_forecast(one) else []
             rows += [(f"{one.strategy}, simulated", one.units, advice.speedup_of(one))] if one.run is not None else []
     rows += [("ideal", units, advice.alone.ideal) for units in splits[:1] + splits[-1:]]
     columns = [

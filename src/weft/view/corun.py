@@ -97,7 +97,7 @@ def _problem(answer: CoRun) -> str:
 
 def _shared(answer: CoRun) -> str:
     """The driver of the collective with its options, the compute units set apart, and which loop is launched first."""
-    apart = "" if answer.apart is None else f", {answer.apart} compute units apart"
+    apart = "" if answer.apart is None else f", {answer.apart} compute unit{'s' * (answer.apart != 1)} apart"
     options = (f", {name}" if value is True else f", {name} = {value}" for name, value in answer.copies.items())
     return f"{_DRIVERS[answer.driver]}{''.join(options)}{apart}, {answer.first} first"
 
@@ -131,15 +131,20 @@ def above_ideal(answers: Iterable[CoRun]) -> list[str]:
 
 def typical_errors(answer: CoRun) -> list[str]:
     """The mean errors of the classes of GEMM, collective and sharing, in words; nothing for a GPU that no one sells."""
+    found = error_classes(answer)
+    return [f"typical errors: {'; '.join(found.values())}"] if found else []
+
+
+def error_classes(answer: CoRun) -> dict[str, str]:
+    """The class of error of the GEMM, of the collective and of their sharing, in words."""
     gpu, moved = answer.run.gpu, answer.run.graph.collectives[0].op
     if gpu.vendor == "none" or not isinstance(moved, Collective):
-        return []
-    classes = (
-        gemm_error(gpu.name, answer.gemm.alone),
-        collective_error(gpu.name, moved.name, moved.bytes),
-        contention_error(gpu.vendor, answer.run.overlap),
-    )
-    return [f"typical errors: {'; '.join(one.why for one in classes)}"]
+        return {}
+    return {
+        "gemm": gemm_error(gpu.name, answer.gemm.alone).why,
+        "collective": collective_error(gpu.name, moved.name, moved.bytes).why,
+        "sharing": contention_error(gpu, answer.run.overlap).why,
+    }
 
 
 def _slower(key: str, head: str) -> Column:
@@ -219,7 +224,7 @@ def strategy_table(answers: Sequence[CoRun]) -> Table:
 
 def corun_record(answer: Comparison) -> dict[str, object]:
     """The answers as plain data for JSON."""
-    runs: dict[str, object] = {"runs": [one.record() for one in _all(answer)]}
+    runs: dict[str, object] = {"runs": [{**one.record(), "errors": error_classes(one)} for one in _all(answer)]}
     return runs if _is_single(answer) else {"best": answer.best, **runs, "refused": dict(answer.refused)}
 
 
@@ -243,7 +248,7 @@ def corun_report(answer: Comparison, out_dir: str | Path) -> Path:
         [
             f"{one.run.gemm} on each GPU. {how}.".replace(" x ", " × "),
             *([loop_table(one), whole_table(one)] if single else [strategy_table(answers), strategies(answer)]),
-            *(sentence(each).replace(" x ", " × ") for each in (*notes, *_refused(answer))),
+            *(sentence(each).replace(" x ", " × ") for each in (*notes, *_refused(answer), *typical_errors(shown[-1]))),
             Section("What happens when", [timeline(runs), waits_table(runs)]),
             Section("Who held which compute unit", [held_units(each, until) for each in shown]),
             Section("What workgroups wait for", [stream_waits(each) for each in shown if each.gemm.waits]),

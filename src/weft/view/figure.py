@@ -221,14 +221,14 @@ def stacked_bars(
 
 def areas(
     title: str, table: Table, *, looks: Looks, limit: tuple[float, str], height: int, zoom: Any, name: str,
-    axis: str = "",
+    axis: str = "", times: tuple[str, str] = ("time_us", "until_us"),
 ) -> Figure:  # fmt: skip
-    """Columns of a table from "time_us" until "until_us" as stacked steps, below a dashed line with its name.
+    """Columns of a table as stacked steps between the two columns `times`, below a dashed line with its name.
 
     The columns are those whose heads `looks` colours. `zoom` is a selection on another chart that this one follows, or
     the range of its axis; `name` distinguishes it from others, `axis` is the title of the axis of time.
     """
-    x = alt.X("time_us:Q", title=axis or None, scale=alt.Scale(domain=zoom))
+    x = alt.X(f"{times[0]}:Q", title=axis or None, scale=alt.Scale(domain=zoom))
     y = alt.Y("value:Q", title=None, stack="zero", scale=alt.Scale(domainMax=(1 + 20 / height) * limit[0], nice=False))
     folded, switch = _folded(table, looks, name), _switch("what", name)
     drawn = folded.mark_area(interpolate="step-after", clip=True).encode(
@@ -237,7 +237,9 @@ def areas(
     value, words = limit
     named = alt.Chart(alt.sequence(1)).mark_text(align="right", baseline="bottom", dy=-1, text=words)
     named = named.encode(alt.Y(datum=value), x=alt.value("width"))
-    return Figure(title, _layers([drawn, _moments(table, x, name), _line(y=value), named], height), {name: table})
+    return Figure(
+        title, _layers([drawn, _moments(table, x, name, times[1]), _line(y=value), named], height), {name: table}
+    )
 
 
 def levels(
@@ -279,10 +281,10 @@ def _series(table: Table, looks: Looks) -> Any:
     return alt.Color("what:N", scale=scale, legend=alt.Undefined if len(heads) > 1 else None)
 
 
-def _moments(table: Table, x: Any, name: str) -> Any:
+def _moments(table: Table, x: Any, name: str, until: str = "until_us") -> Any:
     """Invisible full-height bars, one per time step, as targets for the tooltip."""
     bar = _over(name).mark_bar(opacity=0, clip=True, binSpacing=0)
-    return bar.encode(x, alt.X2("until_us"), tooltip=_tips(table))
+    return bar.encode(x, alt.X2(until), tooltip=_tips(table))
 
 
 def held_map(title: str, table: Table, looks: Looks, until: float, units: int) -> Figure:

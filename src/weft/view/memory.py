@@ -114,7 +114,7 @@ def memory_curve(answer: Step) -> Figure | None:
     at = answer.memory.fullest
     device = answer.memory.devices[at]
     order = answer.pipeline.schedule.orders[at]
-    start, end = (np.asarray(times).flat[order] * 1e6 for times in (answer.pipeline.start, answer.pipeline.end))
+    start, end = (np.asarray(times).flat[order] for times in (answer.pipeline.start, answer.pipeline.end))
     held, working = device.held / 1e9, device.working / 1e9
     most = 500
     if len(order) > most:  # only the beginning and the end, which differ from the steady part between them
@@ -127,12 +127,12 @@ def memory_curve(answer: Step) -> Figure | None:
     ]
     names = [*fixed, "activations", "workspace"]
     sizes = (number(name.replace(" ", "_"), _label(name), format_=".2f") for name in names)
-    columns = [number("time_us", "from", "µs", ",.0f"), number("until_us", "until", "µs", ",.0f"), *sizes]
+    columns = [number("time_s", "from", "s", ",.4f"), number("until_s", "until", "s", ",.4f"), *sizes]
     capacity = answer.memory.capacity / 1e9
     figure = areas(
         "How does the memory change over the step?", Table(columns, rows), looks=_looks([*map(_label, names)]),
         limit=(capacity, f"{capacity:.0f} GB"), height=220, zoom=[float(start[0]), float(end[-1])], name="memory",
-        axis="time [µs]",
+        axis="time [s]", times=("time_s", "until_s"),
     )  # fmt: skip
     return figure.captioned(
         f"The GPU of stage {at}, in GB; activations rise with every forward pass that is in flight."

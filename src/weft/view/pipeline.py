@@ -12,7 +12,7 @@ from weft.view.table import Table, number, text
 
 KINDS: Looks = {"forward": BLUE, "backward": GREEN, "weight gradient": ORANGE}
 """Kinds of tasks; a backward without a weight gradient of its own is whole."""
-_MOST_DRAWN, _MOST_NUMBERED = 20_000, 600
+_MOST_DRAWN, _MOST_NUMBERED = 20_000, 240
 
 
 def pipeline_diagram(times: PipelineTimes) -> Figure:

@@ -111,7 +111,8 @@ def join_table(found: Joins) -> Table:
         times_faster("speedup", "speedup", "{:.2f}×"), times_faster("low", "from", "{:.2f}×"),
         times_faster("high", "to", "{:.2f}×"), text("pays", "pays?"),
     ]  # fmt: skip
-    return Table(columns, rows, f"{found.form} of {found.gemm} over {found.ranks} GPUs of {found.system}")
+    each = "" if found.form == "gemm_ar" else f", {found.gemm.m // found.ranks:,} rows on each"
+    return Table(columns, rows, f"{found.form} of {found.gemm} over {found.ranks} GPUs of {found.system}{each}")
 
 
 def _size_and_by(case: Mapping[str, Any]) -> tuple[str, ...]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 from weft.graph import Collective
 from weft.models.counts import CONVENTIONS
 from weft.result.step import CONVENTION, PartTimes, Step
+from weft.search.model_errors import contention_error
 from weft.view import looks
 from weft.view.figure import Figure, bars, stacked_bars
 from weft.view.memory import fitting, holder_table, holders, memory_curve
@@ -15,7 +17,7 @@ from weft.view.page import Section, machine_section, write_page
 from weft.view.pipeline import pipeline_diagram
 from weft.view.plans import AXES, plan_table, plan_title, shown_devices
 from weft.view.shares import COLORS, COMPUTE, label, loss, meaning, ordered, seconds
-from weft.view.table import Table, number, text
+from weft.view.table import Table, number, text, times_faster
 from weft.view.words import percent
 
 UTILIZATION = (
@@ -72,11 +74,7 @@ def title(answer: Step) -> str:
 
 def communication_table(answer: Step) -> Table:
     """Communication by the axis of the plan: how much there is, is hidden and exposed, and could hide."""
-    devices = range(answer.devices)
-    hidden: dict[str, float] = {}
-    for at in devices:
-        for axis, time in answer.work(at).hidden.items():
-            hidden[axis] = hidden.get(axis, 0.0) + time / answer.devices
+    hidden = answer.hidden
     computing = sum(answer.parts.get(name, 0.0) for name in COMPUTE)
     free = max(computing - sum(hidden.values()), 0.0)
     rows = []
@@ -93,6 +91,19 @@ def communication_table(answer: Step) -> Table:
     ]  # fmt: skip
     heading = f"Communication; {seconds(free)} of computing have none beside them, and could hide it"
     return Table(columns, rows, heading)
+
+
+def window_table(answer: Step) -> Table:
+    """What kernels and collectives that run at once cost each other, and where that comes from."""
+    rows = [
+        (one.kernel, one.collective, one.sharing, *one.slowdowns, one.source + (f": {one.why}" if one.why else ""))
+        for one in answer.windows
+    ]
+    slower = (times_faster(f"{what}_slowdown", f"{what} slower", "{:.2f}×") for what in ("kernel", "collective"))
+    columns = [
+        text("kernel"), text("collective", "beside"), text("sharing"), *slower, text("source", "from", prose=True)
+    ]  # fmt: skip
+    return Table(columns, rows, "How many times longer a kernel and a collective take while both run on a GPU")
 
 
 def stage_table(answer: Step) -> Table:
@@ -132,7 +143,17 @@ def step_parts(answer: Step) -> list[Table | str]:
         parts.append(communication)
     if answer.devices > 1 and answer.devices <= 16:
         parts.append(stage_table(answer))
-    return [*parts, UTILIZATION]
+    return [*parts, *window_errors(answer), UTILIZATION]
+
+
+def window_errors(answer: Step) -> list[str]:
+    """The class of error of the windows that the engine simulated, by way to share; nothing without windows."""
+    gpu, ways = answer.system.gpu, Counter(one.sharing for one in answer.windows if one.source == "engine")
+    return [
+        f"{count} window{'s' * (count != 1)} under {way}, typical errors: {contention_error(gpu, way).why}"
+        for way, count in ways.items()
+        if gpu.vendor != "none"
+    ]
 
 
 def waterfall(answer: Step) -> Figure:
@@ -207,7 +228,7 @@ def step_page(answer: Step, folder: str | Path) -> Path:
             rest,
             waterfall(answer),
             waterfall_table(answer),
-            Section("Communication", [communication] if communication.rows else []),
+            Section("Communication", [communication, *_windows(answer)] if communication.rows else []),
             Section("A layer", [layer] if layer else []),
             Section("The pipeline", [*_diagram(answer), stage_table(answer)] if answer.devices > 1 else []),
             _memory_section(answer),
@@ -218,7 +239,11 @@ def step_page(answer: Step, folder: str | Path) -> Path:
     )  # fmt: skip
 
 
-_MOST_DRAWN = 3000
+def _windows(answer: Step) -> list[Table | str]:
+    return [window_table(answer), *window_errors(answer)] if answer.windows else []
+
+
+_MOST_DRAWN = 2400
 """Tasks of a pipeline above which the page leaves out the diagram."""
 
 

@@ -8,7 +8,7 @@ writes for NCCL (collective, group size, data type).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,10 @@ class Kernel:
     def moved(self, by: float, **more: Any) -> Kernel:
         """The same kernel, `by` seconds later and with more arguments."""
         return Kernel(self.name, self.stream, self.start + by, self.end + by, {**self.args, **more})
+
+    def slowed(self, by: float) -> Kernel:
+        """The same kernel, begun and ended `by` times later."""
+        return self if by == 1.0 else replace(self, start=self.start * by, end=self.end * by)
 
 
 def write_step_trace(answer: Step, path: str | Path, most: int = MOST) -> list[Path]:
@@ -124,13 +128,25 @@ def kernels(answer: Step, device: int, most: int = MOST) -> Iterator[Kernel]:
 
 def _inside(chunk: Chunk, kind: str) -> Iterator[Kernel]:
     """The kernels of a task, in seconds from its beginning."""
-    begin = 0.0
-    parts = chunk.parts if kind == "F" else tuple(reversed(chunk.parts))
-    for number, part in enumerate(parts):
-        layer = number if kind == "F" else len(parts) - 1 - number
-        for each in {"F": (part.forward,), "B": (part.recompute, part.backward), "W": (part.weight,)}[kind]:
-            yield from (kernel.moved(begin, part=part.name, number=layer) for kernel in _of_pass(each))
-            begin += each.seconds
+    begin, whole = 0.0, {"F": chunk.forward, "B": chunk.backward, "W": chunk.weight}[kind]
+    numbered = list(enumerate(chunk.parts))
+    for number, part in numbered if kind == "F" else reversed(numbered):
+        passes = {"F": (part.forward,), "B": (part.recompute, part.backward), "W": (part.weight,)}[kind]
+        alone = sum(each.seconds for each in passes)
+        start, end = whole.times.get(f"pass {number}", (begin, begin + alone))
+        slower = (end - start) / alone if alone else 1.0
+        for each in passes:
+            for kernel in _of_pass(each):
+                yield kernel.slowed(slower).moved(start, part=part.name, number=number)
+            start += each.seconds * slower
+        begin = end
+    for name, (start, end) in whole.times.items():
+        if (moved := _REPLICAS.get(name.split()[0])) and end > start:
+            yield Kernel(moved, "dp", start, end, {"Collective name": name})
+
+
+_REPLICAS = {"gather": KERNELS["all_gather"], "scatter": KERNELS["reduce_scatter"]}
+"""Collectives that gather weights and scatter gradients, by the first word of their names in `Pass.times`."""
 
 
 def _of_pass(each: Pass) -> Iterator[Kernel]:
@@ -180,8 +196,8 @@ def _tail(answer: Step, device: int) -> Iterator[Kernel]:
     last = max(answer.seconds, free)
     for name, time in answer.tails[device].items():
         axis = name.removeprefix("exposed ")
-        if axis == name:
+        if name == "optimizer":
             yield Kernel(name, "compute", last - time, last)
         else:
-            yield Kernel(moved, axis, free, free + time)
+            yield Kernel(name if axis == name else moved, "compute" if axis == name else axis, free, free + time)
             free += time

@@ -28,7 +28,8 @@ class Gathering:
     """How the weights of each part are gathered, and its gradients reduced and scattered.
 
     The last part keeps its weights from the forward to the backward pass if `keep_last`; with `keep` all do.
-    `slowdown` says what the passes and these collectives cost each other (None: nothing).
+    `slowdown` says what the passes and these collectives cost each other (None: nothing). They run `ahead`, beside the
+    pass before, or in sequence with all passes.
     """
 
     gather: Sequence[Moved]
@@ -36,6 +37,7 @@ class Gathering:
     keep: bool = False
     keep_last: bool = True
     slowdown: PassSlowdown | None = None
+    ahead: bool = True
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,7 @@ def _beside(alone: Pass, tasks: Sequence[_Task], slowdown: PassSlowdown | None, 
     more = {"exposed dp": exposed, CONTENTION: contention}
     parts = added(alone.parts, {name: value for name, value in more.items() if value > 1e-12})
     hidden = added(alone.hidden, {DATA: busy[DATA] - exposed})
-    return replace(alone, seconds=end - weight, parts=parts, hidden=hidden)
+    return replace(alone, seconds=end - weight, parts=parts, hidden=hidden, times=times)
 
 
 _STREAMS = COMPUTE, DATA
@@ -109,7 +111,8 @@ def _forward(parts: Sequence[PartTimes], gathering: Gathering) -> list[_Task]:
     """
     tasks = []
     for at, (part, moved) in enumerate(zip(parts, gathering.gather, strict=True)):
-        before = (f"pass {at - 2}",) if at > 1 else ()
+        last = at - 2 if gathering.ahead else at - 1
+        before = (f"pass {last}",) if last >= 0 else ()
         tasks.append(_Task(f"gather {at}", DATA, before, moved=moved))
         tasks.append(_Task(f"pass {at}", COMPUTE, (f"gather {at}",), (part.forward,)))
     return tasks
@@ -128,9 +131,16 @@ def _backward(parts: Sequence[PartTimes], gathering: Gathering) -> list[_Task]:
     tasks = [_Task(f"gather {last}", DATA, (), moved=gather[last])]
     for at in range(last, -1, -1):
         part = parts[at]
-        tasks.append(_Task(f"begin {at}", COMPUTE, (f"gather {at}",)))
+        before: tuple[str, ...] = (f"gather {at}",)
+        moves = [_Task(f"scatter {at}", DATA, (f"pass {at}",), moved=gathering.scatter[at])]
         if at:
-            tasks.append(_Task(f"gather {at - 1}", DATA, (f"begin {at}",), moved=gather[at - 1]))
-        tasks.append(_Task(f"pass {at}", COMPUTE, (), (part.recompute, part.backward, part.weight)))
-        tasks.append(_Task(f"scatter {at}", DATA, (f"pass {at}",), moved=gathering.scatter[at]))
+            after = f"begin {at}" if gathering.ahead else f"pass {at}"
+            moves.insert(0, _Task(f"gather {at - 1}", DATA, (after,), moved=gather[at - 1]))
+        if at < last and not gathering.ahead:
+            before = (*before, f"scatter {at + 1}")
+        tasks += [
+            _Task(f"begin {at}", COMPUTE, before),
+            _Task(f"pass {at}", COMPUTE, (), (part.recompute, part.backward, part.weight)),
+            *moves,
+        ]
     return tasks

@@ -9,7 +9,7 @@ from typing import get_args
 import numpy as np
 
 from weft.errors import InputError, check_name
-from weft.graph import DTYPE_BYTES, Collective, Graph
+from weft.graph import DTYPE_BYTES, Collective, Graph, Node
 from weft.hardware import System
 from weft.models import Transformer
 from weft.options import SUSTAINED, Fidelity, RunOptions
@@ -19,6 +19,7 @@ from weft.parallel.plan import Parallelism
 from weft.parallel.rank import RankPart
 from weft.result.step import Chunk, PartTimes, Pass, Step
 from weft.run.step.chunks import Gathering, Moved, chunk
+from weft.run.step.overlaps import SEQUENTIAL, check_overlap, needs, overlapped, settled
 from weft.run.step.parts import chunks_of, rank_parts
 from weft.run.step.prices import Prices
 from weft.run.step.spans import timed
@@ -47,7 +48,8 @@ def train(
             f"system has {system.gpus}; let the degrees multiply to {system.gpus}"
         )
     check_plan(model, plan, even=False)
-    framework = framework or Framework()
+    check_overlap(plan, system)
+    framework = settled(framework or Framework(), plan)
     prices = Prices(system, plan, options, fidelity)
     order = schedule(plan.schedule, plan.pp, plan.micro_batches)
     rank = _Rank(model, plan, framework, prices, order)
@@ -64,9 +66,11 @@ def train(
         pipeline,
         _waits(order, chunks, pipeline, send),
         tuple(end.parts for end in ends),
+        tuple(end.hidden for end in ends),
         end_of_step(pipeline, ends),
         float(np.max(send.latency)),
         fidelity=fidelity,
+        needs=needs(plan),
         windows=() if prices.windows is None else tuple(prices.windows.found.values()),
     )
 
@@ -86,10 +90,19 @@ class _Rank:
         if self.splits:
             backward, weight = (self._pass(_only(of.backward, phase)) for phase in ("input", "weight"))
         again = self._pass(of.recompute) if of.recompute is not None else Pass()
-        return PartTimes(of.name, self._pass(of.forward), backward, weight, again, of.parameters, of.kept)
+        return PartTimes(of.name, self._pass(of.forward), backward, weight, again, of.parameters, of.kept, of.experts)
 
     def _pass(self, graph: Graph | None) -> Pass:
-        return Pass() if graph is None else timed(graph, self.prices.graph(graph), self.prices.windows)
+        if graph is None:
+            return Pass()
+        seconds, joined = overlapped(graph, self.prices, self.framework.tp)
+        windows = self.prices.windows
+
+        def slowdown(kernel: Node, moved: Node) -> tuple[float, float]:
+            return (1.0, 1.0) if windows is None or moved.name in joined else windows(kernel, moved)
+
+        alone = self.prices.graph(graph) if joined else None
+        return timed(graph, seconds, None if windows is None else slowdown, alone)
 
     def chunk(self, names: Sequence[str]) -> Chunk:
         """The passes over the parts of a stage, by their names."""
@@ -106,9 +119,18 @@ class _Rank:
             op = Collective(kind, max(count * DTYPE_BYTES[dtype], among), among, dtype)
             return Moved(op, self.prices.of(op, axis))
 
+        few = min(ranks, plan.expert_replicas)
+
+        def whole(kind: str, one: PartTimes, dtype: str) -> Moved:
+            shared = moved(kind, one.parameters - one.experts, dtype)
+            if few == 1 or not one.experts:
+                return shared
+            routed = moved(kind, one.experts, dtype, few, "experts")
+            return replace(shared, seconds=shared.seconds + routed.seconds)
+
         gradients = self.framework.gradients
-        gather = [moved("all_gather", one.parameters, plan.dtype) for one in parts]
-        scatter = [moved("reduce_scatter", one.parameters, gradients) for one in parts]
+        gather = [whole("all_gather", one, plan.dtype) for one in parts]
+        scatter = [whole("reduce_scatter", one, gradients) for one in parts]
         if ranks < replicas:
             groups = replicas // ranks
             shares = (moved("all_reduce", one.parameters // ranks, gradients, groups, "replica") for one in parts)
@@ -117,10 +139,11 @@ class _Rank:
             ]
         windows = self.prices.windows
         slowdown = None if windows is None else windows.of_passes
-        return Gathering(gather, scatter, self.framework.keeps_weights, slowdown=slowdown)
+        ahead = plan.overlap.get("dp") != SEQUENTIAL
+        return Gathering(gather, scatter, self.framework.keeps_weights, slowdown=slowdown, ahead=ahead)
 
     def send(self) -> Send:
-        """What it takes to send a micro-batch's activations to the next stage; with sequence parallelism a rank's share.
+        """What it takes to send a micro-batch's activations, under sequence parallelism a rank's share, to a stage.
 
         A rank that does not overlap its sends computes nothing until the tensor has arrived.
         """
@@ -153,10 +176,11 @@ def _waits(order: Schedule, chunks: Sequence[Chunk], ran: PipelineTimes, send: S
     at_once = _run(order, chunks, Send())
     alike = [Chunk((), *(_mean(chunks, name) for name in ("forward", "backward", "weight")))] * len(chunks)
     even = _run(order, alike, Send())
+    alike_end = min(even.makespan, at_once.makespan)  # unequal stages may fit a schedule better by chance
     return {
         "exposed pp": ran.makespan - at_once.makespan,
-        "imbalance": at_once.makespan - even.makespan,
-        "bubble": even.makespan - float(even.busy.mean()),
+        "imbalance": at_once.makespan - alike_end,
+        "bubble": alike_end - float(even.busy.mean()),
     }
 
 

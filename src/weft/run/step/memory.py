@@ -54,7 +54,7 @@ def _device(
     largest = max((part.parameters for chunk in mine for part in chunk), default=0)
     groups = sum(degree > 1 for degree in (plan.tp, plan.cp, plan.dp * plan.cp, plan.pp, plan.pp)) + 1
     fixed = {
-        **states(count, plan, framework),
+        **states(count, plan, framework, sum(part.experts for chunk in mine for part in chunk)),
         "gathered weights": gathered(largest, plan, framework),
         "outside": CONTEXT + COMMUNICATOR * groups,
     }

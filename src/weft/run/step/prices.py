@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 from weft.estimate import Harness, estimate
 from weft.graph import Collective, Graph, Op
 from weft.hardware import System
 from weft.options import Fidelity, RunOptions
 from weft.parallel.plan import Parallelism
 from weft.run.step.windows import Windows
+from weft.schedule import SHARING
 
 
 def group(system: System, plan: Parallelism, axis: str, size: int | None = None) -> System:
@@ -25,6 +28,10 @@ def group(system: System, plan: Parallelism, axis: str, size: int | None = None)
     return system.with_gpus(count, count // together)
 
 
+_BETWEEN_OTHERS = Harness(rotation=math.inf, after_others=True)
+"""Operators of a step: others have used the caches since weights and saved tensors were written."""
+
+
 class Prices:
     """Seconds of operators on a rank of a plan; equal operators are estimated once.
 
@@ -32,7 +39,7 @@ class Prices:
     """
 
     def __init__(self, system: System, plan: Parallelism, options: RunOptions, fidelity: Fidelity = "estimate") -> None:
-        self._system, self._plan, self._options = system, plan, options
+        self._system, self._plan, self.options = system, plan, options
         self._known: dict[tuple[Op, str], float] = {}
         self._groups: dict[tuple[str, int], System] = {}
         self.windows: Windows | None = None
@@ -44,9 +51,14 @@ class Prices:
         key = (op, axis)
         if key not in self._known:
             on = self.among(axis, op.ranks) if isinstance(op, Collective) else self._system
-            harness = Harness(host="") if isinstance(op, Collective) else None
-            self._known[key] = float(estimate(op, on, options=self._options, harness=harness).seconds)
+            harness = self._caller(op, axis) if isinstance(op, Collective) else _BETWEEN_OTHERS
+            self._known[key] = float(estimate(op, on, options=self.options, harness=harness).seconds)
         return self._known[key]
+
+    def _caller(self, op: Collective, axis: str) -> Harness:
+        """Who carries out a collective: the library, or DMA engines where the plan says so and they can."""
+        sharing = SHARING.get(self._plan.overlap.get(axis, ""))
+        return Harness(host="", driver="cu" if sharing is None or op.reduces else sharing.driver)
 
     def among(self, axis: str, ranks: int) -> System:
         """The system of the ranks of an axis."""

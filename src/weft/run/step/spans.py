@@ -53,15 +53,21 @@ def class_of(op: Op) -> str:
     return _STREAMING.get(op.name, "element-wise") if isinstance(op, Streaming) else op.kind
 
 
-def timed(graph: Graph, seconds: Mapping[str, float], slowdown: Slowdown | None = None) -> Pass:
+def timed(
+    graph: Graph,
+    seconds: Mapping[str, float],
+    slowdown: Slowdown | None = None,
+    alone: Mapping[str, float] | None = None,
+) -> Pass:
     """The pass of a graph whose operators take `seconds` alone, by name.
 
     A node begins when its predecessors and the node before it on its stream have ended; while a kernel and a collective
-    run at once, both are slower by their `slowdown` (None: by nothing).
+    run at once, both are slower by their `slowdown` (None: by nothing). `alone` are the times without any overlap
+    (None: the same), from which contention and hidden communication count.
     """
     by_id = {node.id: seconds[node.name] for node in graph}
     times = graph.critical_path(seconds) if slowdown is None else shared(graph.nodes, by_id, slowdown)
-    return account(graph, times, by_id)
+    return account(graph, times, by_id if alone is None else {node.id: alone[node.name] for node in graph})
 
 
 def shared(nodes: Sequence[P], seconds: Mapping[str, float], slowdown: Callable[[P, P], tuple[float, float]]) -> Times:
@@ -127,8 +133,10 @@ def account(graph: Graph, times: Times, alone: Mapping[str, float]) -> Pass:
             parts[CONTENTION] += stop - start - alone[node.id]
         now = stop
     _gap(parts, now, end, communication)
-    for start, stop, axis in communication:
-        hidden[axis] += stop - start
+    for node in graph:
+        if node.stream != COMPUTE:
+            start, stop = times[node.id]
+            hidden[node.stream] += max(stop - start, alone[node.id])
     for axis in hidden:
         hidden[axis] -= parts.get(f"exposed {axis}", 0.0)
     return Pass(end, dict(parts), dict(hidden), sum(_kernels(node) for node in graph), graph, times)

@@ -11,6 +11,7 @@ from weft.graph import DTYPE_BYTES, Collective
 from weft.models import Transformer
 from weft.models.update import optimizer_ops
 from weft.parallel.framework import Framework
+from weft.parallel.memory import sharded
 from weft.parallel.plan import Parallelism
 from weft.parallel.quantize import RECIPES, quantized
 from weft.result.step import Chunk, Pass
@@ -28,13 +29,15 @@ class Tail:
     """What a pipeline device does after its last task [s]: wait for the sum of gradients, then update the weights.
 
     `gather` is the wait for the weights of other ranks, at the end of this step or in the first forward of the next.
-    `contention` is what its passes take longer because these collectives run beside them.
+    `contention` is what its passes take longer because these collectives run beside them, `hidden` the communication
+    that nothing waits for.
     """
 
     reduce: float
     optimizer: float
     gather: float
     contention: float = 0.0
+    hidden: float = 0.0
 
     @property
     def parts(self) -> dict[str, float]:
@@ -82,10 +85,10 @@ def _tail(
 ) -> Tail:
     stages = stages_on(ran.schedule, device)
     count = sum(chunks[stage].parameters for stage in stages)
-    replicas = plan.dp * plan.cp
-    shard = -(-count // (plan.shard or replicas)) if plan.zero else count
+    experts = sum(chunks[stage].experts for stage in stages)
+    shard = sharded(count, experts, plan) if plan.zero else count
     update = optimizer(shard, count, plan, framework, prices)
-    groups = _Groups(plan, framework, prices)
+    groups = _Groups(plan, framework, prices, experts / count if count else 0.0)
     tied = groups.tied(model) if plan.pp > 1 and model.tied and {0, len(chunks) - 1} & set(stages) else 0.0
     ready = [_gradients(device, stage, ran) for stage in stages]
     counts = [chunks[stage].parameters for stage in stages]
@@ -96,7 +99,8 @@ def _tail(
         reduce = groups.reduced(ready, counts, end, [one for part in parts for one in (part.backward, part.weight)])
     if framework.gather_overlap:
         gather = groups.gathered(count, [part.forward for part in parts])
-    return Tail(reduce[0] + tied, update, gather[0], reduce[1] + gather[1])
+    hidden = max(groups.reduce(count) - reduce[0], 0.0) + max(groups.gather(count) - gather[0], 0.0)
+    return Tail(reduce[0] + tied, update, gather[0], reduce[1] + gather[1], hidden)
 
 
 def _gradients(device: int, stage: int, ran: PipelineTimes) -> tuple[float, float]:
@@ -126,18 +130,22 @@ def optimizer(shard: int, count: int, plan: Parallelism, framework: Framework, p
 
 
 class _Groups:
-    """Collectives over the replicas of the same weights."""
+    """Collectives over the replicas of the same weights; of these the part `experts` has fewer replicas."""
 
-    def __init__(self, plan: Parallelism, framework: Framework, prices: Prices) -> None:
-        self.plan, self.framework, self.prices = plan, framework, prices
+    def __init__(self, plan: Parallelism, framework: Framework, prices: Prices, experts: float) -> None:
+        self.plan, self.framework, self.prices, self.experts = plan, framework, prices, experts
         self.replicas = plan.dp * plan.cp
         self._reduction = "reduce_scatter" if plan.zero else "all_reduce"
 
     def _moved(self, kind: str, count: int, dtype: str) -> float:
-        if self.replicas == 1 or self.plan.zero == 3:
+        routed = round(count * self.experts)
+        shared = self._among("dp", self.replicas, kind, count - routed, dtype)
+        return shared + self._among("experts", self.plan.expert_replicas, kind, routed, dtype)
+
+    def _among(self, axis: str, replicas: int, kind: str, count: int, dtype: str) -> float:
+        if replicas == 1 or self.plan.zero == 3 or not count:
             return 0.0
-        size = max(count, self.replicas) * DTYPE_BYTES[dtype]
-        return self.prices.of(Collective(kind, size, self.replicas, dtype), "dp")
+        return self.prices.of(Collective(kind, max(count, replicas) * DTYPE_BYTES[dtype], replicas, dtype), axis)
 
     def reduce(self, count: int) -> float:
         """Time to sum the gradients of so many parameters, to shards if the optimizer is sharded [s]."""

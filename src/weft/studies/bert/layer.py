@@ -52,7 +52,7 @@ def timed_layer(
     extra = call - float(estimate(_NOTHING, gpu, options=options).seconds)
     groups: Counter[str] = Counter()
     for node, op in _timed(layer):
-        groups[group_of(node, op)] += float(estimate(op, gpu, options=options).seconds) + extra * _is_call(node, op)
+        groups[group_of(node, op)] += float(estimate(op, gpu, options=options).seconds) + extra * _is_call(node)
     groups[NORM] += _gradients_of_scales(layer) * call
     return Layer(gpu, dict(groups))
 
@@ -66,11 +66,9 @@ def _timed(layer: RankPart) -> Iterator[tuple[Node, Op]]:
                 yield node, replace(op, name="dropout_backward_again") if again else op
 
 
-def _is_call(node: Node, op: Op) -> bool:
-    """Whether a kernel is the first of a call: sums for biases, copies of heads and a softmax's product are not."""
-    if isinstance(node.op, Attention):
-        return not (isinstance(op, Streaming) and op.name == "elementwise")
-    return not node.name.endswith(".bias") and node.name != "heads" and not node.name.endswith("norm1.weight")
+def _is_call(node: Node) -> bool:
+    """Whether an operator is a call of its own: copies of heads, gradients of biases and of a norm's scale are not."""
+    return not (node.name == "heads" or node.name.endswith(".bias") or node.name in ("norm1.weight", "norm2.weight"))
 
 
 def _gradients_of_scales(layer: RankPart) -> int:

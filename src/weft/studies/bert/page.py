@@ -7,8 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 from weft.studies.bert import study as cases
 from weft.studies.bert.breakdown import (
-    AGAIN, ENDS, EXPOSED, FC, GELU, GEMMS, GROUPS, LAMB, LINEAR, NORM, PRODUCTS, SOFTMAX, Broken,
-)  # fmt: skip
+    AGAIN,
+    ENDS,
+    EXPOSED,
+    FC,
+    GELU,
+    GEMMS,
+    GROUPS,
+    LAMB,
+    LINEAR,
+    NORM,
+    PRODUCTS,
+    SOFTMAX,
+    Broken,
+)
 from weft.units import format_bytes
 from weft.view import looks
 from weft.view.figure import Figure, Lines, bars, curves, scatter, stacked_bars
@@ -61,7 +73,7 @@ def phase_table(phases: Phases) -> Table:
 
 def _steps(study: BertStudy) -> Figure:
     rows = [
-        (f"{gpu}, {WORDS[dtype]}, {sequence}", name, one.groups[name] / one.seconds, f"{one.seconds * 1e3:.0f} ms")
+        (f"{sequence}, {WORDS[dtype]}, {gpu}", name, one.groups[name] / one.seconds, f"{one.seconds * 1e3:.0f} ms")
         for (gpu, dtype, sequence), one in study.phases.items()
         for name in one.groups
     ]
@@ -72,8 +84,8 @@ def _steps(study: BertStudy) -> Figure:
         label="time", share=True,
     )  # fmt: skip
     return figure.captioned(
-        "Steps of 4096 tokens: GPU, precision, tokens of a sequence. Faster matrix units leave more of the step to "
-        "operators that memory bounds, LAMB first; longer sequences to the softmax of attention. Softmax includes scale, "
+        "Steps of 4096 tokens: tokens of a sequence, precision, GPU. Faster matrix units leave more of the step to "
+        "operators that memory bounds, LAMB first; longer sequences to the softmax. It includes scale, "
         "mask and dropout of the scores, LayerNorm the dropout and sum before it, the head the loss."
     )
 
@@ -204,8 +216,9 @@ def _variants(study: BertStudy) -> Figure:
         looks=_looks(table.distinct("group")), label="whole",
     )  # fmt: skip
     return figure.captioned(
-        "Each way adds to the one above, the last two to the first. Fusing removes trips to memory, so it gains more "
-        "where matrix units are faster; checkpointing repeats every forward pass."
+        "Fused: softmax with scale and mask, bias with GeLU, bias with dropout and sum, Q, K and V as one GEMM. Fusing "
+        "removes trips to memory, so it gains more where matrix units are faster; checkpointing repeats every forward "
+        "pass. The last two ways change the first alone."
     )
 
 
@@ -229,14 +242,16 @@ def _replicas(study: BertStudy) -> Figure:
 
 def _replica_table(study: BertStudy) -> Table:
     rows = [
-        (count, WORDS[dtype], one.seconds * 1e3, one.share(EXPOSED), one.share(LAMB), by[1].seconds / one.seconds)
+        (count, WORDS[dtype], one.seconds * 1e3, one.share(EXPOSED), one.share(LAMB), by[1].seconds / one.seconds,
+         by[1].seconds / study.overlapped[dtype][count].seconds)
         for dtype, by in study.replicas.items()
         for count, one in by.items()
-    ]
+    ]  # fmt: skip
     columns = [
         number("gpus", "GPUs"), text("precision"), number("step_ms", "step", "ms", ",.1f"),
         number("exposed", "all-reduce of gradients", format_=".1%"), number("lamb", "LAMB", format_=".1%"),
         number("efficiency", "weak-scaling efficiency", format_=".1%"),
+        number("overlapped", "with sums beside the backward pass", format_=".1%"),
     ]  # fmt: skip
     return Table(columns, rows, f"Data parallelism on {study.where}: 32 sequences of 128 tokens each, then an update")
 
@@ -261,19 +276,21 @@ def _near_words(study: BertStudy) -> list[Part]:
     one = study.replicas[cases.MIXED][ranks]
     saved = cases.reduced_traffic(one, ranks)
     memory = study.machine.memory
-    return [
+    free = saved / memory.bandwidth / memory.copy_efficiency
+    optimizer = (
         "LAMB computes a few operations per byte of state, so its time falls with the rate at which arithmetic near "
-        "memory reads; norms of weights and updates still end each phase.",
+        "memory reads; norms of weights and updates still end each phase."
+    )
+    reductions = (
         f"A reduce-scatter of fp32 gradients over {ranks} GPUs by updates near memory moves {format_bytes(saved)} less "
-        f"through each GPU's memory: {saved / memory.bandwidth / memory.copy_efficiency * 1e3:.1f} ms of its bandwidth "
-        f"in a step of {one.seconds * 1e3:.0f} ms, which pay where other operators run beside it; alone, links bound it.",
-    ]
+        f"through each GPU's memory: {free * 1e3:.1f} ms of its bandwidth in a step of {one.seconds * 1e3:.0f} ms. "
+        "They pay where other operators run beside it; alone, its links bound it."
+    )
+    return [optimizer, reductions]
 
 
 def _row_table(study: BertStudy) -> Table:
-    rows = [
-        (one.id, one.gpu, one.gpus, one.precision, one.measured, one.weft, one.error) for one in study.rows
-    ]
+    rows = [(one.id, one.gpu, one.gpus, one.precision, one.measured, one.weft, one.error) for one in study.rows]
     columns = [
         text("id"), text("gpu", "GPU"), number("gpus", "GPUs"), text("precision"),
         number("measured_s", "measured", "s", ",.3f"), number("weft_s", "Weft", "s", ",.3f"),
@@ -294,7 +311,10 @@ def plain_data(study: BertStudy) -> dict[str, Any]:
         **{
             name: [{"dtype": dtype, "count": count, **_record(one)} for dtype, by in steps.items()
                    for count, one in by.items()]
-            for name, steps in (("sizes", study.sizes), ("updates", study.updates), ("replicas", study.replicas))
+            for name, steps in (
+                ("sizes", study.sizes), ("updates", study.updates), ("replicas", study.replicas),
+                ("overlapped", study.overlapped),
+            )
         },
         "variants": [{"how": one.name, "dtype": one.dtype, **_record(one.broken)} for one in study.variants],
         "gemms": {dtype: _gemm_table(study, dtype).records() for dtype in study.gemms},

@@ -38,6 +38,8 @@ TRAINER, TRACED = framework("apex-bert"), framework("hugging-face")
 FULL, MIXED = "fp32", "fp16"
 GROUP_KEYS = {"fc": FC, "linear": LINEAR, "products": PRODUCTS, "softmax": SOFTMAX, "gelu": GELU, "norm": NORM}
 """The groups of a layer by the last word of their claims."""
+BUCKET = 6_250_000
+"""Parameters of a bucket of gradients: 25 MB of fp32, the default of PyTorch's DistributedDataParallel."""
 FIRST, SECOND = (int(sequence) for sequence in CASES["phases"])
 SEQUENCES = CASES["phases"][str(FIRST)]
 """Sequences of a micro-batch in phase 1."""
@@ -75,12 +77,13 @@ class BertStudy(PaperStudy):
 
     `layers` are measured layers' operators timed one by one, `passes` forward and backward of the whole model [s] by
     GPU; `phases` the steps by GPU, number format and sequence. Of the chosen machine: steps by sequences of a
-    micro-batch (`sizes`), by micro-batches of an update (`updates`), and by replicas (`replicas`), each by number
-    format; `variants` are ways to run phase 1, `gemms` its GEMMs by number format. `rows` are measured steps.
+    micro-batch (`sizes`), by micro-batches of an update (`updates`), and by replicas (`replicas`; `overlapped` with
+    gradients summed beside the backward pass), each by number format; `variants` are ways to run phase 1, `gemms` its
+    GEMMs by number format. `rows` are measured steps.
     """
 
     DECLARED = DECLARED
-    OPTIONS = (Option("--data", "data", "file", "PATH", "Measured steps to stand beside Weft's: a CSV file or folder."),)
+    OPTIONS = (Option("--data", "data", "file", "PATH", "Measured steps to set beside Weft's: a CSV file or folder."),)
 
     layers: Mapping[str, Layer]
     passes: Mapping[str, float]
@@ -88,6 +91,7 @@ class BertStudy(PaperStudy):
     sizes: Mapping[str, Mapping[int, Broken]]
     updates: Mapping[str, Mapping[int, Broken]]
     replicas: Mapping[str, Mapping[int, Broken]]
+    overlapped: Mapping[str, Mapping[int, Broken]]
     variants: tuple[Variant, ...]
     gemms: Mapping[str, tuple[Product, ...]]
     rows: tuple[MeasuredRow, ...] = ()
@@ -114,10 +118,8 @@ class BertStudy(PaperStudy):
             },
             "sizes": {d: {n: on.step(one, d, FIRST, n) for n in CASES["batches"]} for d in every},
             "updates": {d: {n: on.step(one, d, FIRST, SEQUENCES, n) for n in CASES["accumulation"]} for d in every},
-            "replicas": {
-                d: {n: on.step(hardware.system(at.gpu, gpus=n), d, FIRST, SEQUENCES) for n in CASES["replicas"]}
-                for d in every
-            },
+            "replicas": {d: on.replicas(at.gpu, d, TRAINER) for d in every},
+            "overlapped": {d: on.replicas(at.gpu, d, replace(TRAINER, dp_overlap=True, bucket=BUCKET)) for d in every},
             "variants": tuple(on.variants(one)),
             "gemms": {d: products(MODEL, at.gpu, _plan(d, FIRST, SEQUENCES), TRAINER, at.options) for d in every},
             "rows": tuple(measured_rows(data)) if data is not None else (),
@@ -166,11 +168,12 @@ class BertStudy(PaperStudy):
         full, mixed = self.first[FULL], self.first[MIXED]
         place = {2: "comes second", 3: "comes third"}.get(full.rank, f"is number {full.rank}")
         updates = self.updates[MIXED]
-        return (
-            f"On {self.where} GEMMs take {full.share(*GEMMS):.0%} of a pre-training step of BERT-Large in fp32 and LAMB "
-            f"{place} with {full.share(LAMB):.1%}; in mixed precision LAMB takes {mixed.share(LAMB):.0%}, after "
-            f"{max(updates)} micro-batches {updates[max(updates)].share(LAMB):.1%}",
+        said = (
+            f"On {self.where} GEMMs take {full.share(*GEMMS):.0%} of a pre-training step of BERT-Large in fp32 and "
+            f"LAMB {place} with {full.share(LAMB):.1%}; in mixed precision LAMB takes {mixed.share(LAMB):.0%}, after "
+            f"{max(updates)} micro-batches {updates[max(updates)].share(LAMB):.1%}"
         )
+        return (said,)
 
     def tables(self) -> list[Table]:
         """Steps by groups of operators, and ways to run phase 1."""
@@ -208,8 +211,7 @@ class BertStudy(PaperStudy):
 STUDY = BertStudy
 run = BertStudy.run
 
-ONE_BY_ONE, JOINED, FUSED = "operators one by one", "attention's softmax and LayerNorm fused", "and GeLU, dropout, sums"
-FLASH = "and attention in one kernel"
+ONE_BY_ONE, FUSED, FLASH = "operators one by one", "fused with their neighbours", "and attention in one kernel"
 AGAIN, UNFUSED = "layers computed again (checkpointing)", "LAMB operation by operation"
 
 
@@ -253,6 +255,11 @@ class _On:
         plan = _plan(dtype, sequence, count, repeats, dp=system.gpus, **more)
         return broken_down(MODEL, system, plan, how, self.options)
 
+    def replicas(self, gpu: Gpu, dtype: str, how: Framework) -> dict[int, Broken]:
+        """Steps of phase 1 by the number of GPUs, each with a micro-batch of its own."""
+        systems = {count: hardware.system(gpu, gpus=count) for count in CASES["replicas"]}
+        return {count: self.step(on, dtype, FIRST, SEQUENCES, how=how) for count, on in systems.items()}
+
     def layer(self, gpu: Gpu) -> Layer:
         """The measured layer, operators timed one by one."""
         call = float(parse(CASES["measured"][gpu.name]["call"], Dimension.SECONDS))
@@ -265,16 +272,13 @@ class _On:
 
     def variants(self, system: System) -> Iterator[Variant]:
         """Ways to run phase 1, in both number formats."""
-        one = TRAINER.style
-        joined = replace(TRAINER, style=replace(one, eager=False))
-        fused = replace(TRAINER, style=replace(one, eager=False, fused=True, loss="fused_cross_entropy"))
+        fused = replace(TRAINER, style=replace(TRAINER.style, fused=True, loss="fused_cross_entropy"))
         flash = replace(fused, style=replace(fused.style, flash=True))
-        ways = {ONE_BY_ONE: TRAINER, JOINED: joined, FUSED: fused, FLASH: flash}
         unfused = replace(TRAINER, fused_optimizer=False)
+        ways = {ONE_BY_ONE: TRAINER, FUSED: fused, FLASH: flash, UNFUSED: unfused}
         for dtype in (FULL, MIXED):
             for name, how in ways.items():
                 yield Variant(name, dtype, self.step(system, dtype, FIRST, SEQUENCES, how=how))
-            yield Variant(UNFUSED, dtype, self.step(system, dtype, FIRST, SEQUENCES, how=unfused))
             yield Variant(AGAIN, dtype, self.step(system, dtype, FIRST, SEQUENCES, recompute="full"))
 
 

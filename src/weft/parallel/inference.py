@@ -1,0 +1,113 @@
+"""The forward pass of one layer on each GPU of a tensor-parallel group, as inference engines run it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal, get_args
+
+from weft.errors import InputError, check_name, check_whole
+from weft.graph import Attention, Graph, Node, Op, Streaming
+from weft.models import Transformer, block, load_model
+from weft.models.block import Style, Tokens
+from weft.parallel.framework import Framework
+from weft.parallel.plan import Parallelism
+from weft.parallel.rank import part
+from weft.units import LARGEST_COUNT
+
+Phase = Literal["prefill", "decode"]
+How = Literal["batched", "fused"]
+
+
+def layer(
+    model: Transformer | str | Path,
+    *,
+    tp: int = 1,
+    batch: int = 1,
+    sequence: int = 2048,
+    phase: Phase = "prefill",
+    attention: How = "batched",
+    dtype: str = "fp16",
+) -> Graph:
+    """The forward pass of a model's last layer on each of `tp` GPUs; labels note what does not divide evenly.
+
+    `prefill` computes all `sequence` tokens of `batch` sequences; `decode` computes one token of each, which attends to
+    `sequence` of them. Biases, residual additions and copies count as fused into their neighbours. Raises
+    UnknownNameError for an unknown model, phase, attention or dtype, InputError for sizes that do not fit.
+
+    >>> len(layer("gpt-3", tp=8))
+    12
+    """
+    found = model if isinstance(model, Transformer) else load_model(model)
+    _check(found, tp, batch, sequence, phase, attention)
+    source = found.sequence_length if found.encoder_layers else 0
+    new = (sequence, 0) if phase == "prefill" else (1, sequence - 1)
+    tokens = Tokens(batch, new[0], source=source, cached=new[1])
+    style = Style(flash=attention == "fused", fused=False)
+    pieces = tuple(
+        piece
+        for piece in block.layer(found, found.layer_kinds[-1], tokens, style, dtype)
+        if piece.name != "context" and not (isinstance(piece.op, Streaming) and piece.op.name == "residual_add")
+    )
+    whole = part(phase, pieces, Parallelism(tp=tp, sequence=sequence, dtype=dtype), Framework()).forward
+    work = [one for node in whole for one in _named(node)]
+    names = [name for name, _ in work]
+    nodes = tuple(Node(op, name, after=tuple(names[at - 1 : at])) for at, (name, op) in enumerate(work))
+    what = "tokens" if phase == "prefill" else "tokens of context"
+    title = f"{found.name}, one layer, {phase}, TP {tp}, batch {batch} x {sequence} {what}, {dtype}"
+    return Graph(nodes, tp, title, {"model": found.name, "layer": phase, **_uneven(found, tp)})
+
+
+def _check(model: Transformer, tp: int, batch: int, sequence: int, phase: Phase, attention: How) -> None:
+    """Raise UnknownNameError for an unknown phase or attention, InputError for sizes that do not fit the model."""
+    check_name("phase", phase, get_args(Phase))
+    check_name("attention", attention, get_args(How))
+    for name, value in (("TP", tp), ("batch", batch), ("sequence", sequence)):
+        check_whole(name, value, 1, 8)
+    if batch * sequence > LARGEST_COUNT:
+        raise InputError(f"batch {batch} x sequence {sequence} are too many tokens; give at most {LARGEST_COUNT}")
+    most = min(model.attention_heads, model.hidden)
+    if tp > most:
+        raise InputError(f"TP {tp} cannot split {model.name}: it has {most} attention heads; choose at most {most}")
+
+
+def _uneven(model: Transformer, tp: int) -> dict[str, str]:
+    """Notes on dimensions that the degree of tensor parallelism does not divide: one GPU then does more than others."""
+    heads, wide = model.attention_heads, model.wide
+    notes = {}
+    if heads % tp:
+        counted = f"the times are those of a GPU with {-(-heads // tp)}, others have fewer"
+        notes["heads"] = f"{heads} heads do not divide by TP {tp}: {counted}"
+    if wide % tp:
+        notes["columns"] = f"{wide} feed-forward columns do not divide by TP {tp}: a GPU with {-(-wide // tp)} counts"
+    return notes
+
+
+_NAMES = {
+    "qkv": "Q_K_V",
+    "attention": "Attention",
+    "projection": "Wo_proj",
+    "projection.reduce": "AllReduce_MHA",
+    "fc1": "W1_proj",
+    "fc2": "W2_proj",
+    "fc2.reduce": "AllReduce_FFN",
+}
+"""Operators of a layer as tables of measurements name them; others keep their own names."""
+_NORMS = {"norm1": "MHA", "norm2": "FFN"}
+_FUNCTIONS = {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm", "gelu": "GeLU", "swiglu": "SwiGLU"}
+
+
+def _named(node: Node) -> Iterator[tuple[str, Op]]:
+    """A node's operators with their names: three of attention that is not fused."""
+    op = node.op
+    if isinstance(op, Attention) and not op.fused:
+        prefix = "" if node.name == "attention" else f"{node.name}_"
+        for name, kernel in zip(("Q_mul_K", "Softmax", "A_mul_V"), op.kernels, strict=True):
+            yield f"{prefix}{name}", kernel
+        return
+    if isinstance(op, Streaming) and node.name in _NORMS:
+        yield f"{_FUNCTIONS[op.name]}_{_NORMS[node.name]}", op
+    elif isinstance(op, Streaming) and node.name == "activation":
+        yield _FUNCTIONS.get(op.name, op.name), op
+    else:
+        yield _NAMES.get(node.name, node.name), op

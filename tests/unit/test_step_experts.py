@@ -1,0 +1,42 @@
+"""Replicas of routed experts: fewer than those of all other weights."""
+
+import pytest
+
+from weft import hardware
+from weft.models import load_model
+from weft.parallel.framework import Framework
+from weft.parallel.memory import sharded, states
+from weft.parallel.plan import Parallelism
+from weft.run.step.clock import train
+
+MODEL = load_model("qwen3-30b-a3b").replace({"layers": 8})
+
+
+@pytest.mark.parametrize(
+    ("plan", "replicas"),
+    [
+        ({"dp": 16, "ep": 8}, 2),
+        ({"dp": 8, "ep": 8}, 1),
+        ({"tp": 2, "sp": True, "dp": 8, "ep": 8}, 2),
+        ({"tp": 2, "dp": 8}, 8),
+    ],
+)
+def test_experts_have_as_many_replicas_as_ranks_that_hold_the_same(plan, replicas):
+    assert Parallelism(batch=16, **plan).expert_replicas == replicas
+
+
+def test_optimizer_states_of_experts_are_shared_among_their_replicas_alone():
+    plan = Parallelism(dp=16, ep=8, batch=16, zero=1)
+    assert sharded(1600, 0, plan) == 100
+    assert sharded(1600, 1600, plan) == 800
+    assert states(1600, plan, Framework(), 1600)["optimizer"] == 800 * Framework().optimizer_bytes
+
+
+@pytest.mark.parametrize("zero", [1, 3])
+def test_a_rank_with_its_own_experts_exchanges_gradients_of_the_other_weights_alone(zero):
+    """With ep = dp no other rank has the same experts, so that their gradients stay."""
+    on = hardware.system("8xh100")
+    alone, all_ranks = (
+        train(MODEL, on, Parallelism(dp=8, ep=ep, batch=64, micro_batch=1, sequence=4096, zero=zero)) for ep in (8, 1)
+    )
+    assert alone.parts["exposed dp"] < 0.2 * all_ranks.parts["exposed dp"]
