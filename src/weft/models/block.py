@@ -289,8 +289,10 @@ class _Layer:
         value = model.value_size if model.value_size != model.head_size else 0
         dropped = self.style.dropout and not flash
         generation = self.style.generation if flash else 0
-        how = {"value": value, "generation": generation, "eager": self.style.eager}
-        return Attention(*sizes, shared, causal, self.dtype, flash, dropped, **how)
+        eager = self.style.eager
+        return Attention(
+            *sizes, shared, causal, self.dtype, flash, dropped, value=value, generation=generation, eager=eager
+        )
 
     def cross_attention(self) -> Iterator[Piece]:
         model, bias = self.model, self.bias("qkv")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -58,12 +58,12 @@ def broken_down(
 ) -> Broken:
     """Time a step on one pipeline stage, and assign each second to a group. Raises what `train` raises."""
     step = train(model, system, plan, framework, options)
-    groups: Counter[str] = Counter()
+    groups: defaultdict[str, float] = defaultdict(float)
     for part in step.chunks[0].parts:
-        groups.update({AGAIN: part.recompute.seconds * plan.micro_batches})
+        groups[AGAIN] += part.recompute.seconds * plan.micro_batches
         for one in (part.forward, part.backward):
             for name, seconds in _seconds(one, part.name, system, options):
-                groups.update({name: seconds * plan.micro_batches})
+                groups[name] += seconds * plan.micro_batches
     groups[LAMB] = step.parts.get("optimizer", 0.0)
     groups[EXPOSED] = step.seconds - sum(groups.values())
     return Broken(step, {name: groups[name] for name in GROUPS if groups[name] > 1e-9 * step.seconds})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -50,7 +50,7 @@ def timed_layer(
     """
     layer = rank_parts(model, plan, framework)[model.layer_kinds[0]]
     extra = call - float(estimate(_NOTHING, gpu, options=options).seconds)
-    groups: Counter[str] = Counter()
+    groups: defaultdict[str, float] = defaultdict(float)
     for node, op in _timed(layer):
         groups[group_of(node, op)] += float(estimate(op, gpu, options=options).seconds) + extra * _is_call(node)
     groups[NORM] += _gradients_of_scales(layer) * call
