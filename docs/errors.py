@@ -17,6 +17,7 @@ from weft.view.table import Table, number, text
 from weft.view.validation import PICTURES, TITLES
 
 HERE = Path(__file__).parent / "explanation"
+STEPS = Path(__file__).parents[1] / "src/weft/search/step_errors.toml"
 FIGURES = "errors"
 DRAWN = ("gemm", "collective")
 CLASSES = Path(__file__).parent.parent / "src/weft/search/model_errors.toml"
@@ -81,7 +82,18 @@ def main(folder: Path) -> None:
     kinds = list(dict.fromkeys(group["kind"] for group in data["groups"]))
     copy_pictures(folder)
     (HERE / "errors.md").write_text("\n".join([*lines(data, kinds), ""]))
+    STEPS.write_text("\n".join([*step_lines(data["groups"]), ""]))
     CLASSES.write_text(classes_toml(data["classes"]))
+
+
+def step_lines(groups: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """The errors of training steps as TOML, by GPU and framework, which answers of `weft step` quote."""
+    yield "# Written by `make validate`: errors of training steps, as [mean, bias, rows] by GPU, framework and layers."
+    for each in sorted(
+        (one for one in groups if one["kind"] == "step"), key=lambda one: (one["gpu"], one["framework"])
+    ):
+        found = [round(each["mean_abs_err"], 3), round(each["bias"], 3), each["rows"]]
+        yield f"{each['gpu']}.{each['framework']}.{each['layers']} = {found}"
 
 
 def lines(data: Mapping[str, Any], kinds: Sequence[str]) -> Iterator[str]:

@@ -22,7 +22,7 @@ Memory = Literal["banks", "bandwidth"]
 pays for turnarounds between reads and writes alone."""
 
 Fidelity = Literal["estimate", "windows"]
-"""Where a step's durations come from: closed forms alone, or the engine where kernels and collectives run at once."""
+"""Where a step's durations come from: closed forms, or also the engine where kernels and collectives run at once."""
 
 
 @dataclass(frozen=True)

@@ -85,7 +85,7 @@ def test_short_examples_run(path, capsys, monkeypatch, tmp_path):
     [
         ([], "stu", ["study"]),
         (["study"], "go", ["goldyloc"]),
-        (["simulate", "--gpu"], "h100", ["h100-sxm"]),
+        (["simulate", "--gpu"], "h80", ["h800"]),
         (["simulate", "--model"], "mt", ["mt-nlg"]),
         (["simulate", "--overlap"], "ideal-o", ["ideal-overlap"]),
         (["simulate", "--compare"], "t3,seq", ["t3,sequential"]),

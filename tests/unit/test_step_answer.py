@@ -13,8 +13,9 @@ import weft
 from weft.errors import InputError, UnknownNameError
 from weft.parallel.complete import complete, nearest
 from weft.parallel.plan import Parallelism
+from weft.search.step_errors import step_error
 from weft.view.memory import fitting
-from weft.view.step import communication_table, layer_streams, verdict, waterfall_table
+from weft.view.step import communication_table, how_sure, layer_streams, verdict, waterfall_table
 from weft.view.step_trace import kernels, step_trace, write_step_trace
 
 HTA_COMMUNICATION = re.compile(r"^nccl.*(AllReduce|AllGather|ReduceScatter|SendRecv|AllToAll)")
@@ -45,6 +46,21 @@ def test_the_first_sentence_is_the_verdict(answer):
     first = verdict(answer)[0]
     assert f"{answer.tokens_per_s_per_gpu:,.0f} tokens/s per GPU" in first
     assert f"MFU {answer.mfu:.1%}" in first
+
+
+def test_the_last_sentence_says_how_far_such_steps_are_off(answer):
+    assert verdict(answer)[-1].startswith("How sure: ")
+    assert how_sure(answer).value > 0
+
+
+@pytest.mark.parametrize("gpu", ["a100-sxm-80gb", "mi300x"])
+@pytest.mark.parametrize("framework", ["megatron-2022", "of-ours"])
+@pytest.mark.parametrize("mixture", [False, True])
+def test_every_step_has_an_error_that_names_its_class(gpu, framework, mixture):
+    found = step_error(gpu, framework, mixture)
+    assert 0 < found.value < 1
+    assert framework in found.why
+    assert gpu in found.why
 
 
 def test_the_answer_has_the_keys_that_programs_read(answer):

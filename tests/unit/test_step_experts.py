@@ -8,6 +8,7 @@ from weft.parallel.framework import Framework
 from weft.parallel.memory import sharded, states
 from weft.parallel.plan import Parallelism
 from weft.run.step.clock import train
+from weft.run.step.parts import chunks_of
 
 MODEL = load_model("qwen3-30b-a3b").replace({"layers": 8})
 
@@ -40,3 +41,13 @@ def test_a_rank_with_its_own_experts_exchanges_gradients_of_the_other_weights_al
         train(MODEL, on, Parallelism(dp=8, ep=ep, batch=64, micro_batch=1, sequence=4096, zero=zero)) for ep in (8, 1)
     )
     assert alone.parts["exposed dp"] < 0.2 * all_ranks.parts["exposed dp"]
+
+
+@pytest.mark.parametrize(
+    ("stages", "layers"), [(16, [4] * 15 + [1]), (4, [16, 16, 16, 13]), (32, [2] * 30 + [1, 0]), (1, [61])]
+)
+def test_the_last_stages_have_fewer_layers_beside_the_head(stages, layers):
+    """The layouts of NVIDIA-NeMo/Megatron-Bridge for DeepSeek-V3 (recipes/deepseek/deepseek_v3.py)."""
+    chunks = chunks_of(load_model("deepseek-v3"), stages, Parallelism())
+    assert [sum(name in ("dense", "moe") for name in chunk) for chunk in chunks] == layers
+    assert (chunks[0][0], chunks[-1][-1]) == ("embedding", "head")

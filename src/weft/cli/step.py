@@ -65,7 +65,7 @@ _plan_options = together(
         click.IntRange(0, 3),
         metavar="N",
     ),
-    option("--layers", "Layers of each stage, such as 4,4,4,3.  [default: as equal as possible]", NUMBERS),
+    option("--layers", "Layers of each stage, such as 4,4,4,3.  [default: equal, the rest in the last]", NUMBERS),
     option(
         "--context",
         "How attention sees the keys of --cp: ring, all_gather or all_to_all.",
@@ -93,7 +93,7 @@ _plan_options = together(
 )  # fmt: skip
 @option(
     "--fidelity",
-    "What kernels and collectives that run at once cost each other: by the engine (windows), or nothing (estimate).",
+    "What kernels and collectives that run at once cost each other: by the engine, or in closed form (estimate).",
     click.Choice(get_args(Fidelity)),
     default="windows",
 )
@@ -115,12 +115,13 @@ def step(
     from weft.view import step as shown
 
     answer = weft.step(model, weft.system(system).replace(changes), options=options, **given(**stated))
+    written = json_of(answer, expected_error=shown.how_sure(answer).value)
     outputs.show(
         shown.step_parts(answer),
-        json_of(answer),
+        written,
         rows=shown.waterfall_table(answer).records(),
         trace=partial(view.write_step_trace, answer),
-        files={"step.json": json_of(answer)},
+        files={"step.json": written},
         page=partial(shown.step_page, answer),
     )
 

@@ -112,6 +112,7 @@ STREAMING: Mapping[str, StreamingKind] = {
         saves=("int8",),
     ),
     "residual_add": StreamingKind("The sum of two tensors.", _ELEMENTS, 1, reads=(OWN, OWN)),
+    "transpose": StreamingKind("A copy in another order of dimensions.", _ELEMENTS, 1, backward="transpose"),
     "rotary": StreamingKind("Rotary position embedding.", _ELEMENTS, 6, backward="rotary"),
     "softmax": StreamingKind(
         "Softmax over rows, fp32 inside.", _ROWS, 2 * EXP + DIVIDE + 4, 3, backward="softmax_backward", saves=(OWN,)

@@ -269,7 +269,7 @@ class _Layer:
         yield Piece("attention", self.attend(), "attention", "heads")
         if not self.style.flash:
             # Batched products return the heads of each token apart: a copy brings them together.
-            copied = Streaming("elementwise", count * model.inner, 1, self.dtype)
+            copied = Streaming("transpose", count * model.inner, 1, self.dtype)
             yield Piece("context", copied, "attention", "width")
 
     def attend(self) -> Attention:

@@ -21,10 +21,13 @@ class Framework:
     `style` says how it writes the operators of a layer. `gradients` is the number format in which gradients of weights
     are added up over micro-batches, `reduces` that in which replicas add them (empty: the same); with `accumulates` the
     GEMM adds to them itself. `async_tp` collectives of the backward pass run beside the GEMMs of gradients; `tp` names
-    the method that overlaps those of both passes (empty: none). With `dp_overlap` replicas reduce gradients beside the
-    backward pass of the last micro-batch, with `gather_overlap` they gather updated weights beside the forward pass of
-    the first, both in buckets of `bucket` parameters (0: all at once), at least `bucket_per_replica` for each replica.
-    `zero` is the default stage of sharding; with stage 3 (FSDP) it `keeps_weights` from the forward to the backward
+    the method that overlaps those of both passes (empty: none). With sequence parallelism the inputs of GEMMs whose
+    weights are cut by columns are gathered again for the gradient of the weight if it `gathers_again`, else kept whole;
+    if it `orders_tokens`, those of several sequences are copied after they are gathered and before they are scattered.
+    With `dp_overlap` replicas reduce gradients beside the backward pass of the last micro-batch, with `gather_overlap`
+    they gather updated weights beside the forward pass of the first, both in buckets of `bucket` parameters (0: all at
+    once), at least `bucket_per_replica` for each replica. `zero` is the default stage of sharding; with stage 3 (FSDP)
+    it `keeps_weights` from the forward to the backward
     pass. Of the `sends` between stages, "blocking" ones keep the sender from computing, "overlapped" ones do not, and
     "interleaved" ones only with several chunks a stage; with `scatter_gather` tensor-parallel ranks share them.
     `optimizer` runs in one kernel over many tensors or, not `fused_optimizer`, in one per operation; `scales_loss` adds
@@ -41,6 +44,8 @@ class Framework:
     reduces: str = ""
     accumulates: bool = True
     async_tp: bool = True
+    gathers_again: bool = True
+    orders_tokens: bool = False
     tp: str = ""
     dp_overlap: bool = False
     gather_overlap: bool = False

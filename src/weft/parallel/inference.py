@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, get_args
 
 from weft.errors import InputError, check_name, check_whole
 from weft.graph import Attention, Graph, Node, Op, Streaming
 from weft.models import Transformer, block, load_model
-from weft.models.block import Style, Tokens
+from weft.models.block import Piece, Style, Tokens
 from weft.parallel.framework import Framework
 from weft.parallel.plan import Parallelism
 from weft.parallel.rank import part
@@ -43,19 +44,25 @@ def layer(
     source = found.sequence_length if found.encoder_layers else 0
     new = (sequence, 0) if phase == "prefill" else (1, sequence - 1)
     tokens = Tokens(batch, new[0], source=source, cached=new[1])
-    style = Style(flash=attention == "fused", fused=False)
-    pieces = tuple(
-        piece
-        for piece in block.layer(found, found.layer_kinds[-1], tokens, style, dtype)
-        if piece.name != "context" and not (isinstance(piece.op, Streaming) and piece.op.name == "residual_add")
-    )
-    whole = part(phase, pieces, Parallelism(tp=tp, sequence=sequence, dtype=dtype), Framework()).forward
+    style = Style(flash=attention == "fused")
+    pieces = _fused(block.layer(found, found.layer_kinds[-1], tokens, style, dtype))
+    whole = part(phase, tuple(pieces), Parallelism(tp=tp, sequence=sequence, dtype=dtype), Framework()).forward
     work = [one for node in whole for one in _named(node)]
     names = [name for name, _ in work]
     nodes = tuple(Node(op, name, after=tuple(names[at - 1 : at])) for at, (name, op) in enumerate(work))
     what = "tokens" if phase == "prefill" else "tokens of context"
     title = f"{found.name}, one layer, {phase}, TP {tp}, batch {batch} x {sequence} {what}, {dtype}"
     return Graph(nodes, tp, title, {"model": found.name, "layer": phase, **_uneven(found, tp)})
+
+
+def _fused(pieces: Iterable[Piece]) -> Iterator[Piece]:
+    """The operators that are kernels of their own: GEMMs add biases, norms add up residuals, none copies."""
+    for piece in pieces:
+        op = piece.op
+        if isinstance(op, Streaming) and op.name == "bias_gelu":
+            yield replace(piece, op=replace(op, name="gelu"))
+        elif piece.name != "context" and not (isinstance(op, Streaming) and op.name == "residual_add"):
+            yield piece
 
 
 def _check(model: Transformer, tp: int, batch: int, sequence: int, phase: Phase, attention: How) -> None:
@@ -102,7 +109,7 @@ def _named(node: Node) -> Iterator[tuple[str, Op]]:
     op = node.op
     if isinstance(op, Attention) and not op.fused:
         prefix = "" if node.name == "attention" else f"{node.name}_"
-        for name, kernel in zip(("Q_mul_K", "Softmax", "A_mul_V"), op.kernels, strict=True):
+        for name, kernel in zip(("Q_mul_K", "Softmax", "A_mul_V"), replace(op, eager=False).kernels, strict=True):
             yield f"{prefix}{name}", kernel
         return
     if isinstance(op, Streaming) and node.name in _NORMS:

@@ -28,11 +28,11 @@ class Parallelism:
     the layers, `ep` ranks the experts; `dp` replicas share the batch. `zero` shards over the replicas the optimizer
     states (1), gradients (2) and weights (3, as FSDP does), within groups of `shard` replicas (None: over all). Each
     pipeline runs `micro_batches` of `micro_batch` sequences, in the order of `schedule` ("1f1b", "interleaved:5").
-    `layers` are those of each stage, in the order of the data (left out: as equal as possible). `context` names how
-    attention sees the other ranks' keys. `recompute` what attention or layers need in the backward pass. `quantize`
-    names the recipe of `weft.parallel.quantize` by which GEMMs of layers get operands of 8 or 4 bits. `overlap` names
-    the method for the collectives of an axis, such as {"tp": "t3-mca"}; left out, they overlap as in the framework.
-    `order` places the axes, the innermost first.
+    `layers` are those of each stage, in the order of the data (left out: equal numbers, the rest in the last).
+    `context` names how attention sees the other ranks' keys. `recompute` what attention or layers need in the backward
+    pass. `quantize` names the recipe of `weft.parallel.quantize` by which GEMMs of layers get operands of 8 or 4 bits.
+    `overlap` names the method for the collectives of an axis, such as {"tp": "t3-mca"}; left out, they overlap as in
+    the framework. `order` places the axes, the innermost first.
 
     Raises InputError for numbers below 1, for a batch that replicas and micro-batches do not divide, and for options
     that contradict each other; UnknownNameError for an unknown recomputation.

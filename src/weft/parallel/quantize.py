@@ -35,6 +35,9 @@ RECIPES: Mapping[str, Recipe] = {
     "tensorwise": Recipe(
         "the same, weights in every pass (torchao)", "fp8", ("amax", "quantize_transpose"), each_pass=True
     ),
+    "rowwise": Recipe(
+        "fp8, a scale for each row of an operand (torchao)", "fp8", ("quantize", "quantize"), each_pass=True
+    ),
     "mxfp8": Recipe("8 bits, a scale for each 32 elements", "mxfp8", ("quantize_mxfp8",)),
     "nvfp4": Recipe(
         "4 bits, a scale for each 16 elements and for each tensor (arXiv:2509.25149)",

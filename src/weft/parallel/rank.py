@@ -200,23 +200,34 @@ class _Chain:
             self._reduced(piece, phase)
 
     def _quantized(self, piece: Piece, suffix: str, tensor: Tensor, phase: Phase, gathered: bool) -> None:
-        """Make the operands of a GEMM of a 16-bit tensor; one that is `gathered` with its tokens, of the rank's own."""
-        if is_narrow(piece.op):
+        """Make a recipe's operands of a 16-bit tensor; of one that is `gathered`, of the rank's own tokens."""
+        if self.plan.quantize and is_narrow(piece.op):
             count = -(-math.prod(tensor.shape) // (_token_ranks(self.plan) if gathered else 1))
-            for op in quantized(count, self.plan.quantize, self.plan.dtype):
-                self.then(f"{suffix}.{op.name}", op, piece, phase)
+            for number, op in enumerate(quantized(count, self.plan.quantize, self.plan.dtype)):
+                self.then(f"{suffix}.{number}", op, piece, phase)
 
     def _gathered(self, piece: Piece, phase: Phase) -> None:
         """The all-gather of tokens before a GEMM that is cut by columns, with sequence parallelism."""
         whole = piece.op
         if self.plan.tp > 1 and self.plan.sp and piece.cut == "columns" and isinstance(whole, Gemm):
             self.then(".gather", self._tp("all_gather", whole.m, whole.k, _sent(whole)), piece, phase, "tp")
+            self._ordered(piece, ".gather", whole.m * whole.k, _sent(whole), phase)
 
     def _reduced(self, piece: Piece, phase: Phase) -> None:
         """The reduction of sums that the ranks have computed in parts."""
         if self.plan.tp > 1 and piece.cut in ("rows", "vocabulary"):
             kind = "reduce_scatter" if self.plan.sp else "all_reduce"
-            self.then(".reduce", self._tp(kind, *_output(piece.op)), piece, phase, "tp")
+            rows, columns, dtype = _output(piece.op)
+            self._ordered(piece, ".reduce", rows * columns, dtype, phase)
+            self.then(".reduce", self._tp(kind, rows, columns, dtype), piece, phase, "tp")
+
+    def _ordered(self, piece: Piece, suffix: str, count: int, dtype: str, phase: Phase) -> None:
+        """Copy the tokens of several sequences into the order of the ranks before a reduce-scatter, or back.
+
+        Not where a method joins the collective with its GEMM, which reads and stores the tokens in place.
+        """
+        if self.framework.orders_tokens and self.plan.sp and self.plan.micro_batch > 1 and not self.framework.tp:
+            self.then(f"{suffix}.order", Streaming("elementwise", count, 1, dtype), piece, phase)
 
     def _loss(self, piece: Piece, op: Op) -> None:
         """A loss of classes that the ranks share: all-reduces of each row's maximum, its own class, and its sum."""
@@ -356,9 +367,10 @@ class _Chain:
         if split and plan.sp and piece.cut == "rows":
             gathered = self._tp("all_gather", whole.m, whole.n, _sent(whole))
             self.last = (self.add(f"{name}.gather", gathered, "input", piece.module, self.last, "tp"),)
+            self._ordered(piece, ".gather", whole.m * whole.n, _sent(whole), "input")
         before = self.last
         for_weight = before
-        if split and plan.sp and piece.cut == "columns":
+        if split and plan.sp and piece.cut == "columns" and self.framework.gathers_again:
             again = self._tp("all_gather", whole.m, whole.k, _sent(whole))
             for_weight = (self.add(f"{name}.gather", again, "weight", piece.module, before, "tp"),)
         if not self.framework.async_tp:
@@ -368,7 +380,9 @@ class _Chain:
         if split and piece.cut == "columns":
             kind = "reduce_scatter" if plan.sp else "all_reduce"
             reduced = self._tp(kind, whole.m, whole.k, whole.output_dtype)
-            ends = [self.add(f"{name}.reduce", reduced, "input", piece.module, [done], "tp")]
+            self.last = (done,)
+            self._ordered(piece, ".reduce", whole.m * whole.k, whole.output_dtype, "input")
+            ends = [self.add(f"{name}.reduce", reduced, "input", piece.module, self.last, "tp")]
             if not self.framework.async_tp:
                 for_weight = (*for_weight, *ends)
         self._weight(piece, op, (*for_weight, done))

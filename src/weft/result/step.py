@@ -118,7 +118,8 @@ class Chunk:
 class Window(NamedTuple):
     """How many times longer a kernel and a collective take while both run on a GPU under a sharing strategy.
 
-    `source` says where the slowdowns come from: "engine", or "none" for what it cannot run, with the reason `why`.
+    `source` says where the slowdowns come from: the request-level "engine", "waves" of tiles on the compute units that
+    the collective leaves, or "none" for what neither can say, with the reason `why`.
     """
 
     kernel: str

@@ -155,7 +155,7 @@ def subjects_of(
         names = (unknown_names(checked.rows, name, find[name]) for name in TABLES[rows.kind].named)
         checked.drop(duplicates(checked.rows), *names)
         found = READERS[rows.kind](checked, machines)
-        subjects += [one for one in found if kinds is None or one.kind in kinds or rows.kind in kinds]
+        subjects += [one for one in found if kinds is None or rows.kind != "step" or one.kind.startswith(tuple(kinds))]
         problems += checked.problems
     if not subjects:
         raise InputError(_nothing(place, machines, files, problems))

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from weft import hardware
-from weft.catalog import read_toml
+from weft.catalog import Quantity, read_leaves, read_toml
 from weft.errors import InputError
 from weft.hardware import System
 from weft.models import Transformer, load_model, model_names
@@ -32,12 +32,16 @@ _FSDP = 3
 
 @dataclass(frozen=True)
 class Case:
-    """What one row ran: a model under a plan, in a framework on a machine."""
+    """What one row ran: a model under a plan, in a framework on a machine.
+
+    `unfitted` is the same without what was fitted to steps, if anything was: the host's launches, or the clock.
+    """
 
     model: Transformer
     system: System
     plan: Parallelism
     framework: Framework
+    unfitted: Case | None = None
 
     @property
     def step(self) -> Step:
@@ -58,7 +62,7 @@ def step_subjects(checked: Checked, machines: Machines) -> list[Subject]:
     Rows that cannot be modelled are reported with the reason.
     """
     cases: dict[int, Case] = {}
-    found: dict[str, dict[int, float]] = {"step": {}, "memory": {}}
+    found: dict[str, dict[int, float]] = {"step": {}, UNFITTED: {}, "memory": {}}
 
     def predict(line: int, row: dict[str, Any]) -> None:
         case = cases[line] = case_of(row, machines)
@@ -67,6 +71,8 @@ def step_subjects(checked: Checked, machines: Machines) -> list[Subject]:
         try:
             if np.isfinite(row["step_time_s"]):
                 found["step"][line] = case.step.seconds
+                if case.unfitted is not None:
+                    found[UNFITTED][line] = case.unfitted.step.seconds
             if np.isfinite(row["peak_mem_gb"]):
                 found["memory"][line] = _peak(case, row["mem_kind"])
         except InputError as error:
@@ -81,14 +87,16 @@ def step_subjects(checked: Checked, machines: Machines) -> list[Subject]:
     return subjects
 
 
-_MEASURED = {"step": "step_time_s", "memory": "peak_mem_gb"}
+UNFITTED = "step, nothing fitted"
+"""The kind of subjects that repeat rows of steps without what was fitted to them."""
+_MEASURED = {"step": "step_time_s", UNFITTED: "step_time_s", "memory": "peak_mem_gb"}
 """The column that each kind of subject compares."""
 
 
 def _subject(kind: str, rows: Rows, cases: Mapping[int, Case], found: Mapping[int, float]) -> Subject:
     """Times [s], or peaks of memory [bytes], of one GPU."""
     mine = [cases[line] for line in rows.line.tolist()]
-    unit = 1.0 if kind == "step" else np.where(np.char.find(rows["mem_kind"], "GiB") >= 0, 2.0**30, 1e9)
+    unit = 1.0 if kind != "memory" else np.where(np.char.find(rows["mem_kind"], "GiB") >= 0, 2.0**30, 1e9)
     labels = {
         "gpu": [case.system.gpu.name for case in mine],
         "framework": [case.framework.name for case in mine],
@@ -136,19 +144,50 @@ def case_of(row: Mapping[str, Any], machines: Machines) -> Case:
     try:
         model, plan = _model(row), _plan(row, used)
         plan = replace(plan, layers=_layers(len(model.layer_kinds), plan, used))
-        case = Case(model, _system(row, machines), plan, used)
+        system = _system(row, machines)
+        case = _fitted(Case(model, system, plan, used))
         return case if np.isfinite(row["mbs_seq"]) else _fastest(case)
     except InputError as error:
         raise Unfit("model", row["model"], str(error)) from None
+
+
+def _fitted(case: Case) -> Case:
+    """The case with the clock that its framework's rows held, and with the one before it."""
+    system, used = case.system, case.framework
+    held = _clocks().get((used.name, system.gpu.name))
+    plain = replace(case, framework=replace(used, launch=0.0))
+    if held is None:
+        return replace(case, unfitted=plain) if used.launch else case
+    clocks = system.gpu.clocks
+    narrow = held * clocks.sustained_fp8 / clocks.sustained
+    values = {"clocks.sustained": held, "clocks.sustained_fp8": narrow}
+    changed = system.replace({path: format_quantity(value, Dimension.HERTZ) for path, value in values.items()})
+    return replace(case, system=changed, unfitted=plain)
+
+
+@cache
+def _clocks() -> Mapping[tuple[str, str], float]:
+    """The clock of long runs [hertz] by framework and GPU; ConfigError for a value that breaks a rule."""
+    found = {}
+    for used, table in _known()["clocks"].items():
+        rules = {gpu: Quantity(Dimension.HERTZ) for gpu in table}
+        leaves = read_leaves(table, rules, f"steps.toml: clocks.{used}")
+        found.update({(used, gpu): leaf.value for gpu, leaf in leaves.items()})
+    return found
 
 
 def _fastest(case: Case) -> Case:
     """The case with the micro-batch, of powers of two, that fits and is fastest, where a row does not state it."""
     each = case.plan.batch // case.plan.dp
     sizes = [size for size in (1, 2, 4, 8, 16, 32) if each % size == 0]
-    cases = [replace(case, plan=replace(case.plan, micro_batch=size)) for size in sizes]
+    cases = [_with_micro_batch(case, size) for size in sizes]
     fitting = [one for one in cases if _fits(one)]
     return min(fitting or cases[:1], key=lambda one: one.step.seconds)
+
+
+def _with_micro_batch(case: Case, size: int) -> Case:
+    plain = case.unfitted and _with_micro_batch(case.unfitted, size)
+    return replace(case, plan=replace(case.plan, micro_batch=size), unfitted=plain)
 
 
 def _fits(case: Case) -> bool:
@@ -257,13 +296,15 @@ def _plan(row: Mapping[str, Any], used: Framework) -> Parallelism:
         recompute=_recompute(row),
         dtype=_dtype(row),
         quantize=_recipe(row),
+        overlap={"tp": "async-tp"} if "async TP" in row["overlap_or_schedule"] else {},
     )
 
 
 def _layers(layers: int, plan: Parallelism, used: Framework) -> tuple[int, ...]:
     """The layers of each stage where they do not divide: embedding and head count as one each if that divides.
 
-    Otherwise Megatron-DeepSpeed fills all stages but the last (its partition by type), and others differ by one layer.
+    Otherwise Megatron-DeepSpeed (its partition by type) and Megatron-Bridge (its recipes' layouts) fill all stages but
+    the last, and others differ by one layer.
     """
     stages = plan.pp * plan.chunks
     if layers % stages == 0:
@@ -272,8 +313,8 @@ def _layers(layers: int, plan: Parallelism, used: Framework) -> tuple[int, ...]:
     if (layers + 2) % stages == 0:
         each = (layers + 2) // stages
         return (each - 1, *(each,) * (stages - 2), each - 1)
-    if used.name == "megatron-deepspeed" and layers > each * (stages - 1):
-        return (*(each,) * (stages - 1), layers - each * (stages - 1))
+    if used.name in ("megatron-deepspeed", "megatron-bridge"):
+        return tuple(min(max(layers - each * place, 0), each) for place in range(stages))
     return tuple(layers // stages + (place < layers % stages) for place in range(stages))
 
 
@@ -308,7 +349,7 @@ _RECIPES = {
     "MXFP8": "mxfp8",
     "FP8-MX": "mxfp8",
     "TENSORWISE": "tensorwise",
-    "ROWWISE": "tensorwise",
+    "ROWWISE": "rowwise",
     "FP8-CS": "current",
     "FP8": "delayed",
 }

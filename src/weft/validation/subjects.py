@@ -29,6 +29,7 @@ _SUMMARY = {
     "contention": ("quantity",),
     "ring": ("collective", "ranks"),
     "step": ("framework", "layers"),
+    "step, nothing fitted": ("framework", "layers"),
     "memory": ("framework", "layers", "quantity"),
     "dram": ("peer", "requests", "quantity"),
 }

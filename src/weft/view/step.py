@@ -9,7 +9,8 @@ from pathlib import Path
 from weft.graph import Collective
 from weft.models.counts import CONVENTIONS
 from weft.result.step import CONVENTION, PartTimes, Step
-from weft.search.model_errors import contention_error
+from weft.search.model_errors import Error, contention_error
+from weft.search.step_errors import step_error
 from weft.view import looks
 from weft.view.figure import Figure, bars, stacked_bars
 from weft.view.memory import fitting, holder_table, holders, memory_curve
@@ -35,11 +36,16 @@ def verdict(answer: Step) -> list[str]:
     lead = (
         f"A step of {answer.model.title} on {plan.gpus:,} GPUs takes {seconds(answer.seconds)}: "
         f"{answer.tokens_per_s_per_gpu:,.0f} tokens/s per GPU, MFU {answer.mfu:.1%}"
-        + (f" (HFU {answer.hfu:.1%})" if answer.hfu > 1.001 * answer.mfu else "")
-        + "."
+        + (f", HFU {answer.hfu:.1%}" if answer.hfu > 1.001 * answer.mfu else "")
+        + " with attention counted in full."
     )
     fits = [] if answer.memory is None else [fitting(answer.memory)]
-    return [lead, _dominates(answer), *fits, *answer.needs, *answer.notes]
+    return [lead, _dominates(answer), *fits, *answer.needs, *answer.notes, f"How sure: {how_sure(answer).why}."]
+
+
+def how_sure(answer: Step) -> Error:
+    """The mean error of measured steps like this one."""
+    return step_error(answer.system.gpu.name, answer.framework.name, bool(answer.model.experts))
 
 
 def _dominates(answer: Step) -> str:
@@ -50,7 +56,8 @@ def _dominates(answer: Step) -> str:
     worst = [name for name in sorted(lost, key=lost.__getitem__, reverse=True) if lost[name] >= _HARMLESS]
     said = [f"{percent(lost[name])} {loss(name)}" for name in worst[:4]]
     rest = f"; lost are {', '.join(said)}" if said else "; nothing else takes 3 % of it"
-    return f"Computing takes {percent(computing)} of the step, {percent(shares.get('gemm', 0.0))} its GEMMs{rest}."
+    gemms = shares.get("gemm", 0.0) + shares.get("grouped_gemm", 0.0)
+    return f"Computing takes {percent(computing)} of the step, {percent(gemms)} its GEMMs{rest}."
 
 
 def waterfall_table(answer: Step) -> Table:

@@ -38,8 +38,8 @@ def train(
     """Time one training step of a model on a system under a plan, and say where it goes.
 
     With the `fidelity` "windows" the engine says what kernels and collectives cost each other while they run at once;
-    with "estimate" nothing. Raises InputError for a plan that does not fit the model or the system, UnknownNameError
-    for an unknown fidelity.
+    with "estimate" closed forms do. Raises InputError for a plan that does not fit the model or the system,
+    UnknownNameError for an unknown fidelity.
     """
     check_name("fidelity", fidelity, get_args(Fidelity))
     if plan.gpus != system.gpus:
@@ -71,7 +71,7 @@ def train(
         float(np.max(send.latency)),
         fidelity=fidelity,
         needs=needs(plan),
-        windows=() if prices.windows is None else tuple(prices.windows.found.values()),
+        windows=tuple(prices.windows.found.values()),
     )
 
 
@@ -96,13 +96,11 @@ class _Rank:
         if graph is None:
             return Pass()
         seconds, joined = overlapped(graph, self.prices, self.framework.tp)
-        windows = self.prices.windows
 
         def slowdown(kernel: Node, moved: Node) -> tuple[float, float]:
-            return (1.0, 1.0) if windows is None or moved.name in joined else windows(kernel, moved)
+            return (1.0, 1.0) if moved.name in joined else self.prices.windows(kernel, moved)
 
-        alone = self.prices.graph(graph) if joined else None
-        return timed(graph, seconds, None if windows is None else slowdown, alone)
+        return timed(graph, seconds, slowdown, self.prices.graph(graph) if joined else None)
 
     def chunk(self, names: Sequence[str]) -> Chunk:
         """The passes over the parts of a stage, by their names."""
@@ -137,9 +135,8 @@ class _Rank:
             scatter = [
                 replace(one, seconds=one.seconds + share.seconds) for one, share in zip(scatter, shares, strict=True)
             ]
-        windows = self.prices.windows
-        slowdown = None if windows is None else windows.of_passes
         ahead = plan.overlap.get("dp") != SEQUENTIAL
+        slowdown = self.prices.windows.of_passes
         return Gathering(gather, scatter, self.framework.keeps_weights, slowdown=slowdown, ahead=ahead)
 
     def send(self) -> Send:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from weft.errors import InputError, check_name, check_whole
-from weft.graph import DTYPE_BYTES, Attention, Gemm, GroupedGemm, Streaming
+from weft.graph import DTYPE_BYTES, Attention, Gemm, GroupedGemm, Node, Streaming
 from weft.hardware import System, system
 from weft.hardware.resolve import Described
 from weft.models import Transformer, load_model
@@ -24,8 +25,7 @@ from weft.run.step.prices import Prices
 from weft.run.step.spans import timed
 
 _ACTIVATIONS = "bf16"
-"""Number format of everything but the operands of 8-bit GEMMs, the cache of keys and values included."""
-_EIGHT_BIT = ("fp8", "int8")
+"""Number format of everything but the GEMMs of layers, the cache of keys and values included."""
 _SERVER = Framework(name="serving", style=Style())
 
 
@@ -117,6 +117,8 @@ def _layer(model: Transformer, kind: str, tokens: Tokens, length: int, phase: Ph
     """
     for piece in layer(model, kind, tokens, _SERVER.style, _ACTIVATIONS):
         op = piece.op
+        if isinstance(op, Streaming) and op.name == "residual_add":
+            continue
         if isinstance(op, Attention) and model.kv_rank and phase == "decode":
             wide = model.kv_rank + model.rotary_head
             yield replace(piece, op=replace(op, head=wide, value=model.kv_rank, kv_heads=1, keys=length))
@@ -150,22 +152,28 @@ def _logits(model: Transformer, last: Tokens) -> Iterator[Piece]:
 
 
 def _timed(name: str, pieces: Iterable[Piece], plan: Parallelism, prices: Prices) -> Pass:
-    """One rank's forward pass over a part of the model, its GEMMs in the plan's number format."""
-    chosen = tuple(_in_format(piece, plan.dtype) for piece in pieces)
-    graph = part(name, chosen, plan, _SERVER).forward
+    """One rank's forward pass over a part of the model."""
+    graph = part(name, tuple(pieces), plan, _SERVER).forward
+    if name in LAYERS:
+        graph = replace(graph, nodes=tuple(_in_format(node, plan.dtype) for node in graph))
     return timed(graph, prices.graph(graph))
 
 
-def _in_format(piece: Piece, dtype: str) -> Piece:
-    return replace(piece, op=replace(piece.op, dtype=dtype)) if isinstance(piece.op, Gemm | GroupedGemm) else piece
+def _in_format(node: Node, dtype: str) -> Node:
+    """A GEMM of a layer in the plan's number format; routers keep 16 bits, as do embedding and head.
+
+    What quantises its input counts as fused into the operator before it.
+    """
+    if node.name == "router" or not isinstance(node.op, Gemm | GroupedGemm):
+        return node
+    return replace(node, op=replace(node.op, dtype=dtype))
 
 
 def _weights(model: Transformer, plan: Parallelism) -> int:
-    """Weights of one GPU [bytes]; the embedding stays in 16 bits where GEMMs use 8."""
+    """Weights of one GPU [bytes]; embedding and head keep 16 bits where layers have fewer."""
     found = parameters(model)
-    wide = DTYPE_BYTES[_ACTIVATIONS if plan.dtype in _EIGHT_BIT else plan.dtype]
-    size = (found.layers + found.head) * DTYPE_BYTES[plan.dtype] + found.embedding * wide
-    return -(-size // plan.tp)
+    size = found.layers * DTYPE_BYTES[plan.dtype] + (found.embedding + found.head) * DTYPE_BYTES[_ACTIVATIONS]
+    return math.ceil(size / plan.tp)
 
 
 def _cache(model: Transformer, plan: Parallelism, batch: int, length: int) -> int:

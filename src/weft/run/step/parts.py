@@ -28,12 +28,14 @@ def rank_parts(model: Transformer, plan: Parallelism, framework: Framework) -> d
 
 
 def chunks_of(model: Transformer, stages: int, plan: Parallelism) -> list[list[str]]:
-    """The names of the parts of each stage: as many layers as the plan says, or as equal numbers as possible.
+    """The names of the parts of each stage: as many layers as the plan says, or equal numbers.
 
-    Numbers that differ are largest in the first stages. Raises InputError for a plan whose layers do not add up.
+    The last stages, which have the head, get what is left if the number of stages does not divide that of layers.
+    Raises InputError for a plan whose layers do not add up.
     """
     kinds = model.layer_kinds
-    counts = plan.layers or [len(kinds) // stages + (place < len(kinds) % stages) for place in range(stages)]
+    each = -(-len(kinds) // stages)
+    counts = plan.layers or [min(max(len(kinds) - each * place, 0), each) for place in range(stages)]
     if len(counts) != stages or sum(counts) != len(kinds):
         raise InputError(
             f"the plan gives {len(counts)} stages {sum(counts)} layers, but {model.name} has {len(kinds)} and the "

@@ -35,16 +35,14 @@ _BETWEEN_OTHERS = Harness(rotation=math.inf, after_others=True)
 class Prices:
     """Seconds of operators on a rank of a plan; equal operators are estimated once.
 
-    `windows` say what kernels and collectives cost each other while they run at once (None: nothing).
+    `windows` say what kernels and collectives cost each other while they run at once.
     """
 
     def __init__(self, system: System, plan: Parallelism, options: RunOptions, fidelity: Fidelity = "estimate") -> None:
         self._system, self._plan, self.options = system, plan, options
         self._known: dict[tuple[Op, str], float] = {}
         self._groups: dict[tuple[str, int], System] = {}
-        self.windows: Windows | None = None
-        if fidelity == "windows":
-            self.windows = Windows(self.among, plan.overlap, plan.dtype, options)
+        self.windows = Windows(self.among, plan.overlap, plan.dtype, options, engine=fidelity == "windows")
 
     def of(self, op: Op, axis: str = "compute") -> float:
         """Seconds of an operator, a collective among the ranks of an axis."""

@@ -202,8 +202,7 @@ class _Groups:
 
     def _slowdown(self, passes: Sequence[Pass], kind: str, count: int, dtype: str) -> tuple[float, float]:
         """What passes and a collective of so many parameters cost each other."""
-        windows = self.prices.windows
-        if windows is None or self.replicas == 1 or self.plan.zero == 3:
+        if self.replicas == 1 or self.plan.zero == 3:
             return 1.0, 1.0
         size = max(count, self.replicas) * DTYPE_BYTES[dtype]
-        return windows.of_passes(passes, Collective(kind, size, self.replicas, dtype))
+        return self.prices.windows.of_passes(passes, Collective(kind, size, self.replicas, dtype))

@@ -1,0 +1,136 @@
+"""Overlap methods of a plan: which collectives they join with which GEMMs, what that takes, and what they refuse."""
+
+import pytest
+
+import weft
+from weft.errors import InputError, UnknownNameError
+from weft.graph import Collective, Gemm, Graph, Node
+from weft.models import Transformer
+from weft.options import SUSTAINED
+from weft.parallel.framework import Framework
+from weft.parallel.plan import Parallelism
+from weft.run.step import train
+from weft.run.step.overlaps import CHUNKS, JOININGS, Pair, pairs
+
+NODE = weft.system("8xa100")
+MODEL = Transformer(
+    name="small", title="small", hidden=4096, layers=4, heads=32, sequence_length=2048, vocabulary=32000
+)  # fmt: skip
+
+
+def step(**options):
+    plan = Parallelism(**{"tp": 8, "batch": 4, "sequence": 2048, "sp": True, **options})
+    return train(MODEL, NODE, plan, Framework(), fidelity="estimate")
+
+
+def refused(error=InputError, **options) -> str:
+    with pytest.raises(error) as caught:
+        step(**options)
+    return str(caught.value)
+
+
+def pair(name: str, gemm_s: float, moved_s: float) -> Pair:
+    gemm, moved = Gemm(4096, 4096, 2048, "bf16"), Collective(name, 32 << 20, 8)
+    return Pair(gemm, moved, gemm_s, moved_s, 0.0, NODE, SUSTAINED)
+
+
+def test_every_method_shortens_what_computing_waits_for():
+    waited = {name: step(overlap={"tp": name}).exposed["tp"] for name in ("sequential", "userbuffers", "t3-mca")}
+    assert waited["userbuffers"] < waited["sequential"]
+    assert waited["t3-mca"] < waited["sequential"]
+
+
+def test_the_framework_decides_where_the_plan_names_no_method():
+    chunked = train(MODEL, NODE, Parallelism(tp=8, batch=4, sp=True), Framework(tp="userbuffers"), fidelity="estimate")
+    named = step(overlap={"tp": "userbuffers"})
+    assert chunked.seconds == pytest.approx(named.seconds)
+
+
+def test_t3_says_which_hardware_it_needs():
+    (sentence,) = step(overlap={"tp": "t3-mca"}).needs
+    assert "tracker" in sentence
+    assert "no GPU on sale" in sentence
+    assert step(overlap={"tp": "userbuffers"}).needs == ()
+
+
+def test_parts_add_up_under_every_method():
+    for name in ("sequential", *JOININGS, "dma", "partition"):
+        found = step(overlap={"tp": name})
+        assert sum(found.parts.values()) == pytest.approx(found.seconds, rel=1e-3)
+
+
+def test_unknown_methods_and_axes_are_named():
+    assert "did you mean 't3'" in refused(UnknownNameError, overlap={"tp": "t4"})
+    assert "known: tp" in refused(UnknownNameError, overlap={"zp": "t3"})
+
+
+def test_methods_that_join_gemms_are_for_tensor_parallelism():
+    said = refused(overlap={"dp": "t3"})
+    assert "collectives of tensor parallelism" in said
+    assert "priority" in said
+
+
+def test_methods_without_an_all_reduce_ask_for_sequence_parallelism():
+    assert "set sp" in refused(overlap={"tp": "async-tp"}, sp=False)
+    assert step(overlap={"tp": "flux"}, sp=False).seconds > 0
+
+
+def test_copies_cannot_add_nor_leave_the_node():
+    assert "cannot add" in refused(overlap={"tp": "dma"}, sp=False)
+    plan = Parallelism(tp=8, dp=2, batch=4, zero=3, overlap={"dp": "dma"})
+    with pytest.raises(InputError, match="several nodes"):
+        train(MODEL, weft.system("16xa100"), plan, fidelity="estimate")
+
+
+def test_a_gemm_is_joined_with_one_collective_and_gradients_of_weights_with_none():
+    gemm, gather = Gemm(64, 64, 64), Collective("all_gather", 1 << 20, 8)
+    reduced = Collective("reduce_scatter", 1 << 20, 8)
+    work = Graph(
+        (
+            Node(gather, "gather", stream="tp", phase="input"),
+            Node(gemm, "input", after=("gather",), stream="compute", phase="input"),
+            Node(reduced, "reduce", after=("input",), stream="tp", phase="input"),
+            Node(gather, "again", stream="tp", phase="weight"),
+            Node(gemm, "weight", after=("again", "input"), stream="compute", phase="weight"),
+        ),
+        ranks=8,
+    )
+    assert [(one.name, other.name) for one, other in pairs(work)] == [("input", "gather")]
+
+
+def test_userbuffers_leave_one_chunk_of_a_reduce_scatter_exposed():
+    join = JOININGS["userbuffers"].join
+    assert join(pair("reduce_scatter", 1.0, 0.4)).beyond == pytest.approx(0.4 / CHUNKS)
+    assert join(pair("reduce_scatter", 1.0, 2.0)).beyond == pytest.approx(2.0 - (1 - 1 / CHUNKS))
+    assert join(pair("all_gather", 1.0, 0.4)).beyond == 0.0
+    assert join(pair("all_gather", 1.0, 2.0)).beyond == pytest.approx(1 + 1 / 8)
+
+
+def test_gathers_in_sequence_with_layers_are_exposed():
+    plan = {"tp": 1, "dp": 8, "batch": 8, "zero": 3, "sp": False}
+    ahead, after = (step(**plan, overlap=overlap) for overlap in ({}, {"dp": "sequential"}))
+    assert after.exposed["dp"] > 2 * ahead.exposed["dp"]
+    assert after.parts.get("contention", 0.0) == 0.0
+
+
+def test_tokens_of_several_sequences_are_copied_around_their_collectives_unless_a_method_joins_them():
+    plain = Parallelism(tp=8, batch=4, micro_batch=2, sp=True)
+    joined = Parallelism(tp=8, batch=4, micro_batch=2, sp=True, overlap={"tp": "async-tp"})
+    single = Parallelism(tp=8, batch=4, micro_batch=1, sp=True)
+    copied = Framework(orders_tokens=True)
+
+    def copies(plan):
+        names = {node.name for part in train(MODEL, NODE, plan, copied, fidelity="estimate").chunks[0].parts
+                 for node in part.forward.graph}  # fmt: skip
+        return any(name.endswith(".order") for name in names)
+
+    assert (copies(plain), copies(joined), copies(single)) == (True, False, False)
+
+
+def test_inputs_that_are_kept_whole_are_not_gathered_again():
+    plan = Parallelism(tp=8, batch=4, sp=True, overlap={"tp": "sequential"})
+    waits = [
+        train(MODEL, NODE, plan, Framework(gathers_again=again), fidelity="estimate").exposed["tp"]
+        for again in (True, False)
+    ]
+    assert waits[1] < waits[0]

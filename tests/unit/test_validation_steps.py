@@ -1,0 +1,204 @@
+"""Measured training steps: what a row means as model, plan, system and framework, and what it is compared with."""
+
+import numpy as np
+import pytest
+
+from weft.parallel.plan import Parallelism
+from weft.run.step import train
+from weft.run.step.memory import memory
+from weft.validation.machines import Machines
+from weft.validation.run import validate
+from weft.validation.steps import case_of
+from weft.validation.tables import read_file
+
+ROW = {
+    "id": "it1", "task": "pretrain", "framework": "Megatron-LM 2022", "model": "GPT-22B", "layers": "48",
+    "hidden": "6144", "ffn": "24576", "heads": "64", "kv_heads": "64", "vocab": "51200", "experts": "", "topk": "",
+    "seq_len": "2048", "gpu": "A100-SXM-80GB", "gpus": "8", "network": "8 x HDR 200 Gb/s per node",
+    "precision": "FP16 mixed", "tp": "8", "pp": "1", "vp": "1", "cp": "1", "ep": "1", "dp": "1", "zero_stage": "0",
+    "mbs_seq": "4", "gbs_seq": "4", "recompute": "full", "step_time_s": "1.5", "peak_mem_gb": "",
+    "mem_kind": "", "overlap_or_schedule": "1F1B", "notes": "",
+}  # fmt: skip
+VTRAIN = (
+    "# GPUs,global batch,micro batch,hidden size,attention heads,# layers,sequence length,tensor parallelism,"
+    "data parallelism,pipeline parallelism,iteration time (ms)"
+)
+
+
+def table(folder, *rows, name="iterations.csv"):
+    lines = [",".join(ROW), *(",".join({**ROW, **row}.values()) for row in rows)]
+    (folder / name).write_text("\n".join([*lines, ""]))
+    return folder / name
+
+
+def case(folder, **changes):
+    rows, problems = read_file(table(folder, changes))
+    assert not problems
+    return case_of(next(iter(rows)), Machines())
+
+
+def validated(folder, *rows, **options):
+    table(folder, *rows)
+    return validate(folder, kinds=["step", "memory"], **options)
+
+
+def reasons(done):
+    return " ".join(done.complaints())
+
+
+def test_a_row_names_a_model_of_the_catalogue_a_plan_and_a_machine(tmp_path):
+    found = case(tmp_path)
+    assert (found.model.hidden, found.model.layers, found.model.vocabulary) == (6144, 48, 51200)
+    assert found.plan == Parallelism(tp=8, batch=4, micro_batch=4, recompute="full", dtype="fp16")
+    assert (found.system.name, found.system.gpus) == ("dgx-a100", 8)
+    assert found.framework.name == "megatron-2022"
+
+
+def test_a_row_of_another_size_takes_the_form_of_its_family(tmp_path):
+    found = case(
+        tmp_path, model="BLOOM-candidate-181B", layers="72", hidden="14336", ffn="57344", heads="", kv_heads=""
+    )
+    assert found.model.positions == "alibi"
+    assert (found.model.layers, found.model.attention_heads) == (72, 112)
+
+
+def test_heads_that_are_not_stated_divide_among_the_ranks(tmp_path):
+    found = case(
+        tmp_path, model="BLOOM-candidate-187B", layers="80", hidden="13824", ffn="55296", heads="", kv_heads=""
+    )
+    assert found.model.attention_heads % 8 == 0
+    assert 13824 % found.model.attention_heads == 0
+
+
+def test_a_padded_vocabulary_divides_among_the_ranks(tmp_path):
+    assert case(tmp_path, vocab="50257").model.vocabulary == 51200
+
+
+@pytest.mark.parametrize(
+    ("network", "gigabits"), [("4 x 100 Gb/s RoCE per node", 50), ("1600 Gb/s per node RoCE", 200), ("", 200)]
+)
+def test_the_network_of_a_node_is_shared_by_its_gpus(tmp_path, network, gigabits):
+    assert case(tmp_path, network=network).system.node.network.bandwidth == pytest.approx(gigabits * 1e9 / 8)
+
+
+@pytest.mark.parametrize(
+    ("precision", "dtype", "recipe"),
+    [("BF16", "bf16", ""), ("TF32", "tf32", ""), ("MXFP8", "bf16", "mxfp8"), ("NVFP4", "bf16", "nvfp4"),
+     ("FP8-CS", "bf16", "current")],
+)  # fmt: skip
+def test_the_precision_says_how_operators_compute_and_which_recipe_quantises_gemms(tmp_path, precision, dtype, recipe):
+    plan = case(tmp_path, precision=precision, framework="Megatron-Bridge 26.06", gpu="GB200").plan
+    assert (plan.dtype, plan.quantize) == (dtype, recipe)
+
+
+@pytest.mark.parametrize(
+    ("named", "schedule"),
+    [("1F1B", "1f1b"), ("ZB-1p", "zb-h1"), ("ZB-2p", "zb-h2"), ("1F1B interleaved", "interleaved:3")],
+)
+def test_the_schedule_of_a_row_has_our_name(tmp_path, named, schedule):
+    row = {"layers": "22", "pp": "8", "tp": "1", "gbs_seq": "96", "overlap_or_schedule": named}
+    plan = case(tmp_path, framework="Megatron-LM fork (zero bubble)", model="GPT 1.5B", **row).plan
+    assert plan.schedule == schedule
+
+
+def test_embedding_and_head_count_as_layers_where_only_that_divides(tmp_path):
+    row = {"layers": "22", "pp": "8", "tp": "1", "gbs_seq": "96"}
+    assert case(tmp_path, model="GPT 1.5B", **row).plan.layers == (2, 3, 3, 3, 3, 3, 3, 2)
+
+
+def test_deepspeed_fills_every_stage_but_the_last(tmp_path):
+    row = {"framework": "Megatron-DeepSpeed (1F1B)", "layers": "78", "pp": "12", "gpus": "96", "gbs_seq": "96"}
+    assert case(tmp_path, model="BLOOM-candidate-196B", hidden="14336", heads="", kv_heads="", **row).plan.layers == (
+        7,
+    ) * 11 + (1,)
+
+
+def test_fsdp_that_keeps_its_weights_is_sharded_all_the_same(tmp_path):
+    row = {"framework": "Composer + FSDP (PyTorch 1.13-2.x)", "model": "MPT-7b", "tp": "1", "dp": "8", "gbs_seq": "32"}
+    row |= {"layers": "32", "hidden": "4096", "ffn": "16384", "heads": "32", "kv_heads": "32", "zero_stage": "2"}
+    found = case(tmp_path, **row)
+    assert found.plan.zero == 3
+    assert found.framework.keeps_weights
+
+
+def test_a_micro_batch_that_is_not_stated_is_the_fastest_that_fits(tmp_path):
+    row = {"mbs_seq": "", "gbs_seq": "8", "recompute": "full"}
+    found = case(tmp_path, **row)
+    others = [case(tmp_path, **{**row, "mbs_seq": str(size)}) for size in (1, 2, 4, 8)]
+    fitting = [one for one in others if memory(one.model, one.system, one.plan, one.framework).fits]
+    assert found.step.seconds == min(one.step.seconds for one in fitting)
+
+
+def test_a_prediction_is_the_time_of_the_step(tmp_path):
+    done = validated(tmp_path, {})
+    found = case(tmp_path)
+    (part,) = done.predictions
+    assert part.seconds[0] == train(found.model, found.system, found.plan, found.framework, fidelity="estimate").seconds
+    assert part.subject.measured[0] == 1.5
+
+
+def test_dense_models_and_mixtures_are_groups_of_their_own(tmp_path):
+    mixture = {"framework": "Megatron-Bridge 26.06", "model": "Qwen3-30B-A3B", "gpu": "H100-SXM", "tp": "1", "dp": "8"}
+    mixture |= {"ep": "8", "precision": "BF16", "layers": "48", "hidden": "2048", "ffn": "768", "heads": "32"}
+    mixture |= {"kv_heads": "4", "vocab": "151936", "experts": "128", "topk": "8", "gbs_seq": "32", "recompute": ""}
+    groups = [group.keys for group in validated(tmp_path, {}, mixture).groups() if group.keys["kind"] == "step"]
+    assert [(keys["framework"], keys["layers"]) for keys in groups] == [
+        ("megatron-2022", "dense"), ("megatron-bridge", "mixture"),
+    ]  # fmt: skip
+
+
+def test_a_peak_of_memory_is_compared_in_the_rows_unit(tmp_path):
+    row = {"step_time_s": "", "peak_mem_gb": "40", "mem_kind": "max reserved (GiB in source)"}
+    (part,) = validated(tmp_path, row).predictions
+    assert (part.subject.kind, part.subject.measured[0]) == ("memory", 40 * 2**30)
+    found = case(tmp_path)
+    held = memory(found.model, found.system, found.plan, found.framework)
+    assert part.seconds[0] == max(one.allocated for one in held.devices)
+
+
+def test_only_the_kinds_asked_for_are_compared(tmp_path):
+    table(tmp_path, {"peak_mem_gb": "40", "mem_kind": "device total"})
+    assert {part.subject.kind for part in validate(tmp_path, kinds=["memory"]).predictions} == {"memory"}
+    assert {part.subject.kind for part in validate(tmp_path).predictions} == {"memory", "step"}
+
+
+def test_rows_with_a_fitted_clock_are_also_predicted_without_it(tmp_path):
+    row = {"framework": "InternEvo", "model": "InternLM-7B", "tp": "1", "dp": "8", "gbs_seq": "64", "kv_heads": "32"}
+    row |= {"layers": "32", "hidden": "4096", "ffn": "11008", "heads": "32", "vocab": "103168", "zero_stage": "1"}
+    fitted, plain = validated(tmp_path, row).predictions
+    assert (fitted.subject.kind, plain.subject.kind) == ("step", "step, nothing fitted")
+    assert fitted.seconds[0] > plain.seconds[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"task": "lora"}, "adapters on frozen weights have no model"),
+        ({"model": "Nemotron_3_Nano", "layers": ""}, "no operators of this model"),
+        ({"gbs_seq": ""}, "gbs_seq '': this is needed to predict a step"),
+        ({"framework": "Paddle"}, "the defaults of this framework are not known"),
+        ({"step_time_s": ""}, "neither the time of a step nor its memory"),
+        ({"precision": "FP8"}, "a100-sxm-80gb does not compute in fp8"),
+        ({"notes": "data binned by length (bin 64)"}, "sequences are shorter than this"),
+        ({"dp": "2", "mbs_seq": "2"}, "the plan uses 16 GPUs"),
+    ],
+)
+def test_a_row_that_cannot_be_modelled_is_named_with_its_reason(tmp_path, changes, reason):
+    done = validated(tmp_path, {}, changes)
+    assert reason in reasons(done)
+    assert (done.rows_used, done.rows_read) == (1, 2)
+
+
+def test_vtrains_files_are_read_by_their_own_headings_in_milliseconds(tmp_path):
+    (tmp_path / "mine.csv").write_text(f"{VTRAIN}\n8,32,4,1024,16,24,1024,2,2,2,219.5\n")
+    rows, problems = read_file(tmp_path / "mine.csv")
+    assert not problems
+    found = case_of(next(iter(rows)), Machines())
+    assert rows["step_time_s"].tolist() == [pytest.approx(0.2195)]
+    assert (found.plan.tp, found.plan.dp, found.plan.pp, found.plan.micro_batches) == (2, 2, 2, 4)
+    assert (found.model.hidden, found.plan.recompute, found.framework.name) == (1024, "full", "vtrain")
+
+
+def test_a_blank_time_reads_as_not_stated(tmp_path):
+    rows, _ = read_file(table(tmp_path, {"step_time_s": ""}))
+    assert np.isnan(rows["step_time_s"][0])
