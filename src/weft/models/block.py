@@ -264,7 +264,7 @@ class _Layer:
             rotated = count * (model.attention_heads + 1) * model.rotary_head or every * model.head_size
             yield Piece("rotary", Streaming("rotary", rotated, 1, self.dtype), "attention", "width")
         if self.style.copied:
-            apart = Streaming("elementwise", count * query_key_value(model), 1, self.dtype)
+            apart = Streaming("transpose", count * query_key_value(model), 1, self.dtype)
             yield Piece("heads", apart, "attention", "width")
         yield Piece("attention", self.attend(), "attention", "heads")
         if not self.style.flash:
