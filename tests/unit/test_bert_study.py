@@ -119,24 +119,38 @@ def test_its_page_opens_with_the_finding(study, tmp_path):
     assert page.index("LAMB comes second") < page.index("Headline")
 
 
-def test_measured_steps_stand_beside_weft(tmp_path):
-    columns = {
-        "id": "row", "task": "pretrain (LAMB)", "framework": "PyTorch 21.11, apex", "model": "BERT-Large",
-        "layers": 24, "hidden": 1024, "ffn": 4096, "heads": 16, "kv_heads": 16, "vocab": 30528, "seq_len": 128,
-        "gpu": "v100-sxm2-32gb", "gpus": 1, "precision": "FP32", "tp": 1, "pp": 1, "dp": 1, "zero_stage": 0,
-        "mbs_seq": 32, "gbs_seq": 64, "recompute": "none", "step_time_s": 1.0, "network": "", "experts": "",
-        "topk": "", "vp": "", "cp": 1, "ep": 1, "overlap_or_schedule": "", "notes": "",
-    }  # fmt: skip
-    file = tmp_path / "steps.csv"
+ROW = {
+    "id": "row", "task": "pretrain (LAMB)", "framework": "PyTorch 21.11, apex", "model": "BERT-Large",
+    "layers": 24, "hidden": 1024, "ffn": 4096, "heads": 16, "kv_heads": 16, "vocab": 30528, "seq_len": 128,
+    "gpu": "v100-sxm2-32gb", "gpus": 1, "precision": "FP32", "tp": 1, "pp": 1, "dp": 1, "zero_stage": 0,
+    "mbs_seq": 32, "gbs_seq": 64, "recompute": "none", "step_time_s": 1.0, "network": "", "experts": "",
+    "topk": "", "vp": "", "cp": 1, "ep": 1, "overlap_or_schedule": "", "notes": "",
+}  # fmt: skip
+
+
+def written(file, *rows):
     with file.open("w", newline="") as out:
-        rows = csv.DictWriter(out, [*columns])
-        rows.writeheader()
-        rows.writerows([columns, {**columns, "id": "long", "seq_len": 512, "mbs_seq": 4}])
-    (found,) = measured_rows(file)
+        lines = csv.DictWriter(out, [*ROW])
+        lines.writeheader()
+        lines.writerows(rows)
+    return file
+
+
+def test_measured_steps_stand_beside_weft(tmp_path):
+    (found,) = measured_rows(written(tmp_path / "steps.csv", ROW, {**ROW, "id": "long", "seq_len": 512, "mbs_seq": 4}))
     assert (found.gpu, found.measured, found.id) == ("v100-sxm2-32gb", 1.0, "row")
     assert found.error == pytest.approx(found.weft - 1)
+
+
+def test_measurements_without_such_steps_are_refused(tmp_path):
     with pytest.raises(InputError, match="does not exist"):
-        list(measured_rows(tmp_path / "none.csv"))
+        measured_rows(tmp_path / "none.csv")
+    for changes, words in (
+        ({"seq_len": 512}, "no steps of BERT-Large"),
+        ({"gpu": "p100"}, "'row' cannot be predicted"),
+    ):
+        with pytest.raises(InputError, match=words):
+            measured_rows(written(tmp_path / "steps.csv", {**ROW, **changes}))
 
 
 def layer_of(name):

@@ -13,6 +13,7 @@ from statistics import fmean
 from typing import Any
 
 from weft import hardware
+from weft.errors import InputError
 from weft.hardware import Gpu, System
 from weft.models import load_model
 from weft.options import RunOptions
@@ -24,6 +25,7 @@ from weft.studies.bert.gemms import Product, products
 from weft.studies.bert.layer import Layer, forward_and_backward, timed_layer
 from weft.studies.headline import Conditions, Measured, Option, PaperStudy, declared
 from weft.units import Dimension, parse
+from weft.validation.checks import Unfit
 from weft.validation.machines import Machines
 from weft.validation.steps import case_of
 from weft.validation.tables import data_folder, read_folder
@@ -104,6 +106,7 @@ class BertStudy(PaperStudy):
         """
         gpus = {name: at.gpu if name == at.gpu.name else hardware.gpu(name) for name in CASES["machines"]}
         gpus[at.gpu.name] = at.gpu
+        rows = measured_rows(data) if data is not None else ()
         on = _On(at.options)
         one = hardware.system(at.gpu, gpus=1)
         every = (FULL, MIXED)
@@ -122,7 +125,7 @@ class BertStudy(PaperStudy):
             "overlapped": {d: on.replicas(at.gpu, d, replace(TRAINER, dp_overlap=True, bucket=BUCKET)) for d in every},
             "variants": tuple(on.variants(one)),
             "gemms": {d: products(MODEL, at.gpu, _plan(d, FIRST, SEQUENCES), TRAINER, at.options) for d in every},
-            "rows": tuple(measured_rows(data)) if data is not None else (),
+            "rows": rows,
         }
 
     def measured_seconds(self, gpu: str, key: str) -> float:
@@ -230,15 +233,35 @@ def reduced_traffic(one: Broken, ranks: int) -> float:
     return 2 * size * (ranks - 1) / ranks
 
 
-def measured_rows(place: Path) -> Iterator[MeasuredRow]:
-    """Measured steps of BERT-Large with LAMB in phase 1; phase 2 runs on shorter sequences than its name says."""
+def measured_rows(place: str | Path) -> tuple[MeasuredRow, ...]:
+    """Measured steps of BERT-Large with LAMB in phase 1; phase 2 runs on shorter sequences than its name says.
+
+    Raises InputError for a file or folder without such steps, and for a row that cannot be predicted.
+    """
     files, _ = read_folder(data_folder(place), ["step"])
-    for rows in files:
-        for row in rows:
-            if row["framework"].startswith("PyTorch 21.11, apex") and row["seq_len"] == FIRST:
-                case, seconds = case_of(row, Machines()), float(row["step_time_s"])
-                name, where = str(row["id"]), case.system.gpu.name
-                yield MeasuredRow(name, where, case.system.gpus, str(row["precision"]), seconds, case.step.seconds)
+    rows = [row for rows in files for row in rows]
+    found = [row for row in rows if row["framework"].startswith(_APEX) and row["seq_len"] == FIRST]
+    if not found:
+        raise InputError(
+            f"'{place}' has no steps of BERT-Large with LAMB on {FIRST} tokens (framework '{_APEX} ...'); leave out "
+            "--data, or name a file that has"
+        )
+    return tuple(map(_measured, found))
+
+
+_APEX = "PyTorch 21.11, apex"
+"""What the rows of NVIDIA's BERT call their framework."""
+
+
+def _measured(row: Mapping[str, Any]) -> MeasuredRow:
+    name = str(row["id"])
+    try:
+        case = case_of(row, Machines())
+    except Unfit as unfit:
+        column, value, rule = unfit.args
+        raise InputError(f"the measured step '{name}' cannot be predicted: {column} '{value}': {rule}") from None
+    seconds, on = float(row["step_time_s"]), case.system
+    return MeasuredRow(name, on.gpu.name, on.gpus, str(row["precision"]), seconds, case.step.seconds)
 
 
 @dataclass(frozen=True)
