@@ -207,7 +207,7 @@ def variant_table(variants: Sequence[Variant]) -> Table:
 
 def _variants(study: BertStudy) -> Figure:
     rows = [
-        (f"{one.name}, {WORDS[one.dtype]}", group, seconds * 1e3, f"{one.broken.seconds * 1e3:.0f} ms")
+        (f"{WORDS[one.dtype]}, {one.name}", group, seconds * 1e3, f"{one.broken.seconds * 1e3:.0f} ms")
         for one in study.variants
         for group, seconds in one.broken.groups.items()
     ]
