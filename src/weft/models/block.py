@@ -30,30 +30,24 @@ class Style:
 
     `flash` attention is one kernel of a `generation` (see `Attention`), otherwise batched GEMMs with a softmax between;
     with `dropout` after attention and each sub-layer. `fused` element-wise operators share kernels with their
-    neighbours: bias with GeLU, bias with dropout and residual sum. `loss` names the kernels of the cross entropy. Heads
-    are `copied` apart before batched products, where these do not read them in strides.
-    Shared experts may run `beside` the exchange of tokens; `deduplicated` tokens are sent once to each rank that has
-    experts for them, not once to each expert (as DeepEP does), in the number format `dispatched` (none: that of the
-    model).
+    neighbours: bias with GeLU, bias with dropout and residual sum. An `eager` framework runs every operator by itself:
+    scale and mask of the scores, projections of queries, keys and values, gradients of a norm's parameters. Heads are
+    `copied` apart before batched products, where these do not read them in strides. `loss` names the kernels of the
+    cross entropy. Shared experts may run `beside` the exchange of tokens; `deduplicated` tokens are sent once to each
+    rank that has experts for them, not once to each expert (as DeepEP does), in the number format `dispatched` (none:
+    that of the model).
     """
 
     flash: bool = True
     generation: int = 0
     dropout: bool = False
     fused: bool = True
+    eager: bool = False
     copied: bool = False
     loss: Literal["cross_entropy", "fused_cross_entropy"] = "cross_entropy"
     beside: bool = False
     deduplicated: bool = False
     dispatched: str = ""
-
-    @property
-    def eager(self) -> bool:
-        """Whether every operator has kernels of its own, as PyTorch runs a model.
-
-        Also scale and mask of the scores, projections of queries, keys and values, gradients of a norm's parameters.
-        """
-        return not (self.flash or self.fused)
 
 
 @dataclass(frozen=True)
@@ -289,7 +283,7 @@ class _Layer:
         value = model.value_size if model.value_size != model.head_size else 0
         dropped = self.style.dropout and not flash
         generation = self.style.generation if flash else 0
-        eager = self.style.eager
+        eager = self.style.eager and not flash
         return Attention(
             *sizes, shared, causal, self.dtype, flash, dropped, value=value, generation=generation, eager=eager
         )

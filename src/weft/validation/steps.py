@@ -212,9 +212,13 @@ def _framework(row: Mapping[str, Any]) -> Framework:
     name = _longest("frameworks", row["framework"])
     if name is None:
         raise Unfit("framework", row["framework"], "the defaults of this framework are not known")
+    if "MegaScale" in row["model"] and name == "megatron-core":  # the paper's own baseline
+        name = "megascale-baseline"
     used = framework("megatron-fsdp" if name == "megatron-bridge" and row["zero_stage"] == _FSDP else name)
     if "FP32 gradient accumulation" in row["precision"]:
         used = replace(used, gradients="fp32")
+    if row["overlap_or_schedule"] == "eager":  # not compiled
+        used = replace(used, style=replace(used.style, fused=False))
     return replace(used, keeps_weights=used.keeps_weights or (used.zero == _FSDP and row["zero_stage"] < _FSDP))
 
 
@@ -329,7 +333,7 @@ def _schedule(row: Mapping[str, Any], pp: int) -> str:
     named = row["overlap_or_schedule"]
     if named.startswith("ZB-"):
         return "zb-h1" if named == "ZB-1p" else "zb-h2"
-    chunks = _whole(row, "vp", 1)
+    chunks = _whole(row, "vp", 2 if named.startswith("interleaved 1F1B, ") else 1)
     if named == "1F1B interleaved":  # one layer a chunk, none in the first and in the last
         chunks = (int(row["layers"]) + 2) // pp
     if chunks == 1 or pp == 1:
@@ -341,6 +345,8 @@ def _schedule(row: Mapping[str, Any], pp: int) -> str:
 
 
 def _recompute(row: Mapping[str, Any]) -> Any:
+    if "per op" in row["recompute"]:
+        return "operators"
     return "full" if row["recompute"] == "full" else "selective" if "selective" in row["recompute"] else "none"
 
 

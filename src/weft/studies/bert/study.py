@@ -295,7 +295,7 @@ class _On:
 
     def variants(self, system: System) -> Iterator[Variant]:
         """Ways to run phase 1, in both number formats."""
-        fused = replace(TRAINER, style=replace(TRAINER.style, fused=True, loss="fused_cross_entropy"))
+        fused = replace(TRAINER, style=replace(TRAINER.style, fused=True, eager=False, loss="fused_cross_entropy"))
         flash = replace(fused, style=replace(fused.style, flash=True))
         unfused = replace(TRAINER, fused_optimizer=False)
         ways = {ONE_BY_ONE: TRAINER, FUSED: fused, FLASH: flash, UNFUSED: unfused}
