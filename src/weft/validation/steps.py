@@ -114,13 +114,17 @@ def _subject(kind: str, rows: Rows, cases: Mapping[int, Case], found: Mapping[in
 
 
 def _peak(case: Case, quantity: str) -> float:
-    """The peak of memory that a row means [bytes]: of the device, or of the framework's tensors."""
+    """The peak of memory that a row means [bytes]: of the device, the allocator, or the tensors; of which ranks."""
     from weft.run.step.memory import memory
 
     found = memory(case.model, case.system, case.plan, case.framework)
-    whole = "device total" in quantity
-    devices = (found.devices[0], found.devices[-1]) if "first/last stage" in quantity else found.devices
-    return float(max(one.peak if whole else one.allocated for one in devices))
+    devices = found.devices
+    if "first/last stage" in quantity:
+        devices = (devices[0], devices[-1])
+    elif "rank reported" in quantity:  # of the first rank
+        devices = devices[:1]
+    which = "peak" if "device total" in quantity else "reserved" if "reserved" in quantity else "allocated"
+    return float(max(getattr(one, which) for one in devices))
 
 
 @cache
@@ -200,6 +204,8 @@ def _framework(row: Mapping[str, Any]) -> Framework:
     used = framework("megatron-fsdp" if name == "megatron-bridge" and row["zero_stage"] == _FSDP else name)
     if "FP32 gradient accumulation" in row["precision"]:
         used = replace(used, gradients="fp32")
+    if row["framework"] == "Megatron-LM mcore":  # the functional tests of the library, with its default of dropout
+        used = replace(used, style=replace(used.style, dropout=True))
     if row["overlap_or_schedule"] == "eager":  # not compiled
         used = replace(used, style=replace(used.style, fused=False))
     return replace(used, keeps_weights=used.keeps_weights or (used.zero == _FSDP and row["zero_stage"] < _FSDP))
