@@ -556,6 +556,11 @@ deep.toml
 --in-flight 1e400B
 --models nope
 """,
+    "study bert": r"""
+--data nope.csv
+--data empty.toml
+--data ''
+""",
     "study sensitivity": r"""
 --values nope
 --values ,

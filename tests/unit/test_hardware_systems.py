@@ -52,7 +52,7 @@ def test_gpus_are_found_by_what_vendors_and_measurements_call_them(text, name):
     assert hardware.gpu(text).name == name
 
 
-@pytest.mark.parametrize("text", ["A100-SXM4-64GB", "H100 PCIe", "L20", "V100", ""])
+@pytest.mark.parametrize("text", ["A100-SXM4-64GB", "H100 PCIe", "L20", "P100", ""])
 def test_another_gpu_is_not_taken_for_a_known_one(text):
     with pytest.raises(UnknownNameError, match="unknown GPU"):
         hardware.gpu(text)
@@ -104,7 +104,7 @@ def test_systems_are_found_by_what_measurements_call_them(text, name, gpus, node
     "text",
     [
         "8xL20 (PCIe)",
-        "8xV100",
+        "8xP100",
         "16 AMD GPUs (2 nodes)",
         "4x Blackwell",
         "not stated",
@@ -113,7 +113,7 @@ def test_systems_are_found_by_what_measurements_call_them(text, name, gpus, node
     ],
 )
 def test_an_unknown_system_lists_the_known_ones(text):
-    with pytest.raises(UnknownNameError, match=r"unknown system .*are known, from 'dgx-a100'"):
+    with pytest.raises(UnknownNameError, match=r"unknown system .*are known, from 'dgx-1'"):
         hardware.system(text)
 
 
@@ -271,7 +271,7 @@ def test_units_times_rate_times_clock_give_the_data_sheets_peak(name):
 @pytest.mark.parametrize("name", [name for name in hardware.gpu_names() if name != "t3-paper"])
 def test_memory_caches_and_links_of_a_real_gpu_belong_together(name):
     gpu = hardware.gpu(name)
-    assert 1e9 < gpu.memory.clock < 2.5e9
+    assert 0.87e9 < gpu.memory.clock < 2.5e9
     assert gpu.memory.copy_efficiency <= 1.05 * gpu.memory.read_efficiency
     assert gpu.cache.far_latency >= gpu.cache.latency
     assert gpu.cache.capacity % (gpu.cache.ways * gpu.memory.interleave) == 0

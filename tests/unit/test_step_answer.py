@@ -132,6 +132,12 @@ def test_memory_that_does_not_fit_says_by_how_much_and_what_would():
     assert f"{found.peak / 1e9 - found.capacity / 1e9:.1f} GB above" in fitting(found)
 
 
+def test_an_optimizer_that_exceeds_the_memory_is_timed_and_said_not_to_fit():
+    found = weft.step("gpt-3", "8xa100", tp=8, batch=1, zero=0, fidelity="estimate")
+    assert not found.memory.fits
+    assert any("It does not fit" in sentence for sentence in verdict(found))
+
+
 def test_communication_is_hidden_or_exposed(answer):
     for _, busy, hidden, exposed, _, gain in communication_table(answer).rows:
         assert hidden + exposed == pytest.approx(busy)
@@ -148,7 +154,14 @@ def sharded():
     return weft.step("llama-3-8b", "32xh100", zero=3, batch=32, sequence=2048, fidelity="estimate")
 
 
-@pytest.mark.parametrize(("name", "device"), [("answer", 0), ("answer", 3), ("answer", 7), ("sharded", 0)])
+@pytest.fixture(scope="module")
+def fused():
+    return weft.step("gpt-3", "64xa100", tp=8, pp=8, batch=8, overlap={"tp": "t3-mca"}, fidelity="estimate")
+
+
+@pytest.mark.parametrize(
+    ("name", "device"), [("answer", 0), ("answer", 3), ("answer", 7), ("sharded", 0), ("fused", 1)]
+)
 def test_a_trace_agrees_with_the_step_on_every_second(request, name, device):
     answer = request.getfixturevalue(name)
     found = list(kernels(answer, device))

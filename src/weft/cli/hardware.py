@@ -87,7 +87,8 @@ def _headline(found: Gpu | Node) -> str:
 
 def _gpu_row(gpu: Gpu) -> tuple[Any, ...]:
     link = f"{gpu.link.links} x, " if gpu.link.links else "PCIe, "
-    rate, memory, links = gpu.matrix_rate("bf16") / 1e12, gpu.memory, link + _bytes_per_s(gpu.link.bandwidth)
+    rate = gpu.matrix_rate("bf16") / 1e12 if gpu.supports("bf16") else None
+    memory, links = gpu.memory, link + _bytes_per_s(gpu.link.bandwidth)
     amounts = (rate, memory.capacity, memory.bandwidth, gpu.cache.capacity)
     return gpu.name, gpu.title, gpu.compute.compute_units, *amounts, links
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from importlib import import_module
 from typing import Any, get_args
 
 import click
@@ -79,6 +80,11 @@ _plan_options = together(
         Value("NAME", str, later("weft.parallel.framework:frameworks")),
     ),
     option("--dtype", "Data type of GEMMs and activations.", DTYPE, default="bf16"),
+    option(
+        "--quantize",
+        "How operands of the layers' GEMMs get 8 or 4 bits: delayed, current, tensorwise, rowwise, mxfp8 or nvfp4.",
+        Value("NAME", str, lambda: import_module("weft.parallel.quantize").RECIPES),
+    ),
     set_option("every GPU, node or network"),
 )
 """The machine and the plan of a training step."""

@@ -210,12 +210,15 @@ _SPECIAL: Mapping[str, Callable[[Streaming, Gpu], tuple[Kernel, ...]]] = {
     "eager_softmax": _softmax,
     "eager_softmax_backward": _eager_softmax_backward,
     "layernorm": _normalised(8, 4, 2),
+    "eager_layernorm": _normalised(8, 4, 2),
     "rmsnorm": _normalised(2, 3, 1),
     "layernorm_backward": _normalised_backward(2),
     "rmsnorm_backward": _normalised_backward(1),
     "adam": _optimizer,
     "lamb": _optimizer,
     "embedding_backward": _scattered,
+    # PyTorch's infinitely_differentiable_native_dropout_backward: the mask converted, scaled, times the gradient.
+    "dropout_backward_again": _in_steps((("int8",), (OWN,), 1, 0), ((OWN,), (OWN,), 1, 0), ((OWN, OWN), (OWN,), 1, 0)),
     # Megatron-LM: a copy in fp32, the largest of each row, its subtraction, exponentials, their sum, quotients.
     "cross_entropy": _in_steps(
         ((OWN,), ("fp32",), 1, 0),

@@ -95,6 +95,12 @@ STREAMING: Mapping[str, StreamingKind] = {
         saves=("int8",),
     ),
     "dropout_backward": StreamingKind("Gradient of dropout: masked and scaled.", _ELEMENTS, 2, reads=(OWN, "int8")),
+    "dropout_backward_again": StreamingKind(
+        "Gradient of dropout that can be differentiated again (PyTorch's create_graph): three kernels.",
+        _ELEMENTS,
+        3,
+        reads=(OWN, "int8"),
+    ),
     "bias_dropout_add": StreamingKind(
         "A bias added, random zeros, and the sum with a second tensor.",
         _ELEMENTS,
@@ -135,6 +141,15 @@ STREAMING: Mapping[str, StreamingKind] = {
     "layernorm_backward": StreamingKind(
         "Gradients of LayerNorm's input, and partial sums of those of scale and shift.", _ROWS, 18, 0, (OWN, OWN)
     ),
+    "eager_layernorm": StreamingKind(
+        "LayerNorm with scale and shift, as PyTorch runs it: another kernel sums the gradients of both.",
+        _ROWS,
+        12,
+        backward="layernorm_backward",
+        weight="layernorm_sums",
+        saves=(OWN,),
+    ),
+    "layernorm_sums": StreamingKind("Gradients of LayerNorm's scale and shift.", _ROWS, 4, 0, (OWN, OWN), ()),
     "rmsnorm": StreamingKind("RMSNorm with scale.", _ROWS, 5, backward="rmsnorm_backward", saves=(OWN,)),
     "rmsnorm_backward": StreamingKind(
         "Gradient of RMSNorm's input, and partial sums of that of the scale.", _ROWS, 11, 0, (OWN, OWN)

@@ -333,7 +333,7 @@ _ROUNDING = 1e-15
 
 Vendor = Literal["nvidia", "amd", "none"]
 """The GPU's vendor, whose libraries run on it."""
-Architecture = Literal["ampere", "ada", "hopper", "blackwell", "cdna1", "cdna2", "cdna3", "cdna4", "t3"]
+Architecture = Literal["volta", "ampere", "ada", "hopper", "blackwell", "cdna1", "cdna2", "cdna3", "cdna4", "t3"]
 """The GPU's generation, which decides the kernels that its libraries have."""
 
 

@@ -30,16 +30,20 @@ class Style:
 
     `flash` attention is one kernel of a `generation` (see `Attention`), otherwise batched GEMMs with a softmax between;
     with `dropout` after attention and each sub-layer. `fused` element-wise operators share kernels with their
-    neighbours: bias with GeLU, bias with dropout and residual sum. `loss` names the kernels of the cross entropy.
-    Shared experts may run `beside` the exchange of tokens; `deduplicated` tokens are sent once to each rank that has
-    experts for them, not once to each expert (as DeepEP does), in the number format `dispatched` (none: that of the
-    model).
+    neighbours: bias with GeLU, bias with dropout and residual sum. An `eager` framework runs every operator by itself:
+    scale and mask of the scores, projections of queries, keys and values, gradients of a norm's parameters. Heads are
+    `copied` apart before batched products, where these do not read them in strides. `loss` names the kernels of the
+    cross entropy. Shared experts may run `beside` the exchange of tokens; `deduplicated` tokens are sent once to each
+    rank that has experts for them, not once to each expert (as DeepEP does), in the number format `dispatched` (none:
+    that of the model).
     """
 
     flash: bool = True
     generation: int = 0
     dropout: bool = False
     fused: bool = True
+    eager: bool = False
+    copied: bool = False
     loss: Literal["cross_entropy", "fused_cross_entropy"] = "cross_entropy"
     beside: bool = False
     deduplicated: bool = False
@@ -201,6 +205,8 @@ class _Layer:
         model = self.model
         if model.kv_rank:
             yield from self.latent()
+        elif self.style.eager:
+            yield from self.apart()
         else:
             wide = query_key_value(model)
             owned = wide * (model.hidden + self.bias("qkv"))
@@ -211,6 +217,15 @@ class _Layer:
         owned = model.hidden * (model.inner + self.bias())
         unit = model.inner // model.attention_heads
         yield Piece("projection", self.gemm(model.hidden, model.inner), "attention", "rows", owned, unit=unit)
+
+    def apart(self) -> Iterator[Piece]:
+        """Projections of queries, keys and values as GEMMs of their own, whose gradients are added up."""
+        model, bias = self.model, self.bias("qkv")
+        keys, values = model.key_heads * model.head_size, model.key_heads * model.value_size
+        queries = model.attention_heads * model.head_size
+        for name, wide in (("query", queries), ("key", keys), ("value", values)):
+            owned = wide * (model.hidden + bias)
+            yield Piece(name, self.gemm(wide, model.hidden), "attention", "columns", owned, forks=name != "query")
 
     def latent(self) -> Iterator[Piece]:
         """Queries, and keys and values, through GEMMs of low rank with a norm between (MLA, arXiv:2405.04434)."""
@@ -242,6 +257,9 @@ class _Layer:
         if model.positions == "rotary":
             rotated = count * (model.attention_heads + 1) * model.rotary_head or every * model.head_size
             yield Piece("rotary", Streaming("rotary", rotated, 1, self.dtype), "attention", "width")
+        if self.style.copied:
+            apart = Streaming("transpose", count * query_key_value(model), 1, self.dtype)
+            yield Piece("heads", apart, "attention", "width")
         yield Piece("attention", self.attend(), "attention", "heads")
         if not self.style.flash:
             # Batched products return the heads of each token apart: a copy brings them together.
@@ -265,7 +283,7 @@ class _Layer:
         value = model.value_size if model.value_size != model.head_size else 0
         dropped = self.style.dropout and not flash
         generation = self.style.generation if flash else 0
-        eager = not (flash or self.style.fused)
+        eager = self.style.eager and not flash
         return Attention(
             *sizes, shared, causal, self.dtype, flash, dropped, value=value, generation=generation, eager=eager
         )
@@ -347,7 +365,11 @@ class _Layer:
         return Gemm(self.tokens.count, n, k, self.dtype)
 
     def norm(self, name: str, module: str, forks: bool = False) -> Piece:
-        return _norm(self.model, name, self.tokens.count, self.dtype, module, forks)
+        piece = _norm(self.model, name, self.tokens.count, self.dtype, module, forks)
+        if self.style.eager and self.model.norm == "layernorm":
+            rows = self.tokens.count
+            return replace(piece, op=Streaming("eager_layernorm", rows, self.model.hidden, self.dtype))
+        return piece
 
     def bias(self, of: str = "all") -> int:
         """1 if linear layers have a bias; for "qkv" also if only those of attention's input have one."""

@@ -91,7 +91,7 @@ CONVENTIONS: Mapping[str, Convention] = {
     ),
 }
 """Conventions by name; times tell more than the rates that they make of them."""
-Recomputed = Literal["none", "selective", "full"]
+Recomputed = Literal["none", "selective", "operators", "full"]
 
 
 def forward_flops(
@@ -148,13 +148,15 @@ def hardware_flops(
 ) -> float:
     """Floating-point operations of a training step on one sequence with those that recomputation adds.
 
-    Full recomputation repeats the forward pass of all layers, selective recomputation that of attention.
+    Full recomputation repeats the forward pass of all layers, selective recomputation that of attention, that by
+    operators every second GEMM: about half of the layers without attention.
     """
     check_name("recomputation", recompute, get_args(Recomputed))
     forward = forward_flops(model, sequence, convention, source)
     again = {
         "none": 0.0,
         "selective": CONVENTIONS[convention].again * forward["attention"],
+        "operators": 0.5 * forward["layers"],
         "full": forward["layers"] + forward["attention"],
     }
     return 3 * sum(forward.values()) + again[recompute]

@@ -33,7 +33,8 @@ class Framework:
     `optimizer` runs in one kernel over many tensors or, not `fused_optimizer`, in one per operation; `scales_loss` adds
     the check for overflow of fp16. Weights are kept in the number format `weights` (empty: that of the computation),
     beside `optimizer_bytes` of states per parameter: 12 for Adam with fp32 master weights. The host spends `launch` on
-    each operator [s].
+    each operator [s]. `clocks` are those that GPUs, by name, held in the framework's published steps [hertz]: fitted,
+    and below the catalogue's clock of long runs, which was read from the best GEMMs.
     """
 
     name: str = "megatron"
@@ -61,6 +62,7 @@ class Framework:
     fused_optimizer: bool = True
     scales_loss: bool = False
     launch: float = 0.0
+    clocks: tuple[tuple[str, float], ...] = ()
 
     @property
     def reduced(self) -> str:
@@ -102,8 +104,8 @@ def _read(name: str, tables: Mapping[str, Any]) -> Framework:
         table = tables[table["extends"]]
     for step in reversed(chain):
         own = {key: value for key, value in tables[step].items() if key != "extends"}
-        style = {**values.get("style", {}), **own.pop("style", {})}
-        values |= {**own, "style": style}
+        merged = {key: {**values.get(key, {}), **own.pop(key, {})} for key in ("style", "clocks")}
+        values |= {**own, **merged}
     return _built(name, values)
 
 
@@ -116,6 +118,9 @@ def _built(name: str, values: dict[str, Any]) -> Framework:
                 raise unknown_key(key, names, label)
     if not values.get("source"):
         raise ConfigError("the source is missing; say where the defaults are documented", label, "source")
-    leaves = read_leaves({key: values[key] for key in _RULES if key in values}, _RULES, label)
-    plain = {path: leaf.value for path, leaf in leaves.items()}
+    held = values.get("clocks", {})
+    rules = _RULES | {f"clocks.{gpu}": Quantity(Dimension.HERTZ) for gpu in held}
+    leaves = read_leaves({key: values[key] for key in (*_RULES, "clocks") if values.get(key)}, rules, label)
+    plain: dict[str, Any] = {path: leaf.value for path, leaf in leaves.items() if path in _RULES}
+    plain["clocks"] = tuple((gpu, leaves[f"clocks.{gpu}"].value) for gpu in held)
     return Framework(**{**values, **plain, "name": name, "style": Style(**values["style"])})

@@ -34,19 +34,42 @@ def kept(pieces: Sequence[Piece], ops: Sequence[Op], plan: Parallelism) -> Kept:
 
     An operator keeps the inputs that its gradients need (arXiv:2205.05198, section 4). With sequence parallelism the
     input of a GEMM that is cut by columns is kept as the rank's part of the tokens, and gathered again. Selective
-    recomputation drops the scores of unfused attention, full recomputation all but the input of the part.
+    recomputation drops the scores of unfused attention, that by operators all but attention and the outputs of every
+    second GEMM, full recomputation all but the input of the part.
     """
     whole = {piece.name: _saved(piece, op, plan) for piece, op in zip(pieces, ops, strict=True)}
     widest = max((_outputs(op) for op in ops), default=0)
     gradients = max((_gradients(op) for op in ops), default=0)
     if plan.recompute == "none" or _is_end(pieces):
         return Kept(whole, widest, gradients)
+    entry = ops[0].reads[0].bytes // (1 if isinstance(ops[0], Streaming) or not plan.sp else plan.tp)
     if plan.recompute == "full":
-        entry = ops[0].reads[0].bytes // (1 if isinstance(ops[0], Streaming) or not plan.sp else plan.tp)
         return Kept({"input": entry}, widest, sum(whole.values()) + gradients)
+    if plan.recompute == "operators":
+        stays = {id(op) for op in remaining(ops, plan)}
+        named = zip(pieces, ops, strict=True)
+        lean = {piece.name: _stays(op, whole[piece.name]) for piece, op in named if id(op) in stays} | {"input": entry}
+        return Kept(lean, widest, max(sum(whole.values()) - sum(lean.values()), 0) + gradients)
     lean = {piece.name: _lean(op, whole[piece.name]) for piece, op in zip(pieces, ops, strict=True)}
     again = sum(whole.values()) - sum(lean.values())
     return Kept(lean, max(widest, again), again + gradients)
+
+
+def remaining(ops: Sequence[Op], plan: Parallelism) -> list[Op]:
+    """The operators of a part that are not computed again in the backward pass."""
+    if plan.recompute == "full":
+        return []
+    if plan.recompute == "operators":
+        second = [op for op in ops if isinstance(op, Gemm)][::2]
+        return [*(op for op in ops if isinstance(op, Attention)), *second]
+    if plan.recompute == "selective":
+        return [op for op in ops if not isinstance(op, Attention) or op.fused]
+    return list(ops)
+
+
+def _stays(op: Op, whole: int) -> int:
+    """What an operator that is not computed again leaves: attention its inputs too, a GEMM its output."""
+    return whole if isinstance(op, Attention) else _outputs(op)
 
 
 def _is_end(pieces: Sequence[Piece]) -> bool:
@@ -98,8 +121,12 @@ def states(count: int, plan: Parallelism, framework: Framework, experts: int = 0
     return {name: part * each for name, each, part in zip(names, width, held, strict=True)}
 
 
-def gathered(largest: int, plan: Parallelism, framework: Framework) -> int:
-    """Bytes of whole parts under ZeRO-3: two gathered at once, and the gradient of one before it is scattered."""
+def gathered(largest: int, count: int, plan: Parallelism, framework: Framework) -> int:
+    """Bytes of whole parts under ZeRO-3: two gathered at once, and the gradient of one before it is scattered.
+
+    Stages of a pipeline keep the weights and the gradients of all their parts.
+    """
     if plan.zero < 3 or (plan.shard or plan.dp * plan.cp) == 1:
         return 0
-    return largest * (2 * DTYPE_BYTES[plan.dtype] + DTYPE_BYTES[framework.gradients])
+    weights, gradients = DTYPE_BYTES[plan.dtype], DTYPE_BYTES[framework.gradients]
+    return largest * (2 * weights + gradients) if plan.gathers_each_pass else count * (weights + gradients)

@@ -16,8 +16,9 @@ ORDER: tuple[Axis, ...] = ("tp", "cp", "dp", "pp")
 Context = Literal["ring", "all_gather", "all_to_all"]
 """How context-parallel ranks see each other's keys and values: passed on in a ring while attention works on those of
 the rank before, gathered before it, or by exchanging parts of the sequence for parts of the heads (Ulysses)."""
-Recompute = Literal["none", "selective", "full"]
-"""What the backward pass computes again: nothing, the scores of attention, or all layers from their inputs."""
+Recompute = Literal["none", "selective", "operators", "full"]
+"""What the backward pass computes again: nothing, the scores of attention, all operators but attention and every second
+GEMM (torchtitan's selective checkpointing by operators), or all layers from their inputs."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,14 @@ class Parallelism:
     def micro_batches(self) -> int:
         """Micro-batches of each pipeline per step."""
         return self.batch // (self.dp * self.micro_batch)
+
+    @property
+    def gathers_each_pass(self) -> bool:
+        """Whether sharded weights (zero=3) are gathered for every pass, rather than once a step.
+
+        Stages of a pipeline keep them, and their whole gradients, until the last micro-batch, as torchtitan's do.
+        """
+        return self.zero == 3 and self.pp == 1
 
     @property
     def chunks(self) -> int:

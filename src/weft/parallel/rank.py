@@ -10,7 +10,7 @@ from typing import Literal
 from weft.graph import DTYPE_BYTES, Attention, Collective, Gemm, Graph, GroupedGemm, Node, Op, Streaming, Tensor
 from weft.models.block import Piece, Routing
 from weft.parallel.framework import Framework
-from weft.parallel.memory import Kept, kept
+from weft.parallel.memory import Kept, kept, remaining
 from weft.parallel.plan import Parallelism
 from weft.parallel.quantize import RECIPES, is_narrow, narrowed, quantized
 
@@ -103,8 +103,9 @@ def part(name: str, pieces: Sequence[Piece], plan: Parallelism, framework: Frame
     again = None
     if plan.recompute != "none":
         chain = _Chain(plan, framework, "recompute")
+        remains = {id(op) for op in remaining([op for _, op in mine], plan)}
         for piece, op in mine:
-            if plan.recompute == "full" or (isinstance(op, Attention) and not op.fused):
+            if id(op) not in remains:
                 chain.forward(piece, op)
         again = chain.graph(f"{name}, again") if chain.nodes else None
     remembered = kept(pieces, [local(op, plan) for _, op in mine], plan)

@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 FloatArray = npt.NDArray[np.float64]
 
 
+FRAGMENTATION = 0.05
+"""Gaps between tensors that PyTorch's allocator has reserved, as a share of its tensors [assumed; 0.03 to 0.10 without
+expandable segments]."""
+
+
 @dataclass(frozen=True)
 class DeviceMemory:
     """The memory of one pipeline device's rank [bytes].
@@ -46,15 +51,21 @@ class DeviceMemory:
         return sum(size for name, size in self.fixed.items() if name != "outside") + self.dynamic
 
     @property
+    def reserved(self) -> float:
+        """Peak of what the framework's allocator takes from the device: its tensors, and gaps between them."""
+        return self.allocated * (1 + FRAGMENTATION)
+
+    @property
     def peak(self) -> float:
         """Peak of the device's memory."""
-        return self.allocated + self.fixed.get("outside", 0)
+        return self.reserved + self.fixed.get("outside", 0)
 
     @property
     def holders(self) -> dict[str, float]:
         """Who holds the memory at the peak; the values add up to `peak`."""
         at = int(np.argmax(self.held + self.working))
-        return {**self.fixed, "activations": float(self.held[at]), "workspace": float(self.working[at])}
+        tensors = {"activations": float(self.held[at]), "workspace": float(self.working[at])}
+        return {**self.fixed, **tensors, "fragmentation": self.reserved - self.allocated}
 
 
 @dataclass(frozen=True, repr=False)

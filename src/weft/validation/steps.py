@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from weft import hardware
-from weft.catalog import Quantity, read_leaves, read_toml
+from weft.catalog import read_toml
 from weft.errors import InputError
 from weft.hardware import System
 from weft.models import Transformer, load_model, model_names
@@ -114,13 +114,17 @@ def _subject(kind: str, rows: Rows, cases: Mapping[int, Case], found: Mapping[in
 
 
 def _peak(case: Case, quantity: str) -> float:
-    """The peak of memory that a row means [bytes]: of the device, or of the framework's tensors."""
+    """The peak of memory that a row means [bytes]: of the device, the allocator, or the tensors; of which ranks."""
     from weft.run.step.memory import memory
 
     found = memory(case.model, case.system, case.plan, case.framework)
-    whole = "device total" in quantity
-    devices = (found.devices[0], found.devices[-1]) if "first/last stage" in quantity else found.devices
-    return float(max(one.peak if whole else one.allocated for one in devices))
+    devices = found.devices
+    if "first/last stage" in quantity:
+        devices = (devices[0], devices[-1])
+    elif "rank reported" in quantity:  # of the first rank
+        devices = devices[:1]
+    which = "peak" if "device total" in quantity else "reserved" if "reserved" in quantity else "allocated"
+    return float(max(getattr(one, which) for one in devices))
 
 
 @cache
@@ -152,28 +156,11 @@ def case_of(row: Mapping[str, Any], machines: Machines) -> Case:
 
 
 def _fitted(case: Case) -> Case:
-    """The case with the clock that its framework's rows held, and with the one before it."""
-    system, used = case.system, case.framework
-    held = _clocks().get((used.name, system.gpu.name))
-    plain = replace(case, framework=replace(used, launch=0.0))
-    if held is None:
-        return replace(case, unfitted=plain) if used.launch else case
-    clocks = system.gpu.clocks
-    narrow = held * clocks.sustained_fp8 / clocks.sustained
-    values = {"clocks.sustained": held, "clocks.sustained_fp8": narrow}
-    changed = system.replace({path: format_quantity(value, Dimension.HERTZ) for path, value in values.items()})
-    return replace(case, system=changed, unfitted=plain)
-
-
-@cache
-def _clocks() -> Mapping[tuple[str, str], float]:
-    """The clock of long runs [hertz] by framework and GPU; ConfigError for a value that breaks a rule."""
-    found = {}
-    for used, table in _known()["clocks"].items():
-        rules = {gpu: Quantity(Dimension.HERTZ) for gpu in table}
-        leaves = read_leaves(table, rules, f"steps.toml: clocks.{used}")
-        found.update({(used, gpu): leaf.value for gpu, leaf in leaves.items()})
-    return found
+    """The case, with that before anything was fitted to its framework's rows, if anything was."""
+    used = case.framework
+    clocks = tuple(held for held in used.clocks if held[0] == case.system.gpu.name)
+    plain = replace(case, framework=replace(used, launch=0.0, clocks=()))
+    return replace(case, unfitted=plain) if used.launch or clocks else case
 
 
 def _fastest(case: Case) -> Case:
@@ -212,9 +199,15 @@ def _framework(row: Mapping[str, Any]) -> Framework:
     name = _longest("frameworks", row["framework"])
     if name is None:
         raise Unfit("framework", row["framework"], "the defaults of this framework are not known")
+    if "MegaScale" in row["model"] and name == "megatron-core":  # the paper's own baseline
+        name = "megascale-baseline"
     used = framework("megatron-fsdp" if name == "megatron-bridge" and row["zero_stage"] == _FSDP else name)
     if "FP32 gradient accumulation" in row["precision"]:
         used = replace(used, gradients="fp32")
+    if row["framework"] == "Megatron-LM mcore":  # the functional tests of the library, with its default of dropout
+        used = replace(used, style=replace(used.style, dropout=True))
+    if row["overlap_or_schedule"] == "eager":  # not compiled
+        used = replace(used, style=replace(used.style, fused=False))
     return replace(used, keeps_weights=used.keeps_weights or (used.zero == _FSDP and row["zero_stage"] < _FSDP))
 
 
@@ -241,6 +234,8 @@ def _model(row: Mapping[str, Any]) -> Transformer:
         values["predict_layers"] = 0
     if known.parallel and not row["framework"].startswith("MegaScale"):
         values["parallel"] = False
+    if "GQA" in row["model"]:  # Megatron Core's tests give grouped queries rotary positions and a head of its own
+        values |= {"positions": "rotary", "tied": False}
     stated_there = {field: getattr(known, field) for field in known.model_fields_set - {"provenance"}}
     return Transformer(**{**stated_there, "name": row["model"], **values, "layers": int(row["layers"])})
 
@@ -329,7 +324,7 @@ def _schedule(row: Mapping[str, Any], pp: int) -> str:
     named = row["overlap_or_schedule"]
     if named.startswith("ZB-"):
         return "zb-h1" if named == "ZB-1p" else "zb-h2"
-    chunks = _whole(row, "vp", 1)
+    chunks = _whole(row, "vp", 2 if named.startswith("interleaved 1F1B, ") else 1)
     if named == "1F1B interleaved":  # one layer a chunk, none in the first and in the last
         chunks = (int(row["layers"]) + 2) // pp
     if chunks == 1 or pp == 1:
@@ -341,6 +336,8 @@ def _schedule(row: Mapping[str, Any], pp: int) -> str:
 
 
 def _recompute(row: Mapping[str, Any]) -> Any:
+    if "per op" in row["recompute"]:
+        return "operators"
     return "full" if row["recompute"] == "full" else "selective" if "selective" in row["recompute"] else "none"
 
 

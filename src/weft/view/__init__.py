@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from weft.view.corun import stream_waits as stream_waits
     from weft.view.explorer import timeline as timeline
     from weft.view.interference import bursts as bursts
+    from weft.view.memory import memory_curve as memory_curve
     from weft.view.pipeline import pipeline_diagram as pipeline_diagram
     from weft.view.predictions import collective_report as collective_report
     from weft.view.run import run_report as run_report
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from weft.view.run import sub_layer_times as sub_layer_times
     from weft.view.run import traffic_by_cause as traffic_by_cause
     from weft.view.run import waits as waits
+    from weft.view.step import layer_streams as layer_streams
     from weft.view.step_trace import write_step_trace as write_step_trace
     from weft.view.trace import write_trace as write_trace
     from weft.view.tune import tune_report as tune_report
@@ -33,9 +35,11 @@ _HOMES = {
     "corun": ("corun_report", "held_units", "strategies", "stream_waits"),
     "explorer": ("timeline",),
     "interference": ("bursts",),
+    "memory": ("memory_curve",),
     "pipeline": ("pipeline_diagram",),
     "predictions": ("collective_report",),
     "run": ("run_report", "speedups", "sub_layer_times", "traffic_by_cause", "waits"),
+    "step": ("layer_streams",),
     "step_trace": ("write_step_trace",),
     "trace": ("write_trace",),
     "tune": ("tune_report",),

@@ -24,6 +24,7 @@ _HOLDERS = {
     "gathered weights": ("weights gathered", looks.SKY),
     "activations": ("activations", looks.RED),
     "workspace": ("workspace", looks.PINK),
+    "fragmentation": ("fragmentation", "#DDDDDD"),
     "outside": ("outside the allocator", "#BBBBBB"),
 }
 """Who holds memory: label and colour."""
@@ -34,6 +35,7 @@ _MEANING = {
     "gathered weights": "whole parts beside the shards (FSDP)",
     "activations": "kept from forward to backward passes, of all micro-batches in flight",
     "workspace": "outputs and gradients that live during one pass, what is computed again",
+    "fragmentation": "gaps between tensors that the allocator has reserved [assumed]",
     "outside": "the context of the process and buffers of the collective library [assumed]",
 }
 

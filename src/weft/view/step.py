@@ -22,7 +22,8 @@ from weft.view.table import Table, number, text, times_faster
 from weft.view.words import percent
 
 UTILIZATION = (
-    f"MFU and HFU are relative to the data sheet's rate and count FLOPs as {CONVENTIONS[CONVENTION].source}: "
+    "MFU and HFU are relative to the data sheet's rate of the plan's number format and count FLOPs as "
+    f"{CONVENTIONS[CONVENTION].source}: "
     f"{CONVENTIONS[CONVENTION].about}, the backward pass as twice the forward one; HFU adds recomputation."
 )
 """The convention of the answer's utilization."""
@@ -154,9 +155,11 @@ def step_parts(answer: Step) -> list[Table | str]:
 
 
 def window_errors(answer: Step) -> list[str]:
-    """The class of error of the windows that the engine simulated, by way to share; nothing without windows."""
+    """The class of error of the windows, by way to share or as waves of tiles; nothing without windows."""
     gpu, ways = answer.system.gpu, Counter(one.sharing for one in answer.windows if one.source == "engine")
-    return [
+    waves = sum(one.source == "waves" for one in answer.windows)
+    said = [f"{waves} window{'s' * (waves != 1)} from whole waves of tiles: 1.4% from the engine's slowdown of GEMMs."]
+    return (said if waves else []) + [
         f"{count} window{'s' * (count != 1)} under {way}, typical errors: {contention_error(gpu, way).why}"
         for way, count in ways.items()
         if gpu.vendor != "none"

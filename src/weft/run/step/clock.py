@@ -25,6 +25,8 @@ from weft.run.step.prices import Prices
 from weft.run.step.spans import timed
 from weft.run.step.tail import end_of_step, tails
 from weft.schedule.pipeline import Durations, PipelineTimes, Schedule, Send, run_schedule, schedule
+from weft.units import Dimension
+from weft.units import format as format_quantity
 
 
 def train(
@@ -50,6 +52,7 @@ def train(
     check_plan(model, plan, even=False)
     check_overlap(plan, system)
     framework = settled(framework or Framework(), plan)
+    system, held = at_held_clock(system, framework)
     prices = Prices(system, plan, options, fidelity)
     order = schedule(plan.schedule, plan.pp, plan.micro_batches)
     rank = _Rank(model, plan, framework, prices, order)
@@ -71,8 +74,25 @@ def train(
         float(np.max(send.latency)),
         fidelity=fidelity,
         needs=needs(plan),
+        notes=(held,) if held else (),
         windows=tuple(prices.windows.found.values()),
     )
+
+
+def at_held_clock(system: System, framework: Framework) -> tuple[System, str]:
+    """The system at the clock that its GPUs held in the framework's published steps, and a note that says so.
+
+    A clock that the user set stays.
+    """
+    name, clocks = system.gpu.name, system.gpu.clocks
+    held = dict(framework.clocks).get(name)
+    if held is None or any("clocks." in change for change in system.changes):
+        return system, ""
+    narrow = held * clocks.sustained_fp8 / clocks.sustained
+    values = {"clocks.sustained": held, "clocks.sustained_fp8": narrow}
+    changed = system.replace({path: format_quantity(value, Dimension.HERTZ) for path, value in values.items()})
+    shown = format_quantity(held, Dimension.HERTZ)
+    return changed, f"GEMMs run at {shown}, fitted to published steps of {framework.name} on {name}."
 
 
 class _Rank:
@@ -105,7 +125,7 @@ class _Rank:
     def chunk(self, names: Sequence[str]) -> Chunk:
         """The passes over the parts of a stage, by their names."""
         parts = [self.parts[name] for name in names]
-        return chunk(parts, self._gathering(parts) if self.plan.zero == 3 else None, self.framework.launch)
+        return chunk(parts, self._gathering(parts) if self.plan.gathers_each_pass else None, self.framework.launch)
 
     def _gathering(self, parts: Sequence[PartTimes]) -> Gathering:
         plan, replicas = self.plan, self.plan.dp * self.plan.cp

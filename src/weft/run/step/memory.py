@@ -22,9 +22,10 @@ from weft.schedule.pipeline import KINDS, Schedule, schedule
 CONTEXT = 1_570_000_000
 """Memory of a process before its first tensor [bytes]: CUDA context and libraries, measured on A100 (BigScience's notes
 on the training of BLOOM; 1.27 GB on V100)."""
-COMMUNICATOR = 600_000_000
+COMMUNICATOR = 900_000_000
 """Buffers of the collective library per group of ranks [bytes; assumed, 0.2 to 1.5 GB]: 4 MiB a channel and direction
-for the Simple protocol, more for LL and LL128, and for every peer that ranks send to."""
+for the Simple protocol, more for LL and LL128, and for every peer that ranks send to. With the context, five groups
+take 6 GB; 5.8 to 7.3 GB were seen outside the allocator (Megatron-LM, issue 150)."""
 
 
 def memory(model: Transformer, system: System, plan: Parallelism, framework: Framework | None = None) -> Memory:
@@ -55,7 +56,7 @@ def _device(
     groups = sum(degree > 1 for degree in (plan.tp, plan.cp, plan.dp * plan.cp, plan.pp, plan.pp)) + 1
     fixed = {
         **states(count, plan, framework, sum(part.experts for chunk in mine for part in chunk)),
-        "gathered weights": gathered(largest, plan, framework),
+        "gathered weights": gathered(largest, count, plan, framework),
         "outside": CONTEXT + COMMUNICATOR * groups,
     }
     saved: Counter[str] = Counter()

@@ -32,6 +32,10 @@ _BETWEEN_OTHERS = Harness(rotation=math.inf, after_others=True)
 """Operators of a step: others have used the caches since weights and saved tensors were written."""
 
 
+_ROOM = "1000 TB"
+"""Memory of the GPU on which operators are timed: whether a step fits is answered apart, for all tensors together."""
+
+
 class Prices:
     """Seconds of operators on a rank of a plan; equal operators are estimated once.
 
@@ -40,6 +44,7 @@ class Prices:
 
     def __init__(self, system: System, plan: Parallelism, options: RunOptions, fidelity: Fidelity = "estimate") -> None:
         self._system, self._plan, self.options = system, plan, options
+        self._roomy = system.replace({"memory.capacity": _ROOM})
         self._known: dict[tuple[Op, str], float] = {}
         self._groups: dict[tuple[str, int], System] = {}
         self.windows = Windows(self.among, plan.overlap, plan.dtype, options, engine=fidelity == "windows")
@@ -48,7 +53,7 @@ class Prices:
         """Seconds of an operator, a collective among the ranks of an axis."""
         key = (op, axis)
         if key not in self._known:
-            on = self.among(axis, op.ranks) if isinstance(op, Collective) else self._system
+            on = self.among(axis, op.ranks) if isinstance(op, Collective) else self._roomy
             harness = self._caller(op, axis) if isinstance(op, Collective) else _BETWEEN_OTHERS
             self._known[key] = float(estimate(op, on, options=self.options, harness=harness).seconds)
         return self._known[key]

@@ -128,7 +128,7 @@ def account(graph: Graph, times: Times, alone: Mapping[str, float]) -> Pass:
     now = 0.0
     for start, stop, node in computing:
         _gap(parts, now, start, communication)
-        parts["recompute" if node.phase == "recompute" else class_of(node.op)] += alone[node.id]
+        parts["recompute" if node.phase == "recompute" else class_of(node.op)] += min(alone[node.id], stop - start)
         if stop - start > alone[node.id] * (1 + 1e-9):
             parts[CONTENTION] += stop - start - alone[node.id]
         now = stop

@@ -143,7 +143,7 @@ class _Groups:
         return shared + self._among("experts", self.plan.expert_replicas, kind, routed, dtype)
 
     def _among(self, axis: str, replicas: int, kind: str, count: int, dtype: str) -> float:
-        if replicas == 1 or self.plan.zero == 3 or not count:
+        if replicas == 1 or self.plan.gathers_each_pass or not count:
             return 0.0
         return self.prices.of(Collective(kind, max(count, replicas) * DTYPE_BYTES[dtype], replicas, dtype), axis)
 
@@ -202,7 +202,7 @@ class _Groups:
 
     def _slowdown(self, passes: Sequence[Pass], kind: str, count: int, dtype: str) -> tuple[float, float]:
         """What passes and a collective of so many parameters cost each other."""
-        if self.replicas == 1 or self.plan.zero == 3:
+        if self.replicas == 1 or self.plan.gathers_each_pass:
             return 1.0, 1.0
         size = max(count, self.replicas) * DTYPE_BYTES[dtype]
         return self.prices.windows.of_passes(passes, Collective(kind, size, self.replicas, dtype))

@@ -1,0 +1,95 @@
+"""A step of BERT by groups of operators, as its characterisation draws them (arXiv:2104.08335)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from weft.estimate import estimate
+from weft.graph import Attention, Gemm, Node, Op
+from weft.hardware import System
+from weft.models import Transformer
+from weft.options import RunOptions
+from weft.parallel.framework import Framework
+from weft.parallel.plan import Parallelism
+from weft.result.step import Pass, Step
+from weft.run.step import train
+
+FC, LINEAR, PRODUCTS = "FC1 and FC2", "Q, K, V, projection", "attention's products"
+SOFTMAX, GELU, NORM = "softmax and dropout", "GeLU", "LayerNorm and sums"
+ENDS, LAMB, EXPOSED, AGAIN = "embedding and head", "LAMB", "exposed all-reduce", "computed again"
+GROUPS = (FC, LINEAR, PRODUCTS, SOFTMAX, GELU, NORM, ENDS, LAMB, AGAIN, EXPOSED)
+"""The groups of operators, GEMMs first: the softmax's includes scale, mask and dropout of the scores, LayerNorm's
+dropout and residual sums, the head the loss."""
+GEMMS = (FC, LINEAR, PRODUCTS)
+"""The groups whose time is that of GEMMs, with the sums that add up their gradients."""
+_PIECES = {
+    "fc1": FC, "fc2": FC, "qkv": LINEAR, "query": LINEAR, "key": LINEAR, "value": LINEAR, "projection": LINEAR,
+    "heads": PRODUCTS, "context": PRODUCTS, "activation": GELU,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A training step and the seconds of each group of its operators, which add up to it."""
+
+    step: Step
+    groups: Mapping[str, float]
+
+    @property
+    def seconds(self) -> float:
+        """Time of the step [s]."""
+        return self.step.seconds
+
+    def share(self, *groups: str) -> float:
+        """Share of the step that groups take."""
+        return sum(self.groups.get(name, 0.0) for name in groups) / self.seconds
+
+    @property
+    def rank(self) -> int:
+        """Rank of LAMB among the groups, GEMMs as one of them and the first: 2 if no other takes longer."""
+        others = [seconds for name, seconds in self.groups.items() if name not in (*GEMMS, LAMB)]
+        return 2 + sum(seconds > self.groups[LAMB] for seconds in others)
+
+
+def broken_down(
+    model: Transformer, system: System, plan: Parallelism, framework: Framework, options: RunOptions
+) -> Broken:
+    """Time a step on one pipeline stage, and assign each second to a group. Raises what `train` raises."""
+    step = train(model, system, plan, framework, options)
+    groups: defaultdict[str, float] = defaultdict(float)
+    for part in step.chunks[0].parts:
+        groups[AGAIN] += part.recompute.seconds * plan.micro_batches
+        for one in (part.forward, part.backward):
+            for name, seconds in _seconds(one, part.name, system, options):
+                groups[name] += seconds * plan.micro_batches
+    groups[LAMB] = step.parts.get("optimizer", 0.0)
+    groups[EXPOSED] = step.seconds - sum(groups.values())
+    return Broken(step, {name: groups[name] for name in GROUPS if groups[name] > 1e-9 * step.seconds})
+
+
+def _seconds(one: Pass, part: str, system: System, options: RunOptions) -> Iterator[tuple[str, float]]:
+    """The seconds of every operator of a pass on its compute stream, with its group."""
+    for node in one.graph or ():
+        start, end = one.times[node.id]
+        for op, share in _kernels(node.op, system, options):
+            yield group_of(node, op, part), share * (end - start)
+
+
+def _kernels(op: Op, system: System, options: RunOptions) -> Iterator[tuple[Op, float]]:
+    """The kernels of an operator, each with its share of the operator's time."""
+    if not isinstance(op, Attention) or op.fused:
+        yield op, 1.0
+        return
+    seconds = [float(estimate(kernel, system, options=options).seconds) for kernel in op.kernels]
+    yield from ((kernel, each / sum(seconds)) for kernel, each in zip(op.kernels, seconds, strict=True))
+
+
+def group_of(node: Node, kernel: Op, part: str = "") -> str:
+    """The group of a kernel of a node, in a part of the model ("embedding", a kind of layer, "head")."""
+    if part in ("embedding", "head"):
+        return ENDS
+    if isinstance(node.op, Attention):
+        return PRODUCTS if isinstance(kernel, Gemm | Attention) else SOFTMAX
+    return _PIECES.get(node.name.partition(".")[0], NORM)
