@@ -105,12 +105,13 @@ class T3EndToEnd(PaperStudy):
     ) -> dict[str, Any]:
         """Simulate the sub-layers of the study's models, or of some models and degrees, and compose their steps.
 
-        Steps on nodes on sale belong to the whole study on the declared GPU. Raises what `weft.studies.t3.select` and
-        `weft.compare` raise.
+        On the declared GPU one model also runs on changed ones, and in the whole study on nodes. Raises what
+        `weft.studies.t3.select` and `weft.compare` raise.
         """
-        whole = models is None and tps is None and at.gpu.name == DECLARED.gpu and not at.gpu.changes
+        as_published = at.gpu.name == DECLARED.gpu and not at.gpu.changes
+        whole = as_published and models is None and tps is None
         cases = _cases(select(models, tps))
-        machines = _machines(at.gpu) if (SHOWN, 8) in cases else {}
+        machines = _machines(at.gpu) if as_published else {}
         shown = [(gpu, case) for gpu in machines.values() for case in cases if case[0] == SHOWN]
         asked = [
             *(_asked(graph, at.gpu, OVERLAPS) for graphs in cases.values() for graph in graphs),
