@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from weft.run.step.named import memory, step
     from weft.schedule import overlap_names as overlaps
     from weft.schedule.arbiters import arbiter
+    from weft.search.scale import scale
 
 __version__ = "0.1.0"
 
@@ -94,6 +95,7 @@ _HOMES = {
     "overlaps": ("weft.schedule", "overlap_names"),
     "prefill": ("weft.run.step.inference", "prefill"),
     "reduce_scatter": ("weft.graph", "reduce_scatter"),
+    "scale": ("weft.search.scale", "scale"),
     "simulate": ("weft.run", "simulate"),
     "step": ("weft.run.step.named", "step"),
     "studies": ("weft.studies", "studies"),
@@ -143,6 +145,7 @@ __all__ = [
     "overlaps",
     "prefill",
     "reduce_scatter",
+    "scale",
     "simulate",
     "step",
     "studies",

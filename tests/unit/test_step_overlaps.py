@@ -55,7 +55,7 @@ def test_t3_says_which_hardware_it_needs():
 
 def test_parts_add_up_under_every_method():
     for name in ("sequential", *JOININGS, "dma", "partition"):
-        found = step(overlap={"tp": name})
+        found = step(overlap={"tp": name}, sp=name != "in-network")
         assert sum(found.parts.values()) == pytest.approx(found.seconds, rel=1e-3)
 
 
@@ -134,3 +134,20 @@ def test_inputs_that_are_kept_whole_are_not_gathered_again():
         for again in (True, False)
     ]
     assert waits[1] < waits[0]
+
+
+def test_switches_that_add_halve_an_all_reduce_and_leave_its_gemm_alone():
+    joined = JOININGS["in-network"].join(pair("all_reduce", 100e-6, 1.0))
+    assert joined.gemm == 100e-6
+    ring = float(weft.estimate(Collective("all_reduce", 32 << 20, 8), weft.System(gpu=NODE.gpu, gpus=8)).seconds)
+    assert 0.4 * ring < joined.beyond < 0.7 * ring
+
+
+def test_switches_that_add_are_never_slower_than_the_library():
+    assert JOININGS["in-network"].join(pair("all_reduce", 100e-6, 1e-6)).beyond == 1e-6
+
+
+def test_switches_that_add_have_nothing_to_add_with_sequence_parallelism():
+    assert "leave sp out" in refused(overlap={"tp": "in-network"})
+    waited = [step(sp=False, overlap={"tp": name}).exposed["tp"] for name in ("in-network", "sequential")]
+    assert waited[0] < waited[1]

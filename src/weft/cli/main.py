@@ -26,6 +26,7 @@ COMMANDS = {
     "simulate": LazyCommand("weft.cli.simulate:simulate", "Simulate a sub-layer, or a GEMM beside a collective."),
     "step": LazyCommand("weft.cli.step:step", "Time a training step of a whole model."),
     "memory": LazyCommand("weft.cli.step:memory", "Say whether a training step fits, and who holds the memory."),
+    "scale": LazyCommand("weft.cli.scale:scale", "Scale a model's training into the future."),
     "prefill": LazyCommand("weft.cli.inference:prefill", "Time the prompt of a model, up to its first token."),
     "decode": LazyCommand("weft.cli.inference:decode", "Time the next token of a model."),
     "advise": LazyCommand("weft.cli.advise:advise", "Say how a GEMM and a collective should share a GPU."),

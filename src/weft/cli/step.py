@@ -44,7 +44,7 @@ _degrees = together(
 )
 
 
-_plan_options = together(
+plan_options = together(
     option(
         "--system", "The machine, such as 64xh100 or 8x dgx-a100, see 'weft hardware list'.", SYSTEM_NAME, required=True
     ),
@@ -92,7 +92,7 @@ _plan_options = together(
 
 @click.command(epilog=examples(_EXAMPLE, _LARGE))
 @click.argument("model", type=MODEL_NAME)
-@_plan_options
+@plan_options
 @option(
     "--overlap", "Overlap methods by axis, such as tp=t3-mca.  [default: as the framework does]",
     Value("AXIS=NAME", _overlaps),
@@ -134,7 +134,7 @@ def step(
 
 @click.command(epilog=examples("weft memory gpt-3 --system 64xa100 --tp 8 --pp 8 --batch 64"))
 @click.argument("model", type=MODEL_NAME)
-@_plan_options
+@plan_options
 @file_option("--json", "Write the answer as JSON.")
 @folder_option("Write report.html with the pictures, and memory.json, to this folder.", "memory.json")
 @pass_outputs

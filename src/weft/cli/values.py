@@ -67,6 +67,20 @@ def numbers(text: str, like: str = "8,16") -> tuple[int, ...]:
     return tuple(map(int, names(text)))
 
 
+def factors(text: str) -> tuple[float, ...]:
+    """Parse the positive numbers in "1,2.5,4"; BadParameter for anything else."""
+    found = []
+    for name in names(text):
+        try:
+            value = float(name)
+        except ValueError:
+            value = 0.0
+        if not 0 < value < float("inf"):
+            raise click.BadParameter(f"'{shortened(name)}' is no number above 0; write factors like 1,2,4")
+        found.append(value)
+    return tuple(found)
+
+
 def shape(text: str) -> tuple[int, int, int]:
     """Parse M, N and K of a GEMM in "8192,8192,8192"; InputError for more or fewer numbers."""
     sizes = numbers(text, "8192,8192,8192")
@@ -126,6 +140,7 @@ _gpu, _gpu_names = later("weft.hardware:gpu"), later("weft.hardware:gpu_names")
 _system_names, _overlap_names = later("weft.hardware:node_names"), later("weft.schedule:overlap_names")
 NAMES = Value("A,B", names)
 NUMBERS = Value("8,16", numbers)
+FACTORS = Value("1,2,4", factors)
 SHAPE = Value("M,N,K", shape)
 SIZE = Value("SIZE", size)
 COLLECTIVE = Value("COLLECTIVE:SIZE", collective)

@@ -21,6 +21,7 @@ STUDIES: Mapping[str, str] = {
     "c3": "C3 and ConCCL (ISPASS 2025): a GEMM beside an independent collective.",
     "cu-split": "T3's motivation: compute units split between a GEMM and an all-reduce.",
     "goldyloc": "GOLDYLOC (TACO 2025): independent GEMMs together on one GPU.",
+    "comp-vs-comm": "Tale of Two Cs (IISWC 2023): communication's share of training, today and in future.",
     "bert": "Demystifying BERT (IISWC 2022): the operators of BERT-Large's pre-training.",
 }
 """One-line descriptions of the studies, by name of the study's module."""

@@ -18,6 +18,7 @@ from weft.validation.channels import channel_subjects
 from weft.validation.checks import Checked, duplicates, unknown_names
 from weft.validation.collectives import collective_subjects
 from weft.validation.gemms import gemm_subjects
+from weft.validation.kernels import kernel_subjects
 from weft.validation.layers import layer_subjects
 from weft.validation.machines import Machines
 from weft.validation.overlaps import contention_subjects, overlap_subjects
@@ -32,6 +33,7 @@ READERS: Mapping[Kind, Callable[[Checked, Machines], list[Subject]]] = {
     "collective": collective_subjects,
     "channels": channel_subjects,
     "layer": layer_subjects,
+    "kernel": kernel_subjects,
     "overlap": overlap_subjects,
     "contention": contention_subjects,
     "step": step_subjects,

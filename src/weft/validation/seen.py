@@ -29,7 +29,7 @@ def seen_overlap(system: str, method: str) -> str:
     """Whether a pair's system and method were in sight: "yes", "not the system", "not the method" or "neither"."""
     known = software.rows()
     here, so = hardware.system(system).name in known["systems"], method in known["methods"]
-    return {(True, True): YES, (False, True): _NO, (True, False): "not the method", (False, False): "neither"}[here, so]
+    return {(True, True): YES, (False, True): NO, (True, False): "not the method", (False, False): "neither"}[here, so]
 
 
 def seen_systems(kind: str, systems: npt.NDArray[Any]) -> npt.NDArray[np.str_]:
@@ -51,7 +51,7 @@ def seen_collectives(gpu: Gpu, profile: Profile, rows: int) -> npt.NDArray[np.st
 
 
 def _word(seen: bool) -> str:
-    return YES if seen else _NO
+    return YES if seen else NO
 
 
-_NO = "not the system"
+NO = "not the system"

@@ -25,6 +25,7 @@ _SUMMARY = {
     "collective": ("library", "collective"),
     "channels": ("ranks", "protocol", "compute_units"),
     "layer": ("phase", "op"),
+    "kernel": ("op",),
     "overlap": ("system", "collective", "method", "quantity", "seen"),
     "contention": ("quantity",),
     "ring": ("collective", "ranks"),

@@ -22,7 +22,7 @@ from weft.validation.problems import Problem
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
-Kind = Literal["gemm", "collective", "channels", "overlap", "contention", "layer", "step", "memory", "dram"]
+Kind = Literal["gemm", "collective", "channels", "overlap", "contention", "layer", "kernel", "step", "memory", "dram"]
 """The kind of measurements in a file; "memory" is in files of steps."""
 
 LARGEST_MIB = 256
@@ -168,6 +168,20 @@ class Contentions(Table):
     makespan_us: Positive
 
 
+class Kernels(Table):
+    """A kernel on `m` rows of `n` elements (blank: an operator of other dimensions) on one GPU."""
+
+    file = "v100_kernels.csv"
+    named = ("gpu",)
+    gpu: str
+    dtype: Dtype
+    op: str
+    m: Whole | None
+    n: Whole | None
+    time_us: Positive
+    kernel: str
+
+
 class Layers(Table):
     """An operator of a Transformer layer, with a time [s] for each phase, batch and length that was measured."""
 
@@ -267,6 +281,7 @@ TABLES: Mapping[Kind, type[Table]] = {
     "overlap": Overlaps,
     "contention": Contentions,
     "layer": Layers,
+    "kernel": Kernels,
     "step": Steps,
 }
 """The table type of every kind of file; streams of requests to a DRAM are read by `streams`."""

@@ -14,7 +14,7 @@ import numpy as np
 from weft.errors import InputError
 from weft.result import Comparison, Timeline
 from weft.schedule import SHARING
-from weft.view import advice, corun, inference, looks, memory, run, step, validation
+from weft.view import advice, corun, inference, looks, memory, run, scale, step, validation
 from weft.view.error_tables import errors_table
 from weft.view.explorer import timeline
 from weft.view.figure import Figure, Lines, bars, curves, stacked_bars
@@ -322,6 +322,7 @@ HOW: Mapping[str, How] = {
         step.waterfall_table, step.waterfall, step.step_page, lambda answer: [step.communication_table(answer)]
     ),
     "memory": How(memory.holder_table, memory.holders, memory.memory_page),
+    "scaling": How(scale.scaling_table, scale.scaling_map, scale.scaling_page),
     "inference": How(inference.part_table, inference.shares, inference.inference_page),
     "study": How(_study_table, _study_figure, lambda study, folder: study.page(folder)),
 }  # fmt: skip

@@ -305,6 +305,24 @@ def held_map(title: str, table: Table, looks: Looks, until: float, units: int) -
     return Figure(title, chart, {"held": table})
 
 
+def heat_map(
+    title: str, table: Table, *, x: str, y: str, value: str, facet: str, most: float = 1.0, columns: int = 3
+) -> Figure:
+    """Cells coloured and labelled by a share from 0 to `most`, in a panel for each value of `facet`."""
+    across = alt.X(f"{x}:O", title=_title(table, x), sort=_sort(table, x), axis=alt.Axis(labelAngle=0))
+    down = alt.Y(f"{y}:O", title=_title(table, y), sort=_sort(table, y))
+    scale = alt.Scale(domain=[0, most], scheme="blues", clamp=True)
+    cells = alt.Chart().mark_rect().encode(
+        across, down, alt.Color(f"{value}:Q", scale=scale, legend=None), tooltip=_tips(table)
+    )  # fmt: skip
+    words = alt.Chart().mark_text(fontSize=10).encode(
+        across, down, text=alt.Text(f"{value}:Q", format=".0%"), tooltip=_tips(table)
+    )  # fmt: skip
+    panels = alt.Facet(f"{facet}:N", sort=table.distinct(facet), title=None)
+    chart = alt.layer(cells, words).properties(width=alt.Step(42), height=alt.Step(20))
+    return Figure(title, chart.facet(panels, data=alt.NamedData("cells"), columns=columns), {"cells": table})
+
+
 def curves(
     title: str, table: Table, *, x: str, y: str, series: str, looks: Looks | None = None, log_x: bool = False,
     log_y: bool = False, marks: Lines | None = None, faint: Table | None = None, ticks: Sequence[float] | None = None,
@@ -441,6 +459,12 @@ def _color(table: Table, key: str, looks: Looks) -> Any:
     names = [name for name in looks if name in found]
     scale = alt.Scale(domain=names, range=[looks[name] for name in names])
     return alt.Color(f"{key}:N", scale=scale, legend=alt.Undefined if len(names) > 1 else None)
+
+
+def _sort(table: Table, key: str) -> Any:
+    """The order of a column's values on an axis: numbers ascending, names in the order of the rows."""
+    is_number = next(column.is_number for column in table.columns if column.key == key)
+    return "ascending" if is_number else table.distinct(key)
 
 
 def _title(table: Table, key: str) -> str:

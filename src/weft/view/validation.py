@@ -23,6 +23,7 @@ TITLES = {
     "collective": "Collectives",
     "channels": "Ring collectives by channels and compute units",
     "layer": "A Transformer layer",
+    "kernel": "Kernels that mainly move data",
     "overlap": "Overlapped GEMMs and collectives",
     "contention": "A GEMM beside a collective",
     "ring": "Collectives, simulated",

@@ -9,9 +9,10 @@ from math import ceil
 from typing import Any, Literal, NamedTuple
 
 from weft.errors import InputError, check_name
+from weft.estimate import estimate
 from weft.estimate.joined import Method, pair_of
 from weft.graph import Collective, Gemm, Graph, Node
-from weft.hardware import System
+from weft.hardware import Gpu, System
 from weft.lower.fit import tiling_for
 from weft.lower.machine import ring_link
 from weft.options import RunOptions
@@ -65,7 +66,7 @@ class Joined(NamedTuple):
 
 @dataclass(frozen=True)
 class Joining:
-    """A method that joins collectives of tensor parallelism with GEMMs.
+    """A method that joins collectives of tensor parallelism with GEMMs, or carries them out in another way.
 
     `forms` are those that it has; `needs` is hardware that it takes. `join` gives the times from the pair, its times
     alone [s], and the system of its ranks.
@@ -96,6 +97,13 @@ def _userbuffers(pair: Pair) -> Joined:
     return Joined(pair.gemm_s, max(pair.moved_s / CHUNKS, pair.moved_s - pair.gemm_s * (1 - 1 / CHUNKS)))
 
 
+def _linked(system: System) -> Gpu:
+    """The GPU of a system, whose link has the rate of a ring through its nodes."""
+    if system.nodes == 1:
+        return system.gpu
+    return system.gpu.model_copy(update={"link": ring_link(system)})
+
+
 def _engine(name: str, pair: Pair) -> Joined:
     """By the request-level engine: the GEMM's slowdown, and how much later its reduce-scatter ends.
 
@@ -104,18 +112,28 @@ def _engine(name: str, pair: Pair) -> Joined:
     scatter = replace(pair.moved, name="reduce_scatter")
     system = pair.system
     if system.nodes > 1:
-        gpu = system.gpu.model_copy(update={"link": ring_link(system)})
-        system = System(gpu=gpu, gpus=pair.moved.ranks, library=system.library)
+        system = System(gpu=_linked(system), gpus=pair.moved.ranks, library=system.library)
     gemm = replace(pair.gemm, accumulates=False)
     task = Fused(gemm, scatter, system, name, RunOptions(clock=pair.options.clock))
     found = results([task], dict, store=Store())[task]
     return Joined(pair.gemm_s * found["kernel"], found["beyond"] + pair.gather_s)
 
 
+def _in_network(pair: Pair) -> Joined:
+    """By switches that add: as an all-reduce between two GPUs, whose bytes cross each link once in each direction.
+
+    A ring among n takes 2 (n - 1) / n times as long on the links, and 2 (n - 1) steps instead of two.
+    """
+    two = Node(replace(pair.moved, ranks=2), "moved")
+    system = System(gpu=_linked(pair.system), gpus=2, library=pair.system.library)
+    return Joined(pair.gemm_s, min(float(estimate(two.op, system, options=pair.options).seconds), pair.moved_s))
+
+
 JOININGS: Mapping[str, Joining] = {
     "async-tp": Joining(("gather", "scatter"), partial(_closed, "pieces")),
     "flux": Joining(("gather", "scatter", "reduce"), partial(_closed, "fused")),
     "userbuffers": Joining(("gather", "scatter"), _userbuffers),
+    "in-network": Joining(("reduce",), _in_network),
     **{
         name: Joining(("scatter", "reduce"), partial(_engine, name), PASSES[name].needs)
         for name in ("t3", "t3-mca", "t3-critical")
@@ -188,6 +206,11 @@ def check_overlap(plan: Parallelism, system: System) -> None:
             raise InputError(
                 f"'{name}' joins all-gathers and reduce-scatters with GEMMs, but without sequence parallelism (sp) "
                 "tensor-parallel ranks all-reduce; set sp, or choose one of flux, t3, t3-mca, t3-critical"
+            )
+        if name in JOININGS and JOININGS[name].forms == ("reduce",) and plan.sp:
+            raise InputError(
+                f"'{name}' shortens all-reduces, but with sequence parallelism (sp) tensor-parallel ranks gather and "
+                "scatter, which moves no byte less in a switch; leave sp out, or choose another method"
             )
         if name in SHARING and SHARING[name].driver == "dma":
             _check_copies(axis, name, plan, system)

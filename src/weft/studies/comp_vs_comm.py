@@ -1,0 +1,554 @@
+"""Computation against communication: how communication's share of training grows with models and hardware.
+
+Published: S. Pati et al., "Computation vs. Communication Scaling for Future Transformers on Future Hardware" (also
+"Tale of Two Cs"), IISWC 2023, arXiv:2302.02825. Its scenarios are not listed in its abstract; those here are declared
+in comp_vs_comm.toml.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from weft import hardware
+from weft.errors import InputError
+from weft.estimate import estimate
+from weft.graph import DTYPE_BYTES, Collective
+from weft.hardware import System
+from weft.models import Transformer, load_model
+from weft.models.scaling import all_reduce_rate, edge, share
+from weft.options import SUSTAINED
+from weft.parallel.framework import Framework, framework
+from weft.parallel.plan import Parallelism
+from weft.result.step import Pass
+from weft.run.step.clock import train
+from weft.run.step.named import step
+from weft.search.scale import AS_PLANNED, faster
+from weft.studies.headline import Conditions, Measured, Option, PaperStudy, declared
+from weft.validation.checks import Checked
+from weft.validation.collectives import collective_subjects
+from weft.validation.gemms import gemm_subjects
+from weft.validation.kernels import kernel_subjects
+from weft.validation.machines import Machines
+from weft.validation.projection import HIDDEN, Projection, flops_of, of_bert, projection, sparse_sizes
+from weft.validation.subjects import Subject, errors_of
+from weft.validation.tables import Rows, data_folder, read_folder
+from weft.view.page import Part, Section
+from weft.view.scale import change_figure, closed_figure, projection_figure, share_curves, share_map
+from weft.view.table import Table, number, text
+from weft.view.words import percent
+
+DECLARED = declared(__file__)
+SEQUENTIAL = "sequential"
+FRAMEWORK = "megatron-2022"
+"""The framework of the scenarios: that of the paper's time, without FlashAttention."""
+LAYERS = 2
+"""Layers of a scenario's step, of which one is looked at: all are alike."""
+_T3_DEGREE = 32
+"""Largest degree at which T3 runs in the engine: larger ones are no degree of a model that was trained."""
+
+
+class Scenario(NamedTuple):
+    """A layer of a model on a machine with `compute` times today's rate of computing.
+
+    `own` marks the degree and the sequence length that the model is trained with.
+    """
+
+    model: str
+    year: int
+    hidden: int
+    sequence: int
+    layers: int
+    tp: int
+    batch: int
+    compute: float
+    own: bool
+
+    @property
+    def label(self) -> str:
+        """The model and its degree."""
+        return f"{self.model}, TP {self.tp}"
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer's forward and backward pass in a scenario: `seconds`, of which computing waits `exposed` [s].
+
+    `closed` is the share of communication in closed form, by the rates of the data sheet; `backward` the computing of
+    the backward pass, `gradients` the all-reduce among replicas that it could hide [s].
+    """
+
+    scenario: Scenario
+    seconds: float
+    exposed: float
+    closed: float
+    backward: float
+    gradients: float
+
+    @property
+    def share(self) -> float:
+        """Share of the layer in which computing waits for communication of tensor parallelism."""
+        return self.exposed / self.seconds
+
+    @property
+    def with_gradients(self) -> float:
+        """The share with what the backward pass cannot hide of the gradients' all-reduce."""
+        bare = max(self.gradients - self.backward, 0.0)
+        return (self.exposed + bare) / (self.seconds + bare)
+
+    def record(self) -> dict[str, Any]:
+        """The layer as plain data."""
+        return {
+            **self.scenario._asdict(),
+            "seconds": self.seconds,
+            "share": self.share,
+            "closed_form_share": self.closed,
+            "share_with_gradients": self.with_gradients,
+            "gradients_over_backward": self.gradients / self.backward,
+        }
+
+
+class Variant(NamedTuple):
+    """The least and the largest share of the band's scenarios if something is different."""
+
+    what: str
+    low: float
+    high: float
+
+
+class Reached(NamedTuple):
+    """The MFU of a training step under a framework, and its step time [s]."""
+
+    what: str
+    mfu: float
+    seconds: float
+
+
+@dataclass(frozen=True, repr=False)
+class CompVsCommStudy(PaperStudy):
+    """Layers of all scenarios, their layers under methods of overlap, projections, and the sensitivity of the band."""
+
+    DECLARED = DECLARED
+    OPTIONS = (
+        Option("--data", "data", "file", "DIR",
+               "Measurements to project and to judge by.  [default: as 'weft validate'; without any, none]"),
+    )  # fmt: skip
+
+    layers: tuple[Layer, ...]
+    changed: Mapping[str, tuple[Layer, ...]]
+    variants: tuple[Variant, ...]
+    projections: Mapping[str, tuple[Projection, ...]]
+    megascale: tuple[Reached, ...]
+    left_out: tuple[str, ...]
+
+    @classmethod
+    def simulated(cls, at: Conditions, data: str | Path | None = None) -> dict[str, Any]:
+        """Time every scenario, project the measured rows of `data` (None: where `weft validate` looks).
+
+        Raises InputError for a folder that is named and cannot be used.
+        """
+        layers, left_out = _timed(scenarios(), at)
+        base = [one.scenario for one in layers if one.scenario.own]
+        return {
+            "layers": layers,
+            "left_out": left_out,
+            "changed": {method: _changed(base, method, at) for method in DECLARED.cases["overlaps"]},
+            "variants": tuple(_variants(base, at)),
+            "projections": _projections(data),
+            "megascale": tuple(_megascale()),
+        }
+
+    def band(self) -> list[Layer]:
+        """The scenarios of the published band: 2 to 4 times the compute, models at their own degrees."""
+        return _band(self.layers)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is not measured, and what was left out."""
+        unmeasured = (
+            ()
+            if self.projections
+            else ("no measurements were found, so that nothing is projected and judged; --data DIR names some",)
+        )
+        return (*super().notes, *unmeasured, *self.left_out)
+
+    def figures(self) -> Iterator[Measured]:
+        """The band, errors of the projections, the profiling saved, and what overlap is worth to MegaScale."""
+        band = self.band()
+        shares = [one.share for one in band]
+        words = {"count": len(band)}
+        yield Measured("comm_share.low", min(shares), words)
+        yield Measured("comm_share.high", max(shares), words)
+        today = [one.share for one in self.layers if one.scenario.own and one.scenario.compute == 1]
+        yield Measured("comm_share.today", max(today))
+        most = max(DECLARED.cases["compute"])
+        late = [one for one in self.layers if one.scenario.own and one.scenario.compute == most]
+        over = max(one.gradients / one.backward for one in late)
+        yield Measured("comm_share.overlapped", over, {"times": most})
+        for kind, found in self.projections.items():
+            yield _projected(f"{kind}_projection.error", found)
+        yield Measured("profiling.saved", self.saved, {"count": len(self._today)}, always=True)
+        first, *_, last = self.megascale
+        yield Measured("megascale.overlap", last.mfu - first.mfu, always=True)
+
+    @property
+    def _today(self) -> list[Layer]:
+        return [one for one in self.layers if one.scenario.compute == 1]
+
+    @property
+    def saved(self) -> float:
+        """GPU time of one layer of every scenario on today's machine, over that of the baseline's rows.
+
+        The rows are those of the slowest machine for each operator; without measurements the baseline is an iteration
+        of BERT-Large on one GPU.
+        """
+        every = sum(one.seconds * one.scenario.tp for one in self._today)
+        rows = (max(float(one.baseline.measured.sum()) for one in found) for found in self.projections.values())
+        return every / (sum(rows) or _bert(self.machine.name))
+
+    def own(self) -> dict[str, Any]:
+        """Every scenario, method, variant and projection as plain data."""
+        return {
+            "scenarios": [one.record() for one in self.layers],
+            "methods": {name: [one.record() for one in found] for name, found in self.changed.items()},
+            "sensitivity": [one._asdict() for one in self.variants],
+            "projections": [
+                {"operator": kind, "machine": one.unseen.machine, "baseline_rows": len(one.baseline),
+                 "rows": len(one.unseen), "mean": one.errors.mean_abs_err, "p90": one.errors.p90_abs_err,
+                 "scaled": one.scaling.mean_abs_err}
+                for kind, found in self.projections.items() for one in found
+            ],
+            "megascale": [one._asdict() for one in self.megascale],
+        }  # fmt: skip
+
+    @property
+    def findings(self) -> list[str]:
+        """The finding in one sentence, and what changes it."""
+        band = [one.share for one in self.band()]
+        today = [one.share for one in self.layers if one.scenario.own and one.scenario.compute == 1]
+        lead = (
+            f"Communication takes {percent(min(today))} to {percent(max(today))} of a training layer on today's "
+            f"machine, and {percent(min(band))} to {percent(max(band))} if computing becomes 2 to 4 times faster and "
+            "links do not"
+        )
+        left = self._left()
+        times = max(most for most, _, _ in left.values())
+        said = [f"{percent(low)} to {percent(high)} with {_WORDS[name]}" for name, (_, low, high) in left.items()]
+        return [lead, f"With {times:g} times the compute, still exposed are {', '.join(said)}"]
+
+    def _left(self) -> dict[str, tuple[float, float, float]]:
+        """By method: the largest compute that was run, and the least and largest share there."""
+        found = {}
+        for name, layers in self.changed.items():
+            most = max(one.scenario.compute for one in layers)
+            shares = [one.share for one in layers if one.scenario.compute == most]
+            found[name] = (most, min(shares), max(shares))
+        return found
+
+    def tables(self) -> list[Table]:
+        """Shares of the models at their own degrees, and the errors of the projections."""
+        return [self._share_table(), *([self._projection_table()] if self.projections else [])]
+
+    def _share_table(self) -> Table:
+        factors = DECLARED.cases["compute"]
+        by_label: dict[tuple[str, int], dict[float, Layer]] = {}
+        for one in self.layers:
+            if one.scenario.own:
+                by_label.setdefault((one.scenario.label, one.scenario.batch), {})[one.scenario.compute] = one
+        rows = []
+        for (label, batch), found in by_label.items():
+            first = found[factors[0]].scenario
+            last = found[factors[-1]]
+            over = last.gradients / last.backward
+            shares = [found[factor].share for factor in factors]
+            rows.append((label, first.year, first.hidden, first.sequence, batch, *shares, last.closed, over))
+        columns = [
+            text("model"), number("year", format_="d"), number("hidden"), number("sequence"), number("batch"),
+            *(number(f"share_{factor}", f"{factor}x compute", format_=".0%") for factor in factors),
+            number("closed", f"closed form, {factors[-1]}x", format_=".0%"),
+            number("gradients", f"gradients over backward, {factors[-1]}x", format_=".0%"),
+        ]  # fmt: skip
+        return Table(columns, rows, f"Share of a layer in which computing waits for all-reduces, on {self.where}")
+
+    def _projection_table(self) -> Table:
+        rows = [
+            (_KINDS[kind], one.unseen.machine, len(one.baseline), len(one.unseen), one.errors.mean_abs_err,
+             one.errors.p90_abs_err, one.scaling.mean_abs_err)
+            for kind, found in self.projections.items() for one in found
+        ]  # fmt: skip
+        columns = [
+            text("operator"), text("machine"), number("baseline", "rows of the baseline"),
+            number("rows", "rows not seen"), number("mean", "mean error", format_=".1%"), number("p90", format_=".1%"),
+            number("scaled", "scaling by work", format_=".1%"),
+        ]  # fmt: skip
+        return Table(columns, rows, "Operators projected from one baseline, on measured rows that it has not seen")
+
+    @property
+    def lead(self) -> str:
+        """What was run."""
+        return (
+            f"{len(self.layers)} scenarios: layers of {len(DECLARED.cases['models'])} models from 2019 to 2030, with "
+            f"{', '.join(map(str, DECLARED.cases['compute']))} times the compute of {self.where} and its links."
+        )
+
+    @property
+    def work(self) -> str:
+        """How scenarios are timed."""
+        return "Scenarios are timed by closed forms; t3-mca runs in the engine."
+
+    def sections(self, watched: Any = None) -> list[Part]:
+        """Maps of the share, closed forms beside the clock, projections, methods, sensitivity, MegaScale."""
+        own = [one for one in self.layers if one.scenario.own]
+        return [
+            Section("How the share grows with machines", [share_curves(own)]),
+            Section("Where it is large", [share_map(self.layers)]),
+            Section("What the model alone says", [closed_figure(own)]),
+            Section("Projected from one baseline", [projection_figure(self.projections), self._projection_table()]
+                    if self.projections else []),
+            Section("What overlap, T3 and in-network reduction change",
+                    [change_figure({SEQUENTIAL: own, **self.changed}, {SEQUENTIAL: "nothing hidden", **_WORDS})]),
+            Section("What the band depends on", [self._variant_table()]),
+            Section("MegaScale's overlap", [self._megascale_table()]),
+            Section("Every model at its own degree", [self._share_table()]),
+        ]  # fmt: skip
+
+    def _variant_table(self) -> Table:
+        columns = [text("what", "what is different"), number("low", "least share", format_=".0%"),
+                   number("high", "largest share", format_=".0%")]  # fmt: skip
+        return Table(columns, list(self.variants), "The band, 2 to 4 times the compute, if something is different")
+
+    def _megascale_table(self) -> Table:
+        first = self.megascale[0]
+        rows = [(one.what, one.seconds, one.mfu, 100 * (one.mfu - first.mfu)) for one in self.megascale]
+        columns = [text("what", "overlapped"), number("seconds", "step", "s", ".2f"),
+                   number("mfu", "MFU", format_=".1%"), number("points", "more", "points", "+.1f")]  # fmt: skip
+        return Table(columns, rows, "A step of 175B on 256 A100 (published: +2.2, +2.5 and +1.5 points, 6.2 in all)")
+
+
+_WORDS = {
+    AS_PLANNED: "the framework's overlap",
+    "in-network": "in-network reduction with it",
+    "t3-mca": "T3-MCA with it (TP up to 32)",
+}
+_KINDS = {"gemm": "GEMM, fp32", "norm": "LayerNorm, fp32", "all_reduce": "all-reduce"}
+STUDY = CompVsCommStudy
+run = CompVsCommStudy.run
+
+
+def scenarios() -> list[Scenario]:
+    """The declared scenarios: models, degrees, lengths and batches on every machine."""
+    cases, found = DECLARED.cases, []
+    for name, year, hidden, sequence, layers, degrees in cases["models"]:
+        further = {round(tp * times) for tp in degrees for times in cases["others"]} - {*degrees}
+        every = [*degrees, *sorted(tp for tp in further if tp > 1)]
+        for tp, times, batch, compute in product(every, cases["sequences"], cases["batches"], cases["compute"]):
+            own = tp in degrees and times == 1
+            if (own or times == 1 or tp in degrees) and (hidden // cases["head"]) % tp == 0:
+                found.append(Scenario(name, year, hidden, sequence * times, layers, tp, batch, compute, own))
+    return found
+
+
+def _band(layers: Iterable[Layer]) -> list[Layer]:
+    return [one for one in layers if one.scenario.own and one.scenario.compute >= _FASTER]
+
+
+_FASTER = 2
+"""Rate of computing from which a scenario is of the published band."""
+
+
+def _model(of: Scenario) -> Transformer:
+    sizes = {"hidden": of.hidden, "heads": of.hidden // DECLARED.cases["head"], "sequence_length": of.sequence}
+    return load_model("gpt-3").model_copy(update={**sizes, "layers": LAYERS, "name": of.model, "title": of.model})
+
+
+def _layer(of: Scenario, on: System, method: str = SEQUENTIAL, dtype: str = "", memory: float | None = None) -> Layer:
+    """Time a scenario on a machine of today, made faster; InputError if its memory cannot hold an operator's data."""
+    used: Framework = framework(FRAMEWORK)
+    dtype = dtype or DECLARED.cases["dtype"]
+    machine = faster(on.with_gpus(of.tp), of.compute, memory=memory)
+    overlap = {} if method == AS_PLANNED else {"tp": method}
+    plan = Parallelism(
+        tp=of.tp, batch=of.batch, micro_batch=of.batch, sequence=of.sequence, dtype=dtype, overlap=overlap
+    )
+    answer = train(_model(of), machine, plan, used, SUSTAINED, "estimate")
+    part = next(one for one in answer.chunks[0].parts if one.name == "dense")
+    both = part.forward + part.backward
+    replicas = DECLARED.cases["replicas"]
+    reduced = Collective("all_reduce", part.parameters * DTYPE_BYTES[dtype], replicas, dtype)
+    gradients = float(estimate(reduced, machine.with_gpus(replicas)).seconds)
+    return Layer(
+        of, both.seconds, _exposed(both), _closed(of, machine, dtype), part.backward.seconds - _exposed(part.backward),
+        gradients,
+    )  # fmt: skip
+
+
+def _exposed(of: Pass) -> float:
+    return float(of.parts.get("exposed tp", 0.0))
+
+
+def _closed(of: Scenario, machine: System, dtype: str) -> float:
+    flops = edge(of.hidden, of.sequence, of.tp, DTYPE_BYTES[dtype])
+    return share(flops, machine.gpu.matrix_rate(dtype), all_reduce_rate(machine.gpu.link.bandwidth, of.tp))
+
+
+def _timed(found: Sequence[Scenario], at: Conditions) -> tuple[tuple[Layer, ...], tuple[str, ...]]:
+    """The layers of scenarios, and a sentence on those that the machine cannot hold."""
+    layers, large = [], 0
+    on = System(gpu=at.gpu, gpus=1)
+    for place, one in enumerate(found):
+        if at.jobs.progress is not None:
+            at.jobs.progress(place, len(found), one.label)
+        try:
+            layers.append(_layer(one, on))
+        except InputError:
+            if one.own:
+                raise
+            large += 1
+    rule = f"{large} scenarios are left out: scores of attention are larger than the memory of {at.gpu.name}"
+    return tuple(layers), (rule,) * bool(large)
+
+
+def _changed(base: Sequence[Scenario], method: str, at: Conditions) -> tuple[Layer, ...]:
+    """The layers of scenarios under a method; T3 for one sequence, today and on the fastest machine."""
+    ends = {min(DECLARED.cases["compute"]), max(DECLARED.cases["compute"])}
+    some = base
+    if method == "t3-mca":
+        some = [one for one in base if one.tp <= _T3_DEGREE and one.batch == 1 and one.compute in ends]
+    return tuple(_layer(one, System(gpu=at.gpu, gpus=1), method) for one in some)
+
+
+def _variants(base: Sequence[Scenario], at: Conditions) -> Iterator[Variant]:
+    """The band as declared, and when one thing is different."""
+    gpu, on = at.gpu, System(gpu=at.gpu, gpus=1)
+    band = [one for one in base if one.compute >= _FASTER]
+    yield _variant("as declared", band, on)
+    for word, times in (("faster", 1.1), ("slower", 1 / 1.1)):
+        yield _variant(f"computing 10 % {word}", [one._replace(compute=one.compute * times) for one in band], on)
+        values = {"link.kernel_efficiency": min(gpu.link.kernel_efficiency * times, 1.0)}
+        yield _variant(f"links 10 % {word}", band, System(gpu=gpu.replace(values), gpus=1))
+    yield _variant("memory no faster than today", band, on, memory=1)
+    yield _variant("half as many GPUs per layer", [one._replace(tp=one.tp // 2) for one in band], on)
+    longer = [one._replace(sequence=2 * one.sequence) for one in band if one.hidden < _LONGEST]
+    yield _variant("twice the sequence (without 2027 and 2030)", longer, on)
+    if gpu.supports("fp32"):
+        yield _variant("fp32 instead of fp16", band, on, dtype="fp32")
+
+
+_LONGEST = 2**16
+"""Hidden size from which twice the sequence has scores that no memory holds."""
+
+
+def _variant(what: str, band: Sequence[Scenario], on: System, **given: Any) -> Variant:
+    shares = [_layer(one, on, **given).share for one in band]
+    return Variant(what, min(shares), max(shares))
+
+
+def _projections(data: str | Path | None) -> dict[str, tuple[Projection, ...]]:
+    """Projections of GEMMs, LayerNorm and all-reduces from one baseline each; empty without measurements."""
+    try:
+        place = data_folder(data)
+    except InputError:
+        if data is not None:
+            raise
+        return {}
+    files, _ = read_folder(place, ["gemm", "kernel", "collective"])
+    found: dict[str, list[Projection]] = {"gemm": [], "norm": [], "all_reduce": []}
+    for rows in files:
+        for kind, projected in _READ[rows.kind](rows):
+            found[kind].append(projected)
+    return {kind: tuple(each) for kind, each in found.items() if each}
+
+
+def _known(rows: Rows) -> Checked:
+    """The rows on machines that Weft knows."""
+    column, find = ("gpu", hardware.gpu) if "gpu" in rows.columns else ("system", hardware.system)
+    return Checked(rows.take(np.isin(rows[column], [name for name in np.unique(rows[column]) if _finds(find, name)])))
+
+
+def _finds(find: Callable[[str], object], name: str) -> bool:
+    try:
+        find(name)
+    except InputError:
+        return False
+    return True
+
+
+def _gemms(rows: Rows) -> Iterator[tuple[str, Projection]]:
+    wide = rows.take(rows["dtype"] == "fp32")
+    subjects = gemm_subjects(_known(wide), Machines()) if len(wide) else []
+    for one in subjects:
+        mine = of_bert(one.rows)
+        if mine.any() and not mine.all():
+            yield "gemm", projection(one, mine, flops_of(one.rows), subjects)
+
+
+def _norms(rows: Rows) -> Iterator[tuple[str, Projection]]:
+    for one in kernel_subjects(_known(rows), Machines()):
+        norms = one.take(one.rows["op"] == "layernorm")
+        mine = norms.rows["n"] == HIDDEN
+        if mine.any() and not mine.all():
+            yield "norm", projection(norms, mine, norms.rows["m"] * norms.rows["n"])
+
+
+def _all_reduces(rows: Rows) -> Iterator[tuple[str, Projection]]:
+    """All-reduces of the most ranks of one node, by the vendor's library."""
+    subjects = [one for one in collective_subjects(_known(rows), Machines()) if one.kind == "collective"]
+    for one in subjects:
+        some = _of_node(one)
+        mine = sparse_sizes(some) if len(some) >= _ENOUGH else np.zeros(0, dtype=np.bool_)
+        if mine.any() and not mine.all():
+            yield "all_reduce", projection(some, mine, some.rows["bytes"], subjects)
+
+
+_ENOUGH = 20
+"""Rows from which a machine's all-reduces are projected."""
+
+
+def _of_node(one: Subject) -> Subject:
+    labels = one.labels
+    mask = (labels["collective"] == "all_reduce") & (labels["nodes"] == 1) & (labels["host"] == "")
+    mask &= np.isin(labels["library"].astype(np.str_), ("nccl", "rccl"))
+    ranks = labels["ranks"].astype(np.int64)
+    return one.take(mask & (ranks == ranks[mask].max(initial=0)))
+
+
+_READ: Mapping[str, Callable[[Rows], Iterator[tuple[str, Projection]]]] = {
+    "gemm": _gemms,
+    "kernel": _norms,
+    "collective": _all_reduces,
+}
+
+
+def _projected(id_: str, found: Sequence[Projection]) -> Measured:
+    measured = np.concatenate([one.unseen.measured for one in found])
+    errors = errors_of(np.concatenate([one.seconds for one in found]), measured)
+    scaled = errors_of(np.concatenate([one.scaled for one in found]), measured)
+    words = {"rows": errors.rows, "p90": errors.p90_abs_err, "scaled": scaled.mean_abs_err}
+    return Measured(id_, errors.mean_abs_err, words, always=True)
+
+
+def _bert(gpu: str) -> float:
+    """Seconds of an iteration of BERT-Large on one GPU."""
+    return step("bert-large", f"1x{gpu}", batch=4, fidelity="estimate").seconds
+
+
+def _megascale() -> Iterator[Reached]:
+    """The step of MegaScale's ablation without overlap, and as each kind of communication is overlapped in turn."""
+    case = dict(DECLARED.cases["megascale"])
+    model, system = case.pop("model"), case.pop("system")
+    base, done = framework("megascale-baseline"), framework("megascale")
+    tensor = replace(base, tp=done.tp)
+    kinds = {
+        "as Megatron-LM": base,
+        "and tensor parallelism": tensor,
+        "and pipeline": replace(tensor, sends=done.sends),
+        "and data parallelism": replace(done, optimizer=base.optimizer),
+    }
+    for what, used in kinds.items():
+        answer = step(model, system, framework=used, fidelity="estimate", **case)
+        yield Reached(what, answer.mfu, answer.seconds)
