@@ -224,7 +224,7 @@ def _model(row: Mapping[str, Any]) -> Transformer:
         stated["expert_ffn"] = stated.pop("ffn")
     elif _whole(row, "experts", 0):
         raise Unfit("model", row["model"], "Weft has no operators of this model")
-    values = {field: value for field, value in stated.items() if value}
+    values: dict[str, Any] = {field: value for field, value in stated.items() if value}
     if own == name and "heads" not in values:
         values["heads"] = _heads(values["hidden"], known.head_size, _whole(row, "tp", 1))
     rows, ranks = values.get("vocabulary", known.vocabulary), _whole(row, "tp", 1)
