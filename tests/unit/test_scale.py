@@ -138,6 +138,15 @@ def test_the_command_says_what_is_exposed_and_writes_its_page(capsys, tmp_path):
     assert (tmp_path / "report.html").exists()
 
 
+def test_memory_has_factors_of_its_own_on_the_command_line(capsys, tmp_path):
+    degrees = ["--tp", "8", "--pp", "8", "--batch", "64", "--compute", "4", "--memory", "1,2"]
+    with pytest.raises(SystemExit) as left:
+        main(["scale", "gpt-3", "--system", "64xa100", *degrees, "--json", str(tmp_path / "scale.json")])
+    assert left.value.code == 0, capsys.readouterr().err
+    points = json.loads((tmp_path / "scale.json").read_text())["points"]
+    assert [point["memory"] for point in points] == [1, 1, 2, 2]
+
+
 @pytest.mark.parametrize("text", ["0", "x", "-1", "nan"])
 def test_factors_on_the_command_line_are_numbers_above_zero(capsys, text):
     with pytest.raises(SystemExit) as left:

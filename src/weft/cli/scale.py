@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, get_args
 
@@ -24,7 +24,7 @@ _T3 = "weft scale llama-3-70b --system 8xh100 --tp 8 --compute 4 --network 2 --o
 @plan_options
 @option("--compute", "Rates of computing, as multiples of today's.", FACTORS, default=(1.0, 2.0, 4.0))
 @option("--network", "Rates of links and network, as multiples of today's.", FACTORS, default=(1.0,))
-@option("--memory", "Rates of memory, as multiples of today's.  [default: as --compute]", FACTORS)
+@option("--memory", "Rates of memory, as multiples of today's.  [default: as --compute]", FACTORS, name="rates")
 @option(
     "--overlap", "Methods for tensor parallelism to compare: sequential, framework, userbuffers, in-network, t3-mca, "
     "others of 'weft step'.  [default: sequential,framework]",
@@ -43,8 +43,9 @@ _T3 = "weft scale llama-3-70b --system 8xh100 --tp 8 --compute 4 --network 2 --o
 @as_run_options
 @pass_outputs
 def scale(
-    outputs: Outputs, /, model: str, system: str, changes: Mapping[str, str], options: RunOptions, **stated: Any
-) -> None:
+    outputs: Outputs, /, model: str, system: str, changes: Mapping[str, str], options: RunOptions,
+    rates: Sequence[float] | None, **stated: Any,
+) -> None:  # fmt: skip
     """Time a training step of MODEL on machines that compute faster, and whose links carry more.
 
     Shows the share of communication that is exposed and hidden on every machine, and what methods of overlap change,
@@ -52,7 +53,7 @@ def scale(
     """
     from weft.view import scale as shown
 
-    answer = weft.scale(model, weft.system(system).replace(changes), options=options, **given(**stated))
+    answer = weft.scale(model, weft.system(system).replace(changes), options=options, memory=rates, **given(**stated))
     outputs.show(
         shown.scaling_parts(answer),
         json_of(answer),

@@ -305,9 +305,7 @@ def held_map(title: str, table: Table, looks: Looks, until: float, units: int) -
     return Figure(title, chart, {"held": table})
 
 
-def heat_map(
-    title: str, table: Table, *, x: str, y: str, value: str, facet: str, most: float = 1.0, columns: int = 3
-) -> Figure:
+def heat_map(title: str, table: Table, *, x: str, y: str, value: str, facet: str, most: float = 1.0) -> Figure:
     """Cells coloured and labelled by a share from 0 to `most`, in a panel for each value of `facet`."""
     across = alt.X(f"{x}:O", title=_title(table, x), sort=_sort(table, x), axis=alt.Axis(labelAngle=0))
     down = alt.Y(f"{y}:O", title=_title(table, y), sort=_sort(table, y))
@@ -319,8 +317,9 @@ def heat_map(
         across, down, text=alt.Text(f"{value}:Q", format=".0%"), tooltip=_tips(table)
     )  # fmt: skip
     panels = alt.Facet(f"{facet}:N", sort=table.distinct(facet), title=None)
-    chart = alt.layer(cells, words).properties(width=alt.Step(42), height=alt.Step(20))
-    return Figure(title, chart.facet(panels, data=alt.NamedData("cells"), columns=columns), {"cells": table})
+    chart = alt.layer(cells, words).properties(width=210, height=alt.Step(20))
+    chart = chart.facet(panels, data=alt.NamedData("cells"), columns=3).resolve_scale(y="independent")
+    return Figure(title, chart, {"cells": table})
 
 
 def curves(

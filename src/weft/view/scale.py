@@ -102,7 +102,7 @@ def scaling_figure(answer: Scaling) -> Figure:
     rows = []
     for point in answer.points:
         parts = point.step.parts
-        lane = f"{machine_words(point)}: {point.method}"
+        lane = f"{point.compute:g}x, {point.network:g}x: {point.method}"
         rows += [(lane, label(name), parts[name] / point.step.seconds) for name in ordered(parts)]
     columns = [
         text("lane", "machine"),
@@ -113,7 +113,7 @@ def scaling_figure(answer: Scaling) -> Figure:
     table = Table(columns, rows)
     return stacked_bars(
         "Where the step goes", table, lane="lane", part="part", value="share", looks=_used(colors, table), percent=True
-    )
+    ).captioned("Machines by their rates of computing and of links, as multiples of today's.")
 
 
 def _used(colors: Mapping[str, str], table: Table) -> dict[str, str]:
@@ -179,30 +179,30 @@ def share_curves(layers: Sequence[Layer]) -> Figure:
 
 
 def share_map(layers: Sequence[Layer]) -> Figure:
-    """The share over models and degrees, a panel for each machine, at the models' own lengths and one sequence."""
+    """The share over degrees and machines, a panel for each model, at the models' own lengths and one sequence."""
     least = min(one.scenario.batch for one in layers)
     length = {one.scenario.model: one.scenario.sequence for one in layers if one.scenario.own}
     rows = [
         (
-            f"compute {one.scenario.compute:g}x",
-            f"{one.scenario.model} ({one.scenario.hidden})",
+            f"{one.scenario.model} ({one.scenario.hidden:,} hidden)",
+            one.scenario.compute,
             one.scenario.tp,
             one.share,
             "yes" if one.scenario.own else "no",
         )
-        for one in sorted(layers, key=lambda one: (one.scenario.hidden, one.scenario.compute))
+        for one in sorted(layers, key=lambda one: one.scenario.hidden)
         if one.scenario.batch == least and one.scenario.sequence == length[one.scenario.model]
     ]
     columns = [
-        text("machine"),
-        text("model", "model (hidden)"),
-        number("tp", "GPUs that share a layer (TP)"),
+        text("model"),
+        number("compute", "rate of computing, times today's"),
+        number("tp", "GPUs per layer"),
         number("share", "share of communication", format_=".0%"),
         text("own", "its own degree"),
     ]
     return heat_map(
-        "Share of communication by model, degree and machine", Table(columns, rows), x="tp", y="model", value="share",
-        facet="machine", columns=1,
+        "Share of communication by model, degree and machine", Table(columns, rows), x="compute", y="tp", value="share",
+        facet="model",
     )  # fmt: skip
 
 
@@ -219,7 +219,7 @@ def closed_figure(layers: Sequence[Layer]) -> Figure:
         Table(columns, rows), x="closed", y="share", facet="machine", percent=True,
     ).captioned(
         "The closed form, 1 / (1 + edge x link rate / peak FLOP/s), knows neither achieved rates nor operators that "
-        "move data; it orders scenarios, and overstates the share."
+        "move data; it orders scenarios roughly, and overstates the share."
     )  # fmt: skip
 
 
