@@ -152,7 +152,7 @@ def test_every_gpu_of_an_explicit_run_has_its_trace(weft, tmp_path):
         (["--compare", ","], "names nothing"),
         (["--arbiter", "fair"], "unknown arbiter 'fair'; known: round-robin"),
         (["--mode", "both"], "invalid value for '--mode'"),
-        (["--gpu", "v100"], "unknown GPU 'v100'"),
+        (["--gpu", "tpu-v5"], "unknown GPU 'tpu-v5'"),
         (["--set", "memory.bandwidth"], "does not assign a value"),
         (["--set", "link.latnecy=1 us"], "unknown key; did you mean 'link.latency'?"),
         (["--set", "memory=2 TB/s"], "this is a table; name one of its values, like 'memory.bandwidth'"),

@@ -8,6 +8,7 @@ from weft.result.inference import Inference
 from weft.view import looks
 from weft.view.figure import Figure, stacked_bars
 from weft.view.page import Section, machine_section, write_page
+from weft.view.plans import AXES
 from weft.view.shares import COLORS, label, meaning, ordered, seconds
 from weft.view.table import Table, number, text
 from weft.view.words import percent
@@ -30,8 +31,14 @@ def verdict(answer: Inference) -> list[str]:
     if answer.replicas > 1:
         rate += f", {answer.replicas * answer.tokens_per_s:,.0f} on the {answer.replicas} replicas of the system"
     worst = sorted(answer.parts.items(), key=lambda part: -part[1])[:3]
-    where = ", ".join(f"{percent(time / answer.seconds)} {label(name)}" for name, time in worst)
+    where = ", ".join(f"{percent(time / answer.seconds)} {_spent(name)}" for name, time in worst)
     return [f"{lead}{rate}.", f"Most of it is {where}.", _fitting(answer), *answer.notes]
+
+
+def _spent(name: str) -> str:
+    """A part of the time in words."""
+    axis = name.removeprefix("exposed ")
+    return label(name) if axis == name else f"exposed communication of {AXES.get(axis, axis)}"
 
 
 def _fitting(answer: Inference) -> str:
