@@ -27,7 +27,7 @@ from sybil import Document, Example, Region
 from sybil.evaluators.python import PythonEvaluator
 from sybil.parsers.markdown import CodeBlockParser
 
-FILE_LANGUAGES = ("toml", "json")
+FILE_LANGUAGES = ("toml", "yaml")
 COMMANDS = {"weft": [sys.executable, "-m", "weft"], "python": [sys.executable]}
 TIMEOUT_S = 300
 NOTICE = re.compile(r"^weft: compiling .*\n", re.MULTILINE)
