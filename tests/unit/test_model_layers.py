@@ -8,9 +8,10 @@ from weft.errors import InputError, UnknownNameError
 from weft.graph import Attention, Collective, Gemm, GroupedGemm
 from weft.models import Transformer, load_model
 from weft.models.block import LAYERS, Routing, Style, Tokens, embedding, head, layer
+from weft.parallel.cut import copies, exchange, hops
 from weft.parallel.framework import Framework
 from weft.parallel.plan import Parallelism
-from weft.parallel.rank import copies, exchange, hops, part
+from weft.parallel.rank import part
 
 MIXTURE = load_model("deepseek-v3")
 

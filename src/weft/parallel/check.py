@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from weft.errors import InputError
 from weft.models import Transformer
+from weft.parallel.cut import expert_tp
 from weft.parallel.plan import Parallelism
-from weft.parallel.rank import expert_tp
 
 
 def check_plan(model: Transformer, plan: Parallelism, even: bool = True) -> None:

@@ -1,0 +1,330 @@
+"""The nodes of a pass over a part of a model on one rank: operators, and the collectives that their cuts need."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Literal
+
+from weft.graph import DTYPE_BYTES, Attention, Collective, Gemm, Graph, GroupedGemm, Node, Op, Streaming, Tensor
+from weft.models.block import Piece
+from weft.parallel.cut import (
+    cut,
+    exchange,
+    expert_tp,
+    hops,
+    input_of,
+    key_bytes,
+    of_context,
+    output_of,
+    query_bytes,
+    routed_tokens,
+    routing_of,
+    token_ranks,
+)
+from weft.parallel.framework import Framework
+from weft.parallel.plan import Parallelism
+from weft.parallel.quantize import RECIPES, is_narrow, quantized
+
+Phase = Literal["forward", "recompute", "input", "weight"]
+"""What a node computes: the forward pass (again), or gradients of inputs or of weights."""
+
+
+class Chain:
+    """Nodes of a pass, one after the other on the stream "compute", with collectives before, after or beside them.
+
+    `last` is what the next operator waits for; pieces that run beside an exchange of tokens form a `branch`, which
+    starts at the `fork` before the exchange and is joined after the next one. Only then `received` tokens are sorted.
+    """
+
+    def __init__(self, plan: Parallelism, framework: Framework, phase: Phase = "forward") -> None:
+        self.plan, self.framework, self.phase = plan, framework, phase
+        self.nodes: list[Node] = []
+        self.last: tuple[str, ...] = ()
+        self.fork: tuple[str, ...] = ()
+        self.branch: tuple[str, ...] = ()
+        self.received: Callable[[], None] | None = None
+
+    def graph(self, title: str) -> Graph:
+        """The nodes so far."""
+        return Graph(tuple(self.nodes), self.plan.tp, title)
+
+    def add(self, name: str, op: Op, phase: Phase, module: str, after: Iterable[str], stream: str = "compute") -> str:
+        """Append a node that waits for the nodes `after`, and return its name."""
+        self.nodes.append(Node(op, name, after=tuple(after), stream=stream, phase=phase, module=module))
+        return name
+
+    def then(self, name: str, op: Op, piece: Piece, phase: Phase, stream: str = "compute") -> None:
+        """Append a node that waits for the last one, and that the next one waits for."""
+        self.last = (self.add(f"{piece.name}{name}", op, phase, piece.module, self.last, stream),)
+
+    def _tp(self, kind: str, tokens: int, width: int, dtype: str) -> Collective:
+        return Collective(kind, tokens * width * DTYPE_BYTES[dtype], self.plan.tp, dtype)
+
+    def forward(self, piece: Piece, op: Op) -> None:
+        """Append an operator and the collectives that its cut needs before, beside or after it."""
+        self._in_turn(piece, lambda: self._forward(piece, op))
+
+    def backward(self, piece: Piece, op: Op) -> None:
+        """Append the gradients of an operator and the collectives that its cut needs."""
+        self._in_turn(piece, lambda: self._backward(piece, op))
+
+    def _in_turn(self, piece: Piece, append: Callable[[], None]) -> None:
+        """Append to the branch or to the main path, there after what an exchange of tokens has left to do."""
+        if piece.beside:
+            main, self.last = self.last, self.branch or self.fork
+            append()
+            self.branch, self.last = self.last, main
+            return
+        received, self.received = self.received, None
+        if received is not None:
+            received()
+        append()
+
+    def _forward(self, piece: Piece, op: Op) -> None:
+        phase = self.phase
+        if isinstance(op, Attention) and self.plan.cp > 1:
+            self._context(piece, op)
+        elif piece.cut == "dispatch":
+            self._scatter(piece, (op,), phase)
+        elif piece.cut == "combine":
+            self._collect(piece, (op,), phase)
+        elif piece.cut == "classes" and self.plan.tp > 1:
+            self._loss(piece, op)
+        else:
+            self._quantized(piece, ".quantize", op.reads[0], phase, piece.cut == "columns")
+            if self.plan.quantize and RECIPES[self.plan.quantize].each_pass:
+                self._quantized(piece, ".weights", op.reads[-1], phase, False)
+            self._gathered(piece, phase)
+            self.then("", op, piece, phase)
+            self._reduced(piece, phase)
+
+    def _quantized(self, piece: Piece, suffix: str, tensor: Tensor, phase: Phase, gathered: bool) -> None:
+        """Make a recipe's operands of a 16-bit tensor; of one that is `gathered`, of the rank's own tokens."""
+        if self.plan.quantize and is_narrow(piece.op):
+            count = -(-math.prod(tensor.shape) // (token_ranks(self.plan) if gathered else 1))
+            for number, op in enumerate(quantized(count, self.plan.quantize, self.plan.dtype)):
+                self.then(f"{suffix}.{number}", op, piece, phase)
+
+    def _gathered(self, piece: Piece, phase: Phase) -> None:
+        """The all-gather of tokens before a GEMM that is cut by columns, with sequence parallelism."""
+        whole = piece.op
+        if self.plan.tp > 1 and self.plan.sp and piece.cut == "columns" and isinstance(whole, Gemm):
+            self.then(".gather", self._tp("all_gather", whole.m, whole.k, _sent(whole)), piece, phase, "tp")
+            self._ordered(piece, ".gather", whole.m * whole.k, _sent(whole), phase)
+
+    def _reduced(self, piece: Piece, phase: Phase) -> None:
+        """The reduction of sums that the ranks have computed in parts."""
+        if self.plan.tp > 1 and piece.cut in ("rows", "vocabulary"):
+            kind = "reduce_scatter" if self.plan.sp else "all_reduce"
+            rows, columns, dtype = output_of(piece.op)
+            self._ordered(piece, ".reduce", rows * columns, dtype, phase)
+            self.then(".reduce", self._tp(kind, rows, columns, dtype), piece, phase, "tp")
+
+    def _ordered(self, piece: Piece, suffix: str, count: int, dtype: str, phase: Phase) -> None:
+        """Copy the tokens of several sequences into the order of the ranks before a reduce-scatter, or back.
+
+        Not where a method joins the collective with its GEMM, which reads and stores the tokens in place.
+        """
+        if self.framework.orders_tokens and self.plan.sp and self.plan.micro_batch > 1 and not self.framework.tp:
+            self.then(f"{suffix}.order", Streaming("elementwise", count, 1, dtype), piece, phase)
+
+    def _loss(self, piece: Piece, op: Op) -> None:
+        """A loss of classes that the ranks share: all-reduces of each row's maximum, its own class, and its sum."""
+        rows = output_of(piece.op)[0]
+        each = Collective("all_reduce", rows * 4, self.plan.tp, "fp32")
+        self.then(".maximum", each, piece, self.phase, "tp")
+        self.then("", op, piece, self.phase)
+        for name in (".own", ".sum"):
+            self.then(name, each, piece, self.phase, "tp")
+
+    def _context(self, piece: Piece, op: Attention) -> None:
+        """Attention of one rank's part of each sequence, with the exchange of keys and values that the plan names."""
+        method, phase = self.plan.context, self.phase
+        if method == "ring":
+            self._ring(piece, hops(op, self.plan.cp), "", phase, 1)
+            return
+        mine = of_context(op, self.plan)
+        if method == "all_gather":
+            self._cp(piece, "all_gather", ".keys", 2 * key_bytes(op), phase)
+            self.then("", mine, piece, phase)
+            return
+        for name, size in ((".q", query_bytes(op)), (".k", key_bytes(op)), (".v", key_bytes(op))):
+            self._cp(piece, "all_to_all", name, size // self.plan.cp, phase)
+        self.then("", mine, piece, phase)
+        self._cp(piece, "all_to_all", ".out", query_bytes(op) // self.plan.cp, phase)
+
+    def _context_backward(self, piece: Piece, op: Attention) -> None:
+        method, size = self.plan.context, key_bytes(op)
+        if method == "ring":
+            inner = [hop.backward.inputs[0] for hop in hops(op, self.plan.cp)]
+            self._ring(piece, inner, ".gradient", "input", 2)
+            return
+        (gradient,) = of_context(op, self.plan).backward.inputs
+        if method == "all_gather":
+            self._cp(piece, "all_gather", ".keys", 2 * size, "input")
+            self.then(".gradient", gradient, piece, "input")
+            self._cp(piece, "reduce_scatter", ".scatter", 2 * size, "input")
+            return
+        self._cp(piece, "all_to_all", ".out", query_bytes(op) // self.plan.cp, "input")
+        self.then(".gradient", gradient, piece, "input")
+        for name, bytes in ((".q", query_bytes(op)), (".k", size), (".v", size)):
+            self._cp(piece, "all_to_all", name, bytes // self.plan.cp, "input")
+
+    def _cp(self, piece: Piece, kind: str, name: str, bytes: int, phase: Phase) -> None:
+        dtype = piece.op.dtype  # type: ignore[attr-defined]
+        self.then(name, Collective(kind, bytes, self.plan.cp, dtype), piece, phase, "cp")
+
+    def _ring(self, piece: Piece, each: Sequence[Op], suffix: str, phase: Phase, times: int) -> None:
+        """Attention to one rank's keys after the other, while those of the next arrive; `times` their size is sent."""
+        whole = piece.op
+        assert isinstance(whole, Attention)
+        local = cut(piece, self.plan)
+        size = 2 * times * key_bytes(local) // self.plan.cp
+        sent = self.last
+        for number, op in enumerate(each):
+            name = f"{piece.name}{suffix}" + (f".{number}" if number else "")
+            after = self.last
+            if number:
+                moved = Collective("send_recv", size, 2, whole.dtype)
+                sent = (self.add(f"{name}.send", moved, phase, piece.module, sent, "cp"),)
+                after = (*after, *sent)
+            self.last = (self.add(name, op, phase, piece.module, after),)
+            if number:
+                joined = Streaming(
+                    "residual_add", query_bytes(local) // self.plan.cp // DTYPE_BYTES[whole.dtype], 1, whole.dtype
+                )
+                self.last = (self.add(f"{name}.join", joined, phase, piece.module, self.last),)
+
+    def _scatter(self, piece: Piece, ops: Sequence[Op], phase: Phase) -> None:
+        """Send each token to its experts' ranks: permuted by expert before, or by the receiver if sent once to each."""
+        routing = routing_of(piece)
+        if not routing.deduplicated:
+            self._all(piece, ops, phase)
+        self.fork, self.branch = self.last, ()
+        self._exchange(piece, phase)
+        self.received = lambda: self._all(piece, ops, phase) if routing.deduplicated else self._sort(piece, phase)
+
+    def _collect(self, piece: Piece, ops: Sequence[Op], phase: Phase) -> None:
+        """Send what the experts return back to its tokens, the inverse of `_scatter`."""
+        routing = routing_of(piece)
+        if routing.deduplicated:
+            self._all(piece, ops, phase)
+        else:
+            self._sort(piece, phase)
+        self._exchange(piece, phase)
+        self.last, self.branch = (*self.last, *self.branch), ()
+        if not routing.deduplicated:
+            self._all(piece, ops, phase)
+        if expert_tp(self.plan) > 1:
+            self.then(".reduce", self._tp("all_reduce", *output_of(piece.op)), piece, phase, "tp")
+
+    def _all(self, piece: Piece, ops: Sequence[Op], phase: Phase) -> None:
+        for number, op in enumerate(ops):
+            self.then(f".{number}" if number else "", op, piece, phase)
+
+    def _exchange(self, piece: Piece, phase: Phase) -> None:
+        if self.plan.ep > 1:
+            self.then(
+                ".exchange",
+                exchange(routing_of(piece), routed_tokens(piece, self.plan), self.plan.ep),
+                piece,
+                phase,
+                "ep",
+            )
+
+    def _sort(self, piece: Piece, phase: Phase) -> None:
+        """Order the tokens that other ranks have sent by their expert, if this rank has several."""
+        routing = routing_of(piece)
+        if self.plan.ep > 1 and routing.experts > self.plan.ep:
+            rows = routed_tokens(piece, self.plan) * routing.each
+            self.then(".sort", Streaming("permute", rows, routing.hidden, routing.dtype), piece, phase)
+
+    def _backward(self, piece: Piece, op: Op) -> None:
+        inputs = op.backward.inputs
+        if isinstance(op, GroupedGemm):
+            self._quantized(piece, ".input", op.writes[0], "input", False)
+            self._weighted(piece, op, self.last)
+        elif isinstance(piece.op, Gemm) and isinstance(op, Gemm):
+            self._gemm_backward(piece, piece.op, op)
+        elif isinstance(op, Attention) and self.plan.cp > 1:
+            self._context_backward(piece, op)
+        elif piece.cut == "dispatch":
+            self._collect(piece, inputs, "input")
+        elif piece.cut == "combine":
+            self._scatter(piece, inputs, "input")
+        else:
+            if self.plan.tp > 1 and self.plan.sp and piece.cut == "vocabulary":
+                self.then(".gather", self._tp("all_gather", *output_of(piece.op)), piece, "input", "tp")
+            for number, inner in enumerate(inputs):
+                self.then(".gradient" + (f".{number}" if number else ""), inner, piece, "input")
+            for inner in op.backward.weights:
+                self.add(f"{piece.name}.weight", inner, "weight", piece.module, self.last)
+        if piece.forks:
+            rows, columns, dtype = input_of(op)
+            self.then(".join", Streaming("residual_add", rows * columns, 1, dtype), piece, "input")
+
+    def _gemm_backward(self, piece: Piece, whole: Gemm, op: Gemm) -> None:
+        plan, name = self.plan, piece.name
+        split = plan.tp > 1
+        self._quantized(piece, ".input", op.writes[0], "input", piece.cut == "rows")
+        if split and plan.sp and piece.cut == "rows":
+            gathered = self._tp("all_gather", whole.m, whole.n, _sent(whole))
+            self.last = (self.add(f"{name}.gather", gathered, "input", piece.module, self.last, "tp"),)
+            self._ordered(piece, ".gather", whole.m * whole.n, _sent(whole), "input")
+        before = self.last
+        for_weight = before
+        if split and plan.sp and piece.cut == "columns" and self.framework.gathers_again:
+            again = self._tp("all_gather", whole.m, whole.k, _sent(whole))
+            for_weight = (self.add(f"{name}.gather", again, "weight", piece.module, before, "tp"),)
+        if not self.framework.async_tp:
+            before = for_weight
+        done = self.add(f"{name}.input", op.backward.inputs[0], "input", piece.module, before)
+        ends = [done]
+        if split and piece.cut == "columns":
+            kind = "reduce_scatter" if plan.sp else "all_reduce"
+            reduced = self._tp(kind, whole.m, whole.k, whole.output_dtype)
+            self.last = (done,)
+            self._ordered(piece, ".reduce", whole.m * whole.k, whole.output_dtype, "input")
+            ends = [self.add(f"{name}.reduce", reduced, "input", piece.module, self.last, "tp")]
+            if not self.framework.async_tp:
+                for_weight = (*for_weight, *ends)
+        self._weight(piece, op, (*for_weight, done))
+        self.last = tuple(ends)
+
+    def _weighted(self, piece: Piece, op: GroupedGemm, before: tuple[str, ...]) -> None:
+        done = self.add(f"{piece.name}.input", op.backward.inputs[0], "input", piece.module, before)
+        self._weight(piece, op, (*before, done))
+        self.last = (done,)
+
+    def _weight(self, piece: Piece, op: Gemm | GroupedGemm, after: Iterable[str]) -> None:
+        """The gradient of a GEMM's weight, added to that of earlier micro-batches by the GEMM if the framework does."""
+        (weight,) = op.backward.weights
+        if self.framework.accumulates and isinstance(weight, Gemm | GroupedGemm):
+            weight = replace(weight, accumulates=self.framework.gradients == "fp32")
+        last = self.add(f"{piece.name}.weight", weight, "weight", piece.module, dict.fromkeys(after))
+        if _biased(piece):
+            rows, columns, dtype = output_of(op)
+            summed = Streaming("elementwise", rows * columns, 1, dtype, inputs=1, outputs=0)
+            last = self.add(f"{piece.name}.bias", summed, "weight", piece.module, [last])
+        if not self.framework.accumulates and self.plan.micro_batches > 1 and self.plan.zero < _SHARDED_GRADIENTS:
+            count = math.prod(weight.writes[0].shape)
+            added = Streaming("elementwise", count, 1, self.framework.gradients, inputs=2)
+            self.add(f"{piece.name}.add", added, "weight", piece.module, [last])
+
+
+_SHARDED_GRADIENTS = 3
+"""Stage of ZeRO from which gradients of a micro-batch are added up by shards alone."""
+
+
+def _biased(piece: Piece) -> bool:
+    """Whether a GEMM's weight has a bias, whose gradient is a sum over the rows of the output's gradient."""
+    op = piece.op
+    weights = op.n * op.k * op.batch if isinstance(op, Gemm) else 0
+    return bool(weights) and piece.parameters > weights
+
+
+def _sent(op: Gemm) -> str:
+    """Number format in which a GEMM's input is gathered: quantised before, as in Transformer Engine (4 bits as 8)."""
+    return "fp8" if is_narrow(op) else op.output_dtype

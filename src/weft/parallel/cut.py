@@ -1,0 +1,156 @@
+"""One rank's share of an operator under a plan, and what it exchanges with the other ranks."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from weft.graph import DTYPE_BYTES, Attention, Collective, Gemm, GroupedGemm, Op, Streaming
+from weft.models.block import Piece, Routing
+from weft.parallel.plan import Parallelism
+
+
+def cut(piece: Piece, plan: Parallelism) -> Op:
+    """One rank's share of an operator; dimensions that do not divide are rounded up, as for the fullest rank."""
+    op, tp = piece.op, plan.tp
+    match op:
+        case GroupedGemm():
+            mine = replace(op, groups=-(-op.groups // plan.ep), rows=-(-op.rows // token_ranks(plan)))
+            if piece.cut == "expert_columns":
+                return replace(mine, n=-(-op.n // expert_tp(plan)))
+            return replace(mine, k=-(-op.k // expert_tp(plan)))
+        case Gemm() if piece.cut == "columns":
+            return replace(op, n=_share(op.n, tp, piece.unit))
+        case Gemm() if piece.cut == "rows":
+            return replace(op, k=_share(op.k, tp, piece.unit))
+        case Gemm() if piece.cut == "tokens":
+            return replace(op, m=-(-op.m // token_ranks(plan)))
+        case Attention() if piece.cut == "heads":
+            return _heads(op, tp)
+        case Streaming() if piece.cut == "heads":
+            return replace(op, rows=-(-op.rows // tp))
+        case Streaming() if piece.cut in ("width", "classes"):
+            return _narrowed(op, tp)
+        case Streaming() if piece.cut == "routed":
+            return replace(op, rows=-(-op.rows // tp))
+        case Streaming() if piece.cut in ("tokens", "dispatch", "combine"):
+            return replace(op, rows=-(-op.rows // token_ranks(plan)))
+    return op
+
+
+def _share(size: int, ranks: int, unit: int) -> int:
+    """The largest part of a dimension that is cut between units."""
+    return -(-size // (unit * ranks)) * unit
+
+
+def expert_tp(plan: Parallelism) -> int:
+    """Ranks that share each expert: those of tensor parallelism, if they see the same tokens."""
+    return 1 if plan.sp else plan.tp
+
+
+def token_ranks(plan: Parallelism) -> int:
+    """Ranks of a tensor-parallel group that hold different tokens between its GEMMs."""
+    return plan.tp if plan.sp else 1
+
+
+def _heads(op: Attention, ranks: int) -> Attention:
+    """Attention of a part of the heads: each rank has as many for every head of keys."""
+    shared = -(-op.kv_heads // ranks)
+    heads = -(-op.heads // ranks)
+    return replace(op, heads=-(-heads // shared) * shared if shared else heads, kv_heads=shared)
+
+
+def _narrowed(op: Streaming, tp: int) -> Streaming:
+    """A `tp`-th of the columns, or of a flat operator's elements."""
+    return replace(op, rows=-(-op.rows // tp)) if op.columns == 1 else replace(op, columns=-(-op.columns // tp))
+
+
+def output_of(op: Op) -> tuple[int, int, str]:
+    """Rows, columns and number format of an operator's output."""
+    if isinstance(op, Gemm):
+        return op.m, op.n, op.output_dtype
+    assert isinstance(op, Streaming)
+    return op.rows, op.columns, op.dtype
+
+
+def input_of(op: Op) -> tuple[int, int, str]:
+    """Rows, columns and number format of what an operator reads."""
+    return (op.m, op.k, op.output_dtype) if isinstance(op, Gemm) else output_of(op)
+
+
+def query_bytes(op: Op) -> int:
+    """Size of attention's queries [bytes]."""
+    return op.reads[0].bytes
+
+
+def key_bytes(op: Op) -> int:
+    """Size of attention's keys, and of its values [bytes]."""
+    return op.reads[1].bytes
+
+
+def hops(op: Attention, ranks: int) -> list[Attention]:
+    """The parts of attention on one of `ranks` ranks in a ring: to its own keys, then to those of each other rank.
+
+    Causal attention is balanced: each rank has a part from the start and one from the end of a sequence, and computes
+    half of the pairs with each other rank (arXiv:2310.01889; Megatron-LM's context parallelism). Of windows only those
+    of the first queries of both parts reach into keys of other ranks.
+    """
+    query, keys = -(-op.query // ranks), -(-op.keys // ranks)
+    first = replace(op, query=query, keys=keys)
+    if op.window:
+        reached = min(-(-(op.window - 1) // keys), ranks - 1)
+        edge = replace(first, query=min(2 * op.window, query), keys=min(op.window, keys), causal=0, window=0)
+        return [first] + [edge] * reached
+    other = replace(first, keys=-(-keys // 2), causal=0) if op.causal else first
+    return [first] + [other] * (ranks - 1)
+
+
+def local(op: Op, plan: Parallelism) -> Op:
+    """One rank's own queries, keys and values, or part of the heads, of attention; any other operator unchanged."""
+    if plan.cp == 1 or not isinstance(op, Attention):
+        return op
+    return _heads(op, plan.cp) if plan.context == "all_to_all" else hops(op, plan.cp)[0]
+
+
+def of_context(op: Attention, plan: Parallelism) -> Attention:
+    """One rank's attention when it has all keys: of its own queries, or of its part of the heads.
+
+    A causal query sees half of the keys on average, or its window.
+    """
+    if plan.context == "all_to_all":
+        return _heads(op, plan.cp)
+    query = -(-op.query // plan.cp)
+    if not op.causal:
+        return replace(op, query=query)
+    seen = min(op.window or op.keys, -(-op.keys // 2))
+    return replace(op, query=query, keys=seen, causal=0, window=0)
+
+
+def routing_of(piece: Piece) -> Routing:
+    """How a piece that dispatches or combines tokens routes them."""
+    assert piece.routing is not None
+    return piece.routing
+
+
+def routed_tokens(piece: Piece, plan: Parallelism) -> int:
+    """Tokens that one rank routes."""
+    return -(-output_of(piece.op)[0] // token_ranks(plan))
+
+
+def exchange(routing: Routing, tokens: int, ranks: int) -> Collective:
+    """The all-to-all that brings each of a rank's `tokens` to its experts, which `ranks` ranks share evenly."""
+    size = tokens * copies(routing, ranks) * routing.hidden * DTYPE_BYTES[routing.dtype]
+    return Collective("all_to_all", max(round(size), 1), ranks, routing.dtype)
+
+
+def copies(routing: Routing, ranks: int) -> float:
+    """How many copies of a token are sent on average, one to its own rank included.
+
+    One for each expert, or, deduplicated, one for each rank that has at least one of the token's experts: ranks x (1 -
+    C(E - E / ranks, e) / C(E, e)) for e of E experts, each set equally likely.
+    """
+    if not routing.deduplicated:
+        return routing.each
+    experts, each = routing.experts, routing.each
+    missed = math.comb(experts - experts // ranks, each) / math.comb(experts, each)
+    return ranks * (1 - missed)
