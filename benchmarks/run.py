@@ -190,6 +190,29 @@ def peer(repeats: int) -> dict[str, float]:
     }
 
 
+def whole_steps(repeats: int) -> dict[str, float]:
+    """Time of a 175B training step on 1,024 GPUs in closed forms, the first and later ones, and of a large pipeline."""
+    step = (
+        "import time\nfrom weft.run.step import step\nbegin = time.process_time()\n"
+        "step('gpt-3', '1024xa100', tp=8, pp=8, dp=16, batch=1536, recompute='selective', fidelity='estimate')\n"
+        "print(time.process_time() - begin)"
+    )
+    again = step + "\n" + step.split("\n", 2)[2]
+    printed = [in_new_process(again)[1].split() for _ in range(repeats)]
+    from weft.schedule.pipeline import Durations, run_schedule, schedule
+
+    def pipeline() -> float:
+        begin = time.process_time()
+        run_schedule(schedule("1f1b", 64, 512), Durations(1.0, 1.0, 1.0))
+        return time.process_time() - begin
+
+    return {
+        "first_s": statistics.median(float(first) for first, _ in printed),
+        "again_s": statistics.median(float(second) for _, second in printed),
+        "pipeline_s": median_of(repeats, pipeline),
+    }
+
+
 MEASUREMENTS: dict[str, Callable[[int], dict[str, Any]]] = {
     "engine": engine_speed,
     "dram": dram_speed,
@@ -198,13 +221,14 @@ MEASUREMENTS: dict[str, Callable[[int], dict[str, Any]]] = {
     "compile": lambda _: first_compile(),
     "start_up": start_up,
     "memory": lambda _: peak_memory(),
+    "steps": whole_steps,
     "peer": peer,
 }
 
 
 def sentences(found: dict[str, Any]) -> list[str]:
     """The figures as lines that a person reads."""
-    e, d, q, g, c, s, m, p = (found[name] for name in MEASUREMENTS)
+    e, d, q, g, c, s, m, w, p = (found[name] for name in MEASUREMENTS)
     return [
         f"engine    {e['events_per_s'] / 1e6:8.2f} million events/s on one core ({e['events']:,} events)",
         f"sub-layer {e['sublayer_s']:8.2f} s under t3-mca ({e['sublayer_with_lowering_s']:.2f} s with lowering)",
@@ -224,6 +248,10 @@ def sentences(found: dict[str, Any]) -> list[str]:
             f"(Python alone: {s['python_s']:.2f} s)"
         ),
         f"memory    {m['largest_mib']:8.0f} MiB resident at most (mt-nlg fc2 TP 32, {m['largest_s']:.1f} s)",
+        (
+            f"steps     {w['again_s']:8.2f} s for a 175B step on 1,024 GPUs in closed forms (the first of a process "
+            f"{w['first_s']:.2f} s), {w['pipeline_s']:.2f} s for 64 stages of 512 micro-batches"
+        ),
         (
             f"peer      {p['ratio']:8.1f} times SimPy on the same channels and ring: "
             f"{p['weft_events_per_s'] / 1e6:.2f} against {p['simpy_events_per_s'] / 1e6:.3f} million events/s; "
