@@ -124,7 +124,7 @@ def test_gradients_of_an_embedding_are_sorted_before_they_are_added():
 
 
 def test_kernels_of_a_kind_move_what_its_tensors_say():
-    for name in ("cross_entropy", "cross_entropy_backward"):
+    for name in ("cross_entropy", "cross_entropy_backward", "eager_cross_entropy"):
         op = Streaming(name, 2**16, 2**15, "bf16")
         rate = op.least_bytes / weft.estimate(op, "a100-sxm").seconds
         peak = weft.gpu("a100-sxm").memory.bandwidth

@@ -77,6 +77,14 @@ def test_plan_that_does_not_fit_says_what_would():
     assert all(peak <= found.capacity for peak in found.remedies.values())
 
 
+def test_gradient_of_pytorchs_loss_holds_two_fp32_tensors_and_one_in_the_dtype():
+    framework = Framework(style=Style(loss="eager_cross_entropy"))
+    head = rank_parts(MODEL, Parallelism(tp=8, sequence=S), framework)["head"].kept
+    logits = S * MODEL.vocabulary / 8
+    assert head.saved["loss"] == 4 * logits
+    assert head.backward == (4 + 4 + 2) * logits
+
+
 def test_holders_add_up_to_the_peak():
     found = memory(MODEL, weft.system("dgx-a100"), Parallelism(tp=8, sequence=S), UNFUSED)
     device = found.devices[0]

@@ -230,6 +230,11 @@ _SPECIAL: Mapping[str, Callable[[Streaming, Gpu], tuple[Kernel, ...]]] = {
     ),
     # The probabilities minus one at the target, times the loss's gradient; then a copy in the dtype of the logits.
     "cross_entropy_backward": _in_steps((("fp32",), ("fp32",), 2, 0), (("fp32",), (OWN,), 1, 0)),
+    # PyTorch's: a copy in fp32, the logarithm of softmax; zeros but for targets, its gradient, a copy in the dtype.
+    "eager_cross_entropy": _in_steps(((OWN,), ("fp32",), 1, 0), (("fp32",), ("fp32",), 2 * EXP + 4, 2)),
+    "eager_cross_entropy_backward": _in_steps(
+        ((), ("fp32",), 1, 0), (("fp32", "fp32"), ("fp32",), EXP + 2, 1), (("fp32",), (OWN,), 1, 0)
+    ),
     # Megatron-LM's router: probabilities, the largest of them, and zeros with these and with ones at their places.
     "top_k": _in_steps(
         ((OWN,), ("fp32",), 2 * EXP + DIVIDE + 4, 2),

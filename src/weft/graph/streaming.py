@@ -167,6 +167,24 @@ STREAMING: Mapping[str, StreamingKind] = {
     "cross_entropy_backward": StreamingKind(
         "Gradient of the logits from the kept probabilities.", _ROWS, 3, 0, ("fp32", "fp32"), ("fp32", OWN)
     ),
+    "eager_cross_entropy": StreamingKind(
+        "Loss of rows of logits in the kernels of PyTorch: an fp32 copy, then the logarithm of softmax.",
+        _ROWS,
+        2 * EXP + 4,
+        2,
+        (OWN, "fp32"),
+        ("fp32", "fp32"),
+        backward="eager_cross_entropy_backward",
+        saves=("fp32",),
+    ),
+    "eager_cross_entropy_backward": StreamingKind(
+        "Gradient of the logits: of the chosen logarithms, of the logarithm of softmax, and a copy in the dtype.",
+        _ROWS,
+        EXP + 4,
+        1,
+        ("fp32", "fp32", "fp32"),
+        ("fp32", "fp32", OWN),
+    ),
     "fused_cross_entropy": StreamingKind(
         "Loss of rows of logits and their gradient in place, in one kernel.",
         _ROWS,

@@ -44,7 +44,7 @@ class Style:
     fused: bool = True
     eager: bool = False
     copied: bool = False
-    loss: Literal["cross_entropy", "fused_cross_entropy"] = "cross_entropy"
+    loss: Literal["cross_entropy", "eager_cross_entropy", "fused_cross_entropy"] = "cross_entropy"
     beside: bool = False
     deduplicated: bool = False
     dispatched: str = ""

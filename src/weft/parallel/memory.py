@@ -95,7 +95,12 @@ def _gradients(op: Op) -> int:
 
 
 def _outputs(op: Op) -> int:
-    """Size of an operator's outputs; what a streaming operator writes in another format it keeps or overwrites."""
+    """Size of an operator's outputs; what a streaming operator writes in another format it keeps or overwrites.
+
+    PyTorch's gradient of a loss overwrites nothing: those of the chosen logarithms and of all are tensors of their own.
+    """
+    if isinstance(op, Streaming) and op.name == "eager_cross_entropy_backward":
+        return _bytes(op.writes)
     return _bytes([one for one in op.writes if not isinstance(op, Streaming) or one.dtype == op.dtype])
 
 
