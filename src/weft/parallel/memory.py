@@ -114,14 +114,22 @@ def sharded(count: int, experts: int, plan: Parallelism) -> int:
     return -(-(count - experts) // ranks) - (-experts // min(ranks, few))
 
 
+_WEIGHTS = 3
+"""The stage of ZeRO that shards weights."""
+
+
 def states(count: int, plan: Parallelism, framework: Framework, experts: int = 0) -> dict[str, int]:
     """Bytes of weights, gradients and optimizer states of a rank with so many parameters before they are sharded.
 
     Bytes per parameter follow Megatron-LM's distributed optimizer and ZeRO (arXiv:1910.02054): stage 1 shards the
-    optimizer states, 2 the gradients, 3 the weights over the replicas of a shard group.
+    optimizer states, 2 the gradients, 3 the weights over the replicas of a shard group. Where a kernel of its own adds
+    up gradients in another format, those of the backward pass stay beside them (DeepSpeed's BF16_Optimizer).
     """
     held = [sharded(count, experts, plan) if plan.zero >= stage else count for stage in (3, 2, 1)]
-    width = DTYPE_BYTES[framework.weights or plan.dtype], DTYPE_BYTES[framework.gradients], framework.optimizer_bytes
+    gradients = DTYPE_BYTES[framework.gradients]
+    if not framework.accumulates and framework.gradients != plan.dtype and plan.zero < _WEIGHTS:
+        gradients += DTYPE_BYTES[plan.dtype]
+    width = DTYPE_BYTES[framework.weights or plan.dtype], gradients, framework.optimizer_bytes
     names = "weights", "gradients", "optimizer"
     return {name: part * each for name, each, part in zip(names, width, held, strict=True)}
 
