@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from weft import hardware
 from weft.errors import InputError
 from weft.estimate import Parameter
 from weft.validation.subjects import Errors, Predicted, Progress, Subject, errors_of, predicted
@@ -319,6 +320,11 @@ def leave_one_out(subjects: Sequence[Subject], fits: Mapping[str, Mapping[str, f
     return [predicted(subject, values) for subject, values in pairs if values]
 
 
+def _is_recent(subject: Subject) -> bool:
+    """Whether a GPU multiplies bf16, as all since Ampere and CDNA do; True for what is no GPU."""
+    return subject.kind != "gemm" or hardware.gpu(subject.machine).supports("bf16")
+
+
 def borrowed(
     subject: Subject, subjects: Sequence[Subject], fits: Mapping[str, Mapping[str, float]]
 ) -> dict[str, float]:
@@ -326,9 +332,14 @@ def borrowed(
 
     A parameter is the geometric mean of what was fitted on the vendor's other machines; else on all others; else of
     the catalogue's values for these; each relative to what is known of the machine (`Subject.relative`). The
-    catalogue's value for the subject itself, fitted to its rows, never counts.
+    catalogue's value for the subject itself, fitted to its rows, never counts, and neither do GPUs without bf16 for
+    those with it: they were measured with libraries of their day.
     """
-    others = [other for other in subjects if other.name != subject.name and other.kind == subject.kind]
+    others = [
+        other
+        for other in subjects
+        if other.name != subject.name and other.kind == subject.kind and (_is_recent(other) or not _is_recent(subject))
+    ]
     relatives = [other for other in others if other.vendor == subject.vendor]
     ranked = (
         [(other, fits.get(other.name, {})) for other in relatives],
