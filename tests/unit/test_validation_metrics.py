@@ -8,7 +8,6 @@ import pytest
 from weft.estimate import Parameter
 from weft.validation.bar import Demand, demands
 from weft.validation.calibration import borrowed, calibrated, leave_one_out
-from weft.validation.steps import UNFITTED
 from weft.validation.subjects import Predicted, Subject, errors_of, grouped, predicted, worst
 from weft.validation.tables import Rows
 
@@ -100,7 +99,7 @@ def test_rows_of_several_nodes_and_without_a_label_are_told_apart():
 
 
 def test_every_demand_is_about_a_kind_that_there_is_by_statistics_that_there_are():
-    known = {"gemm", "collective", "channels", "layer", "ring", "contention", "overlap", "step", UNFITTED, "memory"}
+    known = {"gemm", "collective", "channels", "layer", "ring", "contention", "overlap", "step", "memory"}
     assert {demand.kind for demand in demands()} == known
     assert {name for demand in demands() for name in demand.limits} == {"mean", "p90", "geomean"}
 

@@ -321,8 +321,8 @@ def leave_one_out(subjects: Sequence[Subject], fits: Mapping[str, Mapping[str, f
 
 
 def _is_recent(subject: Subject) -> bool:
-    """Whether a GPU multiplies bf16, as all since Ampere and CDNA do; True for what is no GPU."""
-    return subject.kind != "gemm" or hardware.gpu(subject.machine).supports("bf16")
+    """Whether a GPU multiplies bf16, as all since Ampere and CDNA do; True for what is no GPU of the catalogue."""
+    return subject.machine not in hardware.gpu_names() or hardware.gpu(subject.machine).supports("bf16")
 
 
 def borrowed(
