@@ -102,6 +102,26 @@ def _place(path: str | os.PathLike[str]) -> str | None:
     return None if real.exists() and not (real.is_file() or real.is_dir()) else str(real)
 
 
+@contextmanager
+def written_whole(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A temporary file beside `path` that takes its place when the context ends well, and is removed otherwise.
+
+    Raises:
+        OutputError: the file cannot be written there; what stood there before is untouched.
+    """
+    target = Path(path)
+    with _writing("the file", target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(prefix=f".{target.name[:100]}.", suffix=".part", dir=target.parent)
+        os.close(descriptor)
+        try:
+            yield Path(name)
+            Path(name).chmod(_mode(target))
+            Path(name).replace(target)
+        finally:
+            Path(name).unlink(missing_ok=True)
+
+
 def write_json(path: str | os.PathLike[str], data: Any) -> Path:
     """Write plain data as readable JSON, whole or not at all, and return the path; OutputError if that fails."""
     return write_atomically(path, json.dumps(data, indent=1) + "\n")
