@@ -52,7 +52,7 @@ def test_gpus_are_found_by_what_vendors_and_measurements_call_them(text, name):
     assert hardware.gpu(text).name == name
 
 
-@pytest.mark.parametrize("text", ["A100-SXM4-64GB", "H100 PCIe", "L20", "P100", ""])
+@pytest.mark.parametrize("text", ["A100-SXM4-64GB", "H100 PCIe", "L20", "P40", ""])
 def test_another_gpu_is_not_taken_for_a_known_one(text):
     with pytest.raises(UnknownNameError, match="unknown GPU"):
         hardware.gpu(text)
@@ -104,7 +104,7 @@ def test_systems_are_found_by_what_measurements_call_them(text, name, gpus, node
     "text",
     [
         "8xL20 (PCIe)",
-        "8xP100",
+        "8xP40",
         "16 AMD GPUs (2 nodes)",
         "4x Blackwell",
         "not stated",
@@ -248,6 +248,11 @@ PEAKS = {
     "b200": {"fp64": 37, "fp32": 75, "tf32": 1125, "bf16": 2250, "fp8": 4500},
     "b300": {"fp32": 75, "tf32": 1125, "bf16": 2250, "fp8": 4500},
     "gb200": {"fp64": 40, "fp32": 80, "tf32": 1250, "bf16": 2500, "fp8": 5000},
+    "p100-pcie-16gb": {"fp64": 4.7, "fp32": 9.34, "fp16": 18.7},
+    "v100-sxm2-32gb": {"fp64": 7.8, "fp32": 15.7, "fp16": 125.3},
+    "t4": {"fp32": 8.1, "fp16": 65, "int8": 130},
+    "vega-fe": {"fp32": 13.1, "fp16": 26.2},
+    "mi25": {"fp32": 12.3, "fp16": 24.6},
     "l40s": {"fp32": 91.6, "tf32": 183, "bf16": 366, "fp8": 733, "int8": 733},
     "mi100": {"fp64": 11.5, "fp32": 46.1, "fp16": 184.6, "bf16": 92.3},
     "mi210": {"fp64": 45.3, "fp32": 45.3, "fp16": 181, "bf16": 181, "int8": 181},
@@ -271,7 +276,7 @@ def test_units_times_rate_times_clock_give_the_data_sheets_peak(name):
 @pytest.mark.parametrize("name", [name for name in hardware.gpu_names() if name != "t3-paper"])
 def test_memory_caches_and_links_of_a_real_gpu_belong_together(name):
     gpu = hardware.gpu(name)
-    assert 0.87e9 < gpu.memory.clock < 2.5e9
+    assert 0.71e9 < gpu.memory.clock < 2.5e9
     assert gpu.memory.copy_efficiency <= 1.05 * gpu.memory.read_efficiency
     assert gpu.cache.far_latency >= gpu.cache.latency
     assert gpu.cache.capacity % (gpu.cache.ways * gpu.memory.interleave) == 0

@@ -333,7 +333,21 @@ _ROUNDING = 1e-15
 
 Vendor = Literal["nvidia", "amd", "none"]
 """The GPU's vendor, whose libraries run on it."""
-Architecture = Literal["volta", "ampere", "ada", "hopper", "blackwell", "cdna1", "cdna2", "cdna3", "cdna4", "t3"]
+Architecture = Literal[
+    "pascal",
+    "volta",
+    "turing",
+    "ampere",
+    "ada",
+    "hopper",
+    "blackwell",
+    "vega",
+    "cdna1",
+    "cdna2",
+    "cdna3",
+    "cdna4",
+    "t3",
+]
 """The GPU's generation, which decides the kernels that its libraries have."""
 
 
