@@ -1,0 +1,63 @@
+"""Figures of memory that computes: what it costs, and which bank served whom on a channel over time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import numpy as np
+
+from weft.engine.pim import PIM_BANKS, PIM_COUNT
+from weft.run.pim import Meeting
+from weft.view import looks
+from weft.view.figure import Figure, curves, held_map
+from weft.view.table import Table, number, text
+
+SHOWN_US = 6.0
+"""How much of a run is shown [µs]."""
+_FS_PER_US = 1e9
+_KERNEL, _COMMANDS = "GEMM's request", "commands in memory"
+
+
+def losses_by_tokens(lost: Iterable[tuple[str, int, float]], gpu: str) -> Figure:
+    """Throughput lost on a GPU over tokens: rows of a line's name, tokens and the share that is lost."""
+    rows = list(lost)
+    columns = [text("way"), number("tokens", "tokens of a GPU and step"), number("lost", "throughput lost", "", ".2%")]
+    return curves(
+        f"What does encoding cost on {gpu}?", Table(columns, rows), x="tokens", y="lost", series="way", log_x=True,
+        percent=True, level=0.024, ticks=sorted({row[1] for row in rows}),
+    ).captioned(
+        "The line at 2.4 % is the most that was published; fused instructions, MX9, two encodings a step."
+    )  # fmt: skip
+
+
+def banks_over_time(met: Mapping[str, Meeting], path: float) -> Figure:
+    """Which bank of a channel served requests, and which commands, over the first microseconds of each way.
+
+    `path` is the time from a channel's bus to the kernel [s].
+    """
+    rows = [(way, *row) for way, one in met.items() for row in _held(one, path * 1e6)]
+    columns = [
+        text("way"), text("owner", "serves"), number("start_us", "from", "µs", ".3f"),
+        number("end_us", "to", "µs", ".3f"), number("unit", "bank"), number("unit_to", "to"),
+    ]  # fmt: skip
+    banks = max(one.pim.channel.banks for one in met.values())
+    colors = {_KERNEL: looks.BLUE, _COMMANDS: looks.ORANGE}
+    title = "Which bank serves whom?"
+    return held_map(title, Table(columns, rows), colors, SHOWN_US, banks, "bank").captioned(
+        "A group of commands takes all banks of its units together; requests of the GEMM wait until it ends.",
+    )
+
+
+def _held(met: Meeting, path_us: float) -> Iterator[tuple[str, float, float, int, int]]:
+    """Rectangles of a run: owner, from and until [µs], the bank and the one behind it."""
+    bursts = met.requests.bytes / met.pim.units.word_bytes
+    end = met.done / _FS_PER_US - np.where(met.requests.kind == 0, path_us, 0.0)
+    begin = end - bursts * met.pim.units.period * 1e6
+    for bank, first, last in zip(met.banks.tolist(), begin.tolist(), end.tolist(), strict=True):
+        if first < SHOWN_US:
+            yield _KERNEL, first, last, bank, bank + 1
+    for run, first, last in zip(met.stream.runs, met.begin / _FS_PER_US, met.end / _FS_PER_US, strict=True):
+        if first < SHOWN_US and run[PIM_COUNT]:
+            for bank in range(met.pim.channel.banks):
+                if run[PIM_BANKS] >> bank & 1:
+                    yield _COMMANDS, float(first), float(last), bank, bank + 1
