@@ -9,7 +9,7 @@ import pytest
 
 import weft
 from weft.errors import InputError
-from weft.graph import KINDS, Collective, Graph, Node, Op, Tensor
+from weft.graph import KINDS, Call, Collective, Graph, Node, Op, Tensor
 from weft.result.stored import _made, plain
 
 GPU = "h100-sxm"
@@ -21,10 +21,15 @@ COUNTS = ("batch", "heads", "groups")
 
 def example(kind: type[Op], size: int = 1024, batched: str | None = None) -> Op:
     """An operator of a kind: `size` for every length that has no default, 2 for counts; an array for `batched`."""
+    if kind is Call:
+        made = Tensor((size if batched is None else np.array([size, 2 * size]), 1024))
+        return Call("aten.add.Tensor", (made,), (made,), operations=size)
     given = {}
     for field in fields(kind):
         if field.name == "name":
             given["name"] = NAMES[kind.kind]
+        elif field.name == "cell":
+            given["cell"] = "lstm"
         elif field.name == "ranks":
             given["ranks"] = 8
         elif field.default is MISSING or (kind.kind == "opaque" and field.default == 0):

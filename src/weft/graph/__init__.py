@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from weft.graph.attention import Attention
+from weft.graph.call import Call
 from weft.graph.collective import (
     COLLECTIVES,
     Collective,
@@ -13,15 +14,21 @@ from weft.graph.collective import (
     all_to_all,
     reduce_scatter,
 )
+from weft.graph.convolution import Convolution
+from weft.graph.file import read_graph, write_graph
 from weft.graph.gemm import Gemm, gemm
 from weft.graph.graph import Edge, Graph, KernelChoice, Node, concurrent, gemm_queue
 from weft.graph.grouped import GroupedGemm
+from weft.graph.lifetimes import live_bytes
+from weft.graph.named import Constant, Joined, View
 from weft.graph.op import DTYPE_BYTES, Op, Opaque, Tensor
 from weft.graph.operators import OPERATORS, operator
+from weft.graph.recurrent import Recurrent
 from weft.graph.streaming import STREAMING, Streaming
 
 KINDS: Mapping[str, type[Op]] = {
-    one.kind: one for one in (Gemm, GroupedGemm, Attention, Streaming, Collective, Send, Copy, Opaque)
+    one.kind: one
+    for one in (Gemm, GroupedGemm, Convolution, Recurrent, Attention, Streaming, Collective, Send, Copy, Opaque, Call)
 }
 """Every kind of operator by the name that files and tables use."""
 
@@ -32,25 +39,34 @@ __all__ = [
     "OPERATORS",
     "STREAMING",
     "Attention",
+    "Call",
     "Collective",
+    "Constant",
+    "Convolution",
     "Copy",
     "Edge",
     "Gemm",
     "Graph",
     "GroupedGemm",
+    "Joined",
     "KernelChoice",
     "Node",
     "Op",
     "Opaque",
+    "Recurrent",
     "Send",
     "Streaming",
     "Tensor",
+    "View",
     "all_gather",
     "all_reduce",
     "all_to_all",
     "concurrent",
     "gemm",
     "gemm_queue",
+    "live_bytes",
     "operator",
+    "read_graph",
     "reduce_scatter",
+    "write_graph",
 ]

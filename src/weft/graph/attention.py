@@ -21,10 +21,10 @@ class Attention(Op):
     among the query heads (0: each has its own), and be `causal` (1): a query sees the keys up to its own, the last one
     all of them; of these, the nearest `window` (0: all). Values have `value` elements a head (0: as many as keys), as
     in latent attention. A fused kernel is of a `generation` of FlashAttention (0: the newest on its GPU). Unfused
-    attention may have `dropout` of its scores; `eager`, their scale and mask are kernels of their own. The `gradient`
-    is the backward pass: fused, it computes the scores again and does five products where the forward pass does two
-    (FlashAttention-2, arXiv:2307.08691). Raises InputError for sizes that do not fit, UnknownNameError for an unknown
-    dtype.
+    attention may have `dropout` of its scores; `eager`, their scale and mask are kernels of their own; `wide`, these
+    and the softmax are in fp32, between copies to it and back. The `gradient` is the backward pass: fused, it computes
+    the scores again and does five products where the forward pass does two (FlashAttention-2, arXiv:2307.08691). Raises
+    InputError for sizes that do not fit, UnknownNameError for an unknown dtype.
 
     >>> Attention(batch=8, heads=32, query=2048, keys=2048, head=128).flops
     549755813888
@@ -47,6 +47,7 @@ class Attention(Op):
     value: int = 0
     generation: int = 0
     eager: bool = False
+    wide: bool = False
 
     def __post_init__(self) -> None:
         least = dict.fromkeys(("batch", "heads", "query", "keys", "head"), 1)
@@ -117,7 +118,9 @@ class Attention(Op):
         if self.fused:
             return *kept, self._sums
         scores = Tensor((self.batch, self.heads, self.query, self.keys), self.dtype)
-        return *kept, scores, *((scores, replace(scores, dtype="int8")) if self.dropout else ())
+        in_fp32 = (replace(scores, dtype="fp32"),) if self.wide else ()
+        dropped = (replace(scores, dtype="int8"), *(() if self.wide else (scores,))) if self.dropout else ()
+        return *kept, *in_fp32, scores, *dropped
 
     @property
     def backward(self) -> Gradients:
@@ -152,9 +155,8 @@ class Attention(Op):
         The gradient's: each one's own, from the last to the first.
         """
         count = self.batch * self.heads
-        names = ("scale", "mask", "eager_softmax") if self.eager else ("softmax",)
-        rows = count * self.query, self.keys, self.dtype
-        scores = tuple(Streaming(name, *rows) for name in (*names, *(["dropout"] if self.dropout else [])))
+        rows = count * self.query, self.keys
+        scores = tuple(Streaming(name, *rows, dtype) for name, dtype in self._scores)
         forward: tuple[Gemm | Streaming, ...] = (
             Gemm(self.query, self.keys, self.head, self.dtype, count),
             *scores,
@@ -164,6 +166,20 @@ class Attention(Op):
             return forward
         each = (part for kernel in reversed(forward) for part in (*kernel.backward.inputs, *kernel.backward.weights))
         return cast("tuple[Gemm | Streaming, ...]", tuple(each))
+
+    @property
+    def _scores(self) -> tuple[tuple[str, str], ...]:
+        """The kernels between the two products, and the dtypes that they work in.
+
+        Those in fp32 are of Megatron-LM without its fused kernel (megatron/model/fused_softmax.py).
+        """
+        own = self.dtype
+        dropped = (("dropout", own),) if self.dropout else ()
+        if self.wide:
+            inside = (("scale", "fp32"), ("masked_fill", "fp32"), ("eager_softmax", "fp32"))
+            return ("widen", own), *inside, ("cast", own), *dropped
+        names = ("scale", "mask", "eager_softmax") if self.eager else ("softmax",)
+        return *((name, own) for name in names), *dropped
 
     def __str__(self) -> str:
         how = "fused" if self.fused else "batched"

@@ -94,8 +94,8 @@ class Gemm(Op):
 
     @property
     def accumulator_bytes(self) -> int:
-        """Size of one partial sum [bytes]."""
-        return max(4, self.element_bytes)
+        """Size of one partial sum [bytes]: at least that of fp32."""
+        return max(4, DTYPE_BYTES.get(self.dtype, 0))
 
     @property
     def output_bytes(self) -> int:

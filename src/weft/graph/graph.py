@@ -12,6 +12,7 @@ import numpy as np
 from weft.errors import InputError, UnknownNameError, check_name, check_type, check_whole, shown
 from weft.graph.collective import Collective
 from weft.graph.gemm import Gemm
+from weft.graph.named import Named, check_names
 from weft.graph.op import Op
 
 MOST_ITERATIONS = 1000
@@ -70,7 +71,10 @@ class Node:
     Nodes of one name share their tensors: every iteration reads and writes the same memory. A node runs on every rank
     of the graph, or on `rank` alone. `after` takes names of nodes or edges; nodes of one stream also follow each other
     in the graph's order. `phase` is the part of a training step ("forward", "recompute", "input" or "weight" for
-    gradients), `module` the part of the model.
+    gradients; "load": once, before the graph runs), `module` the part of the model. `inputs` and `outputs` name the
+    tensors of the graph that the operator reads and writes, in its order (empty: not stated); behind its inputs follow
+    small ones that its traffic leaves out, such as a bias, a scale or a mask. `frees` names the tensors whose memory is
+    free once it has run.
     """
 
     op: Op
@@ -82,12 +86,23 @@ class Node:
     choice: KernelChoice = field(default_factory=KernelChoice)
     phase: str = ""
     module: str = ""
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    frees: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.op, Op):
             raise InputError(f"a node's operator is {shown(self.op)}; give the operator first, then its name")
         check_type("the name of a node", self.name, str, "give a text, like 'gemm'")
-        check_type(f"what node '{self.name}' comes after", self.after, tuple, "give a tuple of names, like ('gemm',)")
+        for what, names in (
+            ("comes after", self.after),
+            ("reads", self.inputs),
+            ("writes", self.outputs),
+            ("frees", self.frees),
+        ):
+            check_type(f"what node '{self.name}' {what}", names, tuple, "give a tuple of names, like ('gemm',)")
+            for name in names:
+                check_type(f"what node '{self.name}' {what}", name, (str, Edge), "give a tuple of names")
         if self.rank is not None:
             check_whole(f"the rank of node '{self.name}'", self.rank, 0, 0)
 
@@ -106,9 +121,10 @@ class Node:
 class Graph:
     """Operators in a valid order of execution, the same on each of `ranks` GPUs unless nodes name a rank.
 
-    `title` describes it for people; `labels` hold its origin, such as {"model": "t-nlg", "sublayer": "fc2"}. Raises
-    InputError for two nodes of one name and for a node that waits for itself or a later one, UnknownNameError for a
-    dependency on an unknown node.
+    `title` describes it for people; `labels` hold its origin, such as {"model": "t-nlg", "sublayer": "fc2"}. Where
+    nodes name what they read and write, `tensors` describes what no node writes, views and constants, and `results`
+    names what is read outside. Raises InputError for two nodes of one name, for a node that waits for itself or a later
+    one and for a tensor that nothing writes, UnknownNameError for a dependency on an unknown node.
 
     >>> graph = Graph((Node(Gemm(64, 64, 64), "up"), Node(Gemm(64, 64, 64), "down", after=("up",))), ranks=1)
     >>> graph["down"].edges
@@ -119,6 +135,8 @@ class Graph:
     ranks: int = 1
     title: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
+    tensors: Mapping[str, Named] = field(default_factory=dict)
+    results: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_type("the nodes of a graph", self.nodes, tuple, "give a tuple of weft.Node")
@@ -140,6 +158,7 @@ class Graph:
             if node.rank is not None and not 0 <= node.rank < self.ranks:
                 raise InputError(f"node '{node.id}' runs on rank {node.rank}; the ranks are 0 to {self.ranks - 1}")
             known.add(node.id)
+        check_names(self)
 
     def __hash__(self) -> int:
         return hash((self.nodes, self.ranks))

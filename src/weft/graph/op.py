@@ -75,6 +75,10 @@ DTYPE_BYTES = {"fp16": 2, "bf16": 2, "fp8": 1, "int8": 1, "tf32": 4, "fp32": 4, 
 BLOCK_BYTES = {"mxfp8": 1 + 1 / 32, "mxfp4": 1 / 2 + 1 / 32, "nvfp4": 1 / 2 + 1 / 16}
 """Bytes per element of formats whose blocks of 32 (OCP Microscaling Formats 1.0) or 16 elements (NVFP4) share a scale
 of a byte, which counts here."""
+DATA_BYTES = {
+    "bool": 1, "uint8": 1, "int16": 2, "int32": 4, "int64": 8, "complex64": 8, "complex128": 16,
+}  # fmt: skip
+"""Bytes per element of data that matrix units do not multiply: masks, indices, complex numbers."""
 OUTPUT_DTYPES = {"fp8": "bf16", "int8": "bf16", "tf32": "fp32", **dict.fromkeys(BLOCK_BYTES, "bf16")}
 """Output format of products of operands of 8 bits or fewer: kernels scale their 32-bit sums and round them to 16."""
 Role = Literal["activation", "weight", "gradient", "state", "buffer"]
@@ -100,19 +104,20 @@ class Tensor:
         for size in self.shape:
             if np.ndim(size) == 0 and size < 1:
                 raise InputError(f"a tensor has the shape {self.shape}; every dimension must be at least 1")
-        check_dtype(self.dtype)
+        check_name("dtype", self.dtype, (*DTYPE_BYTES, *BLOCK_BYTES, *DATA_BYTES))
         check_name("role of a tensor", self.role, get_args(Role))
 
     @property
     def bytes(self) -> int:
         """Size of the data [bytes]."""
-        count, whole = math.prod(self.shape), DTYPE_BYTES.get(self.dtype)
+        count, whole = math.prod(self.shape), DTYPE_BYTES.get(self.dtype) or DATA_BYTES.get(self.dtype)
         return count * whole if whole else cast(int, plain(np.ceil(count * width(self.dtype))))
 
 
 def width(dtype: str) -> float:
     """Bytes per element of a number format, its share of a block's scale included."""
-    return DTYPE_BYTES[dtype] if dtype in DTYPE_BYTES else BLOCK_BYTES[dtype]
+    whole = DTYPE_BYTES.get(dtype) or DATA_BYTES.get(dtype)
+    return whole or BLOCK_BYTES[dtype]
 
 
 def check_dtype(dtype: str) -> None:

@@ -111,6 +111,7 @@ STREAMING: Mapping[str, StreamingKind] = {
         weight="bias_backward",
         saves=("int8",),
     ),
+    "bias_add": StreamingKind("A bias added to each row.", _ELEMENTS, 1),
     "residual_add": StreamingKind("The sum of two tensors.", _ELEMENTS, 1, reads=(OWN, OWN)),
     "transpose": StreamingKind("A copy in another order of dimensions.", _ELEMENTS, 1, backward="transpose"),
     "rotary": StreamingKind("Rotary position embedding.", _ELEMENTS, 6, backward="rotary"),
@@ -135,6 +136,13 @@ STREAMING: Mapping[str, StreamingKind] = {
     ),
     "scale": StreamingKind("A multiple of a tensor.", _ROWS, 1, backward="scale"),
     "mask": StreamingKind("A tensor and a mask that is added to each row.", _ROWS, 1),
+    "masked_fill": StreamingKind(
+        "A tensor with a constant where a mask says so, in place.", _ROWS, 1, backward="masked_fill_backward"
+    ),
+    "masked_fill_backward": StreamingKind(
+        "Gradient of masked_fill: a copy, then zeros where the mask says so.", _ROWS, 2, 0, (OWN, OWN), (OWN, OWN)
+    ),
+    "widen": StreamingKind("A copy in fp32.", _ELEMENTS, 1, writes=("fp32",), backward="cast"),
     "layernorm": StreamingKind(
         "LayerNorm with scale and shift.", _ROWS, 12, backward="layernorm_backward", saves=(OWN,)
     ),
@@ -150,6 +158,49 @@ STREAMING: Mapping[str, StreamingKind] = {
         saves=(OWN,),
     ),
     "layernorm_sums": StreamingKind("Gradients of LayerNorm's scale and shift.", _ROWS, 4, 0, (OWN, OWN), ()),
+    "batchnorm": StreamingKind(
+        "Batch normalisation in inference: channels by their kept mean and variance, scale and shift.", _ELEMENTS, 2
+    ),
+    "batchnorm_training": StreamingKind(
+        "Batch normalisation in training: mean and variance of each channel over the batch, then scale and shift.",
+        _ELEMENTS,
+        8,
+        backward="batchnorm_gradient",
+        saves=(OWN,),
+    ),
+    "batchnorm_gradient": StreamingKind(
+        "Gradients of batch normalisation: sums over each channel, then their use.", _ELEMENTS, 12, 0, (OWN, OWN)
+    ),
+    "add_layernorm": StreamingKind(
+        "The sum of two tensors, kept, and its LayerNorm.",
+        _ROWS,
+        13,
+        0,
+        (OWN, OWN),
+        (OWN, OWN),
+        backward="layernorm_backward",
+        saves=(OWN,),
+    ),
+    "dropout_add_layernorm": StreamingKind(
+        "Random zeros, the sum with a second tensor, kept, and its LayerNorm.",
+        _ROWS,
+        15 + RANDOM,
+        0,
+        (OWN, OWN),
+        (OWN, OWN, "int8"),
+        backward="layernorm_backward",
+        saves=(OWN, "int8"),
+    ),
+    "add_rmsnorm": StreamingKind(
+        "The sum of two tensors, kept, and its RMSNorm.",
+        _ROWS,
+        6,
+        0,
+        (OWN, OWN),
+        (OWN, OWN),
+        backward="rmsnorm_backward",
+        saves=(OWN,),
+    ),
     "rmsnorm": StreamingKind("RMSNorm with scale.", _ROWS, 5, backward="rmsnorm_backward", saves=(OWN,)),
     "rmsnorm_backward": StreamingKind(
         "Gradient of RMSNorm's input, and partial sums of that of the scale.", _ROWS, 11, 0, (OWN, OWN)
@@ -258,7 +309,7 @@ STREAMING: Mapping[str, StreamingKind] = {
         reads=(OWN, MANY, INDEX),
         writes=(MANY,),
     ),
-    "cast": StreamingKind("A copy of fp32 numbers in the dtype.", _ELEMENTS, 1, reads=("fp32",)),
+    "cast": StreamingKind("A copy of fp32 numbers in the dtype.", _ELEMENTS, 1, reads=("fp32",), backward="widen"),
     "amax": StreamingKind("The largest magnitude of a tensor, from which its scale follows.", _ELEMENTS, 1, writes=()),
     "quantize": StreamingKind("A scaled copy in fp8, and its largest magnitude.", _ELEMENTS, 4, writes=("fp8",)),
     "quantize_transpose": StreamingKind(
@@ -276,13 +327,21 @@ STREAMING: Mapping[str, StreamingKind] = {
 }
 """The streaming operators by name."""
 
+FUNCTIONS: Mapping[str, int] = {
+    **dict.fromkeys(("add", "subtract", "multiply", "maximum"), 2),
+    **dict.fromkeys(("relu", "tanh", "sigmoid", "exp", "negate", "square"), 1),
+}
+"""Functions of elements by name, with their number of operands."""
+
 
 @dataclass(frozen=True)
 class Streaming(Op):
     """The streaming operator `name` on `rows` x `columns` elements of `dtype`; for a flat one `columns` is 1.
 
-    `inputs` and `outputs` count the tensors of "elementwise", and the experts of a token in permutations. Raises
-    UnknownNameError for an unknown name or dtype, InputError for a dimension that is no whole number above zero.
+    `inputs` and `outputs` count the tensors of "elementwise", and the experts of a token in permutations. `function`
+    says what an "elementwise" one computes, where that matters: words of `FUNCTIONS`, each on what the ones before made
+    and, if it takes two operands, on the next input. Raises UnknownNameError for an unknown name or dtype, InputError
+    for a dimension that is no whole number above zero.
 
     >>> Streaming("residual_add", 1024).least_bytes
     6144
@@ -296,10 +355,13 @@ class Streaming(Op):
     dtype: str = "fp16"
     inputs: int = 1
     outputs: int = 1
+    function: str = ""
 
     def __post_init__(self) -> None:
         check_name("operator", self.name, STREAMING)
         check_dtype(self.dtype)
+        for word in self.function.split():
+            check_name("function of an element", word, FUNCTIONS)
         shown = dict(zip(("rows", "columns"), STREAMING[self.name].dimensions, strict=False))
         subject = f"{{}} of operator '{self.name}'"
         check_sizes(self, subject, {"rows": 1, "columns": 1, "inputs": 0, "outputs": 0}, **shown)

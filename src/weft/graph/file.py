@@ -1,0 +1,174 @@
+"""Graphs as files: a line of JSON for the graph, one for each tensor, and one for each node."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, Field, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from weft.errors import ConfigError, InputError, check_name
+from weft.files import read_bytes, write_atomically
+from weft.graph.attention import Attention
+from weft.graph.call import Call
+from weft.graph.collective import Collective, Copy, Send
+from weft.graph.convolution import Convolution
+from weft.graph.gemm import Gemm
+from weft.graph.graph import Edge, Graph, KernelChoice, Node
+from weft.graph.grouped import GroupedGemm
+from weft.graph.named import Constant, Joined, View
+from weft.graph.op import Opaque, Tensor
+from weft.graph.recurrent import Recurrent
+from weft.graph.streaming import Streaming
+
+FORMAT, VERSION = "weft-graph", 1
+LARGEST = 1 << 30
+"""Most bytes of a file that is read, before and after it is unpacked."""
+_CLASSES: Mapping[str, type] = {
+    one.__name__: one
+    for one in (
+        Attention, Call, Collective, Constant, Convolution, Copy, Gemm, GroupedGemm, Joined, KernelChoice, Opaque,
+        Recurrent, Send, Streaming, Tensor, View,
+    )
+}  # fmt: skip
+
+
+def write_graph(graph: Graph, path: str | Path) -> Path:
+    """Write a graph to a file, whole or not at all, and return the path; a name that ends in .gz is compressed.
+
+    Nothing is lost: `read_graph` returns an equal graph. Raises InputError for what JSON cannot hold, such as a tiling,
+    OutputError if the path cannot be written.
+    """
+    text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in _lines(graph))
+    packed = str(path).endswith(".gz")
+    return write_atomically(path, gzip.compress(text.encode(), mtime=0) if packed else text)
+
+
+def _lines(graph: Graph) -> Iterator[dict[str, Any]]:
+    yield {
+        "format": FORMAT, "version": VERSION, "title": graph.title, "ranks": graph.ranks, "labels": dict(graph.labels),
+        "results": list(graph.results), "tensors": len(graph.tensors), "nodes": len(graph.nodes),
+    }  # fmt: skip
+    for name, tensor in graph.tensors.items():
+        yield {"tensor": name, **_plain(tensor)}
+    for node in graph.nodes:
+        yield {"node": _fields(node)}
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON-compatible data; objects by their class, without fields that have their default."""
+    if isinstance(value, Edge):
+        return [value.node, value.by]
+    if isinstance(value, np.ndarray):
+        return {"array": value.tolist()}
+    if is_dataclass(value):
+        name = type(value).__name__
+        if name not in _CLASSES:
+            raise InputError(f"a graph's file holds no {name}; leave it to the library, or choose it after reading")
+        return {name: _fields(value)}
+    if isinstance(value, tuple | list):
+        return [_plain(inner) for inner in value]
+    return value
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    stated = ((field, getattr(value, field.name)) for field in fields(value))
+    return {field.name: _plain(inner) for field, inner in stated if not _is_default(inner, field)}
+
+
+def _is_default(value: Any, field: Field[Any]) -> bool:
+    if field.default_factory is not MISSING:
+        return bool(value == field.default_factory())
+    return not isinstance(value, np.ndarray) and type(value) is type(field.default) and bool(value == field.default)
+
+
+def read_graph(path: str | Path) -> Graph:
+    """Read the graph that `write_graph` wrote; compressed or not is seen from the content.
+
+    Raises ConfigError that names the line for a file of something else, of another version, or cut off, InputError for
+    a graph that contradicts itself or a missing file.
+    """
+    lines = [line for line in _text(path).split("\n") if line.strip()]
+    records = [_record(path, number, line) for number, line in enumerate(lines, 1)]
+    head = records[0] if records else {}
+    _check_head(path, head, len(records))
+    tensors: dict[str, Any] = {}
+    nodes: list[Node] = []
+    for number, record in enumerate(records[1:], 2):
+        try:
+            if "node" in record:
+                nodes.append(_node(record["node"]))
+            else:
+                name = record.pop("tensor")
+                tensors[name] = _made(record)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise _broken(path, number, f"does not describe a node or a tensor ({error})") from None
+        except InputError as error:
+            raise _broken(path, number, str(error)) from None
+    labels, results = dict(head["labels"]), tuple(head["results"])
+    return Graph(tuple(nodes), head["ranks"], head["title"], labels, tensors, results)
+
+
+def _text(path: str | Path) -> str:
+    content = read_bytes(path, LARGEST)
+    try:
+        if content[:2] == b"\x1f\x8b":
+            unpack = zlib.decompressobj(wbits=31)
+            content = unpack.decompress(content, LARGEST)
+            if not unpack.eof:
+                raise ConfigError("the compressed graph is cut off, or too large; write it again", str(path))
+        return content.decode("utf-8")
+    except (zlib.error, UnicodeDecodeError):
+        raise ConfigError("this is no graph; write one with weft.graph.write_graph", str(path)) from None
+
+
+def _record(path: str | Path, number: int, line: str) -> dict[str, Any]:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        raise _broken(path, number, "is no JSON") from None
+    if not isinstance(record, dict):
+        raise _broken(path, number, "is no JSON object")
+    return record
+
+
+def _check_head(path: str | Path, head: Mapping[str, Any], lines: int) -> None:
+    """Raise ConfigError unless the first line announces a graph of this version with so many lines."""
+    if head.get("format") != FORMAT:
+        raise _broken(path, 1, f'does not announce a graph ("format": "{FORMAT}")')
+    if head.get("version") != VERSION:
+        raise _broken(path, 1, f"is of version {head.get('version')}, and this Weft reads {VERSION}")
+    kinds = {"title": str, "ranks": int, "labels": dict, "results": list, "tensors": int, "nodes": int}
+    for name, kind in kinds.items():
+        if not isinstance(head.get(name), kind):
+            raise _broken(path, 1, f"lacks '{name}'")
+    announced = 1 + head["tensors"] + head["nodes"]
+    if lines != announced:
+        raise _broken(path, lines, f"is the last, but the first line announces {announced} lines")
+
+
+def _broken(path: str | Path, number: int, why: str) -> ConfigError:
+    return ConfigError(f"line {number} {why}; write the file with weft.graph.write_graph", str(path))
+
+
+def _node(content: Mapping[str, Any]) -> Node:
+    given = {name: _made(value) for name, value in content.items()}
+    given["after"] = tuple(Edge(*one) if isinstance(one, tuple) else one for one in given.get("after", ()))
+    return Node(**given)
+
+
+def _made(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(_made(inner) for inner in value)
+    if not isinstance(value, Mapping):
+        return value
+    ((name, content),) = value.items()
+    if name == "array":
+        return np.array(content, dtype=np.float64)
+    check_name("class of a graph's file", name, _CLASSES)
+    return _CLASSES[name](**{field: _made(inner) for field, inner in content.items()})
