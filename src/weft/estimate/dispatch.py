@@ -13,10 +13,25 @@ from weft.errors import InputError, check_type
 from weft.estimate.answer import Bound, Estimate, in_sequence, side_by_side
 from weft.estimate.attention import attention
 from weft.estimate.collective import collective
+from weft.estimate.convolution import convolution
 from weft.estimate.gemm import gemm, grouped_gemm
+from weft.estimate.recurrent import recurrent
 from weft.estimate.streaming import opaque, streaming
 from weft.estimate.target import Harness, Target, check_held, target
-from weft.graph import Attention, Collective, Gemm, Graph, GroupedGemm, Node, Op, Send, Streaming
+from weft.graph import (
+    Attention,
+    Call,
+    Collective,
+    Convolution,
+    Gemm,
+    Graph,
+    GroupedGemm,
+    Node,
+    Op,
+    Recurrent,
+    Send,
+    Streaming,
+)
 from weft.hardware import Described
 from weft.options import RunOptions
 from weft.parallel import work_of
@@ -26,13 +41,23 @@ def _send(op: Send, on: Target) -> Estimate:
     return collective(Collective("send_recv", op.bytes, 2), on)
 
 
+def _call(op: Call, on: Target) -> Estimate:
+    """The products of a call, one after the other; without any, its tensors' bytes, which `by` says."""
+    if op.products:
+        return in_sequence([gemm(product, on) for product in op.products])
+    return replace(opaque(op, on), by=np.array("bytes"))
+
+
 _MODELS: Mapping[type[Op], Callable[[Any, Target], Estimate]] = {
     Gemm: gemm,
     GroupedGemm: grouped_gemm,
+    Convolution: convolution,
+    Recurrent: recurrent,
     Attention: attention,
     Streaming: streaming,
     Collective: collective,
     Send: _send,
+    Call: _call,
 }
 """The model of each kind of operator; `opaque` times all others."""
 

@@ -22,6 +22,7 @@ Shapes = tuple[FloatArray, FloatArray, FloatArray, FloatArray]
 """Rows, columns, depth and batch of each case."""
 
 _COMPILE_FROM = 2000  # number of shapes from which compiled code pays for its loading or compilation
+_COMPILE_EACH_FROM = 50_000  # number of tiles of one shape, likewise
 _CACHE_BOUND = 0.05  # share of time waiting for the cache from which the cache is called the bound (assumed)
 _UNHASHED = ("cdna1", "cdna2")  # memory channels selected by plain address bits, without a hash
 
@@ -130,6 +131,17 @@ def _run(shapes: Shapes, library: tuple[Candidate, ...], rates: gemm_kernel.Mach
     times = np.empty((count, len(gemm_kernel.Attempt._fields)))
     run(*shapes, np.array([as_tile(one) for one in library]), rates, chosen, times)
     return gemm_kernel.Attempt(*times.T)
+
+
+def time_each(op: Gemm, tiles: FloatArray, splits: Any, rates: gemm_kernel.Machine) -> FloatArray:
+    """Time of one GEMM under each tile, without the launch [s]; `tiles` has rows of gemm_kernel.Tile.
+
+    K is cut into the number of `splits` of each.
+    """
+    times = np.empty(len(tiles))
+    run: Any = gemm_kernel.compiled("each") if len(tiles) > _COMPILE_EACH_FROM else gemm_kernel.each
+    run(gemm_kernel.Shape(op.m, op.n, op.k, op.batch), tiles, np.asarray(splits, dtype=float), rates, times)
+    return times
 
 
 def as_tile(one: Candidate) -> gemm_kernel.Tile:

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from math import ceil, floor, inf, sqrt
-from types import FunctionType
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from weft.estimate.machine_code import machine_code
 
 SPLIT_STEPS = 4
 """Fewest K steps of a part [assumed]."""
@@ -422,17 +423,15 @@ def run(m: Any, n: Any, k: Any, batch: Any, tiles: Any, on: Machine, chosen: Any
             times[i, field] = found[field]
 
 
+def each(shape: Shape, tiles: Any, splits: Any, on: Machine, times: Any) -> None:
+    """Fill `times` with the time of a shape under every tile, K in the parts given for each."""
+    for i in range(len(tiles)):
+        tile = _tile(tiles[i])
+        times[i] = fixed(shape, tile, tile.columns, splits[i], on).total
+
+
 @cache
-def compiled() -> Callable[..., None]:
-    """`run` with every function that it calls as machine code, kept on disk: over a million shapes a second."""
-    import numba
-
-    from weft.engine.jit import kept
-
-    names: dict[str, Any] = {**globals(), "ceil": np.ceil, "floor": np.floor}  # these return floats
-    for name, function in globals().items():
-        if isinstance(function, FunctionType):
-            copy = FunctionType(function.__code__, names, name)
-            names[name] = numba.njit(error_model="numpy")(copy)
-    run: Callable[..., None] = kept(names["run"], names["run"].py_func)
-    return run
+def compiled(name: str = "run") -> Callable[..., None]:
+    """A function of this file with all that it calls as machine code, kept on disk: over a million shapes a second."""
+    entry: Callable[..., None] = machine_code(globals(), (name,), ceil=np.ceil, floor=np.floor)[name]  # return floats
+    return entry

@@ -168,14 +168,15 @@ def _rows(op: Streaming, gpu: Gpu) -> tuple[FloatArray, FloatArray, FloatArray, 
     return elements, size, np.where(short, 0.0, size), threads
 
 
-def _normalised(moments: float, scaled: float, parameters: int) -> Callable[[Streaming, Gpu], tuple[Kernel, ...]]:
+def _normalised(scaled: float, parameters: int) -> Callable[[Streaming, Gpu], tuple[Kernel, ...]]:
     """Normalisation of rows: a sweep for the moments, one that reads the rows again, scales and writes them."""
 
     def kernels(op: Streaming, gpu: Gpu) -> tuple[Kernel, ...]:
         elements, weights = floats(op.elements), parameters * floats(op.columns) * width(op.dtype)
         size = elements * width(op.dtype)
+        first, more = _bytes(op.reads), _bytes(op.writes[1:])  # what is added, and what is kept of the sum
         sweeps = (
-            Sweep(reads=size, operations=moments * elements),
+            Sweep(reads=first, writes=more, operations=(op.operations - scaled) * elements),
             Sweep(reads=weights, writes=size, rereads=size, operations=scaled * elements),
         )
         return (Kernel(sweeps, floats(op.rows), floats(ROW_THREADS), footprint=2 * size / op.rows),)
@@ -204,19 +205,34 @@ def _normalised_backward(parameters: int) -> Callable[[Streaming, Gpu], tuple[Ke
     return kernels
 
 
+def _over_channels(op: Streaming, gpu: Gpu) -> tuple[Kernel, ...]:
+    """A normalisation over the batch: a kernel that sums over each channel, and one that reads everything again."""
+    elements, read = floats(op.elements), _bytes(op.reads)
+    half, size = op.operations / 2, width(op.dtype)
+    sums = _elementwise(elements, read, np.zeros(()), half, 0.0, size)
+    return sums, _elementwise(elements, read, _bytes(op.writes), half, 0.0, size)
+
+
 _SPECIAL: Mapping[str, Callable[[Streaming, Gpu], tuple[Kernel, ...]]] = {
     "softmax": _softmax,
     "softmax_backward": _softmax_backward,
     "eager_softmax": _softmax,
     "eager_softmax_backward": _eager_softmax_backward,
-    "layernorm": _normalised(8, 4, 2),
-    "eager_layernorm": _normalised(8, 4, 2),
-    "rmsnorm": _normalised(2, 3, 1),
+    "layernorm": _normalised(4, 2),
+    "eager_layernorm": _normalised(4, 2),
+    "add_layernorm": _normalised(4, 2),
+    "dropout_add_layernorm": _normalised(4, 2),
+    "batchnorm_training": _over_channels,
+    "batchnorm_gradient": _over_channels,
+    "rmsnorm": _normalised(3, 1),
+    "add_rmsnorm": _normalised(3, 1),
     "layernorm_backward": _normalised_backward(2),
     "rmsnorm_backward": _normalised_backward(1),
     "adam": _optimizer,
     "lamb": _optimizer,
     "embedding_backward": _scattered,
+    # PyTorch's masked_fill out of place (TensorAdvancedIndexing.cpp): clone, then masked_fill_.
+    "masked_fill_backward": _in_steps(((OWN,), (OWN,), 1, 0), ((OWN,), (OWN,), 1, 0)),
     # PyTorch's infinitely_differentiable_native_dropout_backward: the mask converted, scaled, times the gradient.
     "dropout_backward_again": _in_steps((("int8",), (OWN,), 1, 0), ((OWN,), (OWN,), 1, 0), ((OWN, OWN), (OWN,), 1, 0)),
     # Megatron-LM: a copy in fp32, the largest of each row, its subtraction, exponentials, their sum, quotients.

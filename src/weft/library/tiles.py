@@ -15,7 +15,8 @@ from weft.kernels.gemm import GemmTiling
 
 MOST_PARTS = 64
 """Most parts into which K is cut where no lower limit of the library is known [assumed]."""
-_MOST_SLOTS = 8  # K steps that a workgroup of the engine can have in flight
+MOST_SLOTS = 8
+"""Most K steps that a workgroup of the engine can have in flight."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Candidate:
             columns=width,
             step=self.step,
             threads=self.threads,
-            slots=min(self.stages, _MOST_SLOTS),
+            slots=min(self.stages, MOST_SLOTS),
             stages=self.stages,
             resident=self.resident,
             share_rows=1 if by_columns else self.cluster,
@@ -63,7 +64,7 @@ def candidates(architecture: str, dtype: str, *, scaled: bool = False) -> tuple[
     if scaled and architecture in ("hopper", "blackwell"):
         return tuple(replace(Candidate(*tile), threads=384) for tile in _lists()["scaled"])
     if dtype in ("fp32", "fp64"):
-        amd = architecture.startswith("cdna") or architecture == "t3"
+        amd = architecture.startswith("cdna") or architecture in ("t3", "vega")
         return _mirrored(Candidate(*tile) for tile in _lists()["single-amd" if amd else "single-nvidia"])
     found = (Candidate(*tile) for tile in _lists()[architecture])
     packed = math.floor(2 * width(dtype)) / 2  # bytes of an element without its share of a block's scale

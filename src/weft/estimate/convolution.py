@@ -1,0 +1,127 @@
+"""How long a convolution takes, in closed form, by its algorithm: what it multiplies, and what its transforms move."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import cast
+
+import numpy as np
+
+from weft.estimate.answer import Estimate, FloatArray, floats, from_parts, in_sequence
+from weft.estimate.gemm import gemm
+from weft.estimate.kernel import Kernel, Sweep, kernel_time
+from weft.estimate.streaming import THREADS
+from weft.estimate.target import Target
+from weft.graph.convolution import Convolution
+from weft.graph.gemm import Gemm
+from weft.graph.op import plain, width
+
+FUSED_OUTPUT, SEPARATE_OUTPUT = 2, 4
+"""Outputs along a side of a tile: F(2 x 2, 3 x 3) fits into the registers of one kernel, F(4 x 4, r x r) has its
+transforms in memory (arXiv:1509.09308, Fast Algorithms for Convolutional Neural Networks)."""
+MISALIGNED = 0.25
+"""Share of the memory's rate at which filters of misaligned rows are reordered [calibrated to convolutions on V100 in
+sitar-lab/NeuSight @6945927: 0.2 to 0.3 for each algorithm; on A100 0.1 to 0.2]."""
+FFT_TILE = 32
+"""Side of a tile of cuDNN's tiled Fourier transforms (cuDNN developer guide, FFT_TILING)."""
+
+
+def convolution(op: Convolution, on: Target) -> Estimate:
+    """The time of a convolution: its GEMM, or transforms, products of transformed tiles, and the transform back.
+
+    The gradient of the data is multiplied as the forward pass with inputs and outputs exchanged, that of the weights as
+    a sum over tiles. Parts as of GEMMs; transforms add launch, latency, memory, cache and compute.
+    """
+    if op.algorithm == "gemm":
+        return in_sequence([_called(op.product, on), _filters_moved(op, on, 1.0)])
+    if op.computes == "data":
+        return convolution(_mirrored(op), on)
+    if op.algorithm == "winograd":
+        spread = _points(op, FUSED_OUTPUT) / floats(op.windows[0]) ** 2
+        product = _called(_products(op, FUSED_OUTPUT, fused=True), on)
+        return in_sequence([product, _filters_moved(op, on, spread)])
+    separate = op.algorithm == "winograd_nonfused"
+    output = SEPARATE_OUTPUT if separate else FFT_TILE - np.maximum(*op.windows) + 1
+    size = _points(op, output) * width(op.dtype)  # half a spectrum of complex numbers is as long
+    tiles, channels, filters = _tiles(op, output), floats(op.channels), floats(op.filters)
+    spread = _points(op, output) / (floats(op.windows[0]) * floats(op.windows[1]))
+    return in_sequence(
+        [
+            _called(_products(op, output), on),
+            _filters_moved(op, on, spread),
+            _moved(floats(op.backward.weights[0].reads[0].bytes), size * tiles * channels, on),
+            _moved(size * tiles * filters, floats(op.backward.weights[0].reads[1].bytes), on),
+        ]
+    )
+
+
+def _called(product: Gemm, on: Target) -> Estimate:
+    """The products of a convolution; a host that waits for each convolution calls twice, for the filters as well."""
+    found = gemm(product, on)
+    if on.harness.timed != "host":
+        return found
+    launch = found.parts["launch"]
+    return replace(found, seconds=found.seconds + launch, parts={**found.parts, "launch": 2 * launch})
+
+
+def _filters_moved(op: Convolution, on: Target, spread: FloatArray | float) -> Estimate:
+    """The time to transform or reorder the filters into `spread` times as many elements, for the forward pass.
+
+    Filters of a number of channels that vectors of four do not divide move at MISALIGNED of the memory's rate.
+    """
+    size = floats(op.backward.weights[0].writes[0].bytes)
+    odd = (floats(op.channels) % 4 != 0) | (floats(op.filters) % 4 != 0)
+    slow = np.where(odd, 1 / MISALIGNED, 1.0)
+    found = _moved(slow * size, slow * size * spread, on)
+    needed = odd | (np.asarray(spread) != 1.0)  # an implicit product reads aligned filters as they are
+    return from_parts({name: part * needed for name, part in found.parts.items()})
+
+
+def _mirrored(op: Convolution) -> Convolution:
+    """The forward pass that computes the gradient of the data: inputs and outputs exchanged; strides of 1."""
+    high, wide = op.windows
+    along = np.where(np.asarray(op.padding_width) < 0, op.padding, op.padding_width)
+    return replace(
+        op,
+        channels=op.filters,
+        filters=op.channels,
+        height=op.rows,
+        width=op.columns,
+        padding=plain(np.maximum(high - 1 - np.asarray(op.padding), 0)),
+        padding_width=plain(np.maximum(wide - 1 - along, 0)),
+        computes="forward",
+    )
+
+
+def _tiles(op: Convolution, output: FloatArray | int) -> FloatArray:
+    """Tiles of `output` x `output` results in all images."""
+    return floats(op.batch) * np.ceil(floats(op.rows) / output) * np.ceil(floats(op.columns) / output)
+
+
+def _points(op: Convolution, output: FloatArray | int) -> FloatArray:
+    """Products of a channel with a filter for each tile."""
+    high, wide = op.windows
+    return np.asarray((output + floats(high) - 1) * (output + floats(wide) - 1))
+
+
+def _products(op: Convolution, output: FloatArray | int, *, fused: bool = False) -> Gemm:
+    """The GEMMs of transformed tiles, one for each point; in a fused kernel, one whose rows are all of them.
+
+    A complex product counts three real ones, of half the points (the spectrum of real numbers).
+    """
+    points, tiles = _points(op, output), _tiles(op, output)
+    m, n, k = tiles, floats(op.filters), floats(op.channels)
+    if op.computes == "weights":
+        m, n, k = n, k, m
+    if op.algorithm == "fft":
+        points = np.ceil(1.5 * points)
+    if fused:
+        m, points = (m * points, np.ones(np.shape(points)))
+    return Gemm(cast(int, m), cast(int, n), cast(int, k), op.dtype, cast(int, points))
+
+
+def _moved(reads: FloatArray, writes: FloatArray, on: Target) -> Estimate:
+    """The time of a transform that reads and writes so many bytes."""
+    per_workgroup = THREADS * 16
+    workgroups = np.ceil((reads + writes) / per_workgroup)
+    return kernel_time(Kernel((Sweep(reads, writes),), workgroups, floats(THREADS)), on.gpu)
