@@ -131,7 +131,7 @@ def test_a_layer_that_predicts_a_further_token_is_a_layer_with_a_head():
 
 
 def test_a_layer_of_gpt_3_moves_the_published_bytes():
-    """models.md section 4: 50.3 MB an all-reduce at T = 2048, four of them a layer; arXiv:2104.04473."""
+    """50.3 MB an all-reduce at T = 2048, four of them a layer (arXiv:2104.04473)."""
     found = share("gpt-3", tp=8)
     moved = [op for graph in (found.forward, found.backward) for _, op in collectives(graph, "tp")]
     assert [op.name for op in moved] == ["all_reduce"] * 4
@@ -185,7 +185,7 @@ def test_ranks_share_the_experts_and_keep_their_tokens(ep, experts):
 
 
 def test_tokens_are_exchanged_four_times_a_layer():
-    """Dispatch and combine, forward and backward: T e h x 2 bytes each (models.md section 4)."""
+    """Dispatch and combine, forward and backward: T e h x 2 bytes each."""
     found = share("deepseek-v3", "moe", ep=8, dp=8, batch=8)
     for graph in (found.forward, found.backward):
         moved = collectives(graph, "ep")
@@ -253,7 +253,7 @@ def test_the_ranks_of_a_ring_see_every_pair_of_tokens_once(ranks, causal, length
 
 
 def test_a_ring_passes_keys_and_values_on_while_it_computes():
-    """2 x 2 x (T / c) k d bytes forward in each of c - 1 hops; backward also their gradients (models.md section 4)."""
+    """2 x 2 x (T / c) k d bytes forward in each of c - 1 hops; backward also their gradients."""
     found = share("llama-3-8b", sequence=8192, cp=4)
     moved = collectives(found.forward, "cp")
     assert [(op.name, op.ranks, op.bytes) for _, op in moved] == [("send_recv", 2, 2 * 2 * 2048 * 8 * 128)] * 3

@@ -31,11 +31,12 @@ class Style:
     `flash` attention is one kernel of a `generation` (see `Attention`), otherwise batched GEMMs with a softmax between;
     with `dropout` after attention and each sub-layer. `fused` element-wise operators share kernels with their
     neighbours: bias with GeLU, bias with dropout and residual sum. An `eager` framework runs every operator by itself:
-    scale and mask of the scores, projections of queries, keys and values, gradients of a norm's parameters. Heads are
-    `copied` apart before batched products, where these do not read them in strides. `loss` names the kernels of the
-    cross entropy. Shared experts may run `beside` the exchange of tokens; `deduplicated` tokens are sent once to each
-    rank that has experts for them, not once to each expert (as DeepEP does), in the number format `dispatched` (none:
-    that of the model).
+    scale and mask of the scores, projections of queries, keys and values, gradients of a norm's parameters. With `wide`
+    scores, the kernels of scale, mask and softmax are in fp32, between copies; biases `apart` from what follows them
+    are kernels of their own. Heads are `copied` apart before batched products, where these do not read them in strides.
+    `loss` names the kernels of the cross entropy. Shared experts may run `beside` the exchange of tokens;
+    `deduplicated` tokens are sent once to each rank that has experts for them, not once to each expert (as DeepEP
+    does), in the number format `dispatched` (none: that of the model).
     """
 
     flash: bool = True
@@ -43,6 +44,8 @@ class Style:
     dropout: bool = False
     fused: bool = True
     eager: bool = False
+    wide: bool = False
+    apart: bool = False
     copied: bool = False
     loss: Literal["cross_entropy", "eager_cross_entropy", "fused_cross_entropy"] = "cross_entropy"
     beside: bool = False
@@ -285,8 +288,9 @@ class _Layer:
         generation = self.style.generation if flash else 0
         eager = self.style.eager and not flash
         return Attention(
-            *sizes, shared, causal, self.dtype, flash, dropped, value=value, generation=generation, eager=eager
-        )
+            *sizes, shared, causal, self.dtype, flash, dropped, value=value, generation=generation, eager=eager,
+            wide=self.style.wide and not flash,
+        )  # fmt: skip
 
     def cross_attention(self) -> Iterator[Piece]:
         model, bias = self.model, self.bias("qkv")
@@ -306,6 +310,7 @@ class _Layer:
         hidden, bias = self.model.hidden, self.bias()
         first = _mlp_columns(self.model, wide)
         yield Piece(f"{prefix}fc1", self.gemm(first, hidden), "mlp", "columns", first * (hidden + bias))
+        yield from self.added(f"{prefix}activation_bias", self.tokens.count * wide, "mlp", "width")
         yield Piece(f"{prefix}activation", self.activation(self.tokens.count * wide), "mlp", "width")
         yield Piece(f"{prefix}fc2", self.gemm(hidden, wide), "mlp", "rows", hidden * (wide + bias))
 
@@ -354,8 +359,14 @@ class _Layer:
             return Streaming("elementwise", elements, 1, self.dtype)
         return Streaming("bias_gelu" if fused else "gelu", elements, 1, self.dtype)
 
+    def added(self, name: str, elements: int, module: str, cut: Cut) -> Iterator[Piece]:
+        """The bias of a linear layer, where a kernel of its own adds it."""
+        if self.style.apart and self.bias():
+            yield Piece(name, Streaming("bias_add", elements, 1, self.dtype), module, cut)
+
     def residual(self, name: str, module: str) -> Iterator[Piece]:
         elements, style = self.tokens.count * self.model.hidden, self.style
+        yield from self.added(f"{name}_bias", elements, module, "tokens")
         if style.dropout and not style.fused:
             yield Piece(f"{name}_dropout", Streaming("dropout", elements, 1, self.dtype), module, "tokens")
         kind = "bias_dropout_add" if style.dropout and style.fused else "residual_add"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -95,17 +95,19 @@ Recomputed = Literal["none", "selective", "operators", "full"]
 
 
 def forward_flops(
-    model: Transformer, sequence: int, convention: str = "causal", source: int = 0
+    model: Transformer, sequence: int, convention: str = "causal", source: int = 0, names: Collection[str] | None = None
 ) -> Mapping[str, float]:
     """Floating-point operations of GEMMs in the forward pass of one sequence: of layers, their attention, and the head.
 
-    A multiply-add counts as two; `source` are the tokens of an encoder. Raises UnknownNameError for an unknown
-    convention.
+    A multiply-add counts as two; `source` are the tokens of an encoder. Only operators with these `names` are counted
+    (None: all). Raises UnknownNameError for an unknown convention.
     """
     check_name("convention of FLOPs", convention, CONVENTIONS)
     check_whole("sequence", sequence, 1, 2048)
     counted, flops = CONVENTIONS[convention], dict.fromkeys(("layers", "attention", "head"), 0.0)
     for part, times, piece in _pieces(model, Tokens(1, sequence, source=source)):
+        if names is not None and piece.name not in names:
+            continue
         if isinstance(piece.op, Gemm | GroupedGemm):
             flops[part] += times * piece.op.flops
         elif isinstance(piece.op, Attention):
@@ -144,13 +146,21 @@ def model_flops(model: Transformer, sequence: int, convention: str = "causal", s
 
 
 def hardware_flops(
-    model: Transformer, sequence: int, recompute: Recomputed, convention: str = "causal", source: int = 0
+    model: Transformer,
+    sequence: int,
+    recompute: Recomputed | tuple[str, ...],
+    convention: str = "causal",
+    source: int = 0,
 ) -> float:
     """Floating-point operations of a training step on one sequence with those that recomputation adds.
 
     Full recomputation repeats the forward pass of all layers, selective recomputation that of attention, that by
-    operators every second GEMM: about half of the layers without attention.
+    operators every second GEMM: about half of the layers without attention, and that of named operators theirs.
     """
+    if isinstance(recompute, tuple):
+        forward = forward_flops(model, sequence, convention, source)
+        named = forward_flops(model, sequence, convention, source, recompute)
+        return 3 * sum(forward.values()) + named["layers"] + named["attention"]
     check_name("recomputation", recompute, get_args(Recomputed))
     forward = forward_flops(model, sequence, convention, source)
     again = {
