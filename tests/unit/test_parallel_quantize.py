@@ -54,6 +54,17 @@ def test_operands_are_made_before_each_gemm_and_again_of_its_gradient(recipe):
     assert len(quantising(found.backward)) == 4 * len(whole.kernels)
 
 
+def test_row_wise_scales_gather_16_bits_and_each_rank_quantises_all_tokens():
+    rows, tensor, wide = (mine(recipe).forward for recipe in ("rowwise", "tensorwise", ""))
+    gathered = [[node.op for node in graph if ".gather" in node.name] for graph in (rows, wide)]
+    assert gathered[0] == gathered[1]
+    sizes = [
+        sum(node.op.rows for node in graph if node.name == name)
+        for graph, name in ((rows, "qkv.quantize.0"), (tensor, "qkv.quantize.0"))
+    ]
+    assert sizes[0] == PLAN.tp * sizes[1] > 0
+
+
 def test_tokens_are_quantised_before_they_are_gathered_in_8_bits():
     found, wide = (mine(recipe).forward for recipe in ("mxfp8", ""))
     gathered, before = (sum(node.op.bytes for node in one if ".gather" in node.name) for one in (found, wide))

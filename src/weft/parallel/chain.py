@@ -40,6 +40,7 @@ class Chain:
 
     def __init__(self, plan: Parallelism, framework: Framework, phase: Phase = "forward") -> None:
         self.plan, self.framework, self.phase = plan, framework, phase
+        self.wide = bool(plan.quantize) and RECIPES[plan.quantize].gathers_wide
         self.nodes: list[Node] = []
         self.last: tuple[str, ...] = ()
         self.fork: tuple[str, ...] = ()
@@ -61,6 +62,10 @@ class Chain:
 
     def _tp(self, kind: str, tokens: int, width: int, dtype: str) -> Collective:
         return Collective(kind, tokens * width * DTYPE_BYTES[dtype], self.plan.tp, dtype)
+
+    def _sent(self, op: Gemm) -> str:
+        """Number format in which a GEMM's input is gathered: quantised before (4 bits as 8), unless gathered wide."""
+        return "fp8" if is_narrow(op) and not self.wide else op.output_dtype
 
     def forward(self, piece: Piece, op: Op) -> None:
         """Append an operator and the collectives that its cut needs before, beside or after it."""
@@ -93,17 +98,24 @@ class Chain:
         elif piece.cut == "classes" and self.plan.tp > 1:
             self._loss(piece, op)
         else:
-            self._quantized(piece, ".quantize", op.reads[0], phase, piece.cut == "columns")
             if self.plan.quantize and RECIPES[self.plan.quantize].each_pass:
                 self._quantized(piece, ".weights", op.reads[-1], phase, False)
-            self._gathered(piece, phase)
+            self._in_order(
+                lambda: self._quantized(piece, ".quantize", op.reads[0], phase, piece.cut == "columns"),
+                lambda: self._gathered(piece, phase),
+            )
             self.then("", op, piece, phase)
             self._reduced(piece, phase)
 
+    def _in_order(self, quantise: Callable[[], None], gather: Callable[[], None]) -> None:
+        """Append what quantises tokens and what gathers them, in the recipe's order."""
+        for append in (gather, quantise) if self.wide else (quantise, gather):
+            append()
+
     def _quantized(self, piece: Piece, suffix: str, tensor: Tensor, phase: Phase, gathered: bool) -> None:
-        """Make a recipe's operands of a 16-bit tensor; of one that is `gathered`, of the rank's own tokens."""
+        """Make a recipe's operands of a 16-bit tensor; of one that is `gathered` after, of the rank's own tokens."""
         if self.plan.quantize and is_narrow(piece.op):
-            count = -(-math.prod(tensor.shape) // (token_ranks(self.plan) if gathered else 1))
+            count = -(-math.prod(tensor.shape) // (token_ranks(self.plan) if gathered and not self.wide else 1))
             for number, op in enumerate(quantized(count, self.plan.quantize, self.plan.dtype)):
                 self.then(f"{suffix}.{number}", op, piece, phase)
 
@@ -111,8 +123,8 @@ class Chain:
         """The all-gather of tokens before a GEMM that is cut by columns, with sequence parallelism."""
         whole = piece.op
         if self.plan.tp > 1 and self.plan.sp and piece.cut == "columns" and isinstance(whole, Gemm):
-            self.then(".gather", self._tp("all_gather", whole.m, whole.k, _sent(whole)), piece, phase, "tp")
-            self._ordered(piece, ".gather", whole.m * whole.k, _sent(whole), phase)
+            self.then(".gather", self._tp("all_gather", whole.m, whole.k, self._sent(whole)), piece, phase, "tp")
+            self._ordered(piece, ".gather", whole.m * whole.k, self._sent(whole), phase)
 
     def _reduced(self, piece: Piece, phase: Phase) -> None:
         """The reduction of sums that the ranks have computed in parts."""
@@ -265,18 +277,24 @@ class Chain:
             rows, columns, dtype = input_of(op)
             self.then(".join", Streaming("residual_add", rows * columns, 1, dtype), piece, "input")
 
+    def _gradient_gathered(self, piece: Piece, whole: Gemm) -> None:
+        """The all-gather of the gradients of tokens before those of a GEMM that is cut by rows."""
+        if self.plan.tp > 1 and self.plan.sp and piece.cut == "rows":
+            gathered = self._tp("all_gather", whole.m, whole.n, self._sent(whole))
+            self.then(".gather", gathered, piece, "input", "tp")
+            self._ordered(piece, ".gather", whole.m * whole.n, self._sent(whole), "input")
+
     def _gemm_backward(self, piece: Piece, whole: Gemm, op: Gemm) -> None:
         plan, name = self.plan, piece.name
         split = plan.tp > 1
-        self._quantized(piece, ".input", op.writes[0], "input", piece.cut == "rows")
-        if split and plan.sp and piece.cut == "rows":
-            gathered = self._tp("all_gather", whole.m, whole.n, _sent(whole))
-            self.last = (self.add(f"{name}.gather", gathered, "input", piece.module, self.last, "tp"),)
-            self._ordered(piece, ".gather", whole.m * whole.n, _sent(whole), "input")
+        self._in_order(
+            lambda: self._quantized(piece, ".input", op.writes[0], "input", piece.cut == "rows"),
+            lambda: self._gradient_gathered(piece, whole),
+        )
         before = self.last
         for_weight = before
         if split and plan.sp and piece.cut == "columns" and self.framework.gathers_again:
-            again = self._tp("all_gather", whole.m, whole.k, _sent(whole))
+            again = self._tp("all_gather", whole.m, whole.k, self._sent(whole))
             for_weight = (self.add(f"{name}.gather", again, "weight", piece.module, before, "tp"),)
         if not self.framework.async_tp:
             before = for_weight
@@ -308,14 +326,10 @@ class Chain:
             rows, columns, dtype = output_of(op)
             summed = Streaming("elementwise", rows * columns, 1, dtype, inputs=1, outputs=0)
             last = self.add(f"{piece.name}.bias", summed, "weight", piece.module, [last])
-        if not self.framework.accumulates and self.plan.micro_batches > 1 and self.plan.zero < _SHARDED_GRADIENTS:
+        if not self.framework.accumulates and self.plan.micro_batches > 1 and not self.plan.gathers_each_pass:
             count = math.prod(weight.writes[0].shape)
             added = Streaming("elementwise", count, 1, self.framework.gradients, inputs=2)
             self.add(f"{piece.name}.add", added, "weight", piece.module, [last])
-
-
-_SHARDED_GRADIENTS = 3
-"""Stage of ZeRO from which gradients of a micro-batch are added up by shards alone."""
 
 
 def _biased(piece: Piece) -> bool:
@@ -323,8 +337,3 @@ def _biased(piece: Piece) -> bool:
     op = piece.op
     weights = op.n * op.k * op.batch if isinstance(op, Gemm) else 0
     return bool(weights) and piece.parameters > weights
-
-
-def _sent(op: Gemm) -> str:
-    """Number format in which a GEMM's input is gathered: quantised before, as in Transformer Engine (4 bits as 8)."""
-    return "fp8" if is_narrow(op) else op.output_dtype

@@ -19,21 +19,24 @@ class Framework:
     """What a training framework does by default.
 
     `style` says how it writes the operators of a layer. `gradients` is the number format in which gradients of weights
-    are added up over micro-batches, `reduces` that in which replicas add them (empty: the same); with `accumulates` the
-    GEMM adds to them itself. `async_tp` collectives of the backward pass run beside the GEMMs of gradients; `tp` names
-    the method that overlaps those of both passes (empty: none). With sequence parallelism the inputs of GEMMs whose
-    weights are cut by columns are gathered again for the gradient of the weight if it `gathers_again`, else kept whole;
-    if it `orders_tokens`, those of several sequences are copied after they are gathered and before they are scattered.
-    With `dp_overlap` replicas reduce gradients beside the backward pass of the last micro-batch, with `gather_overlap`
-    they gather updated weights beside the forward pass of the first, both in buckets of `bucket` parameters (0: all at
+    are added up over micro-batches, `reduces` that in which replicas add them (empty: the same). A rank of a sharded
+    optimizer gets the sums of its own shard if the framework `scatters`, else all. With `accumulates` the GEMM adds to
+    gradients itself. `async_tp` collectives of the backward pass run beside the GEMMs of gradients; `tp` names the
+    method that overlaps those of both passes (empty: none). With sequence parallelism the inputs of GEMMs whose weights
+    are cut by columns are gathered again for the gradient of the weight if it `gathers_again`, else kept whole; if it
+    `orders_tokens`, those of several sequences are copied after they are gathered and before they are scattered. With
+    `dp_overlap` replicas reduce gradients beside the backward pass of the last micro-batch, with `gather_overlap` they
+    gather updated weights beside the forward pass of the first, both in buckets of `bucket` parameters (0: all at
     once), at least `bucket_per_replica` for each replica. `zero` is the default stage of sharding; with stage 3 (FSDP)
-    it `keeps_weights` from the forward to the backward
-    pass. Of the `sends` between stages, "blocking" ones keep the sender from computing, "overlapped" ones do not, and
-    "interleaved" ones only with several chunks a stage; with `scatter_gather` tensor-parallel ranks share them.
-    `optimizer` runs in one kernel over many tensors or, not `fused_optimizer`, in one per operation; `scales_loss` adds
-    the check for overflow of fp16. Weights are kept in the number format `weights` (empty: that of the computation),
-    beside `optimizer_bytes` of states per parameter: 12 for Adam with fp32 master weights. The host spends `launch` on
-    each operator [s]. `clocks` are those that GPUs, by name, held in the framework's published steps [hertz]: fitted,
+    it `keeps_weights` from the forward to the backward pass. Full recomputation of a layer `stops_early`, before what
+    no gradient needs (PyTorch from 2.1, set_checkpoint_early_stop), or runs all of it. Of the `sends` between stages,
+    "blocking" ones keep the sender from computing, "overlapped" ones do not, and "interleaved" ones only with several
+    chunks a stage; with `scatter_gather` tensor-parallel ranks share them. `optimizer` runs in one kernel over many
+    tensors or, not `fused_optimizer`, in one per operation; `scales_loss` adds the check for overflow of fp16. Weights
+    are kept in the number format `weights` (empty: that of the computation), beside `optimizer_bytes` of states per
+    parameter: 12 for Adam with fp32 master weights. The host spends `launch` on each operator [s], ahead of the GPU; if
+    it is `synchronous`, it waits for each kernel (CUDA_LAUNCH_BLOCKING=1).
+    `clocks` are those that GPUs, by name, held in the framework's published steps [hertz]: fitted,
     and below the catalogue's clock of long runs, which was read from the best GEMMs.
     """
 
@@ -43,6 +46,7 @@ class Framework:
     style: Style = field(default_factory=Style)
     gradients: str = "fp32"
     reduces: str = ""
+    scatters: bool = True
     accumulates: bool = True
     async_tp: bool = True
     gathers_again: bool = True
@@ -54,6 +58,7 @@ class Framework:
     bucket_per_replica: int = 0
     zero: int = 0
     keeps_weights: bool = False
+    stops_early: bool = False
     weights: str = ""
     optimizer_bytes: int = 12
     sends: Literal["blocking", "interleaved", "overlapped"] = "interleaved"
@@ -62,6 +67,7 @@ class Framework:
     fused_optimizer: bool = True
     scales_loss: bool = False
     launch: float = 0.0
+    synchronous: bool = False
     clocks: tuple[tuple[str, float], ...] = ()
 
     @property

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from weft.graph import DTYPE_BYTES, Attention, Gemm, Op, Streaming, Tensor
 from weft.models.block import Piece
+from weft.parallel.again import Saved, check_again, left_by, saved_of
 from weft.parallel.framework import Framework
 from weft.parallel.plan import Parallelism
 
@@ -16,7 +17,7 @@ class Kept:
     """Bytes that one micro-batch needs in a part of the model on one rank.
 
     `saved` are kept from the forward to the backward pass, by operator. `forward` and `backward` are needed beside them
-    only while that pass runs: outputs that nobody keeps, what is computed again, gradients of activations.
+    only while that pass runs: outputs that no operator keeps, what is computed again, gradients of activations.
     """
 
     saved: Mapping[str, int] = field(default_factory=dict)
@@ -35,18 +36,22 @@ def kept(pieces: Sequence[Piece], ops: Sequence[Op], plan: Parallelism) -> Kept:
     An operator keeps the inputs that its gradients need (arXiv:2205.05198, section 4). With sequence parallelism the
     input of a GEMM that is cut by columns is kept as the rank's part of the tokens, and gathered again. Selective
     recomputation drops the scores of unfused attention, that by operators all but attention and the outputs of every
-    second GEMM, full recomputation all but the input of the part.
+    second GEMM, full recomputation all but the input of the part, and that of named operators their outputs.
     """
     whole = {piece.name: _saved(piece, op, plan) for piece, op in zip(pieces, ops, strict=True)}
     widest = max((_outputs(op) for op in ops), default=0)
     gradients = max((_gradients(op) for op in ops), default=0)
     if plan.recompute == "none" or _is_end(pieces):
         return Kept(whole, widest, gradients)
+    if isinstance(plan.recompute, tuple):
+        check_again(pieces, plan.recompute)
+        lean = left_by(saved_by_operator(pieces, ops, plan), plan.recompute)
+        return Kept(lean, widest, max(sum(whole.values()) - sum(lean.values()), 0) + gradients)
     entry = ops[0].reads[0].bytes // (1 if isinstance(ops[0], Streaming) or not plan.sp else plan.tp)
     if plan.recompute == "full":
         return Kept({"input": entry}, widest, sum(whole.values()) + gradients)
     if plan.recompute == "operators":
-        stays = {id(op) for op in remaining(ops, plan)}
+        stays = {id(op) for op in remaining(pieces, ops, plan)}
         named = zip(pieces, ops, strict=True)
         lean = {piece.name: _stays(op, whole[piece.name]) for piece, op in named if id(op) in stays} | {"input": entry}
         return Kept(lean, widest, max(sum(whole.values()) - sum(lean.values()), 0) + gradients)
@@ -55,8 +60,20 @@ def kept(pieces: Sequence[Piece], ops: Sequence[Op], plan: Parallelism) -> Kept:
     return Kept(lean, max(widest, again), again + gradients)
 
 
-def remaining(ops: Sequence[Op], plan: Parallelism) -> list[Op]:
+def saved_by_operator(pieces: Sequence[Piece], ops: Sequence[Op], plan: Parallelism) -> list[Saved]:
+    """What each operator of a part leaves for the backward pass, and of whose outputs; InputError as `saved_of`."""
+
+    def output(piece: Piece, op: Op) -> int:
+        return _outputs(op) // (plan.tp if plan.sp and piece.cut == "rows" else 1)
+
+    whole = [_saved(piece, op, plan) for piece, op in zip(pieces, ops, strict=True)]
+    return saved_of(pieces, ops, whole, output)
+
+
+def remaining(pieces: Sequence[Piece], ops: Sequence[Op], plan: Parallelism) -> list[Op]:
     """The operators of a part that are not computed again in the backward pass."""
+    if isinstance(plan.recompute, tuple):
+        return [op for piece, op in zip(pieces, ops, strict=True) if piece.name not in plan.recompute]
     if plan.recompute == "full":
         return []
     if plan.recompute == "operators":
@@ -114,10 +131,6 @@ def sharded(count: int, experts: int, plan: Parallelism) -> int:
     return -(-(count - experts) // ranks) - (-experts // min(ranks, few))
 
 
-_WEIGHTS = 3
-"""The stage of ZeRO that shards weights."""
-
-
 def states(count: int, plan: Parallelism, framework: Framework, experts: int = 0) -> dict[str, int]:
     """Bytes of weights, gradients and optimizer states of a rank with so many parameters before they are sharded.
 
@@ -127,7 +140,7 @@ def states(count: int, plan: Parallelism, framework: Framework, experts: int = 0
     """
     held = [sharded(count, experts, plan) if plan.zero >= stage else count for stage in (3, 2, 1)]
     gradients = DTYPE_BYTES[framework.gradients]
-    if not framework.accumulates and framework.gradients != plan.dtype and plan.zero < _WEIGHTS:
+    if not framework.accumulates and framework.gradients != plan.dtype and not plan.shards_weights:
         gradients += DTYPE_BYTES[plan.dtype]
     width = DTYPE_BYTES[framework.weights or plan.dtype], gradients, framework.optimizer_bytes
     names = "weights", "gradients", "optimizer"
@@ -139,7 +152,7 @@ def gathered(largest: int, count: int, plan: Parallelism, framework: Framework) 
 
     Stages of a pipeline keep the weights and the gradients of all their parts.
     """
-    if plan.zero < 3 or (plan.shard or plan.dp * plan.cp) == 1:
+    if not plan.shards_weights or (plan.shard or plan.dp * plan.cp) == 1:
         return 0
     weights, gradients = DTYPE_BYTES[plan.dtype], DTYPE_BYTES[framework.gradients]
     return largest * (2 * weights + gradients) if plan.gathers_each_pass else count * (weights + gradients)

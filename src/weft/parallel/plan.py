@@ -19,6 +19,8 @@ the rank before, gathered before it, or by exchanging parts of the sequence for 
 Recompute = Literal["none", "selective", "operators", "full"]
 """What the backward pass computes again: nothing, the scores of attention, all operators but attention and every second
 GEMM (torchtitan's selective checkpointing by operators), or all layers from their inputs."""
+Offload = Literal["none", "activations", "optimizer"]
+"""What the memory of the host holds: nothing, what layers keep for the backward pass, or the optimizer's states."""
 
 
 @dataclass(frozen=True)
@@ -31,9 +33,11 @@ class Parallelism:
     pipeline runs `micro_batches` of `micro_batch` sequences, in the order of `schedule` ("1f1b", "interleaved:5").
     `layers` are those of each stage, in the order of the data (left out: equal numbers, the rest in the last).
     `context` names how attention sees the other ranks' keys. `recompute` what attention or layers need in the backward
-    pass. `quantize` names the recipe of `weft.parallel.quantize` by which GEMMs of layers get operands of 8 or 4 bits.
-    `overlap` names the method for the collectives of an axis, such as {"tp": "t3-mca"}; left out, they overlap as in
-    the framework. `order` places the axes, the innermost first.
+    pass, or, as a tuple, the names of operators of layers that run again, such as ("norm1", "activation"). `offload`
+    names what is kept in the memory of the host and comes back over its link. `quantize` names the recipe of
+    `weft.parallel.quantize` by which GEMMs of layers get operands of 8 or 4 bits. `overlap` names the method for the
+    collectives of an axis, such as {"tp": "t3-mca"}; left out, they overlap as in the framework. `order` places the
+    axes, the innermost first.
 
     Raises InputError for numbers below 1, for a batch that replicas and micro-batches do not divide, and for options
     that contradict each other; UnknownNameError for an unknown recomputation.
@@ -56,7 +60,8 @@ class Parallelism:
     context: Context = "ring"
     schedule: str = "1f1b"
     layers: tuple[int, ...] = ()
-    recompute: Recompute = "none"
+    recompute: Recompute | tuple[str, ...] = "none"
+    offload: Offload = "none"
     dtype: str = "bf16"
     quantize: str = ""
     overlap: Mapping[str, str] = field(default_factory=dict)
@@ -69,7 +74,8 @@ class Parallelism:
         if self.zero > 3:
             raise InputError(f"zero is {self.zero}; stages are 0 (none) to 3 (weights, as FSDP)")
         check_name("context parallelism", self.context, get_args(Context))
-        check_name("recomputation", self.recompute, get_args(Recompute))
+        self._check_recompute()
+        check_name("offload", self.offload, get_args(Offload))
         if self.quantize:
             check_name("recipe", self.quantize, RECIPES)
         each = self.dp * self.micro_batch
@@ -84,6 +90,14 @@ class Parallelism:
         if self.sequence % self.cp:
             raise InputError(f"sequence {self.sequence} does not divide into {self.cp} context-parallel ranks")
 
+    def _check_recompute(self) -> None:
+        if isinstance(self.recompute, list):  # as plain data has it
+            object.__setattr__(self, "recompute", tuple(self.recompute))
+        if not isinstance(self.recompute, tuple):
+            check_name("recomputation", self.recompute, get_args(Recompute))
+        elif not self.recompute:
+            raise InputError("recompute names no operator; name some of a layer, or say 'none'")
+
     def __hash__(self) -> int:
         return hash(tuple(value for name, value in vars(self).items() if name != "overlap"))
 
@@ -91,6 +105,11 @@ class Parallelism:
     def gpus(self) -> int:
         """Number of GPUs: the product of the degrees."""
         return self.tp * self.pp * self.dp * self.cp
+
+    @property
+    def recompute_words(self) -> str:
+        """What runs again in the backward pass: a policy, or the names of operators."""
+        return self.recompute if isinstance(self.recompute, str) else ", ".join(self.recompute)
 
     @property
     def expert_replicas(self) -> int:
@@ -103,12 +122,17 @@ class Parallelism:
         return self.batch // (self.dp * self.micro_batch)
 
     @property
+    def shards_weights(self) -> bool:
+        """Whether replicas share the weights, as in ZeRO's stage 3 and FSDP."""
+        return self.zero == 3
+
+    @property
     def gathers_each_pass(self) -> bool:
-        """Whether sharded weights (zero=3) are gathered for every pass, rather than once a step.
+        """Whether sharded weights are gathered for every pass, rather than once a step.
 
         Stages of a pipeline keep them, and their whole gradients, until the last micro-batch, as torchtitan's do.
         """
-        return self.zero == 3 and self.pp == 1
+        return self.shards_weights and self.pp == 1
 
     @property
     def chunks(self) -> int:
@@ -143,6 +167,7 @@ class Parallelism:
             **vars(self),
             "overlap": dict(self.overlap),
             "layers": list(self.layers),
+            "recompute": list(self.recompute) if isinstance(self.recompute, tuple) else self.recompute,
             "order": list(self.order),
             "gpus": self.gpus,
         }

@@ -14,13 +14,16 @@ class Recipe:
     """The number format of a GEMM's operands, and the `kernels` that make them of a 16-bit tensor, one after another.
 
     Both orders of a tensor are made at once: one for the output or the gradient of the input, one for the gradient of
-    the weight. Weights are quantised once per step, or with `each_pass` in every forward pass.
+    the weight. Weights are quantised once per step, or with `each_pass` in every forward pass. Tensor-parallel ranks
+    gather tokens that are quantised; not so if `gathers_wide`: then in 16 bits, and each rank quantises all of them
+    (pytorch/ao pull request 2145, an all-gather of row-wise FP8, has not been merged).
     """
 
     about: str
     dtype: str
     kernels: tuple[str, ...]
     each_pass: bool = False
+    gathers_wide: bool = False
 
 
 RECIPES: Mapping[str, Recipe] = {
@@ -36,7 +39,11 @@ RECIPES: Mapping[str, Recipe] = {
         "the same, weights in every pass (torchao)", "fp8", ("amax", "quantize_transpose"), each_pass=True
     ),
     "rowwise": Recipe(
-        "fp8, a scale for each row of an operand (torchao)", "fp8", ("quantize", "quantize"), each_pass=True
+        "fp8, a scale for each row of an operand (torchao)",
+        "fp8",
+        ("quantize", "amax", "quantize"),
+        each_pass=True,
+        gathers_wide=True,
     ),
     "mxfp8": Recipe("8 bits, a scale for each 32 elements", "mxfp8", ("quantize_mxfp8",)),
     "nvfp4": Recipe(

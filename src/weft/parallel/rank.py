@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from weft.graph import Graph, Op
+from weft.graph import Gemm, Graph, Op
 from weft.models.block import Piece
 from weft.parallel.chain import Chain
 from weft.parallel.cut import cut, expert_tp, local
@@ -32,29 +32,49 @@ class RankPart:
     experts: int = 0
 
 
-def part(name: str, pieces: Sequence[Piece], plan: Parallelism, framework: Framework) -> RankPart:
-    """One rank's share of the pieces in their order."""
+def part(
+    name: str, pieces: Sequence[Piece], plan: Parallelism, framework: Framework, like: RankPart | None = None
+) -> RankPart:
+    """One rank's share of the pieces in their order; `like` is that of a plan that only recomputes otherwise."""
     pieces = narrowed(pieces, plan.quantize)
     mine = [(piece, cut(piece, plan)) for piece in pieces]
-    forward = Chain(plan, framework)
-    for piece, op in mine:
-        forward.forward(piece, op)
-    backward = Chain(plan, framework)
-    for piece, op in _reversed(mine):
-        backward.backward(piece, op)
+    passes = (like.forward, like.backward) if like else _passes(name, mine, plan, framework)
     again = None
     if plan.recompute != "none":
         chain = Chain(plan, framework, "recompute")
-        remains = {id(op) for op in remaining([op for _, op in mine], plan)}
-        for piece, op in mine:
+        remains = {id(op) for op in remaining(pieces, [op for _, op in mine], plan)}
+        for piece, op in _again(mine, plan, framework):
             if id(op) not in remains:
                 chain.forward(piece, op)
         again = chain.graph(f"{name}, again") if chain.nodes else None
     remembered = kept(pieces, [local(op, plan) for _, op in mine], plan)
     owned = sum(_owned(piece, plan) for piece in pieces)
     experts = sum(_owned(piece, plan) for piece in pieces if piece.cut.startswith("expert"))
-    passes = forward.graph(f"{name}, forward"), backward.graph(f"{name}, backward"), again
-    return RankPart(name, *passes, owned, remembered, experts)
+    return RankPart(name, *passes, again, owned, remembered, experts)
+
+
+def _passes(
+    name: str, mine: Sequence[tuple[Piece, Op]], plan: Parallelism, framework: Framework
+) -> tuple[Graph, Graph]:
+    """The forward and the backward pass."""
+    forward = Chain(plan, framework)
+    for piece, op in mine:
+        forward.forward(piece, op)
+    backward = Chain(plan, framework)
+    for piece, op in _reversed(mine):
+        backward.backward(piece, op)
+    return forward.graph(f"{name}, forward"), backward.graph(f"{name}, backward")
+
+
+def _again(mine: Sequence[tuple[Piece, Op]], plan: Parallelism, framework: Framework) -> Sequence[tuple[Piece, Op]]:
+    """The operators up to the last that full recomputation runs.
+
+    Where it `stops_early`, it ends with the last tensor that the backward pass needs: the input of a last GEMM.
+    """
+    if not framework.stops_early or plan.recompute != "full":
+        return mine
+    end = max((place for place, (_, op) in enumerate(mine, 1) if op.saved), default=0)
+    return mine[: end - 1] if end and isinstance(mine[end - 1][1], Gemm) else mine[:end]
 
 
 def _reversed(mine: Sequence[tuple[Piece, Op]]) -> Iterator[tuple[Piece, Op]]:

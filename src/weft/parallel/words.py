@@ -1,0 +1,97 @@
+"""Plans in words: what a plan chooses, and what another one chooses instead."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+
+from weft.parallel.plan import Parallelism
+
+_SCHEDULES = {"1f1b": "1F1B", "gpipe": "GPipe", "interleaved": "interleaved 1F1B"}
+_SHARED = ("nothing sharded", "optimizer states sharded", "optimizer states and gradients sharded", "FSDP")
+_AXES = ("tp", "pp", "cp", "ep", "dp")
+
+
+def choices(plan: Parallelism) -> dict[str, str]:
+    """What a plan chooses in words by field, without batch and sequence.
+
+    >>> ", ".join(choices(Parallelism(tp=8, pp=8, batch=64)).values())
+    'TP 8, PP 8, 64 micro-batches of 1, 1F1B, no recomputation'
+    """
+    said = {axis: f"{axis.upper()} {plan.degree(axis)}" for axis in _AXES if plan.degree(axis) > 1}
+    if plan.sp:
+        said["sp"] = "sequence parallelism"
+    if plan.cp > 1 and plan.context != "ring":
+        said["context"] = plan.context.replace("_", "-")
+    said["micro_batch"] = f"{plan.micro_batches:,} micro-batches of {plan.micro_batch}"
+    if plan.pp > 1:
+        said["schedule"] = schedule_words(plan.schedule)
+    if plan.layers:
+        said["layers"] = f"{layers_words(plan.layers)} layers"
+    if plan.zero:
+        said["zero"] = _SHARED[plan.zero] + (f" in groups of {plan.shard}" if plan.shard else "")
+    said["recompute"] = recompute_words(plan)
+    if plan.offload != "none":
+        said["offload"] = f"{plan.offload} on the host"
+    if plan.quantize:
+        said["quantize"] = plan.quantize
+    if plan.overlap:
+        said["overlap"] = ", ".join(f"{axis.upper()} by {name}" for axis, name in plan.overlap.items())
+    return said
+
+
+def words(plan: Parallelism) -> str:
+    """A plan's choices as one phrase."""
+    return ", ".join(choices(plan).values())
+
+
+def changes(plan: Parallelism, base: Parallelism) -> list[str]:
+    """In which choices a plan differs from `base`, in words.
+
+    >>> changes(Parallelism(tp=4, dp=2, batch=8), Parallelism(tp=8, batch=8))
+    ['TP 4 instead of 8', 'DP 2 instead of 1', '4 micro-batches of 1 instead of 8 of 1']
+    """
+    mine, theirs = choices(plan), choices(base)
+    return [
+        _changed(name, mine.get(name), theirs.get(name))
+        for name in dict.fromkeys([*mine, *theirs])
+        if mine.get(name) != theirs.get(name)
+    ]
+
+
+def _changed(name: str, mine: str | None, theirs: str | None) -> str:
+    if name in _AXES:
+        mine, theirs = mine or f"{name.upper()} 1", theirs or f"{name.upper()} 1"
+        return f"{mine} instead of {theirs.split()[1]}"
+    if mine is None:
+        return f"no {theirs}"
+    if theirs is None or theirs == "no recomputation":
+        return mine
+    return f"{mine} instead of {theirs.replace(' micro-batches', '').replace('interleaved 1F1B of ', '')}"
+
+
+def layers_words(layers: Sequence[int]) -> str:
+    """The layers of stages, equal neighbours once.
+
+    >>> layers_words((5, 6, 6, 6, 5))
+    '5 + 3 x 6 + 5'
+    """
+    runs = ((each, len(list(alike))) for each, alike in groupby(layers))
+    return " + ".join(f"{times} x {each}" if times > 1 else f"{each}" for each, times in runs)
+
+
+def schedule_words(name: str) -> str:
+    """A schedule in words: "interleaved:5" is "interleaved 1F1B of 5 chunks"."""
+    kind, *numbers = name.split(":")
+    chunks = f" of {numbers[0]} chunks" if numbers else ""
+    group = f" in groups of {numbers[1]}" if len(numbers) > 1 else ""
+    return _SCHEDULES.get(kind, kind) + chunks + group
+
+
+def recompute_words(plan: Parallelism) -> str:
+    """Recomputation in words: "full" is "full recomputation"."""
+    if isinstance(plan.recompute, tuple):
+        return f"recomputation of {plan.recompute_words}"
+    return {"none": "no recomputation", "operators": "recomputation by operators"}.get(
+        plan.recompute, f"{plan.recompute} recomputation"
+    )
