@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from weft.schedule.pipeline import bounds
 from weft.schedule.pipeline.clock import Durations, Send, run_schedule
-from weft.schedule.pipeline.named import SCHEDULES, schedule, schedule_names
+from weft.schedule.pipeline.named import SCHEDULES, is_searched, schedule, schedule_names
 from weft.schedule.pipeline.orders import KINDS, Schedule, Task
 from weft.schedule.pipeline.slices import slice_sequence, slices_pass
 from weft.schedule.pipeline.times import PipelineTimes
@@ -19,6 +19,7 @@ __all__ = [
     "Send",
     "Task",
     "bounds",
+    "is_searched",
     "read_schedule",
     "run_schedule",
     "schedule",

@@ -63,19 +63,19 @@ def task_times(schedule: Schedule, durations: Durations) -> Floats:
     """The time that each task takes [s]; two that run together both take the time of the pair."""
     times = np.empty(schedule.shape)
     for kind, name in enumerate(("forward", "backward", "weight")):
-        times[kind] = _seconds(f"the {name} time", getattr(durations, name), schedule.shape[1:])
+        times[kind] = seconds(f"the {name} time", getattr(durations, name), schedule.shape[1:])
     times[BACKWARD] += np.where(schedule.whole, times[WEIGHT], 0.0)
     first, second = schedule.pairs.T
     if durations.together is None:
         both = times.flat[first] + times.flat[second]
     else:
         device = schedule.device.ravel()[first % schedule.device.size]
-        both = _seconds("the time together", durations.together, (schedule.devices,))[device]
+        both = seconds("the time together", durations.together, (schedule.devices,))[device]
     times.flat[first] = times.flat[second] = both
     return times
 
 
-def _seconds(what: str, value: ArrayLike, shape: tuple[int, ...]) -> Floats:
+def seconds(what: str, value: ArrayLike, shape: tuple[int, ...]) -> Floats:
     """Times [s] as an array of a shape, from a number or an array of its first axes."""
     try:
         times = np.asarray(value, float)
@@ -99,7 +99,7 @@ def _on_arrival(schedule: Schedule, part: str, send: float | Send | tuple[Send, 
     pair = send if isinstance(send, tuple) else (send, send)
     sends = [one if isinstance(one, Send) else Send(one) for one in pair]
     what = f"the {part.replace('_', ' ')} of a send"
-    forward, backward = (_seconds(what, getattr(one, part), (schedule.stages - 1,))[:, None] for one in sends)
+    forward, backward = (seconds(what, getattr(one, part), (schedule.stages - 1,))[:, None] for one in sends)
     moves = schedule.device[1:] != schedule.device[:-1]
     values[FORWARD, 1:] = np.where(moves, forward, 0.0)
     values[BACKWARD, :-1] = np.where(moves, backward, 0.0)

@@ -7,24 +7,24 @@ from math import inf
 import numpy as np
 
 from weft.errors import InputError
-from weft.schedule.pipeline.orders import BACKWARD, FORWARD, NOBODY, Floats, Ints, Schedule
+from weft.schedule.pipeline.orders import BACKWARD, FORWARD, NONE, Floats, Ints, Schedule
 
 
 def needed(schedule: Schedule) -> Ints:
-    """The task of another stage whose output each task reads, as an integer; NOBODY for none."""
+    """The task of another stage whose output each task reads, as an integer; NONE for none."""
     code = np.arange(np.prod(schedule.shape)).reshape(schedule.shape)
-    source = np.full(schedule.shape, NOBODY)
+    source = np.full(schedule.shape, NONE)
     source[FORWARD, 1:] = code[FORWARD, :-1]
     source[BACKWARD, :-1] = code[BACKWARD, 1:]
     return source.ravel()
 
 
 def _wakes(schedule: Schedule) -> Ints:
-    """The device that reads the output of each task; NOBODY if it stays on its device."""
-    reader = np.full(schedule.shape, NOBODY)
+    """The device that reads the output of each task; NONE if it stays on its device."""
+    reader = np.full(schedule.shape, NONE)
     moves = schedule.device[1:] != schedule.device[:-1]
-    reader[FORWARD, :-1] = np.where(moves, schedule.device[1:], NOBODY)
-    reader[BACKWARD, 1:] = np.where(moves, schedule.device[:-1], NOBODY)
+    reader[FORWARD, :-1] = np.where(moves, schedule.device[1:], NONE)
+    reader[BACKWARD, 1:] = np.where(moves, schedule.device[:-1], NONE)
     return reader.ravel()
 
 
@@ -57,9 +57,9 @@ def _loop(
 ) -> tuple[list[float], list[float], list[int], list[float]]:  # fmt: skip
     """Start, wait, cause and end of every task; `rows` keep what waits for ever."""
     size = len(need)
-    start, wait, cause = [0.0] * size, [0.0] * size, [NOBODY] * size
-    done = [inf] * size + [0.0]  # the last entry is that of NOBODY
-    clock, latest = [0.0] * len(rows), [NOBODY] * len(rows)
+    start, wait, cause = [0.0] * size, [0.0] * size, [NONE] * size
+    done = [inf] * size + [0.0]  # the last entry is that of NONE
+    clock, latest = [0.0] * len(rows), [NONE] * len(rows)
     awake = list(range(len(rows)))
     while awake:
         device = awake.pop()
@@ -83,9 +83,9 @@ def _loop(
             done[code] = done[joined] = end = begin + took[code]
             free, why = end + after[code] + (after[joined] if paired else 0.0), joined
             row.pop()
-            if wakes[code] != NOBODY:
+            if wakes[code] != NONE:
                 awake.append(wakes[code])
-            if paired and wakes[joined] != NOBODY:
+            if paired and wakes[joined] != NONE:
                 awake.append(wakes[joined])
         clock[device], latest[device] = free, why
     return start, wait, cause, done

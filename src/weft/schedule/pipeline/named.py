@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping
 
 from weft.errors import InputError, check_name, check_type, check_whole
 from weft.schedule.pipeline import folded, repeated, single
+from weft.schedule.pipeline.clock import Durations, Send
 from weft.schedule.pipeline.orders import Schedule
+from weft.schedule.pipeline.searched import SEARCHED
 from weft.schedule.pipeline.written import read_schedule
 
 SCHEDULES: Mapping[str, Callable[..., Schedule]] = {
@@ -19,6 +21,7 @@ SCHEDULES: Mapping[str, Callable[..., Schedule]] = {
     "chimera": folded.chimera,
     "zb-h1": single.zb_h1,
     "zb-h2": single.zb_h2,
+    **SEARCHED,
     "zb-v": folded.zb_v,
     "v-half": repeated.v_half,
     "v-min": repeated.v_min,
@@ -34,6 +37,7 @@ _OPTIONS: Mapping[str, tuple[str, ...]] = {
     "interleaved": ("chunks", "group"),
     "chimera": ("ratio",),
     "terapipe": ("slices",),
+    "search": ("memory",),
 }
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _LARGEST = 4_000_000
@@ -44,11 +48,19 @@ def schedule_names() -> list[str]:
     return list(SCHEDULES)
 
 
-def schedule(text: str, devices: int, micro_batches: int) -> Schedule:
+def is_searched(text: str) -> bool:
+    """Whether the order of the schedule of that name depends on the times of tasks and sends."""
+    return text.partition(":")[0] in SEARCHED
+
+
+def schedule(
+    text: str, devices: int, micro_batches: int, durations: Durations | None = None, send: Send | float = 0.0
+) -> Schedule:
     """The pipeline schedule of a name and its options, for a number of devices and of micro-batches.
 
     Options are whole numbers behind colons: "interleaved:5" has 5 chunks a device, "interleaved:5:16" passes them in
-    groups of 16 micro-batches. A name that ends in ".json" is a file that `read_schedule` reads.
+    groups of 16 micro-batches. A name that ends in ".json" is a file that `read_schedule` reads. Schedules of SEARCHED
+    are searched for `durations` and `send`; the others do not depend on them.
 
     Raises UnknownNameError for an unknown name, InputError for numbers that the schedule does not take.
     """
@@ -69,7 +81,8 @@ def schedule(text: str, devices: int, micro_batches: int) -> Schedule:
             f"the pipeline schedule '{text}' of {micro_batches} micro-batches on {devices} devices has too many tasks; "
             f"devices x micro-batches x parts must be at most {_LARGEST}"
         )
-    return SCHEDULES[name](devices, micro_batches, **dict(zip(known, map(int, given), strict=False)))
+    times = {"durations": durations, "send": send} if durations is not None and name in SEARCHED else {}
+    return SCHEDULES[name](devices, micro_batches, **dict(zip(known, map(int, given), strict=False)), **times)
 
 
 def _from_file(path: str, devices: int, micro_batches: int) -> Schedule:

@@ -17,7 +17,7 @@ Floats = NDArray[np.float64]
 KINDS = ("F", "B", "W")
 """Forward; backward (of the inputs or, where no W belongs to it, whole); weight gradient."""
 FORWARD, BACKWARD, WEIGHT = range(3)
-NOBODY = -1
+NONE = -1
 """In place of a task or a device: none."""
 NO_PAIRS: Ints = np.empty((0, 2), np.int64)
 NO_PAIRS.flags.writeable = False

@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from weft.schedule.pipeline.orders import BACKWARD, FORWARD, NOBODY, Floats, Ints, Schedule, Task
+from weft.schedule.pipeline.orders import BACKWARD, FORWARD, NONE, Floats, Ints, Schedule, Task
 
 
 @dataclass(frozen=True, eq=False)
@@ -15,7 +15,7 @@ class PipelineTimes:
     """When every task of a schedule runs: arrays by (kind, stage, micro-batch), times in seconds.
 
     Where a task is not run, times are NaN. `wait` is how long its device is idle before a task; `cause` is the task
-    whose end lets it start (NOBODY: it starts at once). `receiving` and `sending` are the times that its sends occupy
+    whose end lets it start (NONE: it starts at once). `receiving` and `sending` are the times that its sends occupy
     the compute stream before and after it.
     """
 
@@ -110,7 +110,7 @@ class PipelineTimes:
     def critical_path(self) -> list[Task]:
         """The chain of tasks that decides the makespan, in order: each starts as soon as the one before it allows."""
         chain = [int(np.nanargmax(self.end + self.sending))]
-        while (before := int(self.cause.flat[chain[-1]])) != NOBODY:
+        while (before := int(self.cause.flat[chain[-1]])) != NONE:
             chain.append(before)
         return [self.schedule.task(code) for code in reversed(chain)]
 
