@@ -76,3 +76,22 @@ def test_few_tokens_visit_few_experts():
     """A batch of one visits 8 of 256 experts, so that a token reads a small part of the weights."""
     one, many = (weft.decode("deepseek-v3", "8xh200", tp=8, batch=batch, dtype="fp8") for batch in (1, 256))
     assert many.parts["grouped_gemm"] > 5 * one.parts["grouped_gemm"]
+
+
+def test_narrow_weights_speed_up_the_products_of_small_batches_only():
+    plain, narrow = (weft.decode("llama-3-8b", "8xh100", weights=name) for name in ("", "int4-g128"))
+    assert 2 < plain.parts["gemm"] / narrow.parts["gemm"] < 16 / 4.125  # the head keeps 16 bits, launches their time
+    assert plain.seconds - narrow.seconds == pytest.approx(plain.parts["gemm"] - narrow.parts["gemm"])
+    assert 2.5 < plain.weights / narrow.weights < 16 / 4.125
+    many = [weft.decode("llama-3-8b", "8xh100", batch=1024, weights=name) for name in ("", "int4-g128")]
+    assert many[0].seconds == pytest.approx(many[1].seconds)
+
+
+def test_narrow_weights_go_with_products_of_16_bits():
+    with pytest.raises(InputError, match="weights of int8 are converted to 16 bits, and the products are of fp8"):
+        weft.decode("llama-3-8b", "8xh100", weights="int8", dtype="fp8")
+
+
+def test_experts_have_narrow_weights_and_the_router_has_not():
+    plain, narrow = (weft.decode("mixtral-8x7b", "8xh100", tp=2, batch=8, weights=name) for name in ("", "int8"))
+    assert narrow.parts["grouped_gemm"] == pytest.approx(plain.parts["grouped_gemm"] / 2, rel=0.2)

@@ -58,3 +58,12 @@ def test_gathers_beside_a_layer_lengthen_both_and_that_is_contention():
     assert found.forward.parts["exposed dp"] == pytest.approx(1.0)
     assert found.forward.parts["contention"] == pytest.approx(2 * (2 - 2 / 1.5))
     assert sum(found.forward.parts.values()) == pytest.approx(found.forward.seconds)
+
+
+def test_a_host_that_waits_for_every_kernel_exposes_all_its_launches():
+    """CUDA_LAUNCH_BLOCKING=1: kernels and launches take turns; without it the longer of both counts."""
+    one = PartTimes("layer", Pass(1.0, {"gemm": 1.0}, launches=5), Pass(2.0, {"gemm": 2.0}, launches=10))
+    ahead, waits = (chunk([one], launch=0.01, synchronous=way).forward for way in (False, True))
+    assert ahead.seconds == 1.0
+    assert waits.seconds == pytest.approx(1.0 + 5 * 0.01)
+    assert waits.parts["launch gaps"] == pytest.approx(5 * 0.01)

@@ -85,6 +85,17 @@ def test_gradient_of_pytorchs_loss_holds_two_fp32_tensors_and_one_in_the_dtype()
     assert head.backward == (4 + 4 + 2) * logits
 
 
+@pytest.mark.parametrize(
+    ("schedule", "copies"),
+    [("1f1b", [0, 0, 0, 0]), ("pipedream", [3, 2, 1, 0]), ("pipedream-2bw", [1, 1, 1, 1])],
+)
+def test_schedules_without_a_flush_keep_weights_for_passes_in_flight(schedule, copies):
+    """Stage i of 4 holds min(m, 4 - i) versions under PipeDream, and two under 2BW (arXiv:2006.09503)."""
+    found = memory(MODEL, weft.system("dgx-a100"), Parallelism(pp=4, dp=2, batch=16, schedule=schedule), UNFUSED)
+    held = [device.fixed.get("weight versions", 0) for device in found.devices]
+    assert held == [count * device.fixed["weights"] for count, device in zip(copies, found.devices, strict=True)]
+
+
 def test_holders_add_up_to_the_peak():
     found = memory(MODEL, weft.system("dgx-a100"), Parallelism(tp=8, sequence=S), UNFUSED)
     device = found.devices[0]

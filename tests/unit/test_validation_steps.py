@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from step_rows import table, validated
 
 from weft.parallel.plan import Parallelism
 from weft.run.step import train
@@ -11,35 +12,16 @@ from weft.validation.run import validate
 from weft.validation.steps import case_of
 from weft.validation.tables import read_file
 
-ROW = {
-    "id": "it1", "task": "pretrain", "framework": "Megatron-LM 2022", "model": "GPT-22B", "layers": "48",
-    "hidden": "6144", "ffn": "24576", "heads": "64", "kv_heads": "64", "vocab": "51200", "experts": "", "topk": "",
-    "seq_len": "2048", "gpu": "A100-SXM-80GB", "gpus": "8", "network": "8 x HDR 200 Gb/s per node",
-    "precision": "FP16 mixed", "tp": "8", "pp": "1", "vp": "1", "cp": "1", "ep": "1", "dp": "1", "zero_stage": "0",
-    "mbs_seq": "4", "gbs_seq": "4", "recompute": "full", "step_time_s": "1.5", "peak_mem_gb": "",
-    "mem_kind": "", "overlap_or_schedule": "1F1B", "notes": "",
-}  # fmt: skip
 VTRAIN = (
     "# GPUs,global batch,micro batch,hidden size,attention heads,# layers,sequence length,tensor parallelism,"
     "data parallelism,pipeline parallelism,iteration time (ms)"
 )
 
 
-def table(folder, *rows, name="iterations.csv"):
-    lines = [",".join(ROW), *(",".join({**ROW, **row}.values()) for row in rows)]
-    (folder / name).write_text("\n".join([*lines, ""]))
-    return folder / name
-
-
 def case(folder, **changes):
     rows, problems = read_file(table(folder, changes))
     assert not problems
     return case_of(next(iter(rows)), Machines())
-
-
-def validated(folder, *rows, **options):
-    table(folder, *rows)
-    return validate(folder, kinds=["step", "memory"], **options)
 
 
 def reasons(done):
@@ -135,6 +117,13 @@ def test_a_micro_batch_that_is_not_stated_is_the_fastest_that_fits(tmp_path):
     others = [case(tmp_path, **{**row, "mbs_seq": str(size)}) for size in (1, 2, 4, 8)]
     fitting = [one for one in others if memory(one.model, one.system, one.plan, one.framework).fits]
     assert found.step.seconds == min(one.step.seconds for one in fitting)
+
+
+def test_torchtitan_splits_a_batch_into_as_many_micro_batches_as_stages(tmp_path):
+    row = {"framework": "torchtitan 2024-12 (FSDP2)", "model": "Llama-3-8B", "gpu": "H100-SXM", "gpus": "16", "tp": "1"}
+    row |= {"layers": "32", "hidden": "4096", "ffn": "14336", "heads": "32", "kv_heads": "8", "zero_stage": "3"}
+    found = case(tmp_path, **row, pp="4", dp="4", mbs_seq="", gbs_seq="64", recompute="full")
+    assert (found.plan.micro_batch, found.plan.micro_batches) == (4, 4)
 
 
 def test_a_prediction_is_the_time_of_the_step(tmp_path):

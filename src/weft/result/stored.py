@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from weft.errors import InputError
-from weft.graph import KINDS, Edge, Graph, KernelChoice, Node
+from weft.graph import KINDS, Constant, Edge, Graph, Joined, KernelChoice, Node, Tensor, View
 from weft.hardware import System
 from weft.hardware.fabric import Fabric, Link
 from weft.kernels import GemmTiling
@@ -21,7 +21,8 @@ Plain = Any
 _KINDS = {
     kind.__name__: kind
     for kind in (
-        Graph, Node, KernelChoice, RunOptions, Timeline, Span, StageSpan, ChunkSpan, DmaSpan, Series, Residency,
+        Graph, Node, Tensor, View, Joined, Constant, KernelChoice, RunOptions, Timeline, Span, StageSpan, ChunkSpan,
+        DmaSpan, Series, Residency,
         Interference, StreamInterference, Percentiles, GemmTiling, Fabric, Link, *KINDS.values(),
     )
 }  # fmt: skip

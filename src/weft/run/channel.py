@@ -57,14 +57,14 @@ def replay_requests(
     """
     trace = np.zeros((len(requests.at), TRACE_COLUMNS), dtype=np.int64)
     trace[:, : TRACE_STREAM + 3] = np.stack(requests, axis=1)
-    status, done, machine = replay(_tables(gpu, memory), arbiter.compiled, trace)
+    status, done, machine = replay(channel_tables(gpu, memory), arbiter.compiled, trace)
     if status == y.STARVED:
         raise SimulationError(starvation(machine, arbiter.name))
     return done
 
 
-def _tables(gpu: Gpu, memory: Memory) -> Tables:
-    """The tables of a GPU without kernels."""
+def channel_tables(gpu: Gpu, memory: Memory) -> Tables:
+    """The engine's tables of a GPU without kernels."""
     options = RunOptions(request_bytes=min(default_request_bytes(gpu), gpu.memory.interleave), memory=memory)
     rows, shape, wired = machine_tables(System(gpu=gpu, gpus=2), 1, options, 1)
     shape[y.SIZE_GPUS] = shape[y.SIZE_REGIONS] = shape[y.SIZE_WAVEFRONTS] = shape[y.SIZE_BLOCK_TILES] = 1

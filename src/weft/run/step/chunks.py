@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -59,23 +60,28 @@ class _Task:
         return self.moved.seconds + sum(one.seconds for one in self.passes)
 
 
-def chunk(parts: Sequence[PartTimes], gathering: Gathering | None = None, launch: float = 0.0) -> Chunk:
+def chunk(
+    parts: Sequence[PartTimes], gathering: Gathering | None = None, launch: float = 0.0, synchronous: bool = False
+) -> Chunk:
     """The passes over parts in their order, the backward ones in reverse.
 
-    The host spends `launch` on each kernel [s]; it runs ahead of the GPU as far as the pass allows.
+    The host spends `launch` on each kernel [s]; it runs ahead of the GPU as far as the pass allows, or, `synchronous`,
+    waits for each kernel before it launches the next.
     """
-    forward = sum((part.forward for part in parts), Pass())
-    backward = sum((part.recompute + part.backward for part in parts), Pass())
-    weight = sum((part.weight for part in parts), Pass())
+    alike = Counter(map(id, parts))
+    each = [(part, alike[key]) for key, part in {id(part): part for part in parts}.items()]
+    forward = sum((part.forward * count for part, count in each), Pass())
+    backward = sum(((part.recompute + part.backward) * count for part, count in each), Pass())
+    weight = sum((part.weight * count for part, count in each), Pass())
     if gathering is not None:
         forward = _beside(forward, _forward(parts, gathering), gathering.slowdown)
         backward = _beside(backward, _backward(parts, gathering), gathering.slowdown, weight.seconds)
-    return Chunk(tuple(parts), *(_launched(one, launch) for one in (forward, backward, weight)))
+    return Chunk(tuple(parts), *(_launched(one, launch, synchronous) for one in (forward, backward, weight)))
 
 
-def _launched(alone: Pass, launch: float) -> Pass:
-    """A pass that takes no less than the host needs to launch its kernels."""
-    gap = alone.launches * launch - alone.seconds
+def _launched(alone: Pass, launch: float, synchronous: bool) -> Pass:
+    """A pass that takes no less than the host needs to launch its kernels, or both in turn."""
+    gap = alone.launches * launch - (0.0 if synchronous else alone.seconds)
     return alone if gap <= 0 else alone + Pass(gap, {"launch gaps": gap})
 
 
@@ -84,11 +90,15 @@ def _beside(alone: Pass, tasks: Sequence[_Task], slowdown: PassSlowdown | None, 
 
     `weight` is the time of the passes over gradients of weights among the tasks, which `alone` leaves out [s].
     """
+    known: dict[tuple[int, ...], tuple[float, float]] = {}
 
     def slowed(computing: _Task, moving: _Task) -> tuple[float, float]:
-        if slowdown is None or moving.moved.op is None or not computing.seconds:
+        if slowdown is None or moving.moved.op is None or not computing.passes:
             return 1.0, 1.0
-        return slowdown(computing.passes, moving.moved.op)
+        key = id(moving.moved.op), *map(id, computing.passes)
+        if key not in known:
+            known[key] = slowdown(computing.passes, moving.moved.op) if computing.seconds else (1.0, 1.0)
+        return known[key]
 
     times = shared(tasks, {task.id: task.seconds for task in tasks}, slowed)
     end = max(stop for _, stop in times.values())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import get_args
 
@@ -19,12 +19,14 @@ from weft.parallel.plan import Parallelism
 from weft.parallel.rank import RankPart
 from weft.result.step import Chunk, PartTimes, Pass, Step
 from weft.run.step.chunks import Gathering, Moved, chunk
+from weft.run.step.meeting import Meeting
+from weft.run.step.offload import waiting_for_host
 from weft.run.step.overlaps import SEQUENTIAL, check_overlap, needs, overlapped, settled
 from weft.run.step.parts import chunks_of, rank_parts
 from weft.run.step.prices import Prices
 from weft.run.step.spans import timed
 from weft.run.step.tail import end_of_step, tails
-from weft.schedule.pipeline import Durations, PipelineTimes, Schedule, Send, run_schedule, schedule
+from weft.schedule.pipeline import Durations, PipelineTimes, Schedule, Send, is_searched, run_schedule, schedule
 from weft.units import Dimension
 from weft.units import format as format_quantity
 
@@ -52,12 +54,30 @@ def train(
     check_plan(model, plan, even=False)
     check_overlap(plan, system)
     framework = settled(framework or Framework(), plan)
-    system, held = at_held_clock(system, framework)
-    prices = Prices(system, plan, options, fidelity)
+    running, held = at_held_clock(system, framework)
+    found = _step(model, system, plan, framework, Prices(running, plan, options, fidelity))
+    return replace(found, fidelity=fidelity, notes=(held,) if held else ())
+
+
+def meetings(
+    model: Transformer, system: System, plan: Parallelism, framework: Framework, options: RunOptions = SUSTAINED
+) -> tuple[Meeting, ...]:
+    """The kernels and collectives that meet in a step, by closed forms: what the fidelity "windows" simulates."""
+    framework = settled(framework, plan)
+    prices = Prices(at_held_clock(system, framework)[0], plan, options)
+    _step(model, system, plan, framework, prices)
+    return tuple(one.task for one in prices.windows.found.values() if one.source != "none")
+
+
+def _step(model: Transformer, system: System, plan: Parallelism, framework: Framework, prices: Prices) -> Step:
+    """A step under a plan that fits, timed by `prices`."""
     order = schedule(plan.schedule, plan.pp, plan.micro_batches)
-    rank = _Rank(model, plan, framework, prices, order)
-    chunks = [rank.chunk(names) for names in chunks_of(model, order.stages, plan)]
-    send = rank.send() if plan.pp > 1 else Send()
+    parts = timed_parts(rank_parts(model, plan, framework), framework, prices, order.splits_backward)
+    names = chunks_of(model, order.stages, plan)
+    chunks = [timed_chunk([parts[name] for name in each], plan, framework, prices) for each in names]
+    send = send_between(model, plan, framework, prices)
+    if is_searched(plan.schedule):
+        order = schedule(plan.schedule, plan.pp, plan.micro_batches, _durations(chunks), send)
     pipeline = _run(order, chunks, send)
     ends = tails(model, chunks, pipeline, plan, framework, prices)
     return Step(
@@ -72,10 +92,8 @@ def train(
         tuple(end.hidden for end in ends),
         end_of_step(pipeline, ends),
         float(np.max(send.latency)),
-        fidelity=fidelity,
         needs=needs(plan),
-        notes=(held,) if held else (),
-        windows=tuple(prices.windows.found.values()),
+        windows=prices.windows.shown(),
     )
 
 
@@ -86,7 +104,7 @@ def at_held_clock(system: System, framework: Framework) -> tuple[System, str]:
     """
     name, clocks = system.gpu.name, system.gpu.clocks
     held = dict(framework.clocks).get(name)
-    if held is None or any("clocks." in change for change in system.changes):
+    if held in (None, clocks.sustained) or any("clocks." in change for change in system.changes):
         return system, ""
     narrow = held * clocks.sustained_fp8 / clocks.sustained
     values = {"clocks.sustained": held, "clocks.sustained_fp8": narrow}
@@ -95,82 +113,106 @@ def at_held_clock(system: System, framework: Framework) -> tuple[System, str]:
     return changed, f"GEMMs run at {shown}, fitted to published steps of {framework.name} on {name}."
 
 
-class _Rank:
-    """The parts of a model under a plan, each kind timed once."""
+def timed_parts(
+    parts: Mapping[str, RankPart],
+    framework: Framework,
+    prices: Prices,
+    splits: bool = False,
+    like: Mapping[str, PartTimes] | None = None,
+) -> dict[str, PartTimes]:
+    """The parts of a model on a rank by name, each kind timed once.
 
-    def __init__(
-        self, model: Transformer, plan: Parallelism, framework: Framework, prices: Prices, order: Schedule
-    ) -> None:
-        self.model, self.plan, self.framework, self.prices = model, plan, framework, prices
-        self.splits = order.splits_backward
-        self.parts = {name: self._timed(one) for name, one in rank_parts(model, plan, framework).items()}
+    If the schedule `splits` the backward pass, gradients of weights are a pass of their own. `like` are the times of a
+    plan that only recomputes otherwise, if they are known.
+    """
 
-    def _timed(self, of: RankPart) -> PartTimes:
-        backward, weight = self._pass(of.backward), Pass()
-        if self.splits:
-            backward, weight = (self._pass(_only(of.backward, phase)) for phase in ("input", "weight"))
-        again = self._pass(of.recompute) if of.recompute is not None else Pass()
-        return PartTimes(of.name, self._pass(of.forward), backward, weight, again, of.parameters, of.kept, of.experts)
+    def run(graph: Graph | None) -> Pass:
+        return Pass() if graph is None else _pass(graph, prices, framework.tp)
 
-    def _pass(self, graph: Graph | None) -> Pass:
-        if graph is None:
-            return Pass()
-        seconds, joined = overlapped(graph, self.prices, self.framework.tp)
+    def timed_part(of: RankPart) -> PartTimes:
+        if like:
+            again = run(of.recompute) if of.recompute else Pass()
+            return replace(like[of.name], recompute=again, kept=of.kept)
+        phases = ("input", "weight") if splits else ()
+        backward, weight = (
+            (run(_only(of.backward, phase)) for phase in phases) if splits else (run(of.backward), Pass())
+        )
+        return PartTimes(
+            of.name, run(of.forward), backward, weight, run(of.recompute), of.parameters, of.kept, of.experts
+        )
 
-        def slowdown(kernel: Node, moved: Node) -> tuple[float, float]:
-            return (1.0, 1.0) if moved.name in joined else self.prices.windows(kernel, moved)
+    return {name: timed_part(one) for name, one in parts.items()}
 
-        return timed(graph, seconds, slowdown, self.prices.graph(graph) if joined else None)
 
-    def chunk(self, names: Sequence[str]) -> Chunk:
-        """The passes over the parts of a stage, by their names."""
-        parts = [self.parts[name] for name in names]
-        return chunk(parts, self._gathering(parts) if self.plan.gathers_each_pass else None, self.framework.launch)
+def _pass(graph: Graph, prices: Prices, method: str) -> Pass:
+    seconds, joined = overlapped(graph, prices, method)
 
-    def _gathering(self, parts: Sequence[PartTimes]) -> Gathering:
-        plan, replicas = self.plan, self.plan.dp * self.plan.cp
-        ranks = plan.shard or replicas
-        if ranks == 1:
-            return Gathering([Moved()] * len(parts), [Moved()] * len(parts))
+    def slowdown(kernel: Node, moved: Node) -> tuple[float, float]:
+        return (1.0, 1.0) if moved.name in joined else prices.windows(kernel, moved)
 
-        def moved(kind: str, count: int, dtype: str, among: int = ranks, axis: str = "dp") -> Moved:
-            op = Collective(kind, max(count * DTYPE_BYTES[dtype], among), among, dtype)
-            return Moved(op, self.prices.of(op, axis))
+    return timed(graph, seconds, slowdown, prices.graph(graph) if joined else None)
 
-        few = min(ranks, plan.expert_replicas)
 
-        def whole(kind: str, one: PartTimes, dtype: str) -> Moved:
-            shared = moved(kind, one.parameters - one.experts, dtype)
-            if few == 1 or not one.experts:
-                return shared
-            routed = moved(kind, one.experts, dtype, few, "experts")
-            return replace(shared, seconds=shared.seconds + routed.seconds)
+def timed_chunk(parts: Sequence[PartTimes], plan: Parallelism, framework: Framework, prices: Prices) -> Chunk:
+    """The passes over the parts of a stage."""
+    gathering = _gathering(parts, plan, framework, prices) if plan.gathers_each_pass else None
+    alone = chunk(parts, gathering, framework.launch, framework.synchronous)
+    return waiting_for_host(alone, prices.gpu) if plan.offload == "activations" else alone
 
-        gradients = self.framework.gradients
-        gather = [whole("all_gather", one, plan.dtype) for one in parts]
-        scatter = [whole("reduce_scatter", one, gradients) for one in parts]
-        if ranks < replicas:
-            groups = replicas // ranks
-            shares = (moved("all_reduce", one.parameters // ranks, gradients, groups, "replica") for one in parts)
-            scatter = [
-                replace(one, seconds=one.seconds + share.seconds) for one, share in zip(scatter, shares, strict=True)
-            ]
-        ahead = plan.overlap.get("dp") != SEQUENTIAL
-        slowdown = self.prices.windows.of_passes
-        return Gathering(gather, scatter, self.framework.keeps_weights, slowdown=slowdown, ahead=ahead)
 
-    def send(self) -> Send:
-        """What it takes to send a micro-batch's activations, under sequence parallelism a rank's share, to a stage.
+def _gathering(parts: Sequence[PartTimes], plan: Parallelism, framework: Framework, prices: Prices) -> Gathering:
+    replicas = plan.dp * plan.cp
+    ranks = plan.shard or replicas
+    if ranks == 1:
+        return Gathering([Moved()] * len(parts), [Moved()] * len(parts))
 
-        A rank that does not overlap its sends computes nothing until the tensor has arrived.
-        """
-        plan = self.plan
-        tokens = plan.micro_batch * plan.sequence // plan.cp
-        size = tokens * self.model.hidden * DTYPE_BYTES[plan.dtype]
-        shared = plan.tp if plan.sp or self.framework.scatter_gather else 1
-        seconds = self.prices.of(Collective("send_recv", -(-size // shared), 2, plan.dtype), "pp")
-        waits = self.framework.sends == "blocking" or (self.framework.sends == "interleaved" and plan.chunks == 1)
-        return Send(seconds, sender_busy=seconds if waits else 0.0)
+    def moved(kind: str, count: int, dtype: str, among: int = ranks, axis: str = "dp") -> Moved:
+        op = Collective(kind, max(count * DTYPE_BYTES[dtype], among), among, dtype)
+        return Moved(op, prices.of(op, axis))
+
+    few = min(ranks, plan.expert_replicas)
+
+    def whole(kind: str, one: PartTimes, dtype: str) -> Moved:
+        shared = moved(kind, one.parameters - one.experts, dtype)
+        if few == 1 or not one.experts:
+            return shared
+        routed = moved(kind, one.experts, dtype, few, "experts")
+        return replace(shared, seconds=shared.seconds + routed.seconds)
+
+    gradients = framework.gradients
+
+    def scattered(one: PartTimes) -> Moved:
+        inside = whole("reduce_scatter", one, gradients)
+        if ranks == replicas:
+            return inside
+        share = moved("all_reduce", one.parameters // ranks, gradients, replicas // ranks, "replica")
+        return replace(inside, seconds=inside.seconds + share.seconds)
+
+    kinds = {id(one): one for one in parts}
+    gather = {key: whole("all_gather", one, plan.dtype) for key, one in kinds.items()}
+    scatter = {key: scattered(one) for key, one in kinds.items()}
+    return Gathering(
+        [gather[id(one)] for one in parts],
+        [scatter[id(one)] for one in parts],
+        framework.keeps_weights,
+        slowdown=prices.windows.of_passes,
+        ahead=plan.overlap.get("dp") != SEQUENTIAL,
+    )
+
+
+def send_between(model: Transformer, plan: Parallelism, framework: Framework, prices: Prices) -> Send:
+    """What it takes to send a micro-batch's activations, under sequence parallelism a rank's share, to a stage.
+
+    A rank that does not overlap its sends computes nothing until the tensor has arrived.
+    """
+    if plan.pp == 1:
+        return Send()
+    tokens = plan.micro_batch * plan.sequence // plan.cp
+    size = tokens * model.hidden * DTYPE_BYTES[plan.dtype]
+    shared = plan.tp if plan.sp or framework.scatter_gather else 1
+    seconds = prices.of(Collective("send_recv", -(-size // shared), 2, plan.dtype), "pp")
+    waits = framework.sends == "blocking" or (framework.sends == "interleaved" and plan.chunks == 1)
+    return Send(seconds, sender_busy=seconds if waits else 0.0)
 
 
 def _only(graph: Graph, phase: str) -> Graph | None:
@@ -181,11 +223,12 @@ def _only(graph: Graph, phase: str) -> Graph | None:
     return replace(graph, nodes=tuple(cut)) if kept else None
 
 
+def _durations(chunks: Sequence[Chunk]) -> Durations:
+    return Durations(*([getattr(one, name).seconds for one in chunks] for name in ("forward", "backward", "weight")))
+
+
 def _run(order: Schedule, chunks: Sequence[Chunk], send: Send) -> PipelineTimes:
-    forward, backward, weight = (
-        [getattr(one, name).seconds for one in chunks] for name in ("forward", "backward", "weight")
-    )
-    return run_schedule(order, Durations(forward, backward, weight), send)
+    return run_schedule(order, _durations(chunks), send)
 
 
 def _waits(order: Schedule, chunks: Sequence[Chunk], ran: PipelineTimes, send: Send) -> dict[str, float]:

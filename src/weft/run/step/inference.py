@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from weft.errors import InputError, check_name, check_whole
+from weft.estimate.quantization import quantized_format, weight_only
 from weft.graph import DTYPE_BYTES, Attention, Gemm, GroupedGemm, Node, Streaming
 from weft.hardware import System, system
 from weft.hardware.resolve import Described
@@ -57,13 +58,16 @@ def decode(
     batch: int = 1,
     context: int = 2048,
     dtype: str = "bf16",
+    weights: str = "",
     options: RunOptions = SUSTAINED,
 ) -> Inference:
     """How long the next token of each of `batch` sequences takes, which attends to `context` tokens before it.
 
-    Raises what `prefill` raises.
+    `weights` of layers may have a narrower format than the products (`weft.estimate.quantization.FORMATS`): their GEMMs
+    save what a roofline says in which vector units convert them. Raises what `prefill` raises.
     """
-    return _infer("decode", model, on, Tokens(batch, 1, cached=context - 1), context, tp, dtype, options)
+    tokens = Tokens(batch, 1, cached=context - 1)
+    return _infer("decode", model, on, tokens, context, tp, dtype, options, weights)
 
 
 def _infer(
@@ -75,6 +79,7 @@ def _infer(
     tp: int,
     dtype: str,
     options: RunOptions,
+    weights: str = "",
 ) -> Inference:
     found = model if isinstance(model, Transformer) else load_model(model)
     where = on if isinstance(on, System) else system(on)
@@ -92,15 +97,22 @@ def _infer(
     prices = Prices(where, plan, options)
     last = Tokens(tokens.batch, 1)
     kinds = Counter(found.layer_kinds)
+    if weights:
+        _check_weights(weights, dtype)
     style = _SERVER.style
     parts = [
         _timed("embedding", embedding(found, tokens, style, _ACTIVATIONS), plan, prices),
-        *(_timed(kind, _layer(found, kind, tokens, length, phase, tp), plan, prices) * kinds[kind] for kind in kinds),
+        *(
+            _timed(kind, _layer(found, kind, tokens, length, phase, tp), plan, prices, weights) * kinds[kind]
+            for kind in kinds
+        ),
         _timed("head", _logits(found, last), plan, prices),
     ]
     whole = sum(parts, Pass())
     notes = (_LATENT,) if found.kv_rank and phase == "decode" else ()
-    sizes = _weights(found, plan), _cache(found, plan, tokens.batch, length)
+    if weights:
+        notes = (*notes, f"Weights of layers are {quantized_format(weights).about}, converted on their way.")
+    sizes = _weights(found, plan, weights), _cache(found, plan, tokens.batch, length)
     return Inference(phase, found, where, plan, tokens.batch, length, whole.parts, *sizes, notes)
 
 
@@ -151,12 +163,34 @@ def _logits(model: Transformer, last: Tokens) -> Iterator[Piece]:
     return (piece for piece in head(kept, last, _SERVER.style, _ACTIVATIONS) if piece.name != "loss")
 
 
-def _timed(name: str, pieces: Iterable[Piece], plan: Parallelism, prices: Prices) -> Pass:
-    """One rank's forward pass over a part of the model."""
+def _timed(name: str, pieces: Iterable[Piece], plan: Parallelism, prices: Prices, weights: str = "") -> Pass:
+    """One rank's forward pass over a part of the model, in a layer with weights of a format."""
     graph = part(name, tuple(pieces), plan, _SERVER).forward
     if name in LAYERS:
         graph = replace(graph, nodes=tuple(_in_format(node, plan.dtype) for node in graph))
-    return timed(graph, prices.graph(graph))
+    seconds = prices.graph(graph)
+    if weights:
+        seconds |= {node.name: _narrowed(seconds[node.name], node, prices, weights) for node in graph}
+    return timed(graph, seconds)
+
+
+def _check_weights(weights: str, dtype: str) -> None:
+    quantized_format(weights)
+    if DTYPE_BYTES[dtype] != 2:
+        raise InputError(
+            f"weights of {weights} are converted to 16 bits, and the products are of {dtype}; leave out one of the two"
+        )
+
+
+def _narrowed(seconds: float, node: Node, prices: Prices, weights: str) -> float:
+    """Time of a node whose weights are of a format: less what a roofline says that it saves; routers keep 16 bits."""
+    op = node.op
+    if isinstance(op, GroupedGemm):
+        op = Gemm(-(-op.rows // op.groups), op.n, op.k, op.dtype, op.groups)
+    if node.name == "router" or not isinstance(op, Gemm):
+        return seconds
+    found = weight_only(op, prices.gpu, weights, prices.options)
+    return max(seconds - max(found.plain - found.seconds, 0.0), found.seconds)
 
 
 def _in_format(node: Node, dtype: str) -> Node:
@@ -169,10 +203,11 @@ def _in_format(node: Node, dtype: str) -> Node:
     return replace(node, op=replace(node.op, dtype=dtype))
 
 
-def _weights(model: Transformer, plan: Parallelism) -> int:
+def _weights(model: Transformer, plan: Parallelism, weights: str) -> int:
     """Weights of one GPU [bytes]; embedding and head keep 16 bits where layers have fewer."""
     found = parameters(model)
-    size = found.layers * DTYPE_BYTES[plan.dtype] + (found.embedding + found.head) * DTYPE_BYTES[_ACTIVATIONS]
+    each = quantized_format(weights).bytes(1) if weights else DTYPE_BYTES[plan.dtype]
+    size = found.layers * each + (found.embedding + found.head) * DTYPE_BYTES[_ACTIVATIONS]
     return math.ceil(size / plan.tp)
 
 

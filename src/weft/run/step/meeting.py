@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import ceil
@@ -87,13 +87,10 @@ class Meeting:
     @cached_property
     def growth(self) -> float:
         """How many times more waves of tiles the GEMM runs in beside the collective than on all compute units."""
-        return self._growth(ceil(self.gemm.m / self._tiling.rows))
+        return self._growth(ceil(self.gemm.m / self.tiling.rows))
 
     def _growth(self, rows: int) -> float:
-        tiles = rows * self._columns
-        units = self.system.gpu.compute.compute_units
-        left = max(units - self._held, 1)
-        return ceil(tiles / (left * self._slots)) / ceil(tiles / (units * self._slots))
+        return _growth(rows * self._columns, self._slots, self.system, self.held)
 
     def _gemm(self) -> Node:
         """The GEMM cut to a few waves and to less depth, with the tile of the whole one.
@@ -101,7 +98,7 @@ class Meeting:
         Of the numbers of rows within the limit, it takes the one whose waves grow by nearly the same factor as those
         of the whole GEMM when the collective takes compute units.
         """
-        tiling = self._tiling
+        tiling = self.tiling
         rows = ceil(self.gemm.m / tiling.rows)
         most = self.waves * self.system.gpu.compute.compute_units * self._slots // self._columns
         if rows > most > 0:
@@ -111,23 +108,63 @@ class Meeting:
         return Node(replace(self.gemm, m=m, k=k), "gemm", stream="compute", choice=KernelChoice(tiling=tiling))
 
     @cached_property
-    def _tiling(self) -> GemmTiling:
+    def tiling(self) -> GemmTiling:
+        """The tile with which the library runs the GEMM."""
         return tiling_for(self.gemm, self.system.gpu, self.options, split=True)
 
     @property
     def _columns(self) -> int:
-        return ceil(self.gemm.n / self._tiling.columns) * self._tiling.splits
+        return _columns(self.gemm, self.tiling)
 
     @property
     def _slots(self) -> int:
-        return max(self._tiling.resident, 1)
+        return max(self.tiling.resident, 1)
 
     @cached_property
-    def _held(self) -> int:
+    def held(self) -> int:
         """Compute units that the collective takes off the GEMM."""
         if SHARING[self.sharing].driver == "dma":
             return 0
         return units_held(Node(self.collective, "moved"), self.system)
+
+
+def _columns(gemm: Gemm, tiling: GemmTiling) -> int:
+    """Workgroups of a row of tiles."""
+    return ceil(gemm.n / tiling.columns) * tiling.splits
+
+
+def _growth(tiles: int, slots: int, system: System, held: int) -> float:
+    """How many times more waves so many workgroups run in on the compute units that are left."""
+    units = system.gpu.compute.compute_units
+    return ceil(tiles / (max(units - held, 1) * slots)) / ceil(tiles / (units * slots))
+
+
+class Waves:
+    """Growths of GEMMs beside collectives on a machine, each tiling and each collective's kernel found once."""
+
+    def __init__(self) -> None:
+        self._tilings: dict[Gemm, GemmTiling] = {}
+        self._held: dict[tuple[Collective, str, int], tuple[System, int]] = {}
+        self._rings: dict[tuple[int, int], tuple[System, System]] = {}
+
+    def ring(self, system: System, ranks: int, ring_of: Callable[[System, int], System]) -> System:
+        """What `ring_of` answers, the same object each time."""
+        key = id(system), ranks
+        if key not in self._rings:
+            self._rings[key] = system, ring_of(system, ranks)
+        return self._rings[key][1]
+
+    def growth(self, meeting: Meeting) -> float:
+        """`Meeting.growth`, for meetings on systems of the same GPU and with the same options."""
+        gemm, system = meeting.gemm, meeting.system
+        tiling = self._tilings.get(gemm)
+        if tiling is None:
+            tiling = self._tilings[gemm] = meeting.tiling
+        key = meeting.collective, SHARING[meeting.sharing].driver, id(system)
+        if key not in self._held:
+            self._held[key] = system, meeting.held  # the system is kept, so that no other gets its id
+        tiles = ceil(gemm.m / tiling.rows) * _columns(gemm, tiling)
+        return _growth(tiles, max(tiling.resident, 1), system, self._held[key][1])
 
 
 @lru_cache(maxsize=256)

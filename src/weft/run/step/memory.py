@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from weft.errors import InputError
+from weft.graph import DTYPE_BYTES
 from weft.hardware import System
 from weft.models import Transformer
 from weft.parallel.framework import Framework
@@ -16,6 +17,7 @@ from weft.parallel.memory import Kept, gathered, states
 from weft.parallel.plan import Parallelism
 from weft.parallel.rank import RankPart
 from weft.result.memory import DeviceMemory, FloatArray, Memory
+from weft.run.step.offload import BUFFERS, without_offloaded
 from weft.run.step.parts import chunks_of, rank_parts, stages_on
 from weft.schedule.pipeline import KINDS, Schedule, schedule
 
@@ -28,20 +30,26 @@ for the Simple protocol, more for LL and LL128, and for every peer that ranks se
 take 6 GB; 5.8 to 7.3 GB were seen outside the allocator (Megatron-LM, issue 150)."""
 
 
-def memory(model: Transformer, system: System, plan: Parallelism, framework: Framework | None = None) -> Memory:
+def memory(
+    model: Transformer, system: System, plan: Parallelism, framework: Framework | None = None,
+    order: Schedule | None = None,
+) -> Memory:  # fmt: skip
     """What every rank of a plan holds, and what would make it fit if it does not.
 
+    `order` is the pipeline's, where it was searched for the plan's own times (None: that of the schedule's name).
     Raises InputError for a plan that does not fit the model.
     """
     framework = framework or Framework()
-    devices = _devices(model, plan, framework)
+    devices = _devices(model, plan, framework, order)
     found = Memory(model, system, plan, devices, {})
     return found if found.fits else replace(found, remedies=_remedies(found, framework))
 
 
-def _devices(model: Transformer, plan: Parallelism, framework: Framework) -> tuple[DeviceMemory, ...]:
+def _devices(
+    model: Transformer, plan: Parallelism, framework: Framework, order: Schedule | None = None
+) -> tuple[DeviceMemory, ...]:
     parts = rank_parts(model, plan, framework)
-    order = schedule(plan.schedule, plan.pp, plan.micro_batches)
+    order = order or schedule(plan.schedule, plan.pp, plan.micro_batches)
     chunks = [[parts[name] for name in names] for names in chunks_of(model, order.stages, plan)]
     return tuple(_device(device, order, chunks, plan, framework) for device in range(order.devices))
 
@@ -50,14 +58,14 @@ def _device(
     device: int, order: Schedule, chunks: Sequence[Sequence[RankPart]], plan: Parallelism, framework: Framework
 ) -> DeviceMemory:
     mine = [chunks[stage] for stage in stages_on(order, device)]
-    held, left, working = _through(order, device, [_together(chunk) for chunk in chunks])
+    held, left, working = _through(order, device, [_together(chunk, plan) for chunk in chunks])
     count = sum(part.parameters for chunk in mine for part in chunk)
     largest = max((part.parameters for chunk in mine for part in chunk), default=0)
-    groups = sum(degree > 1 for degree in (plan.tp, plan.cp, plan.dp * plan.cp, plan.pp, plan.pp)) + 1
+    experts = sum(part.experts for chunk in mine for part in chunk)
     fixed = {
-        **states(count, plan, framework, sum(part.experts for chunk in mine for part in chunk)),
-        "gathered weights": gathered(largest, count, plan, framework),
-        "outside": CONTEXT + COMMUNICATOR * groups,
+        **throughout(count, experts, largest, plan, framework),
+        "weight versions": _versions(device, order, chunks, plan),
+        "outside": outside(plan),
     }
     saved: Counter[str] = Counter()
     for chunk in mine:
@@ -66,12 +74,38 @@ def _device(
     return DeviceMemory({name: size for name, size in fixed.items() if size}, held, left, working, dict(saved))
 
 
-def _together(chunk: Sequence[RankPart]) -> Kept:
+def throughout(count: int, experts: int, largest: int, plan: Parallelism, framework: Framework) -> dict[str, int]:
+    """What a rank holds on the GPU throughout a step [bytes]: states of so many parameters, and gathered weights.
+
+    `experts` of them are of routed experts, `largest` of the part of the model that has most.
+    """
+    static = states(count, plan, framework, experts)
+    if plan.offload == "optimizer":
+        buffers = BUFFERS * states(largest, plan, framework)["optimizer"]
+        static["optimizer"] = min(buffers, static["optimizer"])
+    return {**static, "gathered weights": gathered(largest, count, plan, framework)}
+
+
+def outside(plan: Parallelism) -> int:
+    """Memory of a rank's process outside the framework's allocator [bytes]: its context, and buffers of its groups."""
+    groups = sum(degree > 1 for degree in (plan.tp, plan.cp, plan.dp * plan.cp, plan.pp, plan.pp)) + 1
+    return CONTEXT + COMMUNICATOR * groups
+
+
+def _versions(device: int, order: Schedule, chunks: Sequence[Sequence[RankPart]], plan: Parallelism) -> int:
+    """Copies of the weights beside the current ones, which a schedule without a flush keeps for passes in flight."""
+    more = ((order.versions[stage] - 1, chunks[stage]) for stage in stages_on(order, device))
+    return sum(copies * part.parameters for copies, chunk in more for part in chunk) * DTYPE_BYTES[plan.dtype]
+
+
+def _together(chunk: Sequence[RankPart], plan: Parallelism) -> Kept:
     """The activations of all parts of a chunk; passes run through one part at a time."""
+    leaves = plan.offload == "activations"
+    each = [without_offloaded(part.name, part.kept) if leaves else part.kept for part in chunk]
     return Kept(
-        {str(number): part.kept.bytes for number, part in enumerate(chunk)},
-        max((part.kept.forward for part in chunk), default=0),
-        max((part.kept.backward for part in chunk), default=0),
+        {str(number): kept.bytes for number, kept in enumerate(each)},
+        max((kept.forward for kept in each), default=0),
+        max((kept.backward for kept in each), default=0),
     )
 
 
@@ -120,6 +154,9 @@ def _changes(plan: Parallelism) -> Iterator[tuple[str, Parallelism]]:
         yield "micro-batches of 1 sequence", replace(plan, micro_batch=1)
     if plan.recompute != "full" and plan.dp > 1 and plan.zero < 3:
         yield "full recomputation and ZeRO stage 3", replace(plan, recompute="full", zero=3)
+    if plan.offload == "none":
+        yield "activations in the host's memory", replace(plan, offload="activations")
+        yield "optimizer states in the host's memory", replace(plan, offload="optimizer")
     for axis in ("pp", "tp"):
         if plan.dp % 2 == 0:
             degree = 2 * getattr(plan, axis)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from weft.errors import InputError, check_type
+from weft.graph import Graph
 from weft.hardware import System, system
 from weft.hardware.resolve import Described
 from weft.models import Transformer, load_model
@@ -16,17 +17,31 @@ from weft.parallel.complete import complete
 from weft.parallel.framework import Framework
 from weft.parallel.framework import framework as framework_of
 from weft.parallel.plan import Parallelism
+from weft.result.graph_step import GraphStep
 from weft.result.memory import Memory
 from weft.result.step import Step
 from weft.run.step.clock import train
+from weft.run.step.graphs import graph_step
 from weft.run.step.memory import memory as needed
 
 _USUAL, _SHARDED = "megatron-core", "torchtitan"
 """Frameworks of plans that name none: of those with whole weights on each rank, and of those that shard them."""
 
 
+@overload
+def step(model: Graph, on: Described, *, options: RunOptions = SUSTAINED) -> GraphStep: ...
+
+
+@overload
 def step(
-    model: Transformer | str | Path,
+    model: Transformer | str | Path, on: Described, plan: Parallelism | None = None, *,
+    framework: Framework | str | None = None, options: RunOptions = SUSTAINED, fidelity: Fidelity = "windows",
+    **stated: Any,
+) -> Step: ...  # fmt: skip
+
+
+def step(
+    model: Transformer | Graph | str | Path,
     on: Described,
     plan: Parallelism | None = None,
     *,
@@ -34,20 +49,27 @@ def step(
     options: RunOptions = SUSTAINED,
     fidelity: Fidelity = "windows",
     **stated: Any,
-) -> Step:
+) -> Step | GraphStep:
     """How long a training step takes, and where it goes: `model` and `on` by name, file or object.
 
     Without a `plan`, keywords state fields of one (`Parallelism`); replicas take the GPUs that are left, and the
-    answer's notes say what else was chosen. Without a `framework`, it is Megatron Core, or torchtitan where weights are
+    answer's notes say what else was chosen. A graph, such as `weft.capture` answers, is timed as it is on one GPU, in
+    closed form. Without a `framework`, it is Megatron Core, or torchtitan where weights are
     sharded (zero=3); `fidelity` as in `weft.run.step.train`. Raises
     UnknownNameError for unknown names, InputError for a plan that does not fit, with the nearest one that does.
 
     >>> step("gpt-3", "64xa100", tp=8, pp=8, batch=64, fidelity="estimate").plan.micro_batches
     64
     """
-    found, where, plan, used, notes = _asked(model, on, plan, framework, stated)
+    if isinstance(model, Graph):
+        if plan is not None or framework is not None or stated:
+            raise InputError("a graph is timed as it is, without a plan or a framework; leave them out")
+        return graph_step(model, on, options)
+    found, where, plan, used, notes = asked(model, on, plan, framework, stated)
     answer = train(found, where, plan, used, options, fidelity)
-    return replace(answer, memory=needed(found, where, plan, used), notes=(*notes, *answer.notes))
+    return replace(
+        answer, memory=needed(found, where, plan, used, answer.pipeline.schedule), notes=(*notes, *answer.notes)
+    )
 
 
 def memory(
@@ -63,18 +85,18 @@ def memory(
     >>> memory("gpt-3", "64xa100", tp=8, pp=8, batch=64).fits
     True
     """
-    found, where, plan, used, _ = _asked(model, on, plan, framework, stated)
+    found, where, plan, used, _ = asked(model, on, plan, framework, stated)
     return needed(found, where, plan, used)
 
 
-def _asked(
+def asked(
     model: Transformer | str | Path,
     on: Described,
     plan: Parallelism | None,
     framework: Framework | str | None,
     stated: dict[str, Any],
 ) -> tuple[Transformer, System, Parallelism, Framework, tuple[str, ...]]:
-    """Model, system, plan and framework, and notes on what was chosen."""
+    """Model, system, plan and framework of a question by names and keywords, and notes on what was chosen."""
     found = model if isinstance(model, Transformer) else load_model(model)
     where = on if isinstance(on, System) else system(on)
     if plan is not None:
@@ -82,8 +104,8 @@ def _asked(
         if stated:
             raise InputError(f"{', '.join(stated)} belong to the plan; put them into weft.Parallelism, or leave it out")
         check_plan(found, plan)
-        return found, where, plan, _framework(framework, plan.zero), ()
-    used = _framework(framework, stated.get("zero"))
+        return found, where, plan, framework_for(framework, plan.zero), ()
+    used = framework_for(framework, stated.get("zero"))
     if stated.get("zero") is None:
         stated = {**stated, "zero": used.zero}
     plan, notes = complete(found, where.gpus, stated)
@@ -91,7 +113,8 @@ def _asked(
     return found, where, plan, used, notes
 
 
-def _framework(named: Framework | str | None, zero: int | None) -> Framework:
+def framework_for(named: Framework | str | None, zero: int | None) -> Framework:
+    """The framework that is named; without a name Megatron Core, or torchtitan where weights are sharded."""
     if isinstance(named, Framework):
         return named
     return framework_of((_SHARDED if zero == 3 else _USUAL) if named is None else named)

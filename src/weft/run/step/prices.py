@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
 
 from weft.estimate import Harness, estimate
-from weft.graph import Collective, Graph, Op
-from weft.hardware import System
+from weft.graph import Attention, Collective, Gemm, Graph, GroupedGemm, Op, Streaming
+from weft.hardware import Gpu, System
 from weft.options import Fidelity, RunOptions
 from weft.parallel.plan import Parallelism
+from weft.run.step.meeting import Waves
 from weft.run.step.windows import Windows
 from weft.schedule import SHARING
+
+FloatArray = NDArray[np.float64]
 
 
 def group(system: System, plan: Parallelism, axis: str, size: int | None = None) -> System:
@@ -19,56 +27,174 @@ def group(system: System, plan: Parallelism, axis: str, size: int | None = None)
     `size` overrides the degree of the axis, as for pairs of neighbours; the replicas of the same weights ("dp") may
     include the context-parallel ranks. Without a node, all are alike.
     """
-    count = plan.degree(axis) if size is None else size
     each = system.node.gpus_per_node if system.node else system.gpus
+    return system.with_gpus(*place(each, plan, axis, plan.degree(axis) if size is None else size))
+
+
+def place(each: int, plan: Parallelism, axis: str, count: int) -> Place:
+    """The GPUs of one group of an axis, and the nodes of `each` GPUs over which the plan's placement spreads them."""
     outer = "cp" if axis == "dp" and count > plan.dp else axis
     together = max(each // plan.stride(outer), 1)
     while count % together:
         together -= 1
-    return system.with_gpus(count, count // together)
+    return count, count // together
 
 
-_BETWEEN_OTHERS = Harness(rotation=math.inf, after_others=True)
+BETWEEN_OTHERS = Harness(rotation=math.inf, after_others=True)
 """Operators of a step: others have used the caches since weights and saved tensors were written."""
+_CALLERS: Mapping[str, Harness] = {"cu": Harness(driver="cu"), "dma": Harness(driver="dma")}
+"""Who carries out a collective: kernels of the library on compute units, or DMA engines."""
 
 
-_ROOM = "1000 TB"
+ROOM = "1000 TB"
 """Memory of the GPU on which operators are timed: whether a step fits is answered apart, for all tensors together."""
+
+
+Place = tuple[int, int]
+"""GPUs of a group, and the nodes over which they are spread."""
+Case = tuple[Op, Place | None, str]
+"""An operator, the place of a collective's ranks, and who carries it out."""
+
+
+class Known:
+    """Seconds of operators on a machine, each distinct one estimated once for any number of plans."""
+
+    def __init__(self, system: System, options: RunOptions) -> None:
+        self.system, self.options, self.waves = system, options, Waves()
+        self._roomy = system.replace({"memory.capacity": ROOM})
+        self._seconds: dict[Case, float] = {}
+        self._moved: dict[tuple[str, int, str, Place, str], float] = {}
+        self._groups: dict[Place, System] = {}
+        self._roomy_groups: dict[Place, System] = {}
+
+    def among(self, place: Place) -> System:
+        """The system of a group of ranks."""
+        if place not in self._groups:
+            self._groups[place] = self.system.with_gpus(*place)
+        return self._groups[place]
+
+    def seconds(self, case: Case) -> float:
+        """Seconds of an operator."""
+        if case not in self._seconds:
+            self._seconds[case] = float(self._estimate(case[0], case))
+        return self._seconds[case]
+
+    def moved(self, kind: str, size: int, dtype: str, place: Place, driver: str) -> float:
+        """Seconds of a collective of `size` bytes among the ranks of a place."""
+        key = kind, size, dtype, place, driver
+        if key not in self._moved:
+            self._moved[key] = self.seconds((Collective(kind, size, place[0], dtype), place, driver))
+        return self._moved[key]
+
+    def fill(self, cases: Iterable[Case]) -> None:
+        """Estimate operators that are alike but for their sizes at once."""
+        alike: dict[tuple[object, ...], list[Case]] = {}
+        for case in cases:
+            if case not in self._seconds:
+                alike.setdefault(_kind(case), []).append(case)
+        for group in alike.values():
+            seconds = self._estimate(_stacked([op for op, _, _ in group]), group[0])
+            self._seconds.update(zip(group, np.broadcast_to(seconds, len(group)).tolist(), strict=True))
+
+    def _estimate(self, op: Op, like: Case) -> FloatArray | float:
+        _, place, driver = like
+        if place is None:
+            return estimate(op, self._roomy, options=self.options, harness=BETWEEN_OTHERS).seconds
+        if place not in self._roomy_groups:
+            self._roomy_groups[place] = self._roomy.with_gpus(*place)
+        return estimate(op, self._roomy_groups[place], options=self.options, harness=_CALLERS[driver]).seconds
+
+
+_SIZES: Mapping[type[Op], tuple[str, ...]] = {
+    Gemm: ("m", "n", "k", "batch"),
+    GroupedGemm: ("groups", "rows", "n", "k", "busiest"),
+    Attention: ("batch", "heads", "query", "keys", "head", "kv_heads"),
+    Streaming: ("rows", "columns"),
+    Collective: ("bytes",),
+}
+"""Fields of operators that may be arrays in `estimate`; all others are equal among those that are estimated at once."""
+
+
+def _kind(case: Case) -> tuple[object, ...]:
+    """What operators that are estimated at once have in common."""
+    op, place, driver = case
+    sizes = _SIZES.get(type(op))
+    if sizes is None:
+        return case
+    return type(op), place, driver, *(value for name, value in vars(op).items() if name not in sizes)
+
+
+def _stacked(ops: Sequence[Op]) -> Op:
+    """Operators of a kind as one with arrays of sizes."""
+    first = ops[0]
+    if len(ops) == 1:
+        return first
+    sizes = {name: np.array([getattr(op, name) for op in ops], np.float64) for name in _SIZES[type(first)]}
+    return replace(first, **sizes)  # type: ignore[type-var]
 
 
 class Prices:
     """Seconds of operators on a rank of a plan; equal operators are estimated once.
 
-    `windows` say what kernels and collectives cost each other while they run at once.
+    `windows` say what kernels and collectives cost each other while they run at once. `known` may be shared among
+    plans on a machine.
     """
 
-    def __init__(self, system: System, plan: Parallelism, options: RunOptions, fidelity: Fidelity = "estimate") -> None:
-        self._system, self._plan, self.options = system, plan, options
-        self._roomy = system.replace({"memory.capacity": _ROOM})
-        self._known: dict[tuple[Op, str], float] = {}
-        self._groups: dict[tuple[str, int], System] = {}
-        self.windows = Windows(self.among, plan.overlap, plan.dtype, options, engine=fidelity == "windows")
+    def __init__(
+        self,
+        system: System,
+        plan: Parallelism,
+        options: RunOptions,
+        fidelity: Fidelity = "estimate",
+        known: Known | None = None,
+    ) -> None:
+        self._plan, self.options, self.known = plan, options, known or Known(system, options)
+        self._each = system.node.gpus_per_node if system.node else system.gpus
+        self._places: dict[tuple[str, int], Place] = {}
+        self.windows = Windows(
+            self.among,
+            plan.overlap,
+            plan.dtype,
+            options,
+            engine=fidelity == "windows",
+            waves=self.known.waves,
+        )
+
+    @property
+    def gpu(self) -> Gpu:
+        """The GPU of the system."""
+        return self.known.system.gpu
 
     def of(self, op: Op, axis: str = "compute") -> float:
         """Seconds of an operator, a collective among the ranks of an axis."""
-        key = (op, axis)
-        if key not in self._known:
-            on = self.among(axis, op.ranks) if isinstance(op, Collective) else self._roomy
-            harness = self._caller(op, axis) if isinstance(op, Collective) else _BETWEEN_OTHERS
-            self._known[key] = float(estimate(op, on, options=self.options, harness=harness).seconds)
-        return self._known[key]
+        return self.known.seconds(self.case(op, axis))
 
-    def _caller(self, op: Collective, axis: str) -> Harness:
-        """Who carries out a collective: the library, or DMA engines where the plan says so and they can."""
+    def case(self, op: Op, axis: str = "compute") -> Case:
+        """What decides the seconds of an operator on a machine."""
+        if not isinstance(op, Collective):
+            return op, None, ""
+        return op, self.place(axis, op.ranks), self._driver(axis, op.reduces)
+
+    def place(self, axis: str, ranks: int) -> Place:
+        """The place of the ranks of an axis."""
+        key = axis, ranks
+        if key not in self._places:
+            self._places[key] = place(self._each, self._plan, axis, ranks)
+        return self._places[key]
+
+    def moved(self, kind: str, size: int, ranks: int, dtype: str, axis: str) -> float:
+        """Seconds of a collective of `size` bytes among `ranks` ranks of an axis."""
+        reduces = kind in ("all_reduce", "reduce_scatter")
+        return self.known.moved(kind, size, dtype, self.place(axis, ranks), self._driver(axis, reduces))
+
+    def _driver(self, axis: str, reduces: bool) -> str:
+        """What carries out a collective: the library, or DMA engines where the plan says so and they can."""
         sharing = SHARING.get(self._plan.overlap.get(axis, ""))
-        return Harness(host="", driver="cu" if sharing is None or op.reduces else sharing.driver)
+        return "cu" if sharing is None or reduces else sharing.driver
 
     def among(self, axis: str, ranks: int) -> System:
         """The system of the ranks of an axis."""
-        key = (axis, ranks)
-        if key not in self._groups:
-            self._groups[key] = group(self._system, self._plan, axis, ranks)
-        return self._groups[key]
+        return self.known.among(self.place(axis, ranks))
 
     def graph(self, graph: Graph) -> dict[str, float]:
         """Seconds of every node of a graph by name."""

@@ -77,6 +77,7 @@ def shared(nodes: Sequence[P], seconds: Mapping[str, float], slowdown: Callable[
     """
     left = dict(seconds)
     waiting: dict[str, deque[P]] = {}
+    after = {node.id: [edge.node for edge in node.edges] for node in nodes}
     for node in nodes:
         waiting.setdefault(node.stream, deque()).append(node)
     running: dict[str, P] = {}
@@ -86,7 +87,7 @@ def shared(nodes: Sequence[P], seconds: Mapping[str, float], slowdown: Callable[
     while waiting or running:
         for stream in [stream for stream in waiting if stream not in running]:
             node = waiting[stream][0]
-            if all(edge.node in ended for edge in node.edges):
+            if ended.issuperset(after[node.id]):
                 running[stream] = node
                 times[node.id] = (now, now)
                 waiting[stream].popleft()

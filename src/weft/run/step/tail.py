@@ -15,6 +15,7 @@ from weft.parallel.memory import sharded
 from weft.parallel.plan import Parallelism
 from weft.parallel.quantize import RECIPES, quantized
 from weft.result.step import Chunk, Pass
+from weft.run.step.offload import exposed_states
 from weft.run.step.parts import stages_on
 from weft.run.step.prices import Prices
 from weft.run.step.spans import CONTENTION
@@ -28,9 +29,9 @@ BACKWARD, WEIGHT = 1, 2
 class Tail:
     """What a pipeline device does after its last task [s]: wait for the sum of gradients, then update the weights.
 
-    `gather` is the wait for the weights of other ranks, at the end of this step or in the first forward of the next.
-    `contention` is what its passes take longer because these collectives run beside them, `hidden` the communication
-    that nothing waits for.
+    `gather` is the wait for the weights of other ranks, at the end of this step or in the first forward of the next,
+    `host` what the update waits for optimizer states in the memory of the host. `contention` is what its passes take
+    longer because these collectives run beside them, `hidden` the communication that nothing waits for.
     """
 
     reduce: float
@@ -38,11 +39,12 @@ class Tail:
     gather: float
     contention: float = 0.0
     hidden: float = 0.0
+    host: float = 0.0
 
     @property
     def parts(self) -> dict[str, float]:
         """Seconds by what they are spent on."""
-        exposed = {"exposed dp": self.reduce + self.gather, CONTENTION: self.contention}
+        exposed = {"exposed dp": self.reduce + self.gather, "exposed host": self.host, CONTENTION: self.contention}
         parts = {**exposed, "optimizer": self.optimizer}
         return {name: seconds for name, seconds in parts.items() if seconds}
 
@@ -67,7 +69,7 @@ def end_of_step(ran: PipelineTimes, tails: Sequence[Tail]) -> float:
     if not ran.schedule.flushes:
         return float(np.max(ran.busy)) + max(sum(tail.parts.values()) for tail in tails)
     reduced = max(end + tail.contention + tail.reduce for end, tail in zip(_ends(ran), tails, strict=True))
-    return reduced + max(tail.optimizer + tail.gather for tail in tails)
+    return reduced + max(tail.optimizer + tail.host + tail.gather for tail in tails)
 
 
 def _ends(ran: PipelineTimes) -> list[float]:
@@ -88,7 +90,7 @@ def _tail(
     experts = sum(chunks[stage].experts for stage in stages)
     shard = sharded(count, experts, plan) if plan.zero else count
     update = optimizer(shard, count, plan, framework, prices)
-    groups = _Groups(plan, framework, prices, experts / count if count else 0.0)
+    groups = Groups(plan, framework, prices, experts / count if count else 0.0)
     tied = groups.tied(model) if plan.pp > 1 and model.tied and {0, len(chunks) - 1} & set(stages) else 0.0
     ready = [_gradients(device, stage, ran) for stage in stages]
     counts = [chunks[stage].parameters for stage in stages]
@@ -100,7 +102,8 @@ def _tail(
     if framework.gather_overlap:
         gather = groups.gathered(count, [part.forward for part in parts])
     hidden = max(groups.reduce(count) - reduce[0], 0.0) + max(groups.gather(count) - gather[0], 0.0)
-    return Tail(reduce[0] + tied, update, gather[0], reduce[1] + gather[1], hidden)
+    host = exposed_states(shard, update, framework, prices.gpu) if plan.offload == "optimizer" else 0.0
+    return Tail(reduce[0] + tied, update, gather[0], reduce[1] + gather[1], hidden, host)
 
 
 def _gradients(device: int, stage: int, ran: PipelineTimes) -> tuple[float, float]:
@@ -129,13 +132,13 @@ def optimizer(shard: int, count: int, plan: Parallelism, framework: Framework, p
     return sum(prices.of(op) for op in (*ops, *(quantized(count, plan.quantize, plan.dtype) if once else ())))
 
 
-class _Groups:
+class Groups:
     """Collectives over the replicas of the same weights; of these the part `experts` has fewer replicas."""
 
     def __init__(self, plan: Parallelism, framework: Framework, prices: Prices, experts: float) -> None:
         self.plan, self.framework, self.prices, self.experts = plan, framework, prices, experts
         self.replicas = plan.dp * plan.cp
-        self._reduction = "reduce_scatter" if plan.zero else "all_reduce"
+        self.reduction = "reduce_scatter" if plan.zero and framework.scatters else "all_reduce"
 
     def _moved(self, kind: str, count: int, dtype: str) -> float:
         routed = round(count * self.experts)
@@ -145,11 +148,11 @@ class _Groups:
     def _among(self, axis: str, replicas: int, kind: str, count: int, dtype: str) -> float:
         if replicas == 1 or self.plan.gathers_each_pass or not count:
             return 0.0
-        return self.prices.of(Collective(kind, max(count, replicas) * DTYPE_BYTES[dtype], replicas, dtype), axis)
+        return self.prices.moved(kind, max(count, replicas) * DTYPE_BYTES[dtype], replicas, dtype, axis)
 
     def reduce(self, count: int) -> float:
         """Time to sum the gradients of so many parameters, to shards if the optimizer is sharded [s]."""
-        return self._moved(self._reduction, count, self.framework.reduced)
+        return self._moved(self.reduction, count, self.framework.reduced)
 
     def gather(self, count: int) -> float:
         """Time to gather so many weights that a sharded optimizer has updated [s]."""
@@ -159,9 +162,10 @@ class _Groups:
         """Time to sum the gradient of the embedding, which the first and the last stage share [s]."""
         count = -(-model.vocabulary * model.hidden // self.plan.tp)
         dtype = self.framework.reduced
-        return self.prices.of(Collective("all_reduce", count * DTYPE_BYTES[dtype], 2, dtype), "pp")
+        return self.prices.moved("all_reduce", count * DTYPE_BYTES[dtype], 2, dtype, "pp")
 
-    def _buckets(self, count: int) -> int:
+    def buckets(self, count: int) -> int:
+        """Buckets in which so many parameters travel."""
         return max(-(-count // (self.framework.bucket_of(self.replicas) or count)), 1)
 
     def reduced(
@@ -173,8 +177,8 @@ class _Groups:
         The gradients of a stage become complete evenly while its last backward task runs; each bucket waits for its
         own and for the bucket before it.
         """
-        buckets = self._buckets(max(counts))
-        own, other = self._slowdown(passes, self._reduction, -(-max(counts) // buckets), self.framework.reduced)
+        buckets = self.buckets(max(counts))
+        own, other = self._slowdown(passes, self.reduction, -(-max(counts) // buckets), self.framework.reduced)
         free = beside = 0.0
         for (start, stop), count in sorted(zip(ready, counts, strict=True)):
             for when, size in self._arrivals(start, stop, count):
@@ -186,7 +190,7 @@ class _Groups:
         return max(free - end - contention, 0.0), contention
 
     def _arrivals(self, start: float, end: float, count: int) -> Iterator[tuple[float, int]]:
-        buckets = self._buckets(count)
+        buckets = self.buckets(count)
         for number in range(1, buckets + 1):
             yield start + (end - start) * number / buckets, -(-count // buckets)
 
@@ -194,7 +198,7 @@ class _Groups:
         """How long the first forward pass waits for weights that are gathered in buckets beside it, and how much
         longer it takes [s].
         """
-        buckets, forward = self._buckets(count), sum(one.seconds for one in passes)
+        buckets, forward = self.buckets(count), sum(one.seconds for one in passes)
         each = self.gather(-(-count // buckets))
         own, other = self._slowdown(passes, "all_gather", -(-count // buckets), self.plan.dtype)
         beside = min(each * (buckets - 1) * other, forward * (buckets - 1) / buckets * own)
@@ -202,7 +206,11 @@ class _Groups:
 
     def _slowdown(self, passes: Sequence[Pass], kind: str, count: int, dtype: str) -> tuple[float, float]:
         """What passes and a collective of so many parameters cost each other."""
+        moved = self.beside(kind, count, dtype)
+        return (1.0, 1.0) if moved is None else self.prices.windows.of_passes(passes, moved)
+
+    def beside(self, kind: str, count: int, dtype: str) -> Collective | None:
+        """The collective of so many parameters that runs beside passes, if any does."""
         if self.replicas == 1 or self.plan.gathers_each_pass:
-            return 1.0, 1.0
-        size = max(count, self.replicas) * DTYPE_BYTES[dtype]
-        return self.prices.windows.of_passes(passes, Collective(kind, size, self.replicas, dtype))
+            return None
+        return Collective(kind, max(count, self.replicas) * DTYPE_BYTES[dtype], self.replicas, dtype)

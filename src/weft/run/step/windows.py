@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple
 
 from weft.errors import InputError
 from weft.graph import Attention, Collective, Gemm, Node, Op
@@ -13,7 +14,7 @@ from weft.hardware import System
 from weft.lower.machine import ring_link
 from weft.options import RunOptions
 from weft.result.step import Pass, Window
-from weft.run.step.meeting import Meeting
+from weft.run.step.meeting import Meeting, Waves
 from weft.run.step.spans import COMPUTE
 from weft.run.sweep import Store, results
 from weft.schedule import SHARING
@@ -34,6 +35,7 @@ SMALL = 0.05
 """Share of a pass below which an operator has no window of its own."""
 
 
+@lru_cache(maxsize=4096)
 def stand_in(op: Op, dtype: str) -> Gemm:
     """The GEMM that uses a GPU like an operator: itself; a large one for attention; weights that are read, for others.
 
@@ -62,6 +64,33 @@ def ring_of(system: System, ranks: int) -> System:
     return System(gpu=gpu, gpus=min(ranks, MOST_RANKS), library=system.library)
 
 
+class Found(NamedTuple):
+    """What a kernel and a collective cost each other, and where that comes from, as in `Window`."""
+
+    task: Meeting
+    slowdowns: tuple[float, float]
+    source: str
+    why: str = ""
+
+
+class Times(NamedTuple):
+    """Seconds of passes by the GEMM that uses a GPU like their operators, and of the whole passes."""
+
+    spent: Mapping[Gemm, float]
+    whole: float
+
+
+def times(passes: Sequence[Pass], dtype: str) -> Times:
+    """The times of passes, their operators by their stand-ins."""
+    spent: defaultdict[Gemm, float] = defaultdict(float)
+    for one in passes:
+        for node in one.graph or ():
+            if node.stream == COMPUTE:
+                begin, end = one.times[node.id]
+                spent[stand_in(node.op, dtype)] += end - begin
+    return Times(spent, sum(one.seconds for one in passes))
+
+
 @dataclass
 class Windows:
     """Slowdowns of kernels and collectives of a plan by content, each found once.
@@ -78,7 +107,9 @@ class Windows:
     options: RunOptions
     engine: bool = True
     store: Store | None = None
-    found: dict[tuple[Gemm, Collective, str], Window] = field(default_factory=dict)
+    waves: Waves = field(default_factory=Waves)
+    found: dict[tuple[Gemm, Collective, str], Found] = field(default_factory=dict)
+    _asked: dict[tuple[Op, Collective, str], tuple[float, float]] = field(default_factory=dict)
     _means: dict[tuple[Any, ...], tuple[Any, tuple[float, float]]] = field(default_factory=dict)
 
     def __call__(self, kernel: Node, moved: Node) -> tuple[float, float]:
@@ -88,10 +119,13 @@ class Windows:
 
     def of(self, op: Op, moved: Collective, axis: str) -> tuple[float, float]:
         """The same for operators, the collective among the ranks of an axis."""
-        key = stand_in(op, self.dtype), cut(moved), axis
-        if key not in self.found:
-            self.found[key] = self._window(*key)
-        return self.found[key].slowdowns
+        asked = op, moved, axis
+        if asked not in self._asked:
+            key = stand_in(op, self.dtype), cut(moved), axis
+            if key not in self.found:
+                self.found[key] = self._window(*key)
+            self._asked[asked] = self.found[key].slowdowns
+        return self._asked[asked]
 
     def of_passes(self, passes: Sequence[Pass], moved: Collective, axis: str = "dp") -> tuple[float, float]:
         """The same for passes of many operators: the mean over the time that each takes, gaps undisturbed.
@@ -100,16 +134,12 @@ class Windows:
         """
         key = (*map(id, passes), moved, axis)
         if key not in self._means:
-            self._means[key] = passes, self._mean(passes, moved, axis)
+            self._means[key] = passes, self.mean(times(passes, self.dtype), moved, axis)
         return self._means[key][1]
 
-    def _mean(self, passes: Sequence[Pass], moved: Collective, axis: str) -> tuple[float, float]:
-        spent: defaultdict[Gemm, float] = defaultdict(float)
-        for one in passes:
-            for node in one.graph or ():
-                if node.stream == COMPUTE:
-                    begin, end = one.times[node.id]
-                    spent[stand_in(node.op, self.dtype)] += end - begin
+    def mean(self, times: Times, moved: Collective, axis: str) -> tuple[float, float]:
+        """The same for the `times` of passes."""
+        spent, whole = times
         total = sum(spent.values())
         large = {gemm: seconds for gemm, seconds in spent.items() if seconds >= SMALL * total > 0}
         if not large:
@@ -117,26 +147,36 @@ class Windows:
         met = [(seconds, *self.of(gemm, moved, axis)) for gemm, seconds in large.items()]
         measured, stretched = sum(large.values()), sum(seconds * own for seconds, own, _ in met)
         progress = sum(seconds * own / other for seconds, own, other in met)
-        gaps = sum(one.seconds for one in passes) - total
+        gaps = whole - total
         return (total * stretched / measured + gaps) / (total + gaps), stretched / progress
 
-    def _window(self, gemm: Gemm, moved: Collective, axis: str) -> Window:
+    def _window(self, gemm: Gemm, moved: Collective, axis: str) -> Found:
         sharing = self.sharing(axis, moved)
-        system = ring_of(self.among(axis, moved.ranks), moved.ranks)
+        system = self.waves.ring(self.among(axis, moved.ranks), moved.ranks, ring_of)
         few = replace(moved, ranks=min(moved.ranks, system.gpus))
-        task = Meeting(gemm, few, system, sharing, RunOptions(clock=self.options.clock))
-        named = str(gemm), str(moved), sharing, system.gpu.name
+        task = Meeting(gemm, few, system, sharing, self._run_options)
         if sharing == "streams" and not self.engine:
             why = "who is launched first takes the compute units; ask with the fidelity 'windows'"
-            return Window(*named, (1.0, 1.0), "none", why)
+            return Found(task, (1.0, 1.0), "none", why)
         try:
             if self.engine:
                 self.store = self.store or Store()  # made late: it loads the engine
                 record = results([task], dict, store=self.store)[task]
-                return Window(*named, (record["kernel"], record["collective"]), "engine")
-            return Window(*named, (1.0 if gemm.m == STREAMED_ROWS else task.growth, 1.0), "waves")
+                return Found(task, (record["kernel"], record["collective"]), "engine")
+            return Found(task, (1.0 if gemm.m == STREAMED_ROWS else self.waves.growth(task), 1.0), "waves")
         except InputError as error:
-            return Window(*named, (1.0, 1.0), "none", str(error))
+            return Found(task, (1.0, 1.0), "none", str(error))
+
+    @cached_property
+    def _run_options(self) -> RunOptions:
+        return RunOptions(clock=self.options.clock)
+
+    def shown(self) -> tuple[Window, ...]:
+        """The windows that were asked for, in words."""
+        return tuple(
+            Window(str(gemm), str(moved), one.task.sharing, one.task.system.gpu.name, *one[1:])
+            for (gemm, moved, _), one in self.found.items()
+        )
 
     def sharing(self, axis: str, moved: Collective) -> str:
         """The sharing strategy of an axis; what copies cannot do stays with compute units."""

@@ -1,0 +1,85 @@
+"""What a captured graph answers on one GPU: its time by phase and class of operator, and its peak of memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from weft.answer import Answer
+from weft.graph import Graph, live_bytes
+
+if TYPE_CHECKING:
+    from weft.hardware import Gpu
+
+BY_BYTES = "by bytes"
+"""The class of operators that are timed by the bytes of their tensors, for want of a model of their own."""
+
+
+class Share(NamedTuple):
+    """The operators of one phase and class: how many, their time [s], FLOPs of matrix units, and least bytes."""
+
+    phase: str
+    kind: str
+    operators: int
+    seconds: float
+    flops: int
+    bytes: int
+
+
+@dataclass(frozen=True, repr=False)
+class GraphStep(Answer):
+    """A graph of operators, such as a captured training step, on one GPU: `seconds`, and the `shares` of it.
+
+    Without communication the seconds of the shares add up to those of the step. `notes` say what a reader must know.
+    """
+
+    kind = "graph step"
+
+    graph: Graph
+    gpu: Gpu
+    seconds: float
+    shares: tuple[Share, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def flops(self) -> int:
+        """FLOPs of matrix units."""
+        return sum(one.flops for one in self.shares)
+
+    @property
+    def launches(self) -> int:
+        """Operators, each of at least one kernel."""
+        return len(self.graph)
+
+    @cached_property
+    def peak_bytes(self) -> int:
+        """The most memory that tensors take at a time [bytes]; 0 for a graph that does not name its tensors."""
+        return max(live_bytes(self.graph))
+
+    @property
+    def fits(self) -> bool:
+        """Whether the GPU's memory holds the tensors at their peak."""
+        return self.peak_bytes <= self.gpu.memory.capacity
+
+    @property
+    def by_bytes(self) -> float:
+        """Share of the time in operators that are timed by their bytes alone."""
+        return sum(one.seconds for one in self.shares if one.kind == BY_BYTES) / self.seconds
+
+    def to_dict(self) -> dict[str, Any]:
+        """Time, shares, memory and notes as plain data."""
+        return {
+            "graph": str(self.graph),
+            "labels": dict(self.graph.labels),
+            "gpu": self.gpu.name,
+            "seconds": self.seconds,
+            "flops": self.flops,
+            "launches": self.launches,
+            "by_bytes": self.by_bytes,
+            "peak_bytes": self.peak_bytes,
+            "capacity_bytes": int(self.gpu.memory.capacity),
+            "fits": self.fits,
+            "shares": [one._asdict() for one in self.shares],
+            "notes": list(self.notes),
+        }
