@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,4 +63,31 @@ class Echo:
         return {"asked": self.asked}
 
     def run(self) -> Mapping[str, Any]:
+        return {"value": self.value}
+
+
+@dataclass(frozen=True)
+class Deadly:
+    """Kills its process, unless that is `parent`: always, or only the first time if it may leave a `mark`."""
+
+    value: int
+    parent: int
+    mark: str = ""
+
+    @property
+    def title(self) -> str:
+        return f"deadly {self.value}"
+
+    @property
+    def weight(self) -> float:
+        return 1.0
+
+    def inputs(self) -> Mapping[str, Any]:
+        return {"deadly": self.value}
+
+    def run(self) -> Mapping[str, Any]:
+        if os.getpid() != self.parent and not (self.mark and Path(self.mark).exists()):
+            if self.mark:
+                Path(self.mark).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
         return {"value": self.value}

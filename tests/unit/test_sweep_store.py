@@ -110,7 +110,7 @@ def test_a_change_of_the_sources_asks_another_question(tmp_path, monkeypatch):
     monkeypatch.setattr(sources, "PACKAGE", package)
 
     def code():
-        sources._base.cache_clear()
+        sources.sources.cache_clear()
         return sources.fingerprint_of.__wrapped__(sources.home(Echo))
 
     seen = [code()]
@@ -118,7 +118,7 @@ def test_a_change_of_the_sources_asks_another_question(tmp_path, monkeypatch):
         file.write_text("one = 2\n")
         seen.append(code())
         assert (seen[-1] != seen[-2]) == changes
-    sources._base.cache_clear()
+    sources.sources.cache_clear()
 
 
 def test_a_task_counts_what_its_module_imports_to_choose_and_nothing_that_shows():

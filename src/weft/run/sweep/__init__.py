@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from weft.errors import InputError
+from weft.run.sweep.dispatch import Workers
 from weft.run.sweep.pool import answers
 from weft.run.sweep.store import Contents, Store
 from weft.run.sweep.task import Question, Record, Task, question
@@ -19,22 +20,28 @@ __all__ = ["Contents", "Progress", "Record", "Store", "Task", "results", "sweep"
 
 
 def sweep(
-    tasks: Iterable[T], jobs: int = 1, progress: Progress | None = None, store: Store | None = None
+    tasks: Iterable[T],
+    jobs: int = 1,
+    progress: Progress | None = None,
+    store: Store | None = None,
+    workers: Workers | None = None,
 ) -> Iterator[tuple[T, Record]]:
     """Yield every task with its record, in any order, run on `jobs` processes; equal tasks are run once.
+
+    `workers` replace the processes: those of a cluster, or processes that several sweeps use one after the other.
 
     Records found in `store` are yielded first and not run again; a new record is stored as soon as it is made, so that
     an interrupted or killed sweep resumes. Records do not depend on `jobs`.
 
-    Raises InputError for fewer than one process or for a task that JSON cannot represent, SimulationError if a process
-    dies, and what the tasks raise.
+    The tasks of a process that dies are run again. Raises InputError for fewer than one process or for a task that JSON
+    cannot represent, SimulationError for a task that ends process after process, and what the tasks raise.
     """
     if jobs < 1:
         raise InputError(f"{jobs} processes cannot run anything; choose 1 or more jobs")
     alike: dict[Question, list[T]] = {}
     for task in tasks:
         alike.setdefault(question(task), []).append(task)
-    return _answered(alike, jobs, progress or (lambda done, total, what: None), store)
+    return _answered(alike, jobs, progress or (lambda done, total, what: None), store, workers)
 
 
 def results(
@@ -51,7 +58,7 @@ def results(
 
 
 def _answered(
-    alike: dict[Question, list[T]], jobs: int, progress: Progress, store: Store | None
+    alike: dict[Question, list[T]], jobs: int, progress: Progress, store: Store | None, workers: Workers | None
 ) -> Iterator[tuple[T, Record]]:
     found = {} if store is None else {asked: store.get(asked) for asked in alike}
     kept = {asked: record for asked, record in found.items() if record is not None}
@@ -59,7 +66,8 @@ def _answered(
     progress(done, len(alike), f"{done} kept from before" if done else "starting")
     for asked, record in kept.items():
         yield from ((task, record) for task in alike[asked])
-    for asked, (record, complaint) in answers([asked for asked in alike if asked not in kept], jobs, store):
+    missing = [asked for asked in alike if asked not in kept]
+    for asked, (record, complaint) in answers(missing, jobs, store, workers):
         done += 1
         progress(done, len(alike), asked.task.title)
         if complaint and store is not None:

@@ -31,7 +31,7 @@ LIBRARIES = ("numpy", "numba", "llvmlite", "scipy")
 @functools.cache
 def fingerprint_of(module: Path) -> str:
     """Hash of everything that decides the records of a file's tasks, except their inputs."""
-    digest = hashlib.sha256(_base().encode())
+    digest = hashlib.sha256(sources().encode())
     for source in sorted(_reached(module)):
         digest.update(source.name.encode())
         digest.update(source.read_bytes())
@@ -50,7 +50,7 @@ def home(kind: type) -> Path:
 
 
 @functools.cache
-def _base() -> str:
+def sources() -> str:
     """Hash of the packages that simulations run through, of library versions and of the interpreter."""
     digest = hashlib.sha256()
     for source in sorted(PACKAGE.rglob("*")):

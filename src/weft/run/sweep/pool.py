@@ -1,4 +1,4 @@
-"""Run tasks on several processes: heaviest first, each record stored at once, a clean end on Ctrl-C."""
+"""Processes of this machine that answer questions: each record is stored at once, and Ctrl-C ends all cleanly."""
 
 from __future__ import annotations
 
@@ -7,76 +7,103 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import as_completed
+from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack
 from multiprocessing import resource_tracker
-from typing import Any
+from typing import Any, Self
 
-from weft.errors import OutputError, SimulationError
 from weft.run.sweep.code import cache_at, compile_here, is_shared, stand_in
-from weft.run.sweep.fingerprint import fingerprint_of
+from weft.run.sweep.dispatch import Answer, Dispatch, Worked, Workers, answer_batch, answer_here
 from weft.run.sweep.store import Store
-from weft.run.sweep.task import Question, Record, answer
-
-Answer = tuple[Record, str]
-"""A record, and why it could not be stored (empty if it was stored, or there is no store)."""
+from weft.run.sweep.task import Question
 
 
-def answers(asked: Sequence[Question], processes: int, store: Store | None) -> Iterator[tuple[Question, Answer]]:
+def answers(
+    asked: Sequence[Question], processes: int, store: Store | None, workers: Workers | None = None
+) -> Iterator[tuple[Question, Answer]]:
     """Yield every question with its answer as it is made; with one process, or one question, all in this process.
 
-    The work also stays in this process if each process would have to compile the engine for itself.
+    The work also stays in this process if each process would have to compile the engine for itself. `workers` that run
+    already are used instead of new processes.
 
-    Raises SimulationError if a process dies, and what the tasks raise.
+    Raises SimulationError for a question that ends process after process, and what the tasks raise.
     """
     heaviest_first = sorted(asked, key=lambda one: one.task.weight, reverse=True)
+    if workers is not None:
+        return Dispatch(heaviest_first, workers, store).answers()
     # A single question also loads the shared machine code if this process cannot cache its own.
     if processes == 1 or not asked or not is_shared() or (len(asked) == 1 and stand_in() is None):
-        return ((one, _answer(one, store)) for one in heaviest_first)
+        return ((one, answer_here(one, store)) for one in heaviest_first)
     return _in_processes(heaviest_first, min(processes, len(heaviest_first)), store)
 
 
-def _answer(asked: Question, store: Store | None) -> Answer:
-    """The answer to a question: read if another process has stored it meanwhile, else computed here and stored."""
-    if store is None or not store.keeps:
-        return answer(asked.task), ""
-    found = store.get(asked)
-    if found is not None:
-        return found, ""
-    made = answer(asked.task)
-    if fingerprint_of(asked.home) != asked.code:
-        return made, "Weft's own sources changed since the sweep began"
-    try:
-        store.put(asked, made)
-    except OutputError as error:
-        return made, str(error)
-    return made, ""
-
-
 def _in_processes(asked: Sequence[Question], processes: int, store: Store | None) -> Iterator[tuple[Question, Answer]]:
-    folder = stand_in()
-    if folder is None:
-        compile_here()
-    # Loky starts fresh processes instead of forking, and survives their death at any time; the standard library's
-    # executor hangs if a process is killed while it receives a long task or sends a long record.
-    from loky import ProcessPoolExecutor
+    with Processes(processes) as workers:
+        yield from Dispatch(asked, workers, store).answers()
 
-    executor = ProcessPoolExecutor(processes, initializer=_prepare_worker, initargs=(os.getpid(),))
-    try:
-        with cache_at(folder):
-            _start(executor)
-            if folder is not None:
-                executor.submit(compile_here).result()  # compiled by one process while the others wait
-            waiting = {executor.submit(_answer, one, store): one for one in asked}
-        for future in as_completed(waiting):
-            yield waiting.pop(future), future.result()
-    except BrokenProcessPool as error:
-        raise SimulationError(
-            "a process of the sweep ended by itself, perhaps out of memory; try it with 1 job"
-        ) from error
-    finally:
-        # Only after an error or Ctrl-C are tasks still running; their records are not needed.
-        executor.shutdown(wait=True, kill_workers=True)
+
+class Processes:
+    """Processes of this machine.
+
+    Loky starts fresh processes instead of forking, and survives their death at any time; the standard library's
+    executor hangs if a process is killed while it receives a long task or sends a long record.
+    """
+
+    name = "the processes of the sweep"
+    stores = True
+    deaths = 3
+    broken = (BrokenProcessPool,)
+
+    def __init__(self, processes: int) -> None:
+        self.slots = processes
+        self._executor: Any = None
+        self._context = ExitStack()
+
+    def __enter__(self) -> Self:
+        """The processes, which start when they are first asked something."""
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        """End the processes; only after an error or Ctrl-C do tasks still run, whose records are not needed."""
+        if self._executor is not None:
+            self._executor.shutdown(wait=True, kill_workers=True)
+        self._context.close()
+
+    def submit(self, batch: Sequence[Question], store: Store | None) -> Future[Worked]:
+        """Begin to answer a batch; the process stores its records."""
+        if self._executor is None:
+            self._prepare()
+        try:
+            future: Future[Worked] = self._executor.submit(answer_batch, batch, store)
+        except BrokenProcessPool as error:  # a process died before it was asked anything
+            future = Future()
+            future.set_exception(error)
+        return future
+
+    def restart(self) -> None:
+        """Start new processes; the executor ends all of them if one dies."""
+        self._executor.shutdown(wait=True, kill_workers=True)
+        self._begin()
+
+    def check(self) -> None:
+        """Nothing to check: loky notices when a process dies."""
+
+    def _prepare(self) -> None:
+        """Start the processes, once the engine is compiled for all of them."""
+        folder = stand_in()
+        if folder is None:
+            compile_here()
+        self._context.enter_context(cache_at(folder))
+        self._begin()
+        if folder is not None:
+            self._executor.submit(compile_here).result()  # compiled by one process while the others wait
+
+    def _begin(self) -> None:
+        from loky import ProcessPoolExecutor
+
+        self._executor = ProcessPoolExecutor(self.slots, initializer=_prepare_worker, initargs=(os.getpid(),))
+        _start(self._executor)
 
 
 def _start(executor: Any) -> None:

@@ -47,11 +47,18 @@ class Question:
     home: Path = field(compare=False)
     task: Task = field(compare=False)
 
+    def part(self, parts: int) -> int:
+        """Which of several parts of a sweep the question belongs to, from 0, by its inputs alone."""
+        return int(hashlib.sha256(self.inputs.encode()).hexdigest()[:15], 16) % parts
 
-def question(task: Task) -> Question:
-    """The identity of a task; InputError if its inputs are not JSON-compatible, or its class is defined in no file."""
+
+def question(task: Task, code: str = "") -> Question:
+    """The identity of a task for the sources of this process, or those of the hash `code`.
+
+    Raises InputError if its inputs are not JSON-compatible, or its class is defined in no file.
+    """
     file = home(type(task))
-    code = fingerprint_of(file)
+    code = code or fingerprint_of(file)
     inputs = as_json(task.inputs(), f"the inputs of '{task.title}'", sort_keys=True)
     kind = f"{type(task).__module__}.{type(task).__qualname__}"
     key = hashlib.sha256(f"{kind}\n{code}\n{inputs}".encode()).hexdigest()

@@ -1,0 +1,197 @@
+"""A question and the values that vary: its combinations in order, each a task whose record is a row of a table."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache, cached_property, lru_cache
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from weft.catalog import is_file, read_toml
+from weft.errors import ConfigError, InputError, SimulationError, UnknownNameError, check_name, check_type
+from weft.run.matrix.axes import place, several, with_value
+from weft.run.matrix.questions import KINDS, Question, found_model, found_system
+from weft.run.sweep.run import system_inputs
+from weft.run.sweep.store import checked_cache
+from weft.run.sweep.task import as_json
+
+
+@dataclass(frozen=True)
+class Case:
+    """One combination, the `number`-th: the question's `data`, and digests of the files that it names.
+
+    The record holds the answer's figures under "found", or the reason why the combination does not work under "why".
+    """
+
+    data: Mapping[str, Any] = field(hash=False)
+    files: Mapping[str, str] = field(hash=False)
+    title: str
+    number: int = field(compare=False)
+    weight: float = field(default=1.0, compare=False)
+
+    def inputs(self) -> Mapping[str, Any]:
+        """The values of the question, and what its files hold."""
+        return {"question": self.data, "files": self.files}
+
+    def run(self) -> Mapping[str, Any]:
+        """Compute the answer; a combination that does not work has the reason as its answer.
+
+        Raises UnknownNameError for a name that no combination knows, and InputError for a file that has changed.
+        """
+        _check_cache()
+        _check_files(self.data, self.files)
+        try:
+            return {"found": question_of(self.data).figures()}
+        except UnknownNameError:
+            raise
+        except (InputError, SimulationError) as error:
+            return {"why": str(error)}
+
+
+_check_cache = cache(checked_cache)
+"""Refuse an unsafe cache once in a process, before an error of it can pass for a combination that does not work."""
+
+
+def question_of(data: Mapping[str, Any]) -> Question:
+    """The checked question of plain data; ConfigError for values that it does not take."""
+    values = {name: value for name, value in data.items() if name != "run"}
+    return KINDS[data["run"]](**values)
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A question's `data` under every combination of the values of `axes`, by name; the last one varies fastest.
+
+    `files` are digests of what the files hold that the question names.
+    """
+
+    data: Mapping[str, Any]
+    axes: Mapping[str, tuple[Any, ...]]
+    files: Mapping[str, str]
+
+    def __len__(self) -> int:
+        return math.prod(map(len, self.axes.values()))
+
+    @cached_property
+    def kind(self) -> type[Question]:
+        """The class of the question."""
+        return KINDS[self.data["run"]]
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash of everything that is asked."""
+        asked = {"question": self.data, "axes": list(self.axes.items()), "files": self.files}
+        return hashlib.sha256(as_json(asked, sort_keys=True).encode()).hexdigest()
+
+    def to_dict(self) -> dict[str, Any]:
+        """What is asked, as plain data."""
+        return {"question": dict(self.data), "vary": {name: list(each) for name, each in self.axes.items()},
+                "files": dict(self.files)}  # fmt: skip
+
+    def cases(self) -> Iterator[Case]:
+        """Every combination in order."""
+        places = self._places
+        for number, values in enumerate(product(*self.axes.values())):
+            data, chosen = self.data, dict(zip(self.axes, values, strict=True))
+            for name, value in chosen.items():
+                data = with_value(data, places[name], value)
+            title = ", ".join(f"{name}={_text(value)}" for name, value in chosen.items()) or str(data["run"])
+            yield Case(data, self.files, title, number)
+
+    @cached_property
+    def _places(self) -> dict[str, tuple[str, ...]]:
+        systems = systems_of(self.data, self.axes)
+        return {name: place(name, self.kind, systems) for name in self.axes}
+
+    def check(self) -> None:
+        """Check each value on its own: keys, types and names; ConfigError or UnknownNameError for the first bad one."""
+        for name, values in self.axes.items():
+            for value in values:
+                data = with_value(self.data, self._places[name], value)
+                for other, first in self.axes.items():
+                    data = data if other == name else with_value(data, self._places[other], first[0])
+                check_names(question_of(data))
+        if not self.axes:
+            check_names(question_of(self.data))
+
+
+def check_names(asked: Question) -> None:
+    """Raise UnknownNameError for an unknown system or model, ConfigError for a value that the system cannot take."""
+    known = found_system(asked.system).rules
+    found_system(asked.system, tuple((path, value) for path, value in asked.set.items() if path in known))
+    for name in _models(dict(asked)):
+        found_model(name)
+
+
+def matrix_of(asked: str | Path | Mapping[str, Any], vary: Mapping[str, Any] | None = None) -> Matrix:
+    """The matrix of a question in a TOML file (or as a mapping) and of the values that `vary`, which replace those of
+    the file's table [vary].
+
+    Raises ConfigError for unknown keys, naming the nearest, InputError for files that cannot be read and empty lists.
+    """
+    label = "" if isinstance(asked, Mapping) else str(asked)
+    check_type("the question", asked, (str, Path, Mapping), "give a TOML file, or its values")
+    data = dict(asked) if isinstance(asked, Mapping) else dict(read_toml(Path(asked)))
+    if not isinstance(data.get("run"), str):
+        raise ConfigError(f"'run' is missing; say what to run: {', '.join(KINDS)}", label or None)
+    check_name("kind of run", data["run"], KINDS)
+    inside = data.pop("vary", {})
+    check_type("vary", inside, Mapping, "write a table of lists, like tp = [1, 2, 4]")
+    axes = {name: several(name, values) for name, values in {**inside, **(vary or {})}.items()}
+    try:
+        made = Matrix(data, axes, _digests(data, axes))
+        made.check()
+    except ConfigError as error:
+        raise ConfigError(error.message, error.file or label or None, error.key) from None
+    return made
+
+
+def systems_of(data: Mapping[str, Any], axes: Mapping[str, tuple[Any, ...]]) -> list[str]:
+    """The systems of a question and of its axes."""
+    return [str(name) for name in axes.get("system", (data.get("system"),)) if name is not None]
+
+
+def _digests(data: Mapping[str, Any], axes: Mapping[str, tuple[Any, ...]]) -> dict[str, str]:
+    """Digests of the content of all machines and models that are named by files, by name."""
+    models = {model for each in ({}, *_choices(axes)) for model in _models({**data, **each})}
+    return {name: digest_of(name) for name in sorted({*systems_of(data, axes), *models}) if _in_file(name)}
+
+
+def _choices(axes: Mapping[str, tuple[Any, ...]]) -> Iterator[dict[str, Any]]:
+    for name in ("model", "work"):
+        yield from ({name: value} for value in axes.get(name, ()))
+
+
+def _models(data: Mapping[str, Any]) -> list[str]:
+    """The models that a question names: its model, or that of its sub-layer."""
+    work = data.get("work")
+    of_work = [work.rpartition("/")[0]] if isinstance(work, str) and "/" in work else []
+    return [name for name in (data.get("model"), *of_work) if isinstance(name, str)]
+
+
+def _in_file(name: str) -> bool:
+    return is_file(name) or name.endswith(".json")
+
+
+@lru_cache(256)
+def digest_of(name: str) -> str:
+    """Hash of every value of the system or the model in a file."""
+    try:
+        held: Any = system_inputs(found_system(name))
+    except InputError:
+        held = {"model": repr(found_model(name))}
+    return hashlib.sha256(as_json(held, sort_keys=True).encode()).hexdigest()
+
+
+def _check_files(data: Mapping[str, Any], files: Mapping[str, str]) -> None:
+    for name in (str(data.get("system")), *_models(data)):
+        if name in files and digest_of(name) != files[name]:
+            raise InputError(f"the file '{name}' holds other values than when the sweep began; begin a new sweep")
+
+
+def _text(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

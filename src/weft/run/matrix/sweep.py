@@ -1,0 +1,131 @@
+"""Run a matrix: on processes here, on a Dask cluster, or one shard of it, and keep every record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from weft import __version__
+from weft.errors import InputError, check_whole
+from weft.files import check_out_dir, check_writable
+from weft.run.matrix import matrix as tasks
+from weft.run.matrix.manifest import Manifest, begin
+from weft.run.matrix.matrix import Case, Matrix, matrix_of
+from weft.run.matrix.outcome import Runs, Temporary, Version, mine, row_of
+from weft.run.matrix.rows import SUFFIXES, Columns, check_format
+from weft.run.sweep import Progress, Store, sweep
+from weft.run.sweep.cluster import Cluster
+from weft.run.sweep.code import is_shared
+from weft.run.sweep.dispatch import Workers
+from weft.run.sweep.fingerprint import fingerprint_of
+from weft.run.sweep.pool import Processes
+
+_CHUNK = 4096
+"""Runs whose questions are in memory at once."""
+
+
+def sweep_file(
+    asked: str | Path | Mapping[str, Any],
+    vary: Mapping[str, Any] | None = None,
+    *,
+    jobs: int = 1,
+    dask: str | None = None,
+    shard: tuple[int, int] = (1, 1),
+    out: str | Path | None = None,
+    cache: bool = True,
+    progress: Progress | None = None,
+) -> Runs:
+    """Run a question under every combination of the values that `vary`, and answer with a row for each.
+
+    `asked` is a TOML file, or its values: `run` ("step", "memory", "simulate" or "estimate") and the arguments of that
+    function. `vary` has a list for each key, field of a plan or path of the system, such as {"tp": [1, 2],
+    "link.bandwidth": ["300 GB/s", "450 GB/s"]}, and adds to the file's table [vary]. A combination that does not work
+    is a row with the reason.
+
+    Runs are made by `jobs` processes, or by the workers of the Dask scheduler at the address `dask`. `shard` (i, n)
+    runs the i-th of n parts. Each record is kept as soon as it is made: in the folder `out`, else in the user's cache
+    (`cache`). If `out` ends in .csv or .parquet, the table is written there.
+
+    Raises ConfigError for unknown keys, UnknownNameError for unknown names, InputError for a scheduler that does not
+    answer, workers with other sources of Weft and a folder of another sweep, OutputError for a path that cannot be
+    written, SimulationError for a run that ends process after process.
+    """
+    check_whole("jobs", jobs, 1, 2)
+    index, shards = _checked(shard)
+    matrix, (table, folder) = matrix_of(asked, vary), _places(out)
+    if shards > 1 and folder is None:
+        raise InputError(
+            f"shard {index}/{shards} needs a folder for its records; name one as out, and merge the folders"
+        )
+    version = Version(__version__, fingerprint_of(Path(tasks.__file__)))
+    kept = None if cache or folder else Temporary()
+    with ExitStack() as running:
+        workers: Workers | None = None
+        if dask is not None:
+            workers = running.enter_context(Cluster(dask))  # before anything is written
+        elif jobs > 1 and is_shared():
+            workers = running.enter_context(Processes(jobs))
+        store = (
+            begin(folder, Manifest(matrix, version, (index, shards)))
+            if folder
+            else Store(kept.folder if kept else None)
+        )
+        check_out_dir(store.folder)
+        columns = _run(matrix, version, (index, shards), store, workers, progress)
+    if not store.keeps:
+        raise InputError(f"runs cannot be kept in '{store.folder}'; name a folder that can be written to as out")
+    answer = Runs(matrix, store, version, columns, (index, shards), kept)
+    if table is not None:
+        answer.save(table)
+    return answer
+
+
+def _checked(shard: tuple[int, int]) -> tuple[int, int]:
+    index, shards = shard
+    check_whole("the number of shards", shards, 1, 16)
+    check_whole("the shard", index, 1, 3)
+    if index > shards:
+        raise InputError(f"shard {index}/{shards} is none of {shards}; number them from 1 to {shards}")
+    return index, shards
+
+
+def _places(out: str | Path | None) -> tuple[Path | None, Path | None]:
+    """The table or the folder that `out` names, checked; None for what it does not."""
+    if out is None:
+        return None, None
+    path = Path(out)
+    if path.suffix.lower() in SUFFIXES:
+        check_format(path)
+        return check_writable(path), None
+    if path.suffix and not path.is_dir():
+        raise InputError(f"'{path}' is no table or folder; end it in .csv or .parquet, or name a folder")
+    return None, check_out_dir(path)
+
+
+def _run(
+    matrix: Matrix, version: Version, shard: tuple[int, int], store: Store, workers: Workers | None,
+    progress: Progress | None,
+) -> Columns:  # fmt: skip
+    """Run every combination of a shard that is not in the store, and return the columns of all."""
+    columns, done = Columns(), 0
+    cases = (case for case, _ in mine(matrix, version, shard))
+    whole = len(matrix) if shard[1] == 1 else sum(1 for _ in mine(matrix, version, shard))
+    for chunk in _chunks(cases):
+        told = None if progress is None else _shifted(progress, done, whole)
+        for case, record in sweep(chunk, 1, told, store, workers):
+            columns.see(case.number, row_of(case, record, version))
+        done += len(chunk)
+    return columns
+
+
+def _chunks(cases: Iterator[Case]) -> Iterator[list[Case]]:
+    while chunk := list(islice(cases, _CHUNK)):
+        yield chunk
+
+
+def _shifted(progress: Progress, before: int, whole: int) -> Progress:
+    """Progress of a chunk as that of the whole sweep."""
+    return lambda done, _, what: progress(before + done, whole, what)
