@@ -1,0 +1,259 @@
+"""Per-operator sharding of a layer on a mesh: Alpa's intra-operator plan (arXiv:2201.12023, section 4) as an ILP."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from weft.answer import Answer
+from weft.errors import InputError
+from weft.hardware import System, system
+from weft.hardware.resolve import Described
+from weft.models import Transformer, load_model
+from weft.models.block import Piece, Tokens, layer
+from weft.search.planner.ilp import Problem, cheapest
+from weft.search.planner.resharding import Layout, Move, resharding
+from weft.search.planner.strategies import (
+    Group,
+    Mesh,
+    MeshPrices,
+    Strategy,
+    Training,
+    divides,
+    groups,
+    split_over,
+    strategies,
+)
+from weft.units import Dimension, parse
+
+FloatArray = npt.NDArray[np.float64]
+
+
+class Block(NamedTuple):
+    """Operators up to one that adds to the residual stream, such as attention or an MLP.
+
+    `seconds` of a micro-batch; `states`, activations `saved` for the backward pass, and the `widest` output [bytes].
+    """
+
+    seconds: float
+    states: float
+    saved: float
+    widest: float
+
+
+@dataclass(frozen=True, repr=False)
+class Sharding(Answer):
+    """The strategy of each operator of a part of a model, and what the part costs with them.
+
+    `seconds` of a micro-batch, forward and backward, with its share of the gradients' synchronisation, of which
+    `communication` are collectives; `states` and the rank's part of the `input` of a micro-batch [bytes]. `reshards`
+    are the moves between operators in the forward pass, by (producer, consumer); `blocks` have the costs of its
+    sub-layers, which add up to those of the part.
+    """
+
+    kind = "sharding"
+
+    operators: tuple[tuple[str, Strategy], ...]
+    reshards: tuple[tuple[str, str, Move], ...]
+    seconds: float
+    communication: float
+    states: float
+    input: float
+    blocks: tuple[Block, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The operators with what each axis does, and the costs."""
+        operators = [
+            {
+                "operator": name,
+                "outer": way.roles[0],
+                "inner": way.roles[1],
+                "seconds": way.seconds,
+                "communication_s": way.communication,
+                "states_bytes": way.states,
+                "sync": [move.kind for move in way.sync],
+            }
+            for name, way in self.operators
+        ]
+        moves = [{"from": first, "to": second, **vars(move)} for first, second, move in self.reshards]
+        totals = {"seconds": self.seconds, "communication_s": self.communication, "states_bytes": self.states}
+        return {**totals, "operators": operators, "reshards": moves}
+
+
+class Part:
+    """A part of a model on a mesh: the strategies of its groups, the costs between them, and the best choice.
+
+    A part that `repeats`, as a layer does, ends in the layout in which it begins; `entry` and `exit` fix the layouts at
+    its ends.
+    """
+
+    def __init__(
+        self,
+        pieces: Sequence[Piece],
+        shape: tuple[int, int] | None,
+        prices: MeshPrices,
+        training: Training,
+        *,
+        repeats: bool = True,
+        ends: tuple[Layout | None, Layout | None] = (None, None),
+    ) -> None:
+        self.prices, self.training = prices, training
+        self.groups = groups(pieces, training.dtype, shape)
+        self.ways = [strategies(group, prices, training) for group in self.groups]
+        entry, self.exit = ends
+        if entry is not None:
+            self.ways[0] = [way for way in self.ways[0] if way.exit == entry]
+        for group, ways in zip(self.groups, self.ways, strict=True):
+            if not ways:
+                raise InputError(
+                    f"no way to spread {group.name} over {prices.mesh.outer} x {prices.mesh.inner} GPUs divides its "
+                    "dimensions; choose another mesh"
+                )
+        self.repeats = repeats and shape is not None
+
+    @cached_property
+    def problem(self) -> Problem:
+        """The integer linear program: seconds of strategies and of moves between them, and bytes of states."""
+        costs = [np.array([way.seconds for way in ways]) for ways in self.ways]
+        sizes = [np.array([way.states for way in ways]) for ways in self.ways]
+        if self.exit is not None:
+            costs[-1] = costs[-1] + [self._both(self.groups[-1], way.exit, self.exit) for way in self.ways[-1]]
+        edges: dict[tuple[int, int], FloatArray] = {}
+        for producer, consumer, side in self._edges():
+            first, others = self.groups[producer], self.ways[consumer]
+            rows = [
+                [self._both(first, one.exit, getattr(other, side)) for other in others] for one in self.ways[producer]
+            ]
+            key = (producer, consumer)
+            edges[key] = edges.get(key, 0.0) + np.array(rows)
+        return Problem(costs, sizes, edges)
+
+    def _edges(self) -> Iterator[tuple[int, int, str]]:
+        """Producer and consumer, and the layout of the consumer that the producer's output must have."""
+        for at, group in enumerate(self.groups):
+            if group.source is not None:
+                yield group.source, at, "entry"
+            if group.residual is not None and group.residual != at:
+                yield group.residual, at, "exit"
+        if self.repeats and len(self.groups) > 1:
+            yield len(self.groups) - 1, 0, "exit"
+
+    def _both(self, producer: Group, before: Layout, after: Layout) -> float:
+        """Seconds of moving a tensor in the forward pass, again if it is recomputed, and its gradient back."""
+        mesh, dtype = self.prices.mesh.shape, self.training.dtype
+        if not (divides(producer.tensor, before, mesh) and divides(producer.tensor, after, mesh)):
+            return _NEVER
+        there = self.prices.moves(resharding(producer.tensor, before, after, mesh), dtype)
+        back = self.prices.moves(resharding(producer.tensor, after, before, mesh), dtype)
+        return (2 if self.training.recompute else 1) * there + back
+
+    def best(self, limit: float = math.inf) -> Sharding | None:
+        """The fastest choice whose states take at most `limit` bytes; None if there is none."""
+        chosen = cheapest(self.problem, limit)
+        if chosen is None or self.problem.cost(chosen) >= _NEVER:
+            return None
+        ways = [ways[at] for ways, at in zip(self.ways, chosen, strict=True)]
+        seconds = self.problem.cost(chosen)
+        computing = sum(way.seconds - way.communication for way in ways)
+        return Sharding(
+            tuple((group.name, way) for group, way in zip(self.groups, ways, strict=True)),
+            tuple(self._moved(ways)),
+            seconds,
+            seconds - computing,
+            sum(way.states for way in ways),
+            self._input(ways[0]),
+            tuple(self._blocks(chosen, ways)),
+        )
+
+    def _blocks(self, chosen: Sequence[int], ways: Sequence[Strategy]) -> Iterator[Block]:
+        """The costs of each sub-layer, moves into it and those that close a repeated part included."""
+        seconds = [way.seconds for way in ways]
+        for (producer, consumer), matrix in self.problem.edges.items():
+            seconds[max(producer, consumer)] += float(matrix[chosen[producer], chosen[consumer]])
+        ends = [at for at, group in enumerate(self.groups) if group.residual is not None and group.main is not None]
+        begin = 0
+        for end in ends or [len(ways) - 1]:
+            mine = ways[begin : end + 1]
+            states, saved = sum(way.states for way in mine), sum(way.saved for way in mine)
+            yield Block(sum(seconds[begin : end + 1]), states, saved, max(way.widest for way in mine))
+            begin = end + 1
+
+    def _input(self, way: Strategy) -> float:
+        """One rank's part of the part's input [bytes]; 0 for a part that reads tokens."""
+        group, mesh = self.groups[0], self.prices.mesh.shape
+        if group.main is not None:
+            return 0.0
+        return group.tensor.bytes / split_over(way.exit, mesh)
+
+    def _moved(self, ways: Sequence[Strategy]) -> Iterator[tuple[str, str, Move]]:
+        for producer, consumer, side in self._edges():
+            first, second = self.groups[producer], self.groups[consumer]
+            after = getattr(ways[consumer], side)
+            for move in resharding(first.tensor, ways[producer].exit, after, self.prices.mesh.shape):
+                yield first.name, second.name, move
+
+    @property
+    def least(self) -> float:
+        """The smallest states of any choice [bytes]; a little more, for what rounding may add."""
+        return sum(float(sizes.min()) for sizes in self.problem.sizes) * (1 + 1e-9)
+
+    def front(self, ratio: float = 0.95) -> list[Sharding]:
+        """The fastest choice, then the fastest with at most `ratio` of the states of the one before, to the last."""
+        found: list[Sharding] = []
+        limit = math.inf
+        while (one := self.best(limit)) is not None:
+            found.append(one)
+            limit = ratio * one.states
+            if not one.states:
+                break
+        return found
+
+
+_NEVER = 1e6
+"""Cost of a pair of strategies whose layouts do not divide a tensor [s]: more than any micro-batch takes."""
+
+
+def shard_layer(
+    model: Transformer | str | Path,
+    on: Described,
+    mesh: tuple[int, int],
+    micro_batch: int,
+    *,
+    sequence: int | None = None,
+    limit: str | None = None,
+    training: Training | None = None,
+) -> Sharding:
+    """The fastest way to spread the operators of a model's first layer over a mesh: outer x inner GPUs.
+
+    A micro-batch of so many sequences passes the whole mesh. `limit` bounds the layer's weights, gradients and
+    optimizer states on each GPU, such as "500 MB". Raises InputError if no way fits, and for a mesh that the system
+    does not hold.
+
+    >>> found = shard_layer("gpt-3.6b", "8xv100-16gb", (1, 8), 1, sequence=1024)
+    >>> [way.roles[1] for name, way in found.operators if name in ("qkv", "attention", "projection")]
+    ['columns', 'heads', 'inner']
+    """
+    found = model if isinstance(model, Transformer) else load_model(model)
+    where = on if isinstance(on, System) else system(on)
+    outer, inner = mesh
+    if outer * inner > where.gpus:
+        raise InputError(f"a mesh of {outer} x {inner} needs {outer * inner} GPUs, but the system has {where.gpus}")
+    how = training or Training(1)
+    most = math.inf if limit is None else parse(limit, Dimension.BYTES)
+    tokens = Tokens(micro_batch, sequence or found.sequence_length)
+    pieces = list(layer(found, found.layer_kinds[0], tokens, how.framework.style, how.dtype))
+    part = Part(pieces, (tokens.count, found.hidden), MeshPrices(Mesh(where, outer, inner)), how)
+    best = part.best(most)
+    if best is None:
+        raise InputError(
+            f"no way to spread a layer of {found.title} over {outer} x {inner} GPUs keeps its states within "
+            f"{most:g} bytes; raise the limit, or give a larger mesh"
+        )
+    return best

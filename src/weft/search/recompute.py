@@ -1,0 +1,349 @@
+"""Which operators of a layer to compute again under a memory budget: the cheapest sets, and what each costs in a step.
+
+For one layer the choice is a knapsack whose items need each other: an operator that runs again needs its inputs, which
+are kept or run again as well. `frontier` solves it as an integer program by SciPy's HiGHS: a binary unknown for each
+operator and for each output that is kept only for operators that run again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from weft.answer import Answer
+from weft.errors import InputError
+from weft.graph import Graph
+from weft.hardware import System
+from weft.hardware.resolve import Described
+from weft.models import Transformer
+from weft.models.block import Tokens, layer
+from weft.options import SUSTAINED, RunOptions
+from weft.parallel.again import Saved, extra_sources, left_by
+from weft.parallel.cut import cut, local
+from weft.parallel.framework import Framework
+from weft.parallel.memory import saved_by_operator
+from weft.parallel.plan import Parallelism
+from weft.parallel.quantize import narrowed
+from weft.run.step.clock import at_held_clock, train
+from weft.run.step.memory import memory
+from weft.run.step.named import asked
+from weft.run.step.parts import rank_parts
+from weft.run.step.prices import Prices
+from weft.units import Dimension, parse
+
+
+@dataclass(frozen=True)
+class Layers:
+    """`count` equal layers of a stage: what each operator leaves [bytes], and the seconds of its passes.
+
+    Those of the forward pass are what it takes again, those of the `backward` pass its gradients. Operators outside
+    `free` are kept: those that exchange tokens, and the last, whose output is the next layer's input.
+    """
+
+    saved: tuple[Saved, ...]
+    seconds: Mapping[str, float]
+    free: frozenset[str]
+    count: int = 1
+    backward: Mapping[str, float] = field(default_factory=dict)
+
+    def bytes(self, again: Sequence[str]) -> int:
+        """What one micro-batch leaves in all of these layers."""
+        return self.count * sum(left_by(self.saved, again).values())
+
+    def added(self, again: Sequence[str]) -> float:
+        """Seconds of the operators that run again in all of these layers."""
+        return self.count * sum(self.seconds[one.name] for one in self.saved if one.name in again)
+
+
+def cheapest(kinds: Sequence[Layers], budget: float) -> tuple[str, ...] | None:
+    """The operators to run again that take the least time and leave at most `budget` bytes; None if none do.
+
+    The same names run again in every kind of layer. HiGHS keeps to limits within about 1e-6 of the sizes: a set that
+    exceeds the budget by as much is refused, and the budget lowered by what it exceeds.
+    """
+    from scipy.optimize import Bounds, LinearConstraint, milp
+
+    program = _Program(kinds)
+    rows, limits = program.dependencies()
+    weights, fixed = program.weights()
+    limit = math.floor(budget)
+    constraints = [LinearConstraint(weights[None], ub=limit - fixed)]
+    if rows:
+        constraints.append(LinearConstraint(np.array(rows), ub=np.array(limits)))
+    found = milp(
+        program.costs(), integrality=np.ones(program.size, dtype=np.int64), bounds=Bounds(0, 1), constraints=constraints
+    )
+    if found.x is None:
+        return None
+    chosen = [name for name, at in program.names.items() if found.x[at] > 0.5]
+    names = tuple(name for name in _order(kinds) if name in chosen)
+    over = sum(kind.bytes(names) for kind in kinds) - limit
+    return names if over <= 0 else cheapest(kinds, limit - over)
+
+
+class _Program:
+    """The integer program of a choice: an unknown for each name, then one for each output that is kept for others."""
+
+    def __init__(self, kinds: Sequence[Layers]) -> None:
+        self.kinds = kinds
+        fixed = {name for kind in kinds for name in kind.seconds if name not in kind.free}
+        free = [name for name in _order(kinds) if name not in fixed]
+        self.names = {name: at for at, name in enumerate(free)}
+        self.extra = {(k, source): 0 for k, kind in enumerate(kinds) for source in extra_sources(kind.saved)}
+        self.extra = {key: len(free) + at for at, key in enumerate(self.extra)}
+        self.size = len(free) + len(self.extra)
+
+    def costs(self) -> Any:
+        """Seconds by unknown; a hair for each operator, so that none runs again for nothing."""
+        found = np.zeros(self.size)
+        for name, at in self.names.items():
+            found[at] = sum(kind.added([name]) for kind in self.kinds)
+        most = float(found.max(initial=0.0)) or 1.0
+        return found / most + np.where(np.arange(self.size) < len(self.names), 1e-9, 0.0)
+
+    def weights(self) -> tuple[Any, float]:
+        """Bytes that each unknown adds, and those that are kept without any."""
+        found, fixed = np.zeros(self.size), 0.0
+        for k, kind in enumerate(self.kinds):
+            for one in kind.saved:
+                fixed += kind.count * (one.own + sum(size for _, size in one.kept))
+                self._less(found, one.name, kind.count * one.own)
+                for source, size in one.kept:
+                    if source >= 0:
+                        self._less(found, kind.saved[source].name, kind.count * size)
+            for (of, source), at in self.extra.items():
+                if of == k:
+                    found[at] = kind.count * kind.saved[source].output
+        return found, fixed
+
+    def _less(self, weights: Any, name: str, size: float) -> None:
+        if name in self.names:
+            weights[self.names[name]] -= size
+
+    def dependencies(self) -> tuple[list[Any], list[float]]:
+        """Rows a and limits b of a x <= b: an operator runs again only if what it reads is kept or runs again."""
+        rows, limits = [], []
+        for (k, source), at in self.extra.items():
+            saved = self.kinds[k].saved
+            for one in saved:
+                if source in dict(one.kept) and one.name in self.names:
+                    row = np.zeros(self.size)
+                    row[self.names[one.name]], row[at] = 1, -1
+                    if saved[source].name in self.names:
+                        row[self.names[saved[source].name]] = -1
+                    rows.append(row)
+                    limits.append(0.0)
+        return rows, limits
+
+
+def _order(kinds: Sequence[Layers]) -> list[str]:
+    return list(dict.fromkeys(one.name for kind in kinds for one in kind.saved))
+
+
+def frontier(kinds: Sequence[Layers], least: float = 0.01) -> tuple[tuple[str, ...], ...]:
+    """The sets of operators of which none takes less time and leaves less memory, from all kept to the least memory.
+
+    Each set leaves less than the one before it by at least the part `least` of what all layers keep.
+    """
+    whole = sum(kind.bytes(()) for kind in kinds)
+    found: list[tuple[str, ...]] = [()]
+    while True:
+        left = sum(kind.bytes(found[-1]) for kind in kinds)
+        names = cheapest(kinds, left - max(least * whole, 1))
+        if names is None:
+            return tuple(found)
+        found.append(names)
+
+
+def mixed(bytes: Sequence[float], seconds: Sequence[float], layers: int, budget: float) -> tuple[int, ...] | None:
+    """How many of `layers` layers take each of several policies, for the least time within `budget` bytes.
+
+    `bytes` and `seconds` are those of one layer by policy; the answer has their length and is None if nothing fits.
+
+    >>> mixed([10.0, 4.0], [0.0, 1.0], 8, 60.0)
+    (4, 4)
+    """
+    from scipy.optimize import Bounds, LinearConstraint, milp
+
+    rows = np.array([np.asarray(bytes, dtype=float), np.ones(len(bytes))])
+    limits = LinearConstraint(rows, lb=[-np.inf, layers], ub=[budget, layers])
+    found = milp(
+        np.asarray(seconds),
+        integrality=np.ones(len(bytes), dtype=np.int64),
+        bounds=Bounds(0, layers),
+        constraints=limits,
+    )
+    return None if found.x is None else tuple(round(count) for count in found.x)
+
+
+def segments(layers: int, each: int | None = None) -> tuple[float, float]:
+    """Textbook checkpointing: memory in units of a layer, and time in forward and backward passes of three, of both.
+
+    Every `each`-th layer keeps its input, and the layers of one segment are computed again at once (None: the best,
+    sqrt(layers)): layers / each + each units, and 4/3 of the time with a backward pass of two forwards
+    (arXiv:1604.06174).
+
+    >>> [round(units, 1) for units in (segments(96)[0], segments(96, 10)[0], segments(96, 1)[0])]
+    [19.6, 19.6, 97.0]
+    """
+    if each is not None and not 1 <= each <= layers:
+        raise InputError(f"segments have {each} layers of {layers}; give 1 to {layers}, or leave it out")
+    length = math.sqrt(layers) if each is None else each
+    return layers / length + length, 4 / 3
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Recomputation of a plan: its `recompute`, the bytes that layers keep of a micro-batch, peak and step time.
+
+    `saved` is on the fullest GPU [bytes], `peak` its memory [bytes], `seconds` the step's [s].
+    """
+
+    recompute: str | tuple[str, ...]
+    saved: float
+    peak: float
+    seconds: float
+
+    @property
+    def words(self) -> str:
+        """The operators that run again, or the name of the policy."""
+        return self.recompute if isinstance(self.recompute, str) else ", ".join(self.recompute)
+
+
+@dataclass(frozen=True, repr=False)
+class Recomputation(Answer):
+    """What to compute again so that a plan's peak stays within `budget` bytes.
+
+    `policies` are the sets of operators of which none is both faster and smaller, from all kept to the least memory;
+    `named` are the policies that frameworks offer. `chosen` is the fastest of all that fits, None if none does.
+    """
+
+    kind = "recomputation"
+
+    model: Transformer
+    system: System
+    plan: Parallelism
+    budget: float
+    policies: tuple[Policy, ...]
+    named: tuple[Policy, ...]
+
+    @property
+    def base(self) -> Policy:
+        """Nothing computed again."""
+        return self.named[0]
+
+    @property
+    def chosen(self) -> Policy | None:
+        """The fastest policy that fits."""
+        fitting = (one for one in (*self.named, *self.policies) if one.peak <= self.budget)
+        return min(fitting, key=lambda one: one.seconds, default=None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every policy with its memory [bytes] and step time [s], and the chosen one's place in the plan."""
+
+        def record(one: Policy) -> dict[str, Any]:
+            how = one.recompute if isinstance(one.recompute, str) else list(one.recompute)
+            return {
+                "recompute": how,
+                "saved_bytes": one.saved,
+                "peak_bytes": one.peak,
+                "step_time_s": one.seconds,
+                "fits": one.peak <= self.budget,
+            }
+
+        chosen = self.chosen
+        return {
+            "model": self.model.name,
+            "system": f"{self.system.gpus} x {self.system.name}",
+            "plan": self.plan.to_dict(),
+            "budget_bytes": self.budget,
+            "chosen": None if chosen is None else record(chosen),
+            "policies": [record(one) for one in self.policies],
+            "named": [record(one) for one in self.named],
+        }
+
+
+NAMED = ("none", "selective", "operators", "full")
+"""The policies of frameworks."""
+
+
+def recompute(
+    model: Transformer | str | Path,
+    on: Described,
+    budget: str | None = None,
+    plan: Parallelism | None = None,
+    *,
+    framework: Framework | str | None = None,
+    options: RunOptions = SUSTAINED,
+    **stated: Any,
+) -> Recomputation:
+    """What to compute again in the backward pass so that no GPU needs more than `budget`, for the least time.
+
+    The budget is a size such as "60 GB" (None: the memory of a GPU); other arguments are those of `weft.memory`. Times
+    are those of whole steps in closed form. Raises what `weft.step` raises, and InputError for layers whose operators
+    do not follow one another.
+
+    >>> found = recompute("gpt-3", "64xa100", "65.3 GB", tp=8, pp=8, batch=64)
+    >>> found.chosen.recompute
+    ('norm1', 'norm2', 'activation')
+    """
+    found, where, plan, used, _ = asked(model, on, plan, framework, stated)
+    room = float(where.gpu.memory.capacity) if budget is None else parse(budget, Dimension.BYTES)
+
+    def policy(how: Any, kinds: Sequence[Layers]) -> Policy:
+        other = replace(plan, recompute=how)
+        held = memory(found, where, other, used)
+        fullest = held.devices[held.fullest]
+        saved = sum(size for name, size in fullest.saved.items() if name.partition(":")[0] in found.layer_kinds)
+        return Policy(how, saved, held.peak, train(found, where, other, used, options, "estimate").seconds)
+
+    kinds = stage_layers(found, where, plan, used, options)
+    sets = frontier(kinds)[1:]
+    return Recomputation(
+        found,
+        where,
+        plan,
+        room,
+        tuple(policy(names, kinds) for names in sets),
+        tuple(policy(name, kinds) for name in NAMED),
+    )
+
+
+def stage_layers(
+    model: Transformer, on: System, plan: Parallelism, framework: Framework, options: RunOptions = SUSTAINED
+) -> list[Layers]:
+    """The kinds of layers of the first stage, each with its number: what its operators leave, and take again."""
+    plain = replace(plan, recompute="none")
+    running, _ = at_held_clock(on, framework)
+    prices = Prices(running, plain, options)
+    source = model.sequence_length if model.encoder_layers else 0
+    tokens = Tokens(plan.micro_batch, plan.sequence, plan.cp, source)
+    parts = rank_parts(model, plain, framework)
+    stages = plan.pp * plan.chunks
+    counts = Counter(model.layer_kinds[: -(-len(model.layer_kinds) // stages)] if stages > 1 else model.layer_kinds)
+    found = []
+    for kind, count in counts.items():
+        pieces = narrowed(layer(model, kind, tokens, framework.style, plan.dtype), plan.quantize)
+        saved = saved_by_operator(pieces, [local(cut(piece, plan), plan) for piece in pieces], plain)
+        seconds, gradients = (
+            _by_operator(graph, [piece.name for piece in pieces], prices)
+            for graph in (parts[kind].forward, parts[kind].backward)
+        )
+        fixed = {piece.name for piece in pieces if piece.cut in ("dispatch", "combine") or piece.beside}
+        free = frozenset(seconds) - fixed - {pieces[-1].name}
+        found.append(Layers(tuple(saved), seconds, free, count, gradients))
+    return found
+
+
+def _by_operator(graph: Graph, names: Sequence[str], prices: Prices) -> dict[str, float]:
+    """Seconds of each operator of a pass with its collectives, by name."""
+    seconds = dict.fromkeys(names, 0.0)
+    for node in graph:
+        seconds[node.name if node.name in seconds else node.name.partition(".")[0]] += prices.of(node.op, node.stream)
+    return seconds

@@ -1,0 +1,328 @@
+"""The planner: what it tries and leaves out, how it ranks, and what it says of it."""
+
+from collections import Counter
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+
+import weft
+from weft.errors import InputError, UnknownNameError
+from weft.hardware import system
+from weft.models import load_model
+from weft.parallel.check import problems
+from weft.parallel.framework import framework
+from weft.parallel.plan import Parallelism
+from weft.run.step.clock import train
+from weft.run.step.many import many
+from weft.run.step.memory import memory
+from weft.search.planner import search
+from weft.search.planner.plans import fewest_chunks_first
+from weft.search.planner.search import plan
+from weft.search.planner.space import divides, space, stage_layers
+from weft.search.step_errors import step_error
+from weft.units import format_time
+
+GPT = load_model("gpt-3")
+FIX = {"tp": 8, "pp": 8, "sp": True}
+
+
+@pytest.fixture(scope="module")
+def found():
+    return plan("gpt-3", "64xa100", batch=64, fix=FIX, refine=0)
+
+
+def candidates(fix, on="64xa100", used="megatron-core", model=GPT, batch=64):
+    rejected = Counter()
+    plans = list(space(model, system(on), framework(used), batch, 2048, fix).candidates(rejected))
+    return plans, rejected
+
+
+def test_the_best_plan_is_the_fastest_that_fits(found):
+    times = [one.step_time_s for one in found.plans]
+    assert times == sorted(times)
+    assert all(one.feasible and one.peak_bytes <= 80e9 for one in found.plans)
+
+
+def test_a_plan_takes_as_long_as_weft_step_says(found):
+    best = found.best
+    same = weft.step(GPT, "64xa100", best.plan, framework="megatron-core", fidelity="estimate")
+    assert best.step().seconds == pytest.approx(same.seconds)
+    assert best.step_time_s == pytest.approx(same.seconds)
+    assert best.peak_bytes == pytest.approx(same.memory.peak)
+    assert best.mfu == pytest.approx(same.mfu)
+    assert best.tokens_per_s_per_gpu == pytest.approx(same.tokens_per_s_per_gpu)
+
+
+def test_every_plan_is_counted_once():
+    fix = {"tp": [8, 64], "cp": 1, "pp": [4, 8], "zero": 0, "micro_batch": [1, 3]}
+    plans, rejected = candidates(fix)
+    assert len(plans) == len({str(one) for one in plans})
+    found = plan("gpt-3", "64xa100", batch=64, fix=fix, refine=0, framework="megatron-core")
+    assert found.searched == len(plans) + sum(rejected.values())
+    kept = found.searched - sum(found.rejected.values())
+    on, used = system("64xa100"), framework("megatron-core")
+    assert kept == sum(memory(GPT, on, one, used).fits for one in plans)
+
+
+def test_the_space_holds_every_combination_that_divides():
+    """Against a plain product of all degrees on eight GPUs, each checked by the rules of plans."""
+    fix = {"zero": 0, "recompute": "none", "micro_batch": 1, "schedule": "1f1b", "cp": 1}
+    plans, _ = candidates(fix, "8xa100", batch=8)
+    expected = set()
+    for tp, pp, sp in product((1, 2, 4, 8), (1, 2, 4, 8), (False, True)):
+        if 8 % (tp * pp) == 0 and (tp > 1 or not sp):
+            one = Parallelism(tp=tp, pp=pp, dp=8 // (tp * pp), sp=sp, batch=8)
+            if next(problems(GPT, one), None) is None:
+                expected.add((tp, pp, sp))
+    assert {(one.tp, one.pp, one.sp) for one in plans} == expected
+
+
+def test_reasons_name_what_does_not_divide():
+    _, rejected = candidates({"tp": 64, "zero": 0})
+    assert any("tp 64 does not divide the 96 attention heads" in reason for reason in rejected)
+
+
+def test_memory_is_a_reason_with_its_range(found):
+    (reason,) = [reason for reason in found.rejected if reason.startswith("needs") and "Megatron" in reason]
+    assert "and a GPU has 80" in reason
+    assert found.rejected[reason] > 0
+
+
+def test_selective_recomputation_is_left_out_where_attention_is_fused():
+    fused, _ = candidates({"tp": 8, "pp": 8})
+    unfused, _ = candidates({"tp": 8, "pp": 8}, used="megatron-2022")
+    assert "selective" not in {one.recompute for one in fused}
+    assert "selective" in {one.recompute for one in unfused}
+
+
+def test_fix_takes_lists_of_values():
+    plans, _ = candidates({**FIX, "micro_batch": [1, 3], "recompute": ["full"]}, batch=48)
+    assert {one.micro_batch for one in plans} == {1, 3}
+    assert {one.recompute for one in plans} == {"full"}
+
+
+def test_embedding_and_head_take_the_place_of_layers_where_stages_do_not_divide_them():
+    """Llama 3's 126 layers on 16 stages: seven on the first and the last, eight on the others."""
+    model = load_model("llama-3.1-405b")
+    plans, _ = candidates({"tp": 8, "cp": 1, "pp": 16}, "1024xh100", model=model, batch=1024)
+    plain = [one for one in plans if one.schedule == "1f1b"]
+    assert plain
+    assert {one.layers for one in plain} == {(7, *[8] * 14, 7)}
+    assert {one.schedule for one in plans} >= {"1f1b", "interleaved:2", "interleaved:4"}
+    assert all(sum(one.layers) == 126 for one in plans)
+
+
+def test_experts_are_spread_over_ranks():
+    model = load_model("mixtral-8x7b")
+    plans, _ = candidates({"tp": 1, "cp": 1, "pp": 4}, used="megatron-core", model=model)
+    assert {one.ep for one in plans} == {1, 2, 4, 8}
+
+
+def test_the_objective_memory_finds_the_least_peak():
+    found = plan("gpt-3", "64xa100", batch=64, fix=FIX, objective="memory", refine=0)
+    peaks = [one.peak_bytes for one in found.plans]
+    assert peaks == sorted(peaks)
+    assert peaks[0] < plan("gpt-3", "64xa100", batch=64, fix=FIX, refine=0).best.peak_bytes
+
+
+def test_the_objective_cost_may_take_fewer_gpus():
+    found = plan(
+        "llama-3-8b", "16xh100", batch=32, fix={"cp": 1, "zero": 1, "micro_batch": 1}, objective="cost", refine=0
+    )
+    costs = [one.gpu_seconds for one in found.plans]
+    assert costs == sorted(costs)
+    assert found.best.gpus < 16
+
+
+def test_nothing_beats_a_plan_of_the_front_in_all_three(found):
+    for one, other in product(found.front, found.front):
+        if one is not other:
+            pairs = [(getattr(other, name), getattr(one, name)) for name in ("step_time_s", "peak_bytes", "gpus")]
+            assert any(theirs > mine for theirs, mine in pairs)
+    assert found.front[0].step_time_s == found.best.step_time_s
+
+
+def test_the_range_is_the_known_error_of_steps(found):
+    error = step_error("a100-sxm-80gb", "megatron-core").value
+    assert found.best.range_s == pytest.approx(
+        (found.best.step_time_s * (1 - error), found.best.step_time_s * (1 + error))
+    )
+    assert found.best.tied
+    assert found.why_range
+
+
+def test_plans_whose_ranges_meet_that_of_the_best_are_tied(found):
+    best = found.best
+    for one in found.plans:
+        assert one.tied == (one.range_s[0] <= best.range_s[1])
+
+
+def test_the_runner_up_is_explained_by_the_parts_that_changed_most(found):
+    best, second = found.plans[:2]
+    mine, theirs = best.step().parts, second.step().parts
+    changes = {name: theirs.get(name, 0.0) - mine.get(name, 0.0) for name in {*mine, *theirs}}
+    most = max(changes.values(), key=abs)
+    assert f"takes {format_time(abs(second.step_time_s - best.step_time_s), 3)} (" in found.runner_up
+    assert f"{'-' if most < 0 else '+'}{format_time(abs(most), 3)}" in found.runner_up
+
+
+def test_the_reason_of_a_plan_says_what_its_step_is_spent_on(found):
+    parts = found.best.step().parts
+    useful = (parts["gemm"] + parts["attention"]) / sum(parts.values())
+    assert f"{useful:.0%}" in found.best.why
+    assert f"{found.best.peak_bytes / 80e9:.0%} full" in found.best.why
+
+
+def test_of_plans_as_fast_that_differ_in_chunks_alone_the_fewest_come_first():
+    fix = {"pp": 2, "cp": 1, "tp": 1, "micro_batch": 1, "schedule": ["interleaved:16", "interleaved:8", "1f1b"]}
+    found = plan("mixtral-8x7b", "64xh100", batch=256, sequence=4096, fix=fix, refine=0, launcher="megatron")
+    best, second = found.plans[:2]
+    assert (best.plan.schedule, second.plan.schedule) == ("interleaved:8", "interleaved:16")
+    assert second.step_time_s < best.step_time_s < 1.005 * second.step_time_s
+    assert found.runner_up.endswith("; of plans within 0.5% that differ in chunks alone, the fewest come first")
+    faster = [one for one in found.plans if one.step_time_s < best.step_time_s]
+    assert faster == [second]
+
+
+def test_fewer_chunks_come_first_neither_beyond_rounding_nor_with_other_changes(found):
+    base = replace(found.best, plan=replace(found.best.plan, schedule="interleaved:4"), step_time_s=10.0)
+
+    def best_beside(step_time_s, **more):
+        other = replace(base, plan=replace(base.plan, **{"schedule": "1f1b", **more}), step_time_s=step_time_s)
+        return fewest_chunks_first([base, other])[0].step_time_s
+
+    assert best_beside(10.04) == 10.04
+    assert best_beside(10.06) == 10.0
+    assert best_beside(10.04, recompute="full") == 10.0
+    assert best_beside(10.04, schedule="gpipe") == 10.0
+
+
+def test_the_products_of_experts_are_no_loss():
+    fix = {"tp": 1, "pp": 2, "cp": 1, "ep": 8, "micro_batch": 1, "schedule": "1f1b", "recompute": "none", "zero": 1}
+    best = plan("mixtral-8x7b", "64xh100", batch=64, sequence=4096, fix=fix, refine=0).best
+    parts = best.step().parts
+    useful = (parts["gemm"] + parts["grouped_gemm"] + parts["attention"]) / sum(parts.values())
+    assert best.why.startswith(f"GEMMs and attention take {useful:.0%} of the step; most of the rest is ")
+    assert "grouped_gemm" not in best.why
+
+
+def test_plain_data_has_the_keys_of_every_answer(found):
+    data = found.to_dict()
+    assert {"plans", "searched", "rejected", "wall_s"} <= set(data)
+    first = data["plans"][0]
+    assert {"tp", "pp", "dp", "cp", "ep", "step_time_s", "peak_bytes", "feasible", "why"} <= set(first)
+    assert data["searched"] == found.searched
+    assert data["rejected"] == found.rejected
+
+
+def test_no_plan_is_refined_without_time(monkeypatch):
+    monkeypatch.setattr(search, "Store", type("Empty", (), {"get": lambda self, asked: None}))
+    found = plan("gpt-3", "64xa100", batch=64, fix=FIX, refine=5, budget_s=0.0)
+    assert found.refined == 0
+    assert "The time was up after 0 of 5 plans" in found.notes[0]
+
+
+def test_refined_plans_are_ranked_by_their_windows(monkeypatch):
+    """Windows that turn the order of the two best around change two ranks."""
+    slow = iter([3.0, 2.0])
+    monkeypatch.setattr(search, "meetings", lambda *_: ())
+    monkeypatch.setattr(search, "train", lambda *_: type("Timed", (), {"seconds": next(slow)})())
+    found = plan("gpt-3", "64xa100", batch=64, fix=FIX, refine=2)
+    assert [one.step_time_s for one in found.plans[:2]] == [2.0, 3.0]
+    assert [one.place for one in found.plans[:2]] == [2, 1]
+    assert (found.refined, found.moved) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"fix": {"tp": 3}}, "fix asks for tp 3, which takes 3 GPUs, and the system has 64; let the degrees divide 64"),
+        ({"fix": {"tp": 8, "pp": 16}}, "tp 8 x pp 16, which takes 128 GPUs, and the system has 64"),
+        ({"fix": {"tp": 8, "cp": 1, "pp": 1, "dp": 4}}, "which takes 32 GPUs"),
+        ({"fix": {"batch": 8}}, "fix names 'batch', which is no choice of the search; give it as the argument batch"),
+        ({"fix": {"layers": [1]}}, "the planner does not choose it"),
+        ({"fix": {"tp": []}}, "fix gives 'tp' no value"),
+        ({"fix": {"sp": "maybe"}}, "'sp' of fix is 'maybe'; it must be yes or no"),
+        ({"fix": {"sp": 2}}, "'sp' of fix is 2; it must be yes or no"),
+        ({"fix": {"shard": "x"}}, "'shard' of fix is 'x'; it must be a whole number of at least 1"),
+        ({"fix": {"tp": 64}}, "tp 64 does not divide the 96 attention heads"),
+        ({"batch": 0}, "batch is 0; it must be a whole number of at least 1"),
+    ],
+)
+def test_contradictions_are_one_sentence(more, said):
+    with pytest.raises(InputError, match=r"\S") as caught:
+        plan("gpt-3", "64xa100", **{"batch": 64, "refine": 0, **more})
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("more", "kind"), [({"objective": "speed"}, "objective"), ({"fix": {"tq": 2}}, "field of a plan")]
+)
+def test_unknown_names_list_the_known_ones(more, kind):
+    with pytest.raises(UnknownNameError, match=f"unknown {kind}"):
+        plan("gpt-3", "64xa100", batch=64, **more)
+
+
+def test_a_machine_that_no_multiple_helps_says_how_far_was_tried():
+    with pytest.raises(InputError, match=r"on 1 GPU like t4: .*, and up to 64 GPUs do not hold it either; take a smal"):
+        plan("llama-3-70b", "1xt4", batch=8, sequence=2048, refine=0)
+
+
+def test_a_need_that_rounds_to_the_memory_is_said_to_be_over_it():
+    said = search._too_large(np.array([80.2e9, 670e9]), 80 * 10**9, framework("megatron-core"))
+    assert said == "needs just over 80 to 670 GB with Megatron Core, and a GPU has 80"
+
+
+def test_a_machine_too_small_says_how_many_gpus_would_do():
+    with pytest.raises(InputError, match=r"needs .* GB .*; 48 GPUs would hold it, as with tp 8, pp 6"):
+        plan("gpt-3", "16xa100", batch=64, fix={"sp": True, "micro_batch": 1, "zero": 1, "cp": 1}, refine=0)
+
+
+def test_layers_that_stages_do_not_divide_leave_the_ends_one_less():
+    assert stage_layers(126, 128) == (0, *(1,) * 126, 0)  # Llama 3, arXiv:2407.21783
+    assert stage_layers(70, 12) == (5, *(6,) * 10, 5)  # BLOOM
+    assert stage_layers(61, 16) == (3, *(4,) * 13, 3, 3)
+
+
+@pytest.mark.parametrize(
+    ("layers", "stages", "does"), [(80, 8, True), (126, 16, True), (80, 32, False), (61, 64, False)]
+)
+def test_stages_may_differ_by_a_layer_at_the_ends_only(layers, stages, does):
+    assert divides(layers, stages) == does
+    assert sum(stage_layers(layers, stages)) == layers
+
+
+def test_a_model_of_105_layers_is_not_denied_pipelines_of_8_stages():
+    model = load_model("mt-nlg")
+    plans, _ = candidates({"tp": 8, "cp": 1, "pp": 8, "zero": 1}, "1024xa100", model=model, batch=1920)
+    assert {one.layers for one in plans if one.schedule == "1f1b"} == {(13, 13, 13, 14, 13, 13, 13, 13)}
+
+
+def test_formats_with_block_scales_are_planned():
+    fix = {"quantize": "nvfp4", "tp": 4, "pp": 4, "cp": 1, "micro_batch": 1, "schedule": "1f1b"}
+    assert plan("llama-3-70b", "64xb200", batch=128, fix=fix, refine=0).best.plan.quantize == "nvfp4"
+
+
+def test_uneven_stages_are_timed_as_weft_step_times_them():
+    model, on, used = load_model("llama-3.1-405b"), system("1024xh100"), framework("llama-3")
+    fix = {"tp": 8, "cp": 1, "pp": [8, 16], "zero": 2, "micro_batch": 1, "recompute": "full", "sp": True}
+    plans = list(space(model, on, used, 512, 8192, fix).candidates(Counter()))
+    assert "interleaved:8" in {one.schedule for one in plans}
+    found = many(model, on, plans, used)
+    for one, seconds, peak in zip(plans[::3], found.seconds[::3], found.peak_bytes[::3], strict=True):
+        assert seconds == pytest.approx(train(model, on, one, used, fidelity="estimate").seconds, rel=1e-9)
+        assert peak == pytest.approx(memory(model, on, one, used).peak, rel=1e-9)
+
+
+def test_frameworks_are_compared_at_one_clock():
+    """Only Megatron Core's steps on H100 are public; torchtitan must not win by the clock of short runs."""
+    fix = {"cp": 1, "pp": 1, "tp": 8, "sp": True, "micro_batch": 1}
+    found = plan("llama-3-8b", "8xh100", batch=8, fix=fix, refine=0)
+    held = {one.on.framework.name: dict(one.on.framework.clocks)["h100-sxm"] for one in found.plans}
+    assert len(held) == 2
+    assert len(set(held.values())) == 1
+    assert any("torchtitan" in note and "clock" in note for note in found.notes)
+    assert not plan("llama-3-8b", "8xh100", batch=8, fix=fix, refine=0, framework="torchtitan").notes

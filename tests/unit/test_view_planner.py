@@ -1,0 +1,103 @@
+"""Plans as verdict, tables, pictures and page, and in words."""
+
+import pytest
+from shown import check_shown
+
+import weft
+from weft.parallel.plan import Parallelism
+from weft.parallel.words import changes, words
+from weft.view import planner
+
+FIX = {"tp": 8, "pp": [4, 8], "sp": True, "cp": 1, "micro_batch": 1, "schedule": ["1f1b", "interleaved:2"]}
+
+
+@pytest.fixture(scope="module")
+def plans():
+    return weft.plan("gpt-3", "64xa100", batch=64, fix={**FIX, "recompute": "full"}, refine=0, launcher="megatron")
+
+
+def test_plans_offer_what_every_answer_offers(plans, tmp_path):
+    check_shown(plans, tmp_path)
+
+
+def test_the_verdict_is_five_sentences_with_the_best_plans_numbers(plans):
+    run, time, memory, second, sure = planner.verdict(plans)
+    assert run.startswith("Run GPT-3 on 64 GPUs of dgx-a100 with TP 8, PP ")
+    assert run.endswith(", as megatron-core does.")
+    assert f"{plans.best.step_time_s:.1f} s" in time
+    assert f"{plans.best.peak_bytes / 1e9:.1f} GB of 80 GB" in memory
+    assert second.startswith("The runner-up has ")
+    assert "known error" in sure
+
+
+def test_tied_plans_are_counted_and_warned_of(plans):
+    tied = sum(one.tied for one in plans.plans[1:])
+    assert tied
+    assert f"{tied} other plan" in planner.verdict(plans)[-1]
+    assert planner.warnings(plans)[0].startswith("warning: the best plans are tied")
+
+
+def test_a_single_plan_has_no_runner_up_and_no_warning(plans, tmp_path):
+    alone = weft.plan("gpt-3", "64xa100", batch=64, refine=0, fix={**FIX, "recompute": "full", "zero": 0}, top=1)
+    assert planner.verdict(alone)[3] == "No other plan fits."
+    assert planner.warnings(alone) == []
+    assert planner.plan_page(alone, tmp_path).exists()
+
+
+def test_the_front_has_no_plan_that_another_one_beats(plans):
+    figure = planner.front(plans)
+    line, dots = figure.data["curves"].rows, figure.data["dots"].rows
+    assert len(dots) == len(plans.fitting)
+    for seconds, held, *_ in line:
+        assert not any(one[0] < seconds and one[1] < held for one in dots)
+
+
+def test_the_map_shows_the_best_time_of_every_two_choices(plans):
+    table = planner.choices_map(plans, "pp", "schedule").data["cells"]
+    cells = {(row[2], row[3]): row[4] for row in table.rows if row[:2] == ("PP", "schedule")}
+    for one in plans.fitting:
+        assert cells[f"PP {one.plan.pp}", one.plan.schedule] <= one.step_time_s
+    assert min(cells.values()) == plans.fitting[0].step_time_s
+    assert table.rows[0][:2] == ("PP", "schedule")
+
+
+def test_the_parts_of_the_difference_lead_from_the_best_step_to_the_runner_ups(plans):
+    rows = planner.difference(plans).data["bars"].rows
+    best, second = (one.step().seconds for one in plans.plans[:2])
+    *parts, whole = rows
+    assert whole[3] == pytest.approx(second - best, rel=1e-6)
+    assert sum((end - start) * (1 if kind == "longer" else -1) for _, kind, start, end, _ in parts) == pytest.approx(
+        second - best, rel=1e-6
+    )
+
+
+def test_reasons_for_plans_that_cannot_run_add_up():
+    found = weft.plan(
+        "gpt-3", "64xa100", batch=64, refine=0, fix={**FIX, "pp": [4, 7, 8], "zero": 0, "recompute": "full"}
+    )
+    rows = planner.rejected_table(found).rows
+    assert sum(row[1] for row in rows) == found.searched - len(found.fitting)
+
+
+@pytest.mark.parametrize(
+    ("plan", "base", "said"),
+    [
+        ({"tp": 8}, {"tp": 4}, ["TP 8 instead of 4"]),
+        ({"tp": 8, "sp": True}, {"tp": 8}, ["sequence parallelism"]),
+        ({"tp": 8}, {"tp": 8, "sp": True}, ["no sequence parallelism"]),
+        ({"recompute": "full"}, {}, ["full recomputation"]),
+        ({}, {"recompute": "full"}, ["no recomputation instead of full recomputation"]),
+        ({"pp": 4, "schedule": "interleaved:2"}, {"pp": 4}, ["interleaved 1F1B of 2 chunks instead of 1F1B"]),
+        ({"dp": 8, "zero": 3, "shard": 4}, {"dp": 8, "zero": 3}, ["FSDP in groups of 4 instead of FSDP"]),
+        ({"recompute": ("norm1", "activation")}, {}, ["recomputation of norm1, activation"]),
+        ({"tp": 8, "overlap": {"tp": "userbuffers"}}, {"tp": 8}, ["TP by userbuffers"]),
+    ],
+)
+def test_a_change_of_the_plan_in_words(plan, base, said):
+    assert changes(Parallelism(batch=16, **plan), Parallelism(batch=16, **base)) == said
+
+
+def test_equal_plans_have_no_changes():
+    plan = Parallelism(tp=2, dp=2, batch=8, zero=1, quantize="current")
+    assert changes(plan, plan) == []
+    assert words(plan).endswith("optimizer states sharded, no recomputation, current")
