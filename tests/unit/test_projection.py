@@ -83,8 +83,11 @@ def test_kernels_are_predicted_by_their_operator(tmp_path):
 
 
 def test_kernels_without_a_model_are_named(tmp_path):
-    lines = ("v100-pcie-32gb,fp32,bmm,,,10,k", "v100-pcie-32gb,fp32,gelu,16384,4096,660,k")
-    checked = kernels(tmp_path, *lines)
+    lines = ("bmm,,,10,k", "histogram,8,8,10,k", "gelu,16384,4096,660,k")
+    checked = kernels(tmp_path, *(f"v100-pcie-32gb,fp32,{line}" for line in lines))
     (found,) = kernel_subjects(checked, Machines())
     assert len(found) == 1
-    assert "'bmm'" in str(checked.problems[0])
+    assert [str(one).split(": ", 1)[1] for one in checked.problems] == [
+        "op 'histogram': kernels of this operator are not compared here; the row is left out",
+        "op 'bmm': a product needs its m, n and k; the row is left out",
+    ]

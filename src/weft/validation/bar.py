@@ -13,6 +13,7 @@ from weft.catalog import read_toml
 from weft.validation.calibration import hold_out, leave_one_out
 from weft.validation.left_out import by_method, by_system, left_out
 from weft.validation.overlaps import FLUX, right_signs
+from weft.validation.ranking import ranking
 from weft.validation.run import Validation
 from weft.validation.subjects import BoolArray, Predicted, Progress, Subject, errors_of, joined
 
@@ -122,7 +123,22 @@ def judged(predictions: Mapping[Protocol, Sequence[Predicted]]) -> list[Line]:
         _signs(f"{FLUX}: right sign of win or loss", 0.85, "as shipped", predictions, FLUX),
         *(_signs(f"{OVERLAPS}: right sign of win or loss", 0.8, protocol, predictions, None) for protocol in _LEFT_OUT),
     ]
-    return [*lines(demands(), predictions), *signs]
+    return [*lines(demands(), predictions), *signs, *_ranks(predictions["as shipped"])]
+
+
+RANKED = "megatron-deepspeed"
+"""The framework whose measured plans the choice of a plan is held against: BLOOM's."""
+
+
+def _ranks(predictions: Sequence[Predicted]) -> list[Line]:
+    """Whether BLOOM's plans come out in the measured order, and how much longer the chosen ones take than the best."""
+    found = ranking(predictions, RANKED)
+    right, regret = (found.share, found.regret) if found else (None, None)
+    pairs, questions = (found.pairs, len(found.regrets)) if found else (0, 0)
+    return [
+        Line("plans of BLOOM: pairs in the measured order", "as shipped", "share", 0.85, right, pairs, at_least=True),
+        Line("plans of BLOOM: regret of the chosen", "as shipped", "mean", 0.03, regret, questions),
+    ]
 
 
 def _part(progress: Progress | None, split: int) -> Progress | None:

@@ -17,12 +17,14 @@ from weft.library.collectives import canonical
 from weft.validation.channels import channel_subjects
 from weft.validation.checks import Checked, duplicates, unknown_names
 from weft.validation.collectives import collective_subjects
+from weft.validation.convolutions import convolution_subjects
 from weft.validation.gemms import gemm_subjects
 from weft.validation.kernels import kernel_subjects
 from weft.validation.layers import layer_subjects
 from weft.validation.machines import Machines
 from weft.validation.overlaps import contention_subjects, overlap_subjects
 from weft.validation.problems import Problem, consistent, gathered
+from weft.validation.recurrent import recurrent_subjects
 from weft.validation.steps import step_subjects
 from weft.validation.streams import stream_subjects
 from weft.validation.subjects import Cloud, Group, Predicted, Progress, Subject, errors_of, joined, predicted
@@ -34,6 +36,8 @@ READERS: Mapping[Kind, Callable[[Checked, Machines], list[Subject]]] = {
     "channels": channel_subjects,
     "layer": layer_subjects,
     "kernel": kernel_subjects,
+    "rnn": recurrent_subjects,
+    "conv": convolution_subjects,
     "overlap": overlap_subjects,
     "contention": contention_subjects,
     "step": step_subjects,

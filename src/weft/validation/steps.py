@@ -150,7 +150,9 @@ def case_of(row: Mapping[str, Any], machines: Machines) -> Case:
         plan = replace(plan, layers=_layers(len(model.layer_kinds), plan, used))
         system = _system(row, machines)
         case = _fitted(Case(model, system, plan, used))
-        return case if np.isfinite(row["mbs_seq"]) else _fastest(case)
+        if np.isfinite(row["mbs_seq"]):
+            return case
+        return _with_micro_batch(case, _one_for_each_stage(case)) if used.name == "torchtitan" else _fastest(case)
     except InputError as error:
         raise Unfit("model", row["model"], str(error)) from None
 
@@ -158,9 +160,18 @@ def case_of(row: Mapping[str, Any], machines: Machines) -> Case:
 def _fitted(case: Case) -> Case:
     """The case, with that before anything was fitted to its framework's rows, if anything was."""
     used = case.framework
-    clocks = tuple(held for held in used.clocks if held[0] == case.system.gpu.name)
+    gpu = case.system.gpu
+    clocks = dict(used.clocks).get(gpu.name, gpu.clocks.sustained) != gpu.clocks.sustained
     plain = replace(case, framework=replace(used, launch=0.0, clocks=()))
     return replace(case, unfitted=plain) if used.launch or clocks else case
+
+
+def _one_for_each_stage(case: Case) -> int:
+    """The micro-batch by which a pipeline gets as many micro-batches as it has stages.
+
+    Default of torchtitan (pytorch/torchtitan @0012eca, parallelisms/pipeline_llama.py).
+    """
+    return max(case.plan.batch // case.plan.dp // case.plan.pp, 1)
 
 
 def _fastest(case: Case) -> Case:

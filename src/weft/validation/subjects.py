@@ -26,6 +26,8 @@ _SUMMARY = {
     "channels": ("ranks", "protocol", "compute_units"),
     "layer": ("phase", "op"),
     "kernel": ("op",),
+    "rnn": ("dtype", "pass"),
+    "conv": ("dtype", "algorithm", "pass"),
     "overlap": ("system", "collective", "method", "quantity", "seen"),
     "contention": ("quantity",),
     "ring": ("collective", "ranks"),

@@ -22,7 +22,20 @@ from weft.validation.problems import Problem
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
-Kind = Literal["gemm", "collective", "channels", "overlap", "contention", "layer", "kernel", "step", "memory", "dram"]
+Kind = Literal[
+    "gemm",
+    "collective",
+    "channels",
+    "overlap",
+    "contention",
+    "layer",
+    "kernel",
+    "rnn",
+    "conv",
+    "step",
+    "memory",
+    "dram",
+]
 """The kind of measurements in a file; "memory" is in files of steps."""
 
 LARGEST_MIB = 256
@@ -169,17 +182,62 @@ class Contentions(Table):
 
 
 class Kernels(Table):
-    """A kernel on `m` rows of `n` elements (blank: an operator of other dimensions) on one GPU."""
+    """A kernel on `m` rows of `n` elements, or a product of `batch` times m x n x k, on one GPU.
+
+    Blank: an operator of other dimensions.
+    """
 
     file = "v100_kernels.csv"
     named = ("gpu",)
     gpu: str
     dtype: Dtype
     op: str
+    batch: Whole | None = None
     m: Whole | None
     n: Whole | None
+    k: Whole | None = None
     time_us: Positive
     kernel: str
+
+
+class RecurrentLayers(Table):
+    """A recurrent layer in one direction, its input GEMM skipped: passes over all `timesteps` (blank: not measured)."""
+
+    file = "rnn.csv"
+    named = ("gpu",)
+    gpu: str
+    dtype: Dtype
+    cell: Annotated[str, StringConstraints(to_lower=True)]
+    hidden: Whole
+    batch: Whole
+    timesteps: Whole
+    forward_us: Positive | None
+    backward_data_us: Positive | None
+    backward_weights_us: Positive | None
+
+
+class Convolutions(Table):
+    """A convolution of images: whole passes (blank: not measured), and the algorithm of the forward pass."""
+
+    file = "conv.csv"
+    named = ("gpu",)
+    gpu: str
+    dtype: Dtype
+    batch: Whole
+    in_channels: Whole
+    height: Whole
+    width: Whole
+    out_channels: Whole
+    filter_height: Whole
+    filter_width: Whole
+    pad_height: Annotated[float, Field(ge=0)]
+    pad_width: Annotated[float, Field(ge=0)]
+    stride_height: Whole
+    stride_width: Whole
+    forward_us: Positive | None
+    backward_data_us: Positive | None
+    backward_weights_us: Positive | None
+    forward_algorithm: str
 
 
 class Layers(Table):
@@ -282,6 +340,8 @@ TABLES: Mapping[Kind, type[Table]] = {
     "contention": Contentions,
     "layer": Layers,
     "kernel": Kernels,
+    "rnn": RecurrentLayers,
+    "conv": Convolutions,
     "step": Steps,
 }
 """The table type of every kind of file; streams of requests to a DRAM are read by `streams`."""

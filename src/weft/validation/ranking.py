@@ -1,0 +1,97 @@
+"""Whether plans come out in the measured order: rows that differ in nothing but their plan."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+from weft.validation.subjects import Predicted
+
+DIFFER = 0.02
+"""Measured times that differ by less count as equal: the same plan differs by more from day to day."""
+_QUESTION = (
+    "task", "framework", "model", "layers", "hidden", "heads", "gpu", "gpus", "network", "precision", "seq_len",
+    "gbs_seq",
+)  # fmt: skip
+_PLAN = "tp", "pp", "vp", "cp", "ep", "dp", "zero_stage", "mbs_seq", "recompute", "overlap_or_schedule"
+_ERA = re.compile(r"era \w")
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """How plans rank: of `pairs` whose measured times differ, `right` are predicted in the measured order.
+
+    `regrets` are, for each question with several plans, how much longer than the best the plan with the least predicted
+    time was measured to take, as a fraction.
+    """
+
+    pairs: int
+    right: int
+    regrets: tuple[float, ...]
+
+    @property
+    def share(self) -> float:
+        """The share of pairs in the right order."""
+        return self.right / self.pairs
+
+    @property
+    def regret(self) -> float:
+        """The mean regret of the chosen plans."""
+        return sum(self.regrets) / len(self.regrets)
+
+
+@dataclass(frozen=True)
+class _Ran:
+    """A row: its plan, and predicted and measured time [s]."""
+
+    plan: tuple[Any, ...]
+    predicted: float
+    measured: float
+
+
+def ranking(predictions: Sequence[Predicted], framework: str) -> Ranking | None:
+    """How the plans of a framework's measured steps rank, each model and batch for itself; None without a pair.
+
+    Plans count together if they ran the same model and batch on the same machine, in the same software. Rows whose
+    notes name an era, within which nothing else changed, count by it.
+    """
+    questions: dict[tuple[Any, ...], list[_Ran]] = {}
+    for part in predictions:
+        if part.subject.kind == "step":
+            for asked, ran in _rows(part, framework):
+                questions.setdefault(asked, []).append(ran)
+    pairs = [pair for ran in questions.values() for pair in combinations(ran, 2) if _differs(*pair)]
+    if not pairs:
+        return None
+    right = sum((one.measured < two.measured) == (one.predicted < two.predicted) for one, two in pairs)
+    return Ranking(len(pairs), right, tuple(_regret(ran) for ran in questions.values() if _plans(ran) > 1))
+
+
+def _rows(part: Predicted, framework: str) -> Iterator[tuple[tuple[Any, ...], _Ran]]:
+    subject = part.subject
+    columns = zip(
+        subject.rows, part.seconds.tolist(), subject.measured.tolist(), subject.labels["framework"], strict=True
+    )
+    for row, predicted, measured, name in columns:
+        if name == framework:
+            era = _ERA.search(row["notes"])
+            asked = tuple(str(row[column]) for column in _QUESTION)
+            plan = tuple(str(row[column]) for column in _PLAN)
+            yield (*asked, era and era[0]), _Ran(plan, predicted, measured)
+
+
+def _differs(one: _Ran, two: _Ran) -> bool:
+    ratio = max(one.measured, two.measured) / min(one.measured, two.measured)
+    return one.plan != two.plan and ratio > 1 + DIFFER
+
+
+def _plans(ran: Sequence[_Ran]) -> int:
+    return len({one.plan for one in ran})
+
+
+def _regret(ran: Sequence[_Ran]) -> float:
+    chosen = min(ran, key=lambda one: one.predicted)
+    return chosen.measured / min(one.measured for one in ran) - 1
