@@ -1,0 +1,302 @@
+"""The dispatch mode that writes down every call of PyTorch: its operator, module, phase and dependencies."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.module_tracker import ModuleTracker
+
+from weft.capture import tensors
+from weft.capture.operators import Called, operator_of
+from weft.errors import InputError
+from weft.graph import Call, Graph, Node, Op
+from weft.graph import Tensor as Described
+from weft.graph.lifetimes import live_bytes
+from weft.graph.op import Role
+
+UNRECORDED = frozenset(("lift_fresh", "is_same_size", "_assert_async", "_assert_scalar", "sym_size", "sym_numel"))
+"""Calls without a kernel."""
+EMPTY = frozenset(("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted"))
+"""Calls that only allocate: what they make is born with the first kernel that writes it."""
+_OWN_FOLDERS = ("/torch/", "/weft/capture/")
+
+
+@dataclass
+class Record:
+    """A node in the making."""
+
+    op: Op
+    name: str
+    after: tuple[int, ...]
+    module: str
+    phase: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    frees: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Memory:
+    """A storage: its name, its description, the node that wrote it last, and those that have read it since."""
+
+    name: str
+    whole: Described | None
+    writer: int | None = None
+    readers: list[int] = field(default_factory=list)
+    born: bool = True
+
+
+class Recorder(TorchDispatchMode):
+    """Records calls between `__enter__` and `__exit__`, and makes a graph of them.
+
+    `run` computes a call (really, or on fake tensors). `watch` is called with every recorded call, its number and the
+    numbers of those that it depends on.
+    """
+
+    def __init__(self, run: Any, tracker: ModuleTracker, ops: Mapping[str, Any], notes: list[str]) -> None:
+        super().__init__()
+        self.run, self.tracker, self.ops, self.notes = run, tracker, ops, notes
+        self.records: list[Record] = []
+        self.memories: dict[int, Memory] = {}
+        self.described: dict[str, Described] = {}
+        self.given: dict[str, Described] = {}
+        self.unknown: dict[tuple[str, str], str] = {}
+        self.names: dict[str, int] = {}
+        self.stage: str | None = None
+        self.paused = False
+        self.watch: Callable[[Any, Any, Any, Any, tuple[int, ...]], None] | None = None
+
+    # -- calls
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func.namespace == "prim" or self.paused:
+            return func(*args, **kwargs)
+        prepared, named = self.run.prepare(args), self.run.prepare(kwargs)
+        try:
+            out = self.run(func, prepared, named)
+        except InputError:
+            raise
+        except Exception as error:
+            raise _explained(error, self.place(func)) from error
+        self.record(func, prepared, named, out)
+        return _in_place(func, args, kwargs, out)
+
+    def record(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        """Write a call down, unless it launches no kernel."""
+        signature = _signature(func)
+        results = tuple(tensors.found(out))
+        written = tuple(one for place in signature.written for one in tensors.found(_argument(place, args, kwargs)))
+        if signature.base in EMPTY:
+            for one in results:
+                self.memory(one, born=False)
+            return
+        inputs = {self._key(one): self.memory(one) for one in tensors.found((args, kwargs))}
+        fresh = {key: one for one in results if (key := self._key(one)) not in inputs}
+        if (not written and not fresh) or signature.base in UNRECORDED:
+            return
+        op = self._operator(Called(signature.name, signature.base, func, args, kwargs, results, written))
+        if op is None:
+            return
+        self._add(
+            op,
+            signature.base,
+            inputs,
+            {self._key(one): self.memory(one, born=False) for one in written}
+            | {key: self.memory(one, born=False) for key, one in fresh.items()},
+        )
+        if self.watch is not None:
+            self.watch(func, args, kwargs, out, self.records[-1].after)
+
+    def _add(self, op: Op, base: str, inputs: dict[int, Memory], changed: dict[int, Memory]) -> None:
+        """Append a node: after the writers of what it uses, and after the readers of what it changes."""
+        number = len(self.records)
+        after = {one.writer for one in (*inputs.values(), *changed.values()) if one.writer is not None}
+        after |= {reader for one in changed.values() for reader in one.readers}
+        outputs = tuple(one.name for one in changed.values() if not one.born and one.whole is not None)
+        read = tuple(one.name for key, one in inputs.items() if one.born and one.whole is not None)
+        for one in inputs.values():
+            one.readers.append(number)
+        for one in changed.values():
+            one.writer, one.readers, one.born = number, [], True
+        self.records.append(Record(op, self._named(base), tuple(sorted(after)), self.module, self.phase, read, outputs))
+
+    def _operator(self, called: Called) -> Op | None:
+        """Weft's operator of a call; None for one without elements. Unknown ones are kept; `graph` refuses them."""
+        taught = self.ops.get(called.name) or self.ops.get(f"{called.func.namespace}::{called.base}")
+        if taught is not None:
+            return _as_taught(called, taught)
+        if not any(one.numel() for one in (*called.results, *called.written)):
+            return None
+        found = operator_of(called)
+        if found is None:
+            name = f"{called.func.namespace}::{called.base}"
+            self.unknown.setdefault((name, self.module), self.place(called.func))
+        return found
+
+    def _named(self, base: str) -> str:
+        """A name of its own: "mm", then "mm_1"."""
+        count = self.names.get(base, 0)
+        self.names[base] = count + 1
+        return f"{base}_{count}" if count else base
+
+    # -- memory
+
+    def _key(self, tensor: torch.Tensor) -> int:
+        return tensor.untyped_storage()._cdata
+
+    def memory(self, tensor: torch.Tensor, role: Role = "activation", born: bool = True) -> Memory:
+        """The storage of a tensor; one that is seen for the first time is given to the graph, unless it is not born."""
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        known = self.memories.get(key)
+        if known is None:
+            if born and isinstance(tensor, torch.nn.Parameter):
+                role = "weight"
+            known = Memory(f"t{len(self.described)}", tensors.whole(tensor, role), born=born)
+            self.memories[key] = known
+            if known.whole is not None:
+                self.described[known.name] = known.whole
+            weakref.finalize(storage, self._freed, key).atexit = False
+        if born and not known.born and known.writer is None:
+            known.born = True
+        if known.born and known.writer is None and known.whole is not None:
+            self.given.setdefault(known.name, known.whole)
+        return known
+
+    def _freed(self, key: int) -> None:
+        gone = self.memories.pop(key, None)
+        if gone is not None and self.records and gone.born and gone.whole is not None:
+            self.records[-1].frees.append(gone.name)
+
+    # -- where
+
+    @property
+    def module(self) -> str:
+        """The innermost module that runs, as a path from the outermost: "layers.0.mlp"."""
+        longest = max(self.tracker.parents, key=len, default="")
+        return longest.partition(".")[2] if longest != "Global" else ""
+
+    @property
+    def phase(self) -> str:
+        """The part of the step: what runs again in the backward pass does so with gradients on."""
+        if self.stage is not None:
+            return self.stage
+        if torch._C._current_graph_task_id() == -1:
+            return "forward"
+        return "recompute" if torch.is_grad_enabled() else "backward"
+
+    def place(self, func: Any) -> str:
+        """Operator, module, and the line of the user's program."""
+        frame: Any = sys._getframe(1)
+        while frame is not None and any(one in frame.f_code.co_filename for one in _OWN_FOLDERS):
+            frame = frame.f_back
+        line = f", line {frame.f_lineno} of {frame.f_code.co_filename}" if frame is not None else ""
+        return f"{func} in module '{self.module}'{line}"
+
+    # -- the graph
+
+    def graph(self, title: str) -> Graph:
+        """What was recorded. Raises InputError that names operators of unknown FLOPs, or if nothing ran."""
+        self.paused = True
+        if self.unknown:
+            raise InputError(_not_known(self.unknown))
+        if not self.records:
+            raise InputError("nothing was captured; run a model inside the capture")
+        nodes = tuple(self._node(one) for one in self.records)
+        stated = {**self.given, **self._odd_outputs()}
+        labels = {"source": f"torch {torch.__version__}", "assumed": "; ".join(dict.fromkeys(self.notes))}
+        found = Graph(nodes, title=title, labels=labels, tensors=stated)
+        return Graph(nodes, title=title, labels={**labels, "peak_bytes": str(max(live_bytes(found)))}, tensors=stated)
+
+    def _node(self, one: Record) -> Node:
+        after = tuple(self.records[number].name for number in one.after)
+        return Node(
+            one.op, one.name, after=after, phase=one.phase, module=one.module, inputs=one.inputs,
+            outputs=one.outputs, frees=tuple(one.frees),
+        )  # fmt: skip
+
+    def _odd_outputs(self) -> dict[str, Described]:
+        """Descriptions of outputs of which the operator says something else."""
+        found = {}
+        for one in self.records:
+            for place, name in enumerate(one.outputs):
+                said = one.op.writes[place].bytes if place < len(one.op.writes) else 0
+                if said != self.described[name].bytes:
+                    found[name] = self.described[name]
+        return found
+
+
+@dataclass(frozen=True)
+class _Signature:
+    name: str
+    base: str
+    written: tuple[tuple[int, str], ...]
+
+
+@cache
+def _signature(func: Any) -> _Signature:
+    """Name of an operator, and the places and names of the arguments that it writes."""
+    base = func._schema.name.partition("::")[2]
+    marked = [
+        (place, one.name)
+        for place, one in enumerate(func._schema.arguments)
+        if one.alias_info and one.alias_info.is_write
+    ]
+    return _Signature(str(func), base, tuple(marked))
+
+
+def _in_place(func: Any, args: Any, kwargs: Any, out: Any) -> Any:
+    """What the caller gets: of an operator in place its own tensor, not the fake one that stood in for it."""
+    written = _signature(func).written
+    if len(written) == 1 and isinstance(out, torch.Tensor):
+        own = _argument(written[0], args, kwargs)
+        return own if isinstance(own, torch.Tensor) else out
+    return out
+
+
+def _argument(place: tuple[int, str], args: Any, kwargs: Any) -> Any:
+    number, name = place
+    return args[number] if number < len(args) else kwargs.get(name)
+
+
+def _as_taught(called: Called, taught: Any) -> Op:
+    """The operator that a user's rule answers: "bytes", or a function of tensors that answers FLOPs or an operator."""
+    if taught == "bytes":
+        return Call(called.name, called.reads, called.writes)
+    if not callable(taught):
+        raise InputError(f"the rule of {called.name} is {taught!r}; give 'bytes', or a function of inputs and outputs")
+    found = taught(called.reads, called.writes)
+    if isinstance(found, Op):
+        return found
+    return Call(called.name, called.reads, called.writes, operations=found)
+
+
+def _not_known(unknown: Mapping[tuple[str, str], str]) -> str:
+    names = list(dict.fromkeys(name for name, _ in unknown))
+    first = next(iter(unknown.values()))
+    more = f" (and {', '.join(names[1:])})" if len(names) > 1 else ""
+    return (
+        f"Weft does not know what {first}{more} computes; teach it with ops={{'{names[0]}': rule}}, 'bytes' or a "
+        "function of its input and output tensors that answers its FLOPs"
+    )
+
+
+def _explained(error: Exception, place: str) -> InputError:
+    """An error of PyTorch as one sentence with the place and the next step."""
+    kind, text = type(error).__name__, str(error).strip().split("\n")[0]
+    if kind in ("DataDependentOutputException", "DynamicOutputShapeException", "GuardOnDataDependentSymNode"):
+        return InputError(
+            f"{place} depends on the values of floating-point numbers, which a capture does not compute; take the "
+            "branch without it, pass its decision as an integer input, or capture with weft.capturing(fake=False)"
+        )
+    if "fake" in text.lower() and ("impl" in text or "kernel" in text or "rule" in text):
+        return InputError(f"{place} says nothing of the shapes of its outputs; give it a torch.library.register_fake")
+    return InputError(f"{place} fails: {text}; run the module without Weft on the meta device to see more")

@@ -1,0 +1,63 @@
+"""Tensors of PyTorch as Weft describes them, and how to find them among arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import torch
+
+from weft import graph
+from weft.errors import InputError
+from weft.graph.op import Role
+
+DTYPES = {
+    torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32", torch.float64: "fp64", torch.int8: "int8",
+    torch.float8_e4m3fn: "fp8", torch.float8_e5m2: "fp8", torch.bool: "bool", torch.uint8: "uint8",
+    torch.int16: "int16", torch.int32: "int32", torch.int64: "int64", torch.complex64: "complex64",
+    torch.complex128: "complex128",
+}  # fmt: skip
+"""Weft's names of number formats."""
+
+
+def found(values: Any) -> Iterator[torch.Tensor]:
+    """The tensors among arguments or results, in lists, tuples and dicts, too."""
+    if isinstance(values, torch.Tensor):
+        yield values
+    elif isinstance(values, list | tuple):
+        for one in values:
+            yield from found(one)
+    elif isinstance(values, dict):
+        yield from found(list(values.values()))
+
+
+def described(tensor: torch.Tensor) -> graph.Tensor | None:
+    """A tensor as a kernel reads it: an axis that repeats one element has size 1; None for one without elements."""
+    shape = tuple(1 if not stride else size for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return None if 0 in tensor.shape else made(shape, dtype_of(tensor.dtype))
+
+
+def dtype_of(dtype: torch.dtype) -> str:
+    """Weft's name of a number format; InputError for one that it does not have."""
+    if dtype not in DTYPES:
+        raise InputError(
+            f"Weft has no number format {dtype}; capture the model in one of {', '.join(map(str, DTYPES))}"
+        )
+    return DTYPES[dtype]
+
+
+@cache
+def made(shape: tuple[int, ...], dtype: str, role: Role = "activation") -> graph.Tensor:
+    """A tensor of Weft; one object for equal ones."""
+    return graph.Tensor(shape, dtype, role)
+
+
+def whole(tensor: torch.Tensor, role: Role = "activation") -> graph.Tensor | None:
+    """The memory of a tensor: its shape if it fills its storage, else bytes; None for an empty one."""
+    held = tensor.untyped_storage().nbytes()
+    if not held:
+        return None
+    if tensor.numel() * tensor.element_size() == held:
+        return made(tuple(tensor.shape), dtype_of(tensor.dtype), role)
+    return made((held,), "uint8", role)
