@@ -1,0 +1,189 @@
+"""The JIT-Q study: capacity saved by encoding weights inside memory, and the throughput that it costs.
+
+Published: M. Ibrahim, S. Aga, A. Li, S. Pati, M. Islam, "Just-in-time Quantization with Processing-In-Memory for
+Efficient ML Training", MLSys 2024, arXiv:2311.05034.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from weft import hardware
+from weft.errors import check_name
+from weft.estimate import pim as closed
+from weft.hardware import Gpu
+from weft.hardware.pim import Pim, pim
+from weft.models import load_model
+from weft.run.pim import Meeting
+from weft.run.sweep import Progress
+from weft.studies.headline import MODELS, Conditions, Measured, Option, PaperStudy, declared
+from weft.studies.jit_q.capacity import STATES
+from weft.studies.jit_q.layers import LayerCase, cases, met
+from weft.view.page import Part, Section
+from weft.view.pim import banks_over_time, losses_by_tokens
+from weft.view.table import Table, number, text
+
+DECLARED = declared(__file__)
+LAYERS = 96
+"""Layers of GPT-3, for the buffer of two."""
+
+
+@dataclass(frozen=True, repr=False)
+class JitQStudy(PaperStudy):
+    """Results of the study: a case for each GPU, model, number of tokens and instruction set."""
+
+    DECLARED = DECLARED
+    OPTIONS = (
+        MODELS,
+        Option("--tokens", "tokens", "numbers", "1024,4096", "Tokens of a GPU and step.  [default: 1024 to 8192]"),
+    )
+
+    cases: tuple[LayerCase, ...]
+    judged: int
+
+    @classmethod
+    def simulated(
+        cls, at: Conditions, models: Iterable[str] | None = None, tokens: Iterable[int] | None = None
+    ) -> dict[str, Any]:
+        """Let GEMMs and commands of every model and number of tokens meet on the GPU; on the declared one also MI300X.
+
+        Raises UnknownNameError for a model that the study lacks.
+        """
+        known = DECLARED.cases["models"]
+        for name in chosen if (chosen := list(models or known)) else ():
+            check_name("model of the JIT-Q study", name, known)
+        many = tuple(tokens or DECLARED.cases["tokens"])
+        found: list[LayerCase] = []
+        for gpu in (at.gpu, *([hardware.gpu("mi300x")] if at.gpu.name == DECLARED.gpu else [])):
+            for name in chosen:
+                found += cases(load_model(name), gpu, units_of(gpu), many, at.options)
+        judged = DECLARED.cases["judged"]
+        return {"cases": tuple(found), "judged": judged if judged in many else max(many)}
+
+    def _judged(self) -> list[LayerCase]:
+        """The cases by which the loss is judged: on the study's GPU, at those tokens, with fused instructions."""
+        return [
+            one for one in self.cases if (one.gpu, one.tokens, one.instructions) == (self.gpu, self.judged, "fused")
+        ]
+
+    def figures(self) -> Iterator[Measured]:
+        """Capacity, losses, their share of the bound, and what streaming gains."""
+        yield Measured("jit_q.capacity_saved", STATES[0].saved, always=True)
+        yield Measured("jit_q.capacity_saved.buffered", STATES[0].buffered(LAYERS))
+        judged = self._judged()
+        words = {"tokens": self.judged, "c": judged[0].c}
+        yield Measured("jit_q.throughput_lost", max(one.lost for one in judged), words)
+        yield Measured("jit_q.throughput_lost.eager", max(one.lost_eagerly for one in judged), words)
+        worst = max(self.cases, key=lambda one: one.lost_eagerly)
+        about = {"tokens": worst.tokens, "c": worst.c}
+        yield Measured("jit_q.throughput_lost.worst", worst.lost_eagerly, about)
+        yield Measured("jit_q.of_bound", max(one.gemm_loss / one.bound for one in self.cases), always=True)
+        yield Measured("jit_q.of_bound.eager", max(one.gemm_eager / one.bound for one in self.cases))
+        yield Measured("jit_q.host", max(one.host for one in judged), words)
+        for name in ("hbm2", "lpddr5x"):
+            yield Measured(f"jit_q.streaming_gain.{name}", closed.streaming_gain(pim(name)), always=True)
+        for name in ("hbm2", "hbm2-shared"):
+            yield Measured(f"jit_q.peak_gain.{name.replace('-', '_')}", pim(name).peak_gain, always=True)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Notes on how to read the figures."""
+        return (
+            "models, tokens and instruction sets are Weft's: the paper's body could not be read",
+            "no memory on sale can encode: its units have no maximum and no shift",
+            "GEMMs are in bf16; twice their rate doubles the losses and the bound",
+            *super().notes,
+        )
+
+    @property
+    def hypothetical(self) -> str:
+        """The memory that computes."""
+        return "the GPU's memory has a processing unit at its banks, which refresh together"
+
+    def own(self) -> dict[str, Any]:
+        """Capacity and every case as plain data."""
+        return {
+            "capacity": [
+                {"kept": one.about, "bytes": one.bytes + one.copied, "saved": one.saved} for one in STATES
+            ],
+            "judged_tokens": self.judged,
+            "cases": [one.record() for one in self.cases],
+        }  # fmt: skip
+
+    def tables(self) -> list[Table]:
+        """What copies take of the memory, and what every case loses."""
+        return [_capacity(), self._losses()]
+
+    def _losses(self) -> Table:
+        rows = [
+            (
+                one.gpu, one.model, one.tokens, one.c, one.used, one.lost, one.lost_eagerly, one.gemm_eager, one.bound,
+                one.host,
+            )
+            for one in self.cases
+        ]  # fmt: skip
+        share = ".2%"
+        columns = [
+            text("gpu", "GPU"), text("model"), number("tokens"), number("c", format_=".2f"),
+            number("used", "memory used", format_=".0%"), number("lost", "lost, spread", format_=share),
+            number("eager", "lost, no pause", format_=share), number("gemms", "GEMMs, no pause", format_=share),
+            number("bound", "bound of GEMMs", format_=share), number("host", "lost, GPU encodes", format_=share),
+        ]  # fmt: skip
+        return Table(columns, rows, "Throughput lost by encoding each layer's weights in MX9, twice a step")
+
+    @property
+    def lead(self) -> str:
+        """What was simulated, and on which machine."""
+        names = " and ".join(dict.fromkeys(one.gpu for one in self.cases))
+        models = ", ".join(dict.fromkeys(one.model for one in self.cases))
+        return f"{models} on {names}: GEMMs of a layer beside the encoding of the next one's weights."
+
+    def watch(self, progress: Progress | None = None) -> Mapping[str, Meeting]:
+        """The first judged case on its channel again, commands spread and without a pause."""
+        one = self._judged()[-1]
+        again = {"spread over the layer": False, "without a pause": True}
+        return {
+            name: met(one.passes[0], one.weights, self.machine, one.pim, "fused", eager)[1]
+            for name, eager in again.items()
+        }
+
+    def _lines(self) -> Iterator[tuple[str, int, float]]:
+        """Throughput lost on the study's GPU with fused instructions, by model and way, over tokens."""
+        for one in self.cases:
+            if (one.gpu, one.instructions) == (self.gpu, "fused"):
+                for way, lost in (("spread", one.lost), ("no pause", one.lost_eagerly), ("GPU encodes", one.host)):
+                    yield f"{one.model}, {way}", one.tokens, lost
+
+    def sections(self, watched: Mapping[str, Meeting] | None = None) -> list[Part]:
+        """Losses over tokens, banks over time, and the tables."""
+        path = self.machine.memory.latency
+        return [
+            Section("What it costs", [losses_by_tokens(self._lines(), self.gpu)]),
+            Section(
+                "Commands and requests on one channel", [] if watched is None else [banks_over_time(watched, path)]
+            ),
+            Section("Every case", self.tables()),
+        ]
+
+
+def units_of(gpu: Gpu) -> Pim:
+    """The processing units at a GPU's memory."""
+    known: Mapping[str, Sequence[str]] = DECLARED.cases["units"]
+    name = next((kind for kind, gpus in known.items() if gpu.name in gpus), "hbm2")
+    return pim(name).on(gpu)
+
+
+def _capacity() -> Table:
+    rows = [(one.about, one.bytes, one.copied, one.saved, one.buffered(LAYERS)) for one in STATES]
+    columns = [
+        text("kept", "kept for each parameter, copies"), number("bytes", "kept", "B", "g"),
+        number("copies", "copies", "B", "g"), number("saved", format_=".1%"),
+        number("buffered", f"with a buffer, {LAYERS} layers", format_=".1%"),
+    ]  # fmt: skip
+    return Table(columns, rows, "What stored copies of the weights take of the memory")
+
+
+STUDY = JitQStudy
+run = JitQStudy.run
