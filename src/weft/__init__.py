@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from weft import models, studies
+    from weft.capture import capture, capturing
     from weft.errors import WeftError
     from weft.estimate import Harness, estimate
     from weft.graph import (
@@ -33,12 +34,15 @@ if TYPE_CHECKING:
         gemm,
         gemm_queue,
         operator,
+        read_graph,
         reduce_scatter,
+        write_graph,
     )
     from weft.hardware import System, gpu, system
     from weft.hardware import gpu_names as gpus
     from weft.hardware import node_names as systems
     from weft.models import load_model
+    from weft.models.sequence import iteration
     from weft.options import RunOptions
     from weft.parallel import dependent, layer, sublayer
     from weft.parallel.plan import Parallelism
@@ -46,11 +50,19 @@ if TYPE_CHECKING:
     from weft.result.step import Step
     from weft.run import balanced, compare, simulate
     from weft.run.grid import Sweep, sweep
+    from weft.run.matrix import sweep_file
     from weft.run.step.inference import decode, prefill
     from weft.run.step.named import memory, step
+    from weft.run.step.roofline import roofline
     from weft.schedule import overlap_names as overlaps
     from weft.schedule.arbiters import arbiter
+    from weft.search.planner import plan
+    from weft.search.recompute import recompute
+    from weft.search.rewrite import rewrite
+    from weft.search.sampling.sample import sample
     from weft.search.scale import scale
+    from weft.search.schedules import check_schedule, find_schedule
+    from weft.search.tiles import tiles
 
 __version__ = "0.1.0"
 
@@ -78,31 +90,45 @@ _HOMES = {
     "all_to_all": ("weft.graph", "all_to_all"),
     "arbiter": ("weft.schedule.arbiters", "arbiter"),
     "balanced": ("weft.run", "balanced"),
+    "capture": ("weft.capture", "capture"),
+    "capturing": ("weft.capture", "capturing"),
+    "check_schedule": ("weft.search.schedules", "check_schedule"),
     "compare": ("weft.run", "compare"),
     "concurrent": ("weft.graph", "concurrent"),
     "decode": ("weft.run.step.inference", "decode"),
     "dependent": ("weft.parallel", "dependent"),
     "estimate": ("weft.estimate", "estimate"),
+    "find_schedule": ("weft.search.schedules", "find_schedule"),
     "gemm": ("weft.graph", "gemm"),
     "gemm_queue": ("weft.graph", "gemm_queue"),
     "gpu": ("weft.hardware", "gpu"),
     "gpus": ("weft.hardware", "gpu_names"),
+    "iteration": ("weft.models.sequence", "iteration"),
     "layer": ("weft.parallel", "layer"),
     "load_model": ("weft.models", "load_model"),
     "memory": ("weft.run.step.named", "memory"),
     "models": ("weft.models", "models"),
     "operator": ("weft.graph", "operator"),
     "overlaps": ("weft.schedule", "overlap_names"),
+    "plan": ("weft.search.planner", "plan"),
     "prefill": ("weft.run.step.inference", "prefill"),
+    "read_graph": ("weft.graph", "read_graph"),
+    "recompute": ("weft.search.recompute", "recompute"),
     "reduce_scatter": ("weft.graph", "reduce_scatter"),
+    "roofline": ("weft.run.step.roofline", "roofline"),
+    "rewrite": ("weft.search.rewrite", "rewrite"),
+    "sample": ("weft.search.sampling.sample", "sample"),
     "scale": ("weft.search.scale", "scale"),
     "simulate": ("weft.run", "simulate"),
     "step": ("weft.run.step.named", "step"),
     "studies": ("weft.studies", "studies"),
     "sublayer": ("weft.parallel", "sublayer"),
     "sweep": ("weft.run.grid", "sweep"),
+    "sweep_file": ("weft.run.matrix", "sweep_file"),
     "system": ("weft.hardware", "system"),
     "systems": ("weft.hardware", "node_names"),
+    "tiles": ("weft.search.tiles", "tiles"),
+    "write_graph": ("weft.graph", "write_graph"),
 }
 
 __all__ = [
@@ -128,31 +154,45 @@ __all__ = [
     "all_to_all",
     "arbiter",
     "balanced",
+    "capture",
+    "capturing",
+    "check_schedule",
     "compare",
     "concurrent",
     "decode",
     "dependent",
     "estimate",
+    "find_schedule",
     "gemm",
     "gemm_queue",
     "gpu",
     "gpus",
+    "iteration",
     "layer",
     "load_model",
     "memory",
     "models",
     "operator",
     "overlaps",
+    "plan",
     "prefill",
+    "read_graph",
+    "recompute",
     "reduce_scatter",
+    "rewrite",
+    "roofline",
+    "sample",
     "scale",
     "simulate",
     "step",
     "studies",
     "sublayer",
     "sweep",
+    "sweep_file",
     "system",
     "systems",
+    "tiles",
+    "write_graph",
 ]
 
 

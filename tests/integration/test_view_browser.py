@@ -64,6 +64,15 @@ async function use() {
     const [from, to] = ["start_us", "end_us"].map((key) => +wait.cells[at(key)].dataset.v);
     found.zoomed = panel[0] <= from && to <= panel[1] && panel[1] - panel[0] <= whole[1] - whole[0];
   }
+  const choice = document.querySelector(".vega-bind select");
+  if (choice) {
+    const [, map] = [...drawn].find(([box]) => box.contains(choice));
+    const shown = () => map.view.view.scale("x").domain().join(), before = shown();
+    choice.value = [...choice.options].map((one) => one.value).find((one) => !["TP", "PP", choice.value].includes(one));
+    choice.dispatchEvent(new Event("change"));
+    await map.view.view.runAsync();
+    found.picked = shown() !== before;
+  }
   document.getElementById("theme").click();
   for (let at = 0; at < 30 && [...drawn.values()].some((figure) => !figure.view); at++) await pause(100);
   const loaded = performance.getEntriesByType("resource").map((one) => one.name);
@@ -150,3 +159,13 @@ def test_the_page_of_a_gemm_beside_a_collective_draws_every_figure(tmp_path: Pat
     page = view.corun_report(answer, tmp_path)
     assert page.stat().st_size < 3e6
     checked(opened(page))
+
+
+@pytest.mark.parametrize("width", [1400, 390])
+def test_the_page_of_plans_draws_every_figure_and_maps_the_choices_that_are_picked(tmp_path: Path, width: int) -> None:
+    fix = {"tp": 8, "pp": [4, 8], "cp": 1, "sp": True, "micro_batch": [1, 2], "recompute": "full"}
+    answer = weft.plan("gpt-3", "64xa100", batch=64, fix=fix, refine=0, launcher="megatron")
+    page = view.plan_page(answer, tmp_path)
+    found = checked(opened(page, width))
+    assert found["figures"] == 5
+    assert found["picked"], "the map does not follow the choice of its columns"

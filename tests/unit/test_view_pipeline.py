@@ -24,6 +24,12 @@ def test_each_task_is_a_bar_of_its_kind_on_its_device():
     assert figure.caption == "Idle 11.1% of the time; at most 4 micro-batches in flight on a device."
 
 
+def test_a_device_that_never_waits_idles_by_no_negative_share():
+    times = run_schedule(schedule("1f1b", 1, 5), Durations(1e-4, 2e-4, 0.0))
+    assert -1e-12 < times.idle_share < 0  # of rounding
+    assert pipeline_diagram(times).caption.startswith("Idle 0.0% of the time")
+
+
 def test_tasks_that_run_together_stand_in_two_rows():
     _, figure = drawn("dualpipe")
     rows = figure.data["bars"].records()

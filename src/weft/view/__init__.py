@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from weft.view.interference import bursts as bursts
     from weft.view.memory import memory_curve as memory_curve
     from weft.view.pipeline import pipeline_diagram as pipeline_diagram
+    from weft.view.planner import choices_map as choices_map
+    from weft.view.planner import plan_page as plan_page
     from weft.view.predictions import collective_report as collective_report
     from weft.view.run import run_report as run_report
     from weft.view.run import speedups as speedups
@@ -37,6 +39,7 @@ _HOMES = {
     "interference": ("bursts",),
     "memory": ("memory_curve",),
     "pipeline": ("pipeline_diagram",),
+    "planner": ("choices_map", "plan_page"),
     "predictions": ("collective_report",),
     "run": ("run_report", "speedups", "sub_layer_times", "traffic_by_cause", "waits"),
     "step": ("layer_streams",),

@@ -14,7 +14,28 @@ import numpy as np
 from weft.errors import InputError
 from weft.result import Comparison, Timeline
 from weft.schedule import SHARING
-from weft.view import advice, corun, inference, looks, memory, run, scale, step, validation
+from weft.view import (
+    advice,
+    corun,
+    graph_step,
+    inference,
+    looks,
+    memory,
+    planner,
+    recompute,
+    replicas,
+    rewrite,
+    roofline,
+    run,
+    runs,
+    sample,
+    scale,
+    schedules,
+    stages,
+    step,
+    tiles,
+    validation,
+)  # fmt: skip
 from weft.view.error_tables import errors_table
 from weft.view.explorer import timeline
 from weft.view.figure import Figure, Lines, bars, curves, stacked_bars
@@ -322,7 +343,23 @@ HOW: Mapping[str, How] = {
         step.waterfall_table, step.waterfall, step.step_page, lambda answer: [step.communication_table(answer)]
     ),
     "memory": How(memory.holder_table, memory.holders, memory.memory_page),
+    "recomputation": How(recompute.policy_table, recompute.policy_figure, recompute.recompute_page),
+    "sample": How(sample.sample_table, sample.sample_figure, sample.sample_page),
+    "runs": How(runs.runs_table, runs.runs_figure, runs.runs_page),
     "scaling": How(scale.scaling_table, scale.scaling_map, scale.scaling_page),
+    "schedule": How(schedules.schedule_table, schedules.schedule_figure, schedules.schedule_page),
+    "rewriting": How(rewrite.step_table, rewrite.sides, rewrite.rewriting_page, lambda one: [rewrite.cost_table(one)]),
+    "stages": How(stages.stages_table, stages.stages_figure),
+    "sharding": How(stages.sharding_table, stages.sharding_figure),
+    "mixtures": How(stages.mixtures_table, stages.mixtures_figure),
+    "choices": How(replicas.choice_table, replicas.choices),
+    "consistency": How(replicas.rule_table, replicas.paces),
+    "graph step": How(graph_step.share_table, graph_step.shares, graph_step.graph_step_page),
+    "roofline": How(roofline.operator_table, roofline.dots, roofline.roofline_page),
+    "tiles": How(tiles.tile_table, tiles.fastest, None, lambda answer: [tiles.pruned_table(answer)]),
+    "plans": How(
+        planner.plan_table, planner.front, planner.plan_page, lambda answer: [planner.rejected_table(answer)]
+    ),
     "inference": How(inference.part_table, inference.shares, inference.inference_page),
     "study": How(_study_table, _study_figure, lambda study, folder: study.page(folder)),
 }  # fmt: skip

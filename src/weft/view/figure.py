@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from weft.errors import WeftError
-from weft.view.looks import BLUE, Looks, spread
+from weft.view.looks import BLUE, GREY, Looks, spread
 from weft.view.table import Table, number
 
 
@@ -140,8 +140,8 @@ def bars(
 
     `offset` names the rows into which a lane is divided, `label` the column written after each bar, `inside` the one
     written into bars between two columns, `axis` the title of the axis (by default the head of `end`). `level` places a
-    vertical reference line (default: at the start of the bars). `zoom` is True for an axis that can be dragged, or a
-    selection on another chart that this one follows.
+    vertical reference line (default: at the start of the bars). `zoom` is True for an axis that can be dragged, a
+    selection on another chart that this one follows, or the range of the axis.
     """
     y = alt.Y(f"{lane}:N", sort=None, title=None, scale=alt.Scale(paddingInner=0.25))
     rows = table.distinct(offset) if offset else [""]
@@ -287,11 +287,11 @@ def _moments(table: Table, x: Any, name: str, until: str = "until_us") -> Any:
     return bar.encode(x, alt.X2(until), tooltip=_tips(table))
 
 
-def held_map(title: str, table: Table, looks: Looks, until: float, units: int) -> Figure:
+def held_map(title: str, table: Table, looks: Looks, until: float, units: int, unit: str = "compute unit") -> Figure:
     """Rectangles of which `owner` held which units from when until when; one panel per `way`, stacked."""
     switch = _switch("owner")
     x = alt.X("start_us:Q", title="time [µs]", scale=alt.Scale(domain=[0, until], nice=False))
-    y = alt.Y("unit:Q", title="compute unit", scale=alt.Scale(domain=[0, units], nice=False))
+    y = alt.Y("unit:Q", title=unit, scale=alt.Scale(domain=[0, units], nice=False))
     panel = _over("held").mark_rect(clip=True).encode(
         x, alt.X2("end_us"), y, alt.Y2("unit_to"), _color(table, "owner", looks), _faded(switch),
         tooltip=_tips(table),
@@ -322,16 +322,49 @@ def heat_map(title: str, table: Table, *, x: str, y: str, value: str, facet: str
     return Figure(title, chart, {"cells": table})
 
 
+def choice_map(title: str, table: Table, *, pair: tuple[str, str], cell: tuple[str, str], value: str) -> Figure:
+    """The least value for every two choices, dark where it is low; in a page one picks which two.
+
+    The columns `pair` name the two choices, `cell` their values at the axes. Cells above twice the least are white.
+    """
+    least = min(table.column(value))
+    shown = _over("cells")
+    for name, key, first in zip(("columns", "rows"), pair, (0, 1), strict=True):
+        names = table.distinct(key)
+        bound = alt.binding_select(options=names, name=f"{name} ")
+        picked = alt.param(name=name, bind=bound, value=table.column(key)[0] if table.rows else names[first])
+        shown = shown.add_params(picked).transform_filter(f"datum.{key} === {name}")
+    axes = [
+        channel(
+            f"{key}:N",
+            title=None,
+            sort=sorted(table.distinct(key), key=_by_number),
+            axis=alt.Axis(labelAngle=0, orient=side),
+        )
+        for channel, key, side in zip((alt.X, alt.Y), cell, ("top", "left"), strict=True)
+    ]
+    scale = alt.Scale(domain=[2 * least, least], scheme=alt.SchemeParams("blues", extent=[0.05, 0.6]), clamp=True)
+    cells = shown.mark_rect().encode(*axes, alt.Color(f"{value}:Q", scale=scale, legend=None), tooltip=_tips(table))
+    words = shown.mark_text(fontSize=11).encode(*axes, text=alt.Text(f"{value}:Q", format=".3~g"))
+    return Figure(title, alt.layer(cells, words).properties(width="container", height=240), {"cells": table})
+
+
+def _by_number(name: str) -> list[str | int]:
+    """A key that sorts "TP 8" before "TP 16"."""
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
+
+
 def curves(
     title: str, table: Table, *, x: str, y: str, series: str, looks: Looks | None = None, log_x: bool = False,
     log_y: bool = False, marks: Lines | None = None, faint: Table | None = None, ticks: Sequence[float] | None = None,
-    percent: bool = False, zero: bool = True, labels: str = "", level: float | None = None,
+    percent: bool = False, zero: bool = True, labels: str = "", level: float | None = None, dots: Table | None = None,
+    steps: bool = False,
 ) -> Figure:  # fmt: skip
-    """Lines with a dot per row, a line per series.
+    """Lines, or with `steps` stairs, with a dot per row, a line per series.
 
-    `faint` holds thin lines in the background, each named by its first column; `marks` are reference lines (`of` None:
-    vertical at an x value) or horizontal marks at rows. `labels` is a Vega expression that formats the values of x;
-    `level` is the y value of a horizontal line.
+    `dots` holds dots and `faint` thin lines in the background, each line named by its first column; `marks` are
+    reference lines (`of` None: vertical at an x value) or horizontal marks at rows. `labels` is a Vega expression that
+    formats the values of x; `level` is the y value of a horizontal line.
     """
     colors = _color(table, series, looks or spread(table.distinct(series)))
     switch = _switch(series)
@@ -341,7 +374,8 @@ def curves(
     scale_y = alt.Scale(type="log") if log_y else alt.Scale(zero=zero)
     at = alt.X(f"{x}:Q", title=_title(table, x), scale=scale_x, axis=alt.Axis(**axis))
     up = alt.Y(f"{y}:Q", title=_title(table, y), scale=scale_y, axis=_axis(percent, log_y))
-    line = _over("curves").mark_line(point=alt.OverlayMarkDef(filled=True, size=42), strokeWidth=2).encode(
+    look = {"interpolate": "step-after"} if steps else {}
+    line = _over("curves").mark_line(point=alt.OverlayMarkDef(filled=True, size=42), strokeWidth=2, **look).encode(
         at, up, colors, _faded(switch), tooltip=_tips(table)
     ).add_params(switch)  # fmt: skip
     layers, data = [line], {"curves": table}
@@ -351,10 +385,38 @@ def curves(
         data["faint"] = faint
         thin = _over("faint").mark_line(strokeWidth=0.7, strokeOpacity=0.35)
         layers.insert(0, thin.encode(at, up, colors, detail=f"{faint.keys[0]}:N"))
+    if dots is not None:
+        data["dots"] = dots
+        layers.insert(
+            0, _over("dots").mark_circle(size=20, opacity=0.4, color=GREY).encode(at, up, tooltip=_tips(dots))
+        )
     if marks is not None:
         data["marks"] = marks.table
         layers += _marked_curves(marks)
     return Figure(title, _layers(layers, 280), data)
+
+
+def step_lines(
+    title: str, table: Table, *, x: str, y: str, series: str, until: float, limit: float | None = None,
+    height: int = 150, name: str = "steps",
+) -> Figure:  # fmt: skip
+    """Lines that keep their value until the next row, one per series, up to `until`; `limit` is a dashed line."""
+    switch, colors = _switch(series, name), _color(table, series, spread(table.distinct(series)))
+    scale = alt.Scale(domain=[0, until], nice=False)
+    at = alt.X(f"{x}:Q", title=_title(table, x), scale=scale)
+    up = alt.Y(f"{y}:Q", title=_title(table, y), scale=alt.Scale(zero=True))
+    line = _over(name).mark_line(interpolate="step-after", strokeWidth=2, clip=True)
+    layers = [line.encode(at, up, colors, _faded(switch), tooltip=_tips(table)).add_params(switch)]
+    if limit is not None:
+        rule = alt.Chart(alt.sequence(1)).mark_rule(strokeDash=[5, 3], strokeWidth=2)
+        layers.append(rule.encode(alt.Y(datum=limit)))
+    return Figure(title, _layers(layers, height), {name: table})
+
+
+def stacked(title: str, figures: Sequence[Figure], caption: str = "") -> Figure:
+    """Figures one below the other, each with its own colours."""
+    chart = alt.vconcat(*(one.chart.properties(width=_WIDTH) for one in figures)).resolve_scale(color="independent")
+    return Figure(title, chart, {name: table for one in figures for name, table in one.data.items()}, caption)
 
 
 def _marked_curves(marks: Lines) -> list[Any]:
@@ -408,6 +470,42 @@ def scatter(
     if cross is None:
         chart = chart.resolve_scale(x="independent", y="independent")
     return Figure(title, chart, {"dots": table})
+
+
+def dots_below(
+    title: str, table: Table, ceilings: Table, *, x: str, y: str, color: str, looks: Looks, shape: str, size: str
+) -> Figure:  # fmt: skip
+    """A dot per row below ceilings, on two logarithmic axes, its area by the column `size`, its form by `shape`.
+
+    `ceilings` has the columns `x` and `y`, "ceiling" (a line each), and "label": words to the "side" of a point,
+    "left", "right" or "above" it, or none.
+    """
+    switch = _switch(color)
+    up_to, down_to = 1.8 * max(ceilings.column(y)), 0.7 * min(*ceilings.column(y), *table.column(y))
+    across = alt.Scale(type="log", nice=False, domain=[min(ceilings.column(x)), max(ceilings.column(x))])
+    at = alt.X(f"{x}:Q", title=_title(table, x), scale=across, axis=alt.Axis(tickCount=5, format="~g", grid=False))
+    up = alt.Y(
+        f"{y}:Q", title=_title(table, y), axis=_axis(False, True),
+        scale=alt.Scale(type="log", nice=False, domain=[down_to, up_to]),
+    )  # fmt: skip
+    over = _over("ceilings")
+    line = over.mark_line(color=INK, strokeWidth=1.5, strokeOpacity=0.7, clip=True).encode(at, up, detail="ceiling:N")
+    sides = {"left": ("right", -8, 0), "right": ("left", 8, 0), "above": ("right", -2, -9)}
+    words = [
+        over.transform_filter(alt.datum.side == side)
+        .mark_text(align=align, dx=dx, dy=dy, baseline="middle")
+        .encode(at, up, text="label:N")
+        for side, (align, dx, dy) in sides.items()
+    ]
+    forms = alt.Shape(
+        f"{shape}:N", legend=alt.Legend(orient="bottom", symbolFillColor=INK),
+        scale=alt.Scale(domain=table.distinct(shape), range=["circle", "triangle-up"]),
+    )  # fmt: skip
+    dots = _over("dots").mark_point(filled=True, stroke=INK, strokeWidth=0.5, clip=True).encode(
+        at, up, _color(table, color, looks), forms, _faded(switch), tooltip=_tips(table),
+        size=alt.Size(f"{size}:Q", legend=None, scale=alt.Scale(range=[30, 420])),
+    ).add_params(switch)  # fmt: skip
+    return Figure(title, _layers([line, *words, dots], 340), {"dots": table, "ceilings": ceilings})
 
 
 def _layers(layers: Sequence[Any], height: int) -> Any:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from weft.result.memory import Memory
+from weft.result.memory import DeviceMemory, Memory
 from weft.view import looks
 from weft.view.figure import Figure, Lines, areas, stacked_bars
 from weft.view.page import Section, machine_section, write_page
@@ -21,6 +22,7 @@ _HOLDERS = {
     "weights": ("weights", looks.BLUE),
     "gradients": ("gradients", looks.GREEN),
     "optimizer": ("optimizer states", looks.ORANGE),
+    "weight versions": ("versions of weights", "#004C77"),
     "gathered weights": ("weights gathered", looks.SKY),
     "activations": ("activations", looks.RED),
     "workspace": ("workspace", looks.PINK),
@@ -32,6 +34,7 @@ _MEANING = {
     "weights": "in the number format of the plan",
     "gradients": "of all weights, as the framework accumulates them",
     "optimizer": "momenta and the main copy of the weights",
+    "weight versions": "of passes in flight, where the schedule has no flush",
     "gathered weights": "whole parts beside the shards (FSDP)",
     "activations": "kept from forward to backward passes, of all micro-batches in flight",
     "workspace": "outputs and gradients that live during one pass, what is computed again",
@@ -109,19 +112,34 @@ def _capacity(answer: Memory) -> Lines:
     return Lines(Table(columns, [(answer.capacity / 1e9, "capacity")]), "size_gb", "name")
 
 
-def memory_curve(answer: Step) -> Figure | None:
-    """The memory of the fullest device over the tasks of the pipeline; None if it was not computed."""
+def memory_curve(answer: Step, until_s: float = math.inf) -> Figure | None:
+    """The memory of the fullest device over the tasks that begin before `until_s`; None if it was not computed."""
     if answer.memory is None:
         return None
     at = answer.memory.fullest
-    device = answer.memory.devices[at]
+    table = _held(answer, at, answer.memory.devices[at], until_s)
+    span = [table.column("time_s")[0], min(table.column("until_s")[-1], until_s)]
+    capacity = answer.memory.capacity / 1e9
+    figure = areas(
+        "How does the memory change over the step?", table, looks=_looks(table.heads[2:]),
+        limit=(capacity, f"{capacity:.0f} GB"), height=220, zoom=span, name="memory", axis="time [s]",
+        times=("time_s", "until_s"),
+    )  # fmt: skip
+    return figure.captioned(
+        f"The GPU of stage {at}, in GB; activations rise with every forward pass that is in flight."
+    )
+
+
+def _held(answer: Step, at: int, device: DeviceMemory, until_s: float) -> Table:
+    """Memory [GB] by holder at every task of a device that begins before a time."""
     order = answer.pipeline.schedule.orders[at]
     start, end = (np.asarray(times).flat[order] for times in (answer.pipeline.start, answer.pipeline.end))
     held, working = device.held / 1e9, device.working / 1e9
+    kept = np.flatnonzero(start < until_s)
     most = 500
-    if len(order) > most:  # only the beginning and the end, which differ from the steady part between them
-        kept = np.r_[0 : most // 2, len(order) - most // 2 : len(order)]
-        start, end, held, working = start[kept], end[kept], held[kept], working[kept]
+    if len(kept) > most:  # only the beginning and the end, which differ from the steady part between them
+        kept = np.r_[kept[: most // 2], kept[-most // 2 :]]
+    start, end, held, working = start[kept], end[kept], held[kept], working[kept]
     fixed = {name: size / 1e9 for name, size in device.fixed.items()}
     rows = [
         (begin, until, *fixed.values(), active, passing)
@@ -129,16 +147,7 @@ def memory_curve(answer: Step) -> Figure | None:
     ]
     names = [*fixed, "activations", "workspace"]
     sizes = (number(name.replace(" ", "_"), _label(name), format_=".2f") for name in names)
-    columns = [number("time_s", "from", "s", ",.4f"), number("until_s", "until", "s", ",.4f"), *sizes]
-    capacity = answer.memory.capacity / 1e9
-    figure = areas(
-        "How does the memory change over the step?", Table(columns, rows), looks=_looks([*map(_label, names)]),
-        limit=(capacity, f"{capacity:.0f} GB"), height=220, zoom=[float(start[0]), float(end[-1])], name="memory",
-        axis="time [s]", times=("time_s", "until_s"),
-    )  # fmt: skip
-    return figure.captioned(
-        f"The GPU of stage {at}, in GB; activations rise with every forward pass that is in flight."
-    )
+    return Table([number("time_s", "from", "s", ",.4f"), number("until_s", "until", "s", ",.4f"), *sizes], rows)
 
 
 def _label(name: str) -> str:

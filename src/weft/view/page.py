@@ -35,7 +35,7 @@ class Section:
 
 
 Part = str | Table | Figure | Section | Sequence[str]
-"""A paragraph, a table, a figure, a section, or sentences as a list."""
+"""A paragraph (several lines: as they are), a table, a figure, a section, or sentences as a list."""
 
 
 def write_page(out_dir: str | Path, title: str, told: str, parts: Sequence[Part], explained: str = "") -> Path:

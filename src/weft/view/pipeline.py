@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from weft.errors import InputError
+from weft.parallel.words import schedule_words
 from weft.schedule.pipeline import PipelineTimes
-from weft.view.figure import Figure, bars
+from weft.view.figure import Figure, bars, stacked, step_lines
 from weft.view.looks import BLUE, GREEN, ORANGE, Looks
+from weft.view.memory import memory_curve
+from weft.view.plans import shown_devices
 from weft.view.table import Table, number, text
+
+if TYPE_CHECKING:
+    from weft.result.step import Step
 
 KINDS: Looks = {"forward": BLUE, "backward": GREEN, "weight gradient": ORANGE}
 """Kinds of tasks; a backward without a weight gradient of its own is whole."""
-_MOST_DRAWN, _MOST_NUMBERED = 20_000, 240
+MOST_DRAWN, _MOST_NUMBERED, _MOST_BESIDE = 20_000, 240, 1200
+_CURVES = 8
+"""Devices whose memory a figure shows, at most."""
 
 
 def pipeline_diagram(times: PipelineTimes) -> Figure:
@@ -23,17 +34,73 @@ def pipeline_diagram(times: PipelineTimes) -> Figure:
     Raises InputError for more than 20,000 tasks.
     """
     drawn = times.schedule
-    if drawn.tasks > _MOST_DRAWN:
+    if drawn.tasks > MOST_DRAWN:
         raise InputError(
-            f"a diagram of {drawn.tasks} tasks shows nothing; draw at most {_MOST_DRAWN}, with fewer micro-batches"
+            f"a diagram of {drawn.tasks} tasks shows nothing; draw at most {MOST_DRAWN}, with fewer micro-batches"
         )
     figure = bars(
         f"{drawn.name}: {drawn.micro_batches} micro-batches on {drawn.devices} devices",
         pipeline_table(times), lane="device", start="start_ms", end="end_ms", kind="kind", looks=KINDS,
         offset="row" if len(drawn.pairs) else "", inside="micro_batch" if drawn.tasks <= _MOST_NUMBERED else "",
-        axis="time [ms]",
+        axis="time [ms]", zoom=[0.0, 1e3 * times.makespan],
     )  # fmt: skip
-    return figure.captioned(f"Idle {times.idle_share:.1%} of the time; at most {_held(times)} in flight on a device.")
+    return figure.captioned(f"Idle {times.idle_share:z.1%} of the time; at most {_held(times)} in flight on a device.")
+
+
+def pipeline_with_memory(times: PipelineTimes, kept: Sequence[float], limit: float | None = None) -> Figure:
+    """The diagram of a pipeline schedule, and below it how many micro-batches' activations devices hold over time.
+
+    `kept` is the share of a micro-batch's activations that each device holds from B until W; `limit` is drawn as a
+    line. Raises InputError for more than 20,000 tasks.
+    """
+    diagram, until = pipeline_diagram(times), 1e3 * times.makespan
+    held = step_lines(
+        "activations", memory_table(times, kept), x="time_ms", y="held", series="device", until=until,
+        limit=limit,
+    )  # fmt: skip
+    line = "; the dashed line is the limit" if limit is not None else ""
+    return stacked(diagram.title, [diagram, held], f"{diagram.caption} Below: the activations that devices hold{line}.")
+
+
+def schedule_with_memory(answer: Step) -> Figure:
+    """The beginning of a step's schedule on every device, above the memory of the fullest one, on one axis of time [s].
+
+    A schedule of few tasks is drawn to its end.
+    """
+    times = answer.pipeline
+    begins = np.sort(times.start[~np.isnan(times.start)])
+    until = float(begins[_MOST_BESIDE]) if len(begins) > _MOST_BESIDE else times.makespan
+    rows = [(*row[:4], row[4] / 1e3, row[5] / 1e3) for row in pipeline_table(times).rows if row[4] < until * 1e3]
+    columns = [
+        text("lane", "device"), text("kind"), number("stage"), number("micro_batch", "micro-batch"),
+        number("start_s", "start", "s", ",.4f"), number("end_s", "end", "s", ",.4f"),
+    ]  # fmt: skip
+    tasks = bars(
+        schedule_words(times.schedule.name), Table(columns, rows), lane="lane", start="start_s", end="end_s",
+        kind="kind", looks=KINDS, axis="time [s]", zoom=[0.0, until], name="tasks",
+    )  # fmt: skip
+    below = memory_curve(answer, until)
+    said = f"The first {until:,.3g} of {times.makespan:,.3g} s; what follows repeats until the last micro-batches leave"
+    if until == times.makespan:
+        said = f"All {until:,.3g} s of the pipeline"
+    caption = f"{said}. Idle {times.idle_share:z.1%} of the time; at most {_held(times)} in flight on a device."
+    return stacked(
+        "What does every stage do when, and what does it hold?",
+        [tasks, *([below] if below else [])],
+        f"{caption} {below.caption if below else ''}".strip(),
+    )
+
+
+def memory_table(times: PipelineTimes, kept: Sequence[float]) -> Table:
+    """Activations that devices hold from each start of a task on; of many devices, some that are spread evenly."""
+    rows = []
+    for device in shown_devices(times.schedule.devices, _CURVES):
+        for when, held in zip(*times.in_flight(device, kept[device]), strict=True):
+            rows.append((f"device {device}", float(1e3 * when), float(held)))
+    columns = [
+        text("device"), number("time_ms", "time", "ms", ",.3f"), number("held", "held", "micro-batches", ".2f"),
+    ]  # fmt: skip
+    return Table(columns, rows)
 
 
 def pipeline_table(times: PipelineTimes) -> Table:

@@ -17,6 +17,7 @@ AXES = {
     "ep": "expert parallelism",
     "dp": "data parallelism",
     "pp": "pipeline parallelism",
+    "host": "offload to the host",
 }
 """The axes of a plan in words."""
 _ZERO = (
@@ -48,7 +49,8 @@ def plan_table(plan: Parallelism, framework: str, stages: int) -> Table:
         ("schedule", f"{plan.schedule}, {stages} stages" if plan.pp > 1 else "no pipeline"),
         ("sequence parallelism", "yes" if plan.sp else "no"),
         ("sharded over replicas", _ZERO[plan.zero]),
-        ("recomputation", plan.recompute),
+        ("recomputation", plan.recompute_words),
+        *([("in the host's memory", plan.offload)] if plan.offload != "none" else []),
         ("overlap", overlaps or "as the framework does"),
         ("framework", framework),
         ("number format", plan.dtype),

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 TITLES = {
     "gemm": "GEMMs",
     "collective": "Collectives",
+    "rnn": "Recurrent layers",
+    "conv": "Convolutions",
     "channels": "Ring collectives by channels and compute units",
     "layer": "A Transformer layer",
     "kernel": "Kernels that mainly move data",

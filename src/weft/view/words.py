@@ -88,7 +88,7 @@ def amount(value: Published, unit: str, more: bool = False) -> str:
     if unit in _PERCENT:
         sign = "+" if unit == "fraction" else ""
         return f"{100 * value:{sign}{'.1f' if more else '.3g'}}%"
-    return f"{value:.{3 if more else 2}f}x" if unit == "ratio" else f"{value:.4g} {unit}"
+    return f"{value:.{3 if more else 2}f}x" if unit == "ratio" else f"{value:.4g} {unit}".rstrip()
 
 
 def gap(value: float, unit: str) -> str:

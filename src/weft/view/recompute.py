@@ -1,0 +1,92 @@
+"""What to compute again under a memory budget: the verdict, the policies, and their peak over step time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from weft.view import looks
+from weft.view.figure import Figure, curves
+from weft.view.page import machine_section, write_page
+from weft.view.plans import plan_title
+from weft.view.shares import seconds
+from weft.view.table import Table, number, text
+
+if TYPE_CHECKING:
+    from weft.search.recompute import Policy, Recomputation
+
+
+def verdict(answer: Recomputation) -> str:
+    """What to compute again, what that costs, and what full recomputation would, in a sentence."""
+    room, base, best = f"{answer.budget / 1e9:.1f} GB", answer.base, answer.chosen
+    if best is None:
+        least = min((*answer.policies, *answer.named), key=lambda one: one.peak)
+        return (
+            f"Recomputation alone does not reach {room}: with {least.words} the peak is {least.peak / 1e9:.1f} GB; "
+            "shard more (--zero), cut more (--tp, --pp), or offload."
+        )
+    if best is base:
+        return f"Nothing needs to be computed again: the peak is {base.peak / 1e9:.1f} GB of {room}."
+    full = next(one for one in answer.named if one.recompute == "full")
+    return (
+        f"Compute {best.words} again: the peak falls from {base.peak / 1e9:.1f} to {best.peak / 1e9:.1f} GB of {room}, "
+        f"and the step takes {_more(best, base)}; full recomputation takes {_more(full, base)}."
+    )
+
+
+def _more(one: Policy, base: Policy) -> str:
+    return f"{seconds(one.seconds)} (+{one.seconds / base.seconds - 1:.1%})"
+
+
+def policy_table(answer: Recomputation) -> Table:
+    """Every policy: bytes kept of a micro-batch, peak, step time, and whether it fits."""
+    rows = [
+        (one.saved / 1e9, one.peak / 1e9, one.seconds, one.seconds / answer.base.seconds - 1,
+         "yes" if one.peak <= answer.budget else "no", one.words)
+        for one in (*answer.named, *answer.policies)
+    ]  # fmt: skip
+    columns = [
+        number("saved_gb", "kept", "GB", ",.2f"), number("peak_gb", "peak", "GB", ",.1f"),
+        number("step_s", "step", "s", ",.3f"), number("added", "added time", format_="+.1%"), text("fits"),
+        text("recompute", "computed again", prose=True),
+    ]  # fmt: skip
+    return Table(columns, rows, f"What to compute again for a peak of {answer.budget / 1e9:.1f} GB")
+
+
+def policy_figure(answer: Recomputation) -> Figure:
+    """Peak over step time: the sets of operators, and the policies of frameworks."""
+    kinds = {"operators chosen": answer.policies, "policies of frameworks": answer.named}
+    rows = [
+        (one.seconds, one.peak / 1e9, kind, one.words)
+        for kind, listed in kinds.items()
+        for one in sorted((answer.base, *listed) if kind == "operators chosen" else listed, key=lambda one: one.seconds)
+    ]
+    columns = [
+        number("step_s", "step", "s", ",.3f"), number("peak_gb", "peak", "GB", ",.1f"), text("kind", " "),
+        text("recompute", "computed again"),
+    ]  # fmt: skip
+    figure = curves(
+        "What does memory cost in time?", Table(columns, rows), x="step_s", y="peak_gb", series="kind",
+        looks={"operators chosen": looks.BLUE, "policies of frameworks": looks.GREY}, zero=False,
+        level=answer.budget / 1e9,
+    )  # fmt: skip
+    return figure.captioned(
+        "Each dot is a set of operators that run again in the backward pass; the line is the budget."
+    )
+
+
+def recompute_parts(answer: Recomputation) -> list[Table | str]:
+    """What a terminal shows."""
+    return [verdict(answer), policy_table(answer)]
+
+
+def recompute_page(answer: Recomputation, folder: str | Path) -> Path:
+    """Write `report.html` on the policies to a folder and return its path; OutputError if that fails."""
+    title = f"Recomputation for {plan_title(answer.model, answer.system, answer.plan)}"
+    return write_page(
+        folder,
+        title,
+        verdict(answer),
+        [policy_figure(answer), policy_table(answer), machine_section(answer.system.gpu)],
+        "recompute",
+    )

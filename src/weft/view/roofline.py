@@ -1,0 +1,136 @@
+"""A model's operators on a GPU's roofline: the verdict, the table, and the picture."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from weft.view.figure import Figure, dots_below
+from weft.view.page import Part, Section, machine_section, write_page
+from weft.view.plans import plan_title
+from weft.view.shares import COLORS, label, ordered
+from weft.view.table import Table, microseconds, number, text
+from weft.view.words import percent, sentence
+
+if TYPE_CHECKING:
+    from weft.result.roofline import Roofline, RooflineOp
+
+_TERA = 1e12
+
+
+def verdict(answer: Roofline) -> list[str]:
+    """The answer in sentences: what computing bounds, what memory bounds, and how near both come to the ceilings."""
+    right = [op for op in answer.operators if not answer.left_of_ridge(op)]
+    left = [op for op in answer.operators if answer.left_of_ridge(op)]
+    gpu, ridges = answer.system.gpu, [(name, answer.ridge(name)) for name in answer.peaks]
+    turns = ", ".join(f"{ridge:,.0f} FLOP/B in {name}" for name, ridge in ridges[:-1])
+    lead = (
+        f"{len(right)} of {len(answer.operators)} operators lie right of the ridge of {gpu.title} ({turns}) and take "
+        f"{percent(_time(right) / answer.seconds)} of the time, at {percent(_share(answer, right))} of their peaks."
+    )
+    said = [lead]
+    if left:
+        rate = sum(op.bytes for op in left) / _time(left)
+        said.append(
+            f"The other {len(left)} are left of it: {percent(_time(left) / answer.seconds)} of the time, at "
+            f"{rate / _TERA:.2f} of the DRAM's {answer.memory_rate / _TERA:.2f} TB/s."
+        )
+    return said
+
+
+def _time(operators: list[RooflineOp]) -> float:
+    return sum(op.seconds for op in operators)
+
+
+def _share(answer: Roofline, operators: list[RooflineOp]) -> float | None:
+    """Time at the peaks over the time taken."""
+    least = sum(op.flops / answer.peak(op) for op in operators)
+    return least / _time(operators) if operators else None
+
+
+def operator_table(answer: Roofline) -> Table:
+    """Every operator: its work, its intensity, the rate that it attains, and its bound."""
+    several = len({op.part for op in answer.operators}) > 1
+    rows = [
+        (
+            f"{op.part}: {op.name}" if several else op.name, op.direction, label(op.kind), op.flops / 1e9,
+            op.bytes / 1e6, op.intensity, op.seconds * 1e6, op.rate / _TERA, answer.attained(op) or None, op.bound,
+        )
+        for op in answer.operators
+    ]  # fmt: skip
+    columns = [
+        text("operator"), text("pass"), text("kind", spare=True), number("gflop", "work", "GFLOP", ",.2f"),
+        number("megabytes", "data", "MB", ",.1f"), number("intensity", "intensity", "FLOP/B", ",.1f"),
+        microseconds("time", "time"), number("tflops", "rate", "TFLOP/s", ",.1f"),
+        number("attained", "of the roof", format_=".0%"), text("bound"),
+    ]  # fmt: skip
+    return Table(columns, rows, f"Operators of a layer: {plan_title(answer.model, answer.system, answer.plan)}")
+
+
+def dots(answer: Roofline) -> Figure:
+    """Every operator with FLOPs below the ceilings, on logarithmic axes."""
+    shown = [op for op in answer.operators if op.flops]
+    kinds = {label(name): COLORS.get(name, "#666666") for name in ordered({op.kind: 0.0 for op in shown})}
+    columns = [
+        text("operator"), text("pass"), text("kind"), number("intensity", "intensity", "FLOP/B", ",.1f"),
+        number("tflops", "attained rate", "TFLOP/s", ",.2f"), microseconds("time", "time"),
+        number("attained", "of the roof", format_=".0%"), text("bound"),
+    ]  # fmt: skip
+    rows = [
+        (
+            op.name, op.direction, label(op.kind), op.intensity, op.rate / _TERA, op.seconds * 1e6,
+            answer.attained(op), op.bound,
+        )
+        for op in shown
+    ]  # fmt: skip
+    ridges = "; ".join(f"{name} {answer.ridge(name):,.0f} FLOP/B" for name in answer.peaks)
+    return dots_below(
+        "What bounds each operator?", Table(columns, rows), _ceilings(answer, shown), x="intensity", y="tflops",
+        color="kind", looks=kinds, shape="pass", size="time_us",
+    ).captioned(
+        f"Larger dots take longer. Ridges, from DRAM: {ridges}. Dots above the DRAM's line find operands in caches."
+    )  # fmt: skip
+
+
+def _ceilings(answer: Roofline, shown: list[RooflineOp]) -> Table:
+    """The points of each ceiling, over all intensities and ridges, and where its words are."""
+    spots = [op.intensity for op in shown] + [answer.ridge(name) for name in answer.peaks]
+    low, high = min(spots) / 2, max(spots) * 3
+    columns = [
+        text("ceiling"), number("intensity", "intensity", "FLOP/B"), number("tflops", " ", "TFLOP/s"),
+        text("label", " "), text("side", " "),
+    ]  # fmt: skip
+    return Table(columns, list(_points(answer, low, high)))
+
+
+def _points(answer: Roofline, low: float, high: float) -> Iterator[tuple[str, float, float, str, str]]:
+    most, least = max(answer.peaks.values()), min(answer.peaks.values())
+    between = most**0.4 * least**0.6  # where nothing lies beside the slanted ceilings
+    steepest = max(roof.value for roof in answer.roofs if roof.slanted)
+    for roof in answer.roofs:
+        words = (
+            f"{roof.name} {roof.value / _TERA:,.{1 if roof.slanted else 0}f} {'TB/s' if roof.slanted else 'TFLOP/s'}"
+        )
+        if roof.slanted:
+            yield roof.name, low, roof.at(low) / _TERA, "", ""
+            side = "left" if roof.value == steepest else "right"
+            yield roof.name, between / roof.value, between / _TERA, words, side
+            yield roof.name, most / roof.value, most / _TERA, "", ""
+        else:
+            yield roof.name, roof.value / steepest, roof.value / _TERA, "", ""
+            yield roof.name, high, roof.value / _TERA, words, "above"
+
+
+def roofline_parts(answer: Roofline) -> list[Table | str]:
+    """What the terminal shows: the verdict, the table, and notes."""
+    return [*verdict(answer), operator_table(answer), *(f"note: {sentence(note)}" for note in answer.notes)]
+
+
+def roofline_page(answer: Roofline, folder: Path) -> Path:
+    """Write `report.html` on a roofline to a folder and return its path; OutputError if that fails."""
+    lead, *rest = verdict(answer)
+    title = f"Roofline: {plan_title(answer.model, answer.system, answer.plan)}"
+    notes: list[Part] = [[sentence(note) for note in answer.notes]] if answer.notes else []
+    parts: list[Part] = [*rest, dots(answer), Section("Every operator", [operator_table(answer), *notes])]
+    return write_page(folder, title, lead, [*parts, machine_section(answer.system.gpu)])

@@ -1,0 +1,119 @@
+"""A pipeline schedule that was found or checked: the verdict, its table beside named schedules, picture and page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from weft.view.figure import Figure
+from weft.view.page import Part, write_page
+from weft.view.pipeline import MOST_DRAWN, pipeline_with_memory
+from weft.view.table import Table, number, text
+
+if TYPE_CHECKING:
+    from weft.schedule.pipeline import PipelineTimes
+    from weft.search.schedules import TimedSchedule
+
+_PROVEN = 5e-5
+"""Gap below which an order is said to be the best: less than the last digit of a table."""
+
+
+def schedule_title(answer: TimedSchedule) -> str:
+    """The schedule, its stages and micro-batches on one line."""
+    order = answer.schedule
+    return f"Pipeline schedule '{order.name}': {order.micro_batches} micro-batches on {order.devices} stages"
+
+
+def schedule_verdict(answer: TimedSchedule) -> str:
+    """The bubble, the memory, and how far the order is from the bound, in a sentence."""
+    what = _objective(answer)
+    name = "The order found" if answer.searched else f"'{answer.schedule.name}'"
+    peak, limit = f"{answer.peaks.max():.4g}", f"{max(answer.limit):.4g}"
+    memory = f"holds at most {peak} of {limit} micro-batches' activations"
+    if answer.gap is None:
+        memory = f"holds up to {peak} micro-batches' activations, more than a limit of {min(answer.limit):.4g} admits"
+    return (
+        f"{name} idles {answer.bubble(answer.times):.2%} of its {what}, {1e3 * answer.cost(answer.times):,.1f} ms, and "
+        f"{memory}{_proof(answer)}."
+    )
+
+
+def _proof(answer: TimedSchedule) -> str:
+    if answer.gap is None:
+        return ""
+    if answer.gap < _PROVEN:
+        return "; no order of one stage a device within this memory is shorter"
+    return f"; no order of one stage a device within this memory is more than {answer.gap:.2%} shorter"
+
+
+def better_named(answer: TimedSchedule) -> str:
+    """The best named schedule within the limit that is shorter than this one, in a sentence; empty if there is none."""
+    cost = {name: answer.cost(times) for name, times in answer.named.items() if answer.fits(times)}
+    best = min(cost, key=cost.__getitem__, default="")
+    if not best or cost[best] >= answer.cost(answer.times) * (1 - _PROVEN):
+        return ""
+    chunks = answer.named[best].schedule.stages // answer.schedule.devices
+    what = f", which needs {chunks} chunks of the model on each device," if chunks > 1 else ""
+    return f"'{best}'{what} idles {answer.bubble(answer.named[best]):.2%} within the same limit."
+
+
+def schedule_table(answer: TimedSchedule) -> Table:
+    """The schedule beside named ones: span, makespan, bubble, memory."""
+    rows = [_row(answer, answer.schedule.name, answer.times)]
+    rows += [_row(answer, name, times) for name, times in answer.named.items()]
+    columns = [
+        text("schedule"), number("span_ms", "longest span", "ms", ",.1f"),
+        number("makespan_ms", "makespan", "ms", ",.1f"), number("bubble", format_=".2%"),
+        number("peak", "activations", "micro-batches", ".2f"), text("fits", "within the limit"),
+    ]  # fmt: skip
+    return Table(columns, rows, f"Bubble: idle share of the {_objective(answer)}, {_bound(answer)}")
+
+
+def _bound(answer: TimedSchedule) -> str:
+    return f"which is at least {1e3 * answer.least:,.1f} ms in orders of one stage a device within the limit"
+
+
+def _objective(answer: TimedSchedule) -> str:
+    return "longest span" if answer.objective == "span" else "makespan"
+
+
+def _row(answer: TimedSchedule, name: str, times: PipelineTimes) -> tuple[object, ...]:
+    return (
+        name, 1e3 * float(times.span.max()), 1e3 * times.makespan, answer.bubble(times),
+        float(answer.held(times).max()), "yes" if answer.fits(times) else "no",
+    )  # fmt: skip
+
+
+def schedule_notes(answer: TimedSchedule) -> list[str]:
+    """What to know about the table."""
+    notes = list(filter(None, [better_named(answer)]))
+    if len(answer.named) > 4:
+        notes.append(
+            "interleaved:2, zb-v, v-half and v-min run two chunks of half a stage on each device, which send twice as "
+            "often; the bound is of orders with one stage a device."
+        )
+    if answer.activations:
+        size = max(peak * bytes_ for peak, bytes_ in zip(answer.peaks, answer.activations, strict=True))
+        notes.append(f"At its peak a stage holds {size / 1e9:,.2f} GB of activations.")
+    return notes
+
+
+def schedule_parts(answer: TimedSchedule) -> list[Table | str]:
+    """What a terminal shows: the verdict, the table, and notes."""
+    return [schedule_verdict(answer), schedule_table(answer), *(f"note: {note}" for note in schedule_notes(answer))]
+
+
+def schedule_figure(answer: TimedSchedule) -> Figure:
+    """Devices over time, and the memory of each below; InputError for more than 20,000 tasks."""
+    return pipeline_with_memory(answer.times, answer.kept, max(answer.limit))
+
+
+def schedule_page(answer: TimedSchedule, folder: Path) -> Path:
+    """Write the page of a schedule to a folder and return its path; OutputError if it cannot be written."""
+    drawn: list[Part] = (
+        [schedule_figure(answer)]
+        if answer.schedule.tasks <= MOST_DRAWN
+        else [f"A picture of {answer.schedule.tasks:,} tasks would show nothing; schedule.json holds all times."]
+    )
+    parts = [*drawn, schedule_table(answer), schedule_notes(answer)]
+    return write_page(folder, schedule_title(answer), schedule_verdict(answer), parts, "schedule")
