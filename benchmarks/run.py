@@ -27,6 +27,14 @@ LARGEST = ("mt-nlg", "fc2", 32)
 SHAPES = 1_000_000
 QUEUED = (32, 1024)
 STREAM = 4000
+WHOLE_SPACE = {
+    "zero": [0, 1, 2, 3],
+    "recompute": ["none", "selective", "operators", "full"],
+    "overlap": [{}, {"tp": "sequential"}, {"tp": "userbuffers"}, {"dp": "sequential"}],
+}
+"""What the uniform plans may have beside their degrees, schedules and micro-batches."""
+SWEPT = 1000
+LATENCIES = [f"{nanoseconds} ns" for nanoseconds in range(400, 800, 20)]
 
 
 def median_of(times: int, measure: Callable[[], float]) -> float:
@@ -213,6 +221,50 @@ def whole_steps(repeats: int) -> dict[str, float]:
     }
 
 
+def uniform_plans(repeats: int) -> dict[str, float]:
+    """The uniform plans of a 175B model on 1,024 GPUs in a fresh process: how many, and the time for all of them."""
+    code = (
+        "import time\nbegin = time.process_time()\nfrom collections import Counter\n"
+        "from weft.hardware import system\nfrom weft.models import load_model\n"
+        "from weft.parallel.framework import framework\nfrom weft.run.step.many import many\n"
+        "from weft.search.planner.space import space\n"
+        "model, on, used, rejected = load_model('gpt-3'), system('1024xa100'), framework('megatron-core'), Counter()\n"
+        f"plans = list(space(model, on, used, 1536, 2048, {WHOLE_SPACE}).candidates(rejected))\n"
+        "listed = time.process_time()\nmany(model, on, plans, used)\n"
+        "print(len(plans), len(plans) + rejected.total(), listed - begin, time.process_time() - listed)"
+    )
+    printed = [[float(each) for each in in_new_process(code)[1].split()] for _ in range(repeats)]
+    listed, timed = (statistics.median(one[at] for one in printed) for at in (2, 3))
+    timed_plans, searched = printed[0][:2]
+    return {
+        "plans": timed_plans, "searched": searched, "whole_s": listed + timed, "plans_per_s": timed_plans / timed
+    }  # fmt: skip
+
+
+def sweeps(repeats: int) -> dict[str, float]:
+    """Time of a thousand small engine runs by one process and by two, in pairs, and of closed forms by one [s]."""
+    from weft.run.matrix import sweep_file
+
+    engine = {"run": "simulate", "gemm": "1024,1024,512", "tp": 2, "system": "t3-paper", "overlap": "t3-mca"}
+    closed = {"run": "estimate", "gemm": "64,64,64", "system": "h100-sxm"}
+    shapes = {"gemm": [[1024, 1024, 32 * k] for k in range(16, 16 + SWEPT // 20)], "memory.latency": LATENCIES}
+
+    def measure(question: dict[str, Any], vary: dict[str, Any], jobs: int) -> float:
+        begin = time.perf_counter()
+        sweep_file(question, vary, jobs=jobs, cache=False)
+        return time.perf_counter() - begin
+
+    pairs = [(measure(engine, shapes, 1), measure(engine, shapes, 2)) for _ in range(max(repeats // 2, 1))]
+    many = {"gemm": [[64 * m, 64 * n, 64] for m in range(1, 51) for n in range(1, 41)]}
+    return {
+        "runs": SWEPT,
+        "one_s": statistics.median(one for one, _ in pairs),
+        "two_s": statistics.median(two for _, two in pairs),
+        "ratio": statistics.median(one / two for one, two in pairs),
+        "closed_ms": measure(closed, many, 1) / 2000 * 1e3,
+    }
+
+
 MEASUREMENTS: dict[str, Callable[[int], dict[str, Any]]] = {
     "engine": engine_speed,
     "dram": dram_speed,
@@ -222,13 +274,15 @@ MEASUREMENTS: dict[str, Callable[[int], dict[str, Any]]] = {
     "start_up": start_up,
     "memory": lambda _: peak_memory(),
     "steps": whole_steps,
+    "plans": uniform_plans,
     "peer": peer,
+    "sweeps": sweeps,
 }
 
 
 def sentences(found: dict[str, Any]) -> list[str]:
     """The figures as lines that a person reads."""
-    e, d, q, g, c, s, m, w, p = (found[name] for name in MEASUREMENTS)
+    e, d, q, g, c, s, m, w, u, p, r = (found[name] for name in MEASUREMENTS)
     return [
         f"engine    {e['events_per_s'] / 1e6:8.2f} million events/s on one core ({e['events']:,} events)",
         f"sub-layer {e['sublayer_s']:8.2f} s under t3-mca ({e['sublayer_with_lowering_s']:.2f} s with lowering)",
@@ -253,9 +307,17 @@ def sentences(found: dict[str, Any]) -> list[str]:
             f"{w['first_s']:.2f} s), {w['pipeline_s']:.2f} s for 64 stages of 512 micro-batches"
         ),
         (
+            f"plans     {u['plans_per_s']:8,.0f} plans/s of a 175B model on 1,024 GPUs on one core; "
+            f"{u['whole_s']:.1f} s for all {u['searched']:,.0f}, {u['plans']:,.0f} of which divide what they split"
+        ),
+        (
             f"peer      {p['ratio']:8.1f} times SimPy on the same channels and ring: "
             f"{p['weft_events_per_s'] / 1e6:.2f} against {p['simpy_events_per_s'] / 1e6:.3f} million events/s; "
             f"both end at {p['toy_end_us']:.6f} us"
+        ),
+        (
+            f"sweep     {r['ratio']:8.2f} times faster with two processes than with one ({r['runs']:,} engine runs, "
+            f"{r['one_s']:.0f} and {r['two_s']:.0f} s); {r['closed_ms']:.2f} ms for each closed form"
         ),
     ]
 

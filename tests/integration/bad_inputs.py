@@ -14,6 +14,7 @@ import weft
 
 FILES: dict[str, str | bytes] = {
     "empty.toml": "",
+    "empty.graph.jsonl": "",
     "deep.toml": "a = " + "[" * 5000 + "]" * 5000,
     "bigint.toml": "a = " + "9" * 5000,
     "bin.toml": bytes(range(256)),
@@ -71,6 +72,26 @@ FILES: dict[str, str | bytes] = {
 """Files that are no GPU, no model, no list, or hold what cannot be."""
 
 COMMANDS = {
+    "rewrite llama-3-8b --system 8xh100 --sequence 64": r"""
+--rules nope
+--rules ,
+--tp 3
+--tp 16
+--alpha 0
+--alpha nan
+--most 0
+--launch 5
+--launch -1us
+--dtype fp7
+--sequence 0
+""",
+    "rewrite": r"""
+empty.graph.jsonl --system h100-sxm
+bin.toml --system h100-sxm
+nope.graph.jsonl.gz --system h100-sxm
+mixtral-8x7b --system h100-sxm
+llama-3-8b
+""",
     "simulate --gemm 512,512,512 --tp 2": r"""
 --overlap ''
 --overlap nope

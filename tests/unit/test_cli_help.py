@@ -8,15 +8,32 @@ from click.shell_completion import get_completion_class
 
 from weft.cli.main import weft
 from weft.errors import InputError
+from weft.graph import Gemm, Graph, Node
+from weft.graph.file import write_graph
 
 OWN = {
     "gemms.csv": "m,n,k,dtype,count\n64,64,64,fp16,2\n",
     "shapes.csv": "m,n,k\n64,64,64\n",
     "gemm.csv": "gpu,dtype,m,n,k,time_us\nh100-sxm,bf16,64,64,64,9\n",
     "mine.toml": "",
+    "step.toml": 'run = "estimate"\ngemm = "512,512,512"\nsystem = "h100-sxm"\n',
+    "my.json": '{"devices": ["F0 F1 B0 W0 B1 W1", "F0 B0 F1 B1 W0 W1"]}',
+    "log.csv": "length,v100_ms,a100_ms\n" + "".join(f"{50 + at},{9 + at},{5 + at}\n" for at in range(60)),
+    "lengths.csv": "iteration,length\n" + "".join(f"{at},{50 + at}\n" for at in range(60)),
 }
 """Files of the user's that examples name."""
-LONG = {"study": ["list"], "simulate": [], "advise": [], "tune": [], "validate": [], "calibrate": [], "measure": []}
+LONG = {
+    "capture": [],
+    "study": ["list"],
+    "simulate": [],
+    "advise": [],
+    "sweep": [],
+    "tune": [],
+    "validate": [],
+    "calibrate": [],
+    "schedule": ["check"],
+    "measure": [],
+}
 """Commands of which only these run within a second."""
 
 
@@ -46,6 +63,7 @@ def examples_of(command):
 def folder(tmp_path, monkeypatch):
     for name, content in OWN.items():
         (tmp_path / name).write_text(content)
+    write_graph(Graph((Node(Gemm(512, 512, 512, "bf16"), "product"),)), tmp_path / "llama.graph.jsonl.gz")
     monkeypatch.chdir(tmp_path)
 
 

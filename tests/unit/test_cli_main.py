@@ -75,7 +75,8 @@ def test_an_interrupt_says_that_nothing_is_half_written(capsys, monkeypatch):
 def test_an_unknown_command_lists_the_known_and_the_nearest(capsys, monkeypatch):
     status, _, err = run(capsys, monkeypatch, "simulat")
     assert status == 2
-    assert err.startswith("weft: unknown command 'simulat'; known: study, simulate,")
+    assert err.startswith("weft: unknown command 'simulat'; ")
+    assert "'study'" in err
     assert "did you mean 'simulate'" in err
 
 

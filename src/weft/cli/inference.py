@@ -9,9 +9,9 @@ from typing import Any
 import click
 
 import weft
-from weft.cli.options import as_run_options, clock_option, examples, option, set_option, together
+from weft.cli.options import as_run_options, clock_option, examples, given, option, set_option, together
 from weft.cli.output import Outputs, file_option, folder_option, json_of, pass_outputs
-from weft.cli.values import COUNT, DTYPE, MODEL_NAME, SYSTEM_NAME
+from weft.cli.values import COUNT, DTYPE, MODEL_NAME, SYSTEM_NAME, Value, later
 from weft.options import RunOptions
 from weft.result.inference import Inference
 
@@ -50,6 +50,11 @@ def prefill(
 @click.argument("model", type=MODEL_NAME)
 @_options
 @option("--context", "Tokens that the next one attends to.", COUNT, default=2048)
+@option(
+    "--weights",
+    "Narrower weights of layers, converted on their way: int8, int4-g128, mxfp4, nvfp4.  [default: as --dtype]",
+    Value("NAME", str, later("weft.estimate.quantization:FORMATS")),
+)
 @_rest
 @as_run_options
 @pass_outputs
@@ -57,7 +62,7 @@ def decode(
     outputs: Outputs, /, model: str, system: str, changes: Mapping[str, str], options: RunOptions, **sizes: Any
 ) -> None:
     """Time the next token of MODEL: latency, throughput at a batch, and the cache of keys and values."""
-    _show(outputs, weft.decode(model, weft.system(system).replace(changes), options=options, **sizes))
+    _show(outputs, weft.decode(model, weft.system(system).replace(changes), options=options, **given(**sizes)))
 
 
 def _show(outputs: Outputs, answer: Inference) -> None:

@@ -10,19 +10,40 @@ from typing import Any, get_args
 import click
 
 import weft
-from weft.cli.options import as_run_options, clock_option, examples, given, option, set_option, together
+from weft.cli.options import (
+    as_run_options,
+    clock_option,
+    examples,
+    given,
+    option,
+    refuse_given,
+    set_option,
+    together,
+)
 from weft.cli.output import Outputs, file_option, folder_option, json_of, pass_outputs
 from weft.cli.values import COUNT, DTYPE, MODEL_NAME, NUMBERS, SYSTEM_NAME, Value, later, names
 from weft.errors import InputError
 from weft.options import Fidelity, RunOptions
-from weft.parallel.plan import Context, Recompute
+from weft.parallel.plan import Context, Offload, Recompute
 from weft.schedule.pipeline import schedule_names
 
 _EXAMPLE = "weft step gpt-3 --system 64xa100 --tp 8 --pp 8 --batch 64 --recompute full"
+_MEMORY = "weft memory gpt-3 --system 64xa100 --tp 8 --pp 8 --batch 64"
+_BUDGET = 'weft memory gpt-3 --system 64xa100 --tp 8 --pp 8 --batch 64 --budget "65.3 GB"'
+_GRAPH = "weft step llama.graph.jsonl.gz --system h100-sxm"
 _LARGE = "weft step gpt-3 --system 1024xa100 --tp 8 --pp 8 --batch 1536 --out out/step"
 
 
-def _overlaps(text: str) -> dict[str, str]:
+GRAPH_SUFFIXES = (".graph.jsonl", ".graph.jsonl.gz")
+"""How the files of graphs end."""
+
+
+def recomputed(text: str) -> str | tuple[str, ...]:
+    """Parse a policy, or names of operators with commas between."""
+    return text if text in get_args(Recompute) else names(text)
+
+
+def overlaps(text: str) -> dict[str, str]:
     """Parse "tp=t3-mca,dp=dma" into methods by axis; InputError for anything else, or an axis given twice."""
     found: dict[str, str] = {}
     for one in names(text):
@@ -59,7 +80,19 @@ plan_options = together(
         Value("NAME[:N]", str, schedule_names),
         default="1f1b",
     ),
-    option("--recompute", "What the backward pass computes again.", click.Choice(get_args(Recompute)), default="none"),
+    option(
+        "--recompute",
+        f"What the backward pass computes again: {', '.join(get_args(Recompute))}, or operators of a layer, such as "
+        "norm1,activation.",
+        Value("POLICY|A,B", recomputed, lambda: get_args(Recompute)),
+        default="none",
+    ),
+    option(
+        "--offload",
+        "What the memory of the host holds.",
+        click.Choice(get_args(Offload)),
+        default="none",
+    ),
     option(
         "--zero",
         "Shard over replicas: optimizer states (1), gradients (2), weights (3, FSDP).",
@@ -90,12 +123,12 @@ plan_options = together(
 """The machine and the plan of a training step."""
 
 
-@click.command(epilog=examples(_EXAMPLE, _LARGE))
+@click.command(epilog=examples(_EXAMPLE, _LARGE, _GRAPH))
 @click.argument("model", type=MODEL_NAME)
 @plan_options
 @option(
     "--overlap", "Overlap methods by axis, such as tp=t3-mca.  [default: as the framework does]",
-    Value("AXIS=NAME", _overlaps),
+    Value("AXIS=NAME", overlaps),
 )  # fmt: skip
 @option(
     "--fidelity",
@@ -115,8 +148,11 @@ def step(
 ) -> None:
     """Time a training step of MODEL: how long it takes, what is exposed, what fits, where the time goes.
 
-    MODEL is a name of 'weft models list', or a file.
+    MODEL is a name of 'weft models list', or a file: also a graph that 'weft capture' wrote, which is timed on one GPU.
     """
+    if model.endswith(GRAPH_SUFFIXES):
+        _of_graph(outputs, model, weft.system(system).replace(changes), options, stated)
+        return
     from weft import view
     from weft.view import step as shown
 
@@ -132,14 +168,39 @@ def step(
     )
 
 
-@click.command(epilog=examples("weft memory gpt-3 --system 64xa100 --tp 8 --pp 8 --batch 64"))
+def _of_graph(outputs: Outputs, path: str, system: weft.System, options: RunOptions, stated: Mapping[str, Any]) -> None:
+    """A captured graph on one GPU; InputError for options of a plan."""
+    from weft.view import graph_step as shown
+
+    refuse_given("beside a captured graph, which is timed as it is", *stated)
+    answer = weft.step(weft.read_graph(path), system, options=options)
+    outputs.show(
+        shown.graph_step_parts(answer),
+        json_of(answer),
+        rows=shown.share_table(answer).records(),
+        files={"step.json": json_of(answer)},
+        page=partial(shown.graph_step_page, answer),
+    )
+
+
+@click.command(epilog=examples(_MEMORY, _BUDGET))
 @click.argument("model", type=MODEL_NAME)
 @plan_options
+@option(
+    "--budget",
+    'Find what to compute again, operator by operator, so that no GPU needs more than this, such as "60 GB".',
+    metavar="SIZE",
+)
 @file_option("--json", "Write the answer as JSON.")
 @folder_option("Write report.html with the pictures, and memory.json, to this folder.", "memory.json")
 @pass_outputs
-def memory(outputs: Outputs, /, model: str, system: str, changes: Mapping[str, str], **stated: Any) -> None:
+def memory(
+    outputs: Outputs, /, model: str, system: str, changes: Mapping[str, str], budget: str | None, **stated: Any
+) -> None:
     """Say whether a training step of MODEL fits, who holds the memory, and what would make it fit."""
+    if budget is not None:
+        _within(outputs, model, weft.system(system).replace(changes), budget, stated)
+        return
     from weft.view import memory as shown
 
     answer = weft.memory(model, weft.system(system).replace(changes), **given(**stated))
@@ -148,4 +209,18 @@ def memory(outputs: Outputs, /, model: str, system: str, changes: Mapping[str, s
         json_of(answer),
         files={"memory.json": json_of(answer)},
         page=partial(shown.memory_page, answer),
+    )
+
+
+def _within(outputs: Outputs, model: str, system: weft.System, budget: str, stated: Mapping[str, Any]) -> None:
+    """What to compute again for a peak within the budget."""
+    from weft.view import recompute as shown
+
+    refuse_given("beside --budget, which finds it", "recompute")
+    answer = weft.recompute(model, system, budget, **given(**{**stated, "recompute": None}))
+    outputs.show(
+        shown.recompute_parts(answer),
+        json_of(answer),
+        files={"memory.json": json_of(answer)},
+        page=partial(shown.recompute_page, answer),
     )

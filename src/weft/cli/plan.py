@@ -1,0 +1,132 @@
+"""`weft plan`: the best plan for a model on a machine, why not the others, and the command that starts it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, get_args
+
+import click
+
+import weft
+from weft.cli.options import as_run_options, clock_option, examples, given, option, set_option
+from weft.cli.output import Outputs, file_option, folder_option, json_of, pass_outputs
+from weft.cli.progress import progress_bar
+from weft.cli.step import overlaps, recomputed
+from weft.cli.values import COUNT, MODEL_NAME, SYSTEM_NAME, Value, later, names
+from weft.errors import InputError
+from weft.files import write_atomically
+from weft.options import RunOptions
+from weft.parallel.launch import FILES
+from weft.parallel.plan import Recompute
+
+_EXAMPLE = "weft plan llama-3-70b --system 64xh100 --batch 512 --sequence 8192 --launch megatron"
+_FIXED = "weft plan gpt-3 --system 64xa100 --batch 64 --fix tp=8 --fix pp=8 --fix micro_batch=1,2 --refine 0"
+_OBJECTIVES = ("tokens/s", "memory", "cost")
+_REFINED, _BUDGET_S = 100, 15.0
+"""Plans that are timed again without --refine, and when the search stops timing them [s]."""
+_FLAGS = {"true": True, "yes": True, "false": False, "no": False}
+
+
+def _fixed(context: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> dict[str, Any]:
+    """Parse the values of --fix by field; InputError for a malformed one, or a field given twice."""
+    found: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = (part.strip() for part in text.partition("="))
+        if not (name and equals and value):
+            raise InputError(f"--fix {text}: name a field and its value, like tp=8, or several values, like tp=4,8")
+        if name in found:
+            raise InputError(f"--fix gives {name} twice; give several values as {name}=A,B")
+        found[name] = _choices(name, value)
+    return found
+
+
+def _choices(name: str, text: str) -> list[Any]:
+    """The values of a field that --fix allows."""
+    if name == "overlap":
+        return [overlaps(text)]
+    if name == "recompute" and not set(names(text)) <= set(get_args(Recompute)):
+        return [recomputed(text)]
+    return [_FLAGS.get(one.lower(), int(one) if one.isdecimal() else one) for one in names(text)]
+
+
+@click.command(epilog=examples(_EXAMPLE, _FIXED))
+@click.argument("model", type=MODEL_NAME)
+@option(
+    "--system", "The machine, such as 64xh100 or 8x dgx-a100, see 'weft hardware list'.", SYSTEM_NAME, required=True
+)
+@option("--batch", "Sequences of a step.", COUNT, required=True)
+@option("--sequence", "Tokens of each sequence.  [default: the model's context]", COUNT)
+@option(
+    "--fix", "A choice that is made already, like tp=8, sp=yes or micro_batch=1,2 (either); repeatable.",
+    multiple=True, callback=_fixed, metavar="FIELD=VALUE",
+)  # fmt: skip
+@option(
+    "--objective",
+    "Least step time on all GPUs, least memory, or least GPU-seconds of a step.",
+    click.Choice(_OBJECTIVES),
+    default=_OBJECTIVES[0],
+)
+@option("--top", "Plans to show.", COUNT, default=10)
+@option(
+    "--refine",
+    "Best plans to time again with the engine's windows, of which one can take minutes; a stated N takes "
+    f"the time it needs.  [default: {_REFINED}, with no new window after {_BUDGET_S:.0f} s]",
+    click.IntRange(min=0),
+    metavar="N",
+)
+@option(
+    "--framework",
+    "Whose defaults: kernels, number formats, overlaps.  [default: megatron-core, and torchtitan with FSDP]",
+    Value("NAME", str, later("weft.parallel.framework:frameworks")),
+)
+@option(
+    "--launch",
+    "Search only what this launcher can run, and print how to run it.",
+    click.Choice([*FILES]),
+    name="launcher",
+)
+@set_option("every GPU, node or network")
+@clock_option()
+@file_option("--json", "Write the answer as JSON.")
+@file_option("--csv", "Write the best plans as CSV.")
+@folder_option(
+    "Write report.html with the pictures, plans.json and, with --launch, the launch file to this folder.", "plans.json"
+)
+@as_run_options
+@pass_outputs
+def plan(
+    outputs: Outputs, /, model: str, system: str, changes: Mapping[str, str], options: RunOptions, refine: int | None,
+    launcher: str | None, **stated: Any,
+) -> None:  # fmt: skip
+    """Find the best plan to train MODEL on a machine: its time, its memory, why not another, and how to start it.
+
+    MODEL is a name of 'weft models list', or a file.
+    """
+    from weft.view import planner as shown
+
+    effort: dict[str, Any] = {"refine": _REFINED, "budget_s": _BUDGET_S}
+    if refine is not None:
+        effort = {"refine": refine, "budget_s": math.inf}
+    machine = weft.system(system).replace(changes)
+    with progress_bar("planning") as progress:
+        answer = weft.plan(
+            model, machine, options=options, launcher=launcher or "", progress=progress, **effort, **given(**stated)
+        )
+    launched = [answer.best.launch(launcher).rstrip("\n")] if launcher else []
+    files = {"plans.json": json_of(answer)}
+    if launcher:
+        files[FILES[launcher]] = lambda file: _text(file, launched[0])
+    outputs.show(
+        [*shown.plan_parts(answer), *launched],
+        json_of(answer),
+        rows=shown.plan_table(answer).records(),
+        files=files,
+        page=partial(shown.plan_page, answer),
+    )
+
+
+def _text(file: Path, text: str) -> Path:
+    return write_atomically(file, text + "\n")
