@@ -4,15 +4,19 @@
 PYTHON ?= python3
 BIN    := .venv/bin
 
+TORCH  ?= 2.13.0
+CAPTURE_TESTS := transformers "pytest>=9.0" "pytest-xdist>=3.6" "hypothesis>=6.112" "sybil>=8.0"
+
 # What Weft keeps between runs stays inside the checkout, too.
 export WEFT_CACHE := $(CURDIR)/.venv/cache
 
-.PHONY: help demo test check slow lint docs engine validate figures gallery vega golden bench clean
+.PHONY: help demo test test-capture check slow lint docs engine validate figures gallery vega golden bench clean
 
 help:
 	@echo "make demo      run the T3 study and write its report to out/t3/report.html"
 	@echo "make test      run the checks for every change: style, types, imports, documentation, tests"
 	@echo "make check     the same, and what takes longer: whole studies, published figures, measurements"
+	@echo "make test-capture  run the tests of captured PyTorch models in an environment of their own"
 	@echo "make lint      run the checks of style, types and imports only"
 	@echo "make docs      build the documentation into out/docs"
 	@echo "make validate  set the models beside public measurements, and write the page of today's errors"
@@ -42,6 +46,11 @@ slow: .venv/ready-to-develop
 	@$(BIN)/pytest -q -n 2 -m "slow or study"
 	@echo "== laws, on more examples"
 	@$(BIN)/pytest -q -n 2 --hypothesis-profile=thorough tests/property
+
+# PyTorch for the CPU has an environment of its own: it is larger than all others together.
+test-capture: .venv-capture/ready
+	@echo "== captured models"
+	@.venv-capture/bin/pytest -q -n 2 tests/capture
 
 lint: .venv/ready-to-develop
 	@echo "== style"
@@ -93,7 +102,7 @@ bench: .venv/ready-to-develop
 	@$(BIN)/python benchmarks/run.py
 
 clean:
-	rm -rf .venv out build dist docs/reference/api docs/reference/catalogue.md .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf .venv .venv-capture out build dist docs/reference/api docs/reference/catalogue.md .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 	find src tests docs -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The environments. A stamp older than pyproject.toml means that the dependencies may have changed.
@@ -107,6 +116,13 @@ clean:
 	@echo "== setting up .venv to develop Weft"
 	@$(BIN)/python -m pip install --quiet --no-compile --editable ".[dev]" --editable ./measure
 	@touch .venv/ready-to-use $@
+
+.venv-capture/ready: pyproject.toml
+	@echo "== setting up .venv-capture to capture PyTorch models"
+	@$(PYTHON) -m venv .venv-capture
+	@.venv-capture/bin/python -m pip install --quiet --no-compile "torch==$(TORCH)"
+	@.venv-capture/bin/python -m pip install --quiet --no-compile --editable ".[capture]" $(CAPTURE_TESTS)
+	@touch $@
 
 .venv/made:
 	@command -v $(PYTHON) >/dev/null || { echo "Weft needs $(PYTHON) on the PATH: install Python 3.11 or later."; exit 1; }
