@@ -34,6 +34,17 @@ def test_a_pass_that_cannot_be_right_leaves_the_others_in(tmp_path):
     assert len(found.problems) == 1
 
 
+def test_a_slow_kernel_beside_others_of_its_line_is_no_error_of_the_unit(tmp_path):
+    """cuDNN 6 took 8411 us for the data gradient of a strided 1 x 1 convolution in fp16 on a P100, forward 45 us."""
+    shape = "p100-pcie,fp16,8,64,56,56,256,1,1,0,0,2,2"
+    lines = [f"{shape},45,8411,222,IMPLICIT_PRECOMP_GEMM,here,", f"{shape},45000,,,IMPLICIT_PRECOMP_GEMM,here,"]
+    (tmp_path / "conv.csv").write_text(CONV + "\n".join(lines) + "\n")
+    found = validate(tmp_path)
+    assert found.predictions[0].subject.labels["pass"].tolist() == ["forward", "data", "weights"]
+    assert [one for one in found.complaints() if "looks like nanoseconds" in one]
+    assert len(found.problems) == 1
+
+
 def test_convolutions_are_compared_by_their_algorithm(tmp_path):
     rows = [
         "v100-sxm2,fp32,16,32,12,120,64,3,3,1,1,1,1,62,63,128,WINOGRAD,here,",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -139,8 +139,13 @@ def predicted_by(cases: Sequence[Case], rows: Rows, on: Any) -> FloatArray:
     return seconds
 
 
-def believable(column: str, cases: Sequence[Case], rows: Rows, gpu: Gpu, on: Any) -> Checked:
-    """The rows that the model can predict and that are physically possible; problems name their `column`."""
+def believable(
+    column: str, cases: Sequence[Case], rows: Rows, gpu: Gpu, on: Any, in_us: Collection[int] = ()
+) -> Checked:
+    """The rows that the model can predict and that are physically possible; problems name their `column`.
+
+    The lines `in_us` are known to be in microseconds: another time of theirs is near what the model predicts.
+    """
     checked, refused = Checked(rows), []
     floor, expected = np.empty(len(rows)), np.full(len(rows), np.nan)
     for case in cases:
@@ -151,17 +156,19 @@ def believable(column: str, cases: Sequence[Case], rows: Rows, gpu: Gpu, on: Any
             refused.append(Problem(rows.file, tuple(some.line.tolist()), column, str(some[column][0]), str(error)))
     checked.drop(refused)
     known = np.isfinite(expected)
-    checked.drop(beyond_physics(checked.rows, floor[known], expected[known], gpu.name))
+    checked.drop(beyond_physics(checked.rows, floor[known], expected[known], gpu.name, in_us))
     return checked
 
 
-def beyond_physics(rows: Rows, floor: FloatArray, expected: FloatArray, of: str) -> Iterator[Problem]:
+def beyond_physics(
+    rows: Rows, floor: FloatArray, expected: FloatArray, of: str, in_us: Collection[int] = ()
+) -> Iterator[Problem]:
     """Rows faster than `floor` [s], and rows so far from `expected` [s] that their time must be in another unit.
 
-    `of` names whose peak the floor is.
+    `of` names whose peak the floor is; the lines `in_us` are in microseconds, however far off.
     """
     measured = rows.seconds
-    ratio = measured / expected
+    ratio = np.where(np.isin(rows.line, [*in_us]), 1.0, measured / expected)
     in_s = ratio < 1 / (_UNIT_ERROR * _UNIT)
     in_ms = (ratio < 1 / _UNIT_ERROR) & ~in_s
     unit = f"this is far off what {of} can take: the time looks like"

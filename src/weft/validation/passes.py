@@ -24,11 +24,17 @@ PASSES: Mapping[str, str] = {
 def believable_passes(rows: Rows, cases: Callable[[Rows], Sequence[Case]], gpu: Gpu, on: Any) -> Checked:
     """The passes of a GPU's rows that the model can predict and that are physically possible.
 
-    They have columns "pass" and "time_us", one row for each time that is stated; lines are those of the file.
+    They have columns "pass" and "time_us", one row for each time that is stated; lines are those of the file. The
+    passes of a line have one unit: where one of them is believed, another far from it is a slow kernel.
     """
     supported = Checked(rows)
     supported.drop(unsupported(rows, gpu))
-    every = [believable("gpu", cases(one), one, gpu, on) for one in _each(supported.rows) if len(one)]
+    stated = [one for one in _each(supported.rows) if len(one)]
+    every = [believable("gpu", cases(one), one, gpu, on) for one in stated]
+    believed = {line for one in every for line in one.rows.line.tolist()}
+    for index, one in enumerate(stated):
+        if believed & {line for problem in every[index].problems for line in problem.lines}:
+            every[index] = believable("gpu", cases(one), one, gpu, on, believed)
     found = Checked(_joined([one.rows for one in every]) if every else supported.rows.take(np.zeros(0, np.int64)))
     found.problems = [*supported.problems, *(problem for one in every for problem in one.problems)]
     return found
