@@ -272,7 +272,8 @@ class Chain:
             for number, inner in enumerate(inputs):
                 self.then(".gradient" + (f".{number}" if number else ""), inner, piece, "input")
             for inner in op.backward.weights:
-                self.add(f"{piece.name}.weight", inner, "weight", piece.module, self.last)
+                if getattr(inner, "name", "") != "bias_backward":  # the GEMM whose bias it is has this sum: _weight
+                    self.add(f"{piece.name}.weight", inner, "weight", piece.module, self.last)
         if piece.forks:
             rows, columns, dtype = input_of(op)
             self.then(".join", Streaming("residual_add", rows * columns, 1, dtype), piece, "input")
@@ -323,8 +324,8 @@ class Chain:
             weight = replace(weight, accumulates=self.framework.gradients == "fp32")
         last = self.add(f"{piece.name}.weight", weight, "weight", piece.module, dict.fromkeys(after))
         if _biased(piece):
-            rows, columns, dtype = output_of(op)
-            summed = Streaming("elementwise", rows * columns, 1, dtype, inputs=1, outputs=0)
+            (out,) = op.writes
+            summed = Streaming("elementwise", math.prod(out.shape), 1, out.dtype, inputs=1, outputs=0)
             last = self.add(f"{piece.name}.bias", summed, "weight", piece.module, [last])
         if not self.framework.accumulates and self.plan.micro_batches > 1 and not self.plan.gathers_each_pass:
             count = math.prod(weight.writes[0].shape)
@@ -334,6 +335,4 @@ class Chain:
 
 def _biased(piece: Piece) -> bool:
     """Whether a GEMM's weight has a bias, whose gradient is a sum over the rows of the output's gradient."""
-    op = piece.op
-    weights = op.n * op.k * op.batch if isinstance(op, Gemm) else 0
-    return bool(weights) and piece.parameters > weights
+    return any(piece.parameters > math.prod(inner.writes[0].shape) for inner in piece.op.backward.weights)
