@@ -34,7 +34,6 @@ if TYPE_CHECKING:
         gemm,
         gemm_queue,
         operator,
-        read_graph,
         reduce_scatter,
         write_graph,
     )
@@ -54,6 +53,7 @@ if TYPE_CHECKING:
     from weft.run.step.inference import decode, prefill
     from weft.run.step.named import memory, step
     from weft.run.step.roofline import roofline
+    from weft.run.trace import compare_trace
     from weft.schedule import overlap_names as overlaps
     from weft.schedule.arbiters import arbiter
     from weft.search.planner import plan
@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from weft.search.scale import scale
     from weft.search.schedules import check_schedule, find_schedule
     from weft.search.tiles import tiles
+    from weft.traces import read_graph, read_trace
 
 __version__ = "0.1.0"
 
@@ -97,6 +98,7 @@ _HOMES = {
     "concurrent": ("weft.graph", "concurrent"),
     "decode": ("weft.run.step.inference", "decode"),
     "dependent": ("weft.parallel", "dependent"),
+    "compare_trace": ("weft.run.trace", "compare_trace"),
     "estimate": ("weft.estimate", "estimate"),
     "find_schedule": ("weft.search.schedules", "find_schedule"),
     "gemm": ("weft.graph", "gemm"),
@@ -112,7 +114,8 @@ _HOMES = {
     "overlaps": ("weft.schedule", "overlap_names"),
     "plan": ("weft.search.planner", "plan"),
     "prefill": ("weft.run.step.inference", "prefill"),
-    "read_graph": ("weft.graph", "read_graph"),
+    "read_graph": ("weft.traces", "read_graph"),
+    "read_trace": ("weft.traces", "read_trace"),
     "recompute": ("weft.search.recompute", "recompute"),
     "reduce_scatter": ("weft.graph", "reduce_scatter"),
     "roofline": ("weft.run.step.roofline", "roofline"),
@@ -158,6 +161,7 @@ __all__ = [
     "capturing",
     "check_schedule",
     "compare",
+    "compare_trace",
     "concurrent",
     "decode",
     "dependent",
@@ -177,6 +181,7 @@ __all__ = [
     "plan",
     "prefill",
     "read_graph",
+    "read_trace",
     "recompute",
     "reduce_scatter",
     "rewrite",

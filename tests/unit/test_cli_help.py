@@ -5,6 +5,7 @@ import shlex
 import click
 import pytest
 from click.shell_completion import get_completion_class
+from kineto import Recorded
 
 from weft.cli.main import weft
 from weft.errors import InputError
@@ -64,6 +65,9 @@ def folder(tmp_path, monkeypatch):
     for name, content in OWN.items():
         (tmp_path / name).write_text(content)
     write_graph(Graph((Node(Gemm(512, 512, 512, "bf16"), "product"),)), tmp_path / "llama.graph.jsonl.gz")
+    recorded = Recorded()
+    recorded.gemm(0)
+    recorded.write(tmp_path / "trace.json.gz")
     monkeypatch.chdir(tmp_path)
 
 

@@ -23,6 +23,7 @@ from weft.view import (
     memory,
     planner,
     recompute,
+    recorded,
     replicas,
     rewrite,
     roofline,
@@ -355,6 +356,8 @@ HOW: Mapping[str, How] = {
     "choices": How(replicas.choice_table, replicas.choices),
     "consistency": How(replicas.rule_table, replicas.paces),
     "graph step": How(graph_step.share_table, graph_step.shares, graph_step.graph_step_page),
+    "trace": How(recorded.group_table, recorded.timeline, recorded.trace_page),
+    "trace comparison": How(recorded.compared_table, recorded.losses, recorded.comparison_page),
     "roofline": How(roofline.operator_table, roofline.dots, roofline.roofline_page),
     "tiles": How(tiles.tile_table, tiles.fastest, None, lambda answer: [tiles.pruned_table(answer)]),
     "plans": How(

@@ -1,0 +1,184 @@
+"""What a profiler recorded on GPUs: pieces of work on streams, what each computes, and what it waits for."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.answer import Answer
+from weft.graph import Call, Graph, Node, Op, Opaque
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+PHASES = ("forward", "backward", "optimizer")
+UNKNOWN = "unmapped"
+"""What is said of work whose operator is not known."""
+
+
+class Found(NamedTuple):
+    """How much of a trace was understood, in numbers of events, kernels and pairs of them.
+
+    Of the `kernels`, `in_calls` were launched inside a recorded call, `with_shapes` in one with tensors' shapes, and
+    `mapped` have an operator that Weft can time; of those that multiply matrices (`products`), `products_mapped`
+    have one with its sizes. `launches` counts work, copies included,
+    whose launch was recorded. Waits between streams were `recorded` or else `inferred`; those that contradict the
+    clock were `dropped`.
+    """
+
+    events: int
+    kernels: int
+    copies: int
+    launches: int
+    in_calls: int
+    with_shapes: int
+    mapped: int
+    products: int
+    products_mapped: int
+    recorded: int
+    inferred: int
+    dropped: int
+
+
+class Group(NamedTuple):
+    """All work of one operator and phase: its `count` of calls, `kernels`, and measured time [s]."""
+
+    name: str
+    op: Op | None
+    phase: str
+    calls: int
+    kernels: int
+    seconds: float
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Trace(Answer):
+    """What a profiler recorded on a GPU: a row for each piece of work (kernel, copy, memset), by its start.
+
+    `name`, `stream` and `operator` index `names`, `streams` and `operators` (-1: unknown), `phase` indexes PHASES, and
+    `call` is the number of the call that launched it. `start`, `seconds` and `launched`, when the host asked for it
+    (nan: not recorded), are in seconds since the first start. `edges` has a row for each pair of pieces on different
+    streams of which the second waits for the first. `device` is the GPU's name as the profiler wrote it.
+    """
+
+    kind = "trace"
+
+    path: str
+    device: str
+    names: tuple[str, ...]
+    streams: tuple[str, ...]
+    operators: tuple[Op | None, ...]
+    name: Ints
+    stream: Ints
+    operator: Ints
+    call: Ints
+    phase: Ints
+    start: Floats
+    seconds: Floats
+    launched: Floats
+    edges: Ints
+    found: Found
+
+    def __len__(self) -> int:
+        return len(self.name)
+
+    @property
+    def makespan(self) -> float:
+        """From the first start to the last end [s]."""
+        return float((self.start + self.seconds).max())
+
+    @property
+    def busy(self) -> float:
+        """Time in which at least one piece of work runs [s]."""
+        ends = np.maximum.accumulate(self.start + self.seconds)
+        idle = np.maximum(self.start[1:] - ends[:-1], 0.0)
+        return self.makespan - float(idle.sum())
+
+    def op(self, piece: int) -> Op | None:
+        """The operator of a piece of work; None if it is not known."""
+        number = int(self.operator[piece])
+        return self.operators[number] if number >= 0 else None
+
+    def replay(self, seconds: Floats | None = None, *, host: bool = True) -> float:
+        """The makespan if every piece takes `seconds` instead [s]; None: what was measured.
+
+        A piece starts when the one before it on its stream and those on other streams that it waits for have ended, and
+        not before its launch was recorded (with `host`). Whether a piece waited for what no trace records (the copy
+        engine, a full queue) is not known: with the measured times, it starts no earlier than it did.
+        """
+        took = self.seconds if seconds is None else seconds
+        least = self.start if seconds is None else np.nan_to_num(self.launched, nan=0.0)
+        waits = defaultdict(list)
+        for before, after in self.edges.tolist():
+            waits[after].append(before)
+        ends, free, first = [0.0] * len(self), [0.0] * len(self.streams), float("inf")
+        bounds = (least if host or seconds is None else np.zeros(len(self))).tolist()
+        for piece, (stream, bound, time) in enumerate(zip(self.stream.tolist(), bounds, took.tolist(), strict=True)):
+            begin = max(free[stream], bound, *(ends[one] for one in waits.get(piece, ())))
+            ends[piece] = free[stream] = begin + time
+            first = min(first, begin)
+        return max(ends) - first
+
+    @cached_property
+    def groups(self) -> tuple[Group, ...]:
+        """Work by operator and phase, that with the most time first; unknown work by its kernel's name."""
+        key = np.where(self.operator >= 0, self.operator, -2 - self.name) * len(PHASES) + self.phase
+        _, first, where = np.unique(key, return_index=True, return_inverse=True)
+        time, count = np.bincount(where, self.seconds), np.bincount(where)
+        calls = np.bincount(where[np.unique(np.stack([where, self.call]), axis=1, return_index=True)[1]])
+        listed = [
+            Group(
+                self.label(piece), self.op(piece), PHASES[self.phase[piece]],
+                int((calls if self.call[piece] >= 0 else count)[number]), int(count[number]), float(time[number]),
+            )
+            for number, piece in enumerate(first.tolist())
+        ]  # fmt: skip
+        return tuple(sorted(listed, key=lambda one: -one.seconds))
+
+    def label(self, piece: int) -> str:
+        """The operator of a piece of work in words; the name of its kernel if that is not known."""
+        op = self.op(piece)
+        if op is None:
+            return str(self.names[self.name[piece]])
+        if not isinstance(op, Call) or not op.inputs:
+            return str(op)
+        largest = max(op.inputs, key=lambda one: one.bytes)
+        return f"{op.name} of {' x '.join(map(str, largest.shape))} {largest.dtype}"
+
+    @cached_property
+    def graph(self) -> Graph:
+        """The pieces of work as a graph, each stream in its order; unknown ones hold no work."""
+        waits = defaultdict(list)
+        for before, after in self.edges.tolist():
+            waits[after].append(f"work{before}")
+        nodes = tuple(
+            Node(
+                self.op(piece) or Opaque(self.names[self.name[piece]]), f"work{piece}",
+                after=tuple(waits.get(piece, ())),
+                stream=self.streams[self.stream[piece]], phase=PHASES[self.phase[piece]],
+            )
+            for piece in range(len(self))
+        )  # fmt: skip
+        unknown = int((self.operator < 0).sum())
+        assumed = {"assumed": f"{unknown:,} of {len(self):,} pieces of work are unmapped and count nothing"}
+        return Graph(nodes, title=f"trace {Path(self.path).name}", labels=assumed if unknown else {})
+
+    def to_dict(self) -> dict[str, Any]:
+        """What was found, times, and the groups as plain data."""
+        return {
+            "path": self.path,
+            "device": self.device,
+            "makespan_s": self.makespan,
+            "busy_s": self.busy,
+            "found": self.found._asdict(),
+            "groups": [
+                {"name": one.name, "mapped": one.op is not None, **{key: value for key, value in one._asdict().items()
+                                                                     if key not in ("name", "op")}}
+                for one in self.groups
+            ],
+        }  # fmt: skip

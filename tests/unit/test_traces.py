@@ -1,0 +1,303 @@
+"""Traces of PyTorch's profiler: what kernels compute, what they wait for, how long they would take elsewhere."""
+
+import gzip
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+from kineto import Recorded
+
+import weft
+from weft.cli.main import main
+from weft.errors import ConfigError, InputError
+from weft.graph import Attention, Call, Collective, Convolution, Gemm
+from weft.traces import events as reading
+from weft.traces import read_trace
+from weft.traces.operators import Called, operator_of
+
+SAMPLES = Path(__file__).parents[1] / "traces"
+MM = [[1024, 256], [256, 512]]
+
+
+def ops(trace):
+    return [trace.op(piece) for piece in range(len(trace))]
+
+
+def one(name, shapes, types=None, values=()):
+    return operator_of(Called(name, shapes, types or tuple("float" if shape else "Scalar" for shape in shapes), values))
+
+
+def test_a_kernel_is_what_the_innermost_call_with_shapes_around_its_launch_computes(tmp_path):
+    made = Recorded()
+    made.call("aten::linear", 0, 50, [[1024, 256], [512, 256], [512]])
+    made.call("aten::addmm", 5, 30, [[512], *MM])
+    made.call("aten::empty", 6, 2)
+    made.kernel("ampere_sgemm", 10, 100, 20)
+    made.kernel("vectorized_elementwise_kernel", 60, 130, 20)
+    trace = read_trace(made.write(tmp_path / "t.json"))
+    assert ops(trace) == [Gemm(1024, 512, 256, "fp32"), None]
+    assert trace.found.products == trace.found.products_mapped == 1
+
+
+def test_calls_of_other_threads_do_not_explain_a_launch(tmp_path):
+    made = Recorded()
+    made.call("aten::mm", 0, 50, MM, tid=2)
+    made.kernel("ampere_sgemm", 10, 100, 20, tid=1)
+    assert ops(read_trace(made.write(tmp_path / "t.json"))) == [None]
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes", "values", "op"),
+    [
+        ("aten::mm", ((8, 16), (16, 32)), (), Gemm(8, 32, 16, "fp32")),
+        ("aten::baddbmm", ((4, 8, 32), (4, 8, 16), (4, 16, 32)), (), Gemm(8, 32, 16, "fp32", 4)),
+        ("aten::linear", ((2, 8, 16), (32, 16), (32,)), (), Gemm(16, 32, 16, "fp32")),
+        (
+            "aten::cudnn_convolution",
+            ((16, 3, 32, 32), (8, 3, 5, 5), (), (), (), (), (), (), ()),
+            ("", "", "[2, 2]", "[1, 1]", "[1, 1]", "1", "False", "True", "True"),
+            Convolution(16, 3, 8, 32, 32, 5, 1, 2, "fp32", 5, 1, 2),
+        ),
+        (
+            "aten::_scaled_dot_product_flash_attention",
+            ((2, 8, 128, 64), (2, 2, 256, 64), (2, 2, 256, 64), (), ()),
+            ("", "", "", "0.", "True"),
+            Attention(2, 8, 128, 256, 64, kv_heads=2, causal=1, dtype="fp32", value=64),
+        ),
+    ],
+)
+def test_products_convolutions_and_attention_are_known_by_their_shapes(name, shapes, values, op):
+    assert one(name, shapes, values=values) == op
+
+
+def test_both_gradients_of_a_convolution_are_two_products():
+    values = ("", "", "", "[0]", "[1, 1]", "[1, 1]", "[1, 1]", "False", "[0, 0]", "1", "[True, True, False]")
+    shapes = ((16, 8, 32, 32), (16, 3, 32, 32), (8, 3, 3, 3), *[()] * 8)
+    found = one("aten::convolution_backward", shapes, values=values)
+    forward = Convolution(16, 3, 8, 32, 32, dtype="fp32")
+    assert found.flops == pytest.approx(2 * forward.flops, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes", "least"),
+    [
+        ("aten::add", ((1024, 64), (1024, 64), ()), 3 * 4 * 65536),
+        ("aten::copy_", ((1024, 64), (1024, 64), ()), 2 * 4 * 65536),
+        ("aten::zero_", ((1024, 64),), 4 * 65536),
+        ("aten::sum", ((1024, 64), (), ()), 4 * 65536),
+        ("aten::embedding", ((50000, 64), (128,), (), (), ()), 4 * 128 + 2 * 4 * 128 * 64),
+    ],
+)
+def test_other_calls_move_their_tensors(name, shapes, least):
+    found = one(name, shapes)
+    assert isinstance(found, Call)
+    assert found.least_bytes == least
+
+
+def test_calls_of_other_libraries_and_compiled_regions_stay_unmapped():
+    for name in ("fbgemm::split_embedding", "CompiledFunctionBackward", "flash_attn::_flash_attn_forward"):
+        assert one(name, ((1024, 64), (1024, 64))) is None
+
+
+def test_a_product_in_tf32_is_one_where_the_kernel_says_so(tmp_path):
+    made = Recorded()
+    made.gemm(0)
+    made.gemm(100, kernel="cutlass_80_tensorop_s1688gemm_256x64_16x4_nn_align4")
+    trace = read_trace(made.write(tmp_path / "t.json"))
+    assert [op.dtype for op in ops(trace)] == ["fp32", "tf32"]
+
+
+def test_collectives_are_known_by_nccls_metadata_only(tmp_path):
+    made = Recorded()
+    sizes = {"Collective name": "_allgather_base", "In msg nelems": 256, "Out msg nelems": 2048, "Group size": 8,
+             "dtype": "BFloat16"}  # fmt: skip
+    made.kernel("ncclDevKernel_AllGather_RING_LL(ncclDevComm*)", 0, 10, 5, stream=20, **sizes)
+    made.call("c10d::_allgather_base_", 20, 10, [[256], [2048]])
+    made.kernel("ncclDevKernel_AllGather_RING_LL(ncclDevComm*)", 22, 30, 5, stream=20)
+    assert ops(read_trace(made.write(tmp_path / "t.json"))) == [Collective("all_gather", 4096, 8, "bf16"), None]
+
+
+def waits_on_event(made, record_at=31, wait_at=40, start=60):
+    made.gemm(0)
+    record = made.host("cudaEventRecord", record_at)
+    wait = made.host("cudaStreamWaitEvent", wait_at)
+    made.event("cuda_sync", "Stream Wait Event", wait_at, 0, tid=20, device=0, stream=20, wait_on_stream=7,
+               wait_on_cuda_event_record_corr_id=record, correlation=wait)  # fmt: skip
+    made.kernel("add", wait_at + 2, start, 10, stream=20)
+    return made
+
+
+def test_a_recorded_wait_for_an_event_joins_two_streams(tmp_path):
+    trace = read_trace(waits_on_event(Recorded()).write(tmp_path / "t.json"))
+    assert trace.edges.tolist() == [[0, 1]]
+    assert (trace.found.recorded, trace.found.inferred, trace.found.dropped) == (1, 0, 0)
+    slower = trace.seconds * [3.0, 1.0]
+    assert trace.replay(slower) == pytest.approx(70e-6)
+
+
+def test_a_wait_that_contradicts_the_clock_is_dropped_and_counted(tmp_path):
+    trace = read_trace(waits_on_event(Recorded(), start=20).write(tmp_path / "t.json"))
+    assert not len(trace.edges)
+    assert trace.found.dropped == 1
+
+
+def test_without_records_of_events_collectives_wait_in_the_order_of_launches(tmp_path):
+    made = Recorded()
+    made.gemm(0)
+    made.kernel("ncclKernel_AllReduce", 20, 40, 50, stream=20)
+    made.host("cudaStreamWaitEvent", 25)
+    made.kernel("add", 30, 95, 5)
+    trace = read_trace(made.write(tmp_path / "t.json"))
+    assert trace.edges.tolist() == [[0, 1], [1, 2]]
+    assert trace.found.inferred == 2
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_replay_with_the_measured_times_takes_the_measured_time(tmp_path, seed):
+    """Kernels on three streams with random gaps, joined by waits for events that were all recorded in time."""
+    draw, made = random.Random(seed), Recorded()
+    free, now = dict.fromkeys((7, 20, 24), 0.0), 0.0
+    for _ in range(60):
+        stream, now = draw.choice([*free]), now + draw.uniform(1, 20)
+        start = max(free[stream], now + 3) + draw.choice([0, draw.uniform(0, 30)])
+        free[stream] = start + draw.uniform(1, 40)
+        made.kernel(draw.choice(["add", "ncclKernel_AllReduce"]), now, start, free[stream] - start, stream=stream)
+    trace = read_trace(made.write(tmp_path / "t.json"))
+    assert trace.replay() == pytest.approx(trace.makespan, rel=1e-9)
+    assert trace.busy <= trace.makespan * (1 + 1e-9)
+
+
+def test_what_is_not_known_keeps_its_measured_time(tmp_path):
+    made = Recorded()
+    made.gemm(0)
+    made.kernel("my_kernel", 8, 30, 500)
+    answer = weft.compare_trace(read_trace(made.write(tmp_path / "t.json")), "a100-sxm")
+    assert answer.unmapped == pytest.approx(500e-6)
+    (row,) = answer.rows
+    assert row.measured == pytest.approx(20e-6)
+    assert answer.ahead == pytest.approx(row.predicted + 500e-6)
+    assert answer.seconds >= answer.ahead
+
+
+def test_the_time_of_a_call_is_spread_over_its_kernels(tmp_path):
+    made = Recorded()
+    made.call("aten::mm", 0, 50, MM)
+    made.kernel("ampere_sgemm_splitK", 1, 60, 30)
+    made.kernel("splitKreduce_kernel", 2, 90, 10)
+    answer = weft.compare_trace(read_trace(made.write(tmp_path / "t.json")), "a100-sxm")
+    (row,) = answer.rows
+    assert (row.calls, row.kernels) == (1, 2)
+    assert row.measured == pytest.approx(40e-6)
+    assert answer.ahead == pytest.approx(row.predicted)
+
+
+def test_a_collective_is_timed_over_the_gpus_that_it_was_recorded_on(tmp_path):
+    made = Recorded()
+    sizes = {"Collective name": "allreduce", "In msg nelems": 1 << 24, "Group size": 4, "dtype": "Float"}
+    made.kernel("ncclKernel_AllReduce", 0, 10, 5000, stream=20, **sizes)
+    (row,) = weft.compare_trace(read_trace(made.write(tmp_path / "t.json")), "h100-sxm").rows
+    op = Collective("all_reduce", 1 << 26, 4, "fp32")
+    assert row.predicted == pytest.approx(weft.estimate(op, "4xh100-sxm").seconds, rel=0.05)
+
+
+def test_a_trace_of_any_size_passes_through_a_small_window(tmp_path, monkeypatch):
+    path = waits_on_event(Recorded(deviceProperties=[{"name": "NVIDIA A100"}])).write(tmp_path / "t.json.gz")
+    whole = read_trace(path)
+    monkeypatch.setattr(reading, "CHUNK", 7)
+    piecewise = read_trace(path)
+    assert piecewise.device == whole.device == "NVIDIA A100"
+    assert np.array_equal(piecewise.start, whole.start)
+    assert piecewise.found == whole.found
+
+
+def test_large_integers_and_broken_text_do_no_harm(tmp_path):
+    made = Recorded()
+    made.gemm(0)
+    text = json.dumps({"traceEvents": made.events}).replace("cudaLaunchKernel", "cuda\\ud800Launch")
+    text = text.replace('"correlation": 1', '"correlation": 1, "address": 18446744073709551615999')
+    (tmp_path / "t.json").write_bytes(text.encode().replace(b"ampere", b"am\xff\xfepere"))
+    assert ops(read_trace(tmp_path / "t.json")) == [Gemm(1024, 512, 256, "fp32")]
+
+
+def test_a_list_of_events_without_a_head_is_a_trace_too(tmp_path):
+    made = Recorded()
+    made.gemm(0)
+    (tmp_path / "t.json").write_text(json.dumps(made.events))
+    assert len(read_trace(tmp_path / "t.json")) == 1
+
+
+def _cut(path, made):
+    path.write_bytes(json.dumps({"traceEvents": made.events}).encode()[:-40])
+
+
+def _cut_packed(path, made):
+    path.write_bytes(gzip.compress(json.dumps({"traceEvents": made.events}).encode())[:-30])
+
+
+@pytest.mark.parametrize(
+    ("write", "error", "words"),
+    [
+        (_cut, ConfigError, "cut off"),
+        (_cut_packed, ConfigError, "this is no whole trace"),
+        (lambda path, made: path.write_text('{"a": 1}'), ConfigError, "it has no traceEvents"),
+        (lambda path, made: path.write_text("graph"), ConfigError, "it begins with neither"),
+        (lambda path, made: path.write_text('{"traceEvents": []}'), InputError, "0 events and none on a GPU; profile"),
+    ],
+)
+def test_what_is_no_whole_trace_is_refused_in_one_sentence(tmp_path, write, error, words):
+    made = Recorded()
+    made.gemm(0)
+    write(tmp_path / "t.json", made)
+    with pytest.raises(error, match=words):
+        read_trace(tmp_path / "t.json")
+
+
+def test_a_file_that_is_not_there_is_named():
+    with pytest.raises(InputError, match=r"'gone\.json' cannot be read"):
+        read_trace("gone.json")
+
+
+def test_every_kernel_of_a_public_training_step_on_an_amd_gpu_is_found():
+    trace = read_trace(SAMPLES / "mi250_train.json.gz")
+    found = trace.found
+    assert found.in_calls == found.with_shapes == found.kernels == 14
+    assert found.products_mapped == found.products == 2
+    assert trace.replay() == pytest.approx(trace.makespan, rel=1e-3)
+
+
+def test_waits_of_a_public_trace_with_records_of_events_are_read():
+    trace = read_trace(SAMPLES / "event_sync.json.gz")
+    assert trace.found.recorded == 1
+    assert trace.replay() == pytest.approx(trace.makespan, rel=1e-3)
+
+
+def test_a_trace_is_read_as_a_graph_that_a_gpu_can_be_asked_about(tmp_path):
+    made = Recorded()
+    made.gemm(0)
+    made.kernel("my_kernel", 8, 30, 500)
+    graph = weft.read_graph(made.write(tmp_path / "t.json.gz"))
+    assert [str(node.op) for node in graph] == ["1024 x 512 x 256 fp32", "my_kernel"]
+    answer = weft.step(graph, "h100-sxm")
+    assert any("1 of 2 pieces of work are unmapped" in note for note in answer.notes)
+    weft.write_graph(graph, tmp_path / "graph.jsonl")
+    assert weft.read_graph(tmp_path / "graph.jsonl") == graph
+
+
+def run(capsys, *arguments):
+    with pytest.raises(SystemExit):
+        main([str(one) for one in arguments])
+    return capsys.readouterr().out
+
+
+def test_import_shows_the_trace_and_the_comparison(tmp_path, capsys):
+    made = Recorded(deviceProperties=[{"name": "NVIDIA A100-SXM4-80GB"}])
+    for start in range(0, 400, 100):
+        made.gemm(start)
+    path = made.write(tmp_path / "t.json")
+    assert "the GPU worked 25% of the time" in run(capsys, "import", path)
+    told = run(capsys, "import", path, "--compare", "a100-sxm", "--json", "-")
+    assert json.loads(told)["rows"][0]["calls"] == 4
+    run(capsys, "import", path, "--compare", "a100-sxm", "--out", tmp_path / "out")
+    assert "Where is the trace slower than it could be?" in (tmp_path / "out" / "report.html").read_text()
