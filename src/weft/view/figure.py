@@ -445,7 +445,7 @@ def scatter(
     """
     scale_x, scale_y = (alt.Scale(type="log", nice=False) if wanted else alt.Scale(zero=False)
                         for wanted in (log or log_x, log))  # fmt: skip
-    thousands = alt.Axis(grid=False, tickCount=4, format="~s" if log_x else "")
+    thousands = alt.Axis(grid=False, tickCount=4, **({"format": "~s"} if log_x else {}))
     written = {"format": "%"} if percent else {"grid": False} if log else {}
     at = alt.X(f"{x}:Q", title=_title(table, x), scale=scale_x, axis=thousands)
     up = alt.Y(f"{y}:Q", title=_title(table, y), scale=scale_y, axis=alt.Axis(tickCount=4, **written))

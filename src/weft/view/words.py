@@ -78,6 +78,10 @@ def _headline_cells(row: HeadlineRow) -> tuple[Shown, Shown, Shown]:
     )
 
 
+_SMALL = 0.01
+"""Share below which simulated figures have two digits that count, not one behind the point."""
+
+
 def amount(value: Published, unit: str, more: bool = False) -> str:
     """A headline figure or range with its unit: fractions and shares in percent.
 
@@ -87,14 +91,15 @@ def amount(value: Published, unit: str, more: bool = False) -> str:
         return " to ".join(amount(end, unit, more) for end in value)
     if unit in _PERCENT:
         sign = "+" if unit == "fraction" else ""
-        return f"{100 * value:{sign}{'.1f' if more else '.3g'}}%"
+        digits = ".3g" if not more else ".1f" if abs(value) >= _SMALL or not value else ".2g"
+        return f"{100 * value:{sign}{digits}}%"
     return f"{value:.{3 if more else 2}f}x" if unit == "ratio" else f"{value:.4g} {unit}".rstrip()
 
 
 def gap(value: float, unit: str) -> str:
     """The difference of headline figures with its sign; of fractions and shares in percentage points."""
     if unit in _PERCENT:
-        return f"{100 * value:+.1f} pp"
+        return f"{round(100 * value, 1) + 0.0:+.1f} pp"
     return f"{value:+.3f}" if unit == "ratio" else f"{value:+.4g}"
 
 

@@ -22,6 +22,8 @@ _DEGREES = {"affine": 1, "quadratic": 2}
 CONFIDENCE = 0.95
 _FIELLER = 0.1
 """Coefficient of variation of a divisor above which a ratio's interval is not symmetric."""
+_FOLLOWED = 0.95
+"""Most leverage that counts: a curve that follows one iteration alone says nothing of how far it misses it."""
 _CURVED = 0.002
 """Significance at which residuals of a line are called curved."""
 
@@ -78,21 +80,29 @@ class _Design:
         means = np.bincount(self.own, values, len(self.sizes)) / self.counts
         return float(self.sizes @ means)
 
-    def variance(self, values: Floats, fitted: int = 0) -> tuple[float, float]:
-        """The variance of `total`, and its degrees of freedom by Satterthwaite; `fitted` parameters came before."""
+    def variance(self, values: Floats) -> tuple[float, float]:
+        """The variance of `total`, and its degrees of freedom by Satterthwaite."""
         counts, sizes = self.counts, self.sizes
         means = np.bincount(self.own, values, len(sizes)) / counts
         squares = np.bincount(self.own, (values - means[self.own]) ** 2, len(sizes)) / np.maximum(counts - 1, 1)
         weights = sizes * (sizes - counts) / counts
-        parts = weights * squares * len(values) / max(len(values) - fitted, 1)
+        parts = weights * squares
         whole = float(parts.sum())
         spread = float((parts**2 / np.maximum(counts - 1, 1)).sum())
         return whole, whole**2 / spread if spread else float(counts.sum() - len(sizes))
 
     def fit(self, values: Floats, degree: int) -> Floats:
         """Coefficients of the polynomial that fits the sample best, each iteration weighing as those it stands for."""
-        weights = np.sqrt((self.sizes / self.counts)[self.own]) / np.maximum(self.lengths, 1e-300)
-        return np.asarray(np.polynomial.polynomial.polyfit(self.lengths, values, degree, w=weights), np.float64)
+        return np.asarray(np.polynomial.polynomial.polyfit(self.lengths, values, degree, w=self._weights), np.float64)
+
+    @property
+    def _weights(self) -> Floats:
+        return np.sqrt((self.sizes / self.counts)[self.own]) / np.maximum(self.lengths, 1e-300)
+
+    def leverage(self, degree: int) -> Floats:
+        """How much of each sampled value `fit` takes over, 0 to below 1: the diagonal of its hat matrix."""
+        powers = np.vander(self.lengths / self.lengths.max(), degree + 1) * self._weights[:, None]
+        return np.asarray(np.minimum((np.linalg.qr(powers).Q ** 2).sum(axis=1), _FOLLOWED), np.float64)
 
 
 def _at(lengths: Floats, line: Floats) -> Floats:
@@ -113,19 +123,23 @@ def estimate(
     curved = _curved(design, seconds)
     if method == "automatic":
         method = "quadratic" if curved else "affine"
-    value, residuals, fitted = _differences(design, seconds, method)
-    variance, degrees = design.variance(residuals, fitted)
+    value, residuals = _differences(design, seconds, method)
+    variance, degrees = design.variance(residuals)
     half = quantile(degrees) * np.sqrt(variance + (again * value) ** 2)
     return Estimate(value, value - half, value + half, degrees, method, curved and method == "affine")
 
 
-def _differences(design: _Design, seconds: Floats, method: str) -> tuple[float, Floats, int]:
-    """The total, what varies in it, and how many parameters were fitted."""
+def _differences(design: _Design, seconds: Floats, method: str) -> tuple[float, Floats]:
+    """The total, and what varies in it: what a curve fitted to all other iterations misses of each.
+
+    Residuals of the curve itself are too small where it follows single iterations, as a parabola does at the ends.
+    """
     if method == "stratified":
-        return design.total(seconds), seconds, 0
+        return design.total(seconds), seconds
     line = design.fit(seconds, _DEGREES[method])
     residuals = seconds - _at(design.lengths, line)
-    return float(_at(design.everywhere, line).sum()) + design.total(residuals), residuals, len(line) - 1
+    total = float(_at(design.everywhere, line).sum()) + design.total(residuals)
+    return total, residuals / (1 - design.leverage(_DEGREES[method]))
 
 
 def _curved(design: _Design, seconds: Floats) -> bool:
@@ -153,25 +167,25 @@ def speedup(
     design = _Design.of(lengths, own, chosen)
     if method == "automatic":
         method = "quadratic" if _curved(design, before) or _curved(design, after) else "affine"
-    first, own_first, fitted = _differences(design, before, method)
-    second, own_second, _ = _differences(design, after, method)
+    first, own_first = _differences(design, before, method)
+    second, own_second = _differences(design, after, method)
     ratio = first / second
-    variance, degrees = design.variance(own_first - ratio * own_second, fitted)
+    variance, degrees = design.variance(own_first - ratio * own_second)
     t = quantile(degrees)
-    divisor = np.sqrt(design.variance(own_second, fitted)[0]) / second
+    divisor = np.sqrt(design.variance(own_second)[0]) / second
     if divisor > _FIELLER:
-        return Speedup(ratio, *_fieller(design, (first, second), (own_first, own_second), fitted, t))
+        return Speedup(ratio, *_fieller(design, (first, second), (own_first, own_second), t))
     half = t * np.sqrt(variance) / second
     return Speedup(ratio, ratio - half, ratio + half)
 
 
 def _fieller(
-    design: _Design, totals: tuple[float, float], values: tuple[Floats, Floats], fitted: int, t: float
+    design: _Design, totals: tuple[float, float], values: tuple[Floats, Floats], t: float
 ) -> tuple[float, float]:
     """The ratios at which the difference of the totals may be zero."""
     (one, two), (a, b) = totals, values
-    v11, v22 = design.variance(a, fitted)[0], design.variance(b, fitted)[0]
-    v12 = (design.variance(a + b, fitted)[0] - v11 - v22) / 2
+    v11, v22 = design.variance(a)[0], design.variance(b)[0]
+    v12 = (design.variance(a + b)[0] - v11 - v22) / 2
     square = two**2 - t**2 * v22
     if square <= 0:
         return 0.0, float("inf")
