@@ -21,8 +21,11 @@ from weft.graph import Tensor as Described
 from weft.graph.lifetimes import live_bytes
 from weft.graph.op import Role
 
-UNRECORDED = frozenset(("lift_fresh", "is_same_size", "_assert_async", "_assert_scalar", "sym_size", "sym_numel"))
-"""Calls without a kernel."""
+UNRECORDED = frozenset(
+    ("lift_fresh", "is_same_size", "_assert_async", "_assert_scalar", "sym_size", "sym_numel", "as_strided_",
+     "transpose_", "t_", "squeeze_", "unsqueeze_", "swapdims_", "swapaxes_")
+)  # fmt: skip
+"""Calls without a kernel: checks, and views that change a tensor's strides in place."""
 EMPTY = frozenset(("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted"))
 """Calls that only allocate: what they make is born with the first kernel that writes it."""
 _OWN_FOLDERS = ("/torch/", "/weft/capture/")
