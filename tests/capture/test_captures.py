@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -176,3 +177,27 @@ def test_an_unknown_operator_is_named_with_its_module_and_line_and_can_be_taught
 def test_what_cannot_be_captured_is_refused_in_a_sentence_with_the_next_step(function, said):
     with pytest.raises(InputError, match=said):
         weft.capture(Uses(function), torch.ones(8), backward=False)
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        torch.optim.AdamW,
+        partial(torch.optim.AdamW, foreach=True),
+        partial(torch.optim.AdamW, fused=True),
+        partial(torch.optim.SGD, lr=0.1, momentum=0.9),
+        torch.optim.NAdam,
+        torch.optim.RMSprop,
+        torch.optim.Adagrad,
+    ],
+)
+def test_a_block_may_step_an_optimizer_that_counts_its_steps(optimizer):
+    model = nn.Linear(8, 8)
+    before, updates = model.weight.detach().clone(), optimizer(model.parameters())
+    with weft.capturing() as found:
+        for _ in range(2):
+            model(torch.randn(4, 8)).sum().backward()
+            updates.step()
+            updates.zero_grad()
+    assert "optimizer" in {node.phase for node in found.graph}
+    assert torch.equal(before, model.weight)

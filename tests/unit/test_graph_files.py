@@ -11,8 +11,11 @@ from weft.graph import (
     Call,
     Constant,
     Edge,
+    Gemm,
+    Graph,
     Joined,
     KernelChoice,
+    Node,
     Streaming,
     Tensor,
     View,
@@ -21,6 +24,7 @@ from weft.graph import (
     write_graph,
 )  # fmt: skip
 from weft.graph.named import shapes
+from weft.view import write_graph_trace
 
 
 @pytest.fixture
@@ -171,3 +175,15 @@ def test_a_view_of_itself_is_refused(tensors, said):
 def test_what_describes_no_tensor_is_refused(make):
     with pytest.raises(InputError):
         make()
+
+
+def test_a_graphs_step_has_a_trace_with_every_operator_where_it_ran(tmp_path):
+    product = Node(Gemm(512, 512, 512, "bf16"), "product", phase="forward", module="head")
+    again = Node(Gemm(512, 512, 512, "bf16"), "again", after=("product",), stream="side")
+    step = weft.step(Graph((product, again)), "h100-sxm")
+    (path,) = write_graph_trace(step, tmp_path / "trace.json.gz")
+    recorded = weft.read_trace(path)
+    assert recorded.makespan == pytest.approx(step.seconds, rel=1e-3)
+    assert sorted(recorded.names) == ["gemm_bf16_512x512x512"]
+    assert len(recorded.streams) == 2
+    assert step.spans["again"][0] == step.spans["product"][1]

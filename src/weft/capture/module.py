@@ -12,6 +12,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.nn.utils.stateless import _reparametrize_module
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils import _pytree as pytree
 from torch.utils.module_tracker import ModuleTracker
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -48,6 +49,8 @@ class FakeRun:
             return self._counted(func, args, kwargs)
         if given and all(_is_real(one) for one in given) and func._schema.name != "aten::_to_copy":
             return self._really(func, args, kwargs)
+        if given and all(one.dim() == 0 and one in self.counts for one in given):
+            return self._single(func, args, kwargs)
         out = func(*args, **kwargs)
         if not given and _small_integers(out):
             return self._really(func, args, kwargs)
@@ -68,9 +71,13 @@ class FakeRun:
         return values
 
     def _stand_in(self, real: torch.Tensor) -> torch.Tensor:
-        """The fake tensor of a real one, always the same."""
+        """The fake tensor of a real one, always the same; a single number is kept beside it."""
         self.converted.append(weakref.ref(real))
-        return self.mode.fake_tensor_converter.from_real_tensor(self.mode, real)
+        fake = self.mode.fake_tensor_converter.from_real_tensor(self.mode, real)
+        if real.dim() == 0 and real.device.type == "cpu" and fake not in self.counts:
+            with unset_fake_temporarily():
+                self.counts[fake] = real.detach().clone()
+        return fake
 
     def clear(self) -> None:
         """Take away the fake gradients that a block has left on real tensors."""
@@ -89,6 +96,18 @@ class FakeRun:
         fake = self.fake(out)
         self.counts[fake] = out
         return fake
+
+    def _single(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """The result of a call on single numbers, such as an optimizer's count of its steps: programs look at them."""
+        known, named = (pytree.tree_map_only(torch.Tensor, self.counts.__getitem__, one) for one in (args, kwargs))
+        with unset_fake_temporarily():
+            real = func(*known, **named)
+        if func is torch.ops.aten._local_scalar_dense.default:
+            return real
+        out = func(*args, **kwargs)
+        if isinstance(out, FakeTensor) and isinstance(real, torch.Tensor):
+            self.counts[out] = real
+        return out
 
     def _really(self, func: Any, args: Any, kwargs: Any) -> Any:
         with unset_fake_temporarily():

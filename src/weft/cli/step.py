@@ -170,6 +170,7 @@ def step(
 
 def _of_graph(outputs: Outputs, path: str, system: weft.System, options: RunOptions, stated: Mapping[str, Any]) -> None:
     """A captured graph on one GPU; InputError for options of a plan."""
+    from weft import view
     from weft.view import graph_step as shown
 
     refuse_given("beside a captured graph, which is timed as it is", *stated)
@@ -178,6 +179,7 @@ def _of_graph(outputs: Outputs, path: str, system: weft.System, options: RunOpti
         shown.graph_step_parts(answer),
         json_of(answer),
         rows=shown.share_table(answer).records(),
+        trace=partial(view.write_graph_trace, answer),
         files={"step.json": json_of(answer)},
         page=partial(shown.graph_step_page, answer),
     )

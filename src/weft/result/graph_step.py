@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -31,7 +32,8 @@ class Share(NamedTuple):
 class GraphStep(Answer):
     """A graph of operators, such as a captured training step, on one GPU: `seconds`, and the `shares` of it.
 
-    Without communication the seconds of the shares add up to those of the step. `notes` say what a reader must know.
+    Without communication the seconds of the shares add up to those of the step. `notes` say what a reader must know,
+    `spans` are start and end of every node by its id, from the start of the step [s].
     """
 
     kind = "graph step"
@@ -41,6 +43,7 @@ class GraphStep(Answer):
     seconds: float
     shares: tuple[Share, ...]
     notes: tuple[str, ...] = ()
+    spans: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     @property
     def flops(self) -> int:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from weft.view.run import traffic_by_cause as traffic_by_cause
     from weft.view.run import waits as waits
     from weft.view.step import layer_streams as layer_streams
+    from weft.view.step_trace import write_graph_trace as write_graph_trace
     from weft.view.step_trace import write_step_trace as write_step_trace
     from weft.view.trace import write_trace as write_trace
     from weft.view.tune import tune_report as tune_report
@@ -43,7 +44,7 @@ _HOMES = {
     "predictions": ("collective_report",),
     "run": ("run_report", "speedups", "sub_layer_times", "traffic_by_cause", "waits"),
     "step": ("layer_streams",),
-    "step_trace": ("write_step_trace",),
+    "step_trace": ("write_graph_trace", "write_step_trace"),
     "trace": ("write_trace",),
     "tune": ("tune_report",),
     "validation": ("validation_report",),

@@ -14,6 +14,7 @@ from typing import Any
 
 from weft.files import check_writable, write_atomically
 from weft.graph import DTYPE_BYTES, Collective, Gemm, Node
+from weft.result.graph_step import GraphStep
 from weft.result.step import Chunk, Pass, Step
 from weft.schedule.pipeline import KINDS
 from weft.view.trace import HOST_PID, KERNELS, Event, encoded, named, rank_path
@@ -78,6 +79,32 @@ def step_trace(answer: Step, device: int = 0, most: int = MOST) -> dict[str, Any
             *_events(found, rank),
         ],
     }
+
+
+def write_graph_trace(answer: GraphStep, path: str | Path) -> list[Path]:
+    """Write the trace of a captured step on one GPU; a path ending in ".gz" is compressed.
+
+    Returns the file in a list. OutputError if it cannot be written.
+    """
+    target = check_writable(path)
+    found = [
+        Kernel(kernel_name(node), node.stream, *answer.spans[node.id], {**_arguments(node), "module": node.module})
+        for node in answer.graph
+    ]
+    data = {
+        "schemaVersion": 1,
+        "deviceProperties": [{"id": 0, "name": answer.gpu.name}],
+        "displayTimeUnit": "ms",
+        "baseTimeNanoseconds": 0,
+        "weft": answer.to_dict(),
+        "traceEvents": [
+            *named("process", 0, 0, f"GPU 0 ({answer.gpu.name})", 0),
+            *named("process", HOST_PID, 0, "host of GPU 0: launches", 1),
+            _span("ProfilerStep#0", "user_annotation", HOST_PID, 1, 0.0, answer.seconds, {}),
+            *_events(found, 0),
+        ],
+    }
+    return [write_atomically(target, encoded(data, target))]
 
 
 def _events(found: Sequence[Kernel], rank: int) -> Iterator[Event]:

@@ -32,9 +32,8 @@ def graph_step(graph: Graph, on: Described, options: RunOptions = SUSTAINED) -> 
         if node.op not in known:
             known[node.op] = _seconds(node.op, roomy, options)
     ends = graph.critical_path({node.name: known[node.op] for node in graph})
-    return GraphStep(
-        graph, where.gpu, float(max(end for _, end in ends.values())), _shares(graph, known), _notes(graph, where)
-    )
+    whole = float(max(end for _, end in ends.values()))
+    return GraphStep(graph, where.gpu, whole, _shares(graph, known), _notes(graph, where), ends)
 
 
 def _seconds(op: Op, roomy: System, options: RunOptions) -> float:
