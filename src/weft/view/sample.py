@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from weft.search.sampling.sample import Sample
     from weft.search.sampling.seqpoint import Floats, Points
 
+_SAVES = 1.05
+"""Factor below which nothing worth the word is saved."""
 _SHOWN = 2000
 """Most iterations of a picture."""
 
@@ -31,7 +33,8 @@ def sample_verdict(answer: Sample) -> list[str]:
     """The answer in sentences: the total with its interval, or what to measure; and what measuring it saves."""
     serial, parallel = answer.savings
     count, of = len(answer.chosen), len(answer.log) * answer.log.step
-    saved = f"{serial:.0f} times less than the epoch if they run in turn, {parallel:.0f} times if at once"
+    saved = f"{serial:.1f} times less than the epoch if they run in turn, {parallel:.1f} times if at once"
+    saved = saved.replace(".0 times", " times") if serial >= _SAVES else "nearly as long as the epoch"
     if answer.total is None:
         return [
             f"Measure {count} of {of:,} iterations, {saved}.",
