@@ -8,7 +8,7 @@ from typing import cast
 import numpy as np
 
 from weft.estimate.answer import Estimate, FloatArray, floats, from_parts, in_sequence
-from weft.estimate.gemm import gemm
+from weft.estimate.gemm import Inside, gemm
 from weft.estimate.kernel import Kernel, Sweep, kernel_time
 from weft.estimate.streaming import THREADS
 from weft.estimate.target import Target
@@ -33,12 +33,12 @@ def convolution(op: Convolution, on: Target) -> Estimate:
     a sum over tiles. Parts as of GEMMs; transforms add launch, latency, memory, cache and compute.
     """
     if op.algorithm == "gemm":
-        return in_sequence([_called(op.product, on), _filters_moved(op, on, 1.0)])
+        return in_sequence([_called(op.product, on, _implicit(op)), _filters_moved(op, on, 1.0)])
     if op.computes == "data":
         return convolution(_mirrored(op), on)
     if op.algorithm == "winograd":
         spread = _points(op, FUSED_OUTPUT) / floats(op.windows[0]) ** 2
-        product = _called(_products(op, FUSED_OUTPUT, fused=True), on)
+        product = _called(_products(op, FUSED_OUTPUT, fused=True), on, _fused(op))
         return in_sequence([product, _filters_moved(op, on, spread)])
     separate = op.algorithm == "winograd_nonfused"
     output = SEPARATE_OUTPUT if separate else FFT_TILE - np.maximum(*op.windows) + 1
@@ -55,9 +55,35 @@ def convolution(op: Convolution, on: Target) -> Estimate:
     )
 
 
-def _called(product: Gemm, on: Target) -> Estimate:
+def _implicit(op: Convolution) -> Inside:
+    """An implicit product: its windows overlap, so that memory holds fewer elements than they have.
+
+    Whole rows of an image are read, those that a stride leaves out excepted.
+    """
+    product = op.product
+    rows = np.minimum(floats(op.windows[0]) / op.strides[0], 1.0)
+    images = floats(op.batch) * op.height * op.width * op.channels * rows
+    outputs = floats(op.batch) * op.rows * op.columns * op.filters
+    a, b, c = floats(product.m) * product.k, floats(product.k) * product.n, floats(product.m) * product.n
+    if op.computes == "weights":
+        return Inside(distinct=(1.0, images / b, 1.0))
+    return Inside(distinct=(outputs / a, 1.0, 1.0) if op.computes == "data" else (images / a, 1.0, outputs / c))
+
+
+def _fused(op: Convolution) -> Inside:
+    """The products of a fused kernel: tiles are transformed in registers, images and outputs are all that memory sees."""
+    product = _products(op, FUSED_OUTPUT, fused=True)
+    images = floats(op.batch) * op.height * op.width * op.channels
+    outputs = floats(op.batch) * op.rows * op.columns * op.filters
+    a, b, c = floats(product.m) * product.k, floats(product.k) * product.n, floats(product.m) * product.n
+    if op.computes == "weights":
+        return Inside(distinct=(outputs / a, images / b, 1.0))
+    return Inside(distinct=(images / a, 1.0, outputs / c))
+
+
+def _called(product: Gemm, on: Target, inside: Inside | None = None) -> Estimate:
     """The products of a convolution; a host that waits for each convolution calls twice, for the filters as well."""
-    found = gemm(product, on)
+    found = gemm(product, on, inside or Inside())
     if on.harness.timed != "host":
         return found
     launch = found.parts["launch"]
