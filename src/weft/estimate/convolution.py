@@ -15,10 +15,13 @@ from weft.estimate.target import Target
 from weft.graph.convolution import Convolution
 from weft.graph.gemm import Gemm
 from weft.graph.op import plain, width
+from weft.library.tiles import fused_winograd
 
 FUSED_OUTPUT, SEPARATE_OUTPUT = 2, 4
 """Outputs along a side of a tile: F(2 x 2, 3 x 3) fits into the registers of one kernel, F(4 x 4, r x r) has its
 transforms in memory (arXiv:1509.09308, Fast Algorithms for Convolutional Neural Networks)."""
+TRANSFORM = 2
+"""Additions for each point of a tile that is transformed: 32 for the 16 of F(2 x 2, 3 x 3) (arXiv:1509.09308)."""
 MISALIGNED = 0.25
 """Share of the memory's rate at which filters of misaligned rows are reordered [calibrated to convolutions on V100 in
 sitar-lab/NeuSight @6945927: 0.2 to 0.3 for each algorithm; on A100 0.1 to 0.2]."""
@@ -56,29 +59,38 @@ def convolution(op: Convolution, on: Target) -> Estimate:
 
 
 def _implicit(op: Convolution) -> Inside:
-    """An implicit product: its windows overlap, so that memory holds fewer elements than they have.
+    """An implicit product: windows overlap, so that memory holds fewer elements than they have.
 
-    Whole rows of an image are read, those that a stride leaves out excepted.
+    Whole rows of an image are read, except those that a stride leaves out.
     """
     product = op.product
-    rows = np.minimum(floats(op.windows[0]) / op.strides[0], 1.0)
-    images = floats(op.batch) * op.height * op.width * op.channels * rows
-    outputs = floats(op.batch) * op.rows * op.columns * op.filters
-    a, b, c = floats(product.m) * product.k, floats(product.k) * product.n, floats(product.m) * product.n
-    if op.computes == "weights":
-        return Inside(distinct=(1.0, images / b, 1.0))
-    return Inside(distinct=(outputs / a, 1.0, 1.0) if op.computes == "data" else (images / a, 1.0, outputs / c))
+    a, b = floats(product.m) * product.k, floats(product.k) * product.n
+    if op.computes == "data":
+        return Inside(distinct=(_outputs(op) / a, 1.0))
+    images = _images(op) * np.minimum(floats(op.windows[0]) / op.strides[0], 1.0)
+    return Inside(distinct=(1.0, images / b) if op.computes == "weights" else (images / a, 1.0))
 
 
 def _fused(op: Convolution) -> Inside:
-    """The products of a fused kernel: tiles are transformed in registers, images and outputs are all that memory sees."""
-    product = _products(op, FUSED_OUTPUT, fused=True)
-    images = floats(op.batch) * op.height * op.width * op.channels
-    outputs = floats(op.batch) * op.rows * op.columns * op.filters
-    a, b, c = floats(product.m) * product.k, floats(product.k) * product.n, floats(product.m) * product.n
+    """The products of a fused kernel, which transforms tiles in registers: memory sees images and outputs only.
+
+    It transforms the tiles of a step's channels anew for each `columns` of filters.
+    """
+    product, kernels = _products(op, FUSED_OUTPUT, fused=True), fused_winograd()
+    a, b = floats(product.m) * product.k, floats(product.k) * product.n
+    rate = 1 / (1 + TRANSFORM / kernels[0].columns)
     if op.computes == "weights":
-        return Inside(distinct=(outputs / a, images / b, 1.0))
-    return Inside(distinct=(images / a, 1.0, outputs / c))
+        return Inside(kernels, (_outputs(op) / a, _images(op) / b), rate)
+    points = (FUSED_OUTPUT + op.windows[0] - 1) ** 2
+    return Inside(kernels, (_images(op) / a, 1.0), rate, FUSED_OUTPUT**2 / float(np.max(points)), whole=True)
+
+
+def _images(op: Convolution) -> FloatArray:
+    return floats(op.batch) * op.height * op.width * op.channels
+
+
+def _outputs(op: Convolution) -> FloatArray:
+    return floats(op.batch) * op.rows * op.columns * op.filters
 
 
 def _called(product: Gemm, on: Target, inside: Inside | None = None) -> Estimate:

@@ -18,6 +18,9 @@ from weft.graph.op import OUTPUT_DTYPES, width
 from weft.kernels.gemm import main_loop_flops
 from weft.library.tiles import Candidate, candidates, most_parts
 
+Shapes = Any
+"""A `gemm_kernel.Shape` whose fields are arrays over the cases."""
+
 _COMPILE_FROM = 2000  # number of shapes from which compiled code pays for its loading or compilation
 _COMPILE_EACH_FROM = 50_000  # number of tiles of one shape, likewise
 _CACHE_BOUND = 0.05  # share of time waiting for the cache from which the cache is called the bound (assumed)
@@ -28,12 +31,15 @@ _UNHASHED = ("cdna1", "cdna2")  # memory channels selected by plain address bits
 class Inside:
     """What sets a product inside another operator's kernel apart from a GEMM of the library.
 
-    `kernels` are those that it chooses from (none: the library's), `distinct` is how many elements A, B and C have in
-    memory, as shares of the product's (see `gemm_kernel.Shape`), and a `whole` K is never cut.
+    `kernels` are those that it chooses from (none: the library's), `distinct` is how many elements A and B have in
+    memory, as shares of the product's (see `gemm_kernel.Shape`). It reaches `rate` of the GPU's rate of products,
+    writes `stored` of C, and never cuts a `whole` K.
     """
 
     kernels: tuple[Candidate, ...] = ()
-    distinct: tuple[FloatArray | float, FloatArray | float, FloatArray | float] = (1.0, 1.0, 1.0)
+    distinct: tuple[FloatArray | float, FloatArray | float] = (1.0, 1.0)
+    rate: float = 1.0
+    stored: float = 1.0
     whole: bool = False
 
 
@@ -50,12 +56,14 @@ def gemm(op: Gemm, on: Target, inside: Inside = _ALONE) -> Estimate:
     Raises InputError for data types that the GPU lacks.
     """
     given = np.broadcast_arrays(*map(floats, (op.m, op.n, op.k, op.batch, *inside.distinct)))
-    shapes = gemm_kernel.Shape(*(np.ravel(size) for size in given))
+    flat: Any = map(np.ravel, given)
+    shapes: Shapes = gemm_kernel.Shape(*flat)
     harness, achieved = on.harness, on.gpu.achieved
     library = inside.kernels or _library(op.dtype, on)
     rates = effective_rates(op.dtype, on)
     if op.accumulates:
         rates = rates._replace(output=2.0 * op.accumulator_bytes)
+    rates = rates._replace(unit_flops=rates.unit_flops * inside.rate, output=rates.output * inside.stored)
     if inside.whole:
         rates = rates._replace(parts=1.0, own_parts=1.0)
     times = _run(shapes, library, rates)
@@ -136,7 +144,7 @@ def effective_rates(dtype: str, on: Target) -> gemm_kernel.Machine:
 _seen = 0
 
 
-def _run(shapes: gemm_kernel.Shape, library: tuple[Candidate, ...], rates: gemm_kernel.Machine) -> gemm_kernel.Attempt:
+def _run(shapes: Shapes, library: tuple[Candidate, ...], rates: gemm_kernel.Machine) -> gemm_kernel.Attempt:
     """The Attempt under the best candidate, each field an array over the shapes."""
     global _seen  # noqa: PLW0603 - how much was asked in this process decides whether machine code pays
     count = len(shapes.m)
@@ -164,7 +172,7 @@ def as_tile(one: Candidate) -> gemm_kernel.Tile:
     return gemm_kernel.Tile(*(float(getattr(one, field)) for field in gemm_kernel.Tile._fields))
 
 
-def _parts(shapes: gemm_kernel.Shape, times: Any, rates: gemm_kernel.Machine) -> dict[str, FloatArray]:
+def _parts(shapes: Shapes, times: Any, rates: gemm_kernel.Machine) -> dict[str, FloatArray]:
     compute = 2 * shapes.m * shapes.n * shapes.k * shapes.batch / (rates.units * rates.unit_flops)
     return {
         "compute": compute,
@@ -177,7 +185,7 @@ def _parts(shapes: gemm_kernel.Shape, times: Any, rates: gemm_kernel.Machine) ->
     }
 
 
-def _conversion(shapes: gemm_kernel.Shape, on: Target, rates: gemm_kernel.Machine) -> FloatArray:
+def _conversion(shapes: Shapes, on: Target, rates: gemm_kernel.Machine) -> FloatArray:
     """A kernel before the GEMM that converts A: each row is read twice (largest value, scaling) and written.
 
     One workgroup per row, two at a time on a compute unit, two memory round trips each.

@@ -65,7 +65,6 @@ class Shape(NamedTuple):
     batch: float
     distinct_a: float = 1.0  # elements in memory as a share of those of A
     distinct_b: float = 1.0
-    distinct_c: float = 1.0
 
 
 class Tile(NamedTuple):
@@ -135,9 +134,8 @@ def traffic(shape: Shape, on: Machine) -> Traffic:
     A and C count as cached when they fit beside one B; B only if `rotation` of them fit. Nothing is shared between the
     GEMMs of a batch.
     """
-    m, n, k, batch, distinct_a, distinct_b, distinct_c = shape
-    a, b = m * k * on.element * distinct_a, n * k * on.element * distinct_b
-    c = m * n * on.output * distinct_c
+    m, n, k, batch, distinct_a, distinct_b = shape
+    a, b, c = m * k * on.element * distinct_a, n * k * on.element * distinct_b, m * n * on.output
     near = _held(on.resident / (batch * (a + b + c)))
     far = _held(on.resident / (batch * (a + on.rotation * b + c)))
     return Traffic(a + b, min(1.0, on.resident / (a + b)), (a + c) * (1 - near), b * (1 - far))
@@ -411,7 +409,7 @@ def best(shape: Shape, tiles: Any, prepared: Any, least: Any, on: Machine) -> tu
 
 
 def _shape(row: Any) -> Shape:
-    return Shape(row[0], row[1], row[2], row[3], row[4], row[5], row[6])
+    return Shape(row[0], row[1], row[2], row[3], row[4], row[5])
 
 
 def _tile(row: Any) -> Tile:

@@ -72,6 +72,12 @@ def candidates(architecture: str, dtype: str, *, scaled: bool = False) -> tuple[
 
 
 @cache
+def fused_winograd() -> tuple[Candidate, ...]:
+    """The kernels of Winograd convolutions that keep all transforms in registers; rows are points of tiles."""
+    return tuple(Candidate(*tile) for tile in _lists()["winograd"])
+
+
+@cache
 def most_parts(architecture: str, dtype: str, *, tuned: bool = False) -> int:
     """The most parts into which the library of an architecture cuts K by itself, or, `tuned`, the best kernel that a
     tuner finds.
