@@ -72,9 +72,12 @@ def candidates(architecture: str, dtype: str, *, scaled: bool = False) -> tuple[
 
 
 @cache
-def fused_winograd() -> tuple[Candidate, ...]:
-    """The kernels of Winograd convolutions that keep all transforms in registers; rows are points of tiles."""
-    return tuple(Candidate(*tile) for tile in _lists()["winograd"])
+def convolution_kernels(algorithm: str) -> tuple[Candidate, ...]:
+    """The fp32 kernels of an implicit product, "convolution", or of Winograd in one kernel, "winograd".
+
+    Their rows are windows, or points of tiles.
+    """
+    return tuple(Candidate(*tile) for tile in _lists()[algorithm])
 
 
 @cache
