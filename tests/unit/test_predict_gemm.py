@@ -122,11 +122,11 @@ def test_machine_code_and_plain_python_agree() -> None:
     on = effective_rates("fp16", target(gpu))
     library = candidates(gpu.architecture, "fp16")
     tiles = np.array([[float(getattr(one, name)) for name in gemm_kernel.Tile._fields] for one in library])
-    shapes = (*random_shapes(200, seed=3), np.ones(200))
+    shapes = np.stack([*random_shapes(200, seed=3), *np.ones((3, 200))], axis=1)
     results = []
     for run in (gemm_kernel.run, gemm_kernel.compiled()):
         chosen, times = np.empty(200, dtype=np.int64), np.empty((200, 9))
-        run(*shapes, tiles, on, chosen, times)
+        run(shapes, tiles, on, chosen, times)
         results.append((chosen, times))
     assert (results[0][0] == results[1][0]).all()
     assert np.allclose(results[0][1], results[1][1], rtol=1e-9)

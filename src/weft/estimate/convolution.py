@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import cast
 
 import numpy as np
 
 from weft.estimate.answer import Estimate, FloatArray, floats, from_parts, in_sequence
-from weft.estimate.gemm import gemm
+from weft.estimate.gemm import Inside, gemm
 from weft.estimate.kernel import Kernel, Sweep, kernel_time
 from weft.estimate.streaming import THREADS
 from weft.estimate.target import Target
 from weft.graph.convolution import Convolution
 from weft.graph.gemm import Gemm
 from weft.graph.op import plain, width
+from weft.library.convolution import convolution_shares
+from weft.library.tiles import convolution_kernels
 
 FUSED_OUTPUT, SEPARATE_OUTPUT = 2, 4
 """Outputs along a side of a tile: F(2 x 2, 3 x 3) fits into the registers of one kernel, F(4 x 4, r x r) has its
 transforms in memory (arXiv:1509.09308, Fast Algorithms for Convolutional Neural Networks)."""
-MISALIGNED = 0.25
-"""Share of the memory's rate at which filters of misaligned rows are reordered [calibrated to convolutions on V100 in
-sitar-lab/NeuSight @6945927: 0.2 to 0.3 for each algorithm; on A100 0.1 to 0.2]."""
-FFT_TILE = 32
-"""Side of a tile of cuDNN's tiled Fourier transforms (cuDNN developer guide, FFT_TILING)."""
+TRANSFORM = 2
+"""Additions for each point of a tile that is transformed: 32 for the 16 of F(2 x 2, 3 x 3) (arXiv:1509.09308)."""
+FFT_TILES = 16, 32
+"""Sides of a tile of cuDNN's tiled Fourier transforms (kernels fft2d_r2c_16x16 and 32x32; cuDNN developer guide)."""
 
 
 def convolution(op: Convolution, on: Target) -> Estimate:
@@ -33,31 +35,86 @@ def convolution(op: Convolution, on: Target) -> Estimate:
     a sum over tiles. Parts as of GEMMs; transforms add launch, latency, memory, cache and compute.
     """
     if op.algorithm == "gemm":
-        return in_sequence([_called(op.product, on), _filters_moved(op, on, 1.0)])
+        return in_sequence([_called(op.product, on, _implicit(op, on)), _filters_moved(op, on, 1.0)])
     if op.computes == "data":
         return convolution(_mirrored(op), on)
     if op.algorithm == "winograd":
         spread = _points(op, FUSED_OUTPUT) / floats(op.windows[0]) ** 2
-        product = _called(_products(op, FUSED_OUTPUT, fused=True), on)
+        product = _called(_products(op, FUSED_OUTPUT, fused=True), on, _fused(op, on))
         return in_sequence([product, _filters_moved(op, on, spread)])
     separate = op.algorithm == "winograd_nonfused"
-    output = SEPARATE_OUTPUT if separate else FFT_TILE - np.maximum(*op.windows) + 1
+    output = SEPARATE_OUTPUT if separate else _fft_tile(op, on) - np.maximum(*op.windows) + 1
     size = _points(op, output) * width(op.dtype)  # half a spectrum of complex numbers is as long
     tiles, channels, filters = _tiles(op, output), floats(op.channels), floats(op.filters)
     spread = _points(op, output) / (floats(op.windows[0]) * floats(op.windows[1]))
+    share = _shares(on)["transform"] if separate else 1.0
+    images, outputs = (floats(one.bytes) for one in op.backward.weights[0].reads)
     return in_sequence(
         [
-            _called(_products(op, output), on),
+            _called(_products(op, output), on, Inside(rate=_rate(op, on))),
             _filters_moved(op, on, spread),
-            _moved(floats(op.backward.weights[0].reads[0].bytes), size * tiles * channels, on),
-            _moved(size * tiles * filters, floats(op.backward.weights[0].reads[1].bytes), on),
+            _moved(images / share, size * tiles * channels / share, on),
+            _moved(size * tiles * filters / share, outputs / share, on),
         ]
     )
 
 
-def _called(product: Gemm, on: Target) -> Estimate:
+def _fft_tile(op: Convolution, on: Target) -> FloatArray:
+    """Side of a tile that is transformed: the smaller of cuDNN's for small images, or an image as a whole (MIOpen)."""
+    side = np.maximum(floats(op.height), op.width) + np.maximum(*op.windows) - 1
+    return np.asarray(2 * np.ceil(side / 2) if on.gpu.vendor == "amd" else np.where(side <= FFT_TILES[0], *FFT_TILES))
+
+
+def _shares(on: Target) -> Mapping[str, float]:
+    return convolution_shares(on.gpu.architecture)
+
+
+def _rate(op: Convolution, on: Target) -> float:
+    """The share of a GEMM's rate that the kernels of convolutions reach."""
+    return _shares(on)["product"] if op.dtype == "fp32" else 1.0
+
+
+def _implicit(op: Convolution, on: Target) -> Inside:
+    """An implicit product: windows overlap, so that memory holds fewer elements than they have; K is not cut.
+
+    Whole rows of an image are read, except those that a stride leaves out.
+    """
+    product, rate = op.product, _rate(op, on)
+    kernels = convolution_kernels("convolution") if op.dtype == "fp32" else ()
+    a, b = floats(product.m) * product.k, floats(product.k) * product.n
+    if op.computes == "data":
+        return Inside(kernels, (_outputs(op) / a, 1.0), rate, whole=True)
+    images = _images(op) * np.minimum(floats(op.windows[0]) / op.strides[0], 1.0)
+    if op.computes == "weights":
+        return Inside(distinct=(1.0, images / b), rate=rate)
+    return Inside(kernels, (images / a, 1.0), rate, whole=True)
+
+
+def _fused(op: Convolution, on: Target) -> Inside:
+    """The products of a fused kernel, which transforms tiles in registers: memory sees images and outputs only.
+
+    It transforms the tiles of a step's channels anew for each `columns` of filters.
+    """
+    product, kernels = _products(op, FUSED_OUTPUT, fused=True), convolution_kernels("winograd")
+    a, b = floats(product.m) * product.k, floats(product.k) * product.n
+    rate = _rate(op, on) / (1 + TRANSFORM / kernels[0].columns)
+    if op.computes == "weights":
+        return Inside(kernels, (_outputs(op) / a, _images(op) / b), rate)
+    points = (FUSED_OUTPUT + op.windows[0] - 1) ** 2
+    return Inside(kernels, (_images(op) / a, 1.0), rate, FUSED_OUTPUT**2 / float(np.max(points)), whole=True)
+
+
+def _images(op: Convolution) -> FloatArray:
+    return floats(op.batch) * op.height * op.width * op.channels
+
+
+def _outputs(op: Convolution) -> FloatArray:
+    return floats(op.batch) * op.rows * op.columns * op.filters
+
+
+def _called(product: Gemm, on: Target, inside: Inside | None = None) -> Estimate:
     """The products of a convolution; a host that waits for each convolution calls twice, for the filters as well."""
-    found = gemm(product, on)
+    found = gemm(product, on, inside or Inside())
     if on.harness.timed != "host":
         return found
     launch = found.parts["launch"]
@@ -67,11 +124,12 @@ def _called(product: Gemm, on: Target) -> Estimate:
 def _filters_moved(op: Convolution, on: Target, spread: FloatArray | float) -> Estimate:
     """The time to transform or reorder the filters into `spread` times as many elements, for the forward pass.
 
-    Filters of a number of channels that vectors of four do not divide move at MISALIGNED of the memory's rate.
+    Filters of a number of channels that vectors of four do not divide move at the share `misaligned` of the
+    memory's rate.
     """
     size = floats(op.backward.weights[0].writes[0].bytes)
     odd = (floats(op.channels) % 4 != 0) | (floats(op.filters) % 4 != 0)
-    slow = np.where(odd, 1 / MISALIGNED, 1.0)
+    slow = np.where(odd, 1 / _shares(on)["misaligned"], 1.0)
     found = _moved(slow * size, slow * size * spread, on)
     needed = odd | (np.asarray(spread) != 1.0)  # an implicit product reads aligned filters as they are
     return from_parts({name: part * needed for name, part in found.parts.items()})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, cast
 
@@ -18,8 +18,8 @@ from weft.graph.op import OUTPUT_DTYPES, width
 from weft.kernels.gemm import main_loop_flops
 from weft.library.tiles import Candidate, candidates, most_parts
 
-Shapes = tuple[FloatArray, FloatArray, FloatArray, FloatArray]
-"""Rows, columns, depth and batch of each case."""
+Shapes = Any
+"""A `gemm_kernel.Shape` whose fields are arrays over the cases."""
 
 _COMPILE_FROM = 2000  # number of shapes from which compiled code pays for its loading or compilation
 _COMPILE_EACH_FROM = 50_000  # number of tiles of one shape, likewise
@@ -27,7 +27,26 @@ _CACHE_BOUND = 0.05  # share of time waiting for the cache from which the cache 
 _UNHASHED = ("cdna1", "cdna2")  # memory channels selected by plain address bits, without a hash
 
 
-def gemm(op: Gemm, on: Target) -> Estimate:
+@dataclass(frozen=True)
+class Inside:
+    """What sets a product inside another operator's kernel apart from a GEMM of the library.
+
+    `kernels` are those that it chooses from (none: the library's), `distinct` is how many elements A and B have in
+    memory, as shares of the product's (see `gemm_kernel.Shape`). It reaches `rate` of the GPU's rate of products,
+    writes `stored` of C, and never cuts a `whole` K.
+    """
+
+    kernels: tuple[Candidate, ...] = ()
+    distinct: tuple[FloatArray | float, FloatArray | float] = (1.0, 1.0)
+    rate: float = 1.0
+    stored: float = 1.0
+    whole: bool = False
+
+
+_ALONE = Inside()
+
+
+def gemm(op: Gemm, on: Target, inside: Inside = _ALONE) -> Estimate:
     """The time of C = A x B, and where it goes.
 
     The kernel is the one of the library with the least estimated time; by itself a library may cut K into fewer parts
@@ -36,17 +55,21 @@ def gemm(op: Gemm, on: Target) -> Estimate:
     idle or computing padding), cache, latency, fill (begin and end of workgroups), memory (what DRAM adds), split.
     Raises InputError for data types that the GPU lacks.
     """
-    given = np.broadcast_arrays(*map(floats, (op.m, op.n, op.k, op.batch)))
-    m, n, k, batch = (np.ravel(size) for size in given)
-    shapes, harness, achieved = (m, n, k, batch), on.harness, on.gpu.achieved
-    library = _library(op.dtype, on)
+    given = np.broadcast_arrays(*map(floats, (op.m, op.n, op.k, op.batch, *inside.distinct)))
+    flat: Any = map(np.ravel, given)
+    shapes: Shapes = gemm_kernel.Shape(*flat)
+    harness, achieved = on.harness, on.gpu.achieved
+    library = inside.kernels or _library(op.dtype, on)
     rates = effective_rates(op.dtype, on)
     if op.accumulates:
         rates = rates._replace(output=2.0 * op.accumulator_bytes)
+    rates = rates._replace(unit_flops=rates.unit_flops * inside.rate, output=rates.output * inside.stored)
+    if inside.whole:
+        rates = rates._replace(parts=1.0, own_parts=1.0)
     times = _run(shapes, library, rates)
     parts = _parts(shapes, times, rates)
     launch = achieved.gemm_host if harness.timed == "host" else achieved.gemm_launch
-    parts["launch"] = np.full(len(m), launch)
+    parts["launch"] = np.full(len(shapes.m), launch)
     if harness.quantize:
         parts["convert"] = _conversion(shapes, on, rates)
     seconds = reduce(np.add, parts.values())
@@ -124,12 +147,12 @@ _seen = 0
 def _run(shapes: Shapes, library: tuple[Candidate, ...], rates: gemm_kernel.Machine) -> gemm_kernel.Attempt:
     """The Attempt under the best candidate, each field an array over the shapes."""
     global _seen  # noqa: PLW0603 - how much was asked in this process decides whether machine code pays
-    count = len(shapes[0])
+    count = len(shapes.m)
     _seen += count
     run: Any = gemm_kernel.compiled() if _seen > _COMPILE_FROM else gemm_kernel.run
     chosen = np.empty(count, dtype=np.int64)
     times = np.empty((count, len(gemm_kernel.Attempt._fields)))
-    run(*shapes, np.array([as_tile(one) for one in library]), rates, chosen, times)
+    run(np.stack(shapes, axis=1), np.array([as_tile(one) for one in library]), rates, chosen, times)
     return gemm_kernel.Attempt(*times.T)
 
 
@@ -150,8 +173,7 @@ def as_tile(one: Candidate) -> gemm_kernel.Tile:
 
 
 def _parts(shapes: Shapes, times: Any, rates: gemm_kernel.Machine) -> dict[str, FloatArray]:
-    m, n, k, batch = shapes
-    compute = 2 * m * n * k * batch / (rates.units * rates.unit_flops)
+    compute = 2 * shapes.m * shapes.n * shapes.k * shapes.batch / (rates.units * rates.unit_flops)
     return {
         "compute": compute,
         "tail": times.matrix_time - compute,
@@ -168,7 +190,7 @@ def _conversion(shapes: Shapes, on: Target, rates: gemm_kernel.Machine) -> Float
 
     One workgroup per row, two at a time on a compute unit, two memory round trips each.
     """
-    m, _, k, batch = shapes
+    m, k, batch = shapes.m, shapes.k, shapes.batch
     moved = batch * m * k * (2 * DTYPE_BYTES["bf16"] + rates.element)
     seconds: FloatArray = (
         on.gpu.achieved.gemm_launch + rates.fill + moved / rates.memory_rate + batch * m / rates.units * rates.latency

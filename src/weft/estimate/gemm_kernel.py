@@ -54,12 +54,17 @@ class Machine(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """`batch` GEMMs of one shape in one launch."""
+    """`batch` GEMMs of one shape in one launch, and how much of their matrices is distinct in memory.
+
+    A matrix whose elements overlap, as the windows of an image do, is read from memory once, not once for each.
+    """
 
     m: float
     n: float
     k: float
     batch: float
+    distinct_a: float = 1.0  # elements in memory as a share of those of A
+    distinct_b: float = 1.0
 
 
 class Tile(NamedTuple):
@@ -129,8 +134,8 @@ def traffic(shape: Shape, on: Machine) -> Traffic:
     A and C count as cached when they fit beside one B; B only if `rotation` of them fit. Nothing is shared between the
     GEMMs of a batch.
     """
-    m, n, k, batch = shape
-    a, b, c = m * k * on.element, n * k * on.element, m * n * on.output
+    m, n, k, batch, distinct_a, distinct_b = shape
+    a, b, c = m * k * on.element * distinct_a, n * k * on.element * distinct_b, m * n * on.output
     near = _held(on.resident / (batch * (a + b + c)))
     far = _held(on.resident / (batch * (a + on.rotation * b + c)))
     return Traffic(a + b, min(1.0, on.resident / (a + b)), (a + c) * (1 - near), b * (1 - far))
@@ -149,7 +154,8 @@ def memory_bytes(
         high = sqrt(at_once * tile.rows * columns) / tile.rows
         high = min(max(high, at_once / grid_columns), grid_rows)
         wide = at_once / high
-        per_wave = (high * tile.rows + wide * columns) * shape.k * on.element
+        both = high * tile.rows * shape.distinct_a + wide * columns * shape.distinct_b
+        per_wave = both * shape.k * on.element
         passes = grid_rows * grid_columns / at_once
         again = max(0.0, (1 - moved.kept) * (passes * per_wave - moved.operands))
         crowd = crowding(shape.n * on.element, wide * columns * on.element, on)
@@ -402,6 +408,10 @@ def best(shape: Shape, tiles: Any, prepared: Any, least: Any, on: Machine) -> tu
     return chosen, attempt(shape, _tile(tiles[chosen]), found[1], found[2], found[3], on)
 
 
+def _shape(row: Any) -> Shape:
+    return Shape(row[0], row[1], row[2], row[3], row[4], row[5])
+
+
 def _tile(row: Any) -> Tile:
     return Tile(row[0], row[1], row[2], row[3], row[4], row[5], row[6])
 
@@ -410,15 +420,15 @@ def _costs(row: Any) -> Costs:
     return Costs(row[0], row[1], row[2], row[3], row[4], row[5], row[6], row[7], row[8], row[9], row[10])
 
 
-def run(m: Any, n: Any, k: Any, batch: Any, tiles: Any, on: Machine, chosen: Any, times: Any) -> None:
-    """Fill `chosen` and a row of `times` (the fields of Attempt) for every shape."""
+def run(shapes: Any, tiles: Any, on: Machine, chosen: Any, times: Any) -> None:
+    """Fill `chosen` and a row of `times` (the fields of Attempt) for every row of `shapes` (the fields of Shape)."""
     prepared, least = np.empty((len(tiles), 11)), np.empty(len(tiles))
     for i in range(len(tiles)):
         cost = costs(_tile(tiles[i]), on)
         for field in range(len(cost)):
             prepared[i, field] = cost[field]
-    for i in range(len(m)):
-        chosen[i], found = best(Shape(m[i], n[i], k[i], batch[i]), tiles, prepared, least, on)
+    for i in range(len(shapes)):
+        chosen[i], found = best(_shape(shapes[i]), tiles, prepared, least, on)
         for field in range(len(found)):
             times[i, field] = found[field]
 

@@ -72,6 +72,15 @@ def candidates(architecture: str, dtype: str, *, scaled: bool = False) -> tuple[
 
 
 @cache
+def convolution_kernels(algorithm: str) -> tuple[Candidate, ...]:
+    """The fp32 kernels of an implicit product, "convolution", or of Winograd in one kernel, "winograd".
+
+    Their rows are windows, or points of tiles.
+    """
+    return tuple(Candidate(*tile) for tile in _lists()[algorithm])
+
+
+@cache
 def most_parts(architecture: str, dtype: str, *, tuned: bool = False) -> int:
     """The most parts into which the library of an architecture cuts K by itself, or, `tuned`, the best kernel that a
     tuner finds.
