@@ -1,4 +1,4 @@
-"""Programs of many ranks, captured in one process: a group of ranks that sends nothing, and its calls as collectives."""
+"""Programs of many ranks, captured in one process: a group that sends nothing, and its calls as collectives."""
 
 from __future__ import annotations
 
@@ -27,15 +27,20 @@ KINDS: Mapping[str, str] = {
 }  # fmt: skip
 """Weft's collectives by PyTorch's names without endings such as "_base_" and "_into_tensor"."""
 _ENDINGS = ("_", "_out", "_coalesced", "_into_tensor", "_tensor", "_single", "_base")
-GATHER_COPIES_IN = "fsdp::all_gather_copy_in"
-"""FSDP's copy of shards into the buffer of an all-gather, on the stream of its own that gathers ahead of layers."""
+COPIES_IN: Mapping[str, str] = {"fsdp::all_gather_copy_in": "gather copies", "fsdp::chunk_cat": "reduce copies"}
+"""FSDP's copies into the buffers of its collectives, which run on streams of their own ahead of layers."""
+GATHERS, COPIES_OUT = "fsdp::all_gather_copy_in", "split_with_sizes_copy"
+"""FSDP gathers the weights of one layer ahead: its copy in waits for the copy out of the gather before."""
+UNDECLARED: Mapping[str, tuple[int, str]] = {GATHERS: (1, "all_gather_output")}
+"""Places and names of arguments that calls write without saying so."""
 
 
 class Moved(NamedTuple):
-    """A call that communicates: its operator, its stream, and the tensors that it writes."""
+    """A call that communicates: its operator, its stream, the group's ranks, and the tensors that it writes."""
 
     op: Op
     stream: str
+    ranks: str
     written: tuple[torch.Tensor, ...]
 
 
@@ -88,17 +93,17 @@ def moved(func: Any, args: Any, results: tuple[torch.Tensor, ...]) -> Moved | No
     group = _group(args)
     ranks = 2 if kind == "send_recv" else group.size()
     whole = into if kind == "all_gather" else of
-    stream = stream_of(group)
+    stream, members = stream_of(group), " ".join(map(str, dist.get_process_group_ranks(group)))
     if ranks == 1:
         read, write = (tuple(one for one in map(tensors.described, side) if one) for side in (of, into))
-        return Moved(Call(str(func), read, write), stream, into)
+        return Moved(Call(str(func), read, write), stream, members, into)
     dtype = tensors.dtype_of(whole[0].dtype)
     size = sum(one.numel() * one.element_size() for one in whole)
-    return Moved(Collective(kind, size, ranks, dtype if dtype in DTYPE_BYTES else "int8"), stream, into)
+    return Moved(Collective(kind, size, ranks, dtype if dtype in DTYPE_BYTES else "int8"), stream, members, into)
 
 
 def _without_endings(base: str) -> str:
-    """ "all_gather" of "all_gather_into_tensor_out"."""
+    """The name without endings: "all_gather" of "all_gather_into_tensor_out"."""
     while base not in KINDS:
         ending = next((one for one in _ENDINGS if base.endswith(one)), "")
         if not ending:

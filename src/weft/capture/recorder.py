@@ -77,7 +77,9 @@ class Recorder(TorchDispatchMode):
         self.paused = False
         self.preparing = False
         self.ranks = 1
+        self.groups: dict[str, str] = {}
         self.awaited: set[int] = set()
+        self.copied_out: int | None = None
         self.watch: Callable[[Any, Any, Any, Any, tuple[int, ...]], None] | None = None
 
     # -- calls
@@ -90,7 +92,8 @@ class Recorder(TorchDispatchMode):
             return func(*args, **kwargs)
         if func is torch.ops._c10d_functional.wait_tensor.default:
             return self._joined(args[0])
-        prepared, named = self.run.prepare(args), self.run.prepare(kwargs)
+        literal = func is torch.ops.aten.lift_fresh.default  # fake tensors know the values of numbers in the program
+        prepared, named = (args, kwargs) if literal else (self.run.prepare(args), self.run.prepare(kwargs))
         try:
             out = self.run(func, prepared, named)
         except InputError:
@@ -126,19 +129,28 @@ class Recorder(TorchDispatchMode):
             inputs,
             {self._key(one): self.memory(one, born=False) for one in written}
             | {key: self.memory(one, born=False) for key, one in fresh.items()},
+            distributed.COPIES_IN.get(func._schema.name, distributed.MAIN),
         )
+        self._order_gathers(func, signature.base)
         if self.watch is not None:
             self.watch(func, args, kwargs, out, self.records[-1].after)
+
+    def _order_gathers(self, func: Any, base: str) -> None:
+        """Let FSDP's copy into the buffer of a gather wait for the copy out of the gather before."""
+        last = self.records[-1]
+        if base == distributed.COPIES_OUT:
+            self.copied_out = len(self.records) - 1
+        elif func._schema.name == distributed.GATHERS and self.copied_out is not None:
+            last.after = tuple(sorted({*last.after, self.copied_out}))
 
     def _record_moved(self, func: Any, base: str, args: Any, results: tuple[torch.Tensor, ...]) -> None:
         """Write a collective down, on the stream of its group."""
         moved = distributed.moved(func, args, results)
         if moved is None:
             return
+        self.groups.setdefault(f"group {moved.stream}", moved.ranks)
         written = {self._key(one): self.memory(one, born=False) for one in moved.written}
-        inputs = {
-            key: self.memory(one) for one in tensors.found(args) if (key := self._key(one)) not in written
-        }
+        inputs = {key: self.memory(one) for one in tensors.found(args) if (key := self._key(one)) not in written}
         if not inputs or not moved.op.writes:
             inputs |= {key: one for key, one in written.items() if one.writer is not None}
         self._add(moved.op, base.strip("_"), inputs, written, moved.stream)
@@ -273,8 +285,8 @@ class Recorder(TorchDispatchMode):
         nodes = tuple(self._node(one) for one in self.records)
         stated = {**self.given, **self._odd_outputs()}
         labels = {"source": f"torch {torch.__version__}", "assumed": "; ".join(dict.fromkeys(self.notes))}
-        found = Graph(nodes, self.ranks, title, labels, stated)
-        return replace(found, labels={**labels, "peak_bytes": str(max(live_bytes(found)))})
+        found = Graph(nodes, self.ranks, title, labels | self.groups, stated)
+        return replace(found, labels={**found.labels, "peak_bytes": str(max(live_bytes(found)))})
 
     def _node(self, one: Record) -> Node:
         after = tuple(self.records[number].name for number in one.after)
@@ -305,12 +317,13 @@ class _Signature:
 def _signature(func: Any) -> _Signature:
     """Name of an operator, and the places and names of the arguments that it writes."""
     base = func._schema.name.partition("::")[2]
+    undeclared = distributed.UNDECLARED.get(func._schema.name)
     marked = [
         (place, one.name)
         for place, one in enumerate(func._schema.arguments)
         if one.alias_info and one.alias_info.is_write
     ]
-    return _Signature(str(func), base, tuple(marked))
+    return _Signature(str(func), base, (*marked, *((undeclared,) if undeclared else ())))
 
 
 def _in_place(func: Any, args: Any, kwargs: Any, out: Any) -> Any:
