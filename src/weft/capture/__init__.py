@@ -71,8 +71,18 @@ def by_name(
 class Capturing:
     """What a `capturing` block answers: the graph, once the block has ended."""
 
-    def __init__(self) -> None:
+    def __init__(self, recorder: Recorder) -> None:
         self._graph: Graph | None = None
+        self._recorder = recorder
+
+    @contextmanager
+    def setup(self) -> Iterator[None]:
+        """A block inside the captured one whose calls are no part of the step: make and shard the model there."""
+        self._recorder.preparing = True
+        try:
+            yield
+        finally:
+            self._recorder.preparing = False
 
     @property
     def graph(self) -> Graph:
@@ -88,15 +98,21 @@ def capturing(
     fake: bool = True,
     routing: str | Callable[[int, int, int], Any] = "balanced",
     ops: Mapping[str, Any] | None = None,
+    world: int = 1,
+    rank: int = 0,
 ) -> Iterator[Capturing]:
     """Capture what PyTorch does in a `with` block, such as a step of a training script: see `capture`.
 
     With `fake`, no floating-point number is computed, and weights from outside the block keep their values; make the
     optimizer in the block, for its states are fake, too. Without it everything really runs. The answer's `graph` is
-    there after the block.
+    there after the block; what the block does in `with found.setup()` is no part of the step.
+
+    With a `world` of ranks the program runs as `rank` of so many, in this process and without a network: its default
+    process group is there, of which meshes, DTensor and FSDP make theirs. Collectives become operators of the graph, on
+    one stream for each process group. Raises InputError beside a live process group.
     """
-    found = Capturing()
-    with _part().recording(fake=fake, routing=routing, ops=ops or {}) as recorder:
+    with _part().recording(fake=fake, routing=routing, ops=ops or {}, world=world, rank=rank) as recorder:
+        found = Capturing(recorder)
         yield found
     found._graph = _finished(recorder)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.module_tracker import ModuleTracker
 from torch.utils.weak import WeakIdKeyDictionary
 
-from weft.capture import tensors
+from weft.capture import distributed, tensors
 from weft.capture.attention import kept_whole
 from weft.capture.recorder import Recorder
 from weft.errors import InputError, check_name, check_type
@@ -169,14 +169,24 @@ class RealRun:
 
 
 @contextmanager
-def recording(*, fake: bool, routing: Routing, ops: Mapping[str, Any]) -> Iterator[Recorder]:
-    """A block in which every call is recorded; on fake tensors, or really."""
+def recording(
+    *, fake: bool, routing: Routing, ops: Mapping[str, Any], world: int = 1, rank: int = 0
+) -> Iterator[Recorder]:
+    """A block in which every call is recorded; on fake tensors, or really, and as one rank of a `world`."""
+    if world != 1 and not fake:
+        raise InputError("a world of ranks is captured on fake tensors, for nothing is sent; leave fake=True")
     if not callable(routing):
         check_name("routing", routing, ("balanced",))
     notes: list[str] = []
     run = FakeRun(routing, notes) if fake else RealRun()
-    with ModuleTracker() as tracker:
+    with ExitStack() as stack, ModuleTracker() as tracker:
+        if world != 1:
+            stack.enter_context(distributed.world(world, rank))
         recorder = Recorder(run, tracker, ops, notes)
+        recorder.ranks = world
+        stack.enter_context(distributed.resizes_seen(recorder.resized))
+        if world != 1:
+            stack.enter_context(distributed.whole_shapes_unseen(recorder.pause))
         with kept_whole(), _optimizer_steps(recorder), _no_cuda():
             if isinstance(run, FakeRun):
                 with _cleared(run), run.mode, recorder:

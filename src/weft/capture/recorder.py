@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -13,7 +13,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.module_tracker import ModuleTracker
 
-from weft.capture import tensors
+from weft.capture import distributed, tensors
 from weft.capture.operators import Called, operator_of
 from weft.errors import InputError
 from weft.graph import Call, Graph, Node, Op
@@ -42,6 +42,7 @@ class Record:
     phase: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    stream: str = distributed.MAIN
     frees: list[str] = field(default_factory=list)
 
 
@@ -74,22 +75,33 @@ class Recorder(TorchDispatchMode):
         self.names: dict[str, int] = {}
         self.stage: str | None = None
         self.paused = False
+        self.preparing = False
+        self.ranks = 1
+        self.groups: dict[str, str] = {}
+        self.awaited: set[int] = set()
+        self.copied_out: int | None = None
         self.watch: Callable[[Any, Any, Any, Any, tuple[int, ...]], None] | None = None
 
     # -- calls
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if distributed.is_wrapped(types):
+            return NotImplemented
         if func.namespace == "prim" or self.paused:
             return func(*args, **kwargs)
-        prepared, named = self.run.prepare(args), self.run.prepare(kwargs)
+        if func is torch.ops._c10d_functional.wait_tensor.default:
+            return self._joined(args[0])
+        literal = func is torch.ops.aten.lift_fresh.default  # fake tensors know the values of numbers in the program
+        prepared, named = (args, kwargs) if literal else (self.run.prepare(args), self.run.prepare(kwargs))
         try:
             out = self.run(func, prepared, named)
         except InputError:
             raise
         except Exception as error:
             raise _explained(error, self.place(func)) from error
-        self.record(func, prepared, named, out)
+        if not self.preparing:
+            self.record(func, prepared, named, out)
         return _in_place(func, args, kwargs, out)
 
     def record(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
@@ -100,6 +112,9 @@ class Recorder(TorchDispatchMode):
         if signature.base in EMPTY:
             for one in results:
                 self.memory(one, born=False)
+            return
+        if distributed.communicates(func):
+            self._record_moved(func, signature.base, args, results)
             return
         inputs = {self._key(one): self.memory(one) for one in tensors.found((args, kwargs))}
         fresh = {key: one for one in results if (key := self._key(one)) not in inputs}
@@ -114,22 +129,58 @@ class Recorder(TorchDispatchMode):
             inputs,
             {self._key(one): self.memory(one, born=False) for one in written}
             | {key: self.memory(one, born=False) for key, one in fresh.items()},
+            distributed.COPIES_IN.get(func._schema.name, distributed.MAIN),
         )
+        self._order_gathers(func, signature.base)
         if self.watch is not None:
             self.watch(func, args, kwargs, out, self.records[-1].after)
 
-    def _add(self, op: Op, base: str, inputs: dict[int, Memory], changed: dict[int, Memory]) -> None:
+    def _order_gathers(self, func: Any, base: str) -> None:
+        """Let FSDP's copy into the buffer of a gather wait for the copy out of the gather before."""
+        last = self.records[-1]
+        if base == distributed.COPIES_OUT:
+            self.copied_out = len(self.records) - 1
+        elif func._schema.name == distributed.GATHERS and self.copied_out is not None:
+            last.after = tuple(sorted({*last.after, self.copied_out}))
+
+    def _record_moved(self, func: Any, base: str, args: Any, results: tuple[torch.Tensor, ...]) -> None:
+        """Write a collective down, on the stream of its group."""
+        moved = distributed.moved(func, args, results)
+        if moved is None:
+            return
+        self.groups.setdefault(f"group {moved.stream}", moved.ranks)
+        written = {self._key(one): self.memory(one, born=False) for one in moved.written}
+        inputs = {key: self.memory(one) for one in tensors.found(args) if (key := self._key(one)) not in written}
+        if not inputs or not moved.op.writes:
+            inputs |= {key: one for key, one in written.items() if one.writer is not None}
+        self._add(moved.op, base.strip("_"), inputs, written, moved.stream)
+
+    def _joined(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensor: computation that is launched from now on waits for the collective that makes it."""
+        known = self.memories.get(self._key(tensor))
+        if known is not None and known.writer is not None:
+            self.awaited.add(known.writer)
+        return tensor
+
+    def _add(
+        self, op: Op, base: str, inputs: dict[int, Memory], changed: dict[int, Memory], stream: str = distributed.MAIN
+    ) -> None:
         """Append a node: after the writers of what it uses, and after the readers of what it changes."""
         number = len(self.records)
         after = {one.writer for one in (*inputs.values(), *changed.values()) if one.writer is not None}
         after |= {reader for one in changed.values() for reader in one.readers}
+        if stream == distributed.MAIN:
+            after |= self.awaited
+            self.awaited.clear()
         outputs = tuple(one.name for one in changed.values() if not one.born and one.whole is not None)
         read = tuple(one.name for key, one in inputs.items() if one.born and one.whole is not None)
         for one in inputs.values():
             one.readers.append(number)
         for one in changed.values():
             one.writer, one.readers, one.born = number, [], True
-        self.records.append(Record(op, self._named(base), tuple(sorted(after)), self.module, self.phase, read, outputs))
+        self.records.append(
+            Record(op, self._named(base), tuple(sorted(after)), self.module, self.phase, read, outputs, stream)
+        )
 
     def _operator(self, called: Called) -> Op | None:
         """Weft's operator of a call; None for one without elements. Unknown ones are kept; `graph` refuses them."""
@@ -179,6 +230,24 @@ class Recorder(TorchDispatchMode):
         if gone is not None and self.records and gone.born and gone.whole is not None:
             self.records[-1].frees.append(gone.name)
 
+    def resized(self, storage: Any, size: int) -> None:
+        """Free the memory of a storage that is about to shrink; one that grows is born with its next writer."""
+        known = self.memories.get(storage._cdata)
+        if known is None or size == storage.nbytes():
+            return
+        if self.records and known.born and known.whole is not None:
+            self.records[-1].frees.append(known.name)
+        whole = tensors.made((size,), "uint8", known.whole.role if known.whole else "activation") if size else None
+        fresh = Memory(f"t{len(self.described)}", whole, known.writer, known.readers, born=False)
+        if whole is not None:
+            self.described[fresh.name] = whole
+        self.memories[storage._cdata] = fresh
+
+    def pause(self, paused: bool) -> bool:
+        """Begin or end a pause, in which calls are computed but not seen; answers whether there was one."""
+        before, self.paused = self.paused, paused
+        return before
+
     # -- where
 
     @property
@@ -216,13 +285,13 @@ class Recorder(TorchDispatchMode):
         nodes = tuple(self._node(one) for one in self.records)
         stated = {**self.given, **self._odd_outputs()}
         labels = {"source": f"torch {torch.__version__}", "assumed": "; ".join(dict.fromkeys(self.notes))}
-        found = Graph(nodes, title=title, labels=labels, tensors=stated)
-        return Graph(nodes, title=title, labels={**labels, "peak_bytes": str(max(live_bytes(found)))}, tensors=stated)
+        found = Graph(nodes, self.ranks, title, labels | self.groups, stated)
+        return replace(found, labels={**found.labels, "peak_bytes": str(max(live_bytes(found)))})
 
     def _node(self, one: Record) -> Node:
         after = tuple(self.records[number].name for number in one.after)
         return Node(
-            one.op, one.name, after=after, phase=one.phase, module=one.module, inputs=one.inputs,
+            one.op, one.name, after=after, stream=one.stream, phase=one.phase, module=one.module, inputs=one.inputs,
             outputs=one.outputs, frees=tuple(one.frees),
         )  # fmt: skip
 
@@ -248,12 +317,13 @@ class _Signature:
 def _signature(func: Any) -> _Signature:
     """Name of an operator, and the places and names of the arguments that it writes."""
     base = func._schema.name.partition("::")[2]
+    undeclared = distributed.UNDECLARED.get(func._schema.name)
     marked = [
         (place, one.name)
         for place, one in enumerate(func._schema.arguments)
         if one.alias_info and one.alias_info.is_write
     ]
-    return _Signature(str(func), base, tuple(marked))
+    return _Signature(str(func), base, (*marked, *((undeclared,) if undeclared else ())))
 
 
 def _in_place(func: Any, args: Any, kwargs: Any, out: Any) -> Any:

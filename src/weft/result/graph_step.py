@@ -1,4 +1,4 @@
-"""What a captured graph answers on one GPU: its time by phase and class of operator, and its peak of memory."""
+"""What a captured graph answers on a rank: its time by phase and class of operator, and its peak of memory."""
 
 from __future__ import annotations
 
@@ -16,9 +16,16 @@ if TYPE_CHECKING:
 BY_BYTES = "by bytes"
 """The class of operators that are timed by the bytes of their tensors, for want of a model of their own."""
 
+OTHER_STREAMS = "other streams"
+"""The phase of what streams beside the compute stream add to a step."""
+
 
 class Share(NamedTuple):
-    """The operators of one phase and class: how many, their time [s], FLOPs of matrix units, and least bytes."""
+    """The operators of one phase and class: how many, their time [s], FLOPs of matrix units, and least bytes.
+
+    Of operators on other streams, `seconds` is what the compute stream waits for them, and `hidden` what runs beside
+    it [s].
+    """
 
     phase: str
     kind: str
@@ -26,14 +33,15 @@ class Share(NamedTuple):
     seconds: float
     flops: int
     bytes: int
+    hidden: float = 0.0
 
 
 @dataclass(frozen=True, repr=False)
 class GraphStep(Answer):
-    """A graph of operators, such as a captured training step, on one GPU: `seconds`, and the `shares` of it.
+    """A graph of operators, such as a captured training step, on one rank: `seconds`, and the `shares` of it.
 
-    Without communication the seconds of the shares add up to those of the step. `notes` say what a reader must know,
-    `spans` are start and end of every node by its id, from the start of the step [s].
+    The seconds of the shares add up to those of the step. `notes` say what a reader must know, `spans` are start and
+    end of every node by its id, from the start of the step [s].
     """
 
     kind = "graph step"
@@ -66,6 +74,16 @@ class GraphStep(Answer):
         return self.peak_bytes <= self.gpu.memory.capacity
 
     @property
+    def exposed(self) -> float:
+        """Seconds in which the compute stream waits for other streams, such as collectives."""
+        return sum(one.seconds for one in self.shares if one.kind.startswith("exposed "))
+
+    @property
+    def hidden(self) -> float:
+        """Seconds of other streams beside the compute stream."""
+        return sum(one.hidden for one in self.shares)
+
+    @property
     def by_bytes(self) -> float:
         """Share of the time in operators that are timed by their bytes alone."""
         return sum(one.seconds for one in self.shares if one.kind == BY_BYTES) / self.seconds
@@ -78,6 +96,9 @@ class GraphStep(Answer):
             "gpu": self.gpu.name,
             "seconds": self.seconds,
             "flops": self.flops,
+            "ranks": self.graph.ranks,
+            "exposed_seconds": self.exposed,
+            "hidden_seconds": self.hidden,
             "launches": self.launches,
             "by_bytes": self.by_bytes,
             "peak_bytes": self.peak_bytes,

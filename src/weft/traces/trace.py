@@ -152,7 +152,12 @@ class Trace(Answer):
 
     @cached_property
     def graph(self) -> Graph:
-        """The pieces of work as a graph, each stream in its order; unknown ones hold no work."""
+        """The pieces of work as a graph, each stream in its order; unknown ones hold no work.
+
+        The stream with the most operators that Weft can time is called "main", as in other graphs of one GPU.
+        """
+        main = int(np.bincount(self.stream, self.operator >= 0).argmax())
+        streams = ["main" if number == main else f"stream {name}" for number, name in enumerate(self.streams)]
         waits = defaultdict(list)
         for before, after in self.edges.tolist():
             waits[after].append(f"work{before}")
@@ -160,7 +165,7 @@ class Trace(Answer):
             Node(
                 self.op(piece) or Opaque(self.names[self.name[piece]]), f"work{piece}",
                 after=tuple(waits.get(piece, ())),
-                stream=self.streams[self.stream[piece]], phase=PHASES[self.phase[piece]],
+                stream=streams[self.stream[piece]], phase=PHASES[self.phase[piece]],
             )
             for piece in range(len(self))
         )  # fmt: skip

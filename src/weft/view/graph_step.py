@@ -21,11 +21,21 @@ def verdict(answer: GraphStep) -> list[str]:
     """The answer in sentences: the time, the rate, and the memory."""
     held = f"{format_bytes(answer.peak_bytes, 4)} of the {format_bytes(answer.gpu.memory.capacity)}"
     fits = "its tensors take" if answer.fits else "it does not fit: its tensors take"
+    ranks = answer.graph.ranks
+    where = f"each of {ranks} x {answer.gpu.title}" if ranks > 1 else answer.gpu.title
     lead = (
-        f"{answer.graph} takes {answer.seconds * 1e3:,.2f} ms on {answer.gpu.title}, {answer.launches:,} operators at "
+        f"{answer.graph} takes {answer.seconds * 1e3:,.2f} ms on {where}, {answer.launches:,} operators at "
         f"{answer.flops / answer.seconds / 1e12:,.1f} TFLOP/s; {fits} {held} of the GPU at their peak."
     )
-    return [lead, f"{percent(answer.by_bytes)} of the time is in operators that are timed by their bytes alone."]
+    beside = answer.exposed + answer.hidden
+    waits = (
+        f"Streams beside computing run for {beside * 1e3:,.2f} ms, and {answer.exposed * 1e3:,.2f} ms of it is exposed."
+    )
+    return [
+        lead,
+        *([waits] if beside else []),
+        f"{percent(answer.by_bytes)} of the time is in operators that are timed by their bytes alone.",
+    ]
 
 
 def share_table(answer: GraphStep) -> Table:
@@ -39,6 +49,7 @@ def share_table(answer: GraphStep) -> Table:
             one.seconds / answer.seconds,
             one.flops / 1e12,
             one.bytes / 1e9,
+            one.hidden * 1e3,
         )
         for one in answer.shares
     ]  # fmt: skip
@@ -46,6 +57,7 @@ def share_table(answer: GraphStep) -> Table:
         text("phase"), text("kind"), number("operators", format_=","), number("time_ms", "time", "ms", ",.3f"),
         number("share", "of the step", format_=".1%"), number("tflop", "work", "TFLOP", ",.3f"),
         number("gigabytes", "data", "GB", ",.2f"),
+        number("hidden_ms", "hidden", "ms", ",.3f"),
     ]  # fmt: skip
     return Table(columns, rows, f"{answer.graph} on {answer.gpu.title}")
 

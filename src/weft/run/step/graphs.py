@@ -1,58 +1,106 @@
-"""The time of a graph of operators, such as a captured training step, on one GPU."""
+"""The time of a graph of operators, such as a captured training step, on a rank of a system."""
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import replace
 
 from weft.errors import InputError, check_type
-from weft.estimate import estimate
 from weft.graph import Call, Collective, Graph, Node, Op, Send
 from weft.hardware import System, system
 from weft.hardware.resolve import Described
 from weft.options import SUSTAINED, RunOptions
-from weft.result.graph_step import BY_BYTES, GraphStep, Share
-from weft.run.step.prices import BETWEEN_OTHERS, ROOM
-from weft.run.step.spans import class_of
+from weft.result.graph_step import BY_BYTES, OTHER_STREAMS, GraphStep, Share
+from weft.result.step import Pass
+from weft.run.step.prices import Known, Place
+from weft.run.step.spans import COMPUTE, CONTENTION, class_of, timed
+from weft.run.step.windows import Windows
 
 _HOST = "the host is assumed to launch kernels ahead of the GPU, one kernel for each operator"
+_BESIDE = (
+    "while a collective runs, GEMMs slow down as their waves of tiles grow beside it; copies on streams of their own "
+    "are assumed to slow nothing down"
+)
+_MAIN = "main"
 
 
 def graph_step(graph: Graph, on: Described, options: RunOptions = SUSTAINED) -> GraphStep:
-    """How long the operators of a graph take on one GPU of a system, in closed form; each distinct one is timed once.
+    """How long the operators of a graph take on one of its ranks, in closed form; each distinct one is timed once.
 
-    Raises UnknownNameError for an unknown system, InputError for a graph that communicates.
+    Operators of one stream run in order, streams at once. Collectives run among as many GPUs of the system as their
+    group has ranks; the graph's label "group STREAM" may list the ranks of the group of a stream. Raises
+    UnknownNameError for an unknown system, InputError for a graph with more ranks than GPUs, or with messages.
     """
     check_type("the graph", graph, Graph, "give a weft.Graph, such as weft.capture answers")
     where = on if isinstance(on, System) else system(on)
-    if any(isinstance(node.op, Collective | Send) for node in graph):
-        raise InputError("the graph sends data between GPUs, and a graph is timed on one; capture the model unsharded")
-    roomy = where.replace({"memory.capacity": ROOM})
-    known: dict[Op, float] = {}
-    for node in graph:
-        if node.op not in known:
-            known[node.op] = _seconds(node.op, roomy, options)
-    ends = graph.critical_path({node.name: known[node.op] for node in graph})
-    whole = float(max(end for _, end in ends.values()))
-    return GraphStep(graph, where.gpu, whole, _shares(graph, known), _notes(graph, where), ends)
+    _check_ranks(graph, where)
+    known, places = Known(where, options), _places(graph, where)
+    seconds = {node.name: _seconds(node, known, places) for node in graph}
+    among = {(node.stream, node.op.ranks): places[node.id] for node in graph if isinstance(node.op, Collective)}
+    windows = Windows(lambda stream, ranks: known.among(among[stream, ranks]), {}, "bf16", options, engine=False)
+    found = timed(
+        graph.map(lambda node: replace(node, stream=COMPUTE) if node.stream == _MAIN else node),
+        seconds,
+        (lambda kernel, other: windows(kernel, other) if isinstance(other.op, Collective) else (1.0, 1.0))
+        if among
+        else None,
+    )
+    return GraphStep(graph, where.gpu, found.seconds, _shares(graph, seconds, found), _notes(graph, where), found.times)
 
 
-def _seconds(op: Op, roomy: System, options: RunOptions) -> float:
-    if not op.least_bytes and not op.flops:
-        return 0.0
-    return float(estimate(op, roomy, options=options, harness=BETWEEN_OTHERS).seconds)
-
-
-def _shares(graph: Graph, known: dict[Op, float]) -> tuple[Share, ...]:
-    found: defaultdict[tuple[str, str], list[Node]] = defaultdict(list)
-    for node in graph:
-        found[node.phase, _kind(node.op)].append(node)
-    return tuple(
-        Share(
-            phase, kind, len(nodes), sum(known[node.op] for node in nodes),
-            sum(node.op.flops for node in nodes if node.op.matrix_dtype), sum(node.op.least_bytes for node in nodes),
+def _check_ranks(graph: Graph, where: System) -> None:
+    if any(isinstance(node.op, Send) or node.rank is not None for node in graph):
+        raise InputError("ranks of the graph differ, or send messages; give a graph whose ranks all do the same")
+    needed = max([graph.ranks, *(node.op.ranks for node in graph if isinstance(node.op, Collective))])
+    if needed > where.gpus and needed > 1:
+        raise InputError(
+            f"the graph is of {needed} ranks, and the system has {where.gpus} GPU{'s' * (where.gpus > 1)}; choose one "
+            f"with at least {needed}"
         )
-        for (phase, kind), nodes in found.items()
-    )  # fmt: skip
+
+
+def _places(graph: Graph, where: System) -> Mapping[str, Place]:
+    """GPUs and nodes of the group of every collective, by node."""
+    each = where.node.gpus_per_node if where.node else where.gpus
+    found: dict[str, Place] = {}
+    for node in graph:
+        if isinstance(node.op, Collective):
+            listed = [int(rank) for rank in graph.labels.get(f"group {node.stream}", "").split()]
+            ranks = listed if len(listed) == node.op.ranks else range(node.op.ranks)
+            found[node.id] = node.op.ranks, len({rank // each for rank in ranks})
+    return found
+
+
+def _seconds(node: Node, known: Known, places: Mapping[str, Place]) -> float:
+    if not node.op.least_bytes and not node.op.flops:
+        return 0.0
+    return known.seconds((node.op, places.get(node.id), "cu" if node.id in places else ""))
+
+
+def _shares(graph: Graph, seconds: Mapping[str, float], found: Pass) -> tuple[Share, ...]:
+    """The operators of the compute stream by phase and class, then what communication adds to them."""
+    kernels: defaultdict[tuple[str, str], list[Node]] = defaultdict(list)
+    others: defaultdict[str, list[Node]] = defaultdict(list)
+    for node in graph:
+        if node.stream in (_MAIN, COMPUTE):
+            kernels[node.phase, _kind(node.op)].append(node)
+        else:
+            others[node.stream].append(node)
+    shares = [
+        _share(phase, kind, nodes, sum(seconds[node.name] for node in nodes))
+        for (phase, kind), nodes in kernels.items()
+    ]
+    for stream, nodes in others.items():
+        exposed = found.parts.get(f"exposed {stream}", 0.0)
+        shares.append(_share(OTHER_STREAMS, f"exposed {stream}", nodes, exposed, found.hidden.get(stream, 0.0)))
+    left = {name: found.parts[name] for name in (CONTENTION, "wait") if found.parts.get(name)}
+    return (*shares, *(Share(OTHER_STREAMS, name, 0, spent, 0, 0) for name, spent in left.items()))
+
+
+def _share(phase: str, kind: str, nodes: list[Node], seconds: float, hidden: float = 0.0) -> Share:
+    flops = sum(node.op.flops for node in nodes if node.op.matrix_dtype)
+    return Share(phase, kind, len(nodes), seconds, flops, sum(node.op.least_bytes for node in nodes), hidden)
 
 
 def _kind(op: Op) -> str:
@@ -66,5 +114,6 @@ def _kind(op: Op) -> str:
 
 def _notes(graph: Graph, where: System) -> tuple[str, ...]:
     assumed = graph.labels.get("assumed", "")
-    one = (f"one GPU of {where.gpus} is used",) if where.gpus > 1 else ()
-    return (*one, _HOST, *(assumed.split("; ") if assumed else ()))
+    used = (f"{graph.ranks} of the {where.gpus} GPUs are used",) if where.gpus > graph.ranks else ()
+    beside = (_BESIDE,) if len(graph.streams) > 1 else ()
+    return (*used, _HOST, *beside, *(assumed.split("; ") if assumed else ()))

@@ -1,0 +1,190 @@
+"""Programs of many ranks, captured in one process: a group that sends nothing, and its calls as collectives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from weft.capture import tensors
+from weft.errors import InputError, check_whole
+from weft.graph import Call, Collective, Op
+from weft.graph.op import DTYPE_BYTES
+
+MAIN = "main"
+"""The stream of computation."""
+LIBRARIES = ("c10d", "_c10d_functional")
+"""Namespaces of PyTorch's collectives: those with process groups, and those that return new tensors."""
+KINDS: Mapping[str, str] = {
+    "all_reduce": "all_reduce", "allreduce": "all_reduce",
+    "all_gather": "all_gather", "allgather": "all_gather", "_allgather": "all_gather",
+    "reduce_scatter": "reduce_scatter", "_reduce_scatter": "reduce_scatter",
+    "all_to_all": "all_to_all", "alltoall": "all_to_all",
+    "broadcast": "broadcast", "send": "send_recv", "recv": "send_recv",
+}  # fmt: skip
+"""Weft's collectives by PyTorch's names without endings such as "_base_" and "_into_tensor"."""
+_ENDINGS = ("_", "_out", "_coalesced", "_into_tensor", "_tensor", "_single", "_base")
+COPIES_IN: Mapping[str, str] = {"fsdp::all_gather_copy_in": "gather copies", "fsdp::chunk_cat": "reduce copies"}
+"""FSDP's copies into the buffers of its collectives, which run on streams of their own ahead of layers."""
+GATHERS, COPIES_OUT = "fsdp::all_gather_copy_in", "split_with_sizes_copy"
+"""FSDP gathers the weights of one layer ahead: its copy in waits for the copy out of the gather before."""
+UNDECLARED: Mapping[str, tuple[int, str]] = {GATHERS: (1, "all_gather_output")}
+"""Places and names of arguments that calls write without saying so."""
+
+
+class Moved(NamedTuple):
+    """A call that communicates: its operator, its stream, the group's ranks, and the tensors that it writes."""
+
+    op: Op
+    stream: str
+    ranks: str
+    written: tuple[torch.Tensor, ...]
+
+
+@contextmanager
+def world(ranks: int, rank: int) -> Iterator[None]:
+    """A default process group of `ranks` ranks, seen from `rank`, that sends nothing; gone after the block.
+
+    Raises InputError beside a process group of the program's own.
+    """
+    check_whole("ranks of the captured world", ranks, 2, 8)
+    check_whole("the captured rank", rank, 0, 0)
+    if rank >= ranks:
+        raise InputError(f"rank {rank} is none of {ranks}; choose one from 0 to {ranks - 1}")
+    if dist.is_initialized():
+        raise InputError(
+            "a process group is live in this process, and a capture makes one of its own; capture before "
+            "init_process_group, or after destroy_process_group"
+        )
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=ranks)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def is_wrapped(types: Any) -> bool:
+    """Whether a call is one of tensors that hold others, such as DTensors: their local calls follow."""
+    return any(hasattr(one, "__tensor_flatten__") for one in types)
+
+
+def communicates(func: Any) -> bool:
+    """Whether a call is of a library of collectives."""
+    return func.namespace in LIBRARIES
+
+
+def moved(func: Any, args: Any, results: tuple[torch.Tensor, ...]) -> Moved | None:
+    """What a call sends, and where; None for one that sends nothing. Raises InputError for one that has no operator."""
+    base = func._schema.name.partition("::")[2]
+    if base in ("barrier", "monitored_barrier_", "check_for_nan"):
+        return None
+    kind = KINDS.get(_without_endings(base))
+    if kind is None:
+        raise InputError(
+            f"{func} is a collective that Weft does not have; use one of {', '.join(sorted(set(KINDS.values())))}, or "
+            "call it inside setup() if it belongs to the preparation"
+        )
+    into, of = _sides(func, args, results, kind)
+    group = _group(args)
+    ranks = 2 if kind == "send_recv" else group.size()
+    whole = into if kind == "all_gather" else of
+    stream, members = stream_of(group), " ".join(map(str, dist.get_process_group_ranks(group)))
+    if ranks == 1:
+        read, write = (tuple(one for one in map(tensors.described, side) if one) for side in (of, into))
+        return Moved(Call(str(func), read, write), stream, members, into)
+    dtype = tensors.dtype_of(whole[0].dtype)
+    size = sum(one.numel() * one.element_size() for one in whole)
+    return Moved(Collective(kind, size, ranks, dtype if dtype in DTYPE_BYTES else "int8"), stream, members, into)
+
+
+def _without_endings(base: str) -> str:
+    """The name without endings: "all_gather" of "all_gather_into_tensor_out"."""
+    while base not in KINDS:
+        ending = next((one for one in _ENDINGS if base.endswith(one)), "")
+        if not ending:
+            return base
+        base = base.removesuffix(ending)
+    return base
+
+
+def _sides(
+    func: Any, args: Any, results: tuple[torch.Tensor, ...], kind: str
+) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
+    """The tensors that a call writes and those that it sends.
+
+    Calls with process groups do not declare what they write: it is their first argument, and the second one is sent,
+    where there is one.
+    """
+    first = tuple(tensors.found(args[0]))
+    if func.namespace == "c10d":
+        second = tuple(tensors.found(args[1])) if len(args) > 1 else ()
+        return first, second or first
+    return results, first
+
+
+def _group(args: Any) -> Any:
+    """The process group among the arguments of a call, an object or a name."""
+    from torch.distributed.distributed_c10d import _resolve_process_group
+
+    for one in args:
+        if isinstance(one, torch.ScriptObject):
+            return dist.ProcessGroup.unbox(one)
+        if isinstance(one, dist.ProcessGroup):
+            return one
+    return _resolve_process_group(next(one for one in reversed(args) if isinstance(one, str)))
+
+
+def stream_of(group: Any) -> str:
+    """The stream of a process group: the name of its axis of a mesh, or its ranks."""
+    if group == dist.group.WORLD:
+        return "world"
+    named = str(group.group_desc or "")
+    if named.startswith("mesh_") and named != "mesh_default":
+        return named.removeprefix("mesh_")
+    return "ranks " + " ".join(map(str, dist.get_process_group_ranks(group)))
+
+
+@contextmanager
+def whole_shapes_unseen(pause: Callable[[bool], bool]) -> Iterator[None]:
+    """Keep a recorder from the calls on whole shapes by which DTensor learns how results are sharded.
+
+    `pause` begins or ends a pause, and answers what was before.
+    """
+    from torch.distributed.tensor._sharding_prop import ShardingPropagator
+
+    name = "_propagate_tensor_meta_non_cached"
+    plain = getattr(ShardingPropagator, name)
+
+    def unseen(*args: Any, **named: Any) -> Any:
+        before = pause(True)
+        try:
+            return plain(*args, **named)
+        finally:
+            pause(before)
+
+    setattr(ShardingPropagator, name, unseen)
+    try:
+        yield
+    finally:
+        setattr(ShardingPropagator, name, plain)
+
+
+@contextmanager
+def resizes_seen(resized: Callable[[Any, int], None]) -> Iterator[None]:
+    """Call `resized` before storages get another size: FSDP frees gathered weights so."""
+    plain = torch.UntypedStorage.resize_
+
+    def seen(storage: Any, size: int) -> Any:
+        resized(storage, int(size))
+        return plain(storage, size)
+
+    torch.UntypedStorage.resize_ = seen
+    try:
+        yield
+    finally:
+        torch.UntypedStorage.resize_ = plain
