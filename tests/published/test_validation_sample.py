@@ -22,10 +22,7 @@ KNOWN_MISSES = {
     ("RCCL, MI300X", "as shipped", "mean"),
     ("training steps, mixtures of experts", "as shipped", "mean"),
     ("training steps, vTrain", "as shipped", "mean"),
-    ("kernels on V100: bmm", "as shipped", "mean"),
     ("convolutions, forward: implicit GEMM", "as shipped", "mean"),
-    ("convolutions, forward: Winograd in one kernel", "as shipped", "mean"),
-    ("convolutions, forward: Winograd with its transforms in memory", "as shipped", "mean"),
     ("convolutions, forward: Fourier transforms", "as shipped", "mean"),
 }
 """Lines that are missed, by what, protocol and statistic: docs/deviations.md says why."""

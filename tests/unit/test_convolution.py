@@ -1,10 +1,14 @@
 """Convolutions: their sizes, and their time as an implicit GEMM."""
 
+from typing import get_args
+
 import pytest
 
 import weft
 from weft.errors import InputError
 from weft.graph import Convolution, Gemm
+from weft.hardware.gpus import Architecture
+from weft.library.convolution import convolution_shares
 
 
 def test_the_output_shrinks_by_the_window_and_the_stride():
@@ -70,3 +74,36 @@ def test_an_algorithm_refuses_windows_and_strides_that_it_does_not_have():
         Convolution(8, 64, 64, window=5, padding=2, algorithm="winograd")
     with pytest.raises(InputError, match="winograd_nonfused has windows of 3 x 3 or 5 x 5"):
         Convolution(8, 64, 64, stride=2, algorithm="winograd_nonfused")
+
+
+def test_windows_that_overlap_are_read_from_memory_once():
+    op = Convolution(64, 12, 46, 248, 248, dtype="fp32")
+    implicit, stored = weft.estimate(op, "v100"), weft.estimate(op.product, "v100")
+    assert implicit.parts["memory"] < stored.parts["memory"] / 2
+
+
+def test_fused_winograd_never_cuts_its_channels_between_workgroups():
+    op = Convolution(1, 1762, 33, 9, 9, dtype="fp32", algorithm="winograd")
+    assert weft.estimate(op, "v100").parts["split"] == 0
+
+
+def test_fused_winograd_fills_blocks_of_thirty_two_filters():
+    time = {
+        filters: weft.estimate(Convolution(8, 256, filters, dtype="fp32", algorithm="winograd"), "v100").seconds
+        for filters in (33, 64, 65)
+    }
+    assert time[33] == pytest.approx(time[64], rel=0.05)
+    assert time[65] > 1.2 * time[64]
+
+
+def test_small_images_take_small_fourier_transforms():
+    time = {
+        size: weft.estimate(Convolution(32, 512, 64, size, size, dtype="fp32", algorithm="fft"), "a100").seconds
+        for size in (14, 15)
+    }
+    assert time[14] < time[15] / 1.8
+
+
+@pytest.mark.parametrize("architecture", get_args(Architecture))
+def test_every_architecture_has_shares_of_its_rates(architecture):
+    assert all(0 < share <= 1 for share in convolution_shares(architecture).values())

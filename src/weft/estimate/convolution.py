@@ -93,15 +93,16 @@ def _implicit(op: Convolution, on: Target) -> Inside:
 def _fused(op: Convolution, on: Target) -> Inside:
     """The products of a fused kernel, which transforms tiles in registers: memory sees images and outputs only.
 
-    It transforms the tiles of a step's channels anew for each `columns` of filters.
+    It transforms the tiles of a step's channels anew for each `columns` of filters. Two outputs of a row are stored at
+    once, at the rate of a transform to memory.
     """
     product, kernels = _products(op, FUSED_OUTPUT, fused=True), convolution_kernels("winograd")
     a, b = floats(product.m) * product.k, floats(product.k) * product.n
     rate = _rate(op, on) / (1 + TRANSFORM / kernels[0].columns)
     if op.computes == "weights":
         return Inside(kernels, (_outputs(op) / a, _images(op) / b), rate)
-    points = (FUSED_OUTPUT + op.windows[0] - 1) ** 2
-    return Inside(kernels, (_images(op) / a, 1.0), rate, FUSED_OUTPUT**2 / float(np.max(points)), whole=True)
+    stored = FUSED_OUTPUT**2 / float(np.max(_points(op, FUSED_OUTPUT))) / _shares(on)["transform"]
+    return Inside(kernels, (_images(op) / a, 1.0), rate, stored, whole=True)
 
 
 def _images(op: Convolution) -> FloatArray:

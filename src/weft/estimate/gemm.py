@@ -16,7 +16,7 @@ from weft.estimate.target import Target
 from weft.graph import DTYPE_BYTES, Gemm, GroupedGemm
 from weft.graph.op import OUTPUT_DTYPES, width
 from weft.kernels.gemm import main_loop_flops
-from weft.library.tiles import Candidate, candidates, most_parts
+from weft.library.tiles import Candidate, batched_candidates, candidates, most_parts
 
 Shapes = Any
 """A `gemm_kernel.Shape` whose fields are arrays over the cases."""
@@ -67,6 +67,10 @@ def gemm(op: Gemm, on: Target, inside: Inside = _ALONE) -> Estimate:
     if inside.whole:
         rates = rates._replace(parts=1.0, own_parts=1.0)
     times = _run(shapes, library, rates)
+    few = batched_candidates(on.gpu.architecture, op.dtype)
+    if few and inside is _ALONE and np.any(shapes.batch > 1):
+        batched: Any = np.where(shapes.batch > 1, _run(shapes, few, rates), times)
+        times = gemm_kernel.Attempt(*batched)
     parts = _parts(shapes, times, rates)
     launch = achieved.gemm_host if harness.timed == "host" else achieved.gemm_launch
     parts["launch"] = np.full(len(shapes.m), launch)

@@ -72,6 +72,13 @@ def candidates(architecture: str, dtype: str, *, scaled: bool = False) -> tuple[
 
 
 @cache
+def batched_candidates(architecture: str, dtype: str) -> tuple[Candidate, ...]:
+    """The kernels that a library chooses from for batches of products, where those are not all; else none."""
+    found = _lists().get(f"batched-{architecture}", ()) if dtype == "fp32" else ()
+    return _mirrored(Candidate(*tile) for tile in found)
+
+
+@cache
 def convolution_kernels(algorithm: str) -> tuple[Candidate, ...]:
     """The fp32 kernels of an implicit product, "convolution", or of Winograd in one kernel, "winograd".
 
