@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.module_tracker import ModuleTracker
 
 from weft.capture import distributed, tensors
+from weft.capture.fused import KERNELS, folded
 from weft.capture.operators import Called, operator_of
 from weft.errors import InputError
 from weft.graph import Call, Graph, Node, Op
@@ -43,6 +44,8 @@ class Record:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     stream: str = distributed.MAIN
+    pointwise: bool = False
+    kernel: str = ""
     frees: list[str] = field(default_factory=list)
 
 
@@ -77,6 +80,8 @@ class Recorder(TorchDispatchMode):
         self.paused = False
         self.preparing = False
         self.ranks = 1
+        self.fused = False
+        self.kernels: dict[str, str] = {}
         self.groups: dict[str, str] = {}
         self.awaited: set[int] = set()
         self.copied_out: int | None = None
@@ -92,6 +97,8 @@ class Recorder(TorchDispatchMode):
             return func(*args, **kwargs)
         if func is torch.ops._c10d_functional.wait_tensor.default:
             return self._joined(args[0])
+        if func._schema.name == distributed.WRAPPING:
+            return distributed.awaited_when_used(args[0])
         literal = func is torch.ops.aten.lift_fresh.default  # fake tensors know the values of numbers in the program
         prepared, named = (args, kwargs) if literal else (self.run.prepare(args), self.run.prepare(kwargs))
         try:
@@ -116,10 +123,13 @@ class Recorder(TorchDispatchMode):
         if distributed.communicates(func):
             self._record_moved(func, signature.base, args, results)
             return
-        inputs = {self._key(one): self.memory(one) for one in tensors.found((args, kwargs))}
-        fresh = {key: one for one in results if (key := self._key(one)) not in inputs}
+        arguments = tuple(tensors.found((args, kwargs)))
+        known = {self._key(one) for one in arguments}
+        fresh = {key: one for one in results if (key := self._key(one)) not in known}
         if (not written and not fresh) or signature.base in UNRECORDED:
+            self._used(arguments, arguments)
             return
+        inputs = self._used(arguments, written)
         op = self._operator(Called(signature.name, signature.base, func, args, kwargs, results, written))
         if op is None:
             return
@@ -132,6 +142,9 @@ class Recorder(TorchDispatchMode):
             distributed.COPIES_IN.get(func._schema.name, distributed.MAIN),
         )
         self._order_gathers(func, signature.base)
+        last = self.records[-1]
+        last.pointwise = torch.Tag.pointwise in func.tags
+        last.kernel = self.kernels.get(last.module, "")
         if self.watch is not None:
             self.watch(func, args, kwargs, out, self.records[-1].after)
 
@@ -149,11 +162,14 @@ class Recorder(TorchDispatchMode):
         if moved is None:
             return
         self.groups.setdefault(f"group {moved.stream}", moved.ranks)
+        inputs = self._used(tensors.found(args), moved.written)
         written = {self._key(one): self.memory(one, born=False) for one in moved.written}
-        inputs = {key: self.memory(one) for one in tensors.found(args) if (key := self._key(one)) not in written}
-        if not inputs or not moved.op.writes:
-            inputs |= {key: one for key, one in written.items() if one.writer is not None}
         self._add(moved.op, base.strip("_"), inputs, written, moved.stream)
+
+    def _used(self, found: Iterable[torch.Tensor], written: Iterable[torch.Tensor]) -> dict[int, Memory]:
+        """The storages of a call's arguments; one that is written and was only allocated before is not given."""
+        fills = {key for one in written if (key := self._key(one)) in self.memories}
+        return {self._key(one): self.memory(one, born=self._key(one) not in fills) for one in found}
 
     def _joined(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor: computation that is launched from now on waits for the collective that makes it."""
@@ -243,6 +259,12 @@ class Recorder(TorchDispatchMode):
             self.described[fresh.name] = whole
         self.memories[storage._cdata] = fresh
 
+    def entered(self, module: Any, _: Any) -> None:
+        """Remember the class of a module whose operators a compiler makes one kernel of."""
+        name = type(module).__name__
+        if KERNELS.search(name):
+            self.kernels[self.module] = name
+
     def pause(self, paused: bool) -> bool:
         """Begin or end a pause, in which calls are computed but not seen; answers whether there was one."""
         before, self.paused = self.paused, paused
@@ -282,6 +304,9 @@ class Recorder(TorchDispatchMode):
             raise InputError(_not_known(self.unknown))
         if not self.records:
             raise InputError("nothing was captured; run a model inside the capture")
+        if self.fused:
+            self.records, said = folded(self.records, self.described)
+            self.notes.append(said)
         nodes = tuple(self._node(one) for one in self.records)
         stated = {**self.given, **self._odd_outputs()}
         labels = {"source": f"torch {torch.__version__}", "assumed": "; ".join(dict.fromkeys(self.notes))}
