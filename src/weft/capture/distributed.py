@@ -33,6 +33,8 @@ GATHERS, COPIES_OUT = "fsdp::all_gather_copy_in", "split_with_sizes_copy"
 """FSDP gathers the weights of one layer ahead: its copy in waits for the copy out of the gather before."""
 UNDECLARED: Mapping[str, tuple[int, str]] = {GATHERS: (1, "all_gather_output")}
 """Places and names of arguments that calls write without saying so."""
+WRAPPING = "_c10d_functional::_wrap_tensor_autograd"
+"""The call that lets a tensor be awaited when it is used."""
 
 
 class Moved(NamedTuple):
@@ -172,6 +174,27 @@ def whole_shapes_unseen(pause: Callable[[bool], bool]) -> Iterator[None]:
         yield
     finally:
         setattr(ShardingPropagator, name, plain)
+
+
+@contextmanager
+def waits_where_eager_does() -> Iterator[None]:
+    """Let results of functional collectives be awaited when they are used, as in a run, and not at once as in a trace."""
+    from torch.distributed import _functional_collectives as functional
+
+    name = "_are_we_tracing"
+    plain = getattr(functional, name)
+    setattr(functional, name, lambda: False)
+    try:
+        yield
+    finally:
+        setattr(functional, name, plain)
+
+
+def awaited_when_used(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor whose first use waits for the collective that makes it."""
+    from torch.distributed._functional_collectives import AsyncCollectiveTensor
+
+    return AsyncCollectiveTensor(tensor)  # type: ignore[no-any-return]
 
 
 @contextmanager

@@ -187,6 +187,7 @@ def recording(
         stack.enter_context(distributed.resizes_seen(recorder.resized))
         if world != 1:
             stack.enter_context(distributed.whole_shapes_unseen(recorder.pause))
+            stack.enter_context(distributed.waits_where_eager_does())
         with kept_whole(), _optimizer_steps(recorder), _no_cuda():
             if isinstance(run, FakeRun):
                 with _cleared(run), run.mode, recorder:

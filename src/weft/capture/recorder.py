@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
@@ -92,6 +92,8 @@ class Recorder(TorchDispatchMode):
             return func(*args, **kwargs)
         if func is torch.ops._c10d_functional.wait_tensor.default:
             return self._joined(args[0])
+        if func._schema.name == distributed.WRAPPING:
+            return distributed.awaited_when_used(args[0])
         literal = func is torch.ops.aten.lift_fresh.default  # fake tensors know the values of numbers in the program
         prepared, named = (args, kwargs) if literal else (self.run.prepare(args), self.run.prepare(kwargs))
         try:
@@ -116,7 +118,7 @@ class Recorder(TorchDispatchMode):
         if distributed.communicates(func):
             self._record_moved(func, signature.base, args, results)
             return
-        inputs = {self._key(one): self.memory(one) for one in tensors.found((args, kwargs))}
+        inputs = self._used(tensors.found((args, kwargs)), written)
         fresh = {key: one for one in results if (key := self._key(one)) not in inputs}
         if (not written and not fresh) or signature.base in UNRECORDED:
             return
@@ -149,11 +151,14 @@ class Recorder(TorchDispatchMode):
         if moved is None:
             return
         self.groups.setdefault(f"group {moved.stream}", moved.ranks)
+        inputs = self._used(tensors.found(args), moved.written)
         written = {self._key(one): self.memory(one, born=False) for one in moved.written}
-        inputs = {key: self.memory(one) for one in tensors.found(args) if (key := self._key(one)) not in written}
-        if not inputs or not moved.op.writes:
-            inputs |= {key: one for key, one in written.items() if one.writer is not None}
         self._add(moved.op, base.strip("_"), inputs, written, moved.stream)
+
+    def _used(self, found: Iterable[torch.Tensor], written: Iterable[torch.Tensor]) -> dict[int, Memory]:
+        """The storages of a call's arguments; one that is written and was only allocated before is not given."""
+        fills = {key for one in written if (key := self._key(one)) in self.memories}
+        return {self._key(one): self.memory(one, born=self._key(one) not in fills) for one in found}
 
     def _joined(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor: computation that is launched from now on waits for the collective that makes it."""

@@ -47,7 +47,9 @@ def _axis(name: str) -> str:
 
 def label(name: str) -> str:
     """A part as tables and legends show it."""
-    return f"exposed: {_axis(name).upper()}" if _axis(name) else _LABELS.get(name, name)
+    axis = _axis(name)
+    shown = axis.upper() if len(axis) == 2 else axis
+    return f"exposed: {shown}" if axis else _LABELS.get(name, name)
 
 
 def meaning(name: str) -> str:
