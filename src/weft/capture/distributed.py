@@ -178,7 +178,7 @@ def whole_shapes_unseen(pause: Callable[[bool], bool]) -> Iterator[None]:
 
 @contextmanager
 def waits_where_eager_does() -> Iterator[None]:
-    """Let results of functional collectives be awaited when they are used, as in a run, and not at once as in a trace."""
+    """Let results of functional collectives be awaited where they are used, as in a run, not at once as in a trace."""
     from torch.distributed import _functional_collectives as functional
 
     name = "_are_we_tracing"
@@ -194,7 +194,7 @@ def awaited_when_used(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor whose first use waits for the collective that makes it."""
     from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
-    return AsyncCollectiveTensor(tensor)  # type: ignore[no-any-return]
+    return AsyncCollectiveTensor(tensor)
 
 
 @contextmanager

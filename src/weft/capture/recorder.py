@@ -118,10 +118,13 @@ class Recorder(TorchDispatchMode):
         if distributed.communicates(func):
             self._record_moved(func, signature.base, args, results)
             return
-        inputs = self._used(tensors.found((args, kwargs)), written)
-        fresh = {key: one for one in results if (key := self._key(one)) not in inputs}
+        arguments = tuple(tensors.found((args, kwargs)))
+        known = {self._key(one) for one in arguments}
+        fresh = {key: one for one in results if (key := self._key(one)) not in known}
         if (not written and not fresh) or signature.base in UNRECORDED:
+            self._used(arguments, arguments)
             return
+        inputs = self._used(arguments, written)
         op = self._operator(Called(signature.name, signature.base, func, args, kwargs, results, written))
         if op is None:
             return

@@ -114,6 +114,10 @@ def _kind(op: Op) -> str:
 
 def _notes(graph: Graph, where: System) -> tuple[str, ...]:
     assumed = graph.labels.get("assumed", "")
-    used = (f"{graph.ranks} of the {where.gpus} GPUs are used",) if where.gpus > graph.ranks else ()
+    used = (
+        (f"{graph.ranks} of {where.gpus} GPUs {'are' if graph.ranks > 1 else 'is'} used",)
+        if where.gpus > graph.ranks
+        else ()
+    )
     beside = (_BESIDE,) if len(graph.streams) > 1 else ()
     return (*used, _HOST, *beside, *(assumed.split("; ") if assumed else ()))
