@@ -34,6 +34,7 @@ def capture(
     optimizer: Callable[[Any], Any] | None = None,
     routing: str | Callable[[int, int, int], Any] = "balanced",
     ops: Mapping[str, Any] | None = None,
+    fused: bool = False,
 ) -> Graph:
     """The operators of one training step of a PyTorch module: forward, backward and optimizer, in a graph.
 
@@ -45,12 +46,15 @@ def capture(
     `ops` teaches operators that Weft does not know: "bytes" for one that only moves its tensors, or a function of its
     input and output tensors (`weft.graph.Tensor`) that answers its FLOPs or an operator of Weft.
 
+    With `fused`, operators that a compiler would make one kernel of are one: those of a norm, an activation or a rotary
+    embedding, and chains of pointwise operators of one shape; a label says how many.
+
     The graph's labels name what was assumed and the peak of memory. Raises InputError for what cannot be captured, with
     module, operator and line: unknown operators, control flow that depends on data, CUDA devices.
     """
     return _part().capture_module(
         model, inputs, dict(keywords or {}), loss=loss, backward=backward or optimizer is not None,
-        optimizer=optimizer, routing=routing, ops=ops or {},
+        optimizer=optimizer, routing=routing, ops=ops or {}, fused=fused,
     )  # fmt: skip
 
 
@@ -98,6 +102,7 @@ def capturing(
     fake: bool = True,
     routing: str | Callable[[int, int, int], Any] = "balanced",
     ops: Mapping[str, Any] | None = None,
+    fused: bool = False,
     world: int = 1,
     rank: int = 0,
 ) -> Iterator[Capturing]:
@@ -111,7 +116,8 @@ def capturing(
     process group is there, of which meshes, DTensor and FSDP make theirs. Collectives become operators of the graph, on
     one stream for each process group. Raises InputError beside a live process group.
     """
-    with _part().recording(fake=fake, routing=routing, ops=ops or {}, world=world, rank=rank) as recorder:
+    asked = {"fake": fake, "routing": routing, "ops": ops or {}, "fused": fused, "world": world, "rank": rank}
+    with _part().recording(**asked) as recorder:
         found = Capturing(recorder)
         yield found
     found._graph = _finished(recorder)

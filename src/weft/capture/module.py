@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
+from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.utils.stateless import _reparametrize_module
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils import _pytree as pytree
@@ -170,7 +171,7 @@ class RealRun:
 
 @contextmanager
 def recording(
-    *, fake: bool, routing: Routing, ops: Mapping[str, Any], world: int = 1, rank: int = 0
+    *, fake: bool, routing: Routing, ops: Mapping[str, Any], fused: bool = False, world: int = 1, rank: int = 0
 ) -> Iterator[Recorder]:
     """A block in which every call is recorded; on fake tensors, or really, and as one rank of a `world`."""
     if world != 1 and not fake:
@@ -183,7 +184,9 @@ def recording(
         if world != 1:
             stack.enter_context(distributed.world(world, rank))
         recorder = Recorder(run, tracker, ops, notes)
-        recorder.ranks = world
+        recorder.ranks, recorder.fused = world, fused
+        entered = register_module_forward_pre_hook(recorder.entered)
+        stack.callback(entered.remove)
         stack.enter_context(distributed.resizes_seen(recorder.resized))
         if world != 1:
             stack.enter_context(distributed.whole_shapes_unseen(recorder.pause))
@@ -237,11 +240,11 @@ def _optimizer_steps(recorder: Recorder) -> Iterator[None]:
 
 def capture_module(
     model: Any, inputs: tuple[Any, ...], keywords: dict[str, Any], *, loss: Any, backward: bool, optimizer: Any,
-    routing: Routing, ops: Mapping[str, Any],
+    routing: Routing, ops: Mapping[str, Any], fused: bool = False,
 ) -> Graph:  # fmt: skip
     """See `weft.capture.capture`."""
     check_type("the model", model, torch.nn.Module, "give a torch.nn.Module")
-    with recording(fake=True, routing=routing, ops=ops) as recorder:
+    with recording(fake=True, routing=routing, ops=ops, fused=fused) as recorder:
         run = recorder.run
         recorder.paused = True
         state = _state(model, run)

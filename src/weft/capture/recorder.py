@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.module_tracker import ModuleTracker
 
 from weft.capture import distributed, tensors
+from weft.capture.fused import KERNELS, folded
 from weft.capture.operators import Called, operator_of
 from weft.errors import InputError
 from weft.graph import Call, Graph, Node, Op
@@ -43,6 +44,8 @@ class Record:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     stream: str = distributed.MAIN
+    pointwise: bool = False
+    kernel: str = ""
     frees: list[str] = field(default_factory=list)
 
 
@@ -77,6 +80,8 @@ class Recorder(TorchDispatchMode):
         self.paused = False
         self.preparing = False
         self.ranks = 1
+        self.fused = False
+        self.kernels: dict[str, str] = {}
         self.groups: dict[str, str] = {}
         self.awaited: set[int] = set()
         self.copied_out: int | None = None
@@ -137,6 +142,9 @@ class Recorder(TorchDispatchMode):
             distributed.COPIES_IN.get(func._schema.name, distributed.MAIN),
         )
         self._order_gathers(func, signature.base)
+        last = self.records[-1]
+        last.pointwise = torch.Tag.pointwise in func.tags
+        last.kernel = self.kernels.get(last.module, "")
         if self.watch is not None:
             self.watch(func, args, kwargs, out, self.records[-1].after)
 
@@ -251,6 +259,12 @@ class Recorder(TorchDispatchMode):
             self.described[fresh.name] = whole
         self.memories[storage._cdata] = fresh
 
+    def entered(self, module: Any, _: Any) -> None:
+        """Remember the class of a module whose operators a compiler makes one kernel of."""
+        name = type(module).__name__
+        if KERNELS.search(name):
+            self.kernels[self.module] = name
+
     def pause(self, paused: bool) -> bool:
         """Begin or end a pause, in which calls are computed but not seen; answers whether there was one."""
         before, self.paused = self.paused, paused
@@ -290,6 +304,9 @@ class Recorder(TorchDispatchMode):
             raise InputError(_not_known(self.unknown))
         if not self.records:
             raise InputError("nothing was captured; run a model inside the capture")
+        if self.fused:
+            self.records, said = folded(self.records, self.described)
+            self.notes.append(said)
         nodes = tuple(self._node(one) for one in self.records)
         stated = {**self.given, **self._odd_outputs()}
         labels = {"source": f"torch {torch.__version__}", "assumed": "; ".join(dict.fromkeys(self.notes))}

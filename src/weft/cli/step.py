@@ -148,7 +148,8 @@ def step(
 ) -> None:
     """Time a training step of MODEL: how long it takes, what is exposed, what fits, where the time goes.
 
-    MODEL is a name of 'weft models list', or a file: also a graph that 'weft capture' wrote, which is timed on one GPU.
+    MODEL is a name of 'weft models list', or a file: also a captured graph, which is timed on a rank of
+    the system, with its collectives.
     """
     if model.endswith(GRAPH_SUFFIXES):
         _of_graph(outputs, model, weft.system(system).replace(changes), options, stated)
@@ -169,7 +170,7 @@ def step(
 
 
 def _of_graph(outputs: Outputs, path: str, system: weft.System, options: RunOptions, stated: Mapping[str, Any]) -> None:
-    """A captured graph on one GPU; InputError for options of a plan."""
+    """A captured graph on a rank of the system; InputError for options of a plan."""
     from weft import view
     from weft.view import graph_step as shown
 

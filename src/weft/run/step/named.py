@@ -53,9 +53,9 @@ def step(
     """How long a training step takes, and where it goes: `model` and `on` by name, file or object.
 
     Without a `plan`, keywords state fields of one (`Parallelism`); replicas take the GPUs that are left, and the
-    answer's notes say what else was chosen. A graph, such as `weft.capture` answers, is timed as it is on one GPU, in
-    closed form. Without a `framework`, it is Megatron Core, or torchtitan where weights are
-    sharded (zero=3); `fidelity` as in `weft.run.step.train`. Raises
+    answer's notes say what else was chosen. A graph, such as `weft.capture` answers, is timed as it is, in closed form,
+    on a rank with its collectives. Without a `framework`, it is Megatron Core, or torchtitan where weights are sharded
+    (zero=3); `fidelity` as in `weft.run.step.train`. Raises
     UnknownNameError for unknown names, InputError for a plan that does not fit, with the nearest one that does.
 
     >>> step("gpt-3", "64xa100", tp=8, pp=8, batch=64, fidelity="estimate").plan.micro_batches
