@@ -51,11 +51,12 @@ class Wiring(NamedTuple):
 
 
 class Hardware(NamedTuple):
-    """The simulated GPUs, `gpu[g, :]`, shared sizes as named in `engine.layout`, and the wiring."""
+    """The simulated GPUs, `gpu[g, :]`, shared sizes as named in `engine.layout`, the wiring, and `pim[k, :]`."""
 
     gpu: Table
     shape: Table
     wiring: Wiring
+    pim: Table = Tables._field_defaults["pim"]
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ class _Builder:
     """The tables of a plan under construction; chunks have a `row`, operators and awaited chunks a number."""
 
     def __init__(self, plan: Plan, hardware: Hardware) -> None:
-        self.plan, self.gpu, self.wiring = plan, hardware.gpu, hardware.wiring
+        self.plan, self.gpu, self.wiring, self.pim = plan, hardware.gpu, hardware.wiring, hardware.pim
         self.gpus, self.shape = len(hardware.gpu), hardware.shape.copy()
         self.buffers = {buffer.name: buffer for buffer in plan.buffers}
         chunks = ((buffer.name, p) for buffer in plan.buffers for p in range(len(buffer.sizes[0])))
@@ -146,6 +147,7 @@ class _Builder:
             unit_mask=self._masks(),
             link=self.wiring.link,
             route=self.wiring.route,
+            pim=self.pim,
         )
         names = tuple(placed.kernel.name for placed in self.plan.kernels)
         return Program(tables, names, tuple(self.row), self.wiring.names, tuple(self.operator), self.plan)
