@@ -99,6 +99,10 @@ _CACHE_LINE = 8
 """Integers in a cache line of the processor that runs the engine."""
 
 
+NO_COMMANDS: Table = np.zeros((0, y.PIM_COLUMNS), dtype=np.int64)
+"""The table of a memory that does not compute."""
+
+
 class Tables(NamedTuple):
     """The program's tables, as `weft.program` builds them."""
 
@@ -114,7 +118,7 @@ class Tables(NamedTuple):
     unit_mask: Table
     link: Table
     route: Table
-    pim: Table = np.zeros((0, y.PIM_COLUMNS), dtype=np.int64)
+    pim: Table = NO_COMMANDS
 
 
 def allocate(tables: Tables, bin_fs: int, interference: bool = False) -> Machine:

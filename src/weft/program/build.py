@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from weft.engine import layout as y
-from weft.engine.state import Table, Tables
+from weft.engine.state import NO_COMMANDS, Table, Tables
 from weft.errors import InputError
 from weft.program.plan import Access, Buffer, DmaMap, Kernel, Load, Phase, PlacedKernel, Plan, RemoteMap, Wait
 
@@ -51,12 +51,11 @@ class Wiring(NamedTuple):
 
 
 class Hardware(NamedTuple):
-    """The simulated GPUs, `gpu[g, :]`, shared sizes as named in `engine.layout`, the wiring, and `pim[k, :]`."""
+    """The simulated GPUs, `gpu[g, :]`, shared sizes as named in `engine.layout`, and the wiring."""
 
     gpu: Table
     shape: Table
     wiring: Wiring
-    pim: Table = Tables._field_defaults["pim"]
 
 
 @dataclass(frozen=True)
@@ -82,16 +81,19 @@ class Program:
         return self.operators.index(operator) * y.KINDS + kind
 
 
-def build(plan: Plan, hardware: Hardware) -> Program:
-    """Lower a plan onto simulated GPUs; InputError where it sends to a GPU that they have no route to."""
-    return _Builder(plan, hardware).program()
+def build(plan: Plan, hardware: Hardware, pim: Table = NO_COMMANDS) -> Program:
+    """Lower a plan onto simulated GPUs, beside whose work the memory channels carry out the commands `pim[k, :]`.
+
+    Raises InputError where the plan sends to a GPU that they have no route to.
+    """
+    return _Builder(plan, hardware, pim).program()
 
 
 class _Builder:
     """The tables of a plan under construction; chunks have a `row`, operators and awaited chunks a number."""
 
-    def __init__(self, plan: Plan, hardware: Hardware) -> None:
-        self.plan, self.gpu, self.wiring, self.pim = plan, hardware.gpu, hardware.wiring, hardware.pim
+    def __init__(self, plan: Plan, hardware: Hardware, pim: Table) -> None:
+        self.plan, self.gpu, self.wiring, self.pim = plan, hardware.gpu, hardware.wiring, pim
         self.gpus, self.shape = len(hardware.gpu), hardware.shape.copy()
         self.buffers = {buffer.name: buffer for buffer in plan.buffers}
         chunks = ((buffer.name, p) for buffer in plan.buffers for p in range(len(buffer.sizes[0])))

@@ -66,7 +66,7 @@ def replay_requests(
 def channel_tables(gpu: Gpu, memory: Memory) -> Tables:
     """The engine's tables of a GPU without kernels."""
     options = RunOptions(request_bytes=min(default_request_bytes(gpu), gpu.memory.interleave), memory=memory)
-    rows, shape, wired, _ = machine_tables(System(gpu=gpu, gpus=2), 1, options, 1)
+    rows, shape, wired = machine_tables(System(gpu=gpu, gpus=2), 1, options, 1)
     shape[y.SIZE_GPUS] = shape[y.SIZE_REGIONS] = shape[y.SIZE_WAVEFRONTS] = shape[y.SIZE_BLOCK_TILES] = 1
     shape[y.SIZE_CAUSES], shape[y.SIZE_COMPUTE_CAUSE] = y.KINDS, 0
 

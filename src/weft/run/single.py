@@ -19,7 +19,7 @@ from weft.lower import check_operators, is_joined, lower
 from weft.lower.collectives import units_held
 from weft.lower.fit import check_state, most_resident, occupancy
 from weft.lower.machine import default_request_bytes, machine_tables
-from weft.lower.pim import with_commands
+from weft.lower.pim import take_commands
 from weft.options import RunOptions
 from weft.parallel import work_of
 from weft.program import Program, build
@@ -177,9 +177,7 @@ def execute(graph: Graph, system: System, options: RunOptions, overlap: str = ""
     assert isinstance(policy, ArbiterPolicy)
     plan, gpu = lowered.plan, lowered.system.gpu
     tables = machine_tables(lowered.system, lowered.gpus, options, most_resident(plan, gpu))
-    if options.memory_work is not None:
-        tables = with_commands(tables, gpu, options.memory_work, options)
-    program = build(plan, tables)
+    program = build(plan, tables, take_commands(tables, gpu, options.memory_work, options))
     check_state(program.tables, gpu)
     state, wall = run_program(
         program, policy, options.event_budget, _watch(graph, system, options), options.interference
