@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 from weft.errors import InputError, check_name, check_whole, is_whole, shown
 
 if TYPE_CHECKING:
+    from weft.kernels.pim import MemoryWork
     from weft.schedule.arbiters import ArbiterPolicy
 
 Clock = Literal["short", "sustained", "boost"]
@@ -35,7 +36,8 @@ class RunOptions:
     now_fs, end_fs)` is called about every million events with the simulated time [fs] and a function that returns the
     end that closed forms expect [fs] (0: unknown). `interference` records what compute and communication cost each
     other in memory: `Timeline.interference`. `memory` is the detail of the DRAM: "bandwidth" is faster and leaves out
-    what rows, banks and refreshes cost.
+    what rows, banks and refreshes cost. `memory_work` are commands that every memory channel carries out beside
+    the run: `Timeline.commands`.
 
     Raises UnknownNameError for an unknown clock, mode or memory, InputError for an invalid size or budget.
     """
@@ -48,6 +50,7 @@ class RunOptions:
     progress: Callable[[int, int, Callable[[], int]], None] | None = None
     interference: bool = False
     memory: Memory = "banks"
+    memory_work: MemoryWork | None = None
 
     def __post_init__(self) -> None:
         check_name("clock", self.clock, get_args(Clock))
@@ -59,6 +62,8 @@ class RunOptions:
             check_whole("event_budget", self.event_budget, 0, 10**9)
         if not (self.arbiter is None or isinstance(self.arbiter, str) or hasattr(self.arbiter, "compiled")):
             raise InputError(f"arbiter is {shown(self.arbiter)}; give what weft.arbiter makes of a function")
+        if not (self.memory_work is None or hasattr(self.memory_work, "stream")):
+            raise InputError(f"memory_work is {shown(self.memory_work)}; give weft.kernels.pim.MemoryWork(...) or None")
         if not isinstance(self.interference, bool):
             raise InputError(f"interference is {shown(self.interference)}; give True or False")
         if self.progress is not None and not callable(self.progress):

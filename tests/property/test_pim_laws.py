@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft.engine.pim import PIM_BANKS, PIM_COUNT, PIM_GAP, PIM_ROW, PIM_TOGETHER, PIM_WRITE
+from weft.engine.layout import PIM_BANKS, PIM_COUNT, PIM_GAP, PIM_ROW, PIM_TOGETHER, WRITE
 from weft.hardware.pim import pim, pim_names
 from weft.kernels.pim import INSTRUCTION_SETS, STREAMING, encode, stream
 from weft.run.channel import Requests
@@ -60,7 +60,7 @@ def test_commands_keep_the_limits_of_banks_and_channel(work, requests, every, pa
         for bank in (b for b in range(c.banks) if run[PIM_BANKS] >> b & 1):
             if bank in before and runs[before[bank], PIM_ROW] != run[PIM_ROW]:
                 j = before[bank]
-                wait = closes[int(runs[j, 0] == PIM_WRITE)] + to_fs(c.rp) + to_fs(c.rcd)
+                wait = closes[int(runs[j, 0] == WRITE)] + to_fs(c.rp) + to_fs(c.rcd)
                 assert met.begin[k] >= met.end[j] - runs[j, PIM_GAP] + wait
             before[bank] = k
 
@@ -96,7 +96,8 @@ def test_adding_commands_never_speeds_a_kernel(work, requests, window, every):
     on, made = work
     alone = meet(IDLE, on, requests, window=window)
     both = meet(made, on, requests, window=window, every=every)
-    assert both.seconds >= alone.seconds * (1 - 1e-9)
+    # Where commands change which row opens first, FR-FCFS may order what follows better: by a row cycle, not more.
+    assert both.seconds >= alone.seconds - on.channel.ras - on.channel.rp
 
 
 @FEW

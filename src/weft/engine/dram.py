@@ -109,7 +109,7 @@ def _refresh(m: Machine, c: int, g: int) -> None:
         bank[b, y.BANK_ROW] = y.NONE
         bank[b, y.BANK_ACTIVATED] = max(bank[b, y.BANK_ACTIVATED], start + m.gpu[g, y.GPU_T_RFC])
         bank[b, y.BANK_OPENS] = bank[b, y.BANK_ACTIVATED]
-        _make_misses(m, c, b)
+        make_misses(m, c, b)
     channel[c, y.CHAN_OPENS] = y.NONE
     channel[c, y.CHAN_BEST] = y.NONE
     channel[c, y.CHAN_REFRESH] += m.gpu[g, y.GPU_REFRESH_EVERY]
@@ -117,7 +117,7 @@ def _refresh(m: Machine, c: int, g: int) -> None:
 
 
 @spliced
-def _make_misses(m: Machine, c: int, b: int) -> None:
+def make_misses(m: Machine, c: int, b: int) -> None:
     """Make misses of all requests of bank `b`, in the order of admission."""
     channel, request, bank = m.channel, m.request, m.bank
     bit = 1 << (b - c * m.shape[y.SIZE_BANKS])
@@ -281,16 +281,20 @@ def _give_columns(m: Machine, c: int, g: int, i: int, start: int) -> None:
     group = m.bank[b, y.BANK_GROUP]
     m.group[group, y.GROUP_UNTIL] = last + gap
     m.group[group, y.GROUP_SHARE] = gpu[g, y.GPU_SHARE_UPDATE] if kind == y.UPDATE else gpu[g, y.GPU_SHARE_LONG]
-    if kind == y.READ:
-        channel[c, y.CHAN_NEXT_WRITE] = max(channel[c, y.CHAN_NEXT_WRITE], last + gpu[g, y.GPU_T_READ_TO_WRITE])
-        closed = last + gpu[g, y.GPU_T_READ_TO_PRECHARGE]
-        request[i, y.REQ_ARRIVE] = last + gpu[g, y.GPU_T_CL] + gpu[g, y.GPU_T_BURST]
-    else:
-        channel[c, y.CHAN_NEXT_READ] = max(channel[c, y.CHAN_NEXT_READ], last + gpu[g, y.GPU_T_WRITE_TO_READ])
-        closed = last + gpu[g, y.GPU_T_WRITE_TO_PRECHARGE]
-        request[i, y.REQ_ARRIVE] = last + gap
-    m.bank[b, y.BANK_PRECHARGE] = max(m.bank[b, y.BANK_PRECHARGE], closed)
+    m.bank[b, y.BANK_PRECHARGE] = max(m.bank[b, y.BANK_PRECHARGE], follow(m, c, g, kind, last))
+    request[i, y.REQ_ARRIVE] = last + (gpu[g, y.GPU_T_CL] + gpu[g, y.GPU_T_BURST] if kind == y.READ else gap)
     direction = 0 if kind == y.READ else 1
     if channel[c, y.CHAN_LAST_KIND] != direction:
         channel[c, y.CHAN_TURNAROUNDS] += 1
         channel[c, y.CHAN_LAST_KIND] = direction
+
+
+@block
+def follow(m: Machine, c: int, g: int, kind: int, last: int) -> int:
+    """Note what may follow columns of `kind`, of which `last` is the last, when; returns when their row can close."""
+    channel, gpu = m.channel, m.gpu
+    if kind == y.READ:
+        channel[c, y.CHAN_NEXT_WRITE] = max(channel[c, y.CHAN_NEXT_WRITE], last + gpu[g, y.GPU_T_READ_TO_WRITE])
+        return last + gpu[g, y.GPU_T_READ_TO_PRECHARGE]  # type: ignore[no-any-return]
+    channel[c, y.CHAN_NEXT_READ] = max(channel[c, y.CHAN_NEXT_READ], last + gpu[g, y.GPU_T_WRITE_TO_READ])
+    return last + gpu[g, y.GPU_T_WRITE_TO_PRECHARGE]  # type: ignore[no-any-return]

@@ -32,8 +32,8 @@ QUEUE_ENTRY = 32
     GPU_THRESHOLD_MEDIUM, GPU_THRESHOLD_LOW, GPU_INTENSITY_HIGH, GPU_INTENSITY_MEDIUM, GPU_INTENSITY_LOW,
     GPU_STARVATION, GPU_START, GPU_PEAK64, GPU_LAUNCH, GPU_STRICT, GPU_DMA_RATE64, GPU_SIDE64, GPU_SIDE_LATENCY,
     GPU_SIDE_DIRTY, GPU_T_PATH, GPU_PATH_SLACK, GPU_SHARE_LONG, GPU_SHARE_UPDATE, GPU_T_FAW, GPU_T_RFC,
-    GPU_REFRESH_EVERY, GPU_REFRESH_BANKS, GPU_POSTED, GPU_UP, GPU_DOWN, GPU_COLUMNS,
-) = _columns(58)  # fmt: skip
+    GPU_REFRESH_EVERY, GPU_REFRESH_BANKS, GPU_POSTED, GPU_UP, GPU_DOWN, GPU_PIM_EVERY, GPU_PIM_PATIENCE, GPU_COLUMNS,
+) = _columns(60)  # fmt: skip
 # GPU_INTENSITY_* are per mille of the peak DRAM bandwidth; GPU_THRESHOLD_* are bytes of queue; GPU_PEAK64 is the
 # whole memory's femtoseconds per 64 bytes. GPU_DMA_RATE64: time per 64 bytes in one engine (0: none).
 # GPU_STRICT: workgroups of a later kernel wait until the earlier ones are placed. GPU_SIDE64 is one slice of the
@@ -43,7 +43,8 @@ QUEUE_ENTRY = 32
 # WHOLE_BUS, that a bank group takes for a burst every GPU_T_LONG or GPU_T_UPDATE. GPU_REFRESH_EVERY: from one refresh
 # of GPU_REFRESH_BANKS banks to the next (0: no refresh). GPU_POSTED: a store to a peer is complete when it has left its
 # compute unit, not when the link has sent it. GPU_UP, GPU_DOWN: the rows of `route` to the switch and from it, if that
-# can reduce (NONE: it cannot).
+# can reduce (NONE: it cannot). GPU_PIM_EVERY: from the time that a group of commands of memory that computes is due to
+# the next one's (0: each is due when the one before has ended); GPU_PIM_PATIENCE: how long it gives way to requests.
 
 # shape[:] — sizes shared by all GPUs.
 (
@@ -134,8 +135,20 @@ LINK_STORE64, LINK_DMA64, LINK_BUNDLE, LINK_COLUMNS = _columns(4)
 # end of the link to the next one, or to the receiver.
 ROUTE_LINK, ROUTE_LATENCY, ROUTE_COLUMNS = _columns(3)
 
+# pim[k, :] — commands of memory that computes, which every channel carries out in order: PIM_COUNT equal ones, one each
+# PIM_GAP. PIM_KIND: what they do, a kind of request or PIM_COMPUTE. PIM_BANKS: the banks of the channel that each
+# touches, a bit each; PIM_ROW: the row that must be open there. PIM_BUS: time of each on the data bus.
+# PIM_OPENING: what opening the row takes more, where not all banks open together. PIM_TOGETHER: 1 if the next run
+# follows at once, 0 if a barrier of PIM_AFTER ends the group.
+(
+    PIM_KIND, PIM_BANKS, PIM_ROW, PIM_COUNT, PIM_GAP, PIM_BUS, PIM_OPENING, PIM_TOGETHER, PIM_AFTER, PIM_COLUMNS,
+) = _columns(10)  # fmt: skip
+PIM_ROWS = 1 << 40
+"""Rows of commands are numbered from here on, so that no request of the GPU is in one."""
+
 # -- causes of traffic: an operator and what it does, `operator * KINDS + kind`
 READ, WRITE, UPDATE, KINDS = _columns(4)
+PIM_COMPUTE = KINDS
 OPERATOR_TRACKER, OPERATOR_EARLIER, SYSTEM_OPERATORS = range(3)
 CAUSE_REFILL = OPERATOR_TRACKER * KINDS + READ
 CAUSE_SPILL = OPERATOR_TRACKER * KINDS + WRITE
@@ -176,15 +189,16 @@ OWNER_NOBODY, OWNER_LINE, OWNER_SLOT, OWNER_ENGINE, OWNER_RELEASE, OWNER_REMOTE,
     CHAN_NEXT_WRITE, CHAN_NEXT_ACTIVATE, CHAN_WAKE, CHAN_SCHEDULED, CHAN_LAST_STREAM, CHAN_BUSY, CHAN_OCCUPANCY,
     CHAN_OCCUPANCY_SINCE, CHAN_COMMUNICATION_SERVED, CHAN_ACTIVATES, CHAN_TURNAROUNDS, CHAN_LAST_KIND, CHAN_MAX_QUEUED,
     CHAN_PATH_UNTIL, CHAN_OPENS, CHAN_OPENS_BANK, CHAN_BEST, CHAN_BEST_START, CHAN_GPU, CHAN_LEAD, CHAN_REFRESH,
-    CHAN_REFRESH_BANK, CHAN_WINDOW, CHAN_WINDOW_2, CHAN_WINDOW_3, CHAN_WINDOW_4, CHAN_COLUMNS,
-) = _columns(39)  # fmt: skip
+    CHAN_REFRESH_BANK, CHAN_WINDOW, CHAN_WINDOW_2, CHAN_WINDOW_3, CHAN_WINDOW_4, CHAN_PIM_RUN, CHAN_PIM_DUE,
+    CHAN_COLUMNS,
+) = _columns(41)  # fmt: skip
 # CHAN_ADMITTED: requests admitted so far. CHAN_HITS, CHAN_MISSES: the banks that have some in the queue, a bit each.
 # CHAN_START: the first column command of the request issued last. CHAN_WAKE: the next look; CHAN_SCHEDULED: the look
 # that it came before, whose event is still in the calendar. CHAN_OPENS: when the row of CHAN_OPENS_BANK can be
 # activated, before all others; CHAN_BEST: the request whose columns can start first, at CHAN_BEST_START (both NONE: to
 # be chosen anew). CHAN_LEAD: bytes that compute has been admitted more than communication since both wait.
 # CHAN_REFRESH: when the banks from CHAN_REFRESH_BANK on are refreshed; CHAN_WINDOW, four columns: when each of the last
-# four activates lets a fifth begin.
+# four activates lets a fifth begin. CHAN_PIM_RUN: the next run of commands; CHAN_PIM_DUE: when its group may begin.
 
 # bank[b, :] — b counts over all channels.
 (
@@ -295,6 +309,9 @@ COMMAND_READY, COMMAND_START, COMMAND_END, COMMAND_ENGINE, COMMAND_BYTES, COMMAN
 # work_log[g, w, :]
 WORKLOG_START, WORKLOG_END, WORKLOG_UNIT, WORKLOG_COLUMNS = _columns(4)
 
+# pim_log[c, k, :] — when the first command of run `k` was given on a channel, and when the run ended.
+PIM_BEGIN, PIM_END, PIM_LOG_COLUMNS = _columns(3)
+
 # -- interference: recorded only where a run asks for it; else these tables have no rows
 
 # arrival[i, :] — a request at its channel: when it arrived, and how many bytes of the other stream had been served.
@@ -332,8 +349,8 @@ UNIT_TIME, UNIT_BYTES = 1_000_000, 1
 # -- events; at equal times the lower kind goes first, then the lower index
 (
     EV_LAUNCH, EV_ARRIVE, EV_READ_DONE, EV_LINK, EV_DMA, EV_PHASE, EV_SLOT, EV_COMPUTED, EV_CHANNEL, EV_COMMAND,
-    EV_COMPLETE, EV_TAKEN, EV_HOP,
-) = range(13)  # fmt: skip
+    EV_COMPLETE, EV_TAKEN, EV_HOP, EV_PIM,
+) = range(14)  # fmt: skip
 
 # -- statuses
 (

@@ -9,8 +9,9 @@ from weft.engine.dispatcher import consider_launch, count, end_kernel, launch, r
 from weft.engine.dma import block_bytes, departed, forward, pump, start_copies, trigger
 from weft.engine.jit import block, entry, spliced
 from weft.engine.link import arrive, depart, hop
-from weft.engine.memory import free_request, look, starved
+from weft.engine.memory import free_request, look, starved, woken
 from weft.engine.memory_cache import begin_used, fill
+from weft.engine.pim import begin_commands, give_commands
 from weft.engine.record import record_chunk, record_load, record_traffic
 from weft.engine.state import WAITER_NEXT, WAITER_SLOT, Machine
 from weft.engine.switch import answer, pass_switch
@@ -30,13 +31,12 @@ from weft.engine.workgroup import (
 def _on_memory(m: Machine, kind: int, index: int, now: int, policy) -> None:  # type: ignore[no-untyped-def]
     """A channel looks for work, a read brings its data, or the memory-side cache has taken a write."""
     i, done = index, now
-    if kind == y.EV_CHANNEL:
-        if m.channel[index, y.CHAN_SCHEDULED] == now:
-            m.channel[index, y.CHAN_SCHEDULED] = y.NONE
-        if m.channel[index, y.CHAN_WAKE] != now:
-            return  # an earlier look has replaced this one
-        m.channel[index, y.CHAN_WAKE] = y.NONE
+    if kind == y.EV_CHANNEL or kind == y.EV_PIM:
+        if not woken(m, index, now) and kind == y.EV_CHANNEL:
+            return
         i = look(m, index, now, policy)
+        if m.pim.shape[0] > 0:
+            give_commands(m, index, now)
         if i == y.NONE:
             return
         _served(m, i, now)
@@ -197,7 +197,7 @@ def _on_launch(m: Machine, index: int, now: int) -> None:
 
 @spliced
 def _act(m: Machine, kind: int, index: int, now: int, policy) -> None:  # type: ignore[no-untyped-def]
-    if kind == y.EV_CHANNEL or kind == y.EV_TAKEN or kind == y.EV_READ_DONE:
+    if kind == y.EV_CHANNEL or kind == y.EV_TAKEN or kind == y.EV_READ_DONE or kind == y.EV_PIM:
         _on_memory(m, kind, index, now, policy)
     elif kind == y.EV_SLOT:
         _on_slot(m, index, now)
@@ -226,6 +226,7 @@ def _act(m: Machine, kind: int, index: int, now: int, policy) -> None:  # type: 
 def _start(m: Machine) -> None:
     if m.shape[y.SIZE_SIDE_SETS] > 0:
         begin_used(m)
+    begin_commands(m)
     for g in range(m.shape[y.SIZE_GPUS]):
         for k in range(m.shape[y.SIZE_KERNELS]):
             if m.kernel_run[g, k, y.RUN_OPEN] == 0:

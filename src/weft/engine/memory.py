@@ -114,6 +114,18 @@ def wake(m: Machine, c: int, time: int) -> None:
 
 
 @block
+def woken(m: Machine, c: int, now: int) -> bool:
+    """Whether a look at channel `c` is due now: an earlier one may have replaced that whose event comes."""
+    channel = m.channel
+    if channel[c, y.CHAN_SCHEDULED] == now:
+        channel[c, y.CHAN_SCHEDULED] = y.NONE
+    if channel[c, y.CHAN_WAKE] != now:
+        return False
+    channel[c, y.CHAN_WAKE] = y.NONE
+    return True
+
+
+@block
 def _has_room(m: Machine, c: int, g: int, i: int) -> bool:
     """Whether there is a request `i` and it fits into the command queue; an empty queue takes any request."""
     queued = m.channel[c, y.CHAN_QUEUED_BYTES]

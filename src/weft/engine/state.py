@@ -29,6 +29,7 @@ class Machine(NamedTuple):
     unit_mask: Table
     link: Table
     route: Table
+    pim: Table
     # The run.
     shift: Table
     clock: Table
@@ -69,6 +70,7 @@ class Machine(NamedTuple):
     chunk_log: Table
     dma_log: Table
     work_log: Table
+    pim_log: Table
     arrival: Table
     waiting: Table
     stream: Table
@@ -97,6 +99,10 @@ _CACHE_LINE = 8
 """Integers in a cache line of the processor that runs the engine."""
 
 
+NO_COMMANDS: Table = np.zeros((0, y.PIM_COLUMNS), dtype=np.int64)
+"""The table of a memory that does not compute."""
+
+
 class Tables(NamedTuple):
     """The program's tables, as `weft.program` builds them."""
 
@@ -112,6 +118,7 @@ class Tables(NamedTuple):
     unit_mask: Table
     link: Table
     route: Table
+    pim: Table = NO_COMMANDS
 
 
 def allocate(tables: Tables, bin_fs: int, interference: bool = False) -> Machine:
@@ -172,6 +179,7 @@ def allocate(tables: Tables, bin_fs: int, interference: bool = False) -> Machine
         chunk_log=table(gpus, int(s[y.SIZE_REGIONS]), y.CHUNK_COLUMNS, fill=y.NONE),
         dma_log=table(gpus, tiles, y.COMMAND_COLUMNS, fill=y.NONE),
         work_log=table(gpus, works, y.WORKLOG_COLUMNS, fill=y.NONE),
+        pim_log=table(gpus * channels, len(tables.pim), y.PIM_LOG_COLUMNS),
         arrival=table(request_rows if interference else 0, y.ARRIVAL_COLUMNS),
         waiting=table(recorded * channels, y.WAITING_COLUMNS),
         stream=table(recorded, 2, y.STREAM_COLUMNS),

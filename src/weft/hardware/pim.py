@@ -117,6 +117,19 @@ class Pim(Sourced):
         return self.channel.row_bytes // self.units.word_bytes
 
     @property
+    def word_seconds(self) -> float:
+        """Time of a word on the channel's data bus [s]."""
+        return self.units.word_bytes / self.channel.bandwidth
+
+    @property
+    def update_period(self) -> float:
+        """Time of a near-memory update of a word [s]: a command that reads it and one that writes the sum.
+
+        T3 (arXiv:2401.16677) publishes the same: a column delay of an update of twice CCDL.
+        """
+        return 2 * self.units.period
+
+    @property
     def peak_gain(self) -> float:
         """Peak rate of all units over that of the channel's interface."""
         return self.together * self.units.word_bytes / self.units.period / self.channel.bandwidth

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from weft.engine.pim import PIM_COMPUTE, PIM_READ, PIM_WRITE
+from weft.engine.layout import PIM_COMPUTE, READ, UPDATE, WRITE
 from weft.errors import InputError, check_name, check_whole
 from weft.formats import FORMATS, SharedMicroexponents
 from weft.hardware.pim import Pim
@@ -149,10 +149,10 @@ def _encoded(
         until = min(done + held, (groups + 1) // 2 if write.shared and not side else groups, _next_row(done, rows))
         for group in range(done, until):
             row = group * GROUP // rows
-            yield write.run(PIM_READ, chosen.first, row, side)
+            yield write.run(READ, chosen.first, row, side)
             if between := chosen.between + exchanges:
                 yield write.run(PIM_COMPUTE, between)
-            yield write.run(PIM_READ, chosen.second, row, side)
+            yield write.run(READ, chosen.second, row, side)
             if chosen.after:
                 yield write.run(PIM_COMPUTE, chosen.after)
         begin, end = int(done * each), int(until * each) + (until == groups and until * each % 1 > 0)
@@ -171,14 +171,14 @@ def _results(write: _Writer, begin: int, end: int, side: int) -> Iterator[tuple[
     while begin < end:
         row = begin // write.words
         until = min(end, (row + 1) * write.words)
-        yield write.run(PIM_WRITE, until - begin, RESULT_ROW + row, side, last=until == end)
+        yield write.run(WRITE, until - begin, RESULT_ROW + row, side, last=until == end)
         begin = until
 
 
 def _within_mode(body: Iterator[tuple[int, ...]], pim: Pim) -> Iterator[tuple[int, ...]]:
     """The runs with the writes before and after them: program and mode, and back."""
     write, modes = _Writer(pim), pim.modes
-    bus = to_fs(pim.units.word_bytes / pim.channel.bandwidth)
+    bus = to_fs(pim.word_seconds)
     before = -(-pim.units.command_file // modes.instructions_per_write) * bool(modes.enter_writes) + modes.enter_writes
     if before:
         yield write.mode(before, bus)
@@ -202,6 +202,43 @@ def stream(kernel: str, words: int, pim: Pim) -> PimStream:
     return PimStream.of(kernel, words, _streamed(_Writer(pim), STREAMING[kernel], words, pim.units.registers))
 
 
+def update(words: int, pim: Pim, bank: int = 0, row: int = 0) -> PimStream:
+    """Commands of a near-memory update of `words` words in one row of one bank: T3's reduction of a tile.
+
+    A streaming add of which one operand comes over the interface: each command reads a word of the open row, adds the
+    word on the bus and writes the sum. It takes the time of two commands, a read and a write, and the bus for one word.
+    Raises InputError for words that no row holds, and for a bank that the channel lacks.
+    """
+    check_whole("words", words, 1, 1)
+    if words > pim.words_per_row or not 0 <= bank < pim.channel.banks:
+        raise InputError(
+            f"{words} words in bank {bank} are no update of one row; give at most {pim.words_per_row} words and a bank "
+            f"from 0 to {pim.channel.banks - 1}"
+        )
+    gap, bus = to_fs(pim.update_period), to_fs(pim.word_seconds)
+    return PimStream.of("near-memory update", words, [(UPDATE, 1 << bank, row, words, gap, bus, 0, 0, 0)])
+
+
+@dataclass(frozen=True, eq=False)
+class MemoryWork:
+    """Commands that every memory channel of a GPU carries out beside a run: `weft.RunOptions.memory_work`.
+
+    A group of commands is due every `every` [s] (0: when the one before has ended) and gives way to queued requests for
+    at most `patience` [s]. Raises InputError for times below zero.
+    """
+
+    stream: PimStream
+    pim: Pim
+    every: float = 0.0
+    patience: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (self.every >= 0 and self.patience >= 0):
+            raise InputError(
+                f"every is {self.every} s and patience {self.patience} s; neither may be below zero: give 0 or more"
+            )
+
+
 def _streamed(write: _Writer, kernel: Streamed, words: int, registers: int) -> Iterator[tuple[int, ...]]:
     """The runs of a streaming kernel: in each row as many words of every operand and of the result as fit."""
     per_row = write.words // (kernel.reads + kernel.writes)
@@ -210,6 +247,6 @@ def _streamed(write: _Writer, kernel: Streamed, words: int, registers: int) -> I
         row = first // per_row
         for begin in range(first, min(first + per_row, words), group):
             count = min(group, min(first + per_row, words) - begin)
-            yield write.run(PIM_READ, kernel.reads * count, row, last=not kernel.writes)
+            yield write.run(READ, kernel.reads * count, row, last=not kernel.writes)
             if kernel.writes:
-                yield write.run(PIM_WRITE, kernel.writes * count, row, last=True)
+                yield write.run(WRITE, kernel.writes * count, row, last=True)

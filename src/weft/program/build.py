@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from weft.engine import layout as y
-from weft.engine.state import Table, Tables
+from weft.engine.state import NO_COMMANDS, Table, Tables
 from weft.errors import InputError
 from weft.program.plan import Access, Buffer, DmaMap, Kernel, Load, Phase, PlacedKernel, Plan, RemoteMap, Wait
 
@@ -81,16 +81,19 @@ class Program:
         return self.operators.index(operator) * y.KINDS + kind
 
 
-def build(plan: Plan, hardware: Hardware) -> Program:
-    """Lower a plan onto simulated GPUs; InputError where it sends to a GPU that they have no route to."""
-    return _Builder(plan, hardware).program()
+def build(plan: Plan, hardware: Hardware, pim: Table = NO_COMMANDS) -> Program:
+    """Lower a plan onto simulated GPUs, beside whose work the memory channels carry out the commands `pim[k, :]`.
+
+    Raises InputError where the plan sends to a GPU that they have no route to.
+    """
+    return _Builder(plan, hardware, pim).program()
 
 
 class _Builder:
     """The tables of a plan under construction; chunks have a `row`, operators and awaited chunks a number."""
 
-    def __init__(self, plan: Plan, hardware: Hardware) -> None:
-        self.plan, self.gpu, self.wiring = plan, hardware.gpu, hardware.wiring
+    def __init__(self, plan: Plan, hardware: Hardware, pim: Table) -> None:
+        self.plan, self.gpu, self.wiring, self.pim = plan, hardware.gpu, hardware.wiring, pim
         self.gpus, self.shape = len(hardware.gpu), hardware.shape.copy()
         self.buffers = {buffer.name: buffer for buffer in plan.buffers}
         chunks = ((buffer.name, p) for buffer in plan.buffers for p in range(len(buffer.sizes[0])))
@@ -146,6 +149,7 @@ class _Builder:
             unit_mask=self._masks(),
             link=self.wiring.link,
             route=self.wiring.route,
+            pim=self.pim,
         )
         names = tuple(placed.kernel.name for placed in self.plan.kernels)
         return Program(tables, names, tuple(self.row), self.wiring.names, tuple(self.operator), self.plan)

@@ -8,15 +8,26 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from weft.engine.pim import PIM_COLUMNS, PIM_COMPUTE, PIM_COUNT, PIM_GAP, PIM_KIND, PIM_READ, PIM_TOGETHER, PIM_WRITE
+from weft.engine.layout import (
+    PIM_BUS,
+    PIM_COLUMNS,
+    PIM_COMPUTE,
+    PIM_COUNT,
+    PIM_GAP,
+    PIM_KIND,
+    PIM_TOGETHER,
+    READ,
+    UPDATE,
+    WRITE,
+)
 
-KINDS = {"compute": PIM_COMPUTE, "read": PIM_READ, "write": PIM_WRITE}
-"""What a command does, by name: computes in registers, reads a word of every open row, or writes one."""
+KINDS = {"compute": PIM_COMPUTE, "read": READ, "write": WRITE, "update": UPDATE}
+"""What a command does, by name: computes in registers, reads a word of every open row, writes one, or adds to one."""
 
 
 @dataclass(frozen=True, eq=False)
 class PimStream:
-    """Runs of commands for all units of a channel, a row of `runs` each (columns: `weft.engine.pim`, PIM_*).
+    """Runs of commands for all units of a channel, a row of `runs` each (columns: `weft.engine.layout`, PIM_*).
 
     `words` is the number of words of the tensor that each unit works through, `title` what is done to them. Runs up to
     a barrier belong together: no request of the GPU comes between them.
@@ -46,6 +57,11 @@ class PimStream:
     def busy_fs(self) -> int:
         """Time that the commands take where no row is opened [fs]."""
         return int((self.runs[:, PIM_COUNT] * self.runs[:, PIM_GAP]).sum())
+
+    @property
+    def bus_fs(self) -> int:
+        """Time that the commands take on the data bus [fs]."""
+        return int((self.runs[:, PIM_COUNT] * self.runs[:, PIM_BUS]).sum())
 
     @property
     def blocks(self) -> int:

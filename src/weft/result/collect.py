@@ -9,9 +9,10 @@ import numpy as np
 
 from weft.engine import layout as y
 from weft.engine.state import Machine, Table
+from weft.kernels.pim import MemoryWork
 from weft.program import Program
 from weft.result.interference import recorded
-from weft.result.timeline import Cause, ChunkSpan, DmaSpan, Ints, Residency, Series, Span, StageSpan
+from weft.result.timeline import Cause, ChunkSpan, DmaSpan, Ints, MemoryCommands, Residency, Series, Span, StageSpan
 
 WAITS = {
     "compute": y.RUN_COMPUTE,
@@ -250,3 +251,12 @@ def _residency(program: Program, m: Machine) -> Residency:
             about = np.tile(np.array([g, k], dtype=np.int64), (len(log), 1))
             rows.append(np.column_stack([about, log[:, (y.WORKLOG_UNIT, y.WORKLOG_START, y.WORKLOG_END)]]))
     return Residency(program.kernel_names, np.concatenate(rows), int(m.gpu[0, y.GPU_CUS]))
+
+
+def carried_out(work: MemoryWork | None, m: Machine) -> MemoryCommands | None:
+    """What memory that computes has done beside a run; None if it had nothing to do."""
+    if work is None:
+        return None
+    begin, end = m.pim_log[:, :, y.PIM_BEGIN].copy(), m.pim_log[:, :, y.PIM_END].copy()
+    words = work.stream.count("read", "write", "update") * work.pim.together
+    return MemoryCommands(work.stream.title, words * work.pim.units.word_bytes, work.stream.runs, begin, end)

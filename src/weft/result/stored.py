@@ -12,27 +12,34 @@ from weft.errors import InputError
 from weft.graph import KINDS, Constant, Edge, Graph, Joined, KernelChoice, Node, Tensor, View
 from weft.hardware import System
 from weft.hardware.fabric import Fabric, Link
+from weft.hardware.pim import Pim
 from weft.kernels import GemmTiling
 from weft.options import RunOptions
 from weft.result.interference import Interference, Percentiles, StreamInterference
-from weft.result.timeline import ChunkSpan, DmaSpan, Residency, Series, Span, StageSpan, Timeline
+from weft.result.timeline import ChunkSpan, DmaSpan, MemoryCommands, Residency, Series, Span, StageSpan, Timeline
 
 Plain = Any
 _KINDS = {
     kind.__name__: kind
     for kind in (
         Graph, Node, Tensor, View, Joined, Constant, KernelChoice, RunOptions, Timeline, Span, StageSpan, ChunkSpan,
-        DmaSpan, Series, Residency,
+        DmaSpan, Series, Residency, MemoryCommands,
         Interference, StreamInterference, Percentiles, GemmTiling, Fabric, Link, *KINDS.values(),
     )
 }  # fmt: skip
 
 
 def summary(timeline: Timeline) -> Timeline:
-    """The timeline without stages, chunks, copies, series and residency: times, bytes, counters and spans are kept."""
+    """The timeline without stages, chunks, copies, commands, series and residency.
+
+    Times, bytes, counters and spans are kept.
+    """
     parts, met = tuple(summary(part) for part in timeline.parts), timeline.interference
     met = None if met is None else met.without_series()
-    return replace(timeline, stages=(), chunks=(), dmas=(), series=None, residency=None, interference=met, parts=parts)
+    return replace(
+        timeline, stages=(), chunks=(), dmas=(), series=None, residency=None, interference=met, commands=None,
+        parts=parts,
+    )  # fmt: skip
 
 
 def as_record(timeline: Timeline) -> dict[str, Plain]:
@@ -52,6 +59,8 @@ def plain(value: Any) -> Plain:
     """A value of a timeline as JSON-compatible data."""
     if isinstance(value, System):
         return {"System": {**value.model_dump(mode="json", exclude={"fabric"}), "fabric": plain(value.fabric)}}
+    if isinstance(value, Pim):
+        return {"Pim": value.model_dump(mode="json")}
     if isinstance(value, np.ndarray):
         return {"array": value.tolist(), "shape": list(value.shape)}
     if isinstance(value, Edge):

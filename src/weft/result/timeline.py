@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from weft.answer import Answer
+from weft.engine.layout import PIM_TOGETHER
 from weft.errors import InputError, UnknownNameError, check_type
 from weft.files import read_json, write_atomically
 from weft.graph import Collective, Gemm, Graph
@@ -110,6 +111,34 @@ class Series:
 
 
 @dataclass(frozen=True)
+class MemoryCommands:
+    """Commands that memory channels carried out beside a run: when each run of commands began and ended [fs].
+
+    `begin` and `end` have the shape (channels of all GPUs, runs); `runs` is a row for each (`engine.layout`, PIM_*).
+    `bytes` is what the units of one channel read and wrote in their banks.
+    """
+
+    title: str
+    bytes: int
+    runs: Ints
+    begin: Ints
+    end: Ints
+
+    @property
+    def seconds(self) -> float:
+        """When the last command of all channels ended [s]; 0 without commands."""
+        return float(self.end.max(initial=0)) * 1e-15
+
+    @property
+    def busy(self) -> float:
+        """Share of that time in which groups of commands hold a channel, the mean over channels."""
+        last = np.flatnonzero(self.runs[:, PIM_TOGETHER] == 0)
+        first = np.concatenate(([0], last[:-1] + 1))
+        held = (self.end[:, last] - self.begin[:, first]).sum(axis=1).mean() if len(last) else 0.0
+        return float(held * 1e-15 / max(self.seconds, 1e-15))
+
+
+@dataclass(frozen=True)
 class Residency:
     """Residency of workgroups: for each its GPU, kernel (index in `kernels`), compute unit, start and end [fs].
 
@@ -142,7 +171,7 @@ class Timeline(Answer):
     cache, "memory_cache_hit", "_merged" and "_written" in a memory-side one. `counters` holds the hardware blocks'
     counts (cache hits, tracker spills, DRAM activations, queue occupancy, ...); like `requests` and `events` they sum
     all simulated GPUs. `interference` is what the streams of the memory channels cost each other, if the options ask
-    for it. `wall_s` is the wall-clock time of the simulation.
+    for it, `commands` what memory that computes did beside the run. `wall_s` is the wall-clock time of the simulation.
     """
 
     kind = "timeline"
@@ -165,6 +194,7 @@ class Timeline(Answer):
     series: Series | None = None
     residency: Residency | None = None
     interference: Interference | None = None
+    commands: MemoryCommands | None = None
     events: int = 0
     requests: int = 0
     wall_s: float = 0.0

@@ -8,24 +8,16 @@ import numpy as np
 
 from weft import hardware
 from weft.engine import layout as y
-from weft.engine.pim import (
-    LOG_BEGIN,
-    LOG_COLUMNS,
-    LOG_END,
-    PIM_TOGETHER,
-    SERVED_COLUMNS,
-    SERVED_DONE,
-    SERVED_SENT,
-    SERVED_USED,
-    STAND_COLUMNS,
-)
-from weft.engine.pim import meet as replay
+from weft.engine.layout import PIM_BEGIN, PIM_END, PIM_TOGETHER
+from weft.engine.meet import SERVED_COLUMNS, SERVED_DONE, SERVED_SENT, SERVED_USED, STAND_COLUMNS
+from weft.engine.meet import meet as replay
 from weft.engine.replay import TRACE_COLUMNS, TRACE_STREAM
 from weft.engine.state import Tables, allocate, grow
-from weft.errors import InputError, SimulationError, check_whole
+from weft.errors import SimulationError, check_whole
 from weft.hardware import Gpu
 from weft.hardware.pim import Pim
-from weft.lower.machine import bus_share
+from weft.kernels.pim import MemoryWork
+from weft.lower.pim import take_delays
 from weft.program.pim import PimStream
 from weft.run.channel import IntArray, Requests, channel_tables, one_channel
 from weft.schedule.arbiters import ROUND_ROBIN
@@ -100,41 +92,30 @@ def meet(
     queue and bank groups count. Raises InputError for a window of no request.
     """
     check_whole("window", window, 1, 64)
-    if every < 0 or patience < 0:
-        raise InputError(f"every is {every} s and patience {patience} s; neither may be below zero")
+    work = MemoryWork(stream, pim, every, patience)
     source = np.zeros((len(requests.at), TRACE_COLUMNS), dtype=np.int64)
     source[:, : TRACE_STREAM + 3] = np.stack(requests, axis=1)
     served = np.full((len(source), SERVED_COLUMNS), y.NONE, dtype=np.int64)
-    log = np.zeros((len(stream.runs), LOG_COLUMNS), dtype=np.int64)
-    machine = allocate(tables(pim, hardware.gpu(gpu)), 1 << 40)
+    machine = allocate(tables(work, hardware.gpu(gpu)), 1 << 40)
     while machine.request.shape[0] < len(source) + 1:
         machine = grow(machine, y.GROW_REQUESTS)
     begun = np.zeros(STAND_COLUMNS, dtype=np.int64)
-    status = replay(
-        machine, source, served, stream.runs, log, begun, ROUND_ROBIN.compiled, window, to_fs(every), to_fs(patience)
-    )
+    status = replay(machine, source, served, begun, ROUND_ROBIN.compiled, window)
     if status != y.FINISHED:
         raise SimulationError("requests and commands on one channel did not all end; report this with the two streams")
     sent, done, used = (served[:, column] for column in (SERVED_SENT, SERVED_DONE, SERVED_USED))
-    return Meeting(pim, requests, stream, sent, done, used, log[:, LOG_BEGIN], log[:, LOG_END])
+    log = machine.pim_log[0]
+    return Meeting(pim, requests, stream, sent, done, used, log[:, PIM_BEGIN], log[:, PIM_END])
 
 
-def tables(pim: Pim, gpu: Gpu) -> Tables:
-    """The engine's tables of one channel with the banks, rates and delays of `pim`, and all else of the GPU."""
-    made = channel_tables(one_channel(gpu), "banks")
-    c, units, row = pim.channel, pim.units, made.gpu[0]
-    burst = units.word_bytes / c.bandwidth
-    times = {
-        y.GPU_T_BURST: burst, y.GPU_T_LONG: units.period, y.GPU_T_UPDATE: 2 * units.period, y.GPU_T_RCD: c.rcd,
-        y.GPU_T_RP: c.rp, y.GPU_T_RAS: c.ras, y.GPU_T_RC: c.ras + c.rp, y.GPU_T_READ_TO_PRECHARGE: c.rtp,
-        y.GPU_T_WRITE_TO_PRECHARGE: c.wr, y.GPU_T_READ_TO_WRITE: c.rtw, y.GPU_T_WRITE_TO_READ: c.wtr,
-        y.GPU_T_FAW: c.faw, y.GPU_T_RFC: c.rfc, y.GPU_REFRESH_EVERY: c.refi,
-        y.GPU_T_PATH: burst / gpu.memory.read_efficiency,
-    }  # fmt: skip
-    for column, seconds in times.items():
-        row[column] = to_fs(seconds)
-    row[y.GPU_SHARE_LONG] = bus_share(int(row[y.GPU_T_LONG]), int(row[y.GPU_T_BURST]))
-    row[y.GPU_SHARE_UPDATE] = bus_share(int(row[y.GPU_T_UPDATE]), int(row[y.GPU_T_BURST]))
-    row[y.GPU_REFRESH_BANKS] = c.banks
-    made.shape[[y.SIZE_BANKS, y.SIZE_ROW, y.SIZE_BURST]] = c.banks, c.row_bytes, units.word_bytes
-    return made
+def tables(work: MemoryWork, gpu: Gpu) -> Tables:
+    """The engine's tables of one channel with the commands, banks and delays of `work`, and all else of the GPU."""
+    made, pim = channel_tables(one_channel(gpu), "banks"), work.pim
+    take_delays(made.gpu, pim, gpu.memory.read_efficiency)
+    made.gpu[0, [y.GPU_PIM_EVERY, y.GPU_PIM_PATIENCE]] = to_fs(work.every), to_fs(work.patience)
+    made.shape[[y.SIZE_BANKS, y.SIZE_ROW, y.SIZE_BURST]] = (
+        pim.channel.banks,
+        pim.channel.row_bytes,
+        pim.units.word_bytes,
+    )
+    return made._replace(pim=work.stream.runs)

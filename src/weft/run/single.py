@@ -19,11 +19,12 @@ from weft.lower import check_operators, is_joined, lower
 from weft.lower.collectives import units_held
 from weft.lower.fit import check_state, most_resident, occupancy
 from weft.lower.machine import default_request_bytes, machine_tables
+from weft.lower.pim import take_commands
 from weft.options import RunOptions
 from weft.parallel import work_of
 from weft.program import Program, build
 from weft.result import Timeline
-from weft.result.collect import collect
+from weft.result.collect import carried_out, collect
 from weft.result.unfinished import explain
 from weft.schedule import PASSES, SHARING, Ideal, Pass, Sharing, find_pass
 from weft.schedule.arbiters import ArbiterPolicy, find_policy
@@ -71,13 +72,13 @@ def baseline(graph: Graph) -> Pass:
     )
 
 
-def request_bytes(graph: Graph, gpu: hardware.Gpu) -> int:
+def request_bytes(graph: Graph, gpu: hardware.Gpu, fine: bool = False) -> int:
     """The size of memory requests, if the options do not set it [bytes].
 
     Fine where operators depend on each other, since tiles and chunks then decide when the next begins; otherwise the
-    GPU's coarse default.
+    GPU's coarse default. `fine`: also fine, as commands of memory that computes hold a single channel.
     """
-    dependent = any(node.edges for node in graph) or is_joined(graph)
+    dependent = fine or any(node.edges for node in graph) or is_joined(graph)
     return FINE_REQUEST if dependent else default_request_bytes(gpu)
 
 
@@ -97,7 +98,8 @@ class Runner:
         self.system = _system(self.machine, self.graph)
         chosen = self.given or RunOptions()
         if chosen.request_bytes is None:
-            chosen = replace(chosen, request_bytes=request_bytes(self.graph, self.system.gpu))
+            size = request_bytes(self.graph, self.system.gpu, fine=chosen.memory_work is not None)
+            chosen = replace(chosen, request_bytes=size)
         self.options = chosen
 
     def timeline(self, overlap: str | Pass) -> Timeline:
@@ -175,7 +177,7 @@ def execute(graph: Graph, system: System, options: RunOptions, overlap: str = ""
     assert isinstance(policy, ArbiterPolicy)
     plan, gpu = lowered.plan, lowered.system.gpu
     tables = machine_tables(lowered.system, lowered.gpus, options, most_resident(plan, gpu))
-    program = build(plan, tables)
+    program = build(plan, tables, take_commands(tables, gpu, options.memory_work, options))
     check_state(program.tables, gpu)
     state, wall = run_program(
         program, policy, options.event_budget, _watch(graph, system, options), options.interference
@@ -186,11 +188,14 @@ def execute(graph: Graph, system: System, options: RunOptions, overlap: str = ""
     return Timeline(
         graph=lowered.graph,
         system=system,
-        options=replace(options, mode="explicit" if explicit else "mirrored", arbiter=None, progress=None),
+        options=replace(
+            options, mode="explicit" if explicit else "mirrored", arbiter=None, progress=None, memory_work=None
+        ),
         overlap=overlap,
         arbiter=policy.name,
         wall_s=wall,
         **collect(program, state, resident),
+        commands=carried_out(options.memory_work, state),
     )
 
 

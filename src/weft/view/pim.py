@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
-from weft.engine.pim import PIM_BANKS, PIM_COUNT
+from weft.engine.layout import PIM_BANKS, PIM_COUNT
 from weft.run.pim import Meeting
 from weft.view import looks
 from weft.view.figure import Figure, curves, held_map
