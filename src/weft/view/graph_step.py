@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from weft.units import format_bytes
-from weft.view import looks
 from weft.view.figure import Figure, stacked_bars
 from weft.view.page import Part, Section, machine_section, write_page
 from weft.view.shares import COLORS, label
@@ -65,12 +65,12 @@ def share_table(answer: GraphStep) -> Table:
 def shares(answer: GraphStep) -> Figure:
     """A bar for each phase that stacks the time of its classes of operators."""
     kinds = dict.fromkeys(label(one.kind) for one in answer.shares)
-    spread = looks.spread(list(kinds))
     named = {label(name): color for name, color in COLORS.items()}
+    free = cycle([color for name, color in named.items() if name not in kinds])
     return stacked_bars(
         "Where does the time go?", share_table(answer), lane="phase", part="kind", value="time_ms",
-        looks={name: named.get(name, spread[name]) for name in kinds},
-    ).captioned("Time of the operators of each phase, one after the other.")  # fmt: skip
+        looks={name: named.get(name) or next(free) for name in kinds},
+    ).captioned("Time of the operators of each phase; of other streams, what computing waits for them.")  # fmt: skip
 
 
 def graph_step_parts(answer: GraphStep) -> list[Table | str]:
