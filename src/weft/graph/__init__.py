@@ -15,7 +15,7 @@ from weft.graph.collective import (
     reduce_scatter,
 )
 from weft.graph.convolution import Convolution
-from weft.graph.file import read_graph, write_graph
+from weft.graph.file import graph_lines, graph_of_lines, read_graph, write_graph
 from weft.graph.gemm import Gemm, gemm
 from weft.graph.graph import Edge, Graph, KernelChoice, Node, concurrent, gemm_queue
 from weft.graph.grouped import GroupedGemm
@@ -64,6 +64,8 @@ __all__ = [
     "concurrent",
     "gemm",
     "gemm_queue",
+    "graph_lines",
+    "graph_of_lines",
     "live_bytes",
     "operator",
     "read_graph",

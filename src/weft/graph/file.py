@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -44,9 +44,17 @@ def write_graph(graph: Graph, path: str | Path) -> Path:
     Nothing is lost: `read_graph` returns an equal graph. Raises InputError for what JSON cannot hold, such as a tiling,
     OutputError if the path cannot be written.
     """
-    text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in _lines(graph))
+    text = "".join(f"{line}\n" for line in graph_lines(graph))
     packed = str(path).endswith(".gz")
     return write_atomically(path, gzip.compress(text.encode(), mtime=0) if packed else text)
+
+
+def graph_lines(graph: Graph) -> Iterator[str]:
+    """The lines of a graph's file: of the graph, of each tensor, and then of each node in its order.
+
+    Raises InputError for what JSON cannot hold.
+    """
+    return (json.dumps(line, separators=(",", ":")) for line in _lines(graph))
 
 
 def _lines(graph: Graph) -> Iterator[dict[str, Any]]:
@@ -93,7 +101,11 @@ def read_graph(path: str | Path) -> Graph:
     Raises ConfigError that names the line for a file of something else, of another version, or cut off, InputError for
     a graph that contradicts itself or a missing file.
     """
-    lines = [line for line in _text(path).split("\n") if line.strip()]
+    return graph_of_lines([line for line in _text(path).split("\n") if line.strip()], path)
+
+
+def graph_of_lines(lines: Sequence[str], path: str | Path) -> Graph:
+    """The graph of the lines that `graph_lines` made, which the file at `path` held; errors as of `read_graph`."""
     records = [_record(path, number, line) for number, line in enumerate(lines, 1)]
     head = records[0] if records else {}
     _check_head(path, head, len(records))
