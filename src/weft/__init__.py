@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from weft.result import Comparison, Timeline
     from weft.result.step import Step
     from weft.run import balanced, compare, simulate
+    from weft.run.chakra import write_chakra
     from weft.run.grid import Sweep, sweep
     from weft.run.matrix import sweep_file
     from weft.run.step.inference import decode, prefill
@@ -63,7 +64,7 @@ if TYPE_CHECKING:
     from weft.search.scale import scale
     from weft.search.schedules import check_schedule, find_schedule
     from weft.search.tiles import tiles
-    from weft.traces import read_graph, read_trace
+    from weft.traces import read_execution_trace, read_graph, read_trace
 
 __version__ = "0.1.0"
 
@@ -114,7 +115,9 @@ _HOMES = {
     "overlaps": ("weft.schedule", "overlap_names"),
     "plan": ("weft.search.planner", "plan"),
     "prefill": ("weft.run.step.inference", "prefill"),
+    "read_execution_trace": ("weft.traces", "read_execution_trace"),
     "read_graph": ("weft.traces", "read_graph"),
+    "write_chakra": ("weft.run.chakra", "write_chakra"),
     "read_trace": ("weft.traces", "read_trace"),
     "recompute": ("weft.search.recompute", "recompute"),
     "reduce_scatter": ("weft.graph", "reduce_scatter"),
@@ -180,6 +183,7 @@ __all__ = [
     "overlaps",
     "plan",
     "prefill",
+    "read_execution_trace",
     "read_graph",
     "read_trace",
     "recompute",
@@ -197,6 +201,7 @@ __all__ = [
     "system",
     "systems",
     "tiles",
+    "write_chakra",
     "write_graph",
 ]
 

@@ -48,22 +48,24 @@ def is_view(schema: str) -> bool:
     return "(a" in schema and "!" not in schema
 
 
-def working(records: Mapping[int, Record]) -> set[int]:
-    """The calls that do work by themselves, of calls that lie inside each other; later ones have higher ids.
+def working(records: Mapping[int, Record]) -> list[int]:
+    """The calls that do work by themselves, in their order, of calls that lie inside each other.
 
-    The innermost calls do, if they are no views. A call around fills fills for itself; one that Weft knows as a whole,
-    such as a convolution, stands for those inside it.
+    Later calls have higher ids. The innermost ones do work, if they are no views. A call around fills works, too, after
+    them; one that Weft knows as a whole, such as a convolution, stands for those inside it.
     """
     inside: dict[int, list[int]] = {}
-    found: set[int] = set()
+    found: dict[int, float] = {}
     for id_ in sorted(records, reverse=True):
         one, within = records[id_], inside.pop(id_, [])
         kept = _kept(one, within, records)
-        found.difference_update(set(within) - set(kept))
-        found.update(kept)
+        for other in set(within) - set(kept):
+            del found[other]
+        if id_ in kept:
+            found[id_] = max([id_, *(found[other] for other in kept if other != id_)]) + 0.5
         for parent in one.parents:
             inside.setdefault(parent, []).extend(kept)
-    return found
+    return sorted(found, key=lambda one: found[one])
 
 
 def _kept(one: Record, within: list[int], records: Mapping[int, Record]) -> list[int]:

@@ -18,6 +18,8 @@ from weft.traces.records import Kind, Record, Records, read_records
 OURS = "weft"
 """The attribute with which Weft writes what Chakra has no field for."""
 _COMPUTES = (Kind.COMPUTE, Kind.LOAD, Kind.STORE)
+_HOSTS = {"cpu", ""}
+"""Where tensors of the host are; an undefined tensor is nowhere."""
 _BACKWARD = 1
 """The scope of functions of the backward pass, as PyTorch numbers scopes."""
 _NUMBERED = re.compile(r"(.*[._-])(\d+)((?:_et)?\.(?:et|json)(?:\.gz)?)")
@@ -100,15 +102,12 @@ class _Builder:
 
     def trace(self) -> ExecutionTrace:
         """The trace. Raises ConfigError for one without any operator."""
-        before: dict[int, dict[str, int]] = {}  # of each node, the last operator of each stream that it waits for
-        for one in self.records.ordered():
-            latest: dict[str, int] = {}
-            for other in () if self.records.nested else one.data:
-                for stream, place in before.get(other, {}).items():
-                    latest[stream] = max(latest.get(stream, -1), place)
-            if one.id in self.chosen:
-                latest[self._add(one, latest)] = len(self.nodes) - 1
-            before[one.id] = latest
+        ordered = list(self.records.ordered())
+        if self.records.nested:
+            for id_ in self.chosen:
+                self._add(self.every[id_], {})
+        else:
+            self._add_all(ordered)
         if not self.nodes:
             raise ConfigError(
                 f"none of the trace's {len(self.every)} nodes is an operator; record a whole training step",
@@ -123,17 +122,27 @@ class _Builder:
         read = Read(len(self.every), len(self.every) - count, count, self.unmapped, self.records.dangling)
         return ExecutionTrace(graph, self.seconds, read)
 
-    def _chosen(self) -> set[int]:
+    def _add_all(self, ordered: Iterable[Record]) -> None:
+        """Make the chosen nodes operators, which wait for the last ones of each stream that others lead to."""
+        chosen = set(self.chosen)
+        before: dict[int, dict[str, int]] = {}
+        for one in ordered:
+            latest: dict[str, int] = {}
+            for other in one.data:
+                for stream, place in before.get(other, {}).items():
+                    latest[stream] = max(latest.get(stream, -1), place)
+            if one.id in chosen:
+                latest[self._add(one, latest)] = len(self.nodes) - 1
+            before[one.id] = latest
+
+    def _chosen(self) -> list[int]:
         """The nodes that become operators: work on a GPU where the trace holds any, else calls on the host."""
-        told = {id_ for id_, one in self.every.items() if one.kind not in (Kind.INVALID, Kind.METADATA)}
+        told = [id_ for id_, one in self.every.items() if one.kind not in (Kind.INVALID, Kind.METADATA)]
         if not self.records.nested:
-            on_gpu = {id_ for id_ in told if not self.every[id_].host}
-            return on_gpu or {id_ for id_ in told if self.call[id_] == id_}
+            on_gpu = [id_ for id_ in told if not self.every[id_].host]
+            return on_gpu or [id_ for id_ in told if self.call[id_] == id_]
         found = working(self.every)
-        places = {id_: _devices(self.every[id_]) for id_ in found}
-        if not any(place != "cpu" for every in places.values() for place in every):
-            return found
-        return {id_ for id_, every in places.items() if every - {"cpu"}}
+        return [id_ for id_ in found if _devices(self.every[id_]) - _HOSTS] or found
 
     def _add(self, one: Record, latest: Mapping[str, int]) -> str:
         """Make a record the next node; returns its stream."""

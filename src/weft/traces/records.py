@@ -179,7 +179,8 @@ def _made(path: str | Path, whole: dict[str, Any], key: str, make: Any, nested: 
     try:
         return _records(path, whole, map(make, listed), nested)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ConfigError(f"a node of the trace is not of the stated schema ({error!r})", str(path)) from None
+        why = f"a node of the trace is not of the stated schema ({error!r})"
+        raise ConfigError(f"{why}; record or convert it again", str(path)) from None
 
 
 def _records(path: str | Path, head: Mapping[str, Any], nodes: Iterable[Record], nested: bool = False) -> Records:
